@@ -109,8 +109,7 @@ static int compare_keys(const void *pa, const void *pb)
 static cddp_status keys_make(const side *s, keyed **keys, size_t *count, cddp_error *err)
 {
     *keys = malloc((s->events.count + 1) * sizeof **keys);
-    if (*keys == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %zu events", s->events.count);
+    if (*keys == NULL) return cd_fail_memory(err, "a comparison of %zu events", s->events.count);
     *count = 0;
     for (size_t i = 0; i < s->events.count; i++) {
         if (!is_compared(&s->events.events[i])) continue;

@@ -4,6 +4,7 @@
 #include "backends/table/builtin.h"
 #include "cli/session.h"
 #include "core/base/error.h"
+#include "core/oracle/exact_inputs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -107,6 +108,11 @@ int cd_command_doctor(cd_cli *cli)
         put(&text, backend->name, words[0] == '\0', words[0] == '\0' ? "from a plugin" : words);
     }
     put_compositions(cli, &text);
+    const bool has_flags = cd_exact_flags_work();
+    put(&text, "rounding", has_flags,
+        has_flags ? "the processor's flag shows whether a sum rounded"
+                  : "the processor's flag does not show here whether a sum rounded (valgrind?): "
+                    "sums over samples are compared within a bound, not bit for bit");
     int exit_code = cd_cli_write(cli, &text, CD_EXIT_VERIFIED);
     cd_text_fini(&text);
     return exit_code;

@@ -242,6 +242,11 @@ static void put_reductions(cd_text *text, const explore_command *c)
             text,
             "  turns: every order of ranks, because something in a run depends on it (a poll, a "
             "time-out, a failure)\n");
+    else if (c->options.reduce && e->probes > 0)
+        cd_text_printf(text,
+                       "  turns: one order of ranks, because nothing in any run depends on it; "
+                       "%" PRIu64 " schedules drew another\n",
+                       e->probes);
     else if (c->options.reduce)
         cd_text_push(
             text,
@@ -508,7 +513,7 @@ int cd_command_explore(cd_cli *cli)
     cddp_error err = CDDP_ERROR_INIT;
     explore_command *c = calloc(1, sizeof *c);
     if (c == NULL) {
-        (void)cd_fail(&err, CDDP_E_NOMEM, "no memory to explore");
+        (void)cd_fail_memory(&err, "an exploration");
         return cd_cli_fail(cli, &err);
     }
     c->cli = cli;

@@ -549,7 +549,7 @@ int cd_command_prove(cd_cli *cli)
     cddp_error err = CDDP_ERROR_INIT;
     prove_command *c = calloc(1, sizeof *c);
     if (c == NULL) {
-        (void)cd_fail(&err, CDDP_E_NOMEM, "no memory to prove anything");
+        (void)cd_fail_memory(&err, "a proof");
         return cd_cli_fail(cli, &err);
     }
     c->cli = cli;

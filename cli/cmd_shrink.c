@@ -376,7 +376,7 @@ int cd_command_shrink(cd_cli *cli)
     cddp_error err = CDDP_ERROR_INIT;
     shrink_command *c = calloc(1, sizeof *c);
     if (c == NULL) {
-        (void)cd_fail(&err, CDDP_E_NOMEM, "no memory to shrink");
+        (void)cd_fail_memory(&err, "the schedule to shrink");
         return cd_cli_fail(cli, &err);
     }
     c->cli = cli;

@@ -69,6 +69,7 @@ static const struct {
     {CDDP_EV_uncompared, ORACLE, CD_LOG_DEBUG},
     {CDDP_EV_unjudged, ORACLE, CD_LOG_DEBUG},
     {CDDP_EV_owed, ORACLE, CD_LOG_DEBUG},
+    {CDDP_EV_contribution, ORACLE, CD_LOG_DEBUG},
     {CDDP_EV_choice, SIM, CD_LOG_DEBUG},
     {CDDP_EV_fault, SIM, CD_LOG_WARN},
     {CDDP_EV_message, SIM, CD_LOG_DEBUG},

@@ -16,6 +16,14 @@
 ** blocking reads (Kahn, 1974): given every rank's own answers, each rank does the same things in
 ** every order of turns. If one order meets no race (cd_sim_stats.races), then no order does.
 **
+** Note [Probes] A rank that looks at the tensors of an operation before it waits for it sees its
+** contribution, or the result when it posted last. That breaks the assumption of
+** Note [Turns commute], and the world cannot see it: reading memory leaves no trace. So run number
+** 2^k, and every 64th, draws its turns as well. An outcome that is not verified is found like any
+** other. Exhaustive search knows all outcomes of one order of turns at the end. When a probe had
+** another one, the order matters, and the search begins again with turns. (With symmetry outcomes
+** are equal only up to a renaming, and are not compared.)
+**
 ** Note [Merging] Two runs in one state (sim/past.h) have the same choices before them, and each
 ** outcome behind is reached from either. The second goes on in fifo order without being varied.
 ** With a bound on the varied choices the number left is part of the state. After a race the states
@@ -33,6 +41,7 @@
 
 /* the greatest below 2^51, so that a product with 2^12 options fits */
 #define PRIME UINT64_C(2251799813685119)
+#define PROBES_MIN 8                   /* of an exhaustive search in one order of turns */
 #define COVERAGE_MAX ((size_t)1 << 20) /* options that are distinguished */
 
 const char *cd_strategy_name(cd_strategy strategy)
@@ -70,8 +79,12 @@ cddp_status cd_explorer_init(cd_explorer *e, const cd_explore_options *options, 
 {
     cddp_status status = CDDP_OK;
     const cd_digest_set empty = {.allocator = options->allocator};
-    *e = (cd_explorer){
-        .options = *options, .outcomes = empty, .states = empty, .offered = empty, .taken = empty};
+    *e = (cd_explorer){.options = *options,
+                       .outcomes = empty,
+                       .states = empty,
+                       .offered = empty,
+                       .taken = empty,
+                       .probed = empty};
     e->cover.allocator = options->allocator;
     if (options->strategy == CD_STRATEGY_PCT &&
         (options->depth < 1 || options->depth > CD_PCT_DEPTH_MAX))
@@ -92,6 +105,7 @@ void cd_explorer_fini(cd_explorer *e)
     const cddp_allocator *a = e->options.allocator;
     cd_digest_set_fini(&e->outcomes);
     cd_digest_set_fini(&e->states);
+    cd_digest_set_fini(&e->probed);
     cd_digest_set_fini(&e->offered);
     cd_digest_set_fini(&e->taken);
     cd_past_fini(&e->past);
@@ -112,7 +126,17 @@ const cddp_trace_sink *cd_explorer_get_sink(const cd_explorer *e)
 static bool is_varied(const cd_explorer *e, const cddp_choice *choice)
 {
     bool is_turn = choice->kind == CDDP_CHOICE_RUN || choice->kind == CDDP_CHOICE_COMPLETE;
-    return !is_turn || !e->options.reduce || e->turns;
+    return !is_turn || !e->options.reduce || e->turns || e->is_probe;
+}
+
+/* See Note [Probes]. A function of the run's number, and of what is known when its stretch
+** begins. */
+static bool is_probe(const cd_explorer *e, uint64_t number)
+{
+    const bool samples =
+        e->options.strategy == CD_STRATEGY_RANDOM || e->options.strategy == CD_STRATEGY_EXHAUSTIVE;
+    return samples && e->options.reduce && !e->turns && number > 0 &&
+           (e->is_tried || (number & (number - 1)) == 0 || number % 64 == 0);
 }
 
 bool cd_explorer_varies(const cd_explorer *e, const cddp_choice *choice)
@@ -129,7 +153,8 @@ bool cd_explorer_varies(const cd_explorer *e, const cddp_choice *choice)
 
 uint64_t cd_explorer_get_kind(const cd_explorer *e)
 {
-    return (uint64_t)e->options.strategy * 4 + (e->options.reduce ? 2 : 0) + (e->turns ? 1 : 0);
+    return (uint64_t)e->options.strategy * 4 + (e->options.reduce ? 2 : 0) +
+           (e->turns || e->is_probe ? 1 : 0);
 }
 
 /* An option of a choice point: who chooses it, and among which others. */
@@ -154,6 +179,7 @@ static void note(cd_explorer *e, const cddp_choice *choice, cd_place place)
 
 static uint32_t answer(cd_explorer *e, const cddp_choice *choice, uint32_t chosen)
 {
+    if (e->is_probe) return chosen;
     e->product = e->product * choice->option_count % PRIME;
     if (!e->options.without_coverage) count_option(e, choice, chosen);
     return chosen;
@@ -263,6 +289,7 @@ const cd_chooser *cd_explorer_next(cd_explorer *e)
     e->digits = 0;
     e->product = 1;
     e->is_merged = e->had_races = false;
+    e->is_probe = is_probe(e, number);
     e->chooser =
         (cd_chooser){.self = e, .name = cd_strategy_name(e->options.strategy), .finish = finish};
     switch (e->options.strategy) {
@@ -282,6 +309,11 @@ const cd_chooser *cd_explorer_next(cd_explorer *e)
     case CD_STRATEGY_EXHAUSTIVE:
     case CD_STRATEGY_COUNT:
         if (merges(e)) cd_past_begin(&e->past);
+        if (e->is_probe) {
+            e->random.prng = prng;
+            e->chooser.choose = choose_random;
+            break;
+        }
         e->planned = e->answer_count;
         e->chooser.choose = choose_planned;
         break;
@@ -318,6 +350,31 @@ static void begin_again_with_turns(cd_explorer *e)
     cd_digest_set_fini(&e->states);
 }
 
+static bool has_outcome(const cd_explorer *e, uint64_t outcome)
+{
+    return cd_digest_set_has(&e->outcomes, outcome);
+}
+
+/* At the end of a search in one order of turns: did probes meet what it did not? */
+static bool probes_disagree(const cd_explorer *e)
+{
+    bool all = true;
+    for (size_t i = 0; i < e->probed.capacity; i++)
+        all = all && (e->probed.items[i] == 0 || has_outcome(e, e->probed.items[i]));
+    return !all && !e->options.symmetry && !e->bounded;
+}
+
+/* Every combination in one order of turns was tried. */
+static void end_order(cd_explorer *e)
+{
+    e->is_tried = true;
+    e->exhausted = e->probes >= PROBES_MIN;
+    if (!e->exhausted || !probes_disagree(e)) return;
+    e->races = true;
+    e->exhausted = e->is_tried = false;
+    begin_again_with_turns(e);
+}
+
 /* Behind the first run the gradients are known. */
 static cddp_status cover_advance(cd_explorer *e, cddp_error *err)
 {
@@ -342,16 +399,18 @@ static cddp_status cover_advance(cd_explorer *e, cddp_error *err)
 static cddp_status count_outcome(cd_explorer *e, uint64_t outcome, cddp_error *err)
 {
     if (e->failed) return cd_fail_memory(err, "the choices of a run");
-    if (cd_digest_set_add(&e->outcomes, outcome) == CD_DIGEST_NO_MEMORY)
+    const bool waits = e->is_probe && e->options.strategy == CD_STRATEGY_EXHAUSTIVE;
+    if (cd_digest_set_add(waits ? &e->probed : &e->outcomes, outcome) == CD_DIGEST_NO_MEMORY)
         return cd_fail_memory(err, "%zu outcomes", e->outcomes.count);
     return CDDP_OK;
 }
 
 cddp_status cd_explorer_done(cd_explorer *e, uint64_t outcome, cddp_error *err)
 {
-    if (e->runs > 0 && e->product != e->alternatives) e->uneven = true;
-    e->alternatives = e->product;
+    if (e->runs > 0 && e->product != e->alternatives && !e->is_probe) e->uneven = true;
+    if (!e->is_probe) e->alternatives = e->product;
     e->runs++;
+    e->probes += e->is_probe;
     e->merged += e->is_merged;
     if (e->choices > e->choices_longest) e->choices_longest = e->choices;
     CD_TRY(count_outcome(e, outcome, err));
@@ -361,8 +420,11 @@ cddp_status cd_explorer_done(cd_explorer *e, uint64_t outcome, cddp_error *err)
     if (e->options.strategy != CD_STRATEGY_EXHAUSTIVE) return CDDP_OK;
     if (is_news)
         begin_again_with_turns(e);
-    else
+    else if (!e->is_probe)
         odometer_advance(e);
+    else
+        e->exhausted = e->is_tried;
+    if (e->exhausted && e->options.reduce && !e->turns) end_order(e);
     return CDDP_OK;
 }
 
@@ -372,6 +434,7 @@ void cd_explorer_begin_part(cd_explorer *e, uint64_t first_run)
 {
     begin_stretch(e); /* the copy may begin behind its first run */
     e->runs = first_run;
+    e->probes = 0;
     cd_digest_set_fini(&e->outcomes);
     cd_digest_set_fini(&e->offered);
     cd_digest_set_fini(&e->taken);
@@ -392,6 +455,7 @@ cddp_status cd_explorer_absorb(cd_explorer *e, const cd_explorer *part, uint64_t
     e->uneven |= part->uneven || (e->runs > 0 && part->alternatives != e->alternatives);
     e->alternatives = part->alternatives;
     e->races |= part->races;
+    e->probes += part->probes;
     e->covering.deviated |= part->covering.deviated;
     e->choices_expected = part->choices_expected;
     e->turns = part->turns;

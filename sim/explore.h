@@ -19,7 +19,9 @@
 ** reduce       turns, and the time when a completed operation is noticed, are not varied. Ranks
 **              meet only where they wait for each other, so these commute. A run with a race
 **              (cd_sim_stats.races) shows that they do not. Then they are varied, and exhaustive
-**              search begins again.
+**              search begins again. A program that looks at memory in flight is a race that the
+**              world does not see. So some runs are probes: they draw everything, turns too.
+**              See Note [Probes].
 ** merge        exhaustive: behind a known state (sim/past.h), no continuation is tried
 **              again.
 ** symmetry     a state that is known with ranks exchanged counts as known. The caller knows that
@@ -68,13 +70,16 @@ typedef struct cd_explorer {
     uint64_t contenders_max;
     bool exhausted; /* exhaustive, cover: there is nothing left to try */
     bool bounded;   /* exhaustive: some run had more choices than were varied */
+    bool is_tried;  /* exhaustive: every combination in one order of turns; probes may be left */
     bool races;     /* some run had an event that depends on the order of turns */
     bool turns;     /* turns are varied; random: decided at powers of two of runs */
     /* runs differ in how many alternatives they had: not all schedules were equally likely */
     bool uneven;
     uint64_t merged;       /* runs that reached a known state */
+    uint64_t probes;       /* runs that drew their turns although turns are not varied */
     uint64_t alternatives; /* of a run: the product of its option counts, modulo a prime */
     cd_digest_set outcomes, states;
+    cd_digest_set probed; /* exhaustive: outcomes of probes, which the search has to meet as well */
     cd_digest_set offered, taken; /* options of choice points: who chooses what, among what */
     cd_past past;
     cd_cover cover;
@@ -88,6 +93,7 @@ typedef struct cd_explorer {
     uint64_t choices, product;
     size_t digits;  /* choices of this run that are varied */
     bool is_merged; /* what follows was tried before */
+    bool is_probe;
     bool had_races;
     bool failed; /* memory ran out inside a chooser */
 } cd_explorer;

@@ -5,13 +5,13 @@
 
 #include "backends/compose/step.h"
 #include "core/base/hash.h"
+#include "core/base/rank_list.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #define SPLITS_RANKS_MAX 32u
-#define RANGES_MAX 6u /* of ranks in one message */
 #define MORE ", and other ranks differ too"
 
 static uint32_t splits_of(uint32_t size) { return size <= SPLITS_RANKS_MAX ? 2 * size : 0; }
@@ -206,27 +206,21 @@ static uint32_t next_kind(const dissent *d, uint32_t from)
     return d->size;
 }
 
-/* Appends "rank 3" or "ranks 1, 4-9 and 2 more": their world ranks. */
-static size_t put_ranks(const dissent *d, char *text, size_t bytes, size_t used)
+/* The world's ranks of a dissent, as a list; members need not be in order. */
+static uint32_t next_member(const void *self, uint32_t from)
 {
-    char words[48];
-    const uint32_t count = dissenters(d);
-    uint32_t ranges = 0, named = 0;
-    used = put(text, bytes, used, count > 1 ? "ranks" : "rank");
-    for (uint32_t r = 0; r < d->size && ranges < RANGES_MAX; r++) {
-        if (!is_dissenter(d, r)) continue;
-        const uint32_t first = r;
-        while (r + 1 < d->size && d->members[r + 1] == d->members[r] + 1 && is_dissenter(d, r + 1))
-            r++;
-        snprintf(words, sizeof words, "%s %" PRIu32, ranges > 0 ? "," : "", d->members[first]);
-        used = put(text, bytes, used, words);
-        snprintf(words, sizeof words, "-%" PRIu32, d->members[r]);
-        if (r > first) used = put(text, bytes, used, words);
-        named += r - first + 1;
-        ranges++;
-    }
-    snprintf(words, sizeof words, " and %" PRIu32 " more", count - named);
-    return named < count ? put(text, bytes, used, words) : used;
+    const dissent *d = self;
+    uint32_t next = CD_NO_RANK;
+    for (uint32_t r = 0; r < d->size; r++)
+        if (d->members[r] >= from && d->members[r] < next && is_dissenter(d, r))
+            next = d->members[r];
+    return next;
+}
+
+static size_t put_ranks(const dissent *d, char *text, size_t bytes)
+{
+    cd_rank_list_print(&(cd_rank_list){d, next_member}, CD_NO_RANK, text, bytes);
+    return strlen(text);
 }
 
 bool cd_fingerprints_agree(const void *all, uint32_t size, const uint32_t *members, char *text,
@@ -246,7 +240,7 @@ bool cd_fingerprints_agree(const void *all, uint32_t size, const uint32_t *membe
     size_t used = 0;
     for (d.like = next_kind(&d, 0); d.like < size; d.like = next_kind(&d, d.like + 1)) {
         char kind[240];
-        size_t kind_used = put_ranks(&d, kind, sizeof kind, 0);
+        size_t kind_used = put_ranks(&d, kind, sizeof kind);
         print_call(at(all, size, d.like), call, sizeof call);
         snprintf(words, sizeof words, " %s %s", dissenters(&d) > 1 ? "call" : "calls", call);
         kind_used = put(kind, sizeof kind, kind_used, words);
@@ -270,7 +264,7 @@ bool cd_contents_agree(const uint64_t *digests, uint32_t size, const uint32_t *m
     for (uint32_t r = 0; r < size; r++)
         if (digests[r] == 0) return true;
     if (next_kind(&d, 0) == size) return true;
-    size_t used = put_ranks(&d, text, bytes, 0);
+    size_t used = put_ranks(&d, text, bytes);
     snprintf(words, sizeof words, " ended with bits that differ from rank %" PRIu32,
              members[reference]);
     put(text, bytes, used, words);

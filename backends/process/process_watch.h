@@ -34,11 +34,12 @@ typedef struct cd_process_watched {
 } cd_process_watched;
 
 struct cddp_process_world {
+    cd_arena arena; /* owns the world itself, its tables, the texts of results */
     cddp_process_options options;
-    cd_arena texts;              /* of results */
     char *notes;                 /* (world_size × CD_PROCESS_NOTE_BYTES) shared with the ranks */
     char *rings;                 /* (world_size × cd_process_ring_bytes()) shared with the ranks */
     cd_process_watched *watched; /* (world_size) */
+    cd_os_child *children;       /* (world_size + 2) copies, to be waited for */
     uint64_t start_ns;           /* of the launch: 0 on every rank's clock */
     uint64_t kill_ns;            /* when the patience ends; UINT64_MAX: never */
     int32_t failed;              /* first rank that failed, -1 */

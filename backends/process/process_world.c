@@ -139,7 +139,7 @@ static cddp_status take_records(cd_process_watched *r, cddp_error *err)
                      (const char *)record.bytes);
             continue;
         }
-        CD_TRY(cd_process_result_read(&record, &r->world->texts, r->result, err));
+        CD_TRY(cd_process_result_read(&record, &r->world->arena, r->result, err));
         r->has_result = true;
         if (r->result->status != CDDP_OK) cd_process_watched_fail(r);
     }
@@ -291,9 +291,7 @@ static cddp_status watch_all(cddp_process_world *w, cddp_error *err)
 {
     uint32_t slots = w->options.world_size + 2, running = 0;
     cddp_status status = CDDP_OK;
-    cd_os_child *children = cd_allocate_array(w->options.allocator, slots, sizeof *children);
-    if (children == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to watch %u ranks", w->options.world_size);
+    cd_os_child *children = w->children;
     for (uint32_t i = 0; i < slots; i++) children[i] = (cd_os_child)CD_OS_CHILD_NONE;
     for (;;) {
         CD_TRY_OUT(look_at_all(w, children, &running, err));
@@ -310,7 +308,6 @@ static cddp_status watch_all(cddp_process_world *w, cddp_error *err)
         CD_TRY_OUT(cd_os_children_wait(children, slots, patience, err));
     }
 out:
-    cd_release(w->options.allocator, children, slots * sizeof *children);
     return status;
 }
 
@@ -369,17 +366,17 @@ cddp_status cddp_process_world_open(const cddp_process_options *options, cddp_pr
     if (options->world_size == 0)
         return cd_fail(err, CDDP_E_ARG, "a world needs at least one rank");
     cddp_status status = CDDP_OK;
-    cddp_process_world *w = cd_allocate_zero(options->allocator, sizeof *w);
+    cd_arena arena;
+    cd_arena_init(&arena, options->allocator, 4096);
+    cddp_process_world *w = cd_arena_push(&arena, sizeof *w);
     if (w == NULL) return cd_fail_memory(err, "a process world");
+    w->arena = arena;
     w->options = *options;
     if (w->options.grace_ns == 0) w->options.grace_ns = DEFAULT_GRACE_NS;
     w->starter = (cd_os_child)CD_OS_CHILD_NONE;
-    cd_arena_init(&w->texts, options->allocator, 4096);
-    w->watched = cd_allocate_array(options->allocator, options->world_size, sizeof *w->watched);
-    if (w->watched == NULL) {
-        status = cd_fail_memory(err, "a process world of %u ranks", options->world_size);
-        goto out;
-    }
+    w->watched = cd_arena_array(&w->arena, options->world_size, sizeof *w->watched);
+    w->children = cd_arena_array(&w->arena, options->world_size + 2u, sizeof *w->children);
+    CD_TRY_OUT(cd_arena_check(&w->arena, err, "a process world of %u ranks", options->world_size));
     void *notes;
     CD_TRY_OUT(cd_os_shared_open((size_t)options->world_size * CD_PROCESS_NOTE_BYTES, &notes, err));
     w->notes = notes;
@@ -396,13 +393,10 @@ out:
 void cddp_process_world_close(cddp_process_world *world)
 {
     if (world == NULL) return;
-    const cddp_allocator *a = world->options.allocator;
     cd_os_shared_close(world->notes, (size_t)world->options.world_size * CD_PROCESS_NOTE_BYTES);
     cd_os_shared_close(world->rings, world->options.world_size * cd_process_ring_bytes());
     cd_process_hub_close(world->hub);
-    cd_release(a, world->watched, world->options.world_size * sizeof *world->watched);
-    cd_arena_fini(&world->texts);
-    cd_release(a, world, sizeof *world);
+    cd_arena_fini(&world->arena);
 }
 
 bool cddp_process_world_was_interrupted(const cddp_process_world *world)

@@ -8,7 +8,7 @@
 */
 #include "core/base/crew.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
 
@@ -30,6 +30,7 @@ typedef struct task {
 } task;
 
 typedef struct crew {
+    cd_arena arena; /* owns the tables */
     const cd_crew_options *options;
     task *tasks;           /* (task_count) */
     cd_os_child *children; /* (worker_count) */
@@ -58,8 +59,7 @@ static int work_in_child(void *argument, int write_fd)
     cd_text result;
     cd_text_init(&result, false);
     cddp_status status = e->options->work(e->options->context, e->task, &result, &err);
-    if (status == CDDP_OK && result.failed)
-        status = cd_fail(&err, CDDP_E_NOMEM, "no memory for the result of a worker");
+    if (status == CDDP_OK && result.failed) status = cd_fail_memory(&err, "the result of a worker");
     const char *bytes = status == CDDP_OK ? cd_text_get(&result) : err.message;
     const header h = {MAGIC, (uint64_t)status,
                       status == CDDP_OK ? result.length : strlen(err.message)};
@@ -116,8 +116,7 @@ static cddp_status drain(crew *c, uint32_t slot, cddp_error *err)
             else if (o->output != NULL)
                 o->output(o->context, bytes, got);
         }
-    return record->failed ? cd_fail(err, CDDP_E_NOMEM, "no memory for the result of a worker")
-                          : CDDP_OK;
+    return record->failed ? cd_fail_memory(err, "the result of a worker") : CDDP_OK;
 }
 
 /* An error when a worker without a result is the end of the whole. */
@@ -195,11 +194,11 @@ static cddp_status open_crew(crew *c, cddp_error *err)
 {
     static const cd_os_child none = CD_OS_CHILD_NONE;
     const cd_crew_options *o = c->options;
-    c->tasks = cd_allocate_array(NULL, o->task_count, sizeof *c->tasks);
-    c->children = cd_allocate_array(NULL, o->worker_count, sizeof *c->children);
-    c->slots = cd_allocate_array(NULL, o->worker_count, sizeof *c->slots);
-    if (c->tasks == NULL || c->children == NULL || c->slots == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %u workers", (unsigned)o->worker_count);
+    cd_arena_init(&c->arena, NULL, 4096);
+    c->tasks = cd_arena_array(&c->arena, o->task_count, sizeof *c->tasks);
+    c->children = cd_arena_array(&c->arena, o->worker_count, sizeof *c->children);
+    c->slots = cd_arena_array(&c->arena, o->worker_count, sizeof *c->slots);
+    CD_TRY(cd_arena_check(&c->arena, err, "%u workers", (unsigned)o->worker_count));
     for (uint32_t i = 0; i < o->worker_count; i++) {
         c->children[i] = none;
         c->slots[i] = NONE;
@@ -210,12 +209,10 @@ static cddp_status open_crew(crew *c, cddp_error *err)
 static void close_crew(crew *c)
 {
     const cd_crew_options *o = c->options;
-    const bool is_open = c->tasks != NULL && c->children != NULL && c->slots != NULL;
+    const bool is_open = !c->arena.exhausted;
     for (uint32_t i = 0; is_open && i < o->worker_count; i++) cd_os_child_close(&c->children[i]);
     for (size_t i = 0; is_open && i < c->count->begun; i++) cd_text_fini(&c->tasks[i].record);
-    cd_release(NULL, c->slots, o->worker_count * sizeof *c->slots);
-    cd_release(NULL, c->children, o->worker_count * sizeof *c->children);
-    cd_release(NULL, c->tasks, o->task_count * sizeof *c->tasks);
+    cd_arena_fini(&c->arena);
 }
 
 cddp_status cd_crew_run(const cd_crew_options *options, cd_crew_count *count, cddp_error *err)

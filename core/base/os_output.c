@@ -79,8 +79,7 @@ static int write_beside(const char *path, const struct stat *there, const cd_tex
 cddp_status cd_output_write(const char *path, const cd_text *text, cddp_error *err)
 {
     struct stat there;
-    if (text->failed)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for what belongs into '%s'", path);
+    if (text->failed) return cd_fail_memory(err, "what belongs into '%s'", path);
     const bool is_there = lstat(path, &there) == 0, is_plain = !is_there || S_ISREG(there.st_mode);
     int problem =
         is_plain ? write_beside(path, is_there ? &there : NULL, text) : write_in_place(path, text);

@@ -24,8 +24,8 @@
 
 typedef struct rank_facts {
     int64_t authority;
-    int64_t last_root; /* of the last broadcast posted; -1: none yet */
-    uint32_t step, micro_step, forward, joins;
+    int64_t last_root;             /* of the last broadcast posted; -1: none yet */
+    uint32_t step, forward, joins; /* forward: of the step, those that synchronised before */
     bool is_synced, has_begun, has_join;
     bool has_buffers; /* to broadcast */
     /* the forward before synchronised, or there was none (BUF-05); this one did, before or after
@@ -41,7 +41,7 @@ typedef struct join_facts {
 
 typedef struct state {
     cd_writer writer;
-    cd_agree buffers; /* (step and micro-step, forward, buffer) → presence, digest */
+    cd_agree buffers; /* (step, synchronised forward, buffer) → presence, digest */
     cd_ranks ranks;   /* of rank_facts */
     cd_table ignored; /* buffer → 1 */
     cd_table joins;   /* number of the join context → join_facts */
@@ -67,7 +67,7 @@ static void take_value(state *s, const cddp_event *e, const rank_facts *r)
     if (v->what != CDDP_WHAT_BUFFER || v->moment != CDDP_MOMENT_FORWARD || !r->is_synced) return;
     if (cd_table_find(&s->ignored, CD_KEY(v->id)) != NULL) return;
     if (v->digest != 0) s->has_digest = true;
-    const cd_key *key = CD_KEY(e->step, e->micro_step, r->forward, v->id);
+    const cd_key *key = CD_KEY(e->step, r->forward, v->id);
     cd_agree_push(&s->buffers, &(cd_statement){.key = key, CD_SAYS(v->presence, v->digest)}, e);
     if (r->authority >= 0) cd_agree_set_authority(&s->buffers, key, (uint32_t)r->authority);
 }
@@ -170,10 +170,9 @@ static void event(void *self, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     if (e->kind == CDDP_EV_forward_begin) {
-        bool same = r->has_begun && r->step == e->step && r->micro_step == e->micro_step;
+        bool same = r->has_begun && r->step == e->step;
         *r = (rank_facts){.step = e->step,
-                          .micro_step = e->micro_step,
-                          .forward = same ? r->forward + 1 : 0,
+                          .forward = same ? r->forward + r->is_synced : 0,
                           .has_begun = true,
                           .last_root = -1,
                           .joins = r->joins,

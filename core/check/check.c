@@ -351,7 +351,7 @@ cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)
     judge->sorted = cd_allocate_array(&judge->table, judge->finding_count, sizeof *judge->sorted);
     if (judge->sorted != NULL) judge->sorted_count = judge->finding_count;
     if (judge->out_of_memory)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to judge the trace; it was not judged");
+        return cd_fail_memory(err, "the judge of the trace; it was not judged");
     sort_findings(judge);
     return CDDP_OK;
 }

@@ -6,19 +6,21 @@
 **         promises it
 **     C2  the output of a broadcast is what the root sent
 **     C3  an input that is not also the output is the same after as before
-**     C4  compare events of link 2 whose error has no other explanation: the sum of what entered is
-**         not what came out. Only when what entered is what the oracle averaged: a bucket was
-**         reduced in that micro-step, no comm hook, every rank's local gradient was its own
-**         one-process gradient at that step (link 3), and all ranks had the same parameters and
-**         loss scale up to it
+**     C4  compare events of link 2: the sum of what entered is not what came out. Only where every
+**         rank packed, launched and wrote back what it should (cddp_facts, stage), all started the
+**         step from equal values, and no comm hook came in between. Where the trace does not show
+**         the stages: only an error without any other explanation, when every rank's local
+**         gradient was its own one-process gradient up to that step (link 3), and all ranks had
+**         the same parameters and loss scale up to it
 **     C5  compare events of link 11: what a collective of the program itself gave is what its
 **         members' inputs make, where all members posted the same operation, for no bucket
 ** Exercised     an output was compared across at least two members, or with what it must be (C5).
 ** Blame         C1: the odd ranks. C2: the ranks that differ from the root. C3: the rank. C4: the
-**               rank and parameter. C5: the rank.
-** Limits        C1 skips reductions of backends that promise nothing about bits, and groups whose
-**               members did not post the same operation (I-ORDER). C3 remembers the 64 latest
-**               operations per group and rank.
+**               ranks whose result is wrong, and the parameter. C5: the rank.
+** Limits        an operation whose input changed on some member is judged by C3 alone. C1 skips
+**               reductions of backends that promise nothing about bits, and groups whose members
+**               did not post the same operation (I-ORDER). C3 remembers the 64 latest operations
+**               per group and rank.
 */
 #include "core/check/writer.h"
 #include "core/check/tally.h"
@@ -57,23 +59,33 @@ typedef struct wrong {
     char name[96];
 } wrong;
 
+/* A comparison of C4 that failed, on every rank on which it did at that place. */
+typedef struct wrong_average {
+    cddp_event event;
+    cd_rank_set who;
+    char name[64]; /* of what is no variable */
+    char words[160];
+} wrong_average;
+
 typedef struct state {
     cd_writer writer;
-    cd_agree posts;      /* (group, sequence) → op, reduce_op, root, dtype, numel */
-    cd_agree labels;     /* (group, sequence) → the bucket it carries, + 1 */
-    cd_ranks dones;      /* of last_done */
-    cd_table wrongs;     /* (group, sequence, rank) → wrong */
-    uint64_t owns;       /* comparisons of C5 */
-    cd_agree outputs;    /* (group, sequence) → digest */
-    cd_table recents;    /* (group, rank) → recent */
-    cd_table slots;      /* (group, group rank) → world rank + 1 */
-    cd_table roots;      /* (group, sequence) → digest the root sent, its rank + 1 */
-    cd_agree starts;     /* (step, which) → digest of all parameters, or the loss scale */
-    cd_ranks hashes;     /* of running_hash */
-    cddp_event worst;    /* the earliest comparison of C4 */
-    char worst_name[64]; /* of what is no variable */
-    uint32_t local_step; /* the first step at which a local gradient was wrong */
-    bool has_worst, has_local, has_hook;
+    cd_agree posts;        /* (group, sequence) → op, reduce_op, root, dtype, numel */
+    cd_agree labels;       /* (group, sequence) → the bucket it carries, + 1 */
+    cd_ranks dones;        /* of last_done */
+    cd_table wrongs;       /* (group, sequence, rank) → wrong */
+    uint64_t owns;         /* comparisons of C5 */
+    cd_agree outputs;      /* (group, sequence) → digest */
+    cd_table recents;      /* (group, rank) → recent */
+    cd_table slots;        /* (group, group rank) → world rank + 1 */
+    cd_table roots;        /* (group, sequence) → digest the root sent, its rank + 1 */
+    cd_agree starts;       /* (step, which) → digest of all parameters, or the loss scale */
+    cd_ranks hashes;       /* of running_hash */
+    cd_table averages;     /* (micro-step, param, a tensor that has no index) → wrong_average */
+    uint32_t average_step; /* of all of them: the earliest with a wrong average */
+    cd_agree results;      /* (step, micro-step, bucket) → digest of its result */
+    cd_table changed;      /* (group, sequence) → an input changed */
+    uint32_t local_step;   /* the first step at which a local gradient was wrong */
+    bool has_local, has_hook;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -92,6 +104,9 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->roots, context->allocator, 2 * sizeof(int64_t));
     cd_agree_init(&s->starts, context->allocator);
     cd_ranks_init(&s->hashes, context->allocator, sizeof(running_hash));
+    cd_table_init(&s->averages, context->allocator, sizeof(wrong_average));
+    cd_agree_init(&s->results, context->allocator);
+    cd_table_init(&s->changed, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -125,9 +140,9 @@ static void check_input(state *s, const cddp_event *e)
     const recent *r = cd_table_find(&s->recents, CD_KEY(d->group, e->rank));
     if (r == NULL || d->input == 0) return;
     const recent_post *p = &r->posts[(uint64_t)d->sequence % RECENT_MAX];
-    if (p->sequence != d->sequence + 1 || p->digest == 0 || p->digest == d->input ||
-        !cd_writer_is_first(&s->writer, CD_KEY(3), e))
-        return;
+    if (p->sequence != d->sequence + 1 || p->digest == 0 || p->digest == d->input) return;
+    (void)cd_table_add(&s->changed, CD_KEY(d->group, d->sequence));
+    if (!cd_writer_is_first(&s->writer, CD_KEY(3), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     CD_SAY(f.title, "rank %u: the input of collective #%lld of group '%s' changed while it ran",
            e->rank, (long long)d->sequence, cd_writer_get_group(&s->writer, d->group));
@@ -198,6 +213,30 @@ static void take_own(state *s, const cddp_event *e)
     cd_compare_split_name(e->text != NULL ? e->text : "", w->name, sizeof w->name);
 }
 
+static void take_average(state *s, const cddp_event *e)
+{
+    const cddp_event_compare *c = &e->as.compare;
+    if (s->averages.count > 0 && e->step > s->average_step) return;
+    if (s->averages.count > 0 && e->step < s->average_step) {
+        cd_table_fini(&s->averages);
+        cd_table_init(&s->averages, s->writer.context.allocator, sizeof(wrong_average));
+    }
+    s->average_step = e->step;
+    char name[64] = "";
+    const char *words = e->text != NULL ? e->text : "";
+    if (c->param < 0) words = cd_compare_split_name(words, name, sizeof name);
+    const int64_t other = c->param < 0 ? (int64_t)cd_hash_text(name) : 0;
+    wrong_average *w = cd_table_add(&s->averages, CD_KEY(e->micro_step, c->param, other));
+    if (w == NULL) return;
+    const bool is_first = cd_rank_set_count(&w->who) == 0 || e->rank < w->event.rank;
+    cd_rank_set_add(&w->who, &s->writer.memory, e->rank);
+    if (!is_first) return;
+    w->event = *e;
+    w->event.text = NULL;
+    CD_SAY(w->name, "%s", name);
+    CD_SAY(w->words, "%s", words);
+}
+
 static void take_compare(state *s, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
@@ -207,16 +246,13 @@ static void take_compare(state *s, const cddp_event *e)
         s->has_local = true;
         s->local_step = e->step;
     }
-    const cddp_event *w = &s->worst;
     const running_hash *h = cd_ranks_find(&s->hashes, e->rank);
-    bool reduced = h != NULL && h->has_reduced && h->reduced_step == e->step &&
-                   h->reduced_micro == e->micro_step;
-    if (!reduced || c->link != CD_LINK_REDUCTION || c->shape != CD_SHAPE_UNEXPLAINED) return;
-    if (s->has_worst && (w->step < e->step || (w->step == e->step && w->rank <= e->rank))) return;
-    s->has_worst = true;
-    s->worst = *e;
-    s->worst.text = NULL;
-    cd_compare_split_name(e->text != NULL ? e->text : "", s->worst_name, sizeof s->worst_name);
+    const bool is_reduced = h != NULL && h->has_reduced && h->reduced_step == e->step &&
+                            h->reduced_micro == e->micro_step;
+    if (!is_reduced || c->link != CD_LINK_REDUCTION || c->shape == CD_SHAPE_NONFINITE ||
+        c->shape == CD_SHAPE_PRESENCE)
+        return;
+    take_average(s, e);
 }
 
 static void take_bucket(state *s, const cddp_event *e)
@@ -226,6 +262,10 @@ static void take_bucket(state *s, const cddp_event *e)
     h->has_reduced = true;
     h->reduced_step = e->step;
     h->reduced_micro = e->micro_step;
+    cd_agree_push(&s->results,
+                  &(cd_statement){.key = CD_KEY(e->step, e->micro_step, e->as.bucket_done.bucket),
+                                  CD_SAYS(e->as.bucket_done.digest)},
+                  e);
 }
 
 /* Whether all ranks were alike, as far as the trace tells, when the reduction of a step began. */
@@ -238,24 +278,78 @@ static bool were_alike(state *s, uint32_t step)
     return true;
 }
 
-static void report_unexplained(state *s)
+static uint32_t count_known(const state *s)
 {
-    const cddp_event *e = &s->worst;
-    const cddp_event_compare *c = &e->as.compare;
-    if (!s->has_worst || s->has_hook || (s->has_local && s->local_step <= e->step) ||
-        !were_alike(s, e->step))
-        return;
-    cddp_finding f = cd_finding_at(&s->writer, e);
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < s->hashes.count; r++) {
+        const running_hash *h = cd_ranks_find(&s->hashes, r);
+        count += h->has_reduced;
+    }
+    return count;
+}
+
+/* Some ranks have the right average, and all got the same result: then it is right. */
+static bool was_result_right(const state *s, const wrong_average *w, int64_t bucket)
+{
+    if (cd_rank_set_count(&w->who) >= count_known(s)) return false;
+    const cd_agree_entry *entry =
+        cd_table_find(&s->results.entries, CD_KEY(w->event.step, w->event.micro_step, bucket));
+    return entry != NULL && entry->first.next == 0 && entry->first.data[0] != 0;
+}
+
+/* Whether nothing but the reduction can have made this average wrong. */
+static bool is_reduction_wrong(state *s, const wrong_average *w, cddp_fact_stage *stage)
+{
+    const cddp_event *e = &w->event;
+    const cddp_fact_average average = {e->step, e->micro_step, e->as.compare.param};
+    const bool is_all = cd_rank_set_count(&w->who) >= count_known(s);
+    const bool was_fine = !(s->has_local && s->local_step <= e->step) && were_alike(s, e->step);
+    const bool is_shown = cd_writer_find_stage(&s->writer, &average, stage);
+    if (!is_shown) *stage = (cddp_fact_stage){.stage = CDDP_STAGE_UNKNOWN, .bucket = -1};
+    if (s->has_hook || was_result_right(s, w, stage->bucket)) return false;
+    if (stage->stage == CDDP_STAGE_REDUCED) return is_all || was_fine;
+    return stage->stage == CDDP_STAGE_UNKNOWN && e->as.compare.shape == CD_SHAPE_UNEXPLAINED &&
+           was_fine;
+}
+
+/* C4: the first of the step. */
+static void report_average(state *s)
+{
+    const wrong_average *first = NULL;
+    cddp_fact_stage stage = {0};
+    for (size_t i = 0; i < s->averages.count; i++) {
+        const wrong_average *w = cd_table_value(&s->averages, i);
+        cddp_fact_stage found;
+        const bool precedes = first == NULL || w->event.micro_step < first->event.micro_step ||
+                              (w->event.micro_step == first->event.micro_step &&
+                               w->event.as.compare.param < first->event.as.compare.param);
+        if (!precedes || !is_reduction_wrong(s, w, &found)) continue;
+        first = w;
+        stage = found;
+    }
+    if (first == NULL) return;
+    const cddp_event_compare *c = &first->event.as.compare;
+    cddp_finding f = cd_finding_at(&s->writer, &first->event);
+    char who[96] = "all ranks";
+    cd_finding_set_ranks(&s->writer, &f, &first->who);
     cd_finding_set_parameter(&s->writer, &f, c->param);
-    if (c->param < 0) CD_SAY(f.parameter, "%s", s->worst_name);
-    CD_SAY(f.title, "rank %u: the reduced gradient of %s is not the average of what entered",
-           e->rank, f.parameter);
+    f.bucket = (int32_t)stage.bucket;
+    if (c->param < 0) CD_SAY(f.parameter, "%s", first->name);
+    const bool is_all = f.rank_count > 1 && f.rank_count >= count_known(s);
+    if (is_all) f.rank = -1;
+    if (!is_all) cd_rank_set_print(&first->who, first->event.rank, who, sizeof who);
+    CD_SAY(f.title, "%s: the reduced gradient of %s is not the average of what entered", who,
+           f.parameter);
     CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected),
            (long long)c->element, cd_f64_of(c->bound));
-    CD_SAY(f.actual, "%.17g (%lld elements differ); no contribution is missing, doubled or scaled",
-           cd_f64_of(c->actual), (long long)c->bad);
-    CD_SAY(f.advice,
-           "run the backend's conformance tests at this element count, dtype and world size");
+    CD_SAY(f.actual, "rank %u: %.17g (%lld elements differ): %s", first->event.rank,
+           cd_f64_of(c->actual), (long long)c->bad, first->words);
+    if (stage.stage == CDDP_STAGE_REDUCED)
+        CD_SAY(f.advice, "these ranks packed, launched and wrote back what they should: run the "
+                         "backend's conformance tests at this element count, dtype and world size");
+    else
+        CD_SAY(f.advice, "no contribution is missing, doubled or scaled: run the backend's "
+                         "conformance tests at this element count, dtype and world size");
     cd_writer_report(&s->writer, &f);
 }
 
@@ -285,10 +379,11 @@ static void event(void *self, const cddp_event *e)
     }
 }
 
+/* ... and no member's input changed meanwhile. */
 static bool was_posted_alike(const state *s, const cd_key *key)
 {
     const cd_agree_entry *post = cd_table_find(&s->posts.entries, key);
-    return post != NULL && post->first.next == 0;
+    return post != NULL && post->first.next == 0 && cd_table_find(&s->changed, key) == NULL;
 }
 
 /* C1, where the members differ from one another. */
@@ -398,7 +493,7 @@ static void end(void *self)
             &s->writer,
             "%llu results of the program's own collectives compared with what they must be",
             (unsigned long long)s->owns);
-    report_unexplained(s);
+    report_average(s);
     report_own(s);
     cd_split split;
     bool reported = false;
@@ -415,6 +510,9 @@ static void end(void *self)
     cd_table_fini(&s->roots);
     cd_agree_fini(&s->starts);
     cd_ranks_fini(&s->hashes);
+    cd_table_fini(&s->averages);
+    cd_agree_fini(&s->results);
+    cd_table_fini(&s->changed);
     cd_check_end(s);
 }
 

@@ -132,6 +132,7 @@ void cd_facts_learn(cd_facts *f, const cddp_event *e)
         learn_agreement(f, e);
         break;
     default:
+        cd_stages_push(&f->stages, e);
         break;
     }
 }
@@ -199,6 +200,12 @@ static int64_t find_block(void *self, uint32_t rank, cddp_agreed what, int64_t o
     return size > 0 ? (int64_t)rank / size : 0;
 }
 
+static bool find_stage(void *self, const cddp_fact_average *average, cddp_fact_stage *found)
+{
+    cd_facts *f = self;
+    return cd_stages_find(&f->stages, average, found);
+}
+
 void cd_facts_init(cd_facts *f, const cddp_allocator *allocator)
 {
     f->port = (cddp_facts){.size = sizeof f->port,
@@ -209,7 +216,9 @@ void cd_facts_init(cd_facts *f, const cddp_allocator *allocator)
                            .generation = find_generation,
                            .member = find_member,
                            .setting = find_setting,
-                           .block = find_block};
+                           .block = find_block,
+                           .stage = find_stage};
+    cd_stages_init(&f->stages, allocator);
     cd_arena_init(&f->memory, allocator, 16384);
     cd_table_init(&f->texts, allocator, sizeof(const char *));
     cd_table_init(&f->names, allocator, sizeof(name));
@@ -233,5 +242,6 @@ void cd_facts_fini(cd_facts *f)
     cd_ranks_fini(&f->newest);
     cd_ranks_fini(&f->agreements);
     cd_table_fini(&f->exceptions);
+    cd_stages_fini(&f->stages);
     cd_arena_fini(&f->memory);
 }

@@ -9,6 +9,7 @@
 ** Errors     a fact without memory is unknown; the judge learns of it from its allocator.
 */
 #pragma once
+#include "core/check/stages.h"
 #include "core/check/table.h"
 #include "cddp/check.h"
 #include "core/base/arena.h"
@@ -24,6 +25,7 @@ typedef struct cd_facts {
     cd_table members;  /* (rank, bucket, slot) → param, in the newest layout that had the slot */
     cd_ranks newest;   /* rank → newest generation + 1 */
     cd_ranks agreements; /* of agreement; empty without a model averager */
+    cd_stages stages;
     cd_table exceptions; /* (rank, ordinal) → size, and during which agreement of its rank */
 } cd_facts;
 

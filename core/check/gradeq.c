@@ -2,7 +2,8 @@
 /* I-GRADEQ: after a synchronising backward every rank holds the same gradients, bit for bit, before
 ** anybody steps.
 **
-** Judged from   grad_final (presence and digest) across ranks by step, micro-step and parameter;
+** Judged from   grad_final (presence and digest) across ranks by step, reduction and parameter.
+**               The reductions of a step are counted: ranks may take them at different micro-steps;
 **               agreement, which narrows that to the ranks that must agree.
 ** Exercised     two ranks reported the content of the same synchronised gradient.
 ** Blame         the odd ranks; with two ranks both.
@@ -14,7 +15,8 @@
 
 typedef struct state {
     cd_writer writer;
-    cd_agree gradients; /* (step, micro-step, param) → presence, digest, bucket */
+    cd_agree gradients; /* (step, reduction, param) → presence, digest, bucket */
+    cd_table counts;    /* (rank, param) → reductions of the step so far */
     cd_ranks groups;    /* rank → group of the wrapper + 1 flag */
     bool has_digest;
 } state;
@@ -24,6 +26,10 @@ typedef struct wrapped {
     bool is_known;
 } wrapped;
 
+typedef struct reductions {
+    uint32_t step, count;
+} reductions;
+
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
     cddp_status status =
@@ -31,6 +37,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->gradients, context->allocator);
+    cd_table_init(&s->counts, context->allocator, sizeof(reductions));
     cd_ranks_init(&s->groups, context->allocator, sizeof(wrapped));
     return CDDP_OK;
 }
@@ -46,11 +53,14 @@ static void event(void *self, const cddp_event *e)
     if (e->kind != CDDP_EV_grad_final) return;
     const cddp_event_grad_final *g = &e->as.grad_final;
     const wrapped *w = cd_ranks_find(&s->groups, e->rank);
-    if (w == NULL || !w->is_known || g->globally_unused) return;
-    if (!cd_writer_has_equal_bits(&s->writer, w->group)) return;
+    if (w == NULL || !w->is_known || !cd_writer_has_equal_bits(&s->writer, w->group)) return;
+    reductions *r = cd_table_add(&s->counts, CD_KEY(e->rank, g->param));
+    if (r == NULL) return;
+    *r = (reductions){e->step, r->step == e->step ? r->count + 1 : 1};
+    if (g->globally_unused) return;
     if (g->digest != 0) s->has_digest = true;
     cd_agree_push(&s->gradients,
-                  &(cd_statement){.key = CD_KEY(e->step, e->micro_step, g->param,
+                  &(cd_statement){.key = CD_KEY(e->step, r->count, g->param,
                                                 cd_writer_get_block(&s->writer, w->group, e->rank,
                                                                     CDDP_AGREED_GRADIENTS)),
                                   CD_SAYS(g->presence, g->digest, g->bucket)},
@@ -83,6 +93,7 @@ static void end(void *self)
         cd_writer_report(&s->writer, &f);
     }
     cd_agree_fini(&s->gradients);
+    cd_table_fini(&s->counts);
     cd_ranks_fini(&s->groups);
     cd_check_end(s);
 }

@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-HOOK: a comm hook is called once per bucket per window, in bucket order, with the last one
-** marked, and keeps its own law.
+** marked, and keeps the law that the plan's words define, and its own.
 **
 ** Judged from   hook_call and hook_done between two finalised backwards; bucket_layout for which
-**               bucket is last; hook_law (a quantity the hook states itself, with its allowed
-**               distance; or the n-th of each rank, summed over the ranks); compare events of link
-**               9; hook_done digests across ranks where the backend promises equal bits; agreement,
-**               which narrows that to the ranks that must agree.
+**               bucket is last. bucket_law, bucket_sum and bucket_slice, which the judge of hooks
+**               states; collective_post and grad_final, which it is compared with (hook_sums.c).
+**               hook_law: a quantity the hook states itself, with its allowed distance; or the n-th
+**               of each rank, summed over the ranks. Compare events of link 9; hook_done digests
+**               across ranks where the backend promises equal bits; agreement, which narrows that
+**               to the ranks that must agree.
 ** Exercised     a hook call completed.
 ** Blame         the rank and the bucket; for a law the rank that broke it, none where it is over
-**               all ranks.
+**               all ranks. A wrong sum over the ranks is not reported where one rank is known to
+**               have sent something else.
 ** Limits        calls with the zeros of a joined rank have no window and are left out. The first
 **               pass of a static graph marks no bucket as last (STA-04), so is_last is judged from
 **               the second window on. What a hook declares to be no communication (noop) makes
-**               ranks differ, as it should.
+**               ranks differ, as it should. Of a plugin's hook only what its table promises is
+**               known. A low rank says nothing about which rank forgot an error.
 */
+#include "core/check/hook_sums.h"
 #include "core/check/writer.h"
 
 #include "core/base/hash.h"
@@ -36,6 +41,7 @@ typedef struct call {
     int64_t window; /* + 1; the window of the last call */
     bool is_open;
     uint64_t sequence;
+    uint32_t step, done; /* completions in this step; ranks may have them at other micro-steps */
 } call;
 
 /* One statement of a law over all ranks, so far; the place is that of the lowest rank that
@@ -50,9 +56,10 @@ typedef struct state {
     cd_writer writer;
     cd_ranks ranks;   /* of rank_facts */
     cd_table calls;   /* (rank, bucket) → call */
-    cd_agree results; /* (step, micro-step, bucket) → digest, dtype */
+    cd_agree results; /* (step, completion, bucket) → digest, dtype */
     cd_table stated;  /* (rank, bucket, law) → how often a law over all ranks was stated */
     cd_table joint;   /* (how often before, bucket, law, group) → joint */
+    cd_hook_sums sums;
     uint64_t completed;
 } state;
 
@@ -67,6 +74,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->results, context->allocator);
     cd_table_init(&s->stated, context->allocator, sizeof(uint64_t));
     cd_table_init(&s->joint, context->allocator, sizeof(joint));
+    cd_hook_sums_init(&s->sums, &s->writer, context->allocator);
     return CDDP_OK;
 }
 
@@ -116,7 +124,7 @@ static void take_call(state *s, const cddp_event *e, rank_facts *r)
     CD_SAY(actual, "layout %lld", (long long)h->generation);
     if (h->generation != r->generation)
         report(s, e, &(breach){h->bucket, "sees a layout that is not in force", expected, actual});
-    *c = (call){r->windows + 1, true, e->sequence};
+    *c = (call){r->windows + 1, true, e->sequence, c->step, c->done};
     r->last_bucket = h->bucket + 1;
 }
 
@@ -130,12 +138,14 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
                &(breach){h->bucket, "completes without having been called", "a call before",
                          "no open call"});
     c->is_open = false;
+    c->done = c->step == e->step ? c->done + 1 : 1;
+    c->step = e->step;
     r->done++;
     s->completed++;
     if (r->is_wrapped && h->digest != 0 && cd_writer_has_equal_bits(&s->writer, r->group))
         cd_agree_push(&s->results,
                       &(cd_statement){.key =
-                                          CD_KEY(e->step, e->micro_step, h->bucket,
+                                          CD_KEY(e->step, c->done, h->bucket,
                                                  cd_writer_get_block(&s->writer, r->group, e->rank,
                                                                      CDDP_AGREED_GRADIENTS)),
                                       CD_SAYS(h->digest, h->dtype)},
@@ -253,6 +263,7 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
+    if (r->is_wrapped) cd_hook_sums_take(&s->sums, e, r->group);
     switch (e->kind) {
     case CDDP_EV_wrap:
         r->group = e->as.wrap.group;
@@ -297,6 +308,7 @@ static void end(void *self)
     if (s->completed > 0)
         cd_writer_exercise(&s->writer, "%llu hook calls completed",
                            (unsigned long long)s->completed);
+    cd_hook_sums_end(&s->sums);
     cd_split split;
     uint64_t count = 0;
     size_t cursor = 0;
@@ -321,9 +333,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_wrap,      CDDP_EV_bucket_layout, CDDP_EV_bucket_launch,
-                                 CDDP_EV_hook_call, CDDP_EV_hook_done,     CDDP_EV_hook_law,
-                                 CDDP_EV_compare,   CDDP_EV_backward_end};
+static const uint16_t kinds[] = {CDDP_EV_wrap,       CDDP_EV_bucket_layout, CDDP_EV_bucket_launch,
+                                 CDDP_EV_hook_call,  CDDP_EV_hook_done,     CDDP_EV_hook_law,
+                                 CDDP_EV_compare,    CDDP_EV_backward_end,  CDDP_EV_bucket_law,
+                                 CDDP_EV_bucket_sum, CDDP_EV_bucket_slice,  CDDP_EV_collective_post,
+                                 CDDP_EV_grad_final};
 
 CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",
                "The hook contract is kept per bucket and window; hook state is consistent over "

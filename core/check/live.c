@@ -10,6 +10,8 @@
 **               others at the rendezvous store waited for who sets the key that it asked for, or
 **               for the store's host. waiting_for: for whom the world says that a rank waits, where
 **               it opens a group.
+**               Livelock: a rank posts more collectives between two forwards or backwards than
+**               its buckets, buffers, control messages and peers can explain (repeats_allowed).
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
 ** Blame         the rank at the root of the chain, with what it did instead; where the root waits
 **               inside an operation that all have posted, the one that stopped inside; of a
@@ -57,7 +59,16 @@ typedef struct rank_facts {
     int64_t reported_inside; /* + 1: … and inside one */
     meeting meeting;
     bool is_waiting, has_ended, has_given_up, has_timed_out, is_struck, is_known;
+    uint64_t span, span_posts; /* from one forward or backward to the next */
+    uint32_t span_step, span_micro;
+    bool has_repeated; /* it was reported */
 } rank_facts;
+
+/* How often a rank posted an operation since its last forward or backward began. */
+typedef struct repeats {
+    int64_t data[5], bucket, group;
+    uint64_t span, count;
+} repeats;
 
 /* As the least rank posted it: where ranks differ, I-ORDER says so. */
 typedef struct operation {
@@ -67,9 +78,11 @@ typedef struct operation {
 
 typedef struct state {
     cd_writer writer;
-    cd_ranks ranks;      /* of rank_facts */
-    cd_table members;    /* (group, rank) → member */
-    cd_table operations; /* (group, k) → operation */
+    cd_ranks ranks;              /* of rank_facts */
+    cd_table members;            /* (group, rank) → member */
+    cd_table operations;         /* (group, k) → operation */
+    cd_table repeated;           /* (rank, operation) → repeats */
+    int64_t parameters, buffers; /* of the model */
     uint64_t waits;
     bool has_fault;
     char parted[160]; /* what a fault of the network itself said; "" without one */
@@ -86,6 +99,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->members, context->allocator, sizeof(member));
     cd_table_init(&s->operations, context->allocator, sizeof(operation));
+    cd_table_init(&s->repeated, context->allocator, sizeof(repeats));
     return CDDP_OK;
 }
 
@@ -102,6 +116,68 @@ static void take_post(state *s, const cddp_event *e)
     }
     if (o != NULL && (o->reporter == 0 || e->rank < o->reporter - 1))
         *o = (operation){{c->op, c->reduce_op, c->root, c->dtype, c->numel}, (int64_t)e->rank + 1};
+}
+
+/* The most that a rank may post between two forwards or backwards, whatever the program. Nothing is
+** done more often than once per stage for each tensor of the model, which bounds buckets, the parts
+** of a sharded optimizer, buffers and averages; for each peer (messages); or for each control
+** message (used map, join, flags, the program's own collectives). */
+#define STAGES_MAX 64u /* of a comm hook, or of the retries of an operation */
+#define CONTROLS_MAX 32u
+static uint64_t repeats_allowed(const state *s)
+{
+    return STAGES_MAX *
+           ((uint64_t)s->parameters + (uint64_t)s->buffers + s->ranks.count + CONTROLS_MAX);
+}
+
+static void report_livelock(state *s, const cddp_event *e, const rank_facts *r)
+{
+    const repeats *most = NULL;
+    for (size_t i = 0; i < s->repeated.count; i++) {
+        const repeats *x = cd_table_value(&s->repeated, i);
+        const bool is_now =
+            cd_table_key(&s->repeated, i)->part[0] == (int64_t)e->rank && x->span == r->span;
+        if (is_now && (most == NULL || x->count > most->count)) most = x;
+    }
+    if (most == NULL || !cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    char operation_words[96];
+    cd_operation_print(most->data, operation_words, sizeof operation_words);
+    f.bucket = (int32_t)most->bucket;
+    CD_SAY(f.title, "rank %u goes round in circles: it posts %s %llu times in one micro-step",
+           e->rank, operation_words, (unsigned long long)most->count);
+    CD_SAY(f.expected,
+           "at most %llu collectives between two passes: %lld parameters, %lld buffers, "
+           "%llu ranks",
+           (unsigned long long)repeats_allowed(s), (long long)s->parameters, (long long)s->buffers,
+           (unsigned long long)s->ranks.count);
+    CD_SAY(f.actual, "%llu, and it goes on", (unsigned long long)r->span_posts);
+    CD_SAY(f.advice, "look at what should end the loop that posts it in group '%s'",
+           cd_writer_get_group(&s->writer, most->group));
+    cd_writer_hold(&s->writer, CD_KEY(1), &f);
+}
+
+static void count_post(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    if (r->span_step != e->step || r->span_micro != e->micro_step) {
+        r->span++;
+        r->span_posts = 0;
+        r->span_step = e->step;
+        r->span_micro = e->micro_step;
+    }
+    r->span_posts++;
+    const int64_t what = c->op | c->reduce_op << 8 | c->dtype << 16 | c->root << 24;
+    repeats *x =
+        cd_table_add(&s->repeated, CD_KEY(e->rank, c->group ^ what << 8, c->numel, c->bucket));
+    if (x == NULL) return;
+    if (x->span != r->span)
+        *x = (repeats){
+            {c->op, c->reduce_op, c->root, c->dtype, c->numel}, c->bucket, c->group, r->span, 0};
+    x->count++;
+    if (r->has_repeated || r->span_posts <= repeats_allowed(s)) return;
+    r->has_repeated = true;
+    report_livelock(s, e, r);
 }
 
 static void take_done(state *s, const cddp_event *e, rank_facts *r)
@@ -205,6 +281,18 @@ static void event(void *self, const cddp_event *e)
     }
     case CDDP_EV_collective_post:
         take_post(s, e);
+        count_post(s, e, r);
+        break;
+    case CDDP_EV_forward_begin:
+    case CDDP_EV_backward_begin:
+        r->span++;
+        r->span_posts = 0;
+        break;
+    case CDDP_EV_param:
+        if (e->as.param.ordinal >= s->parameters) s->parameters = e->as.param.ordinal + 1;
+        break;
+    case CDDP_EV_buffer:
+        if (e->as.buffer.buffer >= s->buffers) s->buffers = e->as.buffer.buffer + 1;
         break;
     case CDDP_EV_collective_wait:
         take_wait(e, r);
@@ -648,6 +736,7 @@ static void end(void *self)
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->members);
     cd_table_fini(&s->operations);
+    cd_table_fini(&s->repeated);
     cd_check_end(s);
 }
 
@@ -655,7 +744,9 @@ static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_pos
                                  CDDP_EV_collective_wait, CDDP_EV_collective_done,
                                  CDDP_EV_rank_end,        CDDP_EV_fault,
                                  CDDP_EV_waiting_for,     CDDP_EV_store_wait,
-                                 CDDP_EV_store_done};
+                                 CDDP_EV_store_done,      CDDP_EV_forward_begin,
+                                 CDDP_EV_backward_begin,  CDDP_EV_param,
+                                 CDDP_EV_buffer};
 
 CD_CHECK_TABLE(live, "I-LIVE", "no rank waits forever",
                "Under a fair schedule and bounded in-flight slots no rank waits forever; the "

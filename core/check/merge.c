@@ -30,7 +30,7 @@ cddp_status cd_trace_merge(const cd_merge_input *input, const cddp_trace_sink *s
     size_t count = 0, filled = 0;
     for (size_t t = 0; t < input->trace_count; t++) count += input->traces[t].count;
     event_ref *refs = cd_allocate_array(input->allocator, count, sizeof *refs);
-    if (refs == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to merge %zu events", count);
+    if (refs == NULL) return cd_fail_memory(err, "a merge of %zu events", count);
     bool is_sorted = true;
     for (size_t t = 0; t < input->trace_count; t++) {
         for (size_t i = 0; i < input->traces[t].count; i++) {

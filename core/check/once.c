@@ -13,8 +13,8 @@
 **     O4  compare events whose shape is a missing or doubled contribution
 ** Exercised     an optimizer stepped on a parameter whose contributions had all been reduced.
 ** Blame         O1, O3: the rank and parameter. O2: all ranks that stepped; the finding says why:
-**               the backward did not synchronise, or the bucket was never launched and which
-**               parameter it waited for.
+**               the backward did not synchronise, or the bucket was never launched, the bucket
+**               that it waited for and the parameters which that one lacks.
 ** Limits        the weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
 **               what the engine reports as accumulated.
 */
@@ -47,8 +47,10 @@ typedef struct unreduced {
     cd_rank_set who;
     uint64_t sequence, local_sequence;
     uint32_t rank, pending_step, pending_micro;
+    int64_t bucket;      /* + 1, that was waited for; 0: none */
     bool is_passed_over; /* an optimizer in backward: nothing came to step on */
     char why[160];
+    const char *advice;
 } unreduced;
 
 typedef struct state {
@@ -164,17 +166,56 @@ static void take_final(state *s, const cddp_event *e)
     l->final_sequence = e->sequence;
 }
 
-/* Which parameter of the bucket never became ready in this window; -1 when all did. */
-static int64_t straggler_of(const state *s, const cddp_event *e, const cddp_fact_place *place)
+/* What a bucket lacks: the parameters that did not become ready in this window. */
+typedef struct lack {
+    int64_t bucket, param; /* the first of them; -1: none */
+    uint64_t count;
+} lack;
+
+static lack find_lack(const state *s, const cddp_event *e, int64_t bucket)
 {
     const cddp_facts *facts = s->writer.context.facts;
     const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+    lack found = {bucket, -1, 0};
     for (int64_t slot = 0;; slot++) {
-        int64_t param = facts->member(facts->self, e->rank, &(cddp_fact_slot){place->bucket, slot});
-        if (param < 0) return -1;
+        int64_t param = facts->member(facts->self, e->rank, &(cddp_fact_slot){bucket, slot});
+        if (param < 0) return found;
         const ledger *l = cd_table_find(&s->ledgers, CD_KEY(e->rank, param));
-        if (l == NULL || l->ready_window != r->window + 1) return param;
+        if (l != NULL && l->ready_window == r->window + 1) continue;
+        if (found.count++ == 0) found.param = param;
     }
+}
+
+static bool was_launched(const state *s, const cddp_event *e, int64_t bucket)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+    const bucket_facts *b = cd_table_find(&s->buckets, CD_KEY(e->rank, bucket));
+    return b != NULL && b->launched_window == r->window + 1;
+}
+
+/* Buckets are launched in order: one that is complete waits for the first that is not. */
+static lack find_blocking(const state *s, const cddp_event *e, int64_t bucket)
+{
+    for (int64_t b = 0; b < bucket; b++) {
+        if (was_launched(s, e, b)) continue;
+        const lack found = find_lack(s, e, b);
+        if (found.param >= 0) return found;
+    }
+    return find_lack(s, e, bucket);
+}
+
+static void describe_lack(state *s, const lack *missing, int64_t bucket, unreduced *u)
+{
+    const char *name = cd_writer_get_parameter(&s->writer, missing->param);
+    const char *count = cd_writer_get_count(&s->writer, missing->count, "parameters");
+    if (missing->bucket == bucket)
+        CD_SAY(u->why, "bucket %lld was never launched: %s%s did not become ready",
+               (long long)bucket, name, count);
+    else
+        CD_SAY(u->why,
+               "bucket %lld was never launched: it waited for bucket %lld, in which %s%s did not "
+               "become ready",
+               (long long)bucket, (long long)missing->bucket, name, count);
 }
 
 static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u)
@@ -185,26 +226,37 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
         cd_writer_find_place(&s->writer, e->rank, u->param, &place_found) ? &place_found : NULL;
     const bucket_facts *b =
         place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
-    bool launched = b != NULL && b->launched_window == r->window + 1;
-    int64_t straggler =
-        place != NULL && r->is_prepared && !launched ? straggler_of(s, e, place) : -1;
-    if (!r->is_prepared && r->last_sync && (l->was_unused || l->ready_window < r->window))
+    const bool launched = place != NULL && was_launched(s, e, place->bucket);
+    const lack missing = place != NULL && r->is_prepared && !launched
+                             ? find_blocking(s, e, place->bucket)
+                             : (lack){-1, -1, 0};
+    u->bucket = missing.param >= 0 ? missing.bucket + 1 : 0;
+    u->advice = "";
+    if (!r->is_prepared && r->last_sync && (l->was_unused || l->ready_window < r->window)) {
         CD_SAY(u->why, "the wrapper never heard of it: this is not the parameter that was wrapped");
-    else if (l->final_sequence != 0 && l->pending == 1 && !r->is_prepared && r->last_sync)
+        u->advice = "wrap the model after its parameters were replaced, or replace none after that";
+    } else if (l->final_sequence != 0 && l->pending == 1 && !r->is_prepared && r->last_sync) {
         CD_SAY(u->why, "it was added after the reduction had been finalised (FWD-09)");
-    else if (straggler >= 0)
-        CD_SAY(u->why, "bucket %lld was never launched: %s did not become ready",
-               (long long)place->bucket, cd_writer_get_parameter(&s->writer, straggler));
-    else if (!r->last_sync)
+        u->advice = "a second backward through the same forward is not synchronised: run another "
+                    "forward, or add the losses up before one backward";
+    } else if (missing.param >= 0) {
+        describe_lack(s, &missing, place->bucket, u);
+        u->advice = "every parameter of a bucket must become ready in the synchronising backward; "
+                    "find_unused_parameters marks those that it does not reach";
+    } else if (!r->last_sync) {
         CD_SAY(u->why, "the last forward ran inside no_sync, or outside the wrapper");
-    else if (launched && b->is_done)
+        u->advice = "the micro-step before the optimizer must be the synchronising one, forward "
+                    "included";
+    } else if (launched && b->is_done) {
         CD_SAY(u->why, "bucket %lld was reduced and its result not written back",
                (long long)place->bucket);
-    else if (launched)
+    } else if (launched) {
         CD_SAY(u->why, "bucket %lld had been launched and not been finalised",
                (long long)place->bucket);
-    else
+        u->advice = "the optimizer must not step before the backward has ended";
+    } else {
         CD_SAY(u->why, "no reduction was launched for it");
+    }
 }
 
 /* O2. */
@@ -319,6 +371,7 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
     cd_finding_set_ranks(&s->writer, &f, &u->who);
     if (u->ranks_count > 1) f.rank = -1;
     if (place != NULL) f.bucket = (int32_t)place->bucket;
+    if (u->bucket > 0) f.bucket = (int32_t)(u->bucket - 1);
     cd_rank_set_print(&u->who, u->rank, who, sizeof who);
     CD_SAY(f.title, "%s: the optimizer %s of %s%s", who,
            u->is_passed_over ? "passes over the gradient" : "steps on a local gradient",
@@ -327,9 +380,7 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
            "reduced: the contribution of step %u micro-step %u, averaged over the group",
            u->pending_step, u->pending_micro);
     CD_SAY(f.actual, "%s", u->why);
-    CD_SAY(f.advice, "the micro-step before the optimizer must be the synchronising one, forward "
-                     "included, and every "
-                     "parameter must become ready in it");
+    CD_SAY(f.advice, "%s", u->advice != NULL ? u->advice : "");
     cd_writer_report(&s->writer, &f);
 }
 

@@ -4,11 +4,14 @@
 **
 ** Judged from   collective_post, numbered per rank and group by this file (sends and receives do
 **               not count: they concern two ranks only); group; rank_end.
+**     Where the k-th is the same operation on all, but a bucket of another step on some: cross-step
+**     pairing. A rank left one out, or issued one more, and the sizes happen to fit. A rank that
+**     shadows the others (join_notify) takes no steps.
 ** Exercised     a collective of some group was posted by at least two of its members.
 ** Blame         the odd ranks at the first collective that differs; the first difference shifts all
 **               later ones, so one finding per group. For a short sequence: the rank that returned
 **               without posting the rest.
-** Limits        counts of scatter, alltoall and of unequal shares differ by right and are left out.
+** Limits        unequal shares differ by right and are left out.
 **               A rank that died or failed is not blamed for what it did not post: I-FAIL and
 **               I-LIVE report it.
 */
@@ -19,9 +22,11 @@
 typedef struct state {
     cd_writer writer;
     cd_agree posts;    /* (group, k) → op, reduce_op, root, dtype, numel */
+    cd_agree places;   /* (group, k) → step, of operations that carry a bucket, and the bucket */
     cd_table counts;   /* (group, rank) → posted so far */
     cd_ranks ends;     /* rank → rank_end + 1: 1 returned well */
     cd_table reported; /* group → already reported */
+    cd_ranks joined;   /* rank → 1 while it shadows the others */
 } state;
 
 typedef struct posted {
@@ -36,9 +41,11 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->posts, context->allocator);
+    cd_agree_init(&s->places, context->allocator);
     cd_table_init(&s->counts, context->allocator, sizeof(posted));
     cd_ranks_init(&s->ends, context->allocator, sizeof(int64_t));
     cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
+    cd_ranks_init(&s->joined, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -48,12 +55,17 @@ static void take_post(state *s, const cddp_event *e)
     if (c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) return;
     posted *p = cd_table_add(&s->counts, CD_KEY(c->group, e->rank));
     if (p == NULL) return;
-    bool sized = c->op != CDDP_OP_SCATTER && c->op != CDDP_OP_ALLTOALL && c->op != CDDP_OP_BARRIER;
     cd_agree_push(&s->posts,
                   &(cd_statement){.key = CD_KEY(c->group, p->count),
                                   CD_SAYS(c->op, c->reduce_op, c->root, c->dtype,
-                                          sized ? c->numel : 0)},
+                                          c->op != CDDP_OP_BARRIER ? c->numel : 0)},
                   e);
+    const int64_t *joined = cd_ranks_find(&s->joined, e->rank);
+    if (c->bucket >= 0 && (joined == NULL || *joined == 0))
+        cd_agree_push(&s->places,
+                      &(cd_statement){.key = CD_KEY(c->group, p->count),
+                                      CD_SAYS(e->step, c->bucket)},
+                      e);
     p->count++;
     p->last_sequence = e->sequence;
 }
@@ -65,6 +77,9 @@ static void event(void *self, const cddp_event *e)
         take_post(s, e);
     } else if (e->kind == CDDP_EV_group) {
         (void)cd_table_add(&s->counts, CD_KEY(e->as.group.group, e->rank));
+    } else if (e->kind == CDDP_EV_join_notify) {
+        int64_t *joined = cd_ranks_add(&s->joined, e->rank);
+        if (joined != NULL) *joined = !e->as.join_notify.active;
     } else if (e->kind == CDDP_EV_rank_end) {
         int64_t *end_kind = cd_ranks_add(&s->ends, e->rank);
         if (end_kind != NULL)
@@ -90,6 +105,36 @@ static void report_mismatch(state *s, const cd_split *split)
         f.advice,
         "look at what rank %u did just before: a branch, a skipped backward or an extra collective",
         split->odd.rank);
+    cd_writer_report(&s->writer, &f);
+}
+
+/* The same operation, for buckets of different steps. */
+static void report_pairing(state *s, const cd_split *split)
+{
+    const int64_t group = split->key->part[0], k = split->key->part[1];
+    const int64_t mine = split->odd.data[0], theirs = split->right.data[0];
+    if (mine == theirs) return; /* I-CONTENT judges what a bucket has in it */
+    int64_t *reported = cd_table_add(&s->reported, CD_KEY(group));
+    if (reported == NULL || (*reported)++ != 0) return;
+    cddp_finding f = cd_finding_of(&s->writer, split);
+    char right[96];
+    cd_rank_set_print(&split->right.ranks, split->right.rank, right, sizeof right);
+    f.bucket = (int32_t)split->odd.data[1];
+    CD_SAY(f.title, "rank %u: bucket %lld of step %lld meets bucket %lld of step %lld of %s",
+           split->odd.rank, (long long)split->odd.data[1], (long long)mine,
+           (long long)split->right.data[1], (long long)theirs, right);
+    CD_SAY(f.expected, "collective #%lld of group '%s' carries one bucket of one step",
+           (long long)k, cd_writer_get_group(&s->writer, group));
+    if (mine > theirs)
+        CD_SAY(f.actual, "rank %u issues nothing for step %lld between #%lld and #%lld",
+               split->odd.rank, (long long)theirs, (long long)k - 1, (long long)k);
+    else
+        CD_SAY(f.actual, "rank %u issues more than %s before #%lld", split->odd.rank, right,
+               (long long)k);
+    CD_SAY(f.advice,
+           "operations are paired by their number alone: look at what rank %u does in "
+           "step %lld, up to #%lld",
+           split->odd.rank, (long long)(mine < theirs ? mine : theirs), (long long)k);
     cd_writer_report(&s->writer, &f);
 }
 
@@ -154,6 +199,7 @@ static void end(void *self)
                            (unsigned long long)s->posts.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->posts, &cursor, &split);) report_mismatch(s, &split);
+    for (size_t cursor = 0; cd_agree_next(&s->places, &cursor, &split);) report_pairing(s, &split);
     for (size_t i = 0; i < s->counts.count; i++) {
         int64_t group = cd_table_key(&s->counts, i)->part[0];
         int64_t *reported = cd_table_add(&s->reported, CD_KEY(group));
@@ -161,13 +207,16 @@ static void end(void *self)
         report_short(s, group);
     }
     cd_agree_fini(&s->posts);
+    cd_agree_fini(&s->places);
     cd_table_fini(&s->counts);
     cd_ranks_fini(&s->ends);
     cd_table_fini(&s->reported);
+    cd_ranks_fini(&s->joined);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_group, CDDP_EV_rank_end};
+static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_group, CDDP_EV_rank_end,
+                                 CDDP_EV_join_notify};
 
 CD_CHECK_TABLE(order, "I-ORDER",
                "every member of a group posts the same collectives in the same order",

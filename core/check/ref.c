@@ -3,7 +3,8 @@
 **
 ** Judged from   compare events of every link, except those whose shape says more than "different":
 **               a ratio is I-SCALE, a missing or doubled contribution I-ONCE, presence I-NONE, an
-**               overflow I-RANGE, an unexplained reduction I-COLL, a hook's law I-HOOK.
+**               overflow I-RANGE, a hook's law I-HOOK. An unexplained reduction is I-COLL's as
+**               well, where nothing but the reduction can be wrong.
 ** Exercised     a gradient was compared with the single-process one (link 1) or an update with the
 **               reference (link 4).
 ** Blame         the ranks whose comparison failed.
@@ -39,7 +40,6 @@ static bool is_mine(const cddp_event_compare *c)
     case CD_SHAPE_PRESENCE:
         return false;
     case CD_SHAPE_UNEXPLAINED:
-        return c->link != CD_LINK_REDUCTION && c->link != CD_LINK_LAW;
     default:
         return c->link != CD_LINK_LAW;
     }

@@ -89,6 +89,22 @@ static int64_t layer_of(const cddp_event_compare *c)
     return c->link == CD_LINK_STATISTICS ? c->param + 1 : c->link == CD_LINK_SHARE ? -1 : 0;
 }
 
+/* Those that were wrong where it began: who is wrong later, or further down the chain of causes,
+** has it from them. */
+static void blame(cd_tally *tally, cd_tally_entry *entry, const cddp_event *event)
+{
+    const cddp_event *w = &entry->witness;
+    const bool is_later =
+        entry->count > 0 &&
+        (event->step > w->step || (event->step == w->step && order_of(event) > order_of(w)));
+    const bool is_earlier = entry->count == 0 || event->step < w->step ||
+                            (event->step == w->step && order_of(event) < order_of(w));
+    if (is_later) return;
+    if (is_earlier) entry->who = (cd_rank_set){0};
+    cd_rank_set_add(&entry->who, &tally->memory, event->rank);
+    entry->rank_count = cd_rank_set_count(&entry->who);
+}
+
 void cd_tally_push(cd_tally *tally, const cddp_event *event)
 {
     const cddp_event_compare *c = &event->as.compare;
@@ -102,8 +118,8 @@ void cd_tally_push(cd_tally *tally, const cddp_event *event)
     cd_tally_entry *entry = cd_table_add(&tally->entries, CD_KEY(c->shape, layer));
     int64_t *seen = cd_table_add(&tally->ranks, CD_KEY(c->shape, event->rank, layer));
     if (entry == NULL || seen == NULL) return;
-    if ((*seen)++ == 0) entry->rank_count++;
-    cd_rank_set_add(&entry->who, &tally->memory, event->rank);
+    (*seen)++;
+    blame(tally, entry, event);
     if (event->step > entry->last_step) entry->last_step = event->step;
     if (entry->count++ != 0 && !precedes(event, &entry->witness)) return;
     entry->witness = *event;
@@ -218,6 +234,88 @@ static bool follows_from_another(const cd_tally *tally, size_t index)
     return follows;
 }
 
+static bool is_average(int64_t link)
+{
+    return link == CD_LINK_REDUCTION || link == CD_LINK_MATHEMATICS;
+}
+
+/* Blames the stage at which a wrong average came about, where the trace shows it. what: of the
+** title, in place of "X differs from the average". */
+static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, cddp_finding *f, char *what,
+                        size_t what_bytes)
+{
+    const cddp_event *w = &entry->witness;
+    const cddp_fact_average average = {w->step, w->micro_step, w->as.compare.param};
+    cddp_fact_stage stage;
+    if (!is_average(w->as.compare.link) || w->as.compare.param < 0 ||
+        !cd_writer_find_stage(writer, &average, &stage))
+        return false;
+    switch (stage.stage) {
+    case CDDP_STAGE_LOCAL:
+        cd_say(what, what_bytes, "its own gradient of %s is wrong, and so is the average",
+               f->parameter);
+        f->is_consequence = true;
+        break;
+    case CDDP_STAGE_PACKED:
+        cd_say(what, what_bytes, "what it packed of %s is not its gradient%s", f->parameter,
+               stage.is_stale ? " but what it packed before" : "");
+        break;
+    case CDDP_STAGE_LAUNCHED:
+        cd_say(what, what_bytes, "the bucket of %s changes between packing and launch",
+               f->parameter);
+        break;
+    case CDDP_STAGE_STARTED:
+        cd_say(what, what_bytes,
+               stage.has_majority ? "the step starts from other values than most, and so %s differs"
+                                  : "each starts the step from other values, and so %s differs",
+               f->parameter);
+        f->is_consequence = true;
+        break;
+    case CDDP_STAGE_WRITTEN:
+        cd_say(what, what_bytes, "%s is not what its bucket delivered", f->parameter);
+        break;
+    case CDDP_STAGE_CHANGED:
+        cd_say(what, what_bytes, "%s changes after it was written back", f->parameter);
+        break;
+    case CDDP_STAGE_UNKNOWN:
+    case CDDP_STAGE_REDUCED:
+        return false;
+    }
+    cd_finding_set_stage(writer, f, &stage);
+    return true;
+}
+
+static bool is_everybody(const cd_tally *tally, const cd_tally_entry *entry, const cddp_finding *f,
+                         bool is_staged)
+{
+    const uint32_t judged = count_ranks(&tally->judged);
+    if (judged < 2) return false;
+    if (is_staged) return f->rank_count == judged;
+    return entry->rank_count == judged && count_apart(tally, entry) == 0;
+}
+
+/* "all ranks", or those of the finding. */
+static void print_blamed(const cddp_finding *f, cd_writer *writer, char *text, size_t text_bytes)
+{
+    cd_rank_set who = {0};
+    for (size_t i = 0; i < f->rank_count; i++) cd_rank_set_add(&who, &writer->memory, f->ranks[i]);
+    cd_rank_set_print(&who, (uint32_t)f->rank, text, text_bytes);
+}
+
+static void say_sides(const cd_tally_entry *entry, const char *name, cddp_finding *f)
+{
+    const cddp_event_compare *c = &entry->witness.as.compare;
+    const double bound = cd_f64_of(c->bound);
+    if (bound > 0)
+        CD_SAY(f->expected, "%s[%lld] = %.17g, within %.3g", name, (long long)c->element,
+               cd_f64_of(c->expected), bound);
+    else
+        CD_SAY(f->expected, "%s[%lld] = %.17g, bit for bit", name, (long long)c->element,
+               cd_f64_of(c->expected));
+    CD_SAY(f->actual, "rank %u: %.17g, %lld ulps away; %lld elements beyond the bound",
+           entry->witness.rank, cd_f64_of(c->actual), (long long)c->ulps, (long long)c->bad);
+}
+
 bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_finding *finding)
 {
     const cd_tally_entry *entry = find_entry(tally, index);
@@ -226,11 +324,6 @@ bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_f
     cddp_finding f = cd_finding_at(writer, &entry->witness);
     cd_finding_set_ranks(writer, &f, &entry->who);
     f.is_consequence = follows_from_another(tally, index);
-    char who[96];
-    bool everybody = entry->rank_count == count_ranks(&tally->judged) && entry->rank_count > 1 &&
-                     count_apart(tally, entry) == 0;
-    cd_rank_set_print(&entry->who, entry->witness.rank, who, sizeof who);
-    if (everybody) f.rank = -1;
     bool is_buffer = c->link == CD_LINK_BUFFER || c->link == CD_LINK_STATISTICS;
     const char *words = entry->words;
     const char *name = is_buffer ? cd_writer_get_buffer(writer, c->param)
@@ -240,17 +333,15 @@ bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_f
         words = cd_compare_split_name(entry->words, f.parameter, sizeof f.parameter);
         name = f.parameter;
     }
-    CD_SAY(f.title, "%s: %s differs from the %s: %s", everybody ? "all ranks" : who, name,
-           cd_link_words(c->link), words[0] != '\0' ? words : "no simple explanation");
-    double bound = cd_f64_of(c->bound);
-    if (bound > 0)
-        CD_SAY(f.expected, "%s[%lld] = %.17g, within %.3g", name, (long long)c->element,
-               cd_f64_of(c->expected), bound);
+    char who[96] = "all ranks", what[160];
+    const bool is_staged = blame_stage(writer, entry, &f, what, sizeof what);
+    if (!is_staged) CD_SAY(what, "%s differs from the %s", name, cd_link_words(c->link));
+    if (is_everybody(tally, entry, &f, is_staged))
+        f.rank = -1;
     else
-        CD_SAY(f.expected, "%s[%lld] = %.17g, bit for bit", name, (long long)c->element,
-               cd_f64_of(c->expected));
-    CD_SAY(f.actual, "rank %u: %.17g, %lld ulps away; %lld elements beyond the bound",
-           entry->witness.rank, cd_f64_of(c->actual), (long long)c->ulps, (long long)c->bad);
+        print_blamed(&f, writer, who, sizeof who);
+    CD_SAY(f.title, "%s: %s: %s", who, what, words[0] != '\0' ? words : "no simple explanation");
+    say_sides(entry, name, &f);
     advise(tally, entry, &f);
     *finding = f;
     return true;

@@ -69,6 +69,13 @@ bool cd_writer_find_setting(const cd_writer *writer, uint32_t rank, cddp_key key
     return facts->setting(facts->self, rank, cd_setting_path(key), 0, found);
 }
 
+bool cd_writer_find_stage(const cd_writer *writer, const cddp_fact_average *average,
+                          cddp_fact_stage *found)
+{
+    const cddp_facts *facts = writer->context.facts;
+    return facts->stage(facts->self, average, found);
+}
+
 bool cd_writer_has_flag(const cd_writer *writer, uint32_t rank, cddp_key flag)
 {
     cddp_fact_setting setting;
@@ -173,6 +180,16 @@ void cd_finding_set_rank(cd_writer *writer, cddp_finding *finding, int64_t rank)
     cd_rank_set one = {0};
     if (rank >= 0 && rank < CD_RANKS_MAX) cd_rank_set_add(&one, &writer->memory, (uint32_t)rank);
     cd_finding_set_ranks(writer, finding, &one);
+}
+
+void cd_finding_set_stage(cd_writer *writer, cddp_finding *finding, const cddp_fact_stage *stage)
+{
+    cd_rank_set ranks = {0};
+    for (size_t i = 0; i < stage->rank_count; i++)
+        cd_rank_set_add(&ranks, &writer->memory, stage->ranks[i]);
+    cd_finding_set_ranks(writer, finding, &ranks);
+    finding->rank = stage->rank_count > 0 ? (int32_t)stage->ranks[0] : -1;
+    finding->bucket = (int32_t)stage->bucket;
 }
 
 cddp_finding cd_finding_at(cd_writer *writer, const cddp_event *event)

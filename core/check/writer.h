@@ -49,6 +49,9 @@ bool cd_writer_find_place(const cd_writer *writer, uint32_t rank, int64_t param,
                           cddp_fact_place *found);
 bool cd_writer_find_setting(const cd_writer *writer, uint32_t rank, cddp_key key,
                             cddp_fact_setting *found);
+/* At which stage a wrong average came about; false when the trace says nothing of it. */
+bool cd_writer_find_stage(const cd_writer *writer, const cddp_fact_average *average,
+                          cddp_fact_stage *found);
 /* Whether a flag is set; false when the rank did not report it. */
 bool cd_writer_has_flag(const cd_writer *writer, uint32_t rank, cddp_key flag);
 /* Joins a group's number with the block of it to which a rank belongs now, as a part of a key: only
@@ -71,6 +74,8 @@ void cd_finding_set_ranks(cd_writer *writer, cddp_finding *finding, const cd_ran
 void cd_finding_set_rank(cd_writer *writer, cddp_finding *finding, int64_t rank);
 void cd_finding_add_event(cddp_finding *finding, uint32_t rank, uint64_t sequence);
 void cd_finding_set_parameter(cd_writer *writer, cddp_finding *finding, int64_t variable);
+/* The ranks of a stage, and the first of them. */
+void cd_finding_set_stage(cd_writer *writer, cddp_finding *finding, const cddp_fact_stage *stage);
 /* "rank 1", or "ranks 1 and 3 (and 5 more)", or "rank 0 and rank 1 (no majority)" in front of
 ** "disagree". */
 void cd_split_print(const cd_split *split, char *text, size_t text_bytes);

@@ -216,6 +216,14 @@ static const cddp_tensor *subject_of(const cddp_group *g, const cddp_collective 
     return (cd_operands_of(g, c) & CD_OPERAND_INPUT) ? &c->input : &c->output;
 }
 
+/* What must be equal on all members: of a scatter, one share. */
+static int64_t size_of(const cddp_collective *c, const cddp_tensor *subject)
+{
+    if (c->counts != NULL || c->send_counts != NULL) return -1;
+    if (c->op == CDDP_OP_SCATTER) return cddp_tensor_numel(&c->output);
+    return subject->device != NULL ? cddp_tensor_numel(subject) : 0;
+}
+
 static void emit_post(const cddp_group *g, const cddp_collective *c)
 {
     if (g->tracer == NULL) return;
@@ -227,10 +235,7 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
     CD_EMIT(g->tracer, collective_post, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
             .op = c->op, .reduce_op = cd_op_is_reduction(c->op) ? (int64_t)c->reduce_op : -1,
             .root = cd_op_is_rooted(c->op) ? (int64_t)c->root : -1,
-            .dtype = has_data ? (int64_t)t->dtype : -1,
-            .numel = c->counts != NULL || c->send_counts != NULL ? -1
-                     : has_data                                  ? cddp_tensor_numel(t)
-                                                                 : 0,
+            .dtype = has_data ? (int64_t)t->dtype : -1, .numel = size_of(c, t),
             .digest = has_data && sends ? cd_tracer_digest(g->tracer, t) : 0,
             .bucket = (int64_t)c->label - 1, .address = has_data ? t->offset : -1,
             .in_flight = g->in_flight);

@@ -19,14 +19,20 @@ void cd_work_emit_done(const cddp_work *w)
     const cddp_collective *c = &w->collective;
     unsigned operands = cd_operands_of(g, c);
     bool ok = w->outcome == CDDP_OK;
-    bool separate = operands == (CD_OPERAND_INPUT | CD_OPERAND_OUTPUT) &&
-                    (c->input.storage != c->output.storage || c->input.offset != c->output.offset);
+    /* What it gave must be there still, unless the result was to replace it: on the root of a
+    ** broadcast and on the ranks that a reduction gives nothing to, too. */
+    bool is_replaced = (operands & CD_OPERAND_OUTPUT) && c->input.storage == c->output.storage &&
+                       c->input.offset == c->output.offset;
+    bool sends = c->op == CDDP_OP_BROADCAST && c->root == g->group_rank;
+    const cddp_tensor *given = sends                                           ? &c->output
+                               : (operands & CD_OPERAND_INPUT) && !is_replaced ? &c->input
+                                                                               : NULL;
     CD_EMIT(g->tracer, collective_done, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
             .status = w->outcome,
             .digest =
                 ok && (operands & CD_OPERAND_OUTPUT) ? cd_tracer_digest(g->tracer, &c->output) : 0,
             .duration = (int64_t)(g->rank->ops->now_ns(g->rank) - w->posted_ns),
-            .input = ok && separate ? cd_tracer_digest(g->tracer, &c->input) : 0);
+            .input = ok && given != NULL ? cd_tracer_digest(g->tracer, given) : 0);
 }
 
 static void give_back(cddp_work *w)

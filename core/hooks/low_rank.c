@@ -25,6 +25,8 @@
 #include "cddp/device.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/base/inject.h"
 #include "core/base/prng.h"
 #include "core/hooks/hook.h"
 #include "core/hooks/low_rank_parts.h"
@@ -134,6 +136,10 @@ cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, v
                                          .bytes_per_weight = 4};
     CD_TRY_OUT(cd_options_read(name, option_table, sizeof option_table / sizeof option_table[0],
                                context->options, &s->settings, err));
+    CD_INJECT_COUNT("hook.powersgd.rank", cddp_group_world_rank(context->group)->rank, 0,
+                    s->settings.rank);
+    CD_INJECT_COUNT("hook.powersgd.start", cddp_group_world_rank(context->group)->rank, 0,
+                    s->settings.start);
     CD_TRY_OUT(check_settings(s, context, err));
     cd_options_report(option_table, sizeof option_table / sizeof option_table[0], &s->settings,
                       context->tracer);
@@ -327,13 +333,25 @@ static cddp_status errors_end(cd_low_rank *s, const cddp_grad_bucket *bucket, cd
 
 /* ---- factors ---- */
 
-/* The first Q of a warm start stays known: see factor_begin. */
-static cddp_status first_find(cd_low_rank *s, cd_low_rank_slot *slot, const cddp_tensor *q,
+/* Says that a generator is about to be used: its state is what ranks must share. */
+static void report_draw(const cd_low_rank *s, const char *label, int64_t stream,
+                        const cd_prng *prng)
+{
+    const cddp_draw draw = {sizeof draw, label, stream, true,
+                            cd_hash64(prng->state, sizeof prng->state, 0)};
+    cddp_tracer_draw(s->tracer, &draw);
+}
+
+/* The first Q of a warm start stays known: see factor_begin. It is drawn again after a resume, from
+** the same state, so every iteration that draws it is a stream. */
+static cddp_status first_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *q,
                               cd_prng *prng, cddp_tensor *first, cddp_error *err)
 {
+    cd_low_rank_slot *slot = &s->slots[parameter];
     bool is_known = slot->first_numel == cddp_tensor_numel(q) && slot->first.device == q->device &&
                     slot->first.dtype == q->dtype;
     if (!is_known) {
+        report_draw(s, "powersgd first factor", (int64_t)s->iteration << 24 | parameter, prng);
         CD_TRY(cd_low_rank_fill_normal(s, q, prng, err));
         CD_TRY(cd_low_rank_slot_keep_first(slot, q, err));
     }
@@ -344,11 +362,12 @@ static cddp_status first_find(cd_low_rank *s, cd_low_rank_slot *slot, const cddp
 
 /* The first Q, rotated by a number of elements that is drawn in each iteration. With constant
 ** columns, an error that waits while gradients are zero would only be sent along these columns. */
-static cddp_status trace_add(const cd_low_rank *s, const cd_prng *prng, const cddp_tensor *q,
-                             const cddp_tensor *first, cddp_error *err)
+static cddp_status trace_add(const cd_low_rank *s, const cd_prng *prng, uint32_t parameter,
+                             const cddp_tensor *q, const cddp_tensor *first, cddp_error *err)
 {
     const double trace = q->dtype == CDDP_F16 ? TRACE_F16 : TRACE;
     cd_prng drawn = cd_prng_split_index(prng, "turn", s->iteration);
+    report_draw(s, "powersgd turn", parameter, &drawn);
     const int64_t numel = cddp_tensor_numel(q),
                   turn = numel > 0 ? (int64_t)cd_prng_below(&drawn, (uint64_t)numel) : 0;
     const cddp_tensor head = cddp_tensor_slice(q, 0, numel - turn),
@@ -377,16 +396,17 @@ static cddp_status factor_begin(cd_low_rank *s, cd_low_rank_job *job, const cd_l
     cd_prng seed = cd_prng_seed(s->settings.seed),
             prng = cd_prng_split_index(&seed, "powersgd", m->parameter);
     if (is_warm) {
-        CD_TRY(first_find(s, slot, &q, &prng, &first, err));
+        CD_TRY(first_find(s, m->parameter, &q, &prng, &first, err));
         CD_TRY(cd_low_rank_bring(s, &q, kept ? &slot->q : &first, err));
     } else if (kept) {
         CD_TRY(cd_low_rank_bring(s, &q, &slot->q, err));
     } else {
         prng = cd_prng_split_index(&prng, "iteration", s->iteration);
+        report_draw(s, "powersgd factor", m->parameter, &prng);
         CD_TRY(cd_low_rank_fill_normal(s, &q, &prng, err));
     }
     cd_low_rank_factor_begins(s, job, m, !kept);
-    if (is_warm && kept) CD_TRY(trace_add(s, &seed, &q, &first, err));
+    if (is_warm && kept) CD_TRY(trace_add(s, &seed, m->parameter, &q, &first, err));
     CD_TRY(cd_low_rank_orthogonalize(s, &q, err));
     return CDDP_OK;
 }

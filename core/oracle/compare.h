@@ -19,7 +19,9 @@ typedef struct cd_comparison {
     uint64_t ulps;
     bool exact; /* no rounding was possible: every element was compared bit for bit */
     cd_shape shape;
-    double ratio;    /* of CD_SHAPE_RATIO, else 0 */
+    double ratio; /* of CD_SHAPE_RATIO, else 0 */
+    /* + 1, whose contribution explains the error; 0: nobody's, or no single one's */
+    uint32_t source_rank, source_micro;
     char words[160]; /* the explanation; "" when equal */
 } cd_comparison;
 

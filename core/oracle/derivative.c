@@ -194,7 +194,11 @@ cddp_status cd_oracle_judge_derivatives(cd_oracle *o, const cd_start *start,
     if (e->example == NULL || !is_due || !cd_oracle_has_values(o)) return CDDP_OK;
     /* the last micro-step of the window that this rank runs */
     for (uint32_t m = r->micro_step + 1; m-- > r->micro_first;) {
-        const cd_oracle_part part = {o->options.rank, r->step, m, CD_ORACLE_ALL, false};
+        const cd_oracle_part part = {.rank = o->options.rank,
+                                     .step = r->step,
+                                     .micro_step = m,
+                                     .sample = CD_ORACLE_ALL,
+                                     .reenters = false};
         if (e->sample_count(e->self, &part) == 0) continue;
         const cd_arena_mark mark = cd_arena_get_mark(&o->second);
         const cddp_status status = judge_part(o, start, &part, err);

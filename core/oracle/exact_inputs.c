@@ -40,6 +40,31 @@ double cd_exact_weight(cd_prng *prng, uint32_t k_max)
 }
 
 #ifdef FE_INEXACT
+/* volatile: divided by the processor, not by the compiler */
+static bool raises(double x, double y)
+{
+    volatile double a = x, b = y, quotient;
+    volatile float low_a = (float)x, low_b = (float)y, low;
+    bool raised = feclearexcept(FE_INEXACT) == 0;
+    quotient = a / b;
+    raised = raised && fetestexcept(FE_INEXACT) != 0;
+    raised = feclearexcept(FE_INEXACT) == 0 && raised;
+    low = low_a / low_b;
+    (void)quotient, (void)low;
+    return fetestexcept(FE_INEXACT) != 0 && raised;
+}
+
+static bool keeps_quiet(double x, double y)
+{
+    volatile double a = x, b = y, quotient;
+    const bool is_clear = feclearexcept(FE_INEXACT) == 0;
+    quotient = a / b;
+    (void)quotient;
+    return is_clear && fetestexcept(FE_INEXACT) == 0;
+}
+
+bool cd_exact_flags_work(void) { return raises(1, 3) && keeps_quiet(1, 4); }
+
 bool cd_exact_flags_begin(void) { return feclearexcept(FE_INEXACT) == 0; }
 
 bool cd_exact_flags_end(bool *rounded)
@@ -48,6 +73,8 @@ bool cd_exact_flags_end(bool *rounded)
     return true;
 }
 #else
+bool cd_exact_flags_work(void) { return false; }
+
 bool cd_exact_flags_begin(void) { return false; }
 
 bool cd_exact_flags_end(bool *rounded)

@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/oracle/numbers.h"
+#include "core/oracle/weights.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -20,6 +21,7 @@ cddp_status cd_locals_init(cd_locals *locals, const cddp_allocator *allocator, c
     locals->present =
         cd_arena_array(arena, parts * locals->parameter_count, sizeof *locals->present);
     locals->magnitudes = cd_arena_array(arena, locals->numel, sizeof *locals->magnitudes);
+    locals->samples = cd_arena_array(arena, parts, sizeof *locals->samples);
     cddp_status status =
         cd_arena_check(arena, err, "%zu local gradients of %zu elements", parts, locals->numel);
     if (status != CDDP_OK) cd_locals_fini(locals);
@@ -31,6 +33,7 @@ void cd_locals_fini(cd_locals *locals)
     cd_arena_fini(&locals->arena);
     locals->values = locals->magnitudes = NULL;
     locals->present = NULL;
+    locals->samples = NULL;
 }
 
 double *cd_locals_get(const cd_locals *locals, uint32_t rank, uint32_t micro, size_t parameter)
@@ -43,6 +46,11 @@ bool *cd_locals_presence(const cd_locals *locals, uint32_t rank, uint32_t micro,
 {
     size_t part = (size_t)rank * locals->micro_count + (micro - locals->micro_first);
     return locals->present + part * locals->parameter_count + parameter;
+}
+
+uint32_t *cd_locals_samples(const cd_locals *locals, uint32_t rank, uint32_t micro)
+{
+    return locals->samples + (size_t)rank * locals->micro_count + (micro - locals->micro_first);
 }
 
 void cd_locals_close(cd_locals *locals)
@@ -262,7 +270,11 @@ static bool is_one_contribution(const context *x, double sign, bool per_micro, c
         snprintf(which, sizeof which, "micro-step %u of rank %u", micro, rank);
     else
         snprintf(which, sizeof which, "the contribution of rank %u", rank);
-    if (fits == 1) return settle(x, shape, "%s %s", words, which);
+    if (fits == 1) {
+        x->c->source_rank = rank + 1;
+        x->c->source_micro = per_micro ? micro + 1 : 0;
+        return settle(x, shape, "%s %s", words, which);
+    }
     const char *one = fits == 2 ? " that explains" : "s that explain";
     return settle(x, shape, "%s %s, or %u other%s it as well", words, which, fits - 1, one);
 }
@@ -309,6 +321,35 @@ static bool is_other(const context *x)
     return false;
 }
 
+/* What the step before had in its place, alone or added to the right value. */
+static bool is_previous(const context *x)
+{
+    const double *previous = x->s->previous;
+    for (int added = 0; previous != NULL && added < 2; added++) {
+        bool differs = false;
+        size_t i = 0;
+        for (; i < x->c->numel; i++) {
+            if (!near(x, i, previous[i] + (added ? x->s->expected[i] : 0))) break;
+            differs = differs || !near(x, i, x->s->expected[i]);
+        }
+        if (i < x->c->numel || !differs) continue;
+        return settle(x, CD_SHAPE_STALE, "%s",
+                      added ? "the value of the step before is added to it"
+                            : "it is the value of the step before");
+    }
+    return false;
+}
+
+static bool is_weighted(const context *x)
+{
+    cd_weights found;
+    if (!cd_weights_find(x->c, x->s, &found)) return false;
+    x->c->ratio = found.weight;
+    x->c->source_rank = found.source_rank;
+    x->c->source_micro = found.source_micro;
+    return settle(x, found.is_missing ? CD_SHAPE_MISSING : CD_SHAPE_RATIO, "%s", found.words);
+}
+
 static bool is_shifted(const context *x)
 {
     int64_t n = (int64_t)x->c->numel, reach = n / 2 < 64 ? n / 2 : 64;
@@ -332,8 +373,8 @@ void cd_explain(cd_comparison *comparison, const cd_suspect *suspect)
     if (comparison->bad == 0) return;
     bool explained = is_nonfinite(&x) || is_zero(&x) || is_stale(&x) || is_partly_stale(&x) ||
                      is_local(&x) || is_ratio(&x, 2, true) || is_missing_or_doubled(&x) ||
-                     is_other(&x) || is_shifted(&x) || is_ratio(&x, 3, false) ||
-                     is_ratio(&x, 1, true);
+                     is_previous(&x) || is_other(&x) || is_shifted(&x) || is_ratio(&x, 3, false) ||
+                     is_weighted(&x) || is_ratio(&x, 1, true);
     if (!explained)
         (void)settle(&x, CD_SHAPE_UNEXPLAINED,
                      "%zu of %zu elements differ, without a simple explanation", comparison->bad,

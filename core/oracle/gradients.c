@@ -5,9 +5,11 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- link 3: the local gradient is what one process computes on the same samples ---- */
 
@@ -74,6 +76,7 @@ static cddp_status judge_locals(cd_oracle *o, const cd_start *start, const cd_or
                                 cddp_error *err)
 {
     cd_oracle_reduction own = *r;
+    own.spans = NULL;
     if (r->separate) own.micro_first = r->micro_step;
     CD_TRY(cd_start_run_rank(start, &own, o->options.rank, err));
     const cddp_grad *replica = start->engine->gradients(start->engine->self);
@@ -100,6 +103,110 @@ static cddp_status find_locals(cd_oracle *o, const judged *j, cd_suspect *s, cdd
     return CDDP_OK;
 }
 
+/* What the step before expected in place of a parameter's sum, where its window is still there. */
+static cddp_status find_previous(const cd_oracle *o, const judged *j, size_t i, double **previous,
+                                 cddp_error *err)
+{
+    const cd_window *w = cd_share_previous(o->share, j->window);
+    *previous = NULL;
+    if (w == NULL || i >= w->parameter_count || w->parameters[i].contributions.limbs == NULL ||
+        w->parameters[i].contributions.numel != j->window->parameters[i].contributions.numel)
+        return CDDP_OK;
+    const cd_wide_sum *sum = &w->parameters[i].contributions;
+    double *values = cd_allocate_array(o->options.allocator, sum->numel + 1, sizeof *values);
+    if (values == NULL) return cd_fail_memory(err, "the step before of %s", o->parameters[i].name);
+    const double divisor = w->divided ? 1 : (double)w->divisor;
+    for (size_t k = 0; k < sum->numel; k++) values[k] = cd_wide_sum_get(sum, k) / divisor;
+    *previous = values;
+    return CDDP_OK;
+}
+
+/* Each way in which this rank may have given its gradient to the reduction, as a digest. */
+typedef struct given {
+    uint64_t reciprocal, divided, plain;
+} given;
+
+/* On an exact device both divisions are 1/n. The copy of the gradient is not needed any more. */
+static cddp_status digest_form(cd_oracle *o, const judged *j, size_t i, given *g, cddp_error *err)
+{
+    if (!o->local_present[i] || o->local_forms[i].kind != CDDP_GRAD_DENSE) return CDDP_OK;
+    const cddp_tensor *t = &o->local_forms[i].value;
+    CD_TRY(t->device->digest(t, &g->plain, err));
+    CD_TRY(t->device->divide(t, t, (int64_t)j->reduction->divisor, NULL, err));
+    CD_TRY(t->device->digest(t, &g->divided, err));
+    g->reciprocal = g->divided;
+    return CDDP_OK;
+}
+
+/* A gradient that never came is packed as zeros, if none was kept. Of a gradient that is added up
+** in another dtype, or by the hook, the bytes in the bucket do not follow from its values. */
+static bool is_derived(const cd_oracle *o, const cd_oracle_reduction *r, size_t i)
+{
+    const bool came = o->captured[i] || o->kept[i].kind == CDDP_GRAD_UNDEFINED;
+    return came && !r->accumulates_low && !r->separate &&
+           o->parameters[i].path == CD_ORACLE_PATH_BUCKET;
+}
+
+static cddp_status digest_given(cd_oracle *o, const judged *j, size_t i, given *g, cddp_error *err)
+{
+    const cd_oracle_reduction *r = j->reduction;
+    const cddp_tensor *t = &j->window->parameters[i].expected;
+    const cddp_device *device = t->device;
+    *g = (given){0};
+    if (!is_derived(o, r, i)) return CDDP_OK;
+    if (cd_oracle_is_exact_device(o))
+        return o->captured[i] ? CD_PASS(digest_form(o, j, i, g, err)) : CDDP_OK;
+    for (int way = 0; way < 3; way++) {
+        if (o->captured[i] && o->local_present[i])
+            CD_TRY(cd_numbers_write(&o->other, t, o->local + o->offsets[i], err));
+        else
+            CD_TRY(device->fill(t, 0, NULL, err));
+        if (way == 1) CD_TRY(device->multiply_reciprocal(t, t, (int64_t)r->divisor, NULL, err));
+        if (way == 2) CD_TRY(device->divide(t, t, (int64_t)r->divisor, NULL, err));
+        CD_TRY(device->digest(t,
+                              way == 0   ? &g->plain
+                              : way == 1 ? &g->reciprocal
+                                         : &g->divided,
+                              err));
+    }
+    return CDDP_OK;
+}
+
+/* What the checks need to tell at which stage the average went wrong: packed, reduced or written
+** back. */
+static cddp_status emit_contribution(cd_oracle *o, const judged *j, size_t i,
+                                     const cd_comparison *c, cddp_error *err)
+{
+    const cddp_grad *grad = &j->reduction->gradients[i];
+    uint64_t judged_digest = 0;
+    given g;
+    CD_TRY(digest_given(o, j, i, &g, err));
+    if (grad->kind == CDDP_GRAD_DENSE)
+        CD_TRY(grad->value.device->digest(&grad->value, &judged_digest, err));
+    CD_EMIT(o->options.tracer, contribution, NULL, .param = o->parameters[i].variable,
+            .start =
+                (int64_t)cd_hash_mix(o->digest, (uint64_t)cd_f64_bits(j->reduction->loss_scale)),
+            .reciprocal = (int64_t)g.reciprocal, .divided = (int64_t)g.divided,
+            .plain = (int64_t)g.plain, .judged = (int64_t)judged_digest,
+            .source = (int64_t)c->source_rank - 1, .source_micro = (int64_t)c->source_micro - 1,
+            .weight = cd_f64_bits(c->ratio));
+    return CDDP_OK;
+}
+
+/* Loss and objective divide by different numbers: that explains what no single shape does, and why
+** contributions have weights. */
+static void add_normalisation(cd_comparison *c, const cd_oracle_reduction *r)
+{
+    char words[sizeof c->words];
+    if (c->shape == CD_SHAPE_UNEXPLAINED) {
+        cd_text_format(c->words, sizeof c->words, "%zu of %zu elements differ: %s", c->bad,
+                       c->numel, r->normalisation);
+    } else if (c->shape == CD_SHAPE_RATIO) {
+        memcpy(words, c->words, sizeof words);
+        cd_text_format(c->words, sizeof c->words, "%s; %s", r->normalisation, words);
+    }
+}
+
 static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_wide_sum *sum,
                              const cd_sum_rule *rule, cd_oracle_link link, cddp_error *err)
 {
@@ -116,14 +223,17 @@ static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_w
                         .actual = o->numbers.values,
                         .parameter = i,
                         .divisor = r->divisor};
+        double *previous = NULL;
         cddp_status status = find_locals(o, j, &s, err);
+        if (status == CDDP_OK) status = find_previous(o, j, i, &previous, err);
+        s.previous = previous;
         if (status == CDDP_OK) cd_oracle_explain(o, &c, &s);
+        cd_release(o->options.allocator, previous, (sum->numel + 1) * sizeof *previous);
         cd_release(o->options.allocator, expected, sum->numel * sizeof *expected);
+        if (status == CDDP_OK && link == CD_LINK_REDUCTION)
+            status = emit_contribution(o, j, i, &c, err);
         if (status != CDDP_OK) return status;
-        if (link == CD_LINK_MATHEMATICS && r->normalisation != NULL &&
-            c.shape == CD_SHAPE_UNEXPLAINED)
-            cd_text_format(c.words, sizeof c.words, "%zu of %zu elements differ: %s", c.bad,
-                           c.numel, r->normalisation);
+        if (link == CD_LINK_MATHEMATICS && r->normalisation != NULL) add_normalisation(&c, r);
     }
     if (link == CD_LINK_MATHEMATICS && !c.exact) o->is_free_running = false;
     cd_oracle_report(o, link, i, &c);
@@ -139,6 +249,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     if (w->is_exact_device) {
         CD_TRY(cd_oracle_compare_forms(o, &p->expected, &r->gradients[i].value, &c, err));
         if (c.bad > 0) cd_share_note_failed(o->share, w);
+        if (c.bad > 0) CD_TRY(emit_contribution(o, j, i, &c, err));
         cd_oracle_report(o, CD_LINK_MATHEMATICS, i, &c);
         return CDDP_OK;
     }
@@ -206,7 +317,7 @@ static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_o
                                  const cddp_tensor *buffers, cddp_error *err)
 {
     const cd_oracle_engine *e = start->engine;
-    cd_oracle_part part = {o->options.rank, r->step, r->micro_step, CD_ORACLE_ALL, false};
+    cd_oracle_part part = {o->options.rank, r->step, r->micro_step, CD_ORACLE_ALL, false, true};
     if (buffers == NULL || !o->has_buffers || e->sample_count(e->self, &part) == 0) return CDDP_OK;
     CD_TRY(e->load(e->self, start->values, o->buffers, err));
     CD_TRY(e->run(e->self, &part, err));
@@ -237,7 +348,12 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     if (o->is_left_out) return CDDP_OK;
     cd_start start = cd_oracle_get_start(o);
     cd_oracle_reduction whole = *reduction; /* over all ranks */
-    if (whole.last_step > whole.micro_step) whole.micro_step = whole.last_step;
+    for (uint32_t r = 0; whole.spans != NULL && r < o->options.world_size; r++) {
+        const cd_oracle_span *span = &whole.spans[r];
+        if (span->end == 0) continue;
+        if (span->first < whole.micro_first) whole.micro_first = span->first;
+        if (span->end - 1 > whole.micro_step) whole.micro_step = span->end - 1;
+    }
     judged j = {.reduction = &whole, .start = &start};
     CD_TRY(cd_share_find(o->share, &start, &whole, &j.window, err));
     CD_TRY(judge_locals(o, &start, reduction, err));

@@ -12,6 +12,8 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/oracle/exact_inputs.h"
+#include "core/trace/tracer.h"
 #include "core/base/hash.h"
 
 #include <string.h>
@@ -79,6 +81,10 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     cd_share_init(&o->own, options->allocator, true);
     o->share = options->share != NULL ? options->share : &o->own;
     CD_TRY_OUT(push_arrays(o, err));
+    if (o->options.sample_wise && !cd_exact_flags_work()) {
+        o->options.sample_wise = false; /* nobody would see that a sample rounds */
+        CD_EMIT(o->options.tracer, mark, "rounding_flag_missing", .value = 0);
+    }
     *oracle = o;
     return CDDP_OK;
 out:
@@ -141,14 +147,16 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     o->is_left_out = false;
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         o->values[i] = parameters[i];
-        /* A sparse gradient that was kept over a step is not carried into the reference. */
-        const bool is_kept = gradients[i].kind == CDDP_GRAD_DENSE;
-        o->kept[i] = is_kept ? gradients[i] : (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+        o->kept[i] = gradients[i];
         o->digest = cd_hash_mix(o->digest, (uint64_t)o->parameters[i].numel);
         CD_TRY(digest_of(&o->values[i], &o->digest, err));
         o->digest = cd_hash_mix(o->digest, o->kept[i].kind);
-        if (o->kept[i].kind == CDDP_GRAD_DENSE)
+        if (o->kept[i].kind != CDDP_GRAD_UNDEFINED)
             CD_TRY(digest_of(&o->kept[i].value, &o->digest, err));
+        if (o->kept[i].kind == CDDP_GRAD_SPARSE) {
+            const cddp_tensor rows = cddp_rows_tensor(&o->kept[i].rows);
+            CD_TRY(digest_of(&rows, &o->digest, err));
+        }
         o->captured[i] = false;
     }
     if (o->local == NULL && cd_oracle_has_values(o)) {

@@ -33,6 +33,7 @@ typedef struct cd_oracle_part {
     uint32_t rank, step, micro_step;
     uint32_t sample; /* position in the micro-batch, or CD_ORACLE_ALL */
     bool objective;  /* the intended training, where its ranks do something else */
+    bool reenters;   /* buffers are given again before the last forward, as load had them */
 } cd_oracle_part;
 
 /* State of the optimizers, slot by slot, in the engine's own order. An undefined tensor (device
@@ -53,7 +54,8 @@ typedef struct cd_oracle_update {
 /* One process with one replica of the model. All functions but the last are required. */
 typedef struct cd_oracle_engine {
     void *self;
-    /* does: gives the replica these values and drops its gradients. */
+    /* does: gives the replica these values and drops its gradients. buffers: borrowed until the
+    ** next call; NULL: they stay. */
     cddp_status (*load)(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers,
                         cddp_error *err);
     /* does: makes the replica's gradient of parameter i equal to this one (an earlier step's,
@@ -146,6 +148,11 @@ typedef enum cd_oracle_division {
     CD_ORACLE_DIVISION_CAST /* cast to the wire's dtype, ÷ n there, before the sum (HK-02) */
 } cd_oracle_division;
 
+/* Micro-steps of a rank, end excluded. */
+typedef struct cd_oracle_span {
+    uint32_t first, end;
+} cd_oracle_span;
+
 typedef struct cd_oracle_reduction {
     uint32_t step, micro_step; /* the synchronising micro-step */
     uint64_t divisor;          /* W, or the ranks still active (JON-11) */
@@ -160,8 +167,8 @@ typedef struct cd_oracle_reduction {
     uint32_t micro_first; /* first micro-step that entered since gradients were dropped */
     /* how loss and objective are normalised, when they are not alike; else NULL */
     const char *normalisation;
-    /* the last micro-step of any rank, where others have more than this one */
-    uint32_t last_step;
+    /* (world_size) the micro-steps of each rank that enter; NULL: micro_first … micro_step */
+    const cd_oracle_span *spans;
     /* gradients of micro-steps enter one by one; their sum is never in `.grad` */
     bool separate;
     /* the reduction promises the exact mean of what entered, rounded once */

@@ -108,6 +108,17 @@ const cd_window *cd_share_latest(const cd_oracle_share *share, uint32_t step)
     return share->shelves[shelf_index(share, step)].latest;
 }
 
+const cd_window *cd_share_previous(const cd_oracle_share *share, const cd_window *window)
+{
+    if (window->step == 0 || share->is_single) return NULL;
+    const cd_shelf *shelf = &share->shelves[shelf_index(share, window->step - 1)];
+    for (size_t i = 0; i < shelf->count; i++) {
+        const cd_window *w = &shelf->windows[i];
+        if (w->is_valid && w->step + 1 == window->step && !w->has_failed) return w;
+    }
+    return NULL;
+}
+
 static bool is_known_wrong(const cd_shelf *shelf, uint64_t digest)
 {
     bool is_known = false;

@@ -41,6 +41,8 @@ cddp_status cd_share_find(cd_oracle_share *share, const cd_start *start,
                           cddp_error *err);
 /* The last window used in this step, or NULL. */
 const cd_window *cd_share_latest(const cd_oracle_share *share, uint32_t step);
+/* A window of the step before this one's, or NULL; a rank that shares nothing has none. */
+const cd_window *cd_share_previous(const cd_oracle_share *share, const cd_window *window);
 /* False when statistics of this step from enough other starts were wrong: then this start is not
 ** judged. */
 bool cd_share_judges_statistics(const cd_oracle_share *share, uint32_t step, uint64_t digest);

@@ -122,8 +122,8 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
     cd_oracle *o = oracle;
     const cd_start start = cd_oracle_get_start(o);
     const cd_oracle_engine *e = start.engine;
-    const cd_oracle_part part = {o->options.rank, used->step, used->micro_step, CD_ORACLE_ALL,
-                                 false};
+    const cd_oracle_part part = {o->options.rank, used->step, used->micro_step,
+                                 CD_ORACLE_ALL,   false,      false};
     moments m = {.world = o->options.world_size, .channels = used->channels};
     cd_comparison c = {.numel = 2 * used->channels, .element = -1};
     if (e->statistics == NULL || o->is_left_out) return CDDP_OK;

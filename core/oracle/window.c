@@ -125,13 +125,21 @@ static cddp_status clear_parameters(cd_window *w, cddp_error *err)
 
 static cd_oracle_part part_of(const cd_oracle_reduction *reduction, uint32_t rank, uint32_t micro)
 {
-    return (cd_oracle_part){rank, reduction->step, micro, CD_ORACLE_ALL, false};
+    return (cd_oracle_part){rank, reduction->step, micro, CD_ORACLE_ALL, false, false};
+}
+
+static cd_oracle_span span_of(const cd_oracle_reduction *reduction, uint32_t rank)
+{
+    return reduction->spans != NULL
+               ? reduction->spans[rank]
+               : (cd_oracle_span){reduction->micro_first, reduction->micro_step + 1};
 }
 
 static bool rank_contributes(const cd_start *start, const cd_oracle_reduction *reduction,
                              uint32_t rank)
 {
-    for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
+    const cd_oracle_span span = span_of(reduction, rank);
+    for (uint32_t m = span.first; m < span.end; m++) {
         cd_oracle_part part = part_of(reduction, rank, m);
         if (start->engine->sample_count(start->engine->self, &part) > 0) return true;
     }
@@ -207,8 +215,9 @@ static cddp_status load(const cd_start *start, cddp_error *err)
 cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *reduction,
                               uint32_t rank, cddp_error *err)
 {
+    const cd_oracle_span span = span_of(reduction, rank);
     CD_TRY(load(start, err));
-    for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
+    for (uint32_t m = span.first; m < span.end; m++) {
         cd_oracle_part part = part_of(reduction, rank, m);
         if (start->engine->sample_count(start->engine->self, &part) > 0)
             CD_TRY(start->engine->run(start->engine->self, &part, err));
@@ -281,9 +290,13 @@ static cddp_status take_all(cd_window *w, const cd_start *start, cddp_error *err
 static cddp_status sum_rank(cd_window *w, const cd_start *start,
                             const cd_oracle_reduction *reduction, uint32_t rank, cddp_error *err)
 {
+    const cd_oracle_span span = span_of(reduction, rank);
     cd_oracle_reduction part = *reduction;
-    for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
-        if (reduction->separate) part.micro_first = part.micro_step = m;
+    for (uint32_t m = span.first; m < span.end; m++) {
+        if (reduction->separate) {
+            part.spans = NULL;
+            part.micro_first = part.micro_step = m;
+        }
         if (rank_contributes(start, &part, rank)) {
             CD_TRY(cd_start_run_rank(start, &part, rank, err));
             CD_TRY(take_all(w, start, err));
@@ -305,7 +318,8 @@ static cddp_status sum_all(cd_window *w, const cd_start *start,
         if (!rank_contributes(start, reduction, rank)) continue;
         w->counts = is_averaged(reduction, rank);
         if (w->counts) CD_TRY(push_kept(w, start, err));
-        for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
+        const cd_oracle_span span = span_of(reduction, rank);
+        for (uint32_t m = span.first; m < span.end; m++) {
             cd_oracle_part part = part_of(reduction, rank, m);
             CD_TRY(sum_samples(w, start, &part, err));
             if (started_single && w->rounds) return CDDP_OK;
@@ -379,10 +393,12 @@ static cddp_status fill_locals(cd_locals *locals, const cd_start *start,
     cddp_status status = CDDP_OK;
     CD_TRY_OUT(e->load(e->self, start->values, start->buffers, err));
     for (uint32_t r = 0; r < locals->rank_count; r++) {
-        for (uint32_t m = locals->micro_first; m < locals->micro_first + locals->micro_count; m++) {
+        const cd_oracle_span span = span_of(reduction, r);
+        for (uint32_t m = span.first; m < span.end; m++) {
             cd_oracle_part part = part_of(reduction, r, m);
             e->drop_gradients(e->self);
-            if (e->sample_count(e->self, &part) == 0) continue;
+            *cd_locals_samples(locals, r, m) = e->sample_count(e->self, &part);
+            if (*cd_locals_samples(locals, r, m) == 0) continue;
             CD_TRY_OUT(e->run(e->self, &part, err));
             const cddp_grad *grads = e->gradients(e->self);
             for (size_t i = 0; i < locals->parameter_count; i++) {

@@ -4,6 +4,8 @@
 
 #include "core/base/pattern.h"
 
+#include <string.h>
+
 static int64_t given(int64_t value, int64_t otherwise)
 {
     return value != CDDP_PLAN_UNSET ? value : otherwise;
@@ -108,9 +110,7 @@ bool cd_plan_unfreezes(const cddp_plan *plan, const char *name)
 bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank,
                       uint32_t step)
 {
-    if (step >= settings->train.steps ||
-        (settings->data.inputs > 0 && step >= settings->data.inputs))
-        return false;
+    if (step >= settings->train.steps || step >= settings->data.inputs) return false;
     for (size_t i = 0; i < plan->when_count; i++) {
         const cddp_plan_when *when = &plan->whens[i];
         for (uint32_t s = 0; when->stop == 1 && s <= step; s++) {
@@ -125,6 +125,59 @@ bool cd_micro_contributes(const cd_micro *micro)
 {
     return micro->skip != CD_SKIP_ALL && micro->skip != CD_SKIP_BACKWARD && micro->grad_mode &&
            micro->backwards > 0 && micro->samples > 0;
+}
+
+static bool closes_window(const cddp_plan *plan, const cddp_plan_settings *settings,
+                          cd_micro_place place)
+{
+    cd_micro micro;
+    cd_micro_resolve(plan, settings, place, &micro);
+    return place.micro_step + 1 == settings->train.micro_steps ||
+           (micro.sync && cd_micro_contributes(&micro));
+}
+
+static bool shapes_windows(const cddp_plan_when *when)
+{
+    return when->ranks.term_count > 0 &&
+           (when->sync != CDDP_PLAN_UNSET || when->skip != CDDP_PLAN_UNSET ||
+            when->grad_mode != CDDP_PLAN_UNSET || when->backwards != CDDP_PLAN_UNSET ||
+            when->samples != CDDP_PLAN_UNSET);
+}
+
+bool cd_plan_windows_differ(const cddp_plan *plan)
+{
+    bool differ = plan->world.batch > 0;
+    for (size_t i = 0; i < plan->override_count; i++)
+        differ = differ || strcmp(plan->overrides[i].key, "train.micro_steps") == 0 ||
+                 strcmp(plan->overrides[i].key, "data.samples") == 0;
+    for (size_t i = 0; i < plan->when_count; i++)
+        differ = differ || shapes_windows(&plan->whens[i]);
+    return differ;
+}
+
+uint32_t cd_micro_find_window(const cddp_plan *plan, const cddp_plan_settings *settings,
+                              cd_micro_place place)
+{
+    const uint32_t end = place.micro_step;
+    uint32_t position = 0;
+    for (place.micro_step = 0; place.micro_step < end; place.micro_step++)
+        position += closes_window(plan, settings, place);
+    return position;
+}
+
+cd_micro_span cd_micro_get_window(const cddp_plan *plan, const cddp_plan_settings *settings,
+                                  cd_micro_place place, uint32_t position)
+{
+    cd_micro_span span = {0, 0};
+    if (!cd_rank_has_step(plan, settings, place.rank, place.step)) return span;
+    for (uint32_t m = 0; m < settings->train.micro_steps; m++) {
+        place.micro_step = m;
+        if (!closes_window(plan, settings, place)) continue;
+        span.end = m + 1;
+        if (position-- == 0) return span;
+        span.first = m + 1;
+    }
+    return (cd_micro_span){0, 0};
 }
 
 bool cd_patterns_match(const cddp_text_list *patterns, const char *name)

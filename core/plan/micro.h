@@ -89,6 +89,20 @@ bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings,
 /* Do its samples reach the optimizer: it trains, runs the micro-step, and runs a backward? */
 bool cd_micro_contributes(const cd_micro *micro);
 
+/* The micro-steps between two reductions of a step, end excluded: a window. The last micro-step
+** closes the last one. */
+typedef struct cd_micro_span {
+    uint32_t first, end;
+} cd_micro_span;
+/* Some rank has other windows than the others. */
+bool cd_plan_windows_differ(const cddp_plan *plan);
+/* The position of the window that has this micro-step, from 0. */
+uint32_t cd_micro_find_window(const cddp_plan *plan, const cddp_plan_settings *settings,
+                              cd_micro_place place);
+/* The window at that position; empty where the rank has no such one. place: rank and step. */
+cd_micro_span cd_micro_get_window(const cddp_plan *plan, const cddp_plan_settings *settings,
+                                  cd_micro_place place, uint32_t position);
+
 bool cd_patterns_match(const cddp_text_list *patterns, const char *name);
 
 /* The dtype that a key of [mixed_precision] names; CDDP_DTYPE_COUNT: none. */

@@ -20,23 +20,22 @@
 #define PLAN_BLOCK_BYTES 16384
 
 struct cddp_plan_memory {
-    const cddp_allocator *allocator;
-    cd_arena arena;
+    cd_arena arena; /* owns this struct and the plan itself, too */
     size_t item_capacity[CD_SCOPE_COUNT];
     size_t override_capacity;
 };
 
 cddp_status cddp_plan_create(const cddp_allocator *allocator, cddp_plan **plan, cddp_error *err)
 {
-    cddp_plan *made = cd_allocate_zero(allocator, sizeof *made);
-    struct cddp_plan_memory *memory = cd_allocate_zero(allocator, sizeof *memory);
-    if (made == NULL || memory == NULL) {
-        cd_release(allocator, made, sizeof *made);
-        cd_release(allocator, memory, sizeof *memory);
+    cd_arena arena;
+    cd_arena_init(&arena, allocator, PLAN_BLOCK_BYTES);
+    cddp_plan *made = cd_arena_push(&arena, sizeof *made);
+    struct cddp_plan_memory *memory = cd_arena_push(&arena, sizeof *memory);
+    if (arena.exhausted) {
+        cd_arena_fini(&arena);
         return cd_fail_memory(err, "a plan");
     }
-    memory->allocator = allocator;
-    cd_arena_init(&memory->arena, allocator, PLAN_BLOCK_BYTES);
+    memory->arena = arena;
     made->size = sizeof *made;
     made->memory = memory;
     for (size_t i = 0; i < cd_key_count(); i++) {
@@ -52,13 +51,7 @@ cddp_status cddp_plan_create(const cddp_allocator *allocator, cddp_plan **plan, 
 
 void cddp_plan_destroy(cddp_plan *plan)
 {
-    if (plan != NULL) {
-        struct cddp_plan_memory *memory = plan->memory;
-        const cddp_allocator *allocator = memory->allocator;
-        cd_arena_fini(&memory->arena);
-        cd_release(allocator, memory, sizeof *memory);
-        cd_release(allocator, plan, sizeof *plan);
-    }
+    if (plan != NULL) cd_arena_fini(&plan->memory->arena);
 }
 
 /* Room for one more element in an array of the arena. */

@@ -258,14 +258,33 @@ static bool may_accumulate(const cddp_plan *plan)
     return may;
 }
 
+/* The greatest number that some rank has for a key. */
+static uint64_t greatest(const cddp_plan *plan, const char *key, uint64_t common)
+{
+    for (size_t i = 0; i < plan->override_count; i++) {
+        const cddp_plan_override *o = &plan->overrides[i];
+        const uint64_t own = strcmp(o->key, key) == 0 ? *(const uint64_t *)o->parsed : common;
+        if (own > common) common = own;
+    }
+    return common;
+}
+
+static uint64_t most_micro_steps(const cddp_plan *plan)
+{
+    if (plan->world.batch > 0 && plan->world.size > 0)
+        return (plan->world.batch + plan->world.size - 1) / plan->world.size;
+    return greatest(plan, "train.micro_steps", plan->settings.train.micro_steps);
+}
+
 static void check_when(cd_contradictions *c, const cddp_plan_when *when)
 {
     const cddp_plan *plan = c->plan;
     cd_plan_check_selector(c, "when.ranks", &when->ranks, plan->world.size, "world.size");
-    cd_plan_check_selector(c, "when.steps", &when->steps, plan->settings.train.steps,
+    cd_plan_check_selector(c, "when.steps", &when->steps,
+                           greatest(plan, "train.steps", plan->settings.train.steps),
                            "train.steps");
-    cd_plan_check_selector(c, "when.micro_steps", &when->micro_steps,
-                           plan->settings.train.micro_steps, "train.micro_steps");
+    cd_plan_check_selector(c, "when.micro_steps", &when->micro_steps, most_micro_steps(plan),
+                           "train.micro_steps");
     if (when->freeze.count + when->unfreeze.count + when->replace_parameters.count > 0 &&
         when->micro_steps.term_count > 0) {
         cd_plan_contradict(c, "when.micro_steps",

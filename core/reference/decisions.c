@@ -18,7 +18,7 @@ cddp_status cd_decisions_init(cd_decisions *d, const cd_decisions_options *optio
     d->overflows = cd_arena_array(options->memory, cd_rates_optimizer_count(d->plan), sizeof(bool));
     CD_TRY(cd_arena_check(options->memory, err, "the decisions of rank %u", d->rank));
     cd_normaliser_init(&d->normaliser, d->replica, d->samples);
-    cd_planned_hook_read(&d->hook, &d->settings);
+    cd_decided_hook_read(&d->hook, &d->settings);
     cd_scaling_init(&d->scaling, &d->settings.amp);
     return CDDP_OK;
 }
@@ -28,8 +28,7 @@ cddp_status cd_decisions_init(cd_decisions *d, const cd_decisions_options *optio
 uint32_t cd_decisions_count_steps(const cd_decisions *d)
 {
     uint64_t count = d->settings.train.steps;
-    if (d->settings.data.inputs > 0 && d->settings.data.inputs < count)
-        count = d->settings.data.inputs;
+    if (d->settings.data.inputs < count) count = d->settings.data.inputs;
     for (uint32_t step = 0; step < count; step++) {
         for (size_t i = 0; i < d->plan->when_count; i++) {
             const cddp_plan_when *when = &d->plan->whens[i];
@@ -113,17 +112,17 @@ static uint64_t count_reductions(cd_decisions *d, cd_micro_place place)
 /* A rank that joined early has counted reductions that it did not close. */
 bool cd_decisions_is_before_start(cd_decisions *d, cd_micro_place place)
 {
-    return !d->settings.join.enable && count_reductions(d, place) < cd_planned_hook_start(&d->hook);
+    return !d->settings.join.enable && count_reductions(d, place) < cd_decided_hook_start(&d->hook);
 }
 
 uint32_t cd_decisions_get_block(cd_decisions *d, cd_micro_place place)
 {
     const uint32_t world = (uint32_t)d->plan->world.size;
-    const cd_planned_average average = cd_planned_hook_average(&d->hook);
-    const bool has_start = cd_planned_hook_start(&d->hook) > 0;
+    const cd_decided_average average = cd_decided_hook_average(&d->hook);
+    const bool has_start = cd_decided_hook_start(&d->hook) > 0;
     if (average == CD_AVERAGE_UNKNOWN) return 0;
     if (average == CD_AVERAGE_ALL || (has_start && cd_decisions_is_before_start(d, place)))
         return world;
-    const double block = cd_planned_hook_get(&d->hook, "subgroup_size", 0);
+    const double block = cd_decided_hook_get(&d->hook, "subgroup_size", 0);
     return average == CD_AVERAGE_NONE ? 1 : block > 0 ? (uint32_t)block : world;
 }

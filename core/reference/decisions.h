@@ -15,7 +15,7 @@
 #include "core/oracle/partition.h"
 #include "core/plan/replica/replica.h"
 #include "core/reference/normaliser.h"
-#include "core/reference/planned_hook.h"
+#include "core/reference/decided_hook.h"
 #include "core/reference/samples.h"
 #include "core/reference/scaling.h"
 #include "core/tensor/numbers.h"
@@ -44,7 +44,7 @@ typedef struct cd_decisions {
     const cd_replica *replica;
     cd_samples *samples;
     cd_normaliser normaliser;
-    cd_planned_hook hook;
+    cd_decided_hook hook;
     cd_scaling scaling;
     cd_reduction_walk walk;
     const cd_part *parts; /* (parameter_count) who steps what, for the norm; NULL: everybody all */

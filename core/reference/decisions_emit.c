@@ -69,7 +69,7 @@ static bool has_free_slot(const cd_decisions *d)
 static void emit_hook(const cd_decisions *d, struct cddp_tracer *tracer)
 {
     const char *cursor = NULL;
-    cd_planned_option option;
+    cd_decided_option option;
     double number;
     if (has_free_slot(d)) {
         CD_EMIT(tracer, decision, d->hook.name, .decision = CDDP_DECISION_HOOK, .id = 0,
@@ -79,8 +79,8 @@ static void emit_hook(const cd_decisions *d, struct cddp_tracer *tracer)
                     .at_step = -1, .at_micro = -1);
         }
     }
-    for (int64_t i = 0; cd_planned_hook_next(&d->hook, &cursor, &option); i++) {
-        if (!cd_planned_option_read(&option, &number)) continue;
+    for (int64_t i = 0; cd_decided_hook_next(&d->hook, &cursor, &option); i++) {
+        if (!cd_decided_option_read(&option, &number)) continue;
         CD_EMIT(tracer, decision, option.key, .decision = CDDP_DECISION_HOOK_OPTION, .id = i,
                 .at_step = -1, .at_micro = -1, .real = cd_f64_bits(number));
     }

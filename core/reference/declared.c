@@ -13,21 +13,28 @@ typedef struct window {
     const cddp_plan *plan;
     const cddp_plan_settings *settings;
     const cd_observed_reduced *observed;
-    uint32_t step;
+    uint32_t rank, step;
     uint32_t first;       /* micro-step of the rank that entered it */
     bool is_before_start; /* the hook still does exactly what the allreduce hook does */
 } window;
 
+static cd_micro_place here_of(const window *w)
+{
+    return (cd_micro_place){w->rank, w->step, w->observed->micro_step};
+}
+
 static uint64_t count_backwards(const window *w, const cddp_plan_settings *settings, uint32_t rank)
 {
+    const uint32_t position = cd_micro_find_window(w->plan, w->settings, here_of(w));
+    cd_micro_place place = {rank, w->step, 0};
+    const cd_micro_span span = cd_micro_get_window(w->plan, settings, place, position);
     uint64_t count = 0;
-    for (uint32_t m = w->first; m < settings->train.micro_steps; m++) {
+    for (place.micro_step = span.first; place.micro_step < span.end; place.micro_step++) {
         cd_micro micro;
-        cd_micro_resolve(w->plan, settings, (cd_micro_place){rank, w->step, m}, &micro);
+        cd_micro_resolve(w->plan, settings, place, &micro);
         const uint64_t rounds =
             (uint64_t)micro.backwards * (micro.backward_each ? micro.forwards : 1u);
         count += cd_micro_contributes(&micro) ? rounds : 0;
-        if (micro.sync) break;
     }
     return count;
 }
@@ -39,9 +46,7 @@ static cddp_status count_contributions(const window *w, uint64_t *count, cddp_er
     for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
         cddp_plan_settings settings;
         CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
-        *count += cd_rank_has_step(w->plan, &settings, rank, w->step)
-                      ? count_backwards(w, &settings, rank)
-                      : 0;
+        *count += count_backwards(w, &settings, rank);
     }
     return CDDP_OK;
 }
@@ -119,12 +124,28 @@ static const char *print_normalisation(const window *w, char *text, size_t text_
     return text;
 }
 
-/* The last micro-step of any rank: a batch that does not divide gives some of them one more. */
-static uint32_t last_micro_step(const window *w, uint32_t own)
+/* Which micro-steps of each rank enter, where ranks differ: the k-th reduction of a step meets the
+** others' k-th. */
+static cddp_status find_spans(const window *w, uint32_t own, cd_arena *memory,
+                              const cd_oracle_span **spans, cddp_error *err)
 {
-    const uint64_t batch = w->plan->world.batch;
-    return batch > 0 ? (uint32_t)((batch + w->plan->world.size - 1) / w->plan->world.size) - 1
-                     : own;
+    const cd_micro_place here = here_of(w);
+    *spans = NULL;
+    if (!cd_plan_windows_differ(w->plan)) return CDDP_OK;
+    const uint32_t position = cd_micro_find_window(w->plan, w->settings, here);
+    cd_oracle_span *found = cd_arena_array(memory, w->plan->world.size, sizeof *found);
+    CD_TRY(cd_arena_check(memory, err, "the micro-steps of %llu ranks",
+                          (unsigned long long)w->plan->world.size));
+    for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
+        const cd_micro_span span =
+            cd_micro_get_window(w->plan, &settings, (cd_micro_place){rank, w->step, 0}, position);
+        found[rank] = (cd_oracle_span){span.first, span.end};
+    }
+    found[own] = (cd_oracle_span){w->first, here.micro_step + 1};
+    *spans = found;
+    return CDDP_OK;
 }
 
 /* LSG-02: the ranks over which the hook averages, where the plan says so; else as the hook says.
@@ -132,8 +153,8 @@ static uint32_t last_micro_step(const window *w, uint32_t own)
 static uint32_t find_block(const cd_declaration *d, const cd_observed_reduced *observed,
                            uint32_t *first)
 {
-    const cd_planned_hook *hook = &d->decisions->hook;
-    const cd_planned_average average = cd_planned_hook_average(hook);
+    const cd_decided_hook *hook = &d->decisions->hook;
+    const cd_decided_average average = cd_decided_hook_average(hook);
     const cd_micro_place place = {d->rank, observed->step, observed->micro_step};
     uint32_t block = 0;
     if (d->settings->averager.kind == CDDP_AVERAGER_NONE || hook->inner != NULL) return 0;
@@ -153,6 +174,7 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
     const window at = {.plan = declaration->plan,
                        .settings = settings,
                        .observed = observed,
+                       .rank = declaration->rank,
                        .step = observed->step,
                        .first = cd_decisions_get_window_first(declaration->decisions, place),
                        .is_before_start =
@@ -175,7 +197,6 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
                               .accumulates_low = low != CDDP_DTYPE_COUNT,
                               .local = low,
                               .lossy = hook_is_judged_by_its_law(w),
-                              .last_step = last_micro_step(w, observed->micro_step),
                               .separate = settings->ddp.accumulate_in_hook,
                               .rounded_once = observed->hook.is_present &&
                                               (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
@@ -183,6 +204,7 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
                               .divisor = divisor,
                               .micro_first = w->first,
                               .gradients = observed->gradients.items};
+    CD_TRY(find_spans(w, declaration->rank, declaration->memory, &reduction->spans, err));
     if (block > 0) { /* LSG-02: the true mean over the block */
         reduction->lossy = false;
         reduction->division = CD_ORACLE_DIVISION_TRUE;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the plan declares of a reduction that has ended. */
 #pragma once
+#include "core/base/arena.h"
 #include "core/oracle/oracle.h"
 #include "core/plan/plan.h"
 #include "core/reference/decisions.h"
@@ -12,6 +13,7 @@ typedef struct cd_declaration {
     cd_decisions *decisions;
     uint32_t rank;
     double loss_scale;
+    cd_arena *memory;        /* where .spans of the result are */
     char normalisation[160]; /* which .normalisation of the result points into */
 } cd_declaration;
 

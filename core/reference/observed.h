@@ -71,6 +71,13 @@ typedef struct cd_observed_buckets {
     size_t count;
 } cd_observed_buckets;
 
+/* Where variables lie in a flat bucket. */
+typedef struct cd_observed_places {
+    const uint32_t *variables;        /* (count) */
+    const int64_t *offsets, *lengths; /* (count) elements */
+    size_t count;
+} cd_observed_places;
+
 typedef struct cd_observed_hook {
     bool is_present;
     uint32_t flags; /* CDDP_HOOK_… */

@@ -6,10 +6,12 @@
 */
 #include "core/reference/referee.h"
 
+#include "cddp/hook.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/base/operation.h"
 #include "core/oracle/emit.h"
+#include "core/oracle/hook_law/hook_law.h"
 #include "core/plan/plan.h"
 #include "core/plan/plan_check.h"
 #include "core/reference/collective.h"
@@ -17,6 +19,7 @@
 #include "core/reference/decisions.h"
 #include "core/reference/declared.h"
 #include "core/reference/optimized.h"
+#include "core/reference/hook_words.h"
 #include "core/reference/owed.h"
 
 #include <stdio.h>
@@ -36,6 +39,7 @@ struct cd_referee {
     cd_part *parts;                   /* (parameter_count) as the plan assigns them */
     bool *due;                        /* (optimizer_count) of the update at hand */
     cd_formula *formulas;             /* (optimizer_count) of link 14 */
+    cd_hook_law *hook_law;            /* NULL: the plan names no hook, or its input is no bucket */
     cd_observed_before_update before; /* the copies from which an update is judged */
     cd_blob optimizer_state;          /* the bytes of .before: a reader's own cursor */
     cd_numbers numbers;               /* of a collective's result */
@@ -191,6 +195,35 @@ static cddp_status make_decisions(cd_referee *o, cddp_error *err)
     return CDDP_OK;
 }
 
+/* The judge of the plan's comm hook; parameters are known to it by the wrapper's numbers. */
+static cddp_status make_hook_law(cd_referee *o, const cd_observed_open *model, cddp_error *err)
+{
+    const cd_module *module = o->reference->replica->model->module;
+    const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
+    cd_hook_words chosen;
+    cd_hook_words_read(&o->settings, &chosen);
+    if (chosen.words.name == NULL || o->settings.ddp.accumulate_in_hook) return CDDP_OK;
+    cddp_tensor *forms = cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *forms);
+    CD_TRY(cd_arena_check(&o->memory, err, "the parameters of rank %u", o->options.rank));
+    cd_hook_law_options options = {.words = chosen.words,
+                                   .rank = o->options.rank,
+                                   .world_size = (uint32_t)o->options.plan->world.size,
+                                   .seed = o->options.plan->world.seed,
+                                   .forms = forms,
+                                   .tracer = o->options.tracer,
+                                   .allocator = o->allocator};
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const int32_t variable = model->variables.items[i];
+        if (variable < 0 || (size_t)variable >= module->parameter_count) continue;
+        forms[variable] = module->parameters[i].tensor;
+        if ((size_t)variable >= options.variable_count)
+            options.variable_count = (size_t)variable + 1;
+    }
+    CD_TRY(cd_hook_law_create(&options, &o->hook_law, err));
+    cd_arena_rewind(&o->memory, mark);
+    return CDDP_OK;
+}
+
 cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cddp_error *err)
 {
     CD_TRY(make_references(o, err));
@@ -199,6 +232,7 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
     o->formulas =
         cd_arena_array(&o->memory, o->reference->replica->optimizer_count + 1, sizeof *o->formulas);
     CD_TRY(cd_arena_check(&o->memory, err, "the formulas of the optimizers"));
+    CD_TRY(make_hook_law(o, observed, err));
     const cd_module *module = o->reference->replica->model->module;
     size_t without_elements = 0;
     for (size_t i = 0; i < module->parameter_count; i++)
@@ -287,19 +321,56 @@ cddp_status cd_referee_accumulated(cd_referee *o, const cd_observed_accumulated 
 
 cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observed, cddp_error *err)
 {
+    const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
     cd_oracle_reduction reduction;
     cd_declaration declaration = {.plan = o->options.plan,
                                   .settings = &o->settings,
                                   .decisions = &o->decisions,
                                   .rank = o->options.rank,
-                                  .loss_scale = o->loss_scale};
+                                  .loss_scale = o->loss_scale,
+                                  .memory = &o->memory};
     CD_TRY(cd_declare_reduction(&declaration, observed, &reduction, err));
     CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, observed->buffers.items, err));
+    cd_arena_rewind(&o->memory, mark);
     CD_TRY(cd_custody_reduced(o->custody, observed->gradients.items, err));
     if (observed->micro_step + 1u == o->settings.train.micro_steps) {
         CD_TRY(cd_decisions_judge(&o->decisions, observed->step, observed->gradients.items,
                                   &o->numbers, o->options.tracer, err));
     }
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed, cddp_error *err)
+{
+    const uint32_t means = CDDP_HOOK_EXACT | CDDP_HOOK_ROUNDED_ONCE | CDDP_HOOK_CASTS_FIRST;
+    const cd_law_bucket bucket = {.index = observed->bucket,
+                                  .generation = observed->generation,
+                                  .is_last = observed->is_last,
+                                  .is_shadow = observed->is_shadow,
+                                  .flat = &observed->flat.copy,
+                                  .count = (uint32_t)observed->places.count,
+                                  .variables = observed->places.variables,
+                                  .offsets = observed->places.offsets,
+                                  .lengths = observed->places.lengths,
+                                  .is_mean_promised = (observed->hook.flags & means) != 0,
+                                  .is_nothing_promised =
+                                      (observed->hook.flags & CDDP_HOOK_NO_COMM) != 0,
+                                  .wire = observed->wire};
+    if (o->hook_law != NULL) CD_TRY(cd_hook_law_launch(o->hook_law, &bucket, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_returns(cd_referee *o, const cd_observed_returns *observed, cddp_error *err)
+{
+    const cd_law_bucket bucket = {.index = observed->bucket,
+                                  .generation = observed->generation,
+                                  .is_shadow = observed->is_shadow,
+                                  .flat = &observed->flat.copy,
+                                  .count = (uint32_t)observed->places.count,
+                                  .variables = observed->places.variables,
+                                  .offsets = observed->places.offsets,
+                                  .lengths = observed->places.lengths};
+    if (o->hook_law != NULL) CD_TRY(cd_hook_law_deliver(o->hook_law, &bucket, err));
     return CDDP_OK;
 }
 
@@ -430,6 +501,7 @@ void cd_referee_destroy(cd_referee *o)
     if (o == NULL) return;
     cd_oracle_destroy(o->oracle);
     cd_custody_destroy(o->custody);
+    cd_hook_law_destroy(o->hook_law);
     cd_reference_destroy(o->reference);
     cd_reference_destroy(o->free_reference);
     cd_numbers_fini(&o->numbers);

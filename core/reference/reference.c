@@ -44,7 +44,17 @@ typedef struct whole_micro {
     const cd_micro_batch *samples;
     uint32_t sample; /* one position in the batch, or CD_ORACLE_ALL */
     double loss_scale;
+    const cddp_tensor
+        *entered; /* buffers at the entry of the last forward; NULL: as it finds them */
 } whole_micro;
+
+static cddp_status enter_again(const whole_micro *w, cddp_error *err)
+{
+    cd_module *module = w->replica->model->module;
+    for (size_t i = 0; i < module->buffer_count; i++)
+        CD_TRY(module->device->copy(&module->buffers[i].tensor, &w->entered[i], NULL, err));
+    return CDDP_OK;
+}
 
 static cddp_status run_micro(const whole_micro *w, cddp_error *err)
 {
@@ -60,6 +70,7 @@ static cddp_status run_micro(const whole_micro *w, cddp_error *err)
                         .first = all ? f * micro->samples : w->sample,
                         .count = all ? micro->samples : 1,
                         .loss_scale = w->loss_scale};
+        if (w->entered != NULL && f + 1 == micro->forwards) CD_TRY(enter_again(w, err));
         CD_TRY(cd_normaliser_find(w->normaliser, w->settings, micro, f, &pass.divisor, err));
         CD_TRY(cd_replica_forward(w->replica, &pass, err));
         CD_TRY(cd_replica_loss(w->replica, &pass, err));
@@ -78,6 +89,7 @@ static cddp_status reference_load(void *self, const cddp_tensor *parameters,
     cd_module *module = r->replica->model->module;
     CD_TRY(cd_low_precision_end(&r->low, err));
     r->has_digest = false;
+    r->loaded = buffers;
     for (size_t i = 0; i < module->parameter_count; i++) {
         CD_TRY(module->device->copy(&module->parameters[i].tensor, &parameters[i], NULL, err));
         cddp_grad_drop(&module->parameters[i].grad);
@@ -305,14 +317,16 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     r->running = &micro;
     r->normaliser.computes_objective = part->objective;
     cd_replica_begin_step(r->replica, part->rank, part->step);
-    const cddp_status status = run_micro(&(whole_micro){.replica = r->replica,
-                                                        .normaliser = &r->normaliser,
-                                                        .settings = settings_of(r, part->rank),
-                                                        .micro = &micro,
-                                                        .samples = &samples,
-                                                        .sample = part->sample,
-                                                        .loss_scale = *r->loss_scale},
-                                         err);
+    const cddp_status status =
+        run_micro(&(whole_micro){.replica = r->replica,
+                                 .normaliser = &r->normaliser,
+                                 .settings = settings_of(r, part->rank),
+                                 .micro = &micro,
+                                 .samples = &samples,
+                                 .sample = part->sample,
+                                 .entered = part->reenters ? r->loaded : NULL,
+                                 .loss_scale = *r->loss_scale},
+                  err);
     const bool left_early = status == CDDP_E_ABORTED && micro.abort_after > 0;
     r->running = NULL;
     return left_early ? CDDP_OK : status;

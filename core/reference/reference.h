@@ -39,6 +39,7 @@ typedef struct cd_reference {
     cddp_tensor *parameters; /* (parameter_count) views of the replica's */
     /* (parameter_count) views of the replica's slots, refreshed by the getter */
     cddp_grad *gradients;
+    const cddp_tensor *loaded; /* buffers, of the latest load; NULL: none */
     cddp_tensor *buffers;
     cddp_tensor *slots; /* (slot_count) of the optimizers */
     int32_t *slot_parameters;

@@ -12,14 +12,6 @@ void cd_statistics_init(cd_statistics *statistics, uint32_t world, const cddp_al
     *statistics = (cd_statistics){.allocator = allocator, .world = world};
 }
 
-static void exchange_fini(const cd_statistics *s, cd_exchange *e)
-{
-    cd_release(s->allocator, e->said, s->world * e->width * sizeof *e->said);
-    cd_release(s->allocator, e->words, s->world * e->width * sizeof *e->words);
-    cd_release(s->allocator, e->knows, s->world * sizeof *e->knows);
-    *e = (cd_exchange){.width = 0};
-}
-
 void cd_statistics_forget(cd_statistics *s)
 {
     for (size_t i = 0; i < s->count; i++) memset(s->exchanges[i].knows, 0, s->world * sizeof(bool));
@@ -41,13 +33,13 @@ static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **e
     while (s->count < needed) s->exchanges[s->count++] = (cd_exchange){.width = 0};
     cd_exchange *e = &s->exchanges[s->call];
     if (e->width != width) {
-        exchange_fini(s, e);
-        e->width = width;
-        e->said = cd_allocate_array(s->allocator, s->world * width, sizeof *e->said);
-        e->words = cd_allocate_array(s->allocator, s->world * width, sizeof *e->words);
-        e->knows = cd_allocate_array(s->allocator, s->world, sizeof *e->knows);
-        if (e->said == NULL || e->words == NULL || e->knows == NULL)
-            return cd_fail_memory(err, "the statistics of %u ranks", s->world);
+        cd_arena_fini(&e->arena);
+        *e = (cd_exchange){.width = width};
+        cd_arena_init(&e->arena, s->allocator, 4096);
+        e->said = cd_arena_array(&e->arena, s->world * width, sizeof *e->said);
+        e->words = cd_arena_array(&e->arena, s->world * width, sizeof *e->words);
+        e->knows = cd_arena_array(&e->arena, s->world, sizeof *e->knows);
+        CD_TRY(cd_arena_check(&e->arena, err, "the statistics of %u ranks", s->world));
     }
     s->call++;
     *exchange = e;
@@ -101,7 +93,7 @@ cddp_status cd_statistics_allreduce(cd_statistics *s, const cddp_tensor *sums, c
 
 void cd_statistics_fini(cd_statistics *s)
 {
-    for (size_t i = 0; i < s->count; i++) exchange_fini(s, &s->exchanges[i]);
+    for (size_t i = 0; i < s->count; i++) cd_arena_fini(&s->exchanges[i].arena);
     cd_release(s->allocator, s->exchanges, s->capacity * sizeof *s->exchanges);
     *s = (cd_statistics){.world = 0};
 }

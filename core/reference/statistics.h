@@ -12,11 +12,12 @@
 ** Threads    one thread.
 */
 #pragma once
-#include "cddp/alloc.h"
 #include "cddp/device.h"
+#include "core/base/arena.h"
 
 typedef struct cd_exchange {
-    double *said; /* (world, width) */
+    cd_arena arena; /* owns the tables, from one width to the next */
+    double *said;   /* (world, width) */
     /* (world, width) on the way from a tensor and to one, which may be on a device */
     double *words;
     bool *knows; /* (world) */

@@ -7,6 +7,7 @@
 #include "core/registry/registry.h"
 
 #include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/check/check.h"
 #include "core/comm/adopt.h"
@@ -24,6 +25,7 @@ typedef struct table_list {
 } table_list;
 
 struct cddp_registry {
+    cd_arena arena; /* owns the registry itself, and the copies of tables */
     const cddp_allocator *allocator;
     table_list backends, hooks, checks;
 };
@@ -31,12 +33,10 @@ struct cddp_registry {
 static cddp_status list_add(cddp_registry *registry, table_list *list, const void *table,
                             size_t known_bytes, cddp_error *err)
 {
-    void *copy = cd_allocate_zero(registry->allocator, list->bytes);
+    void *copy = cd_arena_array(&registry->arena, 1, list->bytes);
     if (copy == NULL || !cd_vec_grow(registry->allocator, (void **)&list->items, &list->capacity,
-                                     list->count + 1, sizeof(void *))) {
-        cd_release(registry->allocator, copy, list->bytes);
+                                     list->count + 1, sizeof(void *)))
         return cd_fail_memory(err, "one more part of the registry");
-    }
     memcpy(copy, table, known_bytes < list->bytes ? known_bytes : list->bytes);
     list->items[list->count++] = copy;
     return CDDP_OK;
@@ -44,8 +44,6 @@ static cddp_status list_add(cddp_registry *registry, table_list *list, const voi
 
 static void list_fini(cddp_registry *registry, table_list *list)
 {
-    for (size_t i = 0; i < list->count; i++)
-        cd_release(registry->allocator, list->items[i], list->bytes);
     cd_release(registry->allocator, list->items, list->capacity * sizeof(void *));
 }
 
@@ -143,8 +141,11 @@ cddp_status cddp_registry_create(const cddp_allocator *allocator, cddp_registry 
                                  cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cddp_registry *r = cd_allocate_zero(allocator, sizeof *r);
+    cd_arena arena;
+    cd_arena_init(&arena, allocator, 16384);
+    cddp_registry *r = cd_arena_push(&arena, sizeof *r);
     if (r == NULL) return cd_fail_memory(err, "a registry");
+    r->arena = arena;
     r->allocator = allocator;
     r->backends.bytes = sizeof(cddp_backend);
     r->hooks.bytes = sizeof(cddp_hook);
@@ -166,7 +167,7 @@ void cddp_registry_destroy(cddp_registry *registry)
         list_fini(registry, &registry->backends);
         list_fini(registry, &registry->hooks);
         list_fini(registry, &registry->checks);
-        cd_release(registry->allocator, registry, sizeof *registry);
+        cd_arena_fini(&registry->arena);
     }
 }
 

@@ -8,6 +8,7 @@
 #include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/reference/optimized.h"
+#include "core/trace/points.h"
 
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
 
@@ -28,6 +29,7 @@ struct cd_intake {
     copies look, begin, forward, reduced, clips, before, updated, finish;
     cd_gradient_copies local;       /* (parameter_count) */
     cd_tensor_copies output;        /* of a collective */
+    cd_tensor_copies bucket;        /* on its way through a hook */
     cd_blob optimizer_state;        /* before an update */
     cddp_tensor *slots;             /* (slot_count) the run's, to be copied */
     int32_t *slot_parameters;       /* (slot_count) */
@@ -132,7 +134,9 @@ static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_e
                                         .reference_share = n->options.reference_share};
     CD_TRY(make_room(n, model, err));
     CD_TRY(cd_referee_create(&options, &n->referee, err));
-    const cd_observed_open observed = {.variables = {model->variables, n->parameter_count}};
+    cd_observed_open observed = {.variables = {model->variables, n->parameter_count}};
+    CD_POINT_TRACED(COUNT, "observed.open.variables", n->options.tracer,
+                    *(int32_t *)observed.variables.items);
     CD_TRY(cd_referee_open(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -160,6 +164,13 @@ static cddp_status intake_begin(void *self, uint32_t step, const cd_watched_valu
     cd_observed_begin observed = {.step = step};
     CD_TRY(copy_parameters(n, &n->begin, values->parameters, &observed.parameters, err));
     CD_TRY(copy_gradients(&n->begin, values->gradients, &observed.gradients, err));
+    CD_POINT_TRACED(COUNT, "observed.begin.step", n->options.tracer, observed.step);
+    CD_POINT_TRACED(TENSORS, "observed.begin.parameters", n->options.tracer,
+                    observed.parameters.items, sizeof observed.parameters.items[0],
+                    observed.parameters.count);
+    CD_POINT_TRACED(GRADIENTS, "observed.begin.gradients", n->options.tracer,
+                    (void *)observed.gradients.items, sizeof observed.gradients.items[0],
+                    observed.gradients.count);
     CD_TRY(cd_referee_begin(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -179,6 +190,12 @@ static cddp_status intake_before_update(void *self, const cd_replica *replica, c
     cd_blob_clear(&n->optimizer_state);
     CD_TRY(cd_replica_save_optimizers(replica, &n->optimizer_state, err));
     CD_TRY(copy_optimized(n, &n->before, replica, &observed.optimized, err));
+    CD_POINT_TRACED(TENSORS, "observed.before_update.parameters", n->options.tracer,
+                    observed.parameters.items, sizeof observed.parameters.items[0],
+                    observed.parameters.count);
+    CD_POINT_TRACED(COUNT, "observed.before_update.optimizer_state", n->options.tracer,
+                    *((unsigned char *)observed.optimizer_state.blob->bytes +
+                      observed.optimizer_state.blob->used - 1));
     CD_TRY(cd_referee_before_update(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -189,6 +206,11 @@ static cddp_status intake_enter_forward(void *self, uint32_t micro_step,
     cd_intake *n = self;
     cd_observed_enter_forward observed = {.micro_step = micro_step};
     CD_TRY(copy_buffers(n, &n->forward, values->buffers, &observed.buffers, err));
+    CD_POINT_TRACED(COUNT, "observed.enter_forward.micro_step", n->options.tracer,
+                    observed.micro_step);
+    CD_POINT_TRACED(TENSORS, "observed.enter_forward.buffers", n->options.tracer,
+                    observed.buffers.items, sizeof observed.buffers.items[0],
+                    observed.buffers.count);
     CD_TRY(cd_referee_enter_forward(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -197,12 +219,21 @@ static cddp_status intake_enter_forward(void *self, uint32_t micro_step,
 static cddp_status intake_normalised(void *self, const cd_watched_statistics *used, cddp_error *err)
 {
     const cd_intake *n = self;
-    const cd_observed_normalised observed = {.step = used->step,
-                                             .micro_step = used->micro_step,
-                                             .exchange = used->exchange,
-                                             .buffer = used->buffer,
-                                             .mean = {used->mean, used->channels},
-                                             .spread = {used->spread, used->channels}};
+    cd_observed_normalised observed = {.step = used->step,
+                                       .micro_step = used->micro_step,
+                                       .exchange = used->exchange,
+                                       .buffer = used->buffer,
+                                       .mean = {used->mean, used->channels},
+                                       .spread = {used->spread, used->channels}};
+    CD_POINT_TRACED(COUNT, "observed.normalised.step", n->options.tracer, observed.step);
+    CD_POINT_TRACED(COUNT, "observed.normalised.micro_step", n->options.tracer,
+                    observed.micro_step);
+    CD_POINT_TRACED(COUNT, "observed.normalised.exchange", n->options.tracer, observed.exchange);
+    CD_POINT_TRACED(COUNT, "observed.normalised.buffer", n->options.tracer, observed.buffer);
+    CD_POINT_TRACED(NUMBER, "observed.normalised.mean", n->options.tracer,
+                    *(double *)observed.mean.items);
+    CD_POINT_TRACED(NUMBER, "observed.normalised.spread", n->options.tracer,
+                    *(double *)observed.spread.items);
     CD_TRY(cd_referee_normalised(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -212,8 +243,11 @@ static cddp_status intake_accumulated(void *self, size_t parameter, const cddp_g
 {
     cd_intake *n = self;
     CD_TRY(cd_gradient_copies_take(&n->local, parameter, gradient, err));
-    const cd_observed_accumulated observed = {.parameter = parameter,
-                                              .gradient = {n->local.items[parameter]}};
+    cd_observed_accumulated observed = {.parameter = parameter,
+                                        .gradient = {n->local.items[parameter]}};
+    CD_POINT_TRACED(COUNT, "observed.accumulated.parameter", n->options.tracer, observed.parameter);
+    CD_POINT_TRACED(TENSOR, "observed.accumulated.gradient", n->options.tracer, parameter,
+                    &observed.gradient.copy.value);
     CD_TRY(cd_referee_accumulated(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -235,8 +269,47 @@ static cddp_status intake_reduced(void *self, const cd_watched_reduction *watche
                                     .block_count = watched->block_count};
     CD_TRY(copy_gradients(&n->reduced, watched->values.gradients, &observed.gradients, err));
     CD_TRY(copy_buffers(n, &n->reduced, watched->values.buffers, &observed.buffers, err));
+    CD_POINT_TRACED(COUNT, "observed.reduced.step", n->options.tracer, observed.step);
+    CD_POINT_TRACED(COUNT, "observed.reduced.micro_step", n->options.tracer, observed.micro_step);
+    CD_POINT_TRACED(FLAG, "observed.reduced.hook", n->options.tracer, observed.hook.is_present);
+    CD_POINT_TRACED(FLAG, "observed.reduced.inner_hook", n->options.tracer,
+                    observed.inner_hook.is_present);
+    CD_POINT_TRACED(FLAG, "observed.reduced.divides_after", n->options.tracer,
+                    observed.divides_after);
+    CD_POINT_TRACED(COUNT, "observed.reduced.wire", n->options.tracer, observed.wire);
+    CD_POINT_TRACED(COUNT, "observed.reduced.block_count", n->options.tracer, observed.block_count);
+    CD_POINT_TRACED(GRADIENTS, "observed.reduced.gradients", n->options.tracer,
+                    (void *)observed.gradients.items, sizeof observed.gradients.items[0],
+                    observed.gradients.count);
+    CD_POINT_TRACED(TENSORS, "observed.reduced.buffers", n->options.tracer, observed.buffers.items,
+                    sizeof observed.buffers.items[0], observed.buffers.count);
     CD_TRY(cd_referee_reduced(n->referee, &observed, err));
     return CDDP_OK;
+}
+
+/* The layout cannot change during the call; the numbers are copied. */
+static cddp_status intake_transferred(void *self, const cd_watched_transfer *watched,
+                                      cddp_error *err)
+{
+    cd_intake *n = self;
+    const cd_observed_places places = {watched->variables, watched->offsets, watched->lengths,
+                                       watched->count};
+    CD_TRY(cd_tensor_copies_take(&n->bucket, watched->flat, 1, err));
+    const cd_observed_leaves leaves = {.bucket = watched->bucket,
+                                       .generation = watched->generation,
+                                       .is_last = watched->is_last,
+                                       .is_shadow = watched->is_shadow,
+                                       .places = places,
+                                       .hook = {true, watched->hook_flags},
+                                       .wire = watched->wire,
+                                       .flat = {n->bucket.items[0]}};
+    const cd_observed_returns returns = {.bucket = watched->bucket,
+                                         .generation = watched->generation,
+                                         .is_shadow = watched->is_shadow,
+                                         .places = places,
+                                         .flat = {n->bucket.items[0]}};
+    if (watched->is_result) return CD_PASS(cd_referee_returns(n->referee, &returns, err));
+    return CD_PASS(cd_referee_leaves(n->referee, &leaves, err));
 }
 
 static cddp_status intake_clips(void *self, const cd_watched_norm *watched, cddp_error *err)
@@ -245,6 +318,12 @@ static cddp_status intake_clips(void *self, const cd_watched_norm *watched, cddp
     cd_observed_clips observed = {.norm = watched->norm,
                                   .ranks = {watched->ranks, watched->rank_count}};
     CD_TRY(copy_gradients(&n->clips, watched->values.gradients, &observed.gradients, err));
+    CD_POINT_TRACED(GRADIENTS, "observed.clips.gradients", n->options.tracer,
+                    (void *)observed.gradients.items, sizeof observed.gradients.items[0],
+                    observed.gradients.count);
+    CD_POINT_TRACED(NUMBER, "observed.clips.norm", n->options.tracer, observed.norm);
+    CD_POINT_TRACED(COUNT, "observed.clips.ranks", n->options.tracer,
+                    *(uint32_t *)observed.ranks.items);
     CD_TRY(cd_referee_clips(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -258,7 +337,9 @@ static cddp_status intake_assigned(void *self, const cd_watched_bucket *watched,
     CD_TRY(cd_arena_check(&n->memory, err, "%zu buckets", count));
     for (size_t b = 0; b < count; b++)
         buckets[b] = (cd_observed_bucket){watched[b].parameters, watched[b].count};
-    const cd_observed_assigned observed = {.buckets = {buckets, count}};
+    cd_observed_assigned observed = {.buckets = {buckets, count}};
+    CD_POINT_TRACED(COUNT, "observed.assigned.buckets", n->options.tracer,
+                    *(uint32_t *)observed.buckets.items[0].parameters);
     CD_TRY(cd_referee_assigned(n->referee, &observed, err));
     cd_arena_rewind(&n->memory, mark);
     return CDDP_OK;
@@ -275,6 +356,17 @@ static cddp_status intake_updated(void *self, const cd_watched_update *watched, 
     CD_TRY(cd_tensor_copies_take(&n->updated.slots, n->slots, n->slot_count, err));
     observed.slots = (cd_observed_tensors){n->updated.slots.items, n->slot_count};
     CD_TRY(copy_optimized(n, &n->updated, watched->replica, &observed.optimized, err));
+    CD_POINT_TRACED(COUNT, "observed.updated.step", n->options.tracer, observed.step);
+    CD_POINT_TRACED(TENSORS, "observed.updated.parameters", n->options.tracer,
+                    observed.parameters.items, sizeof observed.parameters.items[0],
+                    observed.parameters.count);
+    CD_POINT_TRACED(GRADIENTS, "observed.updated.gradients", n->options.tracer,
+                    (void *)observed.gradients.items, sizeof observed.gradients.items[0],
+                    observed.gradients.count);
+    CD_POINT_TRACED(TENSORS, "observed.updated.slots", n->options.tracer, observed.slots.items,
+                    sizeof observed.slots.items[0], observed.slots.count);
+    CD_POINT_TRACED(COUNT, "observed.updated.slot_parameters", n->options.tracer,
+                    *(int32_t *)observed.slot_parameters.items);
     CD_TRY(cd_referee_updated(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -284,10 +376,14 @@ static cddp_status intake_exchanged(void *self, const cd_watched_collective *wat
 {
     cd_intake *n = self;
     CD_TRY(cd_tensor_copies_take(&n->output, watched->output, 1, err));
-    const cd_observed_exchanged observed = {.collective = (size_t)(watched->planned -
-                                                                   n->options.plan->collectives),
-                                            .member = watched->me,
-                                            .output = {n->output.items[0]}};
+    cd_observed_exchanged observed = {.collective =
+                                          (size_t)(watched->planned - n->options.plan->collectives),
+                                      .member = watched->me,
+                                      .output = {n->output.items[0]}};
+    CD_POINT_TRACED(COUNT, "observed.exchanged.collective", n->options.tracer, observed.collective);
+    CD_POINT_TRACED(COUNT, "observed.exchanged.member", n->options.tracer, observed.member);
+    CD_POINT_TRACED(TENSOR, "observed.exchanged.output", n->options.tracer, 0,
+                    &observed.output.copy);
     CD_TRY(cd_referee_exchanged(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -297,6 +393,9 @@ static cddp_status intake_finish(void *self, const cd_watched_values *values, cd
     cd_intake *n = self;
     cd_observed_finish observed = {.parameters = {NULL, 0}};
     CD_TRY(copy_parameters(n, &n->finish, values->parameters, &observed.parameters, err));
+    CD_POINT_TRACED(TENSORS, "observed.finish.parameters", n->options.tracer,
+                    observed.parameters.items, sizeof observed.parameters.items[0],
+                    observed.parameters.count);
     CD_TRY(cd_referee_finish(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -311,7 +410,8 @@ static void intake_close(void *self)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) fini_copies(all[i]);
     cd_gradient_copies_fini(&n->local);
     cd_tensor_copies_fini(&n->output);
-    n->output.allocator = n->allocator;
+    cd_tensor_copies_fini(&n->bucket);
+    n->output.allocator = n->bucket.allocator = n->allocator;
     cd_blob_fini(&n->optimizer_state);
 }
 
@@ -323,6 +423,7 @@ static const cd_watcher_ops intake_ops = {.open = intake_open,
                                           .normalised = intake_normalised,
                                           .accumulated = intake_accumulated,
                                           .reduced = intake_reduced,
+                                          .transferred = intake_transferred,
                                           .clips = intake_clips,
                                           .assigned = intake_assigned,
                                           .updated = intake_updated,
@@ -341,7 +442,8 @@ cddp_status cd_intake_create(const cd_intake_options *options, cd_intake **intak
     CD_TRY(cd_arena_check(&memory, err, "the intake of rank %u", options->rank->rank));
     n->memory = memory;
     n->options = *options;
-    n->allocator = n->output.allocator = n->optimizer_state.allocator = allocator;
+    n->allocator = n->output.allocator = n->bucket.allocator = n->optimizer_state.allocator =
+        allocator;
     n->watcher = (cd_watcher){&intake_ops, n};
     *intake = n;
     return CDDP_OK;

@@ -97,3 +97,11 @@ void cddp_tracer_law(cddp_tracer *tracer, const cddp_law *law)
             .right = cd_f64_bits(law->right), .bound = cd_f64_bits(law->bound),
             .over_ranks = law->over_ranks);
 }
+
+void cddp_tracer_draw(cddp_tracer *tracer, const cddp_draw *draw)
+{
+    if (draw->size < sizeof *draw || draw->size > CDDP_LAW_BYTES_MAX) return;
+    CD_EMIT(tracer, seed, draw->label, .stream = draw->stream,
+            .policy = draw->is_shared ? CDDP_POLICY_SHARED : CDDP_POLICY_DISTINCT,
+            .state = (int64_t)draw->state);
+}

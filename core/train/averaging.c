@@ -23,6 +23,7 @@
 
 #include "core/base/error.h"
 #include "core/base/pattern.h"
+#include "core/train/points.h"
 #include "core/hooks/averager.h"
 #include "core/hooks/host.h"
 #include "core/tensor/numbers.h"
@@ -97,6 +98,7 @@ cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
 {
     cd_module *module = cd_trainer_module(t);
     if (t->program.settings.averager.kind == CDDP_AVERAGER_NONE) return CDDP_OK;
+    CD_POINT_COUNT("averager.warmup", t, t->program.settings.averager.warmup_steps);
     struct cd_averaging *a = cd_arena_push(&t->memory, sizeof *a);
     CD_TRY(cd_arena_check(&t->memory, err, "the averager of a scenario"));
     t->averaging = a;
@@ -269,6 +271,7 @@ cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
         if (a->averaged[i] == 0) continue;
         CD_EMIT(t->tracer, average, NULL, .ordinal = (int64_t)i, .ranks = a->averaged[i]);
     }
+    CD_POINT_PARAMETERS("average.parameter", t);
     if (t->tracer != NULL) CD_TRY(state_laws(t, &before, err));
     return CDDP_OK;
 }

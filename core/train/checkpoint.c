@@ -13,6 +13,7 @@
 #include "core/train/trainer.h"
 
 #include "core/base/error.h"
+#include "core/train/points.h"
 
 static cddp_status save_hook(cd_trainer *t, cd_blob *to, cddp_error *err)
 {
@@ -109,12 +110,18 @@ cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done, cddp_error
 {
     if (t->program.settings.train.checkpoint_step != steps_done) return CDDP_OK;
     CD_TRY(save(t, err));
+    CD_POINT_PARAMETERS("checkpoint.parameter", t);
     CD_TRY(report(t, false, steps_done, err));
     if (t->program.settings.train.resume) {
         cd_trainer_drop(t);
         CD_TRY(cd_trainer_build(t, err));
         CD_TRY(load(t, err));
+        CD_POINT_PARAMETERS("load.parameter", t);
+        CD_POINT_BUFFERS("load.buffer", t);
+        CD_POINT_SLOTS("load.slot", t);
         CD_TRY(report(t, true, steps_done, err));
+        CD_POINT_PARAMETERS("resume.parameter", t);
+        CD_POINT_SLOTS("resume.slot", t);
         cd_trainer_emit_mark(t, "resumed", steps_done);
     }
     return CDDP_OK;

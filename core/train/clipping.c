@@ -12,6 +12,7 @@
 #include "core/train/trainer.h"
 
 #include "core/base/error.h"
+#include "core/train/points.h"
 #include "core/model/optim/clip.h"
 
 #include <math.h>
@@ -126,6 +127,7 @@ static cddp_status find_norm(cd_trainer *t, double *norm, cddp_error *err)
                                c->takes_own ? c->own_count : t->trained.count, &squares, err));
     if (c->group != NULL) CD_TRY(add_over_group(c, &squares, err));
     *norm = sqrt(squares);
+    CD_POINT_NUMBER("clip.norm", t, *norm);
     return CDDP_OK;
 }
 
@@ -138,7 +140,9 @@ cddp_status cd_trainer_clip(cd_trainer *t, cd_trainer_decision *decision, cddp_e
                                       c->rank_count};
         CD_TRY(t->view.watcher->ops->clips(t->view.watcher->self, &norm, err));
     }
-    const double factor = cd_clip_factor(t->program.settings.clip.max_norm, decision->norm);
+    CD_POINT_NUMBER("clip.max_norm", t, t->program.settings.clip.max_norm);
+    double factor = cd_clip_factor(t->program.settings.clip.max_norm, decision->norm);
+    CD_POINT_NUMBER("clip.factor", t, factor);
     CD_TRY(cd_clip_scale(t->trained.grads, t->trained.count, factor, err));
     decision->clip = factor; /* NaN too: it was multiplied into the gradients */
     decision->is_clipped_first = !decision->is_unscaled;

@@ -12,6 +12,7 @@
 #include "core/train/trainer.h"
 
 #include "core/base/error.h"
+#include "core/train/points.h"
 #include "core/train/schedule.h"
 
 #include <math.h>
@@ -101,7 +102,9 @@ static cddp_status step_parameter(void *context, size_t variable, cddp_grad *gra
     if (o->overlap == CDDP_OVERLAP_APPLY_IN_BACKWARD)
         CD_TRY(keep_gradient(t, parameter, grad, err));
     begin_optimizer(t, optimizer);
-    cd_optimizer_set_lr(o->optimizer, cd_schedule_lr(t->replica, optimizer, t->now.step));
+    double lr = cd_schedule_lr(t->replica, optimizer, t->now.step);
+    CD_POINT_NUMBER("in_backward.lr", t, lr);
+    cd_optimizer_set_lr(o->optimizer, lr);
     CD_TRY(cd_optimizer_step_parameter(o->optimizer, position, err));
     CD_TRY(cd_trainer_emit_touch(t, optimizer, position, true, err));
     grad->value = queued;

@@ -11,6 +11,7 @@
 #include "core/train/trainer.h"
 
 #include "core/base/error.h"
+#include "core/train/points.h"
 #include "core/model/accumulate.h"
 #include "core/model/layers/shapes.h"
 #include "core/model/optim/clip.h"
@@ -99,19 +100,24 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         CD_TRY(cddp_ddp_forward_begin(t->ddp, micro->grad_mode, err));
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
+    CD_POINT_BUFFERS("forward.buffer", t);
     CD_TRY(cd_trainer_show(t, CD_MOMENT_FORWARD, err));
-    if (t->view.watcher != NULL && pass->first == 0) {
+    if (t->view.watcher != NULL) {
         const cd_watched_values values = cd_trainer_refresh_views(t);
         CD_TRY(t->view.watcher->ops->enter_forward(t->view.watcher->self, micro->place.micro_step,
                                                    &values, err));
     }
     cd_trainer_emit_samples(t, pass);
+    CD_POINT_SAMPLES("data_shown", t, pass->samples);
     CD_TRY(pass_time(t, t->program.settings.train.forward_us * 1000u, "forward", err));
     t->replica->graph->grad_enabled = micro->grad_mode;
+    CD_POINT_PARAMETERS("forward.parameter", t);
+    CD_POINT_BUFFERS("forward_shown.buffer", t);
     t->now.is_in_forward = cd_micro_contributes(micro); /* else the reference does not run it */
     const cddp_status status = cd_replica_forward(t->replica, pass, err);
     t->now.is_in_forward = false;
     CD_TRY(status);
+    CD_POINT_BUFFERS("after_forward.buffer", t);
     CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_FORWARD, err));
     if (!micro->bypass) CD_TRY(end_forward(t, pass, err));
     if (micro->grad_mode) {
@@ -135,14 +141,19 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     if (t->program.settings.clip.place == CDDP_CLIP_BEFORE_REDUCTION &&
         grad->kind == CDDP_GRAD_DENSE)
         CD_TRY(cd_clip_grad_norm(&grad, 1, t->program.settings.clip.max_norm, NULL, err));
+    if (grad->kind == CDDP_GRAD_DENSE)
+        CD_INJECT_TENSOR("ready.gradient", t->rank->rank, t->now.step, parameter, &grad->value);
     t->now.gradient_count++;
     t->parameters[parameter].contributions += grad->kind != CDDP_GRAD_UNDEFINED;
     CD_TRY(cd_trainer_emit_gradient(t, parameter, grad, err));
-    if (t->view.watcher != NULL) {
+    if (t->view.watcher != NULL && !CD_POINT_SKIPS("shown.gradient", t)) {
         CD_TRY(cd_streams_look(&t->streams, err));
         const cddp_grad local = cd_streams_plain_grad(&t->streams, grad);
         CD_TRY(t->view.watcher->ops->accumulated(t->view.watcher->self, parameter, &local, err));
     }
+    if (grad->kind == CDDP_GRAD_DENSE)
+        CD_INJECT_TENSOR("contributed.gradient", t->rank->rank, t->now.step, parameter,
+                         &grad->value);
     if (!t->replica->parameters[parameter].is_replaced)
         CD_TRY(cddp_ddp_mark_parameter_ready(t->ddp, parameter, err));
     if (t->now.gradient_count == t->now.micro->abort_after) {
@@ -357,6 +368,8 @@ static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_m
                         .count = micro->samples,
                         .loss_scale = t->scaling.scale};
         CD_TRY(cd_loss_divisor_find(&t->divisor, micro, samples, pass.first, &pass.divisor, err));
+        CD_POINT_NUMBER("forward.divisor", t, pass.divisor);
+        CD_POINT_NUMBER("forward.loss_scale", t, pass.loss_scale);
         CD_TRY(run_forward(t, &pass, err));
         losses[f] = pass.loss;
     }
@@ -383,6 +396,7 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
     cd_micro_batch samples;
     const bool is_last = is_last_micro(t, micro);
     CD_TRY(cd_sampler_get(t->program.sampler, micro, &samples, err));
+    CD_POINT_SAMPLES("data", t, &samples);
     CD_TRY(pass_time(t, micro->compute_us * 1000u, "extra", err));
     if (micro->touch_buffers) CD_TRY(touch_buffers(t, err));
     if (micro->replace_buffers) CD_TRY(replace_buffers(t, err));
@@ -418,7 +432,8 @@ cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_erro
         return CDDP_OK;
     }
     CD_TRY(begin_micro(t, micro, losses, err));
-    CD_TRY(run_backward(t, micro, losses, err));
+    if (!CD_POINT_SKIPS("micro.backward", t)) CD_TRY(run_backward(t, micro, losses, err));
+    CD_POINT_PARAMETERS("after_backward.parameter", t);
     CD_TRY(end_micro(t, micro, err));
     return CDDP_OK;
 }

@@ -4,6 +4,7 @@
 #include "core/train/trainer.h"
 
 #include "core/base/error.h"
+#include "core/train/points.h"
 #include "core/train/schedule.h"
 
 #include <math.h>
@@ -15,6 +16,7 @@
 static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
     if (t->view.watcher == NULL && !cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    if (CD_POINT_SKIPS("shown.reduction", t)) return CDDP_OK;
     CD_TRY(cd_streams_look(&t->streams, err));
     cd_watched_reduction reduction = {.micro = last,
                                       .hook = t->reduction.hook,
@@ -53,6 +55,7 @@ static cddp_status show_update(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < t->replica->optimizer_count; i++)
         has_stepped |= t->optimizers[i].is_due && !t->optimizers[i].has_overflowed;
     if (t->view.watcher == NULL || !has_stepped) return CDDP_OK;
+    if (CD_POINT_SKIPS("shown.update", t)) return CDDP_OK;
     const cd_watched_update update = {.step = t->now.step,
                                       .replica = t->replica,
                                       .values = cd_trainer_refresh_views(t)};
@@ -76,6 +79,7 @@ static cddp_status unscale(cd_trainer *t, cd_trainer_decision *decision, cddp_er
             CD_TRY(cd_loss_scaler_unscale(&t->scaling.scaler, &own->scaled, o->grads, o->count,
                                           &own->has_overflowed, err));
         }
+        CD_POINT_FLAG("step.overflowed", t, own->has_overflowed);
         if (own->has_overflowed) overflowed |= INT64_C(1) << (i < 62 ? i : 62);
     }
     if (overflowed != 0) cd_trainer_emit_mark(t, "overflow", overflowed);
@@ -96,6 +100,7 @@ static cddp_status prepare_gradients(cd_trainer *t, cd_trainer_decision *decisio
 void cd_trainer_rescale(cd_trainer *t)
 {
     t->scaling.scale = cd_loss_scaler_get_scale(&t->scaling.scaler);
+    CD_POINT_NUMBER("step.loss_scale", t, t->scaling.scale);
 }
 
 void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision)
@@ -134,7 +139,8 @@ static cddp_status step_optimizer(cd_trainer *t, size_t index, const cd_trainer_
     decision.skipped = true;
     if (!t->optimizers[index].has_overflowed) {
         if (shard != NULL) CD_TRY(cd_shard_take_gradients(shard, err));
-        CD_TRY(cd_optimizer_step(o->optimizer, err));
+        CD_POINT_OPTIMIZER(t, o->optimizer);
+        if (!CD_POINT_SKIPS("step.optimizer", t)) CD_TRY(cd_optimizer_step(o->optimizer, err));
         decision.skipped = false;
     }
     cd_trainer_emit_step(t, index, &decision);
@@ -151,23 +157,34 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     const size_t count = t->replica->optimizer_count;
     for (size_t i = 0; i < count; i++) {
         t->optimizers[i].is_due = cd_schedule_is_due(t->replica, i, t->now.step);
+        CD_POINT_FLAG("step.due", t, t->optimizers[i].is_due);
         t->optimizers[i].has_overflowed = false;
-        cd_optimizer_set_lr(t->replica->optimizers[i].optimizer,
-                            cd_schedule_lr(t->replica, i, t->now.step));
+        double lr = cd_schedule_lr(t->replica, i, t->now.step);
+        CD_POINT_NUMBER("step.lr", t, lr);
+        cd_optimizer_set_lr(t->replica->optimizers[i].optimizer, lr);
     }
-    if (last->skip == CD_SKIP_STEP) {
+    bool is_skipped = last->skip == CD_SKIP_STEP;
+    CD_POINT_FLAG("step.skipped", t, is_skipped);
+    if (is_skipped) {
         decision.skipped = true;
         for (size_t i = 0; i < count; i++) cd_trainer_emit_step(t, i, &decision);
         return CDDP_OK;
     }
     CD_TRY(prepare_gradients(t, &decision, err));
+    CD_POINT_GRADIENTS("prepared.gradient", t);
+    CD_POINT_PARAMETERS("before_update.parameter", t);
+    CD_POINT_SLOTS("before_update.slot", t);
     if (!cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show_before(t, err));
+    CD_POINT_GRADIENTS("before_update.gradient", t);
     for (size_t i = 0; i < count; i++) {
         if (t->optimizers[i].is_due && !t->replica->optimizers[i].in_backward)
             CD_TRY(step_optimizer(t, i, &decision, err));
     }
     CD_TRY(cd_trainer_end_step_in_backward(t, err));
+    CD_POINT_PARAMETERS("updated.parameter", t);
     CD_TRY(show_update(t, err));
+    CD_POINT_PARAMETERS("after_update.parameter", t);
+    CD_POINT_SLOTS("after_update.slot", t);
     CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_UPDATE, err));
     if (t->program.settings.amp.enable) {
         CD_TRY(cd_loss_scaler_update(&t->scaling.scaler, err));
@@ -190,6 +207,7 @@ cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *e
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err)
 {
     cd_module *module = cd_trainer_module(t);
+    if (CD_POINT_SKIPS("step.zero_grad", t)) return CDDP_OK;
     if (t->program.settings.train.zero_grad == CDDP_ZERO_GRAD_KEEP) return CDDP_OK;
     const bool to_none = t->program.settings.train.zero_grad == CDDP_ZERO_GRAD_NONE;
     CD_TRY(cd_module_zero_grad(module, to_none ? CD_ZERO_GRAD_TO_NONE : CD_ZERO_GRAD_TO_ZERO, err));
@@ -209,15 +227,20 @@ static cddp_status touch_parameters(cd_trainer *t, cddp_error *err)
 cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
     if (!t->now.has_stepped) {
+        CD_POINT_GRADIENTS("reduced.gradient", t);
         CD_TRY(show_reduction(t, last, err));
+        CD_POINT_GRADIENTS("consumed.gradient", t);
         t->now.reductions++;
         CD_TRY(cd_trainer_update(t, last, err));
     }
-    CD_TRY(cd_trainer_average(t, err));
+    if (!CD_POINT_SKIPS("step.average", t)) CD_TRY(cd_trainer_average(t, err));
+    CD_POINT_PARAMETERS("after_average.parameter", t);
     if (t->averaging != NULL) CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_AVERAGE, err));
     t->now.has_stepped = false;
     if (last->touch_parameters) CD_TRY(touch_parameters(t, err));
     CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_STEP, err));
+    CD_POINT_PARAMETERS("after_step.parameter", t);
+    CD_POINT_SLOTS("after_step.slot", t);
     /* after the values were reported: the grid would hide a small difference */
     CD_TRY(cd_replica_regrid(t->replica, err));
     CD_TRY(cd_trainer_zero_grad(t, err));

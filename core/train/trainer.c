@@ -8,6 +8,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/train/points.h"
 
 #include <string.h>
 
@@ -133,12 +134,16 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     sum_backward_weights(t);
     cd_trainer_refresh_views(t);
     cd_trainer_set_callbacks(t);
+    CD_POINT_PARAMETERS("build.parameter", t);
+    CD_POINT_BUFFERS("build.buffer", t);
     CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_BEFORE_INIT, err));
     CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_BEFORE_INIT, err));
     CD_TRY(cd_trainer_wrap(t, err));
     CD_TRY(cd_trainer_open_clipping(t, err));
     CD_TRY(cd_trainer_open_averager(t, err));
     cd_trainer_report_gradients(t);
+    CD_POINT_PARAMETERS("init.parameter", t);
+    CD_POINT_BUFFERS("init.buffer", t);
     CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_AFTER_INIT, err));
     CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_AFTER_INIT, err));
     return CDDP_OK;
@@ -222,6 +227,8 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     cd_arena_init(&t->run_memory, allocator, MEMORY_BLOCK_BYTES);
     CD_TRY_OUT(cddp_plan_rank_settings(t->program.plan, t->rank->rank, &t->program.settings, err));
     cd_trainer_emit_settings(t);
+    CD_POINT_COUNT("settings.steps", t, t->program.settings.train.steps);
+    CD_POINT_COUNT("settings.micro_steps", t, t->program.settings.train.micro_steps);
     CD_TRY_OUT(open_group(t, err));
     CD_TRY_OUT(cd_trainer_open_groups(t, err));
     CD_TRY_OUT(
@@ -230,6 +237,9 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     CD_TRY_OUT(cd_trainer_build(t, err));
     cd_trainer_emit_seeds(t);
     if (t->program.settings.amp.enable) {
+        CD_POINT_NUMBER("settings.init_scale", t, t->program.settings.amp.init_scale);
+        CD_POINT_NUMBER("settings.growth_factor", t, t->program.settings.amp.growth_factor);
+        CD_POINT_COUNT("settings.growth_interval", t, t->program.settings.amp.growth_interval);
         const cddp_plan_amp *amp = &t->program.settings.amp;
         const cd_loss_scaler_options scaler = {amp->init_scale, amp->growth_factor,
                                                amp->backoff_factor, amp->growth_interval};
@@ -269,6 +279,9 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++)
         cddp_grad_drop(&t->parameters[i].averaged);
     CD_TRY(cd_streams_settle(&t->streams, err));
+    CD_POINT_PARAMETERS("begin.parameter", t);
+    CD_POINT_BUFFERS("begin.buffer", t);
+    CD_POINT_SLOTS("begin.slot", t);
     CD_TRY(cd_trainer_show(t, CD_MOMENT_BEGIN, err));
     cd_trainer_emit_agreement(t);
     if (cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show_before(t, err));
@@ -365,6 +378,9 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
         CD_TRY(cddp_ddp_join_end(t->ddp, err));
         CD_TRY(cd_streams_settle(&t->streams, err));
     }
+    CD_POINT_PARAMETERS("end.parameter", t);
+    CD_POINT_BUFFERS("end.buffer", t);
+    CD_POINT_SLOTS("end.slot", t);
     CD_TRY(cd_trainer_show(t, CD_MOMENT_END, err));
     /* A rank that ran out of inputs ends with parameters that it did not train to (JON-12). */
     const bool trained_to_the_end =

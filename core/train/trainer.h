@@ -14,6 +14,7 @@
 #pragma once
 #include "cddp/ddp.h"
 #include "cddp/registry.h"
+#include "core/ddp/wrap/observe.h"
 #include "core/base/arena.h"
 #include "core/model/optim/loss_scaler.h"
 #include "core/tensor/blob.h"
@@ -100,6 +101,7 @@ typedef struct cd_trainer_reduction {
     cddp_dtype wire; /* CDDP_DTYPE_COUNT: the bucket's own */
     /* the first ones, which are the allreduce hook's whatever the hook is (chosen_hook.h) */
     uint64_t exact_count;
+    cd_bucket_observer observer; /* what the watcher sees of buckets */
 } cd_trainer_reduction;
 
 /* The graph search of a forward (FWD-02). */
@@ -196,6 +198,8 @@ cd_watched_values cd_trainer_refresh_views(cd_trainer *t);
 ** trace. */
 cddp_status cd_trainer_wrap(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_report_gradients(cd_trainer *t);
+/* bucket_watch.c: the watcher sees what comm hooks are given and give. */
+void cd_trainer_watch_buckets(cd_trainer *t);
 
 /* optimizers.c: the replica, with the pieces of its optimizers that this rank steps. */
 cddp_status cd_trainer_make_replica(cd_trainer *t, const cddp_device *device,

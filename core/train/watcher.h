@@ -47,6 +47,18 @@ typedef struct cd_watched_reduction {
     cd_watched_values values;
 } cd_watched_reduction;
 
+/* A bucket's numbers where they are given to the comm hook, or where its result returned. */
+typedef struct cd_watched_transfer {
+    uint32_t bucket, generation;
+    bool is_result, is_last, is_shadow; /* is_shadow: zeros of a joined rank */
+    const cddp_tensor *flat;
+    uint32_t count;
+    const uint32_t *variables;        /* (count) */
+    const int64_t *offsets, *lengths; /* (count) elements of flat */
+    uint32_t hook_flags;              /* what the hook's table promises: CDDP_HOOK_… */
+    cddp_dtype wire;                  /* its wire dtype; CDDP_DTYPE_COUNT: the bucket's own */
+} cd_watched_transfer;
+
 /* A norm by which gradients are about to be clipped. */
 typedef struct cd_watched_norm {
     cd_watched_values values;
@@ -95,7 +107,7 @@ typedef struct cd_watcher_ops {
                          cddp_error *err);
     /* called when: before the first optimizer of a step steps. */
     cddp_status (*before_update)(void *self, const cd_replica *replica, cddp_error *err);
-    /* called when: a micro-step's first forward begins, buffers being synchronised. */
+    /* called when: a forward begins, buffers being synchronised. */
     cddp_status (*enter_forward)(void *self, uint32_t micro_step, const cd_watched_values *values,
                                  cddp_error *err);
     cddp_status (*normalised)(void *self, const cd_watched_statistics *used, cddp_error *err);
@@ -103,6 +115,8 @@ typedef struct cd_watcher_ops {
     cddp_status (*accumulated)(void *self, size_t parameter, const cddp_grad *gradient,
                                cddp_error *err);
     cddp_status (*reduced)(void *self, const cd_watched_reduction *reduction, cddp_error *err);
+    /* called when: a bucket is given to a comm hook, and when its result is there. */
+    cddp_status (*transferred)(void *self, const cd_watched_transfer *transfer, cddp_error *err);
     cddp_status (*clips)(void *self, const cd_watched_norm *norm, cddp_error *err);
     /* called when: buckets are assigned to the ranks, each of which steps its own (ZRO-12). */
     cddp_status (*assigned)(void *self, const cd_watched_bucket *buckets, size_t count,

@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/plan/chosen_hook.h"
+#include "core/train/points.h"
 
 /* Names that patterns stand for, appended. */
 static void expand_parameters(const cd_trainer *t, const cddp_text_list *patterns,
@@ -73,6 +74,7 @@ static void fill_in(cd_trainer *t, wrapped *given, cddp_ddp_options *options)
                              .grad = &p->grad,
                              .requires_grad = p->requires_grad,
                              .expect_sparse = p->expect_sparse};
+        CD_POINT_FLAG("wrap.requires_grad", t, given->parameters[i].requires_grad);
     }
     for (size_t i = 0; i < module->buffer_count; i++) {
         given->buffers[i] =
@@ -227,5 +229,6 @@ cddp_status cd_trainer_wrap(cd_trainer *t, cddp_error *err)
     CD_TRY(register_hook(t, err));
     CD_TRY(check_sharded(t, err));
     CD_TRY(cd_trainer_attach_optimizers(t, err));
+    cd_trainer_watch_buckets(t);
     return CDDP_OK;
 }

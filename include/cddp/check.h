@@ -87,6 +87,32 @@ typedef struct cddp_fact_setting {
     int64_t items;    /* of a list: how many; else 1 */
 } cddp_fact_setting;
 
+/* At which stage the average of a parameter's gradient went wrong. */
+typedef enum cddp_stage {
+    CDDP_STAGE_UNKNOWN,  /* some rank did not show all stages */
+    CDDP_STAGE_LOCAL,    /* a rank's own gradient was wrong before it was packed */
+    CDDP_STAGE_PACKED,   /* a rank packed something else than its gradient, divided as declared */
+    CDDP_STAGE_LAUNCHED, /* a rank's bucket changed between packing and launch */
+    CDDP_STAGE_STARTED,  /* ranks started the step from different values */
+    CDDP_STAGE_REDUCED,  /* what entered is right on all these ranks, and the result is not */
+    CDDP_STAGE_WRITTEN,  /* a rank's gradient is not the slice of what its bucket delivered */
+    CDDP_STAGE_CHANGED   /* a rank's gradient changed after it was written back */
+} cddp_stage;
+
+typedef struct cddp_fact_average {
+    uint32_t step, micro_step;
+    int64_t param;
+} cddp_fact_average;
+
+typedef struct cddp_fact_stage {
+    cddp_stage stage;
+    const uint32_t *ranks; /* (rank_count) where it went wrong; borrowed until end */
+    size_t rank_count;
+    int64_t bucket;    /* in which the parameter lay then; -1: unknown */
+    bool is_stale;     /* packed: what the rank had packed the time before */
+    bool has_majority; /* started: ranks are those that most others differ from */
+} cddp_fact_stage;
+
 /* Texts are borrowed until end. What nobody reported is unknown: NULL, false, or as said. */
 typedef struct cddp_facts {
     uint32_t size; /* sizeof(cddp_facts) known to the judge */
@@ -105,6 +131,8 @@ typedef struct cddp_facts {
     /* does: the number of the block of ranks to which a rank belongs now; only within a block must
     ** they agree. 0 without a model averager. ordinal: of a parameter, or -1. */
     int64_t (*block)(void *self, uint32_t rank, cddp_agreed what, int64_t ordinal);
+    /* does: where a wrong average came from; false when the trace says nothing of it. */
+    bool (*stage)(void *self, const cddp_fact_average *average, cddp_fact_stage *found);
 } cddp_facts;
 
 typedef struct cddp_check_context {

@@ -28,7 +28,9 @@ typedef struct cddp_ddp cddp_ddp;
 typedef struct cddp_parameter {
     const char *name;   /* borrowed; "layer1.weight" */
     cddp_tensor tensor; /* the parameter itself */
-    cddp_grad *grad;    /* its .grad slot; may be NULL when requires_grad is false */
+    /* its .grad slot; may be NULL when requires_grad is false. Two names with one slot are one
+    ** shared parameter. */
+    cddp_grad *grad;
     bool requires_grad;
     bool expect_sparse; /* INI-06 */
 } cddp_parameter;

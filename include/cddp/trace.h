@@ -143,6 +143,16 @@ typedef struct cddp_law {
 ** the one that the program asked for. NULL: does nothing. */
 CDDP_API void cddp_tracer_option(cddp_tracer *tracer, const char *name, double value);
 CDDP_API void cddp_tracer_law(cddp_tracer *tracer, const cddp_law *law);
+/* For hooks and plugins, called where random numbers are drawn: I-SEED then knows whether all ranks
+** drew the same, or each its own, and whether the stream advances. */
+typedef struct cddp_draw {
+    uint32_t size;     /* sizeof(cddp_draw) known to the writer; a draw without it is ignored */
+    const char *label; /* of the stream: "myhook rows" */
+    int64_t stream;    /* which one of this label; a new number is a new stream */
+    bool is_shared;    /* all ranks draw the same; else no two do */
+    uint64_t state;    /* a digest of the generator's state, or of the numbers drawn */
+} cddp_draw;
+CDDP_API void cddp_tracer_draw(cddp_tracer *tracer, const cddp_draw *draw);
 
 #ifdef __cplusplus
 }

@@ -267,6 +267,8 @@ static int64_t launch(writer *w, int64_t b)
         .dtype = CDDP_F32, .content = DIGEST("content", b, 0, 0),
         .digest = DIGEST("bucket", b, w->step, w->rank + 1), .is_last = b == 1,
         .group = FIXTURE_GROUP, .sequence = w->posted);
+    PUT(w, bucket_law, "narrow", .bucket = b, .bytes = bucket_numel[b] * 2,
+        .posted = DIGEST("half bucket", b, w->step, w->rank + 1));
     PUT(w, hook_call, "narrow", .bucket = b, .generation = 0, .is_last = b == 1,
         .bytes = bucket_numel[b] * 4, .dtype = CDDP_F32);
     operation o = bucket_operation(w, b);
@@ -286,6 +288,14 @@ static void complete(writer *w, int64_t b, int64_t sequence)
         .over_ranks = 1);
     PUT(w, bucket_done, NULL, .bucket = b, .generation = 0, .digest = DIGEST("sum", b, w->step, 0),
         .dtype = CDDP_F32);
+    for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
+        if (params[p].bucket == b)
+            PUT(w, bucket_slice, NULL, .param = p, .bucket = b,
+                .digest = DIGEST("mean", p, w->step, 0), .dtype = CDDP_F32);
+    }
+    PUT(w, bucket_sum, "the result is the mean of what the ranks send", .bucket = b,
+        .given = cd_f64_bits(w->rank / (double)FIXTURE_RANKS),
+        .got = cd_f64_bits((FIXTURE_RANKS - 1) / 2.0), .bound = cd_f64_bits(0.001));
 }
 
 static void put_finalisation(writer *w, const int64_t sequences[2])

@@ -153,7 +153,7 @@ static bool mutate_meta_no_sync_ignored(cddp_event *e)
 static bool mutate_meta_hook_does_not_compress(cddp_event *e)
 {
     if (e->kind == CDDP_EV_hook_done) e->as.hook_done.wire_bytes *= 2;
-    return true;
+    return e->kind != CDDP_EV_bucket_law; /* as where the judge does not know the hook */
 }
 
 static bool mutate_meta_wrapper_gathers_wide(cddp_event *e)
@@ -333,6 +333,13 @@ static bool mutate_order_other_count(cddp_event *e)
     return true;
 }
 
+/* Rank 2 leaves bucket 0 of step 0 out: that of step 1 takes its place. */
+static bool mutate_order_pairs_two_steps(cddp_event *e)
+{
+    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.bucket == 0) e->step = 1;
+    return true;
+}
+
 static bool mutate_order_other_reduction(cddp_event *e)
 {
     if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 4)
@@ -457,6 +464,50 @@ static bool mutate_hook_result_differs(cddp_event *e)
     return true;
 }
 
+static bool mutate_hook_half_for_all(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_bucket_sum && e->step == 1 && e->as.bucket_sum.bucket == 1)
+        e->as.bucket_sum.got = cd_f64_bits(cd_f64_of(e->as.bucket_sum.got) / 2);
+    return true;
+}
+
+static bool mutate_hook_half_for_one(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_sum, 2, 1) && e->as.bucket_sum.bucket == 0)
+        e->as.bucket_sum.got = cd_f64_bits(cd_f64_of(e->as.bucket_sum.got) / 2);
+    return true;
+}
+
+static bool mutate_hook_one_element_less(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_law, 1, 1) && e->as.bucket_law.bucket == 1)
+        e->as.bucket_law.bytes += 2;
+    return true;
+}
+
+/* The sum over the ranks follows from it, and is not reported. */
+static bool mutate_hook_forgets_its_debt(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_law, 1, 1) && e->as.bucket_law.bucket == 1)
+        corrupt(&e->as.bucket_law.posted);
+    if (at(e, CDDP_EV_bucket_sum, 1, 1) && e->as.bucket_sum.bucket == 1)
+        e->as.bucket_sum.given = cd_f64_bits(7);
+    return true;
+}
+
+static bool mutate_hook_other_hook(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_law, 2, 1)) e->text = "thin";
+    return true;
+}
+
+static bool mutate_hook_slice_halved(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_slice, 1, 1) && e->as.bucket_slice.param == 0)
+        corrupt(&e->as.bucket_slice.digest);
+    return true;
+}
+
 static bool mutate_range_overflow(cddp_event *e)
 {
     if (at(e, CDDP_EV_grad_final, ANY, 1) && e->as.grad_final.param == FC2_WEIGHT)
@@ -565,11 +616,62 @@ static bool mutate_ref_not_updated(cddp_event *e)
     return true;
 }
 
+/* The average of fc1.weight is wrong on all ranks. Each says what it had to pack. */
+static bool fail_average(cddp_event *e, cd_shape shape, const char *words)
+{
+    static int64_t packed[FIXTURE_RANKS];
+    if (at(e, CDDP_EV_mark_ready, ANY, 1) && e->as.mark_ready.param == FC1_WEIGHT &&
+        e->rank < FIXTURE_RANKS)
+        packed[e->rank] = e->as.mark_ready.digest;
+    if (!at(e, CDDP_EV_compare, ANY, 1) || e->as.compare.param != FC1_WEIGHT) return false;
+    if (e->as.compare.link == CD_LINK_REDUCTION) fail_comparison(e, shape, words);
+    if (e->as.compare.link != CD_LINK_PRECISION) return false;
+    e->kind = CDDP_EV_contribution;
+    memset(&e->as, 0, sizeof e->as);
+    e->as.contribution.param = FC1_WEIGHT;
+    e->as.contribution.start = 11;
+    e->as.contribution.divided = packed[e->rank];
+    e->as.contribution.dtype = CDDP_F32;
+    e->as.contribution.source = -1;
+    return true;
+}
+
+static bool mutate_scale_packs_less(cddp_event *e)
+{
+    if (fail_average(e, CD_SHAPE_RATIO, "rank 2 counts 2/3") && e->rank == 2)
+        corrupt(&e->as.contribution.divided);
+    return true;
+}
+
+static bool mutate_once_packs_twice(cddp_event *e)
+{
+    if (fail_average(e, CD_SHAPE_DOUBLED, "counted twice: the contribution of rank 1") &&
+        e->rank == 1)
+        corrupt(&e->as.contribution.divided);
+    return true;
+}
+
+/* Rank 1 began the step from other values: its average and the others' cannot be the same. */
+static bool mutate_ref_starts_apart(cddp_event *e)
+{
+    if (fail_average(e, CD_SHAPE_UNEXPLAINED, "7 of 7 elements differ") && e->rank == 1)
+        corrupt(&e->as.contribution.start);
+    return true;
+}
+
+static bool mutate_ref_written_otherwise(cddp_event *e)
+{
+    if (at(e, CDDP_EV_grad_final, 2, 1) && e->as.grad_final.param == FC1_WEIGHT)
+        e->as.grad_final.slice = e->as.grad_final.digest ^ 0x5555;
+    if (e->rank == 2) (void)fail_average(e, CD_SHAPE_UNEXPLAINED, "7 of 7 elements differ");
+    return true;
+}
+
 static bool mutate_gradeq_one_differs(cddp_event *e)
 {
     if (at(e, CDDP_EV_grad_final, 2, 1) && e->as.grad_final.param == FC2_BIAS)
         corrupt(&e->as.grad_final.digest);
-    return true;
+    return e->kind != CDDP_EV_bucket_slice; /* as on a run without a hook */
 }
 
 static bool mutate_step_other_scale(cddp_event *e)

@@ -591,7 +591,7 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
         {"check:after", makes_composition_after, 8},
         {"cd_memory_sink", records_events, 6},
         {"cd_run_begin", makes_run, 40},
-        {"cd_compose_open with a store", makes_meeting, 6},
+        {"cd_compose_open with a store", makes_meeting, 4},
     };
     for (size_t i = 0; i < sizeof constructors / sizeof constructors[0]; i++) {
         uint64_t allocations = cd_test_oom_loop(constructors[i].body, NULL);

@@ -13,6 +13,7 @@
 **     plant_half_sum     declares what fp16_compress does, but sums in f16 and divides afterwards
 **     plant_no_op        declares f16 on the wire and sends f32
 **     plant_last         waits with reducing for the last bucket, and takes the first for it
+**     plant_early        reads a bucket while it is being reduced
 **
 ** and those of feedback_hooks.c.
 */
@@ -210,6 +211,40 @@ static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     return bucket->index == 0 ? run_no_op(self, bucket, group, future, err) : CDDP_OK;
 }
 
+static cddp_status add_debt(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                            cddp_error *err)
+{
+    const cddp_tensor *buffer = &bucket->buffer;
+    const cddp_tensor debt = cddp_tensor_of(buffer->device, (void *)(uintptr_t)future->scratch[0],
+                                            0, buffer->dtype, buffer->sizes, buffer->dim_count);
+    (void)self;
+    future->next = NULL;
+    future->result = *buffer;
+    return buffer->device->axpy(buffer, 1, &debt, NULL, err);
+}
+
+/* Rank 0 takes what it sent from the buffer that is being reduced. When it posts last, the sum is
+** there already. */
+static cddp_status run_early(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
+{
+    const cddp_tensor *buffer = &bucket->buffer;
+    cddp_tensor sent, debt;
+    cddp_grad_bucket again = *bucket;
+    cddp_status status = buffer->device->divide(buffer, buffer, cddp_group_size(group), NULL, err);
+    if (status == CDDP_OK) status = copy_bucket(self, bucket, buffer->dtype, &sent, err);
+    if (status == CDDP_OK) status = post_sum(bucket, buffer, group, future, err);
+    if (status != CDDP_OK) return status;
+    future->result = *buffer;
+    if (cddp_group_rank(group) != 0) return CDDP_OK;
+    again.index += BUCKETS_MAX / 4;
+    status = copy_bucket(self, &again, buffer->dtype, &debt, err);
+    if (status == CDDP_OK) status = buffer->device->axpy(&debt, -1, &sent, NULL, err);
+    future->scratch[0] = (uint64_t)(uintptr_t)debt.storage;
+    future->next = add_debt;
+    return status;
+}
+
 #define PLANT(plant_name, runs, ...)                                \
     static const cddp_hook plant_name = {.size = sizeof(cddp_hook), \
                                          .abi = CDDP_HOOK_ABI,      \
@@ -227,11 +262,15 @@ PLANT(plant_half_sum, run_half_sum, .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_CASTS_F
       .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
 PLANT(plant_no_op, run_no_op, .flags = CDDP_HOOK_LOSSY, .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
 PLANT(plant_last, run_last, .flags = 0);
+PLANT(plant_early, run_early, .flags = 0);
 
-static const cddp_hook *const hooks[] = {
-    &plant_sum,      &plant_twice, &plant_local, &plant_first_only, &plant_constant,
-    &plant_half_sum, &plant_no_op, &plant_last,  &plant_feedback,   &plant_by_index,
-    &plant_forgets,  &plant_seed,  NULL};
+static const cddp_hook *const hooks[] = {&plant_sum,      &plant_twice,
+                                         &plant_local,    &plant_first_only,
+                                         &plant_constant, &plant_half_sum,
+                                         &plant_no_op,    &plant_last,
+                                         &plant_feedback, &plant_by_index,
+                                         &plant_forgets,  &plant_seed,
+                                         &plant_early,    NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin),

@@ -307,9 +307,11 @@ TEST(explore, states_without_the_order_of_arrival_would_lose_outcomes)
     assert_false(cd_explore_is_without_rebuild(subject.plan));
     (void)runs_of(&subject, (search){.reduce = true, .merge = true}, &full.outcomes, &equal);
     assert_true(equal);
-    (void)runs_of(&subject, (search){.reduce = true, .merge = true, .without_rebuild = true},
-                  &full.outcomes, &equal);
-    assert_false(equal);
+    /* what is lost, the schedules that draw everything meet: the search begins again */
+    const uint64_t runs =
+        runs_of(&subject, (search){.reduce = true, .merge = true, .without_rebuild = true},
+                &full.outcomes, &equal);
+    assert_true(equal && runs > 24);
     cd_explorer_fini(&full);
     cd_explore_fini(&subject);
     cddp_plan_destroy(subject.plan);

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FLAGS 6
+#define FLAGS 7
 
 /* ---- what both directions agree on ---- */
 
@@ -33,25 +33,26 @@ static uint64_t search_digest(const cd_frontier *f)
 
 static void flags_of(cd_explorer *e, bool *flags[FLAGS])
 {
-    bool *const all[FLAGS] = {&e->exhausted, &e->bounded, &e->races,
-                              &e->uneven,    &e->turns,   &e->covering.deviated};
+    bool *const all[FLAGS] = {&e->exhausted, &e->bounded,           &e->races,   &e->uneven,
+                              &e->turns,     &e->covering.deviated, &e->is_tried};
     memcpy(flags, all, sizeof all);
 }
 
-#define NUMBERS 8
+#define NUMBERS 9
 static void numbers_of(const cd_frontier *f, uint64_t *numbers[NUMBERS])
 {
     cd_explorer *e = f->explorer;
     uint64_t *const all[NUMBERS] = {
         &e->runs,   &e->choices_longest, &e->choices_expected, &e->contenders_max,
-        &e->merged, &e->alternatives,    &f->failures->count,  &f->failures->first_at};
+        &e->merged, &e->alternatives,    &f->failures->count,  &f->failures->first_at,
+        &e->probes};
     memcpy(numbers, all, sizeof all);
 }
 
-#define SETS 4
+#define SETS 5
 static void sets_of(cd_explorer *e, cd_digest_set *sets[SETS])
 {
-    cd_digest_set *const all[SETS] = {&e->outcomes, &e->states, &e->offered, &e->taken};
+    cd_digest_set *const all[SETS] = {&e->outcomes, &e->states, &e->offered, &e->taken, &e->probed};
     memcpy(sets, all, sizeof all);
 }
 
@@ -94,7 +95,7 @@ void cd_frontier_print(const cd_frontier *f, cd_text *text)
     flags_of(e, flags);
     numbers_of(f, numbers);
     sets_of(e, sets);
-    cd_text_printf(text, "cddp-frontier 2\nsearch %" PRIx64 "\n", search_digest(f));
+    cd_text_printf(text, "cddp-frontier 3\nsearch %" PRIx64 "\n", search_digest(f));
     for (int i = 0; i < NUMBERS; i++) cd_text_printf(text, "number %" PRIx64 "\n", *numbers[i]);
     for (int i = 0; i < FLAGS; i++) cd_text_printf(text, "flag %x\n", *flags[i] ? 1u : 0u);
     cd_text_printf(text, "outcome %" PRIx64 "\n", f->failures->first.outcome);
@@ -246,7 +247,7 @@ static cddp_status read_rest(const cd_frontier *f, reader *r, cddp_error *err)
 cddp_status cd_frontier_read(const cd_frontier *f, const char *text, cddp_error *err)
 {
     reader r = {.at = text};
-    expect(&r, "cddp-frontier 2\n");
+    expect(&r, "cddp-frontier 3\n");
     if (r.failed) return cd_fail(err, CDDP_E_CONFIG, "this is not a frontier of this version");
     if (!is_whole(text))
         return cd_fail(err, CDDP_E_CONFIG, "the frontier is cut off or was changed");
@@ -282,8 +283,7 @@ static cddp_status slurp(FILE *file, cd_text *text, const char *path, cddp_error
     }
     if (ferror(file))
         return cd_fail(err, CDDP_E_IO, "cannot read the frontier '%s': %s", path, strerror(errno));
-    if (text->failed)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to read the frontier '%s'", path);
+    if (text->failed) return cd_fail_memory(err, "the frontier '%s'", path);
     return CDDP_OK;
 }
 

@@ -174,8 +174,7 @@ cddp_status cd_calls_compare(const cd_calls *sequences, uint32_t count, cd_calls
                 if (!group_fits(sequences, a, b, group, conflict)) return CDDP_OK;
         }
     size_t *at = calloc(count + 1, sizeof *at);
-    if (at == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %" PRIu32 " sequences", count);
+    if (at == NULL) return cd_fail_memory(err, "a comparison of %" PRIu32 " sequences", count);
     wait_in_turn(sequences, count, at, conflict);
     free(at);
     return CDDP_OK;

@@ -165,7 +165,7 @@ cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err
     }
     r->cursors = malloc((r->cursor_count + 1) * sizeof *r->cursors);
     if (r->cursors == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to follow %zu ranks", r->cursor_count);
+        return cd_fail_memory(err, "the positions of %zu ranks", r->cursor_count);
     for (size_t lane = 0; lane < r->cursor_count; lane++) r->cursors[lane] = find_next(r, lane, 0);
     return CDDP_OK;
 }

@@ -16,13 +16,13 @@
 
 #define MODEL_PARAMETERS_MAX 4
 #define OPTIONS_TEXT_MAX 4096
-#define NO_MEMORY(err) cd_fail(err, CDDP_E_NOMEM, "no memory to shrink a scenario")
+#define NO_MEMORY(err) cd_fail_memory(err, "a smaller scenario")
 
 /* Sizes outside the model that may become smaller one by one. */
 static const struct {
     const char *path;
     uint64_t least;
-} sizes[] = {{"data.samples", 1},     {"data.dataset_size", 1}, {"data.inputs", 1},
+} sizes[] = {{"data.samples", 1},     {"data.dataset_size", 1}, {"data.inputs", 0},
              {"collective.numel", 1}, {"when.forwards", 1},     {"when.samples", 1},
              {"when.abort_after", 1}, {"network.jitter_ns", 1}};
 
@@ -530,7 +530,8 @@ static void renumber_step_counts(gap *g)
         uint64_t n = strtoull(s->items[0], NULL, 10), gone = 0;
         for (uint64_t k = g->first; k < g->first + g->count; k++) gone += k < n;
         if (n == 0 || gone == 0) continue;
-        g->possible = gone < n; /* 0 would mean something else */
+        /* train.checkpoint_step = 0 would mean something else */
+        g->possible = gone < n || row_is(s->row, "data.inputs");
         s->items[0] = cd_arena_printf(&g->draft->arena, "%" PRIu64, n - gone);
         g->possible = g->possible && s->items[0] != NULL;
     }

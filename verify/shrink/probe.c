@@ -4,6 +4,7 @@
 
 #include "verify/worlds/compose.h"
 #include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 
 #include <ctype.h>
@@ -200,13 +201,6 @@ static cddp_status finish(void *self, cd_place place, cddp_error *err)
     return CDDP_OK;
 }
 
-static void decider_fini(decider *d, size_t slots)
-{
-    cd_release(NULL, d->counts, slots * sizeof *d->counts);
-    cd_release(NULL, d->positions, d->rank_slots * sizeof *d->positions);
-    cd_release(NULL, d->left, d->rank_slots * sizeof *d->left);
-}
-
 /* ---- running ---- */
 
 static void take_verdict(cd_probe *trial, const cddp_verdict *v)
@@ -279,21 +273,22 @@ cddp_status cd_probe_run(const cd_probe_options *options, cd_probe *trial, cddp_
                  .trial = trial,
                  .rank_slots = (size_t)options->plan->world.size + 1};
     const size_t slots = d.rank_slots * CDDP_CHOICE_KIND_COUNT;
+    cd_arena tables;
     *trial = (cd_probe){.failed = false};
     if (options->policy.schedule != NULL)
         CD_TRY(cd_chooser_replay(&d.replay, options->policy.schedule, &d.inner, err));
     else
         d.inner = cd_chooser_random(&d.random, options->policy.seed);
-    d.counts = cd_allocate_array(NULL, slots, sizeof *d.counts);
-    d.positions = cd_allocate_array(NULL, d.rank_slots, sizeof *d.positions);
-    d.left = cd_allocate_array(NULL, d.rank_slots, sizeof *d.left);
-    if (d.counts == NULL || d.positions == NULL || d.left == NULL) {
-        decider_fini(&d, slots);
-        return cd_fail_memory(err, "the choices of a run");
-    }
+    cd_arena_init(&tables, NULL, 4096);
+    d.counts = cd_arena_array(&tables, slots, sizeof *d.counts);
+    d.positions = cd_arena_array(&tables, d.rank_slots, sizeof *d.positions);
+    d.left = cd_arena_array(&tables, d.rank_slots, sizeof *d.left);
     const cd_chooser chooser = {.self = &d, .name = "shrink", .choose = decide, .finish = finish};
-    cddp_status status = run_composed(options, &chooser, trial, &wrong);
-    decider_fini(&d, slots);
+    cddp_status status = cd_arena_check(&tables, err, "the choices of a run");
+    const bool starved = status != CDDP_OK;
+    if (!starved) status = run_composed(options, &chooser, trial, &wrong);
+    cd_arena_fini(&tables);
+    if (starved) return CD_PASS(status);
     trial->interrupted = is_interrupted(options);
     if (status == CDDP_E_NOMEM ||
         (status != CDDP_OK && options->policy.schedule != NULL && !trial->interrupted)) {

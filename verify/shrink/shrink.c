@@ -91,7 +91,7 @@ static cddp_status list_some_edits(cd_shrink *s, candidate_list *list, bool size
     for (size_t i = 0; ok && i < edits.count; i++)
         if (is_size(&edits.items[i]) == sizes)
             ok = push_candidate(list, (candidate){.is_edit = true, .edit = edits.items[i]});
-    if (!ok) status = cd_fail(err, CDDP_E_NOMEM, "no memory to shrink a scenario");
+    if (!ok) status = cd_fail_memory(err, "a smaller scenario");
 out:
     cd_edit_list_fini(&edits);
     return status;
@@ -116,7 +116,7 @@ static cddp_status list_deviations(cd_shrink *s, candidate_list *list, cddp_erro
             ok = push_candidate(list, (candidate){.first = first,
                                                   .count = chunk < total - first ? chunk
                                                                                  : total - first});
-    return ok ? CDDP_OK : cd_fail(err, CDDP_E_NOMEM, "no memory to shrink a schedule");
+    return ok ? CDDP_OK : cd_fail_memory(err, "a smaller schedule");
 }
 
 /* A candidate made concrete. */
@@ -186,7 +186,7 @@ static cddp_status attempt_init(const cd_shrink *s, const candidate *c, attempt 
     *a = (attempt){.possible = true, .policy_count = 1};
     cd_draft_init(&a->draft);
     a->wishes = cd_allocate_array(NULL, s->wishes.count + 1, sizeof *a->wishes);
-    if (a->wishes == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to shrink a schedule");
+    if (a->wishes == NULL) return cd_fail_memory(err, "a smaller schedule");
     for (size_t i = 0; i < s->wishes.count; i++) {
         cd_decision wish = s->wishes.items[i];
         if (c->is_edit ? renumber_wish(s, &c->edit, &wish)
@@ -581,7 +581,7 @@ cddp_status cd_shrink_begin(cd_shrink *s, const cd_shrink_options *options, cddp
     if (s->options.jobs > JOBS_MAX) s->options.jobs = JOBS_MAX;
     cd_draft_init(&s->draft);
     char *schedule = cd_allocate(NULL, SCHEDULE_BYTES);
-    if (schedule == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to shrink a scenario");
+    if (schedule == NULL) return cd_fail_memory(err, "a smaller scenario");
     cddp_status status = begin(s, schedule, err);
     cd_release(NULL, schedule, SCHEDULE_BYTES);
     return status;

@@ -13,7 +13,7 @@
 #include "cddp/composition.h"
 #include "cddp/process.h"
 #include "cddp/self.h"
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/plan/plan.h"
 #include "sim/world.h"
@@ -25,6 +25,7 @@
 #define HEAP_BYTES_PER_RANK ((size_t)16 << 20)
 
 struct cd_compose {
+    cd_arena arena; /* owns the composition itself, and its tables */
     cd_compose_options options;
     cddp_relay_sink relay;
     const cddp_world_ops *world_ops;
@@ -134,12 +135,10 @@ static cddp_status make_faults(cd_compose *c, cddp_error *err)
 {
     const cddp_plan *plan = c->options.plan;
     c->fault_count = plan->fault_count;
-    c->faults = cd_allocate_array(c->options.allocator, plan->fault_count + 1, sizeof *c->faults);
-    if (c->faults == NULL) return cd_fail_memory(err, "%zu faults", plan->fault_count);
     const size_t world = (size_t)plan->world.size;
-    c->sides =
-        cd_allocate_array(c->options.allocator, plan->fault_count * world + 1, sizeof *c->sides);
-    if (c->sides == NULL) return cd_fail_memory(err, "the sides of %zu faults", plan->fault_count);
+    c->faults = cd_arena_array(&c->arena, plan->fault_count + 1, sizeof *c->faults);
+    c->sides = cd_arena_array(&c->arena, plan->fault_count * world + 1, sizeof *c->sides);
+    CD_TRY(cd_arena_check(&c->arena, err, "%zu faults", plan->fault_count));
     for (size_t i = 0; i < plan->fault_count; i++) {
         const cddp_selector *side = &plan->faults[i].side;
         bool *sides = c->sides + i * world;
@@ -168,7 +167,7 @@ static cddp_status open_store(cd_compose *c, cddp_error *err)
     const cddp_plan *plan = c->options.plan;
     const uint32_t world = (uint32_t)plan->world.size;
     if (!plan->rendezvous.enable) return CDDP_OK;
-    c->agents = cd_allocate_array(c->options.allocator, world, sizeof *c->agents);
+    c->agents = cd_arena_array(&c->arena, world, sizeof *c->agents);
     if (c->agents == NULL) return cd_fail_memory(err, "the agents of %u ranks", world);
     for (uint32_t i = 0; i < world; i++) {
         cddp_plan_settings settings;
@@ -413,8 +412,11 @@ cddp_status cd_compose_is_forked(const cddp_registry *registry, const char *back
 cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **compose,
                             cddp_error *err)
 {
-    cd_compose *c = cd_allocate_zero(options->allocator, sizeof *c);
+    cd_arena arena;
+    cd_arena_init(&arena, options->allocator, 4096);
+    cd_compose *c = cd_arena_push(&arena, sizeof *c);
     if (c == NULL) return cd_fail_memory(err, "a world");
+    c->arena = arena;
     c->options = *options;
     cddp_relay_sink_init(&c->relay);
     cddp_status status = open_world(c, err);
@@ -478,11 +480,6 @@ void cd_compose_close(cd_compose *c)
         cd_sim_destroy(c->sim);
         cddp_solo_world_close(c->solo);
         cd_compose_process_close(c->process);
-        cd_release(c->options.allocator, c->agents,
-                   (size_t)c->options.plan->world.size * sizeof *c->agents);
-        cd_release(c->options.allocator, c->faults, (c->fault_count + 1) * sizeof *c->faults);
-        cd_release(c->options.allocator, c->sides,
-                   (c->fault_count * (size_t)c->options.plan->world.size + 1) * sizeof *c->sides);
-        cd_release(c->options.allocator, c, sizeof *c);
+        cd_arena_fini(&c->arena);
     }
 }

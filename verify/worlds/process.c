@@ -333,7 +333,8 @@ static cddp_status meet(void *context, cddp_rank *rank, char address[CDDP_PROCES
     void *group = NULL, *work = NULL;
     int64_t bytes = CDDP_PROCESS_ADDRESS_BYTES;
     uint32_t *members = cd_allocate_array(NULL, rank->world_size, sizeof *members);
-    if (members == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to find the judge");
+    if (members == NULL)
+        return cd_fail_memory(err, "the members of a world of %u ranks", rank->world_size);
     for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
     cddp_group_spec spec = {.size = sizeof spec,
                             .name = "judge",

@@ -15,7 +15,7 @@ const char *cd_world_find_asymmetry(const cddp_plan *plan)
     if (plan->group_count > 0) return "groups name ranks";
     if (plan->fault_count > 0) return "faults strike a rank";
     if (plan->rendezvous.enable) return "one rank serves the rendezvous";
-    if (plan->settings.data.inputs > 0 || plan->settings.join.enable)
+    if (plan->settings.data.inputs < plan->settings.train.steps || plan->settings.join.enable)
         return "inputs end at different times";
     for (size_t i = 0; i < plan->when_count; i++)
         if (plan->whens[i].ranks.term_count > 0) return "a [[when]] names ranks";

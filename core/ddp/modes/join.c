@@ -72,14 +72,23 @@ static cddp_status post_number(const cd_join *j, cd_control *control, bool value
     return CD_PASS(cddp_group_allreduce(j->group, &control->tensor, CDDP_RED_SUM, work, err));
 }
 
-static cddp_status read_number(cd_control *control, cddp_work **work, uint64_t *value,
-                               cddp_error *err)
+/* A number that came over the wire; NaN is refused too. */
+static cddp_status check_number(const cd_join *j, double number, cddp_error *err)
+{
+    const uint32_t size = cddp_group_size(j->group);
+    if (number >= 0.0 && number <= (double)size && number == (double)(uint32_t)number)
+        return CDDP_OK;
+    return cd_fail(err, CDDP_E_CORRUPT, "join: the number of ranks is %g, in a group of %u", number,
+                   size);
+}
+
+static cddp_status read_number(const cd_join *j, cd_control *control, cddp_work **work,
+                               uint64_t *value, cddp_error *err)
 {
     CD_TRY(await(work, err));
     CD_TRY(cd_control_download(control, err));
     const float sum = *(float *)control->host;
-    if (!(sum >= 0.0f && sum <= (float)INT32_MAX)) /* NaN too */
-        return cd_fail(err, CDDP_E_CORRUPT, "join: the number of ranks is %g", (double)sum);
+    CD_TRY(check_number(j, (double)sum, err));
     *value = (uint64_t)sum;
     return CDDP_OK;
 }
@@ -103,6 +112,7 @@ cddp_status cd_join_notify(cd_join *j, cddp_error *err)
     if (!j->throw_on_early_termination) return CDDP_OK;
     int32_t exhausted = 0;
     CD_TRY(ask(j, 0, CDDP_RED_SUM, &exhausted, err));
+    CD_TRY(check_number(j, exhausted, err));
     if (exhausted > 0)
         return cd_fail(
             err, CDDP_E_ABORTED,
@@ -125,6 +135,10 @@ cddp_status cd_join_find_authority(cd_join *j, bool proposes, uint32_t *rank, cd
     CD_TRY(ask(j, proposes ? (int32_t)cddp_group_rank(j->group) : -1, CDDP_RED_MAX, &winner, err));
     if (winner < 0)
         return cd_fail(err, CDDP_E_STATE, "no rank is active, but buffers are to be synchronised");
+    if ((uint32_t)winner >= cddp_group_size(j->group))
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "join: rank %d is to broadcast buffers, in a group of %u", winner,
+                       cddp_group_size(j->group));
     *rank = (uint32_t)winner;
     return CDDP_OK;
 }
@@ -133,7 +147,7 @@ cddp_status cd_join_active_ranks(cd_join *j, uint64_t *count, cddp_error *err)
 {
     if (!j->is_enabled || j->divide_by_initial_world_size) return CDDP_OK;
     uint64_t active = 0;
-    CD_TRY(read_number(&j->notify, &j->notify_work, &active, err));
+    CD_TRY(read_number(j, &j->notify, &j->notify_work, &active, err));
     if (active == 0)
         return cd_fail(err, CDDP_E_STATE,
                        "join: this backward has no forward inside of join_begin, so the number of "
@@ -155,7 +169,7 @@ cddp_status cd_join_await(cd_join *j, cddp_error *err)
 cddp_status cd_join_count_active(cd_join *j, uint64_t *active, cddp_error *err)
 {
     CD_TRY(post_number(j, &j->notify, false, &j->notify_work, err));
-    CD_TRY(read_number(&j->notify, &j->notify_work, active, err));
+    CD_TRY(read_number(j, &j->notify, &j->notify_work, active, err));
     CD_EMIT(j->tracer, join_notify, NULL, .active = 0, .active_ranks = (int64_t)*active);
     return CDDP_OK;
 }
@@ -163,7 +177,7 @@ cddp_status cd_join_count_active(cd_join *j, uint64_t *active, cddp_error *err)
 cddp_status cd_join_count_votes(cd_join *j, uint64_t *votes, cddp_error *err)
 {
     CD_TRY(post_number(j, &j->vote, false, &j->vote_work, err));
-    CD_TRY(read_number(&j->vote, &j->vote_work, votes, err));
+    CD_TRY(read_number(j, &j->vote, &j->vote_work, votes, err));
     return CDDP_OK;
 }
 

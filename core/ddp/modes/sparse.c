@@ -326,9 +326,10 @@ static cddp_status gather_rows(void *self, cddp_grad_bucket *bucket, cddp_future
     if (!cd_vec_grow(s->set->allocator, (void **)&s->shares, &s->share_capacity, 2 * (size_t)world,
                      sizeof *s->shares))
         return cd_fail_memory(err, "the row counts of %u ranks", world);
+    /* Of one rank: a sum of such counts cannot overflow, so nobody is blamed for another's. */
+    const int64_t most = INT64_MAX / 16 / (s->columns > 0 ? s->columns : 1) / world;
     for (uint32_t r = 0; r < world; r++) {
-        const int64_t most = INT64_MAX / 16 / (s->columns > 0 ? s->columns : 1);
-        if (counts[r] < 0 || counts[r] > most - total)
+        if (counts[r] < 0 || counts[r] > most)
             return cd_fail(err, CDDP_E_CORRUPT, "rank %u sent %lld as its number of rows of '%s'",
                            r, (long long)counts[r], s->variable->name);
         s->shares[r] = counts[r];

@@ -38,10 +38,16 @@ cddp_status cd_wrapped_check_tensor(const cddp_tensor *tensor, const char *name,
     if ((unsigned)tensor->dtype >= CDDP_DTYPE_COUNT)
         return cd_fail(err, CDDP_E_ARG, "'%s' has dtype %d, which is none", name,
                        (int)tensor->dtype);
-    for (uint32_t i = 0; i < tensor->dim_count; i++)
+    for (uint32_t i = 0; i < tensor->dim_count; i++) {
         if (tensor->sizes[i] < 0)
             return cd_fail(err, CDDP_E_ARG, "'%s' has size %lld in dimension %u", name,
                            (long long)tensor->sizes[i], i);
+        if (tensor->sizes[i] > 1 && tensor->strides[i] == 0)
+            return cd_fail(err, CDDP_E_ARG,
+                           "'%s' has stride 0 in dimension %u: its elements share memory, and "
+                           "cannot be written one by one",
+                           name, i);
+    }
     return CDDP_OK;
 }
 
@@ -77,6 +83,11 @@ static cddp_status check_parameter(const cddp_parameter *p, size_t ordinal, bool
     if (p->requires_grad && p->grad == NULL)
         return cd_fail(err, CDDP_E_ARG,
                        "parameter '%s' requires a gradient but has no gradient slot", p->name);
+    if (p->requires_grad && !cddp_dtype_is_float(p->tensor.dtype) && p->tensor.dtype != CDDP_C64)
+        return cd_fail(err, CDDP_E_ARG,
+                       "parameter '%s' is %s and requires a gradient: only floating and complex "
+                       "parameters can",
+                       p->name, cddp_dtype_name(p->tensor.dtype));
     return CDDP_OK;
 }
 
@@ -250,20 +261,37 @@ static cddp_status check_devices(const cd_wrapped *m, cddp_error *err)
     return CDDP_OK;
 }
 
-static void collect_variables(cd_wrapped *m)
+/* One slot can hold the gradient of one tensor. */
+static cddp_status check_shared(const cd_wrapped_parameter *one, const cd_wrapped_parameter *other,
+                                cddp_error *err)
+{
+    if (one->tensor.form == other->tensor.form && one->tensor.storage == other->tensor.storage &&
+        one->tensor.offset == other->tensor.offset)
+        return CDDP_OK;
+    return cd_fail(err, CDDP_E_ARG,
+                   "parameters '%s' and '%s' are different tensors with one gradient slot: give "
+                   "each its own",
+                   one->name, other->name);
+}
+
+static cddp_status collect_variables(cd_wrapped *m, cddp_error *err)
 {
     bool shared = has_shared_slots(m);
     for (size_t i = 0; i < m->parameter_count; i++) {
         cd_wrapped_parameter *p = &m->parameters[i];
         if (!p->requires_grad || p->is_ignored) continue;
         p->variable = shared ? variable_with_slot(m, p->grad) : CD_NOT_REDUCED;
-        if (p->variable != CD_NOT_REDUCED) continue;
+        if (p->variable != CD_NOT_REDUCED) {
+            CD_TRY(check_shared(cd_wrapped_variable(m, p->variable), p, err));
+            continue;
+        }
         p->variable = (uint32_t)m->variable_count;
         m->expect_sparse[m->variable_count] = p->expect_sparse;
         m->total_bytes +=
             (uint64_t)p->tensor.form->numel * cddp_dtype_bytes(p->tensor.form->like.dtype);
         m->ordinals[m->variable_count++] = (uint32_t)i;
     }
+    return CDDP_OK;
 }
 
 static cddp_status fill(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *err)
@@ -272,7 +300,7 @@ static cddp_status fill(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *er
     CD_TRY(copy_buffers(m, o, err));
     CD_TRY(check_listed_names(m, o, err));
     CD_TRY(check_devices(m, err));
-    collect_variables(m);
+    CD_TRY(collect_variables(m, err));
     if (m->variable_count == 0 && o->delay_all_reduce_count == 0) /* ERR-06 */
         return cd_fail(err, CDDP_E_CONFIG,
                        "no parameter requires a gradient (%zu parameters, %zu ignored names): DDP "

@@ -65,7 +65,8 @@ static inline const cd_variable *cd_wrapped_variable(const cd_wrapped *module, s
 cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *order,
                                      cd_arena *arena, const cd_bucket_input **inputs,
                                      cddp_error *err);
-/* Refuses what no device may be handed: too many dimensions, an unknown dtype, negative sizes. */
+/* Refuses what no device may be handed: too many dimensions, an unknown dtype, negative sizes,
+** elements that share memory. */
 cddp_status cd_wrapped_check_tensor(const cddp_tensor *tensor, const char *name, cddp_error *err);
 /* Can this gradient be copied to where the parameter's gradients lie? What a program left in a slot
 ** need not fit; nobody copies it then. */

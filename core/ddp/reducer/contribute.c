@@ -18,12 +18,14 @@
 #include "cddp/device.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
+#include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *r, cddp_error *err)
 {
     uint64_t factor = cddp_group_size(r->group);
     if (r->join != NULL) CD_TRY(cd_join_active_ranks(r->join, &factor, err));
+    CD_POINT_TRACED(COUNT, "reducer.divisor", r->tracer, factor);
     r->divide_factor = factor;
     return CDDP_OK;
 }
@@ -234,6 +236,7 @@ cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path,
     if (v->grad->requires_grad)
         CD_EMIT(r->tracer, mark, "create_graph_gradient", .value = (int64_t)variable);
     CD_TRY(contribute_dense(r, v, view, path, err));
+    CD_POINT_TRACED(TENSOR, "bucket.contribution", r->tracer, variable, view);
     if (r->config->accumulate_in_hook && !cd_bitset_has(r->unused_set, variable))
         CD_TRY(report_hook(r, variable, err));
     if (*path == CDDP_PATH_DEFERRED) return CDDP_OK;

@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/hooks/hook.h"
+#include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
 /* HOOK-07: the result has as many elements as the bucket; its dtype is the hook's business. */
@@ -20,6 +21,7 @@ static cddp_status check_result(const cd_reducer *r, const cd_bucket *bucket, cd
 {
     const cddp_tensor *result = &bucket->future.result;
     const char *hook = r->hook != NULL ? r->hook->name : "all-reduce";
+    if (bucket->is_sparse) return CDDP_OK;
     if (result->device == NULL)
         return cd_fail(err, CDDP_E_STATE, "comm hook %s completed bucket %u without a result", hook,
                        bucket->index);
@@ -55,6 +57,19 @@ cddp_status cd_reducer_ask_unused(cd_reducer *r, cd_bucket *bucket, cddp_error *
     return CDDP_OK;
 }
 
+/* Of what the bucket delivered for it, where that has the gradient's own dtype. */
+static int64_t digest_slice(const cd_reducer *r, size_t variable, const cddp_grad *grad)
+{
+    const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
+    const cddp_tensor *result = bucket->is_complete ? &bucket->future.result : NULL;
+    if (result == NULL || bucket->is_sparse || grad->kind != CDDP_GRAD_DENSE ||
+        result->device == NULL || result->dtype != bucket->flat.dtype ||
+        result->dtype != grad->value.dtype)
+        return 0;
+    const cddp_tensor slice = cd_bucket_set_view_of(&r->buckets, variable, result);
+    return cd_tracer_digest(r->tracer, &slice);
+}
+
 void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
 {
     if (r->tracer == NULL) return;
@@ -78,7 +93,7 @@ void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
             .bucket = r->buckets.bucket_of[variable], .generation = r->buckets.generation,
             .is_view = is_view, .address = is_view ? r->buckets.offsets[s] : -1,
             .dtype = grad->kind == CDDP_GRAD_UNDEFINED ? -1 : (int64_t)value->dtype,
-            .nonfinite = bad >= 0);
+            .nonfinite = bad >= 0, .slice = is_unused ? 0 : digest_slice(r, variable, grad));
     if (is_unused) CD_EMIT(r->tracer, mark, "globally_unused", .value = (int64_t)variable);
 }
 
@@ -157,6 +172,7 @@ static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, const cddp_tenso
     if (pair_count > 0)
         CD_TRY(
             device->copy_many(device, r->buckets.pairs, pair_count, CDDP_COPY_PLAIN, 1, NULL, err));
+    CD_POINT_WRITTEN(r, bucket);
     emit_finals(r, bucket);
     return CDDP_OK;
 }
@@ -182,10 +198,10 @@ static int64_t digest_hook_state(const cd_reducer *r, const cd_bucket *bucket)
     return r->hook->save(r->hook_self, &writer, NULL) == CDDP_OK ? (int64_t)digest : 0;
 }
 
-/* Emitted once: an optimizer that steps in between emits it before its result is written back. */
-static void emit_bucket_done(cd_reducer *r, cd_bucket *bucket)
+/* Once: an optimizer that steps in between reports it before its result is written back. */
+static cddp_status report_result(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
-    if (r->tracer == NULL || bucket->is_reported) return;
+    if (r->tracer == NULL || bucket->is_reported) return CDDP_OK;
     bucket->is_reported = true;
     const cddp_tensor *result = &bucket->future.result;
     int64_t digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, result);
@@ -196,6 +212,7 @@ static void emit_bucket_done(cd_reducer *r, cd_bucket *bucket)
                 .state = digest_hook_state(r, bucket));
     CD_EMIT(r->tracer, bucket_done, NULL, .bucket = bucket->index,
             .generation = r->buckets.generation, .digest = digest, .dtype = dtype);
+    return CD_PASS(cd_reducer_show(r, &r->buckets, bucket, true, err));
 }
 
 /* With views the result is in the bucket before anybody looks at it (FIN-04). */
@@ -204,7 +221,6 @@ static cddp_status settle_result(cd_reducer *r, cd_bucket *bucket, const cddp_te
 {
     *result = &bucket->future.result;
     if (bucket->is_sparse) return CDDP_OK;
-    CD_TRY(check_result(r, bucket, err));
     if (!r->config->gradient_as_bucket_view || cd_bucket_is_alias(*result, &bucket->flat))
         return CDDP_OK;
     CD_TRY(bucket->flat.device->copy(&bucket->flat, *result, NULL, err));
@@ -218,7 +234,10 @@ static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error 
     bucket->is_complete = true;
     r->incomplete_count--;
     CD_TRY(cd_bucket_check_red_zone(bucket, err));
-    emit_bucket_done(r, bucket);
+    CD_POINT_TRACED(TENSOR, "bucket.result", r->tracer, bucket->index, &bucket->future.result);
+    CD_TRY(check_result(r, bucket, err));
+    CD_TRY(report_result(r, bucket, err));
+    CD_POINT_TRACED(TENSOR, "bucket.settled", r->tracer, bucket->index, &bucket->future.result);
     CD_TRY(settle_result(r, bucket, &result, err));
     CD_TRY(cd_reducer_ask_unused(r, bucket, err));
     const cd_consumers *c = &r->consumers;
@@ -244,7 +263,7 @@ cddp_status cd_reducer_complete_future(cd_reducer *r, cd_bucket *bucket, cddp_er
     bool complete = false;
     while (!complete) CD_TRY(advance(r, bucket, &complete, err));
     CD_TRY(check_result(r, bucket, err));
-    emit_bucket_done(r, bucket);
+    CD_TRY(report_result(r, bucket, err));
     CD_TRY(cd_reducer_ask_unused(r, bucket, err));
     return CDDP_OK;
 }

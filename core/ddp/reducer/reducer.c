@@ -62,8 +62,10 @@
 #include "core/base/assert.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/ddp/reducer/static_graph.h"
 #include "core/hooks/hook.h"
+#include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
 #include <stdio.h>
@@ -275,6 +277,18 @@ cddp_status cd_reducer_check_future(const cd_reducer *r, cd_bucket *bucket, cddp
                    hook, count, bucket->index, CDDP_FUTURE_WORKS_MAX);
 }
 
+/* Folds the digests of its slices, as mark_ready has them. */
+static int64_t digest_slices(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket)
+{
+    if (set != &r->buckets || bucket->is_sparse || !cd_tracer_wants_digest(r->tracer)) return 0;
+    uint64_t digest = 0;
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        const uint32_t variable = set->layout.indices[bucket->first_slot + i];
+        digest = cd_hash_mix(digest, (uint64_t)cd_reducer_slice_digest(r, variable));
+    }
+    return (int64_t)digest;
+}
+
 static void emit_launch(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,
                         bool is_last)
 {
@@ -283,13 +297,32 @@ static void emit_launch(const cd_reducer *r, const cd_bucket_set *set, const cd_
             .content = (int64_t)bucket->content_digest,
             .digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, &bucket->flat),
             .is_last = is_last, .shadow = set != &r->buckets, .group = cddp_group_id(r->group),
-            .sequence = (int64_t)cddp_group_sequence(r->group));
+            .sequence = (int64_t)cddp_group_sequence(r->group),
+            .slices = digest_slices(r, set, bucket));
+}
+
+cddp_status cd_reducer_show(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,
+                            bool is_result, cddp_error *err)
+{
+    const cd_bucket_observer *o = r->observer;
+    if (o == NULL || r->hook == NULL || bucket->is_sparse) return CDDP_OK;
+    const cd_shown_bucket shown = {.index = bucket->index,
+                                   .generation = set->generation,
+                                   .is_last = cd_bucket_set_reported(set, bucket, NULL)->is_last,
+                                   .is_shadow = set != &r->buckets,
+                                   .flat = is_result ? &bucket->future.result : &bucket->flat,
+                                   .count = bucket->variable_count,
+                                   .variables = set->layout.indices + bucket->first_slot,
+                                   .offsets = set->offsets + bucket->first_slot,
+                                   .lengths = set->lengths + bucket->first_slot};
+    return CD_PASS((is_result ? o->returns : o->leaves)(o->self, &shown, err));
 }
 
 static cddp_status run_hook(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
                             cddp_error *err)
 {
     cddp_grad_bucket *reported = cd_bucket_set_reported(set, bucket, NULL);
+    CD_TRY(cd_reducer_show(r, set, bucket, false, err));
     CD_EMIT(r->tracer, hook_call, r->hook->name, .bucket = bucket->index,
             .generation = set->generation, .is_last = reported->is_last,
             .dtype = bucket->flat.dtype,
@@ -317,7 +350,9 @@ cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket_set *set, cd_bucket
                                     uint32_t index, cddp_error *err)
 {
     cddp_group *group = r->hook != NULL ? r->hook_group : r->group;
+    CD_POINT_TRACED(TENSOR, "bucket.packed", r->tracer, bucket->index, &bucket->flat);
     emit_launch(r, set, bucket, cd_bucket_set_report(set, bucket, index));
+    CD_POINT_TRACED(TENSOR, "bucket.launched", r->tracer, bucket->index, &bucket->flat);
     uint64_t bytes = cddp_group_bytes(group);
     bucket->future = (cddp_future){.size = sizeof bucket->future};
     if (r->hook != NULL) {

@@ -17,6 +17,7 @@
 #include "core/ddp/parts/logger.h"
 #include "core/ddp/modes/mixed_precision.h"
 #include "core/ddp/parts/module.h"
+#include "core/ddp/parts/observer.h"
 #include "core/ddp/parts/options.h"
 #include "core/ddp/modes/sparse.h"
 #include "core/ddp/reducer/unused_map.h"
@@ -161,6 +162,9 @@ cddp_status cd_reducer_send_bucket(cd_reducer *reducer, cd_bucket *bucket, cddp_
 ** bucket (STA-04). */
 cddp_status cd_reducer_start_bucket(cd_reducer *reducer, cd_bucket_set *set, cd_bucket *bucket,
                                     uint32_t index, cddp_error *err);
+/* Shows a bucket to the observer, if there is one: what leaves, or the result that returned. */
+cddp_status cd_reducer_show(const cd_reducer *reducer, const cd_bucket_set *set,
+                            const cd_bucket *bucket, bool is_result, cddp_error *err);
 /* A hook may name at most CDDP_FUTURE_WORKS_MAX works, and not go on for ever without any. */
 cddp_status cd_reducer_check_future(const cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_finalize_backward(cd_reducer *reducer, cddp_error *err);

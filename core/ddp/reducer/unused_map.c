@@ -14,6 +14,7 @@
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
 #include <string.h>
@@ -43,6 +44,7 @@ cddp_status cd_unused_map_post(cd_unused_map *map, cddp_group *group, cddp_trace
                                bool contribute, cddp_error *err)
 {
     CD_ASSERT(!map->is_posted && map->work == NULL); /* M2 */
+    CD_POINT_TRACED(COUNT, "used.local", tracer, *map->local);
     if (contribute)
         memcpy(map->reduced.host, map->local, map->reduced.bytes);
     else
@@ -67,6 +69,7 @@ cddp_status cd_unused_map_await(cd_unused_map *map, cddp_tracer *tracer, bool ad
         CD_TRY(cddp_work_wait(work, 0, err));
         CD_TRY(cd_control_download(&map->reduced, err));
         const int32_t *sums = map->reduced.host;
+        CD_POINT_TRACED(COUNT, "used.global", tracer, *(int32_t *)sums);
         if (tracer != NULL)
             for (size_t i = 0; i < map->count; i++)
                 CD_EMIT(tracer, used_global, NULL, .param = (int64_t)i, .used = sums[i]);

@@ -9,6 +9,7 @@
 #include "core/ddp/wrap/buffers.h"
 
 #include "core/base/error.h"
+#include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
 #include <string.h>
@@ -76,6 +77,8 @@ cddp_status cd_buffers_sync(cd_buffers *b, cddp_group *group, cddp_tracer *trace
         CD_TRY(b->hook(b->hook_context, group, b->listed, b->listed_count, err));
     else
         CD_TRY(cd_broadcast_plan_run(&b->plan, group, root, err));
+    CD_POINT_TRACED(TENSORS, "buffers.broadcast", tracer, &b->listed[0].tensor, sizeof b->listed[0],
+                    b->listed_count);
     CD_EMIT(tracer, buffer_sync, NULL, .authority = b->hook != NULL ? -1 : (int64_t)root,
             .location = location);
     return CDDP_OK;

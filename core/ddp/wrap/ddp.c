@@ -14,6 +14,7 @@
 #include "core/ddp/optimizers/optimizer_in_backward.h"
 #include "core/ddp/reducer/rebuild.h"
 #include "core/ddp/reducer/static_graph.h"
+#include "core/ddp/wrap/observe.h"
 #include "core/ddp/wrap/verify.h"
 #include "core/hooks/hook.h"
 #include "core/trace/tracer.h"
@@ -561,6 +562,11 @@ cddp_status cddp_ddp_register_comm_hook(cddp_ddp *d, const cddp_hook *hook, cons
 {
     CD_TRY(enter(d, &err));
     return CD_PASS(leave(d, register_hook(d, hook, inner, options, err), err));
+}
+
+void cd_ddp_set_observer(cddp_ddp *d, const cd_bucket_observer *observer)
+{
+    d->reducer.observer = observer;
 }
 
 void *cddp_ddp_comm_hook_state(cddp_ddp *d)

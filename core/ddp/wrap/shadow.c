@@ -29,6 +29,7 @@
 #include "core/ddp/reducer/rebuild.h"
 #include "core/ddp/wrap/ddp.h"
 #include "core/hooks/hook.h"
+#include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
 #include <string.h>
@@ -128,6 +129,7 @@ static cddp_status complete_shadows(cddp_ddp *d, cddp_error *err)
                                      cd_bucket_set_reported(set, bucket, &plain),
                                      &bucket->is_complete, err));
             CD_TRY(cd_reducer_check_future(&d->reducer, bucket, err));
+            if (bucket->is_complete) CD_TRY(cd_reducer_show(&d->reducer, set, bucket, true, err));
             left -= bucket->is_complete;
         }
     return CDDP_OK;
@@ -213,6 +215,7 @@ static cddp_status shadow_and_end(cddp_ddp *d, cddp_error *err)
     CD_TRY(cd_join_await(&d->join, err));
     CD_TRY(shadow_until_all_joined(d, &is_last_joiner, &shadows, err));
     CD_TRY(cd_join_find_authority(&d->join, is_last_joiner, &authority, err));
+    CD_POINT_TRACED(COUNT, "join.authority", d->tracer, authority);
     cd_state_broadcast what = {.root = authority,
                                .extra = s->optimizer_state,
                                .extra_count = s->optimizer_state_count};

@@ -12,6 +12,7 @@
 #include "core/model/optim/rule.h"
 
 #include "core/base/error.h"
+#include "core/base/inject.h"
 #include "core/tensor/math.h"
 #include "core/tensor/update_code.h"
 
@@ -51,6 +52,10 @@ static cddp_status step(cd_optimizer *o, cd_optimizer_entry *entry, cddp_error *
             cd_optimizer_refuse(o, entry, "Adam does not support sparse gradients", err));
     CD_TRY(cd_optimizer_make_slots(o, entry, err));
     cddp_adam_scalars scalars = scalars_of(&o->options, entry->step + 1);
+    CD_INJECT_NUMBER("formula.adam.eps", CD_INJECT_EVERYONE, CD_INJECT_EVERYONE, scalars.eps);
+    CD_INJECT_NUMBER("formula.adam.beta2", CD_INJECT_EVERYONE, CD_INJECT_EVERYONE, scalars.beta2);
+    CD_INJECT_NUMBER("formula.adam.correction", CD_INJECT_EVERYONE, CD_INJECT_EVERYONE,
+                     scalars.correction2_root);
     cd_update update = {.tensors = {p, &entry->parameter.grad->value, &entry->slots[0],
                                     &entry->slots[1], o->options.amsgrad ? &entry->slots[2] : NULL},
                         .written = 1u << 0 | 1u << 2 | 1u << 3 | (o->options.amsgrad ? 1u << 4 : 0),

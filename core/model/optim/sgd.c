@@ -12,6 +12,7 @@
 #include "core/model/optim/rule.h"
 
 #include "core/base/error.h"
+#include "core/base/inject.h"
 
 #include <inttypes.h>
 
@@ -111,6 +112,8 @@ static cddp_status step(cd_optimizer *o, cd_optimizer_entry *entry, cddp_error *
     if (entry->parameter.grad->kind == CDDP_GRAD_SPARSE) return CD_PASS(step_sparse(o, entry, err));
     CD_TRY(decayed_gradient(o, entry, &entry->parameter.grad->value, &direction, err));
     if (o->options.momentum != 0) CD_TRY(apply_momentum(o, entry, &direction, err));
+    CD_INJECT_TENSOR("formula.sgd.direction", CD_INJECT_EVERYONE, CD_INJECT_EVERYONE, 0,
+                     &direction);
     return CD_PASS(p->device->axpy(p, -o->options.lr, &direction, NULL, err));
 }
 

@@ -965,6 +965,7 @@ TEST(program, the_doctor_trains_on_the_built_in_backends)
     assert_int_equal(p.exit_code, 0);
     assert_contains(p.out, "works  self");
     assert_contains(p.out, "works  sim");
+    assert_contains(p.out, "rounding");
     program_close(&p);
 }
 

@@ -34,6 +34,7 @@ typedef struct lab {
     cd_sim_config config;
     bool may_fail;       /* ranks may hang or fail; results are left to the test */
     bool has_no_minimum; /* of the backend's reductions */
+    void (*wrap_backend)(cddp_backend *backend); /* NULL: as it is */
     cddp_backend backend;
     cddp_rank_result results[LAB_RANKS];
     double out[LAB_RANKS][32]; /* what bodies report */
@@ -328,6 +329,7 @@ static inline void lab_run(lab *b)
     assert_ok(cd_sim_create(&config, &sim, &err), &err);
     b->backend = cd_sim_backend(sim);
     if (b->has_no_minimum) b->backend.capabilities.reduce_ops &= ~(1u << CDDP_RED_MIN);
+    if (b->wrap_backend != NULL) b->wrap_backend(&b->backend);
     assert_ok(cd_sim_ops()->launch(sim, lane_program, b, b->results, &err), &err);
     for (uint32_t r = 0; !b->may_fail && r < b->world_size; r++) {
         assert_ok(b->results[r].status, &b->results[r].error);

@@ -221,7 +221,7 @@ static void play(scene *s)
     toy_init(&t, s->world_size);
     for (uint32_t r = 0; r < s->world_size; r++) {
         for (uint32_t m = 0; m < MICROS; m++) {
-            cd_oracle_part part = {r, 0, m, CD_ORACLE_ALL, false};
+            cd_oracle_part part = {r, 0, m, CD_ORACLE_ALL, false, false};
             toy_drop(&t);
             assert_int_equal(toy_run(&t, &part, NULL), CDDP_OK);
             for (size_t p = 0; p < UNUSED; p++)
@@ -390,6 +390,30 @@ static void count_twice(scene *s)
     add_part(s, 3, 0, 1);
     add_part(s, 3, 1, 1);
 }
+static void add_scaled(scene *s, uint32_t rank, uint32_t micro, float weight)
+{
+    scene part = *s;
+    memset(part.mean, 0, sizeof part.mean);
+    add_part(&part, rank, micro, 1);
+    for (int i = 0; i < 7; i++) s->mean[WEIGHT][i] += weight * part.mean[WEIGHT][i];
+}
+static void weigh_one(scene *s) { add_scaled(s, 2, 1, -0.25f); }
+static void weigh_rank(scene *s)
+{
+    add_scaled(s, 1, 0, 4);
+    add_scaled(s, 1, 1, 4);
+}
+static void weigh_micro_step(scene *s)
+{
+    for (uint32_t r = 0; r < s->world_size; r++) add_scaled(s, r, 1, 2);
+}
+static void weigh_two(scene *s)
+{
+    add_scaled(s, 0, 0, 0.5f);
+    add_scaled(s, 0, 1, 0.5f);
+    add_scaled(s, 3, 0, -0.5f);
+    add_scaled(s, 3, 1, -0.5f);
+}
 static void swap_twin(scene *s) { memcpy(s->mean[WEIGHT], s->mean[TWIN], sizeof s->mean[WEIGHT]); }
 static void take_twin_of_rank(scene *s)
 {
@@ -459,6 +483,14 @@ static const struct {
      "missing micro-step 1 of rank 1"},
     {"counted twice", count_twice, CD_LINK_MATHEMATICS, CD_SHAPE_DOUBLED, WEIGHT,
      "the contribution of rank 3"},
+    {"a micro-step that counts less", weigh_one, CD_LINK_REDUCTION, CD_SHAPE_RATIO, WEIGHT,
+     "micro-step 1 of rank 2 counts 3/4"},
+    {"a rank that counts more", weigh_rank, CD_LINK_REDUCTION, CD_SHAPE_RATIO, WEIGHT,
+     "rank 1 counts 5"},
+    {"a micro-step of all ranks", weigh_micro_step, CD_LINK_REDUCTION, CD_SHAPE_RATIO, WEIGHT,
+     "micro-step 1 of all ranks counts 3"},
+    {"two ranks that count otherwise", weigh_two, CD_LINK_REDUCTION, CD_SHAPE_RATIO, WEIGHT,
+     "rank 0 counts 3/2, rank 3 counts 1/2"},
     {"another parameter's", swap_twin, CD_LINK_MATHEMATICS, CD_SHAPE_OTHER, WEIGHT,
      "equals the gradient of twin"},
     {"another parameter's, of one rank", take_twin_of_rank, CD_LINK_REDUCTION, CD_SHAPE_OTHER,
@@ -501,7 +533,7 @@ TEST(oracle, each_planted_error_is_named_for_what_it_is)
         for (size_t k = 0; k < trace.count; k++) {
             cddp_event e = cd_memory_sink_get(&trace, k);
             const cddp_event_compare *c = &e.as.compare;
-            if (c->bad == 0) continue;
+            if (e.kind != CDDP_EV_compare || c->bad == 0) continue;
             found = found || (c->link == plants[i].link && c->shape == plants[i].shape &&
                               c->param == plants[i].param && e.text != NULL &&
                               strstr(e.text, plants[i].words) != NULL);

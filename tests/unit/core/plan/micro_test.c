@@ -57,6 +57,50 @@ TEST(micro, backward_may_have_its_own_flag)
     cddp_plan_destroy(plan);
 }
 
+TEST(micro, windows_of_ranks_meet_by_number)
+{
+    static const char *const sets[] = {"world.size",         "2",    "train.micro_steps",  "4",
+                                       "when.0.ranks",       "0",    "when.0.micro_steps", "0",
+                                       "when.0.sync",        "true", "when.1.ranks",       "1",
+                                       "when.1.micro_steps", "2",    "when.1.sync",        "true"};
+    static const cd_micro_span spans[2][3] = {{{0, 1}, {1, 4}, {0, 0}}, {{0, 3}, {3, 4}, {0, 0}}};
+    static const uint32_t windows[2][4] = {{0, 1, 1, 1}, {0, 0, 0, 1}};
+    cddp_plan *plan = make_plan(sets, sizeof sets / sizeof sets[0]);
+    assert_true(cd_plan_windows_differ(plan));
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        for (uint32_t m = 0; m < 4; m++)
+            assert_int_equal(cd_micro_find_window(plan, &plan->settings,
+                                                  (cd_micro_place){rank, 0, m}),
+                             windows[rank][m]);
+        for (uint32_t w = 0; w < 3; w++) {
+            const cd_micro_span span =
+                cd_micro_get_window(plan, &plan->settings, (cd_micro_place){rank, 0, 0}, w);
+            assert_int_equal(span.first, spans[rank][w].first);
+            assert_int_equal(span.end, spans[rank][w].end);
+        }
+    }
+    cddp_plan_destroy(plan);
+}
+
+TEST(micro, windows_differ_only_where_a_table_makes_them)
+{
+    static const struct {
+        const char *sets[4];
+        bool differ;
+    } cases[] = {
+        {{"train.micro_steps", "3", "when.0.sync", "true"}, false},
+        {{"when.0.ranks", "1", "when.0.branch", "1"}, false},
+        {{"when.0.ranks", "1", "when.0.skip", "backward"}, true},
+        {{"train.micro_steps", "3", "train.micro_steps@1", "2"}, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cddp_plan *plan = make_plan(cases[i].sets, 4);
+        cd_test_row("%zu", i);
+        assert_int_equal(cd_plan_windows_differ(plan), cases[i].differ);
+        cddp_plan_destroy(plan);
+    }
+}
+
 TEST(micro, no_sync_may_be_nested)
 {
     static const char *const sets[] = {"when.0.steps",         "1", "when.0.sync", "false",
@@ -78,7 +122,10 @@ TEST(micro, a_rank_that_stopped_or_ran_out_of_inputs_has_no_more_steps)
     assert_true(cd_rank_has_step(plan, &plan->settings, 0, 3));
     assert_false(cd_rank_has_step(plan, &plan->settings, 0, 4));
     plan->settings.data.inputs = 1;
+    assert_true(cd_rank_has_step(plan, &plan->settings, 0, 0));
     assert_false(cd_rank_has_step(plan, &plan->settings, 0, 1));
+    plan->settings.data.inputs = 0;
+    assert_false(cd_rank_has_step(plan, &plan->settings, 0, 0));
     cddp_plan_destroy(plan);
 }
 

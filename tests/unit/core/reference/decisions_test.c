@@ -78,6 +78,7 @@ TEST(decisions, steps_end_with_inputs_or_where_the_rank_stops)
     judged j;
     static const char *const all[] = {"train.steps", "5", NULL};
     static const char *const inputs[] = {"train.steps", "5", "data.inputs@1", "3", NULL};
+    static const char *const nothing[] = {"train.steps", "5", "data.inputs@1", "0", NULL};
     static const char *const stops[] = {
         "train.steps", "5", "when.0.steps", "2", "when.0.ranks", "1", "when.0.stop", "true", NULL};
     static const char *const other[] = {
@@ -85,7 +86,7 @@ TEST(decisions, steps_end_with_inputs_or_where_the_rank_stops)
     const struct {
         const char *const *sets;
         uint32_t steps;
-    } cases[] = {{all, 5}, {inputs, 3}, {stops, 2}, {other, 5}};
+    } cases[] = {{all, 5}, {inputs, 3}, {nothing, 0}, {stops, 2}, {other, 5}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%zu", i);
         begin(&j, cases[i].sets);
@@ -218,7 +219,7 @@ TEST(decisions, hooks_are_named_in_three_ways)
         begin(&j, cases[i].sets);
         assert_string_equal(j.decisions.hook.name, cases[i].name);
         if (cases[i].inner != NULL) assert_string_equal(j.decisions.hook.inner, cases[i].inner);
-        assert_int_equal(cd_planned_hook_start(&j.decisions.hook), cases[i].start);
+        assert_int_equal(cd_decided_hook_start(&j.decisions.hook), cases[i].start);
         end(&j);
     }
 }

@@ -322,6 +322,43 @@ LAB(error, sparse_expectations_are_checked, 1) /* ERR-12, SPA-01, SPA-03 */
     CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE, "received a dense one");
 }
 
+LAB(error, parameters_that_nothing_can_train_are_refused, 1) /* INI-03 */
+{
+    int64_t sizes[2] = {3, 2};
+    two(l);
+    cddp_parameter *first = &l->parameters[0], *second = &l->parameters[1];
+    const cddp_parameter good[2] = {*first, *second};
+    second->grad = first->grad;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG,
+                "'fc1.weight' and 'fc2.weight' are different tensors with one gradient slot");
+    second->tensor = first->tensor; /* a shared parameter */
+    CHECK_OK(lane_try_wrap(l));
+    CHECK(cddp_ddp_variable_count(l->ddp) == 1);
+    lane_unwrap(l);
+    second->tensor.offset = 1; /* a view of its end is another one */
+    second->tensor.sizes[0] = 1;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "with one gradient slot: give each its own");
+    *second = good[1];
+    second->tensor.dtype = CDDP_I32;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG,
+                "'fc2.weight' is i32 and requires a gradient: only floating and complex");
+    second->requires_grad = false; /* a table may be there; nobody trains it */
+    CHECK_OK(lane_try_wrap(l));
+    lane_unwrap(l);
+    *second = good[1];
+    second->tensor = cddp_tensor_of(l->device, good[1].tensor.storage, 0, CDDP_F32, sizes, 2);
+    second->tensor.strides[0] = 0;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'fc2.weight' has stride 0 in dimension 0");
+    second->tensor.sizes[0] = 1; /* one element shares nothing */
+    CHECK_OK(lane_try_wrap(l));
+    lane_unwrap(l);
+    *second = good[1];
+    lane_add_buffer(l, "mean", CDDP_F32, 1, 0.0)->sizes[0] = 4;
+    l->buffers[0].tensor.strides[0] = 0;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'mean' has stride 0 in dimension 0");
+    l->buffers[0].tensor.sizes[0] = 1;
+}
+
 LAB(error, options_are_checked, 1) /* ERR-15, INI-03 */
 {
     static const char *const names[1] = {"fc1.weight"}, *const wrong[1] = {"fc9.weight"};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/reference/planned_hook.h"
+#include "core/reference/decided_hook.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,13 +21,13 @@ static const char *hook_of_word(int64_t word)
     }
 }
 
-static void set_name(cd_planned_hook *hook, const char *name, size_t length)
+static void set_name(cd_decided_hook *hook, const char *name, size_t length)
 {
     snprintf(hook->name, sizeof hook->name, "%.*s", (int)length, name);
 }
 
 /* "NAME" or "NAME:options", where NAME may be a word of Accelerate's. */
-static void read_setting(cd_planned_hook *hook, const char *setting)
+static void read_setting(cd_decided_hook *hook, const char *setting)
 {
     static const struct {
         const char *word;
@@ -48,10 +48,10 @@ static void read_setting(cd_planned_hook *hook, const char *setting)
     }
 }
 
-void cd_planned_hook_read(cd_planned_hook *hook, const cddp_plan_settings *settings)
+void cd_decided_hook_read(cd_decided_hook *hook, const cddp_plan_settings *settings)
 {
     const cddp_plan_hook *planned = &settings->hook;
-    *hook = (cd_planned_hook){.name = ""};
+    *hook = (cd_decided_hook){.name = ""};
     if (settings->ddp.comm_hook != NULL) {
         read_setting(hook, settings->ddp.comm_hook);
     } else if (planned->comm_hook != CDDP_COMM_HOOK_NO) {
@@ -71,8 +71,8 @@ void cd_planned_hook_read(cd_planned_hook *hook, const cddp_plan_settings *setti
     }
 }
 
-bool cd_planned_hook_next(const cd_planned_hook *hook, const char **cursor,
-                          cd_planned_option *option)
+bool cd_decided_hook_next(const cd_decided_hook *hook, const char **cursor,
+                          cd_decided_option *option)
 {
     const char *at = *cursor != NULL ? *cursor : hook->options;
     if (at == NULL || *at == '\0') return false;
@@ -84,7 +84,7 @@ bool cd_planned_hook_next(const cd_planned_hook *hook, const char **cursor,
     return true;
 }
 
-bool cd_planned_option_read(const cd_planned_option *option, double *number)
+bool cd_decided_option_read(const cd_decided_option *option, double *number)
 {
     char *end;
     if (strcmp(option->value, "true") == 0 || strcmp(option->value, "false") == 0) {
@@ -95,13 +95,13 @@ bool cd_planned_option_read(const cd_planned_option *option, double *number)
     return end != option->value && *end == '\0';
 }
 
-double cd_planned_hook_get(const cd_planned_hook *hook, const char *key, double otherwise)
+double cd_decided_hook_get(const cd_decided_hook *hook, const char *key, double otherwise)
 {
     const char *cursor = NULL;
-    cd_planned_option option;
+    cd_decided_option option;
     double number;
-    while (cd_planned_hook_next(hook, &cursor, &option)) {
-        if (strcmp(option.key, key) == 0 && cd_planned_option_read(&option, &number)) return number;
+    while (cd_decided_hook_next(hook, &cursor, &option)) {
+        if (strcmp(option.key, key) == 0 && cd_decided_option_read(&option, &number)) return number;
     }
     return otherwise;
 }
@@ -109,7 +109,7 @@ double cd_planned_hook_get(const cd_planned_hook *hook, const char *key, double 
 /* What the plan's documentation says of the hooks of this tree; a plugin's is unknown. */
 static const struct hook_row {
     const char *hook;
-    cd_planned_average average;
+    cd_decided_average average;
     const char *start; /* option: how many reductions are those of the allreduce hook */
     double start_default;
 } rows[] = {{"", CD_AVERAGE_ALL, NULL, 0},
@@ -133,21 +133,21 @@ static const struct hook_row *find_row(const char *hook)
     return NULL;
 }
 
-uint64_t cd_planned_hook_start(const cd_planned_hook *hook)
+uint64_t cd_decided_hook_start(const cd_decided_hook *hook)
 {
     const struct hook_row *row = find_row(hook->name);
     return row != NULL && row->start != NULL && hook->inner == NULL
-               ? (uint64_t)cd_planned_hook_get(hook, row->start, row->start_default)
+               ? (uint64_t)cd_decided_hook_get(hook, row->start, row->start_default)
                : 0;
 }
 
-cd_planned_average cd_planned_hook_average(const cd_planned_hook *hook)
+cd_decided_average cd_decided_hook_average(const cd_decided_hook *hook)
 {
     const struct hook_row *row = find_row(hook->inner != NULL ? hook->inner : hook->name);
     if (row == NULL || (hook->inner != NULL && row->average != CD_AVERAGE_ALL))
         return CD_AVERAGE_UNKNOWN;
     if (row->average == CD_AVERAGE_BLOCKS &&
-        cd_planned_hook_get(hook, "post_local_gradient_allreduce", 1) == 0)
+        cd_decided_hook_get(hook, "post_local_gradient_allreduce", 1) == 0)
         return CD_AVERAGE_NONE;
     return row->average;
 }

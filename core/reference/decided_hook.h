@@ -7,33 +7,33 @@
 #pragma once
 #include "cddp/plan.h"
 
-#define CD_PLANNED_NAME_BYTES 64
+#define CD_DECIDED_NAME_BYTES 64
 
-typedef struct cd_planned_hook {
-    char name[CD_PLANNED_NAME_BYTES]; /* "": none */
+typedef struct cd_decided_hook {
+    char name[CD_DECIDED_NAME_BYTES]; /* "": none */
     const char *inner;                /* NULL: it wraps none */
     const char *options;              /* "key=value,…" or NULL; borrowed from the settings */
-} cd_planned_hook;
+} cd_decided_hook;
 
-void cd_planned_hook_read(cd_planned_hook *hook, const cddp_plan_settings *settings);
+void cd_decided_hook_read(cd_decided_hook *hook, const cddp_plan_settings *settings);
 
 /* The next "key=value" of the options; *cursor starts at NULL. False past the end. */
-typedef struct cd_planned_option {
-    char key[CD_PLANNED_NAME_BYTES], value[CD_PLANNED_NAME_BYTES];
-} cd_planned_option;
-bool cd_planned_hook_next(const cd_planned_hook *hook, const char **cursor,
-                          cd_planned_option *option);
+typedef struct cd_decided_option {
+    char key[CD_DECIDED_NAME_BYTES], value[CD_DECIDED_NAME_BYTES];
+} cd_decided_option;
+bool cd_decided_hook_next(const cd_decided_hook *hook, const char **cursor,
+                          cd_decided_option *option);
 /* A number of the options, or what counts where it is not given. "true" is 1, "false" 0. */
-double cd_planned_hook_get(const cd_planned_hook *hook, const char *key, double otherwise);
+double cd_decided_hook_get(const cd_decided_hook *hook, const char *key, double otherwise);
 /* The number that an option's value says; false: it is a text. */
-bool cd_planned_option_read(const cd_planned_option *option, double *number);
+bool cd_decided_option_read(const cd_decided_option *option, double *number);
 /* What the hook averages over once it has started. */
-typedef enum cd_planned_average {
+typedef enum cd_decided_average {
     CD_AVERAGE_UNKNOWN, /* a plugin's hook: the plan does not say */
     CD_AVERAGE_ALL,
     CD_AVERAGE_BLOCKS, /* consecutive ranks, as option subgroup_size says */
     CD_AVERAGE_NONE    /* nobody: every rank keeps its own */
-} cd_planned_average;
-cd_planned_average cd_planned_hook_average(const cd_planned_hook *hook);
+} cd_decided_average;
+cd_decided_average cd_decided_hook_average(const cd_decided_hook *hook);
 /* PSG-01, LSG-01: reductions at the beginning that are those of the allreduce hook. */
-uint64_t cd_planned_hook_start(const cd_planned_hook *hook);
+uint64_t cd_decided_hook_start(const cd_decided_hook *hook);

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Joining sums over ranks; ties between a hook's law, what was posted and what was written back. */
+#include "core/check/hook_sums.h"
+
+#include "core/trace/tracer.h"
+
+#include <math.h>
+#include <string.h>
+
+#define VARIANTS 4
+
+/* A bucket between its launch and its hook's result, on one rank. */
+typedef struct flight {
+    int64_t bytes, posted;
+    bool is_open, is_seen, has_digests; /* is_seen: what the plan's hook posts was posted */
+    char name[CD_WRITER_NAME_BYTES];    /* of the plan's hook */
+} flight;
+
+typedef struct slice {
+    int64_t digest, dtype, bucket;
+    bool is_due;
+} slice;
+
+/* Ranks with the same result. */
+typedef struct variant {
+    double got;
+    cd_rank_set ranks;
+    uint32_t count;
+} variant;
+
+typedef struct sum {
+    double given, bound;
+    variant variants[VARIANTS];
+    uint32_t variant_count, count, rank, step, micro_step;
+    uint64_t sequence; /* of the least rank's event */
+    char law[CD_WRITER_NAME_BYTES];
+} sum;
+
+typedef struct breach {
+    sum sum;
+    bool is_made;
+} breach;
+
+typedef struct culprit {
+    uint32_t step, micro_step;
+    bool is_known;
+} culprit;
+
+void cd_hook_sums_init(cd_hook_sums *s, cd_writer *writer, const cddp_allocator *allocator)
+{
+    s->writer = writer;
+    cd_table_init(&s->flights, allocator, sizeof(flight));
+    cd_table_init(&s->slices, allocator, sizeof(slice));
+    cd_table_init(&s->ordinals, allocator, sizeof(uint64_t));
+    cd_table_init(&s->sums, allocator, sizeof(sum));
+    cd_table_init(&s->breaches, allocator, sizeof(breach));
+    cd_table_init(&s->culprits, allocator, sizeof(culprit));
+}
+
+/* ---- one rank ---- */
+
+typedef struct deed {
+    int64_t bucket;
+    const char *title, *expected, *actual, *advice;
+} deed;
+
+static void report(cd_hook_sums *s, const cddp_event *e, const deed *d)
+{
+    culprit *c = cd_table_add(&s->culprits, CD_KEY(d->bucket));
+    if (c != NULL && (!c->is_known || e->step < c->step ||
+                      (e->step == c->step && e->micro_step < c->micro_step)))
+        *c = (culprit){e->step, e->micro_step, true};
+    if (!cd_writer_is_first(s->writer, CD_KEY(4, d->bucket), e)) return;
+    cddp_finding f = cd_finding_at(s->writer, e);
+    f.bucket = (int32_t)d->bucket;
+    CD_SAY(f.title, "rank %u: %s", e->rank, d->title);
+    CD_SAY(f.expected, "%s", d->expected);
+    CD_SAY(f.actual, "%s", d->actual);
+    CD_SAY(f.advice, "%s", d->advice);
+    cd_writer_hold(s->writer, CD_KEY(4, d->bucket), &f);
+}
+
+static void take_law(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_bucket_law *l = &e->as.bucket_law;
+    flight *f = cd_table_add(&s->flights, CD_KEY(e->rank, l->bucket));
+    if (f == NULL) return;
+    *f = (flight){.bytes = l->bytes, .posted = l->posted, .is_open = !l->shadow};
+    CD_SAY(f->name, "%s", e->text != NULL ? e->text : "");
+}
+
+static void take_call(cd_hook_sums *s, const cddp_event *e)
+{
+    const int64_t bucket = e->as.hook_call.bucket;
+    const flight *f = cd_table_find(&s->flights, CD_KEY(e->rank, bucket));
+    if (f == NULL || !f->is_open || e->text == NULL || strcmp(f->name, e->text) == 0) return;
+    char title[128];
+    CD_SAY(title, "hook %s is called for bucket %lld; the plan names %s", e->text,
+           (long long)bucket, f->name);
+    report(s, e,
+           &(deed){bucket, title, f->name, e->text,
+                   "see hook.name, ddp.comm_hook and hook.comm_hook of the scenario"});
+}
+
+static void take_post(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    if (c->bucket < 0 || c->digest == 0) return;
+    flight *f = cd_table_find(&s->flights, CD_KEY(e->rank, c->bucket));
+    if (f == NULL || !f->is_open) return;
+    f->has_digests = true;
+    f->is_seen = f->is_seen || c->digest == f->posted;
+}
+
+static void take_done(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_hook_done *h = &e->as.hook_done;
+    flight *f = cd_table_find(&s->flights, CD_KEY(e->rank, h->bucket));
+    if (f == NULL || !f->is_open) return;
+    char title[128], expected[64], actual[64];
+    f->is_open = false;
+    s->tied++;
+    CD_SAY(title, "hook %s does not send what the plan makes of bucket %lld", f->name,
+           (long long)h->bucket);
+    CD_SAY(expected, "%lld bytes", (long long)f->bytes);
+    CD_SAY(actual, "%lld bytes", (long long)h->wire_bytes);
+    if (f->bytes >= 0 && f->bytes != h->wire_bytes) {
+        report(s, e,
+               &(deed){h->bucket, title, expected, actual,
+                       "does the hook use the options of the plan: rank, k, ratio, start?"});
+        return;
+    }
+    CD_SAY(expected, "a collective with the numbers %016llx", (unsigned long long)f->posted);
+    if (f->posted != 0 && f->has_digests && !f->is_seen)
+        report(s, e,
+               &(deed){h->bucket, title, expected, "none",
+                       "does the hook forget a debt, choose other elements, or round otherwise?"});
+}
+
+static void take_slice(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_bucket_slice *b = &e->as.bucket_slice;
+    slice *kept = cd_table_add(&s->slices, CD_KEY(e->rank, b->param));
+    if (kept != NULL) *kept = (slice){b->digest, b->dtype, b->bucket, true};
+}
+
+static void take_final(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_grad_final *g = &e->as.grad_final;
+    slice *kept = cd_table_find(&s->slices, CD_KEY(e->rank, g->param));
+    if (kept == NULL || !kept->is_due) return;
+    kept->is_due = false;
+    if (g->presence != CDDP_PRESENCE_VALUE || g->globally_unused || g->dtype != kept->dtype ||
+        g->digest == 0 || kept->digest == 0)
+        return;
+    s->tied++;
+    if (g->digest == kept->digest || !cd_writer_is_first(s->writer, CD_KEY(5, g->param), e)) return;
+    cddp_finding f = cd_finding_at(s->writer, e);
+    f.bucket = (int32_t)kept->bucket;
+    cd_finding_set_parameter(s->writer, &f, g->param);
+    CD_SAY(f.title, "rank %u: the gradient of %s is not its slice of the hook's result", e->rank,
+           f.parameter);
+    CD_SAY(f.expected, "%016llx", (unsigned long long)kept->digest);
+    CD_SAY(f.actual, "%016llx", (unsigned long long)g->digest);
+    CD_SAY(f.advice,
+           "the result of bucket %lld is written back as it is, cast to the gradient's "
+           "dtype (FIN-03)",
+           (long long)kept->bucket);
+    cd_writer_hold(s->writer, CD_KEY(5, g->param), &f);
+}
+
+/* ---- all ranks ---- */
+
+static void add_variant(cd_hook_sums *s, sum *j, const cddp_event *e)
+{
+    const double got = cd_f64_of(e->as.bucket_sum.got);
+    uint32_t i = 0;
+    while (i < j->variant_count && j->variants[i].got != got) i++;
+    if (i == VARIANTS) i = VARIANTS - 1; /* more than that agree on nothing */
+    if (i == j->variant_count) {
+        j->variants[i].got = got;
+        j->variant_count++;
+    }
+    j->variants[i].count++;
+    cd_rank_set_add(&j->variants[i].ranks, &s->writer->memory, e->rank);
+}
+
+static sum *add_to_sum(cd_hook_sums *s, const cddp_event *e, int64_t group)
+{
+    const cddp_event_bucket_sum *b = &e->as.bucket_sum;
+    const int64_t law = b->bucket * 64 + b->number,
+                  block = b->ranks > 0 ? (int64_t)e->rank / b->ranks : -1;
+    uint64_t *before = cd_table_add(&s->ordinals, CD_KEY(e->rank, law));
+    if (before == NULL) return NULL;
+    sum *j = cd_table_add(&s->sums, CD_KEY((int64_t)*before, law, block, group));
+    if (j == NULL) return NULL;
+    (*before)++;
+    j->given += cd_f64_of(b->given);
+    j->bound += cd_f64_of(b->bound);
+    add_variant(s, j, e);
+    if (j->count == 0 || e->rank < j->rank) {
+        j->rank = e->rank;
+        j->step = e->step;
+        j->micro_step = e->micro_step;
+        j->sequence = e->sequence;
+        CD_SAY(j->law, "%s", e->text != NULL ? e->text : "");
+    }
+    j->count++;
+    return j;
+}
+
+static bool is_off(const sum *j, const variant *v)
+{
+    return !(fabs(v->got - j->given) <= j->bound);
+}
+
+static void take_sum(cd_hook_sums *s, const cddp_event *e, int64_t group)
+{
+    cddp_fact_group found;
+    const cddp_event_bucket_sum *b = &e->as.bucket_sum;
+    const bool is_known = cd_writer_find_group(s->writer, group, &found);
+    sum *j = is_known ? add_to_sum(s, e, group) : NULL;
+    if (j == NULL || j->count != (b->ranks > 0 ? (uint64_t)b->ranks : (uint64_t)found.members))
+        return;
+    s->judged++;
+    bool is_broken = false;
+    for (uint32_t i = 0; i < j->variant_count; i++)
+        is_broken = is_broken || is_off(j, &j->variants[i]);
+    breach *earliest = is_broken ? cd_table_add(&s->breaches, CD_KEY(b->bucket)) : NULL;
+    if (earliest == NULL) return;
+    const sum *k = &earliest->sum;
+    if (!earliest->is_made || j->step < k->step ||
+        (j->step == k->step && j->micro_step < k->micro_step))
+        *earliest = (breach){*j, true};
+}
+
+static const char *hook_of(const cd_hook_sums *s, uint32_t rank, int64_t bucket)
+{
+    const flight *f = cd_table_find(&s->flights, CD_KEY(rank, bucket));
+    return f != NULL ? f->name : "";
+}
+
+static void report_breach(cd_hook_sums *s, int64_t bucket, const sum *j)
+{
+    cd_rank_set wrong = {0};
+    uint32_t count = 0;
+    const variant *worst = NULL;
+    for (uint32_t i = 0; i < j->variant_count; i++) {
+        const variant *v = &j->variants[i];
+        if (!is_off(j, v)) continue;
+        cd_rank_set_unite(&wrong, &s->writer->memory, &v->ranks);
+        count += v->count;
+        if (worst == NULL || fabs(v->got - j->given) > fabs(worst->got - j->given)) worst = v;
+    }
+    const cddp_event place = {.kind = CDDP_EV_bucket_sum,
+                              .rank = cd_rank_set_next(&wrong, 0),
+                              .step = j->step,
+                              .micro_step = j->micro_step,
+                              .sequence = j->sequence};
+    cddp_finding f = cd_finding_at(s->writer, &place);
+    char who[96];
+    const bool is_all = count == j->count && j->count > 1;
+    if (is_all)
+        CD_SAY(who, "all ranks");
+    else
+        cd_rank_set_print(&wrong, place.rank, who, sizeof who);
+    f.bucket = (int32_t)bucket;
+    f.rank = is_all ? -1 : (int32_t)place.rank;
+    cd_finding_set_ranks(s->writer, &f, &wrong);
+    CD_SAY(f.title, "%s: the result of hook %s for bucket %lld breaks its law: %s", who,
+           hook_of(s, place.rank, bucket), (long long)bucket, j->law);
+    /* not more: the last digits depend on the order of ranks */
+    CD_SAY(f.expected, "%.9g, within %.3g", j->given, j->bound);
+    if (j->given != 0)
+        CD_SAY(f.actual, "%.9g, which is %.6g of it", worst->got, worst->got / j->given);
+    else
+        CD_SAY(f.actual, "%.9g", worst->got);
+    CD_SAY(f.advice, "the law is of docs/hooks.md, with the options of the plan; debts are kept by "
+                     "the judge");
+    cd_writer_report(s->writer, &f);
+}
+
+void cd_hook_sums_take(cd_hook_sums *s, const cddp_event *e, int64_t group)
+{
+    switch (e->kind) {
+    case CDDP_EV_bucket_law:
+        take_law(s, e);
+        break;
+    case CDDP_EV_hook_call:
+        take_call(s, e);
+        break;
+    case CDDP_EV_collective_post:
+        take_post(s, e);
+        break;
+    case CDDP_EV_hook_done:
+        take_done(s, e);
+        break;
+    case CDDP_EV_bucket_slice:
+        take_slice(s, e);
+        break;
+    case CDDP_EV_grad_final:
+        take_final(s, e);
+        break;
+    case CDDP_EV_bucket_sum:
+        take_sum(s, e, group);
+        break;
+    default:
+        break;
+    }
+}
+
+/* A rank that did something else with the bucket is the cause of a wrong sum. */
+void cd_hook_sums_end(cd_hook_sums *s)
+{
+    for (size_t i = 0; i < s->breaches.count; i++) {
+        const int64_t bucket = cd_table_key(&s->breaches, i)->part[0];
+        const breach *b = cd_table_value(&s->breaches, i);
+        const culprit *c = cd_table_find(&s->culprits, CD_KEY(bucket));
+        const bool has_cause = c != NULL && c->is_known &&
+                               (c->step < b->sum.step ||
+                                (c->step == b->sum.step && c->micro_step <= b->sum.micro_step));
+        if (!has_cause) report_breach(s, bucket, &b->sum);
+    }
+    cd_table *tables[] = {&s->flights, &s->slices,   &s->ordinals,
+                          &s->sums,    &s->breaches, &s->culprits};
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) cd_table_fini(tables[i]);
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the judge of hooks stated, beside what was observed: a part of I-HOOK.
+**
+**   bucket_law     the plan's hook for a bucket: the name that is called, the bytes on the wire,
+**                  and one of the things that are posted
+**   bucket_sum     the shares of all ranks (or of a block) add up to every rank's result
+**   bucket_slice   a gradient after finalisation is its slice of the result
+**
+** Lifetime   init → take … → end. Borrows the check's writer.
+** Order      findings about one rank come before those about sums: they are the cause.
+*/
+#pragma once
+#include "core/check/writer.h"
+
+typedef struct cd_hook_sums {
+    cd_writer *writer;
+    cd_table flights;  /* (rank, bucket) → what was launched last */
+    cd_table slices;   /* (rank, parameter) → what its gradient must be */
+    cd_table ordinals; /* (rank, bucket, number) → how many sums were stated */
+    cd_table sums;     /* (how many before, bucket and number, block, group) → the sum so far */
+    cd_table breaches; /* (bucket) → the earliest sum that does not add up */
+    cd_table culprits; /* (bucket) → the earliest step at which a rank did something else */
+    uint64_t judged, tied;
+} cd_hook_sums;
+
+void cd_hook_sums_init(cd_hook_sums *sums, cd_writer *writer, const cddp_allocator *allocator);
+/* Events of the kinds above, and those that they are held against. */
+void cd_hook_sums_take(cd_hook_sums *sums, const cddp_event *event, int64_t group);
+/* Reports what does not add up, and forgets everything. */
+void cd_hook_sums_end(cd_hook_sums *sums);

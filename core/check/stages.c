@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The comparisons of a rank are made when its `contribution` comes: all that they rest on comes
+** from the same rank, before it. Only what was found is kept, so a run without an error costs the
+** newest digests. */
+#include "core/check/stages.h"
+
+#include "core/base/hash.h"
+
+#include "core/trace/codes.h"
+
+typedef struct pack {
+    int64_t digest, previous, path, bucket;
+    uint32_t step; /* of digest */
+    bool has_previous;
+} pack;
+
+typedef struct slot {
+    int64_t digest;
+    uint32_t step, micro_step;
+    bool is_judged;
+} slot;
+
+typedef struct launch {
+    int64_t dtype;
+    int64_t bad_step; /* + 1: the last at which it was not what was packed */
+} launch;
+
+typedef struct final {
+    int64_t digest, slice;
+    uint32_t step, micro_step;
+} final;
+
+/* Who was found to be how; `fine`: every stage that the rank is seen in is right. */
+typedef struct average {
+    cd_rank_set packed, launched, written, changed, fine, unknown, stale, all;
+    int64_t starts[8]; /* (start_count) the first distinct ones */
+    cd_rank_set starters[8];
+    size_t start_count;
+    int64_t bucket; /* + 1 */
+} average;
+
+void cd_stages_init(cd_stages *s, const cddp_allocator *allocator)
+{
+    cd_table_init(&s->packs, allocator, sizeof(pack));
+    cd_table_init(&s->slots, allocator, sizeof(slot));
+    cd_table_init(&s->finals, allocator, sizeof(final));
+    cd_table_init(&s->launches, allocator, sizeof(launch));
+    cd_table_init(&s->locals, allocator, sizeof(cd_rank_set));
+    cd_table_init(&s->averages, allocator, sizeof(average));
+    cd_arena_init(&s->memory, allocator, CD_RANK_SET_BLOCK);
+}
+
+void cd_stages_fini(cd_stages *s)
+{
+    cd_table_fini(&s->packs);
+    cd_table_fini(&s->slots);
+    cd_table_fini(&s->finals);
+    cd_table_fini(&s->launches);
+    cd_table_fini(&s->locals);
+    cd_table_fini(&s->averages);
+    cd_arena_fini(&s->memory);
+}
+
+static void take_pack(cd_stages *s, const cddp_event *e)
+{
+    const cddp_event_mark_ready *m = &e->as.mark_ready;
+    pack *p = cd_table_add(&s->packs, CD_KEY(e->rank, m->param));
+    slot *x = cd_table_add(&s->slots, CD_KEY(e->rank, m->bucket, m->slot));
+    if (x != NULL)
+        *x = (slot){m->digest, e->step, e->micro_step,
+                    m->digest != 0 && m->path != CDDP_PATH_DEFERRED && m->path != CDDP_PATH_SPARSE};
+    if (p == NULL) return;
+    p->has_previous = p->digest != 0;
+    p->previous = p->digest;
+    p->digest = m->digest;
+    p->path = m->path;
+    p->bucket = m->bucket;
+    p->step = e->step;
+}
+
+/* The bucket as launched is what was packed into its slots. */
+static void take_launch(cd_stages *s, const cddp_event *e)
+{
+    const cddp_event_bucket_launch *l = &e->as.bucket_launch;
+    launch *known = l->shadow ? NULL : cd_table_add(&s->launches, CD_KEY(e->rank, l->bucket));
+    if (known == NULL) return;
+    known->dtype = l->dtype;
+    if (l->slices == 0) return;
+    uint64_t digest = 0;
+    for (int64_t i = 0;; i++) {
+        const slot *x = cd_table_find(&s->slots, CD_KEY(e->rank, l->bucket, i));
+        if (x == NULL || x->step != e->step || x->micro_step != e->micro_step) break;
+        if (!x->is_judged) return;
+        digest = cd_hash_mix(digest, (uint64_t)x->digest);
+    }
+    if (digest != (uint64_t)l->slices) known->bad_step = (int64_t)e->step + 1;
+}
+
+static void take_final(cd_stages *s, const cddp_event *e)
+{
+    final *f = cd_table_add(&s->finals, CD_KEY(e->rank, e->as.grad_final.param));
+    if (f == NULL) return;
+    *f = (final){e->as.grad_final.digest, e->as.grad_final.slice, e->step, e->micro_step};
+}
+
+/* What the rank had to pack, in the way in which it says that it packed; 0: unknown. */
+static int64_t due_of(const cddp_event_contribution *c, int64_t path)
+{
+    switch (path) {
+    case CDDP_PATH_RECIPROCAL:
+    case CDDP_PATH_ZERO:
+        return c->reciprocal;
+    case CDDP_PATH_DIVIDE:
+        return c->divided;
+    case CDDP_PATH_HOOK:
+        return c->plain;
+    default:
+        return 0;
+    }
+}
+
+static void note_start(cd_stages *s, average *a, const cddp_event *e)
+{
+    const int64_t start = e->as.contribution.start;
+    size_t k = 0;
+    while (k < a->start_count && a->starts[k] != start) k++;
+    if (k == sizeof a->starts / sizeof a->starts[0]) return;
+    if (k == a->start_count) a->starts[a->start_count++] = start;
+    cd_rank_set_add(&a->starters[k], &s->memory, e->rank);
+}
+
+static void take_contribution(cd_stages *s, const cddp_event *e)
+{
+    const cddp_event_contribution *c = &e->as.contribution;
+    average *a = cd_table_add(&s->averages, CD_KEY(e->step, e->micro_step, c->param));
+    const pack *p = cd_table_find(&s->packs, CD_KEY(e->rank, c->param));
+    const final *f = cd_table_find(&s->finals, CD_KEY(e->rank, c->param));
+    if (a == NULL) return;
+    cd_rank_set_add(&a->all, &s->memory, e->rank);
+    note_start(s, a, e);
+    const bool is_packed = p != NULL && p->step == e->step && p->digest != 0;
+    if (is_packed) a->bucket = p->bucket + 1;
+    const launch *l = is_packed ? cd_table_find(&s->launches, CD_KEY(e->rank, p->bucket)) : NULL;
+    const int64_t due = l != NULL && l->dtype == c->dtype ? due_of(c, p->path) : 0;
+    const bool is_final =
+        f != NULL && f->step == e->step && f->micro_step == e->micro_step && f->slice != 0;
+    cd_rank_set *where = &a->fine;
+    if (due != 0 && p->digest != due)
+        where = &a->packed;
+    else if (l != NULL && l->bad_step == (int64_t)e->step + 1)
+        where = &a->launched;
+    else if (is_final && f->slice != f->digest)
+        where = &a->written;
+    else if (is_final && c->judged != 0 && c->judged != f->digest)
+        where = &a->changed;
+    else if (due == 0 || !is_final)
+        where = &a->unknown;
+    cd_rank_set_add(where, &s->memory, e->rank);
+    if (where == &a->packed && p->has_previous && p->digest == p->previous)
+        cd_rank_set_add(&a->stale, &s->memory, e->rank);
+}
+
+static void take_compare(cd_stages *s, const cddp_event *e)
+{
+    const cddp_event_compare *c = &e->as.compare;
+    if (c->bad == 0 || c->link != CD_LINK_PRECISION) return;
+    cd_rank_set *ranks = cd_table_add(&s->locals, CD_KEY(e->step, c->param));
+    if (ranks != NULL) cd_rank_set_add(ranks, &s->memory, e->rank);
+}
+
+void cd_stages_push(cd_stages *s, const cddp_event *e)
+{
+    switch (e->kind) {
+    case CDDP_EV_mark_ready:
+        take_pack(s, e);
+        break;
+    case CDDP_EV_bucket_launch:
+        take_launch(s, e);
+        break;
+    case CDDP_EV_grad_final:
+        take_final(s, e);
+        break;
+    case CDDP_EV_contribution:
+        take_contribution(s, e);
+        break;
+    case CDDP_EV_compare:
+        take_compare(s, e);
+        break;
+    default:
+        break;
+    }
+}
+
+/* The ranks that did not start from what most of them started from; all where none are most. */
+static const cd_rank_set *find_odd_starters(cd_stages *s, const average *a, cd_rank_set *odd)
+{
+    size_t most = 0;
+    uint32_t count = 0, voters = 0;
+    for (size_t k = 0; k < a->start_count; k++) {
+        const uint32_t ranks = cd_rank_set_count(&a->starters[k]);
+        voters += ranks;
+        if (ranks <= count) continue;
+        count = ranks;
+        most = k;
+    }
+    if (count * 2 <= voters) return &a->all;
+    for (size_t k = 0; k < a->start_count; k++)
+        if (k != most) cd_rank_set_unite(odd, &s->memory, &a->starters[k]);
+    return odd;
+}
+
+static bool has_any(const cd_rank_set *set) { return cd_rank_set_count(set) > 0; }
+
+static bool list_ranks(cd_stages *s, const cd_rank_set *ranks, cddp_fact_stage *found)
+{
+    const uint32_t count = cd_rank_set_count(ranks);
+    uint32_t *list = cd_arena_push(&s->memory, (count + 1) * sizeof *list);
+    if (list == NULL) return false;
+    found->ranks = list;
+    found->rank_count = count;
+    for (uint32_t r = cd_rank_set_next(ranks, 0); r != CD_NO_RANK;
+         r = cd_rank_set_next(ranks, r + 1))
+        *list++ = r;
+    return true;
+}
+
+/* The first stage at which a rank was seen to be wrong. */
+static const cd_rank_set *find_wrong(const average *a, cddp_stage *stage)
+{
+    const struct {
+        cddp_stage stage;
+        const cd_rank_set *ranks;
+    } order[] = {{CDDP_STAGE_PACKED, &a->packed},
+                 {CDDP_STAGE_LAUNCHED, &a->launched},
+                 {CDDP_STAGE_WRITTEN, &a->written},
+                 {CDDP_STAGE_CHANGED, &a->changed}};
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
+        if (!has_any(order[i].ranks)) continue;
+        *stage = order[i].stage;
+        return order[i].ranks;
+    }
+    return NULL;
+}
+
+bool cd_stages_find(cd_stages *s, const cddp_fact_average *of, cddp_fact_stage *found)
+{
+    const average *a = cd_table_find(&s->averages, CD_KEY(of->step, of->micro_step, of->param));
+    const cd_rank_set *locals = cd_table_find(&s->locals, CD_KEY(of->step, of->param));
+    *found = (cddp_fact_stage){.stage = CDDP_STAGE_LOCAL, .bucket = a != NULL ? a->bucket - 1 : -1};
+    if (locals != NULL) return list_ranks(s, locals, found);
+    if (a == NULL) return false;
+    const cd_rank_set *ranks = find_wrong(a, &found->stage);
+    if (ranks != NULL) {
+        found->is_stale = found->stage == CDDP_STAGE_PACKED &&
+                          cd_rank_set_count(&a->stale) == cd_rank_set_count(&a->packed);
+        return list_ranks(s, ranks, found);
+    }
+    if (a->start_count > 1) {
+        cd_rank_set odd = {0};
+        ranks = find_odd_starters(s, a, &odd);
+        found->stage = CDDP_STAGE_STARTED;
+        found->has_majority = ranks != &a->all;
+        return list_ranks(s, ranks, found);
+    }
+    found->stage = has_any(&a->unknown) ? CDDP_STAGE_UNKNOWN : CDDP_STAGE_REDUCED;
+    return list_ranks(s, &a->all, found);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a reducer shows of a bucket whose result a comm hook makes: its numbers before the hook sees
+** them, and the hook's result before anybody copies it.
+**
+** The hook shows nothing itself. Who judges a hook needs what went in and what came out, as the
+** reducer has them.
+**
+** Ownership  everything is borrowed until the call returns; the observer while it is registered.
+** Errors     an error of the observer is the backward's.
+*/
+#pragma once
+#include "cddp/status.h"
+#include "cddp/tensor.h"
+
+typedef struct cd_shown_bucket {
+    uint32_t index, generation;
+    bool is_last;   /* as the hook sees it (STA-04) */
+    bool is_shadow; /* zeros of a joined rank */
+    const cddp_tensor *flat;
+    uint32_t count;
+    const uint32_t *variables;        /* (count) */
+    const int64_t *offsets, *lengths; /* (count) elements of flat */
+} cd_shown_bucket;
+
+typedef struct cd_bucket_observer {
+    void *self;
+    /* called when: a bucket is about to be given to its hook. */
+    cddp_status (*leaves)(void *self, const cd_shown_bucket *bucket, cddp_error *err);
+    /* called when: the hook's future has completed; flat is its result, of any dtype. */
+    cddp_status (*returns)(void *self, const cd_shown_bucket *bucket, cddp_error *err);
+} cd_bucket_observer;

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The judge of comm hooks, on one rank: from what a bucket was before the plan's hook and what came
+** back, it finds what the rank should have given, and states sums in the trace.
+**
+**   launch    what left is read; the share that the plan's hook makes of it is found by own
+**             arithmetic: a cast, the largest elements with what is owed, decoded codes, a gradient
+**             with its error (local.c, low_rank.c)
+**   deliver   the result is read; sums with weights from the plan's seed are taken of the share and
+**             of the result → bucket_sum; what each gradient must be → bucket_slice
+**
+** No rank knows the mean. So I-HOOK adds up the shares of all ranks, and compares them with the
+** result of each. Debts are kept here, from the beginning of the training: they follow from what
+** left and from what came back, and no hook is asked.
+**
+** Lifetime   create → (launch → deliver) … → destroy.
+** Ownership  copies names; borrows the tracer and the tensors whose forms the parameters have.
+** Threads    the rank's.
+** Errors     memory and the device's. A broken law is no error: it is in the trace.
+*/
+#pragma once
+#include "cddp/trace.h"
+#include "core/oracle/hook_law/planned.h"
+
+typedef struct cd_hook_law cd_hook_law;
+
+typedef struct cd_hook_law_options {
+    cd_planned_words words;
+    uint32_t rank, world_size;
+    uint64_t seed;            /* the plan's */
+    const cddp_tensor *forms; /* (variable_count) shapes, strides and dtypes of the parameters */
+    size_t variable_count;
+    cddp_tracer *tracer;
+    const cddp_allocator *allocator;
+} cd_hook_law_options;
+
+typedef struct cd_law_bucket {
+    uint32_t index, generation;
+    bool is_last, is_shadow; /* is_shadow: zeros of a joined rank */
+    const cddp_tensor *flat;
+    uint32_t count;
+    const uint32_t *variables;        /* (count) */
+    const int64_t *offsets, *lengths; /* (count) elements of flat */
+    /* what the table of a plugin's hook promises */
+    bool is_mean_promised, is_nothing_promised;
+    cddp_dtype wire; /* it casts to this one first; CDDP_DTYPE_COUNT: it does not */
+} cd_law_bucket;
+
+cddp_status cd_hook_law_create(const cd_hook_law_options *options, cd_hook_law **law,
+                               cddp_error *err) CDDP_MUST_CHECK;
+void cd_hook_law_destroy(cd_hook_law *law); /* accepts NULL */
+cddp_status cd_hook_law_launch(cd_hook_law *law, const cd_law_bucket *bucket,
+                               cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_hook_law_deliver(cd_hook_law *law, const cd_law_bucket *bucket,
+                                cddp_error *err) CDDP_MUST_CHECK;

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buckets on their way through a comm hook, as the watcher sees them. */
+#include "core/train/trainer.h"
+
+#include "core/base/error.h"
+
+static cddp_status pass_on(const cd_trainer *t, const cd_shown_bucket *b, bool is_result,
+                           cddp_error *err)
+{
+    const cd_watcher *watcher = t->view.watcher;
+    if (watcher == NULL || t->reduction.hook == NULL) return CDDP_OK;
+    const cd_watched_transfer transfer = {.bucket = b->index,
+                                          .generation = b->generation,
+                                          .is_result = is_result,
+                                          .is_last = b->is_last,
+                                          .is_shadow = b->is_shadow,
+                                          .flat = b->flat,
+                                          .count = b->count,
+                                          .variables = b->variables,
+                                          .offsets = b->offsets,
+                                          .lengths = b->lengths,
+                                          .hook_flags = t->reduction.hook->flags,
+                                          .wire = t->reduction.wire};
+    return CD_PASS(watcher->ops->transferred(watcher->self, &transfer, err));
+}
+
+static cddp_status leaves(void *self, const cd_shown_bucket *bucket, cddp_error *err)
+{
+    return CD_PASS(pass_on(self, bucket, false, err));
+}
+
+static cddp_status returns(void *self, const cd_shown_bucket *bucket, cddp_error *err)
+{
+    return CD_PASS(pass_on(self, bucket, true, err));
+}
+
+void cd_trainer_watch_buckets(cd_trainer *t)
+{
+    if (t->options.watcher == NULL || !cd_tracer_wants_digest(t->tracer)) return;
+    t->reduction.observer = (cd_bucket_observer){t, leaves, returns};
+    cd_ddp_set_observer(t->ddp, &t->reduction.observer);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Points of the self-test in a trainer: nothing in the library and in the programs
+** (core/base/inject.h). */
+#pragma once
+#include "core/base/inject.h"
+
+#define CD_POINT_PARAMETERS(place, t)                                                         \
+    CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step,                                  \
+                      &(t)->replica->model->module->parameters->tensor, sizeof(cd_parameter), \
+                      (t)->replica->model->module->parameter_count)
+#define CD_POINT_GRADIENTS(place, t)                                                          \
+    CD_INJECT_GRADIENTS(place, (t)->rank->rank, (t)->now.step,                                \
+                        &(t)->replica->model->module->parameters->grad, sizeof(cd_parameter), \
+                        (t)->replica->model->module->parameter_count)
+#define CD_POINT_BUFFERS(place, t)                                                      \
+    CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step,                            \
+                      &(t)->replica->model->module->buffers->tensor, sizeof(cd_buffer), \
+                      (t)->replica->model->module->buffer_count)
+#define CD_POINT_NUMBER(place, t, number) \
+    CD_INJECT_NUMBER(place, (t)->rank->rank, (t)->now.step, number)
+#define CD_POINT_COUNT(place, t, number) \
+    CD_INJECT_COUNT(place, (t)->rank->rank, (t)->now.step, number)
+#define CD_POINT_FLAG(place, t, flag) CD_INJECT_FLAG(place, (t)->rank->rank, (t)->now.step, flag)
+#define CD_POINT_SKIPS(place, t) CD_INJECT_SKIPS(place, (t)->rank->rank, (t)->now.step)
+
+#ifdef CDDP_INJECT
+/* The slots of the optimizers; the room of a join serves for their list. */
+#define CD_POINT_SLOTS(place, t)                                                        \
+    do {                                                                                \
+        cd_replica_get_slots((t)->replica, (t)->join.slots, (t)->join.slot_parameters); \
+        CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step, (t)->join.slots,       \
+                          sizeof *(t)->join.slots, (t)->join.slot_count);               \
+    } while (0)
+/* What an optimizer computes with: its settings, and how often each parameter was stepped. */
+#include "core/model/optim/rule.h"
+#define CD_POINT_OPTIMIZER(t, o)                                                    \
+    do {                                                                            \
+        if ((o)->options.kind == CD_OPTIMIZER_sgd)                                  \
+            CD_POINT_NUMBER("optimizer.momentum", t, (o)->options.momentum);        \
+        CD_POINT_NUMBER("optimizer.weight_decay", t, (o)->options.weight_decay);    \
+        if ((o)->options.kind != CD_OPTIMIZER_adam || (o)->entry_count == 0) break; \
+        CD_POINT_NUMBER("optimizer.beta1", t, (o)->options.beta1);                  \
+        CD_POINT_NUMBER("optimizer.beta2", t, (o)->options.beta2);                  \
+        CD_POINT_NUMBER("optimizer.eps", t, (o)->options.eps);                      \
+        CD_POINT_COUNT("optimizer.step_count", t, (o)->entries[0].step);            \
+    } while (0)
+
+/* The first sample of a micro-batch. */
+#define CD_POINT_SAMPLES(place, t, samples)                                     \
+    do {                                                                        \
+        if ((samples)->count > 0) {                                             \
+            CD_POINT_COUNT(place ".id", t, *(int64_t *)(samples)->ids);         \
+            CD_POINT_NUMBER(place ".weight", t, *(double *)(samples)->weights); \
+            CD_POINT_COUNT(place ".epoch", t, *(uint32_t *)(samples)->epochs);  \
+        }                                                                       \
+    } while (0)
+#else
+#define CD_POINT_SAMPLES(place, t, samples) ((void)0)
+#define CD_POINT_OPTIMIZER(t, o) ((void)0)
+#define CD_POINT_SLOTS(place, t) ((void)0)
+#endif

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The self-test of the verifier: every operator at every point of the run, in every world.
+**
+**     selftest [--seed N] [--sample N] [--jobs N] [--world NAME] [--only PLACE] [--operator NAME]
+**              [--ranks one|all] [--steps once|always] [--list] [--misses] [--blame] [--table FILE]
+**
+** Each case runs in a process: what it breaks ends with it. A case that was struck and not caught
+** is a miss, and so is a crash. Misses that misses.def lists do not fail the test.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include "tests/selftest/table.h"
+
+#include "core/base/crew.h"
+#include "core/base/error.h"
+#include "core/base/os.h"
+#include "core/base/pattern.h"
+#include "core/base/prng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define DEFAULT_SEED 17
+#define CPU_SECONDS_MAX 20
+
+typedef struct miss_row {
+    const char *world, *place, *op, *argument;
+} miss_row;
+
+/* An empty table has no rows that C could count: the last one is the end. */
+static const miss_row misses[] = {
+#define ST_MISS(world, place, op, argument) {world, place, op, argument},
+#include "tests/selftest/misses.def"
+#undef ST_MISS
+    {NULL, NULL, NULL, NULL}};
+
+typedef struct selftest {
+    uint64_t seed, sample, jobs;
+    const char *world, *only, *op, *ranks, *steps, *table_path;
+    bool lists, shows_misses, shows_blame, has_filter;
+    cddp_registry *registry;
+    st_world *worlds; /* (st_world_count) those that are asked for are open */
+    st_case *cases;   /* (case_count) */
+    size_t case_count, case_capacity;
+    st_table table;
+    size_t miss_count, known_count, wrong_count;
+    size_t *listed, *listed_caught; /* by row of misses.def */
+    uint64_t began_ns, shown_ns;
+} selftest;
+
+/* ---- cases ---- */
+
+static bool is_wanted(const char *filter, const char *name)
+{
+    return filter == NULL || cd_pattern_matches(filter, name);
+}
+
+static void add_case(selftest *s, const st_case *c)
+{
+    if (s->case_count == s->case_capacity) {
+        const size_t capacity = s->case_capacity * 2 + 256;
+        st_case *cases = realloc(s->cases, capacity * sizeof *cases);
+        if (cases == NULL) abort();
+        s->cases = cases;
+        s->case_capacity = capacity;
+    }
+    s->cases[s->case_count++] = *c;
+}
+
+static void add_variants(selftest *s, st_case c)
+{
+    const bool both = st_operators[c.op].breadth == ST_BOTH &&
+                      (st_points[c.point].kind & (ST_TENSOR | ST_GRADIENT)) != 0;
+    for (int one = 0; one < 2; one++) {
+        for (int always = 0; always < 2; always++) {
+            for (int everything = 0; everything <= both; everything++) {
+                c.is_one_rank = one != 0;
+                c.is_every_step = always != 0;
+                c.everything = everything != 0;
+                if (is_wanted(s->ranks, one ? "one" : "all") &&
+                    is_wanted(s->steps, always ? "always" : "once"))
+                    add_case(s, &c);
+            }
+        }
+    }
+}
+
+/* STALE keeps memory that a proof would rewind. */
+static bool is_possible(const selftest *s, const st_case *c)
+{
+    return (st_points[c->point].kind & st_operators[c->op].kinds) != 0 &&
+           s->worlds[c->world].reached[c->point] > 0 &&
+           !(st_worlds[c->world].how == ST_PROVE && c->op == ST_OP_STALE);
+}
+
+static void add_cases(selftest *s, size_t world)
+{
+    for (size_t p = 0; p < st_point_count; p++) {
+        for (size_t op = 0; op < ST_OPERATORS; op++) {
+            const st_case c = {.world = world, .point = p, .op = (st_operator)op};
+            if (is_wanted(s->only, st_points[p].place) && is_wanted(s->op, st_operators[op].name) &&
+                is_possible(s, &c))
+                add_variants(s, c);
+        }
+    }
+}
+
+/* The first N of a permutation that follows from the seed. */
+static void take_sample(selftest *s)
+{
+    cd_prng prng = cd_prng_seed(s->seed);
+    if (s->sample == 0 || s->sample >= s->case_count) return;
+    for (size_t i = 0; i < s->sample; i++) {
+        const size_t other = i + (size_t)cd_prng_below(&prng, s->case_count - i);
+        const st_case kept = s->cases[i];
+        s->cases[i] = s->cases[other];
+        s->cases[other] = kept;
+    }
+    s->case_count = (size_t)s->sample;
+}
+
+/* ---- running ---- */
+
+static cddp_status work(void *context, size_t task, cd_text *result, cddp_error *err)
+{
+    const selftest *s = context;
+    st_outcome outcome;
+    /* A case that never ends is a crash: SIGXCPU. */
+    const struct rlimit limit = {CPU_SECONDS_MAX, CPU_SECONDS_MAX + 1};
+    if (setrlimit(RLIMIT_CPU, &limit) != 0)
+        return cd_fail(err, CDDP_E_IO, "a case's time cannot be limited");
+    CD_TRY(st_case_run(&s->worlds[s->cases[task].world], &s->cases[task], s->seed, &outcome, err));
+    cd_text_push_bytes(result, (const char *)&outcome, sizeof outcome);
+    return CDDP_OK;
+}
+
+static bool is_listed(selftest *s, const st_case *c, bool is_miss)
+{
+    bool found = false;
+    for (size_t i = 0; misses[i].world != NULL; i++) {
+        if (!cd_pattern_matches(misses[i].world, st_worlds[c->world].name) ||
+            !cd_pattern_matches(misses[i].place, st_points[c->point].place) ||
+            !cd_pattern_matches(misses[i].op, st_operators[c->op].name))
+            continue;
+        s->listed[i]++;
+        s->listed_caught[i] += !is_miss;
+        found = true;
+    }
+    return found;
+}
+
+static void print_case(const selftest *s, const char *end, const st_case *c, const st_outcome *o)
+{
+    printf("%s: --seed %llu --world %s --only %s --operator %s --ranks %s --steps %s%s\n", end,
+           (unsigned long long)s->seed, st_worlds[c->world].name, st_points[c->point].place,
+           st_operators[c->op].name, c->is_one_rank ? "one" : "all",
+           c->is_every_step ? "always" : "once", c->everything ? " (everything)" : "");
+    printf("    struck step %u, ranks %llx, %s; %s\n    exit %d: %s\n", o->struck_step,
+           (unsigned long long)o->struck_ranks, o->struck, o->wrong, o->exit_code, o->said);
+}
+
+static cddp_status take(void *context, const cd_crew_end *end, bool *is_last, cddp_error *err)
+{
+    selftest *s = context;
+    const st_case *c = &s->cases[end->task];
+    st_outcome o = {.end = ST_END_CRASHED};
+    (void)is_last;
+    if (!end->is_whole) {
+        snprintf(o.said, sizeof o.said, "the process died: exit code %d, signal %d", end->exit_code,
+                 end->signal_number);
+    } else if (end->status != CDDP_OK) {
+        return cd_fail(err, end->status, "case %zu: %s", end->task, end->message);
+    } else {
+        memcpy(&o, end->bytes, sizeof o);
+    }
+    st_table_add(&s->table, c, o.end);
+    if (o.end == ST_END_SILENT) return CDDP_OK;
+    const bool is_miss = o.end == ST_END_MISSED || o.end == ST_END_CRASHED;
+    const bool is_known = is_listed(s, c, is_miss);
+    s->miss_count += is_miss;
+    s->known_count += is_miss && is_known;
+    s->wrong_count += o.end == ST_END_CAUGHT;
+    if (is_miss && (s->shows_misses || !is_known))
+        print_case(s,
+                   is_known                 ? "known miss"
+                   : o.end == ST_END_MISSED ? "MISSED"
+                                            : "CRASHED",
+                   c, &o);
+    if (o.end == ST_END_CAUGHT && s->shows_blame) print_case(s, "blame", c, &o);
+    return CDDP_OK;
+}
+
+static void show_progress(void *context, size_t taken)
+{
+    selftest *s = context;
+    const uint64_t now_ns = cd_os_now_ns();
+    if (now_ns - s->shown_ns < UINT64_C(1000000000)) return;
+    s->shown_ns = now_ns;
+    fprintf(stderr, "\r%zu of %zu cases, %zu missed, %zu with the wrong blame, %.0f s ", taken,
+            s->case_count, s->miss_count, s->wrong_count, (double)(now_ns - s->began_ns) * 1e-9);
+}
+
+static cddp_status run_cases(selftest *s, cddp_error *err)
+{
+    const cd_crew_options options = {.task_count = s->case_count,
+                                     .worker_count = (uint32_t)s->jobs,
+                                     .context = s,
+                                     .work = work,
+                                     .take = take,
+                                     .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    cd_crew_count count;
+    s->began_ns = cd_os_now_ns();
+    CD_TRY(cd_crew_run(&options, &count, err));
+    if (s->shown_ns != 0) fputs("\r\033[K", stderr);
+    return CDDP_OK;
+}
+
+/* ---- the report ---- */
+
+static void list_known(const selftest *s, cd_text *text)
+{
+    if (misses[0].world == NULL) cd_text_push(text, "None.\n");
+    for (size_t i = 0; misses[i].world != NULL; i++) {
+        cd_text_printf(text, "* `%s` `%s` `%s`: %s (%zu of %zu)\n", misses[i].world,
+                       misses[i].place, misses[i].op, misses[i].argument,
+                       s->listed[i] - s->listed_caught[i], s->listed[i]);
+    }
+}
+
+static cddp_status write_page(const selftest *s, cddp_error *err)
+{
+    cd_text known = {NULL}, page = {NULL};
+    list_known(s, &known);
+    st_table_page(&s->table, &(st_measured){s->seed, s->case_count, s->sample > 0},
+                  cd_text_get(&known), &page);
+    FILE *file = fopen(s->table_path, "w");
+    const bool ok = file != NULL && fwrite(page.bytes, 1, page.length, file) == page.length;
+    const bool is_closed = file == NULL || fclose(file) == 0;
+    cd_text_fini(&known);
+    cd_text_fini(&page);
+    return ok && is_closed ? CDDP_OK : cd_fail(err, CDDP_E_IO, "cannot write %s", s->table_path);
+}
+
+/* A sample of n differs from the whole by chance: three standard deviations are allowed. */
+static bool keeps_floor(const selftest *s, const char *what, double share, double floor)
+{
+    const size_t n = st_count_struck(&s->table.all);
+    const double chance =
+        s->sample > 0 && n > 0 ? 3.0 * sqrt(floor * (1.0 - floor) / (double)n) : 0.0;
+    if (share < floor - chance) {
+        printf("FAIL %s: %.4f is below the floor of %.4f (tests/selftest/floors.def)\n", what,
+               share, floor);
+    } else if (s->sample == 0 && share >= floor + 0.0001) {
+        printf("%s: %.4f, raise the floor in tests/selftest/floors.def\n", what, share);
+    }
+    return share >= floor - chance;
+}
+
+static bool keeps_floors(const selftest *s)
+{
+    const st_count *all = &s->table.all;
+    const size_t struck = st_count_struck(all);
+    const double shares[] = {(double)(struck - s->miss_count + s->known_count),
+                             (double)all->ends[ST_END_BLAMED]};
+    static const struct {
+        const char *name;
+        double floor;
+    } floors[] = {
+#define ST_FLOOR(name, floor) {#name, floor},
+#include "tests/selftest/floors.def"
+#undef ST_FLOOR
+    };
+    bool good = true;
+    for (size_t i = 0; struck > 0 && !s->has_filter && i < 2; i++)
+        good &= keeps_floor(s, floors[i].name, shares[i] / (double)struck, floors[i].floor);
+    return good;
+}
+
+static bool report(const selftest *s)
+{
+    cd_text text = {NULL};
+    const st_count *all = &s->table.all;
+    const size_t struck = st_count_struck(all), caught = st_count_caught(all);
+    const double share = struck > 0 ? (double)all->ends[ST_END_BLAMED] / (double)struck : 1.0;
+    bool good = true;
+    st_table_print(&s->table, &text);
+    fputs(cd_text_get(&text), stdout);
+    cd_text_fini(&text);
+    printf("\nseed %llu: %zu cases, %zu struck, %zu caught (%.2f%%), %zu blamed right (%.2f%%), "
+           "%zu crashed, %zu misses, %zu of them known\n",
+           (unsigned long long)s->seed, s->case_count, struck, caught,
+           struck > 0 ? 100.0 * (double)caught / (double)struck : 100.0, all->ends[ST_END_BLAMED],
+           100.0 * share, all->ends[ST_END_CRASHED], s->miss_count, s->known_count);
+    for (size_t i = 0; misses[i].world != NULL && !s->has_filter && s->sample == 0; i++) {
+        if (s->listed[i] == s->listed_caught[i]) {
+            printf("FAIL misses.def: %s %s %s is caught now: delete the row\n", misses[i].world,
+                   misses[i].place, misses[i].op);
+            good = false;
+        }
+    }
+    return good && keeps_floors(s);
+}
+
+/* A point that no world reaches proves nothing. */
+static bool check_reached(const selftest *s)
+{
+    bool good = true;
+    for (size_t p = 0; p < st_point_count; p++) {
+        uint64_t reached = 0;
+        for (size_t w = 0; w < st_world_count; w++) reached += s->worlds[w].reached[p];
+        if (reached == 0) {
+            printf("FAIL no world reaches the point '%s'\n", st_points[p].place);
+            good = false;
+        }
+    }
+    return good;
+}
+
+/* ---- the program ---- */
+
+static cddp_status read_options(selftest *s, int argc, char **argv, cddp_error *err)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        const struct {
+            const char *name;
+            bool *flag;
+        } flags[] = {{"--list", &s->lists},
+                     {"--misses", &s->shows_misses},
+                     {"--blame", &s->shows_blame}};
+        const struct {
+            const char *name, **text;
+        } texts[] = {{"--world", &s->world}, {"--only", &s->only},   {"--operator", &s->op},
+                     {"--ranks", &s->ranks}, {"--steps", &s->steps}, {"--table", &s->table_path}};
+        const struct {
+            const char *name;
+            uint64_t *number;
+        } numbers[] = {{"--seed", &s->seed}, {"--sample", &s->sample}, {"--jobs", &s->jobs}};
+        bool found = false;
+        for (size_t k = 0; k < sizeof flags / sizeof flags[0]; k++) {
+            if (strcmp(name, flags[k].name) == 0) found = *flags[k].flag = true;
+        }
+        for (size_t k = 0; !found && value != NULL && k < sizeof texts / sizeof texts[0]; k++) {
+            if (strcmp(name, texts[k].name) != 0) continue;
+            *texts[k].text = value;
+            found = ++i > 0;
+        }
+        for (size_t k = 0; !found && value != NULL && k < sizeof numbers / sizeof numbers[0]; k++) {
+            if (strcmp(name, numbers[k].name) != 0) continue;
+            *numbers[k].number = strtoull(value, NULL, 10);
+            found = ++i > 0;
+        }
+        if (!found) return cd_fail(err, CDDP_E_ARG, "unknown or incomplete option '%s'", name);
+    }
+    s->has_filter = s->world != NULL || s->only != NULL || s->op != NULL || s->ranks != NULL ||
+                    s->steps != NULL;
+    return CDDP_OK;
+}
+
+static cddp_status open_worlds(selftest *s, cddp_error *err)
+{
+    size_t rows = 1;
+    while (misses[rows - 1].world != NULL) rows++;
+    s->worlds = calloc(st_world_count, sizeof *s->worlds);
+    s->listed = calloc(rows, sizeof *s->listed);
+    s->listed_caught = calloc(rows, sizeof *s->listed_caught);
+    if (s->worlds == NULL || s->listed == NULL || s->listed_caught == NULL)
+        return cd_fail_memory(err, "the worlds");
+    CD_TRY(st_table_open(&s->table, err));
+    CD_TRY(cddp_registry_create(NULL, &s->registry, err));
+    for (size_t i = 0; i < st_world_count; i++) {
+        if (!is_wanted(s->world, st_worlds[i].name)) continue;
+        CD_TRY(st_world_open(&st_worlds[i], s->registry, &s->worlds[i], err));
+        add_cases(s, i);
+    }
+    return CDDP_OK;
+}
+
+static void close_worlds(selftest *s)
+{
+    for (size_t i = 0; s->worlds != NULL && i < st_world_count; i++) st_world_close(&s->worlds[i]);
+    cddp_registry_destroy(s->registry);
+    st_table_close(&s->table);
+    free(s->worlds);
+    free(s->cases);
+    free(s->listed);
+    free(s->listed_caught);
+}
+
+static void list_cases(const selftest *s)
+{
+    char text[256];
+    for (size_t i = 0; i < s->case_count; i++) {
+        st_case_print(&s->cases[i], text, sizeof text);
+        puts(text);
+    }
+}
+
+static cddp_status run(selftest *s, int argc, char **argv, bool *good, cddp_error *err)
+{
+    CD_TRY(read_options(s, argc, argv, err));
+    CD_TRY(open_worlds(s, err));
+    take_sample(s);
+    if (s->lists) {
+        list_cases(s);
+        *good = true;
+        return CDDP_OK;
+    }
+    printf("seed %llu, %zu cases\n", (unsigned long long)s->seed, s->case_count);
+    fflush(stdout);
+    CD_TRY(run_cases(s, err));
+    *good = report(s);
+    if (s->world == NULL) *good &= check_reached(s);
+    if (s->table_path != NULL) CD_TRY(write_page(s, err));
+    return CDDP_OK;
+}
+
+int main(int argc, char **argv)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    selftest s = {.seed = DEFAULT_SEED, .jobs = cd_os_core_count()};
+    bool good = false;
+    if (run(&s, argc, argv, &good, &err) != CDDP_OK) {
+        char text[2048];
+        cd_error_print(&err, text, sizeof text);
+        fprintf(stderr, "selftest: %s\n", text);
+    }
+    close_worlds(&s);
+    return good ? EXIT_SUCCESS : EXIT_FAILURE;
+}
