@@ -16,7 +16,7 @@ typedef struct cd_decided {
     cddp_event_decision is;
     const char *text; /* NULL: none */
     uint64_t sequence;
-    int64_t seen; /* how often its effect was seen; the check's own */
+    int64_t seen, counted; /* how often effects of it were seen; the check's own */
     bool is_known;
 } cd_decided;
 

@@ -197,6 +197,7 @@ static void take_forward(cd_step_obey *s, const cddp_event *e)
 static void take_backward(cd_step_obey *s, const cddp_event *e, rank_state *r)
 {
     cd_decided *d = find_window(s, e);
+    if (d != NULL) d->counted++;
     if (!e->as.backward_end.finalized) return;
     r->has_gradients = true;
     if (d == NULL) return;
@@ -290,13 +291,39 @@ static void miss_window(cd_step_obey *s, uint32_t rank, const cd_decided *d)
     cd_obey_miss(&s->obey, &at, &m);
 }
 
+static void miss_backwards(cd_step_obey *s, uint32_t rank, const cd_decided *d)
+{
+    const cddp_event at = {.rank = rank,
+                           .step = (uint32_t)d->is.at_step,
+                           .micro_step = (uint32_t)d->is.at_micro,
+                           .sequence = d->sequence};
+    cd_miss m = {.decision = CDDP_DECISION_WINDOW, .which = OF_COUNT};
+    CD_SAY(m.what, "a micro-step does not run the backwards that the plan decides");
+    CD_SAY(m.planned, "%g at step %u micro-step %u", cd_f64_of(d->is.real), at.step, at.micro_step);
+    CD_SAY(m.seen, "%lld", (long long)d->counted);
+    cd_obey_miss(&s->obey, &at, &m);
+}
+
+/* Of a step that took place. */
+static bool lacks_backwards(cd_step_obey *s, uint32_t rank, const cd_decided *d)
+{
+    const cd_decided *update =
+        cd_obey_find(&s->obey,
+                     &(cd_decision_place){rank, CDDP_DECISION_UPDATE, 0, d->is.at_step, -1});
+    const bool has_step = update == NULL || update->is.value == UPDATE_NONE || update->seen > 0;
+    return d->is.decision == CDDP_DECISION_WINDOW && has_step &&
+           (double)d->counted != cd_f64_of(d->is.real);
+}
+
 void cd_step_obey_report(cd_step_obey *s, cd_writer *writer)
 {
     for (size_t i = 0; i < s->obey.decided.count; i++) {
         uint32_t rank;
         const cd_decided *d = cd_obey_get(&s->obey, i, &rank);
         const rank_state *r = cd_ranks_find(&s->ranks, rank);
-        if (r == NULL || !r->has_returned || d->seen > 0) continue;
+        if (r == NULL || !r->has_returned) continue;
+        if (lacks_backwards(s, rank, d)) miss_backwards(s, rank, d);
+        if (d->seen > 0) continue;
         if (d->is.decision == CDDP_DECISION_UPDATE &&
             (d->is.value == UPDATE_STEP || d->is.value == UPDATE_SKIP))
             miss_update(s, rank, d);

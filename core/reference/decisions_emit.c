@@ -163,6 +163,12 @@ static cddp_status emit_divisors(cd_decisions *d, const cd_micro *micro, struct 
     return CDDP_OK;
 }
 
+static double count_backwards(const cd_micro *micro)
+{
+    const uint32_t each = micro->backward_each ? micro->forwards : 1;
+    return cd_micro_contributes(micro) ? (double)(micro->backwards * each) : 0;
+}
+
 static cddp_status emit_micro(cd_decisions *d, cd_micro_place place, struct cddp_tracer *tracer,
                               cddp_error *err)
 {
@@ -175,7 +181,8 @@ static cddp_status emit_micro(cd_decisions *d, cd_micro_place place, struct cddp
         CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_WINDOW, .id = -1,
                 .at_step = place.step, .at_micro = place.micro_step,
                 .value = cd_decisions_closes(d, place),
-                .detail = cd_decisions_get_window_first(d, place));
+                .detail = cd_decisions_get_window_first(d, place),
+                .real = cd_f64_bits(count_backwards(&micro)));
     }
     return CDDP_OK;
 }

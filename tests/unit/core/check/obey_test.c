@@ -80,7 +80,7 @@ static void put_decisions(writer *w)
         for (int64_t micro = 0; micro < 2; micro++) {
             DECIDE(w, SAMPLE, NULL, 0, step, micro, .value = (step * 2 + micro) * RANKS + w->rank,
                    .real = cd_f64_bits(0.5));
-            DECIDE(w, WINDOW, NULL, -1, step, micro, .value = micro);
+            DECIDE(w, WINDOW, NULL, -1, step, micro, .value = micro, .real = cd_f64_bits(1));
         }
     }
 }
@@ -188,6 +188,10 @@ static bool never_closes(cddp_event *e)
     if (e->kind == CDDP_EV_forward_begin) e->as.forward_begin.sync = 0;
     return true;
 }
+static bool no_backward(cddp_event *e)
+{
+    return e->kind != CDDP_EV_backward_end || e->micro_step != 0;
+}
 static bool other_sample(cddp_event *e)
 {
     if (e->kind == CDDP_EV_sample) e->as.sample.sample += 1000;
@@ -266,6 +270,7 @@ static const struct {
     {"gradients kept", "I-STEP", "not as train.zero_grad leaves them", not_zeroed},
     {"a window closed early", "I-STEP", "a reduction closes early", closes_early},
     {"a window never closed", "I-STEP", "does not close where the plan decides", never_closes},
+    {"a backward left out", "I-STEP", "does not run the backwards", no_backward},
     {"other samples", "I-DATA", "other samples than the plan's", other_sample},
     {"other weights", "I-DATA", "other weights than the plan's", other_weight},
     {"another epoch", "I-DATA", "samples of another epoch", other_epoch},
