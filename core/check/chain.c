@@ -270,8 +270,9 @@ static void report(state *s, const cd_key *key, const breach *b)
     cd_finding_add_event(&f, b->at.rank, b->before);
     print_ranks(s, b, who, sizeof who);
     if (v->what == CDDP_WHAT_OPTIMIZER) cd_say(number, sizeof number, "%lld", (long long)v->id);
-    cd_say(what, sizeof what, "%s%s%s%s", nouns[v->what], name[0] != 0 || number[0] != 0 ? " " : "",
-           name, number);
+    const bool is_known = v->what >= 0 && v->what < (int64_t)(sizeof nouns / sizeof nouns[0]);
+    cd_say(what, sizeof what, "%s%s%s%s", is_known ? nouns[v->what] : "state",
+           name[0] != 0 || number[0] != 0 ? " " : "", name, number);
     if (v->what == CDDP_WHAT_PARAMETER || v->what == CDDP_WHAT_GRADIENT)
         CD_SAY(f.parameter, "%s", name);
     print_place(places[0], sizeof places[0], from, step);

@@ -2,6 +2,8 @@
 /* I-DATA: over an epoch every sample is consumed once, by one rank.
 **
 ** Judged from   sample (id, weight, epoch) and samples (how many of them a micro-batch has).
+**               Each rank by itself against the decisions of the plan: id, epoch and weight of
+**               every sample, how many there are, and by what the loss is divided.
 ** Exercised     at least two ranks consumed samples.
 ** Blame         the rank of the later use, in order of step, micro-step and rank; with its first
 **               user as the peer.
@@ -9,7 +11,7 @@
 **               repetition after a checkpoint was loaded. Samples of weight 0 do not count. A tail
 **               that is dropped on purpose is not seen as missing.
 */
-#include "core/check/writer.h"
+#include "core/check/obey.h"
 
 #include "core/trace/tracer.h"
 
@@ -28,6 +30,9 @@ typedef struct batch {
     int64_t declared; /* samples of the current micro-batch, -1 when not reported */
     int64_t seen;
     place at;
+    int64_t position; /* in the micro-step, over all its forwards */
+    uint32_t step, micro_step;
+    bool has_returned;
 } batch;
 
 typedef struct state {
@@ -37,6 +42,7 @@ typedef struct state {
     uint64_t repeated, miscounted, consumers;
     place again, before; /* the earliest repetition */
     int64_t again_sample, again_epoch;
+    cd_obey obey;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -47,6 +53,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_table_init(&s->uses, context->allocator, sizeof(use));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(batch));
+    cd_obey_init(&s->obey, context->allocator);
     return CDDP_OK;
 }
 
@@ -100,11 +107,109 @@ static void report_count(state *s, const cddp_event *e, const batch *b)
     cd_writer_report(&s->writer, &f);
 }
 
+/* ---- against the plan ---- */
+
+static void say_sample(char *text, size_t text_bytes, const int64_t sample[3])
+{
+    cd_say(text, text_bytes, "sample %lld of epoch %lld with weight %g", (long long)sample[0],
+           (long long)sample[1], cd_f64_of(sample[2]));
+}
+
+static void judge_sample(state *s, const cddp_event *e, batch *b)
+{
+    const cddp_event_sample *x = &e->as.sample;
+    if (b->step != e->step || b->micro_step != e->micro_step) b->position = 0;
+    b->step = e->step;
+    b->micro_step = e->micro_step;
+    const int64_t position = b->position++;
+    cd_decided *d = cd_obey_find(&s->obey, &(cd_decision_place){e->rank, CDDP_DECISION_SAMPLE,
+                                                                position, e->step, e->micro_step});
+    if (!cd_obey_judges(&s->obey, e->rank)) return;
+    s->obey.obeyed++;
+    if (d != NULL) d->seen++;
+    if (d != NULL && d->is.value == x->sample && d->is.detail == x->epoch &&
+        d->is.real == x->weight)
+        return;
+    cd_miss m = {.decision = CDDP_DECISION_SAMPLE,
+                 .which = d == NULL                  ? 3
+                          : d->is.detail != x->epoch ? 0
+                          : d->is.value != x->sample ? 1
+                                                     : 2};
+    static const char *const kinds_of[] = {"samples of another epoch than the plan's",
+                                           "other samples than the plan's",
+                                           "samples with other weights than the plan's",
+                                           "more samples than the plan's"};
+    CD_SAY(m.what, "the forward consumes %s", kinds_of[m.which]);
+    CD_SAY(m.planned, "no further sample at step %u micro-step %u", e->step, e->micro_step);
+    if (d != NULL)
+        say_sample(m.planned, sizeof m.planned,
+                   (const int64_t[3]){d->is.value, d->is.detail, d->is.real});
+    say_sample(m.seen, sizeof m.seen, (const int64_t[3]){x->sample, x->epoch, x->weight});
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+static void judge_loss(state *s, const cddp_event *e)
+{
+    const cddp_event_loss *x = &e->as.loss;
+    const cd_decided *d =
+        cd_obey_find(&s->obey, &(cd_decision_place){e->rank, CDDP_DECISION_DIVISOR, x->forward,
+                                                    e->step, e->micro_step});
+    if (d == NULL)
+        d = cd_obey_find(&s->obey,
+                         &(cd_decision_place){e->rank, CDDP_DECISION_DIVISOR, -1, -1, -1});
+    if (d == NULL) return;
+    s->obey.obeyed++;
+    if (cd_decided_fits(d, cd_f64_of(x->divisor))) return;
+    cd_miss m = {.decision = CDDP_DECISION_DIVISOR};
+    CD_SAY(m.what, "the loss is divided by another number than the plan's");
+    CD_SAY(m.planned, "%.17g at step %u micro-step %u%s", cd_f64_of(d->is.real), e->step,
+           e->micro_step, cd_f64_of(d->is.real) == 0 ? ": it is not divided" : "");
+    CD_SAY(m.seen, "%.17g", cd_f64_of(x->divisor));
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+/* Samples that the plan has, of ranks that trained to their end. */
+static void judge_rest(state *s)
+{
+    for (size_t i = 0; i < s->obey.decided.count; i++) {
+        uint32_t rank;
+        const cd_decided *d = cd_obey_get(&s->obey, i, &rank);
+        const batch *b = cd_ranks_find(&s->ranks, rank);
+        if (d->is.decision != CDDP_DECISION_SAMPLE || d->seen > 0 || b == NULL || !b->has_returned)
+            continue;
+        const cddp_event at = {.rank = rank,
+                               .step = (uint32_t)d->is.at_step,
+                               .micro_step = (uint32_t)d->is.at_micro,
+                               .sequence = d->sequence};
+        /* A step that did not take place is I-STEP's. */
+        cd_miss m = {.decision = CDDP_DECISION_SAMPLE, .which = 4, .is_consequence = true};
+        CD_SAY(m.what, "samples of the plan are not consumed");
+        say_sample(m.planned, sizeof m.planned,
+                   (const int64_t[3]){d->is.value, d->is.detail, d->is.real});
+        CD_SAY(m.seen, "nothing in its place, at step %u micro-step %u", at.step, at.micro_step);
+        cd_obey_miss(&s->obey, &at, &m);
+    }
+}
+
 static void event(void *self, const cddp_event *e)
 {
+    static const int64_t decisions[2] = {CDDP_DECISION_SAMPLE, CDDP_DECISION_DIVISOR};
     state *s = self;
     batch *b = cd_ranks_add(&s->ranks, e->rank);
     if (b == NULL) return;
+    if (e->kind == CDDP_EV_decision) {
+        (void)cd_obey_learn(&s->obey, e, decisions);
+        return;
+    }
+    if (e->kind == CDDP_EV_rank_end) {
+        b->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
+        return;
+    }
+    if (e->kind == CDDP_EV_loss) {
+        judge_loss(s, e);
+        return;
+    }
+    if (e->kind == CDDP_EV_sample) judge_sample(s, e, b);
     if (e->kind == CDDP_EV_sample) {
         take_sample(s, e, b);
     } else if (e->kind == CDDP_EV_checkpoint) {
@@ -128,7 +233,10 @@ static void end(void *self)
     if (s->consumers > 1)
         cd_writer_exercise(&s->writer, "%zu samples consumed by %llu ranks", s->uses.count,
                            (unsigned long long)s->consumers);
-    if (s->repeated > 0) {
+    judge_rest(s);
+    cd_obey_report(&s->obey, &s->writer);
+    /* Samples that are not the plan's may well repeat: that follows. */
+    if (s->repeated > 0 && !cd_obey_has_missed(&s->obey, CDDP_DECISION_SAMPLE)) {
         cddp_event at = {.rank = s->again.rank,
                          .step = s->again.step,
                          .micro_step = s->again.micro_step,
@@ -148,12 +256,14 @@ static void end(void *self)
                          "them weight 0, or use join");
         cd_writer_report(&s->writer, &f);
     }
+    cd_obey_fini(&s->obey);
     cd_table_fini(&s->uses);
     cd_ranks_fini(&s->ranks);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_sample, CDDP_EV_samples, CDDP_EV_checkpoint};
+static const uint16_t kinds[] = {CDDP_EV_sample,   CDDP_EV_samples, CDDP_EV_checkpoint,
+                                 CDDP_EV_decision, CDDP_EV_loss,    CDDP_EV_rank_end};
 
 CD_CHECK_TABLE(data, "I-DATA", "every sample is consumed once per epoch",
                "The multiset of weighted sample ids per window and epoch equals the reference's.");

@@ -19,6 +19,8 @@
 **                                                       (IGN-01, DEL-01)
 **     ddp.bucket_cap_mb and the other caps   every layout is what they and the order of arrival
 **                                            give (plans.h)
+**     decisions of the plan          which parameters the reducer takes, the hook and its options,
+**                                    who averages when (meta_obey.h)
 ** Exercised     one of these settings was on and its effect was seen.
 ** Blame         the rank on which the setting had none.
 ** Limits        numbers gathered in a wider dtype beside a narrow result are the hook's own
@@ -27,6 +29,7 @@
 **               whose first pass launches all.
 */
 #include "core/check/lists.h"
+#include "core/check/meta_obey.h"
 #include "core/check/plans.h"
 
 #include "cddp/tensor.h"
@@ -58,6 +61,7 @@ typedef struct state {
     cd_table users;
     cd_table calls; /* (rank, bucket) → hook_call */
     cd_plans plans;
+    cd_meta_obey obeyed;
 } state;
 
 /* One call of a hook whose declared wire is narrower than its bucket, and the floating-point
@@ -79,6 +83,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->users, context->allocator, sizeof(bucket_users));
     cd_table_init(&s->calls, context->allocator, sizeof(hook_call));
     cd_plans_init(&s->plans, &s->writer);
+    cd_meta_obey_init(&s->obeyed, context->allocator);
     return CDDP_OK;
 }
 
@@ -264,6 +269,7 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
+    cd_meta_obey_learn(&s->obeyed, e);
     cd_plans_learn(&s->plans, e);
     r->last = *e;
     r->last.text = NULL;
@@ -384,6 +390,8 @@ static void end(void *self)
     if (s == NULL) return;
     for (size_t i = 0; i < s->ranks.count; i++)
         judge_rank(s, cd_ranks_find(&s->ranks, (uint32_t)i));
+    cd_meta_obey_report(&s->obeyed, &s->writer);
+    cd_meta_obey_fini(&s->obeyed);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->users);
     cd_table_fini(&s->calls);
@@ -392,12 +400,13 @@ static void end(void *self)
 }
 
 static const uint16_t kinds[] = {
-    CDDP_EV_rank_begin,     CDDP_EV_wrap,          CDDP_EV_no_sync,    CDDP_EV_forward_begin,
-    CDDP_EV_bucket_launch,  CDDP_EV_backward_end,  CDDP_EV_used_local, CDDP_EV_buffer_sync,
-    CDDP_EV_join_notify,    CDDP_EV_policy,        CDDP_EV_hook_call,  CDDP_EV_hook_done,
-    CDDP_EV_mark_ready,     CDDP_EV_bucket_skip,   CDDP_EV_group,      CDDP_EV_param,
-    CDDP_EV_buffer,         CDDP_EV_bucket_layout, CDDP_EV_rebuild,    CDDP_EV_forward_end,
-    CDDP_EV_collective_post};
+    CDDP_EV_rank_begin,      CDDP_EV_wrap,          CDDP_EV_no_sync,       CDDP_EV_forward_begin,
+    CDDP_EV_bucket_launch,   CDDP_EV_backward_end,  CDDP_EV_used_local,    CDDP_EV_buffer_sync,
+    CDDP_EV_join_notify,     CDDP_EV_policy,        CDDP_EV_hook_call,     CDDP_EV_hook_done,
+    CDDP_EV_mark_ready,      CDDP_EV_bucket_skip,   CDDP_EV_group,         CDDP_EV_param,
+    CDDP_EV_buffer,          CDDP_EV_bucket_layout, CDDP_EV_rebuild,       CDDP_EV_forward_end,
+    CDDP_EV_collective_post, CDDP_EV_decision,      CDDP_EV_hook_in_force, CDDP_EV_hook_option,
+    CDDP_EV_average,         CDDP_EV_agreement,     CDDP_EV_rank_end};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
                "Every accepted setting has its observable effect; the checker itself is sound on "

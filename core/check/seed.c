@@ -4,14 +4,17 @@
 **
 ** Judged from   seed events: per rank the k-th use of a stream with its declared policy and the
 **               digest of its state.
+**               Each rank by itself: its model and data streams are those of the plan's seed.
 ** Exercised     a stream was used by at least two ranks.
 ** Blame         shared: the odd ranks. Distinct: the two ranks with the same state. Advancing: the
 **               rank.
 ** Limits        the quality of randomness is not judged, only its policy.
 */
-#include "core/check/writer.h"
+#include "core/check/obey.h"
 
 #include "core/base/hash.h"
+
+#include <string.h>
 
 typedef struct use {
     int64_t count, state;
@@ -38,6 +41,8 @@ typedef struct state {
     cd_table owners;   /* (label, stream, k, state) → owner, of distinct streams */
     cd_table labels;   /* label → text */
     cd_table reported; /* (label, stream, kind) → reported */
+    cd_obey obey;
+    cd_table first; /* (rank, stream) → the first use of a stream of the program */
     uint32_t first_rank;
     bool has_first, has_second;
 } state;
@@ -53,6 +58,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->owners, context->allocator, sizeof(owner));
     cd_table_init(&s->labels, context->allocator, CD_WRITER_NAME_BYTES);
     cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
+    cd_obey_init(&s->obey, context->allocator);
+    cd_table_init(&s->first, context->allocator, sizeof(cddp_event));
     return CDDP_OK;
 }
 
@@ -115,9 +122,29 @@ static void report_equal(state *s, const cd_key *key, const owner *o)
     cd_writer_hold(&s->writer, CD_KEY(key->part[0], key->part[1], 2), &f);
 }
 
+/* The decision is made when the model stands: its streams were used before. */
+static void take_decision(state *s, const cddp_event *e)
+{
+    static const int64_t decisions[2] = {CDDP_DECISION_SEED, CDDP_DECISION_SEED};
+    const cd_decided *d = cd_obey_learn(&s->obey, e, decisions);
+    const cddp_event *used = d != NULL ? cd_table_find(&s->first, CD_KEY(e->rank, d->is.id)) : NULL;
+    if (used == NULL) return;
+    s->obey.obeyed++;
+    if (used->as.seed.state == d->is.digest) return;
+    cd_miss m = {.decision = CDDP_DECISION_SEED, .which = d->is.id};
+    CD_SAY(m.what, "random stream '%s' is not that of world.seed", d->text != NULL ? d->text : "");
+    CD_SAY(m.planned, "state %016llx", (unsigned long long)d->is.digest);
+    CD_SAY(m.seen, "state %016llx", (unsigned long long)used->as.seed.state);
+    cd_obey_miss(&s->obey, used, &m);
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
+    if (e->kind == CDDP_EV_decision) {
+        take_decision(s, e);
+        return;
+    }
     if (!s->has_first) {
         s->first_rank = e->rank;
         s->has_first = true;
@@ -130,6 +157,11 @@ static void event(void *self, const cddp_event *e)
     if (text != NULL && e->text != NULL) cd_say(text, CD_WRITER_NAME_BYTES, "%s", e->text);
     use *u = cd_table_add(&s->uses, CD_KEY(label, d->stream, e->rank));
     if (u == NULL) return;
+    if (u->count == 0 && e->text != NULL &&
+        (strcmp(e->text, "model") == 0 || strcmp(e->text, "data") == 0)) {
+        cddp_event *first = cd_table_add(&s->first, CD_KEY(e->rank, d->stream));
+        if (first != NULL) *first = *e;
+    }
     bool later = u->count > 0 && (u->step != e->step || u->micro_step != e->micro_step);
     if (later && u->state == d->state &&
         cd_writer_is_first(&s->writer, CD_KEY(label, d->stream, 1), e))
@@ -149,6 +181,7 @@ static void end(void *self)
     if (s == NULL) return;
     if (s->has_second)
         cd_writer_exercise(&s->writer, "%zu random streams followed", s->labels.count);
+    cd_obey_report(&s->obey, &s->writer);
     for (size_t i = 0; i < s->owners.count; i++) {
         const owner *o = cd_table_value(&s->owners, i);
         if (o->count > 1) report_equal(s, cd_table_key(&s->owners, i), o);
@@ -156,6 +189,8 @@ static void end(void *self)
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->shared, &cursor, &split);) {
         if (!report_once(s, CD_KEY(split.key->part[0], split.key->part[1], 3))) continue;
+        if (cd_obey_has_missed(&s->obey, CDDP_DECISION_SEED))
+            continue; /* which is right is known */
         cddp_finding f = cd_finding_of(&s->writer, &split);
         char who[160];
         cd_split_print(&split, who, sizeof who);
@@ -175,10 +210,12 @@ static void end(void *self)
     cd_table_fini(&s->owners);
     cd_table_fini(&s->labels);
     cd_table_fini(&s->reported);
+    cd_obey_fini(&s->obey);
+    cd_table_fini(&s->first);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_seed};
+static const uint16_t kinds[] = {CDDP_EV_seed, CDDP_EV_decision};
 
 CD_CHECK_TABLE(seed, "I-SEED", "random streams follow their declared policy",
                "Each random stream follows its declared policy: shared across ranks, or distinct "

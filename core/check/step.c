@@ -4,13 +4,15 @@
 **
 ** Judged from   optimizer_step and stop across ranks; the number of optimizer steps per rank; and,
 **               on each rank, that gradients were unscaled before they were clipped, and compare
-**               events of link 13: the norm is that of all gradients, each counted once.
+**               events of link 13: the norm is that of all gradients, each counted once. Each rank
+**               by itself against the decisions of the plan (step_obey.h).
 ** Exercised     two ranks reported the same optimizer's step.
 ** Blame         the odd ranks; a rank that stepped less often than the others and returned
 **               normally.
 ** Limits        the clip coefficient is compared only where the backend promises equal bits. Under
 **               join ranks step as often as they have inputs, so their numbers are not compared.
 */
+#include "core/check/step_obey.h"
 #include "core/check/tally.h"
 
 #include "core/trace/codes.h"
@@ -27,6 +29,7 @@ typedef struct rank_facts {
 
 typedef struct state {
     cd_writer writer;
+    cd_step_obey obeyed;
     cd_agree steps;    /* (step, optimizer) → skipped, lr, loss scale, clip */
     cd_agree stops;    /* step → stop */
     cd_ranks ranks;    /* of rank_facts */
@@ -40,6 +43,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
         cd_check_begin(context, &(cd_check_spec){"I-STEP", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
+    cd_step_obey_init(&s->obeyed, context->allocator);
     cd_agree_init(&s->steps, context->allocator);
     cd_agree_init(&s->stops, context->allocator);
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
@@ -104,6 +108,7 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
+    cd_step_obey_learn(&s->obeyed, e);
     switch (e->kind) {
     case CDDP_EV_group:
         s->has_unordered |= !cd_writer_has_equal_bits(&s->writer, e->as.group.group);
@@ -133,8 +138,12 @@ static void report_step(state *s, const cd_split *split)
 {
     static const char *const words[] = {"whether to skip the step", "the learning rate",
                                         "the loss scale", "the clip coefficient"};
+    static const int64_t decisions[] = {CDDP_DECISION_OVERFLOW, CDDP_DECISION_UPDATE,
+                                        CDDP_DECISION_SCALE, CDDP_DECISION_CLIP};
     size_t field = 0;
     while (field < 3 && split->odd.data[field] == split->right.data[field]) field++;
+    /* the plan says which of them is right */
+    if (cd_obey_has_missed(&s->obeyed.obey, decisions[field])) return;
     int64_t *reported = cd_table_add(&s->reported, CD_KEY((int64_t)field));
     if (reported == NULL || (*reported)++ != 0) return;
     cddp_finding f = cd_finding_of(&s->writer, split);
@@ -208,13 +217,15 @@ static void end(void *self)
     if (s->steps.shared_count > 0)
         cd_writer_exercise(&s->writer, "%llu optimizer steps compared across ranks",
                            (unsigned long long)s->steps.shared_count);
+    cd_step_obey_report(&s->obeyed, &s->writer);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->steps, &cursor, &split);) report_step(s, &split);
     size_t cursor = 0;
     if (cd_agree_next(&s->stops, &cursor, &split))
         report_stop(s, &split);
-    else if (!s->has_joined)
+    else if (!s->has_joined && !cd_obey_has_missed(&s->obeyed.obey, CDDP_DECISION_UPDATE))
         report_counts(s);
+    cd_step_obey_fini(&s->obeyed);
     cd_agree_fini(&s->steps);
     cd_agree_fini(&s->stops);
     cd_ranks_fini(&s->ranks);
@@ -222,8 +233,12 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_compare,        CDDP_EV_group, CDDP_EV_join_notify,
-                                 CDDP_EV_optimizer_step, CDDP_EV_stop,  CDDP_EV_rank_end};
+static const uint16_t kinds[] = {CDDP_EV_compare,        CDDP_EV_group,
+                                 CDDP_EV_join_notify,    CDDP_EV_optimizer_step,
+                                 CDDP_EV_stop,           CDDP_EV_rank_end,
+                                 CDDP_EV_decision,       CDDP_EV_loss,
+                                 CDDP_EV_backward_entry, CDDP_EV_backward_end,
+                                 CDDP_EV_forward_begin,  CDDP_EV_checkpoint};
 
 CD_CHECK_TABLE(step, "I-STEP", "all ranks take the same decisions at a step",
                "Step or skip, loss scale, clip coefficient, learning rate and stop decisions are "

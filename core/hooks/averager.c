@@ -26,7 +26,8 @@ struct cd_averager {
     uint32_t level_count;
     uint64_t warmup_steps, step;
     bool hierarchical;
-    uint64_t *periods; /* (parameter_count) 0: the level's; NULL: none has its own */
+    uint64_t *periods;  /* (parameter_count) 0: the level's; NULL: none has its own */
+    uint32_t *averaged; /* (parameter_count) the caller's, may be NULL */
     size_t parameter_count;
 };
 
@@ -72,6 +73,7 @@ cddp_status cd_averager_create(const cd_averager_options *options, cd_averager *
     a->allocator = allocator;
     a->warmup_steps = options->warmup_steps;
     a->hierarchical = options->hierarchical;
+    a->averaged = options->averaged;
     if (options->periods != NULL) {
         a->parameter_count = options->parameter_count;
         a->periods = cd_allocate_array(allocator, a->parameter_count, sizeof *a->periods);
@@ -139,7 +141,8 @@ typedef struct share {
     cddp_grad *const *gradients;
     size_t count;
     const cd_averager *averager;
-    bool is_due; /* those without their own period */
+    bool is_due;    /* those without their own period */
+    uint32_t ranks; /* over how many */
 } share;
 
 static bool is_over(const cd_averager *a, uint64_t period)
@@ -162,6 +165,7 @@ static cddp_status copy_all(const share *s, const cddp_tensor *flat, bool back, 
         const cddp_tensor *p = &s->parameters[i];
         cddp_tensor slice = cddp_tensor_slice(flat, at, cddp_tensor_numel(p));
         CD_TRY(p->device->copy(back ? p : &slice, back ? &slice : p, NULL, err));
+        if (back && s->averager->averaged != NULL) s->averager->averaged[i] = s->ranks;
         at += cddp_tensor_numel(p);
     }
     return CDDP_OK;
@@ -207,9 +211,10 @@ cddp_status cd_averager_step(cd_averager *averager, const cddp_tensor *parameter
     if (averager->periods != NULL && averager->parameter_count != count)
         return cd_fail(err, CDDP_E_ARG, "averager: %zu parameters, but %zu periods", count,
                        averager->parameter_count);
-    share s = {parameters, gradients, count, averager, due != NULL};
-    if (due != NULL || averager->periods != NULL)
-        CD_TRY(average(&s, due != NULL ? due->group : last->group, err));
+    cddp_group *group = due != NULL ? due->group : last->group;
+    const share s = {parameters, gradients, count, averager, due != NULL, cddp_group_size(group)};
+    for (size_t i = 0; averager->averaged != NULL && i < count; i++) averager->averaged[i] = 0;
+    if (due != NULL || averager->periods != NULL) CD_TRY(average(&s, group, err));
     averager->step++;
     return CDDP_OK;
 }

@@ -34,6 +34,9 @@ typedef struct cd_averager_options {
     ** none */
     const uint64_t *periods;
     size_t parameter_count;
+    /* (parameter_count) borrowed, or NULL; each step sets over how many ranks a parameter was
+    ** averaged, 0: not at all */
+    uint32_t *averaged;
 } cd_averager_options;
 
 cddp_status cd_averager_create(const cd_averager_options *options, cd_averager **averager,

@@ -141,6 +141,8 @@ cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, v
     CD_INJECT_COUNT("hook.powersgd.start", cddp_group_world_rank(context->group)->rank, 0,
                     s->settings.start);
     CD_TRY_OUT(check_settings(s, context, err));
+    cd_options_report(option_table, sizeof option_table / sizeof option_table[0], &s->settings,
+                      context->tracer);
     *self = s;
     return CDDP_OK;
 out:

@@ -144,3 +144,31 @@ cddp_status cd_options_read(const char *owner, const cd_option *table, size_t ta
     }
     return CDDP_OK;
 }
+
+void cd_options_report(const cd_option *table, size_t table_count, const void *target,
+                       cddp_tracer *tracer)
+{
+    for (size_t i = 0; tracer != NULL && i < table_count; i++) {
+        const char *field = (const char *)target + table[i].offset;
+        uint64_t count;
+        double real;
+        bool yes;
+        switch (table[i].kind) {
+        case CD_OPTION_COUNT:
+            memcpy(&count, field, sizeof count);
+            cddp_tracer_option(tracer, table[i].key, (double)count);
+            break;
+        case CD_OPTION_REAL:
+            memcpy(&real, field, sizeof real);
+            cddp_tracer_option(tracer, table[i].key, real);
+            break;
+        case CD_OPTION_FLAG:
+            memcpy(&yes, field, sizeof yes);
+            cddp_tracer_option(tracer, table[i].key, yes);
+            break;
+        case CD_OPTION_TEXT:
+        case CD_OPTION_REFUSED:
+            break;
+        }
+    }
+}

@@ -6,7 +6,7 @@
 **            or two. Tutorials name options that PyTorch never had; a row can explain that.
 */
 #pragma once
-#include "cddp/status.h"
+#include "cddp/trace.h"
 
 typedef enum cd_option_kind {
     CD_OPTION_COUNT,  /* uint64_t */
@@ -27,6 +27,9 @@ typedef struct cd_option {
     const char *why;    /* REFUSED */
 } cd_option;
 
+/* Reports the numbers and flags of a target to the trace, as a hook is about to use them. */
+void cd_options_report(const cd_option *table, size_t table_count, const void *target,
+                       cddp_tracer *tracer);
 /* Reads options into target, which holds the defaults. owner is named in messages ("comm hook
 ** powersgd"). */
 cddp_status cd_options_read(const char *owner, const cd_option *table, size_t table_count,

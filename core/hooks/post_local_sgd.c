@@ -88,6 +88,8 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
     if (s.subgroup_size != 0 && s.subgroup_size != cddp_group_size(context->group))
         CD_TRY_OUT(cd_block_group_create(context->group, "post_local_sgd",
                                          (uint32_t)s.subgroup_size, &l->subgroup, err));
+    cd_options_report(option_table, sizeof option_table / sizeof option_table[0], &l->settings,
+                      context->tracer);
     *self = l;
     return CDDP_OK;
 out:

@@ -113,6 +113,8 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
                    t->settings.error_feedback);
     CD_TRY_OUT(check_settings(t, context, err));
     if (t->settings.k == 0 && t->settings.ratio < 0) t->settings.ratio = 0.01;
+    cd_options_report(option_table, sizeof option_table / sizeof option_table[0], &t->settings,
+                      context->tracer);
     *self = t;
     return CDDP_OK;
 out:

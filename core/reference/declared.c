@@ -14,6 +14,8 @@ typedef struct window {
     const cddp_plan_settings *settings;
     const cd_observed_reduced *observed;
     uint32_t rank, step;
+    uint32_t first;       /* micro-step of the rank that entered it */
+    bool is_before_start; /* the hook still does exactly what the allreduce hook does */
 } window;
 
 static cd_micro_place here_of(const window *w)
@@ -75,7 +77,7 @@ static cd_oracle_division declared_division(const window *w)
     const cddp_plan_ddp *ddp = &w->settings->ddp;
     if (w->observed->divides_after || w->observed->inner_hook.is_present)
         return CD_ORACLE_DIVISION_ANY;
-    if (w->observed->is_before_start) return CD_ORACLE_DIVISION_TRUE;
+    if (w->is_before_start) return CD_ORACLE_DIVISION_TRUE;
     if (w->observed->hook.is_present) {
         return (w->observed->hook.flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
                : (w->observed->hook.flags & CDDP_HOOK_EXACT) != 0     ? CD_ORACLE_DIVISION_TRUE
@@ -86,7 +88,7 @@ static cd_oracle_division declared_division(const window *w)
     ** all of them after the first step of a model that uses every parameter. */
     const cddp_plan_train *train = &w->settings->train;
     const bool is_fresh =
-        w->observed->window_first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
+        w->first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
     const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && w->step > 0 && !train->resume &&
                          !ddp->find_unused_parameters && !ddp->static_graph;
     if (!ddp->gradient_as_bucket_view || is_fresh) return CD_ORACLE_DIVISION_RECIPROCAL;
@@ -99,7 +101,7 @@ static bool hook_is_judged_by_its_law(const window *w)
 {
     const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;
     const bool is_cast = w->observed->wire != CDDP_DTYPE_COUNT;
-    if (w->observed->is_before_start) return false;
+    if (w->is_before_start) return false;
     return (w->observed->hook.is_present && !is_cast && (w->observed->hook.flags & lawful) != 0) ||
            (w->observed->inner_hook.is_present && (w->observed->inner_hook.flags & lawful) != 0);
 }
@@ -141,23 +143,48 @@ static cddp_status find_spans(const window *w, uint32_t own, cd_arena *memory,
             cd_micro_get_window(w->plan, &settings, (cd_micro_place){rank, w->step, 0}, position);
         found[rank] = (cd_oracle_span){span.first, span.end};
     }
-    found[own] = (cd_oracle_span){w->observed->window_first, here.micro_step + 1};
+    found[own] = (cd_oracle_span){w->first, here.micro_step + 1};
     *spans = found;
     return CDDP_OK;
+}
+
+/* LSG-02: the ranks over which the hook averages, where the plan says so; else as the hook says.
+** Without a model averager replicas may not drift apart, so all of them take part. */
+static uint32_t find_block(const cd_declaration *d, const cd_observed_reduced *observed,
+                           uint32_t *first)
+{
+    const cd_decided_hook *hook = &d->decisions->hook;
+    const cd_decided_average average = cd_decided_hook_average(hook);
+    const cd_micro_place place = {d->rank, observed->step, observed->micro_step};
+    uint32_t block = 0;
+    if (d->settings->averager.kind == CDDP_AVERAGER_NONE || hook->inner != NULL) return 0;
+    if (average == CD_AVERAGE_UNKNOWN)
+        block = observed->block_count;
+    else if (average != CD_AVERAGE_ALL)
+        block = cd_decisions_get_block(d->decisions, place);
+    *first = block > 0 ? d->rank / block * block : 0;
+    return block;
 }
 
 cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_reduced *observed,
                                  cd_oracle_reduction *reduction, cddp_error *err)
 {
     const cddp_plan_settings *settings = declaration->settings;
+    const cd_micro_place place = {declaration->rank, observed->step, observed->micro_step};
     const window at = {.plan = declaration->plan,
                        .settings = settings,
                        .observed = observed,
                        .rank = declaration->rank,
-                       .step = observed->step};
+                       .step = observed->step,
+                       .first = cd_decisions_get_window_first(declaration->decisions, place),
+                       .is_before_start =
+                           observed->hook.is_present &&
+                           cd_decisions_is_before_start(declaration->decisions, place)};
     const window *w = &at;
     const cddp_dtype low = cd_mixed_dtype(settings->mixed_precision.param_dtype);
     uint64_t divisor;
+    uint32_t block_first = 0;
+    const uint32_t block = find_block(declaration, observed, &block_first);
     CD_TRY(declared_divisor(w, &divisor, err));
     *reduction =
         (cd_oracle_reduction){.step = observed->step,
@@ -175,16 +202,15 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
                                               (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
                               .loss_scale = declaration->loss_scale,
                               .divisor = divisor,
-                              .micro_first = observed->window_first,
+                              .micro_first = w->first,
                               .gradients = observed->gradients.items};
     CD_TRY(find_spans(w, declaration->rank, declaration->memory, &reduction->spans, err));
-    if (observed->block_count > 0) { /* LSG-02: the true mean over the block */
+    if (block > 0) { /* LSG-02: the true mean over the block */
         reduction->lossy = false;
         reduction->division = CD_ORACLE_DIVISION_TRUE;
-        reduction->divisor = observed->block_count;
-        reduction->rank_first = observed->block_first;
-        reduction->rank_count =
-            observed->block_count < declaration->plan->world.size ? observed->block_count : 0;
+        reduction->divisor = block;
+        reduction->rank_first = block_first;
+        reduction->rank_count = block < declaration->plan->world.size ? block : 0;
     }
     return CDDP_OK;
 }

@@ -4,11 +4,13 @@
 #include "core/base/arena.h"
 #include "core/oracle/oracle.h"
 #include "core/plan/plan.h"
+#include "core/reference/decisions.h"
 #include "core/reference/observed.h"
 
 typedef struct cd_declaration {
     const cddp_plan *plan;
     const cddp_plan_settings *settings; /* of the rank */
+    cd_decisions *decisions;
     uint32_t rank;
     double loss_scale;
     cd_arena *memory;        /* where .spans of the result are */

@@ -2,7 +2,7 @@
 /* By what the plan divides a loss, found by the reference's own code.
 **
 ** A loss is a weighted sum, divided by nothing, by what its own forward has, or by what an average
-** forward of the step has: of samples, or of tokens. See docs/semantics.md.
+** forward of the step has: of samples, or of tokens (train.loss, train.objective).
 **
 ** Lifetime   init → find*; there is nothing to give back. Borrows everything it is given.
 ** Threads    one thread.

@@ -16,6 +16,7 @@
 #include "core/plan/plan_check.h"
 #include "core/reference/collective.h"
 #include "core/reference/custody.h"
+#include "core/reference/decisions.h"
 #include "core/reference/declared.h"
 #include "core/reference/hook_words.h"
 #include "core/reference/optimized.h"
@@ -30,10 +31,13 @@ struct cd_referee {
     cd_referee_options options;
     const cddp_allocator *allocator;
     cddp_plan_settings settings; /* of the rank */
-    double loss_scale;           /* at the moment; the references borrow it */
+    double loss_scale;           /* of the step; the references borrow it */
     cd_reference *reference, *free_reference;
     cd_oracle *oracle;
     cd_custody *custody;
+    cd_decisions decisions;
+    cd_part *parts;                   /* (parameter_count) as the plan assigns them */
+    bool *due;                        /* (optimizer_count) of the update at hand */
     cd_formula *formulas;             /* (optimizer_count) of link 14 */
     cd_hook_law *hook_law;            /* NULL: the plan names no hook, or its input is no bucket */
     cd_observed_before_update before; /* the copies from which an update is judged */
@@ -141,6 +145,7 @@ static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cdd
 {
     const cddp_plan *plan = o->options.plan;
     const cd_module *module = o->reference->replica->model->module;
+    o->parts = cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *o->parts);
     const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
     cd_oracle_parameter *parameters =
         cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *parameters);
@@ -163,6 +168,7 @@ static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cdd
         if (plan->optimizers[i].shard != CD_SHARD_NONE)
             CD_TRY(declare_parts(o, i, parameters, err));
     }
+    for (size_t i = 0; i < module->parameter_count; i++) o->parts[i] = parameters[i].part;
     const cd_oracle_options options = {.parameters = parameters,
                                        .parameter_count = module->parameter_count,
                                        .buffer_count = module->buffer_count,
@@ -181,6 +187,21 @@ static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cdd
                                        .seed = plan->world.seed};
     CD_TRY(cd_oracle_create(&options, &o->oracle, err));
     cd_arena_rewind(&o->memory, mark);
+    return CDDP_OK;
+}
+
+static cddp_status make_decisions(cd_referee *o, cddp_error *err)
+{
+    const cd_decisions_options options = {.plan = o->options.plan,
+                                          .rank = o->options.rank,
+                                          .replica = o->reference->replica,
+                                          .samples = &o->reference->share->samples,
+                                          .parts = o->parts,
+                                          .memory = &o->memory};
+    o->due = cd_arena_array(&o->memory, o->reference->replica->optimizer_count, sizeof *o->due);
+    CD_TRY(cd_arena_check(&o->memory, err, "the decisions of rank %u", o->options.rank));
+    CD_TRY(cd_decisions_init(&o->decisions, &options, err));
+    CD_TRY(cd_decisions_emit(&o->decisions, o->options.tracer, err));
     return CDDP_OK;
 }
 
@@ -215,9 +236,9 @@ static cddp_status make_hook_law(cd_referee *o, const cd_observed_open *model, c
 
 cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cddp_error *err)
 {
-    o->loss_scale = observed->loss_scale;
     CD_TRY(make_references(o, err));
     CD_TRY(make_oracle(o, observed, err));
+    CD_TRY(make_decisions(o, err));
     o->formulas =
         cd_arena_array(&o->memory, o->reference->replica->optimizer_count + 1, sizeof *o->formulas);
     CD_TRY(cd_arena_check(&o->memory, err, "the formulas of the optimizers"));
@@ -247,14 +268,6 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
 
 /* ---- moments ---- */
 
-cddp_status cd_referee_rescaled(cd_referee *o, const cd_observed_rescaled *observed,
-                                cddp_error *err)
-{
-    (void)err;
-    o->loss_scale = observed->loss_scale;
-    return CDDP_OK;
-}
-
 /* The window's last micro-step is judged with its gradients. Between several forwards of one
 ** micro-step buffers are synchronised, which the reference does not do. */
 static cddp_status leave_micro(cd_referee *o, const cd_custody_moment *now, cddp_error *err)
@@ -282,6 +295,7 @@ cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cdd
 
 cddp_status cd_referee_begin(cd_referee *o, const cd_observed_begin *observed, cddp_error *err)
 {
+    o->loss_scale = cd_decisions_begin_step(&o->decisions, observed->step, o->options.tracer);
     CD_TRY(cd_oracle_begin_step(o->oracle, observed->step, observed->parameters.items,
                                 observed->gradients.items, err));
     return CDDP_OK;
@@ -334,6 +348,7 @@ cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observe
     cd_oracle_reduction reduction;
     cd_declaration declaration = {.plan = o->options.plan,
                                   .settings = &o->settings,
+                                  .decisions = &o->decisions,
                                   .rank = o->options.rank,
                                   .loss_scale = o->loss_scale,
                                   .memory = &o->memory};
@@ -341,6 +356,10 @@ cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observe
     CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, observed->buffers.items, err));
     cd_arena_rewind(&o->memory, mark);
     CD_TRY(cd_custody_reduced(o->custody, observed->gradients.items, err));
+    if (observed->micro_step + 1u == o->settings.train.micro_steps) {
+        CD_TRY(cd_decisions_judge(&o->decisions, observed->step, observed->gradients.items,
+                                  &o->numbers, o->options.tracer, err));
+    }
     return CDDP_OK;
 }
 
@@ -431,11 +450,13 @@ cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observe
                                     .state = {observed->slots.items,
                                               observed->slot_parameters.items,
                                               observed->slots.count}};
-    o->reference->due = o->free_reference->due = observed->stepped.items;
+    for (size_t i = 0; i < o->reference->replica->optimizer_count; i++)
+        o->due[i] = cd_decisions_has_step(&o->decisions, observed->step, i);
+    o->reference->due = o->free_reference->due = o->due;
     CD_TRY(cd_oracle_judge_update(o->oracle, &before, &after, err));
     cd_optimized_plan(o->options.plan, &o->settings, observed->step, o->formulas);
     const cd_oracle_formulas formulas = {.formulas = o->formulas,
-                                         .due = observed->stepped.items,
+                                         .due = o->due,
                                          .parameters = observed->parameters.items,
                                          .gradients = observed->gradients.items,
                                          .after = observed->optimized.items,

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-/* The stream of the weights: docs/semantics.md, "What a sample weighs". */
+/* The stream from which the weights of train.loss = "dyadic" are drawn: 1, 1/2 or 1/4. */
 #define WEIGHT_STREAM UINT64_C(0x77656967)
 
 uint32_t cd_samples_count(const cd_micro *micro)

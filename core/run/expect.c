@@ -223,7 +223,9 @@ static const char *missing_claim(const measure *m)
         for (size_t k = 0; k < v->mark_count; k++) seen |= strcmp(v->marks[k].name, mark) == 0;
         if (!seen) return reported(m, cd_arena_printf(m->arena, "'%s' never happened", mark));
     }
-    return v->exercise_count == 0 ? "no check had anything to judge" : NULL;
+    /* A check that found something had something to judge. */
+    return v->exercise_count == 0 && v->finding_count == 0 ? "no check had anything to judge"
+                                                           : NULL;
 }
 
 /* NULL, or what was not compared although the plan owes it. */

@@ -134,25 +134,14 @@ static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_e
                                         .reference_share = n->options.reference_share};
     CD_TRY(make_room(n, model, err));
     CD_TRY(cd_referee_create(&options, &n->referee, err));
-    cd_observed_open observed = {.variables = {model->variables, n->parameter_count},
-                                 .loss_scale = model->loss_scale};
+    cd_observed_open observed = {.variables = {model->variables, n->parameter_count}};
     CD_POINT_TRACED(COUNT, "observed.open.variables", n->options.tracer,
                     *(int32_t *)observed.variables.items);
-    CD_POINT_TRACED(NUMBER, "observed.open.loss_scale", n->options.tracer, observed.loss_scale);
     CD_TRY(cd_referee_open(n->referee, &observed, err));
     return CDDP_OK;
 }
 
 /* ---- moments ---- */
-
-static cddp_status intake_rescaled(void *self, double loss_scale, cddp_error *err)
-{
-    const cd_intake *n = self;
-    cd_observed_rescaled observed = {.loss_scale = loss_scale};
-    CD_POINT_TRACED(NUMBER, "observed.rescaled.loss_scale", n->options.tracer, observed.loss_scale);
-    CD_TRY(cd_referee_rescaled(n->referee, &observed, err));
-    return CDDP_OK;
-}
 
 static cddp_status take_begin(cd_intake *n, uint32_t step, const cd_watched_values *values,
                               cddp_error *err)
@@ -286,29 +275,21 @@ static cddp_status intake_reduced(void *self, const cd_watched_reduction *watche
     cd_intake *n = self;
     cd_observed_reduced observed = {.step = watched->micro->place.step,
                                     .micro_step = watched->micro->place.micro_step,
-                                    .window_first = watched->window_first,
                                     .hook = observe_hook(watched->hook),
                                     .inner_hook = observe_hook(watched->inner_hook),
                                     .divides_after = watched->divides_after,
-                                    .is_before_start = watched->is_before_start,
                                     .wire = watched->wire,
-                                    .block_first = watched->block_first,
                                     .block_count = watched->block_count};
     CD_TRY(copy_gradients(&n->reduced, watched->values.gradients, &observed.gradients, err));
     CD_TRY(copy_buffers(n, &n->reduced, watched->values.buffers, &observed.buffers, err));
     CD_POINT_TRACED(COUNT, "observed.reduced.step", n->options.tracer, observed.step);
     CD_POINT_TRACED(COUNT, "observed.reduced.micro_step", n->options.tracer, observed.micro_step);
-    CD_POINT_TRACED(COUNT, "observed.reduced.window_first", n->options.tracer,
-                    observed.window_first);
     CD_POINT_TRACED(FLAG, "observed.reduced.hook", n->options.tracer, observed.hook.is_present);
     CD_POINT_TRACED(FLAG, "observed.reduced.inner_hook", n->options.tracer,
                     observed.inner_hook.is_present);
     CD_POINT_TRACED(FLAG, "observed.reduced.divides_after", n->options.tracer,
                     observed.divides_after);
-    CD_POINT_TRACED(FLAG, "observed.reduced.is_before_start", n->options.tracer,
-                    observed.is_before_start);
     CD_POINT_TRACED(COUNT, "observed.reduced.wire", n->options.tracer, observed.wire);
-    CD_POINT_TRACED(COUNT, "observed.reduced.block_first", n->options.tracer, observed.block_first);
     CD_POINT_TRACED(COUNT, "observed.reduced.block_count", n->options.tracer, observed.block_count);
     CD_POINT_TRACED(GRADIENTS, "observed.reduced.gradients", n->options.tracer,
                     (void *)observed.gradients.items, sizeof observed.gradients.items[0],
@@ -400,8 +381,6 @@ static cddp_status intake_updated(void *self, const cd_watched_update *watched, 
 {
     cd_intake *n = self;
     cd_observed_updated observed = {.step = watched->step,
-                                    .stepped = {watched->stepped,
-                                                watched->replica->optimizer_count},
                                     .slot_parameters = {n->slot_parameters, n->slot_count}};
     cd_replica_get_slots(watched->replica, n->slots, n->slot_parameters);
     CD_TRY(copy_parameters(n, &n->updated, watched->values.parameters, &observed.parameters, err));
@@ -410,8 +389,6 @@ static cddp_status intake_updated(void *self, const cd_watched_update *watched, 
     observed.slots = (cd_observed_tensors){n->updated.slots.items, n->slot_count};
     CD_TRY(copy_optimized(n, &n->updated, watched->replica, &observed.optimized, err));
     CD_POINT_TRACED(COUNT, "observed.updated.step", n->options.tracer, observed.step);
-    CD_POINT_TRACED(FLAG, "observed.updated.stepped", n->options.tracer,
-                    *(bool *)observed.stepped.items);
     CD_POINT_TRACED(TENSORS, "observed.updated.parameters", n->options.tracer,
                     observed.parameters.items, sizeof observed.parameters.items[0],
                     observed.parameters.count);
@@ -475,7 +452,6 @@ static void intake_close(void *self)
 
 static const cd_watcher_ops intake_ops = {.open = intake_open,
                                           .look = intake_look,
-                                          .rescaled = intake_rescaled,
                                           .normalised = intake_normalised,
                                           .accumulated = intake_accumulated,
                                           .reduced = intake_reduced,

@@ -73,6 +73,11 @@ void cddp_tracer_mark(cddp_tracer *tracer, const char *name, int64_t value)
     CD_EMIT(tracer, mark, name, .value = value);
 }
 
+void cddp_tracer_option(cddp_tracer *tracer, const char *name, double value)
+{
+    CD_EMIT(tracer, hook_option, name, .value = cd_f64_bits(value));
+}
+
 /* Without its size nothing of a law can be read: it is one that does not hold, so that whoever
 ** states it hears of it. */
 static bool is_of_known_size(const cddp_law *law)

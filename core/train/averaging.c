@@ -22,6 +22,7 @@
 
 struct cd_averaging {
     cd_averager *averager;
+    uint32_t *averaged; /* (parameter_count) over how many ranks in the last step; 0: not */
     cd_plan_level levels[CD_PLAN_LEVELS_MAX];
     uint32_t level_count, world_size;
     cddp_grad **grads; /* (parameter_count) of the module */
@@ -75,7 +76,8 @@ static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_err
                                          .warmup_steps = plan->warmup_steps,
                                          .hierarchical = plan->kind == CDDP_AVERAGER_HIERARCHICAL,
                                          .periods = a->periods,
-                                         .parameter_count = a->parameter_count};
+                                         .parameter_count = a->parameter_count,
+                                         .averaged = a->averaged};
     CD_TRY(cd_averager_create(&options, &a->averager, err));
     return CDDP_OK;
 }
@@ -91,6 +93,7 @@ cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
     a->world_size = a->parameters = a->state = cddp_group_size(t->groups.world);
     a->parameter_count = module->parameter_count;
     a->grads = cd_arena_array(&t->memory, a->parameter_count + 1, sizeof *a->grads);
+    a->averaged = cd_arena_array(&t->memory, a->parameter_count + 1, sizeof *a->averaged);
     CD_TRY(cd_arena_check(&t->memory, err, "the gradients of an averager"));
     for (size_t i = 0; i < a->parameter_count; i++) a->grads[i] = &module->parameters[i].grad;
     CD_TRY(read_periods(t, a, err));
@@ -170,16 +173,14 @@ void cd_trainer_emit_agreement(cd_trainer *t)
     }
 }
 
-bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks)
+uint32_t cd_trainer_get_block(const cd_trainer *t)
 {
     const struct cd_averaging *a = t->averaging;
     if (a == NULL || t->reduction.hook == NULL || t->reduction.inner_hook != NULL ||
         (t->reduction.hook->agreement == NULL &&
          (t->reduction.hook->flags & CDDP_HOOK_NO_COMM) == 0))
-        return false;
-    *ranks = a->gradients;
-    *first = t->rank->rank / a->gradients * a->gradients;
-    return true;
+        return 0;
+    return a->gradients;
 }
 
 /* ---- the average ---- */
@@ -190,6 +191,10 @@ cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
     if (a == NULL) return CDDP_OK;
     cd_trainer_refresh_views(t);
     CD_TRY(cd_averager_step(a->averager, t->view.parameters, a->grads, a->parameter_count, err));
+    for (size_t i = 0; i < a->parameter_count; i++) {
+        if (a->averaged[i] == 0) continue;
+        CD_EMIT(t->tracer, average, NULL, .ordinal = (int64_t)i, .ranks = a->averaged[i]);
+    }
     CD_POINT_PARAMETERS("average.parameter", t);
     return CD_PASS(cd_trainer_show(t, CD_MOMENT_AFTER_AVERAGE, err));
 }

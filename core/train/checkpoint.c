@@ -69,7 +69,7 @@ static cddp_status load(cd_trainer *t, cddp_error *err)
         CD_TRY(t->reduction.hook->load(cddp_ddp_comm_hook_state(t->ddp), &reader, err));
     if (t->program.settings.amp.enable) {
         CD_TRY(cd_loss_scaler_load(&t->scaling.scaler, &reader, err));
-        CD_TRY(cd_trainer_rescale(t, err));
+        cd_trainer_rescale(t);
     }
     CD_TRY(cd_trainer_load_averager(t, &reader, err));
     return CDDP_OK;

@@ -145,5 +145,6 @@ cddp_status cd_trainer_clip(cd_trainer *t, cd_trainer_decision *decision, cddp_e
     CD_POINT_NUMBER("clip.factor", t, factor);
     CD_TRY(cd_clip_scale(t->trained.grads, t->trained.count, factor, err));
     decision->clip = factor; /* NaN too: it was multiplied into the gradients */
+    decision->is_clipped_first = !decision->is_unscaled;
     return CDDP_OK;
 }

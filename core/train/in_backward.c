@@ -72,6 +72,8 @@ static void begin_optimizer(cd_trainer *t, size_t optimizer)
     cd_trainer_optimizer *o = &t->optimizers[optimizer];
     if (!o->has_stepped) {
         o->has_stepped = true;
+        cd_optimizer_set_lr(t->replica->optimizers[optimizer].optimizer,
+                            cd_schedule_lr(t->replica, optimizer, t->now.step));
         cd_trainer_emit_step(t, optimizer,
                              &(cd_trainer_decision){.clip = 1.0,
                                                     .norm = NAN,

@@ -102,6 +102,8 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     }
     CD_POINT_BUFFERS("forward.buffer", t);
     CD_TRY(cd_trainer_show(t, CD_MOMENT_FORWARD, err));
+    cd_trainer_emit_samples(t, pass);
+    CD_POINT_SAMPLES("data_shown", t, pass->samples);
     CD_TRY(pass_time(t, t->program.settings.train.forward_us * 1000u, "forward", err));
     t->replica->graph->grad_enabled = micro->grad_mode;
     CD_POINT_PARAMETERS("forward.parameter", t);
@@ -113,7 +115,10 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     CD_POINT_BUFFERS("after_forward.buffer", t);
     CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_FORWARD, err));
     if (!micro->bypass) CD_TRY(end_forward(t, pass, err));
-    if (micro->grad_mode) CD_TRY(cd_replica_loss(t->replica, pass, err));
+    if (micro->grad_mode) {
+        CD_TRY(cd_replica_loss(t->replica, pass, err));
+        cd_trainer_emit_loss(t, pass);
+    }
     return CDDP_OK;
 }
 
@@ -333,6 +338,7 @@ static cddp_status run_backward(cd_trainer *t, const cd_micro *micro, cd_value *
                                 cddp_error *err)
 {
     if (!cd_micro_contributes(micro)) return CDDP_OK;
+    CD_TRY(cd_trainer_emit_entry(t, err));
     const cddp_status status = run_backwards(t, micro, losses, err);
     if (status == CDDP_E_ABORTED && micro->abort_after > 0 &&
         t->now.gradient_count == micro->abort_after) {
@@ -386,8 +392,6 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
     const bool is_last = is_last_micro(t, micro);
     CD_TRY(cd_sampler_get(t->program.sampler, micro, &samples, err));
     CD_POINT_SAMPLES("data", t, &samples);
-    cd_trainer_emit_samples(t, &samples);
-    CD_POINT_SAMPLES("data_shown", t, &samples);
     CD_TRY(pass_time(t, micro->compute_us * 1000u, "extra", err));
     if (micro->touch_buffers) CD_TRY(touch_buffers(t, err));
     if (micro->replace_buffers) CD_TRY(replace_buffers(t, err));

@@ -79,38 +79,45 @@ void cd_trainer_emit_settings(cd_trainer *t)
     }
 }
 
+/* The streams that the model was drawn from and that samples are drawn from. */
 void cd_trainer_emit_seeds(cd_trainer *t)
 {
-    uint64_t seed = t->program.plan->world.seed;
-    CD_POINT_COUNT("shown.seed", t, seed);
-    const cd_prng root = cd_prng_seed(seed);
     const bool distinct = t->program.settings.model.init == CDDP_MODEL_INIT_DISTINCT;
-    cd_prng model = distinct ? cd_prng_split_index(&root, "model", t->rank->rank + 1u)
-                             : cd_prng_split(&root, "model");
-    cd_prng data = cd_prng_split(&root, "data");
+    cd_prng model = t->replica->model_prng;
+    const cd_prng *data = &t->replica->data_prng;
+    CD_POINT_COUNT("shown.seed", t, model.state[0]);
     CD_EMIT(t->tracer, seed, "model", .stream = 0, .policy = distinct,
             .state = (int64_t)cd_hash64(model.state, sizeof model.state, 0));
     CD_EMIT(t->tracer, seed, "data", .stream = 1, .policy = CDDP_POLICY_SHARED,
-            .state = (int64_t)cd_hash64(data.state, sizeof data.state, 0));
+            .state = (int64_t)cd_hash64(data->state, sizeof data->state, 0));
 }
 
 /* ---- data ---- */
 
-void cd_trainer_emit_samples(cd_trainer *t, const cd_micro_batch *samples)
+void cd_trainer_emit_samples(cd_trainer *t, const cd_pass *pass)
 {
     uint64_t ids = 0;
     double weight = 0;
-    for (uint32_t i = 0; i < samples->count; i++) {
+    const cd_micro_batch *samples = pass->samples;
+    const uint32_t end = pass->first + pass->count;
+    if (t->tracer == NULL) return;
+    for (uint32_t i = pass->first; i < end; i++) {
         ids += cd_hash_mix(0, (uint64_t)samples->ids[i]); /* a sum: order does not matter */
         weight += samples->weights[i];
         CD_EMIT(t->tracer, sample, NULL, .sample = samples->ids[i],
                 .weight = cd_f64_bits(samples->weights[i]), .epoch = samples->epochs[i]);
     }
-    CD_EMIT(t->tracer, samples, NULL, .epoch = samples->epoch, .count = samples->count,
-            .tokens = t->tracer != NULL
-                          ? cd_replica_token_count(t->replica, samples->ids, samples->count)
-                          : 0,
+    CD_EMIT(t->tracer, samples, NULL, .epoch = pass->count > 0 ? samples->epochs[pass->first] : 0,
+            .count = pass->count,
+            .tokens = cd_replica_token_count(t->replica, samples->ids + pass->first, pass->count),
             .ids = (int64_t)ids, .weight = cd_f64_bits(weight));
+}
+
+void cd_trainer_emit_loss(cd_trainer *t, const cd_pass *pass)
+{
+    CD_EMIT(t->tracer, loss, NULL,
+            .forward = pass->count > 0 ? (int64_t)(pass->first / pass->count) : 0,
+            .divisor = cd_f64_bits(pass->divisor), .scale = cd_f64_bits(pass->loss_scale));
 }
 
 /* ---- values ---- */
@@ -231,6 +238,27 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cd_moment moment, cddp_err
                     .nonfinite = -1);
         }
     }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_emit_entry(cd_trainer *t, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    int64_t absent = 0, counts[4] = {0}; /* by presence */
+    if (t->now.has_entered || !cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    t->now.has_entered = true;
+    CD_TRY(cd_streams_look(&t->streams, err));
+    const bool has_numbers = (module->device->flags & CDDP_DEVICE_VALUES) != 0;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const cddp_grad grad = cd_streams_plain_grad(&t->streams, &module->parameters[i].grad);
+        int64_t presence = CDDP_PRESENCE_SPARSE;
+        absent += grad.kind == CDDP_GRAD_UNDEFINED;
+        if (grad.kind == CDDP_GRAD_UNDEFINED) continue;
+        if (has_numbers) CD_TRY(presence_of(&grad.value, &presence, err));
+        counts[presence]++;
+    }
+    CD_EMIT(t->tracer, backward_entry, NULL, .absent = absent, .zero = counts[CDDP_PRESENCE_ZERO],
+            .kept = counts[CDDP_PRESENCE_VALUE], .unseen = counts[CDDP_PRESENCE_SPARSE]);
     return CDDP_OK;
 }
 

@@ -43,7 +43,6 @@ cddp_status cd_trainer_make_replica(cd_trainer *t, const cddp_device *device, cd
                                         .allocator = t->allocator,
                                         .cutter = &cutter};
     t->optimizers = cd_arena_array(&t->memory, optimizer_count(t), sizeof *t->optimizers);
-    t->view.stepped = cd_arena_array(&t->memory, optimizer_count(t), sizeof *t->view.stepped);
     CD_TRY(cd_arena_check(&t->memory, err, "%zu optimizers", optimizer_count(t)));
     CD_TRY(cd_replica_create(&options, &t->replica, err));
     cd_loss_divisor_init(&t->divisor, t->replica);

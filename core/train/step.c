@@ -18,15 +18,12 @@ static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_erro
     if (t->view.watcher == NULL && !cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
     CD_TRY(cd_streams_look(&t->streams, err));
     cd_watched_reduction reduction = {.micro = last,
-                                      .window_first = t->now.window_first,
                                       .hook = t->reduction.hook,
                                       .inner_hook = t->reduction.inner_hook,
                                       .divides_after = t->reduction.divides_after,
-                                      .is_before_start = cd_trainer_is_before_start(t),
                                       .wire = t->reduction.wire,
                                       .values = cd_trainer_refresh_views(t)};
-    if (!cd_trainer_has_block(t, &reduction.block_first, &reduction.block_count))
-        reduction.block_count = 0;
+    reduction.block_count = cd_trainer_get_block(t);
     if (t->view.watcher != NULL && !CD_POINT_SKIPS("shown.reduction", t))
         CD_TRY(t->view.watcher->ops->reduced(t->view.watcher->self, &reduction, err));
     return CD_PASS(cd_trainer_show(t, CD_MOMENT_AFTER_BACKWARD, err));
@@ -39,21 +36,17 @@ cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_e
     t->now.begins_window = false;
     CD_TRY(status);
     t->now.reductions++;
-    t->now.window_first = micro->place.micro_step + 1;
     return CDDP_OK;
 }
 
 static cddp_status show_update(cd_trainer *t, cddp_error *err)
 {
     bool has_stepped = false;
-    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-        t->view.stepped[i] = t->optimizers[i].is_due && !t->optimizers[i].has_overflowed;
-        has_stepped |= t->view.stepped[i];
-    }
+    for (size_t i = 0; i < t->replica->optimizer_count; i++)
+        has_stepped |= t->optimizers[i].is_due && !t->optimizers[i].has_overflowed;
     if (t->view.watcher == NULL || !has_stepped) return CDDP_OK;
     if (CD_POINT_SKIPS("shown.update", t)) return CDDP_OK;
     const cd_watched_update update = {.step = t->now.step,
-                                      .stepped = t->view.stepped,
                                       .replica = t->replica,
                                       .values = cd_trainer_refresh_views(t)};
     CD_TRY(t->view.watcher->ops->updated(t->view.watcher->self, &update, err));
@@ -63,9 +56,12 @@ static cddp_status show_update(cd_trainer *t, cddp_error *err)
 /* ---- the update ---- */
 
 /* The mark's number: bit per optimizer, those beyond 62 in the last one. */
-static cddp_status unscale(cd_trainer *t, cddp_error *err)
+static cddp_status unscale(cd_trainer *t, cd_trainer_decision *decision, cddp_error *err)
 {
     int64_t overflowed = 0;
+    decision->is_unscaled = true;
+    if (t->program.settings.amp.enable)
+        decision->loss_scale = cd_loss_scaler_get_scale(&t->scaling.scaler);
     for (size_t i = 0; t->program.settings.amp.enable && i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
         cd_trainer_optimizer *own = &t->optimizers[i];
@@ -86,29 +82,25 @@ static cddp_status prepare_gradients(cd_trainer *t, cd_trainer_decision *decisio
     bool is_first = t->program.settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE;
     if (clips && t->program.settings.amp.enable) CD_POINT_FLAG("step.clips_first", t, is_first);
     if (clips && is_first) CD_TRY(cd_trainer_clip(t, decision, err));
-    CD_TRY(unscale(t, err));
+    CD_TRY(unscale(t, decision, err));
     if (clips && !is_first) CD_TRY(cd_trainer_clip(t, decision, err));
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_rescale(cd_trainer *t, cddp_error *err)
+void cd_trainer_rescale(cd_trainer *t)
 {
     t->scaling.scale = cd_loss_scaler_get_scale(&t->scaling.scaler);
     CD_POINT_NUMBER("step.loss_scale", t, t->scaling.scale);
-    if (t->view.watcher != NULL)
-        CD_TRY(t->view.watcher->ops->rescaled(t->view.watcher->self, t->scaling.scale, err));
-    return CDDP_OK;
 }
 
 void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision)
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
     CD_EMIT(t->tracer, optimizer_step, o->name, .optimizer = (int64_t)optimizer,
-            .skipped = decision->skipped,
-            .lr = cd_f64_bits(cd_schedule_lr(t->replica, optimizer, t->now.step)),
+            .skipped = decision->skipped, .lr = cd_f64_bits(cd_optimizer_get_lr(o->optimizer)),
             .loss_scale = cd_f64_bits(decision->loss_scale), .clip = cd_f64_bits(decision->clip),
             .norm = cd_f64_bits(decision->norm),
-            .unscaled_before_clip = t->program.settings.clip.place != CDDP_CLIP_BEFORE_UNSCALE);
+            .unscaled_before_clip = !decision->is_clipped_first);
 }
 
 cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched,
@@ -134,15 +126,15 @@ static cddp_status step_optimizer(cd_trainer *t, size_t index, const cd_trainer_
     const cd_replica_optimizer *o = &t->replica->optimizers[index];
     cd_shard *shard = t->optimizers[index].shard;
     cd_trainer_decision decision = *all;
-    decision.skipped = t->optimizers[index].has_overflowed;
+    decision.skipped = true;
+    if (!t->optimizers[index].has_overflowed) {
+        if (shard != NULL) CD_TRY(cd_shard_take_gradients(shard, err));
+        CD_POINT_OPTIMIZER(t, o->optimizer);
+        if (!CD_POINT_SKIPS("step.optimizer", t)) CD_TRY(cd_optimizer_step(o->optimizer, err));
+        decision.skipped = false;
+    }
     cd_trainer_emit_step(t, index, &decision);
     if (decision.skipped) return CDDP_OK;
-    double lr = cd_schedule_lr(t->replica, index, t->now.step);
-    CD_POINT_NUMBER("step.lr", t, lr);
-    CD_POINT_OPTIMIZER(t, o->optimizer);
-    cd_optimizer_set_lr(o->optimizer, lr);
-    if (shard != NULL) CD_TRY(cd_shard_take_gradients(shard, err));
-    if (!CD_POINT_SKIPS("step.optimizer", t)) CD_TRY(cd_optimizer_step(o->optimizer, err));
     for (size_t k = 0; k < o->count; k++)
         CD_TRY(cd_trainer_emit_touch(t, index, k, o->grads[k]->kind != CDDP_GRAD_UNDEFINED, err));
     if (shard != NULL) CD_TRY(cd_shard_exchange(shard, t->groups.world, err));
@@ -157,6 +149,9 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
         t->optimizers[i].is_due = cd_schedule_is_due(t->replica, i, t->now.step);
         CD_POINT_FLAG("step.due", t, t->optimizers[i].is_due);
         t->optimizers[i].has_overflowed = false;
+        double lr = cd_schedule_lr(t->replica, i, t->now.step);
+        CD_POINT_NUMBER("step.lr", t, lr);
+        cd_optimizer_set_lr(t->replica->optimizers[i].optimizer, lr);
     }
     bool is_skipped = last->skip == CD_SKIP_STEP;
     CD_POINT_FLAG("step.skipped", t, is_skipped);
@@ -183,7 +178,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_UPDATE, err));
     if (t->program.settings.amp.enable) {
         CD_TRY(cd_loss_scaler_update(&t->scaling.scaler, err));
-        CD_TRY(cd_trainer_rescale(t, err));
+        cd_trainer_rescale(t);
     }
     return CDDP_OK;
 }

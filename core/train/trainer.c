@@ -202,8 +202,7 @@ static cddp_status open_watcher(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < count; i++) variables[i] = t->parameters[i].variable;
     const cd_watched_model model = {.device = device_of(t),
                                     .replica = t->replica,
-                                    .variables = variables,
-                                    .loss_scale = t->scaling.scale};
+                                    .variables = variables};
     t->view.watcher = t->options.watcher;
     CD_TRY(t->view.watcher->ops->open(t->view.watcher->self, &model, err));
     cd_arena_rewind(&t->memory, mark);
@@ -228,7 +227,6 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     cd_arena_init(&t->run_memory, allocator, MEMORY_BLOCK_BYTES);
     CD_TRY_OUT(cddp_plan_rank_settings(t->program.plan, t->rank->rank, &t->program.settings, err));
     cd_trainer_emit_settings(t);
-    cd_trainer_emit_seeds(t);
     CD_POINT_COUNT("settings.steps", t, t->program.settings.train.steps);
     CD_POINT_COUNT("settings.micro_steps", t, t->program.settings.train.micro_steps);
     CD_TRY_OUT(open_group(t, err));
@@ -237,6 +235,7 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
         cd_sampler_create(t->program.plan, t->rank->rank, allocator, &t->program.sampler, err));
     CD_TRY_OUT(cd_streams_open(&t->streams, &t->program.settings.streams, t->rank, t->tracer, err));
     CD_TRY_OUT(cd_trainer_build(t, err));
+    cd_trainer_emit_seeds(t);
     if (t->program.settings.amp.enable) {
         CD_POINT_NUMBER("settings.init_scale", t, t->program.settings.amp.init_scale);
         CD_POINT_NUMBER("settings.growth_factor", t, t->program.settings.amp.growth_factor);
@@ -245,7 +244,7 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
         const cd_loss_scaler_options scaler = {amp->init_scale, amp->growth_factor,
                                                amp->backoff_factor, amp->growth_interval};
         CD_TRY_OUT(cd_loss_scaler_init(&t->scaling.scaler, &scaler, err));
-        CD_TRY_OUT(cd_trainer_rescale(t, err));
+        cd_trainer_rescale(t);
     }
     CD_TRY_OUT(open_watcher(t, err));
     *trainer = t;
@@ -275,7 +274,7 @@ void cd_trainer_destroy(cd_trainer *t)
 cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
 {
     t->now.step = step;
-    t->now.window_first = 0;
+    t->now.has_entered = false;
     cd_replica_begin_step(t->replica, t->rank->rank, step);
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++)
         cddp_grad_drop(&t->parameters[i].averaged);

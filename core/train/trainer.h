@@ -71,7 +71,6 @@ typedef struct cd_trainer_view {
     cddp_tensor *buffers;                              /* (buffer_count) */
     cd_trainer_look *parameter_looks, *gradient_looks; /* (parameter_count) */
     cd_trainer_look *buffer_looks;                     /* (buffer_count) */
-    bool *stepped;                                     /* (optimizer_count) in this step */
     bool knows_owners;                                 /* whose bucket is whose */
 } cd_trainer_view;
 
@@ -145,7 +144,7 @@ typedef struct cd_trainer_place {
     bool begins_window;            /* it ended with a reduction, and the step goes on */
     bool is_in_forward;            /* of a micro-step that contributes */
     bool has_stepped;              /* the step was taken, or given up, inside the micro-step */
-    uint32_t window_first;         /* first micro-step since the last reduction of this step */
+    bool has_entered;              /* a backward of this step started */
     uint64_t reductions;           /* so far, also before a resume */
 } cd_trainer_place;
 
@@ -245,12 +244,13 @@ cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *e
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro,
                                     cddp_error *err) CDDP_MUST_CHECK;
 /* The loss scale is now the scaler's. */
-cddp_status cd_trainer_rescale(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+void cd_trainer_rescale(cd_trainer *t);
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_trainer_decision {
     bool skipped;
-    double norm, clip; /* of all gradients; NaN and 1 without clipping */
+    bool is_unscaled, is_clipped_first; /* as it happened: they were clipped before */
+    double norm, clip;                  /* of all gradients; NaN and 1 without clipping */
     double loss_scale;
 } cd_trainer_decision;
 void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision);
@@ -291,9 +291,9 @@ cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place,
 cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_close_averager(cd_trainer *t);
 void cd_trainer_emit_agreement(cd_trainer *t);
-/* Whether an averager is in force and the hook says over which blocks it averages: of this rank's,
-** the first rank and the size. */
-bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks);
+/* Over how many consecutive ranks the hook says that it averages; 0: it says nothing, or no
+** averager is in force. */
+uint32_t cd_trainer_get_block(const cd_trainer *t);
 /* Whether the hook still does exactly what the allreduce hook does. */
 bool cd_trainer_is_before_start(const cd_trainer *t);
 cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
@@ -329,7 +329,11 @@ typedef enum cd_moment {
 cddp_status cd_trainer_show(cd_trainer *t, cd_moment moment, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_emit_settings(cd_trainer *t);
 void cd_trainer_emit_seeds(cd_trainer *t);
-void cd_trainer_emit_samples(cd_trainer *t, const cd_micro_batch *samples);
+/* One forward's: samples first … first + count - 1 of the micro-batch, and its loss. */
+void cd_trainer_emit_samples(cd_trainer *t, const cd_pass *pass);
+void cd_trainer_emit_loss(cd_trainer *t, const cd_pass *pass);
+/* How gradients stand before the first backward of a step. */
+cddp_status cd_trainer_emit_entry(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_emit_parameters(cd_trainer *t, cd_moment moment,
                                        cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_emit_buffers(cd_trainer *t, cd_moment moment,

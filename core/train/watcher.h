@@ -25,7 +25,6 @@ typedef struct cd_watched_model {
     const cd_replica *replica; /* as it was wrapped */
     const int32_t
         *variables; /* (parameter_count) of the wrapper; -1: it does not reduce this one */
-    double loss_scale;
 } cd_watched_model;
 
 /* What a synchronised layer normalised with, in a forward that contributes to a reduction. */
@@ -40,13 +39,11 @@ typedef struct cd_watched_statistics {
 /* A reduction that has ended. */
 typedef struct cd_watched_reduction {
     const cd_micro *micro;       /* the synchronising micro-step */
-    uint32_t window_first;       /* first micro-step that entered it */
     const cddp_hook *hook;       /* NULL: none */
     const cddp_hook *inner_hook; /* what a wrapper wraps; else NULL */
     bool divides_after;          /* something in the hook's slot sums and then divides */
-    bool is_before_start;        /* the hook still does exactly what the allreduce hook does */
     cddp_dtype wire;             /* CDDP_DTYPE_COUNT: the bucket's own */
-    uint32_t block_first, block_count; /* ranks over which the hook averages; 0: it does not say */
+    uint32_t block_count; /* consecutive ranks over which the hook averages; 0: it does not say */
     cd_watched_values values;
 } cd_watched_reduction;
 
@@ -77,7 +74,6 @@ typedef struct cd_watched_bucket {
 
 typedef struct cd_watched_update {
     uint32_t step;
-    const bool *stepped; /* (optimizer_count) */
     const cd_replica *replica;
     cd_watched_values values;
 } cd_watched_update;
@@ -108,8 +104,6 @@ typedef struct cd_watcher_ops {
     cddp_status (*open)(void *self, const cd_watched_model *model, cddp_error *err);
     /* called when: at every moment of a value event, before its events are emitted. */
     cddp_status (*look)(void *self, const cd_watched_moment *moment, cddp_error *err);
-    /* called when: losses are scaled differently from now on. */
-    cddp_status (*rescaled)(void *self, double loss_scale, cddp_error *err);
     cddp_status (*normalised)(void *self, const cd_watched_statistics *used, cddp_error *err);
     /* called when: a gradient was accumulated, before the wrapper hears of it. */
     cddp_status (*accumulated)(void *self, size_t parameter, const cddp_grad *gradient,

@@ -129,6 +129,9 @@ typedef struct cddp_law {
     /* of the sums over all ranks, which state it alike often; a rank that cannot: bound INFINITY */
     bool over_ranks;
 } cddp_law;
+/* Says which value a comm hook uses for one of its options, so that the checks can compare it with
+** the one that the program asked for. NULL: does nothing. */
+CDDP_API void cddp_tracer_option(cddp_tracer *tracer, const char *name, double value);
 CDDP_API void cddp_tracer_law(cddp_tracer *tracer, const cddp_law *law);
 /* For hooks and plugins, called where random numbers are drawn: I-SEED then knows whether all ranks
 ** drew the same, or each its own, and whether the stream advances. */

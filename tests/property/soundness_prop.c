@@ -351,6 +351,7 @@ static bool is_of_the_judge(const cddp_event *event)
     case CDDP_EV_unjudged:
     case CDDP_EV_owed:
     case CDDP_EV_expected:
+    case CDDP_EV_decision:
         return true;
     case CDDP_EV_hook_law: /* of an average: no bucket's, and no hook's */
         return event->as.hook_law.bucket < 0;

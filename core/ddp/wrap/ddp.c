@@ -551,6 +551,9 @@ static cddp_status register_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_
         CD_TRY(cd_hook_refuse_options(&context, hook->name, err));
     cddp_status status = cd_reducer_take_hook(&d->reducer, hook, self, err);
     if (status != CDDP_OK && hook->destroy != NULL) hook->destroy(self);
+    if (status == CDDP_OK) CD_EMIT(d->tracer, hook_in_force, hook->name, .level = 0);
+    if (status == CDDP_OK && inner != NULL)
+        CD_EMIT(d->tracer, hook_in_force, inner->name, .level = 1);
     return status;
 }
 

@@ -56,6 +56,7 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
                                       .device = device,
                                       .allocator = r->allocator,
                                       .prng = &prng};
+    r->model_prng = prng;
     CD_TRY(cd_model_create(&options, &r->model, err));
     r->data_prng = cd_prng_split(&root, "data");
     cd_module *module = r->model->module;

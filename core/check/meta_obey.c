@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/check/meta_obey.h"
+
+#include "core/base/hash.h"
+#include "core/trace/tracer.h"
+
+#include <string.h>
+
+void cd_meta_obey_init(cd_meta_obey *m, const cddp_allocator *allocator)
+{
+    cd_obey_init(&m->obey, allocator);
+    cd_table_init(&m->seen, allocator, sizeof(cddp_event));
+    cd_table_init(&m->averages, allocator, sizeof(int64_t));
+    cd_ranks_init(&m->ranks, allocator, sizeof(int64_t));
+}
+
+void cd_meta_obey_fini(cd_meta_obey *m)
+{
+    cd_obey_fini(&m->obey);
+    cd_table_fini(&m->seen);
+    cd_table_fini(&m->averages);
+    cd_ranks_fini(&m->ranks);
+}
+
+/* ---- what was seen, and the decision on it; each may come first ---- */
+
+static void judge_parameter(cd_meta_obey *m, const cd_decided *d, const cddp_event *e)
+{
+    const cddp_event_param *p = &e->as.param;
+    const bool is_reduced = p->param >= 0;
+    m->obey.obeyed++;
+    cd_miss miss = {.decision = CDDP_DECISION_PARAMETER};
+    if (is_reduced == (d->is.value != 0) && (p->requires_grad != 0) == (d->is.detail != 0)) return;
+    miss.which = (p->requires_grad != 0) == (d->is.detail != 0);
+    CD_SAY(miss.what, "parameter %s is %s, not as the plan decides", d->text != NULL ? d->text : "",
+           miss.which == 0 ? p->requires_grad ? "trained" : "frozen"
+           : is_reduced    ? "reduced"
+                           : "not reduced");
+    CD_SAY(miss.planned, "%s, %s the reducer",
+           d->is.detail ? "requires gradients" : "requires no gradients",
+           d->is.value ? "taken by" : "left out of");
+    CD_SAY(miss.seen, "%s, %s the reducer",
+           p->requires_grad ? "requires gradients" : "requires no gradients",
+           is_reduced ? "taken by" : "left out of");
+    cd_obey_miss(&m->obey, e, &miss);
+}
+
+static void miss_hook(cd_meta_obey *m, const cddp_event *e, const char *planned, const char *seen)
+{
+    cd_miss miss = {.decision = CDDP_DECISION_HOOK};
+    CD_SAY(miss.what, "the comm hook in force is not the plan's");
+    CD_SAY(miss.planned, "%s", planned[0] != '\0' ? planned : "none");
+    CD_SAY(miss.seen, "%s", seen[0] != '\0' ? seen : "none");
+    cd_obey_miss(&m->obey, e, &miss);
+}
+
+static void judge_hook(cd_meta_obey *m, const cd_decided *d, const cddp_event *e)
+{
+    const char *planned = d->text != NULL ? d->text : "", *seen = e->text != NULL ? e->text : "";
+    m->obey.obeyed++;
+    if (strcmp(planned, seen) != 0) miss_hook(m, e, planned, seen);
+}
+
+static void judge_option(cd_meta_obey *m, const cd_decided *d, const cddp_event *e)
+{
+    const double seen = cd_f64_of(e->as.hook_option.value);
+    m->obey.obeyed++;
+    if (cd_decided_fits(d, seen)) return;
+    cd_miss miss = {.decision = CDDP_DECISION_HOOK_OPTION, .which = d->is.id};
+    CD_SAY(miss.what, "option %s of the comm hook is not the plan's",
+           d->text != NULL ? d->text : "");
+    CD_SAY(miss.planned, "%.17g", cd_f64_of(d->is.real));
+    CD_SAY(miss.seen, "%.17g", seen);
+    cd_obey_miss(&m->obey, e, &miss);
+}
+
+static void judge(cd_meta_obey *m, const cd_decided *d, const cddp_event *e)
+{
+    switch (d->is.decision) {
+    case CDDP_DECISION_PARAMETER:
+        judge_parameter(m, d, e);
+        break;
+    case CDDP_DECISION_HOOK:
+        judge_hook(m, d, e);
+        break;
+    case CDDP_DECISION_HOOK_OPTION:
+        judge_option(m, d, e);
+        break;
+    default:
+        break;
+    }
+}
+
+/* An option is found by its name, which stands where others have an id. */
+static int64_t id_of(int64_t decision, int64_t id, const char *text)
+{
+    return decision == CDDP_DECISION_HOOK_OPTION ? (int64_t)cd_hash_text(text) : id;
+}
+
+static void take_decision(cd_meta_obey *m, const cddp_event *e)
+{
+    static const int64_t decisions[2] = {CDDP_DECISION_PARAMETER, CDDP_DECISION_AGREEMENT};
+    cddp_event mine = *e;
+    cddp_event_decision *is = &mine.as.decision;
+    is->id = id_of(is->decision, is->id, e->text);
+    const cd_decided *d = cd_obey_learn(&m->obey, &mine, decisions);
+    if (d == NULL) return;
+    cddp_event *seen = cd_table_find(&m->seen, CD_KEY(e->rank, is->decision, is->id));
+    if (seen != NULL) {
+        judge(m, d, seen);
+    } else if (is->decision == CDDP_DECISION_HOOK && e->text != NULL && e->text[0] != '\0') {
+        /* the wrapper stands, and has none */
+        miss_hook(m, e, e->text, "");
+    }
+}
+
+/* text: a copy that lives as long as the events do. */
+static void take_seen(cd_meta_obey *m, const cddp_event *e, int64_t decision, int64_t id)
+{
+    const cd_decided *d =
+        cd_obey_find(&m->obey, &(cd_decision_place){e->rank, decision, id, -1, -1});
+    if (d != NULL) {
+        judge(m, d, e);
+        return;
+    }
+    cddp_event *seen = cd_table_add(&m->seen, CD_KEY(e->rank, decision, id));
+    if (seen == NULL) return;
+    *seen = *e;
+    seen->text = e->text != NULL ? cd_arena_strdup(&m->obey.memory, e->text) : NULL;
+}
+
+/* ---- averages ---- */
+
+/* The decision on a parameter's average at this step, and how many of the rank's were seen then. */
+static void take_average(cd_meta_obey *m, const cddp_event *e)
+{
+    const cddp_event_average *a = &e->as.average;
+    cd_decided *d = cd_obey_find(&m->obey, &(cd_decision_place){e->rank, CDDP_DECISION_AVERAGE,
+                                                                a->ordinal, e->step, -1});
+    if (d == NULL) return;
+    d->seen++;
+    m->obey.obeyed++;
+    (void)cd_table_add(&m->averages, CD_KEY(e->rank, e->step, d->is.value));
+    if (d->is.value == a->ranks) return;
+    cd_miss miss = {.decision = CDDP_DECISION_AVERAGE};
+    CD_SAY(miss.what, "%s is averaged otherwise than the plan decides",
+           d->text != NULL ? d->text : "a parameter");
+    if (d->is.value > 0)
+        CD_SAY(miss.planned, "over blocks of %lld ranks in step %u", (long long)d->is.value,
+               e->step);
+    else
+        CD_SAY(miss.planned, "not averaged in step %u", e->step);
+    CD_SAY(miss.seen, "averaged over %lld ranks", (long long)a->ranks);
+    cd_obey_miss(&m->obey, e, &miss);
+}
+
+static void take_agreement(cd_meta_obey *m, const cddp_event *e)
+{
+    const cddp_event_agreement *a = &e->as.agreement;
+    const cd_decided *d =
+        cd_obey_find(&m->obey,
+                     &(cd_decision_place){e->rank, CDDP_DECISION_AGREEMENT,
+                                          a->ordinal > 0 ? a->ordinal - 1 : -1, e->step, -1});
+    if (d == NULL) return;
+    m->obey.obeyed++;
+    if (d->is.value == a->gradients && d->is.detail == a->parameters &&
+        cd_f64_of(d->is.real) == (double)a->state)
+        return;
+    cd_miss miss = {.decision = CDDP_DECISION_AGREEMENT};
+    CD_SAY(miss.what, "the blocks of ranks that are to agree are not the plan's");
+    CD_SAY(miss.planned, "gradients over %lld ranks, parameters %lld, state %lld",
+           (long long)d->is.value, (long long)d->is.detail, (long long)cd_f64_of(d->is.real));
+    CD_SAY(miss.seen, "gradients over %lld ranks, parameters %lld, state %lld",
+           (long long)a->gradients, (long long)a->parameters, (long long)a->state);
+    cd_obey_miss(&m->obey, e, &miss);
+}
+
+/* An average that none of the parameters took part in. */
+static void judge_missing_averages(cd_meta_obey *m)
+{
+    for (size_t i = 0; i < m->obey.decided.count; i++) {
+        uint32_t rank;
+        const cd_decided *d = cd_obey_get(&m->obey, i, &rank);
+        const int64_t *has_returned = cd_ranks_find(&m->ranks, rank);
+        if (d->is.decision != CDDP_DECISION_AVERAGE || d->is.value == 0 || d->seen > 0 ||
+            has_returned == NULL || *has_returned == 0)
+            continue;
+        const cddp_event at = {.rank = rank,
+                               .step = (uint32_t)d->is.at_step,
+                               .sequence = d->sequence};
+        if (cd_table_find(&m->averages, CD_KEY(rank, d->is.at_step, d->is.value)) != NULL) continue;
+        cd_miss miss = {.decision = CDDP_DECISION_AVERAGE, .which = 1};
+        CD_SAY(miss.what, "the average of step %u does not take place", at.step);
+        CD_SAY(miss.planned, "%s over blocks of %lld ranks", d->text != NULL ? d->text : "",
+               (long long)d->is.value);
+        CD_SAY(miss.seen, "no parameter was averaged then");
+        cd_obey_miss(&m->obey, &at, &miss);
+    }
+}
+
+/* ---- events ---- */
+
+void cd_meta_obey_learn(cd_meta_obey *m, const cddp_event *e)
+{
+    int64_t *has_returned;
+    switch (e->kind) {
+    case CDDP_EV_decision:
+        take_decision(m, e);
+        break;
+    case CDDP_EV_param:
+        take_seen(m, e, CDDP_DECISION_PARAMETER, e->as.param.ordinal);
+        break;
+    case CDDP_EV_hook_in_force:
+        take_seen(m, e, CDDP_DECISION_HOOK, e->as.hook_in_force.level);
+        break;
+    case CDDP_EV_hook_call:
+        take_seen(m, e, CDDP_DECISION_HOOK, 0);
+        break;
+    case CDDP_EV_hook_option:
+        take_seen(m, e, CDDP_DECISION_HOOK_OPTION, (int64_t)cd_hash_text(e->text));
+        break;
+    case CDDP_EV_average:
+        take_average(m, e);
+        break;
+    case CDDP_EV_agreement:
+        take_agreement(m, e);
+        break;
+    case CDDP_EV_rank_end:
+        has_returned = cd_ranks_add(&m->ranks, e->rank);
+        if (has_returned != NULL)
+            *has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
+        break;
+    default:
+        break;
+    }
+}
+
+void cd_meta_obey_report(cd_meta_obey *m, cd_writer *writer)
+{
+    judge_missing_averages(m);
+    cd_obey_report(&m->obey, writer);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the wrapper was given and what averages, compared with what the plan decides: which
+** parameters the reducer takes and which require gradients, the comm hook and the numbers among its
+** options, and over which ranks parameters are averaged when.
+**
+** Judged from   decision, param, hook_in_force, hook_call, hook_option, average, agreement.
+** Limits        decisions come when the model stands, after what the wrapper reports: what came
+**               first is remembered. A parameter without a gradient takes no part in an average, so
+**               an average that is missing is reported where no parameter of the rank had one. An
+**               option that the plan does not name is not judged.
+*/
+#pragma once
+#include "core/check/obey.h"
+
+typedef struct cd_meta_obey {
+    cd_obey obey;
+    cd_table seen;     /* (rank, decision, id or name) → the event */
+    cd_table averages; /* (rank, step, planned ranks): some parameter was averaged */
+    cd_ranks ranks;    /* rank → it returned normally */
+} cd_meta_obey;
+
+void cd_meta_obey_init(cd_meta_obey *meta, const cddp_allocator *allocator);
+void cd_meta_obey_fini(cd_meta_obey *meta);
+void cd_meta_obey_learn(cd_meta_obey *meta, const cddp_event *event); /* ignores other kinds */
+void cd_meta_obey_report(cd_meta_obey *meta, cd_writer *writer);

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/check/step_obey.h"
+
+#include "core/trace/tracer.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The values of an update decision, as core/reference decides them. */
+enum { UPDATE_NONE, UPDATE_STEP, UPDATE_SKIP, UPDATE_UNKNOWN };
+
+/* Misses of one decision that are different findings. */
+enum { OF_COUNT, OF_DUE, OF_LR, OF_SKIP, OF_CLOSES, OF_MISSING };
+
+typedef struct rank_state {
+    bool has_gradients; /* a reduction closed since the wrapper was made */
+    bool has_returned;
+} rank_state;
+
+void cd_step_obey_init(cd_step_obey *s, const cddp_allocator *allocator)
+{
+    cd_obey_init(&s->obey, allocator);
+    cd_ranks_init(&s->ranks, allocator, sizeof(rank_state));
+}
+
+void cd_step_obey_fini(cd_step_obey *s)
+{
+    cd_obey_fini(&s->obey);
+    cd_ranks_fini(&s->ranks);
+}
+
+static cd_decided *find(cd_step_obey *s, const cddp_event *e, int64_t decision, int64_t id)
+{
+    return cd_obey_find(&s->obey, &(cd_decision_place){e->rank, decision, id, e->step, -1});
+}
+
+/* Of the step, or of all steps. */
+static cd_decided *find_any(cd_step_obey *s, const cddp_event *e, int64_t decision)
+{
+    cd_decided *d = find(s, e, decision, -1);
+    return d != NULL ? d
+                     : cd_obey_find(&s->obey, &(cd_decision_place){e->rank, decision, -1, -1, -1});
+}
+
+static const char *name_of(const cddp_event *e)
+{
+    return e->text != NULL && e->text[0] != '\0' ? e->text : "the optimizer";
+}
+
+/* ---- an optimizer's step ---- */
+
+static void judge_due(cd_step_obey *s, const cddp_event *e, cd_decided *update)
+{
+    const cddp_event_optimizer_step *o = &e->as.optimizer_step;
+    const cd_decided *steps =
+        cd_obey_find(&s->obey, &(cd_decision_place){e->rank, CDDP_DECISION_STEPS, -1, -1, -1});
+    cd_miss m = {.decision = CDDP_DECISION_UPDATE, .which = OF_DUE};
+    if (update != NULL && update->is.value != UPDATE_NONE && update->seen == 1) return;
+    if (update == NULL) {
+        m.which = OF_COUNT;
+        CD_SAY(m.what, "'%s' steps more often than the plan decides", name_of(e));
+        CD_SAY(m.planned, "%lld steps",
+               steps != NULL ? (long long)steps->is.value : (long long)e->step);
+        CD_SAY(m.seen, "%s in step %u", o->skipped ? "skips" : "steps", e->step);
+    } else {
+        CD_SAY(m.what, "'%s' steps when it is not due", name_of(e));
+        CD_SAY(m.planned,
+               update->is.value == UPDATE_NONE ? "no step of '%s' in step %u"
+                                               : "one step of '%s' in step %u",
+               name_of(e), e->step);
+        CD_SAY(m.seen, update->seen > 1 ? "%lld steps" : "%lld step", (long long)update->seen);
+    }
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+static void judge_skip(cd_step_obey *s, const cddp_event *e, const cd_decided *update)
+{
+    const cddp_event_optimizer_step *o = &e->as.optimizer_step;
+    const cd_decided *overflow = find(s, e, CDDP_DECISION_OVERFLOW, o->optimizer);
+    const bool overflows = overflow != NULL && overflow->is.value != 0;
+    const bool skips = update->is.value == UPDATE_SKIP || overflows;
+    if (update->is.value == UPDATE_NONE || skips == (o->skipped != 0)) return;
+    cd_miss m = {.decision = CDDP_DECISION_OVERFLOW, .which = OF_SKIP};
+    CD_SAY(m.what, skips ? "'%s' steps where the plan skips" : "'%s' skips a step without a reason",
+           name_of(e));
+    CD_SAY(m.planned, "%s in step %u: %s", skips ? "skip" : "step", e->step,
+           overflows                         ? "a judged gradient is not finite"
+           : update->is.value == UPDATE_SKIP ? "the plan leaves it out"
+           : overflow != NULL                ? "every judged gradient is finite"
+                                             : "nothing lets it skip");
+    CD_SAY(m.seen, "%s", o->skipped ? "skipped" : "stepped");
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+static void judge_real(cd_step_obey *s, const cddp_event *e, const cd_decided *d,
+                       const cd_miss *words, double seen)
+{
+    if (d == NULL) return;
+    s->obey.obeyed++;
+    if (cd_decided_fits(d, seen)) return;
+    cd_miss m = *words;
+    const double bound = cd_f64_of(d->is.bound);
+    if (bound > 0)
+        CD_SAY(m.planned, "%.17g in step %u, within %.3g", cd_f64_of(d->is.real), e->step, bound);
+    else
+        CD_SAY(m.planned, "%.17g in step %u", cd_f64_of(d->is.real), e->step);
+    CD_SAY(m.seen, "%.17g", seen);
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+static void judge_order(cd_step_obey *s, const cddp_event *e)
+{
+    const cddp_event_optimizer_step *o = &e->as.optimizer_step;
+    const cd_decided *order = find_any(s, e, CDDP_DECISION_ORDER);
+    if (order == NULL || isnan(cd_f64_of(o->norm)) || order->is.value == o->unscaled_before_clip)
+        return;
+    cd_miss m = {.decision = CDDP_DECISION_ORDER};
+    CD_SAY(m.what, "gradients are %s",
+           o->unscaled_before_clip ? "unscaled first, and clipped then"
+                                   : "clipped while they are still scaled");
+    CD_SAY(m.planned, order->is.value ? "unscale, then clip" : "clip, then unscale");
+    CD_SAY(m.seen, order->is.value ? "clip, then unscale" : "unscale, then clip");
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+static void take_step(cd_step_obey *s, const cddp_event *e)
+{
+    const cddp_event_optimizer_step *o = &e->as.optimizer_step;
+    cd_decided *update = find(s, e, CDDP_DECISION_UPDATE, o->optimizer);
+    if (update != NULL && update->is.value == UPDATE_UNKNOWN) return;
+    if (update != NULL) update->seen++;
+    s->obey.obeyed++;
+    judge_due(s, e, update);
+    if (update == NULL) return;
+    judge_skip(s, e, update);
+    cd_miss words = {.decision = CDDP_DECISION_UPDATE, .which = OF_LR};
+    CD_SAY(words.what, "the learning rate of '%s' is not the plan's", name_of(e));
+    judge_real(s, e, update, &words, cd_f64_of(o->lr));
+    if (update->is.value == UPDATE_SKIP) return;
+    words = (cd_miss){.decision = CDDP_DECISION_SCALE};
+    CD_SAY(words.what, "gradients are unscaled by another loss scale than the plan's");
+    judge_real(s, e, find_any(s, e, CDDP_DECISION_SCALE), &words, cd_f64_of(o->loss_scale));
+    words = (cd_miss){.decision = CDDP_DECISION_CLIP};
+    CD_SAY(words.what, "the clip factor does not follow from the judged gradients and max_norm");
+    judge_real(s, e, find_any(s, e, CDDP_DECISION_CLIP), &words, cd_f64_of(o->clip));
+    judge_order(s, e);
+}
+
+/* ---- losses, gradients at the start, windows ---- */
+
+static void take_loss(cd_step_obey *s, const cddp_event *e)
+{
+    cd_miss words = {.decision = CDDP_DECISION_SCALE, .which = 1};
+    CD_SAY(words.what, "a loss is multiplied with another scale than the plan's");
+    judge_real(s, e, find_any(s, e, CDDP_DECISION_SCALE), &words, cd_f64_of(e->as.loss.scale));
+}
+
+static void take_entry(cd_step_obey *s, const cddp_event *e, const rank_state *r)
+{
+    const cddp_event_backward_entry *b = &e->as.backward_entry;
+    const cd_decided *d = find_any(s, e, CDDP_DECISION_ZERO_GRAD);
+    if (d == NULL) return;
+    const bool is_fresh = !r->has_gradients;
+    const bool holds = d->is.value == CDDP_PRESENCE_ABSENT
+                           ? b->kept == 0 && b->zero + b->unseen <= d->is.detail
+                       : is_fresh || d->is.value == CDDP_PRESENCE_ZERO ? b->kept == 0
+                                                                       : b->kept + b->unseen > 0;
+    s->obey.obeyed++;
+    if (holds) return;
+    cd_miss m = {.decision = CDDP_DECISION_ZERO_GRAD};
+    CD_SAY(m.what, "gradients are not as train.zero_grad leaves them when a step starts");
+    CD_SAY(m.planned, "%s",
+           d->is.value == CDDP_PRESENCE_ABSENT
+               ? d->is.detail > 0 ? "absent, of delayed parameters zero" : "absent"
+           : is_fresh                          ? "absent or zero: nothing was reduced yet"
+           : d->is.value == CDDP_PRESENCE_ZERO ? "absent or zero"
+                                               : "those of the step before");
+    CD_SAY(m.seen, "%lld absent, %lld zero, %lld with a value", (long long)b->absent,
+           (long long)b->zero, (long long)(b->kept + b->unseen));
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+static cd_decided *find_window(cd_step_obey *s, const cddp_event *e)
+{
+    return cd_obey_find(&s->obey, &(cd_decision_place){e->rank, CDDP_DECISION_WINDOW, -1, e->step,
+                                                       e->micro_step});
+}
+
+/* An armed reducer that does not finish is I-ONCE's. */
+static void take_forward(cd_step_obey *s, const cddp_event *e)
+{
+    const cddp_event_forward_begin *f = &e->as.forward_begin;
+    cd_decided *d = f->sync && f->grad_mode && !f->joined ? find_window(s, e) : NULL;
+    if (d != NULL) d->seen++;
+}
+
+static void take_backward(cd_step_obey *s, const cddp_event *e, rank_state *r)
+{
+    cd_decided *d = find_window(s, e);
+    if (d != NULL) d->counted++;
+    if (!e->as.backward_end.finalized) return;
+    r->has_gradients = true;
+    if (d == NULL) return;
+    s->obey.obeyed++;
+    if (d->is.value != 0) return;
+    cd_miss m = {.decision = CDDP_DECISION_WINDOW, .which = OF_CLOSES};
+    CD_SAY(m.what, "a reduction closes early");
+    CD_SAY(m.planned, "micro-step %u of step %u only accumulates", e->micro_step, e->step);
+    CD_SAY(m.seen, "its backward reduced every bucket");
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+/* ---- events ---- */
+
+void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
+{
+    static const int64_t decisions[2] = {CDDP_DECISION_STEPS, CDDP_DECISION_WINDOW};
+    rank_state *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL) return;
+    if (e->kind == CDDP_EV_decision) {
+        (void)cd_obey_learn(&s->obey, e, decisions);
+        return;
+    }
+    if (!cd_obey_judges(&s->obey, e->rank)) return;
+    switch (e->kind) {
+    case CDDP_EV_optimizer_step:
+        take_step(s, e);
+        break;
+    case CDDP_EV_loss:
+        take_loss(s, e);
+        break;
+    case CDDP_EV_backward_entry:
+        take_entry(s, e, r);
+        break;
+    case CDDP_EV_forward_begin:
+        take_forward(s, e);
+        break;
+    case CDDP_EV_backward_end:
+        take_backward(s, e, r);
+        break;
+    case CDDP_EV_checkpoint:
+        r->has_gradients = r->has_gradients && !e->as.checkpoint.loaded;
+        break;
+    case CDDP_EV_rank_end:
+        r->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- the end: what was left out ---- */
+
+static int64_t count_seen(const cd_step_obey *s, uint32_t rank, int64_t optimizer)
+{
+    int64_t count = 0;
+    uint32_t other;
+    for (size_t i = 0; i < s->obey.decided.count; i++) {
+        const cd_decided *d = cd_obey_get(&s->obey, i, &other);
+        count += other == rank && d->is.decision == CDDP_DECISION_UPDATE && d->is.id == optimizer &&
+                 d->is.value != UPDATE_NONE && d->seen > 0;
+    }
+    return count;
+}
+
+static void miss_update(cd_step_obey *s, uint32_t rank, const cd_decided *d)
+{
+    const cddp_event at = {.rank = rank, .step = (uint32_t)d->is.at_step, .sequence = d->sequence};
+    const cd_decided *steps =
+        cd_obey_find(&s->obey, &(cd_decision_place){rank, CDDP_DECISION_STEPS, -1, -1, -1});
+    cd_miss m = {.decision = CDDP_DECISION_UPDATE, .which = OF_MISSING};
+    CD_SAY(m.what, "optimizer %lld does not step as often as the plan decides",
+           (long long)d->is.id);
+    CD_SAY(m.planned, "a step in step %lld, of %lld steps in all", (long long)d->is.at_step,
+           steps != NULL ? (long long)steps->is.value : -1);
+    CD_SAY(m.seen, "none there; updates in %lld steps", (long long)count_seen(s, rank, d->is.id));
+    cd_obey_miss(&s->obey, &at, &m);
+}
+
+static void miss_window(cd_step_obey *s, uint32_t rank, const cd_decided *d)
+{
+    const cddp_event at = {.rank = rank,
+                           .step = (uint32_t)d->is.at_step,
+                           .micro_step = (uint32_t)d->is.at_micro,
+                           .sequence = d->sequence};
+    cd_miss m = {.decision = CDDP_DECISION_WINDOW, .which = OF_MISSING};
+    CD_SAY(m.what, "a reduction does not close where the plan decides");
+    CD_SAY(m.planned, "micro-steps %lld to %lld of step %lld are reduced together",
+           (long long)d->is.detail, (long long)d->is.at_micro, (long long)d->is.at_step);
+    CD_SAY(m.seen, "no forward of micro-step %lld synchronises", (long long)d->is.at_micro);
+    cd_obey_miss(&s->obey, &at, &m);
+}
+
+static void miss_backwards(cd_step_obey *s, uint32_t rank, const cd_decided *d)
+{
+    const cddp_event at = {.rank = rank,
+                           .step = (uint32_t)d->is.at_step,
+                           .micro_step = (uint32_t)d->is.at_micro,
+                           .sequence = d->sequence};
+    cd_miss m = {.decision = CDDP_DECISION_WINDOW, .which = OF_COUNT};
+    CD_SAY(m.what, "a micro-step does not run the backwards that the plan decides");
+    CD_SAY(m.planned, "%g at step %u micro-step %u", cd_f64_of(d->is.real), at.step, at.micro_step);
+    CD_SAY(m.seen, "%lld", (long long)d->counted);
+    cd_obey_miss(&s->obey, &at, &m);
+}
+
+/* Of a step that took place. */
+static bool lacks_backwards(cd_step_obey *s, uint32_t rank, const cd_decided *d)
+{
+    const cd_decided *update =
+        cd_obey_find(&s->obey,
+                     &(cd_decision_place){rank, CDDP_DECISION_UPDATE, 0, d->is.at_step, -1});
+    const bool has_step = update == NULL || update->is.value == UPDATE_NONE || update->seen > 0;
+    return d->is.decision == CDDP_DECISION_WINDOW && has_step &&
+           (double)d->counted != cd_f64_of(d->is.real);
+}
+
+void cd_step_obey_report(cd_step_obey *s, cd_writer *writer)
+{
+    for (size_t i = 0; i < s->obey.decided.count; i++) {
+        uint32_t rank;
+        const cd_decided *d = cd_obey_get(&s->obey, i, &rank);
+        const rank_state *r = cd_ranks_find(&s->ranks, rank);
+        if (r == NULL || !r->has_returned) continue;
+        if (lacks_backwards(s, rank, d)) miss_backwards(s, rank, d);
+        if (d->seen > 0) continue;
+        if (d->is.decision == CDDP_DECISION_UPDATE &&
+            (d->is.value == UPDATE_STEP || d->is.value == UPDATE_SKIP))
+            miss_update(s, rank, d);
+        if (d->is.decision == CDDP_DECISION_WINDOW && d->is.value != 0) miss_window(s, rank, d);
+    }
+    cd_obey_report(&s->obey, writer);
+}

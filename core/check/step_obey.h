@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a step does, compared with what the plan decides of it: whether an optimizer steps, its
+** learning rate, loss scale, clip factor and order, how gradients stand at the start, and where a
+** reduction closes.
+**
+** Judged from   decision, optimizer_step, loss, backward_entry, forward_begin, backward_end,
+**               checkpoint, rank_end.
+** Limits        a rank that did not return normally is not asked for what it left out.
+*/
+#pragma once
+#include "core/check/obey.h"
+
+typedef struct cd_step_obey {
+    cd_obey obey;
+    cd_ranks ranks; /* of what this file knows of a rank */
+} cd_step_obey;
+
+void cd_step_obey_init(cd_step_obey *steps, const cddp_allocator *allocator);
+void cd_step_obey_fini(cd_step_obey *steps);
+void cd_step_obey_learn(cd_step_obey *steps, const cddp_event *event); /* ignores other kinds */
+/* Also what was left out. */
+void cd_step_obey_report(cd_step_obey *steps, cd_writer *writer);

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Not here: which events say so (decisions_emit.c), what follows from gradients
+** (decisions_judge.c). */
+#include "core/reference/decisions.h"
+
+#include "core/base/error.h"
+#include "core/reference/rates.h"
+
+cddp_status cd_decisions_init(cd_decisions *d, const cd_decisions_options *options, cddp_error *err)
+{
+    *d = (cd_decisions){.plan = options->plan,
+                        .rank = options->rank,
+                        .replica = options->replica,
+                        .samples = options->samples,
+                        .parts = options->parts,
+                        .knows_scale = true};
+    CD_TRY(cddp_plan_rank_settings(d->plan, d->rank, &d->settings, err));
+    d->overflows = cd_arena_array(options->memory, cd_rates_optimizer_count(d->plan), sizeof(bool));
+    CD_TRY(cd_arena_check(options->memory, err, "the decisions of rank %u", d->rank));
+    cd_normaliser_init(&d->normaliser, d->replica, d->samples);
+    cd_decided_hook_read(&d->hook, &d->settings);
+    cd_scaling_init(&d->scaling, &d->settings.amp);
+    return CDDP_OK;
+}
+
+/* ---- steps ---- */
+
+uint32_t cd_decisions_count_steps(const cd_decisions *d)
+{
+    uint64_t count = d->settings.train.steps;
+    if (d->settings.data.inputs < count) count = d->settings.data.inputs;
+    for (uint32_t step = 0; step < count; step++) {
+        for (size_t i = 0; i < d->plan->when_count; i++) {
+            const cddp_plan_when *when = &d->plan->whens[i];
+            if (when->stop == 1 && cddp_selector_has(&when->ranks, d->rank) &&
+                cddp_selector_has(&when->steps, step))
+                return step;
+        }
+    }
+    return (uint32_t)count;
+}
+
+static void resolve(const cd_decisions *d, cd_micro_place place, cd_micro *micro)
+{
+    place.rank = d->rank;
+    cd_micro_resolve(d->plan, &d->settings, place, micro);
+}
+
+cd_decided_update cd_decisions_get_update(const cd_decisions *d, uint32_t step, size_t optimizer)
+{
+    const uint32_t last = (uint32_t)d->settings.train.micro_steps - 1;
+    bool skips = false;
+    for (uint32_t m = 0; m <= last; m++) {
+        cd_micro micro;
+        resolve(d, (cd_micro_place){0, step, m}, &micro);
+        if (micro.abort_after > 0 || micro.early_step) return CD_UPDATE_UNKNOWN;
+        skips = micro.skip == CD_SKIP_STEP && m == last;
+    }
+    if (skips) return CD_UPDATE_SKIP;
+    return cd_rates_is_due(d->plan, &d->settings, optimizer, step) ? CD_UPDATE_STEP
+                                                                   : CD_UPDATE_NONE;
+}
+
+bool cd_decisions_has_step(const cd_decisions *d, uint32_t step, size_t optimizer)
+{
+    return cd_decisions_get_update(d, step, optimizer) != CD_UPDATE_SKIP &&
+           cd_rates_is_due(d->plan, &d->settings, optimizer, step) && !d->overflows[optimizer];
+}
+
+/* ---- reductions ---- */
+
+static bool synchronises(const cd_micro *micro)
+{
+    return micro->sync && !micro->bypass && cd_micro_contributes(micro);
+}
+
+bool cd_decisions_closes(const cd_decisions *d, cd_micro_place place)
+{
+    cd_micro micro;
+    resolve(d, place, &micro);
+    return synchronises(&micro);
+}
+
+uint32_t cd_decisions_get_window_first(const cd_decisions *d, cd_micro_place place)
+{
+    uint32_t first = place.micro_step;
+    while (first > 0) {
+        cd_micro before;
+        resolve(d, (cd_micro_place){0, place.step, first - 1}, &before);
+        if (before.sync && cd_micro_contributes(&before)) break;
+        first--;
+    }
+    return first;
+}
+
+/* Reductions that the rank closed before a place, all of them with every bucket. */
+static uint64_t count_reductions(cd_decisions *d, cd_micro_place place)
+{
+    cd_reduction_walk *w = &d->walk;
+    if (w->step > place.step || (w->step == place.step && w->micro_step > place.micro_step))
+        *w = (cd_reduction_walk){0};
+    while (w->step < place.step || w->micro_step < place.micro_step) {
+        w->closed += cd_decisions_closes(d, (cd_micro_place){0, w->step, w->micro_step});
+        if (++w->micro_step >= d->settings.train.micro_steps) {
+            w->micro_step = 0;
+            w->step++;
+        }
+    }
+    return w->closed;
+}
+
+/* A rank that joined early has counted reductions that it did not close. */
+bool cd_decisions_is_before_start(cd_decisions *d, cd_micro_place place)
+{
+    return !d->settings.join.enable && count_reductions(d, place) < cd_decided_hook_start(&d->hook);
+}
+
+uint32_t cd_decisions_get_block(cd_decisions *d, cd_micro_place place)
+{
+    const uint32_t world = (uint32_t)d->plan->world.size;
+    const cd_decided_average average = cd_decided_hook_average(&d->hook);
+    const bool has_start = cd_decided_hook_start(&d->hook) > 0;
+    if (average == CD_AVERAGE_UNKNOWN) return 0;
+    if (average == CD_AVERAGE_ALL || (has_start && cd_decisions_is_before_start(d, place)))
+        return world;
+    const double block = cd_decided_hook_get(&d->hook, "subgroup_size", 0);
+    return average == CD_AVERAGE_NONE ? 1 : block > 0 ? (uint32_t)block : world;
+}
