@@ -167,9 +167,12 @@ static void count_post(state *s, const cddp_event *e, rank_facts *r)
         r->span_micro = e->micro_step;
     }
     r->span_posts++;
-    const int64_t what = c->op | c->reduce_op << 8 | c->dtype << 16 | c->root << 24;
+    /* fields may be -1 */
+    const uint64_t what = (uint64_t)c->op | (uint64_t)c->reduce_op << 8 | (uint64_t)c->dtype << 16 |
+                          (uint64_t)c->root << 24;
     repeats *x =
-        cd_table_add(&s->repeated, CD_KEY(e->rank, c->group ^ what << 8, c->numel, c->bucket));
+        cd_table_add(&s->repeated, CD_KEY(e->rank, (int64_t)((uint64_t)c->group ^ what << 8),
+                                          c->numel, c->bucket));
     if (x == NULL) return;
     if (x->span != r->span)
         *x = (repeats){

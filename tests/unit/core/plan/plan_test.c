@@ -153,7 +153,7 @@ static const struct {
     {"two ways to say the batch", {"world.batch=8", "train.micro_steps=2", "data.samples=1"}, "give one of them"},
     {"a batch of several", {"world.batch=8"}, "needs data.samples = 1"},
     {"an excuse where nothing is found", {"expect.also=I-REF"}, "expect.also excuses findings"},
-    {"findings to be compared", {"expect.same_with=world.size=3", "expect.verdict=error", "expect.error=x"}, "needs expect.verdict"},
+    {"findings to be compared", {"expect.same_with=world.size=3", "expect.verdict=error", "expect.error=no such thing"}, "needs expect.verdict"},
     {"resume from nothing", {"train.resume=true"}, "nothing to load"},
     {"state on exact forms", {"model.device=symbol", "optimizer.0.momentum=0.5"}, "keeps state needs cpu"},
     {"a place for numbers that are none", {"model.device=shape", "model.memory=host"}, "\"shape\" has none"},
