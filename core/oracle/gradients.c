@@ -172,6 +172,9 @@ static cddp_status digest_given(cd_oracle *o, const judged *j, size_t i, given *
                                          : &g->divided,
                               err));
     }
+    /* as declared, whatever the rank says that it did */
+    if (r->division == CD_ORACLE_DIVISION_TRUE) g->reciprocal = g->divided;
+    if (r->division == CD_ORACLE_DIVISION_RECIPROCAL) g->divided = g->reciprocal;
     return CDDP_OK;
 }
 
