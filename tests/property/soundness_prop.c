@@ -352,11 +352,15 @@ static void watch_event(void *self, const cddp_event *event)
     watch *w = self;
     size_t rank = event->rank < RANKS_MAX ? event->rank : RANKS_MAX;
     /* what the judge says, and not the run */
-    const bool is_judged = event->kind == CDDP_EV_compare || event->kind == CDDP_EV_uncompared ||
-                           event->kind == CDDP_EV_expected || event->kind == CDDP_EV_unjudged ||
-                           event->kind == CDDP_EV_owed;
-    if (!is_judged)
-        w->digests[rank] = cd_event_digest(w->digests[rank], event, false);
+    static const uint16_t judged[] = {CDDP_EV_compare,     CDDP_EV_uncompared,
+                                      CDDP_EV_expected,    CDDP_EV_unjudged,
+                                      CDDP_EV_owed,        CDDP_EV_bucket_law,
+                                      CDDP_EV_bucket_sum,  CDDP_EV_bucket_slice,
+                                      CDDP_EV_contribution};
+    bool is_judged = false;
+    for (size_t i = 0; i < sizeof judged / sizeof judged[0]; i++)
+        is_judged = is_judged || event->kind == judged[i];
+    if (!is_judged) w->digests[rank] = cd_event_digest(w->digests[rank], event, false);
 }
 
 typedef struct outcome {
