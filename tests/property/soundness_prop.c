@@ -352,6 +352,10 @@ static bool is_of_the_judge(const cddp_event *event)
     case CDDP_EV_owed:
     case CDDP_EV_expected:
     case CDDP_EV_decision:
+    case CDDP_EV_bucket_law:
+    case CDDP_EV_bucket_sum:
+    case CDDP_EV_bucket_slice:
+    case CDDP_EV_contribution:
         return true;
     case CDDP_EV_hook_law: /* of an average: no bucket's, and no hook's */
         return event->as.hook_law.bucket < 0;
