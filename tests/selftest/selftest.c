@@ -180,7 +180,7 @@ static cddp_status take(void *context, const cd_crew_end *end, bool *is_last, cd
     st_table_add(&s->table, c, o.end);
     if (o.end == ST_END_SILENT) return CDDP_OK;
     const bool is_miss = o.end == ST_END_MISSED || o.end == ST_END_CRASHED;
-    const bool is_known = is_listed(s, c, is_miss);
+    const bool is_known = is_listed(s, c, is_miss) && o.end != ST_END_CRASHED;
     s->miss_count += is_miss;
     s->known_count += is_miss && is_known;
     s->wrong_count += o.end == ST_END_CAUGHT;
