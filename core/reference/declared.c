@@ -158,6 +158,10 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
     const window *w = &at;
     const cddp_dtype low = cd_mixed_dtype(settings->mixed_precision.param_dtype);
     uint64_t divisor;
+    if ((unsigned)observed->wire > CDDP_DTYPE_COUNT) {
+        return cd_fail(err, CDDP_E_STATE, "buckets travel in dtype %d, which does not exist",
+                       (int)observed->wire);
+    }
     CD_TRY(declared_divisor(w, &divisor, err));
     *reduction =
         (cd_oracle_reduction){.step = observed->step,
