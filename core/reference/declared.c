@@ -185,6 +185,10 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
     uint64_t divisor;
     uint32_t block_first = 0;
     const uint32_t block = find_block(declaration, observed, &block_first);
+    if ((unsigned)observed->wire > CDDP_DTYPE_COUNT) {
+        return cd_fail(err, CDDP_E_STATE, "buckets travel in dtype %d, which does not exist",
+                       (int)observed->wire);
+    }
     CD_TRY(declared_divisor(w, &divisor, err));
     *reduction =
         (cd_oracle_reduction){.step = observed->step,

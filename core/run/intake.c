@@ -212,6 +212,7 @@ static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp
     CD_POINT_TRACED(COUNT, "observed.look.moment", n->options.tracer, observed.moment);
     CD_POINT_TRACED(COUNT, "observed.look.step", n->options.tracer, observed.step);
     CD_POINT_TRACED(COUNT, "observed.look.micro_step", n->options.tracer, observed.micro_step);
+    CD_POINT_TRACED(FLAG, "observed.look.accumulates", n->options.tracer, observed.accumulates);
     CD_POINT_TRACED(TENSORS, "observed.look.parameters", n->options.tracer,
                     observed.parameters.items, sizeof observed.parameters.items[0],
                     observed.parameters.count);
