@@ -211,7 +211,7 @@ static cddp_status run_all(explore_command *c, cddp_error *err)
     return CD_PASS(save(c, true, err));
 }
 
-/* What the search shows when nothing was found, in words that do not claim more. */
+/* The statement of a search that found nothing, in words that do not claim more. */
 static void put_exhaustive(cd_text *text, const explore_command *c)
 {
     const cd_explorer *e = &c->explorer;
@@ -230,7 +230,7 @@ static void put_exhaustive(cd_text *text, const explore_command *c)
             cd_explorer_left(e), 100.0 * cd_explorer_progress(e));
 }
 
-/* What was not tried because it cannot matter, each with its reason. */
+/* Schedules that were not tried because they cannot matter, each with its reason. */
 static void put_reductions(cd_text *text, const explore_command *c)
 {
     const cd_explorer *e = &c->explorer;

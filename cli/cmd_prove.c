@@ -93,7 +93,7 @@ static cddp_status read_plan(prove_command *c, cddp_error *err)
     return status;
 }
 
-/* What the argument of the proof rests on. */
+/* The assumptions of the proof. */
 static cddp_status check_plan(const prove_command *c, cddp_error *err)
 {
     const cddp_plan *plan = c->plan;
@@ -254,7 +254,7 @@ static cddp_status prove_variant(prove_command *c, cddp_error *err)
 {
     cd_proof one;
     CD_TRY(check_plan(c, err));
-    /* What the scenario expects is not what a proof is about. */
+    /* A proof is about correct training, not about the expectation of the scenario. */
     const cddp_text_list exercised =
         c->calls_only ? (cddp_text_list){NULL, 0} : c->plan->expect.exercised;
     c->plan->expect = (cddp_plan_expect){.verdict = CDDP_EXPECT_VERIFIED, .exercised = exercised};
@@ -390,7 +390,7 @@ static void put_effort(cd_text *text, const prove_command *c)
     cd_text_push(text, ")\n");
 }
 
-/* What stands for the other ranks, whatever their number. See Note [Numbers of ranks] */
+/* The stand-in for the other ranks, whatever their number. See Note [Numbers of ranks] */
 static void put_inputs(cd_text *text, const cd_proof *p)
 {
     cd_text sequences;

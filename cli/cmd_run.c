@@ -177,8 +177,8 @@ static int report(run_command *c)
     return cd_report_send(c->cli, &c->target, &r);
 }
 
-/* What ended all, a full disk say, ended the scenario that was under way: a report without it would
-** be one of success. */
+/* A failure that ends everything, such as a full disk, is the end of the scenario under way. A
+** report without it would be one of success. */
 static void note_failure(run_command *c, int exit_code, const cddp_error *err)
 {
     if (c->results == NULL || c->cli->origin.hub != NULL || c->done >= c->files.count) return;
@@ -202,7 +202,7 @@ int cd_command_run(cd_cli *cli)
         exit_code = CD_EXIT_INCONCLUSIVE;
     else if (failed)
         note_failure(&c, exit_code, &err);
-    /* What was known before a failure is still worth reporting. */
+    /* Results from before a failure are still worth reporting. */
     int reported = !c.has_left && (!failed || c.done > 0) ? report(&c) : c.left_with;
     if (!failed) exit_code = reported;
     /* the report is out before anybody leaves: a launcher may end all with the first */

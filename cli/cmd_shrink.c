@@ -220,8 +220,8 @@ out:
     return status;
 }
 
-/* What is written must fail as what was shrunk does: read back, and run once more with exactly its
-** schedule. */
+/* The scenario that is written must fail as the shrunk one does. It is read back, and run once more
+** with exactly its schedule. */
 static cddp_status check_scenario(shrink_command *c, const cd_text *text, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -266,7 +266,7 @@ static cddp_status may_write(const shrink_command *c, cddp_error *err)
     return CDDP_OK;
 }
 
-/* What a long search has found is at least shown. */
+/* The result of a long search is at least shown. */
 static cddp_status write_scenario(shrink_command *c, const cd_text *text, cddp_error *err)
 {
     cddp_status status = cd_output_write(cd_text_get(&c->path), text, err);
@@ -335,7 +335,7 @@ static int report(shrink_command *c)
     return exit_code;
 }
 
-/* What is written is done; without its story, when that is interrupted. */
+/* The scenario is written by now. Its story is left out when it is interrupted. */
 static cddp_status report_story(shrink_command *c, cddp_error *err)
 {
     const cddp_status status = cd_story_print(&c->story, &c->shrink, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a command is given, and the commands.
+/* The arguments of a command, and the commands.
 **
 ** Lifetime   everything is borrowed for the call.
 ** Errors     a command returns the exit code; an error it cannot word better goes through

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an exploration found, as runs of a trace store: of every outcome that is not verified, the
+/* Results of an exploration, as runs of a trace store: of every outcome that is not verified, the
 ** first schedule that led to it, whichever process met it, run once more and recorded here. So
 ** report, replay, check, diff and shrink read it.
 **

@@ -170,7 +170,7 @@ static void show_progress(void *context, size_t done)
     cd_progress_show(&p->progress, done, done < p->jobs->count ? p->jobs->paths[done] : "");
 }
 
-/* What a worker prints is for people. */
+/* The output of a worker is for people. */
 static void pass_output(void *context, const char *bytes, size_t byte_count)
 {
     (void)context;

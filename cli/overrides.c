@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the command line changes in every scenario. */
+/* The changes that the command line makes to every scenario. */
 #include "cli/overrides.h"
 
 #include "core/base/alloc.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the command line changes in every scenario: --set, --world-size, --seed, --backend, as keys
-** and values.
+/* The changes that the command line makes to every scenario: --set, --world-size, --seed,
+** --backend, as keys and values.
 **
 ** The same list is stored with a run as text, one "key=value" per line, so that a stored trace can
 ** be judged with the plan that produced it.

@@ -19,7 +19,7 @@ cddp_status cd_report_target_check(const cd_report_target *target, cddp_error *e
     return target->path != NULL ? cd_output_check(target->path, err) : CDDP_OK;
 }
 
-/* What cannot be kept is at least shown. */
+/* A report that cannot be kept is at least shown. */
 static int write_file(const cd_cli *cli, const cd_text *text, const char *path, int exit_code)
 {
     cddp_error err = CDDP_ERROR_INIT;

@@ -4,6 +4,7 @@
 
 #include "cddp/cddp.h"
 #include "verify/worlds/compose.h"
+#include "cli/given_up.h"
 #include "cli/interrupt.h"
 #include "cli/leave.h"
 #include "cli/overrides.h"
@@ -254,9 +255,17 @@ static void report_unjudged(const law_counter *c, cd_result *result)
     result->unjudged = cd_result_copy(result, words);
 }
 
+static void report_given_up(const cd_given_up *given_up, cd_result *result)
+{
+    char words[1200];
+    cd_given_up_print(given_up, words, sizeof words);
+    result->given_up = cd_result_copy(result, words);
+}
+
 typedef struct run_sinks {
     law_counter laws;
-    const cddp_trace_sink *list[7];
+    cd_given_up given_up;
+    const cddp_trace_sink *list[8];
     size_t count;
     cd_recorder recorder;
     cd_finals finals;
@@ -270,6 +279,8 @@ static void add_sinks(const cd_session *session, const cd_compose *compose, cons
     if (sinks->laws.hook != NULL) sinks->list[sinks->count++] = &sinks->laws.sink;
     if (plan->expect.same_with.count > 0) sinks->list[sinks->count++] = &sinks->finals.sink;
     sinks->list[sinks->count++] = &sinks->recorder.sink;
+    cd_given_up_init(&sinks->given_up);
+    sinks->list[sinks->count++] = &sinks->given_up.sink;
     if (!cd_compose_has_processes(compose)) sinks->list[sinks->count++] = cd_interrupt_sink();
     if (session->store != NULL) sinks->list[sinks->count++] = cddp_store_sink(session->store);
     if (session->watcher != NULL) sinks->list[sinks->count++] = session->watcher;
@@ -329,6 +340,7 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
     CD_TRY_OUT(cddp_run(&run, &verdict, err));
     CD_TRY_OUT(cd_result_take_verdict(result, verdict, err));
     report_unjudged(&sinks->laws, result);
+    report_given_up(&sinks->given_up, result);
     take_schedule(result, compose);
     describe_reproduction(session, result, true);
     take_context(result, &sinks->recorder);

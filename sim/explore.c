@@ -17,12 +17,12 @@
 ** every order of turns. If one order meets no race (cd_sim_stats.races), then no order does.
 **
 ** Note [Probes] A rank that looks at the tensors of an operation before it waits for it sees its
-** contribution, or the result when it posted last. That breaks the assumption of
-** Note [Turns commute], and the world cannot see it: reading memory leaves no trace. So run number
-** 2^k, and every 64th, draws its turns as well. An outcome that is not verified is found like any
-** other. Exhaustive search knows all outcomes of one order of turns at the end. When a probe had
-** another one, the order matters, and the search begins again with turns. (With symmetry outcomes
-** are equal only up to a renaming, and are not compared.)
+** contribution, or the result when it posted last. That breaks what Note [Turns commute] assumes,
+** and the world cannot see it: reading memory leaves no trace. So run number 2^k, and every 64th,
+** draws its turns as well. An outcome that is not verified is found like any other. Exhaustive
+** search knows all outcomes of one order of turns at the end. When a probe had another one, the
+** order matters, and the search begins again with turns. (With symmetry outcomes are equal only up
+** to a renaming, and are not compared.)
 **
 ** Note [Merging] Two runs in one state (sim/past.h) have the same choices before them, and each
 ** outcome behind is reached from either. The second goes on in fifo order without being varied.
@@ -129,8 +129,7 @@ static bool is_varied(const cd_explorer *e, const cddp_choice *choice)
     return !is_turn || !e->options.reduce || e->turns || e->is_probe;
 }
 
-/* See Note [Probes]. A function of the run's number, and of what is known when its stretch
-** begins. */
+/* See Note [Probes]. It depends on the number and on what is known when its stretch begins. */
 static bool is_probe(const cd_explorer *e, uint64_t number)
 {
     const bool samples =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fault:plant=WORD does to one operation; plants.def has the words. A plant is local to the
-** rank and uses only the device table. So it works over every backend and on every device that has
-** real elements.
+/* The effect of fault:plant=WORD on one operation; plants.def has the words. A plant is local to
+** the rank and uses only the device table. So it works over every backend and on every device that
+** has real elements.
 **
 ** Ownership the group and its works own the buffers, which grow to the largest operation.
 */

@@ -163,7 +163,7 @@ __device__ inline void apply_complex(cd_cuda_op op, Complex *d, Complex s, const
     }
 }
 
-/* What overlays which element: dispatch once per kernel, outside its loop. Body has operator()(T
+/* Element types of both operands: dispatch once per kernel, outside its loop. Body has operator()(T
 ** *d, T s). */
 struct Apply {
     cd_cuda_op op;
@@ -606,7 +606,7 @@ __global__ void basis_store_kernel(cd_cuda_basis b)
         store_f64(b.dtype, basis_at(b, i), b.work[i]);
 }
 
-/* What one launch does to a column: takes off its projection on `taken` (-1: on none), whose size
+/* One launch on a column: takes off its projection on `taken` (-1: on none), whose size
 ** is in slot `from`; then sums its product with `next` into slot `to`. A lane has its own rows, so
 ** that both fit into one launch. */
 struct BasisStep {

@@ -97,8 +97,8 @@ static cddp_status report_to_launcher(cddp_member_world *w, cddp_error *err)
     return CDDP_OK;
 }
 
-/* What a shelter asks. An mpiexec that is killed while it starts can leave its proxy behind, which
-** then waits for shelters that would wait for it. */
+/* The question of a shelter. An mpiexec that is killed while it starts can leave its proxy behind,
+** which then waits for shelters that would wait for it. */
 static bool is_judged(void *argument)
 {
     const cddp_member_world *w = argument;

@@ -107,7 +107,7 @@ static void drop(cd_process_hub *hub, waiting *w)
     hub->dropped++;
 }
 
-/* Whoever cannot be taken in yet stays in the system's queue. */
+/* A rank that cannot be taken in yet stays in the system's queue. */
 static void accept_all(cd_process_hub *hub, uint64_t now)
 {
     for (int i = 0; i < WAITING_MAX; i++) {

@@ -20,14 +20,14 @@
 
 typedef struct cd_process_hub cd_process_hub;
 
-/* Who connects, and for which of its three streams. */
+/* The rank that connects, and for which of its three streams. */
 typedef struct cd_process_hello {
     uint32_t rank, world_size;
     uint32_t pipe;   /* cd_os_pipe */
     int32_t process; /* id on its host */
 } cd_process_hello;
 
-/* What the hub tells a rank when the run has ended. */
+/* The hub's last message to a rank, when the run has ended. */
 typedef enum cd_process_release {
     CD_PROCESS_LEAVE = 'L', /* everybody is well: end the transport as it wants to be ended */
     CD_PROCESS_QUIT = 'Q'   /* the transport may not be able to end any more: exit at once */

@@ -36,7 +36,7 @@ static void forward_starter(void *context, const char *line, size_t length)
     cddp_process_world *w = context;
     const cddp_process_options *o = &w->options;
     if (length > 0) snprintf(w->starter_words, sizeof w->starter_words, "%.*s", (int)length, line);
-    /* What it says at length about ranks that end in disorder, we say in one sentence. */
+    /* One sentence replaces its long report on ranks that end in disorder. */
     if (w->failed >= 0 || w->killed || w->first_lost_ns != 0) return;
     if (o->output != NULL) {
         o->output(o->context, CDDP_PROCESS_LAUNCHER, true, line, length);
@@ -181,7 +181,7 @@ cddp_status cd_process_member_watch(cd_process_watched *r, cddp_error *err)
 {
     const cddp_process_world *w = r->world;
     bool arrived = has_arrived(r);
-    /* What its launcher left behind in the hub's queue has been taken in by now. */
+    /* Messages that its launcher left in the hub's queue have been taken in by now. */
     bool hopeless =
         w->killed || (w->starter_ended && cd_os_now_ns() - w->starter_end_ns > END_PATIENCE_NS);
     if (arrived) CD_TRY(cd_process_watched_drain(r, false, err));

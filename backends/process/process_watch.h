@@ -75,7 +75,8 @@ void cd_process_watched_fail(cd_process_watched *watched);
 
 cddp_status cd_process_members_begin(cddp_process_world *world, cddp_rank_fn program,
                                      void *argument, cddp_error *err) CDDP_MUST_CHECK;
-/* Whoever arrived, and what their launcher says; *launcher and *door are then worth waiting for. */
+/* Takes ranks that arrived, and their launcher's lines; *launcher and *door are then worth waiting
+** for. */
 cddp_status cd_process_members_take(cddp_process_world *world, cd_os_child *launcher,
                                     cd_os_child *door, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_process_member_watch(cd_process_watched *watched, cddp_error *err) CDDP_MUST_CHECK;

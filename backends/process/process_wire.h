@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What travels from a rank to its launcher, over pipes or sockets: records on the first, lines on
+/* The messages from a rank to its launcher, over pipes or sockets: records on the first, lines on
 ** the other two.
 **
 ** A record is a header and its bytes; a result is one fixed record in which error frames carry

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What follows from a collective operation alone. */
+/* Properties that follow from a collective operation alone. */
 #pragma once
 #include "cddp/backend.h"
 

@@ -17,6 +17,8 @@
 */
 #include "core/check/writer.h"
 
+#include <string.h>
+
 /* Where a value was accepted, besides the moments of a value event. */
 enum { AT_SEED = -1, AT_REDUCTION = -2, AT_CONSUMED = -3, AT_ZERO_GRAD = -4 };
 
@@ -31,7 +33,13 @@ typedef struct link {
     bool is_open;     /* a gradient: a backward has added to it since */
     bool is_zeroed;   /* a gradient: filled with zeros, whose digest is not known */
     bool is_consumed; /* a gradient: by an optimizer in backward */
-    bool is_broken;   /* at the first synchronisation already */
+    /* a start that the first synchronisation moved: what was before it. The plan's start, which
+    ** comes late, says what it had to be */
+    int64_t born;
+    bool is_moved;
+    /* a buffer: a forward changed it, and nothing has judged that yet; the oracle has, before the
+    ** value came */
+    bool is_computed, is_judged;
 } link;
 
 typedef struct expectation {
@@ -41,12 +49,13 @@ typedef struct expectation {
 } expectation;
 
 typedef struct rank_facts {
-    int64_t group;          /* of the wrapper */
-    int64_t authority;      /* of buffers in the forward at hand; -1: none */
-    int64_t joined;         /* whose state this rank ended join with, + 1; 0: it did not join */
-    uint32_t stepped;       /* + 1: the last step in which an optimizer stepped */
-    uint32_t buffers_equal; /* + 1: the last step in which the oracle found buffers equal */
-    bool is_rebuilt;        /* after a checkpoint: what a new model is born with is overwritten */
+    int64_t group;        /* of the wrapper */
+    int64_t authority;    /* of buffers in the forward at hand; -1: none */
+    int64_t joined;       /* whose state this rank ended join with, + 1; 0: it did not join */
+    uint32_t stepped;     /* + 1: the last step in which an optimizer stepped */
+    uint32_t state_wrong; /* + 1: the last step in which it found optimizer state wrong: I-REF's */
+    bool has_law;         /* of an average, by the judge */
+    bool is_rebuilt;      /* after a checkpoint: what a new model is born with is overwritten */
     bool has_init_sync, has_agreement, was_synced, has_expected;
 } rank_facts;
 
@@ -67,7 +76,8 @@ typedef struct state {
     cd_table ordinals;     /* (rank, variable) → ordinal + 1 */
     cd_table breaches;     /* (what, to, from) → breach */
     cd_ranks ranks;        /* of rank_facts */
-    uint64_t held, derived, unjudged;
+    uint64_t held, derived;
+    uint64_t unjudged[CDDP_WHAT_AVERAGER + 1]; /* by what */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -288,11 +298,8 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
     case CDDP_MOMENT_FORWARD:
         /* a trace without the moment after the forward */
         return l->moment == CDDP_MOMENT_FORWARD || l->moment == CDDP_MOMENT_AFTER_INIT;
-    case CDDP_MOMENT_AFTER_FORWARD:
-        return f->what == CDDP_WHAT_BUFFER;
     case CDDP_MOMENT_AFTER_BACKWARD:
-        return (f->what == CDDP_WHAT_GRADIENT && l->is_open) ||
-               (f->what == CDDP_WHAT_BUFFER && r->buffers_equal == step + 1);
+        return f->what == CDDP_WHAT_GRADIENT && l->is_open;
     case CDDP_MOMENT_BEFORE_STEP:
         return f->what == CDDP_WHAT_GRADIENT &&
                (l->is_open || has_setting(s, rank, CDDP_KEY_amp_enable) ||
@@ -308,7 +315,8 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
                l->moment == CDDP_MOMENT_AFTER_INIT;
     default:
         return f->what == CDDP_WHAT_PARAMETER && follows_the_grid(l, f->moment) &&
-               has_setting(s, rank, CDDP_KEY_model_exact);
+               has_setting(s, rank, CDDP_KEY_model_exact) &&
+               !has_setting(s, rank, CDDP_KEY_model_device); /* the first word: with numbers */
     }
 }
 
@@ -335,7 +343,10 @@ static void accept(link *l, const found *f)
                 .sequence = f->event->sequence,
                 .step = f->event->step,
                 .is_known = true,
-                .is_consumed = old.is_consumed};
+                .is_consumed = old.is_consumed,
+                .is_moved = old.is_moved,
+                .is_computed = old.is_computed,
+                .born = old.born};
 }
 
 /* The expected digest comes first, and is for one value only. */
@@ -348,6 +359,14 @@ static expectation *take_expectation(state *s, const found *f)
     return x;
 }
 
+/* Of a forward, or of a layer that ran again in the backward; the oracle's link 6 is about it. */
+static bool is_forward_result(const found *f, const link *l)
+{
+    if (f->what != CDDP_WHAT_BUFFER) return false;
+    return f->moment == CDDP_MOMENT_AFTER_FORWARD ||
+           (f->moment == CDDP_MOMENT_AFTER_BACKWARD && l->is_judged);
+}
+
 static void judge_link(state *s, const rank_facts *r, const found *f, link *l)
 {
     const expectation *x = take_expectation(s, f);
@@ -358,19 +377,39 @@ static void judge_link(state *s, const rank_facts *r, const found *f, link *l)
             f->what == CDDP_WHAT_GRADIENT && is_absent != (f->presence == CDDP_PRESENCE_ABSENT)
                 ? true
                 : !is_absent && x->digest != f->digest;
-        if (differs && !is_received(r, f)) note_breach(s, f, l, x);
+        const bool is_reported = f->what == CDDP_WHAT_OPTIMIZER &&
+                                 f->moment == CDDP_MOMENT_AFTER_UPDATE &&
+                                 r->state_wrong == f->event->step + 1;
+        if (differs && !is_reported && !is_received(r, f)) note_breach(s, f, l, x);
     } else if (!l->is_known) {
         return;
     } else if (is_same(l, f)) {
         s->held++;
     } else if (is_received(r, f)) {
         return;
+    } else if (f->moment == CDDP_MOMENT_AFTER_INIT) {
+        l->is_moved = true;
+        l->born = l->digest;
+    } else if (is_forward_result(f, l)) {
+        l->is_computed = !l->is_judged;
     } else if (is_computed(s, r, f, l)) {
-        s->unjudged++;
+        s->unjudged[f->what] += f->moment != CDDP_MOMENT_AFTER_AVERAGE || !r->has_law;
     } else {
         note_breach(s, f, l, NULL);
-        l->is_broken = f->moment == CDDP_MOMENT_AFTER_INIT;
     }
+}
+
+/* In a trace without a judge nothing says where the plan starts. */
+static void note_moved_start(state *s, const found *next, link *l)
+{
+    const link before = {.moment = CDDP_MOMENT_BEFORE_INIT,
+                         .digest = l->born,
+                         .sequence = l->sequence};
+    l->is_moved = false;
+    note_breach(s,
+                &(found){next->event, next->what, next->id, CDDP_MOMENT_AFTER_INIT, l->presence,
+                         l->digest},
+                &before, NULL);
 }
 
 static void take_value(state *s, const cddp_event *e)
@@ -379,17 +418,20 @@ static void take_value(state *s, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     const bool is_born =
         v->moment == CDDP_MOMENT_BEFORE_INIT || v->moment == CDDP_MOMENT_AFTER_INIT;
-    if (r == NULL || (is_born && r->is_rebuilt)) return;
+    if (r == NULL || (is_born && r->is_rebuilt) || v->what < 0 || v->what > CDDP_WHAT_AVERAGER)
+        return;
     if (v->digest == 0 && v->presence != CDDP_PRESENCE_ABSENT) return; /* below this level */
     if (v->moment == CDDP_MOMENT_CHECKPOINT) r->is_rebuilt = true;
     link *l = cd_table_add(&s->links, CD_KEY(e->rank, v->what, v->id));
     if (l == NULL) return;
     const found f = {e, v->what, v->id, v->moment, v->presence, v->digest};
-    const bool was_broken = l->is_broken;
+    if (l->is_moved) note_moved_start(s, &f, l);
+    if (v->moment == CDDP_MOMENT_BEGIN && l->is_computed) {
+        s->unjudged[v->what]++;
+        l->is_computed = false;
+    }
     judge_link(s, r, &f, l);
-    const bool is_broken = l->is_broken && !was_broken;
     accept(l, &f);
-    l->is_broken = is_broken;
 }
 
 /* Of initial values it comes late: the judge is made when the model is. */
@@ -401,7 +443,8 @@ static void take_expected(state *s, const cddp_event *e)
         link *l = find_link(s, e->rank, x->what, x->id);
         if (l == NULL || l->moment != CDDP_MOMENT_AFTER_INIT) return;
         s->derived++;
-        if (l->digest == x->digest || l->is_broken) return;
+        l->is_moved = false;
+        if (l->digest == x->digest) return;
         expectation seed = {.digest = x->digest, .presence = x->presence};
         cd_say(seed.words, sizeof seed.words, "%s", e->text != NULL ? e->text : "");
         const link origin = {.moment = AT_SEED, .sequence = e->sequence};
@@ -487,10 +530,15 @@ static void take_zero_grad(state *s, const cddp_event *e)
 
 /* ---- events ---- */
 
-static void take_compare(const cddp_event *e, rank_facts *r)
+static void take_compare(state *s, const cddp_event *e, rank_facts *r)
 {
-    if (e->as.compare.link == CDDP_LINK_BUFFER && e->as.compare.bad == 0)
-        r->buffers_equal = e->step + 1;
+    if (e->as.compare.link == CDDP_LINK_OPTIMIZER && e->as.compare.bad > 0)
+        r->state_wrong = e->step + 1;
+    if (e->as.compare.link != CDDP_LINK_BUFFER) return;
+    link *l = find_link(s, e->rank, CDDP_WHAT_BUFFER, e->as.compare.param);
+    if (l == NULL) return;
+    l->is_computed = false;
+    l->is_judged = e->as.compare.bad == 0;
 }
 
 static void learn(state *s, const cddp_event *e, rank_facts *r)
@@ -505,6 +553,9 @@ static void learn(state *s, const cddp_event *e, rank_facts *r)
     case CDDP_EV_wrap:
         r->group = e->as.wrap.group;
         r->has_init_sync = e->as.wrap.init_sync != 0;
+        return;
+    case CDDP_EV_hook_law:
+        if (e->as.hook_law.bucket < 0) r->has_law = true;
         return;
     case CDDP_EV_agreement:
         r->has_agreement = true;
@@ -550,7 +601,7 @@ static void event(void *self, const cddp_event *e)
         take_zero_grad(s, e);
         return;
     case CDDP_EV_compare:
-        take_compare(e, r);
+        take_compare(s, e, r);
         return;
     default:
         learn(s, e, r);
@@ -558,16 +609,28 @@ static void event(void *self, const cddp_event *e)
     }
 }
 
+/* What nobody held against anything is said with its number. */
+static void exercise(state *s)
+{
+    char gaps[96] = "";
+    for (int64_t what = 0; what <= CDDP_WHAT_AVERAGER; what++) {
+        const size_t used = strlen(gaps);
+        if (s->unjudged[what] == 0) continue;
+        cd_say(gaps + used, sizeof gaps - used, "%s %llu %s",
+               used > 0 ? "," : "; not judged:", (unsigned long long)s->unjudged[what],
+               cddp_event_word(CDDP_FIELD_what, what));
+    }
+    cd_writer_exercise(&s->writer, "%llu values as they were left, %llu as the plan moves them%s",
+                       (unsigned long long)s->held, (unsigned long long)s->derived, gaps);
+}
+
 static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
-    if (s->held + s->derived > 0)
-        cd_writer_exercise(&s->writer,
-                           "%llu values are what was left, %llu what the plan makes of it; %llu "
-                           "results not judged",
-                           (unsigned long long)s->held, (unsigned long long)s->derived,
-                           (unsigned long long)s->unjudged);
+    for (size_t i = 0; i < s->links.count; i++)
+        s->unjudged[CDDP_WHAT_BUFFER] += ((const link *)cd_table_value(&s->links, i))->is_computed;
+    if (s->held + s->derived > 0) exercise(s);
     for (size_t i = 0; i < s->breaches.count; i++)
         report(s, cd_table_key(&s->breaches, i), cd_table_value(&s->breaches, i));
     cd_table_fini(&s->links);
@@ -578,13 +641,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_wrap,
-                                 CDDP_EV_value,           CDDP_EV_expected,
-                                 CDDP_EV_agreement,       CDDP_EV_forward_begin,
-                                 CDDP_EV_buffer_sync,     CDDP_EV_backward_begin,
-                                 CDDP_EV_grad_final,      CDDP_EV_optimizer_step,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_zero_grad,
-                                 CDDP_EV_join_end,        CDDP_EV_compare};
+static const uint16_t kinds[] = {
+    CDDP_EV_param,      CDDP_EV_wrap,           CDDP_EV_value,           CDDP_EV_expected,
+    CDDP_EV_agreement,  CDDP_EV_forward_begin,  CDDP_EV_buffer_sync,     CDDP_EV_backward_begin,
+    CDDP_EV_grad_final, CDDP_EV_optimizer_step, CDDP_EV_optimizer_touch, CDDP_EV_zero_grad,
+    CDDP_EV_join_end,   CDDP_EV_compare,        CDDP_EV_hook_law};
 
 CD_CHECK_TABLE(chain, "I-CHAIN", "a step begins with what the last one left",
                "Parameters, gradients, buffers and optimizer state change only where the plan "

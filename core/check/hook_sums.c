@@ -41,9 +41,13 @@ typedef struct breach {
     bool is_made;
 } breach;
 
+/* The first ranks that did something else with a bucket. */
 typedef struct culprit {
-    uint32_t step, micro_step;
+    uint32_t step, micro_step, rank; /* the least */
     bool is_known;
+    cd_rank_set ranks;
+    cddp_finding finding;
+    char title[128];
 } culprit;
 
 void cd_hook_sums_init(cd_hook_sums *s, cd_writer *writer, const cddp_allocator *allocator)
@@ -64,20 +68,47 @@ typedef struct deed {
     const char *title, *expected, *actual, *advice;
 } deed;
 
-static void report(cd_hook_sums *s, const cddp_event *e, const deed *d)
+static bool precedes(const cddp_event *e, const culprit *c)
+{
+    if (e->step != c->step) return e->step < c->step;
+    if (e->micro_step != c->micro_step) return e->micro_step < c->micro_step;
+    return e->rank < c->rank;
+}
+
+/* The earliest deed with a bucket is reported at the end, with every rank that did one then. */
+static void note(cd_hook_sums *s, const cddp_event *e, const deed *d)
 {
     culprit *c = cd_table_add(&s->culprits, CD_KEY(d->bucket));
-    if (c != NULL && (!c->is_known || e->step < c->step ||
-                      (e->step == c->step && e->micro_step < c->micro_step)))
-        *c = (culprit){e->step, e->micro_step, true};
-    if (!cd_writer_is_first(s->writer, CD_KEY(4, d->bucket), e)) return;
-    cddp_finding f = cd_finding_at(s->writer, e);
-    f.bucket = (int32_t)d->bucket;
-    CD_SAY(f.title, "rank %u: %s", e->rank, d->title);
-    CD_SAY(f.expected, "%s", d->expected);
-    CD_SAY(f.actual, "%s", d->actual);
-    CD_SAY(f.advice, "%s", d->advice);
-    cd_writer_hold(s->writer, CD_KEY(4, d->bucket), &f);
+    if (c == NULL) return;
+    const bool is_same = c->is_known && c->step == e->step && c->micro_step == e->micro_step;
+    const bool is_first = !c->is_known || precedes(e, c);
+    if (is_first && !is_same) c->ranks = (cd_rank_set){0};
+    if (is_first || is_same) cd_rank_set_add(&c->ranks, &s->writer->memory, e->rank);
+    if (!is_first) return;
+    c->is_known = true;
+    c->step = e->step;
+    c->micro_step = e->micro_step;
+    c->rank = e->rank;
+    c->finding = cd_finding_at(s->writer, e);
+    c->finding.bucket = (int32_t)d->bucket;
+    CD_SAY(c->title, "%s", d->title);
+    CD_SAY(c->finding.expected, "%s", d->expected);
+    CD_SAY(c->finding.actual, "%s", d->actual);
+    CD_SAY(c->finding.advice, "%s", d->advice);
+}
+
+static void report_deed(cd_hook_sums *s, culprit *c)
+{
+    char who[96];
+    const bool is_all = s->members > 1 && cd_rank_set_count(&c->ranks) == s->members;
+    if (is_all)
+        CD_SAY(who, "all ranks");
+    else
+        cd_rank_set_print(&c->ranks, c->rank, who, sizeof who);
+    if (is_all) c->finding.rank = -1;
+    CD_SAY(c->finding.title, "%s: %s", who, c->title);
+    cd_finding_set_ranks(s->writer, &c->finding, &c->ranks);
+    cd_writer_report(s->writer, &c->finding);
 }
 
 static void take_law(cd_hook_sums *s, const cddp_event *e)
@@ -97,9 +128,9 @@ static void take_call(cd_hook_sums *s, const cddp_event *e)
     char title[128];
     CD_SAY(title, "hook %s is called for bucket %lld; the plan names %s", e->text,
            (long long)bucket, f->name);
-    report(s, e,
-           &(deed){bucket, title, f->name, e->text,
-                   "see hook.name, ddp.comm_hook and hook.comm_hook of the scenario"});
+    note(s, e,
+         &(deed){bucket, title, f->name, e->text,
+                 "see hook.name, ddp.comm_hook and hook.comm_hook of the scenario"});
 }
 
 static void take_post(cd_hook_sums *s, const cddp_event *e)
@@ -125,16 +156,16 @@ static void take_done(cd_hook_sums *s, const cddp_event *e)
     CD_SAY(expected, "%lld bytes", (long long)f->bytes);
     CD_SAY(actual, "%lld bytes", (long long)h->wire_bytes);
     if (f->bytes >= 0 && f->bytes != h->wire_bytes) {
-        report(s, e,
-               &(deed){h->bucket, title, expected, actual,
-                       "does the hook use the options of the plan: rank, k, ratio, start?"});
+        note(s, e,
+             &(deed){h->bucket, title, expected, actual,
+                     "does the hook use the options of the plan: rank, k, ratio, start?"});
         return;
     }
     CD_SAY(expected, "a collective with the numbers %016llx", (unsigned long long)f->posted);
     if (f->posted != 0 && f->has_digests && !f->is_seen)
-        report(s, e,
-               &(deed){h->bucket, title, expected, "none",
-                       "does the hook forget a debt, choose other elements, or round otherwise?"});
+        note(s, e,
+             &(deed){h->bucket, title, expected, "none",
+                     "does the hook forget a debt, choose other elements, or round otherwise?"});
 }
 
 static void take_slice(cd_hook_sums *s, const cddp_event *e)
@@ -219,6 +250,7 @@ static void take_sum(cd_hook_sums *s, const cddp_event *e, int64_t group)
     cddp_fact_group found;
     const cddp_event_bucket_sum *b = &e->as.bucket_sum;
     const bool is_known = cd_writer_find_group(s->writer, group, &found);
+    if (is_known) s->members = (uint64_t)found.members;
     sum *j = is_known ? add_to_sum(s, e, group) : NULL;
     if (j == NULL || j->count != (b->ranks > 0 ? (uint64_t)b->ranks : (uint64_t)found.members))
         return;
@@ -321,6 +353,7 @@ void cd_hook_sums_end(cd_hook_sums *s)
                                 (c->step == b->sum.step && c->micro_step <= b->sum.micro_step));
         if (!has_cause) report_breach(s, bucket, &b->sum);
     }
+    for (size_t i = 0; i < s->culprits.count; i++) report_deed(s, cd_table_value(&s->culprits, i));
     cd_table *tables[] = {&s->flights, &s->slices,   &s->ordinals,
                           &s->sums,    &s->breaches, &s->culprits};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) cd_table_fini(tables[i]);

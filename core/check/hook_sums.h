@@ -20,7 +20,7 @@ typedef struct cd_hook_sums {
     cd_table sums;     /* (how many before, bucket and number, block, group) → the sum so far */
     cd_table breaches; /* (bucket) → the earliest sum that does not add up */
     cd_table culprits; /* (bucket) → the earliest step at which a rank did something else */
-    uint64_t judged, tied;
+    uint64_t judged, tied, members; /* members: of the group that reduces */
 } cd_hook_sums;
 
 void cd_hook_sums_init(cd_hook_sums *sums, cd_writer *writer, const cddp_allocator *allocator);

@@ -43,19 +43,11 @@ bool cd_oracle_draws_rank(const cd_oracle *o, uint32_t step)
     return cd_prng_below(&drawn, o->options.world_size) == o->options.rank;
 }
 
-static bool is_sharded(const cd_oracle *o)
-{
-    bool any = false;
-    for (size_t i = 0; i < o->options.parameter_count; i++)
-        any = any || o->parameters[i].part.share != 0;
-    return any;
-}
-
 bool cd_oracle_wants_formulas(const cd_oracle *o)
 {
     /* Every rank of a sharded optimizer steps other elements. */
     const bool is_due = cd_oracle_draws_step(o, o->step) || o->judged_optimizers == 0;
-    return cd_oracle_has_values(o) && is_due && (is_sharded(o) || cd_oracle_draws_rank(o, o->step));
+    return cd_oracle_has_values(o) && is_due && (o->is_sharded || cd_oracle_draws_rank(o, o->step));
 }
 
 /* The first and the last element, and drawn ones between. */

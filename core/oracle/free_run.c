@@ -1,10 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Link 8, the free-running reference: one process that trains from the initial parameters by itself
-** (O3). */
+/* Link 8, the free-running reference: one process that trains from the plan's initial parameters by
+** itself (O3).
+**
+** A step that it cannot repeat bit for bit ends its way. It restarts from what the run has before
+** the next step that it can repeat, and says how many steps it gave up, and why. */
 #include "core/oracle/state.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+
+static const char *const gap_words[CD_FREE_GAP_COUNT] = {
+    [CD_FREE_ROUNDED] = "a sum or a division of the gradients rounds",
+    [CD_FREE_BLOCK] = "ranks are averaged in blocks, and one process has one model",
+    [CD_FREE_APART] = "ranks start the step from different values",
+    [CD_FREE_CHANGED] = "the optimizers saw gradients that were clipped, or changed otherwise",
+    [CD_FREE_SHARDED] = "no rank has the state of a sharded optimizer, from which to restart",
+    [CD_FREE_AVERAGED] = "the plan averages parameters between steps",
+    [CD_FREE_DISTINCT] = "every rank has its own initial values"};
+
+void cd_oracle_note_gap(cd_oracle *o, cd_free_gap gap)
+{
+    if (o->free_gap == CD_FREE_NO_GAP) o->free_gap = gap;
+}
 
 /* The single process's gradient, from the run's window: both have the same parameters
 ** (note_parting). */
@@ -18,14 +35,15 @@ static cddp_status free_gradient(cd_oracle *o, const cd_window *w, size_t i, cdd
     double *means = cd_allocate_array(o->options.allocator, sum->numel, sizeof *means);
     if (means == NULL)
         return cd_fail_memory(err, "the free-running gradient of %s", o->parameters[i].name);
-    for (size_t j = 0; j < sum->numel; j++) means[j] = cd_wide_sum_get(sum, j) / (double)w->divisor;
+    /* a loss scale that is a power of two is taken back exactly; any other rounds, and shows */
+    const double divisor = (double)w->divisor * w->loss_scale;
+    for (size_t j = 0; j < sum->numel; j++) means[j] = cd_wide_sum_get(sum, j) / divisor;
     cddp_status status = cd_numbers_write(&o->numbers, &g->value, means, err);
     cd_release(o->options.allocator, means, sum->numel * sizeof *means);
     return status;
 }
 
-/* The optimizers of the run saw gradients that were clipped or unscaled: the free run has no such
-** program. */
+/* Did the run's optimizers see the same gradients? A free run has no program that clips. */
 static cddp_status sees_plain_gradients(cd_oracle *o, const cd_oracle_update *before, bool *plain,
                                         cddp_error *err)
 {
@@ -56,40 +74,77 @@ static cddp_status note_parting(cd_oracle *o, const cddp_tensor *mine, cddp_erro
     return CDDP_OK;
 }
 
+static cddp_status find_gradients(cd_oracle *o, const cd_oracle_update *before, cddp_error *err)
+{
+    const cd_window *w = cd_share_latest(o->share, before->step);
+    bool plain = false;
+    if (w == NULL || !w->is_valid || w->step != before->step || w->digest != o->digest)
+        cd_oracle_note_gap(o, CD_FREE_APART);
+    else if (!cd_is_power_of_two(w->divisor))
+        cd_oracle_note_gap(o, CD_FREE_ROUNDED);
+    if (o->free_gap != CD_FREE_NO_GAP) return CDDP_OK;
+    for (size_t i = 0; i < o->options.parameter_count; i++) CD_TRY(free_gradient(o, w, i, err));
+    CD_TRY(sees_plain_gradients(o, before, &plain, err));
+    if (!plain) cd_oracle_note_gap(o, CD_FREE_CHANGED);
+    return CDDP_OK;
+}
+
+static void end_free_run(cd_oracle *o)
+{
+    o->free_gaps[o->free_gap]++;
+    o->is_free_valid = false;
+}
+
 cddp_status cd_oracle_advance_free(cd_oracle *o, const cd_oracle_update *before, cddp_error *err)
 {
     const cd_oracle_engine *e = o->options.free_engine;
-    const cd_window *w = cd_share_latest(o->share, before->step);
-    if (!o->is_free_loaded) {
-        CD_TRY(e->load(e->self, before->parameters, NULL, err));
-        o->is_free_loaded = true;
-    }
-    CD_TRY(note_parting(o, e->parameters(e->self), err));
     if (o->has_free_parted) return CDDP_OK;
-    bool usable = w != NULL && w->is_valid && w->step == before->step && w->digest == o->digest &&
-                  cd_is_power_of_two(w->divisor);
-    if (!usable) {
-        o->is_free_running = false;
-        return CDDP_OK;
-    }
-    for (size_t i = 0; i < o->options.parameter_count; i++) CD_TRY(free_gradient(o, w, i, err));
-    CD_TRY(sees_plain_gradients(o, before, &usable, err));
-    if (!usable) {
-        o->is_free_running = false;
+    const bool is_first = o->free_steps++ == 0;
+    if (is_first && o->options.free_gap == CD_FREE_NO_GAP) o->is_free_valid = true;
+    if (o->is_free_valid) CD_TRY(note_parting(o, e->parameters(e->self), err));
+    if (o->has_free_parted) return CDDP_OK;
+    const bool may_restart =
+        o->is_free_valid || is_first || (!o->is_sharded && o->options.free_gap != CD_FREE_AVERAGED);
+    if (!may_restart) cd_oracle_note_gap(o, o->is_sharded ? CD_FREE_SHARDED : CD_FREE_AVERAGED);
+    CD_TRY(find_gradients(o, before, err));
+    if (o->free_gap != CD_FREE_NO_GAP) {
+        end_free_run(o);
         return CDDP_OK;
     }
     cd_oracle_slots state = {0};
     cd_oracle_update update = {.step = before->step,
-                               .parameters = e->parameters(e->self),
-                               .gradients = o->free_gradients};
+                               .parameters = o->is_free_valid ? e->parameters(e->self) : o->values,
+                               .gradients = o->free_gradients,
+                               .restarts = !o->is_free_valid && !is_first};
     CD_TRY(e->update(e->self, &update, &state, err));
+    /* an averager changes what the step left */
+    if (o->options.free_gap == CD_FREE_AVERAGED) {
+        o->free_gap = CD_FREE_AVERAGED;
+        end_free_run(o);
+        return CDDP_OK;
+    }
+    o->is_free_valid = true;
+    o->free_covered++;
     return CDDP_OK;
+}
+
+static void report_gaps(cd_oracle *o)
+{
+    for (size_t gap = CD_FREE_NO_GAP + 1; gap < CD_FREE_GAP_COUNT; gap++) {
+        char text[160];
+        cd_text_format(text, sizeof text, "%s: %llu of %llu steps were repeated freely",
+                       gap_words[gap], (unsigned long long)o->free_covered,
+                       (unsigned long long)o->free_steps);
+        cd_oracle_give_up(o, CD_LINK_FREE, o->free_gaps[gap], text);
+    }
 }
 
 cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters, cddp_error *err)
 {
     cd_oracle *o = oracle;
-    if (!o->is_free_running || !o->is_free_loaded || !cd_oracle_has_values(o)) return CDDP_OK;
+    if (o->options.free_engine == NULL || !cd_oracle_has_values(o)) return CDDP_OK;
+    report_gaps(o);
+    if (!o->is_free_valid) return CDDP_OK;
     const cddp_tensor *expected = o->options.free_engine->parameters(o->options.free_engine->self);
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         cd_comparison c;

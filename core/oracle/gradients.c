@@ -207,6 +207,41 @@ static void add_normalisation(cd_comparison *c, const cd_oracle_reduction *r)
     }
 }
 
+static void name_ratio(cd_comparison *c, const cd_wide_sum *sum, const double *actual,
+                       const cd_sum_rule *rule)
+{
+    size_t largest = 0;
+    for (size_t i = 1; i < sum->numel; i++)
+        if (sum->magnitude[i] > sum->magnitude[largest]) largest = i;
+    c->bad = sum->numel;
+    c->element = (int64_t)largest;
+    c->expected = cd_wide_sum_get(sum, largest) / (double)rule->divisor;
+    c->actual = actual[largest];
+    c->shape = CD_SHAPE_RATIO;
+}
+
+/* See Note [A common ratio]. By itself, or together with all that were compared before. */
+static cddp_status judge_ratio(cd_oracle *o, const cd_wide_sum *sum, const cd_sum_rule *rule,
+                               cd_oracle_link link, cd_comparison *c, cddp_error *err)
+{
+    cd_ratio_evidence own = {.distinct = 0};
+    cd_ratio_evidence *all = &o->ratios[link == CD_LINK_MATHEMATICS];
+    const double *actual = o->numbers.values;
+    double ratio;
+    if (c->bad > 0 || c->exact) return CDDP_OK;
+    CD_TRY(cd_common_ratio_add(&own, sum, actual, rule, o->options.allocator, err));
+    CD_TRY(cd_common_ratio_add(all, sum, actual, rule, o->options.allocator, err));
+    const bool is_alone = cd_common_ratio_is_significant(&own, &ratio);
+    if (!is_alone && !cd_common_ratio_is_significant(all, &ratio)) return CDDP_OK;
+    name_ratio(c, sum, actual, rule);
+    c->ratio = ratio;
+    cd_text_format(c->words, sizeof c->words,
+                   "ratio %.6g, %s, though each element lies within its bound", ratio,
+                   is_alone ? "estimated from the whole tensor"
+                            : "estimated from all gradients of this rank up to this one");
+    return CDDP_OK;
+}
+
 static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_wide_sum *sum,
                              const cd_sum_rule *rule, cd_oracle_link link, cddp_error *err)
 {
@@ -235,7 +270,8 @@ static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_w
         if (status != CDDP_OK) return status;
         if (link == CD_LINK_MATHEMATICS && r->normalisation != NULL) add_normalisation(&c, r);
     }
-    if (link == CD_LINK_MATHEMATICS && !c.exact) o->is_free_running = false;
+    CD_TRY(judge_ratio(o, sum, rule, link, &c, err));
+    if (link == CD_LINK_MATHEMATICS && !c.exact) cd_oracle_note_gap(o, CD_FREE_ROUNDED);
     cd_oracle_report(o, link, i, &c);
     return CDDP_OK;
 }
@@ -336,6 +372,15 @@ static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_o
     return CDDP_OK;
 }
 
+cddp_status cd_oracle_leave_micro(cd_oracle *oracle, uint32_t step, uint32_t micro_step,
+                                  const cddp_tensor *buffers, cddp_error *err)
+{
+    const cd_start start = cd_oracle_get_start(oracle);
+    const cd_oracle_reduction micro = {.step = step, .micro_step = micro_step};
+    if (oracle->is_left_out || !cd_oracle_has_values(oracle)) return CDDP_OK;
+    return CD_PASS(judge_buffers(oracle, &start, &micro, buffers, err));
+}
+
 cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reduction *reduction,
                                       const cddp_tensor *buffers, cddp_error *err)
 {
@@ -344,7 +389,7 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     if (reduction->divisor == 0)
         return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u",
                        reduction->step);
-    if (reduction->rank_count != 0) o->is_free_running = false; /* one process has one model */
+    if (reduction->rank_count != 0) cd_oracle_note_gap(o, CD_FREE_BLOCK);
     if (o->is_left_out) return CDDP_OK;
     cd_start start = cd_oracle_get_start(o);
     cd_oracle_reduction whole = *reduction; /* over all ranks */

@@ -5,8 +5,8 @@
 ** Invariants
 ** O1  start is made of the judge's copies: nothing that the run does after begin_step changes it
 ** O2  a gradient is compared only while captured is set for it, by push_local in the same step
-** O3  the free-running reference runs only while every comparison was exact; no bound is derived
-**     for the rest
+** O3  the free-running reference repeats a step only when every comparison of it was exact; after
+**     any other it restarts, and the step is counted as given up
 */
 #include "core/oracle/state.h"
 
@@ -58,6 +58,7 @@ static cddp_status push_arrays(cd_oracle *o, cddp_error *err)
     for (size_t i = 0; i < n; i++) {
         o->parameters[i] = o->options.parameters[i];
         o->names[i] = o->parameters[i].name;
+        o->is_sharded = o->is_sharded || o->parameters[i].part.share != 0;
         o->offsets[i + 1] = o->offsets[i] + (size_t)o->parameters[i].numel;
     }
     o->options.parameters = o->parameters;
@@ -73,7 +74,6 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     if (o == NULL) return cd_fail_memory(err, "the oracle of rank %u", options->rank);
     o->arena = arena;
     o->options = *options;
-    o->is_free_running = options->free_engine != NULL;
     o->numbers.allocator = o->other.allocator = o->before.allocator = options->allocator;
     cd_scalars_init(&o->scalars, options->allocator);
     cd_arena_init(&o->second, options->allocator, SECOND_BLOCK_BYTES);
@@ -96,6 +96,12 @@ void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts)
 {
     for (size_t i = 0; i < oracle->options.parameter_count; i++)
         oracle->parameters[i].part = parts[i];
+    oracle->is_sharded = true;
+}
+
+const cd_part *cd_oracle_get_part(const cd_oracle *oracle, size_t parameter)
+{
+    return &oracle->parameters[parameter].part;
 }
 
 void cd_oracle_destroy(cd_oracle *oracle)
@@ -145,6 +151,7 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     o->step = step;
     o->digest = 0;
     o->is_left_out = false;
+    o->free_gap = CD_FREE_NO_GAP;
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         o->values[i] = parameters[i];
         o->kept[i] = gradients[i];

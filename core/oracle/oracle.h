@@ -49,6 +49,7 @@ typedef struct cd_oracle_update {
     const cddp_tensor *parameters; /* (parameter_count) */
     const cddp_grad *gradients;    /* (parameter_count) as the optimizers saw them */
     cd_oracle_slots state;
+    bool restarts; /* a free-running engine takes the run's optimizer state of before the step */
 } cd_oracle_update;
 
 /* One process with one replica of the model. All functions but the last are required. */
@@ -116,6 +117,19 @@ typedef struct cd_oracle_parameter {
     cd_part part; /* whose step it gets, where its optimizer is sharded */
 } cd_oracle_parameter;
 
+/* Why the free-running reference cannot repeat a step. */
+typedef enum cd_free_gap {
+    CD_FREE_NO_GAP,
+    CD_FREE_ROUNDED,
+    CD_FREE_BLOCK,
+    CD_FREE_APART,
+    CD_FREE_CHANGED,
+    CD_FREE_SHARDED,
+    CD_FREE_AVERAGED,
+    CD_FREE_DISTINCT,
+    CD_FREE_GAP_COUNT
+} cd_free_gap;
+
 typedef struct cd_oracle_options {
     /* (parameter_count) in the order of named_parameters() */
     const cd_oracle_parameter *parameters;
@@ -125,6 +139,8 @@ typedef struct cd_oracle_options {
     const cd_oracle_engine *engine;
     /* a second replica for the free-running reference; NULL: none */
     const cd_oracle_engine *free_engine;
+    /* AVERAGED: it is never longer than a step; DISTINCT: its initial values are not the run's */
+    cd_free_gap free_gap;
     /* ranks of one thread share what they recompute; NULL: each for itself */
     cd_oracle_share *share;
     struct cddp_tracer *tracer; /* may be NULL: then only cd_oracle_get_summary has the result */
@@ -220,6 +236,7 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
 /* parts: (parameter_count), valid from now on. For optimizers whose parts are only known during the
 ** training. */
 void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts);
+const cd_part *cd_oracle_get_part(const cd_oracle *oracle, size_t parameter);
 void cd_oracle_destroy(cd_oracle *oracle); /* accepts NULL */
 
 /* Before the first micro-step: parameters and the gradients that were kept. Borrowed until the next
@@ -232,6 +249,9 @@ void cd_oracle_enter_forward(cd_oracle *oracle, const cddp_tensor *buffers);
 /* Link 10 statistics: the values that a synchronised layer of this forward normalises with. */
 cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used,
                                        cddp_error *err) CDDP_MUST_CHECK;
+/* Link 6 of a micro-step that ends no window, after its backward. */
+cddp_status cd_oracle_leave_micro(cd_oracle *oracle, uint32_t step, uint32_t micro_step,
+                                  const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
 /* After the engine accumulated into parameter i, before the wrapper's hook runs. Copies. */
 cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
                                  cddp_error *err) CDDP_MUST_CHECK;

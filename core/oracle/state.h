@@ -3,6 +3,7 @@
 #pragma once
 #include "core/base/arena.h"
 #include "core/oracle/oracle.h"
+#include "core/oracle/ratio.h"
 #include "core/oracle/share.h"
 #include "core/oracle/emit.h"
 
@@ -23,7 +24,11 @@ struct cd_oracle {
     cd_oracle_share own;
     cd_numbers numbers, other, before;
     double *squares; /* (world_size) of a norm */
-    bool is_free_running, is_free_loaded, has_free_parted;
+    /* The free-running reference: it has the run's values; the run has others than it. */
+    bool is_free_valid, has_free_parted, is_sharded;
+    cd_free_gap free_gap;                  /* of this step */
+    uint64_t free_gaps[CD_FREE_GAP_COUNT]; /* steps that were given up */
+    uint64_t free_steps, free_covered;
     /* of this step: the engine is asked neither for this rank's exchanges nor for its results */
     bool is_left_out;
     uint32_t step;
@@ -33,6 +38,7 @@ struct cd_oracle {
     struct cd_kept_elements *kept_elements; /* (kept_count) before the step */
     size_t kept_count, kept_capacity;
     uint64_t judged_optimizers;
+    cd_ratio_evidence ratios[2]; /* of links 2 and 1, all gradients so far */
     /* Link 15: the second form of the model, of one micro-step. */
     cd_scalars scalars;
     cd_arena second;
@@ -62,5 +68,7 @@ cddp_status cd_oracle_compare_tensors(cd_oracle *o, const cddp_tensor *expected,
                                       const cddp_tensor *actual, cd_comparison *c, cddp_error *err);
 cddp_status cd_oracle_compare_forms(cd_oracle *o, const cddp_tensor *expected,
                                     const cddp_tensor *actual, cd_comparison *c, cddp_error *err);
+/* This step cannot be repeated freely. The first reason counts. */
+void cd_oracle_note_gap(cd_oracle *o, cd_free_gap gap);
 /* The free-running reference repeats the step that the run just made. */
 cddp_status cd_oracle_advance_free(cd_oracle *o, const cd_oracle_update *before, cddp_error *err);

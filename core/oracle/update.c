@@ -157,7 +157,7 @@ cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *be
     for (size_t i = 0; i < o->options.parameter_count; i++)
         CD_TRY(judge_parameter(o, before, after, i, err));
     CD_TRY(judge_slots(o, &state, &after->state, err));
-    if (o->is_free_running && cd_oracle_has_values(o))
+    if (o->options.free_engine != NULL && cd_oracle_has_values(o))
         CD_TRY(cd_oracle_advance_free(o, before, err));
     return CDDP_OK;
 }

@@ -337,6 +337,37 @@ static void check_when(cd_contradictions *c, const cddp_plan_when *when)
     }
 }
 
+/* What the verifier says of itself: an expectation that this could satisfy expects nothing of the
+** run. */
+static const char *const own_messages[] = {
+    "no memory for the oracle",
+    "expect.error: words of the message",
+    "the scenario contradicts itself",
+    "not the expected error",
+    "the run did not exercise what it claims",
+    "the world has ended",
+    "it ended without a result",
+    "it was interrupted",
+};
+
+static void check_words(cd_contradictions *c, const char *words)
+{
+    if (strlen(words) < 3) {
+        cd_plan_contradict(c, "expect.error",
+                           "expect.error: almost every message has '%s': name more of the error",
+                           words);
+        return;
+    }
+    for (size_t i = 0; i < sizeof own_messages / sizeof own_messages[0]; i++) {
+        if (strstr(own_messages[i], words) == NULL) continue;
+        cd_plan_contradict(c, "expect.error",
+                           "expect.error: '%s' is in what the verifier itself may say (\"%s\"): "
+                           "name words of the run's error",
+                           words, own_messages[i]);
+        return;
+    }
+}
+
 static void check_expect(cd_contradictions *c)
 {
     const cddp_plan_expect *expect = &c->plan->expect;
@@ -354,6 +385,7 @@ static void check_expect(cd_contradictions *c)
         cd_plan_contradict(c, "expect.verdict",
                            "expect.verdict = \"error\" needs expect.error: words of the message");
     }
+    for (size_t i = 0; i < expect->error.count; i++) check_words(c, expect->error.items[i]);
     if (expect->verdict != CDDP_EXPECT_ERROR && expect->error.count > 0)
         cd_plan_contradict(c, "expect.error", "expect.error needs expect.verdict = \"error\"");
     if (expect->also.count > 0 && expect->verdict == CDDP_EXPECT_VERIFIED) {

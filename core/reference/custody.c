@@ -9,6 +9,8 @@
 **   an update        what the oracle judged (links 4 and 12), and the optimizers' state with their
 **                    step counts, as the reference has them
 **   a reduction      what the oracle judged, where no grad_final of the wrapper says it
+**   an average       of parameters that this step does not average: nothing; of the others,
+**                    weighted sums over the ranks stay (custody_average.c)
 **   planned touches  of parameters after a step, of buffers before a forward
 ** Everything else stays, and I-CHAIN needs no expected digest for it.
 **
@@ -17,7 +19,9 @@
 #include "core/reference/custody.h"
 
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/plan/plan.h"
+#include "core/reference/custody_average.h"
 #include "core/reference/custody_values.h"
 #include "core/tensor/numbers.h"
 #include "core/trace/tracer.h"
@@ -45,7 +49,11 @@ struct cd_custody {
     uint32_t touched_step, touched_micro; /* + 1: the last forward whose buffers were touched */
     double norm, loss_scale;              /* as the rank reports them */
     bool has_norm;
+    cd_custody_averager averager;
+    bool has_averager, is_before_average;
+    cd_functionals before_average;
     cd_kept scratch;
+    cd_numbers numbers;
     cd_custody_room room;
 };
 
@@ -307,8 +315,8 @@ static cddp_status derive_grid(cd_custody *c, int64_t moment, uint32_t step, cdd
     if (!c->is_before_grid || !c->options.settings->model.exact || !has_numbers(c)) return CDDP_OK;
     for (size_t i = 0; i < c->module->parameter_count; i++) {
         const cddp_tensor *t = &c->parameters[i].tensor;
-        if (!is_trained_at(c, i, step) || !cddp_dtype_is_float(t->dtype)) continue;
-        CD_TRY(cd_custody_regrid(&c->room, t, err));
+        if (is_trained_at(c, i, step) && cddp_dtype_is_float(t->dtype))
+            CD_TRY(cd_custody_regrid(&c->room, t, err));
         CD_TRY(expect_tensor(c,
                              &(derived){CDDP_WHAT_PARAMETER, moment, i, c->variables[i],
                                         "what the step left, back on its grid"},
@@ -351,6 +359,58 @@ static cddp_status enter_forward(cd_custody *c, const cd_custody_moment *now, cd
                                              .moment = now->moment,
                                              .how = "what was left, and the planned number more"},
                                   c->module->buffer_count, err));
+}
+
+/* ---- the model averager ---- */
+
+/* One without a gradient takes no part. */
+static uint32_t block_of(const cd_custody *c, const cd_custody_moment *now, size_t parameter)
+{
+    const bool can_be = now->gradients[parameter].kind != CDDP_GRAD_UNDEFINED &&
+                        cddp_dtype_is_float(now->parameters[parameter].dtype);
+    return can_be ? cd_custody_averager_due(&c->averager, now->step,
+                                            c->module->parameters[parameter].name)
+                  : 0;
+}
+
+static cddp_status sum_functionals(cd_custody *c, const cd_custody_moment *now,
+                                   cd_functionals *functionals, cddp_error *err)
+{
+    *functionals = (cd_functionals){.tensors = 0};
+    for (size_t i = 0; i < c->module->parameter_count; i++) {
+        const uint32_t block = block_of(c, now, i);
+        if (block != 0) {
+            const cd_averaged averaged = {now->step, block, i, &now->parameters[i]};
+            CD_TRY(cd_functionals_add(functionals, &c->averager, &averaged, &c->numbers, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+/* Before the average; a step that is skipped is averaged all the same. */
+static cddp_status leave_update(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
+{
+    if (!c->has_averager || !has_numbers(c)) return CDDP_OK;
+    CD_TRY(sum_functionals(c, now, &c->before_average, err));
+    c->is_before_average = true;
+    for (size_t i = 0; i < c->module->parameter_count; i++) {
+        if (block_of(c, now, i) != 0) continue;
+        CD_TRY(expect_tensor(c,
+                             &(derived){CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_AVERAGE, i,
+                                        c->variables[i], "this step does not average it"},
+                             &now->parameters[i], err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status leave_average(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
+{
+    cd_functionals after;
+    if (!c->is_before_average) return CDDP_OK;
+    c->is_before_average = false;
+    CD_TRY(sum_functionals(c, now, &after, err));
+    cd_functionals_state(&c->before_average, &after, c->options.tracer);
+    return CDDP_OK;
 }
 
 /* ---- moments ---- */
@@ -405,10 +465,17 @@ cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now, c
         CD_TRY(enter_forward(c, now, err));
         break;
     case CDDP_MOMENT_AFTER_BACKWARD:
-        if (transforms_gradients(c)) CD_TRY(keep_gradients(c, now->gradients, err));
+        if (transforms_gradients(c) && !now->accumulates)
+            CD_TRY(keep_gradients(c, now->gradients, err));
         break;
     case CDDP_MOMENT_BEFORE_STEP:
         CD_TRY(derive_gradients(c, now->step, err));
+        break;
+    case CDDP_MOMENT_AFTER_UPDATE:
+        CD_TRY(leave_update(c, now, err));
+        break;
+    case CDDP_MOMENT_AFTER_AVERAGE:
+        CD_TRY(leave_average(c, now, err));
         break;
     case CDDP_MOMENT_AFTER_STEP:
         CD_TRY(end_step(c, now, err));
@@ -444,22 +511,59 @@ cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients, 
     return CDDP_OK;
 }
 
+/* This rank's part of an optimizer's entry, as the reference, which has all of it, says. */
+static cddp_status part_digest(const cd_optimizer_state *whole, cd_part_range own, uint64_t *digest,
+                               cddp_error *err)
+{
+    const int64_t count = own.end - own.first;
+    uint64_t d = count > 0 ? cd_hash_mix(whole->is_present, whole->step) : cd_hash_mix(0, 0);
+    for (uint32_t s = 0; count > 0 && s < CD_OPTIMIZER_SLOTS_MAX; s++) {
+        const cddp_tensor *t = &whole->slots[s];
+        uint64_t slot = 0;
+        if (!whole->is_present || t->device == NULL) continue;
+        const cddp_tensor part =
+            cddp_tensor_of(t->device, t->storage, t->offset + own.first, t->dtype, &count, 1);
+        CD_TRY(t->device->digest(&part, &slot, err));
+        d = cd_hash_mix(d, slot);
+    }
+    *digest = d;
+    return CDDP_OK;
+}
+
 /* The step counts are in no slot: the digest has them. */
+static cddp_status expect_optimizer(const cd_custody *c, size_t optimizer, size_t k, size_t id,
+                                    cddp_error *err)
+{
+    const cd_replica_optimizer *o = &c->options.reference->replica->optimizers[optimizer];
+    const uint32_t ordinal = o->ordinals[k];
+    const derived d = {CDDP_WHAT_OPTIMIZER, CDDP_MOMENT_AFTER_UPDATE, id, c->variables[ordinal],
+                       "slots and step count as the reference has them"};
+    const cd_part *part = cd_oracle_get_part(c->options.oracle, ordinal);
+    const int64_t numel = cddp_tensor_numel(&c->module->parameters[ordinal].tensor);
+    uint64_t digest = 0;
+    if (part->share != 0 && numel == 0) return CDDP_OK; /* nobody's, or anybody's */
+    if (part->share == 0) {
+        CD_TRY(cd_optimizer_state_digest(o->optimizer, k, &digest, err));
+    } else {
+        cd_optimizer_state state;
+        cd_optimizer_get_state(o->optimizer, k, &state);
+        /* the oracle counts the two parts of a complex number */
+        const int64_t lanes = c->module->parameters[ordinal].tensor.dtype == CDDP_C64 ? 2 : 1;
+        cd_part_range own = cd_part_get(part, numel * lanes, c->options.rank);
+        own = (cd_part_range){own.first / lanes, own.end / lanes};
+        CD_TRY(part_digest(&state, own, &digest, err));
+    }
+    expect(c, &d, digest, true);
+    return CDDP_OK;
+}
+
 static cddp_status expect_optimizers(const cd_custody *c, cddp_error *err)
 {
     const cd_replica *r = c->options.reference->replica;
     size_t id = 0;
-    if (cd_replica_is_sharded(r)) return CDDP_OK;
     for (size_t i = 0; i < r->optimizer_count; i++) {
-        for (size_t k = 0; k < r->optimizers[i].count; k++, id++) {
-            uint64_t digest = 0;
-            CD_TRY(cd_optimizer_state_digest(r->optimizers[i].optimizer, k, &digest, err));
-            expect(c,
-                   &(derived){CDDP_WHAT_OPTIMIZER, CDDP_MOMENT_AFTER_UPDATE, id,
-                              c->variables[r->optimizers[i].ordinals[k]],
-                              "slots and step count as the reference has them"},
-                   digest, true);
-        }
+        for (size_t k = 0; k < r->optimizers[i].count; k++, id++)
+            CD_TRY(expect_optimizer(c, i, k, id, err));
     }
     return CDDP_OK;
 }
@@ -516,6 +620,9 @@ cddp_status cd_custody_create(const cd_custody_options *options, cd_custody **cu
     c->module = options->reference->replica->model->module;
     c->room.allocator = options->allocator;
     c->loss_scale = 1.0;
+    c->numbers.allocator = options->allocator;
+    c->has_averager =
+        cd_custody_averager_read(&c->averager, options->plan, options->settings, options->rank);
     CD_TRY_OUT(fill_in(c, err));
     *custody = c;
     c = NULL;
@@ -536,5 +643,6 @@ void cd_custody_destroy(cd_custody *c)
         cd_kept_fini(&c->buffers[i]);
     cd_kept_fini(&c->scratch);
     cd_custody_room_fini(&c->room);
+    cd_numbers_fini(&c->numbers);
     cd_arena_fini(&c->memory);
 }

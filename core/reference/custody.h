@@ -20,6 +20,7 @@ typedef struct cd_custody_options {
     const cddp_plan_settings *settings; /* of the rank */
     uint32_t rank;
     const cd_reference *reference; /* what is declared of the model, and the optimizers' results */
+    const cd_oracle *oracle;       /* which part of a sharded optimizer is whose */
     const int32_t *variables;      /* (parameter_count) of the wrapper; copied */
     struct cddp_tracer *tracer;    /* may be NULL: then nothing is derived */
     const cddp_allocator *allocator;
@@ -35,6 +36,7 @@ cddp_status cd_custody_start(cd_custody *custody, cddp_error *err) CDDP_MUST_CHE
 typedef struct cd_custody_moment {
     int64_t moment; /* cddp_event_enum_moment */
     uint32_t step, micro_step;
+    bool accumulates;              /* after a backward that reduced nothing */
     const cddp_tensor *parameters; /* (parameter_count) */
     const cddp_grad *gradients;    /* (parameter_count) */
     const cddp_tensor *buffers;    /* (buffer_count) */

@@ -18,8 +18,8 @@
 #include "core/reference/custody.h"
 #include "core/reference/decisions.h"
 #include "core/reference/declared.h"
-#include "core/reference/optimized.h"
 #include "core/reference/hook_words.h"
+#include "core/reference/optimized.h"
 #include "core/reference/owed.h"
 
 #include <stdio.h>
@@ -127,9 +127,18 @@ static cddp_status make_references(cd_referee *o, cddp_error *err)
     cd_reference_options running = restarted;
     running.state = NULL;
     running.is_free_running = true;
+    running.restart = restarted.state;
     CD_TRY(cd_reference_create(&restarted, &o->reference, err));
     CD_TRY(cd_reference_create(&running, &o->free_reference, err));
     return CDDP_OK;
+}
+
+/* The free reference has this rank's initial values. With distinct ones the root's are
+** broadcast. */
+static cd_free_gap free_gap_of(const cd_referee *o)
+{
+    if (o->settings.averager.kind != CDDP_AVERAGER_NONE) return CD_FREE_AVERAGED;
+    return o->settings.model.init == CDDP_MODEL_INIT_DISTINCT ? CD_FREE_DISTINCT : CD_FREE_NO_GAP;
 }
 
 static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cddp_error *err)
@@ -167,6 +176,7 @@ static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cdd
                                        .world_size = (uint32_t)plan->world.size,
                                        .engine = &o->reference->engine,
                                        .free_engine = &o->free_reference->engine,
+                                       .free_gap = free_gap_of(o),
                                        .share = o->options.share,
                                        .tracer = o->options.tracer,
                                        .allocator = o->allocator,
@@ -248,6 +258,7 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
                                         .settings = &o->settings,
                                         .rank = o->options.rank,
                                         .reference = o->reference,
+                                        .oracle = o->oracle,
                                         .variables = observed->variables.items,
                                         .tracer = o->options.tracer,
                                         .allocator = o->allocator};
@@ -257,15 +268,28 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
 
 /* ---- moments ---- */
 
+/* The window's last micro-step is judged with its gradients. Between several forwards of one
+** micro-step buffers are synchronised, which the reference does not do. */
+static cddp_status leave_micro(cd_referee *o, const cd_custody_moment *now, cddp_error *err)
+{
+    cd_micro micro;
+    cd_micro_resolve(o->options.plan, &o->settings,
+                     (cd_micro_place){o->options.rank, now->step, now->micro_step}, &micro);
+    if (micro.forwards != 1) return CDDP_OK;
+    return CD_PASS(cd_oracle_leave_micro(o->oracle, now->step, now->micro_step, now->buffers, err));
+}
+
 cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cddp_error *err)
 {
     const cd_custody_moment now = {.moment = observed->moment,
                                    .step = observed->step,
                                    .micro_step = observed->micro_step,
+                                   .accumulates = observed->accumulates,
                                    .parameters = observed->parameters.items,
                                    .gradients = observed->gradients.items,
                                    .buffers = observed->buffers.items};
     CD_TRY(cd_custody_look(o->custody, &now, err));
+    if (observed->accumulates) CD_TRY(leave_micro(o, &now, err));
     return CDDP_OK;
 }
 

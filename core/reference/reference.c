@@ -381,8 +381,9 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before,
     CD_TRY(reference_load(r, before->parameters, NULL, err));
     for (size_t i = 0; i < replica->model->module->parameter_count; i++)
         CD_TRY(reference_set_gradient(r, i, &before->gradients[i], err));
-    if (r->state != NULL) {
-        cd_blob blob = *r->state; /* its own cursor; the bytes are the owner's */
+    const cd_blob *entering = before->restarts ? r->restart : r->state;
+    if (entering != NULL) {
+        cd_blob blob = *entering; /* its own cursor; the bytes are the owner's */
         const cddp_state_reader reader = cd_blob_reader(&blob);
         CD_TRY(cd_replica_load_optimizers(replica, &reader, err));
     }
@@ -578,6 +579,7 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     r->plan = options->plan;
     r->allocator = options->allocator;
     r->state = options->state;
+    r->restart = options->restart;
     r->is_free_running = options->is_free_running;
     r->loss_scale = options->loss_scale;
     cd_reference_share_init(&r->own, options->plan, options->allocator);

@@ -44,7 +44,8 @@ typedef struct cd_reference {
     cddp_tensor *slots; /* (slot_count) of the optimizers */
     int32_t *slot_parameters;
     size_t slot_count;
-    const cd_blob *state; /* optimizers' state before the step; NULL: it keeps its own */
+    const cd_blob *state;   /* optimizers' state before the step; NULL: it keeps its own */
+    const cd_blob *restart; /* of a free-running one: the run's before the step */
     bool is_free_running;
     const double *loss_scale; /* the run's, borrowed */
     /* (optimizer_count) which of them step in the update at hand; borrowed for it */
@@ -71,7 +72,8 @@ typedef struct cd_reference_options {
     /* the rank's optimizers before a step; NULL: the reference keeps its own, as it must where no
     ** rank has all */
     const cd_blob *state;
-    bool is_free_running; /* parameters too are its own: they go on from its last update */
+    bool is_free_running;   /* parameters too are its own: they go on from its last update */
+    const cd_blob *restart; /* from which a free-running one restarts; NULL: it never does */
     const double *loss_scale;
     cd_reference_share *share; /* that of ranks of one thread; NULL: own */
 } cd_reference_options;

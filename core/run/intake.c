@@ -143,24 +143,9 @@ static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_e
 
 /* ---- moments ---- */
 
-static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp_error *err)
+static cddp_status take_begin(cd_intake *n, uint32_t step, const cd_watched_values *values,
+                              cddp_error *err)
 {
-    cd_intake *n = self;
-    cd_observed_look observed = {.moment = moment->moment,
-                                 .step = moment->step,
-                                 .micro_step =
-                                     moment->micro != NULL ? moment->micro->place.micro_step : 0};
-    CD_TRY(copy_parameters(n, &n->look, moment->values.parameters, &observed.parameters, err));
-    CD_TRY(copy_gradients(&n->look, moment->values.gradients, &observed.gradients, err));
-    CD_TRY(copy_buffers(n, &n->look, moment->values.buffers, &observed.buffers, err));
-    CD_TRY(cd_referee_look(n->referee, &observed, err));
-    return CDDP_OK;
-}
-
-static cddp_status intake_begin(void *self, uint32_t step, const cd_watched_values *values,
-                                cddp_error *err)
-{
-    cd_intake *n = self;
     cd_observed_begin observed = {.step = step};
     CD_TRY(copy_parameters(n, &n->begin, values->parameters, &observed.parameters, err));
     CD_TRY(copy_gradients(&n->begin, values->gradients, &observed.gradients, err));
@@ -175,21 +160,14 @@ static cddp_status intake_begin(void *self, uint32_t step, const cd_watched_valu
     return CDDP_OK;
 }
 
-static cddp_status intake_before_update(void *self, const cd_replica *replica, cddp_error *err)
+static cddp_status take_before_update(cd_intake *n, const cd_watched_moment *moment,
+                                      cddp_error *err)
 {
-    cd_intake *n = self;
-    const cd_module *module = replica->model->module;
     cd_observed_before_update observed = {.optimizer_state = {&n->optimizer_state}};
-    const cd_arena_mark mark = cd_arena_get_mark(&n->memory);
-    cddp_tensor *parameters =
-        cd_arena_array(&n->memory, n->parameter_count + 1, sizeof *parameters);
-    CD_TRY(cd_arena_check(&n->memory, err, "%zu parameters", n->parameter_count));
-    for (size_t i = 0; i < n->parameter_count; i++) parameters[i] = module->parameters[i].tensor;
-    CD_TRY(copy_parameters(n, &n->before, parameters, &observed.parameters, err));
-    cd_arena_rewind(&n->memory, mark);
+    CD_TRY(copy_parameters(n, &n->before, moment->values.parameters, &observed.parameters, err));
     cd_blob_clear(&n->optimizer_state);
-    CD_TRY(cd_replica_save_optimizers(replica, &n->optimizer_state, err));
-    CD_TRY(copy_optimized(n, &n->before, replica, &observed.optimized, err));
+    CD_TRY(cd_replica_save_optimizers(moment->replica, &n->optimizer_state, err));
+    CD_TRY(copy_optimized(n, &n->before, moment->replica, &observed.optimized, err));
     CD_POINT_TRACED(TENSORS, "observed.before_update.parameters", n->options.tracer,
                     observed.parameters.items, sizeof observed.parameters.items[0],
                     observed.parameters.count);
@@ -200,10 +178,9 @@ static cddp_status intake_before_update(void *self, const cd_replica *replica, c
     return CDDP_OK;
 }
 
-static cddp_status intake_enter_forward(void *self, uint32_t micro_step,
-                                        const cd_watched_values *values, cddp_error *err)
+static cddp_status take_forward(cd_intake *n, uint32_t micro_step, const cd_watched_values *values,
+                                cddp_error *err)
 {
-    cd_intake *n = self;
     cd_observed_enter_forward observed = {.micro_step = micro_step};
     CD_TRY(copy_buffers(n, &n->forward, values->buffers, &observed.buffers, err));
     CD_POINT_TRACED(COUNT, "observed.enter_forward.micro_step", n->options.tracer,
@@ -212,6 +189,28 @@ static cddp_status intake_enter_forward(void *self, uint32_t micro_step,
                     observed.buffers.items, sizeof observed.buffers.items[0],
                     observed.buffers.count);
     CD_TRY(cd_referee_enter_forward(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+/* What the oracle judges from is what the trace shows of this moment. A reduction in the middle of
+** a step begins another window. */
+static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp_error *err)
+{
+    cd_intake *n = self;
+    const int64_t at = moment->moment;
+    const uint32_t micro_step = moment->micro != NULL ? moment->micro->place.micro_step : 0;
+    cd_observed_look observed = {.moment = at,
+                                 .step = moment->step,
+                                 .micro_step = micro_step,
+                                 .accumulates = moment->accumulates};
+    CD_TRY(copy_parameters(n, &n->look, moment->values.parameters, &observed.parameters, err));
+    CD_TRY(copy_gradients(&n->look, moment->values.gradients, &observed.gradients, err));
+    CD_TRY(copy_buffers(n, &n->look, moment->values.buffers, &observed.buffers, err));
+    CD_TRY(cd_referee_look(n->referee, &observed, err));
+    if (at == CDDP_MOMENT_BEGIN || moment->begins_window)
+        CD_TRY(take_begin(n, moment->step, &moment->values, err));
+    if (at == CDDP_MOMENT_FORWARD) CD_TRY(take_forward(n, micro_step, &moment->values, err));
+    if (at == CDDP_MOMENT_BEFORE_STEP) CD_TRY(take_before_update(n, moment, err));
     return CDDP_OK;
 }
 
@@ -417,9 +416,6 @@ static void intake_close(void *self)
 
 static const cd_watcher_ops intake_ops = {.open = intake_open,
                                           .look = intake_look,
-                                          .begin = intake_begin,
-                                          .before_update = intake_before_update,
-                                          .enter_forward = intake_enter_forward,
                                           .normalised = intake_normalised,
                                           .accumulated = intake_accumulated,
                                           .reduced = intake_reduced,

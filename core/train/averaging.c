@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model averager of a scenario: it averages (core/hooks/averager.c), and what it did is judged.
+/* The model averager of a scenario: it averages (core/hooks/averager.c), and reports who must
+** agree.
 **
-** Two things follow from the plan alone, by separate arithmetic and not from what the averager
-** reports:
+** Gradients agree in the blocks over which the hook reduces; parameters where gradients and state
+** agreed, and after an average in its block; optimizer state, which is not averaged (AVG-02), where
+** gradients always did. An agreement event reports it before the step, to I-PARAMEQ, I-GRADEQ and
+** I-HOOK.
 **
-**   who must agree   gradients in the blocks over which the hook reduces; parameters where
-**                    gradients and state agreed, and after an average in its block; optimizer
-**                    state, which is not averaged (AVG-02), where gradients always did. An
-**                    agreement event reports it before the step, to I-PARAMEQ, I-GRADEQ, I-HOOK;
-**   what is kept     an average keeps the sum over the ranks: Σ before = Σ after, of parameters
-**                    with signs; and between averages everything stays as it is. With agreement in
-**                    blocks that is the mean. Stated as laws, which I-HOOK judges.
-**
-** The sum may be off by the division and the additions of W terms, and by the way back into the
-** parameter's dtype: per rank
-** (γ(W) + 2u)·Σ|p| + 2·least per element, u and least of the dtype, and 2^-52 per addition here.
-** Between averages nothing rounds.
+** Not here: what an average keeps, which the judge states (core/reference/custody_average.c).
 **
 ** Limits: one reduction per step; blocks are of consecutive ranks of the world.
 */
@@ -26,10 +18,7 @@
 #include "core/train/points.h"
 #include "core/hooks/averager.h"
 #include "core/hooks/host.h"
-#include "core/tensor/numbers.h"
 #include "core/plan/plan.h"
-
-#include <math.h>
 
 struct cd_averaging {
     cd_averager *averager;
@@ -40,7 +29,6 @@ struct cd_averaging {
     uint64_t *periods; /* (parameter_count) per parameter, 0: none; NULL: no parameter has one */
     uint32_t *agreed;  /* (parameter_count) with periods: who agrees on each since the last step */
     size_t parameter_count;
-    cd_numbers numbers;         /* of one parameter at a time */
     uint32_t parameters, state; /* who agrees since the last step: block sizes */
     uint32_t gradients;         /* of the step at hand: the block over which the hook averages */
     uint32_t due;               /* of the step at hand: block size, 0: no average */
@@ -104,7 +92,6 @@ cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
     t->averaging = a;
     a->world_size = a->parameters = a->state = cddp_group_size(t->groups.world);
     a->parameter_count = module->parameter_count;
-    a->numbers.allocator = t->allocator;
     a->grads = cd_arena_array(&t->memory, a->parameter_count + 1, sizeof *a->grads);
     a->averaged = cd_arena_array(&t->memory, a->parameter_count + 1, sizeof *a->averaged);
     CD_TRY(cd_arena_check(&t->memory, err, "the gradients of an averager"));
@@ -118,7 +105,6 @@ void cd_trainer_close_averager(cd_trainer *t)
 {
     if (t->averaging != NULL) {
         cd_averager_destroy(t->averaging->averager);
-        cd_numbers_fini(&t->averaging->numbers);
         t->averaging = NULL;
     }
 }
@@ -196,84 +182,20 @@ uint32_t cd_trainer_get_block(const cd_trainer *t)
     return a->gradients;
 }
 
-/* ---- what is kept ---- */
-
-/* Of the parameters that stay, and of those that are averaged in this step. */
-typedef struct signed_sum {
-    double sum, bound; /* bound: what an average may do to the sum */
-    size_t parameters;
-} signed_sum;
-typedef struct signed_sums {
-    signed_sum kept, averaged;
-} signed_sums;
-
-static cddp_status sum_parameters(const cd_trainer *t, signed_sums *sums, cddp_error *err)
-{
-    struct cd_averaging *a = t->averaging;
-    signed_sums found = {.kept = {.sum = 0}};
-    int64_t place = 0;
-    for (size_t i = 0; i < a->parameter_count; i++) {
-        const cddp_tensor *p = &t->view.parameters[i];
-        if (!cddp_dtype_is_float(p->dtype)) {
-            continue; /* the averager refuses it */
-        }
-        signed_sum *s = due_of(t, i) != 0 ? &found.averaged : &found.kept;
-        const double unit = cd_host_unit(p->dtype), terms = a->world_size * unit;
-        const double rounding = terms / (1 - terms) + 2 * unit;
-        CD_TRY(cd_numbers_read(&a->numbers, p, err));
-        s->parameters++;
-        for (size_t k = 0; k < a->numbers.count; k++, place++) {
-            const double x = a->numbers.values[k];
-            s->sum += cd_host_sign(place) * x;
-            s->bound +=
-                (rounding + 0x1p-52 * (double)place) * fabs(x) + 2 * cd_host_least(p->dtype);
-        }
-    }
-    *sums = found;
-    return CDDP_OK;
-}
-
-static void report_law(const cd_trainer *t, cddp_law law)
-{
-    if (!isfinite(law.left) || !isfinite(law.right)) { /* an overflow is I-RANGE's */
-        law.left = law.right = 0;
-        law.bound = INFINITY;
-    }
-    cddp_tracer_law(t->tracer, &law);
-}
-
-static cddp_status state_laws(cd_trainer *t, const signed_sums *before, cddp_error *err)
-{
-    signed_sums after;
-    CD_TRY(sum_parameters(t, &after, err));
-    if (before->kept.parameters > 0) {
-        report_law(t, (cddp_law){sizeof(cddp_law), "parameters stay as they are between averages",
-                                 -1, before->kept.sum, after.kept.sum, 0, false});
-    }
-    if (before->averaged.parameters > 0) {
-        report_law(t, (cddp_law){sizeof(cddp_law),
-                                 "an average keeps the sum of the parameters over the ranks", -1,
-                                 before->averaged.sum, after.averaged.sum, before->averaged.bound,
-                                 true});
-    }
-    return CDDP_OK;
-}
+/* ---- the average ---- */
 
 cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
 {
     struct cd_averaging *a = t->averaging;
-    signed_sums before = {.kept = {.sum = 0}};
     if (a == NULL) return CDDP_OK;
     cd_trainer_refresh_views(t);
-    if (t->tracer != NULL) CD_TRY(sum_parameters(t, &before, err));
     CD_TRY(cd_averager_step(a->averager, t->view.parameters, a->grads, a->parameter_count, err));
     for (size_t i = 0; i < a->parameter_count; i++) {
         if (a->averaged[i] == 0) continue;
         CD_EMIT(t->tracer, average, NULL, .ordinal = (int64_t)i, .ranks = a->averaged[i]);
     }
     CD_POINT_PARAMETERS("average.parameter", t);
-    if (t->tracer != NULL) CD_TRY(state_laws(t, &before, err));
-    return CDDP_OK;
+    return CD_PASS(cd_trainer_show(t, CD_MOMENT_AFTER_AVERAGE, err));
 }
 
 /* ---- checkpoint ---- */

@@ -102,11 +102,6 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     }
     CD_POINT_BUFFERS("forward.buffer", t);
     CD_TRY(cd_trainer_show(t, CD_MOMENT_FORWARD, err));
-    if (t->view.watcher != NULL) {
-        const cd_watched_values values = cd_trainer_refresh_views(t);
-        CD_TRY(t->view.watcher->ops->enter_forward(t->view.watcher->self, micro->place.micro_step,
-                                                   &values, err));
-    }
     cd_trainer_emit_samples(t, pass);
     CD_POINT_SAMPLES("data_shown", t, pass->samples);
     CD_TRY(pass_time(t, t->program.settings.train.forward_us * 1000u, "forward", err));
@@ -411,6 +406,15 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
     return CDDP_OK;
 }
 
+/* A layer that runs again in the backward moves buffers there. */
+static cddp_status show_accumulation(cd_trainer *t, cddp_error *err)
+{
+    t->now.accumulates = true;
+    const cddp_status status = cd_trainer_show(t, CD_MOMENT_AFTER_BACKWARD, err);
+    t->now.accumulates = false;
+    return CD_PASS(status);
+}
+
 /* Everything behind it. */
 static cddp_status end_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
@@ -419,6 +423,8 @@ static cddp_status end_micro(cd_trainer *t, const cd_micro *micro, cddp_error *e
         CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_BACKWARD, err));
     else if (micro->sync && cd_micro_contributes(micro))
         CD_TRY(cd_trainer_close_window(t, micro, err));
+    else if (cd_trainer_module(t)->buffer_count > 0)
+        CD_TRY(show_accumulation(t, err));
     return CDDP_OK;
 }
 

@@ -301,6 +301,7 @@ static unsigned shown_at(const cd_trainer *t, cd_moment moment)
     case CD_MOMENT_AFTER_FORWARD:
         return SHOWS_BUFFERS;
     case CD_MOMENT_AFTER_BACKWARD:
+        if (t->now.accumulates) return SHOWS_BUFFERS;
         return (is_in_backward ? 0u : SHOWS_PARAMETERS) | SHOWS_GRADIENTS | SHOWS_BUFFERS;
     case CD_MOMENT_BEFORE_STEP:
         return SHOWS_PARAMETERS | SHOWS_OPTIMIZERS | (is_in_backward ? 0u : SHOWS_GRADIENTS);
@@ -325,6 +326,8 @@ cddp_status cd_trainer_show(cd_trainer *t, cd_moment moment, cddp_error *err)
     const cd_watched_moment at = {.moment = moment,
                                   .step = t->now.step,
                                   .micro = t->now.micro,
+                                  .accumulates = t->now.accumulates,
+                                  .begins_window = t->now.begins_window,
                                   .replica = t->replica,
                                   .values = cd_trainer_refresh_views(t)};
     if (is_watched) CD_TRY(t->view.watcher->ops->look(t->view.watcher->self, &at, err));

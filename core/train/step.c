@@ -32,20 +32,11 @@ static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_erro
 
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
-    CD_TRY(show_reduction(t, micro, err));
+    t->now.begins_window = true;
+    const cddp_status status = show_reduction(t, micro, err);
+    t->now.begins_window = false;
+    CD_TRY(status);
     t->now.reductions++;
-    if (t->view.watcher != NULL) {
-        const cd_watched_values values = {t->view.parameters, t->view.gradients, t->view.buffers};
-        CD_TRY(t->view.watcher->ops->begin(t->view.watcher->self, micro->place.step, &values, err));
-    }
-    return CDDP_OK;
-}
-
-cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err)
-{
-    CD_TRY(cd_trainer_show(t, CD_MOMENT_BEFORE_STEP, err));
-    if (t->view.watcher != NULL)
-        CD_TRY(t->view.watcher->ops->before_update(t->view.watcher->self, t->replica, err));
     return CDDP_OK;
 }
 
@@ -174,7 +165,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     CD_POINT_GRADIENTS("prepared.gradient", t);
     CD_POINT_PARAMETERS("before_update.parameter", t);
     CD_POINT_SLOTS("before_update.slot", t);
-    if (!cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show_before(t, err));
+    if (!cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show(t, CD_MOMENT_BEFORE_STEP, err));
     CD_POINT_GRADIENTS("before_update.gradient", t);
     for (size_t i = 0; i < count; i++) {
         if (t->optimizers[i].is_due && !t->replica->optimizers[i].in_backward)
@@ -235,7 +226,6 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
     }
     if (!CD_POINT_SKIPS("step.average", t)) CD_TRY(cd_trainer_average(t, err));
     CD_POINT_PARAMETERS("after_average.parameter", t);
-    if (t->averaging != NULL) CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_AVERAGE, err));
     t->now.has_stepped = false;
     if (last->touch_parameters) CD_TRY(touch_parameters(t, err));
     CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_STEP, err));

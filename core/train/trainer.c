@@ -284,10 +284,7 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
     CD_POINT_SLOTS("begin.slot", t);
     CD_TRY(cd_trainer_show(t, CD_MOMENT_BEGIN, err));
     cd_trainer_emit_agreement(t);
-    if (cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show_before(t, err));
-    const cd_watched_values values = cd_trainer_refresh_views(t);
-    if (t->view.watcher != NULL)
-        CD_TRY(t->view.watcher->ops->begin(t->view.watcher->self, step, &values, err));
+    if (cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show(t, CD_MOMENT_BEFORE_STEP, err));
     return CDDP_OK;
 }
 

@@ -140,6 +140,8 @@ typedef struct cd_trainer_place {
     struct collection *collection; /* open_micro: where firings go; else NULL */
     uint32_t gradient_count;       /* that became ready in the running backward */
     size_t exchange_count;         /* of batch norm statistics in its forwards */
+    bool accumulates;              /* the backward that ended reduced nothing */
+    bool begins_window;            /* it ended with a reduction, and the step goes on */
     bool is_in_forward;            /* of a micro-step that contributes */
     bool has_stepped;              /* the step was taken, or given up, inside the micro-step */
     bool has_entered;              /* a backward of this step started */
@@ -235,7 +237,6 @@ cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last,
 cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 /* step.c */
-cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
 /* A reduction in the middle of a step: judged by itself; what follows adds to its result

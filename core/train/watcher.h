@@ -83,6 +83,8 @@ typedef struct cd_watched_moment {
     int64_t moment; /* cddp_event_enum_moment */
     uint32_t step;
     const cd_micro *micro; /* the micro-step at hand, or the last one; NULL before the first */
+    bool accumulates;      /* after a backward: no reduction ended, gradients go on */
+    bool begins_window;    /* after a reduction in the middle of a step */
     const cd_replica *replica;
     cd_watched_values values;
 } cd_watched_moment;
@@ -102,14 +104,6 @@ typedef struct cd_watcher_ops {
     cddp_status (*open)(void *self, const cd_watched_model *model, cddp_error *err);
     /* called when: at every moment of a value event, before its events are emitted. */
     cddp_status (*look)(void *self, const cd_watched_moment *moment, cddp_error *err);
-    /* called when: before the first micro-step, and after a reduction in the middle of a step. */
-    cddp_status (*begin)(void *self, uint32_t step, const cd_watched_values *values,
-                         cddp_error *err);
-    /* called when: before the first optimizer of a step steps. */
-    cddp_status (*before_update)(void *self, const cd_replica *replica, cddp_error *err);
-    /* called when: a forward begins, buffers being synchronised. */
-    cddp_status (*enter_forward)(void *self, uint32_t micro_step, const cd_watched_values *values,
-                                 cddp_error *err);
     cddp_status (*normalised)(void *self, const cd_watched_statistics *used, cddp_error *err);
     /* called when: a gradient was accumulated, before the wrapper hears of it. */
     cddp_status (*accumulated)(void *self, size_t parameter, const cddp_grad *gradient,

@@ -69,12 +69,7 @@ typedef struct cddp_collective {
 } cddp_collective;
 
 /* The promises of a result. They are data, so that no caller compares backend names. */
-typedef enum cddp_order {
-    CDDP_ORDER_UNSPECIFIED, /* any association; ranks may even differ in the last bits */
-    CDDP_ORDER_SAME,        /* unspecified association, but bits equal on all ranks */
-    /* the association is documented and predicted by cddp (algorithm names it) */
-    CDDP_ORDER_KNOWN
-} cddp_order;
+typedef cddp_event_enum_order cddp_order; /* CDDP_ORDER_UNSPECIFIED, … */
 
 typedef struct cddp_capabilities {
     uint32_t size;

@@ -117,7 +117,7 @@ CDDP_API cddp_status cddp_ddp_mark_variable_ready(cddp_ddp *ddp, size_t variable
 CDDP_API cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *ddp, size_t ordinal,
                                                    cddp_error *err) CDDP_MUST_CHECK;
 
-/* What forward and backward must compute with in place of a parameter: its low-precision copy, from
+/* The tensor that forward and backward compute with: a parameter's low-precision copy, from
 ** forward_begin to the end of backward under mixed precision (MIX-02), borrowed until destroy; or
 ** NULL: the parameter itself. ordinal: position in options.parameters. Gradients accumulate in the
 ** dtype of what is computed with. */

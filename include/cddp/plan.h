@@ -80,7 +80,7 @@ typedef struct cddp_plan_ddp {
     const char *param_to_hook_all_reduce;         /* the trigger, or NULL */
 } cddp_plan_ddp;
 
-/* What DDP's own mixed precision casts to (MIX-01). */
+/* The dtypes of DDP's own mixed precision (MIX-01). */
 typedef struct cddp_plan_mixed_precision {
     int64_t param_dtype;  /* cddp_plan_mixed_precision_param_dtype, none: full precision */
     int64_t reduce_dtype; /* cddp_plan_mixed_precision_reduce_dtype */

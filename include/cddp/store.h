@@ -92,7 +92,7 @@ CDDP_API cddp_status cddp_store_add_exercised(cddp_store *store, const char *che
 /* A number that belongs to the run: "bytes_on_wire", "rebuilds", … */
 CDDP_API cddp_status cddp_store_add_metric(cddp_store *store, const char *name, double value,
                                            cddp_error *err) CDDP_MUST_CHECK;
-/* What a verdict found, exercised and counted; marks are metrics, "mark: rebuild". Its outcome and
+/* Findings, exercises and counts of a verdict; marks are metrics, "mark: rebuild". Its outcome and
 ** digest are for run_end. */
 CDDP_API cddp_status cddp_store_add_verdict(cddp_store *store, const cddp_verdict *verdict,
                                             cddp_error *err) CDDP_MUST_CHECK;

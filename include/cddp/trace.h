@@ -18,23 +18,13 @@ extern "C" {
 #define CDDP_TRACE_ABI 1u
 #define CDDP_EVENT_FIELDS 11
 
-typedef enum cddp_trace_level {
-    CDDP_TRACE_ORDER,  /* no content: digests are 0 */
-    CDDP_TRACE_DIGEST, /* a 64-bit digest of tensor content; the verifier's default */
-    CDDP_TRACE_PAYLOAD /* also messages and values */
-} cddp_trace_level;
+typedef cddp_event_enum_level cddp_trace_level; /* CDDP_TRACE_ORDER, _DIGEST, _PAYLOAD */
 
 typedef enum cddp_event_kind {
 #define CDDP_EVENT(name, doc, fields) CDDP_EV_##name,
 #include "cddp/events.def"
     CDDP_EV_COUNT
 } cddp_event_kind;
-
-#define CDDP_WORD(constant, word) CDDP_##constant,
-#define CDDP_EVENT_ENUM(name, words) \
-    typedef enum cddp_event_enum_##name{words} cddp_event_enum_##name;
-#include "cddp/events.def"
-#undef CDDP_WORD
 
 #define CDDP_FIELD(type, name, doc) int64_t name;
 #define CDDP_EVENT(name, doc, fields)  \

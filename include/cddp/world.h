@@ -15,6 +15,7 @@
 #pragma once
 #include "cddp/alloc.h"
 #include "cddp/status.h"
+#include "cddp/words.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,17 +37,8 @@ typedef struct cddp_rank {
     const cddp_allocator *allocator; /* memory of this rank; the simulator's lives in its block */
 } cddp_rank;
 
-/* The kinds of nondeterminism. Every one of them goes through cddp_world_ops.choose. */
-typedef enum cddp_choice_kind {
-    CDDP_CHOICE_RUN,      /* which runnable rank goes next */
-    CDDP_CHOICE_READY,    /* which gradient becomes ready next on this rank */
-    CDDP_CHOICE_COMPLETE, /* which outstanding operation completes next */
-    CDDP_CHOICE_ORDER,    /* which contribution is reduced next ("any order" algorithm) */
-    CDDP_CHOICE_DELAY,    /* whether a computation takes longer than planned */
-    CDDP_CHOICE_FAULT,    /* whether and how a fault strikes */
-    CDDP_CHOICE_USER,     /* a choice of the scenario: a branch, a used set, a sync flag */
-    CDDP_CHOICE_KIND_COUNT
-} cddp_choice_kind;
+typedef cddp_event_enum_point cddp_choice_kind; /* CDDP_CHOICE_RUN, … */
+#define CDDP_CHOICE_KIND_COUNT (CDDP_CHOICE_USER + 1)
 
 typedef struct cddp_choice {
     uint32_t size; /* sizeof(cddp_choice) known to the writer */
@@ -61,13 +53,7 @@ typedef struct cddp_choice {
 
 typedef cddp_status (*cddp_rank_fn)(cddp_rank *rank, void *argument, cddp_error *err);
 
-typedef enum cddp_rank_end {
-    CDDP_RANK_RETURNED,   /* status and error have the reason */
-    CDDP_RANK_KILLED,     /* by a signal or a planted fault; detail is the signal number */
-    CDDP_RANK_HUNG,       /* the world ended while it waited */
-    CDDP_RANK_CRASHED,    /* exited without a result; detail is the exit code */
-    CDDP_RANK_INTERRUPTED /* somebody outside ended the run while it was still running */
-} cddp_rank_end;
+typedef cddp_event_enum_end cddp_rank_end; /* CDDP_RANK_RETURNED, … */
 
 typedef struct cddp_rank_result {
     uint32_t size;

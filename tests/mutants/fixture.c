@@ -402,8 +402,7 @@ static void put_update(writer *w)
 static void put_checkpoint(writer *w)
 {
     for (int64_t moment = CDDP_MOMENT_CHECKPOINT; moment <= CDDP_MOMENT_RESUME; moment++) {
-        for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
-            VALUE(w, 0, moment, p, parameter_after(p, 2));
+        for (int64_t p = 0; p < FIXTURE_PARAMS; p++) VALUE(w, 0, moment, p, parameter_after(p, 2));
         VALUE(w, 4, moment, 0, DIGEST("hook state", 0, 2, w->rank + 1));
         PUT(w, checkpoint, "hook narrow", .loaded = moment == CDDP_MOMENT_RESUME,
             .digest = DIGEST("hook state", 0, 2, w->rank + 1), .step = 2);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stored run says about running it again. */
+/* The recipe of a stored run. */
 #define _POSIX_C_SOURCE 200809L
 #include "verify/replay/recipe.h"
 
@@ -93,7 +93,7 @@ static cddp_status see_backend(void *context, const char *name, cddp_error *err)
 bool cd_recipe_is_foreign(const cd_recipe *recipe)
 {
     bool foreign = false;
-    /* What cannot be read as a composition is the name of a backend that is not the simulator. */
+    /* A text that is no composition is the name of a backend that is not the simulator. */
     return cddp_composition_each(recipe->backend, see_backend, &foreign, NULL) != CDDP_OK ||
            foreign;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stored run says about running it again: scenario, overrides, schedule, and the digests to
-** hold it against.
+/* The recipe of a stored run, to run it again: scenario, overrides, schedule, and the digests to
+** compare with.
 **
 ** Lifetime   load → check_plan … → fini; the texts are its own.
 ** Errors     a run that cannot be run again is refused with the reason, never bent to fit.

@@ -15,7 +15,7 @@ static void break_line(cd_json *json)
     cd_text_printf(json->text, "\n%*s", (int)(2 * json->depth), "");
 }
 
-/* Whatever stands between the value before and this one. */
+/* The separator between the value before and this one. */
 static void separate(cd_json *json)
 {
     if (json->after_key) {

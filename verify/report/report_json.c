@@ -97,6 +97,7 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     if (result->verdict.unjudged != NULL && result->verdict.unjudged[0] != '\0')
         cd_json_put_text(json, "not_judged", result->verdict.unjudged);
     if (result->unjudged[0] != '\0') cd_json_put_text(json, "unjudged", result->unjudged);
+    if (result->given_up[0] != '\0') cd_json_put_text(json, "given_up", result->given_up);
     cd_json_put_text(json, "backend", result->backend);
     cd_json_put_integer(json, "world_size", result->world_size);
     cd_json_put_integer(json, "steps", result->steps);

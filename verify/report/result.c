@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a report says about one run. */
+/* One run, as a report shows it. */
 #include "verify/report/result.h"
 
 #include "core/base/text.h"
@@ -26,7 +26,8 @@ void cd_result_init(cd_result *result)
                           .schedule = "",
                           .reproduce = "",
                           .shrink = "",
-                          .unjudged = ""};
+                          .unjudged = "",
+                          .given_up = ""};
     cd_arena_init(&result->arena, NULL, 16384);
 }
 
@@ -93,8 +94,8 @@ static bool make(cd_result *result, void **items, size_t count, size_t bytes)
 
 const char *cd_result_end_name(cddp_rank_end end)
 {
-    static const char *const names[] = {"returned", "killed", "hung", "crashed", "interrupted"};
-    return (unsigned)end < sizeof names / sizeof names[0] ? names[end] : "?";
+    const char *word = cddp_event_word(CDDP_FIELD_end, end);
+    return word != NULL ? word : "?";
 }
 
 bool cd_result_is_clean(const cddp_verdict_rank *rank)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a report says about one run, wherever it comes from: a verdict just reached, a worker
+/* One run, as a report shows it, wherever it comes from: a verdict just reached, a worker
 ** process, or a store.
 **
 ** Ownership  a result owns everything in it; it lies in its arena.
@@ -23,7 +23,7 @@ typedef struct cd_result_context {
 
 typedef struct cd_result {
     cd_arena arena;
-    /* What the judge said, or what stands for it where nothing was judged: the same type on its way
+    /* The verdict, or a substitute for it where nothing was judged: the same type on its way
     ** to the store, from a worker and into every report. Its arrays and texts lie in the arena, and
     ** its texts are clean. */
     cddp_verdict verdict;
@@ -35,6 +35,7 @@ typedef struct cd_result {
     const char *details; /* several lines: the mistakes of a scenario file; "" */
     const char *backend, *schedule, *reproduce;
     const char *unjudged; /* what nothing here could judge, and why; "" */
+    const char *given_up; /* comparisons that the judge gave up, and why; "" */
     const char *shrink;   /* the line that makes the failure small; "" where nothing can */
     bool judged;          /* there is a verdict of checks behind this */
     /* it lacks something that the caller did not ask for by name; says nothing of the whole */
@@ -77,6 +78,6 @@ void cd_result_write(const cd_result *result, cd_text *bytes);
 cddp_status cd_result_read(cd_result *result, const void *bytes, size_t byte_count,
                            cddp_error *err) CDDP_MUST_CHECK;
 
-/* What all results together amount to: findings weigh most, then errors, absences, inconclusive
+/* The exit code of all results together: findings weigh most, then errors, absences, inconclusive
 ** ones. Those skipped do not count, unless there is nothing else. */
 int cd_results_exit_code(const cd_result *results, size_t count);

@@ -164,8 +164,9 @@ static void visit_verdict(codec *c, cddp_verdict *v)
 
 static void visit(codec *c, cd_result *r)
 {
-    const char **const texts[] = {&r->source,   &r->title,     &r->name,   &r->details, &r->backend,
-                                  &r->schedule, &r->reproduce, &r->shrink, &r->unjudged};
+    const char **const texts[] = {&r->source,   &r->title,    &r->name,      &r->details,
+                                  &r->backend,  &r->schedule, &r->reproduce, &r->shrink,
+                                  &r->unjudged, &r->given_up};
     visit_verdict(c, &r->verdict);
     visit_findings(c, r);
     visit_contexts(c, r);

@@ -3,7 +3,7 @@
 #pragma once
 #include "verify/report/result.h"
 
-/* What the store says about a run beside its verdict: source, digests, the lines that repeat it. */
+/* Facts of a stored run beside its verdict: source, digests, the lines that repeat it. */
 void cd_stored_describe(cd_result *result, const cddp_store *store, const cddp_stored_run *run);
 /* Fills a result with what the store says about a run, context included. */
 cddp_status cd_stored_take(cd_result *result, cddp_store *store, const cddp_stored_run *run,

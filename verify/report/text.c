@@ -194,13 +194,14 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     if (!report->verbose) put_consequences(text, result);
     put_ranks(text, report, result);
     if (report->verbose) put_exercises(text, result);
-    /* What was refused before anything ran has no facts, and nothing to reproduce. */
+    /* A scenario that was refused has no facts, and nothing to reproduce. */
     const bool was_refused =
         result->verdict.event_count == 0 && (result->verdict.outcome == CDDP_OUTCOME_ERROR ||
                                              result->verdict.outcome == CDDP_OUTCOME_ENVIRONMENT);
     put_line(text, "proven", result->verdict.proven);
     put_line(text, "not judged", result->verdict.unjudged);
     put_line(text, "unjudged", result->unjudged);
+    if (report->verbose) put_line(text, "given up", result->given_up);
     if (result->judged && !was_refused) put_facts(text, report, result);
     if (!was_refused &&
         (result->verdict.outcome != CDDP_OUTCOME_VERIFIED || result->verdict.finding_count > 0))

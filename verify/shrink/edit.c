@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can be made smaller in a scenario.
+/* The ways to make a scenario smaller.
 **
 ** Not here: which of the smaller scenarios still fails for the same reason (shrink.c).
 */
@@ -29,7 +29,7 @@ static const struct {
 static const char *const counted[] = {"world.size", "train.steps", "train.micro_steps",
                                       "data.samples"};
 
-/* What is said about a run and not how it goes; and who decides, which is the schedule's. */
+/* Settings that describe a run and do not change it, and those that the schedule replaces. */
 static bool row_is_reported(const cd_key_row *row)
 {
     return row->table[0] == '\0' || strncmp(row->table, "expect", 6) == 0 ||

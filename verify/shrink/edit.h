@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can be made smaller in a scenario: every single change that leaves less of it.
+/* The ways to make a scenario smaller: every single change that leaves less of it.
 **
 ** An edit takes one thing away: ranks, steps or micro-steps (everything that names the later ones
 ** is renumbered), a parameter, a table, one setting, one item of a list, or makes one size smaller.

@@ -35,7 +35,7 @@ bool cd_reason_is_same(const cd_reason *a, const cd_reason *b);
 /* False when the run did not fail. */
 bool cd_reason_take(cd_reason *reason, const cddp_verdict *verdict);
 
-/* What was decided at one choice point. */
+/* The decision at one choice point. */
 typedef struct cd_decision {
     uint64_t number; /* of the choice point, from 0 */
     /* of a gradient: in which backward of the rank; else among the choices of this kind and rank */

@@ -223,7 +223,7 @@ static cd_probe_policy policy_of(const cd_shrink *s, const attempt *a, size_t k)
     return p;
 }
 
-/* What trying a candidate came to: the first way of deciding under which it fails the same, if
+/* The result of trying a candidate: the first way of deciding under which it fails the same, if
 ** any. */
 typedef struct answer {
     size_t policy; /* SIZE_MAX: none */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is in the job, and what rank 0 wants of it.
+/* The members of the job, and the orders of rank 0.
 **
 ** Keys of the store:
 **
@@ -65,7 +65,7 @@ static void report_dropped(void *context, const char *peer, const char *reason)
     fprintf(stderr, "cddp-verify: turned %s away from the store of rank 0: %s\n", peer, reason);
 }
 
-/* What the process that serves says when it begins. */
+/* The first message of the process that serves. */
 typedef struct served {
     cddp_status status;
     uint16_t port;
@@ -282,7 +282,7 @@ static cddp_status reach(cd_join *j, const cd_join_waiting *waiting, cddp_error 
     return CDDP_OK;
 }
 
-/* Whoever cannot be taken tells rank 0 why, and says so itself. */
+/* A rank that cannot be taken reports the reason to rank 0, and prints it itself. */
 static cddp_status clash(const cd_join *j, cddp_error *err, const char *words)
 {
     (void)j->store->set(j->store->self, "clash", words, strlen(words),

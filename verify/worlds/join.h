@@ -29,7 +29,7 @@ typedef struct cd_join {
     int64_t server; /* rank 0: the process that serves the store; 0: none */
 } cd_join;
 
-/* What rank 0 wants next. */
+/* The next order of rank 0. */
 typedef struct cd_join_order {
     /* this process was forked for one run: hub and run say which; false: the job has ended */
     bool is_rank;

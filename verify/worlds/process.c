@@ -435,8 +435,8 @@ static cddp_status check_size(const cd_compose_process *p, uint32_t started, con
         (unsigned long long)p->options.plan->world.size, started, how);
 }
 
-/* What the launcher of the transport makes of this process: a rank, the judge beside rank 0, or who
-** starts it. */
+/* The part that the launcher of the transport gives to this process: a rank, the judge beside rank
+** 0, or the one that starts it. */
 static cddp_status open_launched(cd_compose_process *p, cddp_process_options *options,
                                  cddp_error *err)
 {

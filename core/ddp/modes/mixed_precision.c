@@ -99,7 +99,7 @@ static cddp_status lend_low_backing(const cd_mixed *m, size_t i, cddp_error *err
     if (mp->low_backing.device == NULL ||
         (grad->backing_is_borrowed && grad->backing.storage == mp->low_backing.storage))
         return CDDP_OK;
-    /* What does not fit stays where it is; it is refused by name when it is marked ready. */
+    /* A gradient that does not fit stays; it is refused by name when it is marked ready. */
     if (cd_wrapped_takes(&m->module->parameters[i], grad, grad->value.dtype)) {
         CD_TRY(mp->low_backing.device->copy(&mp->low_backing, &grad->value, NULL, err));
         grad->value = mp->low_backing;

@@ -8,7 +8,7 @@
 #include "cddp/tensor.h"
 #include "core/base/arena.h"
 
-/* What the assignment needs to know of one tensor. */
+/* One tensor, as the assignment sees it. */
 typedef struct cd_bucket_input {
     uint64_t bytes;        /* numel × element size; 0 is legal (BKT-08) */
     uint64_t key;          /* (dtype, device): tensors of different keys never share a bucket */

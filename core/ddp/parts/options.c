@@ -73,7 +73,7 @@ static cddp_status check_mixed(const cddp_ddp_options *o, cddp_error *err)
     return CDDP_OK;
 }
 
-/* What accumulates outside of `.grad` must see every gradient exactly once. */
+/* A hook that accumulates outside of `.grad` must see every gradient exactly once. */
 static cddp_status check_accumulation(const cddp_ddp_options *o, cddp_error *err)
 {
     bool mixed =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the user asked for, checked and turned into bytes and flags (INI-01, INI-03, BKT-12).
+/* The user's options, checked and turned into bytes and flags (INI-01, INI-03, BKT-12).
 **
 ** Ownership  the list of capacities lies in the arena; everything else is a value.
 ** Errors     a refused option is named together with the value that was given.

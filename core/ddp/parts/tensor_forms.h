@@ -9,7 +9,7 @@
 #include "cddp/tensor.h"
 #include "core/base/arena.h"
 
-/* What tensors of equal device, dtype, sizes and strides have in common. */
+/* The common part of tensors of equal device, dtype, sizes and strides. */
 typedef struct cd_tensor_form {
     struct cd_tensor_form *next;
     cddp_tensor like; /* no storage, offset 0; an undefined tensor's has no device */

@@ -36,7 +36,7 @@ typedef enum cd_reducer_phase {
 struct cd_reducer;
 typedef struct cd_zero cd_zero; /* core/ddp/optimizers/zero_step.h */
 
-/* What happens to buckets besides their reduction: averages are written back, optimizers step.
+/* A user of reduced buckets: averages are written back, optimizers step.
 ** Every slot is optional. */
 typedef struct cd_bucket_consumer {
     /* called when: the bucket was launched, and the next one has not been. */
@@ -152,7 +152,7 @@ cddp_status cd_reducer_contribute(cd_reducer *reducer, size_t variable, int64_t 
                                   cddp_error *err);
 /* Inside no_sync. With accumulate_in_hook the hook takes the gradient, the slot forgets it. */
 cddp_status cd_reducer_hand_over(cd_reducer *reducer, size_t variable, cddp_error *err);
-/* What batched_grad_copy put off until the bucket is complete (GRD-08). */
+/* Copies that batched_grad_copy put off until the bucket is complete (GRD-08). */
 cddp_status cd_reducer_contribute_deferred(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *reducer, cddp_error *err);
 /* Launches the bucket, then lets the consumers look on. */

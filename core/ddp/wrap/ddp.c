@@ -161,7 +161,7 @@ static uint64_t shape_digest(const cddp_tensor *t)
     return h;
 }
 
-/* What a hook's saved state belongs to; never 0. Strides are left out: a state holds flat
+/* The model that a hook's saved state belongs to; never 0. Strides are left out: a state holds flat
 ** slices. */
 static uint64_t model_digest(const cd_wrapped *module)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can be asked about a running DDP: variables, buckets, the used map, the logging struct
+/* Questions about a running DDP: variables, buckets, the used map, the logging struct
 ** (LOG-01, LOG-02). */
 #include "core/ddp/wrap/ddp.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank does that ran out of inputs: it shadows the collectives of those that have not
-** (JON-04…12). core/ddp/modes/join.h has the questions that the ranks ask one another.
+/* A rank that ran out of inputs shadows the collectives of those that have not (JON-04…12).
+** core/ddp/modes/join.h has the questions that the ranks ask one another.
 **
 ** Lifetime   a join context: begin_join → end_join; the buckets stay for the next one.
 */

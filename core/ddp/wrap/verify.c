@@ -111,7 +111,7 @@ static cddp_status describe(text *t, const cd_wrapped *m, const cd_ddp_config *c
     return CDDP_OK;
 }
 
-/* What travels in the all-gather: enough to see that something differs, and what the counts are. */
+/* The card that is all-gathered: enough to see that something differs, and the counts. */
 enum { CARD_COUNT, CARD_DIGEST, CARD_LENGTH, CARD_FIELDS };
 
 static cddp_status gather_cards(const text *mine, const cd_wrapped *m, cddp_group *group,

@@ -155,6 +155,22 @@ static cddp_status digest_divided(cd_hook_law *law, const cd_law_flight *f, uint
     return CD_PASS(cd_law_digest(law, f->dtype, divided, f->numel, digest, err));
 }
 
+/* The digest of what travels as it is beside factors; 0 where all of the bucket is factors. */
+static cddp_status digest_rest(cd_hook_law *law, const cd_law_bucket *b, const cd_law_flight *f,
+                               uint64_t *digest, cddp_error *err)
+{
+    double *rest;
+    int64_t count = 0;
+    CD_TRY(cd_law_reserve(law, (size_t)f->numel + 1, &rest, err));
+    for (uint32_t v = 0; v < b->count; v++) {
+        if (cd_law_is_matrix(law, b, f, v)) continue;
+        memcpy(rest + count, f->share + b->offsets[v], (size_t)b->lengths[v] * sizeof *rest);
+        count += b->lengths[v];
+    }
+    if (count > 0) CD_TRY(cd_law_digest(law, f->dtype, rest, count, digest, err));
+    return CDDP_OK;
+}
+
 typedef struct departure {
     int64_t bytes;
     uint64_t posted;
@@ -197,7 +213,8 @@ static cddp_status leave(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight
         f->is_compressed = true;
         f->is_fed_back = (f->iteration - h->start) % h->feedback_every == 0;
         d->bytes = cd_law_low_rank_bytes(law, b, f);
-        return CD_PASS(cd_law_correct(law, b, f, err));
+        CD_TRY(cd_law_correct(law, b, f, err));
+        return CD_PASS(digest_rest(law, b, f, &d->posted, err));
     case CD_PLANNED_LOCAL:
         if (has_started) f->ranks = h->block != 0 ? (uint32_t)h->block : 1;
         return CD_PASS(leave_as_mean(law, f, d, err));

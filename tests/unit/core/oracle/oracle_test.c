@@ -167,7 +167,7 @@ static void toy_init(toy *t, uint32_t world_size)
     *t = (toy){.world_size = world_size};
     t->table = (cd_oracle_engine){t,           toy_load,   toy_set_gradient, toy_drop,
                                   toy_run,     toy_count,  toy_parameters,   toy_gradients,
-                                  toy_buffers, toy_update, toy_statistics};
+                                  toy_buffers, toy_update, toy_statistics,   NULL};
     for (size_t p = 0; p < PARAMETERS; p++) {
         t->parameters[p] = view(t->values[p], shapes[p].numel);
         for (int64_t i = 0; i < shapes[p].numel; i++) t->values[p][i] = (float)(i + (int64_t)p) / 4;

@@ -175,13 +175,84 @@ TEST(expect, a_contradiction_is_an_error_unless_the_plan_expects_it)
     assert_int_equal(verdict.outcome, CDDP_OUTCOME_ERROR);
     assert_ok(cddp_plan_set(plan, "expect.verdict", "error", &err), &err);
     assert_ok(cddp_plan_set(plan, "expect.error", "contradicts", &err), &err);
+    /* these are words for an error of the run: a plan that was never run has none */
     assert_ok(cd_verdict_measure(&(cd_verdict_input){.plan = plan, .refusal = "a contradicts b"},
+                                 &arena, &verdict, &err),
+              &err);
+    assert_int_equal(verdict.outcome, CDDP_OUTCOME_ERROR);
+    assert_false(verdict.as_expected);
+    assert_ok(cddp_plan_set(plan, "expect.error", "train.resume", &err), &err);
+    assert_ok(cd_verdict_measure(&(cd_verdict_input){.plan = plan,
+                                                     .refusal = "train.resume contradicts b"},
                                  &arena, &verdict, &err),
               &err);
     assert_int_equal(verdict.outcome, CDDP_OUTCOME_VERIFIED);
     assert_true(verdict.as_expected);
     cddp_plan_destroy(plan);
     cd_arena_fini(&arena);
+}
+
+TEST(expect, what_the_verifier_says_of_itself_is_not_the_expected_error)
+{
+    static const struct {
+        const char *name;
+        cddp_rank_end end;
+        cddp_status status;
+        const char *file;
+        cddp_outcome outcome;
+    } rows[] = {
+        {"the run's", CDDP_RANK_RETURNED, CDDP_E_STATE, "core/train/trainer.c",
+         CDDP_OUTCOME_VERIFIED},
+        {"no memory", CDDP_RANK_RETURNED, CDDP_E_NOMEM, "core/train/trainer.c",
+         CDDP_OUTCOME_FINDINGS},
+        {"the judge's", CDDP_RANK_RETURNED, CDDP_E_STATE, "core/reference/reference.c",
+         CDDP_OUTCOME_FINDINGS},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = NULL;
+        cd_arena arena;
+        cddp_verdict_rank rank = {.size = sizeof rank};
+        const cddp_exercise exercise = {"I-ORDER", "two ranks posted", 1};
+        cddp_verdict verdict = {.size = sizeof verdict,
+                                .exercises = &exercise,
+                                .exercise_count = 1,
+                                .ranks = &rank,
+                                .rank_count = 1};
+        cd_test_row("%s", rows[i].name);
+        rank.result.end = rows[i].end;
+        rank.result.status = rows[i].status;
+        rank.result.error.frame_count = 1;
+        rank.result.error.frames[0].file = rows[i].file;
+        snprintf(rank.result.error.message, sizeof rank.result.error.message, "out of luck");
+        cd_arena_init(&arena, NULL, 4096);
+        assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+        assert_ok(cddp_plan_set(plan, "expect.verdict", "error", &err), &err);
+        assert_ok(cddp_plan_set(plan, "expect.error", "out of luck", &err), &err);
+        assert_ok(cd_verdict_measure(&(cd_verdict_input){.plan = plan}, &arena, &verdict, &err),
+                  &err);
+        assert_int_equal(verdict.outcome, rows[i].outcome);
+        cddp_plan_destroy(plan);
+        cd_arena_fini(&arena);
+    }
+}
+
+TEST(expect, words_that_anything_could_satisfy_are_refused)
+{
+    static const char *const words[] = {"4", "ab", "words of the message", "no memory",
+                                        "the world"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = NULL;
+        cd_test_row("%s", words[i]);
+        assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+        assert_ok(cddp_plan_set(plan, "title", "x", &err), &err);
+        assert_ok(cddp_plan_set(plan, "expect.verdict", "error", &err), &err);
+        assert_ok(cddp_plan_set(plan, "expect.error", words[i], &err), &err);
+        assert_int_equal(cddp_plan_check(plan, &err), CDDP_E_CONFIG);
+        assert_non_null(strstr(err.message, "expect.error"));
+        cddp_plan_destroy(plan);
+    }
 }
 
 TEST_MAIN()

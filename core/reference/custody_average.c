@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an average keeps, as laws over all ranks.
+**
+** Note [What an average keeps] The mean of a block, given to each of its ranks, has the block's
+** sum. So has every weighted sum of elements whose weights are the same on the ranks of a block.
+** Two such sums are stated. Their weights are odd, drawn from the plan's seed, and others for each
+** step, element and block: two elements that were exchanged, a block that got another's mean, and a
+** factor change them.
+** A division and the additions of W terms round, and so does the way back into the parameter's
+** dtype: per rank |w|·((γ(W) + 2u)·|x| + 2·least) for each element, u and least of the dtype, and
+** 2^-52·|w·x| for each addition here.
+*/
+#include "core/reference/custody_average.h"
+
+#include "core/base/hash.h"
+#include "core/base/pattern.h"
+#include "core/oracle/numbers.h"
+#include "core/trace/tracer.h"
+
+#include <math.h>
+
+bool cd_custody_averager_read(cd_custody_averager *averager, const cddp_plan *plan,
+                              const cddp_plan_settings *settings, uint32_t rank)
+{
+    cd_custody_averager *a = averager;
+    *a = (cd_custody_averager){.plan = &settings->averager,
+                               .seed = plan->world.seed,
+                               .rank = rank,
+                               .world_size = (uint32_t)plan->world.size};
+    if (settings->averager.kind == CDDP_AVERAGER_NONE) return false;
+    a->level_count = cd_plan_read_levels(settings->averager.levels, a->levels);
+    return true;
+}
+
+/* 0: it has none. */
+static uint64_t own_period(const cd_custody_averager *a, const char *parameter)
+{
+    uint64_t found = 0;
+    for (size_t i = 0; i < a->plan->periods.count; i++) {
+        char pattern[CD_PLAN_PATTERN_BYTES];
+        uint64_t period = 0;
+        if (cd_plan_read_period(a->plan->periods.items[i], pattern, &period) &&
+            cd_pattern_matches(pattern, parameter))
+            found = period;
+    }
+    return found;
+}
+
+/* AVG-01 counts steps from the end of the warm-up, AVG-03 from the beginning. */
+uint32_t cd_custody_averager_due(const cd_custody_averager *averager, uint32_t step,
+                                 const char *parameter)
+{
+    const cd_custody_averager *a = averager;
+    const uint64_t warmup = a->plan->warmup_steps;
+    const uint64_t own = own_period(a, parameter);
+    uint32_t due = 0;
+    if (step < warmup) return 0;
+    if (own != 0) return (step - warmup) % own == 0 ? a->world_size : 0;
+    const uint64_t counted = a->plan->kind == CDDP_AVERAGER_PERIODIC ? step - warmup : step;
+    for (uint32_t i = 0; i < a->level_count; i++) {
+        const uint32_t ranks = a->levels[i].ranks != 0 ? a->levels[i].ranks : a->world_size;
+        if (counted % a->levels[i].period == 0) due = ranks;
+    }
+    return due;
+}
+
+/* ±1, ±3, ±5 or ±7. */
+static double weight(uint64_t seed, size_t element)
+{
+    const uint64_t drawn = cd_hash_mix(seed, element);
+    const double odd = 1.0 + 2.0 * (double)(drawn >> 8 & 3);
+    return (drawn >> 16 & 1) != 0 ? odd : -odd;
+}
+
+/* See Note [What an average keeps] */
+cddp_status cd_functionals_add(cd_functionals *functionals, const cd_custody_averager *averager,
+                               const cd_averaged *averaged, cd_numbers *numbers, cddp_error *err)
+{
+    cd_functionals *f = functionals;
+    const cddp_dtype dtype = averaged->tensor->dtype;
+    const double unit = cd_dtype_roundoff(dtype), least = cd_dtype_underflow(dtype),
+                 rounding = cd_gamma(dtype, averager->world_size) + 2 * unit;
+    uint64_t seeds[CD_FUNCTIONALS];
+    for (uint32_t k = 0; k < CD_FUNCTIONALS; k++) {
+        const uint64_t step = cd_hash_mix(cd_hash_mix(averager->seed, k), averaged->step);
+        seeds[k] =
+            cd_hash_mix(cd_hash_mix(step, averager->rank / averaged->block), averaged->ordinal);
+    }
+    CD_TRY(cd_numbers_read(numbers, averaged->tensor, err));
+    f->tensors++;
+    for (size_t i = 0; i < numbers->count; i++) {
+        const double x = numbers->values[i];
+        f->added++;
+        for (uint32_t k = 0; k < CD_FUNCTIONALS; k++) f->sums[k] += weight(seeds[k], i) * x;
+        f->bound += 7 * ((rounding + 0x1p-52 * (double)f->added) * fabs(x) + 2 * least);
+    }
+    return CDDP_OK;
+}
+
+void cd_functionals_state(const cd_functionals *before, const cd_functionals *after,
+                          struct cddp_tracer *tracer)
+{
+    static const char *const names[CD_FUNCTIONALS] = {
+        "an average keeps the sum of the parameters over the ranks: with weights",
+        "an average keeps the sum of the parameters over the ranks: with other weights"};
+    for (uint32_t k = 0; before->tensors > 0 && k < CD_FUNCTIONALS; k++) {
+        /* an overflow is I-RANGE's */
+        const bool can_say = isfinite(before->sums[k]) && isfinite(after->sums[k]);
+        const cddp_law law = {sizeof law,
+                              names[k],
+                              -1,
+                              can_say ? before->sums[k] : 0,
+                              can_say ? after->sums[k] : 0,
+                              can_say ? before->bound + after->bound : INFINITY,
+                              true};
+        cddp_tracer_law(tracer, &law);
+    }
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a model averager must do to parameters, by the plan alone: which it averages at a step, and
+** what an average keeps.
+**
+** Lifetime   read → take before and after an average. The plan is borrowed.
+** Threads    the rank's.
+*/
+#pragma once
+#include "cddp/plan.h"
+#include "cddp/trace.h"
+#include "core/plan/plan.h"
+#include "core/tensor/numbers.h"
+
+typedef struct cd_custody_averager {
+    const cddp_plan_averager *plan;
+    uint64_t seed;
+    uint32_t rank, world_size;
+    cd_plan_level levels[CD_PLAN_LEVELS_MAX];
+    uint32_t level_count;
+} cd_custody_averager;
+/* False: there is none. */
+bool cd_custody_averager_read(cd_custody_averager *averager, const cddp_plan *plan,
+                              const cddp_plan_settings *settings, uint32_t rank);
+
+/* The ranks of the block over which this parameter is averaged in this step; 0: it stays. */
+uint32_t cd_custody_averager_due(const cd_custody_averager *averager, uint32_t step,
+                                 const char *parameter);
+
+/* Weighted sums over what is averaged, which an average over a block keeps in total. */
+#define CD_FUNCTIONALS 2
+typedef struct cd_functionals {
+    double sums[CD_FUNCTIONALS];
+    double bound; /* what rounding may do to any of them */
+    size_t tensors;
+    int64_t added; /* elements */
+} cd_functionals;
+
+/* What is averaged now: a parameter, by its ordinal, over blocks of so many ranks. */
+typedef struct cd_averaged {
+    uint32_t step, block;
+    size_t ordinal;
+    const cddp_tensor *tensor;
+} cd_averaged;
+cddp_status cd_functionals_add(cd_functionals *functionals, const cd_custody_averager *averager,
+                               const cd_averaged *averaged, cd_numbers *numbers,
+                               cddp_error *err) CDDP_MUST_CHECK;
+/* Over all ranks, what was before is what is after. */
+void cd_functionals_state(const cd_functionals *before, const cd_functionals *after,
+                          struct cddp_tracer *tracer);
