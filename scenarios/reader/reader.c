@@ -77,6 +77,15 @@ static void complain(reader *r, place at, const char *format, ...)
     r->mistake_count++;
 }
 
+/* What the plan does not take. Memory that ran out is no mistake of the file. */
+static void refuse(reader *r, place at, const cddp_error *why)
+{
+    if (why->status == CDDP_E_NOMEM)
+        r->out_of_memory = true;
+    else
+        complain(r, at, "%s", why->message);
+}
+
 /* ---- collecting ---- */
 
 /* Splits "when[2].sync": the table without indices, the first index, the field. Keys contain no
@@ -383,7 +392,7 @@ static void apply_rank_leaf(reader *r, const cd_toml_leaf *leaf, const key_path 
     const cd_key_value value = {leaf->items, leaf->item_count};
     if (row != NULL &&
         cd_plan_add_override(r->plan, &r->rank_tables[path->index], row, &value, &err) != CDDP_OK)
-        complain(r, at, "%s", err.message);
+        refuse(r, at, &err);
 }
 
 static bool path_is_ranks(const key_path *path)
@@ -416,7 +425,7 @@ static void apply_leaf(reader *r, const cd_toml_leaf *leaf)
     const cd_key_value value = {leaf->items, leaf->item_count};
     if (row != NULL &&
         cd_plan_assign(r->plan, row, repeats ? (size_t)path.index : 0, &value, &err) != CDDP_OK)
-        complain(r, at, "%s", err.message);
+        refuse(r, at, &err);
 }
 
 static void apply_ranks(reader *r, const cd_toml_leaf *leaf)

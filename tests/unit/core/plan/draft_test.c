@@ -18,6 +18,8 @@ static void other_value(const cd_key_row *row, char *text, size_t bytes)
     case CDDP_KEY_INTEGER:
     case CDDP_KEY_UNSIGNED:
         snprintf(text, bytes, "%.0f", row->high);
+        if (row->initial != NULL && strcmp(text, row->initial) == 0) /* the most is the default */
+            snprintf(text, bytes, "%.0f", row->high - 1);
         break;
     case CDDP_KEY_NUMBER:
         snprintf(text, bytes, "%.17g", row->low + (row->high - row->low) * 0.1);

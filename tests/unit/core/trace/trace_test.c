@@ -41,12 +41,12 @@ TEST(events, every_row_has_a_name_a_doc_and_fields_that_fill_its_struct)
 TEST(events, named_members_and_numbered_fields_are_the_same_memory)
 {
     cddp_event e = {0};
-    e.as.bucket_launch = (cddp_event_bucket_launch){.bucket = 4, .sequence = 9};
+    e.as.bucket_launch = (cddp_event_bucket_launch){.bucket = 4, .slices = 9};
     const cddp_event_info *info = cddp_event_describe(CDDP_EV_bucket_launch);
     assert_int_equal(e.as.field[0], 4);
     assert_string_equal(info->fields[0].name, "bucket");
     assert_int_equal(e.as.field[info->field_count - 1], 9);
-    assert_string_equal(info->fields[info->field_count - 1].name, "sequence");
+    assert_string_equal(info->fields[info->field_count - 1].name, "slices");
 }
 
 TEST(events, printing_reads_each_field_by_its_type)
