@@ -50,6 +50,12 @@ typedef struct cd_decisions {
     const cd_part *parts; /* (parameter_count) who steps what, for the norm; NULL: everybody all */
     bool *overflows;      /* (optimizer_count) of the step at hand */
     uint64_t begun;       /* + 1: the last step that began; 0: none */
+    /* Where the decisions stand that are in the trace already, ahead of the run. */
+    uint32_t emitted, planned;              /* steps, of all that the rank begins */
+    cd_reduction_walk ahead;                /* as .walk, of the emission */
+    cd_sample_walk sample_ahead;            /* likewise, of the rank's own samples */
+    struct cd_decided_averaging *averaging; /* NULL: no model averager */
+    cd_arena *memory;
     /* false: an optimizer stepped on gradients that nobody judged (when.early_step) */
     bool knows_scale;
 } cd_decisions;
@@ -85,9 +91,13 @@ uint32_t cd_decisions_get_block(cd_decisions *decisions, cd_micro_place place);
 
 /* ---- as a whole ---- */
 
-/* Emits everything that follows from the plan alone. */
+/* Emits what follows from the plan alone and is of no step, and the first steps. */
 cddp_status cd_decisions_emit(cd_decisions *decisions, struct cddp_tracer *tracer,
                               cddp_error *err) CDDP_MUST_CHECK;
+/* Emits what is decided of further steps, when few are left ahead of this one. A run of a million
+** steps does not begin with a million decisions; one that ends early has some that it left out. */
+cddp_status cd_decisions_emit_ahead(cd_decisions *decisions, uint32_t step,
+                                    struct cddp_tracer *tracer, cddp_error *err) CDDP_MUST_CHECK;
 /* A step begins; the first call for a step counts. Emits the loss scale and returns it. */
 double cd_decisions_begin_step(cd_decisions *decisions, uint32_t step, struct cddp_tracer *tracer);
 /* The last reduction of a step was judged. Emits what follows from its gradients, (parameter_count

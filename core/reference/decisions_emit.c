@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#define STEPS_AHEAD 256
+
 /* A decision about everything of its kind has no step, micro-step or id. */
 #define OF_ALL .id = -1, .at_step = -1, .at_micro = -1
 
@@ -193,7 +195,7 @@ static uint32_t least_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static uint32_t most_of(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 /* How a model averager is planned, and who agrees on what so far. */
-typedef struct averaging {
+typedef struct cd_decided_averaging {
     const cddp_plan_averager *planned;
     cd_plan_level levels[CD_PLAN_LEVELS_MAX];
     uint32_t level_count, world;
@@ -267,39 +269,65 @@ static void emit_averages(cd_decisions *d, averaging *a, uint32_t step, struct c
     emit_parameter_averages(d, a, step, tracer);
 }
 
-static cddp_status begin_averaging(const cd_decisions *d, averaging *a, cd_arena *memory,
-                                   cddp_error *err)
+static cddp_status begin_averaging(cd_decisions *d, cddp_error *err)
 {
     const size_t count = d->replica->model->module->parameter_count;
+    if (d->settings.averager.kind == CDDP_AVERAGER_NONE) return CDDP_OK;
+    averaging *a = cd_arena_push(d->memory, sizeof *a);
+    CD_TRY(cd_arena_check(d->memory, err, "who agrees on %zu parameters", count));
     *a = (averaging){.planned = &d->settings.averager, .world = (uint32_t)d->plan->world.size};
     a->parameters = a->state = a->world;
     a->level_count = cd_plan_read_levels(a->planned->levels, a->levels);
-    a->agreed = cd_arena_array(memory, count + 1, sizeof *a->agreed);
-    CD_TRY(cd_arena_check(memory, err, "who agrees on %zu parameters", count));
+    a->agreed = cd_arena_array(d->memory, count + 1, sizeof *a->agreed);
+    CD_TRY(cd_arena_check(d->memory, err, "who agrees on %zu parameters", count));
     for (size_t i = 0; i < count; i++) a->agreed[i] = a->world;
+    d->averaging = a;
     return CDDP_OK;
-}
-
-static cddp_status emit_all_averages(cd_decisions *d, struct cddp_tracer *tracer, cddp_error *err)
-{
-    averaging a;
-    cddp_status status = CDDP_OK;
-    cd_arena memory;
-    const uint32_t steps = cd_decisions_count_steps(d);
-    if (d->settings.averager.kind == CDDP_AVERAGER_NONE) return CDDP_OK;
-    cd_arena_init(&memory, d->replica->allocator, 1024);
-    CD_TRY_OUT(begin_averaging(d, &a, &memory, err));
-    for (uint32_t step = 0; step < steps; step++) emit_averages(d, &a, step, tracer);
-out:
-    cd_arena_fini(&memory);
-    return status;
 }
 
 /* ---- all of it ---- */
 
+static cddp_status emit_step(cd_decisions *d, uint32_t step, struct cddp_tracer *tracer,
+                             cddp_error *err)
+{
+    emit_updates(d, step, tracer);
+    for (uint32_t m = 0; m < d->settings.train.micro_steps; m++)
+        CD_TRY(emit_micro(d, (cd_micro_place){d->rank, step, m}, tracer, err));
+    if (d->averaging != NULL) emit_averages(d, d->averaging, step, tracer);
+    return CDDP_OK;
+}
+
+/* The walks of the emission and those of the judge stand at different steps: each goes on from its
+** own place. */
+static void exchange_walks(cd_decisions *d)
+{
+    const cd_reduction_walk walk = d->walk;
+    d->walk = d->ahead;
+    d->ahead = walk;
+    if (d->samples->walks != NULL) {
+        const cd_sample_walk samples = d->samples->walks[d->rank];
+        d->samples->walks[d->rank] = d->sample_ahead;
+        d->sample_ahead = samples;
+    }
+}
+
+cddp_status cd_decisions_emit_ahead(cd_decisions *d, uint32_t step, struct cddp_tracer *tracer,
+                                    cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const bool is_due = d->emitted < d->planned && (int64_t)d->emitted - step < STEPS_AHEAD / 2;
+    if (tracer == NULL || !is_due) return CDDP_OK;
+    const uint64_t end = (uint64_t)step + STEPS_AHEAD;
+    exchange_walks(d);
+    while (status == CDDP_OK && d->emitted < d->planned && d->emitted < end)
+        status = emit_step(d, d->emitted++, tracer, err);
+    exchange_walks(d);
+    return status;
+}
+
 cddp_status cd_decisions_emit(cd_decisions *d, struct cddp_tracer *tracer, cddp_error *err)
 {
-    const uint32_t steps = cd_decisions_count_steps(d);
+    d->planned = cd_decisions_count_steps(d);
     if (tracer == NULL) return CDDP_OK;
     emit_seeds(d, tracer);
     emit_parameters(d, tracer);
@@ -310,11 +338,7 @@ cddp_status cd_decisions_emit(cd_decisions *d, struct cddp_tracer *tracer, cddp_
         CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_DIVISOR, OF_ALL,
                 .real = cd_f64_bits(0.0));
     }
-    for (uint32_t step = 0; step < steps; step++) {
-        emit_updates(d, step, tracer);
-        for (uint32_t m = 0; m < d->settings.train.micro_steps; m++)
-            CD_TRY(emit_micro(d, (cd_micro_place){d->rank, step, m}, tracer, err));
-    }
-    CD_TRY(emit_all_averages(d, tracer, err));
+    CD_TRY(begin_averaging(d, err));
+    CD_TRY(cd_decisions_emit_ahead(d, 0, tracer, err));
     return CDDP_OK;
 }

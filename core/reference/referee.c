@@ -295,6 +295,7 @@ cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cdd
 
 cddp_status cd_referee_begin(cd_referee *o, const cd_observed_begin *observed, cddp_error *err)
 {
+    CD_TRY(cd_decisions_emit_ahead(&o->decisions, observed->step, o->options.tracer, err));
     o->loss_scale = cd_decisions_begin_step(&o->decisions, observed->step, o->options.tracer);
     CD_TRY(cd_oracle_begin_step(o->oracle, observed->step, observed->parameters.items,
                                 observed->gradients.items, err));

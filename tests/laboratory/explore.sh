@@ -137,7 +137,7 @@ cp good frontier && refused "belongs to another search" --explore-seed=7
 cp good frontier && refused "belongs to another search" --set=train.steps=2
 sed 's/^number 5$/number 9/' good > frontier && refused "cut off or was changed"
 head -n -1 good > frontier && refused "cut off or was changed"
-sed 's/^cddp-frontier 2/cddp-frontier 1/' good > frontier && refused "not a frontier of this version"
+sed 's/^cddp-frontier 3/cddp-frontier 1/' good > frontier && refused "not a frontier of this version"
 echo "nonsense" > frontier && refused "not a frontier"
 head -c 4096 /dev/zero > frontier && refused "not a frontier"
 : > frontier && refused "not a frontier"

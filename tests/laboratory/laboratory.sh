@@ -176,13 +176,13 @@ says "not exhaustive: at least"
 
 claim="each reduction says what it left out and why, and can be switched off"
 expect 0 "$verify" explore small.toml --strategy exhaustive
-says "3 schedules"
-says "turns: one order of ranks for all"
+says "11 schedules"
+says "turns: one order of ranks, because"
 says "states: 2, 1 schedules led to one that was there before"
 says "ranks: kept apart, because they hold different values"
 says "coverage: 4 of 4 options"
 expect 0 "$verify" explore small.toml --strategy exhaustive --no-merge
-says "4 schedules"
+says "12 schedules"
 expect 0 "$verify" explore small.toml --strategy exhaustive --set model.device=shape
 says "ranks: interchangeable but for rank 0"
 expect 0 "$verify" explore small.toml --strategy exhaustive --set model.device=shape --no-symmetry
