@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buckets on their way through a comm hook, as the watcher sees them. */
+/* Buckets on their way through a comm hook, as the watcher sees them.
+**
+** Watching changes nothing: on a device with streams the run waits for the bucket here, watched or
+** not, and the watcher sees the host's view. Its copies are no memory of the run's device, and no
+** operations on its streams.
+*/
 #include "core/train/trainer.h"
 
 #include "core/base/error.h"
@@ -8,15 +13,18 @@ static cddp_status pass_on(const cd_trainer *t, const cd_shown_bucket *b, bool i
                            cddp_error *err)
 {
     const cd_watcher *watcher = t->view.watcher;
-    if (watcher == NULL || t->reduction.hook == NULL) return CDDP_OK;
+    if (t->reduction.hook == NULL) return CDDP_OK;
+    CD_TRY(cd_streams_look(&t->streams, err));
+    if (watcher == NULL) return CDDP_OK;
     if (b->flat->device == NULL || (b->flat->device->flags & CDDP_DEVICE_VALUES) == 0)
         return CDDP_OK; /* sums are of numbers */
+    const cddp_tensor flat = cd_streams_plain(&t->streams, b->flat);
     const cd_watched_transfer transfer = {.bucket = b->index,
                                           .generation = b->generation,
                                           .is_result = is_result,
                                           .is_last = b->is_last,
                                           .is_shadow = b->is_shadow,
-                                          .flat = b->flat,
+                                          .flat = &flat,
                                           .count = b->count,
                                           .variables = b->variables,
                                           .offsets = b->offsets,
@@ -38,7 +46,7 @@ static cddp_status returns(void *self, const cd_shown_bucket *bucket, cddp_error
 
 void cd_trainer_watch_buckets(cd_trainer *t)
 {
-    if (t->options.watcher == NULL || !cd_tracer_wants_digest(t->tracer)) return;
+    if (!cd_tracer_wants_digest(t->tracer)) return;
     t->reduction.observer = (cd_bucket_observer){t, leaves, returns};
     cd_ddp_set_observer(t->ddp, &t->reduction.observer);
 }

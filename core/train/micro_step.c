@@ -141,8 +141,10 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     t->now.gradient_count++;
     t->parameters[parameter].contributions += grad->kind != CDDP_GRAD_UNDEFINED;
     CD_TRY(cd_trainer_emit_gradient(t, parameter, grad, err));
-    if (t->view.watcher != NULL && !CD_POINT_SKIPS("shown.gradient", t)) {
+    /* also of what the wrapper does not reduce, which has no digest here */
+    if (t->view.watcher != NULL || cd_tracer_wants_digest(t->tracer))
         CD_TRY(cd_streams_look(&t->streams, err));
+    if (t->view.watcher != NULL && !CD_POINT_SKIPS("shown.gradient", t)) {
         const cddp_grad local = cd_streams_plain_grad(&t->streams, grad);
         CD_TRY(t->view.watcher->ops->accumulated(t->view.watcher->self, parameter, &local, err));
     }
