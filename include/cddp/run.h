@@ -60,7 +60,7 @@ typedef struct cddp_verdict {
     const char *reason;
     /* when verified: what was shown ("values, updates, order, liveness"); else "" */
     const char *proven;
-    const char *unjudged; /* what the judge gave up, and why; "" when nothing */
+    const char *unjudged;         /* what the judge gave up, and why; "" when nothing */
     const cddp_finding *findings; /* in order of (step, time); the first is the one to look at */
     size_t finding_count;
     const cddp_exercise *exercises; /* in registry order; only those with count > 0 */

@@ -372,8 +372,7 @@ static void watch_event(void *self, const cddp_event *event)
 {
     watch *w = self;
     size_t rank = event->rank < RANKS_MAX ? event->rank : RANKS_MAX;
-    if (!is_of_the_judge(event))
-        w->digests[rank] = cd_event_digest(w->digests[rank], event, false);
+    if (!is_of_the_judge(event)) w->digests[rank] = cd_event_digest(w->digests[rank], event, false);
 }
 
 typedef struct outcome {

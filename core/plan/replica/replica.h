@@ -34,7 +34,7 @@ typedef struct cd_replica {
     uint8_t *uses;                    /* (unit_count) of the model, for the current micro-step */
     cd_replica_parameter *parameters; /* (parameter_count) */
     uint32_t *order;                  /* (parameter_count) scratch for ready orders */
-    cd_prng model_prng, data_prng; /* as the model's values and its data are drawn from */
+    cd_prng model_prng, data_prng;    /* as the model's values and its data are drawn from */
     /* of the running backward */
     uint32_t
         first_ready; /* the parameter that the engine would take first; UINT32_MAX: not known */
