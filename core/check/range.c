@@ -14,7 +14,8 @@
 **               NaN into every gradient, so each step with one counts.
 ** Exercised     something was not finite, or a reduction on a 16-bit wire, gathered and added up by
 **               a hook or not, kept everything finite.
-** Blame         R1: the bucket, no rank. R2: the first rank, in order of micro-step and rank, with
+** Blame         R1: the ranks that packed or launched something else than their gradient, where the
+**               stages show that; else the bucket, no rank. R2: the first rank, in order of micro-step and rank, with
 **               such a gradient.
 ** Limits        a gradient that was kept from an earlier step counts as local only in the step that
 **               made it. An optimizer without one touch in the trace may own any parameter: its
@@ -162,6 +163,30 @@ static const witness *find_consumer(const state *s, int64_t step, int64_t param)
     return t->unowned.is_known ? &t->unowned : NULL;
 }
 
+/* Whether what came into the reduction was wrong already: the ranks that gave it are blamed. */
+static bool blame_givers(state *s, const cddp_event *e, int64_t param, cddp_finding *f)
+{
+    const cddp_fact_average average = {e->step, e->micro_step, param};
+    cddp_fact_stage stage;
+    if (!cd_writer_find_stage(&s->writer, &average, &stage) || stage.rank_count == 0) return false;
+    char what[160], who[96];
+    if (stage.stage == CDDP_STAGE_PACKED)
+        CD_SAY(what, "what it packed of %s is not its gradient", f->parameter);
+    else if (stage.stage == CDDP_STAGE_LAUNCHED)
+        CD_SAY(what, "the bucket of %s changes between packing and launch", f->parameter);
+    else if (stage.stage == CDDP_STAGE_JOINED)
+        CD_SAY(what, "its share of %s is not zeros, although it has joined", f->parameter);
+    else
+        return false;
+    cd_rank_set ranks = {0};
+    for (size_t i = 0; i < stage.rank_count; i++)
+        cd_rank_set_add(&ranks, &s->writer.memory, stage.ranks[i]);
+    cd_finding_set_stage(&s->writer, f, &stage);
+    cd_rank_set_print(&ranks, stage.ranks[0], who, sizeof who);
+    CD_SAY(f->title, "%s: %s; the average is NaN or infinity", who, what);
+    return true;
+}
+
 static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
 {
     if (s->reported_overflow) return;
@@ -173,10 +198,14 @@ static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
     cd_finding_set_parameter(&s->writer, &f, where->part[0]);
     char bucket[48] = "";
     if (where->part[1] >= 0) CD_SAY(bucket, " of bucket %lld", (long long)where->part[1]);
-    CD_SAY(f.title, "the reduction%s makes NaN or infinity of %s, which was finite on every rank",
-           bucket, f.parameter);
     CD_SAY(f.expected, "a finite mean of finite gradients");
     CD_SAY(f.actual, "NaN or infinity in the reduced gradient");
+    if (blame_givers(s, e, where->part[0], &f)) {
+        cd_writer_report(&s->writer, &f);
+        return;
+    }
+    CD_SAY(f.title, "the reduction%s makes NaN or infinity of %s, which was finite on every rank",
+           bucket, f.parameter);
     CD_SAY(f.advice, "divide before the sum, or reduce in a wider dtype; dividing first does not "
                      "always save half "
                      "precision (GRD-11)");

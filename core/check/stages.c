@@ -4,6 +4,7 @@
 ** newest digests. */
 #include "core/check/stages.h"
 
+#include "cddp/tensor.h"
 #include "core/base/hash.h"
 
 #include "core/trace/codes.h"
@@ -21,9 +22,13 @@ typedef struct slot {
 } slot;
 
 typedef struct launch {
-    int64_t dtype;
+    int64_t dtype, group, sequence;
     int64_t bad_step; /* + 1: the last at which it was not what was packed */
 } launch;
+
+typedef struct shadow {
+    int64_t digest, numel, dtype;
+} shadow;
 
 typedef struct final {
     int64_t digest, slice;
@@ -37,6 +42,7 @@ typedef struct average {
     cd_rank_set starters[8];
     size_t start_count;
     int64_t bucket; /* + 1 */
+    int64_t group, sequence; /* + 1: of a right rank's launch; 0: unknown */
 } average;
 
 void cd_stages_init(cd_stages *s, const cddp_allocator *allocator)
@@ -45,6 +51,8 @@ void cd_stages_init(cd_stages *s, const cddp_allocator *allocator)
     cd_table_init(&s->slots, allocator, sizeof(slot));
     cd_table_init(&s->finals, allocator, sizeof(final));
     cd_table_init(&s->launches, allocator, sizeof(launch));
+    cd_table_init(&s->joined, allocator, sizeof(cd_rank_set));
+    cd_table_init(&s->shadows, allocator, sizeof(shadow));
     cd_ranks_init(&s->judged, allocator, sizeof(int64_t));
     cd_table_init(&s->wrongs, allocator, sizeof(int64_t));
     cd_table_init(&s->locals, allocator, sizeof(cd_rank_set));
@@ -58,6 +66,8 @@ void cd_stages_fini(cd_stages *s)
     cd_table_fini(&s->slots);
     cd_table_fini(&s->finals);
     cd_table_fini(&s->launches);
+    cd_table_fini(&s->joined);
+    cd_table_fini(&s->shadows);
     cd_ranks_fini(&s->judged);
     cd_table_fini(&s->wrongs);
     cd_table_fini(&s->locals);
@@ -82,13 +92,26 @@ static void take_pack(cd_stages *s, const cddp_event *e)
     p->step = e->step;
 }
 
+static void take_shadow(cd_stages *s, const cddp_event *e)
+{
+    const cddp_event_bucket_launch *l = &e->as.bucket_launch;
+    if (l->digest == 0) return;
+    cd_rank_set *ranks = cd_table_add(&s->joined, CD_KEY(l->group, l->sequence));
+    shadow *known = cd_table_add(&s->shadows, CD_KEY(l->group, l->sequence, e->rank));
+    if (ranks == NULL || known == NULL) return;
+    cd_rank_set_add(ranks, &s->memory, e->rank);
+    *known = (shadow){l->digest, l->numel, l->dtype};
+}
+
 /* The bucket as launched is what was packed into its slots. */
 static void take_launch(cd_stages *s, const cddp_event *e)
 {
     const cddp_event_bucket_launch *l = &e->as.bucket_launch;
-    launch *known = l->shadow ? NULL : cd_table_add(&s->launches, CD_KEY(e->rank, l->bucket));
+    launch *known = cd_table_add(&s->launches, CD_KEY(e->rank, l->bucket));
     if (known == NULL) return;
     known->dtype = l->dtype;
+    known->group = l->group;
+    known->sequence = l->sequence;
     if (l->slices == 0) return;
     uint64_t digest = 0;
     for (int64_t i = 0;; i++) {
@@ -146,6 +169,10 @@ static void take_contribution(cd_stages *s, const cddp_event *e)
     if (is_packed) a->bucket = p->bucket + 1;
     const launch *l = is_packed ? cd_table_find(&s->launches, CD_KEY(e->rank, p->bucket)) : NULL;
     const int64_t due = l != NULL && l->dtype == c->dtype ? due_of(c, p->path) : 0;
+    if (due != 0 && p->digest == due) {
+        a->group = l->group;
+        a->sequence = l->sequence + 1;
+    }
     const bool is_final =
         f != NULL && f->step == e->step && f->micro_step == e->micro_step && f->slice != 0;
     cd_rank_set *where = &a->fine;
@@ -183,7 +210,10 @@ void cd_stages_push(cd_stages *s, const cddp_event *e)
         take_pack(s, e);
         break;
     case CDDP_EV_bucket_launch:
-        take_launch(s, e);
+        if (e->as.bucket_launch.shadow)
+            take_shadow(s, e);
+        else
+            take_launch(s, e);
         break;
     case CDDP_EV_grad_final:
         take_final(s, e);
@@ -259,6 +289,38 @@ static const cd_rank_set *find_wrong(const average *a, cddp_stage *stage)
     return NULL;
 }
 
+enum { ZEROS_MAX = 1 << 28 };
+
+/* As cpu_digest takes it of numbers, or symbol_digest of one form without terms. */
+static bool is_zeros(const shadow *x)
+{
+    static const unsigned char zeros[4096];
+    const uint64_t numel = (uint64_t)x->numel;
+    if (numel > ZEROS_MAX) return true; /* not worth the time */
+    uint64_t digest = numel;
+    size_t left = (size_t)numel * cddp_dtype_bytes((cddp_dtype)x->dtype);
+    for (size_t n; left > 0; left -= n) {
+        n = left < sizeof zeros ? left : sizeof zeros;
+        digest = cd_hash64(zeros, n, digest);
+    }
+    return x->digest == (int64_t)digest ||
+           x->digest == (int64_t)cd_hash_mix(cd_hash_mix(numel, 0), numel);
+}
+
+/* The joined ranks that took part in this average with something else than zeros. */
+static void find_odd_joined(cd_stages *s, const average *a, cd_rank_set *odd)
+{
+    const cd_rank_set *joined =
+        a->sequence != 0 ? cd_table_find(&s->joined, CD_KEY(a->group, a->sequence - 1)) : NULL;
+    if (joined == NULL) return;
+    for (uint32_t r = cd_rank_set_next(joined, 0); r != CD_NO_RANK;
+         r = cd_rank_set_next(joined, r + 1)) {
+        const shadow *x = cd_table_find(&s->shadows, CD_KEY(a->group, a->sequence - 1, r));
+        if (x != NULL && !is_zeros(x))
+            cd_rank_set_add(odd, &s->memory, r);
+    }
+}
+
 bool cd_stages_find(cd_stages *s, const cddp_fact_average *of, cddp_fact_stage *found)
 {
     const average *a = cd_table_find(&s->averages, CD_KEY(of->step, of->micro_step, of->param));
@@ -271,6 +333,12 @@ bool cd_stages_find(cd_stages *s, const cddp_fact_average *of, cddp_fact_stage *
         found->is_stale = found->stage == CDDP_STAGE_PACKED &&
                           cd_rank_set_count(&a->stale) == cd_rank_set_count(&a->packed);
         return list_ranks(s, ranks, found);
+    }
+    cd_rank_set odd_joined = {0};
+    find_odd_joined(s, a, &odd_joined);
+    if (has_any(&odd_joined)) {
+        found->stage = CDDP_STAGE_JOINED;
+        return list_ranks(s, &odd_joined, found);
     }
     if (a->start_count > 1) {
         cd_rank_set odd = {0};

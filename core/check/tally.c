@@ -273,6 +273,10 @@ static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, cddp_fin
                f->parameter);
         f->is_consequence = true;
         break;
+    case CDDP_STAGE_JOINED:
+        cd_say(what, what_bytes, "its share of %s is not zeros, although it has joined",
+               f->parameter);
+        break;
     case CDDP_STAGE_WRITTEN:
         cd_say(what, what_bytes, "%s is not what its bucket delivered", f->parameter);
         break;
