@@ -362,12 +362,21 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
 
 /* ---- a link ---- */
 
-static bool is_same(const link *l, const found *f)
+static bool has_no_values(state *s, uint32_t rank)
+{
+    cddp_fact_setting setting;
+    return cd_writer_find_setting(&s->writer, rank, CDDP_KEY_model_device, &setting) &&
+           setting.value == CDDP_MODEL_DEVICE_SHAPE;
+}
+
+static bool is_same(state *s, const link *l, const found *f)
 {
     if (f->what == CDDP_WHAT_GRADIENT) {
         const bool was = l->presence != CDDP_PRESENCE_ABSENT,
                    is = f->presence != CDDP_PRESENCE_ABSENT;
         if (l->is_consumed && !is && f->moment == CDDP_MOMENT_BEGIN) return true; /* OIB-01 */
+        /* there, and nobody can say more: a digest without values shows no zeros */
+        if (l->is_zeroed && is && has_no_values(s, f->event->rank)) return true;
         if (l->is_zeroed && is) return f->presence == CDDP_PRESENCE_ZERO;
         if (was != is || !is) return was == is;
     }
@@ -427,7 +436,7 @@ static void judge_link(state *s, rank_facts *r, const found *f, link *l)
         if (differs && !is_reported && !is_received(r, f)) note_breach(s, f, l, x);
     } else if (!l->is_known) {
         return;
-    } else if (is_same(l, f)) {
+    } else if (is_same(s, l, f)) {
         s->held++;
     } else if (is_received(r, f)) {
         return;

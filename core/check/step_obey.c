@@ -13,7 +13,9 @@ enum { UPDATE_NONE, UPDATE_STEP, UPDATE_SKIP, UPDATE_UNKNOWN };
 enum { OF_COUNT, OF_DUE, OF_LR, OF_SKIP, OF_CLOSES, OF_MISSING };
 
 typedef struct rank_state {
-    bool has_gradients; /* a reduction closed since the wrapper was made */
+    /* since the wrapper was made: a backward ended, a reduction closed, the last backward closed
+    ** one */
+    bool has_backward, has_gradients, has_just_reduced;
     bool has_returned;
 } rank_state;
 
@@ -155,16 +157,27 @@ static void take_loss(cd_step_obey *s, const cddp_event *e)
     judge_real(s, e, find_any(s, e, CDDP_DECISION_SCALE), &words, cd_f64_of(e->as.loss.scale));
 }
 
+/* Gradients of the step before are there. An optimizer in backward drops what it consumes (OIB-01):
+** `dropped` parameters, when the last backward reduced. Whether a parameter was used at all is not
+** asked, so the others are a bound. */
+static bool is_kept(const rank_state *r, const cddp_event_backward_entry *b, int64_t dropped)
+{
+    const int64_t there = b->kept + b->unseen, all = b->absent + b->zero + there;
+    if (!r->has_backward) return b->kept == 0;
+    if (dropped > 0) return !r->has_just_reduced || there <= all - dropped;
+    return !r->has_gradients || there > 0;
+}
+
 static void take_entry(cd_step_obey *s, const cddp_event *e, const rank_state *r)
 {
     const cddp_event_backward_entry *b = &e->as.backward_entry;
     const cd_decided *d = find_any(s, e, CDDP_DECISION_ZERO_GRAD);
     if (d == NULL) return;
-    const bool is_fresh = !r->has_gradients;
+    const bool is_fresh = !r->has_backward;
     const bool holds = d->is.value == CDDP_PRESENCE_ABSENT
                            ? b->kept == 0 && b->zero + b->unseen <= d->is.detail
-                       : is_fresh || d->is.value == CDDP_PRESENCE_ZERO ? b->kept == 0
-                                                                       : b->kept + b->unseen > 0;
+                       : d->is.value == CDDP_PRESENCE_ZERO ? b->kept == 0
+                                                           : is_kept(r, b, d->is.detail);
     s->obey.obeyed++;
     if (holds) return;
     cd_miss m = {.decision = CDDP_DECISION_ZERO_GRAD};
@@ -172,8 +185,9 @@ static void take_entry(cd_step_obey *s, const cddp_event *e, const rank_state *r
     CD_SAY(m.planned, "%s",
            d->is.value == CDDP_PRESENCE_ABSENT
                ? d->is.detail > 0 ? "absent, of delayed parameters zero" : "absent"
-           : is_fresh                          ? "absent or zero: nothing was reduced yet"
+           : is_fresh                          ? "absent or zero: no backward has run yet"
            : d->is.value == CDDP_PRESENCE_ZERO ? "absent or zero"
+           : d->is.detail > 0                  ? "dropped by the optimizer in backward"
                                                : "those of the step before");
     CD_SAY(m.seen, "%lld absent, %lld zero, %lld with a value", (long long)b->absent,
            (long long)b->zero, (long long)(b->kept + b->unseen));
@@ -198,6 +212,8 @@ static void take_backward(cd_step_obey *s, const cddp_event *e, rank_state *r)
 {
     cd_decided *d = find_window(s, e);
     if (d != NULL) d->counted++;
+    r->has_backward = true;
+    r->has_just_reduced = e->as.backward_end.finalized != 0;
     if (!e->as.backward_end.finalized) return;
     r->has_gradients = true;
     if (d == NULL) return;
@@ -239,7 +255,7 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
         take_backward(s, e, r);
         break;
     case CDDP_EV_checkpoint:
-        r->has_gradients = r->has_gradients && !e->as.checkpoint.loaded;
+        if (e->as.checkpoint.loaded) r->has_backward = r->has_gradients = false;
         break;
     case CDDP_EV_rank_end:
         r->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;

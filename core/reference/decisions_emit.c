@@ -90,7 +90,20 @@ static void emit_hook(const cd_decisions *d, struct cddp_tracer *tracer)
 
 /* ---- steps ---- */
 
-/* Delayed parameters share one buffer, so their gradients are never absent: they are zeroed. */
+/* Parameters whose gradient an optimizer in backward drops when it has stepped them (OIB-01). */
+static int64_t count_dropped(const cd_decisions *d)
+{
+    int64_t count = 0;
+    for (size_t i = 0; i < d->replica->optimizer_count; i++) {
+        const cd_replica_optimizer *o = &d->replica->optimizers[i];
+        const bool drops = o->in_backward && o->overlap == CDDP_OVERLAP_APPLY_IN_BACKWARD;
+        if (drops) count += (int64_t)o->count;
+    }
+    return count;
+}
+
+/* Delayed parameters share one buffer, so their gradients are never absent: they are zeroed. Where
+** gradients are kept, the second number is of those that are dropped all the same. */
 static void emit_step_rules(const cd_decisions *d, struct cddp_tracer *tracer)
 {
     static const int64_t presences[] = {[CDDP_ZERO_GRAD_NONE] = CDDP_PRESENCE_ABSENT,
@@ -107,7 +120,9 @@ static void emit_step_rules(const cd_decisions *d, struct cddp_tracer *tracer)
             is_named(&d->settings.ddp.delay_all_reduce_named_params, module->parameters[i].name);
     }
     CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_ZERO_GRAD, OF_ALL,
-            .value = presences[d->settings.train.zero_grad], .detail = delayed);
+            .value = presences[d->settings.train.zero_grad],
+            .detail =
+                d->settings.train.zero_grad == CDDP_ZERO_GRAD_KEEP ? count_dropped(d) : delayed);
 }
 
 /* Without clipping after the reduction the factor is 1. */

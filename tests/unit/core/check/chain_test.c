@@ -4,6 +4,8 @@
 #include "core/check/check.h"
 
 #include "cddp/backend.h"
+#include "cddp/keys.h"
+#include "core/trace/setting.h"
 #include "tests/support/test.h"
 
 #include <string.h>
@@ -26,6 +28,7 @@ typedef enum kind {
     JOINED,    /* the rank ended join with rank 0's state */
     COMPARED,  /* the oracle found the buffer equal */
     STATE_BAD, /* the oracle found optimizer state wrong */
+    SHAPES,    /* the plan's device has no values */
     STEP       /* the next step begins */
 } kind;
 
@@ -90,6 +93,8 @@ static const story stories[] = {
     {"dropped, and to be kept", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, V(AFTER_BACKWARD, 4), {CONSUMED, 0, 4, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}}, "between after backward of step 0 and the begin of step 1", 1},
     {"filled with zeros", G, 3, {V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 7, CDDP_PRESENCE_ZERO}}, NULL, 0},
     {"not filled with zeros", G, 3, {V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, V(BEGIN, 4)}, "between zero_grad of step 0 and the begin of step 1", 1},
+    {"filled with zeros that no digest shows", G, 3, {{SHAPES, 0, 0, 0}, V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, V(BEGIN, 4)}, NULL, 0},
+    {"dropped, and to be filled with zeros", G, 3, {{SHAPES, 0, 0, 0}, V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}}, "between zero_grad of step 0 and the begin of step 1", 1},
     {"not dropped", G, 3, {V(BEFORE_STEP, 4), {DROPPED, 0, 0, 0}, {STEP, 0, 0, 0}, V(BEGIN, 4)}, "between zero_grad of step 0 and the begin of step 1", 1},
     {"kept", G, 3, {V(BEFORE_STEP, 4), {STEP, 0, 0, 0}, V(BEGIN, 4)}, NULL, 0},
     {"added to by a backward", G, 3, {V(BEGIN, 4), {BACKWARD, 0, 0, 0}, V(AFTER_BACKWARD, 6)}, NULL, 0},
@@ -171,6 +176,13 @@ static void push_happening(reporter *r, const story *s, const happening *h)
         return;
     case STATE_BAD:
         PUSH(r, compare, .link = CDDP_LINK_OPTIMIZER, .bad = 1);
+        return;
+    case SHAPES:
+        push(r, (cddp_event){.kind = CDDP_EV_option,
+                             .text = "shape",
+                             .as.option = {.key = cd_setting_id(CDDP_KEY_model_device),
+                                           .items = 1,
+                                           .value = CDDP_MODEL_DEVICE_SHAPE}});
         return;
     default:
         r->step += h->kind == STEP;

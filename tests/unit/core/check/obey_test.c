@@ -177,6 +177,28 @@ static bool not_zeroed(cddp_event *e)
         e->as.backward_entry = (cddp_event_backward_entry){.kept = 1};
     return true;
 }
+/* Gradients are kept, but for that of fc.weight when an optimizer in backward has stepped it. */
+static bool drops_in_backward(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_decision && e->as.decision.decision == CDDP_DECISION_ZERO_GRAD) {
+        e->as.decision.value = CDDP_PRESENCE_VALUE;
+        e->as.decision.detail = 1;
+    }
+    return true;
+}
+static bool keeps_in_backward(cddp_event *e) { return drops_in_backward(e) && not_zeroed(e); }
+static bool not_kept(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_decision && e->as.decision.decision == CDDP_DECISION_ZERO_GRAD)
+        e->as.decision.value = CDDP_PRESENCE_VALUE;
+    return true;
+}
+/* Step 0 reduces nothing: what is kept of it is local, and nobody has consumed it. */
+static bool keeps_local(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_backward_end && e->step == 0) e->as.backward_end.finalized = 0;
+    return keeps_in_backward(e);
+}
 static bool closes_early(cddp_event *e)
 {
     if (e->kind == CDDP_EV_backward_end) e->as.backward_end.finalized = 1;
@@ -268,6 +290,9 @@ static const struct {
     {"a step fewer", "I-STEP", "does not step as often", fewer},
     {"a step more", "I-STEP", "steps more often", more},
     {"gradients kept", "I-STEP", "not as train.zero_grad leaves them", not_zeroed},
+    {"kept by an optimizer in backward", "I-STEP", "not as train.zero_grad leaves them",
+     keeps_in_backward},
+    {"gradients not kept", "I-STEP", "not as train.zero_grad leaves them", not_kept},
     {"a window closed early", "I-STEP", "a reduction closes early", closes_early},
     {"a window never closed", "I-STEP", "does not close where the plan decides", never_closes},
     {"a backward left out", "I-STEP", "does not run the backwards", no_backward},
@@ -305,6 +330,17 @@ TEST(obey, a_run_that_does_what_the_plan_decides_is_silent)
         assert_null(find(j, cases[i].words));
     }
     cd_judge_destroy(j);
+}
+
+TEST(obey, where_gradients_are_kept_a_consumed_one_is_gone_and_a_local_one_stays)
+{
+    const edit_fn edits[] = {drops_in_backward, keeps_local};
+    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+        cd_judge *j = judge(edits[i], -1);
+        cd_test_row("edit %zu", i);
+        assert_null(find(j, "not as train.zero_grad leaves them"));
+        cd_judge_destroy(j);
+    }
 }
 
 TEST(obey, exactly_the_rank_that_disobeys_is_named)
