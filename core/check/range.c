@@ -15,8 +15,8 @@
 ** Exercised     something was not finite, or a reduction on a 16-bit wire, gathered and added up by
 **               a hook or not, kept everything finite.
 ** Blame         R1: the ranks that packed or launched something else than their gradient, where the
-**               stages show that; else the bucket, no rank. R2: the first rank, in order of micro-step and rank, with
-**               such a gradient.
+**               stages show that; else the bucket, no rank. R2: the first rank, in order of
+**               micro-step and rank, with such a gradient.
 ** Limits        a gradient that was kept from an earlier step counts as local only in the step that
 **               made it. An optimizer without one touch in the trace may own any parameter: its
 **               step counts unless another optimizer skipped that step. A norm of infinity makes
