@@ -41,7 +41,7 @@ typedef struct average {
     int64_t starts[8]; /* (start_count) the first distinct ones */
     cd_rank_set starters[8];
     size_t start_count;
-    int64_t bucket; /* + 1 */
+    int64_t bucket;          /* + 1 */
     int64_t group, sequence; /* + 1: of a right rank's launch; 0: unknown */
 } average;
 
@@ -316,8 +316,7 @@ static void find_odd_joined(cd_stages *s, const average *a, cd_rank_set *odd)
     for (uint32_t r = cd_rank_set_next(joined, 0); r != CD_NO_RANK;
          r = cd_rank_set_next(joined, r + 1)) {
         const shadow *x = cd_table_find(&s->shadows, CD_KEY(a->group, a->sequence - 1, r));
-        if (x != NULL && !is_zeros(x))
-            cd_rank_set_add(odd, &s->memory, r);
+        if (x != NULL && !is_zeros(x)) cd_rank_set_add(odd, &s->memory, r);
     }
 }
 
