@@ -480,7 +480,11 @@ static void take_value(state *s, const cddp_event *e)
     link *l = add_link(s, r, e->rank, v->what, v->id);
     if (l == NULL) return;
     if (v->what == CDDP_WHAT_GRADIENT && l->sequence < r->rebuilt_at)
-        *l = (link){.presence = CDDP_PRESENCE_ABSENT, .step = e->step, .is_known = true};
+        *l = (link){.presence = CDDP_PRESENCE_ABSENT,
+                    .step = e->step,
+                    .backwards = r->backwards,
+                    .zeroings = r->zeroings,
+                    .is_known = true};
     const found f = {e, v->what, v->id, v->moment, v->presence, v->digest};
     if (l->is_moved) note_moved_start(s, &f, l);
     if (v->moment == CDDP_MOMENT_BEGIN && l->is_computed) {

@@ -97,6 +97,8 @@ static const story stories[] = {
     {"dropped, and to be filled with zeros", G, 3, {{SHAPES, 0, 0, 0}, V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}}, "between zero_grad of step 0 and the begin of step 1", 1},
     {"not dropped", G, 3, {V(BEFORE_STEP, 4), {DROPPED, 0, 0, 0}, {STEP, 0, 0, 0}, V(BEGIN, 4)}, "between zero_grad of step 0 and the begin of step 1", 1},
     {"kept", G, 3, {V(BEFORE_STEP, 4), {STEP, 0, 0, 0}, V(BEGIN, 4)}, NULL, 0},
+    {"of a new model, reduced by nobody", G, 3, {V(AFTER_BACKWARD, 4), {DROPPED, 0, 0, 0}, {VALUE, CDDP_MOMENT_CHECKPOINT, 0, CDDP_PRESENCE_ABSENT}, {VALUE, CDDP_MOMENT_RESUME, 0, CDDP_PRESENCE_ABSENT}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}, {BACKWARD, 0, 0, 0}, V(AFTER_BACKWARD, 6), V(BEFORE_STEP, 6)}, NULL, 0},
+    {"of a new model, moved", G, 3, {V(AFTER_BACKWARD, 4), {DROPPED, 0, 0, 0}, {VALUE, CDDP_MOMENT_CHECKPOINT, 0, CDDP_PRESENCE_ABSENT}, {VALUE, CDDP_MOMENT_RESUME, 0, CDDP_PRESENCE_ABSENT}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}, {BACKWARD, 0, 0, 0}, V(AFTER_BACKWARD, 6), V(BEFORE_STEP, 7)}, "between after backward of step 1 and before step of step 1", 1},
     {"added to by a backward", G, 3, {V(BEGIN, 4), {BACKWARD, 0, 0, 0}, V(AFTER_BACKWARD, 6)}, NULL, 0},
     {"added to by nobody", G, 3, {V(BEGIN, 4), V(AFTER_BACKWARD, 6)}, "and after backward of step 0", 1},
     {"statistics of a batch", B, 3, {V(BEGIN, 1), V(FORWARD, 1), V(AFTER_FORWARD, 2), {COMPARED, 0, 0, 0}, V(AFTER_BACKWARD, 2), {STEP, 0, 0, 0}, V(BEGIN, 2)}, NULL, 0},
