@@ -64,6 +64,7 @@ typedef struct rank_facts {
     bool drops;          /* it dropped them; else it filled them with zeros */
     bool is_rebuilt;     /* after a checkpoint: what a new model is born with is overwritten */
     uint64_t rebuilt_at; /* the last event of that birth; the new model has no gradients */
+    int64_t received_at; /* the moment at which buffers of a broadcast are shown first, or -1 */
     bool has_init_sync, has_agreement, was_synced, has_expected;
 } rank_facts;
 
@@ -315,6 +316,14 @@ static bool follows_the_grid(const link *l, int64_t moment)
             moment == CDDP_MOMENT_END);
 }
 
+/* Buffers are another rank's at the first moment that shows them after a broadcast, and from then on
+** this rank's own. */
+static void note_received(rank_facts *r, int64_t moment)
+{
+    if (r->was_synced && r->received_at < 0) r->received_at = moment;
+    if (r->received_at != moment) r->was_synced = false;
+}
+
 /* Another rank's values are accepted, and another check compares them. */
 static bool is_received(const rank_facts *r, const found *f)
 {
@@ -486,6 +495,7 @@ static void take_value(state *s, const cddp_event *e)
                     .zeroings = r->zeroings,
                     .is_known = true};
     const found f = {e, v->what, v->id, v->moment, v->presence, v->digest};
+    if (v->what == CDDP_WHAT_BUFFER) note_received(r, v->moment);
     if (l->is_moved) note_moved_start(s, &f, l);
     if (v->moment == CDDP_MOMENT_BEGIN && l->is_computed) {
         s->unjudged[v->what]++;
@@ -612,6 +622,7 @@ static void learn(state *s, const cddp_event *e, rank_facts *r)
     case CDDP_EV_buffer_sync:
         r->authority = e->as.buffer_sync.authority;
         r->was_synced = true;
+        r->received_at = -1;
         return;
     case CDDP_EV_join_end:
         r->joined = e->as.join_end.authority + 1;

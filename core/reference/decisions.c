@@ -100,7 +100,7 @@ static uint64_t count_reductions(cd_decisions *d, cd_micro_place place)
     cd_reduction_walk *w = &d->walk;
     if (w->step > place.step || (w->step == place.step && w->micro_step > place.micro_step))
         *w = (cd_reduction_walk){0};
-    while (w->step < place.step || w->micro_step < place.micro_step) {
+    while (w->step < place.step || (w->step == place.step && w->micro_step < place.micro_step)) {
         w->closed += cd_decisions_closes(d, (cd_micro_place){0, w->step, w->micro_step});
         if (++w->micro_step >= d->settings.train.micro_steps) {
             w->micro_step = 0;

@@ -279,6 +279,18 @@ static cddp_status leave_micro(cd_referee *o, const cd_custody_moment *now, cddp
     return CD_PASS(cd_oracle_leave_micro(o->oracle, now->step, now->micro_step, now->buffers, err));
 }
 
+/* A place of the run that the plan does not have would lead the judge's walks astray. */
+static cddp_status check_place(const cd_referee *o, uint32_t step, uint32_t micro_step,
+                               cddp_error *err)
+{
+    const cddp_plan_train *train = &o->settings.train;
+    if (step < train->steps && micro_step < train->micro_steps) return CDDP_OK;
+    return cd_fail(err, CDDP_E_STATE,
+                   "rank %u is at step %u micro-step %u, and the plan has %llu steps of %llu",
+                   o->options.rank, step, micro_step, (unsigned long long)train->steps,
+                   (unsigned long long)train->micro_steps);
+}
+
 cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cddp_error *err)
 {
     const cd_custody_moment now = {.moment = observed->moment,
@@ -345,6 +357,7 @@ cddp_status cd_referee_accumulated(cd_referee *o, const cd_observed_accumulated 
 
 cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observed, cddp_error *err)
 {
+    CD_TRY(check_place(o, observed->step, observed->micro_step, err));
     const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
     cd_oracle_reduction reduction;
     cd_declaration declaration = {.plan = o->options.plan,

@@ -50,7 +50,8 @@ static cddp_status count_before(cd_samples *s, const cddp_plan_settings *setting
     if (s->walks == NULL) return cd_fail_memory(err, "the samples of %zu ranks", world);
     cd_sample_walk *walk = &s->walks[place.rank];
     if (is_behind(walk, place)) *walk = (cd_sample_walk){0};
-    while (walk->step != place.step || walk->micro_step != place.micro_step) {
+    while (walk->step < place.step ||
+           (walk->step == place.step && walk->micro_step < place.micro_step)) {
         cd_micro micro;
         cd_micro_resolve(s->plan, settings,
                          (cd_micro_place){place.rank, walk->step, walk->micro_step}, &micro);
