@@ -567,7 +567,13 @@ static void take_touch(state *s, rank_facts *r, const cddp_event *e)
     int64_t id = 0;
     if (t->touched) r->stepped = e->step + 1;
     link *l = add_gradient(s, r, e->rank, t->param, &id);
-    if (l == NULL || !l->is_known || l->is_open || !t->touched || t->gradient == 0) return;
+    if (l == NULL || !l->is_known || l->is_open) return;
+    if (!t->touched && l->presence == CDDP_PRESENCE_VALUE && l->moment == CDDP_MOMENT_BEFORE_STEP &&
+        l->step == e->step) {
+        const found none = {e, CDDP_WHAT_GRADIENT, id, AT_CONSUMED, CDDP_PRESENCE_ABSENT, 0};
+        note_breach(s, &none, l, NULL);
+    }
+    if (!t->touched || t->gradient == 0) return;
     const found f = {e, CDDP_WHAT_GRADIENT, id, AT_CONSUMED, CDDP_PRESENCE_VALUE, t->gradient};
     if (l->digest != t->gradient)
         note_breach(s, &f, l, NULL);
