@@ -316,8 +316,8 @@ static bool follows_the_grid(const link *l, int64_t moment)
             moment == CDDP_MOMENT_END);
 }
 
-/* Buffers are another rank's at the first moment that shows them after a broadcast, and from then on
-** this rank's own. */
+/* Buffers are another rank's at the first moment that shows them after a broadcast, and from then
+** on this rank's own. */
 static void note_received(rank_facts *r, int64_t moment)
 {
     if (r->was_synced && r->received_at < 0) r->received_at = moment;

@@ -20,6 +20,7 @@ typedef enum kind {
     EXPECTED,  /* the judge says what it must be */
     FINAL,     /* a gradient: its reduction left it */
     CONSUMED,  /* a gradient: the optimizer took it */
+    LEFT_OUT,  /* a gradient: the optimizer did not take it */
     BACKWARD,  /* a backward begins */
     ZEROED,    /* gradients are filled with zeros */
     DROPPED,   /* gradients are dropped */
@@ -89,6 +90,8 @@ static const story stories[] = {
     {"unscaled otherwise", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, V(AFTER_BACKWARD, 4), X(BEFORE_STEP, 2), V(BEFORE_STEP, 5)}, "and before step of step 0", 1},
     {"another is consumed", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, V(AFTER_BACKWARD, 4), V(BEFORE_STEP, 4), {CONSUMED, 0, 5, 0}}, "between before step of step 0 and optimizer of step 0", 1},
     {"another is consumed in backward", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, {CONSUMED, 0, 5, 0}}, "between reduction of step 0 and optimizer of step 0", 1},
+    {"left out by its consumer", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, V(AFTER_BACKWARD, 4), V(BEFORE_STEP, 4), {LEFT_OUT, 0, 0, 0}}, "between before step of step 0 and optimizer of step 0", 1},
+    {"absent, and left out", G, 3, {{VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}, {VALUE, CDDP_MOMENT_BEFORE_STEP, 0, CDDP_PRESENCE_ABSENT}, {LEFT_OUT, 0, 0, 0}}, NULL, 0},
     {"dropped by its consumer", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, {CONSUMED, 0, 4, 0}, V(AFTER_BACKWARD, 4), {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}}, NULL, 0},
     {"dropped, and to be kept", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, V(AFTER_BACKWARD, 4), {CONSUMED, 0, 4, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}}, "between after backward of step 0 and the begin of step 1", 1},
     {"filled with zeros", G, 3, {V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 7, CDDP_PRESENCE_ZERO}}, NULL, 0},
@@ -106,6 +109,8 @@ static const story stories[] = {
     {"statistics move after the forward", B, 3, {V(BEGIN, 1), V(FORWARD, 1), V(AFTER_FORWARD, 2), V(AFTER_BACKWARD, 5)}, "between after forward of step 0 and after backward of step 0", 1},
     {"a layer ran again in the backward", B, 3, {V(BEGIN, 1), V(FORWARD, 1), V(AFTER_FORWARD, 2), {COMPARED, 0, 0, 0}, V(AFTER_BACKWARD, 5)}, NULL, 0},
     {"rank 0's buffers arrive", B, 2, {V(BEGIN, 1), {SYNCED, 0, 0, 0}, V(FORWARD, 5)}, NULL, 0},
+    {"a buffer that arrived moves afterwards", B, 2, {V(BEGIN, 1), {SYNCED, 0, 0, 0}, V(FORWARD, 5), V(AFTER_FORWARD, 6), V(AFTER_BACKWARD, 7)}, "rank 1: buffer b changed between after forward of step 0 and after backward of step 0", 1},
+    {"a buffer that arrived stays", B, 2, {V(BEGIN, 1), {SYNCED, 0, 0, 0}, V(FORWARD, 5), V(AFTER_FORWARD, 6), V(AFTER_BACKWARD, 6), {STEP, 0, 0, 0}, V(BEGIN, 6), V(END, 6)}, NULL, 0},
     {"rank 0's own buffers move", B, 1, {V(BEGIN, 1), {SYNCED, 0, 0, 0}, V(FORWARD, 5)}, "rank 0: buffer b changed", 1},
     {"slots and step count", O, 3, {V(BEGIN, 1), V(BEFORE_STEP, 1), {STEPPED, 0, 0, 0}, X(AFTER_UPDATE, 2), V(AFTER_UPDATE, 2), V(AFTER_STEP, 2)}, NULL, 0},
     {"the step count is reset", O, 3, {V(BEGIN, 1), V(BEFORE_STEP, 1), {STEPPED, 0, 0, 0}, X(AFTER_UPDATE, 2), V(AFTER_UPDATE, 5)}, "all ranks: optimizer state 0 changed between before step of step 0", 1},
@@ -156,6 +161,9 @@ static void push_happening(reporter *r, const story *s, const happening *h)
         return;
     case CONSUMED:
         PUSH(r, optimizer_touch, .touched = 1, .gradient = h->digest);
+        return;
+    case LEFT_OUT:
+        PUSH(r, optimizer_touch, .touched = 0);
         return;
     case BACKWARD:
         PUSH(r, backward_begin, .sync = 1);
