@@ -33,8 +33,10 @@ void cd_obey_fini(cd_obey *obey)
 
 static cd_key key_of(const cd_decision_place *place)
 {
-    return (cd_key){{((int64_t)place->rank << 16) + place->decision,
-                     ((place->step + 1) << 24) + place->micro_step + 1, place->id}};
+    /* Unsigned: a trace may hold any numbers. */
+    const uint64_t what = ((uint64_t)place->rank << 16) + (uint64_t)place->decision;
+    const uint64_t when = (((uint64_t)place->step + 1) << 24) + (uint64_t)place->micro_step + 1;
+    return (cd_key){{(int64_t)what, (int64_t)when, place->id}};
 }
 
 cd_decided *cd_obey_learn(cd_obey *obey, const cddp_event *e, const int64_t range[2])

@@ -293,6 +293,7 @@ cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last, cddp_error 
     CD_TRY(cd_trainer_step(t, last, err));
     if (t->tracer != NULL) CD_TRY(cddp_tracer_flush(t->tracer, err));
     CD_TRY(cd_trainer_checkpoint(t, t->now.step + 1, err));
+    t->now.micro = NULL; /* the caller's, until here */
     return CDDP_OK;
 }
 
