@@ -4,18 +4,23 @@
 #pragma once
 #include "core/base/inject.h"
 
-#define CD_POINT_PARAMETERS(place, t)                                                         \
-    CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step,                                  \
-                      &(t)->replica->model->module->parameters->tensor, sizeof(cd_parameter), \
-                      (t)->replica->model->module->parameter_count)
-#define CD_POINT_GRADIENTS(place, t)                                                          \
-    CD_INJECT_GRADIENTS(place, (t)->rank->rank, (t)->now.step,                                \
-                        &(t)->replica->model->module->parameters->grad, sizeof(cd_parameter), \
-                        (t)->replica->model->module->parameter_count)
+/* What each item of an array has; a model may have none of them. */
+#define CD_POINT_EACH(array, count, member) ((count) > 0 ? &(array)->member : NULL)
+#define CD_POINT_PARAMETERS(place, t)                                                      \
+    CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step,                               \
+                      CD_POINT_EACH((t)->replica->model->module->parameters,               \
+                                    (t)->replica->model->module->parameter_count, tensor), \
+                      sizeof(cd_parameter), (t)->replica->model->module->parameter_count)
+#define CD_POINT_GRADIENTS(place, t)                                                       \
+    CD_INJECT_GRADIENTS(place, (t)->rank->rank, (t)->now.step,                             \
+                        CD_POINT_EACH((t)->replica->model->module->parameters,             \
+                                      (t)->replica->model->module->parameter_count, grad), \
+                        sizeof(cd_parameter), (t)->replica->model->module->parameter_count)
 #define CD_POINT_BUFFERS(place, t)                                                      \
     CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step,                            \
-                      &(t)->replica->model->module->buffers->tensor, sizeof(cd_buffer), \
-                      (t)->replica->model->module->buffer_count)
+                      CD_POINT_EACH((t)->replica->model->module->buffers,               \
+                                    (t)->replica->model->module->buffer_count, tensor), \
+                      sizeof(cd_buffer), (t)->replica->model->module->buffer_count)
 #define CD_POINT_NUMBER(place, t, number) \
     CD_INJECT_NUMBER(place, (t)->rank->rank, (t)->now.step, number)
 #define CD_POINT_COUNT(place, t, number) \
