@@ -239,7 +239,11 @@ static cddp_status judge_ratio(cd_oracle *o, const cd_wide_sum *sum, const cd_su
     CD_TRY(cd_common_ratio_add(&own, sum, actual, rule, o->options.allocator, err));
     cd_common_ratio_merge(all, &own);
     const bool is_alone = cd_common_ratio_is_significant(&own, &ratio);
-    if (!is_alone && !cd_common_ratio_is_significant(all, &ratio)) return CDDP_OK;
+    /* The statistics of a batch are rounded once, and every gradient behind them shares that:
+    ** tensors are no independent evidence then. */
+    const bool shares_roundings = o->options.buffer_count > 0;
+    if (!is_alone && (shares_roundings || !cd_common_ratio_is_significant(all, &ratio)))
+        return CDDP_OK;
     name_ratio(c, sum, actual, rule);
     c->ratio = ratio;
     cd_text_format(c->words, sizeof c->words,
