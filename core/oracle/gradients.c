@@ -6,6 +6,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/oracle/carried.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
@@ -370,6 +371,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
                                .division_is_exact = cd_is_power_of_two(r->divisor)};
     CD_TRY(judge_sum(o, j, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));
     CD_TRY(judge_sum(o, j, i, &p->samples, &mathematics, CD_LINK_MATHEMATICS, err));
+    cd_carried_take_gradient(o, i, &(cd_carried_sum){&p->samples, &mathematics, &p->addends});
     return CDDP_OK;
 }
 
@@ -443,6 +445,7 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
         return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u",
                        reduction->step);
     if (reduction->rank_count != 0) cd_oracle_note_gap(o, CD_FREE_BLOCK);
+    o->loss_scale = reduction->loss_scale;
     if (o->is_left_out) return CDDP_OK;
     cd_start start = cd_oracle_get_start(o);
     cd_oracle_reduction whole = *reduction; /* over all ranks */
