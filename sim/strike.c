@@ -188,11 +188,12 @@ cddp_status cd_sim_begin_faults(cd_sim *sim, cddp_error *err)
 {
     const cd_sim_config *config = &sim->host->config;
     if (config->fault_count == 0) return CDDP_OK;
-    timed_fault *timed = cd_memory_allocate(&sim->memory, config->fault_count * sizeof *timed);
-    sim->cluster->link_faults =
-        cd_memory_allocate(&sim->memory, config->fault_count * sizeof *sim->cluster->link_faults);
-    if (timed == NULL || sim->cluster->link_faults == NULL)
-        return cd_fail_memory(err, "%zu faults", config->fault_count);
+    /* One block: what happens at its time, and behind it the links' faults. */
+    timed_fault *timed =
+        cd_memory_allocate(&sim->memory, config->fault_count *
+                                             (sizeof *timed + sizeof *sim->cluster->link_faults));
+    if (timed == NULL) return cd_fail_memory(err, "%zu faults", config->fault_count);
+    sim->cluster->link_faults = (void *)(timed + config->fault_count);
     for (size_t i = 0; i < config->fault_count; i++) {
         const cd_fault *f = &config->faults[i];
         timed[i] = (timed_fault){{due}, f};
