@@ -136,16 +136,16 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     cd_trainer_set_callbacks(t);
     CD_POINT_PARAMETERS("build.parameter", t);
     CD_POINT_BUFFERS("build.buffer", t);
-    CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_BEFORE_INIT, err));
-    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_BEFORE_INIT, err));
+    CD_TRY(cd_trainer_emit_parameters(t, CDDP_MOMENT_BEFORE_INIT, err));
+    CD_TRY(cd_trainer_emit_buffers(t, CDDP_MOMENT_BEFORE_INIT, err));
     CD_TRY(cd_trainer_wrap(t, err));
     CD_TRY(cd_trainer_open_clipping(t, err));
     CD_TRY(cd_trainer_open_averager(t, err));
     cd_trainer_report_gradients(t);
     CD_POINT_PARAMETERS("init.parameter", t);
     CD_POINT_BUFFERS("init.buffer", t);
-    CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_AFTER_INIT, err));
-    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_AFTER_INIT, err));
+    CD_TRY(cd_trainer_emit_parameters(t, CDDP_MOMENT_AFTER_INIT, err));
+    CD_TRY(cd_trainer_emit_buffers(t, CDDP_MOMENT_AFTER_INIT, err));
     return CDDP_OK;
 }
 
@@ -282,9 +282,9 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
     CD_POINT_PARAMETERS("begin.parameter", t);
     CD_POINT_BUFFERS("begin.buffer", t);
     CD_POINT_SLOTS("begin.slot", t);
-    CD_TRY(cd_trainer_show(t, CD_MOMENT_BEGIN, err));
+    CD_TRY(cd_trainer_show(t, CDDP_MOMENT_BEGIN, err));
     cd_trainer_emit_agreement(t);
-    if (cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show(t, CD_MOMENT_BEFORE_STEP, err));
+    if (cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show(t, CDDP_MOMENT_BEFORE_STEP, err));
     return CDDP_OK;
 }
 
@@ -379,7 +379,7 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
     CD_POINT_PARAMETERS("end.parameter", t);
     CD_POINT_BUFFERS("end.buffer", t);
     CD_POINT_SLOTS("end.slot", t);
-    CD_TRY(cd_trainer_show(t, CD_MOMENT_END, err));
+    CD_TRY(cd_trainer_show(t, CDDP_MOMENT_END, err));
     /* A rank that ran out of inputs ends with parameters that it did not train to (JON-12). */
     const bool trained_to_the_end =
         t->now.step + 1 == t->program.settings.train.steps || !join->enable;
