@@ -169,7 +169,7 @@ cddp_status cd_trainer_emit_parameters(cd_trainer *t, cddp_event_enum_moment mom
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
         const cddp_tensor *tensor = &module->parameters[i].tensor;
         const int64_t digest = cd_tracer_digest(t->tracer, tensor);
-        cd_trainer_look *look = &t->view.parameter_looks[i];
+        cd_trainer_look *look = &t->parameters[i].value_look;
         CD_TRY(look_at(tensor, digest, look, err));
         CD_EMIT(t->tracer, value, module->parameters[i].name, .what = CDDP_WHAT_PARAMETER,
                 .moment = moment, .id = (int64_t)i, .presence = look->presence, .digest = digest,
@@ -184,7 +184,7 @@ static cddp_status emit_gradients(cd_trainer *t, cddp_event_enum_moment moment, 
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
         const cddp_grad *grad = &t->view.gradients[i];
-        cd_trainer_look *look = &t->view.gradient_looks[i];
+        cd_trainer_look *look = &t->parameters[i].gradient_look;
         const bool is_there = grad->kind != CDDP_GRAD_UNDEFINED;
         uint64_t digest = 0;
         CD_TRY(cd_gradient_digest(grad, &digest, err));

@@ -47,13 +47,9 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
     t->view.parameters = cd_arena_array(memory, parameters, sizeof *t->view.parameters);
     t->view.gradients = cd_arena_array(memory, parameters, sizeof *t->view.gradients);
     t->view.buffers = cd_arena_array(memory, buffers, sizeof *t->view.buffers);
-    t->view.parameter_looks = cd_arena_array(memory, parameters, sizeof *t->view.parameter_looks);
-    t->view.gradient_looks = cd_arena_array(memory, parameters, sizeof *t->view.gradient_looks);
     t->view.buffer_looks = cd_arena_array(memory, buffers, sizeof *t->view.buffer_looks);
     t->join.slot_count = slots;
     t->join.slots = cd_arena_array(memory, slots + 1, sizeof *t->join.slots);
-    t->join.state = cd_arena_array(memory, slots + 1, sizeof *t->join.state);
-    t->join.slot_parameters = cd_arena_array(memory, slots + 1, sizeof *t->join.slot_parameters);
     CD_TRY(cd_arena_check(memory, err, "the tables of rank %u", t->rank->rank));
     t->trained.count = 0;
     for (size_t i = 0; i < module->parameter_count; i++) {
@@ -346,12 +342,12 @@ static cddp_status collect_state(cd_trainer *t, cddp_join_options *options, cddp
         for (size_t k = 0; k < t->replica->optimizers[i].count; k++)
             CD_TRY(cd_optimizer_state_define(t->replica->optimizers[i].optimizer, k, err));
     }
-    cd_replica_get_slots(t->replica, t->join.slots, t->join.slot_parameters);
+    cd_replica_get_slots(t->replica, t->join.slots, NULL);
     size_t count = 0;
     for (size_t i = 0; i < t->join.slot_count; i++) {
-        if (t->join.slots[i].device != NULL) t->join.state[count++] = t->join.slots[i];
+        if (t->join.slots[i].device != NULL) t->join.slots[count++] = t->join.slots[i];
     }
-    options->optimizer_state = t->join.state;
+    options->optimizer_state = t->join.slots;
     options->optimizer_state_count = count;
     return CDDP_OK;
 }

@@ -65,13 +65,12 @@ typedef struct cd_trainer_look {
 
 /* The watcher, and the values shown to it: the host's view when it was last refreshed. */
 typedef struct cd_trainer_view {
-    const cd_watcher *watcher;                         /* NULL: nobody, or not yet */
-    cddp_tensor *parameters;                           /* (parameter_count) */
-    cddp_grad *gradients;                              /* (parameter_count) */
-    cddp_tensor *buffers;                              /* (buffer_count) */
-    cd_trainer_look *parameter_looks, *gradient_looks; /* (parameter_count) */
-    cd_trainer_look *buffer_looks;                     /* (buffer_count) */
-    bool knows_owners;                                 /* whose bucket is whose */
+    const cd_watcher *watcher;     /* NULL: nobody, or not yet */
+    cddp_tensor *parameters;       /* (parameter_count) */
+    cddp_grad *gradients;          /* (parameter_count) */
+    cddp_tensor *buffers;          /* (buffer_count) */
+    cd_trainer_look *buffer_looks; /* (buffer_count) */
+    bool knows_owners;             /* whose bucket is whose */
 } cd_trainer_view;
 
 /* ---- parts ---- */
@@ -81,6 +80,7 @@ typedef struct cd_trainer_parameter {
     int32_t variable;       /* index in the wrapper, or CD_NO_VARIABLE */
     uint64_t contributions; /* accumulations since gradients were dropped */
     cddp_grad averaged;     /* what an optimizer in backward consumed in this step, owned */
+    cd_trainer_look value_look, gradient_look;
 } cd_trainer_parameter;
 
 typedef struct cd_trainer_groups {
@@ -123,9 +123,7 @@ typedef struct cd_trainer_scaling {
 
 /* Optimizer slots that travel at the end of join. */
 typedef struct cd_trainer_join {
-    cddp_tensor *slots;       /* (slot_count) of the optimizers */
-    int32_t *slot_parameters; /* (slot_count) */
-    cddp_tensor *state;       /* (slot_count) those that exist */
+    cddp_tensor *slots; /* (slot_count) of the optimizers, those that exist first */
     size_t slot_count;
 } cd_trainer_join;
 

@@ -165,7 +165,7 @@ void cd_replica_get_slots(const cd_replica *replica, cddp_tensor *tensors, int32
             for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++, at++) {
                 tensors[at] =
                     state.is_present && s < state.slot_count ? state.slots[s] : (cddp_tensor){0};
-                parameters[at] = (int32_t)o->ordinals[k];
+                if (parameters != NULL) parameters[at] = (int32_t)o->ordinals[k];
             }
         }
     }
