@@ -8,7 +8,7 @@
 #pragma once
 #include "cddp/trace.h"
 
-/* A row of events.def gives its constants where CD_CODES_<name> is defined, and nothing elsewhere. */
+/* A row of events.def gives its constants where CD_CODES_<name> is defined, else nothing. */
 #define CD_CODES_KEEP(...) __VA_ARGS__
 #define CD_CODES_DROP(...)
 #define CD_CODES_SECOND(first, second, ...) second
