@@ -12,7 +12,7 @@
 */
 #include "core/check/check.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/check/facts.h"
@@ -46,6 +46,7 @@ const cddp_check *cd_check_find(const char *name)
 
 /* Held per check until the findings are sorted; findings_per_check of them are kept. */
 #define FINDINGS_HELD_MAX 4096
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
 
 typedef struct slot {
     const cddp_check *check;
@@ -59,16 +60,16 @@ struct cd_judge {
     cd_facts facts;
     cddp_allocator table; /* what checks allocate from: notes failures (J3) */
     const cddp_allocator *allocator;
-    slot *slots; /* (slot_count) */
+    cd_arena own;    /* this struct */
+    cd_arena memory; /* from table: the arrays below, and what findings refer to */
+    slot *slots;     /* (slot_count) */
     size_t slot_count;
-    uint32_t *listeners; /* (listener_count) slots by kind; kind k: offsets[k] … offsets[k + 1] */
-    size_t listener_count;
+    uint32_t *listeners; /* slots by kind; kind k: offsets[k] … offsets[k + 1] */
     uint32_t offsets[CDDP_EV_COUNT + 1];
     cddp_finding *findings; /* (finding_count) */
     uint16_t *causes;       /* (finding_count) slot of each */
     uint32_t *sorted;       /* (finding_count) after end */
-    cd_arena ranks;         /* of the lists in findings */
-    size_t finding_count, finding_capacity, cause_capacity, sorted_count, shown_count;
+    size_t finding_count, finding_capacity, cause_capacity, shown_count;
     uint32_t findings_per_check;
     uint32_t replica_slot; /* the first check that compares replicas after a step */
     bool out_of_memory, ended;
@@ -116,7 +117,7 @@ static void copy_ranks(cd_judge *j, cddp_finding *f)
     const uint32_t blamed = (uint32_t)f->rank;
     const bool is_listed = f->ranks != NULL && f->rank_count > 0;
     const size_t count = is_listed ? f->rank_count : f->rank >= 0;
-    uint32_t *ranks = count > 0 ? cd_arena_push(&j->ranks, count * sizeof *ranks) : NULL;
+    uint32_t *ranks = count > 0 ? cd_arena_push(&j->memory, count * sizeof *ranks) : NULL;
     if (ranks != NULL) memcpy(ranks, is_listed ? f->ranks : &blamed, count * sizeof *ranks);
     f->ranks = ranks;
     f->rank_count = ranks != NULL ? count : 0;
@@ -141,12 +142,11 @@ static void take_finding(void *reporter, const cddp_finding *finding)
     cd_judge *j = reporter;
     slot *s = slot_of(j, finding->check);
     if (s == NULL || s->exercise.findings++ >= FINDINGS_HELD_MAX) return;
-    const cddp_allocator *a = &j->table;
-    if (!cd_vec_grow(a, (void **)&j->findings, &j->finding_capacity, j->finding_count + 1,
-                     sizeof *j->findings))
-        return;
-    if (!cd_vec_grow(a, (void **)&j->causes, &j->cause_capacity, j->finding_count + 1,
-                     sizeof *j->causes))
+    const size_t needed = j->finding_count + 1;
+    if (!cd_arena_grow(&j->memory, (void **)&j->findings, &j->finding_capacity, needed,
+                       sizeof *j->findings) ||
+        !cd_arena_grow(&j->memory, (void **)&j->causes, &j->cause_capacity, needed,
+                       sizeof *j->causes))
         return;
     cddp_finding *kept = &j->findings[j->finding_count];
     *kept = (cddp_finding){0};
@@ -155,7 +155,7 @@ static void take_finding(void *reporter, const cddp_finding *finding)
     kept->check = s->check->name;
     copy_ranks(j, kept);
     const char *name = whole_name(j, kept);
-    kept->name = name != NULL ? cd_arena_strdup(&j->ranks, name) : NULL;
+    kept->name = name != NULL ? cd_arena_strdup(&j->memory, name) : NULL;
     j->causes[j->finding_count++] = (uint16_t)(s - j->slots);
 }
 
@@ -232,9 +232,8 @@ static cddp_status build_listeners(cd_judge *j, cddp_error *err)
     for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++)
         j->offsets[kind + 1] = j->offsets[kind] + next[kind];
     const size_t count = j->offsets[CDDP_EV_COUNT];
-    j->listeners = cd_allocate_array(&j->table, count, sizeof *j->listeners);
+    j->listeners = cd_arena_array(&j->memory, count, sizeof *j->listeners);
     if (j->listeners == NULL) return cd_fail_memory(err, "%zu listeners", count);
-    j->listener_count = count;
     memcpy(next, j->offsets, sizeof next);
     for (uint32_t s = 0; s < j->slot_count; s++) sort_in(j, s, next);
     return CDDP_OK;
@@ -262,19 +261,19 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
 {
     size_t count = options->checks != NULL ? options->check_count : cd_check_count();
     cddp_status status = CDDP_OK;
-    cd_judge *j = cd_allocate_zero(options->allocator, sizeof *j);
+    cd_arena own;
+    cd_arena_init(&own, options->allocator, 0);
+    cd_judge *j = cd_arena_push(&own, sizeof *j);
     if (j == NULL) return cd_fail_memory(err, "a judge");
+    j->own = own;
     j->allocator = options->allocator;
     j->table = (cddp_allocator){sizeof j->table, j, judge_allocate, judge_resize, judge_release};
     j->sink = (cddp_trace_sink){sizeof j->sink, CDDP_TRACE_ABI, j, judge_event, NULL};
-    cd_arena_init(&j->ranks, &j->table, CD_RANK_SET_BLOCK);
+    cd_arena_init(&j->memory, &j->table, MEMORY_BLOCK_BYTES);
     cd_facts_init(&j->facts, &j->table);
     j->findings_per_check = options->findings_per_check != 0 ? options->findings_per_check : 16;
-    j->slots = cd_allocate_array(&j->table, count, sizeof *j->slots);
-    if (j->slots == NULL) {
-        status = cd_fail_memory(err, "%zu checks", count);
-        goto out;
-    }
+    j->slots = cd_arena_array(&j->memory, count, sizeof *j->slots);
+    CD_TRY_OUT(cd_arena_check(&j->memory, err, "%zu checks", count));
     for (size_t i = 0; i < count; i++)
         CD_TRY_OUT(
             begin_slot(j, options->checks != NULL ? options->checks[i] : cd_check_get(i), err));
@@ -286,12 +285,7 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
     *judge = j;
     return CDDP_OK;
 out:
-    /* The block of slots is released by its asked-for size, which destroy reads from slot_count. */
-    for (size_t i = 0; i < j->slot_count; i++) j->slots[i].check->end(j->slots[i].self);
-    cd_release(&j->table, j->slots, count * sizeof *j->slots);
-    cd_facts_fini(&j->facts);
-    cd_arena_fini(&j->ranks);
-    cd_release(options->allocator, j, sizeof *j);
+    cd_judge_destroy(j);
     return status;
 }
 
@@ -306,14 +300,9 @@ void cd_judge_destroy(cd_judge *judge)
 {
     if (judge == NULL) return;
     end_checks(judge);
-    cd_release(&judge->table, judge->slots, judge->slot_count * sizeof *judge->slots);
-    cd_release(&judge->table, judge->listeners, judge->listener_count * sizeof *judge->listeners);
-    cd_release(&judge->table, judge->findings, judge->finding_capacity * sizeof *judge->findings);
-    cd_release(&judge->table, judge->causes, judge->cause_capacity * sizeof *judge->causes);
-    cd_release(&judge->table, judge->sorted, judge->sorted_count * sizeof *judge->sorted);
     cd_facts_fini(&judge->facts);
-    cd_arena_fini(&judge->ranks);
-    cd_release(judge->allocator, judge, sizeof *judge);
+    cd_arena_fini(&judge->memory);
+    cd_arena_fini(&judge->own);
 }
 
 const cddp_trace_sink *cd_judge_get_sink(cd_judge *judge) { return &judge->sink; }
@@ -364,8 +353,7 @@ cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)
 {
     if (judge->ended) return cd_fail(err, CDDP_E_STATE, "the judge has already ended");
     end_checks(judge);
-    judge->sorted = cd_allocate_array(&judge->table, judge->finding_count, sizeof *judge->sorted);
-    if (judge->sorted != NULL) judge->sorted_count = judge->finding_count;
+    judge->sorted = cd_arena_array(&judge->memory, judge->finding_count, sizeof *judge->sorted);
     if (judge->out_of_memory)
         return cd_fail_memory(err, "the judge of the trace; it was not judged");
     sort_findings(judge);
