@@ -108,6 +108,25 @@ bool cd_result_is_clean(const cddp_verdict_rank *rank)
     return rank->result.end == CDDP_RANK_RETURNED && rank->result.status == CDDP_OK;
 }
 
+cddp_status cd_result_take_waits(cd_result *result, const cddp_verdict *v, cddp_error *err)
+{
+    cddp_wait *waits = NULL;
+    if (!make(result, (void **)&waits, v->wait_count, sizeof *waits))
+        return cd_fail_memory(err, "the result of '%s'", result->source);
+    for (size_t i = 0; i < v->wait_count; i++) {
+        uint32_t *peers = NULL;
+        waits[i] = v->waits[i];
+        waits[i].name = cd_result_copy(result, waits[i].name);
+        if (!make(result, (void **)&peers, waits[i].peer_count, sizeof *peers))
+            return cd_fail_memory(err, "the result of '%s'", result->source);
+        if (peers != NULL) memcpy(peers, waits[i].peers, waits[i].peer_count * sizeof *peers);
+        waits[i].peers = peers;
+    }
+    result->verdict.waits = waits;
+    result->verdict.wait_count = v->wait_count;
+    return CDDP_OK;
+}
+
 /* A copy of the verdict's arrays, with clean texts. */
 cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cddp_error *err)
 {
@@ -145,6 +164,7 @@ cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cdd
     result->verdict.marks = marks;
     result->verdict.ranks = ranks;
     result->contexts = NULL;
+    CD_TRY(cd_result_take_waits(result, v, err));
     return CDDP_OK;
 }
 

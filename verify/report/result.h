@@ -60,6 +60,9 @@ const char *cd_result_verdict_name(int exit_code);
 /* Copies what a verdict says; context lines come later. */
 cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *verdict,
                                    cddp_error *err) CDDP_MUST_CHECK;
+/* Only who waits for whom; take_verdict does it too. */
+cddp_status cd_result_take_waits(cd_result *result, const cddp_verdict *verdict,
+                                 cddp_error *err) CDDP_MUST_CHECK;
 /* A result without a run: "error" or "environment", with what was wrong. */
 void cd_result_set_failure(cd_result *result, int exit_code, const char *summary,
                            const char *details);
