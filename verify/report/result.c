@@ -6,6 +6,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/trace/event.h"
+#include "verify/hang/graph.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -71,6 +72,15 @@ const char *cd_result_verdict_name(int exit_code)
     static const char *const names[] = {"verified", "findings", "error", "environment",
                                         "inconclusive"};
     return exit_code >= 0 && exit_code <= 4 ? names[exit_code] : "crashed";
+}
+
+const char *cd_result_recorded_name(const cd_result *result)
+{
+    const cddp_verdict *v = &result->verdict;
+    const cddp_wait *wait = cd_hang_main(v);
+    if (v->outcome != CDDP_OUTCOME_VERIFIED || !v->as_expected) return result->name;
+    if (wait != NULL && cd_hang_is_endless(wait)) return CD_RESULT_AS_EXPECTED "deadlock";
+    return v->finding_count > 0 ? CD_RESULT_AS_EXPECTED "findings" : CD_RESULT_AS_EXPECTED "error";
 }
 
 void cd_result_set_failure(cd_result *result, int exit_code, const char *summary,
