@@ -70,6 +70,8 @@ struct cd_judge {
     uint16_t *causes;       /* (finding_count) slot of each */
     uint32_t *sorted;       /* (finding_count) after end */
     size_t finding_count, finding_capacity, cause_capacity, shown_count;
+    cddp_wait *waits; /* (wait_count) in ascending order of rank */
+    size_t wait_count, wait_capacity;
     uint32_t findings_per_check;
     uint32_t replica_slot; /* the first check that compares replicas after a step */
     bool out_of_memory, ended;
@@ -157,6 +159,28 @@ static void take_finding(void *reporter, const cddp_finding *finding)
     const char *name = whole_name(j, kept);
     kept->name = name != NULL ? cd_arena_strdup(&j->memory, name) : NULL;
     j->causes[j->finding_count++] = (uint16_t)(s - j->slots);
+}
+
+/* A rank waits once; of two checks that say so the first is kept. */
+static void take_wait(void *reporter, const cddp_wait *wait)
+{
+    cd_judge *j = reporter;
+    size_t at = j->wait_count;
+    while (at > 0 && j->waits[at - 1].rank >= wait->rank) at--;
+    if (at < j->wait_count && j->waits[at].rank == wait->rank) return;
+    if (!cd_arena_grow(&j->memory, (void **)&j->waits, &j->wait_capacity, j->wait_count + 1,
+                       sizeof *j->waits))
+        return;
+    const size_t bytes = wait->peer_count * sizeof *wait->peers;
+    uint32_t *peers = cd_arena_push(&j->memory, bytes + 1);
+    const char *name = cd_arena_strdup(&j->memory, wait->name != NULL ? wait->name : "");
+    if (peers == NULL || name == NULL) return;
+    if (bytes > 0) memcpy(peers, wait->peers, bytes);
+    memmove(&j->waits[at + 1], &j->waits[at], (j->wait_count++ - at) * sizeof *j->waits);
+    j->waits[at] = *wait;
+    j->waits[at].size = sizeof *wait;
+    j->waits[at].name = name;
+    j->waits[at].peers = peers;
 }
 
 static void take_exercise(void *reporter, const char *check, const char *how)
@@ -251,7 +275,8 @@ static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *
                                   .reporter = j,
                                   .report = take_finding,
                                   .exercised = take_exercise,
-                                  .facts = &j->facts.port};
+                                  .facts = &j->facts.port,
+                                  .wait = take_wait};
     CD_TRY(check->begin(&context, &s->self, err));
     j->slot_count++;
     return CDDP_OK;
@@ -366,6 +391,14 @@ const cddp_finding *cd_judge_get_finding(const cd_judge *judge, size_t index)
 {
     CD_ASSERT(index < judge->shown_count);
     return &judge->findings[judge->sorted[index]];
+}
+
+size_t cd_judge_wait_count(const cd_judge *judge) { return judge->wait_count; }
+
+const cddp_wait *cd_judge_get_wait(const cd_judge *judge, size_t index)
+{
+    CD_ASSERT(index < judge->wait_count);
+    return &judge->waits[index];
 }
 
 size_t cd_judge_exercise_count(const cd_judge *judge) { return judge->slot_count; }
