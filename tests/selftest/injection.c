@@ -4,6 +4,7 @@
 
 #include "cddp/device.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,6 +173,11 @@ static cddp_status stale(const cddp_tensor *t, uint32_t rank, size_t id, cddp_er
     return status;
 }
 
+static double ratio(void)
+{
+    return 1.0 - ldexp(1.0, now.injection.exponent != 0 ? -(int)now.injection.exponent : -6);
+}
+
 static cddp_status operate(const cd_inject_point *at, size_t id, const cddp_tensor *t,
                            cddp_error *err)
 {
@@ -181,7 +187,7 @@ static cddp_status operate(const cd_inject_point *at, size_t id, const cddp_tens
     case ST_OP_NEGATE:
         return t->device->scale(t, t, -1.0, NULL, err);
     case ST_OP_RATIO:
-        return t->device->scale(t, t, 1.0 - 0x1p-6, NULL, err);
+        return t->device->scale(t, t, ratio(), NULL, err);
     case ST_OP_ZERO:
         return t->device->fill(t, 0.0, NULL, err);
     case ST_OP_NUDGE:
@@ -325,7 +331,7 @@ static double operate_number(uint32_t rank, double x)
     case ST_OP_NEGATE:
         return -x;
     case ST_OP_RATIO:
-        return x * (1.0 - 0x1p-6);
+        return x * ratio();
     case ST_OP_TENFOLD:
         return x * 10.0;
     case ST_OP_ZERO:

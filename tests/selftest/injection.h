@@ -62,11 +62,12 @@ size_t st_point_find(const char *place);
 typedef struct st_injection {
     size_t point; /* in st_points; SIZE_MAX: none, but what is reached is counted */
     st_operator op;
-    int32_t rank;    /* ST_ALL_RANKS */
-    int64_t step;    /* ST_EVERY_STEP */
-    bool everything; /* all tensors of the point */
-    uint64_t draw;   /* which tensor and which elements */
-    size_t tensors;  /* of points that see one tensor after another: how many there are */
+    int32_t rank;      /* ST_ALL_RANKS */
+    int64_t step;      /* ST_EVERY_STEP */
+    bool everything;   /* all tensors of the point */
+    uint64_t draw;     /* which tensor and which elements */
+    uint32_t exponent; /* of RATIO: times 1 - 2^-exponent; 0: 6 */
+    size_t tensors;    /* of points that see one tensor after another: how many there are */
 } st_injection;
 
 /* What came of it. */
