@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POINTS_MAX 256
+#define POINTS_MAX 512
 #define RANKS_MAX 64
 #define TENSORS_MAX 512
 
@@ -379,10 +379,20 @@ void cd_inject_flag(const cd_inject_point *at, bool *flag)
     note_change(at, SIZE_MAX);
 }
 
-bool cd_inject_skips(const cd_inject_point *at)
+static bool strike_call(const cd_inject_point *at, uint32_t kind)
 {
-    if (!is_struck(at, ST_CALL) || !is_now(at)) return false;
+    if (!is_struck(at, kind) || !is_now(at)) return false;
     now.effect.fired++;
     note_change(at, SIZE_MAX);
     return true;
+}
+
+bool cd_inject_skips(const cd_inject_point *at) { return strike_call(at, ST_CALL); }
+bool cd_inject_turns(const cd_inject_point *at) { return strike_call(at, ST_TURN); }
+
+const char *cd_inject_place(const char *kind, const char *name)
+{
+    static char place[96];
+    snprintf(place, sizeof place, "%s.%s", kind, name);
+    return place;
 }

@@ -16,6 +16,7 @@
 #define ST_COUNT 8u
 #define ST_FLAG 16u
 #define ST_CALL 32u
+#define ST_TURN 64u
 
 typedef enum st_breadth { ST_ONE, ST_BOTH } st_breadth;
 
@@ -43,6 +44,8 @@ extern const st_operator_row st_operators[ST_OPERATORS];
 #define ST_SHOWN 16u
 #define ST_COVERAGE 32u
 #define ST_LATER 64u
+#define ST_SOME 128u
+#define ST_VALUES 256u
 
 typedef struct st_point {
     const char *place, *file;

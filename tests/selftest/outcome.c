@@ -25,7 +25,7 @@ void st_case_print(const st_case *c, char *text, size_t text_bytes)
 
 static bool is_decision(uint32_t kind)
 {
-    return (kind & (ST_NUMBER | ST_COUNT | ST_FLAG | ST_CALL)) != 0;
+    return (kind & (ST_NUMBER | ST_COUNT | ST_FLAG | ST_CALL | ST_TURN)) != 0;
 }
 
 /* ---- draws ---- */
@@ -149,7 +149,7 @@ static void judge_blame(const st_world *w, const st_case *c, const cddp_finding 
     const uint64_t ranks = ranks_of(w, f), struck = o->struck_ranks;
     const bool is_step_known = e->first_step != CD_INJECT_EVERYONE;
     o->wrong[0] = '\0';
-    if (ranks != struck)
+    if ((p->blame & ST_SOME) != 0 ? ranks == 0 || (ranks & ~struck) != 0 : ranks != struck)
         snprintf(o->wrong, sizeof o->wrong, "ranks %llx, struck %llx", (unsigned long long)ranks,
                  (unsigned long long)struck);
     else if (is_step_known && !is_step_right(p, e->first_step, f->step))
@@ -276,7 +276,7 @@ static bool classify(const st_world *w, const st_case *c, const st_finals *final
         o->kind = ST_COPY;
     else if (memcmp(finals, &w->finals, sizeof *finals) != 0)
         o->kind = ST_TRAINING;
-    else if (is_decision(p->kind))
+    else if (is_decision(p->kind) && (p->blame & ST_VALUES) == 0)
         o->kind = ST_DISOBEYED;
     else
         return false;

@@ -108,6 +108,7 @@ static bool is_possible(const selftest *s, const st_case *c)
 {
     return (st_points[c->point].kind & st_operators[c->op].kinds) != 0 &&
            s->worlds[c->world].reached[c->point] > 0 &&
+           cd_pattern_matches(st_worlds[c->world].places, st_points[c->point].place) &&
            !(st_worlds[c->world].how == ST_PROVE && c->op == ST_OP_STALE);
 }
 

@@ -12,7 +12,7 @@
 #define EXPONENT_MAX 56 /* f64 has 53 bits */
 
 static const st_world_row wires[] = {
-#define ST_WIRE(name, scenario, sets) {#name, scenario, sets, ST_RUN},
+#define ST_WIRE(name, scenario, sets) {#name, scenario, sets, ST_RUN, "*"},
 #include "tests/selftest/slack.def"
 };
 #define WIRES (sizeof wires / sizeof wires[0])

@@ -15,7 +15,7 @@
 #define SETS_MAX 8
 
 const st_world_row st_worlds[] = {
-#define ST_WORLD(name, scenario, sets, how) {#name, scenario, sets, how},
+#define ST_WORLD(name, scenario, sets, how, places) {#name, scenario, sets, how, places},
 #include "tests/selftest/worlds.def"
 #undef ST_WORLD
 };

@@ -17,6 +17,7 @@ typedef enum st_how { ST_RUN, ST_PROVE } st_how;
 typedef struct st_world_row {
     const char *name, *scenario, *sets;
     st_how how;
+    const char *places;
 } st_world_row;
 extern const st_world_row st_worlds[];
 extern const size_t st_world_count;
@@ -38,7 +39,7 @@ typedef struct st_world {
     const cddp_registry *registry;
     struct cddp_plan *plan;
     st_finals finals;                             /* of the clean run */
-    uint64_t reached[256];                        /* points, there */
+    uint64_t reached[512];                        /* points, there */
     char parameters[ST_NAMES_MAX][ST_NAME_BYTES]; /* by ordinal */
     char buffers[ST_NAMES_MAX][ST_NAME_BYTES];
     int64_t variables[ST_NAMES_MAX]; /* of parameters; -1 */
