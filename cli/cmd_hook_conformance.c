@@ -88,6 +88,12 @@ static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_h
     for (uint32_t i = 0; i < card->stated_count; i++)
         cd_text_printf(text, "  states: %s (%" PRIu64 " times)\n", card->stated[i].name,
                        card->stated[i].count);
+    if (card->judged_count > 0)
+        cd_text_printf(text, "  judged by its law and options (%" PRIu64 " comparisons)\n",
+                       card->judged_count);
+    else
+        cd_text_push(text, "  not judged  by a law of its numbers: its table names none "
+                           "(CDDP_HOOK_LAW_TOPK and its like in cddp/hook.h)\n");
     if (card->goes_apart)
         cd_text_push(
             text,

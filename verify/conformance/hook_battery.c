@@ -56,6 +56,11 @@ static const struct {
     [CD_LAW_KEPT] = {"kept", "what is sent later was owed: in the end nothing of it is missing, "
                              "and nothing was sent twice"},
     [CD_LAW_STATED] = {"stated", "the laws that it states of itself hold"},
+    [CD_LAW_JUDGED] =
+        {"judged",
+         "what comes out is what the judge's own law makes of what enters, with the options"},
+    [CD_LAW_DRAWS] = {"draws", "random numbers are equal or different on all ranks, as declared, "
+                               "and a stream advances"},
     [CD_LAW_PHASE] = {"phase", "all buckets of a backward are in the same phase"},
     [CD_LAW_RANGE] = {"range",
                       "large gradients do not overflow by being summed before they are divided"},
@@ -120,6 +125,30 @@ static cd_trial trial_of(const battery *t, uint32_t ranks, uint32_t steps, cddp_
                       .steps = steps,
                       .active_steps = ACTIVE,
                       .dtype = dtype};
+}
+
+/* What is judged of every run of the hook, by whatever law it is made. */
+static void judge_numbers(battery *t, const cd_trial *trial, const cd_trial_result *r)
+{
+    const char *dtype = cddp_dtype_name(trial->dtype);
+    t->card->judged_count += r->judged_count;
+    t->card->draw_count += r->draw_count;
+    if (r->judged_breach[0] != '\0')
+        judge(t, CD_LAW_JUDGED, "%s, %s", dtype, r->judged_breach);
+    else if (r->judged_count > 0)
+        judge(t, CD_LAW_JUDGED, NULL);
+    if (r->draw_breach[0] != '\0')
+        judge(t, CD_LAW_DRAWS, "%s, %s", dtype, r->draw_breach);
+    else if (r->draw_count > 0)
+        judge(t, CD_LAW_DRAWS, NULL);
+}
+
+static cddp_status run_trial(battery *t, const cd_trial *trial, cd_trial_result *result,
+                             cddp_error *err)
+{
+    CD_TRY(cd_trial_run(trial, result, err));
+    judge_numbers(t, trial, result);
+    return CDDP_OK;
 }
 
 static cddp_status run_plain(battery *t, const cd_trial *like, cddp_error *err)
@@ -254,7 +283,7 @@ static cddp_status try_same_again(battery *t, const cd_trial *trial, cddp_error 
     for (uint64_t schedule = 0; schedule < 4; schedule++) {
         cd_trial again = *trial;
         again.schedule = schedule;
-        CD_TRY(cd_trial_run(&again, t->b, err));
+        CD_TRY(run_trial(t, &again, t->b, err));
         cd_hook_law law = schedule == 0 ? CD_LAW_AGAIN : CD_LAW_ORDER;
         if (t->b->failure[0] != '\0')
             judge(t, law, "%s", t->b->failure);
@@ -273,7 +302,7 @@ static cddp_status try_worlds(battery *t, cddp_error *err)
         for (size_t w = 0; w < 2 * WORLDS; w++) {
             cd_trial trial = trial_of(t, worlds[w / 2], SHORT, dtypes[d]);
             trial.empty_vector = w % 2 == 1;
-            CD_TRY(cd_trial_run(&trial, t->a, err));
+            CD_TRY(run_trial(t, &trial, t->a, err));
             if (!judge_run(t, &trial, t->a)) continue;
             judge_replicas(t, &trial);
             judge_stated(t, t->a);
@@ -292,8 +321,8 @@ static cddp_status try_divisor(battery *t, uint32_t ranks, cddp_error *err)
              many = trial_of(t, ranks, SHORT, CDDP_F32);
     if (ranks == t->fewest) return CDDP_OK;
     one.values = many.values = CD_TRIAL_ALIKE;
-    CD_TRY(cd_trial_run(&one, t->b, err));
-    CD_TRY(cd_trial_run(&many, t->a, err));
+    CD_TRY(run_trial(t, &one, t->b, err));
+    CD_TRY(run_trial(t, &many, t->a, err));
     if (!runs(t->a) || !runs(t->b)) return CDDP_OK; /* try_worlds says so */
     double largest = 0.0;
     for (uint32_t s = 0; s < SHORT; s++)
@@ -342,7 +371,7 @@ static cddp_status try_alone(battery *t, uint32_t step, cddp_error *err)
     trial.alone = step + 1;
     /* what only one rank has may be nearly twice the mean of two */
     trial.values = CD_TRIAL_ALIKE;
-    CD_TRY(cd_trial_run(&trial, t->a, err));
+    CD_TRY(run_trial(t, &trial, t->a, err));
     for (uint32_t b = 0; runs(t->a) && b < CD_TRIAL_BUCKETS; b++) {
         double share = cd_measure_share(&trial, t->a, b, step);
         if (share >= 0.05 && share <= 1.5)
@@ -439,7 +468,7 @@ static void judge_declared_wire(battery *t, const cd_trial *trial)
 static cddp_status try_long_run(battery *t, cddp_error *err)
 {
     cd_trial trial = trial_of(t, t->several, LONG, CDDP_F32);
-    CD_TRY(cd_trial_run(&trial, t->a, err));
+    CD_TRY(run_trial(t, &trial, t->a, err));
     if (!runs(t->a)) return CDDP_OK;
     CD_TRY(run_plain(t, &trial, err));
     judge_arrival(t, &trial);
@@ -451,7 +480,7 @@ static cddp_status try_long_run(battery *t, cddp_error *err)
     judge_declared_wire(t, &trial);
     double before = cd_measure_drift(&trial, t->a);
     trial.rebuild_at = 2;
-    CD_TRY(cd_trial_run(&trial, t->a, err));
+    CD_TRY(run_trial(t, &trial, t->a, err));
     if (!runs(t->a)) {
         judge(t, CD_LAW_REBUILD, "after the rebuild: %s",
               t->a->failure[0] != '\0' ? t->a->failure : t->a->shape);
@@ -488,7 +517,7 @@ static cddp_status try_overflow(battery *t, cddp_error *err)
     cd_trial trial = trial_of(t, t->several, SHORT, CDDP_F32);
     trial.values = CD_TRIAL_OVERFLOWN;
     if ((t->subject->hook->flags & CDDP_HOOK_NO_COMM) != 0) return CDDP_OK;
-    CD_TRY(cd_trial_run(&trial, t->a, err));
+    CD_TRY(run_trial(t, &trial, t->a, err));
     if (!runs(t->a)) return CDDP_OK; /* to refuse it is to see it */
     const uint32_t last = trial.ranks - 1, block = t->a->agreement[SHORT - 1] != 0
                                                        ? t->a->agreement[SHORT - 1]
@@ -510,10 +539,10 @@ static cddp_status try_resume(battery *t, uint32_t swap_at, cddp_error *err)
 {
     char at[200];
     cd_trial trial = trial_of(t, t->several, SHORT, CDDP_F32);
-    CD_TRY(cd_trial_run(&trial, t->b, err));
+    CD_TRY(run_trial(t, &trial, t->b, err));
     if (!runs(t->b)) return CDDP_OK;
     trial.swap_at = swap_at;
-    CD_TRY(cd_trial_run(&trial, t->a, err));
+    CD_TRY(run_trial(t, &trial, t->a, err));
     judge_stated(t, t->a);
     if (t->a->foreign[0] != '\0')
         judge(t, CD_LAW_FOREIGN, "%s", t->a->foreign);
@@ -567,10 +596,10 @@ static cddp_status try_ride(battery *t, cd_hook_law law, const cd_trial *trial, 
     char at[240];
     cd_trial twin = *trial;
     twin.fills_up = true;
-    CD_TRY(cd_trial_run(&twin, t->b, err));
+    CD_TRY(run_trial(t, &twin, t->b, err));
     if (t->b->refused || t->b->misconfigured || t->card->lines[CD_LAW_RUNS].failed_count > 0)
         return CDDP_OK;
-    CD_TRY(cd_trial_run(trial, t->a, err));
+    CD_TRY(run_trial(t, trial, t->a, err));
     if (!runs(t->b))
         judge(t, law, "%s, zeros on one rank only: %s", cddp_dtype_name(trial->dtype),
               t->b->failure);
@@ -620,8 +649,8 @@ static cddp_status try_range(battery *t, cddp_dtype dtype, uint32_t ranks, cddp_
 {
     cd_trial one = trial_of(t, t->fewest, 2, dtype), many = trial_of(t, ranks, 2, dtype);
     one.values = many.values = CD_TRIAL_LARGE;
-    CD_TRY(cd_trial_run(&one, t->b, err));
-    CD_TRY(cd_trial_run(&many, t->a, err));
+    CD_TRY(run_trial(t, &one, t->b, err));
+    CD_TRY(run_trial(t, &many, t->a, err));
     if (!runs(t->a) || !runs(t->b) || !all_finite(&one, t->b)) return CDDP_OK;
     if (all_finite(&many, t->a))
         judge(t, CD_LAW_RANGE, NULL);
@@ -718,6 +747,7 @@ static cddp_status try_large(battery *t, const large_case *c, large_case *plain,
                            (CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM | CDDP_HOOK_ROUNDED_ONCE)) == 0 &&
                           c->trial.ranks > 2;
     CD_TRY(cd_large_run(&c->trial, &c->large, t->a, err));
+    judge_numbers(t, &c->trial, t->a);
     if (t->a->misconfigured) return CDDP_OK;
     if (t->a->refused) {
         if ((t->card->refused & CDDP_DTYPE_BIT(c->trial.dtype)) == 0 &&

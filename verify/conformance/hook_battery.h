@@ -21,6 +21,8 @@ typedef enum cd_hook_law {
     CD_LAW_ARRIVES,
     CD_LAW_KEPT,    /* what is owed is sent, once */
     CD_LAW_STATED,  /* what the hook itself promises (cddp_tracer_law) is so */
+    CD_LAW_JUDGED,  /* what comes out is what the judge's own law makes of what enters */
+    CD_LAW_DRAWS,   /* random numbers are shared or distinct, as declared, and advance */
     CD_LAW_PHASE,   /* all buckets of a backward are in the same phase */
     CD_LAW_RANGE,   /* W gradients of half of what f16 holds do not overflow (GRD-11) */
     CD_LAW_VISIBLE, /* what is not finite on one rank is seen by all, as a loss scaler needs it */
@@ -48,9 +50,11 @@ typedef struct cd_hook_subject {
 
 typedef struct cd_hook_card {
     cd_hook_line lines[CD_LAW_COUNT];
-    bool is_exact;    /* the pre-divided all-reduce, bit for bit, in every case */
-    bool goes_apart;  /* it said that not all ranks would get the same */
-    uint32_t refused; /* CDDP_DTYPE_BIT of dtypes that the hook does not take */
+    uint64_t judged_count; /* comparisons of the judge's own laws */
+    uint64_t draw_count;   /* random numbers that the hook reported */
+    bool is_exact;         /* the pre-divided all-reduce, bit for bit, in every case */
+    bool goes_apart;       /* it said that not all ranks would get the same */
+    uint32_t refused;      /* CDDP_DTYPE_BIT of dtypes that the hook does not take */
     /* elements of the smallest bucket that it refused, of a dtype that it takes; 0: none */
     int64_t too_large;
     /* bit n: a world of n ranks, which the options are not for, as every rank says at creation */

@@ -6,6 +6,7 @@
 ** and trials in which the reducer plays itself (hook_ride.c).
 */
 #include "verify/conformance/hook_trial.h"
+#include "verify/conformance/hook_judged.h"
 #include "verify/conformance/hook_trial_parts.h"
 
 #include "verify/worlds/simulated.h"
@@ -46,6 +47,7 @@ typedef struct run {
     cddp_backend backend;
     room *rooms; /* (ranks · steps · buckets) */
     cd_statements statements;
+    cd_judged *judged;
     double model[CD_TRIAL_RANKS_MAX][CD_TRIAL_NUMEL_MAX]; /* parameters: all ones, in f64 */
 } run;
 
@@ -237,7 +239,8 @@ static void note(char *text, size_t bytes, const char *what, uint32_t rank, uint
         snprintf(text, bytes, "rank %u, step %u, bucket %u: %s", rank, step, bucket, what);
 }
 
-static void take_result(run *r, uint32_t rank, uint32_t step, room *m)
+/* False: it is no result. */
+static bool take_result(run *r, uint32_t rank, uint32_t step, room *m)
 {
     cd_trial_result *out = r->result;
     const cddp_tensor *result = &m->future.result;
@@ -245,20 +248,21 @@ static void take_result(run *r, uint32_t rank, uint32_t step, room *m)
     if (result->device == NULL) {
         note(out->shape, sizeof out->shape, "completes without a result", rank, step,
              m->bucket.index);
-        return;
+        return false;
     }
     int64_t numel = cddp_tensor_numel(result), wanted = cddp_tensor_numel(&m->bucket.buffer);
     if (numel != wanted || !cddp_dtype_is_float(result->dtype)) {
         snprintf(text, sizeof text, "the result has %lld elements of %s, the bucket %lld",
                  (long long)numel, cddp_dtype_name(result->dtype), (long long)wanted);
         note(out->shape, sizeof out->shape, text, rank, step, m->bucket.index);
-        return;
+        return false;
     }
     for (uint32_t i = 0; i < m->bucket.parameter_count; i++) {
         int64_t own, from = cd_trial_offset(r->trial, m->parameters[i], &own);
         for (int64_t e = 0; e < own; e++)
             out->out[rank][step][from + e] = cd_host_get(result, m->offsets[i] + e);
     }
+    return true;
 }
 
 static void look_for_damage(run *r, uint32_t rank, uint32_t step)
@@ -291,7 +295,8 @@ static cddp_status advance_all(run *r, uint32_t rank, uint32_t step, void *self,
             room *m = room_of(r, rank, step, b);
             if (m->complete) continue;
             CD_TRY(cd_future_advance(&m->future, self, &m->bucket, &m->complete, err));
-            if (m->complete) take_result(r, rank, step, m);
+            if (m->complete && take_result(r, rank, step, m))
+                CD_TRY(cd_judged_deliver(r->judged, rank, &m->bucket, &m->future.result, err));
             open += !m->complete;
         }
     }
@@ -311,6 +316,7 @@ static cddp_status one_step(run *r, const place *at, void *self, uint32_t step, 
 {
     cddp_status status = CDDP_OK;
     const cddp_rank *rank = at->rank;
+    const uint64_t bytes = cddp_group_bytes(at->group);
     cddp_tracer_set_step(at->tracer, step, 0);
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) fill_room(r, rank->rank, step, b);
     if (r->trial->rebuild_at != 0 && step == r->trial->rebuild_at &&
@@ -321,14 +327,31 @@ static cddp_status one_step(run *r, const place *at, void *self, uint32_t step, 
         if (rank->rank == 0) count_promise(r, self, &m->bucket);
         if (rank->rank == 0 && b == 0 && r->trial->hook->agreement != NULL)
             r->result->agreement[step] = r->trial->hook->agreement(self);
+        CD_TRY_OUT(cd_judged_launch(r->judged, rank->rank, &m->bucket, err));
         CD_TRY_OUT(r->trial->hook->run(self, &m->bucket, at->group, &m->future, err));
     }
     CD_TRY_OUT(advance_all(r, rank->rank, step, self, err));
+    cd_judged_end_step(r->judged, rank->rank, step, cddp_group_bytes(at->group) - bytes);
     look_for_damage(r, rank->rank, step);
 out:
     for (uint32_t b = 0; status != CDDP_OK && b < CD_TRIAL_BUCKETS; b++)
         cd_future_abandon(&room_of(r, rank->rank, step, b)->future);
     return status;
+}
+
+static cddp_status open_judged(const run *r, const place *at, cddp_error *err)
+{
+    cddp_tensor forms[CD_TRIAL_PARAMETERS];
+    const int64_t matrix[2] = {6, 5};
+    for (uint32_t p = 0; p < CD_TRIAL_PARAMETERS; p++) {
+        int64_t own;
+        const bool is_matrix = p <= CD_TRIAL_TWIN;
+        (void)cd_trial_offset(r->trial, p, &own);
+        forms[p] = cddp_tensor_of(cddp_device_cpu(), NULL, 0, r->trial->dtype,
+                                  is_matrix ? matrix : &own, is_matrix ? 2 : 1);
+    }
+    const cd_judged_rank rank = {at->rank, at->tracer, forms, CD_TRIAL_PARAMETERS};
+    return CD_PASS(cd_judged_open(r->judged, &rank, err));
 }
 
 static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err)
@@ -347,17 +370,24 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     place at = {.rank = rank};
     void *self = NULL;
     cddp_status status = CDDP_OK;
-    CD_TRY(cddp_group_create(&options, &at.group, err));
     if (r->trial->through_reducer) {
+        CD_TRY_OUT(cddp_group_create(&options, &at.group, err));
         status = cd_trial_ride(r->trial, r->result, at.group, err);
         goto out;
     }
-    CD_TRY_OUT(cddp_tracer_create(rank, &r->statements.sink, CDDP_TRACE_ORDER, &at.tracer, err));
+    CD_TRY_OUT(
+        cddp_tracer_create(rank, cd_judged_sink(r->judged), CDDP_TRACE_DIGEST, &at.tracer, err));
+    options.tracer = at.tracer;
+    CD_TRY_OUT(cddp_group_create(&options, &at.group, err));
+    CD_TRY_OUT(open_judged(r, &at, err));
     CD_TRY_OUT(make(r, &at, MODEL, &self, err));
     r->result->created = true;
     for (uint32_t step = 0; step < r->trial->steps; step++) {
-        if (r->trial->swap_at != 0 && step == r->trial->swap_at)
+        if (r->trial->swap_at != 0 && step == r->trial->swap_at) {
+            cd_judged_replaces(r->judged, rank->rank, true);
             CD_TRY_OUT(swap_state(r, &at, &self, err));
+            cd_judged_replaces(r->judged, rank->rank, false);
+        }
         CD_TRY_OUT(one_step(r, &at, self, step, err));
         if (rank->rank == 0 && step + 1 == r->trial->active_steps)
             r->result->bytes_active = cddp_group_bytes(at.group);
@@ -365,8 +395,8 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     if (rank->rank == 0) r->result->bytes = cddp_group_bytes(at.group);
 out:
     if (self != NULL) unmake(r, self);
-    cddp_tracer_destroy(at.tracer);
     cddp_group_destroy(at.group);
+    cddp_tracer_destroy(at.tracer);
     return status;
 }
 
@@ -408,6 +438,7 @@ cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_er
     r->trial = trial;
     r->result = result;
     cd_statements_init(&r->statements, trial, result);
+    CD_TRY_OUT(cd_judged_create(trial, result, &r->statements.sink, &r->judged, err));
     for (uint32_t i = 0; i < CD_TRIAL_RANKS_MAX; i++)
         for (size_t e = 0; e < CD_TRIAL_NUMEL_MAX; e++) r->model[i][e] = 1.0;
     r->rooms = calloc((size_t)trial->ranks * trial->steps * CD_TRIAL_BUCKETS, sizeof *r->rooms);
@@ -426,6 +457,7 @@ cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_er
     cd_trial_take_ends(trial, ends, result);
 out:
     cd_simulated_end(&world);
+    cd_judged_destroy(r->judged);
     free(r->rooms);
     free(r);
     return status;

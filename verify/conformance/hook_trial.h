@@ -83,7 +83,12 @@ typedef struct cd_trial_result {
     uint32_t agreement[CD_TRIAL_STEPS_MAX];
     cd_stated_law stated[CD_TRIAL_STATED_MAX]; /* (stated_count) */
     uint32_t stated_count;
-    char breach[280];  /* the first of them that did not hold; "" when all did */
+    char breach[280]; /* the first of them that did not hold; "" when all did */
+    /* what the judge's own laws found (hook_judged.h) */
+    uint64_t judged_count;
+    char judged_breach[320];
+    uint64_t draw_count; /* random numbers that the hook reported */
+    char draw_breach[200];
     bool was_offered;  /* the hook of another model was given a saved state */
     char foreign[120]; /* how it took it, unless it refused it with a reason */
     uint64_t promised; /* that it would give at most; CDDP_PROMISE_NOTHING */
