@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The laws that a comm hook is held to, each tried on many small worlds (hook_trial.h).
 **
+** Each law is tried in processes that are forked for it, with a limit on their time. A hook that
+** crashes, leaves or never returns is a finding of the law that was being tried, and the other laws
+** are tried all the same.
+**
 ** Lifetime   the card is the caller's.
 ** Errors     a broken law is a line of the card; run fails only when no trial can be made.
 */
@@ -46,6 +50,10 @@ typedef struct cd_hook_line {
 typedef struct cd_hook_subject {
     const cddp_hook *hook, *inner;
     const char *options;
+    uint64_t limit_ns; /* how long one law may take, each time that it is tried; 0: a minute */
+    /* what the hook prints; NULL: it is dropped */
+    void (*output)(void *context, const char *bytes, size_t byte_count);
+    void *context;
 } cd_hook_subject;
 
 typedef struct cd_hook_card {
@@ -59,6 +67,9 @@ typedef struct cd_hook_card {
     int64_t too_large;
     /* bit n: a world of n ranks, which the options are not for, as every rank says at creation */
     uint32_t skipped;
+    uint32_t ended_count; /* processes that the hook ended, or that were stopped */
+    uint32_t late_count;  /* of these, those that took too long */
+    char not_run[120];    /* the laws that are not tried any more after that; "": all were */
     char skipped_because[280];
     /* (stated_count) its own laws, and how often they were judged */
     cd_stated_law stated[CD_TRIAL_STATED_MAX];

@@ -160,7 +160,9 @@ static cddp_status one_step(const run *r, cddp_group *group, void *self, uint32_
     if (rank == 0 && t->hook->agreement != NULL)
         r->result->agreement[step] = t->hook->agreement(self);
     CD_TRY_OUT(cd_judged_launch(r->judged, rank, &bucket, err));
+    cd_trial_enter(t, "run", rank, step);
     CD_TRY_OUT(t->hook->run(self, &bucket, group, &future, err));
+    cd_trial_enter(t, "a stage", rank, step);
     while (!is_complete) CD_TRY_OUT(cd_future_advance(&future, self, &bucket, &is_complete, err));
     if (take_result(r, rank, step, &future.result))
         CD_TRY_OUT(cd_judged_deliver(r->judged, rank, &bucket, &future.result, err));
@@ -204,6 +206,7 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
                                        .inner = t->inner,
                                        .divide_factor = t->ranks,
                                        .parameter_count = 1};
+    cd_trial_enter(t, "create", rank->rank, 0);
     if (t->hook->create != NULL) CD_TRY_OUT(t->hook->create(&context, &self, err));
     r->result->created = true;
     for (uint32_t step = 0; step < t->steps; step++) {

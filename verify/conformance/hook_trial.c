@@ -84,6 +84,13 @@ double cd_trial_gradient(const cd_trial *t, uint32_t rank, uint32_t step, int64_
     return element % 2 == 0 ? magnitude : -magnitude;
 }
 
+void cd_trial_enter(const cd_trial *t, const char *function, uint32_t rank, uint32_t step)
+{
+    if (t->place == NULL) return;
+    *t->place = (cd_trial_place){.rank = rank, .ranks = t->ranks, .step = step, .dtype = t->dtype};
+    snprintf(t->place->function, sizeof t->place->function, "%s", function);
+}
+
 /* ---- saved states ---- */
 
 static bool tape_write(void *context, const void *bytes, size_t count)
@@ -109,6 +116,7 @@ typedef struct place {
     cddp_rank *rank;
     cddp_group *group;
     cddp_tracer *tracer;
+    uint32_t step;
 } place;
 
 /* the digest of the trial's model, as far as a hook can tell; another one is another model */
@@ -126,12 +134,14 @@ static cddp_status make(const run *r, const place *at, uint64_t model, void **se
                                  .divide_factor = t->ranks,
                                  .model_digest = model,
                                  .parameter_count = CD_TRIAL_PARAMETERS};
+    cd_trial_enter(t, "create", at->rank->rank, at->step);
     if (t->hook->create != NULL) CD_TRY(t->hook->create(&context, self, err));
     return CDDP_OK;
 }
 
-static void unmake(const run *r, void *self)
+static void unmake(const run *r, const place *at, void *self)
 {
+    cd_trial_enter(r->trial, "destroy", at->rank->rank, at->step);
     if (r->trial->hook->destroy != NULL) r->trial->hook->destroy(self);
 }
 
@@ -145,8 +155,9 @@ static cddp_status offer_to_another(const run *r, const place *at, const tape *s
     cddp_error refusal = CDDP_ERROR_INIT;
     void *self = NULL;
     CD_TRY(make(r, at, MODEL + 1, &self, err));
+    cd_trial_enter(r->trial, "load", at->rank->rank, at->step);
     const cddp_status status = r->trial->hook->load(self, &reader, &refusal);
-    unmake(r, self);
+    unmake(r, at, self);
     result->was_offered = true;
     if (status == CDDP_OK && result->foreign[0] == '\0')
         snprintf(result->foreign, sizeof result->foreign,
@@ -166,11 +177,13 @@ static cddp_status swap_state(const run *r, const place *at, void **self, cddp_e
     cddp_state_writer writer = {&t, tape_write};
     cddp_state_reader reader = {&t, tape_read};
     cddp_status status = CDDP_OK;
+    cd_trial_enter(r->trial, "save", at->rank->rank, at->step);
     if (hook->save != NULL) CD_TRY_OUT(hook->save(*self, &writer, err));
-    unmake(r, *self);
+    unmake(r, at, *self);
     *self = NULL;
     if (hook->load != NULL && t.used > 0) CD_TRY_OUT(offer_to_another(r, at, &t, err));
     CD_TRY_OUT(make(r, at, MODEL, self, err));
+    cd_trial_enter(r->trial, "load", at->rank->rank, at->step);
     if (hook->load != NULL) CD_TRY_OUT(hook->load(*self, &reader, err));
     if (hook->load != NULL && t.read != t.used)
         status = cd_fail(err, CDDP_E_CORRUPT, "load read %zu of the %zu bytes that save wrote",
@@ -294,6 +307,7 @@ static cddp_status advance_all(run *r, uint32_t rank, uint32_t step, void *self,
         for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) {
             room *m = room_of(r, rank, step, b);
             if (m->complete) continue;
+            cd_trial_enter(r->trial, "a stage", rank, step);
             CD_TRY(cd_future_advance(&m->future, self, &m->bucket, &m->complete, err));
             if (m->complete && take_result(r, rank, step, m))
                 CD_TRY(cd_judged_deliver(r->judged, rank, &m->bucket, &m->future.result, err));
@@ -320,14 +334,18 @@ static cddp_status one_step(run *r, const place *at, void *self, uint32_t step, 
     cddp_tracer_set_step(at->tracer, step, 0);
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) fill_room(r, rank->rank, step, b);
     if (r->trial->rebuild_at != 0 && step == r->trial->rebuild_at &&
-        r->trial->hook->rebuilt != NULL)
+        r->trial->hook->rebuilt != NULL) {
+        cd_trial_enter(r->trial, "rebuilt", rank->rank, step);
         CD_TRY_OUT(r->trial->hook->rebuilt(self, CD_TRIAL_BUCKETS, err));
+    }
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) {
         room *m = room_of(r, rank->rank, step, b);
+        cd_trial_enter(r->trial, "promise", rank->rank, step);
         if (rank->rank == 0) count_promise(r, self, &m->bucket);
         if (rank->rank == 0 && b == 0 && r->trial->hook->agreement != NULL)
             r->result->agreement[step] = r->trial->hook->agreement(self);
         CD_TRY_OUT(cd_judged_launch(r->judged, rank->rank, &m->bucket, err));
+        cd_trial_enter(r->trial, "run", rank->rank, step);
         CD_TRY_OUT(r->trial->hook->run(self, &m->bucket, at->group, &m->future, err));
     }
     CD_TRY_OUT(advance_all(r, rank->rank, step, self, err));
@@ -371,6 +389,7 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     void *self = NULL;
     cddp_status status = CDDP_OK;
     if (r->trial->through_reducer) {
+        cd_trial_enter(r->trial, "the reducer", rank->rank, 0);
         CD_TRY_OUT(cddp_group_create(&options, &at.group, err));
         status = cd_trial_ride(r->trial, r->result, at.group, err);
         goto out;
@@ -383,6 +402,7 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     CD_TRY_OUT(make(r, &at, MODEL, &self, err));
     r->result->created = true;
     for (uint32_t step = 0; step < r->trial->steps; step++) {
+        at.step = step;
         if (r->trial->swap_at != 0 && step == r->trial->swap_at) {
             cd_judged_replaces(r->judged, rank->rank, true);
             CD_TRY_OUT(swap_state(r, &at, &self, err));
@@ -394,7 +414,7 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     }
     if (rank->rank == 0) r->result->bytes = cddp_group_bytes(at.group);
 out:
-    if (self != NULL) unmake(r, self);
+    if (self != NULL) unmake(r, &at, self);
     cddp_group_destroy(at.group);
     cddp_tracer_destroy(at.tracer);
     return status;

@@ -12,7 +12,7 @@
 static cd_hook_card judged(const cddp_hook *hook, const cddp_hook *inner, const char *options)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    cd_hook_subject subject = {hook, inner, options};
+    cd_hook_subject subject = {.hook = hook, .inner = inner, .options = options};
     cd_hook_card card;
     assert_ok(cd_hook_battery_run(&subject, &card, &err), &err);
     return card;
@@ -146,8 +146,8 @@ TEST(hook_battery, options_are_judged_where_they_apply)
 TEST(hook_battery, options_for_no_world_are_wrong)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    cd_hook_subject subject = {&cd_hook_post_local_sgd, NULL,
-                               "start_localSGD_iter=2,subgroup_size=7"};
+    cd_hook_subject subject = {.hook = &cd_hook_post_local_sgd,
+                               .options = "start_localSGD_iter=2,subgroup_size=7"};
     cd_hook_card card;
     assert_int_equal(cd_hook_battery_run(&subject, &card, &err), CDDP_E_CONFIG);
     assert_non_null(strstr(err.message, "blocks of 7 ranks do not divide"));
