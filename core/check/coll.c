@@ -144,8 +144,9 @@ static void check_input(state *s, const cddp_event *e)
     (void)cd_table_add(&s->changed, CD_KEY(d->group, d->sequence));
     if (!cd_writer_is_first(&s->writer, CD_KEY(3), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    CD_SAY(f.title, "rank %u: the input of collective #%lld of group '%s' changed while it ran",
-           e->rank, (long long)d->sequence, cd_writer_get_group(&s->writer, d->group));
+    CD_SAY(f.title,
+           CDDP_FINDING_WHO ": the input of collective #%lld of group '%s' changed while it ran",
+           (long long)d->sequence, cd_writer_get_group(&s->writer, d->group));
     CD_SAY(f.expected, "%016llx, as posted", (unsigned long long)p->digest);
     CD_SAY(f.actual, "%016llx, when it ended", (unsigned long long)d->input);
     CD_SAY(f.advice,
@@ -438,8 +439,8 @@ static void report_own(state *s)
     const cddp_event_compare *c = &first->event.as.compare;
     cddp_finding f = cd_finding_at(&s->writer, &first->event);
     cd_finding_set_ranks(&s->writer, &f, &who);
-    CD_SAY(f.title, "rank %u: %s (#%lld) does not give what its members' inputs make",
-           first->event.rank, first->name, (long long)at->part[1]);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s (#%lld) does not give what its members' inputs make",
+           first->name, (long long)at->part[1]);
     CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected),
            (long long)c->element, cd_f64_of(c->bound));
     CD_SAY(f.actual, "%.17g (%lld elements differ)", cd_f64_of(c->actual), (long long)c->bad);

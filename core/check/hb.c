@@ -100,7 +100,7 @@ static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
     cd_finding_add_event(&f, e->rank, b->launch_sequence);
     f.bucket = (int32_t)use->bucket;
     cd_finding_set_parameter(&s->writer, &f, use->param);
-    CD_SAY(f.title, "rank %u: %s %s while bucket %lld is being reduced", e->rank, f.parameter,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s %s while bucket %lld is being reduced", f.parameter,
            use->what, (long long)use->bucket);
     CD_SAY(f.expected, "after the bucket's reduction has completed");
     CD_SAY(f.actual, "between its launch (event %llu) and its completion",
@@ -217,8 +217,9 @@ static void report_race(state *s, const cddp_event *e, const access *before)
             f.bucket = (int32_t)place.bucket;
         CD_SAY(what, "memory of %s", f.parameter);
     }
-    CD_SAY(f.title, "rank %u: %s is %s on stream %lld without waiting for the %s on stream %lld",
-           e->rank, what, t->write ? "written" : "read", (long long)t->on_stream,
+    CD_SAY(f.title,
+           CDDP_FINDING_WHO ": %s is %s on stream %lld without waiting for the %s on stream %lld",
+           what, t->write ? "written" : "read", (long long)t->on_stream,
            before->is_write ? "write" : "read", (long long)(before->stream - 1));
     CD_SAY(f.expected, "an order between event %llu and event %llu",
            (unsigned long long)before->sequence, (unsigned long long)e->sequence);

@@ -18,6 +18,10 @@ extern "C" {
 #define CDDP_CHECK_ABI 1u
 #define CDDP_FINDING_EVENTS_MAX 8
 
+/* In a title it stands for the ranks of the finding: "rank 1", "ranks 0 and 2", "all ranks". The
+** same title at the same place, from several ranks, becomes one finding about all of them. */
+#define CDDP_FINDING_WHO "{who}"
+
 typedef struct cddp_finding {
     uint32_t size;
     const char *check; /* "I-ORDER" */
