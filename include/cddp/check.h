@@ -103,7 +103,8 @@ typedef enum cddp_stage {
     CDDP_STAGE_REDUCED,  /* what entered is right on all these ranks, and the result is not */
     CDDP_STAGE_WRITTEN,  /* a rank's gradient is not the slice of what its bucket delivered */
     CDDP_STAGE_CHANGED,  /* a rank's gradient changed after it was written back */
-    CDDP_STAGE_JOINED    /* a joined rank contributed something else than zeros */
+    CDDP_STAGE_JOINED,   /* a joined rank contributed something else than zeros */
+    CDDP_STAGE_SETTLED   /* a rank's result changed between its arrival and its write-back */
 } cddp_stage;
 
 /* What the oracle said of a tensor of a rank. */
