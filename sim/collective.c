@@ -364,6 +364,7 @@ static cddp_status begin_part(cd_member *member, const cddp_collective *what, cd
     part->what = *what;
     part->stream_device = unwrap(&part->what);
     part->state = CD_PART_QUEUED;
+    part->read = 0;
     part->posted_ns = comm->sim->now_ns;
     part->ordinal = member->rank->collective_count++;
     part->next = NULL;
@@ -522,6 +523,8 @@ void cd_part_release(cd_part *part)
     else
         cd_part_forget(part);
 }
+
+uint64_t cd_part_digest_read(const cd_part *part) { return part->read; }
 
 void cd_part_forget(cd_part *part)
 {

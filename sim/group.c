@@ -172,6 +172,8 @@ cddp_status cd_member_open(cddp_rank *port, const cddp_group_spec *spec, cd_memb
     return CDDP_OK;
 }
 
+void cd_member_observe(cd_member *member) { member->is_observed = true; }
+
 /* ---- colls ---- */
 
 cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size)
