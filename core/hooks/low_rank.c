@@ -23,7 +23,6 @@
 #include "core/hooks/low_rank.h"
 
 #include "cddp/device.h"
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/prng.h"
@@ -116,12 +115,10 @@ cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, v
                                cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_low_rank *s = cd_allocate_zero(context->allocator, sizeof *s);
     const char *name = batched ? "comm hook batched_powersgd" : "comm hook powersgd";
+    cd_low_rank *s = cd_low_rank_make(context->allocator, name);
     if (s == NULL) return cd_fail_memory(err, "%s", name);
-    s->name = name;
     s->batched = batched;
-    s->allocator = context->allocator;
     s->tracer = context->tracer;
     s->group = context->group;
     s->model = cd_state_model_of(context);

@@ -57,11 +57,11 @@ static inline void cd_point_other_hook(cd_chosen_hook *hook)
             cd_point_other_hook(hook);                                                      \
     } while (0)
 /* The slots of the optimizers; the room of a join serves for their list. */
-#define CD_POINT_SLOTS(place, t)                                                        \
-    do {                                                                                \
-        cd_replica_get_slots((t)->replica, (t)->join.slots, (t)->join.slot_parameters); \
-        CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step, (t)->join.slots,       \
-                          sizeof *(t)->join.slots, (t)->join.slot_count);               \
+#define CD_POINT_SLOTS(place, t)                                                  \
+    do {                                                                          \
+        cd_replica_get_slots((t)->replica, (t)->join.slots, NULL);                \
+        CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step, (t)->join.slots, \
+                          sizeof *(t)->join.slots, (t)->join.slot_count);         \
     } while (0)
 /* What an optimizer computes with: its settings, and how often each parameter was stepped. */
 #include "core/model/optim/rule.h"
