@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define HUGE_BYTES (INT64_C(2200) * 1024 * 1024)
-#define RANKS_MAX 1024
+#define RANKS_MAX 4096 /* as world.size of a scenario */
 #define LIMIT_S 1800
 
 /* One line of the card: operation and dtype; reductions are counted together. */
@@ -79,7 +79,9 @@ static void report_row(void *context, const cd_conformance_row *row)
 static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_binding *binding,
                                cddp_error *err)
 {
-    uint32_t members[RANKS_MAX];
+    uint32_t *members = cd_allocate_array(NULL, rank->world_size, sizeof *members);
+    if (members == NULL)
+        return cd_fail_memory(err, "a group of %" PRIu32 " ranks", rank->world_size);
     for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
     reporter t = {binding->sink != NULL ? binding->sink : &c->sink, rank, &c->places[rank->rank]};
     cddp_group *group = NULL;
@@ -97,17 +99,20 @@ static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_b
     battery.context = &t;
     battery.row = report_row;
     battery.enter = note_place;
-    CD_TRY(cddp_group_create(&options, &group, err));
-    cddp_status status = cd_conformance_run(group, &battery, err);
-    cddp_group_destroy(group);
+    cddp_status status = CDDP_OK;
+    CD_TRY_OUT(cddp_group_create(&options, &group, err));
+    CD_TRY_OUT(cd_conformance_run(group, &battery, err));
     c->places[rank->rank].is_known = false;
-    if (status != CDDP_OK || !options.backend->capabilities.guards || rank->world_size < 2)
-        return status;
+    if (!options.backend->capabilities.guards || rank->world_size < 2) goto out;
+    cddp_group_destroy(group);
+    group = NULL;
     options.spec.name = "conformance/guard";
     options.spec.options = "guard=1";
-    CD_TRY(cddp_group_create(&options, &group, err));
-    status = cd_conformance_run_guard(group, &battery, err);
+    CD_TRY_OUT(cddp_group_create(&options, &group, err));
+    CD_TRY_OUT(cd_conformance_run_guard(group, &battery, err));
+out:
     cddp_group_destroy(group);
+    cd_release(NULL, members, rank->world_size * sizeof *members);
     return status;
 }
 

@@ -195,7 +195,7 @@ static cddp_status end_recording(const cd_session *session, const cd_compose *co
     CD_TRY(cddp_store_add_verdict(store, &result->verdict, err));
     cddp_run_outcome outcome = {.size = sizeof outcome,
                                 .exit_code = (uint32_t)result->verdict.outcome,
-                                .verdict = result->name,
+                                .verdict = cd_result_recorded_name(result),
                                 .reason = result->verdict.reason[0] != '\0'
                                               ? result->verdict.reason
                                               : result->verdict.summary,

@@ -86,12 +86,12 @@ static cddp_status declare_parts(cd_referee *o, size_t optimizer, cd_oracle_para
         const cd_oracle_parameter *p = &parameters[own->ordinals[k]];
         numels[k] = p->numel / lanes_of(p->dtype);
     }
-    if (kind == CD_SHARD_FLAT) {
+    if (kind == CDDP_SHARD_FLAT) {
         cd_partition_flat(&partition, parts);
     } else {
         CD_TRY(cd_partition_whole(&partition,
-                                  o->options.plan->settings.shard.order == CD_SHARD_BY_SIZE, parts,
-                                  err));
+                                  o->options.plan->settings.shard.order == CDDP_SHARD_ORDER_SIZE,
+                                  parts, err));
     }
     for (size_t k = 0; k < own->count; k++) {
         cd_oracle_parameter *p = &parameters[own->ordinals[k]];
@@ -107,7 +107,7 @@ static bool is_sharded(const cddp_plan *plan)
 {
     bool is_sharded = false;
     for (size_t i = 0; i < plan->optimizer_count; i++) {
-        is_sharded |= plan->optimizers[i].shard != CD_SHARD_NONE ||
+        is_sharded |= plan->optimizers[i].shard != CDDP_SHARD_NONE ||
                       plan->optimizers[i].overlap >= CDDP_PLAN_OVERLAP_HOOK_WITH_ZERO_STEP;
     }
     return is_sharded;
@@ -165,7 +165,7 @@ static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cdd
                                   {0, 0}};
     }
     for (size_t i = 0; i < plan->optimizer_count; i++) {
-        if (plan->optimizers[i].shard != CD_SHARD_NONE)
+        if (plan->optimizers[i].shard != CDDP_SHARD_NONE)
             CD_TRY(declare_parts(o, i, parameters, err));
     }
     for (size_t i = 0; i < module->parameter_count; i++) o->parts[i] = parameters[i].part;
