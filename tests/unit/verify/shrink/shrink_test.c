@@ -6,6 +6,7 @@
 #include "core/base/text.h"
 #include "tests/support/test.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void set(cddp_plan *plan, const char *key, const char *value)
@@ -80,8 +81,13 @@ TEST(shrink, several_jobs_find_what_one_finds)
 
 static bool say_yes(void) { return true; }
 
-/* A hang is the same only as a hang: in the same kind of operation, for a peer that ended alike, whose
-** error says the same. */
+static void say(cddp_verdict_rank *rank, const char *message)
+{
+    snprintf(rank->result.error.message, sizeof rank->result.error.message, "%s", message);
+}
+
+/* A hang is the same only as a hang: in the same kind of operation, for a peer that ended alike,
+** whose error says the same. */
 TEST(shrink, another_nature_is_another_reason)
 {
     const cddp_finding found = {.check = "I-ONCE", .title = "rank 2: steps on a local gradient"};
@@ -104,13 +110,13 @@ TEST(shrink, another_nature_is_another_reason)
     cd_reason hang, other;
     ranks[0].result.status = CDDP_E_TIMEOUT;
     ranks[2].result.status = CDDP_E_STATE;
-    strcpy(ranks[2].result.error.message, "rank 2: 1 of 3 parameters received no gradient");
+    say(&ranks[2], "rank 2: 1 of 3 parameters received no gradient");
     assert_true(cd_reason_take(&hang, &v));
-    strcpy(ranks[2].result.error.message, "rank 2: 4 of 9 parameters received no gradient");
+    say(&ranks[2], "rank 2: 4 of 9 parameters received no gradient");
     assert_true(cd_reason_take(&other, &v) && cd_reason_is_same(&hang, &other));
-    strcpy(ranks[2].result.error.message, "rank 2: ran out of samples");
+    say(&ranks[2], "rank 2: ran out of samples");
     assert_true(cd_reason_take(&other, &v) && !cd_reason_is_same(&hang, &other));
-    strcpy(ranks[2].result.error.message, "rank 2: 1 of 3 parameters received no gradient");
+    say(&ranks[2], "rank 2: 1 of 3 parameters received no gradient");
     ranks[2].result.end = CDDP_RANK_CRASHED;
     assert_true(cd_reason_take(&other, &v) && !cd_reason_is_same(&hang, &other));
     ranks[2].result.end = CDDP_RANK_RETURNED;
