@@ -14,6 +14,7 @@
 #include "core/model/model.h"
 #include "core/model/optim/optimizer.h"
 #include "scenarios/reader/reader.h"
+#include "sim/fault.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -43,7 +44,11 @@ static cddp_status list_hooks(cd_cli *cli, cd_text *text, cddp_error *err)
                      {CDDP_HOOK_ROUNDED_ONCE, "rounded once"},
                      {CDDP_HOOK_STATEFUL, "stateful"},
                      {CDDP_HOOK_LINEAR, "linear"},
-                     {CDDP_HOOK_NO_COMM, "no communication"}};
+                     {CDDP_HOOK_NO_COMM, "no communication"},
+                     {CDDP_HOOK_LAW_TOPK, "law of topk"},
+                     {CDDP_HOOK_LAW_POWERSGD, "law of powersgd"},
+                     {CDDP_HOOK_LAW_QUANTIZE_PER_TENSOR, "law of quantize_per_tensor"},
+                     {CDDP_HOOK_LAW_QUANTIZE_PER_CHANNEL, "law of quantize_per_channel"}};
         size_t used = (size_t)snprintf(words, sizeof words, "%s", cd_hook_summary(hook->name));
         for (size_t k = 0, first = 1; k < sizeof flags / sizeof flags[0] && used < sizeof words;
              k++) {
@@ -165,11 +170,6 @@ static const named_row optimizers[] = {
 #include "core/model/optim/optimizers.def"
 #undef CD_OPTIMIZER
 };
-static const named_row faults[] = {
-#define CD_FAULT(name, needs, summary) {#name, summary},
-#include "sim/faults.def"
-#undef CD_FAULT
-};
 static const named_row marks[] = {
 #define CD_MARK(name, summary) {#name, summary},
 #include "core/plan/marks.def"
@@ -202,7 +202,7 @@ static const struct {
 #rows, what, rows, sizeof rows / sizeof rows[0] \
     }
     TABLE(optimizers, "optimizer"),
-    TABLE(faults, "fault, of [[fault]] kind"),
+
     TABLE(marks, "coverage mark"),
     TABLE(choosers, "chooser, of schedule.chooser"),
     TABLE(algorithms, "algorithm, of network.algorithm"),
@@ -210,6 +210,18 @@ static const struct {
 #undef TABLE
 };
 #define TABLE_COUNT (sizeof tables / sizeof tables[0])
+
+static cddp_status list_faults(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)cli, (void)err;
+    named_row rows[CD_FAULT_KIND_COUNT];
+    for (uint32_t i = 0; i < CD_FAULT_KIND_COUNT; i++) {
+        const cddp_event_enum_fault_kind kind = (cddp_event_enum_fault_kind)i;
+        rows[i] = (named_row){cd_fault_name(kind), cd_fault_summary(kind)};
+    }
+    put_rows(text, rows, CD_FAULT_KIND_COUNT);
+    return CDDP_OK;
+}
 
 static cddp_status list_table(cd_cli *cli, cd_text *text, cddp_error *err)
 {
@@ -232,6 +244,14 @@ bool cd_list_explain(cd_text *text, const char *name)
             cd_text_wrap(text, tables[i].rows[k].summary, 4, LIST_WIDTH);
             found = true;
         }
+    for (uint32_t i = 0; i < CD_FAULT_KIND_COUNT; i++) {
+        const cddp_event_enum_fault_kind kind = (cddp_event_enum_fault_kind)i;
+        if (strcmp(cd_fault_name(kind), name) != 0) continue;
+        cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+        cd_text_push(text, " (fault, of [[fault]] kind): ");
+        cd_text_wrap(text, cd_fault_summary(kind), 4, LIST_WIDTH);
+        found = true;
+    }
     for (size_t i = 0; (type = cd_model_type_name(i)) != NULL; i++) {
         if (strcmp(type, name) != 0) continue;
         cd_text_style(text, CD_STYLE_BOLD, "%s", name);
@@ -299,7 +319,7 @@ static const struct {
 } topics[] = {
     {"hooks", list_hooks},         {"backends", list_backends}, {"checks", list_checks},
     {"scenarios", list_scenarios}, {"keys", list_keys},         {"events", list_events},
-    {"models", list_models},       {"optimizers", list_table},  {"faults", list_table},
+    {"models", list_models},       {"optimizers", list_table},  {"faults", list_faults},
     {"marks", list_table},         {"choosers", list_table},    {"algorithms", list_table},
     {"links", list_table},
 };

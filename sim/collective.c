@@ -364,6 +364,7 @@ static cddp_status begin_part(cd_member *member, const cddp_collective *what, cd
     part->what = *what;
     part->stream_device = unwrap(&part->what);
     part->state = CD_PART_QUEUED;
+    part->read = 0;
     part->posted_ns = comm->sim->now_ns;
     part->ordinal = member->rank->collective_count++;
     part->next = NULL;
@@ -401,7 +402,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
         return cd_fail(err, CDDP_E_ABORTED, "the world has ended; %s is not posted",
                        cddp_op_name(what->op));
     CD_TRY(check_shares(member, what, err));
-    cd_sim_fault_at_op(sim, rank, CD_FAULT_BEFORE_OP, NULL, what);
+    cd_sim_fault_at_op(sim, rank, CDDP_FAULT_BEFORE, NULL, what);
     if (sim->unwinding)
         return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped before %s", rank->port.rank,
                        cddp_op_name(what->op));
@@ -412,7 +413,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
     CD_TRY(begin_part(member, what, &p, err));
     cd_sim_note(rank, "posted", member->comm->name, p->coll->ordinal);
     if (p->coll->order != NULL) choose_order(sim, p->coll, p);
-    cd_sim_fault_at_op(sim, rank, CD_FAULT_INSIDE_OP, p, what);
+    cd_sim_fault_at_op(sim, rank, CDDP_FAULT_INSIDE, p, what);
     if (sim->unwinding)
         return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank,
                        cddp_op_name(what->op));
@@ -435,7 +436,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
 static cddp_status outcome(cd_part *part, cddp_error *err)
 {
     cd_sim_rank *rank = part->member->rank;
-    cd_sim_fault_at_op(sim_of(part), rank, CD_FAULT_AFTER_OP, part, &part->what);
+    cd_sim_fault_at_op(sim_of(part), rank, CDDP_FAULT_AFTER, part, &part->what);
     if (sim_of(part)->unwinding)
         return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped after %s", rank->port.rank,
                        cddp_op_name(part->what.op));
@@ -522,6 +523,8 @@ void cd_part_release(cd_part *part)
     else
         cd_part_forget(part);
 }
+
+uint64_t cd_part_digest_read(const cd_part *part) { return part->read; }
 
 void cd_part_forget(cd_part *part)
 {

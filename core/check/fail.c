@@ -78,7 +78,7 @@ static void take_use(state *s, const cddp_event *e, rank_facts *r, const char *w
     r->reported = true;
     cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, r->failed_sequence);
-    CD_SAY(f.title, "rank %u %s after an operation of the same step failed", e->rank, what);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s after an operation of the same step failed", what);
     CD_SAY(f.expected, "the failure (%s) ends the step",
            cddp_status_text((cddp_status)r->failed_status));
     CD_SAY(f.actual, "%s at step %u", what, e->step);
@@ -186,10 +186,10 @@ static void event(void *self, const cddp_event *e)
         r->has_failed = false;
         break;
     case CDDP_EV_bucket_done:
-        take_use(s, e, r, "takes a bucket's result");
+        take_use(s, e, r, "a bucket's result is taken");
         break;
     case CDDP_EV_grad_final:
-        take_use(s, e, r, "writes a gradient back");
+        take_use(s, e, r, "a gradient is written back");
         break;
     case CDDP_EV_optimizer_step: {
         if (e->as.optimizer_step.skipped) break;
@@ -198,7 +198,7 @@ static void event(void *self, const cddp_event *e)
             x->has_committed = true;
             x->committed_sequence = e->sequence;
         }
-        take_use(s, e, r, "steps");
+        take_use(s, e, r, "an optimizer steps");
         break;
     }
     case CDDP_EV_rank_end:

@@ -31,8 +31,6 @@
 
 #include <string.h>
 
-#define KIND_LINK_CUT 3 /* of a fault event: a row of sim/faults.def, which keeps its place */
-
 typedef struct member {
     int64_t posted, index;
     /* + 1: the last message that names its own sender or receiver as the other one */
@@ -257,7 +255,7 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     if (e->kind == CDDP_EV_fault) {
         s->has_fault = true;
-        const bool is_network = e->as.fault.target < 0 || e->as.fault.kind == KIND_LINK_CUT;
+        const bool is_network = e->as.fault.target < 0 || e->as.fault.kind == CDDP_FAULT_LINK_CUT;
         rank_facts *struck =
             is_network ? NULL : cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target);
         if (struck != NULL) struck->is_struck = true;

@@ -18,6 +18,10 @@ extern "C" {
 #define CDDP_CHECK_ABI 1u
 #define CDDP_FINDING_EVENTS_MAX 8
 
+/* In a title it stands for the ranks of the finding: "rank 1", "ranks 0 and 2", "all ranks". The
+** same title at the same place, from several ranks, becomes one finding about all of them. */
+#define CDDP_FINDING_WHO "{who}"
+
 typedef struct cddp_finding {
     uint32_t size;
     const char *check; /* "I-ORDER" */
@@ -115,7 +119,8 @@ typedef enum cddp_stage {
     CDDP_STAGE_REDUCED,  /* what entered is right on all these ranks, and the result is not */
     CDDP_STAGE_WRITTEN,  /* a rank's gradient is not the slice of what its bucket delivered */
     CDDP_STAGE_CHANGED,  /* a rank's gradient changed after it was written back */
-    CDDP_STAGE_JOINED    /* a joined rank contributed something else than zeros */
+    CDDP_STAGE_JOINED,   /* a joined rank contributed something else than zeros */
+    CDDP_STAGE_SETTLED   /* a rank's result changed between its arrival and its write-back */
 } cddp_stage;
 
 /* What the oracle said of a tensor of a rank. */
