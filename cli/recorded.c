@@ -2,6 +2,8 @@
 /* Stored runs, as a session reads them. */
 #include "cli/recorded.h"
 
+#include "cli/imported.h"
+
 #include "core/base/error.h"
 #include "verify/report/stored.h"
 
@@ -84,6 +86,8 @@ cddp_status cd_recorded_judge(cd_result *result, const cd_session *session,
     cd_session reading = *session;
     reading.overrides = run->provenance.options;
     cd_stored_describe(result, session->store, run);
+    if (run->provenance.scenario[0] == '\0')
+        return CD_PASS(cd_imported_judge(result, session, run, err));
     cd_session_read_plan(&reading, run->provenance.source, run->provenance.scenario, &plan, result);
     if (plan == NULL) return CDDP_OK;
     cddp_status status = judge_plan(result, session, plan, run, err);

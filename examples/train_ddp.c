@@ -19,6 +19,7 @@
 
 #include <cddp/cddp.h>
 #include <cddp/process.h>
+#include <cddp/record.h>
 #include <cddp/rendezvous.h>
 #include <cddp/self.h>
 
@@ -36,6 +37,7 @@ typedef struct job {
 
 typedef struct training {
     cddp_ddp *ddp;
+    cddp_grad *grads;   /* (PARAMETERS) */
     cddp_status status; /* of the first mark_variable_ready that failed */
     cddp_error *err;
 } training;
@@ -43,16 +45,19 @@ typedef struct training {
 static void gradient_is_ready(void *context, size_t parameter)
 {
     training *t = context;
+    cddp_record_gradient(parameter, &t->grads[parameter].value);
     if (t->status == CDDP_OK) t->status = cddp_ddp_mark_variable_ready(t->ddp, parameter, t->err);
 }
 
 /* One step: forward and backward on this rank's share, then the optimizer on averaged gradients. */
-static cddp_status train_step(training *t, classifier *model, cddp_grad *grads, const share *mine,
-                              double *loss)
+static cddp_status train_step(training *t, classifier *model, const share *mine, double *loss)
 {
     double *g[PARAMETERS];
     size_t count;
     const char *name;
+    cddp_grad *grads = t->grads;
+    cddp_record_step_begin(mine->step);
+    cddp_record_zero_grad(true);
     cddp_status status = cddp_ddp_forward_begin(t->ddp, true, t->err);
     if (status == CDDP_OK) status = cddp_ddp_forward_end(t->ddp, NULL, t->err);
     for (size_t i = 0; status == CDDP_OK && i < PARAMETERS; i++) {
@@ -68,10 +73,17 @@ static cddp_status train_step(training *t, classifier *model, cddp_grad *grads, 
     *loss = classifier_loss_and_gradients(model, mine, g);
     if (t->status != CDDP_OK) return t->status;
     status = cddp_ddp_backward_end(t->ddp, t->err);
+    cddp_record_update update = cddp_record_update_default();
+    update.lr = 0.5;
+    cddp_record_optimizer_step(&update);
     for (size_t i = 0; status == CDDP_OK && i < PARAMETERS; i++) {
         double *p = classifier_parameter(model, i, &count, &name);
         const double *average = (double *)grads[i].value.storage + grads[i].value.offset;
         for (size_t k = 0; k < count; k++) p[k] -= 0.5 * average[k];
+        const int64_t n = (int64_t)count;
+        const cddp_tensor updated = cddp_tensor_of(cddp_device_cpu(), p, 0, CDDP_F64, &n, 1);
+        cddp_record_optimizer_touch(0, i, &grads[i].value);
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, i, &updated);
     }
     return status;
 }
@@ -93,7 +105,7 @@ static cddp_status train(cddp_group *group, cddp_error *err)
     classifier model;
     cddp_grad grads[PARAMETERS] = {{.kind = CDDP_GRAD_UNDEFINED}};
     cddp_parameter parameters[PARAMETERS];
-    training t = {.err = err};
+    training t = {.grads = grads, .err = err};
     uint32_t rank = cddp_group_rank(group), world = cddp_group_size(group);
     classifier_init(&model, 1 + rank);
     for (size_t i = 0; i < PARAMETERS; i++) {
@@ -121,7 +133,7 @@ static cddp_status train(cddp_group *group, cddp_error *err)
                             .context = &t,
                             .ready = gradient_is_ready};
         double loss = 0;
-        status = train_step(&t, &model, grads, &mine, &loss);
+        status = train_step(&t, &model, &mine, &loss);
         if (status == CDDP_OK && step % 200 == 199) {
             status = average(group, &loss, err);
             if (rank == 0) printf("step %3u  loss %.9f\n", step + 1, loss);
@@ -160,7 +172,9 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     if (group != NULL) cddp_group_destroy(group);
     cddp_rendezvous_close(rendezvous);
     free(members);
-    return status;
+    const cddp_status kept = cddp_record_close(status, err != NULL ? err->message : NULL,
+                                               status == CDDP_OK ? err : NULL);
+    return status != CDDP_OK ? status : kept;
 }
 
 /* A backend module exports one symbol; it stays loaded until the program ends. */
