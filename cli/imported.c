@@ -45,6 +45,7 @@ static void add_context(void *self, const cddp_event *event) { cd_result_add_con
 static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
 {
     const cddp_trace_sink context = {sizeof context, CDDP_TRACE_ABI, result, add_context, NULL};
+    result->steps = (uint32_t)cd_declared_steps(&w->declared);
     if (result->verdict.finding_count > 0) return CD_PASS(w->replay(w->source, &context, err));
     const char *gaps = cd_declared_print_gaps(&w->declared, &result->verdict, &result->arena);
     if (gaps == NULL) return cd_fail_memory(err, "a verdict");
@@ -52,7 +53,9 @@ static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
         &result->arena,
         "nothing is broken in what the program showed, but it did not show enough\n%s", gaps);
     if (words == NULL) return cd_fail_memory(err, "a verdict");
-    if (gaps[0] != '\0' && result->verdict.outcome == CDDP_OUTCOME_VERIFIED)
+    const bool may_be_short = result->verdict.outcome == CDDP_OUTCOME_VERIFIED ||
+                              result->verdict.outcome == CDDP_OUTCOME_INCONCLUSIVE;
+    if (gaps[0] != '\0' && may_be_short)
         cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
                               "the program did not show enough to be verified", words);
     if (result->verdict.outcome != CDDP_OUTCOME_VERIFIED) return CDDP_OK;
@@ -175,6 +178,7 @@ static cddp_status keep(cddp_store *store, shard_source *source, const cd_shards
                                             .recorded_at = here.now,
                                             .plan = run->identity,
                                             .world_size = run->world_size,
+                                            .steps = result->steps,
                                             .level = run->level};
     const cddp_run_outcome outcome = {.size = sizeof outcome,
                                       .exit_code = (uint32_t)result->verdict.outcome,

@@ -7,6 +7,8 @@
 #include "core/base/error.h"
 #include "verify/report/stored.h"
 
+#include <inttypes.h>
+
 /* ---- the plan ---- */
 
 cddp_status cd_recorded_read_plan(const cd_recipe *recipe, const cd_session *session,
@@ -15,6 +17,11 @@ cddp_status cd_recorded_read_plan(const cd_recipe *recipe, const cd_session *ses
     cddp_status status = CDDP_OK;
     cddp_plan *read = NULL;
     cd_result mistakes;
+    if (recipe->scenario[0] == '\0')
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "run %" PRId64 " was recorded from a program, and no scenario describes it: "
+                       "there is nothing to run again. check judges it, report and diff show it",
+                       recipe->run);
     cd_result_init(&mistakes);
     cd_session_read_plan(session, recipe->source, recipe->scenario, &read, &mistakes);
     if (read == NULL)

@@ -7,6 +7,7 @@
 #include "cddp/process.h"
 #include "cddp/record.h"
 #include "cddp/rendezvous.h"
+#include "cddp/self.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "record/launcher.h"
@@ -99,8 +100,8 @@ static cddp_status start(cddp_context *c, const cddp_init_options *o, cddp_error
                                     .world_size = launcher.world_size};
     CD_TRY(cddp_solo_world_open(&solo, &c->world, err));
     c->rank = cddp_solo_world_rank(c->world);
-    /* Ranks of an MPI meet through it. */
-    if (c->backend.launcher == NULL && launcher.world_size > 1)
+    /* Ranks of an MPI meet through it; one alone meets nobody. */
+    if (c->backend.launcher == NULL && c->backend.open != cddp_backend_self()->open)
         CD_TRY(meet_by_launcher(c, &launcher, err));
     return CD_PASS(make_group(c, err));
 }
@@ -154,6 +155,7 @@ typedef struct ranks {
     cddp_ranks_fn program;
     void *argument;
     uint64_t timeout_ns;
+    bool prints_plain;
     char directory[200], url[220];
 } ranks;
 
@@ -164,7 +166,8 @@ static cddp_status run_program(const ranks *r, cddp_rank *rank, cddp_error *err)
     c->backend = r->backend;
     c->rank = rank;
     c->timeout_ns = r->timeout_ns;
-    cddp_status status = rank->world_size > 1 ? meet(c, r->url, NULL, err) : CDDP_OK;
+    cddp_status status =
+        c->backend.open != cddp_backend_self()->open ? meet(c, r->url, NULL, err) : CDDP_OK;
     if (status == CDDP_OK) status = make_group(c, err);
     if (status == CDDP_OK) status = r->program(c, r->argument, err);
     cddp_fini(c);
@@ -192,10 +195,20 @@ static cddp_status first_failure(const cddp_rank_result *results, uint32_t count
     return CDDP_OK;
 }
 
+static void pass_on(void *context, uint32_t rank, bool is_error, const char *line, size_t length)
+{
+    (void)context, (void)rank;
+    FILE *to = is_error ? stderr : stdout;
+    fwrite(line, 1, length, to);
+    putc('\n', to);
+}
+
 static cddp_status launch(ranks *r, uint32_t count, cddp_error *err)
 {
     cddp_process_world *world = NULL;
-    const cddp_process_options options = {.size = sizeof options, .world_size = count};
+    const cddp_process_options options = {.size = sizeof options,
+                                          .world_size = count,
+                                          .output = r->prints_plain ? pass_on : NULL};
     cddp_rank_result *results = cd_allocate_array(NULL, count, sizeof *results);
     if (results == NULL) return cd_fail_memory(err, "the results of %u ranks", count);
     cddp_status status = cddp_process_world_open(&options, &world, err);
@@ -243,7 +256,8 @@ cddp_status cddp_run_ranks(uint32_t count, const cddp_init_options *options, cdd
         return cd_fail(err, CDDP_E_ARG, "cddp_run_ranks: at least one rank, and a program");
     ranks r = {.program = program,
                .argument = argument,
-               .timeout_ns = options != NULL ? options->timeout_ns : 0};
+               .timeout_ns = options != NULL ? options->timeout_ns : 0,
+               .prints_plain = options != NULL && options->prints_plain};
     const char *name = options != NULL && options->backend != NULL ? options->backend
                        : said != NULL                              ? said
                        : count == 1                                ? "self"

@@ -32,6 +32,7 @@ typedef struct cddp_init_options {
     uint32_t size;       /* sizeof(cddp_init_options) known to the writer */
     const char *backend; /* "gloo", or a module's path; NULL: as above */
     uint64_t timeout_ns; /* to meet, and of every operation; 0: the backend's */
+    bool prints_plain;   /* cddp_run_ranks: what ranks print comes without their rank in front */
 } cddp_init_options;
 
 CDDP_API cddp_status cddp_init(cddp_context **context, cddp_error *err) CDDP_MUST_CHECK;

@@ -37,4 +37,20 @@ expect no_end 4 "not shown: the end of the program (cddp_record_close)"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"
 expect crosses 1 "I-ORDER"
+
+# A merged run lies in a store, where it is judged again, reported and compared; nothing can run it again.
+CDDP_RECORD=$place/run.db "$job" 4 none > "$place/out" 2>&1
+"$verify" check "$place"/run.db.? --trace "$place/all.db" > "$place/report" || failed=1
+"$verify" check "$place/all.db" | grep -q "verified: $place/all.db run 1" || { echo "the store is not verified"; failed=1; }
+"$verify" report "$place/all.db" > /dev/null || { echo "no report of the store"; failed=1; }
+"$verify" diff "$place/all.db" "$place/all.db" > /dev/null || { echo "the run differs from itself"; failed=1; }
+"$verify" replay "$place/all.db" 2> "$place/report"
+[ $? -eq 2 ] && grep -q "no scenario describes it" "$place/report" || { echo "replay of a program"; failed=1; }
+
+# A shard is missing; a file is no shard; one is of another job.
+"$verify" check "$place"/run.db.[012] > "$place/report"
+[ $? -eq 4 ] && grep -q "first on rank 3" "$place/report" || { echo "a missing shard"; failed=1; }
+echo "no shard" > "$place/run.db.txt"
+"$verify" check "$place"/run.db.* 2> "$place/report"
+[ $? -eq 2 ] && grep -q "is no shard" "$place/report" || { echo "a file that is no shard"; failed=1; }
 exit $failed

@@ -212,6 +212,14 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
     return d->is_out_of_memory ? NULL : words;
 }
 
+uint64_t cd_declared_steps(const cd_declared *d)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < d->rank_count; i++)
+        most = d->ranks[i].steps > most ? d->ranks[i].steps : most;
+    return most;
+}
+
 const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 {
     bool has_samples = true;

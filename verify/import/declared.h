@@ -60,5 +60,7 @@ void cd_declared_push(cd_declared *declared, const cddp_event *event);
 ** memory. To be called once, after the last event. */
 const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *verdict,
                                    cd_arena *arena);
+/* Of the rank that made most of them. */
+uint64_t cd_declared_steps(const cd_declared *declared);
 /* What was not judged although nothing is missing. */
 const char *cd_declared_print_unjudged(const cd_declared *declared, cd_arena *arena);
