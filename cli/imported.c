@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 /* A trace and what it declared, shown to the judge at once. */
 typedef struct witness {
@@ -41,11 +42,30 @@ static cddp_status show(void *source, const cddp_trace_sink *sink, cddp_error *e
 
 static void add_context(void *self, const cddp_event *event) { cd_result_add_context(self, event); }
 
+/* With two models in one trace, a finding stands only when no number of a parameter or a bucket is
+** part of it. */
+static cddp_status keep_plain_findings(cd_result *result, cddp_error *err)
+{
+    static const char *const plain[] = {"I-GROUP", "I-ORDER", "I-FAIL", "I-LIVE"};
+    const cddp_verdict *v = &result->verdict;
+    size_t count = 0;
+    cddp_finding *kept = cd_arena_push(&result->arena, (v->finding_count + 1) * sizeof *kept);
+    if (kept == NULL) return cd_fail_memory(err, "%zu findings", v->finding_count);
+    for (size_t i = 0; i < v->finding_count; i++)
+        for (size_t k = 0; k < sizeof plain / sizeof plain[0]; k++)
+            if (strcmp(v->findings[i].check, plain[k]) == 0) kept[count++] = v->findings[i];
+    result->verdict.findings = kept;
+    result->verdict.finding_count = count;
+    return CDDP_OK;
+}
+
 /* Findings stand; without one, "verified" needs everything that the program owes. */
 static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
 {
     const cddp_trace_sink context = {sizeof context, CDDP_TRACE_ABI, result, add_context, NULL};
     result->steps = (uint32_t)cd_declared_steps(&w->declared);
+    const bool is_mixed = cd_declared_has_models(&w->declared);
+    if (is_mixed) CD_TRY(keep_plain_findings(result, err));
     if (result->verdict.finding_count > 0) return CD_PASS(w->replay(w->source, &context, err));
     const char *gaps = cd_declared_print_gaps(&w->declared, &result->verdict, &result->arena);
     if (gaps == NULL) return cd_fail_memory(err, "a verdict");
@@ -53,7 +73,7 @@ static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
         &result->arena,
         "nothing is broken in what the program showed, but it did not show enough\n%s", gaps);
     if (words == NULL) return cd_fail_memory(err, "a verdict");
-    const bool may_be_short = result->verdict.outcome == CDDP_OUTCOME_VERIFIED ||
+    const bool may_be_short = is_mixed || result->verdict.outcome == CDDP_OUTCOME_VERIFIED ||
                               result->verdict.outcome == CDDP_OUTCOME_INCONCLUSIVE;
     if (gaps[0] != '\0' && may_be_short)
         cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,

@@ -22,6 +22,7 @@ enum { PARAMETERS = 2, WEIGHTS = 600, BIASES = 8, STEPS = 6, MICRO_STEPS = 2, SA
 
 typedef struct training {
     const char *mistake;
+    cddp_group *group;
     cddp_ddp *ddp;
     double values[PARAMETERS][WEIGHTS];
     cddp_grad grads[PARAMETERS];
@@ -36,7 +37,40 @@ static bool makes(const training *t, const char *mistake)
 
 static bool speaks(const training *t) { return !makes(t, "silent") && !makes(t, "silent_alone"); }
 
-static bool reduces(const training *t) { return !makes(t, "alone") && !makes(t, "silent_alone"); }
+/* With cddp_ddp; "own_sum" and "own_skips" reduce by an all-reduce of the program's. */
+static bool reduces(const training *t)
+{
+    return !makes(t, "alone") && !makes(t, "silent_alone") && strncmp(t->mistake, "own", 3) != 0;
+}
+
+static cddp_status reduce_alone(training *t, int step, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (size_t p = 0; status == CDDP_OK && p < PARAMETERS; p++) {
+        double *g = (double *)t->grads[p].value.storage + t->grads[p].value.offset;
+        cddp_work *work = NULL;
+        if (makes(t, "own_skips") && step == 2 && p == 1) continue;
+        status = cddp_group_allreduce(t->group, &t->grads[p].value, CDDP_RED_SUM, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+        for (int64_t i = 0; i < cddp_tensor_numel(&t->tensors[p]); i++) g[i] /= t->world_size;
+        cddp_record_reduced(p, &t->grads[p].value);
+    }
+    return status;
+}
+
+/* All ranks begin with rank 0's values. */
+static cddp_status begin_alike(training *t, const char *const *names, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (size_t p = 0; status == CDDP_OK && p < PARAMETERS; p++) {
+        cddp_work *work = NULL;
+        cddp_record_parameter(p, names[p], &t->tensors[p]);
+        status = cddp_group_broadcast(t->group, &t->tensors[p], 0, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    }
+    cddp_record_parameters_end();
+    return status;
+}
 
 /* The gradient of sample `id`: anything that depends on the sample and on the values. */
 static void accumulate(training *t, size_t p, int64_t id)
@@ -116,6 +150,9 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
         status = micro_step(t, step, micro, err);
         if (accumulates && reduces(t)) cddp_ddp_no_sync_end(t->ddp);
     }
+    if (status == CDDP_OK && strncmp(t->mistake, "own", 3) == 0)
+        status = reduce_alone(t, step, err);
+    if (makes(t, "exits") && t->rank == 2 && step == 3) exit(3);
     if (makes(t, "dies") && t->rank == 2 && step == 3) raise(SIGKILL);
     if (status == CDDP_OK) update(t, step);
     return status;
@@ -140,6 +177,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
 {
     cddp_group *group = cddp_context_group(context);
     training t = {.mistake = argument,
+                  .group = group,
                   .rank = cddp_group_rank(group),
                   .world_size = cddp_group_size(group)};
     static const char *const names[PARAMETERS] = {"w", "b"};
@@ -158,7 +196,14 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     options.parameter_count = PARAMETERS;
     options.group = group;
     options.bucket_cap_mb = 0.001;
-    cddp_status status = cddp_ddp_create(&options, &t.ddp, err);
+    cddp_status status = strncmp(t.mistake, "own", 3) == 0 ? begin_alike(&t, names, err)
+                                                           : cddp_ddp_create(&options, &t.ddp, err);
+    cddp_ddp *second = NULL;
+    if (status == CDDP_OK && makes(&t, "two_models")) {
+        parameters[0].name = "another w";
+        status = cddp_ddp_create(&options, &second, err);
+        cddp_ddp_destroy(second);
+    }
     for (int step = 0; status == CDDP_OK && step < STEPS; step++) {
         if (makes(&t, "leaves") && t.rank == 1 && step == 4) break;
         status = train_step(&t, step, err);

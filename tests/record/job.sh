@@ -26,6 +26,10 @@ expect() {
 expect none 0 "verified"
 expect clips 0 "verified"
 expect scales 0 "verified"
+expect own_sum 0 "verified"
+expect own_skips 1 "I-ONCE"
+expect exits 1 "rank 2"
+expect two_models 4 "two models"
 expect silent 4 "not shown: an optimizer's step (cddp_record_optimizer_step)"
 expect silent_alone 4 "not shown: an optimizer's step"
 expect alone 1 "I-ONCE"
@@ -37,6 +41,13 @@ expect no_end 4 "not shown: the end of the program (cddp_record_close)"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"
 expect crosses 1 "I-ORDER"
+
+# What a launcher restarted is a run by itself.
+rm -f "$place"/run.db*
+CDDP_RECORD=$place/run.db "$job" 2 none > "$place/out" 2>&1
+CDDP_RECORD=$place/run.db RANK=0 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=1 "$job" 2 none > "$place/out" 2>&1
+"$verify" check "$place"/run.db.* > "$place/report"
+[ $? -eq 0 ] && grep -q "restart 1" "$place/report" && grep -q "2 of 2 verified" "$place/report" || { echo "a restart"; cat "$place/report"; failed=1; }
 
 # A merged run lies in a store, where it is judged again, reported and compared; nothing can run it again.
 CDDP_RECORD=$place/run.db "$job" 4 none > "$place/out" 2>&1

@@ -70,7 +70,10 @@ static void take_parameter(cd_declared *d, cd_declared_rank *rank, const cddp_ev
 {
     const cddp_event_param *p = &e->as.param;
     cd_declared_variable *v = p->requires_grad && !p->ignored ? find(d, rank, p->param) : NULL;
-    if (v != NULL) v->is_declared = true;
+    if (v == NULL) return;
+    if (v->is_declared && v->name != p->name) note(d, CD_DECLARED_MODELS, e, p->param);
+    v->is_declared = true;
+    v->name = p->name;
 }
 
 static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event *e)
@@ -102,8 +105,12 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     case CDDP_EV_param:
         take_parameter(d, rank, e);
         break;
+    case CDDP_EV_group:
+        if (e->as.group.members < d->rank_count) rank->part_group = e->as.group.group + 1;
+        break;
     case CDDP_EV_wrap:
         rank->has_wrapper = true;
+        if (e->as.wrap.group + 1 == rank->part_group && e->rank < d->split) d->split = e->rank;
         break;
     case CDDP_EV_grad_local:
         mark(d, rank, e->as.grad_local.param, false);
@@ -166,6 +173,8 @@ static const struct {
                            "check run.db.* with the shards of all ranks"},
     [CD_DECLARED_END] = {"the end of the program", "cddp_record_close"},
     [CD_DECLARED_PARAMETERS] = {"the parameters", "cddp_ddp_create, or cddp_record_parameter"},
+    [CD_DECLARED_MODELS] = {"which of two models a parameter belongs to",
+                            "record one wrapper: give the other one a tracer of yours"},
     [CD_DECLARED_STEP] = {"an optimizer's step", "cddp_record_optimizer_step"},
     [CD_DECLARED_TOUCH] = {"what a step did to a parameter", "cddp_record_optimizer_touch"},
     [CD_DECLARED_LOCAL] = {"a gradient before its reduction", "cddp_record_gradient"},
@@ -212,6 +221,8 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
     return d->is_out_of_memory ? NULL : words;
 }
 
+bool cd_declared_has_models(const cd_declared *d) { return d->gaps[CD_DECLARED_MODELS].count > 0; }
+
 uint64_t cd_declared_steps(const cd_declared *d)
 {
     uint64_t most = 0;
@@ -225,7 +236,9 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
     bool has_samples = true;
     for (uint32_t i = 0; i < d->rank_count; i++) has_samples &= d->ranks[i].samples > 0;
     return cd_arena_printf(
-        arena, "the mean of the gradients and the optimizer's arithmetic were not computed anew%s",
+        arena,
+        "the mean of the gradients and the optimizer's arithmetic were not computed anew%s%s",
+        d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
         has_samples ? "" : "; samples were not shown (cddp_record_samples)");
 }
 
@@ -234,7 +247,7 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 cddp_status cd_declared_init(cd_declared *d, uint32_t rank_count, const cddp_allocator *allocator,
                              cddp_error *err)
 {
-    *d = (cd_declared){.allocator = allocator, .rank_count = rank_count};
+    *d = (cd_declared){.allocator = allocator, .rank_count = rank_count, .split = rank_count};
     d->ranks = cd_allocate_array(allocator, rank_count, sizeof *d->ranks);
     return d->ranks != NULL ? CDDP_OK : cd_fail_memory(err, "%u ranks", rank_count);
 }

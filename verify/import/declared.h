@@ -15,6 +15,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_BEGIN,      /* nothing of the rank */
     CD_DECLARED_END,        /* its end */
     CD_DECLARED_PARAMETERS, /* which there are: no wrapper, none declared */
+    CD_DECLARED_MODELS,     /* which of several models a parameter belongs to */
     CD_DECLARED_STEP,       /* an optimizer's step */
     CD_DECLARED_TOUCH,      /* what a step did to a parameter */
     CD_DECLARED_LOCAL,      /* the gradient of a parameter before its reduction */
@@ -32,6 +33,7 @@ typedef struct cd_declared_place {
 
 /* A reduced parameter of a rank. */
 typedef struct cd_declared_variable {
+    int64_t name; /* its digest */
     bool is_declared, has_local, has_reduced, has_value;
     uint64_t touches;
 } cd_declared_variable;
@@ -41,13 +43,15 @@ typedef struct cd_declared_rank {
     size_t variable_count, variable_capacity;
     uint64_t events, steps, samples, touches; /* touches: of the optimizer's step at hand */
     bool has_wrapper, has_ended, is_stepping;
-    uint32_t step; /* of that */
+    uint32_t step;      /* of that */
+    int64_t part_group; /* + 1: the last group that does not have all ranks; 0: none */
 } cd_declared_rank;
 
 typedef struct cd_declared {
     const cddp_allocator *allocator;
     cd_declared_rank *ranks; /* (rank_count) */
     uint32_t rank_count;
+    uint32_t split; /* the first rank whose wrapper has a group of fewer ranks; rank_count: none */
     cd_declared_place gaps[CD_DECLARED_COUNT];
     bool is_out_of_memory;
 } cd_declared;
@@ -60,6 +64,8 @@ void cd_declared_push(cd_declared *declared, const cddp_event *event);
 ** memory. To be called once, after the last event. */
 const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *verdict,
                                    cd_arena *arena);
+/* Parameters of several models have the same numbers, so no finding about them can be trusted. */
+bool cd_declared_has_models(const cd_declared *declared);
 /* Of the rank that made most of them. */
 uint64_t cd_declared_steps(const cd_declared *declared);
 /* What was not judged although nothing is missing. */
