@@ -45,9 +45,9 @@ bool cd_oracle_draws_rank(const cd_oracle *o, uint32_t step)
 
 bool cd_oracle_wants_formulas(const cd_oracle *o)
 {
-    /* Every rank of a sharded optimizer steps other elements. */
+    /* Every rank: who is not looked at cannot be named, nor cleared. */
     const bool is_due = cd_oracle_draws_step(o, o->step) || o->judged_optimizers == 0;
-    return cd_oracle_has_values(o) && is_due && (o->is_sharded || cd_oracle_draws_rank(o, o->step));
+    return cd_oracle_has_values(o) && is_due;
 }
 
 /* The first and the last element, and drawn ones between. */
