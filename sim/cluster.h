@@ -114,7 +114,7 @@ struct cd_comm {
     cd_sim *sim;
     cd_comm *next;
     char *name;
-    size_t name_bytes;
+    size_t bytes; /* of the block: this struct, members, ranks, name */
     uint32_t id, size, joined, closed;
     uint32_t *ranks;    /* (size) world ranks */
     cd_member *members; /* (size) */

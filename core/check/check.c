@@ -12,7 +12,7 @@
 */
 #include "core/check/check.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/check/facts.h"
@@ -46,6 +46,7 @@ const cddp_check *cd_check_find(const char *name)
 
 /* Held per check until the findings are sorted; findings_per_check of them are kept. */
 #define FINDINGS_HELD_MAX 4096
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
 
 /* One finding for all ranks of which a check says the same at one place. */
 typedef struct held {
@@ -67,16 +68,18 @@ struct cd_judge {
     cd_facts facts;
     cddp_allocator table; /* what checks allocate from: notes failures (J3) */
     const cddp_allocator *allocator;
-    slot *slots; /* (slot_count) */
+    cd_arena own;    /* this struct */
+    cd_arena memory; /* from table: the arrays below, and what findings refer to */
+    slot *slots;     /* (slot_count) */
     size_t slot_count;
-    uint32_t *listeners; /* (listener_count) slots by kind; kind k: offsets[k] … offsets[k + 1] */
-    size_t listener_count;
+    uint32_t *listeners; /* slots by kind; kind k: offsets[k] … offsets[k + 1] */
     uint32_t offsets[CDDP_EV_COUNT + 1];
     held *findings;   /* (finding_count) */
     uint32_t *sorted; /* (finding_count) after end */
-    cd_arena ranks;   /* of the sets and lists in findings */
-    size_t finding_count, finding_capacity, sorted_count, shown_count;
-    uint32_t world; /* ranks of which the trace speaks */
+    size_t finding_count, finding_capacity, shown_count;
+    uint32_t world;   /* ranks of which the trace speaks */
+    cddp_wait *waits; /* (wait_count) in ascending order of rank */
+    size_t wait_count, wait_capacity;
     uint32_t findings_per_check;
     uint32_t replica_slot; /* the first check that compares replicas after a step */
     uint32_t order_slot;   /* the first that compares what ranks launch */
@@ -124,8 +127,8 @@ static void add_ranks(cd_judge *j, held *h, const cddp_finding *f)
 {
     const bool is_listed = f->ranks != NULL && f->rank_count > 0;
     for (size_t i = 0; is_listed && i < f->rank_count; i++)
-        cd_rank_set_add(&h->ranks, &j->ranks, f->ranks[i]);
-    if (!is_listed && f->rank >= 0) cd_rank_set_add(&h->ranks, &j->ranks, (uint32_t)f->rank);
+        cd_rank_set_add(&h->ranks, &j->memory, f->ranks[i]);
+    if (!is_listed && f->rank >= 0) cd_rank_set_add(&h->ranks, &j->memory, (uint32_t)f->rank);
 }
 
 /* A name that was cut is looked up again, by its beginning. */
@@ -166,7 +169,7 @@ static void keep(cd_judge *j, held *h, const cddp_finding *finding)
     h->finding.ranks = NULL;
     h->finding.rank_count = 0;
     const char *name = whole_name(j, finding);
-    h->finding.name = name != NULL ? cd_arena_strdup(&j->ranks, name) : NULL;
+    h->finding.name = name != NULL ? cd_arena_strdup(&j->memory, name) : NULL;
 }
 
 static void take_finding(void *reporter, const cddp_finding *finding)
@@ -188,13 +191,35 @@ static void take_finding(void *reporter, const cddp_finding *finding)
         return;
     }
     if (s->exercise.findings++ >= FINDINGS_HELD_MAX) return;
-    if (!cd_vec_grow(&j->table, (void **)&j->findings, &j->finding_capacity, j->finding_count + 1,
-                     sizeof *j->findings))
+    if (!cd_arena_grow(&j->memory, (void **)&j->findings, &j->finding_capacity,
+                       j->finding_count + 1, sizeof *j->findings))
         return;
     held *h = &j->findings[j->finding_count++];
     *h = (held){.cause = cause};
     keep(j, h, &whole);
     add_ranks(j, h, &whole);
+}
+
+/* A rank waits once; of two checks that say so the first is kept. */
+static void take_wait(void *reporter, const cddp_wait *wait)
+{
+    cd_judge *j = reporter;
+    size_t at = j->wait_count;
+    while (at > 0 && j->waits[at - 1].rank >= wait->rank) at--;
+    if (at < j->wait_count && j->waits[at].rank == wait->rank) return;
+    if (!cd_arena_grow(&j->memory, (void **)&j->waits, &j->wait_capacity, j->wait_count + 1,
+                       sizeof *j->waits))
+        return;
+    const size_t bytes = wait->peer_count * sizeof *wait->peers;
+    uint32_t *peers = cd_arena_push(&j->memory, bytes + 1);
+    const char *name = cd_arena_strdup(&j->memory, wait->name != NULL ? wait->name : "");
+    if (peers == NULL || name == NULL) return;
+    if (bytes > 0) memcpy(peers, wait->peers, bytes);
+    memmove(&j->waits[at + 1], &j->waits[at], (j->wait_count++ - at) * sizeof *j->waits);
+    j->waits[at] = *wait;
+    j->waits[at].size = sizeof *wait;
+    j->waits[at].name = name;
+    j->waits[at].peers = peers;
 }
 
 static void take_exercise(void *reporter, const char *check, const char *how)
@@ -271,9 +296,8 @@ static cddp_status build_listeners(cd_judge *j, cddp_error *err)
     for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++)
         j->offsets[kind + 1] = j->offsets[kind] + next[kind];
     const size_t count = j->offsets[CDDP_EV_COUNT];
-    j->listeners = cd_allocate_array(&j->table, count, sizeof *j->listeners);
+    j->listeners = cd_arena_array(&j->memory, count, sizeof *j->listeners);
     if (j->listeners == NULL) return cd_fail_memory(err, "%zu listeners", count);
-    j->listener_count = count;
     memcpy(next, j->offsets, sizeof next);
     for (uint32_t s = 0; s < j->slot_count; s++) sort_in(j, s, next);
     return CDDP_OK;
@@ -291,7 +315,8 @@ static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *
                                   .reporter = j,
                                   .report = take_finding,
                                   .exercised = take_exercise,
-                                  .facts = &j->facts.port};
+                                  .facts = &j->facts.port,
+                                  .wait = take_wait};
     CD_TRY(check->begin(&context, &s->self, err));
     j->slot_count++;
     return CDDP_OK;
@@ -309,19 +334,19 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
 {
     size_t count = options->checks != NULL ? options->check_count : cd_check_count();
     cddp_status status = CDDP_OK;
-    cd_judge *j = cd_allocate_zero(options->allocator, sizeof *j);
+    cd_arena own;
+    cd_arena_init(&own, options->allocator, 0);
+    cd_judge *j = cd_arena_push(&own, sizeof *j);
     if (j == NULL) return cd_fail_memory(err, "a judge");
+    j->own = own;
     j->allocator = options->allocator;
     j->table = (cddp_allocator){sizeof j->table, j, judge_allocate, judge_resize, judge_release};
     j->sink = (cddp_trace_sink){sizeof j->sink, CDDP_TRACE_ABI, j, judge_event, NULL};
-    cd_arena_init(&j->ranks, &j->table, CD_RANK_SET_BLOCK);
+    cd_arena_init(&j->memory, &j->table, MEMORY_BLOCK_BYTES);
     cd_facts_init(&j->facts, &j->table);
     j->findings_per_check = options->findings_per_check != 0 ? options->findings_per_check : 16;
-    j->slots = cd_allocate_array(&j->table, count, sizeof *j->slots);
-    if (j->slots == NULL) {
-        status = cd_fail_memory(err, "%zu checks", count);
-        goto out;
-    }
+    j->slots = cd_arena_array(&j->memory, count, sizeof *j->slots);
+    CD_TRY_OUT(cd_arena_check(&j->memory, err, "%zu checks", count));
     for (size_t i = 0; i < count; i++)
         CD_TRY_OUT(
             begin_slot(j, options->checks != NULL ? options->checks[i] : cd_check_get(i), err));
@@ -332,12 +357,7 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
     *judge = j;
     return CDDP_OK;
 out:
-    /* The block of slots is released by its asked-for size, which destroy reads from slot_count. */
-    for (size_t i = 0; i < j->slot_count; i++) j->slots[i].check->end(j->slots[i].self);
-    cd_release(&j->table, j->slots, count * sizeof *j->slots);
-    cd_facts_fini(&j->facts);
-    cd_arena_fini(&j->ranks);
-    cd_release(options->allocator, j, sizeof *j);
+    cd_judge_destroy(j);
     return status;
 }
 
@@ -352,13 +372,9 @@ void cd_judge_destroy(cd_judge *judge)
 {
     if (judge == NULL) return;
     end_checks(judge);
-    cd_release(&judge->table, judge->slots, judge->slot_count * sizeof *judge->slots);
-    cd_release(&judge->table, judge->listeners, judge->listener_count * sizeof *judge->listeners);
-    cd_release(&judge->table, judge->findings, judge->finding_capacity * sizeof *judge->findings);
-    cd_release(&judge->table, judge->sorted, judge->sorted_count * sizeof *judge->sorted);
     cd_facts_fini(&judge->facts);
-    cd_arena_fini(&judge->ranks);
-    cd_release(judge->allocator, judge, sizeof *judge);
+    cd_arena_fini(&judge->memory);
+    cd_arena_fini(&judge->own);
 }
 
 const cddp_trace_sink *cd_judge_get_sink(cd_judge *judge) { return &judge->sink; }
@@ -437,7 +453,7 @@ static void finish_finding(cd_judge *j, held *h)
 {
     cddp_finding *f = &h->finding;
     const uint32_t count = cd_rank_set_count(&h->ranks);
-    uint32_t *ranks = count > 0 ? cd_arena_push(&j->ranks, count * sizeof *ranks) : NULL;
+    uint32_t *ranks = count > 0 ? cd_arena_push(&j->memory, count * sizeof *ranks) : NULL;
     char who[96] = "all ranks";
     f->ranks = ranks;
     f->rank_count = ranks != NULL ? count : 0;
@@ -460,8 +476,7 @@ cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)
     if (judge->ended) return cd_fail(err, CDDP_E_STATE, "the judge has already ended");
     end_checks(judge);
     for (size_t i = 0; i < judge->finding_count; i++) finish_finding(judge, &judge->findings[i]);
-    judge->sorted = cd_allocate_array(&judge->table, judge->finding_count, sizeof *judge->sorted);
-    if (judge->sorted != NULL) judge->sorted_count = judge->finding_count;
+    judge->sorted = cd_arena_array(&judge->memory, judge->finding_count, sizeof *judge->sorted);
     if (judge->out_of_memory)
         return cd_fail_memory(err, "the judge of the trace; it was not judged");
     sort_findings(judge);
@@ -474,6 +489,14 @@ const cddp_finding *cd_judge_get_finding(const cd_judge *judge, size_t index)
 {
     CD_ASSERT(index < judge->shown_count);
     return &judge->findings[judge->sorted[index]].finding;
+}
+
+size_t cd_judge_wait_count(const cd_judge *judge) { return judge->wait_count; }
+
+const cddp_wait *cd_judge_get_wait(const cd_judge *judge, size_t index)
+{
+    CD_ASSERT(index < judge->wait_count);
+    return &judge->waits[index];
 }
 
 size_t cd_judge_exercise_count(const cd_judge *judge) { return judge->slot_count; }

@@ -22,6 +22,7 @@ typedef struct rank_facts {
     uint64_t failed_sequence;
     uint32_t failed_step;
     int64_t failed_status;
+    uint32_t step, micro_step; /* of its last event */
     /* the operation that it was in last, when is_waiting */
     int64_t wait_group, wait_sequence, wait_op;
     bool is_waiting;
@@ -143,6 +144,9 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
     s->deaths++;
     if (r->is_struck) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
+    /* The world reports the end, at no step. */
+    f.step = r->step;
+    f.micro_step = r->micro_step;
     CD_SAY(f.title, "rank %u %s", e->rank, x->end == 1 ? "was killed" : "crashed");
     CD_SAY(f.expected, "it returns");
     describe_absence(s, e->rank, &f);
@@ -166,6 +170,10 @@ static void event(void *self, const cddp_event *e)
     }
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
+    if (e->kind != CDDP_EV_rank_end) {
+        r->step = e->step;
+        r->micro_step = e->micro_step;
+    }
     switch (e->kind) {
     case CDDP_EV_collective_post:
         take_post(s, e, r);
@@ -279,7 +287,8 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_fault,           CDDP_EV_collective_post,
                                  CDDP_EV_collective_done, CDDP_EV_group,
                                  CDDP_EV_bucket_done,     CDDP_EV_grad_final,
-                                 CDDP_EV_optimizer_step,  CDDP_EV_rank_end};
+                                 CDDP_EV_optimizer_step,  CDDP_EV_rank_end,
+                                 CDDP_EV_forward_begin,   CDDP_EV_backward_begin};
 
 CD_CHECK_TABLE(fail, "I-FAIL", "failures are seen, agreed on and contained",
                "After a fault or time-out no rank reads an incomplete result; survivors agree on "

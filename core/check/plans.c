@@ -2,7 +2,7 @@
 #include "core/check/plans.h"
 
 #include "cddp/tensor.h"
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/trace/setting.h"
 
 #include <stdlib.h>
@@ -217,7 +217,6 @@ static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const
 /* All slots of a layout were reported. */
 static void judge_layout(cd_plans *p, const cddp_event *e, const plan_facts *f)
 {
-    const cddp_allocator *a = p->writer->context.allocator;
     const size_t count = (size_t)f->params;
     const bool leads =
         f->generation == 0 ||
@@ -228,14 +227,15 @@ static void judge_layout(cd_plans *p, const cddp_event *e, const plan_facts *f)
     for (int64_t k = 0; k < f->params; k++)
         if (cd_table_find(&p->sizes, CD_KEY(e->rank, k)) == NULL) return;
     draft d = {0};
-    d.of = cd_allocate_array(a, count, sizeof *d.of);
-    d.buckets = cd_allocate_array(a, count, sizeof *d.buckets);
-    if (d.of != NULL && d.buckets != NULL) {
+    cd_arena scratch;
+    cd_arena_init(&scratch, p->writer->context.allocator, 0);
+    d.of = cd_arena_array(&scratch, count, sizeof *d.of);
+    d.buckets = cd_arena_array(&scratch, count, sizeof *d.buckets);
+    if (!scratch.exhausted) {
         work_out(p, e->rank, f, &d);
         compare(p, e, f, &d);
     }
-    cd_release(a, d.of, count * sizeof *d.of);
-    cd_release(a, d.buckets, count * sizeof *d.buckets);
+    cd_arena_fini(&scratch);
 }
 
 /* ---- events ---- */

@@ -3,7 +3,7 @@
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/trace/setting.h"
 
@@ -21,12 +21,13 @@ typedef struct held_finding {
 cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec,
                            void **self, cddp_error *err)
 {
-    cd_writer *writer = cd_allocate_zero(context->allocator, spec->state_bytes);
+    cd_arena memory;
+    cd_arena_init(&memory, context->allocator, CD_RANK_SET_BLOCK);
+    cd_writer *writer = cd_arena_push(&memory, spec->state_bytes);
     if (writer == NULL) return cd_fail_memory(err, "check %s", spec->check);
     writer->context = *context;
     writer->check = spec->check;
-    writer->state_bytes = spec->state_bytes;
-    cd_arena_init(&writer->memory, context->allocator, CD_RANK_SET_BLOCK);
+    writer->memory = memory;
     cd_table_init(&writer->held, context->allocator, sizeof(held_finding));
     *self = writer;
     return CDDP_OK;
@@ -46,7 +47,6 @@ void cd_check_end(void *self)
     }
     cd_table_fini(&writer->held);
     cd_arena_fini(&writer->memory);
-    cd_release(writer->context.allocator, writer, writer->state_bytes);
 }
 
 bool cd_writer_find_group(const cd_writer *writer, int64_t group, cddp_fact_group *found)

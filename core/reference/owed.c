@@ -28,14 +28,14 @@ static step_count count_step(const cd_owing_rank *r, uint32_t step)
 {
     step_count found = {0};
     bool has_stepped = false, is_due = is_any_due(r, step) && !updates_depend_on_values(r);
-    cd_micro micro = {.skip = CD_SKIP_ALL};
+    cd_micro micro = {.skip = CDDP_SKIP_ALL};
     for (uint32_t m = 0; m < r->settings->train.micro_steps; m++) {
         cd_micro_resolve(r->plan, r->settings, (cd_micro_place){r->rank, step, m}, &micro);
         const bool contributes = cd_micro_contributes(&micro);
         const bool is_last = m + 1 == r->settings->train.micro_steps;
         if (contributes && micro.abort_after > 0) return (step_count){0};
         if (contributes && micro.early_step) {
-            found.updates += is_due && micro.skip != CD_SKIP_STEP;
+            found.updates += is_due && micro.skip != CDDP_SKIP_STEP;
             has_stepped = true;
         }
         if (contributes && micro.sync && !is_last) {
@@ -46,7 +46,7 @@ static step_count count_step(const cd_owing_rank *r, uint32_t step)
     if (!has_stepped) {
         found.reductions++;
         found.with_forward += cd_micro_contributes(&micro);
-        found.updates += is_due && micro.skip != CD_SKIP_STEP;
+        found.updates += is_due && micro.skip != CDDP_SKIP_STEP;
     }
     return found;
 }

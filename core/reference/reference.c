@@ -313,7 +313,7 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     /* once per backward, whatever its samples */
     const uint32_t together = micro.samples * (micro.backward_each ? 1 : micro.forwards);
     if (part->sample != CD_ORACLE_ALL && part->sample % together != 0)
-        micro.poison = CD_POISON_NOTHING;
+        micro.poison = CDDP_POISON_NOTHING;
     r->running = &micro;
     r->normaliser.computes_objective = part->objective;
     cd_replica_begin_step(r->replica, part->rank, part->step);

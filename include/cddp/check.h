@@ -55,6 +55,22 @@ typedef struct cddp_finding {
     bool is_cause;
 } cddp_finding;
 
+/* At the end of a run: a rank that waits, or that gave up waiting, and for whom. */
+typedef struct cddp_wait {
+    uint32_t size;
+    uint32_t rank, step;
+    /* CDDP_OK: it waited until the run ended; else how its wait ended */
+    cddp_status status;
+    int64_t group, sequence, op; /* -1: outside a collective */
+    int64_t bucket;              /* that the operation carries, or -1 */
+    const char *name;            /* of the group; "" outside a collective. Borrowed as peers are */
+    /* (peer_count) who did not come, in ascending order; none: that is not known. Borrowed until
+    ** the call returns; in a verdict, the verdict's */
+    const uint32_t *peers;
+    size_t peer_count;
+    bool is_inside; /* all came, and peers are who stopped there */
+} cddp_wait;
+
 /* ---- facts: what the trace has said of the run itself, up to the event that a check is shown
 ** ---- */
 
@@ -169,6 +185,8 @@ typedef struct cddp_check_context {
     /* does: notes that the invariant was really exercised, with a reason a person understands. */
     void (*exercised)(void *reporter, const char *check, const char *how);
     const cddp_facts *facts; /* borrowed until end; learnt whatever kinds the check names */
+    /* does: copies a wait into the verdict, at the end of the run. */
+    void (*wait)(void *reporter, const cddp_wait *wait);
 } cddp_check_context;
 
 typedef struct cddp_check {
