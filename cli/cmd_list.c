@@ -41,7 +41,11 @@ static cddp_status list_hooks(cd_cli *cli, cd_text *text, cddp_error *err)
                      {CDDP_HOOK_ROUNDED_ONCE, "rounded once"},
                      {CDDP_HOOK_STATEFUL, "stateful"},
                      {CDDP_HOOK_LINEAR, "linear"},
-                     {CDDP_HOOK_NO_COMM, "no communication"}};
+                     {CDDP_HOOK_NO_COMM, "no communication"},
+                     {CDDP_HOOK_LAW_TOPK, "law of topk"},
+                     {CDDP_HOOK_LAW_POWERSGD, "law of powersgd"},
+                     {CDDP_HOOK_LAW_QUANTIZE_PER_TENSOR, "law of quantize_per_tensor"},
+                     {CDDP_HOOK_LAW_QUANTIZE_PER_CHANNEL, "law of quantize_per_channel"}};
         size_t used = (size_t)snprintf(words, sizeof words, "%s", cd_hook_summary(hook->name));
         for (size_t k = 0, first = 1; k < sizeof flags / sizeof flags[0] && used < sizeof words;
              k++) {

@@ -20,6 +20,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/text.h"
 #include "sim/cluster.h"
 #include "sim/stream_ops.h"
 
@@ -363,6 +364,7 @@ static cddp_status begin_part(cd_member *member, const cddp_collective *what, cd
     part->what = *what;
     part->stream_device = unwrap(&part->what);
     part->state = CD_PART_QUEUED;
+    part->read = 0;
     part->posted_ns = comm->sim->now_ns;
     part->ordinal = member->rank->collective_count++;
     part->next = NULL;
@@ -484,9 +486,11 @@ cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err)
             return cd_fail(err, CDDP_E_ABORTED, "the world ended while rank %u waited",
                            part->member->rank->port.rank);
         if (part->state != CD_PART_ENDED) sim->stats.races++;
-        if (part->state != CD_PART_ENDED)
-            return cd_fail(err, CDDP_E_TIMEOUT, "not completed within %llu ns",
-                           (unsigned long long)timeout_ns);
+        if (part->state != CD_PART_ENDED) {
+            char duration[CD_DURATION_BYTES];
+            cd_duration_print(timeout_ns, duration, sizeof duration);
+            return cd_fail(err, CDDP_E_TIMEOUT, "not completed within %s", duration);
+        }
     }
     part->is_awaited = true;
     CD_TRY(outcome(part, err));
@@ -519,6 +523,8 @@ void cd_part_release(cd_part *part)
     else
         cd_part_forget(part);
 }
+
+uint64_t cd_part_digest_read(const cd_part *part) { return part->read; }
 
 void cd_part_forget(cd_part *part)
 {

@@ -3,6 +3,7 @@
 #include "sim/fault.h"
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -115,7 +116,7 @@ void cd_fault_print(const cd_fault *fault, char *text, size_t text_bytes)
         [CDDP_FAULT_BIT_FLIP] = "suffers a bit flip",
         [CDDP_FAULT_NAN] = "contributes a NaN",
     };
-    static const char *const moments[] = {"at",
+    static const char *const moments[] = {"after",
                                           "before its collective",
                                           "inside its collective",
                                           "after its collective",
@@ -124,15 +125,20 @@ void cd_fault_print(const cd_fault *fault, char *text, size_t text_bytes)
                                           "after join"};
     char peer[32] = "", joiner[32] = "";
     if (fault->kind == CDDP_FAULT_PARTITION && fault->when == CDDP_FAULT_TIME) {
-        snprintf(text, text_bytes, "the network parts into two sides at %llu ns",
-                 (unsigned long long)fault->at);
+        char when[CD_DURATION_BYTES];
+        cd_duration_print(fault->at, when, sizeof when);
+        snprintf(text, text_bytes, "the network parts into two sides after %s", when);
         return;
     }
     if (rows[fault->kind].scope == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX)
         snprintf(peer, sizeof peer, " to rank %u", fault->peer);
     if (fault->when >= CDDP_FAULT_BEFORE_JOIN)
         snprintf(joiner, sizeof joiner, " of rank %u", fault->joiner);
-    snprintf(text, text_bytes, "rank %u %s%s %s %llu%s%s", fault->rank, words[fault->kind], peer,
-             moments[fault->when], (unsigned long long)fault->at,
-             fault->when == CDDP_FAULT_TIME ? " ns" : "", joiner);
+    char at[CD_DURATION_BYTES];
+    if (fault->when == CDDP_FAULT_TIME)
+        cd_duration_print(fault->at, at, sizeof at);
+    else
+        snprintf(at, sizeof at, "%llu", (unsigned long long)fault->at);
+    snprintf(text, text_bytes, "rank %u %s%s %s %s%s", fault->rank, words[fault->kind], peer,
+             moments[fault->when], at, joiner);
 }

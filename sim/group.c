@@ -12,6 +12,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/text.h"
 #include "sim/cluster.h"
 
 #include <stdio.h>
@@ -119,8 +120,10 @@ static cddp_status wait_for_members(cd_member *member, uint64_t timeout_ns, cddp
                            "group '%s': the world ended while rank %u waited for its members",
                            comm->name, member->rank->port.rank);
         sim->stats.races++;
-        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': %u of %u members joined within %llu ns",
-                       comm->name, comm->joined, comm->size, (unsigned long long)timeout_ns);
+        char duration[CD_DURATION_BYTES];
+        cd_duration_print(timeout_ns, duration, sizeof duration);
+        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': %u of %u members joined within %s",
+                       comm->name, comm->joined, comm->size, duration);
     }
     if (comm->failure != CDDP_OK)
         return cd_fail(err, comm->failure, "group '%s': %s", comm->name, comm->why);
@@ -168,6 +171,8 @@ cddp_status cd_member_open(cddp_rank *port, const cddp_group_spec *spec, cd_memb
     *member = m;
     return CDDP_OK;
 }
+
+void cd_member_observe(cd_member *member) { member->is_observed = true; }
 
 /* ---- colls ---- */
 

@@ -2,7 +2,7 @@
 /* I-HB: happens-before. A buffer is not written while a reduction may read it, nor read before its
 ** result is there.
 **
-** Judged from   two sources, each rank by itself.
+** Judged from   three sources, each rank by itself.
 **     Buckets   between bucket_launch and bucket_done a bucket is in flight: a mark_ready into it,
 **               a grad_local of a parameter whose gradient is a view of it, and an optimizer_touch
 **               of one of its parameters are races.
@@ -10,6 +10,8 @@
 **               records a clock at a mark and joins it where it is waited for; what the host queues
 **               comes after everything that it waited for. Two accesses to overlapping bytes, one
 **               of them a write, must be ordered.
+**     Inputs    what an operation is given stays the same from its post to its start and to its end
+**               (core/check/operands.h).
 ** Exercised     a bucket was filled again after an earlier launch had completed, or two conflicting
 **               accesses on different streams were ordered.
 ** Blame         the rank; the finding names both accesses, and the parameter or bucket that was at
@@ -17,6 +19,7 @@
 ** Memory        a clock per stream, and of each region the accesses that can still race: one that
 **               the host has waited for, or that a later one of its stream covers, is forgotten.
 */
+#include "core/check/operands.h"
 #include "core/check/writer.h"
 
 #include <string.h>
@@ -65,6 +68,7 @@ typedef struct state {
     cd_ranks occasions; /* of occasion */
     cd_table points;    /* (rank, point) → stream_clock */
     cd_table regions;   /* (rank, region) → region_history */
+    cd_operands operands;
     uint64_t reused, ordered;
 } state;
 
@@ -80,6 +84,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->occasions, context->allocator, sizeof(occasion));
     cd_table_init(&s->points, context->allocator, sizeof(stream_clock));
     cd_table_init(&s->regions, context->allocator, sizeof(region_history));
+    cd_operands_init(&s->operands, context->allocator);
     return CDDP_OK;
 }
 
@@ -103,7 +108,7 @@ static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
     cd_finding_add_event(&f, e->rank, b->launch_sequence);
     f.bucket = (int32_t)use->bucket;
     cd_finding_set_parameter(&s->writer, &f, use->param);
-    CD_SAY(f.title, "rank %u: %s %s while bucket %lld is being reduced", e->rank, f.parameter,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s %s while bucket %lld is being reduced", f.parameter,
            use->what, (long long)use->bucket);
     CD_SAY(f.expected, "after the bucket's reduction has completed");
     CD_SAY(f.actual, "between its launch (event %llu) and its completion",
@@ -155,6 +160,37 @@ static void take_local(state *s, const cddp_event *e)
     if (view == NULL || *view == 0 || !cd_writer_find_place(&s->writer, e->rank, param, &place))
         return;
     use_bucket(s, e, &(bucket_use){place.bucket, param, "is accumulated into its view"});
+}
+
+/* ---- inputs of operations ---- */
+
+static void take_end(state *s, const cddp_event *e)
+{
+    const cddp_event_collective_done *d = &e->as.collective_done;
+    cd_posted posted;
+    const cd_operand_fate fate = cd_operands_end(&s->operands, e, &posted);
+    const bool is_early = fate == CD_OPERAND_BEFORE_START;
+    const cd_key *key = CD_KEY(-1, fate);
+    char bucket[48] = "";
+    if ((!is_early && fate != CD_OPERAND_WHILE_RUNNING) || !cd_writer_is_first(&s->writer, key, e))
+        return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    cd_finding_add_event(&f, e->rank, posted.event);
+    f.bucket = (int32_t)posted.bucket;
+    if (posted.bucket >= 0) CD_SAY(bucket, ", bucket %lld,", (long long)posted.bucket);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the input of collective #%lld of group '%s'%s changed %s",
+           (long long)d->sequence, cd_writer_get_group(&s->writer, d->group), bucket,
+           is_early ? "between its post and its start" : "while it ran");
+    CD_SAY(f.expected, "%016llx, as posted", (unsigned long long)posted.digest);
+    CD_SAY(f.actual, "%016llx, %s", (unsigned long long)(is_early ? d->start : d->input),
+           is_early ? "as the backend began to read it" : "when it ended");
+    CD_SAY(f.advice, "%s",
+           is_early
+               ? "something wrote to it after the post, and not the backend, which had not begun "
+                 "to read it: look for a write that does not wait, or a memory error"
+               : "something wrote to it before the wait: the program, or a backend that takes its "
+                 "input for scratch; digests cannot tell which");
+    cd_writer_hold(&s->writer, key, &f);
 }
 
 /* ---- streams ---- */
@@ -244,8 +280,9 @@ static void report_race(state *s, const cddp_event *e, const access *before)
             f.bucket = (int32_t)place.bucket;
         CD_SAY(what, "memory of %s", f.parameter);
     }
-    CD_SAY(f.title, "rank %u: %s is %s on stream %lld without waiting for the %s on stream %lld",
-           e->rank, what, t->write ? "written" : "read", (long long)t->on_stream,
+    CD_SAY(f.title,
+           CDDP_FINDING_WHO ": %s is %s on stream %lld without waiting for the %s on stream %lld",
+           what, t->write ? "written" : "read", (long long)t->on_stream,
            before->is_write ? "write" : "read", (long long)(before->stream - 1));
     CD_SAY(f.expected, "an order between event %llu and event %llu",
            (unsigned long long)before->sequence, (unsigned long long)e->sequence);
@@ -344,6 +381,12 @@ static void event(void *self, const cddp_event *e)
                        &(bucket_use){place.bucket, e->as.optimizer_touch.param, "is stepped on"});
         break;
     }
+    case CDDP_EV_collective_post:
+        cd_operands_post(&s->operands, e);
+        break;
+    case CDDP_EV_collective_done:
+        take_end(s, e);
+        break;
     case CDDP_EV_order:
         take_order(s, e);
         break;
@@ -370,12 +413,16 @@ static void end(void *self)
     cd_ranks_fini(&s->occasions);
     cd_table_fini(&s->points);
     cd_table_fini(&s->regions);
+    cd_operands_fini(&s->operands);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_bucket_launch,   CDDP_EV_bucket_done, CDDP_EV_rebuild,
-                                 CDDP_EV_grad_final,      CDDP_EV_grad_local,  CDDP_EV_mark_ready,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_order,       CDDP_EV_touch};
+static const uint16_t kinds[] = {CDDP_EV_bucket_launch,   CDDP_EV_bucket_done,
+                                 CDDP_EV_rebuild,         CDDP_EV_grad_final,
+                                 CDDP_EV_grad_local,      CDDP_EV_mark_ready,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_order,
+                                 CDDP_EV_touch,           CDDP_EV_collective_post,
+                                 CDDP_EV_collective_done};
 
 CD_CHECK_TABLE(hb, "I-HB", "no buffer is touched while somebody else may use it",
                "Happens-before: last write before the launch reads, completion before the next "

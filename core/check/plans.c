@@ -198,8 +198,9 @@ static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const
         cddp_finding finding = cd_finding_at(p->writer, e);
         finding.bucket = (int32_t)is->bucket;
         cd_finding_set_parameter(p->writer, &finding, is->param);
-        CD_SAY(finding.title, "layout %lld of rank %u is not what its bucket caps and %s give: %s",
-               (long long)f->generation, e->rank,
+        CD_SAY(finding.title,
+               CDDP_FINDING_WHO ": layout %lld is not what its bucket caps and %s give: %s",
+               (long long)f->generation,
                f->generation == 0 ? "the order of its parameters" : "the order of arrival",
                finding.parameter);
         say_slot(finding.expected, sizeof finding.expected, &due);
@@ -326,14 +327,13 @@ static void report_rebuild(cd_plans *p, const cddp_event *e, const plan_facts *f
     if (!has_caps(p, e->rank) || f->is_lost) return;
     if (e->kind != CDDP_EV_rebuild) {
         CD_SAY(finding.title,
-               "rank %u does not rebuild its buckets although it knows in which order gradients "
-               "arrive",
-               e->rank);
+               CDDP_FINDING_WHO ": buckets are not rebuilt although the order in which gradients "
+                                "arrive is known");
         CD_SAY(finding.expected, "new buckets in the first forward after that backward");
         CD_SAY(finding.actual, "layout %lld", (long long)f->generation);
     } else {
-        CD_SAY(finding.title, "rank %u rebuilds its buckets %s", e->rank,
-               f->is_rebuilt ? "again" : "although it searches for unused parameters");
+        CD_SAY(finding.title, CDDP_FINDING_WHO ": buckets are rebuilt %s",
+               f->is_rebuilt ? "again" : "although unused parameters are searched for");
         CD_SAY(finding.expected, "layout %lld for good", (long long)f->generation);
         CD_SAY(finding.actual, "layout %lld", (long long)e->as.rebuild.generation);
     }

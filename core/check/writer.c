@@ -279,19 +279,23 @@ void cd_writer_report(cd_writer *writer, const cddp_finding *finding)
     writer->context.report(writer->context.reporter, finding);
 }
 
-static bool precedes(const cddp_event *event, const held_finding *held)
+/* Negative: the event stands before the place of the finding. */
+static int compare_place(const cddp_event *event, const held_finding *held)
 {
-    if (event->step != held->step) return event->step < held->step;
-    if (event->micro_step != held->micro_step) return event->micro_step < held->micro_step;
-    return event->rank < held->rank;
+    if (event->step != held->step) return event->step < held->step ? -1 : 1;
+    if (event->micro_step != held->micro_step) return event->micro_step < held->micro_step ? -1 : 1;
+    return 0;
 }
 
 bool cd_writer_is_first(cd_writer *writer, const cd_key *key, const cddp_event *event)
 {
     held_finding *h = cd_table_add(&writer->held, key);
     if (h == NULL) return false;
+    const int order = h->is_known ? compare_place(event, h) : -1;
+    if (order > 0) return false;
+    if (order < 0) h->ranks = (cd_rank_set){0};
     cd_rank_set_add(&h->ranks, &writer->memory, event->rank);
-    if (h->is_known && !precedes(event, h)) return false;
+    if (order == 0 && event->rank >= h->rank) return false;
     h->is_known = true;
     h->step = event->step;
     h->micro_step = event->micro_step;

@@ -25,10 +25,10 @@
 #include "cddp/device.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/base/inject.h"
 #include "core/base/prng.h"
 #include "core/hooks/hook.h"
 #include "core/hooks/low_rank_parts.h"
+#include "core/hooks/points.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -133,10 +133,8 @@ cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, v
                                          .bytes_per_weight = 4};
     CD_TRY_OUT(cd_options_read(name, option_table, sizeof option_table / sizeof option_table[0],
                                context->options, &s->settings, err));
-    CD_INJECT_COUNT("hook.powersgd.rank", cddp_group_world_rank(context->group)->rank, 0,
-                    s->settings.rank);
-    CD_INJECT_COUNT("hook.powersgd.start", cddp_group_world_rank(context->group)->rank, 0,
-                    s->settings.start);
+    CD_POINT_OPTIONS(context, option_table, sizeof option_table / sizeof option_table[0],
+                     &s->settings);
     CD_TRY_OUT(check_settings(s, context, err));
     cd_options_report(option_table, sizeof option_table / sizeof option_table[0], &s->settings,
                       context->tracer);

@@ -16,11 +16,11 @@
 */
 #include "core/base/arena.h"
 #include "core/base/error.h"
-#include "core/base/inject.h"
 #include "core/hooks/block_group.h"
 #include "core/hooks/hook.h"
 #include "core/hooks/host.h"
 #include "core/hooks/option.h"
+#include "core/hooks/points.h"
 
 #define MAGIC UINT64_C(0x32444753636f4c70) /* "pLocSGD2" */
 
@@ -68,8 +68,7 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
     CD_TRY(cd_options_read("comm hook post_local_sgd", option_table,
                            sizeof option_table / sizeof option_table[0], context->options, &s,
                            err));
-    CD_INJECT_COUNT("hook.local_sgd.start", cddp_group_world_rank(context->group)->rank, 0,
-                    s.start);
+    CD_POINT_OPTIONS(context, option_table, sizeof option_table / sizeof option_table[0], &s);
     if (s.gradient_allreduce && s.subgroup_size == 0)
         return cd_fail(err, CDDP_E_CONFIG,
                        "comm hook post_local_sgd: subgroup_size is missing: how many ranks reduce "

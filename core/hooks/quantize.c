@@ -18,6 +18,7 @@
 #include "core/hooks/hook.h"
 #include "core/hooks/host.h"
 #include "core/hooks/option.h"
+#include "core/hooks/points.h"
 
 #include <math.h>
 
@@ -73,6 +74,7 @@ cddp_status cd_quantize_create(const cddp_hook_context *context, bool per_channe
                                context->options, &s, err));
     else
         CD_TRY(cd_hook_refuse_options(context, name, err));
+    if (per_channel) CD_POINT_OPTIONS(context, channel_options, 1, &s);
     if (per_channel) cd_options_report(channel_options, 1, &s, context->tracer);
     cd_arena arena;
     cd_arena_init(&arena, context->allocator, CD_HOOK_BLOCK_BYTES);

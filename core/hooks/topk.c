@@ -26,9 +26,9 @@
 #include "core/base/arena.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
-#include "core/base/inject.h"
 #include "core/hooks/hook.h"
 #include "core/hooks/option.h"
+#include "core/hooks/points.h"
 #include "core/hooks/residual.h"
 
 #include <math.h>
@@ -108,10 +108,8 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
     CD_TRY_OUT(cd_options_read("comm hook topk", option_table,
                                sizeof option_table / sizeof option_table[0], context->options,
                                &t->settings, err));
-    CD_INJECT_NUMBER("hook.topk.ratio", cddp_group_world_rank(context->group)->rank, 0,
-                     t->settings.ratio);
-    CD_INJECT_FLAG("hook.topk.feedback", cddp_group_world_rank(context->group)->rank, 0,
-                   t->settings.error_feedback);
+    CD_POINT_OPTIONS(context, option_table, sizeof option_table / sizeof option_table[0],
+                     &t->settings);
     CD_TRY_OUT(check_settings(t, context, err));
     if (t->settings.k == 0 && t->settings.ratio < 0) t->settings.ratio = 0.01;
     cd_options_report(option_table, sizeof option_table / sizeof option_table[0], &t->settings,

@@ -379,20 +379,17 @@ cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observe
 
 cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed, cddp_error *err)
 {
-    const uint32_t means = CDDP_HOOK_EXACT | CDDP_HOOK_ROUNDED_ONCE | CDDP_HOOK_CASTS_FIRST;
-    const cd_law_bucket bucket = {.index = observed->bucket,
-                                  .generation = observed->generation,
-                                  .is_last = observed->is_last,
-                                  .is_shadow = observed->is_shadow,
-                                  .flat = &observed->flat.copy,
-                                  .count = (uint32_t)observed->places.count,
-                                  .variables = observed->places.variables,
-                                  .offsets = observed->places.offsets,
-                                  .lengths = observed->places.lengths,
-                                  .is_mean_promised = (observed->hook.flags & means) != 0,
-                                  .is_nothing_promised =
-                                      (observed->hook.flags & CDDP_HOOK_NO_COMM) != 0,
-                                  .wire = observed->wire};
+    cd_law_bucket bucket = {.index = observed->bucket,
+                            .generation = observed->generation,
+                            .is_last = observed->is_last,
+                            .is_shadow = observed->is_shadow,
+                            .flat = &observed->flat.copy,
+                            .count = (uint32_t)observed->places.count,
+                            .variables = observed->places.variables,
+                            .offsets = observed->places.offsets,
+                            .lengths = observed->places.lengths,
+                            .wire = observed->wire};
+    cd_law_bucket_promise(&bucket, observed->hook.flags);
     if (o->hook_law != NULL) CD_TRY(cd_hook_law_launch(o->hook_law, &bucket, err));
     return CDDP_OK;
 }

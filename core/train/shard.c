@@ -14,6 +14,7 @@
 
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/base/inject.h"
 
 #include <string.h>
 
@@ -106,6 +107,9 @@ static cddp_status assignment(cd_shard *s, cddp_error *err)
         s->owners[s->assigned[i]] = owner;
         loads[owner] += cddp_tensor_numel(&s->parameters[s->assigned[i]].tensor);
     }
+    if (o->parameter_count > 1)
+        CD_INJECT_EXCHANGE("shard.owners", o->rank, 0, s->owners[0],
+                           s->owners[o->parameter_count - 1]);
     cd_arena_rewind(&s->memory, mark);
     return CDDP_OK;
 }
