@@ -2,7 +2,8 @@
 /* Layouts that differ only in which of several like parameters stands where.
 **
 ** Note [Layouts that are alike] Every order of rank 0 in the backward that decides the rebuilt
-** layout makes another layout: n gradients make n! of them. Behind each, every rank has to be searched.
+** layout makes another layout: n gradients make n! of them. Behind each, every rank has to be
+** searched.
 ** Two layouts have one form when, slot by slot, their parameters have the same sizes and dtype:
 ** then an exchange of like parameters turns one into the other. If all parameters fire once in
 ** every backward, dense, and no setting names one, the same exchange turns the orders behind the
