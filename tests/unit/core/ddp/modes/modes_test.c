@@ -94,7 +94,7 @@ LAB(complex, gradients_travel_as_real_numbers_of_twice_the_length, 2) /* SPA-05 
     lane_end(l);
     g = l->grads[0].value.storage;
     for (int i = 0; i < 6; i++) CHECK(g[i] == (float)i * 1.5f);
-    cddp_bucket_info info = {0};
+    cddp_bucket_info info = {.size = sizeof info};
     CHECK_OK(cddp_ddp_bucket(l->ddp, 1, &info, &l->err));
     CHECK(cddp_ddp_bucket_count(l->ddp) == 2 && info.dtype == CDDP_F32 && info.numel == 6);
 }
@@ -155,7 +155,7 @@ static void mixed_body(lane *l)
     for (size_t i = 0; i < 3; i++)
         CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + 0x1p-20, NULL, &l->err));
     lane_wrap(l);
-    cddp_bucket_info info = {0};
+    cddp_bucket_info info = {.size = sizeof info};
     CHECK_OK(cddp_ddp_bucket(l->ddp, 0, &info, &l->err));
     CHECK(info.dtype == CDDP_F16);
     for (int step = 0; step < 3; step++) {
@@ -332,11 +332,11 @@ LAB(group, removed_hooks_reduce_nothing, 2) /* UPG-03 */
 
 LAB(logging, shows_construction_and_run_time_fields, 2) /* LOG-01, LOG-02, TI-A-15 */
 {
-    cddp_ddp_logging log = {0};
+    cddp_ddp_logging log = {.size = sizeof log};
     lane_add(l, "a", CDDP_F32, 5);
     lane_add(l, "b", CDDP_F64, 3);
     lane_wrap(l);
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(log.world_size == 2 && log.rank == l->r && log.parameter_tensor_count == 2 &&
           log.total_parameter_bytes == 44);
     CHECK(log.bucket_cap_bytes == 26214400 && log.first_bucket_bytes == 1048576 &&
@@ -344,7 +344,7 @@ LAB(logging, shows_construction_and_run_time_fields, 2) /* LOG-01, LOG-02, TI-A-
     CHECK(strcmp(log.dtypes, "f32, f64") == 0 && strcmp(log.bucket_sizes, "24, 20") == 0 &&
           strcmp(log.backend_name, "sim") == 0);
     for (int i = 0; i < 3; i++) lane_iterate(l, 1.0);
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(log.iteration == 3 && log.has_rebuilt_buckets &&
           strcmp(log.rebuilt_per_bucket_param_indices, "1, 0") == 0);
     CHECK(!log.has_error && log.growth_count == 1); /* the rebuild */
