@@ -70,7 +70,6 @@ static cddp_status check_options(const cddp_group_options *o, cddp_error *err)
 {
     CD_TRY(CD_SIZED_CHECK(o, cddp_group_options, spec, err));
     const cddp_group_spec *s = &o->spec;
-    CD_TRY(CD_SIZED_CHECK(s, cddp_group_spec, members, err));
     if (o->backend == NULL || o->rank == NULL)
         return cd_fail(err, CDDP_E_ARG, "a group needs a backend and a rank; %s is NULL",
                        o->backend == NULL ? "backend" : "rank");
@@ -140,6 +139,7 @@ cddp_status cddp_group_create(const cddp_group_options *given, cddp_group **grou
     CD_TRY(check_options(given, err));
     cddp_group_options own = {.size = sizeof own}, *options = &own;
     cd_sized_copy(&own, sizeof own, given);
+    own.spec.size = sizeof own.spec; /* it lies inside: the size of the whole says it */
     if (group == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_group_create: group is NULL");
     const cddp_group_spec *spec = &options->spec;
     cddp_backend table;
