@@ -59,6 +59,71 @@ LAB(sparse, result_has_the_union_of_rows, 2) /* SPA-02, TI-H-14 */
     }
 }
 
+LAB(sparse, the_allreduce_hook_takes_sparse_buckets, 2) /* HOOK-12, HK-01 */
+{
+    static const int64_t wanted[3] = {0, 1, 4};
+    static const float sums[3] = {0.5f, 1.0f, 1.5f}, twos[4] = {2, 2, 2, 2}, ones[4] = {1, 1, 1, 1};
+    embedding(l);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), NULL, NULL, &l->err));
+    for (int step = 0; step < 3; step++) {
+        int64_t rows[2] = {l->r, 4};
+        lane_forward(l);
+        sparse_grad(l, 0, rows, 2, l->r == 0 ? ones : twos);
+        cddp_grad_drop(&l->grads[1]);
+        lane_grad(l, 1, 1.0 + l->r);
+        lane_end(l);
+        check_union(l, wanted, 3, sums);
+        CHECK(lane_value(l, 1) == 1.5);
+    }
+}
+
+/* A hook that gives sparse buckets one row, or nothing. */
+static const int64_t given_row = 3;
+static float given_values[2] = {7.0f, 8.0f};
+static const cddp_grad *given;
+
+static cddp_status give_one_row(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)group, (void)err;
+    future->result = bucket->buffer;
+    future->sparse_result = bucket->sparse != NULL ? given : NULL;
+    return CDDP_OK;
+}
+
+LAB(sparse, the_result_of_a_hook_is_the_gradient, 1) /* HOOK-12 */
+{
+    static const cddp_hook hook = {.size = sizeof hook,
+                                   .abi = CDDP_HOOK_ABI,
+                                   .name = "one_row",
+                                   .run = give_one_row};
+    static const float ones[4] = {1, 1, 1, 1};
+    const int64_t rows[2] = {1, 2}, sizes[2] = {1, 2};
+    cddp_grad result = {.kind = CDDP_GRAD_SPARSE,
+                        .value = cddp_tensor_of(l->device, given_values, 0, CDDP_F32, sizes, 2),
+                        .rows = {l->device, (int64_t *)(uintptr_t)&given_row, 0, 1}};
+    embedding(l);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &hook, NULL, NULL, &l->err));
+    for (int kind = 0; kind < 3; kind++) {
+        given = kind == 1 ? NULL : &result;
+        result.rows.count = kind == 2 ? 2 : 1;
+        lane_forward(l);
+        sparse_grad(l, 0, rows, 2, ones);
+        cddp_grad_drop(&l->grads[1]);
+        lane_grad(l, 1, 1.0);
+        if (kind == 0) {
+            lane_end(l);
+            check_union(l, &given_row, 1, given_values);
+        } else {
+            CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
+                        kind == 1 ? "the sparse gradient of 'emb.weight' would stay local"
+                                  : "is no sparse gradient of 'emb.weight'");
+        }
+    }
+}
+
 LAB(sparse, metadata_replaces_the_gathering, 2) /* SPA-04 */
 {
     static const int64_t all[3] = {0, 1, 4}, wrong[2] = {4, 1};
