@@ -17,6 +17,7 @@
 #include "core/ddp/wrap/observe.h"
 #include "core/ddp/wrap/verify.h"
 #include "core/hooks/hook.h"
+#include "core/trace/attach.h"
 #include "core/trace/tracer.h"
 
 #include <stddef.h>
@@ -293,7 +294,7 @@ cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cdd
     d->arena = arena;
     d->allocator = allocator;
     d->group = o.group;
-    d->tracer = o.tracer;
+    d->tracer = cd_tracer_attach(cddp_group_world_rank(o.group), o.tracer);
     cddp_error local = CDDP_ERROR_INIT;
     if (err == NULL) err = &local;
     cddp_status status = construct(d, &o, err);
