@@ -2,13 +2,13 @@
 /* From text to a field of the plan and back: every type of key, its range, and the message when it
 ** does not fit.
 **
-** Numbers are parsed by strtod/strtoll in the "C" locale that a program starts in; the command line
-** never changes it.
+** Real numbers are read and written with a point, whatever the locale is (core/base/real.h).
 */
 #include "core/plan/keys.h"
 
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/real.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ static cddp_status parse_number(const cd_key_row *row, const char *text, double 
                                 cddp_error *err)
 {
     char *end;
-    double number = strtod(text, &end);
+    double number = cd_real_parse(text, &end);
     if (end == text || *end != '\0' || number != number)
         return CD_PASS(refuse(row, text, "a number", err));
     CD_TRY(check_range(row, number, text, err));
@@ -211,8 +211,8 @@ static char *number_text(cd_arena *arena, double number)
     char text[40];
     int precision = 1;
     do {
-        snprintf(text, sizeof text, "%.*g", precision, number);
-    } while (strtod(text, NULL) != number && precision++ < 17);
+        cd_real_print(number, precision, text, sizeof text);
+    } while (cd_real_parse(text, NULL) != number && precision++ < 17);
     return copy_text(arena, text);
 }
 

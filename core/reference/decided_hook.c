@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/reference/decided_hook.h"
 
+#include "core/base/real.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +93,7 @@ bool cd_decided_option_read(const cd_decided_option *option, double *number)
         *number = option->value[0] == 't';
         return true;
     }
-    *number = strtod(option->value, &end);
+    *number = cd_real_parse(option->value, &end);
     return end != option->value && *end == '\0';
 }
 
