@@ -358,6 +358,14 @@ static void say_sides(const cd_tally_entry *entry, const char *name, cddp_findin
 {
     const cddp_event_compare *c = &entry->witness.as.compare;
     const double bound = cd_f64_of(c->bound);
+    /* Whether there is something is no value. */
+    if (c->shape == CD_SHAPE_PRESENCE) {
+        const bool is_there = cd_f64_of(c->actual) != 0;
+        CD_SAY(f->expected, cd_f64_of(c->expected) != 0 ? "there is one for %s" : "none for %s",
+               name);
+        CD_SAY(f->actual, is_there ? "rank %u has one" : "rank %u has none", entry->witness.rank);
+        return;
+    }
     if (bound > 0)
         CD_SAY(f->expected, "%s[%lld] = %.17g, within %.3g", name, (long long)c->element,
                cd_f64_of(c->expected), bound);
