@@ -252,8 +252,9 @@ static void end(void *self)
                s->before.step, s->before.micro_step);
         CD_SAY(f.actual, "again by rank %u at step %u micro-step %u", s->again.rank, s->again.step,
                s->again.micro_step);
-        CD_SAY(f.advice, "a sampler that pads uneven shards repeats samples: drop the tail, give "
-                         "them weight 0, or use join");
+        CD_SAY(f.advice,
+               "an epoch uses each sample once: where a sampler pads uneven shards, drop the "
+               "tail, give it weight 0, or use join");
         cd_writer_report(&s->writer, &f);
     }
     cd_obey_fini(&s->obey);

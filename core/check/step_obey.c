@@ -16,6 +16,7 @@ typedef struct rank_state {
     /* since the wrapper was made: a backward ended, a reduction closed, the last backward closed
     ** one */
     bool has_backward, has_gradients, has_just_reduced;
+    bool was_zeroed; /* since the last backward */
     bool has_returned;
 } rank_state;
 
@@ -165,7 +166,8 @@ static bool is_kept(const rank_state *r, const cddp_event_backward_entry *b, int
     const int64_t there = b->kept + b->unseen, all = b->absent + b->zero + there;
     if (!r->has_backward) return b->kept == 0;
     if (dropped > 0) return !r->has_just_reduced || there <= all - dropped;
-    return !r->has_gradients || there > 0;
+    /* What is kept may be zero in every element. Whether it was before is I-CHAIN's. */
+    return !r->has_gradients || there > 0 || (b->zero > 0 && !r->was_zeroed);
 }
 
 static void take_entry(cd_step_obey *s, const cddp_event *e, const rank_state *r)
@@ -213,6 +215,7 @@ static void take_backward(cd_step_obey *s, const cddp_event *e, rank_state *r)
     cd_decided *d = find_window(s, e);
     if (d != NULL) d->counted++;
     r->has_backward = true;
+    r->was_zeroed = false;
     r->has_just_reduced = e->as.backward_end.finalized != 0;
     if (!e->as.backward_end.finalized) return;
     r->has_gradients = true;
@@ -253,6 +256,9 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
         break;
     case CDDP_EV_backward_end:
         take_backward(s, e, r);
+        break;
+    case CDDP_EV_zero_grad:
+        r->was_zeroed = true;
         break;
     case CDDP_EV_checkpoint:
         if (e->as.checkpoint.loaded) r->has_backward = r->has_gradients = false;
