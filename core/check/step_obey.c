@@ -16,6 +16,9 @@ typedef struct rank_state {
     /* since the wrapper was made: a backward ended, a reduction closed, the last backward closed
     ** one */
     bool has_backward, has_gradients, has_just_reduced;
+    /* gradients that were shown last, at this moment, and those that are not all zeros */
+    int64_t shown_moment;
+    uint64_t shown, shown_with_value;
     bool has_returned;
 } rank_state;
 
@@ -165,7 +168,9 @@ static bool is_kept(const rank_state *r, const cddp_event_backward_entry *b, int
     const int64_t there = b->kept + b->unseen, all = b->absent + b->zero + there;
     if (!r->has_backward) return b->kept == 0;
     if (dropped > 0) return !r->has_just_reduced || there <= all - dropped;
-    return !r->has_gradients || there > 0;
+    /* what was reduced may be nothing but zeros, and then zeros are kept */
+    const bool are_zeros = r->shown > 0 && r->shown_with_value == 0;
+    return !r->has_gradients || there > 0 || are_zeros;
 }
 
 static void take_entry(cd_step_obey *s, const cddp_event *e, const rank_state *r)
@@ -226,6 +231,19 @@ static void take_backward(cd_step_obey *s, const cddp_event *e, rank_state *r)
     cd_obey_miss(&s->obey, e, &m);
 }
 
+static void take_value(const cddp_event *e, rank_state *r)
+{
+    const cddp_event_value *v = &e->as.value;
+    const bool is_last =
+        v->moment == CDDP_MOMENT_AFTER_BACKWARD || v->moment == CDDP_MOMENT_BEFORE_STEP;
+    if (v->what != CDDP_WHAT_GRADIENT || !is_last) return;
+    if (v->moment != r->shown_moment || v->id == 0) r->shown = r->shown_with_value = 0;
+    r->shown_moment = v->moment;
+    r->shown++;
+    r->shown_with_value +=
+        v->presence == CDDP_PRESENCE_VALUE || v->presence == CDDP_PRESENCE_SPARSE;
+}
+
 /* ---- events ---- */
 
 void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
@@ -253,6 +271,9 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
         break;
     case CDDP_EV_backward_end:
         take_backward(s, e, r);
+        break;
+    case CDDP_EV_value:
+        take_value(e, r);
         break;
     case CDDP_EV_checkpoint:
         if (e->as.checkpoint.loaded) r->has_backward = r->has_gradients = false;
