@@ -9,6 +9,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/real.h"
+#include "core/base/suggest.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -67,6 +68,25 @@ static cddp_status parse_flag(const cd_key_row *row, const char *text, bool *val
     return CDDP_OK;
 }
 
+/* Appends the word that was probably meant. */
+static void suggest_choice(const cd_key_row *row, const char *text, char *wanted,
+                           size_t wanted_bytes)
+{
+    char words[256];
+    cd_suggestion s;
+    snprintf(words, sizeof words, "%s", row->choices);
+    cd_suggest_begin(&s, text);
+    for (char *word = words; word != NULL;) {
+        char *bar = strchr(word, '|');
+        if (bar != NULL) *bar++ = '\0';
+        cd_suggest_offer(&s, word);
+        word = bar;
+    }
+    const size_t used = strlen(wanted);
+    if (s.best != NULL)
+        snprintf(wanted + used, wanted_bytes - used, "; did you mean '%s'?", s.best);
+}
+
 /* Position of a word in "a|b|c". */
 static cddp_status parse_choice(const cd_key_row *row, const char *text, int64_t *value,
                                 cddp_error *err)
@@ -81,8 +101,9 @@ static cddp_status parse_choice(const cd_key_row *row, const char *text, int64_t
         }
         word = bar != NULL ? bar + 1 : NULL;
     }
-    char wanted[256] = "one of ";
-    strncat(wanted, row->choices, sizeof wanted - 8);
+    char wanted[320];
+    snprintf(wanted, sizeof wanted, "one of %.250s", row->choices);
+    suggest_choice(row, text, wanted, sizeof wanted);
     return CD_PASS(refuse(row, text, wanted, err));
 }
 
