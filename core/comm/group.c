@@ -242,6 +242,21 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
             .in_flight = g->in_flight);
 }
 
+/* Explicit counts: each share has two ends, and only both together can be compared (I-ORDER). */
+static void emit_shares(const cddp_group *g, const cddp_collective *c)
+{
+    if (g->tracer == NULL || c->counts == NULL) return;
+    for (uint32_t r = 0; r < g->group_size; r++) {
+        const bool gathers = c->op == CDDP_OP_ALLGATHER, scatters = c->op == CDDP_OP_REDUCE_SCATTER;
+        CD_EMIT(g->tracer, collective_share, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
+                .peer = cd_group_member(g, r),
+                .given = gathers    ? c->counts[g->group_rank]
+                         : scatters ? c->counts[r]
+                                    : c->send_counts[r],
+                .taken = scatters ? c->counts[g->group_rank] : c->counts[r]);
+    }
+}
+
 static uint64_t bytes_given(const cddp_group *g, const cddp_collective *c)
 {
     bool sends = (cd_operands_of(g, c) & CD_OPERAND_INPUT) ||
@@ -289,6 +304,7 @@ cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp
     w->ended = false;
     group->in_flight++;
     emit_post(group, collective);
+    emit_shares(group, collective);
     group->sequence++;
     group->bytes += bytes_given(group, &w->collective);
     w->outcome = group->table.post(group->backend_group, &w->collective, &w->backend_work, err);
