@@ -25,6 +25,7 @@
 #include "core/base/hash.h"
 #include "core/comm/adopt.h"
 #include "core/comm/operands.h"
+#include "core/trace/attach.h"
 #include "core/trace/tracer.h"
 
 #include <stdio.h>
@@ -152,7 +153,7 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
     g->backend = options->backend;
     g->table = table;
     g->rank = options->rank;
-    g->tracer = options->tracer;
+    g->tracer = cd_tracer_attach(options->rank, options->tracer);
     g->group_rank = spec->group_rank;
     g->group_size = spec->group_size;
     g->timeout_ns = spec->timeout_ns;

@@ -35,6 +35,22 @@ foreach(language C CXX)
   endif()
 endforeach()
 
+# One call starts ranks, whose backend is found beside the library; and what they do is recorded.
+if(EXISTS ${WORK}/C/ranks AND EXISTS ${prefix}/${LIBDIR}/cddp/cddp-gloo.so)
+  set(ENV{CDDP_RECORD} ${WORK}/run.db)
+  run(${WORK}/C/ranks)
+  unset(ENV{CDDP_RECORD})
+  if(NOT output STREQUAL "sum 6\n")
+    message(FATAL_ERROR "ranks printed: ${output}")
+  endif()
+  execute_process(COMMAND ${prefix}/bin/cddp-verify check ${WORK}/run.db.0 ${WORK}/run.db.1 ${WORK}/run.db.2
+    RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT code EQUAL 4 OR NOT output MATCHES "cddp_record_optimizer_step")
+    message(FATAL_ERROR "a program that trains nothing: ${code}\n${output}")
+  endif()
+  message(STATUS "ranks over gloo: started, met, recorded")
+endif()
+
 # The programs that users begin with give no warning, even at high warning levels.
 set(strict "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror")
 

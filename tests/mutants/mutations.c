@@ -421,6 +421,8 @@ static bool mutate_used_sum_is_wrong(cddp_event *e)
     return true;
 }
 
+static bool mutate_used_never_reduced(cddp_event *e) { return e->kind != CDDP_EV_used_global; }
+
 static bool mutate_used_writes_unused(cddp_event *e)
 {
     if (!at(e, CDDP_EV_grad_final, 1, 1) || e->as.grad_final.param != HEAD_WEIGHT) return true;
