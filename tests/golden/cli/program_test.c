@@ -844,9 +844,9 @@ TEST(program, a_battery_of_too_many_ranks_is_refused_in_words)
 {
     cd_program p;
     program_open(&p);
-    program_run(&p, "backend-conformance sim -n 1025");
+    program_run(&p, "backend-conformance sim -n 4097");
     assert_int_equal(p.exit_code, 2);
-    assert_contains(p.err, "-n 1025 is not between 1 and 1024");
+    assert_contains(p.err, "-n 4097 is not between 1 and 4096");
     program_close(&p);
 }
 
