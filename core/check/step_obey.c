@@ -10,13 +10,16 @@
 enum { UPDATE_NONE, UPDATE_STEP, UPDATE_SKIP, UPDATE_UNKNOWN };
 
 /* Misses of one decision that are different findings. */
-enum { OF_COUNT, OF_DUE, OF_LR, OF_SKIP, OF_CLOSES, OF_MISSING };
+enum { OF_COUNT, OF_DUE, OF_LR, OF_SKIP, OF_CLOSES, OF_MISSING, OF_LEFT_OUT };
 
 typedef struct rank_state {
     /* since the wrapper was made: a backward ended, a reduction closed, the last backward closed
     ** one */
     bool has_backward, has_gradients, has_just_reduced;
     bool has_returned;
+    bool has_forward, was_zeroed; /* in the step at hand */
+    uint32_t step;
+    uint64_t sequence;
 } rank_state;
 
 void cd_step_obey_init(cd_step_obey *s, const cddp_allocator *allocator)
@@ -194,6 +197,30 @@ static void take_entry(cd_step_obey *s, const cddp_event *e, const rank_state *r
     cd_obey_miss(&s->obey, e, &m);
 }
 
+/* A step that ran a forward ends with zero_grad, unless gradients are kept. */
+static void close_step(cd_step_obey *s, uint32_t rank, rank_state *r)
+{
+    const cddp_event at = {.rank = rank, .step = r->step, .sequence = r->sequence};
+    const cd_decided *d = find_any(s, &at, CDDP_DECISION_ZERO_GRAD);
+    const bool is_open = r->has_forward && !r->was_zeroed;
+    r->has_forward = r->was_zeroed = false;
+    if (!is_open || d == NULL || d->is.value == CDDP_PRESENCE_VALUE) return;
+    cd_miss m = {.decision = CDDP_DECISION_ZERO_GRAD, .which = OF_LEFT_OUT};
+    CD_SAY(m.what, "a step ends without zero_grad");
+    CD_SAY(m.planned, "gradients dropped or zeroed once in step %u", r->step);
+    CD_SAY(m.seen, "nothing of the kind");
+    cd_obey_miss(&s->obey, &at, &m);
+}
+
+static void enter_step(cd_step_obey *s, const cddp_event *e, rank_state *r)
+{
+    if (r->has_forward && r->step != e->step) close_step(s, e->rank, r);
+    r->was_zeroed = r->was_zeroed && r->has_forward;
+    r->has_forward = true;
+    r->step = e->step;
+    r->sequence = e->sequence;
+}
+
 static cd_decided *find_window(cd_step_obey *s, const cddp_event *e)
 {
     return cd_obey_find(&s->obey, &(cd_decision_place){e->rank, CDDP_DECISION_WINDOW, -1, e->step,
@@ -249,7 +276,11 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
         take_entry(s, e, r);
         break;
     case CDDP_EV_forward_begin:
+        if (!e->as.forward_begin.joined) enter_step(s, e, r);
         take_forward(s, e);
+        break;
+    case CDDP_EV_zero_grad:
+        r->was_zeroed = true;
         break;
     case CDDP_EV_backward_end:
         take_backward(s, e, r);
@@ -259,6 +290,7 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
         break;
     case CDDP_EV_rank_end:
         r->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
+        if (r->has_returned) close_step(s, e->rank, r);
         break;
     default:
         break;

@@ -54,6 +54,7 @@ void cd_coverage_push(cd_coverage *coverage, const cddp_event *event)
 
 static const char *link_name(int64_t link)
 {
+    if (link == CDDP_LINK_NONE) return "not decided";
     const char *name = cddp_event_word(CDDP_FIELD_link, link);
     return name != NULL ? name : "?";
 }

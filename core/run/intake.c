@@ -206,9 +206,12 @@ static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp
                                  .step = moment->step,
                                  .micro_step = micro_step,
                                  .accumulates = moment->accumulates};
-    CD_TRY(copy_parameters(n, &n->look, moment->values.parameters, &observed.parameters, err));
-    CD_TRY(copy_gradients(&n->look, moment->values.gradients, &observed.gradients, err));
-    CD_TRY(copy_buffers(n, &n->look, moment->values.buffers, &observed.buffers, err));
+    if (moment->shown & CD_WATCHED_PARAMETERS)
+        CD_TRY(copy_parameters(n, &n->look, moment->values.parameters, &observed.parameters, err));
+    if (moment->shown & CD_WATCHED_GRADIENTS)
+        CD_TRY(copy_gradients(&n->look, moment->values.gradients, &observed.gradients, err));
+    if (moment->shown & CD_WATCHED_BUFFERS)
+        CD_TRY(copy_buffers(n, &n->look, moment->values.buffers, &observed.buffers, err));
     CD_POINT_TRACED(COUNT, "observed.look.moment", n->options.tracer, observed.moment);
     CD_POINT_TRACED(COUNT, "observed.look.step", n->options.tracer, observed.step);
     CD_POINT_TRACED(COUNT, "observed.look.micro_step", n->options.tracer, observed.micro_step);

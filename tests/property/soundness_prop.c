@@ -355,6 +355,9 @@ static bool is_of_the_judge(const cddp_event *event)
     case CDDP_EV_bucket_law:
     case CDDP_EV_bucket_sum:
     case CDDP_EV_bucket_slice:
+    case CDDP_EV_bucket_shown:
+    case CDDP_EV_shown:
+    case CDDP_EV_misshown:
     case CDDP_EV_contribution:
         return true;
     case CDDP_EV_hook_law: /* of an average: no bucket's, and no hook's */
