@@ -10,7 +10,7 @@
 enum { UPDATE_NONE, UPDATE_STEP, UPDATE_SKIP, UPDATE_UNKNOWN };
 
 /* Misses of one decision that are different findings. */
-enum { OF_COUNT, OF_DUE, OF_LR, OF_SKIP, OF_CLOSES, OF_MISSING, OF_LEFT_OUT };
+enum { OF_COUNT, OF_DUE, OF_LR, OF_SKIP, OF_CLOSES, OF_MISSING, OF_LEFT_OUT, OF_ZEROED };
 
 typedef struct rank_state {
     /* since the wrapper was made: a backward ended, a reduction closed, the last backward closed
@@ -168,7 +168,7 @@ static bool is_kept(const rank_state *r, const cddp_event_backward_entry *b, int
     const int64_t there = b->kept + b->unseen, all = b->absent + b->zero + there;
     if (!r->has_backward) return b->kept == 0;
     if (dropped > 0) return !r->has_just_reduced || there <= all - dropped;
-    return !r->has_gradients || there > 0;
+    return !r->has_gradients || there + b->zero > 0; /* an average may be exactly zero */
 }
 
 static void take_entry(cd_step_obey *s, const cddp_event *e, const rank_state *r)
@@ -210,6 +210,18 @@ static void close_step(cd_step_obey *s, uint32_t rank, rank_state *r)
     CD_SAY(m.planned, "gradients dropped or zeroed once in step %u", r->step);
     CD_SAY(m.seen, "nothing of the kind");
     cd_obey_miss(&s->obey, &at, &m);
+}
+
+static void take_zero_grad(cd_step_obey *s, const cddp_event *e, rank_state *r)
+{
+    const cd_decided *d = find_any(s, e, CDDP_DECISION_ZERO_GRAD);
+    r->was_zeroed = true;
+    if (d == NULL || d->is.value != CDDP_PRESENCE_VALUE) return;
+    cd_miss m = {.decision = CDDP_DECISION_ZERO_GRAD, .which = OF_ZEROED};
+    CD_SAY(m.what, "zero_grad is called, where gradients are to be kept");
+    CD_SAY(m.planned, "no zero_grad in step %u", e->step);
+    CD_SAY(m.seen, "one");
+    cd_obey_miss(&s->obey, e, &m);
 }
 
 static void enter_step(cd_step_obey *s, const cddp_event *e, rank_state *r)
@@ -280,7 +292,7 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
         take_forward(s, e);
         break;
     case CDDP_EV_zero_grad:
-        r->was_zeroed = true;
+        take_zero_grad(s, e, r);
         break;
     case CDDP_EV_backward_end:
         take_backward(s, e, r);

@@ -253,6 +253,8 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
 /* Link 6 of a micro-step that ends no window, after its backward. */
 cddp_status cd_oracle_leave_micro(cd_oracle *oracle, uint32_t step, uint32_t micro_step,
                                   const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
+/* Whether the second mathematics judges this rank in this step, at least. */
+bool cd_oracle_draws(const cd_oracle *oracle, uint32_t step);
 /* Whether the model has this parameter, and the gradient its size. */
 bool cd_oracle_takes_local(const cd_oracle *oracle, size_t parameter, const cddp_grad *gradient);
 /* After the engine accumulated into parameter i, before the wrapper's hook runs. Copies. */

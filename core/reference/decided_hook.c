@@ -144,6 +144,21 @@ uint64_t cd_decided_hook_start(const cd_decided_hook *hook)
                : 0;
 }
 
+bool cd_decided_hook_is_known(const cd_decided_hook *hook)
+{
+    return find_row(hook->name) != NULL && (hook->inner == NULL || find_row(hook->inner) != NULL);
+}
+
+bool cd_decided_hook_is_exact(const cd_decided_hook *hook)
+{
+    static const char *const exact[] = {"", "allreduce", "fp16_compress", "bf16_compress",
+                                        "reproducible"};
+    bool is_exact = false;
+    for (size_t i = 0; i < sizeof exact / sizeof exact[0]; i++)
+        is_exact |= strcmp(hook->name, exact[i]) == 0;
+    return is_exact && hook->inner == NULL;
+}
+
 bool cd_decided_hook_wire(const cd_decided_hook *hook, cddp_dtype *wire)
 {
     const struct hook_row *row = find_row(hook->name),

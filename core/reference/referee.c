@@ -21,6 +21,7 @@
 #include "core/reference/optimized.h"
 #include "core/reference/owed.h"
 #include "core/reference/shown.h"
+#include "core/trace/tracer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -253,6 +254,42 @@ static cddp_status number_variables(cd_referee *o, const cd_observed_open *model
     return CDDP_OK;
 }
 
+/* A mean over all ranks is compared with a sum, and every hook that the plan knows by its law. */
+static void emit_owed(const cd_referee *o)
+{
+    const cd_replica *replica = o->reference->replica;
+    const cd_module *module = replica->model->module;
+    const cd_decided_hook *hook = &o->decisions.hook;
+    const bool has_numbers = (module->device->flags & CDDP_DEVICE_VALUES) != 0;
+    size_t without_elements = 0;
+    bool has_state = replica->optimizer_count > 0;
+    for (size_t i = 0; i < module->parameter_count; i++)
+        without_elements += cddp_tensor_numel(&module->parameters[i].tensor) == 0;
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        cd_optimizer_state state = {.slot_count = 0};
+        if (replica->optimizers[i].count > 0)
+            cd_optimizer_get_state(replica->optimizers[i].optimizer, 0, &state);
+        has_state &= state.slot_count > 0;
+    }
+    const cd_owing_rank owing = {.plan = o->options.plan,
+                                 .settings = &o->settings,
+                                 .rank = o->options.rank,
+                                 .parameter_count = module->parameter_count,
+                                 .buffer_count = module->buffer_count,
+                                 .updated_count = module->parameter_count - without_elements,
+                                 .has_numbers = has_numbers,
+                                 .has_digests = cd_tracer_wants_digest(o->options.tracer),
+                                 .sums = cd_decided_hook_is_exact(hook),
+                                 .has_law = o->hook_law != NULL && has_numbers &&
+                                            cd_decided_hook_is_known(hook) &&
+                                            cd_tracer_wants_digest(o->options.tracer),
+                                 .exchanges = replica->model->exchanges_statistics &&
+                                              o->options.plan->world.size > 1,
+                                 .has_state = has_state,
+                                 .oracle = o->oracle};
+    cd_owed_emit(&owing, o->options.tracer);
+}
+
 cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cddp_error *err)
 {
     CD_TRY(make_references(o, err));
@@ -270,17 +307,7 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
         cd_arena_array(&o->memory, o->reference->replica->optimizer_count + 1, sizeof *o->formulas);
     CD_TRY(cd_arena_check(&o->memory, err, "the formulas of the optimizers"));
     CD_TRY(make_hook_law(o, err));
-    const cd_module *module = o->reference->replica->model->module;
-    size_t without_elements = 0;
-    for (size_t i = 0; i < module->parameter_count; i++)
-        without_elements += cddp_tensor_numel(&module->parameters[i].tensor) == 0;
-    const cd_owing_rank owing = {.plan = o->options.plan,
-                                 .settings = &o->settings,
-                                 .rank = o->options.rank,
-                                 .parameter_count = module->parameter_count,
-                                 .buffer_count = module->buffer_count,
-                                 .updated_count = module->parameter_count - without_elements};
-    cd_owed_emit(&owing, o->options.tracer);
+    emit_owed(o);
     const cd_custody_options custody = {.plan = o->options.plan,
                                         .settings = &o->settings,
                                         .rank = o->options.rank,
