@@ -141,10 +141,11 @@ static void add_step(const cd_owing_rank *r, uint32_t step, const step_count *fo
     owed->locals += found->windows;
     owed->sums += r->sums ? found->windows : 0;
     owed->laws += r->has_law ? found->windows : 0;
-    owed->states += r->has_state && r->has_numbers ? found->whole_updates : 0;
+    const uint64_t own_updates = r->has_numbers && !r->is_sharded ? found->whole_updates : 0;
+    owed->states += r->has_state ? own_updates : 0;
     owed->statistics += r->exchanges ? found->forwards : 0;
     owed->norms += found->clips;
-    owed->formulas += is_drawn && r->has_numbers ? found->whole_updates : 0;
+    owed->formulas += is_drawn ? own_updates : 0;
     owed->derivatives += is_drawn && r->has_numbers ? found->windows : 0;
     owed->events[CD_OWED_SAMPLES] += found->samples;
     owed->events[CD_OWED_LOSSES] += found->losses;

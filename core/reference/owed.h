@@ -21,7 +21,8 @@ typedef struct cd_owing_rank {
     bool has_numbers;          /* the device has values; else exact forms */
     bool has_digests;          /* the trace has content */
     bool sums, has_law;        /* averages are compared with a sum; a comm hook by its own law */
-    bool exchanges, has_state; /* batch norm is synchronised; an optimizer has slots */
+    bool exchanges, has_state; /* batch norm is synchronised; all optimizers have slots */
+    bool is_sharded;           /* an optimizer: a rank may step nothing of it */
     /* which steps of this rank are drawn for the second mathematics; NULL: none */
     const cd_oracle *oracle;
 } cd_owing_rank;

@@ -286,6 +286,7 @@ static void emit_owed(const cd_referee *o)
                                  .exchanges = replica->model->exchanges_statistics &&
                                               o->options.plan->world.size > 1,
                                  .has_state = has_state,
+                                 .is_sharded = cd_replica_is_sharded(replica),
                                  .oracle = o->oracle};
     cd_owed_emit(&owing, o->options.tracer);
 }
