@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define HUGE_BYTES (INT64_C(2200) * 1024 * 1024)
-#define RANKS_MAX 1024
+#define RANKS_MAX 4096 /* as world.size of a scenario */
 
 /* One line of the card: operation and dtype; reductions are counted together. */
 typedef struct line {
@@ -58,7 +58,9 @@ static void report_row(void *context, const cd_conformance_row *row)
 static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_binding *binding,
                                cddp_error *err)
 {
-    uint32_t members[RANKS_MAX];
+    uint32_t *members = cd_allocate_array(NULL, rank->world_size, sizeof *members);
+    if (members == NULL)
+        return cd_fail_memory(err, "a group of %" PRIu32 " ranks", rank->world_size);
     for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
     reporter t = {binding->sink != NULL ? binding->sink : &c->sink, rank};
     cddp_group *group = NULL;
@@ -74,16 +76,19 @@ static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_b
     cd_conformance_options battery = c->options;
     battery.context = &t;
     battery.row = report_row;
-    CD_TRY(cddp_group_create(&options, &group, err));
-    cddp_status status = cd_conformance_run(group, &battery, err);
+    cddp_status status = CDDP_OK;
+    CD_TRY_OUT(cddp_group_create(&options, &group, err));
+    CD_TRY_OUT(cd_conformance_run(group, &battery, err));
+    if (!options.backend->capabilities.guards || rank->world_size < 2) goto out;
     cddp_group_destroy(group);
-    if (status != CDDP_OK || !options.backend->capabilities.guards || rank->world_size < 2)
-        return status;
+    group = NULL;
     options.spec.name = "conformance/guard";
     options.spec.options = "guard=1";
-    CD_TRY(cddp_group_create(&options, &group, err));
-    status = cd_conformance_run_guard(group, &battery, err);
+    CD_TRY_OUT(cddp_group_create(&options, &group, err));
+    CD_TRY_OUT(cd_conformance_run_guard(group, &battery, err));
+out:
     cddp_group_destroy(group);
+    cd_release(NULL, members, rank->world_size * sizeof *members);
     return status;
 }
 

@@ -23,6 +23,15 @@ static cddp_status find_hook(const cd_cli *cli, const char *name, const cddp_hoo
     return CDDP_OK;
 }
 
+static cddp_status find_limit(const cd_cli *cli, uint64_t *limit_ns, cddp_error *err)
+{
+    uint64_t seconds = 0;
+    *limit_ns = 0;
+    CD_TRY(cd_args_budget(cli->args, CD_OPTION_limit, "seconds", &seconds, limit_ns, err));
+    if (*limit_ns == 0) *limit_ns = seconds * UINT64_C(1000000000);
+    return CDDP_OK;
+}
+
 static cddp_status find_subject(const cd_cli *cli, cd_hook_subject *subject, cddp_error *err)
 {
     const char *inner = cd_args_text(cli->args, CD_OPTION_inner, NULL);
@@ -32,6 +41,7 @@ static cddp_status find_subject(const cd_cli *cli, cd_hook_subject *subject, cdd
     CD_TRY(find_hook(cli, cli->args->operands[0], &subject->hook, err));
     if (inner != NULL) CD_TRY(find_hook(cli, inner, &subject->inner, err));
     subject->options = cd_args_text(cli->args, CD_OPTION_hook_options, NULL);
+    CD_TRY(find_limit(cli, &subject->limit_ns, err));
     return CDDP_OK;
 }
 
@@ -75,7 +85,9 @@ static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_h
     if (!card->is_exact)
         cd_text_printf(text, ", off by up to %.2g of the largest mean in one step",
                        card->worst_relative);
-    if (!isfinite(card->bytes_factor))
+    if (card->bytes_factor == 0.0) /* it was not measured */
+        cd_text_push(text, "\n");
+    else if (!isfinite(card->bytes_factor))
         cd_text_push(text, ", sends nothing\n");
     else if (card->bytes_factor == 1.0)
         cd_text_push(text, ", as many bytes as the plain all-reduce\n");
@@ -88,6 +100,12 @@ static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_h
     for (uint32_t i = 0; i < card->stated_count; i++)
         cd_text_printf(text, "  states: %s (%" PRIu64 " times)\n", card->stated[i].name,
                        card->stated[i].count);
+    if (card->judged_count > 0)
+        cd_text_printf(text, "  judged by its law and options (%" PRIu64 " comparisons)\n",
+                       card->judged_count);
+    else
+        cd_text_push(text, "  not judged  by a law of its numbers: its table names none "
+                           "(CDDP_HOOK_LAW_TOPK and its like in cddp/hook.h)\n");
     if (card->goes_apart)
         cd_text_push(
             text,
@@ -99,6 +117,10 @@ static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_h
     if (card->skipped != 0) {
         cd_text_push(text, ": ");
         cd_text_wrap(text, card->skipped_because, 6, 110);
+    }
+    if (card->not_run[0] != '\0') {
+        cd_text_push(text, "  not run   ");
+        cd_text_wrap(text, card->not_run, 12, 110);
     }
     for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++)
         if (card->refused & CDDP_DTYPE_BIT(d))
@@ -133,6 +155,8 @@ static int report(const cd_cli *cli, const cd_hook_subject *subject, const cd_ho
                    subject->options != NULL ? " with options" : "", cases);
     if (failed > 0)
         cd_text_printf(&text, ", %" PRIu32 " law%s broken", failed, failed == 1 ? "" : "s");
+    if (card->ended_count > 0)
+        cd_text_printf(&text, ", %" PRIu32 " processes did not come to the end", card->ended_count);
     if (card->lines[CD_LAW_RUNS].case_count == 0) cd_text_push(&text, ", takes no dtype at all");
     if (untried)
         cd_text_push(
@@ -146,10 +170,16 @@ static int report(const cd_cli *cli, const cd_hook_subject *subject, const cd_ho
     return exit_code;
 }
 
+static void pass_on(void *context, const char *bytes, size_t byte_count)
+{
+    (void)context;
+    fwrite(bytes, 1, byte_count, stderr);
+}
+
 int cd_command_hook_conformance(cd_cli *cli)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    cd_hook_subject subject = {NULL, NULL, NULL};
+    cd_hook_subject subject = {.output = pass_on};
     cd_hook_card card;
     cddp_status status = find_subject(cli, &subject, &err);
     if (status == CDDP_OK) status = cd_hook_battery_run(&subject, &card, &err);

@@ -12,6 +12,7 @@
 #include "core/model/model.h"
 #include "core/model/optim/optimizer.h"
 #include "scenarios/reader/reader.h"
+#include "sim/fault.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +41,11 @@ static cddp_status list_hooks(cd_cli *cli, cd_text *text, cddp_error *err)
                      {CDDP_HOOK_ROUNDED_ONCE, "rounded once"},
                      {CDDP_HOOK_STATEFUL, "stateful"},
                      {CDDP_HOOK_LINEAR, "linear"},
-                     {CDDP_HOOK_NO_COMM, "no communication"}};
+                     {CDDP_HOOK_NO_COMM, "no communication"},
+                     {CDDP_HOOK_LAW_TOPK, "law of topk"},
+                     {CDDP_HOOK_LAW_POWERSGD, "law of powersgd"},
+                     {CDDP_HOOK_LAW_QUANTIZE_PER_TENSOR, "law of quantize_per_tensor"},
+                     {CDDP_HOOK_LAW_QUANTIZE_PER_CHANNEL, "law of quantize_per_channel"}};
         size_t used = (size_t)snprintf(words, sizeof words, "%s", cd_hook_summary(hook->name));
         for (size_t k = 0, first = 1; k < sizeof flags / sizeof flags[0] && used < sizeof words;
              k++) {
@@ -147,12 +152,12 @@ static cddp_status list_optimizers(cd_cli *cli, cd_text *text, cddp_error *err)
 static cddp_status list_faults(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     (void)cli, (void)err;
-    static const named_row rows[] = {
-#define CD_FAULT(name, needs, summary) {#name, summary},
-#include "sim/faults.def"
-#undef CD_FAULT
-    };
-    put_rows(text, rows, sizeof rows / sizeof rows[0]);
+    named_row rows[CD_FAULT_KIND_COUNT];
+    for (uint32_t i = 0; i < CD_FAULT_KIND_COUNT; i++) {
+        const cddp_event_enum_fault_kind kind = (cddp_event_enum_fault_kind)i;
+        rows[i] = (named_row){cd_fault_name(kind), cd_fault_summary(kind)};
+    }
+    put_rows(text, rows, CD_FAULT_KIND_COUNT);
     return CDDP_OK;
 }
 

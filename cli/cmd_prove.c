@@ -119,7 +119,8 @@ static cddp_status check_plan(const prove_command *c, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG,
                        "train.checkpoint_step: a proof does not go through a checkpoint");
     for (size_t i = 0; i < plan->when_count; i++)
-        if (plan->whens[i].ready != CDDP_PLAN_UNSET && plan->whens[i].ready != CD_READY_BY_CHOICE)
+        if (plan->whens[i].ready != CDDP_PLAN_UNSET &&
+            plan->whens[i].ready != CDDP_WHEN_READY_CHOSEN)
             return cd_fail(
                 err, CDDP_E_CONFIG,
                 "when[%zu].ready fixes the order of gradients, which is what a proof varies", i);

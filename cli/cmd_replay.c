@@ -5,6 +5,8 @@
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
 #include "cli/recorded.h"
+#include "verify/hang/graph.h"
+#include "verify/hang/headline.h"
 #include "verify/replay/replay.h"
 #include "cli/report_target.h"
 #include "cli/session.h"
@@ -25,6 +27,8 @@ typedef struct replay_command {
     cd_report_target target;
     int exit_code;
     bool reproduced;
+    bool fails_otherwise; /* equal up to the failure, which is another one */
+    cd_result recorded;   /* of a run that failed in another world: judged again */
     cd_recipe recipe;
 } replay_command;
 
@@ -96,10 +100,38 @@ static void report_parting(const replay_command *c, cd_text *text)
                        c->recipe.backend);
 }
 
+static void put_failure(cd_text *text, const char *label, const cddp_verdict *v)
+{
+    cd_text words;
+    cd_text_init(&words, false);
+    if (v->finding_count > 0)
+        cd_text_printf(&words, "%s: %s", v->findings[0].check, v->findings[0].title);
+    if (words.length > 0 && v->wait_count > 0) cd_text_push(&words, "; ");
+    cd_hang_print(v, &words);
+    if (words.length == 0) cd_text_push(&words, "no finding, and nobody waits");
+    cd_text_printf(text, "  %-11s", label);
+    cd_text_wrap(text, cd_text_get(&words), 13, 110);
+    cd_text_fini(&words);
+}
+
+static void report_other_failure(const replay_command *c, cd_text *text)
+{
+    cd_text_style(text, CD_STYLE_RED, "not reproduced");
+    cd_text_printf(text,
+                   "  run %" PRId64
+                   ": %zu events are equal rank by rank up to the failure, which is another one\n",
+                   c->recipe.run, c->replay.met);
+    put_failure(text, "recorded", &c->recorded.verdict);
+    put_failure(text, "now", &c->result.verdict);
+}
+
 static void report(replay_command *c, cd_text *text)
 {
     cd_replay *r = &c->replay;
     c->reproduced = cd_replay_end(r);
+    c->fails_otherwise = c->reproduced && !r->stopped && r->has_failed &&
+                         !cd_hang_is_same(&c->recorded.verdict, &c->result.verdict);
+    c->reproduced = c->reproduced && !c->fails_otherwise;
     const bool was_cut =
         !c->reproduced && cd_interrupt_requested() && (!r->parted || r->was_interrupted);
     c->exit_code = c->reproduced ? CD_EXIT_VERIFIED
@@ -110,6 +142,8 @@ static void report(replay_command *c, cd_text *text)
         cd_text_printf(text,
                        "  run %" PRId64 ": interrupted after %zu of %zu events, equal so far\n",
                        c->recipe.run, r->met, r->total);
+    } else if (c->fails_otherwise) {
+        report_other_failure(c, text);
     } else if (!c->reproduced) {
         report_parting(c, text);
     } else if (r->stopped) {
@@ -123,6 +157,7 @@ static void report(replay_command *c, cd_text *text)
         if (r->across)
             cd_text_printf(text, " rank by rank on the simulator (recorded on %s)",
                            c->recipe.backend);
+        if (r->has_failed) cd_text_push(text, " up to the failure, and the failure is the same");
         cd_text_printf(text, "; recorded verdict: %s\n", c->recipe.verdict);
     }
 }
@@ -145,14 +180,35 @@ static cddp_status check_outcome(replay_command *c, const cddp_plan *plan, cddp_
             r->run, c->result.verdict.trace_digest, r->trace_digest);
     const bool is_judged =
         r->exit_code <= CD_EXIT_FINDINGS && c->result.verdict.outcome <= CDDP_OUTCOME_FINDINGS;
-    if (is_judged && (strcmp(r->verdict, c->result.name) != 0 ||
+    if (is_judged && (strcmp(r->verdict, cd_result_recorded_name(&c->result)) != 0 ||
                       r->exit_code != (uint32_t)c->result.verdict.outcome))
         return cd_fail(err, CDDP_E_CORRUPT,
                        "run %" PRId64 " was changed, or judged by others: its events are equal to "
                        "those of now, which come to %s "
                        "(exit %d), and the record says %s (exit %" PRIu64 ")",
-                       r->run, c->result.name, c->result.verdict.outcome, r->verdict, r->exit_code);
+                       r->run, cd_result_recorded_name(&c->result), c->result.verdict.outcome,
+                       r->verdict, r->exit_code);
     return CDDP_OK;
+}
+
+typedef struct judging {
+    replay_command *command;
+    cd_session session;
+} judging;
+
+static cddp_status judge_record(void *context, const cddp_stored_run *run, cddp_error *err)
+{
+    judging *j = context;
+    return CD_PASS(cd_recorded_judge(&j->command->recorded, &j->session, run, err));
+}
+
+/* What the record of another world shows to the checks of today: its failure is compared with that
+** of the run on the simulator. */
+static cddp_status judge_failure(replay_command *c, cddp_error *err)
+{
+    if (!c->replay.across || !c->replay.has_failed) return CDDP_OK;
+    judging j = {c, {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .store = c->store}};
+    return CD_PASS(cddp_store_each_run(c->store, c->recipe.run, judge_record, &j, err));
 }
 
 static cddp_status replay_store(replay_command *c, cddp_error *err)
@@ -170,6 +226,7 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
     cddp_status status = c->replay.across ? cd_recipe_transfer(&c->recipe, plan, err) : CDDP_OK;
     if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &c->result, err);
     if (status == CDDP_OK) status = check_outcome(c, plan, err);
+    if (status == CDDP_OK) status = judge_failure(c, err);
     cddp_plan_destroy(plan);
     if (status != CDDP_OK) return status;
     /* A choice string that does not fit is a failure of the run, not a difference between runs. */
@@ -284,8 +341,10 @@ int cd_command_replay(cd_cli *cli)
     cd_replay_init(&c.replay);
     c.replay.interrupted = cd_interrupt_requested;
     cd_result_init(&c.result);
+    cd_result_init(&c.recorded);
     int exit_code = replay_store(&c, &err) == CDDP_OK ? finish(&c) : cd_cli_fail(cli, &err);
     cd_result_fini(&c.result);
+    cd_result_fini(&c.recorded);
     cd_replay_fini(&c.replay);
     cddp_store_close(c.store);
     cd_recipe_fini(&c.recipe);

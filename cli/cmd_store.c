@@ -18,7 +18,10 @@ typedef struct store_command {
 static cddp_status take_as_found(cd_result *result, const cd_session *session,
                                  const cddp_stored_run *run, cddp_error *err)
 {
-    return CD_PASS(cd_stored_take(result, session->store, run, err));
+    CD_TRY(cd_stored_take(result, session->store, run, err));
+    const bool is_clean = run->complete && !result->verdict.as_expected &&
+                          result->verdict.outcome == CDDP_OUTCOME_VERIFIED;
+    return is_clean ? CDDP_OK : CD_PASS(cd_recorded_take_ends(result, session->store, run, err));
 }
 
 static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_error *err)

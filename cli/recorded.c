@@ -3,7 +3,10 @@
 #include "cli/recorded.h"
 
 #include "core/base/error.h"
+#include "core/check/check.h"
 #include "verify/report/stored.h"
+
+#include <stdio.h>
 
 /* ---- the plan ---- */
 
@@ -93,5 +96,64 @@ cddp_status cd_recorded_judge(cd_result *result, const cd_session *session,
         cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
                               "nothing is broken as far as the run went, but it was interrupted",
                               "");
+    return status;
+}
+
+/* ---- how the ranks ended ---- */
+
+typedef struct ends {
+    cddp_trace_sink sink;
+    const cddp_trace_sink *judge;
+    cddp_verdict_rank *ranks; /* (count) */
+    uint32_t count;
+} ends;
+
+static void take_end(void *self, const cddp_event *event)
+{
+    ends *e = self;
+    e->judge->event(e->judge->self, event);
+    if (event->rank >= e->count) return;
+    cddp_verdict_rank *r = &e->ranks[event->rank];
+    r->events++;
+    if (event->kind != CDDP_EV_rank_end) {
+        r->step = event->step;
+        return;
+    }
+    r->result.status = (cddp_status)event->as.rank_end.status;
+    r->result.end = (cddp_rank_end)event->as.rank_end.end;
+    r->result.detail = (int32_t)event->as.rank_end.detail;
+    snprintf(r->result.error.message, sizeof r->result.error.message, "%s",
+             event->text != NULL ? event->text : "");
+    cd_text_clean(r->result.error.message);
+}
+
+cddp_status cd_recorded_take_ends(cd_result *result, cddp_store *store, const cddp_stored_run *run,
+                                  cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const cddp_check *live = cd_check_find("I-LIVE");
+    const cd_judge_options options = {.checks = &live, .check_count = 1};
+    cd_judge *judge = NULL;
+    ends e = {.count = run->provenance.world_size};
+    e.sink = (cddp_trace_sink){sizeof e.sink, CDDP_TRACE_ABI, &e, take_end, NULL};
+    /* A store may say anything of its size. */
+    if (e.count > run->event_count) e.count = (uint32_t)run->event_count;
+    if (e.count > 0) e.ranks = cd_arena_push(&result->arena, e.count * sizeof *e.ranks);
+    if (e.count > 0 && e.ranks == NULL) return cd_fail_memory(err, "%u ranks", e.count);
+    for (uint32_t i = 0; i < e.count; i++)
+        e.ranks[i].size = sizeof *e.ranks, e.ranks[i].result.size = sizeof e.ranks[i].result;
+    CD_TRY(cd_judge_create(&options, &judge, err));
+    e.judge = cd_judge_get_sink(judge);
+    CD_TRY_OUT(cddp_store_each_event(store, run->run, CDDP_STORE_RECORDED, &e.sink, err));
+    CD_TRY_OUT(cd_judge_end(judge, err));
+    result->verdict.ranks = e.ranks;
+    result->verdict.rank_count = e.count;
+    const size_t count = cd_judge_wait_count(judge);
+    const cddp_verdict found = {.size = sizeof found,
+                                .waits = count > 0 ? cd_judge_get_wait(judge, 0) : NULL,
+                                .wait_count = count};
+    CD_TRY_OUT(cd_result_take_waits(result, &found, err));
+out:
+    cd_judge_destroy(judge);
     return status;
 }

@@ -195,7 +195,7 @@ static cddp_status end_recording(const cd_session *session, const cd_compose *co
     CD_TRY(cddp_store_add_verdict(store, &result->verdict, err));
     cddp_run_outcome outcome = {.size = sizeof outcome,
                                 .exit_code = (uint32_t)result->verdict.outcome,
-                                .verdict = result->name,
+                                .verdict = cd_result_recorded_name(result),
                                 .reason = result->verdict.reason[0] != '\0'
                                               ? result->verdict.reason
                                               : result->verdict.summary,
@@ -230,8 +230,8 @@ static bool has_stated_law(const cd_session *session, const char *name)
                                 ? cddp_registry_find_hook(session->cli->registry, name)
                                 : NULL;
     return hook != NULL && (hook->flags & CDDP_HOOK_LOSSY) != 0 &&
-           (hook->flags & (CDDP_HOOK_NO_COMM | CDDP_HOOK_CASTS_FIRST | CDDP_HOOK_ROUNDED_ONCE)) ==
-               0;
+           (hook->flags & (CDDP_HOOK_NO_COMM | CDDP_HOOK_CASTS_FIRST | CDDP_HOOK_ROUNDED_ONCE |
+                           CDDP_HOOK_LAWS)) == 0;
 }
 
 static void law_counter_init(law_counter *c, const cd_session *session, const cddp_plan *plan)
@@ -247,8 +247,9 @@ static void report_unjudged(const law_counter *c, cd_result *result)
     char words[400];
     if (c->hook == NULL || c->stated > 0 || c->called == 0) return;
     snprintf(words, sizeof words,
-             "what hook %.80s makes of gradients: it calls itself lossy and stated no law "
-             "(cddp_tracer_law). Only that all ranks have the same was judged, not whether it is "
+             "what hook %.80s makes of gradients: it calls itself lossy, stated no law "
+             "(cddp_tracer_law) and names none (CDDP_HOOK_LAW_TOPK and its like). Only that all "
+             "ranks have the same was judged, not whether it is "
              "right; \"cddp-verify hook-conformance\" tries it",
              c->hook);
     result->unjudged = cd_result_copy(result, words);

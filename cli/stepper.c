@@ -101,6 +101,13 @@ static bool is_of(const cddp_event *wait, int64_t group, int64_t sequence)
     return wait->as.collective_wait.group == group && wait->as.collective_wait.sequence == sequence;
 }
 
+/* A wait that failed for want of a peer leads to the cause as one does that still lasts. */
+static bool gave_up(const cddp_event *done)
+{
+    const int64_t status = done->as.collective_done.status;
+    return status == CDDP_E_TIMEOUT || status == CDDP_E_BACKEND || status == CDDP_E_IO;
+}
+
 /* False: no memory. */
 static bool note_wait(open_waits *waits, const cddp_event *e)
 {
@@ -109,7 +116,7 @@ static bool note_wait(open_waits *waits, const cddp_event *e)
                          sizeof *waits->items))
             return false;
         waits->items[waits->count++] = *e;
-    } else if (e->kind == CDDP_EV_collective_done) {
+    } else if (e->kind == CDDP_EV_collective_done && !gave_up(e)) {
         for (size_t i = waits->count; i-- > 0;) {
             if (waits->items[i].rank != e->rank ||
                 !is_of(&waits->items[i], e->as.collective_done.group,
@@ -146,6 +153,22 @@ static uint32_t world_size(const stepper *s)
     return size;
 }
 
+/* Members of the group that have not posted the operation: that is for whom the others wait. */
+static void put_missing(const stepper *s, int64_t group, const bool *posted, bool *marked,
+                        uint32_t ranks)
+{
+    bool is_any = false;
+    for (size_t i = 0; i < s->at; i++) {
+        const cddp_event *e = &s->events->events[i];
+        if (e->kind != CDDP_EV_group || e->as.group.group != group || e->rank >= ranks ||
+            posted[e->rank])
+            continue;
+        marked[e->rank] = is_any = true;
+    }
+    if (is_any) printf("; missing is rank");
+    put_ranks(marked, ranks);
+}
+
 /* One line for an operation: who waits for it, and who has posted it. A wait-for edge leads to
 ** everybody else in the group. */
 static void report_operation(const stepper *s, open_waits *waits, bool *marked, uint32_t ranks)
@@ -174,7 +197,11 @@ static void report_operation(const stepper *s, open_waits *waits, bool *marked, 
             e->as.collective_post.sequence == sequence)
             marked[e->rank] = true;
     }
+    bool *posted = cd_allocate_array(NULL, ranks, sizeof *posted);
+    if (posted != NULL) memcpy(posted, marked, ranks * sizeof *marked);
     put_ranks(marked, ranks);
+    if (posted != NULL) put_missing(s, group, posted, marked, ranks);
+    cd_release(NULL, posted, ranks * sizeof *posted);
     printf("\n");
 }
 

@@ -18,7 +18,7 @@ static void keep(void *self, const cddp_event *event)
     cd_finals *f = self;
     const cddp_event_value *v = &event->as.value;
     if (event->kind == CDDP_EV_value && event->rank == 0 && v->what == 0 &&
-        v->moment == CD_MOMENT_END)
+        v->moment == CDDP_MOMENT_END)
         f->memory.sink.event(&f->memory, event);
 }
 

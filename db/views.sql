@@ -50,8 +50,30 @@ SELECT p.run, p."group" AS group_id, p.sequence, p.rank, p.step, p.micro, p.op, 
 FROM ev_collective_post p
 LEFT JOIN ev_collective_done d ON d.run = p.run AND d.rank = p.rank AND d."group" = p."group" AND d.sequence = p.sequence;
 
--- Where ranks first part, per run: the first collective they describe differently, and the first value after a
--- step that they hold differently.
+-- At the end of a run: who waits, or gave up waiting, in which operation, and for whom. A row per member of the group that never
+-- posted the operation; peer is NULL when all have. Then what the world itself reported.
+CREATE VIEW waiting_for AS
+WITH open AS (
+    SELECT w.run, w.t, w.rank, w.step, w."group", w.sequence, d.status
+    FROM ev_collective_wait w
+    LEFT JOIN ev_collective_done d ON d.run = w.run AND d.rank = w.rank AND d."group" = w."group" AND d.sequence = w.sequence
+    WHERE d.run IS NULL OR d.status IN ('timed out', 'backend failure', 'input/output error')),
+missing AS (
+    SELECT DISTINCT o.run, o.rank, o."group", o.sequence, g.rank AS peer
+    FROM open o
+    JOIN ev_group g ON g.run = o.run AND g."group" = o."group"
+    LEFT JOIN ev_collective_post p ON p.run = g.run AND p.rank = g.rank AND p."group" = g."group" AND p.sequence = o.sequence
+    WHERE p.run IS NULL)
+SELECT o.run, o.t, o.rank, o.step, o."group" AS group_id, o.sequence, m.peer, p.op,
+    coalesce(o.status, 'no result was ever seen') AS words
+FROM open o
+LEFT JOIN missing m ON m.run = o.run AND m.rank = o.rank AND m."group" = o."group" AND m.sequence = o.sequence
+LEFT JOIN ev_collective_post p ON p.run = o.run AND p.rank = o.rank AND p."group" = o."group" AND p.sequence = o.sequence
+UNION ALL
+SELECT run, t, coalesce(rank, who), step, "group", sequence, nullif(peer, -1), op, text FROM ev_waiting_for;
+
+-- Where ranks first part, per run: the first collective they describe differently, the first that one waits for and another never
+-- posted, and the first value after a step that they hold differently.
 CREATE VIEW first_divergence AS
 WITH asked AS (
     SELECT run, "group", sequence, rank, step,
@@ -69,6 +91,10 @@ parted AS (
     SELECT run, step, 'collective' AS kind, 'group ' || "group" || ' sequence ' || sequence AS place, rank_a, side_a,
         rank AS rank_b, what AS side_b, row_number() OVER (PARTITION BY run ORDER BY "group", sequence, rank) AS position
     FROM compared WHERE what <> side_a
+    UNION ALL
+    SELECT run, step, 'wait', 'group ' || group_id || ' sequence ' || sequence, rank, op || ': ' || words, peer, 'never posted',
+        row_number() OVER (PARTITION BY run ORDER BY t, rank, peer)
+    FROM waiting_for WHERE peer IS NOT NULL AND sequence >= 0
     UNION ALL
     SELECT run, step, 'value', coalesce(parameter, 'id ' || id), rank_a, side_a, rank, digest,
         row_number() OVER (PARTITION BY run ORDER BY step, micro,
@@ -95,13 +121,3 @@ SELECT l.run, l.step, l.micro, l.param, l.parameter, group_concat(CASE l.used WH
     (SELECT max(g.used) FROM ev_used_global g WHERE g.run = l.run AND g.step = l.step AND g.micro = l.micro AND g.param = l.param)
         AS used_global
 FROM ev_used_local l GROUP BY l.run, l.step, l.micro, l.param;
-
--- Waits that never ended, and what the world reported about each hang.
-CREATE VIEW waiting_for AS
-SELECT w.run, w.t, w.rank, w.step, w."group" AS group_id, w.sequence, NULL AS peer, p.op, 'no result was ever seen' AS words
-FROM ev_collective_wait w
-LEFT JOIN ev_collective_post p ON p.run = w.run AND p.rank = w.rank AND p."group" = w."group" AND p.sequence = w.sequence
-LEFT JOIN ev_collective_done d ON d.run = w.run AND d.rank = w.rank AND d."group" = w."group" AND d.sequence = w.sequence
-WHERE d.run IS NULL
-UNION ALL
-SELECT run, t, rank, step, "group", sequence, peer, op, text FROM ev_waiting_for;

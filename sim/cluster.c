@@ -10,16 +10,14 @@
 cddp_status cd_cluster_init(cd_sim *sim, cddp_error *err)
 {
     size_t ports = cd_network_port_count(&sim->host->network), bytes = ports * sizeof(uint64_t);
-    struct cd_cluster *c = cd_memory_allocate(&sim->memory, sizeof *c);
-    if (c == NULL) return cd_fail_memory(err, "the cluster");
-    *c = (struct cd_cluster){.send_port_free_ns = cd_memory_allocate(&sim->memory, bytes),
-                             .receive_port_free_ns = cd_memory_allocate(&sim->memory, bytes),
-                             .peers = cd_memory_allocate(&sim->memory,
-                                                         2 * sim->world_size * sizeof *c->peers)};
-    if (c->send_port_free_ns == NULL || c->receive_port_free_ns == NULL || c->peers == NULL)
-        return cd_fail_memory(err, "%zu ports", ports);
-    memset(c->send_port_free_ns, 0, bytes);
-    memset(c->receive_port_free_ns, 0, bytes);
+    /* One block: the cluster, its ports, the scratch. */
+    const size_t all = sizeof *sim->cluster + 2 * bytes + 2 * sim->world_size * sizeof(uint32_t);
+    struct cd_cluster *c = cd_memory_allocate(&sim->memory, all);
+    if (c == NULL) return cd_fail_memory(err, "a cluster of %zu ports", ports);
+    memset(c, 0, all);
+    c->send_port_free_ns = (uint64_t *)(void *)(c + 1);
+    c->receive_port_free_ns = c->send_port_free_ns + ports;
+    c->peers = (uint32_t *)(void *)(c->receive_port_free_ns + ports);
     sim->cluster = c;
     return CDDP_OK;
 }

@@ -75,6 +75,7 @@ struct cd_part {
     /* a planted fault: its start, its end, does not wait or is not waited for */
     bool is_unordered[2];
     uint32_t point; /* with stream_device: of its end on the group's stream */
+    uint64_t read;  /* digest of its input when it was first read; 0: not known */
     cd_message *inbox, *inbox_last;
 };
 
@@ -106,13 +107,14 @@ struct cd_member {
     /* timed graph: its lanes; messages: its connection only */
     uint64_t lane_free_ns[CD_LANE_COUNT];
     bool is_joined, is_closed;
+    bool is_observed; /* somebody asks for digests of what parts read */
 };
 
 struct cd_comm {
     cd_sim *sim;
     cd_comm *next;
     char *name;
-    size_t name_bytes;
+    size_t bytes; /* of the block: this struct, members, ranks, name */
     uint32_t id, size, joined, closed;
     uint32_t *ranks;    /* (size) world ranks */
     cd_member *members; /* (size) */

@@ -20,6 +20,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/text.h"
 #include "sim/cluster.h"
 #include "sim/stream_ops.h"
 
@@ -363,6 +364,7 @@ static cddp_status begin_part(cd_member *member, const cddp_collective *what, cd
     part->what = *what;
     part->stream_device = unwrap(&part->what);
     part->state = CD_PART_QUEUED;
+    part->read = 0;
     part->posted_ns = comm->sim->now_ns;
     part->ordinal = member->rank->collective_count++;
     part->next = NULL;
@@ -400,7 +402,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
         return cd_fail(err, CDDP_E_ABORTED, "the world has ended; %s is not posted",
                        cddp_op_name(what->op));
     CD_TRY(check_shares(member, what, err));
-    cd_sim_fault_at_op(sim, rank, CD_FAULT_BEFORE_OP, NULL, what);
+    cd_sim_fault_at_op(sim, rank, CDDP_FAULT_BEFORE, NULL, what);
     if (sim->unwinding)
         return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped before %s", rank->port.rank,
                        cddp_op_name(what->op));
@@ -411,7 +413,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
     CD_TRY(begin_part(member, what, &p, err));
     cd_sim_note(rank, "posted", member->comm->name, p->coll->ordinal);
     if (p->coll->order != NULL) choose_order(sim, p->coll, p);
-    cd_sim_fault_at_op(sim, rank, CD_FAULT_INSIDE_OP, p, what);
+    cd_sim_fault_at_op(sim, rank, CDDP_FAULT_INSIDE, p, what);
     if (sim->unwinding)
         return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank,
                        cddp_op_name(what->op));
@@ -434,7 +436,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
 static cddp_status outcome(cd_part *part, cddp_error *err)
 {
     cd_sim_rank *rank = part->member->rank;
-    cd_sim_fault_at_op(sim_of(part), rank, CD_FAULT_AFTER_OP, part, &part->what);
+    cd_sim_fault_at_op(sim_of(part), rank, CDDP_FAULT_AFTER, part, &part->what);
     if (sim_of(part)->unwinding)
         return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped after %s", rank->port.rank,
                        cddp_op_name(part->what.op));
@@ -484,9 +486,11 @@ cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err)
             return cd_fail(err, CDDP_E_ABORTED, "the world ended while rank %u waited",
                            part->member->rank->port.rank);
         if (part->state != CD_PART_ENDED) sim->stats.races++;
-        if (part->state != CD_PART_ENDED)
-            return cd_fail(err, CDDP_E_TIMEOUT, "not completed within %llu ns",
-                           (unsigned long long)timeout_ns);
+        if (part->state != CD_PART_ENDED) {
+            char duration[CD_DURATION_BYTES];
+            cd_duration_print(timeout_ns, duration, sizeof duration);
+            return cd_fail(err, CDDP_E_TIMEOUT, "not completed within %s", duration);
+        }
     }
     part->is_awaited = true;
     CD_TRY(outcome(part, err));
@@ -519,6 +523,8 @@ void cd_part_release(cd_part *part)
     else
         cd_part_forget(part);
 }
+
+uint64_t cd_part_digest_read(const cd_part *part) { return part->read; }
 
 void cd_part_forget(cd_part *part)
 {

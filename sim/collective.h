@@ -28,4 +28,8 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
 cddp_status cd_member_abort(cd_member *member, const char *reason, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_part_test(cd_part *part, bool *done, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err) CDDP_MUST_CHECK;
+/* From now on parts keep a digest of what they read. */
+void cd_member_observe(cd_member *member);
+/* Of the input, as it was when it was first read; 0: not known. */
+uint64_t cd_part_digest_read(const cd_part *part);
 void cd_part_release(cd_part *part);

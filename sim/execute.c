@@ -252,12 +252,25 @@ static cddp_status load(cd_part *part, cddp_error *err)
     return CDDP_OK;
 }
 
+/* On streams the program's own writes may still be queued. */
+static void note_read(cd_part *part)
+{
+    const cddp_collective *c = &part->what;
+    const cddp_tensor *given = c->op == CDDP_OP_BROADCAST ? &c->output : &c->input;
+    const bool gives = given->device != NULL && given->device->digest != NULL &&
+                       (c->op != CDDP_OP_BROADCAST || c->root == part->index);
+    part->read = 0;
+    if (!part->member->is_observed || part->stream_device != NULL || !gives) return;
+    if (given->device->digest(given, &part->read, NULL) != CDDP_OK) part->read = 0;
+}
+
 cddp_status cd_part_prepare(cd_part *part, cddp_error *err)
 {
     const cddp_collective *c = &part->what;
     bool is_root = c->root == part->index;
     int64_t begin = 0;
     if (!part->has_content) return CDDP_OK;
+    note_read(part);
     cd_flow *flow = cd_flow_of(part);
     flow->work = c->output;
     flow->source = c->output;

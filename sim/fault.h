@@ -5,14 +5,16 @@
 ** Lifetime   plain values; the array is borrowed until the world is destroyed.
 */
 #pragma once
-#include "cddp/status.h"
+#include "cddp/keys.h"
+#include "cddp/trace.h"
 
-typedef enum cd_fault_kind {
-#define CD_FAULT(name, needs, summary) CD_FAULT_##name,
+/* How many kinds there are: cddp_event_enum_fault_kind has their constants. */
+enum {
+    CD_FAULT_KIND_COUNT = 0
+#define CD_FAULT(name, scope, summary) +1
 #include "sim/faults.def"
 #undef CD_FAULT
-    CD_FAULT_KIND_COUNT
-} cd_fault_kind;
+};
 
 /* The target of a fault, which decides its fields: a rank, a link (rank → peer), the data of a
 ** collective, or the order between a collective and the stream of its tensors. */
@@ -23,21 +25,14 @@ typedef enum cd_fault_scope {
     CD_FAULT_ON_STREAM
 } cd_fault_scope;
 
-typedef enum cd_fault_when {
-    CD_FAULT_AT_TIME, /* at `at` ns of virtual time */
-    /* when the rank is about to post its at-th collective, counted over all its groups from 0 */
-    CD_FAULT_BEFORE_OP,
-    CD_FAULT_INSIDE_OP, /* after the rank posted it, and before it can complete there */
-    CD_FAULT_AFTER_OP,  /* when it completed on the rank */
-    /* when `joiner` is about to meet others for a group for the at-th time, from 0 */
-    CD_FAULT_BEFORE_JOIN,
-    CD_FAULT_INSIDE_JOIN, /* after it has registered, and before it knows the other members */
-    CD_FAULT_AFTER_JOIN   /* when it has met them */
-} cd_fault_when;
-
 typedef struct cd_fault {
-    cd_fault_kind kind;
-    cd_fault_when when;
+    cddp_event_enum_fault_kind kind;
+    /* TIME: `at` is ns of virtual time. BEFORE: the rank is about to post its at-th collective,
+    ** counted over all its groups from 0. INSIDE: it posted it, and it cannot complete there yet.
+    ** AFTER: it completed on the rank. BEFORE_JOIN: `joiner` is about to meet others for a group
+    ** for the at-th time, from 0. INSIDE_JOIN: it has registered, and does not know the other
+    ** members yet. AFTER_JOIN: it has met them. */
+    cddp_plan_fault_when when;
     uint32_t rank; /* whom it strikes; the sender for links */
     uint32_t peer; /* links: the receiver; UINT32_MAX: every one */
     /* *_JOIN: whose joins `at` counts; it need not be the rank that is struck */
@@ -54,9 +49,9 @@ typedef struct cd_fault {
     bool optional;
 } cd_fault;
 
-const char *cd_fault_name(cd_fault_kind kind);
-const char *cd_fault_summary(cd_fault_kind kind);
-cd_fault_scope cd_fault_get_scope(cd_fault_kind kind);
+const char *cd_fault_name(cddp_event_enum_fault_kind kind);
+const char *cd_fault_summary(cddp_event_enum_fault_kind kind);
+cd_fault_scope cd_fault_get_scope(cddp_event_enum_fault_kind kind);
 int32_t cd_fault_find(const char *name); /* -1 when there is none */
 /* Is the fault meaningful in a world of this size? */
 cddp_status cd_fault_check(const cd_fault *fault, uint32_t world_size,

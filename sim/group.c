@@ -12,6 +12,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/text.h"
 #include "sim/cluster.h"
 
 #include <stdio.h>
@@ -36,39 +37,37 @@ static uint32_t id_of(const cddp_group_spec *spec)
 static void free_comm(cd_comm *comm)
 {
     cd_memory *m = &comm->sim->memory;
-    for (uint32_t i = 0; i < comm->size && comm->members != NULL; i++) {
+    for (uint32_t i = 0; i < comm->size; i++) {
         cd_sim_rank *rank = comm->members[i].rank;
         if (rank != NULL && rank->last_group == comm->name) rank->last_group = NULL;
     }
-    cd_memory_release(m, comm->ranks, comm->size * sizeof *comm->ranks);
-    cd_memory_release(m, comm->members, comm->size * sizeof *comm->members);
     cd_memory_release(m, comm->window, comm->window_capacity * sizeof *comm->window);
-    cd_memory_release(m, comm->name, comm->name_bytes);
-    cd_memory_release(m, comm, sizeof *comm);
+    cd_memory_release(m, comm, comm->bytes);
 }
 
 static cd_comm *make_comm(cd_sim *sim, const cddp_group_spec *spec)
 {
-    cd_memory *m = &sim->memory;
-    cd_comm *comm = cd_memory_allocate(m, sizeof *comm);
+    /* One block: the group, its members, their ranks, its name. */
+    const size_t n = spec->group_size, name_bytes = strlen(spec->name) + 1;
+    const size_t bytes =
+        sizeof(cd_comm) + n * sizeof(cd_member) + n * sizeof *spec->members + name_bytes;
+    cd_comm *comm = cd_memory_allocate(&sim->memory, bytes);
     if (comm == NULL) return NULL;
-    uint32_t n = spec->group_size;
+    memset(comm, 0, bytes);
     *comm = (cd_comm){.sim = sim,
                       .id = id_of(spec),
-                      .size = n,
-                      .name_bytes = strlen(spec->name) + 1,
+                      .size = spec->group_size,
+                      .bytes = bytes,
+                      .members = (cd_member *)(void *)(comm + 1),
                       .window_capacity = 8};
-    comm->name = cd_memory_allocate(m, comm->name_bytes);
-    comm->ranks = cd_memory_allocate(m, n * sizeof *comm->ranks);
-    comm->members = cd_memory_allocate(m, n * sizeof *comm->members);
-    comm->window = cd_memory_allocate(m, comm->window_capacity * sizeof *comm->window);
-    if (comm->members != NULL) memset(comm->members, 0, n * sizeof *comm->members);
-    if (comm->name == NULL || comm->ranks == NULL || comm->members == NULL ||
-        comm->window == NULL) {
+    comm->ranks = (uint32_t *)(void *)(comm->members + n);
+    comm->name = (char *)(comm->ranks + n);
+    comm->window = cd_memory_allocate(&sim->memory, comm->window_capacity * sizeof *comm->window);
+    if (comm->window == NULL) {
         free_comm(comm);
         return NULL;
     }
-    memcpy(comm->name, spec->name, comm->name_bytes);
+    memcpy(comm->name, spec->name, name_bytes);
     memcpy(comm->ranks, spec->members, n * sizeof *comm->ranks);
     comm->next = sim->cluster->comms;
     sim->cluster->comms = comm;
@@ -121,8 +120,10 @@ static cddp_status wait_for_members(cd_member *member, uint64_t timeout_ns, cddp
                            "group '%s': the world ended while rank %u waited for its members",
                            comm->name, member->rank->port.rank);
         sim->stats.races++;
-        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': %u of %u members joined within %llu ns",
-                       comm->name, comm->joined, comm->size, (unsigned long long)timeout_ns);
+        char duration[CD_DURATION_BYTES];
+        cd_duration_print(timeout_ns, duration, sizeof duration);
+        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': %u of %u members joined within %s",
+                       comm->name, comm->joined, comm->size, duration);
     }
     if (comm->failure != CDDP_OK)
         return cd_fail(err, comm->failure, "group '%s': %s", comm->name, comm->why);
@@ -170,6 +171,8 @@ cddp_status cd_member_open(cddp_rank *port, const cddp_group_spec *spec, cd_memb
     *member = m;
     return CDDP_OK;
 }
+
+void cd_member_observe(cd_member *member) { member->is_observed = true; }
 
 /* ---- colls ---- */
 

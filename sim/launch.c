@@ -169,15 +169,15 @@ static cddp_status make_parts(cd_sim *sim, cddp_error *err)
     size_t deviations_bytes = round_up(host->config.deviations_max * sizeof(cd_deviation), 64);
     unsigned char *region = host->block + host->region_offset;
     cd_memory_init(&sim->memory, region, host->region_bytes - deviations_bytes);
-    sim->ranks = cd_memory_allocate(&sim->memory, n * sizeof *sim->ranks);
-    sim->ready = cd_memory_allocate(&sim->memory, n * sizeof *sim->ready);
-    bool has_events = cd_queue_init(&sim->events, &sim->memory);
-    if (sim->ranks == NULL || sim->ready == NULL || !has_events) {
+    const size_t ranks_bytes = n * sizeof *sim->ranks;
+    sim->ranks = cd_memory_allocate(&sim->memory, ranks_bytes + n * sizeof *sim->ready);
+    if (sim->ranks == NULL || !cd_queue_init(&sim->events, &sim->memory)) {
         sim->ranks = NULL;
         return cd_fail(err, CDDP_E_NOMEM, "%zu bytes are too few for a world of %u ranks",
                        host->region_bytes, n);
     }
-    memset(sim->ranks, 0, n * sizeof *sim->ranks);
+    memset(sim->ranks, 0, ranks_bytes);
+    sim->ready = (void *)(sim->ranks + n); /* behind them, in one block */
     void *deviations = region + host->region_bytes - deviations_bytes;
     sim->schedule = (cd_schedule){.items = deviations, .capacity = host->config.deviations_max};
     return CDDP_OK;

@@ -2,6 +2,7 @@
 /* Reports which rank waits for which, as text and as events, when a world has stopped. */
 #include "core/base/error.h"
 #include "core/base/rank_list.h"
+#include "core/base/text.h"
 #include "sim/cluster.h"
 
 #include <stdarg.h>
@@ -43,11 +44,16 @@ static uint32_t find_absent(const cd_part *part, uint32_t *peers)
         peers[0] = cd_coll_rank(coll, part->awaited);
         return 1;
     }
-    for (uint32_t i = 0; i < coll->size; i++) {
-        const cd_part *p = &coll->parts[i];
-        bool absent =
-            p->state == CD_PART_EMPTY || p->state == CD_PART_QUEUED || p->state == CD_PART_GONE;
-        if (absent && i != part->index) peers[count++] = cd_coll_rank(coll, i);
+    /* A member that gave up is not missing, as long as one has not come at all. */
+    for (int gone = 0; gone < 2 && count == 0; gone++) {
+        for (uint32_t i = 0; i < coll->size; i++) {
+            const cd_part_state state = coll->parts[i].state;
+            const uint32_t rank = cd_coll_rank(coll, i);
+            const bool is_dead = coll->comm->sim->ranks[rank].state == CD_RANK_DEAD;
+            const bool is_absent = state == CD_PART_EMPTY || state == CD_PART_QUEUED ||
+                                   (state == CD_PART_GONE && (gone > 0 || is_dead));
+            if (is_absent && i != part->index) peers[count++] = rank;
+        }
     }
     return count;
 }
@@ -182,7 +188,9 @@ static void add_last(text_builder *b, const cd_sim_rank *rank)
     add(b, "; last: %s", rank->last_what);
     if (rank->last_group != NULL)
         add(b, " '%s' #%llu", rank->last_group, (unsigned long long)rank->last_ordinal);
-    add(b, " at %llu ns", (unsigned long long)rank->last_ns);
+    char when[CD_DURATION_BYTES];
+    cd_duration_print(rank->last_ns, when, sizeof when);
+    add(b, " after %s", when);
 }
 
 static void add_wait(text_builder *b, const cd_sim_rank *rank)

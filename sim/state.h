@@ -184,8 +184,8 @@ void cd_sim_strike(cd_sim *sim, const cd_fault *fault);
 void cd_sim_fault_at_time(cd_sim *sim, cd_sim_event *event);
 /* Faults of this rank around its ordinal-th collective; part may be NULL before it exists. */
 struct cddp_collective;
-void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, struct cd_part *part,
-                        const struct cddp_collective *what);
+void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cddp_plan_fault_when when,
+                        struct cd_part *part, const struct cddp_collective *what);
 
 /* The program of a rank has returned: a server on it closes its connections (wire.c). */
 void cd_wires_rank_ended(cd_sim *sim, const cd_sim_rank *rank);

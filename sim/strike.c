@@ -74,7 +74,7 @@ static void spoil(cd_sim *sim, const cd_fault *fault, const cddp_collective *wha
         emit(sim, fault, "no effect: the operation carries no values to spoil");
         return;
     }
-    if (fault->kind == CD_FAULT_bit_flip) {
+    if (fault->kind == CDDP_FAULT_BIT_FLIP) {
         cd_tensor_flip_bit(t, fault->amount);
     } else {
         cddp_tensor one = cd_flat(t, (int64_t)(fault->amount % (uint64_t)numel), 1);
@@ -90,7 +90,7 @@ static void lose_wait(cd_sim *sim, const cd_fault *fault, struct cd_part *part)
 {
     char text[128];
     cd_fault_print(fault, text, sizeof text);
-    part->is_unordered[fault->kind == CD_FAULT_lost_end] = true;
+    part->is_unordered[fault->kind == CDDP_FAULT_LOST_END] = true;
     emit(sim, fault,
          part->stream_device != NULL ? text
                                      : "no effect: the tensors of the operation are on no stream");
@@ -107,7 +107,7 @@ static void hang(cd_sim *sim, cd_sim_rank *rank, uint64_t until_ns)
 /* Of link_delay, when what it held back arrives at each receiver; else NULL. */
 static uint64_t *late_of(cd_sim *sim, const cd_fault *fault)
 {
-    if (fault->kind != CD_FAULT_link_delay) return NULL;
+    if (fault->kind != CDDP_FAULT_LINK_DELAY) return NULL;
     uint64_t *late_ns = cd_memory_allocate(&sim->memory, sim->world_size * sizeof *late_ns);
     if (late_ns != NULL)
         memset(late_ns, 0, sim->world_size * sizeof *late_ns);
@@ -127,33 +127,32 @@ void cd_sim_strike(cd_sim *sim, const cd_fault *fault)
     if (fault->side != NULL) print_partition(sim, fault, text, sizeof text);
     emit(sim, fault, text);
     switch (fault->kind) {
-    case CD_FAULT_kill:
+    case CDDP_FAULT_KILL:
         cd_sim_report_death(rank);
         cd_sim_note(rank, "was killed by a planted fault", NULL, 0);
         cd_sim_kill(sim, rank);
         break;
-    case CD_FAULT_hang:
+    case CDDP_FAULT_HANG:
         hang(sim, rank, until(sim, fault));
         break;
-    case CD_FAULT_slow_rank:
+    case CDDP_FAULT_SLOW_RANK:
         rank->slow_permille = (uint32_t)(fault->amount < UINT32_MAX ? fault->amount : UINT32_MAX);
         rank->slow_until_ns = until(sim, fault);
         break;
-    case CD_FAULT_link_cut:
-    case CD_FAULT_partition:
-    case CD_FAULT_link_delay:
-    case CD_FAULT_link_reorder:
-    case CD_FAULT_chunk_corrupt:
+    case CDDP_FAULT_LINK_CUT:
+    case CDDP_FAULT_PARTITION:
+    case CDDP_FAULT_LINK_DELAY:
+    case CDDP_FAULT_LINK_REORDER:
+    case CDDP_FAULT_CHUNK_CORRUPT:
         sim->cluster->link_faults[sim->cluster->link_fault_count++] =
             (cd_link_fault){.fault = fault,
                             .until_ns = until(sim, fault),
                             .late_ns = late_of(sim, fault)};
         break;
-    case CD_FAULT_lost_start:
-    case CD_FAULT_lost_end:
-    case CD_FAULT_bit_flip:
-    case CD_FAULT_nan:
-    case CD_FAULT_KIND_COUNT:
+    case CDDP_FAULT_LOST_START:
+    case CDDP_FAULT_LOST_END:
+    case CDDP_FAULT_BIT_FLIP:
+    case CDDP_FAULT_NAN:
         break;
     }
 }
@@ -188,30 +187,31 @@ cddp_status cd_sim_begin_faults(cd_sim *sim, cddp_error *err)
 {
     const cd_sim_config *config = &sim->host->config;
     if (config->fault_count == 0) return CDDP_OK;
-    timed_fault *timed = cd_memory_allocate(&sim->memory, config->fault_count * sizeof *timed);
-    sim->cluster->link_faults =
-        cd_memory_allocate(&sim->memory, config->fault_count * sizeof *sim->cluster->link_faults);
-    if (timed == NULL || sim->cluster->link_faults == NULL)
-        return cd_fail_memory(err, "%zu faults", config->fault_count);
+    /* One block: what happens at its time, and behind it the links' faults. */
+    timed_fault *timed =
+        cd_memory_allocate(&sim->memory, config->fault_count *
+                                             (sizeof *timed + sizeof *sim->cluster->link_faults));
+    if (timed == NULL) return cd_fail_memory(err, "%zu faults", config->fault_count);
+    sim->cluster->link_faults = (void *)(timed + config->fault_count);
     for (size_t i = 0; i < config->fault_count; i++) {
         const cd_fault *f = &config->faults[i];
         timed[i] = (timed_fault){{due}, f};
-        if (f->when == CD_FAULT_AT_TIME && f->at == 0 && !f->optional)
+        if (f->when == CDDP_FAULT_TIME && f->at == 0 && !f->optional)
             cd_sim_strike(sim, f); /* before any rank runs */
-        else if (f->when == CD_FAULT_AT_TIME)
+        else if (f->when == CDDP_FAULT_TIME)
             cd_sim_schedule_event(sim, &timed[i].event, f->at);
-        else if (f->when < CD_FAULT_BEFORE_JOIN)
+        else if (f->when < CDDP_FAULT_BEFORE_JOIN)
             sim->ranks[f->rank].has_op_faults = true;
     }
     return CDDP_OK;
 }
 
-void cd_sim_pass_join(cddp_rank *port, cd_fault_when when)
+void cd_sim_pass_join(cddp_rank *port, cddp_plan_fault_when when)
 {
     cd_sim *sim = port->world;
     cd_sim_rank *rank = cd_sim_rank_of(port);
     const cd_sim_config *config = &sim->host->config;
-    if (when == CD_FAULT_BEFORE_JOIN) rank->join_count++;
+    if (when == CDDP_FAULT_BEFORE_JOIN) rank->join_count++;
     for (size_t i = 0; i < config->fault_count && !sim->unwinding; i++) {
         const cd_fault *f = &config->faults[i];
         if (f->when != when || f->joiner != port->rank || f->at + 1 != rank->join_count) continue;
@@ -222,8 +222,8 @@ void cd_sim_pass_join(cddp_rank *port, cd_fault_when when)
     }
 }
 
-void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, struct cd_part *part,
-                        const cddp_collective *what)
+void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cddp_plan_fault_when when,
+                        struct cd_part *part, const cddp_collective *what)
 {
     if (!rank->has_op_faults || sim->unwinding) return;
     const cd_sim_config *config = &sim->host->config;
@@ -237,7 +237,7 @@ void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, stru
             spoil(sim, f, what);
         } else if (cd_fault_get_scope(f->kind) == CD_FAULT_ON_STREAM) {
             lose_wait(sim, f, part);
-        } else if (f->kind == CD_FAULT_kill && when == CD_FAULT_INSIDE_OP &&
+        } else if (f->kind == CDDP_FAULT_KILL && when == CDDP_FAULT_INSIDE &&
                    config->transport == CD_SIM_MESSAGES) {
             part->death = f; /* with its first message on the way */
         } else {

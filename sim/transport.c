@@ -105,7 +105,7 @@ static bool pass_link_fault(const cd_link_fault *l, uint32_t source, uint32_t ta
     if (cd_fault_cuts(l->fault, source, target)) {
         if (l->until_ns == UINT64_MAX) return false;
         if (*arrival_ns < l->until_ns) *arrival_ns = l->until_ns;
-    } else if (l->fault->kind == CD_FAULT_link_delay) {
+    } else if (l->fault->kind == CDDP_FAULT_LINK_DELAY) {
         *arrival_ns += l->fault->amount;
     }
     return true;
@@ -153,13 +153,13 @@ static bool pass_link_faults(cd_sim *sim, cd_message *m, uint64_t *arrival_ns)
         if (acts && !pass_link_fault(l, m->source_rank, m->target_rank, arrival_ns)) return false;
         keep_order(l, m, acts, arrival_ns);
         if (!acts) continue;
-        if (f->kind == CD_FAULT_link_reorder) {
+        if (f->kind == CDDP_FAULT_LINK_REORDER) {
             *arrival_ns += f->amount;
             l->held_coll = m->coll;
             l->held_target = m->target_rank;
             l->held_ns = *arrival_ns;
             l->is_spent = true;
-        } else if (f->kind == CD_FAULT_chunk_corrupt && m->data.device != NULL) {
+        } else if (f->kind == CDDP_FAULT_CHUNK_CORRUPT && m->data.device != NULL) {
             cd_tensor_flip_bit(&m->data, f->amount);
             l->is_spent = true;
         }

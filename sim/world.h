@@ -127,7 +127,7 @@ void cd_sim_set_service(cd_sim *sim, void *service);
 void *cd_sim_get_service(const cd_sim *sim);
 /* On the rank's stack, by whoever lets ranks meet before they open a group: faults around a join
 ** strike here. BEFORE_JOIN begins one. */
-void cd_sim_pass_join(cddp_rank *rank, cd_fault_when when);
+void cd_sim_pass_join(cddp_rank *rank, cddp_plan_fault_when when);
 
 /* The events so far, while running and after. */
 typedef struct cd_sim_stats {

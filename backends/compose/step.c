@@ -453,4 +453,7 @@ void cd_step_fill_table(cddp_backend *table)
     table->release = step_release;
     table->abort = step_abort;
     table->describe = step_describe;
+    /* of the inner backend's groups and works, not of these */
+    table->observe = NULL;
+    table->digest_read = NULL;
 }

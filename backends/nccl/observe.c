@@ -74,13 +74,15 @@ static void report_wait(cd_observer *o, const void *event, int64_t stream)
 /* A new stream comes after everything that the host has waited for. */
 static int64_t stream_of(cd_observer *o, cudaStream_t stream)
 {
-    for (uint32_t i = 0; i < o->stream_count; i++)
-        if (o->streams[i] == stream) return i;
-    if (o->stream_count == CD_OBSERVED_STREAMS) return UNNUMBERED;
+    for (size_t i = 0; i < o->stream_count; i++)
+        if (o->streams[i] == stream) return (int64_t)i;
+    if (!cd_vec_grow(NULL, (void **)&o->streams, &o->stream_capacity, o->stream_count + 1,
+                     sizeof *o->streams))
+        return UNNUMBERED;
     o->streams[o->stream_count] = stream;
     report_record(o, o, HOST);
-    report_wait(o, o, o->stream_count);
-    return o->stream_count++;
+    report_wait(o, o, (int64_t)o->stream_count);
+    return (int64_t)o->stream_count++;
 }
 
 /* ---- subscribers ---- */
@@ -89,6 +91,8 @@ bool cd_observer_add(cd_observer *o, cddp_tracer *tracer, cudaStream_t default_s
 {
     if (o->tracer != NULL && o->tracer != tracer) return false;
     if (o->tracer == NULL) {
+        if (!cd_vec_grow(NULL, (void **)&o->streams, &o->stream_capacity, 1, sizeof *o->streams))
+            return false;
         o->streams[0] = default_stream;
         o->stream_count = 1;
     }
@@ -102,6 +106,7 @@ void cd_observer_remove(cd_observer *o)
     if (--o->users > 0) return;
     cd_numbers_fini(&o->regions);
     cd_numbers_fini(&o->events);
+    cd_release(NULL, o->streams, o->stream_capacity * sizeof *o->streams);
     *o = (cd_observer){0};
 }
 

@@ -11,16 +11,14 @@
 **
 ** Cost       one comparison per operation without a subscriber.
 ** Threads    the rank's thread, like the tracer.
-** Limits     sixty-four streams. An object without memory for its number is left out: that can
-**            hide a race but never invent one.
+** Limits     an object without memory for its number is left out: that can hide a race but never
+**            invent one.
 */
 #pragma once
 #include <cuda_runtime_api.h>
 
 #include "cddp/trace.h"
 #include "cddp/tensor.h"
-
-#define CD_OBSERVED_STREAMS 64
 
 /* Pointers by number: open addressing, never shrinks. */
 typedef struct cd_numbers {
@@ -33,15 +31,15 @@ int64_t cd_numbers_of(cd_numbers *numbers, const void *key);
 void cd_numbers_fini(cd_numbers *numbers);
 
 typedef struct cd_observer {
-    cddp_tracer *tracer; /* NULL: no subscriber */
-    uint32_t users;      /* groups that registered it */
-    cudaStream_t streams[CD_OBSERVED_STREAMS];
-    uint32_t stream_count; /* [0] is the default stream */
+    cddp_tracer *tracer;   /* NULL: no subscriber */
+    uint32_t users;        /* groups that registered it */
+    cudaStream_t *streams; /* (stream_count) [0] is the default stream */
+    size_t stream_count, stream_capacity;
     cd_numbers regions, events;
 } cd_observer;
 
 /* Registers a tracer until all groups that registered it have left. False: another tracer is
-** registered. */
+** registered, or there is no memory. */
 bool cd_observer_add(cd_observer *observer, cddp_tracer *tracer, cudaStream_t default_stream);
 void cd_observer_remove(cd_observer *observer);
 

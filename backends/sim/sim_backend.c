@@ -6,6 +6,7 @@
 #include "backends/sim/sim_backend.h"
 
 #include "core/base/error.h"
+#include "core/trace/tracer.h"
 #include "sim/collective.h"
 
 #include <string.h>
@@ -70,6 +71,17 @@ static void describe(void *group, void *work, char *text, size_t text_bytes)
     cd_part_print(work, text, text_bytes);
 }
 
+static void observe(void *group, cddp_tracer *tracer)
+{
+    if (cd_tracer_wants_digest(tracer)) cd_member_observe(group);
+}
+
+static int64_t digest_read(void *group, void *work)
+{
+    (void)group;
+    return (int64_t)cd_part_digest_read(work);
+}
+
 cddp_backend cd_sim_backend(cd_sim *sim)
 {
     return (cddp_backend){
@@ -98,5 +110,7 @@ cddp_backend cd_sim_backend(cd_sim *sim)
         .release = release,
         .abort = abort_group,
         .describe = describe,
+        .observe = observe,
+        .digest_read = digest_read,
     };
 }

@@ -274,7 +274,7 @@ static cddp_status see_members(meeting *m, cddp_error *err)
     report_key(m, key, true, value);
     m->agent->group = cd_hash_text(m->spec->name);
     m->agent->round = m->round;
-    cd_sim_pass_join(m->rank, CD_FAULT_INSIDE_JOIN);
+    cd_sim_pass_join(m->rank, CDDP_FAULT_INSIDE_JOIN);
     for (uint32_t i = 0; i < m->spec->group_size; i++) {
         size_t bytes = sizeof value - 1;
         if (i == m->spec->group_rank) continue;
@@ -390,9 +390,9 @@ static cddp_status try_once(meeting *m, bool is_last, cddp_error *err)
     m->deadline_ns = m->begin_ns + a->timeout_ns;
     m->missing = NOBODY;
     m->is_cut = false;
-    cd_sim_pass_join(m->rank, CD_FAULT_BEFORE_JOIN);
+    cd_sim_pass_join(m->rank, CDDP_FAULT_BEFORE_JOIN);
     cddp_status status = attempt(m, &why);
-    if (status == CDDP_OK) cd_sim_pass_join(m->rank, CD_FAULT_AFTER_JOIN);
+    if (status == CDDP_OK) cd_sim_pass_join(m->rank, CDDP_FAULT_AFTER_JOIN);
     if (may_try_again(status)) explain(m, status, &why);
     report_end(m, status, is_last || !may_try_again(status), &why);
     if (status != CDDP_OK && err != NULL) *err = why;

@@ -108,6 +108,20 @@ void *cd_arena_array(cd_arena *arena, size_t count, size_t item_bytes)
     return result != NULL ? memset(result, 0, bytes) : NULL;
 }
 
+bool cd_arena_grow(cd_arena *arena, void **items, size_t *capacity, size_t needed,
+                   size_t item_bytes)
+{
+    if (needed <= *capacity) return true;
+    size_t grown = *capacity < 8 ? 8 : *capacity * 2;
+    if (grown < needed) grown = needed;
+    void *larger = cd_arena_array(arena, grown, item_bytes);
+    if (larger == NULL) return false;
+    if (*capacity > 0) memcpy(larger, *items, *capacity * item_bytes);
+    *items = larger;
+    *capacity = grown;
+    return true;
+}
+
 bool cd_arena_reserve(cd_arena *arena, size_t bytes)
 {
     const cd_arena_mark mark = cd_arena_get_mark(arena);

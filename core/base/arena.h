@@ -38,11 +38,16 @@ void *cd_arena_array(cd_arena *arena, size_t count, size_t item_bytes);
 ** `CD_TRY(cd_arena_check(&arena, err, "the oracle of rank %u", rank));` */
 #define cd_arena_check(arena, err, ...) \
     ((arena)->exhausted ? cd_fail_memory((err), __VA_ARGS__) : CDDP_OK)
-/* Text needs no alignment. */
 /* The next pushes of `bytes` in all (each rounded up: CD_ARENA_BYTES) succeed, and lie in one
 ** block: an object that knows its size reserves it once, and has one place that can fail. */
 bool cd_arena_reserve(cd_arena *arena, size_t bytes);
 #define CD_ARENA_BYTES(bytes) (((bytes) > 0 ? (bytes) + 63 : 64) / 64 * 64)
+/* Grows the array at *items (NULL at first) to hold at least `needed`; doubles. *capacity in items.
+** What is new is zeroed. The old array stays where it was, unused, until fini: in all less memory
+** than the array has. */
+bool cd_arena_grow(cd_arena *arena, void **items, size_t *capacity, size_t needed,
+                   size_t item_bytes);
+/* Text needs no alignment. */
 char *cd_arena_strdup(cd_arena *arena, const char *text);
 char *cd_arena_printf(cd_arena *arena, const char *format, ...) CDDP_PRINTF(2, 3);
 cd_arena_mark cd_arena_get_mark(const cd_arena *arena);

@@ -24,9 +24,10 @@ typedef struct header {
 } header;
 
 typedef struct task {
-    cd_text record; /* what has arrived */
+    cd_text record;    /* what has arrived */
+    uint64_t begun_ns; /* where there is a limit */
     int exit_code, signal_number;
-    bool ended;
+    bool ended, is_late;
 } task;
 
 typedef struct crew {
@@ -77,7 +78,8 @@ static cd_crew_end end_of(const task *t, size_t number)
                        .message = "",
                        .bytes = "",
                        .exit_code = t->exit_code,
-                       .signal_number = t->signal_number};
+                       .signal_number = t->signal_number,
+                       .is_late = t->is_late};
     header h;
     if (t->record.length < sizeof h) return end;
     memcpy(&h, t->record.bytes, sizeof h);
@@ -97,6 +99,7 @@ static cddp_status begin(crew *c, uint32_t slot, cddp_error *err)
 {
     errand e = {c->options, c->count->begun};
     CD_TRY(cd_os_child_open(&c->children[slot], work_in_child, &e, err));
+    if (c->options->limit_ns != 0) c->tasks[e.task].begun_ns = cd_os_now_ns();
     c->slots[slot] = c->count->begun++; /* C1 */
     return CDDP_OK;
 }
@@ -137,7 +140,12 @@ static cddp_status look_at(crew *c, uint32_t slot, cddp_error *err)
     /* Polled before the pipes are emptied: what a dead child wrote is in them for certain. */
     const bool ended = cd_os_child_poll(&c->children[slot], &t->exit_code, &t->signal_number);
     CD_TRY(drain(c, slot, err));
-    if (!ended) return CDDP_OK;
+    if (!ended) {
+        t->is_late =
+            c->options->limit_ns != 0 && cd_os_now_ns() - t->begun_ns > c->options->limit_ns;
+        if (t->is_late) cd_os_child_kill(&c->children[slot]);
+        return CDDP_OK;
+    }
     cd_os_child_close(&c->children[slot]);
     t->ended = true;
     c->slots[slot] = NONE; /* C2 */

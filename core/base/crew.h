@@ -25,6 +25,7 @@ typedef struct cd_crew_end {
     size_t byte_count;
     /* of a worker that sent no whole record */
     int exit_code, signal_number;
+    bool is_late; /* it was stopped, because it took longer than limit_ns */
 } cd_crew_end;
 
 typedef struct cd_crew_options {
@@ -41,6 +42,7 @@ typedef struct cd_crew_options {
     void (*output)(void *context, const char *bytes, size_t byte_count);
     /* true: no task is begun any more; NULL: never. Workers may ask it, too. */
     bool (*interrupted)(void);
+    uint64_t limit_ns; /* how long a task may take; 0: as long as it likes */
     /* of interrupted workers: wait until they end; false: stop them, and take nothing more */
     bool drains;
     /* "explored": the first worker that fails or dies is the error of the whole, at once, as "a

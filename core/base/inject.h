@@ -38,6 +38,10 @@ void cd_inject_number(const cd_inject_point *at, double *number);
 void cd_inject_count(const cd_inject_point *at, int64_t *number);
 void cd_inject_flag(const cd_inject_point *at, bool *flag);
 bool cd_inject_skips(const cd_inject_point *at);
+/* Whether something else is taken in the place of what is due. */
+bool cd_inject_turns(const cd_inject_point *at);
+/* "layer.Linear": a place by what stands there. Borrowed until the next call. */
+const char *cd_inject_place(const char *kind, const char *name);
 
 #define CD_INJECT_AT(place, rank, step) \
     (&(const cd_inject_point){(place), (uint32_t)(rank), (uint32_t)(step)})
@@ -66,6 +70,16 @@ bool cd_inject_skips(const cd_inject_point *at);
         (flag) = cd_injected;                                          \
     } while (0)
 #define CD_INJECT_SKIPS(place, rank, step) cd_inject_skips(CD_INJECT_AT(place, rank, step))
+#define CD_INJECT_TURNS(place, rank, step) cd_inject_turns(CD_INJECT_AT(place, rank, step))
+/* Two numbers of one type; equal ones are no point. */
+#define CD_INJECT_EXCHANGE(place, rank, step, a, b)     \
+    do {                                                \
+        const int64_t cd_kept = (int64_t)(a);           \
+        if (cd_kept == (int64_t)(b)) break;             \
+        if (!CD_INJECT_TURNS(place, rank, step)) break; \
+        (a) = (b);                                      \
+        (b) = cd_kept;                                  \
+    } while (0)
 #else
 #define CD_INJECT_TENSORS(place, rank, step, first, stride, count) ((void)0)
 #define CD_INJECT_GRADIENTS(place, rank, step, first, stride, count) ((void)0)
@@ -74,4 +88,6 @@ bool cd_inject_skips(const cd_inject_point *at);
 #define CD_INJECT_COUNT(place, rank, step, number) ((void)0)
 #define CD_INJECT_FLAG(place, rank, step, flag) ((void)0)
 #define CD_INJECT_SKIPS(place, rank, step) false
+#define CD_INJECT_TURNS(place, rank, step) false
+#define CD_INJECT_EXCHANGE(place, rank, step, a, b) ((void)0)
 #endif

@@ -123,3 +123,14 @@ void cd_text_wrap(cd_text *text, const char *words, size_t indent, size_t width)
     }
     cd_text_push(text, "\n");
 }
+
+void cd_duration_print(uint64_t ns, char *text, size_t text_bytes)
+{
+    static const struct {
+        double ns;
+        const char *name;
+    } units[] = {{3600e9, "h"}, {60e9, "min"}, {1e9, "s"}, {1e6, "ms"}, {1e3, "us"}, {1, "ns"}};
+    size_t i = 0;
+    while (i + 1 < sizeof units / sizeof units[0] && (double)ns < units[i].ns) i++;
+    snprintf(text, text_bytes, "%.4g %s", (double)ns / units[i].ns, units[i].name);
+}

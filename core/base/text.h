@@ -39,6 +39,10 @@ size_t cd_utf8_length(const char *text);
 ** bytes that are no UTF-8, become question marks. */
 void cd_text_clean(char *text);
 
+#define CD_DURATION_BYTES 32
+/* "30 min", "1.5 s", "540 us": the largest unit of which there is at least one, to four digits. */
+void cd_duration_print(uint64_t ns, char *text, size_t text_bytes);
+
 /* Appends `words` (a text), folded at `width` columns. Every line after the first is indented by
 ** `indent`; a newline ends it. */
 void cd_text_wrap(cd_text *text, const char *words, size_t indent, size_t width);

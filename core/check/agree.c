@@ -3,8 +3,6 @@
 ** list, so a run in which all agree costs one entry per key whatever the number of ranks. */
 #include "core/check/agree.h"
 
-#include "core/base/alloc.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,10 +15,6 @@ void cd_agree_init(cd_agree *agree, const cddp_allocator *allocator)
 
 void cd_agree_fini(cd_agree *agree)
 {
-    cd_release(agree->entries.allocator, agree->splits,
-               agree->splits_capacity * sizeof *agree->splits);
-    cd_release(agree->entries.allocator, agree->overflow,
-               agree->overflow_capacity * sizeof *agree->overflow);
     cd_table_fini(&agree->entries);
     cd_arena_fini(&agree->memory);
 }
@@ -64,9 +58,8 @@ bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_ev
         if (v->next == 0) {
             if (v == &entry->first) agree->split_count++;
             size_t from = v == &entry->first ? SIZE_MAX : (size_t)(v - agree->overflow);
-            if (!cd_vec_grow(agree->entries.allocator, (void **)&agree->overflow,
-                             &agree->overflow_capacity, agree->overflow_count + 1,
-                             sizeof *agree->overflow))
+            if (!cd_arena_grow(&agree->memory, (void **)&agree->overflow, &agree->overflow_capacity,
+                               agree->overflow_count + 1, sizeof *agree->overflow))
                 return false;
             v = from == SIZE_MAX ? &entry->first : &agree->overflow[from];
             v->next = (uint32_t)++agree->overflow_count;
@@ -176,13 +169,13 @@ static int compare_splits(const void *a, const void *b)
 
 static void sort_splits(cd_agree *agree)
 {
-    const cddp_allocator *allocator = agree->entries.allocator;
     const size_t count = (size_t)agree->split_count;
     agree->splits_sorted = 0;
-    if (!cd_vec_grow(allocator, (void **)&agree->splits, &agree->splits_capacity, count,
-                     sizeof *agree->splits))
+    if (!cd_arena_grow(&agree->memory, (void **)&agree->splits, &agree->splits_capacity, count,
+                       sizeof *agree->splits))
         return;
-    sorted_split *sorted = cd_allocate_array(allocator, count, sizeof *sorted);
+    const cd_arena_mark mark = cd_arena_get_mark(&agree->memory);
+    sorted_split *sorted = cd_arena_array(&agree->memory, count, sizeof *sorted);
     if (sorted == NULL) return;
     for (size_t i = 0; i < agree->entries.count; i++) {
         const cd_agree_entry *e = cd_table_value(&agree->entries, i);
@@ -192,7 +185,7 @@ static void sort_splits(cd_agree *agree)
     }
     qsort(sorted, agree->splits_sorted, sizeof *sorted, compare_splits);
     for (size_t i = 0; i < agree->splits_sorted; i++) agree->splits[i] = sorted[i].position;
-    cd_release(allocator, sorted, count * sizeof *sorted);
+    cd_arena_rewind(&agree->memory, mark);
 }
 
 bool cd_agree_next(cd_agree *agree, size_t *cursor, cd_split *split)

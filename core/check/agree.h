@@ -40,7 +40,7 @@ typedef struct cd_agree_entry {
 
 typedef struct cd_agree {
     cd_table entries;     /* of cd_agree_entry */
-    cd_arena memory;      /* of sets of ranks */
+    cd_arena memory;      /* of sets of ranks and the lists below */
     cd_variant *overflow; /* (overflow_count) */
     size_t overflow_count, overflow_capacity;
     /* (splits_sorted) positions of the entries on which they differ, for the walk */

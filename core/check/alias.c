@@ -38,7 +38,7 @@ static void take_layout(state *s, const cddp_event *e)
         cddp_finding f = cd_finding_at(&s->writer, e);
         f.bucket = (int32_t)l->bucket;
         cd_finding_set_parameter(&s->writer, &f, l->param);
-        CD_SAY(f.title, "rank %u: %s and %s overlap in bucket %lld", e->rank,
+        CD_SAY(f.title, CDDP_FINDING_WHO ": %s and %s overlap in bucket %lld",
                cd_writer_get_parameter(&s->writer, last[1]), f.parameter, (long long)l->bucket);
         CD_SAY(f.expected, "%s starts at element %lld or later", f.parameter, (long long)last[0]);
         CD_SAY(f.actual, "it starts at element %lld", (long long)l->offset);
@@ -70,7 +70,7 @@ static void take_final(state *s, const cddp_event *e)
     cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)place.bucket;
     cd_finding_set_parameter(&s->writer, &f, g->param);
-    CD_SAY(f.title, "rank %u: the gradient of %s %s", e->rank, f.parameter, wrong);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the gradient of %s %s", f.parameter, wrong);
     CD_SAY(f.expected, "element %lld of bucket %lld, layout %lld", (long long)place.offset,
            (long long)place.bucket, (long long)newest);
     if (g->is_view)

@@ -83,12 +83,14 @@ static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, 
     cddp_finding f = cd_finding_at(&s->writer, e);
     const char *what = e->kind == CDDP_EV_join_end ? "the state at the end of join" : "buffers";
     if (other_root) {
-        CD_SAY(f.title, "%s came from rank %lld although rank %lld has the authority", what,
-               (long long)r->last_root, (long long)authority);
+        CD_SAY(f.title,
+               CDDP_FINDING_WHO ": %s came from rank %lld although rank %lld has the authority",
+               what, (long long)r->last_root, (long long)authority);
         CD_SAY(f.expected, "a broadcast from rank %lld", (long long)authority);
         CD_SAY(f.actual, "a broadcast from rank %lld", (long long)r->last_root);
     } else {
-        CD_SAY(f.title, "rank %lld was given the authority over %s", (long long)authority, what);
+        CD_SAY(f.title, CDDP_FINDING_WHO ": rank %lld is taken for the authority over %s",
+               (long long)authority, what);
         CD_SAY(f.expected, "rank 0, the authority without join");
         CD_SAY(f.actual, "rank %lld", (long long)authority);
     }
@@ -109,7 +111,7 @@ static void take_forward_end(state *s, const cddp_event *e, rank_facts *r)
     if (!is_judged || r->has_synced == was_due || !cd_writer_is_first(&s->writer, key, e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     if (was_due) {
-        CD_SAY(f.title, "a forward of rank %u does not synchronise buffers", e->rank);
+        CD_SAY(f.title, CDDP_FINDING_WHO ": a forward does not synchronise buffers");
         CD_SAY(
             f.expected,
             "a synchronisation of buffers in the first forward and after every synchronising one");
@@ -117,7 +119,7 @@ static void take_forward_end(state *s, const cddp_event *e, rank_facts *r)
         CD_SAY(f.advice, "broadcast_buffers is on: buffers of other ranks go on from "
                          "other values (BUF-02, BUF-05)");
     } else {
-        CD_SAY(f.title, "a forward of rank %u synchronises buffers out of turn", e->rank);
+        CD_SAY(f.title, CDDP_FINDING_WHO ": a forward synchronises buffers out of turn");
         CD_SAY(f.expected,
                "none: the forward before this one was inside no_sync or recorded no gradients");
         CD_SAY(f.actual, "a synchronisation of buffers");

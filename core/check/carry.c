@@ -59,7 +59,7 @@ static void report(cd_carries *c, const cddp_event *e, const launch *l, const co
     cddp_finding f = cd_finding_at(c->writer, e);
     f.bucket = (int32_t)x->bucket;
     cd_finding_add_event(&f, e->rank, l->sequence);
-    CD_SAY(f.title, "rank %u: bucket %lld %s", e->rank, (long long)x->bucket, x->title);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": bucket %lld %s", (long long)x->bucket, x->title);
     CD_SAY(f.expected, x->left != 0 ? "%s %016llx" : "%s", x->expected,
            (unsigned long long)x->left);
     CD_SAY(f.actual, x->right != 0 ? "%s %016llx" : "%s", x->actual, (unsigned long long)x->right);

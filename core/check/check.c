@@ -12,7 +12,7 @@
 */
 #include "core/check/check.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/check/facts.h"
@@ -46,6 +46,15 @@ const cddp_check *cd_check_find(const char *name)
 
 /* Held per check until the findings are sorted; findings_per_check of them are kept. */
 #define FINDINGS_HELD_MAX 4096
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
+
+/* One finding for all ranks of which a check says the same at one place. */
+typedef struct held {
+    cddp_finding finding; /* as said of the least of them; its list of ranks is made at the end */
+    cd_rank_set ranks;
+    uint16_t cause; /* its slot */
+    bool differs;   /* what was expected or seen is not the same on all of them */
+} held;
 
 typedef struct slot {
     const cddp_check *check;
@@ -59,16 +68,18 @@ struct cd_judge {
     cd_facts facts;
     cddp_allocator table; /* what checks allocate from: notes failures (J3) */
     const cddp_allocator *allocator;
-    slot *slots; /* (slot_count) */
+    cd_arena own;    /* this struct */
+    cd_arena memory; /* from table: the arrays below, and what findings refer to */
+    slot *slots;     /* (slot_count) */
     size_t slot_count;
-    uint32_t *listeners; /* (listener_count) slots by kind; kind k: offsets[k] … offsets[k + 1] */
-    size_t listener_count;
+    uint32_t *listeners; /* slots by kind; kind k: offsets[k] … offsets[k + 1] */
     uint32_t offsets[CDDP_EV_COUNT + 1];
-    cddp_finding *findings; /* (finding_count) */
-    uint16_t *causes;       /* (finding_count) slot of each */
-    uint32_t *sorted;       /* (finding_count) after end */
-    cd_arena ranks;         /* of the lists in findings */
-    size_t finding_count, finding_capacity, cause_capacity, sorted_count, shown_count;
+    held *findings;   /* (finding_count) */
+    uint32_t *sorted; /* (finding_count) after end */
+    size_t finding_count, finding_capacity, shown_count;
+    uint32_t world;   /* ranks of which the trace speaks */
+    cddp_wait *waits; /* (wait_count) in ascending order of rank */
+    size_t wait_count, wait_capacity;
     uint32_t findings_per_check;
     uint32_t replica_slot; /* the first check that compares replicas after a step */
     bool out_of_memory, ended;
@@ -110,16 +121,13 @@ static slot *slot_of(cd_judge *j, const char *check)
     return NULL;
 }
 
-/* Into memory of the judge. A finding without a list concerns the rank that it blames. */
-static void copy_ranks(cd_judge *j, cddp_finding *f)
+/* A finding without a list concerns the rank that it blames. */
+static void add_ranks(cd_judge *j, held *h, const cddp_finding *f)
 {
-    const uint32_t blamed = (uint32_t)f->rank;
     const bool is_listed = f->ranks != NULL && f->rank_count > 0;
-    const size_t count = is_listed ? f->rank_count : f->rank >= 0;
-    uint32_t *ranks = count > 0 ? cd_arena_push(&j->ranks, count * sizeof *ranks) : NULL;
-    if (ranks != NULL) memcpy(ranks, is_listed ? f->ranks : &blamed, count * sizeof *ranks);
-    f->ranks = ranks;
-    f->rank_count = ranks != NULL ? count : 0;
+    for (size_t i = 0; is_listed && i < f->rank_count; i++)
+        cd_rank_set_add(&h->ranks, &j->memory, f->ranks[i]);
+    if (!is_listed && f->rank >= 0) cd_rank_set_add(&h->ranks, &j->memory, (uint32_t)f->rank);
 }
 
 /* A name that was cut is looked up again, by its beginning. */
@@ -136,27 +144,81 @@ static const char *whole_name(const cd_judge *j, const cddp_finding *f)
     return NULL;
 }
 
+/* A title that leaves room for the ranks says the same of every rank. */
+static bool is_same_claim(const cddp_finding *a, const cddp_finding *b)
+{
+    return a->step == b->step && a->micro_step == b->micro_step && a->bucket == b->bucket &&
+           a->param == b->param && a->peer == b->peer && strcmp(a->title, b->title) == 0 &&
+           strcmp(a->parameter, b->parameter) == 0;
+}
+
+static held *find_claim(cd_judge *j, uint16_t cause, const cddp_finding *finding)
+{
+    if (strstr(finding->title, CDDP_FINDING_WHO) == NULL) return NULL;
+    for (size_t i = j->finding_count; i > 0; i--) {
+        held *h = &j->findings[i - 1];
+        if (h->cause == cause && is_same_claim(&h->finding, finding)) return h;
+    }
+    return NULL;
+}
+
+static void keep(cd_judge *j, held *h, const cddp_finding *finding)
+{
+    h->finding = *finding;
+    h->finding.ranks = NULL;
+    h->finding.rank_count = 0;
+    const char *name = whole_name(j, finding);
+    h->finding.name = name != NULL ? cd_arena_strdup(&j->memory, name) : NULL;
+}
+
 static void take_finding(void *reporter, const cddp_finding *finding)
 {
     cd_judge *j = reporter;
     slot *s = slot_of(j, finding->check);
-    if (s == NULL || s->exercise.findings++ >= FINDINGS_HELD_MAX) return;
-    const cddp_allocator *a = &j->table;
-    if (!cd_vec_grow(a, (void **)&j->findings, &j->finding_capacity, j->finding_count + 1,
-                     sizeof *j->findings))
+    if (s == NULL) return;
+    const uint16_t cause = (uint16_t)(s - j->slots);
+    cddp_finding whole = {0};
+    memcpy(&whole, finding, finding->size < sizeof whole ? finding->size : sizeof whole);
+    whole.size = sizeof whole;
+    whole.check = s->check->name;
+    held *same = find_claim(j, cause, &whole);
+    if (same != NULL) {
+        same->differs = same->differs || strcmp(same->finding.actual, whole.actual) != 0 ||
+                        strcmp(same->finding.expected, whole.expected) != 0;
+        add_ranks(j, same, &whole);
+        if (whole.rank >= 0 && whole.rank < same->finding.rank) keep(j, same, &whole);
         return;
-    if (!cd_vec_grow(a, (void **)&j->causes, &j->cause_capacity, j->finding_count + 1,
-                     sizeof *j->causes))
+    }
+    if (s->exercise.findings++ >= FINDINGS_HELD_MAX) return;
+    if (!cd_arena_grow(&j->memory, (void **)&j->findings, &j->finding_capacity,
+                       j->finding_count + 1, sizeof *j->findings))
         return;
-    cddp_finding *kept = &j->findings[j->finding_count];
-    *kept = (cddp_finding){0};
-    memcpy(kept, finding, finding->size < sizeof *kept ? finding->size : sizeof *kept);
-    kept->size = sizeof *kept;
-    kept->check = s->check->name;
-    copy_ranks(j, kept);
-    const char *name = whole_name(j, kept);
-    kept->name = name != NULL ? cd_arena_strdup(&j->ranks, name) : NULL;
-    j->causes[j->finding_count++] = (uint16_t)(s - j->slots);
+    held *h = &j->findings[j->finding_count++];
+    *h = (held){.cause = cause};
+    keep(j, h, &whole);
+    add_ranks(j, h, &whole);
+}
+
+/* A rank waits once; of two checks that say so the first is kept. */
+static void take_wait(void *reporter, const cddp_wait *wait)
+{
+    cd_judge *j = reporter;
+    size_t at = j->wait_count;
+    while (at > 0 && j->waits[at - 1].rank >= wait->rank) at--;
+    if (at < j->wait_count && j->waits[at].rank == wait->rank) return;
+    if (!cd_arena_grow(&j->memory, (void **)&j->waits, &j->wait_capacity, j->wait_count + 1,
+                       sizeof *j->waits))
+        return;
+    const size_t bytes = wait->peer_count * sizeof *wait->peers;
+    uint32_t *peers = cd_arena_push(&j->memory, bytes + 1);
+    const char *name = cd_arena_strdup(&j->memory, wait->name != NULL ? wait->name : "");
+    if (peers == NULL || name == NULL) return;
+    if (bytes > 0) memcpy(peers, wait->peers, bytes);
+    memmove(&j->waits[at + 1], &j->waits[at], (j->wait_count++ - at) * sizeof *j->waits);
+    j->waits[at] = *wait;
+    j->waits[at].size = sizeof *wait;
+    j->waits[at].name = name;
+    j->waits[at].peers = peers;
 }
 
 static void take_exercise(void *reporter, const char *check, const char *how)
@@ -196,6 +258,7 @@ static void judge_event(void *self, const cddp_event *event)
     const cddp_event_info *info = cddp_event_describe(event->kind);
     cddp_event tamed;
     if (info == NULL || j->ended) return;
+    if (event->rank != UINT32_MAX && event->rank >= j->world) j->world = event->rank + 1;
     if (!is_tame(info, event)) {
         tamed = *event;
         for (uint32_t i = 0; i < info->field_count; i++)
@@ -232,9 +295,8 @@ static cddp_status build_listeners(cd_judge *j, cddp_error *err)
     for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++)
         j->offsets[kind + 1] = j->offsets[kind] + next[kind];
     const size_t count = j->offsets[CDDP_EV_COUNT];
-    j->listeners = cd_allocate_array(&j->table, count, sizeof *j->listeners);
+    j->listeners = cd_arena_array(&j->memory, count, sizeof *j->listeners);
     if (j->listeners == NULL) return cd_fail_memory(err, "%zu listeners", count);
-    j->listener_count = count;
     memcpy(next, j->offsets, sizeof next);
     for (uint32_t s = 0; s < j->slot_count; s++) sort_in(j, s, next);
     return CDDP_OK;
@@ -252,7 +314,8 @@ static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *
                                   .reporter = j,
                                   .report = take_finding,
                                   .exercised = take_exercise,
-                                  .facts = &j->facts.port};
+                                  .facts = &j->facts.port,
+                                  .wait = take_wait};
     CD_TRY(check->begin(&context, &s->self, err));
     j->slot_count++;
     return CDDP_OK;
@@ -262,19 +325,19 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
 {
     size_t count = options->checks != NULL ? options->check_count : cd_check_count();
     cddp_status status = CDDP_OK;
-    cd_judge *j = cd_allocate_zero(options->allocator, sizeof *j);
+    cd_arena own;
+    cd_arena_init(&own, options->allocator, 0);
+    cd_judge *j = cd_arena_push(&own, sizeof *j);
     if (j == NULL) return cd_fail_memory(err, "a judge");
+    j->own = own;
     j->allocator = options->allocator;
     j->table = (cddp_allocator){sizeof j->table, j, judge_allocate, judge_resize, judge_release};
     j->sink = (cddp_trace_sink){sizeof j->sink, CDDP_TRACE_ABI, j, judge_event, NULL};
-    cd_arena_init(&j->ranks, &j->table, CD_RANK_SET_BLOCK);
+    cd_arena_init(&j->memory, &j->table, MEMORY_BLOCK_BYTES);
     cd_facts_init(&j->facts, &j->table);
     j->findings_per_check = options->findings_per_check != 0 ? options->findings_per_check : 16;
-    j->slots = cd_allocate_array(&j->table, count, sizeof *j->slots);
-    if (j->slots == NULL) {
-        status = cd_fail_memory(err, "%zu checks", count);
-        goto out;
-    }
+    j->slots = cd_arena_array(&j->memory, count, sizeof *j->slots);
+    CD_TRY_OUT(cd_arena_check(&j->memory, err, "%zu checks", count));
     for (size_t i = 0; i < count; i++)
         CD_TRY_OUT(
             begin_slot(j, options->checks != NULL ? options->checks[i] : cd_check_get(i), err));
@@ -286,12 +349,7 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
     *judge = j;
     return CDDP_OK;
 out:
-    /* The block of slots is released by its asked-for size, which destroy reads from slot_count. */
-    for (size_t i = 0; i < j->slot_count; i++) j->slots[i].check->end(j->slots[i].self);
-    cd_release(&j->table, j->slots, count * sizeof *j->slots);
-    cd_facts_fini(&j->facts);
-    cd_arena_fini(&j->ranks);
-    cd_release(options->allocator, j, sizeof *j);
+    cd_judge_destroy(j);
     return status;
 }
 
@@ -306,14 +364,9 @@ void cd_judge_destroy(cd_judge *judge)
 {
     if (judge == NULL) return;
     end_checks(judge);
-    cd_release(&judge->table, judge->slots, judge->slot_count * sizeof *judge->slots);
-    cd_release(&judge->table, judge->listeners, judge->listener_count * sizeof *judge->listeners);
-    cd_release(&judge->table, judge->findings, judge->finding_capacity * sizeof *judge->findings);
-    cd_release(&judge->table, judge->causes, judge->cause_capacity * sizeof *judge->causes);
-    cd_release(&judge->table, judge->sorted, judge->sorted_count * sizeof *judge->sorted);
     cd_facts_fini(&judge->facts);
-    cd_arena_fini(&judge->ranks);
-    cd_release(judge->allocator, judge, sizeof *judge);
+    cd_arena_fini(&judge->memory);
+    cd_arena_fini(&judge->own);
 }
 
 const cddp_trace_sink *cd_judge_get_sink(cd_judge *judge) { return &judge->sink; }
@@ -324,14 +377,14 @@ static int compare_u64(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
 ** replicas. */
 static uint64_t cause_of(const cd_judge *j, uint32_t finding)
 {
-    return j->findings[finding].is_consequence ? 2 * (uint64_t)j->replica_slot
-                                               : 2 * (uint64_t)j->causes[finding] + 1;
+    const held *h = &j->findings[finding];
+    return h->finding.is_consequence ? 2 * (uint64_t)j->replica_slot : 2 * (uint64_t)h->cause + 1;
 }
 
 /* Step, causal order of the checks, micro-step, rank, parameter, order of report. */
 static int compare_findings(const cd_judge *j, uint32_t a, uint32_t b)
 {
-    const cddp_finding *x = &j->findings[a], *y = &j->findings[b];
+    const cddp_finding *x = &j->findings[a].finding, *y = &j->findings[b].finding;
     int order = compare_u64(x->step, y->step);
     if (order == 0) order = compare_u64(cause_of(j, a), cause_of(j, b));
     if (order == 0) order = compare_u64(x->micro_step, y->micro_step);
@@ -354,18 +407,67 @@ static void sort_findings(cd_judge *j)
     }
     size_t stayed = 0;
     for (size_t i = 0; i < j->finding_count; i++) {
-        slot *s = &j->slots[j->causes[j->sorted[i]]];
+        slot *s = &j->slots[j->findings[j->sorted[i]].cause];
         if (s->kept++ < j->findings_per_check) j->sorted[stayed++] = j->sorted[i];
     }
     j->shown_count = stayed;
+}
+
+/* ---- who ---- */
+
+/* The ranks in place of each CDDP_FINDING_WHO. */
+static void name_ranks(char *text, size_t text_bytes, const char *who)
+{
+    char whole[512] = "";
+    const char *from = text, *gap = strstr(text, CDDP_FINDING_WHO);
+    if (gap == NULL) return;
+    for (; gap != NULL; gap = strstr(from, CDDP_FINDING_WHO)) {
+        const size_t used = strlen(whole);
+        cd_say(whole + used, sizeof whole - used, "%.*s%s", (int)(gap - from), from, who);
+        from = gap + strlen(CDDP_FINDING_WHO);
+    }
+    const size_t used = strlen(whole);
+    cd_say(whole + used, sizeof whole - used, "%s", from);
+    cd_say(text, text_bytes, "%s", whole);
+}
+
+/* Of several ranks that differ in it: whose side is shown. */
+static void name_side(char *text, size_t text_bytes, int32_t rank)
+{
+    char side[160];
+    if (strncmp(text, "rank ", 5) == 0) return;
+    CD_SAY(side, "%s", text);
+    cd_say(text, text_bytes, "rank %d: %s", rank, side);
+}
+
+static void finish_finding(cd_judge *j, held *h)
+{
+    cddp_finding *f = &h->finding;
+    const uint32_t count = cd_rank_set_count(&h->ranks);
+    uint32_t *ranks = count > 0 ? cd_arena_push(&j->memory, count * sizeof *ranks) : NULL;
+    char who[96] = "all ranks";
+    f->ranks = ranks;
+    f->rank_count = ranks != NULL ? count : 0;
+    for (uint32_t r = cd_rank_set_next(&h->ranks, 0); ranks != NULL && r != CD_NO_RANK;
+         r = cd_rank_set_next(&h->ranks, r + 1))
+        *ranks++ = r;
+    if (strstr(f->title, CDDP_FINDING_WHO) == NULL) return;
+    const bool is_all = count > 1 && count >= j->world;
+    if (!is_all) cd_rank_set_print(&h->ranks, CD_NO_RANK, who, sizeof who);
+    name_ranks(f->title, sizeof f->title, who);
+    if (h->differs) {
+        name_side(f->expected, sizeof f->expected, f->rank);
+        name_side(f->actual, sizeof f->actual, f->rank);
+    }
+    if (is_all) f->rank = -1;
 }
 
 cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)
 {
     if (judge->ended) return cd_fail(err, CDDP_E_STATE, "the judge has already ended");
     end_checks(judge);
-    judge->sorted = cd_allocate_array(&judge->table, judge->finding_count, sizeof *judge->sorted);
-    if (judge->sorted != NULL) judge->sorted_count = judge->finding_count;
+    for (size_t i = 0; i < judge->finding_count; i++) finish_finding(judge, &judge->findings[i]);
+    judge->sorted = cd_arena_array(&judge->memory, judge->finding_count, sizeof *judge->sorted);
     if (judge->out_of_memory)
         return cd_fail_memory(err, "the judge of the trace; it was not judged");
     sort_findings(judge);
@@ -377,7 +479,15 @@ size_t cd_judge_finding_count(const cd_judge *judge) { return judge->shown_count
 const cddp_finding *cd_judge_get_finding(const cd_judge *judge, size_t index)
 {
     CD_ASSERT(index < judge->shown_count);
-    return &judge->findings[judge->sorted[index]];
+    return &judge->findings[judge->sorted[index]].finding;
+}
+
+size_t cd_judge_wait_count(const cd_judge *judge) { return judge->wait_count; }
+
+const cddp_wait *cd_judge_get_wait(const cd_judge *judge, size_t index)
+{
+    CD_ASSERT(index < judge->wait_count);
+    return &judge->waits[index];
 }
 
 size_t cd_judge_exercise_count(const cd_judge *judge) { return judge->slot_count; }

@@ -57,6 +57,10 @@ const cddp_finding *cd_judge_get_finding(const cd_judge *judge, size_t index);
 size_t cd_judge_exercise_count(const cd_judge *judge);
 const cd_judge_exercise *cd_judge_get_exercise(const cd_judge *judge, size_t index);
 
+/* After end: who waits for whom, in the order of their ranks. Borrowed until destroy. */
+size_t cd_judge_wait_count(const cd_judge *judge);
+const cddp_wait *cd_judge_get_wait(const cd_judge *judge, size_t index);
+
 /* Visits the events of per-rank traces in (time, rank, sequence) order. */
 typedef struct cd_merge_input {
     const cd_memory_sink *traces; /* (trace_count) */

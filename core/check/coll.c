@@ -1,44 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-COLL: a collective computes what its name says, on every member, and leaves its input alone.
+/* I-COLL: a collective computes what its name says, on every member.
 **
 ** Judged from   collective_post and collective_done by (group, sequence).
 **     C1  outputs of allreduce, allgather and broadcast are equal on all members, where the backend
 **         promises it
 **     C2  the output of a broadcast is what the root sent
-**     C3  an input that is not also the output is the same after as before
 **     C4  compare events of link 2: the sum of what entered is not what came out. Only where every
-**         rank packed, launched and wrote back what it should (cddp_facts, stage), all started the
-**         step from equal values, and no comm hook came in between. Where the trace does not show
+**         rank packed, launched and wrote back what it should (cddp_facts, stage), took as the
+**         result what its collective delivered, and left the bucket alone while it was under way;
+**         all started the step from equal values; and no comm hook came in between. Where the trace
+**         does not show
 **         the stages: only an error without any other explanation, when every rank's local
 **         gradient was its own one-process gradient up to that step (link 3), and all ranks had
 **         the same parameters and loss scale up to it
 **     C5  compare events of link 11: what a collective of the program itself gave is what its
 **         members' inputs make, where all members posted the same operation, for no bucket
 ** Exercised     an output was compared across at least two members, or with what it must be (C5).
-** Blame         C1: the odd ranks. C2: the ranks that differ from the root. C3: the rank. C4: the
-**               ranks whose result is wrong, and the parameter. C5: the rank.
-** Limits        an operation whose input changed on some member is judged by C3 alone. C1 skips
-**               reductions of backends that promise nothing about bits, and groups whose members
-**               did not post the same operation (I-ORDER). C3 remembers the 64 latest operations
-**               per group and rank.
+** Blame         C1: the odd ranks. C2: the ranks that differ from the root. C4: the ranks whose
+**               result is wrong, and the parameter. C5: the rank.
+** Limits        of an operation whose input changed on some member nothing is said here (I-HB).
+**               C1 skips reductions of backends that promise nothing about bits, and groups whose
+**               members did not post the same operation (I-ORDER).
 */
-#include "core/check/writer.h"
+#include "core/check/operands.h"
 #include "core/check/tally.h"
+#include "core/check/writer.h"
 
 #include "cddp/backend.h"
 #include "core/base/hash.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
-#define RECENT_MAX 64
-
-typedef struct recent_post {
-    int64_t sequence, digest; /* sequence + 1; 0: free */
-} recent_post;
-
-typedef struct recent {
-    recent_post posts[RECENT_MAX];
-} recent;
+/* The operation that carries a bucket of a rank, since its last result. */
+typedef struct carrier {
+    int64_t digest; /* delivered */
+    bool is_posted, has_ended;
+} carrier;
 
 /* All parameters of a rank after one step, folded together; and when it last reduced something. */
 typedef struct running_hash {
@@ -69,13 +66,16 @@ typedef struct wrong_average {
 
 typedef struct state {
     cd_writer writer;
-    cd_agree posts;        /* (group, sequence) → op, reduce_op, root, dtype, numel */
-    cd_agree labels;       /* (group, sequence) → the bucket it carries, + 1 */
-    cd_ranks dones;        /* of last_done */
-    cd_table wrongs;       /* (group, sequence, rank) → wrong */
-    uint64_t owns;         /* comparisons of C5 */
-    cd_agree outputs;      /* (group, sequence) → digest */
-    cd_table recents;      /* (group, rank) → recent */
+    cd_agree posts;   /* (group, sequence) → op, reduce_op, root, dtype, numel */
+    cd_agree labels;  /* (group, sequence) → the bucket it carries, + 1 */
+    cd_ranks dones;   /* of last_done */
+    cd_table wrongs;  /* (group, sequence, rank) → wrong */
+    uint64_t owns;    /* comparisons of C5 */
+    cd_agree outputs; /* (group, sequence) → digest */
+    cd_operands operands;
+    cd_table carriers;     /* (rank, bucket) → carrier */
+    cd_ranks labelled;     /* rank → 1 where its operations say which bucket they carry */
+    cd_table untrue;       /* (step, micro-step, bucket): its result says nothing of the backend */
     cd_table slots;        /* (group, group rank) → world rank + 1 */
     cd_table roots;        /* (group, sequence) → digest the root sent, its rank + 1 */
     cd_agree starts;       /* (step, which) → digest of all parameters, or the loss scale */
@@ -99,7 +99,10 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->dones, context->allocator, sizeof(last_done));
     cd_table_init(&s->wrongs, context->allocator, sizeof(wrong));
     cd_agree_init(&s->outputs, context->allocator);
-    cd_table_init(&s->recents, context->allocator, sizeof(recent));
+    cd_operands_init(&s->operands, context->allocator);
+    cd_table_init(&s->carriers, context->allocator, sizeof(carrier));
+    cd_ranks_init(&s->labelled, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->untrue, context->allocator, sizeof(int64_t));
     cd_table_init(&s->slots, context->allocator, sizeof(int64_t));
     cd_table_init(&s->roots, context->allocator, 2 * sizeof(int64_t));
     cd_agree_init(&s->starts, context->allocator);
@@ -120,9 +123,13 @@ static void take_post(state *s, const cddp_event *e)
                   e);
     cd_agree_push(&s->labels,
                   &(cd_statement){.key = CD_KEY(c->group, c->sequence), CD_SAYS(c->bucket)}, e);
-    recent *r = cd_table_add(&s->recents, CD_KEY(c->group, e->rank));
-    if (r != NULL)
-        r->posts[(uint64_t)c->sequence % RECENT_MAX] = (recent_post){c->sequence + 1, c->digest};
+    cd_operands_post(&s->operands, e);
+    if (c->bucket >= 0) {
+        carrier *x = cd_table_add(&s->carriers, CD_KEY(e->rank, c->bucket));
+        int64_t *labels = cd_ranks_add(&s->labelled, e->rank);
+        if (x != NULL) *x = (carrier){.is_posted = true};
+        if (labels != NULL) *labels = 1;
+    }
     if (c->op != CDDP_OP_BROADCAST || c->digest == 0) return;
     const int64_t *slot = cd_table_find(&s->slots, CD_KEY(c->group, c->root));
     int64_t *root = slot != NULL && *slot == (int64_t)e->rank + 1
@@ -133,24 +140,40 @@ static void take_post(state *s, const cddp_event *e)
     root[1] = *slot;
 }
 
-/* C3. */
-static void check_input(state *s, const cddp_event *e)
+static void distrust(state *s, const cddp_event *e, int64_t bucket)
+{
+    (void)cd_table_add(&s->untrue, CD_KEY(e->step, e->micro_step, bucket));
+}
+
+/* An input that changed is I-HB's: what came out says nothing of the backend. */
+static void follow_operands(state *s, const cddp_event *e)
 {
     const cddp_event_collective_done *d = &e->as.collective_done;
-    const recent *r = cd_table_find(&s->recents, CD_KEY(d->group, e->rank));
-    if (r == NULL || d->input == 0) return;
-    const recent_post *p = &r->posts[(uint64_t)d->sequence % RECENT_MAX];
-    if (p->sequence != d->sequence + 1 || p->digest == 0 || p->digest == d->input) return;
+    cd_posted posted;
+    const cd_operand_fate fate = cd_operands_end(&s->operands, e, &posted);
+    carrier *x = posted.sequence != 0 && posted.bucket >= 0
+                     ? cd_table_find(&s->carriers, CD_KEY(e->rank, posted.bucket))
+                     : NULL;
+    if (x != NULL) {
+        x->digest = d->digest;
+        x->has_ended = true;
+    }
+    if (fate != CD_OPERAND_BEFORE_START && fate != CD_OPERAND_WHILE_RUNNING) return;
     (void)cd_table_add(&s->changed, CD_KEY(d->group, d->sequence));
-    if (!cd_writer_is_first(&s->writer, CD_KEY(3), e)) return;
-    cddp_finding f = cd_finding_at(&s->writer, e);
-    CD_SAY(f.title, "rank %u: the input of collective #%lld of group '%s' changed while it ran",
-           e->rank, (long long)d->sequence, cd_writer_get_group(&s->writer, d->group));
-    CD_SAY(f.expected, "%016llx, as posted", (unsigned long long)p->digest);
-    CD_SAY(f.actual, "%016llx, when it ended", (unsigned long long)d->input);
-    CD_SAY(f.advice,
-           "the backend used its input as scratch, or the program wrote to it before waiting");
-    cd_writer_hold(&s->writer, CD_KEY(3), &f);
+    if (posted.bucket >= 0) distrust(s, e, posted.bucket);
+}
+
+/* A rank that takes something else for the result than its collective delivered (I-CONTENT). */
+static void follow_result(state *s, const cddp_event *e)
+{
+    const cddp_event_bucket_done *b = &e->as.bucket_done;
+    carrier *x = cd_table_find(&s->carriers, CD_KEY(e->rank, b->bucket));
+    const int64_t *labels = cd_ranks_find(&s->labelled, e->rank);
+    const bool is_posted = x != NULL && x->is_posted;
+    if (b->digest == 0 || labels == NULL || *labels == 0) return;
+    if (!is_posted || !x->has_ended || (x->digest != 0 && x->digest != b->digest))
+        distrust(s, e, b->bucket);
+    if (x != NULL) *x = (carrier){0};
 }
 
 static void take_done(state *s, const cddp_event *e)
@@ -159,7 +182,7 @@ static void take_done(state *s, const cddp_event *e)
     if (d->status != CDDP_OK) return;
     last_done *last = cd_ranks_add(&s->dones, e->rank);
     if (last != NULL) *last = (last_done){d->group, d->sequence + 1};
-    check_input(s, e);
+    follow_operands(s, e);
     const cd_agree_entry *post = cd_table_find(&s->posts.entries, CD_KEY(d->group, d->sequence));
     if (post == NULL || d->digest == 0) return;
     int64_t op = post->first.data[0];
@@ -259,6 +282,7 @@ static void take_bucket(state *s, const cddp_event *e)
 {
     running_hash *h = cd_ranks_add(&s->hashes, e->rank);
     if (h == NULL) return;
+    follow_result(s, e);
     h->has_reduced = true;
     h->reduced_step = e->step;
     h->reduced_micro = e->micro_step;
@@ -307,6 +331,8 @@ static bool is_reduction_wrong(state *s, const wrong_average *w, cddp_fact_stage
     const bool is_shown = cd_writer_find_stage(&s->writer, &average, stage);
     if (!is_shown) *stage = (cddp_fact_stage){.stage = CDDP_STAGE_UNKNOWN, .bucket = -1};
     if (s->has_hook || was_result_right(s, w, stage->bucket)) return false;
+    if (cd_table_find(&s->untrue, CD_KEY(e->step, e->micro_step, stage->bucket)) != NULL)
+        return false;
     if (stage->stage == CDDP_STAGE_REDUCED) return is_all || was_fine;
     return stage->stage == CDDP_STAGE_UNKNOWN && e->as.compare.shape == CD_SHAPE_UNEXPLAINED &&
            was_fine;
@@ -438,8 +464,8 @@ static void report_own(state *s)
     const cddp_event_compare *c = &first->event.as.compare;
     cddp_finding f = cd_finding_at(&s->writer, &first->event);
     cd_finding_set_ranks(&s->writer, &f, &who);
-    CD_SAY(f.title, "rank %u: %s (#%lld) does not give what its members' inputs make",
-           first->event.rank, first->name, (long long)at->part[1]);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s (#%lld) does not give what its members' inputs make",
+           first->name, (long long)at->part[1]);
     CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected),
            (long long)c->element, cd_f64_of(c->bound));
     CD_SAY(f.actual, "%.17g (%lld elements differ)", cd_f64_of(c->actual), (long long)c->bad);
@@ -505,7 +531,10 @@ static void end(void *self)
     cd_ranks_fini(&s->dones);
     cd_table_fini(&s->wrongs);
     cd_agree_fini(&s->outputs);
-    cd_table_fini(&s->recents);
+    cd_operands_fini(&s->operands);
+    cd_table_fini(&s->carriers);
+    cd_ranks_fini(&s->labelled);
+    cd_table_fini(&s->untrue);
     cd_table_fini(&s->slots);
     cd_table_fini(&s->roots);
     cd_agree_fini(&s->starts);

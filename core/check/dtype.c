@@ -56,7 +56,7 @@ static void expect(state *s, const cddp_event *e, const site *x)
     cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)x->bucket;
     cd_finding_set_parameter(&s->writer, &f, x->param);
-    CD_SAY(f.title, "rank %u: %s is %s, declared %s", e->rank, x->name,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s is %s, declared %s", x->name,
            cddp_dtype_name((cddp_dtype)x->actual), cddp_dtype_name((cddp_dtype)x->expected));
     CD_SAY(f.expected, "%s", cddp_dtype_name((cddp_dtype)x->expected));
     CD_SAY(f.actual, "%s", cddp_dtype_name((cddp_dtype)x->actual));

@@ -22,6 +22,7 @@ typedef struct rank_facts {
     uint64_t failed_sequence;
     uint32_t failed_step;
     int64_t failed_status;
+    uint32_t step, micro_step; /* of its last event */
     /* the operation that it was in last, when is_waiting */
     int64_t wait_group, wait_sequence, wait_op;
     bool is_waiting;
@@ -77,7 +78,7 @@ static void take_use(state *s, const cddp_event *e, rank_facts *r, const char *w
     r->reported = true;
     cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, r->failed_sequence);
-    CD_SAY(f.title, "rank %u %s after an operation of the same step failed", e->rank, what);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s after an operation of the same step failed", what);
     CD_SAY(f.expected, "the failure (%s) ends the step",
            cddp_status_text((cddp_status)r->failed_status));
     CD_SAY(f.actual, "%s at step %u", what, e->step);
@@ -143,6 +144,9 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
     s->deaths++;
     if (r->is_struck) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
+    /* The world reports the end, at no step. */
+    f.step = r->step;
+    f.micro_step = r->micro_step;
     CD_SAY(f.title, "rank %u %s", e->rank, x->end == 1 ? "was killed" : "crashed");
     CD_SAY(f.expected, "it returns");
     describe_absence(s, e->rank, &f);
@@ -166,6 +170,10 @@ static void event(void *self, const cddp_event *e)
     }
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
+    if (e->kind != CDDP_EV_rank_end) {
+        r->step = e->step;
+        r->micro_step = e->micro_step;
+    }
     switch (e->kind) {
     case CDDP_EV_collective_post:
         take_post(s, e, r);
@@ -178,10 +186,10 @@ static void event(void *self, const cddp_event *e)
         r->has_failed = false;
         break;
     case CDDP_EV_bucket_done:
-        take_use(s, e, r, "takes a bucket's result");
+        take_use(s, e, r, "a bucket's result is taken");
         break;
     case CDDP_EV_grad_final:
-        take_use(s, e, r, "writes a gradient back");
+        take_use(s, e, r, "a gradient is written back");
         break;
     case CDDP_EV_optimizer_step: {
         if (e->as.optimizer_step.skipped) break;
@@ -190,7 +198,7 @@ static void event(void *self, const cddp_event *e)
             x->has_committed = true;
             x->committed_sequence = e->sequence;
         }
-        take_use(s, e, r, "steps");
+        take_use(s, e, r, "an optimizer steps");
         break;
     }
     case CDDP_EV_rank_end:
@@ -279,7 +287,8 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_fault,           CDDP_EV_collective_post,
                                  CDDP_EV_collective_done, CDDP_EV_group,
                                  CDDP_EV_bucket_done,     CDDP_EV_grad_final,
-                                 CDDP_EV_optimizer_step,  CDDP_EV_rank_end};
+                                 CDDP_EV_optimizer_step,  CDDP_EV_rank_end,
+                                 CDDP_EV_forward_begin,   CDDP_EV_backward_begin};
 
 CD_CHECK_TABLE(fail, "I-FAIL", "failures are seen, agreed on and contained",
                "After a fault or time-out no rank reads an incomplete result; survivors agree on "

@@ -100,7 +100,7 @@ static void take_ready(state *s, const cddp_event *e)
     cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)m->bucket;
     cd_finding_set_parameter(&s->writer, &f, m->param);
-    CD_SAY(f.title, "rank %u divides %s by %lld in a group of %lld", e->rank, f.parameter,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s is divided by %lld in a group of %lld", f.parameter,
            (long long)m->factor, (long long)g.members);
     CD_SAY(f.expected, "%lld, the size of group '%s'%s", (long long)g.members, g.name,
            r->has_joined ? ", or the ranks still active" : "");

@@ -2,7 +2,7 @@
 /* I-HB: happens-before. A buffer is not written while a reduction may read it, nor read before its
 ** result is there.
 **
-** Judged from   two sources, each rank by itself.
+** Judged from   three sources, each rank by itself.
 **     Buckets   between bucket_launch and bucket_done a bucket is in flight: a mark_ready into it,
 **               a grad_local of a parameter whose gradient is a view of it, and an optimizer_touch
 **               of one of its parameters are races.
@@ -10,32 +10,38 @@
 **               records a clock at a mark and joins it where it is waited for; what the host queues
 **               comes after everything that it waited for. Two accesses to overlapping bytes, one
 **               of them a write, must be ordered.
+**     Inputs    what an operation is given stays the same from its post to its start and to its end
+**               (core/check/operands.h).
 ** Exercised     a bucket was filled again after an earlier launch had completed, or two conflicting
 **               accesses on different streams were ordered.
 ** Blame         the rank; the finding names both accesses, and the parameter or bucket that was at
 **               hand.
-** Limits        sixteen streams per rank, the sixteen latest accesses per region; a marker that an
-**               access forgets can hide a race, never invent one.
+** Memory        a clock per stream, and of each region the accesses that can still race: one that
+**               the host has waited for, or that a later one of its stream covers, is forgotten.
 */
+#include "core/check/operands.h"
 #include "core/check/writer.h"
 
 #include <string.h>
 
-#define STREAMS_MAX 16
-#define ACCESSES_MAX 16
+#define STREAMS_MAX (1 << 16) /* beyond it an event's stream is taken for garbage */
+#define ACCESSES_FIRST 16     /* as many are kept before any is looked at again */
 
 typedef struct bucket_flight {
     uint64_t launch_sequence, launches;
     bool is_in_flight, has_completed;
 } bucket_flight;
 
-typedef struct clocks {
-    int64_t of[STREAMS_MAX][STREAMS_MAX]; /* of[s][t]: what stream s knows of stream t */
-} clocks;
+/* What a stream, or a mark, knows of each stream; what lies beyond is 0. */
+typedef struct stream_clock {
+    int64_t *of; /* (count) */
+    size_t count;
+} stream_clock;
 
-typedef struct marked_point {
-    int64_t of[STREAMS_MAX];
-} marked_point;
+typedef struct clocks {
+    stream_clock *of; /* (count) by stream */
+    size_t count;
+} clocks;
 
 typedef struct access {
     int64_t stream, time, begin, end;
@@ -49,8 +55,8 @@ typedef struct occasion {
 } occasion;
 
 typedef struct region_history {
-    access accesses[ACCESSES_MAX];
-    uint32_t count, next;
+    access *accesses; /* (count) in the order of the trace */
+    size_t count, capacity;
     bool reported;
 } region_history;
 
@@ -60,8 +66,9 @@ typedef struct state {
     cd_table views;     /* (rank, param) → 1 when its gradient is a view of its bucket */
     cd_ranks clocks;    /* of clocks */
     cd_ranks occasions; /* of occasion */
-    cd_table points;    /* (rank, point) → marked_point */
+    cd_table points;    /* (rank, point) → stream_clock */
     cd_table regions;   /* (rank, region) → region_history */
+    cd_operands operands;
     uint64_t reused, ordered;
 } state;
 
@@ -75,8 +82,9 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->views, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->clocks, context->allocator, sizeof(clocks));
     cd_ranks_init(&s->occasions, context->allocator, sizeof(occasion));
-    cd_table_init(&s->points, context->allocator, sizeof(marked_point));
+    cd_table_init(&s->points, context->allocator, sizeof(stream_clock));
     cd_table_init(&s->regions, context->allocator, sizeof(region_history));
+    cd_operands_init(&s->operands, context->allocator);
     return CDDP_OK;
 }
 
@@ -100,7 +108,7 @@ static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
     cd_finding_add_event(&f, e->rank, b->launch_sequence);
     f.bucket = (int32_t)use->bucket;
     cd_finding_set_parameter(&s->writer, &f, use->param);
-    CD_SAY(f.title, "rank %u: %s %s while bucket %lld is being reduced", e->rank, f.parameter,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s %s while bucket %lld is being reduced", f.parameter,
            use->what, (long long)use->bucket);
     CD_SAY(f.expected, "after the bucket's reduction has completed");
     CD_SAY(f.actual, "between its launch (event %llu) and its completion",
@@ -154,6 +162,37 @@ static void take_local(state *s, const cddp_event *e)
     use_bucket(s, e, &(bucket_use){place.bucket, param, "is accumulated into its view"});
 }
 
+/* ---- inputs of operations ---- */
+
+static void take_end(state *s, const cddp_event *e)
+{
+    const cddp_event_collective_done *d = &e->as.collective_done;
+    cd_posted posted;
+    const cd_operand_fate fate = cd_operands_end(&s->operands, e, &posted);
+    const bool is_early = fate == CD_OPERAND_BEFORE_START;
+    const cd_key *key = CD_KEY(-1, fate);
+    char bucket[48] = "";
+    if ((!is_early && fate != CD_OPERAND_WHILE_RUNNING) || !cd_writer_is_first(&s->writer, key, e))
+        return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    cd_finding_add_event(&f, e->rank, posted.event);
+    f.bucket = (int32_t)posted.bucket;
+    if (posted.bucket >= 0) CD_SAY(bucket, ", bucket %lld,", (long long)posted.bucket);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the input of collective #%lld of group '%s'%s changed %s",
+           (long long)d->sequence, cd_writer_get_group(&s->writer, d->group), bucket,
+           is_early ? "between its post and its start" : "while it ran");
+    CD_SAY(f.expected, "%016llx, as posted", (unsigned long long)posted.digest);
+    CD_SAY(f.actual, "%016llx, %s", (unsigned long long)(is_early ? d->start : d->input),
+           is_early ? "as the backend began to read it" : "when it ended");
+    CD_SAY(f.advice, "%s",
+           is_early
+               ? "something wrote to it after the post, and not the backend, which had not begun "
+                 "to read it: look for a write that does not wait, or a memory error"
+               : "something wrote to it before the wait: the program, or a backend that takes its "
+                 "input for scratch; digests cannot tell which");
+    cd_writer_hold(&s->writer, key, &f);
+}
+
 /* ---- streams ---- */
 
 static int64_t stream_index(int64_t on_stream)
@@ -164,30 +203,54 @@ static int64_t stream_index(int64_t on_stream)
 
 #define HOST 0
 
-static void learn(int64_t of[STREAMS_MAX], const int64_t from[STREAMS_MAX])
+static int64_t knows(const stream_clock *clock, int64_t stream)
 {
-    for (size_t t = 0; t < STREAMS_MAX; t++)
-        if (of[t] < from[t]) of[t] = from[t];
+    return (size_t)stream < clock->count ? clock->of[stream] : 0;
+}
+
+static bool reserve(state *s, stream_clock *clock, size_t count)
+{
+    return cd_arena_grow(&s->writer.memory, (void **)&clock->of, &clock->count, count,
+                         sizeof *clock->of);
+}
+
+static void learn(state *s, stream_clock *clock, const stream_clock *from)
+{
+    if (!reserve(s, clock, from->count)) return;
+    for (size_t t = 0; t < from->count; t++)
+        if (clock->of[t] < from->of[t]) clock->of[t] = from->of[t];
+}
+
+/* The clocks of a rank, among them those of both streams; NULL when memory is exhausted. */
+static clocks *find_clocks(state *s, uint32_t rank, int64_t one, int64_t other)
+{
+    clocks *c = cd_ranks_add(&s->clocks, rank);
+    const size_t needed = (size_t)(one > other ? one : other) + 1;
+    if (c == NULL || !cd_arena_grow(&s->writer.memory, (void **)&c->of, &c->count,
+                                    needed > HOST + 1 ? needed : HOST + 1, sizeof *c->of))
+        return NULL;
+    return c;
 }
 
 /* Without a mark the host waits for all that a stream was given. */
 static void take_order(state *s, const cddp_event *e)
 {
     const cddp_event_order *o = &e->as.order;
-    clocks *c = cd_ranks_add(&s->clocks, e->rank);
-    int64_t from = stream_index(o->from), to = stream_index(o->to);
+    const int64_t from = stream_index(o->from), to = stream_index(o->to);
+    clocks *c = find_clocks(s, e->rank, from, to);
     if (c == NULL) return;
     if (o->point < 0) {
-        if (o->waits && from >= 0 && to >= 0) learn(c->of[to], c->of[from]);
+        if (o->waits && from >= 0 && to >= 0) learn(s, &c->of[to], &c->of[from]);
         return;
     }
-    marked_point *p = cd_table_add(&s->points, CD_KEY(e->rank, o->point));
+    stream_clock *p = cd_table_add(&s->points, CD_KEY(e->rank, o->point));
     if (p == NULL) return;
     if (!o->waits && from >= 0) {
-        memcpy(p->of, c->of[from], sizeof p->of);
-        learn(p->of, c->of[HOST]);
+        if (p->count > 0) memset(p->of, 0, p->count * sizeof *p->of);
+        learn(s, p, &c->of[from]);
+        learn(s, p, &c->of[HOST]);
     } else if (o->waits && to >= 0) {
-        learn(c->of[to], p->of);
+        learn(s, &c->of[to], p);
     }
 }
 
@@ -217,8 +280,9 @@ static void report_race(state *s, const cddp_event *e, const access *before)
             f.bucket = (int32_t)place.bucket;
         CD_SAY(what, "memory of %s", f.parameter);
     }
-    CD_SAY(f.title, "rank %u: %s is %s on stream %lld without waiting for the %s on stream %lld",
-           e->rank, what, t->write ? "written" : "read", (long long)t->on_stream,
+    CD_SAY(f.title,
+           CDDP_FINDING_WHO ": %s is %s on stream %lld without waiting for the %s on stream %lld",
+           what, t->write ? "written" : "read", (long long)t->on_stream,
            before->is_write ? "write" : "read", (long long)(before->stream - 1));
     CD_SAY(f.expected, "an order between event %llu and event %llu",
            (unsigned long long)before->sequence, (unsigned long long)e->sequence);
@@ -230,31 +294,54 @@ static void report_race(state *s, const cddp_event *e, const access *before)
     cd_writer_report(&s->writer, &f);
 }
 
+/* Nothing can race with it alone: the host has waited for it, and every access learns from the
+** host; or what races with it races with the later access of its stream, too. */
+static bool is_settled(const clocks *c, const access *old, const access *later)
+{
+    if (old->stream == later->stream && later->begin <= old->begin && old->end <= later->end &&
+        (later->is_write || !old->is_write))
+        return true;
+    return knows(&c->of[HOST], old->stream) >= old->time;
+}
+
+static void keep(state *s, const clocks *c, region_history *h, const access *later)
+{
+    if (h->count == h->capacity && h->count >= ACCESSES_FIRST) {
+        size_t kept = 0;
+        for (size_t i = 0; i < h->count; i++)
+            if (!is_settled(c, &h->accesses[i], later)) h->accesses[kept++] = h->accesses[i];
+        h->count = kept;
+    }
+    const size_t needed = h->count < ACCESSES_FIRST ? ACCESSES_FIRST : h->count + 1;
+    if (!cd_arena_grow(&s->writer.memory, (void **)&h->accesses, &h->capacity, needed,
+                       sizeof *h->accesses))
+        return;
+    h->accesses[h->count++] = *later;
+}
+
 static void take_touch(state *s, const cddp_event *e)
 {
     const cddp_event_touch *t = &e->as.touch;
-    clocks *c = cd_ranks_add(&s->clocks, e->rank);
+    const int64_t stream = stream_index(t->on_stream);
+    if (stream < 0) return;
+    clocks *c = find_clocks(s, e->rank, stream, HOST);
     region_history *h = cd_table_add(&s->regions, CD_KEY(e->rank, t->region));
-    int64_t stream = stream_index(t->on_stream);
-    if (c == NULL || h == NULL || stream < 0) return;
-    learn(c->of[stream], c->of[HOST]);
-    for (uint32_t i = 0; i < h->count; i++) {
+    if (c == NULL || h == NULL || !reserve(s, &c->of[stream], (size_t)stream + 1)) return;
+    learn(s, &c->of[stream], &c->of[HOST]);
+    for (size_t i = 0; i < h->count; i++) {
         const access *a = &h->accesses[i];
         bool conflicts = a->stream != stream && (a->is_write || t->write) && a->begin < t->end &&
                          t->begin < a->end;
         if (!conflicts) continue;
-        if (a->time <= c->of[stream][a->stream]) {
+        if (a->time <= knows(&c->of[stream], a->stream)) {
             s->ordered++;
         } else if (!h->reported) {
             h->reported = true;
             report_race(s, e, a);
         }
     }
-    c->of[stream][stream]++;
-    h->accesses[h->next] =
-        (access){stream, c->of[stream][stream], t->begin, t->end, e->sequence, t->write != 0};
-    h->next = (h->next + 1) % ACCESSES_MAX;
-    if (h->count < ACCESSES_MAX) h->count++;
+    const int64_t now = ++c->of[stream].of[stream];
+    keep(s, c, h, &(access){stream, now, t->begin, t->end, e->sequence, t->write != 0});
 }
 
 static void event(void *self, const cddp_event *e)
@@ -294,6 +381,12 @@ static void event(void *self, const cddp_event *e)
                        &(bucket_use){place.bucket, e->as.optimizer_touch.param, "is stepped on"});
         break;
     }
+    case CDDP_EV_collective_post:
+        cd_operands_post(&s->operands, e);
+        break;
+    case CDDP_EV_collective_done:
+        take_end(s, e);
+        break;
     case CDDP_EV_order:
         take_order(s, e);
         break;
@@ -320,12 +413,16 @@ static void end(void *self)
     cd_ranks_fini(&s->occasions);
     cd_table_fini(&s->points);
     cd_table_fini(&s->regions);
+    cd_operands_fini(&s->operands);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_bucket_launch,   CDDP_EV_bucket_done, CDDP_EV_rebuild,
-                                 CDDP_EV_grad_final,      CDDP_EV_grad_local,  CDDP_EV_mark_ready,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_order,       CDDP_EV_touch};
+static const uint16_t kinds[] = {CDDP_EV_bucket_launch,   CDDP_EV_bucket_done,
+                                 CDDP_EV_rebuild,         CDDP_EV_grad_final,
+                                 CDDP_EV_grad_local,      CDDP_EV_mark_ready,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_order,
+                                 CDDP_EV_touch,           CDDP_EV_collective_post,
+                                 CDDP_EV_collective_done};
 
 CD_CHECK_TABLE(hb, "I-HB", "no buffer is touched while somebody else may use it",
                "Happens-before: last write before the launch reads, completion before the next "

@@ -89,7 +89,7 @@ static void report(state *s, const cddp_event *e, const breach *b)
     if (!cd_writer_is_first(&s->writer, CD_KEY(0, b->bucket), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)b->bucket;
-    CD_SAY(f.title, "rank %u: hook %s%s%s", e->rank, e->text != NULL ? e->text : "",
+    CD_SAY(f.title, CDDP_FINDING_WHO ": hook %s%s%s", e->text != NULL ? e->text : "",
            e->text != NULL ? " " : "", b->title);
     CD_SAY(f.expected, "%s", b->expected);
     CD_SAY(f.actual, "%s", b->actual);
@@ -163,9 +163,9 @@ static void take_law(state *s, const cddp_event *e)
     f.bucket = (int32_t)l->bucket;
     const char *text = e->text != NULL ? e->text : "";
     if (l->bucket < 0)
-        CD_SAY(f.title, "rank %u breaks a law: %s", e->rank, text);
+        CD_SAY(f.title, CDDP_FINDING_WHO ": a law is broken: %s", text);
     else
-        CD_SAY(f.title, "rank %u: the hook breaks its law for bucket %lld: %s", e->rank,
+        CD_SAY(f.title, CDDP_FINDING_WHO ": the hook breaks its law for bucket %lld: %s",
                (long long)l->bucket, text);
     CD_SAY(f.expected, "%.17g, within %.3g", right, bound);
     CD_SAY(f.actual, "%.17g", left);
@@ -236,7 +236,7 @@ static void take_compare(state *s, const cddp_event *e)
     if (!cd_writer_is_first(&s->writer, CD_KEY(2, c->param), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_set_parameter(&s->writer, &f, c->param);
-    CD_SAY(f.title, "rank %u: the hook's result for %s breaks its law: %s", e->rank, f.parameter,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the hook's result for %s breaks its law: %s", f.parameter,
            e->text != NULL ? e->text : "");
     CD_SAY(f.expected, "%.17g, within %.3g", cd_f64_of(c->expected), cd_f64_of(c->bound));
     CD_SAY(f.actual, "%.17g at element %lld", cd_f64_of(c->actual), (long long)c->element);

@@ -61,8 +61,8 @@ static void judge_root(state *s, const cddp_event *e, const rank_facts *r)
         !cd_writer_is_first(&s->writer, key, e))
         return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    CD_SAY(f.title, "the initial state came from rank %lld of group '%s'", (long long)r->root,
-           cd_writer_get_group(&s->writer, r->root_group));
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the initial state came from rank %lld of group '%s'",
+           (long long)r->root, cd_writer_get_group(&s->writer, r->root_group));
     CD_SAY(f.expected, "broadcasts from rank 0 while the model is wrapped");
     CD_SAY(f.actual, "a broadcast from rank %lld", (long long)r->root);
     CD_SAY(f.advice, "equal replicas are not enough: what rank 0 loaded or was initialised with is "

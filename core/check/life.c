@@ -86,7 +86,7 @@ static void report_closed(state *s, const cddp_event *e, member *m, int64_t grou
     m->reported = true;
     cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, m->close_sequence);
-    CD_SAY(f.title, "rank %u uses group '%s' after it was closed", e->rank,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": group '%s' is used after it was closed",
            cd_writer_get_group(&s->writer, group));
     CD_SAY(f.expected, "no operation after the close");
     CD_SAY(f.actual, "%s", cddp_event_describe(e->kind)->name);
@@ -123,8 +123,8 @@ static void take_collective(state *s, const cddp_event *e, int64_t group)
     if (++m->ended <= m->posted || m->reported) return;
     m->reported = true;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    CD_SAY(f.title, "a work of group '%s' ends twice on rank %u",
-           cd_writer_get_group(&s->writer, group), e->rank);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": a work of group '%s' ends twice",
+           cd_writer_get_group(&s->writer, group));
     CD_SAY(f.expected, "%lld operations posted", (long long)m->posted);
     CD_SAY(f.actual, "%lld ended", (long long)m->ended);
     cd_writer_report(&s->writer, &f);
@@ -160,7 +160,7 @@ static void take_touch(state *s, const cddp_event *e)
     r->reported = true;
     cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, r->release_sequence);
-    CD_SAY(f.title, "rank %u: memory region %lld is %s after it was released", e->rank,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": memory region %lld is %s after it was released",
            (long long)e->as.touch.region, e->as.touch.write ? "written" : "read");
     CD_SAY(f.expected, "no access after the release");
     CD_SAY(f.actual, "bytes %lld to %lld on stream %lld, by %s", (long long)e->as.touch.begin,
@@ -302,7 +302,7 @@ static void report_unawaited(state *s, const cd_key *key, const member *m)
     cddp_finding f = cd_finding_at(&s->writer, &at);
     char which[32] = "a collective";
     if (lost.sequence > 0) CD_SAY(which, "collective #%lld", (long long)lost.sequence - 1);
-    CD_SAY(f.title, "rank %u never waits for %s of group '%s'", at.rank, which,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": nobody waits for %s of group '%s'", which,
            cd_writer_get_group(&s->writer, key->part[0]));
     CD_SAY(f.expected,
            "every operation that is posted is waited for, or tested until it has ended");
@@ -335,7 +335,7 @@ static void end(void *self)
                          .step = m->close_step,
                          .sequence = m->close_sequence};
         cddp_finding f = cd_finding_at(&s->writer, &at);
-        CD_SAY(f.title, "rank %u closes group '%s' with %lld works not given back", at.rank,
+        CD_SAY(f.title, CDDP_FINDING_WHO ": group '%s' is closed with %lld works not given back",
                cd_writer_get_group(&s->writer, key->part[0]), (long long)m->outstanding);
         CD_SAY(f.expected, "every work waited for or released before the close");
         CD_SAY(f.actual, "%lld of %lld outstanding", (long long)m->outstanding,

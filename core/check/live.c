@@ -31,8 +31,6 @@
 
 #include <string.h>
 
-#define KIND_LINK_CUT 3 /* of a fault event: a row of sim/faults.def, which keeps its place */
-
 typedef struct member {
     int64_t posted, index;
     /* + 1: the last message that names its own sender or receiver as the other one */
@@ -54,7 +52,7 @@ typedef struct rank_facts {
     int64_t waiting_group, waiting_sequence; /* of the wait that has not ended */
     uint64_t wait_sequence, end_sequence;
     uint32_t step, micro_step; /* of its last event */
-    int64_t end, status;
+    int64_t end, status, wait_status;
     int64_t reported_peer; /* + 1: for whom the world says that it waits outside a collective … */
     int64_t reported_inside; /* + 1: … and inside one */
     meeting meeting;
@@ -72,7 +70,7 @@ typedef struct repeats {
 
 /* As the least rank posted it: where ranks differ, I-ORDER says so. */
 typedef struct operation {
-    int64_t data[5];
+    int64_t data[5], bucket;
     int64_t reporter; /* + 1 */
 } operation;
 
@@ -115,7 +113,9 @@ static void take_post(state *s, const cddp_event *e)
         m->itself_sequence = e->sequence;
     }
     if (o != NULL && (o->reporter == 0 || e->rank < o->reporter - 1))
-        *o = (operation){{c->op, c->reduce_op, c->root, c->dtype, c->numel}, (int64_t)e->rank + 1};
+        *o = (operation){{c->op, c->reduce_op, c->root, c->dtype, c->numel},
+                         c->bucket,
+                         (int64_t)e->rank + 1};
 }
 
 /* The most that a rank may post between two forwards or backwards, whatever the program. Nothing is
@@ -191,6 +191,7 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
     if (d->status != CDDP_OK && d->status != CDDP_E_ABORTED) {
         r->has_given_up = true;
         r->has_timed_out = d->status == CDDP_E_TIMEOUT;
+        r->wait_status = d->status;
         r->waiting_group = d->group;
         r->waiting_sequence = d->sequence;
         r->wait_sequence = e->sequence;
@@ -254,7 +255,7 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     if (e->kind == CDDP_EV_fault) {
         s->has_fault = true;
-        const bool is_network = e->as.fault.target < 0 || e->as.fault.kind == KIND_LINK_CUT;
+        const bool is_network = e->as.fault.target < 0 || e->as.fault.kind == CDDP_FAULT_LINK_CUT;
         rank_facts *struck =
             is_network ? NULL : cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target);
         if (struck != NULL) struck->is_struck = true;
@@ -706,6 +707,107 @@ static void report(state *s, uint32_t rank)
     cd_writer_report(&s->writer, &f);
 }
 
+/* ---- who waits for whom ---- */
+
+/* The members that have not posted what `r` waits for. */
+static void add_absent(state *s, const rank_facts *r, cd_rank_set *peers)
+{
+    for (size_t i = 0; i < s->members.count; i++) {
+        const cd_key *key = cd_table_key(&s->members, i);
+        const member *m = cd_table_value(&s->members, i);
+        if (key->part[0] == r->waiting_group && m->posted <= r->waiting_sequence)
+            cd_rank_set_add(peers, &s->writer.memory, (uint32_t)key->part[1]);
+    }
+}
+
+static void add_one(state *s, cd_rank_set *peers, int64_t rank)
+{
+    if (rank >= 0) cd_rank_set_add(peers, &s->writer.memory, (uint32_t)rank);
+}
+
+/* Where all have posted what `r` waits for: who keeps it from its end; -1: that is not known. */
+static int64_t inside_for(const state *s, uint32_t rank, const rank_facts *r)
+{
+    const int64_t itself = named_itself(s, r), reported = r->reported_inside - 1;
+    if (itself >= 0) return itself;
+    if (reported >= 0 && reported != (int64_t)rank) return reported;
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, i);
+        const bool is_member = cd_table_find(&s->members, CD_KEY(r->waiting_group, i)) != NULL;
+        if (i != rank && is_member && (x->is_struck || (is_gone(x) && !x->is_waiting))) return i;
+    }
+    return stopped_inside(s, r) != (int64_t)rank ? stopped_inside(s, r) : -1;
+}
+
+/* An operation as `rank` posted it: of a message the other side is known. */
+static int64_t op_of(const operation *o, uint32_t rank)
+{
+    if (o == NULL) return -1;
+    const bool is_other = o->reporter != (int64_t)rank + 1;
+    if (is_other && o->data[0] == CDDP_OP_SEND) return CDDP_OP_RECV;
+    return is_other && o->data[0] == CDDP_OP_RECV ? CDDP_OP_SEND : o->data[0];
+}
+
+/* What differs between ranks, or is refused, is no wait, although the operation failed. */
+static bool is_wait(const state *s, const rank_facts *r)
+{
+    const meeting *m = &r->meeting;
+    /* At the store: who came when others had given up, or was cut off, kept them waiting. */
+    if (m->has_given_up) {
+        const int64_t first = first_to_give_up(s);
+        const rank_facts *x = first >= 0 ? cd_ranks_find(&s->ranks, (uint32_t)first) : r;
+        return m->missing >= 0 && !m->is_cut && m->begin_ns <= x->meeting.end_ns;
+    }
+    if (r->has_given_up)
+        return r->wait_status == CDDP_E_TIMEOUT || r->wait_status == CDDP_E_BACKEND ||
+               r->wait_status == CDDP_E_IO;
+    return r->end == 2 && (r->is_waiting || r->reported_peer > 0);
+}
+
+static void report_wait(state *s, uint32_t rank, const rank_facts *r)
+{
+    cd_rank_set peers = {0};
+    cddp_wait wait = {.size = sizeof wait,
+                      .rank = rank,
+                      .step = r->step,
+                      .status = r->has_given_up ? (cddp_status)r->wait_status : CDDP_OK,
+                      .group = -1,
+                      .sequence = -1,
+                      .op = -1,
+                      .bucket = -1,
+                      .name = ""};
+    if (r->meeting.has_given_up) {
+        wait.status = CDDP_E_TIMEOUT;
+        add_one(s, &peers, r->meeting.missing);
+    } else if (!r->is_waiting && !r->has_given_up) {
+        add_one(s, &peers, r->reported_peer - 1);
+    } else {
+        const operation *o =
+            cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
+        wait.group = r->waiting_group;
+        wait.sequence = r->waiting_sequence;
+        wait.name = cd_writer_get_group(&s->writer, r->waiting_group);
+        wait.op = op_of(o, rank);
+        if (o != NULL) wait.bucket = o->bucket;
+        add_absent(s, r, &peers);
+        wait.is_inside = cd_rank_set_count(&peers) == 0;
+        if (wait.is_inside) add_one(s, &peers, inside_for(s, rank, r));
+    }
+    wait.peer_count = cd_rank_set_count(&peers);
+    /* Lost or broken, with everybody there: the transport failed, and nobody is waited for. Nor by
+    ** a rank that a fault kept from coming in time. */
+    if (r->has_given_up && wait.is_inside &&
+        (r->is_struck || (wait.peer_count == 0 && !r->has_timed_out)))
+        return;
+    uint32_t *list = cd_arena_push(&s->writer.memory, (wait.peer_count + 1) * sizeof *list);
+    if (list == NULL) return;
+    wait.peers = list;
+    for (uint32_t p = cd_rank_set_next(&peers, 0); p != CD_NO_RANK;
+         p = cd_rank_set_next(&peers, p + 1))
+        *list++ = p;
+    s->writer.context.wait(s->writer.context.reporter, &wait);
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -736,6 +838,10 @@ static void end(void *self)
         report_meeting(s, (uint32_t)alone);
     else if (stuck >= 0)
         report(s, (uint32_t)stuck);
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *r = cd_ranks_find(&s->ranks, i);
+        if (r->is_known && is_wait(s, r)) report_wait(s, i, r);
+    }
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->members);
     cd_table_fini(&s->operations);

@@ -3,7 +3,7 @@
 ** sequence) order. */
 #include "core/check/check.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 
 #include <stdlib.h>
@@ -29,7 +29,9 @@ cddp_status cd_trace_merge(const cd_merge_input *input, const cddp_trace_sink *s
 {
     size_t count = 0, filled = 0;
     for (size_t t = 0; t < input->trace_count; t++) count += input->traces[t].count;
-    event_ref *refs = cd_allocate_array(input->allocator, count, sizeof *refs);
+    cd_arena scratch;
+    cd_arena_init(&scratch, input->allocator, 0);
+    event_ref *refs = cd_arena_array(&scratch, count, sizeof *refs);
     if (refs == NULL) return cd_fail_memory(err, "a merge of %zu events", count);
     bool is_sorted = true;
     for (size_t t = 0; t < input->trace_count; t++) {
@@ -45,6 +47,6 @@ cddp_status cd_trace_merge(const cd_merge_input *input, const cddp_trace_sink *s
         cddp_event event = cd_memory_sink_get(&input->traces[refs[i].trace], refs[i].index);
         sink->event(sink->self, &event);
     }
-    cd_release(input->allocator, refs, count * sizeof *refs);
+    cd_arena_fini(&scratch);
     return CDDP_OK;
 }

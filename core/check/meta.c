@@ -122,7 +122,7 @@ static void report_no_sync(state *s, const cddp_event *e, rank_facts *r, const c
     if (r->reported_no_sync) return;
     r->reported_no_sync = true;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    CD_SAY(f.title, "no_sync has no effect on rank %u: %s", e->rank, what);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": no_sync has no effect: %s", what);
     CD_SAY(f.expected, "gradients accumulate locally until the first forward outside no_sync");
     CD_SAY(f.actual, "%s at step %u micro-step %u", what, e->step, e->micro_step);
     CD_SAY(f.advice, "the flag is read in forward (FWD-03): forward and backward of a micro-step "
@@ -136,7 +136,7 @@ static void report_evaluation(state *s, const cddp_event *e)
     const cd_key *key = CD_KEY(KEY_EVALUATION);
     if (!cd_writer_is_first(&s->writer, key, e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    CD_SAY(f.title, "a forward without gradients arms the reducer of rank %u", e->rank);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": a forward without gradients arms the reducer");
     CD_SAY(f.expected, "the reducer stays as it was: no backward will follow");
     CD_SAY(f.actual, "a synchronising forward");
     CD_SAY(f.advice,
@@ -250,8 +250,8 @@ static void take_name(state *s, const cddp_event *e, bool is_left_out)
         return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     if (!is_buffer) cd_finding_set_parameter(&s->writer, &f, e->as.param.param);
-    CD_SAY(f.title, "%s does not hold for %s %s on rank %u", setting,
-           is_buffer ? "buffer" : "parameter", e->text, e->rank);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s does not hold for %s %s", setting,
+           is_buffer ? "buffer" : "parameter", e->text);
     CD_SAY(f.expected, "%s",
            !is_listed ? "reduced or broadcast: no list names it"
                       : "left out of the reducer: the list names it");
@@ -341,7 +341,7 @@ static void event(void *self, const cddp_event *e)
 static void report_idle(state *s, const rank_facts *r, const char *setting, const char *effect)
 {
     cddp_finding f = cd_finding_at(&s->writer, &r->last);
-    CD_SAY(f.title, "%s has no effect on rank %u", setting, r->last.rank);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s has no effect", setting);
     CD_SAY(f.expected, "%s", effect);
     CD_SAY(f.actual, "nothing of the kind in the trace");
     CD_SAY(f.advice, "the setting was accepted and then ignored");

@@ -57,7 +57,7 @@ static void take_touch(state *s, const cddp_event *e)
     cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, p->sequence);
     cd_finding_set_parameter(&s->writer, &f, t->param);
-    CD_SAY(f.title, "rank %u: an optimizer stepped on %s, which has no gradient", e->rank,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": an optimizer stepped on %s, which has no gradient",
            f.parameter);
     CD_SAY(f.expected, "parameter and optimizer state untouched: its gradient is absent");
     CD_SAY(f.actual, "touched at step %u", e->step);

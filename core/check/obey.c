@@ -75,20 +75,24 @@ bool cd_obey_judges(const cd_obey *obey, uint32_t rank)
     return count != NULL && *count > 0;
 }
 
-static bool precedes(const cddp_event *a, const cddp_event *b)
+static int compare_place(const cddp_event *a, const cddp_event *b)
 {
-    if (a->step != b->step) return a->step < b->step;
-    if (a->micro_step != b->micro_step) return a->micro_step < b->micro_step;
-    if (a->rank != b->rank) return a->rank < b->rank;
-    return a->sequence < b->sequence;
+    if (a->step != b->step) return a->step < b->step ? -1 : 1;
+    if (a->micro_step != b->micro_step) return a->micro_step < b->micro_step ? -1 : 1;
+    return 0;
 }
 
 void cd_obey_miss(cd_obey *obey, const cddp_event *at, const cd_miss *miss)
 {
     deviation *d = cd_table_add(&obey->misses, CD_KEY(miss->decision, miss->which));
     if (d == NULL) return;
+    const int order = d->count++ != 0 ? compare_place(at, &d->at) : -1;
+    if (order > 0) return;
+    if (order < 0) d->who = (cd_rank_set){0};
     cd_rank_set_add(&d->who, &obey->memory, at->rank);
-    if (d->count++ != 0 && !precedes(at, &d->at)) return;
+    if (order == 0 &&
+        (at->rank > d->at.rank || (at->rank == d->at.rank && at->sequence > d->at.sequence)))
+        return;
     d->at = *at;
     d->at.text = NULL;
     d->miss = *miss;

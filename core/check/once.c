@@ -93,8 +93,9 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
         cddp_finding f = cd_finding_at(&s->writer, e);
         cd_finding_add_event(&f, e->rank, l->local_sequence);
         cd_finding_set_parameter(&s->writer, &f, g->param);
-        CD_SAY(f.title, "rank %u: the gradient of %s loses what earlier micro-steps accumulated",
-               e->rank, f.parameter);
+        CD_SAY(f.title,
+               CDDP_FINDING_WHO ": the gradient of %s loses what earlier micro-steps accumulated",
+               f.parameter);
         CD_SAY(f.expected, "%lld contributions after micro-step %u",
                (long long)l->contributions + 1, e->micro_step);
         CD_SAY(f.actual, "%lld: it was dropped in between, and not by the program",
@@ -124,7 +125,7 @@ static void report_twice(state *s, const cddp_event *e, const char *what,
     cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)param_and_bucket[1];
     cd_finding_set_parameter(&s->writer, &f, param_and_bucket[0]);
-    CD_SAY(f.title, "rank %u: %s%s%s twice in one backward", e->rank, f.parameter,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s%s%s twice in one backward", f.parameter,
            f.parameter[0] ? " " : "", what);
     CD_SAY(f.expected, "once between two preparations of the reducer");
     CD_SAY(f.actual, "again at event %llu", (unsigned long long)e->sequence);

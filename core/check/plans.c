@@ -2,7 +2,7 @@
 #include "core/check/plans.h"
 
 #include "cddp/tensor.h"
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/trace/setting.h"
 
 #include <stdlib.h>
@@ -198,8 +198,9 @@ static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const
         cddp_finding finding = cd_finding_at(p->writer, e);
         finding.bucket = (int32_t)is->bucket;
         cd_finding_set_parameter(p->writer, &finding, is->param);
-        CD_SAY(finding.title, "layout %lld of rank %u is not what its bucket caps and %s give: %s",
-               (long long)f->generation, e->rank,
+        CD_SAY(finding.title,
+               CDDP_FINDING_WHO ": layout %lld is not what its bucket caps and %s give: %s",
+               (long long)f->generation,
                f->generation == 0 ? "the order of its parameters" : "the order of arrival",
                finding.parameter);
         say_slot(finding.expected, sizeof finding.expected, &due);
@@ -216,7 +217,6 @@ static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const
 /* All slots of a layout were reported. */
 static void judge_layout(cd_plans *p, const cddp_event *e, const plan_facts *f)
 {
-    const cddp_allocator *a = p->writer->context.allocator;
     const size_t count = (size_t)f->params;
     const bool leads =
         f->generation == 0 ||
@@ -227,14 +227,15 @@ static void judge_layout(cd_plans *p, const cddp_event *e, const plan_facts *f)
     for (int64_t k = 0; k < f->params; k++)
         if (cd_table_find(&p->sizes, CD_KEY(e->rank, k)) == NULL) return;
     draft d = {0};
-    d.of = cd_allocate_array(a, count, sizeof *d.of);
-    d.buckets = cd_allocate_array(a, count, sizeof *d.buckets);
-    if (d.of != NULL && d.buckets != NULL) {
+    cd_arena scratch;
+    cd_arena_init(&scratch, p->writer->context.allocator, 0);
+    d.of = cd_arena_array(&scratch, count, sizeof *d.of);
+    d.buckets = cd_arena_array(&scratch, count, sizeof *d.buckets);
+    if (!scratch.exhausted) {
         work_out(p, e->rank, f, &d);
         compare(p, e, f, &d);
     }
-    cd_release(a, d.of, count * sizeof *d.of);
-    cd_release(a, d.buckets, count * sizeof *d.buckets);
+    cd_arena_fini(&scratch);
 }
 
 /* ---- events ---- */
@@ -326,14 +327,13 @@ static void report_rebuild(cd_plans *p, const cddp_event *e, const plan_facts *f
     if (!has_caps(p, e->rank) || f->is_lost) return;
     if (e->kind != CDDP_EV_rebuild) {
         CD_SAY(finding.title,
-               "rank %u does not rebuild its buckets although it knows in which order gradients "
-               "arrive",
-               e->rank);
+               CDDP_FINDING_WHO ": buckets are not rebuilt although the order in which gradients "
+                                "arrive is known");
         CD_SAY(finding.expected, "new buckets in the first forward after that backward");
         CD_SAY(finding.actual, "layout %lld", (long long)f->generation);
     } else {
-        CD_SAY(finding.title, "rank %u rebuilds its buckets %s", e->rank,
-               f->is_rebuilt ? "again" : "although it searches for unused parameters");
+        CD_SAY(finding.title, CDDP_FINDING_WHO ": buckets are rebuilt %s",
+               f->is_rebuilt ? "again" : "although unused parameters are searched for");
         CD_SAY(finding.expected, "layout %lld for good", (long long)f->generation);
         CD_SAY(finding.actual, "layout %lld", (long long)e->as.rebuild.generation);
     }

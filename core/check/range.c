@@ -171,11 +171,11 @@ static bool blame_givers(state *s, const cddp_event *e, int64_t param, cddp_find
     if (!cd_writer_find_stage(&s->writer, &average, &stage) || stage.rank_count == 0) return false;
     char what[160], who[96];
     if (stage.stage == CDDP_STAGE_PACKED)
-        CD_SAY(what, "what it packed of %s is not its gradient", f->parameter);
+        CD_SAY(what, "what was packed of %s is not the gradient", f->parameter);
     else if (stage.stage == CDDP_STAGE_LAUNCHED)
         CD_SAY(what, "the bucket of %s changes between packing and launch", f->parameter);
     else if (stage.stage == CDDP_STAGE_JOINED)
-        CD_SAY(what, "its share of %s is not zeros, although it has joined", f->parameter);
+        CD_SAY(what, "after joining, the share of %s is not zeros", f->parameter);
     else
         return false;
     cd_rank_set ranks = {0};

@@ -60,7 +60,7 @@ static void report_difference(state *s, const cddp_event *e, const saved *before
 {
     cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, before->sequence);
-    CD_SAY(f.title, "%s of rank %u is not what was saved", what, e->rank);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s is not what was saved", what);
     CD_SAY(f.expected, "%016llx, as saved at step %u", (unsigned long long)before->digest,
            before->step);
     bool is_value = e->kind == CDDP_EV_value;
@@ -132,12 +132,10 @@ static void report_forgotten(state *s)
         cddp_finding f = cd_finding_at(&s->writer, &at);
         char what[120];
         describe(s, what, sizeof what, key);
-        CD_SAY(f.title, "%s of rank %lld was saved and never loaded", what,
-               (long long)key->part[0]);
+        CD_SAY(f.title, CDDP_FINDING_WHO ": %s was saved and never loaded", what);
         CD_SAY(f.expected, "loaded with the rest");
         CD_SAY(f.actual, "absent after resuming");
         cd_writer_report(&s->writer, &f);
-        return;
     }
 }
 

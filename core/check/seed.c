@@ -72,8 +72,8 @@ static bool report_once(state *s, const cd_key *key)
 static void report_standing(state *s, const cddp_event *e, const use *before)
 {
     cddp_finding f = cd_finding_at(&s->writer, e);
-    CD_SAY(f.title, "random stream '%s' of rank %u does not advance",
-           e->text != NULL ? e->text : "", e->rank);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": random stream '%s' does not advance",
+           e->text != NULL ? e->text : "");
     CD_SAY(f.expected, "another state than at step %u micro-step %u", before->step,
            before->micro_step);
     CD_SAY(f.actual, "the same state %016llx again", (unsigned long long)e->as.seed.state);

@@ -16,7 +16,7 @@ typedef struct pack {
 } pack;
 
 typedef struct slot {
-    int64_t digest;
+    int64_t digest, param;
     uint32_t step, micro_step;
     bool is_judged;
 } slot;
@@ -35,9 +35,16 @@ typedef struct final {
     uint32_t step, micro_step;
 } final;
 
+/* What a bucket delivered, and whether its slices still were that when they were written back. */
+typedef struct result {
+    int64_t slices; /* 0: not known */
+    uint32_t step, micro_step;
+    bool is_compared, has_changed;
+} result;
+
 /* Who was found to be how; `fine`: every stage that the rank is seen in is right. */
 typedef struct average {
-    cd_rank_set packed, launched, written, changed, fine, unknown, stale, all;
+    cd_rank_set packed, launched, settled, written, changed, fine, unknown, stale, all;
     int64_t starts[8]; /* (start_count) the first distinct ones */
     cd_rank_set starters[8];
     size_t start_count;
@@ -51,6 +58,7 @@ void cd_stages_init(cd_stages *s, const cddp_allocator *allocator)
     cd_table_init(&s->slots, allocator, sizeof(slot));
     cd_table_init(&s->finals, allocator, sizeof(final));
     cd_table_init(&s->launches, allocator, sizeof(launch));
+    cd_table_init(&s->results, allocator, sizeof(result));
     cd_table_init(&s->joined, allocator, sizeof(cd_rank_set));
     cd_table_init(&s->shadows, allocator, sizeof(shadow));
     cd_ranks_init(&s->judged, allocator, sizeof(int64_t));
@@ -66,6 +74,7 @@ void cd_stages_fini(cd_stages *s)
     cd_table_fini(&s->slots);
     cd_table_fini(&s->finals);
     cd_table_fini(&s->launches);
+    cd_table_fini(&s->results);
     cd_table_fini(&s->joined);
     cd_table_fini(&s->shadows);
     cd_ranks_fini(&s->judged);
@@ -81,7 +90,7 @@ static void take_pack(cd_stages *s, const cddp_event *e)
     pack *p = cd_table_add(&s->packs, CD_KEY(e->rank, m->param));
     slot *x = cd_table_add(&s->slots, CD_KEY(e->rank, m->bucket, m->slot));
     if (x != NULL)
-        *x = (slot){m->digest, e->step, e->micro_step,
+        *x = (slot){m->digest, m->param, e->step, e->micro_step,
                     m->digest != 0 && m->path != CDDP_PATH_DEFERRED && m->path != CDDP_PATH_SPARSE};
     if (p == NULL) return;
     p->has_previous = p->digest != 0;
@@ -128,6 +137,34 @@ static void take_final(cd_stages *s, const cddp_event *e)
     final *f = cd_table_add(&s->finals, CD_KEY(e->rank, e->as.grad_final.param));
     if (f == NULL) return;
     *f = (final){e->as.grad_final.digest, e->as.grad_final.slice, e->step, e->micro_step};
+}
+
+static void take_result(cd_stages *s, const cddp_event *e)
+{
+    result *r = cd_table_add(&s->results, CD_KEY(e->rank, e->as.bucket_done.bucket));
+    if (r != NULL) *r = (result){e->as.bucket_done.slices, e->step, e->micro_step, false, false};
+}
+
+/* Whether the slices as they were written back are those that arrived; an unknown one leaves it
+** open. */
+static bool has_settled_otherwise(cd_stages *s, const cddp_event *e, int64_t bucket)
+{
+    result *r = cd_table_find(&s->results, CD_KEY(e->rank, bucket));
+    if (r == NULL || r->slices == 0 || r->step != e->step || r->micro_step != e->micro_step)
+        return false;
+    if (r->is_compared) return r->has_changed;
+    uint64_t digest = 0;
+    r->is_compared = true;
+    for (int64_t i = 0;; i++) {
+        const slot *x = cd_table_find(&s->slots, CD_KEY(e->rank, bucket, i));
+        if (x == NULL || x->step != e->step || x->micro_step != e->micro_step) break;
+        const final *f = cd_table_find(&s->finals, CD_KEY(e->rank, x->param));
+        if (f == NULL || f->slice == 0 || f->step != e->step || f->micro_step != e->micro_step)
+            return false;
+        digest = cd_hash_mix(digest, (uint64_t)f->slice);
+    }
+    r->has_changed = digest != (uint64_t)r->slices;
+    return r->has_changed;
 }
 
 /* What the rank had to pack, in the way in which it says that it packed; 0: unknown. */
@@ -180,6 +217,8 @@ static void take_contribution(cd_stages *s, const cddp_event *e)
         where = &a->packed;
     else if (l != NULL && l->bad_step == (int64_t)e->step + 1)
         where = &a->launched;
+    else if (is_packed && has_settled_otherwise(s, e, p->bucket))
+        where = &a->settled;
     else if (is_final && f->slice != f->digest)
         where = &a->written;
     else if (is_final && c->judged != 0 && c->judged != f->digest)
@@ -214,6 +253,9 @@ void cd_stages_push(cd_stages *s, const cddp_event *e)
             take_shadow(s, e);
         else
             take_launch(s, e);
+        break;
+    case CDDP_EV_bucket_done:
+        take_result(s, e);
         break;
     case CDDP_EV_grad_final:
         take_final(s, e);
@@ -279,6 +321,7 @@ static const cd_rank_set *find_wrong(const average *a, cddp_stage *stage)
         const cd_rank_set *ranks;
     } order[] = {{CDDP_STAGE_PACKED, &a->packed},
                  {CDDP_STAGE_LAUNCHED, &a->launched},
+                 {CDDP_STAGE_SETTLED, &a->settled},
                  {CDDP_STAGE_WRITTEN, &a->written},
                  {CDDP_STAGE_CHANGED, &a->changed}};
     for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {

@@ -3,10 +3,10 @@
 ** or in what was written back.
 **
 ** Each rank is judged by itself, from digests. A failed comparison of link 3 says that its gradient
-** was wrong before it was packed. `contribution` says what the rank had to pack and
-** what was judged. mark_ready says what it packed, bucket_launch what it launched, grad_final what
-** its bucket delivered and what was written back. A joined rank launches zeros into the same
-** operation of the group; their digest follows from their number.
+** was wrong before it was packed. `contribution` says what the rank had to pack and what was
+** judged. mark_ready says what it packed, bucket_launch what it launched, bucket_done what arrived,
+** grad_final what its bucket delivered and what was written back. A joined rank launches zeros into
+** the same operation of the group; their digest follows from their number.
 **
 ** Lifetime   part of the facts: init → push → find → fini.
 ** Errors     without memory a stage is unknown.
@@ -21,6 +21,7 @@ typedef struct cd_stages {
     cd_table slots;    /* (rank, bucket, slot) → digest and step of what was packed there */
     cd_table finals;   /* (rank, param) → what was written back last */
     cd_table launches; /* (rank, bucket) → its dtype, and when it was not what was packed */
+    cd_table results;  /* (rank, bucket) → the slices of what it delivered last */
     cd_table joined;   /* (group, sequence) → ranks that launched there after they had joined */
     cd_table shadows;  /* (group, sequence, rank) → what such a rank launched */
     cd_table locals;   /* (step, param) → ranks whose own gradient was wrong */

@@ -59,8 +59,10 @@ static void check_order(state *s, const cddp_event *e)
         !cd_writer_is_first(&s->writer, CD_KEY(0), e))
         return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    CD_SAY(f.title, "rank %u clips gradients that are still multiplied by the loss scale %g",
-           e->rank, scale);
+    CD_SAY(f.title,
+           CDDP_FINDING_WHO
+           ": gradients are clipped that are still multiplied by the loss scale %g",
+           scale);
     CD_SAY(f.expected, "unscale, then clip");
     CD_SAY(f.actual, "clip coefficient %.9g applied before unscaling", clip);
     CD_SAY(f.advice, "the norm limit is meant for true gradients: unscale first");
@@ -93,7 +95,7 @@ static void take_norm(state *s, const cddp_event *e)
     char name[16];
     if (c->bad == 0 || !cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    CD_SAY(f.title, "rank %u clips by a norm that was taken %s", e->rank,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the norm to clip by was taken %s",
            cd_compare_split_name(e->text != NULL ? e->text : "", name, sizeof name));
     CD_SAY(f.expected, "the norm of all gradients, each counted once: %.17g",
            cd_f64_of(c->expected));

@@ -2,22 +2,20 @@
 /* Open addressing with linear probing over positions of a dense array; nothing is ever removed. */
 #include "core/check/table.h"
 
-#include "core/base/alloc.h"
 #include "core/base/hash.h"
 
-#include <string.h>
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
 
 void cd_table_init(cd_table *table, const cddp_allocator *allocator, size_t value_bytes)
 {
-    *table = (cd_table){.allocator = allocator, .value_bytes = value_bytes};
+    *table = (cd_table){.value_bytes = value_bytes};
+    cd_arena_init(&table->memory, allocator, MEMORY_BLOCK_BYTES);
 }
 
 void cd_table_fini(cd_table *table)
 {
-    cd_release(table->allocator, table->keys, table->key_capacity * sizeof *table->keys);
-    cd_release(table->allocator, table->values, table->value_capacity * table->value_bytes);
-    cd_release(table->allocator, table->index, table->index_count * sizeof *table->index);
-    cd_table_init(table, table->allocator, table->value_bytes);
+    cd_arena_fini(&table->memory);
+    cd_table_init(table, table->memory.allocator, table->value_bytes);
 }
 
 /* One multiplication per part, none waiting for another, and one mix at the end: keys are small
@@ -52,9 +50,8 @@ static size_t slot_of(const cd_table *table, const cd_key *key)
 static bool grow_index(cd_table *table)
 {
     size_t wanted = table->index_count == 0 ? 16 : table->index_count * 2;
-    uint32_t *index = cd_allocate_array(table->allocator, wanted, sizeof *index);
+    uint32_t *index = cd_arena_array(&table->memory, wanted, sizeof *index);
     if (index == NULL) return false;
-    cd_release(table->allocator, table->index, table->index_count * sizeof *index);
     table->index = index;
     table->index_count = wanted;
     for (size_t i = 0; i < table->count; i++)
@@ -78,29 +75,27 @@ void *cd_table_add(cd_table *table, const cd_key *key)
         if (!grow_index(table)) return NULL;
         slot = slot_of(table, key);
     }
-    const cddp_allocator *a = table->allocator;
-    size_t needed = table->count + 1;
-    if (!cd_vec_grow(a, (void **)&table->keys, &table->key_capacity, needed, sizeof *table->keys))
-        return NULL;
-    if (!cd_vec_grow(a, (void **)&table->values, &table->value_capacity, needed,
-                     table->value_bytes))
+    const size_t needed = table->count + 1;
+    if (!cd_arena_grow(&table->memory, (void **)&table->keys, &table->key_capacity, needed,
+                       sizeof *table->keys) ||
+        !cd_arena_grow(&table->memory, (void **)&table->values, &table->value_capacity, needed,
+                       table->value_bytes))
         return NULL;
     table->keys[table->count] = *key;
     table->index[slot] = (uint32_t)table->count + 1;
-    void *value = cd_table_value(table, table->count++);
-    memset(value, 0, table->value_bytes);
-    return value;
+    return cd_table_value(table, table->count++);
 }
 
 void cd_ranks_init(cd_ranks *ranks, const cddp_allocator *allocator, size_t item_bytes)
 {
-    *ranks = (cd_ranks){.allocator = allocator, .item_bytes = item_bytes};
+    *ranks = (cd_ranks){.item_bytes = item_bytes};
+    cd_arena_init(&ranks->memory, allocator, MEMORY_BLOCK_BYTES);
 }
 
 void cd_ranks_fini(cd_ranks *ranks)
 {
-    cd_release(ranks->allocator, ranks->items, ranks->capacity * ranks->item_bytes);
-    cd_ranks_init(ranks, ranks->allocator, ranks->item_bytes);
+    cd_arena_fini(&ranks->memory);
+    cd_ranks_init(ranks, ranks->memory.allocator, ranks->item_bytes);
 }
 
 void *cd_ranks_add(cd_ranks *ranks, uint32_t rank)
@@ -108,11 +103,9 @@ void *cd_ranks_add(cd_ranks *ranks, uint32_t rank)
     if (rank >= CD_RANKS_MAX) return NULL;
     size_t needed = (size_t)rank + 1;
     if (needed > ranks->count) {
-        if (!cd_vec_grow(ranks->allocator, (void **)&ranks->items, &ranks->capacity, needed,
-                         ranks->item_bytes))
+        if (!cd_arena_grow(&ranks->memory, (void **)&ranks->items, &ranks->capacity, needed,
+                           ranks->item_bytes))
             return NULL;
-        memset(ranks->items + ranks->count * ranks->item_bytes, 0,
-               (needed - ranks->count) * ranks->item_bytes);
         ranks->count = needed;
     }
     return ranks->items + rank * ranks->item_bytes;

@@ -9,7 +9,7 @@
 ** Errors     NULL when memory is exhausted; the judge learns of it from its own allocator.
 */
 #pragma once
-#include "cddp/alloc.h"
+#include "core/base/arena.h"
 
 typedef struct cd_key {
     int64_t part[4];
@@ -18,7 +18,7 @@ typedef struct cd_key {
 #define CD_KEY(...) (&(cd_key){{__VA_ARGS__}})
 
 typedef struct cd_table {
-    const cddp_allocator *allocator;
+    cd_arena memory; /* of the arrays below */
     size_t value_bytes;
     cd_key *keys; /* (count) */
     char *values; /* (count · value_bytes) */
@@ -42,7 +42,7 @@ static inline const cd_key *cd_table_key(const cd_table *table, size_t position)
 }
 
 typedef struct cd_ranks {
-    const cddp_allocator *allocator;
+    cd_arena memory; /* of items */
     size_t item_bytes;
     char *items; /* (count · item_bytes) */
     size_t count, capacity;

@@ -254,13 +254,13 @@ static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, cddp_fin
     case CDDP_STAGE_LOCAL:
         /* of all of them: what is missing or doubled says more */
         if (stage.rank_count >= entry->rank_count) return false;
-        cd_say(what, what_bytes, "its own gradient of %s is wrong, and so is the average",
+        cd_say(what, what_bytes, "the local gradient of %s is wrong, and so is the average",
                f->parameter);
         f->is_consequence = true;
         break;
     case CDDP_STAGE_PACKED:
-        cd_say(what, what_bytes, "what it packed of %s is not its gradient%s", f->parameter,
-               stage.is_stale ? " but what it packed before" : "");
+        cd_say(what, what_bytes, "what was packed of %s is not the gradient%s", f->parameter,
+               stage.is_stale ? " but what was packed before" : "");
         break;
     case CDDP_STAGE_LAUNCHED:
         cd_say(what, what_bytes, "the bucket of %s changes between packing and launch",
@@ -274,7 +274,10 @@ static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, cddp_fin
         f->is_consequence = true;
         break;
     case CDDP_STAGE_JOINED:
-        cd_say(what, what_bytes, "its share of %s is not zeros, although it has joined",
+        cd_say(what, what_bytes, "after joining, the share of %s is not zeros", f->parameter);
+        break;
+    case CDDP_STAGE_SETTLED:
+        cd_say(what, what_bytes, "the result of the bucket of %s changes before it is written back",
                f->parameter);
         break;
     case CDDP_STAGE_WRITTEN:

@@ -112,13 +112,14 @@ static void take_used_local(state *s, const cddp_event *e)
     if (is_seen(s, e->rank, u)) cd_finding_add_event(&f, e->rank, u->sequence);
     cd_finding_set_parameter(&s->writer, &f, l->param);
     if (is_seen(s, e->rank, u)) {
-        CD_SAY(f.title, "rank %u: the used map forgets %s", e->rank, f.parameter);
+        CD_SAY(f.title, CDDP_FINDING_WHO ": the used map forgets %s", f.parameter);
         CD_SAY(f.expected, "used: it got a gradient at step %u micro-step %u", u->step,
                u->micro_step);
         CD_SAY(f.actual, "unused");
         CD_SAY(f.advice, "use must be recorded in every micro-step, also inside no_sync (NSY-04)");
     } else {
-        CD_SAY(f.title, "rank %u: the used map claims %s without a gradient", e->rank, f.parameter);
+        CD_SAY(f.title, CDDP_FINDING_WHO ": the used map claims %s without a gradient",
+               f.parameter);
         CD_SAY(f.expected, "unused: no defined gradient since the last reduction");
         CD_SAY(f.actual, "used");
         CD_SAY(f.advice, "reachable is not used: a hook that fires with an undefined gradient does "
@@ -144,7 +145,7 @@ static void take_final(state *s, const cddp_event *e)
     cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_set_parameter(&s->writer, &f, g->param);
     f.bucket = (int32_t)g->bucket;
-    CD_SAY(f.title, "rank %u treats %s as %s although %s", e->rank, f.parameter,
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s is treated as %s although %s", f.parameter,
            g->globally_unused ? "globally unused" : "used", why);
     CD_SAY(f.expected, "local map %lld, reduced map %lld", (long long)u->local,
            (long long)u->global);

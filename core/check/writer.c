@@ -3,7 +3,7 @@
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/trace/setting.h"
 
@@ -21,12 +21,13 @@ typedef struct held_finding {
 cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec,
                            void **self, cddp_error *err)
 {
-    cd_writer *writer = cd_allocate_zero(context->allocator, spec->state_bytes);
+    cd_arena memory;
+    cd_arena_init(&memory, context->allocator, CD_RANK_SET_BLOCK);
+    cd_writer *writer = cd_arena_push(&memory, spec->state_bytes);
     if (writer == NULL) return cd_fail_memory(err, "check %s", spec->check);
     writer->context = *context;
     writer->check = spec->check;
-    writer->state_bytes = spec->state_bytes;
-    cd_arena_init(&writer->memory, context->allocator, CD_RANK_SET_BLOCK);
+    writer->memory = memory;
     cd_table_init(&writer->held, context->allocator, sizeof(held_finding));
     *self = writer;
     return CDDP_OK;
@@ -46,7 +47,6 @@ void cd_check_end(void *self)
     }
     cd_table_fini(&writer->held);
     cd_arena_fini(&writer->memory);
-    cd_release(writer->context.allocator, writer, writer->state_bytes);
 }
 
 bool cd_writer_find_group(const cd_writer *writer, int64_t group, cddp_fact_group *found)
@@ -279,19 +279,23 @@ void cd_writer_report(cd_writer *writer, const cddp_finding *finding)
     writer->context.report(writer->context.reporter, finding);
 }
 
-static bool precedes(const cddp_event *event, const held_finding *held)
+/* Negative: the event stands before the place of the finding. */
+static int compare_place(const cddp_event *event, const held_finding *held)
 {
-    if (event->step != held->step) return event->step < held->step;
-    if (event->micro_step != held->micro_step) return event->micro_step < held->micro_step;
-    return event->rank < held->rank;
+    if (event->step != held->step) return event->step < held->step ? -1 : 1;
+    if (event->micro_step != held->micro_step) return event->micro_step < held->micro_step ? -1 : 1;
+    return 0;
 }
 
 bool cd_writer_is_first(cd_writer *writer, const cd_key *key, const cddp_event *event)
 {
     held_finding *h = cd_table_add(&writer->held, key);
     if (h == NULL) return false;
+    const int order = h->is_known ? compare_place(event, h) : -1;
+    if (order > 0) return false;
+    if (order < 0) h->ranks = (cd_rank_set){0};
     cd_rank_set_add(&h->ranks, &writer->memory, event->rank);
-    if (h->is_known && !precedes(event, h)) return false;
+    if (order == 0 && event->rank >= h->rank) return false;
     h->is_known = true;
     h->step = event->step;
     h->micro_step = event->micro_step;

@@ -90,9 +90,9 @@ void cd_say(char *text, size_t text_bytes, const char *format, ...) CDDP_PRINTF(
 
 void cd_writer_report(cd_writer *writer, const cddp_finding *finding);
 /* One finding per key, the earliest in (step, micro-step, rank), whatever the order in which events
-** come; the ranks of the others are added to its own. is_first says whether a finding at this
-** event would be the earliest so far; then it is made and held. Held findings are reported by
-** cd_check_end. */
+** come; the ranks of the others at that step and micro-step are added to its own. is_first says
+** whether a finding at this event would be the earliest so far; then it is made and held. Held
+** findings are reported by cd_check_end. */
 bool cd_writer_is_first(cd_writer *writer, const cd_key *key, const cddp_event *event);
 void cd_writer_hold(cd_writer *writer, const cd_key *key, const cddp_finding *finding);
 void cd_writer_exercise(cd_writer *writer, const char *format, ...) CDDP_PRINTF(2, 3);

@@ -41,6 +41,13 @@ static cddp_status nothing_missing(const cddp_backend *backend, cddp_error *err)
     return CDDP_OK;
 }
 
+static int64_t digest_unknown(void *group, void *work)
+{
+    (void)group;
+    (void)work;
+    return 0;
+}
+
 static void observe_nothing(void *group, cddp_tracer *tracer)
 {
     (void)group;
@@ -93,6 +100,7 @@ cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cd
     if (table.probe == NULL) table.probe = nothing_missing;
     if (table.observe == NULL) table.observe = observe_nothing;
     if (table.open_traced == NULL) table.open_traced = open_unreported;
+    if (table.digest_read == NULL) table.digest_read = digest_unknown;
     if (full != NULL) *full = table;
     return CDDP_OK;
 }

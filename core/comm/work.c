@@ -27,12 +27,16 @@ void cd_work_emit_done(const cddp_work *w)
     const cddp_tensor *given = sends                                           ? &c->output
                                : (operands & CD_OPERAND_INPUT) && !is_replaced ? &c->input
                                                                                : NULL;
+    const bool gave = (operands & CD_OPERAND_INPUT) != 0 || sends;
     CD_EMIT(g->tracer, collective_done, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
             .status = w->outcome,
             .digest =
                 ok && (operands & CD_OPERAND_OUTPUT) ? cd_tracer_digest(g->tracer, &c->output) : 0,
             .duration = (int64_t)(g->rank->ops->now_ns(g->rank) - w->posted_ns),
-            .input = ok && given != NULL ? cd_tracer_digest(g->tracer, given) : 0);
+            .input = ok && given != NULL ? cd_tracer_digest(g->tracer, given) : 0,
+            .start = ok && gave && w->backend_work != NULL
+                         ? g->table.digest_read(g->backend_group, w->backend_work)
+                         : 0);
 }
 
 static void give_back(cddp_work *w)

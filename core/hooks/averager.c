@@ -6,10 +6,11 @@
 #include "core/hooks/averager.h"
 
 #include "cddp/device.h"
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/base/inject.h"
 #include "core/hooks/block_group.h"
+#include "core/hooks/hook.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -21,7 +22,7 @@ typedef struct level {
 } level;
 
 struct cd_averager {
-    const cddp_allocator *allocator;
+    cd_arena arena; /* this struct and its periods */
     level levels[CD_AVERAGER_LEVELS_MAX];
     uint32_t level_count;
     uint64_t warmup_steps, step;
@@ -68,19 +69,19 @@ cddp_status cd_averager_create(const cd_averager_options *options, cd_averager *
     cddp_status status = CDDP_OK;
     CD_TRY(check_options(options, err));
     const cddp_allocator *allocator = cddp_group_world_rank(options->group)->allocator;
-    cd_averager *a = cd_allocate_zero(allocator, sizeof *a);
+    cd_arena arena;
+    cd_arena_init(&arena, allocator, CD_HOOK_BLOCK_BYTES);
+    cd_averager *a = cd_arena_push(&arena, sizeof *a);
     if (a == NULL) return cd_fail_memory(err, "an averager");
-    a->allocator = allocator;
+    a->arena = arena;
     a->warmup_steps = options->warmup_steps;
     a->hierarchical = options->hierarchical;
     a->averaged = options->averaged;
     if (options->periods != NULL) {
         a->parameter_count = options->parameter_count;
-        a->periods = cd_allocate_array(allocator, a->parameter_count, sizeof *a->periods);
-        if (a->periods == NULL) {
-            status = cd_fail_memory(err, "the periods of %zu parameters", options->parameter_count);
-            goto out;
-        }
+        a->periods = cd_arena_array(&a->arena, a->parameter_count, sizeof *a->periods);
+        CD_TRY_OUT(cd_arena_check(&a->arena, err, "the periods of %zu parameters",
+                                  options->parameter_count));
         memcpy(a->periods, options->periods, a->parameter_count * sizeof *a->periods);
     }
     for (uint32_t i = 0; i < options->level_count; i++) {
@@ -107,9 +108,7 @@ void cd_averager_destroy(cd_averager *averager)
     if (averager == NULL) return;
     for (uint32_t i = 0; i < averager->level_count; i++)
         if (averager->levels[i].is_own) cddp_group_destroy(averager->levels[i].group);
-    cd_release(averager->allocator, averager->periods,
-               averager->parameter_count * sizeof *averager->periods);
-    cd_release(averager->allocator, averager, sizeof *averager);
+    cd_arena_fini(&averager->arena);
 }
 
 static const level *find_due(const cd_averager *a)

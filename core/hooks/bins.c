@@ -30,7 +30,7 @@
 */
 #include "core/hooks/bins.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/tensor/dtype.h"
@@ -717,14 +717,17 @@ static size_t sums_capacity(int64_t numel) { return (size_t)(numel + shift_of(nu
 cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dtype dtype,
                          int64_t numel, cddp_error *err)
 {
-    cd_bins b = {.allocator = allocator, .dtype = dtype, .isa = cd_isa_best(), .numel = numel};
-    b.sums = cd_allocate_array(allocator, sums_capacity(numel), sizeof *b.sums);
-    b.scratch = cd_allocate_array(allocator, BLOCK, sizeof *b.scratch);
-    b.high = line_of(b.sums);
-    if (b.sums == NULL || b.scratch == NULL) {
-        cd_bins_fini(&b);
-        return cd_fail_memory(err, "the bins of %lld elements", (long long)numel);
+    cd_bins b = {.dtype = dtype, .isa = cd_isa_best(), .numel = numel};
+    cd_arena_init(&b.memory, allocator, 0);
+    b.sums = cd_arena_array(&b.memory, sums_capacity(numel), sizeof *b.sums);
+    b.scratch = cd_arena_array(&b.memory, BLOCK, sizeof *b.scratch);
+    cddp_status status =
+        cd_arena_check(&b.memory, err, "the bins of %lld elements", (long long)numel);
+    if (status != CDDP_OK) {
+        cd_arena_fini(&b.memory);
+        return status;
     }
+    b.high = line_of(b.sums);
     *bins = b;
     cd_bins_clear(bins);
     return CDDP_OK;
@@ -732,11 +735,7 @@ cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dt
 
 void cd_bins_fini(cd_bins *bins)
 {
-    if (bins->scratch == NULL && bins->sums == NULL) return;
-    cd_release(bins->allocator, bins->sums, sums_capacity(bins->numel) * sizeof *bins->sums);
-    cd_release(bins->allocator, bins->scratch, BLOCK * sizeof *bins->scratch);
-    cd_release(bins->allocator, bins->spill,
-               (size_t)bins->numel * bins->spill_bins * sizeof *bins->spill);
+    cd_arena_fini(&bins->memory);
     *bins = (cd_bins){.dtype = CDDP_DTYPE_COUNT};
 }
 
@@ -758,8 +757,7 @@ static cddp_status make_spill(cd_bins *bins, cddp_error *err)
     bins->spilled = true;
     if (bins->spill != NULL) return CDDP_OK;
     size_t count = bin_count(bins->dtype);
-    bins->spill =
-        cd_allocate_array(bins->allocator, (size_t)bins->numel * count, sizeof *bins->spill);
+    bins->spill = cd_arena_array(&bins->memory, (size_t)bins->numel * count, sizeof *bins->spill);
     bins->spilled = bins->spill != NULL;
     if (bins->spill == NULL)
         return cd_fail_memory(err, "%zu bins of %lld elements", count, (long long)bins->numel);

@@ -12,9 +12,9 @@
 **            would have them.
 */
 #pragma once
-#include "cddp/alloc.h"
-#include "cddp/tensor.h"
+#include "core/base/arena.h"
 #include "core/tensor/linalg.h"
+#include "cddp/tensor.h"
 
 #define CD_BINS_DIGIT_BITS 24
 #define CD_BINS_RANKS_MAX 255 /* 255 digits of at most 2^23 stay below 2^31 */
@@ -35,7 +35,7 @@ static inline int64_t cd_bins_rows(const cd_bins_span *span)
 int64_t cd_bins_rows_most(cddp_dtype dtype);
 
 typedef struct cd_bins {
-    const cddp_allocator *allocator;
+    cd_arena memory; /* of the arrays below */
     cddp_dtype dtype;
     cd_isa isa; /* which kernels add; all give the same bits */
     int64_t numel;

@@ -11,7 +11,7 @@
 #include "core/hooks/cast.h"
 
 #include "cddp/device.h"
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/hooks/hook.h"
 #include "core/hooks/host.h"
@@ -24,13 +24,13 @@ typedef struct copy {
     cddp_tensor flat;
     int64_t capacity;       /* elements allocated */
     cddp_tensor *gradients; /* (gradient_count) slices of flat, as the inner hook sees them */
-    uint32_t gradient_count;
+    size_t gradient_count, gradient_capacity;
     cddp_grad_bucket bucket; /* the inner hook's bucket */
     cddp_stage_fn inner_next;
 } copy;
 
 struct cd_cast {
-    const cddp_allocator *allocator;
+    cd_arena arena; /* this struct, its copies and their lists of gradients */
     cddp_tracer *tracer;
     cd_cast_spec spec;
     const cddp_hook *inner;
@@ -60,9 +60,12 @@ cddp_status cd_cast_create(const cddp_hook_context *context, const cd_cast_spec 
                            cddp_error *err)
 {
     CD_TRY(check_context(context, spec, err));
-    cd_cast *c = cd_allocate_zero(context->allocator, sizeof *c);
+    cddp_status status = CDDP_OK;
+    cd_arena arena;
+    cd_arena_init(&arena, context->allocator, CD_HOOK_BLOCK_BYTES);
+    cd_cast *c = cd_arena_push(&arena, sizeof *c);
     if (c == NULL) return cd_fail_memory(err, "comm hook %s", spec->name);
-    c->allocator = context->allocator;
+    c->arena = arena;
     c->tracer = context->tracer;
     c->spec = *spec;
     c->inner = context->inner;
@@ -70,23 +73,21 @@ cddp_status cd_cast_create(const cddp_hook_context *context, const cd_cast_spec 
         /* the options belong to the inner hook; a wrapper has none */
         cddp_hook_context inside = *context;
         inside.inner = NULL;
-        cddp_status status = c->inner->create(&inside, &c->inner_self, err);
-        if (status != CDDP_OK) {
-            cd_release(context->allocator, c, sizeof *c);
-            cd_error_frame(err, __FILE__, __func__, __LINE__);
-            return status;
-        }
+        CD_TRY_OUT(c->inner->create(&inside, &c->inner_self, err));
     }
     *self = c;
     return CDDP_OK;
+out:
+    cd_arena_fini(&c->arena);
+    return status;
 }
 
-static void release_copy(cd_cast *c, copy *k)
+/* The list of gradients is kept for the next one. */
+static void release_copy(const cd_cast *c, copy *k)
 {
     if (k->capacity > 0)
         k->flat.device->release(k->flat.device, c->spec.dtype, k->capacity, k->flat.storage);
-    cd_release(c->allocator, k->gradients, k->gradient_count * sizeof *k->gradients);
-    memset(k, 0, sizeof *k);
+    *k = (copy){.gradients = k->gradients, .gradient_capacity = k->gradient_capacity};
 }
 
 void cd_cast_destroy(void *self)
@@ -94,9 +95,8 @@ void cd_cast_destroy(void *self)
     cd_cast *c = self;
     if (c == NULL) return;
     for (size_t i = 0; i < c->copy_count; i++) release_copy(c, &c->copies[i]);
-    cd_release(c->allocator, c->copies, c->copy_capacity * sizeof *c->copies);
     if (c->inner != NULL && c->inner->destroy != NULL) c->inner->destroy(c->inner_self);
-    cd_release(c->allocator, c, sizeof *c);
+    cd_arena_fini(&c->arena);
 }
 
 cddp_status cd_cast_rebuilt(void *self, uint32_t bucket_count, cddp_error *err)
@@ -113,8 +113,8 @@ static cddp_status make_copy(cd_cast *c, copy *k, const cddp_grad_bucket *bucket
     release_copy(c, k);
     const cddp_device *device = bucket->buffer.device;
     int64_t numel = cddp_tensor_numel(&bucket->buffer);
-    k->gradients = cd_allocate_array(c->allocator, bucket->parameter_count, sizeof *k->gradients);
-    if (k->gradients == NULL)
+    if (!cd_arena_grow(&c->arena, (void **)&k->gradients, &k->gradient_capacity,
+                       bucket->parameter_count, sizeof *k->gradients))
         return cd_fail_memory(err, "the %s copy of bucket %u", cddp_dtype_name(c->spec.dtype),
                               bucket->index);
     k->gradient_count = bucket->parameter_count;
@@ -141,10 +141,9 @@ static cddp_status find_copy(cd_cast *c, const cddp_grad_bucket *bucket, copy **
     ** parameter. */
     size_t key = bucket->parameter_ids[0];
     if (key >= c->copy_count) {
-        if (!cd_vec_grow(c->allocator, (void **)&c->copies, &c->copy_capacity, key + 1,
-                         sizeof *c->copies))
+        if (!cd_arena_grow(&c->arena, (void **)&c->copies, &c->copy_capacity, key + 1,
+                           sizeof *c->copies))
             return cd_fail_memory(err, "%zu buckets in comm hook %s", key + 1, c->spec.name);
-        memset(c->copies + c->copy_count, 0, (key + 1 - c->copy_count) * sizeof *c->copies);
         c->copy_count = key + 1;
     }
     copy *k = &c->copies[key];

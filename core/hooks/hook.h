@@ -16,6 +16,9 @@ typedef struct cd_hook_row {
     const char *summary;
 } cd_hook_row;
 
+/* The largest block of a hook's arena; what is larger has a block for itself. */
+#define CD_HOOK_BLOCK_BYTES ((size_t)1 << 16)
+
 /* The i-th compiled-in hook; NULL past the end. */
 const cd_hook_row *cd_hook_get_row(size_t index);
 const cddp_hook *cd_hook_find(const char *name); /* NULL when there is none */

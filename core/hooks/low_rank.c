@@ -23,13 +23,12 @@
 #include "core/hooks/low_rank.h"
 
 #include "cddp/device.h"
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/base/inject.h"
 #include "core/base/prng.h"
 #include "core/hooks/hook.h"
 #include "core/hooks/low_rank_parts.h"
+#include "core/hooks/points.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -116,12 +115,10 @@ cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, v
                                cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_low_rank *s = cd_allocate_zero(context->allocator, sizeof *s);
     const char *name = batched ? "comm hook batched_powersgd" : "comm hook powersgd";
+    cd_low_rank *s = cd_low_rank_make(context->allocator, name);
     if (s == NULL) return cd_fail_memory(err, "%s", name);
-    s->name = name;
     s->batched = batched;
-    s->allocator = context->allocator;
     s->tracer = context->tracer;
     s->group = context->group;
     s->model = cd_state_model_of(context);
@@ -136,10 +133,8 @@ cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, v
                                          .bytes_per_weight = 4};
     CD_TRY_OUT(cd_options_read(name, option_table, sizeof option_table / sizeof option_table[0],
                                context->options, &s->settings, err));
-    CD_INJECT_COUNT("hook.powersgd.rank", cddp_group_world_rank(context->group)->rank, 0,
-                    s->settings.rank);
-    CD_INJECT_COUNT("hook.powersgd.start", cddp_group_world_rank(context->group)->rank, 0,
-                    s->settings.start);
+    CD_POINT_OPTIONS(context, option_table, sizeof option_table / sizeof option_table[0],
+                     &s->settings);
     CD_TRY_OUT(check_settings(s, context, err));
     cd_options_report(option_table, sizeof option_table / sizeof option_table[0], &s->settings,
                       context->tracer);

@@ -2,7 +2,6 @@
 /* Random factors and Gram-Schmidt, in f64, so that the dtype of the bucket costs one rounding.
 ** Factors are drawn on the host; a device whose memory is its own orthonormalises there. */
 #include "cddp/device.h"
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/hooks/host.h"
 #include "core/hooks/low_rank_parts.h"
@@ -13,19 +12,13 @@
 
 static cddp_status basis_reserve(cd_low_rank *s, int64_t numel, cddp_error *err)
 {
-    if ((size_t)numel <= s->basis_capacity) return CDDP_OK;
-    cd_release(s->allocator, s->basis, s->basis_capacity * sizeof *s->basis);
-    s->basis_capacity = 0;
-    s->basis = cd_allocate(s->allocator, (size_t)numel * sizeof *s->basis);
-    if (s->basis == NULL)
-        return cd_fail_memory(err, "a basis of %lld numbers of %s", (long long)numel, s->name);
-    s->basis_capacity = (size_t)numel;
-    return CDDP_OK;
+    return CD_PASS(
+        cd_host_memory_reserve(s->arena.allocator, &s->basis, (size_t)numel * sizeof(double), err));
 }
 
 static cddp_tensor basis_view(const cd_low_rank *s, const cddp_tensor *matrix)
 {
-    return cddp_tensor_of(cddp_device_cpu(), s->basis, 0, CDDP_F64, matrix->sizes,
+    return cddp_tensor_of(cddp_device_cpu(), s->basis.block, 0, CDDP_F64, matrix->sizes,
                           matrix->dim_count);
 }
 
@@ -37,7 +30,7 @@ cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_
         return CD_PASS(to->device->copy(to, from, NULL, err));
     int64_t numel = cddp_tensor_numel(to);
     size_t bytes = (size_t)numel * cddp_dtype_bytes(to->dtype);
-    CD_TRY(cd_host_memory_reserve(s->allocator, &s->staging, bytes, err));
+    CD_TRY(cd_host_memory_reserve(s->arena.allocator, &s->staging, bytes, err));
     cddp_tensor staged = cd_host_memory_tensor(&s->staging, to->dtype, numel),
                 flat = cddp_tensor_of(from->device, from->storage, from->offset, from->dtype,
                                       &numel, 1);
@@ -59,7 +52,7 @@ cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prn
 {
     int64_t numel = cddp_tensor_numel(q);
     CD_TRY(basis_reserve(s, numel, err));
-    for (int64_t i = 0; i < numel; i++) s->basis[i] = normal(prng);
+    for (int64_t i = 0; i < numel; i++) ((double *)s->basis.block)[i] = normal(prng);
     cddp_tensor from = basis_view(s, q);
     return CD_PASS(cd_low_rank_bring(s, q, &from, err));
 }
@@ -72,7 +65,7 @@ cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix,
     CD_TRY(basis_reserve(s, rows * rank, err));
     cddp_tensor f64 = basis_view(s, matrix);
     CD_TRY(matrix->device->copy(&f64, matrix, NULL, err));
-    cd_orthonormalize(s->basis, rows, rank, s->settings.epsilon);
+    cd_orthonormalize(s->basis.block, rows, rank, s->settings.epsilon);
     CD_TRY(matrix->device->copy(matrix, &f64, NULL, err));
     return CDDP_OK;
 }

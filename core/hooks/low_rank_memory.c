@@ -5,8 +5,9 @@
 ** more. A steady iteration allocates nothing.
 */
 #include "cddp/device.h"
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/hooks/hook.h"
 #include "core/hooks/low_rank_parts.h"
 
 #include <string.h>
@@ -36,15 +37,29 @@ static int64_t error_capacity(const cd_low_rank_slot *slot)
     return numel > 0 ? numel : 1;
 }
 
-static void job_fini(cd_low_rank *s, cd_low_rank_job *job)
+/* The lists are kept for the next bucket. */
+static void job_release(cd_low_rank_job *job)
 {
     flat_release(&job->p, &job->p_capacity);
     flat_release(&job->q, &job->q_capacity);
     flat_release(&job->uncompressed, &job->rest_capacity);
     flat_release(&job->square, &job->square_capacity);
-    cd_release(s->allocator, job->matrices, job->slot_capacity * sizeof *job->matrices);
-    cd_release(s->allocator, job->rest, job->slot_capacity * sizeof *job->rest);
-    memset(job, 0, sizeof *job);
+    *job = (cd_low_rank_job){.matrices = job->matrices,
+                             .matrix_capacity = job->matrix_capacity,
+                             .rest = job->rest,
+                             .rest_places = job->rest_places};
+}
+
+cd_low_rank *cd_low_rank_make(const cddp_allocator *allocator, const char *name)
+{
+    cd_arena arena;
+    cd_arena_init(&arena, allocator, CD_HOOK_BLOCK_BYTES);
+    cd_low_rank *s = cd_arena_push(&arena, sizeof *s);
+    if (s == NULL) return NULL;
+    s->name = name;
+    s->arena = arena;
+    cd_arena_init(&s->slot_memory, allocator, CD_HOOK_BLOCK_BYTES);
+    return s;
 }
 
 void cd_low_rank_destroy(void *self)
@@ -57,20 +72,19 @@ void cd_low_rank_destroy(void *self)
         flat_release(&s->slots[i].q, &s->slots[i].q_capacity);
         flat_release(&s->slots[i].first, &s->slots[i].first_capacity);
     }
-    for (size_t i = 0; i < s->job_count; i++) job_fini(s, &s->jobs[i]);
-    cd_release(s->allocator, s->slots, s->slot_capacity * sizeof *s->slots);
-    cd_release(s->allocator, s->jobs, s->job_capacity * sizeof *s->jobs);
-    cd_release(s->allocator, s->basis, s->basis_capacity * sizeof *s->basis);
-    cd_host_memory_release(s->allocator, &s->staging);
-    cd_release(s->allocator, s, sizeof *s);
+    for (size_t i = 0; i < s->job_count; i++) job_release(&s->jobs[i]);
+    cd_host_memory_release(s->arena.allocator, &s->basis);
+    cd_host_memory_release(s->arena.allocator, &s->staging);
+    cd_arena_fini(&s->slot_memory);
+    cd_arena_fini(&s->arena);
 }
 
 cddp_status cd_low_rank_slots_reserve(cd_low_rank *s, size_t count, cddp_error *err)
 {
     if (count <= s->slot_count) return CDDP_OK;
-    if (!cd_vec_grow(s->allocator, (void **)&s->slots, &s->slot_capacity, count, sizeof *s->slots))
+    if (!cd_arena_grow(&s->slot_memory, (void **)&s->slots, &s->slot_capacity, count,
+                       sizeof *s->slots))
         return cd_fail_memory(err, "%zu parameters of %s", count, s->name);
-    memset(s->slots + s->slot_count, 0, (count - s->slot_count) * sizeof *s->slots);
     s->slot_count = count;
     return CDDP_OK;
 }
@@ -144,29 +158,17 @@ cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket,
 {
     size_t key = bucket->parameter_ids[0];
     if (key >= s->job_count) {
-        if (!cd_vec_grow(s->allocator, (void **)&s->jobs, &s->job_capacity, key + 1,
-                         sizeof *s->jobs))
+        if (!cd_arena_grow(&s->arena, (void **)&s->jobs, &s->job_capacity, key + 1,
+                           sizeof *s->jobs))
             return cd_fail_memory(err, "%zu buckets of %s", key + 1, s->name);
-        memset(s->jobs + s->job_count, 0, (key + 1 - s->job_count) * sizeof *s->jobs);
         s->job_count = key + 1;
     }
     cd_low_rank_job *job = &s->jobs[key];
     size_t count = bucket->parameter_count > 0 ? bucket->parameter_count : 1;
-    if (count > job->slot_capacity) {
-        cd_release(s->allocator, job->matrices, job->slot_capacity * sizeof *job->matrices);
-        cd_release(s->allocator, job->rest, job->slot_capacity * sizeof *job->rest);
-        job->slot_capacity = 0;
-        job->rest = NULL;
-        job->matrices = cd_allocate_array(s->allocator, count, sizeof *job->matrices);
-        if (job->matrices != NULL)
-            job->rest = cd_allocate_array(s->allocator, count, sizeof *job->rest);
-        if (job->rest == NULL) {
-            cd_release(s->allocator, job->matrices, count * sizeof *job->matrices);
-            job->matrices = NULL;
-            return cd_fail_memory(err, "%zu matrices of %s", count, s->name);
-        }
-        job->slot_capacity = count;
-    }
+    if (!cd_arena_grow(&s->arena, (void **)&job->matrices, &job->matrix_capacity, count,
+                       sizeof *job->matrices) ||
+        !cd_arena_grow(&s->arena, (void **)&job->rest, &job->rest_places, count, sizeof *job->rest))
+        return cd_fail_memory(err, "%zu matrices of %s", count, s->name);
     *found = job;
     return CDDP_OK;
 }
@@ -195,7 +197,7 @@ cddp_status cd_low_rank_rebuilt(void *self, uint32_t bucket_count, cddp_error *e
     cd_low_rank *s = self;
     (void)bucket_count;
     (void)err;
-    for (size_t i = 0; i < s->job_count; i++) job_fini(s, &s->jobs[i]);
+    for (size_t i = 0; i < s->job_count; i++) job_release(&s->jobs[i]);
     for (size_t i = 0; i < s->slot_count && s->batched; i++) {
         s->slots[i].q_numel = 0;
         cd_low_rank_factor_forget(&s->slots[i]);

@@ -3,6 +3,7 @@
 ** jobs), low_rank_basis.c (random factors, Gram-Schmidt), low_rank_law.c (laws for the trace),
 ** low_rank_state.c (save and load). */
 #pragma once
+#include "core/base/arena.h"
 #include "core/base/prng.h"
 #include "core/hooks/host.h"
 #include "core/hooks/low_rank.h"
@@ -49,11 +50,10 @@ typedef struct cd_low_rank_job {
     cddp_tensor p, q, uncompressed, square; /* flat; views of the capacities below */
     int64_t p_numel, q_numel, rest_numel;
     int64_t p_capacity, q_capacity, rest_capacity, square_capacity;
-    cd_low_rank_matrix *matrices; /* (slot_capacity) */
-    /* (slot_capacity) positions in the bucket that stay uncompressed */
-    uint32_t *rest;
+    cd_low_rank_matrix *matrices; /* (matrix_capacity) */
+    uint32_t *rest;               /* (rest_places) positions in the bucket that stay uncompressed */
     uint32_t matrix_count, rest_count;
-    size_t slot_capacity;
+    size_t matrix_capacity, rest_places;
     double law_right, law_magnitude;   /* low_rank_law.c: what went in, and Σ|…| of it */
     double projected, projected_bound; /* what went in, along P, and what rounding may make of it */
     cd_host_sums whole;                /* what went in, of matrices that are to come out whole */
@@ -67,7 +67,7 @@ typedef struct cd_low_rank_job {
 
 struct cd_low_rank {
     const char *name;
-    const cddp_allocator *allocator;
+    cd_arena arena; /* this struct, its jobs and their lists */
     cddp_tracer *tracer;
     cddp_group *group;
     uint32_t world_size;
@@ -78,17 +78,19 @@ struct cd_low_rank {
     uint32_t step_count;
     uint64_t iteration;
     uint64_t elements_before, elements_after;
+    cd_arena slot_memory;    /* a loaded state is moved in with its memory */
     cd_low_rank_slot *slots; /* (slot_count) by variable index */
     size_t slot_count, slot_capacity;
     cd_low_rank_job *
         jobs; /* (job_count) by the variable index of a bucket's first parameter: static graph calls
                            ** every bucket 0 in its first pass (STA-04) */
     size_t job_count, job_capacity;
-    double *basis; /* (basis_capacity) host scratch of Gram-Schmidt */
-    size_t basis_capacity;
+    cd_host_memory basis;   /* host scratch of Gram-Schmidt, in f64 */
     cd_host_memory staging; /* bytes on their way to a device */
 };
 
+/* Without settings, slots and jobs; cd_low_rank_destroy ends it. NULL when memory is exhausted. */
+cd_low_rank *cd_low_rank_make(const cddp_allocator *allocator, const char *name);
 /* Makes the slot's error (zeros) when it is absent; refuses one that was saved for another size. */
 cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *gradient,
                                   cd_low_rank_slot **slot, cddp_error *err);

@@ -5,7 +5,6 @@
 ** element counts, then bytes. The group is not part of it (PSG-13).
 */
 #include "cddp/device.h"
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/hooks/low_rank_parts.h"
 
@@ -45,12 +44,12 @@ static cddp_status put_tensor(const cd_low_rank *s, const cddp_state_writer *w,
                               const cddp_tensor *t, int64_t numel, cddp_error *err)
 {
     size_t bytes = (size_t)numel * cddp_dtype_bytes(t->dtype);
-    void *host = cd_allocate(s->allocator, bytes);
-    if (host == NULL) return cd_fail_memory(err, "%zu bytes of saved state of %s", bytes, s->name);
+    cd_host_memory host = {NULL, 0};
+    CD_TRY(cd_host_memory_reserve(s->arena.allocator, &host, bytes, err));
     cddp_tensor flat = cddp_tensor_slice(t, 0, numel);
-    cddp_status status = flat.device->read(&flat, host, bytes, err);
-    if (status == CDDP_OK) status = put(s, w, host, bytes, err);
-    cd_release(s->allocator, host, bytes);
+    cddp_status status = flat.device->read(&flat, host.block, bytes, err);
+    if (status == CDDP_OK) status = put(s, w, host.block, bytes, err);
+    cd_host_memory_release(s->arena.allocator, &host);
     return status;
 }
 
@@ -127,18 +126,17 @@ cddp_status cd_low_rank_load(void *self, const cddp_state_reader *reader, cddp_e
                        h.batched ? "batched_powersgd" : "powersgd");
     CD_TRY(cd_state_model_check(&s->model, &h.model, s->name, err));
     cddp_status status = CDDP_OK;
-    cd_low_rank *fresh = cd_allocate_zero(s->allocator, sizeof *fresh);
+    cd_low_rank *fresh = cd_low_rank_make(s->arena.allocator, s->name);
     if (fresh == NULL) return cd_fail_memory(err, "the loaded state of %s", s->name);
-    fresh->name = s->name;
-    fresh->allocator = s->allocator;
     for (uint64_t i = 0; i < h.slot_count; i++) {
         CD_TRY_OUT(cd_low_rank_slots_reserve(fresh, (size_t)i + 1, err));
         CD_TRY_OUT(get_slot(fresh, reader, &fresh->slots[i], err));
     }
     cd_low_rank swapped = *fresh;
+    fresh->slot_memory = s->slot_memory;
     fresh->slots = s->slots;
     fresh->slot_count = s->slot_count;
-    fresh->slot_capacity = s->slot_capacity;
+    s->slot_memory = swapped.slot_memory;
     s->slots = swapped.slots;
     s->slot_count = swapped.slot_count;
     s->slot_capacity = swapped.slot_capacity;

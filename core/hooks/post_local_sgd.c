@@ -14,13 +14,13 @@
 ** one machine, which a simulation does not have. Its group is made together with the hook, not in
 ** the middle of a backward.
 */
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
-#include "core/base/inject.h"
 #include "core/hooks/block_group.h"
 #include "core/hooks/hook.h"
 #include "core/hooks/host.h"
 #include "core/hooks/option.h"
+#include "core/hooks/points.h"
 
 #define MAGIC UINT64_C(0x32444753636f4c70) /* "pLocSGD2" */
 
@@ -37,7 +37,7 @@ static const cd_option option_table[] = {
 };
 
 typedef struct local {
-    const cddp_allocator *allocator;
+    cd_arena arena; /* this struct */
     settings settings;
     cddp_group *subgroup; /* NULL: the whole group, or nobody */
     cd_state_model model;
@@ -55,7 +55,7 @@ static void destroy(void *self)
     local *l = self;
     if (l == NULL) return;
     cddp_group_destroy(l->subgroup);
-    cd_release(l->allocator, l, sizeof *l);
+    cd_arena_fini(&l->arena);
 }
 
 static cddp_status create(const cddp_hook_context *context, void **self, cddp_error *err)
@@ -68,8 +68,7 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
     CD_TRY(cd_options_read("comm hook post_local_sgd", option_table,
                            sizeof option_table / sizeof option_table[0], context->options, &s,
                            err));
-    CD_INJECT_COUNT("hook.local_sgd.start", cddp_group_world_rank(context->group)->rank, 0,
-                    s.start);
+    CD_POINT_OPTIONS(context, option_table, sizeof option_table / sizeof option_table[0], &s);
     if (s.gradient_allreduce && s.subgroup_size == 0)
         return cd_fail(err, CDDP_E_CONFIG,
                        "comm hook post_local_sgd: subgroup_size is missing: how many ranks reduce "
@@ -79,11 +78,11 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
         return cd_fail(err, CDDP_E_CONFIG,
                        "comm hook post_local_sgd: subgroup_size has no effect with "
                        "post_local_gradient_allreduce=false");
-    local *l = cd_allocate_zero(context->allocator, sizeof *l);
+    cd_arena arena;
+    cd_arena_init(&arena, context->allocator, CD_HOOK_BLOCK_BYTES);
+    local *l = cd_arena_push(&arena, sizeof *l);
     if (l == NULL) return cd_fail_memory(err, "comm hook post_local_sgd");
-    *l = (local){.allocator = context->allocator,
-                 .settings = s,
-                 .model = cd_state_model_of(context)};
+    *l = (local){.arena = arena, .settings = s, .model = cd_state_model_of(context)};
     cddp_status status = CDDP_OK;
     if (s.subgroup_size != 0 && s.subgroup_size != cddp_group_size(context->group))
         CD_TRY_OUT(cd_block_group_create(context->group, "post_local_sgd",

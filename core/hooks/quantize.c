@@ -13,11 +13,12 @@
 */
 #include "core/hooks/quantize.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/hooks/hook.h"
 #include "core/hooks/host.h"
 #include "core/hooks/option.h"
+#include "core/hooks/points.h"
 
 #include <math.h>
 
@@ -40,7 +41,7 @@ typedef struct job {
 
 typedef struct quantize {
     const char *name;
-    const cddp_allocator *allocator;
+    cd_arena arena; /* this struct and its jobs */
     cddp_tracer *tracer;
     uint32_t world_size;
     bool per_channel;
@@ -73,11 +74,14 @@ cddp_status cd_quantize_create(const cddp_hook_context *context, bool per_channe
                                context->options, &s, err));
     else
         CD_TRY(cd_hook_refuse_options(context, name, err));
+    if (per_channel) CD_POINT_OPTIONS(context, channel_options, 1, &s);
     if (per_channel) cd_options_report(channel_options, 1, &s, context->tracer);
-    quantize *q = cd_allocate_zero(context->allocator, sizeof *q);
+    cd_arena arena;
+    cd_arena_init(&arena, context->allocator, CD_HOOK_BLOCK_BYTES);
+    quantize *q = cd_arena_push(&arena, sizeof *q);
     if (q == NULL) return cd_fail_memory(err, "comm hook %s", name);
     *q = (quantize){.name = name,
-                    .allocator = context->allocator,
+                    .arena = arena,
                     .tracer = context->tracer,
                     .per_channel = per_channel,
                     .settings = s,
@@ -95,8 +99,7 @@ void cd_quantize_destroy(void *self)
         cd_flat *flats[] = {&j->values, &j->rows, &j->all_rows, &j->codes, &j->all_codes};
         for (size_t f = 0; f < 5; f++) cd_flat_release(flats[f]);
     }
-    cd_release(q->allocator, q->jobs, q->job_capacity * sizeof *q->jobs);
-    cd_release(q->allocator, q, sizeof *q);
+    cd_arena_fini(&q->arena);
 }
 
 /* ---- stages ---- */
@@ -106,8 +109,8 @@ static cddp_status find_job(quantize *q, const cddp_grad_bucket *bucket, job **f
 {
     size_t key = bucket->parameter_count > 0 ? bucket->parameter_ids[0] : 0;
     if (key >= q->job_count) {
-        if (!cd_vec_grow(q->allocator, (void **)&q->jobs, &q->job_capacity, key + 1,
-                         sizeof *q->jobs))
+        if (!cd_arena_grow(&q->arena, (void **)&q->jobs, &q->job_capacity, key + 1,
+                           sizeof *q->jobs))
             return cd_fail_memory(err, "%zu buckets of comm hook %s", key + 1, q->name);
         for (; q->job_count <= key; q->job_count++) q->jobs[q->job_count] = (job){.row_count = 0};
     }

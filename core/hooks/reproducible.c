@@ -26,7 +26,7 @@
 **       rank that has none before buckets come round again (it shadows the others in join) brought
 **       nothing.
 */
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/hooks/bins.h"
 #include "core/hooks/hook.h"
@@ -51,7 +51,7 @@ typedef struct job {
 } job;
 
 typedef struct reproducible {
-    const cddp_allocator *allocator;
+    cd_arena arena; /* this struct, its jobs, their messages and the list of bins */
     uint32_t world_size;
     bool accumulates, counts; /* the reducer's accumulate_in_hook and average_contributions */
     int64_t backwards;        /* of this window */
@@ -70,15 +70,12 @@ static void destroy(void *self)
     reproducible *p = self;
     if (p == NULL) return;
     for (size_t i = 0; i < p->job_count; i++) {
-        cd_release(p->allocator, p->jobs[i].message, sizeof *p->jobs[i].message);
-        cd_host_memory_release(p->allocator, &p->jobs[i].rows);
-        cd_host_memory_release(p->allocator, &p->jobs[i].copy);
+        cd_host_memory_release(p->arena.allocator, &p->jobs[i].rows);
+        cd_host_memory_release(p->arena.allocator, &p->jobs[i].copy);
     }
     for (size_t i = 0; i < p->bin_count; i++) cd_bins_fini(&p->bins[i]);
-    cd_host_memory_release(p->allocator, &p->copy);
-    cd_release(p->allocator, p->jobs, p->job_capacity * sizeof *p->jobs);
-    cd_release(p->allocator, p->bins, p->bin_capacity * sizeof *p->bins);
-    cd_release(p->allocator, p, sizeof *p);
+    cd_host_memory_release(p->arena.allocator, &p->copy);
+    cd_arena_fini(&p->arena);
 }
 
 static cddp_status check_context(const cddp_hook_context *context, cddp_error *err)
@@ -104,9 +101,11 @@ static cddp_status check_context(const cddp_hook_context *context, cddp_error *e
 static cddp_status create(const cddp_hook_context *context, void **self, cddp_error *err)
 {
     CD_TRY(check_context(context, err));
-    reproducible *p = cd_allocate_zero(context->allocator, sizeof *p);
+    cd_arena arena;
+    cd_arena_init(&arena, context->allocator, CD_HOOK_BLOCK_BYTES);
+    reproducible *p = cd_arena_push(&arena, sizeof *p);
     if (p == NULL) return cd_fail_memory(err, "comm hook reproducible");
-    p->allocator = context->allocator;
+    p->arena = arena;
     p->world_size = cddp_group_size(context->group);
     p->accumulates = context->accumulates;
     p->counts = context->averages_contributions;
@@ -129,8 +128,8 @@ static cddp_status find_bins(reproducible *p, uint32_t variable, const cddp_tens
 {
     int64_t numel = cddp_tensor_numel(like);
     if (variable >= p->bin_count) {
-        if (!cd_vec_grow(p->allocator, (void **)&p->bins, &p->bin_capacity, (size_t)variable + 1,
-                         sizeof *p->bins))
+        if (!cd_arena_grow(&p->arena, (void **)&p->bins, &p->bin_capacity, (size_t)variable + 1,
+                           sizeof *p->bins))
             return cd_fail_memory(err, "%u parameters of comm hook reproducible", variable + 1);
         for (; p->bin_count <= variable; p->bin_count++)
             p->bins[p->bin_count] = (cd_bins){.dtype = CDDP_DTYPE_COUNT};
@@ -138,7 +137,7 @@ static cddp_status find_bins(reproducible *p, uint32_t variable, const cddp_tens
     cd_bins *b = &p->bins[variable];
     if (b->high == NULL || b->numel != numel || b->dtype != like->dtype) {
         cd_bins_fini(b);
-        CD_TRY(cd_bins_init(b, p->allocator, like->dtype, numel, err));
+        CD_TRY(cd_bins_init(b, p->arena.allocator, like->dtype, numel, err));
     }
     *found = b;
     return CDDP_OK;
@@ -160,7 +159,7 @@ static cddp_status look(const reproducible *p, const cddp_tensor *flat, cd_host_
                         cddp_error *err)
 {
     if (!cd_host_is_away(flat->device)) return CDDP_OK;
-    CD_TRY(cd_host_memory_reserve(p->allocator, copy, bytes_of(flat), err));
+    CD_TRY(cd_host_memory_reserve(p->arena.allocator, copy, bytes_of(flat), err));
     return CD_PASS(flat->device->read(flat, copy->block, bytes_of(flat), err));
 }
 
@@ -183,13 +182,13 @@ static cddp_status find_job(reproducible *p, const cddp_grad_bucket *bucket, job
 {
     size_t key = bucket->parameter_count > 0 ? bucket->parameter_ids[0] : 0;
     if (key >= p->job_count) {
-        if (!cd_vec_grow(p->allocator, (void **)&p->jobs, &p->job_capacity, key + 1,
-                         sizeof *p->jobs))
+        if (!cd_arena_grow(&p->arena, (void **)&p->jobs, &p->job_capacity, key + 1,
+                           sizeof *p->jobs))
             return cd_fail_memory(err, "%zu buckets of comm hook reproducible", key + 1);
         for (; p->job_count <= key; p->job_count++) p->jobs[p->job_count] = (job){.message = NULL};
     }
     job *j = &p->jobs[key];
-    if (j->message == NULL) j->message = cd_allocate_zero(p->allocator, sizeof *j->message);
+    if (j->message == NULL) j->message = cd_arena_push(&p->arena, sizeof *j->message);
     if (j->message == NULL)
         return cd_fail_memory(err, "bucket %u of comm hook reproducible", bucket->index);
     *found = j;
@@ -296,7 +295,7 @@ static cddp_status encode(void *self, cddp_grad_bucket *bucket, cddp_future *fut
     j->span = (cd_bins_span){.first = -agreed[0], .last = agreed[1], .special = agreed[2] != 0};
     int64_t row_count = cd_bins_rows(&j->span);
     if (row_count * numel == 0) return CD_PASS(decode(self, bucket, future, err));
-    CD_TRY(cd_host_memory_reserve(p->allocator, &j->rows,
+    CD_TRY(cd_host_memory_reserve(p->arena.allocator, &j->rows,
                                   (size_t)(row_count * numel) * sizeof(int32_t), err));
     if (p->accumulates)
         encode_parameters(p, bucket, &j->span, j->rows.block, numel);

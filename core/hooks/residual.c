@@ -3,12 +3,12 @@
 ** its size. */
 #include "core/hooks/residual.h"
 
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 
 #include <stdio.h>
 
 #define MAGIC UINT64_C(0x3145554449534552) /* "RESIDUE1" */
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
 #define SLOTS_MAX (UINT64_C(1) << 24)
 #define NUMEL_MAX (INT64_C(1) << 40)
 
@@ -21,20 +21,21 @@ typedef struct saved_head {
 void cd_residual_init(cd_residual *r, const cddp_allocator *allocator, const cd_state_model *model,
                       const char *name)
 {
-    *r = (cd_residual){.name = name, .allocator = allocator, .model = *model};
+    *r = (cd_residual){.name = name, .model = *model};
+    cd_arena_init(&r->memory, allocator, MEMORY_BLOCK_BYTES);
 }
 
 void cd_residual_fini(cd_residual *r)
 {
     for (size_t i = 0; i < r->slot_count; i++) cd_flat_release(&r->slots[i].owed);
-    cd_release(r->allocator, r->slots, r->slot_capacity * sizeof *r->slots);
-    cd_residual_init(r, r->allocator, &r->model, r->name);
+    cd_arena_fini(&r->memory);
+    cd_residual_init(r, r->memory.allocator, &r->model, r->name);
 }
 
 static cddp_status reserve(cd_residual *r, size_t count, cddp_error *err)
 {
     if (count <= r->slot_count) return CDDP_OK;
-    if (!cd_vec_grow(r->allocator, (void **)&r->slots, &r->slot_capacity, count, sizeof *r->slots))
+    if (!cd_arena_grow(&r->memory, (void **)&r->slots, &r->slot_capacity, count, sizeof *r->slots))
         return cd_fail_memory(err, "%zu parameters of comm hook %s", count, r->name);
     for (; r->slot_count < count; r->slot_count++)
         r->slots[r->slot_count] = (cd_residual_slot){.numel = -1};
@@ -115,10 +116,10 @@ static cddp_status save_slot(const cd_residual *r, const cd_residual_slot *slot,
 {
     cd_host_memory host = {NULL, 0};
     size_t bytes = (size_t)slot->numel * cddp_dtype_bytes(slot->dtype);
-    CD_TRY(cd_host_memory_reserve(r->allocator, &host, bytes, err));
+    CD_TRY(cd_host_memory_reserve(r->memory.allocator, &host, bytes, err));
     cddp_status status = slot->owed.tensor.device->read(&slot->owed.tensor, host.block, bytes, err);
     if (status == CDDP_OK) status = cd_state_put(writer, r->name, host.block, bytes, err);
-    cd_host_memory_release(r->allocator, &host);
+    cd_host_memory_release(r->memory.allocator, &host);
     return status;
 }
 
@@ -160,7 +161,7 @@ cddp_status cd_residual_load(cd_residual *r, const cddp_state_reader *reader, cd
     char who[64];
     cddp_status status = CDDP_OK;
     snprintf(who, sizeof who, "comm hook %s", r->name);
-    cd_residual_init(&fresh, r->allocator, &r->model, r->name);
+    cd_residual_init(&fresh, r->memory.allocator, &r->model, r->name);
     CD_TRY(cd_state_get(reader, r->name, &h, sizeof h, err));
     if (h.magic != MAGIC)
         return cd_fail(err, CDDP_E_CORRUPT, "%s: this is no saved state of it", who);

@@ -10,6 +10,7 @@
 **            at its first use.
 */
 #pragma once
+#include "core/base/arena.h"
 #include "core/hooks/host.h"
 
 typedef struct cd_residual_slot {
@@ -22,7 +23,7 @@ typedef struct cd_residual_slot {
 
 typedef struct cd_residual {
     const char *name; /* of the hook, for messages */
-    const cddp_allocator *allocator;
+    cd_arena memory;
     cd_state_model model;
     cd_residual_slot *slots; /* (slot_count) by variable index */
     size_t slot_count, slot_capacity;

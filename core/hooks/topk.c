@@ -23,12 +23,12 @@
 **
 ** Not in PyTorch. Limitation: buckets of up to 2^31 - 1 elements.
 */
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
-#include "core/base/inject.h"
 #include "core/hooks/hook.h"
 #include "core/hooks/option.h"
+#include "core/hooks/points.h"
 #include "core/hooks/residual.h"
 
 #include <math.h>
@@ -53,7 +53,7 @@ typedef struct job {
 } job;
 
 typedef struct topk {
-    const cddp_allocator *allocator;
+    cd_arena arena; /* this struct and its jobs */
     cddp_tracer *tracer;
     uint32_t world_size;
     settings settings;
@@ -73,10 +73,9 @@ static void destroy(void *self)
                             &t->jobs[i].all_values};
         for (size_t f = 0; f < 4; f++) cd_flat_release(flats[f]);
     }
-    cd_release(t->allocator, t->jobs, t->job_capacity * sizeof *t->jobs);
-    cd_host_memory_release(t->allocator, &t->heap);
+    cd_host_memory_release(t->arena.allocator, &t->heap);
     cd_residual_fini(&t->residual);
-    cd_release(t->allocator, t, sizeof *t);
+    cd_arena_fini(&t->arena);
 }
 
 static cddp_status check_settings(const topk *t, const cddp_hook_context *context, cddp_error *err)
@@ -96,9 +95,11 @@ static cddp_status check_settings(const topk *t, const cddp_hook_context *contex
 static cddp_status create(const cddp_hook_context *context, void **self, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    topk *t = cd_allocate_zero(context->allocator, sizeof *t);
+    cd_arena arena;
+    cd_arena_init(&arena, context->allocator, CD_HOOK_BLOCK_BYTES);
+    topk *t = cd_arena_push(&arena, sizeof *t);
     if (t == NULL) return cd_fail_memory(err, "comm hook topk");
-    t->allocator = context->allocator;
+    t->arena = arena;
     t->tracer = context->tracer;
     t->world_size = cddp_group_size(context->group);
     t->settings = (settings){.k = 0, .ratio = -1, .error_feedback = true};
@@ -107,10 +108,8 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
     CD_TRY_OUT(cd_options_read("comm hook topk", option_table,
                                sizeof option_table / sizeof option_table[0], context->options,
                                &t->settings, err));
-    CD_INJECT_NUMBER("hook.topk.ratio", cddp_group_world_rank(context->group)->rank, 0,
-                     t->settings.ratio);
-    CD_INJECT_FLAG("hook.topk.feedback", cddp_group_world_rank(context->group)->rank, 0,
-                   t->settings.error_feedback);
+    CD_POINT_OPTIONS(context, option_table, sizeof option_table / sizeof option_table[0],
+                     &t->settings);
     CD_TRY_OUT(check_settings(t, context, err));
     if (t->settings.k == 0 && t->settings.ratio < 0) t->settings.ratio = 0.01;
     cd_options_report(option_table, sizeof option_table / sizeof option_table[0], &t->settings,
@@ -179,8 +178,8 @@ static cddp_status find_job(topk *t, const cddp_grad_bucket *bucket, job **found
 {
     size_t key = bucket->parameter_count > 0 ? bucket->parameter_ids[0] : 0;
     if (key >= t->job_count) {
-        if (!cd_vec_grow(t->allocator, (void **)&t->jobs, &t->job_capacity, key + 1,
-                         sizeof *t->jobs))
+        if (!cd_arena_grow(&t->arena, (void **)&t->jobs, &t->job_capacity, key + 1,
+                           sizeof *t->jobs))
             return cd_fail_memory(err, "%zu buckets of comm hook topk", key + 1);
         for (; t->job_count <= key; t->job_count++) t->jobs[t->job_count] = (job){.k = 0};
     }
@@ -200,7 +199,8 @@ static cddp_status reserve(topk *t, job *j, const cddp_grad_bucket *bucket, cddp
     j->k = count_of(t, numel);
     int64_t all = j->k * (int64_t)t->world_size;
     if (!cd_host_is_away(d))
-        CD_TRY(cd_host_memory_reserve(t->allocator, &t->heap, (size_t)j->k * sizeof(int32_t), err));
+        CD_TRY(cd_host_memory_reserve(t->arena.allocator, &t->heap, (size_t)j->k * sizeof(int32_t),
+                                      err));
     CD_TRY(cd_flat_reserve(&j->indices, d, CDDP_I32, j->k, err));
     CD_TRY(cd_flat_reserve(&j->values, d, dtype, j->k, err));
     CD_TRY(cd_flat_reserve(&j->all_indices, d, CDDP_I32, all, err));

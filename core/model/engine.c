@@ -18,6 +18,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/heap.h"
+#include "core/base/inject.h"
 #include "core/model/accumulate.h"
 #include "core/model/checkpoint.h"
 #include "core/model/op.h"
@@ -217,7 +218,11 @@ static cddp_status run_kernel(run *r, const cd_node *node, const cd_op_call *cal
         CD_TRY(cd_graph_tensor(r->graph, t->dtype, t->sizes, t->dim_count, &grad->value, err));
     }
     if (!computes) return CDDP_OK;
-    return CD_PASS(cd_op_run(node->op, call, true, err));
+    CD_TRY(cd_op_run(node->op, call, true, err));
+    CD_INJECT_TENSORS(cd_inject_place("layer", node->op->name), CD_INJECT_EVERYONE,
+                      CD_INJECT_EVERYONE, &call->in_grads[0].value, sizeof call->in_grads[0],
+                      node->edge_count);
+    return CDDP_OK;
 }
 
 static cddp_status go_back(run *r, cd_node *node, cddp_error *err)

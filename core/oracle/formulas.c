@@ -9,6 +9,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/prng.h"
+#include "core/oracle/second/repeat.h"
 
 #include <math.h>
 
@@ -48,18 +49,16 @@ bool cd_oracle_draws(const cd_oracle *oracle, uint32_t step)
     return cd_oracle_draws_step(oracle, step) && cd_oracle_draws_rank(oracle, step);
 }
 
-bool cd_oracle_wants_formulas(const cd_oracle *o)
-{
-    /* Every rank of a sharded optimizer steps other elements. */
-    const bool is_due = cd_oracle_draws_step(o, o->step) || o->judged_optimizers == 0;
-    return cd_oracle_has_values(o) && is_due && (o->is_sharded || cd_oracle_draws_rank(o, o->step));
-}
+bool cd_oracle_wants_formulas(const cd_oracle *o) { return cd_oracle_has_values(o); }
 
 /* The first and the last element, and drawn ones between. */
 static void draw_elements(const cd_oracle *o, struct cd_kept_elements *k, size_t numel)
 {
     const cd_prng prng = cd_prng_seed(o->options.seed);
-    const uint64_t place = (uint64_t)o->step * o->options.parameter_count + k->parameter;
+    /* every rank draws for itself: together they judge more of a large tensor */
+    const uint64_t place =
+        ((uint64_t)o->step * o->options.world_size + o->options.rank) * o->options.parameter_count +
+        k->parameter;
     cd_prng drawn = cd_prng_split_index(&prng, "judged elements", place);
     k->count = numel < DRAWN_MAX ? numel : DRAWN_MAX;
     for (size_t i = 0; i < k->count; i++)
@@ -139,17 +138,39 @@ typedef struct judged_tensor {
     uint32_t slot_count;
 } judged_tensor;
 
+/* What the formula makes of an element: in real numbers, and the bits where they are predicted. */
+typedef struct made_element {
+    cd_formula_result ball;
+    cd_repeat repeat;
+} made_element;
+
+static const cd_ball *get_ball(const cd_formula_result *r, uint32_t slot)
+{
+    return slot == CD_FORMULA_SLOTS_MAX ? &r->parameter : &r->slots[slot];
+}
+
+static bool can_be(const made_element *made, uint32_t slot, double found)
+{
+    if (!cd_ball_has(get_ball(&made->ball, slot), found)) return false;
+    bool any = made->repeat.count == 0;
+    for (uint32_t i = 0; i < made->repeat.count; i++)
+        any = any || cd_ball_has(get_ball(&made->repeat.ways[i], slot), found);
+    return any;
+}
+
 /* One element that differs, into the comparison, where it is the first. */
 static void note(cd_comparison *c, const judged_tensor *j, size_t i, uint32_t slot,
-                 const cd_ball *wanted, double found)
+                 const made_element *made, double found)
 {
     const bool is_parameter = slot == CD_FORMULA_SLOTS_MAX;
+    const bool has_bits = made->repeat.count > 0;
+    const cd_ball *wanted = get_ball(has_bits ? &made->repeat.ways[0] : &made->ball, slot);
     c->numel++;
     /* what left the range of a narrow dtype shows elsewhere */
     const bool is_out = !isfinite(found) && j->dtype != CDDP_F64 && j->dtype != CDDP_F32;
     if (c->bad == 0 && wanted->radius > c->bound && wanted->radius < INFINITY)
         c->bound = wanted->radius;
-    if (is_out || cd_ball_has(wanted, found)) return;
+    if (is_out || can_be(made, slot, found)) return;
     if (c->bad++ != 0) return;
     c->element = j->kept->own.first + (int64_t)j->kept->elements[i];
     c->expected = wanted->value;
@@ -175,10 +196,11 @@ static void judge_elements(const judged_tensor *j, cd_comparison *c)
                                      .steps = k->steps,
                                      .addends = j->rows};
         for (uint32_t s = 0; s < CD_FORMULA_SLOTS_MAX; s++) before.slots[s] = k->slots[s][i];
-        const cd_formula_result made = cd_formula_apply(j->formula, &before);
-        for (uint32_t s = 0; s < made.slot_count && s < j->slot_count; s++)
-            note(c, j, i, s, &made.slots[s], j->slots[s][i]);
-        note(c, j, i, CD_FORMULA_SLOTS_MAX, &made.parameter, j->after[i]);
+        const made_element made = {cd_formula_apply(j->formula, &before),
+                                   cd_formula_repeat(j->formula, &before)};
+        for (uint32_t s = 0; s < made.ball.slot_count && s < j->slot_count; s++)
+            note(c, j, i, s, &made, j->slots[s][i]);
+        note(c, j, i, CD_FORMULA_SLOTS_MAX, &made, j->after[i]);
     }
 }
 
@@ -250,14 +272,12 @@ cddp_status cd_oracle_judge_formulas(cd_oracle *o, const cd_oracle_formulas *for
         const struct cd_kept_elements *k = &o->kept_elements[i];
         if (!formulas->due[k->optimizer]) continue;
         const cd_part_range own = own_range(o, &o->parameters[k->parameter]);
-        if (is_stepped_twice(o, formulas, k->parameter)) {
+        if (is_stepped_twice(o, formulas, k->parameter))
             twice++;
-        } else if (own.first != k->own.first || own.end != k->own.end) {
+        else if (own.first != k->own.first || own.end != k->own.end)
             moved++;
-        } else {
-            o->judged_optimizers++;
+        else
             CD_TRY(judge_tensor(o, formulas, k, err));
-        }
     }
     o->kept_count = 0;
     cd_oracle_give_up(o, CD_LINK_FORMULA, twice,

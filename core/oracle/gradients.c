@@ -253,12 +253,45 @@ static cddp_status judge_ratio(cd_oracle *o, const cd_wide_sum *sum, const cd_su
     return CDDP_OK;
 }
 
+/* Link 2 where every addend is known: the result must be one that some order of the additions has.
+** See Note [Every order] */
+static void judge_order(const cd_oracle *o, const judged *j, size_t i, cd_comparison *c)
+{
+    cd_window_parameter *p = &j->window->parameters[i];
+    cd_any_order *a = &p->addends;
+    const cd_any_order_rule rule = {p->added_in, o->parameters[i].dtype, p->divided_after};
+    double worst = 0;
+    if (c->exact || c->bad > 0 || !cd_any_order_find(a, &rule)) return;
+    c->bound = 0;
+    for (size_t k = 0; k < a->count; k++) {
+        const double actual = o->numbers.values[k * a->stride];
+        const cd_any_order_range *r = &a->ranges[k];
+        const double width = r->high - r->low;
+        if (cd_any_order_has(a, &rule, k, actual)) {
+            if (c->bad == 0 && isfinite(width)) c->bound = fmax(c->bound, width);
+            continue;
+        }
+        const double nearest = fmin(fmax(actual, r->low), r->high);
+        const double ulp = cd_dtype_ulp(rule.dtype, nearest);
+        const double distance = fabs(actual - nearest) / ulp;
+        if (c->bad++ != 0 && distance <= worst) continue;
+        worst = distance;
+        c->element = (int64_t)(k * a->stride);
+        c->expected = cd_dtype_round(rule.dtype, nearest);
+        c->actual = actual;
+        c->bound = width;
+        c->ulps = (uint64_t)fmin(distance + 0.5, 0x1p62);
+    }
+    if (c->bad > 0) c->shape = CD_SHAPE_UNEXPLAINED;
+}
+
 static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_wide_sum *sum,
                              const cd_sum_rule *rule, cd_oracle_link link, cddp_error *err)
 {
     const cd_oracle_reduction *r = j->reduction;
     CD_TRY(cd_numbers_read_gradient(&o->numbers, &r->gradients[i], sum->numel, err));
     cd_comparison c = cd_compare_sum(sum, o->numbers.values, rule);
+    if (link == CD_LINK_REDUCTION && !rule->rounded_once) judge_order(o, j, i, &c);
     if (c.bad > 0) {
         double *expected = cd_allocate_array(o->options.allocator, sum->numel, sizeof *expected);
         if (expected == NULL)

@@ -2,6 +2,8 @@
 /* Constants of floating-point formats. */
 #include "core/oracle/numbers.h"
 
+#include "core/tensor/dtype.h"
+
 #include <math.h>
 
 typedef struct float_format {
@@ -49,4 +51,19 @@ double cd_gamma(cddp_dtype dtype, uint64_t n)
 {
     double nu = (double)n * cd_dtype_roundoff(dtype);
     return nu < 1 ? nu / (1 - nu) * (1 + 0x1p-50) : INFINITY;
+}
+
+double cd_dtype_round(cddp_dtype dtype, double value)
+{
+    switch (dtype) {
+    case CDDP_F32:
+    case CDDP_C64:
+        return (double)(float)value;
+    case CDDP_F16:
+        return (double)cd_f16_to_f32(cd_f64_to_f16(value));
+    case CDDP_BF16:
+        return (double)cd_bf16_to_f32(cd_f64_to_bf16(value));
+    default:
+        return value;
+    }
 }

@@ -10,3 +10,5 @@ double cd_dtype_underflow(cddp_dtype dtype);         /* η, half the smallest su
 double cd_dtype_ulp(cddp_dtype dtype, double value); /* distance to the next value away from zero */
 /* γ_n = n·u / (1 − n·u), rounded up; infinite when n·u ≥ 1. */
 double cd_gamma(cddp_dtype dtype, uint64_t n);
+/* The nearest number of the dtype, ties to even; of c64: of one of its two numbers. */
+double cd_dtype_round(cddp_dtype dtype, double value);

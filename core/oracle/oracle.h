@@ -150,7 +150,7 @@ typedef struct cd_oracle_options {
     bool sample_wise;
     bool separate;     /* every micro-step begins without gradients: the comm hook adds them up */
     bool exact_inputs; /* the plan promises that no sum rounds; the witness is still checked */
-    /* Links 14 and 15 judge a sample: the first step, the last, and one that the seed draws. */
+    /* Link 15 judges a sample: the first step, the last, and one that the seed draws. */
     uint32_t step_count;
     uint64_t seed;
 } cd_oracle_options;
@@ -159,6 +159,8 @@ typedef struct cd_oracle_options {
 typedef enum cd_oracle_division {
     /* either form, or after the sum: bounded unless the divisor is a power of two */
     CD_ORACLE_DIVISION_ANY,
+    CD_ORACLE_DIVISION_EITHER, /* either form, before the sum (GRD-06) */
+    CD_ORACLE_DIVISION_AFTER,  /* the sum, cast to the wire's dtype, is truly divided (MIX-04) */
     CD_ORACLE_DIVISION_RECIPROCAL, /* × fl(1/n) before the sum (GRD-03) */
     CD_ORACLE_DIVISION_TRUE,       /* ÷ n before the sum (GRD-04) */
     CD_ORACLE_DIVISION_CAST /* cast to the wire's dtype, ÷ n there, before the sum (HK-02) */

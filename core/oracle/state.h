@@ -37,7 +37,6 @@ struct cd_oracle {
     /* Link 14. */
     struct cd_kept_elements *kept_elements; /* (kept_count) before the step */
     size_t kept_count, kept_capacity;
-    uint64_t judged_optimizers;
     cd_ratio_evidence ratios[2]; /* of links 2 and 1, all gradients so far */
     /* Link 15: the second form of the model, of one micro-step. */
     cd_scalars scalars;

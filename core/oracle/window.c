@@ -20,8 +20,9 @@
 
 void cd_window_init(cd_window *window, const cddp_allocator *allocator)
 {
-    *window =
-        (cd_window){.allocator = allocator, .numbers = {.allocator = allocator, .has_lanes = true}};
+    *window = (cd_window){.allocator = allocator,
+                          .numbers = {.allocator = allocator, .has_lanes = true},
+                          .more = {.allocator = allocator, .has_lanes = true}};
 }
 
 static void release_expected(cd_window_parameter *p)
@@ -38,6 +39,7 @@ static void release_parameters(cd_window *window)
     for (size_t i = 0; window->parameters != NULL && i < window->parameter_count; i++) {
         cd_wide_sum_fini(&window->parameters[i].samples);
         cd_wide_sum_fini(&window->parameters[i].contributions);
+        cd_any_order_fini(&window->parameters[i].addends);
         release_expected(&window->parameters[i]);
     }
     cd_release(window->allocator, window->parameters,
@@ -51,6 +53,7 @@ void cd_window_fini(cd_window *window)
     release_parameters(window);
     cd_window_release_locals(window);
     cd_numbers_fini(&window->numbers);
+    cd_numbers_fini(&window->more);
     cd_window_init(window, window->allocator);
 }
 
@@ -106,6 +109,8 @@ static cddp_status make_parameters(cd_window *w, const cd_start *start, cddp_err
         CD_TRY(cd_wide_sum_init(&p->samples, w->allocator, meta->dtype, (size_t)meta->numel, err));
         CD_TRY(cd_wide_sum_init(&p->contributions, w->allocator, meta->dtype, (size_t)meta->numel,
                                 err));
+        CD_TRY(cd_any_order_init(&p->addends, w->allocator, (size_t)meta->numel, start->world_size,
+                                 err));
     }
     return CDDP_OK;
 }
@@ -119,6 +124,7 @@ static cddp_status clear_parameters(cd_window *w, cddp_error *err)
         if (w->is_exact_device) CD_TRY(p->expected.device->fill(&p->expected, 0, NULL, err));
         if (p->samples.limbs != NULL) cd_wide_sum_clear(&p->samples);
         if (p->contributions.limbs != NULL) cd_wide_sum_clear(&p->contributions);
+        cd_any_order_clear(&p->addends);
     }
     return CDDP_OK;
 }
@@ -237,6 +243,57 @@ static void divide_in_wire(cd_window *w)
     }
 }
 
+/* A gradient divided by the device, as a rank would do it, into p->expected. */
+static cddp_status divide_gradient(cd_window *w, cd_window_parameter *p, const cddp_tensor *grad,
+                                   bool truly, cd_numbers *result, cddp_error *err)
+{
+    const cddp_tensor *t = &p->expected;
+    const cddp_device *device = t->device;
+    if (grad != t) CD_TRY(device->copy(t, grad, NULL, err));
+    if (truly)
+        CD_TRY(device->divide(t, t, (int64_t)w->divisor, NULL, err));
+    else
+        CD_TRY(device->multiply_reciprocal(t, t, (int64_t)w->divisor, NULL, err));
+    return CD_PASS(cd_numbers_read(result, t, err));
+}
+
+/* What the reduction adds for this rank, number by number. w->numbers has the contribution to the
+** exact sum. See Note [Every order] */
+static cddp_status keep_addend(cd_window *w, const cd_oracle_parameter *meta,
+                               cd_window_parameter *p, const cddp_grad *grad, cddp_error *err)
+{
+    const bool is_delayed = meta->path == CD_ORACLE_PATH_DELAYED;
+    const bool casts = w->wire != CDDP_DTYPE_COUNT && !is_delayed;
+    p->added_in = casts ? w->wire : meta->dtype;
+    p->divided_after = 1;
+    if (p->addends.is_given_up) return CDDP_OK;
+    /* rows of a sparse gradient may name an element more than once */
+    bool is_known = grad->kind == CDDP_GRAD_DENSE && !w->separate;
+    const double *low = w->numbers.values, *high = low;
+    if (!is_known || (w->division == CD_ORACLE_DIVISION_CAST && !is_delayed)) {
+        /* as it is */
+    } else if (is_delayed) {
+        CD_TRY(divide_gradient(w, p, &grad->value, true, &w->numbers, err));
+        low = high = w->numbers.values;
+    } else if (w->division == CD_ORACLE_DIVISION_AFTER) {
+        p->divided_after = w->divisor;
+        for (size_t i = 0; i < w->numbers.count; i++)
+            w->numbers.values[i] = cd_dtype_round(p->added_in, w->numbers.values[i]);
+    } else if (w->division == CD_ORACLE_DIVISION_EITHER && !casts) {
+        CD_TRY(divide_gradient(w, p, &grad->value, false, &w->numbers, err));
+        CD_TRY(divide_gradient(w, p, &grad->value, true, &w->more, err));
+        low = w->numbers.values;
+        high = w->more.values;
+    } else {
+        is_known = w->divided && !casts;
+    }
+    if (is_known)
+        cd_any_order_push(&p->addends, low, high);
+    else
+        cd_any_order_give_up(&p->addends);
+    return CDDP_OK;
+}
+
 /* A rank's contribution to the reduction of a parameter: its gradient, divided by the device itself
 ** as declared. */
 static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *meta,
@@ -254,28 +311,21 @@ static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *me
         CD_TRY(cd_numbers_read_gradient(&w->numbers, grad, p->contributions.numel, err));
         divide_in_wire(w);
         cd_wide_sum_push(&p->contributions, w->numbers.values);
-        return CDDP_OK;
+        return CD_PASS(keep_addend(w, meta, p, grad, err));
     }
     if (!w->divided || is_sparse)
         CD_TRY(cd_numbers_read_gradient(&w->numbers, grad, p->contributions.numel, err));
     if (w->divided) {
-        if (is_sparse)
-            CD_TRY(cd_numbers_write(&w->numbers, &p->expected, w->numbers.values, err));
-        else
-            CD_TRY(device->copy(&p->expected, &grad->value, NULL, err));
         /* A sparse gradient is truly divided in place, whatever the path of the dense ones
         ** (SPA-02). */
         bool truly = is_sparse || meta->path == CD_ORACLE_PATH_DELAYED ||
                      w->division == CD_ORACLE_DIVISION_TRUE;
-        if (truly)
-            CD_TRY(device->divide(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
-        else
-            CD_TRY(device->multiply_reciprocal(&p->expected, &p->expected, (int64_t)w->divisor,
-                                               NULL, err));
-        CD_TRY(cd_numbers_read(&w->numbers, &p->expected, err));
+        if (is_sparse) CD_TRY(cd_numbers_write(&w->numbers, &p->expected, w->numbers.values, err));
+        CD_TRY(divide_gradient(w, p, is_sparse ? &p->expected : &grad->value, truly, &w->numbers,
+                               err));
     }
     cd_wide_sum_push(&p->contributions, w->numbers.values);
-    return CDDP_OK;
+    return CD_PASS(keep_addend(w, meta, p, grad, err));
 }
 
 static cddp_status take_all(cd_window *w, const cd_start *start, cddp_error *err)
@@ -357,7 +407,10 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start,
     w->wire = reduction->wire;
     w->digest = start->digest;
     w->loss_scale = reduction->loss_scale;
-    w->divided = reduction->division != CD_ORACLE_DIVISION_ANY;
+    w->divided = reduction->division == CD_ORACLE_DIVISION_RECIPROCAL ||
+                 reduction->division == CD_ORACLE_DIVISION_TRUE ||
+                 reduction->division == CD_ORACLE_DIVISION_CAST;
+    w->separate = reduction->separate;
     cddp_status status = make_parameters(w, start, err);
     if (status != CDDP_OK) {
         cd_window_fini(w); /* half of the sums would look empty */

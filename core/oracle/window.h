@@ -7,6 +7,7 @@
 ** Errors     memory, and errors of the engine.
 */
 #pragma once
+#include "core/oracle/any_order.h"
 #include "core/oracle/explain.h"
 #include "core/oracle/numbers.h"
 #include "core/oracle/oracle.h"
@@ -29,19 +30,23 @@ typedef struct cd_window_parameter {
     cd_wide_sum samples; /* Σ over samples of all ranks: link 1 */
     /* Σ over ranks of their contributions, already divided when the division is known: link 2 */
     cd_wide_sum contributions;
-    cddp_tensor expected; /* exact devices: the whole expected form, contiguous */
-    bool fired;           /* the backward of some rank gave it a gradient */
+    cd_any_order addends;   /* the same, one by one, as they are added */
+    uint64_t divided_after; /* by what their sum is divided; 1: it is not */
+    cddp_dtype added_in;    /* the dtype of the additions */
+    cddp_tensor expected;   /* exact devices: the whole expected form, contiguous */
+    bool fired;             /* the backward of some rank gave it a gradient */
 } cd_window_parameter;
 
 typedef struct cd_window {
     const cddp_allocator *allocator;
     cd_window_parameter *parameters; /* (parameter_count) */
     size_t parameter_count;
-    cd_numbers numbers;
+    cd_numbers numbers, more;
     bool is_valid, is_exact_device, divided; /* divided: contributions hold divided values */
     /* the computation of a sample rounds: sums are then taken over whole micro-batches */
     bool rounds;
-    bool counts; /* this rank is averaged; of other ranks only `fired` matters */
+    bool counts;   /* this rank is averaged; of other ranks only `fired` matters */
+    bool separate; /* the hook adds up micro-steps: nothing is known of its additions */
     uint32_t contributors, parts;
     cd_locals locals; /* every rank's gradients of this reduction, gathered after an error */
     bool has_locals;

@@ -118,7 +118,7 @@ cddp_status cd_draft_copy(cd_draft *draft, const cd_draft *from, cddp_error *err
         const char **items = cd_arena_push(&draft->arena, (setting.item_count + 1) * sizeof *items);
         const char *ranks =
             setting.ranks != NULL ? cd_arena_strdup(&draft->arena, setting.ranks) : "";
-        if (items == NULL || ranks == NULL) return NO_MEMORY(err);
+        CD_TRY(cd_arena_check(&draft->arena, err, "a draft of a scenario"));
         for (size_t k = 0; k < setting.item_count; k++) {
             items[k] = cd_arena_strdup(&draft->arena, setting.items[k]);
             if (items[k] == NULL) return NO_MEMORY(err);
@@ -176,7 +176,7 @@ cddp_status cd_draft_set(cd_draft *draft, const char *path, const char *item, cd
     const char **items = cd_arena_push(&draft->arena, sizeof *items);
     char *copy = cd_arena_strdup(&draft->arena, item);
     cd_draft_setting *found = cd_draft_find(draft, path);
-    if (items == NULL || copy == NULL) return NO_MEMORY(err);
+    CD_TRY(cd_arena_check(&draft->arena, err, "a draft of a scenario"));
     items[0] = copy;
     if (found != NULL) {
         found->items = items;

@@ -32,11 +32,11 @@ static void apply(const cddp_plan_when *when, cd_micro *m)
     m->branch = (uint32_t)given(when->branch, m->branch);
     m->outputs = when->outputs.count > 0 ? when->outputs : m->outputs;
     m->uses = when->uses.count > 0 ? when->uses : m->uses;
-    m->ready = (cd_ready_kind)given(when->ready, (int64_t)m->ready);
+    m->ready = (cddp_plan_when_ready)given(when->ready, (int64_t)m->ready);
     m->ready_order = when->ready_order.count > 0 ? when->ready_order : m->ready_order;
-    m->skip = (cd_skip)given(when->skip, (int64_t)m->skip);
+    m->skip = (cddp_plan_when_skip)given(when->skip, (int64_t)m->skip);
     m->stop = given(when->stop, m->stop) != 0;
-    m->poison = (cd_poison)given(when->poison, (int64_t)m->poison);
+    m->poison = (cddp_plan_when_poison)given(when->poison, (int64_t)m->poison);
     m->poison_parameter =
         when->poison_parameter != NULL ? when->poison_parameter : m->poison_parameter;
     m->abort_after = (uint32_t)given(when->abort_after, m->abort_after);
@@ -46,7 +46,7 @@ static void apply(const cddp_plan_when *when, cd_micro *m)
     m->replace_buffers = given(when->replace_buffers, m->replace_buffers) != 0;
     m->create_graph = given(when->create_graph, m->create_graph) != 0;
     m->await_producers = given(when->await_producers, m->await_producers) != 0;
-    m->statistics = (cd_statistics_use)given(when->statistics, (int64_t)m->statistics);
+    m->statistics = (cddp_plan_when_statistics)given(when->statistics, (int64_t)m->statistics);
     m->compute_us = (uint64_t)given(when->compute_us, (int64_t)m->compute_us);
 }
 
@@ -63,7 +63,7 @@ void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings,
                         .grad_mode = true,
                         .await_producers = true,
                         .samples = (uint32_t)settings->data.samples,
-                        .ready = (cd_ready_kind)plan->schedule.ready};
+                        .ready = (cddp_plan_when_ready)plan->schedule.ready};
     for (size_t i = 0; i < plan->when_count; i++) {
         if (applies(&plan->whens[i], place)) apply(&plan->whens[i], micro);
     }
@@ -123,7 +123,7 @@ bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings,
 
 bool cd_micro_contributes(const cd_micro *micro)
 {
-    return micro->skip != CD_SKIP_ALL && micro->skip != CD_SKIP_BACKWARD && micro->grad_mode &&
+    return micro->skip != CDDP_SKIP_ALL && micro->skip != CDDP_SKIP_BACKWARD && micro->grad_mode &&
            micro->backwards > 0 && micro->samples > 0;
 }
 

@@ -8,32 +8,6 @@
 #pragma once
 #include "cddp/plan.h"
 
-typedef enum cd_ready_kind {
-    CD_READY_ENGINE = CDDP_WHEN_READY_ENGINE,
-    CD_READY_REVERSED = CDDP_WHEN_READY_REVERSED,
-    CD_READY_SHUFFLED = CDDP_WHEN_READY_SHUFFLED,
-    CD_READY_BY_CHOICE = CDDP_WHEN_READY_CHOSEN,
-    CD_READY_LISTED = CDDP_WHEN_READY_LISTED
-} cd_ready_kind;
-typedef enum cd_skip {
-    CD_SKIP_NOTHING = CDDP_SKIP_NOTHING,
-    CD_SKIP_BACKWARD = CDDP_SKIP_BACKWARD,
-    CD_SKIP_STEP = CDDP_SKIP_STEP,
-    CD_SKIP_ALL = CDDP_SKIP_ALL
-} cd_skip;
-typedef enum cd_poison {
-    CD_POISON_NOTHING = CDDP_POISON_NOTHING,
-    CD_POISON_NAN = CDDP_POISON_NAN,
-    CD_POISON_INFINITY = CDDP_POISON_INF,
-    CD_POISON_LARGE = CDDP_POISON_LARGE
-} cd_poison;
-
-typedef enum cd_statistics_use {
-    CD_STATISTICS_EXCHANGED = CDDP_STATISTICS_EXCHANGED,
-    CD_STATISTICS_OWN = CDDP_STATISTICS_OWN,
-    CD_STATISTICS_UNWEIGHTED = CDDP_STATISTICS_UNWEIGHTED
-} cd_statistics_use;
-
 typedef struct cd_micro_place {
     uint32_t rank, step, micro_step;
 } cd_micro_place;
@@ -48,16 +22,16 @@ typedef struct cd_micro {
     uint32_t samples; /* of each forward */
     uint32_t branch;
     cddp_text_list outputs, uses;
-    cd_ready_kind ready;
+    cddp_plan_when_ready ready;
     cddp_text_list ready_order;
-    cd_skip skip;
+    cddp_plan_when_skip skip;
     bool stop;
-    cd_poison poison;
+    cddp_plan_when_poison poison;
     const char *poison_parameter; /* NULL: the one that the engine takes first */
     uint32_t abort_after;         /* 0: never */
     bool early_step, touch_buffers, touch_parameters, replace_buffers, create_graph,
         await_producers;
-    cd_statistics_use statistics;
+    cddp_plan_when_statistics statistics;
     uint64_t compute_us;
 } cd_micro;
 

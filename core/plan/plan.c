@@ -58,14 +58,7 @@ void cddp_plan_destroy(cddp_plan *plan)
 static void *array_push(struct cddp_plan_memory *memory, void **items, size_t *capacity,
                         const size_t *count, size_t item_bytes)
 {
-    if (*count == *capacity) {
-        const size_t grown = *capacity > 0 ? 2 * *capacity : 4;
-        void *moved = cd_arena_push(&memory->arena, grown * item_bytes);
-        if (moved == NULL) return NULL;
-        if (*count > 0) memcpy(moved, *items, *count * item_bytes);
-        *items = moved;
-        *capacity = grown;
-    }
+    if (!cd_arena_grow(&memory->arena, items, capacity, *count + 1, item_bytes)) return NULL;
     return (char *)*items + *count * item_bytes;
 }
 
@@ -144,8 +137,7 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, co
     if (override != NULL) {
         plan->overrides = items; /* they may have moved, whatever becomes of this one */
     }
-    if (parsed == NULL || text == NULL || key == NULL || override == NULL)
-        return cd_fail_memory(err, "an override of %s", path);
+    CD_TRY(cd_arena_check(&memory->arena, err, "an override of %s", path));
     CD_TRY(cd_key_parse(row, value, &memory->arena, parsed, err));
     *override = (cddp_plan_override){.ranks = *ranks, .key = key, .value = text, .parsed = parsed};
     plan->override_count++;
@@ -157,8 +149,7 @@ cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *te
     char *source_copy = cd_arena_strdup(&plan->memory->arena, source);
     const size_t bytes = strlen(text) + 1;
     char *text_copy = cd_arena_push(&plan->memory->arena, bytes);
-    if (source_copy == NULL || text_copy == NULL)
-        return cd_fail_memory(err, "the text of %s", source);
+    CD_TRY(cd_arena_check(&plan->memory->arena, err, "the text of %s", source));
     memcpy(text_copy, text, bytes);
     plan->source = source_copy;
     plan->text = text_copy;
@@ -238,8 +229,7 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
     cd_arena *arena = &plan->memory->arena;
     char *path = cd_arena_strdup(arena, key), *values = cd_arena_strdup(arena, value);
     const char **items = cd_arena_push(arena, room * sizeof *items);
-    if (path == NULL || values == NULL || items == NULL)
-        return cd_fail_memory(err, "a value of %.40s", key);
+    CD_TRY(cd_arena_check(arena, err, "a value of %.40s", key));
     char *at = strchr(path, '@');
     cddp_selector ranks = {0};
     if (at != NULL) {

@@ -45,19 +45,3 @@ cddp_red_op cd_plan_reduction(const cddp_plan_collective *collective);
 
 /* Does any rank queue its gradients on streams? */
 bool cd_plan_has_streams(const cddp_plan *plan);
-
-/* The words of optimizer.shard, shard.order and shard.padding. */
-typedef enum cd_shard_kind {
-    CD_SHARD_NONE = CDDP_SHARD_NONE,
-    CD_SHARD_PARAMETERS = CDDP_SHARD_PARAMETERS,
-    CD_SHARD_FLAT = CDDP_SHARD_FLAT
-} cd_shard_kind;
-typedef enum cd_shard_order {
-    CD_SHARD_BY_SIZE = CDDP_SHARD_ORDER_SIZE,
-    CD_SHARD_AS_REGISTERED = CDDP_SHARD_ORDER_REGISTRATION
-} cd_shard_order;
-typedef enum cd_shard_padding {
-    CD_SHARD_COUNTED,
-    CD_SHARD_DROPPED,
-    CD_SHARD_SHIFTED
-} cd_shard_padding;

@@ -55,7 +55,7 @@ cd_decided_update cd_decisions_get_update(const cd_decisions *d, uint32_t step, 
         cd_micro micro;
         resolve(d, (cd_micro_place){0, step, m}, &micro);
         if (micro.abort_after > 0 || micro.early_step) return CD_UPDATE_UNKNOWN;
-        skips = micro.skip == CD_SKIP_STEP && m == last;
+        skips = micro.skip == CDDP_SKIP_STEP && m == last;
     }
     if (skips) return CD_UPDATE_SKIP;
     return cd_rates_is_due(d->plan, &d->settings, optimizer, step) ? CD_UPDATE_STEP

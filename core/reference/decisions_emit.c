@@ -205,7 +205,7 @@ static cddp_status emit_micro(cd_decisions *d, cd_micro_place place, struct cddp
     cd_micro micro;
     cd_micro_resolve(d->plan, &d->settings, place, &micro);
     CD_TRY(emit_samples(d, &micro, tracer, err));
-    if (divides_losses(d) && micro.skip != CD_SKIP_ALL && micro.grad_mode)
+    if (divides_losses(d) && micro.skip != CDDP_SKIP_ALL && micro.grad_mode)
         CD_TRY(emit_divisors(d, &micro, tracer, err));
     if (micro.abort_after == 0) {
         CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_WINDOW, .id = -1,

@@ -75,8 +75,13 @@ static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_err
 static cd_oracle_division declared_division(const window *w)
 {
     const cddp_plan_ddp *ddp = &w->settings->ddp;
-    if (w->observed->divides_after || w->observed->inner_hook.is_present)
-        return CD_ORACLE_DIVISION_ANY;
+    if (w->observed->inner_hook.is_present) {
+        /* what it wraps divides the low copy (HK-05) */
+        const bool is_exact = (w->observed->inner_hook.flags & CDDP_HOOK_EXACT) != 0;
+        return is_exact && w->observed->wire != CDDP_DTYPE_COUNT ? CD_ORACLE_DIVISION_CAST
+                                                                 : CD_ORACLE_DIVISION_ANY;
+    }
+    if (w->observed->divides_after) return CD_ORACLE_DIVISION_AFTER;
     if (w->is_before_start) return CD_ORACLE_DIVISION_TRUE;
     if (w->observed->hook.is_present) {
         return (w->observed->hook.flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
@@ -92,7 +97,7 @@ static cd_oracle_division declared_division(const window *w)
     const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && w->step > 0 && !train->resume &&
                          !ddp->find_unused_parameters && !ddp->static_graph;
     if (!ddp->gradient_as_bucket_view || is_fresh) return CD_ORACLE_DIVISION_RECIPROCAL;
-    return is_kept ? CD_ORACLE_DIVISION_TRUE : CD_ORACLE_DIVISION_ANY;
+    return is_kept ? CD_ORACLE_DIVISION_TRUE : CD_ORACLE_DIVISION_EITHER;
 }
 
 /* A cast is bounded by the rounding of its wire (HK-03), unless what it wraps is lossy itself;

@@ -199,7 +199,7 @@ static const char *find_refusal(const cd_example_request *r)
     for (size_t i = 0; i < module->parameter_count; i++)
         numel += (size_t)cddp_tensor_numel(&module->parameters[i].tensor);
     if (numel > NUMBERS_MAX) return "the model has too many parameters for its second form";
-    if (own->poison != CD_POISON_NOTHING) return "the plan changes a gradient of this backward";
+    if (own->poison != CDDP_POISON_NOTHING) return "the plan changes a gradient of this backward";
     if (own->abort_after > 0) return "the plan leaves this backward early";
     for (size_t i = 0; i < r->rank_count; i++)
         if (!is_same_program(own, r->ranks[i].micro))

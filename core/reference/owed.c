@@ -56,7 +56,7 @@ static void add_update(const cd_owing_rank *r, const cd_micro *micro, uint32_t s
                        step_count *found)
 {
     const uint64_t due = count_due(r, step);
-    const bool skips = micro->skip == CD_SKIP_STEP;
+    const bool skips = micro->skip == CDDP_SKIP_STEP;
     found->optimizer_steps += skips ? cd_rates_optimizer_count(r->plan) : due;
     if (skips) return;
     found->updates += due > 0 && !updates_depend_on_values(r);
@@ -69,7 +69,7 @@ static step_count count_step(const cd_owing_rank *r, uint32_t step)
 {
     step_count found = {0};
     bool has_stepped = false, gives = false;
-    cd_micro micro = {.skip = CD_SKIP_ALL};
+    cd_micro micro = {.skip = CDDP_SKIP_ALL};
     for (uint32_t m = 0; m < r->settings->train.micro_steps; m++) {
         cd_micro_resolve(r->plan, r->settings, (cd_micro_place){r->rank, step, m}, &micro);
         const bool contributes = cd_micro_contributes(&micro);
@@ -77,7 +77,7 @@ static step_count count_step(const cd_owing_rank *r, uint32_t step)
         if (contributes && micro.abort_after > 0) return (step_count){.is_left = true};
         gives |= gives_gradients(&micro);
         found.samples += cd_samples_count(&micro);
-        if (micro.skip != CD_SKIP_ALL && micro.grad_mode) found.losses += micro.forwards;
+        if (micro.skip != CDDP_SKIP_ALL && micro.grad_mode) found.losses += micro.forwards;
         if (contributes) found.forwards += micro.forwards;
         if (contributes && micro.early_step) {
             add_update(r, &micro, step, &found);
@@ -123,7 +123,7 @@ static uint64_t count_collectives(const cd_owing_rank *r, uint32_t step)
     cd_micro_resolve(r->plan, r->settings,
                      (cd_micro_place){r->rank, step, (uint32_t)r->settings->train.micro_steps - 1},
                      &micro);
-    if (!r->has_numbers || micro.skip == CD_SKIP_ALL || cd_plan_has_streams(r->plan)) return 0;
+    if (!r->has_numbers || micro.skip == CDDP_SKIP_ALL || cd_plan_has_streams(r->plan)) return 0;
     for (size_t i = 0; i < r->plan->collective_count; i++) {
         const cddp_plan_collective *c = &r->plan->collectives[i];
         count += has_result(c) && is_member(r, c->group) && cddp_selector_has(&c->ranks, r->rank) &&
@@ -145,7 +145,7 @@ static void add_step(const cd_owing_rank *r, uint32_t step, const step_count *fo
     owed->states += r->has_state ? own_updates : 0;
     owed->statistics += r->exchanges ? found->forwards : 0;
     owed->norms += found->clips;
-    owed->formulas += is_drawn ? own_updates : 0;
+    owed->formulas += own_updates;
     owed->derivatives += is_drawn && r->has_numbers ? found->windows : 0;
     owed->events[CD_OWED_SAMPLES] += found->samples;
     owed->events[CD_OWED_LOSSES] += found->losses;

@@ -90,12 +90,12 @@ static cddp_status declare_parts(cd_referee *o, size_t optimizer, cd_oracle_para
         const cd_oracle_parameter *p = &parameters[own->ordinals[k]];
         numels[k] = p->numel / lanes_of(p->dtype);
     }
-    if (kind == CD_SHARD_FLAT) {
+    if (kind == CDDP_SHARD_FLAT) {
         cd_partition_flat(&partition, parts);
     } else {
         CD_TRY(cd_partition_whole(&partition,
-                                  o->options.plan->settings.shard.order == CD_SHARD_BY_SIZE, parts,
-                                  err));
+                                  o->options.plan->settings.shard.order == CDDP_SHARD_ORDER_SIZE,
+                                  parts, err));
     }
     for (size_t k = 0; k < own->count; k++) {
         cd_oracle_parameter *p = &parameters[own->ordinals[k]];
@@ -111,7 +111,7 @@ static bool is_sharded(const cddp_plan *plan)
 {
     bool is_sharded = false;
     for (size_t i = 0; i < plan->optimizer_count; i++) {
-        is_sharded |= plan->optimizers[i].shard != CD_SHARD_NONE ||
+        is_sharded |= plan->optimizers[i].shard != CDDP_SHARD_NONE ||
                       plan->optimizers[i].overlap >= CDDP_PLAN_OVERLAP_HOOK_WITH_ZERO_STEP;
     }
     return is_sharded;
@@ -162,7 +162,7 @@ static cddp_status make_oracle(cd_referee *o, cddp_error *err)
             path_of(o, i),   {0, 0}};
     }
     for (size_t i = 0; i < plan->optimizer_count; i++) {
-        if (plan->optimizers[i].shard != CD_SHARD_NONE)
+        if (plan->optimizers[i].shard != CDDP_SHARD_NONE)
             CD_TRY(declare_parts(o, i, parameters, err));
     }
     for (size_t i = 0; i < module->parameter_count; i++) o->parts[i] = parameters[i].part;
@@ -501,20 +501,17 @@ cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed,
                                                               .is_shadow = observed->is_shadow,
                                                               .left = true,
                                                               .places = &observed->places});
-    const uint32_t means = CDDP_HOOK_EXACT | CDDP_HOOK_ROUNDED_ONCE | CDDP_HOOK_CASTS_FIRST;
-    const cd_law_bucket bucket = {.index = observed->bucket,
-                                  .generation = observed->generation,
-                                  .is_last = observed->is_last,
-                                  .is_shadow = observed->is_shadow,
-                                  .flat = &observed->flat.copy,
-                                  .count = (uint32_t)observed->places.count,
-                                  .variables = observed->places.variables,
-                                  .offsets = observed->places.offsets,
-                                  .lengths = observed->places.lengths,
-                                  .is_mean_promised = (observed->hook.flags & means) != 0,
-                                  .is_nothing_promised =
-                                      (observed->hook.flags & CDDP_HOOK_NO_COMM) != 0,
-                                  .wire = way.knows_wire ? way.wire : observed->wire};
+    cd_law_bucket bucket = {.index = observed->bucket,
+                            .generation = observed->generation,
+                            .is_last = observed->is_last,
+                            .is_shadow = observed->is_shadow,
+                            .flat = &observed->flat.copy,
+                            .count = (uint32_t)observed->places.count,
+                            .variables = observed->places.variables,
+                            .offsets = observed->places.offsets,
+                            .lengths = observed->places.lengths,
+                            .wire = way.knows_wire ? way.wire : observed->wire};
+    cd_law_bucket_promise(&bucket, observed->hook.flags);
     if (o->hook_law != NULL) CD_TRY(cd_hook_law_launch(o->hook_law, &bucket, err));
     return CDDP_OK;
 }

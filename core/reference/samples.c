@@ -15,7 +15,7 @@
 
 uint32_t cd_samples_count(const cd_micro *micro)
 {
-    return micro->skip != CD_SKIP_ALL ? micro->forwards * micro->samples : 0;
+    return micro->skip != CDDP_SKIP_ALL ? micro->forwards * micro->samples : 0;
 }
 
 void cd_samples_init(cd_samples *samples, const cddp_plan *plan, const cddp_allocator *allocator)

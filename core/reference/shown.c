@@ -62,7 +62,7 @@ static void begin_micro(cd_shown *s)
     cd_micro micro = {.forwards = 1};
     for (; next <= last_micro(s); next++) {
         micro = resolve(s, next);
-        if (micro.skip != CD_SKIP_ALL) break;
+        if (micro.skip != CDDP_SKIP_ALL) break;
     }
     s->micro_step = next <= last_micro(s) ? next : last_micro(s);
     s->forwards_left = micro.forwards;

@@ -81,7 +81,10 @@ static void tap_event(void *self, const cddp_event *event)
     rank->time_ns = event->time_ns;
     count_implied(tap, event);
     cd_coverage_push(&tap->coverage, event);
-    if (event->kind == CDDP_EV_rank_end) keep_end(rank, event);
+    if (event->kind == CDDP_EV_rank_end)
+        keep_end(rank, event);
+    else
+        rank->step = event->step;
     if (tap->judge != NULL) tap->judge->event(tap->judge->self, event);
     for (size_t i = 0; i < tap->target_count; i++)
         tap->targets[i]->event(tap->targets[i]->self, event);

@@ -15,6 +15,7 @@
 
 typedef struct cd_tap_rank {
     uint64_t digest, timeless, count, time_ns;
+    uint32_t step;           /* of its last event but rank_end, which is the world's */
     cddp_rank_result result; /* as rank_end reported it: a recorded trace has no other */
 } cd_tap_rank;
 

@@ -52,6 +52,27 @@ static cddp_status copy_exercises(cddp_verdict *v, const cd_judge *judge, cddp_e
     return CDDP_OK;
 }
 
+static cddp_status copy_waits(cddp_verdict *v, const cd_judge *judge, cddp_error *err)
+{
+    cd_arena *arena = &v->memory->arena;
+    const size_t count = cd_judge_wait_count(judge);
+    cddp_wait *waits = cd_arena_push(arena, (count + 1) * sizeof *waits);
+    if (waits == NULL) return CD_PASS(no_memory(err));
+    for (size_t i = 0; i < count; i++) {
+        waits[i] = *cd_judge_get_wait(judge, i);
+        const size_t bytes = waits[i].peer_count * sizeof *waits[i].peers;
+        uint32_t *peers = cd_arena_push(arena, bytes + 1);
+        const char *name = cd_arena_strdup(arena, waits[i].name);
+        if (peers == NULL || name == NULL) return CD_PASS(no_memory(err));
+        if (bytes > 0) memcpy(peers, waits[i].peers, bytes);
+        waits[i].peers = peers;
+        waits[i].name = name;
+    }
+    v->waits = waits;
+    v->wait_count = count;
+    return CDDP_OK;
+}
+
 static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_result *results,
                             cddp_error *err)
 {
@@ -69,6 +90,7 @@ static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_
         ranks[i] =
             (cddp_verdict_rank){.size = sizeof ranks[i],
                                 .events = tap->ranks[i].count,
+                                .step = tap->ranks[i].step,
                                 .result = results != NULL ? results[i] : tap->ranks[i].result};
     }
     v->marks = marks;
@@ -104,6 +126,7 @@ cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verd
     if (input->judge != NULL) {
         CD_TRY_OUT(copy_findings(v, input->judge, err));
         CD_TRY_OUT(copy_exercises(v, input->judge, err));
+        CD_TRY_OUT(copy_waits(v, input->judge, err));
     }
     if (input->tap != NULL) CD_TRY_OUT(copy_tap(v, input->tap, input->results, err));
     CD_TRY_OUT(cd_verdict_measure(input, &memory->arena, v, err));

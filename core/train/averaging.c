@@ -196,7 +196,7 @@ cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
         CD_EMIT(t->tracer, average, NULL, .ordinal = (int64_t)i, .ranks = a->averaged[i]);
     }
     CD_POINT_PARAMETERS("average.parameter", t);
-    return CD_PASS(cd_trainer_show(t, CD_MOMENT_AFTER_AVERAGE, err));
+    return CD_PASS(cd_trainer_show(t, CDDP_MOMENT_AFTER_AVERAGE, err));
 }
 
 /* ---- checkpoint ---- */

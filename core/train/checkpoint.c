@@ -98,7 +98,7 @@ cddp_status cd_trainer_emit_states(cd_trainer *t, int64_t moment, cddp_error *er
 
 static cddp_status report(cd_trainer *t, bool loaded, uint32_t steps_done, cddp_error *err)
 {
-    const cd_moment moment = loaded ? CD_MOMENT_RESUME : CD_MOMENT_CHECKPOINT;
+    const cddp_event_enum_moment moment = loaded ? CDDP_MOMENT_RESUME : CDDP_MOMENT_CHECKPOINT;
     CD_EMIT(t->tracer, checkpoint, "parameters, buffers, optimizers, hook, scaler, averager",
             .loaded = loaded, .digest = (int64_t)cd_blob_digest(&t->saved.all), .step = steps_done);
     return CD_PASS(cd_trainer_show(t, moment, err));

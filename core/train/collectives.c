@@ -235,7 +235,8 @@ static cddp_status run_one(cd_trainer *t, const cddp_plan_collective *planned, c
     return CD_PASS(run_on_tensor(t, &c, group, err));
 }
 
-cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place, cddp_error *err)
+cddp_status cd_trainer_run_collectives(cd_trainer *t, cddp_plan_collective_place place,
+                                       cddp_error *err)
 {
     for (size_t i = 0; i < t->program.plan->collective_count; i++) {
         const cddp_plan_collective *planned = &t->program.plan->collectives[i];

@@ -101,7 +101,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
     CD_POINT_BUFFERS("forward.buffer", t);
-    CD_TRY(cd_trainer_show(t, CD_MOMENT_FORWARD, err));
+    CD_TRY(cd_trainer_show(t, CDDP_MOMENT_FORWARD, err));
     cd_trainer_emit_samples(t, pass);
     CD_POINT_SAMPLES("data_shown", t, pass->samples);
     CD_TRY(pass_time(t, t->program.settings.train.forward_us * 1000u, "forward", err));
@@ -113,7 +113,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     t->now.is_in_forward = false;
     CD_TRY(status);
     CD_POINT_BUFFERS("after_forward.buffer", t);
-    CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_FORWARD, err));
+    CD_TRY(cd_trainer_show(t, CDDP_MOMENT_AFTER_FORWARD, err));
     if (!micro->bypass) CD_TRY(end_forward(t, pass, err));
     if (micro->grad_mode) {
         CD_TRY(cd_replica_loss(t->replica, pass, err));
@@ -216,7 +216,7 @@ static cddp_status spoil_statistics(const cd_trainer *t, const cddp_tensor *mine
     CD_TRY(all->device->read(all, rows, world * width * sizeof *rows, err));
     for (size_t r = 0; r < world; r++) total += rows[r * width + width - 1];
     for (size_t r = 0; r < world; r++) {
-        if (t->now.micro->statistics == CD_STATISTICS_OWN)
+        if (t->now.micro->statistics == CDDP_STATISTICS_OWN)
             memmove(rows + r * width, own, width * sizeof *rows);
         else
             rows[r * width + width - 1] = total / (double)world;
@@ -230,7 +230,7 @@ static cddp_status gather_statistics(void *context, const cddp_tensor *mine, con
 {
     const cd_trainer *t = context;
     CD_TRY(gather(t, mine, all, err));
-    if (t->now.micro->statistics != CD_STATISTICS_EXCHANGED)
+    if (t->now.micro->statistics != CDDP_STATISTICS_EXCHANGED)
         CD_TRY(spoil_statistics(t, mine, all, err));
     return CDDP_OK;
 }
@@ -263,7 +263,7 @@ static cddp_status sum_statistics(void *context, const cddp_tensor *sums, cddp_e
     CD_TRY(cd_graph_tensor(t->replica->graph, CDDP_F64, (const int64_t[2]){world, width}, 2, &all,
                            err));
     CD_TRY(gather(t, sums, &all, err));
-    if (t->now.micro->statistics == CD_STATISTICS_OWN) {
+    if (t->now.micro->statistics == CDDP_STATISTICS_OWN) {
         CD_TRY(sums->device->scale(sums, sums, world, NULL, err));
         return CDDP_OK;
     }
@@ -398,14 +398,14 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
     CD_TRY(pass_time(t, micro->compute_us * 1000u, "extra", err));
     if (micro->touch_buffers) CD_TRY(touch_buffers(t, err));
     if (micro->replace_buffers) CD_TRY(replace_buffers(t, err));
-    if (is_last) CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_BEFORE_FORWARD, err));
+    if (is_last) CD_TRY(cd_trainer_run_collectives(t, CDDP_PLACE_BEFORE_FORWARD, err));
     if (!micro->sync) enter_no_sync(t, micro->no_sync_depth);
     CD_TRY(run_forwards(t, micro, &samples, losses, err));
     if (!micro->sync && micro->sync_backward)
         cddp_ddp_no_sync_end(t->ddp);
     else if (micro->sync && !micro->sync_backward)
         cddp_ddp_no_sync_begin(t->ddp);
-    if (is_last) CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_BEFORE_BACKWARD, err));
+    if (is_last) CD_TRY(cd_trainer_run_collectives(t, CDDP_PLACE_BEFORE_BACKWARD, err));
     return CDDP_OK;
 }
 
@@ -413,7 +413,7 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
 static cddp_status show_accumulation(cd_trainer *t, cddp_error *err)
 {
     t->now.accumulates = true;
-    const cddp_status status = cd_trainer_show(t, CD_MOMENT_AFTER_BACKWARD, err);
+    const cddp_status status = cd_trainer_show(t, CDDP_MOMENT_AFTER_BACKWARD, err);
     t->now.accumulates = false;
     return CD_PASS(status);
 }
@@ -423,7 +423,7 @@ static cddp_status end_micro(cd_trainer *t, const cd_micro *micro, cddp_error *e
 {
     if (!micro->sync_backward) cddp_ddp_no_sync_end(t->ddp);
     if (is_last_micro(t, micro))
-        CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_BACKWARD, err));
+        CD_TRY(cd_trainer_run_collectives(t, CDDP_PLACE_AFTER_BACKWARD, err));
     else if (micro->sync && cd_micro_contributes(micro))
         CD_TRY(cd_trainer_close_window(t, micro, err));
     else if (cd_trainer_module(t)->buffer_count > 0)
@@ -436,7 +436,7 @@ cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_erro
     cd_value *losses[FORWARDS_MAX] = {NULL};
     t->now.micro = micro;
     t->now.gradient_count = 0;
-    if (micro->skip == CD_SKIP_ALL) {
+    if (micro->skip == CDDP_SKIP_ALL) {
         cd_trainer_emit_mark(t, "micro_step_skipped", 1);
         return CDDP_OK;
     }
@@ -479,7 +479,7 @@ cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firin
                        "be cut in pieces",
                        micro->place.step, micro->place.micro_step);
     }
-    if (micro->skip == CD_SKIP_ALL) return CDDP_OK;
+    if (micro->skip == CDDP_SKIP_ALL) return CDDP_OK;
     CD_TRY(begin_micro(t, micro, losses, err));
     if (!cd_micro_contributes(micro)) return CDDP_OK;
     cd_graph_callbacks collecting = t->replica->graph->callbacks;
@@ -511,7 +511,7 @@ cddp_status cd_trainer_fire(cd_trainer *t, const cd_firing *firing, cddp_error *
 
 cddp_status cd_trainer_close_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
-    if (micro->skip == CD_SKIP_ALL) return CDDP_OK;
+    if (micro->skip == CDDP_SKIP_ALL) return CDDP_OK;
     if (cd_micro_contributes(micro)) CD_TRY(end_backward(t, micro, err));
     CD_TRY(end_micro(t, micro, err));
     return CDDP_OK;

@@ -170,13 +170,14 @@ static int64_t variable_of(const cd_trainer *t, size_t parameter)
     return t->ddp != NULL ? t->parameters[parameter].variable : CD_NO_VARIABLE;
 }
 
-cddp_status cd_trainer_emit_parameters(cd_trainer *t, cd_moment moment, cddp_error *err)
+cddp_status cd_trainer_emit_parameters(cd_trainer *t, cddp_event_enum_moment moment,
+                                       cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
         const cddp_tensor *tensor = &module->parameters[i].tensor;
         const int64_t digest = cd_tracer_digest(t->tracer, tensor);
-        cd_trainer_look *look = &t->view.parameter_looks[i];
+        cd_trainer_look *look = &t->parameters[i].value_look;
         CD_TRY(look_at(tensor, digest, look, err));
         CD_EMIT(t->tracer, value, module->parameters[i].name, .what = CDDP_WHAT_PARAMETER,
                 .moment = moment, .id = (int64_t)i, .presence = look->presence, .digest = digest,
@@ -186,12 +187,12 @@ cddp_status cd_trainer_emit_parameters(cd_trainer *t, cd_moment moment, cddp_err
 }
 
 /* As the watcher sees them: what an optimizer in backward consumed is among them. */
-static cddp_status emit_gradients(cd_trainer *t, cd_moment moment, cddp_error *err)
+static cddp_status emit_gradients(cd_trainer *t, cddp_event_enum_moment moment, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
         const cddp_grad *grad = &t->view.gradients[i];
-        cd_trainer_look *look = &t->view.gradient_looks[i];
+        cd_trainer_look *look = &t->parameters[i].gradient_look;
         const bool is_there = grad->kind != CDDP_GRAD_UNDEFINED;
         uint64_t digest = 0;
         CD_TRY(cd_gradient_digest(grad, &digest, err));
@@ -207,7 +208,7 @@ static cddp_status emit_gradients(cd_trainer *t, cd_moment moment, cddp_error *e
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_emit_buffers(cd_trainer *t, cd_moment moment, cddp_error *err)
+cddp_status cd_trainer_emit_buffers(cd_trainer *t, cddp_event_enum_moment moment, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->buffer_count; i++) {
@@ -222,7 +223,8 @@ cddp_status cd_trainer_emit_buffers(cd_trainer *t, cd_moment moment, cddp_error 
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cd_moment moment, cddp_error *err)
+cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cddp_event_enum_moment moment,
+                                       cddp_error *err)
 {
     int64_t id = 0;
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < t->replica->optimizer_count; i++) {
@@ -302,34 +304,34 @@ enum {
 
 /* While an optimizer steps in backward, parameters are neither those of the begin nor the new ones
 ** until it has ended. Its gradients are consumed as they come. */
-static unsigned shown_at(const cd_trainer *t, cd_moment moment)
+static unsigned shown_at(const cd_trainer *t, cddp_event_enum_moment moment)
 {
     const bool is_in_backward = cd_trainer_steps_in_backward(t);
     switch (moment) {
-    case CD_MOMENT_BEGIN:
+    case CDDP_MOMENT_BEGIN:
         return SHOWS_PARAMETERS | SHOWS_GRADIENTS | SHOWS_BUFFERS | SHOWS_OPTIMIZERS | SHOWS_STATES;
-    case CD_MOMENT_FORWARD:
-    case CD_MOMENT_AFTER_FORWARD:
+    case CDDP_MOMENT_FORWARD:
+    case CDDP_MOMENT_AFTER_FORWARD:
         return SHOWS_BUFFERS;
-    case CD_MOMENT_AFTER_BACKWARD:
+    case CDDP_MOMENT_AFTER_BACKWARD:
         if (t->now.accumulates) return SHOWS_BUFFERS;
         return (is_in_backward ? 0u : SHOWS_PARAMETERS) | SHOWS_GRADIENTS | SHOWS_BUFFERS;
-    case CD_MOMENT_BEFORE_STEP:
+    case CDDP_MOMENT_BEFORE_STEP:
         return SHOWS_PARAMETERS | SHOWS_OPTIMIZERS | (is_in_backward ? 0u : SHOWS_GRADIENTS);
-    case CD_MOMENT_AFTER_UPDATE:
+    case CDDP_MOMENT_AFTER_UPDATE:
         return SHOWS_PARAMETERS | SHOWS_OPTIMIZERS;
-    case CD_MOMENT_AFTER_AVERAGE:
+    case CDDP_MOMENT_AFTER_AVERAGE:
         return SHOWS_PARAMETERS;
-    case CD_MOMENT_AFTER_STEP:
+    case CDDP_MOMENT_AFTER_STEP:
         return SHOWS_PARAMETERS | SHOWS_OPTIMIZERS | SHOWS_STATES;
-    case CD_MOMENT_END:
+    case CDDP_MOMENT_END:
         return SHOWS_PARAMETERS | SHOWS_BUFFERS | SHOWS_OPTIMIZERS | SHOWS_STATES;
     default:
         return SHOWS_PARAMETERS | SHOWS_BUFFERS | SHOWS_OPTIMIZERS | SHOWS_STATES;
     }
 }
 
-cddp_status cd_trainer_show(cd_trainer *t, cd_moment moment, cddp_error *err)
+cddp_status cd_trainer_show(cd_trainer *t, cddp_event_enum_moment moment, cddp_error *err)
 {
     const unsigned shown = shown_at(t, moment);
     const bool is_watched = t->view.watcher != NULL;

@@ -17,17 +17,16 @@ static cddp_status cut(void *context, size_t index, cd_replica_optimizer *optimi
 {
     cd_trainer *t = context;
     cd_shard **shard = &t->optimizers[index].shard;
-    const cd_shard_options options = {.optimizer = optimizer->name,
-                                      .kind =
-                                          (cd_shard_kind)t->program.plan->optimizers[index].shard,
-                                      .order = (cd_shard_order)t->program.settings.shard.order,
-                                      .padding =
-                                          (cd_shard_padding)t->program.settings.shard.padding,
-                                      .rank = t->rank->rank,
-                                      .world = (uint32_t)t->program.plan->world.size,
-                                      .parameters = whole,
-                                      .parameter_count = optimizer->count,
-                                      .allocator = t->allocator};
+    const cd_shard_options options = {
+        .optimizer = optimizer->name,
+        .kind = (cddp_plan_optimizer_shard)t->program.plan->optimizers[index].shard,
+        .order = (cddp_plan_shard_order)t->program.settings.shard.order,
+        .padding = (cddp_plan_shard_padding)t->program.settings.shard.padding,
+        .rank = t->rank->rank,
+        .world = (uint32_t)t->program.plan->world.size,
+        .parameters = whole,
+        .parameter_count = optimizer->count,
+        .allocator = t->allocator};
     CD_TRY(cd_shard_create(&options, shard, err));
     for (size_t k = 0; k < optimizer->count; k++) optimizer->pieces[k] = cd_shard_find(*shard, k);
     pieces->items = cd_shard_get_pieces(*shard, &pieces->count);

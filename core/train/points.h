@@ -29,12 +29,39 @@
 #define CD_POINT_SKIPS(place, t) CD_INJECT_SKIPS(place, (t)->rank->rank, (t)->now.step)
 
 #ifdef CDDP_INJECT
+/* A chosen hook becomes the one that its name is mistaken for. */
+#include "core/plan/chosen_hook.h"
+#include <string.h>
+static inline void cd_point_other_hook(cd_chosen_hook *hook)
+{
+    static const struct {
+        const char *name, *other;
+        bool takes_options; /* the same */
+    } mistaken[] = {{"allreduce", "fp16_compress", false},
+                    {"fp16_compress", "bf16_compress", false},
+                    {"bf16_compress", "fp16_compress", false},
+                    {"powersgd", "batched_powersgd", true},
+                    {"topk", "allreduce", false},
+                    {"quantize_per_tensor", "quantize_per_channel", false},
+                    {"post_local_sgd", "allreduce", false}};
+    for (size_t i = 0; i < sizeof mistaken / sizeof mistaken[0]; i++) {
+        if (strcmp(hook->name, mistaken[i].name) != 0) continue;
+        hook->name = mistaken[i].other;
+        if (!mistaken[i].takes_options) hook->options = NULL;
+        return;
+    }
+}
+#define CD_POINT_OTHER_HOOK(place, t, hook)                                                 \
+    do {                                                                                    \
+        if ((hook)->name != NULL && CD_INJECT_TURNS(place, (t)->rank->rank, (t)->now.step)) \
+            cd_point_other_hook(hook);                                                      \
+    } while (0)
 /* The slots of the optimizers; the room of a join serves for their list. */
-#define CD_POINT_SLOTS(place, t)                                                        \
-    do {                                                                                \
-        cd_replica_get_slots((t)->replica, (t)->join.slots, (t)->join.slot_parameters); \
-        CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step, (t)->join.slots,       \
-                          sizeof *(t)->join.slots, (t)->join.slot_count);               \
+#define CD_POINT_SLOTS(place, t)                                                  \
+    do {                                                                          \
+        cd_replica_get_slots((t)->replica, (t)->join.slots, NULL);                \
+        CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step, (t)->join.slots, \
+                          sizeof *(t)->join.slots, (t)->join.slot_count);         \
     } while (0)
 /* What an optimizer computes with: its settings, and how often each parameter was stepped. */
 #include "core/model/optim/rule.h"
@@ -60,6 +87,7 @@
         }                                                                       \
     } while (0)
 #else
+#define CD_POINT_OTHER_HOOK(place, t, hook) ((void)0)
 #define CD_POINT_SAMPLES(place, t, samples) ((void)0)
 #define CD_POINT_OPTIMIZER(t, o) ((void)0)
 #define CD_POINT_SLOTS(place, t) ((void)0)

@@ -31,7 +31,7 @@ struct cd_sampler {
 
 static uint32_t micro_sample_count(const cd_micro *micro)
 {
-    return micro->skip == CD_SKIP_ALL ? 0 : micro->samples * micro->forwards;
+    return micro->skip == CDDP_SKIP_ALL ? 0 : micro->samples * micro->forwards;
 }
 
 static cddp_status sampler_fill(cd_sampler *s, cddp_error *err)

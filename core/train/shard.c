@@ -14,6 +14,7 @@
 
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/base/inject.h"
 
 #include <string.h>
 
@@ -53,7 +54,7 @@ static cddp_tensor range_of(const cddp_tensor *t, int64_t first, int64_t count)
 
 static cddp_status check_parameters(const cd_shard_options *o, cddp_error *err)
 {
-    const bool flat = o->kind == CD_SHARD_FLAT;
+    const bool flat = o->kind == CDDP_SHARD_FLAT;
     for (size_t i = 0; i < o->parameter_count; i++) {
         const cd_optimizer_parameter *p = &o->parameters[i], *first = &o->parameters[0];
         if (p->tensor.dtype != first->tensor.dtype) {
@@ -99,13 +100,16 @@ static cddp_status assignment(cd_shard *s, cddp_error *err)
     int64_t *loads = cd_arena_array(&s->memory, o->world, sizeof *loads);
     CD_TRY(cd_arena_check(&s->memory, err, "the loads of %u ranks", o->world));
     for (size_t i = 0; i < o->parameter_count; i++) s->assigned[i] = (uint32_t)i;
-    if (o->order == CD_SHARD_BY_SIZE) sort_by_size(s);
+    if (o->order == CDDP_SHARD_ORDER_SIZE) sort_by_size(s);
     for (size_t i = 0; i < o->parameter_count; i++) {
         uint32_t owner = 0;
         for (uint32_t r = 1; r < o->world; r++) owner = loads[r] < loads[owner] ? r : owner;
         s->owners[s->assigned[i]] = owner;
         loads[owner] += cddp_tensor_numel(&s->parameters[s->assigned[i]].tensor);
     }
+    if (o->parameter_count > 1)
+        CD_INJECT_EXCHANGE("shard.owners", o->rank, 0, s->owners[0],
+                           s->owners[o->parameter_count - 1]);
     cd_arena_rewind(&s->memory, mark);
     return CDDP_OK;
 }
@@ -152,17 +156,19 @@ static cddp_status slice(cd_shard *s, cddp_error *err)
     s->numel = s->offsets[o->parameter_count];
     const int64_t unpadded = s->numel / o->world;
     s->share = (s->numel + o->world - 1) / o->world;
-    if (o->padding != CD_SHARD_COUNTED && unpadded == s->share) {
+    if (o->padding != CDDP_SHARD_PADDING_COUNTED && unpadded == s->share) {
         return cd_fail(err, CDDP_E_CONFIG,
                        "shard.padding has no effect: the %lld elements of optimizer '%s' divide by "
                        "%u ranks, and are not padded",
                        (long long)s->numel, o->optimizer, o->world);
     }
     s->sent = clipped(s->share * o->rank, s->share, s->numel);
-    s->stepped =
-        o->padding == CD_SHARD_COUNTED ? s->sent : clipped(unpadded * o->rank, unpadded, s->numel);
-    s->sent =
-        o->padding == CD_SHARD_SHIFTED ? clipped(unpadded * o->rank, s->share, s->numel) : s->sent;
+    s->stepped = o->padding == CDDP_SHARD_PADDING_COUNTED
+                     ? s->sent
+                     : clipped(unpadded * o->rank, unpadded, s->numel);
+    s->sent = o->padding == CDDP_SHARD_PADDING_SHIFTED
+                  ? clipped(unpadded * o->rank, s->share, s->numel)
+                  : s->sent;
     CD_TRY(make_buffer(s, s->share, &s->given, err));
     CD_TRY(make_buffer(s, s->share * o->world, &s->all, err));
     return CDDP_OK;
@@ -182,9 +188,10 @@ static void add_pieces(cd_shard *s)
 {
     for (size_t i = 0; i < s->options.parameter_count; i++) {
         const cd_optimizer_parameter *p = &s->parameters[i];
-        const bool owns = s->options.kind == CD_SHARD_PARAMETERS && s->owners[i] == s->options.rank;
-        const range own = s->options.kind == CD_SHARD_PARAMETERS ? own_of_parameter(s, i)
-                                                                 : within(s, i, s->stepped);
+        const bool owns =
+            s->options.kind == CDDP_SHARD_PARAMETERS && s->owners[i] == s->options.rank;
+        const range own = s->options.kind == CDDP_SHARD_PARAMETERS ? own_of_parameter(s, i)
+                                                                   : within(s, i, s->stepped);
         const bool is_whole = owns || own.end - own.first == cddp_tensor_numel(&p->tensor);
         s->found[i] = -1;
         if (own.first == own.end && !owns) continue;
@@ -228,7 +235,7 @@ cddp_status cd_shard_create(const cd_shard_options *options, cd_shard **shard, c
     CD_TRY_OUT(allocate(s, err));
     memcpy(s->parameters, options->parameters, options->parameter_count * sizeof *s->parameters);
     s->options.parameters = s->parameters;
-    CD_TRY_OUT(options->kind == CD_SHARD_PARAMETERS ? assignment(s, err) : slice(s, err));
+    CD_TRY_OUT(options->kind == CDDP_SHARD_PARAMETERS ? assignment(s, err) : slice(s, err));
     add_pieces(s);
     *shard = s;
     s = NULL;
@@ -341,6 +348,6 @@ static cddp_status gather(cd_shard *s, cddp_group *group, cddp_error *err)
 
 cddp_status cd_shard_exchange(cd_shard *s, cddp_group *group, cddp_error *err)
 {
-    if (s->options.kind == CD_SHARD_PARAMETERS) return CD_PASS(broadcast(s, group, err));
+    if (s->options.kind == CDDP_SHARD_PARAMETERS) return CD_PASS(broadcast(s, group, err));
     return s->numel > 0 ? gather(s, group, err) : CDDP_OK;
 }

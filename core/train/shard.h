@@ -26,9 +26,9 @@
 
 typedef struct cd_shard_options {
     const char *optimizer; /* its name, borrowed until destroy */
-    cd_shard_kind kind;
-    cd_shard_order order;
-    cd_shard_padding padding;
+    cddp_plan_optimizer_shard kind;
+    cddp_plan_shard_order order;
+    cddp_plan_shard_padding padding;
     uint32_t rank, world;
     const cd_optimizer_parameter *parameters; /* (parameter_count) of the whole optimizer; copied */
     size_t parameter_count;

@@ -26,7 +26,7 @@ static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_erro
     reduction.block_count = cd_trainer_get_block(t);
     if (t->view.watcher != NULL && !CD_POINT_SKIPS("shown.reduction", t))
         CD_TRY(t->view.watcher->ops->reduced(t->view.watcher->self, &reduction, err));
-    return CD_PASS(cd_trainer_show(t, CD_MOMENT_AFTER_BACKWARD, err));
+    return CD_PASS(cd_trainer_show(t, CDDP_MOMENT_AFTER_BACKWARD, err));
 }
 
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_error *err)
@@ -153,7 +153,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
         if (!t->replica->optimizers[i].in_backward) CD_POINT_NUMBER("step.lr", t, lr);
         cd_optimizer_set_lr(t->replica->optimizers[i].optimizer, lr);
     }
-    bool is_skipped = last->skip == CD_SKIP_STEP;
+    bool is_skipped = last->skip == CDDP_SKIP_STEP;
     CD_POINT_FLAG("step.skipped", t, is_skipped);
     if (is_skipped) {
         decision.skipped = true;
@@ -164,7 +164,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     CD_POINT_GRADIENTS("prepared.gradient", t);
     CD_POINT_PARAMETERS("before_update.parameter", t);
     CD_POINT_SLOTS("before_update.slot", t);
-    if (!cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show(t, CD_MOMENT_BEFORE_STEP, err));
+    if (!cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show(t, CDDP_MOMENT_BEFORE_STEP, err));
     CD_POINT_GRADIENTS("before_update.gradient", t);
     for (size_t i = 0; i < count; i++) {
         if (t->optimizers[i].is_due && !t->replica->optimizers[i].in_backward)
@@ -175,7 +175,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     CD_TRY(show_update(t, err));
     CD_POINT_PARAMETERS("after_update.parameter", t);
     CD_POINT_SLOTS("after_update.slot", t);
-    CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_UPDATE, err));
+    CD_TRY(cd_trainer_show(t, CDDP_MOMENT_AFTER_UPDATE, err));
     if (t->program.settings.amp.enable) {
         CD_TRY(cd_loss_scaler_update(&t->scaling.scaler, err));
         if (last->early_step) cd_trainer_rescale(t); /* else when the next step begins */
@@ -228,12 +228,12 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
     CD_POINT_PARAMETERS("after_average.parameter", t);
     t->now.has_stepped = false;
     if (last->touch_parameters) CD_TRY(touch_parameters(t, err));
-    CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_STEP, err));
+    CD_TRY(cd_trainer_show(t, CDDP_MOMENT_AFTER_STEP, err));
     CD_POINT_PARAMETERS("after_step.parameter", t);
     CD_POINT_SLOTS("after_step.slot", t);
     /* after the values were reported: the grid would hide a small difference */
     CD_TRY(cd_replica_regrid(t->replica, err));
     CD_TRY(cd_trainer_zero_grad(t, err));
-    CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_STEP, err));
+    CD_TRY(cd_trainer_run_collectives(t, CDDP_PLACE_AFTER_STEP, err));
     return CDDP_OK;
 }

@@ -47,13 +47,9 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
     t->view.parameters = cd_arena_array(memory, parameters, sizeof *t->view.parameters);
     t->view.gradients = cd_arena_array(memory, parameters, sizeof *t->view.gradients);
     t->view.buffers = cd_arena_array(memory, buffers, sizeof *t->view.buffers);
-    t->view.parameter_looks = cd_arena_array(memory, parameters, sizeof *t->view.parameter_looks);
-    t->view.gradient_looks = cd_arena_array(memory, parameters, sizeof *t->view.gradient_looks);
     t->view.buffer_looks = cd_arena_array(memory, buffers, sizeof *t->view.buffer_looks);
     t->join.slot_count = slots;
     t->join.slots = cd_arena_array(memory, slots + 1, sizeof *t->join.slots);
-    t->join.state = cd_arena_array(memory, slots + 1, sizeof *t->join.state);
-    t->join.slot_parameters = cd_arena_array(memory, slots + 1, sizeof *t->join.slot_parameters);
     CD_TRY(cd_arena_check(memory, err, "the tables of rank %u", t->rank->rank));
     t->trained.count = 0;
     for (size_t i = 0; i < module->parameter_count; i++) {
@@ -136,16 +132,16 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     cd_trainer_set_callbacks(t);
     CD_POINT_PARAMETERS("build.parameter", t);
     CD_POINT_BUFFERS("build.buffer", t);
-    CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_BEFORE_INIT, err));
-    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_BEFORE_INIT, err));
+    CD_TRY(cd_trainer_emit_parameters(t, CDDP_MOMENT_BEFORE_INIT, err));
+    CD_TRY(cd_trainer_emit_buffers(t, CDDP_MOMENT_BEFORE_INIT, err));
     CD_TRY(cd_trainer_wrap(t, err));
     CD_TRY(cd_trainer_open_clipping(t, err));
     CD_TRY(cd_trainer_open_averager(t, err));
     cd_trainer_report_gradients(t);
     CD_POINT_PARAMETERS("init.parameter", t);
     CD_POINT_BUFFERS("init.buffer", t);
-    CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_AFTER_INIT, err));
-    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_AFTER_INIT, err));
+    CD_TRY(cd_trainer_emit_parameters(t, CDDP_MOMENT_AFTER_INIT, err));
+    CD_TRY(cd_trainer_emit_buffers(t, CDDP_MOMENT_AFTER_INIT, err));
     return CDDP_OK;
 }
 
@@ -282,9 +278,9 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
     CD_POINT_PARAMETERS("begin.parameter", t);
     CD_POINT_BUFFERS("begin.buffer", t);
     CD_POINT_SLOTS("begin.slot", t);
-    CD_TRY(cd_trainer_show(t, CD_MOMENT_BEGIN, err));
+    CD_TRY(cd_trainer_show(t, CDDP_MOMENT_BEGIN, err));
     cd_trainer_emit_agreement(t);
-    if (cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show(t, CD_MOMENT_BEFORE_STEP, err));
+    if (cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show(t, CDDP_MOMENT_BEFORE_STEP, err));
     return CDDP_OK;
 }
 
@@ -346,12 +342,12 @@ static cddp_status collect_state(cd_trainer *t, cddp_join_options *options, cddp
         for (size_t k = 0; k < t->replica->optimizers[i].count; k++)
             CD_TRY(cd_optimizer_state_define(t->replica->optimizers[i].optimizer, k, err));
     }
-    cd_replica_get_slots(t->replica, t->join.slots, t->join.slot_parameters);
+    cd_replica_get_slots(t->replica, t->join.slots, NULL);
     size_t count = 0;
     for (size_t i = 0; i < t->join.slot_count; i++) {
-        if (t->join.slots[i].device != NULL) t->join.state[count++] = t->join.slots[i];
+        if (t->join.slots[i].device != NULL) t->join.slots[count++] = t->join.slots[i];
     }
-    options->optimizer_state = t->join.state;
+    options->optimizer_state = t->join.slots;
     options->optimizer_state_count = count;
     return CDDP_OK;
 }
@@ -381,7 +377,7 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
     CD_POINT_SLOTS("end.slot", t);
     t->now.has_entered = false;
     CD_TRY(cd_trainer_emit_entry(t, err)); /* the last step left them as for another one */
-    CD_TRY(cd_trainer_show(t, CD_MOMENT_END, err));
+    CD_TRY(cd_trainer_show(t, CDDP_MOMENT_END, err));
     /* A rank that ran out of inputs ends with parameters that it did not train to (JON-12). */
     const bool trained_to_the_end =
         t->now.step + 1 == t->program.settings.train.steps || !join->enable;

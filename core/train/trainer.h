@@ -65,13 +65,12 @@ typedef struct cd_trainer_look {
 
 /* The watcher, and the values shown to it: the host's view when it was last refreshed. */
 typedef struct cd_trainer_view {
-    const cd_watcher *watcher;                         /* NULL: nobody, or not yet */
-    cddp_tensor *parameters;                           /* (parameter_count) */
-    cddp_grad *gradients;                              /* (parameter_count) */
-    cddp_tensor *buffers;                              /* (buffer_count) */
-    cd_trainer_look *parameter_looks, *gradient_looks; /* (parameter_count) */
-    cd_trainer_look *buffer_looks;                     /* (buffer_count) */
-    bool knows_owners;                                 /* whose bucket is whose */
+    const cd_watcher *watcher;     /* NULL: nobody, or not yet */
+    cddp_tensor *parameters;       /* (parameter_count) */
+    cddp_grad *gradients;          /* (parameter_count) */
+    cddp_tensor *buffers;          /* (buffer_count) */
+    cd_trainer_look *buffer_looks; /* (buffer_count) */
+    bool knows_owners;             /* whose bucket is whose */
 } cd_trainer_view;
 
 /* ---- parts ---- */
@@ -81,6 +80,7 @@ typedef struct cd_trainer_parameter {
     int32_t variable;       /* index in the wrapper, or CD_NO_VARIABLE */
     uint64_t contributions; /* accumulations since gradients were dropped */
     cddp_grad averaged;     /* what an optimizer in backward consumed in this step, owned */
+    cd_trainer_look value_look, gradient_look;
 } cd_trainer_parameter;
 
 typedef struct cd_trainer_groups {
@@ -123,9 +123,7 @@ typedef struct cd_trainer_scaling {
 
 /* Optimizer slots that travel at the end of join. */
 typedef struct cd_trainer_join {
-    cddp_tensor *slots;       /* (slot_count) of the optimizers */
-    int32_t *slot_parameters; /* (slot_count) */
-    cddp_tensor *state;       /* (slot_count) those that exist */
+    cddp_tensor *slots; /* (slot_count) of the optimizers, those that exist first */
     size_t slot_count;
 } cd_trainer_join;
 
@@ -273,17 +271,11 @@ cddp_status cd_trainer_attach_optimizers(cd_trainer *t, cddp_error *err) CDDP_MU
 cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 /* collectives.c */
-typedef enum cd_place {
-    CD_PLACE_BEFORE_FORWARD = CDDP_PLACE_BEFORE_FORWARD,
-    CD_PLACE_BEFORE_BACKWARD = CDDP_PLACE_BEFORE_BACKWARD,
-    CD_PLACE_AFTER_BACKWARD = CDDP_PLACE_AFTER_BACKWARD,
-    CD_PLACE_AFTER_STEP = CDDP_PLACE_AFTER_STEP
-} cd_place_in_step;
 cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_close_groups(cd_trainer *t);
 /* By name; NULL: that of the wrapper. NULL when this rank is no member. */
 cddp_group *cd_trainer_find_group(const cd_trainer *t, const char *name);
-cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place,
+cddp_status cd_trainer_run_collectives(cd_trainer *t, cddp_plan_collective_place place,
                                        cddp_error *err) CDDP_MUST_CHECK;
 
 /* averaging.c: the model averager of local SGD, what it must have done, and who must agree when.
@@ -310,23 +302,9 @@ cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done,
                                   cddp_error *err) CDDP_MUST_CHECK;
 
 /* observe.c: `moment` numbers are those of the `value` event. */
-typedef enum cd_moment {
-    CD_MOMENT_BEFORE_INIT = CDDP_MOMENT_BEFORE_INIT,
-    CD_MOMENT_AFTER_INIT = CDDP_MOMENT_AFTER_INIT,
-    CD_MOMENT_FORWARD = CDDP_MOMENT_FORWARD,
-    CD_MOMENT_AFTER_BACKWARD = CDDP_MOMENT_AFTER_BACKWARD,
-    CD_MOMENT_BEFORE_STEP = CDDP_MOMENT_BEFORE_STEP,
-    CD_MOMENT_AFTER_STEP = CDDP_MOMENT_AFTER_STEP,
-    CD_MOMENT_END = CDDP_MOMENT_END,
-    CD_MOMENT_CHECKPOINT = CDDP_MOMENT_CHECKPOINT,
-    CD_MOMENT_RESUME = CDDP_MOMENT_RESUME,
-    CD_MOMENT_BEGIN = CDDP_MOMENT_BEGIN,
-    CD_MOMENT_AFTER_UPDATE = CDDP_MOMENT_AFTER_UPDATE,
-    CD_MOMENT_AFTER_AVERAGE = CDDP_MOMENT_AFTER_AVERAGE,
-    CD_MOMENT_AFTER_FORWARD = CDDP_MOMENT_AFTER_FORWARD
-} cd_moment;
 /* Shows a moment: the watcher sees the values, then they enter the trace. */
-cddp_status cd_trainer_show(cd_trainer *t, cd_moment moment, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_show(cd_trainer *t, cddp_event_enum_moment moment,
+                            cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_emit_settings(cd_trainer *t);
 void cd_trainer_emit_seeds(cd_trainer *t);
 /* One forward's: samples first … first + count - 1 of the micro-batch, one by one before it and in
@@ -336,11 +314,11 @@ void cd_trainer_emit_consumed(cd_trainer *t, const cd_pass *pass);
 void cd_trainer_emit_loss(cd_trainer *t, const cd_pass *pass);
 /* How gradients stand before the first backward of a step. */
 cddp_status cd_trainer_emit_entry(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_trainer_emit_parameters(cd_trainer *t, cd_moment moment,
+cddp_status cd_trainer_emit_parameters(cd_trainer *t, cddp_event_enum_moment moment,
                                        cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_trainer_emit_buffers(cd_trainer *t, cd_moment moment,
+cddp_status cd_trainer_emit_buffers(cd_trainer *t, cddp_event_enum_moment moment,
                                     cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cd_moment moment,
+cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cddp_event_enum_moment moment,
                                        cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_emit_gradient(cd_trainer *t, uint32_t parameter, const cddp_grad *grad,
                                      cddp_error *err) CDDP_MUST_CHECK;

@@ -176,6 +176,7 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
 {
     cd_chosen_hook chosen, *planned = &chosen;
     cd_choose_hook(&t->program.settings, &chosen);
+    CD_POINT_OTHER_HOOK("wrap.other_hook", t, planned);
     t->reduction.hook = t->reduction.inner_hook = NULL;
     t->reduction.wire = CDDP_DTYPE_COUNT;
     t->reduction.exact_count = cd_chosen_hook_exact_reductions(planned);

@@ -178,6 +178,11 @@ typedef struct cddp_backend {
     cddp_status (*open_traced)(const struct cddp_backend *backend, cddp_rank *rank,
                                const cddp_group_spec *spec, cddp_tracer *tracer, void **group,
                                cddp_error *err);
+    /* (optional: default 0) does: the digest, by its device, of what this member gave, as it was
+    ** when the backend began to read it; 0: not known. So a program that writes into it before is
+    ** not taken for a backend that reduces wrongly. called when: the work ended well, in a group
+    ** that is observed. blocks: no. */
+    int64_t (*digest_read)(void *group, void *work);
 } cddp_backend;
 
 CDDP_API const char *cddp_op_name(cddp_op op); /* "allreduce" */

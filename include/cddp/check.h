@@ -18,6 +18,10 @@ extern "C" {
 #define CDDP_CHECK_ABI 1u
 #define CDDP_FINDING_EVENTS_MAX 8
 
+/* In a title it stands for the ranks of the finding: "rank 1", "ranks 0 and 2", "all ranks". The
+** same title at the same place, from several ranks, becomes one finding about all of them. */
+#define CDDP_FINDING_WHO "{who}"
+
 typedef struct cddp_finding {
     uint32_t size;
     const char *check; /* "I-ORDER" */
@@ -47,6 +51,22 @@ typedef struct cddp_finding {
     /* the whole name where `parameter` has no room for it, else NULL; borrowed as ranks are */
     const char *name;
 } cddp_finding;
+
+/* At the end of a run: a rank that waits, or that gave up waiting, and for whom. */
+typedef struct cddp_wait {
+    uint32_t size;
+    uint32_t rank, step;
+    /* CDDP_OK: it waited until the run ended; else how its wait ended */
+    cddp_status status;
+    int64_t group, sequence, op; /* -1: outside a collective */
+    int64_t bucket;              /* that the operation carries, or -1 */
+    const char *name;            /* of the group; "" outside a collective. Borrowed as peers are */
+    /* (peer_count) who did not come, in ascending order; none: that is not known. Borrowed until
+    ** the call returns; in a verdict, the verdict's */
+    const uint32_t *peers;
+    size_t peer_count;
+    bool is_inside; /* all came, and peers are who stopped there */
+} cddp_wait;
 
 /* ---- facts: what the trace has said of the run itself, up to the event that a check is shown
 ** ---- */
@@ -99,7 +119,8 @@ typedef enum cddp_stage {
     CDDP_STAGE_REDUCED,  /* what entered is right on all these ranks, and the result is not */
     CDDP_STAGE_WRITTEN,  /* a rank's gradient is not the slice of what its bucket delivered */
     CDDP_STAGE_CHANGED,  /* a rank's gradient changed after it was written back */
-    CDDP_STAGE_JOINED    /* a joined rank contributed something else than zeros */
+    CDDP_STAGE_JOINED,   /* a joined rank contributed something else than zeros */
+    CDDP_STAGE_SETTLED   /* a rank's result changed between its arrival and its write-back */
 } cddp_stage;
 
 /* What the oracle said of a tensor of a rank. */
@@ -161,6 +182,8 @@ typedef struct cddp_check_context {
     /* does: notes that the invariant was really exercised, with a reason a person understands. */
     void (*exercised)(void *reporter, const char *check, const char *how);
     const cddp_facts *facts; /* borrowed until end; learnt whatever kinds the check names */
+    /* does: copies a wait into the verdict, at the end of the run. */
+    void (*wait)(void *reporter, const cddp_wait *wait);
 } cddp_check_context;
 
 typedef struct cddp_check {

@@ -35,7 +35,15 @@ enum {
     CDDP_HOOK_ROUNDED_ONCE = 1u << 5,
     /* casts to wire_dtype, divides there, sums, casts back: every step is predicted */
     CDDP_HOOK_CASTS_FIRST = 1u << 6,
-    CDDP_HOOK_NO_COMM = 1u << 4 /* communicates nothing: replicas are expected to differ */
+    CDDP_HOOK_NO_COMM = 1u << 4, /* communicates nothing: replicas are expected to differ */
+    /* A hook of a plugin that keeps the law of one of this build (docs/hooks.md) and reads that
+    ** one's options: what comes out of each bucket is then judged as of that one. How it travels is
+    ** the hook's own, and the random factors of its low rank too. */
+    CDDP_HOOK_LAW_TOPK = 1u << 8,
+    CDDP_HOOK_LAW_POWERSGD = 1u << 9,
+    CDDP_HOOK_LAW_QUANTIZE_PER_TENSOR = 1u << 10,
+    CDDP_HOOK_LAW_QUANTIZE_PER_CHANNEL = 1u << 11,
+    CDDP_HOOK_LAWS = 15u << 8 /* all of these */
 };
 
 typedef struct cddp_grad_bucket {

@@ -47,6 +47,7 @@ typedef struct cddp_verdict_rank {
     uint32_t size;
     cddp_rank_result result;
     uint64_t events;
+    uint32_t step; /* in which it was last seen */
 } cddp_verdict_rank;
 
 typedef struct cddp_verdict_memory cddp_verdict_memory;
@@ -75,6 +76,8 @@ typedef struct cddp_verdict {
     uint64_t plan_digest;
     uint64_t time_ns; /* of the last event, in the world's time */
     cddp_verdict_memory *memory;
+    const cddp_wait *waits; /* who waited for whom at the end, one per rank, in their order */
+    size_t wait_count;
 } cddp_verdict;
 
 /* The entry for events of the world itself (choices, faults, waits). The world is opened with

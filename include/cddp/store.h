@@ -66,9 +66,11 @@ typedef struct cddp_run_provenance {
     uint32_t level; /* cddp_trace_level */
 } cddp_run_provenance;
 
+/* How a run ended, as the columns of its row: no cddp_verdict, since runs that nobody judged end
+** too (one that was merged, or recorded by a program), and readers get it before any event. */
 typedef struct cddp_run_outcome {
     uint32_t size;
-    uint32_t exit_code;  /* 0 verified, 1 findings, 2 usage, 3 environment, 4 inconclusive */
+    uint32_t exit_code;  /* a cddp_outcome */
     const char *verdict; /* "verified", "findings", … */
     const char *reason;  /* why, when it is not verified; may be "" */
     /* the schedule taken, when known only now; NULL keeps that of run_begin */

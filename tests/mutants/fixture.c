@@ -88,7 +88,8 @@ static void finish(writer *w, int64_t sequence, const operation *o)
 {
     PUT(w, collective_wait, NULL, .group = FIXTURE_GROUP, .sequence = sequence);
     PUT(w, collective_done, NULL, .group = FIXTURE_GROUP, .sequence = sequence, .status = CDDP_OK,
-        .digest = o->output, .duration = 10, .input = o->op == CDDP_OP_ALLREDUCE ? o->input : 0);
+        .digest = o->output, .duration = 10, .input = o->op == CDDP_OP_ALLREDUCE ? o->input : 0,
+        .start = o->op == CDDP_OP_ALLREDUCE ? o->input : 0);
 }
 
 /* ---- construction ---- */

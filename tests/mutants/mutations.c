@@ -308,6 +308,8 @@ static bool mutate_content_posted_otherwise(cddp_event *e)
     const bool is_kept = mutate_meta_hook_named_and_never_called(e);
     if (at(e, CDDP_EV_collective_post, 2, 1) && e->as.collective_post.bucket == 1)
         e->as.collective_post.digest = 5;
+    if (at(e, CDDP_EV_collective_done, 2, 1) && e->as.collective_done.sequence == 8)
+        e->as.collective_done.input = e->as.collective_done.start = 5;
     return is_kept;
 }
 
@@ -539,7 +541,16 @@ static bool mutate_coll_broadcast_corrupt(cddp_event *e)
     return true;
 }
 
-static bool mutate_coll_input_is_scratch(cddp_event *e)
+static bool mutate_hb_written_after_the_post(cddp_event *e)
+{
+    if (at(e, CDDP_EV_collective_done, 2, 1) && e->as.collective_done.sequence == 7) {
+        corrupt(&e->as.collective_done.start);
+        e->as.collective_done.input = 0; /* in place */
+    }
+    return true;
+}
+
+static bool mutate_hb_input_is_scratch(cddp_event *e)
 {
     if (at(e, CDDP_EV_collective_done, 1, 1) && e->as.collective_done.sequence == 7)
         corrupt(&e->as.collective_done.input);

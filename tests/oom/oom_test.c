@@ -584,7 +584,7 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
         {"cddp_group_create_subset", makes_subset, 6},
         {"works by the chunk", makes_works, 6},
         {"cd_averager_create", makes_averager, 4},
-        {"the reproducible hook", makes_reproducible, 10},
+        {"the reproducible hook", makes_reproducible, 9},
         {"cddp_registry_create", makes_registry, 2},
         {"cddp_ddp_create", makes_ddp, 10},
         {"cddp_composition_open", makes_composition_before, 20},

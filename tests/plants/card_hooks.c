@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Twenty-two broken communication hooks, each of which breaks one law of the report card
+/* Twenty-five broken communication hooks, each of which breaks one law of the report card
 ** (cddp-verify hook-conformance).
 **
 ** Written against the public ports alone, as a user would, and for f32 buckets on the host alone:
@@ -28,6 +28,9 @@
 **     card_takes_any    takes the state of another model              foreign
 **     card_pieces       divides whole pieces of 1024 elements, and forgets the rest           large
 **     card_index        looks up what it owes by an index of 16 bits  large
+**     card_claims_topk  names the law of topk and sends half of everything           judged
+**     card_stands       reports a random stream that never advances   draws
+**     card_apart        reports a shared stream of which each rank draws its own     draws
 */
 #include "tests/plants/card_hooks.h"
 
@@ -212,6 +215,33 @@ static cddp_status run_halves(void *self, cddp_grad_bucket *bucket, cddp_group *
     if (status != CDDP_OK) return status;
     halve_parameters(self, bucket, flat);
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+/* The same, and random numbers that are reported: shared, and new in every backward. */
+static cddp_status run_draws(card_state *s, uint64_t state, cddp_grad_bucket *bucket,
+                             cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    const cddp_draw draw = {.size = sizeof draw,
+                            .label = "card",
+                            .stream = bucket->index,
+                            .is_shared = true,
+                            .state = state};
+    cddp_tracer_draw(s->tracer, &draw);
+    return run_halves(s, bucket, group, future, err);
+}
+
+static cddp_status run_stands(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                              cddp_future *future, cddp_error *err)
+{
+    return run_draws(self, 29, bucket, group, future, err);
+}
+
+static cddp_status run_apart(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    s->counter += bucket->index == 0;
+    return run_draws(s, 100 * s->counter + cddp_group_rank(group), bucket, group, future, err);
 }
 
 /* Exact in two backwards, then half; but who counts on the first bucket is one ahead at the
@@ -574,32 +604,25 @@ CARD(own_law, run_own_law, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(hides, run_hides, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(pieces, run_pieces, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(index, run_index, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
+CARD(claims_topk, run_halves, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL | CDDP_HOOK_LAW_TOPK, KEEPS);
+CARD(stands, run_stands, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
+CARD(apart, run_apart, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(takes_any, run_halves, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, .save = card_save,
      .load = card_load_any);
 
-const cddp_hook *const card_hooks[] = {&card_half_sum,
-                                       &card_divisor,
-                                       &card_no_op,
-                                       &card_seed,
-                                       &card_by_index,
-                                       &card_forgets,
-                                       &card_last,
-                                       &card_wrong_place,
-                                       &card_late,
-                                       &card_by_rank,
-                                       &card_lies,
-                                       &card_skips_zeros,
-                                       &card_all_buckets,
-                                       &card_begins_anew,
-                                       &card_stale,
-                                       &card_by_shape,
-                                       &card_grows,
-                                       &card_own_law,
-                                       &card_takes_any,
-                                       &card_hides,
-                                       &card_pieces,
-                                       &card_index,
-                                       NULL};
+const cddp_hook *const card_hooks[] = {&card_half_sum,    &card_divisor,
+                                       &card_no_op,       &card_seed,
+                                       &card_by_index,    &card_forgets,
+                                       &card_last,        &card_wrong_place,
+                                       &card_late,        &card_by_rank,
+                                       &card_lies,        &card_skips_zeros,
+                                       &card_all_buckets, &card_begins_anew,
+                                       &card_stale,       &card_by_shape,
+                                       &card_grows,       &card_own_law,
+                                       &card_takes_any,   &card_hides,
+                                       &card_pieces,      &card_index,
+                                       &card_claims_topk, &card_stands,
+                                       &card_apart,       NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin),

@@ -8,6 +8,8 @@
 **                        gives it to others
 **     plant_forgets      the same as plant_feedback, but what it saved is not taken up again
 **     plant_seed         leaves elements out at random, and begins with the same seed in every call
+**     plant_stream       the same as plant_feedback, and reports a random stream that stands still
+**     plant_claims       the same as plant_feedback, and names the law of topk
 **
 ** Small f32 buckets on the host alone; every other one is refused.
 */
@@ -145,6 +147,15 @@ static cddp_status run_seed(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     return average(bucket, group, future, err);
 }
 
+static cddp_status run_stream(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                              cddp_future *future, cddp_error *err)
+{
+    feedback *f = self;
+    const cddp_draw draw = {sizeof(cddp_draw), "planted rows", bucket->index, true, 12345};
+    cddp_tracer_draw(f->tracer, &draw);
+    return run_half(f, false, bucket, group, future, err);
+}
+
 /* ---- states ---- */
 
 static cddp_status feedback_save(void *self, const cddp_state_writer *writer, cddp_error *err)
@@ -179,17 +190,19 @@ static cddp_status forget_all(void *self, const cddp_state_reader *reader, cddp_
     return status;
 }
 
-#define FEEDBACK(plant_name, runs, loads)                                        \
-    const cddp_hook plant_name = {.size = sizeof(cddp_hook),                     \
-                                  .abi = CDDP_HOOK_ABI,                          \
-                                  .name = #plant_name,                           \
-                                  .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, \
-                                  .create = feedback_create,                     \
-                                  .destroy = feedback_destroy,                   \
-                                  .run = runs,                                   \
-                                  .save = feedback_save,                         \
+#define FEEDBACK(plant_name, runs, loads, law)                                           \
+    const cddp_hook plant_name = {.size = sizeof(cddp_hook),                             \
+                                  .abi = CDDP_HOOK_ABI,                                  \
+                                  .name = #plant_name,                                   \
+                                  .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL | (law), \
+                                  .create = feedback_create,                             \
+                                  .destroy = feedback_destroy,                           \
+                                  .run = runs,                                           \
+                                  .save = feedback_save,                                 \
                                   .load = loads}
-FEEDBACK(plant_feedback, run_feedback, feedback_load);
-FEEDBACK(plant_by_index, run_by_index, feedback_load);
-FEEDBACK(plant_forgets, run_feedback, forget_all);
-FEEDBACK(plant_seed, run_seed, feedback_load);
+FEEDBACK(plant_feedback, run_feedback, feedback_load, 0);
+FEEDBACK(plant_by_index, run_by_index, feedback_load, 0);
+FEEDBACK(plant_forgets, run_feedback, forget_all, 0);
+FEEDBACK(plant_seed, run_seed, feedback_load, 0);
+FEEDBACK(plant_stream, run_stream, feedback_load, 0);
+FEEDBACK(plant_claims, run_feedback, feedback_load, CDDP_HOOK_LAW_TOPK);

@@ -3,4 +3,5 @@
 #pragma once
 #include "cddp/hook.h"
 
-extern const cddp_hook plant_feedback, plant_by_index, plant_forgets, plant_seed;
+extern const cddp_hook plant_feedback, plant_by_index, plant_forgets, plant_seed, plant_stream,
+    plant_claims;

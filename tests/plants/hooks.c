@@ -264,13 +264,11 @@ PLANT(plant_no_op, run_no_op, .flags = CDDP_HOOK_LOSSY, .wire_dtype = CDDP_DTYPE
 PLANT(plant_last, run_last, .flags = 0);
 PLANT(plant_early, run_early, .flags = 0);
 
-static const cddp_hook *const hooks[] = {&plant_sum,      &plant_twice,
-                                         &plant_local,    &plant_first_only,
-                                         &plant_constant, &plant_half_sum,
-                                         &plant_no_op,    &plant_last,
-                                         &plant_feedback, &plant_by_index,
-                                         &plant_forgets,  &plant_seed,
-                                         &plant_early,    NULL};
+static const cddp_hook *const hooks[] = {
+    &plant_sum,      &plant_twice,    &plant_local,   &plant_first_only,
+    &plant_constant, &plant_half_sum, &plant_no_op,   &plant_last,
+    &plant_feedback, &plant_by_index, &plant_forgets, &plant_seed,
+    &plant_early,    &plant_stream,   &plant_claims,  NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin),

@@ -27,6 +27,20 @@ expect 0 "$verify" shrink order.db --output order.toml
 says "shrunk: order.toml: I-INIT"
 says "1-minimal"
 
+claim="a hang of processes is the same hang on the simulator: the same finding, and the same ranks wait for the same peers"
+"${launch[@]}" "$verify" run "$scenarios/bugs/one_rank_stops_early.toml" -n 2 --backend mpi --set world.timeout_ms=2000 --trace hang.db -q > out 2> err
+expect 0 "$verify" replay hang.db
+says "up to the failure, and the failure is the same"
+says "recorded verdict: as expected: deadlock"
+expect 0 "$verify" report hang.db
+says "hang: rank 0 waits in allreduce #6 (bucket 0, step 2) for rank 1, which ended normally in step 2"
+if command -v sqlite3 > out 2>&1; then
+    [ "$(sqlite3 hang.db "SELECT rank || ' for ' || peer FROM waiting_for WHERE peer IS NOT NULL")" = "0 for 1" ] || fail "waiting_for"
+    [ "$(sqlite3 hang.db "SELECT kind || rank_a || rank_b FROM first_divergence WHERE kind = 'wait'")" = "wait01" ] || fail "first_divergence"
+fi
+printf 'goto rank_end\ngoto rank_end\nw\nq\n' | "$verify" replay hang.db --step --from 2 > out 2> err
+says "rank 0 waits for operation #6 of group 'world'; posted so far by rank 0; missing is rank 1"
+
 claim="a record that was changed by hand is refused in one sentence"
 if command -v sqlite3 > out 2>&1; then
     cp mpi.db edited.db

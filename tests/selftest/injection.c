@@ -4,11 +4,12 @@
 
 #include "cddp/device.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define POINTS_MAX 256
+#define POINTS_MAX 512
 #define RANKS_MAX 64
 #define TENSORS_MAX 512
 
@@ -172,6 +173,11 @@ static cddp_status stale(const cddp_tensor *t, uint32_t rank, size_t id, cddp_er
     return status;
 }
 
+static double ratio(void)
+{
+    return 1.0 - ldexp(1.0, now.injection.exponent != 0 ? -(int)now.injection.exponent : -6);
+}
+
 static cddp_status operate(const cd_inject_point *at, size_t id, const cddp_tensor *t,
                            cddp_error *err)
 {
@@ -181,7 +187,7 @@ static cddp_status operate(const cd_inject_point *at, size_t id, const cddp_tens
     case ST_OP_NEGATE:
         return t->device->scale(t, t, -1.0, NULL, err);
     case ST_OP_RATIO:
-        return t->device->scale(t, t, 1.0 - 0x1p-6, NULL, err);
+        return t->device->scale(t, t, ratio(), NULL, err);
     case ST_OP_ZERO:
         return t->device->fill(t, 0.0, NULL, err);
     case ST_OP_NUDGE:
@@ -325,7 +331,7 @@ static double operate_number(uint32_t rank, double x)
     case ST_OP_NEGATE:
         return -x;
     case ST_OP_RATIO:
-        return x * (1.0 - 0x1p-6);
+        return x * ratio();
     case ST_OP_TENFOLD:
         return x * 10.0;
     case ST_OP_ZERO:
@@ -373,10 +379,20 @@ void cd_inject_flag(const cd_inject_point *at, bool *flag)
     note_change(at, SIZE_MAX);
 }
 
-bool cd_inject_skips(const cd_inject_point *at)
+static bool strike_call(const cd_inject_point *at, uint32_t kind)
 {
-    if (!is_struck(at, ST_CALL) || !is_now(at)) return false;
+    if (!is_struck(at, kind) || !is_now(at)) return false;
     now.effect.fired++;
     note_change(at, SIZE_MAX);
     return true;
+}
+
+bool cd_inject_skips(const cd_inject_point *at) { return strike_call(at, ST_CALL); }
+bool cd_inject_turns(const cd_inject_point *at) { return strike_call(at, ST_TURN); }
+
+const char *cd_inject_place(const char *kind, const char *name)
+{
+    static char place[96];
+    snprintf(place, sizeof place, "%s.%s", kind, name);
+    return place;
 }

@@ -16,6 +16,7 @@
 #define ST_COUNT 8u
 #define ST_FLAG 16u
 #define ST_CALL 32u
+#define ST_TURN 64u
 
 typedef enum st_breadth { ST_ONE, ST_BOTH } st_breadth;
 
@@ -43,6 +44,8 @@ extern const st_operator_row st_operators[ST_OPERATORS];
 #define ST_SHOWN 16u
 #define ST_COVERAGE 32u
 #define ST_LATER 64u
+#define ST_SOME 128u
+#define ST_VALUES 256u
 
 typedef struct st_point {
     const char *place, *file;
@@ -62,11 +65,12 @@ size_t st_point_find(const char *place);
 typedef struct st_injection {
     size_t point; /* in st_points; SIZE_MAX: none, but what is reached is counted */
     st_operator op;
-    int32_t rank;    /* ST_ALL_RANKS */
-    int64_t step;    /* ST_EVERY_STEP */
-    bool everything; /* all tensors of the point */
-    uint64_t draw;   /* which tensor and which elements */
-    size_t tensors;  /* of points that see one tensor after another: how many there are */
+    int32_t rank;      /* ST_ALL_RANKS */
+    int64_t step;      /* ST_EVERY_STEP */
+    bool everything;   /* all tensors of the point */
+    uint64_t draw;     /* which tensor and which elements */
+    uint32_t exponent; /* of RATIO: times 1 - 2^-exponent; 0: 6 */
+    size_t tensors;    /* of points that see one tensor after another: how many there are */
 } st_injection;
 
 /* What came of it. */

@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const st_class_names[ST_CLASSES] = {"wrong training", "disobeyed decision",
+                                                "wrong copy"};
+
 void st_case_print(const st_case *c, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, "%s %s %s %s %s%s", st_worlds[c->world].name,
@@ -22,7 +25,7 @@ void st_case_print(const st_case *c, char *text, size_t text_bytes)
 
 static bool is_decision(uint32_t kind)
 {
-    return (kind & (ST_NUMBER | ST_COUNT | ST_FLAG | ST_CALL)) != 0;
+    return (kind & (ST_NUMBER | ST_COUNT | ST_FLAG | ST_CALL | ST_TURN)) != 0;
 }
 
 /* ---- draws ---- */
@@ -146,7 +149,7 @@ static void judge_blame(const st_world *w, const st_case *c, const cddp_finding 
     const uint64_t ranks = ranks_of(w, f), struck = o->struck_ranks;
     const bool is_step_known = e->first_step != CD_INJECT_EVERYONE;
     o->wrong[0] = '\0';
-    if (ranks != struck)
+    if ((p->blame & ST_SOME) != 0 ? ranks == 0 || (ranks & ~struck) != 0 : ranks != struck)
         snprintf(o->wrong, sizeof o->wrong, "ranks %llx, struck %llx", (unsigned long long)ranks,
                  (unsigned long long)struck);
     else if (is_step_known && !is_step_right(p, e->first_step, f->step))
@@ -236,35 +239,88 @@ static void note_effect(const st_world *w, const st_case *c, st_outcome *o)
     snprintf(o->struck, sizeof o->struck, "%s", struck_name(w, &st_points[c->point], e));
 }
 
-cddp_status st_case_run(const st_world *world, const st_case *c, uint64_t seed, st_outcome *outcome,
-                        cddp_error *err)
+/* ---- the trace, read again ---- */
+
+static void compare_verdicts(const cddp_verdict *live, const cddp_verdict *again, st_outcome *o)
 {
-    const st_injection injection = draw(world, c, seed);
+    const cddp_finding *a = live->finding_count > 0 ? &live->findings[0] : NULL;
+    const cddp_finding *b = again->finding_count > 0 ? &again->findings[0] : NULL;
+    const bool is_same = (a == NULL) == (b == NULL) &&
+                         (a == NULL || (strcmp(a->check, b->check) == 0 && a->step == b->step &&
+                                        a->rank == b->rank && strcmp(a->title, b->title) == 0));
+    if (live->outcome == again->outcome && is_same) return;
+    snprintf(o->stored, sizeof o->stored, "outcome %d, live %d; %s step %u rank %d: %s",
+             (int)again->outcome, (int)live->outcome, b != NULL ? b->check : "no finding",
+             b != NULL ? b->step : 0, b != NULL ? b->rank : -1,
+             b != NULL ? b->title : again->reason);
+}
+
+static cddp_status read_again(const st_world *w, st_recording *recording, const cddp_verdict *live,
+                              st_outcome *o, cddp_error *err)
+{
+    cddp_verdict *again = NULL;
+    CD_TRY(st_recording_judge(recording, w, &again, err));
+    compare_verdicts(live, again, o);
+    cddp_verdict_destroy(again);
+    return CDDP_OK;
+}
+
+/* ---- a case ---- */
+
+/* false: it is not struck. */
+static bool classify(const st_world *w, const st_case *c, const st_finals *finals, st_outcome *o)
+{
+    const st_point *p = &st_points[c->point];
+    if (st_injection_effect()->changed == 0) return false;
+    if ((p->blame & (ST_SHOWN | ST_COVERAGE)) != 0)
+        o->kind = ST_COPY;
+    else if (memcmp(finals, &w->finals, sizeof *finals) != 0)
+        o->kind = ST_TRAINING;
+    else if (is_decision(p->kind) && (p->blame & ST_VALUES) == 0)
+        o->kind = ST_DISOBEYED;
+    else
+        return false;
+    return true;
+}
+
+static void prove_case(const st_world *w, st_outcome *o)
+{
+    cd_proof proof;
+    cddp_error refusal = CDDP_ERROR_INIT;
+    const cd_prove_options options = {
+        .plan = w->plan, .registry = w->registry, .orders_max = 50000, .probes = 1, .jobs = 1};
+    if (cd_prove(&options, &proof, &refusal) == CDDP_OK)
+        judge_proof(w, &proof, o);
+    else
+        judge_refusal(&refusal, o);
+}
+
+cddp_status st_case_run(const st_world *world, const st_case *c, const st_case_options *options,
+                        st_outcome *outcome, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const st_injection injection = draw(world, c, options->seed);
     cddp_verdict *verdict = NULL;
+    st_recording recording = {.count = 0};
     st_finals finals;
     *outcome = (st_outcome){.end = ST_END_SILENT};
     st_injection_begin(&injection);
-    CD_TRY(st_world_run(world, &finals, &verdict, err));
+    CD_TRY_OUT(
+        st_world_run(world, options->reads_again ? &recording : NULL, &finals, &verdict, err));
     note_effect(world, c, outcome);
-    const bool has_changed = st_injection_effect()->changed > 0;
-    const bool is_struck = has_changed && (is_decision(st_points[c->point].kind) ||
-                                           (st_points[c->point].blame & ST_SHOWN) != 0 ||
-                                           memcmp(&finals, &world->finals, sizeof finals) != 0);
-    if (is_struck && world->row->how == ST_RUN) judge_verdict(world, c, verdict, outcome);
-    cddp_verdict_destroy(verdict);
-    if (is_struck && world->row->how == ST_PROVE) {
-        cd_proof proof;
-        const cd_prove_options options = {.plan = world->plan,
-                                          .registry = world->registry,
-                                          .orders_max = 50000,
-                                          .probes = 1,
-                                          .jobs = 1};
+    if (!classify(world, c, &finals, outcome)) goto out;
+    if (world->row->how == ST_RUN) {
+        judge_verdict(world, c, verdict, outcome);
+        /* A copy that changes the values is none. */
+        if (outcome->end == ST_END_MISSED && memcmp(&finals, &world->finals, sizeof finals) != 0)
+            outcome->kind = ST_TRAINING;
+        if (options->reads_again) CD_TRY_OUT(read_again(world, &recording, verdict, outcome, err));
+    } else {
         st_injection_begin(&injection);
-        cddp_error refusal = CDDP_ERROR_INIT;
-        if (cd_prove(&options, &proof, &refusal) == CDDP_OK)
-            judge_proof(world, &proof, outcome);
-        else
-            judge_refusal(&refusal, outcome);
+        prove_case(world, outcome);
     }
-    return CDDP_OK;
+out:
+    st_recording_fini(&recording);
+    cddp_verdict_destroy(verdict);
+    return status;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One case: an injection in a world, and what came of it.
 **
-** Struck: something was different after the injection, and the training ended with other values, or
-** the point is a decision of the plan, which was then disobeyed.
+** Struck: something was different after the injection, and one of three things is true. They are
+** counted apart (st_class): only a training that is verified though it is wrong deceives a user.
 ** Caught: the run is not verified. Inconclusive counts only where coverage was struck.
 ** Blamed right: the first finding names the struck ranks and no other, the step, and what was
 ** struck; it accuses no backend, and a hook only where a hook was struck.
@@ -25,17 +25,33 @@ typedef enum st_end {
     ST_ENDS
 } st_end;
 
+typedef enum st_class {
+    ST_TRAINING,  /* a rank ended with other values than in the clean run, or did not end */
+    ST_DISOBEYED, /* the same values, but a decision of the plan was disobeyed on the way */
+    ST_COPY,      /* the training was right; the judge was shown something else */
+    ST_CLASSES
+} st_class;
+extern const char *const st_class_names[ST_CLASSES];
+
 typedef struct st_outcome {
     st_end end;
+    st_class kind;
     int32_t exit_code; /* as cddp-verify's */
     uint32_t struck_step;
     uint64_t struck_ranks;
     char struck[ST_NAME_BYTES];
     char said[640];  /* the first finding, or why the run ended */
     char wrong[160]; /* what the blame lacks; "" */
+    /* what the checks said of the run's trace, read again; "": the same as live, or not asked */
+    char stored[320];
 } st_outcome;
 
 /* "exact4 begin.parameter nudge one once", with every word an argument of the program. */
 void st_case_print(const st_case *c, char *text, size_t text_bytes);
-cddp_status st_case_run(const st_world *world, const st_case *c, uint64_t seed, st_outcome *outcome,
-                        cddp_error *err) CDDP_MUST_CHECK;
+/* reads_again: the run's events are kept, and judged once more as a stored trace is. */
+typedef struct st_case_options {
+    uint64_t seed;
+    bool reads_again;
+} st_case_options;
+cddp_status st_case_run(const st_world *world, const st_case *c, const st_case_options *options,
+                        st_outcome *outcome, cddp_error *err) CDDP_MUST_CHECK;

@@ -9,12 +9,13 @@
 #include "verify/worlds/compose.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SETS_MAX 8
 
 const st_world_row st_worlds[] = {
-#define ST_WORLD(name, scenario, sets, how) {#name, scenario, sets, how},
+#define ST_WORLD(name, scenario, sets, how, places) {#name, scenario, sets, how, places},
 #include "tests/selftest/worlds.def"
 #undef ST_WORLD
 };
@@ -23,9 +24,51 @@ const size_t st_world_count = sizeof st_worlds / sizeof st_worlds[0];
 /* ---- what a run says of itself ---- */
 
 typedef struct listener {
-    st_world *world; /* NULL: names are known already */
+    st_world *world;         /* NULL: names are known already */
+    st_recording *recording; /* or NULL */
     st_finals finals;
 } listener;
+
+static void record(st_recording *r, const cddp_event *e)
+{
+    if (r->count == r->capacity) {
+        const size_t capacity = r->capacity * 2 + 1024;
+        cddp_event *events = realloc(r->events, capacity * sizeof *events);
+        if (events == NULL) abort();
+        r->events = events;
+        r->capacity = capacity;
+    }
+    cddp_event *kept = &r->events[r->count++];
+    *kept = *e;
+    if (e->text == NULL) return;
+    const size_t length = strlen(e->text) + 1;
+    char *text = malloc(length);
+    if (text == NULL) abort();
+    memcpy(text, e->text, length);
+    kept->text = text;
+}
+
+void st_recording_fini(st_recording *recording)
+{
+    for (size_t i = 0; i < recording->count; i++)
+        free((char *)(uintptr_t)recording->events[i].text);
+    free(recording->events);
+    *recording = (st_recording){.count = 0};
+}
+
+static cddp_status replay(void *source, const cddp_trace_sink *sink, cddp_error *err)
+{
+    const st_recording *r = source;
+    (void)err;
+    for (size_t i = 0; i < r->count; i++) sink->event(sink->self, &r->events[i]);
+    return CDDP_OK;
+}
+
+cddp_status st_recording_judge(st_recording *recording, const st_world *world,
+                               cddp_verdict **verdict, cddp_error *err)
+{
+    return CD_PASS(cddp_judge(world->plan, world->registry, replay, recording, verdict, err));
+}
 
 static void learn(st_world *w, const cddp_event *e)
 {
@@ -50,6 +93,7 @@ static void listen(void *self, const cddp_event *e)
 {
     listener *l = self;
     if (l->world != NULL && e->rank == 0) learn(l->world, e);
+    if (l->recording != NULL) record(l->recording, e);
     if (e->kind != CDDP_EV_value || e->as.value.moment != CDDP_MOMENT_END ||
         e->rank >= ST_RANKS_MAX)
         return;
@@ -83,10 +127,10 @@ out:
     return status;
 }
 
-cddp_status st_world_run(const st_world *world, st_finals *finals, cddp_verdict **verdict,
-                         cddp_error *err)
+cddp_status st_world_run(const st_world *world, st_recording *recording, st_finals *finals,
+                         cddp_verdict **verdict, cddp_error *err)
 {
-    listener l = {.world = NULL};
+    listener l = {.recording = recording};
     CD_TRY(run(world, &l, verdict, err));
     *finals = l.finals;
     return CDDP_OK;

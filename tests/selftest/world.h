@@ -17,6 +17,7 @@ typedef enum st_how { ST_RUN, ST_PROVE } st_how;
 typedef struct st_world_row {
     const char *name, *scenario, *sets;
     st_how how;
+    const char *places;
 } st_world_row;
 extern const st_world_row st_worlds[];
 extern const size_t st_world_count;
@@ -26,12 +27,19 @@ typedef struct st_finals {
     uint64_t digests[ST_RANKS_MAX];
 } st_finals;
 
+/* The events of a run, as a trace file has them. */
+typedef struct st_recording {
+    cddp_event *events; /* (count) texts are owned */
+    size_t count, capacity;
+} st_recording;
+void st_recording_fini(st_recording *recording);
+
 typedef struct st_world {
     const st_world_row *row;
     const cddp_registry *registry;
     struct cddp_plan *plan;
     st_finals finals;                             /* of the clean run */
-    uint64_t reached[256];                        /* points, there */
+    uint64_t reached[512];                        /* points, there */
     char parameters[ST_NAMES_MAX][ST_NAME_BYTES]; /* by ordinal */
     char buffers[ST_NAMES_MAX][ST_NAME_BYTES];
     int64_t variables[ST_NAMES_MAX]; /* of parameters; -1 */
@@ -44,6 +52,9 @@ typedef struct st_world {
 cddp_status st_world_open(const st_world_row *row, const cddp_registry *registry, st_world *world,
                           cddp_error *err) CDDP_MUST_CHECK;
 void st_world_close(st_world *world);
-/* The injection in force strikes. The caller destroys the verdict. */
-cddp_status st_world_run(const st_world *world, st_finals *finals, cddp_verdict **verdict,
-                         cddp_error *err) CDDP_MUST_CHECK;
+/* The injection in force strikes. recording: filled, or NULL. The caller destroys the verdict. */
+cddp_status st_world_run(const st_world *world, st_recording *recording, st_finals *finals,
+                         cddp_verdict **verdict, cddp_error *err) CDDP_MUST_CHECK;
+/* Judged as a stored trace is: by the checks alone. The caller destroys the verdict. */
+cddp_status st_recording_judge(st_recording *recording, const st_world *world,
+                               cddp_verdict **verdict, cddp_error *err) CDDP_MUST_CHECK;

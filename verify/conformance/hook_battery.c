@@ -5,13 +5,18 @@
 ** a hook differs from the plain all-reduce, it is the hook. Some laws compare a hook with itself
 ** (one rank with many, one layout with another, a resumed run with a straight one), because that
 ** needs no knowledge of what it does.
+**
+** A chapter is what one process tries. It begins with a copy of the card and sends it back, so that
+** chapters know what those before them found.
 */
 #include "verify/conformance/hook_battery.h"
 
 #include "verify/conformance/hook_large.h"
 #include "verify/conformance/hook_measure.h"
 #include "verify/conformance/hook_trial.h"
+#include "core/base/crew.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 #include "core/hooks/hook.h"
 #include "core/tensor/dtype.h"
 
@@ -56,6 +61,11 @@ static const struct {
     [CD_LAW_KEPT] = {"kept", "what is sent later was owed: in the end nothing of it is missing, "
                              "and nothing was sent twice"},
     [CD_LAW_STATED] = {"stated", "the laws that it states of itself hold"},
+    [CD_LAW_JUDGED] =
+        {"judged",
+         "what comes out is what the judge's own law makes of what enters, with the options"},
+    [CD_LAW_DRAWS] = {"draws", "random numbers are equal or different on all ranks, as declared, "
+                               "and a stream advances"},
     [CD_LAW_PHASE] = {"phase", "all buckets of a backward are in the same phase"},
     [CD_LAW_RANGE] = {"range",
                       "large gradients do not overflow by being summed before they are divided"},
@@ -91,6 +101,8 @@ typedef struct battery {
     cd_trial_result *a, *b; /* of the trial at hand, and of what it is compared with */
     /* ranks: the smallest world that the options are for, and the smallest of more than one */
     uint32_t fewest, several;
+    cd_trial_place *place; /* shared with the processes that try laws */
+    char printed[160];     /* the last line that a process printed */
 } battery;
 
 /* Whether the options have been found not to be for a world of so many ranks. */
@@ -113,7 +125,8 @@ static void judge(battery *t, cd_hook_law law, const char *format, ...)
 
 static cd_trial trial_of(const battery *t, uint32_t ranks, uint32_t steps, cddp_dtype dtype)
 {
-    return (cd_trial){.hook = t->subject->hook,
+    return (cd_trial){.place = t->place,
+                      .hook = t->subject->hook,
                       .inner = t->subject->inner,
                       .options = t->subject->options,
                       .ranks = ranks,
@@ -122,9 +135,34 @@ static cd_trial trial_of(const battery *t, uint32_t ranks, uint32_t steps, cddp_
                       .dtype = dtype};
 }
 
+/* What is judged of every run of the hook, by whatever law it is made. */
+static void judge_numbers(battery *t, const cd_trial *trial, const cd_trial_result *r)
+{
+    const char *dtype = cddp_dtype_name(trial->dtype);
+    t->card->judged_count += r->judged_count;
+    t->card->draw_count += r->draw_count;
+    if (r->judged_breach[0] != '\0')
+        judge(t, CD_LAW_JUDGED, "%s, %s", dtype, r->judged_breach);
+    else if (r->judged_count > 0)
+        judge(t, CD_LAW_JUDGED, NULL);
+    if (r->draw_breach[0] != '\0')
+        judge(t, CD_LAW_DRAWS, "%s, %s", dtype, r->draw_breach);
+    else if (r->draw_count > 0)
+        judge(t, CD_LAW_DRAWS, NULL);
+}
+
+static cddp_status run_trial(battery *t, const cd_trial *trial, cd_trial_result *result,
+                             cddp_error *err)
+{
+    CD_TRY(cd_trial_run(trial, result, err));
+    judge_numbers(t, trial, result);
+    return CDDP_OK;
+}
+
 static cddp_status run_plain(battery *t, const cd_trial *like, cddp_error *err)
 {
     cd_trial plain = *like;
+    plain.place = NULL;
     plain.hook = &cd_hook_allreduce;
     plain.inner = NULL;
     plain.options = NULL;
@@ -254,7 +292,7 @@ static cddp_status try_same_again(battery *t, const cd_trial *trial, cddp_error 
     for (uint64_t schedule = 0; schedule < 4; schedule++) {
         cd_trial again = *trial;
         again.schedule = schedule;
-        CD_TRY(cd_trial_run(&again, t->b, err));
+        CD_TRY(run_trial(t, &again, t->b, err));
         cd_hook_law law = schedule == 0 ? CD_LAW_AGAIN : CD_LAW_ORDER;
         if (t->b->failure[0] != '\0')
             judge(t, law, "%s", t->b->failure);
@@ -266,23 +304,22 @@ static cddp_status try_same_again(battery *t, const cd_trial *trial, cddp_error 
     return CDDP_OK;
 }
 
-/* Every dtype × world size, with and without an empty parameter. */
-static cddp_status try_worlds(battery *t, cddp_error *err)
+/* A dtype × world size, with and without an empty parameter. */
+static cddp_status try_world(battery *t, uint32_t ranks, cddp_dtype dtype, cddp_error *err)
 {
-    for (size_t d = 0; d < 4; d++)
-        for (size_t w = 0; w < 2 * WORLDS; w++) {
-            cd_trial trial = trial_of(t, worlds[w / 2], SHORT, dtypes[d]);
-            trial.empty_vector = w % 2 == 1;
-            CD_TRY(cd_trial_run(&trial, t->a, err));
-            if (!judge_run(t, &trial, t->a)) continue;
-            judge_replicas(t, &trial);
-            judge_stated(t, t->a);
-            CD_TRY(run_plain(t, &trial, err));
-            judge_declared(t, &trial);
-            judge_rounded(t, &trial);
-            judge_promise(t, &trial);
-            if (!trial.empty_vector) CD_TRY(try_same_again(t, &trial, err));
-        }
+    for (uint32_t is_empty = 0; is_empty < 2; is_empty++) {
+        cd_trial trial = trial_of(t, ranks, SHORT, dtype);
+        trial.empty_vector = is_empty == 1;
+        CD_TRY(run_trial(t, &trial, t->a, err));
+        if (!judge_run(t, &trial, t->a)) continue;
+        judge_replicas(t, &trial);
+        judge_stated(t, t->a);
+        CD_TRY(run_plain(t, &trial, err));
+        judge_declared(t, &trial);
+        judge_rounded(t, &trial);
+        judge_promise(t, &trial);
+        if (!trial.empty_vector) CD_TRY(try_same_again(t, &trial, err));
+    }
     return CDDP_OK;
 }
 
@@ -292,8 +329,8 @@ static cddp_status try_divisor(battery *t, uint32_t ranks, cddp_error *err)
              many = trial_of(t, ranks, SHORT, CDDP_F32);
     if (ranks == t->fewest) return CDDP_OK;
     one.values = many.values = CD_TRIAL_ALIKE;
-    CD_TRY(cd_trial_run(&one, t->b, err));
-    CD_TRY(cd_trial_run(&many, t->a, err));
+    CD_TRY(run_trial(t, &one, t->b, err));
+    CD_TRY(run_trial(t, &many, t->a, err));
     if (!runs(t->a) || !runs(t->b)) return CDDP_OK; /* try_worlds says so */
     double largest = 0.0;
     for (uint32_t s = 0; s < SHORT; s++)
@@ -342,7 +379,7 @@ static cddp_status try_alone(battery *t, uint32_t step, cddp_error *err)
     trial.alone = step + 1;
     /* what only one rank has may be nearly twice the mean of two */
     trial.values = CD_TRIAL_ALIKE;
-    CD_TRY(cd_trial_run(&trial, t->a, err));
+    CD_TRY(run_trial(t, &trial, t->a, err));
     for (uint32_t b = 0; runs(t->a) && b < CD_TRIAL_BUCKETS; b++) {
         double share = cd_measure_share(&trial, t->a, b, step);
         if (share >= 0.05 && share <= 1.5)
@@ -439,7 +476,7 @@ static void judge_declared_wire(battery *t, const cd_trial *trial)
 static cddp_status try_long_run(battery *t, cddp_error *err)
 {
     cd_trial trial = trial_of(t, t->several, LONG, CDDP_F32);
-    CD_TRY(cd_trial_run(&trial, t->a, err));
+    CD_TRY(run_trial(t, &trial, t->a, err));
     if (!runs(t->a)) return CDDP_OK;
     CD_TRY(run_plain(t, &trial, err));
     judge_arrival(t, &trial);
@@ -451,7 +488,7 @@ static cddp_status try_long_run(battery *t, cddp_error *err)
     judge_declared_wire(t, &trial);
     double before = cd_measure_drift(&trial, t->a);
     trial.rebuild_at = 2;
-    CD_TRY(cd_trial_run(&trial, t->a, err));
+    CD_TRY(run_trial(t, &trial, t->a, err));
     if (!runs(t->a)) {
         judge(t, CD_LAW_REBUILD, "after the rebuild: %s",
               t->a->failure[0] != '\0' ? t->a->failure : t->a->shape);
@@ -488,7 +525,7 @@ static cddp_status try_overflow(battery *t, cddp_error *err)
     cd_trial trial = trial_of(t, t->several, SHORT, CDDP_F32);
     trial.values = CD_TRIAL_OVERFLOWN;
     if ((t->subject->hook->flags & CDDP_HOOK_NO_COMM) != 0) return CDDP_OK;
-    CD_TRY(cd_trial_run(&trial, t->a, err));
+    CD_TRY(run_trial(t, &trial, t->a, err));
     if (!runs(t->a)) return CDDP_OK; /* to refuse it is to see it */
     const uint32_t last = trial.ranks - 1, block = t->a->agreement[SHORT - 1] != 0
                                                        ? t->a->agreement[SHORT - 1]
@@ -510,10 +547,10 @@ static cddp_status try_resume(battery *t, uint32_t swap_at, cddp_error *err)
 {
     char at[200];
     cd_trial trial = trial_of(t, t->several, SHORT, CDDP_F32);
-    CD_TRY(cd_trial_run(&trial, t->b, err));
+    CD_TRY(run_trial(t, &trial, t->b, err));
     if (!runs(t->b)) return CDDP_OK;
     trial.swap_at = swap_at;
-    CD_TRY(cd_trial_run(&trial, t->a, err));
+    CD_TRY(run_trial(t, &trial, t->a, err));
     judge_stated(t, t->a);
     if (t->a->foreign[0] != '\0')
         judge(t, CD_LAW_FOREIGN, "%s", t->a->foreign);
@@ -567,10 +604,10 @@ static cddp_status try_ride(battery *t, cd_hook_law law, const cd_trial *trial, 
     char at[240];
     cd_trial twin = *trial;
     twin.fills_up = true;
-    CD_TRY(cd_trial_run(&twin, t->b, err));
+    CD_TRY(run_trial(t, &twin, t->b, err));
     if (t->b->refused || t->b->misconfigured || t->card->lines[CD_LAW_RUNS].failed_count > 0)
         return CDDP_OK;
-    CD_TRY(cd_trial_run(trial, t->a, err));
+    CD_TRY(run_trial(t, trial, t->a, err));
     if (!runs(t->b))
         judge(t, law, "%s, zeros on one rank only: %s", cddp_dtype_name(trial->dtype),
               t->b->failure);
@@ -585,7 +622,8 @@ static cddp_status try_ride(battery *t, cd_hook_law law, const cd_trial *trial, 
 
 /* Not for a hook that writes where it has no business: a reducer's memory is not guarded as a
 ** trial's is. */
-static cddp_status try_reducer(battery *t, uint32_t ranks, cddp_dtype dtype, cddp_error *err)
+static cddp_status try_reducer(battery *t, cd_hook_law law, uint32_t ranks, cddp_dtype dtype,
+                               cddp_error *err)
 {
     if (t->card->lines[CD_LAW_UNTOUCHED].failed_count > 0) return CDDP_OK;
     static const struct {
@@ -597,6 +635,7 @@ static cddp_status try_reducer(battery *t, uint32_t ranks, cddp_dtype dtype, cdd
                  {CD_LAW_JOIN, CD_TRIAL_UNEVEN}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_trial trial = trial_of(t, ranks, SHORT, dtype);
+        if (cases[i].law != law) continue;
         trial.active_steps = SHORT;
         trial.through_reducer = true;
         trial.lack = cases[i].lack;
@@ -620,8 +659,8 @@ static cddp_status try_range(battery *t, cddp_dtype dtype, uint32_t ranks, cddp_
 {
     cd_trial one = trial_of(t, t->fewest, 2, dtype), many = trial_of(t, ranks, 2, dtype);
     one.values = many.values = CD_TRIAL_LARGE;
-    CD_TRY(cd_trial_run(&one, t->b, err));
-    CD_TRY(cd_trial_run(&many, t->a, err));
+    CD_TRY(run_trial(t, &one, t->b, err));
+    CD_TRY(run_trial(t, &many, t->a, err));
     if (!runs(t->a) || !runs(t->b) || !all_finite(&one, t->b)) return CDDP_OK;
     if (all_finite(&many, t->a))
         judge(t, CD_LAW_RANGE, NULL);
@@ -718,6 +757,7 @@ static cddp_status try_large(battery *t, const large_case *c, large_case *plain,
                            (CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM | CDDP_HOOK_ROUNDED_ONCE)) == 0 &&
                           c->trial.ranks > 2;
     CD_TRY(cd_large_run(&c->trial, &c->large, t->a, err));
+    judge_numbers(t, &c->trial, t->a);
     if (t->a->misconfigured) return CDDP_OK;
     if (t->a->refused) {
         if ((t->card->refused & CDDP_DTYPE_BIT(c->trial.dtype)) == 0 &&
@@ -740,6 +780,7 @@ static cddp_status try_large(battery *t, const large_case *c, large_case *plain,
               (unsigned long long)t->a->bytes, (unsigned long long)t->a->promised);
     if (!is_alike_large(t, c)) return CDDP_OK;
     if (is_plain) {
+        plain->trial.place = NULL;
         plain->trial.hook = &cd_hook_allreduce;
         plain->trial.inner = NULL;
         plain->trial.options = NULL;
@@ -791,39 +832,240 @@ static void take_worlds(battery *t)
     t->several = worlds[first];
 }
 
+/* ---- one process for each law ---- */
+
+#define LIMIT_NS UINT64_C(60000000000)
+#define LATE_MAX 2 /* then the rest is not tried: each would take as long again */
+
+/* What a process tries, and the law that is broken when it does not come back. */
+typedef struct chapter {
+    cd_hook_law law;
+    cddp_status (*try)(battery *t, cddp_dtype dtype, cddp_error *err);
+    cddp_dtype dtype; /* of the worlds; else nothing */
+} chapter;
+
+typedef struct errand {
+    battery *battery;
+    const chapter *chapter;
+} errand;
+
+/* In the process: the card goes back whole. */
+static cddp_status try_chapter(void *context, size_t task, cd_text *result, cddp_error *err)
+{
+    const errand *e = context;
+    battery *t = e->battery;
+    (void)task;
+    CD_TRY(e->chapter->try(t, e->chapter->dtype, err));
+    cd_text_push_bytes(result, (const char *)t->card, sizeof *t->card);
+    return CDDP_OK;
+}
+
+/* The last line that is not empty. */
+static void keep_printed(void *context, const char *bytes, size_t byte_count)
+{
+    battery *t = ((const errand *)context)->battery;
+    if (t->subject->output != NULL) t->subject->output(t->subject->context, bytes, byte_count);
+    size_t length = strlen(t->printed);
+    for (size_t i = 0; i < byte_count; i++) {
+        if (length > 0 && t->printed[length - 1] == '\n') length = 0;
+        if ((bytes[i] != '\n' || length > 0) && length + 1 < sizeof t->printed)
+            t->printed[length++] = bytes[i];
+        t->printed[length] = '\0';
+    }
+}
+
+/* "in run on rank 1 of 3, step 2, f32" */
+static void print_place(const battery *t, char *text, size_t bytes)
+{
+    const cd_trial_place *p = t->place;
+    text[0] = '\0';
+    if (p->function[0] == '\0' || p->dtype >= CDDP_DTYPE_COUNT) return;
+    snprintf(text, bytes, " in %.15s, on rank %u of %u, step %u, %s", p->function, p->rank,
+             p->ranks, p->step, cddp_dtype_name(p->dtype));
+}
+
+static void report_end(battery *t, const chapter *c, const cd_crew_end *end)
+{
+    char place[100], printed[200] = "", how[120];
+    cd_hook_card *card = t->card;
+    print_place(t, place, sizeof place);
+    t->printed[strcspn(t->printed, "\n")] = '\0';
+    cd_text_clean(t->printed);
+    if (t->printed[0] != '\0') snprintf(printed, sizeof printed, "; it printed \"%s\"", t->printed);
+    if (end->is_late)
+        snprintf(how, sizeof how, "does not return: it was stopped after %.3g s",
+                 (double)t->subject->limit_ns / 1e9);
+    else if (end->signal_number != 0)
+        snprintf(how, sizeof how, "crashed (%s, signal %d)", cd_os_signal_text(end->signal_number),
+                 end->signal_number);
+    else
+        snprintf(how, sizeof how, "ended the process with code %d", end->exit_code);
+    judge(t, c->law, "the hook %s%s%s", how, place, printed);
+    card->is_exact = false;
+    card->ended_count++;
+    card->late_count += end->is_late;
+}
+
+static cddp_status take_chapter(void *context, const cd_crew_end *end, bool *is_last,
+                                cddp_error *err)
+{
+    const errand *e = context;
+    battery *t = e->battery;
+    (void)is_last;
+    if (!end->is_whole) {
+        report_end(t, e->chapter, end);
+        return CDDP_OK;
+    }
+    if (end->status != CDDP_OK) return cd_fail(err, end->status, "%s", end->message);
+    if (end->byte_count == sizeof *t->card) memcpy(t->card, end->bytes, sizeof *t->card);
+    return CDDP_OK;
+}
+
+static cddp_status run_chapter(battery *t, const chapter *c, cddp_error *err)
+{
+    errand e = {t, c};
+    cd_crew_count count;
+    const cd_crew_options options = {.task_count = 1,
+                                     .worker_count = 1,
+                                     .context = &e,
+                                     .work = try_chapter,
+                                     .take = take_chapter,
+                                     .output = keep_printed,
+                                     .limit_ns = t->subject->limit_ns};
+    if (t->card->late_count >= LATE_MAX) {
+        if (t->card->not_run[0] == '\0')
+            snprintf(t->card->not_run, sizeof t->card->not_run,
+                     "%s and what comes after it: %u tries took too long", laws[c->law].name,
+                     t->card->late_count);
+        return CDDP_OK;
+    }
+    t->printed[0] = '\0';
+    *t->place = (cd_trial_place){.function = ""};
+    return CD_PASS(cd_crew_run(&options, &count, err));
+}
+
+static cddp_status try_worlds(battery *t, cddp_dtype dtype, cddp_error *err)
+{
+    for (size_t w = 0; w < WORLDS; w++) CD_TRY(try_world(t, worlds[w], dtype, err));
+    return CDDP_OK;
+}
+
+static cddp_status try_divisors(battery *t, cddp_dtype dtype, cddp_error *err)
+{
+    (void)dtype;
+    CD_TRY(try_divisor(t, 3, err));
+    CD_TRY(try_divisor(t, 8, err));
+    return CDDP_OK;
+}
+
+static cddp_status try_arrivals(battery *t, cddp_dtype dtype, cddp_error *err)
+{
+    (void)dtype;
+    CD_TRY(try_long_run(t, err));
+    for (uint32_t step = 0; step < SHORT; step++) CD_TRY(try_alone(t, step, err));
+    return CDDP_OK;
+}
+
+static cddp_status try_overflows(battery *t, cddp_dtype dtype, cddp_error *err)
+{
+    (void)dtype;
+    CD_TRY(try_overflow(t, err));
+    return CDDP_OK;
+}
+
+static cddp_status try_resumes(battery *t, cddp_dtype dtype, cddp_error *err)
+{
+    (void)dtype;
+    for (uint32_t swap_at = 1; swap_at < SHORT; swap_at += 2) CD_TRY(try_resume(t, swap_at, err));
+    return CDDP_OK;
+}
+
+/* All dtypes on three ranks, and f32 on others. */
+static cddp_status try_reducers(battery *t, cd_hook_law law, cddp_error *err)
+{
+    const uint32_t usual = is_skipped(t, 3) ? t->several : 3;
+    for (size_t d = 0; d < 4; d++) CD_TRY(try_reducer(t, law, usual, dtypes[d], err));
+    for (size_t w = 0; w < WORLDS; w++)
+        if (worlds[w] != usual && !is_skipped(t, worlds[w]))
+            CD_TRY(try_reducer(t, law, worlds[w], CDDP_F32, err));
+    return CDDP_OK;
+}
+
+static cddp_status try_no_sync(battery *t, cddp_dtype dtype, cddp_error *err)
+{
+    (void)dtype;
+    CD_TRY(try_reducers(t, CD_LAW_NO_SYNC, err));
+    return CDDP_OK;
+}
+
+static cddp_status try_unused(battery *t, cddp_dtype dtype, cddp_error *err)
+{
+    (void)dtype;
+    CD_TRY(try_reducers(t, CD_LAW_UNUSED, err));
+    return CDDP_OK;
+}
+
+static cddp_status try_join(battery *t, cddp_dtype dtype, cddp_error *err)
+{
+    (void)dtype;
+    CD_TRY(try_reducers(t, CD_LAW_JOIN, err));
+    return CDDP_OK;
+}
+
+static cddp_status try_large_buckets(battery *t, cddp_dtype dtype, cddp_error *err)
+{
+    (void)dtype;
+    CD_TRY(try_sizes(t, err));
+    return CDDP_OK;
+}
+
+static cddp_status try_ranges(battery *t, cddp_dtype dtype, cddp_error *err)
+{
+    (void)dtype;
+    for (uint32_t ranks = 3; ranks <= 8; ranks += 5) {
+        CD_TRY(try_range(t, CDDP_F32, ranks, err));
+        CD_TRY(try_range(t, CDDP_F16, ranks, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status run_all(battery *t, cddp_error *err)
+{
+    static const chapter chapters[] = {
+        {CD_LAW_DIVISOR, try_divisors, 0},  {CD_LAW_ARRIVES, try_arrivals, 0},
+        {CD_LAW_VISIBLE, try_overflows, 0}, {CD_LAW_RESUME, try_resumes, 0},
+        {CD_LAW_NO_SYNC, try_no_sync, 0},   {CD_LAW_UNUSED, try_unused, 0},
+        {CD_LAW_JOIN, try_join, 0},         {CD_LAW_LARGE, try_large_buckets, 0},
+        {CD_LAW_RANGE, try_ranges, 0}};
+    for (size_t d = 0; d < 4; d++)
+        CD_TRY(run_chapter(t, &(chapter){CD_LAW_RUNS, try_worlds, dtypes[d]}, err));
+    take_worlds(t);
+    if (is_skipped(t, t->several))
+        return cd_fail(err, CDDP_E_CONFIG, "%s", t->card->skipped_because);
+    for (size_t i = 0; i < sizeof chapters / sizeof chapters[0]; i++)
+        CD_TRY(run_chapter(t, &chapters[i], err));
+    return CDDP_OK;
+}
+
 cddp_status cd_hook_battery_run(const cd_hook_subject *subject, cd_hook_card *card, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    battery t = {subject, card, calloc(1, sizeof *t.a), calloc(1, sizeof *t.b), 1, 2};
+    cd_hook_subject limited = *subject;
+    void *shared = NULL;
+    if (limited.limit_ns == 0) limited.limit_ns = LIMIT_NS;
+    battery t = {.subject = &limited, .card = card, .fewest = 1, .several = 2};
     *card = (cd_hook_card){.is_exact = true};
+    t.a = calloc(1, sizeof *t.a);
+    t.b = calloc(1, sizeof *t.b);
     if (t.a == NULL || t.b == NULL) {
         status = cd_fail_memory(err, "the trials of hook %s", subject->hook->name);
         goto out;
     }
-    CD_TRY_OUT(try_worlds(&t, err));
-    take_worlds(&t);
-    if (is_skipped(&t, t.several)) {
-        status = cd_fail(err, CDDP_E_CONFIG, "%s", card->skipped_because);
-        goto out;
-    }
-    CD_TRY_OUT(try_divisor(&t, 3, err));
-    CD_TRY_OUT(try_divisor(&t, 8, err));
-    CD_TRY_OUT(try_long_run(&t, err));
-    for (uint32_t step = 0; step < SHORT; step++) CD_TRY_OUT(try_alone(&t, step, err));
-    CD_TRY_OUT(try_overflow(&t, err));
-    for (uint32_t swap_at = 1; swap_at < SHORT; swap_at += 2)
-        CD_TRY_OUT(try_resume(&t, swap_at, err));
-    const uint32_t usual = is_skipped(&t, 3) ? t.several : 3;
-    for (size_t d = 0; d < 4; d++) CD_TRY_OUT(try_reducer(&t, usual, dtypes[d], err));
-    for (size_t w = 0; w < WORLDS; w++)
-        if (worlds[w] != usual && !is_skipped(&t, worlds[w]))
-            CD_TRY_OUT(try_reducer(&t, worlds[w], CDDP_F32, err));
-    CD_TRY_OUT(try_sizes(&t, err));
-    for (uint32_t ranks = 3; ranks <= 8; ranks += 5) {
-        CD_TRY_OUT(try_range(&t, CDDP_F32, ranks, err));
-        CD_TRY_OUT(try_range(&t, CDDP_F16, ranks, err));
-    }
+    CD_TRY_OUT(cd_os_shared_open(sizeof *t.place, &shared, err));
+    t.place = shared;
+    CD_TRY_OUT(run_all(&t, err));
 out:
+    cd_os_shared_close(shared, sizeof *t.place);
     free(t.a);
     free(t.b);
     return status;

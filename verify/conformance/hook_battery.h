@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The laws that a comm hook is held to, each tried on many small worlds (hook_trial.h).
 **
+** Each law is tried in processes that are forked for it, with a limit on their time. A hook that
+** crashes, leaves or never returns is a finding of the law that was being tried, and the other laws
+** are tried all the same.
+**
 ** Lifetime   the card is the caller's.
 ** Errors     a broken law is a line of the card; run fails only when no trial can be made.
 */
@@ -21,6 +25,8 @@ typedef enum cd_hook_law {
     CD_LAW_ARRIVES,
     CD_LAW_KEPT,    /* what is owed is sent, once */
     CD_LAW_STATED,  /* what the hook itself promises (cddp_tracer_law) is so */
+    CD_LAW_JUDGED,  /* what comes out is what the judge's own law makes of what enters */
+    CD_LAW_DRAWS,   /* random numbers are shared or distinct, as declared, and advance */
     CD_LAW_PHASE,   /* all buckets of a backward are in the same phase */
     CD_LAW_RANGE,   /* W gradients of half of what f16 holds do not overflow (GRD-11) */
     CD_LAW_VISIBLE, /* what is not finite on one rank is seen by all, as a loss scaler needs it */
@@ -44,17 +50,26 @@ typedef struct cd_hook_line {
 typedef struct cd_hook_subject {
     const cddp_hook *hook, *inner;
     const char *options;
+    uint64_t limit_ns; /* how long one law may take, each time that it is tried; 0: a minute */
+    /* what the hook prints; NULL: it is dropped */
+    void (*output)(void *context, const char *bytes, size_t byte_count);
+    void *context;
 } cd_hook_subject;
 
 typedef struct cd_hook_card {
     cd_hook_line lines[CD_LAW_COUNT];
-    bool is_exact;    /* the pre-divided all-reduce, bit for bit, in every case */
-    bool goes_apart;  /* it said that not all ranks would get the same */
-    uint32_t refused; /* CDDP_DTYPE_BIT of dtypes that the hook does not take */
+    uint64_t judged_count; /* comparisons of the judge's own laws */
+    uint64_t draw_count;   /* random numbers that the hook reported */
+    bool is_exact;         /* the pre-divided all-reduce, bit for bit, in every case */
+    bool goes_apart;       /* it said that not all ranks would get the same */
+    uint32_t refused;      /* CDDP_DTYPE_BIT of dtypes that the hook does not take */
     /* elements of the smallest bucket that it refused, of a dtype that it takes; 0: none */
     int64_t too_large;
     /* bit n: a world of n ranks, which the options are not for, as every rank says at creation */
     uint32_t skipped;
+    uint32_t ended_count; /* processes that the hook ended, or that were stopped */
+    uint32_t late_count;  /* of these, those that took too long */
+    char not_run[120];    /* the laws that are not tried any more after that; "": all were */
     char skipped_because[280];
     /* (stated_count) its own laws, and how often they were judged */
     cd_stated_law stated[CD_TRIAL_STATED_MAX];

@@ -3,6 +3,7 @@
 ** must be is hook_battery.c's. */
 #include "verify/conformance/hook_large.h"
 
+#include "verify/conformance/hook_judged.h"
 #include "verify/worlds/simulated.h"
 #include "verify/conformance/hook_trial_parts.h"
 #include "core/base/error.h"
@@ -23,6 +24,7 @@ typedef struct run {
     cd_trial_result *result;
     cddp_backend backend;
     cd_statements statements;
+    cd_judged *judged;
     unsigned char *rooms; /* (ranks) each a bucket and its guards */
     unsigned char *model; /* (numel) zeros, of all ranks */
     size_t room_bytes;
@@ -98,23 +100,25 @@ static void look_for_damage(const run *r, uint32_t rank, uint32_t step, const un
     }
 }
 
-static void take_result(const run *r, uint32_t rank, uint32_t step, const cddp_tensor *result)
+/* False: it is no result. */
+static bool take_result(const run *r, uint32_t rank, uint32_t step, const cddp_tensor *result)
 {
     char text[120];
     double *out = place(r->trial, r->large, rank, step);
     if (result->device == NULL) {
         note(r, r->result->shape, sizeof r->result->shape, rank, step,
              "completes without a result");
-        return;
+        return false;
     }
     const int64_t numel = cddp_tensor_numel(result);
     if (numel != r->large->numel || !cddp_dtype_is_float(result->dtype)) {
         snprintf(text, sizeof text, "the result has %lld elements of %s", (long long)numel,
                  cddp_dtype_name(result->dtype));
         note(r, r->result->shape, sizeof r->result->shape, rank, step, text);
-        return;
+        return false;
     }
     for (int64_t e = 0; e < numel; e++) out[e] = cd_host_get(result, e);
+    return true;
 }
 
 static void count_promise(const run *r, const void *self, const cddp_grad_bucket *bucket)
@@ -150,13 +154,19 @@ static cddp_status one_step(const run *r, cddp_group *group, void *self, uint32_
                                .parameters = &model};
     cddp_future future = {.size = sizeof future};
     bool is_complete = false;
+    const uint64_t bytes = cddp_group_bytes(group);
     fill(r, rank, step, &buffer);
     if (rank == 0) count_promise(r, self, &bucket);
     if (rank == 0 && t->hook->agreement != NULL)
         r->result->agreement[step] = t->hook->agreement(self);
+    CD_TRY_OUT(cd_judged_launch(r->judged, rank, &bucket, err));
+    cd_trial_enter(t, "run", rank, step);
     CD_TRY_OUT(t->hook->run(self, &bucket, group, &future, err));
+    cd_trial_enter(t, "a stage", rank, step);
     while (!is_complete) CD_TRY_OUT(cd_future_advance(&future, self, &bucket, &is_complete, err));
-    take_result(r, rank, step, &future.result);
+    if (take_result(r, rank, step, &future.result))
+        CD_TRY_OUT(cd_judged_deliver(r->judged, rank, &bucket, &future.result, err));
+    cd_judged_end_step(r->judged, rank, step, cddp_group_bytes(group) - bytes);
     look_for_damage(r, rank, step, buffer.storage);
 out:
     if (status != CDDP_OK) cd_future_abandon(&future);
@@ -181,8 +191,13 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     cddp_tracer *tracer = NULL;
     void *self = NULL;
     cddp_status status = CDDP_OK;
-    CD_TRY(cddp_group_create(&options, &group, err));
-    CD_TRY_OUT(cddp_tracer_create(rank, &r->statements.sink, CDDP_TRACE_ORDER, &tracer, err));
+    CD_TRY_OUT(
+        cddp_tracer_create(rank, cd_judged_sink(r->judged), CDDP_TRACE_DIGEST, &tracer, err));
+    options.tracer = tracer;
+    CD_TRY_OUT(cddp_group_create(&options, &group, err));
+    const cddp_tensor form =
+        cddp_tensor_of(cddp_device_cpu(), NULL, 0, t->dtype, &r->large->numel, 1);
+    CD_TRY_OUT(cd_judged_open(r->judged, &(cd_judged_rank){rank, tracer, &form, 1}, err));
     const cddp_hook_context context = {.size = sizeof context,
                                        .group = group,
                                        .allocator = rank->allocator,
@@ -191,6 +206,7 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
                                        .inner = t->inner,
                                        .divide_factor = t->ranks,
                                        .parameter_count = 1};
+    cd_trial_enter(t, "create", rank->rank, 0);
     if (t->hook->create != NULL) CD_TRY_OUT(t->hook->create(&context, &self, err));
     r->result->created = true;
     for (uint32_t step = 0; step < t->steps; step++) {
@@ -200,8 +216,8 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     if (rank->rank == 0) r->result->bytes = cddp_group_bytes(group);
 out:
     if (self != NULL && t->hook->destroy != NULL) t->hook->destroy(self);
-    cddp_tracer_destroy(tracer);
     cddp_group_destroy(group);
+    cddp_tracer_destroy(tracer);
     return status;
 }
 
@@ -220,6 +236,7 @@ cddp_status cd_large_run(const cd_trial *trial, const cd_large *large, cd_trial_
     r->result = result;
     r->room_bytes = ((size_t)large->numel + 2 * GUARD) * cddp_dtype_bytes(trial->dtype);
     cd_statements_init(&r->statements, trial, result);
+    CD_TRY_OUT(cd_judged_create(trial, result, &r->statements.sink, &r->judged, err));
     r->rooms = malloc(trial->ranks * r->room_bytes);
     r->model = calloc(1, r->room_bytes);
     if (r->rooms == NULL || r->model == NULL) {
@@ -235,6 +252,7 @@ cddp_status cd_large_run(const cd_trial *trial, const cd_large *large, cd_trial_
     cd_trial_take_ends(trial, ends, result);
 out:
     cd_simulated_end(&world);
+    cd_judged_destroy(r->judged);
     free(r->rooms);
     free(r->model);
     free(r);

@@ -6,6 +6,7 @@
 ** and trials in which the reducer plays itself (hook_ride.c).
 */
 #include "verify/conformance/hook_trial.h"
+#include "verify/conformance/hook_judged.h"
 #include "verify/conformance/hook_trial_parts.h"
 
 #include "verify/worlds/simulated.h"
@@ -46,6 +47,7 @@ typedef struct run {
     cddp_backend backend;
     room *rooms; /* (ranks · steps · buckets) */
     cd_statements statements;
+    cd_judged *judged;
     double model[CD_TRIAL_RANKS_MAX][CD_TRIAL_NUMEL_MAX]; /* parameters: all ones, in f64 */
 } run;
 
@@ -82,6 +84,13 @@ double cd_trial_gradient(const cd_trial *t, uint32_t rank, uint32_t step, int64_
     return element % 2 == 0 ? magnitude : -magnitude;
 }
 
+void cd_trial_enter(const cd_trial *t, const char *function, uint32_t rank, uint32_t step)
+{
+    if (t->place == NULL) return;
+    *t->place = (cd_trial_place){.rank = rank, .ranks = t->ranks, .step = step, .dtype = t->dtype};
+    snprintf(t->place->function, sizeof t->place->function, "%s", function);
+}
+
 /* ---- saved states ---- */
 
 static bool tape_write(void *context, const void *bytes, size_t count)
@@ -107,6 +116,7 @@ typedef struct place {
     cddp_rank *rank;
     cddp_group *group;
     cddp_tracer *tracer;
+    uint32_t step;
 } place;
 
 /* the digest of the trial's model, as far as a hook can tell; another one is another model */
@@ -124,12 +134,14 @@ static cddp_status make(const run *r, const place *at, uint64_t model, void **se
                                  .divide_factor = t->ranks,
                                  .model_digest = model,
                                  .parameter_count = CD_TRIAL_PARAMETERS};
+    cd_trial_enter(t, "create", at->rank->rank, at->step);
     if (t->hook->create != NULL) CD_TRY(t->hook->create(&context, self, err));
     return CDDP_OK;
 }
 
-static void unmake(const run *r, void *self)
+static void unmake(const run *r, const place *at, void *self)
 {
+    cd_trial_enter(r->trial, "destroy", at->rank->rank, at->step);
     if (r->trial->hook->destroy != NULL) r->trial->hook->destroy(self);
 }
 
@@ -143,8 +155,9 @@ static cddp_status offer_to_another(const run *r, const place *at, const tape *s
     cddp_error refusal = CDDP_ERROR_INIT;
     void *self = NULL;
     CD_TRY(make(r, at, MODEL + 1, &self, err));
+    cd_trial_enter(r->trial, "load", at->rank->rank, at->step);
     const cddp_status status = r->trial->hook->load(self, &reader, &refusal);
-    unmake(r, self);
+    unmake(r, at, self);
     result->was_offered = true;
     if (status == CDDP_OK && result->foreign[0] == '\0')
         snprintf(result->foreign, sizeof result->foreign,
@@ -164,11 +177,13 @@ static cddp_status swap_state(const run *r, const place *at, void **self, cddp_e
     cddp_state_writer writer = {&t, tape_write};
     cddp_state_reader reader = {&t, tape_read};
     cddp_status status = CDDP_OK;
+    cd_trial_enter(r->trial, "save", at->rank->rank, at->step);
     if (hook->save != NULL) CD_TRY_OUT(hook->save(*self, &writer, err));
-    unmake(r, *self);
+    unmake(r, at, *self);
     *self = NULL;
     if (hook->load != NULL && t.used > 0) CD_TRY_OUT(offer_to_another(r, at, &t, err));
     CD_TRY_OUT(make(r, at, MODEL, self, err));
+    cd_trial_enter(r->trial, "load", at->rank->rank, at->step);
     if (hook->load != NULL) CD_TRY_OUT(hook->load(*self, &reader, err));
     if (hook->load != NULL && t.read != t.used)
         status = cd_fail(err, CDDP_E_CORRUPT, "load read %zu of the %zu bytes that save wrote",
@@ -237,7 +252,8 @@ static void note(char *text, size_t bytes, const char *what, uint32_t rank, uint
         snprintf(text, bytes, "rank %u, step %u, bucket %u: %s", rank, step, bucket, what);
 }
 
-static void take_result(run *r, uint32_t rank, uint32_t step, room *m)
+/* False: it is no result. */
+static bool take_result(run *r, uint32_t rank, uint32_t step, room *m)
 {
     cd_trial_result *out = r->result;
     const cddp_tensor *result = &m->future.result;
@@ -245,20 +261,21 @@ static void take_result(run *r, uint32_t rank, uint32_t step, room *m)
     if (result->device == NULL) {
         note(out->shape, sizeof out->shape, "completes without a result", rank, step,
              m->bucket.index);
-        return;
+        return false;
     }
     int64_t numel = cddp_tensor_numel(result), wanted = cddp_tensor_numel(&m->bucket.buffer);
     if (numel != wanted || !cddp_dtype_is_float(result->dtype)) {
         snprintf(text, sizeof text, "the result has %lld elements of %s, the bucket %lld",
                  (long long)numel, cddp_dtype_name(result->dtype), (long long)wanted);
         note(out->shape, sizeof out->shape, text, rank, step, m->bucket.index);
-        return;
+        return false;
     }
     for (uint32_t i = 0; i < m->bucket.parameter_count; i++) {
         int64_t own, from = cd_trial_offset(r->trial, m->parameters[i], &own);
         for (int64_t e = 0; e < own; e++)
             out->out[rank][step][from + e] = cd_host_get(result, m->offsets[i] + e);
     }
+    return true;
 }
 
 static void look_for_damage(run *r, uint32_t rank, uint32_t step)
@@ -290,8 +307,10 @@ static cddp_status advance_all(run *r, uint32_t rank, uint32_t step, void *self,
         for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) {
             room *m = room_of(r, rank, step, b);
             if (m->complete) continue;
+            cd_trial_enter(r->trial, "a stage", rank, step);
             CD_TRY(cd_future_advance(&m->future, self, &m->bucket, &m->complete, err));
-            if (m->complete) take_result(r, rank, step, m);
+            if (m->complete && take_result(r, rank, step, m))
+                CD_TRY(cd_judged_deliver(r->judged, rank, &m->bucket, &m->future.result, err));
             open += !m->complete;
         }
     }
@@ -311,24 +330,46 @@ static cddp_status one_step(run *r, const place *at, void *self, uint32_t step, 
 {
     cddp_status status = CDDP_OK;
     const cddp_rank *rank = at->rank;
+    const uint64_t bytes = cddp_group_bytes(at->group);
     cddp_tracer_set_step(at->tracer, step, 0);
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) fill_room(r, rank->rank, step, b);
     if (r->trial->rebuild_at != 0 && step == r->trial->rebuild_at &&
-        r->trial->hook->rebuilt != NULL)
+        r->trial->hook->rebuilt != NULL) {
+        cd_trial_enter(r->trial, "rebuilt", rank->rank, step);
         CD_TRY_OUT(r->trial->hook->rebuilt(self, CD_TRIAL_BUCKETS, err));
+    }
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) {
         room *m = room_of(r, rank->rank, step, b);
+        cd_trial_enter(r->trial, "promise", rank->rank, step);
         if (rank->rank == 0) count_promise(r, self, &m->bucket);
         if (rank->rank == 0 && b == 0 && r->trial->hook->agreement != NULL)
             r->result->agreement[step] = r->trial->hook->agreement(self);
+        CD_TRY_OUT(cd_judged_launch(r->judged, rank->rank, &m->bucket, err));
+        cd_trial_enter(r->trial, "run", rank->rank, step);
         CD_TRY_OUT(r->trial->hook->run(self, &m->bucket, at->group, &m->future, err));
     }
     CD_TRY_OUT(advance_all(r, rank->rank, step, self, err));
+    cd_judged_end_step(r->judged, rank->rank, step, cddp_group_bytes(at->group) - bytes);
     look_for_damage(r, rank->rank, step);
 out:
     for (uint32_t b = 0; status != CDDP_OK && b < CD_TRIAL_BUCKETS; b++)
         cd_future_abandon(&room_of(r, rank->rank, step, b)->future);
     return status;
+}
+
+static cddp_status open_judged(const run *r, const place *at, cddp_error *err)
+{
+    cddp_tensor forms[CD_TRIAL_PARAMETERS];
+    const int64_t matrix[2] = {6, 5};
+    for (uint32_t p = 0; p < CD_TRIAL_PARAMETERS; p++) {
+        int64_t own;
+        const bool is_matrix = p <= CD_TRIAL_TWIN;
+        (void)cd_trial_offset(r->trial, p, &own);
+        forms[p] = cddp_tensor_of(cddp_device_cpu(), NULL, 0, r->trial->dtype,
+                                  is_matrix ? matrix : &own, is_matrix ? 2 : 1);
+    }
+    const cd_judged_rank rank = {at->rank, at->tracer, forms, CD_TRIAL_PARAMETERS};
+    return CD_PASS(cd_judged_open(r->judged, &rank, err));
 }
 
 static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err)
@@ -347,26 +388,35 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     place at = {.rank = rank};
     void *self = NULL;
     cddp_status status = CDDP_OK;
-    CD_TRY(cddp_group_create(&options, &at.group, err));
     if (r->trial->through_reducer) {
+        cd_trial_enter(r->trial, "the reducer", rank->rank, 0);
+        CD_TRY_OUT(cddp_group_create(&options, &at.group, err));
         status = cd_trial_ride(r->trial, r->result, at.group, err);
         goto out;
     }
-    CD_TRY_OUT(cddp_tracer_create(rank, &r->statements.sink, CDDP_TRACE_ORDER, &at.tracer, err));
+    CD_TRY_OUT(
+        cddp_tracer_create(rank, cd_judged_sink(r->judged), CDDP_TRACE_DIGEST, &at.tracer, err));
+    options.tracer = at.tracer;
+    CD_TRY_OUT(cddp_group_create(&options, &at.group, err));
+    CD_TRY_OUT(open_judged(r, &at, err));
     CD_TRY_OUT(make(r, &at, MODEL, &self, err));
     r->result->created = true;
     for (uint32_t step = 0; step < r->trial->steps; step++) {
-        if (r->trial->swap_at != 0 && step == r->trial->swap_at)
+        at.step = step;
+        if (r->trial->swap_at != 0 && step == r->trial->swap_at) {
+            cd_judged_replaces(r->judged, rank->rank, true);
             CD_TRY_OUT(swap_state(r, &at, &self, err));
+            cd_judged_replaces(r->judged, rank->rank, false);
+        }
         CD_TRY_OUT(one_step(r, &at, self, step, err));
         if (rank->rank == 0 && step + 1 == r->trial->active_steps)
             r->result->bytes_active = cddp_group_bytes(at.group);
     }
     if (rank->rank == 0) r->result->bytes = cddp_group_bytes(at.group);
 out:
-    if (self != NULL) unmake(r, self);
-    cddp_tracer_destroy(at.tracer);
+    if (self != NULL) unmake(r, &at, self);
     cddp_group_destroy(at.group);
+    cddp_tracer_destroy(at.tracer);
     return status;
 }
 
@@ -408,6 +458,7 @@ cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_er
     r->trial = trial;
     r->result = result;
     cd_statements_init(&r->statements, trial, result);
+    CD_TRY_OUT(cd_judged_create(trial, result, &r->statements.sink, &r->judged, err));
     for (uint32_t i = 0; i < CD_TRIAL_RANKS_MAX; i++)
         for (size_t e = 0; e < CD_TRIAL_NUMEL_MAX; e++) r->model[i][e] = 1.0;
     r->rooms = calloc((size_t)trial->ranks * trial->steps * CD_TRIAL_BUCKETS, sizeof *r->rooms);
@@ -426,6 +477,7 @@ cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_er
     cd_trial_take_ends(trial, ends, result);
 out:
     cd_simulated_end(&world);
+    cd_judged_destroy(r->judged);
     free(r->rooms);
     free(r);
     return status;

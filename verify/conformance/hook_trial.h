@@ -42,7 +42,15 @@ typedef enum cd_trial_lack {
     CD_TRIAL_UNEVEN /* ranks run out of inputs, and join */
 } cd_trial_lack;
 
+/* Which function of the hook is called: in memory that outlives a process which ends in it. */
+typedef struct cd_trial_place {
+    char function[16]; /* "run"; "": none */
+    uint32_t rank, ranks, step;
+    cddp_dtype dtype;
+} cd_trial_place;
+
 typedef struct cd_trial {
+    cd_trial_place *place; /* written before each call; NULL: nobody asks */
     const cddp_hook *hook, *inner;
     const char *options;
     uint32_t ranks, steps;
@@ -83,7 +91,12 @@ typedef struct cd_trial_result {
     uint32_t agreement[CD_TRIAL_STEPS_MAX];
     cd_stated_law stated[CD_TRIAL_STATED_MAX]; /* (stated_count) */
     uint32_t stated_count;
-    char breach[280];  /* the first of them that did not hold; "" when all did */
+    char breach[280]; /* the first of them that did not hold; "" when all did */
+    /* what the judge's own laws found (hook_judged.h) */
+    uint64_t judged_count;
+    char judged_breach[320];
+    uint64_t draw_count; /* random numbers that the hook reported */
+    char draw_breach[200];
     bool was_offered;  /* the hook of another model was given a saved state */
     char foreign[120]; /* how it took it, unless it refused it with a reason */
     uint64_t promised; /* that it would give at most; CDDP_PROMISE_NOTHING */
@@ -100,5 +113,8 @@ int64_t cd_trial_offset(const cd_trial *trial, uint32_t parameter, int64_t *nume
 /* How many backwards a rank has, and whether it has no gradient of a parameter in one. */
 uint32_t cd_trial_inputs(const cd_trial *trial, uint32_t rank);
 bool cd_trial_is_absent(const cd_trial *trial, uint32_t rank, uint32_t step, uint32_t parameter);
+
+/* Notes that a function of the hook is about to be called. */
+void cd_trial_enter(const cd_trial *trial, const char *function, uint32_t rank, uint32_t step);
 
 cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_error *err);

@@ -217,7 +217,13 @@ static cddp_status try_whole_world(sizing *s, uint32_t size, cddp_error *err)
 {
     cd_world_run run = {0};
     bool is_possible = false;
-    if (size > WHOLE_RANKS_MAX) return CDDP_OK;
+    if (size > WHOLE_RANKS_MAX) {
+        const size_t used = strlen(s->proof->any_missing);
+        snprintf(s->proof->any_missing + used, sizeof s->proof->any_missing - used,
+                 "; that world was not run as a whole, since it has more than %d ranks",
+                 WHOLE_RANKS_MAX);
+        return CDDP_OK;
+    }
     cddp_status status = record(s, size, &run, &is_possible, err);
     if (status == CDDP_OK && is_possible && run.end == CD_WORLD_FAILED) {
         cd_proof *proof = s->proof;

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TEXTS_BLOCK_BYTES ((size_t)1 << 16)
+
 typedef struct taking {
     cd_recipe *recipe;
     const char *what;
@@ -32,15 +34,14 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
     /* The schedule that was taken is known only at the end; the one of the beginning is what was
     ** asked for. */
     const char *taken = run->outcome.schedule;
-    r->scenario = strdup(p->scenario);
-    r->source = strdup(p->source);
-    r->options = strdup(p->options);
-    r->backend = strdup(p->backend);
-    r->algorithm = strdup("");
-    r->schedule = strdup(taken != NULL && taken[0] != '\0' ? taken : p->schedule);
-    if (r->scenario == NULL || r->source == NULL || r->options == NULL || r->schedule == NULL ||
-        r->backend == NULL || r->algorithm == NULL)
-        return cd_fail_memory(err, "a stored run");
+    r->scenario = cd_arena_strdup(&r->texts, p->scenario);
+    r->source = cd_arena_strdup(&r->texts, p->source);
+    r->options = cd_arena_strdup(&r->texts, p->options);
+    r->backend = cd_arena_strdup(&r->texts, p->backend);
+    r->schedule =
+        cd_arena_strdup(&r->texts, taken != NULL && taken[0] != '\0' ? taken : p->schedule);
+    r->algorithm = "";
+    CD_TRY(cd_arena_check(&r->texts, err, "a stored run"));
     r->run = run->run;
     r->plan_digest = p->plan;
     r->seed = p->seed;
@@ -60,11 +61,8 @@ static cddp_status take_metric(void *context, const char *name, double value, cd
     (void)value;
     if (strncmp(name, CD_METRIC_ALGORITHM, length) != 0 || cd_algorithm_find(name + length) < 0)
         return CDDP_OK;
-    char *algorithm = strdup(name + length);
-    if (algorithm == NULL) return cd_fail_memory(err, "a stored run");
-    free(r->algorithm);
-    r->algorithm = algorithm;
-    return CDDP_OK;
+    r->algorithm = cd_arena_strdup(&r->texts, name + length);
+    return CD_PASS(cd_arena_check(&r->texts, err, "a stored run"));
 }
 
 cddp_status cd_recipe_load(cd_recipe *recipe, cddp_store *store, uint64_t number, const char *what,
@@ -77,6 +75,7 @@ cddp_status cd_recipe_load(cd_recipe *recipe, cddp_store *store, uint64_t number
         return cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRIu64 "; its last one is %" PRId64,
                        cddp_store_path(store), number, run);
     if (number != 0) run = (int64_t)number;
+    cd_arena_init(&recipe->texts, NULL, TEXTS_BLOCK_BYTES);
     CD_TRY(cddp_store_each_run(store, run, take_run, &t, err));
     CD_TRY(cddp_store_each_metric(store, run, take_metric, recipe, err));
     return CDDP_OK;
@@ -122,12 +121,7 @@ out:
 
 void cd_recipe_fini(cd_recipe *recipe)
 {
-    free(recipe->scenario);
-    free(recipe->source);
-    free(recipe->options);
-    free(recipe->schedule);
-    free(recipe->backend);
-    free(recipe->algorithm);
+    cd_arena_fini(&recipe->texts);
     *recipe = (cd_recipe){.run = 0};
 }
 

@@ -8,13 +8,15 @@
 #pragma once
 #include "cddp/plan.h"
 #include "cddp/store.h"
+#include "core/base/arena.h"
 
 typedef struct cd_recipe {
     int64_t run;
+    cd_arena texts;                    /* those that follow */
     char *scenario, *source, *options; /* the text, its path, the command line's changes */
     char *schedule;                    /* the choices that were taken; "" for fifo */
     char *backend;                     /* that it was recorded on */
-    char *algorithm; /* in which order that sums; "" where the simulator does not know it */
+    const char *algorithm; /* in which order that sums; "" where the simulator does not know it */
     uint64_t plan_digest, trace_digest, exit_code;
     uint64_t seed, world_size, steps; /* as the record says them again, beside the scenario */
     char verdict[32];

@@ -67,16 +67,38 @@ static bool same_across(const cddp_event *a, const cddp_event *b)
     return true;
 }
 
+/* How an operation fails, in which words and when it is noticed, is the world's doing. */
+static bool is_failure(const cddp_event *e)
+{
+    switch ((cddp_event_kind)e->kind) {
+    case CDDP_EV_collective_done:
+        return e->as.collective_done.status != CDDP_OK;
+    case CDDP_EV_error:
+    case CDDP_EV_group_abort:
+        return true;
+    case CDDP_EV_rank_end:
+        return e->as.rank_end.status != CDDP_OK || e->as.rank_end.end != CDDP_RANK_RETURNED;
+    default:
+        return false;
+    }
+}
+
 static size_t lane_of(const cddp_event *e)
 {
     return e->rank == UINT32_MAX ? 0 : (size_t)e->rank + 1;
 }
 
+/* Where ranks failed, how many of them returned is the world's doing, too. */
+static bool is_left_out(const cd_replay *r, const cddp_event *e)
+{
+    return is_of_world(e) || (r->record_fails && e->kind == CDDP_EV_run_end);
+}
+
 /* The first event from `from` on that the lane has to meet. */
 static size_t find_next(const cd_replay *r, size_t lane, size_t from)
 {
-    while (from < r->recorded.count &&
-           (lane_of(&r->recorded.events[from]) != lane || is_of_world(&r->recorded.events[from])))
+    while (from < r->recorded.count && (lane_of(&r->recorded.events[from]) != lane ||
+                                        is_left_out(r, &r->recorded.events[from])))
         from++;
     return from;
 }
@@ -101,11 +123,21 @@ static void meet(cd_replay *r, size_t index)
     r->cursors[lane] = find_next(r, lane, index + 1);
 }
 
+/* A failure in both is met without being equal: the rank is over then. */
 static void compare(void *self, const cddp_event *event)
 {
     cd_replay *r = self;
-    if (r->parted || r->stopped || (r->across && is_of_world(event))) return;
+    if (r->parted || r->stopped || (r->across && is_left_out(r, event))) return;
+    if (r->across && lane_of(event) < r->cursor_count && r->is_over[lane_of(event)]) return;
     const size_t index = find_expected(r, event);
+    /* Both fail here. Whether they fail alike is seen at the end of both. */
+    if (r->across && index < r->recorded.count && is_failure(event) &&
+        is_failure(&r->recorded.events[index])) {
+        r->cursors[lane_of(event)] = r->recorded.count;
+        r->is_over[lane_of(event)] = true;
+        r->has_failed = true;
+        return;
+    }
     if (index < r->recorded.count) {
         cddp_event expected = cd_memory_sink_get(&r->recorded, index);
         if (r->across ? same_across(&expected, event) : same_event(&expected, event)) {
@@ -142,6 +174,7 @@ void cd_replay_init(cd_replay *replay)
 void cd_replay_fini(cd_replay *replay)
 {
     free(replay->cursors);
+    free(replay->is_over);
     cd_memory_sink_fini(&replay->recorded);
 }
 
@@ -160,12 +193,21 @@ cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err
     r->total = 0;
     for (size_t i = 0; i < r->recorded.count; i++) {
         const size_t lane = lane_of(&r->recorded.events[i]);
-        r->total += !is_of_world(&r->recorded.events[i]);
         if (lane >= r->cursor_count) r->cursor_count = lane + 1;
+        r->record_fails |= is_failure(&r->recorded.events[i]);
     }
     r->cursors = malloc((r->cursor_count + 1) * sizeof *r->cursors);
-    if (r->cursors == NULL)
+    r->is_over = calloc(r->cursor_count + 1, sizeof *r->is_over);
+    if (r->cursors == NULL || r->is_over == NULL)
         return cd_fail_memory(err, "the positions of %zu ranks", r->cursor_count);
+    /* What a rank did after its first failure need not come again. */
+    for (size_t i = 0; i < r->recorded.count; i++) {
+        const cddp_event *e = &r->recorded.events[i];
+        if (is_left_out(r, e) || r->is_over[lane_of(e)]) continue;
+        r->is_over[lane_of(e)] = is_failure(e);
+        r->total += !is_failure(e);
+    }
+    memset(r->is_over, 0, r->cursor_count * sizeof *r->is_over);
     for (size_t lane = 0; lane < r->cursor_count; lane++) r->cursors[lane] = find_next(r, lane, 0);
     return CDDP_OK;
 }

@@ -3,7 +3,9 @@
 **
 ** A run of real processes is held against one of the simulator rank by rank: which rank came first,
 ** and when, was the machine's doing, and so are the events that only a world reports of itself
-** (choices, computing, memory). Everything that a rank did and saw has to be equal, bit for bit.
+** (choices, computing, memory). Everything that a rank did and saw has to be equal, bit for bit, up
+** to where it fails in both. A failure looks different in every world; whether two runs fail alike
+** is said by their verdicts (cd_hang_is_same).
 **
 ** Lifetime   init → load → compare as a watcher of the new run → inspect → fini.
 ** Errors     a run that cannot be re-executed here says why: another backend, an incomplete record,
@@ -23,8 +25,11 @@ typedef struct cd_replay {
     bool across;     /* the recorded run is of another world */
     /* (rank + 1; 0: the world) of recorded, to be met by the next event of that rank */
     size_t *cursors;
+    bool *is_over; /* likewise: the rank failed in both, and is compared no further */
     size_t cursor_count;
-    bool order_known; /* of summation; see cd_replay_set_across */
+    bool record_fails; /* some rank fails in it */
+    bool has_failed;   /* some rank did: whether both runs fail alike is yet to be seen */
+    bool order_known;  /* of summation; see cd_replay_set_across */
     bool parted;
     bool was_interrupted; /* when it parted: what comes after Ctrl-C is no part of the run */
     bool has_extra;       /* the new run had an event where the record ended */

@@ -3,7 +3,10 @@
 #include "verify/report/json.h"
 #include "verify/report/report.h"
 
+#include "cddp/backend.h"
 #include "cddp/cddp.h"
+#include "verify/hang/graph.h"
+#include "verify/hang/headline.h"
 
 static void put_or_null(cd_json *json, const char *key, int64_t value)
 {
@@ -68,10 +71,51 @@ static void put_lists(cd_json *json, const cd_result *result)
         cd_json_open(json, '{');
         cd_json_put_integer(json, "rank", (int64_t)i);
         cd_json_put_text(json, "end", cd_result_end_name(r->end));
+        cd_json_put_integer(json, "step", result->verdict.ranks[i].step);
         cd_json_put_text(json, "message", r->error.message);
         cd_json_close(json, '}');
     }
     cd_json_close(json, ']');
+}
+
+/* Who waits for whom at the end, and the ranks at the root of it. */
+static void put_hang(cd_json *json, const cddp_verdict *v)
+{
+    cd_text headline;
+    if (v->wait_count == 0) return;
+    cd_text_init(&headline, false);
+    cd_hang_print(v, &headline);
+    cd_json_key(json, "hang");
+    cd_json_open(json, '{');
+    cd_json_put_text(json, "headline", cd_text_get(&headline));
+    cd_text_fini(&headline);
+    cd_json_key(json, "culprits");
+    cd_json_open(json, '[');
+    for (uint32_t i = 0; i < v->rank_count; i++)
+        if (cd_hang_is_culprit(v, i)) cd_json_integer(json, i);
+    cd_json_close(json, ']');
+    cd_json_key(json, "waits");
+    cd_json_open(json, '[');
+    for (size_t i = 0; i < v->wait_count; i++) {
+        const cddp_wait *w = &v->waits[i];
+        const bool is_known = w->op >= 0 && w->op < CDDP_OP_COUNT;
+        cd_json_open(json, '{');
+        cd_json_put_integer(json, "rank", w->rank);
+        cd_json_put_integer(json, "step", w->step);
+        cd_json_put_text(json, "status",
+                         w->status == CDDP_OK ? "waits" : cddp_status_text(w->status));
+        cd_json_put_text(json, "group", w->sequence >= 0 ? w->name : NULL);
+        put_or_null(json, "sequence", w->sequence);
+        cd_json_put_text(json, "operation", is_known ? cddp_op_name((cddp_op)w->op) : NULL);
+        put_or_null(json, "bucket", w->bucket);
+        cd_json_key(json, "for");
+        cd_json_open(json, '[');
+        for (size_t k = 0; k < w->peer_count; k++) cd_json_integer(json, w->peers[k]);
+        cd_json_close(json, ']');
+        cd_json_close(json, '}');
+    }
+    cd_json_close(json, ']');
+    cd_json_close(json, '}');
 }
 
 static void put_digest(cd_json *json, const char *key, uint64_t value)
@@ -108,6 +152,7 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     cd_json_put_integer(json, "virtual_time_ns", (int64_t)result->verdict.time_ns);
     if (result->variant_count > 0) cd_json_put_integer(json, "same_with", result->variant_count);
     if (report->timings) cd_json_put_integer(json, "wall_ns", (int64_t)result->wall_ns);
+    put_hang(json, &result->verdict);
     put_lists(json, result);
     cd_json_put_text(json, "reproduce", result->reproduce);
     cd_json_close(json, '}');

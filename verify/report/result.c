@@ -6,6 +6,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/trace/event.h"
+#include "verify/hang/graph.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -73,6 +74,15 @@ const char *cd_result_verdict_name(int exit_code)
     return exit_code >= 0 && exit_code <= 4 ? names[exit_code] : "crashed";
 }
 
+const char *cd_result_recorded_name(const cd_result *result)
+{
+    const cddp_verdict *v = &result->verdict;
+    const cddp_wait *wait = cd_hang_main(v);
+    if (v->outcome != CDDP_OUTCOME_VERIFIED || !v->as_expected) return result->name;
+    if (wait != NULL && cd_hang_is_endless(wait)) return CD_RESULT_AS_EXPECTED "deadlock";
+    return v->finding_count > 0 ? CD_RESULT_AS_EXPECTED "findings" : CD_RESULT_AS_EXPECTED "error";
+}
+
 void cd_result_set_failure(cd_result *result, int exit_code, const char *summary,
                            const char *details)
 {
@@ -106,6 +116,25 @@ const char *cd_result_end_name(cddp_rank_end end)
 bool cd_result_is_clean(const cddp_verdict_rank *rank)
 {
     return rank->result.end == CDDP_RANK_RETURNED && rank->result.status == CDDP_OK;
+}
+
+cddp_status cd_result_take_waits(cd_result *result, const cddp_verdict *v, cddp_error *err)
+{
+    cddp_wait *waits = NULL;
+    if (!make(result, (void **)&waits, v->wait_count, sizeof *waits))
+        return cd_fail_memory(err, "the result of '%s'", result->source);
+    for (size_t i = 0; i < v->wait_count; i++) {
+        uint32_t *peers = NULL;
+        waits[i] = v->waits[i];
+        waits[i].name = cd_result_copy(result, waits[i].name);
+        if (!make(result, (void **)&peers, waits[i].peer_count, sizeof *peers))
+            return cd_fail_memory(err, "the result of '%s'", result->source);
+        if (peers != NULL) memcpy(peers, waits[i].peers, waits[i].peer_count * sizeof *peers);
+        waits[i].peers = peers;
+    }
+    result->verdict.waits = waits;
+    result->verdict.wait_count = v->wait_count;
+    return CDDP_OK;
 }
 
 /* A copy of the verdict's arrays, with clean texts. */
@@ -145,6 +174,7 @@ cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cdd
     result->verdict.marks = marks;
     result->verdict.ranks = ranks;
     result->contexts = NULL;
+    CD_TRY(cd_result_take_waits(result, v, err));
     return CDDP_OK;
 }
 

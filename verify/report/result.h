@@ -57,9 +57,16 @@ const char *cd_finding_parameter(const cddp_finding *finding);
 /* A copy with clean texts; the names of its check and parameter lie in the arena. */
 cddp_finding cd_result_copy_finding(cd_result *result, const cddp_finding *finding);
 const char *cd_result_verdict_name(int exit_code);
+/* What a store keeps: the verdict's name, and of a run as expected with what it ended, as in "as
+** expected: deadlock". */
+#define CD_RESULT_AS_EXPECTED "as expected: "
+const char *cd_result_recorded_name(const cd_result *result);
 /* Copies what a verdict says; context lines come later. */
 cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *verdict,
                                    cddp_error *err) CDDP_MUST_CHECK;
+/* Only who waits for whom; take_verdict does it too. */
+cddp_status cd_result_take_waits(cd_result *result, const cddp_verdict *verdict,
+                                 cddp_error *err) CDDP_MUST_CHECK;
 /* A result without a run: "error" or "environment", with what was wrong. */
 void cd_result_set_failure(cd_result *result, int exit_code, const char *summary,
                            const char *details);

@@ -133,6 +133,7 @@ static void visit_ranks(codec *c, cddp_verdict *v)
         cddp_rank_result *r = &ranks[i].result;
         const char *message = r->error.message;
         visit_bytes(c, &ranks[i].events, sizeof ranks[i].events);
+        visit_bytes(c, &ranks[i].step, sizeof ranks[i].step);
         visit_bytes(c, &r->end, sizeof r->end);
         visit_bytes(c, &r->status, sizeof r->status);
         visit_bytes(c, &r->detail, sizeof r->detail);
@@ -142,6 +143,26 @@ static void visit_ranks(codec *c, cddp_verdict *v)
         r->size = sizeof *r;
         snprintf(r->error.message, sizeof r->error.message, "%s", message);
         r->error.status = r->status;
+    }
+}
+
+static void visit_waits(codec *c, cddp_verdict *v)
+{
+    cddp_wait *waits = (cddp_wait *)(uintptr_t)v->waits;
+    visit_array(c, (void **)&waits, &v->wait_count, sizeof *waits);
+    v->waits = waits;
+    for (size_t i = 0; i < v->wait_count; i++) {
+        const char *name = waits[i].name;
+        void *peers = (void *)(uintptr_t)waits[i].peers;
+        size_t count = waits[i].peer_count;
+        visit_bytes(c, &waits[i], sizeof waits[i]);
+        visit_text(c, &name);
+        visit_array(c, &peers, &count, sizeof *waits[i].peers);
+        if (count > 0) visit_bytes(c, peers, count * sizeof *waits[i].peers);
+        if (c->out != NULL) continue;
+        waits[i].name = name;
+        waits[i].peers = peers;
+        waits[i].peer_count = count;
     }
 }
 
@@ -160,6 +181,7 @@ static void visit_verdict(codec *c, cddp_verdict *v)
     visit_exercises(c, v);
     visit_marks(c, v);
     visit_ranks(c, v);
+    visit_waits(c, v);
 }
 
 static void visit(codec *c, cd_result *r)

@@ -131,9 +131,11 @@ cddp_status cd_stored_take(cd_result *result, cddp_store *store, const cddp_stor
     result->verdict.outcome = run->outcome.exit_code <= CDDP_OUTCOME_INCONCLUSIVE
                                   ? (int)run->outcome.exit_code
                                   : CDDP_OUTCOME_INCONCLUSIVE;
-    result->name = cd_result_copy(result, run->outcome.verdict);
+    const char *recorded = run->outcome.verdict;
+    const bool is_expected =
+        strncmp(recorded, CD_RESULT_AS_EXPECTED, strlen(CD_RESULT_AS_EXPECTED)) == 0;
+    result->name = is_expected ? "verified" : cd_result_copy(result, recorded);
     result->verdict.reason = result->verdict.summary = cd_result_copy(result, run->outcome.reason);
-    result->verdict.as_expected =
-        result->verdict.outcome == CDDP_OUTCOME_VERIFIED && result->verdict.finding_count > 0;
+    result->verdict.as_expected = result->verdict.outcome == CDDP_OUTCOME_VERIFIED && is_expected;
     return CDDP_OK;
 }

@@ -4,7 +4,13 @@
 ** with --verbose. */
 #include "verify/report/report.h"
 
+#include "core/base/alloc.h"
+#include "core/base/rank_list.h"
+#include "verify/hang/graph.h"
+#include "verify/hang/headline.h"
+
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define TEXT_WIDTH 110
@@ -111,26 +117,141 @@ static void put_exercises(cd_text *text, const cd_result *result)
     }
 }
 
-/* Ranks that did not return cleanly; when there are many, the first few say enough. */
-static void put_ranks(cd_text *text, const cd_report *report, const cd_result *result)
+/* ---- ranks that did not return cleanly ---- */
+
+static bool is_culprit(const cddp_verdict *v, uint32_t rank)
 {
-    size_t count = 0, shown = 0;
-    for (size_t i = 0; i < result->verdict.rank_count; i++)
-        count += !cd_result_is_clean(&result->verdict.ranks[i]);
-    const size_t most = report->verbose || count <= RANKS_SHOWN + 1 ? count : RANKS_SHOWN;
-    for (size_t i = 0; i < result->verdict.rank_count && shown < most; i++) {
-        const cddp_rank_result *r = &result->verdict.ranks[i].result;
-        cd_text line;
-        if (cd_result_is_clean(&result->verdict.ranks[i])) continue;
-        cd_text_init(&line, false);
-        cd_text_printf(&line, "%zu %s%s%s", i, cd_result_end_name(r->end),
-                       r->error.message[0] != '\0' ? ": " : "", r->error.message);
-        put_line(text, shown++ == 0 ? "ranks" : "", cd_text_get(&line));
-        cd_text_fini(&line);
+    if (v->wait_count > 0) return cd_hang_is_culprit(v, rank);
+    for (size_t i = 0; v->finding_count > 0 && i < v->findings[0].rank_count; i++)
+        if (v->findings[0].ranks[i] == rank) return true;
+    return false;
+}
+
+/* "timed out in allreduce #7 (bucket 0, step 2)" where the rank waited, unless everything is shown;
+** else how it ended and its own message. */
+static void put_end(cd_text *line, const cd_report *report, const cddp_verdict *v, uint32_t rank)
+{
+    const cddp_rank_result *r = &v->ranks[rank].result;
+    const cddp_wait *wait = cd_hang_find(v, rank);
+    if (wait != NULL && !report->verbose) {
+        cd_text_push(line, wait->status == CDDP_OK          ? "still waiting "
+                           : wait->status == CDDP_E_TIMEOUT ? "timed out "
+                                                            : "lost a peer ");
+        cd_hang_print_operation(wait, line);
+        return;
     }
-    if (shown < count)
-        cd_text_printf(text, "%*sand %zu more ranks (--verbose shows them)\n", INDENT, "",
-                       count - shown);
+    cd_text_printf(line, "%s%s%s",
+                   r->end == CDDP_RANK_RETURNED ? "ended with an error"
+                                                : cd_result_end_name(r->end),
+                   r->error.message[0] != '\0' ? ": " : "", r->error.message);
+}
+
+/* Ranks whose lines are equal share one. */
+typedef struct rank_line {
+    const cddp_verdict *verdict;
+    const cd_report *report;
+    const char *words;
+    const bool *shown; /* (rank_count) */
+} rank_line;
+
+static uint32_t next_alike(const void *self, uint32_t from)
+{
+    const rank_line *l = self;
+    for (uint32_t i = from; i < l->verdict->rank_count; i++) {
+        if (cd_result_is_clean(&l->verdict->ranks[i]) || l->shown[i]) continue;
+        cd_text words;
+        cd_text_init(&words, false);
+        put_end(&words, l->report, l->verdict, i);
+        const bool is_alike = strcmp(cd_text_get(&words), l->words) == 0;
+        cd_text_fini(&words);
+        if (is_alike) return i;
+    }
+    return CD_NO_RANK;
+}
+
+/* "0, 1 and 3 timed out in …"; marks them as shown. */
+static void put_rank(cd_text *text, const char *label, rank_line *l, bool *shown, uint32_t rank)
+{
+    char who[160];
+    cd_text words, line;
+    cd_text_init(&words, false);
+    cd_text_init(&line, false);
+    put_end(&words, l->report, l->verdict, rank);
+    l->words = cd_text_get(&words);
+    if (l->report->verbose)
+        snprintf(who, sizeof who, "rank %" PRIu32, rank);
+    else
+        cd_rank_list_print(&(cd_rank_list){l, next_alike}, CD_NO_RANK, who, sizeof who);
+    const char *numbers = strchr(who, ' ');
+    cd_text_printf(&line, "%s %s", numbers != NULL ? numbers + 1 : who, l->words);
+    put_line(text, label, cd_text_get(&line));
+    shown[rank] = true;
+    for (uint32_t i = rank; i != CD_NO_RANK && !l->report->verbose; i = next_alike(l, i + 1))
+        shown[i] = true;
+    cd_text_fini(&words);
+    cd_text_fini(&line);
+}
+
+/* The culprits first, but for the one that is shown already. When there are many lines, the first
+** few say enough. */
+static void put_ranks(cd_text *text, const cd_report *report, const cd_result *result,
+                      uint32_t explained)
+{
+    const cddp_verdict *v = &result->verdict;
+    const size_t count = v->rank_count;
+    size_t lines = 0, left = 0;
+    bool *shown = cd_allocate_zero(NULL, count + 1);
+    if (shown == NULL) return;
+    rank_line l = {v, report, NULL, shown};
+    if (explained < count) shown[explained] = true;
+    for (int others = 0; others < 2; others++) {
+        for (uint32_t i = 0; i < count; i++) {
+            if (shown[i] || cd_result_is_clean(&v->ranks[i]) || (others == 0 && !is_culprit(v, i)))
+                continue;
+            if (report->verbose || lines <= RANKS_SHOWN)
+                put_rank(text, lines++ == 0 ? "ranks" : "", &l, shown, i);
+            else
+                left++;
+        }
+    }
+    if (left > 0)
+        cd_text_printf(text, "%*sand %zu more rank%s (--verbose shows them)\n", INDENT, "", left,
+                       left == 1 ? "" : "s");
+    cd_release(NULL, shown, count + 1);
+}
+
+/* "hang: ranks 0, 1 and 3 wait …", and the message of the first culprit that has one, which is
+** explained with it. False: nobody waits. */
+static bool put_hang(cd_text *text, const cd_result *result, uint32_t *explained)
+{
+    const cddp_verdict *v = &result->verdict;
+    cd_text line;
+    cd_text_init(&line, false);
+    cd_hang_print(v, &line);
+    const bool has_one = line.length > 0;
+    if (has_one) {
+        const char *words = cd_text_get(&line);
+        const size_t label = strcspn(words, ":") + 1;
+        cd_text_push(text, "  ");
+        cd_text_style(text, CD_STYLE_RED, "%.*s", (int)label, words);
+        cd_text_push(text, " ");
+        cd_text_wrap(text, words + label, INDENT, TEXT_WIDTH);
+    }
+    cd_text_fini(&line);
+    for (uint32_t i = 0; has_one && i < v->rank_count; i++) {
+        const char *message = v->ranks[i].result.error.message;
+        char name[24];
+        if (!is_culprit(v, i) || cd_hang_find(v, i) != NULL || message[0] == '\0') continue;
+        snprintf(name, sizeof name, "rank %" PRIu32, i);
+        cd_text_init(&line, false);
+        cd_text_printf(&line, "%s%s%s", strstr(message, name) == NULL ? name : "",
+                       strstr(message, name) == NULL ? ": " : "", message);
+        put_line(text, "why", cd_text_get(&line));
+        cd_text_fini(&line);
+        *explained = i;
+        break;
+    }
+    return has_one;
 }
 
 /* One line on what stands behind the verdict. */
@@ -181,8 +302,11 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
 {
     put_header(text, result);
     put_details(text, result);
-    /* A summary that only repeats the verdict or the culprit's title says nothing new. */
-    bool reported = strcmp(result->verdict.summary, result->name) == 0 ||
+    uint32_t explained = CD_NO_RANK;
+    const bool is_hang = put_hang(text, result, &explained);
+    /* A summary that only repeats the verdict, the culprit's title or the hang says nothing new. */
+    bool reported = (is_hang && strstr(result->verdict.summary, " did not finish") != NULL) ||
+                    strcmp(result->verdict.summary, result->name) == 0 ||
                     (result->verdict.finding_count > 0 &&
                      strstr(result->verdict.summary, result->verdict.findings[0].title) != NULL);
     if (result->verdict.summary[0] != '\0' && result->details[0] == '\0' && !reported)
@@ -192,7 +316,7 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     for (size_t i = 0; i < result->verdict.finding_count && (i == 0 || report->verbose); i++)
         put_finding(text, result, i);
     if (!report->verbose) put_consequences(text, result);
-    put_ranks(text, report, result);
+    put_ranks(text, report, result, explained);
     if (report->verbose) put_exercises(text, result);
     /* A scenario that was refused has no facts, and nothing to reproduce. */
     const bool was_refused =

@@ -94,10 +94,10 @@ static cddp_status make_fault(const cddp_plan *plan, const cddp_plan_fault *plan
                        "fault.kind = \"%s\": `cddp-verify list faults` shows what there is",
                        planned->kind != NULL ? planned->kind : "");
     }
-    const bool joins = planned->when >= CD_FAULT_BEFORE_JOIN;
+    const bool joins = planned->when >= CDDP_FAULT_BEFORE_JOIN;
     const int64_t joiner = planned->joiner != CDDP_PLAN_UNSET ? planned->joiner : planned->rank;
     const bool needs_rank =
-        kind != CD_FAULT_partition || (planned->when != CD_FAULT_AT_TIME && !joins);
+        kind != CDDP_FAULT_PARTITION || (planned->when != CDDP_FAULT_TIME && !joins);
     if (needs_rank && planned->rank == CDDP_PLAN_UNSET) {
         return cd_fail(err, CDDP_E_CONFIG, "fault '%s' does not say which rank it strikes",
                        planned->kind);
@@ -108,8 +108,8 @@ static cddp_status make_fault(const cddp_plan *plan, const cddp_plan_fault *plan
                        planned->kind);
     }
     *fault =
-        (cd_fault){.kind = (cd_fault_kind)kind,
-                   .when = (cd_fault_when)planned->when,
+        (cd_fault){.kind = (cddp_event_enum_fault_kind)kind,
+                   .when = (cddp_plan_fault_when)planned->when,
                    .rank = planned->rank != CDDP_PLAN_UNSET ? (uint32_t)planned->rank : 0,
                    .side = side,
                    .peer = planned->peer != CDDP_PLAN_UNSET ? (uint32_t)planned->peer : UINT32_MAX,

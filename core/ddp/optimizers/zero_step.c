@@ -31,6 +31,7 @@
 #include "cddp/device.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/inject.h"
 #include "core/ddp/reducer/reducer.h"
 #include "core/hooks/hook.h"
 
@@ -259,6 +260,9 @@ static cddp_status assign(cd_reducer *r, cddp_error *err)
     d.order = cd_arena_push(&scratch, buckets * sizeof *d.order);
     CD_TRY_OUT(allocate(r, err));
     assign_all(r, &d);
+    if (n > 1)
+        CD_INJECT_EXCHANGE("zero.owners", cddp_group_world_rank(r->group)->rank, 0, d.owners[0],
+                           d.owners[n - 1]);
     for (size_t b = 0; b < buckets; b++) collect(r, &r->buckets.buckets[b], d.owners);
     r->zero->starts[buckets] = r->zero->assignment_count;
     r->zero->is_assigned = true;

@@ -198,6 +198,22 @@ static int64_t digest_hook_state(const cd_reducer *r, const cd_bucket *bucket)
     return r->hook->save(r->hook_self, &writer, NULL) == CDDP_OK ? (int64_t)digest : 0;
 }
 
+/* Folds the digests of the result's slices, as grad_final has them. */
+static int64_t digest_result(const cd_reducer *r, const cd_bucket *bucket)
+{
+    const cddp_tensor *result = &bucket->future.result;
+    uint64_t digest = 0;
+    if (bucket->is_sparse || result->dtype != bucket->flat.dtype ||
+        !cd_tracer_wants_digest(r->tracer))
+        return 0;
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        const uint32_t variable = r->buckets.layout.indices[bucket->first_slot + i];
+        const cddp_tensor slice = cd_bucket_set_view_of(&r->buckets, variable, result);
+        digest = cd_hash_mix(digest, (uint64_t)cd_tracer_digest(r->tracer, &slice));
+    }
+    return (int64_t)digest;
+}
+
 /* Once: an optimizer that steps in between reports it before its result is written back. */
 static cddp_status report_result(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
@@ -211,7 +227,8 @@ static cddp_status report_result(cd_reducer *r, cd_bucket *bucket, cddp_error *e
                 .digest = digest, .wire_bytes = (int64_t)bucket->wire_bytes,
                 .state = digest_hook_state(r, bucket));
     CD_EMIT(r->tracer, bucket_done, NULL, .bucket = bucket->index,
-            .generation = r->buckets.generation, .digest = digest, .dtype = dtype);
+            .generation = r->buckets.generation, .digest = digest, .dtype = dtype,
+            .slices = digest_result(r, bucket));
     return CD_PASS(cd_reducer_show(r, &r->buckets, bucket, true, err));
 }
 

@@ -9,6 +9,7 @@
 #include "core/oracle/hook_law/state.h"
 
 #include "cddp/device.h"
+#include "cddp/hook.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/trace/tracer.h"
@@ -30,6 +31,9 @@ cddp_status cd_hook_law_create(const cd_hook_law_options *options, cd_hook_law *
     cd_law_variable *variables =
         cd_arena_array(&memory, options->variable_count + 1, sizeof *variables);
     cddp_tensor *forms = cd_arena_array(&memory, options->variable_count + 1, sizeof *forms);
+    const char *words = options->words.options;
+    const size_t word_bytes = words != NULL ? strlen(words) + 1 : 0;
+    char *kept = cd_arena_array(&memory, word_bytes + 1, sizeof *kept);
     if (memory.exhausted) {
         cd_arena_fini(&memory);
         return cd_fail_memory(err, "the judge of hooks of rank %u", options->rank);
@@ -42,7 +46,9 @@ cddp_status cd_hook_law_create(const cd_hook_law_options *options, cd_hook_law *
     l->variables = variables;
     l->numbers.allocator = l->scratch.allocator = options->allocator;
     cd_planned_hook_read(&options->words, &l->hook);
-    l->options.words = (cd_planned_words){l->hook.name, l->hook.inner, NULL};
+    if (word_bytes > 0) memcpy(kept, words, word_bytes);
+    l->options.words =
+        (cd_planned_words){l->hook.name, l->hook.inner, word_bytes > 0 ? kept : NULL};
     *law = l;
     return CDDP_OK;
 }
@@ -56,6 +62,23 @@ void cd_hook_law_destroy(cd_hook_law *law)
 }
 
 /* ---- parts ---- */
+
+void cd_law_bucket_promise(cd_law_bucket *b, uint32_t flags)
+{
+    static const struct {
+        uint32_t flag;
+        const char *followed;
+    } laws[] = {{CDDP_HOOK_LAW_TOPK, "topk"},
+                {CDDP_HOOK_LAW_POWERSGD, "powersgd"},
+                {CDDP_HOOK_LAW_QUANTIZE_PER_TENSOR, "quantize_per_tensor"},
+                {CDDP_HOOK_LAW_QUANTIZE_PER_CHANNEL, "quantize_per_channel"}};
+    const uint32_t means = CDDP_HOOK_EXACT | CDDP_HOOK_ROUNDED_ONCE | CDDP_HOOK_CASTS_FIRST;
+    b->is_mean_promised = (flags & means) != 0;
+    b->is_nothing_promised = (flags & CDDP_HOOK_NO_COMM) != 0;
+    b->followed = NULL;
+    for (size_t i = 0; i < sizeof laws / sizeof laws[0]; i++)
+        if ((flags & laws[i].flag) != 0) b->followed = laws[i].followed;
+}
 
 double cd_law_weight(const cd_hook_law *law, uint32_t number, int64_t place)
 {
@@ -216,7 +239,9 @@ static cddp_status leave(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight
         CD_TRY(cd_law_correct(law, b, f, err));
         return CD_PASS(digest_rest(law, b, f, &d->posted, err));
     case CD_PLANNED_LOCAL:
-        if (has_started) f->ranks = h->block != 0 ? (uint32_t)h->block : 1;
+        /* a block of all ranks needs no group, and sends as before */
+        if (has_started && h->block != law->options.world_size)
+            f->ranks = h->block != 0 ? (uint32_t)h->block : 1;
         return CD_PASS(leave_as_mean(law, f, d, err));
     case CD_PLANNED_UNKNOWN:
         f->ranks = b->is_nothing_promised ? 1 : 0;
@@ -269,12 +294,16 @@ cddp_status cd_hook_law_launch(cd_hook_law *law, const cd_law_bucket *b, cddp_er
     cd_law_flight *f;
     departure d = {0, 0};
     if (!is_readable(law, b) || b->index >= FLIGHTS_MAX) return CDDP_OK;
+    if (b->followed != NULL && law->hook.kind == CD_PLANNED_UNKNOWN && !law->hook.is_wrapped)
+        cd_planned_hook_follow(&law->hook, b->followed, law->options.words.options);
     CD_TRY(find_flight(law, b->index, &f, err));
     CD_TRY(take(law, b, f, err));
     CD_TRY(state_slices(law, b, true, err));
     f->has_law = has_law(law, b);
     if (f->has_law) {
         CD_TRY(leave(law, b, f, &d, err));
+        /* how a plugin's hook puts its share on the wire is its own */
+        if (law->hook.is_followed) d = (departure){-1, 0};
         CD_EMIT(law->options.tracer, bucket_law, law->hook.name, .bucket = b->index,
                 .generation = b->generation, .bytes = d.bytes, .posted = (int64_t)d.posted,
                 .ranks = f->ranks, .shadow = b->is_shadow);
@@ -330,7 +359,8 @@ static double bound_of_mean(const cd_hook_law *law, const cd_law_flight *f, cddp
     const cddp_dtype sum = law->hook.kind == CD_PLANNED_CODES ? CDDP_F32 : f->dtype;
     const double gamma = cd_gamma(sum, ranks + 1u);
     const double part = size->given / ranks;
-    if (ranks == 1) return 0; /* the same numbers, summed in the same order */
+    /* the same numbers, summed in the same order; but decoded codes are rounded once more */
+    if (ranks == 1 && law->hook.kind != CD_PLANNED_CODES) return 0;
     return part * (gamma + cd_dtype_roundoff(result) * (1 + gamma)) +
            size->weights * (2 * cd_dtype_underflow(sum) + cd_dtype_underflow(result)) +
            0x1p-51 * size->count * (part + size->got / ranks);

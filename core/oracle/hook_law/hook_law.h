@@ -42,8 +42,12 @@ typedef struct cd_law_bucket {
     const int64_t *offsets, *lengths; /* (count) elements of flat */
     /* what the table of a plugin's hook promises */
     bool is_mean_promised, is_nothing_promised;
-    cddp_dtype wire; /* it casts to this one first; CDDP_DTYPE_COUNT: it does not */
+    const char *followed; /* the hook of this build whose law it follows; NULL: none */
+    cddp_dtype wire;      /* it casts to this one first; CDDP_DTYPE_COUNT: it does not */
 } cd_law_bucket;
+
+/* Writes what a hook's flags (CDDP_HOOK_…) promise into the fields of the bucket. */
+void cd_law_bucket_promise(cd_law_bucket *bucket, uint32_t flags);
 
 cddp_status cd_hook_law_create(const cd_hook_law_options *options, cd_hook_law **law,
                                cddp_error *err) CDDP_MUST_CHECK;

@@ -400,7 +400,8 @@ static cddp_status judge_matrix(cd_hook_law *law, const cd_law_bucket *b, const 
     if (is_warm(law, b, m)) {
         t->warm_matrices++;
         add_to(&t->warm, warm_start(&h, &law->variables[m->variable], room));
-    } else if (!law->hook.is_batched || law->variables[m->variable].last == NULL) {
+    } else if (!law->hook.is_followed &&
+               (!law->hook.is_batched || law->variables[m->variable].last == NULL)) {
         t->begun_matrices++;
         add_to(&t->begun, drawn_start(&h, room));
     }

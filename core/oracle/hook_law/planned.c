@@ -143,6 +143,14 @@ void cd_planned_hook_read(const cd_planned_words *words, cd_planned_hook *hook)
     if (hook->feedback_every == 0) hook->feedback_every = 1;
 }
 
+void cd_planned_hook_follow(cd_planned_hook *hook, const char *followed, const char *options)
+{
+    read_kind(followed, options, hook);
+    hook->lower = hook->low;
+    hook->is_followed = true;
+    if (hook->feedback_every == 0) hook->feedback_every = 1;
+}
+
 uint64_t cd_planned_rank(const cd_planned_hook *hook, uint64_t iteration)
 {
     uint64_t rank = hook->rank;

@@ -29,6 +29,7 @@ typedef struct cd_planned_hook {
     cddp_dtype low;       /* the bucket is cast to it first; CDDP_DTYPE_COUNT: no cast */
     cddp_dtype lower;     /* by the hook inside a wrapper, once more; else as low */
     bool is_wrapped;      /* and the result stays in it */
+    bool is_followed;     /* a plugin's hook, which says that it follows this law */
     bool is_reproducible; /* how much it sends depends on the numbers */
     uint64_t start;       /* reductions that are the plain mean */
     uint64_t rank;        /* low rank */
@@ -48,6 +49,9 @@ typedef struct cd_planned_words {
     const char *name, *inner, *options;
 } cd_planned_words;
 void cd_planned_hook_read(const cd_planned_words *words, cd_planned_hook *hook);
+
+/* A plugin's hook keeps its name and follows the law of another one, with that one's options. */
+void cd_planned_hook_follow(cd_planned_hook *hook, const char *followed, const char *options);
 
 /* The rank in force at an iteration. */
 uint64_t cd_planned_rank(const cd_planned_hook *hook, uint64_t iteration);

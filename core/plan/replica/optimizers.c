@@ -59,7 +59,7 @@ static cddp_status make_optimizer(cd_replica *r, size_t index, const cddp_plan_o
     made->overlap = (cddp_optimizer_overlap)planned->overlap;
     options.defers_state = made->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && cutter != NULL;
     CD_TRY(collect_parameters(r, planned, made, err));
-    const bool is_cut = planned->shard != CD_SHARD_NONE && cutter != NULL;
+    const bool is_cut = planned->shard != CDDP_SHARD_NONE && cutter != NULL;
     made->pieces = is_cut ? cd_arena_array(&r->memory, made->count, sizeof *made->pieces) : NULL;
     const cd_arena_mark mark = cd_arena_get_mark(&r->memory);
     cd_optimizer_parameter *parameters =
@@ -109,7 +109,7 @@ cddp_status cd_replica_make_optimizers(cd_replica *r, const cd_optimizer_cutter 
     for (size_t i = 0; i < r->optimizer_count; i++)
         CD_TRY(make_optimizer(r, i, &planned[i], cutter, err));
     for (size_t i = 0; i < r->optimizer_count; i++) {
-        for (size_t other = 0; planned[i].shard != CD_SHARD_NONE && other < r->optimizer_count;
+        for (size_t other = 0; planned[i].shard != CDDP_SHARD_NONE && other < r->optimizer_count;
              other++)
             CD_TRY(check_owners(r, i, other, err));
     }
@@ -124,7 +124,7 @@ bool cd_replica_assigns_buckets(const cd_replica *replica, size_t optimizer)
 bool cd_replica_is_sharded(const cd_replica *replica)
 {
     for (size_t i = 0; i < replica->plan->optimizer_count; i++) {
-        if (replica->plan->optimizers[i].shard != CD_SHARD_NONE ||
+        if (replica->plan->optimizers[i].shard != CDDP_SHARD_NONE ||
             cd_replica_assigns_buckets(replica, i))
             return true;
     }
@@ -165,7 +165,7 @@ void cd_replica_get_slots(const cd_replica *replica, cddp_tensor *tensors, int32
             for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++, at++) {
                 tensors[at] =
                     state.is_present && s < state.slot_count ? state.slots[s] : (cddp_tensor){0};
-                parameters[at] = (int32_t)o->ordinals[k];
+                if (parameters != NULL) parameters[at] = (int32_t)o->ordinals[k];
             }
         }
     }

@@ -44,7 +44,8 @@ typedef struct cd_optimizer_cutter {
 } cd_optimizer_cutter;
 
 /* Slots of all optimizers of a replica: per optimizer and parameter CD_OPTIMIZER_SLOTS_MAX entries,
-** undefined where there is none. Arrays have cd_replica_slot_count entries. */
+** undefined where there is none. Arrays have cd_replica_slot_count entries; parameters may be
+** NULL. */
 size_t cd_replica_slot_count(const cd_replica *replica);
 void cd_replica_get_slots(const cd_replica *replica, cddp_tensor *tensors, int32_t *parameters);
 /* The state of all optimizers, and back. */

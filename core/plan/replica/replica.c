@@ -220,7 +220,7 @@ static cddp_status resolve_order(cd_replica *r, const cd_micro *micro, uint32_t 
 {
     const cd_module *module = r->model->module;
     const size_t parameter_count = module->parameter_count;
-    if (micro->ready == CD_READY_LISTED) {
+    if (micro->ready == CDDP_WHEN_READY_LISTED) {
         for (size_t i = 0; i < micro->ready_order.count; i++) {
             const int64_t ordinal = cd_module_find_parameter(module, micro->ready_order.items[i]);
             if (ordinal < 0 || i >= parameter_count) {
@@ -236,7 +236,7 @@ static cddp_status resolve_order(cd_replica *r, const cd_micro *micro, uint32_t 
     for (size_t i = 0; i < parameter_count; i++) {
         r->order[i] = (uint32_t)i; /* registration order: the reverse of the engine's */
     }
-    if (micro->ready == CD_READY_SHUFFLED) {
+    if (micro->ready == CDDP_WHEN_READY_SHUFFLED) {
         const cd_prng root = cd_prng_seed(r->plan->world.seed);
         const cd_prng rank = cd_prng_split_index(&root, "ready", micro->place.rank);
         const cd_prng step = cd_prng_split_index(&rank, "step", micro->place.step);
@@ -256,9 +256,9 @@ cddp_status cd_replica_backward(cd_replica *r, const cd_micro *micro, cd_value *
                                    .create_graph = micro->create_graph};
     r->first_ready = UINT32_MAX;
     r->ready_count = 0;
-    if (micro->ready == CD_READY_BY_CHOICE) {
+    if (micro->ready == CDDP_WHEN_READY_CHOSEN) {
         options.order = CD_READY_CHOSEN;
-    } else if (micro->ready != CD_READY_ENGINE) {
+    } else if (micro->ready != CDDP_WHEN_READY_ENGINE) {
         options.order = CD_READY_GIVEN;
         options.given = r->order;
         CD_TRY(resolve_order(r, micro, &options.given_count, err));
@@ -297,7 +297,7 @@ cddp_status cd_replica_make_ready(cd_replica *r, const cd_micro *micro, uint32_t
     const bool is_meant = micro->poison_parameter != NULL
                               ? strcmp(micro->poison_parameter, name) == 0
                               : parameter == r->first_ready;
-    if (micro->poison == CD_POISON_NOTHING || !is_meant || grad->kind != CDDP_GRAD_DENSE ||
+    if (micro->poison == CDDP_POISON_NOTHING || !is_meant || grad->kind != CDDP_GRAD_DENSE ||
         cddp_tensor_numel(&grad->value) == 0)
         return CDDP_OK;
     /* The first element, as a view without dimensions. */
@@ -305,10 +305,10 @@ cddp_status cd_replica_make_ready(cd_replica *r, const cd_micro *micro, uint32_t
     const cddp_tensor element =
         cddp_tensor_of(value->device, value->storage, value->offset, value->dtype, NULL, 0);
     /* A finite number is added, so that it is one more addend of the sum over all samples. */
-    if (micro->poison == CD_POISON_LARGE)
+    if (micro->poison == CDDP_POISON_LARGE)
         return CD_PASS(cd_tensor_add_number(&element, 1048576.0, err));
-    CD_TRY(
-        value->device->fill(&element, micro->poison == CD_POISON_NAN ? NAN : INFINITY, NULL, err));
+    CD_TRY(value->device->fill(&element, micro->poison == CDDP_POISON_NAN ? NAN : INFINITY, NULL,
+                               err));
     return CDDP_OK;
 }
 

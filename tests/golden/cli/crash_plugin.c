@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plugin whose hooks end the process that they run in: crash by a signal, the others with 0, as
 ** if all were well: leave the usual way, leave_now, leave_at_once and leave_quickly past what is
-** registered for it. And two lossy ones that end nothing: lawless states no law, lawful does. */
+** registered for it. spin never returns. sulk is right, and crashes with a message when it is to be
+** saved. And two lossy ones that end nothing: lawless states no law, lawful does. */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/device.h"
 #include "cddp/plugin.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -81,6 +83,42 @@ static cddp_status lawful(void *self, cddp_grad_bucket *bucket, cddp_group *grou
     return lawless(NULL, bucket, group, future, err);
 }
 
+static cddp_status spin(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                        cddp_future *future, cddp_error *err)
+{
+    volatile bool is_wanted = false;
+    (void)self, (void)bucket, (void)group, (void)future, (void)err;
+    while (!is_wanted) {
+    }
+    return CDDP_OK;
+}
+
+static cddp_status sulk(void *self, const cddp_state_writer *writer, cddp_error *err)
+{
+    (void)self, (void)writer, (void)err;
+    fputs("sulk: the state is 7 bytes short\n", stderr);
+    abort();
+}
+
+static cddp_status wake(void *self, const cddp_state_reader *reader, cddp_error *err)
+{
+    (void)self, (void)reader, (void)err;
+    return CDDP_OK;
+}
+
+static const cddp_hook spin_hook = {.size = sizeof spin_hook,
+                                    .abi = CDDP_HOOK_ABI,
+                                    .name = "spin",
+                                    .run = spin};
+static const cddp_hook sulk_hook = {.size = sizeof sulk_hook,
+                                    .abi = CDDP_HOOK_ABI,
+                                    .name = "sulk",
+                                    .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL,
+                                    .create = remember,
+                                    .destroy = forget,
+                                    .run = lawless,
+                                    .save = sulk,
+                                    .load = wake};
 static const cddp_hook lawless_hook = {.size = sizeof lawless_hook,
                                        .abi = CDDP_HOOK_ABI,
                                        .name = "lawless",
@@ -114,7 +152,8 @@ static const cddp_hook quick_hook = {.size = sizeof quick_hook,
                                      .name = "leave_quickly",
                                      .run = leave_quickly};
 static const cddp_hook *const hooks[] = {&crash_hook, &leave_hook,   &now_hook,    &once_hook,
-                                         &quick_hook, &lawless_hook, &lawful_hook, NULL};
+                                         &quick_hook, &lawless_hook, &lawful_hook, &spin_hook,
+                                         &sulk_hook,  NULL};
 
 CDDP_PLUGIN_EXPORT const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin),
                                                        .abi = CDDP_PLUGIN_ABI,

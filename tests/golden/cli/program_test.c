@@ -544,13 +544,38 @@ TEST(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program)
         assert_contains(p.err, "a plugin ended the program: there is no verdict");
         snprintf(text, sizeof text, "hook-conformance %s --plugin " CRASH_PLUGIN, hooks[i]);
         program_run(&p, text);
-        assert_int_equal(p.exit_code, 2);
-        assert_contains(p.err, "a plugin ended the program: there is no verdict");
+        assert_int_equal(p.exit_code, 1);
+        assert_contains(p.out, "the hook ended the process with code 0 in run, on rank 0 of 1");
         program_run(&p, "\"$T\" --jobs 2 -k --plugin " CRASH_PLUGIN);
         assert_int_equal(p.exit_code, 2);
         assert_contains(p.out, "without a result");
         assert_contains(p.out, "1 of 2 verified, 1 with errors");
     }
+    program_close(&p);
+}
+
+/* Each law is tried in its own process, so that the others are judged all the same. */
+TEST(program, a_hook_that_crashes_or_never_returns_breaks_the_law_that_was_tried)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "hook-conformance crash --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 1);
+    assert_contains(p.out, "FAILED  runs");
+    assert_contains(p.out,
+                    "the hook crashed (Aborted, signal 6) in run, on rank 0 of 1, step 0, f32");
+    program_run(&p, "hook-conformance sulk --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 1);
+    assert_contains(p.out, "passed  runs");
+    assert_contains(p.out, "FAILED  resume");
+    assert_contains(p.out, "in save, on rank");
+    assert_contains(p.out, "it printed");
+    assert_contains(p.err, "sulk: the state is 7 bytes short");
+    assert_contains(p.out, "1 law broken");
+    program_run(&p, "hook-conformance spin --limit 1s --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 1);
+    assert_contains(p.out, "does not return: it was stopped after 1 s in run");
+    assert_contains(p.out, "not run   runs and what comes after it: 2 tries took too long");
     program_close(&p);
 }
 

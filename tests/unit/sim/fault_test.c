@@ -75,16 +75,26 @@ static cd_sim_config messages(void)
     return c;
 }
 
+TEST(fault, every_kind_has_a_word_and_a_row)
+{
+    for (int32_t i = 0; i < CD_FAULT_KIND_COUNT; i++) {
+        const cddp_event_enum_fault_kind kind = (cddp_event_enum_fault_kind)i;
+        assert_non_null(cd_fault_summary(kind));
+        assert_int_equal(cd_fault_find(cd_fault_name(kind)), i);
+    }
+    assert_null(cddp_event_word(CDDP_FIELD_fault_kind, CD_FAULT_KIND_COUNT));
+}
+
 TEST(fault, a_killed_rank_leaves_the_others_hanging_for_it)
 {
     (void)state;
-    static const cd_fault_when whens[] = {CD_FAULT_BEFORE_OP, CD_FAULT_INSIDE_OP,
-                                          CD_FAULT_AFTER_OP};
+    static const cddp_plan_fault_when whens[] = {CDDP_FAULT_BEFORE, CDDP_FAULT_INSIDE,
+                                                 CDDP_FAULT_AFTER};
     for (int transport = 0; transport <= CD_SIM_MESSAGES; transport++)
         for (int w = 0; w < 3; w++) {
             cd_sim_config c = messages();
             c.transport = (cd_sim_transport)transport;
-            cd_fault fault = {.kind = CD_FAULT_kill, .when = whens[w], .rank = 2, .at = 1};
+            cd_fault fault = {.kind = CDDP_FAULT_KILL, .when = whens[w], .rank = 2, .at = 1};
             outcome o = run_with(c, &fault, 1);
             cd_test_row("transport %d, when %d", transport, w);
             assert_int_equal(o.fault_events, 1);
@@ -96,7 +106,7 @@ TEST(fault, a_killed_rank_leaves_the_others_hanging_for_it)
                 assert_int_equal(o.results[r].end, CDDP_RANK_HUNG);
                 assert_in_range(o.record.rounds[r], 1, 2);
                 hung += strstr(o.results[r].error.message, "rank 2") != NULL;
-                if (whens[w] == CD_FAULT_AFTER_OP) assert_int_equal(o.record.rounds[r], 2);
+                if (whens[w] == CDDP_FAULT_AFTER) assert_int_equal(o.record.rounds[r], 2);
             }
             /* in a ring only the neighbour waits for the dead rank itself */
             assert_true(hung >= 1);
@@ -108,7 +118,7 @@ TEST(fault, survivors_learn_of_a_death_when_connections_close)
     (void)state;
     cd_sim_config c = messages();
     c.death_notice_ns = 1000000;
-    cd_fault fault = {.kind = CD_FAULT_kill, .when = CD_FAULT_AT_TIME, .rank = 1, .at = 2500};
+    cd_fault fault = {.kind = CDDP_FAULT_KILL, .when = CDDP_FAULT_TIME, .rank = 1, .at = 2500};
     outcome o = run_with(c, &fault, 1);
     assert_int_equal(o.results[1].end, CDDP_RANK_KILLED);
     assert_int_equal(o.results[0].end, CDDP_RANK_RETURNED);
@@ -120,18 +130,18 @@ TEST(fault, survivors_learn_of_a_death_when_connections_close)
 TEST(fault, a_rank_that_hangs_for_a_while_only_delays)
 {
     (void)state;
-    static const cd_fault_when whens[] = {CD_FAULT_AT_TIME, CD_FAULT_BEFORE_OP, CD_FAULT_INSIDE_OP,
-                                          CD_FAULT_AFTER_OP};
+    static const cddp_plan_fault_when whens[] = {CDDP_FAULT_TIME, CDDP_FAULT_BEFORE,
+                                                 CDDP_FAULT_INSIDE, CDDP_FAULT_AFTER};
     for (int w = 0; w < 4; w++) {
         cd_fault fault = {
-            .kind = CD_FAULT_hang, .when = whens[w], .rank = 3, .at = 1, .duration_ns = 50000000};
+            .kind = CDDP_FAULT_HANG, .when = whens[w], .rank = 3, .at = 1, .duration_ns = 50000000};
         outcome o = run_with(messages(), &fault, 1);
         cd_test_row("when %d", w);
         for (int r = 0; r < 4; r++) assert_ok(o.results[r].status, &o.results[r].error);
         for (int i = 0; i < LENGTH; i++) assert_true(o.record.data[3][i] == (float)(4 * (i + 1)));
         assert_true(o.stats.time_ns > 50000000 && o.stats.time_ns < 60000000);
     }
-    cd_fault for_good = {.kind = CD_FAULT_hang, .when = CD_FAULT_BEFORE_OP, .rank = 3, .at = 1};
+    cd_fault for_good = {.kind = CDDP_FAULT_HANG, .when = CDDP_FAULT_BEFORE, .rank = 3, .at = 1};
     outcome o = run_with(messages(), &for_good, 1);
     assert_fails(o.results[3].status, CDDP_E_TIMEOUT, &o.results[3].error,
                  "rank 3 hangs (a planted fault)");
@@ -140,8 +150,8 @@ TEST(fault, a_rank_that_hangs_for_a_while_only_delays)
 TEST(fault, a_slow_rank_delays_everybody)
 {
     (void)state;
-    cd_fault fault = {.kind = CD_FAULT_slow_rank,
-                      .when = CD_FAULT_AT_TIME,
+    cd_fault fault = {.kind = CDDP_FAULT_SLOW_RANK,
+                      .when = CDDP_FAULT_TIME,
                       .rank = 0,
                       .amount = 100000};
     cd_sim_config direct = CD_SIM_CONFIG_INIT;
@@ -152,9 +162,9 @@ TEST(fault, a_slow_rank_delays_everybody)
 TEST(fault, a_cut_link_heals_and_everybody_finishes)
 {
     (void)state;
-    assert_int_equal(CD_FAULT_link_cut, 3); /* traces that exist say so, and I-LIVE reads it */
-    cd_fault fault = {.kind = CD_FAULT_link_cut,
-                      .when = CD_FAULT_AT_TIME,
+    assert_int_equal(CDDP_FAULT_LINK_CUT, 3); /* traces that exist say so, and I-LIVE reads it */
+    cd_fault fault = {.kind = CDDP_FAULT_LINK_CUT,
+                      .when = CDDP_FAULT_TIME,
                       .rank = 1,
                       .peer = 0,
                       .at = 1500,
@@ -173,11 +183,12 @@ TEST(fault, a_cut_link_heals_and_everybody_finishes)
 TEST(fault, delay_and_reordering_change_time_and_nothing_else)
 {
     (void)state;
-    static const cd_fault_kind kinds[] = {CD_FAULT_link_delay, CD_FAULT_link_reorder};
+    static const cddp_event_enum_fault_kind kinds[] = {CDDP_FAULT_LINK_DELAY,
+                                                       CDDP_FAULT_LINK_REORDER};
     outcome plain = run_with(messages(), NULL, 0);
     for (int k = 0; k < 2; k++) {
         cd_fault fault = {.kind = kinds[k],
-                          .when = CD_FAULT_AT_TIME,
+                          .when = CDDP_FAULT_TIME,
                           .rank = 1,
                           .peer = UINT32_MAX,
                           .amount = 3000000};
@@ -190,10 +201,11 @@ TEST(fault, delay_and_reordering_change_time_and_nothing_else)
 TEST(fault, corruption_reaches_the_results)
 {
     (void)state;
-    static const cd_fault_kind kinds[] = {CD_FAULT_chunk_corrupt, CD_FAULT_bit_flip, CD_FAULT_nan};
+    static const cddp_event_enum_fault_kind kinds[] = {CDDP_FAULT_CHUNK_CORRUPT,
+                                                       CDDP_FAULT_BIT_FLIP, CDDP_FAULT_NAN};
     for (int k = 0; k < 3; k++) {
         cd_fault fault = {.kind = kinds[k],
-                          .when = CD_FAULT_BEFORE_OP,
+                          .when = CDDP_FAULT_BEFORE,
                           .rank = 1,
                           .peer = UINT32_MAX,
                           .at = ROUNDS - 1,
@@ -208,7 +220,7 @@ TEST(fault, corruption_reaches_the_results)
                 nan += isnan(o.record.data[r][i]) != 0;
             }
         assert_in_range(wrong, 1, 4);
-        assert_int_equal(nan, kinds[k] == CD_FAULT_nan ? 4 : 0);
+        assert_int_equal(nan, kinds[k] == CDDP_FAULT_NAN ? 4 : 0);
     }
 }
 
@@ -216,7 +228,7 @@ TEST(fault, an_optional_fault_is_a_choice_and_fifo_declines)
 {
     (void)state;
     cd_fault fault = {
-        .kind = CD_FAULT_kill, .when = CD_FAULT_AT_TIME, .rank = 2, .at = 2500, .optional = true};
+        .kind = CDDP_FAULT_KILL, .when = CDDP_FAULT_TIME, .rank = 2, .at = 2500, .optional = true};
     outcome o = run_with(messages(), &fault, 1);
     assert_int_equal(o.fault_events, 0);
     assert_ok(o.results[2].status, &o.results[2].error);

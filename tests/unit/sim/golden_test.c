@@ -63,10 +63,10 @@ static cddp_status iteration(cddp_rank *rank, void *argument, cddp_error *err)
 
 static const cd_fault faults[] = {
     /* clang-format off */
-    {.kind = CD_FAULT_kill, .when = CD_FAULT_BEFORE_OP, .rank = 1, .at = 5},
-    {.kind = CD_FAULT_link_cut, .when = CD_FAULT_AT_TIME, .rank = 0, .peer = 1, .at = 100000, .duration_ns = 7000000},
-    {.kind = CD_FAULT_hang, .when = CD_FAULT_INSIDE_OP, .rank = 2, .at = 2, .duration_ns = 900000},
-    {.kind = CD_FAULT_chunk_corrupt, .when = CD_FAULT_BEFORE_OP, .rank = 0, .peer = UINT32_MAX, .at = 3, .amount = 13},
+    {.kind = CDDP_FAULT_KILL, .when = CDDP_FAULT_BEFORE, .rank = 1, .at = 5},
+    {.kind = CDDP_FAULT_LINK_CUT, .when = CDDP_FAULT_TIME, .rank = 0, .peer = 1, .at = 100000, .duration_ns = 7000000},
+    {.kind = CDDP_FAULT_HANG, .when = CDDP_FAULT_INSIDE, .rank = 2, .at = 2, .duration_ns = 900000},
+    {.kind = CDDP_FAULT_CHUNK_CORRUPT, .when = CDDP_FAULT_BEFORE, .rank = 0, .peer = UINT32_MAX, .at = 3, .amount = 13},
     /* clang-format on */
 };
 

@@ -81,18 +81,18 @@ static uint64_t draw(cd_prng *p, uint64_t from, uint64_t to)
 /* A fault of timing that ends. */
 static cd_fault draw_fault(cd_prng *p, uint32_t world, bool sides[RANKS_MAX])
 {
-    static const cd_fault_kind kinds[] = {CD_FAULT_hang,         CD_FAULT_slow_rank,
-                                          CD_FAULT_link_cut,     CD_FAULT_link_delay,
-                                          CD_FAULT_link_reorder, CD_FAULT_partition};
+    static const cddp_event_enum_fault_kind kinds[] = {
+        CDDP_FAULT_HANG,       CDDP_FAULT_SLOW_RANK,    CDDP_FAULT_LINK_CUT,
+        CDDP_FAULT_LINK_DELAY, CDDP_FAULT_LINK_REORDER, CDDP_FAULT_PARTITION};
     cd_fault f = {.kind = kinds[draw(p, 0, 5)],
                   .rank = (uint32_t)draw(p, 0, world - 1),
                   .peer = UINT32_MAX};
-    f.when = draw(p, 0, 1) == 0 ? CD_FAULT_AT_TIME : CD_FAULT_BEFORE_OP;
-    f.at = f.when == CD_FAULT_AT_TIME ? draw(p, 0, 40) * US : draw(p, 0, ROUNDS - 1);
+    f.when = draw(p, 0, 1) == 0 ? CDDP_FAULT_TIME : CDDP_FAULT_BEFORE;
+    f.at = f.when == CDDP_FAULT_TIME ? draw(p, 0, 40) * US : draw(p, 0, ROUNDS - 1);
     f.duration_ns = draw(p, 1, 500) * US;
-    f.amount = f.kind == CD_FAULT_slow_rank ? draw(p, 1500, 9000) : draw(p, 1, 200) * US;
+    f.amount = f.kind == CDDP_FAULT_SLOW_RANK ? draw(p, 1500, 9000) : draw(p, 1, 200) * US;
     for (uint32_t r = 0; r < world; r++) sides[r] = r <= (f.rank < world - 1 ? f.rank : world - 2);
-    if (f.kind == CD_FAULT_partition) f.side = sides;
+    if (f.kind == CDDP_FAULT_PARTITION) f.side = sides;
     return f;
 }
 
@@ -190,7 +190,8 @@ TEST(laws, a_cut_for_good_breaks_them)
     d.fixture.config = (cd_sim_config)CD_SIM_CONFIG_INIT;
     d.fixture.config.world_size = 3;
     d.fixture.config.transport = CD_SIM_MESSAGES;
-    d.faults[0] = (cd_fault){.kind = CD_FAULT_link_cut, .rank = 1, .peer = UINT32_MAX, .at = 1000};
+    d.faults[0] =
+        (cd_fault){.kind = CDDP_FAULT_LINK_CUT, .rank = 1, .peer = UINT32_MAX, .at = 1000};
     d.fixture.config.faults = d.faults;
     d.fixture.config.fault_count = 1;
     fixture_create(&d.fixture);

@@ -441,7 +441,7 @@ static cddp_status create_body(const cddp_allocator *allocator, void *argument, 
 {
     (void)argument;
     uint32_t slow[3] = {1000, 1000, 1000};
-    cd_fault faults[1] = {{.kind = CD_FAULT_kill, .when = CD_FAULT_AT_TIME, .rank = 1}};
+    cd_fault faults[1] = {{.kind = CDDP_FAULT_KILL, .when = CDDP_FAULT_TIME, .rank = 1}};
     cd_sim_config config = CD_SIM_CONFIG_INIT;
     config.world_size = 3;
     config.allocator = allocator;
@@ -505,8 +505,8 @@ TEST(world, running_out_of_memory_anywhere_is_an_error)
 TEST(world, nonsense_configurations_are_refused_with_a_reason)
 {
     (void)state;
-    cd_fault link = {.kind = CD_FAULT_link_cut, .rank = 0, .peer = 1},
-             far = {.kind = CD_FAULT_kill, .rank = 9};
+    cd_fault link = {.kind = CDDP_FAULT_LINK_CUT, .rank = 0, .peer = 1},
+             far = {.kind = CDDP_FAULT_KILL, .rank = 9};
     const struct {
         cd_sim_config config;
         const char *words;

@@ -219,8 +219,8 @@ TEST(sim_rendezvous, when_the_host_dies_the_others_end_by_their_deadline)
     cddp_rank_result results[RANKS];
     memset(&s, 0, sizeof s);
     cd_sim_config config = CD_SIM_CONFIG_INIT;
-    const cd_fault kill = {.kind = CD_FAULT_kill,
-                           .when = CD_FAULT_AT_TIME,
+    const cd_fault kill = {.kind = CDDP_FAULT_KILL,
+                           .when = CDDP_FAULT_TIME,
                            .rank = 0,
                            .at = 100 * MS};
     config.faults = &kill;

@@ -172,8 +172,8 @@ TEST(sim_store, a_host_that_died_is_waited_for_and_nobody_else)
     static meeting_test t;
     (void)state;
     prepare(&t);
-    const cd_fault kill = {.kind = CD_FAULT_kill,
-                           .when = CD_FAULT_AT_TIME,
+    const cd_fault kill = {.kind = CDDP_FAULT_KILL,
+                           .when = CDDP_FAULT_TIME,
                            .rank = 0,
                            .at = 100 * MS};
     t.fixture.config.faults = &kill;
@@ -197,18 +197,19 @@ TEST(sim_store, faults_strike_around_the_join_of_another_rank)
 {
     static meeting_test t;
     (void)state;
-    for (cd_fault_when when = CD_FAULT_BEFORE_JOIN; when <= CD_FAULT_AFTER_JOIN; when++) {
+    for (cddp_plan_fault_when when = CDDP_FAULT_BEFORE_JOIN; when <= CDDP_FAULT_AFTER_JOIN;
+         when++) {
         prepare(&t);
-        const cd_fault kill = {.kind = CD_FAULT_kill, .when = when, .rank = 0, .joiner = 2};
+        const cd_fault kill = {.kind = CDDP_FAULT_KILL, .when = when, .rank = 0, .joiner = 2};
         t.fixture.config.faults = &kill;
         t.fixture.config.fault_count = 1;
         t.agents[2].late_ns = 50 * MS;
         run(&t);
         assert_int_equal(t.fixture.results[0].end, CDDP_RANK_KILLED);
-        assert_int_equal(count(&t, CDDP_EV_store_key, 2), when == CD_FAULT_BEFORE_JOIN   ? 0
-                                                          : when == CD_FAULT_INSIDE_JOIN ? 1
-                                                                                         : RANKS);
-        assert_int_equal(generation_of(&t, 2), when == CD_FAULT_AFTER_JOIN);
+        assert_int_equal(count(&t, CDDP_EV_store_key, 2), when == CDDP_FAULT_BEFORE_JOIN   ? 0
+                                                          : when == CDDP_FAULT_INSIDE_JOIN ? 1
+                                                                                           : RANKS);
+        assert_int_equal(generation_of(&t, 2), when == CDDP_FAULT_AFTER_JOIN);
         assert_int_equal(count(&t, CDDP_EV_fault, UINT32_MAX), 1);
         finish(&t);
     }
@@ -220,7 +221,7 @@ TEST(sim_store, an_attempt_number_says_which_join_a_fault_waits_for)
     (void)state;
     prepare(&t);
     const cd_fault hang = {
-        .kind = CD_FAULT_hang, .when = CD_FAULT_BEFORE_JOIN, .rank = 1, .joiner = 1, .at = 1};
+        .kind = CDDP_FAULT_HANG, .when = CDDP_FAULT_BEFORE_JOIN, .rank = 1, .joiner = 1, .at = 1};
     t.fixture.config.faults = &hang;
     t.fixture.config.fault_count = 1;
     for (uint32_t i = 0; i < RANKS; i++)
@@ -239,7 +240,7 @@ TEST(sim_store, a_partition_that_heals_only_delays)
     static meeting_test t;
     (void)state;
     static const bool side[RANKS] = {false, false, true, false};
-    const cd_fault parts = {.kind = CD_FAULT_partition,
+    const cd_fault parts = {.kind = CDDP_FAULT_PARTITION,
                             .side = side,
                             .peer = UINT32_MAX,
                             .duration_ns = 400 * MS};
@@ -258,7 +259,7 @@ TEST(sim_store, a_partition_that_lasts_is_said_to_be_one)
     static meeting_test t;
     (void)state;
     static const bool side[RANKS] = {false, false, true, false};
-    const cd_fault parts = {.kind = CD_FAULT_partition, .side = side, .peer = UINT32_MAX};
+    const cd_fault parts = {.kind = CDDP_FAULT_PARTITION, .side = side, .peer = UINT32_MAX};
     prepare(&t);
     t.fixture.config.faults = &parts;
     t.fixture.config.fault_count = 1;
@@ -279,7 +280,7 @@ TEST(sim_store, all_meet_in_one_generation_or_nobody_does_in_any_schedule)
         prepare(&t);
         t.fixture.chooser = cd_chooser_random(&t.fixture.random, seed);
         t.fixture.config.chooser = &t.fixture.chooser;
-        const cd_fault delay = {.kind = CD_FAULT_link_delay,
+        const cd_fault delay = {.kind = CDDP_FAULT_LINK_DELAY,
                                 .rank = (uint32_t)(1 + seed % 3),
                                 .peer = UINT32_MAX,
                                 .amount = seed % 7 * MS};

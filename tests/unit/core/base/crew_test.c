@@ -33,7 +33,9 @@ static cddp_status take(void *context, const cd_crew_end *end, bool *is_last, cd
     job *j = context;
     (void)err;
     assert_int_equal(end->task, j->taken_count);
-    if (!end->is_whole)
+    if (!end->is_whole && end->is_late)
+        snprintf(j->taken[end->task], 48, "late");
+    else if (!end->is_whole)
         snprintf(j->taken[end->task], 48, "died %d %d", end->exit_code, end->signal_number);
     else if (end->status != CDDP_OK)
         snprintf(j->taken[end->task], 48, "error %.40s", end->message);
@@ -299,6 +301,30 @@ static bool say_yes_to_all_but_the_first_three(void)
 {
     static uint32_t asked;
     return asked++ >= 4;
+}
+
+static cddp_status hang_in_the_second(void *context, size_t task, cd_text *result, cddp_error *err)
+{
+    (void)context, (void)err;
+    while (task == 1) cd_os_sleep_ns(MS);
+    cd_text_push(result, "well");
+    return CDDP_OK;
+}
+
+TEST(crew, a_worker_that_takes_too_long_is_stopped_and_the_others_are_not)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_crew_count count;
+    job j;
+    job_init(&j, 2);
+    j.options.task_count = 3;
+    j.options.work = hang_in_the_second;
+    j.options.limit_ns = 300 * MS;
+    assert_ok(cd_crew_run(&j.options, &count, &err), &err);
+    assert_int_equal(count.taken, 3);
+    assert_string_equal(j.taken[0], "well");
+    assert_string_equal(j.taken[1], "late");
+    assert_string_equal(j.taken[2], "well");
 }
 
 TEST(crew, workers_of_an_interrupted_crew_that_drains_end_by_themselves)

@@ -107,8 +107,9 @@ TEST(error, printing_never_writes_beyond_the_buffer)
     }
     char whole[1024];
     cd_error_print(&err, whole, sizeof whole);
-    assert_non_null(strstr(whole, "bucket 3: expected 4 gradients, got 5\n  at innermost "
-                                  "(tests/unit/core/base/error_test.c:"));
+    /* A compiler's cache may write the path as it sees it from the build folder. */
+    assert_non_null(strstr(whole, "bucket 3: expected 4 gradients, got 5\n  at innermost ("));
+    assert_non_null(strstr(whole, "tests/unit/core/base/error_test.c:"));
 }
 
 TEST(error, every_status_has_its_own_words)

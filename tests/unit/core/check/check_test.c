@@ -162,6 +162,46 @@ TEST(hb, a_wait_orders_streams_by_marks_and_through_the_host)
     }
 }
 
+/* A writer, then `readers` streams that wait for nothing but a mark of it, then one more write that
+** waits for all of them but the first: it races with that reader however many came later. */
+static size_t count_races(int64_t readers, bool waits_for_first)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_judge *judge = NULL;
+    uint64_t sequence = 0;
+    assert_ok(cd_judge_create(&(cd_judge_options){.allocator = NULL}, &judge, &err), &err);
+    const cddp_trace_sink *sink = cd_judge_get_sink(judge);
+    for (int64_t r = 0; r < readers; r++) {
+        const int64_t stream = 100 + r;
+        cddp_event e = {.kind = CDDP_EV_touch, .sequence = sequence++, .text = "reader"};
+        e.as.touch = (cddp_event_touch){.region = 7, .on_stream = stream, .end = 8};
+        sink->event(sink->self, &e);
+        e = (cddp_event){.kind = CDDP_EV_order, .sequence = sequence++};
+        e.as.order = (cddp_event_order){.from = stream, .to = -1, .point = stream};
+        sink->event(sink->self, &e);
+        e.sequence = sequence++;
+        e.as.order = (cddp_event_order){.from = -1, .to = 0, .point = stream, .waits = 1};
+        if (r > 0 || waits_for_first) sink->event(sink->self, &e);
+    }
+    cddp_event e = {.kind = CDDP_EV_touch, .sequence = sequence++, .text = "writer"};
+    e.as.touch = (cddp_event_touch){.region = 7, .write = 1, .end = 8};
+    sink->event(sink->self, &e);
+    assert_ok(cd_judge_end(judge, &err), &err);
+    const size_t count = cd_judge_finding_count(judge);
+    cd_judge_destroy(judge);
+    return count;
+}
+
+TEST(hb, any_number_of_streams_is_watched_and_no_open_access_is_forgotten)
+{
+    (void)state;
+    for (int64_t readers = 1; readers <= 200; readers += 199) {
+        cd_test_row("%lld readers", (long long)readers);
+        assert_int_equal(count_races(readers, false), 1);
+        assert_int_equal(count_races(readers, true), 0);
+    }
+}
+
 /* ---- steps on what is not finite ---- */
 
 typedef struct range_step {

@@ -6,6 +6,7 @@
 #include "core/oracle/numbers.h"
 #include "core/oracle/ratio.h"
 #include "core/oracle/second/formula.h"
+#include "core/oracle/second/repeat.h"
 #include "core/oracle/second/program.h"
 #include "core/tensor/dtype.h"
 #include "tests/support/test.h"
@@ -434,6 +435,94 @@ TEST(second, elements_that_round_alike_are_no_ratio)
 {
     double ratio = 0; /* each of them loses its two small addends: 1, not 1.0078 */
     assert_false(finds_ratio(1, true, &ratio));
+}
+
+/* ---- formulas, bit by bit ---- */
+
+static cd_formula draw_formula(cd_prng *prng)
+{
+    static const cd_formula_kind kinds[] = {CD_FORMULA_SGD, CD_FORMULA_ADAM, CD_FORMULA_ADAMW,
+                                            CD_FORMULA_ADAGRAD};
+    cd_formula f = {.kind = kinds[cd_prng_below(prng, 4)],
+                    .rate = {0.001 * (double)cd_prng_between(prng, 1, 500), 0},
+                    .weight_decay = cd_prng_chance(prng, 1, 2) ? 0.01 : 0,
+                    .momentum = cd_prng_chance(prng, 1, 2) ? 0.9 : 0,
+                    .dampening = 0.1,
+                    .beta1 = 0.9,
+                    .beta2 = 0.999,
+                    .eps = ldexp(1, (int)cd_prng_between(prng, -30, -3))};
+    f.nesterov = f.momentum != 0 && cd_prng_chance(prng, 1, 2);
+    if (f.nesterov) f.dampening = 0;
+    return f;
+}
+
+static double draw_f32(cd_prng *prng)
+{
+    return (double)(float)ldexp((double)cd_prng_between(prng, -(1 << 26), 1 << 26),
+                                (int)cd_prng_between(prng, -36, -24));
+}
+
+/* Two writings of one formula: the bits lie in the ball around the real numbers. */
+TEST(second, predicted_bits_lie_within_the_formula)
+{
+    (void)state;
+    cd_prng prng = cd_prng_seed(cd_test_seed());
+    for (int round = 0; round < 20000; round++) {
+        const cd_formula f = draw_formula(&prng);
+        const cd_formula_element e = {.dtype = CDDP_F32,
+                                      .parameter = draw_f32(&prng),
+                                      .gradient = draw_f32(&prng),
+                                      .slots = {draw_f32(&prng), fabs(draw_f32(&prng))},
+                                      .has_slots = true,
+                                      .steps = cd_prng_below(&prng, 40)};
+        cd_formula_element before = e;
+        if (f.kind == CD_FORMULA_ADAGRAD) before.slots[0] = fabs(e.slots[0]);
+        const cd_formula_result ball = cd_formula_apply(&f, &before);
+        const cd_repeat repeat = cd_formula_repeat(&f, &before);
+        assert_in_range(repeat.count, 1, 4);
+        for (uint32_t i = 0; i < repeat.count; i++) {
+            assert_int_equal(repeat.ways[i].slot_count, ball.slot_count);
+            assert_true(cd_ball_has(&ball.parameter, repeat.ways[i].parameter.value));
+            for (uint32_t s = 0; s < ball.slot_count; s++)
+                assert_true(cd_ball_has(&ball.slots[s], repeat.ways[i].slots[s].value));
+        }
+    }
+}
+
+/* Adam by hand, in float. */
+TEST(second, predicted_bits_of_adam_are_those_of_float)
+{
+    (void)state;
+    const cd_formula f = {
+        .kind = CD_FORMULA_ADAM, .rate = {0.01, 0}, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+    const float p = 0.3f, g = 0.07f, m0 = 0.011f, v0 = 0.0003f;
+    const cd_formula_element e = {.dtype = CDDP_F32,
+                                  .parameter = (double)p,
+                                  .gradient = (double)g,
+                                  .slots = {(double)m0, (double)v0},
+                                  .has_slots = true,
+                                  .steps = 1};
+    const cd_repeat repeat = cd_formula_repeat(&f, &e);
+    const float m = m0 * 0.9f + (float)(1 - 0.9) * g;
+    const float v = v0 * 0.999f + (float)(1 - 0.999) * g * g;
+    const float below = sqrtf(v) / (float)sqrt(1 - 0.999 * 0.999) + 1e-8f;
+    const float after = p + (float)-(0.01 / (1 - 0.9 * 0.9)) * m / below;
+    assert_int_equal(repeat.count, 1);
+    assert_true(repeat.ways[0].slots[0].value == (double)m);
+    assert_true(repeat.ways[0].slots[1].value == (double)v);
+    assert_true(repeat.ways[0].parameter.value == (double)after);
+}
+
+TEST(second, no_bits_are_predicted_of_f64_and_sparse_gradients)
+{
+    (void)state;
+    const cd_formula f = {.kind = CD_FORMULA_SGD, .rate = {0.5, 0}};
+    assert_int_equal(
+        cd_formula_repeat(&f, &(cd_formula_element){.dtype = CDDP_F64, .gradient = 1}).count, 0);
+    assert_int_equal(
+        cd_formula_repeat(&f, &(cd_formula_element){.dtype = CDDP_F32, .gradient = 1, .addends = 2})
+            .count,
+        0);
 }
 
 TEST_MAIN()

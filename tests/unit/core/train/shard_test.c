@@ -32,7 +32,7 @@ static void fill(fixture *f, cd_prng *prng)
     }
 }
 
-static cd_shard_options options_of(const fixture *f, cd_shard_kind kind, uint32_t rank,
+static cd_shard_options options_of(const fixture *f, cddp_plan_optimizer_shard kind, uint32_t rank,
                                    uint32_t world)
 {
     return (cd_shard_options){.optimizer = "sgd",
@@ -72,18 +72,18 @@ TEST(shard, cuts_what_the_law_says)
         fixture f;
         cd_part parts[PARAMETERS_MAX];
         const uint32_t world = 1 + (uint32_t)cd_prng_below(&prng, 6);
-        const cd_shard_kind kind =
-            cd_prng_below(&prng, 2) == 0 ? CD_SHARD_PARAMETERS : CD_SHARD_FLAT;
+        const cddp_plan_optimizer_shard kind =
+            cd_prng_below(&prng, 2) == 0 ? CDDP_SHARD_PARAMETERS : CDDP_SHARD_FLAT;
         fill(&f, &prng);
         const cd_partition law = {f.numels, PARAMETERS_MAX, world, NULL};
-        if (kind == CD_SHARD_FLAT)
+        if (kind == CDDP_SHARD_FLAT)
             cd_partition_flat(&law, parts);
         else
             assert_ok(cd_partition_whole(&law, round % 2 == 0, parts, &err), &err);
         for (uint32_t rank = 0; rank < world; rank++) {
             cd_shard *shard = NULL;
             cd_shard_options options = options_of(&f, kind, rank, world);
-            options.order = round % 2 == 0 ? CD_SHARD_BY_SIZE : CD_SHARD_AS_REGISTERED;
+            options.order = round % 2 == 0 ? CDDP_SHARD_ORDER_SIZE : CDDP_SHARD_ORDER_REGISTRATION;
             assert_ok(cd_shard_create(&options, &shard, &err), &err);
             check_rank(shard, &f, parts, rank);
             cd_shard_destroy(shard);
@@ -104,7 +104,7 @@ TEST(shard, a_slice_has_the_gradients_of_its_elements)
                                                    &f.grads[i]};
     f.grads[0].kind = CDDP_GRAD_DENSE;
     f.grads[0].value = cddp_tensor_of(cddp_device_cpu(), gradient, 0, CDDP_F32, &f.numels[0], 1);
-    cd_shard_options options = options_of(&f, CD_SHARD_FLAT, 1, 3); /* elements 4 to 7 of 10 */
+    cd_shard_options options = options_of(&f, CDDP_SHARD_FLAT, 1, 3); /* elements 4 to 7 of 10 */
     options.parameter_count = 2;
     cd_shard *shard = NULL;
     size_t count;
@@ -127,16 +127,16 @@ TEST(shard, refuses_what_cannot_be_cut)
     (void)state;
     cd_prng prng = cd_prng_seed(7);
     static const struct {
-        cd_shard_kind kind;
-        cd_shard_padding padding;
+        cddp_plan_optimizer_shard kind;
+        cddp_plan_shard_padding padding;
         cddp_dtype first, second;
         const char *words;
     } rows[] = {
         /* clang-format off */
-        {CD_SHARD_PARAMETERS, CD_SHARD_COUNTED, CDDP_F32, CDDP_F64, "parameters of one dtype (ZRO-08)"},
-        {CD_SHARD_FLAT, CD_SHARD_COUNTED, CDDP_F16, CDDP_F32, "parameters of one dtype (ZRO-08)"},
-        {CD_SHARD_FLAT, CD_SHARD_COUNTED, CDDP_C64, CDDP_C64, "is not real"},
-        {CD_SHARD_FLAT, CD_SHARD_DROPPED, CDDP_F32, CDDP_F32, "shard.padding has no effect: the 8 elements"},
+        {CDDP_SHARD_PARAMETERS, CDDP_SHARD_PADDING_COUNTED, CDDP_F32, CDDP_F64, "parameters of one dtype (ZRO-08)"},
+        {CDDP_SHARD_FLAT, CDDP_SHARD_PADDING_COUNTED, CDDP_F16, CDDP_F32, "parameters of one dtype (ZRO-08)"},
+        {CDDP_SHARD_FLAT, CDDP_SHARD_PADDING_COUNTED, CDDP_C64, CDDP_C64, "is not real"},
+        {CDDP_SHARD_FLAT, CDDP_SHARD_PADDING_DROPPED, CDDP_F32, CDDP_F32, "shard.padding has no effect: the 8 elements"},
         /* clang-format on */
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -12,7 +12,7 @@
 static cd_hook_card judged(const cddp_hook *hook, const cddp_hook *inner, const char *options)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    cd_hook_subject subject = {hook, inner, options};
+    cd_hook_subject subject = {.hook = hook, .inner = inner, .options = options};
     cd_hook_card card;
     assert_ok(cd_hook_battery_run(&subject, &card, &err), &err);
     return card;
@@ -54,6 +54,8 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
                         card.lines[law].first);
             assert_int_equal(card.lines[law].failed_count, 0);
         }
+        assert_true(card.lines[CD_LAW_JUDGED].case_count > 160);
+        assert_true(card.judged_count > 5000);
         assert_int_equal(card.is_exact, cases[i].is_exact);
         assert_int_equal(card.refused, 0);
         assert_int_equal((card.bytes_factor < 1) - (card.bytes_factor > 1), cases[i].sends);
@@ -78,6 +80,52 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
     }
 }
 
+/* A plugin's hook, which names its law: as a copy of one of this build is. */
+static cddp_hook stranger(const cddp_hook *like, uint32_t law)
+{
+    cddp_hook hook = *like;
+    hook.name = "stranger";
+    hook.flags |= law;
+    return hook;
+}
+
+static cddp_status create_with_another_k(const cddp_hook_context *context, void **self,
+                                         cddp_error *err)
+{
+    cddp_hook_context other = *context;
+    other.options = "k=3";
+    return cd_hook_topk.create(&other, self, err);
+}
+
+TEST(hook_battery, a_plugin_is_judged_by_the_law_that_it_names)
+{
+    static const struct {
+        const cddp_hook *like;
+        uint32_t law;
+        const char *options;
+    } cases[] = {
+        {&cd_hook_topk, CDDP_HOOK_LAW_TOPK, "k=2"},
+        {&cd_hook_powersgd, CDDP_HOOK_LAW_POWERSGD, "start_powerSGD_iter=2,min_compression_rate=1"},
+        {&cd_hook_quantize_per_tensor, CDDP_HOOK_LAW_QUANTIZE_PER_TENSOR, NULL},
+        {&cd_hook_quantize_per_channel, CDDP_HOOK_LAW_QUANTIZE_PER_CHANNEL, "bucket_size=16"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const cddp_hook hook = stranger(cases[i].like, cases[i].law);
+        cd_hook_card card = judged(&hook, NULL, cases[i].options);
+        cd_test_row("%s: %s", cases[i].like->name, card.lines[CD_LAW_JUDGED].first);
+        assert_int_equal(card.lines[CD_LAW_JUDGED].failed_count, 0);
+        assert_true(card.judged_count > 5000);
+    }
+    cddp_hook hook = stranger(&cd_hook_topk, CDDP_HOOK_LAW_TOPK);
+    hook.create = create_with_another_k;
+    cd_hook_card card = judged(&hook, NULL, "k=2");
+    assert_true(card.lines[CD_LAW_JUDGED].failed_count > 0);
+    /* which names no law */
+    hook = stranger(&cd_hook_topk, 0);
+    card = judged(&hook, NULL, "k=2");
+    assert_int_equal(card.lines[CD_LAW_JUDGED].case_count, 0);
+}
+
 /* Blocks of two ranks are for worlds of 2 and 8. */
 TEST(hook_battery, options_are_judged_where_they_apply)
 {
@@ -87,7 +135,7 @@ TEST(hook_battery, options_are_judged_where_they_apply)
         cd_test_row("%s: %s", cd_hook_law_name((cd_hook_law)law), card.lines[law].first);
         assert_int_equal(card.lines[law].failed_count, 0);
         assert_true(card.lines[law].case_count > 0 || law == CD_LAW_ROUNDED || law == CD_LAW_KEPT ||
-                    law == CD_LAW_STATED);
+                    law == CD_LAW_STATED || law == CD_LAW_DRAWS);
     }
     assert_int_equal(card.skipped, 1u << 1 | 1u << 3 | 1u << 5);
     assert_non_null(strstr(card.skipped_because, "blocks of 2 ranks do not divide the 1 of group"));
@@ -98,8 +146,8 @@ TEST(hook_battery, options_are_judged_where_they_apply)
 TEST(hook_battery, options_for_no_world_are_wrong)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    cd_hook_subject subject = {&cd_hook_post_local_sgd, NULL,
-                               "start_localSGD_iter=2,subgroup_size=7"};
+    cd_hook_subject subject = {.hook = &cd_hook_post_local_sgd,
+                               .options = "start_localSGD_iter=2,subgroup_size=7"};
     cd_hook_card card;
     assert_int_equal(cd_hook_battery_run(&subject, &card, &err), CDDP_E_CONFIG);
     assert_non_null(strstr(err.message, "blocks of 7 ranks do not divide"));
@@ -131,6 +179,8 @@ TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
         {CD_LAW_KEPT, "sends no more"},               {CD_LAW_STATED, "gradient = sent"},
         {CD_LAW_FOREIGN, "compare model_digest"},     {CD_LAW_VISIBLE, "nothing but finite numbers"},
         {CD_LAW_LARGE, "a bucket of 1025 elements: of element 1024"}, {CD_LAW_LARGE, "a bucket of 65537 elements: of element 0 "},
+        {CD_LAW_JUDGED, "the result is the mean of what the ranks send"}, {CD_LAW_DRAWS, "does not advance"},
+        {CD_LAW_DRAWS, "declared to be shared, and differs"},
         /* clang-format on */
     };
     for (size_t i = 0; card_hooks[i] != NULL; i++) {

@@ -118,6 +118,49 @@ TEST(replay, across_worlds_ranks_may_come_in_any_order_at_any_time)
     cd_replay_fini(&r);
 }
 
+/* How a rank fails, and what it does then, is compared by the verdicts. That it fails where it
+** failed in the other world is compared here. */
+TEST(replay, across_worlds_a_failure_meets_a_failure)
+{
+    static const struct {
+        const char *name;
+        uint16_t kind;
+        int64_t field;
+        bool is_met;
+    } cases[] = {{"an operation that failed otherwise", CDDP_EV_collective_done, 0, true},
+                 {"an error", CDDP_EV_error, 0, true},
+                 {"the end of a rank that was killed", CDDP_EV_rank_end, CDDP_RANK_KILLED, true},
+                 {"the end of a rank without an error", CDDP_EV_rank_end, 0, false},
+                 {"no failure", CDDP_EV_bucket_launch, 0, false}};
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_event failure = {.kind = CDDP_EV_collective_done, .rank = 1}, now = {.rank = 1};
+        cd_replay r;
+        cd_test_row("%s", cases[k].name);
+        load(&r);
+        failure.as.collective_done.status = CDDP_E_BACKEND;
+        r.recorded.sink.event(r.recorded.sink.self, &failure);
+        failure.kind = CDDP_EV_error;
+        r.recorded.sink.event(r.recorded.sink.self, &failure);
+        assert_ok(cd_replay_set_across(&r, true, &err), &err);
+        assert_int_equal(r.total, EVENTS);
+        for (size_t i = 0; i < EVENTS; i++) {
+            const cddp_event e = event_of(i);
+            meet(&r, &e);
+        }
+        now.kind = cases[k].kind;
+        if (now.kind == CDDP_EV_collective_done) now.as.collective_done.status = CDDP_E_TIMEOUT;
+        if (now.kind == CDDP_EV_rank_end) now.as.rank_end.end = cases[k].field;
+        meet(&r, &now);
+        assert_int_equal(r.parted, !cases[k].is_met);
+        assert_int_equal(r.has_failed, cases[k].is_met);
+        now.kind = CDDP_EV_bucket_launch;
+        meet(&r, &now);
+        assert_int_equal(cd_replay_end(&r), cases[k].is_met);
+        cd_replay_fini(&r);
+    }
+}
+
 TEST(replay, it_stops_where_it_was_asked_to)
 {
     cddp_error err = CDDP_ERROR_INIT;

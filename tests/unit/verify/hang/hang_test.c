@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hangs as graphs: who is at the root, what the headline says, and which two are alike. */
+#include "tests/support/test.h"
+#include "verify/hang/graph.h"
+#include "verify/hang/headline.h"
+
+#include <string.h>
+
+#define WAIT(rank_, sequence_, ...)                                                                \
+    {                                                                                              \
+        .size = sizeof(cddp_wait), .rank = rank_, .step = 3, .status = CDDP_E_TIMEOUT, .group = 5, \
+        .sequence = sequence_, .op = CDDP_OP_ALLREDUCE, .bucket = 0, .name = "world",              \
+        .peers = (const uint32_t[]){__VA_ARGS__},                                                  \
+        .peer_count = sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t)                   \
+    }
+
+static void expect_headline(const cddp_verdict *v, const char *wanted)
+{
+    cd_text text;
+    cd_text_init(&text, false);
+    cd_hang_print(v, &text);
+    assert_string_equal(cd_text_get(&text), wanted);
+    cd_text_fini(&text);
+}
+
+TEST(hang, the_root_is_the_culprit)
+{
+    const cddp_wait waits[] = {WAIT(0, 7, 2), WAIT(1, 7, 2), WAIT(3, 7, 2)};
+    cddp_verdict_rank ranks[4] = {{.size = sizeof ranks[0]}};
+    cddp_verdict v = {.waits = waits, .wait_count = 3, .ranks = ranks, .rank_count = 4};
+    (void)state;
+    ranks[2].step = 4;
+    ranks[2].result.status = CDDP_E_STATE;
+    for (uint32_t r = 0; r < 5; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r == 2);
+    expect_headline(&v,
+                    "hang: ranks 0, 1 and 3 wait in allreduce #7 (bucket 0, step 3) for rank 2, "
+                    "which ended with an error in step 4");
+    ranks[2].result = (cddp_rank_result){.end = CDDP_RANK_KILLED, .detail = 9};
+    expect_headline(&v,
+                    "hang: ranks 0, 1 and 3 wait in allreduce #7 (bucket 0, step 3) for rank 2, "
+                    "which was killed (signal 9) in step 4");
+}
+
+TEST(hang, a_chain_leads_to_its_root)
+{
+    const cddp_wait waits[] = {WAIT(0, 7, 1), WAIT(1, 4, 2)};
+    const cddp_verdict v = {.waits = waits, .wait_count = 2};
+    (void)state;
+    assert_true(cd_hang_is_culprit(&v, 2) && !cd_hang_is_culprit(&v, 1));
+    expect_headline(&v, "hang: rank 1 waits in allreduce #4 (bucket 0, step 3) for rank 2");
+}
+
+TEST(hang, a_cycle_has_no_root)
+{
+    cddp_wait waits[] = {WAIT(0, 7, 1), WAIT(1, 4, 2), WAIT(2, 3, 1)};
+    const cddp_verdict v = {.waits = waits, .wait_count = 3};
+    (void)state;
+    waits[1].name = "rows";
+    waits[2].bucket = -1;
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r > 0);
+    expect_headline(&v, "hang: rank 1 waits in allreduce #4 of group 'rows' (bucket 0, step 3) for "
+                        "rank 2, which waits in allreduce #3 (step 3) for rank 1");
+}
+
+TEST(hang, nobody_known_is_said)
+{
+    cddp_wait waits[] = {WAIT(0, 7, 1), WAIT(1, 7, 0)};
+    const cddp_verdict v = {.waits = waits, .wait_count = 2};
+    (void)state;
+    waits[0].peer_count = waits[1].peer_count = 0;
+    expect_headline(&v, "hang: ranks 0 and 1 wait in allreduce #7 (bucket 0, step 3), which all "
+                        "members have posted; who stopped there is not known");
+    expect_headline(&(cddp_verdict){.size = sizeof v}, "");
+}
+
+TEST(hang, a_lost_peer_is_no_hang)
+{
+    cddp_wait waits[] = {WAIT(0, 7, 1)};
+    const cddp_verdict_rank ranks[2] = {{.size = sizeof ranks[0]}, {.step = 2}};
+    const cddp_verdict v = {.waits = waits, .wait_count = 1, .ranks = ranks, .rank_count = 2};
+    (void)state;
+    waits[0].status = CDDP_E_BACKEND;
+    expect_headline(&v, "stopped: rank 0 lost rank 1, which ended normally in step 2, while in "
+                        "allreduce #7 (bucket 0, step 3)");
+}
+
+/* Texts, times and how a wait ended do not count; everything that leads to the cause does. */
+TEST(hang, alike_is_the_same_graph_and_finding)
+{
+    const cddp_wait right[] = {WAIT(0, 7, 2), WAIT(1, 7, 2)};
+    cddp_wait other[] = {WAIT(0, 7, 2), WAIT(1, 7, 2)};
+    const uint32_t two[] = {2}, three[] = {3};
+    const cddp_finding found = {.check = "I-ONCE", .ranks = two, .rank_count = 1, .title = "a"};
+    cddp_finding again = found;
+    const cddp_verdict a = {.waits = right,
+                            .wait_count = 2,
+                            .findings = &found,
+                            .finding_count = 1};
+    cddp_verdict b = {.waits = other, .wait_count = 2, .findings = &again, .finding_count = 1};
+    (void)state;
+    other[0].status = CDDP_E_BACKEND;
+    other[1].step = 9;
+    again.title[0] = 'b';
+    assert_true(cd_hang_is_same(&a, &b));
+    again.ranks = three;
+    assert_false(cd_hang_is_same(&a, &b));
+    again = found;
+    again.check = "I-LIVE";
+    assert_false(cd_hang_is_same(&a, &b));
+    again = found;
+    other[0].peers = three;
+    assert_false(cd_hang_is_same(&a, &b));
+    other[0].peers = two;
+    other[0].sequence = 6;
+    assert_false(cd_hang_is_same(&a, &b));
+    other[0].sequence = 7;
+    other[0].group = 6;
+    assert_false(cd_hang_is_same(&a, &b));
+    other[0].group = 5;
+    other[0].op = CDDP_OP_BARRIER;
+    assert_false(cd_hang_is_same(&a, &b));
+    other[0].op = CDDP_OP_ALLREDUCE;
+    b.wait_count = 1;
+    assert_false(cd_hang_is_same(&a, &b));
+}
+
+TEST(hang, the_shape_knows_no_numbers)
+{
+    const cddp_wait four[] = {WAIT(0, 7, 2), WAIT(1, 7, 2), WAIT(3, 7, 2)};
+    cddp_wait two[] = {WAIT(1, 2, 0)};
+    cddp_verdict_rank many[4] = {{.size = sizeof many[0]}}, few[2] = {{.size = sizeof few[0]}};
+    const cddp_verdict a = {.waits = four, .wait_count = 3, .ranks = many, .rank_count = 4};
+    const cddp_verdict b = {.waits = two, .wait_count = 1, .ranks = few, .rank_count = 2};
+    const cddp_verdict none = {.ranks = few, .rank_count = 2};
+    (void)state;
+    many[2].result.status = few[0].result.status = CDDP_E_STATE;
+    assert_true(cd_hang_shape(&a) != 0 && cd_hang_shape(&none) == 0);
+    assert_true(cd_hang_shape(&a) == cd_hang_shape(&b));
+    few[0].result.status = CDDP_OK;
+    assert_true(cd_hang_shape(&a) != cd_hang_shape(&b));
+    few[0].result.status = CDDP_E_STATE;
+    two[0].op = CDDP_OP_BROADCAST;
+    assert_true(cd_hang_shape(&a) != cd_hang_shape(&b));
+}
+
+TEST_MAIN()

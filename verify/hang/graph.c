@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The waiting of a verdict as a graph. */
+#include "verify/hang/graph.h"
+
+#include "core/base/hash.h"
+
+#include <string.h>
+
+const cddp_wait *cd_hang_find(const cddp_verdict *v, uint32_t rank)
+{
+    size_t low = 0, high = v->wait_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (v->waits[middle].rank < rank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < v->wait_count && v->waits[low].rank == rank ? &v->waits[low] : NULL;
+}
+
+bool cd_hang_is_endless(const cddp_wait *wait)
+{
+    return wait->status == CDDP_OK || wait->status == CDDP_E_TIMEOUT;
+}
+
+static bool has_root(const cddp_verdict *v, const cddp_wait *wait)
+{
+    for (size_t i = 0; i < wait->peer_count; i++)
+        if (cd_hang_find(v, wait->peers[i]) == NULL) return true;
+    return false;
+}
+
+const cddp_wait *cd_hang_main(const cddp_verdict *v)
+{
+    const cddp_wait *lost = NULL, *in_cycle = NULL;
+    for (size_t i = 0; i < v->wait_count; i++) {
+        const cddp_wait *w = &v->waits[i];
+        if (has_root(v, w) && cd_hang_is_endless(w)) return w;
+        if (lost == NULL && has_root(v, w)) lost = w;
+        if (in_cycle == NULL && w->peer_count > 0) in_cycle = w;
+    }
+    if (lost != NULL) return lost;
+    return in_cycle != NULL ? in_cycle : v->wait_count > 0 ? &v->waits[0] : NULL;
+}
+
+/* After as many steps along first peers as there are waits, it is on the cycle. */
+const cddp_wait *cd_hang_cycle(const cddp_verdict *v)
+{
+    const cddp_wait *at = cd_hang_main(v);
+    if (at == NULL || has_root(v, at)) return NULL;
+    for (size_t i = 0; at != NULL && i < v->wait_count; i++)
+        at = at->peer_count > 0 ? cd_hang_find(v, at->peers[0]) : NULL;
+    return at;
+}
+
+bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)
+{
+    const cddp_wait *main = cd_hang_main(v);
+    if (main == NULL) return false;
+    if (has_root(v, main)) {
+        bool is_peer = false;
+        for (size_t i = 0; i < main->peer_count; i++) is_peer |= main->peers[i] == rank;
+        return is_peer && cd_hang_find(v, rank) == NULL;
+    }
+    const cddp_wait *start = cd_hang_cycle(v), *at = start;
+    for (size_t i = 0; at != NULL && i < v->wait_count; i++) {
+        if (at->rank == rank) return true;
+        at = cd_hang_find(v, at->peers[0]);
+        if (at == start) break;
+    }
+    return false;
+}
+
+/* ---- alike ---- */
+
+static bool same_ranks(const uint32_t *a, size_t a_count, const uint32_t *b, size_t b_count)
+{
+    return a_count == b_count && (a_count == 0 || memcmp(a, b, a_count * sizeof *a) == 0);
+}
+
+bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b)
+{
+    if ((a->finding_count > 0) != (b->finding_count > 0) || a->wait_count != b->wait_count)
+        return false;
+    if (a->finding_count > 0 && (strcmp(a->findings[0].check, b->findings[0].check) != 0 ||
+                                 !same_ranks(a->findings[0].ranks, a->findings[0].rank_count,
+                                             b->findings[0].ranks, b->findings[0].rank_count)))
+        return false;
+    for (size_t i = 0; i < a->wait_count; i++) {
+        const cddp_wait *x = &a->waits[i], *y = &b->waits[i];
+        if (x->rank != y->rank || x->group != y->group || x->sequence != y->sequence ||
+            x->op != y->op || x->is_inside != y->is_inside)
+            return false;
+        /* Inside an operation only the simulator sees whom a rank waits for. */
+        if (!x->is_inside && !same_ranks(x->peers, x->peer_count, y->peers, y->peer_count))
+            return false;
+    }
+    return true;
+}
+
+/* ---- the shape ---- */
+
+#define KINDS_MAX 64 /* kinds of waiting; more than that do not change the shape */
+
+static uint64_t kind_of(const cddp_verdict *v, const cddp_wait *w)
+{
+    const uint64_t waits = 1u << 8, unknown = 1u << 9;
+    uint64_t ends = 0;
+    for (size_t i = 0; i < w->peer_count; i++) {
+        const uint32_t peer = w->peers[i];
+        if (cd_hang_find(v, peer) != NULL)
+            ends |= waits;
+        else if (peer < v->rank_count && v->ranks[peer].result.end == CDDP_RANK_RETURNED)
+            ends |= v->ranks[peer].result.status == CDDP_OK ? 1u : 2u;
+        else
+            ends |= peer < v->rank_count ? 4u << v->ranks[peer].result.end : unknown;
+    }
+    const uint64_t place =
+        (uint64_t)(w->op + 1) << 2 | (w->bucket >= 0 ? 1u : 0u) | (cd_hang_is_endless(w) ? 2u : 0u);
+    return cd_hash_mix(place, ends);
+}
+
+uint64_t cd_hang_shape(const cddp_verdict *v)
+{
+    uint64_t kinds[KINDS_MAX], shape = 1;
+    size_t count = 0;
+    if (v->wait_count == 0) return 0;
+    for (size_t i = 0; i < v->wait_count; i++) {
+        const uint64_t kind = kind_of(v, &v->waits[i]);
+        size_t at = count;
+        while (at > 0 && kinds[at - 1] > kind) at--;
+        if ((at > 0 && kinds[at - 1] == kind) || count == KINDS_MAX) continue;
+        memmove(&kinds[at + 1], &kinds[at], (count++ - at) * sizeof kinds[0]);
+        kinds[at] = kind;
+    }
+    for (size_t i = 0; i < count; i++) shape = cd_hash_mix(shape, kinds[i]);
+    return shape != 0 ? shape : 1;
+}

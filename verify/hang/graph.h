@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The waiting of a verdict as a graph: an edge leads from a rank that waits to each that it waits
+** for.
+**
+** A rank that others wait for, and that waits for nobody itself, is a root: the cause is there.
+** Without a root ranks wait for one another in a cycle.
+**
+** Errors     the functions allocate nothing and cannot fail.
+*/
+#pragma once
+#include "cddp/run.h"
+
+/* The wait of a rank, or NULL. */
+const cddp_wait *cd_hang_find(const cddp_verdict *verdict, uint32_t rank);
+/* Whether the wait ended with the run or with a time-out; else the rank learnt that a peer was
+** gone. */
+bool cd_hang_is_endless(const cddp_wait *wait);
+/* The wait that leads to the cause: of the lowest rank that waits for a root; else, in a cycle, of
+** the lowest rank that waits. NULL: nobody waits. */
+const cddp_wait *cd_hang_main(const cddp_verdict *verdict);
+/* Without a root: the wait of a rank on the cycle that the main wait leads to; each on it waits for
+** its first peer. NULL: there is none. */
+const cddp_wait *cd_hang_cycle(const cddp_verdict *verdict);
+/* Whether a rank stands at the root of what the main wait waits for, or on its cycle. */
+bool cd_hang_is_culprit(const cddp_verdict *verdict, uint32_t rank);
+
+/* Two runs hang alike when the first finding has the same invariant and the same ranks, and the
+** same ranks wait, each in the same operation of the same group for the same peers. How their
+** waits ended, texts and times do not count. */
+bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b);
+
+/* What stays of the graph when ranks are renamed and ranks that do the same are left out: in which
+** kinds of operations ranks wait, and for what kind of end. 0: nobody waits. */
+uint64_t cd_hang_shape(const cddp_verdict *verdict);

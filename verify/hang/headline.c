@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A hang in one sentence. */
+#include "verify/hang/headline.h"
+
+#include "cddp/backend.h"
+#include "core/base/rank_list.h"
+#include "verify/hang/graph.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define CYCLE_SHOWN 4
+
+typedef struct of_wait {
+    const cddp_verdict *verdict;
+    const cddp_wait *main;
+} of_wait;
+
+/* Waits in the same operation; outside of collectives, for the same first peer. */
+static bool is_beside(const cddp_wait *a, const cddp_wait *b)
+{
+    if (a->group != b->group || a->sequence != b->sequence) return false;
+    return a->sequence >= 0 ||
+           (a->peer_count > 0 && b->peer_count > 0 && a->peers[0] == b->peers[0]);
+}
+
+static uint32_t next_waiter(const void *self, uint32_t from)
+{
+    const of_wait *o = self;
+    for (size_t i = 0; i < o->verdict->wait_count; i++) {
+        const cddp_wait *w = &o->verdict->waits[i];
+        if (w->rank >= from && is_beside(w, o->main) &&
+            cd_hang_is_endless(w) == cd_hang_is_endless(o->main))
+            return w->rank;
+    }
+    return CD_NO_RANK;
+}
+
+static uint32_t next_root(const void *self, uint32_t from)
+{
+    const of_wait *o = self;
+    for (size_t i = 0; i < o->main->peer_count; i++) {
+        const uint32_t peer = o->main->peers[i];
+        if (peer >= from && cd_hang_find(o->verdict, peer) == NULL) return peer;
+    }
+    return CD_NO_RANK;
+}
+
+static void put_ranks(cd_text *text, uint32_t (*next)(const void *, uint32_t), const of_wait *o)
+{
+    char words[160];
+    cd_rank_list_print(&(cd_rank_list){o, next}, CD_NO_RANK, words, sizeof words);
+    cd_text_push(text, words);
+}
+
+void cd_hang_print_operation(const cddp_wait *w, cd_text *text)
+{
+    if (w->sequence < 0) {
+        cd_text_push(text, w->status == CDDP_OK ? "to open a group" : "at the rendezvous");
+        return;
+    }
+    cd_text_printf(text, "in %s #%" PRId64,
+                   w->op >= 0 && w->op < CDDP_OP_COUNT ? cddp_op_name((cddp_op)w->op) : "operation",
+                   w->sequence);
+    if (strcmp(w->name, "world") != 0) cd_text_printf(text, " of group '%s'", w->name);
+    if (w->bucket >= 0)
+        cd_text_printf(text, " (bucket %" PRId64 ", step %" PRIu32 ")", w->bucket, w->step);
+    else
+        cd_text_printf(text, " (step %" PRIu32 ")", w->step);
+}
+
+/* "ended with an error in step 3" */
+static void put_doing(cd_text *text, const cddp_verdict_rank *r)
+{
+    switch (r->result.end) {
+    case CDDP_RANK_RETURNED:
+        cd_text_push(text, r->result.status == CDDP_OK ? "ended normally" : "ended with an error");
+        break;
+    case CDDP_RANK_KILLED:
+        cd_text_push(text, "was killed");
+        if (r->result.detail > 0) cd_text_printf(text, " (signal %d)", (int)r->result.detail);
+        break;
+    case CDDP_RANK_HUNG:
+        cd_text_push(text, "hangs outside a collective");
+        break;
+    case CDDP_RANK_CRASHED:
+        cd_text_push(text, "crashed");
+        if (r->result.detail > 0) cd_text_printf(text, " (exit code %d)", (int)r->result.detail);
+        break;
+    case CDDP_RANK_INTERRUPTED:
+        cd_text_push(text, "was still running");
+        break;
+    }
+    cd_text_printf(text, " in step %" PRIu32, r->step);
+}
+
+static bool is_alike(const cddp_verdict_rank *a, const cddp_verdict_rank *b)
+{
+    return a->result.end == b->result.end && a->result.status == b->result.status &&
+           a->result.detail == b->result.detail && a->step == b->step;
+}
+
+/* "for rank 2, which …"; several that ended alike share the clause, of others the first is
+** described. */
+static void put_roots(cd_text *text, const of_wait *o)
+{
+    const cddp_verdict *v = o->verdict;
+    const uint32_t first = next_root(o, 0);
+    bool is_one_kind = true;
+    put_ranks(text, next_root, o);
+    if (first >= v->rank_count) return;
+    const uint32_t second = next_root(o, first + 1);
+    for (uint32_t r = second; r < v->rank_count; r = next_root(o, r + 1))
+        is_one_kind = is_one_kind && is_alike(&v->ranks[first], &v->ranks[r]);
+    if (second == CD_NO_RANK)
+        cd_text_push(text, ", which ");
+    else if (is_one_kind)
+        cd_text_push(text, ", each of which ");
+    else
+        cd_text_printf(text, ", of which rank %" PRIu32 " ", first);
+    put_doing(text, &v->ranks[first]);
+}
+
+/* "rank 0 waits in … for rank 1, which waits in … for rank 0", from the lowest rank on it. */
+static void put_cycle(cd_text *text, const cddp_verdict *v, const cddp_wait *cycle)
+{
+    const cddp_wait *first = cycle, *w = cycle;
+    uint32_t length = 0;
+    do {
+        if (w->rank < first->rank) first = w;
+        w = cd_hang_find(v, w->peers[0]);
+        length++;
+    } while (w != cycle);
+    cd_text_printf(text, "rank %" PRIu32, first->rank);
+    w = first;
+    for (uint32_t i = 0; i < length && i < CYCLE_SHOWN; i++) {
+        cd_text_push(text, i > 0 ? ", which waits " : " waits ");
+        cd_hang_print_operation(w, text);
+        cd_text_printf(text, " for rank %" PRIu32, w->peers[0]);
+        w = cd_hang_find(v, w->peers[0]);
+    }
+    if (length > CYCLE_SHOWN)
+        cd_text_printf(text, ", and so on in a cycle of %" PRIu32 " ranks", length);
+}
+
+void cd_hang_print(const cddp_verdict *v, cd_text *text)
+{
+    const of_wait o = {v, cd_hang_main(v)};
+    if (o.main == NULL) return;
+    const bool is_endless = cd_hang_is_endless(o.main), has_root = next_root(&o, 0) != CD_NO_RANK;
+    const cddp_wait *cycle = cd_hang_cycle(v);
+    cd_text_push(text, is_endless ? "hang: " : "stopped: ");
+    if (cycle != NULL) {
+        put_cycle(text, v, cycle);
+        return;
+    }
+    const uint32_t first = next_waiter(&o, 0);
+    const bool is_one = next_waiter(&o, first + 1) == CD_NO_RANK;
+    put_ranks(text, next_waiter, &o);
+    cd_text_push(text, !is_endless && has_root ? " lost " : is_one ? " waits" : " wait");
+    if (!is_endless && has_root) {
+        put_roots(text, &o);
+        cd_text_push(text, ", while ");
+        cd_hang_print_operation(o.main, text);
+        return;
+    }
+    cd_text_push(text, " ");
+    cd_hang_print_operation(o.main, text);
+    if (!has_root) {
+        cd_text_push(text, ", which all members have posted; who stopped there is not known");
+        return;
+    }
+    cd_text_push(text, " for ");
+    put_roots(text, &o);
+}
