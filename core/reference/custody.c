@@ -466,11 +466,27 @@ static cddp_status end_step(cd_custody *c, const cd_custody_moment *now, cddp_er
     return CD_PASS(end_scaling(c, now, err));
 }
 
+/* A moment that is named wrongly shows something else than it should; I-SHOWN says so. */
+static bool shows_enough(const cd_custody_moment *now)
+{
+    switch (now->moment) {
+    case CDDP_MOMENT_BEGIN:
+        return now->gradients != NULL;
+    case CDDP_MOMENT_AFTER_BACKWARD:
+        return now->gradients != NULL || now->accumulates;
+    case CDDP_MOMENT_AFTER_UPDATE:
+    case CDDP_MOMENT_AFTER_AVERAGE:
+        return now->parameters != NULL;
+    default:
+        return true;
+    }
+}
+
 cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now, cddp_error *err)
 {
     cd_custody *c = custody;
     const cddp_plan_settings *s = c->options.settings;
-    if (!cd_tracer_wants_digest(c->options.tracer)) return CDDP_OK;
+    if (!cd_tracer_wants_digest(c->options.tracer) || !shows_enough(now)) return CDDP_OK;
     for (size_t i = 0; now->gradients != NULL && i < c->module->parameter_count; i++)
         c->is_there[i] = now->gradients[i].kind != CDDP_GRAD_UNDEFINED;
     switch (now->moment) {
