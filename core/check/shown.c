@@ -51,6 +51,8 @@ typedef struct state {
     cd_ranks ranks;       /* of rank_facts */
     cd_table launches;    /* (rank, bucket, generation) → launch */
     cd_table differences; /* (kind, …) → difference */
+    cd_table ordinals;    /* (rank, variable) → ordinal */
+    cd_table consumed;    /* (rank, ordinal) → digest of the gradient that was stepped with */
     uint64_t compared, shown_ranks;
 } state;
 
@@ -63,6 +65,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->launches, context->allocator, sizeof(launch));
     cd_table_init(&s->differences, context->allocator, sizeof(difference));
+    cd_table_init(&s->ordinals, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->consumed, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -223,12 +227,38 @@ static void split_field(const char *field, char *moment, char *name, size_t byte
     for (char *c = moment; *c != '\0'; c++) *c = *c == '_' ? ' ' : *c;
 }
 
+static void take_param(state *s, const cddp_event *e)
+{
+    const cddp_event_param *x = &e->as.param;
+    int64_t *ordinal = x->param >= 0 ? cd_table_add(&s->ordinals, CD_KEY(e->rank, x->param)) : NULL;
+    if (ordinal != NULL) *ordinal = x->ordinal;
+}
+
+static void take_touch(state *s, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *x = &e->as.optimizer_touch;
+    const int64_t *ordinal = cd_table_find(&s->ordinals, CD_KEY(e->rank, x->param));
+    int64_t *digest =
+        ordinal != NULL ? cd_table_add(&s->consumed, CD_KEY(e->rank, *ordinal)) : NULL;
+    if (digest != NULL) *digest = x->gradient;
+}
+
+/* The copy is what the optimizer stepped with: then the gradient itself changed, which is
+** I-CHAIN's. */
+static bool was_consumed(const state *s, const cddp_event *e)
+{
+    const cddp_event_misshown *x = &e->as.misshown;
+    const int64_t *digest = cd_table_find(&s->consumed, CD_KEY(e->rank, x->id));
+    return digest != NULL && *digest == x->actual;
+}
+
 static void take_misshown(state *s, const rank_facts *r, const cddp_event *e)
 {
     const cddp_event_misshown *x = &e->as.misshown;
     char moment[48], name[48];
     split_field(e->text != NULL ? e->text : "", moment, name, sizeof name);
     const bool is_missing = name[0] == '\0';
+    if (strcmp(moment, "updated") == 0 && x->id >= 0 && was_consumed(s, e)) return;
     /* an optimizer that did not step has nothing to show */
     if (is_missing && strcmp(moment, "updated") == 0 && r->stepped != e->step + 1) return;
     difference *d = note(s, CD_KEY(3, (int64_t)cd_hash_text(e->text)), e);
@@ -305,6 +335,12 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_expected:
         take_expected(r, e);
         return;
+    case CDDP_EV_param:
+        take_param(s, e);
+        return;
+    case CDDP_EV_optimizer_touch:
+        take_touch(s, e);
+        return;
     case CDDP_EV_misshown:
         take_misshown(s, r, e);
         return;
@@ -330,13 +366,16 @@ static void end(void *self)
     for (size_t i = 0; i < s->differences.count; i++) report(s, cd_table_value(&s->differences, i));
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->differences);
+    cd_table_fini(&s->ordinals);
+    cd_table_fini(&s->consumed);
     cd_table_fini(&s->launches);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_shown,        CDDP_EV_grad_local, CDDP_EV_value,
-                                 CDDP_EV_expected,     CDDP_EV_misshown,   CDDP_EV_bucket_launch,
-                                 CDDP_EV_bucket_shown, CDDP_EV_optimizer_step};
+static const uint16_t kinds[] = {CDDP_EV_shown,         CDDP_EV_grad_local, CDDP_EV_value,
+                                 CDDP_EV_expected,      CDDP_EV_misshown,   CDDP_EV_bucket_launch,
+                                 CDDP_EV_bucket_shown,  CDDP_EV_param,      CDDP_EV_optimizer_touch,
+                                 CDDP_EV_optimizer_step};
 
 CD_CHECK_TABLE(shown, "I-SHOWN", "what the judge is shown is what the rank has",
                "Every copy of a value that is judged equals the value that the rank has at that "

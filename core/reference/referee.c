@@ -623,6 +623,7 @@ cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observe
     cd_shown_number(&o->shown, "updated.step", step, observed->step);
     o->shown.was_updated = true;
     CD_TRY(cd_shown_optimized(&o->shown, CDDP_MOMENT_AFTER_UPDATE, &observed->optimized, err));
+    CD_TRY(cd_shown_consumed(&o->shown, &observed->gradients, err));
     CD_TRY(hold_slots(o, observed, err));
     const cd_oracle_update before = {.step = step,
                                      .parameters = o->before.parameters.items,

@@ -31,6 +31,7 @@ cddp_status cd_shown_init(cd_shown *shown, const cd_shown_options *options, cddp
     add_digests(options->memory, &shown->parameters, module->parameter_count);
     add_digests(options->memory, &shown->gradients, module->parameter_count);
     add_digests(options->memory, &shown->reduced_gradients, module->parameter_count);
+    add_digests(options->memory, &shown->prepared, module->parameter_count);
     add_digests(options->memory, &shown->buffers, module->buffer_count);
     add_digests(options->memory, &shown->reduced_buffers, module->buffer_count);
     return CD_PASS(cd_arena_check(options->memory, err, "what rank %u shows", options->rank));
@@ -296,10 +297,25 @@ cddp_status cd_shown_look(cd_shown *shown, const cd_observed_look *observed, cd_
     emit_look(s, CDDP_WHAT_GRADIENT, observed->moment, &s->gradients);
     emit_look(s, CDDP_WHAT_BUFFER, observed->moment, &s->buffers);
     if (observed->moment == CDDP_MOMENT_AFTER_BACKWARD && !place->accumulates) close_reduction(s);
+    if (observed->moment == CDDP_MOMENT_BEFORE_STEP) {
+        s->prepared.is_known = s->gradients.is_known;
+        for (size_t i = 0; i < s->prepared.count; i++) s->prepared.items[i] = s->gradients.items[i];
+    }
     return CDDP_OK;
 }
 
 /* ---- optimizers ---- */
+
+cddp_status cd_shown_consumed(cd_shown *shown, const cd_observed_gradients *copies, cddp_error *err)
+{
+    cd_shown *s = shown;
+    cd_shown_digests *room = &s->reduced_gradients;
+    if (!s->prepared.is_known) return CDDP_OK;
+    CD_TRY(digest_gradients(s, copies, room, err));
+    compare(s, "updated.gradients", CDDP_WHAT_GRADIENT, room, &s->prepared);
+    room->is_known = s->prepared.is_known = false;
+    return CDDP_OK;
+}
 
 static cddp_status digest_optimized(const cd_oracle_optimized *o, uint64_t *digest, cddp_error *err)
 {

@@ -32,6 +32,7 @@ typedef struct cd_shown {
     struct cddp_tracer *tracer;
     cd_shown_digests parameters, gradients, buffers; /* of the last look */
     cd_shown_digests reduced_gradients, reduced_buffers;
+    cd_shown_digests prepared; /* gradients as the last look before an update showed them */
     /* The place of the rank, as the plan has it. */
     uint32_t begun; /* steps */
     uint32_t micro_step, forwards_left;
@@ -82,6 +83,9 @@ cddp_status cd_shown_accumulated(cd_shown *shown, int32_t variable, const cddp_g
 /* A reduction: the next look has the same bytes. */
 cddp_status cd_shown_reduced(cd_shown *shown, const cd_observed_reduced *observed,
                              cddp_error *err) CDDP_MUST_CHECK;
+/* The gradients that were consumed: those before the update. */
+cddp_status cd_shown_consumed(cd_shown *shown, const cd_observed_gradients *copies,
+                              cddp_error *err) CDDP_MUST_CHECK;
 /* State of optimizers at a moment whose values follow. */
 cddp_status cd_shown_optimized(cd_shown *shown, int64_t moment, const cd_observed_optimized *copies,
                                cddp_error *err) CDDP_MUST_CHECK;

@@ -166,14 +166,16 @@ static cddp_status take_before_update(cd_intake *n, const cd_watched_moment *mom
     cd_observed_before_update observed = {.optimizer_state = {&n->optimizer_state}};
     CD_TRY(copy_parameters(n, &n->before, moment->values.parameters, &observed.parameters, err));
     cd_blob_clear(&n->optimizer_state);
-    CD_TRY(cd_replica_save_optimizers(moment->replica, &n->optimizer_state, err));
+    if (!cd_replica_is_sharded(moment->replica)) /* else no reference could start from it */
+        CD_TRY(cd_replica_save_optimizers(moment->replica, &n->optimizer_state, err));
     CD_TRY(copy_optimized(n, &n->before, moment->replica, &observed.optimized, err));
     CD_POINT_TRACED(TENSORS, "observed.before_update.parameters", n->options.tracer,
                     observed.parameters.items, sizeof observed.parameters.items[0],
                     observed.parameters.count);
-    CD_POINT_TRACED(COUNT, "observed.before_update.optimizer_state", n->options.tracer,
-                    *((unsigned char *)observed.optimizer_state.blob->bytes +
-                      observed.optimizer_state.blob->used - 1));
+    if (n->optimizer_state.used > 0)
+        CD_POINT_TRACED(COUNT, "observed.before_update.optimizer_state", n->options.tracer,
+                        *((unsigned char *)observed.optimizer_state.blob->bytes +
+                          observed.optimizer_state.blob->used - 1));
     CD_POINT_TRACED(TENSORS, "observed.before_update.optimized", n->options.tracer,
                     &observed.optimized.items->slots[0], sizeof *observed.optimized.items,
                     observed.optimized.count);
