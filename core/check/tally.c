@@ -357,6 +357,9 @@ bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_f
         f.rank = -1;
     else
         print_blamed(&f, writer, who, sizeof who);
+    /* of the other ranks nobody knows */
+    if (c->link == CD_LINK_DERIVATIVE && f.rank >= 0)
+        CD_SAY(who, "rank %d, which was drawn", f.rank);
     CD_SAY(f.title, "%s: %s: %s", who, what, words[0] != '\0' ? words : "no simple explanation");
     say_sides(entry, name, &f);
     advise(tally, entry, &f);
