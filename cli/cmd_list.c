@@ -313,6 +313,13 @@ out:
     return status;
 }
 
+static cddp_status list_schema(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)cli, (void)err;
+    cd_schema_print(text);
+    return CDDP_OK;
+}
+
 static const struct {
     const char *name;
     cddp_status (*list)(cd_cli *cli, cd_text *text, cddp_error *err);
@@ -321,7 +328,7 @@ static const struct {
     {"scenarios", list_scenarios}, {"keys", list_keys},         {"events", list_events},
     {"models", list_models},       {"optimizers", list_table},  {"faults", list_faults},
     {"marks", list_table},         {"choosers", list_table},    {"algorithms", list_table},
-    {"links", list_table},
+    {"links", list_table},         {"schema", list_schema},
 };
 #define TOPIC_COUNT (sizeof topics / sizeof topics[0])
 

@@ -6,3 +6,6 @@
 /* Appends the row of an optimizer, fault, mark, chooser, algorithm, link, model, backend or
 ** composition. False: nothing has that name. */
 bool cd_list_explain(cd_text *text, const char *name);
+
+/* The JSON schema of scenarios, for editors. */
+void cd_schema_print(cd_text *text);

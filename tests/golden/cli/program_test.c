@@ -981,7 +981,8 @@ TEST(program, lists_every_registry)
                  {"faults", "kill"},
                  {"choosers", "fifo"},
                  {"algorithms", "gloo_ring"},
-                 {"links", "ethernet_10g"}};
+                 {"links", "ethernet_10g"},
+                 {"schema", "\"bucket_cap_mb\""}};
     cd_program p;
     char arguments[64];
     program_open(&p);
