@@ -11,6 +11,7 @@
 #include "core/plan/plan_check.h"
 
 #include "core/base/error.h"
+#include "core/plan/own_messages.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -337,19 +338,14 @@ static void check_when(cd_contradictions *c, const cddp_plan_when *when)
     }
 }
 
-/* What the verifier says of itself: an expectation that this could satisfy expects nothing of the
-** run. */
-static const char *const own_messages[] = {
-    "no memory for the oracle",
-    "expect.error: words of the message",
-    "the scenario contradicts itself",
-    "not the expected error",
-    "the run did not exercise what it claims",
-    "the world has ended",
-    "it ended without a result",
-    "it was interrupted",
+static const char *const own_messages[CD_OWN_COUNT] = {
+#define CD_OWN_MESSAGE(constant, words) words,
+#include "core/plan/own_messages.def"
 };
 
+const char *cd_own_message_get(cd_own_message message) { return own_messages[message]; }
+
+/* An expectation that the verifier itself could satisfy expects nothing of the run. */
 static void check_words(cd_contradictions *c, const char *words)
 {
     if (strlen(words) < 3) {
@@ -358,7 +354,7 @@ static void check_words(cd_contradictions *c, const char *words)
                            words);
         return;
     }
-    for (size_t i = 0; i < sizeof own_messages / sizeof own_messages[0]; i++) {
+    for (size_t i = 0; i < CD_OWN_COUNT; i++) {
         if (strstr(own_messages[i], words) == NULL) continue;
         cd_plan_contradict(c, "expect.error",
                            "expect.error: '%s' is in what the verifier itself may say (\"%s\"): "
@@ -381,10 +377,8 @@ static void check_expect(cd_contradictions *c)
         cd_plan_contradict(c, "expect.verdict",
                            "[[expect.finding]] contradicts expect.verdict = \"verified\"");
     }
-    if (expect->verdict == CDDP_EXPECT_ERROR && expect->error.count == 0) {
-        cd_plan_contradict(c, "expect.verdict",
-                           "expect.verdict = \"error\" needs expect.error: words of the message");
-    }
+    if (expect->verdict == CDDP_EXPECT_ERROR && expect->error.count == 0)
+        cd_plan_contradict(c, "expect.verdict", "%s", own_messages[CD_OWN_WORDS_NEEDED]);
     for (size_t i = 0; i < expect->error.count; i++) check_words(c, expect->error.items[i]);
     if (expect->verdict != CDDP_EXPECT_ERROR && expect->error.count > 0)
         cd_plan_contradict(c, "expect.error", "expect.error needs expect.verdict = \"error\"");

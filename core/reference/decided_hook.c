@@ -161,6 +161,16 @@ bool cd_decided_hook_is_exact(const cd_decided_hook *hook)
     return is_exact && hook->inner == NULL;
 }
 
+bool cd_decided_hook_has_state(const cd_decided_hook *hook)
+{
+    static const char *const stateful[] = {"powersgd", "batched_powersgd", "topk",
+                                           "post_local_sgd"};
+    const char *name = hook->inner != NULL ? hook->inner : hook->name;
+    for (size_t i = 0; i < sizeof stateful / sizeof stateful[0]; i++)
+        if (strcmp(name, stateful[i]) == 0) return true;
+    return false;
+}
+
 bool cd_decided_hook_wire(const cd_decided_hook *hook, cddp_dtype *wire)
 {
     const struct hook_row *row = find_row(hook->name),

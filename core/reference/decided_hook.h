@@ -39,6 +39,8 @@ cd_decided_average cd_decided_hook_average(const cd_decided_hook *hook);
 ** rounding. */
 bool cd_decided_hook_is_known(const cd_decided_hook *hook);
 bool cd_decided_hook_is_exact(const cd_decided_hook *hook);
+/* Whether it keeps anything from one reduction to the next, as far as the plan says. */
+bool cd_decided_hook_has_state(const cd_decided_hook *hook);
 /* The dtype in which its buckets travel, CDDP_DTYPE_COUNT: their own. False: a plugin's hook, of
 ** which the plan does not say. */
 bool cd_decided_hook_wire(const cd_decided_hook *hook, cddp_dtype *wire);

@@ -304,6 +304,17 @@ static void emit_owed(const cd_referee *o)
     cd_owed_emit(&owing, o->options.tracer);
 }
 
+/* The judge computes with the run's device, which has to be of the kind that the plan asks for. */
+static void hold_device(const cd_referee *o, uint32_t flags)
+{
+    const uint32_t kinds = CDDP_DEVICE_VALUES | CDDP_DEVICE_EXACT, own = o->options.device->flags;
+    const uint32_t planned = o->settings.model.device == CDDP_MODEL_DEVICE_SYMBOL
+                                 ? CDDP_DEVICE_EXACT
+                                 : CDDP_DEVICE_VALUES;
+    cd_shown_number(&o->shown, "open.device_flags", own, flags);
+    cd_shown_number(&o->shown, "open.device_flags", planned, own & kinds);
+}
+
 cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cddp_error *err)
 {
     CD_TRY(make_references(o, err));
@@ -314,6 +325,7 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
                                     .tracer = o->options.tracer,
                                     .memory = &o->memory};
     CD_TRY(cd_shown_init(&o->shown, &shown, err));
+    hold_device(o, observed->device_flags);
     CD_TRY(number_variables(o, observed, err));
     CD_TRY(make_oracle(o, err));
     CD_TRY(make_decisions(o, err));
@@ -359,11 +371,22 @@ static void look_for_update(cd_referee *o, uint32_t step)
     o->shown.was_updated = false;
 }
 
+/* They move in a step by arithmetic that only the hook and the averager have. What a checkpoint
+** keeps of them, and what comes of them, is judged. */
+static void give_up_states(const cd_referee *o)
+{
+    if (cd_decided_hook_has_state(&o->decisions.hook))
+        cd_decisions_give_up(o->options.tracer, 1, "the state of the comm hook after a step");
+    if (o->settings.averager.kind != CDDP_AVERAGER_NONE)
+        cd_decisions_give_up(o->options.tracer, 1, "the state of the averager after a step");
+}
+
 cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cddp_error *err)
 {
     cd_shown_place place;
     CD_TRY(cd_shown_look(&o->shown, observed, &place, err));
     if (observed->moment == CDDP_MOMENT_AFTER_UPDATE) look_for_update(o, place.step);
+    if (observed->moment == CDDP_MOMENT_AFTER_STEP) give_up_states(o);
     const cd_custody_moment now = {.moment = observed->moment,
                                    .step = place.step,
                                    .micro_step = place.micro_step,

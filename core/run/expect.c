@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/plan/keys.h"
+#include "core/plan/own_messages.h"
 
 #include <string.h>
 
@@ -128,9 +129,9 @@ static const char *rank_words(const cddp_rank_result *result)
     case CDDP_RANK_HUNG:
         return "it waited for ever";
     case CDDP_RANK_CRASHED:
-        return "it ended without a result";
+        return cd_own_message_get(CD_OWN_NO_RESULT);
     case CDDP_RANK_INTERRUPTED:
-        return "it was interrupted";
+        return cd_own_message_get(CD_OWN_INTERRUPTED);
     }
     return "";
 }
@@ -162,7 +163,8 @@ static bool settings_are_invalid(const cddp_verdict *v)
 /* The verifier failed, or its environment: not what the plan expects of the run. */
 static bool is_own_failure(const cddp_rank_result *result)
 {
-    static const char *const judges[] = {"core/oracle/", "core/reference/", "core/check/"};
+    static const char *const judges[] = {"core/oracle/", "core/reference/", "core/check/",
+                                         "core/run/"};
     const char *from = result->error.frame_count > 0 ? result->error.frames[0].file : NULL;
     bool is = result->end == CDDP_RANK_INTERRUPTED || result->status == CDDP_E_NOMEM;
     for (size_t i = 0; from != NULL && i < sizeof judges / sizeof judges[0]; i++)
@@ -224,8 +226,9 @@ static const char *missing_claim(const measure *m)
         if (!seen) return reported(m, cd_arena_printf(m->arena, "'%s' never happened", mark));
     }
     /* A check that found something had something to judge. */
-    return v->exercise_count == 0 && v->finding_count == 0 ? "no check had anything to judge"
-                                                           : NULL;
+    return v->exercise_count == 0 && v->finding_count == 0
+               ? cd_own_message_get(CD_OWN_NOTHING_TO_JUDGE)
+               : NULL;
 }
 
 /* NULL, or what was not compared although the plan owes it. */
@@ -260,8 +263,9 @@ static const char *print_proven(const measure *m)
                                        order ? ", order" : "", liveness ? ", liveness" : "", ""));
 }
 
-static cddp_status conclude(const measure *m, cddp_outcome outcome, const char *summary,
-                            const char *reason, cddp_error *err)
+/* A summary in words of the run; NULL: there was no memory for it. */
+static cddp_status conclude_with(const measure *m, cddp_outcome outcome, const char *summary,
+                                 const char *reason, cddp_error *err)
 {
     if (summary == NULL || reason == NULL) return cd_fail_memory(err, "a verdict");
     m->verdict->outcome = outcome;
@@ -270,73 +274,73 @@ static cddp_status conclude(const measure *m, cddp_outcome outcome, const char *
     return CDDP_OK;
 }
 
+/* A summary in the verifier's words, which no expectation may name. */
+static cddp_status conclude(const measure *m, cddp_outcome outcome, cd_own_message summary,
+                            const char *reason, cddp_error *err)
+{
+    return CD_PASS(conclude_with(m, outcome, cd_own_message_get(summary), reason, err));
+}
+
 static cddp_status refuse_settings(const measure *m, cddp_error *err)
 {
-    return CD_PASS(conclude(m, CDDP_OUTCOME_ERROR, rank_words(&m->verdict->ranks[0].result),
-                            "every rank refuses its settings", err));
+    return CD_PASS(conclude_with(m, CDDP_OUTCOME_ERROR, rank_words(&m->verdict->ranks[0].result),
+                                 cd_own_message_get(CD_OWN_RANKS_REFUSE), err));
 }
 
 static cddp_status measure_verified(const measure *m, cddp_error *err)
 {
     const cddp_verdict *v = m->verdict;
-    if (m->refusal != NULL) {
-        return CD_PASS(
-            conclude(m, CDDP_OUTCOME_ERROR, "the scenario contradicts itself", m->refusal, err));
-    }
+    if (m->refusal != NULL)
+        return CD_PASS(conclude(m, CDDP_OUTCOME_ERROR, CD_OWN_CONTRADICTION, m->refusal, err));
     if (v->finding_count > 0) {
         const cddp_finding *first = &v->findings[0];
-        return CD_PASS(conclude(m, CDDP_OUTCOME_FINDINGS,
-                                cd_arena_printf(m->arena, "%s: %s", first->check, first->title),
-                                cd_arena_printf(m->arena, "%zu finding%s", v->finding_count,
-                                                v->finding_count > 1 ? "s" : ""),
-                                err));
+        return CD_PASS(
+            conclude_with(m, CDDP_OUTCOME_FINDINGS,
+                          cd_arena_printf(m->arena, "%s: %s", first->check, first->title),
+                          cd_arena_printf(m->arena, "%zu finding%s", v->finding_count,
+                                          v->finding_count > 1 ? "s" : ""),
+                          err));
     }
     const char *failure = first_failure(m);
     if (settings_are_invalid(v)) return CD_PASS(refuse_settings(m, err));
     if (failure != NULL)
-        return CD_PASS(conclude(m, CDDP_OUTCOME_FINDINGS, failure, "a rank failed", err));
+        return CD_PASS(conclude_with(m, CDDP_OUTCOME_FINDINGS, failure,
+                                     cd_own_message_get(CD_OWN_RANK_FAILED), err));
     const char *claim = missing_claim(m);
-    if (claim != NULL) {
-        return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE,
-                                "the run did not exercise what it claims", claim, err));
-    }
+    if (claim != NULL)
+        return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE, CD_OWN_NOT_EXERCISED, claim, err));
     const char *gap = missing_comparison(m);
-    if (gap != NULL) {
-        return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE,
-                                "the run was judged less than its plan owes", gap, err));
-    }
+    if (gap != NULL)
+        return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE, CD_OWN_JUDGED_LESS, gap, err));
     m->verdict->proven = print_proven(m);
-    return CD_PASS(conclude(m, CDDP_OUTCOME_VERIFIED, "verified", "", err));
+    return CD_PASS(conclude(m, CDDP_OUTCOME_VERIFIED, CD_OWN_VERIFIED, "", err));
 }
 
 static cddp_status measure_expected(const measure *m, cddp_error *err)
 {
     const bool wants_error = m->plan->expect.verdict == CDDP_EXPECT_ERROR;
     const char *wrong = compare_findings(m);
-    if (m->refusal != NULL && !(wants_error && expects_refusal(m))) {
-        return CD_PASS(
-            conclude(m, CDDP_OUTCOME_ERROR, "the scenario contradicts itself", m->refusal, err));
-    }
+    if (m->refusal != NULL && !(wants_error && expects_refusal(m)))
+        return CD_PASS(conclude(m, CDDP_OUTCOME_ERROR, CD_OWN_CONTRADICTION, m->refusal, err));
     if (m->verdict->finding_count == 0 && !wants_error && settings_are_invalid(m->verdict))
         return CD_PASS(refuse_settings(m, err));
     wrong = wrong == NULL && wants_error ? missing_error(m) : wrong;
     if (wrong != NULL) {
-        return CD_PASS(
-            conclude(m, CDDP_OUTCOME_FINDINGS,
-                     wants_error ? "not the expected error" : "not the expected findings", wrong,
-                     err));
+        return CD_PASS(conclude(m, CDDP_OUTCOME_FINDINGS,
+                                wants_error ? CD_OWN_NOT_THE_ERROR : CD_OWN_NOT_THE_FINDINGS, wrong,
+                                err));
     }
     const char *claim = m->refusal == NULL ? missing_claim(m) : NULL;
-    if (claim != NULL) {
-        return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE,
-                                "the run did not exercise what it claims", claim, err));
-    }
+    if (claim != NULL)
+        return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE, CD_OWN_NOT_EXERCISED, claim, err));
     m->verdict->as_expected = true;
     const char *what = wants_error ? (m->refusal != NULL ? m->refusal : first_failure(m))
                                    : m->verdict->findings[0].title;
-    return CD_PASS(conclude(m, CDDP_OUTCOME_VERIFIED,
-                            cd_arena_printf(m->arena, "as expected: %s", what != NULL ? what : ""),
-                            "", err));
+    return CD_PASS(
+        conclude_with(m, CDDP_OUTCOME_VERIFIED,
+                      cd_arena_printf(m->arena, "%s%s", cd_own_message_get(CD_OWN_AS_EXPECTED),
+                                      what != NULL ? what : ""),
+                      "", err));
 }
 
 cddp_status cd_verdict_measure(const cd_verdict_input *input, cd_arena *arena,

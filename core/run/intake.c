@@ -134,7 +134,9 @@ static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_e
                                         .reference_share = n->options.reference_share};
     CD_TRY(make_room(n, model, err));
     CD_TRY(cd_referee_create(&options, &n->referee, err));
-    cd_observed_open observed = {.variables = {model->variables, n->parameter_count}};
+    cd_observed_open observed = {.variables = {model->variables, n->parameter_count},
+                                 .device_flags = model->device->flags};
+    CD_POINT_TRACED(COUNT, "observed.open.device_flags", n->options.tracer, observed.device_flags);
     CD_POINT_TRACED(COUNT, "observed.open.variables", n->options.tracer,
                     *(int32_t *)observed.variables.items);
     CD_TRY(cd_referee_open(n->referee, &observed, err));

@@ -2,6 +2,7 @@
 #include "core/plan/plan.h"
 
 #include "core/base/alloc.h"
+#include "core/plan/own_messages.h"
 #include "tests/support/test.h"
 
 #include <stdio.h>
@@ -368,6 +369,20 @@ TEST(plan, contradictions_are_refused_naming_both_sides)
             assert_ok(cddp_plan_set(plan, key, equals + 1, &err), &err);
         }
         assert_fails(cddp_plan_check(plan, &err), CDDP_E_CONFIG, &err, contradictions[i].words);
+        cddp_plan_destroy(plan);
+    }
+}
+
+TEST(plan, no_expectation_takes_words_of_the_verifier)
+{
+    for (int i = 0; i < CD_OWN_COUNT; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = make_plan();
+        const char *words = cd_own_message_get((cd_own_message)i);
+        cd_test_row("%s", words);
+        assert_ok(cddp_plan_set(plan, "expect.verdict", "error", &err), &err);
+        assert_ok(cddp_plan_set(plan, "expect.error", words, &err), &err);
+        assert_fails(cddp_plan_check(plan, &err), CDDP_E_CONFIG, &err, "the verifier itself may");
         cddp_plan_destroy(plan);
     }
 }
