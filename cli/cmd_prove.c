@@ -26,6 +26,7 @@ typedef struct prove_command {
     cd_text overrides; /* lines that make every variant of the plan, without its pattern */
     cd_text pattern;   /* lines of the variant at hand, behind those */
     bool calls_only;
+    cd_prove_layouts layouts;
     uint64_t used_steps, sync_places; /* how far patterns reach; 0: no patterns */
     uint64_t jobs, orders_max;
     uint64_t time_budget_ns, began_ns, shown_ns;
@@ -56,9 +57,9 @@ static cddp_status read_budget(prove_command *c, cddp_error *err)
     if (ok && *end == '\0')
         c->orders_max = n;
     else if (ok && strcmp(end, "s") == 0)
-        c->time_budget_ns = n * 1000000000u;
+        c->time_budget_ns = n * 1000000000u, c->orders_max = UINT64_MAX;
     else if (ok && strcmp(end, "m") == 0)
-        c->time_budget_ns = n * 60000000000u;
+        c->time_budget_ns = n * 60000000000u, c->orders_max = UINT64_MAX;
     else
         return cd_fail(err, CDDP_E_ARG,
                        "--budget %s is neither a number of orders nor a time such as 30s or 5m",
@@ -67,12 +68,23 @@ static cddp_status read_budget(prove_command *c, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status read_layouts(prove_command *c, cddp_error *err)
+{
+    const char *text = cd_args_text(c->cli->args, CD_OPTION_layouts, NULL);
+    c->layouts = text == NULL                 ? CD_PROVE_LAYOUTS_BY_COST
+                 : strcmp(text, "alike") == 0 ? CD_PROVE_LAYOUTS_ALIKE
+                                              : CD_PROVE_LAYOUTS_ALL;
+    if (text == NULL || strcmp(text, "alike") == 0 || strcmp(text, "all") == 0) return CDDP_OK;
+    return cd_fail(err, CDDP_E_ARG, "--layouts %s is neither all nor alike", text);
+}
+
 static cddp_status read_arguments(prove_command *c, cddp_error *err)
 {
     const cd_args *args = c->cli->args;
     if (args->operand_count != 1) return cd_fail(err, CDDP_E_ARG, "prove what? name one scenario");
     c->scenario = args->operands[0];
     c->calls_only = cd_args_has(args, CD_OPTION_calls);
+    CD_TRY(read_layouts(c, err));
     c->jobs = 1;
     CD_TRY(cd_args_number(args, CD_OPTION_jobs, &c->jobs, err));
     CD_TRY(cd_args_number(args, CD_OPTION_used_sets, &c->used_steps, err));
@@ -270,6 +282,7 @@ static void add_proof(prove_command *c, const cd_proof *one)
         all->world_runs = sum.world_runs + one->world_runs;
         all->orders_tried = sum.orders_tried + one->orders_tried;
         all->layouts = sum.layouts + one->layouts;
+        all->walked = sum.walked + one->walked;
         if (all->any_from > 0 && (one->any_from == 0 || one->any_from > all->any_from)) {
             all->any_from = one->any_from;
             memcpy(all->any_missing, one->any_missing, sizeof all->any_missing);
@@ -291,6 +304,7 @@ static cddp_status prove_variant(prove_command *c, cddp_error *err)
                                       .orders_max = c->orders_max,
                                       .probes = 8,
                                       .jobs = (uint32_t)c->jobs,
+                                      .layouts = c->layouts,
                                       .stop = must_stop,
                                       .progress = show_progress,
                                       .context = c};
@@ -325,6 +339,12 @@ static cddp_status prove_all(prove_command *c, cddp_error *err)
 
 /* ---- the report ---- */
 
+static bool is_one_schedule(const prove_command *c)
+{
+    return c->variants == 1 ? strcmp(c->proof.schedules_exactly, "1") == 0 : c->schedules == 1.0;
+}
+
+/* "12 schedules" */
 static void put_count(cd_text *text, const prove_command *c)
 {
     if (c->variants == 1)
@@ -333,6 +353,7 @@ static void put_count(cd_text *text, const prove_command *c)
         cd_text_push(text, "more than 1e308");
     else
         cd_text_printf(text, "%.15g", c->schedules);
+    cd_text_push(text, is_one_schedule(c) ? " schedule" : " schedules");
 }
 
 static void put_sizes(cd_text *text, const uint32_t *sizes, uint32_t count)
@@ -350,10 +371,17 @@ static void put_any_ranks(cd_text *text, const cd_proof *p)
         cd_text_wrap(text, p->any_missing, 14, 110);
         return;
     }
-    cd_text_push(text, "all ranks issue one sequence; it is the same in worlds of ");
-    put_sizes(text, p->worlds, p->world_count);
-    cd_text_push(text, " ranks, and of ranks alone in worlds of\n              ");
-    put_sizes(text, p->large, p->large_count);
+    cd_text_push(text, "all ranks issue one sequence");
+    if (p->world_count > 0) {
+        cd_text_push(text, "; it is the same in worlds of ");
+        put_sizes(text, p->worlds, p->world_count);
+        cd_text_push(text, " ranks");
+    }
+    if (p->large_count > 0) {
+        cd_text_push(text, p->world_count > 0 ? ", and of ranks alone in worlds of\n              "
+                                              : "; it is that of ranks alone in worlds of ");
+        put_sizes(text, p->large, p->large_count);
+    }
     cd_text_printf(text,
                    ": for any number of ranks from %" PRIu32 " on all issue the same collectives\n",
                    p->any_from);
@@ -369,10 +397,11 @@ static void put_proved(cd_text *text, const prove_command *c)
                    p->rank_count, p->window_count, p->windows_max, p->items);
     put_any_ranks(text, p);
     if (p->values) {
-        cd_text_push(text, "  values      for every gradient value and every one of the ");
+        cd_text_printf(text, "  values      for every gradient value and %s ",
+                       is_one_schedule(c) ? "the" : "every one of the");
         put_count(text, c);
         const cddp_plan_join *join = &c->plan->settings.join;
-        cd_text_push(text, " schedules\n              the reducer writes exactly (1/");
+        cd_text_push(text, "\n              the reducer writes exactly (1/");
         if (join->enable && !join->divide_by_initial_world_size)
             cd_text_push(text, "active ranks");
         else
@@ -396,6 +425,11 @@ static void put_effort(cd_text *text, const prove_command *c)
                        "; %" PRIu64 " orders of rank 0 that could change a rebuilt layout, %" PRIu64
                        " layouts",
                        p->orders_tried, p->layouts);
+    if (p->walked > 0)
+        cd_text_printf(text,
+                       ",\n              %" PRIu64 " of them walked in one order each, since a "
+                       "layout of the same form was searched",
+                       p->walked);
     if (c->variant_count > 1)
         cd_text_printf(text, "; %" PRIu64 " of %" PRIu64 " variants", c->variants,
                        c->variant_count);
@@ -470,6 +504,13 @@ static void put_assumptions(cd_text *text, const prove_command *c)
         "              begin with the plan's values and pass them from step to step; how "
         "the model computes gradients;\n"
         "              how micro-steps make windows. `run` judges these, in one schedule\n");
+    if (p->walked > 0)
+        cd_text_push(
+            text,
+            "              the runtime treats parameters of one size and dtype alike: where two "
+            "rebuilt layouts differ only in\n              which of them stands where, one was "
+            "searched in every order, and the other walked in one\n              (--layouts all "
+            "searches both)\n");
     if (p->any_from > 0) put_inputs(text, p);
 }
 

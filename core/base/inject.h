@@ -63,6 +63,14 @@ const char *cd_inject_place(const char *kind, const char *name);
         cd_inject_count(CD_INJECT_AT(place, rank, step), &cd_injected); \
         (number) = cd_injected;                                         \
     } while (0)
+/* What could have been set: a count that is at least `least`, as before. */
+#define CD_INJECT_COUNT_FROM(place, rank, step, least, number)       \
+    do {                                                             \
+        int64_t cd_above = (int64_t)(number) - (int64_t)(least);     \
+        if (cd_above < 0) break;                                     \
+        cd_inject_count(CD_INJECT_AT(place, rank, step), &cd_above); \
+        (number) = cd_above + (int64_t)(least);                      \
+    } while (0)
 #define CD_INJECT_FLAG(place, rank, step, flag)                        \
     do {                                                               \
         bool cd_injected = (flag);                                     \
@@ -86,6 +94,7 @@ const char *cd_inject_place(const char *kind, const char *name);
 #define CD_INJECT_TENSOR(place, rank, step, id, tensor) ((void)0)
 #define CD_INJECT_NUMBER(place, rank, step, number) ((void)0)
 #define CD_INJECT_COUNT(place, rank, step, number) ((void)0)
+#define CD_INJECT_COUNT_FROM(place, rank, step, least, number) ((void)0)
 #define CD_INJECT_FLAG(place, rank, step, flag) ((void)0)
 #define CD_INJECT_SKIPS(place, rank, step) false
 #define CD_INJECT_TURNS(place, rank, step) false

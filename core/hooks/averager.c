@@ -87,8 +87,8 @@ cddp_status cd_averager_create(const cd_averager_options *options, cd_averager *
     for (uint32_t i = 0; i < options->level_count; i++) {
         level *l = &a->levels[a->level_count++];
         l->period = options->levels[i].period;
-        CD_INJECT_COUNT("averager.period", cddp_group_world_rank(options->group)->rank, 0,
-                        l->period);
+        CD_INJECT_COUNT_FROM("averager.period", cddp_group_world_rank(options->group)->rank, 0, 1,
+                             l->period);
         l->group = options->group;
         l->is_own = i + 1 < options->level_count;
         if (!l->is_own) continue;

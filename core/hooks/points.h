@@ -21,11 +21,8 @@ static inline void cd_point_option(uint32_t rank, const char *given, const cd_op
     const bool is_given = given != NULL && strstr(given, option->key) != NULL;
     const char *place = cd_inject_place(is_given ? "option" : "default", option->key);
     if (option->kind == CD_OPTION_FLAG) CD_INJECT_FLAG(place, rank, 0, *(bool *)field);
-    if (option->kind == CD_OPTION_COUNT && *(uint64_t *)field >= option->least) {
-        uint64_t above = *(uint64_t *)field - (uint64_t)option->least;
-        CD_INJECT_COUNT(place, rank, 0, above);
-        *(uint64_t *)field = (uint64_t)option->least + above;
-    }
+    if (option->kind == CD_OPTION_COUNT)
+        CD_INJECT_COUNT_FROM(place, rank, 0, option->least, *(uint64_t *)field);
     if (option->kind == CD_OPTION_REAL && *(double *)field >= option->least) {
         double above = *(double *)field - option->least;
         CD_INJECT_NUMBER(place, rank, 0, above);

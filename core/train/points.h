@@ -42,7 +42,7 @@ static inline void cd_point_other_hook(cd_chosen_hook *hook)
                     {"bf16_compress", "fp16_compress", false},
                     {"powersgd", "batched_powersgd", true},
                     {"topk", "allreduce", false},
-                    {"quantize_per_tensor", "quantize_per_channel", false},
+                    {"quantize_per_tensor", "allreduce", false},
                     {"post_local_sgd", "allreduce", false}};
     for (size_t i = 0; i < sizeof mistaken / sizeof mistaken[0]; i++) {
         if (strcmp(hook->name, mistaken[i].name) != 0) continue;

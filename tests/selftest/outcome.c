@@ -205,11 +205,13 @@ static void judge_verdict(const st_world *w, const st_case *c, const cddp_verdic
     o->end = !is_caught ? ST_END_MISSED : o->wrong[0] == '\0' ? ST_END_BLAMED : ST_END_CAUGHT;
 }
 
-static void judge_proof(const st_world *w, const cd_proof *proof, st_outcome *o)
+static void judge_proof(const st_world *w, const st_case *c, const cd_proof *proof, st_outcome *o)
 {
+    const bool is_coverage = (st_points[c->point].blame & ST_COVERAGE) != 0;
     o->exit_code = proof->end == CD_PROOF_HOLDS ? 0 : proof->end == CD_PROOF_REFUTED ? 1 : 4;
     snprintf(o->said, sizeof o->said, "%s", proof->culprit);
-    o->end = o->exit_code == 1 ? ST_END_CAUGHT : ST_END_MISSED;
+    const bool is_caught = o->exit_code == 1 || (o->exit_code == 4 && is_coverage);
+    o->end = is_caught ? ST_END_CAUGHT : ST_END_MISSED;
     char rank[32];
     for (uint32_t r = 0; r < w->ranks; r++) {
         snprintf(rank, sizeof rank, "rank %u", r);
@@ -283,14 +285,14 @@ static bool classify(const st_world *w, const st_case *c, const st_finals *final
     return true;
 }
 
-static void prove_case(const st_world *w, st_outcome *o)
+static void prove_case(const st_world *w, const st_case *c, st_outcome *o)
 {
     cd_proof proof;
     cddp_error refusal = CDDP_ERROR_INIT;
     const cd_prove_options options = {
         .plan = w->plan, .registry = w->registry, .orders_max = 50000, .probes = 1, .jobs = 1};
     if (cd_prove(&options, &proof, &refusal) == CDDP_OK)
-        judge_proof(w, &proof, o);
+        judge_proof(w, c, &proof, o);
     else
         judge_refusal(&refusal, o);
 }
@@ -317,7 +319,7 @@ cddp_status st_case_run(const st_world *world, const st_case *c, const st_case_o
         if (options->reads_again) CD_TRY_OUT(read_again(world, &recording, verdict, outcome, err));
     } else {
         st_injection_begin(&injection);
-        prove_case(world, outcome);
+        prove_case(world, c, outcome);
     }
 out:
     st_recording_fini(&recording);

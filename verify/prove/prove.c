@@ -3,6 +3,7 @@
 #include "verify/prove/prove.h"
 
 #include "verify/worlds/symmetry.h"
+#include "verify/prove/likeness.h"
 #include "verify/prove/sizes.h"
 #include "verify/prove/world.h"
 #include "core/base/crew.h"
@@ -19,6 +20,7 @@
 
 #define WORDS_SEEN_MAX 65536
 #define JOBS_MAX 64
+#define STATES_MANY 1e6
 
 /* ---- the proof ---- */
 
@@ -40,6 +42,8 @@ typedef struct proving {
     /* (seen_count) digests of the sequences of all ranks: worlds already searched */
     uint64_t *seen;
     size_t seen_count;
+    uint64_t *forms; /* (form_count) of layouts that were searched on every rank */
+    size_t form_count;
     bool over; /* refuted, or stopped */
     bool has_failed_probe;
     cd_world_failure failed_probe;
@@ -342,11 +346,67 @@ static cddp_status keep_same(proving *p, uint32_t rank, cddp_error *err)
     return CDDP_OK;
 }
 
+/* How a rank is searched in a recorded run. False: it received what it received in the first
+** run. */
+static bool find_start(const proving *p, const cd_world_run *run, uint32_t rank,
+                       const cd_window_choice *chosen, cd_window_choice *same,
+                       const cd_window_choice **start)
+{
+    int32_t window = -1;
+    const bool is_new = chosen == NULL || rank == 0 || find_change(p, run, rank, &window);
+    *same = (cd_window_choice){.window = (uint32_t)window};
+    *start = chosen != NULL && rank == 0 ? chosen : window >= 0 ? same : NULL;
+    return is_new;
+}
+
+/* The form of this layout, on all ranks. *is_known: one of the same form was searched, and each
+** rank walked as recorded. See Note [Layouts that are alike] */
+static cddp_status find_form(proving *p, const cd_world_run *run, const cd_window_choice *chosen,
+                             uint64_t *form, bool *is_known, cddp_error *err)
+{
+    cd_proof *proof = p->proof;
+    const uint64_t seed = digest_of(run);
+    bool all = true;
+    *form = proof->rank_count;
+    *is_known = false;
+    for (uint32_t r = 0; r < proof->rank_count && all; r++) {
+        cd_window_choice same;
+        const cd_window_choice *start;
+        cd_likeness one;
+        if (is_searched(p, run, r, chosen != NULL)) continue;
+        if (!find_start(p, run, r, chosen, &same, &start)) continue;
+        const cd_prove_rank_options options = {.plan = p->plan,
+                                               .registry = p->options->registry,
+                                               .rank = r,
+                                               .results = &run->tap.results,
+                                               .calls = &run->tap.sequences[r],
+                                               .chosen = start};
+        CD_TRY(cd_likeness_walk(&options, cd_hash_mix(seed, r), &one, err));
+        proof->rank_runs++;
+        all = one.is_uniform && one.repeats;
+        *form = cd_hash_mix(*form, one.digest);
+        for (size_t i = 0; i < run->tap.sequences[r].count; i++) {
+            cd_call call = run->tap.sequences[r].items[i];
+            call.content = call.digest = 0;
+            *form = cd_hash_mix(*form, cd_hash64(&call, sizeof call, 0));
+        }
+    }
+    if (!all) *form = 0;
+    for (size_t i = 0; i < p->form_count && all; i++) *is_known |= p->forms[i] == *form;
+    return CDDP_OK;
+}
+
+static void keep_form(proving *p, uint64_t form)
+{
+    if (form != 0 && p->form_count < WORDS_SEEN_MAX) p->forms[p->form_count++] = form;
+}
+
 /* Records one order of rank 0 and searches every rank behind it. chosen NULL: the engine's order,
 ** from the start. */
 static cddp_status prove_order(proving *p, const cd_window_choice *chosen, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
+    uint64_t form = 0; /* 0: none */
     cd_world_run run = {.chooser = {.choice = chosen, .rank = 0}};
     CD_TRY_OUT(cd_world_run_record(p->options, p->plan, &run, err));
     p->proof->world_runs++;
@@ -364,21 +424,24 @@ static cddp_status prove_order(proving *p, const cd_window_choice *chosen, cddp_
     if (chosen == NULL) CD_TRY_OUT(probe(p, err));
     if (was_seen(p, digest_of(&run))) goto out;
     p->proof->layouts = p->seen_count;
+    if (p->proof->walks_alike && chosen != NULL) {
+        bool is_known;
+        CD_TRY_OUT(find_form(p, &run, chosen, &form, &is_known, err));
+        p->proof->walked += is_known;
+        show(p);
+        if (is_known) goto out;
+    }
     for (uint32_t r = 0; r < p->proof->rank_count && !must_stop(p); r++) {
-        int32_t window = -1;
         if (is_searched(p, &run, r, chosen != NULL)) {
             if (chosen == NULL) CD_TRY_OUT(keep_same(p, r, err));
             continue;
         }
-        const bool is_new = chosen == NULL || r == 0 || find_change(p, &run, r, &window);
-        const cd_window_choice same = {.window = (uint32_t)window};
-        if (is_new)
-            CD_TRY_OUT(search_rank(p, &run, r,
-                                   chosen != NULL && r == 0 ? chosen
-                                   : window >= 0            ? &same
-                                                            : NULL,
-                                   err));
+        cd_window_choice same;
+        const cd_window_choice *start;
+        if (find_start(p, &run, r, chosen, &same, &start))
+            CD_TRY_OUT(search_rank(p, &run, r, start, err));
     }
+    if (!must_stop(p)) keep_form(p, form);
 out:
     cd_world_run_fini(&run);
     return status;
@@ -431,7 +494,7 @@ static cddp_status prove_part(void *context, size_t number, cd_text *result, cdd
     p->proof = &mine->proof;
     mine->proof = before;
     mine->proof.states = mine->proof.events = mine->proof.rank_runs = mine->proof.world_runs =
-        mine->proof.orders_tried = 0;
+        mine->proof.orders_tried = mine->proof.walked = 0;
     CD_TRY(prove_orders(p, err));
     memcpy(mine->seen, p->seen, p->seen_count * sizeof *p->seen);
     mine->seen_count = p->seen_count;
@@ -454,6 +517,7 @@ static cddp_status gather(proving *p, const shared *all, cddp_error *err)
         proof->rank_runs += one->proof.rank_runs;
         proof->world_runs += one->proof.world_runs;
         proof->orders_tried += one->proof.orders_tried;
+        proof->walked += one->proof.walked;
         for (size_t i = 0; i < one->seen_count; i++) (void)was_seen(p, one->seen[i]);
         if (one->proof.end == CD_PROOF_STOPPED) proof->end = CD_PROOF_STOPPED, p->over = true;
         if (one->proof.end == CD_PROOF_BOUNDED) bound(p, one->proof.bound);
@@ -469,6 +533,7 @@ static cddp_status gather(proving *p, const shared *all, cddp_error *err)
     proof->rank_runs = sum.rank_runs;
     proof->world_runs = sum.world_runs;
     proof->orders_tried = sum.orders_tried;
+    proof->walked = sum.walked;
     proof->layouts = sum.layouts;
     p->over = true;
     return CDDP_OK;
@@ -503,6 +568,15 @@ out:
     return status;
 }
 
+static bool walks_alike(const proving *p, double orders)
+{
+    const cd_prove_layouts layouts = p->options->layouts;
+    const bool is_wanted =
+        layouts == CD_PROVE_LAYOUTS_ALIKE ||
+        (layouts == CD_PROVE_LAYOUTS_BY_COST && orders * p->proof->states_estimate > STATES_MANY);
+    return is_wanted && cd_likeness_find_obstacle(p->plan) == NULL;
+}
+
 static cddp_status prove_layouts(proving *p, cddp_error *err)
 {
     const uint32_t jobs = p->options->jobs < JOBS_MAX ? p->options->jobs : JOBS_MAX;
@@ -510,6 +584,7 @@ static cddp_status prove_layouts(proving *p, cddp_error *err)
     for (uint32_t k = 2; k <= p->first[0].sizes[p->proposing]; k++) orders *= k;
     if (p->proof->end == CD_PROOF_BOUNDED) return CDDP_OK; /* already no proof */
     p->proof->orders_all = orders;
+    p->proof->walks_alike = walks_alike(p, orders);
     p->proof->orders_estimate =
         orders < (double)p->options->orders_max ? orders : (double)p->options->orders_max;
     show(p);
@@ -578,8 +653,10 @@ cddp_status cd_prove(const cd_prove_options *options, cd_proof *proof, cddp_erro
                         .rank_count = (uint32_t)options->plan->world.size,
                         .values = options->plan->settings.model.device == CDDP_MODEL_DEVICE_SYMBOL};
     p.seen = calloc(WORDS_SEEN_MAX, sizeof *p.seen);
+    p.forms = calloc(WORDS_SEEN_MAX, sizeof *p.forms);
     p.first = calloc(proof->rank_count, sizeof *p.first);
-    if (p.seen == NULL || p.first == NULL) CD_TRY_OUT(cd_fail_memory(err, "a proof"));
+    if (p.seen == NULL || p.forms == NULL || p.first == NULL)
+        CD_TRY_OUT(cd_fail_memory(err, "a proof"));
     CD_TRY_OUT(prove_order(&p, NULL, err));
     if (!must_stop(&p) && p.proposing >= 0) CD_TRY_OUT(prove_layouts(&p, err));
     if (!must_stop(&p) && proof->end == CD_PROOF_HOLDS)
@@ -595,5 +672,6 @@ out:
     }
     free(p.first);
     free(p.seen);
+    free(p.forms);
     return status;
 }

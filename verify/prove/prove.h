@@ -12,7 +12,8 @@
 **   4  The recorded run was verified on device symbol: for all values.
 **
 ** Rank 0's order can change a result: it decides the layout that rank 0 proposes for the rebuild.
-** Every such order is recorded and searched.
+** Every such order is recorded. Behind it every rank is searched, or, where a layout of the same
+** form was searched already, walked once. See Note [Layouts that are alike]
 **
 ** The simulator runs what is recorded; nothing here models the reducer.
 */
@@ -28,6 +29,13 @@
 
 typedef struct cd_proof cd_proof;
 
+/* Which rebuilt layouts are searched; the others are walked. See Note [Layouts that are alike] */
+typedef enum cd_prove_layouts {
+    CD_PROVE_LAYOUTS_BY_COST, /* all, unless that means more than a million states */
+    CD_PROVE_LAYOUTS_ALL,
+    CD_PROVE_LAYOUTS_ALIKE
+} cd_prove_layouts;
+
 typedef struct cd_prove_options {
     /* ready orders are chosen, device symbol or shape, nothing but "verified" expected */
     const cddp_plan *plan;
@@ -36,6 +44,7 @@ typedef struct cd_prove_options {
     uint64_t orders_max;
     uint32_t probes; /* random runs before the search */
     uint32_t jobs;   /* processes for the orders of rank 0 */
+    cd_prove_layouts layouts;
     bool (*stop)(void *context);
     void (*progress)(void *context, const cd_proof *proof); /* may be NULL */
     void *context;
@@ -61,6 +70,8 @@ struct cd_proof {
     double orders_all; /* of rank 0 that could change a rebuilt layout; 0: not known yet */
     uint64_t states, events, rank_runs, world_runs;
     uint64_t orders_tried, layouts; /* of rank 0, and what came of them */
+    uint64_t walked;                /* layouts whose form had been searched */
+    bool walks_alike;               /* layouts of a form that was searched are walked */
     uint32_t windows_max, window_count;
     uint32_t shared_ranks; /* not searched themselves: they are one with another rank */
     /* Any number of ranks. See Note [Numbers of ranks]. */
