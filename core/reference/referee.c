@@ -382,7 +382,7 @@ cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observe
     CD_TRY(cd_declare_reduction(&declaration, observed, &reduction, err));
     CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, observed->buffers.items, err));
     cd_arena_rewind(&o->memory, mark);
-    CD_TRY(cd_custody_reduced(o->custody, observed->gradients.items, reduction.lossy, err));
+    CD_TRY(cd_custody_reduced(o->custody, observed->gradients.items, err));
     if (observed->micro_step + 1u == o->settings.train.micro_steps) {
         CD_TRY(cd_decisions_judge(&o->decisions, observed->step, observed->gradients.items,
                                   &o->numbers, o->options.tracer, err));
