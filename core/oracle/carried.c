@@ -71,8 +71,8 @@ cddp_status cd_carried_create(cd_oracle *o, cddp_error *err)
     for (size_t i = 0; i < n; i++) {
         carried_parameter *p = &c->parameters[i];
         const cd_prng prng = cd_prng_seed(o->options.seed);
-        cd_prng drawn =
-            cd_prng_split_index(&prng, "carried elements", (uint64_t)o->options.rank * n + i);
+        /* the same on every rank, so that a finding names all that are wrong */
+        cd_prng drawn = cd_prng_split_index(&prng, "carried elements", i);
         p->count = elements_of(o, i);
         p->elements = cd_arena_array(&o->arena, p->count + 1, sizeof *p->elements);
         CD_TRY(

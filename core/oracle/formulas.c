@@ -56,10 +56,7 @@ bool cd_oracle_wants_formulas(const cd_oracle *o) { return cd_oracle_has_values(
 static void draw_elements(const cd_oracle *o, struct cd_kept_elements *k, size_t numel)
 {
     const cd_prng prng = cd_prng_seed(o->options.seed);
-    /* every rank draws for itself: together they judge more of a large tensor */
-    const uint64_t place =
-        ((uint64_t)o->step * o->options.world_size + o->options.rank) * o->options.parameter_count +
-        k->parameter;
+    const uint64_t place = (uint64_t)o->step * o->options.parameter_count + k->parameter;
     cd_prng drawn = cd_prng_split_index(&prng, "judged elements", place);
     k->count = numel < DRAWN_MAX ? numel : DRAWN_MAX;
     for (size_t i = 0; i < k->count; i++)

@@ -532,15 +532,13 @@ cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now, c
 
 /* Of a gradient that the wrapper reduces, grad_final says what its reduction left; the rows of a
 ** sparse one are not in it. */
-cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients, bool is_lossy,
-                               cddp_error *err)
+cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients, cddp_error *err)
 {
     const cd_custody *c = custody;
     if (!cd_tracer_wants_digest(c->options.tracer)) return CDDP_OK;
     for (size_t i = 0; i < c->module->parameter_count; i++) {
         uint64_t digest = 0;
-        const bool is_tied = c->variables[i] >= 0 && gradients[i].kind != CDDP_GRAD_SPARSE;
-        if (is_tied && !is_lossy) continue;
+        if (c->variables[i] >= 0 && gradients[i].kind != CDDP_GRAD_SPARSE) continue;
         CD_TRY(cd_gradient_digest(&gradients[i], &digest, err));
         expect(c,
                &(derived){CDDP_WHAT_GRADIENT, CDDP_MOMENT_AFTER_BACKWARD, i, c->variables[i],

@@ -44,9 +44,8 @@ typedef struct cd_custody_moment {
 cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now,
                             cddp_error *err) CDDP_MUST_CHECK;
 
-/* The oracle has judged these gradients, and these parameters after an update. is_lossy: it has
-** not, since the hook's law judges the buckets. */
-cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients, bool is_lossy,
+/* The oracle has judged these gradients, and these parameters after an update. */
+cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients,
                                cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameters,
                                cddp_error *err) CDDP_MUST_CHECK;

@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/model/layers/loss.h"
 #include "core/oracle/numbers.h"
+#include "core/reference/sample_numbers.h"
 
 #include <string.h>
 
@@ -68,20 +69,24 @@ typedef struct batch_place {
     size_t at, all; /* samples before it; of all ranks */
 } batch_place;
 
-/* Appends the rows of a field to those of the ranks before. */
+/* Appends the rows of a field to those of the ranks before. The numbers are drawn again: the
+** engine's batch says only how many there are. */
 static cddp_status append_field(cd_example *x, const batch_place *place, const cddp_tensor *tensor,
-                                cd_second_field *field, cddp_error *err)
+                                const cd_sample_source *source, cd_second_field *field,
+                                cddp_error *err)
 {
     if (tensor->device == NULL) return CDDP_OK;
-    CD_TRY(cd_numbers_read(&x->numbers, tensor, err));
-    const size_t samples = place->rank->micro->samples, count = x->numbers.count;
+    const size_t samples = place->rank->micro->samples;
     if (field->values == NULL) {
-        field->width = count / samples;
+        field->width = (size_t)cddp_tensor_numel(tensor) / samples;
         field->values = cd_arena_array(&x->memory, place->all * field->width + 1, sizeof(double));
         CD_TRY(cd_arena_check(&x->memory, err, "the samples of an example"));
     }
-    double *to = (double *)field->values + place->at * field->width;
-    if (count > 0) memcpy(to, x->numbers.values, count * sizeof *to);
+    const int64_t *ids = place->rank->samples->ids + place->forward * samples;
+    for (size_t i = 0; i < samples; i++) {
+        cd_sample_numbers_draw(source, ids[i], field->width,
+                               (double *)field->values + (place->at + i) * field->width);
+    }
     return CDDP_OK;
 }
 
@@ -116,10 +121,17 @@ static cddp_status append_batch(cd_example *x, const cd_example_request *r, batc
                                       .exact = r->replica->settings.model.exact};
     cd_graph_begin(r->replica->graph);
     CD_TRY(cd_batch_make(r->replica->graph, r->replica->model, &request, &place->batch, err));
-    for (uint32_t k = 0; k < CD_SECOND_INPUTS_MAX && k < CD_BATCH_FIELDS_MAX; k++)
-        CD_TRY(append_field(x, place, &place->batch.inputs[k], &f->inputs[k], err));
-    for (uint32_t k = 0; k < CD_SECOND_OUTPUTS_MAX && k < CD_MODEL_OUTPUTS_MAX; k++)
-        CD_TRY(append_field(x, place, &place->batch.targets[k], &f->targets[k], err));
+    const cd_model *model = r->replica->model;
+    cd_sample_source source = {.prng = request.prng, .is_exact = request.exact};
+    for (uint32_t k = 0; k < CD_SECOND_INPUTS_MAX && k < model->input_count; k++) {
+        source.field = &model->inputs[k];
+        CD_TRY(append_field(x, place, &place->batch.inputs[k], &source, &f->inputs[k], err));
+    }
+    source.is_target = true;
+    for (uint32_t k = 0; k < CD_SECOND_OUTPUTS_MAX && k < model->output_count; k++) {
+        source.field = &model->targets[k];
+        CD_TRY(append_field(x, place, &place->batch.targets[k], &source, &f->targets[k], err));
+    }
     const double divisor = count_divisor(r, place, f);
     for (uint32_t i = 0; i < micro->samples; i++) {
         const size_t at = place->at + i;

@@ -513,7 +513,7 @@ cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observe
     CD_TRY(cd_declare_reduction(&declaration, &reduced, &reduction, err));
     CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, reduced.buffers.items, err));
     cd_arena_rewind(&o->memory, mark);
-    CD_TRY(cd_custody_reduced(o->custody, reduced.gradients.items, reduction.lossy, err));
+    CD_TRY(cd_custody_reduced(o->custody, reduced.gradients.items, err));
     if (reduced.micro_step + 1u == o->settings.train.micro_steps) {
         CD_TRY(cd_decisions_judge(&o->decisions, reduced.step, reduced.gradients.items, &o->numbers,
                                   o->options.tracer, err));
