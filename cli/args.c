@@ -170,7 +170,7 @@ static cddp_status check_operands(const cd_args *args, cddp_error *err)
         return cd_fail(err, CDDP_E_ARG, "'help' explains one command, not '%.100s' too",
                        args->operands[1]);
     if (args->operand_count > 1 && args->command == CD_COMMAND_list &&
-        strcmp(args->operands[0], "scenarios") != 0)
+        strcmp(args->operands[0], "scenarios") != 0 && strcmp(args->operands[0], "keys") != 0)
         return cd_fail(err, CDDP_E_ARG, "'list %.60s' takes nothing behind it, not '%.100s'",
                        args->operands[0], args->operands[1]);
     for (size_t i = 0; i < sizeof written / sizeof written[0]; i++) {

@@ -8,6 +8,7 @@
 #include "cli/plugins.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 #include "core/comm/conformance.h"
 
 #include <inttypes.h>
@@ -17,6 +18,7 @@
 
 #define HUGE_BYTES (INT64_C(2200) * 1024 * 1024)
 #define RANKS_MAX 4096 /* as world.size of a scenario */
+#define LIMIT_S 1800
 
 /* One line of the card: operation and dtype; reductions are counted together. */
 typedef struct line {
@@ -25,6 +27,13 @@ typedef struct line {
     char first[320]; /* failure of the least rank that saw one */
 } line;
 
+/* What a rank's operation was when its process ended: in memory that it shares with this one. */
+typedef struct place {
+    bool is_known;
+    cd_conformance_row row;
+    int64_t numel;
+} place;
+
 typedef struct card {
     cddp_trace_sink sink; /* rows come as events, from whatever process the rank is */
     const cd_cli *cli;
@@ -32,6 +41,9 @@ typedef struct card {
     const cddp_run_options *run;
     line lines[CDDP_OP_COUNT][CDDP_DTYPE_COUNT];
     cd_conformance_options options;
+    place *places;           /* (ranks) */
+    uint64_t sequence_start; /* of the groups */
+    uint64_t limit_ns;
 } card;
 
 /* ---- in the ranks ---- */
@@ -39,7 +51,14 @@ typedef struct card {
 typedef struct reporter {
     const cddp_trace_sink *sink;
     cddp_rank *rank;
+    place *place;
 } reporter;
+
+static void note_place(void *context, const cd_conformance_row *row, int64_t numel)
+{
+    const reporter *t = context;
+    *t->place = (place){true, *row, numel};
+}
 
 /* A row as an event: a compare whose fields are the row's numbers. */
 static void report_row(void *context, const cd_conformance_row *row)
@@ -53,6 +72,8 @@ static void report_row(void *context, const cd_conformance_row *row)
                                             .bad = row->failed_count,
                                             .exact = row->undeclared};
     t->sink->event(t->sink->self, &event);
+    /* what is known now is not lost with a process that ends in the next row */
+    if (t->sink->flush != NULL) (void)t->sink->flush(t->sink->self, NULL);
 }
 
 static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_binding *binding,
@@ -62,12 +83,13 @@ static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_b
     if (members == NULL)
         return cd_fail_memory(err, "a group of %" PRIu32 " ranks", rank->world_size);
     for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
-    reporter t = {binding->sink != NULL ? binding->sink : &c->sink, rank};
+    reporter t = {binding->sink != NULL ? binding->sink : &c->sink, rank, &c->places[rank->rank]};
     cddp_group *group = NULL;
     cddp_group_options options = {.size = sizeof options,
                                   .backend =
                                       binding->backend != NULL ? binding->backend : c->run->backend,
                                   .rank = rank,
+                                  .sequence_start = c->sequence_start,
                                   .spec = {.size = sizeof options.spec,
                                            .name = "conformance",
                                            .group_rank = rank->rank,
@@ -76,9 +98,11 @@ static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_b
     cd_conformance_options battery = c->options;
     battery.context = &t;
     battery.row = report_row;
+    battery.enter = note_place;
     cddp_status status = CDDP_OK;
     CD_TRY_OUT(cddp_group_create(&options, &group, err));
     CD_TRY_OUT(cd_conformance_run(group, &battery, err));
+    c->places[rank->rank].is_known = false;
     if (!options.backend->capabilities.guards || rank->world_size < 2) goto out;
     cddp_group_destroy(group);
     group = NULL;
@@ -128,15 +152,38 @@ static void take_row(void *self, const cddp_event *event)
              event->text != NULL ? event->text : "");
 }
 
-static void put_rank_failures(cd_text *text, const cddp_rank_result *results, uint32_t ranks)
+/* "; it was in allreduce (sum) of 17 f32" */
+static void print_place(const place *p, char *text, size_t bytes)
+{
+    const bool is_known = p->is_known && p->row.op < CDDP_OP_COUNT &&
+                          p->row.dtype < CDDP_DTYPE_COUNT && p->row.reduce_op <= CDDP_RED_COUNT;
+    const bool reduces = is_known && p->row.reduce_op != CDDP_RED_COUNT;
+    text[0] = '\0';
+    if (is_known)
+        snprintf(text, bytes, "; it was in %s%s%s%s of %" PRId64 " %s", cddp_op_name(p->row.op),
+                 reduces ? " (" : "", reduces ? cddp_red_op_name(p->row.reduce_op) : "",
+                 reduces ? ")" : "", p->numel, cddp_dtype_name(p->row.dtype));
+}
+
+static void put_rank_failures(cd_text *text, const card *c, const cddp_rank_result *results,
+                              uint32_t ranks)
 {
     for (uint32_t r = 0; r < ranks; r++) {
+        char words[CDDP_ERROR_MESSAGE_BYTES + 128], where[120];
         if (results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_OK) continue;
-        cd_text_printf(text, "  rank %" PRIu32 "    ", r);
-        cd_text_wrap(text,
+        print_place(&c->places[r], where, sizeof where);
+        /* an error that is returned names the operation itself */
+        if (results[r].end == CDDP_RANK_RETURNED && !cd_interrupt_is_late()) where[0] = '\0';
+        if (cd_interrupt_is_late())
+            snprintf(words, sizeof words, "was not done after %.3g s%s", (double)c->limit_ns / 1e9,
+                     where);
+        else
+            snprintf(words, sizeof words, "%s%s",
                      results[r].error.message[0] != '\0' ? results[r].error.message
                                                          : "ended without a word",
-                     12, 110);
+                     where);
+        cd_text_printf(text, "  rank %" PRIu32 "    ", r);
+        cd_text_wrap(text, words, 12, 110);
     }
 }
 
@@ -150,16 +197,67 @@ static const cddp_rank_result *find_starved(const cddp_rank_result *results, uin
     return NULL;
 }
 
+/* Averages of these dtypes are not compared over so many ranks. */
+static void put_averages(cd_text *text, uint32_t ranks)
+{
+    static const cddp_dtype dtypes[] = {CDDP_F64, CDDP_F32, CDDP_F16, CDDP_BF16, CDDP_C64};
+    bool is_first = true;
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        if (cd_conformance_judges_average(dtypes[i], ranks)) continue;
+        cd_text_printf(text, "%s%s", is_first ? "  not run   averages of " : ", ",
+                       cddp_dtype_name(dtypes[i]));
+        is_first = false;
+    }
+    if (!is_first)
+        cd_text_printf(text,
+                       ": over %" PRIu32
+                       " ranks their bound is wider than what a missing rank changes\n",
+                       ranks);
+}
+
+/* Operations, and dtypes of reductions, that every row found refused, as they should be. */
+static void put_undeclared(cd_text *text, const card *c)
+{
+    cd_text list;
+    cd_text_init(&list, false);
+    for (uint32_t op = 0; op < CDDP_OP_COUNT; op++) {
+        uint32_t refused = 0, made = 0;
+        for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++) {
+            refused +=
+                c->lines[op][d].rows > 0 && c->lines[op][d].refused_rows == c->lines[op][d].rows;
+            made += c->lines[op][d].rows > 0;
+        }
+        if (refused == 0) continue;
+        cd_text_printf(&list, "%s%s", list.length > 0 ? "; " : "", cddp_op_name((cddp_op)op));
+        for (uint32_t d = 0, said = 0; d < CDDP_DTYPE_COUNT && refused < made; d++)
+            if (c->lines[op][d].rows > 0 && c->lines[op][d].refused_rows == c->lines[op][d].rows)
+                cd_text_printf(&list, "%s%s", said++ > 0 ? ", " : " of ",
+                               cddp_dtype_name((cddp_dtype)d));
+    }
+    if (list.length > 0) {
+        cd_text_push(text, "  not run   what its capabilities leave out: ");
+        cd_text_wrap(text, cd_text_get(&list), 12, 110);
+    }
+    cd_text_fini(&list);
+}
+
 /* What a card does not speak of. */
 static void put_not_run(cd_text *text, const card *c, uint32_t ranks)
 {
-    if ((ranks & (ranks - 1)) != 0)
-        cd_text_printf(text,
-                       "  not run   averages: over %" PRIu32
-                       " ranks they are not exact; a power of two runs them\n",
-                       ranks);
-    if (!cd_args_has(c->cli->args, CD_OPTION_thorough))
-        cd_text_push(text, "  not run   more than 1021 elements: --thorough runs them\n");
+    put_undeclared(text, c);
+    put_averages(text, ranks);
+    if (!c->options.thorough)
+        cd_text_push(text,
+                     "  not run   more than 1021 elements, but for sums and averages of f32 (to "
+                     "16385): --thorough runs them\n");
+    if (c->options.huge_bytes == 0)
+        cd_text_push(text, "  not run   a tensor of more than 2 GiB: --huge runs it\n");
+    if (c->sequence_start == 0)
+        cd_text_push(text,
+                     "  not run   counters beyond 32 bits: --counters 4294967290 runs them\n");
+    const cddp_backend *backend = cddp_registry_find_backend(c->cli->registry, c->backend);
+    if (backend != NULL && !backend->capabilities.guards)
+        cd_text_push(text, "  not run   ranks that disagree: the backend declares no guard\n");
 }
 
 static int report(const card *c, const cddp_rank_result *results, uint32_t ranks)
@@ -206,7 +304,7 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
             }
         }
     }
-    if (!all_returned && cd_interrupt_requested()) {
+    if (!all_returned && cd_interrupt_requested() && !cd_interrupt_is_late()) {
         cd_text_style(&text, CD_STYLE_YELLOW, "inconclusive");
         cd_text_printf(&text, "  backend %s: interrupted after %" PRIu32 " cases\n", c->backend,
                        cases);
@@ -214,7 +312,7 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
         cd_text_fini(&text);
         return exit_code;
     }
-    put_rank_failures(&text, results, ranks);
+    put_rank_failures(&text, c, results, ranks);
     bool good = failed == 0 && all_returned && lines > 0;
     cd_text_style(&text, good ? CD_STYLE_GREEN : CD_STYLE_RED,
                   good ? "conforms" : "does not conform");
@@ -267,19 +365,39 @@ out:
     return status;
 }
 
+static cddp_status read_options(card *c, cddp_error *err)
+{
+    const cd_args *args = c->cli->args;
+    uint64_t seconds = LIMIT_S;
+    CD_TRY(cd_args_number(args, CD_OPTION_counters, &c->sequence_start, err));
+    CD_TRY(cd_args_budget(args, CD_OPTION_limit, "seconds", &seconds, &c->limit_ns, err));
+    if (c->limit_ns == 0) c->limit_ns = seconds * UINT64_C(1000000000);
+    c->options =
+        (cd_conformance_options){.device = cddp_device_cpu(),
+                                 .thorough = cd_args_has(args, CD_OPTION_thorough),
+                                 .huge_bytes = cd_args_has(args, CD_OPTION_huge) ? HUGE_BYTES : 0,
+                                 .count_start = c->sequence_start,
+                                 .interrupted = cd_interrupt_requested};
+    return CDDP_OK;
+}
+
 static int judge(cd_cli *cli, uint64_t ranks, cddp_rank_result *results)
 {
     cddp_error err = CDDP_ERROR_INIT;
+    const size_t place_bytes = (size_t)ranks * sizeof(place);
+    void *places = NULL;
     card c = {.cli = cli, .backend = cd_plugins_backend_name(cli, cli->args->operands[0])};
     c.sink = (cddp_trace_sink){sizeof c.sink, CDDP_TRACE_ABI, &c, take_row, NULL};
-    c.options =
-        (cd_conformance_options){.device = cddp_device_cpu(),
-                                 .thorough = cd_args_has(cli->args, CD_OPTION_thorough),
-                                 .huge_bytes =
-                                     cd_args_has(cli->args, CD_OPTION_huge) ? HUGE_BYTES : 0,
-                                 .interrupted = cd_interrupt_requested};
-    if (run_card(&c, ranks, results, &err) != CDDP_OK) return cd_cli_fail(cli, &err);
-    return report(&c, results, (uint32_t)ranks);
+    cddp_status status = read_options(&c, &err);
+    if (status == CDDP_OK) status = cd_os_shared_open(place_bytes, &places, &err);
+    if (status != CDDP_OK) return cd_cli_fail(cli, &err);
+    c.places = places;
+    cd_interrupt_after(c.limit_ns);
+    status = run_card(&c, ranks, results, &err);
+    const int exit_code =
+        status == CDDP_OK ? report(&c, results, (uint32_t)ranks) : cd_cli_fail(cli, &err);
+    cd_os_shared_close(places, place_bytes);
+    return exit_code;
 }
 
 int cd_command_backend_conformance(cd_cli *cli)

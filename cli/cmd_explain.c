@@ -2,8 +2,10 @@
 /* explain: what a name in a report means. A name is looked up as invariant, event, scenario key,
 ** exit code and hook; a tag such as UNU-04 is answered with the scenarios that exercise it. */
 #include "cddp/plan.h"
+#include "cli/catalogue.h"
 #include "cli/command.h"
-#include "cli/scenarios.h"
+#include "cli/list.h"
+#include "cli/page.h"
 #include "verify/conformance/hook_summary.h"
 #include "core/base/suggest.h"
 #include "cli/tag.h"
@@ -18,13 +20,67 @@
 
 #define EXPLAIN_WIDTH 100
 
+static bool has_item(const cddp_text_list *list, const char *name)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (strcmp(list->items[i], name) == 0) return true;
+    return false;
+}
+
+static bool exercises_tag(const cddp_plan *plan, const char *name)
+{
+    return has_item(&plan->tags, name);
+}
+
+static bool breaks_check(const cddp_plan *plan, const char *name)
+{
+    for (size_t i = 0; i < plan->expect.finding_count; i++)
+        if (strcmp(plan->expect.findings[i].check, name) == 0) return true;
+    return has_item(&plan->expect.also, name);
+}
+
+/* The scenarios of the catalogue that fit; a place without one has none to offer. */
+static cddp_status name_scenarios(cd_text *text, const char *name, const char *heading,
+                                  bool (*fits)(const cddp_plan *plan, const char *name),
+                                  cddp_error *err)
+{
+    cd_file_list files = {.paths = NULL};
+    cd_reader_options options = {.allocator = NULL};
+    cddp_error ignored = CDDP_ERROR_INIT;
+    bool has_catalogue = false;
+    size_t found = 0;
+    CD_TRY(cd_catalogue_add(&files, &has_catalogue, err));
+    for (size_t i = 0; i < files.count; i++) {
+        cddp_plan *plan = NULL;
+        if (cd_reader_read_file(&options, files.paths[i], &plan, &ignored) != CDDP_OK) continue;
+        if (fits(plan, name)) {
+            if (found++ == 0) cd_text_printf(text, "\n%s\n", heading);
+            cd_text_printf(text, "  %-44s  %s", files.paths[i], plan->title);
+            for (size_t k = 0; fits == breaks_check && k < plan->tags.count; k++)
+                cd_text_printf(text, "%s%s%s", k == 0 ? " [" : ", ", plan->tags.items[k],
+                               k + 1 == plan->tags.count ? "]" : "");
+            cd_text_push(text, "\n");
+        }
+        cddp_plan_destroy(plan);
+    }
+    cd_file_list_fini(&files);
+    return CDDP_OK;
+}
+
 static bool explain_check(cd_cli *cli, cd_text *text, const char *name)
 {
     const cddp_check *check = cddp_registry_find_check(cli->registry, name);
+    cddp_error ignored = CDDP_ERROR_INIT;
     if (check == NULL) return false;
     cd_text_style(text, CD_STYLE_BOLD, "%s", check->name);
     cd_text_printf(text, ": %s\n\n", check->title);
     cd_text_wrap(text, check->rule, 0, EXPLAIN_WIDTH);
+    cd_text_push(text, "\n");
+    (void)cd_page_print(check->name, text);
+    /* memory that ran out shows in the text */
+    (void)name_scenarios(text, check->name,
+                         "scenarios that break it, with the statements they exercise", breaks_check,
+                         &ignored);
     return true;
 }
 
@@ -45,12 +101,16 @@ static bool explain_event(cd_cli *cli, cd_text *text, const char *name)
     return true;
 }
 
+/* "bucket_cap_mb" is ddp.bucket_cap_mb; a name that several tables have explains each. */
 static bool explain_key(cd_cli *cli, cd_text *text, const char *name)
 {
     (void)cli;
     cddp_key_info key = {.size = sizeof key};
+    bool found = false;
     for (size_t i = 0; cddp_plan_key(i, &key); i++) {
-        if (strcmp(key.path, name) != 0) continue;
+        const char *dot = strrchr(key.path, '.');
+        if (strcmp(key.path, name) != 0 && (dot == NULL || strcmp(dot + 1, name) != 0)) continue;
+        if (found) cd_text_push(text, "\n");
         cd_text_style(text, CD_STYLE_BOLD, "%s", key.path);
         cd_text_printf(text, ": %s\n\n", key.doc);
         if (key.choices != NULL) cd_text_printf(text, "values:   %s\n", key.choices);
@@ -60,9 +120,9 @@ static bool explain_key(cd_cli *cli, cd_text *text, const char *name)
         cd_text_printf(text, "default:  %s\nper rank: %s\nset with: --set %s=VALUE%s\n",
                        key.initial[0] != '\0' ? key.initial : "none", key.per_rank ? "yes" : "no",
                        key.path, key.per_rank ? ", or KEY@RANKS=VALUE for some ranks" : "");
-        return true;
+        found = true;
     }
-    return false;
+    return found;
 }
 
 static bool explain_exit_code(cd_cli *cli, cd_text *text, const char *name)
@@ -81,6 +141,37 @@ static bool explain_exit_code(cd_cli *cli, cd_text *text, const char *name)
     cd_text_style(text, CD_STYLE_BOLD, "exit code %s", name);
     cd_text_printf(text, ": %s\n", words[name[0] - '0']);
     return true;
+}
+
+static bool explain_row(cd_cli *cli, cd_text *text, const char *name)
+{
+    (void)cli;
+    return cd_list_explain(text, name);
+}
+
+/* A word of the report. */
+static bool explain_word(cd_cli *cli, cd_text *text, const char *name)
+{
+    (void)cli;
+    if (strncmp(name, "I-", 2) == 0) return false;
+    cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+    cd_text_push(text, " (in a report)\n");
+    return cd_page_print(name, text);
+}
+
+/* "--keep-going" or "keep-going" */
+static bool explain_option(cd_cli *cli, cd_text *text, const char *name)
+{
+    (void)cli;
+    if (strncmp(name, "--", 2) == 0) name += 2;
+    for (size_t i = 0; i < CD_OPTION_COUNT; i++) {
+        if (strcmp(cd_options[i].name, name) != 0) continue;
+        cd_text_style(text, CD_STYLE_BOLD, "--%s", name);
+        cd_text_push(text, " (option of the command line): ");
+        cd_text_wrap(text, cd_options[i].help, 4, EXPLAIN_WIDTH);
+        return true;
+    }
+    return false;
 }
 
 static bool explain_hook(cd_cli *cli, cd_text *text, const char *name)
@@ -102,30 +193,6 @@ static bool is_tag(const char *name)
     return true;
 }
 
-/* The scenarios below ./scenarios that carry the tag; a place without that folder has none to
-** offer. */
-static cddp_status name_scenarios(cd_text *text, const char *name, cddp_error *err)
-{
-    cd_file_list files = {.paths = NULL};
-    cd_reader_options options = {.allocator = NULL};
-    cddp_error ignored = CDDP_ERROR_INIT;
-    size_t found = 0;
-    if (cd_file_list_add(&files, "scenarios", &ignored) == CDDP_E_NOMEM)
-        return cd_fail(err, CDDP_E_NOMEM, "%s", ignored.message);
-    for (size_t i = 0; i < files.count; i++) {
-        cddp_plan *plan = NULL;
-        if (cd_reader_read_file(&options, files.paths[i], &plan, &ignored) != CDDP_OK) continue;
-        for (size_t k = 0; k < plan->tags.count; k++) {
-            if (strcmp(plan->tags.items[k], name) != 0) continue;
-            if (found++ == 0) cd_text_push(text, "\nexercised by\n");
-            cd_text_printf(text, "  %-44s  %s\n", files.paths[i], plan->title);
-        }
-        cddp_plan_destroy(plan);
-    }
-    cd_file_list_fini(&files);
-    return CDDP_OK;
-}
-
 static cddp_status explain_tag(cd_text *text, const char *name, cddp_error *err)
 {
     cd_tag tag;
@@ -135,7 +202,7 @@ static cddp_status explain_tag(cd_text *text, const char *name, cddp_error *err)
     cd_text_style(text, CD_STYLE_BOLD, "%s", name);
     cd_text_printf(text, " (%s)\n\n", tag.document);
     cd_text_wrap(text, tag.words, 0, EXPLAIN_WIDTH);
-    return CD_PASS(name_scenarios(text, name, err));
+    return CD_PASS(name_scenarios(text, name, "exercised by", exercises_tag, err));
 }
 
 static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
@@ -167,13 +234,27 @@ static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
 static cddp_status explain(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     static bool (*const lookups[])(cd_cli * cli, cd_text * text,
-                                   const char *name) = {explain_check, explain_event, explain_key,
-                                                        explain_exit_code, explain_hook};
+                                   const char *name) = {explain_check,  explain_event,
+                                                        explain_key,    explain_exit_code,
+                                                        explain_hook,   explain_row,
+                                                        explain_option, explain_word};
     if (cli->args->operand_count != 1)
         return cd_fail(err, CDDP_E_ARG, "explain what? for example: cddp-verify explain I-ORDER");
     const char *name = cli->args->operands[0];
-    for (size_t i = 0; i < sizeof lookups / sizeof lookups[0]; i++)
-        if (lookups[i](cli, text, name)) return CDDP_OK;
+    /* A name may stand for several things: an option and a model, say. */
+    bool found = false;
+    for (size_t i = 0; i < sizeof lookups / sizeof lookups[0]; i++) {
+        cd_text one;
+        cd_text_init(&one, text->color);
+        if (lookups[i](cli, &one, name)) {
+            cd_text_push(text, found ? "\n" : "");
+            cd_text_push(text, cd_text_get(&one));
+            found = true;
+        }
+        text->failed |= one.failed;
+        cd_text_fini(&one);
+    }
+    if (found) return CDDP_OK;
     if (is_tag(name) && strncmp(name, "I-", 2) != 0) return CD_PASS(explain_tag(text, name, err));
     return CD_PASS(unknown(cli, name, err));
 }

@@ -25,6 +25,7 @@
 typedef struct explore_command {
     cd_cli *cli;
     cd_text overrides;
+    cd_text given; /* the overrides of the command line alone */
     cd_explore_options options;
     cd_explorer explorer;
     cd_explore_subject subject;
@@ -39,7 +40,8 @@ typedef struct explore_command {
     cd_explore_recorded recorded;
     bool has_explored; /* the search ended, and there is something to report */
     bool interrupted;
-    bool is_reported; /* the first process says what went wrong */
+    bool fails_as_it_stands; /* without a search: the first failure is that of the scenario */
+    bool is_reported;        /* the first process says what went wrong */
 } explore_command;
 
 static cddp_status read_budget(explore_command *c, cddp_error *err)
@@ -70,6 +72,8 @@ static cddp_status read_arguments(explore_command *c, cddp_error *err)
     c->options.merge = !cd_args_has(args, CD_OPTION_no_merge);
     c->options.symmetry = !cd_args_has(args, CD_OPTION_no_symmetry);
     CD_TRY(cd_overrides_read(args, &c->overrides, err));
+    cd_text_push(&c->given, cd_text_get(&c->overrides));
+    if (c->given.failed) return cd_fail_memory(err, "the settings of the command line");
     if (cd_args_has(args, CD_OPTION_certificate) && strategy != CD_STRATEGY_COVER)
         return cd_fail(err, CDDP_E_ARG, "--certificate is for --strategy cover");
     if (depth > CD_PCT_DEPTH_MAX)
@@ -193,6 +197,32 @@ static bool goes_on(const explore_command *c)
     return !c->interrupted && !is_over && !time_is_over(c) && !has_failed;
 }
 
+/* A scenario that fails by itself needs no search. Its own settings and schedule say so. */
+static cddp_status try_as_it_stands(explore_command *c, cddp_error *err)
+{
+    const cd_session session = {.cli = c->cli,
+                                .level = CDDP_TRACE_DIGEST,
+                                .overrides = cd_text_get(&c->given)};
+    cddp_status status = CDDP_OK;
+    cd_explore_subject plain = {.registry = c->cli->registry};
+    cd_explored *now = &c->failures.now;
+    CD_TRY(cd_session_load_plan(&session, c->scenario, NULL, &plain.plan, err));
+    CD_TRY_OUT(cd_explore_run_plain(&plain, now, &c->fails_as_it_stands, err));
+    if (!c->fails_as_it_stands) goto out;
+    c->failures.count = 1;
+    c->failures.first = *now;
+    cd_failures_add_kind(&c->failures, now->outcome, 0, now->schedule);
+    cddp_plan *varied = c->subject.plan;
+    c->subject.plan = plain.plan;
+    plain.plan = varied;
+    cd_text_fini(&c->overrides);
+    c->overrides = c->given;
+    cd_text_init(&c->given, false);
+out:
+    cddp_plan_destroy(plain.plan);
+    return status;
+}
+
 static cddp_status run_all(explore_command *c, cddp_error *err)
 {
     bool found = false;
@@ -202,6 +232,8 @@ static cddp_status run_all(explore_command *c, cddp_error *err)
     cd_interrupt_begin();
     c->began_ns = c->saved_ns = cd_os_now_ns();
     c->began_runs = c->explorer.runs;
+    if (!found && !cd_args_has(c->cli->args, CD_OPTION_keep_going))
+        CD_TRY(try_as_it_stands(c, err));
     while (goes_on(c)) {
         CD_TRY(run_some(c, err));
         show_progress(c);
@@ -245,8 +277,8 @@ static void put_reductions(cd_text *text, const explore_command *c)
     else if (c->options.reduce && e->probes > 0)
         cd_text_printf(text,
                        "  turns: one order of ranks, because nothing in any run depends on it; "
-                       "%" PRIu64 " schedules drew another\n",
-                       e->probes);
+                       "%" PRIu64 " schedule%s drew another\n",
+                       e->probes, e->probes == 1 ? "" : "s");
     else if (c->options.reduce)
         cd_text_push(
             text,
@@ -329,8 +361,12 @@ static void put_failure(cd_text *text, const explore_command *c)
                             .schedule = c->failures.first.schedule,
                             .plugin = cd_overrides_plugin,
                             .context = c->cli->args};
-    cd_text_printf(text, "  %" PRIu64 " not verified, the first was schedule %" PRIu64 "\n  ",
-                   c->failures.count, c->failures.first_at);
+    if (c->fails_as_it_stands)
+        cd_text_push(text, "  it fails as it stands, and no other schedule was tried; "
+                           "--keep-going tries them\n  ");
+    else
+        cd_text_printf(text, "  %" PRIu64 " not verified, the first was schedule %" PRIu64 "\n  ",
+                       c->failures.count, c->failures.first_at);
     cd_text_wrap(text, c->failures.first.culprit, 4, 110);
     if (c->failures.first.schedule[0] == '\0') {
         cd_text_push(text, "  its choices are too many for a choice string\n");
@@ -374,10 +410,15 @@ static int report(explore_command *c)
     else
         cd_text_style(&text, exit_code == CD_EXIT_VERIFIED ? CD_STYLE_GREEN : CD_STYLE_YELLOW, "%s",
                       exit_code == CD_EXIT_VERIFIED ? "verified" : "inconclusive");
-    cd_text_printf(&text,
-                   "  %s: %" PRIu64 " schedules, %zu outcome%s, up to %" PRIu64 " choices%s\n",
-                   c->scenario, e->runs, e->outcomes.count, e->outcomes.count == 1 ? "" : "s",
-                   e->choices_longest, c->interrupted ? "; interrupted" : "");
+    if (c->fails_as_it_stands)
+        cd_text_printf(&text, "  %s\n", c->scenario);
+    else
+        cd_text_printf(&text,
+                       "  %s: %" PRIu64 " schedule%s, %zu outcome%s, up to %" PRIu64
+                       " choice%s%s\n",
+                       c->scenario, e->runs, e->runs == 1 ? "" : "s", e->outcomes.count,
+                       e->outcomes.count == 1 ? "" : "s", e->choices_longest,
+                       e->choices_longest == 1 ? "" : "s", c->interrupted ? "; interrupted" : "");
     if (e->runs > 0 && e->choices_longest == 0)
         cd_text_push(&text,
                      "  the scenario leaves nothing to choose: there is only one schedule\n");
@@ -518,6 +559,7 @@ int cd_command_explore(cd_cli *cli)
     }
     c->cli = cli;
     cd_text_init(&c->overrides, false);
+    cd_text_init(&c->given, false);
     cddp_status status = explore(c, &err);
     /* of a process that served: the first one says what came of it */
     int exit_code = CD_EXIT_VERIFIED;
@@ -532,6 +574,7 @@ int cd_command_explore(cd_cli *cli)
     cddp_store_close(c->store);
     cddp_plan_destroy(c->subject.plan);
     cd_text_fini(&c->overrides);
+    cd_text_fini(&c->given);
     free(c);
     return exit_code;
 }

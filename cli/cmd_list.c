@@ -3,7 +3,9 @@
 #include "backends/table/builtin.h"
 #include "cddp/composition.h"
 #include "cddp/plan.h"
+#include "cli/catalogue.h"
 #include "cli/command.h"
+#include "cli/list.h"
 #include "verify/conformance/hook_summary.h"
 #include "cli/scenarios.h"
 #include "core/base/suggest.h"
@@ -14,6 +16,7 @@
 #include "scenarios/reader/reader.h"
 #include "sim/fault.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -89,18 +92,43 @@ static cddp_status list_checks(cd_cli *cli, cd_text *text, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Whether a text has a word in it, in small letters or capitals. */
+static bool has_word(const char *text, const char *word)
+{
+    const size_t length = strlen(word);
+    for (; *text != '\0'; text++) {
+        size_t same = 0;
+        while (same < length &&
+               tolower((unsigned char)text[same]) == tolower((unsigned char)word[same]))
+            same++;
+        if (same == length) return true;
+    }
+    return length == 0;
+}
+
+/* All, or those that have one of the words. */
 static cddp_status list_keys(cd_cli *cli, cd_text *text, cddp_error *err)
 {
-    (void)cli, (void)err;
+    const cd_args *args = cli->args;
+    const size_t before = text->length;
     cddp_key_info key = {.size = sizeof key};
     for (size_t i = 0; cddp_plan_key(i, &key); i++) {
         char words[1024];
+        bool is_wanted = args->operand_count < 2;
+        for (size_t k = 1; k < args->operand_count; k++)
+            is_wanted |= has_word(key.path, args->operands[k]) ||
+                         has_word(key.doc, args->operands[k]) ||
+                         (key.choices != NULL && has_word(key.choices, args->operands[k]));
+        if (!is_wanted) continue;
         snprintf(words, sizeof words, "%s%s%s%s%s%s%s", key.doc,
                  key.choices != NULL ? "; one of " : "", key.choices != NULL ? key.choices : "",
                  key.initial[0] != '\0' ? " (default " : "", key.initial,
                  key.initial[0] != '\0' ? ")" : "", key.per_rank ? " [per rank]" : "");
         put(text, key.path, 34, words);
     }
+    if (text->length == before)
+        return cd_fail(err, CDDP_E_ARG, "no key has '%.60s' in its name or its words",
+                       args->operands[1]);
     return CDDP_OK;
 }
 
@@ -137,17 +165,51 @@ static void put_rows(cd_text *text, const named_row *rows, size_t count)
     for (size_t i = 0; i < count; i++) put(text, rows[i].name, 18, rows[i].summary);
 }
 
-static cddp_status list_optimizers(cd_cli *cli, cd_text *text, cddp_error *err)
-{
-    (void)cli, (void)err;
-    static const named_row rows[] = {
+static const named_row optimizers[] = {
 #define CD_OPTIMIZER(name, summary) {#name, summary},
 #include "core/model/optim/optimizers.def"
 #undef CD_OPTIMIZER
-    };
-    put_rows(text, rows, sizeof rows / sizeof rows[0]);
-    return CDDP_OK;
-}
+};
+static const named_row marks[] = {
+#define CD_MARK(name, summary) {#name, summary},
+#include "core/plan/marks.def"
+#undef CD_MARK
+};
+static const named_row choosers[] = {
+#define CD_CHOOSER(name, summary) {#name, summary},
+#include "sim/choosers.def"
+#undef CD_CHOOSER
+};
+static const named_row algorithms[] = {
+#define CD_ALGORITHM(name, summary) {#name, summary},
+#include "sim/algorithms.def"
+#undef CD_ALGORITHM
+};
+static const named_row links[] = {
+#define CD_LINK(id, name, latency, bandwidth, overhead, is_pcie, source) \
+    {name, #latency " ns, " #bandwidth " B/s: " source},
+#include "sim/links.def"
+#undef CD_LINK
+};
+
+static const struct {
+    const char *topic, *what; /* of one of its rows */
+    const named_row *rows;
+    size_t count;
+} tables[] = {
+#define TABLE(rows, what)                               \
+    {                                                   \
+#rows, what, rows, sizeof rows / sizeof rows[0] \
+    }
+    TABLE(optimizers, "optimizer"),
+
+    TABLE(marks, "coverage mark"),
+    TABLE(choosers, "chooser, of schedule.chooser"),
+    TABLE(algorithms, "algorithm, of network.algorithm"),
+    TABLE(links, "link, of network.link"),
+#undef TABLE
+};
+#define TABLE_COUNT (sizeof tables / sizeof tables[0])
 
 static cddp_status list_faults(cd_cli *cli, cd_text *text, cddp_error *err)
 {
@@ -161,62 +223,82 @@ static cddp_status list_faults(cd_cli *cli, cd_text *text, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status list_marks(cd_cli *cli, cd_text *text, cddp_error *err)
+static cddp_status list_table(cd_cli *cli, cd_text *text, cddp_error *err)
 {
-    (void)cli, (void)err;
-    static const named_row rows[] = {
-#define CD_MARK(name, summary) {#name, summary},
-#include "core/plan/marks.def"
-#undef CD_MARK
-    };
-    put_rows(text, rows, sizeof rows / sizeof rows[0]);
+    (void)err;
+    for (size_t i = 0; i < TABLE_COUNT; i++)
+        if (strcmp(tables[i].topic, cli->args->operands[0]) == 0)
+            put_rows(text, tables[i].rows, tables[i].count);
     return CDDP_OK;
 }
 
-static cddp_status list_choosers(cd_cli *cli, cd_text *text, cddp_error *err)
+bool cd_list_explain(cd_text *text, const char *name)
 {
-    (void)cli, (void)err;
-    static const named_row rows[] = {
-#define CD_CHOOSER(name, summary) {#name, summary},
-#include "sim/choosers.def"
-#undef CD_CHOOSER
-    };
-    put_rows(text, rows, sizeof rows / sizeof rows[0]);
-    return CDDP_OK;
+    bool found = false;
+    const char *type, *option, *initial, *doc, *form, *summary;
+    for (size_t i = 0; i < TABLE_COUNT; i++)
+        for (size_t k = 0; k < tables[i].count; k++) {
+            if (strcmp(tables[i].rows[k].name, name) != 0) continue;
+            cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+            cd_text_printf(text, " (%s): ", tables[i].what);
+            cd_text_wrap(text, tables[i].rows[k].summary, 4, LIST_WIDTH);
+            found = true;
+        }
+    for (uint32_t i = 0; i < CD_FAULT_KIND_COUNT; i++) {
+        const cddp_event_enum_fault_kind kind = (cddp_event_enum_fault_kind)i;
+        if (strcmp(cd_fault_name(kind), name) != 0) continue;
+        cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+        cd_text_push(text, " (fault, of [[fault]] kind): ");
+        cd_text_wrap(text, cd_fault_summary(kind), 4, LIST_WIDTH);
+        found = true;
+    }
+    for (size_t i = 0; (type = cd_model_type_name(i)) != NULL; i++) {
+        if (strcmp(type, name) != 0) continue;
+        cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+        cd_text_push(text, " (model, of model.name): ");
+        cd_text_wrap(text, cd_model_type_summary(i), 4, LIST_WIDTH);
+        cd_text_push(text, "\noptions, in model.options:\n");
+        for (size_t k = 0; cd_model_type_option(i, k, &option, &initial, &doc); k++) {
+            cd_text_printf(text, "  %s=%s  ", option, initial);
+            cd_text_wrap(text, doc, 6, LIST_WIDTH);
+        }
+        found = true;
+    }
+    const cd_backend_row *backend = cd_backend_row_find(name);
+    if (backend != NULL) {
+        cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+        cd_text_printf(text, " (backend, of world.backend or --backend): ");
+        cd_text_wrap(text, backend->summary, 4, LIST_WIDTH);
+        if (backend->absent[0] != '\0')
+            cd_text_printf(text, "not in this build: %s\n", backend->absent);
+        cd_text_push(text, "\"cddp-verify doctor\" says whether it works here.\n");
+        found = true;
+    }
+    for (size_t i = 0; cddp_composition_kind(i, &form, &summary); i++) {
+        const size_t word = strcspn(form, ":");
+        if (word != strlen(name) || strncmp(form, name, word) != 0) continue;
+        cd_text_style(text, CD_STYLE_BOLD, "%s", form);
+        cd_text_push(text, " (composition of backends): ");
+        cd_text_wrap(text, summary, 4, LIST_WIDTH);
+        found = true;
+    }
+    return found;
 }
 
-static cddp_status list_algorithms(cd_cli *cli, cd_text *text, cddp_error *err)
-{
-    (void)cli, (void)err;
-    static const named_row rows[] = {
-#define CD_ALGORITHM(name, summary) {#name, summary},
-#include "sim/algorithms.def"
-#undef CD_ALGORITHM
-    };
-    put_rows(text, rows, sizeof rows / sizeof rows[0]);
-    return CDDP_OK;
-}
-
-static cddp_status list_links(cd_cli *cli, cd_text *text, cddp_error *err)
-{
-    (void)cli, (void)err;
-    static const named_row rows[] = {
-#define CD_LINK(id, name, latency, bandwidth, overhead, is_pcie, source) \
-    {name, #latency " ns, " #bandwidth " B/s: " source},
-#include "sim/links.def"
-#undef CD_LINK
-    };
-    put_rows(text, rows, sizeof rows / sizeof rows[0]);
-    return CDDP_OK;
-}
-
-/* Every scenario below the folders given, by default below ./scenarios, with its title. */
+/* Every scenario below the folders given, by default those of the catalogue, with its title. */
 static cddp_status list_scenarios(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     cd_file_list files = {.paths = NULL};
     cddp_status status = CDDP_OK;
     cd_reader_options options = {.allocator = NULL};
-    if (cli->args->operand_count < 2) CD_TRY_OUT(cd_file_list_add(&files, "scenarios", err));
+    if (cli->args->operand_count < 2) {
+        bool found = false;
+        CD_TRY_OUT(cd_catalogue_add(&files, &found, err));
+        if (!found)
+            CD_TRY_OUT(cd_fail(err, CDDP_E_ARG,
+                               "there is no ./scenarios here, and no catalogue beside the program; "
+                               "name a folder"));
+    }
     for (size_t i = 1; i < cli->args->operand_count; i++)
         CD_TRY_OUT(cd_file_list_add(&files, cli->args->operands[i], err));
     for (size_t i = 0; i < files.count; i++) {
@@ -235,13 +317,11 @@ static const struct {
     const char *name;
     cddp_status (*list)(cd_cli *cli, cd_text *text, cddp_error *err);
 } topics[] = {
-    {"hooks", list_hooks},       {"backends", list_backends},
-    {"checks", list_checks},     {"scenarios", list_scenarios},
-    {"keys", list_keys},         {"events", list_events},
-    {"models", list_models},     {"optimizers", list_optimizers},
-    {"faults", list_faults},     {"marks", list_marks},
-    {"choosers", list_choosers}, {"algorithms", list_algorithms},
-    {"links", list_links},
+    {"hooks", list_hooks},         {"backends", list_backends}, {"checks", list_checks},
+    {"scenarios", list_scenarios}, {"keys", list_keys},         {"events", list_events},
+    {"models", list_models},       {"optimizers", list_table},  {"faults", list_faults},
+    {"marks", list_table},         {"choosers", list_table},    {"algorithms", list_table},
+    {"links", list_table},
 };
 #define TOPIC_COUNT (sizeof topics / sizeof topics[0])
 

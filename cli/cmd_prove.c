@@ -339,6 +339,12 @@ static cddp_status prove_all(prove_command *c, cddp_error *err)
 
 /* ---- the report ---- */
 
+static bool is_one_schedule(const prove_command *c)
+{
+    return c->variants == 1 ? strcmp(c->proof.schedules_exactly, "1") == 0 : c->schedules == 1.0;
+}
+
+/* "12 schedules" */
 static void put_count(cd_text *text, const prove_command *c)
 {
     if (c->variants == 1)
@@ -347,6 +353,7 @@ static void put_count(cd_text *text, const prove_command *c)
         cd_text_push(text, "more than 1e308");
     else
         cd_text_printf(text, "%.15g", c->schedules);
+    cd_text_push(text, is_one_schedule(c) ? " schedule" : " schedules");
 }
 
 static void put_sizes(cd_text *text, const uint32_t *sizes, uint32_t count)
@@ -364,10 +371,17 @@ static void put_any_ranks(cd_text *text, const cd_proof *p)
         cd_text_wrap(text, p->any_missing, 14, 110);
         return;
     }
-    cd_text_push(text, "all ranks issue one sequence; it is the same in worlds of ");
-    put_sizes(text, p->worlds, p->world_count);
-    cd_text_push(text, " ranks, and of ranks alone in worlds of\n              ");
-    put_sizes(text, p->large, p->large_count);
+    cd_text_push(text, "all ranks issue one sequence");
+    if (p->world_count > 0) {
+        cd_text_push(text, "; it is the same in worlds of ");
+        put_sizes(text, p->worlds, p->world_count);
+        cd_text_push(text, " ranks");
+    }
+    if (p->large_count > 0) {
+        cd_text_push(text, p->world_count > 0 ? ", and of ranks alone in worlds of\n              "
+                                              : "; it is that of ranks alone in worlds of ");
+        put_sizes(text, p->large, p->large_count);
+    }
     cd_text_printf(text,
                    ": for any number of ranks from %" PRIu32 " on all issue the same collectives\n",
                    p->any_from);
@@ -383,10 +397,11 @@ static void put_proved(cd_text *text, const prove_command *c)
                    p->rank_count, p->window_count, p->windows_max, p->items);
     put_any_ranks(text, p);
     if (p->values) {
-        cd_text_push(text, "  values      for every gradient value and every one of the ");
+        cd_text_printf(text, "  values      for every gradient value and %s ",
+                       is_one_schedule(c) ? "the" : "every one of the");
         put_count(text, c);
         const cddp_plan_join *join = &c->plan->settings.join;
-        cd_text_push(text, " schedules\n              the reducer writes exactly (1/");
+        cd_text_push(text, "\n              the reducer writes exactly (1/");
         if (join->enable && !join->divide_by_initial_world_size)
             cd_text_push(text, "active ranks");
         else

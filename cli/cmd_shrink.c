@@ -182,6 +182,7 @@ static void put_comment(const shrink_command *c, cd_text *text)
         cd_text_printf(text, ", run %" PRId64 " (%s)", c->recipe.run, c->recipe.source);
     cd_text_printf(text, ".\n# %s%s%s\n", best->reason.check,
                    best->reason.check[0] != '\0' ? ": " : "", best->failure);
+    if (best->hang[0] != '\0') cd_text_printf(text, "# %s\n", best->hang);
     if (c->shrink.end == CD_SHRINK_MINIMAL)
         cd_text_printf(
             text,
@@ -317,6 +318,12 @@ static int report(shrink_command *c)
     cd_text_style(&text, minimal ? CD_STYLE_GREEN : CD_STYLE_YELLOW, "shrunk");
     cd_text_printf(&text, ": %s: %s%s%s\n", cd_text_get(&c->path), s->best.reason.check,
                    s->best.reason.check[0] != '\0' ? "  " : "", s->best.failure);
+    if (s->best.hang[0] != '\0') {
+        const size_t label = strcspn(s->best.hang, ":");
+        char name[16];
+        snprintf(name, sizeof name, "%.*s", (int)(label < 15 ? label : 15), s->best.hang);
+        put_line(&text, name, s->best.hang + label + (s->best.hang[label] == ':' ? 2 : 0));
+    }
     put_size(c, &text);
     if (c->story.paragraph.length > 0) {
         put_line(&text, "story", cd_text_get(&c->story.paragraph));

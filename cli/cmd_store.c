@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report and check: what a store contains, and what the checks of today say about it. */
+#include "cli/imported.h"
 #include "cli/recorded.h"
 #include "cli/report_target.h"
 #include "verify/report/stored.h"
@@ -85,6 +86,7 @@ int cd_command_report(cd_cli *cli)
 
 int cd_command_check(cd_cli *cli)
 {
+    if (cd_imported_is(cli->args)) return cd_imported_check(cli);
     return work(&(store_command){.session = {.cli = cli, .overrides = ""},
                                  .take = cd_recorded_judge},
                 false);

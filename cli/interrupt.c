@@ -7,14 +7,30 @@
 
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
+
+#define BY_A_SIGNAL 1
+#define BY_THE_LIMIT 2
 
 static volatile sig_atomic_t requested;
 
 static void note(int signal_number)
 {
-    (void)signal_number;
-    requested = 1;
+    requested = signal_number == SIGALRM ? BY_THE_LIMIT : BY_A_SIGNAL;
 }
+
+void cd_interrupt_after(uint64_t limit_ns)
+{
+    const uint64_t seconds = (limit_ns + 999999999) / 1000000000;
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = note;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGALRM, &action, NULL);
+    alarm(seconds > 1000000000 ? 1000000000 : (unsigned)seconds);
+}
+
+bool cd_interrupt_is_late(void) { return requested == BY_THE_LIMIT; }
 
 void cd_interrupt_begin(void)
 {

@@ -10,6 +10,9 @@
 /* from now on SIGINT, SIGTERM and, unless it is ignored, SIGHUP raise the flag */
 void cd_interrupt_begin(void);
 bool cd_interrupt_requested(void);
+/* raises the flag when so much time has passed, rounded up to seconds; is_late: that was it */
+void cd_interrupt_after(uint64_t limit_ns);
+bool cd_interrupt_is_late(void);
 /* what was asked for is done: the flag is lowered, and begin may follow */
 void cd_interrupt_end(void);
 

@@ -63,6 +63,7 @@ int main(int argc, char **argv)
     /* A full disk and a closed pipe are failures of a write, which says so, not reasons to die
     ** without a word. */
     signal(SIGPIPE, SIG_IGN);
+    unsetenv("CDDP_RECORD"); /* for programs of users: this one traces by itself */
     signal(SIGXFSZ, SIG_IGN);
     int exit_code = CD_EXIT_USAGE;
     cddp_status status = cd_args_parse(&args, argc - 1, argv + 1, &err);

@@ -2,10 +2,13 @@
 /* Stored runs, as a session reads them. */
 #include "cli/recorded.h"
 
+#include "cli/imported.h"
+
 #include "core/base/error.h"
 #include "core/check/check.h"
 #include "verify/report/stored.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 /* ---- the plan ---- */
@@ -16,6 +19,11 @@ cddp_status cd_recorded_read_plan(const cd_recipe *recipe, const cd_session *ses
     cddp_status status = CDDP_OK;
     cddp_plan *read = NULL;
     cd_result mistakes;
+    if (recipe->scenario[0] == '\0')
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "run %" PRId64 " was recorded from a program, and no scenario describes it: "
+                       "there is nothing to run again. check judges it, report and diff show it",
+                       recipe->run);
     cd_result_init(&mistakes);
     cd_session_read_plan(session, recipe->source, recipe->scenario, &read, &mistakes);
     if (read == NULL)
@@ -87,6 +95,8 @@ cddp_status cd_recorded_judge(cd_result *result, const cd_session *session,
     cd_session reading = *session;
     reading.overrides = run->provenance.options;
     cd_stored_describe(result, session->store, run);
+    if (run->provenance.scenario[0] == '\0')
+        return CD_PASS(cd_imported_judge(result, session, run, err));
     cd_session_read_plan(&reading, run->provenance.source, run->provenance.scenario, &plan, result);
     if (plan == NULL) return CDDP_OK;
     cddp_status status = judge_plan(result, session, plan, run, err);

@@ -314,6 +314,23 @@ static cddp_status open_compose(const cd_session *session, const cddp_plan *plan
     return CDDP_OK;
 }
 
+/* A backend that lacks an operation is no finding about the training: no rank could begin. */
+static cddp_status check_capabilities(const cddp_verdict *v, cddp_error *err)
+{
+    static const char words[] = "backend ";
+    if (v->as_expected || v->outcome == CDDP_OUTCOME_VERIFIED || v->rank_count == 0) return CDDP_OK;
+    for (size_t r = 0; r < v->rank_count; r++) {
+        const cddp_rank_result *end = &v->ranks[r].result;
+        if (end->end != CDDP_RANK_RETURNED || end->status != CDDP_E_UNSUPPORTED ||
+            strncmp(end->error.message, words, sizeof words - 1) != 0)
+            return CDDP_OK;
+    }
+    return cd_fail(err, CDDP_E_UNSUPPORTED,
+                   "%.100s, on all ranks; training needs allreduce (gradients), broadcast "
+                   "(parameters and buffers of rank 0) and allgather (models are compared)",
+                   v->ranks[0].result.error.message);
+}
+
 static cddp_status run_composed(const cd_session *session, const cddp_plan *plan,
                                 cd_compose *compose, run_sinks *sinks, cd_result *result,
                                 cddp_error *err)
@@ -328,6 +345,7 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
     run.sink_count = sinks->count;
     run.oracle_apart = session->oracle_apart;
     CD_TRY_OUT(cddp_run(&run, &verdict, err));
+    CD_TRY_OUT(check_capabilities(verdict, err));
     CD_TRY_OUT(cd_result_take_verdict(result, verdict, err));
     report_unjudged(&sinks->laws, result);
     take_schedule(result, compose);

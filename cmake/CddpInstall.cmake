@@ -17,8 +17,9 @@ function(cddp_install)
     FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
   install(EXPORT cddp-targets NAMESPACE cddp:: DESTINATION ${config_dir})
 
+  set(CDDP_BACKEND_DIR ${CMAKE_INSTALL_LIBDIR}/cddp)
   configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/cddp-config.cmake.in
-    ${CMAKE_BINARY_DIR}/cddp-config.cmake INSTALL_DESTINATION ${config_dir})
+    ${CMAKE_BINARY_DIR}/cddp-config.cmake INSTALL_DESTINATION ${config_dir} PATH_VARS CDDP_BACKEND_DIR)
   write_basic_package_version_file(${CMAKE_BINARY_DIR}/cddp-config-version.cmake COMPATIBILITY SameMinorVersion)
   install(FILES ${CMAKE_BINARY_DIR}/cddp-config.cmake ${CMAKE_BINARY_DIR}/cddp-config-version.cmake
     DESTINATION ${config_dir})
@@ -36,8 +37,17 @@ function(cddp_install)
   string(REPLACE ";" " " CDDP_PC_LIBS "${CDDP_PC_LIBS}")
   configure_file(${PROJECT_SOURCE_DIR}/cmake/cddp.pc.in ${CMAKE_BINARY_DIR}/cddp.pc @ONLY)
   install(FILES ${CMAKE_BINARY_DIR}/cddp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  if(CDDP_VERIFIER)
+    configure_file(${PROJECT_SOURCE_DIR}/cmake/cddp_store.pc.in ${CMAKE_BINARY_DIR}/cddp_store.pc @ONLY)
+    install(FILES ${CMAKE_BINARY_DIR}/cddp_store.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  endif()
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DATADIR}/cddp
+    FILES_MATCHING PATTERN "*.c" PATTERN "*.h" PATTERN "*.md" PATTERN "CMakeLists.txt")
   install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
   # Examples to start from.
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/scenarios DESTINATION ${CMAKE_INSTALL_DATADIR}/cddp
     FILES_MATCHING PATTERN "*.toml" PATTERN reader EXCLUDE)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/hook ${PROJECT_SOURCE_DIR}/examples/backend
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/cddp/examples)
 endfunction()

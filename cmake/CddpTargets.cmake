@@ -50,7 +50,7 @@ if(CDDP_COVERAGE)
   target_link_options(cddp_options INTERFACE --coverage)
 endif()
 
-option(CDDP_SHARED "Also build and install libcddp as a shared library" OFF)
+option(CDDP_SHARED "Also build and install libcddp as a shared library" ON)
 
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_STANDARD_REQUIRED ON)
@@ -123,8 +123,14 @@ function(cddp_assemble_libraries)
     cddp_assemble_one(${library} ${library} STATIC)
     if(CDDP_SHARED AND library STREQUAL cddp)
       cddp_assemble_one(cddp cddp_shared SHARED)
-      target_link_options(cddp_shared PRIVATE -Wl,--no-undefined)
-      set_target_properties(cddp_shared PROPERTIES OUTPUT_NAME cddp VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+      if(NOT CDDP_SANITIZE) # its run-time library is the program's
+        target_link_options(cddp_shared PRIVATE -Wl,--no-undefined)
+      endif()
+      target_link_options(cddp_shared PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/cddp.map)
+      set_property(TARGET cddp_shared APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/cddp.map)
+      # Backends lie in the folder cddp beside it, where cddp_init looks for them.
+      set_target_properties(cddp_shared PROPERTIES OUTPUT_NAME cddp VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/${CMAKE_INSTALL_LIBDIR})
     endif()
   endforeach()
   cddp_install()

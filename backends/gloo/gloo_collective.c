@@ -89,7 +89,7 @@ static void spans_same(const cd_gloo_group *g, size_t bytes, spans *s)
 
 static cddp_status guard_run(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
-    cd_call_fingerprint mine = cd_call_fingerprint_of(&w->call, g->size), all[RANKS_MAX];
+    cd_call_fingerprint mine = cd_call_fingerprint_of(&w->call, g->rank, g->size), all[RANKS_MAX];
     spans out, in;
     spans_same(g, sizeof mine, &out);
     spans_of(g, NULL, 1, sizeof mine, &in);

@@ -5,10 +5,17 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-cd_call_fingerprint cd_call_fingerprint_of(const cddp_collective *c, uint32_t group_size)
+static uint64_t digest_share(uint32_t from, uint32_t to, int64_t count)
+{
+    return cd_hash_mix(cd_hash_mix(cd_hash_mix(1, from), to), (uint64_t)count);
+}
+
+cd_call_fingerprint cd_call_fingerprint_of(const cddp_collective *c, uint32_t group_rank,
+                                           uint32_t group_size)
 {
     bool reduces =
         c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_REDUCE_SCATTER;
@@ -22,12 +29,16 @@ cd_call_fingerprint cd_call_fingerprint_of(const cddp_collective *c, uint32_t gr
                              .root = rooted ? c->root : 0,
                              .sequence = c->sequence};
     if (c->op == CDDP_OP_BARRIER) return f;
-    bool shares_differ =
-        c->op == CDDP_OP_ALLTOALL || (c->op == CDDP_OP_ALLGATHER && c->counts != NULL);
+    const bool exchanges = c->op == CDDP_OP_ALLTOALL && c->counts != NULL && c->send_counts != NULL;
+    bool shares_differ = exchanges || (c->op == CDDP_OP_ALLGATHER && c->counts != NULL);
     f.dtype = (uint32_t)t->dtype;
     f.numel = shares_differ ? -1 : cddp_tensor_numel(t);
     if (c->counts != NULL && c->op != CDDP_OP_ALLTOALL)
         f.counts = cd_hash64(c->counts, group_size * sizeof *c->counts, 1);
+    for (uint32_t r = 0; exchanges && r < group_size; r++) {
+        f.given += digest_share(group_rank, r, c->send_counts[r]);
+        f.taken += digest_share(r, group_rank, c->counts[r]);
+    }
     return f;
 }
 
@@ -46,8 +57,11 @@ cddp_status cd_call_fingerprint_agree(const cd_call_fingerprint *all, const uint
                                       uint32_t group_rank, uint32_t group_size, cddp_error *err)
 {
     const cd_call_fingerprint *mine = &all[group_rank];
+    uint64_t given = 0, taken = 0;
     for (uint32_t r = 0; r < group_size; r++) {
-        if (r == group_rank || memcmp(mine, &all[r], sizeof *mine) == 0) continue;
+        given += all[r].given;
+        taken += all[r].taken;
+        if (memcmp(mine, &all[r], offsetof(cd_call_fingerprint, given)) == 0) continue;
         if (all[r].magic != CD_CALL_FINGERPRINT_MAGIC)
             return cd_fail(err, CDDP_E_MISMATCH,
                            "rank %u sent no fingerprint: is guard on everywhere?", members[r]);
@@ -57,5 +71,10 @@ cddp_status cd_call_fingerprint_agree(const cd_call_fingerprint *all, const uint
         return cd_fail(err, CDDP_E_MISMATCH, "ranks disagree: rank %u issues %s, rank %u issues %s",
                        members[group_rank], here, members[r], there);
     }
+    if (given != taken)
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "ranks disagree: in #%llu %s some rank gives another one more or fewer "
+                       "elements than that one expects",
+                       (unsigned long long)mine->sequence, cddp_op_name((cddp_op)mine->op));
     return CDDP_OK;
 }

@@ -17,9 +17,13 @@ typedef struct cd_call_fingerprint {
     /* of the tensor that every member has, whatever its role; -1 where shares differ */
     int64_t numel;
     uint64_t counts; /* digest; 0 for equal shares */
+    /* of an all-to-all with counts, which differ by right: sums of digests of what goes to each
+    ** member and of what is expected of each. Over all members both sums are equal. */
+    uint64_t given, taken;
 } cd_call_fingerprint;
 
-cd_call_fingerprint cd_call_fingerprint_of(const cddp_collective *call, uint32_t group_size);
+cd_call_fingerprint cd_call_fingerprint_of(const cddp_collective *call, uint32_t group_rank,
+                                           uint32_t group_size);
 /* all: (group_size) in group order; members: (group_size) world ranks, for the message. Fails with
 ** CDDP_E_MISMATCH naming both sides of the first difference. */
 cddp_status cd_call_fingerprint_agree(const cd_call_fingerprint *all, const uint32_t *members,

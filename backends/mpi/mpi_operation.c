@@ -77,7 +77,7 @@ static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *
 {
     cd_call_fingerprint *all = scratch(g, (g->size + 1) * sizeof *all), *mine = all + g->size;
     if (all == NULL) return cd_fail_memory(err, "%u fingerprints", g->size + 1);
-    *mine = cd_call_fingerprint_of(&w->call, g->size);
+    *mine = cd_call_fingerprint_of(&w->call, g->rank, g->size);
     MPI_Request request;
     CD_TRY(cd_mpi_check(MPI_Iallgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE,
                                        g->comm, &request),

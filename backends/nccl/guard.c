@@ -40,7 +40,7 @@ static cddp_status wait_stream(cd_nccl_group *g, const cd_nccl_work *w, cddp_err
 
 cddp_status cd_nccl_guard(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *err)
 {
-    cd_call_fingerprint mine = cd_call_fingerprint_of(&w->call, g->size);
+    cd_call_fingerprint mine = cd_call_fingerprint_of(&w->call, g->rank, g->size);
     char *all = g->guard_device, *own = all + g->size * sizeof mine;
     memcpy(g->guard_host, &mine, sizeof mine);
     CD_TRY(cd_cuda_check(cudaMemcpyAsync(own, g->guard_host, sizeof mine, cudaMemcpyHostToDevice,

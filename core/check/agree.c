@@ -82,8 +82,7 @@ void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank)
 
 static const cd_variant *next_of(const cd_agree *agree, const cd_variant *v);
 
-void cd_agree_set_judged(cd_agree *agree, const cd_key *key, const cddp_facts *facts,
-                         const cddp_fact_judged *place)
+void cd_agree_set_right(cd_agree *agree, const cd_key *key, const cd_agree_judge *judge)
 {
     cd_agree_entry *entry = cd_table_find(&agree->entries, key);
     uint32_t right_count = 0, wrong_count = 0, right = 0;
@@ -92,18 +91,36 @@ void cd_agree_set_judged(cd_agree *agree, const cd_key *key, const cddp_facts *f
         bool is_right = false, is_wrong = false;
         for (uint32_t r = cd_rank_set_next(&v->ranks, 0); r != CD_NO_RANK;
              r = cd_rank_set_next(&v->ranks, r + 1)) {
-            const cddp_judgement found =
-                facts->judged(facts->self,
-                              &(cddp_fact_judged){r, place->step, place->link, place->param});
+            const cddp_judgement found = judge->judge(judge->self, r, v);
             if (found == CDDP_JUDGED_RIGHT && !is_right) right = r;
             is_right = is_right || found == CDDP_JUDGED_RIGHT;
             is_wrong = is_wrong || found == CDDP_JUDGED_WRONG;
         }
-        if (is_right && is_wrong) return; /* the oracle does not decide it */
+        if (is_right && is_wrong) return; /* that does not decide it */
         right_count += is_right;
         wrong_count += is_wrong;
     }
     if (right_count == 1 && wrong_count > 0) entry->authority = right + 1;
+}
+
+typedef struct oracle {
+    const cddp_facts *facts;
+    cddp_fact_judged place;
+} oracle;
+
+static cddp_judgement ask_oracle(void *self, uint32_t rank, const cd_variant *said)
+{
+    const oracle *o = self;
+    (void)said;
+    return o->facts->judged(o->facts->self, &(cddp_fact_judged){rank, o->place.step, o->place.link,
+                                                                o->place.param});
+}
+
+void cd_agree_set_judged(cd_agree *agree, const cd_key *key, const cddp_facts *facts,
+                         const cddp_fact_judged *place)
+{
+    oracle o = {facts, *place};
+    cd_agree_set_right(agree, key, &(cd_agree_judge){&o, ask_oracle});
 }
 
 static const cd_variant *next_of(const cd_agree *agree, const cd_variant *v)

@@ -66,9 +66,14 @@ typedef struct cd_statement {
 bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_event *event);
 void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank);
 
-/* Makes a rank the authority of a key on which they differ, where the oracle found what it said
-** right, and found wrong what others said. So a majority never outvotes the reference. place: of
-** the tensor that the key is about; its rank is not read. */
+/* Makes a rank the authority of a key on which they differ, where what it said was found right, and
+** what others said wrong: so a majority never outvotes who knows. */
+typedef struct cd_agree_judge {
+    void *self;
+    cddp_judgement (*judge)(void *self, uint32_t rank, const cd_variant *said);
+} cd_agree_judge;
+void cd_agree_set_right(cd_agree *agree, const cd_key *key, const cd_agree_judge *judge);
+/* The same by the oracle. place: of the tensor that the key is about; its rank is not read. */
 void cd_agree_set_judged(cd_agree *agree, const cd_key *key, const cddp_facts *facts,
                          const cddp_fact_judged *place);
 

@@ -82,6 +82,7 @@ struct cd_judge {
     size_t wait_count, wait_capacity;
     uint32_t findings_per_check;
     uint32_t replica_slot; /* the first check that compares replicas after a step */
+    uint32_t order_slot;   /* the first that compares what ranks launch */
     bool out_of_memory, ended;
 };
 
@@ -321,6 +322,14 @@ static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *
     return CDDP_OK;
 }
 
+/* Past the last where there is none. */
+static uint32_t find_slot(const cd_judge *j, const char *name)
+{
+    uint32_t i = 0;
+    while (i < j->slot_count && strcmp(j->slots[i].check->name, name) != 0) i++;
+    return i;
+}
+
 cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, cddp_error *err)
 {
     size_t count = options->checks != NULL ? options->check_count : cd_check_count();
@@ -343,9 +352,8 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
             begin_slot(j, options->checks != NULL ? options->checks[i] : cd_check_get(i), err));
     CD_TRY_OUT(build_listeners(j, err));
     /* By name: a registry may hold copies of the tables. */
-    while (j->replica_slot < count &&
-           strcmp(j->slots[j->replica_slot].check->name, cd_check_parameq.name) != 0)
-        j->replica_slot++;
+    j->replica_slot = find_slot(j, cd_check_parameq.name);
+    j->order_slot = find_slot(j, cd_check_content.name);
     *judge = j;
     return CDDP_OK;
 out:
@@ -374,10 +382,11 @@ const cddp_trace_sink *cd_judge_get_sink(cd_judge *judge) { return &judge->sink;
 static int compare_u64(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
 
 /* Where a finding stands in the causal order: with its check, or just before the first check on
-** replicas. */
+** replicas, or on the order of launches. */
 static uint64_t cause_of(const cd_judge *j, uint32_t finding)
 {
     const held *h = &j->findings[finding];
+    if (h->finding.is_cause) return 2 * (uint64_t)j->order_slot;
     return h->finding.is_consequence ? 2 * (uint64_t)j->replica_slot : 2 * (uint64_t)h->cause + 1;
 }
 

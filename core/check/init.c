@@ -3,9 +3,11 @@
 ** they are rank 0's.
 **
 ** Judged from   param, buffer, wrap and value at moment 1 (after the initial synchronisation, or in
-**               its place); the roots of the broadcasts between the first param and wrap.
+**               its place); the roots of the broadcasts between the first param and wrap; expected,
+**               the plan's initial values.
 ** Exercised     at least two ranks reported the content of a parameter or buffer at moment 1.
-** Blame         the odd ranks; with two ranks both; for another root than 0, the ranks that follow
+** Blame         who starts from other values than the plan's. Where nobody derived these, the odd
+**               ranks; with two ranks both; for another root than 0, the ranks that follow
 **               it.
 ** Limits        ignored parameters and buffers may differ by right (IGN-01); not so those whose
 **               reduction is only delayed (DEL-01).
@@ -29,9 +31,10 @@ typedef struct state {
     cd_writer writer;
     cd_agree tables;  /* (about, id) → what param, buffer and wrap say */
     cd_agree values;  /* (what, id, wrap) → presence, digest */
+    cd_table planned; /* (rank, what, id) → digest that the plan's seed gives */
     cd_table ignored; /* (what, id) → 1 when some rank ignores it */
     cd_ranks ranks;   /* of rank_facts */
-    bool has_digest;
+    bool has_digest, has_init_sync;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -42,6 +45,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_agree_init(&s->tables, context->allocator);
     cd_agree_init(&s->values, context->allocator);
+    cd_table_init(&s->planned, context->allocator, sizeof(int64_t));
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     return CDDP_OK;
@@ -78,6 +82,7 @@ static void take_wrap(state *s, const cddp_event *e)
         judge_root(s, e, r);
         *r = (rank_facts){.wraps = r->wraps + 1};
     }
+    s->has_init_sync = s->has_init_sync || w->init_sync != 0;
     cd_agree_push(&s->tables,
                   &(cd_statement){.key = CD_KEY(ABOUT_WRAP, w->group),
                                   CD_SAYS(w->params, w->buffers, w->init_sync)},
@@ -117,6 +122,10 @@ static void event(void *self, const cddp_event *e)
         rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
         if (r != NULL && c->op == CDDP_OP_BROADCAST && c->root != 0)
             r->root = c->root, r->root_group = c->group;
+    } else if (e->kind == CDDP_EV_expected && e->as.expected.moment == CDDP_MOMENT_AFTER_INIT) {
+        const cddp_event_expected *x = &e->as.expected;
+        int64_t *digest = cd_table_add(&s->planned, CD_KEY(e->rank, x->what, x->id));
+        if (digest != NULL) *digest = x->digest;
     } else if (e->kind == CDDP_EV_value && e->as.value.moment == CDDP_MOMENT_AFTER_INIT &&
                e->as.value.what <= CDDP_WHAT_BUFFER) {
         const cddp_event_value *v = &e->as.value;
@@ -176,6 +185,31 @@ static void report_table(state *s, const cd_split *split)
     cd_writer_report(&s->writer, &f);
 }
 
+typedef struct start {
+    const state *s;
+    int64_t what, id;
+} start;
+
+static cddp_judgement judge_start(void *self, uint32_t rank, const cd_variant *said)
+{
+    const start *x = self;
+    const int64_t *digest = cd_table_find(&x->s->planned, CD_KEY(rank, x->what, x->id));
+    if (digest == NULL || *digest == 0) return CDDP_JUDGED_UNKNOWN;
+    return *digest == said->data[1] ? CDDP_JUDGED_RIGHT : CDDP_JUDGED_WRONG;
+}
+
+/* Of the first model only: a later one starts from a checkpoint. */
+static void ask_plan(state *s)
+{
+    for (size_t i = 0; i < s->values.entries.count; i++) {
+        const cd_agree_entry *entry = cd_table_value(&s->values.entries, i);
+        const cd_key key = *cd_table_key(&s->values.entries, i);
+        start x = {s, key.part[0], key.part[1]};
+        if (entry->first.next == 0 || key.part[2] > 1) continue;
+        cd_agree_set_right(&s->values, &key, &(cd_agree_judge){&x, judge_start});
+    }
+}
+
 /* All differing values in one finding: the first is named, the rest counted. */
 static void report_values(state *s)
 {
@@ -201,8 +235,13 @@ static void report_values(state *s)
            (unsigned long long)first.right.data[1]);
     CD_SAY(f.actual, "rank %u: digest %016llx", first.odd.rank,
            (unsigned long long)first.odd.data[1]);
-    CD_SAY(f.advice, "without the initial synchronisation equal starting values are the caller's "
-                     "responsibility (INI-14)");
+    CD_SAY(
+        f.advice, "%s",
+        s->has_init_sync
+            ? "the initial synchronisation broadcasts rank 0's values to all: it left these out, "
+              "or they changed after it"
+            : "without the initial synchronisation equal starting values are the caller's "
+              "responsibility (INI-14)");
     cd_writer_report(&s->writer, &f);
 }
 
@@ -215,16 +254,18 @@ static void end(void *self)
                            (unsigned long long)s->values.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->tables, &cursor, &split);) report_table(s, &split);
+    ask_plan(s);
     report_values(s);
     cd_agree_fini(&s->tables);
     cd_agree_fini(&s->values);
+    cd_table_fini(&s->planned);
     cd_table_fini(&s->ignored);
     cd_ranks_fini(&s->ranks);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer, CDDP_EV_wrap, CDDP_EV_value,
-                                 CDDP_EV_collective_post};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer,          CDDP_EV_wrap,
+                                 CDDP_EV_value, CDDP_EV_collective_post, CDDP_EV_expected};
 
 CD_CHECK_TABLE(init, "I-INIT", "all ranks start from the same model",
                "State (parameters, buffers, name tables, ignore lists) agrees on all ranks before "

@@ -406,7 +406,7 @@ static const uint16_t kinds[] = {
     CDDP_EV_mark_ready,      CDDP_EV_bucket_skip,   CDDP_EV_group,         CDDP_EV_param,
     CDDP_EV_buffer,          CDDP_EV_bucket_layout, CDDP_EV_rebuild,       CDDP_EV_forward_end,
     CDDP_EV_collective_post, CDDP_EV_decision,      CDDP_EV_hook_in_force, CDDP_EV_hook_option,
-    CDDP_EV_average,         CDDP_EV_agreement,     CDDP_EV_rank_end};
+    CDDP_EV_average,         CDDP_EV_agreement,     CDDP_EV_rank_end,      CDDP_EV_optimizer_touch};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
                "Every accepted setting has its observable effect; the checker itself is sound on "

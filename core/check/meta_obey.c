@@ -11,6 +11,8 @@ void cd_meta_obey_init(cd_meta_obey *m, const cddp_allocator *allocator)
     cd_obey_init(&m->obey, allocator);
     cd_table_init(&m->seen, allocator, sizeof(cddp_event));
     cd_table_init(&m->averages, allocator, sizeof(int64_t));
+    cd_table_init(&m->ordinals, allocator, sizeof(int64_t));
+    cd_table_init(&m->touched, allocator, sizeof(int64_t));
     cd_ranks_init(&m->ranks, allocator, sizeof(int64_t));
 }
 
@@ -19,6 +21,8 @@ void cd_meta_obey_fini(cd_meta_obey *m)
     cd_obey_fini(&m->obey);
     cd_table_fini(&m->seen);
     cd_table_fini(&m->averages);
+    cd_table_fini(&m->ordinals);
+    cd_table_fini(&m->touched);
     cd_ranks_fini(&m->ranks);
 }
 
@@ -175,7 +179,49 @@ static void take_agreement(cd_meta_obey *m, const cddp_event *e)
     cd_obey_miss(&m->obey, e, &miss);
 }
 
-/* An average that none of the parameters took part in. */
+static void take_ordinal(cd_meta_obey *m, const cddp_event *e)
+{
+    int64_t *ordinal = e->as.param.param >= 0
+                           ? cd_table_add(&m->ordinals, CD_KEY(e->rank, e->as.param.param))
+                           : NULL;
+    if (ordinal != NULL) *ordinal = e->as.param.ordinal + 1;
+}
+
+static void take_touch(cd_meta_obey *m, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    const int64_t *ordinal = t->touched && cd_obey_judges(&m->obey, e->rank)
+                                 ? cd_table_find(&m->ordinals, CD_KEY(e->rank, t->param))
+                                 : NULL;
+    if (ordinal == NULL) return;
+    const cd_decided *d =
+        cd_obey_find(&m->obey, &(cd_decision_place){e->rank, CDDP_DECISION_AVERAGE, *ordinal - 1,
+                                                    e->step, -1});
+    if (d != NULL && d->is.value > 0)
+        (void)cd_table_add(&m->touched, CD_KEY(e->rank, e->step, *ordinal - 1));
+}
+
+static void miss_average(cd_meta_obey *m, const cd_decided *d, uint32_t rank)
+{
+    const cddp_event at = {.rank = rank, .step = (uint32_t)d->is.at_step, .sequence = d->sequence};
+    const char *name = d->text != NULL ? d->text : "a parameter";
+    const bool is_alone =
+        cd_table_find(&m->averages, CD_KEY(rank, d->is.at_step, d->is.value)) != NULL;
+    if (is_alone && cd_table_find(&m->touched, CD_KEY(rank, d->is.at_step, d->is.id)) == NULL)
+        return; /* it may have had no gradient */
+    cd_miss miss = {.decision = CDDP_DECISION_AVERAGE, .which = is_alone ? 2 : 1};
+    if (is_alone)
+        CD_SAY(miss.what, "%s is left out of the average of step %u", name, at.step);
+    else
+        CD_SAY(miss.what, "the average of step %u does not take place", at.step);
+    CD_SAY(miss.planned, "%s over blocks of %lld ranks", name, (long long)d->is.value);
+    CD_SAY(miss.seen, "%s",
+           is_alone ? "others were averaged then, and an optimizer had stepped on this one"
+                    : "no parameter was averaged then");
+    cd_obey_miss(&m->obey, &at, &miss);
+}
+
+/* Averages in which a parameter did not take part that had to. */
 static void judge_missing_averages(cd_meta_obey *m)
 {
     for (size_t i = 0; i < m->obey.decided.count; i++) {
@@ -185,16 +231,7 @@ static void judge_missing_averages(cd_meta_obey *m)
         if (d->is.decision != CDDP_DECISION_AVERAGE || d->is.value == 0 || d->seen > 0 ||
             has_returned == NULL || *has_returned == 0)
             continue;
-        const cddp_event at = {.rank = rank,
-                               .step = (uint32_t)d->is.at_step,
-                               .sequence = d->sequence};
-        if (cd_table_find(&m->averages, CD_KEY(rank, d->is.at_step, d->is.value)) != NULL) continue;
-        cd_miss miss = {.decision = CDDP_DECISION_AVERAGE, .which = 1};
-        CD_SAY(miss.what, "the average of step %u does not take place", at.step);
-        CD_SAY(miss.planned, "%s over blocks of %lld ranks", d->text != NULL ? d->text : "",
-               (long long)d->is.value);
-        CD_SAY(miss.seen, "no parameter was averaged then");
-        cd_obey_miss(&m->obey, &at, &miss);
+        miss_average(m, d, rank);
     }
 }
 
@@ -208,6 +245,7 @@ void cd_meta_obey_learn(cd_meta_obey *m, const cddp_event *e)
         take_decision(m, e);
         break;
     case CDDP_EV_param:
+        take_ordinal(m, e);
         take_seen(m, e, CDDP_DECISION_PARAMETER, e->as.param.ordinal);
         break;
     case CDDP_EV_hook_in_force:
@@ -221,6 +259,9 @@ void cd_meta_obey_learn(cd_meta_obey *m, const cddp_event *e)
         break;
     case CDDP_EV_average:
         take_average(m, e);
+        break;
+    case CDDP_EV_optimizer_touch:
+        take_touch(m, e);
         break;
     case CDDP_EV_agreement:
         take_agreement(m, e);

@@ -3,11 +3,13 @@
 ** parameters the reducer takes and which require gradients, the comm hook and the numbers among its
 ** options, and over which ranks parameters are averaged when.
 **
-** Judged from   decision, param, hook_in_force, hook_call, hook_option, average, agreement.
+** Judged from   decision, param, hook_in_force, hook_call, hook_option, average, agreement,
+**               optimizer_touch.
 ** Limits        decisions come when the model stands, after what the wrapper reports: what came
 **               first is remembered. A parameter without a gradient takes no part in an average, so
-**               an average that is missing is reported where no parameter of the rank had one. An
-**               option that the plan does not name is not judged.
+**               one that is missing is reported where an optimizer stepped on the parameter, or
+**               where no parameter of the rank had one. An option that the plan does not name is
+**               not judged.
 */
 #pragma once
 #include "core/check/obey.h"
@@ -16,6 +18,8 @@ typedef struct cd_meta_obey {
     cd_obey obey;
     cd_table seen;     /* (rank, decision, id or name) → the event */
     cd_table averages; /* (rank, step, planned ranks): some parameter was averaged */
+    cd_table ordinals; /* (rank, variable) → ordinal + 1 */
+    cd_table touched;  /* (rank, step, ordinal): stepped on, and its average is due */
     cd_ranks ranks;    /* rank → it returned normally */
 } cd_meta_obey;
 

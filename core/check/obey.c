@@ -119,6 +119,7 @@ static void report_one(const cd_obey *obey, cd_writer *writer, const deviation *
     CD_SAY(f.expected, "%s", d->miss.planned);
     CD_SAY(f.actual, "rank %u: %s", d->at.rank, d->miss.seen);
     f.is_consequence = d->miss.is_consequence;
+    f.is_cause = d->miss.is_cause;
     if (d->count > 1) {
         CD_SAY(f.advice, "%llu more of this kind; what is expected follows from the plan alone",
                (unsigned long long)d->count - 1);

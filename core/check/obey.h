@@ -31,7 +31,7 @@ typedef struct cd_miss {
     int64_t decision, which; /* misses of one kind are one finding */
     char what[96];           /* "the learning rate of 'sgd' is not the plan's" */
     char planned[128], seen[128];
-    bool is_consequence;
+    bool is_consequence, is_cause;
 } cd_miss;
 
 typedef struct cd_obey {

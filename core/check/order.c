@@ -11,9 +11,8 @@
 ** Blame         the odd ranks at the first collective that differs; the first difference shifts all
 **               later ones, so one finding per group. For a short sequence: the rank that returned
 **               without posting the rest.
-** Limits        unequal shares differ by right and are left out.
-**               A rank that died or failed is not blamed for what it did not post: I-FAIL and
-**               I-LIVE report it.
+** Limits        a rank that died or failed is not blamed for what it did not post: I-FAIL and
+**               I-LIVE report it. Of a share no end is known to be right: both ranks are named.
 */
 #include "core/check/writer.h"
 
@@ -22,6 +21,7 @@
 typedef struct state {
     cd_writer writer;
     cd_agree posts;    /* (group, k) → op, reduce_op, root, dtype, numel */
+    cd_agree shares;   /* (group, sequence, from, to) → elements */
     cd_agree places;   /* (group, k) → step, of operations that carry a bucket, and the bucket */
     cd_table counts;   /* (group, rank) → posted so far */
     cd_ranks ends;     /* rank → rank_end + 1: 1 returned well */
@@ -41,6 +41,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->posts, context->allocator);
+    cd_agree_init(&s->shares, context->allocator);
     cd_agree_init(&s->places, context->allocator);
     cd_table_init(&s->counts, context->allocator, sizeof(posted));
     cd_ranks_init(&s->ends, context->allocator, sizeof(int64_t));
@@ -70,11 +71,28 @@ static void take_post(state *s, const cddp_event *e)
     p->last_sequence = e->sequence;
 }
 
+/* Both ends of every share but a rank's share of itself. */
+static void take_share(state *s, const cddp_event *e)
+{
+    const cddp_event_collective_share *c = &e->as.collective_share;
+    if (c->peer == e->rank) return;
+    cd_agree_push(&s->shares,
+                  &(cd_statement){.key = CD_KEY(c->group, c->sequence, e->rank, c->peer),
+                                  CD_SAYS(c->given)},
+                  e);
+    cd_agree_push(&s->shares,
+                  &(cd_statement){.key = CD_KEY(c->group, c->sequence, c->peer, e->rank),
+                                  CD_SAYS(c->taken)},
+                  e);
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     if (e->kind == CDDP_EV_collective_post) {
         take_post(s, e);
+    } else if (e->kind == CDDP_EV_collective_share) {
+        take_share(s, e);
     } else if (e->kind == CDDP_EV_group) {
         (void)cd_table_add(&s->counts, CD_KEY(e->as.group.group, e->rank));
     } else if (e->kind == CDDP_EV_join_notify) {
@@ -105,6 +123,34 @@ static void report_mismatch(state *s, const cd_split *split)
         f.advice,
         "look at what rank %u did just before: a branch, a skipped backward or an extra collective",
         split->odd.rank);
+    cd_writer_report(&s->writer, &f);
+}
+
+/* Two ends of one share. The rank that expects it is the place of the finding. */
+static void report_share(state *s, const cd_split *split)
+{
+    const int64_t group = split->key->part[0], from = split->key->part[2], to = split->key->part[3];
+    int64_t *reported = cd_table_add(&s->reported, CD_KEY(group));
+    if (reported == NULL || (*reported)++ != 0) return;
+    cddp_finding f = cd_finding_of(&s->writer, split);
+    const bool is_odd = split->odd.rank == (uint32_t)from;
+    const int64_t given = is_odd ? split->odd.data[0] : split->right.data[0],
+                  taken = is_odd ? split->right.data[0] : split->odd.data[0];
+    cd_rank_set who = {0};
+    cd_rank_set_add(&who, &s->writer.memory, (uint32_t)from);
+    cd_rank_set_add(&who, &s->writer.memory, (uint32_t)to);
+    f.rank = (int32_t)to;
+    f.peer = (int32_t)from;
+    cd_finding_set_ranks(&s->writer, &f, &who);
+    CD_SAY(f.title, "ranks %lld and %lld disagree on a share of operation #%lld of group '%s'",
+           (long long)(from < to ? from : to), (long long)(from < to ? to : from),
+           (long long)split->key->part[1], cd_writer_get_group(&s->writer, group));
+    CD_SAY(f.expected, "rank %lld gives rank %lld as many elements as that one expects",
+           (long long)from, (long long)to);
+    CD_SAY(f.actual, "rank %lld gives %lld, rank %lld expects %lld", (long long)from,
+           (long long)given, (long long)to, (long long)taken);
+    CD_SAY(f.advice, "compare the counts that both ranks compute: in an all-to-all send_counts of "
+                     "the one with counts of the other");
     cd_writer_report(&s->writer, &f);
 }
 
@@ -199,6 +245,7 @@ static void end(void *self)
                            (unsigned long long)s->posts.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->posts, &cursor, &split);) report_mismatch(s, &split);
+    for (size_t cursor = 0; cd_agree_next(&s->shares, &cursor, &split);) report_share(s, &split);
     for (size_t cursor = 0; cd_agree_next(&s->places, &cursor, &split);) report_pairing(s, &split);
     for (size_t i = 0; i < s->counts.count; i++) {
         int64_t group = cd_table_key(&s->counts, i)->part[0];
@@ -207,6 +254,7 @@ static void end(void *self)
         report_short(s, group);
     }
     cd_agree_fini(&s->posts);
+    cd_agree_fini(&s->shares);
     cd_agree_fini(&s->places);
     cd_table_fini(&s->counts);
     cd_ranks_fini(&s->ends);
@@ -215,8 +263,8 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_group, CDDP_EV_rank_end,
-                                 CDDP_EV_join_notify};
+static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_collective_share, CDDP_EV_group,
+                                 CDDP_EV_rank_end, CDDP_EV_join_notify};
 
 CD_CHECK_TABLE(order, "I-ORDER",
                "every member of a group posts the same collectives in the same order",

@@ -299,7 +299,7 @@ static void miss_window(cd_step_obey *s, uint32_t rank, const cd_decided *d)
                            .step = (uint32_t)d->is.at_step,
                            .micro_step = (uint32_t)d->is.at_micro,
                            .sequence = d->sequence};
-    cd_miss m = {.decision = CDDP_DECISION_WINDOW, .which = OF_MISSING};
+    cd_miss m = {.decision = CDDP_DECISION_WINDOW, .which = OF_MISSING, .is_cause = true};
     CD_SAY(m.what, "a reduction does not close where the plan decides");
     CD_SAY(m.planned, "micro-steps %lld to %lld of step %lld are reduced together",
            (long long)d->is.detail, (long long)d->is.at_micro, (long long)d->is.at_step);
@@ -313,7 +313,7 @@ static void miss_backwards(cd_step_obey *s, uint32_t rank, const cd_decided *d)
                            .step = (uint32_t)d->is.at_step,
                            .micro_step = (uint32_t)d->is.at_micro,
                            .sequence = d->sequence};
-    cd_miss m = {.decision = CDDP_DECISION_WINDOW, .which = OF_COUNT};
+    cd_miss m = {.decision = CDDP_DECISION_WINDOW, .which = OF_COUNT, .is_cause = true};
     CD_SAY(m.what, "a micro-step does not run the backwards that the plan decides");
     CD_SAY(m.planned, "%g at step %u micro-step %u", cd_f64_of(d->is.real), at.step, at.micro_step);
     CD_SAY(m.seen, "%lld", (long long)d->counted);

@@ -315,6 +315,14 @@ static void say_sides(const cd_tally_entry *entry, const char *name, cddp_findin
 {
     const cddp_event_compare *c = &entry->witness.as.compare;
     const double bound = cd_f64_of(c->bound);
+    /* Whether there is something is no value. */
+    if (c->shape == CD_SHAPE_PRESENCE) {
+        const bool is_there = cd_f64_of(c->actual) != 0;
+        CD_SAY(f->expected, cd_f64_of(c->expected) != 0 ? "there is one for %s" : "none for %s",
+               name);
+        CD_SAY(f->actual, is_there ? "rank %u has one" : "rank %u has none", entry->witness.rank);
+        return;
+    }
     if (bound > 0)
         CD_SAY(f->expected, "%s[%lld] = %.17g, within %.3g", name, (long long)c->element,
                cd_f64_of(c->expected), bound);
@@ -349,6 +357,9 @@ bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_f
         f.rank = -1;
     else
         print_blamed(&f, writer, who, sizeof who);
+    /* of the other ranks nobody knows */
+    if (c->link == CD_LINK_DERIVATIVE && f.rank >= 0)
+        CD_SAY(who, "rank %d, which was drawn", f.rank);
     CD_SAY(f.title, "%s: %s: %s", who, what, words[0] != '\0' ? words : "no simple explanation");
     say_sides(entry, name, &f);
     advise(tally, entry, &f);

@@ -10,9 +10,10 @@
 **     U3  all ranks read the same used_global
 **     U4  globally_unused is set exactly where the map says 0; never for a parameter that is used
 **         here (FIN-02)
+**     U5  a map that is made is reduced and read in the backward that made it (UNU-01)
 ** Exercised     a parameter was unused on some rank in a reduction whose map was read, or a map had
 **               to remember a use from before the micro-step that reduced.
-** Blame         U1, U4: the rank. U2, U3: the odd ranks, or the map.
+** Blame         U1, U4, U5: the rank. U2, U3: the odd ranks, or the map.
 ** Limits        the map of a static graph is reduced once; later finalisations that reuse it are
 **               judged by U4 only.
 */
@@ -31,6 +32,7 @@ typedef struct rank_use {
 ** not. */
 typedef struct rank_facts {
     int64_t last_param, round, window;
+    bool has_map, has_sum; /* in this window */
 } rank_facts;
 
 typedef struct window_sum {
@@ -94,6 +96,7 @@ static void take_used_local(state *s, const cddp_event *e)
     /* a map is reported from its first entry to its last */
     if (r->round == 0 || l->param <= r->last_param) r->round++;
     r->last_param = l->param;
+    r->has_map = true;
     window_sum *sum = cd_table_add(&s->sums, CD_KEY(r->round, l->param));
     if (sum == NULL) return;
     u->local = l->used;
@@ -156,6 +159,24 @@ static void take_final(state *s, const cddp_event *e)
     cd_writer_hold(&s->writer, CD_KEY(4, g->param), &f);
 }
 
+/* U5. */
+static void take_end(state *s, const cddp_event *e)
+{
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL) return;
+    const bool is_lost = r->has_map && !r->has_sum;
+    r->window++;
+    r->has_map = r->has_sum = false;
+    if (!is_lost || !cd_writer_is_first(&s->writer, CD_KEY(5), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the used map is made and never reduced");
+    CD_SAY(f.expected, "the sum of all ranks' maps, read before the backward ends");
+    CD_SAY(f.actual, "each rank goes by its own map");
+    CD_SAY(f.advice, "without the sum a rank takes what only other ranks use for unused, and steps "
+                     "on other parameters than they do (UNU-01)");
+    cd_writer_hold(&s->writer, CD_KEY(5), &f);
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
@@ -174,7 +195,8 @@ static void event(void *self, const cddp_event *e)
         const cddp_event_used_global *g = &e->as.used_global;
         rank_use *u = use_of(s, e, g->param);
         if (u != NULL) u->global = g->used;
-        const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+        rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+        if (r != NULL) r->has_sum = true;
         cd_agree_push(&s->globals,
                       &(cd_statement){.key = CD_KEY(r != NULL ? r->round : 0, g->param),
                                       CD_SAYS(g->used)},
@@ -182,8 +204,7 @@ static void event(void *self, const cddp_event *e)
     } else if (e->kind == CDDP_EV_grad_final) {
         take_final(s, e);
     } else if (e->kind == CDDP_EV_backward_end && e->as.backward_end.finalized) {
-        rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
-        if (r != NULL) r->window++;
+        take_end(s, e);
     }
 }
 

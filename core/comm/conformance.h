@@ -4,8 +4,9 @@
 **
 ** Every rank runs the same list of cases over one group. Inputs are small integers, whose sums and
 ** products are exact in every dtype. Each rank computes the expected result by itself and compares
-** bytes. It also checks what must not change: inputs, elements around the outputs, outputs of other
-** ranks than the root. The group under test runs nothing but the cases.
+** bytes. Averages over a number of ranks that is no power of two are not exact; they are compared
+** within a bound. It also checks what must not change: inputs, elements around the outputs, outputs
+** of other ranks than the root. The group under test runs nothing but the cases.
 **
 ** Lifetime   the report is the caller's; rows are delivered one by one.
 ** Errors     a wrong result is a row, not an error. run fails only when it cannot go on (a lost
@@ -33,9 +34,16 @@ typedef struct cd_conformance_options {
     int64_t huge_bytes; /* one all-reduce of this many bytes; 0: none */
     void *context;
     void (*row)(void *context, const cd_conformance_row *row);
+    uint64_t count_start; /* of the tags; the group has its own sequence_start */
+    /* called when: an operation of this element count is about to be posted; NULL: nobody asks */
+    void (*enter)(void *context, const cd_conformance_row *row, int64_t numel);
     /* asked before every row: the run ends there with CDDP_E_ABORTED; NULL: never */
     bool (*interrupted)(void);
 } cd_conformance_options;
+
+/* Whether averages of a dtype are compared over so many ranks. They are exact over a power of two.
+** Over others the bound must tell the mean from one that lacks a rank. */
+bool cd_conformance_judges_average(cddp_dtype dtype, uint32_t ranks);
 
 cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options,
                                cddp_error *err);

@@ -25,6 +25,7 @@
 #include "core/base/hash.h"
 #include "core/comm/adopt.h"
 #include "core/comm/operands.h"
+#include "core/trace/attach.h"
 #include "core/trace/tracer.h"
 
 #include <stdio.h>
@@ -152,7 +153,7 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
     g->backend = options->backend;
     g->table = table;
     g->rank = options->rank;
-    g->tracer = options->tracer;
+    g->tracer = cd_tracer_attach(options->rank, options->tracer);
     g->group_rank = spec->group_rank;
     g->group_size = spec->group_size;
     g->timeout_ns = spec->timeout_ns;
@@ -241,6 +242,21 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
             .in_flight = g->in_flight);
 }
 
+/* Explicit counts: each share has two ends, and only both together can be compared (I-ORDER). */
+static void emit_shares(const cddp_group *g, const cddp_collective *c)
+{
+    if (g->tracer == NULL || c->counts == NULL) return;
+    for (uint32_t r = 0; r < g->group_size; r++) {
+        const bool gathers = c->op == CDDP_OP_ALLGATHER, scatters = c->op == CDDP_OP_REDUCE_SCATTER;
+        CD_EMIT(g->tracer, collective_share, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
+                .peer = cd_group_member(g, r),
+                .given = gathers    ? c->counts[g->group_rank]
+                         : scatters ? c->counts[r]
+                                    : c->send_counts[r],
+                .taken = scatters ? c->counts[g->group_rank] : c->counts[r]);
+    }
+}
+
 static uint64_t bytes_given(const cddp_group *g, const cddp_collective *c)
 {
     bool sends = (cd_operands_of(g, c) & CD_OPERAND_INPUT) ||
@@ -288,6 +304,7 @@ cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp
     w->ended = false;
     group->in_flight++;
     emit_post(group, collective);
+    emit_shares(group, collective);
     group->sequence++;
     group->bytes += bytes_given(group, &w->collective);
     w->outcome = group->table.post(group->backend_group, &w->collective, &w->backend_work, err);

@@ -80,6 +80,11 @@ static cddp_status check_explicit(const cddp_group *g, const cddp_collective *c,
     if (!exchanges && (c->send_counts != NULL || !(gathers || scatters)))
         return cd_fail(err, CDDP_E_ARG, "group '%s': %s does not go with these counts", g->name,
                        cddp_op_name(c->op));
+    if (exchanges && c->send_counts[g->group_rank] != mine)
+        return cd_fail(err, CDDP_E_ARG,
+                       "group '%s': %s gives itself %lld elements and expects %lld of them",
+                       g->name, cddp_op_name(c->op), (long long)c->send_counts[g->group_rank],
+                       (long long)mine);
     int64_t in_wanted = gathers    ? mine
                         : scatters ? sum
                                    : send_sum,

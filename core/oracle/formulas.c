@@ -9,6 +9,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/prng.h"
+#include "core/oracle/carried.h"
 #include "core/oracle/second/repeat.h"
 
 #include <math.h>
@@ -113,7 +114,12 @@ cddp_status cd_oracle_keep_optimized(cd_oracle *o, const cddp_tensor *parameters
     if (!cd_vec_grow(o->options.allocator, (void **)&o->kept_elements, &o->kept_capacity, count,
                      sizeof *o->kept_elements))
         return cd_fail_memory(err, "the elements of %zu parameters before a step", count);
-    for (size_t i = 0; i < count; i++) CD_TRY(keep_one(o, parameters, &entries[i], err));
+    for (size_t i = 0; i < count; i++) {
+        const bool has_state = entries[i].is_present || entries[i].steps > 0;
+        if (!o->has_seen_state && has_state) o->starts_with_state = true;
+        CD_TRY(keep_one(o, parameters, &entries[i], err));
+    }
+    o->has_seen_state = true;
     return CDDP_OK;
 }
 
@@ -263,6 +269,7 @@ cddp_status cd_oracle_judge_formulas(cd_oracle *o, const cd_oracle_formulas *for
                                      cddp_error *err)
 {
     uint64_t twice = 0, moved = 0;
+    CD_TRY(cd_carried_step(o, formulas, err));
     for (size_t i = 0; i < o->kept_count; i++) {
         const struct cd_kept_elements *k = &o->kept_elements[i];
         if (!formulas->due[k->optimizer]) continue;

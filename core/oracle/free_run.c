@@ -8,6 +8,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/oracle/carried.h"
 
 static const char *const gap_words[CD_FREE_GAP_COUNT] = {
     [CD_FREE_ROUNDED] = "a sum or a division of the gradients rounds",
@@ -16,7 +17,9 @@ static const char *const gap_words[CD_FREE_GAP_COUNT] = {
     [CD_FREE_CHANGED] = "the optimizers saw gradients that were clipped, or changed otherwise",
     [CD_FREE_SHARDED] = "no rank has the state of a sharded optimizer, from which to restart",
     [CD_FREE_AVERAGED] = "the plan averages parameters between steps",
-    [CD_FREE_DISTINCT] = "every rank has its own initial values"};
+    [CD_FREE_DISTINCT] = "every rank has its own initial values",
+    [CD_FREE_WIDE] =
+        "the bound on what was rounded has two points of the grid in it, or 2^-8 of a value"};
 
 void cd_oracle_note_gap(cd_oracle *o, cd_free_gap gap)
 {
@@ -62,14 +65,24 @@ static cddp_status sees_plain_gradients(cd_oracle *o, const cd_oracle_update *be
     return CDDP_OK;
 }
 
+void cd_oracle_report_parting(cd_oracle *o, size_t parameter, cd_comparison *c)
+{
+    o->has_free_parted = true;
+    c->shape = CD_SHAPE_UNEXPLAINED;
+    cd_text_format(c->words, sizeof c->words,
+                   "%zu of %zu elements have drifted from the free-running reference", c->bad,
+                   c->numel);
+    cd_oracle_report(o, CD_LINK_FREE, parameter, c);
+}
+
 /* When the run's parameters differ from the reference's at the beginning of a step, the reference
-** stops. The final comparison reports the difference. */
+** stops. */
 static cddp_status note_parting(cd_oracle *o, const cddp_tensor *mine, cddp_error *err)
 {
     for (size_t i = 0; !o->has_free_parted && i < o->options.parameter_count; i++) {
         cd_comparison c;
         CD_TRY(cd_oracle_compare_tensors(o, &mine[i], &o->values[i], &c, err));
-        o->has_free_parted = c.bad > 0;
+        if (c.bad > 0) cd_oracle_report_parting(o, i, &c);
     }
     return CDDP_OK;
 }
@@ -92,6 +105,7 @@ static cddp_status find_gradients(cd_oracle *o, const cd_oracle_update *before, 
 static void end_free_run(cd_oracle *o)
 {
     o->free_gaps[o->free_gap]++;
+    o->free_ended = o->free_gap;
     o->is_free_valid = false;
 }
 
@@ -138,16 +152,16 @@ cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters, c
     cd_oracle *o = oracle;
     if (o->options.free_engine == NULL || !cd_oracle_has_values(o)) return CDDP_OK;
     report_gaps(o);
-    if (!o->is_free_valid) return CDDP_OK;
+    if (o->has_free_parted) return CDDP_OK;
+    if (!o->is_free_valid) return CD_PASS(cd_carried_finish(o, parameters, err));
     const cddp_tensor *expected = o->options.free_engine->parameters(o->options.free_engine->self);
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         cd_comparison c;
         CD_TRY(cd_oracle_compare_tensors(o, &expected[i], &parameters[i], &c, err));
         if (c.bad > 0)
-            cd_text_format(c.words, sizeof c.words,
-                           "%zu of %zu elements have drifted from the free-running reference",
-                           c.bad, c.numel);
-        cd_oracle_report(o, CD_LINK_FREE, i, &c);
+            cd_oracle_report_parting(o, i, &c);
+        else
+            cd_oracle_report(o, CD_LINK_FREE, i, &c);
     }
     return CDDP_OK;
 }

@@ -6,6 +6,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/oracle/carried.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
@@ -16,14 +17,20 @@
 
 /* ---- link 3: the local gradient is what one process computes on the same samples ---- */
 
-/* One process makes a gradient here, besides what was kept from an earlier step. */
-static cddp_status is_new_gradient(cd_oracle *o, size_t i, const cddp_grad *replica, bool *is_new,
-                                   cddp_error *err)
+/* One process makes a gradient here, besides what was kept from an earlier step. Under mixed
+** precision what was kept is cast down first, and may be another number then. */
+static cddp_status is_new_gradient(cd_oracle *o, const cd_oracle_reduction *r, size_t i,
+                                   const cddp_grad *replica, bool *is_new, cddp_error *err)
 {
     cd_comparison c = {.bad = 0};
     *is_new = replica->kind != CDDP_GRAD_UNDEFINED;
     if (replica->kind != CDDP_GRAD_DENSE || o->kept[i].kind != CDDP_GRAD_DENSE) return CDDP_OK;
     CD_TRY(cd_oracle_compare_tensors(o, &replica->value, &o->kept[i].value, &c, err));
+    *is_new = c.bad > 0;
+    if (c.bad == 0 || !r->accumulates_low || cd_oracle_is_exact_device(o)) return CDDP_OK;
+    for (size_t k = 0; k < o->other.count; k++)
+        o->other.values[k] = cd_dtype_round(r->local, o->other.values[k]);
+    c = cd_compare_bits(o->parameters[i].dtype, o->other.values, o->numbers.values, c.numel);
     *is_new = c.bad > 0;
     return CDDP_OK;
 }
@@ -34,7 +41,7 @@ static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_
     bool present = replica->kind != CDDP_GRAD_UNDEFINED;
     if (!o->captured[i]) {
         bool is_new = false;
-        CD_TRY(is_new_gradient(o, i, replica, &is_new, err));
+        CD_TRY(is_new_gradient(o, r, i, replica, &is_new, err));
         if (!is_new) return CDDP_OK;
         o->local_present[i] = false; /* it never arrived */
     }
@@ -234,22 +241,25 @@ static cddp_status judge_ratio(cd_oracle *o, const cd_wide_sum *sum, const cd_su
     cd_ratio_evidence *all = &o->ratios[link == CD_LINK_MATHEMATICS];
     const double *actual = o->numbers.values;
     double ratio;
+    const bool is_wrong = c->bad > 0;
     /* what fits into a narrow bound does no harm */
-    if (c->bad > 0 || c->exact || cd_gamma(rule->dtype, rule->roundings) < NARROW) return CDDP_OK;
+    if (c->exact || cd_gamma(rule->dtype, rule->roundings) < NARROW) return CDDP_OK;
+    if (is_wrong && c->shape != CD_SHAPE_UNEXPLAINED) return CDDP_OK;
     CD_TRY(cd_common_ratio_add(&own, sum, actual, rule, o->options.allocator, err));
-    cd_common_ratio_merge(all, &own);
     const bool is_alone = cd_common_ratio_is_significant(&own, &ratio);
-    /* The statistics of a batch are rounded once, and every gradient behind them shares that:
-    ** tensors are no independent evidence then. */
-    const bool shares_roundings = o->options.buffer_count > 0;
+    if (!is_wrong) cd_common_ratio_merge(all, &own);
+    /* The statistics of a batch are rounded once, and every local gradient behind them shares that:
+    ** tensors are no independent evidence then. What the reduction rounds is. */
+    const bool shares_roundings =
+        is_wrong || (link == CD_LINK_MATHEMATICS && o->options.buffer_count > 0);
     if (!is_alone && (shares_roundings || !cd_common_ratio_is_significant(all, &ratio)))
         return CDDP_OK;
     name_ratio(c, sum, actual, rule);
     c->ratio = ratio;
-    cd_text_format(c->words, sizeof c->words,
-                   "ratio %.6g, %s, though each element lies within its bound", ratio,
+    cd_text_format(c->words, sizeof c->words, "ratio %.6g, %s%s", ratio,
                    is_alone ? "estimated from the whole tensor"
-                            : "estimated from all gradients of this rank up to this one");
+                            : "estimated from all gradients of this rank up to this one",
+                   is_wrong ? "" : ", though each element lies within its bound");
     return CDDP_OK;
 }
 
@@ -361,6 +371,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
                                .division_is_exact = cd_is_power_of_two(r->divisor)};
     CD_TRY(judge_sum(o, j, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));
     CD_TRY(judge_sum(o, j, i, &p->samples, &mathematics, CD_LINK_MATHEMATICS, err));
+    cd_carried_take_gradient(o, i, &(cd_carried_sum){&p->samples, &mathematics, &p->addends});
     return CDDP_OK;
 }
 
@@ -434,6 +445,7 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
         return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u",
                        reduction->step);
     if (reduction->rank_count != 0) cd_oracle_note_gap(o, CD_FREE_BLOCK);
+    o->loss_scale = reduction->loss_scale;
     if (o->is_left_out) return CDDP_OK;
     cd_start start = cd_oracle_get_start(o);
     cd_oracle_reduction whole = *reduction; /* over all ranks */

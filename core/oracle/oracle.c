@@ -8,6 +8,7 @@
 ** O3  the free-running reference repeats a step only when every comparison of it was exact; after
 **     any other it restarts, and the step is counted as given up
 */
+#include "core/oracle/carried.h"
 #include "core/oracle/state.h"
 
 #include "core/base/alloc.h"
@@ -81,6 +82,7 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     cd_share_init(&o->own, options->allocator, true);
     o->share = options->share != NULL ? options->share : &o->own;
     CD_TRY_OUT(push_arrays(o, err));
+    CD_TRY_OUT(cd_carried_create(o, err));
     if (o->options.sample_wise && !cd_exact_flags_work()) {
         o->options.sample_wise = false; /* nobody would see that a sample rounds */
         CD_EMIT(o->options.tracer, mark, "rounding_flag_missing", .value = 0);
@@ -166,6 +168,7 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
         }
         o->captured[i] = false;
     }
+    CD_TRY(cd_carried_begin(o, err));
     if (o->local == NULL && cd_oracle_has_values(o)) {
         o->local =
             cd_arena_array(&o->arena, o->offsets[o->options.parameter_count], sizeof *o->local);

@@ -127,6 +127,7 @@ typedef enum cd_free_gap {
     CD_FREE_SHARDED,
     CD_FREE_AVERAGED,
     CD_FREE_DISTINCT,
+    CD_FREE_WIDE,
     CD_FREE_GAP_COUNT
 } cd_free_gap;
 
@@ -153,6 +154,12 @@ typedef struct cd_oracle_options {
     /* Link 15 judges a sample: the first step, the last, and one that the seed draws. */
     uint32_t step_count;
     uint64_t seed;
+    /* gradients are clipped to this norm after the reduction; 0: not, below 0: to one of some of
+    ** them, or in another place */
+    double clip_max_norm;
+    bool clips_scaled; /* before the loss scale is taken back */
+    /* after each step the parameters go to the nearest k/8, -8 ≤ k ≤ 8, ties up, modulo 17 */
+    bool on_grid;
 } cd_oracle_options;
 
 /* One reduction, as the plan declares it. */

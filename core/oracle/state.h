@@ -29,6 +29,11 @@ struct cd_oracle {
     cd_free_gap free_gap;                  /* of this step */
     uint64_t free_gaps[CD_FREE_GAP_COUNT]; /* steps that were given up */
     uint64_t free_steps;
+    cd_free_gap free_ended;     /* why the reference gave this step up */
+    double loss_scale;          /* of the last reduction */
+    struct cd_carried *carried; /* NULL: nothing is */
+    /* before the first update the optimizers had a state; the first update was seen */
+    bool starts_with_state, has_seen_state;
     /* of this step: the engine is asked neither for this rank's exchanges nor for its results */
     bool is_left_out;
     uint32_t step;
@@ -67,6 +72,8 @@ cddp_status cd_oracle_compare_tensors(cd_oracle *o, const cddp_tensor *expected,
                                       const cddp_tensor *actual, cd_comparison *c, cddp_error *err);
 cddp_status cd_oracle_compare_forms(cd_oracle *o, const cddp_tensor *expected,
                                     const cddp_tensor *actual, cd_comparison *c, cddp_error *err);
+/* The run's parameters are not the free-running reference's. */
+void cd_oracle_report_parting(cd_oracle *o, size_t parameter, cd_comparison *c);
 /* This step cannot be repeated freely. The first reason counts. */
 void cd_oracle_note_gap(cd_oracle *o, cd_free_gap gap);
 /* The free-running reference repeats the step that the run just made. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links 4 update and 5 optimizer state: from the run's state before the step, the engine's
 ** optimizers must reach the run's state after it. */
+#include "core/oracle/carried.h"
 #include "core/oracle/state.h"
 
 #include "core/base/error.h"
@@ -153,6 +154,7 @@ cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *be
     cd_oracle *o = oracle;
     if (!cd_oracle_has_values(o) && !cd_oracle_is_exact_device(o)) return CDDP_OK;
     cd_oracle_slots state = {0};
+    cd_carried_expect_step(o);
     CD_TRY(o->options.engine->update(o->options.engine->self, before, &state, err));
     for (size_t i = 0; i < o->options.parameter_count; i++)
         CD_TRY(judge_parameter(o, before, after, i, err));

@@ -141,6 +141,15 @@ static cd_free_gap free_gap_of(const cd_referee *o)
     return o->settings.model.init == CDDP_MODEL_INIT_DISTINCT ? CD_FREE_DISTINCT : CD_FREE_NO_GAP;
 }
 
+/* 0: nothing is clipped; below 0: not the norm of all reduced gradients. */
+static double planned_norm(const cd_referee *o)
+{
+    const bool is_another =
+        o->settings.clip.group != NULL || o->settings.clip.place == CDDP_CLIP_BEFORE_REDUCTION;
+    if (!(o->settings.clip.max_norm > 0)) return 0;
+    return is_another ? -1 : o->settings.clip.max_norm;
+}
+
 static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cddp_error *err)
 {
     const cddp_plan *plan = o->options.plan;
@@ -184,7 +193,11 @@ static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cdd
                                        .separate = o->settings.ddp.accumulate_in_hook,
                                        .exact_inputs = o->settings.model.exact,
                                        .step_count = (uint32_t)o->settings.train.steps,
-                                       .seed = plan->world.seed};
+                                       .seed = plan->world.seed,
+                                       .on_grid = o->settings.model.exact,
+                                       .clip_max_norm = planned_norm(o),
+                                       .clips_scaled =
+                                           o->settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE};
     CD_TRY(cd_oracle_create(&options, &o->oracle, err));
     cd_arena_rewind(&o->memory, mark);
     return CDDP_OK;

@@ -344,12 +344,15 @@ cddp_status cd_verdict_measure(const cd_verdict_input *input, cd_arena *arena,
 {
     bool is_exhausted = false;
     const measure m = {.plan = input->plan,
-                       .refusal = input->refusal,
+                       /* the caller's goes before the verdict does */
+                       .refusal =
+                           input->refusal != NULL ? cd_arena_strdup(arena, input->refusal) : NULL,
                        .coverage = input->tap != NULL ? &input->tap->coverage : NULL,
                        .is_observed = input->is_observed,
                        .arena = arena,
                        .verdict = verdict,
                        .is_exhausted = &is_exhausted};
+    if (input->refusal != NULL && m.refusal == NULL) return cd_fail_memory(err, "a verdict");
     CD_TRY(input->plan->expect.verdict == CDDP_EXPECT_VERIFIED ? measure_verified(&m, err)
                                                                : measure_expected(&m, err));
     return is_exhausted ? cd_fail_memory(err, "a verdict") : CDDP_OK;

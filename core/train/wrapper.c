@@ -52,6 +52,7 @@ static cddp_ddp_options wrapper_options(const cd_trainer *t)
     options.mixed_buffer_dtype = cd_mixed_dtype(t->program.settings.mixed_precision.buffer_dtype);
     options.accumulate_in_hook = d->accumulate_in_hook;
     options.average_contributions = d->average_contributions;
+    options.strict = d->strict;
     options.join_broadcast_optimizer_state = t->program.settings.join.broadcast_optimizer_state;
     return options;
 }

@@ -50,6 +50,9 @@ typedef struct cddp_finding {
     size_t rank_count;
     /* the whole name where `parameter` has no room for it, else NULL; borrowed as ranks are */
     const char *name;
+    /* of what the rank itself did or left out, before any collective: reported before what its
+    ** peers find in their order */
+    bool is_cause;
 } cddp_finding;
 
 /* At the end of a run: a rank that waits, or that gave up waiting, and for whom. */

@@ -81,9 +81,13 @@ typedef struct cddp_ddp_options {
     bool accumulate_in_hook;
     /* ours, with it: divide by the backwards of all ranks in the window, not by W; false */
     bool average_contributions;
+    /* ours: what PyTorch does silently is an error, at once: a gradient that becomes ready without
+    ** a forward (FWD-09) or before it was accumulated, a backward that ends with gradients missing
+    ** (RED-11), gradients outside of the buckets whose views they are to be; true */
+    bool strict;
 } cddp_ddp_options;
 
-/* PyTorch's defaults (INI-01). Fill in parameters, buffers and group afterwards. */
+/* PyTorch's defaults (INI-01), and strict. Fill in parameters, buffers and group afterwards. */
 CDDP_API cddp_ddp_options cddp_ddp_options_default(void);
 
 /* Verifies and synchronises (INI-08…14), plans buckets, allocates them. Collective over the
@@ -123,9 +127,10 @@ CDDP_API cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *ddp, size_t ordinal
 ** dtype of what is computed with. */
 CDDP_API const cddp_tensor *cddp_ddp_forward_copy(const cddp_ddp *ddp, size_t ordinal);
 
-/* The end of the outermost backward: finalisation (FIN-01), or nothing while gradients are missing.
-** The next forward_begin says which (RED-11). After a failure, also of forward_begin, it answers
-** with the first error once more, and the next iteration is whole. */
+/* The end of the outermost backward: finalisation (FIN-01). While gradients are missing it fails
+** with their names; without `strict` it does nothing, and the next forward_begin names them
+** (RED-11). After a failure, also of forward_begin, it answers with the first error once more, and
+** the next iteration is whole. */
 CDDP_API cddp_status cddp_ddp_backward_end(cddp_ddp *ddp, cddp_error *err) CDDP_MUST_CHECK;
 
 /* ---- contexts ---- */

@@ -72,7 +72,7 @@ typedef struct cddp_plan_ddp {
     bool skip_all_reduce_unused_params, batched_grad_copy, set_last_bucket_cap;
     /* "NAME" or "NAME:options", in place of the whole of hook; "no": none; NULL: hook decides */
     const char *comm_hook;
-    bool accumulate_in_hook, average_contributions;
+    bool accumulate_in_hook, average_contributions, strict;
     double bucket_cap_mb;
     cddp_f64_list bucket_cap_mb_list;
     uint64_t first_bucket_bytes;

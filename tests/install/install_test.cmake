@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs the build into an empty folder and uses it as a stranger would: through find_package and through
-# pkg-config, from C and from C++. Called with BUILD, CONSUMER, EXAMPLES, SCENARIOS, WORK, LIBDIR, C, CXX.
+# pkg-config, from C and from C++. Called with BUILD, CONSUMER, SCENARIOS, WORK, LIBDIR, DATADIR, C, CXX.
 
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -35,8 +35,27 @@ foreach(language C CXX)
   endif()
 endforeach()
 
+# One call starts ranks, whose backend is found beside the library; and what they do is recorded.
+if(EXISTS ${WORK}/C/ranks AND EXISTS ${prefix}/${LIBDIR}/cddp/cddp-gloo.so)
+  set(ENV{CDDP_RECORD} ${WORK}/run.db)
+  run(${WORK}/C/ranks)
+  unset(ENV{CDDP_RECORD})
+  if(NOT output STREQUAL "sum 6\n")
+    message(FATAL_ERROR "ranks printed: ${output}")
+  endif()
+  execute_process(COMMAND ${prefix}/bin/cddp-verify check ${WORK}/run.db.0 ${WORK}/run.db.1 ${WORK}/run.db.2
+    RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT code EQUAL 4 OR NOT output MATCHES "cddp_record_optimizer_step")
+    message(FATAL_ERROR "a program that trains nothing: ${code}\n${output}")
+  endif()
+  message(STATUS "ranks over gloo: started, met, recorded")
+endif()
+
 # The programs that users begin with give no warning, even at high warning levels.
 set(strict "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror")
+
+# The plugins to begin with are installed, and built from there.
+set(EXAMPLES ${prefix}/${DATADIR}/cddp/examples)
 
 # A backend from outside: loaded by path, judged, and failed for what is wrong with it.
 run(${CMAKE_COMMAND} -S ${EXAMPLES}/backend -B ${WORK}/dummy -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${C} ${strict})
@@ -50,15 +69,25 @@ function(expect_words code words)
   endif()
 endfunction()
 expect_words(1 "FAILED  allreduce" ${prefix}/bin/cddp-verify backend-conformance dummy -n 2 --plugin ${WORK}/dummy/dummy_backend.so)
-expect_words(0 "no     dummy       rank 0 returned: backend dummy does not implement" ${prefix}/bin/cddp-verify doctor
+expect_words(0 "no     dummy       backend dummy does not implement allgather" ${prefix}/bin/cddp-verify doctor
   --plugin ${WORK}/dummy/dummy_backend.so)
-expect_words(1 "does not implement" ${prefix}/bin/cddp-verify ${SCENARIOS}/gan_unused_params.toml --backend dummy
+expect_words(3 "does not implement allgather, on all ranks; training needs" ${prefix}/bin/cddp-verify ${SCENARIOS}/gan_unused_params.toml --backend dummy
   --plugin ${WORK}/dummy/dummy_backend.so)
+# And one that is right, for scenarios too.
+set(loopback --plugin ${WORK}/dummy/loopback_backend.so)
+expect_words(0 "conforms  backend loopback, 3 ranks" ${prefix}/bin/cddp-verify backend-conformance loopback -n 3 ${loopback})
+expect_words(0 "conforms  backend loopback, 2 ranks" ${prefix}/bin/cddp-verify backend-conformance loopback -n 2
+  --thorough --counters 4294967290 ${loopback})
+expect_words(0 "works  loopback" ${prefix}/bin/cddp-verify doctor ${loopback})
+expect_words(0 "verified" ${prefix}/bin/cddp-verify ${SCENARIOS}/gan_unused_params.toml --backend loopback ${loopback})
 expect_words(2 "unknown backend 'dummy'" ${prefix}/bin/cddp-verify backend-conformance dummy -n 2)
 
 # A hook from outside: keeps every law of its card, and trains a scenario.
 run(${CMAKE_COMMAND} -S ${EXAMPLES}/hook -B ${WORK}/hook -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${C} ${strict})
 run(${CMAKE_COMMAND} --build ${WORK}/hook)
+expect_words(0 "conforms  hook mean" ${prefix}/bin/cddp-verify hook-conformance mean --plugin ${WORK}/hook/mean_hook.so)
+expect_words(0 "verified" ${prefix}/bin/cddp-verify ${SCENARIOS}/gan_unused_params.toml --plugin ${WORK}/hook/mean_hook.so
+  --set ddp.comm_hook=mean)
 expect_words(0 "conforms  hook alternate" ${prefix}/bin/cddp-verify hook-conformance alternate --plugin ${WORK}/hook/alternate_hook.so)
 expect_words(0 "verified" ${prefix}/bin/cddp-verify ${SCENARIOS}/hooks/topk.toml --plugin ${WORK}/hook/alternate_hook.so
   --set ddp.comm_hook=alternate)

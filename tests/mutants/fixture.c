@@ -128,12 +128,21 @@ static void broadcast_state(writer *w)
     finish(w, post(w, &o), &o);
 }
 
+/* Of an all-to-all: r gives p as many elements as p expects of r. */
+static void put_shares(writer *w)
+{
+    for (int64_t peer = 0; peer < FIXTURE_RANKS; peer++)
+        PUT(w, collective_share, NULL, .group = FIXTURE_GROUP, .sequence = 1000, .peer = peer,
+            .given = 10 * (int64_t)w->rank + peer, .taken = 10 * peer + (int64_t)w->rank);
+}
+
 static void put_construction(writer *w)
 {
     PUT(w, rank_begin, NULL, .world_size = FIXTURE_RANKS);
     meet(w);
     PUT(w, group, "world", .group = FIXTURE_GROUP, .members = FIXTURE_RANKS, .group_rank = w->rank,
         .members_digest = DIGEST("members", 0, 0, 0), .order = CDDP_ORDER_SAME);
+    put_shares(w);
     static const char *const options[] = {"ddp.find_unused_parameters=true",
                                           "ddp.broadcast_buffers=true",
                                           "ddp.gradient_as_bucket_view=true",

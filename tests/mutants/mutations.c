@@ -335,6 +335,13 @@ static bool mutate_order_other_count(cddp_event *e)
     return true;
 }
 
+static bool mutate_order_other_share(cddp_event *e)
+{
+    if (at(e, CDDP_EV_collective_share, 2, 0) && e->as.collective_share.peer == 0)
+        e->as.collective_share.taken++;
+    return true;
+}
+
 /* Rank 2 leaves bucket 0 of step 0 out: that of step 1 takes its place. */
 static bool mutate_order_pairs_two_steps(cddp_event *e)
 {
@@ -413,6 +420,8 @@ static bool mutate_used_sum_is_wrong(cddp_event *e)
         e->as.used_global.used = 3;
     return true;
 }
+
+static bool mutate_used_never_reduced(cddp_event *e) { return e->kind != CDDP_EV_used_global; }
 
 static bool mutate_used_writes_unused(cddp_event *e)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A complete backend over shared memory, and twelve broken ones, each with one defect that was
-** found in a real library (class K of docs/zoo.md) and that `cddp-verify backend-conformance` must
-** name.
+/* A complete backend over shared memory, and seventeen broken ones, each with one defect that
+** `cddp-verify backend-conformance` must name. Those with a number were found in a real library
+** (class K of docs/zoo.md).
 **
 **  card_clean      nothing is wrong                                              ─
 **  card_unfused    sums of more than 1,024 elements miss the last rank   ZOO-94  allreduce
@@ -16,6 +16,11 @@
 **  card_early      an all-to-all ends before its input has been read     ZOO-108 alltoall, reuse
 **  card_nothing    an all-reduce of i64 leaves the input as the result   ZOO-109 allreduce i64
 **  card_silent     declares a guard and lets differing counts pass       ZOO-111 guard
+**  card_averages   long averages are divided by an even number of ranks          allreduce, average
+**  card_counts     numbers of operations are kept in 32 bits                     with --counters
+**  card_crashes    rank 1 crashes in a broadcast of 17 elements                  rank 1, broadcast
+**  card_leaves     rank 1 ends its process with 0 there                          rank 1, broadcast
+**  card_spins      rank 1 never returns from it                                  rank 1, broadcast
 **
 ** Every rank copies its input into its slot and reads the other slots when it waits. A slot is
 ** written again after all ranks have read it. Ranks find the memory through the rendezvous that
@@ -54,7 +59,12 @@ typedef enum plant {
     EMPTY,
     EARLY,
     NOTHING,
-    SILENT
+    SILENT,
+    AVERAGES,
+    COUNTS,
+    CRASHES,
+    LEAVES,
+    SPINS
 } plant;
 
 typedef struct shared {
@@ -220,7 +230,8 @@ static cddp_status reduce_all(group *g, const cddp_collective *c, const cddp_ten
         status = d->reduce(op, out, &next, NULL, err);
     }
     if (status == CDDP_OK && c->reduce_op == CDDP_RED_AVG)
-        status = d->divide(out, out, g->size, NULL, err);
+        status = d->divide(out, out, g->plant == AVERAGES && n > 1024 ? g->size / 2 * 2 : g->size,
+                           NULL, err);
     return status;
 }
 
@@ -417,10 +428,25 @@ static cddp_status post_collective(group *g, work *w, cddp_error *err)
     return CDDP_OK;
 }
 
+/* What ends a rank, or keeps it for ever. */
+static void misbehave(const group *g, const cddp_collective *c)
+{
+    volatile bool is_wanted = false;
+    if (g->me != 1 || c->op != CDDP_OP_BROADCAST || cddp_tensor_numel(&c->output) != 17) return;
+    if (g->plant == CRASHES) abort();
+    if (g->plant == LEAVES) exit(0);
+    while (g->plant == SPINS && !is_wanted) {
+    }
+}
+
 static cddp_status card_post(void *self, const cddp_collective *c, void **posted, cddp_error *err)
 {
     group *g = self;
     work *w = NULL;
+    misbehave(g, c);
+    if (g->plant == COUNTS && c->sequence > UINT32_MAX)
+        return cddp_error_set(err, CDDP_E_BACKEND, "card: operation %u was posted before",
+                              (unsigned)(c->sequence & UINT32_MAX));
     for (size_t i = 0; i < sizeof g->works / sizeof g->works[0] && w == NULL; i++)
         if (!g->works[i].used) w = &g->works[i];
     if (w == NULL) return cddp_error_set(err, CDDP_E_LIMIT, "card: too many operations");
@@ -516,14 +542,31 @@ CARD(card_empty, EMPTY, false)
 CARD(card_early, EARLY, false)
 CARD(card_nothing, NOTHING, false)
 CARD(card_silent, SILENT, true)
+CARD(card_averages, AVERAGES, false)
+CARD(card_counts, COUNTS, false)
+CARD(card_crashes, CRASHES, false)
+CARD(card_leaves, LEAVES, false)
+CARD(card_spins, SPINS, false)
 
-static const cddp_backend *const backends[] = {&card_clean,    &card_unfused,
-                                               &card_clobbers, &card_root_zeros,
-                                               &card_in_place, &card_overwrites,
-                                               &card_segments, &card_torn,
-                                               &card_tail,     &card_empty,
-                                               &card_early,    &card_nothing,
-                                               &card_silent,   NULL};
+static const cddp_backend *const backends[] = {&card_clean,
+                                               &card_unfused,
+                                               &card_clobbers,
+                                               &card_root_zeros,
+                                               &card_in_place,
+                                               &card_overwrites,
+                                               &card_segments,
+                                               &card_torn,
+                                               &card_tail,
+                                               &card_empty,
+                                               &card_early,
+                                               &card_nothing,
+                                               &card_silent,
+                                               &card_averages,
+                                               &card_counts,
+                                               &card_crashes,
+                                               &card_leaves,
+                                               &card_spins,
+                                               NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1,

@@ -6,8 +6,8 @@ program=$1 plugin=$2
 failed=0
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
-expect() { # NAME EXIT WORDS
-    "$program" backend-conformance "$1" -n 3 --color never --plugin "$plugin" > "$output" 2>&1
+expect() { # NAME EXIT WORDS BLAMED OPTION…
+    "$program" backend-conformance "$1" -n 3 --color never --plugin "$plugin" "${@:5}" > "$output" 2>&1
     code=$?
     # Reports are folded; words are looked for across line ends.
     if [ "$code" -ne "$2" ] || ! tr -s ' \n' ' ' < "$output" | grep -qE -- "$3"; then
@@ -35,4 +35,12 @@ expect card_empty 1 "allgather of 0 f64 on rank 0: card: division by zero" ""
 expect card_early 1 "input was overwritten after completion: output element" "alltoall "
 expect card_nothing 1 "allreduce i64" "allreduce "
 expect card_silent 1 "guard=1 let rank 1 reduce 5 elements where the others reduce 8" "allreduce "
+expect card_averages 1 "avg: rank 0 of 3, 4095 elements, root [0-2]: output element 0" "allreduce reduce reduce_scatter "
+expect card_counts 0 "conforms .* not run counters beyond 32 bits: --counters 4294967290 runs them" ""
+expect card_counts 1 "card: operation 0 was posted before" "" --counters 4294967290
+expect card_clean 0 "conforms backend card_clean" "" --counters 4294967290
+# The operation in which a rank's process ended, or still is at the limit.
+expect card_crashes 1 "rank 1 .*signal 6.*; it was in broadcast of 17" ""
+expect card_leaves 1 "rank 1 .*; it was in broadcast of 17" ""
+expect card_spins 1 "rank 1 was not done after 3 s; it was in broadcast of 17" "" --limit 3s
 exit "$failed"

@@ -14,6 +14,7 @@
 **     plant_no_op        declares f16 on the wire and sends f32
 **     plant_last         waits with reducing for the last bucket, and takes the first for it
 **     plant_early        reads a bucket while it is being reduced
+**     plant_shares       is right, and exchanges numbers beside: rank 1 gives rank 0 one too many
 **
 ** and those of feedback_hooks.c.
 */
@@ -32,6 +33,7 @@ typedef struct plant {
         int64_t numel;
         void *storage;
     } scratch[BUCKETS_MAX];
+    float given[8], taken[8]; /* of an exchange of shares */
 } plant;
 
 static cddp_status plant_create(const cddp_hook_context *context, void **self, cddp_error *err)
@@ -245,6 +247,31 @@ static cddp_status run_early(void *self, cddp_grad_bucket *bucket, cddp_group *g
     return status;
 }
 
+static cddp_status run_shares(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                              cddp_future *future, cddp_error *err)
+{
+    static const int64_t given[2][2] = {{1, 2}, {2, 1}}, taken[2][2] = {{1, 1}, {2, 1}};
+    plant *p = self;
+    const cddp_tensor *buffer = &bucket->buffer;
+    const uint32_t me = cddp_group_rank(group) % 2;
+    const int64_t in = given[me][0] + given[me][1], out = taken[me][0] + taken[me][1];
+    cddp_collective exchange = {.size = sizeof exchange,
+                                .op = CDDP_OP_ALLTOALL,
+                                .input =
+                                    cddp_tensor_of(buffer->device, p->given, 0, CDDP_F32, &in, 1),
+                                .output =
+                                    cddp_tensor_of(buffer->device, p->taken, 0, CDDP_F32, &out, 1),
+                                .counts = taken[me],
+                                .send_counts = given[me]};
+    cddp_status status = buffer->device->divide(buffer, buffer, cddp_group_size(group), NULL, err);
+    if (status == CDDP_OK) status = post_sum(bucket, buffer, group, future, err);
+    future->result = *buffer;
+    if (status != CDDP_OK || cddp_group_size(group) != 2 || !bucket->is_last) return status;
+    status = cddp_group_post(group, &exchange, &future->works[future->work_count], err);
+    future->work_count += status == CDDP_OK;
+    return status;
+}
+
 #define PLANT(plant_name, runs, ...)                                \
     static const cddp_hook plant_name = {.size = sizeof(cddp_hook), \
                                          .abi = CDDP_HOOK_ABI,      \
@@ -263,12 +290,13 @@ PLANT(plant_half_sum, run_half_sum, .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_CASTS_F
 PLANT(plant_no_op, run_no_op, .flags = CDDP_HOOK_LOSSY, .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
 PLANT(plant_last, run_last, .flags = 0);
 PLANT(plant_early, run_early, .flags = 0);
+PLANT(plant_shares, run_shares, .flags = CDDP_HOOK_EXACT);
 
 static const cddp_hook *const hooks[] = {
-    &plant_sum,      &plant_twice,    &plant_local,   &plant_first_only,
-    &plant_constant, &plant_half_sum, &plant_no_op,   &plant_last,
-    &plant_feedback, &plant_by_index, &plant_forgets, &plant_seed,
-    &plant_early,    &plant_stream,   &plant_claims,  NULL};
+    &plant_sum,      &plant_twice, &plant_local, &plant_first_only, &plant_constant,
+    &plant_half_sum, &plant_no_op, &plant_last,  &plant_feedback,   &plant_by_index,
+    &plant_forgets,  &plant_seed,  &plant_early, &plant_stream,     &plant_claims,
+    &plant_shares,   NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin),

@@ -242,3 +242,20 @@ cddp_status cd_explore_run(cd_explore_subject *subject, cd_explorer *explorer,
     cddp_verdict_destroy(verdict);
     return CDDP_OK;
 }
+
+cddp_status cd_explore_run_plain(const cd_explore_subject *subject, cd_explored *explored,
+                                 bool *has_findings, cddp_error *err)
+{
+    cd_explore_subject plain = {.plan = subject->plan, .registry = subject->registry};
+    cddp_status status = CDDP_OK;
+    cddp_verdict *verdict = NULL;
+    CD_TRY(open_world(&plain, NULL, err));
+    const cddp_run_options run = run_options(&plain);
+    CD_TRY_OUT(cddp_run(&run, &verdict, err));
+    take_verdict(&plain, verdict, plain.compose, explored);
+    *has_findings = verdict->outcome == CDDP_OUTCOME_FINDINGS;
+out:
+    cddp_verdict_destroy(verdict);
+    cd_explore_fini(&plain);
+    return status;
+}

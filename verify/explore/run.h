@@ -38,6 +38,9 @@ cddp_status cd_explore_prepare(cddp_plan *plan, bool exhaustive, cd_text *overri
                                cddp_error *err) CDDP_MUST_CHECK;
 /* No bucket is rebuilt in the order of a backward that is explored. */
 bool cd_explore_is_without_rebuild(const cddp_plan *plan);
+/* The plan by itself, with its own schedule, before anything is varied. *has_findings: it fails. */
+cddp_status cd_explore_run_plain(const cd_explore_subject *subject, cd_explored *explored,
+                                 bool *has_findings, cddp_error *err) CDDP_MUST_CHECK;
 void cd_explore_fini(cd_explore_subject *subject);
 cddp_status cd_explore_run(cd_explore_subject *subject, cd_explorer *explorer,
                            const cd_chooser *chooser, cd_explored *explored,

@@ -126,7 +126,10 @@ uint64_t cd_hang_shape(const cddp_verdict *v)
     uint64_t kinds[KINDS_MAX], shape = 1;
     size_t count = 0;
     if (v->wait_count == 0) return 0;
+    const bool is_rooted = has_root(v, cd_hang_main(v));
     for (size_t i = 0; i < v->wait_count; i++) {
+        /* Who waits for one that waits adds nothing to the cause. */
+        if (is_rooted && !has_root(v, &v->waits[i])) continue;
         const uint64_t kind = kind_of(v, &v->waits[i]);
         size_t at = count;
         while (at > 0 && kinds[at - 1] > kind) at--;

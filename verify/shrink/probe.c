@@ -6,6 +6,8 @@
 #include "core/base/alloc.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "verify/hang/graph.h"
+#include "verify/hang/headline.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -62,10 +64,24 @@ static const char *rank_failure(const cddp_rank_result *result)
     return NULL;
 }
 
+/* A hang stays a hang, with the same cause. */
+static void take_hang(cd_reason *reason, const cddp_verdict *v)
+{
+    reason->hang = cd_hang_shape(v);
+    for (uint32_t i = 0; i < v->rank_count && reason->hang != 0; i++) {
+        const cddp_rank_result *r = &v->ranks[i].result;
+        if (!cd_hang_is_culprit(v, i) || cd_hang_find(v, i) != NULL) continue;
+        if (r->end == CDDP_RANK_RETURNED && r->status != CDDP_OK)
+            take_sentence(r->error.message, "", reason->why, sizeof reason->why);
+        break;
+    }
+}
+
 bool cd_reason_take(cd_reason *reason, const cddp_verdict *v)
 {
     const char *failure = NULL;
     *reason = (cd_reason){.finished = true};
+    take_hang(reason, v);
     if (v->outcome != CDDP_OUTCOME_FINDINGS) return false;
     for (size_t i = v->rank_count; i-- > 0;)
         if (rank_failure(&v->ranks[i].result) != NULL) failure = rank_failure(&v->ranks[i].result);
@@ -86,8 +102,8 @@ bool cd_reason_take(cd_reason *reason, const cddp_verdict *v)
 bool cd_reason_is_same(const cd_reason *a, const cd_reason *b)
 {
     return strcmp(a->check, b->check) == 0 && strcmp(a->sentence, b->sentence) == 0 &&
-           a->has_bucket == b->has_bucket && a->has_parameter == b->has_parameter &&
-           a->finished == b->finished;
+           a->hang == b->hang && strcmp(a->why, b->why) == 0 && a->has_bucket == b->has_bucket &&
+           a->has_parameter == b->has_parameter && a->finished == b->finished;
 }
 
 /* ---- deciding ---- */
@@ -215,6 +231,11 @@ static void take_verdict(cd_probe *trial, const cddp_verdict *v)
         trial->finding.ranks = NULL; /* the verdict's, which goes */
         trial->finding.rank_count = 0;
     }
+    cd_text hang;
+    cd_text_init(&hang, false);
+    cd_hang_print(v, &hang);
+    snprintf(trial->hang, sizeof trial->hang, "%s", cd_text_get(&hang));
+    cd_text_fini(&hang);
     snprintf(trial->failure, sizeof trial->failure, "%s",
              v->finding_count > 0 ? v->findings[0].title : v->summary);
 }

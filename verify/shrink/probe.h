@@ -6,7 +6,9 @@
 **   * the invariant of the first finding;
 **   * its sentence, without numbers, names and what stands in parentheses;
 **   * whether it names a bucket, and whether it names a parameter;
-**   * whether every rank ended.
+**   * whether every rank ended;
+**   * where ranks wait: in which kinds of operations, for peers that ended in which ways
+**     (cd_hang_shape), and the sentence of the error with which the cause of a hang ended.
 **
 ** A run without findings whose ranks failed has the sentence of the first rank that did. So a
 ** smaller scenario may blame another rank, bucket or parameter, since their numbers change. It may
@@ -28,6 +30,8 @@
 typedef struct cd_reason {
     char check[32];     /* "" when ranks failed without a finding */
     char sentence[256]; /* without numbers and names */
+    char why[256];      /* likewise of the error of the first rank at the root of a hang */
+    uint64_t hang;      /* its shape; 0: nobody waits */
     bool has_bucket, has_parameter, finished;
 } cd_reason;
 
@@ -85,6 +89,7 @@ typedef struct cd_probe {
     ** registry */
     cddp_finding finding;
     char failure[512]; /* the finding's title, or the error of the first rank that failed */
+    char hang[400];    /* who waits for whom, in a sentence; "" */
     char refusal[256]; /* why it could not be run; "" */
     bool refused;
     bool interrupted;

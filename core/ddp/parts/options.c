@@ -21,6 +21,7 @@ cddp_ddp_options cddp_ddp_options_default(void)
         .mixed_reduce_dtype = CDDP_DTYPE_COUNT,
         .mixed_buffer_dtype = CDDP_DTYPE_COUNT,
         .sample_rate = 100,
+        .strict = true,
     };
 }
 
@@ -98,6 +99,11 @@ static cddp_status check_options(const cddp_ddp_options *o, cddp_error *err)
 {
     if (o->group == NULL)
         return cd_fail(err, CDDP_E_CONFIG, "options.group is NULL: DDP needs a process group");
+    if (o->sample_rate < 1) /* ERR-15; and the sign of options that were zeroed */
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "sample_rate is 0; statistics are sampled every sample_rate >= 1 "
+                       "iterations. Begin with cddp_ddp_options_default(): zeroed options are not "
+                       "the defaults");
     if (o->parameter_count > 0 && o->parameters == NULL)
         return cd_fail(err, CDDP_E_ARG, "options.parameters is NULL but parameter_count is %zu",
                        o->parameter_count);
@@ -121,13 +127,16 @@ static cddp_status check_options(const cddp_ddp_options *o, cddp_error *err)
                        "pair; %s is missing",
                        o->delay_all_reduce_count > 0 ? "param_to_hook_all_reduce"
                                                      : "delay_all_reduce_named_params");
-    if (o->sample_rate < 1) /* ERR-15 */
-        return cd_fail(
-            err, CDDP_E_CONFIG,
-            "sample_rate is 0; statistics are sampled every sample_rate >= 1 iterations");
     if (o->bucket_cap_mb != 0.0) CD_TRY(check_capacity(o->bucket_cap_mb, "bucket_cap_mb", err));
     for (size_t i = 0; i < o->bucket_cap_mb_list_count; i++)
         CD_TRY(check_capacity(o->bucket_cap_mb_list[i], "an entry of bucket_cap_mb_list", err));
+    if (o->strict && o->first_bucket_bytes != CDDP_DEFAULT_FIRST_BUCKET_BYTES &&
+        (o->bucket_cap_mb != 0.0 || o->bucket_cap_mb_list_count > 0)) /* BKT-12 */
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "first_bucket_bytes is %" PRIu64 ", but %s gives the first bucket its size: "
+                       "set one of them",
+                       o->first_bucket_bytes,
+                       o->bucket_cap_mb != 0.0 ? "bucket_cap_mb" : "bucket_cap_mb_list");
     CD_TRY(check_accumulation(o, err));
     return CD_PASS(check_mixed(o, err));
 }
@@ -171,6 +180,7 @@ cddp_status cd_ddp_config_init(cd_ddp_config *config, const cddp_ddp_options *o,
         .join_broadcast_optimizer_state = o->join_broadcast_optimizer_state,
         .accumulate_in_hook = o->accumulate_in_hook,
         .average_contributions = o->average_contributions,
+        .strict = o->strict,
         .param_dtype = o->mixed_param_dtype,
         .reduce_dtype = o->mixed_reduce_dtype,
         .buffer_dtype = o->mixed_buffer_dtype,

@@ -17,6 +17,7 @@ typedef struct cd_ddp_config {
     bool mixed_precision; /* any of the three dtypes below was given */
     bool join_broadcast_optimizer_state;
     bool accumulate_in_hook, average_contributions;
+    bool strict; /* this rank's business alone: ranks need not agree */
     cddp_dtype param_dtype, reduce_dtype, buffer_dtype; /* CDDP_DTYPE_COUNT: original */
     uint32_t sample_rate;
     cd_bucket_caps caps;

@@ -135,6 +135,13 @@ static cddp_status check_gradient(const cd_reducer *r, const cd_variable *v,
         return cd_fail(err, CDDP_E_STATE,
                        "the gradient of '%s' lies in its bucket without gradient_as_bucket_view",
                        v->name);
+    if (r->config->strict && r->config->gradient_as_bucket_view &&
+        !cd_bucket_is_alias(&grad->value, view) && cddp_tensor_numel(view) > 0 &&
+        grad->value.storage != grad->backing.storage)
+        return cd_fail(err, CDDP_E_STATE,
+                       "gradient_as_bucket_view: the gradient of '%s' lies in the caller's "
+                       "storage, which would not be averaged: make it with cddp_grad_define",
+                       v->name);
     return CDDP_OK;
 }
 

@@ -199,6 +199,11 @@ static void note_unsynchronised(const cd_reducer *r, size_t variable)
 static cddp_status take_gradient(cd_reducer *r, size_t variable, cddp_error *err)
 {
     const cd_variable *v = cd_wrapped_variable(r->module, variable);
+    if (r->config->strict && v->grad->kind == CDDP_GRAD_UNDEFINED && !v->expect_sparse)
+        return cd_fail(err, CDDP_E_STATE,
+                       "'%s' was marked ready before its gradient was accumulated: its slot is "
+                       "undefined",
+                       v->name);
     note_hook(r);
     bool is_first_static = cd_reducer_is_first_static(r);
     /* Before the next check, so that micro-steps inside no_sync count as use (NSY-04). */
@@ -492,6 +497,17 @@ static cddp_status finish(cd_reducer *r, cddp_error *err)
     return CDDP_OK;
 }
 
+/* RED-11, at once. Inside no_sync nothing is missing. */
+static cddp_status check_whole(cd_reducer *r, cddp_error *err)
+{
+    if (r->phase == CD_REDUCER_ARMED)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the backward ends, but none of %zu parameters was marked ready: call "
+                       "cddp_ddp_mark_variable_ready for each whose gradient was accumulated",
+                       r->variable_count);
+    return CD_PASS(cd_reducer_check_finalized(r, err));
+}
+
 cddp_status cd_reducer_backward_end(cd_reducer *r, bool *finalized, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -500,6 +516,8 @@ cddp_status cd_reducer_backward_end(cd_reducer *r, bool *finalized, cddp_error *
     r->in_backward = false;
     if (r->phase == CD_REDUCER_FAILED) status = r->failure.status;
     if (delayed) status = cd_static_graph_reduce_delayed(r, err);
+    if (r->config->strict && !delayed && !complete && status == CDDP_OK)
+        status = check_whole(r, err);
     if (status == CDDP_OK && (delayed || complete)) status = finish(r, err);
     if (status != CDDP_OK) {
         cd_reducer_fail(r, status, err);
@@ -566,9 +584,10 @@ cddp_status cd_reducer_check_finalized(cd_reducer *r, cddp_error *err)
         advice = "they were used in the first iteration: this graph is not static, do not set "
                  "static_graph";
     return cd_fail(err, CDDP_E_STATE,
-                   "the previous backward is not reduced: on rank %u, %zu of %zu parameters "
-                   "received no gradient (%s); %s",
-                   cddp_group_rank(r->group), missing, r->variable_count, names, advice);
+                   "the %sbackward is not reduced: on rank %u, %zu of %zu parameters received no "
+                   "gradient (%s); %s",
+                   r->config->strict ? "" : "previous ", cddp_group_rank(r->group), missing,
+                   r->variable_count, names, advice);
 }
 
 cddp_status cd_reducer_leave_unfinished(cd_reducer *r, cddp_error *err)

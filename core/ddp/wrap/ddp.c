@@ -17,6 +17,7 @@
 #include "core/ddp/wrap/observe.h"
 #include "core/ddp/wrap/verify.h"
 #include "core/hooks/hook.h"
+#include "core/trace/attach.h"
 #include "core/trace/tracer.h"
 
 #include <stddef.h>
@@ -207,6 +208,25 @@ static cddp_status synchronise(cddp_ddp *d, cddp_error *err)
     return CDDP_OK;
 }
 
+/* With views a gradient is made in its bucket: storage of the caller would be left behind. */
+static cddp_status check_gradient_storage(const cddp_ddp *d, cddp_error *err)
+{
+    if (!d->config.strict || !d->config.gradient_as_bucket_view) return CDDP_OK;
+    for (size_t v = 0; v < d->module.variable_count; v++) {
+        const cd_wrapped_parameter *p = cd_wrapped_variable(&d->module, v);
+        const cddp_grad *g = p->grad;
+        const bool is_outside =
+            g->kind == CDDP_GRAD_DENSE && g->value.storage != g->backing.storage;
+        if (!p->expect_sparse && (g->backing_is_borrowed || is_outside))
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "gradient_as_bucket_view: the gradient of '%s' lies in the caller's "
+                           "storage, and would move into its bucket. Start with an undefined "
+                           "gradient and make it with cddp_grad_define, or wrap without views",
+                           p->name);
+    }
+    return CDDP_OK;
+}
+
 /* INI-02, in its order. */
 static cddp_status construct(cddp_ddp *d, const cddp_ddp_options *o, cddp_error *err)
 {
@@ -214,6 +234,7 @@ static cddp_status construct(cddp_ddp *d, const cddp_ddp_options *o, cddp_error 
     CD_TRY(cd_ddp_config_init(&d->config, o, &d->arena, err));
     CD_TRY(cd_wrapped_init(&d->module, o, d->allocator, err));
     CD_TRY(check_buffer_dtype(d, err));
+    CD_TRY(check_gradient_storage(d, err));
     CD_TRY(cd_buffers_init(&d->buffers, &d->module, &d->config, &d->arena, err));
     CD_TRY(cd_delayed_init(&d->delayed, &d->module, o, err));
     emit_module(d);
@@ -261,7 +282,7 @@ cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cdd
     d->arena = arena;
     d->allocator = allocator;
     d->group = o.group;
-    d->tracer = o.tracer;
+    d->tracer = cd_tracer_attach(cddp_group_world_rank(o.group), o.tracer);
     cddp_error local = CDDP_ERROR_INIT;
     if (err == NULL) err = &local;
     cddp_status status = construct(d, &o, err);
@@ -314,9 +335,17 @@ static cddp_status synchronise_forward(cddp_ddp *d, bool grad_mode, bool sync, c
 
 static cddp_status begin_forward(cddp_ddp *d, bool grad_mode, cddp_error *err)
 {
+    const bool is_second = d->config.strict && d->in_forward;
     d->in_forward = false;
     CD_TRY(check_sound(d, err));
     CD_TRY(check_member(d, err));
+    if (is_second)
+        return CD_PASS(keep(d,
+                            cd_fail(err, CDDP_E_STATE,
+                                    "forward_begin again before forward_end: each forward has "
+                                    "one of both"),
+                            err));
+    d->grad_mode = grad_mode;
     if (!d->has_reducer) return CDDP_OK; /* DEL-06 */
     bool sync = grad_mode && d->no_sync_depth == 0;
     d->forward_is_sync = sync;
@@ -368,6 +397,7 @@ static cddp_status end_forward(cddp_ddp *d, const bool *reachable, cddp_error *e
     CD_TRY(check_sound(d, err));
     if (d->has_reducer) CD_TRY(forward_end(d, reachable, err));
     CD_TRY(keep(d, cd_delayed_point_grads(&d->delayed, err), err));
+    if (d->grad_mode) d->awaits_backward = true;
     return CDDP_OK;
 }
 
@@ -385,11 +415,31 @@ const cddp_tensor *cddp_ddp_forward_copy(const cddp_ddp *d, size_t ordinal)
 
 /* ---- backward ---- */
 
+/* A gradient that becomes ready without a forward stays local, and replicas differ from then on.
+** PyTorch says nothing (FWD-07, FWD-09). */
+static cddp_status check_forward(cddp_ddp *d, const char *name, cddp_error *err)
+{
+    if (!d->config.strict || d->hooks_removed || (d->awaits_backward && !d->in_forward))
+        return CDDP_OK;
+    const char *call = name != NULL ? "' was marked ready" : "backward_end was called";
+    return CD_PASS(
+        keep(d,
+             cd_fail(err, CDDP_E_STATE, "%s%s%s %s", name != NULL ? "'" : "",
+                     name != NULL ? name : "", call,
+                     d->in_forward ? "before forward_end: a backward begins when the forward "
+                                     "has ended"
+                                   : "without a forward, so that nothing is reduced: call "
+                                     "cddp_ddp_forward_begin and cddp_ddp_forward_end around the "
+                                     "model's forward, once before each backward"),
+             err));
+}
+
 static cddp_status parameter_ready(cddp_ddp *d, size_t ordinal, cddp_error *err)
 {
     const cd_wrapped_parameter *p = &d->module.parameters[ordinal];
     CD_TRY(check_sound(d, err)); /* also of a parameter that is not reduced */
     if (d->hooks_removed) return CDDP_OK;
+    if (p->variable != CD_NOT_REDUCED || p->is_delayed) CD_TRY(check_forward(d, p->name, err));
     if (p->variable != CD_NOT_REDUCED)
         CD_TRY(cd_reducer_autograd_hook(&d->reducer, p->variable, err));
     if (d->delayed.is_active && d->delayed.trigger == ordinal && d->group != NULL)
@@ -425,6 +475,9 @@ static cddp_status backward_end(cddp_ddp *d, cddp_error *err)
     bool finalized = false;
     cddp_error later = CDDP_ERROR_INIT;
     cddp_status status = CDDP_OK;
+    if (d->reducer.phase != CD_REDUCER_FAILED)
+        (void)!check_forward(d, NULL, err); /* kept, and answered below */
+    d->awaits_backward = d->in_forward = false;
     if (d->has_reducer && (!d->hooks_removed || d->reducer.phase == CD_REDUCER_FAILED))
         status = cd_reducer_backward_end(&d->reducer, &finalized, err);
     else
@@ -456,6 +509,13 @@ void cddp_ddp_no_sync_begin(cddp_ddp *d)
 void cddp_ddp_no_sync_end(cddp_ddp *d)
 {
     if (d == NULL) return;
+    if (d->no_sync_depth == 0 && d->config.strict) /* it has no status: the next call answers */
+        (void)!keep(d,
+                    note_error(d,
+                               cd_fail(&d->logger.error, CDDP_E_STATE,
+                                       "no_sync_end without no_sync_begin"),
+                               &d->logger.error),
+                    &d->logger.error);
     if (d->no_sync_depth > 0) d->no_sync_depth--;
     CD_EMIT(d->tracer, no_sync, NULL, .entered = 0, .depth = d->no_sync_depth);
 }
@@ -668,7 +728,7 @@ static cddp_status update_process_group(cddp_ddp *d, cddp_group *group, cddp_err
     cd_join_fini(&d->join);
     cd_shadow_fini(&d->shadow);
     cd_delayed_abandon(&d->delayed);
-    d->in_forward = false; /* what began in the old group does not end in the new one */
+    d->in_forward = d->awaits_backward = false; /* it does not end in the new group */
     if (d->has_reducer) {
         cd_reducer_reset(&d->reducer);
         CD_TRY(cd_reducer_take_group(&d->reducer, group, err));

@@ -29,7 +29,9 @@ struct cddp_ddp {
     bool hooks_removed; /* UPG-03 */
     uint32_t no_sync_depth;
     bool in_forward, forward_is_sync; /* between forward_begin and forward_end */
-    bool in_call;                     /* a call that may run hooks and optimizers is under way */
+    /* a forward with gradients has begun, or ended, and no backward has ended since */
+    bool grad_mode, awaits_backward;
+    bool in_call; /* a call that may run hooks and optimizers is under way */
 };
 
 /* Parameters (and buffers, when they are synchronised) of `root` on every rank (INI-11, JON-12).

@@ -156,7 +156,9 @@ uint64_t cd_ddp_state_key(const cddp_ddp *d)
                          d->buffers.is_stale,
                          d->mixed.is_low,
                          d->delayed.work != NULL,
-                         !d->has_reducer && d->reducer.phase == CD_REDUCER_FAILED};
+                         !d->has_reducer && d->reducer.phase == CD_REDUCER_FAILED,
+                         d->config.strict && d->awaits_backward,
+                         d->config.strict && d->grad_mode};
     uint64_t flags = 0;
     for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++) flags |= (uint64_t)bits[i] << i;
     push(&f, (uint64_t)d->no_sync_depth << 32 | flags);

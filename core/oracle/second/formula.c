@@ -19,7 +19,7 @@
 
 typedef struct scene {
     const cd_formula *formula;
-    const cd_formula_element *before;
+    const cd_formula_state *before;
     cd_ball_rule rule;
     cd_ball gradient, parameter;
 } scene;
@@ -52,8 +52,7 @@ static cd_formula_result apply_sgd(const scene *s)
     const cd_formula *f = s->formula;
     cd_ball d = decayed(s), b = d;
     if (f->momentum == 0) return (cd_formula_result){.parameter = moved(s, d)};
-    if (s->before->has_slots)
-        b = mixed(s, cd_ball_of(s->before->slots[0]), f->momentum, d, 1 - f->dampening);
+    if (s->before->has_slots) b = mixed(s, s->before->slots[0], f->momentum, d, 1 - f->dampening);
     if (f->nesterov)
         d = cd_ball_add(&s->rule, d, scaled(s, f->momentum, b));
     else
@@ -76,9 +75,9 @@ static cd_formula_result apply_adam(const scene *s)
     const uint64_t t = s->before->steps + 1;
     const bool is_decoupled = f->kind == CD_FORMULA_ADAMW;
     const cd_ball g = is_decoupled ? s->gradient : decayed(s);
-    const cd_ball m = mixed(s, cd_ball_of(s->before->slots[0]), f->beta1, g, 1 - f->beta1);
-    const cd_ball v = mixed(s, cd_ball_of(s->before->slots[1]), f->beta2,
-                            cd_ball_multiply(&s->rule, g, g), 1 - f->beta2);
+    const cd_ball m = mixed(s, s->before->slots[0], f->beta1, g, 1 - f->beta1);
+    const cd_ball v =
+        mixed(s, s->before->slots[1], f->beta2, cd_ball_multiply(&s->rule, g, g), 1 - f->beta2);
     const cd_ball one1 = correction(s, f->beta1, t);
     const cd_ball one2 = correction(s, f->beta2, t);
     const cd_ball root = cd_ball_root(&s->rule, cd_ball_divide(&s->rule, v, one2));
@@ -98,7 +97,7 @@ static cd_formula_result apply_adagrad(const scene *s)
 {
     const cd_ball g = decayed(s);
     const cd_ball sum =
-        cd_ball_add(&s->rule, cd_ball_of(s->before->slots[0]), cd_ball_multiply(&s->rule, g, g));
+        cd_ball_add(&s->rule, s->before->slots[0], cd_ball_multiply(&s->rule, g, g));
     const cd_ball below = cd_ball_add(&s->rule, cd_ball_root(&s->rule, sum),
                                       cd_ball_rounded(&s->rule, s->formula->eps));
     return (cd_formula_result){.parameter = moved(s, cd_ball_divide(&s->rule, g, below)),
@@ -108,12 +107,25 @@ static cd_formula_result apply_adagrad(const scene *s)
 
 cd_formula_result cd_formula_apply(const cd_formula *formula, const cd_formula_element *before)
 {
+    cd_formula_state state = {.dtype = before->dtype,
+                              .parameter = cd_ball_of(before->parameter),
+                              .gradient = cd_ball_of(before->gradient),
+                              .has_slots = before->has_slots,
+                              .steps = before->steps,
+                              .addends = before->addends};
+    for (uint32_t i = 0; i < CD_FORMULA_SLOTS_MAX; i++)
+        state.slots[i] = cd_ball_of(before->slots[i]);
+    return cd_formula_carry(formula, &state);
+}
+
+cd_formula_result cd_formula_carry(const cd_formula *formula, const cd_formula_state *before)
+{
     const scene s = {.formula = formula,
                      .before = before,
                      .rule = cd_ball_rule_of(before->dtype,
                                              OPERATION_SLACK * (1 + (double)before->addends)),
-                     .gradient = cd_ball_of(before->gradient),
-                     .parameter = cd_ball_of(before->parameter)};
+                     .gradient = before->gradient,
+                     .parameter = before->parameter};
     switch (formula->kind) {
     case CD_FORMULA_ADAM:
     case CD_FORMULA_ADAMW:

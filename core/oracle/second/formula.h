@@ -37,11 +37,20 @@ typedef struct cd_formula_element {
     uint64_t addends;                   /* rows of a sparse gradient may name an element so often */
 } cd_formula_element;
 
+/* The same where nothing but balls is known. */
+typedef struct cd_formula_state {
+    cddp_dtype dtype;
+    cd_ball parameter, gradient, slots[CD_FORMULA_SLOTS_MAX];
+    bool has_slots;
+    uint64_t steps, addends;
+} cd_formula_state;
+
 typedef struct cd_formula_result {
     cd_ball parameter, slots[CD_FORMULA_SLOTS_MAX];
     uint32_t slot_count;
 } cd_formula_result;
 
 cd_formula_result cd_formula_apply(const cd_formula *formula, const cd_formula_element *before);
+cd_formula_result cd_formula_carry(const cd_formula *formula, const cd_formula_state *before);
 /* "exp_avg": of a slot of this kind. */
 const char *cd_formula_slot_name(cd_formula_kind kind, uint32_t slot);

@@ -949,7 +949,10 @@ TEST(program, explains_what_its_reports_name)
 {
     static const char *const names[] = {"I-ORDER", "bucket_launch", "ddp.bucket_cap_mb",
                                         "4",       "allreduce",     "UNU-04",
-                                        "ZOO-20"};
+                                        "ZOO-20",  "bucket_cap_mb", "mlp",
+                                        "adamw",   "gloo",          "ethernet_10g",
+                                        "kill",    "why",           "keep-going",
+                                        "hier",    "gloo_ring",     "inconclusive"};
     cd_program p;
     char arguments[64];
     program_open(&p);

@@ -503,7 +503,7 @@ TEST(group, explicit_counts_must_fit_the_tensors)
     fixture f;
     set_up(&f, false);
     float a[6] = {0}, b[6] = {0};
-    static const int64_t counts[] = {1, 2, 3}, negative[] = {-1, 4, 3};
+    static const int64_t counts[] = {1, 2, 3}, negative[] = {-1, 4, 3}, other[] = {2, 1, 3};
     cddp_tensor one = floats(a, 1), two = floats(a, 2), six = floats(b, 6), in6 = floats(a, 6);
     const struct {
         const char *words; /* NULL: it fits */
@@ -517,6 +517,7 @@ TEST(group, explicit_counts_must_fit_the_tensors)
         {"ask for 6 elements in and 1 out, not 6 and 2", {.op = CDDP_OP_REDUCE_SCATTER, .input = six, .output = two, .counts = counts}},
         {"negative count for rank 0", {.op = CDDP_OP_ALLGATHER, .input = one, .output = six, .counts = negative}},
         {"allreduce does not go with these counts", {.op = CDDP_OP_ALLREDUCE, .input = in6, .output = six, .counts = counts}},
+        {"gives itself 2 elements and expects 1 of them", {.op = CDDP_OP_ALLTOALL, .input = in6, .output = six, .counts = counts, .send_counts = other}},
         {"alltoall does not go with these counts", {.op = CDDP_OP_ALLTOALL, .input = in6, .output = six, .counts = counts}},
         /* clang-format on */
     };
@@ -531,6 +532,12 @@ TEST(group, explicit_counts_must_fit_the_tensors)
         }
         assert_ok(status, &f.err);
         assert_int_equal(last_event(&f, CDDP_EV_collective_post).as.collective_post.numel, -1);
+        /* both ends of the share that the last member has a part in */
+        const cddp_event_collective_share share =
+            last_event(&f, CDDP_EV_collective_share).as.collective_share;
+        assert_int_equal(share.peer, 2);
+        assert_int_equal(share.given, c.op == CDDP_OP_ALLGATHER ? 1 : 3);
+        assert_int_equal(share.taken, c.op == CDDP_OP_REDUCE_SCATTER ? 1 : 3);
         assert_ok(cddp_work_wait(work, 0, &f.err), &f.err);
     }
     tear_down(&f);

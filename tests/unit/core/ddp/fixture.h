@@ -291,6 +291,7 @@ static inline cddp_status lane_program(cddp_rank *rank, void *argument, cddp_err
                 .w = rank->world_size,
                 .device = b->device != NULL ? b->device : cddp_device_cpu(),
                 .options = cddp_ddp_options_default()};
+    l->options.strict = false; /* PyTorch's semantics; misuse_test.c has both */
     cd_memory_sink_init(&l->sink, NULL);
     CHECK_OK(cddp_tracer_create(rank, &l->sink.sink, b->level, &l->tracer, &l->err));
     cddp_group_options o = {.size = sizeof o,

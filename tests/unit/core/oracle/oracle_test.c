@@ -597,6 +597,100 @@ TEST(oracle, one_ulp_beside_an_exact_sum_is_seen_and_a_bounded_one_is_not)
     cd_memory_sink_fini(&trace);
 }
 
+/* ---- the free run over a step that rounds ---- */
+
+/* A step of SGD, and the beginning of the next one from s->after. */
+static cddp_status go_on(scene *s, const cd_oracle_options *options, void (*plant)(scene *scene),
+                         cd_oracle_summary *summary, cddp_error *err)
+{
+    static const bool due = true;
+    const cd_formula sgd = {.kind = CD_FORMULA_SGD, .rate = {0.125, 0}};
+    cddp_status status = CDDP_OK;
+    cd_oracle *oracle = NULL;
+    toy start;
+    toy_init(&start, s->world_size);
+    CD_TRY_OUT(cd_oracle_create(options, &oracle, err));
+    cddp_grad grads[PARAMETERS] = {0};
+    cd_oracle_optimized entries[PARAMETERS] = {0};
+    cddp_tensor after[PARAMETERS], slots[PARAMETERS] = {0}, buffer = view(s->buffer, 2);
+    int32_t ordinals[PARAMETERS];
+    CD_TRY_OUT(cd_oracle_begin_step(oracle, 0, start.parameters, grads, err));
+    cd_oracle_enter_forward(oracle, start.buffers);
+    for (size_t p = 0; p < UNUSED; p++) {
+        cddp_grad local = gradient_of(s->local[s->rank][p], shapes[p].numel, true);
+        CD_TRY_OUT(cd_oracle_push_local(oracle, p, &local, err));
+    }
+    for (size_t p = 0; p < PARAMETERS; p++) {
+        grads[p] = gradient_of(s->mean[p], shapes[p].numel, s->mean_present[p]);
+        after[p] = view(s->after[p], shapes[p].numel);
+        slots[p] = s->state_present[p] ? view(s->state[p], shapes[p].numel) : (cddp_tensor){0};
+        ordinals[p] = (int32_t)p;
+        entries[p] = (cd_oracle_optimized){.parameter = p};
+    }
+    const cd_oracle_reduction reduction = {.micro_step = MICROS - 1,
+                                           .divisor = s->world_size,
+                                           .loss_scale = 1,
+                                           .division = CD_ORACLE_DIVISION_RECIPROCAL,
+                                           .wire = CDDP_DTYPE_COUNT,
+                                           .gradients = grads};
+    CD_TRY_OUT(cd_oracle_judge_gradients(oracle, &reduction, &buffer, err));
+    CD_TRY_OUT(cd_oracle_keep_optimized(oracle, start.parameters, entries, PARAMETERS, err));
+    const cd_oracle_update before = {.parameters = start.parameters, .gradients = grads};
+    const cd_oracle_update done = {.parameters = after,
+                                   .gradients = grads,
+                                   .state = {slots, ordinals, PARAMETERS}};
+    CD_TRY_OUT(cd_oracle_judge_update(oracle, &before, &done, err));
+    const cd_oracle_formulas formulas = {.formulas = &sgd,
+                                         .due = &due,
+                                         .parameters = after,
+                                         .gradients = grads,
+                                         .after = entries,
+                                         .count = PARAMETERS};
+    CD_TRY_OUT(cd_oracle_judge_formulas(oracle, &formulas, err));
+    if (plant != NULL) plant(s);
+    cddp_grad none[PARAMETERS] = {0};
+    CD_TRY_OUT(cd_oracle_begin_step(oracle, 1, after, none, err));
+    *summary = cd_oracle_get_summary(oracle);
+    CD_TRY_OUT(cd_oracle_finish(oracle, after, err));
+out:
+    cd_oracle_destroy(oracle);
+    toy_fini(&start);
+    return status;
+}
+
+static void scale_after(scene *s) { s->after[WEIGHT][4] *= 1 - 0x1p-18f; }
+
+TEST(oracle, a_step_that_rounds_is_carried_in_bounds)
+{
+    (void)state;
+    static void (*const changes[])(scene *) = {NULL, scale_after, spoil_update};
+    for (size_t k = 0; k < sizeof changes / sizeof *changes; k++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_oracle_summary summary = {0};
+        cddp_tracer *tracer = NULL;
+        cd_memory_sink trace;
+        scene s = {.world_size = 3};
+        stage g;
+        play(&s);
+        cd_oracle_options options = set(&g, &s);
+        cd_memory_sink_init(&trace, NULL);
+        assert_ok(cddp_tracer_create(NULL, &trace.sink, CDDP_TRACE_DIGEST, &tracer, &err), &err);
+        options.tracer = tracer;
+        cd_test_row("change %zu", k);
+        assert_ok(go_on(&s, &options, changes[k], &summary, &err), &err);
+        assert_int_equal(summary.differing, k > 0);
+        for (size_t i = 0; i < trace.count; i++) {
+            const cddp_event e = cd_memory_sink_get(&trace, i);
+            assert_int_not_equal(e.kind, CDDP_EV_unjudged); /* no step was given up */
+            if (e.kind == CDDP_EV_compare && e.as.compare.bad > 0)
+                assert_int_equal(e.as.compare.link, CD_LINK_FREE);
+        }
+        cd_memory_sink_fini(&trace);
+        cddp_tracer_destroy(tracer);
+        strike(&g);
+    }
+}
+
 /* A rank is missing: explaining that takes everybody's gradients again. */
 static cddp_status judge_with(const cddp_allocator *allocator, void *argument, cddp_error *err)
 {

@@ -6,6 +6,7 @@
 #include "core/base/text.h"
 #include "tests/support/test.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void set(cddp_plan *plan, const char *key, const char *value)
@@ -79,6 +80,70 @@ TEST(shrink, several_jobs_find_what_one_finds)
 }
 
 static bool say_yes(void) { return true; }
+
+static void say(cddp_verdict_rank *rank, const char *message)
+{
+    snprintf(rank->result.error.message, sizeof rank->result.error.message, "%s", message);
+}
+
+/* A hang is the same only as a hang: in the same kind of operation, for a peer that ended alike,
+** whose error says the same. */
+TEST(shrink, another_nature_is_another_reason)
+{
+    const cddp_finding found = {.check = "I-ONCE", .title = "rank 2: steps on a local gradient"};
+    const uint32_t two[] = {2};
+    cddp_wait wait = {.size = sizeof wait,
+                      .status = CDDP_E_TIMEOUT,
+                      .sequence = 7,
+                      .bucket = 0,
+                      .name = "world",
+                      .peers = two,
+                      .peer_count = 1};
+    cddp_verdict_rank ranks[3] = {{.size = sizeof ranks[0]}};
+    cddp_verdict v = {.outcome = CDDP_OUTCOME_FINDINGS,
+                      .findings = &found,
+                      .finding_count = 1,
+                      .waits = &wait,
+                      .wait_count = 1,
+                      .ranks = ranks,
+                      .rank_count = 3};
+    cd_reason hang, other;
+    ranks[0].result.status = CDDP_E_TIMEOUT;
+    ranks[2].result.status = CDDP_E_STATE;
+    say(&ranks[2], "rank 2: 1 of 3 parameters received no gradient");
+    assert_true(cd_reason_take(&hang, &v));
+    say(&ranks[2], "rank 2: 4 of 9 parameters received no gradient");
+    assert_true(cd_reason_take(&other, &v) && cd_reason_is_same(&hang, &other));
+    say(&ranks[2], "rank 2: ran out of samples");
+    assert_true(cd_reason_take(&other, &v) && !cd_reason_is_same(&hang, &other));
+    say(&ranks[2], "rank 2: 1 of 3 parameters received no gradient");
+    ranks[2].result.end = CDDP_RANK_CRASHED;
+    assert_true(cd_reason_take(&other, &v) && !cd_reason_is_same(&hang, &other));
+    ranks[2].result.end = CDDP_RANK_RETURNED;
+    v.wait_count = 0;
+    assert_true(cd_reason_take(&other, &v) && !cd_reason_is_same(&hang, &other));
+}
+
+/* The job of rank 1 ends a step early. One rank alone does not hang. */
+TEST(shrink, a_hang_stays_a_hang)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_registry *registry = NULL;
+    cddp_plan *plan = broken_plan(false);
+    cd_shrink s;
+    set(plan, "train.steps@1", "2");
+    assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
+    const cd_shrink_options options = {.registry = registry, .plan = plan, .jobs = 1};
+    assert_ok(cd_shrink_begin(&s, &options, &err), &err);
+    const cd_reason before = s.best.reason;
+    assert_true(before.hang != 0);
+    assert_ok(cd_shrink_run(&s, &err), &err);
+    assert_true(s.removed > 0 && s.best.reason.hang == before.hang);
+    assert_true(strncmp(s.best.hang, "hang: rank ", 11) == 0);
+    cd_shrink_fini(&s);
+    cddp_registry_destroy(registry);
+    cddp_plan_destroy(plan);
+}
 
 TEST(shrink, what_is_interrupted_before_anything_is_known_says_so)
 {

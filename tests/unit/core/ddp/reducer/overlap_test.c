@@ -34,7 +34,6 @@ static void attach(lane *l, const cddp_optimizer_in_backward *optimizer)
 static void add_buckets(lane *l, size_t count)
 {
     static const char *const names[] = {"a", "b", "c", "d", "e"};
-    l->options.first_bucket_bytes = CAPS;
     l->options.bucket_cap_mb = CAPS / 1048576.0;
     for (size_t i = 0; i < count; i++) lane_add(l, names[i], CDDP_F32, 1);
 }

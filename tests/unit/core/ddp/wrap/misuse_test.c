@@ -75,23 +75,24 @@ typedef struct mode {
     const char *name;
     void (*options)(lane *l); /* before wrapping; may be NULL */
     void (*attach)(lane *l);  /* after it; may be NULL */
+    bool strict;
 } mode;
-static const mode modes[] = {{"plain", NULL, NULL},
-                             {"find_unused", use_unused, NULL},
-                             {"static_graph", use_static, NULL},
-                             {"views", use_views, NULL},
-                             {"static_graph with views", use_static_views, NULL},
-                             {"skip_unused", use_skip, NULL},
-                             {"batched_grad_copy", use_batched, NULL},
-                             {"mixed precision", use_mixed, NULL},
-                             {"buffers", use_buffers, NULL},
-                             {"hook", NULL, add_allreduce},
-                             {"static_graph with a hook", use_static, add_allreduce},
-                             {"accumulate_in_hook", use_accumulation, add_reproducible},
-                             {"optimizer in backward", NULL, add_apply},
-                             {"hook_then_optimizer", NULL, add_then},
-                             {"zero step", NULL, add_zero},
-                             {"interleaved zero step", use_views, add_interleaved}};
+static const mode modes[] = {{"plain", NULL, NULL, false},
+                             {"find_unused", use_unused, NULL, false},
+                             {"static_graph", use_static, NULL, false},
+                             {"views", use_views, NULL, false},
+                             {"static_graph with views", use_static_views, NULL, false},
+                             {"skip_unused", use_skip, NULL, false},
+                             {"batched_grad_copy", use_batched, NULL, false},
+                             {"mixed precision", use_mixed, NULL, false},
+                             {"buffers", use_buffers, NULL, false},
+                             {"hook", NULL, add_allreduce, false},
+                             {"static_graph with a hook", use_static, add_allreduce, false},
+                             {"accumulate_in_hook", use_accumulation, add_reproducible, false},
+                             {"optimizer in backward", NULL, add_apply, false},
+                             {"hook_then_optimizer", NULL, add_then, false},
+                             {"zero step", NULL, add_zero, false},
+                             {"interleaved zero step", use_views, add_interleaved, false}};
 
 static void wrap(lane *l)
 {
@@ -484,26 +485,28 @@ static const call calls[] = {ANSWERS(forward_begin),
 typedef struct silence {
     const char *phase, *call; /* NULL: any */
     const char *tag;
+    bool strict; /* asked for by its name, so that `strict` has nothing against it */
 } silence;
 static const silence silent[] = {
-    {"no_sync", NULL, "NSY-02"},
-    {"half a backward in no_sync", NULL, "NSY-02"},
-    {NULL, "no_sync_begin", "NSY-02"},
-    {"no_grad", NULL, "FWD-07"},
-    {NULL, "forward_begin_no_grad", "FWD-07"},
-    {"hooks removed", NULL, "UPG-03"},
-    {"no member", NULL, "UPG-01"},
-    {NULL, "leave_group", "UPG-01"},
-    {NULL, "update_group", "UPG-01"},
-    {NULL, "backward_end", "FWD-09"},
-    {NULL, "backward_end_without_error", "FWD-09"},
-    {NULL, "destroy", "FWD-03"},
+    {"no_sync", NULL, "NSY-02", true},
+    {"half a backward in no_sync", NULL, "NSY-02", true},
+    {NULL, "no_sync_begin", "NSY-02", true},
+    {"no_grad", NULL, "FWD-07", false},
+    {NULL, "forward_begin_no_grad", "FWD-07", false},
+    {"hooks removed", NULL, "UPG-03", true},
+    {"no member", NULL, "UPG-01", false},
+    {NULL, "leave_group", "UPG-01", false},
+    {NULL, "update_group", "UPG-01", false},
+    {NULL, "backward_end", "FWD-09", false},
+    {NULL, "backward_end_without_error", "FWD-09", false},
+    {NULL, "destroy", "FWD-03", true},
 };
 
-static const char *tag_of(const phase *p, const call *c)
+static const char *tag_of(const mode *m, const phase *p, const call *c)
 {
     for (size_t i = 0; i < sizeof silent / sizeof silent[0]; i++) {
         const silence *s = &silent[i];
+        if (m->strict && !s->strict) continue;
         if ((s->phase == NULL || strcmp(s->phase, p->name) == 0) &&
             (s->call == NULL || strcmp(s->call, c->name) == 0))
             return s->tag;
@@ -567,7 +570,7 @@ static void try(lane *l, const phase *p, const call *c, unsigned warm)
     }
     if (status == CDDP_OK) status = made;
     if (status == CDDP_OK) status = go_on(l, p->next);
-    if (status == CDDP_OK && !is_reduced(l) && tag_of(p, c) == NULL)
+    if (status == CDDP_OK && !is_reduced(l) && tag_of(m, p, c) == NULL)
         REQUIRE(cddp_ddp_check_reducer_finalized(l->ddp, &l->err) != CDDP_OK); /* RED-12 */
     recover(l, warm);
     for (int i = 0; i < 4; i++) {
@@ -587,6 +590,7 @@ static void misuse_body(lane *l)
     for (size_t i = 0; i < PARAMETERS; i++) lane_add(l, names[i], CDDP_F32, 2);
     l->options.bucket_cap_mb = 8.0 / 1048576; /* a bucket per parameter, where there is a choice */
     l->options.tracer = NULL;
+    l->options.strict = m->strict;
     if (m->options != NULL) m->options(l);
     for (unsigned warm = 0; warm < 4; warm += 3)
         for (size_t p = 0; p < sizeof phases / sizeof phases[0]; p++)
@@ -596,11 +600,133 @@ static void misuse_body(lane *l)
 
 TEST(misuse, never_aborts_and_the_next_iteration_is_whole)
 {
-    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
-        mode m = modes[i];
-        cd_test_row("%s", m.name);
+    for (size_t i = 0; i < 2 * (sizeof modes / sizeof modes[0]); i++) {
+        mode m = modes[i / 2];
+        m.strict = i % 2 != 0;
+        cd_test_row("%s%s", m.name, m.strict ? ", strict" : "");
         lab_of(2, misuse_body, &m);
     }
+}
+
+/* ---- strict: what PyTorch does silently ---- */
+
+static void wrap_two(lane *l)
+{
+    l->options.strict = true;
+    lane_add(l, "a", CDDP_F32, 2);
+    lane_add(l, "b", CDDP_F32, 2);
+    lane_wrap(l);
+}
+
+/* After the error backward_end leaves, and the next iteration is whole. */
+static void check_whole(lane *l)
+{
+    (void)!cddp_ddp_backward_end(l->ddp, &l->err);
+    lane_zero_grad(l, true);
+    lane_iterate(l, 1.0 + l->r);
+    CHECK(lane_value(l, 0) == 1.5 && lane_value(l, 1) == 1.5);
+}
+
+LAB(strict, a_gradient_without_a_forward_is_refused, 2) /* FWD-09 */
+{
+    wrap_two(l);
+    lane_accumulate(l, 0, 1.0);
+    CHECK_FAILS(cddp_ddp_mark_variable_ready(l->ddp, 0, &l->err), CDDP_E_STATE,
+                "'a' was marked ready without a forward");
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE, "'a' was marked ready");
+    check_whole(l);
+    CHECK_FAILS(cddp_ddp_mark_variable_ready(l->ddp, 0, &l->err), CDDP_E_STATE,
+                "call cddp_ddp_forward_begin");
+    check_whole(l);
+    CHECK_OK(cddp_ddp_forward_begin(l->ddp, true, &l->err));
+    CHECK_FAILS(cddp_ddp_mark_variable_ready(l->ddp, 0, &l->err), CDDP_E_STATE,
+                "'a' was marked ready before forward_end");
+    check_whole(l);
+    CHECK_OK(cddp_ddp_forward_begin(l->ddp, false, &l->err)); /* FWD-07 */
+    CHECK_OK(cddp_ddp_forward_end(l->ddp, NULL, &l->err));
+    CHECK_FAILS(cddp_ddp_mark_variable_ready(l->ddp, 0, &l->err), CDDP_E_STATE,
+                "without a forward");
+    check_whole(l);
+}
+
+LAB(strict, begin_and_end_come_in_pairs, 2)
+{
+    wrap_two(l);
+    CHECK_OK(cddp_ddp_forward_begin(l->ddp, true, &l->err));
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "forward_begin again before forward_end");
+    check_whole(l);
+    CHECK_FAILS(cddp_ddp_forward_end(l->ddp, NULL, &l->err), CDDP_E_STATE,
+                "forward_end without forward_begin");
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
+                "backward_end was called without a forward");
+    check_whole(l);
+    cddp_ddp_no_sync_end(l->ddp);
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "no_sync_end without no_sync_begin");
+    check_whole(l);
+}
+
+LAB(strict, a_backward_that_ends_with_gradients_missing_names_them, 2) /* RED-11 */
+{
+    wrap_two(l);
+    lane_forward(l);
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
+                "none of 2 parameters was marked ready");
+    check_whole(l);
+    lane_zero_grad(l, true);
+    lane_forward(l);
+    lane_grad(l, 1, 1.0);
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
+                "1 of 2 parameters received no gradient ('a')");
+    check_whole(l);
+    lane_zero_grad(l, true);
+    lane_forward(l);
+    CHECK_FAILS(cddp_ddp_mark_variable_ready(l->ddp, 1, &l->err), CDDP_E_STATE,
+                "'b' was marked ready before its gradient was accumulated");
+    check_whole(l);
+}
+
+LAB(strict, views_take_no_gradient_that_lies_elsewhere, 2) /* FIN-04 */
+{
+    float mine[2] = {0.0f, 0.0f};
+    const int64_t two = 2;
+    const cddp_tensor borrowed = cddp_tensor_of(cddp_device_cpu(), mine, 0, CDDP_F32, &two, 1);
+    l->options.strict = l->options.gradient_as_bucket_view = true;
+    lane_add(l, "a", CDDP_F32, 2);
+    lane_add(l, "b", CDDP_F32, 2);
+    l->grads[0].kind = CDDP_GRAD_DENSE;
+    l->grads[0].value = borrowed;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG,
+                "the gradient of 'a' lies in the caller's storage");
+    l->grads[0] = (cddp_grad){.backing = cddp_backing_of(&borrowed), .backing_is_borrowed = true};
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG,
+                "the gradient of 'a' lies in the caller's storage");
+    l->grads[0] = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+    lane_wrap(l);
+    lane_iterate(l, 1.0 + l->r);
+    lane_forward(l);
+    l->grads[1].value = borrowed;
+    CHECK_FAILS(cddp_ddp_mark_variable_ready(l->ddp, 1, &l->err), CDDP_E_STATE,
+                "the gradient of 'b' lies in the caller's storage");
+    check_whole(l);
+}
+
+LAB(strict, options_that_have_no_effect_are_refused, 1) /* BKT-12 */
+{
+    const cddp_ddp_options zeroed = {.size = sizeof zeroed, .group = l->group};
+    lane_add(l, "a", CDDP_F32, 2);
+    CHECK_FAILS(cddp_ddp_create(&zeroed, &l->ddp, &l->err), CDDP_E_CONFIG,
+                "Begin with cddp_ddp_options_default()");
+    CHECK_FAILS(cddp_ddp_create(&(cddp_ddp_options){.size = 0}, &l->ddp, &l->err), CDDP_E_ARG,
+                "begin with cddp_ddp_options_default()");
+    l->options.strict = true;
+    l->options.first_bucket_bytes = 4096;
+    l->options.bucket_cap_mb = 1;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG,
+                "first_bucket_bytes is 4096, but bucket_cap_mb gives");
+    l->options.strict = false;
+    lane_wrap(l);
 }
 
 /* ---- arguments that are not there ---- */
@@ -1101,8 +1227,8 @@ static void own_hook_body(lane *l)
 
 TEST(misuse, hooks_that_ddp_brings_follow_to_another_group)
 {
-    mode rows[] = {{"optimizer in backward", NULL, add_apply},
-                   {"hook_then_optimizer", NULL, add_then}};
+    mode rows[] = {{"optimizer in backward", NULL, add_apply, true},
+                   {"hook_then_optimizer", NULL, add_then, true}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cd_test_row("%s", rows[i].name);
         lab_of(2, own_hook_body, &rows[i]);

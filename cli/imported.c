@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/imported.h"
+
+#include "cddp/cddp.h"
+#include "cli/provenance.h"
+#include "cli/report_target.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "verify/import/declared.h"
+#include "verify/import/shards.h"
+#include "verify/report/stored.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A trace and what it declared, shown to the judge at once. */
+typedef struct witness {
+    cddp_replay_fn replay;
+    void *source;
+    uint32_t world_size;
+    const cddp_trace_sink *judge; /* while it is shown */
+    cd_declared declared;
+} witness;
+
+/* ---- judging ---- */
+
+static void take_event(void *self, const cddp_event *event)
+{
+    witness *w = self;
+    cd_declared_push(&w->declared, event);
+    w->judge->event(w->judge->self, event);
+}
+
+static cddp_status show(void *source, const cddp_trace_sink *sink, cddp_error *err)
+{
+    witness *w = source;
+    const cddp_trace_sink both = {sizeof both, CDDP_TRACE_ABI, w, take_event, NULL};
+    w->judge = sink;
+    return CD_PASS(w->replay(w->source, &both, err));
+}
+
+static void add_context(void *self, const cddp_event *event) { cd_result_add_context(self, event); }
+
+/* With two models in one trace, a finding stands only when no number of a parameter or a bucket is
+** part of it. */
+static cddp_status keep_plain_findings(cd_result *result, cddp_error *err)
+{
+    static const char *const plain[] = {"I-GROUP", "I-ORDER", "I-FAIL", "I-LIVE"};
+    const cddp_verdict *v = &result->verdict;
+    size_t count = 0;
+    cddp_finding *kept = cd_arena_push(&result->arena, (v->finding_count + 1) * sizeof *kept);
+    if (kept == NULL) return cd_fail_memory(err, "%zu findings", v->finding_count);
+    for (size_t i = 0; i < v->finding_count; i++)
+        for (size_t k = 0; k < sizeof plain / sizeof plain[0]; k++)
+            if (strcmp(v->findings[i].check, plain[k]) == 0) kept[count++] = v->findings[i];
+    result->verdict.findings = kept;
+    result->verdict.finding_count = count;
+    return CDDP_OK;
+}
+
+/* Findings stand; without one, "verified" needs everything that the program owes. */
+static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
+{
+    const cddp_trace_sink context = {sizeof context, CDDP_TRACE_ABI, result, add_context, NULL};
+    result->steps = (uint32_t)cd_declared_steps(&w->declared);
+    const bool is_mixed = cd_declared_has_models(&w->declared);
+    if (is_mixed) CD_TRY(keep_plain_findings(result, err));
+    if (result->verdict.finding_count > 0) return CD_PASS(w->replay(w->source, &context, err));
+    const char *gaps = cd_declared_print_gaps(&w->declared, &result->verdict, &result->arena);
+    if (gaps == NULL) return cd_fail_memory(err, "a verdict");
+    const char *words = cd_arena_printf(
+        &result->arena,
+        "nothing is broken in what the program showed, but it did not show enough\n%s", gaps);
+    if (words == NULL) return cd_fail_memory(err, "a verdict");
+    const bool may_be_short = is_mixed || result->verdict.outcome == CDDP_OUTCOME_VERIFIED ||
+                              result->verdict.outcome == CDDP_OUTCOME_INCONCLUSIVE;
+    if (gaps[0] != '\0' && may_be_short)
+        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
+                              "the program did not show enough to be verified", words);
+    if (result->verdict.outcome != CDDP_OUTCOME_VERIFIED) return CDDP_OK;
+    const char *unjudged = cd_declared_print_unjudged(&w->declared, &result->arena);
+    if (unjudged == NULL) return cd_fail_memory(err, "a verdict");
+    result->unjudged = unjudged;
+    result->verdict.proven = "equal gradients and parameters on all ranks, order, liveness";
+    return CDDP_OK;
+}
+
+/* The plan has the number of ranks and nothing else that a judge of events reads. */
+static cddp_status make_plan(uint32_t world_size, cddp_plan **plan, cddp_error *err)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%" PRIu32, world_size);
+    CD_TRY(cddp_plan_create(NULL, plan, err));
+    const cddp_status status = cddp_plan_set(*plan, "world.size", number, err);
+    if (status != CDDP_OK) cddp_plan_destroy(*plan);
+    return CD_PASS(status);
+}
+
+static cddp_status judge(cd_result *result, const cddp_registry *registry, witness *w,
+                         cddp_error *err)
+{
+    cddp_plan *plan = NULL;
+    cddp_verdict *verdict = NULL;
+    CD_TRY(make_plan(w->world_size, &plan, err));
+    cddp_status status = cd_declared_init(&w->declared, w->world_size, NULL, err);
+    if (status == CDDP_OK) status = cddp_judge(plan, registry, show, w, &verdict, err);
+    if (status == CDDP_OK) status = cd_result_take_verdict(result, verdict, err);
+    if (status == CDDP_OK) status = settle(result, w, err);
+    cddp_verdict_destroy(verdict);
+    cd_declared_fini(&w->declared);
+    cddp_plan_destroy(plan);
+    return status;
+}
+
+/* ---- a run of a store ---- */
+
+typedef struct stored_source {
+    cddp_store *store;
+    int64_t run;
+} stored_source;
+
+static cddp_status replay_stored(void *source, const cddp_trace_sink *sink, cddp_error *err)
+{
+    const stored_source *s = source;
+    return CD_PASS(cddp_store_each_event(s->store, s->run, CDDP_STORE_RECORDED, sink, err));
+}
+
+cddp_status cd_imported_judge(cd_result *result, const cd_session *session,
+                              const cddp_stored_run *run, cddp_error *err)
+{
+    stored_source source = {session->store, run->run};
+    witness w = {.replay = replay_stored,
+                 .source = &source,
+                 .world_size = run->provenance.world_size};
+    return CD_PASS(judge(result, session->cli->registry, &w, err));
+}
+
+/* ---- shards ---- */
+
+typedef struct shard_source {
+    cd_shards *shards;
+    size_t run;
+} shard_source;
+
+static cddp_status replay_shards(void *source, const cddp_trace_sink *sink, cddp_error *err)
+{
+    const shard_source *s = source;
+    return CD_PASS(cd_shards_replay(s->shards, s->run, sink, err));
+}
+
+bool cd_imported_is(const cd_args *args)
+{
+    bool is = args->operand_count > 1;
+    for (size_t i = 0; i < args->operand_count; i++)
+        is = is || cd_shards_is_shard(args->operands[i]);
+    return is;
+}
+
+static void describe(cd_result *result, const char *path, const cd_shards_run *run)
+{
+    char title[400];
+    const char *program = run->program[0] != '\0' ? run->program : "a recorded program";
+    if (run->generation > 0)
+        snprintf(title, sizeof title, "%s, restart %" PRIu32, program, run->generation);
+    else
+        snprintf(title, sizeof title, "%s", program);
+    result->source = cd_result_copy(result, path);
+    result->title = cd_result_copy(result, title);
+    result->backend = "recorded";
+    result->world_size = run->world_size;
+}
+
+/* A recording that is not whole verifies nothing. */
+static void settle_cut(cd_result *result, const cd_shards_run *run)
+{
+    char words[400];
+    if (run->cut == run->world_size || result->verdict.outcome != CDDP_OUTCOME_VERIFIED) return;
+    snprintf(words, sizeof words,
+             "rank %" PRIu32 ": %" PRIu64 " events are missing at the end: %s\n", run->cut,
+             run->lost, run->failure);
+    cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE, "a recording ended before its program did",
+                          words);
+}
+
+static cddp_status keep(cddp_store *store, shard_source *source, const cd_shards_run *run,
+                        cd_result *result, cddp_error *err)
+{
+    cd_provenance here;
+    cd_provenance_init(&here);
+    const cddp_run_provenance provenance = {.size = sizeof provenance,
+                                            .title = result->title,
+                                            .source = result->source,
+                                            .backend = "recorded",
+                                            .version = cddp_version(),
+                                            .machine = here.machine,
+                                            .compiler = here.compiler,
+                                            .recorded_at = here.now,
+                                            .plan = run->identity,
+                                            .world_size = run->world_size,
+                                            .steps = result->steps,
+                                            .level = run->level};
+    const cddp_run_outcome outcome = {.size = sizeof outcome,
+                                      .exit_code = (uint32_t)result->verdict.outcome,
+                                      .verdict = result->name,
+                                      .reason = result->verdict.reason[0] != '\0'
+                                                    ? result->verdict.reason
+                                                    : result->verdict.summary,
+                                      .digest = result->verdict.trace_digest,
+                                      .virtual_time_ns = result->verdict.time_ns};
+    CD_TRY(cddp_store_run_begin(store, &provenance, &result->stored_run, err));
+    CD_TRY(replay_shards(source, cddp_store_sink(store), err));
+    CD_TRY(cddp_store_add_verdict(store, &result->verdict, err));
+    return CD_PASS(cddp_store_run_end(store, &outcome, err));
+}
+
+static cddp_status judge_run(cd_cli *cli, cddp_store *store, cd_shards *shards, size_t run,
+                             cd_result *result, cddp_error *err)
+{
+    shard_source source = {shards, run};
+    cd_shards_run facts;
+    cd_shards_get(shards, run, &facts);
+    witness w = {.replay = replay_shards, .source = &source, .world_size = facts.world_size};
+    describe(result, cli->args->operands[0], &facts);
+    CD_TRY(judge(result, cli->registry, &w, err));
+    settle_cut(result, &facts);
+    return store != NULL ? CD_PASS(keep(store, &source, &facts, result, err)) : CDDP_OK;
+}
+
+static cddp_status check_all(cd_cli *cli, cd_shards *shards, cd_result *results, cddp_error *err)
+{
+    cddp_store *store = NULL;
+    cddp_status status = CDDP_OK;
+    const char *path = cd_args_text(cli->args, CD_OPTION_trace, NULL);
+    if (path != NULL) CD_TRY(cddp_store_open(path, CDDP_STORE_APPEND, NULL, &store, err));
+    for (size_t i = 0; status == CDDP_OK && i < cd_shards_run_count(shards); i++)
+        status = judge_run(cli, store, shards, i, &results[i], err);
+    cddp_store_close(store);
+    return status;
+}
+
+static int report_all(cd_cli *cli, const cd_report_target *target, cd_shards *shards)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const size_t count = cd_shards_run_count(shards);
+    cd_result *results = cd_allocate_array(NULL, count, sizeof *results);
+    cddp_status status =
+        results != NULL ? CDDP_OK : cd_fail_memory(&err, "the results of %zu runs", count);
+    for (size_t i = 0; results != NULL && i < count; i++) cd_result_init(&results[i]);
+    if (status == CDDP_OK) status = check_all(cli, shards, results, &err);
+    int exit_code;
+    if (status == CDDP_OK) {
+        cd_report report = {.results = results,
+                            .count = count,
+                            .registry = cli->registry,
+                            .exit_code = cd_results_exit_code(results, count),
+                            .quiet = cd_args_has(cli->args, CD_OPTION_quiet),
+                            .verbose = cd_args_has(cli->args, CD_OPTION_verbose)};
+        exit_code = cd_report_send(cli, target, &report);
+    } else {
+        exit_code = cd_cli_fail(cli, &err);
+    }
+    for (size_t i = 0; results != NULL && i < count; i++) cd_result_fini(&results[i]);
+    cd_release(NULL, results, count * sizeof *results);
+    return exit_code;
+}
+
+int cd_imported_check(cd_cli *cli)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_shards *shards = NULL;
+    cd_report_target target;
+    cddp_status status = cd_report_target_read(cli->args, &target, &err);
+    if (status == CDDP_OK) status = cd_report_target_check(&target, &err);
+    if (status == CDDP_OK && cd_args_has(cli->args, CD_OPTION_run_number))
+        status = cd_fail(&err, CDDP_E_ARG, "--run goes with a store: all shards are judged");
+    if (status == CDDP_OK)
+        status = cd_shards_open((const char *const *)cli->args->operands, cli->args->operand_count,
+                                &shards, &err);
+    const int exit_code =
+        status == CDDP_OK ? report_all(cli, &target, shards) : cd_cli_fail(cli, &err);
+    cd_shards_close(shards);
+    return exit_code;
+}

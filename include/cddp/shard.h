@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A shard: the trace of one rank, in one append-only file that the rank writes while it runs.
+**
+** The file is mapped. An event is in it as soon as emit returns, whatever happens to the process
+** then: a signal, an abort, kill -9. There is no database in the job; `cddp-verify check run.db.*`
+** merges the shards of all ranks and judges them. docs/formats/shard.md has the layout byte by
+** byte, for programs that write shards without this library.
+**
+** Lifetime   open → emit… → close. A killed writer leaves a file that can be read.
+** Ownership  texts are copied.
+** Threads    any thread may emit. A child process that was forked after open writes nothing.
+** Errors     emitting cannot fail. A disk that is full ends the recording: the program goes on,
+**            flush and close return the error once, and the file says how many events are missing.
+*/
+#pragma once
+#include "cddp/trace.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- the layout ---- */
+
+#define CDDP_SHARD_MAGIC UINT64_C(0x3164726168736463) /* "cdshard1" in memory */
+#define CDDP_SHARD_VERSION 1u
+#define CDDP_SHARD_HEADER_BYTES 4096u
+#define CDDP_SHARD_SLOT_BYTES 128u
+#define CDDP_SHARD_TEXT UINT16_MAX /* kind of a slot that has a text */
+#define CDDP_SHARD_TEXT_BYTES 112u /* in one slot */
+#define CDDP_SHARD_TEXT_MAX 65536u /* a longer text is cut */
+#define CDDP_SHARD_WORLD_MAX 1048576u
+
+typedef enum cddp_shard_end {
+    CDDP_SHARD_OPEN,   /* the writer runs, or was killed */
+    CDDP_SHARD_CLOSED, /* every event is in the file */
+    CDDP_SHARD_FULL    /* the recording stopped: `failure` says why, `lost` how much is missing */
+} cddp_shard_end;
+
+/* At byte 0. Numbers are those of the machine that wrote them. Texts end in a zero. */
+typedef struct cddp_shard_header {
+    uint64_t magic; /* written last */
+    uint32_t version, header_bytes, slot_bytes;
+    uint32_t kind_count; /* of events.def */
+    uint64_t schema;     /* cddp_shard_schema() of the writer */
+    uint32_t rank, world_size;
+    uint32_t generation; /* how often the job was restarted before */
+    uint32_t level;      /* cddp_trace_level */
+    uint64_t process;
+    uint64_t realtime_ns, monotonic_ns; /* both clocks, read when the file was opened */
+    uint64_t job;  /* equal on all ranks of a job that has a number; 0: it has none */
+    uint64_t lost; /* events that are missing at the end */
+    uint32_t end;  /* cddp_shard_end */
+    uint32_t reserved;
+    char host[64], boot[64]; /* clocks with equal host and boot are the same clock */
+    char program[256], version_text[32];
+    char failure[256];
+} cddp_shard_header;
+
+/* Slot i is at CDDP_SHARD_HEADER_BYTES + i · CDDP_SHARD_SLOT_BYTES. */
+typedef struct cddp_shard_slot {
+    uint64_t sequence; /* i + 1, written last; 0: the shard ends here */
+    uint16_t kind;     /* cddp_event_kind */
+    uint16_t level;
+    uint32_t step, micro_step;
+    uint32_t thread;  /* reserved: 0 */
+    uint64_t time_ns; /* monotonic */
+    uint64_t text;    /* 1 + the slot where its text begins; 0: none */
+    int64_t field[CDDP_EVENT_FIELDS];
+} cddp_shard_slot;
+
+/* A text lies in consecutive slots in front of the event that has it. */
+typedef struct cddp_shard_text_slot {
+    uint64_t sequence;
+    uint16_t kind;       /* CDDP_SHARD_TEXT */
+    uint16_t byte_count; /* in this slot */
+    uint32_t more;       /* bytes in the slots that follow */
+    char bytes[CDDP_SHARD_TEXT_BYTES];
+} cddp_shard_text_slot;
+
+/* A digest of the kinds and fields of events.def: shards of another version are refused. */
+CDDP_API uint64_t cddp_shard_schema(void);
+
+/* ---- writing ---- */
+
+typedef struct cddp_shard cddp_shard;
+
+typedef struct cddp_shard_options {
+    uint32_t size;    /* sizeof(cddp_shard_options) known to the writer */
+    const char *path; /* of this rank: "run.db.3"; an older shard there is replaced */
+    uint32_t rank, world_size, generation;
+    uint32_t level;      /* cddp_trace_level: what the events contain */
+    uint64_t job;        /* 0: none */
+    const char *program; /* a name for people; NULL: none */
+} cddp_shard_options;
+
+CDDP_API cddp_status cddp_shard_open(const cddp_shard_options *options, cddp_shard **shard,
+                                     cddp_error *err) CDDP_MUST_CHECK;
+/* rank, sequence and level of the event are the shard's to set. time_ns 0: now. NULL: does
+** nothing. */
+CDDP_API void cddp_shard_emit(cddp_shard *shard, const cddp_event *event);
+/* The same as a sink for a tracer, whose times are replaced. Returns borrowed until close. */
+CDDP_API const cddp_trace_sink *cddp_shard_sink(cddp_shard *shard);
+/* The first failure since the last call that returned one. */
+CDDP_API cddp_status cddp_shard_flush(cddp_shard *shard, cddp_error *err) CDDP_MUST_CHECK;
+/* Accepts NULL. */
+CDDP_API cddp_status cddp_shard_close(cddp_shard *shard, cddp_error *err);
+
+/* For producers in other languages: the time of a shard; the digest that a tensor of the cpu
+** device has, from its contiguous bytes; the number of a kind of event by its name, or -1. */
+CDDP_API uint64_t cddp_shard_now_ns(void);
+CDDP_API uint64_t cddp_shard_digest(const void *bytes, size_t byte_count, size_t element_bytes);
+CDDP_API int32_t cddp_shard_kind(const char *name);
+
+/* ---- reading ---- */
+
+typedef struct cddp_shard_reader cddp_shard_reader;
+
+/* Refuses what is no shard, or one of another version, in one sentence that names the file. */
+CDDP_API cddp_status cddp_shard_reader_open(const char *path, cddp_shard_reader **reader,
+                                            cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API void cddp_shard_reader_close(cddp_shard_reader *reader); /* accepts NULL */
+/* Returns borrowed until close. Texts end in a zero, whatever the file says. */
+CDDP_API const cddp_shard_header *cddp_shard_reader_header(const cddp_shard_reader *reader);
+/* The next event: its rank is the header's, its sequence counts from 0, its text is borrowed until
+** the next call. *found is false at the end, and stays so. */
+CDDP_API cddp_status cddp_shard_reader_next(cddp_shard_reader *reader, cddp_event *event,
+                                            bool *found, cddp_error *err) CDDP_MUST_CHECK;
+/* Begins again with the first event. */
+CDDP_API void cddp_shard_reader_rewind(cddp_shard_reader *reader);
+
+#ifdef __cplusplus
+}
+#endif

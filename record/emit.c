@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What only the program knows, as events. Each function is silent without a recording. */
+#include "cddp/device.h"
+#include "core/base/hash.h"
+#include "core/trace/setting.h"
+#include "record/recording.h"
+
+#include <math.h>
+
+static int64_t presence_of(const cddp_tensor *tensor)
+{
+    return tensor != NULL && tensor->device != NULL ? CDDP_PRESENCE_VALUE : CDDP_PRESENCE_ABSENT;
+}
+
+static int64_t digest_of(const cd_recording *r, const cddp_tensor *tensor)
+{
+    return tensor != NULL ? cd_tracer_digest(&r->tracer, tensor) : 0;
+}
+
+static int64_t variable_of(cd_recording *r, size_t parameter)
+{
+    const cd_recorded_parameter *p = cd_recording_find(r, parameter);
+    return p != NULL ? p->variable : (int64_t)parameter;
+}
+
+/* ---- a step ---- */
+
+void cddp_record_step_begin(uint64_t step)
+{
+    cd_recording *r = cd_recording_get();
+    if (r == NULL) return;
+    r->says_steps = true;
+    cddp_tracer_set_step(&r->tracer, (uint32_t)step, 0);
+}
+
+void cddp_record_micro_step(uint64_t micro_step)
+{
+    cd_recording *r = cd_recording_get();
+    if (r != NULL) cddp_tracer_set_step(&r->tracer, r->tracer.step, (uint32_t)micro_step);
+}
+
+void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
+{
+    cd_recording *r = cd_recording_get();
+    if (r == NULL) return;
+    uint64_t all = 0;
+    for (size_t i = 0; i < count; i++) {
+        all += cd_hash_mix(0, (uint64_t)ids[i]); /* a sum: order does not matter */
+        CD_EMIT(&r->tracer, sample, NULL, .sample = ids[i], .weight = cd_f64_bits(1),
+                .epoch = (int64_t)epoch);
+    }
+    CD_EMIT(&r->tracer, samples, NULL, .epoch = (int64_t)epoch, .count = (int64_t)count,
+            .ids = (int64_t)all, .weight = cd_f64_bits((double)count));
+}
+
+void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
+{
+    cd_recording *r = cd_recording_get();
+    cd_recorded_parameter *p = r != NULL ? cd_recording_find(r, parameter) : NULL;
+    if (p == NULL) return;
+    const int64_t presence = presence_of(gradient);
+    if (presence != CDDP_PRESENCE_ABSENT) p->contributions++;
+    CD_EMIT(&r->tracer, grad_local, NULL, .param = p->variable, .presence = presence,
+            .digest = digest_of(r, gradient), .contributions = p->contributions,
+            .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
+}
+
+void cddp_record_reduced(size_t parameter, const cddp_tensor *gradient)
+{
+    cd_recording *r = cd_recording_get();
+    if (r == NULL) return;
+    CD_EMIT(&r->tracer, grad_final, NULL, .param = variable_of(r, parameter),
+            .presence = presence_of(gradient), .digest = digest_of(r, gradient), .bucket = -1,
+            .address = -1, .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
+}
+
+void cddp_record_zero_grad(bool to_none)
+{
+    cd_recording *r = cd_recording_get();
+    if (r == NULL) return;
+    for (size_t i = 0; i < r->parameter_count; i++) r->parameters[i].contributions = 0;
+    CD_EMIT(&r->tracer, zero_grad, NULL, .optimizer = -1, .to_none = to_none);
+}
+
+cddp_record_update cddp_record_update_default(void)
+{
+    return (cddp_record_update){.size = sizeof(cddp_record_update),
+                                .name = "optimizer",
+                                .loss_scale = 1,
+                                .clip = 1,
+                                .norm = NAN};
+}
+
+/* Between the reduction and the optimizer a clip and a scaler change gradients by right; the checks
+** know it by the settings. */
+static void note_rescaling(cd_recording *r, const cddp_record_update *u)
+{
+    const bool clips = u->clip != 1, scales = u->loss_scale != 1;
+    r->is_rescaled = clips || scales;
+    if (clips && !r->has_clipped)
+        cd_setting_emit(&r->tracer,
+                        &(cd_setting){.key = CDDP_KEY_clip_max_norm,
+                                      .items = 1,
+                                      .real = isfinite(u->norm) ? u->clip * u->norm : u->clip});
+    if (scales && !r->has_scaled)
+        cd_setting_emit(&r->tracer,
+                        &(cd_setting){.key = CDDP_KEY_amp_enable, .items = 1, .value = 1});
+    r->has_clipped |= clips;
+    r->has_scaled |= scales;
+}
+
+void cddp_record_optimizer_step(const cddp_record_update *update)
+{
+    cd_recording *r = cd_recording_get();
+    const cddp_record_update *u = update;
+    if (r == NULL || u == NULL || u->size < sizeof *u) return;
+    note_rescaling(r, u);
+    CD_EMIT(&r->tracer, optimizer_step, u->name, .optimizer = u->optimizer,
+            .skipped = u->is_skipped, .lr = cd_f64_bits(u->lr),
+            .loss_scale = cd_f64_bits(u->loss_scale), .clip = cd_f64_bits(u->clip),
+            .norm = cd_f64_bits(u->norm), .unscaled_before_clip = true);
+}
+
+void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter, const cddp_tensor *gradient)
+{
+    cd_recording *r = cd_recording_get();
+    if (r == NULL) return;
+    const bool touched = presence_of(gradient) != CDDP_PRESENCE_ABSENT;
+    const int64_t digest = digest_of(r, gradient), variable = variable_of(r, parameter);
+    if (r->is_rescaled && touched)
+        CD_EMIT(&r->tracer, value, NULL, .what = CDDP_WHAT_GRADIENT,
+                .moment = CDDP_MOMENT_BEFORE_STEP, .id = (int64_t)parameter,
+                .presence = CDDP_PRESENCE_VALUE, .digest = digest, .param = variable,
+                .nonfinite = -1);
+    CD_EMIT(&r->tracer, optimizer_touch, NULL, .optimizer = optimizer, .param = variable,
+            .touched = touched, .gradient = digest);
+}
+
+/* ---- values ---- */
+
+static uint64_t shape_of(const cddp_tensor *t)
+{
+    uint64_t shape = 1 + t->dim_count;
+    for (uint32_t i = 0; i < t->dim_count && i < CDDP_DIMS_MAX; i++)
+        shape = cd_hash_mix(shape, (uint64_t)t->sizes[i]);
+    return shape;
+}
+
+void cddp_record_parameter(size_t parameter, const char *name, const cddp_tensor *tensor)
+{
+    cd_recording *r = cd_recording_get();
+    if (r == NULL || name == NULL || tensor == NULL) return;
+    CD_EMIT(&r->tracer, param, name, .param = (int64_t)parameter, .ordinal = (int64_t)parameter,
+            .numel = cddp_tensor_numel(tensor), .dtype = tensor->dtype, .requires_grad = true,
+            .shape = (int64_t)shape_of(tensor), .name = (int64_t)cd_hash_text(name));
+}
+
+/* A wrapper over the world, as far as the checks are concerned: its ranks must agree. */
+void cddp_record_parameters_end(void)
+{
+    cd_recording *r = cd_recording_get();
+    if (r == NULL || r->has_wrapper) return;
+    if (r->group < 0) {
+        uint64_t members = r->rank.world_size;
+        for (uint32_t i = 0; i < r->rank.world_size; i++) members = cd_hash_mix(members, i);
+        CD_EMIT(&r->tracer, group, "world", .group = 0, .members = r->rank.world_size,
+                .group_rank = r->rank.rank, .members_digest = (int64_t)members,
+                .order = CDDP_ORDER_SAME);
+    }
+    CD_EMIT(&r->tracer, wrap, NULL, .params = (int64_t)r->parameter_count, .group = r->group);
+}
+
+void cddp_record_value(cddp_event_enum_what what, cddp_event_enum_moment moment, size_t id,
+                       const cddp_tensor *tensor)
+{
+    cd_recording *r = cd_recording_get();
+    if (r == NULL) return;
+    const bool is_parameter = what == CDDP_WHAT_PARAMETER || what == CDDP_WHAT_GRADIENT;
+    CD_EMIT(&r->tracer, value, NULL, .what = what, .moment = moment, .id = (int64_t)id,
+            .presence = presence_of(tensor), .digest = digest_of(r, tensor),
+            .param = is_parameter ? variable_of(r, id) : -1, .nonfinite = -1);
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a launcher's variables to the group of all ranks; and ranks that this process starts. */
+#define _DEFAULT_SOURCE /* mkdtemp */
+#define _POSIX_C_SOURCE 200809L
+#include "cddp/init.h"
+
+#include "cddp/process.h"
+#include "cddp/record.h"
+#include "cddp/rendezvous.h"
+#include "cddp/self.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "record/launcher.h"
+#include "record/module.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct cddp_context {
+    cddp_backend backend;
+    cddp_rendezvous_server *server; /* of rank 0; NULL: none is needed */
+    cddp_rendezvous *rendezvous;
+    cddp_solo_world *world; /* NULL: the rank is another world's */
+    cddp_rank *rank;
+    cddp_group *group;
+    uint64_t timeout_ns;
+};
+
+/* ---- the group of all ranks ---- */
+
+static cddp_status make_group(cddp_context *c, cddp_error *err)
+{
+    const uint32_t count = c->rank->world_size;
+    uint32_t *members = cd_allocate_array(NULL, count, sizeof *members);
+    if (members == NULL) return cd_fail_memory(err, "a group of %u ranks", count);
+    for (uint32_t i = 0; i < count; i++) members[i] = i;
+    const cddp_group_options options = {.size = sizeof options,
+                                        .backend = &c->backend,
+                                        .rank = c->rank,
+                                        .spec = {.size = sizeof options.spec,
+                                                 .name = "world",
+                                                 .group_rank = c->rank->rank,
+                                                 .group_size = count,
+                                                 .members = members,
+                                                 .timeout_ns = c->timeout_ns}};
+    const cddp_status status = cddp_group_create(&options, &c->group, err);
+    cd_release(NULL, members, count * sizeof *members);
+    return CD_PASS(status);
+}
+
+static cddp_status meet(cddp_context *c, const char *url, const char *secret, cddp_error *err)
+{
+    const cddp_rendezvous_options options = {.size = sizeof options,
+                                             .url = url,
+                                             .secret = secret,
+                                             .timeout_ns = c->timeout_ns};
+    CD_TRY(cddp_rendezvous_open(&options, &c->rendezvous, err));
+    c->backend.self = c->rendezvous;
+    return CDDP_OK;
+}
+
+/* ---- a rank that somebody started ---- */
+
+static cddp_status meet_by_launcher(cddp_context *c, const cd_launcher *l, cddp_error *err)
+{
+    char url[300];
+    if (l->host[0] == '\0' || l->port == 0)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "where do the %u ranks meet? set MASTER_ADDR and MASTER_PORT",
+                       l->world_size);
+    const cddp_rendezvous_server_options serve = {.size = sizeof serve,
+                                                  .host = l->host,
+                                                  .port = l->port,
+                                                  .secret = l->secret};
+    if (l->rank == 0) CD_TRY(cddp_rendezvous_server_open(&serve, &c->server, err));
+    snprintf(url, sizeof url, strchr(l->host, ':') != NULL ? "tcp://[%s]:%u" : "tcp://%s:%u",
+             l->host, l->port);
+    return CD_PASS(meet(c, url, l->secret, err));
+}
+
+static const char *choose_backend(const cddp_init_options *o, const cd_launcher *l)
+{
+    const char *said = cd_launcher_variable("CDDP_BACKEND");
+    if (o->backend != NULL) return o->backend;
+    if (said != NULL) return said;
+    if (l->world_size == 1) return "self";
+    return l->kind == CD_LAUNCHER_MPI ? "mpi" : "gloo";
+}
+
+static cddp_status start(cddp_context *c, const cddp_init_options *o, cddp_error *err)
+{
+    cd_launcher launcher;
+    CD_TRY(cd_launcher_read(&launcher, err));
+    CD_TRY(cd_module_find(choose_backend(o, &launcher), &c->backend, err));
+    const cddp_solo_options solo = {.size = sizeof solo,
+                                    .rank = launcher.rank,
+                                    .world_size = launcher.world_size};
+    CD_TRY(cddp_solo_world_open(&solo, &c->world, err));
+    c->rank = cddp_solo_world_rank(c->world);
+    /* Ranks of an MPI meet through it; one alone meets nobody. */
+    if (c->backend.launcher == NULL && c->backend.open != cddp_backend_self()->open)
+        CD_TRY(meet_by_launcher(c, &launcher, err));
+    return CD_PASS(make_group(c, err));
+}
+
+static cddp_status check_options(const cddp_init_options *o, cddp_error *err)
+{
+    if (o != NULL && o->size < sizeof *o)
+        return cd_fail(err, CDDP_E_ARG, "cddp_init_options begin with their size");
+    return CDDP_OK;
+}
+
+cddp_status cddp_init_with(const cddp_init_options *options, cddp_context **context,
+                           cddp_error *err)
+{
+    const cddp_init_options none = {.size = sizeof none};
+    CD_TRY(check_options(options, err));
+    const cddp_init_options *o = options != NULL ? options : &none;
+    cddp_context *c = cd_allocate_zero(NULL, sizeof *c);
+    if (c == NULL) return cd_fail_memory(err, "a context");
+    c->timeout_ns = o->timeout_ns;
+    const cddp_status status = start(c, o, err);
+    if (status == CDDP_OK)
+        *context = c;
+    else
+        cddp_fini(c);
+    return CD_PASS(status);
+}
+
+cddp_status cddp_init(cddp_context **context, cddp_error *err)
+{
+    return CD_PASS(cddp_init_with(NULL, context, err));
+}
+
+void cddp_fini(cddp_context *context)
+{
+    if (context == NULL) return;
+    cddp_group_destroy(context->group);
+    cddp_rendezvous_close(context->rendezvous);
+    cddp_rendezvous_server_close(context->server);
+    cddp_solo_world_close(context->world);
+    cd_release(NULL, context, sizeof *context);
+}
+
+cddp_group *cddp_context_group(const cddp_context *context) { return context->group; }
+cddp_rank *cddp_context_rank(const cddp_context *context) { return context->rank; }
+
+/* ---- ranks that this process starts ---- */
+
+typedef struct ranks {
+    cddp_backend backend;
+    cddp_ranks_fn program;
+    void *argument;
+    uint64_t timeout_ns;
+    bool prints_plain;
+    char directory[200], url[220];
+} ranks;
+
+static cddp_status run_program(const ranks *r, cddp_rank *rank, cddp_error *err)
+{
+    cddp_context *c = cd_allocate_zero(NULL, sizeof *c);
+    if (c == NULL) return cd_fail_memory(err, "a context");
+    c->backend = r->backend;
+    c->rank = rank;
+    c->timeout_ns = r->timeout_ns;
+    cddp_status status =
+        c->backend.open != cddp_backend_self()->open ? meet(c, r->url, NULL, err) : CDDP_OK;
+    if (status == CDDP_OK) status = make_group(c, err);
+    if (status == CDDP_OK) status = r->program(c, r->argument, err);
+    cddp_fini(c);
+    return CD_PASS(status);
+}
+
+static cddp_status run_rank(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    cddp_error own = CDDP_ERROR_INIT;
+    if (err == NULL) err = &own;
+    const cddp_status status = run_program(argument, rank, err);
+    const cddp_status kept =
+        cddp_record_close(status, err->message, status == CDDP_OK ? err : NULL);
+    return status != CDDP_OK ? CD_PASS(status) : CD_PASS(kept);
+}
+
+static cddp_status first_failure(const cddp_rank_result *results, uint32_t count, cddp_error *err)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const cddp_rank_result *r = &results[i];
+        if (r->status == CDDP_OK && r->end == CDDP_RANK_RETURNED) continue;
+        return cd_fail(err, r->status != CDDP_OK ? r->status : CDDP_E_ABORTED, "rank %u: %s", i,
+                       r->error.message);
+    }
+    return CDDP_OK;
+}
+
+static void pass_on(void *context, uint32_t rank, bool is_error, const char *line, size_t length)
+{
+    (void)context, (void)rank;
+    FILE *to = is_error ? stderr : stdout;
+    fwrite(line, 1, length, to);
+    putc('\n', to);
+}
+
+static cddp_status launch(ranks *r, uint32_t count, cddp_error *err)
+{
+    cddp_process_world *world = NULL;
+    const cddp_process_options options = {.size = sizeof options,
+                                          .world_size = count,
+                                          .output = r->prints_plain ? pass_on : NULL};
+    cddp_rank_result *results = cd_allocate_array(NULL, count, sizeof *results);
+    if (results == NULL) return cd_fail_memory(err, "the results of %u ranks", count);
+    cddp_status status = cddp_process_world_open(&options, &world, err);
+    if (status == CDDP_OK)
+        status = cddp_process_world_ops()->launch(world, run_rank, r, results, err);
+    if (status == CDDP_OK) status = first_failure(results, count, err);
+    cddp_process_world_close(world);
+    cd_release(NULL, results, count * sizeof *results);
+    return CD_PASS(status);
+}
+
+/* Ranks that are forked meet in a folder. */
+static cddp_status make_directory(ranks *r, cddp_error *err)
+{
+    const char *temporary = cd_launcher_variable("TMPDIR");
+    if (temporary == NULL || temporary[0] != '/') temporary = "/tmp";
+    const int length =
+        snprintf(r->directory, sizeof r->directory, "%s/cddp-ranks-XXXXXX", temporary);
+    if (length >= (int)sizeof r->directory || mkdtemp(r->directory) == NULL)
+        return cd_fail(err, CDDP_E_IO, "cannot make a folder in %.150s", temporary);
+    snprintf(r->url, sizeof r->url, "file://%s", r->directory);
+    return CDDP_OK;
+}
+
+static void remove_directory(const char *path)
+{
+    DIR *directory = opendir(path);
+    char file[600];
+    if (directory == NULL) return;
+    for (struct dirent *e; (e = readdir(directory)) != NULL;) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        snprintf(file, sizeof file, "%s/%s", path, e->d_name);
+        unlink(file);
+    }
+    closedir(directory);
+    rmdir(path);
+}
+
+cddp_status cddp_run_ranks(uint32_t count, const cddp_init_options *options, cddp_ranks_fn program,
+                           void *argument, cddp_error *err)
+{
+    const char *said = cd_launcher_variable("CDDP_BACKEND");
+    CD_TRY(check_options(options, err));
+    if (count == 0 || program == NULL)
+        return cd_fail(err, CDDP_E_ARG, "cddp_run_ranks: at least one rank, and a program");
+    ranks r = {.program = program,
+               .argument = argument,
+               .timeout_ns = options != NULL ? options->timeout_ns : 0,
+               .prints_plain = options != NULL && options->prints_plain};
+    const char *name = options != NULL && options->backend != NULL ? options->backend
+                       : said != NULL                              ? said
+                       : count == 1                                ? "self"
+                                                                   : "gloo";
+    CD_TRY(cd_module_find(name, &r.backend, err));
+    if (r.backend.launcher != NULL)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "ranks of backend %s are started by its launcher: use %s, and cddp_init",
+                       r.backend.name, r.backend.launcher->name);
+    CD_TRY(make_directory(&r, err));
+    const cddp_status status = launch(&r, count, err);
+    remove_directory(r.directory);
+    return CD_PASS(status);
+}

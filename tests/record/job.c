@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A data-parallel program with two parameters, as a user would write it, and its mistakes:
+**
+**     recorded_job RANKS MISTAKE
+**
+** It trains w and b over RANKS processes on samples that every rank draws for itself. With
+** CDDP_RECORD=run.db its run is recorded. MISTAKE "none" is the right program; "silent" says
+** nothing but what the library sees.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include <cddp/cddp.h>
+#include <cddp/init.h>
+#include <cddp/record.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PARAMETERS = 2, WEIGHTS = 600, BIASES = 8, STEPS = 6, MICRO_STEPS = 2, SAMPLES = 3 };
+
+typedef struct training {
+    const char *mistake;
+    cddp_group *group;
+    cddp_ddp *ddp;
+    double values[PARAMETERS][WEIGHTS];
+    cddp_grad grads[PARAMETERS];
+    cddp_tensor tensors[PARAMETERS];
+    uint32_t rank, world_size;
+} training;
+
+static bool makes(const training *t, const char *mistake)
+{
+    return strcmp(t->mistake, mistake) == 0;
+}
+
+static bool speaks(const training *t) { return !makes(t, "silent") && !makes(t, "silent_alone"); }
+
+/* With cddp_ddp; "own_sum" and "own_skips" reduce by an all-reduce of the program's. */
+static bool reduces(const training *t)
+{
+    return !makes(t, "alone") && !makes(t, "silent_alone") && strncmp(t->mistake, "own", 3) != 0;
+}
+
+static cddp_status reduce_alone(training *t, int step, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (size_t p = 0; status == CDDP_OK && p < PARAMETERS; p++) {
+        double *g = (double *)t->grads[p].value.storage + t->grads[p].value.offset;
+        cddp_work *work = NULL;
+        if (makes(t, "own_skips") && step == 2 && p == 1) continue;
+        status = cddp_group_allreduce(t->group, &t->grads[p].value, CDDP_RED_SUM, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+        for (int64_t i = 0; i < cddp_tensor_numel(&t->tensors[p]); i++) g[i] /= t->world_size;
+        cddp_record_reduced(p, &t->grads[p].value);
+    }
+    return status;
+}
+
+/* All ranks begin with rank 0's values. */
+static cddp_status begin_alike(training *t, const char *const *names, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (size_t p = 0; status == CDDP_OK && p < PARAMETERS; p++) {
+        cddp_work *work = NULL;
+        cddp_record_parameter(p, names[p], &t->tensors[p]);
+        status = cddp_group_broadcast(t->group, &t->tensors[p], 0, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    }
+    cddp_record_parameters_end();
+    return status;
+}
+
+/* The gradient of sample `id`: anything that depends on the sample and on the values. */
+static void accumulate(training *t, size_t p, int64_t id)
+{
+    double *g = (double *)t->grads[p].value.storage + t->grads[p].value.offset;
+    const int64_t count = cddp_tensor_numel(&t->tensors[p]);
+    for (int64_t i = 0; i < count; i++)
+        g[i] += 0.125 * (double)((id * 7 + i) % 13) + 0.25 * t->values[p][i];
+}
+
+static int64_t sample_of(const training *t, int step, int micro, int k)
+{
+    const int64_t row = ((int64_t)step * MICRO_STEPS + micro) * SAMPLES + k;
+    return makes(t, "same_samples") ? row : row * t->world_size + t->rank;
+}
+
+static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
+{
+    int64_t ids[SAMPLES];
+    for (int k = 0; k < SAMPLES; k++) ids[k] = sample_of(t, step, micro, k);
+    if (speaks(t)) cddp_record_micro_step((uint64_t)micro);
+    if (speaks(t)) cddp_record_samples(0, ids, SAMPLES);
+    cddp_status status = reduces(t) ? cddp_ddp_forward_begin(t->ddp, true, err) : CDDP_OK;
+    if (status == CDDP_OK && reduces(t)) status = cddp_ddp_forward_end(t->ddp, NULL, err);
+    for (size_t p = PARAMETERS; status == CDDP_OK && p-- > 0;) {
+        const bool is_new = t->grads[p].kind == CDDP_GRAD_UNDEFINED;
+        status = cddp_grad_define(&t->grads[p], &t->tensors[p], err);
+        if (status != CDDP_OK) break;
+        if (is_new)
+            memset((double *)t->grads[p].value.storage + t->grads[p].value.offset, 0,
+                   (size_t)cddp_tensor_numel(&t->tensors[p]) * sizeof(double));
+        for (int k = 0; k < SAMPLES; k++) accumulate(t, p, ids[k]);
+        if (speaks(t)) cddp_record_gradient(p, &t->grads[p].value);
+        if (reduces(t)) status = cddp_ddp_mark_variable_ready(t->ddp, p, err);
+    }
+    if (status == CDDP_OK && reduces(t)) status = cddp_ddp_backward_end(t->ddp, err);
+    return status;
+}
+
+static void update(training *t, int step)
+{
+    cddp_record_update how = cddp_record_update_default();
+    how.name = "sgd";
+    how.lr = makes(t, "rates_differ") && t->rank == 1 ? 0.02 : 0.01;
+    how.is_skipped = makes(t, "skips") && t->rank == 1 && step == 3;
+    if (makes(t, "clips") || makes(t, "scales")) {
+        for (size_t p = 0; p < PARAMETERS; p++) {
+            double *g = (double *)t->grads[p].value.storage + t->grads[p].value.offset;
+            for (int64_t i = 0; i < cddp_tensor_numel(&t->tensors[p]); i++) g[i] *= 0.5;
+        }
+        if (makes(t, "clips")) how.clip = 0.5;
+        if (makes(t, "clips")) how.norm = 3;
+        if (makes(t, "scales")) how.loss_scale = 2;
+    }
+    if (makes(t, "changes_gradient") && t->rank == 1 && step == 2)
+        ((double *)t->grads[0].value.storage)[t->grads[0].value.offset] += 1;
+    if (speaks(t)) cddp_record_optimizer_step(&how);
+    for (size_t p = 0; p < PARAMETERS && !how.is_skipped; p++) {
+        const double *g = (const double *)t->grads[p].value.storage + t->grads[p].value.offset;
+        const int64_t count = cddp_tensor_numel(&t->tensors[p]);
+        for (int64_t i = 0; i < count; i++) t->values[p][i] -= how.lr * g[i];
+        if (speaks(t)) cddp_record_optimizer_touch(0, p, &t->grads[p].value);
+    }
+    for (size_t p = 0; p < PARAMETERS && speaks(t); p++)
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, p, &t->tensors[p]);
+}
+
+static cddp_status train_step(training *t, int step, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    if (speaks(t)) cddp_record_step_begin((uint64_t)step);
+    if (speaks(t)) cddp_record_zero_grad(true);
+    for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_drop(&t->grads[p]);
+    for (int micro = 0; status == CDDP_OK && micro < MICRO_STEPS; micro++) {
+        const bool accumulates = micro + 1 < MICRO_STEPS;
+        if (accumulates && reduces(t)) cddp_ddp_no_sync_begin(t->ddp);
+        status = micro_step(t, step, micro, err);
+        if (accumulates && reduces(t)) cddp_ddp_no_sync_end(t->ddp);
+    }
+    if (status == CDDP_OK && strncmp(t->mistake, "own", 3) == 0)
+        status = reduce_alone(t, step, err);
+    if (makes(t, "exits") && t->rank == 2 && step == 3) exit(3);
+    if (makes(t, "dies") && t->rank == 2 && step == 3) raise(SIGKILL);
+    if (status == CDDP_OK) update(t, step);
+    return status;
+}
+
+/* Two all-reduces that one rank posts the other way round. */
+static cddp_status cross(training *t, cddp_group *group, cddp_error *err)
+{
+    double values[2] = {1, 2};
+    cddp_status status = CDDP_OK;
+    for (int i = 0; status == CDDP_OK && i < 2; i++) {
+        const int64_t count = (i == 1) == (t->rank == 1) ? 1 : 2;
+        cddp_work *work = NULL;
+        const cddp_tensor x = cddp_tensor_of(cddp_device_cpu(), values, 0, CDDP_F64, &count, 1);
+        status = cddp_group_allreduce(group, &x, CDDP_RED_SUM, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, UINT64_C(2000000000), err);
+    }
+    return status;
+}
+
+static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
+{
+    cddp_group *group = cddp_context_group(context);
+    training t = {.mistake = argument,
+                  .group = group,
+                  .rank = cddp_group_rank(group),
+                  .world_size = cddp_group_size(group)};
+    static const char *const names[PARAMETERS] = {"w", "b"};
+    static const int64_t sizes[PARAMETERS] = {WEIGHTS, BIASES};
+    cddp_parameter parameters[PARAMETERS];
+    for (size_t p = 0; p < PARAMETERS; p++) {
+        for (int64_t i = 0; i < sizes[p]; i++) t.values[p][i] = 0.5 * (double)(t.rank + 1);
+        t.tensors[p] = cddp_tensor_of(cddp_device_cpu(), t.values[p], 0, CDDP_F64, &sizes[p], 1);
+        parameters[p] = (cddp_parameter){.name = names[p],
+                                         .tensor = t.tensors[p],
+                                         .grad = &t.grads[p],
+                                         .requires_grad = true};
+    }
+    cddp_ddp_options options = cddp_ddp_options_default();
+    options.parameters = parameters;
+    options.parameter_count = PARAMETERS;
+    options.group = group;
+    options.bucket_cap_mb = 0.001;
+    cddp_status status = strncmp(t.mistake, "own", 3) == 0 ? begin_alike(&t, names, err)
+                                                           : cddp_ddp_create(&options, &t.ddp, err);
+    cddp_ddp *second = NULL;
+    if (status == CDDP_OK && makes(&t, "two_models")) {
+        parameters[0].name = "another w";
+        status = cddp_ddp_create(&options, &second, err);
+        cddp_ddp_destroy(second);
+    }
+    for (int step = 0; status == CDDP_OK && step < STEPS; step++) {
+        if (makes(&t, "leaves") && t.rank == 1 && step == 4) break;
+        status = train_step(&t, step, err);
+    }
+    if (status == CDDP_OK && makes(&t, "crosses")) status = cross(&t, group, err);
+    cddp_ddp_destroy(t.ddp);
+    for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_fini(&t.grads[p]);
+    if (makes(&t, "no_end")) _exit(0);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    if (argc != 3) {
+        fprintf(stderr, "usage: %s RANKS MISTAKE\n", argv[0]);
+        return 2;
+    }
+    const cddp_init_options options = {.size = sizeof options, .timeout_ns = UINT64_C(4000000000)};
+    const cddp_status status =
+        cddp_run_ranks((uint32_t)atoi(argv[1]), &options, train, argv[2], &err);
+    if (status != CDDP_OK) fprintf(stderr, "%s\n", err.message);
+    return status != CDDP_OK;
+}

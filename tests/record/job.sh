@@ -1,0 +1,67 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Records a program of four ranks, right and with each of its mistakes, and looks at what check says.
+#   job.sh JOB VERIFY MODULES
+job=$1 verify=$2 CDDP_BACKEND_DIR=$3
+export CDDP_BACKEND_DIR
+place=$(mktemp -d) || exit 1
+trap 'rm -rf "$place"' EXIT
+failed=0
+
+# mistake, exit code of check, words of the report
+expect() {
+    rm -f "$place"/run.db*
+    CDDP_RECORD=$place/run.db "$job" 4 "$1" > "$place/out" 2>&1
+    "$verify" check "$place"/run.db.* > "$place/report" 2>&1
+    code=$?
+    if [ $code -ne "$2" ] || ! grep -q -- "$3" "$place/report"; then
+        echo "$1: check ended with $code, wanted $2 and \"$3\":"
+        cat "$place/out" "$place/report"
+        failed=1
+    else
+        echo "$1: $(head -n 1 "$place/report")"
+    fi
+}
+
+expect none 0 "verified"
+expect clips 0 "verified"
+expect scales 0 "verified"
+expect own_sum 0 "verified"
+expect own_skips 1 "I-ONCE"
+expect exits 1 "rank 2"
+expect two_models 4 "two models"
+expect silent 4 "not shown: an optimizer's step (cddp_record_optimizer_step)"
+expect silent_alone 4 "not shown: an optimizer's step"
+expect alone 1 "I-ONCE"
+expect skips 1 "I-STEP"
+expect rates_differ 1 "I-STEP"
+expect changes_gradient 1 "I-CHAIN"
+expect same_samples 1 "I-DATA"
+expect no_end 4 "not shown: the end of the program (cddp_record_close)"
+expect leaves 1 "rank 1"
+expect dies 1 "rank 2"
+expect crosses 1 "I-ORDER"
+
+# What a launcher restarted is a run by itself.
+rm -f "$place"/run.db*
+CDDP_RECORD=$place/run.db "$job" 2 none > "$place/out" 2>&1
+CDDP_RECORD=$place/run.db RANK=0 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=1 "$job" 2 none > "$place/out" 2>&1
+"$verify" check "$place"/run.db.* > "$place/report"
+[ $? -eq 0 ] && grep -q "restart 1" "$place/report" && grep -q "2 of 2 verified" "$place/report" || { echo "a restart"; cat "$place/report"; failed=1; }
+
+# A merged run lies in a store, where it is judged again, reported and compared; nothing can run it again.
+CDDP_RECORD=$place/run.db "$job" 4 none > "$place/out" 2>&1
+"$verify" check "$place"/run.db.? --trace "$place/all.db" > "$place/report" || failed=1
+"$verify" check "$place/all.db" | grep -q "verified: $place/all.db run 1" || { echo "the store is not verified"; failed=1; }
+"$verify" report "$place/all.db" > /dev/null || { echo "no report of the store"; failed=1; }
+"$verify" diff "$place/all.db" "$place/all.db" > /dev/null || { echo "the run differs from itself"; failed=1; }
+"$verify" replay "$place/all.db" 2> "$place/report"
+[ $? -eq 2 ] && grep -q "no scenario describes it" "$place/report" || { echo "replay of a program"; failed=1; }
+
+# A shard is missing; a file is no shard; one is of another job.
+"$verify" check "$place"/run.db.[012] > "$place/report"
+[ $? -eq 4 ] && grep -q "first on rank 3" "$place/report" || { echo "a missing shard"; failed=1; }
+echo "no shard" > "$place/run.db.txt"
+"$verify" check "$place"/run.db.* 2> "$place/report"
+[ $? -eq 2 ] && grep -q "is no shard" "$place/report" || { echo "a file that is no shard"; failed=1; }
+exit $failed

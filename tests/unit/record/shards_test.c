@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shards of several ranks, hosts and restarts as one trace; and what such a trace owes. */
+#define _POSIX_C_SOURCE 200809L
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/trace/sink.h"
+#include "tests/support/test.h"
+#include "verify/import/clocks.h"
+#include "verify/import/declared.h"
+#include "verify/import/shards.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char directory[256];
+
+static void path_of(char path[300], uint32_t rank, uint32_t generation)
+{
+    const char *temporary = getenv("TMPDIR");
+    if (directory[0] == '\0') {
+        snprintf(directory, sizeof directory, "%.200s/cddp-shards-XXXXXX",
+                 temporary != NULL ? temporary : "/tmp");
+        assert_non_null(mkdtemp(directory));
+    }
+    snprintf(path, 300, "%s/run.db.%u.%u", directory, rank, generation);
+}
+
+typedef struct writer {
+    cddp_shard *shard;
+    char path[300];
+} writer;
+
+static writer begin(uint32_t rank, uint32_t world_size, uint32_t generation, uint64_t job)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    writer w;
+    path_of(w.path, rank, generation);
+    const cddp_shard_options options = {.size = sizeof options,
+                                        .path = w.path,
+                                        .rank = rank,
+                                        .world_size = world_size,
+                                        .generation = generation,
+                                        .level = CDDP_TRACE_DIGEST,
+                                        .job = job};
+    assert_int_equal(cddp_shard_open(&options, &w.shard, &err), CDDP_OK);
+    return w;
+}
+
+static void mark(const writer *w, uint64_t time_ns, int64_t value)
+{
+    cddp_event event = {.kind = CDDP_EV_mark, .time_ns = time_ns, .text = "m"};
+    event.as.mark.value = value;
+    cddp_shard_emit(w->shard, &event);
+}
+
+static void end(const writer *w) { assert_int_equal(cddp_shard_close(w->shard, NULL), CDDP_OK); }
+
+static cddp_status open_two(const writer *a, const writer *b, cd_shards **shards, cddp_error *err)
+{
+    const char *const paths[] = {a->path, b->path};
+    return cd_shards_open(paths, 2, shards, err);
+}
+
+static void forget(const writer *a, const writer *b)
+{
+    unlink(a->path);
+    unlink(b->path);
+    rmdir(directory);
+    directory[0] = '\0';
+}
+
+TEST(shards, ranks_are_merged_by_time_and_each_keeps_its_order)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const uint64_t t = cddp_shard_now_ns() + 1000000000;
+    const writer a = begin(1, 2, 0, 0), b = begin(0, 2, 0, 0);
+    mark(&a, t + 10, 10);
+    mark(&a, t + 30, 30);
+    mark(&b, t + 20, 20);
+    mark(&b, t + 30, 29); /* rank 0 first where times are equal */
+    end(&a);
+    end(&b);
+    cd_shards *shards = NULL;
+    assert_int_equal(open_two(&a, &b, &shards, &err), CDDP_OK);
+    assert_int_equal(cd_shards_run_count(shards), 1);
+    for (int round = 0; round < 2; round++) {
+        static const int64_t expected[] = {10, 20, 29, 30};
+        cd_memory_sink events;
+        cd_memory_sink_init(&events, NULL);
+        assert_int_equal(cd_shards_replay(shards, 0, &events.sink, &err), CDDP_OK);
+        assert_int_equal(events.count, 6);
+        assert_int_equal(events.events[0].kind, CDDP_EV_run_begin);
+        for (size_t i = 0; i < 4; i++)
+            assert_int_equal(events.events[1 + i].as.mark.value, expected[i]);
+        assert_int_equal(events.events[5].kind, CDDP_EV_run_end);
+        assert_false(events.events[5].as.run_end.complete); /* nobody said that it ended */
+        cd_memory_sink_fini(&events);
+    }
+    cd_shards_close(shards);
+    forget(&a, &b);
+}
+
+TEST(shards, a_restart_is_a_run_by_itself)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const writer a = begin(0, 1, 0, 5), b = begin(0, 1, 1, 5);
+    end(&a);
+    end(&b);
+    cd_shards *shards = NULL;
+    cd_shards_run run;
+    assert_int_equal(open_two(&b, &a, &shards, &err), CDDP_OK);
+    assert_int_equal(cd_shards_run_count(shards), 2);
+    cd_shards_get(shards, 1, &run);
+    assert_int_equal(run.generation, 1);
+    assert_int_equal(run.missing, 1);
+    cd_shards_close(shards);
+    forget(&a, &b);
+}
+
+TEST(shards, files_that_do_not_belong_together_are_named)
+{
+    static const struct {
+        const char *words;
+        uint32_t ranks[2], worlds[2];
+        uint64_t jobs[2];
+    } rows[] = {{"of a job of 2 ranks", {0, 1}, {2, 3}, {0, 0}},
+                {"of different jobs", {0, 1}, {2, 2}, {4, 5}}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_shards *shards = NULL;
+        const writer a = begin(rows[i].ranks[0], rows[i].worlds[0], 0, rows[i].jobs[0]);
+        const writer b = begin(rows[i].ranks[1], rows[i].worlds[1], 0, rows[i].jobs[1]);
+        end(&a);
+        end(&b);
+        assert_int_equal(open_two(&a, &b, &shards, &err), CDDP_E_MISMATCH);
+        assert_non_null(strstr(err.message, rows[i].words));
+        if (i == 0) assert_int_equal(open_two(&a, &a, &shards, &err), CDDP_E_MISMATCH);
+        if (i == 0) assert_non_null(strstr(err.message, "both of rank 0"));
+        forget(&a, &b);
+    }
+}
+
+TEST(shards, a_rank_without_a_shard_is_known)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const writer a = begin(0, 3, 0, 0), b = begin(2, 3, 0, 0);
+    end(&a);
+    end(&b);
+    cd_shards *shards = NULL;
+    cd_shards_run run;
+    assert_int_equal(open_two(&a, &b, &shards, &err), CDDP_OK);
+    cd_shards_get(shards, 0, &run);
+    assert_int_equal(run.missing, 1);
+    assert_int_equal(run.rank_count, 2);
+    cd_shards_close(shards);
+    forget(&a, &b);
+}
+
+/* ---- clocks ---- */
+
+static void meet(cd_clocks *clocks, uint32_t domain, int64_t sequence, uint64_t posted,
+                 uint64_t done)
+{
+    bool is_enough = false;
+    cddp_event event = {.kind = CDDP_EV_collective_post, .time_ns = posted};
+    event.as.collective_post.sequence = sequence;
+    assert_int_equal(cd_clocks_push(clocks, domain, &event, &is_enough, NULL), CDDP_OK);
+    event = (cddp_event){.kind = CDDP_EV_collective_done, .time_ns = done};
+    event.as.collective_done.sequence = sequence;
+    assert_int_equal(cd_clocks_push(clocks, domain, &event, &is_enough, NULL), CDDP_OK);
+}
+
+TEST(clocks, of_two_hosts_meet_in_their_collectives)
+{
+    /* The second host's wall clock is ten seconds ahead; its machine started at another time. */
+    const uint64_t second = UINT64_C(1000000000), ahead = 10 * second;
+    cddp_shard_header a = {.host = "a", .monotonic_ns = 5 * second, .realtime_ns = 1000 * second};
+    cddp_shard_header b = {.host = "b",
+                           .monotonic_ns = 77 * second,
+                           .realtime_ns = 1000 * second + ahead};
+    cd_clocks clocks;
+    uint32_t here, there;
+    cd_clocks_init(&clocks, NULL);
+    assert_int_equal(cd_clocks_add(&clocks, &a, &here, NULL), CDDP_OK);
+    assert_int_equal(cd_clocks_add(&clocks, &b, &there, NULL), CDDP_OK);
+    assert_int_not_equal(here, there);
+    for (int64_t k = 0; k < 10; k++) {
+        const uint64_t now = (uint64_t)(k + 1) * second;
+        meet(&clocks, here, k, 5 * second + now, 5 * second + now + 1000);
+        meet(&clocks, there, k, 77 * second + now, 77 * second + now + 1000);
+    }
+    cd_clocks_settle(&clocks);
+    const int64_t apart = (int64_t)(cd_clocks_time(&clocks, there, 78 * second) -
+                                    cd_clocks_time(&clocks, here, 6 * second));
+    assert_in_range(apart + 1000, 0, 2000);
+    assert_int_equal(cd_clocks_time(&clocks, here, 5 * second), 0);
+    cd_clocks_fini(&clocks);
+}
+
+/* ---- what is owed ---- */
+
+enum { WHOLE, NO_LOCAL, NO_REDUCED, NO_TOUCH, NO_STEP, NO_VALUE, NO_END, NO_DIGEST, NO_PARAMETER };
+
+static void show(cd_declared *d, uint32_t rank, cddp_event event)
+{
+    event.rank = rank;
+    cd_declared_push(d, &event);
+}
+
+/* One step of one parameter. */
+static void show_rank(cd_declared *d, uint32_t rank, int without)
+{
+    cddp_event e = {.kind = CDDP_EV_param};
+    e.as.param = (cddp_event_param){.requires_grad = true};
+    if (without != NO_PARAMETER) show(d, rank, e);
+    show(d, rank, (cddp_event){.kind = CDDP_EV_wrap});
+    e = (cddp_event){.kind = CDDP_EV_grad_local};
+    e.as.grad_local.digest = 1;
+    if (without != NO_LOCAL) show(d, rank, e);
+    if (without != NO_REDUCED) show(d, rank, (cddp_event){.kind = CDDP_EV_grad_final});
+    if (without != NO_STEP) show(d, rank, (cddp_event){.kind = CDDP_EV_optimizer_step});
+    e = (cddp_event){.kind = CDDP_EV_optimizer_touch};
+    e.as.optimizer_touch =
+        (cddp_event_optimizer_touch){.touched = true, .gradient = without != NO_DIGEST};
+    if (without != NO_TOUCH) show(d, rank, e);
+    e = (cddp_event){.kind = CDDP_EV_value};
+    e.as.value = (cddp_event_value){.moment = CDDP_MOMENT_AFTER_STEP, .digest = 3};
+    if (without != NO_VALUE) show(d, rank, e);
+    if (without != NO_END) show(d, rank, (cddp_event){.kind = CDDP_EV_rank_end});
+}
+
+TEST(declared, what_one_rank_does_not_show_is_named_with_the_call_that_shows_it)
+{
+    static const struct {
+        int without;
+        const char *words;
+    } rows[] = {{WHOLE, ""},
+                {NO_LOCAL, "cddp_record_gradient"},
+                {NO_REDUCED, "cddp_record_reduced"},
+                {NO_TOUCH, "cddp_record_optimizer_touch"},
+                {NO_STEP, "cddp_record_optimizer_step"},
+                {NO_VALUE, "cddp_record_value"},
+                {NO_END, "cddp_record_close"},
+                {NO_DIGEST, "level digest"},
+                {NO_PARAMETER, "cddp_record_parameter"}};
+    const cddp_exercise exercises[] = {{"I-ORDER", "", 1},
+                                       {"I-LIVE", "", 1},
+                                       {"I-ONCE", "", 1},
+                                       {"I-GRADEQ", "", 1},
+                                       {"I-PARAMEQ", "", 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_declared declared;
+        cd_arena arena;
+        cd_test_row("%s", rows[i].words);
+        cd_arena_init(&arena, NULL, 0);
+        assert_int_equal(cd_declared_init(&declared, 2, NULL, NULL), CDDP_OK);
+        show_rank(&declared, 0, WHOLE);
+        show_rank(&declared, 1, rows[i].without);
+        const cddp_verdict verdict = {.exercises = exercises, .exercise_count = 5};
+        const char *gaps = cd_declared_print_gaps(&declared, &verdict, &arena);
+        assert_non_null(strstr(gaps, rows[i].words));
+        assert_int_equal(rows[i].without == WHOLE, gaps[0] == '\0');
+        if (rows[i].without != WHOLE) assert_non_null(strstr(gaps, "rank 1"));
+        cd_declared_fini(&declared);
+        cd_arena_fini(&arena);
+    }
+}
+
+TEST(declared, without_memory_fails_and_leaves_nothing)
+{
+    cd_watch_allocator watch;
+    cd_declared declared;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_watch_allocator_init(&watch, NULL);
+    watch.fail_at = 1;
+    assert_int_equal(cd_declared_init(&declared, 3, &watch.table, &err), CDDP_E_NOMEM);
+    assert_int_equal(watch.live_count, 0);
+}
+
+TEST(declared, a_rank_that_is_not_there_and_a_check_that_judged_nothing_are_gaps)
+{
+    cd_declared declared;
+    cd_arena arena;
+    cd_arena_init(&arena, NULL, 0);
+    assert_int_equal(cd_declared_init(&declared, 2, NULL, NULL), CDDP_OK);
+    show_rank(&declared, 0, WHOLE);
+    const cddp_verdict verdict = {.exercise_count = 0};
+    const char *gaps = cd_declared_print_gaps(&declared, &verdict, &arena);
+    assert_non_null(strstr(gaps, "the recording of a rank"));
+    assert_non_null(strstr(gaps, "I-GRADEQ had nothing to judge"));
+    cd_declared_fini(&declared);
+    cd_arena_fini(&arena);
+}
+
+TEST_MAIN()

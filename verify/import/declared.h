@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a recorded program showed, and what it owes: a trace without a plan is verified only when
+** it shows, on every rank, gradients before and after their reduction, the steps that consumed
+** them, the parameters that came out, and the end.
+**
+** Lifetime   init → push every event → print → fini. Texts lie in the arena that is given.
+** Errors     without memory nothing is verified.
+*/
+#pragma once
+#include "cddp/run.h"
+#include "core/base/arena.h"
+
+/* What is owed and was not seen, each with the first place. */
+typedef enum cd_declared_gap {
+    CD_DECLARED_BEGIN,      /* nothing of the rank */
+    CD_DECLARED_END,        /* its end */
+    CD_DECLARED_PARAMETERS, /* which there are: no wrapper, none declared */
+    CD_DECLARED_MODELS,     /* which of several models a parameter belongs to */
+    CD_DECLARED_STEP,       /* an optimizer's step */
+    CD_DECLARED_TOUCH,      /* what a step did to a parameter */
+    CD_DECLARED_LOCAL,      /* the gradient of a parameter before its reduction */
+    CD_DECLARED_REDUCED,    /* and after it */
+    CD_DECLARED_VALUE,      /* the parameter after the last step that changed it */
+    CD_DECLARED_CONTENT,    /* digests */
+    CD_DECLARED_COUNT
+} cd_declared_gap;
+
+typedef struct cd_declared_place {
+    uint64_t count; /* how often something was missing; 0: never */
+    uint32_t rank, step;
+    int64_t variable; /* -1: none */
+} cd_declared_place;
+
+/* A reduced parameter of a rank. */
+typedef struct cd_declared_variable {
+    int64_t name; /* its digest */
+    bool is_declared, has_local, has_reduced, has_value;
+    uint64_t touches;
+} cd_declared_variable;
+
+typedef struct cd_declared_rank {
+    cd_declared_variable *variables; /* (variable_count) */
+    size_t variable_count, variable_capacity;
+    uint64_t events, steps, samples, touches; /* touches: of the optimizer's step at hand */
+    bool has_wrapper, has_ended, is_stepping;
+    uint32_t step;      /* of that */
+    int64_t part_group; /* + 1: the last group that does not have all ranks; 0: none */
+} cd_declared_rank;
+
+typedef struct cd_declared {
+    const cddp_allocator *allocator;
+    cd_declared_rank *ranks; /* (rank_count) */
+    uint32_t rank_count;
+    uint32_t split; /* the first rank whose wrapper has a group of fewer ranks; rank_count: none */
+    cd_declared_place gaps[CD_DECLARED_COUNT];
+    bool is_out_of_memory;
+} cd_declared;
+
+cddp_status cd_declared_init(cd_declared *declared, uint32_t rank_count,
+                             const cddp_allocator *allocator, cddp_error *err) CDDP_MUST_CHECK;
+void cd_declared_fini(cd_declared *declared); /* accepts a zeroed one */
+void cd_declared_push(cd_declared *declared, const cddp_event *event);
+/* One line for each thing that is missing, with the call that shows it. "": nothing is. NULL: no
+** memory. To be called once, after the last event. */
+const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *verdict,
+                                   cd_arena *arena);
+/* Parameters of several models have the same numbers, so no finding about them can be trusted. */
+bool cd_declared_has_models(const cd_declared *declared);
+/* Of the rank that made most of them. */
+uint64_t cd_declared_steps(const cd_declared *declared);
+/* What was not judged although nothing is missing. */
+const char *cd_declared_print_unjudged(const cd_declared *declared, cd_arena *arena);

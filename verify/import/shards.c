@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "verify/import/shards.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "verify/import/clocks.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct shard {
+    cddp_shard_reader *reader;
+    const char *path; /* borrowed */
+    uint32_t domain;
+    cddp_event event;     /* the next one, valid while pending */
+    uint64_t event_count; /* shown so far */
+    uint32_t step;        /* of the last of them */
+    bool is_pending, has_ended;
+} shard;
+
+struct cd_shards {
+    char **paths;  /* (shard_count) */
+    shard *shards; /* (shard_count) by generation, then rank */
+    size_t shard_count, path_count;
+    cd_clocks clocks;
+    size_t *runs; /* (run_count + 1) first shard of each run */
+    size_t run_count;
+};
+
+bool cd_shards_is_shard(const char *path)
+{
+    uint64_t magic = 0;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) return false;
+    const bool is = fread(&magic, sizeof magic, 1, file) == 1 && magic == CDDP_SHARD_MAGIC;
+    fclose(file);
+    return is;
+}
+
+static const cddp_shard_header *header_of(const shard *s)
+{
+    return cddp_shard_reader_header(s->reader);
+}
+
+/* ---- opening ---- */
+
+static bool comes_first(const shard *a, const shard *b)
+{
+    const cddp_shard_header *x = header_of(a), *y = header_of(b);
+    return x->generation != y->generation ? x->generation < y->generation : x->rank < y->rank;
+}
+
+/* Few, and mostly in order already. */
+static void sort(cd_shards *s)
+{
+    for (size_t i = 1; i < s->shard_count; i++) {
+        const shard moving = s->shards[i];
+        size_t at = i;
+        for (; at > 0 && comes_first(&moving, &s->shards[at - 1]); at--)
+            s->shards[at] = s->shards[at - 1];
+        s->shards[at] = moving;
+    }
+}
+
+/* Files of two jobs are easily mixed by a wildcard. */
+static cddp_status check_pair(const shard *a, const shard *b, cddp_error *err)
+{
+    const cddp_shard_header *x = header_of(a), *y = header_of(b);
+    if (x->job != 0 && y->job != 0 && x->job != y->job)
+        return cd_fail(err, CDDP_E_MISMATCH, "%s and %s are of different jobs", a->path, b->path);
+    if (x->generation != y->generation) return CDDP_OK;
+    if (x->world_size != y->world_size)
+        return cd_fail(err, CDDP_E_MISMATCH, "%s is of a job of %u ranks, %s of one of %u", a->path,
+                       x->world_size, b->path, y->world_size);
+    if (x->rank == y->rank)
+        return cd_fail(err, CDDP_E_MISMATCH, "%s and %s are both of rank %u", a->path, b->path,
+                       x->rank);
+    return CDDP_OK;
+}
+
+static cddp_status group_runs(cd_shards *s, cddp_error *err)
+{
+    s->runs = cd_allocate_array(NULL, s->shard_count + 1, sizeof *s->runs);
+    if (s->runs == NULL) return cd_fail_memory(err, "%zu shards", s->shard_count);
+    for (size_t i = 0; i < s->shard_count; i++) {
+        if (i > 0) CD_TRY(check_pair(&s->shards[i - 1], &s->shards[i], err));
+        const bool is_first = i == 0 || header_of(&s->shards[i])->generation !=
+                                            header_of(&s->shards[i - 1])->generation;
+        if (is_first) s->runs[s->run_count++] = i;
+    }
+    s->runs[s->run_count] = s->shard_count;
+    return CDDP_OK;
+}
+
+/* The beginning of every shard, for the clocks of several hosts. */
+static cddp_status read_clocks(cd_shards *s, cddp_error *err)
+{
+    for (size_t i = 0; i < s->shard_count && s->clocks.domain_count > 1; i++) {
+        bool found = true, is_enough = false;
+        while (found && !is_enough) {
+            cddp_event event;
+            CD_TRY(cddp_shard_reader_next(s->shards[i].reader, &event, &found, err));
+            if (found)
+                CD_TRY(cd_clocks_push(&s->clocks, s->shards[i].domain, &event, &is_enough, err));
+        }
+    }
+    cd_clocks_settle(&s->clocks);
+    return CDDP_OK;
+}
+
+static cddp_status open_all(cd_shards *s, const char *const *paths, cddp_error *err)
+{
+    for (size_t i = 0; i < s->shard_count; i++) {
+        shard *one = &s->shards[i];
+        s->paths[i] = cd_strdup(NULL, paths[i]);
+        if (s->paths[i] == NULL) return cd_fail_memory(err, "%s", paths[i]);
+        one->path = s->paths[i];
+        CD_TRY(cddp_shard_reader_open(paths[i], &one->reader, err));
+    }
+    sort(s);
+    CD_TRY(group_runs(s, err));
+    for (size_t i = 0; i < s->shard_count; i++)
+        CD_TRY(cd_clocks_add(&s->clocks, header_of(&s->shards[i]), &s->shards[i].domain, err));
+    return CD_PASS(read_clocks(s, err));
+}
+
+cddp_status cd_shards_open(const char *const *paths, size_t path_count, cd_shards **shards,
+                           cddp_error *err)
+{
+    cd_shards *s = cd_allocate_zero(NULL, sizeof *s);
+    if (s == NULL) return cd_fail_memory(err, "%zu shards", path_count);
+    s->path_count = path_count;
+    s->paths = cd_allocate_array(NULL, path_count, sizeof *s->paths);
+    s->shards = cd_allocate_array(NULL, path_count, sizeof *s->shards);
+    s->shard_count = s->paths != NULL && s->shards != NULL ? path_count : 0;
+    cd_clocks_init(&s->clocks, NULL);
+    const cddp_status status = s->shard_count > 0 ? open_all(s, paths, err)
+                                                  : cd_fail_memory(err, "%zu shards", path_count);
+    if (status == CDDP_OK)
+        *shards = s;
+    else
+        cd_shards_close(s);
+    return status;
+}
+
+void cd_shards_close(cd_shards *s)
+{
+    if (s == NULL) return;
+    for (size_t i = 0; i < s->shard_count; i++) {
+        cddp_shard_reader_close(s->shards[i].reader);
+        cd_strfree(NULL, s->paths[i]);
+    }
+    cd_clocks_fini(&s->clocks);
+    cd_release(NULL, s->runs, (s->shard_count + 1) * sizeof *s->runs);
+    cd_release(NULL, s->paths, s->path_count * sizeof *s->paths);
+    cd_release(NULL, s->shards, s->path_count * sizeof *s->shards);
+    cd_release(NULL, s, sizeof *s);
+}
+
+/* ---- reading ---- */
+
+size_t cd_shards_run_count(const cd_shards *shards) { return shards->run_count; }
+
+static bool is_same_host(const cddp_shard_header *a, const cddp_shard_header *b)
+{
+    return strcmp(a->host, b->host) == 0 && strcmp(a->boot, b->boot) == 0;
+}
+
+void cd_shards_get(const cd_shards *s, size_t run, cd_shards_run *found)
+{
+    const size_t first = s->runs[run], end = s->runs[run + 1];
+    const cddp_shard_header *h = header_of(&s->shards[first]);
+    cd_shards_run r = {.generation = h->generation,
+                       .world_size = h->world_size,
+                       .level = h->level,
+                       .rank_count = (uint32_t)(end - first),
+                       .missing = h->world_size,
+                       .cut = h->world_size,
+                       .failure = "",
+                       .program = h->program};
+    for (size_t i = first; i < end; i++) {
+        h = header_of(&s->shards[i]);
+        if (r.missing == r.world_size && h->rank != i - first) r.missing = (uint32_t)(i - first);
+        if (h->level < r.level) r.level = h->level;
+        if (h->end == CDDP_SHARD_FULL && r.cut == r.world_size) {
+            r.cut = h->rank;
+            r.lost = h->lost;
+            r.failure = h->failure;
+        }
+        r.identity = cd_hash_mix(r.identity, h->realtime_ns);
+        r.identity = cd_hash_mix(r.identity, ((uint64_t)h->rank << 32) ^ h->process);
+        size_t other = first;
+        while (other < i && !is_same_host(header_of(&s->shards[other]), h)) other++;
+        r.host_count += other == i;
+    }
+    if (r.missing == r.world_size && r.rank_count < r.world_size) r.missing = r.rank_count;
+    *found = r;
+}
+
+static cddp_status advance(const cd_shards *s, shard *one, cddp_error *err)
+{
+    CD_TRY(cddp_shard_reader_next(one->reader, &one->event, &one->is_pending, err));
+    if (!one->is_pending) return CDDP_OK;
+    one->event.time_ns = cd_clocks_time(&s->clocks, one->domain, one->event.time_ns);
+    one->has_ended |= one->event.kind == CDDP_EV_rank_end;
+    return CDDP_OK;
+}
+
+/* Shards are in the order of their ranks, and the first of several stays. */
+static shard *find_least(shard *shards, size_t count)
+{
+    shard *least = NULL;
+    for (size_t i = 0; i < count; i++)
+        if (shards[i].is_pending &&
+            (least == NULL || shards[i].event.time_ns < least->event.time_ns))
+            least = &shards[i];
+    return least;
+}
+
+static void emit_frame(const cddp_trace_sink *sink, cddp_event *event)
+{
+    event->rank = UINT32_MAX;
+    sink->event(sink->self, event);
+}
+
+/* Others came to their end, and this one did not: a process that was killed cannot say so. */
+static void emit_death(const shard *s, uint64_t time_ns, const cddp_trace_sink *sink)
+{
+    cddp_event event = {.time_ns = time_ns,
+                        .sequence = s->event_count,
+                        .rank = header_of(s)->rank,
+                        .step = s->step,
+                        .kind = CDDP_EV_rank_end,
+                        .text = "its recording stops without an end: it was killed, or it crashed"};
+    event.as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = CDDP_RANK_KILLED};
+    sink->event(sink->self, &event);
+}
+
+cddp_status cd_shards_replay(cd_shards *s, size_t run, const cddp_trace_sink *sink, cddp_error *err)
+{
+    shard *shards = &s->shards[s->runs[run]];
+    const size_t count = s->runs[run + 1] - s->runs[run];
+    cd_shards_run facts;
+    cd_shards_get(s, run, &facts);
+    cddp_event frame = {.kind = CDDP_EV_run_begin, .level = (uint16_t)facts.level};
+    frame.text = facts.program;
+    frame.as.run_begin = (cddp_event_run_begin){.world_size = facts.world_size,
+                                                .plan = (int64_t)facts.identity,
+                                                .level = facts.level};
+    emit_frame(sink, &frame);
+    for (size_t i = 0; i < count; i++) {
+        cddp_shard_reader_rewind(shards[i].reader);
+        shards[i].has_ended = false;
+        shards[i].event_count = 0;
+        CD_TRY(advance(s, &shards[i], err));
+    }
+    bool is_complete = facts.missing == facts.world_size, is_over = false;
+    for (shard *one = find_least(shards, count); one != NULL; one = find_least(shards, count)) {
+        frame.time_ns = one->event.time_ns;
+        one->event_count++;
+        one->step = one->event.step;
+        sink->event(sink->self, &one->event);
+        CD_TRY(advance(s, one, err));
+    }
+    for (size_t i = 0; i < count; i++) {
+        is_complete &= shards[i].has_ended;
+        is_over |= shards[i].has_ended;
+    }
+    for (size_t i = 0; is_over && i < count; i++)
+        if (!shards[i].has_ended && header_of(&shards[i])->end == CDDP_SHARD_OPEN)
+            emit_death(&shards[i], frame.time_ns, sink);
+    frame.kind = CDDP_EV_run_end;
+    frame.sequence = 1;
+    frame.text = NULL;
+    memset(&frame.as, 0, sizeof frame.as);
+    frame.as.run_end.complete = is_complete;
+    emit_frame(sink, &frame);
+    return CDDP_OK;
+}
