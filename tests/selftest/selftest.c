@@ -330,11 +330,16 @@ static cddp_status write_page(const selftest *s, cddp_error *err)
 
 static bool is_part(const selftest *s) { return s->done_count < s->all_count; }
 
-/* A sample of n differs from the whole by chance: three standard deviations are allowed. */
-static bool keeps_floor(const selftest *s, const char *what, double share, double floor)
+typedef struct portion {
+    size_t part, whole;
+} portion;
+
+/* A sample of n differs from the whole by chance: three standard deviations are allowed, and one
+** case. */
+static bool keeps_floor(const selftest *s, const char *what, portion measured, double floor)
 {
-    const size_t n = st_count_struck(&s->table.all);
-    const double chance = is_part(s) && n > 0 ? 3.0 * sqrt(floor * (1.0 - floor) / (double)n) : 0.0;
+    const double n = (double)measured.whole, share = (double)measured.part / n;
+    const double chance = is_part(s) ? 3.0 * sqrt(floor * (1.0 - floor) / n) + 1.0 / n : 0.0;
     if (share < floor - chance) {
         printf("FAIL %s: %.4f is below the floor of %.4f (tests/selftest/floors.def)\n", what,
                share, floor);
@@ -346,10 +351,14 @@ static bool keeps_floor(const selftest *s, const char *what, double share, doubl
 
 static bool keeps_floors(const selftest *s)
 {
-    const st_count *all = &s->table.all;
-    const size_t struck = st_count_struck(all);
-    const double shares[] = {(double)(struck - s->miss_count + s->known_count),
-                             (double)all->ends[ST_END_BLAMED]};
+    const st_count *all = &s->table.all, *trainings = &s->table.kinds[ST_TRAINING];
+    const size_t struck = st_count_struck(all), wrong = st_count_struck(trainings),
+                 argued = s->table.argued[ST_TRAINING];
+    /* as in floors.def */
+    const portion shares[] = {{st_count_caught(all) + s->known_count, struck},
+                              {all->ends[ST_END_BLAMED], struck},
+                              {st_count_caught(trainings) + argued, wrong},
+                              {trainings->ends[ST_END_BLAMED], wrong}};
     static const struct {
         const char *name;
         double floor;
@@ -359,8 +368,9 @@ static bool keeps_floors(const selftest *s)
 #undef ST_FLOOR
     };
     bool good = true;
-    for (size_t i = 0; struck > 0 && !s->has_filter && i < 2; i++)
-        good &= keeps_floor(s, floors[i].name, shares[i] / (double)struck, floors[i].floor);
+    for (size_t i = 0; !s->has_filter && i < sizeof floors / sizeof floors[0]; i++) {
+        if (shares[i].whole > 0) good &= keeps_floor(s, floors[i].name, shares[i], floors[i].floor);
+    }
     return good;
 }
 

@@ -71,9 +71,10 @@ void st_table_first(const st_table *table, cd_text *text)
 {
     const st_count *trainings = &table->kinds[ST_TRAINING];
     const size_t missed = st_count_missed(trainings), argued = table->argued[ST_TRAINING];
-    cd_text_printf(
-        text, "Of %zu wrong trainings, %zu were verified, and %zu of these with an argument.\n",
-        st_count_struck(trainings), missed, argued);
+    cd_text_printf(text,
+                   "Of %zu wrong trainings the verifier calls %zu verified; %zu of these have an "
+                   "argument.\n",
+                   st_count_struck(trainings), missed, argued);
 }
 
 static double share(size_t part, size_t whole)

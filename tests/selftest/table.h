@@ -20,7 +20,7 @@ void st_table_add(st_table *table, const st_case *c, const st_outcome *outcome, 
 size_t st_count_missed(const st_count *count); /* crashes, too */
 size_t st_count_struck(const st_count *count);
 size_t st_count_caught(const st_count *count);
-/* "Of 5000 wrong trainings, 0 were verified (0 more are argued below)." */
+/* "Of 5000 wrong trainings the verifier calls 1 verified; 0 of these have an argument." */
 void st_table_first(const st_table *table, cd_text *text);
 /* "| half | 120 | 60 | 40 |" for classes, operators, worlds and places. */
 void st_table_print(const st_table *table, cd_text *text);
