@@ -63,9 +63,18 @@ void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
             .ids = (int64_t)all, .weight = cd_f64_bits((double)count));
 }
 
+/* A program that says no steps and has no cddp_ddp: a step ends with its optimizer. */
+static void follow_optimizer(cd_recording *r)
+{
+    if (!r->says_steps && !r->has_reducer && r->has_stepped)
+        cddp_tracer_set_step(&r->tracer, r->tracer.step + 1, 0);
+    r->has_stepped = false;
+}
+
 void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
 {
     cd_recording *r = cd_recording_get();
+    if (r != NULL) follow_optimizer(r);
     cd_recorded_parameter *p = r != NULL ? cd_recording_find(r, parameter) : NULL;
     if (p == NULL) return;
     const int64_t presence = presence_of(gradient);
@@ -130,6 +139,7 @@ void cddp_record_optimizer_step(const cddp_record_update *update)
     const cddp_record_update *u = update;
     if (r == NULL || u == NULL || u->size < sizeof *u) return;
     note_rescaling(r, u);
+    r->has_stepped = true;
     CD_EMIT(&r->tracer, optimizer_step, u->name, .optimizer = u->optimizer,
             .skipped = u->is_skipped, .lr = cd_f64_bits(u->lr),
             .loss_scale = cd_f64_bits(u->loss_scale), .clip = cd_f64_bits(u->clip),

@@ -44,6 +44,7 @@ typedef struct cd_recording {
     bool says_steps;   /* the program does; else they follow from forwards and backwards */
     bool is_finalized; /* a backward was reduced since the last forward began */
     bool has_forward, is_out_of_memory;
+    bool has_stepped; /* an optimizer stepped, and no gradient came since */
     /* a clip or a scaler changed gradients in the step at hand; and whether that was said before */
     bool is_rescaled, has_clipped, has_scaled;
     cddp_error failure; /* of a shard that could not be opened */

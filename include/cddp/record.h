@@ -50,7 +50,8 @@ CDDP_API cddp_tracer *cddp_record_tracer(void);
 /* ---- a step ---- */
 
 /* Steps count from 0. A program that never says where a step begins has a new one at the first
-** forward after a backward that was reduced. */
+** forward after a backward that was reduced; without cddp_ddp, at the first gradient after an
+** optimizer stepped. */
 CDDP_API void cddp_record_step_begin(uint64_t step);
 /* Further forwards and backwards of the same step: 1, 2, … */
 CDDP_API void cddp_record_micro_step(uint64_t micro_step);

@@ -95,7 +95,7 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
 {
     int64_t ids[SAMPLES];
     for (int k = 0; k < SAMPLES; k++) ids[k] = sample_of(t, step, micro, k);
-    if (speaks(t)) cddp_record_micro_step((uint64_t)micro);
+    if (speaks(t) && !makes(t, "unnumbered")) cddp_record_micro_step((uint64_t)micro);
     if (speaks(t)) cddp_record_samples(0, ids, SAMPLES);
     cddp_status status = reduces(t) ? cddp_ddp_forward_begin(t->ddp, true, err) : CDDP_OK;
     if (status == CDDP_OK && reduces(t)) status = cddp_ddp_forward_end(t->ddp, NULL, err);
@@ -145,7 +145,8 @@ static void update(training *t, int step)
 static cddp_status train_step(training *t, int step, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    if (speaks(t)) cddp_record_step_begin((uint64_t)step);
+    if (speaks(t) && !makes(t, "own_unnumbered") && !makes(t, "unnumbered"))
+        cddp_record_step_begin((uint64_t)step);
     if (speaks(t)) cddp_record_zero_grad(true);
     for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_drop(&t->grads[p]);
     for (int micro = 0; status == CDDP_OK && micro < MICRO_STEPS; micro++) {
