@@ -277,12 +277,14 @@ static void put_reductions(cd_text *text, const explore_command *c)
     else if (c->options.reduce && e->probes > 0)
         cd_text_printf(text,
                        "  turns: one order of ranks, because nothing in any run depends on it; "
-                       "%" PRIu64 " schedule%s drew another\n",
-                       e->probes, e->probes == 1 ? "" : "s");
+                       "%" PRIu64 " schedule%s drew another. Memory that is read in flight is not "
+                       "tracked: only %s tried it\n",
+                       e->probes, e->probes == 1 ? "" : "s", e->probes == 1 ? "that one" : "those");
     else if (c->options.reduce)
         cd_text_push(
             text,
-            "  turns: one order of ranks for all, because nothing in any run depends on it\n");
+            "  turns: one order of ranks for all, because nothing in any run depends on it. Memory "
+            "that is read in flight is not tracked: --no-reduce varies the turns\n");
     if (e->options.merge && !e->races)
         cd_text_printf(text,
                        "  states: %zu, %" PRIu64 " schedules led to one that was there before\n",

@@ -48,6 +48,4 @@ function(cddp_install)
   # Examples to start from.
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/scenarios DESTINATION ${CMAKE_INSTALL_DATADIR}/cddp
     FILES_MATCHING PATTERN "*.toml" PATTERN reader EXCLUDE)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/hook ${PROJECT_SOURCE_DIR}/examples/backend
-    DESTINATION ${CMAKE_INSTALL_DATADIR}/cddp/examples)
 endfunction()

@@ -505,4 +505,25 @@ TEST(gloo, refuses_options_it_does_not_know)
     assert_non_null(strstr(j.results[0].error.message, "algoritm=ring"));
 }
 
+static cddp_status two_stay_away(cddp_group *group, cddp_error *err)
+{
+    const uint32_t me = cddp_group_rank(group);
+    if (me != 1 && me != 3) return cddp_barrier_monitored(group, UINT64_C(2000000000), err);
+    cd_os_sleep_ns(UINT64_C(4000000000));
+    return CDDP_OK;
+}
+
+/* Receives end in the order in which they were posted: nothing is known behind the lowest. */
+TEST(gloo, a_monitored_barrier_names_the_lowest_rank_that_is_missing)
+{
+    job j = {.world_size = 4, .timeout_ns = UINT64_C(30000000000), .body = two_stay_away};
+    run_job(&j);
+    cd_test_row("%s; %s", j.results[0].error.message, j.results[2].error.message);
+    assert_int_equal(j.results[0].status, CDDP_E_TIMEOUT);
+    assert_non_null(strstr(j.results[0].error.message, "lost rank 1: it did not come"));
+    assert_non_null(strstr(j.results[0].error.message, "no message came from ranks 1-3"));
+    assert_int_equal(j.results[2].status, CDDP_E_TIMEOUT);
+    assert_non_null(strstr(j.results[2].error.message, "or a rank below this one did not"));
+}
+
 TEST_MAIN()

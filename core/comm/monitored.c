@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The barrier that names who did not come.
+**
+** Every other member sends its number to the first one, which waits for all of them together. Then
+** the first one answers: with the lowest missing rank, or that all are there. No wait may fail
+** before the time is up: on some transports one failure closes all connections. So rank 0 asks each
+** receive whether it has ended.
+**
+** Limits A backend may end receives in the order in which they were posted (Gloo, MPI). There the
+**        lowest missing rank is certain, and nothing is known of those behind it: the message says
+**        whom rank 0 did not hear, and these get no answer.
+**
+** Cost   2·(W - 1) messages of four bytes, all at rank 0. It is for finding lost ranks, not for
+**        every step.
+*/
+#include "core/comm/group.h"
+
+#include "cddp/device.h"
+#include "core/base/error.h"
+#include "core/base/rank_list.h"
+
+#define POLL_NS UINT64_C(1000000)
+#define TAG_BIT (UINT64_C(1) << 62) /* apart from the tags of a program */
+#define ALL_CAME (-1)
+#define LOST (-2)
+
+typedef struct roll {
+    cddp_group *group;
+    uint64_t first, timeout_ns, deadline_ns; /* first: the group's sequence before */
+    int32_t *answers;                        /* (size) of each member */
+    cddp_work **works;                       /* (size) the receives of the first member */
+    uint32_t *missing;                       /* (missing_count) world ranks */
+    size_t missing_count;
+} roll;
+
+static cddp_tensor number_at(int32_t *place)
+{
+    const int64_t one = 1;
+    return cddp_tensor_of(cddp_device_cpu(), place, 0, CDDP_I32, &one, 1);
+}
+
+static cddp_status post_message(const roll *r, cddp_op op, uint32_t peer, int32_t *place,
+                                cddp_work **work, cddp_error *err)
+{
+    /* The first member may have come as late as it allows the others to. */
+    cddp_collective c = {.op = op,
+                         .root = peer,
+                         .tag = TAG_BIT | r->first,
+                         .timeout_ns = 2 * r->timeout_ns};
+    if (op == CDDP_OP_SEND)
+        c.input = number_at(place);
+    else
+        c.output = number_at(place);
+    return CD_PASS(cddp_group_post(r->group, &c, work, err));
+}
+
+static cddp_status send_to(const roll *r, uint32_t peer, int32_t *place, cddp_error *err)
+{
+    cddp_work *work = NULL;
+    CD_TRY(post_message(r, CDDP_OP_SEND, peer, place, &work, err));
+    return CD_PASS(cddp_work_wait(work, 0, err));
+}
+
+/* ---- the first member ---- */
+
+/* Has this member come, or is it known that it never will? */
+static bool is_settled(roll *r, uint32_t member)
+{
+    bool done = false;
+    if (r->answers[member] == LOST) return true;
+    /* why a receive failed is of no account: the list of the missing says more */
+    if (cddp_work_test(r->works[member], &done, NULL) != CDDP_OK) r->answers[member] = LOST;
+    return done || r->answers[member] == LOST;
+}
+
+/* Asks every receive, until all have ended or the time is up. */
+static cddp_status wait_for_all(roll *r, cddp_error *err)
+{
+    cddp_rank *rank = r->group->rank;
+    for (uint32_t open = 1; open > 0;) {
+        open = 0;
+        for (uint32_t m = 1; m < r->group->group_size; m++) open += !is_settled(r, m);
+        if (open == 0 || rank->ops->now_ns(rank) >= r->deadline_ns) return CDDP_OK;
+        CD_TRY(rank->ops->sleep_ns(rank, POLL_NS, err));
+    }
+    return CDDP_OK;
+}
+
+/* Gives the receives back, and finds out who is missing. */
+static void call_roll(roll *r)
+{
+    for (uint32_t m = 1; m < r->group->group_size; m++) {
+        if (!is_settled(r, m)) r->answers[m] = LOST;
+        if (r->answers[m] != LOST && cddp_work_wait(r->works[m], 0, NULL) != CDDP_OK)
+            r->answers[m] = LOST;
+        else if (r->answers[m] == LOST)
+            cddp_work_release(r->works[m]);
+        r->works[m] = NULL;
+        if (r->answers[m] == LOST) r->missing[r->missing_count++] = cd_group_member(r->group, m);
+    }
+}
+
+static cddp_status fail_missing(const roll *r, cddp_error *err)
+{
+    char names[120];
+    const cd_rank_array missing = {r->missing, r->missing_count};
+    const cd_rank_list list = {&missing, cd_rank_array_next};
+    cd_rank_list_print(&list, CD_NO_RANK, names, sizeof names);
+    return cd_fail(err, CDDP_E_TIMEOUT,
+                   "lost rank %u: it did not come to the monitored barrier of group '%s' within "
+                   "%.3g s; no message came from %s",
+                   r->missing[0], r->group->name, (double)r->timeout_ns / 1e9, names);
+}
+
+static cddp_status lead(roll *r, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const uint32_t size = r->group->group_size;
+    for (uint32_t m = 1; m < size; m++)
+        CD_TRY_OUT(post_message(r, CDDP_OP_RECV, m, &r->answers[m], &r->works[m], err));
+    CD_TRY_OUT(wait_for_all(r, err));
+    call_roll(r);
+    r->answers[0] = r->missing_count > 0 ? (int32_t)r->missing[0] : ALL_CAME;
+    for (uint32_t m = 1; m < size; m++)
+        if (r->answers[m] != LOST) CD_TRY_OUT(send_to(r, m, &r->answers[0], err));
+    if (r->missing_count > 0) status = fail_missing(r, err);
+out:
+    for (uint32_t m = 1; m < size; m++) cddp_work_release(r->works[m]);
+    return status;
+}
+
+/* ---- the others ---- */
+
+static cddp_status follow(roll *r, cddp_error *err)
+{
+    int32_t *own = &r->answers[0], *answer = &r->answers[1];
+    cddp_work *work = NULL;
+    *own = (int32_t)r->group->group_rank;
+    CD_TRY(send_to(r, 0, own, err));
+    CD_TRY(post_message(r, CDDP_OP_RECV, 0, answer, &work, err));
+    if (cddp_work_wait(work, 2 * r->timeout_ns, NULL) != CDDP_OK)
+        return cd_fail(err, CDDP_E_TIMEOUT,
+                       "rank %u gave no answer in the monitored barrier of group '%s': it did not "
+                       "come, or a rank below this one did not",
+                       cd_group_member(r->group, 0), r->group->name);
+    if (*answer == ALL_CAME) return CDDP_OK;
+    return cd_fail(err, CDDP_E_TIMEOUT,
+                   "lost rank %d: it did not come to the monitored barrier of group '%s', as rank "
+                   "%u says",
+                   *answer, r->group->name, cd_group_member(r->group, 0));
+}
+
+cddp_status cddp_barrier_monitored(cddp_group *group, uint64_t timeout_ns, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    if (group == NULL) return cd_fail(err, CDDP_E_ARG, "the group is NULL");
+    if (timeout_ns == 0) return cd_fail(err, CDDP_E_ARG, "a monitored barrier needs a time-out");
+    if (group->group_size == 1) return CDDP_OK;
+    cddp_rank *rank = group->rank;
+    cd_arena arena;
+    cd_arena_init(&arena, rank->allocator, 1024);
+    roll r = {.group = group,
+              .first = group->sequence,
+              .timeout_ns = timeout_ns,
+              .deadline_ns = rank->ops->now_ns(rank) + timeout_ns,
+              .answers = cd_arena_array(&arena, group->group_size, sizeof *r.answers),
+              .works = cd_arena_array(&arena, group->group_size, sizeof *r.works),
+              .missing = cd_arena_array(&arena, group->group_size, sizeof *r.missing)};
+    CD_TRY_OUT(cd_arena_check(&arena, err, "a monitored barrier of %u ranks", group->group_size));
+    status = group->group_rank == 0 ? lead(&r, err) : follow(&r, err);
+    /* Members posted different numbers of messages; the next operation has one number again. */
+    if (status == CDDP_OK) group->sequence = r.first + 2 * (uint64_t)group->group_size;
+out:
+    cd_arena_fini(&arena);
+    return status;
+}
