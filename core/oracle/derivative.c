@@ -181,6 +181,7 @@ static cddp_status judge_part(cd_oracle *o, const cd_start *start, const cd_orac
         cd_oracle_give_up(o, CD_LINK_DERIVATIVE, present, why);
         return CDDP_OK;
     }
+    cd_oracle_compare_norms(o, &result, part->micro_step);
     scene s = {.program = &program, .result = &result, .step = part->step, .is_exact = is_exact};
     CD_TRY(judge_all(o, &s, gradients, err));
     return CDDP_OK;

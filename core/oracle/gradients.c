@@ -295,6 +295,43 @@ static void judge_order(const cd_oracle *o, const judged *j, size_t i, cd_compar
     if (c->bad > 0) c->shape = CD_SHAPE_UNEXPLAINED;
 }
 
+/* Is every element this ratio times one that some order gives? */
+static bool fits_ratio(const cd_oracle *o, const cd_any_order *a, const cd_any_order_rule *rule,
+                       double ratio)
+{
+    for (size_t k = 0; k < a->count; k++) {
+        const double actual = o->numbers.values[k * a->stride];
+        const double from = cd_dtype_round(rule->dtype, actual / ratio);
+        const double away = fabs(actual - ratio * from);
+        if (!cd_any_order_has(a, rule, k, from) || !(away <= cd_dtype_ulp(rule->result, actual)))
+            return false;
+    }
+    return true;
+}
+
+/* A factor behind a narrow sum: the largest element says which, and all others agree. */
+static void name_order_ratio(const cd_oracle *o, const judged *j, size_t i, cd_comparison *c)
+{
+    const cd_any_order *a = &j->window->parameters[i].addends;
+    const cd_any_order_rule rule = {j->window->parameters[i].added_in, o->parameters[i].dtype,
+                                    j->window->parameters[i].divided_after};
+    size_t largest = 0;
+    if (!a->is_found || c->shape != CD_SHAPE_UNEXPLAINED || a->count < 4) return;
+    for (size_t k = 1; k < a->count; k++)
+        if (fabs(a->ranges[k].low) > fabs(a->ranges[largest].low)) largest = k;
+    const double ends[] = {a->ranges[largest].low, a->ranges[largest].high};
+    const double actual = o->numbers.values[largest * a->stride];
+    for (size_t e = 0; e < 2; e++) {
+        const double ratio = actual / ends[e];
+        if (ends[e] == 0 || !isfinite(ratio) || ratio == 0 || ratio == 1) continue;
+        if (!fits_ratio(o, a, &rule, ratio)) continue;
+        c->shape = CD_SHAPE_RATIO;
+        c->ratio = ratio;
+        cd_text_format(c->words, sizeof c->words, "ratio %.6g on every element", ratio);
+        return;
+    }
+}
+
 static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_wide_sum *sum,
                              const cd_sum_rule *rule, cd_oracle_link link, cddp_error *err)
 {
@@ -317,6 +354,7 @@ static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_w
         if (status == CDDP_OK) status = find_previous(o, j, i, &previous, err);
         s.previous = previous;
         if (status == CDDP_OK) cd_oracle_explain(o, &c, &s);
+        if (status == CDDP_OK && link == CD_LINK_REDUCTION) name_order_ratio(o, j, i, &c);
         cd_release(o->options.allocator, previous, (sum->numel + 1) * sizeof *previous);
         cd_release(o->options.allocator, expected, sum->numel * sizeof *expected);
         if (status == CDDP_OK && link == CD_LINK_REDUCTION)

@@ -78,6 +78,7 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     o->numbers.allocator = o->other.allocator = o->before.allocator = options->allocator;
     cd_scalars_init(&o->scalars, options->allocator);
     cd_arena_init(&o->second, options->allocator, SECOND_BLOCK_BYTES);
+    cd_arena_init(&o->norm_room, options->allocator, SECOND_BLOCK_BYTES);
     o->numbers.has_lanes = o->other.has_lanes = o->before.has_lanes = true;
     cd_share_init(&o->own, options->allocator, true);
     o->share = options->share != NULL ? options->share : &o->own;
@@ -121,6 +122,7 @@ void cd_oracle_destroy(cd_oracle *oracle)
     cd_oracle_release_formulas(o);
     cd_scalars_fini(&o->scalars);
     cd_arena_fini(&o->second);
+    cd_arena_fini(&o->norm_room);
     cd_arena_fini(&o->arena);
 }
 
@@ -151,6 +153,8 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
 {
     cd_oracle *o = oracle;
     o->step = step;
+    o->norm_count = 0;
+    cd_arena_rewind(&o->norm_room, (cd_arena_mark){0});
     o->digest = 0;
     o->is_left_out = false;
     o->free_gap = CD_FREE_NO_GAP;
@@ -212,6 +216,11 @@ static cddp_status check_local(const cd_oracle *o, size_t parameter, const cddp_
     if (gradient->kind != CDDP_GRAD_DENSE || actual == expected) return CDDP_OK;
     return cd_fail(err, CDDP_E_STATE, "a gradient of %s has %lld elements, and the parameter %lld",
                    o->parameters[parameter].name, (long long)actual, (long long)expected);
+}
+
+bool cd_oracle_takes_local(const cd_oracle *oracle, size_t parameter, const cddp_grad *gradient)
+{
+    return check_local(oracle, parameter, gradient, NULL) == CDDP_OK;
 }
 
 cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,

@@ -46,6 +46,10 @@ struct cd_oracle {
     /* Link 15: the second form of the model, of one micro-step. */
     cd_scalars scalars;
     cd_arena second;
+    /* (norm_count) the statistics that this rank used in a step that link 15 judges */
+    cd_oracle_moments norms[CD_SECOND_NORMS_MAX];
+    size_t norm_count;
+    cd_arena norm_room;
     cd_oracle_summary summary;
 };
 
@@ -62,6 +66,8 @@ void cd_oracle_give_up(cd_oracle *o, cd_oracle_link link, uint64_t count, const 
 bool cd_oracle_draws_step(const cd_oracle *o, uint32_t step);
 bool cd_oracle_draws_rank(const cd_oracle *o, uint32_t step);
 void cd_oracle_release_formulas(cd_oracle *o);
+/* Link 10: what this rank used, against the second form's whole batch. */
+void cd_oracle_compare_norms(cd_oracle *o, const cd_second_result *result, uint32_t micro_step);
 cddp_status cd_oracle_judge_derivatives(cd_oracle *o, const cd_start *start,
                                         const cd_oracle_reduction *r, cddp_error *err);
 /* Writes what the wrong values are. s has local gradients, or none. */

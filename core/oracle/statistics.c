@@ -12,6 +12,7 @@
 #include "core/trace/tracer.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct channel {
     double mean, spread;             /* of the whole batch */
@@ -116,6 +117,65 @@ static void judge_number(cd_comparison *c, size_t element, double expected, doub
     c->ulps = (uint64_t)fmin(fabs(actual - expected) / cd_dtype_ulp(CDDP_F64, expected), 0x1p62);
 }
 
+/* For the second form of the model, after the backward. */
+static cddp_status keep(cd_oracle *o, const cd_oracle_moments *used, cddp_error *err)
+{
+    const bool is_due = cd_oracle_draws_step(o, used->step) && cd_oracle_draws_rank(o, used->step);
+    if (!is_due || o->norm_count == CD_SECOND_NORMS_MAX) return CDDP_OK;
+    double *kept = cd_arena_array(&o->norm_room, 2 * used->channels + 1, sizeof *kept);
+    CD_TRY(cd_arena_check(&o->norm_room, err, "the statistics of %zu channels", used->channels));
+    memcpy(kept, used->mean, used->channels * sizeof *kept);
+    memcpy(kept + used->channels, used->spread, used->channels * sizeof *kept);
+    cd_oracle_moments *m = &o->norms[o->norm_count++];
+    *m = *used;
+    m->mean = kept;
+    m->spread = kept + used->channels;
+    return CDDP_OK;
+}
+
+/* Note [Statistics of the whole batch] The second form has the activations of all ranks as scalars
+** with a bound on each, and forms mean and spread over all of them at once. So neither a rank's own
+** mean nor the rule that combines them is its own witness. */
+static void compare_norm(cd_oracle *o, const cd_second_norm *norm, const cd_oracle_moments *used)
+{
+    cd_comparison c = {.numel = 2 * used->channels, .element = -1};
+    for (size_t pass = 0; pass < 2; pass++) {
+        for (size_t k = 0; k < used->channels; k++) {
+            const cd_second_channel *x = &norm->channels[k];
+            const cd_scalar which = pass == 0 ? x->mean : x->squares;
+            const double value = cd_scalars_get(&o->scalars, which);
+            const double size = pass == 0 ? x->size : value + x->size * x->size * (double)x->count;
+            const double bound =
+                cd_scalars_get_error(&o->scalars, which) + (double)(x->count + 8) * 0x1p-50 * size;
+            if (!isfinite(value) || !isfinite(bound)) continue;
+            judge_number(&c, pass * used->channels + k, value,
+                         pass == 0 ? used->mean[k] : used->spread[k], bound);
+        }
+    }
+    if (c.bad > 0) {
+        c.shape = CD_SHAPE_UNEXPLAINED;
+        cd_text_format(c.words, sizeof c.words,
+                       "%zu of %zu numbers are not those of the samples of all ranks together",
+                       c.bad, c.numel);
+    }
+    o->summary.compared++;
+    o->summary.differing += c.bad > 0;
+    o->summary.bounded++;
+    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_STATISTICS,
+                                              (int32_t)used->buffer, "statistics"},
+                       &c);
+}
+
+void cd_oracle_compare_norms(cd_oracle *o, const cd_second_result *result, uint32_t micro_step)
+{
+    for (size_t i = 0; i < o->norm_count; i++) {
+        const cd_oracle_moments *used = &o->norms[i];
+        if (used->micro_step != micro_step || used->exchange >= result->norm_count) continue;
+        const cd_second_norm *norm = &result->norms[used->exchange];
+        if (norm->count == used->channels) compare_norm(o, norm, used);
+    }
+}
+
 cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used,
                                        cddp_error *err)
 {
@@ -133,6 +193,7 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
                 .statistics = 1);
         return CDDP_OK;
     }
+    CD_TRY(keep(o, used, err));
     CD_TRY(e->load(e->self, start.values, start.buffers, err));
     CD_TRY(e->statistics(e->self, &part, used->exchange, 2 * used->channels + 1, &m.rows, err));
     for (size_t k = 0; k < m.channels; k++)

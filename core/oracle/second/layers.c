@@ -10,6 +10,7 @@
 
 #include "core/base/hash.h"
 #include "core/base/prng.h"
+#include "core/base/real.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -42,7 +43,7 @@ double cd_option_real(const cd_second_writer *w, const char *key, double initial
 {
     size_t length;
     const char *text = cd_option_text(w, key, &length);
-    return text != NULL ? strtod(text, NULL) : initial;
+    return text != NULL ? cd_real_parse(text, NULL) : initial;
 }
 
 int64_t cd_option_number(const cd_second_writer *w, const char *key, int64_t initial)
@@ -237,7 +238,7 @@ static cd_scalar member(const family *f, size_t i)
 }
 
 typedef struct moments {
-    cd_scalar mean, inverse;
+    cd_scalar mean, squares, inverse;
 } moments;
 
 static moments find_moments(cd_second_writer *w, const family *f)
@@ -246,7 +247,7 @@ static moments find_moments(cd_second_writer *w, const family *f)
     const size_t n = f->groups * f->count;
     const cd_scalar share = cd_scalars_leaf(s, 1 / (double)n), eps = cd_scalars_leaf(s, NORM_EPS);
     cd_scalar *away = cd_arena_array(w->arena, n + 1, sizeof *away);
-    if (away == NULL) return (moments){s->zero, s->zero};
+    if (away == NULL) return (moments){s->zero, s->zero, s->zero};
     cd_scalars_begin_dot(s);
     for (size_t i = 0; i < n; i++) cd_scalars_add_term(s, member(f, i), share);
     const cd_scalar mean = cd_scalars_end_dot(s);
@@ -258,7 +259,7 @@ static moments find_moments(cd_second_writer *w, const family *f)
     cd_scalars_add_term(s, squares, share);
     cd_scalars_add_term(s, eps, s->one);
     const cd_scalar variance = cd_scalars_end_dot(s);
-    return (moments){mean, cd_scalars_apply(s, CD_SCALAR_INVERSE_ROOT, variance)};
+    return (moments){mean, squares, cd_scalars_apply(s, CD_SCALAR_INVERSE_ROOT, variance)};
 }
 
 static cd_scalar normalise(cd_second_writer *w, cd_scalar x, const moments *m, cd_scalar weight,
@@ -272,14 +273,32 @@ static cd_scalar normalise(cd_second_writer *w, cd_scalar x, const moments *m, c
     return cd_scalars_end_dot(w->s);
 }
 
+static cd_second_norm *add_norm(cd_second_writer *w, size_t channels)
+{
+    cd_second_channel *room = cd_arena_array(w->arena, channels + 1, sizeof *room);
+    if (room == NULL || w->norm_count == CD_SECOND_NORMS_MAX) return NULL;
+    w->norms[w->norm_count] = (cd_second_norm){room, channels};
+    return &w->norms[w->norm_count++];
+}
+
+static cd_second_channel channel_of(const cd_second_writer *w, const family *f, const moments *m)
+{
+    cd_second_channel c = {.mean = m->mean, .squares = m->squares, .count = f->groups * f->count};
+    for (size_t i = 0; i < c.count; i++) c.size += fabs(cd_scalars_get(w->s, member(f, i)));
+    c.size /= (double)c.count;
+    return c;
+}
+
 cd_block cd_second_batch_norm(cd_second_writer *w, const char *scope, cd_block x, size_t channels)
 {
     const int64_t weight = find_in(w, scope, "weight"), bias = find_in(w, scope, "bias");
     const size_t area = x.width / channels;
     const cd_block y = cd_second_block(w, x.width);
+    cd_second_norm *norm = add_norm(w, channels);
     for (size_t c = 0; c < channels && !cd_second_stops(w); c++) {
         const family f = {x.x + c * area, w->forward->samples, x.width, area};
         const moments m = find_moments(w, &f);
+        if (norm != NULL) norm->channels[c] = channel_of(w, &f, &m);
         for (size_t i = 0; i < w->forward->samples * area && !cd_second_stops(w); i++) {
             const size_t sample = i / area, at = sample * x.width + c * area + i % area;
             const cd_scalar a = cd_second_element(w, weight, c, sample),

@@ -21,6 +21,8 @@ typedef struct cd_second_writer {
     cd_second_leaves *own; /* (parameter_count) */
     cd_scalar **others;    /* (parameter_count) the same numbers, without a direction; or NULL */
     bool is_frozen;        /* parameters are constants */
+    cd_second_norm *norms; /* (CD_SECOND_NORMS_MAX) */
+    size_t norm_count;
     const char *refusal;
 } cd_second_writer;
 

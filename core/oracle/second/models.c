@@ -483,6 +483,7 @@ cddp_status cd_second_write(const cd_second_program *program, cd_scalars *scalar
     cd_scalars_clear(scalars, program->roundoff);
     w.own = cd_arena_array(arena, n + 1, sizeof *w.own);
     w.others = cd_arena_array(arena, n + 1, sizeof *w.others);
+    w.norms = cd_arena_array(arena, CD_SECOND_NORMS_MAX, sizeof *w.norms);
     CD_TRY(cd_arena_check(arena, err, "the second form of model %s", program->model));
     cd_scalar loss = scalars->zero;
     for (size_t i = 0; i < program->forward_count && !cd_second_stops(&w); i++) {
@@ -493,6 +494,6 @@ cddp_status cd_second_write(const cd_second_program *program, cd_scalars *scalar
     loss = cd_scalars_multiply(scalars, loss, scale);
     CD_TRY(cd_arena_check(arena, err, "the second form of model %s", program->model));
     CD_TRY(cd_scalars_check(scalars, err));
-    *result = (cd_second_result){loss, w.own, w.refusal};
+    *result = (cd_second_result){loss, w.own, w.refusal, w.norms, w.norm_count};
     return CDDP_OK;
 }

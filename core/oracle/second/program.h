@@ -60,10 +60,26 @@ typedef struct cd_second_leaves {
     bool is_used;
 } cd_second_leaves;
 
+/* Of one channel, over all samples of a batch norm. */
+typedef struct cd_second_channel {
+    cd_scalar mean, squares; /* squares: Σ (x − mean)² */
+    double size;             /* Σ |x| over their number */
+    size_t count;
+} cd_second_channel;
+
+/* The batch norms, in the order in which they run. */
+typedef struct cd_second_norm {
+    cd_second_channel *channels; /* (count) */
+    size_t count;
+} cd_second_norm;
+#define CD_SECOND_NORMS_MAX 64
+
 typedef struct cd_second_result {
     cd_scalar loss;
     cd_second_leaves *parameters; /* (parameter_count) in the arena */
     const char *refusal;          /* why there is no second form; NULL: there is one */
+    const cd_second_norm *norms;  /* (norm_count) the first ones */
+    size_t norm_count;
 } cd_second_result;
 
 /* The largest number of operations that a program may have. */

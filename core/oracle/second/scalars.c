@@ -209,6 +209,11 @@ double cd_scalars_get(const cd_scalars *s, cd_scalar x)
     return s->has_failed ? 0 : s->nodes[x].value;
 }
 
+double cd_scalars_get_error(const cd_scalars *s, cd_scalar x)
+{
+    return s->has_failed ? INFINITY : HIGHER_ORDERS * s->nodes[x].error;
+}
+
 bool cd_scalars_is_larger(cd_scalars *s, cd_scalar a, cd_scalar b)
 {
     if (s->has_failed) return false;

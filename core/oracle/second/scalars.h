@@ -80,6 +80,8 @@ cd_scalar cd_scalars_add(cd_scalars *s, cd_scalar a, cd_scalar b);
 cd_scalar cd_scalars_subtract(cd_scalars *s, cd_scalar a, cd_scalar b);
 cd_scalar cd_scalars_multiply(cd_scalars *s, cd_scalar a, cd_scalar b);
 double cd_scalars_get(const cd_scalars *s, cd_scalar x);
+/* How far the engine's scalar may be from it. */
+double cd_scalars_get_error(const cd_scalars *s, cd_scalar x);
 /* Is a > b? Marks the program as ambiguous where the narrower dtype may say otherwise. */
 bool cd_scalars_is_larger(cd_scalars *s, cd_scalar a, cd_scalar b);
 
