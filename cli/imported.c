@@ -82,8 +82,8 @@ static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
     const char *unjudged = cd_declared_print_unjudged(&w->declared, &result->arena);
     if (unjudged == NULL) return cd_fail_memory(err, "a verdict");
     result->unjudged = unjudged;
-    result->verdict.proven = "equal gradients and parameters on all ranks, order, liveness";
-    return CDDP_OK;
+    result->verdict.proven = cd_declared_print_proven(&w->declared, &result->arena);
+    return result->verdict.proven != NULL ? CDDP_OK : cd_fail_memory(err, "a verdict");
 }
 
 /* The plan has the number of ranks and nothing else that a judge of events reads. */

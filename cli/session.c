@@ -2,7 +2,9 @@
 /* One scenario from file to result. */
 #include "cli/session.h"
 
+#include "backends/table/builtin.h"
 #include "cddp/cddp.h"
+#include "cddp/composition.h"
 #include "verify/worlds/compose.h"
 #include "cli/interrupt.h"
 #include "cli/leave.h"
@@ -14,6 +16,7 @@
 #include "cli/variants.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/suggest.h"
 #include "core/hooks/hook.h"
 #include "core/plan/chosen_hook.h"
 #include "core/plan/replica/names.h"
@@ -28,7 +31,8 @@
 typedef struct reading {
     const cd_session *session;
     cd_text complaints;
-    bool lacks_plugin; /* and nothing else is wrong */
+    size_t complaint_count, unknown_count;
+    bool lacks_plugin; /* and nothing else is wrong with the names */
 } reading;
 
 static void collect_complaint(void *context, const cd_complaint *complaint)
@@ -37,6 +41,36 @@ static void collect_complaint(void *context, const cd_complaint *complaint)
     char text[2048];
     cd_complaint_print(complaint, text, sizeof text);
     cd_text_push(&r->complaints, text);
+    r->complaint_count++;
+}
+
+/* A backend that a plugin may bring is looked for when the run begins. What is one typing error
+** away from a known one is a mistake of the file. */
+typedef struct backend_names {
+    const cddp_registry *registry;
+    cd_contradiction_fn report;
+    void *context;
+    size_t count;
+} backend_names;
+
+static cddp_status see_backend(void *context, const char *name, cddp_error *err)
+{
+    backend_names *n = context;
+    cd_suggestion s;
+    char message[200];
+    (void)err;
+    if (cddp_registry_find_backend(n->registry, name) != NULL) return CDDP_OK;
+    cd_suggest_begin(&s, name);
+    for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++) {
+        if (strcmp(row->name, name) == 0 || strcmp(row->alias, name) == 0) return CDDP_OK;
+        cd_suggest_offer(&s, row->name);
+    }
+    if (s.best == NULL) return CDDP_OK;
+    snprintf(message, sizeof message, "there is no backend '%.60s'; did you mean '%s'?", name,
+             s.best);
+    n->report(n->context, "world.backend", message);
+    n->count++;
+    return CDDP_OK;
 }
 
 static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn report,
@@ -45,8 +79,13 @@ static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn 
     reading *r = context;
     const cddp_registry *registry = r->session->cli->registry;
     const size_t count = cd_plan_find_unknown_names(plan, registry, report, report_context);
+    backend_names backends = {registry, report, report_context, 0};
+    /* What is no composition at all is refused when the run begins. */
+    if (cddp_composition_each(plan->world.backend, see_backend, &backends, NULL) != CDDP_OK)
+        backends.count = 0;
+    r->unknown_count = count;
     r->lacks_plugin = count > 0 && r->session->may_skip && cd_plan_lacks_plugin(plan, registry);
-    return count;
+    return count + backends.count;
 }
 
 /* Whether the plan contradicts itself is for cddp_run to say: a scenario may expect just that. */
@@ -76,7 +115,7 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
         status = cddp_plan_set(p, "world.backend", backend, &err);
     if (status == CDDP_OK) {
         *plan = p;
-    } else if (r.lacks_plugin) {
+    } else if (r.lacks_plugin && r.complaint_count == r.unknown_count) {
         cddp_plan_destroy(p);
         cd_result_set_skipped(result, err.message);
     } else {

@@ -3,6 +3,7 @@
 #include "cddp/device.h"
 #include "core/base/hash.h"
 #include "core/trace/setting.h"
+#include "record/projection.h"
 #include "record/recording.h"
 
 #include <math.h>
@@ -21,6 +22,15 @@ static int64_t variable_of(cd_recording *r, size_t parameter)
 {
     const cd_recorded_parameter *p = cd_recording_find(r, parameter);
     return p != NULL ? p->variable : (int64_t)parameter;
+}
+
+static void project(cd_recording *r, int64_t variable, const cddp_tensor *gradient, bool is_reduced)
+{
+    cd_projection p;
+    if (!cd_tracer_wants_digest(&r->tracer) || !cd_projection_take(gradient, &p)) return;
+    CD_EMIT(&r->tracer, projection, NULL, .param = variable, .reduced = is_reduced,
+            .sum = cd_f64_bits(p.sum), .magnitude = cd_f64_bits(p.magnitude),
+            .numel = cddp_tensor_numel(gradient), .dtype = gradient->dtype);
 }
 
 /* ---- a step ---- */
@@ -63,15 +73,20 @@ void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
     CD_EMIT(&r->tracer, grad_local, NULL, .param = p->variable, .presence = presence,
             .digest = digest_of(r, gradient), .contributions = p->contributions,
             .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
+    project(r, p->variable, gradient, false);
 }
 
 void cddp_record_reduced(size_t parameter, const cddp_tensor *gradient)
 {
     cd_recording *r = cd_recording_get();
     if (r == NULL) return;
-    CD_EMIT(&r->tracer, grad_final, NULL, .param = variable_of(r, parameter),
-            .presence = presence_of(gradient), .digest = digest_of(r, gradient), .bucket = -1,
-            .address = -1, .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
+    const int64_t variable = variable_of(r, parameter);
+    /* cddp_ddp has said so itself. */
+    if (!r->has_reducer)
+        CD_EMIT(&r->tracer, grad_final, NULL, .param = variable, .presence = presence_of(gradient),
+                .digest = digest_of(r, gradient), .bucket = -1, .address = -1,
+                .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
+    project(r, variable, gradient, true);
 }
 
 void cddp_record_zero_grad(bool to_none)
@@ -134,6 +149,7 @@ void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter, const cddp
                 .nonfinite = -1);
     CD_EMIT(&r->tracer, optimizer_touch, NULL, .optimizer = optimizer, .param = variable,
             .touched = touched, .gradient = digest);
+    if (!r->is_rescaled) project(r, variable, gradient, true);
 }
 
 /* ---- values ---- */

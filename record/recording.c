@@ -61,6 +61,8 @@ static void learn(cd_recording *r, const cddp_event *event)
         if (r->group < 0) r->group = event->as.group.group;
     } else if (event->kind == CDDP_EV_wrap) {
         r->has_wrapper = true;
+    } else if (event->kind == CDDP_EV_bucket_layout) {
+        r->has_reducer = true;
     }
 }
 

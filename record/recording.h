@@ -40,6 +40,7 @@ typedef struct cd_recording {
     size_t parameter_count, parameter_capacity;
     int64_t group;     /* of the world, as a group event said; -1: none did */
     bool has_wrapper;  /* a wrap event came */
+    bool has_reducer;  /* that of a cddp_ddp, which says what it reduced */
     bool says_steps;   /* the program does; else they follow from forwards and backwards */
     bool is_finalized; /* a backward was reduced since the last forward began */
     bool has_forward, is_out_of_memory;

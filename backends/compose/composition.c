@@ -6,12 +6,14 @@
 #include "backends/compose/node.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/base/sized.h"
 
 #include <string.h>
 
 cddp_status cddp_composition_open(const cddp_composition_options *options,
                                   cddp_composition **composition, cddp_error *err)
 {
+    CD_TRY(CD_SIZED_CHECK(options, cddp_composition_options, spec, err));
     cddp_status status = CDDP_OK;
     if (options->spec == NULL || options->spec[0] == '\0' || options->find == NULL)
         return cd_fail(err, CDDP_E_ARG, "a composition needs a text and a way to find backends");

@@ -14,6 +14,7 @@
 #include "backends/process/process_wire.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/sized.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -149,6 +150,7 @@ const cddp_world_ops *cddp_member_world_ops(void) { return &ops; }
 cddp_status cddp_member_world_open(const cddp_member_options *options, cddp_member_world **world,
                                    cddp_error *err)
 {
+    CD_TRY(CD_SIZED_CHECK(options, cddp_member_options, world_size, err));
     if (options->rank >= options->world_size)
         return cd_fail(err, CDDP_E_ARG, "rank %u does not exist in a world of %u", options->rank,
                        options->world_size);

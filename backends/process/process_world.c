@@ -23,6 +23,7 @@
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/sized.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -363,6 +364,7 @@ out:
 cddp_status cddp_process_world_open(const cddp_process_options *options, cddp_process_world **world,
                                     cddp_error *err)
 {
+    CD_TRY(CD_SIZED_CHECK(options, cddp_process_options, world_size, err));
     if (options->world_size == 0)
         return cd_fail(err, CDDP_E_ARG, "a world needs at least one rank");
     cddp_status status = CDDP_OK;

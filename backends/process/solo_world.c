@@ -8,6 +8,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/sized.h"
 #include "core/base/os.h"
 
 struct cddp_solo_world {
@@ -78,6 +79,7 @@ const cddp_world_ops *cddp_solo_world_ops(void) { return &ops; }
 cddp_status cddp_solo_world_open(const cddp_solo_options *options, cddp_solo_world **world,
                                  cddp_error *err)
 {
+    CD_TRY(CD_SIZED_CHECK(options, cddp_solo_options, world_size, err));
     if (options->rank >= options->world_size)
         return cd_fail(err, CDDP_E_ARG, "rank %u does not exist in a world of %u", options->rank,
                        options->world_size);

@@ -6,6 +6,7 @@
 #include "backends/rendezvous/kv.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/sized.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -222,8 +223,8 @@ out:
 cddp_status cddp_rendezvous_open(const cddp_rendezvous_options *options,
                                  cddp_rendezvous **rendezvous, cddp_error *err)
 {
-    if (options == NULL || options->url == NULL)
-        return cd_fail(err, CDDP_E_ARG, "a rendezvous needs a URL");
+    CD_TRY(CD_SIZED_CHECK(options, cddp_rendezvous_options, url, err));
+    if (options->url == NULL) return cd_fail(err, CDDP_E_ARG, "a rendezvous needs a URL");
     if (options->prefix != NULL && strlen(options->prefix) > 100)
         return cd_fail(err, CDDP_E_LIMIT, "rendezvous prefix '%s' is longer than 100 bytes",
                        options->prefix);

@@ -10,6 +10,7 @@
 #include "backends/rendezvous/tcp.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/base/sized.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -135,7 +136,8 @@ static void *serve(void *argument)
 cddp_status cddp_rendezvous_server_open(const cddp_rendezvous_server_options *options,
                                         cddp_rendezvous_server **server, cddp_error *err)
 {
-    if (options == NULL || options->host == NULL)
+    CD_TRY(CD_SIZED_CHECK(options, cddp_rendezvous_server_options, host, err));
+    if (options->host == NULL)
         return cd_fail(err, CDDP_E_ARG, "a rendezvous server needs an address to bind to");
     const cddp_allocator *a = options->allocator;
     cddp_status status = CDDP_OK;

@@ -116,14 +116,16 @@ static void take_forward_end(state *s, const cddp_event *e, rank_facts *r)
             f.expected,
             "a synchronisation of buffers in the first forward and after every synchronising one");
         CD_SAY(f.actual, "none in this forward");
-        CD_SAY(f.advice, "broadcast_buffers is on: buffers of other ranks go on from "
-                         "other values (BUF-02, BUF-05)");
+        CD_SAY(f.advice, "with broadcast_buffers the first forward and each that follows a "
+                         "synchronising one broadcasts them (BUF-02, BUF-05)");
     } else {
         CD_SAY(f.title, CDDP_FINDING_WHO ": a forward synchronises buffers out of turn");
         CD_SAY(f.expected,
                "none: the forward before this one was inside no_sync or recorded no gradients");
         CD_SAY(f.actual, "a synchronisation of buffers");
-        CD_SAY(f.advice, "what the ranks' buffers gathered meanwhile is lost (BUF-04, BUF-05)");
+        CD_SAY(f.advice,
+               "a synchronisation overwrites what other ranks' buffers gathered since the last "
+               "one (BUF-04, BUF-05)");
     }
     cd_writer_hold(&s->writer, key, &f);
 }
@@ -155,7 +157,7 @@ static void judge_joins(state *s)
         CD_SAY(f.expected, "rank %lld, the largest of those that ran longest",
                (long long)facts->largest_last_joiner);
         CD_SAY(f.actual, "rank %lld", (long long)authority);
-        CD_SAY(f.advice, "what the longest-running ranks learnt since would be lost");
+        CD_SAY(f.advice, "the state handed on is that of a rank that did not run longest");
         cd_writer_report(&s->writer, &f);
     }
 }
@@ -227,9 +229,9 @@ static void end(void *self)
                (unsigned long long)split.right.data[1]);
         CD_SAY(f.actual, "rank %u: digest %016llx", split.odd.rank,
                (unsigned long long)split.odd.data[1]);
-        CD_SAY(f.advice, "a buffer that was re-assigned, or changed between the broadcast and the "
-                         "forward, is no "
-                         "longer the broadcast one");
+        CD_SAY(f.advice,
+               "look for a broadcast that was left out or missed this buffer, and for what "
+               "wrote to it or replaced it after the broadcast");
         cd_writer_report(&s->writer, &f);
     }
     cd_agree_fini(&s->buffers);

@@ -74,6 +74,7 @@ typedef struct breach {
     uint64_t before;
     int64_t was;     /* digest that was expected */
     bool is_derived; /* it was, by `words` */
+    bool has_stayed; /* and the plan changes it there */
     uint64_t count;  /* tensors of the least rank */
     char words[120];
 } breach;
@@ -185,6 +186,8 @@ static void note_breach(state *s, const found *f, const link *l, const expectati
     b->before = l->sequence;
     b->was = derived != NULL ? derived->digest : l->digest;
     b->is_derived = derived != NULL;
+    b->has_stayed = derived != NULL && l->is_known && l->digest == f->digest &&
+                    (l->presence == CDDP_PRESENCE_ABSENT) == (f->presence == CDDP_PRESENCE_ABSENT);
     cd_say(b->words, sizeof b->words, "%s",
            derived != NULL                       ? derived->words
            : l->presence == CDDP_PRESENCE_ABSENT ? "absent"
@@ -282,7 +285,8 @@ static void report(state *s, const cd_key *key, const breach *b)
         CD_SAY(f.title, "%s: %s does not start from the plan's initial values%s", who, what,
                cd_writer_get_count(&s->writer, b->count, "tensors"));
     else
-        CD_SAY(f.title, "%s: %s changed between %s and %s%s", who, what, places[0], places[1],
+        CD_SAY(f.title, "%s: %s %s between %s and %s%s", who, what,
+               b->has_stayed ? "stays as it was" : "changed", places[0], places[1],
                cd_writer_get_count(&s->writer, b->count, "tensors"));
     if (b->was != 0 && b->words[0] != 0)
         CD_SAY(f.expected, "rank %u: digest %016llx: %s", b->at.rank, (unsigned long long)b->was,
@@ -295,8 +299,10 @@ static void report(state *s, const cd_key *key, const breach *b)
     char actual[64];
     print_digest(actual, sizeof actual, v);
     CD_SAY(f.actual, "rank %u: %s", b->at.rank, actual);
-    CD_SAY(f.advice, "nothing in the plan changes this value there: look for what writes to it in "
-                     "that interval");
+    CD_SAY(f.advice, "%s",
+           b->is_derived ? "what it must be follows from the plan and from what was there before"
+                         : "nothing in the plan changes this value there: look for what writes to "
+                           "it in that interval");
     cd_writer_report(&s->writer, &f);
 }
 

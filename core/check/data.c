@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-DATA: over an epoch every sample is consumed once, by one rank.
 **
-** Judged from   sample (id, weight, epoch) and samples (how many of them a micro-batch has).
+** Judged from   sample (id, weight, epoch) and samples (how many of them a micro-batch has, and
+**               what they add up to; said after the forward).
 **               Each rank by itself against the decisions of the plan: id, epoch and weight of
 **               every sample, how many there are, and by what the loss is divided.
 ** Exercised     at least two ranks consumed samples.
@@ -13,6 +14,7 @@
 */
 #include "core/check/obey.h"
 
+#include "core/base/hash.h"
 #include "core/trace/tracer.h"
 
 typedef struct place {
@@ -31,6 +33,9 @@ typedef struct batch {
     int64_t seen;
     place at;
     int64_t position; /* in the micro-step, over all its forwards */
+    uint64_t ids;     /* since the last samples event: as that adds them up */
+    double weight;
+    int64_t epoch; /* of the first of them */
     uint32_t step, micro_step;
     bool has_returned;
 } batch;
@@ -68,6 +73,9 @@ static void take_sample(state *s, const cddp_event *e, batch *b)
 {
     const cddp_event_sample *x = &e->as.sample;
     place here = {e->step, e->micro_step, e->rank, e->sequence};
+    if (b->seen == 0) b->epoch = x->epoch;
+    b->ids += cd_hash_mix(0, (uint64_t)x->sample);
+    b->weight += cd_f64_of(x->weight);
     if (b->seen++ == 0 && b->at.sequence == 0) s->consumers++;
     b->at = here;
     if (cd_f64_of(x->weight) == 0) return;
@@ -105,6 +113,24 @@ static void report_count(state *s, const cddp_event *e, const batch *b)
            b->at.micro_step);
     CD_SAY(f.actual, "%lld samples", (long long)b->seen);
     cd_writer_hold(&s->writer, CD_KEY(1), &f);
+}
+
+/* What is said of all of them after the forward must be what was said of each before it. */
+static void judge_whole(state *s, const cddp_event *e, const batch *b)
+{
+    const cddp_event_samples *x = &e->as.samples;
+    if (b->seen == 0 || b->seen != x->count || x->ids == 0) return;
+    const bool is_same =
+        b->ids == (uint64_t)x->ids && cd_f64_bits(b->weight) == x->weight && b->epoch == x->epoch;
+    const cd_key *key = CD_KEY(1);
+    if (is_same || !cd_writer_is_first(&s->writer, key, e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    CD_SAY(f.title, "rank %u: samples changed while the forward consumed them", e->rank);
+    CD_SAY(f.expected, "ids %016llx, weight %g, epoch %lld, as before the forward",
+           (unsigned long long)b->ids, b->weight, (long long)b->epoch);
+    CD_SAY(f.actual, "ids %016llx, weight %g, epoch %lld", (unsigned long long)x->ids,
+           cd_f64_of(x->weight), (long long)x->epoch);
+    cd_writer_hold(&s->writer, key, &f);
 }
 
 /* ---- against the plan ---- */
@@ -221,8 +247,11 @@ static void event(void *self, const cddp_event *e)
         bool fits =
             b->declared <= 0 || b->seen % b->declared == 0 || (next > 0 && b->seen % next == 0);
         if (b->seen > 0 && !fits) report_count(s, e, b);
+        judge_whole(s, e, b);
         b->declared = e->as.samples.count;
         b->seen = 0;
+        b->ids = 0;
+        b->weight = 0;
     }
 }
 
@@ -252,8 +281,9 @@ static void end(void *self)
                s->before.step, s->before.micro_step);
         CD_SAY(f.actual, "again by rank %u at step %u micro-step %u", s->again.rank, s->again.step,
                s->again.micro_step);
-        CD_SAY(f.advice, "a sampler that pads uneven shards repeats samples: drop the tail, give "
-                         "them weight 0, or use join");
+        CD_SAY(f.advice,
+               "an epoch uses each sample once: where a sampler pads uneven shards, drop the "
+               "tail, give it weight 0, or use join");
         cd_writer_report(&s->writer, &f);
     }
     cd_obey_fini(&s->obey);

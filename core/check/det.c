@@ -65,9 +65,8 @@ static void report(state *s, const operation *o, const outcome *before, const cd
     CD_SAY(f.expected, "%016llx, as in #%lld", (unsigned long long)before->output,
            (long long)before->sequence);
     CD_SAY(f.actual, "%016llx", (unsigned long long)o->output);
-    CD_SAY(f.advice, "the order of summation depends on arrival or on the algorithm chosen; the "
-                     "backend must not "
-                     "promise equal bits then");
+    CD_SAY(f.advice, "a backend whose order of summation depends on arrival, or on the algorithm "
+                     "that it chooses, must not promise equal bits");
     cd_writer_report(&s->writer, &f);
 }
 

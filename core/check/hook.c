@@ -153,6 +153,12 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
                       e);
 }
 
+static bool was_rebuilt(const state *s, uint32_t rank)
+{
+    const cddp_facts *facts = s->writer.context.facts;
+    return facts->generation(facts->self, rank) > 0;
+}
+
 static void take_law(state *s, const cddp_event *e)
 {
     const cddp_event_hook_law *l = &e->as.hook_law;
@@ -169,9 +175,10 @@ static void take_law(state *s, const cddp_event *e)
                (long long)l->bucket, text);
     CD_SAY(f.expected, "%.17g, within %.3g", right, bound);
     CD_SAY(f.actual, "%.17g", left);
-    CD_SAY(f.advice, "state that is keyed by bucket index does not survive a rebuild; error "
-                     "feedback must remember "
-                     "what was not sent");
+    CD_SAY(f.advice, "the hook itself stated both sides of this law%s",
+           was_rebuilt(s, e->rank) ? "; state that it keys by bucket index does not survive the "
+                                     "rebuild"
+                                   : "");
     cd_writer_hold(&s->writer, CD_KEY(1, l->bucket), &f);
 }
 
@@ -225,7 +232,8 @@ static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
     CD_SAY(f.expected, "%.9g, within %.3g", j->right, j->bound);
     CD_SAY(f.actual, "%.9g", j->left);
     CD_SAY(f.advice,
-           "what is averaged, and by which number; what the ranks must hold alike before");
+           "both sides are sums over the ranks of what each stated: compare what was averaged, "
+           "and by which number");
     cd_writer_hold(&s->writer, CD_KEY(3, e->as.hook_law.bucket), &f);
 }
 

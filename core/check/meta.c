@@ -259,8 +259,8 @@ static void take_name(state *s, const cddp_event *e, bool is_left_out)
            is_left_out    ? "left out"
            : is_forgotten ? "trainable, and not reduced"
                           : "wrapped like all others");
-    CD_SAY(f.advice,
-           "every name of the list counts, not only the first; and nothing but the list decides");
+    CD_SAY(f.advice, "%s",
+           is_listed ? "every name of the list counts" : "nothing but the list decides");
     cd_writer_hold(&s->writer, key, &f);
 }
 

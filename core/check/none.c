@@ -103,7 +103,9 @@ static void report_split(state *s, const cd_split *split, uint64_t count)
            split->right.data[0] ? "stepped on" : "left alone");
     CD_SAY(f.actual, "rank %u: %s", split->odd.rank,
            split->odd.data[0] ? "stepped on" : "left alone");
-    CD_SAY(f.advice, "globally unused is decided by the reduced map, the same on all ranks");
+    if (cd_writer_has_flag(&s->writer, split->odd.rank, CDDP_KEY_ddp_find_unused_parameters))
+        CD_SAY(f.advice, "the reduced map, which is the same on all ranks, decides who is globally "
+                         "unused");
     cd_writer_report(&s->writer, &f);
 }
 

@@ -100,9 +100,8 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
                (long long)l->contributions + 1, e->micro_step);
         CD_SAY(f.actual, "%lld: it was dropped in between, and not by the program",
                (long long)g->contributions);
-        CD_SAY(f.advice, "only the program may drop gradients, at the boundary of a step; a "
-                         "boundary flag that is "
-                         "always true drops them every time");
+        CD_SAY(f.advice, "only the program may drop gradients, at the boundary of a step: no "
+                         "zero_grad was reported in between");
         cd_writer_hold(&s->writer, CD_KEY(3, g->param), &f);
     }
     if (l->pending++ == 0) {

@@ -119,10 +119,12 @@ static void report_mismatch(state *s, const cd_split *split)
            (long long)split->key->part[1], cd_writer_get_group(&s->writer, group));
     CD_SAY(f.expected, "rank %u: %s", split->right.rank, right);
     CD_SAY(f.actual, "rank %u: %s", split->odd.rank, left);
-    CD_SAY(
-        f.advice,
-        "look at what rank %u did just before: a branch, a skipped backward or an extra collective",
-        split->odd.rank);
+    char ranks[96];
+    CD_SAY(ranks, "rank %u", split->odd.rank);
+    if (!split->has_culprit) CD_SAY(ranks, "ranks %u and %u", split->right.rank, split->odd.rank);
+    CD_SAY(f.advice,
+           "look at what %s did just before: a branch, a skipped backward or an extra collective",
+           ranks);
     cd_writer_report(&s->writer, &f);
 }
 
@@ -230,9 +232,8 @@ static void report_short(state *s, int64_t group)
     CD_SAY(f.expected, "rank %u: %s, %lld collectives in all", missing->first.rank, operation,
            (long long)longest);
     CD_SAY(f.actual, "rank %u: %lld collectives", short_rank, (long long)shortest);
-    CD_SAY(f.advice,
-           "rank %u ran fewer synchronising iterations, or skipped one; uneven inputs need join",
-           short_rank);
+    CD_SAY(f.advice, "rank %u ran fewer synchronising iterations, or left an operation out%s",
+           short_rank, s->joined.count == 0 ? "; uneven inputs need join" : "");
     cd_writer_report(&s->writer, &f);
 }
 

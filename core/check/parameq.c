@@ -90,8 +90,8 @@ static void report(state *s, const cd_split *split, uint64_t count)
            (unsigned long long)split->right.data[1]);
     CD_SAY(f.actual, "rank %u: digest %016llx", split->odd.rank,
            (unsigned long long)split->odd.data[1]);
-    CD_SAY(f.advice, "parameters are never broadcast again after construction (INI-15): what "
-                     "differs now differs for good");
+    CD_SAY(f.advice, "parameters are never broadcast again after construction (INI-15): but for an "
+                     "averager or an optimizer that shares its update, what differs now stays so");
     cd_writer_report(&s->writer, &f);
 }
 

@@ -20,6 +20,8 @@
 
 #include <math.h>
 
+#include <string.h>
+
 typedef struct rank_facts {
     int64_t steps;
     uint64_t sequence;
@@ -99,9 +101,12 @@ static void take_norm(state *s, const cddp_event *e)
            cd_compare_split_name(e->text != NULL ? e->text : "", name, sizeof name));
     CD_SAY(f.expected, "the norm of all gradients, each counted once: %.17g",
            cd_f64_of(c->expected));
-    CD_SAY(f.actual, "%.17g, %.9g times as large", cd_f64_of(c->actual), cd_f64_of(c->ratio));
-    CD_SAY(f.advice, "add the squares of what only one rank steps over all ranks, and those of "
-                     "what every rank steps once");
+    CD_SAY(f.actual, "%.17g", cd_f64_of(c->actual));
+    if (cd_f64_of(c->ratio) != 0)
+        CD_SAY(f.actual, "%.17g, %.9g times as large", cd_f64_of(c->actual), cd_f64_of(c->ratio));
+    if (strstr(f.title, "over the wrong group") != NULL)
+        CD_SAY(f.advice, "add the squares of what only one rank steps over all ranks, and those of "
+                         "what every rank steps once");
     cd_writer_hold(&s->writer, CD_KEY(1), &f);
 }
 
@@ -241,7 +246,7 @@ static const uint16_t kinds[] = {CDDP_EV_compare,        CDDP_EV_group,
                                  CDDP_EV_decision,       CDDP_EV_loss,
                                  CDDP_EV_backward_entry, CDDP_EV_backward_end,
                                  CDDP_EV_forward_begin,  CDDP_EV_checkpoint,
-                                 CDDP_EV_value};
+                                 CDDP_EV_zero_grad};
 
 CD_CHECK_TABLE(step, "I-STEP", "all ranks take the same decisions at a step",
                "Step or skip, loss scale, clip coefficient, learning rate and stop decisions are "

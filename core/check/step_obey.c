@@ -10,16 +10,16 @@
 enum { UPDATE_NONE, UPDATE_STEP, UPDATE_SKIP, UPDATE_UNKNOWN };
 
 /* Misses of one decision that are different findings. */
-enum { OF_COUNT, OF_DUE, OF_LR, OF_SKIP, OF_CLOSES, OF_MISSING };
+enum { OF_COUNT, OF_DUE, OF_LR, OF_SKIP, OF_CLOSES, OF_MISSING, OF_LEFT_OUT, OF_ZEROED };
 
 typedef struct rank_state {
     /* since the wrapper was made: a backward ended, a reduction closed, the last backward closed
     ** one */
     bool has_backward, has_gradients, has_just_reduced;
-    /* gradients that were shown last, at this moment, and those that are not all zeros */
-    int64_t shown_moment;
-    uint64_t shown, shown_with_value;
     bool has_returned;
+    bool has_forward, was_zeroed; /* in the step at hand */
+    uint32_t step;
+    uint64_t sequence;
 } rank_state;
 
 void cd_step_obey_init(cd_step_obey *s, const cddp_allocator *allocator)
@@ -168,9 +168,7 @@ static bool is_kept(const rank_state *r, const cddp_event_backward_entry *b, int
     const int64_t there = b->kept + b->unseen, all = b->absent + b->zero + there;
     if (!r->has_backward) return b->kept == 0;
     if (dropped > 0) return !r->has_just_reduced || there <= all - dropped;
-    /* what was reduced may be nothing but zeros, and then zeros are kept */
-    const bool are_zeros = r->shown > 0 && r->shown_with_value == 0;
-    return !r->has_gradients || there > 0 || are_zeros;
+    return !r->has_gradients || there + b->zero > 0; /* an average may be exactly zero */
 }
 
 static void take_entry(cd_step_obey *s, const cddp_event *e, const rank_state *r)
@@ -197,6 +195,42 @@ static void take_entry(cd_step_obey *s, const cddp_event *e, const rank_state *r
     CD_SAY(m.seen, "%lld absent, %lld zero, %lld with a value", (long long)b->absent,
            (long long)b->zero, (long long)(b->kept + b->unseen));
     cd_obey_miss(&s->obey, e, &m);
+}
+
+/* A step that ran a forward ends with zero_grad, unless gradients are kept. */
+static void close_step(cd_step_obey *s, uint32_t rank, rank_state *r)
+{
+    const cddp_event at = {.rank = rank, .step = r->step, .sequence = r->sequence};
+    const cd_decided *d = find_any(s, &at, CDDP_DECISION_ZERO_GRAD);
+    const bool is_open = r->has_forward && !r->was_zeroed;
+    r->has_forward = r->was_zeroed = false;
+    if (!is_open || d == NULL || d->is.value == CDDP_PRESENCE_VALUE) return;
+    cd_miss m = {.decision = CDDP_DECISION_ZERO_GRAD, .which = OF_LEFT_OUT};
+    CD_SAY(m.what, "a step ends without zero_grad");
+    CD_SAY(m.planned, "gradients dropped or zeroed once in step %u", r->step);
+    CD_SAY(m.seen, "nothing of the kind");
+    cd_obey_miss(&s->obey, &at, &m);
+}
+
+static void take_zero_grad(cd_step_obey *s, const cddp_event *e, rank_state *r)
+{
+    const cd_decided *d = find_any(s, e, CDDP_DECISION_ZERO_GRAD);
+    r->was_zeroed = true;
+    if (d == NULL || d->is.value != CDDP_PRESENCE_VALUE) return;
+    cd_miss m = {.decision = CDDP_DECISION_ZERO_GRAD, .which = OF_ZEROED};
+    CD_SAY(m.what, "zero_grad is called, where gradients are to be kept");
+    CD_SAY(m.planned, "no zero_grad in step %u", e->step);
+    CD_SAY(m.seen, "one");
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+static void enter_step(cd_step_obey *s, const cddp_event *e, rank_state *r)
+{
+    if (r->has_forward && r->step != e->step) close_step(s, e->rank, r);
+    r->was_zeroed = r->was_zeroed && r->has_forward;
+    r->has_forward = true;
+    r->step = e->step;
+    r->sequence = e->sequence;
 }
 
 static cd_decided *find_window(cd_step_obey *s, const cddp_event *e)
@@ -231,19 +265,6 @@ static void take_backward(cd_step_obey *s, const cddp_event *e, rank_state *r)
     cd_obey_miss(&s->obey, e, &m);
 }
 
-static void take_value(const cddp_event *e, rank_state *r)
-{
-    const cddp_event_value *v = &e->as.value;
-    const bool is_last =
-        v->moment == CDDP_MOMENT_AFTER_BACKWARD || v->moment == CDDP_MOMENT_BEFORE_STEP;
-    if (v->what != CDDP_WHAT_GRADIENT || !is_last) return;
-    if (v->moment != r->shown_moment || v->id == 0) r->shown = r->shown_with_value = 0;
-    r->shown_moment = v->moment;
-    r->shown++;
-    r->shown_with_value +=
-        v->presence == CDDP_PRESENCE_VALUE || v->presence == CDDP_PRESENCE_SPARSE;
-}
-
 /* ---- events ---- */
 
 void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
@@ -267,19 +288,21 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
         take_entry(s, e, r);
         break;
     case CDDP_EV_forward_begin:
+        if (!e->as.forward_begin.joined) enter_step(s, e, r);
         take_forward(s, e);
+        break;
+    case CDDP_EV_zero_grad:
+        take_zero_grad(s, e, r);
         break;
     case CDDP_EV_backward_end:
         take_backward(s, e, r);
-        break;
-    case CDDP_EV_value:
-        take_value(e, r);
         break;
     case CDDP_EV_checkpoint:
         if (e->as.checkpoint.loaded) r->has_backward = r->has_gradients = false;
         break;
     case CDDP_EV_rank_end:
         r->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
+        if (r->has_returned) close_step(s, e->rank, r);
         break;
     default:
         break;

@@ -6,6 +6,7 @@
 #include "core/trace/tracer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const link_words[CD_LINK_COUNT] = {
@@ -294,6 +295,48 @@ static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, cddp_fin
     return true;
 }
 
+/* The rank that steps a share, which the words of the comparison name at their end; -1: none. */
+static int64_t owner_of(const char *words)
+{
+    static const char mark[] = ", in what rank ";
+    const char *at = NULL;
+    for (const char *next = strstr(words, mark); next != NULL; next = strstr(next + 1, mark))
+        at = next;
+    return at != NULL ? strtoll(at + sizeof mark - 1, NULL, 10) : -1;
+}
+
+static bool was_wrong(const cd_writer *writer, const cddp_event *at, uint32_t rank)
+{
+    static const int64_t links[] = {CD_LINK_PRECISION, CD_LINK_REDUCTION, CD_LINK_MATHEMATICS,
+                                    CD_LINK_UPDATE, CD_LINK_OPTIMIZER};
+    const cddp_facts *facts = writer->context.facts;
+    for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
+        const cddp_fact_judged of = {rank, at->step, links[i], at->as.compare.param};
+        if (facts->judged(facts->self, &of) == CDDP_JUDGED_WRONG) return true;
+    }
+    return false;
+}
+
+/* What one rank steps for all others: they have its error from it. Where it was seen to be wrong
+** itself, this follows. Where all others complain, it is the one. */
+static bool blame_owner(const cd_tally *tally, cd_writer *writer, const cd_tally_entry *entry,
+                        cddp_finding *f)
+{
+    const int64_t owner = owner_of(entry->words);
+    if (entry->witness.as.compare.link != CD_LINK_SHARE || owner < 0 || owner >= CD_RANKS_MAX)
+        return false;
+    if (was_wrong(writer, &entry->witness, (uint32_t)owner)) {
+        f->is_consequence = true;
+        return false;
+    }
+    if (cd_rank_set_has(&entry->who, (uint32_t)owner) || entry->rank_count < 2 ||
+        entry->rank_count + 1 != count_ranks(&tally->judged))
+        return false;
+    cd_finding_set_rank(writer, f, owner);
+    f->rank = (int32_t)owner;
+    return true;
+}
+
 static bool is_everybody(const cd_tally *tally, const cd_tally_entry *entry, const cddp_finding *f,
                          bool is_staged)
 {
@@ -352,8 +395,13 @@ bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_f
     }
     char who[96] = "all ranks", what[160];
     const bool is_staged = blame_stage(writer, entry, &f, what, sizeof what);
-    if (!is_staged) CD_SAY(what, "%s differs from the %s", name, cd_link_words(c->link));
-    if (is_everybody(tally, entry, &f, is_staged))
+    const bool is_owner = blame_owner(tally, writer, entry, &f);
+    if (!is_staged)
+        CD_SAY(what,
+               is_owner ? "the share of %s that it steps for all differs from the %s"
+                        : "%s differs from the %s",
+               name, cd_link_words(c->link));
+    if (!is_owner && is_everybody(tally, entry, &f, is_staged))
         f.rank = -1;
     else
         print_blamed(&f, writer, who, sizeof who);

@@ -22,6 +22,7 @@
 #include "core/base/assert.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
+#include "core/base/sized.h"
 #include "core/base/hash.h"
 #include "core/comm/adopt.h"
 #include "core/comm/operands.h"
@@ -68,9 +69,11 @@ static uint64_t members_digest(const cddp_group *g)
 
 static cddp_status check_options(const cddp_group_options *o, cddp_error *err)
 {
-    if (o == NULL || o->backend == NULL || o->rank == NULL)
-        return cd_fail(err, CDDP_E_ARG, "a group needs a backend and a rank");
+    CD_TRY(CD_SIZED_CHECK(o, cddp_group_options, spec, err));
     const cddp_group_spec *s = &o->spec;
+    if (o->backend == NULL || o->rank == NULL)
+        return cd_fail(err, CDDP_E_ARG, "a group needs a backend and a rank; %s is NULL",
+                       o->backend == NULL ? "backend" : "rank");
     if (s->name == NULL || s->name[0] == '\0')
         return cd_fail(err, CDDP_E_ARG, "a group needs a name");
     if (s->group_size == 0 || s->members == NULL)
@@ -132,10 +135,12 @@ static cddp_status keep_members(cddp_group *g, const cddp_group_spec *spec, cddp
     return CDDP_OK;
 }
 
-cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **group,
-                              cddp_error *err)
+cddp_status cddp_group_create(const cddp_group_options *given, cddp_group **group, cddp_error *err)
 {
-    CD_TRY(check_options(options, err));
+    CD_TRY(check_options(given, err));
+    cddp_group_options own = {.size = sizeof own}, *options = &own;
+    cd_sized_copy(&own, sizeof own, given);
+    own.spec.size = sizeof own.spec; /* it lies inside: the size of the whole says it */
     if (group == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_group_create: group is NULL");
     const cddp_group_spec *spec = &options->spec;
     cddp_backend table;
@@ -158,9 +163,7 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
     g->group_size = spec->group_size;
     g->timeout_ns = spec->timeout_ns;
     g->id = group_id(spec);
-    bool has_start = options->size >=
-                     offsetof(cddp_group_options, sequence_start) + sizeof options->sequence_start;
-    g->sequence = has_start ? options->sequence_start : 0;
+    g->sequence = options->sequence_start;
     g->works_max = options->works_max != 0 ? options->works_max : 1024;
     g->name = cd_arena_strdup(&g->arena, spec->name);
     CD_TRY_OUT(cd_arena_check(&g->arena, err, "group '%s'", spec->name));

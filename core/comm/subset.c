@@ -6,15 +6,15 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/sized.h"
 
 cddp_status cddp_group_create_subset(const cddp_group *parent, const cddp_group_subset *subset,
                                      cddp_group **group, cddp_error *err)
 {
-    if (parent == NULL || subset == NULL || group == NULL)
+    if (parent == NULL || group == NULL)
         return cd_fail(err, CDDP_E_ARG, "cddp_group_create_subset: %s is NULL",
-                       parent == NULL   ? "parent"
-                       : subset == NULL ? "subset"
-                                        : "group");
+                       parent == NULL ? "parent" : "group");
+    CD_TRY(CD_SIZED_CHECK(subset, cddp_group_subset, members, err));
     const cddp_allocator *a = parent->arena.allocator;
     uint32_t own = UINT32_MAX;
     cddp_status status = CDDP_OK;

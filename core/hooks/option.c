@@ -4,6 +4,7 @@
 
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/real.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +75,7 @@ static cddp_status set(const char *owner, const cd_option *o, const char *value,
     case CD_OPTION_REAL:
         break;
     }
-    double real = strtod(value, &end);
+    double real = cd_real_parse(value, &end);
     bool is_number = end != value && *end == '\0' && real == real;
     bool is_whole =
         is_number && real >= 0 && real < 9007199254740992.0 && (double)(uint64_t)real == real;

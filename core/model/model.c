@@ -9,6 +9,7 @@
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/suggest.h"
 #include "core/model/layers/loss.h"
 #include "core/model/layers/shapes.h"
 #include "core/model/type.h"
@@ -51,16 +52,22 @@ bool cd_model_type_option(size_t type, size_t option, const char **name, const c
 static cddp_status find_type(const char *name, const cd_model_type **type, cddp_error *err)
 {
     char known[256] = "";
+    cd_suggestion s;
+    cd_suggest_begin(&s, name);
     for (size_t i = 0; i < CD_COUNT_OF(types); i++) {
         if (strcmp(types[i]->name, name) == 0) {
             *type = types[i];
             return CDDP_OK;
         }
+        cd_suggest_offer(&s, types[i]->name);
         size_t used = strlen(known), more = strlen(types[i]->name);
         if (used + more + 2 >= sizeof known) continue;
         if (used > 0) known[used++] = ' ';
         memcpy(known + used, types[i]->name, more + 1);
     }
+    if (s.best != NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "no model is called \"%s\"; did you mean '%s'?", name,
+                       s.best);
     return cd_fail(err, CDDP_E_CONFIG, "no model is called \"%s\"; there are: %s", name, known);
 }
 

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #define LOCALS_BLOCK_BYTES ((size_t)4096)
 
@@ -232,15 +233,21 @@ static bool is_ratio(const context *x, size_t support_min, bool closed_only)
                  {-1, "the sign is wrong"},
                  {2, "counted twice"},
                  {0.5, "half of it"}};
+    char words[120] = "";
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         if (forms[i].value == 1 ||
             fabs(ratio - forms[i].value) > 1e-3 * fabs(forms[i].value) * (x->is_exact ? 1e-4 : 1))
             continue;
+        /* with two ranks, say, half of it is also what a second division makes */
+        const size_t used = strlen(words);
+        snprintf(words + used, sizeof words - used, "%s%s", used > 0 ? ", or " : "",
+                 forms[i].words);
+    }
+    if (words[0] != '\0') {
         x->c->ratio = ratio;
         if (ratio < 1 && ratio > 0)
-            return settle(x, CD_SHAPE_RATIO, "ratio 1/%.6g on every element: %s", 1 / ratio,
-                          forms[i].words);
-        return settle(x, CD_SHAPE_RATIO, "ratio %.6g on every element: %s", ratio, forms[i].words);
+            return settle(x, CD_SHAPE_RATIO, "ratio 1/%.6g on every element: %s", 1 / ratio, words);
+        return settle(x, CD_SHAPE_RATIO, "ratio %.6g on every element: %s", ratio, words);
     }
     if (closed_only) return false;
     x->c->ratio = ratio;

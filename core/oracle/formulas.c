@@ -45,6 +45,11 @@ bool cd_oracle_draws_rank(const cd_oracle *o, uint32_t step)
     return cd_prng_below(&drawn, o->options.world_size) == o->options.rank;
 }
 
+bool cd_oracle_draws(const cd_oracle *oracle, uint32_t step)
+{
+    return cd_oracle_draws_step(oracle, step) && cd_oracle_draws_rank(oracle, step);
+}
+
 bool cd_oracle_wants_formulas(const cd_oracle *o) { return cd_oracle_has_values(o); }
 
 /* The first and the last element, and drawn ones between. */

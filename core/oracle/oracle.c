@@ -218,6 +218,11 @@ static cddp_status check_local(const cd_oracle *o, size_t parameter, const cddp_
                    o->parameters[parameter].name, (long long)actual, (long long)expected);
 }
 
+bool cd_oracle_takes_local(const cd_oracle *oracle, size_t parameter, const cddp_grad *gradient)
+{
+    return check_local(oracle, parameter, gradient, NULL) == CDDP_OK;
+}
+
 cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
                                  cddp_error *err)
 {

@@ -217,6 +217,7 @@ typedef struct cd_oracle_norm {
 typedef struct cd_oracle_optimized {
     size_t parameter;
     uint32_t optimizer;
+    bool is_held;    /* by this rank; of a sharded optimizer: a part of it */
     bool is_present; /* it has state */
     uint64_t steps;  /* that the optimizer counts for it */
     /* undefined where there is none; of a sharded optimizer: of this rank's elements */
@@ -261,6 +262,10 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
 /* Link 6 of a micro-step that ends no window, after its backward. */
 cddp_status cd_oracle_leave_micro(cd_oracle *oracle, uint32_t step, uint32_t micro_step,
                                   const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
+/* Whether the second mathematics judges this rank in this step, at least. */
+bool cd_oracle_draws(const cd_oracle *oracle, uint32_t step);
+/* Whether the model has this parameter, and the gradient its size. */
+bool cd_oracle_takes_local(const cd_oracle *oracle, size_t parameter, const cddp_grad *gradient);
 /* After the engine accumulated into parameter i, before the wrapper's hook runs. Copies. */
 cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
                                  cddp_error *err) CDDP_MUST_CHECK;

@@ -2,13 +2,14 @@
 /* From text to a field of the plan and back: every type of key, its range, and the message when it
 ** does not fit.
 **
-** Numbers are parsed by strtod/strtoll in the "C" locale that a program starts in; the command line
-** never changes it.
+** Real numbers are read and written with a point, whatever the locale is (core/base/real.h).
 */
 #include "core/plan/keys.h"
 
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/real.h"
+#include "core/base/suggest.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -51,7 +52,7 @@ static cddp_status parse_number(const cd_key_row *row, const char *text, double 
                                 cddp_error *err)
 {
     char *end;
-    double number = strtod(text, &end);
+    double number = cd_real_parse(text, &end);
     if (end == text || *end != '\0' || number != number)
         return CD_PASS(refuse(row, text, "a number", err));
     CD_TRY(check_range(row, number, text, err));
@@ -65,6 +66,25 @@ static cddp_status parse_flag(const cd_key_row *row, const char *text, bool *val
         return CD_PASS(refuse(row, text, "true or false", err));
     *value = text[0] == 't';
     return CDDP_OK;
+}
+
+/* Appends the word that was probably meant. */
+static void suggest_choice(const cd_key_row *row, const char *text, char *wanted,
+                           size_t wanted_bytes)
+{
+    char words[256];
+    cd_suggestion s;
+    snprintf(words, sizeof words, "%s", row->choices);
+    cd_suggest_begin(&s, text);
+    for (char *word = words; word != NULL;) {
+        char *bar = strchr(word, '|');
+        if (bar != NULL) *bar++ = '\0';
+        cd_suggest_offer(&s, word);
+        word = bar;
+    }
+    const size_t used = strlen(wanted);
+    if (s.best != NULL)
+        snprintf(wanted + used, wanted_bytes - used, "; did you mean '%s'?", s.best);
 }
 
 /* Position of a word in "a|b|c". */
@@ -81,8 +101,9 @@ static cddp_status parse_choice(const cd_key_row *row, const char *text, int64_t
         }
         word = bar != NULL ? bar + 1 : NULL;
     }
-    char wanted[256] = "one of ";
-    strncat(wanted, row->choices, sizeof wanted - 8);
+    char wanted[320];
+    snprintf(wanted, sizeof wanted, "one of %.250s", row->choices);
+    suggest_choice(row, text, wanted, sizeof wanted);
     return CD_PASS(refuse(row, text, wanted, err));
 }
 
@@ -211,8 +232,8 @@ static char *number_text(cd_arena *arena, double number)
     char text[40];
     int precision = 1;
     do {
-        snprintf(text, sizeof text, "%.*g", precision, number);
-    } while (strtod(text, NULL) != number && precision++ < 17);
+        cd_real_print(number, precision, text, sizeof text);
+    } while (cd_real_parse(text, NULL) != number && precision++ < 17);
     return copy_text(arena, text);
 }
 

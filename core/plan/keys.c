@@ -163,6 +163,15 @@ const cd_key_row *cd_key_nearest(const char *table, const char *field)
         if (strcmp(rows[i].table, table) == 0) cd_suggest_offer(&s, rows[i].field);
     }
     if (s.best != NULL) return cd_key_find(table, s.best);
+    /* "world_size" is world.size, and "model" model.name. */
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        const size_t length = strlen(rows[i].table);
+        if (length == 0 || strncmp(field, rows[i].table, length) != 0) continue;
+        const char *rest = field + length + (field[length] == '_');
+        if (strcmp(rest, *rest != '\0' ? rows[i].field : "") == 0 &&
+            (*rest != '\0' || strcmp(rows[i].field, "name") == 0))
+            return &rows[i];
+    }
     /* The right name in the wrong table is the other common slip. */
     for (size_t i = 0; i < cd_key_count(); i++) {
         if (strcmp(rows[i].field, field) == 0) return &rows[i];

@@ -175,6 +175,42 @@ static size_t split_commas(char *text, const char **items)
     return count;
 }
 
+/* The items of "[1, 2]" or '["a", "b"]', in place; false: it is no list as TOML has it. */
+static bool split_array(char *text, const char **items, size_t *count)
+{
+    char *at = text + 1;
+    *count = 0;
+    for (;;) {
+        at += strspn(at, " \t");
+        if (*at == ']') break;
+        char quote = *at == '"' || *at == '\'' ? *at++ : '\0';
+        items[(*count)++] = at;
+        at += quote != '\0' ? strcspn(at, (const char[]){quote, '\0'}) : strcspn(at, ",] \t");
+        if (*at == '\0') return false;
+        const char end = *at;
+        if (at == items[*count - 1] && quote == '\0') return false;
+        *at++ = '\0';
+        if (quote == '\0' && end == ']') return *at == '\0';
+        if (quote == '\0' && end == ',') continue;
+        at += strspn(at, " \t");
+        if (*at == ',')
+            at++;
+        else if (*at != ']')
+            return false;
+    }
+    return at[1] == '\0';
+}
+
+/* "abc" and 'abc' are the text between the quotes. */
+static void strip_quotes(char **text)
+{
+    const size_t length = strlen(*text);
+    const char first = **text;
+    if (length < 2 || (first != '"' && first != '\'') || (*text)[length - 1] != first) return;
+    (*text)[length - 1] = '\0';
+    ++*text;
+}
+
 static size_t count_items(const char *text)
 {
     size_t count = 1;
@@ -245,9 +281,14 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
         if (dot != NULL) *dot = '\0';
         return CD_PASS(fail_unknown(key, dot != NULL ? path : "", field, err));
     }
-    const bool is_list = type_is_list(row->type);
-    items[0] = values;
-    const cd_key_value parsed = {items, is_list ? split_commas(values, items) : 1};
+    const bool is_list = type_is_list(row->type), is_array = is_list && values[0] == '[';
+    cd_key_value parsed = {items, 1};
+    if (is_array && !split_array(values, items, &parsed.count))
+        return cd_fail(err, CDDP_E_CONFIG, "%s: %.100s is not a list, as in [\"a\", \"b\"]", key,
+                       value);
+    if (!is_array) strip_quotes(&values);
+    items[0] = is_array ? items[0] : values;
+    if (is_list && !is_array) parsed.count = split_commas(values, items);
     if (at != NULL)
         CD_TRY(cd_plan_add_override(plan, &ranks, row, &parsed, err));
     else

@@ -47,9 +47,10 @@ struct cd_custody {
     cd_kept *buffers;         /* (buffer_count) likewise */
     kept_gradient *gradients; /* (parameter_count) as they were judged after the backward */
     bool has_gradients;       /* of this step */
+    bool *is_there;           /* (parameter_count) whose gradient was there when last shown */
     bool is_before_grid;      /* the step has ended and parameters are not on their grid yet */
     uint32_t touched_step, touched_micro; /* + 1: the last forward whose buffers were touched */
-    double norm;                          /* as the rank reports it */
+    double norm;                          /* by which the rank has to clip */
     bool has_norm;
     cd_scaling scaling;                /* the judge's own */
     bool found_nonfinite, has_updated; /* in this step */
@@ -224,7 +225,7 @@ static cddp_status keep_gradients(cd_custody *c, const cddp_grad *gradients, cdd
     return CDDP_OK;
 }
 
-/* The norm is the rank's, and link 13 judges it. */
+/* The norm is the judge's (decisions_judge.c): of the gradients that it judged. */
 static double clip_factor(const cd_custody *c)
 {
     return cd_scaling_clip(c->options.settings->clip.max_norm, c->norm);
@@ -376,8 +377,8 @@ static cddp_status enter_forward(cd_custody *c, const cd_custody_moment *now, cd
 /* One without a gradient takes no part. */
 static uint32_t block_of(const cd_custody *c, const cd_custody_moment *now, size_t parameter)
 {
-    const bool can_be = now->gradients[parameter].kind != CDDP_GRAD_UNDEFINED &&
-                        cddp_dtype_is_float(now->parameters[parameter].dtype);
+    const bool can_be =
+        c->is_there[parameter] && cddp_dtype_is_float(now->parameters[parameter].dtype);
     return can_be ? cd_custody_averager_due(&c->averager, now->step,
                                             c->module->parameters[parameter].name)
                   : 0;
@@ -465,23 +466,29 @@ static cddp_status end_step(cd_custody *c, const cd_custody_moment *now, cddp_er
     return CD_PASS(end_scaling(c, now, err));
 }
 
-static bool has_parameters(int64_t moment)
+/* A moment that is named wrongly shows something else than it should; I-SHOWN says so. */
+static bool shows_enough(const cd_custody_moment *now)
 {
-    return moment != CDDP_MOMENT_FORWARD && moment != CDDP_MOMENT_AFTER_FORWARD;
-}
-
-static bool has_buffers(int64_t moment)
-{
-    return moment == CDDP_MOMENT_BEGIN || moment == CDDP_MOMENT_FORWARD ||
-           moment == CDDP_MOMENT_AFTER_FORWARD || moment == CDDP_MOMENT_AFTER_BACKWARD ||
-           moment == CDDP_MOMENT_RESUME;
+    switch (now->moment) {
+    case CDDP_MOMENT_BEGIN:
+        return now->gradients != NULL;
+    case CDDP_MOMENT_AFTER_BACKWARD:
+        return now->gradients != NULL || now->accumulates;
+    case CDDP_MOMENT_AFTER_UPDATE:
+    case CDDP_MOMENT_AFTER_AVERAGE:
+        return now->parameters != NULL;
+    default:
+        return true;
+    }
 }
 
 cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now, cddp_error *err)
 {
     cd_custody *c = custody;
     const cddp_plan_settings *s = c->options.settings;
-    if (!cd_tracer_wants_digest(c->options.tracer)) return CDDP_OK;
+    if (!cd_tracer_wants_digest(c->options.tracer) || !shows_enough(now)) return CDDP_OK;
+    for (size_t i = 0; now->gradients != NULL && i < c->module->parameter_count; i++)
+        c->is_there[i] = now->gradients[i].kind != CDDP_GRAD_UNDEFINED;
     switch (now->moment) {
     case CDDP_MOMENT_BEGIN:
         CD_TRY(derive_grid(c, now->moment, now->step > 0 ? now->step - 1 : 0, err));
@@ -513,11 +520,11 @@ cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now, c
     default:
         break;
     }
-    const bool needs_parameters = has_numbers(c) && has_parameters(now->moment) &&
+    const bool needs_parameters = has_numbers(c) && now->parameters != NULL &&
                                   ((s->model.exact && now->moment == CDDP_MOMENT_AFTER_STEP) ||
                                    touches_parameters(c, now->step));
     if (needs_parameters) CD_TRY(keep_parameters(c, now->parameters, err));
-    if (has_numbers(c) && has_buffers(now->moment)) CD_TRY(keep_buffers(c, now->buffers, err));
+    if (has_numbers(c) && now->buffers != NULL) CD_TRY(keep_buffers(c, now->buffers, err));
     return CDDP_OK;
 }
 
@@ -626,6 +633,7 @@ static cddp_status fill_in(cd_custody *c, cddp_error *err)
     c->parameters = cd_arena_array(&c->memory, parameters + 1, sizeof *c->parameters);
     c->gradients = cd_arena_array(&c->memory, parameters + 1, sizeof *c->gradients);
     c->buffers = cd_arena_array(&c->memory, buffers + 1, sizeof *c->buffers);
+    c->is_there = cd_arena_array(&c->memory, parameters + 1, sizeof *c->is_there);
     CD_TRY(cd_arena_check(&c->memory, err, "the custody of rank %u", c->options.rank));
     memcpy(c->variables, c->options.variables, parameters * sizeof *c->variables);
     c->options.variables = c->variables;

@@ -32,7 +32,7 @@ void cd_custody_destroy(cd_custody *custody); /* accepts NULL */
 /* What the model and its optimizers start from: before the first step. */
 cddp_status cd_custody_start(cd_custody *custody, cddp_error *err) CDDP_MUST_CHECK;
 
-/* What the rank has at a moment. */
+/* What the rank shows at a moment; NULL: what it does not show there. */
 typedef struct cd_custody_moment {
     int64_t moment; /* cddp_event_enum_moment */
     uint32_t step, micro_step;
@@ -50,5 +50,5 @@ cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients,
 cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameters,
                                cddp_error *err) CDDP_MUST_CHECK;
 
-/* The norm by which the rank clips. */
+/* The norm by which the rank has to clip. */
 void cd_custody_note_norm(cd_custody *custody, double norm);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/reference/decided_hook.h"
 
+#include "core/base/real.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +93,7 @@ bool cd_decided_option_read(const cd_decided_option *option, double *number)
         *number = option->value[0] == 't';
         return true;
     }
-    *number = strtod(option->value, &end);
+    *number = cd_real_parse(option->value, &end);
     return end != option->value && *end == '\0';
 }
 
@@ -112,18 +114,21 @@ static const struct hook_row {
     cd_decided_average average;
     const char *start; /* option: how many reductions are those of the allreduce hook */
     double start_default;
-} rows[] = {{"", CD_AVERAGE_ALL, NULL, 0},
-            {"allreduce", CD_AVERAGE_ALL, NULL, 0},
-            {"noop", CD_AVERAGE_NONE, NULL, 0},
-            {"fp16_compress", CD_AVERAGE_ALL, NULL, 0},
-            {"bf16_compress", CD_AVERAGE_ALL, NULL, 0},
-            {"reproducible", CD_AVERAGE_ALL, NULL, 0},
-            {"powersgd", CD_AVERAGE_ALL, "start_powerSGD_iter", 1000},
-            {"batched_powersgd", CD_AVERAGE_ALL, "start_powerSGD_iter", 1000},
-            {"topk", CD_AVERAGE_ALL, NULL, 0},
-            {"quantize_per_tensor", CD_AVERAGE_ALL, NULL, 0},
-            {"quantize_per_channel", CD_AVERAGE_ALL, NULL, 0},
-            {"post_local_sgd", CD_AVERAGE_BLOCKS, "start_localSGD_iter", 100}};
+    cddp_dtype wire; /* that it casts buckets to; CDDP_DTYPE_COUNT: none */
+} rows[] = {{"", CD_AVERAGE_ALL, NULL, 0, CDDP_DTYPE_COUNT},
+            {"allreduce", CD_AVERAGE_ALL, NULL, 0, CDDP_DTYPE_COUNT},
+            {"noop", CD_AVERAGE_NONE, NULL, 0, CDDP_DTYPE_COUNT},
+            {"fp16_compress", CD_AVERAGE_ALL, NULL, 0, CDDP_F16},
+            {"bf16_compress", CD_AVERAGE_ALL, NULL, 0, CDDP_BF16},
+            {"fp16_compress_wrapper", CD_AVERAGE_UNKNOWN, NULL, 0, CDDP_F16},
+            {"bf16_compress_wrapper", CD_AVERAGE_UNKNOWN, NULL, 0, CDDP_BF16},
+            {"reproducible", CD_AVERAGE_ALL, NULL, 0, CDDP_DTYPE_COUNT},
+            {"powersgd", CD_AVERAGE_ALL, "start_powerSGD_iter", 1000, CDDP_DTYPE_COUNT},
+            {"batched_powersgd", CD_AVERAGE_ALL, "start_powerSGD_iter", 1000, CDDP_DTYPE_COUNT},
+            {"topk", CD_AVERAGE_ALL, NULL, 0, CDDP_DTYPE_COUNT},
+            {"quantize_per_tensor", CD_AVERAGE_ALL, NULL, 0, CDDP_DTYPE_COUNT},
+            {"quantize_per_channel", CD_AVERAGE_ALL, NULL, 0, CDDP_DTYPE_COUNT},
+            {"post_local_sgd", CD_AVERAGE_BLOCKS, "start_localSGD_iter", 100, CDDP_DTYPE_COUNT}};
 
 static const struct hook_row *find_row(const char *hook)
 {
@@ -139,6 +144,30 @@ uint64_t cd_decided_hook_start(const cd_decided_hook *hook)
     return row != NULL && row->start != NULL && hook->inner == NULL
                ? (uint64_t)cd_decided_hook_get(hook, row->start, row->start_default)
                : 0;
+}
+
+bool cd_decided_hook_is_known(const cd_decided_hook *hook)
+{
+    return find_row(hook->name) != NULL && (hook->inner == NULL || find_row(hook->inner) != NULL);
+}
+
+bool cd_decided_hook_is_exact(const cd_decided_hook *hook)
+{
+    static const char *const exact[] = {"", "allreduce", "fp16_compress", "bf16_compress",
+                                        "reproducible"};
+    bool is_exact = false;
+    for (size_t i = 0; i < sizeof exact / sizeof exact[0]; i++)
+        is_exact |= strcmp(hook->name, exact[i]) == 0;
+    return is_exact && hook->inner == NULL;
+}
+
+bool cd_decided_hook_wire(const cd_decided_hook *hook, cddp_dtype *wire)
+{
+    const struct hook_row *row = find_row(hook->name),
+                          *inner = hook->inner != NULL ? find_row(hook->inner) : NULL;
+    if (row == NULL || (hook->inner != NULL && inner == NULL)) return false;
+    *wire = inner != NULL && inner->wire != CDDP_DTYPE_COUNT ? inner->wire : row->wire;
+    return true;
 }
 
 cd_decided_average cd_decided_hook_average(const cd_decided_hook *hook)

@@ -35,5 +35,12 @@ typedef enum cd_decided_average {
     CD_AVERAGE_NONE    /* nobody: every rank keeps its own */
 } cd_decided_average;
 cd_decided_average cd_decided_hook_average(const cd_decided_hook *hook);
+/* Whether the plan says what it does; and whether that is the mean over all ranks, but for a
+** rounding. */
+bool cd_decided_hook_is_known(const cd_decided_hook *hook);
+bool cd_decided_hook_is_exact(const cd_decided_hook *hook);
+/* The dtype in which its buckets travel, CDDP_DTYPE_COUNT: their own. False: a plugin's hook, of
+** which the plan does not say. */
+bool cd_decided_hook_wire(const cd_decided_hook *hook, cddp_dtype *wire);
 /* PSG-01, LSG-01: reductions at the beginning that are those of the allreduce hook. */
 uint64_t cd_decided_hook_start(const cd_decided_hook *hook);

@@ -58,6 +58,10 @@ typedef struct cd_decisions {
     cd_arena *memory;
     /* false: an optimizer stepped on gradients that nobody judged (when.early_step) */
     bool knows_scale;
+    /* Of the judged gradients of the step at hand, by which they are clipped, and how far another
+    ** order of rounding may be from it. */
+    double norm, norm_bound;
+    bool knows_norm;
 } cd_decisions;
 
 typedef struct cd_decisions_options {
@@ -88,6 +92,12 @@ uint32_t cd_decisions_get_window_first(const cd_decisions *decisions, cd_micro_p
 bool cd_decisions_is_before_start(cd_decisions *decisions, cd_micro_place place);
 /* LSG-02: over how many consecutive ranks the hook averages there. 0: the plan does not say. */
 uint32_t cd_decisions_get_block(cd_decisions *decisions, cd_micro_place place);
+
+/* Says that the judge does not decide something, and why. */
+void cd_decisions_give_up(struct cddp_tracer *tracer, uint64_t count, const char *why);
+/* The norm to clip by: the rank's where it is the judge's but for the order of rounding, else the
+** judge's. False: the plan does not say whose squares enter. */
+bool cd_decisions_get_norm(const cd_decisions *decisions, double said, double *norm);
 
 /* ---- as a whole ---- */
 

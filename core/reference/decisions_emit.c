@@ -16,6 +16,11 @@
 /* A decision about everything of its kind has no step, micro-step or id. */
 #define OF_ALL .id = -1, .at_step = -1, .at_micro = -1
 
+void cd_decisions_give_up(struct cddp_tracer *tracer, uint64_t count, const char *why)
+{
+    CD_EMIT(tracer, unjudged, why, .link = CDDP_LINK_NONE, .count = (int64_t)count);
+}
+
 /* ---- seeds, parameters, hook ---- */
 
 static void emit_seeds(const cd_decisions *d, struct cddp_tracer *tracer)
@@ -82,7 +87,10 @@ static void emit_hook(const cd_decisions *d, struct cddp_tracer *tracer)
         }
     }
     for (int64_t i = 0; cd_decided_hook_next(&d->hook, &cursor, &option); i++) {
-        if (!cd_decided_option_read(&option, &number)) continue;
+        if (!cd_decided_option_read(&option, &number)) {
+            cd_decisions_give_up(tracer, 1, "an option of the comm hook that is a text");
+            continue;
+        }
         CD_EMIT(tracer, decision, option.key, .decision = CDDP_DECISION_HOOK_OPTION, .id = i,
                 .at_step = -1, .at_micro = -1, .real = cd_f64_bits(number));
     }
@@ -140,9 +148,14 @@ static void emit_updates(const cd_decisions *d, uint32_t step, struct cddp_trace
         const double rate =
             cd_rates_closed(cd_rates_optimizer(d->plan, i)->lr, d->settings.train.lr_decay, step);
         const double bound = d->settings.train.lr_decay == 1 ? 0 : cd_rates_bound(step) * rate;
+        const cd_decided_update update = cd_decisions_get_update(d, step, i);
+        if (update == CD_UPDATE_UNKNOWN)
+            cd_decisions_give_up(tracer, 1,
+                                 "whether an optimizer steps: its backward is left "
+                                 "early, or stepped in");
         CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_UPDATE, .id = (int64_t)i,
-                .at_step = step, .at_micro = -1, .value = cd_decisions_get_update(d, step, i),
-                .real = cd_f64_bits(rate), .bound = cd_f64_bits(bound));
+                .at_step = step, .at_micro = -1, .value = update, .real = cd_f64_bits(rate),
+                .bound = cd_f64_bits(bound));
     }
 }
 
@@ -200,6 +213,8 @@ static cddp_status emit_micro(cd_decisions *d, cd_micro_place place, struct cddp
                 .value = cd_decisions_closes(d, place),
                 .detail = cd_decisions_get_window_first(d, place),
                 .real = cd_f64_bits(count_backwards(&micro)));
+    } else {
+        cd_decisions_give_up(tracer, 1, "a window whose backward the plan leaves early");
     }
     return CDDP_OK;
 }
@@ -274,7 +289,12 @@ static void emit_parameter_averages(const cd_decisions *d, averaging *a, uint32_
 static void emit_averages(cd_decisions *d, averaging *a, uint32_t step, struct cddp_tracer *tracer)
 {
     a->gradients = cd_decisions_get_block(d, (cd_micro_place){0, step, 0});
-    if (a->gradients == 0) return;
+    if (a->gradients == 0) {
+        cd_decisions_give_up(tracer, 1,
+                             "who agrees: the plan does not say over which ranks a "
+                             "plugin's hook averages");
+        return;
+    }
     a->state = least_of(a->state, a->gradients);
     a->due = find_due(a, step);
     a->parameters = most_of(a->due, least_of(a->parameters, a->state));

@@ -32,6 +32,7 @@ double cd_decisions_begin_step(cd_decisions *d, uint32_t step, struct cddp_trace
     const double scale = cd_scaling_get(&d->scaling);
     if (d->begun == (uint64_t)step + 1) return scale;
     d->begun = (uint64_t)step + 1;
+    d->knows_norm = false;
     for (size_t i = 0; i < d->replica->optimizer_count; i++) d->overflows[i] = false;
     if (d->knows_scale) {
         CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_SCALE, .id = -1, .at_step = step,
@@ -72,6 +73,15 @@ static void get_precision(cddp_dtype dtype, double *unit, double *least)
     }
 }
 
+/* A rank outside the group has nobody to add to. */
+static bool is_outside(const cd_decisions *d, const cddp_plan_group *group)
+{
+    bool is_member = group == NULL || group->members.count == 0;
+    for (size_t i = 0; !is_member && i < group->members.count; i++)
+        is_member = group->members.items[i] == d->rank;
+    return !is_member;
+}
+
 /* How often element e of a parameter enters the norm: once where the rank takes all it has; else
 ** once for each rank of the group that steps it. */
 static uint32_t weigh(const cd_decisions *d, size_t parameter, int64_t element,
@@ -80,7 +90,7 @@ static uint32_t weigh(const cd_decisions *d, size_t parameter, int64_t element,
     const char *name = d->settings.clip.group;
     const cd_part *part = d->parts != NULL ? &d->parts[parameter] : NULL;
     if (name == NULL) return 1;
-    const bool is_own = strcmp(name, "own") == 0;
+    const bool is_own = strcmp(name, "own") == 0 || is_outside(d, group);
     const uint32_t world = (uint32_t)d->plan->world.size;
     const uint32_t count = is_own ? 1
                            : group != NULL && group->members.count > 0
@@ -165,16 +175,12 @@ static void emit_overflows(const cd_decisions *d, uint32_t step, struct cddp_tra
 
 /* ---- clipping ---- */
 
-/* What a rank steps is assigned while it trains, or is found with a mistake that the plan asks
-** for: the plan alone does not say whose squares enter. */
+/* What a rank steps may be found with a mistake that the plan asks for. An optimizer that steps its
+** own buckets is no case: it steps before gradients could be clipped, which is refused. */
 static bool knows_whose_norm(const cd_decisions *d)
 {
-    if (d->settings.clip.group == NULL) return true;
-    if (d->settings.shard.padding != CDDP_SHARD_PADDING_COUNTED) return false;
-    for (size_t i = 0; i < d->plan->optimizer_count; i++) {
-        if (d->plan->optimizers[i].overlap != CDDP_PLAN_OVERLAP_NONE) return false;
-    }
-    return true;
+    return d->settings.clip.group == NULL ||
+           d->settings.shard.padding == CDDP_SHARD_PADDING_COUNTED;
 }
 
 static cddp_status measure_all(const cd_decisions *d, const cddp_grad *gradients,
@@ -204,13 +210,25 @@ static cddp_status measure_all(const cd_decisions *d, const cddp_grad *gradients
     return CDDP_OK;
 }
 
-static cddp_status emit_clip(const cd_decisions *d, uint32_t step, const cddp_grad *gradients,
+bool cd_decisions_get_norm(const cd_decisions *decisions, double said, double *norm)
+{
+    const cd_decisions *d = decisions;
+    /* what is not finite is I-RANGE's, and an overflow skips the step */
+    const bool is_same = !isfinite(d->norm) || fabs(said - d->norm) <= d->norm_bound;
+    *norm = is_same ? said : d->norm;
+    return d->knows_norm;
+}
+
+static cddp_status emit_clip(cd_decisions *d, uint32_t step, const cddp_grad *gradients,
                              cd_numbers *numbers, struct cddp_tracer *tracer, cddp_error *err)
 {
     measure m;
     const double max_norm = d->settings.clip.max_norm;
     CD_TRY(measure_all(d, gradients, numbers, &m, err));
     const double norm = m.is_nan ? (double)NAN : sqrt(m.squares);
+    d->norm = norm;
+    d->norm_bound = m.bound + 0x1p-52 * norm;
+    d->knows_norm = true;
     const double factor = cd_scaling_clip(max_norm, norm);
     const double bound = isfinite(norm) && norm > 0 ? factor * (m.bound / norm) + 0x1p-52 : 0;
     CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_CLIP, .id = -1, .at_step = step,
@@ -232,9 +250,14 @@ cddp_status cd_decisions_judge(cd_decisions *d, uint32_t step, const cddp_grad *
         is_any_due |= is_taken(d, step, i);
         has_overflow |= d->overflows[i];
     }
-    if (has_numbers && is_any_due && tracer != NULL && d->settings.clip.max_norm > 0 &&
-        d->settings.clip.place != CDDP_CLIP_BEFORE_REDUCTION && knows_whose_norm(d))
+    const bool clips = has_numbers && is_any_due && tracer != NULL &&
+                       d->settings.clip.max_norm > 0 &&
+                       d->settings.clip.place != CDDP_CLIP_BEFORE_REDUCTION;
+    d->knows_norm = false;
+    if (clips && knows_whose_norm(d))
         CD_TRY(emit_clip(d, step, gradients, numbers, tracer, err));
+    else if (clips)
+        cd_decisions_give_up(tracer, 1, "a clip factor: shard.padding asks for a wrong part");
     if (is_any_due) cd_scaling_end_step(&d->scaling, has_overflow);
     return CDDP_OK;
 }

@@ -171,6 +171,44 @@ static uint32_t find_block(const cd_declaration *d, const cd_observed_reduced *o
     return block;
 }
 
+/* MIX-04: buckets travel in reduce_dtype, or else as they are, which is param_dtype. */
+static void declare_mixed(const cddp_plan_settings *settings, cd_declared_way *way)
+{
+    const cddp_dtype low = cd_mixed_dtype(settings->mixed_precision.param_dtype),
+                     wire = cd_mixed_dtype(settings->mixed_precision.reduce_dtype);
+    way->wire = wire != CDDP_DTYPE_COUNT ? wire : low;
+    way->divides_after = way->wire != CDDP_DTYPE_COUNT;
+}
+
+/* An optimizer in backward divides what was summed, or stands behind the allreduce hook. */
+static void declare_overlap(const cd_replica *replica, cd_declared_way *way)
+{
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        const cd_replica_optimizer *o = &replica->optimizers[i];
+        if (!o->in_backward) continue;
+        way->divides_after |= o->overlap == CDDP_OVERLAP_APPLY_IN_BACKWARD;
+        way->has_hook |= o->overlap == CDDP_OVERLAP_HOOK_THEN_OPTIMIZER;
+        return;
+    }
+}
+
+void cd_declare_way(cd_decisions *decisions, cd_micro_place place, cd_declared_way *way)
+{
+    const cd_decided_hook *hook = &decisions->hook;
+    const bool is_averaged = decisions->settings.averager.kind != CDDP_AVERAGER_NONE;
+    cddp_dtype wire = CDDP_DTYPE_COUNT;
+    *way = (cd_declared_way){.has_hook = hook->name[0] != '\0',
+                             .has_inner = hook->inner != NULL,
+                             .knows_wire = cd_decided_hook_wire(hook, &wire)};
+    declare_mixed(&decisions->settings, way);
+    if (way->has_hook && wire != CDDP_DTYPE_COUNT) way->wire = wire;
+    declare_overlap(decisions->replica, way);
+    const cd_decided_average average = cd_decided_hook_average(hook);
+    way->knows_block = !is_averaged || average != CD_AVERAGE_UNKNOWN || hook->inner != NULL;
+    if (is_averaged && hook->inner == NULL && average != CD_AVERAGE_ALL)
+        way->block_count = cd_decisions_get_block(decisions, place);
+}
+
 cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_reduced *observed,
                                  cd_oracle_reduction *reduction, cddp_error *err)
 {

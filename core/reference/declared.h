@@ -17,5 +17,14 @@ typedef struct cd_declaration {
     char normalisation[160]; /* which .normalisation of the result points into */
 } cd_declaration;
 
+/* How the plan has buckets reduced: what the run shows of it must be the same. */
+typedef struct cd_declared_way {
+    bool has_hook, has_inner, divides_after;
+    bool knows_wire, knows_block; /* false: of a plugin's hook, of which the plan does not say */
+    cddp_dtype wire;
+    uint32_t block_count;
+} cd_declared_way;
+void cd_declare_way(cd_decisions *decisions, cd_micro_place place, cd_declared_way *way);
+
 cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_reduced *observed,
                                  cd_oracle_reduction *reduction, cddp_error *err) CDDP_MUST_CHECK;

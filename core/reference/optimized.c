@@ -64,6 +64,7 @@ void cd_optimized_collect(const cd_replica *replica, cd_oracle_optimized *entrie
             if (piece >= 0) cd_optimizer_get_state(o->optimizer, (size_t)piece, &state);
             entries[at] = (cd_oracle_optimized){.parameter = o->ordinals[k],
                                                 .optimizer = (uint32_t)i,
+                                                .is_held = piece >= 0,
                                                 .is_present = state.is_present,
                                                 .steps = state.step};
             for (uint32_t s = 0; s < CD_FORMULA_SLOTS_MAX && s < state.slot_count; s++)

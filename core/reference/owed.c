@@ -5,50 +5,156 @@
 #include "core/reference/owed.h"
 
 #include "core/plan/micro.h"
+#include "core/plan/plan_check.h"
 #include "core/reference/rates.h"
+#include "core/reference/samples.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
+
+static const char *const names[CD_OWED_KINDS] = {[CD_OWED_SAMPLES] = "samples",
+                                                 [CD_OWED_LOSSES] = "losses",
+                                                 [CD_OWED_STEPS] = "optimizer steps",
+                                                 [CD_OWED_VALUES] = "parameters around a step",
+                                                 [CD_OWED_SHOWN] = "copies of parameters"};
+
+const char *cd_owed_name(cd_owed_kind kind) { return names[kind]; }
 
 /* What one step of a rank adds up to. */
 typedef struct step_count {
     uint64_t reductions, with_forward, updates;
+    uint64_t windows;       /* to which the rank contributes gradients for sure */
+    uint64_t whole_updates; /* by all optimizers: one of them has what got a gradient */
+    uint64_t clips, samples, losses, optimizer_steps, forwards;
+    bool is_left; /* in the middle of a backward */
 } step_count;
 
-static bool is_any_due(const cd_owing_rank *r, uint32_t step)
+static uint64_t count_due(const cd_owing_rank *r, uint32_t step)
 {
+    uint64_t count = 0;
     for (size_t i = 0; i < cd_rates_optimizer_count(r->plan); i++)
-        if (cd_rates_is_due(r->plan, r->settings, i, step)) return true;
-    return false;
+        count += cd_rates_is_due(r->plan, r->settings, i, step);
+    return count;
 }
 
 /* An overflow makes a step skip, which the gradients decide and not the plan. */
 static bool updates_depend_on_values(const cd_owing_rank *r) { return r->settings->amp.enable; }
 
+static bool clips(const cd_owing_rank *r)
+{
+    return r->has_numbers && r->settings->clip.max_norm > 0 &&
+           r->settings->clip.place != CDDP_CLIP_BEFORE_REDUCTION;
+}
+
+/* With the whole model: which parameters a part of it uses, the plan does not say. */
+static bool gives_gradients(const cd_micro *micro)
+{
+    return cd_micro_contributes(micro) && !micro->bypass && micro->outputs.count == 0 &&
+           micro->uses.count == 0 && micro->branch == 0;
+}
+
+static void add_update(const cd_owing_rank *r, const cd_micro *micro, uint32_t step,
+                       step_count *found)
+{
+    const uint64_t due = count_due(r, step);
+    const bool skips = micro->skip == CDDP_SKIP_STEP;
+    found->optimizer_steps += skips ? cd_rates_optimizer_count(r->plan) : due;
+    if (skips) return;
+    found->updates += due > 0 && !updates_depend_on_values(r);
+    found->whole_updates +=
+        due == cd_rates_optimizer_count(r->plan) && !updates_depend_on_values(r);
+    found->clips += clips(r);
+}
+
 static step_count count_step(const cd_owing_rank *r, uint32_t step)
 {
     step_count found = {0};
-    bool has_stepped = false, is_due = is_any_due(r, step) && !updates_depend_on_values(r);
+    bool has_stepped = false, gives = false;
     cd_micro micro = {.skip = CDDP_SKIP_ALL};
     for (uint32_t m = 0; m < r->settings->train.micro_steps; m++) {
         cd_micro_resolve(r->plan, r->settings, (cd_micro_place){r->rank, step, m}, &micro);
         const bool contributes = cd_micro_contributes(&micro);
         const bool is_last = m + 1 == r->settings->train.micro_steps;
-        if (contributes && micro.abort_after > 0) return (step_count){0};
+        if (contributes && micro.abort_after > 0) return (step_count){.is_left = true};
+        gives |= gives_gradients(&micro);
+        found.samples += cd_samples_count(&micro);
+        if (micro.skip != CDDP_SKIP_ALL && micro.grad_mode) found.losses += micro.forwards;
+        if (contributes) found.forwards += micro.forwards;
         if (contributes && micro.early_step) {
-            found.updates += is_due && micro.skip != CDDP_SKIP_STEP;
+            add_update(r, &micro, step, &found);
             has_stepped = true;
         }
         if (contributes && micro.sync && !is_last) {
             found.reductions++;
             found.with_forward++;
+            found.windows += gives;
+            gives = false;
         }
     }
     if (!has_stepped) {
         found.reductions++;
         found.with_forward += cd_micro_contributes(&micro);
-        found.updates += is_due && micro.skip != CDDP_SKIP_STEP;
+        found.windows += gives;
+        add_update(r, &micro, step, &found);
     }
     return found;
+}
+
+/* Those whose result every member has. */
+static bool has_result(const cddp_plan_collective *c)
+{
+    return c->numel > 0 &&
+           (c->op == CDDP_COLLECTIVE_ALLREDUCE || c->op == CDDP_COLLECTIVE_BROADCAST ||
+            c->op == CDDP_COLLECTIVE_ALLGATHER || c->op == CDDP_COLLECTIVE_ALLTOALL);
+}
+
+static bool is_member(const cd_owing_rank *r, const char *name)
+{
+    const cddp_plan_group *group = name != NULL ? cd_plan_find_group(r->plan, name) : NULL;
+    bool found = group == NULL || group->members.count == 0;
+    for (size_t i = 0; !found && i < group->members.count; i++)
+        found = group->members.items[i] == r->rank;
+    return found;
+}
+
+static uint64_t count_collectives(const cd_owing_rank *r, uint32_t step)
+{
+    uint64_t count = 0;
+    cd_micro micro;
+    cd_micro_resolve(r->plan, r->settings,
+                     (cd_micro_place){r->rank, step, (uint32_t)r->settings->train.micro_steps - 1},
+                     &micro);
+    if (!r->has_numbers || micro.skip == CDDP_SKIP_ALL || cd_plan_has_streams(r->plan)) return 0;
+    for (size_t i = 0; i < r->plan->collective_count; i++) {
+        const cddp_plan_collective *c = &r->plan->collectives[i];
+        count += has_result(c) && is_member(r, c->group) && cddp_selector_has(&c->ranks, r->rank) &&
+                 cddp_selector_has(&c->steps, step);
+    }
+    return count;
+}
+
+static void add_step(const cd_owing_rank *r, uint32_t step, const step_count *found, cd_owed *owed)
+{
+    const bool is_drawn = r->oracle != NULL && cd_oracle_draws(r->oracle, step);
+    owed->presence += found->reductions * r->parameter_count;
+    owed->buffers += found->with_forward * r->buffer_count;
+    owed->updates += found->updates * r->updated_count;
+    owed->locals += found->windows;
+    owed->sums += r->sums ? found->windows : 0;
+    owed->laws += r->has_law ? found->windows : 0;
+    const uint64_t own_updates = r->has_numbers && !r->is_sharded ? found->whole_updates : 0;
+    owed->states += r->has_state ? own_updates : 0;
+    owed->statistics += r->exchanges ? found->forwards : 0;
+    owed->norms += found->clips;
+    owed->formulas += own_updates;
+    owed->derivatives += is_drawn && r->has_numbers ? found->windows : 0;
+    owed->events[CD_OWED_SAMPLES] += found->samples;
+    owed->events[CD_OWED_LOSSES] += found->losses;
+    owed->events[CD_OWED_STEPS] += found->optimizer_steps;
+    if (found->is_left) return;
+    owed->collectives += count_collectives(r, step);
+    if (!r->has_digests) return;
+    owed->events[CD_OWED_VALUES] += 2 * r->parameter_count;
+    owed->events[CD_OWED_SHOWN] += r->parameter_count > 0 ? 2 : 0;
 }
 
 cd_owed cd_owed_count(const cd_owing_rank *rank)
@@ -57,9 +163,7 @@ cd_owed cd_owed_count(const cd_owing_rank *rank)
     for (uint32_t step = 0; step < rank->settings->train.steps; step++) {
         if (!cd_rank_has_step(rank->plan, rank->settings, rank->rank, step)) break;
         const step_count found = count_step(rank, step);
-        owed.presence += found.reductions * rank->parameter_count;
-        owed.buffers += found.with_forward * rank->buffer_count;
-        owed.updates += found.updates * rank->updated_count;
+        add_step(rank, step, &found, &owed);
     }
     return owed;
 }
@@ -67,7 +171,28 @@ cd_owed cd_owed_count(const cd_owing_rank *rank)
 void cd_owed_emit(const cd_owing_rank *rank, struct cddp_tracer *tracer)
 {
     const cd_owed owed = cd_owed_count(rank);
-    CD_EMIT(tracer, owed, NULL, .link = CD_LINK_PRESENCE, .count = (int64_t)owed.presence);
-    CD_EMIT(tracer, owed, NULL, .link = CD_LINK_BUFFER, .count = (int64_t)owed.buffers);
-    CD_EMIT(tracer, owed, NULL, .link = CD_LINK_UPDATE, .count = (int64_t)owed.updates);
+    const struct {
+        int64_t link;
+        uint64_t count;
+    } rows[] = {{CD_LINK_PRESENCE, owed.presence},
+                {CD_LINK_BUFFER, owed.buffers},
+                {CD_LINK_UPDATE, owed.updates},
+                {CD_LINK_PRECISION, owed.locals},
+                {CD_LINK_MATHEMATICS, owed.sums},
+                {CD_LINK_REDUCTION, rank->has_numbers ? owed.sums : 0},
+                {CD_LINK_LAW, owed.laws},
+                {CD_LINK_OPTIMIZER, owed.states},
+                {CD_LINK_STATISTICS, owed.statistics},
+                {CD_LINK_COLLECTIVE, owed.collectives},
+                {CD_LINK_NORM, owed.norms},
+                {CD_LINK_FORMULA, owed.formulas},
+                {CD_LINK_DERIVATIVE, owed.derivatives}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (i > 2 && rows[i].count == 0) continue;
+        CD_EMIT(tracer, owed, NULL, .link = rows[i].link, .count = (int64_t)rows[i].count);
+    }
+    for (size_t i = 0; i < CD_OWED_KINDS; i++) {
+        if (owed.events[i] == 0) continue;
+        CD_EMIT(tracer, owed, names[i], .link = CDDP_LINK_NONE, .count = (int64_t)owed.events[i]);
+    }
 }

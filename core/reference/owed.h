@@ -5,7 +5,8 @@
 ** would let a run that shows less look like one that does right.
 */
 #pragma once
-#include "cddp/plan.h"
+#include "core/oracle/oracle.h"
+#include "core/plan/plan.h"
 
 struct cddp_tracer;
 
@@ -17,15 +18,45 @@ typedef struct cd_owing_rank {
     /* of the parameters, those whose update is compared: a sharded one without elements has no
     ** owner */
     size_t updated_count;
+    bool has_numbers;          /* the device has values; else exact forms */
+    bool has_digests;          /* the trace has content */
+    bool sums, has_law;        /* averages are compared with a sum; a comm hook by its own law */
+    bool exchanges, has_state; /* batch norm is synchronised; all optimizers have slots */
+    bool is_sharded;           /* an optimizer: a rank may step nothing of it */
+    /* which steps of this rank are drawn for the second form of the model; NULL: none */
+    const cd_oracle *oracle;
 } cd_owing_rank;
 
-/* At least these; a number that depends on values is in neither. */
+/* What is owed besides the oracle's links: events of the run itself, which checks judge. */
+typedef enum cd_owed_kind {
+    CD_OWED_SAMPLES, /* what forwards consume (I-DATA) */
+    CD_OWED_LOSSES,  /* by what a loss is divided and multiplied (I-DATA, I-STEP) */
+    CD_OWED_STEPS,   /* that optimizers step, or skip (I-STEP) */
+    CD_OWED_VALUES,  /* parameters at the begin of a step and after it (I-CHAIN) */
+    CD_OWED_SHOWN,   /* the judge's copies of them (I-SHOWN) */
+    CD_OWED_KINDS
+} cd_owed_kind;
+/* As the text of an `owed` event without a link has it. */
+const char *cd_owed_name(cd_owed_kind kind);
+
+/* At least these; a number that depends on values is in neither. Where the plan does not say which
+** parameters a model uses, a reduction owes one of them. */
 typedef struct cd_owed {
     uint64_t presence; /* a parameter's gradient after each reduction (link 7) */
     uint64_t buffers;  /* a buffer after each reduction whose micro-step ran forwards (link 6) */
     uint64_t updates;  /* a parameter after each step in which an optimizer is due (links 4, 12) */
+    uint64_t locals;   /* of a window to which the rank contributes (link 3) */
+    uint64_t sums;     /* likewise, of its average (links 1 and 2) */
+    uint64_t laws;     /* a comm hook's result of such a window (link 9) */
+    uint64_t states;   /* of an update by an optimizer with slots (link 5) */
+    uint64_t statistics;  /* of a forward with synchronised batch norm (link 10) */
+    uint64_t collectives; /* of the program itself, with a result on every rank (link 11) */
+    uint64_t norms;       /* by which gradients are clipped (link 13) */
+    uint64_t formulas;    /* of an update (link 14) */
+    uint64_t derivatives; /* of a window in a drawn step (link 15) */
+    uint64_t events[CD_OWED_KINDS];
 } cd_owed;
 
 cd_owed cd_owed_count(const cd_owing_rank *rank);
-/* An `owed` event per link. */
+/* An `owed` event per link and kind. */
 void cd_owed_emit(const cd_owing_rank *rank, struct cddp_tracer *tracer);

@@ -18,11 +18,13 @@
 #include "core/reference/custody.h"
 #include "core/reference/decisions.h"
 #include "core/reference/declared.h"
-#include "core/reference/hook_words.h"
 #include "core/reference/optimized.h"
 #include "core/reference/owed.h"
+#include "core/reference/shown.h"
+#include "core/trace/tracer.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
 
@@ -35,6 +37,8 @@ struct cd_referee {
     cd_reference *reference, *free_reference;
     cd_oracle *oracle;
     cd_custody *custody;
+    cd_shown shown;
+    int32_t *variables; /* (parameter_count) of the wrapper, as the plan numbers them */
     cd_decisions decisions;
     cd_part *parts;                   /* (parameter_count) as the plan assigns them */
     bool *due;                        /* (optimizer_count) of the update at hand */
@@ -61,9 +65,9 @@ static bool model_is_sample_wise(const cd_referee *o, const cd_module *module)
 /* The oracle counts the two parts of a complex number. */
 static int64_t lanes_of(cddp_dtype dtype) { return dtype == CDDP_C64 ? 2 : 1; }
 
-static cd_oracle_path path_of(const cd_referee *o, const cd_observed_open *model, size_t parameter)
+static cd_oracle_path path_of(const cd_referee *o, size_t parameter)
 {
-    if (model->variables.items[parameter] >= 0) return CD_ORACLE_PATH_BUCKET;
+    if (o->variables[parameter] >= 0) return CD_ORACLE_PATH_BUCKET;
     return cd_patterns_match(&o->settings.ddp.delay_all_reduce_named_params,
                              o->reference->replica->model->module->parameters[parameter].name)
                ? CD_ORACLE_PATH_DELAYED
@@ -150,7 +154,7 @@ static double planned_norm(const cd_referee *o)
     return is_another ? -1 : o->settings.clip.max_norm;
 }
 
-static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cddp_error *err)
+static cddp_status make_oracle(cd_referee *o, cddp_error *err)
 {
     const cddp_plan *plan = o->options.plan;
     const cd_module *module = o->reference->replica->model->module;
@@ -159,19 +163,12 @@ static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cdd
     cd_oracle_parameter *parameters =
         cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *parameters);
     CD_TRY(cd_arena_check(&o->memory, err, "the oracle of rank %u", o->options.rank));
-    if (model->variables.count != module->parameter_count) {
-        return cd_fail(err, CDDP_E_STATE, "rank %u trains %zu parameters, the plan's model has %zu",
-                       o->options.rank, model->variables.count, module->parameter_count);
-    }
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_parameter *p = &module->parameters[i];
-        parameters[i] =
-            (cd_oracle_parameter){p->name,
-                                  cddp_tensor_numel(&p->tensor) * lanes_of(p->tensor.dtype),
-                                  p->tensor.dtype,
-                                  model->variables.items[i],
-                                  path_of(o, model, i),
-                                  {0, 0}};
+        parameters[i] = (cd_oracle_parameter){
+            p->name,         cddp_tensor_numel(&p->tensor) * lanes_of(p->tensor.dtype),
+            p->tensor.dtype, o->variables[i],
+            path_of(o, i),   {0, 0}};
     }
     for (size_t i = 0; i < plan->optimizer_count; i++) {
         if (plan->optimizers[i].shard != CDDP_SHARD_NONE)
@@ -219,16 +216,15 @@ static cddp_status make_decisions(cd_referee *o, cddp_error *err)
 }
 
 /* The judge of the plan's comm hook; parameters are known to it by the wrapper's numbers. */
-static cddp_status make_hook_law(cd_referee *o, const cd_observed_open *model, cddp_error *err)
+static cddp_status make_hook_law(cd_referee *o, cddp_error *err)
 {
     const cd_module *module = o->reference->replica->model->module;
+    const cd_decided_hook *hook = &o->decisions.hook;
+    if (hook->name[0] == '\0' || o->settings.ddp.accumulate_in_hook) return CDDP_OK;
     const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
-    cd_hook_words chosen;
-    cd_hook_words_read(&o->settings, &chosen);
-    if (chosen.words.name == NULL || o->settings.ddp.accumulate_in_hook) return CDDP_OK;
     cddp_tensor *forms = cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *forms);
     CD_TRY(cd_arena_check(&o->memory, err, "the parameters of rank %u", o->options.rank));
-    cd_hook_law_options options = {.words = chosen.words,
+    cd_hook_law_options options = {.words = {hook->name, hook->inner, hook->options},
                                    .rank = o->options.rank,
                                    .world_size = (uint32_t)o->options.plan->world.size,
                                    .seed = o->options.plan->world.seed,
@@ -236,7 +232,7 @@ static cddp_status make_hook_law(cd_referee *o, const cd_observed_open *model, c
                                    .tracer = o->options.tracer,
                                    .allocator = o->allocator};
     for (size_t i = 0; i < module->parameter_count; i++) {
-        const int32_t variable = model->variables.items[i];
+        const int32_t variable = o->variables[i];
         if (variable < 0 || (size_t)variable >= module->parameter_count) continue;
         forms[variable] = module->parameters[i].tensor;
         if ((size_t)variable >= options.variable_count)
@@ -247,32 +243,91 @@ static cddp_status make_hook_law(cd_referee *o, const cd_observed_open *model, c
     return CDDP_OK;
 }
 
-cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cddp_error *err)
+/* The wrapper numbers the parameters that it reduces, in the model's order. */
+static cddp_status number_variables(cd_referee *o, const cd_observed_open *model, cddp_error *err)
 {
-    CD_TRY(make_references(o, err));
-    CD_TRY(make_oracle(o, observed, err));
-    CD_TRY(make_decisions(o, err));
-    o->formulas =
-        cd_arena_array(&o->memory, o->reference->replica->optimizer_count + 1, sizeof *o->formulas);
-    CD_TRY(cd_arena_check(&o->memory, err, "the formulas of the optimizers"));
-    CD_TRY(make_hook_law(o, observed, err));
-    const cd_module *module = o->reference->replica->model->module;
+    const cd_replica *replica = o->reference->replica;
+    const cddp_text_list *lists[] = {&o->settings.model.freeze, &o->settings.model.ignore,
+                                     &o->settings.ddp.delay_all_reduce_named_params};
+    const size_t count = replica->model->module->parameter_count;
+    int32_t next = 0;
+    if (model->variables.count != count) {
+        return cd_fail(err, CDDP_E_STATE, "rank %u trains %zu parameters, the plan's model has %zu",
+                       o->options.rank, model->variables.count, count);
+    }
+    o->variables = cd_arena_array(&o->memory, count + 1, sizeof *o->variables);
+    CD_TRY(cd_arena_check(&o->memory, err, "the variables of rank %u", o->options.rank));
+    for (size_t i = 0; i < count; i++) {
+        bool is_reduced = replica->parameters[i].requires_grad;
+        for (size_t k = 0; k < sizeof lists / sizeof lists[0]; k++)
+            is_reduced &= !cd_patterns_match(lists[k], replica->model->module->parameters[i].name);
+        o->variables[i] = is_reduced ? next++ : -1;
+        cd_shown_number(&o->shown, "open.variables", o->variables[i], model->variables.items[i]);
+    }
+    return CDDP_OK;
+}
+
+/* A mean over all ranks is compared with a sum, and every hook that the plan knows by its law. */
+static void emit_owed(const cd_referee *o)
+{
+    const cd_replica *replica = o->reference->replica;
+    const cd_module *module = replica->model->module;
+    const cd_decided_hook *hook = &o->decisions.hook;
+    const bool has_numbers = (module->device->flags & CDDP_DEVICE_VALUES) != 0;
     size_t without_elements = 0;
+    bool has_state = replica->optimizer_count > 0;
     for (size_t i = 0; i < module->parameter_count; i++)
         without_elements += cddp_tensor_numel(&module->parameters[i].tensor) == 0;
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        cd_optimizer_state state = {.slot_count = 0};
+        if (replica->optimizers[i].count > 0)
+            cd_optimizer_get_state(replica->optimizers[i].optimizer, 0, &state);
+        has_state &= state.slot_count > 0;
+    }
     const cd_owing_rank owing = {.plan = o->options.plan,
                                  .settings = &o->settings,
                                  .rank = o->options.rank,
                                  .parameter_count = module->parameter_count,
                                  .buffer_count = module->buffer_count,
-                                 .updated_count = module->parameter_count - without_elements};
+                                 .updated_count = module->parameter_count - without_elements,
+                                 .has_numbers = has_numbers,
+                                 .has_digests = cd_tracer_wants_digest(o->options.tracer),
+                                 .sums = cd_decided_hook_is_exact(hook),
+                                 .has_law = o->hook_law != NULL && has_numbers &&
+                                            cd_decided_hook_is_known(hook) &&
+                                            cd_tracer_wants_digest(o->options.tracer),
+                                 .exchanges = replica->model->exchanges_statistics &&
+                                              o->options.plan->world.size > 1,
+                                 .has_state = has_state,
+                                 .is_sharded = cd_replica_is_sharded(replica),
+                                 .oracle = o->oracle};
     cd_owed_emit(&owing, o->options.tracer);
+}
+
+cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cddp_error *err)
+{
+    CD_TRY(make_references(o, err));
+    const cd_shown_options shown = {.plan = o->options.plan,
+                                    .settings = &o->settings,
+                                    .replica = o->reference->replica,
+                                    .rank = o->options.rank,
+                                    .tracer = o->options.tracer,
+                                    .memory = &o->memory};
+    CD_TRY(cd_shown_init(&o->shown, &shown, err));
+    CD_TRY(number_variables(o, observed, err));
+    CD_TRY(make_oracle(o, err));
+    CD_TRY(make_decisions(o, err));
+    o->formulas =
+        cd_arena_array(&o->memory, o->reference->replica->optimizer_count + 1, sizeof *o->formulas);
+    CD_TRY(cd_arena_check(&o->memory, err, "the formulas of the optimizers"));
+    CD_TRY(make_hook_law(o, err));
+    emit_owed(o);
     const cd_custody_options custody = {.plan = o->options.plan,
                                         .settings = &o->settings,
                                         .rank = o->options.rank,
                                         .reference = o->reference,
                                         .oracle = o->oracle,
-                                        .variables = observed->variables.items,
+                                        .variables = o->variables,
                                         .tracer = o->options.tracer,
                                         .allocator = o->allocator};
     CD_TRY(cd_custody_create(&custody, &o->custody, err));
@@ -292,37 +347,44 @@ static cddp_status leave_micro(cd_referee *o, const cd_custody_moment *now, cddp
     return CD_PASS(cd_oracle_leave_micro(o->oracle, now->step, now->micro_step, now->buffers, err));
 }
 
-/* A place of the run that the plan does not have would lead the judge's walks astray. */
-static cddp_status check_place(const cd_referee *o, uint32_t step, uint32_t micro_step,
-                               cddp_error *err)
+/* An update that was not shown was not judged. */
+static void look_for_update(cd_referee *o, uint32_t step)
 {
-    const cddp_plan_train *train = &o->settings.train;
-    if (step < train->steps && micro_step < train->micro_steps) return CDDP_OK;
-    return cd_fail(err, CDDP_E_STATE,
-                   "rank %u is at step %u micro-step %u, and the plan has %llu steps of %llu",
-                   o->options.rank, step, micro_step, (unsigned long long)train->steps,
-                   (unsigned long long)train->micro_steps);
+    bool has_stepped = false;
+    for (size_t i = 0; i < o->reference->replica->optimizer_count; i++) {
+        has_stepped |= cd_decisions_get_update(&o->decisions, step, i) != CD_UPDATE_UNKNOWN &&
+                       cd_decisions_has_step(&o->decisions, step, i);
+    }
+    if (has_stepped) cd_shown_number(&o->shown, "updated", 1, o->shown.was_updated);
+    o->shown.was_updated = false;
 }
 
 cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cddp_error *err)
 {
+    cd_shown_place place;
+    CD_TRY(cd_shown_look(&o->shown, observed, &place, err));
+    if (observed->moment == CDDP_MOMENT_AFTER_UPDATE) look_for_update(o, place.step);
     const cd_custody_moment now = {.moment = observed->moment,
-                                   .step = observed->step,
-                                   .micro_step = observed->micro_step,
-                                   .accumulates = observed->accumulates,
+                                   .step = place.step,
+                                   .micro_step = place.micro_step,
+                                   .accumulates = place.accumulates,
                                    .parameters = observed->parameters.items,
                                    .gradients = observed->gradients.items,
                                    .buffers = observed->buffers.items};
     CD_TRY(cd_custody_look(o->custody, &now, err));
-    if (observed->accumulates) CD_TRY(leave_micro(o, &now, err));
+    if (place.accumulates) CD_TRY(leave_micro(o, &now, err));
     return CDDP_OK;
 }
 
 cddp_status cd_referee_begin(cd_referee *o, const cd_observed_begin *observed, cddp_error *err)
 {
-    CD_TRY(cd_decisions_emit_ahead(&o->decisions, observed->step, o->options.tracer, err));
-    o->loss_scale = cd_decisions_begin_step(&o->decisions, observed->step, o->options.tracer);
-    CD_TRY(cd_oracle_begin_step(o->oracle, observed->step, observed->parameters.items,
+    const uint32_t step = cd_shown_get_step(&o->shown);
+    cd_shown_number(&o->shown, "begin.step", step, observed->step);
+    CD_TRY(cd_shown_parameters(&o->shown, "begin.parameters", &observed->parameters, err));
+    CD_TRY(cd_shown_gradients(&o->shown, "begin.gradients", &observed->gradients, err));
+    CD_TRY(cd_decisions_emit_ahead(&o->decisions, step, o->options.tracer, err));
+    o->loss_scale = cd_decisions_begin_step(&o->decisions, step, o->options.tracer);
+    CD_TRY(cd_oracle_begin_step(o->oracle, step, observed->parameters.items,
                                 observed->gradients.items, err));
     return CDDP_OK;
 }
@@ -330,6 +392,8 @@ cddp_status cd_referee_begin(cd_referee *o, const cd_observed_begin *observed, c
 cddp_status cd_referee_before_update(cd_referee *o, const cd_observed_before_update *observed,
                                      cddp_error *err)
 {
+    CD_TRY(cd_shown_parameters(&o->shown, "before_update.parameters", &observed->parameters, err));
+    CD_TRY(cd_shown_optimized(&o->shown, CDDP_MOMENT_BEFORE_STEP, &observed->optimized, err));
     o->before = *observed;
     o->optimizer_state = *observed->optimizer_state.blob;
     if (cd_oracle_wants_formulas(o->oracle)) {
@@ -342,7 +406,9 @@ cddp_status cd_referee_before_update(cd_referee *o, const cd_observed_before_upd
 cddp_status cd_referee_enter_forward(cd_referee *o, const cd_observed_enter_forward *observed,
                                      cddp_error *err)
 {
-    (void)err;
+    cd_shown_number(&o->shown, "enter_forward.micro_step", o->shown.micro_step,
+                    observed->micro_step);
+    CD_TRY(cd_shown_buffers(&o->shown, "enter_forward.buffers", &observed->buffers, err));
     cd_oracle_enter_forward(o->oracle, observed->buffers.items);
     return CDDP_OK;
 }
@@ -350,9 +416,14 @@ cddp_status cd_referee_enter_forward(cd_referee *o, const cd_observed_enter_forw
 cddp_status cd_referee_normalised(cd_referee *o, const cd_observed_normalised *observed,
                                   cddp_error *err)
 {
-    const cd_oracle_moments moments = {.step = observed->step,
-                                       .micro_step = observed->micro_step,
-                                       .exchange = observed->exchange,
+    const size_t exchange = o->shown.exchanges++;
+    cd_shown_number(&o->shown, "normalised.step", cd_shown_get_step(&o->shown), observed->step);
+    cd_shown_number(&o->shown, "normalised.micro_step", o->shown.micro_step, observed->micro_step);
+    cd_shown_number(&o->shown, "normalised.exchange", (int64_t)exchange,
+                    (int64_t)observed->exchange);
+    const cd_oracle_moments moments = {.step = cd_shown_get_step(&o->shown),
+                                       .micro_step = o->shown.micro_step,
+                                       .exchange = exchange,
                                        .buffer = observed->buffer,
                                        .mean = observed->mean.items,
                                        .spread = observed->spread.items,
@@ -364,13 +435,50 @@ cddp_status cd_referee_normalised(cd_referee *o, const cd_observed_normalised *o
 cddp_status cd_referee_accumulated(cd_referee *o, const cd_observed_accumulated *observed,
                                    cddp_error *err)
 {
+    const bool is_known =
+        observed->parameter < o->reference->replica->model->module->parameter_count;
+    const int32_t variable = is_known ? o->variables[observed->parameter] : -1;
+    CD_TRY(cd_shown_accumulated(&o->shown, variable, &observed->gradient.copy, err));
+    if (!is_known ||
+        !cd_oracle_takes_local(o->oracle, observed->parameter, &observed->gradient.copy)) {
+        cd_shown_number(&o->shown, "accumulated.parameter", -1, (int64_t)observed->parameter);
+        return CDDP_OK;
+    }
     CD_TRY(cd_oracle_push_local(o->oracle, observed->parameter, &observed->gradient.copy, err));
     return CDDP_OK;
 }
 
+/* What the run says of the way in which it reduces, against the plan's; the plan's is used. A
+** plugin's hook says for itself what the plan does not. */
+static void hold_to_the_way(cd_referee *o, cd_observed_reduced *reduced)
+{
+    const cd_shown *shown = &o->shown;
+    const uint32_t step = cd_shown_get_step(shown), micro_step = cd_shown_get_closing(shown);
+    cd_declared_way way;
+    cd_declare_way(&o->decisions, (cd_micro_place){o->options.rank, step, micro_step}, &way);
+    cd_shown_number(shown, "reduced.step", step, reduced->step);
+    cd_shown_number(shown, "reduced.micro_step", micro_step, reduced->micro_step);
+    cd_shown_number(shown, "reduced.hook", way.has_hook, reduced->hook.is_present);
+    cd_shown_number(shown, "reduced.inner_hook", way.has_inner, reduced->inner_hook.is_present);
+    cd_shown_number(shown, "reduced.divides_after", way.divides_after, reduced->divides_after);
+    if (way.knows_wire)
+        cd_shown_number(shown, "reduced.wire", (int64_t)way.wire, (int64_t)reduced->wire);
+    if (way.knows_block)
+        cd_shown_number(shown, "reduced.block_count", way.block_count, reduced->block_count);
+    reduced->step = step;
+    reduced->micro_step = micro_step;
+    reduced->hook.is_present = way.has_hook;
+    reduced->inner_hook.is_present = way.has_inner;
+    reduced->divides_after = way.divides_after;
+    if (way.knows_wire) reduced->wire = way.wire;
+    if (way.knows_block) reduced->block_count = way.block_count;
+}
+
 cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observed, cddp_error *err)
 {
-    CD_TRY(check_place(o, observed->step, observed->micro_step, err));
+    cd_observed_reduced reduced = *observed;
+    hold_to_the_way(o, &reduced);
+    CD_TRY(cd_shown_reduced(&o->shown, &reduced, err));
     const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
     cd_oracle_reduction reduction;
     cd_declaration declaration = {.plan = o->options.plan,
@@ -379,19 +487,33 @@ cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observe
                                   .rank = o->options.rank,
                                   .loss_scale = o->loss_scale,
                                   .memory = &o->memory};
-    CD_TRY(cd_declare_reduction(&declaration, observed, &reduction, err));
-    CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, observed->buffers.items, err));
+    CD_TRY(cd_declare_reduction(&declaration, &reduced, &reduction, err));
+    CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, reduced.buffers.items, err));
     cd_arena_rewind(&o->memory, mark);
-    CD_TRY(cd_custody_reduced(o->custody, observed->gradients.items, err));
-    if (observed->micro_step + 1u == o->settings.train.micro_steps) {
-        CD_TRY(cd_decisions_judge(&o->decisions, observed->step, observed->gradients.items,
-                                  &o->numbers, o->options.tracer, err));
+    CD_TRY(cd_custody_reduced(o->custody, reduced.gradients.items, err));
+    if (reduced.micro_step + 1u == o->settings.train.micro_steps) {
+        CD_TRY(cd_decisions_judge(&o->decisions, reduced.step, reduced.gradients.items, &o->numbers,
+                                  o->options.tracer, err));
     }
     return CDDP_OK;
 }
 
 cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed, cddp_error *err)
 {
+    cd_declared_way way;
+    cd_declare_way(&o->decisions,
+                   (cd_micro_place){o->options.rank, cd_shown_get_step(&o->shown),
+                                    cd_shown_get_closing(&o->shown)},
+                   &way);
+    cd_shown_number(&o->shown, "leaves.hook", true, observed->hook.is_present);
+    if (way.knows_wire)
+        cd_shown_number(&o->shown, "leaves.wire", (int64_t)way.wire, (int64_t)observed->wire);
+    cd_shown_bucket_passes(&o->shown, &(cd_shown_bucket_pass){.bucket = observed->bucket,
+                                                              .generation = observed->generation,
+                                                              .is_last = observed->is_last,
+                                                              .is_shadow = observed->is_shadow,
+                                                              .left = true,
+                                                              .places = &observed->places});
     cd_law_bucket bucket = {.index = observed->bucket,
                             .generation = observed->generation,
                             .is_last = observed->is_last,
@@ -401,7 +523,7 @@ cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed,
                             .variables = observed->places.variables,
                             .offsets = observed->places.offsets,
                             .lengths = observed->places.lengths,
-                            .wire = observed->wire};
+                            .wire = way.knows_wire ? way.wire : observed->wire};
     cd_law_bucket_promise(&bucket, observed->hook.flags);
     if (o->hook_law != NULL) CD_TRY(cd_hook_law_launch(o->hook_law, &bucket, err));
     return CDDP_OK;
@@ -409,6 +531,10 @@ cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed,
 
 cddp_status cd_referee_returns(cd_referee *o, const cd_observed_returns *observed, cddp_error *err)
 {
+    cd_shown_bucket_passes(&o->shown, &(cd_shown_bucket_pass){.bucket = observed->bucket,
+                                                              .generation = observed->generation,
+                                                              .is_shadow = observed->is_shadow,
+                                                              .places = &observed->places});
     const cd_law_bucket bucket = {.index = observed->bucket,
                                   .generation = observed->generation,
                                   .is_shadow = observed->is_shadow,
@@ -421,12 +547,37 @@ cddp_status cd_referee_returns(cd_referee *o, const cd_observed_returns *observe
     return CDDP_OK;
 }
 
+/* Whose squares are added: this rank's alone, or those of the members of a group. */
+static void hold_ranks(const cd_referee *o, const cd_observed_ranks *ranks)
+{
+    const cddp_plan *plan = o->options.plan;
+    const char *name = o->settings.clip.group;
+    const cddp_plan_group *group = name != NULL ? cd_plan_find_group(plan, name) : NULL;
+    const bool is_world = name != NULL && strcmp(name, "world") == 0;
+    const cddp_u32_list *members = group != NULL ? &group->members : NULL;
+    bool is_member = is_world || (group != NULL && members->count == 0);
+    for (size_t i = 0; group != NULL && i < members->count; i++)
+        is_member |= members->items[i] == o->options.rank;
+    const bool is_listed = is_member && group != NULL && members->count > 0;
+    const size_t count = !is_member ? 1 : is_listed ? members->count : plan->world.size;
+    cd_shown_number(&o->shown, "clips.ranks", (int64_t)count, (int64_t)ranks->count);
+    for (size_t i = 0; i < count && i < ranks->count; i++) {
+        const uint32_t planned = !is_member  ? o->options.rank
+                                 : is_listed ? members->items[i]
+                                             : (uint32_t)i;
+        cd_shown_number(&o->shown, "clips.ranks", planned, ranks->items[i]);
+    }
+}
+
 cddp_status cd_referee_clips(cd_referee *o, const cd_observed_clips *observed, cddp_error *err)
 {
+    hold_ranks(o, &observed->ranks);
     const cd_oracle_norm norm = {observed->gradients.items, observed->norm, observed->ranks.items,
                                  (uint32_t)observed->ranks.count};
     CD_TRY(cd_oracle_judge_norm(o->oracle, &norm, err));
-    cd_custody_note_norm(o->custody, observed->norm);
+    double own = observed->norm;
+    if (!cd_decisions_get_norm(&o->decisions, observed->norm, &own)) own = observed->norm;
+    cd_custody_note_norm(o->custody, own);
     return CDDP_OK;
 }
 
@@ -463,22 +614,43 @@ cddp_status cd_referee_assigned(cd_referee *o, const cd_observed_assigned *obser
     return CDDP_OK;
 }
 
+/* Slots come in the order of the reference's. */
+static cddp_status hold_slots(const cd_referee *o, const cd_observed_updated *observed,
+                              cddp_error *err)
+{
+    const cd_reference *r = o->reference;
+    if (observed->slots.count != r->slot_count || observed->slot_parameters.count != r->slot_count)
+        return cd_fail(err, CDDP_E_STATE, "rank %u has %zu optimizer slots, the plan has %zu",
+                       o->options.rank, observed->slots.count, r->slot_count);
+    cd_replica_get_slots(r->replica, r->slots, r->slot_parameters);
+    for (size_t i = 0; i < r->slot_count; i++) {
+        cd_shown_number(&o->shown, "updated.slot_parameters", r->slot_parameters[i],
+                        observed->slot_parameters.items[i]);
+    }
+    return CDDP_OK;
+}
+
 cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observed, cddp_error *err)
 {
-    const cd_oracle_update before = {.step = observed->step,
+    const uint32_t step = cd_shown_get_step(&o->shown);
+    cd_shown_number(&o->shown, "updated.step", step, observed->step);
+    o->shown.was_updated = true;
+    CD_TRY(cd_shown_optimized(&o->shown, CDDP_MOMENT_AFTER_UPDATE, &observed->optimized, err));
+    CD_TRY(cd_shown_consumed(&o->shown, &observed->gradients, err));
+    CD_TRY(hold_slots(o, observed, err));
+    const cd_oracle_update before = {.step = step,
                                      .parameters = o->before.parameters.items,
                                      .gradients = observed->gradients.items};
-    const cd_oracle_update after = {.step = observed->step,
+    const cd_oracle_update after = {.step = step,
                                     .parameters = observed->parameters.items,
                                     .gradients = observed->gradients.items,
-                                    .state = {observed->slots.items,
-                                              observed->slot_parameters.items,
+                                    .state = {observed->slots.items, o->reference->slot_parameters,
                                               observed->slots.count}};
     for (size_t i = 0; i < o->reference->replica->optimizer_count; i++)
-        o->due[i] = cd_decisions_has_step(&o->decisions, observed->step, i);
+        o->due[i] = cd_decisions_has_step(&o->decisions, step, i);
     o->reference->due = o->free_reference->due = o->due;
     CD_TRY(cd_oracle_judge_update(o->oracle, &before, &after, err));
-    cd_optimized_plan(o->options.plan, &o->settings, observed->step, o->formulas);
+    cd_optimized_plan(o->options.plan, &o->settings, step, o->formulas);
     const cd_oracle_formulas formulas = {.formulas = o->formulas,
                                          .due = o->due,
                                          .parameters = observed->parameters.items,
@@ -517,6 +689,7 @@ cddp_status cd_referee_exchanged(cd_referee *o, const cd_observed_exchanged *obs
 
 cddp_status cd_referee_finish(cd_referee *o, const cd_observed_finish *observed, cddp_error *err)
 {
+    CD_TRY(cd_shown_parameters(&o->shown, "finish.parameters", &observed->parameters, err));
     CD_TRY(cd_oracle_finish(o->oracle, observed->parameters.items, err));
     return CDDP_OK;
 }

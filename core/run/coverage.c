@@ -27,6 +27,46 @@ static void add_reason(cd_coverage *c, const cddp_event *event)
     snprintf(r->why, sizeof r->why, "%s", why);
 }
 
+static void take_owed(cd_coverage *c, const cddp_event *event)
+{
+    const cddp_event_owed *o = &event->as.owed;
+    if (is_link(o->link)) c->owed[o->link] += (uint64_t)o->count;
+    c->owing_ranks += o->link == CD_LINK_PRESENCE;
+    for (size_t i = 0; event->text != NULL && i < CD_OWED_KINDS; i++)
+        if (o->link == CDDP_LINK_NONE && strcmp(event->text, cd_owed_name((cd_owed_kind)i)) == 0)
+            c->owed_events[i] += (uint64_t)o->count;
+}
+
+/* Of parameters, at the two moments that every step has. */
+static bool is_around_step(int64_t what, int64_t moment)
+{
+    return what == CDDP_WHAT_PARAMETER &&
+           (moment == CDDP_MOMENT_BEGIN || moment == CDDP_MOMENT_AFTER_STEP);
+}
+
+static void see(cd_coverage *c, const cddp_event *event)
+{
+    switch (event->kind) {
+    case CDDP_EV_sample:
+        c->seen[CD_OWED_SAMPLES]++;
+        break;
+    case CDDP_EV_loss:
+        c->seen[CD_OWED_LOSSES]++;
+        break;
+    case CDDP_EV_optimizer_step:
+        c->seen[CD_OWED_STEPS]++;
+        break;
+    case CDDP_EV_value:
+        c->seen[CD_OWED_VALUES] += is_around_step(event->as.value.what, event->as.value.moment);
+        break;
+    case CDDP_EV_shown:
+        c->seen[CD_OWED_SHOWN] += is_around_step(event->as.shown.what, event->as.shown.moment);
+        break;
+    default:
+        break;
+    }
+}
+
 void cd_coverage_push(cd_coverage *coverage, const cddp_event *event)
 {
     cd_coverage *c = coverage;
@@ -35,9 +75,10 @@ void cd_coverage_push(cd_coverage *coverage, const cddp_event *event)
         if (is_link(event->as.compare.link)) c->made[event->as.compare.link]++;
         break;
     case CDDP_EV_owed:
-        if (is_link(event->as.owed.link))
-            c->owed[event->as.owed.link] += (uint64_t)event->as.owed.count;
-        c->owing_ranks += event->as.owed.link == CD_LINK_PRESENCE;
+        take_owed(c, event);
+        break;
+    case CDDP_EV_bucket_sum:
+        c->made[CD_LINK_LAW]++;
         break;
     case CDDP_EV_unjudged:
         if (is_link(event->as.unjudged.link))
@@ -48,12 +89,14 @@ void cd_coverage_push(cd_coverage *coverage, const cddp_event *event)
         c->without_base++;
         break;
     default:
+        see(c, event);
         break;
     }
 }
 
 static const char *link_name(int64_t link)
 {
+    if (link == CDDP_LINK_NONE) return "not decided";
     const char *name = cddp_event_word(CDDP_FIELD_link, link);
     return name != NULL ? name : "?";
 }
@@ -65,32 +108,43 @@ static uint64_t count_made(const cd_coverage *c, int64_t link)
            (link == CD_LINK_UPDATE ? c->made[CD_LINK_SHARE] : 0);
 }
 
+/* One thing of which less was judged than is owed. */
+typedef struct gap {
+    uint64_t owed, made;
+    const char *what;
+} gap;
+
+static const char *add_gap(const char *words, const gap *g, cd_arena *arena)
+{
+    if (words == NULL || g->made >= g->owed) return words;
+    return cd_arena_printf(arena,
+                           "%s%sof %" PRIu64 " comparisons that the plan owes (%s), %" PRIu64
+                           " were made",
+                           words, words[0] != '\0' ? "; " : "", g->owed, g->what, g->made);
+}
+
 const char *cd_coverage_find_gap(const cd_coverage *coverage, uint64_t rank_count, cd_arena *arena,
                                  bool *is_exhausted)
 {
     const cd_coverage *c = coverage;
-    const char *gap = NULL;
-    bool has_gap = false;
+    const char *words = "";
     if (c->without_base > 0) {
-        has_gap = true;
-        gap = cd_arena_printf(arena, "the gradients of %" PRIu64 " reductions have no reference",
-                              c->without_base);
+        words = cd_arena_printf(arena, "the gradients of %" PRIu64 " reductions have no reference",
+                                c->without_base);
     } else if (c->owing_ranks < rank_count) {
-        has_gap = true;
-        gap = cd_arena_printf(arena, "%" PRIu64 " of %" PRIu64 " ranks were not observed",
-                              rank_count - c->owing_ranks, rank_count);
+        words = cd_arena_printf(arena, "%" PRIu64 " of %" PRIu64 " ranks were not observed",
+                                rank_count - c->owing_ranks, rank_count);
+    } else {
+        for (int64_t link = 1; link < CD_LINK_COUNT; link++)
+            words =
+                add_gap(words, &(gap){c->owed[link], count_made(c, link), link_name(link)}, arena);
+        for (size_t i = 0; i < CD_OWED_KINDS; i++)
+            words =
+                add_gap(words, &(gap){c->owed_events[i], c->seen[i], cd_owed_name((cd_owed_kind)i)},
+                        arena);
     }
-    for (int64_t link = 1; !has_gap && link < CD_LINK_COUNT; link++) {
-        const uint64_t made = count_made(c, link);
-        if (made >= c->owed[link]) continue;
-        has_gap = true;
-        gap = cd_arena_printf(arena,
-                              "of %" PRIu64 " comparisons that the plan owes (%s), %" PRIu64
-                              " were made",
-                              c->owed[link], link_name(link), made);
-    }
-    *is_exhausted |= has_gap && gap == NULL;
-    return gap;
+    *is_exhausted |= words == NULL;
+    return words != NULL && words[0] == '\0' ? NULL : words;
 }
 
 const char *cd_coverage_print_unjudged(const cd_coverage *coverage, cd_arena *arena)

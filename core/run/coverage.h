@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the judge compared, what the plan owed, and what the judge gave up, by link of the oracle.
+/* What the judge compared, what the plan owed, and what the judge gave up, by link of the oracle;
+** and of events that checks judge, how many the plan owes and how many came.
 **
 ** Ownership  a value in caller's storage; a zeroed one has counted nothing.
 ** Threads    one thread.
@@ -7,6 +8,7 @@
 #pragma once
 #include "cddp/trace.h"
 #include "core/base/arena.h"
+#include "core/reference/owed.h"
 #include "core/trace/codes.h"
 
 #define CD_COVERAGE_REASONS_MAX 24
@@ -20,6 +22,7 @@ typedef struct cd_coverage_reason {
 
 typedef struct cd_coverage {
     uint64_t made[CD_LINK_COUNT], owed[CD_LINK_COUNT], given_up[CD_LINK_COUNT];
+    uint64_t seen[CD_OWED_KINDS], owed_events[CD_OWED_KINDS]; /* what no link has */
     uint64_t owing_ranks;  /* ranks of which it is known what they owe */
     uint64_t without_base; /* rank × reduction that the oracle made no reference for */
     cd_coverage_reason reasons[CD_COVERAGE_REASONS_MAX];
@@ -29,8 +32,8 @@ typedef struct cd_coverage {
 
 void cd_coverage_push(cd_coverage *coverage, const cddp_event *event);
 
-/* NULL, or why the run was judged less than its plan owes. rank_count: ranks that must have said
-** what they owe. *is_exhausted: there was no memory for the words. */
+/* NULL, or why the run was judged less than its plan owes: the list of it. rank_count: ranks that
+** must have said what they owe. *is_exhausted: there was no memory for the words. */
 const char *cd_coverage_find_gap(const cd_coverage *coverage, uint64_t rank_count, cd_arena *arena,
                                  bool *is_exhausted);
 /* What was given up, and why; "" when nothing was. NULL: no memory. */

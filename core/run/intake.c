@@ -166,14 +166,16 @@ static cddp_status take_before_update(cd_intake *n, const cd_watched_moment *mom
     cd_observed_before_update observed = {.optimizer_state = {&n->optimizer_state}};
     CD_TRY(copy_parameters(n, &n->before, moment->values.parameters, &observed.parameters, err));
     cd_blob_clear(&n->optimizer_state);
-    CD_TRY(cd_replica_save_optimizers(moment->replica, &n->optimizer_state, err));
+    if (!cd_replica_is_sharded(moment->replica)) /* else no reference could start from it */
+        CD_TRY(cd_replica_save_optimizers(moment->replica, &n->optimizer_state, err));
     CD_TRY(copy_optimized(n, &n->before, moment->replica, &observed.optimized, err));
     CD_POINT_TRACED(TENSORS, "observed.before_update.parameters", n->options.tracer,
                     observed.parameters.items, sizeof observed.parameters.items[0],
                     observed.parameters.count);
-    CD_POINT_TRACED(COUNT, "observed.before_update.optimizer_state", n->options.tracer,
-                    *((unsigned char *)observed.optimizer_state.blob->bytes +
-                      observed.optimizer_state.blob->used - 1));
+    if (n->optimizer_state.used > 0)
+        CD_POINT_TRACED(COUNT, "observed.before_update.optimizer_state", n->options.tracer,
+                        *((unsigned char *)observed.optimizer_state.blob->bytes +
+                          observed.optimizer_state.blob->used - 1));
     CD_POINT_TRACED(TENSORS, "observed.before_update.optimized", n->options.tracer,
                     &observed.optimized.items->slots[0], sizeof *observed.optimized.items,
                     observed.optimized.count);
@@ -206,9 +208,12 @@ static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp
                                  .step = moment->step,
                                  .micro_step = micro_step,
                                  .accumulates = moment->accumulates};
-    CD_TRY(copy_parameters(n, &n->look, moment->values.parameters, &observed.parameters, err));
-    CD_TRY(copy_gradients(&n->look, moment->values.gradients, &observed.gradients, err));
-    CD_TRY(copy_buffers(n, &n->look, moment->values.buffers, &observed.buffers, err));
+    if (moment->shown & CD_WATCHED_PARAMETERS)
+        CD_TRY(copy_parameters(n, &n->look, moment->values.parameters, &observed.parameters, err));
+    if (moment->shown & CD_WATCHED_GRADIENTS)
+        CD_TRY(copy_gradients(&n->look, moment->values.gradients, &observed.gradients, err));
+    if (moment->shown & CD_WATCHED_BUFFERS)
+        CD_TRY(copy_buffers(n, &n->look, moment->values.buffers, &observed.buffers, err));
     CD_POINT_TRACED(COUNT, "observed.look.moment", n->options.tracer, observed.moment);
     CD_POINT_TRACED(COUNT, "observed.look.step", n->options.tracer, observed.step);
     CD_POINT_TRACED(COUNT, "observed.look.micro_step", n->options.tracer, observed.micro_step);

@@ -27,6 +27,11 @@ static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options,
         CD_TRY(cd_intake_create(&watched, &intake, err));
         options->watcher = cd_intake_get_watcher(intake);
     }
+    if (a->options->oracle && options->plan->settings.model.device == CDDP_MODEL_DEVICE_SHAPE) {
+        CD_EMIT(options->tracer, unjudged,
+                "device shape has no numbers: neither values nor decisions are judged",
+                .link = CDDP_LINK_NONE, .count = (int64_t)options->plan->settings.train.steps);
+    }
     const cddp_status status = train_watched(options, err);
     cd_intake_destroy(intake);
     return status;

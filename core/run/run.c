@@ -7,6 +7,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/sized.h"
 #include "core/run/rank.h"
 #include "core/plan/replica/replica.h"
 #include "core/run/tap.h"
@@ -195,6 +196,7 @@ static cddp_status run_accepted(const cddp_run_options *options, cddp_verdict **
 
 cddp_status cddp_run(const cddp_run_options *options, cddp_verdict **verdict, cddp_error *err)
 {
+    CD_TRY(CD_SIZED_CHECK(options, cddp_run_options, plan, err));
     cddp_error refusal = CDDP_ERROR_INIT;
     if (cddp_plan_check(options->plan, &refusal) != CDDP_OK) {
         const cd_verdict_input input = {.plan = options->plan,

@@ -4,6 +4,7 @@
 
 #include "cddp/backend.h"
 #include "core/base/hash.h"
+#include "core/base/real.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -66,8 +67,10 @@ static int print_field(char *text, size_t bytes, const cddp_field_info *info, in
         return snprintf(text, bytes, " %s=%016" PRIx64, info->name, (uint64_t)value);
     case CDDP_FIELD_f64: {
         double f;
+        char number[32];
         memcpy(&f, &value, sizeof f);
-        return snprintf(text, bytes, " %s=%.17g", info->name, f);
+        cd_real_print(f, 17, number, sizeof number);
+        return snprintf(text, bytes, " %s=%s", info->name, number);
     }
     case CDDP_FIELD_status:
         return snprintf(text, bytes, " %s=\"%s\"", info->name,

@@ -67,10 +67,8 @@ static cddp_status load(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_replica_load_optimizers(t->replica, &reader, err));
     if (t->reduction.hook != NULL && t->reduction.hook->load != NULL)
         CD_TRY(t->reduction.hook->load(cddp_ddp_comm_hook_state(t->ddp), &reader, err));
-    if (t->program.settings.amp.enable) {
+    if (t->program.settings.amp.enable)
         CD_TRY(cd_loss_scaler_load(&t->scaling.scaler, &reader, err));
-        cd_trainer_rescale(t);
-    }
     CD_TRY(cd_trainer_load_averager(t, &reader, err));
     return CDDP_OK;
 }

@@ -119,6 +119,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         CD_TRY(cd_replica_loss(t->replica, pass, err));
         cd_trainer_emit_loss(t, pass);
     }
+    cd_trainer_emit_consumed(t, pass);
     return CDDP_OK;
 }
 

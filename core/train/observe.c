@@ -96,6 +96,16 @@ void cd_trainer_emit_seeds(cd_trainer *t)
 
 void cd_trainer_emit_samples(cd_trainer *t, const cd_pass *pass)
 {
+    const cd_micro_batch *samples = pass->samples;
+    const uint32_t end = pass->first + pass->count;
+    for (uint32_t i = pass->first; t->tracer != NULL && i < end; i++) {
+        CD_EMIT(t->tracer, sample, NULL, .sample = samples->ids[i],
+                .weight = cd_f64_bits(samples->weights[i]), .epoch = samples->epochs[i]);
+    }
+}
+
+void cd_trainer_emit_consumed(cd_trainer *t, const cd_pass *pass)
+{
     uint64_t ids = 0;
     double weight = 0;
     const cd_micro_batch *samples = pass->samples;
@@ -104,8 +114,6 @@ void cd_trainer_emit_samples(cd_trainer *t, const cd_pass *pass)
     for (uint32_t i = pass->first; i < end; i++) {
         ids += cd_hash_mix(0, (uint64_t)samples->ids[i]); /* a sum: order does not matter */
         weight += samples->weights[i];
-        CD_EMIT(t->tracer, sample, NULL, .sample = samples->ids[i],
-                .weight = cd_f64_bits(samples->weights[i]), .epoch = samples->epochs[i]);
     }
     CD_EMIT(t->tracer, samples, NULL, .epoch = pass->count > 0 ? samples->epochs[pass->first] : 0,
             .count = pass->count,
@@ -287,10 +295,10 @@ cddp_status cd_trainer_emit_gradient(cd_trainer *t, uint32_t parameter, const cd
 
 /* What is shown at a moment. */
 enum {
-    SHOWS_PARAMETERS = 1,
-    SHOWS_GRADIENTS = 2,
-    SHOWS_BUFFERS = 4,
-    SHOWS_OPTIMIZERS = 8,
+    SHOWS_PARAMETERS = CD_WATCHED_PARAMETERS,
+    SHOWS_GRADIENTS = CD_WATCHED_GRADIENTS,
+    SHOWS_BUFFERS = CD_WATCHED_BUFFERS,
+    SHOWS_OPTIMIZERS = CD_WATCHED_OPTIMIZERS,
     SHOWS_STATES = 16 /* of hook, scaler and averager */
 };
 
@@ -333,6 +341,7 @@ cddp_status cd_trainer_show(cd_trainer *t, cddp_event_enum_moment moment, cddp_e
                                   .micro = t->now.micro,
                                   .accumulates = t->now.accumulates,
                                   .begins_window = t->now.begins_window,
+                                  .shown = shown,
                                   .replica = t->replica,
                                   .values = cd_trainer_refresh_views(t)};
     if (is_watched) CD_TRY(t->view.watcher->ops->look(t->view.watcher->self, &at, err));

@@ -150,7 +150,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
         CD_POINT_FLAG("step.due", t, t->optimizers[i].is_due);
         t->optimizers[i].has_overflowed = false;
         double lr = cd_schedule_lr(t->replica, i, t->now.step);
-        CD_POINT_NUMBER("step.lr", t, lr);
+        if (!t->replica->optimizers[i].in_backward) CD_POINT_NUMBER("step.lr", t, lr);
         cd_optimizer_set_lr(t->replica->optimizers[i].optimizer, lr);
     }
     bool is_skipped = last->skip == CDDP_SKIP_STEP;
@@ -178,7 +178,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     CD_TRY(cd_trainer_show(t, CDDP_MOMENT_AFTER_UPDATE, err));
     if (t->program.settings.amp.enable) {
         CD_TRY(cd_loss_scaler_update(&t->scaling.scaler, err));
-        cd_trainer_rescale(t);
+        if (last->early_step) cd_trainer_rescale(t); /* else when the next step begins */
     }
     return CDDP_OK;
 }

@@ -240,7 +240,6 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
         const cd_loss_scaler_options scaler = {amp->init_scale, amp->growth_factor,
                                                amp->backoff_factor, amp->growth_interval};
         CD_TRY_OUT(cd_loss_scaler_init(&t->scaling.scaler, &scaler, err));
-        cd_trainer_rescale(t);
     }
     CD_TRY_OUT(open_watcher(t, err));
     *trainer = t;
@@ -271,6 +270,7 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
 {
     t->now.step = step;
     t->now.has_entered = false;
+    if (t->program.settings.amp.enable) cd_trainer_rescale(t);
     cd_replica_begin_step(t->replica, t->rank->rank, step);
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++)
         cddp_grad_drop(&t->parameters[i].averaged);
@@ -375,6 +375,8 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
     CD_POINT_PARAMETERS("end.parameter", t);
     CD_POINT_BUFFERS("end.buffer", t);
     CD_POINT_SLOTS("end.slot", t);
+    t->now.has_entered = false;
+    CD_TRY(cd_trainer_emit_entry(t, err)); /* the last step left them as for another one */
     CD_TRY(cd_trainer_show(t, CDDP_MOMENT_END, err));
     /* A rank that ran out of inputs ends with parameters that it did not train to (JON-12). */
     const bool trained_to_the_end =

@@ -307,8 +307,10 @@ cddp_status cd_trainer_show(cd_trainer *t, cddp_event_enum_moment moment,
                             cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_emit_settings(cd_trainer *t);
 void cd_trainer_emit_seeds(cd_trainer *t);
-/* One forward's: samples first … first + count - 1 of the micro-batch, and its loss. */
+/* One forward's: samples first … first + count - 1 of the micro-batch, one by one before it and in
+** all after it, and its loss. */
 void cd_trainer_emit_samples(cd_trainer *t, const cd_pass *pass);
+void cd_trainer_emit_consumed(cd_trainer *t, const cd_pass *pass);
 void cd_trainer_emit_loss(cd_trainer *t, const cd_pass *pass);
 /* How gradients stand before the first backward of a step. */
 cddp_status cd_trainer_emit_entry(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;

@@ -78,6 +78,14 @@ typedef struct cd_watched_update {
     cd_watched_values values;
 } cd_watched_update;
 
+/* Kinds of values that a moment shows. */
+enum {
+    CD_WATCHED_PARAMETERS = 1,
+    CD_WATCHED_GRADIENTS = 2,
+    CD_WATCHED_BUFFERS = 4,
+    CD_WATCHED_OPTIMIZERS = 8
+};
+
 /* What a rank has at a moment of the `value` event. */
 typedef struct cd_watched_moment {
     int64_t moment; /* cddp_event_enum_moment */
@@ -85,6 +93,7 @@ typedef struct cd_watched_moment {
     const cd_micro *micro; /* the micro-step at hand, or the last one; NULL before the first */
     bool accumulates;      /* after a backward: no reduction ended, gradients go on */
     bool begins_window;    /* after a reduction in the middle of a step */
+    unsigned shown;        /* CD_WATCHED_…: whose value events follow */
     const cd_replica *replica;
     cd_watched_values values;
 } cd_watched_moment;

@@ -261,7 +261,9 @@ typedef struct cddp_ddp_logging { /* LOG-01, LOG-02 */
     uint64_t avg_backward_compute_comm_overlap_ns;
     uint64_t growth_count; /* allocations after construction; 0 in steady state */
 } cddp_ddp_logging;
-CDDP_API void cddp_ddp_get_logging(cddp_ddp *ddp, cddp_ddp_logging *logging);
+/* logging->size is what its reader knows. */
+CDDP_API cddp_status cddp_ddp_get_logging(cddp_ddp *ddp, cddp_ddp_logging *logging,
+                                          cddp_error *err) CDDP_MUST_CHECK;
 
 #ifdef __cplusplus
 }

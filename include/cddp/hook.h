@@ -43,7 +43,10 @@ enum {
     CDDP_HOOK_LAW_POWERSGD = 1u << 9,
     CDDP_HOOK_LAW_QUANTIZE_PER_TENSOR = 1u << 10,
     CDDP_HOOK_LAW_QUANTIZE_PER_CHANNEL = 1u << 11,
-    CDDP_HOOK_LAWS = 15u << 8 /* all of these */
+    CDDP_HOOK_LAWS = 15u << 8, /* all of these */
+    /* Sparse buckets do not come to the hook: the reducer divides their rows by W and sums them, as
+    ** it does without one. */
+    CDDP_HOOK_SPARSE_PLAIN = 1u << 12
 };
 
 typedef struct cddp_grad_bucket {
@@ -62,7 +65,9 @@ typedef struct cddp_grad_bucket {
         *gradients; /* (parameter_count) contiguous slices with the parameter's sizes: the
                                     ** strides of the parameter are ignored (HOOK-06) */
     const cddp_tensor *parameters; /* (parameter_count) the parameters themselves */
-    const cddp_grad *sparse;       /* a sparse bucket: its one gradient; else NULL (HOOK-12) */
+    /* a sparse bucket: its one gradient, of which the future names the sparse_result; else NULL
+    ** (HOOK-12) */
+    const cddp_grad *sparse;
 } cddp_grad_bucket;
 
 struct cddp_future;
@@ -82,6 +87,9 @@ typedef struct cddp_future {
     cddp_tensor result;   /* the reduced bucket: as many elements as buffer, any dtype (HOOK-07) */
     uint64_t scratch[4];  /* the hook's own, between stages of this bucket */
     uint32_t idle_stages; /* counted by who runs the stages; not the hook's */
+    /* A sparse bucket: the reduced rows and values, in place of `result`. The gradient borrows them
+    ** until the parameter's next reduction (HOOK-12). */
+    const cddp_grad *sparse_result;
 } cddp_future;
 
 typedef struct cddp_hook_context {

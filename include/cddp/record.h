@@ -58,7 +58,8 @@ CDDP_API void cddp_record_micro_step(uint64_t micro_step);
 CDDP_API void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count);
 /* A gradient after this backward added to it, before it is marked ready. */
 CDDP_API void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient);
-/* The same gradient after its reduction. Only for programs that reduce without cddp_ddp. */
+/* The same gradient after its reduction. For programs that reduce without cddp_ddp; and for those
+** that clip or unscale gradients afterwards, before they do. */
 CDDP_API void cddp_record_reduced(size_t parameter, const cddp_tensor *gradient);
 CDDP_API void cddp_record_zero_grad(bool to_none);
 

@@ -273,7 +273,9 @@ static bool visit_setting(reader *r, const cd_toml_leaf *leaf, const char *setti
                                     .items = &text,
                                     .item_count = 1,
                                     .line = leaf->line,
-                                    .column = leaf->column};
+                                    .column = leaf->column,
+                                    .value_line = leaf->value_line,
+                                    .value_column = leaf->value_column};
         return keep_leaf(r, &whole);
     } else {
         const char **items = cd_arena_push(&r->arena, sizeof *items);
@@ -342,6 +344,11 @@ static const char *wrong_type(const cd_key_row *row, const cd_toml_leaf *leaf)
     return "something else";
 }
 
+static place place_of_value(const cd_toml_leaf *leaf)
+{
+    return (place){leaf->value_line, leaf->value_column};
+}
+
 /* The row for a leaf of the right type; else complains and returns NULL. */
 static const cd_key_row *leaf_row(reader *r, const cd_toml_leaf *leaf, const key_path *path)
 {
@@ -367,7 +374,8 @@ static const cd_key_row *leaf_row(reader *r, const cd_toml_leaf *leaf, const key
     }
     const char *wanted = wrong_type(row, leaf);
     if (wanted != NULL) {
-        complain(r, at, "'%s' wants %s, not %s", path->field, wanted, kind_words(leaf));
+        complain(r, place_of_value(leaf), "'%s' wants %s, not %s", path->field, wanted,
+                 kind_words(leaf));
         return NULL;
     }
     return row;
@@ -392,7 +400,7 @@ static void apply_rank_leaf(reader *r, const cd_toml_leaf *leaf, const key_path 
     const cd_key_value value = {leaf->items, leaf->item_count};
     if (row != NULL &&
         cd_plan_add_override(r->plan, &r->rank_tables[path->index], row, &value, &err) != CDDP_OK)
-        refuse(r, at, &err);
+        refuse(r, place_of_value(leaf), &err);
 }
 
 static bool path_is_ranks(const key_path *path)
@@ -425,14 +433,13 @@ static void apply_leaf(reader *r, const cd_toml_leaf *leaf)
     const cd_key_value value = {leaf->items, leaf->item_count};
     if (row != NULL &&
         cd_plan_assign(r->plan, row, repeats ? (size_t)path.index : 0, &value, &err) != CDDP_OK)
-        refuse(r, at, &err);
+        refuse(r, place_of_value(leaf), &err);
 }
 
 static void apply_ranks(reader *r, const cd_toml_leaf *leaf)
 {
     key_path path;
     if (!path_split(leaf->path, &path) || !path_is_ranks(&path) || path.index < 0) return;
-    const place at = {leaf->line, leaf->column};
     cddp_selector *ranks = &r->rank_tables[path.index];
     for (size_t i = 0; i < leaf->item_count; i++) {
         cddp_error err = CDDP_ERROR_INIT;
@@ -440,7 +447,7 @@ static void apply_ranks(reader *r, const cd_toml_leaf *leaf)
         const bool fits = leaf->kind == CD_TOML_INTEGER || leaf->kind == CD_TOML_TEXT;
         if (!fits || cd_selector_parse(leaf->items[i], &some, &err) != CDDP_OK ||
             ranks->term_count + some.term_count > CDDP_SELECTOR_TERMS_MAX) {
-            complain(r, at,
+            complain(r, place_of_value(leaf),
                      "'ranks' wants a number, a list of numbers or a selection in quotes%s%s",
                      err.message[0] != '\0' ? ": " : "", err.message);
             return;
@@ -451,16 +458,17 @@ static void apply_ranks(reader *r, const cd_toml_leaf *leaf)
     }
 }
 
-/* Finds the place of a key, for a contradiction found later: "when.uses" for the first,
-** "when[2].uses" for one element, or that element's first key when it has no such key. A key that
-** only a [[rank]] sets has its place there. */
-static place find_key(const reader *r, const char *key)
+/* Finds the place of a key, or of its value, for a contradiction found later. "when.uses" is the
+** first, "when[2].uses" that of one element, or that element's first key when it has no such key. A
+** key that only a [[rank]] sets has its place there. */
+static place find_key(const reader *r, const char *key, bool of_value)
 {
     const char *bracket = strchr(key, ']');
     const size_t element = bracket != NULL ? (size_t)(bracket + 2 - key) : 0; /* "when[2]." */
     place nearest = {0, 0};
     for (size_t i = 0; i < r->leaf_count; i++) {
-        const place here = {r->leaves[i].line, r->leaves[i].column};
+        const place key_here = {r->leaves[i].line, r->leaves[i].column};
+        const place here = of_value ? place_of_value(&r->leaves[i]) : key_here;
         key_path path;
         char whole[2 * PATH_BYTES_MAX];
         if (!path_split(r->leaves[i].path, &path)) continue;
@@ -470,7 +478,7 @@ static place find_key(const reader *r, const char *key)
         const bool is_of_element = element > 0 && strncmp(r->leaves[i].path, key, element) == 0;
         const bool is_of_rank = strncmp(path.table, "rank.", 5) == 0 && strcmp(whole + 5, key) == 0;
         if ((is_of_element || is_of_rank) && (nearest.line == 0 || here.line < nearest.line))
-            nearest = here;
+            nearest = is_of_rank ? here : key_here;
     }
     return nearest;
 }
@@ -478,7 +486,16 @@ static place find_key(const reader *r, const char *key)
 static void complain_contradiction(void *context, const char *key, const char *message)
 {
     reader *r = context;
-    complain(r, r->mistake_count < MISTAKES_MAX ? find_key(r, key) : (place){0, 0}, "%s", message);
+    complain(r, r->mistake_count < MISTAKES_MAX ? find_key(r, key, false) : (place){0, 0}, "%s",
+             message);
+}
+
+/* A name that nothing has: the value is wrong, not the key. */
+static void complain_name(void *context, const char *key, const char *message)
+{
+    reader *r = context;
+    complain(r, r->mistake_count < MISTAKES_MAX ? find_key(r, key, true) : (place){0, 0}, "%s",
+             message);
 }
 
 static void apply_sets(reader *r)
@@ -503,14 +520,17 @@ static void apply_all(reader *r)
 {
     for (size_t i = 0; i < r->leaf_count && !r->has_more; i++) apply_ranks(r, &r->leaves[i]);
     for (size_t i = 0; i < r->leaf_count && !r->has_more; i++) apply_leaf(r, &r->leaves[i]);
-    if (find_key(r, "schema").line == 0)
+    if (find_key(r, "schema", false).line == 0)
         complain(r, (place){1, 1}, "a scenario starts with schema = %d", CDDP_PLAN_SCHEMA);
     apply_sets(r);
     /* A scenario that expects an error may expect exactly this one, so the run judges it. */
-    if (r->mistake_count > 0 || r->plan->expect.verdict == CDDP_EXPECT_ERROR) return;
-    if (cd_plan_find_contradictions(r->plan, complain_contradiction, r) == 0 &&
+    if (r->plan->expect.verdict == CDDP_EXPECT_ERROR) return;
+    /* A setting with a mistake has its default, which contradicts nobody by intent. Names that were
+    ** read are looked up all the same: all mistakes in one go. */
+    const bool has_mistakes = r->mistake_count > 0;
+    if ((has_mistakes || cd_plan_find_contradictions(r->plan, complain_contradiction, r) == 0) &&
         r->options->examine != NULL)
-        r->options->examine(r->options->context, r->plan, complain_contradiction, r);
+        r->options->examine(r->options->context, r->plan, complain_name, r);
 }
 
 /* ---- reporting ---- */

@@ -139,6 +139,8 @@ struct walk {
         leaf.item_count = items.size();
         leaf.line = at.begin.line;
         leaf.column = at.begin.column;
+        leaf.value_line = node.source().begin.line;
+        leaf.value_column = node.source().begin.column;
         if (!visitor.leaf(visitor.context, &leaf)) throw stopped{};
     }
 

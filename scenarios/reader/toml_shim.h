@@ -27,7 +27,8 @@ typedef struct cd_toml_leaf {
     bool is_array;
     const char *const *items; /* (item_count) as text; one for a plain value */
     size_t item_count;
-    uint32_t line, column; /* of the key, 1-based */
+    uint32_t line, column;             /* of the key, 1-based */
+    uint32_t value_line, value_column; /* of the value */
 } cd_toml_leaf;
 
 typedef struct cd_toml_table {

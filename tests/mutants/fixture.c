@@ -189,11 +189,13 @@ static void put_samples(writer *w)
         .state = DIGEST("dropout", w->step, w->micro, w->rank));
     PUT(w, seed, "order", .stream = 2, .policy = CDDP_POLICY_SHARED,
         .state = DIGEST("order", w->step, w->micro, 0));
-    for (int64_t i = 0; i < 2; i++)
-        PUT(w, sample, NULL, .sample = ((w->step * 2 + w->micro) * FIXTURE_RANKS + w->rank) * 2 + i,
-            .weight = cd_f64_bits(0.5));
-    PUT(w, samples, NULL, .count = 2, .tokens = 2, .ids = DIGEST("ids", w->step, w->micro, w->rank),
-        .weight = cd_f64_bits(1));
+    uint64_t ids = 0;
+    for (int64_t i = 0; i < 2; i++) {
+        const int64_t id = ((w->step * 2 + w->micro) * FIXTURE_RANKS + w->rank) * 2 + i;
+        PUT(w, sample, NULL, .sample = id, .weight = cd_f64_bits(0.5));
+        ids += cd_hash_mix(0, (uint64_t)id);
+    }
+    PUT(w, samples, NULL, .count = 2, .tokens = 2, .ids = (int64_t)ids, .weight = cd_f64_bits(1));
 }
 
 static void put_forward(writer *w, bool sync)
@@ -277,6 +279,8 @@ static int64_t launch(writer *w, int64_t b)
         .dtype = CDDP_F32, .content = DIGEST("content", b, 0, 0),
         .digest = DIGEST("bucket", b, w->step, w->rank + 1), .is_last = b == 1,
         .group = FIXTURE_GROUP, .sequence = w->posted);
+    PUT(w, bucket_shown, NULL, .bucket = b, .generation = 0, .content = DIGEST("content", b, 0, 0),
+        .is_last = b == 1, .left = 1);
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
         if (params[p].bucket == b && uses(w, p))
             PUT(w, bucket_slice, NULL, .param = p, .bucket = b, .left = 1, .dtype = CDDP_F32,
@@ -384,6 +388,19 @@ static void put_before_step(writer *w)
     }
 }
 
+/* In the first step the judge is shown the parameters before their values. */
+static void put_after_update(writer *w)
+{
+    uint64_t all = 0;
+    for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
+        all = cd_hash_mix(all, (uint64_t)parameter_after(p, w->step + 1));
+    if (w->step == 0)
+        PUT(w, shown, NULL, .what = CDDP_WHAT_PARAMETER, .moment = CDDP_MOMENT_AFTER_UPDATE,
+            .count = FIXTURE_PARAMS, .digest = (int64_t)all);
+    for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
+        VALUE(w, 0, CDDP_MOMENT_AFTER_UPDATE, p, parameter_after(p, w->step + 1));
+}
+
 static void put_update(writer *w)
 {
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
@@ -397,9 +414,9 @@ static void put_update(writer *w)
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
         PUT(w, optimizer_touch, NULL, .optimizer = 0, .param = p, .touched = p != HEAD_WEIGHT,
             .gradient = p != HEAD_WEIGHT ? unscaled(w, p) : 0);
+    put_after_update(w);
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
         put_compare(w, 4, p);
-        VALUE(w, 0, CDDP_MOMENT_AFTER_UPDATE, p, parameter_after(p, w->step + 1));
         VALUE(w, 0, CDDP_MOMENT_AFTER_STEP, p, parameter_after(p, w->step + 1));
         VALUE(w, 3, CDDP_MOMENT_AFTER_STEP, p,
               DIGEST("momentum", p, p == HEAD_WEIGHT ? 0 : w->step + 1, 0));

@@ -744,6 +744,41 @@ static bool mutate_parameq_drifts(cddp_event *e)
     return true;
 }
 
+static bool mutate_data_changed_meanwhile(cddp_event *e)
+{
+    if (at(e, CDDP_EV_samples, 1, 1)) corrupt(&e->as.samples.ids);
+    return true;
+}
+
+static bool mutate_shown_other_copy(cddp_event *e)
+{
+    if (at(e, CDDP_EV_shown, 1, 0)) corrupt(&e->as.shown.digest);
+    return true;
+}
+
+static bool mutate_shown_other_moment(cddp_event *e)
+{
+    if (at(e, CDDP_EV_shown, 0, 0)) e->as.shown.moment = CDDP_MOMENT_BEGIN;
+    return true;
+}
+
+static bool mutate_shown_other_places(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_shown, 2, 1) && e->as.bucket_shown.bucket == 1)
+        corrupt(&e->as.bucket_shown.content);
+    return true;
+}
+
+static bool mutate_shown_other_wire(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_shown, 0, 1) && e->as.bucket_shown.bucket == 0) {
+        e->kind = CDDP_EV_misshown;
+        e->text = "reduced.wire";
+        e->as.misshown = (cddp_event_misshown){.id = -1, .expected = CDDP_F16, .actual = CDDP_F32};
+    }
+    return true;
+}
+
 static bool mutate_chain_moves_between_steps(cddp_event *e)
 {
     if (IS_VALUE(e, 1, 1, 0, CDDP_MOMENT_BEGIN, FC1_WEIGHT)) corrupt(&e->as.value.digest);

@@ -355,6 +355,9 @@ static bool is_of_the_judge(const cddp_event *event)
     case CDDP_EV_bucket_law:
     case CDDP_EV_bucket_sum:
     case CDDP_EV_bucket_slice:
+    case CDDP_EV_bucket_shown:
+    case CDDP_EV_shown:
+    case CDDP_EV_misshown:
     case CDDP_EV_contribution:
         return true;
     case CDDP_EV_hook_law: /* of an average: no bucket's, and no hook's */
@@ -410,6 +413,8 @@ static void print_draw(const draw *d, const cddp_verdict *v)
         print_error("  %s step %u: %s\n    expected %s\n    actual   %s\n", v->findings[i].check,
                     v->findings[i].step, v->findings[i].title, v->findings[i].expected,
                     v->findings[i].actual);
+    if (v->outcome == CDDP_OUTCOME_INCONCLUSIVE)
+        print_error("  inconclusive: %s: %s\n", v->summary, v->reason);
     for (size_t i = 0; i < v->rank_count; i++)
         if (v->ranks[i].result.status != CDDP_OK)
             print_error("  rank %zu: %s\n", i, v->ranks[i].result.error.message);
@@ -417,7 +422,7 @@ static void print_draw(const draw *d, const cddp_verdict *v)
 
 static bool is_silent(const cddp_verdict *v)
 {
-    bool silent = v->finding_count == 0;
+    bool silent = v->finding_count == 0 && v->outcome != CDDP_OUTCOME_INCONCLUSIVE;
     for (size_t i = 0; i < v->rank_count; i++)
         silent = silent && v->ranks[i].result.status == CDDP_OK;
     return silent;

@@ -50,9 +50,13 @@ static cddp_status reduce_alone(training *t, int step, cddp_error *err)
         double *g = (double *)t->grads[p].value.storage + t->grads[p].value.offset;
         cddp_work *work = NULL;
         if (makes(t, "own_skips") && step == 2 && p == 1) continue;
-        status = cddp_group_allreduce(t->group, &t->grads[p].value, CDDP_RED_SUM, &work, err);
+        status = makes(t, "own_broadcast") /* equal on all ranks, and wrong */
+                     ? cddp_group_broadcast(t->group, &t->grads[p].value, 0, &work, err)
+                     : cddp_group_allreduce(t->group, &t->grads[p].value, CDDP_RED_SUM, &work, err);
         if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
-        for (int64_t i = 0; i < cddp_tensor_numel(&t->tensors[p]); i++) g[i] /= t->world_size;
+        for (int64_t i = 0; i < cddp_tensor_numel(&t->tensors[p]) && !makes(t, "own_sum"); i++)
+            g[i] /= t->world_size;
+        if (makes(t, "own_factor")) g[5] *= 1 + 1e-6;
         cddp_record_reduced(p, &t->grads[p].value);
     }
     return status;

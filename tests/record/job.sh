@@ -23,10 +23,13 @@ expect() {
     fi
 }
 
-expect none 0 "verified"
+expect none 0 "proven    reductions made the mean of the recorded gradients"
 expect clips 0 "verified"
 expect scales 0 "verified"
-expect own_sum 0 "verified"
+expect own_mean 0 "proven    reductions made the mean of the recorded gradients"
+expect own_sum 0 "proven    reductions made the sum of the recorded gradients"
+expect own_broadcast 4 "that a reduction made the mean"
+expect own_factor 4 "that a reduction made the mean"
 expect own_skips 1 "I-ONCE"
 expect exits 1 "rank 2"
 expect two_models 4 "two models"

@@ -101,6 +101,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     if (e->rank >= d->rank_count) return;
     cd_declared_rank *rank = &d->ranks[e->rank];
     rank->events++;
+    cd_means_push(&d->means, e);
     switch (e->kind) {
     case CDDP_EV_param:
         take_parameter(d, rank, e);
@@ -179,6 +180,9 @@ static const struct {
     [CD_DECLARED_TOUCH] = {"what a step did to a parameter", "cddp_record_optimizer_touch"},
     [CD_DECLARED_LOCAL] = {"a gradient before its reduction", "cddp_record_gradient"},
     [CD_DECLARED_REDUCED] = {"a gradient after its reduction", "cddp_ddp, or cddp_record_reduced"},
+    [CD_DECLARED_MEAN] = {"that a reduction made the mean of what the ranks recorded",
+                          "cddp_record_gradient after the last change before the reduction, and "
+                          "cddp_record_reduced before any after it"},
     [CD_DECLARED_VALUE] = {"a parameter after its last update", "cddp_record_value"},
     [CD_DECLARED_CONTENT] = {"the content of tensors", "level digest"},
 };
@@ -207,9 +211,27 @@ static const char *add_place(const char *words, cd_declared_gap gap, const cd_de
                            variable, p->count);
 }
 
+/* A comm hook and uneven inputs make something else by right. */
+static bool means_count(const cd_means *m) { return !m->has_hook && !m->has_join; }
+
+static void note_means(cd_declared *d)
+{
+    const cd_means *m = &d->means;
+    const cddp_event at = {.rank = 0, .step = m->other_step};
+    d->is_out_of_memory |= m->is_out_of_memory;
+    if (!means_count(m)) return;
+    if (m->others > 0) {
+        note(d, CD_DECLARED_MEAN, &at, m->other_variable);
+        d->gaps[CD_DECLARED_MEAN].count = m->others;
+    } else if (m->sums > 0 && m->means > 0) {
+        note(d, CD_DECLARED_MEAN, &at, -1);
+    }
+}
+
 const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, cd_arena *arena)
 {
     const char *words = "";
+    note_means(d);
     for (uint32_t i = 0; i < d->rank_count; i++) end_rank(d, i);
     for (int gap = 0; gap < CD_DECLARED_COUNT; gap++)
         if (d->gaps[gap].count > 0)
@@ -231,15 +253,31 @@ uint64_t cd_declared_steps(const cd_declared *d)
     return most;
 }
 
+static bool shows_means(const cd_means *m)
+{
+    return means_count(m) && m->unshown == 0 && m->means + m->sums > 0;
+}
+
+const char *cd_declared_print_proven(const cd_declared *d, cd_arena *arena)
+{
+    const cd_means *m = &d->means;
+    const char *made = !shows_means(m) ? ""
+                       : m->sums > 0   ? "reductions made the sum of the recorded gradients, "
+                                       : "reductions made the mean of the recorded gradients, ";
+    return cd_arena_printf(arena, "%sequal gradients and parameters on all ranks, order, liveness",
+                           made);
+}
+
 const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 {
     bool has_samples = true;
     for (uint32_t i = 0; i < d->rank_count; i++) has_samples &= d->ranks[i].samples > 0;
-    return cd_arena_printf(
-        arena,
-        "the mean of the gradients and the optimizer's arithmetic were not computed anew%s%s",
-        d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
-        has_samples ? "" : "; samples were not shown (cddp_record_samples)");
+    return cd_arena_printf(arena, "%sthe optimizer's arithmetic was not computed anew%s%s",
+                           shows_means(&d->means) ? "" : "the mean of the gradients and ",
+                           d->split < d->rank_count
+                               ? "; groups of fewer ranks were judged each by itself"
+                               : "",
+                           has_samples ? "" : "; samples were not shown (cddp_record_samples)");
 }
 
 /* ---- life ---- */
@@ -249,7 +287,10 @@ cddp_status cd_declared_init(cd_declared *d, uint32_t rank_count, const cddp_all
 {
     *d = (cd_declared){.allocator = allocator, .rank_count = rank_count, .split = rank_count};
     d->ranks = cd_allocate_array(allocator, rank_count, sizeof *d->ranks);
-    return d->ranks != NULL ? CDDP_OK : cd_fail_memory(err, "%u ranks", rank_count);
+    if (d->ranks == NULL) return cd_fail_memory(err, "%u ranks", rank_count);
+    const cddp_status status = cd_means_init(&d->means, rank_count, allocator, err);
+    if (status != CDDP_OK) cd_declared_fini(d);
+    return CD_PASS(status);
 }
 
 void cd_declared_fini(cd_declared *d)
@@ -257,6 +298,7 @@ void cd_declared_fini(cd_declared *d)
     for (uint32_t i = 0; d->ranks != NULL && i < d->rank_count; i++)
         cd_release(d->allocator, d->ranks[i].variables,
                    d->ranks[i].variable_capacity * sizeof *d->ranks[i].variables);
+    cd_means_fini(&d->means);
     cd_release(d->allocator, d->ranks, d->rank_count * sizeof *d->ranks);
     d->ranks = NULL;
 }

@@ -9,6 +9,7 @@
 #pragma once
 #include "cddp/run.h"
 #include "core/base/arena.h"
+#include "verify/import/means.h"
 
 /* What is owed and was not seen, each with the first place. */
 typedef enum cd_declared_gap {
@@ -20,6 +21,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_TOUCH,      /* what a step did to a parameter */
     CD_DECLARED_LOCAL,      /* the gradient of a parameter before its reduction */
     CD_DECLARED_REDUCED,    /* and after it */
+    CD_DECLARED_MEAN,       /* that a reduction made the mean, or always the sum */
     CD_DECLARED_VALUE,      /* the parameter after the last step that changed it */
     CD_DECLARED_CONTENT,    /* digests */
     CD_DECLARED_COUNT
@@ -53,6 +55,7 @@ typedef struct cd_declared {
     uint32_t rank_count;
     uint32_t split; /* the first rank whose wrapper has a group of fewer ranks; rank_count: none */
     cd_declared_place gaps[CD_DECLARED_COUNT];
+    cd_means means;
     bool is_out_of_memory;
 } cd_declared;
 
@@ -64,6 +67,8 @@ void cd_declared_push(cd_declared *declared, const cddp_event *event);
 ** memory. To be called once, after the last event. */
 const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *verdict,
                                    cd_arena *arena);
+/* What was shown, in words. */
+const char *cd_declared_print_proven(const cd_declared *declared, cd_arena *arena);
 /* Parameters of several models have the same numbers, so no finding about them can be trusted. */
 bool cd_declared_has_models(const cd_declared *declared);
 /* Of the rank that made most of them. */

@@ -3,12 +3,11 @@
 **
 ** Note [Layouts that are alike] Every order of rank 0 in the backward that decides the rebuilt
 ** layout makes another layout: n gradients make n! of them. Behind each, every rank has to be
-** searched.
-** Two layouts have one form when, slot by slot, their parameters have the same sizes and dtype:
-** then an exchange of like parameters turns one into the other. If all parameters fire once in
-** every backward, dense, and no setting names one, the same exchange turns the orders behind the
-** one layout into the orders behind the other. So one search serves for both, provided that the
-** runtime treats like parameters alike. That is an assumption, and the report lists it. It is
+** searched. Two layouts have one form when, slot by slot, their parameters have the same sizes and
+** dtype: then an exchange of like parameters turns one into the other. If all parameters fire once
+** in every backward, dense, and no setting names one, the same exchange turns the orders behind
+** the one layout into the orders behind the other. So one search serves for both, provided that
+** the runtime treats like parameters alike. That is an assumption, and the report lists it. It is
 ** not taken on trust alone:
 **
 **   * every order of rank 0 is recorded and judged in a whole world;

@@ -11,6 +11,7 @@
 
 #include "cddp/device.h"
 #include "core/base/error.h"
+#include "core/base/sized.h"
 #include "core/ddp/optimizers/zero_step.h"
 #include "core/hooks/hook.h"
 
@@ -114,8 +115,8 @@ cddp_status cd_optimizer_in_backward_set(cd_reducer *r, const cddp_optimizer_in_
                                          cddp_error *err)
 {
     cddp_optimizer_in_backward own = {0}, *optimizer = &own;
-    /* of an older writer: the rest is 0 */
-    if (given != NULL) memcpy(&own, given, given->size < sizeof own ? given->size : sizeof own);
+    CD_TRY(CD_SIZED_CHECK(given, cddp_optimizer_in_backward, context, err));
+    cd_sized_copy(&own, sizeof own, given); /* of an older writer: the rest is 0 */
     CD_TRY(check_slot(r, optimizer, err));
     switch (optimizer->overlap) {
     case CDDP_OVERLAP_APPLY_IN_BACKWARD:

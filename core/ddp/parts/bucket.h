@@ -110,6 +110,10 @@ cddp_status cd_bucket_set_lend_backing(cd_bucket_set *set, cddp_error *err);
 /* Takes the homes back: gradients that live in the set are dropped. */
 void cd_bucket_set_release_grads(cd_bucket_set *set);
 
+static inline uint64_t cd_bucket_bytes(const cd_bucket *bucket)
+{
+    return (uint64_t)cddp_tensor_numel(&bucket->flat) * cddp_dtype_bytes(bucket->flat.dtype);
+}
 /* Bytes of the slabs. */
 uint64_t cd_bucket_set_bytes(const cd_bucket_set *set);
 /* Fails when a hook or a backend wrote behind the bucket (red zones), where the host can look; the

@@ -92,7 +92,8 @@ static cddp_status contribute_sparse(cd_reducer *r, const cd_variable *v, cddp_e
         return cd_fail(err, CDDP_E_STATE, "'%s' expects a sparse gradient but received a dense one",
                        v->name);
     CD_TRY(check_rows(v, err));
-    if (!r->scales_in_hook)
+    const bool is_plain = r->hook != NULL && (r->hook->flags & CDDP_HOOK_SPARSE_PLAIN) != 0;
+    if (!r->scales_in_hook || is_plain)
         CD_TRY(grad->value.device->divide(&grad->value, &grad->value, (int64_t)r->divide_factor,
                                           NULL, err));
     return CDDP_OK;

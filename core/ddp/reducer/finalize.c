@@ -16,12 +16,41 @@
 #include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
+/* HOOK-12: without a sparse result the gradient would stay local. */
+static cddp_status check_sparse_result(const cd_reducer *r, const cd_bucket *bucket,
+                                       cddp_error *err)
+{
+    const cddp_hook *hook = cd_reducer_hook_of(r, bucket);
+    if (hook == NULL) return CDDP_OK;
+    const cd_variable *v =
+        cd_wrapped_variable(r->module, r->buckets.layout.indices[bucket->first_slot]);
+    const cddp_grad *result = bucket->future.sparse_result;
+    if (result == NULL)
+        return cd_fail(err, CDDP_E_STATE,
+                       "comm hook %s completed bucket %u without a sparse_result, so that the "
+                       "sparse gradient of '%s' would stay local",
+                       hook->name, bucket->index, v->name);
+    const cddp_tensor *like = &v->tensor.form->like, *value = &result->value;
+    bool fits =
+        result->kind == CDDP_GRAD_SPARSE && value->device != NULL && value->dtype == like->dtype &&
+        value->dim_count == like->dim_count && result->rows.count >= 0 && value->dim_count > 0 &&
+        value->sizes[0] == result->rows.count &&
+        (result->rows.count == 0 ||
+         (value->storage != NULL && result->rows.device != NULL && result->rows.storage != NULL));
+    for (uint32_t i = 1; fits && i < like->dim_count; i++) fits = value->sizes[i] == like->sizes[i];
+    if (!fits)
+        return cd_fail(err, CDDP_E_STATE,
+                       "comm hook %s: the sparse_result of bucket %u is no sparse gradient of '%s'",
+                       hook->name, bucket->index, v->name);
+    return CDDP_OK;
+}
+
 /* HOOK-07: the result has as many elements as the bucket; its dtype is the hook's business. */
 static cddp_status check_result(const cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
 {
     const cddp_tensor *result = &bucket->future.result;
     const char *hook = r->hook != NULL ? r->hook->name : "all-reduce";
-    if (bucket->is_sparse) return CDDP_OK;
+    if (bucket->is_sparse) return CD_PASS(check_sparse_result(r, bucket, err));
     if (result->device == NULL)
         return cd_fail(err, CDDP_E_STATE, "comm hook %s completed bucket %u without a result", hook,
                        bucket->index);
@@ -133,8 +162,15 @@ static cddp_status prepare_copy(cd_reducer *r, size_t variable, const cddp_tenso
 static cddp_status write_back_sparse(cd_reducer *r, const cd_bucket *bucket)
 {
     uint32_t v = r->buckets.layout.indices[bucket->first_slot];
-    if (r->hook == NULL)
-        cd_sparse_write_back(&r->sparse, v, cd_wrapped_variable(r->module, v)->grad);
+    cddp_grad *grad = cd_wrapped_variable(r->module, v)->grad;
+    if (cd_reducer_hook_of(r, bucket) == NULL) {
+        cd_sparse_write_back(&r->sparse, v, grad);
+    } else {
+        grad->kind = CDDP_GRAD_SPARSE;
+        grad->value = bucket->future.sparse_result->value;
+        grad->rows = bucket->future.sparse_result->rows;
+        grad->is_fresh = false;
+    }
     cd_reducer_emit_final(r, v, false);
     return CDDP_OK;
 }
@@ -222,7 +258,7 @@ static cddp_status report_result(cd_reducer *r, cd_bucket *bucket, cddp_error *e
     const cddp_tensor *result = &bucket->future.result;
     int64_t digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, result);
     int64_t dtype = bucket->is_sparse ? (int64_t)bucket->flat.dtype : (int64_t)result->dtype;
-    if (r->hook != NULL)
+    if (cd_reducer_hook_of(r, bucket) != NULL)
         CD_EMIT(r->tracer, hook_done, r->hook->name, .bucket = bucket->index, .dtype = dtype,
                 .digest = digest, .wire_bytes = (int64_t)bucket->wire_bytes,
                 .state = digest_hook_state(r, bucket));
@@ -266,7 +302,7 @@ static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error 
 static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cddp_error *err)
 {
     cddp_group *group = r->hook != NULL ? r->hook_group : r->group;
-    void *self = r->hook != NULL ? r->hook_self : bucket->future_self;
+    void *self = cd_reducer_hook_of(r, bucket) != NULL ? r->hook_self : bucket->future_self;
     uint64_t bytes = cddp_group_bytes(group);
     cddp_grad_bucket plain;
     CD_TRY(cd_future_advance(&bucket->future, self,

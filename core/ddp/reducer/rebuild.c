@@ -258,7 +258,6 @@ cddp_status cd_reducer_rebuild_buckets(cd_reducer *r, bool *rebuilt, cddp_error 
 
 void cd_reducer_push_all_arrivals(cd_reducer *r)
 {
-    if (!cd_reducer_should_rebuild(r) || r->arrival_count > 0 || cd_reducer_is_first_static(r))
-        return;
+    if (!cd_reducer_should_rebuild(r) || r->arrival_count > 0) return;
     for (size_t v = 0; v < r->variable_count; v++) r->arrival[r->arrival_count++] = (uint32_t)v;
 }

@@ -344,7 +344,7 @@ static cddp_status start_sparse(cd_reducer *r, const cd_bucket_set *set, cd_buck
     cd_sparse_launch launch = {.variable = cd_wrapped_variable(r->module, v),
                                .index = v,
                                .bucket = bucket->index,
-                               .group = r->group,
+                               .group = r->hook != NULL ? r->hook_group : r->group,
                                .contribute = set == &r->buckets};
     CD_TRY(
         cd_sparse_launch_reduce(&r->sparse, &launch, &bucket->future, &bucket->future_self, err));
@@ -360,7 +360,7 @@ cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket_set *set, cd_bucket
     CD_POINT_TRACED(TENSOR, "bucket.launched", r->tracer, bucket->index, &bucket->flat);
     uint64_t bytes = cddp_group_bytes(group);
     bucket->future = (cddp_future){.size = sizeof bucket->future};
-    if (r->hook != NULL) {
+    if (cd_reducer_hook_of(r, bucket) != NULL) {
         CD_TRY(run_hook(r, set, bucket, err));
     } else if (bucket->is_sparse) {
         CD_TRY(start_sparse(r, set, bucket, err));

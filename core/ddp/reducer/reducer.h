@@ -119,6 +119,13 @@ static inline uint64_t cd_reducer_now(const cd_reducer *r)
     cddp_rank *rank = cddp_group_world_rank(r->group);
     return rank->ops->now_ns(rank);
 }
+/* The comm hook of a bucket; NULL: the reducer sums it. */
+static inline const cddp_hook *cd_reducer_hook_of(const cd_reducer *r, const cd_bucket *bucket)
+{
+    const bool is_plain =
+        r->hook != NULL && bucket->is_sparse && (r->hook->flags & CDDP_HOOK_SPARSE_PLAIN) != 0;
+    return is_plain ? NULL : r->hook;
+}
 /* Dynamic unused search: find_unused_parameters without static graph. */
 static inline bool cd_reducer_is_dynamic(const cd_reducer *r)
 {

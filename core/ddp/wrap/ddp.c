@@ -227,6 +227,17 @@ static cddp_status check_gradient_storage(const cddp_ddp *d, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status keep_first_sizes(cddp_ddp *d, cddp_error *err)
+{
+    const cd_bucket_set *set = &d->reducer.buckets;
+    d->first_sizes = cd_arena_array(&d->arena, set->bucket_count, sizeof *d->first_sizes);
+    CD_TRY(cd_arena_check(&d->arena, err, "the sizes of %zu buckets", set->bucket_count));
+    d->first_size_count = set->bucket_count;
+    for (size_t b = 0; b < set->bucket_count; b++)
+        d->first_sizes[b] = cd_bucket_bytes(&set->buckets[b]);
+    return CDDP_OK;
+}
+
 /* INI-02, in its order. */
 static cddp_status construct(cddp_ddp *d, const cddp_ddp_options *o, cddp_error *err)
 {
@@ -252,6 +263,7 @@ static cddp_status construct(cddp_ddp *d, const cddp_ddp_options *o, cddp_error 
                                 .join = &d->join,
                                 .allocator = d->allocator};
         CD_TRY(cd_reducer_init(&d->reducer, &spec, err));
+        CD_TRY(keep_first_sizes(d, err));
         cd_reducer_emit_layout(&d->reducer);
     }
     CD_EMIT(d->tracer, wrap, NULL, .params = (int64_t)d->module.variable_count,

@@ -25,6 +25,8 @@ struct cddp_ddp {
     cd_join join;
     cd_shadow shadow;
     cd_reducer reducer;
+    uint64_t *first_sizes; /* (first_size_count) bytes of the buckets before a rebuild (LOG-01) */
+    size_t first_size_count;
     bool has_reducer;   /* false: every trainable parameter is delayed (DEL-06) */
     bool hooks_removed; /* UPG-03 */
     uint32_t no_sync_depth;

@@ -4,8 +4,10 @@
 #include "core/ddp/wrap/ddp.h"
 
 #include "core/base/error.h"
+#include "core/base/sized.h"
 #include "core/ddp/optimizers/zero_step.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 int64_t cddp_ddp_variable_index(const cddp_ddp *d, const char *name)
@@ -29,19 +31,20 @@ uint32_t cddp_ddp_bucket_count(const cddp_ddp *d)
 cddp_status cddp_ddp_bucket(const cddp_ddp *d, uint32_t bucket, cddp_bucket_info *info,
                             cddp_error *err)
 {
-    if (info == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_ddp_bucket: info is NULL");
+    CD_TRY(CD_SIZED_CHECK(info, cddp_bucket_info, offsets, err));
     if (bucket >= cddp_ddp_bucket_count(d))
         return cd_fail(err, CDDP_E_ARG, "bucket %u of %u", bucket, cddp_ddp_bucket_count(d));
     const cd_bucket_set *set = &d->reducer.buckets;
     const cd_bucket *b = &set->buckets[bucket];
-    *info = (cddp_bucket_info){.size = sizeof *info,
-                               .generation = set->generation,
-                               .dtype = b->flat.dtype,
-                               .numel = cddp_tensor_numel(&b->flat),
-                               .limit_bytes = b->limit_bytes,
-                               .variable_count = b->variable_count,
-                               .variables = set->layout.indices + b->first_slot,
-                               .offsets = set->offsets + b->first_slot};
+    const cddp_bucket_info own = {.size = sizeof own,
+                                  .generation = set->generation,
+                                  .dtype = b->flat.dtype,
+                                  .numel = cddp_tensor_numel(&b->flat),
+                                  .limit_bytes = b->limit_bytes,
+                                  .variable_count = b->variable_count,
+                                  .variables = set->layout.indices + b->first_slot,
+                                  .offsets = set->offsets + b->first_slot};
+    cd_sized_fill(info, &own, sizeof own);
     return CDDP_OK;
 }
 
@@ -72,14 +75,9 @@ static void append_dtypes(cd_logger *log, const cd_wrapped *m)
     }
 }
 
-static void append_bucket_sizes(cd_logger *log, const cd_reducer *r)
+static void append_size(cd_logger *log, size_t bucket, uint64_t bytes)
 {
-    for (size_t b = 0; b < r->buckets.bucket_count; b++) {
-        const cddp_tensor *flat = &r->buckets.buckets[b].flat;
-        unsigned long long bytes =
-            (unsigned long long)cddp_tensor_numel(flat) * cddp_dtype_bytes(flat->dtype);
-        cd_logger_text_append(log, "%s%llu", b > 0 ? ", " : "", bytes);
-    }
+    cd_logger_text_append(log, "%s%" PRIu64, bucket > 0 ? ", " : "", bytes);
 }
 
 /* "5 4, 3 2": the variables of each bucket. */
@@ -109,10 +107,11 @@ static void fill_texts(cddp_ddp *d, cddp_ddp_logging *out)
     append_dtypes(log, &d->module);
     at[0] = cd_logger_text_cut(log, 0);
     at[1] = log->text_used;
-    append_bucket_sizes(log, r);
+    for (size_t b = 0; b < d->first_size_count; b++) append_size(log, b, d->first_sizes[b]);
     cd_logger_text_cut(log, at[1]);
     at[2] = log->text_used;
-    if (r->has_rebuilt) append_bucket_sizes(log, r);
+    for (size_t b = 0; r->has_rebuilt && b < r->buckets.bucket_count; b++)
+        append_size(log, b, cd_bucket_bytes(&r->buckets.buckets[b]));
     cd_logger_text_cut(log, at[2]);
     at[3] = log->text_used;
     if (r->has_rebuilt) append_bucket_indices(log, &r->buckets.layout);
@@ -164,9 +163,10 @@ static void fill_run_time(cddp_ddp *d, cddp_ddp_logging *out)
     fill_texts(d, out);
 }
 
-void cddp_ddp_get_logging(cddp_ddp *d, cddp_ddp_logging *logging)
+cddp_status cddp_ddp_get_logging(cddp_ddp *d, cddp_ddp_logging *logging, cddp_error *err)
 {
-    if (d == NULL || logging == NULL) return;
+    if (d == NULL) return cd_fail(err, CDDP_E_ARG, "the DDP object is NULL");
+    CD_TRY(CD_SIZED_CHECK(logging, cddp_ddp_logging, world_size, err));
     cddp_ddp_logging out = {
         .size = sizeof out,
         .world_size = d->group != NULL ? cddp_group_size(d->group) : 0,
@@ -191,5 +191,6 @@ void cddp_ddp_get_logging(cddp_ddp *d, cddp_ddp_logging *logging)
         .prev_iteration_grad_ready_order_indices = "",
     };
     if (d->has_reducer) fill_run_time(d, &out);
-    *logging = out;
+    cd_sized_fill(logging, &out, sizeof out);
+    return CDDP_OK;
 }

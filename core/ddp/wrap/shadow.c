@@ -123,7 +123,8 @@ static cddp_status complete_shadows(cddp_ddp *d, cddp_error *err)
         for (size_t b = 0; b < set->bucket_count; b++) {
             cd_bucket *bucket = &set->buckets[b];
             if (bucket->is_complete) continue;
-            void *self = d->reducer.hook != NULL ? d->reducer.hook_self : bucket->future_self;
+            void *self = cd_reducer_hook_of(&d->reducer, bucket) != NULL ? d->reducer.hook_self
+                                                                         : bucket->future_self;
             cddp_grad_bucket plain;
             CD_TRY(cd_future_advance(&bucket->future, self,
                                      cd_bucket_set_reported(set, bucket, &plain),

@@ -2,6 +2,8 @@
 /* Reading a hook's words. The tables here repeat docs/hooks.md, not the hooks. */
 #include "core/oracle/hook_law/planned.h"
 
+#include "core/base/real.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +30,7 @@ static bool find_value(const char *options, const char *key, char value[WORD_BYT
 static double find_number(const char *options, const char *key, double otherwise)
 {
     char value[WORD_BYTES];
-    return find_value(options, key, value) ? strtod(value, NULL) : otherwise;
+    return find_value(options, key, value) ? cd_real_parse(value, NULL) : otherwise;
 }
 
 static uint64_t find_count(const char *options, const char *key, uint64_t otherwise)

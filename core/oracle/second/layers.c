@@ -10,6 +10,7 @@
 
 #include "core/base/hash.h"
 #include "core/base/prng.h"
+#include "core/base/real.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -42,7 +43,7 @@ double cd_option_real(const cd_second_writer *w, const char *key, double initial
 {
     size_t length;
     const char *text = cd_option_text(w, key, &length);
-    return text != NULL ? strtod(text, NULL) : initial;
+    return text != NULL ? cd_real_parse(text, NULL) : initial;
 }
 
 int64_t cd_option_number(const cd_second_writer *w, const char *key, int64_t initial)

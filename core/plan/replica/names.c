@@ -280,10 +280,10 @@ static void check_common(names *n, const cddp_plan *plan, const cddp_registry *r
                          uint32_t first)
 {
     cd_replica *replica = make_replica(n, plan, first);
-    if (replica != NULL) {
-        check_hook(n, &replica->settings, registry);
-        check_settings(n, replica);
-    }
+    cddp_plan_settings settings;
+    if (cddp_plan_rank_settings(plan, first, &settings, NULL) == CDDP_OK)
+        check_hook(n, &settings, registry);
+    if (replica != NULL) check_settings(n, replica);
     for (size_t i = 0; replica != NULL && i < plan->when_count; i++) {
         for (uint32_t rank = first; rank < plan->world.size; rank++) {
             if (cddp_selector_has(&plan->whens[i].ranks, rank) && !is_special(plan, rank)) {
@@ -299,10 +299,10 @@ static void check_special(names *n, const cddp_plan *plan, const cddp_registry *
                           uint32_t rank)
 {
     cd_replica *replica = make_replica(n, plan, rank);
-    if (replica != NULL) {
-        check_hook(n, &replica->settings, registry);
-        n->count += cd_replica_find_unknown_names(replica, n->report, n->context);
-    }
+    cddp_plan_settings settings;
+    if (cddp_plan_rank_settings(plan, rank, &settings, NULL) == CDDP_OK)
+        check_hook(n, &settings, registry);
+    if (replica != NULL) n->count += cd_replica_find_unknown_names(replica, n->report, n->context);
     cd_replica_destroy(replica);
 }
 
@@ -310,8 +310,9 @@ static void find_names(names *n, const cddp_plan *plan, const cddp_registry *reg
 {
     bool has_common = false;
     check_expectations(n, &plan->expect, registry);
+    const size_t before = n->count;
     /* Ranks with other settings tend to have the same mistake. */
-    for (uint32_t rank = 0; rank < plan->world.size && n->count == 0; rank++) {
+    for (uint32_t rank = 0; rank < plan->world.size && n->count == before; rank++) {
         if (is_special(plan, rank)) {
             check_special(n, plan, registry, rank);
         } else if (!has_common) {

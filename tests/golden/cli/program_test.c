@@ -223,31 +223,31 @@ static const struct {
     const char *text, *words;
     /* below schema, title and [model] name = "chain", so that the text begins in line 5 */
 } unknown_names[] = {
-    {"options = \"depthh=3\"\n", ":5:1: model chain has no option \"depthh\""},
-    {"freeze = [\"trunk.*\"]\n", ":5:1: model.freeze: model 'chain' has no parameter 'trunk.*'"},
-    {"ignore = [\"trunk\"]\n", ":5:1: model.ignore: model 'chain' has no parameter 'trunk'"},
+    {"options = \"depthh=3\"\n", ":5:11: model chain has no option \"depthh\""},
+    {"freeze = [\"trunk.*\"]\n", ":5:10: model.freeze: model 'chain' has no parameter 'trunk.*'"},
+    {"ignore = [\"trunk\"]\n", ":5:10: model.ignore: model 'chain' has no parameter 'trunk'"},
     {"[[when]]\nuses = [\"layers.0=2\"]\n[[when]]\nuses = [\"trunk=2\"]\n",
-     ":8:1: when.uses: model 'chain' has no unit 'trunk'"},
+     ":8:8: when.uses: model 'chain' has no unit 'trunk'"},
     {"[[when]]\noutputs = [\"head\"]\n",
-     ":6:1: when.outputs: model 'chain' has no output 'head'; its 1 go from 'out' to 'out'"},
+     ":6:11: when.outputs: model 'chain' has no output 'head'; its 1 go from 'out' to 'out'"},
     {"[[when]]\nready = \"listed\"\nready_order = [\"layers.0\"]\n",
-     ":7:1: when.ready_order: model 'chain' has no parameter 'layers.0'"},
+     ":7:15: when.ready_order: model 'chain' has no parameter 'layers.0'"},
     {"[[when]]\npoison = \"nan\"\npoison_parameter = \"head\"\n",
-     ":7:1: when.poison_parameter: model 'chain' has no parameter 'head'"},
+     ":7:20: when.poison_parameter: model 'chain' has no parameter 'head'"},
     {"[[optimizer]]\nparameters = [\"*\", \"head.*\"]\n",
-     ":6:1: optimizer.parameters: model 'chain' has no parameter 'head.*'"},
-    {"[[rank]]\nranks = 1\nmodel.name = \"chian\"\n", ":7:7: no model is called \"chian\""},
+     ":6:14: optimizer.parameters: model 'chain' has no parameter 'head.*'"},
+    {"[[rank]]\nranks = 1\nmodel.name = \"chian\"\n", ":7:14: no model is called \"chian\""},
     {"[[rank]]\nranks = 1\nmodel.name = \"mlp\"\n[[when]]\nranks = 1\nuses = [\"layers.1=2\"]\n",
-     ":10:1: when.uses: model 'mlp' has no unit 'layers.1'"},
+     ":10:8: when.uses: model 'mlp' has no unit 'layers.1'"},
     {"[ddp]\ndelay_all_reduce_named_params = [\"layers.0.*\"]\nparam_to_hook_all_reduce = "
      "\"head\"\n",
-     ":7:1: ddp.param_to_hook_all_reduce: model 'chain' has no parameter 'head'"},
+     ":7:28: ddp.param_to_hook_all_reduce: model 'chain' has no parameter 'head'"},
     /* clang-format off */
-    {"[hook]\nname = \"fp16_compress_wrapper\"\ninner = \"powersdg\"\n", ":7:1: there is no comm hook 'powersdg'; did you mean 'powersgd'?"},
-    {"[expect]\nmarks = [\"rebuild\", \"rebuilt\"]\n", ":6:1: there is no coverage mark 'rebuilt'; did you mean 'rebuild'?"},
-    {"[expect]\nmarks = [\"my own mark\"]\n", ":6:1: there is no coverage mark 'my own mark'; a plugin may bring it (--plugin)"},
-    {"[expect]\nexercised = [\"I_ORDER\"]\n", ":6:1: there is no check 'I_ORDER'; did you mean 'I-ORDER'?"},
-    {"[expect]\nverdict = \"findings\"\n[[expect.finding]]\ncheck = \"my own check\"\n", ":8:1: there is no check 'my own check'; a plugin may bring it"},
+    {"[hook]\nname = \"fp16_compress_wrapper\"\ninner = \"powersdg\"\n", ":7:9: there is no comm hook 'powersdg'; did you mean 'powersgd'?"},
+    {"[expect]\nmarks = [\"rebuild\", \"rebuilt\"]\n", ":6:9: there is no coverage mark 'rebuilt'; did you mean 'rebuild'?"},
+    {"[expect]\nmarks = [\"my own mark\"]\n", ":6:9: there is no coverage mark 'my own mark'; a plugin may bring it (--plugin)"},
+    {"[expect]\nexercised = [\"I_ORDER\"]\n", ":6:13: there is no check 'I_ORDER'; did you mean 'I-ORDER'?"},
+    {"[expect]\nverdict = \"findings\"\n[[expect.finding]]\ncheck = \"my own check\"\n", ":8:9: there is no check 'my own check'; a plugin may bring it"},
     /* clang-format on */
 };
 
@@ -844,9 +844,9 @@ TEST(program, a_battery_of_too_many_ranks_is_refused_in_words)
 {
     cd_program p;
     program_open(&p);
-    program_run(&p, "backend-conformance sim -n 1025");
+    program_run(&p, "backend-conformance sim -n 4097");
     assert_int_equal(p.exit_code, 2);
-    assert_contains(p.err, "-n 1025 is not between 1 and 1024");
+    assert_contains(p.err, "-n 4097 is not between 1 and 4096");
     program_close(&p);
 }
 

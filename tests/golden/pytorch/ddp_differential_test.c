@@ -364,7 +364,7 @@ static void train(lane *l)
                                          "bf16_compress_wrapper"};
     const configuration *c = l->lab->data;
     double caps[2] = {c->first / 1048576.0, c->cap / 1048576.0};
-    cddp_ddp_logging log = {0};
+    cddp_ddp_logging log = {.size = sizeof log};
     lane_model made = {0};
     if (c->layers) create_layers(l, &made);
     for (int i = 0; i < c->parameters && !c->layers; i++)
@@ -381,10 +381,10 @@ static void train(lane *l)
     if (c->hook > 0)
         CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(hooks[c->hook]), inner, NULL,
                                              &l->err));
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     judge_text(l, c, log.bucket_sizes, c->bucket_sizes);
     run_steps(l, c, &made);
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     judge_text(l, c, log.rebuilt_per_bucket_param_indices, c->rebuilt);
     if (c->layers) lane_model_destroy(l, &made);
 }

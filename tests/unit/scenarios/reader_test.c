@@ -92,8 +92,8 @@ TEST(reader, what_is_found_later_stands_at_the_element_that_it_is_about)
                  "a.toml");
     cd_test_row("%s", h.text);
     assert_int_equal(h.count, 4);
-    assert_non_null(strstr(h.text, "a.toml:7:1: first\n    branch = 1\n"));
-    assert_non_null(strstr(h.text, "a.toml:10:7: second\n"));
+    assert_non_null(strstr(h.text, "a.toml:7:10: first\n    branch = 1\n             ^"));
+    assert_non_null(strstr(h.text, "a.toml:10:17: second\n"));
     assert_non_null(strstr(h.text, "a.toml:6:1: third\n"));
     assert_non_null(strstr(h.text, "a.toml: fourth\n"));
     /* Contradictions of the language itself too; then nobody else is asked. */
@@ -126,15 +126,15 @@ TEST(reader, every_mistake_is_reported_at_once_with_its_place_and_the_nearest_ke
         "a.toml:4:1: unknown key 'find_unused' in [ddp]; did you mean 'find_unused_parameters'?\n"
         "    find_unused = true\n"
         "    ^\n"
-        "a.toml:5:3: 'static_graph' wants true or false, not text\n"
+        "a.toml:5:18: 'static_graph' wants true or false, not text\n"
         "      static_graph = \"yes\"\n"
-        "      ^\n"
+        "                     ^\n"
         "a.toml:6:2: unknown table [trian]; did you mean [train]?\n"
         "    [trian]\n"
         "     ^\n"
-        "a.toml:9:1: world.size = 0 is out of range: 1 to 4096\n"
+        "a.toml:9:8: world.size = 0 is out of range: 1 to 4096\n"
         "    size = 0\n"
-        "    ^\n");
+        "           ^\n");
 }
 
 TEST(reader, settings_may_be_written_as_a_table)
@@ -176,6 +176,11 @@ static const struct {
      "did you mean 'static_graph'"},
     {"line of the top behind a header", "schema=1\ntitle=\"t\"\n[ddp]\nabout=\"a\"\n",
      "unknown key 'about' in [ddp]; did you mean 'about' above the first table?"},
+    {"the right name with its table before it", "schema=1\ntitle=\"t\"\nworld_size=3\n",
+     "unknown key 'world_size'; did you mean 'world.size'?"},
+    {"a table written as a key", "schema=1\nmodel=\"mlp\"\n", "did you mean 'model.name'?"},
+    {"a word that is nearly one of those", "schema=1\ntitle=\"t\"\n[expect]\nverdict=\"findngs\"\n",
+     "did you mean 'findings'?"},
     {"contradiction with its place", "schema=1\ntitle=\"t\"\n[train]\nresume=true\n",
      "a.toml:4:1: train.resume needs"},
     {"list in a table of settings", "schema=1\ntitle=\"t\"\n[hook.options]\nk=[1,2]\n",
@@ -207,7 +212,7 @@ static const struct {
      "nested value depth"},
     {"value of a rank that does not fit, then one that does",
      "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\ntrain.steps=0\ntrain.micro_steps=2\n",
-     "a.toml:5:7: train.steps = 0 is out of range"},
+     "a.toml:5:13: train.steps = 0 is out of range"},
     {"date", "schema=1\ntitle=2024-01-01\n", "wants text in quotes, not something else"},
 };
 

@@ -193,6 +193,14 @@ static bool not_kept(cddp_event *e)
         e->as.decision.value = CDDP_PRESENCE_VALUE;
     return true;
 }
+/* They are there, and zero in every element. */
+static bool zeros_instead(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_backward_entry && e->step == 1)
+        e->as.backward_entry = (cddp_event_backward_entry){.zero = 1};
+    return not_kept(e);
+}
+static bool keeps_zeros(cddp_event *e) { return e->kind != CDDP_EV_zero_grad && zeros_instead(e); }
 /* Step 0 reduces nothing: what is kept of it is local, and nobody has consumed it. */
 static bool keeps_local(cddp_event *e)
 {
@@ -293,6 +301,7 @@ static const struct {
     {"kept by an optimizer in backward", "I-STEP", "not as train.zero_grad leaves them",
      keeps_in_backward},
     {"gradients not kept", "I-STEP", "not as train.zero_grad leaves them", not_kept},
+    {"gradients zeroed, not kept", "I-STEP", "not as train.zero_grad leaves them", zeros_instead},
     {"a window closed early", "I-STEP", "a reduction closes early", closes_early},
     {"a window never closed", "I-STEP", "does not close where the plan decides", never_closes},
     {"a backward left out", "I-STEP", "does not run the backwards", no_backward},
@@ -334,7 +343,7 @@ TEST(obey, a_run_that_does_what_the_plan_decides_is_silent)
 
 TEST(obey, where_gradients_are_kept_a_consumed_one_is_gone_and_a_local_one_stays)
 {
-    const edit_fn edits[] = {drops_in_backward, keeps_local};
+    const edit_fn edits[] = {drops_in_backward, keeps_local, keeps_zeros};
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
         cd_judge *j = judge(edits[i], -1);
         cd_test_row("edit %zu", i);

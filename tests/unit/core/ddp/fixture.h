@@ -242,7 +242,7 @@ static inline void lane_layout(const lane *l, char *text, size_t text_bytes) /* 
     size_t used = 0;
     text[0] = '\0';
     for (uint32_t b = 0; b < cddp_ddp_bucket_count(l->ddp); b++) {
-        cddp_bucket_info info = {0};
+        cddp_bucket_info info = {.size = sizeof info};
         CHECK(cddp_ddp_bucket(l->ddp, b, &info, NULL) == CDDP_OK);
         for (uint32_t i = 0; i < info.variable_count; i++)
             used += (size_t)snprintf(text + used, text_bytes - used, "%s%u",

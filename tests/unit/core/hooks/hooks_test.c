@@ -145,8 +145,8 @@ LAB(hook, is_called_in_bucket_order_and_nothing_is_divided, 3) /* HOOK-04, HOOK-
     lane_iterate(l, 1.0);
     cddp_ddp_no_sync_end(l->ddp);
     CHECK(what[l->r].calls == 3);
-    cddp_ddp_logging log = {0};
-    cddp_ddp_get_logging(l->ddp, &log);
+    cddp_ddp_logging log = {.size = sizeof log};
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(strcmp(log.comm_hook, "watcher") == 0); /* HOOK-10 */
 }
 
@@ -161,14 +161,14 @@ LAB(hook, is_named_in_the_log, 2) /* TI-D-01: none, a user's, one of ours, one a
                  {&cd_hook_fp16_compress_wrapper, "allreduce", "fp16_compress_wrapper"}};
     lane_add(l, "p", CDDP_F32, 2);
     for (int i = 0; i < 4; i++) {
-        cddp_ddp_logging log = {0};
+        cddp_ddp_logging log = {.size = sizeof log};
         lane_wrap(l);
         if (rows[i].hook != NULL)
             CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, rows[i].hook,
                                                  rows[i].inner != NULL ? cd_hook_find(rows[i].inner)
                                                                        : NULL,
                                                  NULL, &l->err));
-        cddp_ddp_get_logging(l->ddp, &log);
+        CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
         CHECK(strcmp(log.comm_hook, rows[i].name) == 0);
         lane_unwrap(l);
     }

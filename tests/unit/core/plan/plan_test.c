@@ -80,6 +80,49 @@ TEST(plan, refused_values_are_named_with_what_would_be_accepted)
     cddp_plan_destroy(plan);
 }
 
+/* What may stand behind = in a scenario may stand behind it in --set. */
+TEST(plan, set_takes_lists_and_texts_as_toml_has_them)
+{
+    static const struct {
+        const char *value;
+        size_t count; /* SIZE_MAX: refused */
+        const char *first, *last;
+    } cases[] = {{"a,b", 2, "a", "b"},
+                 {"[\"a\", \"b\"]", 2, "a", "b"},
+                 {"['a','b',]", 2, "a", "b"},
+                 {"[ \"a, b\" ]", 1, "a, b", "a, b"},
+                 {"[a, b]", 2, "a", "b"},
+                 {"\"a,b\"", 2, "a", "b"},
+                 {"[]", 0, NULL, NULL},
+                 {"[ ]", 0, NULL, NULL},
+                 {"[\"a\"", SIZE_MAX, NULL, NULL},
+                 {"[\"a", SIZE_MAX, NULL, NULL},
+                 {"[a", SIZE_MAX, NULL, NULL},
+                 {"[", SIZE_MAX, NULL, NULL},
+                 {"[,]", SIZE_MAX, NULL, NULL},
+                 {"[a]b", SIZE_MAX, NULL, NULL},
+                 {"[\"a\"] b", SIZE_MAX, NULL, NULL},
+                 {"[\"a\" \"b\"]", SIZE_MAX, NULL, NULL}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = NULL;
+        cd_test_row("%s", cases[i].value);
+        assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+        const cddp_status status = cddp_plan_set(plan, "tags", cases[i].value, &err);
+        assert_int_equal(status == CDDP_OK, cases[i].count != SIZE_MAX);
+        if (status != CDDP_OK) assert_non_null(strstr(err.message, "is not a list"));
+        if (status == CDDP_OK) assert_int_equal(plan->tags.count, cases[i].count);
+        if (status == CDDP_OK && cases[i].count > 0) {
+            assert_string_equal(plan->tags.items[0], cases[i].first);
+            assert_string_equal(plan->tags.items[cases[i].count - 1], cases[i].last);
+        }
+        assert_ok(cddp_plan_set(plan, "title", "\"quoted\"", &err), &err);
+        assert_string_equal(plan->title, "quoted");
+        cddp_plan_destroy(plan);
+    }
+}
+
 TEST(plan, a_list_has_no_limit_of_items_or_bytes)
 {
     enum { ITEMS = 1000, WIDTH = 40 };

@@ -67,6 +67,26 @@ TEST(coverage, an_update_by_another_rank_is_an_update)
     cd_arena_fini(&arena);
 }
 
+TEST(coverage, events_that_are_owed_and_do_not_come_are_listed)
+{
+    cd_coverage c = {0};
+    cd_arena arena;
+    cd_arena_init(&arena, NULL, 256);
+    cddp_event owed = {.kind = CDDP_EV_owed, .text = cd_owed_name(CD_OWED_SAMPLES)},
+               sample = {.kind = CDDP_EV_sample};
+    owed.as.owed.count = 2;
+    push_owed(&c, CD_LINK_PRESENCE, 1);
+    cd_coverage_push(&c, &owed);
+    cd_coverage_push(&c, &sample);
+    assert_string_equal(gap_of(&c, 1, &arena),
+                        "of 1 comparisons that the plan owes (presence), 0 were made; "
+                        "of 2 comparisons that the plan owes (samples), 1 were made");
+    cd_coverage_push(&c, &sample);
+    push_compares(&c, CD_LINK_PRESENCE, 1);
+    assert_null(gap_of(&c, 1, &arena));
+    cd_arena_fini(&arena);
+}
+
 TEST(coverage, a_rank_that_nobody_observed_is_a_gap)
 {
     cd_coverage c = {0};

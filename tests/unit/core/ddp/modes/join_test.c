@@ -188,7 +188,7 @@ TEST(join, throws_on_every_rank_on_request) { lab_of(3, throw_body, NULL); }
 LAB(join, disabled_changes_nothing, 2) /* JON-19, TI-F-05 */
 {
     cddp_join_options o = cddp_join_options_default();
-    cddp_ddp_logging log = {0};
+    cddp_ddp_logging log = {.size = sizeof log};
     o.enable = false;
     lane_add(l, "p", CDDP_F32, 2);
     lane_wrap(l);
@@ -199,13 +199,13 @@ LAB(join, disabled_changes_nothing, 2) /* JON-19, TI-F-05 */
     CHECK(lane_posts(l, CDDP_OP_ALLREDUCE) == 1);
     CHECK_OK(cddp_ddp_join_end(l->ddp, &l->err));
     CHECK_FAILS(cddp_ddp_join_end(l->ddp, &l->err), CDDP_E_STATE, "without join_begin");
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(!log.join_uneven_inputs);
 }
 
 LAB(join, stays_configured_after_the_context, 2) /* JON-14, JON-10 */
 {
-    cddp_ddp_logging log = {0};
+    cddp_ddp_logging log = {.size = sizeof log};
     lane_add(l, "p", CDDP_F32, 2);
     lane_wrap(l);
     begin_join(l, true);
@@ -214,7 +214,7 @@ LAB(join, stays_configured_after_the_context, 2) /* JON-14, JON-10 */
     lane_mark(l);
     step(l, 1.0);
     CHECK(lane_posts(l, CDDP_OP_ALLREDUCE) == 3); /* notification, vote, bucket */
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(log.join_uneven_inputs);
 }
 

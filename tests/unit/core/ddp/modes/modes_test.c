@@ -59,6 +59,71 @@ LAB(sparse, result_has_the_union_of_rows, 2) /* SPA-02, TI-H-14 */
     }
 }
 
+LAB(sparse, the_allreduce_hook_takes_sparse_buckets, 2) /* HOOK-12, HK-01 */
+{
+    static const int64_t wanted[3] = {0, 1, 4};
+    static const float sums[3] = {0.5f, 1.0f, 1.5f}, twos[4] = {2, 2, 2, 2}, ones[4] = {1, 1, 1, 1};
+    embedding(l);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), NULL, NULL, &l->err));
+    for (int step = 0; step < 3; step++) {
+        int64_t rows[2] = {l->r, 4};
+        lane_forward(l);
+        sparse_grad(l, 0, rows, 2, l->r == 0 ? ones : twos);
+        cddp_grad_drop(&l->grads[1]);
+        lane_grad(l, 1, 1.0 + l->r);
+        lane_end(l);
+        check_union(l, wanted, 3, sums);
+        CHECK(lane_value(l, 1) == 1.5);
+    }
+}
+
+/* A hook that gives sparse buckets one row, or nothing. */
+static const int64_t given_row = 3;
+static float given_values[2] = {7.0f, 8.0f};
+static const cddp_grad *given;
+
+static cddp_status give_one_row(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)group, (void)err;
+    future->result = bucket->buffer;
+    future->sparse_result = bucket->sparse != NULL ? given : NULL;
+    return CDDP_OK;
+}
+
+LAB(sparse, the_result_of_a_hook_is_the_gradient, 1) /* HOOK-12 */
+{
+    static const cddp_hook hook = {.size = sizeof hook,
+                                   .abi = CDDP_HOOK_ABI,
+                                   .name = "one_row",
+                                   .run = give_one_row};
+    static const float ones[4] = {1, 1, 1, 1};
+    const int64_t rows[2] = {1, 2}, sizes[2] = {1, 2};
+    cddp_grad result = {.kind = CDDP_GRAD_SPARSE,
+                        .value = cddp_tensor_of(l->device, given_values, 0, CDDP_F32, sizes, 2),
+                        .rows = {l->device, (int64_t *)(uintptr_t)&given_row, 0, 1}};
+    embedding(l);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &hook, NULL, NULL, &l->err));
+    for (int kind = 0; kind < 3; kind++) {
+        given = kind == 1 ? NULL : &result;
+        result.rows.count = kind == 2 ? 2 : 1;
+        lane_forward(l);
+        sparse_grad(l, 0, rows, 2, ones);
+        cddp_grad_drop(&l->grads[1]);
+        lane_grad(l, 1, 1.0);
+        if (kind == 0) {
+            lane_end(l);
+            check_union(l, &given_row, 1, given_values);
+        } else {
+            CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
+                        kind == 1 ? "the sparse gradient of 'emb.weight' would stay local"
+                                  : "is no sparse gradient of 'emb.weight'");
+        }
+    }
+}
+
 LAB(sparse, metadata_replaces_the_gathering, 2) /* SPA-04 */
 {
     static const int64_t all[3] = {0, 1, 4}, wrong[2] = {4, 1};
@@ -94,7 +159,7 @@ LAB(complex, gradients_travel_as_real_numbers_of_twice_the_length, 2) /* SPA-05 
     lane_end(l);
     g = l->grads[0].value.storage;
     for (int i = 0; i < 6; i++) CHECK(g[i] == (float)i * 1.5f);
-    cddp_bucket_info info = {0};
+    cddp_bucket_info info = {.size = sizeof info};
     CHECK_OK(cddp_ddp_bucket(l->ddp, 1, &info, &l->err));
     CHECK(cddp_ddp_bucket_count(l->ddp) == 2 && info.dtype == CDDP_F32 && info.numel == 6);
 }
@@ -155,7 +220,7 @@ static void mixed_body(lane *l)
     for (size_t i = 0; i < 3; i++)
         CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + 0x1p-20, NULL, &l->err));
     lane_wrap(l);
-    cddp_bucket_info info = {0};
+    cddp_bucket_info info = {.size = sizeof info};
     CHECK_OK(cddp_ddp_bucket(l->ddp, 0, &info, &l->err));
     CHECK(info.dtype == CDDP_F16);
     for (int step = 0; step < 3; step++) {
@@ -332,11 +397,11 @@ LAB(group, removed_hooks_reduce_nothing, 2) /* UPG-03 */
 
 LAB(logging, shows_construction_and_run_time_fields, 2) /* LOG-01, LOG-02, TI-A-15 */
 {
-    cddp_ddp_logging log = {0};
+    cddp_ddp_logging log = {.size = sizeof log};
     lane_add(l, "a", CDDP_F32, 5);
     lane_add(l, "b", CDDP_F64, 3);
     lane_wrap(l);
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(log.world_size == 2 && log.rank == l->r && log.parameter_tensor_count == 2 &&
           log.total_parameter_bytes == 44);
     CHECK(log.bucket_cap_bytes == 26214400 && log.first_bucket_bytes == 1048576 &&
@@ -344,7 +409,7 @@ LAB(logging, shows_construction_and_run_time_fields, 2) /* LOG-01, LOG-02, TI-A-
     CHECK(strcmp(log.dtypes, "f32, f64") == 0 && strcmp(log.bucket_sizes, "24, 20") == 0 &&
           strcmp(log.backend_name, "sim") == 0);
     for (int i = 0; i < 3; i++) lane_iterate(l, 1.0);
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(log.iteration == 3 && log.has_rebuilt_buckets &&
           strcmp(log.rebuilt_per_bucket_param_indices, "1, 0") == 0);
     CHECK(!log.has_error && log.growth_count == 1); /* the rebuild */

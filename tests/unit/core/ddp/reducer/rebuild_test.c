@@ -19,7 +19,7 @@ static void small_caps(lane *l)
 
 LAB(rebuild, happens_once_at_the_second_forward, 2) /* REB-01, REB-03, VER-04 */
 {
-    cddp_ddp_logging log = {0};
+    cddp_ddp_logging log = {.size = sizeof log};
     three_layers(l);
     small_caps(l);
     lane_wrap(l);
@@ -36,10 +36,10 @@ LAB(rebuild, happens_once_at_the_second_forward, 2) /* REB-01, REB-03, VER-04 */
     lane_iterate(l, 1.0 + l->r);
     CHECK(lane_posts(l, CDDP_OP_BROADCAST) == 0 && lane_count(l, CDDP_EV_rebuild, -1) == 0);
     CHECK(lane_value(l, 0) == 4.5);
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(log.has_rebuilt_buckets &&
           strcmp(log.rebuilt_per_bucket_param_indices, "5 4, 3 2 1 0") == 0);
-    CHECK(strcmp(log.rebuilt_bucket_sizes, "32, 64") == 0 &&
+    CHECK(strcmp(log.bucket_sizes, "96") == 0 && strcmp(log.rebuilt_bucket_sizes, "32, 64") == 0 &&
           strcmp(log.prev_iteration_grad_ready_order_indices, "5 4 3 2 1 0") == 0);
 }
 
@@ -262,13 +262,13 @@ LAB(static_graph, counting_belongs_to_the_first_synchronised_backward, 2) /* NSY
 /* STA-02, ERR-04, TI-B-11 */
 LAB(static_graph, can_be_set_after_construction_but_not_after_a_forward, 1)
 {
-    cddp_ddp_logging log = {0};
+    cddp_ddp_logging log = {.size = sizeof log};
     lane_add(l, "a", CDDP_F32, 2);
     lane_wrap(l);
     CHECK_OK(cddp_ddp_set_static_graph(l->ddp, &l->err));
     CHECK_OK(cddp_ddp_set_static_graph(l->ddp, &l->err));
     CHECK(lane_has_mark(l, "static_graph_set_twice"));
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(log.static_graph);
     lane_iterate(l, 1.0);
     lane_unwrap(l);

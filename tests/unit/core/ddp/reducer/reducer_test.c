@@ -437,7 +437,7 @@ LAB(reducer, wholly_unused_buckets_can_be_skipped, 2) /* UNU-14 */
 
 LAB(reducer, reports_when_the_graph_could_have_been_static, 1) /* UNU-11, TI-B-10 */
 {
-    cddp_ddp_logging log = {0};
+    cddp_ddp_logging log = {.size = sizeof log};
     l->options.find_unused_parameters = true;
     lane_add(l, "t0", CDDP_F32, 3);
     lane_add(l, "t1", CDDP_F32, 3);
@@ -448,11 +448,11 @@ LAB(reducer, reports_when_the_graph_could_have_been_static, 1) /* UNU-11, TI-B-1
         lane_grad(l, 0, 1.0);
         lane_end(l);
     }
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(log.can_set_static_graph && log.unused_parameter_bytes == 12);
     lane_reach(l, 3);
     lane_iterate(l, 1.0);
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(!log.can_set_static_graph);
 }
 

@@ -33,8 +33,8 @@ LAB(error, unfinished_reduction_names_the_missing_parameters, 2) /* ERR-01 */
     cddp_ddp_no_sync_begin(l->ddp);
     CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE, "'fc2.weight'");
     cddp_ddp_no_sync_end(l->ddp);
-    cddp_ddp_logging log = {0};
-    cddp_ddp_get_logging(l->ddp, &log);
+    cddp_ddp_logging log = {.size = sizeof log};
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(log.has_error && strstr(log.error, "'fc2.weight'") != NULL); /* LOG-03 */
 }
 
@@ -401,11 +401,11 @@ LAB(error, options_are_checked, 1) /* ERR-15, INI-03 */
 
 LAB(error, texts_survive_without_an_error_object, 1)
 {
-    cddp_ddp_logging log = {0};
+    cddp_ddp_logging log = {.size = sizeof log};
     two(l);
     lane_wrap(l);
     CHECK(cddp_ddp_mark_variable_ready(l->ddp, 7, NULL) == CDDP_E_ARG);
-    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(log.has_error && strcmp(log.error, "variable 7 of 2") == 0);
 }
 

@@ -332,17 +332,16 @@ CALL(check_finalized, cddp_ddp_check_reducer_finalized(l->ddp, &l->err))
 NOTE(hook_state, cddp_ddp_comm_hook_state(l->ddp))
 NOTE(inspect, (cddp_ddp_variable_index(l->ddp, NULL), cddp_ddp_variable_count(l->ddp),
                cddp_ddp_forward_copy(l->ddp, SIZE_MAX), cddp_ddp_optimizer_owner(l->ddp, SIZE_MAX),
-               cddp_ddp_local_used_map(l->ddp, NULL), cddp_ddp_wants_graph_search(l->ddp),
-               cddp_ddp_get_logging(l->ddp, NULL)))
+               cddp_ddp_local_used_map(l->ddp, NULL), cddp_ddp_wants_graph_search(l->ddp)))
 static cddp_status call_get_logging(lane *l)
 {
-    cddp_ddp_logging logging;
-    cddp_ddp_get_logging(l->ddp, &logging);
-    return CDDP_OK;
+    cddp_ddp_logging logging = {.size = sizeof logging};
+    CHECK(cddp_ddp_get_logging(l->ddp, NULL, &l->err) == CDDP_E_ARG);
+    return cddp_ddp_get_logging(l->ddp, &logging, &l->err);
 }
 static cddp_status call_bucket(lane *l)
 {
-    cddp_bucket_info info;
+    cddp_bucket_info info = {.size = sizeof info};
     CHECK(cddp_ddp_bucket(l->ddp, 0, NULL, &l->err) == CDDP_E_ARG);
     CHECK(cddp_ddp_bucket(l->ddp, UINT32_MAX, &info, &l->err) == CDDP_E_ARG);
     return CDDP_OK;
@@ -564,8 +563,8 @@ static void try(lane *l, const phase *p, const call *c, unsigned warm)
     memcpy(first, l->ddp->reducer.failure.message, sizeof first);
     const cddp_status made = c->make(l);
     if (failed && c->answers_failure) {
-        cddp_ddp_logging logging;
-        cddp_ddp_get_logging(l->ddp, &logging);
+        cddp_ddp_logging logging = {.size = sizeof logging};
+        CHECK_OK(cddp_ddp_get_logging(l->ddp, &logging, NULL));
         REQUIRE(made == CDDP_E_STATE && strcmp(logging.error, first) == 0);
     }
     if (status == CDDP_OK) status = made;
@@ -718,6 +717,12 @@ LAB(strict, options_that_have_no_effect_are_refused, 1) /* BKT-12 */
     lane_add(l, "a", CDDP_F32, 2);
     CHECK_FAILS(cddp_ddp_create(&zeroed, &l->ddp, &l->err), CDDP_E_CONFIG,
                 "Begin with cddp_ddp_options_default()");
+    CHECK_FAILS(cddp_ddp_bucket(NULL, 0, &(cddp_bucket_info){.size = 4}, &l->err), CDDP_E_ARG,
+                "the size of cddp_bucket_info is 4; set it to sizeof(cddp_bucket_info)");
+    CHECK_FAILS(cddp_group_create(NULL, &l->group, &l->err), CDDP_E_ARG,
+                "cddp_group_options is NULL");
+    CHECK_FAILS(cddp_group_create(&(cddp_group_options){.size = 0}, &l->group, &l->err), CDDP_E_ARG,
+                "the size of cddp_group_options is 0");
     CHECK_FAILS(cddp_ddp_create(&(cddp_ddp_options){.size = 0}, &l->ddp, &l->err), CDDP_E_ARG,
                 "begin with cddp_ddp_options_default()");
     l->options.strict = true;
