@@ -97,6 +97,7 @@ static void take_norm(state *s, const cddp_event *e)
     char name[16];
     if (c->bad == 0 || !cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
+    f.is_cause = true; /* of the clip factor, and of the gradients that are clipped by it */
     CD_SAY(f.title, CDDP_FINDING_WHO ": the norm to clip by was taken %s",
            cd_compare_split_name(e->text != NULL ? e->text : "", name, sizeof name));
     CD_SAY(f.expected, "the norm of all gradients, each counted once: %.17g",

@@ -527,7 +527,7 @@ TEST(options, that_are_wrong_are_named_with_what_would_be_accepted)
     static const struct {
         const char *name, *options, *words;
     } wrong[] = {
-        {"nlp", NULL, "no model is called \"nlp\"; there are: mlp chain"},
+        {"nlp", NULL, "no model is called \"nlp\"; did you mean 'mlp'?"},
         {"mlp", "width=3", "model mlp has no option \"width\"; it has: widths bias"},
         {"mlp", "widths=3", "widths needs an input and an output size"},
         {"mlp", "widths=3:x", "model option widths=x: not an integer"},
