@@ -446,7 +446,11 @@ static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_o
                                  const cddp_tensor *buffers, cddp_error *err)
 {
     const cd_oracle_engine *e = start->engine;
-    cd_oracle_part part = {o->options.rank, r->step, r->micro_step, CD_ORACLE_ALL, false, true};
+    cd_oracle_part part = {.rank = o->options.rank,
+                           .step = r->step,
+                           .micro_step = r->micro_step,
+                           .sample = CD_ORACLE_ALL,
+                           .reenters = true};
     if (buffers == NULL || !o->has_buffers || e->sample_count(e->self, &part) == 0) return CDDP_OK;
     CD_TRY(e->load(e->self, start->values, o->buffers, err));
     CD_TRY(e->run(e->self, &part, err));

@@ -34,6 +34,7 @@ typedef struct cd_oracle_part {
     uint32_t sample; /* position in the micro-batch, or CD_ORACLE_ALL */
     bool objective;  /* the intended training, where its ranks do something else */
     bool reenters;   /* buffers are given again before the last forward, as load had them */
+    bool in_full;    /* no parameter and no gradient is of a half type; only where has_full */
 } cd_oracle_part;
 
 /* State of the optimizers, slot by slot, in the engine's own order. An undefined tensor (device
@@ -87,6 +88,8 @@ typedef struct cd_oracle_engine {
     ** not judged) */
     cddp_status (*example)(void *self, const cd_oracle_part *part, cd_second_program *program,
                            const char **why, cddp_error *err);
+    /* ranks compute with parameters of a half type, and it can do the same in f32 */
+    bool has_full;
 } cd_oracle_engine;
 
 /* The statistics that a synchronised layer used. */

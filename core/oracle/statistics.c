@@ -182,8 +182,10 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
     cd_oracle *o = oracle;
     const cd_start start = cd_oracle_get_start(o);
     const cd_oracle_engine *e = start.engine;
-    const cd_oracle_part part = {o->options.rank, used->step, used->micro_step,
-                                 CD_ORACLE_ALL,   false,      false};
+    const cd_oracle_part part = {.rank = o->options.rank,
+                                 .step = used->step,
+                                 .micro_step = used->micro_step,
+                                 .sample = CD_ORACLE_ALL};
     moments m = {.world = o->options.world_size, .channels = used->channels};
     cd_comparison c = {.numel = 2 * used->channels, .element = -1};
     if (e->statistics == NULL || o->is_left_out) return CDDP_OK;

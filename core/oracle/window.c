@@ -131,7 +131,10 @@ static cddp_status clear_parameters(cd_window *w, cddp_error *err)
 
 static cd_oracle_part part_of(const cd_oracle_reduction *reduction, uint32_t rank, uint32_t micro)
 {
-    return (cd_oracle_part){rank, reduction->step, micro, CD_ORACLE_ALL, false, false};
+    return (cd_oracle_part){.rank = rank,
+                            .step = reduction->step,
+                            .micro_step = micro,
+                            .sample = CD_ORACLE_ALL};
 }
 
 static cd_oracle_span span_of(const cd_oracle_reduction *reduction, uint32_t rank)

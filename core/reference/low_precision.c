@@ -26,6 +26,8 @@ static void release_made(const cddp_tensor *tensor)
     }
 }
 
+static bool is_half(cddp_dtype dtype) { return dtype == CDDP_F16 || dtype == CDDP_BF16; }
+
 static bool is_cast(const cddp_plan_settings *settings, const cd_parameter *p, cddp_dtype dtype)
 {
     return cddp_dtype_is_float(p->tensor.dtype) && p->tensor.dtype != dtype &&
@@ -33,23 +35,19 @@ static bool is_cast(const cddp_plan_settings *settings, const cd_parameter *p, c
            !cd_patterns_match(&settings->ddp.delay_all_reduce_named_params, p->name);
 }
 
-cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings,
-                                  cd_module *module, const cddp_allocator *allocator,
-                                  cddp_error *err)
+static cddp_status make_copies(cd_low_precision *low, const cddp_plan_settings *settings,
+                               cddp_dtype dtype, cddp_error *err)
 {
-    const cddp_dtype dtype = cd_mixed_dtype(settings->mixed_precision.param_dtype);
+    cd_module *module = low->module;
     cddp_status status = CDDP_OK;
-    *low = (cd_low_precision){.module = module, .allocator = allocator};
-    if (dtype == CDDP_DTYPE_COUNT) return CDDP_OK;
     low->parameters =
-        cd_allocate_array(allocator, module->parameter_count + 1, sizeof *low->parameters);
-    if (low->parameters == NULL) {
-        return cd_fail_memory(err, "low-precision copies of %zu parameters",
-                              module->parameter_count);
-    }
+        cd_allocate_array(low->allocator, module->parameter_count + 1, sizeof *low->parameters);
+    if (low->parameters == NULL)
+        return cd_fail_memory(err, "copies of %zu parameters in %s", module->parameter_count,
+                              cddp_dtype_name(dtype));
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_parameter *p = &module->parameters[i];
-        if (is_cast(settings, p, dtype)) {
+        if (settings != NULL ? is_cast(settings, p, dtype) : is_half(p->tensor.dtype)) {
             CD_TRY_OUT(make_like(&p->tensor, dtype, &low->parameters[i].value, err));
             CD_TRY_OUT(make_like(&p->tensor, dtype, &low->parameters[i].backing, err));
         }
@@ -58,6 +56,25 @@ cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_setting
 out:
     cd_low_precision_fini(low);
     return status;
+}
+
+cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings,
+                                  cd_module *module, const cddp_allocator *allocator,
+                                  cddp_error *err)
+{
+    const cddp_dtype dtype = cd_mixed_dtype(settings->mixed_precision.param_dtype);
+    *low = (cd_low_precision){.module = module, .allocator = allocator};
+    return dtype == CDDP_DTYPE_COUNT ? CDDP_OK : CD_PASS(make_copies(low, settings, dtype, err));
+}
+
+cddp_status cd_full_precision_init(cd_low_precision *full, cd_module *module,
+                                   const cddp_allocator *allocator, cddp_error *err)
+{
+    bool is_needed = false;
+    *full = (cd_low_precision){.module = module, .allocator = allocator};
+    for (size_t i = 0; i < module->parameter_count; i++)
+        is_needed |= is_half(module->parameters[i].tensor.dtype);
+    return is_needed ? CD_PASS(make_copies(full, NULL, CDDP_F32, err)) : CDDP_OK;
 }
 
 void cd_low_precision_fini(cd_low_precision *low)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference's own mixed precision: parameters cast before a forward, gradients born in the low
-** dtype (MIX-02).
+** dtype (MIX-02). And its opposite: the same pass in full precision.
 **
 ** Separate from the runtime's on purpose: the reference must not use the code that it judges.
 **
@@ -27,8 +27,12 @@ typedef struct cd_low_precision {
 cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings,
                                   cd_module *module, const cddp_allocator *allocator,
                                   cddp_error *err) CDDP_MUST_CHECK;
+/* Parameters of a half type are cast up to f32, and their gradients are born there. */
+cddp_status cd_full_precision_init(cd_low_precision *full, cd_module *module,
+                                   const cddp_allocator *allocator,
+                                   cddp_error *err) CDDP_MUST_CHECK;
 void cd_low_precision_fini(cd_low_precision *low); /* accepts a zeroed struct */
-/* Casts parameters, and gradients that exist, down. */
+/* Casts parameters, and gradients that exist. */
 cddp_status cd_low_precision_begin(cd_low_precision *low, cddp_error *err) CDDP_MUST_CHECK;
 /* Slots have their own storage again; gradients are cast up. Does nothing when they have. */
 cddp_status cd_low_precision_end(cd_low_precision *low, cddp_error *err) CDDP_MUST_CHECK;

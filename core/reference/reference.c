@@ -88,6 +88,7 @@ static cddp_status reference_load(void *self, const cddp_tensor *parameters,
     cd_reference *r = self;
     cd_module *module = r->replica->model->module;
     CD_TRY(cd_low_precision_end(&r->low, err));
+    CD_TRY(cd_low_precision_end(&r->full, err));
     r->has_digest = false;
     r->loaded = buffers;
     for (size_t i = 0; i < module->parameter_count; i++) {
@@ -176,7 +177,7 @@ static cddp_status reference_allreduce(void *context, const cddp_tensor *sums, c
 static const cddp_tensor *reference_forward_parameter(void *context, uint32_t parameter)
 {
     const cd_reference *r = context;
-    return cd_low_precision_get(&r->low, parameter);
+    return cd_low_precision_get(r->full.is_low ? &r->full : &r->low, parameter);
 }
 
 /* On exact devices: the same symbol that the rank itself gives to this gradient. */
@@ -305,7 +306,7 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     cd_micro micro;
     cd_micro_batch samples;
     if (!find_micro(r, part, &micro)) return CDDP_OK;
-    CD_TRY(cd_low_precision_begin(&r->low, err));
+    CD_TRY(cd_low_precision_begin(part->in_full ? &r->full : &r->low, err));
     CD_TRY(find_statistics(r, part, err));
     CD_TRY(find_samples(r, &micro, &samples, err));
     /* once per backward, whatever its samples */
@@ -603,6 +604,10 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     CD_TRY_OUT(reference_allocate(r, err));
     CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module,
                                      r->allocator, err));
+    CD_TRY_OUT(cd_full_precision_init(&r->full, r->replica->model->module, r->allocator, err));
+    /* what other ranks exchange with it would be of the other precision */
+    r->engine.has_full =
+        (r->low.parameters != NULL || r->full.parameters != NULL) && !exchanges_statistics(r);
     cd_graph_callbacks callbacks = callbacks_of(r);
     callbacks.ready = reference_ready;
     cd_graph_set_callbacks(r->replica->graph, &callbacks);
@@ -624,6 +629,7 @@ void cd_reference_destroy(cd_reference *r)
     cd_example_fini(&r->example);
     cd_reference_share_fini(&r->own);
     cd_low_precision_fini(&r->low);
+    cd_low_precision_fini(&r->full);
     cd_replica_destroy(r->scout);
     cd_replica_destroy(r->replica);
     cd_arena_fini(&r->memory);

@@ -30,7 +30,7 @@ typedef struct cd_reference {
     const cddp_allocator *allocator;
     cd_replica *replica;
     cd_normaliser normaliser; /* of the replica */
-    cd_low_precision low;
+    cd_low_precision low, full;
     cddp_plan_settings *settings; /* (setting_count) those that ranks have; most have the same */
     size_t setting_count, setting_capacity;
     uint32_t *settings_of;     /* (world size) which of them */
