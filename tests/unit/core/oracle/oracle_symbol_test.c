@@ -182,18 +182,16 @@ TEST(oracle_symbol, names_the_contribution_that_is_wrong)
         cddp_grad none = {0};
         cd_test_row("%s", cases[i].name);
         toy t = {.parameter = make(NUMEL)};
-        t.table = (cd_oracle_engine){&t,
-                                     toy_load,
-                                     toy_set_gradient,
-                                     toy_drop,
-                                     toy_run,
-                                     toy_count,
-                                     toy_parameters,
-                                     toy_gradients,
-                                     toy_buffers,
-                                     toy_update,
-                                     NULL,
-                                     NULL};
+        t.table = (cd_oracle_engine){.self = &t,
+                                     .load = toy_load,
+                                     .set_gradient = toy_set_gradient,
+                                     .drop_gradients = toy_drop,
+                                     .run = toy_run,
+                                     .sample_count = toy_count,
+                                     .parameters = toy_parameters,
+                                     .gradients = toy_gradients,
+                                     .buffers = toy_buffers,
+                                     .update = toy_update};
         cd_oracle_parameter meta = {"weight", NUMEL, CDDP_F32, 0, CD_ORACLE_PATH_BUCKET, {0, 0}};
         cd_memory_sink_init(&trace, NULL);
         assert_ok(cddp_tracer_create(NULL, &trace.sink, CDDP_TRACE_DIGEST, &tracer, &err), &err);

@@ -165,9 +165,17 @@ static cddp_status toy_statistics(void *self, const cd_oracle_part *part, size_t
 static void toy_init(toy *t, uint32_t world_size)
 {
     *t = (toy){.world_size = world_size};
-    t->table = (cd_oracle_engine){t,           toy_load,   toy_set_gradient, toy_drop,
-                                  toy_run,     toy_count,  toy_parameters,   toy_gradients,
-                                  toy_buffers, toy_update, toy_statistics,   NULL};
+    t->table = (cd_oracle_engine){.self = t,
+                                  .load = toy_load,
+                                  .set_gradient = toy_set_gradient,
+                                  .drop_gradients = toy_drop,
+                                  .run = toy_run,
+                                  .sample_count = toy_count,
+                                  .parameters = toy_parameters,
+                                  .gradients = toy_gradients,
+                                  .buffers = toy_buffers,
+                                  .update = toy_update,
+                                  .statistics = toy_statistics};
     for (size_t p = 0; p < PARAMETERS; p++) {
         t->parameters[p] = view(t->values[p], shapes[p].numel);
         for (int64_t i = 0; i < shapes[p].numel; i++) t->values[p][i] = (float)(i + (int64_t)p) / 4;
@@ -221,7 +229,7 @@ static void play(scene *s)
     toy_init(&t, s->world_size);
     for (uint32_t r = 0; r < s->world_size; r++) {
         for (uint32_t m = 0; m < MICROS; m++) {
-            cd_oracle_part part = {r, 0, m, CD_ORACLE_ALL, false, false};
+            cd_oracle_part part = {.rank = r, .micro_step = m, .sample = CD_ORACLE_ALL};
             toy_drop(&t);
             assert_int_equal(toy_run(&t, &part, NULL), CDDP_OK);
             for (size_t p = 0; p < UNUSED; p++)
