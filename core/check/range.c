@@ -187,10 +187,11 @@ static bool blame_givers(state *s, const cddp_event *e, int64_t param, cddp_find
     return true;
 }
 
-static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
+/* A step that is skipped excuses a reduction that overflowed, and nobody who gave it something else
+** than the gradient. */
+static void report_overflow(state *s, const cddp_event *e, const cd_key *where, bool is_consumed)
 {
     if (s->reported_overflow) return;
-    s->reported_overflow = true;
     cddp_finding f = cd_finding_at(&s->writer, e);
     f.rank = -1;
     cd_finding_set_rank(&s->writer, &f, -1);
@@ -200,7 +201,10 @@ static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
     if (where->part[1] >= 0) CD_SAY(bucket, " of bucket %lld", (long long)where->part[1]);
     CD_SAY(f.expected, "a finite mean of finite gradients");
     CD_SAY(f.actual, "NaN or infinity in the reduced gradient");
-    if (blame_givers(s, e, where->part[0], &f)) {
+    const bool is_given = blame_givers(s, e, where->part[0], &f);
+    if (!is_given && !is_consumed) return;
+    s->reported_overflow = true;
+    if (is_given) {
         cd_writer_report(&s->writer, &f);
         return;
     }
@@ -288,8 +292,9 @@ static void end(void *self)
                          .step = (uint32_t)key->part[0],
                          .micro_step = t->final_micro,
                          .sequence = t->final_sequence};
-        if (t->final_bad && !t->local_bad && find_consumer(s, key->part[0], key->part[1]) != NULL)
-            report_overflow(s, &at, CD_KEY(key->part[1], t->bucket));
+        if (t->final_bad && !t->local_bad)
+            report_overflow(s, &at, CD_KEY(key->part[1], t->bucket),
+                            find_consumer(s, key->part[0], key->part[1]) != NULL);
         report_step(s, (uint32_t)key->part[0], t, key->part[1]);
     }
     cd_table_fini(&s->tensors);

@@ -36,9 +36,10 @@ static bool is_mine(const cddp_event_compare *c)
     case CD_SHAPE_RATIO:
     case CD_SHAPE_MISSING:
     case CD_SHAPE_DOUBLED:
-    case CD_SHAPE_NONFINITE:
     case CD_SHAPE_PRESENCE:
         return false;
+    case CD_SHAPE_NONFINITE: /* I-RANGE's; but one process, in the same arithmetic, stayed finite */
+        return c->link == CD_LINK_PRECISION;
     case CD_SHAPE_UNEXPLAINED:
     default:
         return c->link != CD_LINK_LAW;

@@ -138,8 +138,9 @@ static bool is_nonfinite(const context *x)
 {
     for (size_t i = 0; i < x->c->numel; i++)
         if (!isfinite(x->s->actual[i]) && isfinite(x->s->expected[i]))
-            return settle(x, CD_SHAPE_NONFINITE, "not finite at element %zu, where %.9g belongs", i,
-                          x->s->expected[i]);
+            return settle(x, x->c->in_range ? CD_SHAPE_UNEXPLAINED : CD_SHAPE_NONFINITE,
+                          "not finite at element %zu, where %.9g belongs%s", i, x->s->expected[i],
+                          x->c->in_range ? " and nothing overflows" : "");
     return false;
 }
 
