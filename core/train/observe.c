@@ -130,13 +130,18 @@ void cd_trainer_emit_loss(cd_trainer *t, const cd_pass *pass)
 
 /* ---- values ---- */
 
-/* Zero, or a value. */
+/* Zero, or a value. Both parts of a complex number are looked at. */
 static cddp_status presence_of(const cddp_tensor *tensor, int64_t *presence, cddp_error *err)
 {
+    const bool is_complex = tensor->dtype == CDDP_C64;
     *presence = CDDP_PRESENCE_VALUE;
-    if ((tensor->device->flags & CDDP_DEVICE_VALUES) != 0 && cddp_dtype_is_float(tensor->dtype)) {
+    if ((tensor->device->flags & CDDP_DEVICE_VALUES) != 0 &&
+        (is_complex || cddp_dtype_is_float(tensor->dtype))) {
         double norm;
-        CD_TRY(tensor->device->norm(tensor, &norm, err));
+        const int64_t lanes = 2 * cddp_tensor_numel(tensor);
+        const cddp_tensor parts = cddp_tensor_of(tensor->device, tensor->storage,
+                                                 2 * tensor->offset, CDDP_F32, &lanes, 1);
+        CD_TRY(tensor->device->norm(is_complex ? &parts : tensor, &norm, err));
         *presence = norm == 0.0 ? CDDP_PRESENCE_ZERO : CDDP_PRESENCE_VALUE;
     }
     return CDDP_OK;
@@ -199,9 +204,10 @@ static cddp_status emit_gradients(cd_trainer *t, cddp_event_enum_moment moment, 
         if (is_there) CD_TRY(look_at(&grad->value, (int64_t)digest, look, err));
         CD_EMIT(t->tracer, value, module->parameters[i].name, .what = CDDP_WHAT_GRADIENT,
                 .moment = moment, .id = (int64_t)i,
-                .presence = !is_there                        ? CDDP_PRESENCE_ABSENT
-                            : grad->kind == CDDP_GRAD_SPARSE ? CDDP_PRESENCE_SPARSE
-                                                             : look->presence,
+                .presence = !is_there                              ? CDDP_PRESENCE_ABSENT
+                            : look->presence == CDDP_PRESENCE_ZERO ? CDDP_PRESENCE_ZERO
+                            : grad->kind == CDDP_GRAD_SPARSE       ? CDDP_PRESENCE_SPARSE
+                                                                   : look->presence,
                 .digest = (int64_t)digest, .param = variable_of(t, i),
                 .nonfinite = is_there ? look->nonfinite : -1);
     }
