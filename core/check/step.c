@@ -84,10 +84,12 @@ static void take_step(state *s, const cddp_event *e, rank_facts *r)
     r->sequence = e->sequence;
     r->last_step = e->step;
     check_order(s, e);
+    /* ranks that train alone for some steps clip other gradients, each as the plan decides */
+    const bool is_own = s->has_unordered || cd_step_obey_decides_clip(&s->obeyed, e);
     cd_agree_push(&s->steps,
                   &(cd_statement){.key = CD_KEY(e->step, o->optimizer),
                                   CD_SAYS(o->skipped, o->lr, o->loss_scale,
-                                          s->has_unordered ? 0 : get_clip_bits(o->clip))},
+                                          is_own ? 0 : get_clip_bits(o->clip))},
                   e);
 }
 

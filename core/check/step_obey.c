@@ -265,6 +265,11 @@ static void take_backward(cd_step_obey *s, const cddp_event *e, rank_state *r)
     cd_obey_miss(&s->obey, e, &m);
 }
 
+bool cd_step_obey_decides_clip(cd_step_obey *s, const cddp_event *e)
+{
+    return find_any(s, e, CDDP_DECISION_CLIP) != NULL;
+}
+
 /* ---- events ---- */
 
 void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)

@@ -18,5 +18,7 @@ typedef struct cd_step_obey {
 void cd_step_obey_init(cd_step_obey *steps, const cddp_allocator *allocator);
 void cd_step_obey_fini(cd_step_obey *steps);
 void cd_step_obey_learn(cd_step_obey *steps, const cddp_event *event); /* ignores other kinds */
+/* Whether the plan says which clip factor this step of this rank has. */
+bool cd_step_obey_decides_clip(cd_step_obey *steps, const cddp_event *step);
 /* Also what was left out. */
 void cd_step_obey_report(cd_step_obey *steps, cd_writer *writer);

@@ -183,6 +183,7 @@ static cddp_status judge_in_arena(cd_oracle *o, const cd_start *start, const cd_
         return CDDP_OK;
     }
     cd_oracle_compare_norms(o, &result, part->micro_step);
+    if (!part->in_full) CD_TRY(cd_oracle_judge_running(o, start, &program, &result, err));
     scene s = {.program = &program, .result = &result, .step = part->step, .is_exact = is_exact};
     CD_TRY(judge_all(o, &s, gradients, err));
     return CDDP_OK;

@@ -67,6 +67,9 @@ bool cd_oracle_draws_step(const cd_oracle *o, uint32_t step);
 bool cd_oracle_draws_rank(const cd_oracle *o, uint32_t step);
 void cd_oracle_release_formulas(cd_oracle *o);
 /* Link 10: what this rank used, against the second form's whole batch. */
+cddp_status cd_oracle_judge_running(cd_oracle *o, const cd_start *start,
+                                    const cd_second_program *program,
+                                    const cd_second_result *result, cddp_error *err);
 void cd_oracle_compare_norms(cd_oracle *o, const cd_second_result *result, uint32_t micro_step);
 cddp_status cd_oracle_judge_derivatives(cd_oracle *o, const cd_start *start,
                                         const cd_oracle_reduction *r, cddp_error *err);

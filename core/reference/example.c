@@ -56,6 +56,11 @@ static cddp_status fill_parameters(cd_example *x, const cd_example_request *r,
     }
     program->parameters = made;
     program->parameter_count = module->parameter_count;
+    const char **buffers = cd_arena_array(&x->memory, module->buffer_count + 1, sizeof *buffers);
+    CD_TRY(cd_arena_check(&x->memory, err, "the buffers of an example"));
+    for (size_t i = 0; i < module->buffer_count; i++) buffers[i] = module->buffers[i].name;
+    program->buffer_names = buffers;
+    program->buffer_count = module->buffer_count;
     return CDDP_OK;
 }
 

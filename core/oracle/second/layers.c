@@ -273,11 +273,11 @@ static cd_scalar normalise(cd_second_writer *w, cd_scalar x, const moments *m, c
     return cd_scalars_end_dot(w->s);
 }
 
-static cd_second_norm *add_norm(cd_second_writer *w, size_t channels)
+static cd_second_norm *add_norm(cd_second_writer *w, size_t channels, int64_t weight)
 {
     cd_second_channel *room = cd_arena_array(w->arena, channels + 1, sizeof *room);
     if (room == NULL || w->norm_count == CD_SECOND_NORMS_MAX) return NULL;
-    w->norms[w->norm_count] = (cd_second_norm){room, channels};
+    w->norms[w->norm_count] = (cd_second_norm){room, channels, weight};
     return &w->norms[w->norm_count++];
 }
 
@@ -294,7 +294,7 @@ cd_block cd_second_batch_norm(cd_second_writer *w, const char *scope, cd_block x
     const int64_t weight = find_in(w, scope, "weight"), bias = find_in(w, scope, "bias");
     const size_t area = x.width / channels;
     const cd_block y = cd_second_block(w, x.width);
-    cd_second_norm *norm = add_norm(w, channels);
+    cd_second_norm *norm = add_norm(w, channels, weight);
     for (size_t c = 0; c < channels && !cd_second_stops(w); c++) {
         const family f = {x.x + c * area, w->forward->samples, x.width, area};
         const moments m = find_moments(w, &f);

@@ -47,6 +47,8 @@ typedef struct cd_second_program {
     size_t parameter_count;
     const cd_second_forward *forwards; /* (forward_count) their losses are added */
     size_t forward_count;
+    const char *const *buffer_names; /* (buffer_count) */
+    size_t buffer_count;
     double scale; /* of the loss: the loss scale, times the number of backwards */
     uint64_t dropout_seed;
     double roundoff; /* u of the dtype that the engine computes in */
@@ -71,6 +73,7 @@ typedef struct cd_second_channel {
 typedef struct cd_second_norm {
     cd_second_channel *channels; /* (count) */
     size_t count;
+    int64_t weight; /* the parameter, which names the layer; -1: none */
 } cd_second_norm;
 #define CD_SECOND_NORMS_MAX 64
 
