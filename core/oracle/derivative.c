@@ -141,7 +141,9 @@ static cddp_status judge_all(cd_oracle *o, scene *s, const cddp_grad *gradients,
     s->steps = cd_arena_array(&o->second, largest + 1, sizeof *s->steps);
     CD_TRY(cd_arena_check(&o->second, err, "the directions of %zu parameters", n));
     cd_scalars_find_adjoints(&o->scalars, s->result->loss);
-    for (size_t i = 0; i < n && i < room + 1; i++) {
+    /* of the other steps one parameter: what is wrong with the whole loss of a step shows in it */
+    const size_t judged = cd_oracle_draws_step(o, s->step) ? room + 1 : 1;
+    for (size_t i = 0; i < n && i < judged; i++) {
         const size_t at = (first + i) % n;
         CD_TRY(judge_parameter(o, s, at, &gradients[at], err));
     }
@@ -202,7 +204,7 @@ cddp_status cd_oracle_judge_derivatives(cd_oracle *o, const cd_start *start,
                                         const cd_oracle_reduction *r, cddp_error *err)
 {
     const cd_oracle_engine *e = start->engine;
-    const bool is_due = cd_oracle_draws_step(o, r->step) && cd_oracle_draws_rank(o, r->step);
+    const bool is_due = cd_oracle_draws_rank(o, r->step);
     if (e->example == NULL || !is_due || !cd_oracle_has_values(o)) return CDDP_OK;
     /* the last micro-step of the window that this rank runs */
     for (uint32_t m = r->micro_step + 1; m-- > r->micro_first;) {
