@@ -18,7 +18,8 @@ typedef struct cd_comparison {
     double expected, actual, bound;
     uint64_t ulps;
     bool exact; /* no rounding was possible: every element was compared bit for bit */
-    /* of what is not finite: no order of additions can have left the range of the dtypes on the way */
+    /* of what is not finite: no order of additions can have left the range of the dtypes on the
+    ** way */
     bool in_range;
     cd_shape shape;
     double ratio; /* of CD_SHAPE_RATIO, else 0 */
