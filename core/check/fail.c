@@ -147,6 +147,7 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
     /* The world reports the end, at no step. */
     f.step = r->step;
     f.micro_step = r->micro_step;
+    f.is_cause = x->end == 1; /* of what the others committed or gave up in that step */
     CD_SAY(f.title, "rank %u %s", e->rank, x->end == 1 ? "was killed" : "crashed");
     CD_SAY(f.expected, "it returns");
     describe_absence(s, e->rank, &f);
