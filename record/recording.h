@@ -5,8 +5,8 @@
 **            OFF     there is none, or it was closed
 **            ARMED   a recording was asked for; which rank this is, is not known yet
 **            ON      the shard is open
-** A child process that is forked goes back from ON to ARMED: it may become a rank, with a shard
-** of its own.
+** A child process that is forked goes back from ON to ARMED: it may become a rank, and opens
+** another shard.
 */
 #pragma once
 #include "cddp/record.h"

@@ -117,6 +117,16 @@ static void judge_number(cd_comparison *c, size_t element, double expected, doub
     c->ulps = (uint64_t)fmin(fabs(actual - expected) / cd_dtype_ulp(CDDP_F64, expected), 0x1p62);
 }
 
+static void report(cd_oracle *o, const cd_oracle_moments *used, const cd_comparison *c)
+{
+    o->summary.compared++;
+    o->summary.differing += c->bad > 0;
+    o->summary.bounded++;
+    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_STATISTICS,
+                                              (int32_t)used->buffer, "statistics"},
+                       c);
+}
+
 /* For the second form of the model, after the backward. */
 static cddp_status keep(cd_oracle *o, const cd_oracle_moments *used, cddp_error *err)
 {
@@ -158,12 +168,7 @@ static void compare_norm(cd_oracle *o, const cd_second_norm *norm, const cd_orac
                        "%zu of %zu numbers are not those of the samples of all ranks together",
                        c.bad, c.numel);
     }
-    o->summary.compared++;
-    o->summary.differing += c.bad > 0;
-    o->summary.bounded++;
-    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_STATISTICS,
-                                              (int32_t)used->buffer, "statistics"},
-                       &c);
+    report(o, used, &c);
 }
 
 void cd_oracle_compare_norms(cd_oracle *o, const cd_second_result *result, uint32_t micro_step)
@@ -207,11 +212,6 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
         explain(o, &m, &c);
         cd_share_note_wrong_statistics(o->share, used->step, start.digest);
     }
-    o->summary.compared++;
-    o->summary.differing += c.bad > 0;
-    o->summary.bounded++;
-    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_STATISTICS,
-                                              (int32_t)used->buffer, "statistics"},
-                       &c);
+    report(o, used, &c);
     return CDDP_OK;
 }
