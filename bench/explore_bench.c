@@ -4,6 +4,8 @@
 **     explore_bench                          all of it, with the sizes below
 **     explore_bench RANKS BUCKETS [SECONDS]  order only, with these
 **     explore_bench judged [SECONDS]         only what is judged
+**     explore_bench level [ROUNDS]           3 x 4 at random, level digest against level order, in
+**                                            turns; the median of the rounds' quotients
 **
 ** order only     device shape, no trace, no store; one gradient per bucket, becoming ready in an
 **                order that is uniform over all orders of all ranks; the collectives that every
@@ -252,57 +254,132 @@ static void set(cddp_plan *plan, const char *key, const char *value)
     if (cddp_plan_set(plan, key, value, &err) != CDDP_OK) die_of(&err);
 }
 
-static void judged(uint32_t ranks, uint32_t buckets, double seconds, const char *device,
-                   const cd_explore_options *options)
+/* A world whose gradients have a bucket each. */
+static void open_subject(cd_explore_subject *subject, uint32_t ranks, uint32_t buckets,
+                         const char *device)
 {
-    static cd_explored what;
     char text[32];
     cddp_error err = CDDP_ERROR_INIT;
-    cd_explore_subject subject = {0};
-    cd_explorer e;
     cddp_registry *registry = NULL;
     cd_text overrides;
     cd_text_init(&overrides, false);
     if (cddp_registry_create(NULL, &registry, &err) != CDDP_OK ||
-        cddp_plan_create(NULL, &subject.plan, &err) != CDDP_OK)
+        cddp_plan_create(NULL, &subject->plan, &err) != CDDP_OK)
         die_of(&err);
-    subject.registry = registry;
-    set(subject.plan, "title", "a bucket for every gradient");
+    subject->registry = registry;
+    set(subject->plan, "title", "a bucket for every gradient");
     snprintf(text, sizeof text, "%u", (unsigned)ranks);
-    set(subject.plan, "world.size", text);
-    set(subject.plan, "model.name", "params");
+    set(subject->plan, "world.size", text);
+    set(subject->plan, "model.name", "params");
     snprintf(text, sizeof text, "count=%u,numel=1", (unsigned)buckets);
-    set(subject.plan, "model.options", text);
-    set(subject.plan, "model.device", device);
-    set(subject.plan, "ddp.bucket_cap_mb", "0.000001");
-    set(subject.plan, "ddp.first_bucket_bytes", "1");
-    set(subject.plan, "train.steps", "1");
-    if (cd_explore_prepare(subject.plan, true, &overrides, &err) != CDDP_OK) die_of(&err);
+    set(subject->plan, "model.options", text);
+    set(subject->plan, "model.device", device);
+    set(subject->plan, "ddp.bucket_cap_mb", "0.000001");
+    set(subject->plan, "ddp.first_bucket_bytes", "1");
+    set(subject->plan, "train.steps", "1");
+    if (cd_explore_prepare(subject->plan, true, &overrides, &err) != CDDP_OK) die_of(&err);
+    cd_text_fini(&overrides);
+}
+
+static void close_subject(cd_explore_subject *subject)
+{
+    cddp_registry *registry = (cddp_registry *)subject->registry;
+    cd_explore_fini(subject);
+    cddp_plan_destroy(subject->plan);
+    cddp_registry_destroy(registry);
+}
+
+static void open_explorer(cd_explorer *e, const cd_explore_subject *subject,
+                          const cd_explore_options *options)
+{
+    cddp_error err = CDDP_ERROR_INIT;
     cd_explore_options o = *options;
-    o.world_size = ranks;
-    o.without_rebuild = cd_explore_is_without_rebuild(subject.plan);
-    subject.anonymous = o.symmetry;
-    if (cd_explorer_init(&e, &o, &err) != CDDP_OK) die_of(&err);
+    o.world_size = (uint32_t)subject->plan->world.size;
+    o.without_rebuild = cd_explore_is_without_rebuild(subject->plan);
+    if (cd_explorer_init(e, &o, &err) != CDDP_OK) die_of(&err);
+}
+
+/* For so long, or until the search ends. Returns how long it took. */
+static double explore(cd_explore_subject *subject, cd_explorer *e, double seconds)
+{
+    static cd_explored what;
+    cddp_error err = CDDP_ERROR_INIT;
     double began = cpu_seconds();
     /* Asking the clock is a system call. */
-    for (const cd_chooser *chooser; (e.runs % 64 != 0 || cpu_seconds() - began < seconds) &&
-                                    (chooser = cd_explorer_next(&e)) != NULL;)
-        if (cd_explore_run(&subject, &e, chooser, &what, &err) != CDDP_OK ||
-            cd_explorer_done(&e, what.outcome, &err) != CDDP_OK)
+    for (const cd_chooser *chooser; (e->runs % 64 != 0 || cpu_seconds() - began < seconds) &&
+                                    (chooser = cd_explorer_next(e)) != NULL;)
+        if (cd_explore_run(subject, e, chooser, &what, &err) != CDDP_OK ||
+            cd_explorer_done(e, what.outcome, &err) != CDDP_OK)
             die_of(&err);
-    double took = cpu_seconds() - began;
+    return cpu_seconds() - began;
+}
+
+static void judged(uint32_t ranks, uint32_t buckets, double seconds, const char *device,
+                   const cd_explore_options *o)
+{
+    cd_explore_subject subject = {.anonymous = o->symmetry};
+    cd_explorer e;
+    open_subject(&subject, ranks, buckets, device);
+    open_explorer(&e, &subject, o);
+    double took = explore(&subject, &e, seconds);
     printf("%-10s  %2u ranks x %2u buckets: %9" PRIu64
            " schedules, %8.0f per second of CPU time, judged, device %s, %zu outcome(s)%s",
-           cd_strategy_name(o.strategy), ranks, buckets, e.runs, (double)e.runs / took, device,
-           e.outcomes.count, o.strategy == CD_STRATEGY_EXHAUSTIVE ? "" : "\n");
-    if (o.strategy == CD_STRATEGY_EXHAUSTIVE)
+           cd_strategy_name(o->strategy), ranks, buckets, e.runs, (double)e.runs / took, device,
+           e.outcomes.count, o->strategy == CD_STRATEGY_EXHAUSTIVE ? "" : "\n");
+    if (o->strategy == CD_STRATEGY_EXHAUSTIVE)
         printf(", %zu states, %s in %.3f s\n", e.states.count,
                e.exhausted ? "everything" : "NOT everything", took);
     cd_explorer_fini(&e);
-    cd_explore_fini(&subject);
-    cddp_plan_destroy(subject.plan);
-    cddp_registry_destroy(registry);
-    cd_text_fini(&overrides);
+    close_subject(&subject);
+}
+
+/* ---- what digests cost ---- */
+
+#define ROUNDS_MAX 101
+#define ROUND_SECONDS 0.1
+
+static int by_value(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+static double rate_of_round(cd_explore_subject *subject, cd_explorer *e)
+{
+    const uint64_t before = e->runs;
+    const double took = explore(subject, e, ROUND_SECONDS);
+    return (double)(e->runs - before) / took;
+}
+
+static void compare_levels(uint32_t ranks, uint32_t buckets, const char *device, int rounds,
+                           const cd_explore_options *options)
+{
+    cd_explore_subject subjects[2] = {{.order_only = true}, {.order_only = false}};
+    cd_explorer explorers[2];
+    double rates[2][ROUNDS_MAX], quotients[ROUNDS_MAX];
+    uint64_t subject_counts[2] = {0, 0};
+    for (int i = 0; i < 2; i++) {
+        open_subject(&subjects[i], ranks, buckets, device);
+        open_explorer(&explorers[i], &subjects[i], options);
+    }
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < 2; i++) rates[i][round] = rate_of_round(&subjects[i], &explorers[i]);
+        quotients[round] = rates[1][round] / rates[0][round];
+    }
+    for (int i = 0; i < 2; i++) {
+        qsort(rates[i], (size_t)rounds, sizeof(double), by_value);
+        subject_counts[0] += subjects[i].recalled;
+        subject_counts[1] += explorers[i].runs;
+        cd_explorer_fini(&explorers[i]);
+        close_subject(&subjects[i]);
+    }
+    qsort(quotients, (size_t)rounds, sizeof(double), by_value);
+    printf("recalled    %" PRIu64 " of %" PRIu64 " runs needed no referee\n", subject_counts[0],
+           subject_counts[1]);
+    printf("levels      %2u ranks x %2u buckets: order %6.0f, digest %6.0f schedules per second of "
+           "CPU time, device %s: digest keeps %.0f %%\n",
+           ranks, buckets, rates[0][rounds / 2], rates[1][rounds / 2], device,
+           100 * quotients[rounds / 2]);
 }
 
 int main(int argc, char **argv)
@@ -312,8 +389,9 @@ int main(int argc, char **argv)
     } sizes[] = {{3, 4}, {4, 8}, {16, 8}};
     static bench b;
     bool only_judged = argc > 1 && strcmp(argv[1], "judged") == 0;
+    const bool only_levels = argc > 1 && strcmp(argv[1], "level") == 0;
     double seconds = argc > 3 ? atof(argv[3]) : only_judged && argc > 2 ? atof(argv[2]) : 2.0;
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && !only_judged; i++) {
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && !only_judged && !only_levels; i++) {
         memset(&b, 0, sizeof b);
         b.ranks = argc > 2 ? (uint32_t)atoi(argv[1]) : sizes[i].ranks;
         b.buckets = argc > 2 ? (uint32_t)atoi(argv[2]) : sizes[i].buckets;
@@ -339,6 +417,14 @@ int main(int argc, char **argv)
                                               .reduce = true,
                                               .merge = true,
                                               .without_coverage = true};
+    if (only_levels) {
+        const int rounds = argc > 2 ? atoi(argv[2]) : 21;
+        if (rounds < 1 || rounds > ROUNDS_MAX)
+            return fprintf(stderr, "explore_bench: 1 to %d rounds\n", ROUNDS_MAX), 2;
+        compare_levels(3, 4, "shape", rounds, &at_random);
+        compare_levels(3, 4, "cpu", rounds, &at_random);
+        return 0;
+    }
     judged(3, 4, seconds, "shape", &at_random);
     judged(3, 4, seconds, "cpu", &at_random);
     judged(4, 5, 60.0, "shape", &all);

@@ -7,6 +7,7 @@
 #include "cddp/plugin.h"
 #include "cddp/process.h"
 #include "cddp/rendezvous.h"
+#include "core/base/os_folder.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,7 +23,7 @@
 typedef struct job {
     bench_call *call;
     const cddp_backend *backend;
-    char directory[40];
+    char directory[64];
 } job;
 
 /* Before the transport makes threads or sockets: both stay where they were made. */
@@ -44,7 +45,7 @@ static cddp_status rank_run(cddp_rank *rank, void *argument, cddp_error *err)
     uint32_t members[RANKS_MAX];
     cddp_rendezvous *rendezvous = NULL;
     cddp_group *group = NULL;
-    char url[64], address[32];
+    char url[96], address[32];
     snprintf(url, sizeof url, "file://%s", j->directory);
     cddp_rendezvous_options meeting = {.size = sizeof meeting, .url = url};
     cddp_rendezvous here = {.size = sizeof here};
@@ -68,7 +69,13 @@ static cddp_status rank_run(cddp_rank *rank, void *argument, cddp_error *err)
                                      .members = members,
                                      .options = j->call->options}};
     cddp_status status = cddp_group_create(&o, &group, err);
+    o.spec.name = "bench/second";
+    o.spec.options = j->call->second_options;
+    j->call->second = NULL;
+    if (status == CDDP_OK && o.spec.options != NULL)
+        status = cddp_group_create(&o, &j->call->second, err);
     if (status == CDDP_OK) status = j->call->body(group, j->directory, j->call->argument, err);
+    cddp_group_destroy(j->call->second);
     cddp_group_destroy(group);
     cddp_rendezvous_close(rendezvous);
     return status;
@@ -80,10 +87,11 @@ static int run_forked(job *j)
     cddp_process_world *world = NULL;
     cddp_rank_result results[RANKS_MAX];
     cddp_error err = CDDP_ERROR_INIT;
-    char directory[] = "/tmp/cddp-bench-XXXXXX", command[64];
-    if (mkdtemp(directory) == NULL || cddp_process_world_open(&options, &world, &err) != CDDP_OK)
-        return 1;
-    snprintf(j->directory, sizeof j->directory, "%s", directory);
+    cd_os_folder folder = {.path = ""};
+    if (cd_os_folder_open(&folder, "/tmp", "cddp-bench", &err) != CDDP_OK ||
+        cddp_process_world_open(&options, &world, &err) != CDDP_OK)
+        return fprintf(stderr, "%s\n", err.message), 1;
+    snprintf(j->directory, sizeof j->directory, "%.60s", folder.path);
     for (uint32_t i = 0; i < j->call->size; i++)
         results[i] = (cddp_rank_result){.size = sizeof results[i]};
     int failed = cddp_process_world_ops()->launch(world, rank_run, j, results, &err) != CDDP_OK;
@@ -93,8 +101,8 @@ static int run_forked(job *j)
             fprintf(stderr, "rank %u: %s\n", i, results[i].error.message);
     }
     cddp_process_world_close(world);
-    snprintf(command, sizeof command, "rm -rf %s", directory);
-    return system(command) != 0 || failed;
+    cd_os_folder_close(&folder);
+    return failed;
 }
 
 static const char *read_variable(const char *variable) { return getenv(variable); }

@@ -24,6 +24,9 @@ typedef struct bench_call {
     ** group anew instead. */
     uint32_t starts;
     uint32_t start; /* out: which of them body runs in */
+    /* a second group of the same ranks with other options, or NULL; out: the group, in body */
+    const char *second_options;
+    cddp_group *second;
 } bench_call;
 
 int bench_run(bench_call *call);

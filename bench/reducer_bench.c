@@ -28,6 +28,7 @@
 #include <time.h>
 
 #define RANKS 2
+#define LANES 3 /* copies, views, views over a group with the guard */
 #define ROUNDS_MAX 200
 
 typedef enum phase {
@@ -37,17 +38,19 @@ typedef enum phase {
     SCALING,
     DDP_COPIES,
     DDP_VIEWS,
+    DDP_GUARDED,
     MARKING,
     PHASE_COUNT
 } phase;
 static const char *const phase_names[PHASE_COUNT] = {"local work",        "bare collectives",
                                                      "copies in and out", "scaling pass",
                                                      "ddp, copies",       "ddp, views",
-                                                     "mark ready only"};
+                                                     "ddp, views, guard", "mark ready only"};
 
 typedef struct bench {
     const bench_list *parameters;
     int rounds;
+    const bench_call *call;
 } bench;
 
 typedef struct lane {
@@ -100,8 +103,8 @@ static cddp_status bare(const bench_slab *s, cddp_group *group, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status run_phase(phase which, lane lanes[2], const bench_slab *s, const bench_list *p,
-                             cddp_group *group, cddp_error *err)
+static cddp_status run_phase(phase which, lane lanes[LANES], const bench_slab *s,
+                             const bench_list *p, cddp_group *group, cddp_error *err)
 {
     float *a = s->all.storage, *b = s->other.storage;
     size_t bytes = (size_t)cddp_tensor_numel(&s->all) * sizeof(float);
@@ -121,6 +124,8 @@ static cddp_status run_phase(phase which, lane lanes[2], const bench_slab *s, co
         return iterate(&lanes[0], p, true, err);
     case DDP_VIEWS:
         return iterate(&lanes[1], p, true, err);
+    case DDP_GUARDED:
+        return iterate(&lanes[2], p, true, err);
     case MARKING:
         return iterate(&lanes[1], p, false, err);
     case PHASE_COUNT:
@@ -140,6 +145,18 @@ static void report_clock(const bench *b, const char *name, const double m[PHASE_
            over_copies / (double)b->parameters->count, over_views / (double)b->parameters->count);
 }
 
+/* Of a step that computes nothing. */
+static void report_guard(const bench *b, double times[PHASE_COUNT][ROUNDS_MAX])
+{
+    double ratios[ROUNDS_MAX], beyond[ROUNDS_MAX];
+    for (int i = 0; i < b->rounds; i++) {
+        ratios[i] = times[DDP_GUARDED][i] / times[DDP_VIEWS][i];
+        beyond[i] = times[DDP_GUARDED][i] - times[DDP_VIEWS][i];
+    }
+    printf("  wall, the guard: %+.2f %% of a step without computing, %+.1f us (medians of pairs)\n",
+           100 * (bench_median(ratios, b->rounds) - 1), bench_median(beyond, b->rounds));
+}
+
 static void report(const bench *b, const char *backend, const bench_slab *s,
                    double times[CLOCK_COUNT][PHASE_COUNT][ROUNDS_MAX], double *marking)
 {
@@ -154,6 +171,7 @@ static void report(const bench *b, const char *backend, const bench_slab *s,
                m[PROCESSOR][i]);
     report_clock(b, "wall", m[WALL]);
     report_clock(b, "processor", m[PROCESSOR]);
+    report_guard(b, times[WALL]);
     printf("  processor, marking one gradient ready, its bucket's launch included: %.3f us\n",
            bench_median(marking, b->rounds) / (double)b->parameters->count);
     fflush(stdout);
@@ -164,15 +182,16 @@ static cddp_status measure(cddp_group *group, const char *directory, void *argum
 {
     const bench *b = argument;
     (void)directory;
-    static lane lanes[2];
+    static lane lanes[LANES];
     static bench_slab s;
     static double marking[ROUNDS_MAX];
     static double times[CLOCK_COUNT][PHASE_COUNT][ROUNDS_MAX];
     const bench_list *p = b->parameters;
-    for (int i = 0; i < 2; i++)
-        BENCH_TRY(bench_replica_init(&lanes[i].replica, p, group, i == 1, err));
+    for (int i = 0; i < LANES; i++)
+        BENCH_TRY(
+            bench_replica_init(&lanes[i].replica, p, i == 2 ? b->call->second : group, i > 0, err));
     for (int warm = 0; warm < 3; warm++) /* past the rebuild */
-        for (int i = 0; i < 2; i++) BENCH_TRY(iterate(&lanes[i], p, true, err));
+        for (int i = 0; i < LANES; i++) BENCH_TRY(iterate(&lanes[i], p, true, err));
     BENCH_TRY(bench_slab_init(&s, lanes[0].replica.ddp, err));
     for (int round = 0; round < b->rounds; round++) {
         for (int k = 0; k < PHASE_COUNT; k++) {
@@ -187,7 +206,7 @@ static cddp_status measure(cddp_group *group, const char *directory, void *argum
         }
     }
     if (cddp_group_rank(group) == 0) report(b, cddp_group_backend_name(group), &s, times, marking);
-    for (int i = 0; i < 2; i++) bench_replica_fini(&lanes[i].replica, p);
+    for (int i = 0; i < LANES; i++) bench_replica_fini(&lanes[i].replica, p);
     bench_slab_fini(&s);
     return CDDP_OK;
 }
@@ -198,6 +217,9 @@ int main(int argc, char **argv)
     const char *only = NULL, *print = NULL;
     bench b = {.rounds = 21};
     bench_call call = {.module = CDDP_BENCH_MODULE, .size = RANKS, .body = measure, .argument = &b};
+    call.options = "guard=0";
+    call.second_options = "guard=1";
+    b.call = &call;
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 < argc && strcmp(argv[i], "--module") == 0)
             call.module = argv[i + 1];

@@ -2,14 +2,20 @@
 /* The cost of tracing for a training step: the reducer over the parameters of ResNet-50, one rank,
 ** events into a store.
 **
-**   trace_cost_bench [ROUNDS]       default 15
+**   trace_cost_bench [ROUNDS [views]]    default 15; views: gradients are views of buckets
 **
 ** Three ways in turns, the least of the rounds (what other programs do on the machine only adds):
 ** no tracer, level order, level digest. One step drops the gradients, fills new ones, marks all of
 ** them ready and finalises. A model's arithmetic is missing, so tracing has its largest possible
 ** share. The aims: order costs under 5% of a step; digest costs, on top of order, at most 1.2
 ** times one read of the bytes that it hashes. A counting device gives their exact number. Rates are
-** CPU time. */
+** CPU time.
+**
+** Nine readings of the gradients are hashed, each at a moment behind which somebody may write. They
+** are the contribution, the bucket and its slices at the launch and when the result is reported,
+** the bucket at the post and at the end, and each gradient beside its slice. With views the last
+** two are one.
+*/
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/ddp.h"
 #include "cddp/process.h"
@@ -78,7 +84,7 @@ static void open_tracer(lane *l, cddp_rank *rank, int way, const char *path)
     need(cddp_tracer_create(rank, cddp_store_sink(l->store), level, &l->tracer, &err), &err);
 }
 
-static void open_ddp(lane *l, cddp_rank *rank, const cddp_device *device)
+static void open_ddp(lane *l, cddp_rank *rank, const cddp_device *device, bool has_views)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_prng prng = cd_prng_seed(1);
@@ -114,6 +120,7 @@ static void open_ddp(lane *l, cddp_rank *rank, const cddp_device *device)
     options.parameter_count = l->count;
     options.group = l->group;
     options.tracer = l->tracer;
+    options.gradient_as_bucket_view = has_views;
     need(cddp_ddp_create(&options, &l->ddp, &err), &err);
 }
 
@@ -165,6 +172,7 @@ int main(int argc, char **argv)
     static const char *const names[] = {"no tracer", "level order", "level digest"};
     static double times[WAY_COUNT][ROUNDS_MAX];
     int rounds = argc > 1 ? atoi(argv[1]) : 15;
+    const bool has_views = argc > 2 && strcmp(argv[2], "views") == 0;
     if (rounds < 1 || rounds > ROUNDS_MAX) stop("between 1 and 200 rounds");
     cddp_error err = CDDP_ERROR_INIT;
     cddp_device device = *cddp_device_cpu();
@@ -178,7 +186,7 @@ int main(int argc, char **argv)
     for (int way = 0; way < WAY_COUNT; way++) {
         snprintf(path[way], sizeof path[way], "trace_cost.%ld.%d.db", (long)getpid(), way);
         open_tracer(&lanes[way], cddp_solo_world_rank(world), way, path[way]);
-        open_ddp(&lanes[way], cddp_solo_world_rank(world), &device);
+        open_ddp(&lanes[way], cddp_solo_world_rank(world), &device, has_views);
         take_step(&lanes[way]); /* rebuilds buckets */
         take_step(&lanes[way]);
     }

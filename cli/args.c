@@ -160,7 +160,8 @@ static cddp_status check_options(const cd_args *args, cddp_error *err)
 ** place of what it reads. */
 static cddp_status check_operands(const cd_args *args, cddp_error *err)
 {
-    static const cd_option_id written[] = {CD_OPTION_output, CD_OPTION_certificate};
+    static const cd_option_id written[] = {CD_OPTION_output, CD_OPTION_certificate, CD_OPTION_csv,
+                                           CD_OPTION_svg};
     const cd_command_info *command = &cd_commands[args->command];
     if (cd_args_has(args, CD_OPTION_help) || cd_args_has(args, CD_OPTION_version)) return CDDP_OK;
     if (args->operand_count > 0 && command->operands[0] == '\0')

@@ -6,6 +6,8 @@
 #include "cli/interrupt.h"
 #include "cli/leave.h"
 #include "cli/plugins.h"
+#include "cli/progress.h"
+#include "cli/report_card.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
@@ -44,6 +46,9 @@ typedef struct card {
     place *places;           /* (ranks) */
     uint64_t sequence_start; /* of the groups */
     uint64_t limit_ns;
+    cd_report_target target;
+    cd_progress progress; /* in rows of rank 0 */
+    size_t row_count;
 } card;
 
 /* ---- in the ranks ---- */
@@ -128,6 +133,14 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
 
 /* ---- here ---- */
 
+static void show_progress(card *c, const cddp_event_compare *row)
+{
+    char words[64];
+    snprintf(words, sizeof words, "%s %s", cddp_op_name((cddp_op)row->link),
+             cddp_dtype_name((cddp_dtype)row->param));
+    cd_progress_show(&c->progress, ++c->row_count, words);
+}
+
 static void take_row(void *self, const cddp_event *event)
 {
     card *c = self;
@@ -137,6 +150,7 @@ static void take_row(void *self, const cddp_event *event)
         return;
     line *l = &c->lines[row->link][row->param];
     if (event->rank == 0) {
+        show_progress(c, row);
         l->rows++;
         l->cases += (uint32_t)row->ulps;
         l->refused_rows += row->exact != 0;
@@ -260,6 +274,72 @@ static void put_not_run(cd_text *text, const card *c, uint32_t ranks)
         cd_text_push(text, "  not run   ranks that disagree: the backend declares no guard\n");
 }
 
+static void add_rank(cd_card *to, const card *c, const cddp_rank_result *result, uint32_t rank)
+{
+    char name[24], words[CDDP_ERROR_MESSAGE_BYTES + 128], where[120];
+    if (result->end == CDDP_RANK_RETURNED && result->status == CDDP_OK) return;
+    print_place(&c->places[rank], where, sizeof where);
+    snprintf(words, sizeof words, "%s%s",
+             cd_interrupt_is_late()             ? "was not done in time"
+             : result->error.message[0] != '\0' ? result->error.message
+                                                : "ended without a message",
+             where);
+    snprintf(name, sizeof name, "rank %" PRIu32, rank);
+    cd_card_add_line(to, &(cd_card_line){.state = CD_CARD_FAILED,
+                                         .name = name,
+                                         .title = "the rank runs the battery to its end",
+                                         .message = words});
+}
+
+static void fill_card(cd_card *to, const card *c, const cddp_rank_result *results, uint32_t ranks,
+                      bool was_interrupted)
+{
+    cd_text not_run;
+    cd_card_init(to, "backend-conformance", c->backend, false);
+    for (int op = 0; op < CDDP_OP_COUNT; op++)
+        for (int dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
+            const line *l = &c->lines[op][dtype];
+            char name[64];
+            if (l->rows == 0 && l->failed_rows == 0) continue;
+            const bool is_undeclared = l->refused_rows == l->rows && l->failed_rows == 0;
+            snprintf(name, sizeof name, "%s %s", cddp_op_name((cddp_op)op),
+                     cddp_dtype_name((cddp_dtype)dtype));
+            cd_card_add_line(to, &(cd_card_line){.state = l->failed_rows > 0 ? CD_CARD_FAILED
+                                                          : is_undeclared    ? CD_CARD_SKIPPED
+                                                                             : CD_CARD_PASSED,
+                                                 .name = name,
+                                                 .title = "results, inputs and the memory around "
+                                                          "them are exact",
+                                                 .message = is_undeclared
+                                                                ? "its capabilities leave it out"
+                                                                : l->first,
+                                                 .case_count = l->cases});
+        }
+    for (uint32_t r = 0; r < ranks && !was_interrupted; r++) add_rank(to, c, &results[r], r);
+    if (was_interrupted)
+        cd_card_add_line(to, &(cd_card_line){.state = CD_CARD_OPEN,
+                                             .name = "end",
+                                             .title = "the battery is run to its end",
+                                             .message = "interrupted"});
+    cd_text_init(&not_run, false);
+    put_not_run(&not_run, c, ranks);
+    cd_card_add_number(to, "ranks", ranks);
+    cd_card_add_text(to, "not_run", cd_text_get(&not_run));
+    cd_text_fini(&not_run);
+}
+
+static int send(const card *c, cd_text *text, const cddp_rank_result *results, uint32_t ranks,
+                int exit_code)
+{
+    static const char *const verdicts[] = {[CD_EXIT_VERIFIED] = "conforms",
+                                           [CD_EXIT_FINDINGS] = "does not conform",
+                                           [CD_EXIT_INCONCLUSIVE] = "inconclusive"};
+    cd_card whole;
+    fill_card(&whole, c, results, ranks, exit_code == CD_EXIT_INCONCLUSIVE);
+    return cd_report_card_send((cd_cli *)(uintptr_t)c->cli, &c->target, &whole, text,
+                               verdicts[exit_code], exit_code, NULL);
+}
+
 static int report(const card *c, const cddp_rank_result *results, uint32_t ranks)
 {
     uint32_t failed = 0, cases = 0, lines = 0;
@@ -274,7 +354,7 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
                       c->backend, (unsigned)(starved - results), ranks, starved->error.message);
         return cd_cli_fail(c->cli, &err);
     }
-    cd_text_init(&text, c->cli->color_out);
+    cd_report_card_begin(c->cli, &c->target, &text);
     for (uint32_t r = 0; r < ranks; r++)
         all_returned =
             all_returned && results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_OK;
@@ -308,9 +388,7 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
         cd_text_style(&text, CD_STYLE_YELLOW, "inconclusive");
         cd_text_printf(&text, "  backend %s: interrupted after %" PRIu32 " cases\n", c->backend,
                        cases);
-        int exit_code = cd_cli_write(c->cli, &text, CD_EXIT_INCONCLUSIVE);
-        cd_text_fini(&text);
-        return exit_code;
+        return send(c, &text, results, ranks, CD_EXIT_INCONCLUSIVE);
     }
     put_rank_failures(&text, c, results, ranks);
     bool good = failed == 0 && all_returned && lines > 0;
@@ -324,9 +402,7 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
     if (!all_returned) cd_text_push(&text, ", not all ranks came to the end");
     cd_text_push(&text, "\n");
     put_not_run(&text, c, ranks);
-    int exit_code = cd_cli_write(c->cli, &text, good ? CD_EXIT_VERIFIED : CD_EXIT_FINDINGS);
-    cd_text_fini(&text);
-    return exit_code;
+    return send(c, &text, results, ranks, good ? CD_EXIT_VERIFIED : CD_EXIT_FINDINGS);
 }
 
 static cddp_status make_plan(const card *c, uint64_t ranks, cddp_plan **plan, cddp_error *err)
@@ -337,6 +413,12 @@ static cddp_status make_plan(const card *c, uint64_t ranks, cddp_plan **plan, cd
     CD_TRY(cddp_plan_set(*plan, "world.size", size, err));
     CD_TRY(cddp_plan_set(*plan, "world.backend", c->backend, err));
     return CDDP_OK;
+}
+
+/* Its row is the last one. */
+static bool backend_guards(const card *c, uint64_t ranks)
+{
+    return ranks > 1 && c->run->backend != NULL && c->run->backend->capabilities.guards;
 }
 
 static cddp_status run_card(card *c, uint64_t ranks, cddp_rank_result *results, cddp_error *err)
@@ -358,7 +440,11 @@ static cddp_status run_card(card *c, uint64_t ranks, cddp_rank_result *results, 
     cd_compose_fill(compose, &run);
     if (run.relay != NULL) run.relay->target = &c->sink;
     c->run = &run;
-    CD_TRY_OUT(run.world_ops->launch(run.world, rank_program, c, results, err));
+    cd_progress_begin(&c->progress, c->cli,
+                      cd_conformance_count_rows((uint32_t)ranks, &c->options) +
+                          backend_guards(c, ranks));
+    status = run.world_ops->launch(run.world, rank_program, c, results, err);
+    cd_progress_end(&c->progress);
 out:
     cd_compose_close(compose);
     cddp_plan_destroy(plan);
@@ -369,6 +455,8 @@ static cddp_status read_options(card *c, cddp_error *err)
 {
     const cd_args *args = c->cli->args;
     uint64_t seconds = LIMIT_S;
+    CD_TRY(cd_report_target_read(args, &c->target, err));
+    CD_TRY(cd_report_target_check(&c->target, err));
     CD_TRY(cd_args_number(args, CD_OPTION_counters, &c->sequence_start, err));
     CD_TRY(cd_args_budget(args, CD_OPTION_limit, "seconds", &seconds, &c->limit_ns, err));
     if (c->limit_ns == 0) c->limit_ns = seconds * UINT64_C(1000000000);
@@ -381,12 +469,24 @@ static cddp_status read_options(card *c, cddp_error *err)
     return CDDP_OK;
 }
 
+/* --torch gloo is the backend torch-gloo. */
+static const char *choose_backend(const cd_args *args, char *name, size_t bytes)
+{
+    const char *group = cd_args_text(args, CD_OPTION_torch, NULL);
+    if (group == NULL) return args->operands[0];
+    snprintf(name, bytes, "torch-%s", group);
+    return name;
+}
+
 static int judge(cd_cli *cli, uint64_t ranks, cddp_rank_result *results)
 {
+    char name[64];
     cddp_error err = CDDP_ERROR_INIT;
     const size_t place_bytes = (size_t)ranks * sizeof(place);
     void *places = NULL;
-    card c = {.cli = cli, .backend = cd_plugins_backend_name(cli, cli->args->operands[0])};
+    card c = {.cli = cli,
+              .backend =
+                  cd_plugins_backend_name(cli, choose_backend(cli->args, name, sizeof name))};
     c.sink = (cddp_trace_sink){sizeof c.sink, CDDP_TRACE_ABI, &c, take_row, NULL};
     cddp_status status = read_options(&c, &err);
     if (status == CDDP_OK) status = cd_os_shared_open(place_bytes, &places, &err);
@@ -405,7 +505,10 @@ int cd_command_backend_conformance(cd_cli *cli)
     cddp_error err = CDDP_ERROR_INIT;
     uint64_t ranks = 4;
     cddp_status status = cd_args_number(cli->args, CD_OPTION_world_size, &ranks, &err);
-    if (status == CDDP_OK && cli->args->operand_count != 1)
+    const bool is_torch = cd_args_text(cli->args, CD_OPTION_torch, NULL) != NULL;
+    if (status == CDDP_OK && is_torch && cli->args->operand_count > 0)
+        status = cd_fail(&err, CDDP_E_ARG, "name a backend, or a process group with --torch");
+    if (status == CDDP_OK && !is_torch && cli->args->operand_count != 1)
         status = cd_fail(
             &err, CDDP_E_ARG,
             "which backend? name one; `cddp-verify list backends` shows those of this build");

@@ -7,6 +7,8 @@
 */
 #include "cddp/store.h"
 #include "cli/command.h"
+#include "cli/report_card.h"
+#include "cli/sources.h"
 #include "core/base/error.h"
 #include "core/trace/event.h"
 #include "core/trace/sink.h"
@@ -47,10 +49,23 @@ static cddp_status take_level(void *context, const cddp_stored_run *run, cddp_er
     return CDDP_OK;
 }
 
+static cddp_status load_shards(side *s, const char *operand, cddp_error *err)
+{
+    cd_source source;
+    snprintf(s->path, sizeof s->path, "%s", operand);
+    CD_TRY(cd_source_open(&source, &operand, 1, err));
+    s->level = source.level;
+    cddp_status status = cd_source_replay(&source, &s->events.sink, err);
+    if (status == CDDP_OK) status = s->events.sink.flush(s->events.sink.self, err);
+    cd_source_close(&source);
+    return CD_PASS(status);
+}
+
 /* "runs.db:2" is run 2; a file of that very name wins over the number. */
 static cddp_status side_load(side *s, const char *operand, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
+    if (cd_source_is_shards(operand)) return CD_PASS(load_shards(s, operand, err));
     cddp_store *store = NULL;
     const char *colon = strrchr(operand, ':');
     char *end = NULL;
@@ -189,16 +204,38 @@ static void put_side(cd_text *text, const side *s, bool has, const cddp_event *e
 {
     char words[1024];
     if (has) cd_event_print(event, words, sizeof words);
-    cd_text_printf(text, "    %s:%" PRId64 "  ", s->path, s->run);
+    cd_text_printf(text, s->run > 0 ? "    %s:%" PRId64 "  " : "    %s  ", s->path, s->run);
     cd_text_wrap(text, has ? words : "nothing of the kind", 6, 110);
 }
 
-static int report(cd_cli *cli, const side *a, const side *b,
+static void fill_card(cd_card *card, const side *a, const side *b,
+                      const difference differences[DIM_COUNT], size_t compared)
+{
+    cd_card_init(card, "diff", b->path, true);
+    for (int d = 0; d < DIM_COUNT; d++) {
+        cd_text words;
+        cd_text_init(&words, false);
+        if (differences[d].found) {
+            put_side(&words, a, differences[d].has_a, &differences[d].a);
+            put_side(&words, b, differences[d].has_b, &differences[d].b);
+        }
+        cd_card_add_line(card, &(cd_card_line){.state = differences[d].found ? CD_CARD_FAILED
+                                                                             : CD_CARD_PASSED,
+                                               .name = dimension_names[d],
+                                               .title = "both runs are the same in this",
+                                               .message = cd_text_get(&words)});
+        cd_text_fini(&words);
+    }
+    cd_card_add_text(card, "against", a->path);
+    cd_card_add_number(card, "operations", (double)compared);
+}
+
+static int report(cd_cli *cli, const cd_report_target *target, const side *a, const side *b,
                   const difference differences[DIM_COUNT], size_t compared)
 {
     cd_text text;
     bool any = false;
-    cd_text_init(&text, cli->color_out);
+    cd_report_card_begin(cli, target, &text);
     for (int d = 0; d < DIM_COUNT; d++) {
         if (!differences[d].found) continue;
         any = true;
@@ -215,9 +252,10 @@ static int report(cd_cli *cli, const side *a, const side *b,
                            ? "; content was not recorded"
                            : "");
     }
-    int exit_code = cd_cli_write(cli, &text, any ? CD_EXIT_FINDINGS : CD_EXIT_VERIFIED);
-    cd_text_fini(&text);
-    return exit_code;
+    cd_card card;
+    fill_card(&card, a, b, differences, compared);
+    return cd_report_card_send(cli, target, &card, &text, any ? "different" : "no difference",
+                               any ? CD_EXIT_FINDINGS : CD_EXIT_VERIFIED, NULL);
 }
 
 int cd_command_diff(cd_cli *cli)
@@ -228,16 +266,19 @@ int cd_command_diff(cd_cli *cli)
     size_t compared = 0;
     memset(sides, 0, sizeof sides);
     for (int i = 0; i < 2; i++) cd_memory_sink_init(&sides[i].events, NULL);
-    cddp_status status = CDDP_OK;
-    if (cli->args->operand_count != 2)
+    cd_report_target target;
+    cddp_status status = cd_report_target_read(cli->args, &target, &err);
+    if (status == CDDP_OK) status = cd_report_target_check(&target, &err);
+    if (status == CDDP_OK && cli->args->operand_count != 2)
         status = cd_fail(&err, CDDP_E_ARG,
                          "diff what? name two stores, each with :RUN when not its last run");
     for (int i = 0; i < 2 && status == CDDP_OK; i++)
         status = side_load(&sides[i], cli->args->operands[i], &err);
     if (status == CDDP_OK)
         status = compare_sides(&sides[0], &sides[1], differences, &compared, &err);
-    int exit_code = status == CDDP_OK ? report(cli, &sides[0], &sides[1], differences, compared)
-                                      : cd_cli_fail(cli, &err);
+    int exit_code = status == CDDP_OK
+                        ? report(cli, &target, &sides[0], &sides[1], differences, compared)
+                        : cd_cli_fail(cli, &err);
     for (int i = 0; i < 2; i++) cd_memory_sink_fini(&sides[i].events);
     return exit_code;
 }

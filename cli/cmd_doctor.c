@@ -94,7 +94,7 @@ int cd_command_doctor(cd_cli *cli)
     char words[1024];
     const cddp_backend *backend;
     cd_text text;
-    cd_text_init(&text, cli->color_out);
+    cd_cli_text_begin(cli, &text);
     for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++) {
         if (row->absent[0] != '\0')
             snprintf(words, sizeof words, "not in this build: %s", row->absent);

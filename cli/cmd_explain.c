@@ -174,6 +174,19 @@ static bool explain_option(cd_cli *cli, cd_text *text, const char *name)
     return false;
 }
 
+static bool explain_command(cd_cli *cli, cd_text *text, const char *name)
+{
+    (void)cli;
+    for (int id = 0; id < CD_COMMAND_COUNT; id++) {
+        if (strcmp(cd_commands[id].name, name) != 0) continue;
+        cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+        cd_text_push(text, " (command): ");
+        cd_help_print_command(text, (cd_command_id)id);
+        return true;
+    }
+    return false;
+}
+
 static bool explain_hook(cd_cli *cli, cd_text *text, const char *name)
 {
     const cddp_hook *hook = cddp_registry_find_hook(cli->registry, name);
@@ -233,11 +246,9 @@ static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
 
 static cddp_status explain(cd_cli *cli, cd_text *text, cddp_error *err)
 {
-    static bool (*const lookups[])(cd_cli * cli, cd_text * text,
-                                   const char *name) = {explain_check,  explain_event,
-                                                        explain_key,    explain_exit_code,
-                                                        explain_hook,   explain_row,
-                                                        explain_option, explain_word};
+    static bool (*const lookups[])(cd_cli * cli, cd_text * text, const char *name) = {
+        explain_check, explain_event,  explain_key,     explain_exit_code, explain_hook,
+        explain_row,   explain_option, explain_command, explain_word};
     if (cli->args->operand_count != 1)
         return cd_fail(err, CDDP_E_ARG, "explain what? for example: cddp-verify explain I-ORDER");
     const char *name = cli->args->operands[0];
@@ -263,7 +274,7 @@ int cd_command_explain(cd_cli *cli)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_text text;
-    cd_text_init(&text, cli->color_out);
+    cd_cli_text_begin(cli, &text);
     int exit_code = explain(cli, &text, &err) == CDDP_OK
                         ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED)
                         : cd_cli_fail(cli, &err);

@@ -11,6 +11,8 @@
 #include "cli/overrides.h"
 #include "verify/report/command_line.h"
 #include "cli/plugins.h"
+#include "cli/progress.h"
+#include "cli/report_card.h"
 #include "cli/session.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
@@ -38,6 +40,7 @@ typedef struct explore_command {
     const char *frontier; /* file, or NULL */
     cddp_store *store;    /* NULL: what is found is not recorded */
     cd_explore_recorded recorded;
+    cd_report_target target;
     bool has_explored; /* the search ended, and there is something to report */
     bool interrupted;
     bool fails_as_it_stands; /* without a search: the first failure is that of the scenario */
@@ -64,6 +67,7 @@ static cddp_status read_arguments(explore_command *c, cddp_error *err)
     if (args->operand_count != 1)
         return cd_fail(err, CDDP_E_ARG, "explore what? name one scenario");
     c->scenario = args->operands[0];
+    CD_TRY(cd_report_target_read(args, &c->target, err));
     CD_TRY(cd_args_choice(args, CD_OPTION_strategy, strategies, &strategy, err));
     CD_TRY(cd_args_number(args, CD_OPTION_depth, &depth, err));
     CD_TRY(cd_args_number(args, CD_OPTION_explore_seed, &c->options.seed, err));
@@ -109,19 +113,32 @@ static cddp_status read_arguments(explore_command *c, cddp_error *err)
 
 static void show_progress(explore_command *c)
 {
-    uint64_t now = cd_os_now_ns();
+    const uint64_t now = cd_os_now_ns();
+    const cd_explorer *e = &c->explorer;
+    cd_text line;
     if (!c->cli->progress || now - c->shown_ns < 100000000u) return;
     c->shown_ns = now;
-    double seconds = (double)(now - c->began_ns) / 1e9;
-    const cd_explorer *e = &c->explorer;
-    fprintf(stderr, "\r\033[K%" PRIu64 " schedules, %.0f/s, %zu outcomes, %zu of %zu options",
-            e->runs, (double)(e->runs - c->began_runs) / seconds, e->outcomes.count, e->taken.count,
-            e->offered.count);
+    const uint64_t total = e->options.runs_max != 0                   ? e->options.runs_max
+                           : e->options.strategy == CD_STRATEGY_COVER ? e->cover.order_count + 1u
+                                                                      : 0;
+    cd_text_init(&line, false);
+    cd_text_printf(&line, "%" PRIu64, e->runs);
+    if (total > 0) cd_text_printf(&line, " of %" PRIu64, total);
+    cd_text_push(&line, " schedules");
+    cd_progress_put_pace(&line,
+                         &(cd_pace){.done = (double)(e->runs - c->began_runs),
+                                    .total =
+                                        total > c->began_runs ? (double)(total - c->began_runs) : 0,
+                                    .seconds = (double)(now - c->began_ns) / 1e9,
+                                    .limit_s = (double)c->time_budget_ns / 1e9});
+    if (c->failures.count > 0)
+        cd_text_printf(&line, ", %" PRIu64 " not verified", c->failures.count);
+    cd_text_printf(&line, ", %zu outcomes, %zu of %zu options", e->outcomes.count, e->taken.count,
+                   e->offered.count);
     if (c->options.strategy == CD_STRATEGY_EXHAUSTIVE)
-        fprintf(stderr, ", %zu states, about %.3f %% of the tree, at least %" PRIu64 " left",
-                e->states.count, 100.0 * cd_explorer_progress(e), cd_explorer_left(e));
-    if (c->failures.count > 0) fprintf(stderr, ", %" PRIu64 " not verified", c->failures.count);
-    fflush(stderr);
+        cd_text_printf(&line, ", %zu states, about %.3f %% of the tree, at least %" PRIu64 " left",
+                       e->states.count, 100.0 * cd_explorer_progress(e), cd_explorer_left(e));
+    cd_progress_put(c->cli, &line);
 }
 
 static bool time_is_over(const explore_command *c)
@@ -239,7 +256,7 @@ static cddp_status run_all(explore_command *c, cddp_error *err)
         show_progress(c);
         CD_TRY(save(c, false, err));
     }
-    if (c->cli->progress && c->shown_ns != 0) fputs("\r\033[K", stderr);
+    if (c->cli->progress && c->shown_ns != 0) cd_progress_wipe();
     return CD_PASS(save(c, true, err));
 }
 
@@ -396,6 +413,37 @@ static void put_recorded(cd_text *text, const explore_command *c)
     cd_text_push(text, "\n");
 }
 
+static void fill_card(cd_card *card, const explore_command *c, int exit_code)
+{
+    const cd_explorer *e = &c->explorer;
+    const uint64_t tried = c->fails_as_it_stands ? 1 : e->runs;
+    cd_text claim;
+    cd_text_init(&claim, false);
+    put_claim(&claim, c);
+    const cd_card_line line = {.state = exit_code == CD_EXIT_FINDINGS   ? CD_CARD_FAILED
+                                        : exit_code == CD_EXIT_VERIFIED ? CD_CARD_PASSED
+                                                                        : CD_CARD_OPEN,
+                               .name = "schedules",
+                               .title = "every schedule that is tried is verified",
+                               .message = c->failures.count > 0 ? c->failures.first.culprit
+                                                                : cd_text_get(&claim),
+                               .case_count = tried};
+    cd_card_init(card, "explore", c->scenario, true);
+    cd_card_add_line(card, &line);
+    cd_card_add_number(card, "schedules", (double)tried);
+    if (c->fails_as_it_stands) {
+        cd_card_add_text(card, "search", "none: it fails as it stands (--keep-going searches)");
+    } else {
+        cd_card_add_number(card, "outcomes", (double)e->outcomes.count);
+        cd_card_add_number(card, "choices", (double)e->choices_longest);
+        cd_card_add_number(card, "options_taken", (double)e->taken.count);
+        cd_card_add_number(card, "options_met", (double)e->offered.count);
+    }
+    cd_card_add_number(card, "not_verified", (double)c->failures.count);
+    if (c->failures.count > 0) cd_card_add_text(card, "schedule", c->failures.first.schedule);
+    cd_text_fini(&claim);
+}
+
 static int report(explore_command *c)
 {
     const cd_explorer *e = &c->explorer;
@@ -406,7 +454,7 @@ static int report(explore_command *c)
     int exit_code = c->failures.count > 0                         ? CD_EXIT_FINDINGS
                     : c->interrupted || !complete || e->runs == 0 ? CD_EXIT_INCONCLUSIVE
                                                                   : CD_EXIT_VERIFIED;
-    cd_text_init(&text, c->cli->color_out);
+    cd_report_card_begin(c->cli, &c->target, &text);
     if (c->failures.count > 0)
         cd_text_style(&text, CD_STYLE_RED, "findings");
     else
@@ -434,9 +482,13 @@ static int report(explore_command *c)
         cd_text_printf(&text, "  coverage: %zu of %zu options of the choice points that were met\n",
                        e->taken.count, e->offered.count);
     }
-    exit_code = cd_cli_write(c->cli, &text, exit_code);
-    cd_text_fini(&text);
-    return exit_code;
+    cd_card card;
+    const cd_card_run run = {c->scenario, cd_text_get(&c->overrides), c->failures.first.schedule,
+                             false};
+    const bool is_shown = c->failures.count > 0 && c->failures.first.schedule[0] != '\0';
+    fill_card(&card, c, exit_code);
+    return cd_report_card_send(c->cli, &c->target, &card, &text, cd_result_verdict_name(exit_code),
+                               exit_code, is_shown ? &run : NULL);
 }
 
 static cddp_status prepare(explore_command *c, cddp_error *err)
@@ -497,6 +549,7 @@ static cddp_status open_files(explore_command *c, cddp_error *err)
     const char *path = cd_args_text(c->cli->args, CD_OPTION_trace, NULL);
     const char *certificate = cd_args_text(c->cli->args, CD_OPTION_certificate, NULL);
     if (!is_first(c)) return CDDP_OK;
+    CD_TRY(cd_report_target_check(&c->target, err));
     if (certificate != NULL) CD_TRY(cd_output_check(certificate, err));
     if (c->frontier != NULL) CD_TRY(cd_output_check(c->frontier, err));
     if (path == NULL) return CDDP_OK;

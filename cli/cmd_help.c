@@ -2,6 +2,7 @@
 /* help and version: the tables of the command line, for people. */
 #include "cddp/cddp.h"
 #include "cli/command.h"
+#include "cli/scenarios.h"
 #include "cli/provenance.h"
 #include "core/base/suggest.h"
 #include "core/base/error.h"
@@ -54,7 +55,7 @@ static void print_overview(cd_text *text)
                  "manual.\n");
 }
 
-static void print_command(cd_text *text, cd_command_id id)
+void cd_help_print_command(cd_text *text, cd_command_id id)
 {
     const cd_command_info *command = &cd_commands[id];
     cd_text_printf(text, "usage: cddp-verify %s [OPTION...]%s%s\n\n", command->name,
@@ -69,6 +70,39 @@ static void print_command(cd_text *text, cd_command_id id)
     print_options(text, 1u << id, true);
 }
 
+/* A scenario says so in its first lines; other programs have TOML files too. */
+static bool is_scenario(const char *path)
+{
+    char bytes[2048];
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) return false;
+    bytes[fread(bytes, 1, sizeof bytes - 1, file)] = '\0';
+    fclose(file);
+    const char *at = strstr(bytes, "schema");
+    return at != NULL && (at == bytes || at[-1] == '\n');
+}
+
+/* What lies here, and how to run it: whoever types the name alone wants to begin. */
+static void print_folder(cd_text *text)
+{
+    static const char *const places[] = {"*.toml", "scenarios"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        cd_file_list list = {.count = 0};
+        cddp_error none = CDDP_ERROR_INIT;
+        size_t count = 0;
+        if (cd_file_list_add(&list, places[i], &none) == CDDP_OK)
+            for (size_t k = 0; k < list.count; k++) count += is_scenario(list.paths[k]);
+        if (count > 0)
+            cd_text_printf(text,
+                           "\n%zu scenario%s here. This runs and judges %s, and says which %s not "
+                           "verified:\n  cddp-verify run %s%s%s --keep-going\n",
+                           count, count == 1 ? " lies" : "s lie", count == 1 ? "it" : "them",
+                           count == 1 ? "is" : "are", i == 0 ? "'" : "", places[i],
+                           i == 0 ? "'" : "");
+        cd_file_list_fini(&list);
+    }
+}
+
 /* `help COMMAND`, `COMMAND --help` and plain `--help` meet here. */
 int cd_command_help(cd_cli *cli)
 {
@@ -78,14 +112,15 @@ int cd_command_help(cd_cli *cli)
     const char *name = cli->args->command != CD_COMMAND_help ? cd_commands[cli->args->command].name
                        : cli->args->operand_count > 0        ? cli->args->operands[0]
                                                              : NULL;
-    cd_text_init(&text, cli->color_out);
+    cd_cli_text_begin(cli, &text);
     int exit_code = CD_EXIT_VERIFIED;
     int id = 0;
     while (name != NULL && id < CD_COMMAND_COUNT && strcmp(cd_commands[id].name, name) != 0) id++;
     if (name == NULL) {
         print_overview(&text);
+        print_folder(&text);
     } else if (id < CD_COMMAND_COUNT) {
-        print_command(&text, (cd_command_id)id);
+        cd_help_print_command(&text, (cd_command_id)id);
     } else {
         cd_suggest_begin(&s, name);
         for (int i = 0; i < CD_COMMAND_COUNT; i++) cd_suggest_offer(&s, cd_commands[i].name);

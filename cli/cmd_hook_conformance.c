@@ -5,6 +5,8 @@
 #include "verify/conformance/hook_battery.h"
 #include "verify/conformance/hook_trial.h"
 #include "cli/plugins.h"
+#include "cli/progress.h"
+#include "cli/report_card.h"
 #include "core/base/error.h"
 
 #include <inttypes.h>
@@ -129,11 +131,43 @@ static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_h
         cd_text_printf(text, "  does not take a bucket of %" PRId64 " elements\n", card->too_large);
 }
 
-static int report(const cd_cli *cli, const cd_hook_subject *subject, const cd_hook_card *card)
+static void fill_card(cd_card *to, const cd_hook_subject *subject, const cd_hook_card *card)
+{
+    cd_card_init(to, "hook-conformance", subject->hook->name, false);
+    for (int law = 0; law < CD_LAW_COUNT; law++) {
+        const cd_hook_line *line = &card->lines[law];
+        const bool has_failed = line->failed_count > 0, was_tried = line->case_count > 0;
+        cd_card_add_line(to, &(cd_card_line){.state = has_failed  ? CD_CARD_FAILED
+                                                      : was_tried ? CD_CARD_PASSED
+                                                                  : CD_CARD_SKIPPED,
+                                             .name = cd_hook_law_name((cd_hook_law)law),
+                                             .title = cd_hook_law_title((cd_hook_law)law),
+                                             .message = has_failed  ? line->first
+                                                        : was_tried ? ""
+                                                                    : "no case is of this law",
+                                             .case_count = line->case_count});
+    }
+    if (is_untried(subject, card))
+        cd_card_add_line(to, &(cd_card_line){.state = CD_CARD_OPEN,
+                                             .name = "loses",
+                                             .title = "what calls itself lossy loses something",
+                                             .message = "it never lost anything: --hook-options "
+                                                        "may let it begin earlier"});
+    if (subject->inner != NULL) cd_card_add_text(to, "inner", subject->inner->name);
+    if (subject->options != NULL) cd_card_add_text(to, "options", subject->options);
+    cd_card_add_text(to, "exact", card->is_exact ? "yes" : "no");
+    cd_card_add_number(to, "largest_relative_error", card->worst_relative);
+    cd_card_add_number(to, "times_fewer_bytes", card->bytes_factor);
+    cd_card_add_number(to, "comparisons_with_its_law", (double)card->judged_count);
+    if (card->not_run[0] != '\0') cd_card_add_text(to, "not_run", card->not_run);
+}
+
+static int report(cd_cli *cli, const cd_report_target *target, const cd_hook_subject *subject,
+                  const cd_hook_card *card)
 {
     uint32_t cases = 0, failed = 0;
     cd_text text;
-    cd_text_init(&text, cli->color_out);
+    cd_report_card_begin(cli, target, &text);
     for (int law = 0; law < CD_LAW_COUNT; law++) {
         cases += card->lines[law].case_count;
         failed += card->lines[law].failed_count > 0;
@@ -162,12 +196,16 @@ static int report(const cd_cli *cli, const cd_hook_subject *subject, const cd_ho
         cd_text_push(
             &text, ", none of which saw it lose anything: --hook-options may let it begin earlier");
     cd_text_push(&text, "\n");
-    int exit_code = cd_cli_write(cli, &text,
-                                 untried ? CD_EXIT_INCONCLUSIVE
-                                 : good  ? CD_EXIT_VERIFIED
-                                         : CD_EXIT_FINDINGS);
-    cd_text_fini(&text);
-    return exit_code;
+    cd_card whole;
+    fill_card(&whole, subject, card);
+    return cd_report_card_send(cli, target, &whole, &text,
+                               untried ? "inconclusive"
+                               : good  ? "conforms"
+                                       : "does not conform",
+                               untried ? CD_EXIT_INCONCLUSIVE
+                               : good  ? CD_EXIT_VERIFIED
+                                       : CD_EXIT_FINDINGS,
+                               NULL);
 }
 
 static void pass_on(void *context, const char *bytes, size_t byte_count)
@@ -176,12 +214,32 @@ static void pass_on(void *context, const char *bytes, size_t byte_count)
     fwrite(bytes, 1, byte_count, stderr);
 }
 
+/* Of the subject's context. */
+typedef struct watcher {
+    const cd_cli *cli;
+    cd_progress progress;
+    bool has_begun;
+} watcher;
+
+static void show_progress(void *context, size_t done, size_t total, const char *law)
+{
+    watcher *w = context;
+    if (!w->has_begun) cd_progress_begin(&w->progress, w->cli, total);
+    w->has_begun = true;
+    cd_progress_show(&w->progress, done, law);
+}
+
 int cd_command_hook_conformance(cd_cli *cli)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    cd_hook_subject subject = {.output = pass_on};
+    watcher w = {.cli = cli};
+    cd_hook_subject subject = {.output = pass_on, .progress = show_progress, .context = &w};
     cd_hook_card card;
-    cddp_status status = find_subject(cli, &subject, &err);
+    cd_report_target target;
+    cddp_status status = cd_report_target_read(cli->args, &target, &err);
+    if (status == CDDP_OK) status = cd_report_target_check(&target, &err);
+    if (status == CDDP_OK) status = find_subject(cli, &subject, &err);
     if (status == CDDP_OK) status = cd_hook_battery_run(&subject, &card, &err);
-    return status == CDDP_OK ? report(cli, &subject, &card) : cd_cli_fail(cli, &err);
+    cd_progress_end(&w.progress);
+    return status == CDDP_OK ? report(cli, &target, &subject, &card) : cd_cli_fail(cli, &err);
 }

@@ -354,7 +354,7 @@ int cd_command_list(cd_cli *cli)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_text text;
-    cd_text_init(&text, cli->color_out);
+    cd_cli_text_begin(cli, &text);
     int exit_code = list_topic(cli, &text, &err) == CDDP_OK
                         ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED)
                         : cd_cli_fail(cli, &err);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* man: the manual page, made from the same tables as --help. The build writes it to share/man. */
+/* man: the manual pages, made from the same tables as --help. The build writes them to share/man:
+** one of the program, and one of each command. */
 #include "cddp/cddp.h"
+#include "core/base/error.h"
 #include "cli/command.h"
 
 #include <string.h>
@@ -66,9 +68,69 @@ static void put_options(cd_text *text)
     }
 }
 
+static void put_exit_status(cd_text *text)
+{
+    cd_text_push(text, ".SH EXIT STATUS\n.TP\n.B 0\nverified\n.TP\n.B 1\nfindings\n.TP\n.B "
+                       "2\nusage, scenario or store error\n"
+                       ".TP\n.B 3\nsomething that was asked for is absent, such as a "
+                       "backend\n.TP\n.B 4\ninconclusive, or "
+                       "interrupted\n");
+}
+
+/* cddp-verify-run(1) */
+static void put_command(cd_text *text, int id)
+{
+    const cd_command_info *command = &cd_commands[id];
+    cd_text_push(text, ".TH CDDP\\-VERIFY\\-");
+    for (const char *at = command->name; *at != '\0'; at++)
+        cd_text_printf(text, "%s%c", *at == '-' ? "\\" : "",
+                       *at >= 'a' && *at <= 'z' ? *at - 'a' + 'A' : *at);
+    cd_text_printf(text, " 1 \"\" \"cddp %s\" \"User Commands\"\n.SH NAME\ncddp\\-verify\\-",
+                   cddp_version());
+    push_roff(text, command->name);
+    cd_text_push(text, " \\- ");
+    push_roff(text, command->summary);
+    cd_text_push(text, "\n.SH SYNOPSIS\n.B cddp\\-verify ");
+    push_roff(text, command->name);
+    cd_text_push(text, "\n.RI [ OPTION... ]\n");
+    if (command->operands[0] != '\0') {
+        cd_text_push(text, ".I ");
+        push_roff(text, command->operands);
+        cd_text_push(text, "\n");
+    }
+    if (command->more[0] != '\0') {
+        cd_text_push(text, ".SH DESCRIPTION\n");
+        push_roff(text, command->more);
+        cd_text_push(text, "\n");
+    }
+    cd_text_push(text, ".SH OPTIONS\n");
+    for (int i = 0; i < CD_OPTION_COUNT; i++)
+        if ((cd_options[i].commands & (1u << id)) != 0) put_option(text, &cd_options[i]);
+    put_exit_status(text);
+    cd_text_push(text, ".SH SEE ALSO\n.BR cddp\\-verify (1)\n");
+}
+
+static int print_command(cd_cli *cli, const char *name)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_text text;
+    int id = 0;
+    while (id < CD_COMMAND_COUNT && strcmp(cd_commands[id].name, name) != 0) id++;
+    if (id == CD_COMMAND_COUNT) {
+        (void)cd_fail(&err, CDDP_E_ARG, "there is no command '%.60s'", name);
+        return cd_cli_fail(cli, &err);
+    }
+    cd_text_init(&text, false);
+    put_command(&text, id);
+    const int exit_code = cd_cli_write(cli, &text, CD_EXIT_VERIFIED);
+    cd_text_fini(&text);
+    return exit_code;
+}
+
 int cd_command_man(cd_cli *cli)
 {
     cd_text text;
+    if (cli->args->operand_count > 0) return print_command(cli, cli->args->operands[0]);
     cd_text_init(&text, false);
     cd_text_printf(&text, ".TH CDDP\\-VERIFY 1 \"\" \"cddp %s\" \"User Commands\"\n",
                    cddp_version());
@@ -84,15 +146,13 @@ int cd_command_man(cd_cli *cli)
               "culprit: rank, bucket, parameter, step, both sides shown.\n");
     put_commands(&text);
     put_options(&text);
+    put_exit_status(&text);
     cd_text_push(
         &text,
-        ".SH EXIT STATUS\n.TP\n.B 0\nverified\n.TP\n.B 1\nfindings\n.TP\n.B "
-        "2\nusage, scenario or store error\n"
-        ".TP\n.B 3\nsomething that was asked for is absent, such as a "
-        "backend\n.TP\n.B 4\ninconclusive, or "
-        "interrupted\n"
         ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nWhen set and not empty, no colours are "
         "used unless \\-\\-color=always.\n"
+        ".TP\n.B COLUMNS, PAGER\nThe width of texts, and what shows long ones; an empty PAGER: "
+        "nothing does.\n"
         ".TP\n.B RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT\nSet by torchrun and "
         "the like: run joins their job; under srun its own "
         "variables say the same.\n"
@@ -101,7 +161,13 @@ int cd_command_man(cd_cli *cli)
         "mpirun and for file://.\n"
         ".TP\n.B CDDP_NODE\nhier: the node of this process; by default the name of the host.\n"
         ".SH FILES\nTrace stores are SQLite files and can be read with "
-        "sqlite3(1).\n.SH SEE ALSO\nsqlite3(1)\n");
+        "sqlite3(1).\n.SH SEE ALSO\n");
+    for (int i = 0; i < CD_COMMAND_COUNT; i++) {
+        cd_text_push(&text, ".BR cddp\\-verify\\-");
+        push_roff(&text, cd_commands[i].name);
+        cd_text_push(&text, " (1),\n");
+    }
+    cd_text_push(&text, ".BR sqlite3 (1)\n");
     int exit_code = cd_cli_write(cli, &text, CD_EXIT_VERIFIED);
     cd_text_fini(&text);
     return exit_code;

@@ -3,9 +3,12 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
+#include "cli/progress.h"
+#include "cli/report_card.h"
 #include "verify/report/command_line.h"
 #include "verify/prove/prove.h"
 #include "cli/session.h"
+#include "core/plan/plan.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "core/plan/replica/replica.h"
@@ -18,6 +21,7 @@
 
 #define BUDGET_NS (UINT64_C(300) * 1000000000u) /* without --budget */
 #define REPORT_NS (UINT64_C(30) * 1000000000u)  /* between lines where there is no terminal */
+#define FIRST_ORDERS 8                          /* tried before their time is extrapolated */
 #define PATTERN_BITS_MAX 16                     /* 65536 variants of a scenario */
 
 typedef struct prove_command {
@@ -38,6 +42,7 @@ typedef struct prove_command {
     uint64_t variants, variant_count;
     char **units; /* (unit_count) of the model */
     size_t unit_count;
+    cd_report_target target;
 } prove_command;
 
 /* ---- arguments ---- */
@@ -73,9 +78,10 @@ static cddp_status read_layouts(prove_command *c, cddp_error *err)
     const char *text = cd_args_text(c->cli->args, CD_OPTION_layouts, NULL);
     c->layouts = text == NULL                 ? CD_PROVE_LAYOUTS_BY_COST
                  : strcmp(text, "alike") == 0 ? CD_PROVE_LAYOUTS_ALIKE
+                 : strcmp(text, "forms") == 0 ? CD_PROVE_LAYOUTS_FORMS
                                               : CD_PROVE_LAYOUTS_ALL;
-    if (text == NULL || strcmp(text, "alike") == 0 || strcmp(text, "all") == 0) return CDDP_OK;
-    return cd_fail(err, CDDP_E_ARG, "--layouts %s is neither all nor alike", text);
+    if (c->layouts != CD_PROVE_LAYOUTS_ALL || strcmp(text, "all") == 0) return CDDP_OK;
+    return cd_fail(err, CDDP_E_ARG, "--layouts %s is neither all nor alike nor forms", text);
 }
 
 static cddp_status read_arguments(prove_command *c, cddp_error *err)
@@ -83,6 +89,8 @@ static cddp_status read_arguments(prove_command *c, cddp_error *err)
     const cd_args *args = c->cli->args;
     if (args->operand_count != 1) return cd_fail(err, CDDP_E_ARG, "prove what? name one scenario");
     c->scenario = args->operands[0];
+    CD_TRY(cd_report_target_read(args, &c->target, err));
+    CD_TRY(cd_report_target_check(&c->target, err));
     c->calls_only = cd_args_has(args, CD_OPTION_calls);
     CD_TRY(read_layouts(c, err));
     c->jobs = 1;
@@ -127,9 +135,20 @@ static cddp_status check_plan(const prove_command *c, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG,
                        "rendezvous.enable: who comes first to the store is a race; a proof is "
                        "about runs without any");
+    if (cd_plan_has_continuations(plan))
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "hook.continuations = \"on_completion\": a proof varies the order of "
+                       "gradients alone; explore varies this");
     if (plan->settings.train.checkpoint_step > 0)
         return cd_fail(err, CDDP_E_CONFIG,
                        "train.checkpoint_step: a proof does not go through a checkpoint");
+    if (plan->settings.join.epochs > 1)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "join.epochs: a proof walks through one join context; prove one epoch");
+    for (size_t i = 0; i < plan->when_count; i++)
+        if (plan->whens[i].group != NULL)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "when[%zu].group: a proof is of one process group of the wrapper", i);
     for (size_t i = 0; i < plan->when_count; i++)
         if (plan->whens[i].ready != CDDP_PLAN_UNSET &&
             plan->whens[i].ready != CDDP_WHEN_READY_CHOSEN)
@@ -228,21 +247,46 @@ static bool must_stop(void *context)
            (c->time_budget_ns != 0 && cd_os_now_ns() - c->began_ns > c->time_budget_ns);
 }
 
-/* Before a search that takes more than a moment: how much there is, and when it ends. */
+/* By what the first orders took. */
+static double seconds_needed(const prove_command *c, const cd_proof *proof)
+{
+    const double seconds = (double)(cd_os_now_ns() - c->began_ns) / 1e9;
+    return seconds * proof->orders_estimate / (double)proof->orders_tried;
+}
+
+static void put_duration(double seconds)
+{
+    if (seconds < 120)
+        fprintf(stderr, "about %.0f s", seconds);
+    else if (seconds < 7200)
+        fprintf(stderr, "about %.0f minutes", seconds / 60);
+    else
+        fprintf(stderr, "about %.3g hours", seconds / 3600);
+}
+
+/* Before a search that takes more than a moment: how much there is, how long that takes, and when
+** it ends. */
 static void announce(prove_command *c, const cd_proof *proof)
 {
-    if (c->is_announced || proof->orders_all * proof->states_estimate < 1e6) return;
+    const bool is_known = proof->orders_tried >= FIRST_ORDERS ||
+                          cd_os_now_ns() - c->began_ns > (uint64_t)2 * 1000000000u;
+    if (c->is_announced || proof->orders_all * proof->states_estimate < 1e6 || !is_known) return;
     c->is_announced = true;
-    fprintf(
-        stderr,
-        "%sprove: about %.3g schedules; %.6g orders of rank 0 could change a rebuilt layout, and "
-        "about %.3g states are searched behind each. ",
-        c->cli->progress ? "\r\033[K" : "", proof->estimate, proof->orders_all,
-        proof->states_estimate);
-    if (c->time_budget_ns != 0)
-        fprintf(stderr, "It ends after %s at the latest (--budget)\n", c->budget);
+    fprintf(stderr,
+            "%sprove: about %.3g schedules; %.6g orders of rank 0 could change a rebuilt layout",
+            c->cli->progress ? "\r\033[K" : "", proof->estimate, proof->orders_all);
+    if (proof->forms > 0) fprintf(stderr, ", %.6g forms of which are recorded", proof->forms);
+    fprintf(stderr, ", and about %.3g states are searched behind each. By the first ones it takes ",
+            proof->states_estimate);
+    const double seconds = seconds_needed(c, proof);
+    put_duration(seconds);
+    const double budget = (double)c->time_budget_ns / 1e9;
+    if (c->time_budget_ns == 0)
+        fprintf(stderr, "; at most %" PRIu64 " orders are searched (--budget)\n", c->orders_max);
+    else if (seconds > 1.5 * budget)
+        fprintf(stderr, ": this will not end as a proof within %s (--budget)\n", c->budget);
     else
-        fprintf(stderr, "At most %" PRIu64 " orders are searched (--budget)\n", c->orders_max);
+        fprintf(stderr, "; it ends after %s at the latest (--budget)\n", c->budget);
 }
 
 static void show_progress(void *context, const cd_proof *proof)
@@ -253,17 +297,26 @@ static void show_progress(void *context, const cd_proof *proof)
     if (c->shown_ns == 0 && !c->cli->progress) c->shown_ns = now;
     if (now - c->shown_ns < (c->cli->progress ? 100000000u : REPORT_NS)) return;
     c->shown_ns = now;
+    cd_text line;
     const double seconds = (double)(now - c->began_ns) / 1e9;
-    fprintf(stderr, "%s%.1f s: ", c->cli->progress ? "\r\033[K" : "", seconds);
+    cd_text_init(&line, false);
+    cd_text_printf(&line, "%.1f s: ", seconds);
     if (c->variant_count > 1)
-        fprintf(stderr, "variant %" PRIu64 " of %" PRIu64 ", ", c->variants + 1, c->variant_count);
-    fprintf(stderr, "%" PRIu64 " of about %.0f orders of rank 0, %" PRIu64 " states",
-            proof->orders_tried, proof->orders_estimate, c->proof.states + proof->states);
-    if (proof->orders_tried > 0 && proof->orders_estimate > (double)proof->orders_tried)
-        fprintf(stderr, ", about %.0f s left",
-                seconds * (proof->orders_estimate / (double)proof->orders_tried - 1));
-    if (!c->cli->progress) fputs("\n", stderr);
-    fflush(stderr);
+        cd_text_printf(&line, "variant %" PRIu64 " of %" PRIu64 ", ", c->variants + 1,
+                       c->variant_count);
+    cd_text_printf(&line, "%" PRIu64 " of about %.0f orders of rank 0", proof->orders_tried,
+                   proof->orders_estimate);
+    cd_progress_put_pace(&line, &(cd_pace){.done = (double)proof->orders_tried,
+                                           .total = proof->orders_estimate,
+                                           .seconds = seconds,
+                                           .limit_s = (double)c->time_budget_ns / 1e9});
+    cd_text_printf(&line, ", %" PRIu64 " states", c->proof.states + proof->states);
+    if (c->cli->progress) {
+        cd_progress_put(c->cli, &line);
+    } else {
+        fprintf(stderr, "%s\n", cd_text_get(&line));
+        cd_text_fini(&line);
+    }
 }
 
 /* Adds what a variant took; keeps its end when that is worse. */
@@ -283,6 +336,8 @@ static void add_proof(prove_command *c, const cd_proof *one)
         all->orders_tried = sum.orders_tried + one->orders_tried;
         all->layouts = sum.layouts + one->layouts;
         all->walked = sum.walked + one->walked;
+        all->forms = sum.forms + one->forms;
+        all->drawn = sum.drawn + one->drawn;
         if (all->any_from > 0 && (one->any_from == 0 || one->any_from > all->any_from)) {
             all->any_from = one->any_from;
             memcpy(all->any_missing, one->any_missing, sizeof all->any_missing);
@@ -333,7 +388,7 @@ static cddp_status prove_all(prove_command *c, cddp_error *err)
         CD_TRY(prove_variant(c, err));
         if (c->proof.end == CD_PROOF_REFUTED || c->proof.end == CD_PROOF_STOPPED) break;
     }
-    if (c->cli->progress && c->shown_ns != 0) fputs("\r\033[K", stderr);
+    if (c->cli->progress && c->shown_ns != 0) cd_progress_wipe();
     return CDDP_OK;
 }
 
@@ -504,7 +559,17 @@ static void put_assumptions(cd_text *text, const prove_command *c)
         "              begin with the plan's values and pass them from step to step; how "
         "the model computes gradients;\n"
         "              how micro-steps make windows. `run` judges these, in one schedule\n");
-    if (p->walked > 0)
+    if (p->forms > 0 && p->end == CD_PROOF_HOLDS)
+        cd_text_printf(
+            text,
+            "              the runtime treats parameters of one size and dtype alike: of the %.6g "
+            "orders of rank 0 that could\n              change a rebuilt layout, one of each of "
+            "%.6g forms was recorded, and searched behind on every rank;\n              %" PRIu64
+            " drawn ones were recorded besides (--layouts alike records all, --layouts all "
+            "searches "
+            "behind all)\n",
+            p->orders_all, p->forms, p->drawn);
+    else if (p->walked > 0)
         cd_text_push(
             text,
             "              the runtime treats parameters of one size and dtype alike: where two "
@@ -581,6 +646,64 @@ static void put_refuted(cd_text *text, const prove_command *c)
     }
 }
 
+/* What a proof of the whole would show, part by part. */
+static void fill_card(cd_card *card, const prove_command *c, const char *verdict)
+{
+    const cd_proof *p = &c->proof;
+    const bool holds = p->end == CD_PROOF_HOLDS, is_refuted = p->end == CD_PROOF_REFUTED;
+    const cd_card_state state = holds ? CD_CARD_PASSED : is_refuted ? CD_CARD_FAILED : CD_CARD_OPEN;
+    const char *found = p->culprit[0] != '\0' ? p->culprit : p->parting.message;
+    const char *open = p->end == CD_PROOF_BOUNDED ? p->bound : "the budget ended the search";
+    cd_card_init(card, "prove", c->scenario, true);
+    cd_card_add_line(card,
+                     &(cd_card_line){.state = state,
+                                     .name = "collectives",
+                                     .title = "every order of gradients issues the same "
+                                              "collectives, with the averages of all values",
+                                     .message = is_refuted ? found[0] != '\0' ? found : verdict
+                                                : holds    ? ""
+                                                           : open});
+    if (holds && c->calls_only)
+        cd_card_add_line(card, &(cd_card_line){.state = CD_CARD_SKIPPED,
+                                               .name = "values",
+                                               .title = "averages are exact for all values",
+                                               .message = "contents were not judged (--calls)"});
+    if (holds)
+        cd_card_add_line(card,
+                         &(cd_card_line){.state =
+                                             p->any_from > 0 ? CD_CARD_PASSED : CD_CARD_SKIPPED,
+                                         .name = "any number of ranks",
+                                         .title = "it is so for any number of ranks from some on",
+                                         .message = p->any_from > 0 ? "" : p->any_missing});
+    cd_card_add_number(card, "ranks", p->rank_count);
+    cd_card_add_text(card, "schedules",
+                     c->variants == 1 ? p->schedules_exactly : "those of all variants");
+    cd_card_add_number(card, "variants", (double)c->variants);
+    cd_card_add_number(card, "states", (double)p->states);
+    cd_card_add_number(card, "orders_tried", (double)p->orders_tried);
+    cd_card_add_number(card, "layouts", (double)p->layouts);
+    if (p->any_from > 0) cd_card_add_number(card, "any_number_of_ranks_from", p->any_from);
+    if (p->has_schedule) cd_card_add_text(card, "schedule", p->schedule);
+}
+
+/* The run that refutes it, once more. */
+static int send(prove_command *c, cd_text *text, const char *verdict, int exit_code)
+{
+    const cd_proof *p = &c->proof;
+    cd_card card;
+    cd_text lines;
+    cd_text_init(&lines, false);
+    cd_text_printf(&lines, "%s%s", cd_text_get(&c->overrides), cd_text_get(&c->pattern));
+    if (p->refuted_size > 0) cd_text_printf(&lines, "world.size=%" PRIu32 "\n", p->refuted_size);
+    const cd_card_run run = {c->scenario, cd_text_get(&lines), p->schedule, true};
+    const bool is_shown = p->end == CD_PROOF_REFUTED && p->has_schedule;
+    fill_card(&card, c, verdict);
+    exit_code = cd_report_card_send(c->cli, &c->target, &card, text, verdict, exit_code,
+                                    is_shown ? &run : NULL);
+    cd_text_fini(&lines);
+    return exit_code;
+}
+
 static int report(prove_command *c)
 {
     static const struct {
@@ -593,7 +716,7 @@ static int report(prove_command *c)
                 [CD_PROOF_STOPPED] = {"inconclusive", CD_STYLE_YELLOW, CD_EXIT_INCONCLUSIVE}};
     const cd_proof *p = &c->proof;
     cd_text text;
-    cd_text_init(&text, c->cli->color_out);
+    cd_report_card_begin(c->cli, &c->target, &text);
     cd_text_style(&text, ends[p->end].style, "%s", ends[p->end].calls);
     cd_text_printf(&text, "  %s: %s\n", c->scenario, c->plan->title != NULL ? c->plan->title : "");
     switch (p->end) {
@@ -625,9 +748,7 @@ static int report(prove_command *c)
     }
     put_effort(&text, c);
     if (p->end != CD_PROOF_REFUTED) put_assumptions(&text, c);
-    const int exit_code = cd_cli_write(c->cli, &text, ends[p->end].exit_code);
-    cd_text_fini(&text);
-    return exit_code;
+    return send(c, &text, ends[p->end].calls, ends[p->end].exit_code);
 }
 
 int cd_command_prove(cd_cli *cli)

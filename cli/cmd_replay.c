@@ -41,6 +41,10 @@ static cddp_status find_run(replay_command *c, cddp_error *err)
     CD_TRY(cd_recipe_load(&c->recipe, c->store, number, "replayed", err));
     c->result.source = cd_result_copy(&c->result, c->recipe.source);
     CD_TRY(cd_replay_load(&c->replay, c->store, c->recipe.run, err));
+    if (c->replay.recorded.count == 0)
+        return cd_fail(err, CDDP_E_ARG,
+                       "run %" PRId64 " (%s) never began: it has no events that could come again",
+                       c->recipe.run, c->recipe.verdict);
     if (cd_recipe_is_foreign(&c->recipe))
         CD_TRY(cd_replay_set_across(&c->replay, c->recipe.algorithm[0] != '\0', err));
     return CDDP_OK;
@@ -125,12 +129,18 @@ static void report_other_failure(const replay_command *c, cd_text *text)
     put_failure(text, "now", &c->result.verdict);
 }
 
+static bool fails_alike(const replay_command *c)
+{
+    const cddp_verdict *recorded = &c->recorded.verdict, *now = &c->result.verdict;
+    return c->replay.was_refused ? cd_hang_is_same_refusal(recorded, now)
+                                 : cd_hang_is_same(recorded, now);
+}
+
 static void report(replay_command *c, cd_text *text)
 {
     cd_replay *r = &c->replay;
     c->reproduced = cd_replay_end(r);
-    c->fails_otherwise = c->reproduced && !r->stopped && r->has_failed &&
-                         !cd_hang_is_same(&c->recorded.verdict, &c->result.verdict);
+    c->fails_otherwise = c->reproduced && !r->stopped && r->has_failed && !fails_alike(c);
     c->reproduced = c->reproduced && !c->fails_otherwise;
     const bool was_cut =
         !c->reproduced && cd_interrupt_requested() && (!r->parted || r->was_interrupted);
@@ -157,7 +167,11 @@ static void report(replay_command *c, cd_text *text)
         if (r->across)
             cd_text_printf(text, " rank by rank on the simulator (recorded on %s)",
                            c->recipe.backend);
-        if (r->has_failed) cd_text_push(text, " up to the failure, and the failure is the same");
+        if (r->was_refused)
+            cd_text_push(text, " up to the failure, which has the same rule, ranks and operation: "
+                               "the transport refused what the simulator lets meet");
+        else if (r->has_failed)
+            cd_text_push(text, " up to the failure, and the failure is the same");
         cd_text_printf(text, "; recorded verdict: %s\n", c->recipe.verdict);
     }
 }
@@ -229,6 +243,10 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
     if (status == CDDP_OK) status = judge_failure(c, err);
     cddp_plan_destroy(plan);
     if (status != CDDP_OK) return status;
+    /* What could not begin shows no difference between runs. */
+    if (c->result.verdict.outcome == CDDP_OUTCOME_ENVIRONMENT &&
+        c->recipe.exit_code != CD_EXIT_ENVIRONMENT)
+        return cd_fail(err, CDDP_E_NOMEM, "%s", c->result.verdict.summary);
     /* A choice string that does not fit is a failure of the run, not a difference between runs. */
     if (c->result.verdict.outcome == CDDP_OUTCOME_ERROR && !c->replay.parted &&
         c->recipe.exit_code != CD_EXIT_USAGE)
@@ -239,7 +257,7 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
 static int finish(replay_command *c)
 {
     cd_text text;
-    cd_text_init(&text, c->cli->color_out);
+    cd_cli_text_begin(c->cli, &text);
     report(c, &text);
     int exit_code = cd_cli_write(c->cli, &text, c->exit_code);
     cd_text_fini(&text);

@@ -156,6 +156,7 @@ static cddp_status run_all(run_command *c, cddp_error *err)
                     .progress = c->cli->progress};
     if (c->cli->origin.hub != NULL) CD_TRY(be_a_rank(c, &session, &jobs, err));
     cd_interrupt_begin();
+    if (c->cli->origin.hub != NULL) cd_interrupt_as_rank();
     CD_TRY(cd_jobs_run(&jobs, c->results, &c->done, err));
     return CDDP_OK;
 }

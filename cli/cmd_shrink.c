@@ -6,7 +6,9 @@
 #include "core/base/output.h"
 #include "cli/overrides.h"
 #include "verify/report/command_line.h"
+#include "cli/progress.h"
 #include "cli/recorded.h"
+#include "cli/report_card.h"
 #include "cli/session.h"
 #include "verify/shrink/shrink.h"
 #include "verify/shrink/story.h"
@@ -34,6 +36,7 @@ typedef struct shrink_command {
     char schedule[SCHEDULE_BYTES];
     char elsewhere[256], found[32]; /* the backend of the failing run, and what was found there */
     uint64_t began_ns, shown_ns;
+    cd_report_target target;
 } shrink_command;
 
 /* ---- what is given ---- */
@@ -41,7 +44,9 @@ typedef struct shrink_command {
 static bool is_store(const char *path)
 {
     char magic[16] = "";
-    FILE *file = fopen(path, "rb");
+    FILE *file = NULL;
+    (void)!cd_os_open_regular(path, &file,
+                              NULL); /* what is wrong with it is said when it is read */
     bool is = file != NULL && fread(magic, 1, sizeof magic, file) == sizeof magic &&
               memcmp(magic, "SQLite format 3", 16) == 0;
     if (file != NULL) fclose(file);
@@ -142,8 +147,20 @@ static void show_progress(void *context, uint64_t trials, uint64_t removed)
     uint64_t now = cd_os_now_ns();
     if (!c->cli->progress || now - c->shown_ns < 100000000u) return;
     c->shown_ns = now;
-    fprintf(stderr, "\r\033[K%" PRIu64 " runs, %" PRIu64 " reductions", trials, removed);
-    fflush(stderr);
+    cd_text line;
+    cd_text_init(&line, false);
+    cd_text_printf(&line, "%" PRIu64, trials);
+    if (c->options.trials_max > 0)
+        cd_text_printf(&line, " of at most %" PRIu64, c->options.trials_max);
+    cd_text_printf(&line, " runs, %" PRIu64 " reductions", removed);
+    const uint64_t limit_ns = c->options.deadline_ns;
+    cd_progress_put_pace(&line, &(cd_pace){.done = (double)trials,
+                                           .total = (double)c->options.trials_max,
+                                           .seconds = (double)(now - c->began_ns) / 1e9,
+                                           .limit_s = limit_ns > c->began_ns
+                                                          ? (double)(limit_ns - c->began_ns) / 1e9
+                                                          : 0});
+    cd_progress_put(c->cli, &line);
 }
 
 static cddp_status read_arguments(shrink_command *c, cddp_error *err)
@@ -152,6 +169,7 @@ static cddp_status read_arguments(shrink_command *c, cddp_error *err)
     uint64_t jobs = 1;
     if (args->operand_count != 1)
         return cd_fail(err, CDDP_E_ARG, "shrink what? name one store, or one scenario");
+    CD_TRY(cd_report_target_read(args, &c->target, err));
     CD_TRY(cd_overrides_read(args, &c->overrides, err));
     CD_TRY(cd_args_number(args, CD_OPTION_explore_seed, &c->options.seed, err));
     CD_TRY(cd_args_number(args, CD_OPTION_jobs, &jobs, err));
@@ -309,12 +327,38 @@ static void put_size(const shrink_command *c, cd_text *text)
     cd_text_fini(&line);
 }
 
+static void fill_card(cd_card *card, const shrink_command *c)
+{
+    const cd_shrink *s = &c->shrink;
+    const bool minimal = s->end == CD_SHRINK_MINIMAL;
+    cd_card_init(card, "shrink", cd_text_get(&c->path), true);
+    cd_card_add_line(card, &(cd_card_line){.state = minimal ? CD_CARD_PASSED : CD_CARD_OPEN,
+                                           .name = "minimal",
+                                           .title = "no single removal fails for the same reason",
+                                           .message = minimal ? ""
+                                                      : s->end == CD_SHRINK_INTERRUPTED
+                                                          ? "interrupted"
+                                                          : "the budget is used up",
+                                           .case_count = minimal ? s->single_count : 0});
+    cd_card_add_text(card, "reason", s->best.failure);
+    cd_card_add_text(card, "invariant", s->best.reason.check);
+    cd_card_add_number(card, "runs", (double)s->trials);
+    cd_card_add_number(card, "reductions", (double)s->removed);
+    cd_card_add_number(card, "decisions", (double)s->best.decisions.count);
+    cd_card_add_number(card, "decisions_before", (double)s->first_decisions);
+    cd_card_add_text(card, "schedule", c->schedule);
+    if (c->story.paragraph.length > 0) {
+        cd_card_add_text(card, "story", cd_text_get(&c->story.paragraph));
+        cd_card_add_text(card, "moment", cd_text_get(&c->story.inevitable));
+    }
+}
+
 static int report(shrink_command *c)
 {
     const cd_shrink *s = &c->shrink;
     cd_text text;
     const bool minimal = s->end == CD_SHRINK_MINIMAL;
-    cd_text_init(&text, c->cli->color_out);
+    cd_report_card_begin(c->cli, &c->target, &text);
     cd_text_style(&text, minimal ? CD_STYLE_GREEN : CD_STYLE_YELLOW, "shrunk");
     cd_text_printf(&text, ": %s: %s%s%s\n", cd_text_get(&c->path), s->best.reason.check,
                    s->best.reason.check[0] != '\0' ? "  " : "", s->best.failure);
@@ -337,9 +381,12 @@ static int report(shrink_command *c)
                                                     .plugin = cd_overrides_plugin,
                                                     .context = c->cli->args});
     cd_text_push(&text, "\n");
-    int exit_code = cd_cli_write(c->cli, &text, minimal ? CD_EXIT_VERIFIED : CD_EXIT_INCONCLUSIVE);
-    cd_text_fini(&text);
-    return exit_code;
+    cd_card card;
+    const cd_card_run run = {cd_text_get(&c->path), "", c->schedule, false};
+    fill_card(&card, c);
+    return cd_report_card_send(c->cli, &c->target, &card, &text,
+                               minimal ? "minimal" : "inconclusive",
+                               minimal ? CD_EXIT_VERIFIED : CD_EXIT_INCONCLUSIVE, &run);
 }
 
 /* The scenario is written by now. Its story is left out when it is interrupted. */
@@ -358,13 +405,14 @@ static cddp_status shrink(shrink_command *c, cddp_error *err)
     CD_TRY(read_arguments(c, err));
     CD_TRY(may_write(c, err));
     cd_interrupt_begin();
+    c->began_ns = cd_os_now_ns();
     CD_TRY(cd_shrink_begin(&c->shrink, &c->options, err));
     CD_TRY(cd_shrink_run(&c->shrink, err));
     const bool interrupted = cd_interrupt_requested();
     /* Ctrl-C ended the search, not the run that shows what was found; another one ends that */
     cd_interrupt_end();
     cd_interrupt_begin();
-    if (c->cli->progress && c->shown_ns != 0) fputs("\r\033[K", stderr);
+    if (c->cli->progress && c->shown_ns != 0) cd_progress_wipe();
     if (!cd_decisions_print(c->shrink.best.decisions.items, c->shrink.best.decisions.count,
                             c->schedule, sizeof c->schedule))
         return cd_fail(err, CDDP_E_LIMIT, "the schedule is longer than a choice string may be");

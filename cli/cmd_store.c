@@ -45,12 +45,15 @@ static cddp_status take_runs(store_command *c, bool all, cddp_error *err)
                        cd_commands[args->command].name);
     CD_TRY(cd_report_target_read(args, &c->target, err));
     CD_TRY(cd_report_target_check(&c->target, err));
+    c->target.store = args->operands[0];
     CD_TRY(cd_args_run_number(args, &number, err));
     CD_TRY(cddp_store_open(args->operands[0], CDDP_STORE_READ, NULL, &c->session.store, err));
     CD_TRY(cddp_store_last_run(c->session.store, &last, err));
     if (number > INT64_MAX)
         return cd_fail(err, CDDP_E_ARG, "'%s' has no such run; its last one is %lld",
                        args->operands[0], (long long)last);
+    /* A figure and a trace for Perfetto are of one run. */
+    all = all && c->target.format < CD_FORMAT_PERFETTO;
     int64_t wanted = number != 0 ? (int64_t)number : all ? 0 : last;
     CD_TRY(cddp_store_each_run(c->session.store, wanted, take_run, c, err));
     return CDDP_OK;
@@ -80,6 +83,8 @@ static int work(store_command *c, bool all)
 
 int cd_command_report(cd_cli *cli)
 {
+    /* Shards have no verdict yet. */
+    if (cd_imported_is(cli->args)) return cd_imported_check(cli);
     return work(&(store_command){.session = {.cli = cli, .overrides = ""}, .take = take_as_found},
                 true);
 }

@@ -29,11 +29,18 @@ typedef struct cd_cli {
     cd_plugins *plugins;
     cd_origin origin;
     bool color_out, color_err; /* whether to style what goes there */
-    bool progress;             /* standard error is a terminal */
+    bool progress;             /* standard error is a terminal that can wipe a line */
+    /* of the terminals; 0: there is none, or it does not say */
+    size_t columns_out, columns_err, rows_out;
+    const char *pager; /* for long texts of help, explain and list; NULL: none */
 } cd_cli;
 
 /* Prints "cddp-verify: message" and returns the exit code that belongs to the status. */
 int cd_cli_fail(const cd_cli *cli, const cddp_error *err);
+/* A text for standard output: with its colours and its width. */
+void cd_cli_text_begin(const cd_cli *cli, cd_text *text);
+/* As "help COMMAND" has it. */
+void cd_help_print_command(cd_text *text, cd_command_id id);
 /* Writes a text to standard output; a closed pipe ends quietly, any other failure is reported. */
 int cd_cli_write(const cd_cli *cli, const cd_text *text, int exit_code);
 

@@ -4,10 +4,13 @@
 #include "cddp/cddp.h"
 #include "cli/provenance.h"
 #include "cli/report_target.h"
+#include "cli/sources.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "verify/import/declared.h"
+#include "verify/import/models.h"
 #include "verify/import/shards.h"
+#include "verify/import/sources.h"
 #include "verify/report/stored.h"
 
 #include <inttypes.h>
@@ -21,6 +24,8 @@ typedef struct witness {
     uint32_t world_size;
     const cddp_trace_sink *judge; /* while it is shown */
     cd_declared declared;
+    cd_models models; /* of which one is shown at a time */
+    int64_t model;
 } witness;
 
 /* ---- judging ---- */
@@ -32,12 +37,16 @@ static void take_event(void *self, const cddp_event *event)
     w->judge->event(w->judge->self, event);
 }
 
+static void push_model(void *self, const cddp_event *event) { cd_models_push(self, event); }
+
 static cddp_status show(void *source, const cddp_trace_sink *sink, cddp_error *err)
 {
     witness *w = source;
     const cddp_trace_sink both = {sizeof both, CDDP_TRACE_ABI, w, take_event, NULL};
+    const cddp_trace_sink one = {sizeof one, CDDP_TRACE_ABI, &w->models, push_model, NULL};
     w->judge = sink;
-    return CD_PASS(w->replay(w->source, &both, err));
+    cd_models_begin(&w->models, w->model, &both);
+    return CD_PASS(w->replay(w->source, &one, err));
 }
 
 static void add_context(void *self, const cddp_event *event) { cd_result_add_context(self, event); }
@@ -59,14 +68,56 @@ static cddp_status keep_plain_findings(cd_result *result, cddp_error *err)
     return CDDP_OK;
 }
 
+static void take_source(void *self, const cddp_event *event) { cd_sources_push(self, event); }
+
+/* Findings are read by who wrote the program: by its lines. */
+static cddp_status add_sources(cd_result *result, witness *w, cddp_error *err)
+{
+    cd_sources sources;
+    const cddp_verdict *v = &result->verdict;
+    cddp_finding *copies = cd_arena_push(&result->arena, v->finding_count * sizeof *copies);
+    if (copies == NULL) return cd_fail_memory(err, "%zu findings", v->finding_count);
+    CD_TRY(cd_sources_init(&sources, w->world_size, &result->arena, NULL, err));
+    const cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, &sources, take_source, NULL};
+    const cddp_status status = w->replay(w->source, &sink, err);
+    for (size_t i = 0; status == CDDP_OK && i < v->finding_count; i++) {
+        copies[i] = v->findings[i];
+        cd_sources_add(&sources, &copies[i]);
+    }
+    cd_sources_fini(&sources);
+    if (status == CDDP_OK) result->verdict.findings = copies;
+    return CD_PASS(status);
+}
+
+/* What no check sees in single events: a comm hook that makes something else than the mean. */
+static cddp_status accuse(cd_result *result, witness *w, cddp_error *err)
+{
+    uint32_t *ranks = cd_arena_push(&result->arena, w->world_size * sizeof *ranks);
+    cddp_finding *finding = cd_arena_push(&result->arena, sizeof *finding);
+    if (ranks == NULL || finding == NULL) return cd_fail_memory(err, "a finding");
+    if (!cd_declared_accuses(&w->declared, finding)) return CDDP_OK;
+    for (uint32_t i = 0; i < w->world_size; i++) ranks[i] = i;
+    finding->ranks = ranks;
+    finding->rank_count = w->world_size;
+    cd_result_set_failure(result, CDDP_OUTCOME_FINDINGS, finding->title, "");
+    result->verdict.findings = finding;
+    result->verdict.finding_count = 1;
+    return CDDP_OK;
+}
+
 /* Findings stand; without one, "verified" needs everything that the program owes. */
 static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
 {
     const cddp_trace_sink context = {sizeof context, CDDP_TRACE_ABI, result, add_context, NULL};
     result->steps = (uint32_t)cd_declared_steps(&w->declared);
+    if (cd_models_has_unnamed(&w->models)) cd_declared_note_models(&w->declared);
     const bool is_mixed = cd_declared_has_models(&w->declared);
     if (is_mixed) CD_TRY(keep_plain_findings(result, err));
-    if (result->verdict.finding_count > 0) return CD_PASS(w->replay(w->source, &context, err));
+    if (!is_mixed && result->verdict.finding_count == 0) CD_TRY(accuse(result, w, err));
+    if (result->verdict.finding_count > 0) {
+        CD_TRY(add_sources(result, w, err));
+        return CD_PASS(w->replay(w->source, &context, err));
+    }
     const char *gaps = cd_declared_print_gaps(&w->declared, &result->verdict, &result->arena);
     if (gaps == NULL) return cd_fail_memory(err, "a verdict");
     const char *words = cd_arena_printf(
@@ -97,18 +148,56 @@ static cddp_status make_plan(uint32_t world_size, cddp_plan **plan, cddp_error *
     return CD_PASS(status);
 }
 
-static cddp_status judge(cd_result *result, const cddp_registry *registry, witness *w,
-                         cddp_error *err)
+static cddp_status judge_model(cd_result *result, const cddp_registry *registry, witness *w,
+                               const cddp_plan *plan, cddp_error *err)
 {
-    cddp_plan *plan = NULL;
     cddp_verdict *verdict = NULL;
-    CD_TRY(make_plan(w->world_size, &plan, err));
-    cddp_status status = cd_declared_init(&w->declared, w->world_size, NULL, err);
-    if (status == CDDP_OK) status = cddp_judge(plan, registry, show, w, &verdict, err);
+    CD_TRY(cd_declared_init(&w->declared, w->world_size, NULL, err));
+    cddp_status status = cddp_judge(plan, registry, show, w, &verdict, err);
     if (status == CDDP_OK) status = cd_result_take_verdict(result, verdict, err);
     if (status == CDDP_OK) status = settle(result, w, err);
     cddp_verdict_destroy(verdict);
     cd_declared_fini(&w->declared);
+    return status;
+}
+
+static void name_model(cd_result *result, const witness *w)
+{
+    char title[400];
+    if (w->models.count == 1 || result->title == NULL) return;
+    if (strstr(result->title, ", wrapped module") != NULL) return; /* as it was stored */
+    if (w->model < w->models.count)
+        snprintf(title, sizeof title, "%s, wrapped module %" PRId64 " of %" PRId64, result->title,
+                 w->model + 1, w->models.count);
+    else
+        snprintf(title, sizeof title, "%s, wrapped modules 1 to %" PRId64, result->title,
+                 w->models.count);
+    result->title = cd_result_copy(result, title);
+}
+
+/* Of several wrapped modules the first that is not verified is reported. */
+static cddp_status judge_models(cd_result *result, const cddp_registry *registry, witness *w,
+                                const cddp_plan *plan, cddp_error *err)
+{
+    const cddp_trace_sink counter = {sizeof counter, CDDP_TRACE_ABI, &w->models, push_model, NULL};
+    cd_models_begin(&w->models, 0, NULL);
+    CD_TRY(w->replay(w->source, &counter, err));
+    for (w->model = 0; w->model < w->models.count; w->model++) {
+        CD_TRY(judge_model(result, registry, w, plan, err));
+        if (cd_results_exit_code(result, 1) != 0) break;
+    }
+    name_model(result, w);
+    return CDDP_OK;
+}
+
+static cddp_status judge(cd_result *result, const cddp_registry *registry, witness *w,
+                         cddp_error *err)
+{
+    cddp_plan *plan = NULL;
+    CD_TRY(make_plan(w->world_size, &plan, err));
+    cddp_status status = cd_models_init(&w->models, w->world_size, NULL, err);
+    if (status == CDDP_OK) status = judge_models(result, registry, w, plan, err);
+    cd_models_fini(&w->models);
     cddp_plan_destroy(plan);
     return status;
 }
@@ -151,9 +240,13 @@ static cddp_status replay_shards(void *source, const cddp_trace_sink *sink, cddp
 
 bool cd_imported_is(const cd_args *args)
 {
-    bool is = args->operand_count > 1;
-    for (size_t i = 0; i < args->operand_count; i++)
-        is = is || cd_shards_is_shard(args->operands[i]);
+    cd_shard_names names;
+    cddp_error err = CDDP_ERROR_INIT;
+    if (cd_shard_names_find(&names, (const char *const *)args->operands, args->operand_count,
+                            &err) != CDDP_OK)
+        return true; /* cd_imported_check reports it */
+    const bool is = names.count > 0;
+    cd_shard_names_fini(&names);
     return is;
 }
 
@@ -239,6 +332,15 @@ static cddp_status check_all(cd_cli *cli, cd_shards *shards, cd_result *results,
     return status;
 }
 
+/* What a file no longer says, or says of another job, judges nobody. */
+static int fail_with(const cd_cli *cli, const cddp_error *err)
+{
+    const int exit_code = cd_cli_fail(cli, err);
+    const bool is_damaged =
+        err->status == CDDP_E_CORRUPT && strstr(err->message, " is damaged") != NULL;
+    return is_damaged || err->status == CDDP_E_MISMATCH ? CD_EXIT_INCONCLUSIVE : exit_code;
+}
+
 static int report_all(cd_cli *cli, const cd_report_target *target, cd_shards *shards)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -258,7 +360,7 @@ static int report_all(cd_cli *cli, const cd_report_target *target, cd_shards *sh
                             .verbose = cd_args_has(cli->args, CD_OPTION_verbose)};
         exit_code = cd_report_send(cli, target, &report);
     } else {
-        exit_code = cd_cli_fail(cli, &err);
+        exit_code = fail_with(cli, &err);
     }
     for (size_t i = 0; results != NULL && i < count; i++) cd_result_fini(&results[i]);
     cd_release(NULL, results, count * sizeof *results);
@@ -269,16 +371,20 @@ int cd_imported_check(cd_cli *cli)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_shards *shards = NULL;
+    cd_shard_names names = {.count = 0};
     cd_report_target target;
     cddp_status status = cd_report_target_read(cli->args, &target, &err);
     if (status == CDDP_OK) status = cd_report_target_check(&target, &err);
     if (status == CDDP_OK && cd_args_has(cli->args, CD_OPTION_run_number))
         status = cd_fail(&err, CDDP_E_ARG, "--run goes with a store: all shards are judged");
     if (status == CDDP_OK)
-        status = cd_shards_open((const char *const *)cli->args->operands, cli->args->operand_count,
-                                &shards, &err);
+        status = cd_shard_names_find(&names, (const char *const *)cli->args->operands,
+                                     cli->args->operand_count, &err);
+    if (status == CDDP_OK)
+        status = cd_shards_open((const char *const *)names.paths, names.count, &shards, &err);
     const int exit_code =
-        status == CDDP_OK ? report_all(cli, &target, shards) : cd_cli_fail(cli, &err);
+        status == CDDP_OK ? report_all(cli, &target, shards) : fail_with(cli, &err);
     cd_shards_close(shards);
+    cd_shard_names_fini(&names);
     return exit_code;
 }

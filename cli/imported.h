@@ -5,7 +5,7 @@
 #pragma once
 #include "cli/session.h"
 
-/* The operands of `check` are shards. */
+/* The operands of `check` and `report` are shards. */
 bool cd_imported_is(const cd_args *args);
 /* Merges the shards and judges every run of them. */
 int cd_imported_check(cd_cli *cli);

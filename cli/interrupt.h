@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ctrl-C: the first ends the work cleanly with what is known, the second at once.
 **
-** Threads    the signal handler touches one flag. Nothing else of the program outside main is
-**            mutable but main.c's has_verdict.
+** A request that nobody looks at within 10 s ends the program with the exit code of an inconclusive
+** run: a hook that never returns cannot be unwound.
+**
+** Threads    the signal handler touches two flags.
 */
 #pragma once
 #include "cddp/trace.h"
@@ -13,6 +15,8 @@ bool cd_interrupt_requested(void);
 /* raises the flag when so much time has passed, rounded up to seconds; is_late: that was it */
 void cd_interrupt_after(uint64_t limit_ns);
 bool cd_interrupt_is_late(void);
+/* A rank, or a worker, ends at SIGTERM at once: whoever started it reports that. */
+void cd_interrupt_as_rank(void);
 /* what was asked for is done: the flag is lowered, and begin may follow */
 void cd_interrupt_end(void);
 

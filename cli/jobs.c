@@ -2,9 +2,12 @@
 /* Several scenarios at once.
 **
 ** One process per scenario, at most worker_count alive. Each sends its result through a pipe when
-** it is done, and, when the run is recorded, writes its own store (<store>.<index>) that is
-** copied behind the others in the order of the list and then removed. So the store, too, is the
-** same for every number of workers. */
+** it is done. When the run is recorded, it writes its own store (<store>.part-<process>-<index>).
+** That is copied behind the others in the order of the list, and then removed. So the store, too,
+** is the same for every number of workers.
+**
+** A fork copies the tables of our pages, which grow with the results. So a process of a very long
+** list runs several scenarios in turn. When it dies, each of them gets a process after all. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/jobs.h"
 
@@ -12,17 +15,37 @@
 #include "cli/progress.h"
 #include "core/base/crew.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define PART ".part-" /* between the name of a store and that of a worker's */
+
+#define LONG_LIST 1000 /* scenarios; from there on a process runs several */
+#define FORKS_MAX 256  /* of a long list */
 
 typedef struct pool {
     const cd_jobs *jobs;
     cd_result *results;
+    size_t first, end, stride; /* task t: the scenarios from first + t * stride on, before end */
+    size_t taken;              /* scenarios whose result counts */
     cd_progress progress;
 } pool;
+
+static size_t first_of(const pool *p, size_t task) { return p->first + task * p->stride; }
+
+static size_t end_of(const pool *p, size_t task)
+{
+    const size_t end = first_of(p, task) + p->stride;
+    return end < p->end ? end : p->end;
+}
 
 static bool ends_run(const cd_jobs *jobs, const cd_result *result)
 {
@@ -37,7 +60,7 @@ static cddp_status run_here(const cd_jobs *jobs, cd_result *results, size_t *don
 {
     cddp_status status = CDDP_OK;
     cd_progress progress;
-    cd_progress_begin(&progress, jobs->progress, jobs->count);
+    cd_progress_begin(&progress, jobs->session->cli, jobs->progress ? jobs->count : 0);
     for (*done = 0; *done < jobs->count && status == CDDP_OK;) {
         cd_progress_show(&progress, *done, jobs->paths[*done]);
         cd_session session = *jobs->session;
@@ -54,7 +77,8 @@ static cddp_status run_here(const cd_jobs *jobs, cd_result *results, size_t *don
 
 static void shard_path(const cd_jobs *jobs, size_t index, char *path, size_t bytes)
 {
-    snprintf(path, bytes, "%s.%zu", cddp_store_path(jobs->session->store), index);
+    snprintf(path, bytes, "%s" PART "%" PRIu32 "-%zu", cddp_store_path(jobs->session->store),
+             jobs->process, index);
 }
 
 static cddp_status run_in_child(const cd_jobs *jobs, size_t index, cd_result *result,
@@ -67,7 +91,6 @@ static cddp_status run_in_child(const cd_jobs *jobs, size_t index, cd_result *re
     session.may_skip = jobs->may_skip[index];
     if (jobs->session->store != NULL) {
         shard_path(jobs, index, path, sizeof path);
-        unlink(path); /* left behind by a run that was killed */
         CD_TRY(cddp_store_open(path, CDDP_STORE_APPEND, NULL, &session.store, err));
     }
     cddp_status status = cd_session_run(&session, jobs->paths[index], result, err);
@@ -75,31 +98,63 @@ static cddp_status run_in_child(const cd_jobs *jobs, size_t index, cd_result *re
     return status;
 }
 
-/* Runs in the child. An error that would be everybody's becomes this scenario's result. */
-static cddp_status work(void *context, size_t index, cd_text *bytes, cddp_error *err)
+/* Runs in the child: the results, each behind its size, up to one that ends the run. */
+static cddp_status work(void *context, size_t task, cd_text *bytes, cddp_error *err)
 {
     const pool *p = context;
-    cddp_error wrong = CDDP_ERROR_INIT;
-    cd_result result;
-    cd_result_init(&result);
-    result.source = p->jobs->paths[index];
-    if (run_in_child(p->jobs, index, &result, &wrong) != CDDP_OK)
-        cd_result_set_failure(&result, CD_EXIT_USAGE, wrong.message, "");
-    cd_result_write(&result, bytes);
-    cd_result_fini(&result);
-    return bytes->failed ? cd_fail_memory(err, "a result") : CDDP_OK;
+    bool is_last = false;
+    for (size_t index = first_of(p, task); index < end_of(p, task) && !is_last; index++) {
+        cddp_error wrong = CDDP_ERROR_INIT;
+        cd_result result;
+        cd_text one;
+        cd_result_init(&result);
+        cd_text_init(&one, false);
+        result.source = p->jobs->paths[index];
+        /* An error that would be everybody's becomes this scenario's result. */
+        if (run_in_child(p->jobs, index, &result, &wrong) != CDDP_OK)
+            cd_result_set_failure(&result, CD_EXIT_USAGE, wrong.message, "");
+        cd_result_write(&result, &one);
+        is_last = ends_run(p->jobs, &result);
+        const uint64_t size = one.length;
+        cd_text_push_bytes(bytes, (const char *)&size, sizeof size);
+        cd_text_push_bytes(bytes, cd_text_get(&one), one.length);
+        const bool has_failed = one.failed || bytes->failed;
+        cd_text_fini(&one);
+        cd_result_fini(&result);
+        if (has_failed) return cd_fail_memory(err, "a result");
+    }
+    return CDDP_OK;
 }
 
 /* ---- our side ---- */
 
-static void note_death(pool *p, const cd_crew_end *end)
+/* Signals that a program does not raise by its own mistake. */
+static bool is_from_outside(int signal_number)
+{
+    return signal_number == SIGKILL || signal_number == SIGTERM || signal_number == SIGINT ||
+           signal_number == SIGHUP || signal_number == SIGXCPU;
+}
+
+static void note_death(pool *p, const cd_crew_end *end, size_t index)
 {
     char words[160];
-    cd_result *result = &p->results[end->task];
+    cd_result *result = &p->results[index];
+    const bool is_outside = is_from_outside(end->signal_number);
     cd_result_fini(result);
     cd_result_init(result);
-    result->source = cd_result_copy(result, p->jobs->paths[end->task]);
-    if (end->signal_number != 0)
+    result->source = cd_result_copy(result, p->jobs->paths[index]);
+    if (is_outside && cd_interrupt_requested()) {
+        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE, "interrupted before the run had ended",
+                              "");
+        return;
+    }
+    if (is_outside)
+        snprintf(
+            words, sizeof words,
+            "the process that ran it was ended from outside by signal %d (%s): by somebody, or "
+            "by the system for want of memory",
+            end->signal_number, strsignal(end->signal_number));
+    else if (end->signal_number != 0)
         snprintf(words, sizeof words,
                  "the process that ran it was ended by signal %d (%s): a bug in cddp-verify or in "
                  "a plugin",
@@ -107,7 +162,7 @@ static void note_death(pool *p, const cd_crew_end *end)
     else
         snprintf(words, sizeof words,
                  "the process that ran it left with code %d and without a result", end->exit_code);
-    cd_result_set_failure(result, CD_EXIT_USAGE, words, "");
+    cd_result_set_failure(result, is_outside ? CD_EXIT_ENVIRONMENT : CD_EXIT_USAGE, words, "");
 }
 
 static void remove_shard(const cd_jobs *jobs, size_t index)
@@ -150,24 +205,67 @@ static cddp_status collect_shard(pool *p, size_t index, bool died, cddp_error *e
     return died ? CDDP_OK : status;
 }
 
+/* The size that stands before a result, and what it covers is there. */
+static bool read_size(const cd_crew_end *end, size_t at, uint64_t *size)
+{
+    if (!end->is_whole || end->status != CDDP_OK || end->byte_count - at < sizeof *size)
+        return false;
+    memcpy(size, end->bytes + at, sizeof *size);
+    return *size <= end->byte_count - at - sizeof *size;
+}
+
+static cddp_status run_crew(pool *p, size_t *begun, cddp_error *err);
+
+/* The scenarios from `index` on, each in its own process: one of them ended the one they shared. */
+static cddp_status run_apart(pool *p, size_t index, size_t end, cddp_error *err)
+{
+    pool apart = *p;
+    size_t begun;
+    apart.first = index;
+    apart.end = end;
+    apart.stride = 1;
+    for (size_t i = index; p->jobs->session->store != NULL && i < end; i++)
+        remove_shard(p->jobs, i);
+    const cddp_status status = run_crew(&apart, &begun, err);
+    p->taken = apart.taken;
+    return CD_PASS(status);
+}
+
 /* In the order of the list, until the first result that ends the run. */
 static cddp_status take(void *context, const cd_crew_end *end, bool *is_last, cddp_error *err)
 {
     pool *p = context;
-    cddp_error unread = CDDP_ERROR_INIT;
-    cd_result *result = &p->results[end->task];
-    const bool died = !end->is_whole || end->status != CDDP_OK ||
-                      cd_result_read(result, end->bytes, end->byte_count, &unread) != CDDP_OK;
-    if (died) note_death(p, end);
-    CD_TRY(collect_shard(p, end->task, died, err));
-    *is_last = ends_run(p->jobs, result);
+    size_t at = 0;
+    for (size_t index = first_of(p, end->task); index < end_of(p, end->task) && !*is_last;
+         index++) {
+        cddp_error unread = CDDP_ERROR_INIT;
+        cd_result *result = &p->results[index];
+        uint64_t size = 0;
+        const bool died =
+            !read_size(end, at, &size) ||
+            cd_result_read(result, end->bytes + at + sizeof size, size, &unread) != CDDP_OK;
+        if (died && p->stride > 1 && !cd_interrupt_requested()) {
+            cd_result_fini(result);
+            cd_result_init(result);
+            CD_TRY(run_apart(p, index, end_of(p, end->task), err));
+            *is_last = p->taken > 0 && ends_run(p->jobs, &p->results[p->taken - 1]);
+            return CDDP_OK;
+        }
+        if (died) note_death(p, end, index);
+        CD_TRY(collect_shard(p, index, died, err));
+        p->taken = index + 1;
+        *is_last = ends_run(p->jobs, result);
+        at += sizeof size + size;
+    }
     return CDDP_OK;
 }
 
-static void show_progress(void *context, size_t done)
+static void show_progress(void *context, size_t tasks)
 {
     pool *p = context;
-    cd_progress_show(&p->progress, done, done < p->jobs->count ? p->jobs->paths[done] : "");
+    (void)tasks;
+    cd_progress_show(&p->progress, p->taken,
+                     p->taken < p->jobs->count ? p->jobs->paths[p->taken] : "");
 }
 
 /* The output of a worker is for people. */
@@ -177,13 +275,43 @@ static void pass_output(void *context, const char *bytes, size_t byte_count)
     fwrite(bytes, 1, byte_count, stderr);
 }
 
-cddp_status cd_jobs_run(const cd_jobs *jobs, cd_result *results, size_t *done, cddp_error *err)
+/* "run.db.part-4711-0" is a leftover when process 4711 is no more. */
+static bool is_leftover(const char *name, const char *store, size_t store_length)
 {
-    if (jobs->worker_count <= 1) return CD_PASS(run_here(jobs, results, done, err));
-    pool p = {.jobs = jobs, .results = results};
-    const cd_crew_options crew = {.task_count = jobs->count,
-                                  .worker_count = jobs->worker_count,
-                                  .context = &p,
+    char *end = NULL;
+    if (strncmp(name, store, store_length) != 0 ||
+        strncmp(name + store_length, PART, sizeof PART - 1) != 0)
+        return false;
+    const char *number = name + store_length + sizeof PART - 1;
+    const unsigned long process = strtoul(number, &end, 10);
+    return end != number && *end == '-' && process > 1 && process < INT32_MAX &&
+           kill((pid_t)process, 0) != 0 && errno == ESRCH;
+}
+
+/* Removes what a run that was killed left beside the store. */
+static void remove_leftovers(const char *store)
+{
+    char folder[4200];
+    const char *slash = strrchr(store, '/'), *name = slash != NULL ? slash + 1 : store;
+    const int length =
+        slash == NULL ? snprintf(folder, sizeof folder, "./")
+                      : snprintf(folder, sizeof folder, "%.*s", (int)(slash - store + 1), store);
+    DIR *d = length < (int)sizeof folder ? opendir(folder) : NULL;
+    if (d == NULL) return;
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        char path[4500];
+        if (!is_leftover(e->d_name, name, strlen(name))) continue;
+        snprintf(path, sizeof path, "%s%s", folder, e->d_name);
+        unlink(path);
+    }
+    closedir(d);
+}
+
+static cddp_status run_crew(pool *p, size_t *begun, cddp_error *err)
+{
+    const cd_crew_options crew = {.task_count = (p->end - p->first + p->stride - 1) / p->stride,
+                                  .worker_count = p->jobs->worker_count,
+                                  .context = p,
                                   .work = work,
                                   .take = take,
                                   .progress = show_progress,
@@ -191,12 +319,27 @@ cddp_status cd_jobs_run(const cd_jobs *jobs, cd_result *results, size_t *done, c
                                   .interrupted = cd_interrupt_requested,
                                   .drains = true};
     cd_crew_count count;
-    cd_progress_begin(&p.progress, jobs->progress, jobs->count);
     const cddp_status status = cd_crew_run(&crew, &count, err);
+    *begun = count.begun == 0 ? p->first : end_of(p, count.begun - 1);
+    return CD_PASS(status);
+}
+
+cddp_status cd_jobs_run(const cd_jobs *given, cd_result *results, size_t *done, cddp_error *err)
+{
+    cd_jobs here = *given, *jobs = &here;
+    if (jobs->worker_count <= 1) return CD_PASS(run_here(jobs, results, done, err));
+    here.process = cd_os_process_id();
+    if (jobs->session->store != NULL) remove_leftovers(cddp_store_path(jobs->session->store));
+    pool p = {.jobs = jobs,
+              .results = results,
+              .end = jobs->count,
+              .stride = jobs->count < LONG_LIST ? 1 : jobs->count / FORKS_MAX};
+    size_t begun = 0;
+    cd_progress_begin(&p.progress, jobs->session->cli, jobs->progress ? jobs->count : 0);
+    const cddp_status status = run_crew(&p, &begun, err);
     cd_progress_end(&p.progress);
-    *done = count.taken;
+    *done = p.taken;
     /* Shards of scenarios that no longer count. */
-    for (size_t i = count.taken; jobs->session->store != NULL && i < count.begun; i++)
-        remove_shard(jobs, i);
+    for (size_t i = p.taken; jobs->session->store != NULL && i < begun; i++) remove_shard(jobs, i);
     return status;
 }

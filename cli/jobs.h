@@ -15,6 +15,7 @@ typedef struct cd_jobs {
     uint32_t worker_count; /* 1: no processes, everything here */
     bool keep_going;
     bool progress;
+    uint32_t process; /* this one: part of the names of its workers' stores; set by run */
 } cd_jobs;
 
 /* Fills results[0 … *done - 1], in the order of the paths. results: (count) initialised. */

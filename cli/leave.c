@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "core/base/os.h"
+#include "core/base/os_fault.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 
 static volatile pid_t guarded; /* 0: nobody; a child that was forked is another one */
 static volatile sig_atomic_t is_rank;
+static volatile sig_atomic_t has_passed; /* the program is leaving */
 
 #if defined(__linux__)
 #include <sys/syscall.h>
@@ -34,25 +36,52 @@ static int code_of_nobody(void)
                : CD_EXIT_ENVIRONMENT;
 }
 
-static void refuse(void)
+static void watch(void);
+
+/* A simulated rank that leaves may be the only one to go. Then exit goes no further here, and the
+** next exit is to come by as well. */
+static void refuse(int code)
 {
+    if (!has_passed) watch();
+    if (!has_passed) cd_os_fault_leave(code);
+    has_passed = 1;
     if (guarded == getpid()) leave(code_of_nobody());
 }
+
+/* Nobody says with which code. */
+static void refuse_once(void) { refuse(0); }
+
+#if defined(__GLIBC__)
+static void refuse_with(int code, void *argument)
+{
+    (void)argument;
+    refuse(code);
+}
+static void watch_exit(void) { on_exit(refuse_with, NULL); }
+#else
+static void watch_exit(void) { atexit(refuse_once); }
+#endif
 
 #if defined(__linux__)
 static _Noreturn void leave_unless_guarded(int code)
 {
+    cd_os_fault_leave(code);
     leave(guarded == getpid() && !is_rank ? code_of_nobody() : code);
 }
 CDDP_API void _exit(int code) { leave_unless_guarded(code); }
 CDDP_API void _Exit(int code) { leave_unless_guarded(code); }
 #endif
 
+static void watch(void)
+{
+    watch_exit();
+    at_quick_exit(refuse_once);
+}
+
 void cd_leave_begin(void)
 {
     guarded = getpid();
-    atexit(refuse);
-    at_quick_exit(refuse);
+    watch();
 }
 
 void cd_leave_as_rank(void) { is_rank = 1; }

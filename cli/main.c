@@ -6,15 +6,18 @@
 ** below main exits.
 **
 ** Not here: the commands (cmd_*.c). */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* realpath, the size of a terminal */
 #include "cli/command.h"
 #include "cli/leave.h"
 #include "cli/plugins.h"
+#include "cli/sources.h"
 #include "core/base/error.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 static int (*const commands[CD_COMMAND_COUNT])(cd_cli *cli) = {
@@ -29,17 +32,68 @@ static cddp_status decide_color(cd_cli *cli, cddp_error *err)
     int when = 0;
     CD_TRY(cd_args_choice(cli->args, CD_OPTION_color, words, &when, err));
     const char *no_color = getenv("NO_COLOR"), *terminal = getenv("TERM");
-    bool wanted = (no_color == NULL || no_color[0] == '\0') &&
-                  (terminal == NULL || strcmp(terminal, "dumb") != 0);
+    const bool is_dumb = terminal != NULL && strcmp(terminal, "dumb") == 0;
+    const bool wanted = (no_color == NULL || no_color[0] == '\0') && !is_dumb;
     cli->color_out = when == 1 || (when == 0 && wanted && isatty(STDOUT_FILENO));
     cli->color_err = when == 1 || (when == 0 && wanted && isatty(STDERR_FILENO));
-    cli->progress = isatty(STDERR_FILENO);
+    cli->progress = isatty(STDERR_FILENO) && !is_dumb;
+    return CDDP_OK;
+}
+
+/* COLUMNS, where somebody has exported it, else what the terminal says. */
+static void read_size(int fd, size_t *columns, size_t *rows)
+{
+    struct winsize size = {.ws_col = 0};
+    const char *given = getenv("COLUMNS");
+    if (isatty(fd) && ioctl(fd, TIOCGWINSZ, &size) == 0) {
+        *columns = size.ws_col;
+        *rows = size.ws_row;
+    }
+    const unsigned long number = given != NULL ? strtoul(given, NULL, 10) : 0;
+    if (number > 0 && number < 10000) *columns = number;
+}
+
+/* Long texts of these commands go through PAGER, or less, where both ends are a terminal. */
+static void choose_pager(cd_cli *cli)
+{
+    const uint32_t long_ones = CD_IN(help) | CD_IN(explain) | CD_IN(list) | CD_IN(doctor);
+    const char *terminal = getenv("TERM"), *pager = getenv("PAGER");
+    const bool is_dumb = terminal == NULL || strcmp(terminal, "dumb") == 0;
+    const bool is_long =
+        (long_ones >> cli->args->command & 1u) != 0 || cd_args_has(cli->args, CD_OPTION_help);
+    if (!is_long || is_dumb || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)) return;
+    setenv("LESS", "FRX", 0); /* ends by itself where all fits, and shows colours */
+    cli->pager = pager == NULL ? "less 2>/dev/null" : pager[0] != '\0' ? pager : NULL;
+}
+
+static void look_at_terminal(cd_cli *cli)
+{
+    size_t rows_err = 0;
+    read_size(STDOUT_FILENO, &cli->columns_out, &cli->rows_out);
+    read_size(STDERR_FILENO, &cli->columns_err, &rows_err);
+    choose_pager(cli);
+}
+
+/* What runs scenarios again has nothing to run in the shards of a program. */
+static cddp_status refuse_shards(const cd_args *args, cddp_error *err)
+{
+    const uint32_t runs =
+        CD_IN(run) | CD_IN(explore) | CD_IN(prove) | CD_IN(replay) | CD_IN(shrink);
+    for (size_t i = 0; (runs >> args->command & 1u) != 0 && i < args->operand_count; i++)
+        if (cd_source_is_shards(args->operands[i]))
+            return cd_fail(
+                err, CDDP_E_ARG,
+                "'%.100s' is a recording, and %s needs a scenario: \"cddp-verify lift %.100s "
+                "-o job.toml\" writes one; check judges the recording",
+                args->operands[i], cd_commands[args->command].name, args->operands[i]);
     return CDDP_OK;
 }
 
 static cddp_status prepare(cd_cli *cli, cddp_error *err)
 {
+    CD_TRY(refuse_shards(cli->args, err));
     CD_TRY(decide_color(cli, err));
+    look_at_terminal(cli);
     CD_TRY(cddp_registry_create(NULL, &cli->registry, err));
     CD_TRY(cd_plugins_open(cli, &cli->plugins, err));
     return CDDP_OK;
@@ -53,6 +107,28 @@ static cd_origin find_origin(char **argv)
     return (cd_origin){argv, hub, number % CD_ORIGIN_RUNS, number / CD_ORIGIN_RUNS, NULL};
 }
 
+/* A descriptor that was closed would be given to the next file or pipe, and reports would go into
+** it. False: it cannot be opened, and there is nowhere to say so. */
+static bool open_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        while (fcntl(fd, F_GETFD) < 0) {
+            const int opened = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+            if (opened < 0) return false;
+        }
+    return true;
+}
+
+/* Launchers change their folder, and transports want an absolute path. */
+static void make_temporary_folder_absolute(void)
+{
+    const char *given = getenv("TMPDIR");
+    if (given == NULL || given[0] == '\0' || given[0] == '/') return;
+    char *absolute = realpath(given, NULL);
+    if (absolute != NULL) setenv("TMPDIR", absolute, 1);
+    free(absolute);
+}
+
 int main(int argc, char **argv)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -60,9 +136,11 @@ int main(int argc, char **argv)
     cd_cli cli = {.args = &args,
                   .program = argc > 0 ? argv[0] : "cddp-verify",
                   .origin = find_origin(argv)};
+    if (!open_standard_streams()) return CD_EXIT_ENVIRONMENT;
     /* A full disk and a closed pipe are failures of a write, which says so, not reasons to die
     ** without a word. */
     signal(SIGPIPE, SIG_IGN);
+    make_temporary_folder_absolute();
     unsetenv("CDDP_RECORD"); /* for programs of users: this one traces by itself */
     signal(SIGXFSZ, SIG_IGN);
     int exit_code = CD_EXIT_USAGE;

@@ -9,6 +9,7 @@
 #include "core/base/suggest.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -40,6 +41,10 @@ static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char
     if (!cd_vec_grow(NULL, (void **)&plugins->handles, &plugins->handle_capacity,
                      plugins->handle_count + 1, sizeof(void *)))
         return cd_fail_memory(err, "plugin '%s'", path);
+    /* The loader would wait for the writer of a FIFO. */
+    FILE *file = NULL;
+    if (!cd_os_is_absent(place)) CD_TRY(cd_os_open_regular(place, &file, err));
+    if (file != NULL) fclose(file);
     /* Never unmapped: MPI and CUDA leave functions behind that run when the process ends. */
     void *handle = dlopen(place, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == NULL) {

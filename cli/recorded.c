@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/check/check.h"
+#include "verify/report/place.h"
 #include "verify/report/stored.h"
 
 #include <inttypes.h>
@@ -22,8 +23,9 @@ cddp_status cd_recorded_read_plan(const cd_recipe *recipe, const cd_session *ses
     if (recipe->scenario[0] == '\0')
         return cd_fail(err, CDDP_E_CONFIG,
                        "run %" PRId64 " was recorded from a program, and no scenario describes it: "
-                       "there is nothing to run again. check judges it, report and diff show it",
-                       recipe->run);
+                       "there is nothing to run again. \"cddp-verify lift %s -o job.toml\" writes "
+                       "one; check judges the run, report and diff show it",
+                       recipe->run, session->cli->args->operands[0]);
     cd_result_init(&mistakes);
     cd_session_read_plan(session, recipe->source, recipe->scenario, &read, &mistakes);
     if (read == NULL)
@@ -83,6 +85,7 @@ static cddp_status judge_plan(cd_result *result, const cd_session *session, cons
                       &(source){session->store, run->run, run->complete}, &verdict, err));
     cddp_status status = cd_result_take_verdict(result, verdict, err);
     cddp_verdict_destroy(verdict);
+    cd_result_locate(result, run->provenance.source, run->provenance.scenario);
     if (status == CDDP_OK && result->verdict.finding_count > 0)
         status = cddp_store_each_event(session->store, run->run, CDDP_STORE_RECORDED, &sink, err);
     return status;

@@ -7,7 +7,8 @@
 /* Reads --format, --output, --quiet and --verbose. */
 typedef struct cd_report_target {
     cd_format format;
-    const char *path; /* NULL: standard output */
+    const char *path;  /* NULL: standard output */
+    const char *store; /* in which the runs are, for timelines; NULL: nowhere */
 } cd_report_target;
 
 cddp_status cd_report_target_read(const cd_args *args, cd_report_target *target,
@@ -18,3 +19,6 @@ cddp_status cd_report_target_check(const cd_report_target *target, cddp_error *e
 /* Writes the report where it belongs, or, where that fails, to standard output; returns its exit
 ** code, or that of a failure to write it. */
 int cd_report_send(const cd_cli *cli, const cd_report_target *target, const cd_report *report);
+/* The same with a text that was made already. */
+int cd_report_write(const cd_cli *cli, const cd_report_target *target, const cd_text *text,
+                    int exit_code);

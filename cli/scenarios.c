@@ -55,12 +55,13 @@ static cddp_status add_entries(cd_file_list *list, const char *folder, struct di
         const char *name = entries[i]->d_name;
         int length = snprintf(path, sizeof path, "%s%s%s", folder,
                               folder[strlen(folder) - 1] == '/' ? "" : "/", name);
-        if (status == CDDP_OK && name[0] != '.' && length < (int)sizeof path &&
-            stat(path, &info) == 0) {
-            if (S_ISDIR(info.st_mode))
+        if (status == CDDP_OK && name[0] != '.') {
+            if (length >= (int)sizeof path)
+                status = cd_fail(err, CDDP_E_LIMIT, "a path in '%.100s…' is too long", folder);
+            else if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
                 status = add_folder(list, path, depth + 1, err);
             else if (is_scenario(name))
-                status = add_path(list, path, true, err);
+                status = add_path(list, path, true, err); /* reading it says what is wrong */
         }
         free(entries[i]);
     }
@@ -80,10 +81,16 @@ static cddp_status add_folder(cd_file_list *list, const char *folder, int depth,
                        DEPTH_MAX);
     int count = scandir(folder, &entries, NULL, by_name);
     if (count < 0)
-        return cd_fail(err, CDDP_E_IO, "cannot read folder '%s': %s", folder, strerror(errno));
+        return cd_fail(err, cd_error_of_errno(errno), "cannot read folder '%s': %s", folder,
+                       strerror(errno));
     cddp_status status = add_entries(list, folder, entries, count, depth, err);
     free(entries);
     return status;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 static cddp_status add_glob(cd_file_list *list, const char *pattern, cddp_error *err)
@@ -95,12 +102,7 @@ static cddp_status add_glob(cd_file_list *list, const char *pattern, cddp_error 
     if (result == GLOB_NOMATCH) return cd_fail(err, CDDP_E_ARG, "no file matches '%s'", pattern);
     if (result != 0) return cd_fail(err, CDDP_E_IO, "cannot read the folders of '%s'", pattern);
     /* glob sorts by locale; scenarios are sorted by bytes everywhere. */
-    for (size_t i = 1; i < matches.gl_pathc; i++)
-        for (size_t k = i; k > 0 && strcmp(matches.gl_pathv[k - 1], matches.gl_pathv[k]) > 0; k--) {
-            char *swap = matches.gl_pathv[k];
-            matches.gl_pathv[k] = matches.gl_pathv[k - 1];
-            matches.gl_pathv[k - 1] = swap;
-        }
+    qsort(matches.gl_pathv, matches.gl_pathc, sizeof matches.gl_pathv[0], by_bytes);
     for (size_t i = 0; i < matches.gl_pathc && status == CDDP_OK; i++)
         status = cd_file_list_add(list, matches.gl_pathv[i], err);
     for (size_t i = before; i < list->count; i++) list->found[i] = true;
@@ -114,7 +116,8 @@ cddp_status cd_file_list_add(cd_file_list *list, const char *operand, cddp_error
     size_t before = list->count;
     if (stat(operand, &info) != 0) {
         if (strpbrk(operand, "*?[") != NULL) return CD_PASS(add_glob(list, operand, err));
-        return cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", operand, strerror(errno));
+        return cd_fail(err, cd_error_of_errno(errno), "cannot read '%s': %s", operand,
+                       strerror(errno));
     }
     if (!S_ISDIR(info.st_mode)) return CD_PASS(add_path(list, operand, false, err));
     CD_TRY(add_folder(list, operand, 0, err));

@@ -114,6 +114,23 @@ static void put_tables(cd_json *json, const char (*tables)[64], size_t count, co
     }
 }
 
+/* The same keys of one element of a table that repeats. */
+static void put_numbered(cd_json *json, const char *table)
+{
+    cd_json_key(json, "patternProperties");
+    cd_json_open(json, '{');
+    cd_json_key(json, "^[0-9]+$");
+    cd_json_open(json, '{');
+    put_type(json, "object");
+    cd_json_put_flag(json, "additionalProperties", false);
+    cd_json_key(json, "properties");
+    cd_json_open(json, '{');
+    put_keys(json, table, true);
+    cd_json_close(json, '}');
+    cd_json_close(json, '}');
+    cd_json_close(json, '}');
+}
+
 static void put_table(cd_json *json, const char (*tables)[64], size_t count, const char *table,
                       bool per_rank)
 {
@@ -121,9 +138,11 @@ static void put_table(cd_json *json, const char (*tables)[64], size_t count, con
     const char *dot = strrchr(table, '.');
     snprintf(name, sizeof name, "%s", dot != NULL ? dot + 1 : table);
     char *bracket = strchr(name, '[');
+    const bool is_numbered = bracket != NULL && per_rank; /* "optimizer.1.lr" of some ranks */
     if (bracket != NULL) *bracket = '\0';
     cd_json_key(json, name);
     cd_json_open(json, '{');
+    bracket = per_rank ? NULL : bracket;
     if (bracket != NULL) {
         put_type(json, "array");
         cd_json_key(json, "items");
@@ -136,6 +155,7 @@ static void put_table(cd_json *json, const char (*tables)[64], size_t count, con
     put_keys(json, table, per_rank);
     put_tables(json, tables, count, table, per_rank);
     cd_json_close(json, '}');
+    if (is_numbered) put_numbered(json, table);
     if (bracket != NULL) cd_json_close(json, '}');
     cd_json_close(json, '}');
 }

@@ -10,6 +10,7 @@
 #include "cli/leave.h"
 #include "cli/overrides.h"
 #include "verify/report/command_line.h"
+#include "verify/report/place.h"
 #include "cli/plugins.h"
 #include "cli/provenance.h"
 #include "cli/recorder.h"
@@ -21,6 +22,7 @@
 #include "core/plan/chosen_hook.h"
 #include "core/plan/replica/names.h"
 #include "scenarios/reader/reader.h"
+#include "sim/fault.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +75,32 @@ static cddp_status see_backend(void *context, const char *name, cddp_error *err)
     return CDDP_OK;
 }
 
+/* What only the simulator knows of faults. */
+static size_t examine_faults(const cddp_plan *plan, cd_contradiction_fn report, void *context)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < plan->fault_count; i++) {
+        const char *kind = plan->faults[i].kind;
+        char key[48],
+            message[240] = "a fault needs a kind: `cddp-verify list faults` shows what there is";
+        cd_suggestion s;
+        if (kind != NULL && cd_fault_find(kind) >= 0) continue;
+        cd_suggest_begin(&s, kind != NULL ? kind : "");
+        for (int32_t k = 0; kind != NULL && k < CD_FAULT_KIND_COUNT; k++)
+            cd_suggest_offer(&s, cd_fault_name((cddp_event_enum_fault_kind)k));
+        if (kind != NULL)
+            snprintf(
+                message, sizeof message,
+                "there is no fault '%.60s'%s%s%s; `cddp-verify list faults` shows what there is",
+                kind, s.best != NULL ? "; did you mean '" : "", s.best != NULL ? s.best : "",
+                s.best != NULL ? "'?" : "");
+        snprintf(key, sizeof key, "fault[%zu].kind", i);
+        report(context, key, message);
+        count++;
+    }
+    return count;
+}
+
 static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn report,
                       void *report_context)
 {
@@ -85,7 +113,7 @@ static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn 
         backends.count = 0;
     r->unknown_count = count;
     r->lacks_plugin = count > 0 && r->session->may_skip && cd_plan_lacks_plugin(plan, registry);
-    return count + backends.count;
+    return count + backends.count + examine_faults(plan, report, report_context);
 }
 
 /* Whether the plan contradicts itself is for cddp_run to say: a scenario may expect just that. */
@@ -296,7 +324,7 @@ static void report_unjudged(const law_counter *c, cd_result *result)
 
 typedef struct run_sinks {
     law_counter laws;
-    const cddp_trace_sink *list[7];
+    const cddp_trace_sink *list[8];
     size_t count;
     cd_recorder recorder;
     cd_finals finals;
@@ -336,7 +364,25 @@ static void take_schedule(cd_result *result, const cd_compose *compose)
     result->schedule = schedule;
 }
 
-static cddp_status open_compose(const cd_session *session, const cddp_plan *plan,
+#define COMMIT_NS UINT64_C(500000000)
+
+/* What ranks showed before they hang is in the store while they hang: `watch` reads it there. */
+typedef struct committer {
+    cddp_store *store; /* NULL: nothing is kept */
+    uint64_t last_ns;
+} committer;
+
+/* A failure is the sink's, which reports it at the end of the step. */
+static void commit_now_and_then(void *context)
+{
+    committer *c = context;
+    const uint64_t now_ns = cd_os_now_ns();
+    if (c->store == NULL || now_ns - c->last_ns < COMMIT_NS) return;
+    c->last_ns = now_ns;
+    if (cddp_store_commit(c->store, NULL) != CDDP_OK) c->store = NULL;
+}
+
+static cddp_status open_compose(const cd_session *session, const cddp_plan *plan, committer *keeper,
                                 cd_compose **compose, cddp_error *err)
 {
     cd_compose_options options = {.plan = plan,
@@ -345,6 +391,8 @@ static cddp_status open_compose(const cd_session *session, const cddp_plan *plan
                                   .origin = &session->cli->origin,
                                   .run = cd_origin_run(session->run, session->repetition),
                                   .interrupted = cd_interrupt_requested,
+                                  .idle = commit_now_and_then,
+                                  .idle_context = keeper,
                                   .schedule = session->schedule,
                                   .chooser = session->chooser,
                                   .node = getenv("CDDP_NODE")};
@@ -370,6 +418,21 @@ static cddp_status check_capabilities(const cddp_verdict *v, cddp_error *err)
                    v->ranks[0].result.error.message);
 }
 
+/* What ran out on this machine says nothing about the training. */
+static cddp_status check_shortage(const cddp_verdict *v, cddp_error *err)
+{
+    if (v->as_expected || v->outcome == CDDP_OUTCOME_VERIFIED) return CDDP_OK;
+    for (size_t r = 0; r < v->rank_count; r++) {
+        const cddp_rank_result *end = &v->ranks[r].result;
+        if (end->end == CDDP_RANK_RETURNED && end->status == CDDP_E_NOMEM)
+            return cd_fail(err, CDDP_E_NOMEM,
+                           "rank %zu: %.150s; memory, processes or files of this machine ran out, "
+                           "and nothing was judged (see ulimit -a)",
+                           r, end->error.message);
+    }
+    return CDDP_OK;
+}
+
 static cddp_status run_composed(const cd_session *session, const cddp_plan *plan,
                                 cd_compose *compose, run_sinks *sinks, cd_result *result,
                                 cddp_error *err)
@@ -384,8 +447,10 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
     run.sink_count = sinks->count;
     run.oracle_apart = session->oracle_apart;
     CD_TRY_OUT(cddp_run(&run, &verdict, err));
+    CD_TRY_OUT(check_shortage(verdict, err));
     CD_TRY_OUT(check_capabilities(verdict, err));
     CD_TRY_OUT(cd_result_take_verdict(result, verdict, err));
+    cd_result_locate(result, result->source, plan->text);
     report_unjudged(&sinks->laws, result);
     take_schedule(result, compose);
     describe_reproduction(session, result, true);
@@ -435,15 +500,18 @@ cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan
         CD_TRY(cd_variants_be_rank(session, plan, result, err));
         return CDDP_OK;
     }
-    cddp_status opened = open_compose(session, plan, &compose, &failure);
+    committer keeper = {NULL, 0};
+    run_sinks sinks = {.count = 0};
+    cddp_status opened = open_compose(session, plan, &keeper, &compose, &failure);
     if (opened == CDDP_OK && cd_compose_is_member(compose)) {
         here.store = NULL; /* the judge keeps it */
         cd_leave_as_rank();
     }
     CD_TRY_OUT(begin_recording(&here, plan, result, err));
-    run_sinks sinks = {.count = 0};
+    keeper.store = here.store;
     cd_finals_init(&sinks.finals);
     if (opened == CDDP_OK) opened = run_composed(&here, plan, compose, &sinks, result, &failure);
+    keeper.store = NULL;
     if (opened != CDDP_OK) cd_result_set_failure(result, exit_code_of(opened), failure.message, "");
     /* A replay repeats one run, choice by choice; the others are not it. */
     bool repeats = opened == CDDP_OK && session->schedule == NULL && session->chooser == NULL;

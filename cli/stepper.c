@@ -356,7 +356,8 @@ void cd_stepper_run(const cd_memory_sink *events, size_t position)
     printf("        %zu events; `help` lists the commands\n", events->count);
     for (;;) {
         if (prompts) printf("(%zu) ", s.at);
-        fflush(stdout);
+        /* a reader that has gone reads no answer */
+        if (fflush(stdout) != 0) return;
         if (fgets(line, sizeof line, stdin) == NULL) return;
         verb[0] = rest[0] = '\0';
         int fields = sscanf(line, "%31s %127s", verb, rest);

@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const char cd_document_semantics[], cd_document_zoo[]; /* made by CMake from docs */
+/* made by CMake from docs */
+extern const char cd_document_semantics[], cd_document_zoo[], cd_document_fsdp[];
 
 /* Copies the columns behind the first, "a | b |" as "a; b". Markup of code is left out. */
 static void copy_columns(const char *at, cd_tag *tag)
@@ -30,7 +31,8 @@ bool cd_tag_find(const char *name, cd_tag *tag)
     const struct {
         const char *name, *text;
     } documents[] = {{"docs/semantics.md", cd_document_semantics},
-                     {"docs/zoo.md", cd_document_zoo}};
+                     {"docs/zoo.md", cd_document_zoo},
+                     {"docs/fsdp.md", cd_document_fsdp}};
     char start[64];
     snprintf(start, sizeof start, "\n| %.40s | ", name);
     for (size_t i = 0; i < sizeof documents / sizeof documents[0]; i++) {

@@ -44,6 +44,12 @@ static bool compare(const cd_finals *one, const cd_finals *other, const char *se
     char text[400];
     size_t differ = 0;
     cddp_event first = {.text = NULL};
+    if (one->memory.count + other->memory.count == 0) {
+        snprintf(text, sizeof text, "with %.200s: no values to compare at this level", settings);
+        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE, text, "");
+        result->verdict.reason = "expect.same_with";
+        return false;
+    }
     if (one->memory.count != other->memory.count || one->memory.count == 0) {
         snprintf(text, sizeof text, "with %.200s rank 0 ends with %zu parameters, without with %zu",
                  settings, other->memory.count, one->memory.count);

@@ -146,7 +146,7 @@ function(cddp_backend_module name)
   # A private copy of core/base lives in each module; nothing but the plugin's symbol leaves it.
   target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL)
   set_property(GLOBAL APPEND PROPERTY CDDP_BACKEND_MODULES ${target})
-  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/cddp)
+  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/cddp COMPONENT runtime)
 endfunction()
 
 # The table of backends as C, compiled beside backends/table/builtin.c. Called once, after the last cddp_backend.

@@ -177,7 +177,7 @@ function(cddp_program name)
     set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   endif()
   if(P_INSTALL)
-    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
   endif()
 endfunction()
 

@@ -21,6 +21,9 @@ need() {
 has_c_header()   { cc -E -x c - <<<"#include <$1>"; }
 has_cxx_header() { c++ -std=c++17 -E -x c++ - <<<"#include <$1>"; }
 has_torch()      { /usr/bin/python3 -c 'import importlib.util as u; exit(u.find_spec("torch") is None)'; }
+has_jsonschema() { /usr/bin/python3 -c 'import importlib.util as u; exit(u.find_spec("jsonschema") is None)'; }
+has_libclang()   { /usr/bin/python3 -c 'import importlib.util as u; exit(u.find_spec("clang") is None)'; }
+has_pytest()     { /usr/bin/python3 -c 'import importlib.util as u; exit(u.find_spec("pytest") is None)'; }
 
 # The embedded default: the verifier on the simulator with SQLite.
 need_for_run() {

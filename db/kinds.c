@@ -93,6 +93,14 @@ static void print_column(sqlite3_str *text, const cddp_event_info *info, uint32_
             position);
         *named = true;
     }
+    /* Groups are opened in the first events of a run, so that the search ends soon. */
+    if (field->type == CDDP_FIELD_group)
+        sqlite3_str_appendf(
+            text,
+            ", (SELECT x.value FROM event g JOIN text x ON x.id = g.text WHERE g.id > r.id << 40 "
+            "AND g.id < (r.id + 1) << 40 AND g.kind = (SELECT id FROM kind WHERE name = 'group') "
+            "AND g.f0 = e.f%u LIMIT 1) AS group_name",
+            position);
 }
 
 static cddp_status make_view(cd_sql *sql, int stored, const cddp_event_info *info, cddp_error *err)

@@ -12,6 +12,7 @@
 
 #include "cddp/store.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 #include "db/kinds.h"
 
 #include <errno.h>
@@ -35,14 +36,12 @@ cddp_status cd_schema_probe(const char *path, cd_file_kind *kind, cddp_error *er
     static const char magic[16] = "SQLite format 3";
     unsigned char header[100];
     if (path[0] == '\0') return cd_fail(err, CDDP_E_ARG, "a store needs a file name");
-    errno = 0;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) {
-        if (errno != ENOENT)
-            return cd_fail(err, CDDP_E_IO, "cannot open '%s': %s", path, strerror(errno));
+    FILE *file = NULL;
+    if (cd_os_is_absent(path)) {
         *kind = CD_FILE_ABSENT;
         return CDDP_OK;
     }
+    CD_TRY(cd_os_open_regular(path, &file, err));
     size_t bytes = fread(header, 1, sizeof header, file);
     int problem = ferror(file) ? errno : 0;
     fclose(file);

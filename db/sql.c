@@ -81,7 +81,7 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
                        path);
     case SQLITE_PERM:
     case SQLITE_CANTOPEN:
-        return cd_fail(err, CDDP_E_IO, "cannot open '%s': %s", path,
+        return cd_fail(err, cd_error_of_errno(system_error), "cannot open '%s': %s", path,
                        system_error != 0 ? strerror(system_error)
                                          : "it, or a file beside it, cannot be opened");
     case SQLITE_BUSY:

@@ -22,7 +22,8 @@ static cddp_status create_file(const char *path, cddp_error *err)
     errno = 0;
     FILE *file = fopen(path, "ab");
     if (file == NULL)
-        return cd_fail(err, CDDP_E_IO, "cannot create '%s': %s", path, strerror(errno));
+        return cd_fail(err, cd_error_of_errno(errno), "cannot create '%s': %s", path,
+                       strerror(errno));
     fclose(file);
     return CDDP_OK;
 }

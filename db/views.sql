@@ -43,9 +43,14 @@ SELECT run, step, micro, rank, generation, buckets,
     buckets = first_value(buckets) OVER (PARTITION BY run, step, micro ORDER BY rank) AS agrees
 FROM orders;
 
+-- The groups of a run by name, and their members.
+CREATE VIEW groups AS
+SELECT run, "group" AS group_id, max(text) AS name, max(members) AS size, group_concat(rank, ' ') AS ranks
+FROM (SELECT DISTINCT run, "group", text, members, rank FROM ev_group ORDER BY run, "group", rank) GROUP BY run, "group";
+
 -- What each rank asked for as the k-th operation of a group, and what came of it.
 CREATE VIEW collectives_by_rank AS
-SELECT p.run, p."group" AS group_id, p.sequence, p.rank, p.step, p.micro, p.op, p.reduce_op, p.root, p.dtype, p.numel, p.bucket,
+SELECT p.run, p."group" AS group_id, p.group_name, p.sequence, p.rank, p.step, p.micro, p.op, p.reduce_op, p.root, p.dtype, p.numel, p.bucket,
     p.t AS posted_at, d.t AS done_at, d.status, p.digest AS input, d.digest AS output
 FROM ev_collective_post p
 LEFT JOIN ev_collective_done d ON d.run = p.run AND d.rank = p.rank AND d."group" = p."group" AND d.sequence = p.sequence;
@@ -64,13 +69,13 @@ missing AS (
     JOIN ev_group g ON g.run = o.run AND g."group" = o."group"
     LEFT JOIN ev_collective_post p ON p.run = g.run AND p.rank = g.rank AND p."group" = g."group" AND p.sequence = o.sequence
     WHERE p.run IS NULL)
-SELECT o.run, o.t, o.rank, o.step, o."group" AS group_id, o.sequence, m.peer, p.op,
+SELECT o.run, o.t, o.rank, o.step, o."group" AS group_id, p.group_name, o.sequence, m.peer, p.op,
     coalesce(o.status, 'no result was ever seen') AS words
 FROM open o
 LEFT JOIN missing m ON m.run = o.run AND m.rank = o.rank AND m."group" = o."group" AND m.sequence = o.sequence
 LEFT JOIN ev_collective_post p ON p.run = o.run AND p.rank = o.rank AND p."group" = o."group" AND p.sequence = o.sequence
 UNION ALL
-SELECT run, t, coalesce(rank, who), step, "group", sequence, nullif(peer, -1), op, text FROM ev_waiting_for;
+SELECT run, t, coalesce(rank, who), step, "group", group_name, sequence, nullif(peer, -1), op, text FROM ev_waiting_for;
 
 -- Where ranks first part, per run: the first collective they describe differently, the first that one waits for and another never
 -- posted, and the first value after a step that they hold differently.
@@ -88,11 +93,12 @@ held AS (
     FROM ev_value WHERE moment = 'after step' AND what IN ('parameter', 'buffer', 'optimizer state')
     WINDOW w AS (PARTITION BY run, step, micro, what, id ORDER BY rank)),
 parted AS (
-    SELECT run, step, 'collective' AS kind, 'group ' || "group" || ' sequence ' || sequence AS place, rank_a, side_a,
+    SELECT run, step, 'collective' AS kind, 'group ' || coalesce((SELECT name FROM groups n WHERE n.run = compared.run
+        AND n.group_id = compared."group"), "group") || ' sequence ' || sequence AS place, rank_a, side_a,
         rank AS rank_b, what AS side_b, row_number() OVER (PARTITION BY run ORDER BY "group", sequence, rank) AS position
     FROM compared WHERE what <> side_a
     UNION ALL
-    SELECT run, step, 'wait', 'group ' || group_id || ' sequence ' || sequence, rank, op || ': ' || words, peer, 'never posted',
+    SELECT run, step, 'wait', 'group ' || coalesce(group_name, group_id) || ' sequence ' || sequence, rank, op || ': ' || words, peer, 'never posted',
         row_number() OVER (PARTITION BY run ORDER BY t, rank, peer)
     FROM waiting_for WHERE peer IS NOT NULL AND sequence >= 0
     UNION ALL

@@ -141,6 +141,12 @@ static cddp_status sink_flush(void *self, cddp_error *err)
     return CDDP_OK;
 }
 
+cddp_status cddp_store_commit(cddp_store *store, cddp_error *err)
+{
+    CD_TRY(cd_writer_require(store, err));
+    return CD_PASS(cd_writer_commit(store, err));
+}
+
 const cddp_trace_sink *cddp_store_sink(cddp_store *store)
 {
     CD_ASSERT(store->writer.run != 0);

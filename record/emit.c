@@ -3,7 +3,6 @@
 #include "cddp/device.h"
 #include "core/base/hash.h"
 #include "core/trace/setting.h"
-#include "record/projection.h"
 #include "record/recording.h"
 
 #include <math.h>
@@ -22,15 +21,6 @@ static int64_t variable_of(cd_recording *r, size_t parameter)
 {
     const cd_recorded_parameter *p = cd_recording_find(r, parameter);
     return p != NULL ? p->variable : (int64_t)parameter;
-}
-
-static void project(cd_recording *r, int64_t variable, const cddp_tensor *gradient, bool is_reduced)
-{
-    cd_projection p;
-    if (!cd_tracer_wants_digest(&r->tracer) || !cd_projection_take(gradient, &p)) return;
-    CD_EMIT(&r->tracer, projection, NULL, .param = variable, .reduced = is_reduced,
-            .sum = cd_f64_bits(p.sum), .magnitude = cd_f64_bits(p.magnitude),
-            .numel = cddp_tensor_numel(gradient), .dtype = gradient->dtype);
 }
 
 /* ---- a step ---- */
@@ -66,14 +56,15 @@ void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
 /* A program that says no steps and has no cddp_ddp: a step ends with its optimizer. */
 static void follow_optimizer(cd_recording *r)
 {
-    if (!r->says_steps && !r->has_reducer && r->has_stepped)
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    if (!r->says_steps && !w->has_reducer && w->has_stepped)
         cddp_tracer_set_step(&r->tracer, r->tracer.step + 1, 0);
-    r->has_stepped = false;
+    w->has_stepped = false;
 }
 
 void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
 {
-    cd_recording *r = cd_recording_get();
+    cd_recording *r = cd_recording_get_wrapped();
     if (r != NULL) follow_optimizer(r);
     cd_recorded_parameter *p = r != NULL ? cd_recording_find(r, parameter) : NULL;
     if (p == NULL) return;
@@ -82,27 +73,27 @@ void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
     CD_EMIT(&r->tracer, grad_local, NULL, .param = p->variable, .presence = presence,
             .digest = digest_of(r, gradient), .contributions = p->contributions,
             .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
-    project(r, p->variable, gradient, false);
+    cd_recording_project(r, p->variable, gradient, false);
 }
 
 void cddp_record_reduced(size_t parameter, const cddp_tensor *gradient)
 {
-    cd_recording *r = cd_recording_get();
+    cd_recording *r = cd_recording_get_wrapped();
     if (r == NULL) return;
     const int64_t variable = variable_of(r, parameter);
-    /* cddp_ddp has said so itself. */
-    if (!r->has_reducer)
-        CD_EMIT(&r->tracer, grad_final, NULL, .param = variable, .presence = presence_of(gradient),
-                .digest = digest_of(r, gradient), .bucket = -1, .address = -1,
-                .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
-    project(r, variable, gradient, true);
+    if (cd_recording_here(r)->has_reducer) return; /* cddp_ddp has said so itself */
+    CD_EMIT(&r->tracer, grad_final, NULL, .param = variable, .presence = presence_of(gradient),
+            .digest = digest_of(r, gradient), .bucket = -1, .address = -1,
+            .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
+    cd_recording_project(r, variable, gradient, true);
 }
 
 void cddp_record_zero_grad(bool to_none)
 {
-    cd_recording *r = cd_recording_get();
+    cd_recording *r = cd_recording_get_wrapped();
     if (r == NULL) return;
-    for (size_t i = 0; i < r->parameter_count; i++) r->parameters[i].contributions = 0;
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    for (size_t i = 0; i < w->parameter_count; i++) w->parameters[i].contributions = 0;
     CD_EMIT(&r->tracer, zero_grad, NULL, .optimizer = -1, .to_none = to_none);
 }
 
@@ -120,26 +111,27 @@ cddp_record_update cddp_record_update_default(void)
 static void note_rescaling(cd_recording *r, const cddp_record_update *u)
 {
     const bool clips = u->clip != 1, scales = u->loss_scale != 1;
-    r->is_rescaled = clips || scales;
-    if (clips && !r->has_clipped)
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    w->is_rescaled = clips || scales;
+    if (clips && !w->has_clipped)
         cd_setting_emit(&r->tracer,
                         &(cd_setting){.key = CDDP_KEY_clip_max_norm,
                                       .items = 1,
                                       .real = isfinite(u->norm) ? u->clip * u->norm : u->clip});
-    if (scales && !r->has_scaled)
+    if (scales && !w->has_scaled)
         cd_setting_emit(&r->tracer,
                         &(cd_setting){.key = CDDP_KEY_amp_enable, .items = 1, .value = 1});
-    r->has_clipped |= clips;
-    r->has_scaled |= scales;
+    w->has_clipped |= clips;
+    w->has_scaled |= scales;
 }
 
 void cddp_record_optimizer_step(const cddp_record_update *update)
 {
-    cd_recording *r = cd_recording_get();
+    cd_recording *r = cd_recording_get_wrapped();
     const cddp_record_update *u = update;
     if (r == NULL || u == NULL || u->size < sizeof *u) return;
     note_rescaling(r, u);
-    r->has_stepped = true;
+    cd_recording_here(r)->has_stepped = true;
     CD_EMIT(&r->tracer, optimizer_step, u->name, .optimizer = u->optimizer,
             .skipped = u->is_skipped, .lr = cd_f64_bits(u->lr),
             .loss_scale = cd_f64_bits(u->loss_scale), .clip = cd_f64_bits(u->clip),
@@ -148,33 +140,41 @@ void cddp_record_optimizer_step(const cddp_record_update *update)
 
 void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter, const cddp_tensor *gradient)
 {
-    cd_recording *r = cd_recording_get();
+    cd_recording *r = cd_recording_get_wrapped();
     if (r == NULL) return;
+    const cd_recorded_wrapper *w = cd_recording_here(r);
     const bool touched = presence_of(gradient) != CDDP_PRESENCE_ABSENT;
     const int64_t digest = digest_of(r, gradient), variable = variable_of(r, parameter);
-    if (r->is_rescaled && touched)
+    if (w->is_rescaled && touched)
         CD_EMIT(&r->tracer, value, NULL, .what = CDDP_WHAT_GRADIENT,
                 .moment = CDDP_MOMENT_BEFORE_STEP, .id = (int64_t)parameter,
                 .presence = CDDP_PRESENCE_VALUE, .digest = digest, .param = variable,
                 .nonfinite = -1);
+    /* Alone, a gradient is the mean. */
+    if (r->rank.world_size == 1 && !w->has_reducer && touched)
+        CD_EMIT(&r->tracer, grad_final, NULL, .param = variable, .presence = CDDP_PRESENCE_VALUE,
+                .digest = digest, .bucket = -1, .address = -1, .dtype = gradient->dtype);
     CD_EMIT(&r->tracer, optimizer_touch, NULL, .optimizer = optimizer, .param = variable,
             .touched = touched, .gradient = digest);
-    if (!r->is_rescaled) project(r, variable, gradient, true);
+    if (!w->is_rescaled && !w->has_reducer) cd_recording_project(r, variable, gradient, true);
 }
 
 /* ---- values ---- */
 
+/* As a wrapper has it (core/ddp/wrap/ddp.c): runs with and without one are compared. */
 static uint64_t shape_of(const cddp_tensor *t)
 {
-    uint64_t shape = 1 + t->dim_count;
-    for (uint32_t i = 0; i < t->dim_count && i < CDDP_DIMS_MAX; i++)
-        shape = cd_hash_mix(shape, (uint64_t)t->sizes[i]);
-    return shape;
+    uint64_t digest = t->dim_count;
+    for (uint32_t i = 0; i < t->dim_count; i++) {
+        digest = cd_hash_mix(digest, (uint64_t)t->sizes[i]);
+        digest = cd_hash_mix(digest, (uint64_t)t->strides[i]);
+    }
+    return digest;
 }
 
 void cddp_record_parameter(size_t parameter, const char *name, const cddp_tensor *tensor)
 {
-    cd_recording *r = cd_recording_get();
+    cd_recording *r = cd_recording_get_wrapped();
     if (r == NULL || name == NULL || tensor == NULL) return;
     CD_EMIT(&r->tracer, param, name, .param = (int64_t)parameter, .ordinal = (int64_t)parameter,
             .numel = cddp_tensor_numel(tensor), .dtype = tensor->dtype, .requires_grad = true,
@@ -184,8 +184,8 @@ void cddp_record_parameter(size_t parameter, const char *name, const cddp_tensor
 /* A wrapper over the world, as far as the checks are concerned: its ranks must agree. */
 void cddp_record_parameters_end(void)
 {
-    cd_recording *r = cd_recording_get();
-    if (r == NULL || r->has_wrapper) return;
+    cd_recording *r = cd_recording_get_wrapped();
+    if (r == NULL || cd_recording_here(r)->has_wrapper) return;
     if (r->group < 0) {
         uint64_t members = r->rank.world_size;
         for (uint32_t i = 0; i < r->rank.world_size; i++) members = cd_hash_mix(members, i);
@@ -193,13 +193,14 @@ void cddp_record_parameters_end(void)
                 .group_rank = r->rank.rank, .members_digest = (int64_t)members,
                 .order = CDDP_ORDER_SAME);
     }
-    CD_EMIT(&r->tracer, wrap, NULL, .params = (int64_t)r->parameter_count, .group = r->group);
+    CD_EMIT(&r->tracer, wrap, NULL, .params = (int64_t)cd_recording_here(r)->parameter_count,
+            .group = r->group);
 }
 
 void cddp_record_value(cddp_event_enum_what what, cddp_event_enum_moment moment, size_t id,
                        const cddp_tensor *tensor)
 {
-    cd_recording *r = cd_recording_get();
+    cd_recording *r = cd_recording_get_wrapped();
     if (r == NULL) return;
     const bool is_parameter = what == CDDP_WHAT_PARAMETER || what == CDDP_WHAT_GRADIENT;
     CD_EMIT(&r->tracer, value, NULL, .what = what, .moment = moment, .id = (int64_t)id,

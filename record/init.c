@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a launcher's variables to the group of all ranks; and ranks that this process starts. */
-#define _DEFAULT_SOURCE /* mkdtemp */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/init.h"
 
+#include "cddp/composition.h"
 #include "cddp/process.h"
 #include "cddp/record.h"
+#include "cddp/registry.h"
 #include "cddp/rendezvous.h"
 #include "cddp/self.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/os_folder.h"
 #include "record/launcher.h"
 #include "record/module.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,8 @@
 
 struct cddp_context {
     cddp_backend backend;
+    cddp_registry *parts; /* of a composition; NULL: the backend is none */
+    cddp_composition *composition;
     cddp_rendezvous_server *server; /* of rank 0; NULL: none is needed */
     cddp_rendezvous *rendezvous;
     cddp_solo_world *world; /* NULL: the rank is another world's */
@@ -81,6 +84,52 @@ static cddp_status meet_by_launcher(cddp_context *c, const cd_launcher *l, cddp_
     return CD_PASS(meet(c, url, l->secret, err));
 }
 
+/* ---- a backend that is made of others ---- */
+
+static cddp_status find_part(void *context, const char *name, const cddp_backend **backend,
+                             cddp_error *err)
+{
+    const cddp_context *c = context;
+    *backend = cddp_registry_find_backend(c->parts, name);
+    if (*backend != NULL) return CDDP_OK;
+    cddp_backend part;
+    CD_TRY(cd_module_find(name, &part, err));
+    if (part.launcher != NULL)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "backend %s starts its ranks itself: it is no part of a composition", name);
+    part.self = c->rendezvous;
+    CD_TRY(cddp_registry_add_backend(c->parts, &part, err));
+    *backend = cddp_registry_find_backend(c->parts, name);
+    return CDDP_OK;
+}
+
+static cddp_status open_composition(cddp_context *c, const char *spec, cddp_error *err)
+{
+    const cddp_composition_options options = {
+        .size = sizeof options, .spec = spec, .find = find_part, .context = c, .own_process = true};
+    CD_TRY(cddp_registry_create(NULL, &c->parts, err));
+    return CD_PASS(cddp_composition_open(&options, &c->composition, err));
+}
+
+static void close_composition(cddp_context *c)
+{
+    cddp_composition_close(c->composition);
+    cddp_registry_destroy(c->parts);
+    c->composition = NULL;
+    c->parts = NULL;
+}
+
+/* Opened once before the ranks meet: a wrong text fails at once, on every rank. */
+static cddp_status compose(cddp_context *c, const char *spec, const cd_launcher *l, cddp_error *err)
+{
+    CD_TRY(open_composition(c, spec, err));
+    close_composition(c);
+    CD_TRY(meet_by_launcher(c, l, err));
+    CD_TRY(open_composition(c, spec, err));
+    c->backend = *cddp_composition_backend(c->composition);
+    return CDDP_OK;
+}
+
 static const char *choose_backend(const cddp_init_options *o, const cd_launcher *l)
 {
     const char *said = cd_launcher_variable("CDDP_BACKEND");
@@ -94,12 +143,18 @@ static cddp_status start(cddp_context *c, const cddp_init_options *o, cddp_error
 {
     cd_launcher launcher;
     CD_TRY(cd_launcher_read(&launcher, err));
-    CD_TRY(cd_module_find(choose_backend(o, &launcher), &c->backend, err));
+    const char *name = choose_backend(o, &launcher);
+    const bool is_composed = cddp_composition_is_named(name);
+    if (!is_composed) CD_TRY(cd_module_find(name, &c->backend, err));
     const cddp_solo_options solo = {.size = sizeof solo,
                                     .rank = launcher.rank,
                                     .world_size = launcher.world_size};
     CD_TRY(cddp_solo_world_open(&solo, &c->world, err));
     c->rank = cddp_solo_world_rank(c->world);
+    if (is_composed) {
+        CD_TRY(compose(c, name, &launcher, err));
+        return CD_PASS(make_group(c, err));
+    }
     /* Ranks of an MPI meet through it; one alone meets nobody. */
     if (c->backend.launcher == NULL && c->backend.open != cddp_backend_self()->open)
         CD_TRY(meet_by_launcher(c, &launcher, err));
@@ -139,6 +194,7 @@ void cddp_fini(cddp_context *context)
 {
     if (context == NULL) return;
     cddp_group_destroy(context->group);
+    close_composition(context);
     cddp_rendezvous_close(context->rendezvous);
     cddp_rendezvous_server_close(context->server);
     cddp_solo_world_close(context->world);
@@ -156,7 +212,8 @@ typedef struct ranks {
     void *argument;
     uint64_t timeout_ns;
     bool prints_plain;
-    char directory[200], url[220];
+    cd_os_folder folder;
+    char url[sizeof(cd_os_folder) + 8];
 } ranks;
 
 static cddp_status run_program(const ranks *r, cddp_rank *rank, cddp_error *err)
@@ -221,30 +278,13 @@ static cddp_status launch(ranks *r, uint32_t count, cddp_error *err)
 }
 
 /* Ranks that are forked meet in a folder. */
-static cddp_status make_directory(ranks *r, cddp_error *err)
+static cddp_status make_folder(ranks *r, cddp_error *err)
 {
     const char *temporary = cd_launcher_variable("TMPDIR");
-    if (temporary == NULL || temporary[0] != '/') temporary = "/tmp";
-    const int length =
-        snprintf(r->directory, sizeof r->directory, "%s/cddp-ranks-XXXXXX", temporary);
-    if (length >= (int)sizeof r->directory || mkdtemp(r->directory) == NULL)
-        return cd_fail(err, CDDP_E_IO, "cannot make a folder in %.150s", temporary);
-    snprintf(r->url, sizeof r->url, "file://%s", r->directory);
+    if (temporary == NULL || temporary[0] == '\0') temporary = "/tmp";
+    CD_TRY(cd_os_folder_open(&r->folder, temporary, "cddp-ranks", err));
+    snprintf(r->url, sizeof r->url, "file://%s", r->folder.path);
     return CDDP_OK;
-}
-
-static void remove_directory(const char *path)
-{
-    DIR *directory = opendir(path);
-    char file[600];
-    if (directory == NULL) return;
-    for (struct dirent *e; (e = readdir(directory)) != NULL;) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        snprintf(file, sizeof file, "%s/%s", path, e->d_name);
-        unlink(file);
-    }
-    closedir(directory);
-    rmdir(path);
 }
 
 cddp_status cddp_run_ranks(uint32_t count, const cddp_init_options *options, cddp_ranks_fn program,
@@ -267,8 +307,8 @@ cddp_status cddp_run_ranks(uint32_t count, const cddp_init_options *options, cdd
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "ranks of backend %s are started by its launcher: use %s, and cddp_init",
                        r.backend.name, r.backend.launcher->name);
-    CD_TRY(make_directory(&r, err));
+    CD_TRY(make_folder(&r, err));
     const cddp_status status = launch(&r, count, err);
-    remove_directory(r.directory);
+    cd_os_folder_close(&r.folder);
     return CD_PASS(status);
 }

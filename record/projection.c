@@ -1,48 +1,115 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "record/projection.h"
 
+#include "core/tensor/dtype.h"
+#include "record/projection_kernel.h"
+
 #include <math.h>
 
-/* Eight sums at a time, so that the compiler can use vectors; the error of any order is bounded in
-** verify/import/means.h. */
-#define LANES 8
+CD_PROJECTION_BLOCK(block_f32, float)
+CD_PROJECTION_BLOCK(block_f64, double)
 
-#define PROJECT(type)                                                                           \
-    static void project_##type(const type *x, int64_t count, cd_projection *p)                  \
-    {                                                                                           \
-        double sums[LANES] = {0}, magnitudes[LANES] = {0};                                      \
-        int64_t i = 0;                                                                          \
-        for (; i + LANES <= count; i += LANES)                                                  \
-            for (int k = 0; k < LANES; k++) {                                                   \
-                const double term = (double)x[i + k] * cd_projection_weight((uint32_t)(i + k)); \
-                sums[k] += term;                                                                \
-                magnitudes[k] += fabs(term);                                                    \
-            }                                                                                   \
-        for (; i < count; i++) {                                                                \
-            const double term = (double)x[i] * cd_projection_weight((uint32_t)i);               \
-            sums[0] += term;                                                                    \
-            magnitudes[0] += fabs(term);                                                        \
-        }                                                                                       \
-        *p = (cd_projection){0};                                                                \
-        for (int k = 0; k < LANES; k++) {                                                       \
-            p->sum += sums[k];                                                                  \
-            p->magnitude += magnitudes[k];                                                      \
-        }                                                                                       \
+void cd_projection_block(const void *x, bool is_single, const double *weights, int64_t count,
+                         cd_projection *p)
+{
+    if (is_single)
+        block_f32(x, weights, count, p);
+    else
+        block_f64(x, weights, count, p);
+}
+
+typedef void (*block_fn)(const void *x, bool is_single, const double *weights, int64_t count,
+                         cd_projection *p);
+
+static block_fn choose_block(void)
+{
+#if defined(CD_PROJECTION_AVX2)
+    if (__builtin_cpu_supports("avx2")) return cd_projection_block_avx2;
+#endif
+    return cd_projection_block;
+}
+
+/* Of 16-bit numbers, by way of f32, which has all of them. */
+static const void *widen(const void *x, int32_t dtype, int64_t count, float *wide)
+{
+    const uint16_t *narrow = x;
+    if (dtype != CDDP_F16 && dtype != CDDP_BF16) return x;
+    for (int64_t i = 0; i < count; i++)
+        wide[i] = dtype == CDDP_F16 ? cd_f16_to_f32(narrow[i]) : cd_bf16_to_f32(narrow[i]);
+    return wide;
+}
+
+/* The error of any order of these sums is bounded in verify/import/means.h. */
+static void project(const char *x, int32_t dtype, int64_t count, cd_projection *p)
+{
+    double weights[CD_PROJECTION_BLOCK_ELEMENTS];
+    float wide[CD_PROJECTION_BLOCK_ELEMENTS];
+    const block_fn take = choose_block();
+    const bool is_single = dtype != CDDP_F64;
+    const size_t bytes = dtype == CDDP_C64 ? sizeof(float) : cddp_dtype_bytes((cddp_dtype)dtype);
+    const int64_t table =
+        count < CD_PROJECTION_BLOCK_ELEMENTS ? count : CD_PROJECTION_BLOCK_ELEMENTS;
+    for (int64_t i = 0; i < table; i++) weights[i] = cd_projection_weight((uint32_t)i);
+    *p = (cd_projection){0};
+    for (int64_t at = 0; at < count; at += table) {
+        const double weight =
+            cd_projection_weight((uint32_t)(at / CD_PROJECTION_BLOCK_ELEMENTS) + 7);
+        const int64_t left = count - at < table ? count - at : table;
+        const void *elements = widen(x + (size_t)at * bytes, dtype, left, wide);
+        cd_projection block;
+        take(elements, is_single, weights, left, &block);
+        p->sum += weight * block.sum;
+        p->magnitude += weight * block.magnitude;
     }
-PROJECT(float)
-PROJECT(double)
+}
+
+bool cd_projection_of(const void *elements, int64_t count, int32_t dtype, cd_projection *projection)
+{
+    if (dtype < 0 || dtype > CDDP_C64) return false;
+    project(elements, dtype, dtype == CDDP_C64 ? 2 * count : count, projection);
+    return true;
+}
+
+static bool is_possible(const cddp_tensor *t)
+{
+    return t != NULL && t->device != NULL && (t->device->flags & CDDP_DEVICE_HOST) != 0 &&
+           (t->device->flags & CDDP_DEVICE_VALUES) != 0 && cddp_tensor_is_contiguous(t);
+}
+
+/* Only under a comm hook that casts. */
+bool cd_projection_pair(const cddp_tensor *local, const cddp_tensor *result, cd_pair *pair)
+{
+    if (!is_possible(local) || !is_possible(result) ||
+        cddp_tensor_numel(local) != cddp_tensor_numel(result) || local->dtype != result->dtype ||
+        local->dtype == CDDP_C64)
+        return false;
+    const size_t bytes = cddp_dtype_bytes(local->dtype);
+    const char *x = (const char *)local->storage + (size_t)local->offset * bytes;
+    const char *y = (const char *)result->storage + (size_t)result->offset * bytes;
+    const int64_t count = cddp_tensor_numel(local);
+    float wide[2];
+    *pair = (cd_pair){.numel = count};
+    for (int64_t i = 0; i < count; i++) {
+        double g, m;
+        if (local->dtype == CDDP_F64) {
+            g = ((const double *)x)[i];
+            m = ((const double *)y)[i];
+        } else {
+            const size_t at = (size_t)i * bytes;
+            g = (double)*(const float *)widen(x + at, (int32_t)local->dtype, 1, &wide[0]);
+            m = (double)*(const float *)widen(y + at, (int32_t)local->dtype, 1, &wide[1]);
+        }
+        pair->given += m < 0 ? -g : m > 0 ? g : 0;
+        pair->got += fabs(m);
+        pair->magnitude += fabs(g);
+    }
+    return true;
+}
 
 bool cd_projection_take(const cddp_tensor *t, cd_projection *projection)
 {
-    if (t == NULL || t->device == NULL || (t->device->flags & CDDP_DEVICE_HOST) == 0 ||
-        (t->device->flags & CDDP_DEVICE_VALUES) == 0 || !cddp_tensor_is_contiguous(t))
-        return false;
-    const int64_t count = cddp_tensor_numel(t);
-    if (t->dtype == CDDP_F32)
-        project_float((const float *)t->storage + t->offset, count, projection);
-    else if (t->dtype == CDDP_F64)
-        project_double((const double *)t->storage + t->offset, count, projection);
-    else
-        return false;
-    return true;
+    if (!is_possible(t)) return false;
+    const size_t begin = (size_t)t->offset * cddp_dtype_bytes(t->dtype);
+    return cd_projection_of((const char *)t->storage + begin, cddp_tensor_numel(t),
+                            (int32_t)t->dtype, projection);
 }

@@ -50,8 +50,19 @@ static void follow_steps(cd_recording *r, const cddp_event *event)
     }
 }
 
+/* The dtype that it rounds a mean in, or that it hands to a hook inside which makes one. */
+static void learn_hook(cd_recording *r, const cddp_event_hook_in_force *h)
+{
+    const bool is_mean = h->promise == CDDP_PROMISE_MEAN;
+    cd_recorded_hook *hook = &cd_recording_here(r)->hook;
+    if (h->level == 0) *hook = (cd_recorded_hook){.cast = h->cast - 1, .is_whole = true};
+    if (!is_mean && (h->level > 0 || h->promise != CDDP_PROMISE_STATED)) hook->cast = -1;
+}
+
 static void learn(cd_recording *r, const cddp_event *event)
 {
+    if (event->kind == CDDP_EV_hook_in_force) learn_hook(r, &event->as.hook_in_force);
+    if (event->kind == CDDP_EV_join_notify) cd_recording_here(r)->has_join = true;
     if (event->kind == CDDP_EV_param && event->as.param.ordinal >= 0) {
         cd_recorded_parameter *p = cd_recording_find(r, (size_t)event->as.param.ordinal);
         if (p == NULL) return;
@@ -60,9 +71,9 @@ static void learn(cd_recording *r, const cddp_event *event)
     } else if (event->kind == CDDP_EV_group && event->as.group.members == r->rank.world_size) {
         if (r->group < 0) r->group = event->as.group.group;
     } else if (event->kind == CDDP_EV_wrap) {
-        r->has_wrapper = true;
+        cd_recording_here(r)->has_wrapper = true;
     } else if (event->kind == CDDP_EV_bucket_layout) {
-        r->has_reducer = true;
+        cd_recording_here(r)->has_reducer = true;
     }
 }
 
@@ -77,17 +88,31 @@ static void take_event(void *self, const cddp_event *event)
     cddp_shard_emit(r->shard, &stamped);
 }
 
+cd_recorded_wrapper *cd_recording_here(cd_recording *r)
+{
+    return &r->wrappers[r->tracer.wrapper > 0 ? r->tracer.wrapper : 0];
+}
+
 cd_recorded_parameter *cd_recording_find(cd_recording *r, size_t parameter)
 {
-    if (!cd_vec_grow(NULL, (void **)&r->parameters, &r->parameter_capacity, parameter + 1,
-                     sizeof *r->parameters)) {
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    if (!cd_vec_grow(NULL, (void **)&w->parameters, &w->parameter_capacity, parameter + 1,
+                     sizeof *w->parameters)) {
         r->is_out_of_memory = true;
         return NULL;
     }
-    for (; r->parameter_count <= parameter; r->parameter_count++)
-        r->parameters[r->parameter_count] =
-            (cd_recorded_parameter){.variable = (int64_t)r->parameter_count};
-    return &r->parameters[parameter];
+    for (; w->parameter_count <= parameter; w->parameter_count++)
+        w->parameters[w->parameter_count] =
+            (cd_recorded_parameter){.variable = (int64_t)w->parameter_count};
+    return &w->parameters[parameter];
+}
+
+static void release_parameters(cd_recording *r)
+{
+    for (size_t i = 0; i < CD_TRACER_WRAPPERS_MAX; i++) {
+        cd_recorded_wrapper *w = &r->wrappers[i];
+        cd_release(NULL, w->parameters, w->parameter_capacity * sizeof *w->parameters);
+    }
 }
 
 /* ---- the shard ---- */
@@ -155,7 +180,11 @@ static cddp_status open_shard(cd_recording *r, uint32_t rank, uint32_t world_siz
     remove_older(r);
     r->process = cd_os_process_id();
     r->sink = (cddp_trace_sink){sizeof r->sink, CDDP_TRACE_ABI, r, take_event, NULL};
-    r->tracer = (struct cddp_tracer){.sink = &r->sink, .rank = &r->rank, .level = r->options.level};
+    r->tracer = (struct cddp_tracer){.sink = &r->sink,
+                                     .rank = &r->rank,
+                                     .level = r->options.level,
+                                     .watch = &cd_recording_watch};
+    for (size_t i = 0; i < CD_TRACER_WRAPPERS_MAX; i++) r->wrappers[i].hook.cast = -1;
     r->group = -1;
     r->state = CD_RECORDING_ON;
     watch_exit();
@@ -177,7 +206,7 @@ static void leave_parent(cd_recording *r)
 {
     const cddp_status closed = cddp_shard_close(r->shard, NULL); /* forgets, and writes nothing */
     (void)closed;
-    cd_release(NULL, r->parameters, r->parameter_capacity * sizeof *r->parameters);
+    release_parameters(r);
     cd_recording armed = {.state = CD_RECORDING_ARMED, .options = r->options};
     memcpy(armed.path, r->path, sizeof armed.path);
     *r = armed;
@@ -253,7 +282,7 @@ cddp_status cddp_record_close(cddp_status ended, const char *why, cddp_error *er
         CD_EMIT(&r->tracer, rank_end, ended != CDDP_OK ? why : NULL, .status = ended,
                 .end = CDDP_RANK_RETURNED);
     const cddp_status status = finish(r, err);
-    cd_release(NULL, r->parameters, r->parameter_capacity * sizeof *r->parameters);
+    release_parameters(r);
     *r = (cd_recording){.state = CD_RECORDING_OFF};
     return status;
 }
@@ -261,6 +290,34 @@ cddp_status cddp_record_close(cddp_status ended, const char *why, cddp_error *er
 cd_recording *cd_recording_get(void)
 {
     return recording.state == CD_RECORDING_ON ? &recording : NULL;
+}
+
+/* The number of the only wrapper that there is, 0 before the first one; -1 where there are, or
+** were, several. */
+static int64_t only_wrapper(cd_recording *r)
+{
+    const uint64_t live = r->tracer.wrappers;
+    const bool is_one = live != 0 && (live & (live - 1)) == 0;
+    int64_t number = 0;
+    r->had_several |= live != 0 && !is_one;
+    if (!is_one) return r->had_several ? -1 : 0;
+    while ((live >> number & 1) == 0) number++;
+    return number;
+}
+
+cd_recording *cd_recording_get_wrapped(void)
+{
+    cd_recording *r = cd_recording_get();
+    if (r == NULL) return NULL;
+    cd_tracer_select(&r->tracer, r->said > 0 ? r->said - 1 : only_wrapper(r));
+    return r;
+}
+
+void cddp_record_wrapper(size_t wrapper)
+{
+    cd_recording *r = cd_recording_get();
+    if (r == NULL) return;
+    r->said = wrapper < CD_TRACER_WRAPPERS_MAX ? (int64_t)wrapper + 1 : CD_TRACER_WRAPPERS_MAX;
 }
 
 bool cddp_record_is_on(void) { return cd_recording_get() != NULL; }

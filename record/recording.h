@@ -27,6 +27,27 @@ typedef struct cd_recorded_parameter {
     bool is_known;
 } cd_recorded_parameter;
 
+/* The comm hook in force, and the bucket whose result it delivers at the moment. */
+typedef struct cd_recorded_hook {
+    int64_t cast; /* the dtype that it rounds the mean in; -1: in that of the bucket */
+    int64_t numel;
+    double given, got, magnitude; /* over the bucket, see cd_pair */
+    bool is_whole;                /* all its gradients are still there */
+} cd_recorded_hook;
+
+/* What the recorder knows of a wrapper, or of a program that reduces without one. */
+typedef struct cd_recorded_wrapper {
+    cd_recorded_parameter *parameters; /* (parameter_count) */
+    size_t parameter_count, parameter_capacity;
+    cd_recorded_hook hook;
+    bool has_wrapper; /* a wrap event came */
+    bool has_reducer; /* that of a cddp_ddp, which says what it reduced */
+    bool has_join;    /* a rank may run out of inputs */
+    bool has_stepped; /* an optimizer stepped, and no gradient came since */
+    /* a clip or a scaler changed gradients in the step at hand; and whether that was said before */
+    bool is_rescaled, has_clipped, has_scaled;
+} cd_recorded_wrapper;
+
 typedef struct cd_recording {
     cd_recording_state state;
     char path[512];
@@ -36,23 +57,28 @@ typedef struct cd_recording {
     cddp_rank rank; /* the clock of the tracer: the machine's */
     cddp_trace_sink sink;
     struct cddp_tracer tracer;
-    cd_recorded_parameter *parameters; /* (parameter_count) */
-    size_t parameter_count, parameter_capacity;
-    int64_t group;     /* of the world, as a group event said; -1: none did */
-    bool has_wrapper;  /* a wrap event came */
-    bool has_reducer;  /* that of a cddp_ddp, which says what it reduced */
-    bool says_steps;   /* the program does; else they follow from forwards and backwards */
+    cd_recorded_wrapper wrappers[CD_TRACER_WRAPPERS_MAX];
+    int64_t said;    /* which wrapper the program's calls are about, plus one; 0: it did not say */
+    int64_t group;   /* of the world, as a group event said; -1: none did */
+    bool says_steps; /* the program does; else they follow from forwards and backwards */
     bool is_finalized; /* a backward was reduced since the last forward began */
     bool has_forward, is_out_of_memory;
-    bool has_stepped; /* an optimizer stepped, and no gradient came since */
-    /* a clip or a scaler changed gradients in the step at hand; and whether that was said before */
-    bool is_rescaled, has_clipped, has_scaled;
+    bool had_several;   /* wrappers at once */
     cddp_error failure; /* of a shard that could not be opened */
 } cd_recording;
 
 /* The recorder when it is ON, else NULL: what every emit function begins with. */
 cd_recording *cd_recording_get(void);
-/* NULL without memory. */
+/* The same for a call of the program that is about a wrapper: the one that it said, or the only
+** one. With several of them, and nothing said, what follows is about none. */
+cd_recording *cd_recording_get_wrapped(void);
+/* That of the events that come. */
+cd_recorded_wrapper *cd_recording_here(cd_recording *recording);
+/* A parameter of that wrapper. NULL without memory. */
 cd_recorded_parameter *cd_recording_find(cd_recording *recording, size_t parameter);
 /* The tracer of a group or wrapper: its own, or the recorder's; NULL without both. */
 struct cddp_tracer *cd_record_attach(cddp_rank *rank, struct cddp_tracer *own);
+/* Emits the projection of a gradient, at levels that have content. */
+void cd_recording_project(cd_recording *recording, int64_t variable, const cddp_tensor *gradient,
+                          bool is_reduced);
+extern const cd_tracer_watch cd_recording_watch;

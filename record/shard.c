@@ -17,6 +17,7 @@
 #include "core/base/hash.h"
 #include "core/base/os.h"
 #include "core/trace/event.h"
+#include "record/seal.h"
 #include "record/shard_file.h"
 
 #include <pthread.h>
@@ -125,7 +126,8 @@ static uint64_t write_text(cddp_shard *s, const char *text, size_t byte_count)
         text += count;
         byte_count -= count;
         slot->more = (uint32_t)byte_count;
-        publish(&slot->sequence, ++s->next_slot);
+        s->next_slot++;
+        publish(&slot->sequence, cd_seal_slot(slot, s->next_slot));
     } while (byte_count > 0);
     return first;
 }
@@ -166,7 +168,8 @@ static void write_event(cddp_shard *s, const cddp_event *event, uint64_t time_ns
     const uint32_t used = cd_event_field_counts[event->kind];
     for (uint32_t i = 0; i < CDDP_EVENT_FIELDS; i++)
         slot->field[i] = i < used ? event->as.field[i] : 0;
-    publish(&slot->sequence, ++s->next_slot);
+    s->next_slot++;
+    publish(&slot->sequence, cd_seal_slot(slot, s->next_slot));
 }
 
 static void emit_at(cddp_shard *s, const cddp_event *event, uint64_t time_ns)
@@ -204,17 +207,6 @@ static uint64_t read_realtime(void)
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
-/* Two containers of one machine may have the same name and different clocks, and the reverse. */
-static void read_boot(char *boot, size_t byte_count)
-{
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file == NULL) return;
-    const size_t count = fread(boot, 1, byte_count - 1, file);
-    boot[count] = '\0';
-    boot[strcspn(boot, "\n")] = '\0';
-    fclose(file);
-}
-
 static void write_header(cddp_shard *s, const cddp_shard_options *o)
 {
     cddp_shard_header *h = header_of(s);
@@ -232,9 +224,11 @@ static void write_header(cddp_shard *s, const cddp_shard_options *o)
     h->monotonic_ns = cd_os_now_ns();
     h->job = o->job;
     if (gethostname(h->host, sizeof h->host - 1) != 0) h->host[0] = '\0';
-    read_boot(h->boot, sizeof h->boot);
+    /* Two containers of one machine may have one name and different clocks, and the reverse. */
+    cd_os_read_boot(h->boot, sizeof h->boot);
     snprintf(h->program, sizeof h->program, "%s", o->program != NULL ? o->program : "");
     snprintf(h->version_text, sizeof h->version_text, "%s", cddp_version());
+    h->seal = cd_seal_begin(h);
     publish(&h->magic, CDDP_SHARD_MAGIC);
 }
 
@@ -283,13 +277,25 @@ cddp_status cddp_shard_flush(cddp_shard *shard, cddp_error *err)
     return status;
 }
 
+/* `end` last: who reads it meanwhile finds the rest. */
+static void seal_end(cddp_shard *s)
+{
+    cddp_shard_header *h = header_of(s), closed;
+    h->slots = (uint32_t)s->next_slot;
+    closed = *h;
+    if (!s->is_full) closed.end = CDDP_SHARD_CLOSED;
+    h->seal_of_end = cd_seal_close(&closed);
+    atomic_thread_fence(memory_order_release);
+    *(volatile uint32_t *)&h->end = closed.end;
+}
+
 cddp_status cddp_shard_close(cddp_shard *shard, cddp_error *err)
 {
     if (shard == NULL) return CDDP_OK;
     cddp_status status = CDDP_OK;
     if (atomic_load(&forks) == shard->born) {
         status = cddp_shard_flush(shard, err);
-        if (!shard->is_full) header_of(shard)->end = CDDP_SHARD_CLOSED;
+        seal_end(shard);
         cd_shard_file_close(&shard->file);
         pthread_mutex_destroy(&shard->lock);
     } else {

@@ -7,6 +7,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/trace/event.h"
+#include "record/seal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,17 +60,64 @@ static cddp_status read_slots(const cddp_shard_reader *r, uint64_t first, void *
 static cddp_status fail_at(cddp_error *err, const cddp_shard_reader *r, uint64_t slot,
                            const char *what)
 {
-    return cd_fail(err, CDDP_E_CORRUPT, "%s is damaged: slot %llu %s", r->path,
-                   (unsigned long long)slot, what);
+    const uint64_t at = CDDP_SHARD_HEADER_BYTES + slot * CDDP_SHARD_SLOT_BYTES;
+    return cd_fail(err, CDDP_E_CORRUPT,
+                   "%s is damaged: slot %llu, at byte %llu, %s; nothing in it was judged", r->path,
+                   (unsigned long long)slot, (unsigned long long)at, what);
 }
+
+/* Slot `at` is as its writer left it. A writer may give no seal. */
+static cddp_status check_slot(const cddp_shard_reader *r, const void *slot, uint64_t at,
+                              cddp_error *err)
+{
+    uint64_t sequence;
+    memcpy(&sequence, slot, sizeof sequence);
+    if ((sequence & CD_SEAL_NUMBER) != ((at + 1) & CD_SEAL_NUMBER))
+        return fail_at(err, r, at, "has another number");
+    if (sequence > CD_SEAL_NUMBER && sequence != cd_seal_slot(slot, at + 1))
+        return fail_at(err, r, at, "was changed after it had been written");
+    if ((sequence > CD_SEAL_NUMBER) != (r->header.seal != 0))
+        return fail_at(err, r, at,
+                       r->header.seal != 0 ? "has lost its seal"
+                                           : "has a seal, the header has none");
+    return CDDP_OK;
+}
+
+/* A slot without a number ends the shard. So whatever follows it has none either, and one that was
+** closed has as many slots as it says. A writer may be ahead of what was read: then the slot has a
+** number now. */
+static cddp_status check_end(cddp_shard_reader *r, cddp_error *err)
+{
+    const cddp_shard_header *h = &r->header;
+    size_t count = 1;
+    if (h->seal != 0 && h->end == CDDP_SHARD_CLOSED && h->slots != (uint32_t)r->slot)
+        return fail_at(err, r, r->slot, "is the end, and there were more when it was closed");
+    for (uint64_t at = r->slot + 1; count > 0; at += count) {
+        CD_TRY(read_slots(r, at, r->block, BLOCK_SLOTS, &count, err));
+        for (size_t i = 0; i < count; i++) {
+            cddp_shard_slot now = {.sequence = 0};
+            size_t found = 0;
+            if (r->block[i].sequence == 0) continue;
+            CD_TRY(read_slots(r, r->slot, &now, 1, &found, err));
+            r->block_count = 0;
+            if (found == 1 && now.sequence != 0) return CDDP_OK;
+            return fail_at(err, r, r->slot, "was emptied; others follow it");
+        }
+    }
+    r->block_count = 0;
+    return CDDP_OK;
+}
+
+/* The position of a slot that was checked, of the last 2^32. */
+static uint64_t at_of(const cddp_shard_slot *slot) { return (slot->sequence & CD_SEAL_NUMBER) - 1; }
 
 /* ---- texts ---- */
 
 static cddp_status read_text(cddp_shard_reader *r, const cddp_shard_slot *of, cddp_error *err)
 {
     if (of->text == r->text_at) return CDDP_OK;
-    if (of->text >= of->sequence)
-        return fail_at(err, r, of->sequence - 1, "has a text that does not lie before it");
+    if (of->text > at_of(of))
+        return fail_at(err, r, at_of(of), "has a text that does not lie before it");
     size_t used = 0;
     uint32_t more = 1;
     r->text_at = 0;
@@ -77,9 +125,9 @@ static cddp_status read_text(cddp_shard_reader *r, const cddp_shard_slot *of, cd
         cddp_shard_text_slot slot;
         size_t count = 0;
         CD_TRY(read_slots(r, at, &slot, 1, &count, err));
-        if (count == 0 || slot.sequence != at + 1 || slot.kind != CDDP_SHARD_TEXT ||
-            slot.byte_count > sizeof slot.bytes || slot.more > CDDP_SHARD_TEXT_MAX ||
-            (slot.more > 0 && slot.byte_count == 0) ||
+        if (count == 1) CD_TRY(check_slot(r, &slot, at, err));
+        if (count == 0 || slot.kind != CDDP_SHARD_TEXT || slot.byte_count > sizeof slot.bytes ||
+            slot.more > CDDP_SHARD_TEXT_MAX || (slot.more > 0 && slot.byte_count == 0) ||
             used + slot.byte_count + slot.more > CDDP_SHARD_TEXT_MAX)
             return fail_at(err, r, at, "is no text, but an event says so");
         memcpy(r->text + used, slot.bytes, slot.byte_count);
@@ -102,16 +150,12 @@ static cddp_status next_slot(cddp_shard_reader *r, const cddp_shard_slot **slot,
         r->block_begin = r->slot;
         CD_TRY(read_slots(r, r->slot, r->block, BLOCK_SLOTS, &r->block_count, err));
     }
-    if (r->block_count == 0) {
-        r->is_over = true;
-        return CDDP_OK;
-    }
     const cddp_shard_slot *s = &r->block[r->slot - r->block_begin];
-    if (s->sequence == 0) {
+    if (r->block_count == 0 || s->sequence == 0) {
         r->is_over = true;
-        return CDDP_OK;
+        return CD_PASS(check_end(r, err));
     }
-    if (s->sequence != r->slot + 1) return fail_at(err, r, r->slot, "has another number");
+    CD_TRY(check_slot(r, s, r->slot, err));
     r->slot++;
     *slot = s;
     return CDDP_OK;
@@ -123,7 +167,7 @@ static cddp_status take_event(cddp_shard_reader *r, const cddp_shard_slot *slot,
                               cddp_error *err)
 {
     if (slot->kind >= CDDP_EV_COUNT)
-        return fail_at(err, r, slot->sequence - 1, "is of a kind that does not exist");
+        return fail_at(err, r, at_of(slot), "is of a kind that does not exist");
     if (slot->text != 0) CD_TRY(read_text(r, slot, err));
     *event = (cddp_event){.time_ns = slot->time_ns,
                           .sequence = r->events++,
@@ -158,9 +202,21 @@ void cddp_shard_reader_rewind(cddp_shard_reader *r)
 
 /* ---- life ---- */
 
-static cddp_status check_header(const cddp_shard_reader *r, size_t byte_count, cddp_error *err)
+/* Its writer was about to say that it is closed. */
+static void settle_end(cddp_shard_header *h)
 {
-    const cddp_shard_header *h = &r->header;
+    if (h->end == CDDP_SHARD_OPEN && h->seal_of_end != 0) h->end = CDDP_SHARD_CLOSED;
+}
+
+static cddp_status check_header(cddp_shard_reader *r, size_t byte_count, cddp_error *err)
+{
+    cddp_shard_header *h = &r->header;
+    settle_end(h);
+    if (byte_count >= sizeof h->magic && byte_count < sizeof *h && h->magic == CDDP_SHARD_MAGIC)
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "%s is damaged: it is cut at byte %zu, inside its header; nothing in it was "
+                       "judged",
+                       r->path, byte_count);
     if (byte_count < sizeof *h || h->magic != CDDP_SHARD_MAGIC)
         return cd_fail(err, CDDP_E_CORRUPT, "%s is no shard of a recorded run", r->path);
     if (h->version != CDDP_SHARD_VERSION || h->header_bytes != CDDP_SHARD_HEADER_BYTES ||
@@ -176,6 +232,16 @@ static cddp_status check_header(const cddp_shard_reader *r, size_t byte_count, c
         h->level > CDDP_TRACE_PAYLOAD || h->end > CDDP_SHARD_FULL)
         return cd_fail(err, CDDP_E_CORRUPT, "%s is damaged: its header contradicts itself",
                        r->path);
+    const bool is_changed = h->seal != 0 && h->seal != cd_seal_begin(h),
+               is_sealed = h->seal_of_end != 0 || h->end == CDDP_SHARD_CLOSED,
+               has_other_end =
+                   h->seal != 0 && (is_sealed ? h->seal_of_end != cd_seal_close(h)
+                                              : h->end == CDDP_SHARD_FULL && h->failure[0] == '\0');
+    if (is_changed || has_other_end)
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "%s is damaged: its header (bytes 0 to %zu) was changed after it had been "
+                       "written; nothing in it was judged",
+                       r->path, sizeof *h - 1);
     return CDDP_OK;
 }
 
@@ -191,12 +257,27 @@ static cddp_status open_file(cddp_shard_reader *r, cddp_error *err)
     struct stat facts;
     size_t count = 0;
     r->fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (r->fd < 0) return cd_fail(err, CDDP_E_ARG, "cannot open %s: %s", r->path, strerror(errno));
+    if (r->fd < 0)
+        return cd_fail(err, cd_error_of_errno(errno), "cannot open %s: %s", r->path,
+                       strerror(errno));
     if (fstat(r->fd, &facts) != 0 || !S_ISREG(facts.st_mode))
         return cd_fail(err, CDDP_E_CORRUPT, "%s is no shard of a recorded run", r->path);
     CD_TRY(read_at(r, &r->header, sizeof r->header, 0, &count, err));
+    CD_TRY(check_header(r, count, err));
     end_texts(&r->header);
-    return CD_PASS(check_header(r, count, err));
+    return CDDP_OK;
+}
+
+cddp_status cddp_shard_reader_resume(cddp_shard_reader *r, cddp_error *err)
+{
+    size_t count = 0;
+    CD_TRY(read_at(r, &r->header, sizeof r->header, 0, &count, err));
+    r->is_over = false;
+    r->block_begin = r->slot;
+    r->block_count = 0; /* the slot at which it ended is read again */
+    CD_TRY(check_header(r, count, err));
+    end_texts(&r->header);
+    return CDDP_OK;
 }
 
 cddp_status cddp_shard_reader_open(const char *path, cddp_shard_reader **reader, cddp_error *err)

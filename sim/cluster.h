@@ -112,7 +112,8 @@ struct cd_member {
 
 struct cd_comm {
     cd_sim *sim;
-    cd_comm *next;
+    cd_comm *next, *previous;
+    cd_comm *next_joining, *previous_joining; /* while joined < size */
     char *name;
     size_t bytes; /* of the block: this struct, members, ranks, name */
     uint32_t id, size, joined, closed;
@@ -151,7 +152,8 @@ typedef struct cd_link_fault {
 } cd_link_fault;
 
 struct cd_cluster {
-    cd_comm *comms;
+    cd_comm *comms;   /* the newest first */
+    cd_comm *joining; /* those of them that lack members, the newest first */
     cd_message *free_messages;
     cd_staging *free_staging, *used_staging;
     uint64_t staging_serial;

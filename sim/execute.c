@@ -413,6 +413,21 @@ static cddp_status execute_ordered(cd_coll *coll, cddp_error *err)
     return CDDP_OK;
 }
 
+/* An all-gather stores only: the first member's result is everyone's. Its N² messages would have
+** the same content. */
+static cddp_status execute_gather(cd_coll *coll, cddp_error *err)
+{
+    cd_part *first = &coll->parts[0];
+    const int64_t share = cd_flow_of(first)->program.numel;
+    const cddp_tensor *whole = &cd_flow_of(first)->work;
+    if (!first->has_content) return CDDP_OK;
+    for (uint32_t i = 1; i < coll->size; i++)
+        CD_TRY(copy(whole, share * i, &coll->parts[i].what.input, 0, share, err));
+    for (uint32_t i = 1; i < coll->size; i++)
+        CD_TRY(copy(&cd_flow_of(&coll->parts[i])->work, 0, whole, 0, share * coll->size, err));
+    return CDDP_OK;
+}
+
 static cddp_status execute_programs(cd_coll *coll, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -434,7 +449,11 @@ static cddp_status execute(cd_coll *coll, cddp_error *err)
     bool ordered = coll->order != NULL && (coll->parts[0].what.op == CDDP_OP_ALLREDUCE ||
                                            coll->parts[0].what.op == CDDP_OP_REDUCE ||
                                            coll->parts[0].what.op == CDDP_OP_REDUCE_SCATTER);
-    CD_TRY(ordered ? execute_ordered(coll, err) : execute_programs(coll, err));
+    const cddp_collective *what = &coll->parts[0].what;
+    const bool gathers = what->op == CDDP_OP_ALLGATHER && what->counts == NULL;
+    CD_TRY(ordered   ? execute_ordered(coll, err)
+           : gathers ? execute_gather(coll, err)
+                     : execute_programs(coll, err));
     for (uint32_t i = 0; i < coll->size; i++) CD_TRY(cd_part_finish(&coll->parts[i], err));
     return CDDP_OK;
 }

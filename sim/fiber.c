@@ -125,15 +125,34 @@ void cd_fiber_leave(cd_fiber *fiber)
     after_switch(fake, &fiber->caller_stack, &fiber->caller_stack_bytes);
 }
 
+void cd_fiber_abandon(cd_fiber *fiber)
+{
+    void *fake = NULL;
+    fiber->low = fiber->stack + fiber->stack_bytes; /* how deep it was is not known */
+    before_switch(&fake, fiber->caller_stack, fiber->caller_stack_bytes);
+    cd_switch_leave(fiber);
+    CD_UNREACHABLE("an abandoned fiber was entered");
+}
+
+/* Each byte as the one before it. */
+static bool is_untouched(const unsigned char *zone, size_t bytes)
+{
+    return zone[0] == RED_ZONE_BYTE && memcmp(zone, zone + 1, bytes - 1) == 0;
+}
+
 /* While it runs only the line next to the stack is looked at, which costs one cache line per
 ** switch; at the end all. */
 bool cd_fiber_is_intact(const cd_fiber *fiber)
 {
-    if (!fiber->ended && fiber->low < fiber->stack + CD_FIBER_RED_ZONE) return false;
-    const unsigned char *zone = fiber->stack + (fiber->ended ? 0 : CD_FIBER_RED_ZONE - 64);
-    size_t bytes = (size_t)(fiber->stack + CD_FIBER_RED_ZONE - zone);
-    /* each byte as the one before it */
-    return zone[0] == RED_ZONE_BYTE && memcmp(zone, zone + 1, bytes - 1) == 0;
+    if (fiber->ended) return cd_fiber_kept_within(fiber);
+    if (fiber->low < fiber->stack + CD_FIBER_RED_ZONE) return false;
+    return is_untouched(fiber->stack + CD_FIBER_RED_ZONE - 64, 64);
+}
+
+/* Frames are large: one that lies across the line next to the stack may leave it as it was. */
+bool cd_fiber_kept_within(const cd_fiber *fiber)
+{
+    return is_untouched(fiber->stack, CD_FIBER_RED_ZONE);
 }
 
 unsigned char *cd_fiber_get_top(const cd_fiber *fiber)

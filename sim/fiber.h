@@ -44,8 +44,12 @@ void cd_fiber_fini(cd_fiber *fiber); /* accepts a zeroed fiber */
 void cd_fiber_enter(cd_fiber *fiber);
 /* Back to whoever entered. Called from inside the fiber. */
 void cd_fiber_leave(cd_fiber *fiber);
+/* The same for good, and from a handler of a signal on an extra stack too. */
+void cd_fiber_abandon(cd_fiber *fiber);
 /* Is the red zone still as init left it? */
 bool cd_fiber_is_intact(const cd_fiber *fiber);
+/* The whole zone, whether it has ended or not. */
+bool cd_fiber_kept_within(const cd_fiber *fiber);
 /* The lowest address in use by a fiber that is away: what a snapshot has to keep lies above it. */
 unsigned char *cd_fiber_get_top(const cd_fiber *fiber);
 

@@ -70,13 +70,39 @@ static cd_comm *make_comm(cd_sim *sim, const cddp_group_spec *spec)
     memcpy(comm->name, spec->name, name_bytes);
     memcpy(comm->ranks, spec->members, n * sizeof *comm->ranks);
     comm->next = sim->cluster->comms;
+    if (comm->next != NULL) comm->next->previous = comm;
     sim->cluster->comms = comm;
+    comm->next_joining = sim->cluster->joining;
+    if (comm->next_joining != NULL) comm->next_joining->previous_joining = comm;
+    sim->cluster->joining = comm;
     return comm;
+}
+
+/* All have joined, or it is closed: nobody looks for it any more. */
+static void end_joining(cd_comm *comm)
+{
+    struct cd_cluster *cluster = comm->sim->cluster;
+    if (comm->previous_joining != NULL)
+        comm->previous_joining->next_joining = comm->next_joining;
+    else if (cluster->joining == comm)
+        cluster->joining = comm->next_joining;
+    if (comm->next_joining != NULL) comm->next_joining->previous_joining = comm->previous_joining;
+    comm->next_joining = comm->previous_joining = NULL;
+}
+
+static void unlink_comm(cd_comm *comm)
+{
+    end_joining(comm);
+    if (comm->previous != NULL)
+        comm->previous->next = comm->next;
+    else
+        comm->sim->cluster->comms = comm->next;
+    if (comm->next != NULL) comm->next->previous = comm->previous;
 }
 
 static cd_comm *find_comm(cd_sim *sim, const cddp_group_spec *spec)
 {
-    for (cd_comm *c = sim->cluster->comms; c != NULL; c = c->next)
+    for (cd_comm *c = sim->cluster->joining; c != NULL; c = c->next_joining)
         if (c->joined < c->size && strcmp(c->name, spec->name) == 0) return c;
     return NULL;
 }
@@ -158,6 +184,7 @@ cddp_status cd_member_open(cddp_rank *port, const cddp_group_spec *spec, cd_memb
                      .is_joined = true,
                      .slots_max = smaller_limit(spec->in_flight_max, config->slots_per_rank)};
     comm->joined++;
+    if (comm->joined == comm->size) end_joining(comm);
     cd_sim_note(rank, "joined group", comm->name, 0);
     if (comm->joined == comm->size)
         for (uint32_t i = 0; i < comm->size; i++)
@@ -360,9 +387,7 @@ void cd_member_close(cd_member *member)
     member->is_closed = true;
     comm->closed++;
     if (comm->closed < comm->size || !is_quiet(comm)) return; /* what is left goes with the world */
-    cd_comm **link = &comm->sim->cluster->comms;
-    while (*link != comm) link = &(*link)->next;
-    *link = comm->next;
+    unlink_comm(comm);
     cd_memory *m = &comm->sim->memory;
     bool ordered = comm->sim->host->config.algorithm == CD_ALGORITHM_any_order;
     size_t bytes =

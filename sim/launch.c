@@ -7,6 +7,8 @@
 */
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/os_fault.h"
+#include "core/base/os_ticker.h"
 #include "sim/state.h"
 #include "sim/stream.h"
 
@@ -99,7 +101,7 @@ static cddp_status copy_config(cd_sim_host *host, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status map_block(cd_sim_host *host, cddp_error *err)
+static void map_once(cd_sim_host *host)
 {
     const cd_sim_config *c = &host->config;
     size_t page = cd_fiber_page_bytes();
@@ -112,6 +114,18 @@ static cddp_status map_block(cd_sim_host *host, cddp_error *err)
     host->stack_stride = host->stack_bytes + page;
     host->block_bytes = host->stacks_offset + host->stack_stride * c->world_size;
     host->block = cd_fiber_map(host->block_bytes);
+}
+
+static cddp_status map_block(cd_sim_host *host, cddp_error *err)
+{
+    const cd_sim_config *c = &host->config;
+    const size_t page = cd_fiber_page_bytes(),
+                 least = c->heap_bytes_least != 0 ? c->heap_bytes_least : c->heap_bytes;
+    map_once(host);
+    while (host->block == NULL && c->heap_bytes > least) {
+        host->config.heap_bytes = c->heap_bytes / 2 > least ? c->heap_bytes / 2 : least;
+        map_once(host);
+    }
     if (host->block == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no address space for a world of %u ranks and %zu bytes",
                        c->world_size, host->block_bytes);
@@ -213,10 +227,15 @@ static void fill_result(const cd_sim *sim, const cd_sim_rank *rank, cddp_rank_re
     if (rank->overflowed) {
         result->end = CDDP_RANK_CRASHED;
         result->detail = 11; /* as a process would die of it: SIGSEGV */
+    } else if (rank->is_broken) {
+        result->end = rank->broken_by != 0 ? CDDP_RANK_KILLED : CDDP_RANK_CRASHED;
+        result->detail = rank->broken_by != 0 ? rank->broken_by : rank->left_with;
     } else if (rank->killed) {
         result->end = CDDP_RANK_KILLED;
         result->detail = 9; /* SIGKILL */
         result->status = CDDP_E_ABORTED;
+    } else if (rank->is_stuck) {
+        result->end = CDDP_RANK_HUNG;
     } else if (rank->hung) {
         result->end = CDDP_RANK_HUNG;
         result->status = sim->out_of_memory ? CDDP_E_NOMEM : CDDP_E_TIMEOUT;
@@ -230,9 +249,11 @@ cddp_status cd_sim_end(cd_sim *sim, cddp_rank_result *results, cddp_error *err)
     for (uint32_t i = 0; i < sim->world_size; i++) fill_result(sim, &sim->ranks[i], &results[i]);
     sim->stats.heap_used_peak = sim->memory.peak_bytes;
     if (sim->out_of_memory)
-        return cd_fail(err, CDDP_E_NOMEM,
-                       "the world's %zu bytes are used up after %llu ns; raise heap_bytes",
-                       sim->host->region_bytes, (unsigned long long)sim->now_ns);
+        return cd_fail(
+            err, CDDP_E_NOMEM,
+            "the simulated world has used up its %zu MiB after %llu ns; take fewer ranks, a "
+            "smaller model, or a device without numbers (model.device=shape)",
+            sim->host->region_bytes >> 20, (unsigned long long)sim->now_ns);
     return CDDP_OK;
 }
 
@@ -243,7 +264,7 @@ static cd_place place_of(const cd_sim *sim)
                       .races = sim->stats.races};
 }
 
-cddp_status cd_sim_resume(cd_sim *sim, cddp_rank_result *results, cddp_error *err)
+static cddp_status go_on(cd_sim *sim, cddp_rank_result *results, cddp_error *err)
 {
     const cd_chooser *chooser = sim->host->config.chooser;
     for (const cddp_choice *choice; (choice = cd_sim_advance(sim)) != NULL;)
@@ -252,6 +273,20 @@ cddp_status cd_sim_resume(cd_sim *sim, cddp_rank_result *results, cddp_error *er
     if (chooser != NULL && chooser->finish != NULL)
         CD_TRY(chooser->finish(chooser->self, place_of(sim), err));
     return CDDP_OK;
+}
+
+/* How often a rank that keeps the thread is looked at. */
+#define LOOK_NS UINT64_C(200000000)
+
+cddp_status cd_sim_resume(cd_sim *sim, cddp_rank_result *results, cddp_error *err)
+{
+    if (sim->host->config.stuck_ns == 0) return CD_PASS(go_on(sim, results, err));
+    CD_TRY(cd_os_fault_begin(cd_sim_break, sim, err));
+    cddp_status status = cd_os_ticker_begin(LOOK_NS, cd_sim_look, sim, err);
+    if (status == CDDP_OK) status = go_on(sim, results, err);
+    cd_os_ticker_end();
+    cd_os_fault_end();
+    return status;
 }
 
 static cddp_status launch(void *world, cddp_rank_fn program, void *argument,
@@ -265,7 +300,20 @@ static cddp_status launch(void *world, cddp_rank_fn program, void *argument,
 
 /* ---- the world port ---- */
 
-static uint64_t now_ns(cddp_rank *rank) { return ((const cd_sim *)rank->world)->now_ns; }
+static uint64_t now_ns(cddp_rank *rank)
+{
+    cd_sim *sim = rank->world;
+    sim->progress++;
+    return sim->now_ns;
+}
+
+static void calls(cddp_rank *rank, const char *hook, const char *function)
+{
+    cd_sim_rank *r = cd_sim_rank_of(rank);
+    ((cd_sim *)rank->world)->progress++;
+    r->hook = hook;
+    r->function = function;
+}
 
 static cddp_status over(cddp_rank *rank, cddp_error *err)
 {
@@ -386,9 +434,9 @@ static void streams_close(cddp_rank *rank, const cddp_device *device)
 
 const cddp_world_ops *cd_sim_ops(void)
 {
-    static const cddp_world_ops ops = {sizeof ops, CDDP_WORLD_ABI, "sim",        launch,
-                                       now_ns,     sleep_ns,       compute,      choose,
-                                       yield,      streams_open,   streams_close};
+    static const cddp_world_ops ops = {sizeof ops, CDDP_WORLD_ABI, "sim",         launch,
+                                       now_ns,     sleep_ns,       compute,       choose,
+                                       yield,      streams_open,   streams_close, calls};
     return &ops;
 }
 

@@ -104,22 +104,14 @@ static void time_program(walk *w)
     cd_turns_fini(&w->turns);
 }
 
-/* A ring with so many times more ranks than chunks that are not empty is walked faster, message by
-** message. */
-#define SPARSE 64
-
-static bool is_sparse_ring(const cd_program *p)
-{
-    const int64_t chunk = p->ring.elements * p->ring.per_chunk;
-    return chunk == 0 || (p->numel + chunk - 1) / chunk * SPARSE < p->size;
-}
-
-/* The lane out of which a part sends in a ring. */
+/* The lane out of which a part sends in a ring: an all-gather's goes up. */
 static uint64_t *ring_lane(walk *w, uint32_t part)
 {
     const cd_network *network = &w->sim->host->network;
+    const uint32_t n = w->coll->size;
+    const bool up = w->coll->parts[0].what.op == CDDP_OP_ALLGATHER;
     uint32_t from = cd_coll_rank(w->coll, part),
-             to = cd_coll_rank(w->coll, (part + w->coll->size - 1) % w->coll->size);
+             to = cd_coll_rank(w->coll, (part + (up ? 1 : n - 1)) % n);
     const cd_passage passage = {.source = from, .target = to};
     return &w->lanes[part][cd_network_route(network, &passage, 0).lanes[0]];
 }
@@ -130,9 +122,8 @@ static bool time_ring(walk *w)
     cd_coll *coll = w->coll;
     if (!cd_part_describe_program(&coll->parts[0])) return false;
     cd_program *p = &cd_flow_of(&coll->parts[0])->program;
-    if (p->op != CDDP_OP_ALLREDUCE || !cd_algorithm_is_ring(p->algorithm) || p->size < 2 ||
-        w->sim->host->network.config.jitter_ns != 0 || !w->sim->host->network.is_plain ||
-        is_sparse_ring(p))
+    if (w->sim->host->network.config.jitter_ns != 0 || !w->sim->host->network.is_plain ||
+        !cd_ring_time_suits(p))
         return false;
     size_t scratch = cd_ring_time_scratch(p), bytes = (scratch + 2 * coll->size) * sizeof(double);
     double *memory = cd_memory_allocate(&w->sim->memory, bytes);

@@ -11,6 +11,9 @@
 ** each step. Segments behind the end of the data have mask 0: they arrive at time 0, which changes
 ** nothing.
 **
+** An all-reduce takes 2(N-1) steps. A reduce-scatter is its first half. An all-gather takes as many
+** steps as that and goes the other way round: place r of a row is then rank N-1-r.
+**
 ** Note [Steady chunks]: follow a chunk around the ring. Its state after a step is that of the rank
 ** which then handled it: time, port, and what it passed on. In the next step the neighbour handles
 ** it, whose time and port are in the state of the chunk before it:
@@ -119,6 +122,57 @@ typedef struct tables {
     size_t edge_count, due_count;
 } tables;
 
+static bool is_whole_ring(const cd_program *p) { return p->op == CDDP_OP_ALLREDUCE; }
+static bool goes_up(const cd_program *p) { return p->op == CDDP_OP_ALLGATHER; }
+
+/* Elements that a member gives to an all-gather, or gets of a reduce-scatter. */
+static int64_t share_of(const cd_program *p)
+{
+    return goes_up(p) ? p->numel : p->numel / (int64_t)p->size;
+}
+
+static cd_ring_segments segments_of(const cd_program *p)
+{
+    return is_whole_ring(p) ? cd_ring_get_segments(p) : (cd_ring_segments){1, share_of(p)};
+}
+
+static int64_t numel_of(const cd_program *p)
+{
+    return is_whole_ring(p) ? p->numel : share_of(p) * (int64_t)p->size;
+}
+
+static uint32_t rank_at(const cd_ring_time *ring, size_t place)
+{
+    return ring->ranks[goes_up(&ring->program) ? ring->program.size - 1 - place : place];
+}
+
+/* A ring with so many times more ranks than chunks that are not empty is walked faster, message by
+** message. */
+#define SPARSE 64
+
+static bool is_sparse(const cd_program *p)
+{
+    const int64_t chunk = p->ring.elements * p->ring.per_chunk;
+    return chunk == 0 || (p->numel + chunk - 1) / chunk * SPARSE < p->size;
+}
+
+bool cd_ring_time_suits(const cd_program *p)
+{
+    const bool is_star =
+        p->algorithm == CD_ALGORITHM_flat || p->algorithm == CD_ALGORITHM_any_order;
+    if (p->size < 2) return false;
+    switch (p->op) {
+    case CDDP_OP_ALLREDUCE:
+        return cd_algorithm_is_ring(p->algorithm) && !is_sparse(p);
+    case CDDP_OP_ALLGATHER:
+        return p->counts == NULL && p->numel > 0;
+    case CDDP_OP_REDUCE_SCATTER:
+        return !is_star && p->counts == NULL && share_of(p) > 0;
+    default:
+        return false;
+    }
+}
+
 static size_t longest_period(const cd_program *program)
 {
     size_t n = program->ranks_per_node;
@@ -127,19 +181,20 @@ static size_t longest_period(const cd_program *program)
 
 size_t cd_ring_time_scratch(const cd_program *program)
 {
-    size_t n = program->size, s = cd_ring_get_segments(program).per_chunk;
+    size_t n = program->size, s = segments_of(program).per_chunk;
     return 2 * n + 2 * s * (n + 1) + 3 * s * 2 * n + longest_period(program) * (2 + s) * n + 8 * n;
 }
 
 static void fill_costs(const cd_ring_time *ring, tables *t)
 {
     const cd_program *p = &ring->program;
+    const int64_t numel = numel_of(p);
     for (size_t j = 0; j < t->segments.per_chunk; j++)
         for (size_t chunk = 0; chunk < t->n; chunk++) {
             int64_t begin =
                 ((int64_t)chunk * t->segments.per_chunk + (int64_t)j) * t->segments.elements;
             int64_t count =
-                p->numel - begin < t->segments.elements ? p->numel - begin : t->segments.elements;
+                numel - begin < t->segments.elements ? numel - begin : t->segments.elements;
             bool exists = count > 0;
             uint64_t bytes = exists ? (uint64_t)count * p->element_bytes : 0;
             const cd_network_config *c = &ring->network->config;
@@ -156,7 +211,7 @@ static void fill_costs(const cd_ring_time *ring, tables *t)
 
 static tables make_tables(const cd_ring_time *ring)
 {
-    tables t = {.segments = cd_ring_get_segments(&ring->program), .n = ring->program.size};
+    tables t = {.segments = segments_of(&ring->program), .n = ring->program.size};
     size_t n = t.n, s = t.segments.per_chunk;
     double *at = ring->scratch;
     t.latency = at;
@@ -174,7 +229,7 @@ static tables make_tables(const cd_ring_time *ring)
     t.edges = at += n;
     t.before = at + n;
     for (size_t r = 0; r < n; r++) {
-        uint32_t from = ring->ranks[r], to = ring->ranks[(r + n - 1) % n];
+        uint32_t from = rank_at(ring, r), to = rank_at(ring, (r + n - 1) % n);
         bool far = cd_network_link(ring->network, from, to) == &ring->network->config.inter;
         t.is_far[r] = far;
         t.has_far |= far;
@@ -182,7 +237,7 @@ static tables make_tables(const cd_ring_time *ring)
         t.latency[r] = (double)cd_network_link(ring->network, from, to)->latency_ns;
     }
     fill_costs(ring, &t);
-    bool is_full = (int64_t)(n * s) * t.segments.elements == ring->program.numel;
+    bool is_full = (int64_t)(n * s) * t.segments.elements == numel_of(&ring->program);
     t.is_uniform = is_full && t.has_near != t.has_far;
     t.period = t.has_near && t.has_far ? longest_period(&ring->program) : 1;
     for (size_t r = 0; r < n; r++) {
@@ -388,10 +443,21 @@ static size_t run_few(const cd_ring_time *ring, tables *t, size_t step, size_t l
     return step;
 }
 
-void cd_ring_time_run(const cd_ring_time *ring)
+/* Between the order of ranks and that of places. */
+static void reverse(double *places, size_t n)
+{
+    for (size_t r = 0; r < n / 2; r++) {
+        const double kept = places[r];
+        places[r] = places[n - 1 - r];
+        places[n - 1 - r] = kept;
+    }
+}
+
+static void run(const cd_ring_time *ring)
 {
     tables t = make_tables(ring);
-    size_t n = t.n, steps = 2 * (n - 1), segments = t.segments.per_chunk;
+    size_t n = t.n, steps = (is_whole_ring(&ring->program) ? 2 : 1) * (n - 1),
+           segments = t.segments.per_chunk;
     memset(t.arrival, 0, 2 * segments * (n + 1) * sizeof *t.arrival);
     for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, 1, 0);
     size_t look = t.period + 1, pause = t.period; /* the first step is not like the others */
@@ -412,4 +478,15 @@ void cd_ring_time_run(const cd_ring_time *ring)
         for (size_t r = 0; r < n; r++)
             ring->time[r] =
                 later(ring->time[r], t.arrival[((steps % 2) * segments + j) * (n + 1) + r + 1]);
+}
+
+void cd_ring_time_run(const cd_ring_time *ring)
+{
+    const size_t n = ring->program.size;
+    const bool up = goes_up(&ring->program);
+    if (up) reverse(ring->time, n);
+    if (up) reverse(ring->port, n);
+    run(ring);
+    if (up) reverse(ring->time, n);
+    if (up) reverse(ring->port, n);
 }

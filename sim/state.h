@@ -67,9 +67,13 @@ struct cd_sim_rank {
     uint64_t slow_until_ns; /* … until then */
     uint32_t chosen;        /* answer to its own choice */
     bool started, killed, overflowed, hung, has_op_faults;
-    uint64_t unwind_calls;     /* world calls after the world ended */
-    uint64_t collective_count; /* posted, over all groups: what faults count */
-    uint64_t join_count;       /* begun: cd_sim_pass_join */
+    bool is_stuck;               /* it never came back from where it was */
+    bool is_broken;              /* it crashed or left in code from outside: */
+    int broken_by, left_with;    /* … the signal, or 0 and the exit code */
+    const char *hook, *function; /* what it calls now, or NULL */
+    uint64_t unwind_calls;       /* world calls after the world ended */
+    uint64_t collective_count;   /* posted, over all groups: what faults count */
+    uint64_t join_count;         /* begun: cd_sim_pass_join */
     uint32_t slots_used;
     uint32_t transfers;                       /* operations whose data are moving */
     bool is_sharing;                          /* it computes, and how fast depends on transfers */
@@ -133,6 +137,10 @@ struct cd_sim {
     struct cd_wire *wires;      /* those with a server: wire.c */
     void *service;              /* cd_sim_set_service */
     cd_sim_stats stats;
+    /* of the rank that runs: see cd_sim_look */
+    uint64_t stuck_since_ns, stuck_progress, stuck_switches;
+    uint64_t progress; /* how often ranks asked for the time, which each event does */
+    uint32_t stuck_count;
 };
 
 static inline cd_sim_rank *cd_sim_rank_of(cddp_rank *rank) { return (cd_sim_rank *)(void *)rank; }
@@ -163,6 +171,12 @@ void cd_sim_note(cd_sim_rank *rank, const char *what, const char *group, uint64_
 void cd_sim_unwind(cd_sim *sim);
 /* Ends a rank for good; when it is the caller's own, does not return. */
 void cd_sim_kill(cd_sim *sim, cd_sim_rank *rank);
+/* Called now and then while a rank runs, in the middle of what it does: leaves it when it is over a
+** limit of real time. */
+void cd_sim_look(void *sim);
+/* The rank that runs has crashed, or leaves with an exit code. Returns where it was not in a
+** hook. */
+void cd_sim_break(void *sim, int signal_number, int exit_code);
 
 /* Reports which rank waits for which (report.c): fills the error of a hung rank, emits waiting_for
 ** events. */

@@ -20,6 +20,8 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/os.h"
+#include "core/base/text.h"
 #include "sim/state.h"
 
 #include <stdio.h>
@@ -28,6 +30,7 @@
 /* After the world ended a rank may still make this many calls while it cleans up; then it is
 ** abandoned. */
 #define UNWIND_CALLS_MAX 1000000u
+#define STUCK_LEAST_NS UINT64_C(1000000000)
 
 void cd_sim_audit(const cd_sim *sim)
 {
@@ -169,6 +172,89 @@ static void crash(cd_sim *sim, cd_sim_rank *rank)
     cd_cluster_rank_died(sim, rank);
 }
 
+/* "run of hook topk": who judges the trace looks for it (core/check/call.h) */
+static void print_call(const cd_sim_rank *rank, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, "%s of hook %.60s", rank->function, rank->hook);
+}
+
+/* Its stack stays as it is; nobody goes on there. */
+static void leave_stuck(cd_sim *sim, cd_sim_rank *rank)
+{
+    char duration[32], call[96] = "what it called";
+    rank->state = CD_RANK_DEAD;
+    sim->ended_count++;
+    sim->stuck_count++;
+    cd_duration_print(cd_os_now_ns() - sim->stuck_since_ns, duration, sizeof duration);
+    if (rank->hook != NULL) print_call(rank, call, sizeof call);
+    rank->status =
+        cd_fail(&rank->error, CDDP_E_TIMEOUT, "rank %u did not return from %s for %s of real time",
+                rank->port.rank, call, duration);
+    cd_sim_note(rank, "does not come back", NULL, 0);
+}
+
+/* One rank that loops has waited for the whole limit. Of others, which most likely do the same,
+** less is enough: a world of them ends in bearable time. */
+static uint64_t patience_ns(const cd_sim *sim, const cd_sim_rank *rank)
+{
+    const cd_sim_config *config = &sim->host->config;
+    const uint64_t whole = rank->hook != NULL ? config->stuck_ns : config->stuck_most_ns,
+                   least = whole < STUCK_LEAST_NS ? whole : STUCK_LEAST_NS,
+                   less = whole >> (sim->stuck_count < 8 ? 2 * sim->stuck_count : 16);
+    return less > least ? less : least;
+}
+
+void cd_sim_look(void *self)
+{
+    cd_sim *sim = self;
+    cd_sim_rank *rank = sim->current;
+    if (rank == NULL || sim->unwinding) return;
+    const uint64_t now = cd_os_now_ns();
+    if (sim->progress != sim->stuck_progress || sim->stats.switches != sim->stuck_switches) {
+        sim->stuck_progress = sim->progress;
+        sim->stuck_switches = sim->stats.switches;
+        sim->stuck_since_ns = now;
+        return;
+    }
+    if (now - sim->stuck_since_ns < patience_ns(sim, rank)) return;
+    rank->is_stuck = true;
+    cd_fiber_leave(&rank->fiber);
+}
+
+void cd_sim_break(void *self, int signal_number, int exit_code)
+{
+    cd_sim *sim = self;
+    cd_sim_rank *rank = sim->current;
+    if (rank == NULL || rank->hook == NULL) return; /* a mistake of this program */
+    rank->broken_by = signal_number;
+    rank->left_with = exit_code;
+    rank->is_broken = true;
+    cd_fiber_abandon(&rank->fiber);
+}
+
+/* While it is unwound it has ended already, in another way. */
+static void leave_broken(cd_sim *sim, cd_sim_rank *rank)
+{
+    char call[96], end[64];
+    const bool has_room = cd_fiber_kept_within(&rank->fiber);
+    rank->state = CD_RANK_DEAD;
+    sim->ended_count++;
+    if (sim->unwinding) {
+        rank->is_broken = false;
+        return;
+    }
+    print_call(rank, call, sizeof call);
+    if (rank->broken_by != 0)
+        snprintf(end, sizeof end, "was killed by signal %d (%s)", rank->broken_by,
+                 cd_os_signal_text(rank->broken_by));
+    else
+        snprintf(end, sizeof end, "left with exit code %d", rank->left_with);
+    rank->status = cd_fail(&rank->error, CDDP_E_ABORTED, "rank %u %s in %s%s", rank->port.rank, end,
+                           call, has_room ? "" : ": its stack had overflowed");
+    cd_sim_note(rank, "it crashed", NULL, 0);
+    cd_cluster_rank_died(sim, rank);
+}
+
 /* A rank that hangs is put aside again, and keeps the reason why it was woken. */
 static bool hold(cd_sim *sim, cd_sim_rank *rank)
 {
@@ -222,7 +308,11 @@ static void run_rank(cd_sim *sim, cd_sim_rank *rank)
     sim->current = NULL;
     size_t used = (size_t)(rank->fiber.stack + rank->fiber.stack_bytes - rank->fiber.low);
     if (!rank->fiber.ended && used > sim->stats.stack_used_peak) sim->stats.stack_used_peak = used;
-    if (!cd_fiber_is_intact(&rank->fiber) && rank->state != CD_RANK_DEAD) {
+    if (rank->is_broken && rank->state != CD_RANK_DEAD) {
+        leave_broken(sim, rank);
+    } else if (rank->is_stuck && rank->state != CD_RANK_DEAD) {
+        leave_stuck(sim, rank);
+    } else if (!cd_fiber_is_intact(&rank->fiber) && rank->state != CD_RANK_DEAD) {
         crash(sim, rank);
     } else if (rank->fiber.ended && rank->state != CD_RANK_DEAD) {
         rank->state = CD_RANK_ENDED;
@@ -462,7 +552,8 @@ void cd_sim_unwind(cd_sim *sim)
     sim->unwinding = true;
     for (uint32_t i = 0; i < sim->world_size; i++) {
         cd_sim_rank *rank = &sim->ranks[i];
-        bool stuck = rank->started && !rank->fiber.ended && !rank->overflowed;
+        bool stuck = rank->started && !rank->fiber.ended && !rank->overflowed && !rank->is_stuck &&
+                     !rank->is_broken;
         if (!stuck) continue;
         cddp_error error = rank->error; /* the error of the report, not one of the clean-up */
         if (rank->state == CD_RANK_DEAD) sim->ended_count--;

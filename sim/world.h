@@ -78,6 +78,8 @@ typedef struct cd_sim_config {
     size_t stack_bytes; /* per rank; 0: 256 KiB */
     /* memory of all ranks together, used when touched; 0: 64 MiB + 1 MiB per rank */
     size_t heap_bytes;
+    /* where address space is short, heap_bytes is halved, but not below this; 0: it is not */
+    size_t heap_bytes_least;
     /* choices other than fifo that the choice string can hold; 0: 65536 */
     uint32_t deviations_max;
     const cddp_allocator *allocator; /* for the handle outside the block; NULL: the process heap */
@@ -85,6 +87,11 @@ typedef struct cd_sim_config {
     ** memory. Their actions are no part of the run: mute their tracers here. (optional) */
     void (*ended)(void *context);
     void *ended_context;
+    /* Ranks call code from outside: a plugin's hook. A rank that crashes or leaves in such a call
+    ** is dead. One that keeps the thread for longer than these limits of real time hangs where it
+    ** is. Neither is unwound. Of such worlds a process runs one at a time. 0: none of it. */
+    uint64_t stuck_ns;      /* … inside code from outside */
+    uint64_t stuck_most_ns; /* … wherever it is */
 } cd_sim_config;
 #define CD_SIM_CONFIG_INIT                  \
     {                                       \

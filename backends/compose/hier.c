@@ -18,10 +18,15 @@
 ** declares only that. AVG is a sum, divided once on each leader; PREMUL_SUM scales before the first
 ** step.
 **
+** Ranks that disagree: a step inside one node does not see it, and the leaders of other nodes would
+** wait. So where the inner backend guards its operations, all ranks first compare fingerprints over
+** the flat group. guard=0 leaves that out.
+**
 ** Limits: steps advance only when a rank posts, tests or waits, so the table does not declare
 ** async.
 */
 #define _POSIX_C_SOURCE 200809L
+#include "backends/compose/fingerprint.h"
 #include "backends/compose/step.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
@@ -40,6 +45,8 @@ typedef struct hier_group {
     uint32_t *siblings; /* (sibling_count) ranks of this node */
     uint32_t leader_count, sibling_count;
     uint32_t my_node, my_place; /* index into leaders, into siblings */
+    bool guards;                /* the first step compares fingerprints */
+    uint64_t number;            /* collectives so far */
 } hier_group;
 
 static hier_group *hier_of(cd_step_group *g) { return (hier_group *)(void *)g; }
@@ -129,7 +136,7 @@ static cddp_collective step_call(const cd_step_group *g, const cd_step_work *w, 
     bool sums = c.reduce_op == CDDP_RED_AVG || c.reduce_op == CDDP_RED_PREMUL_SUM;
     if (sums) c.reduce_op = CDDP_RED_SUM;
     /* steps taken so far */
-    if (w->stage > 0 || w->call.reduce_op == CDDP_RED_PREMUL_SUM) c.input = c.output;
+    if (w->stage > h->guards || w->call.reduce_op == CDDP_RED_PREMUL_SUM) c.input = c.output;
     c.op = step == UP ? CDDP_OP_REDUCE : step == LEADERS ? CDDP_OP_ALLREDUCE : CDDP_OP_BROADCAST;
     c.root = 0;
     return c;
@@ -154,7 +161,8 @@ static cddp_status issue_after(cd_step_group *g, cd_step_work *w, uint32_t done,
     return CDDP_OK;
 }
 
-static cddp_status hier_begin(cd_step_group *g, cd_step_work *w, cddp_error *err)
+/* The first step behind the guard. */
+static cddp_status issue_first(cd_step_group *g, cd_step_work *w, cddp_error *err)
 {
     const hier_group *h = hier_of(g);
     const cddp_collective *c = &w->call;
@@ -170,8 +178,44 @@ static cddp_status hier_begin(cd_step_group *g, cd_step_work *w, cddp_error *err
     return CDDP_OK;
 }
 
+/* The room of a work: this rank's fingerprint, then those of all. */
+static void *room_all(const cd_step_group *g, const cd_step_work *w)
+{
+    return (unsigned char *)w->extra + cd_fingerprint_bytes(g->size);
+}
+
+static cddp_status hier_begin(cd_step_group *g, cd_step_work *w, cddp_error *err)
+{
+    hier_group *h = hier_of(g);
+    const size_t bytes = cd_fingerprint_bytes(g->size);
+    cd_fingerprint *mine = w->extra;
+    if (!h->guards || cd_step_is_message(w->call.op)) return CD_PASS(issue_first(g, w, err));
+    mine->number = h->number++;
+    cd_fingerprint_take(&w->call, g->me, g->size, mine);
+    const cddp_collective c = {.op = CDDP_OP_ALLGATHER,
+                               .input = cd_step_bytes(mine, bytes),
+                               .output = cd_step_bytes(room_all(g, w), g->size * bytes),
+                               .timeout_ns = g->timeout_ns};
+    CD_TRY(cd_step_issue(g, w, FLAT, &c, false, err));
+    return CDDP_OK;
+}
+
+static cddp_status fingerprints_compare(const cd_step_group *g, const cd_step_work *w,
+                                        cddp_error *err)
+{
+    char words[320];
+    if (cd_fingerprints_agree(room_all(g, w), g->size, g->members, words, sizeof words))
+        return CDDP_OK;
+    return cd_fail(err, CDDP_E_MISMATCH, "ranks disagree: %s", words);
+}
+
 static cddp_status hier_next(cd_step_group *g, cd_step_work *w, cddp_error *err)
 {
+    if (w->inner_index == FLAT) {
+        CD_TRY(fingerprints_compare(g, w, err));
+        CD_TRY(issue_first(g, w, err));
+        return CDDP_OK;
+    }
     CD_TRY(issue_after(g, w, w->inner_index, err));
     return CDDP_OK;
 }
@@ -224,6 +268,9 @@ static cddp_status hier_open(const cddp_backend *backend, cddp_rank *rank,
     cddp_status status = CDDP_OK;
     CD_TRY(cd_step_group_create(backend, rank, spec, &ops, &g, err));
     hier_group *h = hier_of(g);
+    h->guards = g->node->table.capabilities.guards && g->size > 1 &&
+                (spec->options == NULL || strstr(spec->options, "guard=0") == NULL);
+    g->extra_bytes = (g->size + 1) * cd_fingerprint_bytes(g->size);
     const cd_inner_spec flat = {.node = g->node->inner[0], .suffix = "/flat"};
     h->nodes = cd_arena_array(&g->arena, g->size, sizeof *h->nodes);
     h->leaders = cd_arena_array(&g->arena, g->size, sizeof *h->leaders);

@@ -17,9 +17,11 @@
 **       its peers notice at once.
 **
 ** Options of a group ("key=value,…"):
-**   guard=0|1               fingerprints before each collective (default 0)
+**   guard=0|1               fingerprints before each collective (default 1)
 **   algorithm=native|ring   the library's ring and tree, or ours, which can be aborted (default
 **                           native)
+**   loop=usual|batch        batch: the event loop's thread runs as SCHED_BATCH. Faster where
+**                           processors are idle, slower beside busy programs (default usual)
 **
 ** Limits: a native operation in the middle of a message ends at its time-out when the group is
 ** aborted or its peer dies: Gloo does not report that to it.
@@ -30,6 +32,7 @@
 #include "cddp/plugin.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/base/os.h"
 
 #include <inttypes.h>
@@ -58,6 +61,18 @@ static cd_gloo_lane lane_of(cddp_op op)
                                 : CD_GLOO_LANE_COLLECTIVE;
 }
 
+static cddp_status message_late(const cd_gloo_group *g, const cd_gloo_work *w, cddp_error *err)
+{
+    const bool sends = w->call.op == CDDP_OP_SEND;
+    const cddp_tensor *t = sends ? &w->call.input : &w->call.output;
+    return cd_fail(err, CDDP_E_TIMEOUT,
+                   "lost rank %u: it did not %s %zu bytes with tag %" PRIu64 " %s rank %u within "
+                   "%.3g s",
+                   g->members[w->call.root], sends ? "receive" : "send",
+                   (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype), w->call.tag,
+                   sends ? "from" : "to", g->members[g->rank], (double)w->timeout_ns / 1e9);
+}
+
 static cddp_status message_finish(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
     char text[CD_GLOO_TEXT_BYTES];
@@ -67,36 +82,52 @@ static cddp_status message_finish(cd_gloo_group *g, cd_gloo_work *w, cddp_error 
                               : cd_gloo_wait_recv(w->message, left, text);
     cd_gloo_buffer_destroy(w->message);
     w->message = NULL;
+    if (code == CD_GLOO_TIMEOUT) return CD_PASS(message_late(g, w, err));
     if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(g, code, w->call.root, text, err));
     return CDDP_OK;
 }
 
-static cddp_status work_run(cd_os_job *job, cddp_error *err)
+static cddp_status work_do(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
-    cd_gloo_work *w = (cd_gloo_work *)(void *)job;
-    cd_gloo_group *g = w->group;
     if (w->message != NULL) return CD_PASS(message_finish(g, w, err));
     if (lane_of(w->call.op) != CD_GLOO_LANE_COLLECTIVE) return CDDP_OK; /* no data moves */
     if (cd_gloo_is_aborted(g)) return CD_PASS(cd_gloo_fail(g, CD_GLOO_CLOSED, -1, "", err));
     return CD_PASS(cd_gloo_collective_run(g, w, err));
 }
 
+/* What fails in the middle ends the group (B5), and its peers learn why from the guard. Before data
+** moves nothing is lost: ranks that disagree may go on. */
+static cddp_status work_run(cd_os_job *job, cddp_error *err)
+{
+    cd_gloo_work *w = (cd_gloo_work *)(void *)job;
+    cd_gloo_group *g = w->group;
+    cddp_status status = work_do(g, w, err);
+    const bool is_over =
+        status == CDDP_E_TIMEOUT || status == CDDP_E_BACKEND || status == CDDP_E_ABORTED;
+    if (!is_over || g->mesh == NULL) return status;
+    const bool is_message = lane_of(w->call.op) != CD_GLOO_LANE_COLLECTIVE;
+    cd_mesh_leave(g->mesh, is_message ? g->members[w->call.root] : cd_mesh_find_lost(g->mesh));
+    cd_gloo_disconnect(g->gloo, err->message);
+    return status;
+}
+
 static bool store_set(void *store, const char *key, const void *bytes, size_t byte_count)
 {
-    const cd_gloo_group *g = store;
+    cd_gloo_group *g = store;
     char full[CDDP_RENDEZVOUS_KEY_BYTES_MAX];
     snprintf(full, sizeof full, "%s%s", g->prefix, key);
-    return g->rendezvous->set(g->rendezvous->self, full, bytes, byte_count, NULL) == CDDP_OK;
+    return g->rendezvous->set(g->rendezvous->self, full, bytes, byte_count, &g->store_error) ==
+           CDDP_OK;
 }
 
 static bool store_get(void *store, const char *key, int64_t timeout_ms, void *bytes,
                       size_t *byte_count)
 {
-    const cd_gloo_group *g = store;
+    cd_gloo_group *g = store;
     char full[CDDP_RENDEZVOUS_KEY_BYTES_MAX];
     snprintf(full, sizeof full, "%s%s", g->prefix, key);
     return g->rendezvous->get(g->rendezvous->self, full, (uint64_t)timeout_ms * 1000000, bytes,
-                              byte_count, NULL) == CDDP_OK;
+                              byte_count, &g->store_error) == CDDP_OK;
 }
 
 /* Each opening of a name uses its own keys, so that a second group of that name finds nothing
@@ -111,20 +142,50 @@ static cddp_status prefix_choose(cd_gloo_group *g, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status mesh_open(cd_gloo_group *g, uint64_t wait_ns, cddp_error *err)
+{
+    const cd_mesh_options options = {.rank = g->rank,
+                                     .size = g->size,
+                                     .members = g->members,
+                                     .rendezvous = g->rendezvous,
+                                     .prefix = g->prefix,
+                                     .timeout_ns = wait_ns};
+    cddp_error why = CDDP_ERROR_INIT;
+    const cddp_status status = cd_mesh_open(&options, &g->mesh, &why);
+    if (status == CDDP_E_TIMEOUT)
+        return cd_fail(err, status,
+                       "group '%s': not all of %u ranks came within %" PRIu64 " ms: %s", g->name,
+                       g->size, wait_ns / 1000000, why.message);
+    if (status != CDDP_OK)
+        return cd_fail(err, status, "group '%s' cannot connect its guard: %s", g->name,
+                       why.message);
+    return CDDP_OK;
+}
+
 static cddp_status context_open(cd_gloo_group *g, cddp_error *err)
 {
     CD_TRY(prefix_choose(g, err));
     uint64_t wait_ns =
         g->rendezvous->timeout_ns < g->timeout_ns ? g->rendezvous->timeout_ns : g->timeout_ns;
+    if (g->guard && g->size > 1) CD_TRY(mesh_open(g, wait_ns, err));
     cd_gloo_open open = {.rank = (int)g->rank,
                          .size = (int)g->size,
                          .host = g->rendezvous->bind_host,
                          .timeout_ms = (int64_t)(wait_ns / 1000000 + 1),
+                         .batch = g->batch,
                          .store = g,
                          .store_set = store_set,
                          .store_get = store_get};
     char text[CD_GLOO_TEXT_BYTES];
     cd_gloo_code code = cd_gloo_context_open(&open, &g->gloo, text);
+    const bool stores = g->store_error.status != CDDP_OK &&
+                        g->store_error.status != CDDP_E_TIMEOUT; /* Gloo says only "refused" */
+    if (code != CD_GLOO_OK && stores)
+        return cd_fail(err, g->store_error.status, "group '%s' cannot connect its ranks: %s",
+                       g->name, g->store_error.message);
+    if (code == CD_GLOO_SHORTAGE)
+        return cd_fail(err, CDDP_E_NOMEM, "group '%s' cannot connect its ranks (gloo: %s)", g->name,
+                       text);
     if (code == CD_GLOO_TIMEOUT)
         return cd_fail(err, CDDP_E_TIMEOUT,
                        "group '%s': not all of %u ranks came within %" PRIu64 " ms (gloo: %s)",
@@ -151,9 +212,14 @@ static cddp_status parse_option(cd_gloo_group *g, const char *key, const char *v
         g->own_ring = false;
     else if (strcmp(key, "algorithm") == 0 && strcmp(value, "ring") == 0)
         g->own_ring = true;
+    else if (strcmp(key, "loop") == 0 && strcmp(value, "usual") == 0)
+        g->batch = false;
+    else if (strcmp(key, "loop") == 0 && strcmp(value, "batch") == 0)
+        g->batch = true;
     else
         return cd_fail(err, CDDP_E_CONFIG,
-                       "group '%s': gloo knows guard=0|1 and algorithm=native|ring, not %s=%s",
+                       "group '%s': gloo knows guard=0|1, algorithm=native|ring and "
+                       "loop=usual|batch, not %s=%s",
                        g->name, key, value);
     return CDDP_OK;
 }
@@ -188,6 +254,7 @@ static void gloo_close(void *group)
     cd_os_sigpipe_begin(&guard);
     cd_gloo_context_close(g->gloo);
     cd_os_sigpipe_end(&guard);
+    cd_mesh_close(g->mesh);
     cd_release(g->allocator, g->scratch, g->scratch_bytes);
     cd_arena_fini(&g->arena);
 }
@@ -212,6 +279,7 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank,
     g->size = spec->group_size;
     g->timeout_ns = spec->timeout_ns != 0 ? spec->timeout_ns : DEFAULT_TIMEOUT_NS;
     g->waiting_peer = -1;
+    g->guard = true;
     snprintf(g->name, sizeof g->name, "%s", spec->name);
     cd_os_lanes_init(&g->lanes);
     g->members = cd_arena_array(&g->arena, g->size, sizeof *g->members);
@@ -274,7 +342,9 @@ static cddp_status message_start(cd_gloo_group *g, cd_gloo_work *w, cddp_error *
                        g->members[g->rank]);
     if (bytes == 0) return CDDP_OK;
     char text[CD_GLOO_TEXT_BYTES];
-    uint64_t slot = UINT64_C(3) << 62 | (w->call.tag & ((UINT64_C(1) << 62) - 1));
+    /* The size is part of the name. A message of another size meets no partner: Gloo would end the
+    ** receiver's process. */
+    uint64_t slot = UINT64_C(3) << 62 | cd_hash_mix(w->call.tag, bytes) >> 2;
     cd_gloo_code code =
         cd_gloo_buffer_create(g->gloo, (char *)t->storage + (size_t)t->offset * element, bytes,
                               &w->message, text);
@@ -301,8 +371,8 @@ static cddp_status gloo_post(void *group, const cddp_collective *collective, voi
     w->job.run = work_run;
     w->group = g;
     w->call = *collective;
-    w->deadline_ns =
-        cd_os_now_ns() + (collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns);
+    w->timeout_ns = collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns;
+    w->deadline_ns = cd_os_now_ns() + w->timeout_ns;
     CD_TRY_OUT(counts_copy(g, w, err));
     if (lane != CD_GLOO_LANE_COLLECTIVE) {
         cd_os_sigpipe guard;
@@ -359,6 +429,7 @@ static cddp_status gloo_abort(void *group, const char *reason, cddp_error *err)
                  reason != NULL ? reason : "no reason given");
     g->aborted = true;
     pthread_mutex_unlock(&g->lanes.lock);
+    if (g->mesh != NULL) cd_mesh_leave(g->mesh, CD_MESH_NOBODY);
     cd_gloo_disconnect(g->gloo, g->abort_reason);
     return CDDP_OK;
 }
@@ -370,6 +441,7 @@ static void gloo_describe(void *group, void *work, char *text, size_t text_bytes
     pthread_mutex_lock(&g->lanes.lock);
     int32_t peer = g->waiting_peer;
     pthread_mutex_unlock(&g->lanes.lock);
+    if (peer < 0 && g->mesh != NULL) peer = cd_mesh_waits_for(g->mesh);
     if (peer >= 0) snprintf(text, text_bytes, "waiting for rank %u", g->members[peer]);
 }
 

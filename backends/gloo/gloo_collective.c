@@ -7,8 +7,9 @@
 ** (GRD-13). The library's ring and ours give the same bits; reduce_scatter and reduce sum in the
 ** same order.
 **
-** In a guarded group every pair of members exchanges a fingerprint before each operation. Without
-** it Gloo aborts the process when sizes disagree, and silently mixes data when orders disagree.
+** Unless the group was opened with guard=0, members exchange fingerprints before each operation,
+** over sockets of the guard. Without that Gloo aborts the process when sizes disagree, and silently
+** mixes data when orders disagree. The exchange runs in the group's lane, beside the computation.
 */
 #include "backends/gloo/gloo_group.h"
 
@@ -27,8 +28,8 @@ static size_t size_of(const cddp_tensor *t)
     return (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype);
 }
 
-/* Every member sends to and receives from every other: the exchange under guard, alltoall and
-** allgather. Offsets and lengths are in tables indexed by peer. */
+/* Every member sends to and receives from every other: alltoall and allgather. Offsets and lengths
+** are in tables indexed by peer. */
 typedef struct exchange {
     char *out, *in;
     const size_t *out_at, *out_bytes, *in_at, *in_bytes; /* (group size) */
@@ -89,12 +90,13 @@ static void spans_same(const cd_gloo_group *g, size_t bytes, spans *s)
 
 static cddp_status guard_run(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
-    cd_call_fingerprint mine = cd_call_fingerprint_of(&w->call, g->rank, g->size), all[RANKS_MAX];
-    spans out, in;
-    spans_same(g, sizeof mine, &out);
-    spans_of(g, NULL, 1, sizeof mine, &in);
-    exchange x = {(char *)&mine, (char *)all, out.at, out.bytes, in.at, in.bytes, 0xfffff0};
-    CD_TRY(exchange_run(g, w, &x, err));
+    cd_call_fingerprint *all = cd_gloo_scratch(g, g->size * sizeof *all);
+    if (all == NULL) return cd_fail_memory(err, "fingerprints of %u ranks", g->size);
+    all[g->rank] = cd_call_fingerprint_of(&w->call, g->rank, g->size);
+    const cd_mesh_round round = {all, w->deadline_ns, w->timeout_ns};
+    const cddp_status status = cd_mesh_exchange(g->mesh, &round, err);
+    if (status == CDDP_E_ABORTED) return CD_PASS(cd_gloo_fail(g, CD_GLOO_CLOSED, -1, "", err));
+    CD_TRY(status);
     CD_TRY(cd_call_fingerprint_agree(all, g->members, g->rank, g->size, err));
     return CDDP_OK;
 }
@@ -428,7 +430,7 @@ static cddp_status run_barrier(cd_gloo_group *g, cd_gloo_work *w, cddp_error *er
 
 cddp_status cd_gloo_collective_run(cd_gloo_group *group, cd_gloo_work *work, cddp_error *err)
 {
-    if (group->guard && group->size > 1) CD_TRY(guard_run(group, work, err));
+    if (group->mesh != NULL) CD_TRY(guard_run(group, work, err));
     switch (work->call.op) {
     case CDDP_OP_ALLREDUCE:
         CD_TRY(run_allreduce(group, work, err));

@@ -9,6 +9,7 @@
 */
 #pragma once
 #include "backends/gloo/gloo_shim.h"
+#include "backends/guard/mesh.h"
 #include "cddp/backend.h"
 #include "cddp/rendezvous.h"
 #include "core/base/arena.h"
@@ -30,21 +31,24 @@ struct cd_gloo_work {
     cddp_collective call;
     int64_t *counts;         /* copies of call.counts and call.send_counts, or NULL */
     cd_gloo_buffer *message; /* SEND and RECV: started at post */
-    uint64_t deadline_ns;
+    uint64_t deadline_ns, timeout_ns;
 };
 
 struct cd_gloo_group {
     cd_arena arena; /* owns the group itself, and its members */
     cd_gloo *gloo;
     const cddp_rendezvous *rendezvous;
+    cddp_error store_error; /* of the rendezvous, while the context opens */
     const cddp_allocator *allocator;
     char name[128];
     char prefix[200]; /* of rendezvous keys: the group's name and how often that was opened */
     uint32_t rank, size;
     uint32_t *members; /* (size) world ranks, for messages */
     uint64_t timeout_ns;
-    bool guard;    /* exchange fingerprints before each collective */
+    cd_mesh *mesh; /* for fingerprints before each collective, or NULL: guard=0, or one rank */
+    bool guard;
     bool own_ring; /* use our ring over unbound buffers instead of the library's */
+    bool batch;    /* the event loop displaces no other thread */
     cd_os_lanes lanes;
     int32_t waiting_peer; /* the peer that the collective lane waits for, or -1; under lock */
     bool aborted;         /* under lock; abort_reason is written first and never changes */

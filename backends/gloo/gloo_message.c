@@ -25,6 +25,7 @@ cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, 
     static const cddp_status statuses[] = {[CD_GLOO_OK] = CDDP_OK,
                                            [CD_GLOO_TIMEOUT] = CDDP_E_TIMEOUT,
                                            [CD_GLOO_IO] = CDDP_E_BACKEND,
+                                           [CD_GLOO_SHORTAGE] = CDDP_E_NOMEM,
                                            [CD_GLOO_FAILED] = CDDP_E_BACKEND};
     if (cd_gloo_is_aborted(group))
         return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", group->abort_reason);
@@ -32,9 +33,14 @@ cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, 
     if (code == CD_GLOO_CLOSED)
         return cd_fail(err, CDDP_E_BACKEND,
                        "gloo: an operation failed and the connections were closed: %s", text);
+    const uint32_t lost = group->mesh != NULL && peer < 0 && code == CD_GLOO_IO
+                              ? cd_mesh_find_lost(group->mesh)
+                              : CD_MESH_NOBODY;
+    if (lost != CD_MESH_NOBODY)
+        return cd_fail(err, CDDP_E_BACKEND, "lost rank %u (gloo: %s)", lost, text);
     if (peer < 0) return cd_fail(err, statuses[code], "gloo: %s", text);
     if (code == CD_GLOO_TIMEOUT)
-        return cd_fail(err, CDDP_E_TIMEOUT, "rank %u did not take part in time (gloo: %s)",
+        return cd_fail(err, CDDP_E_TIMEOUT, "lost rank %u: it did not take part in time (gloo: %s)",
                        group->members[peer], text);
     return cd_fail(err, statuses[code], "lost rank %u (gloo: %s)", group->members[peer], text);
 }

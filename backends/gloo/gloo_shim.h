@@ -24,7 +24,8 @@ typedef enum cd_gloo_code {
     CD_GLOO_OK,
     CD_GLOO_TIMEOUT,
     CD_GLOO_IO,
-    CD_GLOO_CLOSED, /* the connections were closed before; text says why */
+    CD_GLOO_CLOSED,   /* the connections were closed before; text says why */
+    CD_GLOO_SHORTAGE, /* memory, threads or files ran out */
     CD_GLOO_FAILED
 } cd_gloo_code;
 
@@ -36,6 +37,7 @@ typedef struct cd_gloo_open {
     /* a numeric address: Gloo dereferences NULL for a name that does not resolve */
     const char *host;
     int64_t timeout_ms;
+    bool batch; /* the event loop's thread runs as SCHED_BATCH */
     void *store;
     bool (*store_set)(void *store, const char *key, const void *bytes, size_t byte_count);
     bool (*store_get)(void *store, const char *key, int64_t timeout_ms, void *bytes,
@@ -52,6 +54,8 @@ typedef struct cd_gloo_call {
     void (*reduce)(void *context, void *out, const void *in1, const void *in2,
                    size_t element_count);
     void *context;
+    bool
+        *lost; /* (size) out, of an operation that failed with CD_GLOO_IO: whose connection broke */
 } cd_gloo_call;
 
 cd_gloo_code cd_gloo_context_open(const cd_gloo_open *options, cd_gloo **gloo, char *text);

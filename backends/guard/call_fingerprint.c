@@ -14,19 +14,26 @@ static uint64_t digest_share(uint32_t from, uint32_t to, int64_t count)
     return cd_hash_mix(cd_hash_mix(cd_hash_mix(1, from), to), (uint64_t)count);
 }
 
+static bool reduces(uint32_t op)
+{
+    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
+}
+
+static bool is_rooted(uint32_t op)
+{
+    return op == CDDP_OP_BROADCAST || op == CDDP_OP_REDUCE || op == CDDP_OP_GATHER ||
+           op == CDDP_OP_SCATTER;
+}
+
 cd_call_fingerprint cd_call_fingerprint_of(const cddp_collective *c, uint32_t group_rank,
                                            uint32_t group_size)
 {
-    bool reduces =
-        c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_REDUCE_SCATTER;
-    bool rooted = c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_REDUCE ||
-                  c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
     const cddp_tensor *t =
         c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER ? &c->output : &c->input;
     cd_call_fingerprint f = {.magic = CD_CALL_FINGERPRINT_MAGIC,
                              .op = (uint32_t)c->op,
-                             .reduce_op = reduces ? (uint32_t)c->reduce_op : 0,
-                             .root = rooted ? c->root : 0,
+                             .reduce_op = reduces(c->op) ? (uint32_t)c->reduce_op : 0,
+                             .root = is_rooted(c->op) ? c->root : 0,
                              .sequence = c->sequence};
     if (c->op == CDDP_OP_BARRIER) return f;
     const bool exchanges = c->op == CDDP_OP_ALLTOALL && c->counts != NULL && c->send_counts != NULL;
@@ -48,9 +55,12 @@ static void print(const cd_call_fingerprint *f, char *text, size_t bytes)
              cddp_op_name((cddp_op)f->op));
     size_t used = strlen(text);
     if (f->op == CDDP_OP_BARRIER) return;
-    snprintf(text + used, bytes - used, "(%s, %lld × %s, root %u)",
-             cddp_red_op_name((cddp_red_op)f->reduce_op), (long long)f->numel,
-             cddp_dtype_name((cddp_dtype)f->dtype), f->root);
+    char root[32] = "";
+    const char *reduce_op = reduces(f->op) ? cddp_red_op_name((cddp_red_op)f->reduce_op) : "";
+    if (is_rooted(f->op)) snprintf(root, sizeof root, ", root %u", f->root);
+    snprintf(text + used, bytes - used, "(%s%s%lld × %s%s)", reduce_op,
+             reduce_op[0] != '\0' ? ", " : "", (long long)f->numel,
+             cddp_dtype_name((cddp_dtype)f->dtype), root);
 }
 
 cddp_status cd_call_fingerprint_agree(const cd_call_fingerprint *all, const uint32_t *members,

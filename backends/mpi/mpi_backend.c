@@ -23,8 +23,8 @@
 **       finalising MPI. The launcher then ends the job.
 **
 ** Options of a group ("key=value,…"):
-**   guard=0|1   fingerprints before each collective (default 0). MPI corrupts memory when ranks
-**               disagree on a size, so the verifier turns the guard on.
+**   guard=0|1   fingerprints before each collective (default 1). Without them MPI corrupts memory
+**               when ranks disagree on a size.
 **
 ** Limits: an MPI that does not return from a call while a peer is stopped (MPICH over shared
 ** memory) blocks the lane. The wait still ends in time, and the group's memory stays with MPI until
@@ -54,6 +54,7 @@
 static struct {
     atomic_bool given_up;       /* M1 */
     cd_mpi_group *_Atomic kept; /* groups whose memory stays with MPI */
+    void *initialising;         /* what MPI_Init_thread still uses */
 } mpi_state;
 
 void cd_mpi_give_up(void) { atomic_store(&mpi_state.given_up, true); }
@@ -76,15 +77,53 @@ void cd_mpi_leave(void)
     if (is_initialised && !is_final) MPI_Finalize();
 }
 
+/* MPI_Init_thread in a separate thread: where a process of the job never starts, it never
+** returns. Then this memory stays with it. */
+typedef struct initialising {
+    cd_os_job job; /* first: a lane returns a pointer to it */
+    cd_os_lanes lanes;
+    int provided;
+} initialising;
+
+static cddp_status init_run(cd_os_job *job, cddp_error *err)
+{
+    initialising *i = (initialising *)(void *)job;
+    return CD_PASS(cd_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &i->provided),
+                                "MPI_Init_thread", err));
+}
+
+static cddp_status init_within(uint64_t timeout_ns, int *provided, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    initialising *i = cd_allocate_zero(NULL, sizeof *i);
+    if (i == NULL) return cd_fail_memory(err, "the thread that initialises MPI");
+    i->job.run = init_run;
+    cd_os_lanes_init(&i->lanes);
+    CD_TRY_OUT(cd_os_lane_push(&i->lanes, 0, &i->job, err));
+    if (!cd_os_job_wait(&i->lanes, &i->job, timeout_ns)) {
+        cd_mpi_give_up();
+        mpi_state.initialising = i;
+        return cd_fail(err, CDDP_E_TIMEOUT,
+                       "MPI_Init_thread did not return within %.3g s: a process of this job did "
+                       "not start, or does not reach MPI",
+                       (double)timeout_ns / 1e9);
+    }
+    status = cd_os_job_outcome(&i->job, err);
+    *provided = i->provided;
+out:
+    cd_os_lanes_fini(&i->lanes);
+    cd_release(NULL, i, sizeof *i);
+    return status;
+}
+
 /* MPI belongs to the process: the code that initialised it finalises it. */
-static cddp_status library_open(cddp_error *err)
+static cddp_status library_open(uint64_t timeout_ns, cddp_error *err)
 {
     int initialised = 0, provided = MPI_THREAD_SINGLE;
     CD_TRY(cd_mpi_usable(err));
     MPI_Initialized(&initialised);
     if (!initialised) {
-        CD_TRY(cd_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided),
-                            "MPI_Init_thread", err));
+        CD_TRY(init_within(timeout_ns, &provided, err));
         atexit(cd_mpi_leave);
     } else {
         MPI_Query_thread(&provided);
@@ -97,13 +136,19 @@ static cddp_status library_open(cddp_error *err)
     return CDDP_OK;
 }
 
+/* The last one counts, as in every backend. */
 static cddp_status parse_options(cd_mpi_group *g, const char *options, cddp_error *err)
 {
-    if (options == NULL || options[0] == '\0' || strcmp(options, "guard=0") == 0) return CDDP_OK;
-    if (strcmp(options, "guard=1") != 0)
-        return cd_fail(err, CDDP_E_CONFIG, "group '%s': mpi knows guard=0|1, not '%s'", g->name,
-                       options);
     g->guard = true;
+    while (options != NULL && *options != '\0') {
+        const size_t length = strcspn(options, ",");
+        if (length != 7 || strncmp(options, "guard=", 6) != 0 ||
+            (options[6] != '0' && options[6] != '1'))
+            return cd_fail(err, CDDP_E_CONFIG, "group '%s': mpi knows guard=0|1, not '%.*s'",
+                           g->name, (int)length, options);
+        g->guard = options[6] == '1';
+        options += length + (options[length] == ',');
+    }
     return CDDP_OK;
 }
 
@@ -167,7 +212,7 @@ static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank,
     (void)backend;
     (void)rank;
     cddp_status status = CDDP_OK;
-    CD_TRY(library_open(err));
+    CD_TRY(library_open(spec->timeout_ns != 0 ? spec->timeout_ns : DEFAULT_TIMEOUT_NS, err));
     cd_arena arena;
     cd_arena_init(&arena, NULL, 4096);
     cd_mpi_group *g = cd_arena_push(&arena, sizeof *g);
@@ -261,8 +306,8 @@ static cddp_status mpi_post(void *group, const cddp_collective *collective, void
     w->job.run = work_run;
     w->group = g;
     w->call = *collective;
-    w->deadline_ns =
-        cd_os_now_ns() + (collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns);
+    w->timeout_ns = collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns;
+    w->deadline_ns = cd_os_now_ns() + w->timeout_ns;
     CD_TRY_OUT(counts_copy(g, w, err));
     if (lane_of(collective->op) != 0) CD_TRY_OUT(cd_mpi_message_begin(g, w, err));
     CD_TRY_OUT(cd_os_lane_push(&g->lanes, lane_of(collective->op), &w->job, err));

@@ -17,7 +17,7 @@ typedef struct cd_mpi_work {
     /* (4 × size) receive counts, receive offsets, send counts, send offsets; or NULL */
     int *counts;
     MPI_Request message; /* SEND and RECV: started at post */
-    uint64_t deadline_ns;
+    uint64_t deadline_ns, timeout_ns;
 } cd_mpi_work;
 
 struct cd_mpi_group {

@@ -7,6 +7,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/rank_list.h"
 
 #include <inttypes.h>
 #include <sched.h>
@@ -16,6 +17,9 @@
 #define SPINS_BEFORE_YIELD 2000
 #define SPINS_PER_LOOK 64 /* reading the clock costs about as much as a test */
 #define YIELD_NS UINT64_C(2000000)
+/* Every MPI accepts tags to 32767. */
+#define GUARD_TAG 0x4000
+#define TAG_MASK 0x3fff
 
 static char *bytes_of(const cddp_tensor *t)
 {
@@ -23,31 +27,57 @@ static char *bytes_of(const cddp_tensor *t)
                              : (char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype);
 }
 
+/* Requests that end together. */
+typedef struct pending {
+    MPI_Request *requests; /* (count) */
+    int count;
+    const char *what;
+    MPI_Status *status; /* of the only request, or NULL */
+    bool *ended;        /* (count) out, after a time-out; or NULL */
+} pending;
+
+/* While MPI may still be called. */
+static void find_ended(const pending *p)
+{
+    for (int i = 0; p->ended != NULL && i < p->count; i++) {
+        int done = 0;
+        p->ended[i] = MPI_Test(&p->requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+    }
+}
+
 static cddp_status may_go_on(cd_mpi_group *g, const cd_mpi_work *w, uint64_t now_ns,
-                             const char *what, cddp_error *err)
+                             const pending *p, cddp_error *err)
 {
     pthread_mutex_lock(&g->lanes.lock);
     bool aborted = g->aborted;
     pthread_mutex_unlock(&g->lanes.lock);
     if (!aborted && now_ns <= w->deadline_ns) return CDDP_OK;
+    find_ended(p);
     cd_mpi_give_up();
     if (aborted) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", g->abort_reason);
-    return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time", what);
+    return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time", p->what);
+}
+
+static int test(const pending *p, int *done)
+{
+    if (p->count == 1)
+        return MPI_Test(p->requests, done, p->status != NULL ? p->status : MPI_STATUS_IGNORE);
+    return MPI_Testall(p->count, p->requests, done, MPI_STATUSES_IGNORE);
 }
 
 /* Tests until the end. The first tests are not spaced, since most operations are short. Later
 ** tests yield the processor; a sleep would cost a tenth of an operation that takes a millisecond.
 ** After two milliseconds a sleep is short against the time already waited, and leaves the processor
 ** to the computation. */
-static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *request,
-                          const char *what, cddp_error *err)
+static cddp_status finish_all(cd_mpi_group *g, const cd_mpi_work *w, const pending *p,
+                              cddp_error *err)
 {
     uint64_t began = 0;
     bool sleeps = false;
     for (uint64_t spin = 0;; spin++) {
         int done = 0;
         CD_TRY(cd_mpi_usable(err));
-        CD_TRY(cd_mpi_check(MPI_Test(request, &done, MPI_STATUS_IGNORE), what, err));
+        CD_TRY(cd_mpi_check(test(p, &done), p->what, err));
         if (done) return CDDP_OK;
         if (spin < SPINS_BEFORE_YIELD) continue;
         if (sleeps)
@@ -58,8 +88,16 @@ static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *re
         uint64_t now = cd_os_now_ns();
         if (began == 0) began = now;
         sleeps = now - began > YIELD_NS;
-        CD_TRY(may_go_on(g, w, now, what, err));
+        CD_TRY(may_go_on(g, w, now, p, err));
     }
+}
+
+static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *request,
+                          const char *what, cddp_error *err)
+{
+    const pending p = {.requests = request, .count = 1, .what = what};
+    CD_TRY(finish_all(g, w, &p, err));
+    return CDDP_OK;
 }
 
 static void *scratch(cd_mpi_group *g, size_t bytes)
@@ -73,17 +111,76 @@ static void *scratch(cd_mpi_group *g, size_t bytes)
     return g->scratch;
 }
 
+/* One receive and one send for each member: the own ones are never started. */
+typedef struct guard_room {
+    cd_call_fingerprint *all; /* (size) */
+    MPI_Request *requests;    /* (2 · size) receives, then sends */
+    bool *ended;              /* (2 · size) */
+    const cd_mpi_group *group;
+} guard_room;
+
+static uint32_t late_next(const void *self, uint32_t from)
+{
+    const guard_room *room = self;
+    const cd_mpi_group *g = room->group;
+    uint32_t next = CD_NO_RANK;
+    for (uint32_t r = 0; r < g->size; r++)
+        if (r != g->rank && !room->ended[r] && g->members[r] >= from && g->members[r] < next)
+            next = g->members[r];
+    return next;
+}
+
+static cddp_status fail_late(const guard_room *room, const cd_mpi_work *w, cddp_error *err)
+{
+    char names[160];
+    const cd_rank_list list = {room, late_next};
+    const uint32_t first = late_next(room, 0);
+    const bool is_one = first == CD_NO_RANK || late_next(room, first + 1) == CD_NO_RANK;
+    if (first == CD_NO_RANK)
+        return cd_fail(err, CDDP_E_TIMEOUT, "mpi: fingerprints did not leave within %.3g s",
+                       (double)w->timeout_ns / 1e9);
+    cd_rank_list_print(&list, first, names, sizeof names);
+    return cd_fail(err, CDDP_E_TIMEOUT, "lost %s: %s did not come within %.3g s", names,
+                   is_one ? "it" : "they", (double)w->timeout_ns / 1e9);
+}
+
+static cddp_status guard_start(cd_mpi_group *g, const guard_room *room, cddp_error *err)
+{
+    for (uint32_t r = 0; r < 2 * g->size; r++) room->requests[r] = MPI_REQUEST_NULL;
+    for (uint32_t i = 1; i < g->size; i++) {
+        const uint32_t from = (g->rank + g->size - i) % g->size, to = (g->rank + i) % g->size;
+        CD_TRY(cd_mpi_check(MPI_Irecv(&room->all[from], sizeof *room->all, MPI_BYTE, (int)from,
+                                      GUARD_TAG, g->comm, &room->requests[from]),
+                            "MPI_Irecv of a fingerprint", err));
+        CD_TRY(cd_mpi_check(MPI_Isend(&room->all[g->rank], sizeof *room->all, MPI_BYTE, (int)to,
+                                      GUARD_TAG, g->comm, &room->requests[g->size + to]),
+                            "MPI_Isend of a fingerprint", err));
+    }
+    return CDDP_OK;
+}
+
+/* Messages between pairs, not an all-gather: a time-out can say who did not come. */
 static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *err)
 {
-    cd_call_fingerprint *all = scratch(g, (g->size + 1) * sizeof *all), *mine = all + g->size;
-    if (all == NULL) return cd_fail_memory(err, "%u fingerprints", g->size + 1);
-    *mine = cd_call_fingerprint_of(&w->call, g->rank, g->size);
-    MPI_Request request;
-    CD_TRY(cd_mpi_check(MPI_Iallgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE,
-                                       g->comm, &request),
-                        "MPI_Iallgather of fingerprints", err));
-    CD_TRY(finish(g, w, &request, "the exchange of fingerprints", err));
-    CD_TRY(cd_call_fingerprint_agree(all, g->members, g->rank, g->size, err));
+    const size_t size = g->size, fingerprints = size * sizeof(cd_call_fingerprint),
+                 requests = 2 * size * sizeof(MPI_Request);
+    char *memory = scratch(g, fingerprints + requests + 2 * size * sizeof(bool));
+    if (memory == NULL) return cd_fail_memory(err, "%u fingerprints", g->size);
+    const guard_room room = {.all = (cd_call_fingerprint *)(void *)memory,
+                             .requests = (MPI_Request *)(void *)(memory + fingerprints),
+                             .ended = (bool *)(memory + fingerprints + requests),
+                             .group = g};
+    memset(room.ended, 1, 2 * size * sizeof(bool));
+    room.all[g->rank] = cd_call_fingerprint_of(&w->call, g->rank, g->size);
+    CD_TRY(guard_start(g, &room, err));
+    const pending p = {.requests = room.requests,
+                       .count = 2 * (int)g->size,
+                       .what = "the exchange of fingerprints",
+                       .ended = room.ended};
+    const cddp_status status = finish_all(g, w, &p, err);
+    if (status == CDDP_E_TIMEOUT) return CD_PASS(fail_late(&room, w, err));
+    CD_TRY(status);
+    CD_TRY(cd_call_fingerprint_agree(room.all, g->members, g->rank, g->size, err));
     return CDDP_OK;
 }
 
@@ -233,7 +330,7 @@ cddp_status cd_mpi_message_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     bool sends = w->call.op == CDDP_OP_SEND;
     const cddp_tensor *t = sends ? &w->call.input : &w->call.output;
     int64_t numel = cddp_tensor_numel(t);
-    int tag = (int)(w->call.tag & 0x7fff); /* a limit that every MPI accepts */
+    int tag = (int)(w->call.tag & TAG_MASK);
     if (w->call.root == g->rank)
         return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(w->call.op),
                        g->members[g->rank]);
@@ -249,12 +346,42 @@ cddp_status cd_mpi_message_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     return CDDP_OK;
 }
 
+static cddp_status message_late(const cd_mpi_group *g, const cd_mpi_work *w, cddp_error *err)
+{
+    const bool sends = w->call.op == CDDP_OP_SEND;
+    return cd_fail(err, CDDP_E_TIMEOUT,
+                   "lost rank %u: it did not %s the message with tag %" PRIu64 " within %.3g s",
+                   g->members[w->call.root], sends ? "receive" : "send", w->call.tag,
+                   (double)w->timeout_ns / 1e9);
+}
+
+/* A longer message ends with an error of MPI, a shorter one does not. */
+static cddp_status message_finish(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    const char *name = cddp_op_name(w->call.op);
+    MPI_Status ended = {.MPI_ERROR = MPI_SUCCESS};
+    const pending p = {.requests = &w->message, .count = 1, .what = name, .status = &ended};
+    const cddp_status status = finish_all(g, w, &p, err);
+    if (status == CDDP_E_TIMEOUT) return CD_PASS(message_late(g, w, err));
+    CD_TRY(status);
+    if (w->call.op == CDDP_OP_SEND) return CDDP_OK;
+    const int64_t expected = cddp_tensor_numel(&w->call.output);
+    int came = 0;
+    CD_TRY(cd_mpi_check(MPI_Get_count(&ended, g->types[w->call.output.dtype], &came),
+                        "MPI_Get_count", err));
+    if (came == expected) return CDDP_OK;
+    return cd_fail(err, CDDP_E_MISMATCH,
+                   "ranks disagree: rank %u sends %d × %s with tag %" PRIu64
+                   ", rank %u expects %" PRId64,
+                   g->members[w->call.root], came, cddp_dtype_name(w->call.output.dtype),
+                   w->call.tag, g->members[g->rank], expected);
+}
+
 cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
 {
     cddp_op op = w->call.op;
     CD_TRY(cd_mpi_usable(err));
-    if (op == CDDP_OP_SEND || op == CDDP_OP_RECV)
-        return CD_PASS(finish(g, w, &w->message, cddp_op_name(op), err));
+    if (op == CDDP_OP_SEND || op == CDDP_OP_RECV) return CD_PASS(message_finish(g, w, err));
     if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
     switch (op) {
     case CDDP_OP_ALLREDUCE:

@@ -24,10 +24,18 @@ static cddp_status command(uint32_t world_size, cddp_environment_fn environment,
                                            "OMPI_MCA_hwloc_base_binding_policy=none",
                                            "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=self,vader",
                                            "OMPI_MCA_oob_tcp_if_include=lo"};
-    char number[16];
+    /* What ranks that are killed leave: shared memory, and the job's own files. */
+    static const char *const folders[] = {"OMPI_MCA_btl_vader_backing_directory",
+                                          "OMPI_MCA_orte_tmpdir_base"};
+    const char *scratch = environment("CDDP_SCRATCH");
+    char number[16], setting[640];
     words[0] = '\0';
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
         CD_TRY(cd_mpi_setting(environment, words, words_bytes, settings[i], err));
+    for (size_t i = 0; scratch != NULL && i < sizeof folders / sizeof folders[0]; i++) {
+        snprintf(setting, sizeof setting, "%s=%.511s", folders[i], scratch);
+        CD_TRY(cd_mpi_setting(environment, words, words_bytes, setting, err));
+    }
     CD_TRY(cd_mpi_word(words, words_bytes, CDDP_MPI_LAUNCHER, err));
     CD_TRY(cd_mpi_word(words, words_bytes, "-q", err));
     CD_TRY(cd_mpi_word(words, words_bytes, "--enable-recovery", err));

@@ -58,6 +58,10 @@ static cddp_status watch_starter(cddp_process_world *w, cddp_error *err)
             cd_process_lines_push(&w->starter_lines[pipe], bytes, n, forward_starter, w);
         }
     }
+    /* It closes the pipe of results at once: an end that nobody reads would wake the judge for
+    ** ever. */
+    for (size_t n = 1; n > 0;)
+        CD_TRY(cd_os_child_read(&w->starter, CD_OS_PIPE_RESULT, bytes, sizeof bytes, &n, err));
     if (!exited) return CDDP_OK;
     for (cd_os_pipe pipe = CD_OS_PIPE_STDOUT; pipe < CD_OS_PIPE_COUNT; pipe++)
         cd_process_lines_end(&w->starter_lines[pipe], forward_starter, w);
@@ -134,7 +138,7 @@ static void judge_loss(cd_process_watched *r, bool arrived)
     const char *note = w->notes + (size_t)r->rank * CD_PROCESS_NOTE_BYTES;
     const char *lead = note[0] != '\0' ? "; its last note: " : "";
     bool is_first = r->lost_ns == w->first_lost_ns;
-    if (w->killed || r->overdue) {
+    if (w->killed || r->overdue || r->stuck) {
         cd_process_watched_judge(r, 0, SIGKILL);
     } else if (arrived && !is_first) {
         result->end = CDDP_RANK_HUNG;

@@ -30,6 +30,7 @@ typedef struct cd_process_watched {
     uint64_t lost_ns;    /* when its connection ended without one; 0: not */
     uint64_t stopped_ns; /* since when it has been stopped; 0: it is not */
     bool overdue;        /* it was stopped for too long, and killed for that */
+    bool stuck;          /* it never came back, and was killed for that */
     bool ended; /* reaped and drained; or it reported how it went, or its connection ended */
 } cd_process_watched;
 

@@ -174,7 +174,12 @@ void cd_process_watched_judge(cd_process_watched *r, int exit_code, int signal_n
     if (r->has_result) return; /* W1 */
     const char *note = w->notes + (size_t)r->rank * CD_PROCESS_NOTE_BYTES;
     const char *lead = note[0] != '\0' ? "; its last note: " : "";
-    if (r->overdue) {
+    if (r->stuck) {
+        result->end = CDDP_RANK_HUNG;
+        result->status =
+            cd_fail(&result->error, CDDP_E_TIMEOUT,
+                    "rank %u did not come back from what it called, so it was ended", r->rank);
+    } else if (r->overdue) {
         result->end = CDDP_RANK_KILLED;
         result->status =
             cd_fail(&result->error, CDDP_E_ABORTED,
@@ -259,6 +264,19 @@ static cddp_status look_at_all(cddp_process_world *w, cd_os_child *children, uin
     return CDDP_OK;
 }
 
+static void look_for_stuck(cddp_process_world *w)
+{
+    const cddp_process_options *o = &w->options;
+    for (uint32_t i = 0; o->is_stuck != NULL && !w->killed && i < o->world_size; i++) {
+        cd_process_watched *r = &w->watched[i];
+        if (r->ended || r->has_result || r->stuck || r->process <= 0 || !o->is_stuck(o->context, i))
+            continue;
+        r->stuck = true;
+        cd_process_watched_fail(r);
+        kill((pid_t)r->process, SIGKILL);
+    }
+}
+
 /* A stopped rank holds the others up wherever the transport has no time-out, as while it starts. */
 static void look_for_stopped(cddp_process_world *w)
 {
@@ -298,6 +316,7 @@ static cddp_status watch_all(cddp_process_world *w, cddp_error *err)
         CD_TRY_OUT(look_at_all(w, children, &running, err));
         if (running == 0) break;
         look_for_stopped(w);
+        look_for_stuck(w);
         uint64_t now = cd_os_now_ns();
         /* After a failure the end is near, and is reported as what it is: mpirun, too, asks us to
         ** end then. */

@@ -6,6 +6,7 @@
 #include "backends/rendezvous/kv.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 #include "core/base/sized.h"
 
 #include <inttypes.h>
@@ -20,7 +21,9 @@ typedef struct store_client {
     bool is_connected;
     char prefix[128];
     char bind_host[CD_STORE_LOCAL_BYTES];
-    uint64_t generation, secret_digest, timeout_ns;
+    bool has_secret;
+    unsigned char key[CD_MAC_BYTES]; /* of the secret */
+    uint64_t generation, timeout_ns;
     unsigned char frame[CD_KV_FRAME_BYTES_MAX];
     unsigned char answer[CDDP_RENDEZVOUS_VALUE_BYTES_MAX + 8];
     size_t answer_bytes; /* of the value in answer */
@@ -38,14 +41,68 @@ static cddp_status exchange(store_client *c, const cd_kv_request *request, uint6
     CD_TRY(c->link.read(c->link.self, head, sizeof head, deadline_ns, err));
     size_t length =
         (size_t)head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16 | (size_t)head[3] << 24;
-    if (length < 1 || length - 1 > sizeof c->answer || head[4] > CD_KV_NOT_A_NUMBER)
+    if (length < 1 || length - 1 > sizeof c->answer || head[4] > CD_KV_REFUSED)
         return cd_fail(err, CDDP_E_CORRUPT,
                        "the rendezvous at %s answered with %zu bytes: it is not a cddp store",
                        c->link.peer, length);
     CD_TRY(c->link.read(c->link.self, c->answer, length - 1, deadline_ns, err));
     c->answer_bytes = length - 1;
     *code = (cd_kv_code)head[4];
+    if (*code == CD_KV_REFUSED)
+        return cd_fail(err, CDDP_E_IO, "the rendezvous at %s refused this process: %.*s",
+                       c->link.peer, (int)c->answer_bytes, (const char *)c->answer);
     return CDDP_OK;
+}
+
+static cddp_status prove(store_client *c, uint64_t deadline_ns, cddp_error *err)
+{
+    cd_handshake handshake;
+    unsigned char proof[CD_MAC_BYTES];
+    cd_kv_code code;
+    if (!c->has_secret)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "the rendezvous at %s asks for a secret: set CDDP_STORE_SECRET",
+                       c->link.peer);
+    if (c->answer_bytes != CD_NONCE_BYTES)
+        return cd_fail(err, CDDP_E_CORRUPT, "the rendezvous at %s is not a cddp store",
+                       c->link.peer);
+    memcpy(handshake.challenge, c->answer, CD_NONCE_BYTES);
+    CD_TRY(cd_os_random(handshake.nonce, CD_NONCE_BYTES, err));
+    cd_mac_prove(c->key, &handshake, false, proof);
+    CD_TRY(exchange(c,
+                    &(cd_kv_request){.verb = CD_KV_PROVE,
+                                     .generation = c->generation,
+                                     .key = "",
+                                     .a = handshake.nonce,
+                                     .a_bytes = CD_NONCE_BYTES,
+                                     .b = proof,
+                                     .b_bytes = CD_MAC_BYTES},
+                    deadline_ns, &code, err));
+    cd_mac_prove(c->key, &handshake, true, proof);
+    if (code == CD_KV_OK && c->answer_bytes == CD_MAC_BYTES && cd_mac_equal(proof, c->answer))
+        return CDDP_OK;
+    return cd_fail(err, CDDP_E_IO,
+                   "the rendezvous at %s does not know this process's secret (CDDP_STORE_SECRET)",
+                   c->link.peer);
+}
+
+static cddp_status greet(store_client *c, uint64_t deadline_ns, cddp_error *err)
+{
+    const uint64_t version = CD_KV_VERSION;
+    cd_kv_code code;
+    CD_TRY(exchange(c,
+                    &(cd_kv_request){.verb = CD_KV_HELLO,
+                                     .generation = c->generation,
+                                     .key = "",
+                                     .a = &version,
+                                     .a_bytes = sizeof version},
+                    deadline_ns, &code, err));
+    if (code == CD_KV_CHALLENGE) return CD_PASS(prove(c, deadline_ns, err));
+    if (!c->has_secret) return CDDP_OK;
+    return cd_fail(err, CDDP_E_IO,
+                   "the rendezvous at %s asks for no secret, and this process was given one "
+                   "(CDDP_STORE_SECRET): is it the right server?",
+                   c->link.peer);
 }
 
 /* Connects and greets. A client reconnects after a wait timed out: the late answer may still be on
@@ -55,22 +112,12 @@ static cddp_status reach(store_client *c, cddp_error *err)
     if (c->is_connected) return CDDP_OK;
     uint64_t deadline = c->link.now_ns(c->link.self) + c->timeout_ns;
     CD_TRY(c->link.connect(c->link.self, deadline, c->bind_host, err));
-    cd_kv_code code;
-    cddp_status status = exchange(c,
-                                  &(cd_kv_request){.verb = CD_KV_HELLO,
-                                                   .generation = c->generation,
-                                                   .key = "",
-                                                   .a = &c->secret_digest,
-                                                   .a_bytes = sizeof c->secret_digest},
-                                  deadline, &code, err);
-    if (status == CDDP_OK) {
+    const cddp_status status = greet(c, deadline, err);
+    if (status == CDDP_OK)
         c->is_connected = true;
-        return CDDP_OK;
-    }
-    c->link.disconnect(c->link.self);
-    return cd_fail(err, status,
-                   "the rendezvous at %s refused this process; does CDDP_STORE_SECRET agree?",
-                   c->link.peer);
+    else
+        c->link.disconnect(c->link.self);
+    return status;
 }
 
 static cddp_status ask(store_client *c, cd_kv_request request, const char *key, uint64_t timeout_ns,
@@ -200,7 +247,8 @@ cddp_status cd_store_client_open(const cddp_rendezvous_options *o, const cd_stor
     c->allocator = o->allocator;
     c->link = *link;
     c->generation = o->generation;
-    c->secret_digest = cd_kv_secret_digest(o->secret);
+    c->has_secret = o->secret != NULL;
+    if (o->secret != NULL) cd_mac_key(o->secret, c->key);
     c->timeout_ns = o->timeout_ns != 0 ? o->timeout_ns : UINT64_C(30000000000);
     snprintf(c->prefix, sizeof c->prefix, "%s", o->prefix != NULL ? o->prefix : "");
     c->table = (cddp_rendezvous){.size = sizeof c->table,

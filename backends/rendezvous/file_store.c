@@ -10,6 +10,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/os_shortage.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -61,13 +62,13 @@ static cddp_status file_set(void *self, const char *key, const void *value, size
              s->writes++);
     int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
-        return cd_fail(err, CDDP_E_IO, "cannot write rendezvous file '%s': %s", aside,
-                       strerror(errno));
+        return cd_fail(err, cd_errno_status(errno, CDDP_E_IO),
+                       "cannot write rendezvous file '%s': %s", aside, strerror(errno));
     cddp_status status = cd_os_write_all(fd, value, value_bytes, err);
     close(fd);
     if (status == CDDP_OK && rename(aside, path) != 0)
-        status = cd_fail(err, CDDP_E_IO, "cannot rename rendezvous file '%s': %s", aside,
-                         strerror(errno));
+        status = cd_fail(err, cd_errno_status(errno, CDDP_E_IO),
+                         "cannot rename rendezvous file '%s': %s", aside, strerror(errno));
     if (status != CDDP_OK) unlink(aside);
     return status;
 }
@@ -80,8 +81,8 @@ static cddp_status file_read(const char *path, void *value, size_t *value_bytes,
     *found = fd >= 0;
     if (fd < 0 && errno == ENOENT) return CDDP_OK;
     if (fd < 0)
-        return cd_fail(err, CDDP_E_IO, "cannot read rendezvous file '%s': %s", path,
-                       strerror(errno));
+        return cd_fail(err, cd_errno_status(errno, CDDP_E_IO),
+                       "cannot read rendezvous file '%s': %s", path, strerror(errno));
     size_t used = 0;
     ssize_t n = 1;
     while (used < *value_bytes && (n = read(fd, (char *)value + used, *value_bytes - used)) > 0)
@@ -90,8 +91,8 @@ static cddp_status file_read(const char *path, void *value, size_t *value_bytes,
     bool too_long = n > 0 && read(fd, &more, 1) == 1;
     close(fd);
     if (n < 0)
-        return cd_fail(err, CDDP_E_IO, "cannot read rendezvous file '%s': %s", path,
-                       strerror(errno));
+        return cd_fail(err, cd_errno_status(errno, CDDP_E_IO),
+                       "cannot read rendezvous file '%s': %s", path, strerror(errno));
     if (too_long)
         return cd_fail(err, CDDP_E_LIMIT, "rendezvous file '%s' is longer than %zu bytes", path,
                        *value_bytes);
@@ -132,8 +133,8 @@ static cddp_status lock_begin(const file_store *s, int *fd, cddp_error *err)
     if (*fd < 0 || fcntl(*fd, F_SETLKW, &lock) != 0) {
         int reason = errno;
         if (*fd >= 0) close(*fd);
-        return cd_fail(err, CDDP_E_IO, "cannot lock rendezvous directory '%s': %s", s->directory,
-                       strerror(reason));
+        return cd_fail(err, cd_errno_status(reason, CDDP_E_IO),
+                       "cannot lock rendezvous directory '%s': %s", s->directory, strerror(reason));
     }
     return CDDP_OK;
 }

@@ -5,15 +5,11 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/os.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-uint64_t cd_kv_secret_digest(const char *secret)
-{
-    return secret == NULL ? 0 : cd_hash_text(secret) | 1u; /* 0 means "no secret" */
-}
 
 cddp_status cd_kv_init(cd_kv *kv, const cddp_allocator *allocator, size_t keys_max,
                        const char *secret, cddp_error *err)
@@ -21,7 +17,9 @@ cddp_status cd_kv_init(cd_kv *kv, const cddp_allocator *allocator, size_t keys_m
     *kv = (cd_kv){.allocator = allocator,
                   .capacity = 64,
                   .keys_max = keys_max,
-                  .secret_digest = cd_kv_secret_digest(secret)};
+                  .bytes_max = CD_KV_BYTES_MAX,
+                  .has_secret = secret != NULL};
+    if (secret != NULL) cd_mac_key(secret, kv->key);
     kv->entries = cd_allocate_array(allocator, kv->capacity, sizeof *kv->entries);
     if (kv->entries == NULL) return cd_fail_memory(err, "a rendezvous store");
     return CDDP_OK;
@@ -31,6 +29,7 @@ static void entry_free(cd_kv *kv, cd_kv_entry *e)
 {
     cd_release(kv->allocator, e->key, e->key_bytes);
     cd_release(kv->allocator, e->value, e->value_bytes);
+    kv->bytes -= e->key_bytes + e->value_bytes;
     *e = (cd_kv_entry){0};
 }
 
@@ -45,9 +44,9 @@ void cd_kv_fini(cd_kv *kv)
 cddp_status cd_kv_client_init(cd_kv_client *client, const cddp_allocator *allocator,
                               cddp_error *err)
 {
-    *client = (cd_kv_client){0};
-    client->frame = cd_allocate(allocator, CD_KV_FRAME_BYTES_MAX);
-    client->answer = cd_allocate(allocator, CD_KV_FRAME_BYTES_MAX);
+    *client = (cd_kv_client){.allocator = allocator, .room = CD_KV_GREETING_BYTES_MAX};
+    client->frame = cd_allocate(allocator, client->room);
+    client->answer = cd_allocate(allocator, client->room);
     if (client->frame == NULL || client->answer == NULL) {
         cd_kv_client_fini(client, allocator);
         return cd_fail_memory(err, "a rendezvous client");
@@ -55,11 +54,36 @@ cddp_status cd_kv_client_init(cd_kv_client *client, const cddp_allocator *alloca
     return CDDP_OK;
 }
 
+void cd_kv_client_reset(cd_kv_client *client)
+{
+    client->greeted = client->is_challenged = client->waiting = false;
+    client->frame_used = client->answer_bytes = client->answer_sent = 0;
+}
+
 void cd_kv_client_fini(cd_kv_client *client, const cddp_allocator *allocator)
 {
-    cd_release(allocator, client->frame, CD_KV_FRAME_BYTES_MAX);
-    cd_release(allocator, client->answer, CD_KV_FRAME_BYTES_MAX);
+    cd_release(allocator, client->frame, client->room);
+    cd_release(allocator, client->answer, client->room);
     *client = (cd_kv_client){0};
+}
+
+/* Its greeting is over and its answer is not written yet. */
+static bool client_grow(cd_kv_client *client)
+{
+    if (client->room == CD_KV_FRAME_BYTES_MAX) return true;
+    unsigned char *frame = cd_allocate(client->allocator, CD_KV_FRAME_BYTES_MAX);
+    unsigned char *answer = cd_allocate(client->allocator, CD_KV_FRAME_BYTES_MAX);
+    if (frame == NULL || answer == NULL) {
+        cd_release(client->allocator, frame, CD_KV_FRAME_BYTES_MAX);
+        cd_release(client->allocator, answer, CD_KV_FRAME_BYTES_MAX);
+        return false;
+    }
+    cd_release(client->allocator, client->frame, client->room);
+    cd_release(client->allocator, client->answer, client->room);
+    client->frame = frame;
+    client->answer = answer;
+    client->room = CD_KV_FRAME_BYTES_MAX;
+    return true;
 }
 
 static size_t slot_of(const cd_kv *kv, const char *key, size_t key_bytes)
@@ -97,6 +121,8 @@ static bool table_set(cd_kv *kv, bytes_view key, bytes_view value)
     cd_kv_entry *e = &kv->entries[slot_of(kv, key.bytes, key.count)];
     bool is_new = e->key == NULL;
     if (is_new && kv->count >= kv->keys_max) return false;
+    const uint64_t bytes = kv->bytes - e->value_bytes + value.count + (is_new ? key.count : 0);
+    if (bytes > kv->bytes_max) return false;
     unsigned char *copy = cd_allocate(kv->allocator, value.count);
     char *name = is_new ? cd_allocate(kv->allocator, key.count) : e->key;
     if (copy == NULL || name == NULL) {
@@ -108,6 +134,7 @@ static bool table_set(cd_kv *kv, bytes_view key, bytes_view value)
     if (is_new) memcpy(name, key.bytes, key.count);
     cd_release(kv->allocator, e->value, e->value_bytes);
     *e = (cd_kv_entry){name, key.count, copy, value.count};
+    kv->bytes = bytes;
     kv->count += is_new;
     return true;
 }
@@ -261,6 +288,7 @@ static bool serve(cd_kv *kv, cd_kv_client *client, const cd_kv_request *r)
         answer(client, CD_KV_OK, none);
         return true;
     case CD_KV_HELLO:
+    case CD_KV_PROVE:
     case CD_KV_VERB_COUNT:
         break;
     }
@@ -268,21 +296,68 @@ static bool serve(cd_kv *kv, cd_kv_client *client, const cd_kv_request *r)
     return true;
 }
 
-static bool greet(const cd_kv *kv, cd_kv_client *client, const cd_kv_request *r,
-                  const char **reason)
+size_t cd_kv_refusal(const char *reason, unsigned char frame[CD_KV_GREETING_BYTES_MAX])
 {
-    uint64_t digest = 0;
-    if (r->verb != CD_KV_HELLO || r->a_bytes != sizeof digest) {
-        *reason = "it did not greet";
-        return false;
-    }
-    memcpy(&digest, r->a, sizeof digest);
-    if (kv->secret_digest != 0 && digest != kv->secret_digest) {
-        *reason = "it does not know the secret";
+    size_t bytes = strlen(reason);
+    if (bytes > CD_KV_GREETING_BYTES_MAX - 5) bytes = CD_KV_GREETING_BYTES_MAX - 5;
+    put_u32(frame, 1 + bytes);
+    frame[4] = CD_KV_REFUSED;
+    memcpy(frame + 5, reason, bytes);
+    return 5 + bytes;
+}
+
+static bool admit(cd_kv_client *client, bytes_view proof, const char **reason)
+{
+    if (!client_grow(client)) {
+        *reason = "the server has no memory left";
         return false;
     }
     client->greeted = true;
-    answer(client, CD_KV_OK, (bytes_view){NULL, 0});
+    answer(client, CD_KV_OK, proof);
+    return true;
+}
+
+static bool prove(const cd_kv *kv, cd_kv_client *client, const cd_kv_request *r,
+                  const char **reason)
+{
+    unsigned char proof[CD_MAC_BYTES];
+    cd_handshake handshake;
+    if (r->verb != CD_KV_PROVE || r->a_bytes != CD_NONCE_BYTES || r->b_bytes != CD_MAC_BYTES) {
+        *reason = "it did not answer the challenge";
+        return false;
+    }
+    memcpy(handshake.challenge, client->challenge, CD_NONCE_BYTES);
+    memcpy(handshake.nonce, r->a, CD_NONCE_BYTES);
+    cd_mac_prove(kv->key, &handshake, false, proof);
+    if (!cd_mac_equal(proof, r->b)) {
+        *reason = "it does not know the secret (CDDP_STORE_SECRET)";
+        return false;
+    }
+    cd_mac_prove(kv->key, &handshake, true, proof);
+    return admit(client, (bytes_view){proof, sizeof proof}, reason);
+}
+
+static bool greet(const cd_kv *kv, cd_kv_client *client, const cd_kv_request *r,
+                  const char **reason)
+{
+    uint64_t version = 0;
+    if (client->is_challenged) return prove(kv, client, r, reason);
+    if (r->verb != CD_KV_HELLO || r->a_bytes != sizeof version) {
+        *reason = "it did not greet";
+        return false;
+    }
+    memcpy(&version, r->a, sizeof version);
+    if (version != CD_KV_VERSION) {
+        *reason = "it speaks another version of the protocol";
+        return false;
+    }
+    if (!kv->has_secret) return admit(client, (bytes_view){NULL, 0}, reason);
+    if (cd_os_random(client->challenge, sizeof client->challenge, NULL) != CDDP_OK) {
+        *reason = "the server has no random bytes";
+        return false;
+    }
+    client->is_challenged = true;
+    answer(client, CD_KV_CHALLENGE, (bytes_view){client->challenge, sizeof client->challenge});
     return true;
 }
 
@@ -324,7 +399,7 @@ bool cd_kv_feed(cd_kv *kv, cd_kv_client *client, const void *bytes, size_t byte_
             return false;
         }
         size_t wanted = client->frame_used < 4 ? 4 : 4 + get_u32(client->frame);
-        if (wanted > CD_KV_FRAME_BYTES_MAX) {
+        if (wanted > client->room) {
             *reason = "its request is too long";
             return false;
         }

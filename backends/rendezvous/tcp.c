@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/os_shortage.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,6 +40,12 @@ bool cd_tcp_set_nonblocking(int fd)
            fcntl(fd, F_SETFD, FD_CLOEXEC) == 0;
 }
 
+void cd_tcp_set_prompt(int fd)
+{
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
 static uint16_t port_of(const struct sockaddr_storage *address)
 {
     if (address->ss_family == AF_INET6)
@@ -54,7 +61,10 @@ cddp_status cd_tcp_listen(const char *host, uint16_t port, int *fd, uint16_t *po
     int reason = EADDRNOTAVAIL, s = -1;
     for (struct addrinfo *a = found; a != NULL && s < 0; a = a->ai_next) {
         s = socket(a->ai_family, a->ai_socktype, a->ai_protocol);
-        if (s < 0) continue;
+        if (s < 0) {
+            reason = errno;
+            continue;
+        }
         int on = 1;
         setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         if (bind(s, a->ai_addr, a->ai_addrlen) == 0 && listen(s, 1024) == 0 &&
@@ -66,8 +76,8 @@ cddp_status cd_tcp_listen(const char *host, uint16_t port, int *fd, uint16_t *po
     }
     freeaddrinfo(found);
     if (s < 0)
-        return cd_fail(err, CDDP_E_IO, "cannot serve at %s:%u: %s", host, (unsigned)port,
-                       strerror(reason));
+        return cd_fail(err, cd_errno_status(reason, CDDP_E_IO), "cannot serve at %s:%u: %s", host,
+                       (unsigned)port, strerror(reason));
     struct sockaddr_storage bound = {0};
     socklen_t length = sizeof bound;
     getsockname(s, (struct sockaddr *)&bound, &length);
@@ -106,8 +116,7 @@ static int connect_once(const struct addrinfo *a, uint64_t deadline_ns, int *rea
             failure = errno;
     }
     if (failure == 0) {
-        int on = 1;
-        setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        cd_tcp_set_prompt(s);
         return s;
     }
     *reason = failure;
@@ -132,7 +141,9 @@ static cddp_status connect_to(const char *host, uint16_t port, bool may_come_lat
     freeaddrinfo(found);
     if (s < 0)
         return cd_fail(err,
-                       reason == ETIMEDOUT || reason == ECONNREFUSED ? CDDP_E_TIMEOUT : CDDP_E_IO,
+                       reason == ETIMEDOUT || reason == ECONNREFUSED
+                           ? CDDP_E_TIMEOUT
+                           : cd_errno_status(reason, CDDP_E_IO),
                        "cannot reach the rendezvous at %s:%u: %s", host, (unsigned)port,
                        strerror(reason));
     *fd = s;
@@ -206,6 +217,18 @@ static void address_print(const struct sockaddr_storage *address, socklen_t leng
     getnameinfo((const struct sockaddr *)address, length, host, sizeof host, service,
                 sizeof service, NI_NUMERICHOST | NI_NUMERICSERV);
     snprintf(text, CD_TCP_PEER_BYTES, with_port ? "%s:%s" : "%s", host, service);
+}
+
+void cd_tcp_peer_host(int fd, unsigned char host[16])
+{
+    struct sockaddr_storage address = {0};
+    socklen_t length = sizeof address;
+    memset(host, 0, 16);
+    if (getpeername(fd, (struct sockaddr *)&address, &length) != 0) return;
+    if (address.ss_family == AF_INET6)
+        memcpy(host, &((const struct sockaddr_in6 *)(const void *)&address)->sin6_addr, 16);
+    else if (address.ss_family == AF_INET)
+        memcpy(host, &((const struct sockaddr_in *)(const void *)&address)->sin_addr, 4);
 }
 
 void cd_tcp_peer_print(int fd, char text[CD_TCP_PEER_BYTES])

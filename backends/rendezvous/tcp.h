@@ -20,6 +20,9 @@ cddp_status cd_tcp_write(int fd, const void *bytes, size_t byte_count, uint64_t 
 cddp_status cd_tcp_read(int fd, void *bytes, size_t byte_count, uint64_t deadline_ns,
                         cddp_error *err);
 bool cd_tcp_set_nonblocking(int fd);
+void cd_tcp_set_prompt(int fd); /* small messages leave at once */
+/* The peer's address without its port, IPv4 in the first four bytes; zeros when unknown. */
+void cd_tcp_peer_host(int fd, unsigned char host[16]);
 void cd_tcp_peer_print(int fd, char text[CD_TCP_PEER_BYTES]);
 /* The numeric address of this end of a connection: peers reach this process at it. */
 void cd_tcp_local_print(int fd, char text[CD_TCP_PEER_BYTES]);

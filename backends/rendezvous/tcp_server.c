@@ -2,14 +2,20 @@
 /* The rendezvous server: one thread, one poll loop over a listening socket, a wake-up pipe and the
 ** clients.
 **
-** The server drops and reports a client that sends something wrong; the others do not notice. It
-** binds to exactly the given address.
+** The server drops and reports a client that sends something wrong; the others do not notice. The
+** client learns the reason as well. It binds to exactly the given address.
+**
+** Clients that only connect: they have a deadline for their greeting, and little memory before it.
+** Of one address only so many may be silent at a time. When the table is full, the oldest silent
+** client makes room. So whoever greets is served.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/rendezvous/kv.h"
 #include "backends/rendezvous/tcp.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
+#include "core/base/os_shortage.h"
 #include "core/base/sized.h"
 
 #include <errno.h>
@@ -23,13 +29,24 @@
 
 #define FIRST_CLIENT 2 /* poll slots 0 and 1 are the listener and the wake-up pipe */
 
+#define GREETING_NS UINT64_C(10000000000)
+#define UNGREETED_MAX 64u
+#define OUT_OF_FILES_NS UINT64_C(10000000)
+
+/* What the server knows of a connection. */
+typedef struct guest {
+    cd_kv_client client;
+    uint64_t came_ns;
+    unsigned char host[16]; /* of its address, IPv4 in the first four bytes */
+} guest;
+
 struct cddp_rendezvous_server {
     cd_arena arena; /* of the server itself and of its two tables */
     const cddp_allocator *allocator;
     cddp_rendezvous_server_options options;
     cd_kv kv;
-    struct pollfd *polls;  /* (FIRST_CLIENT + clients_max) */
-    cd_kv_client *clients; /* (clients_max), parallel to polls + FIRST_CLIENT */
+    struct pollfd *polls; /* (FIRST_CLIENT + clients_max) */
+    guest *guests;        /* (clients_max), parallel to polls + FIRST_CLIENT */
     uint32_t client_count, clients_max;
     int wake[2]; /* written once, to end the thread */
     uint16_t port;
@@ -37,40 +54,116 @@ struct cddp_rendezvous_server {
     bool thread_runs;
 };
 
+/* As far as the socket takes it at once. */
+static void refuse(int fd, const char *reason)
+{
+    unsigned char frame[CD_KV_GREETING_BYTES_MAX];
+    const size_t bytes = cd_kv_refusal(reason, frame);
+    unsigned char unread[4096];
+    ssize_t n = send(fd, frame, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    /* what nobody has read would make the kernel throw the refusal away */
+    while (n > 0) n = recv(fd, unread, sizeof unread, MSG_DONTWAIT);
+}
+
 static void drop(cddp_rendezvous_server *s, uint32_t i, const char *reason)
 {
     struct pollfd *p = &s->polls[FIRST_CLIENT + i];
+    if (reason != NULL) refuse(p->fd, reason);
     if (reason != NULL && s->options.dropped != NULL) {
         char peer[CD_TCP_PEER_BYTES];
         cd_tcp_peer_print(p->fd, peer);
         s->options.dropped(s->options.context, peer, reason);
     }
     close(p->fd);
-    cd_kv_client_fini(&s->clients[i], s->allocator);
+    cd_kv_client_fini(&s->guests[i].client, s->allocator);
     s->client_count--;
-    s->clients[i] = s->clients[s->client_count];
+    s->guests[i] = s->guests[s->client_count];
     *p = s->polls[FIRST_CLIENT + s->client_count];
+}
+
+/* The oldest client that has not greeted, of this host or (NULL) of any; client_count: none. */
+static uint32_t oldest_silent(const cddp_rendezvous_server *s, const unsigned char *host,
+                              uint32_t *count)
+{
+    uint32_t oldest = s->client_count;
+    *count = 0;
+    for (uint32_t i = 0; i < s->client_count; i++) {
+        const guest *g = &s->guests[i];
+        if (g->client.greeted || (host != NULL && memcmp(g->host, host, sizeof g->host) != 0))
+            continue;
+        ++*count;
+        if (oldest == s->client_count || g->came_ns < s->guests[oldest].came_ns) oldest = i;
+    }
+    return oldest;
+}
+
+/* Makes room for one more client of this host. */
+static bool make_room(cddp_rendezvous_server *s, const unsigned char *host)
+{
+    uint32_t count = 0;
+    uint32_t oldest = oldest_silent(s, host, &count);
+    if (count >= s->options.ungreeted_max)
+        drop(s, oldest, "too many clients of its address have not greeted");
+    if (s->client_count < s->clients_max) return true;
+    oldest = oldest_silent(s, NULL, &count);
+    if (oldest == s->client_count) return false;
+    drop(s, oldest, "there are too many clients, and it has not greeted");
+    return true;
+}
+
+/* The connection still waits to be accepted. */
+static void out_of_files(cddp_rendezvous_server *s)
+{
+    uint32_t count = 0;
+    const uint32_t oldest = oldest_silent(s, NULL, &count);
+    if (count > 0)
+        drop(s, oldest, "the server has no files left, and it has not greeted");
+    else
+        cd_os_sleep_ns(OUT_OF_FILES_NS);
 }
 
 static void admit(cddp_rendezvous_server *s)
 {
+    guest new = {.came_ns = cd_os_now_ns()};
     int fd = accept(s->polls[0].fd, NULL, NULL);
-    if (fd < 0) return;
+    if (fd < 0) {
+        if (errno != EAGAIN && cd_errno_is_shortage(errno)) out_of_files(s);
+        return;
+    }
     char peer[CD_TCP_PEER_BYTES];
     cd_tcp_peer_print(fd, peer);
+    cd_tcp_peer_host(fd, new.host);
     const char *reason = NULL;
-    if (s->client_count == s->clients_max)
+    if (!make_room(s, new.host))
         reason = "there are too many clients";
     else if (!cd_tcp_set_nonblocking(fd))
         reason = "its socket cannot be made non-blocking";
-    else if (cd_kv_client_init(&s->clients[s->client_count], s->allocator, NULL) != CDDP_OK)
-        reason = "there is no memory left";
+    else if (cd_kv_client_init(&new.client, s->allocator, NULL) != CDDP_OK)
+        reason = "the server has no memory left";
     if (reason != NULL) {
+        refuse(fd, reason);
         if (s->options.dropped != NULL) s->options.dropped(s->options.context, peer, reason);
         close(fd);
         return;
     }
+    s->guests[s->client_count] = new;
     s->polls[FIRST_CLIENT + s->client_count++] = (struct pollfd){.fd = fd, .events = POLLIN};
+}
+
+/* Drops who is late with its greeting; the milliseconds until the next one is, or -1. */
+static int drop_late(cddp_rendezvous_server *s)
+{
+    const uint64_t now = cd_os_now_ns();
+    uint64_t next = UINT64_MAX;
+    for (uint32_t i = s->client_count; i-- > 0;) {
+        const uint64_t until = s->guests[i].came_ns + s->options.greeting_timeout_ns;
+        if (s->guests[i].client.greeted) continue;
+        if (until <= now)
+            drop(s, i, "it did not greet in time");
+        else if (until < next)
+            next = until;
+    }
+    return next == UINT64_MAX ? -1 : (int)((next - now) / 1000000 % 1000000) + 1;
 }
 
 /* Sends the answer as far as the socket takes it. False when the client is gone. */
@@ -104,8 +197,8 @@ static bool client_read(cddp_rendezvous_server *s, struct pollfd *p, cd_kv_clien
 static void resume_waiting(cddp_rendezvous_server *s)
 {
     for (uint32_t i = s->client_count; i-- > 0;)
-        if (cd_kv_resume(&s->kv, &s->clients[i]) &&
-            !client_write(&s->polls[FIRST_CLIENT + i], &s->clients[i]))
+        if (cd_kv_resume(&s->kv, &s->guests[i].client) &&
+            !client_write(&s->polls[FIRST_CLIENT + i], &s->guests[i].client))
             drop(s, i, NULL);
 }
 
@@ -113,7 +206,8 @@ static void *serve(void *argument)
 {
     cddp_rendezvous_server *s = argument;
     for (;;) {
-        if (poll(s->polls, FIRST_CLIENT + s->client_count, -1) < 0) {
+        const int patience_ms = drop_late(s);
+        if (poll(s->polls, FIRST_CLIENT + s->client_count, patience_ms) < 0) {
             if (errno == EINTR) continue;
             return NULL;
         }
@@ -123,9 +217,9 @@ static void *serve(void *argument)
             struct pollfd *p = &s->polls[FIRST_CLIENT + i];
             const char *reason = NULL;
             bool alive = true;
-            if (p->revents & POLLOUT) alive = client_write(p, &s->clients[i]);
+            if (p->revents & POLLOUT) alive = client_write(p, &s->guests[i].client);
             if (alive && (p->revents & (POLLIN | POLLHUP | POLLERR)))
-                alive = client_read(s, p, &s->clients[i], &reason);
+                alive = client_read(s, p, &s->guests[i].client, &reason);
             if (!alive) drop(s, i, reason);
         }
         resume_waiting(s);
@@ -139,7 +233,9 @@ cddp_status cddp_rendezvous_server_open(const cddp_rendezvous_server_options *op
     CD_TRY(CD_SIZED_CHECK(options, cddp_rendezvous_server_options, host, err));
     if (options->host == NULL)
         return cd_fail(err, CDDP_E_ARG, "a rendezvous server needs an address to bind to");
-    const cddp_allocator *a = options->allocator;
+    cddp_rendezvous_server_options own = {.size = sizeof own};
+    cd_sized_copy(&own, sizeof own, options);
+    const cddp_allocator *a = own.allocator;
     cddp_status status = CDDP_OK;
     cd_arena arena;
     cd_arena_init(&arena, a, 65536);
@@ -147,18 +243,22 @@ cddp_status cddp_rendezvous_server_open(const cddp_rendezvous_server_options *op
     if (s == NULL) return cd_fail_memory(err, "a rendezvous server");
     s->arena = arena;
     s->allocator = a;
-    s->options = *options;
+    s->options = own;
+    if (s->options.greeting_timeout_ns == 0) s->options.greeting_timeout_ns = GREETING_NS;
+    if (s->options.ungreeted_max == 0) s->options.ungreeted_max = UNGREETED_MAX;
     s->wake[0] = s->wake[1] = -1;
-    s->clients_max = options->clients_max != 0 ? options->clients_max : 4096;
+    s->clients_max = s->options.clients_max != 0 ? s->options.clients_max : 4096;
     s->polls = cd_arena_array(&s->arena, FIRST_CLIENT + s->clients_max, sizeof *s->polls);
-    s->clients = cd_arena_array(&s->arena, s->clients_max, sizeof *s->clients);
+    s->guests = cd_arena_array(&s->arena, s->clients_max, sizeof *s->guests);
     CD_TRY_OUT(cd_arena_check(&s->arena, err, "%u rendezvous clients", s->clients_max));
     s->polls[0] = s->polls[1] = (struct pollfd){.fd = -1, .events = POLLIN};
-    CD_TRY_OUT(cd_kv_init(&s->kv, a, options->keys_max != 0 ? options->keys_max : 65536,
-                          options->secret, err));
-    CD_TRY_OUT(cd_tcp_listen(options->host, options->port, &s->polls[0].fd, &s->port, err));
+    CD_TRY_OUT(cd_kv_init(&s->kv, a, s->options.keys_max != 0 ? s->options.keys_max : 65536,
+                          s->options.secret, err));
+    if (s->options.bytes_max != 0) s->kv.bytes_max = s->options.bytes_max;
+    CD_TRY_OUT(cd_tcp_listen(s->options.host, s->options.port, &s->polls[0].fd, &s->port, err));
     if (pipe(s->wake) != 0) {
-        status = cd_fail(err, CDDP_E_IO, "cannot make a pipe: %s", strerror(errno));
+        status = cd_fail(err, cd_errno_status(errno, CDDP_E_IO), "cannot make a pipe: %s",
+                         strerror(errno));
         goto out;
     }
     s->polls[1].fd = s->wake[0];

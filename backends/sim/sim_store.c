@@ -80,9 +80,7 @@ static size_t take(void *self, uint32_t client, void *bytes, size_t room)
 static void reset(void *self, uint32_t client)
 {
     service *s = self;
-    cd_kv_client *c = &s->agents[client].client;
-    c->greeted = c->waiting = false;
-    c->frame_used = c->answer_bytes = c->answer_sent = 0;
+    cd_kv_client_reset(&s->agents[client].client);
 }
 
 static cddp_status make_service(const cd_sim_store *store, cddp_rank *rank, service **made,

@@ -14,8 +14,9 @@
 
 #include <string.h>
 
-#define WAIT_NS 100000000u /* between two looks at `interrupted` */
-#define LAST_NS 1000000u   /* between two looks at a child that is leaving */
+#define WAIT_NS 100000000u            /* between two looks at `interrupted` */
+#define LAST_NS 1000000u              /* between two looks at a child that is leaving */
+#define DRAIN_NS UINT64_C(5000000000) /* how long interrupted workers may go on */
 #define MAGIC UINT64_C(0x6364647063726577)
 #define NONE SIZE_MAX
 
@@ -33,10 +34,11 @@ typedef struct task {
 typedef struct crew {
     cd_arena arena; /* owns the tables */
     const cd_crew_options *options;
-    task *tasks;           /* (task_count) */
-    cd_os_child *children; /* (worker_count) */
-    size_t *slots;         /* (worker_count) the task of each worker; NONE: free */
-    size_t limit;          /* tasks from here on do not count */
+    task *tasks;             /* (task_count) */
+    cd_os_child *children;   /* (worker_count) */
+    size_t *slots;           /* (worker_count) the task of each worker; NONE: free */
+    size_t limit;            /* tasks from here on do not count */
+    uint64_t interrupted_ns; /* when that was seen; 0: not yet */
     cd_crew_count *count;
 } crew;
 
@@ -175,6 +177,17 @@ static uint64_t patience_ns(const crew *c)
     return WAIT_NS;
 }
 
+/* Ctrl-C reaches workers by itself; SIGTERM reached us alone, and a worker may be in a loop. */
+static void end_drain(crew *c)
+{
+    const uint64_t now_ns = cd_os_now_ns();
+    if (!is_interrupted(c->options) || !c->options->drains) return;
+    if (c->interrupted_ns == 0) c->interrupted_ns = now_ns;
+    if (now_ns - c->interrupted_ns < DRAIN_NS) return;
+    for (uint32_t i = 0; i < c->options->worker_count; i++)
+        if (c->slots[i] != NONE) cd_os_child_kill(&c->children[i]);
+}
+
 /* One round over all workers: begin, wait, read, hand over. */
 static cddp_status turn(crew *c, cddp_error *err)
 {
@@ -184,6 +197,7 @@ static cddp_status turn(crew *c, cddp_error *err)
             CD_TRY(begin(c, i, err));
     CD_TRY(cd_os_children_wait(c->children, o->worker_count, patience_ns(c), err));
     if (is_interrupted(o) && !o->drains) return CDDP_OK;
+    end_drain(c);
     for (uint32_t i = 0; i < o->worker_count; i++)
         if (c->slots[i] != NONE) CD_TRY(look_at(c, i, err));
     return CD_PASS(settle(c, err));

@@ -2,6 +2,7 @@
 /* The error object: text of statuses, creation, frames, printing. Nothing here allocates. */
 #include "core/base/error.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,6 +66,13 @@ cddp_status cd_error_fail_memory(cddp_error *err, const char *file, const char *
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
     return cd_error_fail(err, CDDP_E_NOMEM, file, function, line, "no memory for %s", what);
+}
+
+cddp_status cd_error_of_errno(int number)
+{
+    const bool is_shortage =
+        number == ENOMEM || number == EAGAIN || number == EMFILE || number == ENFILE;
+    return is_shortage ? CDDP_E_NOMEM : CDDP_E_IO;
 }
 
 cddp_status cddp_error_set(cddp_error *err, cddp_status status, const char *format, ...)

@@ -12,17 +12,27 @@
 #pragma once
 #include "cddp/status.h"
 
+#include <stdio.h>
+
 uint64_t cd_os_now_ns(void); /* monotonic */
 void cd_os_sleep_ns(uint64_t duration_ns);
 /* Makes the calling thread's sleeps end on time. By default Linux prolongs them by 50 us. */
 void cd_os_sleep_punctually(void);
 uint32_t cd_os_process_id(void);
 uint32_t cd_os_core_count(void);
+/* Unpredictable bytes, for tokens and challenges; nothing that a run depends on. At most 256. */
+cddp_status cd_os_random(void *bytes, size_t byte_count, cddp_error *err) CDDP_MUST_CHECK;
 /* "Killed" for 9; never NULL. */
 const char *cd_os_signal_text(int signal_number);
 
 cddp_status cd_os_write_all(int fd, const void *bytes, size_t byte_count,
                             cddp_error *err) CDDP_MUST_CHECK;
+
+/* Is there no such file? */
+bool cd_os_is_absent(const char *path);
+/* Opens a file for reading. A FIFO, a socket or a device is refused at once: reading it might never
+** end. */
+cddp_status cd_os_open_regular(const char *path, FILE **file, cddp_error *err) CDDP_MUST_CHECK;
 
 /* Zeroed memory, shared with children that are forked later. */
 cddp_status cd_os_shared_open(size_t byte_count, void **bytes, cddp_error *err) CDDP_MUST_CHECK;
@@ -48,7 +58,8 @@ typedef struct cd_os_child {
 typedef int (*cd_os_child_fn)(void *argument, int write_fd); /* its return value is the exit code */
 
 /* Forks. The child runs program with the writing end of the result pipe, and never returns from
-** here. Its stdout and stderr go into the other two pipes. On Linux it dies with its parent. */
+** here. Its stdout and stderr go into the other two pipes. On Linux it dies with its parent.
+** SIGTERM ends it. */
 cddp_status cd_os_child_open(cd_os_child *child, cd_os_child_fn program, void *argument,
                              cddp_error *err) CDDP_MUST_CHECK;
 /* Waits at most timeout_ns until a pipe of some child can be read or has ended. */
@@ -69,6 +80,10 @@ cddp_status cd_os_shelter(bool (*is_wanted)(void *context), void *context,
                           cddp_error *err) CDDP_MUST_CHECK;
 /* Is a process of this machine stopped (SIGSTOP)? Always false on systems other than Linux. */
 bool cd_os_process_is_stopped(int64_t process);
+/* Is there such a process of this machine, which has not ended? Always false elsewhere. */
+bool cd_os_process_is_running(int64_t process);
+/* What tells this start of the machine from every other one; "" on systems other than Linux. */
+void cd_os_read_boot(char *boot, size_t byte_count);
 /* True when the child has ended; then writes *exit_code, or *signal_number when a signal ended it.
 ** Never blocks. For a child that was reaped earlier it is true and writes nothing. */
 bool cd_os_child_poll(cd_os_child *child, int *exit_code, int *signal_number);

@@ -30,9 +30,10 @@ static void close_fd(int *fd)
 }
 
 /* Runs in a child. The parent may have died before prctl took effect, so it is compared
-** afterwards. */
+** afterwards. SIGTERM ends a child at once: the parent's handler would only raise a flag. */
 static void die_with(pid_t parent)
 {
+    signal(SIGTERM, SIG_DFL);
 #if defined(__linux__)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
@@ -172,7 +173,8 @@ cddp_status cd_os_shelter(bool (*is_wanted)(void *context), void *context, cddp_
     _exit(1);
 }
 
-bool cd_os_process_is_stopped(int64_t process)
+/* The letter of its state, as in "123 (name) T …". The name may be anything. 0: none such. */
+static char state_of(int64_t process)
 {
     char path[48], text[512];
     snprintf(path, sizeof path, "/proc/%lld/stat", (long long)process);
@@ -180,7 +182,23 @@ bool cd_os_process_is_stopped(int64_t process)
     ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
     if (fd >= 0) close(fd);
     text[n > 0 ? n : 0] = '\0';
-    /* "123 (name) T …", and the name may hold anything. */
     const char *end = strrchr(text, ')');
-    return end != NULL && end[1] == ' ' && end[2] == 'T';
+    return end != NULL && end[1] == ' ' ? end[2] : '\0';
+}
+
+bool cd_os_process_is_stopped(int64_t process) { return state_of(process) == 'T'; }
+
+bool cd_os_process_is_running(int64_t process)
+{
+    const char state = process > 0 ? state_of(process) : '\0';
+    return state != '\0' && strchr("ZXx", state) == NULL;
+}
+
+void cd_os_read_boot(char *boot, size_t byte_count)
+{
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, boot, byte_count - 1) : -1;
+    if (fd >= 0) close(fd);
+    boot[n > 0 ? n : 0] = '\0';
+    boot[strcspn(boot, "\n")] = '\0';
 }

@@ -6,6 +6,7 @@
 #include "core/base/error.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,7 +16,8 @@
 
 static cddp_status refuse(const char *path, int problem, cddp_error *err)
 {
-    return cd_fail(err, CDDP_E_IO, "cannot write '%s': %s", path, strerror(problem));
+    return cd_fail(err, cd_error_of_errno(problem), "cannot write '%s': %s", path,
+                   strerror(problem));
 }
 
 cddp_status cd_output_check(const char *path, cddp_error *err)
@@ -55,10 +57,15 @@ static int fill(FILE *file, const cd_text *text)
     return problem;
 }
 
+/* A FIFO that nobody reads is an error at once: opening it would wait for a reader. */
 static int write_in_place(const char *path, const cd_text *text)
 {
-    FILE *file = fopen(path, "wb");
-    return file != NULL ? fill(file, text) : errno;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
+    FILE *file = fd >= 0 && fcntl(fd, F_SETFL, 0) == 0 ? fdopen(fd, "wb") : NULL;
+    if (file != NULL) return fill(file, text);
+    const int problem = errno;
+    if (fd >= 0) close(fd);
+    return problem;
 }
 
 /* there: what has the name now; NULL: nothing. */

@@ -7,8 +7,10 @@
 #include "core/base/error.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
@@ -46,6 +48,12 @@ uint32_t cd_os_core_count(void)
     return n > 0 ? (uint32_t)n : 1;
 }
 
+cddp_status cd_os_random(void *bytes, size_t byte_count, cddp_error *err)
+{
+    if (getentropy(bytes, byte_count) == 0) return CDDP_OK;
+    return cd_fail(err, CDDP_E_IO, "no random bytes: %s", strerror(errno));
+}
+
 const char *cd_os_signal_text(int signal_number)
 {
     const char *text = strsignal(signal_number);
@@ -58,11 +66,51 @@ cddp_status cd_os_write_all(int fd, const void *bytes, size_t byte_count, cddp_e
     while (byte_count > 0) {
         ssize_t n = write(fd, at, byte_count);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return cd_fail(err, CDDP_E_IO, "cannot write: %s", strerror(errno));
+        if (n < 0) {
+            const bool is_full = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
+            return cd_fail(err, is_full ? CDDP_E_NOMEM : cd_error_of_errno(errno),
+                           "cannot write: %s", strerror(errno));
+        }
         at += n;
         byte_count -= (size_t)n;
     }
     return CDDP_OK;
+}
+
+bool cd_os_is_absent(const char *path) { return access(path, F_OK) != 0 && errno == ENOENT; }
+
+static cddp_status refuse_to_open(const char *path, const struct stat *facts, cddp_error *err)
+{
+    if (S_ISDIR(facts->st_mode))
+        return cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", path, strerror(EISDIR));
+    return cd_fail(err, CDDP_E_IO, "cannot read '%s': it is %s, not a file", path,
+                   S_ISFIFO(facts->st_mode)   ? "a FIFO"
+                   : S_ISSOCK(facts->st_mode) ? "a socket"
+                                              : "a device");
+}
+
+cddp_status cd_os_open_regular(const char *path, FILE **file, cddp_error *err)
+{
+    struct stat facts;
+    cddp_status status = CDDP_OK;
+    /* without O_NONBLOCK a FIFO would wait for a writer */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return cd_fail(err, cd_error_of_errno(errno), "cannot read '%s': %s", path,
+                       strerror(errno));
+    if (fstat(fd, &facts) != 0)
+        status = cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", path, strerror(errno));
+    else if (!S_ISREG(facts.st_mode))
+        status = refuse_to_open(path, &facts, err);
+    FILE *opened = status == CDDP_OK ? fdopen(fd, "rb") : NULL;
+    if (status == CDDP_OK && opened == NULL)
+        status =
+            cd_fail(err, cd_error_of_errno(errno), "cannot read '%s': %s", path, strerror(errno));
+    if (status == CDDP_OK)
+        *file = opened;
+    else
+        close(fd);
+    return status;
 }
 
 cddp_status cd_os_shared_open(size_t byte_count, void **bytes, cddp_error *err)

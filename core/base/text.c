@@ -104,9 +104,12 @@ void cd_text_clean(char *text)
     }
 }
 
+#define COLUMNS_MIN 20 /* narrower terminals fold lines by themselves */
+
 void cd_text_wrap(cd_text *text, const char *words, size_t indent, size_t width)
 {
     size_t column = indent;
+    if (text->columns >= indent + COLUMNS_MIN && text->columns < width) width = text->columns;
     for (const char *at = words; *at != '\0';) {
         size_t length = strcspn(at, " \n");
         if (column > indent && column + 1 + length > width) {
@@ -124,13 +127,34 @@ void cd_text_wrap(cd_text *text, const char *words, size_t indent, size_t width)
     cd_text_push(text, "\n");
 }
 
+/* "30 min", "1 min 55 s", "2 h 5 min": of a long time the two largest units, as people say it. */
+static void print_long(uint64_t seconds, char *text, size_t text_bytes)
+{
+    static const struct {
+        uint64_t seconds;
+        const char *name;
+    } units[] = {{3600, "h"}, {60, "min"}, {1, "s"}};
+    const size_t first = seconds >= 3600 ? 0 : 1;
+    const uint64_t whole = seconds / units[first].seconds,
+                   rest = seconds % units[first].seconds / units[first + 1].seconds;
+    const int used =
+        snprintf(text, text_bytes, "%llu %s", (unsigned long long)whole, units[first].name);
+    if (rest > 0 && used > 0 && (size_t)used < text_bytes)
+        snprintf(text + used, text_bytes - (size_t)used, " %llu %s", (unsigned long long)rest,
+                 units[first + 1].name);
+}
+
 void cd_duration_print(uint64_t ns, char *text, size_t text_bytes)
 {
     static const struct {
         double ns;
         const char *name;
-    } units[] = {{3600e9, "h"}, {60e9, "min"}, {1e9, "s"}, {1e6, "ms"}, {1e3, "us"}, {1, "ns"}};
+    } units[] = {{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}, {1, "ns"}};
     size_t i = 0;
+    if (ns >= UINT64_C(60000000000)) {
+        print_long((ns + 500000000) / 1000000000, text, text_bytes);
+        return;
+    }
     while (i + 1 < sizeof units / sizeof units[0] && (double)ns < units[i].ns) i++;
     snprintf(text, text_bytes, "%.4g %s", (double)ns / units[i].ns, units[i].name);
 }

@@ -11,8 +11,9 @@
 typedef struct cd_text {
     char *bytes; /* terminated, or NULL while empty */
     size_t length, capacity;
-    bool color;  /* true: styles become terminal escapes; false: they are left out */
-    bool failed; /* memory ran out; nothing more is appended */
+    bool color;     /* true: styles become terminal escapes; false: they are left out */
+    bool failed;    /* memory ran out; nothing more is appended */
+    size_t columns; /* of the terminal that it goes to; 0: not known, or none */
 } cd_text;
 
 typedef enum cd_style {
@@ -40,9 +41,10 @@ size_t cd_utf8_length(const char *text);
 void cd_text_clean(char *text);
 
 #define CD_DURATION_BYTES 32
-/* "30 min", "1.5 s", "540 us": the largest unit of which there is at least one, to four digits. */
+/* "30 min", "1 min 55 s", "1.5 s", "540 us": below a minute the largest unit of which there is at
+** least one, to four digits. */
 void cd_duration_print(uint64_t ns, char *text, size_t text_bytes);
 
-/* Appends `words` (a text), folded at `width` columns. Every line after the first is indented by
-** `indent`; a newline ends it. */
+/* Appends `words` (a text), folded at `width` columns, or at those of the terminal if they are
+** fewer. Every line after the first is indented by `indent`; a newline ends it. */
 void cd_text_wrap(cd_text *text, const char *words, size_t indent, size_t width);

@@ -3,6 +3,8 @@
 ** list, so a run in which all agree costs one entry per key whatever the number of ranks. */
 #include "core/check/agree.h"
 
+#include "core/check/facts.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +19,39 @@ void cd_agree_fini(cd_agree *agree)
 {
     cd_table_fini(&agree->entries);
     cd_arena_fini(&agree->memory);
+}
+
+static bool is_whole(const cd_agree *agree, const cd_key *key, const cd_agree_entry *entry)
+{
+    const cddp_facts *facts = agree->window.facts;
+    cddp_fact_group group;
+    switch (agree->window.whole) {
+    case CD_WHOLE_GROUP:
+        return facts->group(facts->self, key->part[0], &group) &&
+               (int64_t)entry->voters >= group.members;
+    case CD_WHOLE_MOST:
+        return entry->voters >= agree->most_voters;
+    default:
+        return true;
+    }
+}
+
+static bool keeps(void *self, const cd_key *key, const void *value)
+{
+    const cd_agree *agree = self;
+    const cd_agree_entry *entry = value;
+    const bool is_split = entry->first.next != 0 && !agree->window.may_differ;
+    return is_split || !is_whole(agree, key, entry) ||
+           (agree->window.keeps != NULL && agree->window.keeps(agree->window.self, key, entry));
+}
+
+void cd_agree_set_window(cd_agree *agree, const cd_agree_window *window)
+{
+    agree->window = *window;
+    cd_table_set_window(&agree->entries,
+                        &(cd_table_window){.horizon = cd_facts_get_horizon(window->facts),
+                                           .keeps = keeps,
+                                           .self = agree});
 }
 
 static void vote(cd_agree *agree, cd_variant *v, const cddp_event *event)
@@ -50,6 +85,7 @@ bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_ev
     cd_agree_entry *entry = cd_table_add(&agree->entries, statement->key);
     if (entry == NULL) return true;
     entry->voters++;
+    if (entry->voters > agree->most_voters) agree->most_voters = entry->voters;
     if (entry->voters == 2) agree->shared_count++;
     if (entry->voters == 1) memcpy(entry->first.data, data, sizeof data);
     note_place(entry, event);
@@ -57,6 +93,7 @@ bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_ev
     while (memcmp(v->data, data, sizeof data) != 0) {
         if (v->next == 0) {
             if (v == &entry->first) agree->split_count++;
+            if (!agree->window.may_differ) cd_horizon_freeze(agree->entries.window.horizon);
             size_t from = v == &entry->first ? SIZE_MAX : (size_t)(v - agree->overflow);
             if (!cd_arena_grow(&agree->memory, (void **)&agree->overflow, &agree->overflow_capacity,
                                agree->overflow_count + 1, sizeof *agree->overflow))

@@ -8,7 +8,8 @@
 ** cd_agree_set_authority.
 **
 ** Lifetime   init → push → walk → fini.
-** Cost       one hash lookup per statement; memory per key, not per rank, as long as all agree.
+** Cost       one hash lookup per statement; memory per key, not per rank, as long as all agree;
+**            with a window, of the keys of the last steps alone.
 */
 #pragma once
 #include "core/check/rank_set.h"
@@ -38,6 +39,24 @@ typedef struct cd_agree_entry {
     uint32_t voters;
 } cd_agree_entry;
 
+/* What may be forgotten of it, once it lies before the horizon: keys under which all said the same,
+** and nobody is left to speak. */
+typedef enum cd_agree_whole {
+    CD_WHOLE_BY_STEP, /* the key has the step in which ranks speak */
+    CD_WHOLE_GROUP,   /* the key begins with a group, all of whose members speak */
+    CD_WHOLE_MOST     /* as many ranks as spoke under any key */
+} cd_agree_whole;
+
+typedef struct cd_agree_window {
+    const cddp_facts *facts; /* those of the check's context */
+    cd_agree_whole whole;
+    /* What the check itself keeps; NULL: nothing. */
+    bool (*keeps)(void *self, const cd_key *key, const cd_agree_entry *entry);
+    void *self;
+    /* a disagreement is no sign that something is wrong: only keeps says whether it is kept */
+    bool may_differ;
+} cd_agree_window;
+
 typedef struct cd_agree {
     cd_table entries;     /* of cd_agree_entry */
     cd_arena memory;      /* of sets of ranks and the lists below */
@@ -46,12 +65,16 @@ typedef struct cd_agree {
     /* (splits_sorted) positions of the entries on which they differ, for the walk */
     size_t *splits;
     size_t splits_sorted, splits_capacity;
+    cd_agree_window window;
+    uint32_t most_voters;  /* under one key */
     uint64_t shared_count; /* keys on which at least two ranks spoke */
     uint64_t split_count;  /* keys on which they differ */
 } cd_agree;
 
 void cd_agree_init(cd_agree *agree, const cddp_allocator *allocator);
 void cd_agree_fini(cd_agree *agree);
+/* Before the first push; agree stays where it is. Without it nothing is forgotten. */
+void cd_agree_set_window(cd_agree *agree, const cd_agree_window *window);
 
 /* A rank's statement under a key: `words` integers. */
 typedef struct cd_statement {

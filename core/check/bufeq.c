@@ -7,7 +7,8 @@
 ** Judged from   buffer_sync before a forward, then value of a buffer at moment 2 (forward entry);
 **               the root of the broadcast before buffer_sync and before join_end; last_joiner of
 **               every join_end; with the option ddp.broadcast_buffers, buffer_sync between
-**               forward_begin and forward_end.
+**               forward_begin and forward_end. Without that option: value of a buffer at the entry
+**               of a forward that records no gradients, which must be equal on all ranks.
 ** Exercised     two ranks reported the content of a buffer at the entry of a forward that had
 **               synchronised.
 ** Blame         the ranks that differ from the authority; for a wrong authority, the ranks that
@@ -22,12 +23,16 @@
 
 #include "cddp/backend.h"
 
+enum { EVALUATION = -1 }; /* in place of the number of a forward */
+
 typedef struct rank_facts {
     int64_t authority;
     int64_t last_root;             /* of the last broadcast posted; -1: none yet */
     uint32_t step, forward, joins; /* forward: of the step, those that synchronised before */
     bool is_synced, has_begun, has_join;
-    bool has_buffers; /* to broadcast */
+    bool has_buffers;   /* to broadcast */
+    bool is_evaluation; /* this forward records no gradients */
+    bool is_shown;      /* what the synchronisation brought */
     /* the forward before synchronised, or there was none (BUF-05); this one did, before or after
     ** it */
     bool is_due, has_synced;
@@ -61,13 +66,18 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     return CDDP_OK;
 }
 
-static void take_value(state *s, const cddp_event *e, const rank_facts *r)
+static void take_value(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_value *v = &e->as.value;
-    if (v->what != CDDP_WHAT_BUFFER || v->moment != CDDP_MOMENT_FORWARD || !r->is_synced) return;
+    if (v->what != CDDP_WHAT_BUFFER || v->moment != CDDP_MOMENT_FORWARD) return;
+    /* Nobody keeps them equal, and the results of an evaluation are those of one rank. */
+    const bool matters = r->is_evaluation &&
+                         !cd_writer_has_flag(&s->writer, e->rank, CDDP_KEY_ddp_broadcast_buffers);
+    if (!r->is_synced && !matters) return;
+    r->is_shown = true;
     if (cd_table_find(&s->ignored, CD_KEY(v->id)) != NULL) return;
     if (v->digest != 0) s->has_digest = true;
-    const cd_key *key = CD_KEY(e->step, r->forward, v->id);
+    const cd_key *key = CD_KEY(e->step, matters ? EVALUATION : (int64_t)r->forward, v->id);
     cd_agree_push(&s->buffers, &(cd_statement){.key = key, CD_SAYS(v->presence, v->digest)}, e);
     if (r->authority >= 0) cd_agree_set_authority(&s->buffers, key, (uint32_t)r->authority);
 }
@@ -174,15 +184,21 @@ static void event(void *self, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     if (e->kind == CDDP_EV_forward_begin) {
-        bool same = r->has_begun && r->step == e->step;
+        const bool same = r->has_begun && r->step == e->step;
+        /* the next forward enters with what an evaluation received */
+        const bool is_kept = same && r->is_evaluation && r->is_synced && !r->is_shown;
         *r = (rank_facts){.step = e->step,
-                          .forward = same ? r->forward + r->is_synced : 0,
+                          .forward = same ? r->forward + (r->is_synced && !is_kept) : 0,
                           .has_begun = true,
+                          .is_synced = is_kept,
+                          .authority = is_kept ? r->authority : 0,
                           .last_root = -1,
                           .joins = r->joins,
                           .has_join = r->has_join,
                           .has_buffers = r->has_buffers,
-                          .is_due = r->is_due};
+                          .is_due = r->is_due,
+                          .is_evaluation =
+                              !e->as.forward_begin.grad_mode && !e->as.forward_begin.joined};
     } else if (e->kind == CDDP_EV_forward_end) {
         take_forward_end(s, e, r);
     } else if (e->kind == CDDP_EV_wrap) {
@@ -191,6 +207,7 @@ static void event(void *self, const cddp_event *e)
     } else if (e->kind == CDDP_EV_buffer_sync &&
                e->as.buffer_sync.location == CDDP_LOCATION_BEFORE_FORWARD) {
         r->is_synced = r->has_synced = true;
+        r->is_shown = false;
         r->authority = e->as.buffer_sync.authority;
         judge_authority(s, e, r, r->authority);
     } else if (e->kind == CDDP_EV_buffer_sync &&
@@ -222,16 +239,20 @@ static void end(void *self)
         cddp_finding f = cd_finding_of(&s->writer, &split);
         char who[160];
         cd_split_print(&split, who, sizeof who);
-        CD_SAY(f.title, "%s enter forward with different values of buffer %s%s", who,
+        const bool is_evaluation = split.key->part[1] == EVALUATION;
+        CD_SAY(f.title, "%s enter %s with different values of buffer %s%s", who,
+               is_evaluation ? "an evaluation" : "forward",
                cd_writer_get_buffer(&s->writer, split.key->part[3]),
                cd_writer_get_count(&s->writer, count, "buffers"));
         CD_SAY(f.expected, "rank %u: digest %016llx", split.right.rank,
                (unsigned long long)split.right.data[1]);
         CD_SAY(f.actual, "rank %u: digest %016llx", split.odd.rank,
                (unsigned long long)split.odd.data[1]);
-        CD_SAY(f.advice,
-               "look for a broadcast that was left out or missed this buffer, and for what "
-               "wrote to it or replaced it after the broadcast");
+        CD_SAY(f.advice, "%s",
+               is_evaluation ? "broadcast_buffers is off: broadcast the buffers before an "
+                               "evaluation, or use SyncBatchNorm"
+                             : "look for a broadcast that was left out or missed this buffer, and "
+                               "for what wrote to it or replaced it after the broadcast");
         cd_writer_report(&s->writer, &f);
     }
     cd_agree_fini(&s->buffers);

@@ -38,6 +38,7 @@ typedef struct link {
     ** comes late, says what it had to be */
     int64_t born;
     bool is_moved;
+    bool is_born; /* a start: the rank had it before the first synchronisation */
     /* a buffer: a forward changed it, and nothing has judged that yet; the oracle has, before the
     ** value came */
     bool is_computed, is_judged;
@@ -46,7 +47,7 @@ typedef struct link {
 typedef struct expectation {
     int64_t presence, digest;
     bool is_pending;
-    char words[120];
+    char words[200];
 } expectation;
 
 typedef struct rank_facts {
@@ -54,12 +55,13 @@ typedef struct rank_facts {
     int64_t authority;    /* of buffers in the forward at hand; -1: none */
     int64_t joined;       /* whose state this rank ended join with, + 1; 0: it did not join */
     uint32_t stepped;     /* + 1: the last step in which an optimizer stepped */
+    uint32_t rewritten;   /* + 1: the last step in which the program changed gradients itself */
     uint32_t state_wrong; /* + 1: the last step in which it found optimizer state wrong: I-REF's */
     bool has_law;         /* of an average, by the judge */
     uint32_t backwards;   /* that began so far */
     uint32_t zeroings;    /* of all gradients, and the last of them */
     uint32_t zeroed_step;
-    uint64_t zeroed_sequence;
+    uint64_t zeroed_sequence, backward_sequence;
     uint64_t pending;    /* expected digests without their value */
     bool drops;          /* it dropped them; else it filled them with zeros */
     bool is_rebuilt;     /* after a checkpoint: what a new model is born with is overwritten */
@@ -68,15 +70,19 @@ typedef struct rank_facts {
     bool has_init_sync, has_agreement, was_synced, has_expected;
 } rank_facts;
 
+#define OTHERS_MAX 2
+
 typedef struct breach {
     cd_rank_set ranks;
     cddp_event at; /* of the least rank, and of its first tensor */
     uint64_t before;
-    int64_t was;     /* digest that was expected */
-    bool is_derived; /* it was, by `words` */
-    bool has_stayed; /* and the plan changes it there */
-    uint64_t count;  /* tensors of the least rank */
-    char words[120];
+    int64_t was;                /* digest that was expected */
+    bool is_derived;            /* it was, by `words` */
+    bool has_stayed;            /* and the plan changes it there */
+    uint64_t count;             /* tensors of the least rank */
+    int64_t others[OTHERS_MAX]; /* (other_count) ids of the first of these behind `at` */
+    uint32_t other_count;
+    char words[200];
 } breach;
 
 typedef struct state {
@@ -84,6 +90,7 @@ typedef struct state {
     cd_table links;        /* (rank, what, id) → link */
     cd_table expectations; /* (rank, what, id, moment) → expectation */
     cd_table ordinals;     /* (rank, variable) → ordinal + 1 */
+    cd_table sources;      /* (what, id) → ranks that began with the wrong start */
     cd_table breaches;     /* (what, to, from) → breach */
     cd_ranks ranks;        /* of rank_facts */
     uint64_t held, derived;
@@ -99,6 +106,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->links, context->allocator, sizeof(link));
     cd_table_init(&s->expectations, context->allocator, sizeof(expectation));
     cd_table_init(&s->ordinals, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->sources, context->allocator, sizeof(cd_rank_set));
     cd_table_init(&s->breaches, context->allocator, sizeof(breach));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     return CDDP_OK;
@@ -113,9 +121,13 @@ static link *find_link(const state *s, uint32_t rank, int64_t what, int64_t id)
 ** Whatever a backward adds, a reduction or the oracle says what it makes. */
 static void follow(const rank_facts *r, link *l)
 {
+    /* one that was left shows nothing: it may have made the gradient that was zeroed then */
+    const bool was_left = l->zeroings != r->zeroings && l->backwards != r->backwards &&
+                          r->zeroed_sequence > r->backward_sequence;
+    if (was_left) l->backwards = r->backwards;
     if (l->zeroings != r->zeroings) {
         l->zeroings = r->zeroings;
-        l->is_zeroed = !r->drops && l->presence != CDDP_PRESENCE_ABSENT;
+        l->is_zeroed = !r->drops && (was_left || l->presence != CDDP_PRESENCE_ABSENT);
         if (r->drops) l->presence = CDDP_PRESENCE_ABSENT;
         l->is_open = false;
         l->digest = 0;
@@ -172,9 +184,16 @@ static void note_breach(state *s, const found *f, const link *l, const expectati
     breach *b = cd_table_add(&s->breaches, key);
     if (b == NULL) return;
     cd_rank_set_add(&b->ranks, &s->writer.memory, e->rank);
-    if (!is_new && e->rank == b->at.rank) b->count++;
-    if (!is_new && e->rank < b->at.rank) b->count = 1;
-    if (!is_new && !is_before(e, f->id, b)) return;
+    const bool is_next = !is_new && e->rank == b->at.rank;
+    if (is_next) b->count++;
+    if (!is_new && e->rank < b->at.rank) {
+        b->count = 1;
+        b->other_count = 0;
+    }
+    const bool comes_first = is_new || is_before(e, f->id, b);
+    if (is_next && b->other_count < OTHERS_MAX)
+        b->others[b->other_count++] = comes_first ? b->at.as.value.id : f->id;
+    if (!comes_first) return;
     if (is_new) b->count = 1;
     b->at = *e;
     b->at.text = NULL;
@@ -217,6 +236,8 @@ static void print_place(char *text, size_t text_bytes, int64_t moment, int64_t s
         cd_say(text, text_bytes, "the begin of step %lld", (long long)step);
     else if (moment == CDDP_MOMENT_END)
         cd_say(text, text_bytes, "the end");
+    else if (moment == CDDP_MOMENT_JOIN_END)
+        cd_say(text, text_bytes, "the end of join after step %lld", (long long)step);
     else
         cd_say(text, text_bytes, "%s of step %lld", moment_word(moment), (long long)step);
 }
@@ -254,7 +275,20 @@ static void print_digest(char *text, size_t text_bytes, const cddp_event_value *
         cd_say(text, text_bytes, "digest %016llx", (unsigned long long)v->digest);
 }
 
-static void report(state *s, const cd_key *key, const breach *b)
+/* What the judge knows of how it came about, behind what had to be. */
+static const char found_mark[] = "; here it ";
+
+/* Of two tensors that changed places each is wrong. */
+static void say_others(state *s, const breach *b, char *text, size_t text_bytes)
+{
+    for (uint32_t i = 0; i < b->other_count; i++) {
+        const char *name = name_of(s, b->at.as.value.what, b->others[i]);
+        const size_t used = strlen(text);
+        if (name[0] != '\0') cd_say(text + used, text_bytes - used, "; also %s", name);
+    }
+}
+
+static void report(state *s, const cd_key *key, breach *b)
 {
     static const char *const nouns[] = {[CDDP_WHAT_PARAMETER] = "parameter",
                                         [CDDP_WHAT_BUFFER] = "buffer",
@@ -270,6 +304,10 @@ static void report(state *s, const cd_key *key, const breach *b)
     const int64_t from = (int64_t)(int8_t)(key->part[2] & 0xff), step = (key->part[2] - from) >> 8;
     char who[96], what[140], number[24] = "", places[2][48];
     cddp_finding f = cd_finding_at(&s->writer, &b->at);
+    /* rank 0 gave it to those that did not have it before */
+    const cd_rank_set *born =
+        from == AT_SEED ? cd_table_find(&s->sources, CD_KEY(v->what, v->id)) : NULL;
+    if (born != NULL && cd_rank_set_has(born, 0)) b->ranks = *born;
     cd_finding_set_ranks(&s->writer, &f, &b->ranks);
     cd_finding_add_event(&f, b->at.rank, b->before);
     print_ranks(s, b, who, sizeof who);
@@ -279,15 +317,22 @@ static void report(state *s, const cd_key *key, const breach *b)
            name[0] != 0 || number[0] != 0 ? " " : "", name, number);
     if (v->what == CDDP_WHAT_PARAMETER || v->what == CDDP_WHAT_GRADIENT)
         CD_SAY(f.parameter, "%s", name);
+    char *how = strstr(b->words, found_mark);
+    /* of the gradients that it was fed with, or of what the hook did with its buckets */
+    f.is_consequence = (v->what == CDDP_WHAT_SCALER || v->what == CDDP_WHAT_HOOK) && b->is_derived;
     print_place(places[0], sizeof places[0], from, step);
     print_place(places[1], sizeof places[1], v->moment, b->at.step);
     if (from == AT_SEED)
         CD_SAY(f.title, "%s: %s does not start from the plan's initial values%s", who, what,
                cd_writer_get_count(&s->writer, b->count, "tensors"));
+    else if (how != NULL)
+        CD_SAY(f.title, "%s: %s %s in step %u%s", who, what, how + sizeof found_mark - 1,
+               b->at.step, cd_writer_get_count(&s->writer, b->count, "tensors"));
     else
         CD_SAY(f.title, "%s: %s %s between %s and %s%s", who, what,
                b->has_stayed ? "stays as it was" : "changed", places[0], places[1],
                cd_writer_get_count(&s->writer, b->count, "tensors"));
+    if (how != NULL) *how = '\0';
     if (b->was != 0 && b->words[0] != 0)
         CD_SAY(f.expected, "rank %u: digest %016llx: %s", b->at.rank, (unsigned long long)b->was,
                b->words);
@@ -299,6 +344,7 @@ static void report(state *s, const cd_key *key, const breach *b)
     char actual[64];
     print_digest(actual, sizeof actual, v);
     CD_SAY(f.actual, "rank %u: %s", b->at.rank, actual);
+    say_others(s, b, f.actual, sizeof f.actual);
     CD_SAY(f.advice, "%s",
            b->is_derived ? "what it must be follows from the plan and from what was there before"
                          : "nothing in the plan changes this value there: look for what writes to "
@@ -319,7 +365,7 @@ static bool follows_the_grid(const link *l, int64_t moment)
 {
     return l->moment == CDDP_MOMENT_AFTER_STEP &&
            (moment == CDDP_MOMENT_BEGIN || moment == CDDP_MOMENT_CHECKPOINT ||
-            moment == CDDP_MOMENT_END);
+            moment == CDDP_MOMENT_JOIN_END || moment == CDDP_MOMENT_END);
 }
 
 /* Buffers are another rank's at the first moment that shows them after a broadcast, and from then
@@ -330,15 +376,32 @@ static void note_received(rank_facts *r, int64_t moment)
     if (r->received_at != moment) r->was_synced = false;
 }
 
+static bool ends_join(const rank_facts *r, int64_t moment)
+{
+    return r->joined != 0 && (moment == CDDP_MOMENT_END || moment == CDDP_MOMENT_JOIN_END);
+}
+
+/* A recorded program does not say. */
+static bool hands_state_on(state *s, uint32_t rank)
+{
+    cddp_fact_setting setting;
+    return !cd_writer_find_setting(&s->writer, rank, CDDP_KEY_join_broadcast_optimizer_state,
+                                   &setting) ||
+           setting.value != 0;
+}
+
 /* Another rank's values are accepted, and another check compares them. */
-static bool is_received(const rank_facts *r, const found *f)
+static bool is_received(state *s, const rank_facts *r, const found *f)
 {
     const uint32_t rank = f->event->rank;
     const bool is_copied = f->what == CDDP_WHAT_PARAMETER || f->what == CDDP_WHAT_BUFFER;
     if (f->moment == CDDP_MOMENT_AFTER_INIT) return r->has_init_sync && rank != 0 && is_copied;
-    if (f->moment == CDDP_MOMENT_END && r->joined != 0) {
+    if (ends_join(r, f->moment)) {
+        const bool is_own = r->joined - 1 == (int64_t)rank;
+        if (f->what == CDDP_WHAT_SCALER) return false; /* nothing hands it on */
+        if (f->what == CDDP_WHAT_OPTIMIZER) return !is_own && hands_state_on(s, rank);
         /* a joined rank's hook takes part in what it shadows */
-        return r->joined - 1 != (int64_t)rank || !is_copied;
+        return !is_own || !is_copied;
     }
     if (f->what != CDDP_WHAT_BUFFER || !r->was_synced) return false;
     return r->authority != (int64_t)rank;
@@ -356,9 +419,9 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
     case CDDP_MOMENT_AFTER_BACKWARD:
         return f->what == CDDP_WHAT_GRADIENT && l->is_open;
     case CDDP_MOMENT_BEFORE_STEP:
-        return f->what == CDDP_WHAT_GRADIENT &&
-               (l->is_open || has_setting(s, rank, CDDP_KEY_amp_enable) ||
-                has_setting(s, rank, CDDP_KEY_clip_max_norm));
+        return f->what == CDDP_WHAT_GRADIENT && (l->is_open || r->rewritten == step + 1 ||
+                                                 has_setting(s, rank, CDDP_KEY_amp_enable) ||
+                                                 has_setting(s, rank, CDDP_KEY_clip_max_norm));
     case CDDP_MOMENT_AFTER_UPDATE:
         return has_stepped && (f->what == CDDP_WHAT_PARAMETER || f->what == CDDP_WHAT_OPTIMIZER);
     case CDDP_MOMENT_AFTER_AVERAGE:
@@ -368,6 +431,10 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
         return f->what == CDDP_WHAT_HOOK || f->what == CDDP_WHAT_SCALER ||
                f->what == CDDP_WHAT_AVERAGER || l->step != step ||
                l->moment == CDDP_MOMENT_AFTER_INIT;
+    case CDDP_MOMENT_BEGIN:
+        /* kept from a backward that was left in the middle */
+        if (f->what == CDDP_WHAT_GRADIENT) return l->is_open;
+        /* fall through */
     default:
         return f->what == CDDP_WHAT_PARAMETER && follows_the_grid(l, f->moment) &&
                has_setting(s, rank, CDDP_KEY_model_exact) &&
@@ -411,6 +478,7 @@ static void accept(link *l, const found *f)
                 .is_known = true,
                 .is_consumed = old.is_consumed,
                 .is_moved = old.is_moved,
+                .is_born = old.is_born,
                 .is_computed = old.is_computed,
                 .born = old.born};
 }
@@ -448,12 +516,13 @@ static void judge_link(state *s, rank_facts *r, const found *f, link *l)
         const bool is_reported = f->what == CDDP_WHAT_OPTIMIZER &&
                                  f->moment == CDDP_MOMENT_AFTER_UPDATE &&
                                  r->state_wrong == f->event->step + 1;
-        if (differs && !is_reported && !is_received(r, f)) note_breach(s, f, l, x);
+        if (differs && !is_reported && !is_received(s, r, f)) note_breach(s, f, l, x);
     } else if (!l->is_known) {
         return;
     } else if (is_same(s, l, f)) {
         s->held++;
-    } else if (is_received(r, f)) {
+        if (f->moment == CDDP_MOMENT_AFTER_INIT) l->is_born = true;
+    } else if (is_received(s, r, f)) {
         return;
     } else if (f->moment == CDDP_MOMENT_AFTER_INIT) {
         l->is_moved = true;
@@ -535,6 +604,8 @@ static void take_expected(state *s, rank_facts *r, const cddp_event *e)
         const link origin = {.moment = AT_SEED, .sequence = e->sequence};
         note_breach(s, &(found){e, x->what, x->id, x->moment, l->presence, l->digest}, &origin,
                     &seed);
+        cd_rank_set *born = l->is_born ? cd_table_add(&s->sources, CD_KEY(x->what, x->id)) : NULL;
+        if (born != NULL) cd_rank_set_add(born, &s->writer.memory, e->rank);
         return;
     }
     expectation *kept = cd_table_add(&s->expectations, key);
@@ -629,7 +700,8 @@ static void learn(state *s, const cddp_event *e, rank_facts *r)
         r->has_agreement = true;
         return;
     case CDDP_EV_forward_begin:
-        r->was_synced = false;
+        /* an evaluation may have synchronised, and nothing has shown that yet */
+        r->was_synced = r->was_synced && r->received_at < 0;
         return;
     case CDDP_EV_buffer_sync:
         r->authority = e->as.buffer_sync.authority;
@@ -665,9 +737,13 @@ static void event(void *self, const cddp_event *e)
         return;
     case CDDP_EV_backward_begin:
         r->backwards++;
+        r->backward_sequence = e->sequence;
         return;
     case CDDP_EV_zero_grad:
         take_zero_grad(e, r);
+        return;
+    case CDDP_EV_rewrite:
+        r->rewritten = e->step + 1;
         return;
     case CDDP_EV_compare:
         take_compare(s, e, r);
@@ -705,6 +781,7 @@ static void end(void *self)
     cd_table_fini(&s->links);
     cd_table_fini(&s->expectations);
     cd_table_fini(&s->ordinals);
+    cd_table_fini(&s->sources);
     cd_table_fini(&s->breaches);
     cd_ranks_fini(&s->ranks);
     cd_check_end(s);
@@ -714,7 +791,7 @@ static const uint16_t kinds[] = {
     CDDP_EV_param,      CDDP_EV_wrap,           CDDP_EV_value,           CDDP_EV_expected,
     CDDP_EV_agreement,  CDDP_EV_forward_begin,  CDDP_EV_buffer_sync,     CDDP_EV_backward_begin,
     CDDP_EV_grad_final, CDDP_EV_optimizer_step, CDDP_EV_optimizer_touch, CDDP_EV_zero_grad,
-    CDDP_EV_join_end,   CDDP_EV_compare,        CDDP_EV_hook_law};
+    CDDP_EV_join_end,   CDDP_EV_compare,        CDDP_EV_hook_law,        CDDP_EV_rewrite};
 
 CD_CHECK_TABLE(chain, "I-CHAIN", "a step begins with what the last one left",
                "Parameters, gradients, buffers and optimizer state change only where the plan "

@@ -9,6 +9,7 @@
 ** J4  the facts are those of the trace up to the event that a check is shown
 ** J5  ids and counts in events that reach a check are small enough to be walked to and added: a
 **     store may hold anything
+** J6  operations of a group are numbered on when it is opened again, as after a resume
 */
 #include "core/check/check.h"
 
@@ -16,6 +17,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/check/facts.h"
+#include "core/check/table.h"
 #include "core/check/writer.h"
 
 #include <stdlib.h>
@@ -66,6 +68,7 @@ typedef struct slot {
 struct cd_judge {
     cddp_trace_sink sink;
     cd_facts facts;
+    cd_table closed;      /* (group, rank) → operations of it before it was closed */
     cddp_allocator table; /* what checks allocate from: notes failures (J3) */
     const cddp_allocator *allocator;
     cd_arena own;    /* this struct */
@@ -253,11 +256,52 @@ static bool is_tame(const cddp_event_info *info, const cddp_event *event)
     return true;
 }
 
+/* Where a group had been closed before (J6): the event, numbered on. */
+static bool number_on(const cd_judge *j, const cddp_event *event, cddp_event *numbered)
+{
+    int64_t group, *sequence;
+    *numbered = *event;
+    switch (event->kind) {
+    case CDDP_EV_collective_post:
+        group = event->as.collective_post.group;
+        sequence = &numbered->as.collective_post.sequence;
+        break;
+    case CDDP_EV_collective_share:
+        group = event->as.collective_share.group;
+        sequence = &numbered->as.collective_share.sequence;
+        break;
+    case CDDP_EV_collective_done:
+        group = event->as.collective_done.group;
+        sequence = &numbered->as.collective_done.sequence;
+        break;
+    case CDDP_EV_collective_wait:
+        group = event->as.collective_wait.group;
+        sequence = &numbered->as.collective_wait.sequence;
+        break;
+    case CDDP_EV_bucket_launch:
+        group = event->as.bucket_launch.group;
+        sequence = &numbered->as.bucket_launch.sequence;
+        break;
+    default:
+        return false;
+    }
+    const int64_t *before = cd_table_find(&j->closed, CD_KEY(group, event->rank));
+    if (before == NULL) return false;
+    *sequence += *before;
+    return true;
+}
+
+static void note_close(cd_judge *j, const cddp_event *event)
+{
+    int64_t *before = cd_table_add(&j->closed, CD_KEY(event->as.group_close.group, event->rank));
+    if (before != NULL && *before < INT64_C(1) << 53) *before += event->as.group_close.sequence;
+}
+
 static void judge_event(void *self, const cddp_event *event)
 {
     cd_judge *j = self;
     const cddp_event_info *info = cddp_event_describe(event->kind);
-    cddp_event tamed;
+    cddp_event tamed, numbered;
     if (info == NULL || j->ended) return;
     if (event->rank != UINT32_MAX && event->rank >= j->world) j->world = event->rank + 1;
     if (!is_tame(info, event)) {
@@ -266,11 +310,13 @@ static void judge_event(void *self, const cddp_event *event)
             tamed.as.field[i] = tame(info->fields[i].type, event->as.field[i]);
         event = &tamed;
     }
+    if (j->closed.count > 0 && number_on(j, event, &numbered)) event = &numbered;
     cd_facts_learn(&j->facts, event);
     for (uint32_t i = j->offsets[event->kind]; i < j->offsets[event->kind + 1]; i++) {
         const slot *s = &j->slots[j->listeners[i]];
         s->check->event(s->self, event);
     }
+    if (event->kind == CDDP_EV_group_close) note_close(j, event);
 }
 
 /* Calls for every kind that a slot wants, each once: counts it, or writes the slot where the kind's
@@ -344,6 +390,7 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
     j->sink = (cddp_trace_sink){sizeof j->sink, CDDP_TRACE_ABI, j, judge_event, NULL};
     cd_arena_init(&j->memory, &j->table, MEMORY_BLOCK_BYTES);
     cd_facts_init(&j->facts, &j->table);
+    cd_table_init(&j->closed, &j->table, sizeof(int64_t));
     j->findings_per_check = options->findings_per_check != 0 ? options->findings_per_check : 16;
     j->slots = cd_arena_array(&j->memory, count, sizeof *j->slots);
     CD_TRY_OUT(cd_arena_check(&j->memory, err, "%zu checks", count));
@@ -373,6 +420,7 @@ void cd_judge_destroy(cd_judge *judge)
     if (judge == NULL) return;
     end_checks(judge);
     cd_facts_fini(&judge->facts);
+    cd_table_fini(&judge->closed);
     cd_arena_fini(&judge->memory);
     cd_arena_fini(&judge->own);
 }

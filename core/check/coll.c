@@ -83,10 +83,56 @@ typedef struct state {
     cd_table averages;     /* (micro-step, param, a tensor that has no index) → wrong_average */
     uint32_t average_step; /* of all of them: the earliest with a wrong average */
     cd_agree results;      /* (step, micro-step, bucket) → digest of its result */
+    cd_table sparse;       /* param → its gradient has been sparse */
     cd_table changed;      /* (group, sequence) → an input changed */
     uint32_t local_step;   /* the first step at which a local gradient was wrong */
-    bool has_local, has_hook;
+    uint32_t slope_step;   /* the first at which one was not its loss's derivative (link 15) */
+    int64_t parted_step;   /* the first at which ranks did not start alike */
+    bool has_local, has_slope, has_hook, has_parted;
 } state;
+
+/* C2 is judged at the end. */
+static bool is_root_wrong(const state *s, const cd_key *key, const cd_agree_entry *output)
+{
+    const int64_t *root = cd_table_find(&s->roots, key);
+    return root != NULL && output->first.data[0] != root[0];
+}
+
+static bool keeps_output(void *self, const cd_key *key, const cd_agree_entry *output)
+{
+    return is_root_wrong(self, key, output);
+}
+
+static bool keeps_root(void *self, const cd_key *key, const void *value)
+{
+    const state *s = self;
+    const cd_agree_entry *output = cd_table_find(&s->outputs.entries, key);
+    (void)value;
+    return output != NULL && is_root_wrong(s, key, output);
+}
+
+static bool keeps_start(void *self, const cd_key *key, const cd_agree_entry *start)
+{
+    (void)self, (void)key;
+    return start->first.next != 0;
+}
+
+static void set_windows(state *s)
+{
+    cd_writer_set_agree_window(&s->writer, &s->posts, CD_WHOLE_GROUP);
+    cd_writer_set_agree_window(&s->writer, &s->labels, CD_WHOLE_GROUP);
+    cd_agree_set_window(&s->starts, &(cd_agree_window){.facts = s->writer.context.facts,
+                                                       .may_differ = true,
+                                                       .keeps = keeps_start});
+    cd_agree_set_window(&s->results,
+                        &(cd_agree_window){.facts = s->writer.context.facts, .may_differ = true});
+    cd_agree_set_window(&s->outputs, &(cd_agree_window){.facts = s->writer.context.facts,
+                                                        .whole = CD_WHOLE_GROUP,
+                                                        .keeps = keeps_output,
+                                                        .self = s});
+    cd_writer_set_window(&s->writer, &s->roots, keeps_root);
+    cd_writer_set_window(&s->writer, &s->untrue, NULL);
+}
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
@@ -109,7 +155,9 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->hashes, context->allocator, sizeof(running_hash));
     cd_table_init(&s->averages, context->allocator, sizeof(wrong_average));
     cd_agree_init(&s->results, context->allocator);
+    cd_table_init(&s->sparse, context->allocator, sizeof(int64_t));
     cd_table_init(&s->changed, context->allocator, sizeof(int64_t));
+    set_windows(s);
     return CDDP_OK;
 }
 
@@ -195,6 +243,15 @@ static void take_done(state *s, const cddp_event *e)
 
 /* ---- C4 ---- */
 
+/* Only the first step at which ranks differ is asked for: an averager lets them differ for long. */
+static void push_start(state *s, const cd_key *key, int64_t said, const cddp_event *e)
+{
+    if (s->has_parted && key->part[0] > s->parted_step) return;
+    if (cd_agree_push(&s->starts, &(cd_statement){.key = key, CD_SAYS(said)}, e)) return;
+    s->has_parted = true;
+    s->parted_step = key->part[0];
+}
+
 static void close_hash(state *s, running_hash *h)
 {
     if (!h->is_open) return;
@@ -203,8 +260,7 @@ static void close_hash(state *s, running_hash *h)
     ** step 0. */
     int64_t step =
         h->last.as.value.moment == CDDP_MOMENT_AFTER_INIT ? 0 : (int64_t)h->last.step + 1;
-    cd_agree_push(&s->starts, &(cd_statement){.key = CD_KEY(step, 0), CD_SAYS((int64_t)h->digest)},
-                  &h->last);
+    push_start(s, CD_KEY(step, 0), (int64_t)h->digest, &h->last);
 }
 
 static void take_value(state *s, const cddp_event *e)
@@ -265,6 +321,10 @@ static void take_compare(state *s, const cddp_event *e)
     const cddp_event_compare *c = &e->as.compare;
     if (c->link == CD_LINK_COLLECTIVE) take_own(s, e);
     if (c->bad == 0) return;
+    if (c->link == CD_LINK_DERIVATIVE && (!s->has_slope || e->step < s->slope_step)) {
+        s->has_slope = true;
+        s->slope_step = e->step;
+    }
     if (c->link == CD_LINK_PRECISION && (!s->has_local || e->step < s->local_step)) {
         s->has_local = true;
         s->local_step = e->step;
@@ -321,6 +381,12 @@ static bool was_result_right(const state *s, const wrong_average *w, int64_t buc
     return entry != NULL && entry->first.next == 0 && entry->first.data[0] != 0;
 }
 
+/* Its rows travel beside it, and are put together by the rank itself. */
+static bool is_sparse(const state *s, const cddp_event *e)
+{
+    return cd_table_find(&s->sparse, CD_KEY(e->as.compare.param)) != NULL;
+}
+
 /* Whether nothing but the reduction can have made this average wrong. */
 static bool is_reduction_wrong(state *s, const wrong_average *w, cddp_fact_stage *stage)
 {
@@ -330,9 +396,10 @@ static bool is_reduction_wrong(state *s, const wrong_average *w, cddp_fact_stage
     const bool was_fine = !(s->has_local && s->local_step <= e->step) && were_alike(s, e->step);
     const bool is_shown = cd_writer_find_stage(&s->writer, &average, stage);
     if (!is_shown) *stage = (cddp_fact_stage){.stage = CDDP_STAGE_UNKNOWN, .bucket = -1};
-    if (s->has_hook || was_result_right(s, w, stage->bucket)) return false;
+    if (s->has_hook || is_sparse(s, e) || was_result_right(s, w, stage->bucket)) return false;
     if (cd_table_find(&s->untrue, CD_KEY(e->step, e->micro_step, stage->bucket)) != NULL)
         return false;
+    if (s->has_slope && s->slope_step <= e->step) return false;
     if (stage->stage == CDDP_STAGE_REDUCED) return is_all || was_fine;
     return stage->stage == CDDP_STAGE_UNKNOWN && e->as.compare.shape == CD_SHAPE_UNEXPLAINED &&
            was_fine;
@@ -368,8 +435,8 @@ static void report_average(state *s)
            f.parameter);
     CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected),
            (long long)c->element, cd_f64_of(c->bound));
-    CD_SAY(f.actual, "rank %u: %.17g (%lld elements differ): %s", first->event.rank,
-           cd_f64_of(c->actual), (long long)c->bad, first->words);
+    CD_SAY(f.actual, "rank %u: %.17g (%lld element%s): %s", first->event.rank, cd_f64_of(c->actual),
+           (long long)c->bad, c->bad == 1 ? " differs" : "s differ", first->words);
     if (stage.stage == CDDP_STAGE_REDUCED)
         CD_SAY(f.advice, "these ranks packed, launched and wrote back what they should: run the "
                          "backend's conformance tests at this element count, dtype and world size");
@@ -390,15 +457,16 @@ static void event(void *self, const cddp_event *e)
         take_compare(s, e);
     } else if (e->kind == CDDP_EV_value) {
         take_value(s, e);
+    } else if (e->kind == CDDP_EV_grad_local) {
+        if (e->as.grad_local.presence == CDDP_PRESENCE_SPARSE)
+            (void)cd_table_add(&s->sparse, CD_KEY(e->as.grad_local.param));
     } else if (e->kind == CDDP_EV_hook_call) {
         s->has_hook = true;
     } else if (e->kind == CDDP_EV_bucket_done) {
         take_bucket(s, e);
     } else if (e->kind == CDDP_EV_optimizer_step) {
-        cd_agree_push(&s->starts,
-                      &(cd_statement){.key = CD_KEY(e->step, 1 + e->as.optimizer_step.optimizer),
-                                      CD_SAYS(e->as.optimizer_step.loss_scale)},
-                      e);
+        push_start(s, CD_KEY(e->step, 1 + e->as.optimizer_step.optimizer),
+                   e->as.optimizer_step.loss_scale, e);
     } else if (e->kind == CDDP_EV_group) {
         int64_t *slot = cd_table_add(&s->slots, CD_KEY(e->as.group.group, e->as.group.group_rank));
         if (slot != NULL) *slot = (int64_t)e->rank + 1;
@@ -468,7 +536,8 @@ static void report_own(state *s)
            first->name, (long long)at->part[1]);
     CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected),
            (long long)c->element, cd_f64_of(c->bound));
-    CD_SAY(f.actual, "%.17g (%lld elements differ)", cd_f64_of(c->actual), (long long)c->bad);
+    CD_SAY(f.actual, "%.17g (%lld element%s)", cd_f64_of(c->actual), (long long)c->bad,
+           c->bad == 1 ? " differs" : "s differ");
     CD_SAY(f.advice, "run the backend's conformance tests at this operation, element count, dtype "
                      "and world size");
     cd_writer_report(&s->writer, &f);
@@ -541,6 +610,7 @@ static void end(void *self)
     cd_ranks_fini(&s->hashes);
     cd_table_fini(&s->averages);
     cd_agree_fini(&s->results);
+    cd_table_fini(&s->sparse);
     cd_table_fini(&s->changed);
     cd_check_end(s);
 }
@@ -548,7 +618,8 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_post,
                                  CDDP_EV_collective_done, CDDP_EV_compare,
                                  CDDP_EV_value,           CDDP_EV_hook_call,
-                                 CDDP_EV_bucket_done,     CDDP_EV_optimizer_step};
+                                 CDDP_EV_bucket_done,     CDDP_EV_optimizer_step,
+                                 CDDP_EV_grad_local};
 
 CD_CHECK_TABLE(coll, "I-COLL", "collectives compute what their names say",
                "The backend's result equals the mathematical collective over the whole grid of "

@@ -40,6 +40,9 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->counts, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->wraps, context->allocator, sizeof(int64_t));
     cd_carries_init(&s->carries, &s->writer);
+    cd_writer_set_agree_window(&s->writer, &s->launches, CD_WHOLE_GROUP);
+    cd_writer_set_agree_window(&s->writer, &s->posts, CD_WHOLE_GROUP);
+    cd_writer_set_agree_window(&s->writer, &s->carried, CD_WHOLE_GROUP);
     return CDDP_OK;
 }
 
@@ -71,7 +74,7 @@ static void event(void *self, const cddp_event *e)
     cd_carries_learn(&s->carries, e);
     if (e->kind == CDDP_EV_bucket_layout) {
         take_layout(s, e);
-    } else if (e->kind == CDDP_EV_wrap) {
+    } else if (e->kind == CDDP_EV_wrap || e->kind == CDDP_EV_regroup) {
         int64_t *wraps = cd_ranks_add(&s->wraps, e->rank);
         if (wraps != NULL) ++*wraps;
     } else if (e->kind == CDDP_EV_bucket_launch) {
@@ -184,7 +187,7 @@ static void end(void *self)
 static const uint16_t kinds[] = {
     CDDP_EV_bucket_layout, CDDP_EV_bucket_launch,   CDDP_EV_collective_post,
     CDDP_EV_hook_call,     CDDP_EV_collective_done, CDDP_EV_bucket_done,
-    CDDP_EV_wrap};
+    CDDP_EV_wrap,          CDDP_EV_regroup};
 
 CD_CHECK_TABLE(content, "I-CONTENT",
                "every rank launches the same bucket with the same parameters at the same offsets",

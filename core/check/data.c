@@ -4,7 +4,8 @@
 ** Judged from   sample (id, weight, epoch) and samples (how many of them a micro-batch has, and
 **               what they add up to; said after the forward).
 **               Each rank by itself against the decisions of the plan: id, epoch and weight of
-**               every sample, how many there are, and by what the loss is divided.
+**               every sample, how many there are, by what the loss is divided, and the divisor and
+**               weight of each output whose loss is apart.
 ** Exercised     at least two ranks consumed samples.
 ** Blame         the rank of the later use, in order of step, micro-step and rank; with its first
 **               user as the peer.
@@ -12,9 +13,11 @@
 **               repetition after a checkpoint was loaded. Samples of weight 0 do not count. A tail
 **               that is dropped on purpose is not seen as missing.
 */
+#include "core/check/facts.h"
 #include "core/check/obey.h"
 
 #include "core/base/hash.h"
+#include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
 typedef struct place {
@@ -27,6 +30,12 @@ typedef struct use {
     bool is_taken;
 } use;
 
+/* Samples of which the use is forgotten: a bit each. */
+#define CHUNK 512
+typedef struct chunk {
+    uint64_t bits[CHUNK / 64];
+} chunk;
+
 typedef struct batch {
     int64_t loads;    /* checkpoints loaded by this rank */
     int64_t declared; /* samples of the current micro-batch, -1 when not reported */
@@ -35,7 +44,8 @@ typedef struct batch {
     int64_t position; /* in the micro-step, over all its forwards */
     uint64_t ids;     /* since the last samples event: as that adds them up */
     double weight;
-    int64_t epoch; /* of the first of them */
+    int64_t epoch;  /* of the first of them */
+    int64_t newest; /* epoch of its last sample */
     uint32_t step, micro_step;
     bool has_returned;
 } batch;
@@ -43,12 +53,61 @@ typedef struct batch {
 typedef struct state {
     cd_writer writer;
     cd_table uses;  /* (epoch, sample, loads) → use */
+    cd_table old;   /* (epoch, sample / CHUNK, loads) → chunk, of uses before the horizon */
     cd_ranks ranks; /* of batch */
-    uint64_t repeated, consumers;
+    uint64_t repeated, consumers, used;
     place again, before; /* the earliest repetition */
     int64_t again_sample, again_epoch;
+    bool is_old; /* nobody knows any more who used it before */
     cd_obey obey;
 } state;
+
+/* The sample's chunk, and its bit there. */
+static cd_key chunk_of(const cd_key *sample, uint64_t *bit)
+{
+    const uint64_t id = (uint64_t)sample->part[1];
+    *bit = id % CHUNK;
+    return (cd_key){{sample->part[0], (int64_t)(id / CHUNK), sample->part[2]}};
+}
+
+static bool is_old(const state *s, const cd_key *sample)
+{
+    uint64_t bit;
+    const cd_key key = chunk_of(sample, &bit);
+    const chunk *c = cd_table_find(&s->old, &key);
+    return c != NULL && (c->bits[bit / 64] >> bit % 64 & 1) != 0;
+}
+
+/* A use that is forgotten leaves its bit. */
+static bool keeps_use(void *self, const cd_key *key, const void *value)
+{
+    state *s = self;
+    uint64_t bit;
+    const cd_key where = chunk_of(key, &bit);
+    chunk *c = cd_table_add(&s->old, &where);
+    (void)value;
+    if (c == NULL) return true;
+    c->bits[bit / 64] |= UINT64_C(1) << bit % 64;
+    return false;
+}
+
+/* Of the epoch in which the slowest rank is, and the one before. */
+static bool keeps_chunk(void *self, const cd_key *key, const void *value)
+{
+    const state *s = self;
+    (void)value;
+    for (uint32_t r = 0; r < s->ranks.count; r++) {
+        const batch *b = cd_ranks_find(&s->ranks, r);
+        if (b->at.sequence != 0 && b->newest <= key->part[0] + 1) return true;
+    }
+    return false;
+}
+
+static bool is_missed(void *self, uint32_t rank, const cd_decided *d)
+{
+    (void)self, (void)rank;
+    return d->is.decision == CDDP_DECISION_SAMPLE && d->seen == 0;
+}
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
@@ -57,8 +116,13 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_table_init(&s->uses, context->allocator, sizeof(use));
+    cd_table_init(&s->old, context->allocator, sizeof(chunk));
+    cd_writer_set_window(&s->writer, &s->uses, keeps_use);
+    cd_writer_set_window(&s->writer, &s->old, keeps_chunk);
     cd_ranks_init(&s->ranks, context->allocator, sizeof(batch));
     cd_obey_init(&s->obey, context->allocator);
+    cd_obey_set_window(&s->obey,
+                       &(cd_obey_window){cd_facts_get_horizon(context->facts), is_missed, s});
     return CDDP_OK;
 }
 
@@ -67,6 +131,22 @@ static bool precedes(const place *a, const place *b)
     if (a->step != b->step) return a->step < b->step;
     if (a->micro_step != b->micro_step) return a->micro_step < b->micro_step;
     return a->rank < b->rank;
+}
+
+typedef struct repetition {
+    place first, second;
+    bool is_old;
+} repetition;
+
+static void take_again(state *s, const cddp_event_sample *x, const repetition *r)
+{
+    cd_horizon_freeze(cd_facts_get_horizon(s->writer.context.facts));
+    if (s->repeated++ != 0 && !precedes(&r->second, &s->again)) return;
+    s->again = r->second;
+    s->before = r->first;
+    s->again_sample = x->sample;
+    s->again_epoch = x->epoch;
+    s->is_old = r->is_old;
 }
 
 static void take_sample(state *s, const cddp_event *e, batch *b)
@@ -78,11 +158,17 @@ static void take_sample(state *s, const cddp_event *e, batch *b)
     b->weight += cd_f64_of(x->weight);
     if (b->seen++ == 0 && b->at.sequence == 0) s->consumers++;
     b->at = here;
+    b->newest = x->epoch;
     if (cd_f64_of(x->weight) == 0) return;
-    use *u = cd_table_add(&s->uses, CD_KEY(x->epoch, x->sample, b->loads));
+    const cd_key *key = CD_KEY(x->epoch, x->sample, b->loads);
+    use *u = cd_table_add(&s->uses, key);
     if (u == NULL) return;
-    if (!u->is_taken) {
-        *u = (use){here, true};
+    const bool is_first = !u->is_taken, was_old = is_first && is_old(s, key);
+    if (is_first) *u = (use){here, true};
+    if (is_first && !was_old) s->used++;
+    if (is_first && !was_old) return;
+    if (was_old) {
+        take_again(s, x, &(repetition){.second = here, .is_old = true});
         return;
     }
     if (u->first.rank == here.rank && u->first.step == here.step &&
@@ -95,12 +181,7 @@ static void take_sample(state *s, const cddp_event *e, batch *b)
         second = swapped;
     }
     u->first = first;
-    if (s->repeated++ == 0 || precedes(&second, &s->again)) {
-        s->again = second;
-        s->before = first;
-        s->again_sample = x->sample;
-        s->again_epoch = x->epoch;
-    }
+    take_again(s, x, &(repetition){first, second, false});
 }
 
 static void report_count(state *s, const cddp_event *e, const batch *b)
@@ -174,9 +255,38 @@ static void judge_sample(state *s, const cddp_event *e, batch *b)
     cd_obey_miss(&s->obey, e, &m);
 }
 
+static void judge_number(state *s, const cddp_event *e, int64_t id, int64_t seen)
+{
+    const cd_decided *d = cd_obey_find(&s->obey, &(cd_decision_place){e->rank, CDDP_DECISION_OUTPUT,
+                                                                      id, e->step, e->micro_step});
+    if (d == NULL) return;
+    s->obey.obeyed++;
+    if (cd_decided_fits(d, cd_f64_of(seen))) return;
+    const bool is_weight = id == CD_OUTPUT_WEIGHT_ID(e->as.loss.forward, e->as.loss.output);
+    cd_miss m = {.decision = CDDP_DECISION_OUTPUT, .which = is_weight};
+    CD_SAY(m.what, "the loss of output '%.30s' is %s another number than the plan's",
+           e->text != NULL ? e->text : "", is_weight ? "multiplied by" : "divided by");
+    CD_SAY(m.planned, "%.17g at step %u micro-step %u", cd_f64_of(d->is.real), e->step,
+           e->micro_step);
+    CD_SAY(m.seen, "%.17g", cd_f64_of(seen));
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+/* Of an output whose loss is apart. */
+static void judge_output(state *s, const cddp_event *e)
+{
+    const cddp_event_loss *x = &e->as.loss;
+    judge_number(s, e, CD_OUTPUT_DIVISOR_ID(x->forward, x->output), x->divisor);
+    judge_number(s, e, CD_OUTPUT_WEIGHT_ID(x->forward, x->output), x->weight);
+}
+
 static void judge_loss(state *s, const cddp_event *e)
 {
     const cddp_event_loss *x = &e->as.loss;
+    if (x->output > 0) {
+        judge_output(s, e);
+        return;
+    }
     const cd_decided *d =
         cd_obey_find(&s->obey, &(cd_decision_place){e->rank, CDDP_DECISION_DIVISOR, x->forward,
                                                     e->step, e->micro_step});
@@ -219,12 +329,14 @@ static void judge_rest(state *s)
 
 static void event(void *self, const cddp_event *e)
 {
-    static const int64_t decisions[2] = {CDDP_DECISION_SAMPLE, CDDP_DECISION_DIVISOR};
+    static const int64_t decisions[2] = {CDDP_DECISION_SAMPLE, CDDP_DECISION_DIVISOR},
+                         outputs[2] = {CDDP_DECISION_OUTPUT, CDDP_DECISION_OUTPUT};
     state *s = self;
     batch *b = cd_ranks_add(&s->ranks, e->rank);
     if (b == NULL) return;
     if (e->kind == CDDP_EV_decision) {
         (void)cd_obey_learn(&s->obey, e, decisions);
+        (void)cd_obey_learn(&s->obey, e, outputs);
         return;
     }
     if (e->kind == CDDP_EV_rank_end) {
@@ -260,8 +372,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->consumers > 1)
-        cd_writer_exercise(&s->writer, "%zu samples consumed by %llu ranks", s->uses.count,
-                           (unsigned long long)s->consumers);
+        cd_writer_exercise(&s->writer, "%llu samples consumed by %llu ranks",
+                           (unsigned long long)s->used, (unsigned long long)s->consumers);
     judge_rest(s);
     cd_obey_report(&s->obey, &s->writer);
     /* Samples that are not the plan's may well repeat: that follows. */
@@ -271,14 +383,15 @@ static void end(void *self)
                          .micro_step = s->again.micro_step,
                          .sequence = s->again.sequence};
         cddp_finding f = cd_finding_at(&s->writer, &at);
-        f.peer = (int32_t)s->before.rank;
-        cd_finding_add_event(&f, s->before.rank, s->before.sequence);
+        f.peer = s->is_old ? -1 : (int32_t)s->before.rank;
+        if (!s->is_old) cd_finding_add_event(&f, s->before.rank, s->before.sequence);
         CD_SAY(f.title,
                "rank %u consumes sample %lld again in epoch %lld (%llu repeated uses in all)",
                s->again.rank, (long long)s->again_sample, (long long)s->again_epoch,
                (unsigned long long)s->repeated);
         CD_SAY(f.expected, "used once: by rank %u at step %u micro-step %u", s->before.rank,
                s->before.step, s->before.micro_step);
+        if (s->is_old) CD_SAY(f.expected, "used once: more than %u steps before", CD_HORIZON_STEPS);
         CD_SAY(f.actual, "again by rank %u at step %u micro-step %u", s->again.rank, s->again.step,
                s->again.micro_step);
         CD_SAY(f.advice,
@@ -288,6 +401,7 @@ static void end(void *self)
     }
     cd_obey_fini(&s->obey);
     cd_table_fini(&s->uses);
+    cd_table_fini(&s->old);
     cd_ranks_fini(&s->ranks);
     cd_check_end(s);
 }

@@ -7,8 +7,9 @@
 **               equal outputs.
 ** Exercised     a reduction was repeated with the inputs of an earlier one.
 ** Blame         the group; no rank, since all of them took part.
-** Limits        backends that promise nothing are not judged: their reordering stays inside the
-**               bound that the oracle derives, and is labelled there. Whole runs are compared by
+** Limits        inputs are looked for among the reductions of the last 64 steps. Backends that
+**               promise nothing are not judged: their reordering stays inside the bound that the
+**               oracle derives, and is labelled there. Whole runs are compared by
 **               `cddp-verify diff`.
 */
 #include "core/check/writer.h"
@@ -39,6 +40,8 @@ typedef struct state {
     bool reported;
 } state;
 
+static bool closes_whole(void *self, const cd_key *key, const void *value);
+
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
     cddp_status status =
@@ -47,6 +50,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_table_init(&s->operations, context->allocator, sizeof(operation));
     cd_table_init(&s->outcomes, context->allocator, sizeof(outcome));
+    cd_writer_set_window(&s->writer, &s->operations, closes_whole);
+    cd_writer_set_window(&s->writer, &s->outcomes, NULL);
     return CDDP_OK;
 }
 
@@ -115,6 +120,23 @@ static void take_done(state *s, const cddp_event *e)
     }
 }
 
+static bool is_whole(const state *s, const operation *o, const cd_key *key)
+{
+    cddp_fact_group g;
+    return o->done > 0 && cd_writer_find_group(&s->writer, key->part[0], &g) &&
+           (int64_t)o->posts == g.members;
+}
+
+/* What every member has posted and completed is closed when it is forgotten. */
+static bool closes_whole(void *self, const cd_key *key, const void *value)
+{
+    state *s = self;
+    const operation *o = value;
+    if (!is_whole(s, o, key) || o->done != o->posts) return true;
+    close_operation(s, o, key);
+    return false;
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
@@ -131,10 +153,7 @@ static void end(void *self)
     for (size_t i = 0; i < s->operations.count; i++) {
         const operation *o = cd_table_value(&s->operations, i);
         const cd_key *key = cd_table_key(&s->operations, i);
-        cddp_fact_group g;
-        if (o->done > 0 && cd_writer_find_group(&s->writer, key->part[0], &g) &&
-            (int64_t)o->posts == g.members)
-            close_operation(s, o, key);
+        if (is_whole(s, o, key)) close_operation(s, o, key);
     }
     if (s->repeated > 0)
         cd_writer_exercise(&s->writer, "%llu reductions repeated with equal inputs",

@@ -110,6 +110,7 @@ static void learn_agreement(cd_facts *f, const cddp_event *e)
 
 void cd_facts_learn(cd_facts *f, const cddp_event *e)
 {
+    cd_horizon_learn(&f->horizon, e);
     switch (e->kind) {
     case CDDP_EV_param:
         if (e->as.param.param >= 0)
@@ -212,6 +213,12 @@ static cddp_judgement find_judgement(void *self, const cddp_fact_judged *of)
     return cd_stages_judged(&f->stages, of);
 }
 
+cd_horizon *cd_facts_get_horizon(const cddp_facts *port)
+{
+    if (port == NULL || port->name != find_name) return NULL;
+    return &((cd_facts *)port->self)->horizon;
+}
+
 void cd_facts_init(cd_facts *f, const cddp_allocator *allocator)
 {
     f->port = (cddp_facts){.size = sizeof f->port,
@@ -226,6 +233,8 @@ void cd_facts_init(cd_facts *f, const cddp_allocator *allocator)
                            .stage = find_stage,
                            .judged = find_judgement};
     cd_stages_init(&f->stages, allocator);
+    cd_horizon_init(&f->horizon, allocator);
+    cd_stages_set_window(&f->stages, &f->horizon);
     cd_arena_init(&f->memory, allocator, 16384);
     cd_table_init(&f->texts, allocator, sizeof(const char *));
     cd_table_init(&f->names, allocator, sizeof(name));
@@ -250,5 +259,6 @@ void cd_facts_fini(cd_facts *f)
     cd_ranks_fini(&f->agreements);
     cd_table_fini(&f->exceptions);
     cd_stages_fini(&f->stages);
+    cd_horizon_fini(&f->horizon);
     cd_arena_fini(&f->memory);
 }

@@ -9,6 +9,7 @@
 ** Errors     a fact without memory is unknown; the judge learns of it from its allocator.
 */
 #pragma once
+#include "core/check/horizon.h"
 #include "core/check/stages.h"
 #include "core/check/table.h"
 #include "cddp/check.h"
@@ -26,9 +27,12 @@ typedef struct cd_facts {
     cd_ranks newest;   /* rank → newest generation + 1 */
     cd_ranks agreements; /* of agreement; empty without a model averager */
     cd_stages stages;
+    cd_horizon horizon;
     cd_table exceptions; /* (rank, ordinal) → size, and during which agreement of its rank */
 } cd_facts;
 
 void cd_facts_init(cd_facts *facts, const cddp_allocator *allocator);
 void cd_facts_fini(cd_facts *facts);
+/* Of the facts that a check was given; NULL where they are not the judge's. */
+cd_horizon *cd_facts_get_horizon(const cddp_facts *port);
 void cd_facts_learn(cd_facts *facts, const cddp_event *event); /* ignores other kinds */

@@ -14,9 +14,12 @@
 ** Blame         F1, F3: the rank. F2: the ranks that gave up, against those that committed.
 ** Limits        a rank that re-arms (opens a group again) starts afresh.
 */
+#include "core/check/call.h"
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
+
+#include <string.h>
 
 typedef struct rank_facts {
     uint64_t failed_sequence;
@@ -25,6 +28,8 @@ typedef struct rank_facts {
     uint32_t step, micro_step; /* of its last event */
     /* the operation that it was in last, when is_waiting */
     int64_t wait_group, wait_sequence, wait_op;
+    char hook[48]; /* that it called, and that has not returned; "": none */
+    int64_t hook_bucket;
     bool is_waiting;
     bool has_failed, is_struck, reported;
 } rank_facts;
@@ -42,6 +47,13 @@ typedef struct state {
     uint64_t failures, faults, deaths, hung;
 } state;
 
+static bool keeps_decision(void *self, const cd_key *key, const void *value)
+{
+    const decision *x = value;
+    (void)self, (void)key;
+    return x->has_failed;
+}
+
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
     cddp_status status =
@@ -51,6 +63,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->decisions, context->allocator, sizeof(decision));
     cd_table_init(&s->posted, context->allocator, sizeof(uint64_t));
+    cd_writer_set_window(&s->writer, &s->decisions, keeps_decision);
     return CDDP_OK;
 }
 
@@ -148,7 +161,18 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
     f.step = r->step;
     f.micro_step = r->micro_step;
     f.is_cause = x->end == 1; /* of what the others committed or gave up in that step */
-    CD_SAY(f.title, "rank %u %s", e->rank, x->end == 1 ? "was killed" : "crashed");
+    const char *how = x->end == 1 ? "was killed" : "crashed";
+    char call[96];
+    cd_call_take(e->text, call, sizeof call);
+    if (x->end == 3 && call[0] != '\0') how = "exited";
+    const bool is_in_run = call[0] == '\0' || strncmp(call, "hook ", 5) == 0;
+    if (r->hook[0] != '\0' && is_in_run)
+        CD_SAY(f.title, "rank %u %s in hook %s (bucket %lld)", e->rank, how, r->hook,
+               (long long)r->hook_bucket);
+    else if (call[0] != '\0')
+        CD_SAY(f.title, "rank %u %s in %s", e->rank, how, call);
+    else
+        CD_SAY(f.title, "rank %u %s", e->rank, how);
     CD_SAY(f.expected, "it returns");
     describe_absence(s, e->rank, &f);
     if (x->detail == 0 && e->text != NULL)
@@ -176,7 +200,15 @@ static void event(void *self, const cddp_event *e)
         r->micro_step = e->micro_step;
     }
     switch (e->kind) {
+    case CDDP_EV_hook_call:
+        CD_SAY(r->hook, "%s", e->text != NULL ? e->text : "");
+        r->hook_bucket = e->as.hook_call.bucket;
+        break;
+    case CDDP_EV_hook_done:
+        r->hook[0] = '\0';
+        break;
     case CDDP_EV_collective_post:
+        r->hook[0] = '\0';
         take_post(s, e, r);
         break;
     case CDDP_EV_collective_done:
@@ -289,7 +321,8 @@ static const uint16_t kinds[] = {CDDP_EV_fault,           CDDP_EV_collective_pos
                                  CDDP_EV_collective_done, CDDP_EV_group,
                                  CDDP_EV_bucket_done,     CDDP_EV_grad_final,
                                  CDDP_EV_optimizer_step,  CDDP_EV_rank_end,
-                                 CDDP_EV_forward_begin,   CDDP_EV_backward_begin};
+                                 CDDP_EV_forward_begin,   CDDP_EV_backward_begin,
+                                 CDDP_EV_hook_call,       CDDP_EV_hook_done};
 
 CD_CHECK_TABLE(fail, "I-FAIL", "failures are seen, agreed on and contained",
                "After a fault or time-out no rank reads an incomplete result; survivors agree on "

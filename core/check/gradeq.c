@@ -41,6 +41,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->gradients, context->allocator);
     cd_table_init(&s->counts, context->allocator, sizeof(reductions));
     cd_ranks_init(&s->groups, context->allocator, sizeof(wrapped));
+    cd_writer_set_agree_window(&s->writer, &s->gradients, CD_WHOLE_BY_STEP);
     return CDDP_OK;
 }
 

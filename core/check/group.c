@@ -2,20 +2,24 @@
 /* I-GROUP: a reduction has the declared members and divisor; a store key has one owner and one
 ** generation.
 **
-** Judged from   group (by name), wrap, mark_ready's divide factor, join_notify, store_key.
+** Judged from   group (by name), wrap, mark_ready's divide factor, join_notify, store_key. A change
+**               of the wrapper's group (regroup) against the decisions of the plan.
 ** Exercised     a group was opened by at least two ranks.
 ** Blame         the odd ranks of a group's membership; the rank with the wrong divisor; the second
 **               writer of a key; the rank that read what another generation had left.
 ** Limits        a factor other than the group's size is accepted under join when it is a number of
 **               active ranks; a hook's own division is I-SCALE's business.
 */
-#include "core/check/writer.h"
+#include "core/check/obey.h"
 
 #include "core/base/hash.h"
+
+#include <string.h>
 
 typedef struct rank_facts {
     int64_t group;  /* of the wrapper */
     int64_t active; /* latest answer of the join protocol */
+    int64_t last_step;
     bool is_wrapped, has_joined;
 } rank_facts;
 
@@ -41,6 +45,7 @@ typedef struct state {
     cd_table keys;   /* store key → key_facts */
     cd_table writings; /* (store key, value) → key_use; (store key, value, generation) → key_use */
     cd_table readings; /* (store key, value, generation, rank) → key_use, the first */
+    cd_obey obey;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -55,6 +60,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->keys, context->allocator, sizeof(key_facts));
     cd_table_init(&s->writings, context->allocator, sizeof(key_use));
+    cd_obey_init(&s->obey, context->allocator);
     cd_table_init(&s->readings, context->allocator, sizeof(key_use));
     return CDDP_OK;
 }
@@ -108,6 +114,61 @@ static void take_ready(state *s, const cddp_event *e)
     CD_SAY(f.advice,
            "the divide factor is the group's size, or the active ranks under join (GRD-01)");
     cd_writer_hold(&s->writer, CD_KEY(1), &f);
+}
+
+/* ---- another process group of the wrapper ---- */
+
+static void miss_group(state *s, const cddp_event *e, const cd_decided *d, const char *seen)
+{
+    cd_miss m = {.decision = CDDP_DECISION_GROUP, .which = d == NULL, .is_cause = true};
+    CD_SAY(m.what, "%s",
+           d == NULL ? "the wrapper's process group becomes another one"
+                     : "the wrapper's process group is not the plan's");
+    if (d == NULL)
+        CD_SAY(m.planned, "the group that it had, in step %u", e->step);
+    else if (d->is.value == 0)
+        CD_SAY(m.planned, "rank %u leaves in step %lld", e->rank, (long long)d->is.at_step);
+    else
+        CD_SAY(m.planned, "group '%.40s' from step %lld on", d->text != NULL ? d->text : "",
+               (long long)d->is.at_step);
+    CD_SAY(m.seen, "%s", seen);
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+static void take_regroup(state *s, const cddp_event *e, rank_facts *r)
+{
+    cddp_fact_group g = {.name = ""};
+    char seen[64];
+    cd_decided *d =
+        cd_obey_find(&s->obey, &(cd_decision_place){e->rank, CDDP_DECISION_GROUP, -1, e->step, -1});
+    const bool is_member = e->as.regroup.group >= 0,
+               is_known = is_member && cd_writer_find_group(&s->writer, e->as.regroup.group, &g);
+    r->group = e->as.regroup.group;
+    CD_SAY(seen, "%s%.40s%s", is_member ? "group '" : "this rank leaves", is_member ? g.name : "",
+           is_member ? "'" : "");
+    if (!cd_obey_judges(&s->obey, e->rank)) return;
+    s->obey.obeyed++;
+    if (d != NULL) d->seen++;
+    const bool fits = d != NULL && is_member == (d->is.value > 0) &&
+                      (!is_known || d->text == NULL || strcmp(g.name, d->text) == 0);
+    if (!fits) miss_group(s, e, d, seen);
+}
+
+/* Decisions that no event followed, though the rank went on. */
+static void judge_rest(state *s)
+{
+    for (size_t i = 0; i < s->obey.decided.count; i++) {
+        uint32_t rank;
+        const cd_decided *d = cd_obey_get(&s->obey, i, &rank);
+        const rank_facts *r = cd_ranks_find(&s->ranks, rank);
+        if (d->is.decision != CDDP_DECISION_GROUP || d->seen > 0 || r == NULL ||
+            r->last_step < d->is.at_step)
+            continue;
+        const cddp_event at = {.rank = rank,
+                               .step = (uint32_t)d->is.at_step,
+                               .sequence = d->sequence};
+        miss_group(s, &at, d, "the group that it had");
+    }
 }
 
 static bool is_before(const key_use *a, const key_use *b)
@@ -201,10 +262,18 @@ static void event(void *self, const cddp_event *e)
         take_group(s, e);
     } else if (e->kind == CDDP_EV_mark_ready) {
         take_ready(s, e);
+        if (r != NULL) r->last_step = e->step;
     } else if (e->kind == CDDP_EV_store_key) {
         take_key(s, e);
     } else if (r == NULL) {
         return;
+    } else if (e->kind == CDDP_EV_regroup) {
+        take_regroup(s, e, r);
+    } else if (e->kind == CDDP_EV_decision) {
+        static const int64_t groups[2] = {CDDP_DECISION_GROUP, CDDP_DECISION_GROUP},
+                             steps[2] = {CDDP_DECISION_STEPS, CDDP_DECISION_STEPS};
+        (void)cd_obey_learn(&s->obey, e, groups);
+        (void)cd_obey_learn(&s->obey, e, steps);
     } else if (e->kind == CDDP_EV_wrap) {
         r->group = e->as.wrap.group;
         r->is_wrapped = true;
@@ -239,6 +308,9 @@ static void end(void *self)
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->groups, &cursor, &split);) report_members(s, &split);
     judge_keys(s);
+    judge_rest(s);
+    cd_obey_report(&s->obey, &s->writer);
+    cd_obey_fini(&s->obey);
     cd_agree_fini(&s->groups);
     cd_table_fini(&s->writings);
     cd_table_fini(&s->readings);
@@ -249,8 +321,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_mark_ready,
-                                 CDDP_EV_join_notify, CDDP_EV_store_key};
+static const uint16_t kinds[] = {CDDP_EV_group,       CDDP_EV_wrap,      CDDP_EV_mark_ready,
+                                 CDDP_EV_join_notify, CDDP_EV_store_key, CDDP_EV_regroup,
+                                 CDDP_EV_decision};
 
 CD_CHECK_TABLE(group, "I-GROUP", "every reduction has its declared members and divisor",
                "Members and divisor of each reduction are the declared ones; store keys have one "

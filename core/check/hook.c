@@ -14,17 +14,17 @@
 ** Blame         the rank and the bucket; for a law the rank that broke it, none where it is over
 **               all ranks. A wrong sum over the ranks is not reported where one rank is known to
 **               have sent something else.
-** Limits        calls with the zeros of a joined rank have no window and are left out. The first
+** Limits        calls of a joined rank have no window: of them only the zeros are judged. The first
 **               pass of a static graph marks no bucket as last (STA-04), so is_last is judged from
 **               the second window on. What a hook declares to be no communication (noop) makes
 **               ranks differ, as it should. Of a plugin's hook only what its table promises is
 **               known. A low rank says nothing about which rank forgot an error.
 */
 #include "core/check/hook_sums.h"
+#include "core/check/stages.h"
 #include "core/check/writer.h"
 
 #include "core/base/hash.h"
-#include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
@@ -32,10 +32,12 @@
 typedef struct rank_facts {
     /* finalised backwards; bucket of the previous call in this window, + 1 */
     int64_t windows, last_bucket;
+    int64_t unwrapped; /* windows before its wrapper was made */
     int64_t group, bucket_count;
     int64_t generation;
     uint64_t calls, done;
     bool is_wrapped, is_shadow; /* is_shadow: the last launch mirrored one of other ranks */
+    bool is_odd_shadow;         /* and was not zeros */
 } rank_facts;
 
 typedef struct call {
@@ -64,6 +66,15 @@ typedef struct state {
     uint64_t completed;
 } state;
 
+static bool keeps_joint(void *self, const cd_key *key, const void *value)
+{
+    const state *s = self;
+    const joint *j = value;
+    cddp_fact_group group;
+    return !cd_writer_find_group(&s->writer, key->part[3], &group) ||
+           (int64_t)j->count != group.members;
+}
+
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
     cddp_status status =
@@ -76,6 +87,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->stated, context->allocator, sizeof(uint64_t));
     cd_table_init(&s->joint, context->allocator, sizeof(joint));
     cd_hook_sums_init(&s->sums, &s->writer, context->allocator);
+    cd_writer_set_agree_window(&s->writer, &s->results, CD_WHOLE_BY_STEP);
+    cd_writer_set_window(&s->writer, &s->joint, keeps_joint);
     return CDDP_OK;
 }
 
@@ -117,7 +130,7 @@ static void take_call(state *s, const cddp_event *e, rank_facts *r)
     CD_SAY(expected, "is_last %s: bucket %lld of %lld", is_last ? "set" : "not set",
            (long long)h->bucket, (long long)r->bucket_count);
     CD_SAY(actual, "is_last %s", h->is_last ? "set" : "not set");
-    if (r->windows > 0 && r->bucket_count > 0 && is_last != (h->is_last != 0))
+    if (r->windows > r->unwrapped && r->bucket_count > 0 && is_last != (h->is_last != 0))
         report(s, e,
                &(breach){h->bucket, "is called with the wrong bucket as the last", expected,
                          actual});
@@ -222,6 +235,7 @@ static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
     cddp_finding f = cd_finding_at(&s->writer, &place);
     f.rank = -1;
     f.bucket = (int32_t)e->as.hook_law.bucket;
+    f.is_consequence = cd_hook_sums_has_parted(&s->sums, place.step);
     const char *text = e->text != NULL ? e->text : "";
     if (f.bucket < 0)
         CD_SAY(f.title, "the ranks together break a law: %s", text);
@@ -237,18 +251,20 @@ static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
     cd_writer_hold(&s->writer, CD_KEY(3, e->as.hook_law.bucket), &f);
 }
 
-static void take_compare(state *s, const cddp_event *e)
+/* What a lossy hook makes of it may lie within the hook's laws. */
+static void report_shadow(state *s, const cddp_event *e)
 {
-    const cddp_event_compare *c = &e->as.compare;
-    if (c->link != CD_LINK_LAW || c->bad == 0) return;
-    if (!cd_writer_is_first(&s->writer, CD_KEY(2, c->param), e)) return;
+    const int64_t bucket = e->as.hook_call.bucket;
+    if (!cd_writer_is_first(&s->writer, CD_KEY(4, bucket), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    cd_finding_set_parameter(&s->writer, &f, c->param);
-    CD_SAY(f.title, CDDP_FINDING_WHO ": the hook's result for %s breaks its law: %s", f.parameter,
-           e->text != NULL ? e->text : "");
-    CD_SAY(f.expected, "%.17g, within %.3g", cd_f64_of(c->expected), cd_f64_of(c->bound));
-    CD_SAY(f.actual, "%.17g at element %lld", cd_f64_of(c->actual), (long long)c->element);
-    cd_writer_hold(&s->writer, CD_KEY(2, c->param), &f);
+    f.bucket = (int32_t)bucket;
+    CD_SAY(f.title,
+           CDDP_FINDING_WHO ": after joining, what the hook is given for bucket %lld is not zeros",
+           (long long)bucket);
+    CD_SAY(f.expected, "zeros: the rank has no more samples");
+    CD_SAY(f.actual, "other numbers, which enter the average of all ranks");
+    CD_SAY(f.advice, "a joined rank shadows each reduction with zeros (JON-13)");
+    cd_writer_hold(&s->writer, CD_KEY(4, bucket), &f);
 }
 
 static void close_window(state *s, const cddp_event *e, rank_facts *r)
@@ -277,6 +293,7 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_wrap:
         r->group = e->as.wrap.group;
         r->is_wrapped = true;
+        r->unwrapped = r->windows;
         break;
     case CDDP_EV_bucket_layout:
         if (e->as.bucket_layout.generation != r->generation) r->bucket_count = 0;
@@ -286,9 +303,11 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_bucket_launch:
         r->is_shadow = e->as.bucket_launch.shadow;
+        r->is_odd_shadow = r->is_shadow && !cd_stages_is_zeros(&e->as.bucket_launch);
         break;
     case CDDP_EV_hook_call:
         if (!r->is_shadow) take_call(s, e, r);
+        if (r->is_odd_shadow) report_shadow(s, e);
         break;
     case CDDP_EV_hook_done:
         if (!r->is_shadow) take_done(s, e, r);
@@ -298,9 +317,6 @@ static void event(void *self, const cddp_event *e)
             take_joint_law(s, e, r);
         else
             take_law(s, e);
-        break;
-    case CDDP_EV_compare:
-        take_compare(s, e);
         break;
     case CDDP_EV_backward_end:
         if (e->as.backward_end.finalized) close_window(s, e, r);
@@ -317,7 +333,6 @@ static void end(void *self)
     if (s->completed > 0)
         cd_writer_exercise(&s->writer, "%llu hook calls completed",
                            (unsigned long long)s->completed);
-    cd_hook_sums_end(&s->sums);
     cd_split split;
     uint64_t count = 0;
     size_t cursor = 0;
@@ -326,6 +341,8 @@ static void end(void *self)
         char who[160];
         cd_split_print(&split, who, sizeof who);
         f.bucket = (int32_t)split.key->part[2];
+        f.is_consequence = cd_hook_sums_has_parted(&s->sums, split.step) ||
+                           cd_hook_sums_has_culprit(&s->sums, f.bucket, split.step);
         CD_SAY(f.title, "%s get different results from the hook for bucket %lld", who,
                (long long)split.key->part[2]);
         CD_SAY(f.expected, "rank %u: %016llx", split.right.rank,
@@ -334,6 +351,7 @@ static void end(void *self)
         CD_SAY(f.advice, "equality of replicas is the hook's responsibility (HOOK-08)");
         cd_writer_report(&s->writer, &f);
     }
+    cd_hook_sums_end(&s->sums);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->calls);
     cd_agree_fini(&s->results);
@@ -342,11 +360,22 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_wrap,       CDDP_EV_bucket_layout, CDDP_EV_bucket_launch,
-                                 CDDP_EV_hook_call,  CDDP_EV_hook_done,     CDDP_EV_hook_law,
-                                 CDDP_EV_compare,    CDDP_EV_backward_end,  CDDP_EV_bucket_law,
-                                 CDDP_EV_bucket_sum, CDDP_EV_bucket_slice,  CDDP_EV_collective_post,
-                                 CDDP_EV_grad_final, CDDP_EV_grad_local,    CDDP_EV_mark_ready};
+static const uint16_t kinds[] = {CDDP_EV_wrap,
+                                 CDDP_EV_bucket_layout,
+                                 CDDP_EV_bucket_launch,
+                                 CDDP_EV_hook_call,
+                                 CDDP_EV_hook_done,
+                                 CDDP_EV_hook_law,
+                                 CDDP_EV_compare,
+                                 CDDP_EV_backward_end,
+                                 CDDP_EV_bucket_law,
+                                 CDDP_EV_bucket_sum,
+                                 CDDP_EV_bucket_slice,
+                                 CDDP_EV_collective_post,
+                                 CDDP_EV_collective_done,
+                                 CDDP_EV_grad_final,
+                                 CDDP_EV_grad_local,
+                                 CDDP_EV_mark_ready};
 
 CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",
                "The hook contract is kept per bucket and window; hook state is consistent over "

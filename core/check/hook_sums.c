@@ -2,6 +2,8 @@
 /* Joining sums over ranks; ties between a hook's law, what was posted and what was written back. */
 #include "core/check/hook_sums.h"
 
+#include "cddp/backend.h"
+#include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
@@ -11,10 +13,17 @@
 
 /* A bucket between its launch and its hook's result, on one rank. */
 typedef struct flight {
-    int64_t bytes, posted;
+    int64_t bytes, posted, first_posted;
+    uint64_t posts;
     bool is_open, is_seen, has_digests; /* is_seen: what the plan's hook posts was posted */
     char name[CD_WRITER_NAME_BYTES];    /* of the plan's hook */
+    int64_t delivered;                  /* by its last operation */
 } flight;
+
+typedef struct post {
+    int64_t bucket, op, sequence; /* sequence + 1 */
+} post;
+#define POSTS_MAX 64 /* of a rank in a group, in flight */
 
 typedef struct slice {
     int64_t digest, dtype, bucket;
@@ -36,8 +45,10 @@ typedef struct sum {
     double given, bound;
     variant variants[VARIANTS];
     uint32_t variant_count, count, rank, step, micro_step;
+    uint64_t whole;    /* how many ranks say a part of it */
     uint64_t sequence; /* of the least rank's event */
     char law[CD_WRITER_NAME_BYTES];
+    bool is_collective; /* both sides are of an all-reduce */
 } sum;
 
 typedef struct breach {
@@ -45,14 +56,28 @@ typedef struct breach {
     bool is_made;
 } breach;
 
+/* The earliest place at which some rank's hook made something else of what came. */
+typedef struct own_result {
+    uint32_t step, micro_step;
+    bool is_known;
+} own_result;
+
 /* The first ranks that did something else with a bucket. */
 typedef struct culprit {
     uint32_t step, micro_step, rank; /* the least */
     bool is_known;
     cd_rank_set ranks;
     cddp_finding finding;
-    char title[128];
+    char title[256];
 } culprit;
+
+/* Not every rank has said its part. */
+static bool keeps_sum(void *self, const cd_key *key, const void *value)
+{
+    const sum *j = value;
+    (void)self, (void)key;
+    return j->count != j->whole;
+}
 
 void cd_hook_sums_init(cd_hook_sums *s, cd_writer *writer, const cddp_allocator *allocator)
 {
@@ -63,6 +88,11 @@ void cd_hook_sums_init(cd_hook_sums *s, cd_writer *writer, const cddp_allocator 
     cd_table_init(&s->sums, allocator, sizeof(sum));
     cd_table_init(&s->breaches, allocator, sizeof(breach));
     cd_table_init(&s->culprits, allocator, sizeof(culprit));
+    cd_table_init(&s->posts, allocator, sizeof(post));
+    cd_table_init(&s->own_results, allocator, sizeof(own_result));
+    cd_agree_init(&s->outputs, allocator);
+    cd_writer_set_agree_window(writer, &s->outputs, CD_WHOLE_GROUP);
+    cd_writer_set_window(writer, &s->sums, keeps_sum);
 }
 
 /* ---- one rank ---- */
@@ -143,11 +173,60 @@ static void take_call(cd_hook_sums *s, const cddp_event *e)
 static void take_post(cd_hook_sums *s, const cddp_event *e)
 {
     const cddp_event_collective_post *c = &e->as.collective_post;
-    if (c->bucket < 0 || c->digest == 0) return;
-    flight *f = cd_table_find(&s->flights, CD_KEY(e->rank, c->bucket));
+    if (c->digest == 0) return;
+    post *kept = cd_table_add(&s->posts, CD_KEY(c->group, e->rank, c->sequence % POSTS_MAX));
+    if (kept != NULL) *kept = (post){c->bucket, c->op, c->sequence + 1};
+    flight *f = c->bucket >= 0 ? cd_table_find(&s->flights, CD_KEY(e->rank, c->bucket)) : NULL;
     if (f == NULL || !f->is_open) return;
     f->has_digests = true;
+    if (f->posts++ == 0) f->first_posted = c->digest;
     f->is_seen = f->is_seen || c->digest == f->posted;
+}
+
+static void take_delivery(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_collective_done *d = &e->as.collective_done;
+    const post *p = cd_table_find(&s->posts, CD_KEY(d->group, e->rank, d->sequence % POSTS_MAX));
+    if (p == NULL || p->sequence != d->sequence + 1 || d->status != CDDP_OK || d->digest == 0)
+        return;
+    flight *f = p->bucket >= 0 ? cd_table_find(&s->flights, CD_KEY(e->rank, p->bucket)) : NULL;
+    if (f != NULL) f->delivered = d->digest;
+    const bool is_alike =
+        p->op == CDDP_OP_ALLGATHER || p->op == CDDP_OP_BROADCAST ||
+        (p->op == CDDP_OP_ALLREDUCE && cd_writer_has_equal_bits(s->writer, d->group));
+    if (is_alike &&
+        !cd_agree_push(&s->outputs,
+                       &(cd_statement){.key = CD_KEY(d->group, d->sequence), CD_SAYS(d->digest)},
+                       e) &&
+        (s->parted_step == 0 || e->step + 1 < s->parted_step))
+        s->parted_step = e->step + 1;
+}
+
+bool cd_hook_sums_has_parted(const cd_hook_sums *s, uint32_t step)
+{
+    return s->parted_step != 0 && step + 1 >= s->parted_step;
+}
+
+/* Whether the result is what the only operation delivered, of what the plan's hook posts. */
+static void note_result(cd_hook_sums *s, const cddp_event *e, const flight *f)
+{
+    const cddp_event_hook_done *h = &e->as.hook_done;
+    const bool is_passed_on = f->posts == 1 && f->posted != 0 && f->is_seen && h->digest != 0 &&
+                              f->delivered == h->digest;
+    own_result *own = is_passed_on ? NULL : cd_table_add(&s->own_results, CD_KEY(h->bucket));
+    if (own == NULL) return;
+    if (own->is_known &&
+        (own->step < e->step || (own->step == e->step && own->micro_step <= e->micro_step)))
+        return;
+    *own = (own_result){e->step, e->micro_step, true};
+}
+
+/* Up to then every rank's hook passed on what came. */
+static bool was_passed_on(const cd_hook_sums *s, int64_t bucket, const sum *j)
+{
+    const own_result *own = cd_table_find(&s->own_results, CD_KEY(bucket));
+    return own == NULL || own->step > j->step ||
+           (own->step == j->step && own->micro_step > j->micro_step);
 }
 
 static void take_done(cd_hook_sums *s, const cddp_event *e)
@@ -155,8 +234,9 @@ static void take_done(cd_hook_sums *s, const cddp_event *e)
     const cddp_event_hook_done *h = &e->as.hook_done;
     flight *f = cd_table_find(&s->flights, CD_KEY(e->rank, h->bucket));
     if (f == NULL || !f->is_open) return;
-    char title[128], expected[64], actual[64];
+    char title[128], expected[96], actual[96];
     f->is_open = false;
+    note_result(s, e, f);
     s->tied++;
     CD_SAY(title, "hook %s does not send what the plan makes of bucket %lld", f->name,
            (long long)h->bucket);
@@ -168,10 +248,13 @@ static void take_done(cd_hook_sums *s, const cddp_event *e)
                      "does the hook use the options of the plan: rank, k, ratio, start?"});
         return;
     }
-    CD_SAY(expected, "a collective with the numbers %016llx", (unsigned long long)f->posted);
+    CD_SAY(expected, "a collective of numbers with digest %016llx", (unsigned long long)f->posted);
+    CD_SAY(actual, "%llu collective%s, %sof numbers with digest %016llx",
+           (unsigned long long)f->posts, f->posts == 1 ? "" : "s",
+           f->posts == 1 ? "" : "the first ", (unsigned long long)f->first_posted);
     if (f->posted != 0 && f->has_digests && !f->is_seen)
         note(s, e,
-             &(deed){h->bucket, 0, 0, title, expected, "none",
+             &(deed){h->bucket, 0, 0, title, expected, actual,
                      "does the hook forget a debt, choose other elements, or round otherwise?"});
 }
 
@@ -200,6 +283,7 @@ static void take_left(cd_hook_sums *s, const cddp_event *e)
 {
     const cddp_event_bucket_slice *b = &e->as.bucket_slice;
     slice *kept = cd_table_find(&s->slices, CD_KEY(e->rank, b->param));
+    if (kept != NULL) kept->bucket = b->bucket;
     if (kept == NULL || !kept->is_marked || kept->local == 0 || kept->local_dtype != b->dtype)
         return;
     kept->is_marked = false;
@@ -274,6 +358,7 @@ static sum *add_to_sum(cd_hook_sums *s, const cddp_event *e, int64_t group)
     sum *j = cd_table_add(&s->sums, CD_KEY((int64_t)*before, law, block, group));
     if (j == NULL) return NULL;
     (*before)++;
+    j->is_collective = b->number >= CD_LAW_COLLECTIVES;
     j->given += cd_f64_of(b->given);
     j->bound += cd_f64_of(b->bound);
     add_variant(s, j, e);
@@ -300,8 +385,9 @@ static void take_sum(cd_hook_sums *s, const cddp_event *e, int64_t group)
     const bool is_known = cd_writer_find_group(s->writer, group, &found);
     if (is_known) s->members = (uint64_t)found.members;
     sum *j = is_known ? add_to_sum(s, e, group) : NULL;
-    if (j == NULL || j->count != (b->ranks > 0 ? (uint64_t)b->ranks : (uint64_t)found.members))
-        return;
+    if (j == NULL) return;
+    j->whole = b->ranks > 0 ? (uint64_t)b->ranks : (uint64_t)found.members;
+    if (j->count != j->whole) return;
     s->judged++;
     bool is_broken = false;
     for (uint32_t i = 0; i < j->variant_count; i++)
@@ -347,17 +433,52 @@ static void report_breach(cd_hook_sums *s, int64_t bucket, const sum *j)
     f.bucket = (int32_t)bucket;
     f.rank = is_all ? -1 : (int32_t)place.rank;
     cd_finding_set_ranks(s->writer, &f, &wrong);
-    CD_SAY(f.title, "%s: the result of hook %s for bucket %lld breaks its law: %s", who,
-           hook_of(s, place.rank, bucket), (long long)bucket, j->law);
+    const bool is_passed_on = !j->is_collective && was_passed_on(s, bucket, j);
+    f.is_consequence = cd_hook_sums_has_parted(s, j->step);
+    if (j->is_collective)
+        CD_SAY(f.title, "%s: a collective of bucket %lld does not give the sum of what entered it",
+               who, (long long)bucket);
+    else if (is_passed_on)
+        CD_SAY(f.title,
+               "%s: the collective of bucket %lld does not give the mean of what entered it", who,
+               (long long)bucket);
+    else
+        CD_SAY(f.title, "%s: the result of hook %s for bucket %lld breaks its law: %s", who,
+               hook_of(s, place.rank, bucket), (long long)bucket, j->law);
     /* not more: the last digits depend on the order of ranks */
     CD_SAY(f.expected, "%.9g, within %.3g", j->given, j->bound);
     if (j->given != 0)
         CD_SAY(f.actual, "%.9g, which is %.6g of it", worst->got, worst->got / j->given);
     else
         CD_SAY(f.actual, "%.9g", worst->got);
-    CD_SAY(f.advice, "the law is of docs/hooks.md, with the options of the plan; debts are kept by "
-                     "the judge");
+    CD_SAY(f.advice, "%s",
+           j->is_collective
+               ? "run the backend's conformance tests at this element count, dtype and "
+                 "world size"
+           : is_passed_on
+               ? "hooks passed on what their collective delivered, bit for bit: run the backend's "
+                 "conformance tests at this element count, dtype and world size"
+               : "the law is of docs/hooks.md, with the options of the plan; debts are kept by "
+                 "the judge");
     cd_writer_report(s->writer, &f);
+}
+
+/* What the judge of hooks found on one rank. */
+static void take_compare(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_compare *c = &e->as.compare;
+    const slice *kept = cd_table_find(&s->slices, CD_KEY(e->rank, c->param));
+    if (c->link != CD_LINK_LAW || c->bad == 0) return;
+    const int64_t bucket = kept != NULL ? kept->bucket : -1;
+    char title[256], expected[96], actual[96];
+    CD_SAY(title, "hook %s breaks its law for %s: %s", hook_of(s, e->rank, bucket),
+           cd_writer_get_parameter(s->writer, c->param), e->text != NULL ? e->text : "");
+    CD_SAY(expected, "%.9g, within %.3g", cd_f64_of(c->expected), cd_f64_of(c->bound));
+    CD_SAY(actual, "%.9g at element %lld", cd_f64_of(c->actual), (long long)c->element);
+    note(s, e,
+         &(deed){bucket, 0, c->param + 1, title, expected, actual,
+                 "the law is of docs/hooks.md, with the options of the plan; debts and factors "
+                 "are kept by the judge"});
 }
 
 void cd_hook_sums_take(cd_hook_sums *s, const cddp_event *e, int64_t group)
@@ -371,6 +492,9 @@ void cd_hook_sums_take(cd_hook_sums *s, const cddp_event *e, int64_t group)
         break;
     case CDDP_EV_collective_post:
         take_post(s, e);
+        break;
+    case CDDP_EV_collective_done:
+        take_delivery(s, e);
         break;
     case CDDP_EV_hook_done:
         take_done(s, e);
@@ -390,12 +514,21 @@ void cd_hook_sums_take(cd_hook_sums *s, const cddp_event *e, int64_t group)
     case CDDP_EV_grad_final:
         take_final(s, e);
         break;
+    case CDDP_EV_compare:
+        take_compare(s, e);
+        break;
     case CDDP_EV_bucket_sum:
         take_sum(s, e, group);
         break;
     default:
         break;
     }
+}
+
+bool cd_hook_sums_has_culprit(const cd_hook_sums *s, int64_t bucket, uint32_t step)
+{
+    const culprit *c = cd_table_find(&s->culprits, CD_KEY(bucket, 0));
+    return c != NULL && c->is_known && c->step <= step;
 }
 
 /* A rank that did something else with the bucket is the cause of a wrong sum. */
@@ -411,7 +544,8 @@ void cd_hook_sums_end(cd_hook_sums *s)
         if (!has_cause) report_breach(s, bucket, &b->sum);
     }
     for (size_t i = 0; i < s->culprits.count; i++) report_deed(s, cd_table_value(&s->culprits, i));
-    cd_table *tables[] = {&s->flights, &s->slices,   &s->ordinals,
-                          &s->sums,    &s->breaches, &s->culprits};
+    cd_agree_fini(&s->outputs);
+    cd_table *tables[] = {&s->flights,  &s->slices,   &s->ordinals, &s->sums,
+                          &s->breaches, &s->culprits, &s->posts,    &s->own_results};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) cd_table_fini(tables[i]);
 }

@@ -10,6 +10,7 @@
 ** Order      findings about one rank come before those about sums: they are the cause.
 */
 #pragma once
+#include "core/check/agree.h"
 #include "core/check/writer.h"
 
 typedef struct cd_hook_sums {
@@ -20,11 +21,20 @@ typedef struct cd_hook_sums {
     cd_table sums;     /* (how many before, bucket and number, block, group) → the sum so far */
     cd_table breaches; /* (bucket) → the earliest sum that does not add up */
     cd_table culprits; /* (bucket) → the earliest step at which a rank did something else */
+    cd_table posts;    /* (group, rank, sequence modulo 64) → what was posted */
+    cd_table own_results; /* (bucket) → where a hook first changed what its collective delivered */
+    cd_agree outputs; /* (group, sequence) → what a bucket's operation delivered, alike on all */
+    uint32_t parted_step;           /* + 1: the first at which they differ */
     uint64_t judged, tied, members; /* members: of the group that reduces */
 } cd_hook_sums;
 
 void cd_hook_sums_init(cd_hook_sums *sums, cd_writer *writer, const cddp_allocator *allocator);
 /* Events of the kinds above, and those that they are held against. */
 void cd_hook_sums_take(cd_hook_sums *sums, const cddp_event *event, int64_t group);
+/* Members of a group got different results of one operation, in this step or before: I-COLL's, and
+** the hook's result follows from it. */
+bool cd_hook_sums_has_parted(const cd_hook_sums *sums, uint32_t step);
+/* Some rank did something else with the bucket, in this step or before: ranks then differ. */
+bool cd_hook_sums_has_culprit(const cd_hook_sums *sums, int64_t bucket, uint32_t step);
 /* Reports what does not add up, and forgets everything. */
 void cd_hook_sums_end(cd_hook_sums *sums);

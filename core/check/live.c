@@ -10,21 +10,30 @@
 **               others at the rendezvous store waited for who sets the key that it asked for, or
 **               for the store's host. waiting_for: for whom the world says that a rank waits, where
 **               it opens a group.
+**               Of an operation that all have posted: whether they posted the same one, and whether
+**               one came when another had given up (join_notify: a rank without inputs takes no
+**               steps).
+**               A rank that waits, in a continuation of an operation, for one that it posted
+**               there (cause) keeps the thread that completes operations.
 **               Livelock: a rank posts more collectives between two forwards or backwards than
 **               its buckets, buffers, control messages and peers can explain (repeats_allowed).
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
-** Blame         the rank at the root of the chain, with what it did instead; where the root waits
+** Blame         who posted another operation under a number than several others, with whom it
+**               waits; who posted it after the time-out of another; else
+**               the rank at the root of the chain, with what it did instead; where the root waits
 **               inside an operation that all have posted, the one that stopped inside; of a
 **               message, the one that names itself as its other side; in a cycle all ranks on it.
 **               A rank that gave up because another had stopped is not the culprit. Where a fault
 **               of the network parts the ranks for good, nobody is: both sides are named, and who
 **               waits for whom. At the store: the rank at the root of the chain of the first that
 **               gave up, as things were at that time, or the network between it and the host.
-** Limits        a rank that still waited when the run was interrupted may be innocent: only waits
-**               that timed out before are judged. A time-out of a collective that a planted
-**               fault explains belongs to I-FAIL. A rank that waits outside a collective and
-**               outside the rendezvous (teardown) is reported without a chain.
+** Limits        who came late is said by the clock of the record: its hosts must agree to less than
+**               the time-out. A rank that still waited when the run was interrupted may be
+**               innocent: only waits that timed out before are judged. A time-out of a collective
+**               that a planted fault explains belongs to I-FAIL. A rank that waits outside a
+**               collective and outside the rendezvous (teardown) is reported without a chain.
 */
+#include "core/check/call.h"
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
@@ -36,7 +45,7 @@ typedef struct member {
     /* + 1: the last message that names its own sender or receiver as the other one */
     int64_t to_itself;
     uint64_t itself_sequence; /* of that post */
-    bool is_open;
+    bool is_open, has_messages;
 } member;
 
 /* A rank at the rendezvous store: its last attempt. */
@@ -60,6 +69,13 @@ typedef struct rank_facts {
     uint64_t span, span_posts; /* from one forward or backward to the next */
     uint32_t span_step, span_micro;
     bool has_repeated; /* it was reported */
+    bool is_shadow;    /* its inputs ran out: it joins in the others' operations */
+    uint64_t given_up_ns;
+    int64_t cause; /* + 1: of the operation that it posts next */
+    /* of a comm hook that it called and that has not posted or returned since; "": none */
+    char hook[48];
+    int64_t hook_bucket;
+    char call[96]; /* where it ended, as its world said it: "save of hook x"; "": nobody said */
 } rank_facts;
 
 /* How often a rank posted an operation since its last forward or backward began. */
@@ -68,11 +84,28 @@ typedef struct repeats {
     uint64_t span, count;
 } repeats;
 
-/* As the least rank posted it: where ranks differ, I-ORDER says so. */
-typedef struct operation {
+/* What some ranks posted under one number, with the least of them. */
+typedef struct posted {
     int64_t data[5], bucket;
+    int64_t step;     /* of a bucket's operation, else -1: buckets of one step belong together */
     int64_t reporter; /* + 1 */
+    uint32_t count;
+} posted;
+
+/* As the least rank posted it, and as others did. When the last came, who may have come too late
+** for others. */
+typedef struct operation {
+    posted first, other;
+    uint64_t last_ns;
+    uint32_t last_rank;
 } operation;
+
+/* An operation that was posted as another one completed. A wait for it occupies the thread on which
+** operations complete. */
+typedef struct continuation {
+    int64_t cause; /* k-th of its group */
+    bool is_done, is_waited_for;
+} continuation;
 
 typedef struct state {
     cd_writer writer;
@@ -80,6 +113,7 @@ typedef struct state {
     cd_table members;            /* (group, rank) → member */
     cd_table operations;         /* (group, k) → operation */
     cd_table repeated;           /* (rank, operation) → repeats */
+    cd_table continuations;      /* (group, k, rank) → continuation */
     int64_t parameters, buffers; /* of the model */
     uint64_t waits;
     bool has_fault;
@@ -87,6 +121,15 @@ typedef struct state {
     uint64_t parted_sequence;
     char edges[200]; /* "rank 1 waits for rank 2, …", as the world reported them */
 } state;
+
+static bool keeps_operation(void *self, const cd_key *key, const void *value);
+
+static bool keeps_continuation(void *self, const cd_key *key, const void *value)
+{
+    const continuation *x = value;
+    (void)self, (void)key;
+    return !x->is_done;
+}
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
@@ -98,24 +141,97 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->members, context->allocator, sizeof(member));
     cd_table_init(&s->operations, context->allocator, sizeof(operation));
     cd_table_init(&s->repeated, context->allocator, sizeof(repeats));
+    cd_table_init(&s->continuations, context->allocator, sizeof(continuation));
+    cd_writer_set_window(&s->writer, &s->operations, keeps_operation);
+    cd_writer_set_window(&s->writer, &s->continuations, keeps_continuation);
     return CDDP_OK;
 }
 
-static void take_post(state *s, const cddp_event *e)
+static bool is_message(int64_t op) { return op == CDDP_OP_SEND || op == CDDP_OP_RECV; }
+
+/* Some member has not posted it, or posted another one. Messages concern two members only. */
+static bool keeps_operation(void *self, const cd_key *key, const void *value)
+{
+    const state *s = self;
+    const operation *o = value;
+    cddp_fact_group group;
+    if (o->other.reporter != 0) return true;
+    return !is_message(o->first.data[0]) &&
+           !(cd_writer_find_group(&s->writer, key->part[0], &group) &&
+             (int64_t)o->first.count >= group.members);
+}
+
+static bool is_same_post(const posted *a, const posted *b)
+{
+    if (is_message(a->data[0]) && is_message(b->data[0])) return true;
+    for (size_t i = 0; i < 4; i++)
+        if (a->data[i] != b->data[i]) return false;
+    return (a->data[0] == CDDP_OP_BARRIER || a->data[4] == b->data[4]) &&
+           (a->step < 0 || b->step < 0 || a->step == b->step);
+}
+
+/* Of two that are the same: as the least rank posted it. */
+static void join_posts(posted *all, const posted *one)
+{
+    const uint32_t count = all->count + one->count;
+    if (all->reporter == 0 || one->reporter < all->reporter) *all = *one;
+    all->count = count;
+}
+
+static void take_operation(operation *o, const posted *now, const cddp_event *e)
+{
+    if (o->first.reporter == 0 || is_same_post(&o->first, now))
+        join_posts(&o->first, now);
+    else
+        join_posts(&o->other, now);
+    if (o->other.reporter != 0 && o->other.reporter < o->first.reporter) {
+        const posted first = o->first;
+        o->first = o->other;
+        o->other = first;
+    }
+    if (e->time_ns < o->last_ns) return;
+    o->last_ns = e->time_ns;
+    o->last_rank = e->rank;
+}
+
+static void take_post(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cddp_event_collective_post *c = &e->as.collective_post;
+    const bool is_of_step = c->bucket >= 0 && !r->is_shadow;
     member *m = cd_table_add(&s->members, CD_KEY(c->group, e->rank));
     operation *o = cd_table_add(&s->operations, CD_KEY(c->group, c->sequence));
     if (m != NULL && c->sequence + 1 > m->posted) m->posted = c->sequence + 1;
-    if (m != NULL && m->is_open && (c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) &&
-        c->root == m->index) {
+    if (m != NULL && is_message(c->op)) m->has_messages = true;
+    if (m != NULL && m->is_open && is_message(c->op) && c->root == m->index) {
         m->to_itself = c->sequence + 1;
         m->itself_sequence = e->sequence;
     }
-    if (o != NULL && (o->reporter == 0 || e->rank < o->reporter - 1))
-        *o = (operation){{c->op, c->reduce_op, c->root, c->dtype, c->numel},
-                         c->bucket,
-                         (int64_t)e->rank + 1};
+    if (o != NULL)
+        take_operation(o,
+                       &(posted){{c->op, c->reduce_op, c->root, c->dtype, c->numel},
+                                 c->bucket,
+                                 is_of_step ? (int64_t)e->step : -1,
+                                 (int64_t)e->rank + 1,
+                                 1},
+                       e);
+}
+
+static void take_continuation(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    continuation *x = r->cause != 0
+                          ? cd_table_add(&s->continuations, CD_KEY(c->group, c->sequence, e->rank))
+                          : NULL;
+    if (x != NULL) *x = (continuation){.cause = r->cause - 1};
+    r->cause = 0;
+}
+
+static void follow_continuation(state *s, const cddp_event *e, int64_t group, int64_t sequence)
+{
+    continuation *x = cd_table_find(&s->continuations, CD_KEY(group, sequence, e->rank));
+    if (x == NULL) return;
+    x->is_done |= e->kind == CDDP_EV_collective_done;
+    x->is_waited_for |= e->kind == CDDP_EV_collective_wait;
 }
 
 /* The most that a rank may post between two forwards or backwards, whatever the program. Nothing is
@@ -157,6 +273,13 @@ static void report_livelock(state *s, const cddp_event *e, const rank_facts *r)
     cd_writer_hold(&s->writer, CD_KEY(1), &f);
 }
 
+/* A pass of the model begins, or of one unit of a sharded one. */
+static void begin_span(rank_facts *r)
+{
+    r->span++;
+    r->span_posts = 0;
+}
+
 static void count_post(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_collective_post *c = &e->as.collective_post;
@@ -192,6 +315,7 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
         r->has_given_up = true;
         r->has_timed_out = d->status == CDDP_E_TIMEOUT;
         r->wait_status = d->status;
+        r->given_up_ns = e->time_ns;
         r->waiting_group = d->group;
         r->waiting_sequence = d->sequence;
         r->wait_sequence = e->sequence;
@@ -283,14 +407,29 @@ static void event(void *self, const cddp_event *e)
         if (m != NULL) m->index = e->as.group.group_rank;
         break;
     }
+    case CDDP_EV_hook_call:
+        CD_SAY(r->hook, "%s", e->text != NULL ? e->text : "");
+        r->hook_bucket = e->as.hook_call.bucket;
+        break;
+    case CDDP_EV_hook_done:
+        r->hook[0] = '\0';
+        break;
+    case CDDP_EV_cause:
+        r->cause = e->as.cause.sequence + 1;
+        break;
     case CDDP_EV_collective_post:
-        take_post(s, e);
+        r->hook[0] = '\0';
+        take_post(s, e, r);
+        take_continuation(s, e, r);
         count_post(s, e, r);
+        break;
+    case CDDP_EV_mark:
+        if (e->text == NULL || strcmp(e->text, "sharded_pass") != 0) break;
+        begin_span(r);
         break;
     case CDDP_EV_forward_begin:
     case CDDP_EV_backward_begin:
-        r->span++;
-        r->span_posts = 0;
+        begin_span(r);
         break;
     case CDDP_EV_param:
         if (e->as.param.ordinal >= s->parameters) s->parameters = e->as.param.ordinal + 1;
@@ -300,9 +439,14 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_collective_wait:
         take_wait(e, r);
+        follow_continuation(s, e, e->as.collective_wait.group, e->as.collective_wait.sequence);
         break;
     case CDDP_EV_collective_done:
         take_done(s, e, r);
+        follow_continuation(s, e, e->as.collective_done.group, e->as.collective_done.sequence);
+        break;
+    case CDDP_EV_join_notify:
+        r->is_shadow = !e->as.join_notify.active;
         break;
     case CDDP_EV_store_wait:
         take_store_wait(e, &r->meeting);
@@ -315,6 +459,7 @@ static void event(void *self, const cddp_event *e)
         r->end = e->as.rank_end.end;
         r->status = e->as.rank_end.status;
         r->end_sequence = e->sequence;
+        if (r->end != 0) cd_call_take(e->text, r->call, sizeof r->call);
         break;
     default:
         break;
@@ -401,6 +546,20 @@ static int64_t next_of(const state *s, const rank_facts *r)
     return opens ? r->reported_peer - 1 : missing_for(s, r);
 }
 
+static bool is_in_hook(const rank_facts *r) { return r->hook[0] != '\0' || r->call[0] != '\0'; }
+
+/* Where it hangs. */
+static void describe_place(const rank_facts *r, char *text, size_t text_bytes)
+{
+    if (r->hook[0] != '\0' && (r->call[0] == '\0' || strncmp(r->call, "hook ", 5) == 0))
+        cd_say(text, text_bytes, "does not return from hook %s (bucket %lld, step %u)", r->hook,
+               (long long)r->hook_bucket, r->step);
+    else if (r->call[0] != '\0')
+        cd_say(text, text_bytes, "does not return from %s (step %u)", r->call, r->step);
+    else
+        cd_say(text, text_bytes, "hangs outside a collective after step %u", r->step);
+}
+
 static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
 {
     static const char *const words[] = {"ended normally", "was killed",
@@ -410,6 +569,8 @@ static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
     else if (r->end == 0 && r->status != CDDP_OK)
         cd_say(text, text_bytes, "ended with an error (%s)",
                cddp_status_text((cddp_status)r->status));
+    else if (r->end == 2)
+        describe_place(r, text, text_bytes);
     else
         cd_say(text, text_bytes, "%s after step %u", words[r->end >= 0 && r->end < 5 ? r->end : 2],
                r->step);
@@ -441,13 +602,19 @@ static chain follow(state *s, uint32_t from)
     return c;
 }
 
+/* An operation as `rank` posted it. */
+static const posted *posted_by(const operation *o, uint32_t rank)
+{
+    return o->other.reporter == (int64_t)rank + 1 ? &o->other : &o->first;
+}
+
 /* What a rank waits in: "allreduce(sum) of 212 f32, #5 of group 'world'". */
 static void describe_operation(state *s, const rank_facts *r, char *text, size_t text_bytes)
 {
     const operation *o =
         cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
     char operation_words[96] = "an operation";
-    if (o != NULL) cd_operation_print(o->data, operation_words, sizeof operation_words);
+    if (o != NULL) cd_operation_print(o->first.data, operation_words, sizeof operation_words);
     cd_say(text, text_bytes, "%s, #%lld of group '%s'", operation_words,
            (long long)r->waiting_sequence, cd_writer_get_group(&s->writer, r->waiting_group));
 }
@@ -477,6 +644,16 @@ static void report_cycle(state *s, const chain *c, cddp_finding *f)
                       "the slots for them must suffice");
 }
 
+static void advise_hook(const rank_facts *r, cddp_finding *f)
+{
+    const char *at = r->hook[0] == '\0' ? strstr(r->call, "hook ") : NULL,
+               *hook = at != NULL ? at + strlen("hook ") : r->hook;
+    CD_SAY(f->advice,
+           "look for a loop or a wait in hook %s; cddp-verify hook-conformance %s runs each of its "
+           "laws with a time limit",
+           hook, hook);
+}
+
 static void report_root(state *s, const chain *c, cddp_finding *f)
 {
     const rank_facts *root = cd_ranks_find(&s->ranks, c->root);
@@ -489,14 +666,53 @@ static void report_root(state *s, const chain *c, cddp_finding *f)
     describe_wait(s, c->first, f->expected, sizeof f->expected);
     CD_SAY(f->actual, "rank %u %s", c->root, did);
     cd_finding_add_event(f, c->root, root->end_sequence);
-    CD_SAY(f->advice, "compare what rank %u posts with the others from step %u on", c->root,
-           root->step);
+    if (is_in_hook(root))
+        advise_hook(root, f);
+    else
+        CD_SAY(f->advice, "compare what rank %u posts with the others from step %u on", c->root,
+               root->step);
+}
+
+/* How many operations of the rank are waited for in continuations, and do not end; *first: one of
+** them, and of which operation's. */
+static uint32_t count_blocked(const state *s, uint32_t rank, int64_t first[2])
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < s->continuations.count; i++) {
+        const cd_key *key = cd_table_key(&s->continuations, i);
+        const continuation *x = cd_table_value(&s->continuations, i);
+        if (key->part[2] != (int64_t)rank || x->is_done || !x->is_waited_for) continue;
+        if (count++ == 0) {
+            first[0] = key->part[1];
+            first[1] = x->cause;
+        }
+    }
+    return count;
+}
+
+/* Whoever completes operations waits for one. */
+static bool report_blocked(state *s, uint32_t rank, cddp_finding *f)
+{
+    int64_t first[2] = {0, 0};
+    const uint32_t count = count_blocked(s, rank, first);
+    if (count == 0) return false;
+    f->rank = (int32_t)rank;
+    cd_finding_set_rank(&s->writer, f, rank);
+    CD_SAY(f->title, "rank %u waits in a continuation of #%lld for #%lld, which never completes",
+           rank, (long long)first[1], (long long)first[0]);
+    CD_SAY(f->expected, "a continuation returns, so that its thread completes other operations");
+    CD_SAY(f->actual, "rank %u: %u continuations wait for operations that they posted", rank,
+           count);
+    CD_SAY(f->advice, "a wait in a future's continuation keeps a thread of the backend. Return the "
+                      "next future, or wait on the thread that trains");
+    return true;
 }
 
 static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding *f)
 {
     static const char *const words[] = {"", "died", "stopped", "crashed"};
     const rank_facts *x = cd_ranks_find(&s->ranks, inside);
+    if (x->end == 2 && report_blocked(s, inside, f)) return;
     const char *did = words[x->end >= 0 && x->end < 4 ? x->end : 2];
     char operation_words[200];
     describe_operation(s, cd_ranks_find(&s->ranks, rank), operation_words, sizeof operation_words);
@@ -531,6 +747,105 @@ static void report_itself(state *s, uint32_t rank, uint32_t culprit, cddp_findin
     cd_finding_add_event(f, culprit, m->itself_sequence);
     CD_SAY(f->advice,
            "the root of send and recv is the other rank of the message, counted within the group");
+}
+
+/* Messages of a group of more than two have numbers of two ranks only: numbers no longer pair. */
+static bool is_paired(const state *s, int64_t group)
+{
+    uint32_t members = 0;
+    bool has_messages = false;
+    for (size_t i = 0; i < s->members.count; i++) {
+        const member *m = cd_table_value(&s->members, i);
+        if (cd_table_key(&s->members, i)->part[0] != group) continue;
+        members++;
+        has_messages |= m->has_messages;
+    }
+    return members <= 2 || !has_messages;
+}
+
+/* The first operation, up to the one that `r` waits for, that members did not post alike; *number:
+** its own. NULL: there is none. */
+static const operation *find_split(const state *s, const rank_facts *r, int64_t *number)
+{
+    const operation *found = NULL;
+    if (!(r->is_waiting || r->has_given_up) || !is_paired(s, r->waiting_group)) return NULL;
+    for (size_t i = 0; i < s->operations.count; i++) {
+        const cd_key *key = cd_table_key(&s->operations, i);
+        const operation *o = cd_table_value(&s->operations, i);
+        if (key->part[0] != r->waiting_group || key->part[1] > r->waiting_sequence ||
+            o->other.reporter == 0 || (found != NULL && key->part[1] > *number))
+            continue;
+        found = o;
+        *number = key->part[1];
+    }
+    return found;
+}
+
+/* The one that posted after `r` had given up; -1: none did. */
+static int64_t come_late(const state *s, const rank_facts *r)
+{
+    const operation *o =
+        r->has_given_up
+            ? cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence))
+            : NULL;
+    return o != NULL && r->has_timed_out && o->last_ns > r->given_up_ns ? (int64_t)o->last_rank
+                                                                        : -1;
+}
+
+static void describe_post(const posted *p, char *text, size_t text_bytes)
+{
+    char words[96];
+    cd_operation_print(p->data, words, sizeof words);
+    if (p->step >= 0)
+        cd_say(text, text_bytes, "%s (bucket %lld of step %lld)", words, (long long)p->bucket,
+               (long long)p->step);
+    else
+        cd_say(text, text_bytes, "%s", words);
+}
+
+/* The one that differs from several is to blame; else nobody knows which side is right. */
+static void report_split(state *s, const operation *o, int64_t group, int64_t number,
+                         cddp_finding *f)
+{
+    const bool is_first_odd = o->first.count == 1 && o->other.count > 1;
+    const posted *odd = is_first_odd ? &o->first : &o->other,
+                 *most = is_first_odd ? &o->other : &o->first;
+    const uint32_t rank = (uint32_t)odd->reporter - 1, peer = (uint32_t)most->reporter - 1;
+    char odd_words[160], most_words[160];
+    cd_rank_set who = {0};
+    const bool is_blamed = odd->count == 1 && most->count > 1;
+    cd_rank_set_add(&who, &s->writer.memory, rank);
+    if (!is_blamed) cd_rank_set_add(&who, &s->writer.memory, peer);
+    f->rank = is_blamed ? (int32_t)rank : -1;
+    f->peer = (int32_t)peer;
+    cd_finding_set_ranks(&s->writer, f, &who);
+    describe_post(odd, odd_words, sizeof odd_words);
+    describe_post(most, most_words, sizeof most_words);
+    CD_SAY(f->title, "as #%lld of group '%s' rank %u posted %s, and rank %u %s", (long long)number,
+           cd_writer_get_group(&s->writer, group), rank, odd_words, peer, most_words);
+    CD_SAY(f->expected, "rank %u: %s", peer, most_words);
+    CD_SAY(f->actual, "rank %u: %s", rank, odd_words);
+    CD_SAY(f->advice,
+           "operations meet by their number alone: look at what these ranks did before #%lld",
+           (long long)number);
+}
+
+static void report_late(state *s, uint32_t rank, uint32_t late, cddp_finding *f)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, rank);
+    const operation *o =
+        cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
+    char words[200];
+    describe_operation(s, r, words, sizeof words);
+    f->rank = (int32_t)late;
+    f->peer = (int32_t)rank;
+    cd_finding_set_rank(&s->writer, f, late);
+    CD_SAY(f->title, "rank %u came too late for #%lld: rank %u had given up %llu ms before", late,
+           (long long)r->waiting_sequence, rank,
+           (unsigned long long)((o->last_ns - r->given_up_ns) / 1000000));
+    CD_SAY(f->expected, "rank %u posts %s before the time-out of rank %u", late, words, rank);
+    CD_SAY(f->actual, "rank %u posted it when rank %u had given up", late, rank);
+    CD_SAY(f->advice, "see what kept rank %u, or give the others a longer time-out", late);
 }
 
 /* No rank did anything wrong. */
@@ -665,6 +980,38 @@ static void report_meeting(state *s, uint32_t first)
     cd_writer_report(&s->writer, &f);
 }
 
+/* Nobody waits for it. Ranks that do not return from the same call are named together, by the first
+** of them. */
+static void report_stay(state *s, uint32_t rank, cddp_finding *f)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, rank);
+    CD_SAY(f->expected, "it returns");
+    if (!is_in_hook(r)) {
+        CD_SAY(f->title, "rank %u never comes back", rank);
+        CD_SAY(f->actual, "it waits %s",
+               r->is_waiting ? "for an operation that all members have posted"
+                             : "outside a collective");
+        return;
+    }
+    char place[120], other[120], who[96];
+    cd_rank_set all = {0};
+    describe_place(r, place, sizeof place);
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, i);
+        if (x == NULL || !x->is_known || x->end != 2 || !is_in_hook(x)) continue;
+        describe_place(x, other, sizeof other);
+        if (strcmp(place, other) == 0) cd_rank_set_add(&all, &s->writer.memory, i);
+    }
+    cd_rank_set_print(&all, rank, who, sizeof who);
+    cd_finding_set_ranks(&s->writer, f, &all);
+    if (cd_rank_set_count(&all) > 1)
+        CD_SAY(f->title, "%s do not return%s", who, place + strlen("does not return"));
+    else
+        CD_SAY(f->title, "%s %s", who, place);
+    CD_SAY(f->actual, "it %s", place);
+    advise_hook(r, f);
+}
+
 static void report(state *s, uint32_t rank)
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, rank);
@@ -679,6 +1026,15 @@ static void report(state *s, uint32_t rank)
     /* The root waits as well, inside an operation that all have posted. */
     int64_t inside = !c.is_cycle && root != NULL && is_stuck(root) ? stopped_inside(s, root) : -1;
     const int64_t itself = named_itself(s, r);
+    /* Of what all have posted: who posted another operation, or came when others had gone. */
+    int64_t blocked[2];
+    const rank_facts *stopped = inside >= 0 ? cd_ranks_find(&s->ranks, (uint32_t)inside) : NULL;
+    const bool is_posted =
+        !c.is_cycle && root != NULL && is_stuck(root) &&
+        (inside < 0 || (stopped->is_waiting && count_blocked(s, (uint32_t)inside, blocked) == 0));
+    int64_t number = -1;
+    const operation *split = is_posted ? find_split(s, root, &number) : NULL;
+    const int64_t late = is_posted ? come_late(s, root) : -1;
     if (!hung &&
         (s->has_fault || root == NULL || !(r->has_timed_out || left || inside >= 0 || itself >= 0)))
         return;
@@ -687,23 +1043,22 @@ static void report(state *s, uint32_t rank)
                      .micro_step = r->micro_step,
                      .sequence = r->wait_sequence};
     cddp_finding f = cd_finding_at(&s->writer, &at);
-    if (s->parted[0] != '\0') {
+    if (s->parted[0] != '\0')
         report_parted(s, &f);
-    } else if (itself >= 0) {
+    else if (itself >= 0)
         report_itself(s, rank, (uint32_t)itself, &f);
-    } else if (c.is_cycle) {
+    else if (c.is_cycle)
         report_cycle(s, &c, &f);
-    } else if (inside >= 0 && (c.length == 1 || inside != c.root)) {
+    else if (split != NULL)
+        report_split(s, split, root->waiting_group, number, &f);
+    else if (inside >= 0 && (c.length == 1 || inside != c.root))
         report_inside(s, c.root, (uint32_t)inside, &f);
-    } else if (c.length > 1 && root != NULL) {
+    else if (late >= 0 && late != (int64_t)c.root)
+        report_late(s, c.root, (uint32_t)late, &f);
+    else if (c.length > 1 && root != NULL)
         report_root(s, &c, &f);
-    } else {
-        CD_SAY(f.title, "rank %u never comes back", rank);
-        CD_SAY(f.expected, "it returns");
-        CD_SAY(f.actual, "it waits %s",
-               r->is_waiting ? "for an operation that all members have posted"
-                             : "outside a collective");
-    }
+    else
+        report_stay(s, rank, &f);
     cd_writer_report(&s->writer, &f);
 }
 
@@ -743,9 +1098,10 @@ static int64_t inside_for(const state *s, uint32_t rank, const rank_facts *r)
 static int64_t op_of(const operation *o, uint32_t rank)
 {
     if (o == NULL) return -1;
-    const bool is_other = o->reporter != (int64_t)rank + 1;
-    if (is_other && o->data[0] == CDDP_OP_SEND) return CDDP_OP_RECV;
-    return is_other && o->data[0] == CDDP_OP_RECV ? CDDP_OP_SEND : o->data[0];
+    const posted *p = posted_by(o, rank);
+    const bool is_other = p->reporter != (int64_t)rank + 1;
+    if (is_other && p->data[0] == CDDP_OP_SEND) return CDDP_OP_RECV;
+    return is_other && p->data[0] == CDDP_OP_RECV ? CDDP_OP_SEND : p->data[0];
 }
 
 /* What differs between ranks, or is refused, is no wait, although the operation failed. */
@@ -788,7 +1144,7 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
         wait.sequence = r->waiting_sequence;
         wait.name = cd_writer_get_group(&s->writer, r->waiting_group);
         wait.op = op_of(o, rank);
-        if (o != NULL) wait.bucket = o->bucket;
+        if (o != NULL) wait.bucket = posted_by(o, rank)->bucket;
         add_absent(s, r, &peers);
         wait.is_inside = cd_rank_set_count(&peers) == 0;
         if (wait.is_inside) add_one(s, &peers, inside_for(s, rank, r));
@@ -846,16 +1202,16 @@ static void end(void *self)
     cd_table_fini(&s->members);
     cd_table_fini(&s->operations);
     cd_table_fini(&s->repeated);
+    cd_table_fini(&s->continuations);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_post,
-                                 CDDP_EV_collective_wait, CDDP_EV_collective_done,
-                                 CDDP_EV_rank_end,        CDDP_EV_fault,
-                                 CDDP_EV_waiting_for,     CDDP_EV_store_wait,
-                                 CDDP_EV_store_done,      CDDP_EV_forward_begin,
-                                 CDDP_EV_backward_begin,  CDDP_EV_param,
-                                 CDDP_EV_buffer};
+static const uint16_t kinds[] = {
+    CDDP_EV_group,      CDDP_EV_collective_post, CDDP_EV_collective_wait, CDDP_EV_collective_done,
+    CDDP_EV_rank_end,   CDDP_EV_fault,           CDDP_EV_waiting_for,     CDDP_EV_store_wait,
+    CDDP_EV_store_done, CDDP_EV_forward_begin,   CDDP_EV_backward_begin,  CDDP_EV_param,
+    CDDP_EV_mark,       CDDP_EV_buffer,          CDDP_EV_cause,           CDDP_EV_join_notify,
+    CDDP_EV_hook_call,  CDDP_EV_hook_done};
 
 CD_CHECK_TABLE(live, "I-LIVE", "no rank waits forever",
                "Under a fair schedule and bounded in-flight slots no rank waits forever; the "

@@ -4,7 +4,8 @@
 ** Judged from   the settings that ranks report against what the trace shows:
 **     no_sync                        forwards inside it do not arm the reducer, their backwards
 **                                    launch nothing (NSY-02); nor do forwards that record no
-**                                    gradients
+**                                    gradients. Forward and backward of a micro-step are both
+**                                    inside, or both outside
 **     ddp.find_unused_parameters     a used map exists once a backward was finalised (UNU-02)
 **     ddp.broadcast_buffers          buffers were synchronised before some synchronising forward
 **                                    (BUF-02)
@@ -28,6 +29,7 @@
 **               time are not judged from a trace; which buckets are left out not in a static graph,
 **               whose first pass launches all.
 */
+#include "core/check/facts.h"
 #include "core/check/lists.h"
 #include "core/check/meta_obey.h"
 #include "core/check/plans.h"
@@ -41,7 +43,8 @@ enum { KEY_PARAMETER, KEY_BUFFER, KEY_EVALUATION }; /* of findings that are held
 typedef struct rank_facts {
     bool has_map, has_buffer_sync, has_hook_call, has_notified; /* effects */
     bool has_armed, finalized, is_armed, last_sync;
-    bool reported_no_sync;
+    bool reported_no_sync, reported_split;
+    bool has_forward, was_sync;   /* the last forward that records gradients */
     int64_t skipped, not_skipped; /* buckets nobody used here */
     int64_t buffers, launches, depth, silent_backwards, world_size;
     int64_t wire; /* declared dtype + 1; 0: none */
@@ -84,6 +87,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->calls, context->allocator, sizeof(hook_call));
     cd_plans_init(&s->plans, &s->writer);
     cd_meta_obey_init(&s->obeyed, context->allocator);
+    cd_meta_obey_set_window(&s->obeyed, cd_facts_get_horizon(context->facts));
     return CDDP_OK;
 }
 
@@ -150,7 +154,30 @@ static void take_forward(state *s, const cddp_event *e, rank_facts *r)
     if (f->sync && !f->grad_mode && !f->joined) report_evaluation(s, e);
     if (r->depth > 0 && f->sync) report_no_sync(s, e, r, "a forward inside it arms the reducer");
     r->last_sync = f->sync;
+    if ((f->grad_mode || f->sync) && !f->joined) {
+        r->has_forward = true;
+        r->was_sync = f->sync;
+    }
+    if (f->sync && !f->grad_mode) r->has_forward = false; /* named already */
     if (f->sync && f->grad_mode) r->is_armed = r->has_armed = true;
+}
+
+/* FWD-03: the forward decides. A backward in another context does what nobody would expect. */
+static void take_backward(state *s, const cddp_event *e, rank_facts *r)
+{
+    const bool is_inside = r->depth > 0;
+    const bool is_split = is_inside ? r->was_sync : !r->was_sync && !r->is_armed;
+    if (!r->has_forward || r->reported_split || !is_split) return;
+    r->reported_split = true;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": a backward runs %s no_sync, its forward ran %s it",
+           is_inside ? "inside" : "outside", is_inside ? "outside" : "inside");
+    CD_SAY(f.expected, "forward and backward of a micro-step in the same context");
+    CD_SAY(f.actual, "%s",
+           is_inside ? "the backward synchronises although it is inside no_sync"
+                     : "the backward does not synchronise although it is outside no_sync");
+    CD_SAY(f.advice, "the flag is read in forward (FWD-03): put both into no_sync, or neither");
+    cd_writer_report(&s->writer, &f);
 }
 
 static bool is_wider(int64_t dtype, int64_t wire)
@@ -293,6 +320,9 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_forward_begin:
         take_forward(s, e, r);
         break;
+    case CDDP_EV_backward_begin:
+        take_backward(s, e, r);
+        break;
     case CDDP_EV_bucket_launch:
         if (e->as.bucket_launch.shadow) break;
         r->launches++;
@@ -399,14 +429,21 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {
-    CDDP_EV_rank_begin,      CDDP_EV_wrap,          CDDP_EV_no_sync,       CDDP_EV_forward_begin,
-    CDDP_EV_bucket_launch,   CDDP_EV_backward_end,  CDDP_EV_used_local,    CDDP_EV_buffer_sync,
-    CDDP_EV_join_notify,     CDDP_EV_policy,        CDDP_EV_hook_call,     CDDP_EV_hook_done,
-    CDDP_EV_mark_ready,      CDDP_EV_bucket_skip,   CDDP_EV_group,         CDDP_EV_param,
-    CDDP_EV_buffer,          CDDP_EV_bucket_layout, CDDP_EV_rebuild,       CDDP_EV_forward_end,
-    CDDP_EV_collective_post, CDDP_EV_decision,      CDDP_EV_hook_in_force, CDDP_EV_hook_option,
-    CDDP_EV_average,         CDDP_EV_agreement,     CDDP_EV_rank_end,      CDDP_EV_optimizer_touch};
+static const uint16_t kinds[] = {CDDP_EV_rank_begin,      CDDP_EV_wrap,
+                                 CDDP_EV_regroup,         CDDP_EV_no_sync,
+                                 CDDP_EV_forward_begin,   CDDP_EV_bucket_launch,
+                                 CDDP_EV_backward_end,    CDDP_EV_used_local,
+                                 CDDP_EV_buffer_sync,     CDDP_EV_join_notify,
+                                 CDDP_EV_policy,          CDDP_EV_hook_call,
+                                 CDDP_EV_hook_done,       CDDP_EV_mark_ready,
+                                 CDDP_EV_bucket_skip,     CDDP_EV_group,
+                                 CDDP_EV_param,           CDDP_EV_buffer,
+                                 CDDP_EV_bucket_layout,   CDDP_EV_rebuild,
+                                 CDDP_EV_forward_end,     CDDP_EV_collective_post,
+                                 CDDP_EV_decision,        CDDP_EV_hook_in_force,
+                                 CDDP_EV_hook_option,     CDDP_EV_average,
+                                 CDDP_EV_agreement,       CDDP_EV_rank_end,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_backward_begin};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
                "Every accepted setting has its observable effect; the checker itself is sound on "

@@ -201,14 +201,41 @@ static void take_touch(cd_meta_obey *m, const cddp_event *e)
         (void)cd_table_add(&m->touched, CD_KEY(e->rank, e->step, *ordinal - 1));
 }
 
+/* It may have had no gradient: others were averaged then, and no optimizer stepped on this one. */
+static bool was_excused(const cd_meta_obey *m, const cd_decided *d, uint32_t rank)
+{
+    return cd_table_find(&m->averages, CD_KEY(rank, d->is.at_step, d->is.value)) != NULL &&
+           cd_table_find(&m->touched, CD_KEY(rank, d->is.at_step, d->is.id)) == NULL;
+}
+
+static bool is_missed(void *self, uint32_t rank, const cd_decided *d)
+{
+    return d->is.decision == CDDP_DECISION_AVERAGE && d->is.value != 0 && d->seen == 0 &&
+           !was_excused(self, d, rank);
+}
+
+/* Decisions are judged by what is in the other two tables. */
+static void forget_decisions(void *self)
+{
+    cd_meta_obey *m = self;
+    cd_table_forget(&m->obey.decided);
+}
+
+void cd_meta_obey_set_window(cd_meta_obey *m, cd_horizon *horizon)
+{
+    const cd_table_window window = {.horizon = horizon, .before = forget_decisions, .self = m};
+    cd_obey_set_window(&m->obey, &(cd_obey_window){horizon, is_missed, m});
+    cd_table_set_window(&m->averages, &window);
+    cd_table_set_window(&m->touched, &window);
+}
+
 static void miss_average(cd_meta_obey *m, const cd_decided *d, uint32_t rank)
 {
     const cddp_event at = {.rank = rank, .step = (uint32_t)d->is.at_step, .sequence = d->sequence};
     const char *name = d->text != NULL ? d->text : "a parameter";
     const bool is_alone =
         cd_table_find(&m->averages, CD_KEY(rank, d->is.at_step, d->is.value)) != NULL;
-    if (is_alone && cd_table_find(&m->touched, CD_KEY(rank, d->is.at_step, d->is.id)) == NULL)
-        return; /* it may have had no gradient */
+    if (was_excused(m, d, rank)) return;
     cd_miss miss = {.decision = CDDP_DECISION_AVERAGE, .which = is_alone ? 2 : 1};
     if (is_alone)
         CD_SAY(miss.what, "%s is left out of the average of step %u", name, at.step);

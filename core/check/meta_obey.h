@@ -24,6 +24,8 @@ typedef struct cd_meta_obey {
 } cd_meta_obey;
 
 void cd_meta_obey_init(cd_meta_obey *meta, const cddp_allocator *allocator);
+/* Decisions on steps before the horizon are judged and forgotten. */
+void cd_meta_obey_set_window(cd_meta_obey *meta, cd_horizon *horizon);
 void cd_meta_obey_fini(cd_meta_obey *meta);
 void cd_meta_obey_learn(cd_meta_obey *meta, const cddp_event *event); /* ignores other kinds */
 void cd_meta_obey_report(cd_meta_obey *meta, cd_writer *writer);

@@ -32,6 +32,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_tally_init(&s->tally, context->allocator);
     cd_table_init(&s->gradients, context->allocator, sizeof(presence));
     cd_agree_init(&s->touches, context->allocator);
+    cd_writer_set_agree_window(&s->writer, &s->touches, CD_WHOLE_BY_STEP);
     return CDDP_OK;
 }
 

@@ -3,9 +3,11 @@
 ** order in which events come. */
 #include "core/check/obey.h"
 
+#include "core/base/hash.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct deviation {
     cddp_event at;
@@ -20,6 +22,7 @@ void cd_obey_init(cd_obey *obey, const cddp_allocator *allocator)
     cd_table_init(&obey->decided, allocator, sizeof(cd_decided));
     cd_table_init(&obey->misses, allocator, sizeof(deviation));
     cd_ranks_init(&obey->ranks, allocator, sizeof(uint64_t));
+    cd_table_init(&obey->texts, allocator, sizeof(const char *));
     cd_arena_init(&obey->memory, allocator, CD_RANK_SET_BLOCK);
 }
 
@@ -28,7 +31,41 @@ void cd_obey_fini(cd_obey *obey)
     cd_table_fini(&obey->decided);
     cd_table_fini(&obey->misses);
     cd_ranks_fini(&obey->ranks);
+    cd_table_fini(&obey->texts);
     cd_arena_fini(&obey->memory);
+}
+
+/* A miss freezes the horizon: what the finding rests on is kept, too. */
+static bool keeps(void *self, const cd_key *key, const void *value)
+{
+    const cd_obey *obey = self;
+    const cd_decided *d = value;
+    /* some are made long before their step */
+    if (d->is.at_step < (int64_t)0 ||
+        d->is.at_step >= (int64_t)cd_horizon_get(obey->window.horizon))
+        return true;
+    if (obey->window.is_missed == NULL ||
+        !obey->window.is_missed(obey->window.self, (uint32_t)(key->part[0] >> 16), d))
+        return false;
+    cd_horizon_freeze(obey->window.horizon);
+    return true;
+}
+
+void cd_obey_set_window(cd_obey *obey, const cd_obey_window *window)
+{
+    obey->window = *window;
+    cd_table_set_window(&obey->decided, &(cd_table_window){window->horizon, keeps, NULL, obey});
+}
+
+/* One copy of a name, in however many steps it is decided on. */
+static const char *keep_text(cd_obey *obey, const char *text)
+{
+    const char **kept = cd_table_add(&obey->texts, CD_KEY((int64_t)cd_hash_text(text)));
+    if (kept == NULL) return NULL;
+    if (*kept != NULL && strcmp(*kept, text) == 0) return *kept;
+    const char *copy = cd_arena_strdup(&obey->memory, text);
+    if (*kept == NULL) *kept = copy;
+    return copy;
 }
 
 static cd_key key_of(const cd_decision_place *place)
@@ -52,7 +89,7 @@ cd_decided *cd_obey_learn(cd_obey *obey, const cddp_event *e, const int64_t rang
     known->is = *d;
     known->sequence = e->sequence;
     known->is_known = true;
-    known->text = e->text != NULL ? cd_arena_strdup(&obey->memory, e->text) : NULL;
+    known->text = e->text != NULL ? keep_text(obey, e->text) : NULL;
     return known;
 }
 
@@ -85,6 +122,7 @@ static int compare_place(const cddp_event *a, const cddp_event *b)
 void cd_obey_miss(cd_obey *obey, const cddp_event *at, const cd_miss *miss)
 {
     deviation *d = cd_table_add(&obey->misses, CD_KEY(miss->decision, miss->which));
+    cd_horizon_freeze(obey->window.horizon);
     if (d == NULL) return;
     const int order = d->count++ != 0 ? compare_place(at, &d->at) : -1;
     if (order > 0) return;

@@ -9,6 +9,7 @@
 ** Lifetime    init → learn, find, miss → report → fini.
 */
 #pragma once
+#include "core/check/horizon.h"
 #include "core/check/writer.h"
 
 /* A decision, as a check remembers it. */
@@ -34,16 +35,29 @@ typedef struct cd_miss {
     bool is_consequence, is_cause;
 } cd_miss;
 
+/* Which decisions are forgotten behind the horizon: those on a step of which nothing is left to
+** say. Those on all steps stay. */
+typedef struct cd_obey_window {
+    cd_horizon *horizon; /* of cd_facts_get_horizon */
+    /* Whether a rank that ends well now would have disobeyed it; NULL: it cannot by leaving out. */
+    bool (*is_missed)(void *self, uint32_t rank, const cd_decided *decided);
+    void *self;
+} cd_obey_window;
+
 typedef struct cd_obey {
     cd_table decided; /* (rank and decision, step and micro-step, id) → cd_decided */
     cd_table misses;  /* (decision, which) → a finding in the making */
     cd_ranks ranks;   /* rank → decisions it has */
+    cd_table texts;   /* hash → text */
     cd_arena memory;  /* of texts and sets of ranks */
+    cd_obey_window window;
     uint64_t obeyed, judged_ranks;
 } cd_obey;
 
 void cd_obey_init(cd_obey *obey, const cddp_allocator *allocator);
 void cd_obey_fini(cd_obey *obey);
+/* Before the first learn; obey stays where it is. */
+void cd_obey_set_window(cd_obey *obey, const cd_obey_window *window);
 
 /* Remembers the decisions from first to last of their enum; NULL for all others. The value stays
 ** where it is until the next learn. */

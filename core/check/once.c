@@ -33,6 +33,8 @@ typedef struct ledger {
 typedef struct rank_facts {
     int64_t window, zero_epoch;
     bool last_sync, is_prepared;
+    bool has_forward; /* with gradients, in the step of forward_step */
+    uint32_t forward_step;
 } rank_facts;
 
 typedef struct bucket_facts {
@@ -232,7 +234,10 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
                              : (lack){-1, -1, 0};
     u->bucket = missing.param >= 0 ? missing.bucket + 1 : 0;
     u->advice = "";
-    if (!r->is_prepared && r->last_sync && (l->was_unused || l->ready_window < r->window)) {
+    if (!r->is_prepared && (!r->has_forward || r->forward_step != e->step)) {
+        CD_SAY(u->why, "no forward of this step went through the wrapper");
+        u->advice = "call what DistributedDataParallel returned, not the module inside of it";
+    } else if (!r->is_prepared && r->last_sync && (l->was_unused || l->ready_window < r->window)) {
         CD_SAY(u->why, "the wrapper never heard of it: this is not the parameter that was wrapped");
         u->advice = "wrap the model after its parameters were replaced, or replace none after that";
     } else if (l->final_sequence != 0 && l->pending == 1 && !r->is_prepared && r->last_sync) {
@@ -307,6 +312,8 @@ static void event(void *self, const cddp_event *e)
     switch (e->kind) {
     case CDDP_EV_forward_begin:
         r->last_sync = e->as.forward_begin.sync;
+        if (e->as.forward_begin.grad_mode) r->has_forward = true;
+        if (e->as.forward_begin.grad_mode) r->forward_step = e->step;
         if (e->as.forward_begin.sync && e->as.forward_begin.grad_mode) {
             r->window++;
             r->is_prepared = true;

@@ -18,6 +18,12 @@
 
 #include "cddp/backend.h"
 
+/* An operation that was posted as another one completed, by the thread on which that happened. */
+typedef struct continuation {
+    int64_t group, sequence; /* of that other one */
+    bool is_pending, is_waited_for;
+} continuation;
+
 typedef struct state {
     cd_writer writer;
     cd_agree posts;    /* (group, k) → op, reduce_op, root, dtype, numel */
@@ -26,7 +32,10 @@ typedef struct state {
     cd_table counts;   /* (group, rank) → posted so far */
     cd_ranks ends;     /* rank → rank_end + 1: 1 returned well */
     cd_table reported; /* group → already reported */
-    cd_ranks joined;   /* rank → 1 while it shadows the others */
+    cd_table continuations; /* (group, k, rank) → continuation */
+    cd_ranks caused;        /* rank → continuation, of its next post */
+    cd_table longest;       /* group → most that a rank posted; at the end */
+    cd_ranks joined;        /* rank → 1 while it shadows the others */
 } state;
 
 typedef struct posted {
@@ -46,7 +55,14 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->counts, context->allocator, sizeof(posted));
     cd_ranks_init(&s->ends, context->allocator, sizeof(int64_t));
     cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->continuations, context->allocator, sizeof(continuation));
+    cd_ranks_init(&s->caused, context->allocator, sizeof(continuation));
+    cd_table_init(&s->longest, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->joined, context->allocator, sizeof(int64_t));
+    cd_writer_set_agree_window(&s->writer, &s->posts, CD_WHOLE_GROUP);
+    cd_writer_set_agree_window(&s->writer, &s->places, CD_WHOLE_GROUP);
+    cd_writer_set_agree_window(&s->writer, &s->shares, CD_WHOLE_MOST);
+    cd_writer_set_window(&s->writer, &s->continuations, NULL);
     return CDDP_OK;
 }
 
@@ -61,6 +77,12 @@ static void take_post(state *s, const cddp_event *e)
                                   CD_SAYS(c->op, c->reduce_op, c->root, c->dtype,
                                           c->op != CDDP_OP_BARRIER ? c->numel : 0)},
                   e);
+    continuation *caused = cd_ranks_find(&s->caused, e->rank);
+    if (caused != NULL && caused->is_pending) {
+        continuation *x = cd_table_add(&s->continuations, CD_KEY(c->group, p->count, e->rank));
+        if (x != NULL) *x = *caused;
+        caused->is_pending = false;
+    }
     const int64_t *joined = cd_ranks_find(&s->joined, e->rank);
     if (c->bucket >= 0 && (joined == NULL || *joined == 0))
         cd_agree_push(&s->places,
@@ -86,23 +108,86 @@ static void take_share(state *s, const cddp_event *e)
                   e);
 }
 
+static void take_cause(state *s, const cddp_event *e)
+{
+    continuation *next = cd_ranks_add(&s->caused, e->rank);
+    if (next == NULL) return;
+    *next = (continuation){.group = e->as.cause.group,
+                           .sequence = e->as.cause.sequence,
+                           .is_pending = true};
+}
+
+static void take_wait(state *s, const cddp_event *e)
+{
+    const cddp_event_collective_wait *w = &e->as.collective_wait;
+    continuation *x = cd_table_find(&s->continuations, CD_KEY(w->group, w->sequence, e->rank));
+    if (x != NULL) x->is_waited_for = true;
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    if (e->kind == CDDP_EV_collective_post) {
+    int64_t *number;
+    switch (e->kind) {
+    case CDDP_EV_collective_post:
         take_post(s, e);
-    } else if (e->kind == CDDP_EV_collective_share) {
+        break;
+    case CDDP_EV_collective_share:
         take_share(s, e);
-    } else if (e->kind == CDDP_EV_group) {
+        break;
+    case CDDP_EV_cause:
+        take_cause(s, e);
+        break;
+    case CDDP_EV_collective_wait:
+        take_wait(s, e);
+        break;
+    case CDDP_EV_group:
         (void)cd_table_add(&s->counts, CD_KEY(e->as.group.group, e->rank));
-    } else if (e->kind == CDDP_EV_join_notify) {
-        int64_t *joined = cd_ranks_add(&s->joined, e->rank);
-        if (joined != NULL) *joined = !e->as.join_notify.active;
-    } else if (e->kind == CDDP_EV_rank_end) {
-        int64_t *end_kind = cd_ranks_add(&s->ends, e->rank);
-        if (end_kind != NULL)
-            *end_kind = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK ? 1 : 2;
+        break;
+    case CDDP_EV_join_notify:
+        number = cd_ranks_add(&s->joined, e->rank);
+        if (number != NULL) *number = !e->as.join_notify.active;
+        break;
+    case CDDP_EV_rank_end:
+        number = cd_ranks_add(&s->ends, e->rank);
+        if (number != NULL)
+            *number = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK ? 1 : 2;
+        break;
+    default:
+        break;
     }
+}
+
+static const continuation *find_continuation(const state *s, const cd_split *split, uint32_t rank,
+                                             int64_t *at)
+{
+    const int64_t group = split->key->part[0], k = split->key->part[1];
+    for (*at = k; *at >= 0 && *at + 16 > k; (*at)--) {
+        const continuation *x = cd_table_find(&s->continuations, CD_KEY(group, *at, rank));
+        if (x != NULL) return x;
+    }
+    return NULL;
+}
+
+static bool explain_by_continuation(const state *s, const cd_split *split, cddp_finding *f)
+{
+    int64_t at, other_at;
+    uint32_t rank = split->odd.rank;
+    const continuation *x = find_continuation(s, split, rank, &at);
+    const continuation *other = find_continuation(s, split, split->right.rank, &other_at);
+    if (x == NULL || (other != NULL && other_at > at)) {
+        rank = split->right.rank;
+        x = other;
+        at = other_at;
+    }
+    if (x == NULL) return false;
+    CD_SAY(
+        f->advice,
+        "rank %u posts #%lld in a continuation of #%lld%s. Continuations run in another order on "
+        "each rank",
+        rank, (long long)at, (long long)x->sequence,
+        x->is_waited_for ? " and waits for it there" : "");
+    return true;
 }
 
 static void report_mismatch(state *s, const cd_split *split)
@@ -122,9 +207,11 @@ static void report_mismatch(state *s, const cd_split *split)
     char ranks[96];
     CD_SAY(ranks, "rank %u", split->odd.rank);
     if (!split->has_culprit) CD_SAY(ranks, "ranks %u and %u", split->right.rank, split->odd.rank);
-    CD_SAY(f.advice,
-           "look at what %s did just before: a branch, a skipped backward or an extra collective",
-           ranks);
+    if (!explain_by_continuation(s, split, &f))
+        CD_SAY(
+            f.advice,
+            "look at what %s did just before: a branch, a skipped backward or an extra collective",
+            ranks);
     cd_writer_report(&s->writer, &f);
 }
 
@@ -237,6 +324,26 @@ static void report_short(state *s, int64_t group)
     cd_writer_report(&s->writer, &f);
 }
 
+/* Only groups in which somebody posted less are looked at as a whole: there may be many groups. */
+static void report_short_groups(state *s)
+{
+    for (size_t i = 0; i < s->counts.count; i++) {
+        const posted *p = cd_table_value(&s->counts, i);
+        int64_t *longest = cd_table_add(&s->longest, CD_KEY(cd_table_key(&s->counts, i)->part[0]));
+        if (longest != NULL && p->count > *longest) *longest = p->count;
+    }
+    for (size_t i = 0; i < s->counts.count; i++) {
+        const posted *p = cd_table_value(&s->counts, i);
+        const int64_t group = cd_table_key(&s->counts, i)->part[0];
+        int64_t *longest = cd_table_find(&s->longest, CD_KEY(group));
+        if (longest == NULL || p->count >= *longest) continue;
+        *longest = 0; /* once */
+        int64_t *reported = cd_table_add(&s->reported, CD_KEY(group));
+        if (reported == NULL || (*reported)++ != 0) continue;
+        report_short(s, group);
+    }
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -248,24 +355,23 @@ static void end(void *self)
     for (size_t cursor = 0; cd_agree_next(&s->posts, &cursor, &split);) report_mismatch(s, &split);
     for (size_t cursor = 0; cd_agree_next(&s->shares, &cursor, &split);) report_share(s, &split);
     for (size_t cursor = 0; cd_agree_next(&s->places, &cursor, &split);) report_pairing(s, &split);
-    for (size_t i = 0; i < s->counts.count; i++) {
-        int64_t group = cd_table_key(&s->counts, i)->part[0];
-        int64_t *reported = cd_table_add(&s->reported, CD_KEY(group));
-        if (reported == NULL || (*reported)++ != 0) continue;
-        report_short(s, group);
-    }
+    report_short_groups(s);
     cd_agree_fini(&s->posts);
     cd_agree_fini(&s->shares);
     cd_agree_fini(&s->places);
     cd_table_fini(&s->counts);
     cd_ranks_fini(&s->ends);
     cd_table_fini(&s->reported);
+    cd_table_fini(&s->continuations);
+    cd_ranks_fini(&s->caused);
+    cd_table_fini(&s->longest);
     cd_ranks_fini(&s->joined);
     cd_check_end(s);
 }
 
 static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_collective_share, CDDP_EV_group,
-                                 CDDP_EV_rank_end, CDDP_EV_join_notify};
+                                 CDDP_EV_rank_end,        CDDP_EV_join_notify,      CDDP_EV_cause,
+                                 CDDP_EV_collective_wait};
 
 CD_CHECK_TABLE(order, "I-ORDER",
                "every member of a group posts the same collectives in the same order",

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-PARAMEQ: after the optimizers stepped, parameters and optimizer state are equal on all ranks.
+/* I-PARAMEQ: after the optimizers stepped, parameters and optimizer state are equal on all ranks;
+** at the end, and where a join context ends, the loss scaler's state too.
 **
-** Judged from   value of parameters and optimizer state at moments 5 (after step) and 6 (end),
-**               across ranks; agreement, which narrows that to the ranks that must agree.
+** Judged from   value of parameters and optimizer state at moments 5 (after step), 6 (end) and 13
+**               (join end), of the scaler at the last two, across ranks; agreement, which narrows
+**               that to the ranks that must agree.
 ** Exercised     two ranks reported the content of the same parameter after the same step.
 ** Blame         the odd ranks; with two ranks both.
 ** Limits        ignored parameters and state without a parameter may differ by right; under a model
@@ -18,9 +20,17 @@ typedef struct state {
     cd_writer writer;
     cd_agree values;  /* (moment · 16 + what, step, group, id) → presence, digest, param */
     cd_table ignored; /* ordinal → 1 */
+    cd_table updated; /* (rank, ordinal) → update */
+    cd_table kept;    /* (rank, ordinal, step) → 1: an average left it as it was */
     cd_ranks groups;  /* rank → wrapper's group + 1 */
     bool has_digest;
 } state;
+
+/* A parameter as the last update left it. */
+typedef struct update {
+    int64_t digest;
+    uint32_t step; /* + 1 */
+} update;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
@@ -30,16 +40,60 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_agree_init(&s->values, context->allocator);
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->updated, context->allocator, sizeof(update));
+    cd_table_init(&s->kept, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->groups, context->allocator, 2 * sizeof(int64_t));
+    cd_writer_set_agree_window(&s->writer, &s->values, CD_WHOLE_BY_STEP);
+    cd_writer_set_window(&s->writer, &s->kept, NULL);
     return CDDP_OK;
+}
+
+/* What an averager makes of it. */
+static void follow_average(state *s, const cddp_event *e)
+{
+    const cddp_event_value *v = &e->as.value;
+    if (v->what != CDDP_WHAT_PARAMETER || v->digest == 0) return;
+    update *u = v->moment == CDDP_MOMENT_AFTER_UPDATE
+                    ? cd_table_add(&s->updated, CD_KEY(e->rank, v->id))
+                : v->moment == CDDP_MOMENT_AFTER_AVERAGE
+                    ? cd_table_find(&s->updated, CD_KEY(e->rank, v->id))
+                    : NULL;
+    if (u == NULL) return;
+    if (v->moment == CDDP_MOMENT_AFTER_UPDATE)
+        *u = (update){v->digest, e->step + 1};
+    else if (u->step == e->step + 1 && u->digest == v->digest)
+        (void)cd_table_add(&s->kept, CD_KEY(e->rank, v->id, e->step));
+}
+
+/* Ranks differ in what they were to average, and all of them have what their update left. */
+static bool was_never_averaged(const state *s, const cd_split *split)
+{
+    const cd_rank_set *sides[] = {&split->right.ranks, &split->odd_ranks};
+    if (split->key->part[0] != CDDP_MOMENT_AFTER_STEP * 16 + CDDP_WHAT_PARAMETER) return false;
+    for (size_t i = 0; i < 2; i++) {
+        for (uint32_t r = cd_rank_set_next(sides[i], 0); r != CD_NO_RANK;
+             r = cd_rank_set_next(sides[i], r + 1)) {
+            if (cd_table_find(&s->kept, CD_KEY(r, split->key->part[3], split->step)) == NULL)
+                return false;
+        }
+    }
+    return true;
+}
+
+/* While a rank shadows others its scaler stands still: it is compared where they meet again. */
+static bool is_compared(const cddp_event_value *v)
+{
+    const bool ends = v->moment == CDDP_MOMENT_END || v->moment == CDDP_MOMENT_JOIN_END;
+    if (v->what == CDDP_WHAT_SCALER) return ends;
+    return (v->what == CDDP_WHAT_PARAMETER || v->what == CDDP_WHAT_OPTIMIZER) &&
+           (ends || v->moment == CDDP_MOMENT_AFTER_STEP);
 }
 
 static void take_value(state *s, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
-    if ((v->what != CDDP_WHAT_PARAMETER && v->what != CDDP_WHAT_OPTIMIZER) ||
-        (v->moment != CDDP_MOMENT_AFTER_STEP && v->moment != CDDP_MOMENT_END))
-        return;
+    follow_average(s, e);
+    if (!is_compared(v)) return;
     if (v->what == CDDP_WHAT_OPTIMIZER && v->param < 0) return;
     const int64_t *group = cd_ranks_find(&s->groups, e->rank);
     if (group == NULL || group[1] == 0 || !cd_writer_has_equal_bits(&s->writer, group[0])) return;
@@ -47,7 +101,7 @@ static void take_value(state *s, const cddp_event *e)
     /* At the end a rank that joined early may have counted fewer steps. */
     int64_t step = v->moment == CDDP_MOMENT_END ? -1 : (int64_t)e->step;
     const int64_t block =
-        v->what == CDDP_WHAT_OPTIMIZER
+        v->what != CDDP_WHAT_PARAMETER
             ? cd_writer_get_block(&s->writer, group[0], e->rank, CDDP_AGREED_STATE)
             : cd_writer_get_parameter_block(&s->writer, group[0], e->rank, v->id);
     cd_agree_push(&s->values,
@@ -64,6 +118,11 @@ static void event(void *self, const cddp_event *e)
     } else if (e->kind == CDDP_EV_param && e->as.param.ignored) {
         int64_t *flag = cd_table_add(&s->ignored, CD_KEY(e->as.param.ordinal));
         if (flag != NULL) *flag = 1;
+    } else if (e->kind == CDDP_EV_regroup) {
+        int64_t *group = cd_ranks_find(&s->groups, e->rank);
+        if (group == NULL) return;
+        group[0] = e->as.regroup.group;
+        group[1] = e->as.regroup.group >= 0; /* who has left need not agree */
     } else if (e->kind == CDDP_EV_wrap) {
         int64_t *group = cd_ranks_add(&s->groups, e->rank);
         if (group == NULL) return;
@@ -72,24 +131,77 @@ static void event(void *self, const cddp_event *e)
     }
 }
 
+/* All of them are wrong alike. */
+static void report_average(state *s, const cd_split *split, cddp_finding *f, uint64_t count)
+{
+    cd_rank_set who = {0};
+    cd_rank_set_unite(&who, &s->writer.memory, &split->right.ranks);
+    cd_rank_set_unite(&who, &s->writer.memory, &split->odd_ranks);
+    f->rank = -1;
+    f->peer = -1;
+    cd_finding_set_ranks(&s->writer, f, &who);
+    CD_SAY(f->title, CDDP_FINDING_WHO ": the average of %s is not written back%s", f->parameter,
+           cd_writer_get_count(&s->writer, count, "tensors"));
+    CD_SAY(f->expected, "one value on all ranks that average it");
+    CD_SAY(f->actual, "rank %u has digest %016llx, rank %u %016llx: what their updates left",
+           split->right.rank, (unsigned long long)split->right.data[1], split->odd.rank,
+           (unsigned long long)split->odd.data[1]);
+    CD_SAY(f->advice, "look at what the averager does with the result of its collective");
+    cd_writer_report(&s->writer, f);
+}
+
+static void say_digests(cddp_finding *f, const cd_split *split)
+{
+    CD_SAY(f->expected, "rank %u: digest %016llx", split->right.rank,
+           (unsigned long long)split->right.data[1]);
+    CD_SAY(f->actual, "rank %u: digest %016llx", split->odd.rank,
+           (unsigned long long)split->odd.data[1]);
+}
+
+static void report_scaler(state *s, const cd_split *split, cddp_finding *f, const char *who)
+{
+    CD_SAY(f->title, "%s have different states of the loss scaler after %s", who,
+           split->key->part[0] / 16 == CDDP_MOMENT_END ? "the last step" : "the join");
+    say_digests(f, split);
+    CD_SAY(f->advice,
+           "a rank that has no inputs updates no scaler, and nothing hands the state on: "
+           "broadcast it before the next step or checkpoint");
+    cd_writer_report(&s->writer, f);
+}
+
 static void report(state *s, const cd_split *split, uint64_t count)
 {
     cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
-    bool is_state = split->key->part[0] % 16 == 3;
-    const char *name = is_state ? cd_writer_get_parameter(&s->writer, split->odd.data[2])
-                                : cd_writer_get_ordinal(&s->writer, split->key->part[3]);
+    const int64_t what = split->key->part[0] % 16, moment = split->key->part[0] / 16;
+    const bool is_state = what == CDDP_WHAT_OPTIMIZER;
+    const char *name = what == CDDP_WHAT_SCALER ? ""
+                       : is_state ? cd_writer_get_parameter(&s->writer, split->odd.data[2])
+                                  : cd_writer_get_ordinal(&s->writer, split->key->part[3]);
     f.param = (int32_t)split->odd.data[2];
     CD_SAY(f.parameter, "%s", name);
+    if (what == CDDP_WHAT_SCALER) {
+        report_scaler(s, split, &f, who);
+        return;
+    }
+    if (was_never_averaged(s, split)) {
+        report_average(s, split, &f, count);
+        return;
+    }
     CD_SAY(f.title, "%s hold different %s %s after %s%s", who,
            is_state ? "optimizer state of" : "values of", name,
-           split->key->part[0] / 16 == 6 ? "the last step" : "the step",
+           moment == CDDP_MOMENT_END        ? "the last step"
+           : moment == CDDP_MOMENT_JOIN_END ? "the join"
+                                            : "the step",
            cd_writer_get_count(&s->writer, count, "tensors"));
-    CD_SAY(f.expected, "rank %u: digest %016llx", split->right.rank,
-           (unsigned long long)split->right.data[1]);
-    CD_SAY(f.actual, "rank %u: digest %016llx", split->odd.rank,
-           (unsigned long long)split->odd.data[1]);
+    say_digests(&f, split);
+    if (is_state && moment == CDDP_MOMENT_JOIN_END) {
+        CD_SAY(f.advice, "a rank that ran out of inputs keeps its old state (INT-01): let the last "
+                         "joiner's travel (join.broadcast_optimizer_state)");
+        cd_writer_report(&s->writer, &f);
+        return;
+    }
     CD_SAY(f.advice, "parameters are never broadcast again after construction (INI-15): but for an "
                      "averager or an optimizer that shares its update, what differs now stays so");
     cd_writer_report(&s->writer, &f);
@@ -129,11 +241,13 @@ static void end(void *self)
     if (count > 0) report(s, &first, count);
     cd_agree_fini(&s->values);
     cd_table_fini(&s->ignored);
+    cd_table_fini(&s->updated);
+    cd_table_fini(&s->kept);
     cd_ranks_fini(&s->groups);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_wrap, CDDP_EV_value};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_wrap, CDDP_EV_value, CDDP_EV_regroup};
 
 CD_CHECK_TABLE(parameq, "I-PARAMEQ", "replicas are equal after every step",
                "Parameter and optimizer-state digests are equal on all ranks after step().");

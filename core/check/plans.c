@@ -19,6 +19,9 @@ typedef struct plan_facts {
     int64_t generation, group;
     /* is_due: to be rebuilt; asks: in the forward that has begun */
     bool is_wrapped, is_due, is_rebuilt, asks;
+    /* another group: layouts are counted anew, from this one on */
+    int64_t first_generation;
+    bool starts_again;
 } plan_facts;
 
 typedef struct size {
@@ -246,7 +249,8 @@ static void take_param(cd_plans *p, const cddp_event *e, plan_facts *f)
     const cddp_event_param *m = &e->as.param;
     if (m->ordinal == 0) {
         f->params = f->slots = f->arrivals = f->unused = f->windows = f->marks = 0;
-        f->is_wrapped = f->is_due = f->is_rebuilt = f->asks = false;
+        f->is_wrapped = f->is_due = f->is_rebuilt = f->asks = f->starts_again = false;
+        f->first_generation = 0;
     }
     const bool is_reduced =
         m->param >= 0 && m->numel >= 0 && m->dtype >= 0 && m->dtype < CDDP_DTYPE_COUNT;
@@ -260,8 +264,11 @@ static void take_param(cd_plans *p, const cddp_event *e, plan_facts *f)
 static void take_slot(cd_plans *p, const cddp_event *e, plan_facts *f)
 {
     const cddp_event_bucket_layout *l = &e->as.bucket_layout;
-    if (f->slots == f->params || l->generation != f->generation) f->slots = 0;
-    f->generation = l->generation;
+    if (f->starts_again) f->first_generation = l->generation;
+    f->starts_again = false;
+    const int64_t generation = l->generation - f->first_generation;
+    if (f->slots == f->params || generation != f->generation) f->slots = 0;
+    f->generation = generation;
     slot *s = l->param >= 0 && l->param < f->params
                   ? cd_table_add(&p->slots, CD_KEY(e->rank, f->slots))
                   : NULL;
@@ -375,6 +382,15 @@ static void take_group(cd_plans *p, const cddp_event *e, plan_facts *f)
     f->leads = true;
 }
 
+/* The rebuild is forgotten, and the first layout is back: where it was in force it stays. */
+static void take_regroup(const cddp_event *e, plan_facts *f)
+{
+    f->group = e->as.regroup.group;
+    f->slots = f->arrivals = f->unused = f->windows = f->marks = 0;
+    f->is_due = f->is_rebuilt = f->asks = false;
+    f->starts_again = f->generation > 0;
+}
+
 void cd_plans_learn(cd_plans *p, const cddp_event *e)
 {
     plan_facts *f = cd_ranks_add(&p->ranks, e->rank);
@@ -391,6 +407,9 @@ void cd_plans_learn(cd_plans *p, const cddp_event *e)
     case CDDP_EV_wrap:
         f->group = e->as.wrap.group;
         f->is_wrapped = true;
+        break;
+    case CDDP_EV_regroup:
+        take_regroup(e, f);
         break;
     case CDDP_EV_mark_ready:
         take_ready(p, e, f);

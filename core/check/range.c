@@ -22,9 +22,11 @@
 **               step counts unless another optimizer skipped that step. A norm of infinity makes
 **               the clip coefficient 0, and other optimizers step on zeros, which are finite.
 */
+#include "core/check/tally.h"
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
+#include "core/base/hash.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
@@ -35,6 +37,7 @@ typedef struct tensor_facts {
     uint64_t local_sequence, final_sequence;
     uint32_t local_rank, local_micro, final_rank, final_micro;
     bool local_bad, final_bad;
+    char name[CD_WRITER_NAME_BYTES]; /* of a tensor that has no index */
 } tensor_facts;
 
 /* The least rank with such an event. */
@@ -50,11 +53,13 @@ typedef struct step_facts {
     witness unowned;             /* a step that may have been on any parameter; known at the end */
     int64_t skipper;             /* the first optimizer that skipped */
     bool has_skipped, have_many; /* have_many: and another one did */
+    bool has_bad;                /* some tensor was not finite */
 } step_facts;
 
 typedef struct state {
     cd_writer writer;
-    cd_table tensors; /* (step, param) → tensor_facts, only where something was not finite */
+    /* (step, param, a tensor without an index) → tensor_facts, where something was not finite */
+    cd_table tensors;
     cd_table steps;   /* step → step_facts */
     cd_table stepped; /* (step, optimizer) → witness of a step that was taken */
     cd_table touched; /* (step, param) → witness of a touch */
@@ -62,6 +67,23 @@ typedef struct state {
     uint64_t half_reductions, nonfinite;
     bool reported_overflow, reported_step;
 } state;
+
+/* A step with a NaN or an infinity is judged at the end. */
+static bool keeps_step(void *self, const cd_key *key, const void *value)
+{
+    const state *s = self;
+    const step_facts *t = cd_table_find(&s->steps, CD_KEY(key->part[0]));
+    (void)value;
+    return t != NULL && t->has_bad;
+}
+
+/* name: of a tensor that is no parameter, hashed; else 0 */
+static tensor_facts *add_tensor(state *s, uint32_t step, int64_t param, uint64_t name)
+{
+    step_facts *t = cd_table_add(&s->steps, CD_KEY(step));
+    if (t != NULL) t->has_bad = true;
+    return cd_table_add(&s->tensors, CD_KEY(step, param, (int64_t)name));
+}
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
@@ -74,6 +96,9 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->stepped, context->allocator, sizeof(witness));
     cd_table_init(&s->touched, context->allocator, sizeof(witness));
     cd_table_init(&s->owners, context->allocator, sizeof(int64_t));
+    cd_writer_set_window(&s->writer, &s->steps, keeps_step);
+    cd_writer_set_window(&s->writer, &s->stepped, keeps_step);
+    cd_writer_set_window(&s->writer, &s->touched, keeps_step);
     return CDDP_OK;
 }
 
@@ -81,7 +106,7 @@ static void take_local(state *s, const cddp_event *e)
 {
     if (!e->as.grad_local.nonfinite) return;
     s->nonfinite++;
-    tensor_facts *t = cd_table_add(&s->tensors, CD_KEY(e->step, e->as.grad_local.param));
+    tensor_facts *t = add_tensor(s, e->step, e->as.grad_local.param, 0);
     if (t == NULL) return;
     bool earlier = !t->local_bad || e->micro_step < t->local_micro ||
                    (e->micro_step == t->local_micro && e->rank < t->local_rank);
@@ -96,7 +121,7 @@ static void take_final(state *s, const cddp_event *e)
 {
     if (!e->as.grad_final.nonfinite || e->as.grad_final.globally_unused) return;
     s->nonfinite++;
-    tensor_facts *t = cd_table_add(&s->tensors, CD_KEY(e->step, e->as.grad_final.param));
+    tensor_facts *t = add_tensor(s, e->step, e->as.grad_final.param, 0);
     if (t == NULL || (t->final_bad && t->bucket >= 0 && t->final_rank < e->rank)) return;
     t->final_bad = true;
     t->final_rank = e->rank;
@@ -189,19 +214,21 @@ static bool blame_givers(state *s, const cddp_event *e, int64_t param, cddp_find
 
 /* A step that is skipped excuses a reduction that overflowed, and nobody who gave it something else
 ** than the gradient. */
-static void report_overflow(state *s, const cddp_event *e, const cd_key *where, bool is_consumed)
+static void report_overflow(state *s, const cddp_event *e, int64_t param, const tensor_facts *t,
+                            bool is_consumed)
 {
     if (s->reported_overflow) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     f.rank = -1;
     cd_finding_set_rank(&s->writer, &f, -1);
-    f.bucket = (int32_t)where->part[1];
-    cd_finding_set_parameter(&s->writer, &f, where->part[0]);
+    f.bucket = (int32_t)t->bucket;
+    cd_finding_set_parameter(&s->writer, &f, param);
+    if (param < 0) CD_SAY(f.parameter, "%s", t->name);
     char bucket[48] = "";
-    if (where->part[1] >= 0) CD_SAY(bucket, " of bucket %lld", (long long)where->part[1]);
+    if (t->bucket >= 0) CD_SAY(bucket, " of bucket %lld", (long long)t->bucket);
     CD_SAY(f.expected, "a finite mean of finite gradients");
     CD_SAY(f.actual, "NaN or infinity in the reduced gradient");
-    const bool is_given = blame_givers(s, e, where->part[0], &f);
+    const bool is_given = blame_givers(s, e, param, &f);
     if (!is_given && !is_consumed) return;
     s->reported_overflow = true;
     if (is_given) {
@@ -214,6 +241,23 @@ static void report_overflow(state *s, const cddp_event *e, const cd_key *where, 
                      "always save half "
                      "precision (GRD-11)");
     cd_writer_report(&s->writer, &f);
+}
+
+/* A parameter that the reducer leaves alone has no index: its name stands before the words. */
+static void take_comparison(state *s, const cddp_event *e)
+{
+    const int64_t param = e->as.compare.param;
+    char name[CD_WRITER_NAME_BYTES] = "";
+    if (param < 0) cd_compare_split_name(e->text != NULL ? e->text : "", name, sizeof name);
+    s->nonfinite++;
+    tensor_facts *t = add_tensor(s, e->step, param, param < 0 ? cd_hash_text(name) : 0);
+    if (t == NULL || t->final_bad) return;
+    t->final_bad = true;
+    t->final_rank = e->rank;
+    t->final_micro = e->micro_step;
+    t->final_sequence = e->sequence;
+    t->bucket = -1;
+    CD_SAY(t->name, "%s", name);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -235,14 +279,7 @@ static void event(void *self, const cddp_event *e)
         take_touch(s, e);
     } else if (e->kind == CDDP_EV_compare && e->as.compare.shape == CD_SHAPE_NONFINITE &&
                e->as.compare.link <= CD_LINK_REDUCTION) {
-        s->nonfinite++;
-        tensor_facts *t = cd_table_add(&s->tensors, CD_KEY(e->step, e->as.compare.param));
-        if (t == NULL || t->final_bad) return;
-        t->final_bad = true;
-        t->final_rank = e->rank;
-        t->final_micro = e->micro_step;
-        t->final_sequence = e->sequence;
-        t->bucket = -1;
+        take_comparison(s, e);
     }
 }
 
@@ -293,7 +330,7 @@ static void end(void *self)
                          .micro_step = t->final_micro,
                          .sequence = t->final_sequence};
         if (t->final_bad && !t->local_bad)
-            report_overflow(s, &at, CD_KEY(key->part[1], t->bucket),
+            report_overflow(s, &at, key->part[1], t,
                             find_consumer(s, key->part[0], key->part[1]) != NULL);
         report_step(s, (uint32_t)key->part[0], t, key->part[1]);
     }

@@ -47,6 +47,13 @@ typedef struct state {
     bool has_first, has_second;
 } state;
 
+static bool keeps_owner(void *self, const cd_key *key, const void *value)
+{
+    const owner *o = value;
+    (void)self, (void)key;
+    return o->count > 1;
+}
+
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
     cddp_status status =
@@ -60,6 +67,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
     cd_obey_init(&s->obey, context->allocator);
     cd_table_init(&s->first, context->allocator, sizeof(cddp_event));
+    cd_writer_set_window(&s->writer, &s->owners, keeps_owner);
+    cd_writer_set_agree_window(&s->writer, &s->shared, CD_WHOLE_MOST);
     return CDDP_OK;
 }
 

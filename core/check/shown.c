@@ -3,7 +3,7 @@
 **
 ** Judged from   shown, the digest of the judge's copies at a moment, against the value events of
 **               the same moment, or against grad_local; misshown, what the judge itself found to be
-**               different; bucket_shown against bucket_launch.
+**               different; bucket_shown against bucket_launch, or bucket_layout.
 ** Exercised     copies of a moment were compared with the values that followed them.
 ** Blame         the ranks of which the judge was shown something else.
 ** Limits        without a judge nothing is shown. A moment that a rank never reaches is owed
@@ -37,6 +37,12 @@ typedef struct launch {
     int64_t content, is_last, shadow;
 } launch;
 
+/* The parameters of a bucket in the layout in force. */
+typedef struct layout {
+    int64_t generation;
+    uint64_t content;
+} layout;
+
 /* A difference of one kind: the first one, and everybody whose it is. */
 typedef struct difference {
     cddp_event at;
@@ -50,6 +56,7 @@ typedef struct state {
     cd_writer writer;
     cd_ranks ranks;       /* of rank_facts */
     cd_table launches;    /* (rank, bucket, generation) → launch */
+    cd_table layouts;     /* (rank, bucket) → layout */
     cd_table differences; /* (kind, …) → difference */
     cd_table ordinals;    /* (rank, variable) → ordinal */
     cd_table consumed;    /* (rank, ordinal) → digest of the gradient that was stepped with */
@@ -64,6 +71,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->launches, context->allocator, sizeof(launch));
+    cd_table_init(&s->layouts, context->allocator, sizeof(layout));
     cd_table_init(&s->differences, context->allocator, sizeof(difference));
     cd_table_init(&s->ordinals, context->allocator, sizeof(int64_t));
     cd_table_init(&s->consumed, context->allocator, sizeof(int64_t));
@@ -148,8 +156,8 @@ static void report_order(state *s, const cddp_event *e, int64_t shown, int64_t c
 /* The gradients of a backward come one by one. */
 static void take_local(rank_facts *r, const cddp_event *e)
 {
-    r->arrived = cd_hash_mix(r->arrived, (uint64_t)e->as.grad_local.param);
-    r->arrived = cd_hash_mix(r->arrived, (uint64_t)e->as.grad_local.digest);
+    const uint64_t variable = cd_hash_mix(0, (uint64_t)e->as.grad_local.param);
+    r->arrived += cd_hash_mix(variable, (uint64_t)e->as.grad_local.digest); /* in any order */
     r->arrived_count++;
 }
 
@@ -164,7 +172,12 @@ static void take_accumulated(state *s, rank_facts *r, const cddp_event *e)
     if (count == x->count && arrived == (uint64_t)x->digest) return;
     difference *d = note(s, CD_KEY(5), e);
     if (d == NULL) return;
-    CD_SAY(d->title, "shown another local gradient of a parameter than the backward accumulated");
+    if (x->count < count)
+        CD_SAY(d->title, "not shown %s local gradient that the backward accumulated",
+               x->count > 0 ? "every" : "any");
+    else
+        CD_SAY(d->title,
+               "shown another local gradient of a parameter than the backward accumulated");
     CD_SAY(d->expected, "%lld gradients, digest %016llx", (long long)count,
            (unsigned long long)arrived);
     CD_SAY(d->actual, "shown: %lld, digest %016llx", (long long)x->count,
@@ -295,9 +308,37 @@ static void take_launch(state *s, const cddp_event *e)
     if (l != NULL) *l = (launch){.content = x->content, .is_last = x->is_last, .shadow = x->shadow};
 }
 
+static void take_layout(state *s, const cddp_event *e)
+{
+    const cddp_event_bucket_layout *x = &e->as.bucket_layout;
+    layout *l = cd_table_add(&s->layouts, CD_KEY(e->rank, x->bucket));
+    if (l == NULL) return;
+    if (l->generation != x->generation || x->slot == 0) *l = (layout){x->generation, 0};
+    l->content = cd_hash_mix(l->content, (uint64_t)x->param);
+}
+
+/* Of a layout of fewer buckets nothing of the old ones is in force; none is shown either. */
+static void take_assigned(state *s, const cddp_event *e)
+{
+    const cddp_event_bucket_shown *x = &e->as.bucket_shown;
+    const layout *l = cd_table_find(&s->layouts, CD_KEY(e->rank, x->bucket));
+    s->compared++;
+    if (l != NULL && l->content == (uint64_t)x->content) return;
+    difference *d = note(s, CD_KEY(5), e);
+    if (d == NULL) return;
+    d->bucket = x->bucket;
+    CD_SAY(d->title, "shown another 'buckets' at moment 'assigned'");
+    CD_SAY(d->expected, "the parameters of the layout in force");
+    CD_SAY(d->actual, "shown: others in bucket %lld", (long long)x->bucket);
+}
+
 static void take_bucket(state *s, const cddp_event *e)
 {
     const cddp_event_bucket_shown *x = &e->as.bucket_shown;
+    if (x->generation < 0) {
+        take_assigned(s, e);
+        return;
+    }
     const launch *l = cd_table_find(&s->launches, CD_KEY(e->rank, x->bucket, x->generation));
     const char *wrong = l == NULL                             ? "bucket or generation"
                         : l->content != x->content            ? "places"
@@ -350,6 +391,9 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_bucket_shown:
         take_bucket(s, e);
         return;
+    case CDDP_EV_bucket_layout:
+        take_layout(s, e);
+        return;
     default:
         if (!e->as.optimizer_step.skipped) r->stepped = e->step + 1;
         return;
@@ -369,13 +413,16 @@ static void end(void *self)
     cd_table_fini(&s->ordinals);
     cd_table_fini(&s->consumed);
     cd_table_fini(&s->launches);
+    cd_table_fini(&s->layouts);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_shown,         CDDP_EV_grad_local, CDDP_EV_value,
-                                 CDDP_EV_expected,      CDDP_EV_misshown,   CDDP_EV_bucket_launch,
-                                 CDDP_EV_bucket_shown,  CDDP_EV_param,      CDDP_EV_optimizer_touch,
-                                 CDDP_EV_optimizer_step};
+static const uint16_t kinds[] = {CDDP_EV_shown,           CDDP_EV_grad_local,
+                                 CDDP_EV_value,           CDDP_EV_expected,
+                                 CDDP_EV_misshown,        CDDP_EV_bucket_launch,
+                                 CDDP_EV_bucket_shown,    CDDP_EV_param,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_optimizer_step,
+                                 CDDP_EV_bucket_layout};
 
 CD_CHECK_TABLE(shown, "I-SHOWN", "what the judge is shown is what the rank has",
                "Every copy of a value that is judged equals the value that the rank has at that "

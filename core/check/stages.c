@@ -26,10 +26,6 @@ typedef struct launch {
     int64_t bad_step; /* + 1: the last at which it was not what was packed */
 } launch;
 
-typedef struct shadow {
-    int64_t digest, numel, dtype;
-} shadow;
-
 typedef struct final {
     int64_t digest, slice;
     uint32_t step, micro_step;
@@ -60,12 +56,18 @@ void cd_stages_init(cd_stages *s, const cddp_allocator *allocator)
     cd_table_init(&s->launches, allocator, sizeof(launch));
     cd_table_init(&s->results, allocator, sizeof(result));
     cd_table_init(&s->joined, allocator, sizeof(cd_rank_set));
-    cd_table_init(&s->shadows, allocator, sizeof(shadow));
+    cd_table_init(&s->shadows, allocator, sizeof(cddp_event_bucket_launch));
     cd_ranks_init(&s->judged, allocator, sizeof(int64_t));
     cd_table_init(&s->wrongs, allocator, sizeof(int64_t));
     cd_table_init(&s->locals, allocator, sizeof(cd_rank_set));
     cd_table_init(&s->averages, allocator, sizeof(average));
     cd_arena_init(&s->memory, allocator, CD_RANK_SET_BLOCK);
+}
+
+void cd_stages_set_window(cd_stages *s, cd_horizon *horizon)
+{
+    cd_table_set_window(&s->joined, &(cd_table_window){.horizon = horizon});
+    cd_table_set_window(&s->shadows, &(cd_table_window){.horizon = horizon});
 }
 
 void cd_stages_fini(cd_stages *s)
@@ -106,10 +108,11 @@ static void take_shadow(cd_stages *s, const cddp_event *e)
     const cddp_event_bucket_launch *l = &e->as.bucket_launch;
     if (l->digest == 0) return;
     cd_rank_set *ranks = cd_table_add(&s->joined, CD_KEY(l->group, l->sequence));
-    shadow *known = cd_table_add(&s->shadows, CD_KEY(l->group, l->sequence, e->rank));
+    cddp_event_bucket_launch *known =
+        cd_table_add(&s->shadows, CD_KEY(l->group, l->sequence, e->rank));
     if (ranks == NULL || known == NULL) return;
     cd_rank_set_add(ranks, &s->memory, e->rank);
-    *known = (shadow){l->digest, l->numel, l->dtype};
+    *known = *l;
 }
 
 /* The bucket as launched is what was packed into its slots. */
@@ -193,40 +196,58 @@ static void note_start(cd_stages *s, average *a, const cddp_event *e)
     cd_rank_set_add(&a->starters[k], &s->memory, e->rank);
 }
 
+/* The stages at which a rank can be seen to be wrong, in their order. */
+typedef enum place {
+    PLACE_PACKED,
+    PLACE_LAUNCHED,
+    PLACE_SETTLED,
+    PLACE_WRITTEN,
+    PLACE_CHANGED,
+    PLACE_UNKNOWN,
+    PLACE_FINE
+} place;
+
+static place find_place(cd_stages *s, const cddp_event *e, const pack *p, const launch *l,
+                        int64_t due)
+{
+    const cddp_event_contribution *c = &e->as.contribution;
+    const final *f = cd_table_find(&s->finals, CD_KEY(e->rank, c->param));
+    const bool is_packed = p != NULL && p->step == e->step && p->digest != 0;
+    const bool is_final =
+        f != NULL && f->step == e->step && f->micro_step == e->micro_step && f->slice != 0;
+    if (due != 0 && p->digest != due) return PLACE_PACKED;
+    if (l != NULL && l->bad_step == (int64_t)e->step + 1) return PLACE_LAUNCHED;
+    if (is_packed && has_settled_otherwise(s, e, p->bucket)) return PLACE_SETTLED;
+    if (is_final && f->slice != f->digest) return PLACE_WRITTEN;
+    if (is_final && c->judged != 0 && c->judged != f->digest) return PLACE_CHANGED;
+    return due == 0 || !is_final ? PLACE_UNKNOWN : PLACE_FINE;
+}
+
 static void take_contribution(cd_stages *s, const cddp_event *e)
 {
     const cddp_event_contribution *c = &e->as.contribution;
-    average *a = cd_table_add(&s->averages, CD_KEY(e->step, e->micro_step, c->param));
     const pack *p = cd_table_find(&s->packs, CD_KEY(e->rank, c->param));
-    const final *f = cd_table_find(&s->finals, CD_KEY(e->rank, c->param));
-    if (a == NULL) return;
-    cd_rank_set_add(&a->all, &s->memory, e->rank);
-    note_start(s, a, e);
     const bool is_packed = p != NULL && p->step == e->step && p->digest != 0;
-    if (is_packed) a->bucket = p->bucket + 1;
     const launch *l = is_packed ? cd_table_find(&s->launches, CD_KEY(e->rank, p->bucket)) : NULL;
     const int64_t due = l != NULL && l->dtype == c->dtype ? due_of(c, p->path) : 0;
+    const place at = find_place(s, e, p, l, due);
+    /* of an average within its bound, only what is seen to be wrong is kept */
+    if (c->start == 0 && at >= PLACE_UNKNOWN) return;
+    average *a = cd_table_add(&s->averages, CD_KEY(e->step, e->micro_step, c->param));
+    if (a == NULL) return;
+    cd_rank_set_add(&a->all, &s->memory, e->rank);
+    if (c->start != 0) note_start(s, a, e);
+    if (is_packed) a->bucket = p->bucket + 1;
     if (due != 0 && p->digest == due) {
         a->group = l->group;
         a->sequence = l->sequence + 1;
     }
-    const bool is_final =
-        f != NULL && f->step == e->step && f->micro_step == e->micro_step && f->slice != 0;
-    cd_rank_set *where = &a->fine;
-    if (due != 0 && p->digest != due)
-        where = &a->packed;
-    else if (l != NULL && l->bad_step == (int64_t)e->step + 1)
-        where = &a->launched;
-    else if (is_packed && has_settled_otherwise(s, e, p->bucket))
-        where = &a->settled;
-    else if (is_final && f->slice != f->digest)
-        where = &a->written;
-    else if (is_final && c->judged != 0 && c->judged != f->digest)
-        where = &a->changed;
-    else if (due == 0 || !is_final)
-        where = &a->unknown;
-    cd_rank_set_add(where, &s->memory, e->rank);
-    if (where == &a->packed && p->has_previous && p->digest == p->previous)
+    cd_rank_set *const where[] = {[PLACE_PACKED] = &a->packed,   [PLACE_LAUNCHED] = &a->launched,
+                                  [PLACE_SETTLED] = &a->settled, [PLACE_WRITTEN] = &a->written,
+                                  [PLACE_CHANGED] = &a->changed, [PLACE_UNKNOWN] = &a->unknown,
+                                  [PLACE_FINE] = &a->fine};
+    cd_rank_set_add(where[at], &s->memory, e->rank);
+    if (at == PLACE_PACKED && p->has_previous && p->digest == p->previous)
         cd_rank_set_add(&a->stale, &s->memory, e->rank);
 }
 
@@ -335,19 +356,19 @@ static const cd_rank_set *find_wrong(const average *a, cddp_stage *stage)
 enum { ZEROS_MAX = 1 << 28 };
 
 /* As cpu_digest takes it of numbers, or symbol_digest of one form without terms. */
-static bool is_zeros(const shadow *x)
+bool cd_stages_is_zeros(const cddp_event_bucket_launch *what)
 {
     static const unsigned char zeros[4096];
-    const uint64_t numel = (uint64_t)x->numel;
-    if (numel > ZEROS_MAX) return true; /* not worth the time */
+    const uint64_t numel = (uint64_t)what->numel;
+    if (numel > ZEROS_MAX || what->digest == 0) return true; /* not worth the time, or unknown */
     uint64_t digest = numel;
-    size_t left = (size_t)numel * cddp_dtype_bytes((cddp_dtype)x->dtype);
+    size_t left = (size_t)numel * cddp_dtype_bytes((cddp_dtype)what->dtype);
     for (size_t n; left > 0; left -= n) {
         n = left < sizeof zeros ? left : sizeof zeros;
         digest = cd_hash64(zeros, n, digest);
     }
-    return x->digest == (int64_t)digest ||
-           x->digest == (int64_t)cd_hash_mix(cd_hash_mix(numel, 0), numel);
+    return what->digest == (int64_t)digest ||
+           what->digest == (int64_t)cd_hash_mix(cd_hash_mix(numel, 0), numel);
 }
 
 /* The joined ranks that took part in this average with something else than zeros. */
@@ -358,8 +379,9 @@ static void find_odd_joined(cd_stages *s, const average *a, cd_rank_set *odd)
     if (joined == NULL) return;
     for (uint32_t r = cd_rank_set_next(joined, 0); r != CD_NO_RANK;
          r = cd_rank_set_next(joined, r + 1)) {
-        const shadow *x = cd_table_find(&s->shadows, CD_KEY(a->group, a->sequence - 1, r));
-        if (x != NULL && !is_zeros(x)) cd_rank_set_add(odd, &s->memory, r);
+        const cddp_event_bucket_launch *x =
+            cd_table_find(&s->shadows, CD_KEY(a->group, a->sequence - 1, r));
+        if (x != NULL && !cd_stages_is_zeros(x)) cd_rank_set_add(odd, &s->memory, r);
     }
 }
 

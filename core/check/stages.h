@@ -32,7 +32,11 @@ typedef struct cd_stages {
 } cd_stages;
 
 void cd_stages_init(cd_stages *stages, const cddp_allocator *allocator);
+/* What joined ranks launched is forgotten behind it. */
+void cd_stages_set_window(cd_stages *stages, cd_horizon *horizon);
 void cd_stages_fini(cd_stages *stages);
 void cd_stages_push(cd_stages *stages, const cddp_event *event); /* ignores other kinds */
 cddp_judgement cd_stages_judged(const cd_stages *stages, const cddp_fact_judged *of);
+/* Are these numbers of a joined rank zeros? True where nothing is known of them. */
+bool cd_stages_is_zeros(const cddp_event_bucket_launch *what);
 bool cd_stages_find(cd_stages *stages, const cddp_fact_average *average, cddp_fact_stage *found);

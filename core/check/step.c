@@ -2,7 +2,8 @@
 /* I-STEP: every rank takes the same decisions: step or skip, learning rate, loss scale, clipping,
 ** stop.
 **
-** Judged from   optimizer_step and stop across ranks; the number of optimizer steps per rank; and,
+** Judged from   optimizer_step and stop across ranks; how often gradients were dropped (zero_grad)
+**               between two steps; the number of optimizer steps per rank; and,
 **               on each rank, that gradients were unscaled before they were clipped, and compare
 **               events of link 13: the norm is that of all gradients, each counted once. Each rank
 **               by itself against the decisions of the plan (step_obey.h).
@@ -12,6 +13,7 @@
 ** Limits        the clip coefficient is compared only where the backend promises equal bits. Under
 **               join ranks step as often as they have inputs, so their numbers are not compared.
 */
+#include "core/check/facts.h"
 #include "core/check/step_obey.h"
 #include "core/check/tally.h"
 
@@ -26,16 +28,33 @@ typedef struct rank_facts {
     int64_t steps;
     uint64_t sequence;
     uint32_t last_step;
-    bool has_returned;
+    bool has_returned, has_left; /* has_left: the wrapper's group */
+    int64_t drops;               /* of gradients, since its last optimizer step */
 } rank_facts;
+
+/* In which step an optimizer took its n-th one, on the rank that came first. */
+typedef struct turn {
+    uint32_t rank, step;
+    bool is_known;
+} turn;
+
+typedef struct gap {
+    uint32_t rank, peer, step;
+    int64_t optimizer;
+    bool is_known;
+} gap;
 
 typedef struct state {
     cd_writer writer;
     cd_step_obey obeyed;
     cd_agree steps;    /* (step, optimizer) → skipped, lr, loss scale, clip */
     cd_agree stops;    /* step → stop */
+    cd_agree drops;    /* (step, optimizer) → how often gradients were dropped before it */
     cd_ranks ranks;    /* of rank_facts */
     cd_table reported; /* which field → reported */
+    cd_table taken;    /* (rank, optimizer) → how many of its steps; see learn_order */
+    cd_table order;    /* (optimizer, how many before) → turn */
+    gap left_out;      /* the first step that one rank took and another one did not */
     bool has_joined, has_unordered;
 } state;
 
@@ -48,8 +67,16 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_step_obey_init(&s->obeyed, context->allocator);
     cd_agree_init(&s->steps, context->allocator);
     cd_agree_init(&s->stops, context->allocator);
+    cd_agree_init(&s->drops, context->allocator);
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->taken, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->order, context->allocator, sizeof(turn));
+    cd_writer_set_agree_window(&s->writer, &s->steps, CD_WHOLE_BY_STEP);
+    cd_writer_set_agree_window(&s->writer, &s->stops, CD_WHOLE_BY_STEP);
+    cd_writer_set_agree_window(&s->writer, &s->drops, CD_WHOLE_BY_STEP);
+    cd_writer_set_window(&s->writer, &s->order, NULL);
+    cd_step_obey_set_window(&s->obeyed, cd_facts_get_horizon(context->facts));
     return CDDP_OK;
 }
 
@@ -83,6 +110,9 @@ static void take_step(state *s, const cddp_event *e, rank_facts *r)
     r->steps++;
     r->sequence = e->sequence;
     r->last_step = e->step;
+    cd_agree_push(&s->drops,
+                  &(cd_statement){.key = CD_KEY(e->step, o->optimizer), CD_SAYS(r->drops)}, e);
+    r->drops = 0;
     check_order(s, e);
     /* ranks that train alone for some steps clip other gradients, each as the plan decides */
     const bool is_own = s->has_unordered || cd_step_obey_decides_clip(&s->obeyed, e);
@@ -113,6 +143,39 @@ static void take_norm(state *s, const cddp_event *e)
     cd_writer_hold(&s->writer, CD_KEY(1), &f);
 }
 
+/* The norm of one rank's part of a gradient says nothing about the gradient. */
+static void take_rewrite(state *s, const cddp_event *e)
+{
+    const cddp_event_rewrite *x = &e->as.rewrite;
+    if (x->unreduced == 0 || !cd_writer_is_first(&s->writer, CD_KEY(2), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    f.is_cause = true; /* of clip factors that differ */
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s changes gradients that are not reduced yet",
+           e->text != NULL ? e->text : "the program");
+    CD_SAY(f.expected, "first the reduction, then the norm of its result");
+    CD_SAY(f.actual, "%lld of %lld gradients have contributions that no reduction has had",
+           (long long)x->unreduced, (long long)x->params);
+    CD_SAY(f.advice, "clip after the backward that synchronises: the norm of a local gradient "
+                     "differs by rank");
+    cd_writer_hold(&s->writer, CD_KEY(2), &f);
+}
+
+/* A rank whose n-th step of an optimizer comes in a later step than another one's left one out. */
+static void learn_order(state *s, const cddp_event *e)
+{
+    const int64_t optimizer = e->as.optimizer_step.optimizer;
+    int64_t *taken = cd_table_add(&s->taken, CD_KEY((int64_t)e->rank, optimizer));
+    turn *t = taken != NULL ? cd_table_add(&s->order, CD_KEY(optimizer, *taken)) : NULL;
+    if (t == NULL) return;
+    (*taken)++;
+    if (!t->is_known) *t = (turn){e->rank, e->step, true};
+    const uint32_t first = t->step < e->step ? t->step : e->step;
+    if (t->step == e->step || (s->left_out.is_known && s->left_out.step <= first)) return;
+    const bool is_mine = e->step > t->step;
+    s->left_out =
+        (gap){is_mine ? e->rank : t->rank, is_mine ? t->rank : e->rank, first, optimizer, true};
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
@@ -128,6 +191,13 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_optimizer_step:
         take_step(s, e, r);
+        learn_order(s, e);
+        break;
+    case CDDP_EV_zero_grad:
+        r->drops++;
+        break;
+    case CDDP_EV_rewrite:
+        take_rewrite(s, e);
         break;
     case CDDP_EV_compare:
         if (e->as.compare.link == CD_LINK_NORM) take_norm(s, e);
@@ -135,6 +205,9 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_stop:
         cd_agree_push(&s->stops, &(cd_statement){.key = CD_KEY(e->step), CD_SAYS(e->as.stop.stop)},
                       e);
+        break;
+    case CDDP_EV_regroup:
+        r->has_left = e->as.regroup.group < 0;
         break;
     case CDDP_EV_rank_end:
         r->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
@@ -190,6 +263,25 @@ static void report_stop(state *s, const cd_split *split)
     cd_writer_report(&s->writer, &f);
 }
 
+/* What a rank does not drop is in its next contribution once more: the average is wrong alike on
+** all ranks, and no comparison of values shows it. */
+static void report_drops(state *s, const cd_split *split)
+{
+    if (cd_obey_has_missed(&s->obeyed.obey, CDDP_DECISION_ZERO_GRAD)) return;
+    cddp_finding f = cd_finding_of(&s->writer, split);
+    char who[160];
+    cd_split_print(split, who, sizeof who);
+    CD_SAY(f.title, "%s disagree on whether gradients are dropped before the step", who);
+    CD_SAY(f.expected, "rank %u: zero_grad %lld time%s since its last step", split->right.rank,
+           (long long)split->right.data[0], split->right.data[0] == 1 ? "" : "s");
+    CD_SAY(f.actual, "rank %u: %lld time%s", split->odd.rank, (long long)split->odd.data[0],
+           split->odd.data[0] == 1 ? "" : "s");
+    CD_SAY(f.advice, "a gradient that is kept enters the next reduction once more: call zero_grad "
+                     "on every rank, or on none");
+    f.is_cause = true;
+    cd_writer_report(&s->writer, &f);
+}
+
 /* Ranks that came to the end with fewer steps than another one. */
 static void report_counts(state *s)
 {
@@ -197,7 +289,7 @@ static void report_counts(state *s)
     uint32_t most_rank = 0, least_rank = 0;
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *r = cd_ranks_find(&s->ranks, i);
-        if (!r->has_returned) continue;
+        if (!r->has_returned || r->has_left) continue;
         if (most == NULL || r->steps > most->steps) {
             most = r;
             most_rank = i;
@@ -214,8 +306,16 @@ static void report_counts(state *s)
     CD_SAY(f.title, "rank %u stepped %lld times, rank %u %lld times", least_rank,
            (long long)least->steps, most_rank, (long long)most->steps);
     CD_SAY(f.expected, "equally many steps on every rank");
-    CD_SAY(f.actual, "rank %u: last at step %u", least_rank, least->last_step);
-    f.is_consequence = true;
+    const gap *g = &s->left_out;
+    if (g->is_known && g->rank == least_rank) {
+        CD_SAY(f.actual, "rank %u leaves out optimizer %lld in step %u, where rank %u steps",
+               g->rank, (long long)g->optimizer, g->step, g->peer);
+        f.step = g->step;
+        f.is_cause = true; /* of replicas that part from there on */
+    } else {
+        CD_SAY(f.actual, "rank %u: last at step %u", least_rank, least->last_step);
+        f.is_consequence = true;
+    }
     CD_SAY(f.advice, "a step that one rank leaves out makes its replica part from the others");
     cd_writer_report(&s->writer, &f);
 }
@@ -231,6 +331,8 @@ static void end(void *self)
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->steps, &cursor, &split);) report_step(s, &split);
     size_t cursor = 0;
+    if (!s->has_joined && cd_agree_next(&s->drops, &cursor, &split)) report_drops(s, &split);
+    cursor = 0;
     if (cd_agree_next(&s->stops, &cursor, &split))
         report_stop(s, &split);
     else if (!s->has_joined && !cd_obey_has_missed(&s->obeyed.obey, CDDP_DECISION_UPDATE))
@@ -238,18 +340,19 @@ static void end(void *self)
     cd_step_obey_fini(&s->obeyed);
     cd_agree_fini(&s->steps);
     cd_agree_fini(&s->stops);
+    cd_agree_fini(&s->drops);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->reported);
+    cd_table_fini(&s->taken);
+    cd_table_fini(&s->order);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_compare,        CDDP_EV_group,
-                                 CDDP_EV_join_notify,    CDDP_EV_optimizer_step,
-                                 CDDP_EV_stop,           CDDP_EV_rank_end,
-                                 CDDP_EV_decision,       CDDP_EV_loss,
-                                 CDDP_EV_backward_entry, CDDP_EV_backward_end,
-                                 CDDP_EV_forward_begin,  CDDP_EV_checkpoint,
-                                 CDDP_EV_zero_grad};
+static const uint16_t kinds[] = {
+    CDDP_EV_compare,    CDDP_EV_group,          CDDP_EV_join_notify,  CDDP_EV_optimizer_step,
+    CDDP_EV_stop,       CDDP_EV_rank_end,       CDDP_EV_regroup,      CDDP_EV_decision,
+    CDDP_EV_loss,       CDDP_EV_backward_entry, CDDP_EV_backward_end, CDDP_EV_forward_begin,
+    CDDP_EV_checkpoint, CDDP_EV_zero_grad,      CDDP_EV_rewrite};
 
 CD_CHECK_TABLE(step, "I-STEP", "all ranks take the same decisions at a step",
                "Step or skip, loss scale, clip coefficient, learning rate and stop decisions are "

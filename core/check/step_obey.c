@@ -26,12 +26,14 @@ void cd_step_obey_init(cd_step_obey *s, const cddp_allocator *allocator)
 {
     cd_obey_init(&s->obey, allocator);
     cd_ranks_init(&s->ranks, allocator, sizeof(rank_state));
+    cd_table_init(&s->taken, allocator, sizeof(int64_t));
 }
 
 void cd_step_obey_fini(cd_step_obey *s)
 {
     cd_obey_fini(&s->obey);
     cd_ranks_fini(&s->ranks);
+    cd_table_fini(&s->taken);
 }
 
 static cd_decided *find(cd_step_obey *s, const cddp_event *e, int64_t decision, int64_t id)
@@ -316,14 +318,19 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
 
 /* ---- the end: what was left out ---- */
 
+static bool is_taken_update(const cd_decided *d)
+{
+    return d->is.decision == CDDP_DECISION_UPDATE && d->is.value != UPDATE_NONE && d->seen > 0;
+}
+
 static int64_t count_seen(const cd_step_obey *s, uint32_t rank, int64_t optimizer)
 {
-    int64_t count = 0;
+    const int64_t *forgotten = cd_table_find(&s->taken, CD_KEY(rank, optimizer));
+    int64_t count = forgotten != NULL ? *forgotten : 0;
     uint32_t other;
     for (size_t i = 0; i < s->obey.decided.count; i++) {
         const cd_decided *d = cd_obey_get(&s->obey, i, &other);
-        count += other == rank && d->is.decision == CDDP_DECISION_UPDATE && d->is.id == optimizer &&
-                 d->is.value != UPDATE_NONE && d->seen > 0;
+        count += other == rank && d->is.id == optimizer && is_taken_update(d);
     }
     return count;
 }
@@ -380,6 +387,32 @@ static bool lacks_backwards(cd_step_obey *s, uint32_t rank, const cd_decided *d)
            (double)d->counted != cd_f64_of(d->is.real);
 }
 
+static bool lacks_update(const cd_decided *d)
+{
+    return d->seen == 0 && d->is.decision == CDDP_DECISION_UPDATE &&
+           (d->is.value == UPDATE_STEP || d->is.value == UPDATE_SKIP);
+}
+
+static bool lacks_window(const cd_decided *d)
+{
+    return d->seen == 0 && d->is.decision == CDDP_DECISION_WINDOW && d->is.value != 0;
+}
+
+/* What is not missed is forgotten, but for its number. */
+static bool is_missed(void *self, uint32_t rank, const cd_decided *d)
+{
+    cd_step_obey *s = self;
+    if (lacks_backwards(s, rank, d) || lacks_update(d) || lacks_window(d)) return true;
+    int64_t *taken = is_taken_update(d) ? cd_table_add(&s->taken, CD_KEY(rank, d->is.id)) : NULL;
+    if (taken != NULL) ++*taken;
+    return false;
+}
+
+void cd_step_obey_set_window(cd_step_obey *s, cd_horizon *horizon)
+{
+    cd_obey_set_window(&s->obey, &(cd_obey_window){horizon, is_missed, s});
+}
+
 void cd_step_obey_report(cd_step_obey *s, cd_writer *writer)
 {
     for (size_t i = 0; i < s->obey.decided.count; i++) {
@@ -388,11 +421,8 @@ void cd_step_obey_report(cd_step_obey *s, cd_writer *writer)
         const rank_state *r = cd_ranks_find(&s->ranks, rank);
         if (r == NULL || !r->has_returned) continue;
         if (lacks_backwards(s, rank, d)) miss_backwards(s, rank, d);
-        if (d->seen > 0) continue;
-        if (d->is.decision == CDDP_DECISION_UPDATE &&
-            (d->is.value == UPDATE_STEP || d->is.value == UPDATE_SKIP))
-            miss_update(s, rank, d);
-        if (d->is.decision == CDDP_DECISION_WINDOW && d->is.value != 0) miss_window(s, rank, d);
+        if (lacks_update(d)) miss_update(s, rank, d);
+        if (lacks_window(d)) miss_window(s, rank, d);
     }
     cd_obey_report(&s->obey, writer);
 }

@@ -13,9 +13,12 @@
 typedef struct cd_step_obey {
     cd_obey obey;
     cd_ranks ranks; /* of what this file knows of a rank */
+    cd_table taken; /* (rank, optimizer) → updates in steps that were forgotten */
 } cd_step_obey;
 
 void cd_step_obey_init(cd_step_obey *steps, const cddp_allocator *allocator);
+/* Decisions on steps before the horizon are judged and forgotten. */
+void cd_step_obey_set_window(cd_step_obey *obey, cd_horizon *horizon);
 void cd_step_obey_fini(cd_step_obey *steps);
 void cd_step_obey_learn(cd_step_obey *steps, const cddp_event *event); /* ignores other kinds */
 /* Whether the plan says which clip factor this step of this rank has. */

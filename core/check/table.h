@@ -3,7 +3,7 @@
 ** checks remember.
 **
 ** Entries lie in order of insertion, so walking a table is deterministic; an index hashes into
-** them.
+** them. A table with a window forgets what no later event can refer to, when it would grow.
 **
 ** Lifetime   init → use → fini. A value stays where it is until the next add.
 ** Errors     NULL when memory is exhausted; the judge learns of it from its own allocator.
@@ -17,18 +17,41 @@ typedef struct cd_key {
 
 #define CD_KEY(...) (&(cd_key){{__VA_ARGS__}})
 
+typedef struct cd_horizon cd_horizon; /* core/check/horizon.h */
+
+/* What a table may forget. */
+typedef struct cd_table_window {
+    cd_horizon *horizon; /* NULL: nothing */
+    /* An entry that is past is kept where this says so; NULL: none is. Adds nothing to the
+    ** table. */
+    bool (*keeps)(void *self, const cd_key *key, const void *value);
+    /* Before entries are dropped; may be NULL. */
+    void (*before)(void *self);
+    void *self;
+} cd_table_window;
+
 typedef struct cd_table {
     cd_arena memory; /* of the arrays below */
     size_t value_bytes;
     cd_key *keys; /* (count) */
     char *values; /* (count · value_bytes) */
     size_t count, key_capacity, value_capacity;
-    uint32_t *index; /* (index_count) position + 1; a power of two */
+    /* (index_count) a power of two: position + 1 below, the upper half of the key's hash above, so
+    ** that few keys of others are looked at */
+    uint64_t *index;
     size_t index_count;
+    cd_table_window window;
+    uint32_t *steps; /* (count) with a window: at which step an entry was last added to */
+    size_t step_capacity;
 } cd_table;
 
 void cd_table_init(cd_table *table, const cddp_allocator *allocator, size_t value_bytes);
 void cd_table_fini(cd_table *table);
+/* Of an empty table: entries that were last added to long before the horizon are dropped, the rest
+** stay in their order. */
+void cd_table_set_window(cd_table *table, const cd_table_window *window);
+/* Drops them now; without a window nothing. */
+void cd_table_forget(cd_table *table);
 /* The value of a key, zeroed when it is new. */
 void *cd_table_add(cd_table *table, const cd_key *key);
 void *cd_table_find(const cd_table *table, const cd_key *key); /* NULL when there is none */

@@ -23,7 +23,8 @@ static const char *const link_words[CD_LINK_COUNT] = {
     [CD_LINK_COLLECTIVE] = "result of a collective",
     [CD_LINK_SHARE] = "reference update",
     [CD_LINK_FORMULA] = "optimizer's published formula",
-    [CD_LINK_DERIVATIVE] = "derivative of the loss"};
+    [CD_LINK_DERIVATIVE] = "derivative of the loss",
+    [CD_LINK_EVALUATION] = "reference evaluation"};
 
 /* Position in the chain of causes. */
 static const int link_order[CD_LINK_COUNT] = {
@@ -41,7 +42,8 @@ static const int link_order[CD_LINK_COUNT] = {
     [CD_LINK_COLLECTIVE] = 10,
     /* an error of the model itself is in the run and in its reference alike */
     [CD_LINK_DERIVATIVE] = 0,
-    [CD_LINK_FORMULA] = 11};
+    [CD_LINK_FORMULA] = 11,
+    [CD_LINK_EVALUATION] = 12}; /* nothing follows from it */
 
 const char *cd_link_words(int64_t link)
 {
@@ -240,6 +242,19 @@ static bool is_average(int64_t link)
     return link == CD_LINK_REDUCTION || link == CD_LINK_MATHEMATICS;
 }
 
+/* A local gradient that is not its loss's derivative (link 15) makes the average of all wrong. */
+static bool follows_from_a_slope(const cd_tally *tally, const cd_tally_entry *entry)
+{
+    bool follows = false;
+    for (size_t i = 0; i < tally->entries.count; i++) {
+        const cddp_event *other =
+            &((const cd_tally_entry *)cd_table_value(&tally->entries, i))->witness;
+        follows = follows || (other->as.compare.link == CD_LINK_DERIVATIVE &&
+                              other->step == entry->witness.step);
+    }
+    return follows && is_average(entry->witness.as.compare.link);
+}
+
 /* Blames the stage at which a wrong average came about, where the trace shows it. what: of the
 ** title, in place of "X differs from the average". */
 static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, cddp_finding *f, char *what,
@@ -372,8 +387,18 @@ static void say_sides(const cd_tally_entry *entry, const char *name, cddp_findin
     else
         CD_SAY(f->expected, "%s[%lld] = %.17g, bit for bit", name, (long long)c->element,
                cd_f64_of(c->expected));
-    CD_SAY(f->actual, "rank %u: %.17g, %lld ulps away; %lld elements beyond the bound",
-           entry->witness.rank, cd_f64_of(c->actual), (long long)c->ulps, (long long)c->bad);
+    char away[80] = "";
+    /* Sizes and counters have no ulps. */
+    if (c->ulps > 0)
+        CD_SAY(away, ", %lld ulp%s away; %lld element%s beyond the bound", (long long)c->ulps,
+               c->ulps == 1 ? "" : "s", (long long)c->bad, c->bad == 1 ? "" : "s");
+    /* what one rank gave is wrong in the average of all */
+    bool is_witness = false;
+    for (size_t i = 0; i < f->rank_count; i++)
+        is_witness = is_witness || f->ranks[i] == entry->witness.rank;
+    CD_SAY(f->actual, "%srank %u: %.17g%s",
+           is_witness || f->rank_count == 0 ? "" : "in the average, as on ", entry->witness.rank,
+           cd_f64_of(c->actual), away);
 }
 
 bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_finding *finding)
@@ -383,7 +408,7 @@ bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_f
     const cddp_event_compare *c = &entry->witness.as.compare;
     cddp_finding f = cd_finding_at(writer, &entry->witness);
     cd_finding_set_ranks(writer, &f, &entry->who);
-    f.is_consequence = follows_from_another(tally, index);
+    f.is_consequence = follows_from_another(tally, index) || follows_from_a_slope(tally, entry);
     bool is_buffer = c->link == CD_LINK_BUFFER || c->link == CD_LINK_STATISTICS;
     const char *words = entry->words;
     const char *name = is_buffer ? cd_writer_get_buffer(writer, c->param)
@@ -405,9 +430,6 @@ bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_f
         f.rank = -1;
     else
         print_blamed(&f, writer, who, sizeof who);
-    /* of the other ranks nobody knows */
-    if (c->link == CD_LINK_DERIVATIVE && f.rank >= 0)
-        CD_SAY(who, "rank %d, which was drawn", f.rank);
     CD_SAY(f.title, "%s: %s: %s", who, what, words[0] != '\0' ? words : "no simple explanation");
     say_sides(entry, name, &f);
     advise(tally, entry, &f);

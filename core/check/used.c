@@ -47,8 +47,30 @@ typedef struct state {
     cd_agree globals;         /* (round, param) → used */
     cd_ranks ranks;           /* of rank_facts */
     cd_table reported;        /* (kind, param) → reported */
+    uint32_t most_voters;     /* of a sum */
     uint64_t unused, earlier; /* map entries: unused; used, but not in the reducing micro-step */
 } state;
+
+/* U2 is judged at the end. */
+static bool is_sum_wrong(const window_sum *sum, const cd_agree_entry *read)
+{
+    return sum != NULL && read != NULL && read->first.data[0] != sum->used;
+}
+
+static bool keeps_global(void *self, const cd_key *key, const cd_agree_entry *entry)
+{
+    const state *s = self;
+    return is_sum_wrong(cd_table_find(&s->sums, key), entry);
+}
+
+/* As long as more ranks may add to it, and what they read is kept. */
+static bool keeps_sum(void *self, const cd_key *key, const void *value)
+{
+    const state *s = self;
+    const window_sum *sum = value;
+    return sum->voters < (int64_t)s->most_voters ||
+           is_sum_wrong(sum, cd_table_find(&s->globals.entries, key));
+}
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
@@ -61,6 +83,11 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->globals, context->allocator);
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
+    cd_writer_set_window(&s->writer, &s->sums, keeps_sum);
+    cd_agree_set_window(&s->globals, &(cd_agree_window){.facts = context->facts,
+                                                        .whole = CD_WHOLE_MOST,
+                                                        .keeps = keeps_global,
+                                                        .self = s});
     return CDDP_OK;
 }
 
@@ -104,6 +131,7 @@ static void take_used_local(state *s, const cddp_event *e)
     u->has_local = true;
     sum->used += l->used != 0;
     sum->voters++;
+    if (sum->voters > (int64_t)s->most_voters) s->most_voters = (uint32_t)sum->voters;
     if (l->used == 0)
         s->unused++;
     else if (is_seen(s, e->rank, u) && (u->step != e->step || u->micro_step != e->micro_step))

@@ -5,6 +5,7 @@
 #include "cddp/backend.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/check/facts.h"
 #include "core/trace/setting.h"
 
 #include <stdarg.h>
@@ -47,6 +48,20 @@ void cd_check_end(void *self)
     }
     cd_table_fini(&writer->held);
     cd_arena_fini(&writer->memory);
+}
+
+void cd_writer_set_window(const cd_writer *writer, cd_table *table,
+                          bool (*keeps)(void *self, const cd_key *key, const void *value))
+{
+    cd_table_set_window(table,
+                        &(cd_table_window){.horizon = cd_facts_get_horizon(writer->context.facts),
+                                           .keeps = keeps,
+                                           .self = (void *)(uintptr_t)writer});
+}
+
+void cd_writer_set_agree_window(const cd_writer *writer, cd_agree *agree, cd_agree_whole whole)
+{
+    cd_agree_set_window(agree, &(cd_agree_window){.facts = writer->context.facts, .whole = whole});
 }
 
 bool cd_writer_find_group(const cd_writer *writer, int64_t group, cddp_fact_group *found)
@@ -276,6 +291,7 @@ void cd_operation_print(const int64_t data[5], char *text, size_t text_bytes)
 
 void cd_writer_report(cd_writer *writer, const cddp_finding *finding)
 {
+    cd_horizon_freeze(cd_facts_get_horizon(writer->context.facts));
     writer->context.report(writer->context.reporter, finding);
 }
 
@@ -290,6 +306,7 @@ static int compare_place(const cddp_event *event, const held_finding *held)
 bool cd_writer_is_first(cd_writer *writer, const cd_key *key, const cddp_event *event)
 {
     held_finding *h = cd_table_add(&writer->held, key);
+    cd_horizon_freeze(cd_facts_get_horizon(writer->context.facts));
     if (h == NULL) return false;
     const int order = h->is_known ? compare_place(event, h) : -1;
     if (order > 0) return false;

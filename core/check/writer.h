@@ -35,6 +35,12 @@ cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spe
                            void **self, cddp_error *err);
 void cd_check_end(void *self); /* accepts NULL */
 
+/* Tables that forget what lies before the horizon. keeps, which may be NULL, is given the state of
+** the check, whose first member the writer is. */
+void cd_writer_set_window(const cd_writer *writer, cd_table *table,
+                          bool (*keeps)(void *self, const cd_key *key, const void *value));
+void cd_writer_set_agree_window(const cd_writer *writer, cd_agree *agree, cd_agree_whole whole);
+
 /* "fc1.weight", or "parameter 3" */
 const char *cd_writer_get_parameter(cd_writer *writer, int64_t variable);
 /* by position among all parameters */

@@ -721,7 +721,10 @@ static cddp_status run_monitored(battery *b, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status run_all(battery *b, cddp_error *err)
+typedef cddp_status (*row_fn)(battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op reduce_op,
+                              cddp_error *err);
+
+static cddp_status each_row(battery *b, row_fn row, cddp_error *err)
 {
     uint32_t dtypes = b->options->dtypes != 0 ? b->options->dtypes : (1u << CDDP_DTYPE_COUNT) - 1;
     dtypes &= b->options->device->dtypes;
@@ -729,14 +732,39 @@ static cddp_status run_all(battery *b, cddp_error *err)
         if (op == CDDP_OP_RECV) continue; /* with SEND */
         for (cddp_dtype dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
             if ((dtypes & CDDP_DTYPE_BIT(dtype)) == 0) continue;
-            if (!cd_op_is_reduction(op)) CD_TRY(run_row(b, op, dtype, CDDP_RED_COUNT, err));
+            if (!cd_op_is_reduction(op)) CD_TRY(row(b, op, dtype, CDDP_RED_COUNT, err));
             for (cddp_red_op r = 0; r < CDDP_RED_COUNT && cd_op_is_reduction(op); r++) {
                 const bool is_judged =
                     r != CDDP_RED_AVG || cd_conformance_judges_average(dtype, b->size);
-                if (is_meaningful(dtype, r) && is_judged) CD_TRY(run_row(b, op, dtype, r, err));
+                if (is_meaningful(dtype, r) && is_judged) CD_TRY(row(b, op, dtype, r, err));
             }
         }
     }
+    return CDDP_OK;
+}
+
+static cddp_status count_row(battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op reduce_op,
+                             cddp_error *err)
+{
+    (void)op;
+    (void)dtype;
+    (void)reduce_op;
+    (void)err;
+    b->row.case_count++;
+    return CDDP_OK;
+}
+
+uint32_t cd_conformance_count_rows(uint32_t ranks, const cd_conformance_options *options)
+{
+    battery b = {.options = options, .size = ranks};
+    const bool is_counted = each_row(&b, count_row, NULL) == CDDP_OK;
+    /* and the barrier */
+    return is_counted ? b.row.case_count + (options->huge_bytes > 0) + 1 : 0;
+}
+
+static cddp_status run_all(battery *b, cddp_error *err)
+{
+    CD_TRY(each_row(b, run_row, err));
     if (b->options->huge_bytes > 0) CD_TRY(run_huge(b, err));
     b->row = (cd_conformance_row){.op = CDDP_OP_BARRIER,
                                   .dtype = CDDP_U8,

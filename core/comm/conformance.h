@@ -45,6 +45,9 @@ typedef struct cd_conformance_options {
 ** Over others the bound must tell the mean from one that lacks a rank. */
 bool cd_conformance_judges_average(cddp_dtype dtype, uint32_t ranks);
 
+/* How many rows a run over so many ranks delivers on each of them, without that of run_guard. */
+uint32_t cd_conformance_count_rows(uint32_t ranks, const cd_conformance_options *options);
+
 cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options,
                                cddp_error *err);
 /* For a group that was opened with guard=1, of a backend that declares guards. When ranks disagree

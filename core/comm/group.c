@@ -17,6 +17,7 @@
 ** (adopt.c), meaning of operations (backends), choice of operations (ddp, hooks).
 */
 #include "core/comm/group.h"
+#include "core/comm/hold.h"
 
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
@@ -165,7 +166,9 @@ cddp_status cddp_group_create(const cddp_group_options *given, cddp_group **grou
     g->id = group_id(spec);
     g->sequence = options->sequence_start;
     g->works_max = options->works_max != 0 ? options->works_max : 1024;
+    g->in_flight_max = spec->in_flight_max;
     g->name = cd_arena_strdup(&g->arena, spec->name);
+    if (spec->options != NULL) g->options = cd_arena_strdup(&g->arena, spec->options);
     CD_TRY_OUT(cd_arena_check(&g->arena, err, "group '%s'", spec->name));
     CD_TRY_OUT(add_chunk(g, err));
     CD_TRY_OUT(keep_members(g, spec, err));
@@ -181,19 +184,46 @@ out:
     return status;
 }
 
+static void close_transport(cddp_group *group)
+{
+    CD_EMIT(group->tracer, group_close, NULL, .group = group->id,
+            .sequence = (int64_t)group->sequence, .outstanding = group->in_flight);
+    for (const cd_work_chunk *c = group->chunks; c != NULL; c = c->next)
+        for (uint32_t i = 0; i < c->made; i++)
+            if (c->works[i].busy)
+                group->table.release(group->backend_group, c->works[i].backend_work);
+    group->table.close(group->backend_group);
+    group->backend_group = NULL;
+}
+
 void cddp_group_destroy(cddp_group *group)
 {
     if (group == NULL) return;
-    if (group->backend_group != NULL) {
-        CD_EMIT(group->tracer, group_close, NULL, .group = group->id,
-                .sequence = (int64_t)group->sequence, .outstanding = group->in_flight);
-        for (const cd_work_chunk *c = group->chunks; c != NULL; c = c->next)
-            for (uint32_t i = 0; i < c->made; i++)
-                if (c->works[i].busy)
-                    group->table.release(group->backend_group, c->works[i].backend_work);
-        group->table.close(group->backend_group);
-    }
-    cd_arena_fini(&group->arena);
+    if (group->backend_group != NULL) close_transport(group);
+    group->is_destroyed = true;
+    group->tracer = NULL; /* it may be destroyed, too */
+    if (group->holders == 0) cd_arena_fini(&group->arena);
+}
+
+void cd_group_hold(cddp_group *group)
+{
+    if (group != NULL) group->holders++;
+}
+
+void cd_group_let_go(cddp_group *group)
+{
+    if (group == NULL) return;
+    CD_ASSERT(group->holders > 0);
+    group->holders--;
+    if (group->is_destroyed && group->holders == 0) cd_arena_fini(&group->arena);
+}
+
+static cddp_status check_alive(const cddp_group *group, cddp_error *err)
+{
+    if (!group->is_destroyed) return CDDP_OK;
+    return cd_fail(err, CDDP_E_STATE,
+                   "group '%s' was destroyed: destroy what uses it first, or give it another group",
+                   group->name);
 }
 
 /* No group has no members. */
@@ -243,6 +273,7 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
             .digest = has_data && sends ? cd_tracer_digest(g->tracer, t) : 0,
             .bucket = (int64_t)c->label - 1, .address = has_data ? t->offset : -1,
             .in_flight = g->in_flight);
+    if (c->op == CDDP_OP_ALLREDUCE) cd_tracer_pass(g->tracer, c->label, false, &c->input);
 }
 
 /* Explicit counts: each share has two ends, and only both together can be compared (I-ORDER). */
@@ -296,6 +327,7 @@ cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp
     CD_TRY(check_present(group, "group", err));
     CD_TRY(check_present(collective, "collective", err));
     CD_TRY(check_present(work, "place for the work", err));
+    CD_TRY(check_alive(group, err));
     CD_TRY(cd_operands_check(group, collective, err));
     cddp_work *w = NULL;
     CD_TRY(find_work(group, &w, err));
@@ -366,6 +398,7 @@ cddp_status cddp_group_barrier(cddp_group *group, cddp_error *err)
 cddp_status cddp_group_abort(cddp_group *group, const char *reason, cddp_error *err)
 {
     CD_TRY(check_present(group, "group", err));
+    CD_TRY(check_alive(group, err));
     if (reason == NULL) reason = "";
     CD_EMIT(group->tracer, group_abort, reason, .group = group->id);
     group->aborted = true;

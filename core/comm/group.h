@@ -35,18 +35,21 @@ struct cddp_group {
     cddp_tracer *tracer;
     cd_arena arena; /* the group itself, its name, members and chunks */
     char *name;
+    char *options; /* of its backend, which a subset takes on; NULL */
     /* most groups have evenly spaced world ranks: two numbers describe them */
     uint32_t first_member, member_step;
     uint32_t *members; /* (group_size) where they are not evenly spaced, else NULL */
     uint32_t group_rank, group_size, id;
-    uint32_t works_max, in_flight;
+    uint32_t works_max, in_flight, in_flight_max;
     uint64_t sequence;
     uint64_t bytes; /* of inputs posted so far */
     uint64_t timeout_ns;
     uint32_t works_made;   /* in all chunks: the most that were ever in flight at once */
     cd_work_chunk *chunks; /* newest first */
     cddp_work *free_works;
-    bool aborted;
+    uint32_t
+        holders; /* wrappers: while there are any, a destroyed group is still an error in words */
+    bool aborted, is_destroyed;
 };
 
 static inline uint32_t cd_group_member(const cddp_group *group, uint32_t index)

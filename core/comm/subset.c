@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group made of some members of another: the same backend, the same tracer, the same defaults.
+/* A group made of some members of another: the same backend and options, the same tracer, the same
+** defaults.
 **
 ** Not here: agreement on the members. Every rank passes the same positions. */
 #include "core/comm/group.h"
@@ -49,7 +50,9 @@ cddp_status cddp_group_create_subset(const cddp_group *parent, const cddp_group_
                                            .group_rank = own,
                                            .group_size = subset->member_count,
                                            .members = members,
-                                           .timeout_ns = parent->timeout_ns}};
+                                           .timeout_ns = parent->timeout_ns,
+                                           .in_flight_max = parent->in_flight_max,
+                                           .options = parent->options}};
     CD_TRY_OUT(cddp_group_create(&options, group, err));
 out:
     cd_release(a, members, subset->member_count * sizeof *members);

@@ -37,13 +37,14 @@ void cd_work_emit_done(const cddp_work *w)
             .start = ok && gave && w->backend_work != NULL
                          ? g->table.digest_read(g->backend_group, w->backend_work)
                          : 0);
+    if (ok && c->op == CDDP_OP_ALLREDUCE) cd_tracer_pass(g->tracer, c->label, true, &c->output);
 }
 
 static void give_back(cddp_work *w)
 {
     cddp_group *g = w->group;
     CD_ASSERT(w->busy && g->in_flight > 0);
-    g->table.release(g->backend_group, w->backend_work);
+    if (!g->is_destroyed) g->table.release(g->backend_group, w->backend_work);
     w->backend_work = NULL;
     w->busy = false;
     w->next_free = g->free_works;
@@ -93,6 +94,17 @@ static cddp_status check_work(const cddp_work *work, cddp_error *err)
 {
     if (work == NULL)
         return cd_fail(err, CDDP_E_ARG, "the work is NULL: did its operation fail to be posted?");
+    /* Until another operation of the group takes its place. */
+    if (!work->busy)
+        return cd_fail(err, CDDP_E_ARG,
+                       "a work of group '%s' is used after it was waited for or released: its "
+                       "handle ends there",
+                       work->group->name);
+    if (work->group->is_destroyed)
+        return cd_fail(err, CDDP_E_STATE,
+                       "%s #%llu: its group '%s' was destroyed, and the operation with it",
+                       cddp_op_name(work->collective.op),
+                       (unsigned long long)work->collective.sequence, work->group->name);
     return CDDP_OK;
 }
 
@@ -131,5 +143,5 @@ cddp_status cddp_work_wait(cddp_work *work, uint64_t timeout_ns, cddp_error *err
 
 void cddp_work_release(cddp_work *work)
 {
-    if (work != NULL) give_back(work);
+    if (work != NULL && work->busy) give_back(work);
 }

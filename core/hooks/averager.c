@@ -3,12 +3,13 @@
 **
 ** Not here: local gradients (post_local_sgd.c), the optimizer.
 */
-#include "core/hooks/averager.h"
+#include "cddp/averager.h"
 
 #include "cddp/device.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/base/inject.h"
+#include "core/base/sized.h"
 #include "core/hooks/block_group.h"
 #include "core/hooks/hook.h"
 
@@ -21,9 +22,9 @@ typedef struct level {
     bool is_own;
 } level;
 
-struct cd_averager {
+struct cddp_averager {
     cd_arena arena; /* this struct and its periods */
-    level levels[CD_AVERAGER_LEVELS_MAX];
+    level levels[CDDP_AVERAGER_LEVELS_MAX];
     uint32_t level_count;
     uint64_t warmup_steps, step;
     bool hierarchical;
@@ -32,15 +33,29 @@ struct cd_averager {
     size_t parameter_count;
 };
 
-static cddp_status check_options(const cd_averager_options *o, cddp_error *err)
+cddp_averager_options cddp_averager_options_default(void)
 {
-    if (o->level_count == 0 || o->level_count > CD_AVERAGER_LEVELS_MAX ||
+    return (cddp_averager_options){.size = sizeof(cddp_averager_options)};
+}
+
+static cddp_status check_present(const cddp_averager_options *o, cddp_error *err)
+{
+    const char *missing = o->group == NULL ? "group" : o->levels == NULL ? "levels" : NULL;
+    return missing == NULL ? CDDP_OK
+                           : cd_fail(err, CDDP_E_ARG,
+                                     "an averager needs a group and levels; %s is NULL", missing);
+}
+
+static cddp_status check_options(const cddp_averager_options *o, cddp_error *err)
+{
+    CD_TRY(check_present(o, err));
+    if (o->level_count == 0 || o->level_count > CDDP_AVERAGER_LEVELS_MAX ||
         (!o->hierarchical && o->level_count != 1))
         return cd_fail(err, CDDP_E_CONFIG,
                        "an averager of %u levels: a periodic one has 1, a hierarchical one 1 to %d",
-                       o->level_count, CD_AVERAGER_LEVELS_MAX);
+                       o->level_count, CDDP_AVERAGER_LEVELS_MAX);
     for (uint32_t i = 0; i < o->level_count; i++) {
-        const cd_averager_level *l = &o->levels[i];
+        const cddp_averager_level *l = &o->levels[i];
         if (l->period == 0)
             return cd_fail(err, CDDP_E_CONFIG,
                            "averager: the period of level %u is 0 and must be positive", i);
@@ -48,8 +63,9 @@ static cddp_status check_options(const cd_averager_options *o, cddp_error *err)
             return cd_fail(err, CDDP_E_CONFIG,
                            "averager: periods must grow, but %" PRIu64 " follows %" PRIu64,
                            l->period, l[-1].period);
-        if (i > 0 && l->group_size <= l[-1].group_size)
-            return cd_fail(err, CDDP_E_CONFIG, "averager: group sizes must grow, but %u follows %u",
+        if (i > 0 && l->group_size < l[-1].group_size)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "averager: group sizes must not shrink, but %u follows %u",
                            l->group_size, l[-1].group_size);
     }
     uint32_t last = o->levels[o->level_count - 1].group_size;
@@ -63,15 +79,39 @@ static cddp_status check_options(const cd_averager_options *o, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_averager_create(const cd_averager_options *options, cd_averager **averager,
-                               cddp_error *err)
+/* Blocks of equal size are one group: two of one name could not live beside each other. */
+static cddp_status make_level(cddp_averager *a, const cddp_averager_options *options, uint32_t i,
+                              cddp_error *err)
+{
+    level *l = &a->levels[a->level_count++];
+    const uint32_t ranks = options->levels[i].group_size;
+    l->period = options->levels[i].period;
+    CD_INJECT_COUNT_FROM("averager.period", cddp_group_world_rank(options->group)->rank, 0, 1,
+                         l->period);
+    if (ranks == cddp_group_size(options->group)) {
+        l->group = options->group;
+    } else if (i > 0 && ranks == options->levels[i - 1].group_size) {
+        l->group = l[-1].group;
+    } else {
+        CD_TRY(cd_block_group_create(options->group, "average", ranks, &l->group, err));
+        l->is_own = true;
+    }
+    return CDDP_OK;
+}
+
+cddp_status cddp_averager_create(const cddp_averager_options *given, cddp_averager **averager,
+                                 cddp_error *err)
 {
     cddp_status status = CDDP_OK;
+    cddp_averager_options own = cddp_averager_options_default(), *options = &own;
+    if (averager == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_averager_create: averager is NULL");
+    CD_TRY(CD_SIZED_CHECK(given, cddp_averager_options, level_count, err));
+    cd_sized_copy(&own, sizeof own, given);
     CD_TRY(check_options(options, err));
     const cddp_allocator *allocator = cddp_group_world_rank(options->group)->allocator;
     cd_arena arena;
     cd_arena_init(&arena, allocator, CD_HOOK_BLOCK_BYTES);
-    cd_averager *a = cd_arena_push(&arena, sizeof *a);
+    cddp_averager *a = cd_arena_push(&arena, sizeof *a);
     if (a == NULL) return cd_fail_memory(err, "an averager");
     a->arena = arena;
     a->warmup_steps = options->warmup_steps;
@@ -84,26 +124,15 @@ cddp_status cd_averager_create(const cd_averager_options *options, cd_averager *
                                   options->parameter_count));
         memcpy(a->periods, options->periods, a->parameter_count * sizeof *a->periods);
     }
-    for (uint32_t i = 0; i < options->level_count; i++) {
-        level *l = &a->levels[a->level_count++];
-        l->period = options->levels[i].period;
-        CD_INJECT_COUNT_FROM("averager.period", cddp_group_world_rank(options->group)->rank, 0, 1,
-                             l->period);
-        l->group = options->group;
-        l->is_own = i + 1 < options->level_count;
-        if (!l->is_own) continue;
-        l->group = NULL;
-        CD_TRY_OUT(cd_block_group_create(options->group, "average", options->levels[i].group_size,
-                                         &l->group, err));
-    }
+    for (uint32_t i = 0; i < options->level_count; i++) CD_TRY_OUT(make_level(a, options, i, err));
     *averager = a;
     return CDDP_OK;
 out:
-    cd_averager_destroy(a);
+    cddp_averager_destroy(a);
     return status;
 }
 
-void cd_averager_destroy(cd_averager *averager)
+void cddp_averager_destroy(cddp_averager *averager)
 {
     if (averager == NULL) return;
     for (uint32_t i = 0; i < averager->level_count; i++)
@@ -111,7 +140,7 @@ void cd_averager_destroy(cd_averager *averager)
     cd_arena_fini(&averager->arena);
 }
 
-static const level *find_due(const cd_averager *a)
+static const level *find_due(const cddp_averager *a)
 {
     const level *due = NULL;
     if (a->step < a->warmup_steps) return NULL;
@@ -122,9 +151,9 @@ static const level *find_due(const cd_averager *a)
     return due;
 }
 
-uint32_t cd_averager_get_due(const cd_averager *averager)
+uint32_t cddp_averager_get_due(const cddp_averager *averager)
 {
-    const level *due = find_due(averager);
+    const level *due = averager != NULL ? find_due(averager) : NULL;
     return due != NULL ? cddp_group_size(due->group) : 0;
 }
 
@@ -139,12 +168,12 @@ typedef struct share {
     const cddp_tensor *parameters;
     cddp_grad *const *gradients;
     size_t count;
-    const cd_averager *averager;
+    const cddp_averager *averager;
     bool is_due;    /* those without their own period */
     uint32_t ranks; /* over how many */
 } share;
 
-static bool is_over(const cd_averager *a, uint64_t period)
+static bool is_over(const cddp_averager *a, uint64_t period)
 {
     return a->step >= a->warmup_steps && (a->step - a->warmup_steps) % period == 0;
 }
@@ -202,9 +231,12 @@ out:
     return status;
 }
 
-cddp_status cd_averager_step(cd_averager *averager, const cddp_tensor *parameters,
-                             cddp_grad *const *gradients, size_t count, cddp_error *err)
+cddp_status cddp_averager_step(cddp_averager *averager, const cddp_tensor *parameters,
+                               cddp_grad *const *gradients, size_t count, cddp_error *err)
 {
+    if (averager == NULL || (count > 0 && (parameters == NULL || gradients == NULL)))
+        return cd_fail(err, CDDP_E_ARG, "cddp_averager_step: %s NULL",
+                       averager == NULL ? "the averager is" : "parameters or gradients are");
     const level *due = find_due(averager);
     const level *last = &averager->levels[averager->level_count - 1];
     if (averager->periods != NULL && averager->parameter_count != count)
@@ -218,6 +250,12 @@ cddp_status cd_averager_step(cd_averager *averager, const cddp_tensor *parameter
     return CDDP_OK;
 }
 
-uint64_t cd_averager_get_step(const cd_averager *averager) { return averager->step; }
+uint64_t cddp_averager_get_step(const cddp_averager *averager)
+{
+    return averager != NULL ? averager->step : 0;
+}
 
-void cd_averager_set_step(cd_averager *averager, uint64_t step) { averager->step = step; }
+void cddp_averager_set_step(cddp_averager *averager, uint64_t step)
+{
+    if (averager != NULL) averager->step = step;
+}

@@ -38,8 +38,8 @@
 **          leaves, n·k·2^-50, or takes for dependent, and P was rounded by u: another 3u·√k;
 **   then A_rᵀ·P, summed and divided, and P·Qᵀ are rounded: c·√k and (γ(k) + u)·√k;
 ** each times 1.1³ at most and ‖A_r‖, of which every rank states its own; times √(n·m) for a sum of
-** so many. A P of fewer columns than n < m says nothing (what A lacks is not known), nor do factors
-** whose k·δ is above 0.1.
+** so many. A P of fewer columns than k says nothing, nor do factors whose k·δ is above 0.1. What A
+** lacks is not known; and after a mean that lacked some, a warm start may lack what is there now.
 **
 ** The uncompressed part comes back as the mean of what the ranks sent (cd_mean_law).
 **
@@ -314,7 +314,7 @@ static double whole_rounding(const cd_low_rank *s, const cd_low_rank_matrix *m,
         off = columns * delta +
               root * (CD_ORTHONORMAL_DEPENDENT + n * k * 0x1p-50 + 3 * cd_host_unit(p->dtype) +
                       average_rounding(s, p->dtype, m->columns));
-    if (!(k * delta <= 0.1) || (columns > n && has_zero_column(p))) return INFINITY;
+    if (!(k * delta <= 0.1) || has_zero_column(p)) return INFINITY;
     return sqrt(n * columns) * (1.1 * 1.1 * 1.1 * (off + sums) * norm + steps);
 }
 

@@ -228,7 +228,7 @@ cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gra
     cddp_grad *slot = &graph->module->parameters[parameter].grad;
     const bool is_new = slot->kind == CDDP_GRAD_UNDEFINED;
     cddp_status status = CDDP_OK;
-    if (!cd_graph_computes(graph) || graph->staged != NULL) {
+    if (!cd_graph_computes(graph) || graph->is_far) {
         status = accumulate_there(graph, parameter, gradient, err);
     } else if (gradient->kind == CDDP_GRAD_SPARSE || slot->kind == CDDP_GRAD_SPARSE) {
         status = accumulate_mixed(graph, parameter, gradient, err);

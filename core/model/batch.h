@@ -15,6 +15,11 @@ typedef struct cd_model cd_model;
 #define CD_BATCH_FIELDS_MAX 4
 #define CD_MODEL_OUTPUTS_MAX 16
 
+/* What the loss of one output is divided by and then multiplied with. */
+typedef struct cd_loss_term {
+    double divisor, weight;
+} cd_loss_term;
+
 typedef struct cd_batch {
     int64_t sample_count;
     /* (sample_count) key dropout, routing without arithmetic, and generated data */
@@ -23,9 +28,10 @@ typedef struct cd_batch {
     cddp_tensor inputs[CD_BATCH_FIELDS_MAX];
     /* one per output; device NULL where its loss needs none */
     cddp_tensor targets[CD_MODEL_OUTPUTS_MAX];
-    const double *weights; /* (sample_count) of each sample's loss; NULL: 1 */
-    double divisor;        /* of the weighted sum; 0 or 1: none */
-    uint64_t iteration;    /* keys dropout together with the sample id */
+    const double *weights;     /* (sample_count) of each sample's loss; NULL: 1 */
+    double divisor;            /* of the weighted sum; 0 or 1: none */
+    const cd_loss_term *terms; /* (output_count) in place of the divisor; NULL: none */
+    uint64_t iteration;        /* keys dropout together with the sample id */
     /* which way control flow goes, in models that branch */
     uint32_t branch;
     /* (unit_count) how often each unit runs; NULL: the model's own counts */

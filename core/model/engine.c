@@ -225,6 +225,21 @@ static cddp_status run_kernel(run *r, const cd_node *node, const cd_op_call *cal
     return CDDP_OK;
 }
 
+/* What the node saved of a parameter may be gone since its forward. */
+static cddp_status use_leaves(const cd_graph *g, cd_node *node, cddp_error *err)
+{
+    const cd_graph_callbacks *cb = &g->callbacks;
+    for (uint32_t e = 0; node->leaves != NULL && cb->use != NULL && e < node->edge_count; e++) {
+        if (node->leaves[e] == 0) continue;
+        const uint32_t parameter = node->leaves[e] - 1;
+        CD_TRY(cb->use(cb->context, parameter, true, err));
+        const bool is_read = node->inputs != NULL && g->staged == NULL;
+        if (is_read && cb->forward_parameter != NULL)
+            node->inputs[e] = *cb->forward_parameter(cb->context, parameter);
+    }
+    return CDDP_OK;
+}
+
 static cddp_status go_back(run *r, cd_node *node, cddp_error *err)
 {
     if (node->released && !node->op->keeps_nothing)
@@ -234,6 +249,7 @@ static cddp_status go_back(run *r, cd_node *node, cddp_error *err)
                        "freed. Specify retain_graph if the graph is needed again",
                        node->op->name);
     if (r->captured != NULL) CD_TRY(capture(r, node, err));
+    CD_TRY(use_leaves(r->graph, node, err));
     if (node->segment != NULL) CD_TRY(cd_segment_restore(r->graph, node, err));
     cd_gradient *in_grads = r->in_grads, *out_grads = r->buffers[node->index];
     for (uint32_t e = 0; e < node->edge_count; e++)

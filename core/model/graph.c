@@ -58,10 +58,11 @@ cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, 
     const bool is_far =
         (module->device->flags & CDDP_DEVICE_VALUES) && !cd_device_is_direct(module->device);
     g->layers = is_far ? cd_device_layers(module->device) : NULL;
-    const bool is_staged = is_far && g->layers == NULL;
+    g->is_far = is_far && g->layers == NULL;
     cd_tape_init(&g->tape, module->device, allocator);
-    g->device = is_staged ? cddp_device_cpu() : module->device;
-    if (is_staged) g->staged = cd_arena_array(&g->own, count, sizeof(cddp_tensor));
+    g->device = g->is_far ? cddp_device_cpu() : module->device;
+    if (g->is_far || module->channels_last)
+        g->staged = cd_arena_array(&g->own, count, sizeof(cddp_tensor));
     cddp_status status = cd_arena_check(&g->own, err, "a graph of %zu parameters", count);
     if (status != CDDP_OK) {
         cd_graph_destroy(g);
@@ -202,14 +203,13 @@ const cddp_tensor *cd_graph_source(const cd_graph *graph, uint32_t parameter)
                                  : &graph->parameters[parameter]->tensor;
 }
 
-/* A copy of the parameter on the tape. */
-static cddp_status stage(cd_graph *graph, uint32_t parameter, const cddp_tensor *source,
-                         cddp_tensor *copy, cddp_error *err)
+/* A copy of the parameter on the tape: layers read contiguous tensors of the tape's device. */
+static cddp_status stage(cd_graph *graph, const cddp_tensor *source, cddp_tensor *copy,
+                         cddp_error *err)
 {
     CD_TRY(cd_graph_tensor(graph, source->dtype, source->sizes, source->dim_count, copy, err));
     size_t bytes = (size_t)cddp_tensor_numel(copy) * cddp_dtype_bytes(copy->dtype);
     if (bytes > 0) CD_TRY(source->device->read(source, copy->storage, bytes, err));
-    graph->staged[parameter] = *source;
     return CDDP_OK;
 }
 
@@ -218,8 +218,11 @@ static cddp_status make_leaf(cd_graph *graph, uint32_t parameter, const cddp_ten
 {
     cddp_tensor tensor = *source;
     cd_value *leaf = NULL;
-    if (graph->staged != NULL) CD_TRY(stage(graph, parameter, source, &tensor, err));
+    if (graph->staged != NULL) graph->staged[parameter] = *source;
+    if (graph->is_far || (graph->staged != NULL && !cddp_tensor_is_contiguous(source)))
+        CD_TRY(stage(graph, source, &tensor, err));
     CD_TRY(cd_graph_input(graph, &tensor, &leaf, err));
+    leaf->leaf = parameter + 1;
     if (wants) CD_TRY(accumulation_node(graph, parameter, &leaf->node, err));
     graph->parameters[parameter] = leaf;
     return CDDP_OK;
@@ -231,6 +234,7 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
     CD_ASSERT(parameter < graph->module->parameter_count);
     const cd_parameter *p = &graph->module->parameters[parameter];
     const cd_graph_callbacks *cb = &graph->callbacks;
+    if (cb->use != NULL) CD_TRY(cb->use(cb->context, parameter, false, err));
     const cddp_tensor *source =
         cb->forward_parameter != NULL ? cb->forward_parameter(cb->context, parameter) : &p->tensor;
     const cd_value *leaf = graph->parameters[parameter];
@@ -266,6 +270,18 @@ static cddp_status save_tensors(cd_graph *graph, cd_value *const *values, uint32
     return CDDP_OK;
 }
 
+static cddp_status note_leaves(cd_graph *graph, const cd_record *record, cd_node *node,
+                               cddp_error *err)
+{
+    void *leaves = NULL;
+    if (graph->callbacks.use == NULL) return CDDP_OK;
+    CD_TRY(cd_graph_push(graph, record->input_count * sizeof *node->leaves, &leaves, err));
+    node->leaves = leaves;
+    for (uint32_t i = 0; i < record->input_count; i++)
+        if (record->inputs[i] != NULL) node->leaves[i] = record->inputs[i]->leaf;
+    return CDDP_OK;
+}
+
 cddp_status cd_graph_record(cd_graph *graph, const cd_record *record, cddp_error *err)
 {
     if (!is_wanted(graph, record)) return CDDP_OK;
@@ -285,6 +301,7 @@ cddp_status cd_graph_record(cd_graph *graph, const cd_record *record, cddp_error
         CD_TRY(save_tensors(graph, record->inputs, record->input_count, &node.inputs, err));
         CD_TRY(save_tensors(graph, record->outputs, record->output_count, &node.outputs, err));
     }
+    CD_TRY(note_leaves(graph, record, &node, err));
     cd_node *added = NULL;
     CD_TRY(add_node(graph, node, &added, err));
     for (uint32_t i = 0; i < record->output_count; i++) {

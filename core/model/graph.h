@@ -40,6 +40,7 @@ typedef struct cd_value {
     cddp_tensor tensor;
     cd_node *node;   /* grad_fn; NULL: wants no gradient */
     uint32_t output; /* which output of the node */
+    uint32_t leaf;   /* the parameter whose value it is, + 1; 0: of none */
 } cd_value;
 
 typedef struct cd_edge {
@@ -56,6 +57,7 @@ struct cd_node {
     uint32_t parameter; /* accumulation nodes */
     uint32_t edge_count, output_count;
     cd_edge *edges;       /* (edge_count) one per input */
+    uint32_t *leaves;     /* (edge_count) as cd_value.leaf; NULL without the callback `use` */
     cddp_tensor *inputs;  /* (edge_count) saved; NULL where the graph does not compute */
     cddp_tensor *outputs; /* (output_count) saved; NULL where the graph does not compute */
     void *state;          /* what the op keeps between forward and backward, in the arena */
@@ -81,6 +83,9 @@ typedef struct cd_graph_callbacks {
     /* The tensor that forward computes with in place of the parameter (a low-precision copy,
     ** MIX-02); gradients accumulate in its dtype. */
     const cddp_tensor *(*forward_parameter)(void *context, uint32_t parameter);
+    /* A parameter is about to be read, in forward or in backward. forward_parameter may answer
+    ** otherwise from now on: in backward a node reads what it answers then. */
+    cddp_status (*use)(void *context, uint32_t parameter, bool in_backward, cddp_error *err);
     /* On devices without arithmetic: writes the gradient that one firing of this parameter
     ** contributes (atoms on symbol, nothing on shape). dst has the parameter's sizes. */
     cddp_status (*fresh)(void *context, uint32_t parameter, const cddp_tensor *dst,
@@ -120,7 +125,9 @@ struct cd_graph {
     cd_value **parameters; /* (parameter_count) value of each parameter, or NULL */
     /* (parameter_count) what each value is a copy of; NULL when the tape needs no copies */
     cddp_tensor *staged;
+    bool is_far; /* the tape's device is not the module's */
     uint64_t sequence;
+    uint64_t op_count;                          /* forwards of operations so far */
     const struct cd_backward_options *backward; /* of the innermost backward that runs, or NULL */
     bool inside_grad;                           /* that backward is a cd_graph_grad */
     bool grad_enabled;                          /* false under no_grad */

@@ -83,6 +83,7 @@ static cddp_status build(cd_model *m, const cd_model_options *options, cddp_erro
     cd_prng initial = cd_prng_split(options->prng, "parameters");
     CD_TRY(cd_module_create(m->allocator, options->device, &initial, &m->module, err));
     m->module->dyadic = options->dyadic;
+    m->module->channels_last = options->channels_last;
     CD_TRY(m->type->build(m, err));
     CD_ASSERT(m->module->scope_depth == 0 && m->output_count > 0);
     return CDDP_OK;
@@ -163,11 +164,41 @@ cddp_status cd_model_forward(cd_model *model, cd_graph *graph, const cd_batch *b
     return CDDP_OK;
 }
 
+static cddp_status refuse_empty_loss(const cd_model *model, cddp_error *err)
+{
+    return cd_fail(err, CDDP_E_ARG, "model %s: the loss uses none of its outputs",
+                   model->type->name);
+}
+
+/* Outputs in their order: each one's weighted sum over its samples, divided, times its weight. */
+static cddp_status add_terms(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                             const cd_outputs *outputs, uint32_t mask, cd_value **loss,
+                             cddp_error *err)
+{
+    cd_value *total = NULL;
+    for (uint32_t i = 0; i < outputs->count; i++) {
+        cd_value *losses = NULL, *one = NULL, *sum = NULL;
+        if (!(mask >> i & 1) || outputs->values[i] == NULL) continue;
+        CD_TRY(model->type->losses(model, graph, i, outputs->values[i], &batch->targets[i], &losses,
+                                   err));
+        CD_TRY(cd_weighted_sum(graph, losses, batch->weights, batch->terms[i].divisor, &one, err));
+        if (batch->terms[i].weight != 1.0)
+            CD_TRY(cd_scale(graph, one, batch->terms[i].weight, &one, err));
+        if (total != NULL) CD_TRY(cd_add(graph, total, one, &sum, err));
+        total = total == NULL ? one : sum;
+    }
+    if (total == NULL) return CD_PASS(refuse_empty_loss(model, err));
+    *loss = total;
+    return CDDP_OK;
+}
+
 cddp_status cd_model_loss(cd_model *model, cd_graph *graph, const cd_batch *batch,
                           const cd_outputs *outputs, uint32_t mask, cd_value **loss,
                           cddp_error *err)
 {
     cd_value *total = NULL;
+    if (batch->terms != NULL)
+        return CD_PASS(add_terms(model, graph, batch, outputs, mask, loss, err));
     for (uint32_t i = 0; i < outputs->count; i++) {
         cd_value *losses = NULL, *sum = NULL;
         if (!(mask >> i & 1) || outputs->values[i] == NULL) continue;
@@ -180,9 +211,7 @@ cddp_status cd_model_loss(cd_model *model, cd_graph *graph, const cd_batch *batc
         CD_TRY(cd_add(graph, total, losses, &sum, err));
         total = sum;
     }
-    if (total == NULL)
-        return cd_fail(err, CDDP_E_ARG, "model %s: the loss uses none of its outputs",
-                       model->type->name);
+    if (total == NULL) return CD_PASS(refuse_empty_loss(model, err));
     return CD_PASS(cd_weighted_sum(graph, total, batch->weights, batch->divisor, loss, err));
 }
 
@@ -203,6 +232,7 @@ int64_t cd_model_find_unit(const cd_model *model, const char *name)
 void cd_model_destroy(cd_model *model)
 {
     if (model == NULL) return;
+    if (model->type->release != NULL && model->state != NULL) model->type->release(model);
     cd_module_destroy(model->module);
     cd_release(model->allocator, model->units, model->unit_capacity * sizeof *model->units);
     cd_arena_fini(&model->arena);

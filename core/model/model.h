@@ -56,6 +56,8 @@ struct cd_model {
     cd_unit *units; /* (unit_count) */
     size_t unit_count, unit_capacity;
     uint64_t seed; /* of dropout */
+    /* whose gradients it has, and no other number of ranks may train it; 0: of no job */
+    uint32_t recorded_ranks;
 };
 
 typedef struct cd_model_options {
@@ -63,8 +65,9 @@ typedef struct cd_model_options {
     /* "key=value,key=value"; NULL: defaults. Lists are "4:8:3", shapes "3x4" */
     const char *options;
     cddp_dtype dtype;
-    bool dyadic;                     /* initial parameters on a dyadic grid (exact inputs) */
-    const cddp_device *device;       /* borrowed until destroy */
+    bool dyadic;               /* initial parameters on a dyadic grid (exact inputs) */
+    bool channels_last;        /* parameters of four dimensions have their channels innermost */
+    const cddp_device *device; /* borrowed until destroy */
     const cddp_allocator *allocator; /* borrowed until destroy; NULL: the heap */
     const cd_prng *prng;             /* initial parameters and dropout */
 } cd_model_options;

@@ -76,6 +76,7 @@ static double draw(const cd_init *init, bool dyadic, cd_prng *prng)
 {
     switch (init->kind) {
     case CD_INIT_ZERO:
+    case CD_INIT_GIVEN:
         return 0.0;
     case CD_INIT_ONE:
         return 1.0;
@@ -97,7 +98,7 @@ static cddp_status fill_initial(const cd_module *m, const cd_init *init, const c
 {
     if (!(m->device->flags & CDDP_DEVICE_VALUES))
         return CD_PASS(m->device->fill(t, 0.0, NULL, err));
-    if (init->kind == CD_INIT_ZERO || init->kind == CD_INIT_ONE)
+    if (init->kind == CD_INIT_ZERO || init->kind == CD_INIT_ONE || init->kind == CD_INIT_GIVEN)
         return CD_PASS(m->device->fill(t, init->kind == CD_INIT_ONE ? 1.0 : 0.0, NULL, err));
     int64_t numel = cddp_tensor_numel(t), scalars = t->dtype == CDDP_C64 ? 2 * numel : numel;
     if (numel == 0) return CDDP_OK;
@@ -135,6 +136,16 @@ static void tensor_release(cddp_tensor *t)
     *t = (cddp_tensor){0};
 }
 
+/* (n, c, h, w) in the order n, h, w, c. */
+static void put_channels_last(cddp_tensor *t)
+{
+    const int64_t *n = t->sizes;
+    t->strides[1] = 1;
+    t->strides[3] = n[1];
+    t->strides[2] = n[1] * n[3];
+    t->strides[0] = n[1] * n[3] * n[2];
+}
+
 static cddp_status make_tensor(const cd_module *m, const cd_parameter_spec *spec, const char *name,
                                cddp_tensor *tensor, cddp_error *err)
 {
@@ -156,6 +167,7 @@ static cddp_status make_tensor(const cd_module *m, const cd_parameter_spec *spec
     CD_TRY(m->device->allocate(m->device, spec->dtype, numel > 0 ? numel : 1, &storage, err));
     cddp_tensor t =
         cddp_tensor_of(m->device, storage, 0, spec->dtype, spec->sizes, spec->dim_count);
+    if (m->channels_last && t.dim_count == 4) put_channels_last(&t);
     cddp_status status = fill_initial(m, &spec->init, name, &t, err);
     if (status != CDDP_OK) {
         tensor_release(&t);

@@ -25,7 +25,8 @@ typedef enum cd_init_kind {
     CD_INIT_ZERO,
     CD_INIT_ONE,
     CD_INIT_UNIFORM, /* in [-bound, bound), from the module's generator split by name */
-    CD_INIT_DYADIC   /* k/8 with k in -8…8: sums and products of few of these are exact */
+    CD_INIT_DYADIC,  /* k/8 with k in -8…8: sums and products of few of these are exact */
+    CD_INIT_GIVEN    /* zero, until the model writes what it was given */
 } cd_init_kind;
 
 typedef struct cd_init {
@@ -70,6 +71,7 @@ typedef struct cd_module {
     cd_prng prng;
     /* initial values on a dyadic grid whatever the layer asks for, so that sums are exact */
     bool dyadic;
+    bool channels_last;       /* of parameters of four dimensions; the graph computes with copies */
     cd_parameter *parameters; /* (parameter_count) */
     size_t parameter_count, parameter_capacity;
     cd_buffer *buffers;

@@ -81,6 +81,7 @@ static cddp_status run_forward(cd_graph *graph, const cd_apply *apply, cd_value 
 cddp_status cd_op_apply(cd_graph *graph, const cd_apply *apply, cd_value **outputs, cddp_error *err)
 {
     CD_ASSERT(apply->output_count > 0);
+    graph->op_count++;
     void *memory = NULL;
     CD_TRY(cd_graph_push(graph, apply->output_count * sizeof(cd_value *), &memory, err));
     cd_value **made = memory;

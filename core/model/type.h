@@ -46,6 +46,8 @@ struct cd_model_type {
     /* One number per sample from output i; target is undefined for CD_FIELD_NONE. */
     cddp_status (*losses)(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
                           const cddp_tensor *target, cd_value **losses, cddp_error *err);
+    void (*release)(
+        cd_model *model); /* what its state owns outside the arena (optional: nothing) */
 };
 
 #define CD_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))

@@ -10,6 +10,7 @@
 #include "core/oracle/any_order.h"
 
 #include "core/base/error.h"
+#include "core/oracle/compare.h"
 #include "core/oracle/numbers.h"
 
 #include <math.h>
@@ -21,13 +22,6 @@
 static double round_wide(cddp_dtype dtype, double value)
 {
     return dtype == CDDP_F16 || dtype == CDDP_BF16 ? (double)(float)value : value;
-}
-
-/* Has the dtype every number of the other? */
-static bool contains(cddp_dtype dtype, cddp_dtype other)
-{
-    return dtype == other || dtype == CDDP_F64 ||
-           ((dtype == CDDP_F32 || dtype == CDDP_C64) && other != CDDP_F64);
 }
 
 static size_t additions_of(uint32_t addends)
@@ -129,7 +123,7 @@ static double finish(const cd_any_order_rule *rule, double sum, bool in_two_step
     double x = in_two_steps ? round_wide(rule->dtype, sum) : sum;
     x = cd_dtype_round(rule->dtype, x);
     if (rule->divisor > 1) x = cd_dtype_round(rule->dtype, x / (double)rule->divisor);
-    return contains(rule->result, rule->dtype) ? x : cd_dtype_round(rule->result, x);
+    return cd_dtype_has_all(rule->result, rule->dtype) ? x : cd_dtype_round(rule->result, x);
 }
 
 /* A backend may add exactly and round once. Compensated, so that f64 loses nothing that matters. */
@@ -176,5 +170,6 @@ bool cd_any_order_has(const cd_any_order *a, const cd_any_order_rule *rule, size
     const cd_any_order_range *range = &a->ranges[k];
     if (range->low == -INFINITY || range->high == INFINITY || isnan(actual)) return true;
     if (!(range->low <= actual && actual <= range->high)) return false;
-    return !contains(rule->result, rule->dtype) || cd_dtype_round(rule->dtype, actual) == actual;
+    return !cd_dtype_has_all(rule->result, rule->dtype) ||
+           cd_dtype_round(rule->dtype, actual) == actual;
 }

@@ -166,6 +166,14 @@ static void leave_grid(cd_oracle *o, carried_parameter *p)
     }
 }
 
+void cd_carried_receive(cd_oracle *o)
+{
+    if (o->carried == NULL) return;
+    lose_if(o, true);
+    o->carried->has_begun = true;
+    o->carried->is_off_the_grid = o->carried->is_behind = false;
+}
+
 cddp_status cd_carried_begin(cd_oracle *o, cddp_error *err)
 {
     struct cd_carried *c = o->carried;
@@ -208,9 +216,10 @@ static double bound_sum(const cd_carried_sum *from, size_t at)
                           cd_wide_sum_is_exact(from->sum, at, cd_dtype_precision(rule->dtype)) &&
                           (from->sum->low[at] == INT32_MAX ||
                            ldexp(1, from->sum->low[at]) >= (double)rule->divisor * 2 * least);
-    return is_exact ? 0
-                    : cd_gamma(rule->dtype, rule->roundings) * size * (1 + 0x1p-40) +
-                          (double)rule->addends * least;
+    const double bound = is_exact ? 0
+                                  : cd_gamma(rule->dtype, rule->roundings) * size * (1 + 0x1p-40) +
+                                        (double)rule->addends * least;
+    return bound + cd_sum_cast_error(rule, size, bound);
 }
 
 /* The gradient of the whole batch, before the loss scale is taken back. Where every addend of the
@@ -381,6 +390,8 @@ static cddp_status step_parameter(cd_oracle *o, const cd_oracle_formulas *f, siz
 {
     carried_parameter *p = &o->carried->parameters[i];
     const cddp_grad *g = &f->gradients[i];
+    /* of a frozen parameter, which is stepped and stays off its grid */
+    const bool is_kept = p->times > 0 && g->kind != CDDP_GRAD_UNDEFINED && !p->has_gradient;
     if (p->times > 0 && g->kind != CDDP_GRAD_UNDEFINED) {
         const uint64_t rows = g->kind == CDDP_GRAD_SPARSE ? (uint64_t)g->rows.count : 0;
         if (factor == NULL || p->times > 1 || !p->has_gradient)
@@ -395,6 +406,7 @@ static cddp_status step_parameter(cd_oracle *o, const cd_oracle_formulas *f, siz
         o->carried->has_restarted = true;
     }
     p->has_gradient = false;
+    if (is_kept) return CDDP_OK;
     return CD_PASS(restart(o, f, i, err));
 }
 

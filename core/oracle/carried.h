@@ -10,6 +10,8 @@
 
 cddp_status cd_carried_create(cd_oracle *o, cddp_error *err);
 /* A step begins with the oracle's values. */
+/* Its elements are others' from here on. */
+void cd_carried_receive(cd_oracle *o);
 cddp_status cd_carried_begin(cd_oracle *o, cddp_error *err);
 /* What the gradient of a parameter must be: within the rule of the sum over the samples (link 1),
 ** and what some order of the reduction's additions gives (link 2). */

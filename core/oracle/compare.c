@@ -71,21 +71,46 @@ static bool stays_in_range(const cd_wide_sum *sum, const cd_sum_rule *rule, size
     return sum->magnitude[i] < largest / 2;
 }
 
+bool cd_dtype_has_all(cddp_dtype dtype, cddp_dtype other)
+{
+    return dtype == other || dtype == CDDP_F64 ||
+           ((dtype == CDDP_F32 || dtype == CDDP_C64) && other != CDDP_F64);
+}
+
+double cd_sum_cast_error(const cd_sum_rule *rule, double value, double bound)
+{
+    if (!rule->is_cast) return 0;
+    return cd_dtype_roundoff(rule->cast) * (fabs(value) + bound) + cd_dtype_underflow(rule->cast);
+}
+
+/* A cast that left the range of its dtype. */
+static bool may_overflow(const cd_sum_rule *rule, double value, double bound, double actual)
+{
+    return rule->is_cast && isinf(actual) && (actual > 0) == (value > 0) &&
+           isinf(cd_dtype_round(rule->cast, fabs(value) + bound));
+}
+
 static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i,
                              double actual)
 {
     double magnitude = sum->magnitude[i];
     if (!cd_wide_sum_is_finite(sum, i)) return (verdict){0, isfinite(actual) ? INFINITY : 0, false};
-    if (!isfinite(actual)) return (verdict){0, INFINITY, false};
+    const double value = cd_wide_sum_get(sum, i) / (double)rule->divisor;
+    if (!isfinite(actual) && !may_overflow(rule, value, 0, actual))
+        return (verdict){0, INFINITY, false};
+    if (!isfinite(actual)) return (verdict){0, 0, false};
     double residual = cd_wide_sum_residual(sum, i, actual, rule->divisor);
     double error = fabs(residual) / (double)rule->divisor;
     if (rule->rounded_once) return judge_rounding(rule, actual, residual);
     if (rule->division_is_exact && cd_wide_sum_is_exact(sum, i, cd_dtype_precision(rule->dtype)) &&
         !underflows(sum, rule, i))
-        return (verdict){0, error == 0 ? 0 : INFINITY, true};
+        return rule->is_cast
+                   ? (verdict){0, actual == cd_dtype_round(rule->cast, value) ? 0 : INFINITY, true}
+                   : (verdict){0, error == 0 ? 0 : INFINITY, true};
     double bound = cd_gamma(rule->dtype, rule->roundings) * (magnitude / (double)rule->divisor) *
                        (1 + 0x1p-40) +
                    (double)rule->addends * underflow_of(rule);
+    bound += cd_sum_cast_error(rule, value, bound);
     return (verdict){bound, error <= bound ? 0 : bound > 0 ? error / bound : INFINITY, false};
 }
 

@@ -43,5 +43,12 @@ typedef struct cd_sum_rule {
     bool division_is_exact;
     /* of one operation, where some step has a narrower range than dtype; 0: dtype's */
     double underflow;
+    /* the result is cast to `cast` in the end, which lacks numbers of the wire's dtype */
+    bool is_cast;
+    cddp_dtype cast;
 } cd_sum_rule;
+/* Has the dtype every number of the other? */
+bool cd_dtype_has_all(cddp_dtype dtype, cddp_dtype other);
+/* What the last cast may add to a result within a bound of this value. */
+double cd_sum_cast_error(const cd_sum_rule *rule, double value, double bound);
 cd_comparison cd_compare_sum(const cd_wide_sum *sum, const double *actual, const cd_sum_rule *rule);

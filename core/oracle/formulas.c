@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Link 14, formula: drawn elements of an update against the published formula of their optimizer.
+/* Link 14, formula: elements of an update against the published formula of their optimizer. All of
+** a tensor that is not large are judged, of the others drawn ones.
 **
 ** Parameters, gradients and state are those that link 4 uses. Only the arithmetic is a second one,
 ** so an error of core/model/optim does not vouch for itself.
@@ -10,12 +11,13 @@
 #include "core/base/error.h"
 #include "core/base/prng.h"
 #include "core/oracle/carried.h"
+#include "core/oracle/form_update.h"
 #include "core/oracle/second/repeat.h"
 
 #include <math.h>
 
 /* Elements of one tensor that are judged in one step. */
-#define DRAWN_MAX 64
+#define JUDGED_MAX 4096
 
 /* One parameter of one optimizer, before the step. */
 struct cd_kept_elements {
@@ -23,10 +25,11 @@ struct cd_kept_elements {
     uint32_t optimizer;
     bool is_present;
     uint64_t steps;
-    cd_part_range own;                             /* of the elements that this rank steps */
-    uint32_t elements[DRAWN_MAX];                  /* (count) positions among those */
-    double before[DRAWN_MAX];                      /* (count) of the parameter */
-    double slots[CD_FORMULA_SLOTS_MAX][DRAWN_MAX]; /* (count) */
+    cd_part_range own;                   /* of the elements that this rank steps */
+    uint32_t *elements;                  /* (count) positions among those */
+    double *before;                      /* (count) of the parameter */
+    double *slots[CD_FORMULA_SLOTS_MAX]; /* (count) */
+    cddp_tensor form, momentum;          /* on exact devices, borrowed until the step is judged */
 };
 
 bool cd_oracle_draws_step(const cd_oracle *o, uint32_t step)
@@ -38,33 +41,31 @@ bool cd_oracle_draws_step(const cd_oracle *o, uint32_t step)
     return steps > 2 && step == 1 + cd_prng_below(&drawn, steps - 2);
 }
 
-bool cd_oracle_draws_rank(const cd_oracle *o, uint32_t step)
+bool cd_oracle_wants_formulas(const cd_oracle *o)
 {
-    const cd_prng prng = cd_prng_seed(o->options.seed);
-    cd_prng drawn = cd_prng_split_index(&prng, "judged rank", step);
-    return cd_prng_below(&drawn, o->options.world_size) == o->options.rank;
+    return cd_oracle_has_values(o) || cd_oracle_is_exact_device(o);
 }
 
-bool cd_oracle_draws(const cd_oracle *oracle, uint32_t step)
-{
-    return cd_oracle_draws_step(oracle, step) && cd_oracle_draws_rank(oracle, step);
-}
-
-bool cd_oracle_wants_formulas(const cd_oracle *o) { return cd_oracle_has_values(o); }
-
-/* The first and the last element, and drawn ones between. */
-static void draw_elements(const cd_oracle *o, struct cd_kept_elements *k, size_t numel)
+/* All elements; of a large tensor the first, the last, and drawn ones between. */
+static cddp_status choose_elements(cd_oracle *o, struct cd_kept_elements *k, size_t numel,
+                                   cddp_error *err)
 {
     const cd_prng prng = cd_prng_seed(o->options.seed);
     const uint64_t place = (uint64_t)o->step * o->options.parameter_count + k->parameter;
     cd_prng drawn = cd_prng_split_index(&prng, "judged elements", place);
-    k->count = numel < DRAWN_MAX ? numel : DRAWN_MAX;
+    k->count = numel < JUDGED_MAX ? numel : JUDGED_MAX;
+    k->elements = cd_arena_array(&o->formula_room, k->count, sizeof *k->elements);
+    k->before = cd_arena_array(&o->formula_room, k->count, sizeof *k->before);
+    for (uint32_t s = 0; s < CD_FORMULA_SLOTS_MAX; s++)
+        k->slots[s] = cd_arena_array(&o->formula_room, k->count, sizeof *k->slots[s]);
+    CD_TRY(cd_arena_check(&o->formula_room, err, "%zu elements before a step", k->count));
     for (size_t i = 0; i < k->count; i++)
-        k->elements[i] = (uint32_t)(numel <= DRAWN_MAX ? i : cd_prng_below(&drawn, numel));
-    if (numel > DRAWN_MAX) {
+        k->elements[i] = (uint32_t)(numel <= JUDGED_MAX ? i : cd_prng_below(&drawn, numel));
+    if (numel > JUDGED_MAX) {
         k->elements[0] = 0;
         k->elements[1] = (uint32_t)(numel - 1);
     }
+    return CDDP_OK;
 }
 
 static cddp_status pick(cd_oracle *o, const struct cd_kept_elements *k, const cddp_tensor *tensor,
@@ -97,10 +98,15 @@ static cddp_status keep_one(cd_oracle *o, const cddp_tensor *parameters,
     k->is_present = entry->is_present;
     k->steps = entry->steps;
     k->own = own;
-    draw_elements(o, k, (size_t)(own.end - own.first));
+    if (cd_oracle_is_exact_device(o)) {
+        k->form = parameters[k->parameter];
+        k->momentum = entry->is_present ? entry->slots[0] : (cddp_tensor){.device = NULL};
+        o->kept_count++;
+        return CDDP_OK;
+    }
+    CD_TRY(choose_elements(o, k, (size_t)(own.end - own.first), err));
     CD_TRY(pick(o, k, &parameters[k->parameter], k->own.first, k->before, err));
     for (uint32_t s = 0; s < CD_FORMULA_SLOTS_MAX; s++) {
-        for (size_t i = 0; i < k->count; i++) k->slots[s][i] = 0;
         if (entry->is_present && entry->slots[s].device != NULL)
             CD_TRY(pick(o, k, &entry->slots[s], 0, k->slots[s], err));
     }
@@ -113,6 +119,7 @@ cddp_status cd_oracle_keep_optimized(cd_oracle *o, const cddp_tensor *parameters
                                      cddp_error *err)
 {
     o->kept_count = 0;
+    cd_arena_rewind(&o->formula_room, (cd_arena_mark){0});
     if (!cd_vec_grow(o->options.allocator, (void **)&o->kept_elements, &o->kept_capacity, count,
                      sizeof *o->kept_elements))
         return cd_fail_memory(err, "the elements of %zu parameters before a step", count);
@@ -136,8 +143,8 @@ typedef struct judged_tensor {
     const struct cd_kept_elements *kept;
     const cd_formula *formula;
     cddp_dtype dtype;
-    uint64_t rows; /* of a sparse gradient */
-    double gradients[DRAWN_MAX], after[DRAWN_MAX], slots[CD_FORMULA_SLOTS_MAX][DRAWN_MAX];
+    uint64_t rows;                                           /* of a sparse gradient */
+    double *gradients, *after, *slots[CD_FORMULA_SLOTS_MAX]; /* (count of kept) */
     uint32_t slot_count;
 } judged_tensor;
 
@@ -230,6 +237,25 @@ static const cd_oracle_optimized *find_entry(const cd_oracle_formulas *f,
     return NULL;
 }
 
+/* Only SGD keeps forms linear. */
+static cddp_status judge_form(cd_oracle *o, const cd_oracle_formulas *f,
+                              const struct cd_kept_elements *k, cddp_error *err)
+{
+    const cddp_grad *gradient = &f->gradients[k->parameter];
+    const bool is_whole = k->own.first == 0 && k->own.end == o->parameters[k->parameter].numel;
+    const cd_form_update update = {.parameter = k->parameter,
+                                   .formula = &f->formulas[k->optimizer],
+                                   .before = &k->form,
+                                   .gradient = &gradient->value,
+                                   .after = &f->parameters[k->parameter],
+                                   .momentum = k->momentum.device != NULL ? &k->momentum : NULL};
+    if (update.formula->kind != CD_FORMULA_SGD || gradient->kind != CDDP_GRAD_DENSE || !is_whole) {
+        cd_oracle_give_up(o, CD_LINK_FORMULA, 1, "an update of forms that has no formula");
+        return CDDP_OK;
+    }
+    return CD_PASS(cd_form_update_judge(o, &update, err));
+}
+
 static cddp_status judge_tensor(cd_oracle *o, const cd_oracle_formulas *f,
                                 const struct cd_kept_elements *k, cddp_error *err)
 {
@@ -237,11 +263,17 @@ static cddp_status judge_tensor(cd_oracle *o, const cd_oracle_formulas *f,
     const cd_oracle_optimized *after = find_entry(f, k);
     const cd_oracle_parameter *p = &o->parameters[k->parameter];
     if (gradient->kind == CDDP_GRAD_UNDEFINED || after == NULL) return CDDP_OK;
+    if (cd_oracle_is_exact_device(o)) return CD_PASS(judge_form(o, f, k, err));
     judged_tensor j = {.kept = k,
                        .formula = &f->formulas[k->optimizer],
                        .dtype = p->dtype,
                        .rows =
                            gradient->kind == CDDP_GRAD_SPARSE ? (uint64_t)gradient->rows.count : 0};
+    j.gradients = cd_arena_array(&o->formula_room, k->count, sizeof *j.gradients);
+    j.after = cd_arena_array(&o->formula_room, k->count, sizeof *j.after);
+    for (uint32_t s = 0; s < CD_FORMULA_SLOTS_MAX; s++)
+        j.slots[s] = cd_arena_array(&o->formula_room, k->count, sizeof *j.slots[s]);
+    CD_TRY(cd_arena_check(&o->formula_room, err, "%zu elements after a step", k->count));
     CD_TRY(cd_numbers_read_gradient(&o->numbers, gradient, (size_t)p->numel, err));
     for (size_t i = 0; i < k->count; i++)
         j.gradients[i] = o->numbers.values[(size_t)k->own.first + k->elements[i]];
@@ -251,6 +283,7 @@ static cddp_status judge_tensor(cd_oracle *o, const cd_oracle_formulas *f,
         j.slot_count++;
     }
     cd_comparison c = {.element = -1};
+    o->undrawn_updates += (uint64_t)(k->own.end - k->own.first) - k->count;
     judge_elements(&j, &c);
     judge_count(&j, after, &c);
     cd_oracle_report(o, CD_LINK_FORMULA, k->parameter, &c);

@@ -9,6 +9,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/oracle/carried.h"
+#include "core/trace/tracer.h"
 
 static const char *const gap_words[CD_FREE_GAP_COUNT] = {
     [CD_FREE_ROUNDED] = "a sum or a division of the gradients rounds",
@@ -19,7 +20,8 @@ static const char *const gap_words[CD_FREE_GAP_COUNT] = {
     [CD_FREE_AVERAGED] = "the plan averages parameters between steps",
     [CD_FREE_DISTINCT] = "every rank has its own initial values",
     [CD_FREE_WIDE] =
-        "the bound on what was rounded has two points of the grid in it, or 2^-8 of a value"};
+        "the bound on what was rounded has two points of the grid in it, or 2^-8 of a value",
+    [CD_FREE_RECEIVED] = "the rank had no inputs left, and received what others trained"};
 
 void cd_oracle_note_gap(cd_oracle *o, cd_free_gap gap)
 {
@@ -141,15 +143,43 @@ cddp_status cd_oracle_advance_free(cd_oracle *o, const cd_oracle_update *before,
     return CDDP_OK;
 }
 
+void cd_oracle_receive(cd_oracle *oracle)
+{
+    cd_oracle *o = oracle;
+    if (o->has_free_parted || o->options.free_engine == NULL) return;
+    o->free_gaps[CD_FREE_RECEIVED]++;
+    o->is_free_valid = false;
+    if (o->free_steps == 0) o->free_steps = 1; /* its first step does not start from the seed */
+    cd_carried_receive(o);
+}
+
 static void report_gaps(cd_oracle *o)
 {
     for (size_t gap = CD_FREE_NO_GAP + 1; gap < CD_FREE_GAP_COUNT; gap++)
         cd_oracle_give_up(o, CD_LINK_FREE, o->free_gaps[gap], gap_words[gap]);
 }
 
+/* What the second mathematics judged by drawn elements: no comparison is given up by that. */
+static void report_undrawn(const cd_oracle *o)
+{
+    const struct {
+        uint64_t count;
+        const char *what;
+    } rows[] = {{o->undrawn_updates,
+                 "elements of updates, by formula: of each large tensor 4096 are drawn"},
+                {o->undrawn_derivatives,
+                 "elements of gradients, by derivative: of each listed parameter 64 are drawn"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].count == 0) continue;
+        CD_EMIT(o->options.tracer, unjudged, rows[i].what, .link = CDDP_LINK_NONE,
+                .count = (int64_t)rows[i].count);
+    }
+}
+
 cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters, cddp_error *err)
 {
     cd_oracle *o = oracle;
+    report_undrawn(o);
     if (o->options.free_engine == NULL || !cd_oracle_has_values(o)) return CDDP_OK;
     report_gaps(o);
     if (o->has_free_parted) return CDDP_OK;

@@ -35,10 +35,18 @@ static cddp_status is_new_gradient(cd_oracle *o, const cd_oracle_reduction *r, s
     return CDDP_OK;
 }
 
+static const char averaged_each_time[] =
+    "a delayed gradient is averaged in every backward of its window, so that the last addend has "
+    "other ranks' gradients in it";
+
 static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_t i,
                                const cddp_grad *replica, cddp_error *err)
 {
     bool present = replica->kind != CDDP_GRAD_UNDEFINED;
+    if (o->parameters[i].path == CD_ORACLE_PATH_DELAYED && r->micro_step > r->micro_first) {
+        cd_oracle_give_up(o, CD_LINK_PRECISION, 1, averaged_each_time);
+        return CDDP_OK;
+    }
     if (!o->captured[i]) {
         bool is_new = false;
         CD_TRY(is_new_gradient(o, r, i, replica, &is_new, err));
@@ -191,18 +199,18 @@ static cddp_status emit_contribution(cd_oracle *o, const judged *j, size_t i,
                                      const cd_comparison *c, cddp_error *err)
 {
     const cddp_grad *grad = &j->reduction->gradients[i];
+    const uint64_t start = cd_hash_mix(o->digest, (uint64_t)cd_f64_bits(j->reduction->loss_scale));
     uint64_t judged_digest = 0;
     given g;
     CD_TRY(digest_given(o, j, i, &g, err));
     if (grad->kind == CDDP_GRAD_DENSE)
         CD_TRY(grad->value.device->digest(&grad->value, &judged_digest, err));
     CD_EMIT(o->options.tracer, contribution, NULL, .param = o->parameters[i].variable,
-            .start =
-                (int64_t)cd_hash_mix(o->digest, (uint64_t)cd_f64_bits(j->reduction->loss_scale)),
-            .reciprocal = (int64_t)g.reciprocal, .divided = (int64_t)g.divided,
-            .plain = (int64_t)g.plain, .dtype = j->window->parameters[i].expected.dtype,
-            .judged = (int64_t)judged_digest, .source = (int64_t)c->source_rank - 1,
-            .source_micro = (int64_t)c->source_micro - 1, .weight = cd_f64_bits(c->ratio));
+            .start = c->bad > 0 ? (int64_t)start : 0, .reciprocal = (int64_t)g.reciprocal,
+            .divided = (int64_t)g.divided, .plain = (int64_t)g.plain,
+            .dtype = j->window->parameters[i].expected.dtype, .judged = (int64_t)judged_digest,
+            .source = (int64_t)c->source_rank - 1, .source_micro = (int64_t)c->source_micro - 1,
+            .weight = cd_f64_bits(c->ratio));
     return CDDP_OK;
 }
 
@@ -233,6 +241,22 @@ static void name_ratio(cd_comparison *c, const cd_wide_sum *sum, const double *a
     c->shape = CD_SHAPE_RATIO;
 }
 
+/* Does the ratio leave every element near what it must be? Two elements that changed places bend
+** the least squares, too. */
+static bool explains(const cd_wide_sum *sum, const double *actual, const cd_sum_rule *rule,
+                     double ratio)
+{
+    const double gamma = 2 * cd_gamma(rule->dtype, rule->roundings) / (double)rule->divisor;
+    const double least =
+        2 * (double)rule->addends * fmax(rule->underflow, cd_dtype_underflow(rule->dtype));
+    for (size_t i = 0; i < sum->numel; i++) {
+        const double expected = ratio * cd_wide_sum_get(sum, i) / (double)rule->divisor;
+        const double allowed = (1 + fabs(ratio)) * gamma * sum->magnitude[i] + least;
+        if (!(fabs(actual[i] - expected) <= allowed)) return false;
+    }
+    return true;
+}
+
 /* See Note [A common ratio]. By itself, or together with all that were compared before. */
 static cddp_status judge_ratio(cd_oracle *o, const cd_wide_sum *sum, const cd_sum_rule *rule,
                                cd_oracle_link link, cd_comparison *c, cddp_error *err)
@@ -242,6 +266,13 @@ static cddp_status judge_ratio(cd_oracle *o, const cd_wide_sum *sum, const cd_su
     const double *actual = o->numbers.values;
     double ratio;
     const bool is_wrong = c->bad > 0;
+    cd_sum_rule last = *rule; /* the last cast is one more rounding, in the coarser dtype */
+    if (rule->is_cast) {
+        last.roundings++;
+        if (cd_dtype_precision(rule->cast) < cd_dtype_precision(rule->dtype))
+            last.dtype = rule->cast;
+        rule = &last;
+    }
     /* what fits into a narrow bound does no harm */
     if (c->exact || cd_gamma(rule->dtype, rule->roundings) < NARROW) return CDDP_OK;
     if (is_wrong && c->shape != CD_SHAPE_UNEXPLAINED) return CDDP_OK;
@@ -254,6 +285,7 @@ static cddp_status judge_ratio(cd_oracle *o, const cd_wide_sum *sum, const cd_su
         is_wrong || (link == CD_LINK_MATHEMATICS && o->options.buffer_count > 0);
     if (!is_alone && (shares_roundings || !cd_common_ratio_is_significant(all, &ratio)))
         return CDDP_OK;
+    if (is_wrong && !explains(sum, actual, rule, ratio)) return CDDP_OK;
     name_ratio(c, sum, actual, rule);
     c->ratio = ratio;
     cd_text_format(c->words, sizeof c->words, "ratio %.6g, %s%s", ratio,
@@ -332,6 +364,20 @@ static void name_order_ratio(const cd_oracle *o, const judged *j, size_t i, cd_c
     }
 }
 
+static const char hidden_share[] =
+    "the bound of a sum of so many ranks in a narrow dtype is as large as the share of one of them";
+
+/* In a bound of this size the whole share of a rank may hide, and what it packed is not derived, or
+** is divided only when the bucket is full. */
+static bool may_hide(const cd_oracle *o, const judged *j, size_t i, const cd_sum_rule *rule)
+{
+    const cd_oracle_reduction *r = j->reduction;
+    const uint64_t ranks = r->rank_count != 0 ? r->rank_count : o->options.world_size;
+    const bool is_packed_known = is_derived(o, r, i) && r->division != CD_ORACLE_DIVISION_TRUE;
+    return !rule->rounded_once && !is_packed_known && !j->window->parameters[i].addends.is_found &&
+           cd_gamma(rule->dtype, rule->roundings) * (double)ranks >= 1;
+}
+
 static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_wide_sum *sum,
                              const cd_sum_rule *rule, cd_oracle_link link, cddp_error *err)
 {
@@ -362,9 +408,17 @@ static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_w
         if (status != CDDP_OK) return status;
         if (link == CD_LINK_MATHEMATICS && r->normalisation != NULL) add_normalisation(&c, r);
     }
+    /* Within a wide bound a share may be missing. What a rank packs is known to the bit, however
+    ** many add theirs. */
+    const bool is_wide = !c.exact && cd_gamma(rule->dtype, rule->roundings) >= NARROW;
+    if (c.bad == 0 && is_wide && link == CD_LINK_REDUCTION)
+        CD_TRY(emit_contribution(o, j, i, &c, err));
     CD_TRY(judge_ratio(o, sum, rule, link, &c, err));
     if (link == CD_LINK_MATHEMATICS && !c.exact) cd_oracle_note_gap(o, CD_FREE_ROUNDED);
-    cd_oracle_report(o, link, i, &c);
+    if (c.bad == 0 && !c.exact && may_hide(o, j, i, rule))
+        cd_oracle_give_up(o, link, 1, hidden_share);
+    else
+        cd_oracle_report(o, link, i, &c);
     return CDDP_OK;
 }
 
@@ -385,6 +439,8 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     uint64_t ranks = r->rank_count != 0 ? r->rank_count : o->options.world_size;
     uint64_t depth = r->depth != 0 ? r->depth : ranks - 1;
     bool delayed = o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
+    /* each backward of the window divides and sums it */
+    const uint64_t backwards = delayed ? r->micro_step - r->micro_first + 1u : 1;
     uint64_t casts = r->wire != CDDP_DTYPE_COUNT && !delayed;
     cddp_dtype dtype = casts ? r->wire : o->parameters[i].dtype;
     /* Local gradients were added in another dtype: the whole sum is no finer than the coarsest
@@ -392,24 +448,65 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     bool is_low = r->accumulates_low && !delayed;
     cddp_dtype coarsest =
         is_low && cd_dtype_precision(r->local) < cd_dtype_precision(dtype) ? r->local : dtype;
+    /* between two backwards a gradient has the parameter's dtype */
+    if (is_low && r->micro_step > r->micro_first &&
+        cd_dtype_precision(o->parameters[i].dtype) < cd_dtype_precision(coarsest))
+        coarsest = o->parameters[i].dtype;
     double underflow = is_low ? fmax(cd_dtype_underflow(r->local), cd_dtype_underflow(dtype)) : 0;
+    const bool narrows = casts && !cd_dtype_has_all(o->parameters[i].dtype, dtype);
     bool divided = w->divided && (!casts || w->division == CD_ORACLE_DIVISION_CAST);
     cd_sum_rule reduction = {.dtype = dtype,
                              .divisor = divided ? 1 : r->divisor,
                              .addends = ranks + depth,
                              .roundings = divided ? depth : depth + 2 + casts,
                              .rounded_once = r->rounded_once,
+                             .is_cast = narrows,
+                             .cast = o->parameters[i].dtype,
                              .division_is_exact = divided || cd_is_power_of_two(r->divisor)};
     cd_sum_rule mathematics = {.dtype = coarsest,
                                .underflow = underflow,
                                .divisor = r->divisor,
-                               .addends = ranks + depth + w->parts,
-                               .roundings = p->samples.push_count + depth + 2 + casts,
+                               .addends = backwards * (ranks + depth) + w->parts,
+                               .roundings = p->samples.push_count + backwards * (depth + 2) + casts,
                                .rounded_once = r->rounded_once && r->separate,
+                               .is_cast = narrows,
+                               .cast = o->parameters[i].dtype,
                                .division_is_exact = cd_is_power_of_two(r->divisor)};
-    CD_TRY(judge_sum(o, j, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));
+    if (backwards == 1)
+        CD_TRY(judge_sum(o, j, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));
+    else
+        cd_oracle_give_up(o, CD_LINK_REDUCTION, 1, averaged_each_time);
     CD_TRY(judge_sum(o, j, i, &p->samples, &mathematics, CD_LINK_MATHEMATICS, err));
     cd_carried_take_gradient(o, i, &(cd_carried_sum){&p->samples, &mathematics, &p->addends});
+    return CDDP_OK;
+}
+
+/* FPM-07: a parameter of its unit has a gradient. */
+static bool is_filled(const cd_oracle *o, const cd_window *w, size_t i)
+{
+    const uint32_t unit = o->parameters[i].unit;
+    for (size_t k = 0; unit != 0 && k < o->options.parameter_count; k++)
+        if (o->parameters[k].unit == unit && w->parameters[k].fired) return true;
+    return false;
+}
+
+/* Where nothing took part the unit brings zeros. */
+static cddp_status judge_fill(cd_oracle *o, const cd_oracle_reduction *r, size_t i, cddp_error *err)
+{
+    const size_t numel = (size_t)o->parameters[i].numel;
+    cd_comparison c = {.element = -1, .exact = true, .numel = numel};
+    if (cd_oracle_is_exact_device(o)) return CDDP_OK;
+    CD_TRY(cd_numbers_read_gradient(&o->numbers, &r->gradients[i], numel, err));
+    for (size_t k = 0; k < numel; k++) {
+        if (o->numbers.values[k] == 0) continue;
+        if (c.bad++ > 0) continue;
+        c.element = (int64_t)k;
+        c.actual = o->numbers.values[k];
+        c.shape = CD_SHAPE_OTHER;
+        cd_text_format(c.words, sizeof c.words,
+                       "a gradient that no rank contributed to, in a unit that others reduced");
+    }
+    cd_oracle_report(o, CD_LINK_REDUCTION, i, &c);
     return CDDP_OK;
 }
 
@@ -420,8 +517,9 @@ static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, co
     bool reduced = o->parameters[i].path != CD_ORACLE_PATH_LOCAL;
     bool kept =
         o->kept[i].kind != CDDP_GRAD_UNDEFINED || o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
-    bool expected =
-        kept || (reduced ? w->parameters[i].fired : o->captured[i] && o->local_present[i]);
+    const bool filled = reduced && !w->parameters[i].fired && is_filled(o, w, i);
+    bool expected = kept || filled ||
+                    (reduced ? w->parameters[i].fired : o->captured[i] && o->local_present[i]);
     bool actual = r->gradients[i].kind != CDDP_GRAD_UNDEFINED;
     cd_comparison c = {.element = -1, .exact = true};
     *comparable = reduced && actual && expected && w->parameters[i].fired;
@@ -437,7 +535,9 @@ static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, co
                                 : "present, although no rank used it: absent is not zero");
     }
     cd_oracle_report(o, CD_LINK_PRESENCE, i, &c);
-    return CDDP_OK;
+    return filled && actual && o->kept[i].kind == CDDP_GRAD_UNDEFINED
+               ? CD_PASS(judge_fill(o, r, i, err))
+               : CDDP_OK;
 }
 
 /* ---- link 6 ---- */

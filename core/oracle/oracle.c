@@ -78,6 +78,7 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     o->numbers.allocator = o->other.allocator = o->before.allocator = options->allocator;
     cd_scalars_init(&o->scalars, options->allocator);
     cd_arena_init(&o->second, options->allocator, SECOND_BLOCK_BYTES);
+    cd_arena_init(&o->formula_room, options->allocator, ORACLE_BLOCK_BYTES);
     cd_arena_init(&o->norm_room, options->allocator, SECOND_BLOCK_BYTES);
     o->numbers.has_lanes = o->other.has_lanes = o->before.has_lanes = true;
     cd_share_init(&o->own, options->allocator, true);
@@ -122,6 +123,7 @@ void cd_oracle_destroy(cd_oracle *oracle)
     cd_oracle_release_formulas(o);
     cd_scalars_fini(&o->scalars);
     cd_arena_fini(&o->second);
+    cd_arena_fini(&o->formula_room);
     cd_arena_fini(&o->norm_room);
     cd_arena_fini(&o->arena);
 }

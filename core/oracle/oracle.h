@@ -28,13 +28,20 @@ typedef struct cd_oracle_share cd_oracle_share;
 
 #define CD_ORACLE_ALL UINT32_MAX
 
+/* In which numbers the engine computes a part. */
+typedef enum cd_oracle_precision {
+    CD_ORACLE_AS_PLANNED,
+    CD_ORACLE_IN_F32, /* no parameter and no gradient is of a half type; only where has_full */
+    CD_ORACLE_IN_F64  /* only where has_wide */
+} cd_oracle_precision;
+
 /* The part that the replica computes: one sample of a micro-batch, or all of them. */
 typedef struct cd_oracle_part {
     uint32_t rank, step, micro_step;
     uint32_t sample; /* position in the micro-batch, or CD_ORACLE_ALL */
     bool objective;  /* the intended training, where its ranks do something else */
     bool reenters;   /* buffers are given again before the last forward, as load had them */
-    bool in_full;    /* no parameter and no gradient is of a half type; only where has_full */
+    cd_oracle_precision precision;
 } cd_oracle_part;
 
 /* State of the optimizers, slot by slot, in the engine's own order. An undefined tensor (device
@@ -88,8 +95,15 @@ typedef struct cd_oracle_engine {
     ** not judged) */
     cddp_status (*example)(void *self, const cd_oracle_part *part, cd_second_program *program,
                            const char **why, cddp_error *err);
-    /* ranks compute with parameters of a half type, and it can do the same in f32 */
+    /* ranks compute with parameters of a half type, and it can do the same in f32, from the same
+    ** numbers */
     bool has_full;
+    /* ranks compute in a narrower dtype than f64, and it can do the same in f64, from the same
+    ** numbers */
+    bool has_wide;
+    /* does: how often the gradient of each parameter was added to in the last run (optional: what
+    ** a cast makes of it is not judged) */
+    const uint32_t *(*uses)(void *self);
 } cd_oracle_engine;
 
 /* The statistics that a synchronised layer used. */
@@ -118,6 +132,9 @@ typedef struct cd_oracle_parameter {
     int32_t variable;
     cd_oracle_path path;
     cd_part part; /* whose step it gets, where its optimizer is sharded */
+    /* those of one number are reduced as one: where one of them has a gradient the others have
+    ** zeros (FPM-07); 0: it is reduced by itself */
+    uint32_t unit;
 } cd_oracle_parameter;
 
 /* Why the free-running reference cannot repeat a step. */
@@ -131,6 +148,7 @@ typedef enum cd_free_gap {
     CD_FREE_AVERAGED,
     CD_FREE_DISTINCT,
     CD_FREE_WIDE,
+    CD_FREE_RECEIVED,
     CD_FREE_GAP_COUNT
 } cd_free_gap;
 
@@ -154,7 +172,7 @@ typedef struct cd_oracle_options {
     bool sample_wise;
     bool separate;     /* every micro-step begins without gradients: the comm hook adds them up */
     bool exact_inputs; /* the plan promises that no sum rounds; the witness is still checked */
-    /* Link 15 judges a sample: the first step, the last, and one that the seed draws. */
+    /* Link 15 judges each parameter in the first step, the last, and one that the seed draws. */
     uint32_t step_count;
     uint64_t seed;
     /* gradients are clipped to this norm after the reduction; 0: not, below 0: to one of some of
@@ -265,8 +283,6 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
 /* Link 6 of a micro-step that ends no window, after its backward. */
 cddp_status cd_oracle_leave_micro(cd_oracle *oracle, uint32_t step, uint32_t micro_step,
                                   const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
-/* Whether the second mathematics judges this rank in this step, at least. */
-bool cd_oracle_draws(const cd_oracle *oracle, uint32_t step);
 /* Whether the model has this parameter, and the gradient its size. */
 bool cd_oracle_takes_local(const cd_oracle *oracle, size_t parameter, const cddp_grad *gradient);
 /* After the engine accumulated into parameter i, before the wrapper's hook runs. Copies. */
@@ -294,6 +310,8 @@ cddp_status cd_oracle_keep_optimized(cd_oracle *oracle, const cddp_tensor *param
 cddp_status cd_oracle_judge_formulas(cd_oracle *oracle, const cd_oracle_formulas *formulas,
                                      cddp_error *err) CDDP_MUST_CHECK;
 /* Link 8: the free-running reference against the final parameters. */
+/* Between two steps the rank received what other ranks trained without it. */
+void cd_oracle_receive(cd_oracle *oracle);
 cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters,
                              cddp_error *err) CDDP_MUST_CHECK;
 

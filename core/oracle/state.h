@@ -42,6 +42,7 @@ struct cd_oracle {
     /* Link 14. */
     struct cd_kept_elements *kept_elements; /* (kept_count) before the step */
     size_t kept_count, kept_capacity;
+    cd_arena formula_room;       /* of one step */
     cd_ratio_evidence ratios[2]; /* of links 2 and 1, all gradients so far */
     /* Link 15: the second form of the model, of one micro-step. */
     cd_scalars scalars;
@@ -51,6 +52,8 @@ struct cd_oracle {
     size_t norm_count;
     cd_arena norm_room;
     cd_oracle_summary summary;
+    /* elements of the run that the second mathematics did not draw */
+    uint64_t undrawn_updates, undrawn_derivatives;
 };
 
 cd_start cd_oracle_get_start(cd_oracle *o);
@@ -62,9 +65,8 @@ static inline bool cd_is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1
 void cd_oracle_report(cd_oracle *o, cd_oracle_link link, size_t parameter, const cd_comparison *c);
 /* Writes that comparisons were given up, if any, and why. */
 void cd_oracle_give_up(cd_oracle *o, cd_oracle_link link, uint64_t count, const char *why);
-/* Is this one of the steps, and this rank the one, that links 14 and 15 judge? */
+/* Is this one of the steps in which link 15 judges each parameter? */
 bool cd_oracle_draws_step(const cd_oracle *o, uint32_t step);
-bool cd_oracle_draws_rank(const cd_oracle *o, uint32_t step);
 void cd_oracle_release_formulas(cd_oracle *o);
 /* Link 10: what this rank used, against the second form's whole batch. */
 cddp_status cd_oracle_judge_running(cd_oracle *o, const cd_start *start,

@@ -130,8 +130,7 @@ static void report(cd_oracle *o, const cd_oracle_moments *used, const cd_compari
 /* For the second form of the model, after the backward. */
 static cddp_status keep(cd_oracle *o, const cd_oracle_moments *used, cddp_error *err)
 {
-    const bool is_due = cd_oracle_draws_step(o, used->step) && cd_oracle_draws_rank(o, used->step);
-    if (!is_due || o->norm_count == CD_SECOND_NORMS_MAX) return CDDP_OK;
+    if (o->norm_count == CD_SECOND_NORMS_MAX) return CDDP_OK;
     double *kept = cd_arena_array(&o->norm_room, 2 * used->channels + 1, sizeof *kept);
     CD_TRY(cd_arena_check(&o->norm_room, err, "the statistics of %zu channels", used->channels));
     memcpy(kept, used->mean, used->channels * sizeof *kept);

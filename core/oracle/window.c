@@ -272,6 +272,8 @@ static cddp_status keep_addend(cd_window *w, const cd_oracle_parameter *meta,
     if (p->addends.is_given_up) return CDDP_OK;
     /* rows of a sparse gradient may name an element more than once */
     bool is_known = grad->kind == CDDP_GRAD_DENSE && !w->separate;
+    /* each backward of the window sums it, so that all but its last addend are averages */
+    is_known = is_known && !(is_delayed && w->micro_step > w->micro_first);
     const double *low = w->numbers.values, *high = low;
     if (!is_known || (w->division == CD_ORACLE_DIVISION_CAST && !is_delayed)) {
         /* as it is */

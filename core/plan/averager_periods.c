@@ -24,7 +24,7 @@ uint32_t cd_plan_read_levels(const char *text, cd_plan_level levels[CD_PLAN_LEVE
             at = end + 1;
             ranks = strtoul(at, &end, 10);
             if (end == at || *at == '-' || ranks == 0 || ranks > 4096 ||
-                (last != NULL && (ranks <= last->ranks || ranks % last->ranks != 0)))
+                (last != NULL && (ranks < last->ranks || ranks % last->ranks != 0)))
                 return 0;
         }
         levels[count++] = (cd_plan_level){period, (uint32_t)ranks};

@@ -88,7 +88,7 @@ static cddp_status take_row(cd_draft *draft, const cddp_plan *plan, const cd_key
     memcpy(&elements, (const char *)plan + table->items_offset, sizeof elements);
     draft->element_count[row->scope] = cd_plan_item_count(plan, row->scope);
     for (size_t i = 0; i < draft->element_count[row->scope]; i++) {
-        setting.element = i;
+        setting.element = (int64_t)i;
         CD_TRY(take_field(draft, &setting, elements + i * table->element_bytes + row->offset, err));
     }
     return CDDP_OK;
@@ -103,6 +103,7 @@ cddp_status cd_draft_take(cd_draft *draft, const cddp_plan *plan, cddp_error *er
         char ranks[CD_SELECTOR_TEXT_BYTES];
         cd_selector_print(&override->ranks, ranks, sizeof ranks);
         cd_draft_setting setting = {.row = cd_key_find_path(override->key),
+                                    .element = override->element,
                                     .ranks = cd_arena_strdup(&draft->arena, ranks)};
         if (setting.ranks == NULL) return NO_MEMORY(err);
         CD_TRY(take_field(draft, &setting, override->parsed, err));
@@ -136,10 +137,10 @@ static cddp_status apply(cddp_plan *plan, const cd_draft_setting *setting, cddp_
 {
     const cd_key_value value = {setting->items, setting->item_count};
     if (setting->ranks == NULL)
-        return CD_PASS(cd_plan_assign(plan, setting->row, setting->element, &value, err));
-    cddp_selector ranks;
-    CD_TRY(cd_selector_parse(setting->ranks, &ranks, err));
-    return CD_PASS(cd_plan_add_override(plan, &ranks, setting->row, &value, err));
+        return CD_PASS(cd_plan_assign(plan, setting->row, (size_t)setting->element, &value, err));
+    cd_plan_owner owner = {.element = setting->element};
+    CD_TRY(cd_selector_parse(setting->ranks, &owner.ranks, err));
+    return CD_PASS(cd_plan_add_override(plan, &owner, setting->row, &value, err));
 }
 
 cddp_status cd_draft_make(const cd_draft *draft, cddp_plan **plan, cddp_error *err)
@@ -200,10 +201,10 @@ void cd_draft_remove_element(cd_draft *draft, cd_key_scope scope, size_t element
 {
     for (size_t i = draft->count; i-- > 0;) {
         cd_draft_setting *setting = &draft->settings[i];
-        if (setting->ranks != NULL || setting->row->scope != scope) continue;
-        if (setting->element == element)
+        if (setting->row->scope != scope) continue;
+        if (setting->element == (int64_t)element)
             cd_draft_remove(draft, i);
-        else if (setting->element > element)
+        else if (setting->element > (int64_t)element)
             setting->element--;
     }
     draft->element_count[scope]--;
@@ -295,8 +296,8 @@ static void write_tables(const cd_draft *draft, const writer *w)
 static bool is_said(const cd_draft *draft, size_t first, size_t last)
 {
     for (size_t i = first; i < last; i++) {
-        if (draft->settings[i].ranks != NULL && draft->settings[i].row == draft->settings[last].row)
-            return true;
+        const cd_draft_setting *a = &draft->settings[i], *b = &draft->settings[last];
+        if (a->ranks != NULL && a->row == b->row && a->element == b->element) return true;
     }
     return false;
 }
@@ -318,7 +319,13 @@ static void write_ranks(const cd_draft *draft, const writer *w)
                 w->write(w->context, "\n");
             }
         }
-        write_setting(w, setting, setting->row->table);
+        char table[96];
+        if (setting->row->scope != CD_SCOPE_RANK && setting->element >= 0)
+            snprintf(table, sizeof table, "%s.%lld", setting->row->table,
+                     (long long)setting->element);
+        else
+            snprintf(table, sizeof table, "%s", setting->row->table);
+        write_setting(w, setting, table);
     }
 }
 
@@ -328,7 +335,8 @@ static void write_elements(const cd_draft *draft, const writer *w, cd_key_scope 
         write_heading(w, cd_item_table_get(scope)->name, true);
         for (size_t i = 0; i < draft->count; i++) {
             const cd_draft_setting *setting = &draft->settings[i];
-            if (setting->ranks == NULL && setting->row->scope == scope && setting->element == e)
+            if (setting->ranks == NULL && setting->row->scope == scope &&
+                setting->element == (int64_t)e)
                 write_setting(w, setting, "");
         }
     }

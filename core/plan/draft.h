@@ -15,7 +15,8 @@
 
 typedef struct cd_draft_setting {
     const cd_key_row *row;
-    size_t element;    /* which [[table]], where the row belongs to one that repeats */
+    /* which [[table]], where the row belongs to one that repeats; -1: all, for some ranks */
+    int64_t element;
     const char *ranks; /* a [[rank]] setting for these ranks, as a selection; NULL: for everybody */
     const char **items;
     size_t item_count;

@@ -75,6 +75,7 @@
      doc},
 
 #define ITEM_NAME_optimizer "optimizer"
+#define ITEM_NAME_output "output"
 #define ITEM_NAME_group "group"
 #define ITEM_NAME_collective "collective"
 #define ITEM_NAME_when "when"
@@ -98,6 +99,13 @@ IS_SAME(CDDP_PLAN_OVERLAP_HOOK_WITH_ZERO_STEP, CDDP_OVERLAP_HOOK_WITH_ZERO_STEP)
 IS_SAME(CDDP_PLAN_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED,
         CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED);
 IS_SAME(CDDP_WHEN_READY_CHOSEN, CDDP_READY_CHOSEN);
+IS_SAME(CDDP_OUTPUT_LOSS_MEAN, CDDP_LOSS_MEAN);
+IS_SAME(CDDP_OUTPUT_LOSS_SUM, CDDP_LOSS_SUM);
+IS_SAME(CDDP_OUTPUT_LOSS_TOKEN_MEAN, CDDP_LOSS_TOKEN_MEAN);
+IS_SAME(CDDP_OUTPUT_LOSS_GLOBAL_MEAN, CDDP_LOSS_GLOBAL_MEAN);
+IS_SAME(CDDP_OUTPUT_LOSS_GLOBAL_TOKEN_MEAN, CDDP_LOSS_GLOBAL_TOKEN_MEAN);
+IS_SAME(CDDP_OUTPUT_OBJECTIVE_MEAN, CDDP_OBJECTIVE_MEAN);
+IS_SAME(CDDP_OUTPUT_OBJECTIVE_TOKEN_MEAN, CDDP_OBJECTIVE_TOKEN_MEAN);
 
 static const cd_key_row rows[] = {
 #include "cddp/keys.def"
@@ -108,6 +116,7 @@ static const cd_key_row rows[] = {
                           offsetof(cddp_plan, member), offsetof(cddp_plan, counter)}
 static const cd_item_table item_tables[CD_SCOPE_COUNT] = {
     ITEM(optimizer, optimizers, optimizer_count),
+    ITEM(output, outputs, output_count),
     ITEM(group, groups, group_count),
     ITEM(collective, collectives, collective_count),
     ITEM(when, whens, when_count),
@@ -196,6 +205,23 @@ void cd_key_path(const cd_key_row *row, char *text, size_t text_bytes)
     snprintf(text, text_bytes, "%s%s%s%s", row->table, brackets, dot, row->field);
 }
 
+bool cd_key_is_per_rank(const cd_key_row *row)
+{
+    static const size_t agreed[] = {offsetof(cddp_plan_optimizer, name),
+                                    offsetof(cddp_plan_optimizer, parameters),
+                                    offsetof(cddp_plan_optimizer, in_backward),
+                                    offsetof(cddp_plan_optimizer, overlap),
+                                    offsetof(cddp_plan_optimizer, shard),
+                                    offsetof(cddp_plan_optimizer, shard_buckets)};
+    const bool is_of_all =
+        row->scope == CD_SCOPE_RANK && row->offset == offsetof(cddp_plan_settings, join.epochs);
+    bool is_per_rank =
+        (row->scope == CD_SCOPE_RANK && !is_of_all) || row->scope == CD_SCOPE_optimizer;
+    for (size_t i = 0; i < sizeof agreed / sizeof agreed[0]; i++)
+        is_per_rank &= row->scope == CD_SCOPE_RANK || row->offset != agreed[i];
+    return is_per_rank;
+}
+
 const cd_key_row *cd_key_find_settings(const char *table)
 {
     const cd_key_row *row = cd_key_find_path(table);
@@ -212,7 +238,7 @@ bool cddp_plan_key(size_t index, cddp_key_info *info)
                             .initial = row->initial,
                             .low = row->low,
                             .high = row->high,
-                            .per_rank = row->scope == CD_SCOPE_RANK,
+                            .per_rank = cd_key_is_per_rank(row),
                             .doc = row->doc};
     cd_key_path(row, info->path, sizeof info->path);
     return true;

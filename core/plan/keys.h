@@ -13,6 +13,7 @@ typedef enum cd_key_scope {
     CD_SCOPE_PLAN,
     CD_SCOPE_RANK,
     CD_SCOPE_optimizer,
+    CD_SCOPE_output,
     CD_SCOPE_group,
     CD_SCOPE_collective,
     CD_SCOPE_when,
@@ -40,6 +41,10 @@ const cd_key_row *cd_key_find(const char *table, const char *field);
 /* "ddp.bucket_cap_mb" */
 const cd_key_row *cd_key_find_path(const char *path);
 bool cd_key_has_table(const char *table);
+/* May some ranks have another value? Of an optimizer: what it does with a gradient, but not what it
+** owns nor how ranks share it. Epochs are those of all ranks: one that counts them otherwise would
+** leave a join context alone. */
+bool cd_key_is_per_rank(const cd_key_row *row);
 /* The row of a table that is written in place of a text of settings: "hook.comm_state_option";
 ** NULL. */
 const cd_key_row *cd_key_find_settings(const char *table);

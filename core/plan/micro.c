@@ -26,8 +26,10 @@ static void apply(const cddp_plan_when *when, cd_micro *m)
     m->forwards = (uint32_t)given(when->forwards, m->forwards);
     m->backwards = (uint32_t)given(when->backwards, m->backwards);
     m->backward_each = given(when->backward_each, m->backward_each) != 0;
+    m->loss_each = given(when->loss_each, m->loss_each) != 0;
     m->grad_mode = given(when->grad_mode, m->grad_mode) != 0;
     m->bypass = given(when->bypass, m->bypass) != 0;
+    m->evaluate = (cddp_plan_when_evaluate)given(when->evaluate, (int64_t)m->evaluate);
     m->samples = (uint32_t)given(when->samples, m->samples);
     m->branch = (uint32_t)given(when->branch, m->branch);
     m->outputs = when->outputs.count > 0 ? when->outputs : m->outputs;
@@ -55,6 +57,7 @@ void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings,
 {
     const bool is_last = place.micro_step + 1 == settings->train.micro_steps;
     *micro = (cd_micro){.place = place,
+                        .number = place.step * settings->train.micro_steps + place.micro_step,
                         .sync = is_last,
                         .sync_backward = is_last,
                         .no_sync_depth = 1,
@@ -107,13 +110,58 @@ bool cd_plan_unfreezes(const cddp_plan *plan, const char *name)
     return false;
 }
 
+uint32_t cd_epoch_length(const cddp_plan_settings *settings)
+{
+    const uint64_t length = settings->train.steps / settings->join.epochs;
+    return length > 0 ? (uint32_t)length : 1;
+}
+
+static bool plan_swaps(const cddp_plan *plan)
+{
+    bool swaps = false;
+    for (size_t i = 0; i < plan->when_count; i++) swaps |= plan->whens[i].group != NULL;
+    return swaps;
+}
+
+const char *cd_plan_group_at(const cddp_plan *plan, uint32_t rank, uint32_t step)
+{
+    const char *group = NULL;
+    const bool has_swaps = plan_swaps(plan);
+    for (uint32_t s = 0; has_swaps && s <= step; s++) {
+        for (size_t i = 0; i < plan->when_count; i++) {
+            const cddp_plan_when *when = &plan->whens[i];
+            if (when->group == NULL || !cddp_selector_has(&when->ranks, rank) ||
+                !cddp_selector_has(&when->steps, s))
+                continue;
+            group = strcmp(when->group, "world") == 0 ? NULL : when->group;
+        }
+    }
+    return group;
+}
+
+bool cd_plan_is_member(const cddp_plan *plan, const char *group, uint32_t rank)
+{
+    for (size_t i = 0; group != NULL && i < plan->group_count; i++) {
+        const cddp_plan_group *g = &plan->groups[i];
+        if (g->name == NULL || strcmp(g->name, group) != 0) continue;
+        bool is_member = g->members.count == 0;
+        for (size_t k = 0; k < g->members.count; k++) is_member |= g->members.items[k] == rank;
+        return is_member;
+    }
+    return true;
+}
+
 bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank,
                       uint32_t step)
 {
-    if (step >= settings->train.steps || step >= settings->data.inputs) return false;
+    const uint32_t first = step - step % cd_epoch_length(settings);
+    if (step >= settings->train.steps || step - first >= settings->data.inputs) return false;
+    /* who left does not come back */
+    for (uint32_t s = 0; plan_swaps(plan) && s <= step; s++)
+        if (!cd_plan_is_member(plan, cd_plan_group_at(plan, rank, s), rank)) return false;
     for (size_t i = 0; i < plan->when_count; i++) {
         const cddp_plan_when *when = &plan->whens[i];
-        for (uint32_t s = 0; when->stop == 1 && s <= step; s++) {
+        for (uint32_t s = first; when->stop == 1 && s <= step; s++) {
             if (cddp_selector_has(&when->ranks, rank) && cddp_selector_has(&when->steps, s))
                 return false;
         }

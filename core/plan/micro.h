@@ -2,8 +2,8 @@
 /* One micro-step of one rank, as the plan has it: a pure function of plan, rank, step and
 ** micro-step.
 **
-** So every rank can know what every other rank does, without asking it; that is what the oracle
-** needs.
+** So every rank can know what every other rank does, without asking it. The judge reads the plan by
+** itself (core/reference/planned.h), and shares the types.
 */
 #pragma once
 #include "cddp/plan.h"
@@ -14,12 +14,14 @@ typedef struct cd_micro_place {
 
 typedef struct cd_micro {
     cd_micro_place place;
+    uint64_t number; /* among all of its rank */
     bool sync, sync_backward;
     /* contexts around a forward that does not synchronise; all but the outer one end before it */
     uint32_t no_sync_depth;
     uint32_t forwards, backwards;
-    bool backward_each, grad_mode, bypass;
-    uint32_t samples; /* of each forward */
+    bool backward_each, loss_each, grad_mode, bypass;
+    cddp_plan_when_evaluate evaluate; /* before the first forward */
+    uint32_t samples;                 /* of each forward */
     uint32_t branch;
     cddp_text_list outputs, uses;
     cddp_plan_when_ready ready;
@@ -57,7 +59,13 @@ void cd_micro_resolve_parameter(const cddp_plan *plan, cd_micro_place place, con
                                 cd_parameter_fate *fate);
 /* Does a [[when]] table make this frozen parameter require gradients, on any rank? */
 bool cd_plan_unfreezes(const cddp_plan *plan, const char *name);
-/* Does this rank train in this step: it has inputs left and did not stop before? */
+/* Steps of one join context; all of them without epochs. */
+uint32_t cd_epoch_length(const cddp_plan_settings *settings);
+/* The process group of a rank's wrapper in a step; NULL: the world's. */
+const char *cd_plan_group_at(const cddp_plan *plan, uint32_t rank, uint32_t step);
+/* No name is the world's, of which all ranks are members. */
+bool cd_plan_is_member(const cddp_plan *plan, const char *group, uint32_t rank);
+/* Does this rank train in this step: it has inputs left in its epoch and did not stop in it? */
 bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank,
                       uint32_t step);
 /* Do its samples reach the optimizer: it trains, runs the micro-step, and runs a backward? */

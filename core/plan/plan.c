@@ -15,6 +15,7 @@
 #include "core/base/hash.h"
 
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #define PLAN_BLOCK_BYTES 16384
@@ -118,13 +119,13 @@ static char *join_commas(cd_arena *arena, const cd_key_value *value)
     return text;
 }
 
-cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, const cd_key_row *row,
+cddp_status cd_plan_add_override(cddp_plan *plan, const cd_plan_owner *owner, const cd_key_row *row,
                                  const cd_key_value *value, cddp_error *err)
 {
     struct cddp_plan_memory *memory = plan->memory;
     char path[96];
-    cd_key_path(row, path, sizeof path);
-    if (row->scope != CD_SCOPE_RANK) {
+    snprintf(path, sizeof path, "%s%s%s", row->table, row->table[0] != '\0' ? "." : "", row->field);
+    if (!cd_key_is_per_rank(row)) {
         return cd_fail(err, CDDP_E_CONFIG,
                        "%s is the same for all ranks and cannot be changed for some", path);
     }
@@ -139,7 +140,11 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, co
     }
     CD_TRY(cd_arena_check(&memory->arena, err, "an override of %s", path));
     CD_TRY(cd_key_parse(row, value, &memory->arena, parsed, err));
-    *override = (cddp_plan_override){.ranks = *ranks, .key = key, .value = text, .parsed = parsed};
+    *override = (cddp_plan_override){.ranks = owner->ranks,
+                                     .key = key,
+                                     .element = owner->element,
+                                     .value = text,
+                                     .parsed = parsed};
     plan->override_count++;
     return CDDP_OK;
 }
@@ -228,9 +233,10 @@ static cddp_status fail_unknown(const char *key, const char *table, const char *
                    near != NULL ? "; did you mean '" : "", path, near != NULL ? "'?" : "");
 }
 
-/* "when.2.sync" becomes "when.sync" and 2; an element that is the next one is made. */
-static cddp_status take_index(cddp_plan *plan, char *path, const cd_key_row **row, size_t *index,
-                              cddp_error *err)
+/* "when.2.sync" becomes "when.sync" and 2; an element that is the next one is made. For some ranks
+** "optimizer.lr" is a key of all optimizers. */
+static cddp_status take_index(cddp_plan *plan, char *path, bool has_ranks, const cd_key_row **row,
+                              size_t *index, cddp_error *err)
 {
     for (char *dot = strchr(path, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
         char *end;
@@ -241,17 +247,18 @@ static cddp_status take_index(cddp_plan *plan, char *path, const cd_key_row **ro
         if (*row == NULL || cd_item_table_get((*row)->scope) == NULL)
             return CD_PASS(fail_unknown(path, "", path, err));
         const size_t count = cd_plan_item_count(plan, (*row)->scope);
-        if (number > count) {
+        if (number > count && !has_ranks) {
             return cd_fail(err, CDDP_E_CONFIG,
                            "[[%s]] has %zu elements: number %lu would leave a gap", (*row)->table,
                            count, number);
         }
-        if (number == count) CD_TRY(cd_plan_add_item(plan, (*row)->scope, err));
+        if (number == count && !has_ranks) CD_TRY(cd_plan_add_item(plan, (*row)->scope, err));
         *index = number;
         return CDDP_OK;
     }
     *row = cd_key_find_path(path);
-    if (*row != NULL && cd_item_table_get((*row)->scope) != NULL) {
+    *index = (size_t)CD_PLAN_ALL_ELEMENTS;
+    if (*row != NULL && cd_item_table_get((*row)->scope) != NULL && !has_ranks) {
         return cd_fail(err, CDDP_E_CONFIG,
                        "[[%s]] may appear several times: say which, as in %s.0.%s", (*row)->table,
                        (*row)->table, (*row)->field);
@@ -267,14 +274,14 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
     const char **items = cd_arena_push(arena, room * sizeof *items);
     CD_TRY(cd_arena_check(arena, err, "a value of %.40s", key));
     char *at = strchr(path, '@');
-    cddp_selector ranks = {0};
+    cd_plan_owner owner = {.element = CD_PLAN_ALL_ELEMENTS};
     if (at != NULL) {
         *at = '\0';
-        CD_TRY(cd_selector_parse(at + 1, &ranks, err));
+        CD_TRY(cd_selector_parse(at + 1, &owner.ranks, err));
     }
     const cd_key_row *row = NULL;
     size_t index = 0;
-    CD_TRY(take_index(plan, path, &row, &index, err));
+    CD_TRY(take_index(plan, path, at != NULL, &row, &index, err));
     if (row == NULL) {
         char *dot = strrchr(path, '.');
         const char *field = dot != NULL ? dot + 1 : path;
@@ -286,11 +293,12 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
     if (is_array && !split_array(values, items, &parsed.count))
         return cd_fail(err, CDDP_E_CONFIG, "%s: %.100s is not a list, as in [\"a\", \"b\"]", key,
                        value);
+    if (row->scope != CD_SCOPE_RANK) owner.element = (int64_t)index;
     if (!is_array) strip_quotes(&values);
     items[0] = is_array ? items[0] : values;
     if (is_list && !is_array) parsed.count = split_commas(values, items);
     if (at != NULL)
-        CD_TRY(cd_plan_add_override(plan, &ranks, row, &parsed, err));
+        CD_TRY(cd_plan_add_override(plan, &owner, row, &parsed, err));
     else
         CD_TRY(cd_plan_assign(plan, row, index, &parsed, err));
     return CDDP_OK;
@@ -308,16 +316,58 @@ cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t rank,
     *settings = plan->settings;
     for (size_t i = 0; i < plan->override_count; i++) {
         const cddp_plan_override *override = &plan->overrides[i];
-        if (cddp_selector_has(&override->ranks, rank)) {
-            const cd_key_row *row = cd_key_find_path(override->key);
+        const cd_key_row *row = cd_key_find_path(override->key);
+        if (row->scope == CD_SCOPE_RANK && cddp_selector_has(&override->ranks, rank))
             memcpy((char *)settings + row->offset, override->parsed, row->width);
-        }
     }
     if (plan->world.batch > 0) { /* sample i of a step goes to rank i mod W */
         settings->train.micro_steps =
             (plan->world.batch + plan->world.size - 1 - rank) / plan->world.size;
     }
     return CDDP_OK;
+}
+
+static const cddp_plan_optimizer unlisted = {
+    .name = "sgd", .lr = 0.125, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+
+size_t cd_plan_optimizer_count(const cddp_plan *plan)
+{
+    return plan->optimizer_count > 0 ? plan->optimizer_count : 1;
+}
+
+static bool is_of_optimizer(const cddp_plan_override *override)
+{
+    return strncmp(override->key, "optimizer.", 10) == 0;
+}
+
+bool cd_plan_optimizers_differ(const cddp_plan *plan)
+{
+    bool differ = false;
+    for (size_t i = 0; i < plan->override_count; i++)
+        differ |= is_of_optimizer(&plan->overrides[i]);
+    return differ;
+}
+
+/* What is said of all optimizers, or of one. */
+static void apply_overrides(const cddp_plan *plan, uint32_t rank, int64_t element,
+                            cddp_plan_optimizer *own)
+{
+    for (size_t i = 0; i < plan->override_count; i++) {
+        const cddp_plan_override *override = &plan->overrides[i];
+        if (!is_of_optimizer(override) || override->element != element ||
+            !cddp_selector_has(&override->ranks, rank))
+            continue;
+        const cd_key_row *row = cd_key_find_path(override->key);
+        memcpy((char *)own + row->offset, override->parsed, row->width);
+    }
+}
+
+cddp_plan_optimizer cd_plan_optimizer_of(const cddp_plan *plan, uint32_t rank, size_t index)
+{
+    cddp_plan_optimizer own = plan->optimizer_count > 0 ? plan->optimizers[index] : unlisted;
+    apply_overrides(plan, rank, CD_PLAN_ALL_ELEMENTS, &own);
+    apply_overrides(plan, rank, (int64_t)index, &own);
+    return own;
 }
 
 static uint64_t digest_field(uint64_t digest, const cd_key_row *row, const void *field)
@@ -382,6 +432,8 @@ uint64_t cddp_plan_digest(const cddp_plan *plan)
                                sizeof plan->overrides[i].ranks.terms[0],
                            digest);
         digest = cd_hash_mix(digest, cd_hash_text(plan->overrides[i].key));
+        if (is_of_optimizer(&plan->overrides[i]))
+            digest = cd_hash_mix(digest, (uint64_t)plan->overrides[i].element);
         digest = cd_hash_mix(digest, cd_hash_text(plan->overrides[i].value));
     }
     return digest;

@@ -12,8 +12,21 @@ cddp_status cd_plan_add_item(cddp_plan *plan, cd_key_scope scope, cddp_error *er
 /* index: of the element, where the row belongs to a repeating table. */
 cddp_status cd_plan_assign(cddp_plan *plan, const cd_key_row *row, size_t index,
                            const cd_key_value *value, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, const cd_key_row *row,
+/* Whose setting it is: some ranks', and of a key of [[optimizer]] one of them, or -1: all. */
+typedef struct cd_plan_owner {
+    cddp_selector ranks;
+    int64_t element;
+} cd_plan_owner;
+#define CD_PLAN_ALL_ELEMENTS (-1)
+cddp_status cd_plan_add_override(cddp_plan *plan, const cd_plan_owner *owner, const cd_key_row *row,
                                  const cd_key_value *value, cddp_error *err) CDDP_MUST_CHECK;
+/* The optimizers of a rank, each with the rank's own options. What is said of one optimizer counts
+** more than what is said of all. A plan that lists none has one, which
+** owns all parameters. */
+size_t cd_plan_optimizer_count(const cddp_plan *plan);
+cddp_plan_optimizer cd_plan_optimizer_of(const cddp_plan *plan, uint32_t rank, size_t index);
+/* Do ranks have different options? */
+bool cd_plan_optimizers_differ(const cddp_plan *plan);
 /* Copies both; for provenance. */
 cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *text,
                              cddp_error *err) CDDP_MUST_CHECK;
@@ -45,3 +58,5 @@ cddp_red_op cd_plan_reduction(const cddp_plan_collective *collective);
 
 /* Does any rank queue its gradients on streams? */
 bool cd_plan_has_streams(const cddp_plan *plan);
+/* Continuations of hooks run on completion, on some rank. */
+bool cd_plan_has_continuations(const cddp_plan *plan);

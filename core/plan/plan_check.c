@@ -11,6 +11,7 @@
 #include "core/plan/plan_check.h"
 
 #include "core/base/error.h"
+#include "core/plan/chosen_hook.h"
 #include "core/plan/own_messages.h"
 
 #include <stdarg.h>
@@ -111,6 +112,13 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
         cd_plan_contradict(c, "hook.comm_hook",
                            "hook.name and hook.comm_hook both choose the hook: give one of them");
     }
+    cd_chosen_hook chosen;
+    cd_choose_hook(s, &chosen);
+    if (s->hook.continuations != CDDP_CONTINUATIONS_ROUNDS && chosen.name == NULL) {
+        cd_plan_contradict(c, "hook.continuations",
+                           "hook.continuations has no effect without a hook: an all-reduce alone "
+                           "is not continued");
+    }
     if (s->hook.comm_state_option != NULL && s->hook.comm_hook < 3) {
         cd_plan_contradict(c, "hook.comm_state_option",
                            "hook.comm_state_option belongs to hook.comm_hook = \"power_sgd\" or "
@@ -131,11 +139,27 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
         cd_plan_contradict(c, "train.resume",
                            "train.resume needs train.checkpoint_step: there is nothing to load");
     }
+    if (s->train.resume && s->join.enable) {
+        cd_plan_contradict(c, "train.resume",
+                           "train.resume with join.enable: a rank that has run out of inputs "
+                           "cannot take part in the first broadcast of the new wrapper");
+    }
     if (!s->join.enable &&
         (!s->join.divide_by_initial_world_size || s->join.throw_on_early_termination ||
          s->join.broadcast_optimizer_state)) {
         cd_plan_contradict(c, "join.enable",
                            "settings of [join] have no effect without join.enable = true");
+    }
+    if (s->join.epochs > 1 && !s->join.enable) {
+        cd_plan_contradict(c, "join.epochs",
+                           "join.epochs has no effect without join.enable = true: steps without "
+                           "join contexts are not cut");
+    }
+    if (s->train.steps % s->join.epochs != 0) {
+        cd_plan_contradict(c, "join.epochs",
+                           "train.steps = %llu cannot be cut into join.epochs = %llu of equal "
+                           "length",
+                           (unsigned long long)s->train.steps, (unsigned long long)s->join.epochs);
     }
     if (s->clip.place != CDDP_CLIP_AFTER_REDUCTION && s->clip.max_norm <= 0)
         cd_plan_contradict(c, "clip.place", "clip.place has no effect without clip.max_norm");
@@ -176,10 +200,22 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
                            "streams.producers: the host computes with the parameters, which "
                            "[mixed_precision] would cast on a stream: drop one");
     }
+    if (s->train.pass_us_per_mb > 0 && s->model.device != CDDP_MODEL_DEVICE_SHAPE) {
+        cd_plan_contradict(c, "train.pass_us_per_mb",
+                           "train.pass_us_per_mb needs model.device = \"shape\": there time is all "
+                           "that a copy takes");
+    }
     if (s->streams.producers > 0 && s->train.pass_us_per_mb > 0) {
         cd_plan_contradict(
             c, "streams.producers",
             "train.pass_us_per_mb and streams.operation_us both say what a copy takes: drop one");
+    }
+    if (s->model.device != CDDP_MODEL_DEVICE_CPU &&
+        s->model.layout != CDDP_MODEL_LAYOUT_CONTIGUOUS) {
+        cd_plan_contradict(c, "model.layout",
+                           "model.layout orders numbers, and model.device = \"%s\" has none: drop "
+                           "one of them",
+                           s->model.device == CDDP_MODEL_DEVICE_SYMBOL ? "symbol" : "shape");
     }
     if (s->model.device != CDDP_MODEL_DEVICE_CPU && s->model.memory != CDDP_MODEL_MEMORY_BACKEND) {
         cd_plan_contradict(c, "model.memory",
@@ -226,6 +262,16 @@ static void check_batch(cd_contradictions *c)
                                "when.forwards cannot change that");
         }
     }
+}
+
+bool cd_plan_has_continuations(const cddp_plan *plan)
+{
+    bool has = plan->settings.hook.continuations != CDDP_CONTINUATIONS_ROUNDS;
+    for (size_t i = 0; !has && i < plan->override_count; i++) {
+        has = strcmp(plan->overrides[i].key, "hook.continuations") == 0 &&
+              *(const int64_t *)plan->overrides[i].parsed != CDDP_CONTINUATIONS_ROUNDS;
+    }
+    return has;
 }
 
 bool cd_plan_has_streams(const cddp_plan *plan)
@@ -277,9 +323,111 @@ static uint64_t most_micro_steps(const cddp_plan *plan)
     return greatest(plan, "train.micro_steps", plan->settings.train.micro_steps);
 }
 
+/* Through the wrapper an evaluation is one of its forwards. */
+static void check_evaluation(cd_contradictions *c, const cddp_plan_when *when)
+{
+    const cddp_plan_settings *s = &c->plan->settings;
+    const bool wraps =
+        when->evaluate == CDDP_EVALUATE_WRAPPER || when->evaluate == CDDP_EVALUATE_WITH_GRAD;
+    if (when->skip == CDDP_SKIP_ALL && when->evaluate > CDDP_EVALUATE_NOTHING) {
+        cd_plan_contradict(c, "when.evaluate",
+                           "when.evaluate comes before a forward: when.skip = \"all\" leaves none");
+    }
+    if (wraps && s->join.enable) {
+        cd_plan_contradict(c, "when.evaluate",
+                           "when.evaluate through the wrapper with join.enable: a joined rank "
+                           "would shadow an iteration that does not come; use \"module\"");
+    }
+    if (wraps && s->mixed_precision.param_dtype != CDDP_PARAM_DTYPE_NONE) {
+        cd_plan_contradict(c, "when.evaluate",
+                           "when.evaluate through the wrapper with mixed_precision.param_dtype: "
+                           "low-precision copies are given back by the next backward only; use "
+                           "\"module\"");
+    }
+}
+
+/* What keeps to the first group, or has no meaning in two. */
+static const char *find_bound_to_the_world(const cddp_plan *plan)
+{
+    const cddp_plan_settings *s = &plan->settings;
+    bool is_sharded = false, is_nameless = false;
+    for (size_t i = 0; i < plan->optimizer_count; i++) {
+        is_sharded |= plan->optimizers[i].shard != CDDP_SHARD_NONE ||
+                      plan->optimizers[i].overlap != CDDP_PLAN_OVERLAP_NONE ||
+                      plan->optimizers[i].in_backward;
+    }
+    for (size_t i = 0; i < plan->collective_count; i++)
+        is_nameless |= plan->collectives[i].group == NULL;
+    return s->join.enable                                    ? "join.enable"
+           : s->averager.kind != CDDP_AVERAGER_NONE          ? "averager.kind"
+           : is_sharded                                      ? "an optimizer that is shared or "
+                                                               "steps in backward"
+           : s->clip.group != NULL                           ? "clip.group"
+           : s->train.resume                                 ? "train.resume"
+           : s->train.objective != CDDP_OBJECTIVE_AS_WRITTEN ? "train.objective"
+           : s->train.loss == CDDP_LOSS_GLOBAL_MEAN || s->train.loss == CDDP_LOSS_GLOBAL_TOKEN_MEAN
+               ? "a train.loss over all ranks"
+           : plan->output_count > 0                         ? "[[output]]"
+           : s->ddp.average_contributions                   ? "ddp.average_contributions"
+           : s->ddp.delay_all_reduce_named_params.count > 0 ? "a delayed all-reduce"
+           : is_nameless                                    ? "a [[collective]] without a group"
+                                                            : NULL;
+}
+
+static void check_swap(cd_contradictions *c, const cddp_plan_when *when)
+{
+    const cddp_plan *plan = c->plan;
+    const cddp_plan_group *group = cd_plan_find_group(plan, when->group);
+    const char *bound = find_bound_to_the_world(plan);
+    if (group == NULL && strcmp(when->group, "world") != 0) {
+        cd_plan_contradict(c, "when.group", "when.group = \"%s\", but no [[group]] is called so",
+                           when->group);
+    }
+    if (when->micro_steps.term_count > 0) {
+        cd_plan_contradict(c, "when.micro_steps",
+                           "when.group applies from the beginning of a step: when.micro_steps has "
+                           "no meaning beside it");
+    }
+    for (size_t i = 0; group != NULL && i < group->members.count; i++) {
+        const uint32_t least = i > 0 ? group->members.items[i - 1] + 1 : 0;
+        if (group->members.items[i] >= least && (i > 0 || group->members.items[0] == 0)) continue;
+        cd_plan_contradict(c, "when.group",
+                           "when.group = \"%s\": a wrapper's group has rank 0 first, and then "
+                           "others in ascending order",
+                           when->group);
+        break;
+    }
+    if (bound != NULL) {
+        cd_plan_contradict(c, "when.group",
+                           "when.group with %s: that belongs to the group with which the training "
+                           "began",
+                           bound);
+    }
+}
+
 static void check_when(cd_contradictions *c, const cddp_plan_when *when)
 {
     const cddp_plan *plan = c->plan;
+    check_evaluation(c, when);
+    if (when->group != NULL) check_swap(c, when);
+    if (when->group != NULL && when->abort_after != CDDP_PLAN_UNSET && when->abort_after > 0) {
+        cd_plan_contradict(c, "when.abort_after",
+                           "when.abort_after with when.group: both reset the reducer");
+    }
+    if (when->abort_after != CDDP_PLAN_UNSET && when->abort_after > 0 &&
+        plan->settings.train.zero_grad == CDDP_ZERO_GRAD_KEEP) {
+        cd_plan_contradict(
+            c, "when.abort_after",
+            "when.abort_after with train.zero_grad = \"keep\": what the backward has "
+            "left, of some parameters, would be in the next step's average");
+    }
+    if (when->abort_after != CDDP_PLAN_UNSET && when->abort_after > 0 &&
+        plan->settings.join.enable) {
+        cd_plan_contradict(c, "when.abort_after",
+                           "when.abort_after with join.enable: the program forgets the half-done "
+                           "reduction by a change of its group (UPG-02), which ends the join "
+                           "context");
+    }
     cd_plan_check_selector(c, "when.ranks", &when->ranks, plan->world.size, "world.size");
     cd_plan_check_selector(c, "when.steps", &when->steps,
                            greatest(plan, "train.steps", plan->settings.train.steps),
@@ -331,6 +479,16 @@ static void check_when(cd_contradictions *c, const cddp_plan_when *when)
         cd_plan_contradict(c, "when.backward_each",
                            "when.backward_each needs when.forwards of at least 2");
     }
+    if (when->loss_each == 1 && plan->settings.ddp.average_contributions) {
+        cd_plan_contradict(c, "when.loss_each",
+                           "when.loss_each with ddp.average_contributions: which outputs have a "
+                           "backward, and so the divisor, depends on the model");
+    }
+    if (when->loss_each == 1 && when->forwards != CDDP_PLAN_UNSET && when->forwards > 1) {
+        cd_plan_contradict(c, "when.loss_each",
+                           "when.loss_each has a backward for each output of one forward: drop "
+                           "when.forwards");
+    }
     if (when->grad_mode == 0 && when->backwards != CDDP_PLAN_UNSET && when->backwards > 0) {
         cd_plan_contradict(c, "when.backwards",
                            "when.grad_mode = false leaves no graph for when.backwards = %lld",
@@ -361,6 +519,67 @@ static void check_words(cd_contradictions *c, const char *words)
                            "name words of the run's error",
                            words, own_messages[i]);
         return;
+    }
+}
+
+/* The least train.loss that some rank has: 0 is "dyadic". */
+static bool some_loss_is_dyadic(const cddp_plan *plan)
+{
+    bool is_dyadic = plan->settings.train.loss == CDDP_LOSS_DYADIC;
+    for (size_t i = 0; i < plan->override_count; i++) {
+        is_dyadic |= strcmp(plan->overrides[i].key, "train.loss") == 0 &&
+                     *(const int64_t *)plan->overrides[i].parsed == CDDP_LOSS_DYADIC;
+    }
+    return is_dyadic;
+}
+
+static void check_output(cd_contradictions *c, size_t index)
+{
+    const cddp_plan_output *output = &c->plan->outputs[index];
+    const bool is_normalised = output->loss != CDDP_OUTPUT_LOSS_COMMON,
+               is_meant = output->objective == CDDP_OUTPUT_OBJECTIVE_MEAN ||
+                          output->objective == CDDP_OUTPUT_OBJECTIVE_TOKEN_MEAN;
+    const bool says_nothing =
+        !is_normalised && output->objective == CDDP_OUTPUT_OBJECTIVE_COMMON && output->weight == 1;
+    if (output->name == NULL) {
+        cd_plan_contradict(c, "output.name", "[[output]] number %zu names no output", index);
+        return;
+    }
+    for (size_t i = 0; i < index; i++) {
+        const char *other = c->plan->outputs[i].name;
+        if (other != NULL && strcmp(other, output->name) == 0)
+            cd_plan_contradict(c, "output.name", "two [[output]] tables are of '%s'", other);
+    }
+    if (says_nothing) {
+        cd_plan_contradict(c, "output.name",
+                           "the [[output]] of '%s' says nothing: give output.loss, "
+                           "output.objective or output.weight",
+                           output->name);
+    }
+    if ((is_normalised || is_meant) && some_loss_is_dyadic(c->plan)) {
+        cd_plan_contradict(c, is_normalised ? "output.loss" : "output.objective",
+                           "output.%s of '%s' normalises a loss: train.loss = \"dyadic\" gives "
+                           "samples other weights",
+                           is_normalised ? "loss" : "objective", output->name);
+    }
+    if (is_meant && c->plan->settings.join.enable) {
+        cd_plan_contradict(c, "output.objective",
+                           "output.objective counts over all ranks, join.enable lets them run out "
+                           "of inputs: drop one");
+    }
+}
+
+static void check_epochs(cd_contradictions *c)
+{
+    const cddp_plan_settings *s = &c->plan->settings;
+    for (size_t i = 0; i < c->plan->override_count; i++) {
+        const cddp_plan_override *o = &c->plan->overrides[i];
+        if (strcmp(o->key, "train.steps") != 0 || s->join.epochs == 1 ||
+            *(const uint64_t *)o->parsed == s->train.steps)
+            continue;
+        cd_plan_contradict(c, "join.epochs",
+                           "join.epochs cuts the train.steps of all ranks: a rank with fewer "
+                           "inputs has data.inputs");
     }
 }
 
@@ -411,10 +630,17 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn re
         cd_plan_check_selector(&c, "rank.ranks", &plan->overrides[i].ranks, plan->world.size,
                                "world.size");
     }
+    check_epochs(&c);
+    for (size_t i = 0; i < plan->output_count; i++) {
+        cd_plan_enter_table(&c, "output", i);
+        check_output(&c, i);
+    }
+    cd_plan_enter_table(&c, NULL, 0);
     check_batch(&c);
     check_streams(&c);
     cd_plan_check_world(&c);
     cd_plan_check_update(&c);
+    cd_plan_check_fsdp(&c);
     for (size_t i = 0; i < plan->when_count; i++) {
         cd_plan_enter_table(&c, "when", i);
         check_when(&c, &plan->whens[i]);

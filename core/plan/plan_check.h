@@ -5,6 +5,7 @@
 ** Errors     none: what is found is reported, and counted.
 */
 #pragma once
+#include "core/plan/keys.h"
 #include "core/plan/plan.h"
 
 typedef struct cd_contradictions {
@@ -29,6 +30,8 @@ const cddp_plan_group *cd_plan_find_group(const cddp_plan *plan, const char *nam
 
 /* plan_check_update.c: optimizers, their parts, clipping, averaging. */
 void cd_plan_check_update(cd_contradictions *c);
+/* plan_check_fsdp.c: a fully sharded model. */
+void cd_plan_check_fsdp(cd_contradictions *c);
 /* plan_check_world.c: the network, how ranks meet, what happens to them, their groups and
 ** collectives. */
 void cd_plan_check_world(cd_contradictions *c);

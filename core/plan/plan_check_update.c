@@ -49,7 +49,7 @@ static void check_averager(cd_contradictions *c, const cddp_plan_settings *s)
     } else if (count == 0) {
         cd_plan_contradict(c, "averager.levels",
                            "averager.levels = \"%s\" is not period:ranks/…/period with growing "
-                           "periods and growing blocks, each made of whole smaller ones",
+                           "periods and blocks that do not shrink, each made of whole smaller ones",
                            a->levels);
     } else if (a->kind == CDDP_AVERAGER_PERIODIC && count > 1) {
         cd_plan_contradict(c, "averager.levels",
@@ -344,9 +344,34 @@ static void check_optimizer(cd_contradictions *c, const cddp_plan_optimizer *opt
     }
 }
 
+/* What single ranks change: the optimizer that the first of them then has. */
+static void check_own_optimizers(cd_contradictions *c)
+{
+    const cddp_plan *plan = c->plan;
+    for (size_t k = 0; k < plan->override_count; k++) {
+        const cddp_plan_override *o = &plan->overrides[k];
+        uint32_t rank = 0;
+        if (strncmp(o->key, "optimizer.", 10) != 0) continue;
+        while (rank < plan->world.size && !cddp_selector_has(&o->ranks, rank)) rank++;
+        if (o->element >= (int64_t)cd_plan_optimizer_count(plan)) {
+            cd_plan_contradict(c, o->key,
+                               "%s of [[optimizer]] number %lld for some ranks: there %s %zu",
+                               o->key, (long long)o->element,
+                               plan->optimizer_count == 1 ? "is" : "are", plan->optimizer_count);
+            continue;
+        }
+        for (size_t i = 0; rank < plan->world.size && i < cd_plan_optimizer_count(plan); i++) {
+            const cddp_plan_optimizer own = cd_plan_optimizer_of(plan, rank, i);
+            if (o->element == CD_PLAN_ALL_ELEMENTS || o->element == (int64_t)i)
+                check_optimizer(c, &own);
+        }
+    }
+}
+
 void cd_plan_check_update(cd_contradictions *c)
 {
     const cddp_plan *plan = c->plan;
+    check_own_optimizers(c);
     check_averager(c, &plan->settings);
     check_shard(c);
     check_clip_groups(c);

@@ -6,6 +6,8 @@
 */
 #include "core/plan/plan_check.h"
 
+#include "core/base/alloc.h"
+#include "core/base/hash.h"
 #include "core/base/operation.h"
 
 #include <string.h>
@@ -49,6 +51,9 @@ static void check_fault(cd_contradictions *c, const cddp_plan_fault *fault)
 {
     const bool joins = fault->when >= CDDP_FAULT_BEFORE_JOIN;
     cd_plan_check_selector(c, "fault.side", &fault->side, c->plan->world.size, "world.size");
+    if (fault->rank != CDDP_PLAN_UNSET && (uint64_t)fault->rank >= c->plan->world.size)
+        cd_plan_contradict(c, "fault.rank", "fault.rank = %lld is not below world.size = %llu",
+                           (long long)fault->rank, (unsigned long long)c->plan->world.size);
     if (joins && !c->plan->rendezvous.enable) {
         cd_plan_contradict(c, "fault.when",
                            "fault.when around a join needs rendezvous.enable = true: otherwise "
@@ -151,27 +156,49 @@ static void check_collective(cd_contradictions *c, const cddp_plan_collective *c
     }
 }
 
+/* The first that comes again; one is enough to say. */
+static void check_repeated_member(cd_contradictions *c, const cddp_plan_group *group)
+{
+    for (size_t k = 1; k < group->members.count; k++)
+        for (size_t earlier = 0; earlier < k; earlier++)
+            if (group->members.items[earlier] == group->members.items[k]) {
+                cd_plan_contradict(c, "group.members", "group '%s' has member %u twice",
+                                   group->name != NULL ? group->name : "?",
+                                   group->members.items[k]);
+                return;
+            }
+}
+
+/* Groups by name, 1 + their number, at their digest or behind it: (NAME_SLOTS(group_count)) */
+#define NAME_SLOTS(count) (2 * (count) + 1)
+
+/* Has a group before the i-th its name? Else it is noted. */
+static bool is_repeated(const cddp_plan *plan, uint32_t *names, size_t i)
+{
+    const char *name = plan->groups[i].name;
+    if (name == NULL) return false;
+    size_t at = cd_hash_text(name) % NAME_SLOTS(plan->group_count);
+    while (names[at] != 0 && strcmp(plan->groups[names[at] - 1].name, name) != 0)
+        at = (at + 1) % NAME_SLOTS(plan->group_count);
+    if (names[at] != 0) return true;
+    names[at] = (uint32_t)i + 1;
+    return false;
+}
+
 static void check_groups(cd_contradictions *c)
 {
     const cddp_plan *plan = c->plan;
+    /* without memory the backend refuses the name */
+    uint32_t *names = cd_allocate_array(NULL, NAME_SLOTS(plan->group_count), sizeof *names);
     for (size_t i = 0; i < plan->group_count; i++) {
         const cddp_plan_group *group = &plan->groups[i];
         cd_plan_enter_table(c, "group", i);
         if (group->name == NULL)
             cd_plan_contradict(c, "group.name", "[[group]] number %zu has no name", i);
-        for (size_t k = 0; k < i; k++) {
-            if (group->name != NULL && plan->groups[k].name != NULL &&
-                strcmp(group->name, plan->groups[k].name) == 0)
-                cd_plan_contradict(c, "group.name", "two groups are called '%s'", group->name);
-        }
+        if (names != NULL && is_repeated(plan, names, i))
+            cd_plan_contradict(c, "group.name", "two groups are called '%s'", group->name);
+        check_repeated_member(c, group);
         for (size_t k = 0; k < group->members.count; k++) {
-            for (size_t earlier = 0; earlier < k; earlier++) {
-                if (group->members.items[earlier] == group->members.items[k]) {
-                    cd_plan_contradict(c, "group.members", "group '%s' has member %u twice",
-                                       group->name != NULL ? group->name : "?",
-                                       group->members.items[k]);
-                }
-            }
             if (group->members.items[k] >= plan->world.size) {
                 cd_plan_contradict(c, "group.members",
                                    "group '%s' has member %u, but world.size is %llu",
@@ -180,6 +207,7 @@ static void check_groups(cd_contradictions *c)
             }
         }
     }
+    cd_release(NULL, names, NAME_SLOTS(plan->group_count) * sizeof *names);
     for (size_t i = 0; i < plan->collective_count; i++) {
         const cddp_plan_collective *collective = &plan->collectives[i];
         cd_plan_enter_table(c, "collective", i);

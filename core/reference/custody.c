@@ -23,12 +23,14 @@
 #include "core/plan/plan.h"
 #include "core/reference/custody_average.h"
 #include "core/reference/custody_values.h"
+#include "core/reference/planned.h"
 #include "core/reference/scaling.h"
 #include "core/tensor/blob.h"
 #include "core/tensor/numbers.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
@@ -50,7 +52,9 @@ struct cd_custody {
     bool *is_there;           /* (parameter_count) whose gradient was there when last shown */
     bool is_before_grid;      /* the step has ended and parameters are not on their grid yet */
     uint32_t touched_step, touched_micro; /* + 1: the last forward whose buffers were touched */
-    double norm;                          /* by which the rank has to clip */
+    double norm, seen_norm;               /* by which the rank has to clip, and says it does */
+    double factor_before;                 /* of the step before; 1: nothing was clipped */
+    float scale_before;                   /* the loss scale of the step before */
     bool has_norm;
     cd_scaling scaling;                /* the judge's own */
     bool found_nonfinite, has_updated; /* in this step */
@@ -93,13 +97,13 @@ static cddp_status expect_tensor(const cd_custody *c, const derived *d, const cd
 
 static bool is_listed(const cddp_text_list *patterns, const char *name)
 {
-    return cd_patterns_match(patterns, name);
+    return cd_planned_lists(patterns, name);
 }
 
 static cd_micro planned_micro(const cd_custody *c, uint32_t step, uint32_t micro_step)
 {
     cd_micro micro;
-    cd_micro_resolve(c->options.plan, c->options.settings,
+    cd_planned_micro(c->options.plan, c->options.settings,
                      (cd_micro_place){c->options.rank, step, micro_step}, &micro);
     return micro;
 }
@@ -113,17 +117,16 @@ static bool has_numbers(const cd_custody *c)
 static bool is_trained_at(const cd_custody *c, size_t parameter, uint32_t step)
 {
     const cd_replica *r = c->options.reference->replica;
-    cd_parameter_fate fate = {.requires_grad = r->parameters[parameter].requires_grad};
-    cd_micro_resolve_parameter(c->options.plan, (cd_micro_place){c->options.rank, step, 0},
-                               c->module->parameters[parameter].name, &fate);
-    return fate.requires_grad;
+    return cd_planned_requires_grad(c->options.plan, (cd_micro_place){c->options.rank, step, 0},
+                                    c->module->parameters[parameter].name,
+                                    r->parameters[parameter].requires_grad);
 }
 
 /* Its gradient is among those that are clipped. */
 static bool is_ever_trained(const cd_custody *c, size_t parameter)
 {
     return c->options.reference->replica->parameters[parameter].requires_grad ||
-           cd_plan_unfreezes(c->options.plan, c->module->parameters[parameter].name);
+           cd_planned_unfreezes(c->options.plan, c->module->parameters[parameter].name);
 }
 
 /* ---- initial values ---- */
@@ -184,10 +187,14 @@ cddp_status cd_custody_start(cd_custody *custody, cddp_error *err)
     if (!cd_tracer_wants_digest(c->options.tracer)) return CDDP_OK;
     for (size_t i = 0; i < c->module->parameter_count; i++) {
         const cd_parameter *p = &c->module->parameters[i];
-        CD_TRY(start_tensor(c,
-                            &(derived){CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_INIT, i,
-                                       c->variables[i], "drawn from the plan's seed"},
-                            p->name, p->init, &p->tensor, err));
+        derived d = {CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_INIT, i, c->variables[i],
+                     "drawn from the plan's seed"};
+        if (p->init.kind != CD_INIT_GIVEN) {
+            CD_TRY(start_tensor(c, &d, p->name, p->init, &p->tensor, err));
+            continue;
+        }
+        d.how = "as it was recorded"; /* the reference read the recording itself */
+        CD_TRY(expect_tensor(c, &d, &p->tensor, err));
     }
     for (size_t i = 0; i < c->module->buffer_count; i++) {
         const cd_buffer *b = &c->module->buffers[i];
@@ -243,47 +250,117 @@ static bool is_unscaled(const cd_custody *c, size_t parameter, uint32_t step)
     return false;
 }
 
-static cddp_status unscale(cd_custody *c, const cddp_tensor *t, cddp_error *err)
+/* What is done to a gradient between its backward and its optimizer. */
+typedef struct change {
+    double inverse, factor; /* 1: not unscaled, not clipped */
+} change;
+
+static cddp_status digest_changed(cd_custody *c, const kept_gradient *k, change by,
+                                  uint64_t *digest, cddp_error *err)
 {
-    int64_t index = -1;
-    CD_TRY(t->device->find_nonfinite(t, &index, err));
-    c->found_nonfinite |= index >= 0;
-    return CD_PASS(cd_custody_multiply(&c->room, t, cd_scaling_get_inverse(&c->scaling), err));
+    CD_TRY(cd_kept_copy(&c->scratch, &k->value.tensor, err));
+    const cddp_tensor *t = &c->scratch.tensor;
+    const bool clips_first = c->options.settings->clip.place == CDDP_CLIP_BEFORE_UNSCALE;
+    if (clips_first && by.factor != 1) CD_TRY(cd_custody_multiply(&c->room, t, by.factor, err));
+    if (by.inverse != 1) CD_TRY(cd_custody_multiply(&c->room, t, by.inverse, err));
+    if (!clips_first && by.factor != 1) CD_TRY(cd_custody_multiply(&c->room, t, by.factor, err));
+    cddp_grad made = {.kind = k->kind, .value = *t};
+    if (k->kind == CDDP_GRAD_SPARSE) made.rows = cddp_rows_of(&k->rows.tensor);
+    return CD_PASS(cd_gradient_digest(&made, digest, err));
 }
 
-static cddp_status derive_gradient(cd_custody *c, size_t i, uint32_t step, cddp_error *err)
+static void say_change(change planned, change done, char *words, size_t word_bytes)
 {
-    const cddp_plan_clip *clip = &c->options.settings->clip;
+    if (done.inverse != planned.inverse && done.factor != planned.factor)
+        snprintf(words, word_bytes, "is neither unscaled nor clipped as the plan says");
+    else if (done.inverse == 1 && planned.inverse != 1)
+        snprintf(words, word_bytes, "is not unscaled by the loss scale");
+    else if (done.inverse != planned.inverse)
+        snprintf(words, word_bytes, "is unscaled by the loss scale %.9g instead of %.9g",
+                 1 / done.inverse, 1 / planned.inverse);
+    else if (done.factor == 1)
+        snprintf(words, word_bytes, "is not clipped by the clip factor %.9g", planned.factor);
+    else
+        snprintf(words, word_bytes, "is multiplied by the clip factor %.9g instead of %.9g",
+                 done.factor, planned.factor);
+}
+
+/* Where the rank prepared the gradient otherwise: which decision makes what it has. */
+static cddp_status explain_change(cd_custody *c, const kept_gradient *k, change planned,
+                                  uint64_t seen, char *words, size_t word_bytes, cddp_error *err)
+{
+    const cddp_plan_amp *amp = &c->options.settings->amp;
+    const double before = c->scale_before > 0 ? 1 / (double)c->scale_before : 1;
+    const double inverses[] = {planned.inverse,
+                               1,
+                               (double)(float)before,
+                               planned.inverse * amp->growth_factor,
+                               planned.inverse / amp->growth_factor,
+                               planned.inverse * amp->backoff_factor,
+                               planned.inverse / amp->backoff_factor};
+    const double factors[] = {planned.factor, 1,
+                              cd_scaling_clip(c->options.settings->clip.max_norm, c->seen_norm),
+                              c->factor_before};
+    const size_t inverse_count = planned.inverse != 1 ? sizeof inverses / sizeof inverses[0] : 1,
+                 factor_count = c->has_norm ? sizeof factors / sizeof factors[0] : 1;
+    uint64_t digest = 0;
+    for (size_t i = 1; i < inverse_count * factor_count; i++) {
+        const change done = {inverses[i % inverse_count], factors[i / inverse_count]};
+        CD_TRY(digest_changed(c, k, done, &digest, err));
+        if (digest != seen) continue;
+        say_change(planned, done, words, word_bytes);
+        return CDDP_OK;
+    }
+    return CDDP_OK;
+}
+
+static cddp_status note_overflow(cd_custody *c, const kept_gradient *k, cddp_error *err)
+{
+    int64_t index = -1;
+    CD_TRY(k->value.tensor.device->find_nonfinite(&k->value.tensor, &index, err));
+    c->found_nonfinite |= index >= 0;
+    return CDDP_OK;
+}
+
+/* seen: as the rank has it. */
+static cddp_status derive_gradient(cd_custody *c, size_t i, uint32_t step, const cddp_grad *seen,
+                                   cddp_error *err)
+{
     const kept_gradient *k = &c->gradients[i];
-    const derived d = {CDDP_WHAT_GRADIENT, CDDP_MOMENT_BEFORE_STEP, i, c->variables[i],
-                       "as it was judged, then unscaled and clipped as the plan says"};
+    const bool unscales = is_unscaled(c, i, step);
+    const change planned = {unscales ? cd_scaling_get_inverse(&c->scaling) : 1,
+                            c->has_norm && is_ever_trained(c, i) ? clip_factor(c) : 1};
+    char how[200], words[100] = "";
+    derived d = {CDDP_WHAT_GRADIENT, CDDP_MOMENT_BEFORE_STEP, i, c->variables[i], how};
+    snprintf(how, sizeof how, "as it was judged, then unscaled and clipped as the plan says");
     if (k->kind == CDDP_GRAD_UNDEFINED) {
         expect(c, &d, 0, false);
         return CDDP_OK;
     }
-    CD_TRY(cd_kept_copy(&c->scratch, &k->value.tensor, err));
-    const cddp_tensor *t = &c->scratch.tensor;
-    const bool clips = c->has_norm && is_ever_trained(c, i),
-               clips_first = clip->place == CDDP_CLIP_BEFORE_UNSCALE;
-    if (clips && clips_first) CD_TRY(cd_custody_multiply(&c->room, t, clip_factor(c), err));
-    if (is_unscaled(c, i, step)) CD_TRY(unscale(c, t, err));
-    if (clips && !clips_first) CD_TRY(cd_custody_multiply(&c->room, t, clip_factor(c), err));
-    cddp_grad made = {.kind = k->kind, .value = *t};
-    if (k->kind == CDDP_GRAD_SPARSE) made.rows = cddp_rows_of(&k->rows.tensor);
-    uint64_t digest = 0;
-    CD_TRY(cd_gradient_digest(&made, &digest, err));
+    uint64_t digest = 0, found = 0;
+    if (unscales) CD_TRY(note_overflow(c, k, err));
+    CD_TRY(digest_changed(c, k, planned, &digest, err));
+    if (seen != NULL && seen->kind == k->kind) {
+        CD_TRY(cd_gradient_digest(seen, &found, err));
+        if (found != digest) CD_TRY(explain_change(c, k, planned, found, words, sizeof words, err));
+    }
+    if (words[0] != '\0')
+        snprintf(how, sizeof how, "as it was judged, then unscaled and clipped; here it %s", words);
     expect(c, &d, digest, true);
     return CDDP_OK;
 }
 
-static cddp_status derive_gradients(cd_custody *c, uint32_t step, cddp_error *err)
+static cddp_status derive_gradients(cd_custody *c, uint32_t step, const cddp_grad *seen,
+                                    cddp_error *err)
 {
     c->found_nonfinite = false;
     c->has_lost_scale |= !c->has_gradients;
     if (c->options.settings->amp.enable && c->has_lost_scale) return CDDP_OK;
     for (size_t i = 0; c->has_gradients && i < c->module->parameter_count; i++)
-        CD_TRY(derive_gradient(c, i, step, err));
+        CD_TRY(derive_gradient(c, i, step, seen != NULL ? &seen[i] : NULL, err));
     c->has_updated = c->has_gradients;
+    c->factor_before = c->has_norm ? clip_factor(c) : 1;
+    c->scale_before = (float)cd_scaling_get(&c->scaling);
     c->has_gradients = c->has_norm = false;
     return CDDP_OK;
 }
@@ -447,9 +524,11 @@ static cddp_status end_scaling(cd_custody *c, const cd_custody_moment *now, cddp
     if (!writer.write(writer.context, &scale, sizeof scale) ||
         !writer.write(writer.context, &clean, sizeof clean))
         return cd_fail_memory(err, "the state of a loss scaler");
-    expect(c,
-           &(derived){CDDP_WHAT_SCALER, now->moment, 0, -1, "scale and clean steps by the policy"},
-           cd_blob_digest(&c->scaler), true);
+    char how[100];
+    snprintf(how, sizeof how, "scale %.9g with %llu clean steps, by the policy", scale,
+             (unsigned long long)clean);
+    expect(c, &(derived){CDDP_WHAT_SCALER, now->moment, 0, -1, how}, cd_blob_digest(&c->scaler),
+           true);
     return CDDP_OK;
 }
 
@@ -495,6 +574,7 @@ cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now, c
         CD_TRY(begin_step(c, now, err));
         break;
     case CDDP_MOMENT_CHECKPOINT:
+    case CDDP_MOMENT_JOIN_END:
     case CDDP_MOMENT_END:
         CD_TRY(derive_grid(c, now->moment, now->step, err));
         break;
@@ -506,7 +586,7 @@ cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now, c
             CD_TRY(keep_gradients(c, now->gradients, err));
         break;
     case CDDP_MOMENT_BEFORE_STEP:
-        CD_TRY(derive_gradients(c, now->step, err));
+        CD_TRY(derive_gradients(c, now->step, now->gradients, err));
         break;
     case CDDP_MOMENT_AFTER_UPDATE:
         CD_TRY(leave_update(c, now, err));
@@ -558,8 +638,10 @@ static cddp_status part_digest(const cd_optimizer_state *whole, cd_part_range ow
         const cddp_tensor *t = &whole->slots[s];
         uint64_t slot = 0;
         if (!whole->is_present || t->device == NULL) continue;
-        const cddp_tensor part =
-            cddp_tensor_of(t->device, t->storage, t->offset + own.first, t->dtype, &count, 1);
+        /* a slice is of a contiguous vector; all of it has its own strides */
+        const cddp_tensor slice = cddp_tensor_of(t->device, t->storage, t->offset + own.first,
+                                                 t->dtype, &count, 1),
+                          part = count == cddp_tensor_numel(t) ? *t : slice;
         CD_TRY(t->device->digest(&part, &slot, err));
         d = cd_hash_mix(d, slot);
     }
@@ -618,9 +700,10 @@ cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameter
     return CD_PASS(expect_optimizers(c, err));
 }
 
-void cd_custody_note_norm(cd_custody *custody, double norm)
+void cd_custody_note_norm(cd_custody *custody, double norm, double seen)
 {
     custody->norm = norm;
+    custody->seen_norm = seen;
     custody->has_norm = true;
 }
 
@@ -654,7 +737,9 @@ cddp_status cd_custody_create(const cd_custody_options *options, cd_custody **cu
     c->room.allocator = options->allocator;
     c->scaler.allocator = options->allocator;
     cd_scaling_init(&c->scaling, &options->settings->amp);
+    c->factor_before = 1;
     c->numbers.allocator = options->allocator;
+    c->numbers.has_lanes = true;
     c->has_averager =
         cd_custody_averager_read(&c->averager, options->plan, options->settings, options->rank);
     CD_TRY_OUT(fill_in(c, err));

@@ -50,5 +50,5 @@ cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients,
 cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameters,
                                cddp_error *err) CDDP_MUST_CHECK;
 
-/* The norm by which the rank has to clip. */
-void cd_custody_note_norm(cd_custody *custody, double norm);
+/* The norm by which the rank has to clip, and the one that it says it has. */
+void cd_custody_note_norm(cd_custody *custody, double norm, double seen);

@@ -3,9 +3,13 @@
 **
 ** Note [What an average keeps] The mean of a block, given to each of its ranks, has the block's
 ** sum. So has every weighted sum of elements whose weights are the same on the ranks of a block.
-** Two such sums are stated. Their weights are odd, drawn from the plan's seed, and others for each
-** step, element and block: two elements that were exchanged, a block that got another's mean, and a
-** factor change them.
+** Four such sums are stated. Their weights are drawn from the plan's seed, and others for each
+** step, element and block: two elements that were exchanged, a block that got another's mean, and
+** a factor change them. Two sums have an odd weight for every element. Signs cancel in them, while
+** what rounding may do adds up, so that in a narrow dtype a factor could hide. The third has the
+** weight 1 for one drawn element of each parameter, the fourth for one of the first parameter
+** alone: nothing cancels within a rank there, and a factor shows as soon as it exceeds what W
+** additions may round.
 ** A division and the additions of W terms round, and so does the way back into the parameter's
 ** dtype: per rank |w|·((γ(W) + 2u)·|x| + 2·least) for each element, u and least of the dtype, and
 ** 2^-52·|w·x| for each addition here.
@@ -64,10 +68,27 @@ uint32_t cd_custody_averager_due(const cd_custody_averager *averager, uint32_t s
     return due;
 }
 
-/* ±1, ±3, ±5 or ±7. */
-static double weight(uint64_t seed, size_t element)
+/* What a functional makes of the elements of a tensor. */
+typedef struct weighing {
+    uint64_t seed;
+    bool is_drawn; /* one element alone, of weight 1 */
+    size_t drawn;  /* SIZE_MAX: none */
+} weighing;
+
+/* The two that have one element of a tensor are the last ones. */
+static weighing weigh(uint32_t k, uint64_t seed, bool is_first, size_t count)
 {
-    const uint64_t drawn = cd_hash_mix(seed, element);
+    weighing w = {.seed = seed, .is_drawn = k >= CD_FUNCTIONALS - 2, .drawn = SIZE_MAX};
+    if (w.is_drawn && count > 0 && (k < CD_FUNCTIONALS - 1 || is_first))
+        w.drawn = (size_t)(cd_hash_mix(seed, count) % count);
+    return w;
+}
+
+/* ±1, ±3, ±5 or ±7; 1 or 0. */
+static double weight(const weighing *w, size_t element)
+{
+    if (w->is_drawn) return element == w->drawn ? 1 : 0;
+    const uint64_t drawn = cd_hash_mix(w->seed, element);
     const double odd = 1.0 + 2.0 * (double)(drawn >> 8 & 3);
     return (drawn >> 16 & 1) != 0 ? odd : -odd;
 }
@@ -80,19 +101,25 @@ cddp_status cd_functionals_add(cd_functionals *functionals, const cd_custody_ave
     const cddp_dtype dtype = averaged->tensor->dtype;
     const double unit = cd_dtype_roundoff(dtype), least = cd_dtype_underflow(dtype),
                  rounding = cd_gamma(dtype, averager->world_size) + 2 * unit;
-    uint64_t seeds[CD_FUNCTIONALS];
+    weighing weighings[CD_FUNCTIONALS];
+    CD_TRY(cd_numbers_read(numbers, averaged->tensor, err));
     for (uint32_t k = 0; k < CD_FUNCTIONALS; k++) {
         const uint64_t step = cd_hash_mix(cd_hash_mix(averager->seed, k), averaged->step);
-        seeds[k] =
-            cd_hash_mix(cd_hash_mix(step, averager->rank / averaged->block), averaged->ordinal);
+        const uint64_t block = cd_hash_mix(step, averager->rank / averaged->block);
+        weighings[k] =
+            weigh(k, cd_hash_mix(block, averaged->ordinal), f->tensors == 0, numbers->count);
     }
-    CD_TRY(cd_numbers_read(numbers, averaged->tensor, err));
     f->tensors++;
     for (size_t i = 0; i < numbers->count; i++) {
         const double x = numbers->values[i];
         f->added++;
-        for (uint32_t k = 0; k < CD_FUNCTIONALS; k++) f->sums[k] += weight(seeds[k], i) * x;
-        f->bound += 7 * ((rounding + 0x1p-52 * (double)f->added) * fabs(x) + 2 * least);
+        for (uint32_t k = 0; k < CD_FUNCTIONALS; k++) {
+            const double w = weight(&weighings[k], i);
+            if (w == 0) continue;
+            f->sums[k] += w * x;
+            f->bounds[k] +=
+                fabs(w) * ((rounding + 0x1p-52 * (double)f->added) * fabs(x) + 2 * least);
+        }
     }
     return CDDP_OK;
 }
@@ -102,7 +129,9 @@ void cd_functionals_state(const cd_functionals *before, const cd_functionals *af
 {
     static const char *const names[CD_FUNCTIONALS] = {
         "an average keeps the sum of the parameters over the ranks: with weights",
-        "an average keeps the sum of the parameters over the ranks: with other weights"};
+        "an average keeps the sum of the parameters over the ranks: with other weights",
+        "an average keeps the sum of the parameters over the ranks: one element of each",
+        "an average keeps the sum of the parameters over the ranks: one element"};
     for (uint32_t k = 0; before->tensors > 0 && k < CD_FUNCTIONALS; k++) {
         /* an overflow is I-RANGE's */
         const bool can_say = isfinite(before->sums[k]) && isfinite(after->sums[k]);
@@ -111,7 +140,7 @@ void cd_functionals_state(const cd_functionals *before, const cd_functionals *af
                               -1,
                               can_say ? before->sums[k] : 0,
                               can_say ? after->sums[k] : 0,
-                              can_say ? before->bound + after->bound : INFINITY,
+                              can_say ? before->bounds[k] + after->bounds[k] : INFINITY,
                               true};
         cddp_tracer_law(tracer, &law);
     }

@@ -27,10 +27,10 @@ uint32_t cd_custody_averager_due(const cd_custody_averager *averager, uint32_t s
                                  const char *parameter);
 
 /* Weighted sums over what is averaged, which an average over a block keeps in total. */
-#define CD_FUNCTIONALS 2
+#define CD_FUNCTIONALS 4
 typedef struct cd_functionals {
     double sums[CD_FUNCTIONALS];
-    double bound; /* what rounding may do to any of them */
+    double bounds[CD_FUNCTIONALS]; /* what rounding may do to each */
     size_t tensors;
     int64_t added; /* elements */
 } cd_functionals;

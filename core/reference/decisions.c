@@ -4,6 +4,7 @@
 #include "core/reference/decisions.h"
 
 #include "core/base/error.h"
+#include "core/reference/planned.h"
 #include "core/reference/rates.h"
 
 cddp_status cd_decisions_init(cd_decisions *d, const cd_decisions_options *options, cddp_error *err)
@@ -28,23 +29,13 @@ cddp_status cd_decisions_init(cd_decisions *d, const cd_decisions_options *optio
 
 uint32_t cd_decisions_count_steps(const cd_decisions *d)
 {
-    uint64_t count = d->settings.train.steps;
-    if (d->settings.data.inputs < count) count = d->settings.data.inputs;
-    for (uint32_t step = 0; step < count; step++) {
-        for (size_t i = 0; i < d->plan->when_count; i++) {
-            const cddp_plan_when *when = &d->plan->whens[i];
-            if (when->stop == 1 && cddp_selector_has(&when->ranks, d->rank) &&
-                cddp_selector_has(&when->steps, step))
-                return step;
-        }
-    }
-    return (uint32_t)count;
+    return cd_planned_count_steps(d->plan, &d->settings, d->rank);
 }
 
 static void resolve(const cd_decisions *d, cd_micro_place place, cd_micro *micro)
 {
     place.rank = d->rank;
-    cd_micro_resolve(d->plan, &d->settings, place, micro);
+    cd_planned_micro(d->plan, &d->settings, place, micro);
 }
 
 cd_decided_update cd_decisions_get_update(const cd_decisions *d, uint32_t step, size_t optimizer)
@@ -58,21 +49,23 @@ cd_decided_update cd_decisions_get_update(const cd_decisions *d, uint32_t step, 
         skips = micro.skip == CDDP_SKIP_STEP && m == last;
     }
     if (skips) return CD_UPDATE_SKIP;
-    return cd_rates_is_due(d->plan, &d->settings, optimizer, step) ? CD_UPDATE_STEP
-                                                                   : CD_UPDATE_NONE;
+    return cd_rates_is_due(d->plan, &d->settings, &(cd_rates_place){d->rank, step, optimizer})
+               ? CD_UPDATE_STEP
+               : CD_UPDATE_NONE;
 }
 
 bool cd_decisions_has_step(const cd_decisions *d, uint32_t step, size_t optimizer)
 {
     return cd_decisions_get_update(d, step, optimizer) != CD_UPDATE_SKIP &&
-           cd_rates_is_due(d->plan, &d->settings, optimizer, step) && !d->overflows[optimizer];
+           cd_rates_is_due(d->plan, &d->settings, &(cd_rates_place){d->rank, step, optimizer}) &&
+           !d->overflows[optimizer];
 }
 
 /* ---- reductions ---- */
 
 static bool synchronises(const cd_micro *micro)
 {
-    return micro->sync && !micro->bypass && cd_micro_contributes(micro);
+    return micro->sync && !micro->bypass && cd_planned_contributes(micro);
 }
 
 bool cd_decisions_closes(const cd_decisions *d, cd_micro_place place)
@@ -88,7 +81,7 @@ uint32_t cd_decisions_get_window_first(const cd_decisions *d, cd_micro_place pla
     while (first > 0) {
         cd_micro before;
         resolve(d, (cd_micro_place){0, place.step, first - 1}, &before);
-        if (before.sync && cd_micro_contributes(&before)) break;
+        if (before.sync && cd_planned_contributes(&before)) break;
         first--;
     }
     return first;

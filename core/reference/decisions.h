@@ -51,7 +51,7 @@ typedef struct cd_decisions {
     bool *overflows;      /* (optimizer_count) of the step at hand */
     uint64_t begun;       /* + 1: the last step that began; 0: none */
     /* Where the decisions stand that are in the trace already, ahead of the run. */
-    uint32_t emitted, planned;              /* steps, of all that the rank begins */
+    uint32_t emitted, planned;              /* steps, those without inputs too */
     cd_reduction_walk ahead;                /* as .walk, of the emission */
     cd_sample_walk sample_ahead;            /* likewise, of the rank's own samples */
     struct cd_decided_averaging *averaging; /* NULL: no model averager */

@@ -6,7 +6,9 @@
 #include "core/base/hash.h"
 #include "core/base/pattern.h"
 #include "core/plan/plan.h"
+#include "core/reference/planned.h"
 #include "core/reference/rates.h"
+#include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
 #include <string.h>
@@ -133,6 +135,23 @@ static void emit_step_rules(const cd_decisions *d, struct cddp_tracer *tracer)
                 d->settings.train.zero_grad == CDDP_ZERO_GRAD_KEEP ? count_dropped(d) : delayed);
 }
 
+/* Where the wrapper's process group becomes another one. value: its ranks; 0: this rank leaves. */
+static void emit_groups(const cd_decisions *d, struct cddp_tracer *tracer)
+{
+    const char *before = "world";
+    bool has_swaps = false, has_left = false;
+    for (size_t i = 0; i < d->plan->when_count; i++) has_swaps |= d->plan->whens[i].group != NULL;
+    for (uint32_t step = 0; has_swaps && !has_left && step < d->settings.train.steps; step++) {
+        const char *name = cd_planned_group_name(d->plan, d->rank, step);
+        const uint32_t size = cd_planned_group_size(d->plan, d->rank, step);
+        if (strcmp(name, before) == 0) continue;
+        CD_EMIT(tracer, decision, name, .decision = CDDP_DECISION_GROUP, .id = -1, .at_step = step,
+                .at_micro = -1, .value = size);
+        before = name;
+        has_left = size == 0;
+    }
+}
+
 /* Without clipping after the reduction the factor is 1. */
 static void emit_no_clip(const cd_decisions *d, struct cddp_tracer *tracer)
 {
@@ -146,7 +165,7 @@ static void emit_updates(const cd_decisions *d, uint32_t step, struct cddp_trace
 {
     for (size_t i = 0; i < cd_rates_optimizer_count(d->plan); i++) {
         const double rate =
-            cd_rates_closed(cd_rates_optimizer(d->plan, i)->lr, d->settings.train.lr_decay, step);
+            cd_rates_closed(cd_rates_first(d->plan, d->rank, i), d->settings.train.lr_decay, step);
         const double bound = d->settings.train.lr_decay == 1 ? 0 : cd_rates_bound(step) * rate;
         const cd_decided_update update = cd_decisions_get_update(d, step, i);
         if (update == CD_UPDATE_UNKNOWN)
@@ -185,7 +204,8 @@ static cddp_status emit_divisors(cd_decisions *d, const cd_micro *micro, struct 
 {
     for (uint32_t f = 0; f < micro->forwards; f++) {
         double divisor;
-        CD_TRY(cd_normaliser_find(&d->normaliser, &d->settings, micro, f, &divisor, err));
+        const cd_forward_place place = {micro, f};
+        CD_TRY(cd_normaliser_find(&d->normaliser, &d->settings, &place, &divisor, err));
         CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_DIVISOR, .id = f,
                 .at_step = micro->place.step, .at_micro = micro->place.micro_step,
                 .real = cd_f64_bits(divisor));
@@ -193,26 +213,55 @@ static cddp_status emit_divisors(cd_decisions *d, const cd_micro *micro, struct 
     return CDDP_OK;
 }
 
-static double count_backwards(const cd_micro *micro)
+static cddp_status emit_outputs(cd_decisions *d, const cd_micro *micro, struct cddp_tracer *tracer,
+                                cddp_error *err)
 {
-    const uint32_t each = micro->backward_each ? micro->forwards : 1;
-    return cd_micro_contributes(micro) ? (double)(micro->backwards * each) : 0;
+    for (size_t i = 0; i < micro->forwards * d->plan->output_count; i++) {
+        const size_t table = i / micro->forwards;
+        const cd_forward_place place = {micro, (uint32_t)(i % micro->forwards)};
+        double divisor;
+        CD_TRY(
+            cd_normaliser_find_output(&d->normaliser, &d->settings, &place, table, &divisor, err));
+        const struct {
+            int64_t id;
+            double number;
+        } rows[] = {{CD_OUTPUT_DIVISOR_ID(place.forward, table + 1), divisor},
+                    {CD_OUTPUT_WEIGHT_ID(place.forward, table + 1),
+                     d->plan->outputs[table].weight}};
+        for (size_t k = 0; k < 2; k++) {
+            CD_EMIT(tracer, decision, d->plan->outputs[table].name,
+                    .decision = CDDP_DECISION_OUTPUT, .id = rows[k].id,
+                    .at_step = micro->place.step, .at_micro = micro->place.micro_step,
+                    .real = cd_f64_bits(rows[k].number));
+        }
+    }
+    return CDDP_OK;
+}
+
+static double count_backwards(const cd_decisions *d, const cd_micro *micro)
+{
+    const uint32_t outputs =
+        micro->outputs.count > 0 ? (uint32_t)micro->outputs.count : d->replica->model->output_count;
+    const uint32_t each = micro->loss_each ? outputs : micro->backward_each ? micro->forwards : 1;
+    return cd_planned_contributes(micro) ? (double)(micro->backwards * each) : 0;
 }
 
 static cddp_status emit_micro(cd_decisions *d, cd_micro_place place, struct cddp_tracer *tracer,
                               cddp_error *err)
 {
     cd_micro micro;
-    cd_micro_resolve(d->plan, &d->settings, place, &micro);
+    cd_planned_micro(d->plan, &d->settings, place, &micro);
     CD_TRY(emit_samples(d, &micro, tracer, err));
     if (divides_losses(d) && micro.skip != CDDP_SKIP_ALL && micro.grad_mode)
         CD_TRY(emit_divisors(d, &micro, tracer, err));
+    if (micro.skip != CDDP_SKIP_ALL && micro.grad_mode)
+        CD_TRY(emit_outputs(d, &micro, tracer, err));
     if (micro.abort_after == 0) {
         CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_WINDOW, .id = -1,
                 .at_step = place.step, .at_micro = place.micro_step,
                 .value = cd_decisions_closes(d, place),
                 .detail = cd_decisions_get_window_first(d, place),
-                .real = cd_f64_bits(count_backwards(&micro)));
+                .real = cd_f64_bits(count_backwards(d, &micro)));
     } else {
         cd_decisions_give_up(tracer, 1, "a window whose backward the plan leaves early");
     }
@@ -354,21 +403,25 @@ cddp_status cd_decisions_emit_ahead(cd_decisions *d, uint32_t step, struct cddp_
     if (tracer == NULL || !is_due) return CDDP_OK;
     const uint64_t end = (uint64_t)step + STEPS_AHEAD;
     exchange_walks(d);
-    while (status == CDDP_OK && d->emitted < d->planned && d->emitted < end)
-        status = emit_step(d, d->emitted++, tracer, err);
+    while (status == CDDP_OK && d->emitted < d->planned && d->emitted < end) {
+        const uint32_t next = d->emitted++;
+        if (cd_planned_has_step(d->plan, &d->settings, d->rank, next))
+            status = emit_step(d, next, tracer, err);
+    }
     exchange_walks(d);
     return status;
 }
 
 cddp_status cd_decisions_emit(cd_decisions *d, struct cddp_tracer *tracer, cddp_error *err)
 {
-    d->planned = cd_decisions_count_steps(d);
+    d->planned = (uint32_t)d->settings.train.steps;
     if (tracer == NULL) return CDDP_OK;
     emit_seeds(d, tracer);
     emit_parameters(d, tracer);
     emit_hook(d, tracer);
     emit_step_rules(d, tracer);
     emit_no_clip(d, tracer);
+    emit_groups(d, tracer);
     if (!divides_losses(d)) {
         CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_DIVISOR, OF_ALL,
                 .real = cd_f64_bits(0.0));

@@ -10,6 +10,7 @@
 #include "core/reference/decisions.h"
 
 #include "core/base/error.h"
+#include "core/reference/planned.h"
 #include "core/reference/rates.h"
 #include "core/trace/tracer.h"
 
@@ -21,7 +22,7 @@ static bool steps_early(const cd_decisions *d, uint32_t step)
 {
     for (uint32_t m = 0; m < d->settings.train.micro_steps; m++) {
         cd_micro micro;
-        cd_micro_resolve(d->plan, &d->settings, (cd_micro_place){d->rank, step, m}, &micro);
+        cd_planned_micro(d->plan, &d->settings, (cd_micro_place){d->rank, step, m}, &micro);
         if (micro.early_step) return true;
     }
     return false;
@@ -136,7 +137,7 @@ static void add_squares(const cd_decisions *d, size_t parameter, const cd_number
 static bool is_taken(const cd_decisions *d, uint32_t step, size_t optimizer)
 {
     return cd_decisions_get_update(d, step, optimizer) != CD_UPDATE_SKIP &&
-           cd_rates_is_due(d->plan, &d->settings, optimizer, step);
+           cd_rates_is_due(d->plan, &d->settings, &(cd_rates_place){d->rank, step, optimizer});
 }
 
 static bool is_nonfinite(const cd_numbers *numbers)

@@ -4,9 +4,10 @@
 #include "core/reference/declared.h"
 
 #include "core/base/error.h"
-#include "core/plan/micro.h"
+#include "core/reference/planned.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* A reduction at hand. */
 typedef struct window {
@@ -25,16 +26,16 @@ static cd_micro_place here_of(const window *w)
 
 static uint64_t count_backwards(const window *w, const cddp_plan_settings *settings, uint32_t rank)
 {
-    const uint32_t position = cd_micro_find_window(w->plan, w->settings, here_of(w));
+    const uint32_t position = cd_planned_find_window(w->plan, w->settings, here_of(w));
     cd_micro_place place = {rank, w->step, 0};
-    const cd_micro_span span = cd_micro_get_window(w->plan, settings, place, position);
+    const cd_micro_span span = cd_planned_get_window(w->plan, settings, place, position);
     uint64_t count = 0;
     for (place.micro_step = span.first; place.micro_step < span.end; place.micro_step++) {
         cd_micro micro;
-        cd_micro_resolve(w->plan, settings, place, &micro);
+        cd_planned_micro(w->plan, settings, place, &micro);
         const uint64_t rounds =
             (uint64_t)micro.backwards * (micro.backward_each ? micro.forwards : 1u);
-        count += cd_micro_contributes(&micro) ? rounds : 0;
+        count += cd_planned_contributes(&micro) ? rounds : 0;
     }
     return count;
 }
@@ -57,7 +58,8 @@ static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_err
 {
     if (w->settings->ddp.average_contributions)
         return CD_PASS(count_contributions(w, divisor, err));
-    *divisor = w->plan->world.size;
+    *divisor = cd_planned_group_size(w->plan, w->rank, w->step);
+    if (*divisor == 0) *divisor = w->plan->world.size; /* it has no such step; I-STEP says so */
     if (!w->settings->join.enable || w->settings->join.divide_by_initial_world_size ||
         w->observed->hook.is_present || w->observed->divides_after) {
         return CDDP_OK; /* hooks ignore the effective world size (JON-13) */
@@ -66,7 +68,7 @@ static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_err
     for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
         cddp_plan_settings settings;
         CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
-        *divisor += cd_rank_has_step(w->plan, &settings, rank, w->step);
+        *divisor += cd_planned_has_step(w->plan, &settings, rank, w->step);
     }
     return CDDP_OK;
 }
@@ -123,6 +125,17 @@ static const char *print_normalisation(const window *w, char *text, size_t text_
     static const char *const objectives[] = {NULL, "the average number of samples",
                                              "the average number of tokens"};
     const cddp_plan_train *train = &w->settings->train;
+    for (size_t i = 0; i < w->plan->output_count; i++) {
+        const cddp_plan_output *output = &w->plan->outputs[i];
+        const int64_t loss = output->loss > 0 ? output->loss : train->loss;
+        const int64_t meant = output->objective > 0 ? output->objective : train->objective;
+        const bool is_as_written =
+            meant == CDDP_OBJECTIVE_AS_WRITTEN || meant == CDDP_OUTPUT_OBJECTIVE_AS_WRITTEN;
+        if (is_as_written || strcmp(losses[loss], objectives[meant]) == 0) continue;
+        snprintf(text, text_bytes, "the loss of '%.40s' is divided by %s, not by %s", output->name,
+                 losses[loss], objectives[meant]);
+        return text;
+    }
     if (train->objective == CDDP_OBJECTIVE_AS_WRITTEN) return NULL;
     snprintf(text, text_bytes, "divided by %s, not by %s", losses[train->loss],
              objectives[train->objective]);
@@ -136,8 +149,8 @@ static cddp_status find_spans(const window *w, uint32_t own, cd_arena *memory,
 {
     const cd_micro_place here = here_of(w);
     *spans = NULL;
-    if (!cd_plan_windows_differ(w->plan)) return CDDP_OK;
-    const uint32_t position = cd_micro_find_window(w->plan, w->settings, here);
+    if (!cd_planned_windows_differ(w->plan)) return CDDP_OK;
+    const uint32_t position = cd_planned_find_window(w->plan, w->settings, here);
     cd_oracle_span *found = cd_arena_array(memory, w->plan->world.size, sizeof *found);
     CD_TRY(cd_arena_check(memory, err, "the micro-steps of %llu ranks",
                           (unsigned long long)w->plan->world.size));
@@ -145,7 +158,7 @@ static cddp_status find_spans(const window *w, uint32_t own, cd_arena *memory,
         cddp_plan_settings settings;
         CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
         const cd_micro_span span =
-            cd_micro_get_window(w->plan, &settings, (cd_micro_place){rank, w->step, 0}, position);
+            cd_planned_get_window(w->plan, &settings, (cd_micro_place){rank, w->step, 0}, position);
         found[rank] = (cd_oracle_span){span.first, span.end};
     }
     found[own] = (cd_oracle_span){w->first, here.micro_step + 1};
@@ -174,8 +187,8 @@ static uint32_t find_block(const cd_declaration *d, const cd_observed_reduced *o
 /* MIX-04: buckets travel in reduce_dtype, or else as they are, which is param_dtype. */
 static void declare_mixed(const cddp_plan_settings *settings, cd_declared_way *way)
 {
-    const cddp_dtype low = cd_mixed_dtype(settings->mixed_precision.param_dtype),
-                     wire = cd_mixed_dtype(settings->mixed_precision.reduce_dtype);
+    const cddp_dtype low = cd_planned_dtype(settings->mixed_precision.param_dtype),
+                     wire = cd_planned_dtype(settings->mixed_precision.reduce_dtype);
     way->wire = wire != CDDP_DTYPE_COUNT ? wire : low;
     way->divides_after = way->wire != CDDP_DTYPE_COUNT;
 }
@@ -203,6 +216,7 @@ void cd_declare_way(cd_decisions *decisions, cd_micro_place place, cd_declared_w
     declare_mixed(&decisions->settings, way);
     if (way->has_hook && wire != CDDP_DTYPE_COUNT) way->wire = wire;
     declare_overlap(decisions->replica, way);
+    way->divides_after |= decisions->settings.fsdp.enable; /* FSD-06 */
     const cd_decided_average average = cd_decided_hook_average(hook);
     way->knows_block = !is_averaged || average != CD_AVERAGE_UNKNOWN || hook->inner != NULL;
     if (is_averaged && hook->inner == NULL && average != CD_AVERAGE_ALL)
@@ -224,7 +238,7 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
                            observed->hook.is_present &&
                            cd_decisions_is_before_start(declaration->decisions, place)};
     const window *w = &at;
-    const cddp_dtype low = cd_mixed_dtype(settings->mixed_precision.param_dtype);
+    const cddp_dtype low = cd_planned_dtype(settings->mixed_precision.param_dtype);
     uint64_t divisor;
     uint32_t block_first = 0;
     const uint32_t block = find_block(declaration, observed, &block_first);

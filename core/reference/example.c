@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/model/layers/loss.h"
 #include "core/oracle/numbers.h"
+#include "core/reference/own_pass.h"
 #include "core/reference/sample_numbers.h"
 
 #include <string.h>
@@ -95,13 +96,16 @@ static cddp_status append_field(cd_example *x, const batch_place *place, const c
     return CDDP_OK;
 }
 
-/* The divisor of a forward, by the definition of the loss. */
+/* The divisor of a forward, by the definition of the loss. table: 0: without one, else + 1. */
 static double count_divisor(const cd_example_request *r, const batch_place *place,
-                            const cd_second_forward *f)
+                            const cd_second_forward *f, size_t table)
 {
-    const int64_t loss = r->replica->settings.train.loss;
+    const cddp_plan *plan = r->replica->plan;
+    const bool is_apart = table > 0 && plan->outputs[table - 1].loss != CDDP_OUTPUT_LOSS_COMMON;
+    const int64_t loss = is_apart ? plan->outputs[table - 1].loss : r->replica->settings.train.loss;
     if (loss == CDDP_LOSS_MEAN) return place->rank->micro->samples;
-    if (loss != CDDP_LOSS_TOKEN_MEAN) return place->rank->divisors[place->forward];
+    if (loss != CDDP_LOSS_TOKEN_MEAN)
+        return place->rank->divisors[place->forward * (plan->output_count + 1) + table];
     double tokens = 0;
     bool has_classes = false;
     for (uint32_t k = 0; k < r->replica->model->output_count; k++) {
@@ -115,14 +119,35 @@ static double count_divisor(const cd_example_request *r, const batch_place *plac
     return has_classes ? tokens : place->rank->micro->samples;
 }
 
+static void append_terms(const cd_example_request *r, const batch_place *place,
+                         const cd_second_forward *f, double common)
+{
+    const cddp_plan *plan = r->replica->plan;
+    const cd_model *model = r->replica->model;
+    double *divisors = (double *)f->output_divisors, *weights = (double *)f->output_weights;
+    for (uint32_t k = 0; divisors != NULL && k < model->output_count; k++) {
+        double divisor = common;
+        weights[k] = 1;
+        for (size_t i = 0; i < plan->output_count; i++) {
+            if (strcmp(plan->outputs[i].name, model->targets[k].name) != 0) continue;
+            divisor = count_divisor(r, place, f, i + 1);
+            weights[k] = plan->outputs[i].weight;
+        }
+        for (uint32_t i = 0; i < place->rank->micro->samples; i++)
+            divisors[(place->at + i) * CD_SECOND_OUTPUTS_MAX + k] = divisor;
+    }
+}
+
 static cddp_status append_batch(cd_example *x, const cd_example_request *r, batch_place *place,
                                 cd_second_forward *f, cddp_error *err)
 {
     const cd_micro *micro = place->rank->micro;
     const uint32_t first = place->forward * micro->samples;
+    const cd_prng root = cd_prng_seed(r->replica->plan->world.seed);
+    const cd_prng data = cd_prng_split(&root, "data");
     const cd_batch_request request = {.sample_ids = place->rank->samples->ids + first,
                                       .sample_count = micro->samples,
-                                      .prng = &r->replica->data_prng,
+                                      .prng = &data,
                                       .exact = r->replica->settings.model.exact};
     cd_graph_begin(r->replica->graph);
     CD_TRY(cd_batch_make(r->replica->graph, r->replica->model, &request, &place->batch, err));
@@ -137,7 +162,8 @@ static cddp_status append_batch(cd_example *x, const cd_example_request *r, batc
         source.field = &model->targets[k];
         CD_TRY(append_field(x, place, &place->batch.targets[k], &source, &f->targets[k], err));
     }
-    const double divisor = count_divisor(r, place, f);
+    const double divisor = count_divisor(r, place, f, 0);
+    append_terms(r, place, f, divisor);
     for (uint32_t i = 0; i < micro->samples; i++) {
         const size_t at = place->at + i;
         ((int64_t *)f->ids)[at] = place->rank->samples->ids[first + i];
@@ -155,21 +181,10 @@ static cddp_status fill_uses(cd_example *x, const cd_example_request *r, const c
     const cd_model *model = r->replica->model;
     uint8_t *uses = cd_arena_array(&x->memory, model->unit_count + 1, sizeof *uses);
     CD_TRY(cd_arena_check(&x->memory, err, "the units of an example"));
-    for (size_t i = 0; i < model->unit_count; i++) uses[i] = model->units[i].uses;
-    for (size_t i = 0; i < micro->uses.count; i++) {
-        cd_unit_use use = {0};
-        CD_TRY(cd_replica_read_use(r->replica, micro->uses.items[i], &use, err));
-        uses[use.unit] = use.count;
-    }
+    CD_TRY(cd_own_find_uses(model, micro, uses, err));
     f->uses = uses;
     f->unit_count = model->unit_count;
-    f->outputs = micro->outputs.count > 0 ? 0 : UINT32_MAX;
-    for (size_t i = 0; i < micro->outputs.count; i++) {
-        uint32_t output = 0;
-        CD_TRY(cd_replica_find_output(r->replica, micro->outputs.items[i], &output, err));
-        f->outputs |= UINT32_C(1) << output;
-    }
-    return CDDP_OK;
+    return CD_PASS(cd_own_find_outputs(model, micro, &f->outputs, err));
 }
 
 static cddp_status fill_forward(cd_example *x, const cd_example_request *r, uint32_t index,
@@ -185,6 +200,12 @@ static cddp_status fill_forward(cd_example *x, const cd_example_request *r, uint
     f->weights = cd_arena_array(&x->memory, place.all + 1, sizeof *f->weights);
     f->divisors = cd_arena_array(&x->memory, place.all + 1, sizeof *f->divisors);
     f->are_own = cd_arena_array(&x->memory, place.all + 1, sizeof *f->are_own);
+    if (r->replica->plan->output_count > 0) {
+        f->output_divisors = cd_arena_array(&x->memory, (place.all + 1) * CD_SECOND_OUTPUTS_MAX,
+                                            sizeof *f->output_divisors);
+        f->output_weights =
+            cd_arena_array(&x->memory, CD_SECOND_OUTPUTS_MAX, sizeof *f->output_weights);
+    }
     CD_TRY(cd_arena_check(&x->memory, err, "the samples of an example"));
     for (size_t i = 0; i < r->rank_count; i++) {
         place.rank = &r->ranks[i];
@@ -192,8 +213,7 @@ static cddp_status fill_forward(cd_example *x, const cd_example_request *r, uint
     }
     f->samples = place.all;
     f->branch = own->branch;
-    f->iteration =
-        (uint64_t)own->place.step * r->replica->settings.train.micro_steps + own->place.micro_step;
+    f->iteration = own->number;
     CD_TRY(fill_uses(x, r, own, f, err));
     return CDDP_OK;
 }

@@ -26,8 +26,10 @@ void cd_example_fini(cd_example *example);
 typedef struct cd_example_batch {
     const cd_micro *micro;
     const cd_micro_batch *samples;
-    const double *divisors; /* (micro->forwards) of the loss, where they are averages of a step */
-    bool is_own;            /* the rank whose gradients are judged */
+    /* (micro->forwards, tables + 1) of the loss, where they are averages of a step: without a
+    ** table, and of each [[output]] */
+    const double *divisors;
+    bool is_own; /* the rank whose gradients are judged */
 } cd_example_batch;
 
 /* ranks: (rank_count) one, or all that normalise with common statistics. values: (parameter_count)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-precision copies for the reference. A gradient is cast down and up again without loss, since
-** it was low before. So the moments of the casts need not be the runtime's.
+/* Low-precision copies for the reference. A gradient is cast up after a backward and down again
+** before the next forward. That loses nothing where the full dtype has all numbers of the low one.
+** Between two half types each cast rounds, so that its moment counts.
 */
 #include "core/reference/low_precision.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
-#include "core/plan/micro.h"
+#include "core/reference/planned.h"
 
 static cddp_status make_like(const cddp_tensor *like, cddp_dtype dtype, cddp_tensor *made,
                              cddp_error *err)
@@ -31,26 +32,24 @@ static bool is_half(cddp_dtype dtype) { return dtype == CDDP_F16 || dtype == CDD
 static bool is_cast(const cddp_plan_settings *settings, const cd_parameter *p, cddp_dtype dtype)
 {
     return cddp_dtype_is_float(p->tensor.dtype) && p->tensor.dtype != dtype &&
-           !cd_patterns_match(&settings->model.ignore, p->name) &&
-           !cd_patterns_match(&settings->ddp.delay_all_reduce_named_params, p->name);
+           !cd_planned_lists(&settings->model.ignore, p->name) &&
+           !cd_planned_lists(&settings->ddp.delay_all_reduce_named_params, p->name);
 }
 
-static cddp_status make_copies(cd_low_precision *low, const cddp_plan_settings *settings,
-                               cddp_dtype dtype, cddp_error *err)
+/* dtypes: (parameter_count) COUNT: not cast. */
+static cddp_status make_copies(cd_low_precision *low, const cddp_dtype *dtypes, cddp_error *err)
 {
     cd_module *module = low->module;
     cddp_status status = CDDP_OK;
     low->parameters =
         cd_allocate_array(low->allocator, module->parameter_count + 1, sizeof *low->parameters);
     if (low->parameters == NULL)
-        return cd_fail_memory(err, "copies of %zu parameters in %s", module->parameter_count,
-                              cddp_dtype_name(dtype));
+        return cd_fail_memory(err, "copies of %zu parameters", module->parameter_count);
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_parameter *p = &module->parameters[i];
-        if (settings != NULL ? is_cast(settings, p, dtype) : is_half(p->tensor.dtype)) {
-            CD_TRY_OUT(make_like(&p->tensor, dtype, &low->parameters[i].value, err));
-            CD_TRY_OUT(make_like(&p->tensor, dtype, &low->parameters[i].backing, err));
-        }
+        if (dtypes[i] == CDDP_DTYPE_COUNT) continue;
+        CD_TRY_OUT(make_like(&p->tensor, dtypes[i], &low->parameters[i].value, err));
+        CD_TRY_OUT(make_like(&p->tensor, dtypes[i], &low->parameters[i].backing, err));
     }
     return CDDP_OK;
 out:
@@ -58,23 +57,55 @@ out:
     return status;
 }
 
+static cddp_dtype *make_dtypes(const cd_low_precision *low, cddp_error *err)
+{
+    const size_t n = low->module->parameter_count;
+    cddp_dtype *dtypes = cd_allocate_array(low->allocator, n + 1, sizeof *dtypes);
+    if (dtypes == NULL) (void)cd_fail_memory(err, "the dtypes of %zu parameters", n);
+    for (size_t i = 0; dtypes != NULL && i < n; i++) dtypes[i] = CDDP_DTYPE_COUNT;
+    return dtypes;
+}
+
 cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings,
                                   cd_module *module, const cddp_allocator *allocator,
                                   cddp_error *err)
 {
-    const cddp_dtype dtype = cd_mixed_dtype(settings->mixed_precision.param_dtype);
+    const cddp_dtype dtype = cd_planned_dtype(settings->mixed_precision.param_dtype);
     *low = (cd_low_precision){.module = module, .allocator = allocator};
-    return dtype == CDDP_DTYPE_COUNT ? CDDP_OK : CD_PASS(make_copies(low, settings, dtype, err));
+    if (dtype == CDDP_DTYPE_COUNT) return CDDP_OK;
+    cddp_dtype *dtypes = make_dtypes(low, err);
+    if (dtypes == NULL) return CDDP_E_NOMEM;
+    for (size_t i = 0; i < module->parameter_count; i++)
+        if (is_cast(settings, &module->parameters[i], dtype)) dtypes[i] = dtype;
+    const cddp_status status = make_copies(low, dtypes, err);
+    cd_release(allocator, dtypes, (module->parameter_count + 1) * sizeof *dtypes);
+    return status;
 }
 
-cddp_status cd_full_precision_init(cd_low_precision *full, cd_module *module,
-                                   const cddp_allocator *allocator, cddp_error *err)
+static const cddp_tensor *find_low(const cd_low_precision *low, size_t i)
 {
+    const bool is_low = low->parameters != NULL && low->parameters[i].value.device != NULL;
+    return is_low ? &low->parameters[i].value : &low->module->parameters[i].tensor;
+}
+
+cddp_status cd_full_precision_init(cd_low_precision *full, const cd_low_precision *low,
+                                   cddp_error *err)
+{
+    const size_t n = low->module->parameter_count;
     bool is_needed = false;
-    *full = (cd_low_precision){.module = module, .allocator = allocator};
-    for (size_t i = 0; i < module->parameter_count; i++)
-        is_needed |= is_half(module->parameters[i].tensor.dtype);
-    return is_needed ? CD_PASS(make_copies(full, NULL, CDDP_F32, err)) : CDDP_OK;
+    *full = (cd_low_precision){.module = low->module, .allocator = low->allocator};
+    for (size_t i = 0; i < n; i++) is_needed |= is_half(find_low(low, i)->dtype);
+    if (!is_needed) return CDDP_OK;
+    cddp_dtype *dtypes = make_dtypes(full, err);
+    if (dtypes == NULL) return CDDP_E_NOMEM;
+    for (size_t i = 0; i < n; i++)
+        if (is_half(find_low(low, i)->dtype)) dtypes[i] = CDDP_F32;
+    const cddp_status status = make_copies(full, dtypes, err);
+    for (size_t i = 0; status == CDDP_OK && low->parameters != NULL && i < n; i++)
+        if (low->parameters[i].value.device != NULL && dtypes[i] == CDDP_F32)
+            full->parameters[i].rounds = &low->parameters[i].value;
+    cd_release(full->allocator, dtypes, (n + 1) * sizeof *dtypes);
+    return status;
 }
 
 void cd_low_precision_fini(cd_low_precision *low)
@@ -119,7 +150,9 @@ cddp_status cd_low_precision_begin(cd_low_precision *low, cddp_error *err)
         cd_parameter *p = &low->module->parameters[i];
         cd_low_parameter *l = &low->parameters[i];
         if (l->value.device == NULL) continue;
-        CD_TRY(l->value.device->copy(&l->value, &p->tensor, NULL, err));
+        if (l->rounds != NULL) CD_TRY(l->value.device->copy(l->rounds, &p->tensor, NULL, err));
+        const cddp_tensor *from = l->rounds != NULL ? l->rounds : &p->tensor;
+        CD_TRY(l->value.device->copy(&l->value, from, NULL, err));
         if (!low->is_low) {
             l->full_backing = p->grad.backing;
             const cddp_backing backing = cddp_backing_of(&l->backing);

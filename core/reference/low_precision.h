@@ -13,6 +13,7 @@
 
 typedef struct cd_low_parameter {
     cddp_tensor value;         /* device NULL: this parameter is not cast */
+    const cddp_tensor *rounds; /* the value is rounded to this one's dtype first; NULL: it is not */
     cddp_tensor backing;       /* of its gradient, while low */
     cddp_backing full_backing; /* the slot's own */
 } cd_low_parameter;
@@ -27,9 +28,9 @@ typedef struct cd_low_precision {
 cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings,
                                   cd_module *module, const cddp_allocator *allocator,
                                   cddp_error *err) CDDP_MUST_CHECK;
-/* Parameters of a half type are cast up to f32, and their gradients are born there. */
-cddp_status cd_full_precision_init(cd_low_precision *full, cd_module *module,
-                                   const cddp_allocator *allocator,
+/* Parameters of a half type, and those that low casts to one, are cast to f32 after that. Their
+** gradients are born there. Borrows low. */
+cddp_status cd_full_precision_init(cd_low_precision *full, const cd_low_precision *low,
                                    cddp_error *err) CDDP_MUST_CHECK;
 void cd_low_precision_fini(cd_low_precision *low); /* accepts a zeroed struct */
 /* Casts parameters, and gradients that exist. */

@@ -21,7 +21,19 @@ typedef struct cd_normaliser {
 } cd_normaliser;
 
 void cd_normaliser_init(cd_normaliser *normaliser, const cd_replica *replica, cd_samples *samples);
+typedef struct cd_forward_place {
+    const cd_micro *micro;
+    uint32_t forward;
+} cd_forward_place;
 /* The divisor of one forward of a micro-step; 0: none. settings: of the rank. */
 cddp_status cd_normaliser_find(cd_normaliser *normaliser, const cddp_plan_settings *settings,
-                               const cd_micro *micro, uint32_t forward, double *divisor,
+                               const cd_forward_place *place, double *divisor,
+                               cddp_error *err) CDDP_MUST_CHECK;
+/* The same of an [[output]]. */
+cddp_status cd_normaliser_find_output(cd_normaliser *normaliser, const cddp_plan_settings *settings,
+                                      const cd_forward_place *place, size_t table, double *divisor,
+                                      cddp_error *err) CDDP_MUST_CHECK;
+/* All that a pass needs of them. */
+cddp_status cd_normaliser_fill(cd_normaliser *normaliser, const cddp_plan_settings *settings,
+                               const cd_forward_place *place, cd_pass *pass,
                                cddp_error *err) CDDP_MUST_CHECK;

@@ -2,13 +2,10 @@
 /* The plan's optimizers as formulas, and the state of a replica's optimizers as a list. */
 #include "core/reference/optimized.h"
 
+#include "core/plan/plan.h"
 #include "core/tensor/math.h"
 
 #include <math.h>
-
-/* What a plan without optimizers asks for. */
-static const cd_formula plain = {.kind = CD_FORMULA_SGD};
-#define PLAIN_RATE 0.125
 
 static cd_formula formula_of(const cddp_plan_optimizer *o)
 {
@@ -34,15 +31,14 @@ static cd_ball rate_of(double rate, double decay, uint32_t step)
     return made;
 }
 
-void cd_optimized_plan(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t step,
-                       cd_formula *formulas)
+void cd_optimized_plan(const cddp_plan *plan, const cddp_plan_settings *settings,
+                       const cd_optimized_place *at, cd_formula *formulas)
 {
     const double decay = settings->train.lr_decay;
-    formulas[0] = plain;
-    formulas[0].rate = rate_of(PLAIN_RATE, decay, step);
-    for (size_t i = 0; i < plan->optimizer_count; i++) {
-        formulas[i] = formula_of(&plan->optimizers[i]);
-        formulas[i].rate = rate_of(plan->optimizers[i].lr, decay, step);
+    for (size_t i = 0; i < cd_plan_optimizer_count(plan); i++) {
+        const cddp_plan_optimizer own = cd_plan_optimizer_of(plan, at->rank, i);
+        formulas[i] = formula_of(&own);
+        formulas[i].rate = rate_of(own.lr, decay, at->step);
     }
 }
 

@@ -8,9 +8,12 @@
 #include "core/oracle/oracle.h"
 #include "core/plan/replica/replica.h"
 
-/* Of a step, from the plan alone. formulas: (optimizer_count of the plan, at least 1) */
-void cd_optimized_plan(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t step,
-                       cd_formula *formulas);
+typedef struct cd_optimized_place {
+    uint32_t rank, step;
+} cd_optimized_place;
+/* Of a step of a rank, from the plan alone. formulas: (optimizer_count of the plan, at least 1) */
+void cd_optimized_plan(const cddp_plan *plan, const cddp_plan_settings *settings,
+                       const cd_optimized_place *place, cd_formula *formulas);
 size_t cd_optimized_count(const cd_replica *replica);
 /* Views of the state as it is now. entries: (cd_optimized_count) */
 void cd_optimized_collect(const cd_replica *replica, cd_oracle_optimized *entries);

@@ -4,8 +4,9 @@
 */
 #include "core/reference/owed.h"
 
-#include "core/plan/micro.h"
 #include "core/plan/plan_check.h"
+#include "core/reference/evaluation.h"
+#include "core/reference/planned.h"
 #include "core/reference/rates.h"
 #include "core/reference/samples.h"
 #include "core/trace/codes.h"
@@ -23,8 +24,9 @@ const char *cd_owed_name(cd_owed_kind kind) { return names[kind]; }
 typedef struct step_count {
     uint64_t reductions, with_forward, updates;
     uint64_t windows;       /* to which the rank contributes gradients for sure */
+    uint64_t derived;       /* micro-steps of these */
     uint64_t whole_updates; /* by all optimizers: one of them has what got a gradient */
-    uint64_t clips, samples, losses, optimizer_steps, forwards;
+    uint64_t clips, samples, losses, optimizer_steps, forwards, evaluations;
     bool is_left; /* in the middle of a backward */
 } step_count;
 
@@ -32,7 +34,7 @@ static uint64_t count_due(const cd_owing_rank *r, uint32_t step)
 {
     uint64_t count = 0;
     for (size_t i = 0; i < cd_rates_optimizer_count(r->plan); i++)
-        count += cd_rates_is_due(r->plan, r->settings, i, step);
+        count += cd_rates_is_due(r->plan, r->settings, &(cd_rates_place){r->rank, step, i});
     return count;
 }
 
@@ -48,7 +50,7 @@ static bool clips(const cd_owing_rank *r)
 /* With the whole model: which parameters a part of it uses, the plan does not say. */
 static bool gives_gradients(const cd_micro *micro)
 {
-    return cd_micro_contributes(micro) && !micro->bypass && micro->outputs.count == 0 &&
+    return cd_planned_contributes(micro) && !micro->bypass && micro->outputs.count == 0 &&
            micro->uses.count == 0 && micro->branch == 0;
 }
 
@@ -65,19 +67,29 @@ static void add_update(const cd_owing_rank *r, const cd_micro *micro, uint32_t s
     found->clips += clips(r);
 }
 
+static void close_window(step_count *found, uint64_t *gives)
+{
+    found->windows += *gives > 0;
+    found->derived += *gives;
+    *gives = 0;
+}
+
 static step_count count_step(const cd_owing_rank *r, uint32_t step)
 {
     step_count found = {0};
-    bool has_stepped = false, gives = false;
+    bool has_stepped = false;
+    uint64_t gives = 0; /* micro-steps of the window */
     cd_micro micro = {.skip = CDDP_SKIP_ALL};
     for (uint32_t m = 0; m < r->settings->train.micro_steps; m++) {
-        cd_micro_resolve(r->plan, r->settings, (cd_micro_place){r->rank, step, m}, &micro);
-        const bool contributes = cd_micro_contributes(&micro);
+        cd_planned_micro(r->plan, r->settings, (cd_micro_place){r->rank, step, m}, &micro);
+        const bool contributes = cd_planned_contributes(&micro);
         const bool is_last = m + 1 == r->settings->train.micro_steps;
         if (contributes && micro.abort_after > 0) return (step_count){.is_left = true};
-        gives |= gives_gradients(&micro);
+        gives += gives_gradients(&micro);
         found.samples += cd_samples_count(&micro);
-        if (micro.skip != CDDP_SKIP_ALL && micro.grad_mode) found.losses += micro.forwards;
+        found.evaluations += cd_evaluation_is_planned(&micro);
+        if (micro.skip != CDDP_SKIP_ALL && micro.grad_mode)
+            found.losses += micro.forwards * (1 + r->plan->output_count);
         if (contributes) found.forwards += micro.forwards;
         if (contributes && micro.early_step) {
             add_update(r, &micro, step, &found);
@@ -86,14 +98,13 @@ static step_count count_step(const cd_owing_rank *r, uint32_t step)
         if (contributes && micro.sync && !is_last) {
             found.reductions++;
             found.with_forward++;
-            found.windows += gives;
-            gives = false;
+            close_window(&found, &gives);
         }
     }
     if (!has_stepped) {
         found.reductions++;
-        found.with_forward += cd_micro_contributes(&micro);
-        found.windows += gives;
+        found.with_forward += cd_planned_contributes(&micro);
+        close_window(&found, &gives);
         add_update(r, &micro, step, &found);
     }
     return found;
@@ -120,7 +131,7 @@ static uint64_t count_collectives(const cd_owing_rank *r, uint32_t step)
 {
     uint64_t count = 0;
     cd_micro micro;
-    cd_micro_resolve(r->plan, r->settings,
+    cd_planned_micro(r->plan, r->settings,
                      (cd_micro_place){r->rank, step, (uint32_t)r->settings->train.micro_steps - 1},
                      &micro);
     if (!r->has_numbers || micro.skip == CDDP_SKIP_ALL || cd_plan_has_streams(r->plan)) return 0;
@@ -134,7 +145,6 @@ static uint64_t count_collectives(const cd_owing_rank *r, uint32_t step)
 
 static void add_step(const cd_owing_rank *r, uint32_t step, const step_count *found, cd_owed *owed)
 {
-    const bool is_drawn = r->oracle != NULL && cd_oracle_draws(r->oracle, step);
     owed->presence += found->reductions * r->parameter_count;
     owed->buffers += found->with_forward * r->buffer_count;
     owed->updates += found->updates * r->updated_count;
@@ -145,8 +155,9 @@ static void add_step(const cd_owing_rank *r, uint32_t step, const step_count *fo
     owed->states += r->has_state ? own_updates : 0;
     owed->statistics += r->exchanges ? found->forwards : 0;
     owed->norms += found->clips;
-    owed->formulas += own_updates;
-    owed->derivatives += is_drawn && r->has_numbers ? found->windows : 0;
+    owed->evaluations += r->has_numbers ? found->evaluations : 0;
+    owed->formulas += r->is_sharded ? 0 : found->whole_updates;
+    owed->derivatives += r->has_numbers ? found->derived : 0;
     owed->events[CD_OWED_SAMPLES] += found->samples;
     owed->events[CD_OWED_LOSSES] += found->losses;
     owed->events[CD_OWED_STEPS] += found->optimizer_steps;
@@ -161,7 +172,7 @@ cd_owed cd_owed_count(const cd_owing_rank *rank)
 {
     cd_owed owed = {0};
     for (uint32_t step = 0; step < rank->settings->train.steps; step++) {
-        if (!cd_rank_has_step(rank->plan, rank->settings, rank->rank, step)) break;
+        if (!cd_planned_has_step(rank->plan, rank->settings, rank->rank, step)) continue;
         const step_count found = count_step(rank, step);
         add_step(rank, step, &found, &owed);
     }
@@ -186,7 +197,8 @@ void cd_owed_emit(const cd_owing_rank *rank, struct cddp_tracer *tracer)
                 {CD_LINK_COLLECTIVE, owed.collectives},
                 {CD_LINK_NORM, owed.norms},
                 {CD_LINK_FORMULA, owed.formulas},
-                {CD_LINK_DERIVATIVE, owed.derivatives}};
+                {CD_LINK_DERIVATIVE, owed.derivatives},
+                {CD_LINK_EVALUATION, owed.evaluations}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (i > 2 && rows[i].count == 0) continue;
         CD_EMIT(tracer, owed, NULL, .link = rows[i].link, .count = (int64_t)rows[i].count);

@@ -23,8 +23,6 @@ typedef struct cd_owing_rank {
     bool sums, has_law;        /* averages are compared with a sum; a comm hook by its own law */
     bool exchanges, has_state; /* batch norm is synchronised; all optimizers have slots */
     bool is_sharded;           /* an optimizer: a rank may step nothing of it */
-    /* which steps of this rank are drawn for the second form of the model; NULL: none */
-    const cd_oracle *oracle;
 } cd_owing_rank;
 
 /* What is owed besides the oracle's links: events of the run itself, which checks judge. */
@@ -53,7 +51,8 @@ typedef struct cd_owed {
     uint64_t collectives; /* of the program itself, with a result on every rank (link 11) */
     uint64_t norms;       /* by which gradients are clipped (link 13) */
     uint64_t formulas;    /* of an update (link 14) */
-    uint64_t derivatives; /* of a window in a drawn step (link 15) */
+    uint64_t derivatives; /* of each micro-step of a window (link 15) */
+    uint64_t evaluations; /* that the plan has between its forwards (link 16) */
     uint64_t events[CD_OWED_KINDS];
 } cd_owed;
 

@@ -1,23 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/reference/rates.h"
 
-/* optimizer.lr and the others of keys.def; an optimizer that nobody lists owns all parameters. */
-static const cddp_plan_optimizer unlisted = {.name = "sgd", .lr = 0.125};
+#include "core/plan/plan.h"
 
-size_t cd_rates_optimizer_count(const cddp_plan *plan)
-{
-    return plan->optimizer_count > 0 ? plan->optimizer_count : 1;
-}
+size_t cd_rates_optimizer_count(const cddp_plan *plan) { return cd_plan_optimizer_count(plan); }
 
-const cddp_plan_optimizer *cd_rates_optimizer(const cddp_plan *plan, size_t optimizer)
+double cd_rates_first(const cddp_plan *plan, uint32_t rank, size_t optimizer)
 {
-    return plan->optimizer_count > 0 ? &plan->optimizers[optimizer] : &unlisted;
+    return cd_plan_optimizer_of(plan, rank, optimizer).lr;
 }
 
 uint32_t cd_rates_first_step(const cddp_plan *plan, const cddp_plan_settings *settings,
                              size_t optimizer)
 {
-    switch (cd_rates_optimizer(plan, optimizer)->overlap) {
+    switch (plan->optimizer_count > 0 ? plan->optimizers[optimizer].overlap
+                                      : CDDP_PLAN_OVERLAP_NONE) {
     case CDDP_PLAN_OVERLAP_HOOK_WITH_ZERO_STEP:
     case CDDP_PLAN_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED:
         return settings->ddp.static_graph ? 3 : 2;
@@ -26,11 +23,12 @@ uint32_t cd_rates_first_step(const cddp_plan *plan, const cddp_plan_settings *se
     }
 }
 
-bool cd_rates_is_due(const cddp_plan *plan, const cddp_plan_settings *settings, size_t optimizer,
-                     uint32_t step)
+bool cd_rates_is_due(const cddp_plan *plan, const cddp_plan_settings *settings,
+                     const cd_rates_place *at)
 {
-    return cddp_selector_has(&cd_rates_optimizer(plan, optimizer)->steps, step) &&
-           step >= cd_rates_first_step(plan, settings, optimizer);
+    const cddp_plan_optimizer own = cd_plan_optimizer_of(plan, at->rank, at->optimizer);
+    return cddp_selector_has(&own.steps, at->step) &&
+           at->step >= cd_rates_first_step(plan, settings, at->optimizer);
 }
 
 /* decay^step by squaring: at most 2·log2(step) roundings. */

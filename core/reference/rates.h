@@ -11,12 +11,17 @@
 
 /* The optimizers of a plan; where it lists none, the default of keys.def. */
 size_t cd_rates_optimizer_count(const cddp_plan *plan);
-const cddp_plan_optimizer *cd_rates_optimizer(const cddp_plan *plan, size_t optimizer);
+/* The rank's own rate in the first step. */
+double cd_rates_first(const cddp_plan *plan, uint32_t rank, size_t optimizer);
 /* ZRO-11: the first step at which it can step. */
 uint32_t cd_rates_first_step(const cddp_plan *plan, const cddp_plan_settings *settings,
                              size_t optimizer);
-bool cd_rates_is_due(const cddp_plan *plan, const cddp_plan_settings *settings, size_t optimizer,
-                     uint32_t step);
+typedef struct cd_rates_place {
+    uint32_t rank, step;
+    size_t optimizer;
+} cd_rates_place;
+bool cd_rates_is_due(const cddp_plan *plan, const cddp_plan_settings *settings,
+                     const cd_rates_place *place);
 /* See Note [Two forms of a rate] */
 double cd_rates_closed(double lr, double decay, uint32_t step);
 double cd_rates_next(double rate, double decay);

@@ -18,9 +18,12 @@
 #include "core/reference/custody.h"
 #include "core/reference/decisions.h"
 #include "core/reference/declared.h"
+#include "core/reference/evaluation.h"
 #include "core/reference/optimized.h"
 #include "core/reference/owed.h"
+#include "core/reference/planned.h"
 #include "core/reference/shown.h"
+#include "core/reference/units.h"
 #include "core/trace/tracer.h"
 
 #include <stdio.h>
@@ -46,7 +49,8 @@ struct cd_referee {
     cd_hook_law *hook_law;            /* NULL: the plan names no hook, or its input is no bucket */
     cd_observed_before_update before; /* the copies from which an update is judged */
     cd_blob optimizer_state;          /* the bytes of .before: a reader's own cursor */
-    cd_numbers numbers;               /* of a collective's result */
+    cd_numbers numbers;               /* of gradients, or a collective's result */
+    cd_evaluation evaluation;
 };
 
 /* ---- opening ---- */
@@ -68,8 +72,8 @@ static int64_t lanes_of(cddp_dtype dtype) { return dtype == CDDP_C64 ? 2 : 1; }
 static cd_oracle_path path_of(const cd_referee *o, size_t parameter)
 {
     if (o->variables[parameter] >= 0) return CD_ORACLE_PATH_BUCKET;
-    return cd_patterns_match(&o->settings.ddp.delay_all_reduce_named_params,
-                             o->reference->replica->model->module->parameters[parameter].name)
+    return cd_planned_lists(&o->settings.ddp.delay_all_reduce_named_params,
+                            o->reference->replica->model->module->parameters[parameter].name)
                ? CD_ORACLE_PATH_DELAYED
                : CD_ORACLE_PATH_LOCAL;
 }
@@ -106,10 +110,25 @@ static cddp_status declare_parts(cd_referee *o, size_t optimizer, cd_oracle_para
     return CDDP_OK;
 }
 
+/* FPM-02, FS2-01 as the plan declares them, whatever this rank does. */
+static cddp_status declare_units(cd_referee *o, cd_oracle_parameter *parameters, cddp_error *err)
+{
+    const cd_module *module = o->reference->replica->model->module;
+    uint32_t *units = cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *units);
+    CD_TRY(cd_arena_check(&o->memory, err, "the units of rank %u", o->options.rank));
+    CD_TRY(cd_planned_find_units(o->options.plan, &o->settings, module, &o->memory,
+                                 &(cd_planned_units){o->parts, units}, err));
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        parameters[i].part = o->parts[i];
+        parameters[i].unit = units[i];
+    }
+    return CDDP_OK;
+}
+
 /* No rank has the whole state of a sharded optimizer. */
 static bool is_sharded(const cddp_plan *plan)
 {
-    bool is_sharded = false;
+    bool is_sharded = plan->settings.fsdp.enable;
     for (size_t i = 0; i < plan->optimizer_count; i++) {
         is_sharded |= plan->optimizers[i].shard != CDDP_SHARD_NONE ||
                       plan->optimizers[i].overlap >= CDDP_PLAN_OVERLAP_HOOK_WITH_ZERO_STEP;
@@ -165,15 +184,20 @@ static cddp_status make_oracle(cd_referee *o, cddp_error *err)
     CD_TRY(cd_arena_check(&o->memory, err, "the oracle of rank %u", o->options.rank));
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_parameter *p = &module->parameters[i];
-        parameters[i] = (cd_oracle_parameter){
-            p->name,         cddp_tensor_numel(&p->tensor) * lanes_of(p->tensor.dtype),
-            p->tensor.dtype, o->variables[i],
-            path_of(o, i),   {0, 0}};
+        parameters[i] =
+            (cd_oracle_parameter){p->name,
+                                  cddp_tensor_numel(&p->tensor) * lanes_of(p->tensor.dtype),
+                                  p->tensor.dtype,
+                                  o->variables[i],
+                                  path_of(o, i),
+                                  {0, 0},
+                                  0};
     }
     for (size_t i = 0; i < plan->optimizer_count; i++) {
         if (plan->optimizers[i].shard != CDDP_SHARD_NONE)
             CD_TRY(declare_parts(o, i, parameters, err));
     }
+    if (o->settings.fsdp.enable) CD_TRY(declare_units(o, parameters, err));
     for (size_t i = 0; i < module->parameter_count; i++) o->parts[i] = parameters[i].part;
     const cd_oracle_options options = {.parameters = parameters,
                                        .parameter_count = module->parameter_count,
@@ -228,6 +252,7 @@ static cddp_status make_hook_law(cd_referee *o, cddp_error *err)
                                    .rank = o->options.rank,
                                    .world_size = (uint32_t)o->options.plan->world.size,
                                    .seed = o->options.plan->world.seed,
+                                   .is_static = o->settings.ddp.static_graph,
                                    .forms = forms,
                                    .tracer = o->options.tracer,
                                    .allocator = o->allocator};
@@ -260,7 +285,7 @@ static cddp_status number_variables(cd_referee *o, const cd_observed_open *model
     for (size_t i = 0; i < count; i++) {
         bool is_reduced = replica->parameters[i].requires_grad;
         for (size_t k = 0; k < sizeof lists / sizeof lists[0]; k++)
-            is_reduced &= !cd_patterns_match(lists[k], replica->model->module->parameters[i].name);
+            is_reduced &= !cd_planned_lists(lists[k], replica->model->module->parameters[i].name);
         o->variables[i] = is_reduced ? next++ : -1;
         cd_shown_number(&o->shown, "open.variables", o->variables[i], model->variables.items[i]);
     }
@@ -299,8 +324,7 @@ static void emit_owed(const cd_referee *o)
                                  .exchanges = replica->model->exchanges_statistics &&
                                               o->options.plan->world.size > 1,
                                  .has_state = has_state,
-                                 .is_sharded = cd_replica_is_sharded(replica),
-                                 .oracle = o->oracle};
+                                 .is_sharded = cd_replica_is_sharded(replica)};
     cd_owed_emit(&owing, o->options.tracer);
 }
 
@@ -353,7 +377,7 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
 static cddp_status leave_micro(cd_referee *o, const cd_custody_moment *now, cddp_error *err)
 {
     cd_micro micro;
-    cd_micro_resolve(o->options.plan, &o->settings,
+    cd_planned_micro(o->options.plan, &o->settings,
                      (cd_micro_place){o->options.rank, now->step, now->micro_step}, &micro);
     if (micro.forwards != 1) return CDDP_OK;
     return CD_PASS(cd_oracle_leave_micro(o->oracle, now->step, now->micro_step, now->buffers, err));
@@ -373,12 +397,16 @@ static void look_for_update(cd_referee *o, uint32_t step)
 
 /* They move in a step by arithmetic that only the hook and the averager have. What a checkpoint
 ** keeps of them, and what comes of them, is judged. */
-static void give_up_states(const cd_referee *o)
+static cddp_status expect_states(const cd_referee *o, cddp_error *err)
 {
-    if (cd_decided_hook_has_state(&o->decisions.hook))
+    bool is_expected = false;
+    if (o->hook_law != NULL)
+        CD_TRY(cd_hook_law_expect_state(o->hook_law, CDDP_MOMENT_AFTER_STEP, &is_expected, err));
+    if (cd_decided_hook_has_state(&o->decisions.hook) && !is_expected)
         cd_decisions_give_up(o->options.tracer, 1, "the state of the comm hook after a step");
     if (o->settings.averager.kind != CDDP_AVERAGER_NONE)
         cd_decisions_give_up(o->options.tracer, 1, "the state of the averager after a step");
+    return CDDP_OK;
 }
 
 cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cddp_error *err)
@@ -386,7 +414,10 @@ cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cdd
     cd_shown_place place;
     CD_TRY(cd_shown_look(&o->shown, observed, &place, err));
     if (observed->moment == CDDP_MOMENT_AFTER_UPDATE) look_for_update(o, place.step);
-    if (observed->moment == CDDP_MOMENT_AFTER_STEP) give_up_states(o);
+    if (observed->moment == CDDP_MOMENT_AFTER_STEP) CD_TRY(expect_states(o, err));
+    if (observed->moment == CDDP_MOMENT_JOIN_END &&
+        !cd_planned_has_step(o->options.plan, &o->settings, o->options.rank, place.step))
+        cd_oracle_receive(o->oracle);
     const cd_custody_moment now = {.moment = observed->moment,
                                    .step = place.step,
                                    .micro_step = place.micro_step,
@@ -433,6 +464,31 @@ cddp_status cd_referee_enter_forward(cd_referee *o, const cd_observed_enter_forw
                     observed->micro_step);
     CD_TRY(cd_shown_buffers(&o->shown, "enter_forward.buffers", &observed->buffers, err));
     cd_oracle_enter_forward(o->oracle, observed->buffers.items);
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_evaluated(cd_referee *o, const cd_observed_evaluated *observed,
+                                 cddp_error *err)
+{
+    cd_shown_place place;
+    bool is_planned;
+    double loss = 0;
+    CD_TRY(cd_shown_evaluated(&o->shown, observed, &place, &is_planned, err));
+    if (!is_planned || (o->options.device->flags & CDDP_DEVICE_VALUES) == 0) return CDDP_OK;
+    const cd_evaluation_request request = {.plan = o->options.plan,
+                                           .settings = &o->settings,
+                                           .device = o->options.device,
+                                           .allocator = o->allocator,
+                                           .place = {o->options.rank, place.step, place.micro_step},
+                                           .parameters = observed->parameters.items,
+                                           .buffers = observed->buffers.items,
+                                           .samples = &o->reference->share->samples,
+                                           .numbers = &o->numbers};
+    CD_TRY(cd_evaluation_find(&o->evaluation, &request, &loss, err));
+    const cd_comparison found = cd_compare_bits(CDDP_F64, &loss, &observed->loss, 1);
+    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_EVALUATION, -1,
+                                              "the loss of an evaluation"},
+                       &found);
     return CDDP_OK;
 }
 
@@ -552,6 +608,17 @@ cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed,
     return CDDP_OK;
 }
 
+cddp_status cd_referee_travels(cd_referee *o, const cd_observed_travels *observed, cddp_error *err)
+{
+    cd_law_turn turn;
+    if (o->hook_law == NULL) return CDDP_OK;
+    CD_TRY(cd_hook_law_travel(o->hook_law, observed->bucket, observed->is_result,
+                              &observed->numbers.copy, &turn, err));
+    cd_shown_number(&o->shown, "travels.bucket", turn.bucket, observed->bucket);
+    cd_shown_number(&o->shown, "travels.is_result", turn.is_result, observed->is_result);
+    return CDDP_OK;
+}
+
 cddp_status cd_referee_returns(cd_referee *o, const cd_observed_returns *observed, cddp_error *err)
 {
     cd_shown_bucket_passes(&o->shown, &(cd_shown_bucket_pass){.bucket = observed->bucket,
@@ -600,7 +667,33 @@ cddp_status cd_referee_clips(cd_referee *o, const cd_observed_clips *observed, c
     CD_TRY(cd_oracle_judge_norm(o->oracle, &norm, err));
     double own = observed->norm;
     if (!cd_decisions_get_norm(&o->decisions, observed->norm, &own)) own = observed->norm;
-    cd_custody_note_norm(o->custody, own);
+    cd_custody_note_norm(o->custody, own, observed->norm);
+    return CDDP_OK;
+}
+
+/* Every parameter that is reduced lies in one bucket. What the run shows does not index the judge's
+** memory unchecked. */
+static cddp_status hold_assigned(cd_referee *o, const cd_observed_buckets *buckets, bool *fits,
+                                 cddp_error *err)
+{
+    const size_t count = o->reference->replica->model->module->parameter_count;
+    const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
+    bool *seen = cd_arena_array(&o->memory, count + 1, sizeof *seen);
+    CD_TRY(cd_arena_check(&o->memory, err, "the buckets of rank %u", o->options.rank));
+    *fits = true;
+    for (size_t b = 0; b < buckets->count && *fits; b++) {
+        for (size_t i = 0; i < buckets->items[b].count && *fits; i++) {
+            const uint32_t p = buckets->items[b].parameters[i];
+            *fits = p < count && !seen[p];
+            cd_shown_number(&o->shown, "assigned.buckets", *fits ? (int64_t)p : -1, p);
+            if (*fits) seen[p] = true;
+        }
+    }
+    for (size_t p = 0; p < count && *fits; p++) {
+        *fits = seen[p] || o->variables[p] < 0;
+        cd_shown_number(&o->shown, "assigned.buckets", *fits ? -1 : (int64_t)p, -1);
+    }
+    cd_arena_rewind(&o->memory, mark);
     return CDDP_OK;
 }
 
@@ -612,7 +705,11 @@ cddp_status cd_referee_assigned(cd_referee *o, const cd_observed_assigned *obser
 {
     const size_t count = observed->buckets.count;
     const cd_module *module = o->reference->replica->model->module;
+    cd_shown_assigned(&o->shown, &observed->buckets, o->variables, module->parameter_count);
     const size_t parameters = module->parameter_count + 1;
+    bool fits = false;
+    CD_TRY(hold_assigned(o, &observed->buckets, &fits, err));
+    if (!fits) return CDDP_OK;
     const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
     cd_partition_bucket *buckets = cd_arena_array(&o->memory, count + 1, sizeof *buckets);
     cd_part *parts = cd_arena_array(&o->memory, parameters, sizeof *parts);
@@ -673,7 +770,8 @@ cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observe
         o->due[i] = cd_decisions_has_step(&o->decisions, step, i);
     o->reference->due = o->free_reference->due = o->due;
     CD_TRY(cd_oracle_judge_update(o->oracle, &before, &after, err));
-    cd_optimized_plan(o->options.plan, &o->settings, step, o->formulas);
+    cd_optimized_plan(o->options.plan, &o->settings, &(cd_optimized_place){o->options.rank, step},
+                      o->formulas);
     const cd_oracle_formulas formulas = {.formulas = o->formulas,
                                          .due = o->due,
                                          .parameters = observed->parameters.items,
@@ -710,10 +808,26 @@ cddp_status cd_referee_exchanged(cd_referee *o, const cd_observed_exchanged *obs
     return CDDP_OK;
 }
 
+/* Today no row of the table is judged by nobody: one that comes is counted in the report. */
+static void report_unjudged_fields(const cd_referee *o)
+{
+    const char *moment = "";
+    for (size_t i = 0; i < cd_observed_count(); i++) {
+        const cd_observed_row *row = cd_observed_get(i);
+        char what[128];
+        if (row->field == NULL) moment = row->moment;
+        if (row->field == NULL || row->judge != CD_JUDGED_BY_NOBODY) continue;
+        cd_text_format(what, sizeof what, "what the run shows as '%s' at '%s': nobody judges it",
+                       row->field, moment);
+        CD_EMIT(o->options.tracer, unjudged, what, .link = CDDP_LINK_NONE, .count = 1);
+    }
+}
+
 cddp_status cd_referee_finish(cd_referee *o, const cd_observed_finish *observed, cddp_error *err)
 {
     CD_TRY(cd_shown_parameters(&o->shown, "finish.parameters", &observed->parameters, err));
     CD_TRY(cd_oracle_finish(o->oracle, observed->parameters.items, err));
+    report_unjudged_fields(o);
     return CDDP_OK;
 }
 
@@ -730,6 +844,7 @@ cddp_status cd_referee_create(const cd_referee_options *options, cd_referee **re
     o->memory = memory;
     o->options = *options;
     o->allocator = o->numbers.allocator = options->allocator;
+    o->numbers.has_lanes = true;
     o->loss_scale = 1.0;
     CD_TRY_OUT(cddp_plan_rank_settings(options->plan, options->rank, &o->settings, err));
     *referee = o;
@@ -747,6 +862,7 @@ void cd_referee_destroy(cd_referee *o)
     cd_hook_law_destroy(o->hook_law);
     cd_reference_destroy(o->reference);
     cd_reference_destroy(o->free_reference);
+    cd_evaluation_fini(&o->evaluation);
     cd_numbers_fini(&o->numbers);
     cd_arena_fini(&o->memory);
 }

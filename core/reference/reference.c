@@ -10,27 +10,29 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/reference/optimizer_bytes.h"
+#include "core/reference/own_pass.h"
+#include "core/reference/planned.h"
 #include "core/reference/rates.h"
 #include "core/trace/tracer.h"
 
 #include <string.h>
 
-#define FORWARDS_MAX 8
+#define FORWARDS_MAX CD_REPLICA_FORWARDS_MAX
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
 
 /* ---- a micro-step without anybody watching ---- */
 
-static cddp_status run_backwards(cd_replica *r, const cd_micro *micro, cd_value *const *losses,
-                                 uint32_t count, cddp_error *err)
+static cddp_status run_backwards(cd_replica *r, const cd_micro *micro,
+                                 const cd_replica_losses *losses, cddp_error *err)
 {
     for (uint32_t round = 0; round < micro->backwards; round++) {
         const bool retain = round + 1 < micro->backwards;
-        if (!micro->backward_each) {
-            CD_TRY(cd_replica_backward(r, micro, losses, count, retain, err));
-            continue;
+        for (uint32_t i = 0; i < losses->count; i += losses->together) {
+            const bool is_last = i + losses->together >= losses->count;
+            CD_TRY(cd_own_backward(r, micro, &losses->items[i], losses->together,
+                                   retain || !is_last, err));
         }
-        for (uint32_t f = 0; f < count; f++)
-            CD_TRY(cd_replica_backward(r, micro, &losses[f], 1, retain || f + 1 < count, err));
     }
     return CDDP_OK;
 }
@@ -59,8 +61,7 @@ static cddp_status enter_again(const whole_micro *w, cddp_error *err)
 static cddp_status run_micro(const whole_micro *w, cddp_error *err)
 {
     const cd_micro *micro = w->micro;
-    cd_value *losses[FORWARDS_MAX];
-    uint32_t loss_count = 0;
+    cd_replica_losses losses = {.count = 0};
     cd_graph_begin(w->replica->graph);
     for (uint32_t f = 0; f < micro->forwards; f++) {
         const bool all = w->sample == CD_ORACLE_ALL;
@@ -71,12 +72,13 @@ static cddp_status run_micro(const whole_micro *w, cddp_error *err)
                         .count = all ? micro->samples : 1,
                         .loss_scale = w->loss_scale};
         if (w->entered != NULL && f + 1 == micro->forwards) CD_TRY(enter_again(w, err));
-        CD_TRY(cd_normaliser_find(w->normaliser, w->settings, micro, f, &pass.divisor, err));
-        CD_TRY(cd_replica_forward(w->replica, &pass, err));
-        CD_TRY(cd_replica_loss(w->replica, &pass, err));
-        losses[loss_count++] = pass.loss;
+        const cd_forward_place place = {micro, f};
+        CD_TRY(cd_normaliser_fill(w->normaliser, w->settings, &place, &pass, err));
+        CD_TRY(cd_own_forward(w->replica, w->settings, &pass, err));
+        CD_TRY(cd_own_loss(w->replica, &pass, err));
+        cd_replica_add_losses(&pass, &losses);
     }
-    CD_TRY(run_backwards(w->replica, micro, losses, loss_count, err));
+    CD_TRY(run_backwards(w->replica, micro, &losses, err));
     return CDDP_OK;
 }
 
@@ -91,6 +93,7 @@ static cddp_status reference_load(void *self, const cddp_tensor *parameters,
     CD_TRY(cd_low_precision_end(&r->full, err));
     r->has_digest = false;
     r->loaded = buffers;
+    r->ran = r->replica;
     for (size_t i = 0; i < module->parameter_count; i++) {
         CD_TRY(module->device->copy(&module->parameters[i].tensor, &parameters[i], NULL, err));
         cddp_grad_drop(&module->parameters[i].grad);
@@ -137,10 +140,10 @@ static bool find_micro(cd_reference *r, const cd_oracle_part *part, cd_micro *mi
     const cddp_plan_settings *settings = settings_of(r, part->rank);
     const cd_micro_place place = {part->rank, part->step, part->micro_step};
     if (part->micro_step >= settings->train.micro_steps ||
-        !cd_rank_has_step(r->plan, settings, part->rank, part->step))
+        !cd_planned_has_step(r->plan, settings, part->rank, part->step))
         return false;
-    cd_micro_resolve(r->plan, settings, place, micro);
-    return cd_micro_contributes(micro);
+    cd_planned_micro(r->plan, settings, place, micro);
+    return cd_planned_contributes(micro);
 }
 
 static uint32_t reference_sample_count(void *self, const cd_oracle_part *part)
@@ -177,6 +180,7 @@ static cddp_status reference_allreduce(void *context, const cddp_tensor *sums, c
 static const cddp_tensor *reference_forward_parameter(void *context, uint32_t parameter)
 {
     const cd_reference *r = context;
+    if (r->running != NULL) r->uses[parameter] += r->running->backwards;
     return cd_low_precision_get(r->full.is_low ? &r->full : &r->low, parameter);
 }
 
@@ -185,7 +189,7 @@ static cddp_status reference_fresh(void *context, uint32_t parameter, const cddp
                                    cddp_error *err)
 {
     const cd_reference *r = context;
-    CD_TRY(cd_replica_write_atoms(r->running, parameter, dst, err));
+    CD_TRY(cd_own_write_atoms(r->running, parameter, dst, err));
     return CDDP_OK;
 }
 
@@ -229,7 +233,7 @@ static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_e
     if (!find_micro(r, part, &micro)) return CDDP_OK;
     CD_TRY(find_samples(r, &micro, &samples, err));
     r->scout_normaliser.computes_objective = part->objective;
-    cd_replica_begin_step(r->scout, part->rank, part->step);
+    cd_own_begin_step(r->scout, part->rank, part->step);
     cd_statistics_begin(r->listening, part->rank);
     CD_TRY(run_micro(&(whole_micro){.replica = r->scout,
                                     .normaliser = &r->scout_normaliser,
@@ -300,24 +304,48 @@ static cddp_status find_statistics(cd_reference *r, const cd_oracle_part *part, 
     return CDDP_OK;
 }
 
+/* From what the forward uses, which low precision has rounded. */
+static cddp_status load_wide(cd_reference *r, cddp_error *err)
+{
+    const cd_wide_values values = {.parameter = reference_forward_parameter,
+                                   .context = r,
+                                   .buffers = r->loaded};
+    CD_TRY(cd_wide_find(&r->wide, r->replica, err));
+    CD_TRY(cd_wide_load(&r->wide, &values, err));
+    r->ran = r->wide.replica;
+    return CDDP_OK;
+}
+
+static const cddp_tensor *wide_parameter(void *context, uint32_t parameter)
+{
+    const cd_reference *r = context;
+    return &r->wide.replica->model->module->parameters[parameter].tensor;
+}
+
 static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_error *err)
 {
     cd_reference *r = self;
     cd_micro micro;
     cd_micro_batch samples;
     if (!find_micro(r, part, &micro)) return CDDP_OK;
-    CD_TRY(cd_low_precision_begin(part->in_full ? &r->full : &r->low, err));
+    /* A backward that ended cast its gradients up, and a half type does not have all numbers of
+    ** another. */
+    CD_TRY(cd_low_precision_end(&r->low, err));
+    CD_TRY(cd_low_precision_begin(part->precision == CD_ORACLE_IN_F32 ? &r->full : &r->low, err));
     CD_TRY(find_statistics(r, part, err));
     CD_TRY(find_samples(r, &micro, &samples, err));
     /* once per backward, whatever its samples */
     const uint32_t together = micro.samples * (micro.backward_each ? 1 : micro.forwards);
     if (part->sample != CD_ORACLE_ALL && part->sample % together != 0)
         micro.poison = CDDP_POISON_NOTHING;
+    memset(r->uses, 0, r->replica->model->module->parameter_count * sizeof *r->uses);
     r->running = &micro;
     r->normaliser.computes_objective = part->objective;
-    cd_replica_begin_step(r->replica, part->rank, part->step);
+    r->ran = r->replica;
+    if (part->precision == CD_ORACLE_IN_F64) CD_TRY(load_wide(r, err));
+    cd_own_begin_step(r->ran, part->rank, part->step);
     const cddp_status status =
-        run_micro(&(whole_micro){.replica = r->replica,
+        run_micro(&(whole_micro){.replica = r->ran,
                                  .normaliser = &r->normaliser,
                                  .settings = settings_of(r, part->rank),
                                  .micro = &micro,
@@ -335,7 +363,7 @@ static cddp_status reference_ready(void *context, uint32_t parameter, cddp_grad 
                                    cddp_error *err)
 {
     cd_reference *r = context;
-    CD_TRY(cd_replica_make_ready(r->replica, r->running, parameter, grad, err));
+    CD_TRY(cd_own_make_ready(r->replica, r->running, parameter, grad, err));
     if (r->replica->ready_count == r->running->abort_after) {
         return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients",
                        r->replica->ready_count);
@@ -353,18 +381,21 @@ static const cddp_tensor *reference_buffers(void *self) { return ((cd_reference 
 static const cddp_grad *reference_gradients(void *self)
 {
     cd_reference *r = self;
-    cd_module *module = r->replica->model->module;
+    const cd_module *module = r->ran->model->module;
     for (size_t i = 0; i < module->parameter_count; i++)
         r->gradients[i] = module->parameters[i].grad;
     return r->gradients;
 }
+
+static const uint32_t *reference_uses(void *self) { return ((cd_reference *)self)->uses; }
 
 static void find_rates(cd_reference *r, uint32_t step)
 {
     const size_t count = r->replica->optimizer_count;
     if (r->rate_step > step || r->rate_step == 0) {
         r->rate_step = 0;
-        for (size_t i = 0; i < count; i++) r->rates[i] = cd_rates_optimizer(r->plan, i)->lr;
+        for (size_t i = 0; i < count; i++)
+            r->rates[i] = cd_rates_first(r->plan, r->replica->rank, i);
     }
     for (; r->rate_step < step; r->rate_step++) {
         for (size_t i = 0; i < count; i++)
@@ -383,8 +414,7 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before,
     const cd_blob *entering = before->restarts ? r->restart : r->state;
     if (entering != NULL) {
         cd_blob blob = *entering; /* its own cursor; the bytes are the owner's */
-        const cddp_state_reader reader = cd_blob_reader(&blob);
-        CD_TRY(cd_replica_load_optimizers(replica, &reader, err));
+        CD_TRY(cd_optimizer_bytes_pop(replica, &blob, err));
     }
     find_rates(r, before->step);
     for (size_t i = 0; i < replica->optimizer_count; i++) {
@@ -422,14 +452,23 @@ static cddp_status reference_statistics(void *self, const cd_oracle_part *part, 
 
 /* ---- a micro-step as data ---- */
 
-/* Divisors that are averages over a step: of each forward. */
+/* Divisors that are averages over a step: of each forward, without a table and of each
+** [[output]]. */
 static cddp_status find_divisors(cd_reference *r, const cd_example_batch *batch, double *divisors,
                                  cddp_error *err)
 {
     const cddp_plan_settings *settings = settings_of(r, batch->micro->place.rank);
     r->normaliser.computes_objective = false;
-    for (uint32_t f = 0; f < batch->micro->forwards; f++)
-        CD_TRY(cd_normaliser_find(&r->normaliser, settings, batch->micro, f, &divisors[f], err));
+    const size_t tables = r->plan->output_count;
+    for (uint32_t f = 0; f < batch->micro->forwards; f++) {
+        const cd_forward_place place = {batch->micro, f};
+        double *own = &divisors[f * (tables + 1)];
+        CD_TRY(cd_normaliser_find(&r->normaliser, settings, &place, own, err));
+        for (size_t k = 0; k < tables; k++) {
+            CD_TRY(
+                cd_normaliser_find_output(&r->normaliser, settings, &place, k, &own[k + 1], err));
+        }
+    }
     return CDDP_OK;
 }
 
@@ -454,13 +493,13 @@ typedef struct example_room {
     cd_example_batch *batches; /* (world) */
     cd_micro *micros;
     cd_micro_batch *samples;
-    double *divisors; /* (world, FORWARDS_MAX) */
+    double *divisors; /* (world, FORWARDS_MAX, tables + 1) */
 } example_room;
 
 static cddp_status add_batch(cd_reference *r, const example_room *room, size_t index,
                              cddp_error *err)
 {
-    double *divisors = room->divisors + index * FORWARDS_MAX;
+    double *divisors = room->divisors + index * FORWARDS_MAX * (r->plan->output_count + 1);
     CD_TRY(find_samples(r, &room->micros[index], &room->samples[index], err));
     CD_TRY(keep_samples(r, &room->samples[index], err));
     room->batches[index] = (cd_example_batch){.micro = &room->micros[index],
@@ -480,7 +519,9 @@ static cddp_status reference_example(void *self, const cd_oracle_part *part,
     const example_room room = {cd_arena_array(&r->memory, world, sizeof(cd_example_batch)),
                                cd_arena_array(&r->memory, world, sizeof(cd_micro)),
                                cd_arena_array(&r->memory, world, sizeof(cd_micro_batch)),
-                               cd_arena_array(&r->memory, (size_t)world * FORWARDS_MAX,
+                               cd_arena_array(&r->memory,
+                                              (size_t)world * FORWARDS_MAX *
+                                                  (r->plan->output_count + 1),
                                               sizeof(double))};
     size_t count = 0;
     CD_TRY(cd_arena_check(&r->memory, err, "an example of rank %u", part->rank));
@@ -491,10 +532,12 @@ static cddp_status reference_example(void *self, const cd_oracle_part *part,
         CD_TRY(add_batch(r, &room, count, err));
         room.batches[count++].is_own = one.rank == part->rank;
     }
-    const cd_example_request request = {.replica = r->replica,
+    const bool is_wide = part->precision == CD_ORACLE_IN_F64;
+    const cd_example_request request = {.replica = is_wide ? r->wide.replica : r->replica,
                                         .ranks = room.batches,
                                         .rank_count = count,
-                                        .forward_parameter = reference_forward_parameter,
+                                        .forward_parameter =
+                                            is_wide ? wide_parameter : reference_forward_parameter,
                                         .context = r,
                                         .loss_scale = *r->loss_scale};
     CD_TRY(cd_example_fill(&r->example, &request, program, why, err));
@@ -547,6 +590,7 @@ static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
     r->parameters = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *r->parameters);
     r->gradients = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *r->gradients);
     r->buffers = cd_arena_array(&r->memory, module->buffer_count + 1, sizeof *r->buffers);
+    r->uses = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *r->uses);
     r->rates = cd_arena_array(&r->memory, r->replica->optimizer_count, sizeof *r->rates);
     r->slots = cd_arena_array(&r->memory, r->slot_count + 1, sizeof *r->slots);
     r->slot_parameters = cd_arena_array(&r->memory, r->slot_count + 1, sizeof *r->slot_parameters);
@@ -593,7 +637,8 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
                                    .gradients = reference_gradients,
                                    .buffers = reference_buffers,
                                    .update = reference_update,
-                                   .example = reference_example};
+                                   .example = reference_example,
+                                   .uses = reference_uses};
     cd_example_init(&r->example, options->allocator);
     const cd_replica_options replica = {.plan = options->plan,
                                         .rank = options->rank,
@@ -604,10 +649,11 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     CD_TRY_OUT(reference_allocate(r, err));
     CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module,
                                      r->allocator, err));
-    CD_TRY_OUT(cd_full_precision_init(&r->full, r->replica->model->module, r->allocator, err));
+    CD_TRY_OUT(cd_full_precision_init(&r->full, &r->low, err));
     /* what other ranks exchange with it would be of the other precision */
-    r->engine.has_full =
-        (r->low.parameters != NULL || r->full.parameters != NULL) && !exchanges_statistics(r);
+    r->engine.has_full = r->full.parameters != NULL && !exchanges_statistics(r);
+    r->engine.has_wide = cd_wide_is_needed(r->replica);
+    r->ran = r->replica;
     cd_graph_callbacks callbacks = callbacks_of(r);
     callbacks.ready = reference_ready;
     cd_graph_set_callbacks(r->replica->graph, &callbacks);
@@ -630,6 +676,7 @@ void cd_reference_destroy(cd_reference *r)
     cd_reference_share_fini(&r->own);
     cd_low_precision_fini(&r->low);
     cd_low_precision_fini(&r->full);
+    cd_wide_fini(&r->wide);
     cd_replica_destroy(r->scout);
     cd_replica_destroy(r->replica);
     cd_arena_fini(&r->memory);

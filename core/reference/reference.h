@@ -12,6 +12,7 @@
 #include "core/reference/normaliser.h"
 #include "core/reference/samples.h"
 #include "core/reference/statistics_share.h"
+#include "core/reference/wide.h"
 
 /* Data that the references of one thread share. They differ in their initial values, and not in the
 ** plan. */
@@ -31,6 +32,8 @@ typedef struct cd_reference {
     cd_replica *replica;
     cd_normaliser normaliser; /* of the replica */
     cd_low_precision low, full;
+    cd_wide wide;
+    cd_replica *ran;              /* that of the last run: its gradients are asked for */
     cddp_plan_settings *settings; /* (setting_count) those that ranks have; most have the same */
     size_t setting_count, setting_capacity;
     uint32_t *settings_of;     /* (world size) which of them */
@@ -41,6 +44,7 @@ typedef struct cd_reference {
     cddp_grad *gradients;
     const cddp_tensor *loaded; /* buffers, of the latest load; NULL: none */
     cddp_tensor *buffers;
+    uint32_t *uses;     /* (parameter_count) by the forwards of the last run, for each backward */
     cddp_tensor *slots; /* (slot_count) of the optimizers */
     int32_t *slot_parameters;
     size_t slot_count;

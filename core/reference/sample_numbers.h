@@ -18,3 +18,6 @@ typedef struct cd_sample_source {
 /* values: (width) one row; classes as numbers, those that do not count as CD_IGNORE_CLASS. */
 void cd_sample_numbers_draw(const cd_sample_source *source, int64_t id, size_t width,
                             double *values);
+/* Targets of a sample that count: classes that are not ignored, over all outputs; 1 where there are
+** no classes. */
+uint64_t cd_sample_tokens_count(const cd_model *model, uint64_t seed, int64_t id);

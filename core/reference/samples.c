@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/prng.h"
+#include "core/reference/planned.h"
 
 #include <math.h>
 
@@ -53,7 +54,7 @@ static cddp_status count_before(cd_samples *s, const cddp_plan_settings *setting
     while (walk->step < place.step ||
            (walk->step == place.step && walk->micro_step < place.micro_step)) {
         cd_micro micro;
-        cd_micro_resolve(s->plan, settings,
+        cd_planned_micro(s->plan, settings,
                          (cd_micro_place){place.rank, walk->step, walk->micro_step}, &micro);
         walk->consumed += cd_samples_count(&micro);
         walk->micro_step++;

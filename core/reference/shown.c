@@ -8,7 +8,8 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/plan/micro.h"
+#include "core/reference/evaluation.h"
+#include "core/reference/planned.h"
 #include "core/tensor/numbers.h"
 #include "core/trace/tracer.h"
 
@@ -29,11 +30,13 @@ cddp_status cd_shown_init(cd_shown *shown, const cd_shown_options *options, cddp
                         .rank = options->rank,
                         .tracer = options->tracer};
     add_digests(options->memory, &shown->parameters, module->parameter_count);
+    add_digests(options->memory, &shown->latest_parameters, module->parameter_count);
     add_digests(options->memory, &shown->gradients, module->parameter_count);
     add_digests(options->memory, &shown->reduced_gradients, module->parameter_count);
     add_digests(options->memory, &shown->prepared, module->parameter_count);
     add_digests(options->memory, &shown->buffers, module->buffer_count);
     add_digests(options->memory, &shown->reduced_buffers, module->buffer_count);
+    add_digests(options->memory, &shown->evaluated_buffers, module->buffer_count);
     return CD_PASS(cd_arena_check(options->memory, err, "what rank %u shows", options->rank));
 }
 
@@ -47,7 +50,7 @@ static uint32_t last_micro(const cd_shown *s)
 static cd_micro resolve(const cd_shown *s, uint32_t micro_step)
 {
     cd_micro micro;
-    cd_micro_resolve(s->plan, s->settings,
+    cd_planned_micro(s->plan, s->settings,
                      (cd_micro_place){s->rank, cd_shown_get_step(s), micro_step}, &micro);
     return micro;
 }
@@ -57,14 +60,21 @@ uint32_t cd_shown_get_step(const cd_shown *shown)
     return shown->begun > 0 ? shown->begun - 1 : 0;
 }
 
-static void begin_micro(cd_shown *s)
+/* The next micro-step that is not skipped; beyond the last one: none is left. */
+static uint32_t find_next(const cd_shown *s, cd_micro *micro)
 {
     uint32_t next = s->has_micro ? s->micro_step + 1 : 0;
-    cd_micro micro = {.forwards = 1};
     for (; next <= last_micro(s); next++) {
-        micro = resolve(s, next);
-        if (micro.skip != CDDP_SKIP_ALL) break;
+        *micro = resolve(s, next);
+        if (micro->skip != CDDP_SKIP_ALL) break;
     }
+    return next;
+}
+
+static void begin_micro(cd_shown *s)
+{
+    cd_micro micro = {.forwards = 1};
+    const uint32_t next = find_next(s, &micro);
     s->micro_step = next <= last_micro(s) ? next : last_micro(s);
     s->forwards_left = micro.forwards;
     s->exchanges = 0;
@@ -81,7 +91,7 @@ static bool has_open_end(const cd_shown *s)
 static bool closes_window(const cd_shown *s)
 {
     const cd_micro micro = resolve(s, s->micro_step);
-    return micro.sync && cd_micro_contributes(&micro);
+    return micro.sync && cd_planned_contributes(&micro);
 }
 
 uint32_t cd_shown_get_closing(const cd_shown *shown)
@@ -112,11 +122,27 @@ static uint32_t micro_of_update(const cd_shown *s, int64_t moment)
     return s->has_micro && resolve(s, s->micro_step).early_step ? s->micro_step : last_micro(s);
 }
 
+/* The next step that the plan has for the rank; without one the next number. Steps for which it
+** had no inputs are behind it. */
+static uint32_t find_next_step(const cd_shown *s)
+{
+    uint32_t next = s->begun;
+    if (s->settings->join.epochs == 1) return next;
+    while (next < s->settings->train.steps &&
+           !cd_planned_has_step(s->plan, s->settings, s->rank, next))
+        next++;
+    return next < s->settings->train.steps ? next : s->begun;
+}
+
 /* See Note [Where the rank is] */
 static cd_shown_place find_place(cd_shown *s, int64_t moment)
 {
+    if (moment == CDDP_MOMENT_JOIN_END) {
+        s->begun = cd_planned_get_epoch_end(s->settings, s->epochs++);
+        s->has_micro = false;
+    }
     if (moment == CDDP_MOMENT_BEGIN) {
-        s->begun++;
+        s->begun = find_next_step(s) + 1;
         s->has_micro = false;
         s->has_ended = true;
     }
@@ -125,6 +151,7 @@ static cd_shown_place find_place(cd_shown *s, int64_t moment)
     cd_shown_place place = {.step = cd_shown_get_step(s), .micro_step = last_micro(s)};
     switch (moment) {
     case CDDP_MOMENT_BEGIN:
+    case CDDP_MOMENT_JOIN_END:
     case CDDP_MOMENT_END:
         place.micro_step = 0;
         break;
@@ -202,6 +229,13 @@ static void compare(const cd_shown *s, const char *field, int64_t what,
     }
 }
 
+static bool is_equal(const cd_shown_digests *a, const cd_shown_digests *b)
+{
+    bool is_equal = a->is_known && b->is_known;
+    for (size_t i = 0; is_equal && i < a->count; i++) is_equal = a->items[i] == b->items[i];
+    return is_equal;
+}
+
 cddp_status cd_shown_parameters(cd_shown *shown, const char *field,
                                 const cd_observed_tensors *copies, cddp_error *err)
 {
@@ -239,6 +273,27 @@ cddp_status cd_shown_buffers(cd_shown *shown, const char *field, const cd_observ
     return CDDP_OK;
 }
 
+cddp_status cd_shown_evaluated(cd_shown *shown, const cd_observed_evaluated *observed,
+                               cd_shown_place *place, bool *is_planned, cddp_error *err)
+{
+    cd_shown *s = shown;
+    cd_micro micro = {.skip = CDDP_SKIP_ALL};
+    const uint32_t next = find_next(s, &micro);
+    *place = (cd_shown_place){.step = cd_shown_get_step(s), .micro_step = next};
+    *is_planned = cd_evaluation_is_planned(&micro);
+    cd_shown_number(s, "evaluated.step", place->step, observed->step);
+    cd_shown_number(s, "evaluated.micro_step", *is_planned ? (int64_t)next : -1,
+                    observed->micro_step);
+    CD_TRY(digest_tensors(s, &observed->parameters, &s->reduced_gradients, err));
+    compare(s, "evaluated.parameters", CDDP_WHAT_PARAMETER, &s->reduced_gradients,
+            &s->latest_parameters);
+    s->reduced_gradients.is_known = false; /* its room is free here */
+    CD_TRY(digest_tensors(s, &observed->buffers, &s->evaluated_buffers, err));
+    if (is_equal(&s->evaluated_buffers, &s->buffers) || micro.touch_buffers)
+        s->evaluated_buffers.is_known = false;
+    return CDDP_OK;
+}
+
 cddp_status cd_shown_accumulated(cd_shown *shown, int32_t variable, const cddp_grad *gradient,
                                  cddp_error *err)
 {
@@ -246,7 +301,7 @@ cddp_status cd_shown_accumulated(cd_shown *shown, int32_t variable, const cddp_g
     const cddp_tensor *t = &gradient->value;
     if (variable < 0 || !cd_tracer_wants_digest(shown->tracer)) return CDDP_OK;
     if (gradient->kind != CDDP_GRAD_UNDEFINED) CD_TRY(t->device->digest(t, &digest, err));
-    shown->arrived = cd_hash_mix(cd_hash_mix(shown->arrived, (uint64_t)variable), digest);
+    shown->arrived += cd_hash_mix(cd_hash_mix(0, (uint64_t)variable), digest); /* in any order */
     shown->arrived_count++;
     return CDDP_OK;
 }
@@ -282,6 +337,14 @@ static void close_reduction(cd_shown *s)
     s->was_reduced = false;
 }
 
+static void keep_parameters(cd_shown *s)
+{
+    cd_shown_digests *kept = &s->latest_parameters;
+    if (!s->parameters.is_known) return;
+    for (size_t i = 0; i < kept->count; i++) kept->items[i] = s->parameters.items[i];
+    kept->is_known = true;
+}
+
 cddp_status cd_shown_look(cd_shown *shown, const cd_observed_look *observed, cd_shown_place *place,
                           cddp_error *err)
 {
@@ -291,12 +354,17 @@ cddp_status cd_shown_look(cd_shown *shown, const cd_observed_look *observed, cd_
     cd_shown_number(s, "look.micro_step", place->micro_step, observed->micro_step);
     cd_shown_number(s, "look.accumulates", place->accumulates, observed->accumulates);
     CD_TRY(digest_tensors(s, &observed->parameters, &s->parameters, err));
+    keep_parameters(s);
     CD_TRY(digest_gradients(s, &observed->gradients, &s->gradients, err));
     CD_TRY(digest_tensors(s, &observed->buffers, &s->buffers, err));
     emit_look(s, CDDP_WHAT_PARAMETER, observed->moment, &s->parameters);
     emit_look(s, CDDP_WHAT_GRADIENT, observed->moment, &s->gradients);
     emit_look(s, CDDP_WHAT_BUFFER, observed->moment, &s->buffers);
     if (observed->moment == CDDP_MOMENT_AFTER_BACKWARD && !place->accumulates) close_reduction(s);
+    if (observed->moment == CDDP_MOMENT_FORWARD) {
+        compare(s, "evaluated.buffers", CDDP_WHAT_BUFFER, &s->evaluated_buffers, &s->buffers);
+        s->evaluated_buffers.is_known = false;
+    }
     if (observed->moment == CDDP_MOMENT_BEFORE_STEP) {
         s->prepared.is_known = s->gradients.is_known;
         for (size_t i = 0; i < s->prepared.count; i++) s->prepared.items[i] = s->gradients.items[i];
@@ -375,4 +443,21 @@ void cd_shown_bucket_passes(const cd_shown *shown, const cd_shown_bucket_pass *p
     CD_EMIT(shown->tracer, bucket_shown, NULL, .bucket = pass->bucket,
             .generation = pass->generation, .content = (int64_t)content, .is_last = pass->is_last,
             .shadow = pass->is_shadow, .left = pass->left);
+}
+
+/* Which parameters lie in which bucket, and nothing of where: generation -1 says so. */
+void cd_shown_assigned(const cd_shown *shown, const cd_observed_buckets *buckets,
+                       const int32_t *variables, size_t parameter_count)
+{
+    for (size_t b = 0; b < buckets->count; b++) {
+        const cd_observed_bucket *bucket = &buckets->items[b];
+        uint64_t content = 0;
+        for (size_t i = 0; i < bucket->count; i++) {
+            const bool is_known = bucket->parameters[i] < parameter_count;
+            const int32_t variable = is_known ? variables[bucket->parameters[i]] : -1;
+            content = cd_hash_mix(content, (uint64_t)variable);
+        }
+        CD_EMIT(shown->tracer, bucket_shown, NULL, .bucket = (int64_t)b, .generation = -1,
+                .content = (int64_t)content);
+    }
 }

@@ -31,10 +31,15 @@ typedef struct cd_shown {
     uint32_t rank;
     struct cddp_tracer *tracer;
     cd_shown_digests parameters, gradients, buffers; /* of the last look */
+    cd_shown_digests latest_parameters;              /* of the last look that showed them */
     cd_shown_digests reduced_gradients, reduced_buffers;
+    /* not those of the last look: an evaluation received them, and the next forward begins with
+    ** them */
+    cd_shown_digests evaluated_buffers;
     cd_shown_digests prepared; /* gradients as the last look before an update showed them */
     /* The place of the rank, as the plan has it. */
-    uint32_t begun; /* steps */
+    uint32_t begun;  /* steps, with those that the rank had no inputs for */
+    uint32_t epochs; /* that ended with a join */
     uint32_t micro_step, forwards_left;
     size_t exchanges; /* of statistics in this micro-step */
     bool has_micro;   /* a forward of this step began */
@@ -77,6 +82,11 @@ cddp_status cd_shown_gradients(cd_shown *shown, const char *field,
                                cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_shown_buffers(cd_shown *shown, const char *field, const cd_observed_tensors *copies,
                              cddp_error *err) CDDP_MUST_CHECK;
+/* An evaluation before the micro-step that comes next; *place is the plan's. False: it has none
+** there. */
+cddp_status cd_shown_evaluated(cd_shown *shown, const cd_observed_evaluated *observed,
+                               cd_shown_place *place, bool *is_planned,
+                               cddp_error *err) CDDP_MUST_CHECK;
 /* A gradient that a backward accumulated; variable: of the wrapper, or -1. */
 cddp_status cd_shown_accumulated(cd_shown *shown, int32_t variable, const cddp_grad *gradient,
                                  cddp_error *err) CDDP_MUST_CHECK;
@@ -96,3 +106,6 @@ typedef struct cd_shown_bucket_pass {
     const cd_observed_places *places;
 } cd_shown_bucket_pass;
 void cd_shown_bucket_passes(const cd_shown *shown, const cd_shown_bucket_pass *pass);
+/* Buckets, whose owners follow from their parameters. variables: (parameter_count) */
+void cd_shown_assigned(const cd_shown *shown, const cd_observed_buckets *buckets,
+                       const int32_t *variables, size_t parameter_count);

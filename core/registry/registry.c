@@ -225,3 +225,8 @@ bool cd_registry_has_plugin(const cddp_registry *registry)
     }
     return false;
 }
+
+bool cd_registry_is_foreign_hook(const cddp_registry *registry, const char *name)
+{
+    return cddp_registry_find_hook(registry, name) != NULL && cd_hook_find(name) == NULL;
+}

@@ -5,3 +5,5 @@
 
 /* Does it have hooks or checks that are not compiled in? */
 bool cd_registry_has_plugin(const cddp_registry *registry);
+/* Is there such a hook, and is it not compiled in? */
+bool cd_registry_is_foreign_hook(const cddp_registry *registry, const char *name);

@@ -258,9 +258,16 @@ static const char *print_proven(const measure *m)
                liveness = was_exercised(m->verdict, "I-LIVE");
     if (!values && !updates)
         return order ? (liveness ? "order and liveness only" : "order only") : "no values";
+    /* a comm hook that rounds or leaves out: its averages are compared where it does not yet */
+    const bool is_lossy = made[CD_LINK_LAW] > 0 && m->coverage->owed[CD_LINK_MATHEMATICS] == 0 &&
+                          made[CD_LINK_REDUCTION] < made[CD_LINK_PRESENCE];
+    const char *averages = is_lossy ? "; averages of the hook by its laws alone"
+                           : values ? ""
+                                    : "; no values of averages";
     return reported(m, cd_arena_printf(m->arena, "%s%s%s%s%s%s", values ? "values" : "",
                                        values && updates ? ", " : "", updates ? "updates" : "",
-                                       order ? ", order" : "", liveness ? ", liveness" : "", ""));
+                                       order ? ", order" : "", liveness ? ", liveness" : "",
+                                       averages));
 }
 
 /* A summary in words of the run; NULL: there was no memory for it. */

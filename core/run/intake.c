@@ -8,6 +8,7 @@
 #include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/reference/optimized.h"
+#include "core/reference/optimizer_bytes.h"
 #include "core/trace/points.h"
 
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
@@ -24,12 +25,14 @@ struct cd_intake {
     cd_intake_options options;
     const cddp_allocator *allocator;
     cd_watcher watcher;
-    cd_referee *referee; /* NULL until the trainer opens */
+    cd_recall_rank recall; /* its referee is NULL until the trainer opens */
+    bool is_plain;         /* the model's device copies and hashes at once, and in no time */
     size_t parameter_count, buffer_count, slot_count;
-    copies look, begin, forward, reduced, clips, before, updated, finish;
+    copies look, begin, evaluated, forward, reduced, clips, before, updated, finish;
     cd_gradient_copies local;       /* (parameter_count) */
     cd_tensor_copies output;        /* of a collective */
     cd_tensor_copies bucket;        /* on its way through a hook */
+    cd_tensor_copies travelling;    /* of an all-reduce of a hook */
     cd_blob optimizer_state;        /* before an update */
     cddp_tensor *slots;             /* (slot_count) the run's, to be copied */
     int32_t *slot_parameters;       /* (slot_count) */
@@ -56,28 +59,44 @@ static void fini_copies(copies *c)
     cd_gradient_copies_fini(&c->gradients);
 }
 
+/* Where nobody judges, what is observed is digested before the run goes on, and needs no copy. */
+static bool is_borrowing(const cd_intake *n)
+{
+    return n->is_plain && n->options.recall != NULL && cd_recall_looks(n->options.recall);
+}
+
+static cddp_status copy_tensors(const cd_intake *n, cd_tensor_copies *into,
+                                const cddp_tensor *theirs, cd_observed_tensors *observed,
+                                cddp_error *err)
+{
+    const size_t count = observed->count;
+    if (!is_borrowing(n)) CD_TRY(cd_tensor_copies_take(into, theirs, count, err));
+    observed->items = is_borrowing(n) ? theirs : into->items;
+    return CDDP_OK;
+}
+
 static cddp_status copy_parameters(const cd_intake *n, copies *c, const cddp_tensor *parameters,
                                    cd_observed_tensors *observed, cddp_error *err)
 {
-    CD_TRY(cd_tensor_copies_take(&c->parameters, parameters, n->parameter_count, err));
-    *observed = (cd_observed_tensors){c->parameters.items, c->parameters.count};
-    return CDDP_OK;
+    observed->count = n->parameter_count;
+    return CD_PASS(copy_tensors(n, &c->parameters, parameters, observed, err));
 }
 
 static cddp_status copy_buffers(const cd_intake *n, copies *c, const cddp_tensor *buffers,
                                 cd_observed_tensors *observed, cddp_error *err)
 {
-    CD_TRY(cd_tensor_copies_take(&c->buffers, buffers, n->buffer_count, err));
-    *observed = (cd_observed_tensors){c->buffers.items, c->buffers.count};
-    return CDDP_OK;
+    observed->count = n->buffer_count;
+    return CD_PASS(copy_tensors(n, &c->buffers, buffers, observed, err));
 }
 
-static cddp_status copy_gradients(copies *c, const cddp_grad *gradients,
+static cddp_status copy_gradients(const cd_intake *n, copies *c, const cddp_grad *gradients,
                                   cd_observed_gradients *observed, cddp_error *err)
 {
+    *observed = (cd_observed_gradients){gradients, c->gradients.count};
+    if (is_borrowing(n)) return CDDP_OK;
     for (size_t i = 0; i < c->gradients.count; i++)
         CD_TRY(cd_gradient_copies_take(&c->gradients, i, &gradients[i], err));
-    *observed = (cd_observed_gradients){c->gradients.items, c->gradients.count};
+    observed->items = c->gradients.items;
     return CDDP_OK;
 }
 
@@ -91,6 +110,11 @@ static cddp_status copy_optimized(cd_intake *n, copies *c, const cd_replica *rep
         cd_arena_array(&n->memory, n->optimized_count * slots + 1, sizeof *theirs);
     CD_TRY(cd_arena_check(&n->memory, err, "the state of %zu parameters", n->optimized_count));
     cd_optimized_collect(replica, n->optimized);
+    *observed = (cd_observed_optimized){n->optimized, n->optimized_count};
+    if (is_borrowing(n)) {
+        cd_arena_rewind(&n->memory, mark);
+        return CDDP_OK;
+    }
     for (size_t i = 0; i < n->optimized_count; i++)
         for (size_t s = 0; s < slots; s++) theirs[i * slots + s] = n->optimized[i].slots[s];
     CD_TRY(cd_tensor_copies_take(&c->optimized, theirs, n->optimized_count * slots, err));
@@ -98,7 +122,6 @@ static cddp_status copy_optimized(cd_intake *n, copies *c, const cd_replica *rep
     for (size_t i = 0; i < n->optimized_count; i++)
         for (size_t s = 0; s < slots; s++)
             n->optimized[i].slots[s] = c->optimized.items[i * slots + s];
-    *observed = (cd_observed_optimized){n->optimized, n->optimized_count};
     return CDDP_OK;
 }
 
@@ -114,9 +137,16 @@ static cddp_status make_room(cd_intake *n, const cd_watched_model *model, cddp_e
     n->slot_parameters = cd_arena_array(&n->memory, n->slot_count + 1, sizeof *n->slot_parameters);
     n->optimized_count = cd_optimized_count(model->replica);
     n->optimized = cd_arena_array(&n->memory, n->optimized_count + 1, sizeof *n->optimized);
+    n->recall = (cd_recall_rank){.recall = n->options.recall,
+                                 .tracer = n->options.tracer,
+                                 .rank = n->options.rank->rank,
+                                 .before = n->options.rank->rank,
+                                 .parameter_count = n->parameter_count};
+    n->recall.arrivals =
+        cd_arena_array(&n->memory, n->parameter_count + 1, sizeof *n->recall.arrivals);
     CD_TRY(cd_arena_check(&n->memory, err, "the intake of rank %u", n->options.rank->rank));
-    copies *const all[] = {&n->look,  &n->begin,  &n->forward, &n->reduced,
-                           &n->clips, &n->before, &n->updated, &n->finish};
+    copies *const all[] = {&n->look,  &n->begin,  &n->evaluated, &n->forward, &n->reduced,
+                           &n->clips, &n->before, &n->updated,   &n->finish};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) CD_TRY(init_copies(n, all[i], err));
     CD_TRY(cd_gradient_copies_init(&n->local, n->allocator, n->parameter_count, err));
     return CDDP_OK;
@@ -132,14 +162,16 @@ static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_e
                                         .tracer = n->options.tracer,
                                         .share = n->options.share,
                                         .reference_share = n->options.reference_share};
+    n->is_plain = model->device->digest == cddp_device_cpu()->digest;
     CD_TRY(make_room(n, model, err));
-    CD_TRY(cd_referee_create(&options, &n->referee, err));
+    if (cd_recall_judges(n->options.recall))
+        CD_TRY(cd_referee_create(&options, &n->recall.referee, err));
     cd_observed_open observed = {.variables = {model->variables, n->parameter_count},
                                  .device_flags = model->device->flags};
     CD_POINT_TRACED(COUNT, "observed.open.device_flags", n->options.tracer, observed.device_flags);
     CD_POINT_TRACED(COUNT, "observed.open.variables", n->options.tracer,
                     *(int32_t *)observed.variables.items);
-    CD_TRY(cd_referee_open(n->referee, &observed, err));
+    CD_TRY(cd_recalled_open(&n->recall, &observed, err));
     return CDDP_OK;
 }
 
@@ -150,7 +182,7 @@ static cddp_status take_begin(cd_intake *n, uint32_t step, const cd_watched_valu
 {
     cd_observed_begin observed = {.step = step};
     CD_TRY(copy_parameters(n, &n->begin, values->parameters, &observed.parameters, err));
-    CD_TRY(copy_gradients(&n->begin, values->gradients, &observed.gradients, err));
+    CD_TRY(copy_gradients(n, &n->begin, values->gradients, &observed.gradients, err));
     CD_POINT_TRACED(COUNT, "observed.begin.step", n->options.tracer, observed.step);
     CD_POINT_TRACED(TENSORS, "observed.begin.parameters", n->options.tracer,
                     observed.parameters.items, sizeof observed.parameters.items[0],
@@ -158,7 +190,7 @@ static cddp_status take_begin(cd_intake *n, uint32_t step, const cd_watched_valu
     CD_POINT_TRACED(GRADIENTS, "observed.begin.gradients", n->options.tracer,
                     (void *)observed.gradients.items, sizeof observed.gradients.items[0],
                     observed.gradients.count);
-    CD_TRY(cd_referee_begin(n->referee, &observed, err));
+    CD_TRY(cd_recalled_begin(&n->recall, &observed, err));
     return CDDP_OK;
 }
 
@@ -169,7 +201,7 @@ static cddp_status take_before_update(cd_intake *n, const cd_watched_moment *mom
     CD_TRY(copy_parameters(n, &n->before, moment->values.parameters, &observed.parameters, err));
     cd_blob_clear(&n->optimizer_state);
     if (!cd_replica_is_sharded(moment->replica)) /* else no reference could start from it */
-        CD_TRY(cd_replica_save_optimizers(moment->replica, &n->optimizer_state, err));
+        CD_TRY(cd_optimizer_bytes_push(moment->replica, &n->optimizer_state, err));
     CD_TRY(copy_optimized(n, &n->before, moment->replica, &observed.optimized, err));
     CD_POINT_TRACED(TENSORS, "observed.before_update.parameters", n->options.tracer,
                     observed.parameters.items, sizeof observed.parameters.items[0],
@@ -181,7 +213,7 @@ static cddp_status take_before_update(cd_intake *n, const cd_watched_moment *mom
     CD_POINT_TRACED(TENSORS, "observed.before_update.optimized", n->options.tracer,
                     &observed.optimized.items->slots[0], sizeof *observed.optimized.items,
                     observed.optimized.count);
-    CD_TRY(cd_referee_before_update(n->referee, &observed, err));
+    CD_TRY(cd_recalled_before_update(&n->recall, &observed, err));
     return CDDP_OK;
 }
 
@@ -195,7 +227,7 @@ static cddp_status take_forward(cd_intake *n, uint32_t micro_step, const cd_watc
     CD_POINT_TRACED(TENSORS, "observed.enter_forward.buffers", n->options.tracer,
                     observed.buffers.items, sizeof observed.buffers.items[0],
                     observed.buffers.count);
-    CD_TRY(cd_referee_enter_forward(n->referee, &observed, err));
+    CD_TRY(cd_recalled_enter_forward(&n->recall, &observed, err));
     return CDDP_OK;
 }
 
@@ -213,7 +245,7 @@ static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp
     if (moment->shown & CD_WATCHED_PARAMETERS)
         CD_TRY(copy_parameters(n, &n->look, moment->values.parameters, &observed.parameters, err));
     if (moment->shown & CD_WATCHED_GRADIENTS)
-        CD_TRY(copy_gradients(&n->look, moment->values.gradients, &observed.gradients, err));
+        CD_TRY(copy_gradients(n, &n->look, moment->values.gradients, &observed.gradients, err));
     if (moment->shown & CD_WATCHED_BUFFERS)
         CD_TRY(copy_buffers(n, &n->look, moment->values.buffers, &observed.buffers, err));
     CD_POINT_TRACED(COUNT, "observed.look.moment", n->options.tracer, observed.moment);
@@ -228,7 +260,7 @@ static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp
                     observed.gradients.count);
     CD_POINT_TRACED(TENSORS, "observed.look.buffers", n->options.tracer, observed.buffers.items,
                     sizeof observed.buffers.items[0], observed.buffers.count);
-    CD_TRY(cd_referee_look(n->referee, &observed, err));
+    CD_TRY(cd_recalled_look(&n->recall, &observed, err));
     if (at == CDDP_MOMENT_BEGIN || moment->begins_window)
         CD_TRY(take_begin(n, moment->step, &moment->values, err));
     if (at == CDDP_MOMENT_FORWARD) CD_TRY(take_forward(n, micro_step, &moment->values, err));
@@ -236,10 +268,33 @@ static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp
     return CDDP_OK;
 }
 
+static cddp_status intake_evaluated(void *self, const cd_watched_evaluation *watched,
+                                    cddp_error *err)
+{
+    cd_intake *n = self;
+    cd_observed_evaluated observed = {.step = watched->step,
+                                      .micro_step = watched->micro_step,
+                                      .loss = watched->loss};
+    CD_TRY(
+        copy_parameters(n, &n->evaluated, watched->values.parameters, &observed.parameters, err));
+    CD_TRY(copy_buffers(n, &n->evaluated, watched->values.buffers, &observed.buffers, err));
+    CD_POINT_TRACED(COUNT, "observed.evaluated.step", n->options.tracer, observed.step);
+    CD_POINT_TRACED(COUNT, "observed.evaluated.micro_step", n->options.tracer, observed.micro_step);
+    CD_POINT_TRACED(TENSORS, "observed.evaluated.parameters", n->options.tracer,
+                    observed.parameters.items, sizeof observed.parameters.items[0],
+                    observed.parameters.count);
+    CD_POINT_TRACED(TENSORS, "observed.evaluated.buffers", n->options.tracer,
+                    observed.buffers.items, sizeof observed.buffers.items[0],
+                    observed.buffers.count);
+    CD_POINT_TRACED(NUMBER, "observed.evaluated.loss", n->options.tracer, observed.loss);
+    CD_TRY(cd_recalled_evaluated(&n->recall, &observed, err));
+    return CDDP_OK;
+}
+
 /* The layer computed these numbers for the call alone: nobody can write them meanwhile. */
 static cddp_status intake_normalised(void *self, const cd_watched_statistics *used, cddp_error *err)
 {
-    const cd_intake *n = self;
+    cd_intake *n = self;
     cd_observed_normalised observed = {.step = used->step,
                                        .micro_step = used->micro_step,
                                        .exchange = used->exchange,
@@ -255,7 +310,7 @@ static cddp_status intake_normalised(void *self, const cd_watched_statistics *us
                     *(double *)observed.mean.items);
     CD_POINT_TRACED(NUMBER, "observed.normalised.spread", n->options.tracer,
                     *(double *)observed.spread.items);
-    CD_TRY(cd_referee_normalised(n->referee, &observed, err));
+    CD_TRY(cd_recalled_normalised(&n->recall, &observed, err));
     return CDDP_OK;
 }
 
@@ -263,13 +318,15 @@ static cddp_status intake_accumulated(void *self, size_t parameter, const cddp_g
                                       cddp_error *err)
 {
     cd_intake *n = self;
-    CD_TRY(cd_gradient_copies_take(&n->local, parameter, gradient, err));
+    if (!is_borrowing(n)) CD_TRY(cd_gradient_copies_take(&n->local, parameter, gradient, err));
     cd_observed_accumulated observed = {.parameter = parameter,
-                                        .gradient = {n->local.items[parameter]}};
+                                        .gradient = {is_borrowing(n) ? *gradient
+                                                                     : n->local.items[parameter]}};
     CD_POINT_TRACED(COUNT, "observed.accumulated.parameter", n->options.tracer, observed.parameter);
     CD_POINT_TRACED(TENSOR, "observed.accumulated.gradient", n->options.tracer, parameter,
                     &observed.gradient.copy.value);
-    CD_TRY(cd_referee_accumulated(n->referee, &observed, err));
+    n->recall.parameter = observed.parameter;
+    CD_TRY(cd_recalled_accumulated(&n->recall, &observed, err));
     return CDDP_OK;
 }
 
@@ -288,7 +345,7 @@ static cddp_status intake_reduced(void *self, const cd_watched_reduction *watche
                                     .divides_after = watched->divides_after,
                                     .wire = watched->wire,
                                     .block_count = watched->block_count};
-    CD_TRY(copy_gradients(&n->reduced, watched->values.gradients, &observed.gradients, err));
+    CD_TRY(copy_gradients(n, &n->reduced, watched->values.gradients, &observed.gradients, err));
     CD_TRY(copy_buffers(n, &n->reduced, watched->values.buffers, &observed.buffers, err));
     CD_POINT_TRACED(COUNT, "observed.reduced.step", n->options.tracer, observed.step);
     CD_POINT_TRACED(COUNT, "observed.reduced.micro_step", n->options.tracer, observed.micro_step);
@@ -304,7 +361,7 @@ static cddp_status intake_reduced(void *self, const cd_watched_reduction *watche
                     observed.gradients.count);
     CD_POINT_TRACED(TENSORS, "observed.reduced.buffers", n->options.tracer, observed.buffers.items,
                     sizeof observed.buffers.items[0], observed.buffers.count);
-    CD_TRY(cd_referee_reduced(n->referee, &observed, err));
+    CD_TRY(cd_recalled_reduced(&n->recall, &observed, err));
     return CDDP_OK;
 }
 
@@ -315,7 +372,8 @@ static cddp_status intake_transferred(void *self, const cd_watched_transfer *wat
     cd_intake *n = self;
     const cd_observed_places places = {watched->variables, watched->offsets, watched->lengths,
                                        watched->count};
-    CD_TRY(cd_tensor_copies_take(&n->bucket, watched->flat, 1, err));
+    cd_observed_tensors flat = {NULL, 1};
+    CD_TRY(copy_tensors(n, &n->bucket, watched->flat, &flat, err));
     cd_observed_leaves leaves = {.bucket = watched->bucket,
                                  .generation = watched->generation,
                                  .is_last = watched->is_last,
@@ -323,12 +381,12 @@ static cddp_status intake_transferred(void *self, const cd_watched_transfer *wat
                                  .places = places,
                                  .hook = {true, watched->hook_flags},
                                  .wire = watched->wire,
-                                 .flat = {n->bucket.items[0]}};
+                                 .flat = {flat.items[0]}};
     cd_observed_returns returns = {.bucket = watched->bucket,
                                    .generation = watched->generation,
                                    .is_shadow = watched->is_shadow,
                                    .places = places,
-                                   .flat = {n->bucket.items[0]}};
+                                   .flat = {flat.items[0]}};
     if (watched->is_result) {
         CD_POINT_TRACED(COUNT, "observed.returns.bucket", n->options.tracer, returns.bucket);
         CD_POINT_TRACED(COUNT, "observed.returns.generation", n->options.tracer,
@@ -338,7 +396,7 @@ static cddp_status intake_transferred(void *self, const cd_watched_transfer *wat
             returns.places.count = 0;
         CD_POINT_TRACED(TENSOR, "observed.returns.flat", n->options.tracer, returns.bucket,
                         &returns.flat.copy);
-        return CD_PASS(cd_referee_returns(n->referee, &returns, err));
+        return CD_PASS(cd_recalled_returns(&n->recall, &returns, err));
     }
     CD_POINT_TRACED(COUNT, "observed.leaves.bucket", n->options.tracer, leaves.bucket);
     CD_POINT_TRACED(COUNT, "observed.leaves.generation", n->options.tracer, leaves.generation);
@@ -349,7 +407,20 @@ static cddp_status intake_transferred(void *self, const cd_watched_transfer *wat
     CD_POINT_TRACED(COUNT, "observed.leaves.wire", n->options.tracer, leaves.wire);
     CD_POINT_TRACED(TENSOR, "observed.leaves.flat", n->options.tracer, leaves.bucket,
                     &leaves.flat.copy);
-    return CD_PASS(cd_referee_leaves(n->referee, &leaves, err));
+    return CD_PASS(cd_recalled_leaves(&n->recall, &leaves, err));
+}
+
+static cddp_status intake_travelled(void *self, const cd_watched_travel *watched, cddp_error *err)
+{
+    cd_intake *n = self;
+    cd_observed_tensors numbers = {NULL, 1};
+    CD_TRY(copy_tensors(n, &n->travelling, watched->numbers, &numbers, err));
+    cd_observed_travels travels = {watched->bucket, watched->is_result, {numbers.items[0]}};
+    CD_POINT_TRACED(COUNT, "observed.travels.bucket", n->options.tracer, travels.bucket);
+    CD_POINT_TRACED(FLAG, "observed.travels.is_result", n->options.tracer, travels.is_result);
+    CD_POINT_TRACED(TENSOR, "observed.travels.numbers", n->options.tracer, travels.bucket,
+                    &travels.numbers.copy);
+    return CD_PASS(cd_recalled_travels(&n->recall, &travels, err));
 }
 
 static cddp_status intake_clips(void *self, const cd_watched_norm *watched, cddp_error *err)
@@ -357,14 +428,14 @@ static cddp_status intake_clips(void *self, const cd_watched_norm *watched, cddp
     cd_intake *n = self;
     cd_observed_clips observed = {.norm = watched->norm,
                                   .ranks = {watched->ranks, watched->rank_count}};
-    CD_TRY(copy_gradients(&n->clips, watched->values.gradients, &observed.gradients, err));
+    CD_TRY(copy_gradients(n, &n->clips, watched->values.gradients, &observed.gradients, err));
     CD_POINT_TRACED(GRADIENTS, "observed.clips.gradients", n->options.tracer,
                     (void *)observed.gradients.items, sizeof observed.gradients.items[0],
                     observed.gradients.count);
     CD_POINT_TRACED(NUMBER, "observed.clips.norm", n->options.tracer, observed.norm);
     CD_POINT_TRACED(COUNT, "observed.clips.ranks", n->options.tracer,
                     *(uint32_t *)observed.ranks.items);
-    CD_TRY(cd_referee_clips(n->referee, &observed, err));
+    CD_TRY(cd_recalled_clips(&n->recall, &observed, err));
     return CDDP_OK;
 }
 
@@ -380,7 +451,7 @@ static cddp_status intake_assigned(void *self, const cd_watched_bucket *watched,
     cd_observed_assigned observed = {.buckets = {buckets, count}};
     CD_POINT_TRACED(COUNT, "observed.assigned.buckets", n->options.tracer,
                     *(uint32_t *)observed.buckets.items[0].parameters);
-    CD_TRY(cd_referee_assigned(n->referee, &observed, err));
+    CD_TRY(cd_recalled_assigned(&n->recall, &observed, err));
     cd_arena_rewind(&n->memory, mark);
     return CDDP_OK;
 }
@@ -392,9 +463,9 @@ static cddp_status intake_updated(void *self, const cd_watched_update *watched, 
                                     .slot_parameters = {n->slot_parameters, n->slot_count}};
     cd_replica_get_slots(watched->replica, n->slots, n->slot_parameters);
     CD_TRY(copy_parameters(n, &n->updated, watched->values.parameters, &observed.parameters, err));
-    CD_TRY(copy_gradients(&n->updated, watched->values.gradients, &observed.gradients, err));
-    CD_TRY(cd_tensor_copies_take(&n->updated.slots, n->slots, n->slot_count, err));
-    observed.slots = (cd_observed_tensors){n->updated.slots.items, n->slot_count};
+    CD_TRY(copy_gradients(n, &n->updated, watched->values.gradients, &observed.gradients, err));
+    observed.slots.count = n->slot_count;
+    CD_TRY(copy_tensors(n, &n->updated.slots, n->slots, &observed.slots, err));
     CD_TRY(copy_optimized(n, &n->updated, watched->replica, &observed.optimized, err));
     CD_POINT_TRACED(COUNT, "observed.updated.step", n->options.tracer, observed.step);
     CD_POINT_TRACED(TENSORS, "observed.updated.parameters", n->options.tracer,
@@ -410,7 +481,7 @@ static cddp_status intake_updated(void *self, const cd_watched_update *watched, 
     CD_POINT_TRACED(TENSORS, "observed.updated.optimized", n->options.tracer,
                     &observed.optimized.items->slots[0], sizeof *observed.optimized.items,
                     observed.optimized.count);
-    CD_TRY(cd_referee_updated(n->referee, &observed, err));
+    CD_TRY(cd_recalled_updated(&n->recall, &observed, err));
     return CDDP_OK;
 }
 
@@ -418,16 +489,17 @@ static cddp_status intake_exchanged(void *self, const cd_watched_collective *wat
                                     cddp_error *err)
 {
     cd_intake *n = self;
-    CD_TRY(cd_tensor_copies_take(&n->output, watched->output, 1, err));
+    cd_observed_tensors output = {NULL, 1};
+    CD_TRY(copy_tensors(n, &n->output, watched->output, &output, err));
     cd_observed_exchanged observed = {.collective =
                                           (size_t)(watched->planned - n->options.plan->collectives),
                                       .member = watched->me,
-                                      .output = {n->output.items[0]}};
+                                      .output = {output.items[0]}};
     CD_POINT_TRACED(COUNT, "observed.exchanged.collective", n->options.tracer, observed.collective);
     CD_POINT_TRACED(COUNT, "observed.exchanged.member", n->options.tracer, observed.member);
     CD_POINT_TRACED(TENSOR, "observed.exchanged.output", n->options.tracer, 0,
                     &observed.output.copy);
-    CD_TRY(cd_referee_exchanged(n->referee, &observed, err));
+    CD_TRY(cd_recalled_exchanged(&n->recall, &observed, err));
     return CDDP_OK;
 }
 
@@ -439,31 +511,36 @@ static cddp_status intake_finish(void *self, const cd_watched_values *values, cd
     CD_POINT_TRACED(TENSORS, "observed.finish.parameters", n->options.tracer,
                     observed.parameters.items, sizeof observed.parameters.items[0],
                     observed.parameters.count);
-    CD_TRY(cd_referee_finish(n->referee, &observed, err));
+    CD_TRY(cd_recalled_finish(&n->recall, &observed, err));
     return CDDP_OK;
 }
 
 static void intake_close(void *self)
 {
     cd_intake *n = self;
-    copies *const all[] = {&n->look,  &n->begin,  &n->forward, &n->reduced,
-                           &n->clips, &n->before, &n->updated, &n->finish};
-    cd_referee_destroy(n->referee);
-    n->referee = NULL;
+    copies *const all[] = {&n->look,  &n->begin,  &n->evaluated, &n->forward, &n->reduced,
+                           &n->clips, &n->before, &n->updated,   &n->finish};
+    cd_recall_end(&n->recall);
+    n->recall.recall = NULL;
+    cd_referee_destroy(n->recall.referee);
+    n->recall.referee = NULL;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) fini_copies(all[i]);
     cd_gradient_copies_fini(&n->local);
     cd_tensor_copies_fini(&n->output);
     cd_tensor_copies_fini(&n->bucket);
-    n->output.allocator = n->bucket.allocator = n->allocator;
+    cd_tensor_copies_fini(&n->travelling);
+    n->output.allocator = n->bucket.allocator = n->travelling.allocator = n->allocator;
     cd_blob_fini(&n->optimizer_state);
 }
 
 static const cd_watcher_ops intake_ops = {.open = intake_open,
                                           .look = intake_look,
+                                          .evaluated = intake_evaluated,
                                           .normalised = intake_normalised,
                                           .accumulated = intake_accumulated,
                                           .reduced = intake_reduced,
                                           .transferred = intake_transferred,
+                                          .travelled = intake_travelled,
                                           .clips = intake_clips,
                                           .assigned = intake_assigned,
                                           .updated = intake_updated,
@@ -482,8 +559,8 @@ cddp_status cd_intake_create(const cd_intake_options *options, cd_intake **intak
     CD_TRY(cd_arena_check(&memory, err, "the intake of rank %u", options->rank->rank));
     n->memory = memory;
     n->options = *options;
-    n->allocator = n->output.allocator = n->bucket.allocator = n->optimizer_state.allocator =
-        allocator;
+    n->allocator = n->output.allocator = n->bucket.allocator = n->travelling.allocator =
+        n->optimizer_state.allocator = allocator;
     n->watcher = (cd_watcher){&intake_ops, n};
     *intake = n;
     return CDDP_OK;

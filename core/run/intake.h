@@ -6,7 +6,7 @@
 ** Threads    the rank's.
 */
 #pragma once
-#include "core/reference/referee.h"
+#include "core/run/recall.h"
 #include "core/train/watcher.h"
 
 typedef struct cd_intake_options {
@@ -15,6 +15,7 @@ typedef struct cd_intake_options {
     struct cddp_tracer *tracer;          /* may be NULL */
     cd_oracle_share *share;              /* ranks of one thread; else NULL */
     cd_reference_share *reference_share; /* likewise */
+    cd_recall *recall;                   /* NULL: every judgement is made */
 } cd_intake_options;
 
 typedef struct cd_intake cd_intake;

@@ -22,7 +22,8 @@ static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options,
                                        .rank = options->rank,
                                        .tracer = options->tracer,
                                        .share = a->share,
-                                       .reference_share = a->reference_share};
+                                       .reference_share = a->reference_share,
+                                       .recall = a->recall};
     if (a->options->oracle) {
         CD_TRY(cd_intake_create(&watched, &intake, err));
         options->watcher = cd_intake_get_watcher(intake);

@@ -102,7 +102,8 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     CD_TRY(cd_tap_init(&run->tap, options,
                        run->judge != NULL ? cd_judge_get_sink(run->judge) : NULL, err));
     run->world = (struct cddp_tracer){.sink = &run->tap.sink, .level = options->level};
-    run->argument = (cd_rank_argument){.options = options, .sink = &run->tap.sink};
+    run->argument =
+        (cd_rank_argument){.options = options, .sink = &run->tap.sink, .recall = manner->recall};
     if (options->bind == NULL && !options->oracle_apart) {
         CD_TRY(cd_oracle_share_create(options->allocator, &run->argument.share, err));
         cd_reference_share_init(&run->reference_share, options->plan, options->allocator);

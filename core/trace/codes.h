@@ -16,6 +16,14 @@
 #define CD_CODES_ROW(name, ...) CD_CODES_PICK(CD_CODES_##name, CD_CODES_DROP, )(__VA_ARGS__)
 #define CDDP_WORD(constant, word) CD_##constant = CDDP_##constant,
 
+/* The ids of the two decisions on the loss of an [[output]], counted from 1, in a forward of a
+** micro-step, of which there are at most 8: on its divisor, and on its weight. */
+#define CD_OUTPUT_DIVISOR_ID(forward, output) ((int64_t)(forward) + 16 * (int64_t)(output))
+#define CD_OUTPUT_WEIGHT_ID(forward, output) (CD_OUTPUT_DIVISOR_ID(forward, output) + 8)
+
+/* Of bucket_sum: from this number on, what an all-reduce gave, against what the ranks posted. */
+#define CD_LAW_COLLECTIVES 8
+
 #define CD_CODES_link , CD_CODES_KEEP
 #define CDDP_EVENT_ENUM(name, ...) CD_CODES_ROW(name, __VA_ARGS__)
 typedef enum cd_oracle_link {

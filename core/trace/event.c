@@ -105,6 +105,16 @@ static int print_field(char *text, size_t bytes, const cddp_field_info *info, in
     return snprintf(text, bytes, " %s=%" PRId64, info->name, value);
 }
 
+/* Whether there is something is no value: 1 and 0 would read as numbers. */
+static int print_presence(char *text, size_t bytes, const cddp_event_compare *c)
+{
+    double expected, actual;
+    memcpy(&expected, &c->expected, sizeof expected);
+    memcpy(&actual, &c->actual, sizeof actual);
+    return snprintf(text, bytes, " link=presence param=%" PRId64 " expected=%s actual=%s", c->param,
+                    expected != 0 ? "there" : "none", actual != 0 ? "there" : "none");
+}
+
 size_t cd_event_print(const cddp_event *event, char *text, size_t text_bytes)
 {
     const cddp_event_info *info = cddp_event_describe(event->kind);
@@ -116,7 +126,13 @@ size_t cd_event_print(const cddp_event *event, char *text, size_t text_bytes)
                 : snprintf(text, text_bytes, "rank %u step %u %s", event->rank, event->step,
                            info->name);
     used += (size_t)n;
-    for (uint32_t i = 0; i < info->field_count; i++) {
+    const bool is_presence =
+        event->kind == CDDP_EV_compare && event->as.compare.shape == CDDP_SHAPE_PRESENCE;
+    if (is_presence) {
+        const size_t at = used < text_bytes ? used : text_bytes;
+        used += (size_t)print_presence(text + at, text_bytes - at, &event->as.compare);
+    }
+    for (uint32_t i = 0; i < info->field_count && !is_presence; i++) {
         size_t at = used < text_bytes ? used : text_bytes;
         used +=
             (size_t)print_field(text + at, text_bytes - at, &info->fields[i], event->as.field[i]);

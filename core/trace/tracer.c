@@ -60,6 +60,35 @@ void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event)
     tracer->sink->event(tracer->sink->self, event);
 }
 
+int64_t cd_tracer_take_wrapper(struct cddp_tracer *tracer)
+{
+    int64_t wrapper = 0;
+    if (tracer == NULL) return 0;
+    while (wrapper < CD_TRACER_WRAPPERS_MAX - 1 && (tracer->wrappers >> wrapper & 1) != 0)
+        wrapper++;
+    tracer->wrappers |= UINT64_C(1) << wrapper;
+    return wrapper;
+}
+
+void cd_tracer_leave_wrapper(struct cddp_tracer *tracer, int64_t wrapper)
+{
+    if (tracer != NULL) tracer->wrappers &= ~(UINT64_C(1) << wrapper);
+}
+
+void cd_tracer_mark_wrapper(struct cddp_tracer *tracer, int64_t wrapper)
+{
+    tracer->wrapper = wrapper;
+    CD_EMIT(tracer, mark, CD_TRACER_WRAPPED, .value = wrapper);
+}
+
+void cd_tracer_call(const struct cddp_tracer *tracer, const char *hook, const char *function)
+{
+    cddp_rank *rank = tracer != NULL ? tracer->rank : NULL;
+    const size_t needed = offsetof(cddp_world_ops, calls) + sizeof rank->ops->calls;
+    if (rank != NULL && rank->ops->size >= needed && rank->ops->calls != NULL)
+        rank->ops->calls(rank, hook, function);
+}
+
 int64_t cd_tracer_digest(const struct cddp_tracer *tracer, const cddp_tensor *tensor)
 {
     if (!cd_tracer_wants_digest(tracer) || tensor->device == NULL) return 0;

@@ -9,6 +9,31 @@
 #include "cddp/trace.h"
 #include "cddp/tensor.h"
 
+/* A variable's slice of what a comm hook delivers. */
+typedef struct cd_tracer_share {
+    int64_t bucket, variable; /* -1: that was the last one of the bucket */
+    uint32_t ranks;           /* of the group */
+    const cddp_tensor *local; /* its gradient, as it entered; NULL: it is no longer there */
+    bool is_zero;             /* it has none: zeros entered */
+    const cddp_tensor *slice;
+} cd_tracer_share;
+
+/* What a recorder wants to see of gradients besides their digests. It borrows them for the call. */
+typedef struct cd_tracer_watch {
+    /* a variable's slice of a bucket, as a comm hook is given it */
+    void (*entered)(struct cddp_tracer *tracer, int64_t variable, const cddp_tensor *slice);
+    void (*returned)(struct cddp_tracer *tracer, const cd_tracer_share *share);
+    /* a gradient as it was written back */
+    void (*written)(struct cddp_tracer *tracer, int64_t variable, const cddp_tensor *gradient);
+} cd_tracer_watch;
+
+/* Who looks at the numbers of a bucket's all-reduces: what this rank posts, and what it receives.
+** It borrows them for the call. */
+typedef struct cd_tracer_operands {
+    void *self;
+    void (*pass)(void *self, uint32_t bucket, bool is_result, const cddp_tensor *numbers);
+} cd_tracer_operands;
+
 struct cddp_tracer {
     const cddp_trace_sink *sink;
     cddp_rank *rank; /* NULL: the world itself */
@@ -17,6 +42,10 @@ struct cddp_tracer {
     uint64_t time_ns; /* used when rank is NULL */
     uint32_t step, micro_step;
     cddp_trace_level level;
+    const cd_tracer_watch *watch;       /* NULL without a recorder */
+    const cd_tracer_operands *operands; /* NULL: nobody looks */
+    int64_t wrapper;                    /* which one the last event was about; -1: unknown */
+    uint64_t wrappers;                  /* which numbers are in use, a bit each */
 };
 
 /* Stamps and hands over; tracer is not NULL. */
@@ -34,13 +63,44 @@ void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event);
         }                                                                         \
     } while (0)
 
+/* A function of a comm hook is called now, or, with NULL, has returned: for reports of a rank that
+** ends in it. */
+void cd_tracer_call(const struct cddp_tracer *tracer, const char *hook, const char *function);
+
 static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 {
     return tracer != NULL && tracer->level >= CDDP_TRACE_DIGEST;
 }
 
+/* Note [Events of several wrappers]
+** Parameters and buckets of a wrapper are numbered from 0, and a rank may have several wrappers: a
+** generator and a discriminator, each in its own cddp_ddp. Each has a number, and where the events
+** of another one begin, a mark "wrapped module" names it. A trace with one wrapper has no such
+** mark. verify/import/models.h shows a judge one of them at a time. */
+#define CD_TRACER_WRAPPERS_MAX 64
+#define CD_TRACER_WRAPPED "wrapped module"
+
+/* The least number that no wrapper of the tracer has; further ones share the last number. */
+int64_t cd_tracer_take_wrapper(struct cddp_tracer *tracer);
+void cd_tracer_leave_wrapper(struct cddp_tracer *tracer, int64_t wrapper);
+void cd_tracer_mark_wrapper(struct cddp_tracer *tracer, int64_t wrapper);
+
+/* What follows is about this wrapper. */
+static inline void cd_tracer_select(struct cddp_tracer *tracer, int64_t wrapper)
+{
+    if (tracer != NULL && tracer->wrapper != wrapper) cd_tracer_mark_wrapper(tracer, wrapper);
+}
+
 /* The digest of a tensor's content when the level asks for it and the device can, else 0. */
 int64_t cd_tracer_digest(const struct cddp_tracer *tracer, const cddp_tensor *tensor);
+
+/* label: of the collective, the bucket's number + 1 */
+static inline void cd_tracer_pass(const struct cddp_tracer *tracer, uint64_t label, bool is_result,
+                                  const cddp_tensor *numbers)
+{
+    if (tracer->operands == NULL || label == 0) return;
+    tracer->operands->pass(tracer->operands->self, (uint32_t)(label - 1), is_result, numbers);
+}
 
 static inline int64_t cd_f64_bits(double value)
 {

@@ -16,12 +16,12 @@
 #include "core/base/error.h"
 #include "core/base/pattern.h"
 #include "core/train/points.h"
-#include "core/hooks/averager.h"
+#include "cddp/averager.h"
 #include "core/hooks/host.h"
 #include "core/plan/plan.h"
 
 struct cd_averaging {
-    cd_averager *averager;
+    cddp_averager *averager;
     uint32_t *averaged; /* (parameter_count) over how many ranks in the last step; 0: not */
     cd_plan_level levels[CD_PLAN_LEVELS_MAX];
     uint32_t level_count, world_size;
@@ -64,21 +64,22 @@ static cddp_status read_periods(cd_trainer *t, struct cd_averaging *a, cddp_erro
 static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_error *err)
 {
     const cddp_plan_averager *plan = &t->program.settings.averager;
-    cd_averager_level levels[CD_PLAN_LEVELS_MAX];
+    cddp_averager_level levels[CD_PLAN_LEVELS_MAX];
     a->level_count = cd_plan_read_levels(plan->levels, a->levels);
     for (uint32_t i = 0; i < a->level_count; i++) {
         a->levels[i].ranks = a->levels[i].ranks != 0 ? a->levels[i].ranks : a->world_size;
-        levels[i] = (cd_averager_level){a->levels[i].period, a->levels[i].ranks};
+        levels[i] = (cddp_averager_level){a->levels[i].period, a->levels[i].ranks};
     }
-    const cd_averager_options options = {.group = t->groups.world,
-                                         .levels = levels,
-                                         .level_count = a->level_count,
-                                         .warmup_steps = plan->warmup_steps,
-                                         .hierarchical = plan->kind == CDDP_AVERAGER_HIERARCHICAL,
-                                         .periods = a->periods,
-                                         .parameter_count = a->parameter_count,
-                                         .averaged = a->averaged};
-    CD_TRY(cd_averager_create(&options, &a->averager, err));
+    const cddp_averager_options options = {.size = sizeof options,
+                                           .group = t->groups.world,
+                                           .levels = levels,
+                                           .level_count = a->level_count,
+                                           .warmup_steps = plan->warmup_steps,
+                                           .hierarchical = plan->kind == CDDP_AVERAGER_HIERARCHICAL,
+                                           .periods = a->periods,
+                                           .parameter_count = a->parameter_count,
+                                           .averaged = a->averaged};
+    CD_TRY(cddp_averager_create(&options, &a->averager, err));
     return CDDP_OK;
 }
 
@@ -104,7 +105,7 @@ cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
 void cd_trainer_close_averager(cd_trainer *t)
 {
     if (t->averaging != NULL) {
-        cd_averager_destroy(t->averaging->averager);
+        cddp_averager_destroy(t->averaging->averager);
         t->averaging = NULL;
     }
 }
@@ -146,8 +147,11 @@ static uint32_t reduced_over(const cd_trainer *t)
     uint32_t ranks = 0;
     if (t->reduction.hook != NULL && (t->reduction.hook->flags & CDDP_HOOK_NO_COMM) != 0) return 1;
     if (cd_trainer_is_before_start(t)) return t->averaging->world_size;
-    if (t->reduction.hook != NULL && t->reduction.hook->agreement != NULL)
+    if (t->reduction.hook != NULL && t->reduction.hook->agreement != NULL) {
+        cd_tracer_call(t->tracer, t->reduction.hook->name, "agreement");
         ranks = t->reduction.hook->agreement(cddp_ddp_comm_hook_state(t->ddp));
+        cd_tracer_call(t->tracer, NULL, NULL);
+    }
     return ranks != 0 ? ranks : t->averaging->world_size;
 }
 
@@ -190,7 +194,7 @@ cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
     struct cd_averaging *a = t->averaging;
     if (a == NULL) return CDDP_OK;
     cd_trainer_refresh_views(t);
-    CD_TRY(cd_averager_step(a->averager, t->view.parameters, a->grads, a->parameter_count, err));
+    CD_TRY(cddp_averager_step(a->averager, t->view.parameters, a->grads, a->parameter_count, err));
     for (size_t i = 0; i < a->parameter_count; i++) {
         if (a->averaged[i] == 0) continue;
         CD_EMIT(t->tracer, average, NULL, .ordinal = (int64_t)i, .ranks = a->averaged[i]);
@@ -206,7 +210,7 @@ cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_write
 {
     const struct cd_averaging *a = t->averaging;
     if (a == NULL) return CDDP_OK;
-    const uint64_t words[3] = {cd_averager_get_step(a->averager), a->parameters, a->state};
+    const uint64_t words[3] = {cddp_averager_get_step(a->averager), a->parameters, a->state};
     CD_TRY(cd_state_put(writer, "averager", words, sizeof words, err));
     return a->agreed != NULL ? cd_state_put(writer, "agreed", a->agreed,
                                             a->parameter_count * sizeof *a->agreed, err)
@@ -219,7 +223,7 @@ cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *rea
     uint64_t words[3];
     if (t->averaging == NULL) return CDDP_OK;
     CD_TRY(cd_state_get(reader, "averager", words, sizeof words, err));
-    cd_averager_set_step(t->averaging->averager, words[0]);
+    cddp_averager_set_step(t->averaging->averager, words[0]);
     t->averaging->parameters = (uint32_t)words[1];
     t->averaging->state = (uint32_t)words[2];
     if (t->averaging->agreed != NULL) {

@@ -39,8 +39,28 @@ static cddp_status leaves(void *self, const cd_shown_bucket *bucket, cddp_error 
     return CD_PASS(pass_on(self, bucket, false, err));
 }
 
+/* The collective goes on, whatever happens here. */
+static void travel(void *self, uint32_t bucket, bool is_result, const cddp_tensor *numbers)
+{
+    cd_trainer *t = self;
+    const cd_watcher *watcher = t->view.watcher;
+    const cddp_hook *hook = t->reduction.hook;
+    const bool is_seen = watcher != NULL && hook != NULL && t->streams.device == NULL &&
+                         (hook->flags & CDDP_HOOK_LOSSY) != 0 && numbers->device != NULL &&
+                         (numbers->device->flags & CDDP_DEVICE_VALUES) != 0;
+    if (!is_seen || t->reduction.travel_status != CDDP_OK) return;
+    const cd_watched_travel seen = {bucket, is_result, numbers};
+    t->reduction.travel_status =
+        watcher->ops->travelled(watcher->self, &seen, &t->reduction.travel_error);
+}
+
 static cddp_status returns(void *self, const cd_shown_bucket *bucket, cddp_error *err)
 {
+    const cd_trainer *t = self;
+    if (t->reduction.travel_status != CDDP_OK) {
+        if (err != NULL) *err = t->reduction.travel_error;
+        return CD_PASS(t->reduction.travel_status);
+    }
     return CD_PASS(pass_on(self, bucket, true, err));
 }
 
@@ -49,4 +69,6 @@ void cd_trainer_watch_buckets(cd_trainer *t)
     if (!cd_tracer_wants_digest(t->tracer)) return;
     t->reduction.observer = (cd_bucket_observer){t, leaves, returns};
     cd_ddp_set_observer(t->ddp, &t->reduction.observer);
+    t->reduction.operands = (cd_tracer_operands){t, travel};
+    t->tracer->operands = &t->reduction.operands;
 }

@@ -19,9 +19,11 @@ static cddp_status save_hook(cd_trainer *t, cd_blob *to, cddp_error *err)
 {
     const cddp_state_writer writer = cd_blob_writer(to);
     if (t->reduction.hook != NULL && t->reduction.hook->save != NULL) {
-        CD_TRY(cd_blob_end(to,
-                           t->reduction.hook->save(cddp_ddp_comm_hook_state(t->ddp), &writer, err),
-                           err));
+        cd_tracer_call(t->tracer, t->reduction.hook->name, "save");
+        const cddp_status status =
+            t->reduction.hook->save(cddp_ddp_comm_hook_state(t->ddp), &writer, err);
+        cd_tracer_call(t->tracer, NULL, NULL);
+        CD_TRY(cd_blob_end(to, status, err));
     }
     return CDDP_OK;
 }
@@ -65,8 +67,13 @@ static cddp_status load(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < module->buffer_count; i++)
         CD_TRY(cd_blob_pop_tensor(&t->saved.all, &module->buffers[i].tensor, err));
     CD_TRY(cd_replica_load_optimizers(t->replica, &reader, err));
-    if (t->reduction.hook != NULL && t->reduction.hook->load != NULL)
-        CD_TRY(t->reduction.hook->load(cddp_ddp_comm_hook_state(t->ddp), &reader, err));
+    if (t->reduction.hook != NULL && t->reduction.hook->load != NULL) {
+        cd_tracer_call(t->tracer, t->reduction.hook->name, "load");
+        const cddp_status status =
+            t->reduction.hook->load(cddp_ddp_comm_hook_state(t->ddp), &reader, err);
+        cd_tracer_call(t->tracer, NULL, NULL);
+        CD_TRY(status);
+    }
     if (t->program.settings.amp.enable)
         CD_TRY(cd_loss_scaler_load(&t->scaling.scaler, &reader, err));
     CD_TRY(cd_trainer_load_averager(t, &reader, err));

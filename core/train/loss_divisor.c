@@ -21,15 +21,14 @@ typedef enum normalisation {
     BY_AVERAGE_TOKENS
 } normalisation;
 
-static normalisation normalisation_of(const cd_loss_divisor *d)
+/* output: NULL: of those without a table. */
+static normalisation normalisation_of(const cd_loss_divisor *d, const cddp_plan_output *output)
 {
     static const normalisation losses[] = {BY_NOTHING, BY_SAMPLES,         BY_NOTHING,
                                            BY_TOKENS,  BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
-    static const normalisation objectives[] = {BY_NOTHING, BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
     const cddp_plan_train *train = &d->replica->settings.train;
-    return d->computes_objective && train->objective != CDDP_OBJECTIVE_AS_WRITTEN
-               ? objectives[train->objective]
-               : losses[train->loss];
+    if (output != NULL && output->loss != CDDP_OUTPUT_LOSS_COMMON) return losses[output->loss];
+    return losses[train->loss];
 }
 
 /* Samples, tokens and forwards of one rank in one step, added. */
@@ -81,11 +80,12 @@ void cd_loss_divisor_fini(cd_loss_divisor *d)
     }
 }
 
-cddp_status cd_loss_divisor_find(cd_loss_divisor *d, const cd_micro *micro,
-                                 const cd_micro_batch *samples, uint32_t first, double *found,
-                                 cddp_error *err)
+static cddp_status find(cd_loss_divisor *d, const cd_pass *pass, normalisation by, double *found,
+                        cddp_error *err)
 {
-    const normalisation by = normalisation_of(d);
+    const cd_micro *micro = pass->micro;
+    const cd_micro_batch *samples = pass->samples;
+    const uint32_t first = pass->first;
     if (by == BY_AVERAGE_SAMPLES || by == BY_AVERAGE_TOKENS)
         CD_TRY(count_step(d, micro->place.step, err));
     switch (by) {
@@ -106,6 +106,24 @@ cddp_status cd_loss_divisor_find(cd_loss_divisor *d, const cd_micro *micro,
     case BY_AVERAGE_TOKENS:
         *found = d->tokens_per_forward;
         break;
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_loss_divisor_find(cd_loss_divisor *d, cd_pass *pass, cddp_error *err)
+{
+    const cddp_plan *plan = d->replica->plan;
+    const cd_model *model = d->replica->model;
+    CD_TRY(find(d, pass, normalisation_of(d, NULL), &pass->divisor, err));
+    pass->has_terms = plan->output_count > 0;
+    for (uint32_t i = 0; pass->has_terms && i < model->output_count; i++)
+        pass->terms[i] = (cd_loss_term){pass->divisor, 1.0};
+    for (size_t k = 0; k < plan->output_count; k++) {
+        const cddp_plan_output *output = &plan->outputs[k];
+        uint32_t i = 0;
+        CD_TRY(cd_replica_find_output(d->replica, output->name, &i, err));
+        CD_TRY(find(d, pass, normalisation_of(d, output), &pass->terms[i].divisor, err));
+        pass->terms[i].weight = output->weight;
     }
     return CDDP_OK;
 }

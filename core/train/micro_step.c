@@ -18,8 +18,6 @@
 
 #include <string.h>
 
-#define FORWARDS_MAX 8
-
 static cddp_status pass_time(cd_trainer *t, uint64_t duration_ns, const char *what, cddp_error *err)
 {
     if (duration_ns > 0 && t->program.settings.train.offloaded)
@@ -64,10 +62,10 @@ static cddp_status replace_buffers(cd_trainer *t, cddp_error *err)
 /* ---- forward ---- */
 
 /* FWD-02: gives the wrapper which variables the outputs can reach, when it wants to know. */
-static cddp_status end_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
+cddp_status cd_trainer_end_forward(cd_trainer *t, cd_pass *pass, bool searches, cddp_error *err)
 {
-    const bool searches = pass->micro->grad_mode && cddp_ddp_wants_graph_search(t->ddp);
-    if (!searches) {
+    if (t->sharding != NULL) return CD_PASS(cd_sharding_end_forward(t, err));
+    if (!searches || !cddp_ddp_wants_graph_search(t->ddp)) {
         CD_TRY(cddp_ddp_forward_end(t->ddp, NULL, err));
         return CDDP_OK;
     }
@@ -96,7 +94,9 @@ static cddp_status end_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
 static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
 {
     const cd_micro *micro = pass->micro;
-    if (!micro->bypass) {
+    if (t->sharding != NULL) {
+        CD_TRY(cd_sharding_begin_forward(t, micro->grad_mode, err));
+    } else if (!micro->bypass) {
         CD_TRY(cddp_ddp_forward_begin(t->ddp, micro->grad_mode, err));
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
@@ -114,7 +114,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     CD_TRY(status);
     CD_POINT_BUFFERS("after_forward.buffer", t);
     CD_TRY(cd_trainer_show(t, CDDP_MOMENT_AFTER_FORWARD, err));
-    if (!micro->bypass) CD_TRY(end_forward(t, pass, err));
+    if (!micro->bypass) CD_TRY(cd_trainer_end_forward(t, pass, micro->grad_mode, err));
     if (micro->grad_mode) {
         CD_TRY(cd_replica_loss(t->replica, pass, err));
         cd_trainer_emit_loss(t, pass);
@@ -152,7 +152,9 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     if (grad->kind == CDDP_GRAD_DENSE)
         CD_INJECT_TENSOR("contributed.gradient", t->rank->rank, t->now.step, parameter,
                          &grad->value);
-    if (!t->replica->parameters[parameter].is_replaced)
+    if (t->sharding != NULL)
+        CD_TRY(cd_sharding_ready(t, parameter, err));
+    else if (!t->replica->parameters[parameter].is_replaced)
         CD_TRY(cddp_ddp_mark_parameter_ready(t->ddp, parameter, err));
     if (t->now.gradient_count == t->now.micro->abort_after) {
         return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients",
@@ -185,6 +187,8 @@ static cddp_status fresh_gradient(void *context, uint32_t parameter, const cddp_
 static const cddp_tensor *forward_parameter(void *context, uint32_t parameter)
 {
     const cd_trainer *t = context;
+    const cddp_tensor *gathered = t->sharding != NULL ? cd_sharding_parameter(t, parameter) : NULL;
+    if (gathered != NULL) return gathered;
     /* With streams the wrapper's tensor is the queued face of the same memory. */
     const bool asks_wrapper = t->ddp != NULL && t->streams.device == NULL;
     const cddp_tensor *copy = asks_wrapper ? cddp_ddp_forward_copy(t->ddp, parameter) : NULL;
@@ -276,6 +280,12 @@ static cddp_status sum_statistics(void *context, const cddp_tensor *sums, cddp_e
     return CDDP_OK;
 }
 
+static cddp_status use_parameter(void *context, uint32_t parameter, bool in_backward,
+                                 cddp_error *err)
+{
+    return CD_PASS(cd_sharding_use(context, parameter, in_backward, err));
+}
+
 static cddp_stream *producer_of(void *context, uint32_t parameter)
 {
     return cd_streams_producer(&((const cd_trainer *)context)->streams, parameter);
@@ -293,7 +303,9 @@ void cd_trainer_set_callbacks(cd_trainer *t)
                                           .ready = gradient_is_ready,
                                           .choose = choose_ready,
                                           .fresh = fresh_gradient,
-                                          .forward_parameter = forward_parameter};
+                                          .forward_parameter = forward_parameter,
+                                          .use = t->program.settings.fsdp.enable ? use_parameter
+                                                                                 : NULL};
     cd_graph_set_callbacks(t->replica->graph, &callbacks);
 }
 
@@ -303,23 +315,25 @@ static cddp_status end_backward(cd_trainer *t, const cd_micro *micro, cddp_error
         CD_TRY(cd_trainer_update(t, micro, err));
         t->now.has_stepped = true;
     }
-    CD_TRY(cddp_ddp_backward_end(t->ddp, err));
+    CD_TRY(t->sharding != NULL ? cd_sharding_end_backward(t, err)
+                               : cddp_ddp_backward_end(t->ddp, err));
     CD_TRY(cd_streams_settle(&t->streams, err));
     CD_TRY(cd_streams_settle_producers(&t->streams, err));
     return CDDP_OK;
 }
 
-static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro, cd_value *const *losses,
-                                 cddp_error *err)
+static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro,
+                                 const cd_replica_losses *losses, cddp_error *err)
 {
     for (uint32_t round = 0; round < micro->backwards; round++) {
         const bool retain = round + 1 < micro->backwards;
-        const uint32_t parts = micro->backward_each ? micro->forwards : 1;
-        for (uint32_t f = 0; f < parts; f++) {
+        for (uint32_t i = 0; i < losses->count; i += losses->together) {
+            const bool is_last = i + losses->together >= losses->count;
             t->now.gradient_count = 0;
             CD_TRY(cd_streams_begin_backward(&t->streams, err));
-            CD_TRY(cd_replica_backward(t->replica, micro, &losses[f], micro->forwards / parts,
-                                       retain || f + 1 < parts, err));
+            if (t->sharding != NULL) CD_TRY(cd_sharding_begin_backward(t, err));
+            CD_TRY(cd_replica_backward(t->replica, micro, &losses->items[i], losses->together,
+                                       retain || !is_last, err));
             CD_TRY(end_backward(t, micro, err));
         }
     }
@@ -332,13 +346,13 @@ static cddp_status leave_backward(cd_trainer *t, cddp_error *err)
 {
     cd_trainer_emit_mark(t, "backward_left_early", t->now.gradient_count);
     CD_TRY(cd_streams_settle_producers(&t->streams, err));
-    CD_TRY(cddp_ddp_update_process_group(t->ddp, t->groups.world, err));
+    CD_TRY(cddp_ddp_update_process_group(t->ddp, t->groups.wrapped, err));
     t->now.has_stepped = true; /* nothing to step with */
     return CDDP_OK;
 }
 
-static cddp_status run_backward(cd_trainer *t, const cd_micro *micro, cd_value *const *losses,
-                                cddp_error *err)
+static cddp_status run_backward(cd_trainer *t, const cd_micro *micro,
+                                const cd_replica_losses *losses, cddp_error *err)
 {
     if (!cd_micro_contributes(micro)) return CDDP_OK;
     CD_TRY(cd_trainer_emit_entry(t, err));
@@ -355,9 +369,10 @@ static cddp_status run_backward(cd_trainer *t, const cd_micro *micro, cd_value *
 /* ---- the whole ---- */
 
 static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_micro_batch *samples,
-                                cd_value **losses, cddp_error *err)
+                                cd_replica_losses *losses, cddp_error *err)
 {
     cd_graph_begin(t->replica->graph);
+    *losses = (cd_replica_losses){.count = 0};
     t->now.exchange_count = 0;
     for (uint32_t f = 0; f < micro->forwards; f++) {
         cd_pass pass = {.micro = micro,
@@ -365,11 +380,15 @@ static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_m
                         .first = f * micro->samples,
                         .count = micro->samples,
                         .loss_scale = t->scaling.scale};
-        CD_TRY(cd_loss_divisor_find(&t->divisor, micro, samples, pass.first, &pass.divisor, err));
+        CD_TRY(cd_loss_divisor_find(&t->divisor, &pass, err));
         CD_POINT_NUMBER("forward.divisor", t, pass.divisor);
+        if (pass.has_terms) {
+            CD_POINT_NUMBER("forward.output_divisor", t, pass.terms[0].divisor);
+            CD_POINT_NUMBER("forward.output_weight", t, pass.terms[0].weight);
+        }
         CD_POINT_NUMBER("forward.loss_scale", t, pass.loss_scale);
         CD_TRY(run_forward(t, &pass, err));
-        losses[f] = pass.loss;
+        cd_replica_add_losses(&pass, losses);
     }
     return CDDP_OK;
 }
@@ -388,7 +407,7 @@ static void enter_no_sync(cd_trainer *t, uint32_t depth)
 }
 
 /* Everything before the backward. */
-static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **losses,
+static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_replica_losses *losses,
                                cddp_error *err)
 {
     cd_micro_batch samples;
@@ -398,8 +417,12 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
     CD_TRY(pass_time(t, micro->compute_us * 1000u, "extra", err));
     if (micro->touch_buffers) CD_TRY(touch_buffers(t, err));
     if (micro->replace_buffers) CD_TRY(replace_buffers(t, err));
+    CD_TRY(cd_trainer_evaluate(t, micro, &samples, err));
     if (is_last) CD_TRY(cd_trainer_run_collectives(t, CDDP_PLACE_BEFORE_FORWARD, err));
-    if (!micro->sync) enter_no_sync(t, micro->no_sync_depth);
+    if (!micro->sync && t->sharding != NULL)
+        CD_TRY(cd_sharding_enter_no_sync(t, err));
+    else if (!micro->sync)
+        enter_no_sync(t, micro->no_sync_depth);
     CD_TRY(run_forwards(t, micro, &samples, losses, err));
     if (!micro->sync && micro->sync_backward)
         cddp_ddp_no_sync_end(t->ddp);
@@ -421,7 +444,10 @@ static cddp_status show_accumulation(cd_trainer *t, cddp_error *err)
 /* Everything behind it. */
 static cddp_status end_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
-    if (!micro->sync_backward) cddp_ddp_no_sync_end(t->ddp);
+    if (!micro->sync_backward && t->sharding != NULL)
+        CD_TRY(cd_sharding_leave_no_sync(t, err));
+    else if (!micro->sync_backward)
+        cddp_ddp_no_sync_end(t->ddp);
     if (is_last_micro(t, micro))
         CD_TRY(cd_trainer_run_collectives(t, CDDP_PLACE_AFTER_BACKWARD, err));
     else if (micro->sync && cd_micro_contributes(micro))
@@ -433,15 +459,15 @@ static cddp_status end_micro(cd_trainer *t, const cd_micro *micro, cddp_error *e
 
 cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
-    cd_value *losses[FORWARDS_MAX] = {NULL};
+    cd_replica_losses losses;
     t->now.micro = micro;
     t->now.gradient_count = 0;
     if (micro->skip == CDDP_SKIP_ALL) {
         cd_trainer_emit_mark(t, "micro_step_skipped", 1);
         return CDDP_OK;
     }
-    CD_TRY(begin_micro(t, micro, losses, err));
-    if (!CD_POINT_SKIPS("micro.backward", t)) CD_TRY(run_backward(t, micro, losses, err));
+    CD_TRY(begin_micro(t, micro, &losses, err));
+    if (!CD_POINT_SKIPS("micro.backward", t)) CD_TRY(run_backward(t, micro, &losses, err));
     CD_POINT_PARAMETERS("after_backward.parameter", t);
     CD_TRY(end_micro(t, micro, err));
     return CDDP_OK;
@@ -468,26 +494,27 @@ static cddp_status collect_firing(void *context, uint32_t parameter, const cd_gr
 cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firing *firings,
                                   size_t capacity, size_t *count, cddp_error *err)
 {
-    cd_value *losses[FORWARDS_MAX] = {NULL};
+    cd_replica_losses losses;
     collection c = {.firings = firings, .capacity = capacity};
     *count = 0;
     t->now.micro = micro;
     t->now.gradient_count = 0;
-    if (micro->backward_each || micro->backwards > 1 || micro->abort_after > 0) {
+    if (micro->backward_each || micro->loss_each || micro->backwards > 1 ||
+        micro->abort_after > 0 || t->sharding != NULL) {
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "step %u micro-step %u does not run exactly one whole backward, and cannot "
                        "be cut in pieces",
                        micro->place.step, micro->place.micro_step);
     }
     if (micro->skip == CDDP_SKIP_ALL) return CDDP_OK;
-    CD_TRY(begin_micro(t, micro, losses, err));
+    CD_TRY(begin_micro(t, micro, &losses, err));
     if (!cd_micro_contributes(micro)) return CDDP_OK;
     cd_graph_callbacks collecting = t->replica->graph->callbacks;
     collecting.collect = collect_firing;
     t->now.collection = &c;
     cd_graph_set_callbacks(t->replica->graph, &collecting);
     const cddp_status status =
-        cd_replica_backward(t->replica, micro, losses, micro->forwards, false, err);
+        cd_replica_backward(t->replica, micro, losses.items, losses.count, false, err);
     cd_trainer_set_callbacks(t);
     t->now.collection = NULL;
     *count = c.count;

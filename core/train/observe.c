@@ -123,9 +123,18 @@ void cd_trainer_emit_consumed(cd_trainer *t, const cd_pass *pass)
 
 void cd_trainer_emit_loss(cd_trainer *t, const cd_pass *pass)
 {
-    CD_EMIT(t->tracer, loss, NULL,
-            .forward = pass->count > 0 ? (int64_t)(pass->first / pass->count) : 0,
-            .divisor = cd_f64_bits(pass->divisor), .scale = cd_f64_bits(pass->loss_scale));
+    const int64_t forward = pass->count > 0 ? (int64_t)(pass->first / pass->count) : 0;
+    const cddp_plan *plan = t->program.plan;
+    CD_EMIT(t->tracer, loss, NULL, .forward = forward, .divisor = cd_f64_bits(pass->divisor),
+            .scale = cd_f64_bits(pass->loss_scale));
+    for (size_t k = 0; pass->has_terms && k < plan->output_count; k++) {
+        const int64_t i = cd_model_find_output(t->replica->model, plan->outputs[k].name);
+        if (i < 0) continue;
+        CD_EMIT(t->tracer, loss, plan->outputs[k].name, .forward = forward,
+                .divisor = cd_f64_bits(pass->terms[i].divisor),
+                .scale = cd_f64_bits(pass->loss_scale), .output = (int64_t)k + 1,
+                .weight = cd_f64_bits(pass->terms[i].weight));
+    }
 }
 
 /* ---- values ---- */
@@ -172,7 +181,8 @@ static cddp_status look_at(const cddp_tensor *tensor, int64_t digest, cd_trainer
 
 static int64_t variable_of(const cd_trainer *t, size_t parameter)
 {
-    return t->ddp != NULL ? t->parameters[parameter].variable : CD_NO_VARIABLE;
+    return t->ddp != NULL || t->sharding != NULL ? t->parameters[parameter].variable
+                                                 : CD_NO_VARIABLE;
 }
 
 cddp_status cd_trainer_emit_parameters(cd_trainer *t, cddp_event_enum_moment moment,
@@ -239,7 +249,8 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cddp_event_enum_moment mom
             cd_optimizer_state state;
             uint64_t digest = 0;
             const int64_t held = cd_replica_find_piece(o, k);
-            const bool is_part = o->pieces != NULL || cd_replica_assigns_buckets(t->replica, i);
+            const bool is_part = o->pieces != NULL || t->sharding != NULL ||
+                                 cd_replica_assigns_buckets(t->replica, i);
             if (held < 0) {
                 continue; /* another rank reports it */
             }
@@ -342,6 +353,8 @@ cddp_status cd_trainer_show(cd_trainer *t, cddp_event_enum_moment moment, cddp_e
     const unsigned shown = shown_at(t, moment);
     const bool is_watched = t->view.watcher != NULL;
     if (!is_watched && !cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    if (t->sharding != NULL && (shown & (SHOWS_PARAMETERS | SHOWS_GRADIENTS)) != 0)
+        CD_TRY(cd_sharding_collect(t, err));
     const cd_watched_moment at = {.moment = moment,
                                   .step = t->now.step,
                                   .micro = t->now.micro,

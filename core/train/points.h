@@ -56,12 +56,13 @@ static inline void cd_point_other_hook(cd_chosen_hook *hook)
         if ((hook)->name != NULL && CD_INJECT_TURNS(place, (t)->rank->rank, (t)->now.step)) \
             cd_point_other_hook(hook);                                                      \
     } while (0)
-/* The slots of the optimizers; the room of a join serves for their list. */
-#define CD_POINT_SLOTS(place, t)                                                  \
-    do {                                                                          \
-        cd_replica_get_slots((t)->replica, (t)->join.slots, NULL);                \
-        CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step, (t)->join.slots, \
-                          sizeof *(t)->join.slots, (t)->join.slot_count);         \
+/* The slots of the optimizers; their list lies behind that of a join. */
+#define CD_POINT_SLOTS(place, t)                                                         \
+    do {                                                                                 \
+        cddp_tensor *listed = (t)->join.slots + (t)->join.slot_count + 1;                \
+        cd_replica_get_slots((t)->replica, listed, NULL);                                \
+        CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step, listed, sizeof *listed, \
+                          (t)->join.slot_count);                                         \
     } while (0)
 /* What an optimizer computes with: its settings, and how often each parameter was stepped. */
 #include "core/model/optim/rule.h"

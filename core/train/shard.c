@@ -12,17 +12,16 @@
 */
 #include "core/train/shard.h"
 
+#include "cddp/coalesced.h"
+#include "cddp/zero.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/base/inject.h"
+#include "core/tensor/slices.h"
 
 #include <string.h>
 
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 10)
-
-typedef struct range {
-    int64_t first, end;
-} range;
 
 struct cd_shard {
     cd_arena memory;          /* of the shard itself and its arrays */
@@ -37,11 +36,13 @@ struct cd_shard {
     /* parameters */
     uint32_t *assigned; /* (parameter_count) in the order in which they were assigned */
     uint32_t *owners;   /* (parameter_count) */
-    cddp_work **works;  /* (parameter_count) */
+    /* (parameter_count) in the order in which they are sent, and by whom */
+    cddp_tensor *travelling;
+    uint32_t *roots;
     /* flat */
     int64_t numel, share;   /* of all; of one slice with its padding */
     int64_t *offsets;       /* (parameter_count + 1) in the vector */
-    range stepped, sent;    /* of the vector, by this rank */
+    cd_range stepped, sent; /* of the vector, by this rank */
     cddp_tensor given, all; /* (share) and (share · world), owned */
 };
 
@@ -78,35 +79,16 @@ static cddp_status check_parameters(const cd_shard_options *o, cddp_error *err)
 
 /* ---- whole parameters, ZRO-01 ---- */
 
-/* Stable: of equally large ones the first comes first. */
-static void sort_by_size(cd_shard *s)
-{
-    for (size_t i = 1; i < s->options.parameter_count; i++) {
-        const uint32_t p = s->assigned[i];
-        size_t at = i;
-        while (at > 0 && cddp_tensor_numel(&s->parameters[s->assigned[at - 1]].tensor) <
-                             cddp_tensor_numel(&s->parameters[p].tensor)) {
-            s->assigned[at] = s->assigned[at - 1];
-            at--;
-        }
-        s->assigned[at] = p;
-    }
-}
-
 static cddp_status assignment(cd_shard *s, cddp_error *err)
 {
     const cd_shard_options *o = &s->options;
     const cd_arena_mark mark = cd_arena_get_mark(&s->memory);
-    int64_t *loads = cd_arena_array(&s->memory, o->world, sizeof *loads);
-    CD_TRY(cd_arena_check(&s->memory, err, "the loads of %u ranks", o->world));
-    for (size_t i = 0; i < o->parameter_count; i++) s->assigned[i] = (uint32_t)i;
-    if (o->order == CDDP_SHARD_ORDER_SIZE) sort_by_size(s);
-    for (size_t i = 0; i < o->parameter_count; i++) {
-        uint32_t owner = 0;
-        for (uint32_t r = 1; r < o->world; r++) owner = loads[r] < loads[owner] ? r : owner;
-        s->owners[s->assigned[i]] = owner;
-        loads[owner] += cddp_tensor_numel(&s->parameters[s->assigned[i]].tensor);
-    }
+    int64_t *numels = cd_arena_array(&s->memory, o->parameter_count + 1, sizeof *numels);
+    CD_TRY(cd_arena_check(&s->memory, err, "the sizes of %zu parameters", o->parameter_count));
+    for (size_t i = 0; i < o->parameter_count; i++)
+        numels[i] = cddp_tensor_numel(&s->parameters[i].tensor);
+    CD_TRY(cddp_zero_assign(numels, o->parameter_count, o->world, o->order == CDDP_SHARD_ORDER_SIZE,
+                            o->allocator, s->owners, s->assigned, err));
     if (o->parameter_count > 1)
         CD_INJECT_EXCHANGE("shard.owners", o->rank, 0, s->owners[0],
                            s->owners[o->parameter_count - 1]);
@@ -114,20 +96,13 @@ static cddp_status assignment(cd_shard *s, cddp_error *err)
     return CDDP_OK;
 }
 
-static range own_of_parameter(const cd_shard *s, size_t i)
+static cd_range own_of_parameter(const cd_shard *s, size_t i)
 {
     const int64_t numel = cddp_tensor_numel(&s->parameters[i].tensor);
-    return (range){0, s->owners[i] == s->options.rank ? numel : 0};
+    return (cd_range){0, s->owners[i] == s->options.rank ? numel : 0};
 }
 
 /* ---- slices of one vector ---- */
-
-static range clipped(int64_t first, int64_t count, int64_t numel)
-{
-    const int64_t from = first < numel ? first : numel,
-                  end = first + count < numel ? first + count : numel;
-    return (range){from, end};
-}
 
 static cddp_status make_buffer(const cd_shard *s, int64_t numel, cddp_tensor *made, cddp_error *err)
 {
@@ -155,19 +130,19 @@ static cddp_status slice(cd_shard *s, cddp_error *err)
         s->offsets[i + 1] = s->offsets[i] + cddp_tensor_numel(&s->parameters[i].tensor);
     s->numel = s->offsets[o->parameter_count];
     const int64_t unpadded = s->numel / o->world;
-    s->share = (s->numel + o->world - 1) / o->world;
+    s->share = cd_slice_length(s->numel, o->world);
     if (o->padding != CDDP_SHARD_PADDING_COUNTED && unpadded == s->share) {
         return cd_fail(err, CDDP_E_CONFIG,
                        "shard.padding has no effect: the %lld elements of optimizer '%s' divide by "
                        "%u ranks, and are not padded",
                        (long long)s->numel, o->optimizer, o->world);
     }
-    s->sent = clipped(s->share * o->rank, s->share, s->numel);
+    s->sent = cd_slice_of(s->numel, s->share, o->rank);
     s->stepped = o->padding == CDDP_SHARD_PADDING_COUNTED
                      ? s->sent
-                     : clipped(unpadded * o->rank, unpadded, s->numel);
+                     : cd_slice_of(s->numel, unpadded, o->rank);
     s->sent = o->padding == CDDP_SHARD_PADDING_SHIFTED
-                  ? clipped(unpadded * o->rank, s->share, s->numel)
+                  ? cd_range_clipped(unpadded * o->rank, s->share, s->numel)
                   : s->sent;
     CD_TRY(make_buffer(s, s->share, &s->given, err));
     CD_TRY(make_buffer(s, s->share * o->world, &s->all, err));
@@ -175,11 +150,9 @@ static cddp_status slice(cd_shard *s, cddp_error *err)
 }
 
 /* What of parameter i lies in a range of the vector, as a range of the parameter. */
-static range within(const cd_shard *s, size_t i, range r)
+static cd_range within(const cd_shard *s, size_t i, cd_range r)
 {
-    const int64_t from = r.first > s->offsets[i] ? r.first : s->offsets[i];
-    const int64_t end = r.end < s->offsets[i + 1] ? r.end : s->offsets[i + 1];
-    return from < end ? (range){from - s->offsets[i], end - s->offsets[i]} : (range){0, 0};
+    return cd_range_within(r, s->offsets[i], s->offsets[i + 1]);
 }
 
 /* ---- life ---- */
@@ -190,8 +163,8 @@ static void add_pieces(cd_shard *s)
         const cd_optimizer_parameter *p = &s->parameters[i];
         const bool owns =
             s->options.kind == CDDP_SHARD_PARAMETERS && s->owners[i] == s->options.rank;
-        const range own = s->options.kind == CDDP_SHARD_PARAMETERS ? own_of_parameter(s, i)
-                                                                   : within(s, i, s->stepped);
+        const cd_range own = s->options.kind == CDDP_SHARD_PARAMETERS ? own_of_parameter(s, i)
+                                                                      : within(s, i, s->stepped);
         const bool is_whole = owns || own.end - own.first == cddp_tensor_numel(&p->tensor);
         s->found[i] = -1;
         if (own.first == own.end && !owns) continue;
@@ -216,7 +189,8 @@ static cddp_status allocate(cd_shard *s, cddp_error *err)
     s->origins = cd_arena_array(&s->memory, count, sizeof *s->origins);
     s->assigned = cd_arena_array(&s->memory, count, sizeof *s->assigned);
     s->owners = cd_arena_array(&s->memory, count, sizeof *s->owners);
-    s->works = cd_arena_array(&s->memory, count, sizeof(cddp_work *));
+    s->travelling = cd_arena_array(&s->memory, count, sizeof *s->travelling);
+    s->roots = cd_arena_array(&s->memory, count, sizeof *s->roots);
     s->offsets = cd_arena_array(&s->memory, count + 1, sizeof *s->offsets);
     CD_TRY(cd_arena_check(&s->memory, err, "a part of optimizer '%s'", s->options.optimizer));
     return CDDP_OK;
@@ -284,41 +258,25 @@ cddp_status cd_shard_take_gradients(cd_shard *s, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status await(cddp_work **works, size_t count, cddp_error *err)
-{
-    cddp_status status = CDDP_OK;
-    for (size_t i = 0; i < count; i++) {
-        if (status == CDDP_OK)
-            status = cddp_work_wait(works[i], 0, err);
-        else
-            cddp_work_release(works[i]);
-    }
-    return status;
-}
-
-/* ZRO-02. Empty parameters have nothing to send. */
+/* ZRO-02: owner by owner, each in the order in which its parameters were assigned. */
 static cddp_status broadcast(cd_shard *s, cddp_group *group, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    size_t posted = 0;
-    for (uint32_t owner = 0; owner < s->options.world && status == CDDP_OK; owner++) {
-        for (size_t i = 0; i < s->options.parameter_count && status == CDDP_OK; i++) {
-            const cddp_tensor *p = &s->parameters[s->assigned[i]].tensor;
-            if (s->owners[s->assigned[i]] == owner && cddp_tensor_numel(p) > 0) {
-                status = cddp_group_broadcast(group, p, owner, &s->works[posted], err);
-                posted += status == CDDP_OK;
-            }
+    size_t at = 0;
+    for (uint32_t owner = 0; owner < s->options.world; owner++) {
+        for (size_t i = 0; i < s->options.parameter_count; i++) {
+            if (s->owners[s->assigned[i]] != owner) continue;
+            s->travelling[at] = s->parameters[s->assigned[i]].tensor;
+            s->roots[at++] = owner;
         }
     }
-    const cddp_status waited = await(s->works, posted, status == CDDP_OK ? err : NULL);
-    return status == CDDP_OK ? waited : status;
+    return CD_PASS(cddp_group_broadcast_each(group, s->travelling, s->roots, at, err));
 }
 
 /* Parameters into the slice that is sent. */
 static cddp_status give(const cd_shard *s, cddp_error *err)
 {
     for (size_t i = 0; i < s->options.parameter_count; i++) {
-        const range part = within(s, i, s->sent);
+        const cd_range part = within(s, i, s->sent);
         if (part.first < part.end) {
             const cddp_tensor from =
                 range_of(&s->parameters[i].tensor, part.first, part.end - part.first);

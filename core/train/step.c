@@ -17,6 +17,7 @@ static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_erro
 {
     if (t->view.watcher == NULL && !cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
     CD_TRY(cd_streams_look(&t->streams, err));
+    if (t->sharding != NULL) CD_TRY(cd_sharding_collect(t, err));
     cd_watched_reduction reduction = {.micro = last,
                                       .hook = t->reduction.hook,
                                       .inner_hook = t->reduction.inner_hook,
@@ -46,6 +47,7 @@ static cddp_status show_update(cd_trainer *t, cddp_error *err)
         has_stepped |= t->optimizers[i].is_due && !t->optimizers[i].has_overflowed;
     if (t->view.watcher == NULL || !has_stepped) return CDDP_OK;
     if (CD_POINT_SKIPS("shown.update", t)) return CDDP_OK;
+    if (t->sharding != NULL) CD_TRY(cd_sharding_collect(t, err));
     const cd_watched_update update = {.step = t->now.step,
                                       .replica = t->replica,
                                       .values = cd_trainer_refresh_views(t)};
@@ -111,8 +113,13 @@ cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t positi
     const int64_t held = cd_replica_find_piece(o, position);
     if (t->tracer == NULL || held < 0) return CDDP_OK;
     CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
-    if (cd_tracer_wants_digest(t->tracer))
-        CD_TRY(cd_gradient_digest(o->grads[position], &gradient, err));
+    const cddp_tensor *whole = &cd_trainer_module(t)->parameters[o->ordinals[position]].tensor;
+    const cddp_grad *consumed = o->grads[position];
+    /* a piece is no parameter's gradient */
+    const bool is_whole = t->sharding == NULL || consumed->kind == CDDP_GRAD_UNDEFINED ||
+                          cddp_tensor_numel(&consumed->value) == cddp_tensor_numel(whole);
+    if (cd_tracer_wants_digest(t->tracer) && is_whole)
+        CD_TRY(cd_gradient_digest(consumed, &gradient, err));
     CD_EMIT(t->tracer, optimizer_touch, NULL, .optimizer = (int64_t)optimizer,
             .param = t->parameters[o->ordinals[position]].variable, .touched = touched,
             .state = (int64_t)digest, .gradient = (int64_t)gradient);
@@ -201,6 +208,7 @@ cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err)
     if (t->program.settings.train.zero_grad == CDDP_ZERO_GRAD_KEEP) return CDDP_OK;
     const bool to_none = t->program.settings.train.zero_grad == CDDP_ZERO_GRAD_NONE;
     CD_TRY(cd_module_zero_grad(module, to_none ? CD_ZERO_GRAD_TO_NONE : CD_ZERO_GRAD_TO_ZERO, err));
+    if (t->sharding != NULL) CD_TRY(cd_sharding_zero_grad(t, to_none, err));
     for (size_t i = 0; i < module->parameter_count; i++) t->parameters[i].contributions = 0;
     CD_EMIT(t->tracer, zero_grad, NULL, .optimizer = -1, .to_none = to_none);
     return CDDP_OK;
@@ -232,7 +240,7 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
     CD_POINT_PARAMETERS("after_step.parameter", t);
     CD_POINT_SLOTS("after_step.slot", t);
     /* after the values were reported: the grid would hide a small difference */
-    CD_TRY(cd_replica_regrid(t->replica, err));
+    CD_TRY(t->sharding != NULL ? cd_sharding_regrid(t, err) : cd_replica_regrid(t->replica, err));
     CD_TRY(cd_trainer_zero_grad(t, err));
     CD_TRY(cd_trainer_run_collectives(t, CDDP_PLACE_AFTER_STEP, err));
     return CDDP_OK;

@@ -24,8 +24,9 @@ cd_watched_values cd_trainer_refresh_views(cd_trainer *t)
         /* See Note [A step before the step] */
         const bool is_kept = t->parameters[i].averaged.kind != CDDP_GRAD_UNDEFINED;
         t->view.gradients[i] =
-            is_kept ? t->parameters[i].averaged
-                    : cd_streams_plain_grad(&t->streams, &module->parameters[i].grad);
+            t->sharding != NULL ? *cd_sharding_gradient(t, i)
+            : is_kept           ? t->parameters[i].averaged
+                                : cd_streams_plain_grad(&t->streams, &module->parameters[i].grad);
     }
     for (size_t i = 0; i < module->buffer_count; i++)
         t->view.buffers[i] = module->buffers[i].tensor;
@@ -49,7 +50,7 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
     t->view.buffers = cd_arena_array(memory, buffers, sizeof *t->view.buffers);
     t->view.buffer_looks = cd_arena_array(memory, buffers, sizeof *t->view.buffer_looks);
     t->join.slot_count = slots;
-    t->join.slots = cd_arena_array(memory, slots + 1, sizeof *t->join.slots);
+    t->join.slots = cd_arena_array(memory, 2 * (slots + 1), sizeof *t->join.slots);
     CD_TRY(cd_arena_check(memory, err, "the tables of rank %u", t->rank->rank));
     t->trained.count = 0;
     for (size_t i = 0; i < module->parameter_count; i++) {
@@ -89,6 +90,14 @@ static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
             err, CDDP_E_CONFIG,
             "model '%s' has synchronised batch norm: a rank that joined runs no forward that could "
             "answer its exchanges; use norm=batch, or drop join.enable",
+            t->program.settings.model.name);
+    }
+    for (size_t i = 0; exchanges && i < t->program.plan->when_count; i++) {
+        if (t->program.plan->whens[i].group == NULL) continue;
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "model '%s' has synchronised batch norm, which exchanges statistics over the "
+            "first group: use norm=batch, or drop when.group",
             t->program.settings.model.name);
     }
     for (size_t i = 0; !exchanges && i < t->program.plan->when_count; i++) {
@@ -134,7 +143,7 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     CD_POINT_BUFFERS("build.buffer", t);
     CD_TRY(cd_trainer_emit_parameters(t, CDDP_MOMENT_BEFORE_INIT, err));
     CD_TRY(cd_trainer_emit_buffers(t, CDDP_MOMENT_BEFORE_INIT, err));
-    CD_TRY(cd_trainer_wrap(t, err));
+    CD_TRY(t->program.settings.fsdp.enable ? cd_trainer_shard(t, err) : cd_trainer_wrap(t, err));
     CD_TRY(cd_trainer_open_clipping(t, err));
     CD_TRY(cd_trainer_open_averager(t, err));
     cd_trainer_report_gradients(t);
@@ -149,6 +158,7 @@ void cd_trainer_drop(cd_trainer *t)
 {
     cd_trainer_close_averager(t);
     cd_trainer_close_clipping(t);
+    cd_trainer_unshard(t);
     cddp_ddp_destroy(t->ddp);
     t->ddp = NULL;
     for (size_t i = 0; t->parameters != NULL && i < cd_trainer_module(t)->parameter_count; i++)
@@ -226,6 +236,7 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     CD_POINT_COUNT("settings.steps", t, t->program.settings.train.steps);
     CD_POINT_COUNT("settings.micro_steps", t, t->program.settings.train.micro_steps);
     CD_TRY_OUT(open_group(t, err));
+    t->groups.wrapped = t->groups.world;
     CD_TRY_OUT(cd_trainer_open_groups(t, err));
     CD_TRY_OUT(
         cd_sampler_create(t->program.plan, t->rank->rank, allocator, &t->program.sampler, err));
@@ -266,9 +277,24 @@ void cd_trainer_destroy(cd_trainer *t)
 
 /* ---- the loop ---- */
 
+/* The process group that the plan has for the wrapper from this step on (UPG-01). */
+static cddp_status take_group(cd_trainer *t, uint32_t step, cddp_error *err)
+{
+    const cddp_plan *plan = t->program.plan;
+    const char *name = cd_plan_group_at(plan, t->rank->rank, step);
+    cddp_group *group =
+        cd_plan_is_member(plan, name, t->rank->rank) ? cd_trainer_find_group(t, name) : NULL;
+    if (group == t->groups.wrapped) return CDDP_OK;
+    t->groups.wrapped = group;
+    if (CD_POINT_SKIPS("begin.group", t)) return CDDP_OK;
+    CD_TRY(cddp_ddp_update_process_group(t->ddp, group, err));
+    return CDDP_OK;
+}
+
 cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
 {
     t->now.step = step;
+    CD_TRY(take_group(t, step, err));
     t->now.has_entered = false;
     if (t->program.settings.amp.enable) cd_trainer_rescale(t);
     cd_replica_begin_step(t->replica, t->rank->rank, step);
@@ -322,13 +348,14 @@ bool cd_trainer_has_step(const cd_trainer *t, uint32_t step)
            cd_rank_has_step(t->program.plan, &t->program.settings, t->rank->rank, step);
 }
 
-static cddp_status train_steps(cd_trainer *t, cddp_error *err)
+/* end: excluded. */
+static cddp_status train_steps(cd_trainer *t, uint32_t first, uint32_t end, cddp_error *err)
 {
-    for (uint32_t step = 0; step < t->program.settings.train.steps; step++) {
+    for (uint32_t step = first; step < end; step++) {
         const bool has_step = cd_trainer_has_step(t, step);
         if (t->tracer != NULL) cddp_tracer_set_step(t->tracer, step, 0);
         CD_EMIT(t->tracer, stop, NULL, .stop = rank_stops(t, step));
-        if (!has_step) break;
+        if (!has_step) return CD_PASS(take_group(t, step, err));
         CD_TRY(train_step(t, step, err));
     }
     return CDDP_OK;
@@ -365,13 +392,33 @@ cddp_status cd_trainer_begin(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
+static cddp_status end_join(cd_trainer *t, cddp_error *err)
 {
-    const cddp_plan_join *join = &t->program.settings.join;
-    if (join->enable) {
+    if (t->program.settings.join.enable) {
         CD_TRY(cddp_ddp_join_end(t->ddp, err));
         CD_TRY(cd_streams_settle(&t->streams, err));
     }
+    return CDDP_OK;
+}
+
+/* All ranks have met again, and go on with what the last joiner handed on. end: of the epoch. */
+static cddp_status end_epoch(cd_trainer *t, uint32_t end, cddp_error *err)
+{
+    CD_TRY(end_join(t, err));
+    t->now.step = end - 1;
+    if (t->tracer != NULL) cddp_tracer_set_step(t->tracer, t->now.step, 0);
+    CD_POINT_PARAMETERS("join_end.parameter", t);
+    CD_POINT_BUFFERS("join_end.buffer", t);
+    CD_POINT_SLOTS("join_end.slot", t);
+    CD_TRY(cd_trainer_show(t, CDDP_MOMENT_JOIN_END, err));
+    if (t->tracer != NULL) CD_TRY(cddp_tracer_flush(t->tracer, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
+{
+    const cddp_plan_join *join = &t->program.settings.join;
+    CD_TRY(end_join(t, err));
     CD_POINT_PARAMETERS("end.parameter", t);
     CD_POINT_BUFFERS("end.buffer", t);
     CD_POINT_SLOTS("end.slot", t);
@@ -390,8 +437,14 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
 
 cddp_status cd_trainer_train(cd_trainer *t, cddp_error *err)
 {
-    CD_TRY(cd_trainer_begin(t, err));
-    CD_TRY(train_steps(t, err));
+    const uint32_t length = cd_epoch_length(&t->program.settings);
+    const uint32_t epochs = (uint32_t)t->program.settings.join.epochs;
+    for (uint32_t epoch = 0; epoch < epochs; epoch++) {
+        const uint32_t end = (epoch + 1) * length;
+        CD_TRY(cd_trainer_begin(t, err));
+        CD_TRY(train_steps(t, epoch * length, end, err));
+        if (epoch + 1 < epochs) CD_TRY(end_epoch(t, end, err));
+    }
     CD_TRY(cd_trainer_finish(t, err));
     return CDDP_OK;
 }

@@ -4,9 +4,9 @@
 **
 ** The files: trainer.c builds, trains and destroys, wrapper.c wraps the model, micro_step.c is one
 ** forward and backward, step.c one optimizer step, observe.c what enters the trace, collectives.c
-** what the program communicates by itself, checkpoint.c saving, throwing away and loading,
-** in_backward.c optimizers that step while backward runs, clipping.c the norm by which gradients
-** are clipped.
+** what the program communicates by itself, evaluation.c forwards that train nothing, checkpoint.c
+** saving, throwing away and loading, in_backward.c optimizers that step while backward runs,
+** clipping.c the norm by which gradients are clipped.
 **
 ** Lifetime   create → train → destroy, on the rank's own thread or fiber.
 ** Errors     an error of the wrapped runtime ends the training of this rank, as an exception would.
@@ -21,6 +21,7 @@
 #include "core/tensor/numbers.h"
 #include "core/train/loss_divisor.h"
 #include "core/train/shard.h"
+#include "core/train/sharding.h"
 #include "core/train/streams.h"
 #include "core/train/timed_device.h"
 #include "core/train/watcher.h"
@@ -84,8 +85,9 @@ typedef struct cd_trainer_parameter {
 } cd_trainer_parameter;
 
 typedef struct cd_trainer_groups {
-    cddp_group *world;  /* of the wrapper */
-    cddp_group **named; /* (plan->group_count) NULL where this rank is no member */
+    cddp_group *world;   /* of the wrapper, at first */
+    cddp_group *wrapped; /* of the wrapper now; NULL: this rank has left */
+    cddp_group **named;  /* (plan->group_count) NULL where this rank is no member */
     /* of the program's own collectives, with values that are given to them */
     cd_numbers numbers;
     double *values; /* (value_capacity) */
@@ -102,6 +104,11 @@ typedef struct cd_trainer_reduction {
     /* the first ones, which are the allreduce hook's whatever the hook is (chosen_hook.h) */
     uint64_t exact_count;
     cd_bucket_observer observer; /* what the watcher sees of buckets */
+    cd_tracer_operands operands; /* and of what a lossy hook sends of them */
+    cddp_status
+        travel_status; /* the first failure of looking at that: the next result reports it */
+    cddp_error travel_error;
+    cd_continuation_chooser continuations;
 } cd_trainer_reduction;
 
 /* The graph search of a forward (FWD-02). */
@@ -123,7 +130,8 @@ typedef struct cd_trainer_scaling {
 
 /* Optimizer slots that travel at the end of join. */
 typedef struct cd_trainer_join {
-    cddp_tensor *slots; /* (slot_count) of the optimizers, those that exist first */
+    /* (slot_count) of the optimizers, those that exist first; as many again for the self-test */
+    cddp_tensor *slots;
     size_t slot_count;
 } cd_trainer_join;
 
@@ -146,7 +154,7 @@ typedef struct cd_trainer_place {
     uint64_t reductions;           /* so far, also before a resume */
 } cd_trainer_place;
 
-typedef struct cd_trainer {
+struct cd_trainer {
     cd_trainer_options options;
     cddp_rank *rank;
     const cddp_allocator *allocator; /* the rank's */
@@ -163,7 +171,8 @@ typedef struct cd_trainer {
     cd_trainer_optimizer *optimizers; /* (optimizer_count) of the replica */
     cd_trainer_parameter *parameters; /* (parameter_count) of the replica's module */
     cd_loss_divisor divisor;
-    cddp_ddp *ddp;
+    cddp_ddp *ddp;                /* NULL: the model is sharded */
+    struct cd_sharding *sharding; /* sharding.c; NULL: the model is wrapped */
     cd_trainer_reduction reduction;
     cd_trainer_search search;
     cd_trainer_gradients trained;
@@ -175,7 +184,7 @@ typedef struct cd_trainer {
     uint64_t backward_weights;    /* of all parameters that require grad */
     struct cd_clipping *clipping; /* clipping.c; NULL: nothing is clipped after a reduction */
     struct cd_averaging *averaging; /* averaging.c; NULL: no model averager */
-} cd_trainer;
+};
 
 cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **trainer,
                               cddp_error *err) CDDP_MUST_CHECK;
@@ -210,11 +219,18 @@ void cd_trainer_drop_replica(cd_trainer *t);
 cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro,
                                  cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_set_callbacks(cd_trainer *t);
+/* FWD-02. searches: gradients are recorded, and the wrapper may want to know what they reach. */
+cddp_status cd_trainer_end_forward(cd_trainer *t, cd_pass *pass, bool searches,
+                                   cddp_error *err) CDDP_MUST_CHECK;
+
+/* evaluation.c: what the plan has evaluated before a micro-step; mostly nothing. */
+cddp_status cd_trainer_evaluate(cd_trainer *t, const cd_micro *micro, const cd_micro_batch *samples,
+                                cddp_error *err) CDDP_MUST_CHECK;
 
 /* The training in pieces, for a caller that decides in which order the gradients of a backward
 ** become ready: begin → (begin_step → (open_micro → fire every firing → close_micro)* → end_step)*
-** → finish. The code is that of train; only the backward waits between its firings.
-** Devices without arithmetic only. */
+** → finish. A join has one epoch there. The code is that of train; only the backward waits between
+** its firings. Devices without arithmetic only. */
 typedef struct cd_firing {
     uint32_t parameter;  /* ordinal in the module */
     cddp_grad_kind kind; /* of the gradient that arrived */

@@ -59,6 +59,13 @@ typedef struct cd_watched_transfer {
     cddp_dtype wire;                  /* its wire dtype; CDDP_DTYPE_COUNT: the bucket's own */
 } cd_watched_transfer;
 
+/* The numbers that an all-reduce of a lossy comm hook is given, or that it gave. */
+typedef struct cd_watched_travel {
+    uint32_t bucket;
+    bool is_result;
+    const cddp_tensor *numbers;
+} cd_watched_travel;
+
 /* A norm by which gradients are about to be clipped. */
 typedef struct cd_watched_norm {
     cd_watched_values values;
@@ -107,12 +114,21 @@ typedef struct cd_watched_collective {
     const cddp_tensor *output; /* what this rank got */
 } cd_watched_collective;
 
+/* A forward that trains nothing. */
+typedef struct cd_watched_evaluation {
+    uint32_t step, micro_step; /* before which it took place */
+    double loss;               /* 0 on a device without numbers */
+    cd_watched_values values;
+} cd_watched_evaluation;
+
 /* All functions are required. */
 typedef struct cd_watcher_ops {
     /* called when: the model was wrapped for the first time. */
     cddp_status (*open)(void *self, const cd_watched_model *model, cddp_error *err);
     /* called when: at every moment of a value event, before its events are emitted. */
     cddp_status (*look)(void *self, const cd_watched_moment *moment, cddp_error *err);
+    /* called when: an evaluation ended. */
+    cddp_status (*evaluated)(void *self, const cd_watched_evaluation *evaluation, cddp_error *err);
     cddp_status (*normalised)(void *self, const cd_watched_statistics *used, cddp_error *err);
     /* called when: a gradient was accumulated, before the wrapper hears of it. */
     cddp_status (*accumulated)(void *self, size_t parameter, const cddp_grad *gradient,
@@ -120,6 +136,8 @@ typedef struct cd_watcher_ops {
     cddp_status (*reduced)(void *self, const cd_watched_reduction *reduction, cddp_error *err);
     /* called when: a bucket is given to a comm hook, and when its result is there. */
     cddp_status (*transferred)(void *self, const cd_watched_transfer *transfer, cddp_error *err);
+    /* called when: between these two, an all-reduce of a lossy hook is posted, or has ended. */
+    cddp_status (*travelled)(void *self, const cd_watched_travel *travel, cddp_error *err);
     cddp_status (*clips)(void *self, const cd_watched_norm *norm, cddp_error *err);
     /* called when: buckets are assigned to the ranks, each of which steps its own (ZRO-12). */
     cddp_status (*assigned)(void *self, const cd_watched_bucket *buckets, size_t count,

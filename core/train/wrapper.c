@@ -204,6 +204,25 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
+static uint32_t choose_continuation(void *self, const uint64_t *options, uint32_t count)
+{
+    const cd_trainer *t = self;
+    const cddp_choice choice = {.size = sizeof choice,
+                                .kind = CDDP_CHOICE_USER,
+                                .rank = t->rank->rank,
+                                .option_count = count,
+                                .options = options,
+                                .name = "continuation"};
+    return t->rank->ops->choose(t->rank, &choice);
+}
+
+static void choose_continuations(cd_trainer *t)
+{
+    if (t->program.settings.hook.continuations != CDDP_CONTINUATIONS_ON_COMPLETION) return;
+    t->reduction.continuations = (cd_continuation_chooser){t, choose_continuation};
+    cd_ddp_set_continuations(t->ddp, &t->reduction.continuations);
+}
+
 /* Its owner would step such a parameter with its local gradient, and broadcast what comes of
 ** it. */
 static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
@@ -229,6 +248,7 @@ cddp_status cd_trainer_wrap(cd_trainer *t, cddp_error *err)
 {
     CD_TRY(wrap(t, err));
     CD_TRY(register_hook(t, err));
+    choose_continuations(t);
     CD_TRY(check_sharded(t, err));
     CD_TRY(cd_trainer_attach_optimizers(t, err));
     cd_trainer_watch_buckets(t);

@@ -2,12 +2,15 @@
 /* Everything public, and the version. */
 #pragma once
 #include "cddp/alloc.h"
+#include "cddp/averager.h"
 #include "cddp/backend.h"
 #include "cddp/check.h"
+#include "cddp/coalesced.h"
 #include "cddp/comm.h"
 #include "cddp/composition.h"
 #include "cddp/ddp.h"
 #include "cddp/device.h"
+#include "cddp/fsdp.h"
 #include "cddp/hook.h"
 #include "cddp/plan.h"
 #include "cddp/plugin.h"
@@ -19,6 +22,7 @@
 #include "cddp/tensor.h"
 #include "cddp/trace.h"
 #include "cddp/world.h"
+#include "cddp/zero.h"
 
 #define CDDP_VERSION_MAJOR 0
 #define CDDP_VERSION_MINOR 1

@@ -176,6 +176,24 @@ typedef cddp_status (*cddp_buffer_hook_fn)(void *context, cddp_group *group,
 CDDP_API cddp_status cddp_ddp_register_buffer_hook(cddp_ddp *ddp, cddp_buffer_hook_fn hook,
                                                    void *context, bool after_forward,
                                                    cddp_error *err) CDDP_MUST_CHECK;
+/* What a buffer hook leaves under way. At the end of the next backward that reduces, after the
+** gradients, the works are awaited in this order, and then `done` is called; of several forwards in
+** the order in which they ran. */
+typedef struct cddp_buffer_future {
+    uint32_t size;
+    uint32_t work_count;
+    cddp_work *works[CDDP_FUTURE_WORKS_MAX]; /* the wrapper's from here on */
+    /* NULL: nothing is left to do. context: the hook's */
+    cddp_status (*done)(void *context, cddp_error *err);
+} cddp_buffer_future;
+typedef cddp_status (*cddp_async_buffer_hook_fn)(void *context, cddp_group *group,
+                                                 const cddp_buffer *buffers, size_t buffer_count,
+                                                 cddp_buffer_future *future, cddp_error *err);
+/* A buffer hook that returns a future (BUF-07). *future is empty when it is called. */
+CDDP_API cddp_status cddp_ddp_register_async_buffer_hook(cddp_ddp *ddp,
+                                                         cddp_async_buffer_hook_fn hook,
+                                                         void *context, bool after_forward,
+                                                         cddp_error *err) CDDP_MUST_CHECK;
 /* Re-points buffer i at another tensor (BUF-01): a module may replace its buffers. */
 CDDP_API cddp_status cddp_ddp_set_buffer(cddp_ddp *ddp, const char *name, const cddp_tensor *tensor,
                                          cddp_error *err) CDDP_MUST_CHECK;

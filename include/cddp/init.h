@@ -29,8 +29,10 @@ extern "C" {
 typedef struct cddp_context cddp_context;
 
 typedef struct cddp_init_options {
-    uint32_t size;       /* sizeof(cddp_init_options) known to the writer */
-    const char *backend; /* "gloo", or a module's path; NULL: as above */
+    uint32_t size; /* sizeof(cddp_init_options) known to the writer */
+    /* "gloo", a module's path, or a composition ("check:gloo"; not with cddp_run_ranks). NULL: as
+    ** above */
+    const char *backend;
     uint64_t timeout_ns; /* to meet, and of every operation; 0: the backend's */
     bool prints_plain;   /* cddp_run_ranks: what ranks print comes without their rank in front */
 } cddp_init_options;

@@ -60,6 +60,7 @@ typedef struct cddp_plan_model {
     /* cddp_plan_model_memory: of numbers, the device that the backend brings, if any, or the
     ** host's */
     int64_t memory;
+    int64_t layout;        /* cddp_plan_model_layout: of parameters of four dimensions */
     int64_t init;          /* cddp_plan_model_init: distinct: its own values on every rank */
     bool exact;            /* values on a dyadic grid, so that sums do not round */
     cddp_text_list freeze; /* patterns of parameters that do not require grad */
@@ -95,6 +96,7 @@ typedef struct cddp_plan_hook {
     int64_t comm_hook;
     int64_t comm_wrapper;          /* cddp_plan_hook_comm_wrapper */
     const char *comm_state_option; /* of the PowerSGD hooks, or NULL */
+    int64_t continuations;         /* cddp_plan_hook_continuations */
 } cddp_plan_hook;
 
 typedef struct cddp_plan_averager {
@@ -152,6 +154,7 @@ typedef struct cddp_plan_clip {
 typedef struct cddp_plan_join {
     bool enable, divide_by_initial_world_size, throw_on_early_termination,
         broadcast_optimizer_state;
+    uint64_t epochs; /* join contexts that train.steps are cut into */
 } cddp_plan_join;
 
 /* How a rank tries to meet the others at the store. */
@@ -167,6 +170,19 @@ typedef struct cddp_plan_shard {
     int64_t padding; /* cddp_plan_shard_padding */
 } cddp_plan_shard;
 
+/* A fully sharded model in place of a wrapped one. */
+typedef struct cddp_plan_fsdp {
+    bool enable;
+    int64_t sharding_strategy; /* cddp_plan_fsdp_sharding_strategy */
+    int64_t layout;            /* cddp_plan_fsdp_layout */
+    int64_t auto_wrap_policy;  /* cddp_plan_fsdp_auto_wrap_policy */
+    uint64_t min_num_params;
+    cddp_text_list wrap_modules;
+    int64_t backward_prefetch; /* cddp_plan_fsdp_backward_prefetch */
+    bool forward_prefetch, sync_module_states, use_orig_params;
+    int64_t order_check; /* cddp_plan_fsdp_order_check */
+} cddp_plan_fsdp;
+
 typedef struct cddp_plan_settings {
     cddp_plan_model model;
     cddp_plan_ddp ddp;
@@ -181,12 +197,14 @@ typedef struct cddp_plan_settings {
     cddp_plan_join join;
     cddp_plan_agent agent;
     cddp_plan_shard shard;
+    cddp_plan_fsdp fsdp;
 } cddp_plan_settings;
 
 /* One line of a [[rank]] table: on these ranks, this key has this value. */
 typedef struct cddp_plan_override {
     cddp_selector ranks;
-    const char *key;    /* "ddp.find_unused_parameters" */
+    const char *key;    /* "ddp.find_unused_parameters", "optimizer.lr" */
+    int64_t element;    /* which [[optimizer]] has it; -1: all, or a key of no such table */
     const char *value;  /* as text */
     const void *parsed; /* in the representation of the key's field */
 } cddp_plan_override;
@@ -226,6 +244,14 @@ typedef struct cddp_plan_collective {
     uint64_t root; /* also the other rank of a message */
 } cddp_plan_collective;
 
+/* An output whose loss is not that of the others. */
+typedef struct cddp_plan_output {
+    const char *name;
+    int64_t loss;      /* cddp_plan_output_loss */
+    int64_t objective; /* cddp_plan_output_objective */
+    double weight;
+} cddp_plan_output;
+
 /* A [[when]] table: at these places the iteration differs. Fields keep CDDP_PLAN_UNSET where not
 ** given; of several tables that apply, the last one decides each field. */
 #define CDDP_PLAN_UNSET INT64_MIN
@@ -237,8 +263,10 @@ typedef struct cddp_plan_when {
     int64_t backwards;     /* 1; 0 forward only, 2 again over the retained graph */
     /* with forwards > 1: a backward per forward instead of one through the sum */
     int64_t backward_each;
+    int64_t loss_each; /* a backward per output instead of one through the sum of their losses */
     int64_t grad_mode; /* 1; 0: under no_grad */
     int64_t bypass;    /* 1: forward of the inner module, the wrapper is not armed */
+    int64_t evaluate;  /* cddp_plan_when_evaluate: before the forward */
     int64_t samples;
     int64_t branch;         /* which way control flow goes */
     cddp_text_list outputs; /* names of the outputs that enter the loss; none: all */
@@ -248,8 +276,9 @@ typedef struct cddp_plan_when {
     cddp_text_list ready_order; /* parameter names, first ready first */
     /* cddp_plan_when_skip: what of the micro-step */
     int64_t skip;
-    int64_t stop;   /* 1: this rank leaves the loop before this step */
-    int64_t poison; /* cddp_plan_when_poison: what a local gradient becomes */
+    int64_t stop;      /* 1: this rank leaves the loop before this step */
+    const char *group; /* the wrapper's process group from here on; NULL: as before */
+    int64_t poison;    /* cddp_plan_when_poison: what a local gradient becomes */
     const char *poison_parameter;
     int64_t abort_after;      /* leave the backward after so many gradients */
     int64_t early_step;       /* 1: the optimizer steps before backward ended */
@@ -364,6 +393,8 @@ typedef struct cddp_plan {
     size_t override_count;
     const cddp_plan_optimizer *optimizers;
     size_t optimizer_count;
+    const cddp_plan_output *outputs;
+    size_t output_count;
     const cddp_plan_group *groups;
     size_t group_count;
     const cddp_plan_collective *collectives;

@@ -64,6 +64,9 @@ typedef struct cddp_process_options {
     ** time by which a rank that is not forked here may report after the first one; the first one
     ** has at least 20 s. 0: the deadline. */
     uint64_t patience_ns;
+    /* (optional) asked several times a second of every rank that runs on this machine; true ends
+    ** it, as one that hangs: it never came back from code from outside. */
+    bool (*is_stuck)(void *context, uint32_t rank);
 } cddp_process_options;
 
 #define CDDP_PROCESS_LAUNCHER UINT32_MAX

@@ -47,6 +47,12 @@ CDDP_API bool cddp_record_is_on(void);
 /* For events that have no function here. Returns borrowed until close; NULL without a recording. */
 CDDP_API cddp_tracer *cddp_record_tracer(void);
 
+/* Of several wrappers (a generator and a discriminator), which one the calls are about that follow,
+** until it is said again: 0 is the one that was created first, 1 the second. One that is created
+** after another was destroyed takes its number. A program with one wrapper need not say it; where
+** a program with several says nothing, nothing is verified. */
+CDDP_API void cddp_record_wrapper(size_t wrapper);
+
 /* ---- a step ---- */
 
 /* Steps count from 0. A program that never says where a step begins has a new one at the first

@@ -49,7 +49,8 @@ typedef struct cddp_rendezvous_options {
     uint32_t size;      /* sizeof(cddp_rendezvous_options) known to the writer */
     const char *url;    /* "tcp://127.0.0.1:29500", "file:///tmp/job-7" */
     const char *prefix; /* put before every key; NULL: none */
-    const char *secret; /* tcp: what clients must know; NULL: none */
+    /* tcp: what both sides must know; NULL: none. Each side proves it and neither sends it. */
+    const char *secret;
     uint64_t generation;
     uint64_t timeout_ns; /* default wait and time to reach the server; 0: 30 s */
     const cddp_allocator *allocator;
@@ -73,6 +74,11 @@ typedef struct cddp_rendezvous_server_options {
     /* does: receives every refused client, with the reason. (optional) */
     void (*dropped)(void *context, const char *peer, const char *reason);
     void *context;
+    uint64_t bytes_max; /* of all keys and values; 0: 256 MiB */
+    /* A client that has not greeted by then is dropped; 0: 10 s. */
+    uint64_t greeting_timeout_ns;
+    /* Of one address, clients that have not greeted: the oldest makes room; 0: 64. */
+    uint32_t ungreeted_max;
 } cddp_rendezvous_server_options;
 
 /* Binds, and serves on its own thread. */

@@ -47,19 +47,24 @@ typedef struct cddp_shard_header {
     uint32_t level;      /* cddp_trace_level */
     uint64_t process;
     uint64_t realtime_ns, monotonic_ns; /* both clocks, read when the file was opened */
-    uint64_t job;  /* equal on all ranks of a job that has a number; 0: it has none */
-    uint64_t lost; /* events that are missing at the end */
-    uint32_t end;  /* cddp_shard_end */
-    uint32_t reserved;
+    uint64_t job;            /* equal on all ranks of a job that has a number; 0: it has none */
+    uint64_t lost;           /* events that are missing at the end */
+    uint32_t end;            /* cddp_shard_end */
+    uint32_t slots;          /* of a closed shard, modulo 2^32; 0: nobody counted */
     char host[64], boot[64]; /* clocks with equal host and boot are the same clock */
     char program[256], version_text[32];
     char failure[256];
+    /* of what is said at the beginning, and of lost, end, slots and failure when it was closed; 0:
+    ** none */
+    uint64_t seal, seal_of_end;
 } cddp_shard_header;
 
 /* Slot i is at CDDP_SHARD_HEADER_BYTES + i · CDDP_SHARD_SLOT_BYTES. */
 typedef struct cddp_shard_slot {
-    uint64_t sequence; /* i + 1, written last; 0: the shard ends here */
-    uint16_t kind;     /* cddp_event_kind */
+    /* i + 1, and in the upper half a seal of the other bytes, or 0; written last. 0: the shard ends
+    ** here */
+    uint64_t sequence;
+    uint16_t kind; /* cddp_event_kind */
     uint16_t level;
     uint32_t step, micro_step;
     uint32_t thread;  /* reserved: 0 */
@@ -111,6 +116,44 @@ CDDP_API uint64_t cddp_shard_now_ns(void);
 CDDP_API uint64_t cddp_shard_digest(const void *bytes, size_t byte_count, size_t element_bytes);
 CDDP_API int32_t cddp_shard_kind(const char *name);
 
+/* Many tensors at once: what a phase of a step did to each parameter, without a call for each. */
+typedef struct cddp_shard_tensor {
+    int64_t numel;
+    int32_t dtype;                    /* cddp_dtype */
+    uint32_t epoch;                   /* set by emit_tensors: of its last contribution */
+    uint64_t address, address_bytes;  /* of the bucket that it may be a view of; 0: none */
+    int64_t field[CDDP_EVENT_FIELDS]; /* of its event; what follows from its content is filled in */
+} cddp_shard_tensor;
+
+typedef enum cddp_shard_content {
+    CDDP_SHARD_DIGESTS = 1,      /* of each tensor */
+    CDDP_SHARD_PROJECTIONS = 2,  /* an event `projection` after that of each f32 or f64 gradient */
+    CDDP_SHARD_PRESENT_ONLY = 4, /* no event for absent tensors, nor for those with zeros only */
+    CDDP_SHARD_REWRITTEN = 8     /* an event `rewrite` has said why digests are not as expected */
+} cddp_shard_content;
+
+typedef struct cddp_shard_tensors {
+    uint32_t size;    /* sizeof(cddp_shard_tensors) known to the writer */
+    uint32_t content; /* cddp_shard_content, added up */
+    uint32_t step, micro_step;
+    int32_t kind;   /* of grad_local, grad_final, optimizer_touch and value */
+    uint32_t epoch; /* grows when gradients are dropped: contributions count from there */
+    size_t count;
+    cddp_shard_tensor *tensors; /* (count) */
+    const uint64_t *bytes;      /* (count) addresses of contiguous elements in memory; 0: absent */
+    uint64_t *digests;          /* (count) are stored there; NULL: they are not */
+    /* (count) of an optimizer_touch: the digests before, 0: not known; a gradient with another one
+    ** was changed by the program, which is said once in front of it. NULL: none are known */
+    const uint64_t *expected;
+} cddp_shard_tensors;
+
+/* Emits an event of this kind for each tensor, in order. NULL: does nothing. */
+CDDP_API void cddp_shard_emit_tensors(cddp_shard *shard, const cddp_shard_tensors *tensors);
+/* Sum of weight times element, and of the absolute values of these, as in the event `projection`.
+** False: the dtype has none. */
+CDDP_API bool cddp_shard_project(const void *bytes, int64_t numel, int32_t dtype, double *sum,
+                                 double *magnitude);
+
 /* ---- reading ---- */
 
 typedef struct cddp_shard_reader cddp_shard_reader;
@@ -125,6 +168,9 @@ CDDP_API const cddp_shard_header *cddp_shard_reader_header(const cddp_shard_read
 ** the next call. *found is false at the end, and stays so. */
 CDDP_API cddp_status cddp_shard_reader_next(cddp_shard_reader *reader, cddp_event *event,
                                             bool *found, cddp_error *err) CDDP_MUST_CHECK;
+/* After the end: reads the header again, and goes on with what was written since. */
+CDDP_API cddp_status cddp_shard_reader_resume(cddp_shard_reader *reader,
+                                              cddp_error *err) CDDP_MUST_CHECK;
 /* Begins again with the first event. */
 CDDP_API void cddp_shard_reader_rewind(cddp_shard_reader *reader);
 

@@ -86,6 +86,9 @@ CDDP_API cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_prov
                                           int64_t *run, cddp_error *err) CDDP_MUST_CHECK;
 /* Where the open run's tracers write. Returns borrowed until run_end. */
 CDDP_API const cddp_trace_sink *cddp_store_sink(cddp_store *store);
+/* Commits what the sink has taken so far, in the middle of an iteration. Readers see it, and the
+** run goes on. */
+CDDP_API cddp_status cddp_store_commit(cddp_store *store, cddp_error *err) CDDP_MUST_CHECK;
 CDDP_API cddp_status cddp_store_add_finding(cddp_store *store, const cddp_finding *finding,
                                             cddp_error *err) CDDP_MUST_CHECK;
 /* An invariant that the run really exercised, and how. */

@@ -102,6 +102,10 @@ struct cddp_world_ops {
     cddp_status (*streams_open)(cddp_rank *rank, const cddp_streams_options *options,
                                 const struct cddp_device **device, cddp_error *err);
     void (*streams_close)(cddp_rank *rank, const struct cddp_device *device);
+    /* (optional: default nobody asks) does: notes that the rank calls a function of a comm hook,
+    ** such as "run" of "topk". NULL, NULL: it has returned. For the report of a rank
+    ** that ends in it or never comes back. ownership: borrows both until the next call. */
+    void (*calls)(cddp_rank *rank, const char *hook, const char *function);
 };
 
 #ifdef __cplusplus

@@ -14,6 +14,7 @@
 #include "core/base/alloc.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 #include "core/plan/plan.h"
 #include "scenarios/reader/toml_shim.h"
 
@@ -33,6 +34,7 @@ typedef struct mistake {
     uint32_t line, column;
     size_t order; /* of discovery; decides the order of ties */
     const char *message;
+    const char *field; /* of the key in its line; NULL: none */
 } mistake;
 
 typedef struct reader {
@@ -43,6 +45,7 @@ typedef struct reader {
     size_t leaf_count, leaf_capacity;
     mistake *mistakes;
     size_t mistake_count, mistake_capacity;
+    size_t written_count;       /* mistakes of what is written, before settings are compared */
     bool has_more;              /* mistakes than the limit: reading stops */
     cddp_selector *rank_tables; /* (rank_table_count) `ranks` of each [[rank]] */
     size_t rank_table_count, rank_table_capacity;
@@ -73,7 +76,7 @@ static void complain(reader *r, place at, const char *format, ...)
         r->out_of_memory = true;
         return;
     }
-    r->mistakes[r->mistake_count] = (mistake){at.line, at.column, r->mistake_count, copy};
+    r->mistakes[r->mistake_count] = (mistake){at.line, at.column, r->mistake_count, copy, NULL};
     r->mistake_count++;
 }
 
@@ -381,6 +384,17 @@ static const cd_key_row *leaf_row(reader *r, const cd_toml_leaf *leaf, const key
     return row;
 }
 
+/* "optimizer.1" is the second [[optimizer]]; "optimizer" are all of them. */
+static void take_element(char *table, int64_t *element)
+{
+    char *dot = strchr(table, '.'), *end = NULL;
+    if (dot == NULL || dot[1] < '0' || dot[1] > '9') return;
+    const long long number = strtoll(dot + 1, &end, 10);
+    if (*end != '\0') return;
+    *element = number;
+    *dot = '\0';
+}
+
 static void apply_rank_leaf(reader *r, const cd_toml_leaf *leaf, const key_path *path)
 {
     const place at = {leaf->line, leaf->column};
@@ -388,7 +402,9 @@ static void apply_rank_leaf(reader *r, const cd_toml_leaf *leaf, const key_path 
     key_path inner = *path;
     /* "rank.ddp" is the table of an override. */
     const char *table = strncmp(path->table, "rank.", 5) == 0 ? path->table + 5 : "";
+    cd_plan_owner owner = {r->rank_tables[path->index], CD_PLAN_ALL_ELEMENTS};
     memmove(inner.table, table, strlen(table) + 1);
+    take_element(inner.table, &owner.element);
     if (table[0] == '\0') {
         complain(
             r, at,
@@ -398,8 +414,7 @@ static void apply_rank_leaf(reader *r, const cd_toml_leaf *leaf, const key_path 
     }
     const cd_key_row *row = leaf_row(r, leaf, &inner);
     const cd_key_value value = {leaf->items, leaf->item_count};
-    if (row != NULL &&
-        cd_plan_add_override(r->plan, &r->rank_tables[path->index], row, &value, &err) != CDDP_OK)
+    if (row != NULL && cd_plan_add_override(r->plan, &owner, row, &value, &err) != CDDP_OK)
         refuse(r, place_of_value(leaf), &err);
 }
 
@@ -483,9 +498,50 @@ static place find_key(const reader *r, const char *key, bool of_value)
     return nearest;
 }
 
+/* Is a word that a text quotes, as 'word', or as [word] where it is about a table, part of the
+** message? */
+static bool quotes_part_of(const char *text, const char *message)
+{
+    const bool is_of_table = text[0] == '[' || strncmp(text, "unknown table", 13) == 0;
+    for (const char *at = text; (at = strpbrk(at, is_of_table ? "'[" : "'")) != NULL;) {
+        char word[PATH_BYTES_MAX];
+        const char end[] = {*at == '[' ? ']' : '\'', '\0'};
+        while (*at == '[' || *at == '\'') at++;
+        const size_t length = strcspn(at, end);
+        if (at[length] == '\0') return false;
+        snprintf(word, sizeof word, "%.*s", (int)length, at);
+        if (length > 0 && strstr(message, word) != NULL) return true;
+        at += length + 1;
+    }
+    return false;
+}
+
+/* The name of the key in whose line the mistake is; NULL: there is none. */
+static const char *field_of(const reader *r, const mistake *m)
+{
+    for (size_t i = 0; i < r->leaf_count; i++) {
+        const char *dot = strrchr(r->leaves[i].path, '.');
+        if (r->leaves[i].line == m->line) return dot != NULL ? dot + 1 : r->leaves[i].path;
+    }
+    return NULL;
+}
+
+/* A setting with a mistake has its default, which contradicts nobody by intent; and a key that was
+** misspelt was meant to be there. */
+static bool may_follow_from_mistake(const reader *r, const char *message)
+{
+    for (size_t i = 0; i < r->written_count; i++) {
+        const mistake *m = &r->mistakes[i];
+        if (quotes_part_of(m->message, message)) return true;
+        if (m->field != NULL && strstr(message, m->field) != NULL) return true;
+    }
+    return false;
+}
+
 static void complain_contradiction(void *context, const char *key, const char *message)
 {
     reader *r = context;
+    if (r->has_more || may_follow_from_mistake(r, message)) return;
     complain(r, r->mistake_count < MISTAKES_MAX ? find_key(r, key, false) : (place){0, 0}, "%s",
              message);
 }
@@ -525,11 +581,12 @@ static void apply_all(reader *r)
     apply_sets(r);
     /* A scenario that expects an error may expect exactly this one, so the run judges it. */
     if (r->plan->expect.verdict == CDDP_EXPECT_ERROR) return;
-    /* A setting with a mistake has its default, which contradicts nobody by intent. Names that were
-    ** read are looked up all the same: all mistakes in one go. */
-    const bool has_mistakes = r->mistake_count > 0;
-    if ((has_mistakes || cd_plan_find_contradictions(r->plan, complain_contradiction, r) == 0) &&
-        r->options->examine != NULL)
+    /* All mistakes in one go: of values, of settings among each other, of names. */
+    r->written_count = r->mistake_count;
+    for (size_t i = 0; i < r->written_count; i++)
+        r->mistakes[i].field = field_of(r, &r->mistakes[i]);
+    (void)cd_plan_find_contradictions(r->plan, complain_contradiction, r);
+    if (r->options->examine != NULL)
         r->options->examine(r->options->context, r->plan, complain_name, r);
 }
 
@@ -620,8 +677,8 @@ cddp_status cd_reader_read_file(const cd_reader_options *options, const char *pa
     cddp_status status = CDDP_OK;
     char *text = NULL;
     size_t capacity = 0, used = 0;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) return cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", path, strerror(errno));
+    FILE *file = NULL;
+    CD_TRY(cd_os_open_regular(path, &file, err));
     for (;;) {
         if (used > FILE_BYTES_MAX) {
             status = cd_fail(err, CDDP_E_LIMIT, "%s is longer than %u bytes: not a scenario", path,
@@ -637,7 +694,8 @@ cddp_status cd_reader_read_file(const cd_reader_options *options, const char *pa
         if (got == 0) break;
     }
     if (ferror(file)) {
-        status = cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", path, strerror(errno));
+        status =
+            cd_fail(err, cd_error_of_errno(errno), "cannot read '%s': %s", path, strerror(errno));
         goto out;
     }
     text[used] = '\0';

@@ -26,14 +26,10 @@ static const struct {
     /* clang-format off */
     {"scenarios/buckets/delayed_all_reduce.toml", "the delayed all-reduce is issued when one parameter arrives: ranks with other orders issue it elsewhere (I-ORDER, rightly)"},
     {"scenarios/buckets/delayed_and_last.toml", "as delayed_all_reduce"},
-    {"scenarios/bugs/delayed_all_reduce_under_no_sync.toml", "as delayed_all_reduce"},
+    {"scenarios/buckets/delayed_under_no_sync.toml", "as delayed_all_reduce"},
     {"scenarios/optim/sharded_delayed.toml", "as delayed_all_reduce"},
-    {"scenarios/bugs/hung_job.toml", "in other orders the optimizer meets a reduction in flight first (I-HB)"},
-    {"scenarios/bugs/parameter_replaced_after_wrapping.toml", "the first parameter that is missed depends on the order"},
-    {"scenarios/faults/chunk_corrupted.toml", "the fault strikes a chunk that in some orders is never sent"},
+    {"scenarios/hooks/powersgd_in_callbacks.toml", "continuations in another order on each rank post other operations (I-ORDER, rightly)"},
     {"scenarios/rendezvous/optional_death_of_the_host.toml", "whether the fault strikes is a choice, and it is found where it does"},
-    {"scenarios/streams/launched_too_early.toml", "in some orders the streams are ordered by chance"},
-    {"scenarios/streams/read_too_early.toml", "in some orders the streams are ordered by chance"},
     /* clang-format on */
 };
 static bool is_needed[sizeof exceptions / sizeof exceptions[0]];

@@ -22,9 +22,11 @@ reason() {
     grep -qE 'device = "(symbol|shape)"' "$1" && { echo "a device without numbers"; return; }
     grep -qE '^(streams\.)?producers' "$1" && { echo "streams"; return; }
     grep -qE '^chooser' "$1" && { echo "a chooser"; return; }
+    grep -qE '^continuations = "on_completion"' "$1" && { echo "continuations on completion"; return; }
     grep -qE 'in_flight_max' "$1" && { echo "bounded slots"; return; }
     grep -qE 'name = "plant_' "$1" && { echo "a planted hook"; return; }
     grep -qE 'I-LIVE' "$1" && { echo "ranks that wait for ever"; return; }
+    grep -qE 'of this iteration is' "$1" && { echo "ranks whose peer was refused"; return; }
     grep -qE 'same_with' "$1" && { echo "repetitions with dozens of ranks"; return; }
     grep -qE '^backend = ' "$1" && { echo "a separate backend"; return; }
 }

@@ -76,6 +76,33 @@ static cddp_status mismatch(cddp_group *group, cddp_error *err)
     return cddp_error_set(err, CDDP_E_STATE, "the guard said nothing about a size mismatch");
 }
 
+/* Messages whose ends disagree on their size, shorter and longer than expected, eager and not. */
+static cddp_status messages_disagree(cddp_group *group, cddp_error *err)
+{
+    static const int64_t sizes[][2] = {{3, 5}, {5, 3}, {40000, 100000}, {100000, 40000}};
+    static float data[100000];
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        const uint32_t me = cddp_group_rank(group);
+        if (cddp_group_size(group) == 1 || me > 1) return CDDP_OK;
+        const cddp_tensor t =
+            cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &sizes[i][me], 1);
+        cddp_collective c = {.op = me == 0 ? CDDP_OP_SEND : CDDP_OP_RECV,
+                             .root = 1 - me,
+                             .tag = i,
+                             .input = t,
+                             .output = t};
+        cddp_work *work = NULL;
+        cddp_status status = cddp_group_post(group, &c, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+        const bool is_right =
+            me == 0 ? status == CDDP_OK || status == CDDP_E_MISMATCH : status == CDDP_E_MISMATCH;
+        if (!is_right)
+            return cddp_error_set(err, CDDP_E_STATE, "message %zu ended with status %d", i,
+                                  (int)status);
+    }
+    return CDDP_OK;
+}
+
 static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
 {
     const cddp_backend *backend = ((const job *)argument)->backend;
@@ -88,8 +115,9 @@ static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
     group = NULL;
     if (status == CDDP_OK && (t.failed > 0 || t.rows < 100))
         return cddp_error_set(err, CDDP_E_MISMATCH, "%u of %u rows failed", t.failed, t.rows);
-    if (status == CDDP_OK) status = group_open(backend, rank, 20 * SECOND, "guard=1", &group, err);
+    if (status == CDDP_OK) status = group_open(backend, rank, 20 * SECOND, NULL, &group, err);
     if (status == CDDP_OK) status = mismatch(group, err);
+    if (status == CDDP_OK) status = messages_disagree(group, err);
     cddp_group_destroy(group);
     return status;
 }
@@ -130,6 +158,14 @@ static cddp_status late(cddp_rank *rank, void *argument, cddp_error *err)
     return status;
 }
 
+/* Rank 1 does not come to MPI_Init. */
+static cddp_status jammed(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    cddp_group *group = NULL;
+    if (rank->rank == 1) cd_os_sleep_ns(60 * SECOND);
+    return group_open(((const job *)argument)->backend, rank, SECOND / 2, NULL, &group, err);
+}
+
 static uint32_t number(const char *open_mpi, const char *mpich, uint32_t otherwise)
 {
     const char *text = getenv(open_mpi) != NULL ? getenv(open_mpi) : getenv(mpich);
@@ -145,11 +181,15 @@ int main(int argc, char **argv)
     cddp_rank_result results[8];
     cddp_error err = CDDP_ERROR_INIT;
     job j = {.backend = module_load(), .options = argc > 2 ? argv[2] : NULL};
-    const bool is_late = argc > 1 && strcmp(argv[1], "late") == 0;
+    const char *mode = argc > 1 ? argv[1] : "";
+    const bool is_late = strcmp(mode, "late") == 0, is_jammed = strcmp(mode, "jammed") == 0;
     if (j.backend == NULL || cddp_solo_world_open(&o, &world, &err) != CDDP_OK) return 2;
     for (int i = 0; i < 8; i++) results[i] = (cddp_rank_result){.size = sizeof results[i]};
-    if (cddp_solo_world_ops()->launch(world, is_late ? late : program, &j, results, &err) !=
-        CDDP_OK)
+    if (cddp_solo_world_ops()->launch(world,
+                                      is_late     ? late
+                                      : is_jammed ? jammed
+                                                  : program,
+                                      &j, results, &err) != CDDP_OK)
         return 2;
     const cddp_rank_result *mine = &results[o.rank];
     if (mine->status != CDDP_OK) fprintf(stderr, "rank %u: %s\n", o.rank, mine->error.message);

@@ -352,7 +352,7 @@ if "$verify" list backends | grep gloo | grep -qv absent; then
     claim="a failure on Gloo is shrunk on the simulator"
     expect 0 "$verify" run "$scenarios/bugs/sync_flag_around_backward_only.toml" --backend gloo --trace gloo.db -q
     expect 0 "$verify" shrink gloo.db --output gloo.toml
-    says "shrunk: gloo.toml: I-ONCE"
+    says "shrunk: gloo.toml: I-META"
     says "1-minimal"
 fi
 echo "laboratory: all claims hold"

@@ -18,10 +18,11 @@ sentence() {
         sed -e 's/([^)]*)//g' -e "s/'[^']*'//g" | tr -s ' ,:;' '\n' |
         grep -v -e '[0-9]' -e '\.' -e '^ranks\?$' -e '^and$' -e '^against$' -e '^all$' -e '^no$' -e '^majority$' -e '^.\?$' | tr '\n' ' '
 }
-# Who waits, in what and for what kind of end, and why, without numbers: a hang is the same only as a hang.
+# Who waits, in what (of a bucket or not) and for what kind of end, and why, without numbers: a hang is the same only
+# as a hang.
 hang() {
     awk '/^  [a-zA-Z-]+/ { shown = $1 ~ /^(hang|stopped|why)/ } shown' "$1" |
-        sed -e 's/([^)]*)//g' -e "s/'[^']*'//g" -e 's/ranks/rank/g' -e 's/each of which/which/g' -e 's/wait /waits /g' | tr -s ' ,:;' '\n' |
+        sed -e 's/(bucket[^)]*)/with a bucket/g' -e 's/([^)]*)//g' -e "s/'[^']*'//g" -e 's/ranks/rank/g' -e 's/each of which/which/g' -e 's/wait /waits /g' | tr -s ' ,:;' '\n' |
         grep -v -e '[0-9]' -e '^and$' -e '^.\?$' | tr '\n' ' '
 }
 ends() { grep -c '^  ranks ' "$1"; }

@@ -415,6 +415,7 @@ static void put_update(writer *w)
         PUT(w, optimizer_touch, NULL, .optimizer = 0, .param = p, .touched = p != HEAD_WEIGHT,
             .gradient = p != HEAD_WEIGHT ? unscaled(w, p) : 0);
     put_after_update(w);
+    if (w->step + 1 == FIXTURE_STEPS) put_parameters(w, CDDP_MOMENT_AFTER_AVERAGE, w->step + 1);
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
         put_compare(w, 4, p);
         VALUE(w, 0, CDDP_MOMENT_AFTER_STEP, p, parameter_after(p, w->step + 1));
@@ -446,6 +447,7 @@ static void put_end(writer *w)
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
         VALUE(w, 0, CDDP_MOMENT_END, p,
               DIGEST("parameter", p, p == HEAD_WEIGHT ? 0 : FIXTURE_STEPS, 0));
+    VALUE(w, CDDP_WHAT_SCALER, CDDP_MOMENT_END, 0, DIGEST("scaler", 0, FIXTURE_STEPS, 0));
     PUT(w, memory, NULL, .region = 1, .bytes = 64, .released = 1);
     PUT(w, group_close, NULL, .group = FIXTURE_GROUP, .sequence = w->posted);
     PUT(w, rank_end, NULL, .status = CDDP_OK);

@@ -528,6 +528,44 @@ static bool mutate_hook_slice_halved(cddp_event *e)
     return true;
 }
 
+/* All its laws are kept: only the zeros tell. */
+static bool mutate_hook_joined_gives_more(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_launch, 2, 2) && e->as.bucket_launch.bucket == 1)
+        e->as.bucket_launch.shadow = 1;
+    if (at(e, CDDP_EV_bucket_shown, 2, 2) && e->as.bucket_shown.bucket == 1)
+        e->as.bucket_shown.shadow = 1;
+    return true;
+}
+
+/* Of bucket 1 in step 0: what its operation delivers, and what the hook makes of that. */
+static bool replace_delivery(cddp_event *e, int64_t rank, int64_t delivered, int64_t made)
+{
+    static int64_t sequences[FIXTURE_RANKS];
+    if (at(e, CDDP_EV_collective_post, rank, 0) && e->as.collective_post.bucket == 1)
+        sequences[e->rank] = e->as.collective_post.sequence;
+    if (at(e, CDDP_EV_collective_done, rank, 0) &&
+        e->as.collective_done.sequence == sequences[e->rank])
+        e->as.collective_done.digest = delivered;
+    if (at(e, CDDP_EV_hook_done, rank, 0) && e->as.hook_done.bucket == 1)
+        e->as.hook_done.digest = made;
+    if (at(e, CDDP_EV_bucket_done, rank, 0) && e->as.bucket_done.bucket == 1)
+        e->as.bucket_done.digest = made;
+    if (at(e, CDDP_EV_bucket_sum, rank, 0) && e->as.bucket_sum.bucket == 1)
+        e->as.bucket_sum.got = cd_f64_bits(cd_f64_of(e->as.bucket_sum.got) / 2);
+    return true;
+}
+
+static bool mutate_hook_passes_on_what_came(cddp_event *e)
+{
+    return replace_delivery(e, ANY, 4711, 4711);
+}
+
+static bool mutate_coll_hook_passes_it_on(cddp_event *e)
+{
+    return replace_delivery(e, 2, 4711, 4712);
+}
+
 static bool mutate_range_overflow(cddp_event *e)
 {
     if (at(e, CDDP_EV_grad_final, ANY, 1) && e->as.grad_final.param == FC2_WEIGHT)
@@ -715,6 +753,8 @@ static bool mutate_step_skips_alone(cddp_event *e)
     return true;
 }
 
+static bool mutate_step_keeps_gradients(cddp_event *e) { return !at(e, CDDP_EV_zero_grad, 1, 0); }
+
 static bool mutate_step_own_norm(cddp_event *e)
 {
     if (at(e, CDDP_EV_compare, 2, 1) && e->as.compare.link == CD_LINK_NORM) {
@@ -730,6 +770,17 @@ static bool mutate_step_own_norm(cddp_event *e)
 }
 
 /* From the update of step 1 to the begin of step 2, whose update is right again. */
+static bool mutate_parameq_never_averaged(cddp_event *e)
+{
+    cddp_event_value *v = &e->as.value;
+    if (!at(e, CDDP_EV_value, ANY, FIXTURE_STEPS - 1) || v->id != FC1_WEIGHT) return true;
+    if (v->what == CDDP_WHAT_PARAMETER &&
+        (v->moment == CDDP_MOMENT_AFTER_UPDATE || v->moment == CDDP_MOMENT_AFTER_AVERAGE ||
+         v->moment == CDDP_MOMENT_AFTER_STEP || v->moment == CDDP_MOMENT_END))
+        v->digest += e->rank;
+    return true;
+}
+
 static bool mutate_parameq_drifts(cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
@@ -766,6 +817,15 @@ static bool mutate_shown_other_places(cddp_event *e)
 {
     if (at(e, CDDP_EV_bucket_shown, 2, 1) && e->as.bucket_shown.bucket == 1)
         corrupt(&e->as.bucket_shown.content);
+    return true;
+}
+
+static bool mutate_shown_other_buckets(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_shown, 1, 1) && e->as.bucket_shown.bucket == 0) {
+        e->as.bucket_shown.generation = -1;
+        corrupt(&e->as.bucket_shown.content);
+    }
     return true;
 }
 
@@ -818,6 +878,12 @@ static bool mutate_chain_moves_before_the_end(cddp_event *e)
 static bool mutate_parameq_state_drifts(cddp_event *e)
 {
     if (IS_VALUE(e, 2, 2, 3, CDDP_MOMENT_AFTER_STEP, FC2_BIAS)) corrupt(&e->as.value.digest);
+    return true;
+}
+
+static bool mutate_parameq_scaler_stands_still(cddp_event *e)
+{
+    if (IS_VALUE(e, 1, ANY, CDDP_WHAT_SCALER, CDDP_MOMENT_END, 0)) corrupt(&e->as.value.digest);
     return true;
 }
 
@@ -890,6 +956,21 @@ static bool mutate_live_names_itself(cddp_event *e)
     return true;
 }
 
+/* The last operation times out on all ranks, and rank 1 posts it a second after that. */
+static bool mutate_live_came_late(cddp_event *e)
+{
+    static const uint64_t second_ns = 1000000000;
+    const bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 15;
+    const bool is_done = e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 15;
+    if (e->kind == CDDP_EV_fault) return false;
+    if (e->kind == CDDP_EV_rank_end)
+        e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_TIMEOUT};
+    if ((is_post || is_done) && e->rank == 1) e->time_ns += second_ns;
+    if (is_done) e->as.collective_done.status = CDDP_E_TIMEOUT;
+    const bool is_kept = is_post || is_done || e->kind == CDDP_EV_rank_end;
+    return is_kept || mutate_live_waits_for_ended(e);
+}
+
 /* Rank 2 is stopped inside the last bitmap, #13. Rank 1 waits there without end. Rank 0 got its
 ** part of it, goes on, and gives up first: it misses rank 1, which is no culprit. */
 static bool mutate_live_stopped_behind_another(cddp_event *e)
@@ -910,6 +991,40 @@ static bool mutate_live_stopped_behind_another(cddp_event *e)
         return e->rank != 2;
     }
     return e->sequence < end_of[e->rank];
+}
+
+/* Instead of the last operation rank 1 calls its hook again; the others wait for it. */
+static bool mutate_live_stays_in_hook(cddp_event *e)
+{
+    const bool is_post =
+        at(e, CDDP_EV_collective_post, 1, ANY) && e->as.collective_post.sequence == 15;
+    if (is_post) {
+        e->kind = CDDP_EV_hook_call;
+        e->text = "narrow";
+        e->as.hook_call = (cddp_event_hook_call){.bucket = 0, .dtype = CDDP_F32};
+        return true;
+    }
+    const bool is_kept = mutate_live_waits_for_ended(e);
+    if (e->kind == CDDP_EV_rank_end)
+        e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_TIMEOUT, .end = 2};
+    return is_kept;
+}
+
+/* Only its world says so: no event stands for a call of save. */
+static bool mutate_live_stays_in_save(cddp_event *e)
+{
+    if (!at(e, CDDP_EV_rank_end, 2, ANY)) return true;
+    e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_TIMEOUT, .end = 2};
+    e->text = "rank 2 did not return from save of hook powersgd for 20 s of real time";
+    return true;
+}
+
+static bool mutate_fail_killed_in_load(cddp_event *e)
+{
+    if (!at(e, CDDP_EV_rank_end, 0, ANY)) return true;
+    e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 1, .detail = 11};
+    e->text = "rank 0 was killed by signal 11 (Segmentation fault) in load of hook powersgd";
+    return true;
 }
 
 const trace_mutant trace_mutants[] = {

@@ -4,7 +4,9 @@
 ** new row. */
 #include "cddp/cddp.h"
 #include "cddp/composition.h"
-#include "core/hooks/averager.h"
+#include "cddp/averager.h"
+#include "cddp/fsdp.h"
+#include "cddp/zero.h"
 #include "core/hooks/hook.h"
 
 #include "core/base/error.h"
@@ -134,19 +136,21 @@ static cddp_status makes_subset(const cddp_allocator *a, void *argument, cddp_er
 
 static cddp_status averager_body(cddp_group *group, cddp_error *err)
 {
-    const cd_averager_level level = {.period = 1, .group_size = 1};
-    cd_averager *averager = NULL;
+    const cddp_averager_level level = {.period = 1, .group_size = 1};
+    cddp_averager *averager = NULL;
     float value = 1;
     int64_t one = 1;
     cddp_tensor parameter = cddp_tensor_of(cddp_device_cpu(), &value, 0, CDDP_F32, &one, 1);
     cddp_grad grad = {.kind = CDDP_GRAD_DENSE}, *gradients[1] = {&grad};
-    cddp_status status = cd_averager_create(&(cd_averager_options){.group = group,
-                                                                   .levels = &level,
-                                                                   .level_count = 1,
-                                                                   .hierarchical = true},
-                                            &averager, err);
-    if (status == CDDP_OK) status = cd_averager_step(averager, &parameter, gradients, 1, err);
-    cd_averager_destroy(averager);
+    cddp_status status =
+        cddp_averager_create(&(cddp_averager_options){.size = sizeof(cddp_averager_options),
+                                                      .group = group,
+                                                      .levels = &level,
+                                                      .level_count = 1,
+                                                      .hierarchical = true},
+                             &averager, err);
+    if (status == CDDP_OK) status = cddp_averager_step(averager, &parameter, gradients, 1, err);
+    cddp_averager_destroy(averager);
     return status;
 }
 
@@ -154,6 +158,94 @@ static cddp_status makes_averager(const cddp_allocator *a, void *argument, cddp_
 {
     (void)argument;
     return with_group(a, averager_body, err);
+}
+
+static cddp_status steps_nothing(void *context, size_t variable, cddp_grad *grad, cddp_error *err)
+{
+    (void)context, (void)variable, (void)grad, (void)err;
+    return CDDP_OK;
+}
+
+static cddp_status zero_body(cddp_group *group, cddp_error *err)
+{
+    float value = 1;
+    int64_t one = 1;
+    cddp_zero *zero = NULL;
+    cddp_grad grad = {.kind = CDDP_GRAD_UNDEFINED};
+    const cddp_parameter parameter = {.name = "p",
+                                      .tensor = cddp_tensor_of(cddp_device_cpu(), &value, 0,
+                                                               CDDP_F32, &one, 1),
+                                      .grad = &grad};
+    cddp_zero_options options = cddp_zero_options_default();
+    options.group = group;
+    options.parameters = &parameter;
+    options.parameter_count = 1;
+    options.step = steps_nothing;
+    cddp_status status = cddp_zero_create(&options, &zero, err);
+    if (status == CDDP_OK) status = cddp_zero_step(zero, err);
+    cddp_zero_destroy(zero);
+    return status;
+}
+
+static cddp_status makes_zero(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    return with_group(a, zero_body, err);
+}
+
+static cddp_status no_entry(void *context, const cddp_fsdp_entry *entry, cddp_error *err)
+{
+    (void)context, (void)entry, (void)err;
+    return CDDP_OK;
+}
+
+/* Two units, one iteration, and its state. */
+static cddp_status fsdp_iteration(cddp_fsdp *fsdp, cddp_grad *grad, cddp_error *err)
+{
+    const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = no_entry};
+    CD_TRY(cddp_fsdp_pre_forward(fsdp, 1, true, err));
+    CD_TRY(cddp_fsdp_post_forward(fsdp, 1, true, err));
+    CD_TRY(cddp_fsdp_pre_backward(fsdp, 1, err));
+    CD_TRY(cddp_grad_define(grad, cddp_fsdp_parameter(fsdp, 1), err));
+    CD_TRY(grad->value.device->fill(&grad->value, 1, NULL, err));
+    CD_TRY(cddp_fsdp_post_backward(fsdp, 1, err));
+    CD_TRY(cddp_fsdp_backward_end(fsdp, err));
+    CD_TRY(cddp_fsdp_clip_grad_norm(fsdp, 1, 2, NULL, err));
+    return CD_PASS(cddp_fsdp_full_state(fsdp, &sink, err));
+}
+
+static cddp_status fsdp_body(cddp_group *group, cddp_error *err)
+{
+    float values[2] = {1, 2};
+    int64_t one = 1;
+    cddp_fsdp *fsdp = NULL;
+    cddp_grad grads[2] = {{.kind = CDDP_GRAD_UNDEFINED}};
+    const cddp_device *cpu = cddp_device_cpu();
+    const cddp_parameter parameters[2] = {
+        {.name = "p",
+         .tensor = cddp_tensor_of(cpu, &values[0], 0, CDDP_F32, &one, 1),
+         .grad = &grads[0],
+         .requires_grad = true},
+        {.name = "a.p",
+         .tensor = cddp_tensor_of(cpu, &values[1], 0, CDDP_F32, &one, 1),
+         .grad = &grads[1],
+         .requires_grad = true}};
+    cddp_fsdp_options options = cddp_fsdp_options_default();
+    options.parameters = parameters;
+    options.parameter_count = 2;
+    options.group = group;
+    options.wrap.kind = CDDP_FSDP_WRAP_ALWAYS;
+    cddp_status status = cddp_fsdp_create(&options, &fsdp, err);
+    if (status == CDDP_OK) status = fsdp_iteration(fsdp, &grads[1], err);
+    cddp_fsdp_destroy(fsdp);
+    for (size_t i = 0; i < 2; i++) cddp_grad_fini(&grads[i]);
+    return status;
+}
+
+static cddp_status makes_fsdp(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    return with_group(a, fsdp_body, err);
 }
 
 /* One micro-step that overflows a double, and its reduction. */
@@ -583,7 +675,9 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
         {"cddp_group_create", makes_group, 4},
         {"cddp_group_create_subset", makes_subset, 6},
         {"works by the chunk", makes_works, 6},
-        {"cd_averager_create", makes_averager, 4},
+        {"cddp_averager_create", makes_averager, 4},
+        {"cddp_zero_create", makes_zero, 4},
+        {"cddp_fsdp_create", makes_fsdp, 8},
         {"the reproducible hook", makes_reproducible, 9},
         {"cddp_registry_create", makes_registry, 2},
         {"cddp_ddp_create", makes_ddp, 10},

@@ -81,13 +81,33 @@ static void write_ticks(FILE *f, bool is_x, axis a)
         }
 }
 
+static bool is_inside(const chart_series *s, axis y)
+{
+    for (int i = 0; i < s->count; i++)
+        if (s->y[i] > y.high) return false;
+    return true;
+}
+
+static void write_clip(FILE *f, const chart *c, axis y)
+{
+    bool is_needed = false;
+    for (int s = 0; s < c->series_count; s++) is_needed = is_needed || !is_inside(&c->series[s], y);
+    if (is_needed)
+        fprintf(f,
+                "<clipPath id=\"plot\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>"
+                "</clipPath>\n",
+                LEFT, TOP, WIDTH, HEIGHT);
+}
+
+/* What lies above the axis is named, not drawn. */
 static void write_series(FILE *f, const chart_series *s, axis x, axis y, bool is_joined, int row)
 {
     const char *colour = colours[s->colour];
     double at = TOP + 10 + 20 * row;
     const char *fill = s->is_ours ? colour : "none";
     if (s->is_ours && is_joined) {
-        fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\" points=\"", colour);
+        fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\"%s points=\"", colour,
+                is_inside(s, y) ? "" : " clip-path=\"url(#plot)\"");
         for (int i = 0; i < s->count; i++)
             fprintf(f, "%s%.1f,%.1f", i > 0 ? " " : "", x_at(x, s->x[i]), y_at(y, s->y[i]));
         fputs("\"/>\n", f);
@@ -95,8 +115,12 @@ static void write_series(FILE *f, const chart_series *s, axis x, axis y, bool is
                 colour);
     }
     for (int i = 0; i < s->count; i++)
-        fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%s\" fill=\"%s\" stroke=\"%s\"/>\n",
-                x_at(x, s->x[i]), y_at(y, s->y[i]), s->is_ours ? "2" : "4", fill, colour);
+        if (s->y[i] > y.high)
+            fprintf(f, "<text x=\"%.1f\" y=\"%d\" fill=\"%s\">\342\206\221 %.2f</text>\n",
+                    x_at(x, s->x[i]), TOP - 4, colour, s->y[i]);
+        else
+            fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%s\" fill=\"%s\" stroke=\"%s\"/>\n",
+                    x_at(x, s->x[i]), y_at(y, s->y[i]), s->is_ours ? "2" : "4", fill, colour);
     fprintf(f, "<circle cx=\"%d\" cy=\"%.1f\" r=\"%s\" fill=\"%s\" stroke=\"%s\"/>\n", LEGEND + 10,
             at, s->is_ours ? "2" : "4", fill, colour);
     fprintf(f, "<text x=\"%d\" y=\"%.1f\">%s</text>\n", LEGEND + 28, at + 4, s->label);
@@ -121,6 +145,7 @@ void chart_write(const chart *c, FILE *f)
     fprintf(f,
             "<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
             TOP + HEIGHT / 2, c->y_label);
+    write_clip(f, c, y);
     for (int s = 0; s < c->series_count; s++)
         write_series(f, &c->series[s], x, y, !c->x_is_a_number, s);
     fputs("</svg>\n", f);

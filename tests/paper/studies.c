@@ -59,12 +59,9 @@ double study_window_ms(unsigned window, double local_ms)
 }
 
 /* PyTorch's example of a reducer in Python fills buckets in the order of the forward, each up to
-** 2^20 x elements and
-*** never
-*** beyond. Ours are given the same contents: they are filled in the order of the backward, and a
-**  cap that is the exact
-*** size closes a bucket exactly there. */
-static void add_python_buckets(sets *s, unsigned x)
+** 2^20 x elements and never beyond. Ours are given the same contents: they are filled in the order
+** of the backward, and a cap that is the exact size closes a bucket exactly there. */
+void study_print_python_buckets(unsigned x, char *list, size_t bytes)
 {
     const cd_prng prng = cd_prng_seed(1);
     const cd_model_options options = {.name = "resnet",
@@ -75,7 +72,6 @@ static void add_python_buckets(sets *s, unsigned x)
     cd_model *model = NULL;
     int64_t sizes[256], limit = (int64_t)x << 20;
     int count = 0;
-    char list[1024] = "";
     if (cd_model_create(&options, &model, NULL) != CDDP_OK) exit(EXIT_FAILURE);
     for (uint32_t i = 0; i < model->module->parameter_count; i++) {
         int64_t numel = cddp_tensor_numel(&model->module->parameters[i].tensor);
@@ -85,11 +81,18 @@ static void add_python_buckets(sets *s, unsigned x)
             sizes[count++] = numel;
     }
     cd_model_destroy(model);
+    list[0] = '\0';
     for (int i = count; i-- > 0;) {
         size_t used = strlen(list); /* a multiple of 2^-18: these digits are all of it */
-        snprintf(list + used, sizeof list - used, "%s%.18f", used > 0 ? "," : "",
+        snprintf(list + used, bytes - used, "%s%.18f", used > 0 ? "," : "",
                  (double)sizes[i] * 4 / 1048576);
     }
+}
+
+static void add_python_buckets(sets *s, unsigned x)
+{
+    char list[1024];
+    study_print_python_buckets(x, list, sizeof list);
     add(s, "ddp.bucket_cap_mb_list=%s", list);
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 #include "tests/paper/paper.h"
 
+#include <stddef.h>
+
 /* overlap_two_ranks: ms; local 0 or 1 as in published_overlap_ms; cap_mb 0: one bucket. */
 double study_overlap_ms(int local, double cap_mb);
 
@@ -12,6 +14,8 @@ double study_window_ms(unsigned window, double local_ms);
 /* gloo_bucket_sweep: ms of a backward. */
 typedef enum study_reducer { STUDY_DDP, STUDY_PYTHON_ASYNC, STUDY_PYTHON_SYNC } study_reducer;
 double study_sweep_ms(study_reducer reducer, unsigned x);
+/* The sizes in MiB of the buckets of the reducers in Python, from the end of the model. */
+void study_print_python_buckets(unsigned x, char *list, size_t bytes);
 
 /* nvlink_and_infiniband: ms of an iteration; model 0: ResNet-50, 1: ResNet-101. */
 double study_gpus_ms(int model, unsigned ranks, double cap_mb);

@@ -104,7 +104,7 @@ CDDP_STORE_SECRET=wrong torch 1 2 --join-timeout 6s "$good"
 ended 3 3
 says 0 "turned 127.0.0.1:"
 says 0 "rank 1 of 2 did not come within 6 s"
-says 1 "does CDDP_STORE_SECRET agree?"
+says 1 "refused this process: it does not know the secret (CDDP_STORE_SECRET)"
 
 begin "a missing rank"
 for i in 0 1 3; do torch $i 4 --join-timeout 6s -n 4 "$good"; done
@@ -200,7 +200,7 @@ ended 0
 [ -z "$(ls -A "$work/temporary")" ] || complain "left in TMPDIR: $(ls -A "$work/temporary")"
 rank 0 TMPDIR="$work/none" -- --backend gloo "$good"
 ended 3
-says 0 "cannot make a directory for the rendezvous in $work/none (TMPDIR)"
+says 0 "ranks cannot meet in TMPDIR: cannot make a folder in $work/none"
 
 begin "Ctrl-C reaches all"
 for i in 0 1; do torch $i 2 "$good" --set train.steps=1000000 --log comm:info --trace "$work/last.db"; done

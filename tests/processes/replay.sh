@@ -15,11 +15,11 @@ expect 0 "${launch[@]}" "$verify" run "$scenarios/bugs/sync_flag_around_backward
 expect 0 "$verify" replay mpi.db
 says "all equal rank by rank on the simulator (recorded on mpi-"
 expect 0 "$verify" shrink mpi.db --output mpi.toml
-says "shrunk: mpi.toml: I-ONCE"
+says "shrunk: mpi.toml: I-META"
 says "1-minimal"
 line=$(sed -n 's/^  replay *cddp-verify //p' out)
 eval "expect 1 \"$verify\" $line"
-says "I-ONCE"
+says "I-META"
 
 claim="ranks with another order of registration corrupt each other's gradients there, and so does the shrunk form"
 "${launch[@]}" "$verify" run "$scenarios/order/registration_order_with_equal_shapes.toml" -n 2 --backend mpi --trace order.db -q > out 2> err

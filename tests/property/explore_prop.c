@@ -320,7 +320,7 @@ TEST(explore, states_without_the_order_of_arrival_would_lose_outcomes)
 
 /* ---- runs that share their beginning ---- */
 
-#define SHARED_RUNS 24
+#define SHARED_RUNS 40
 
 typedef struct shared_run {
     uint64_t outcome;
@@ -363,7 +363,7 @@ TEST(explore, runs_that_share_their_beginning_come_to_what_they_come_to_by_thems
     cd_prng prng = cd_prng_seed(cd_test_seed() + 1);
     cddp_error err = CDDP_ERROR_INIT;
     cddp_registry *registry = NULL;
-    uint32_t sharing = 0, failing = 0;
+    uint32_t sharing = 0, failing = 0, looking = 0;
     assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
     for (uint32_t configuration = 0; configuration < CONFIGURATIONS;) {
         cd_text overrides;
@@ -386,7 +386,12 @@ TEST(explore, runs_that_share_their_beginning_come_to_what_they_come_to_by_thems
                 assert_true(shared[i].schedule == alone[i].schedule);
                 failing += !alone[i].is_verified;
             }
-            sharing += subject.prefix != NULL && cd_explore_prefix_is_kept(subject.prefix);
+            for (size_t w = 0; w < CD_EXPLORE_WORLDS; w++) {
+                const cd_explore_prefix *prefix = subject.worlds[w].prefix;
+                const bool shares = prefix != NULL && cd_explore_prefix_is_kept(prefix);
+                sharing += shares;
+                looking += shares && w / 2 == CD_RECALL_LOOKS;
+            }
         }
         cd_text_fini(&overrides);
         cd_explore_fini(&subject);
@@ -395,7 +400,9 @@ TEST(explore, runs_that_share_their_beginning_come_to_what_they_come_to_by_thems
         configuration++;
     }
     cddp_registry_destroy(registry);
-    print_message("%u searches shared a beginning, %u runs were not verified\n", sharing, failing);
+    print_message("%u searches shared a beginning, %u of them without a judge, "
+                  "%u runs were not verified\n",
+                  sharing, looking, failing);
     assert_true(failing > CONFIGURATIONS);
     assert_true(cd_fiber_has_shadow() ? sharing == 0 : sharing > CONFIGURATIONS);
 }

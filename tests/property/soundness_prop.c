@@ -297,6 +297,8 @@ static bool makes_sense(const draw *d)
     if (is(d, DIVIDE, "false") && !is(d, JOIN, "true")) return false;
     if (is(d, JOIN, "true") && !is(d, OPTIMIZER, "sgd"))
         return false; /* step counters of joined ranks stand still (INT-01) */
+    if (is(d, JOIN, "true") && is(d, AMP, "true") && !is(d, WORLD, "1"))
+        return false; /* and so do their loss scalers, which differ at the end */
     if (is(d, CHOOSER, "fifo") && is(d, READY, "chosen")) return false;
     return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d) &&
            makes_sense_beside_the_reducer(d) && makes_sense_when_sharded(d) &&

@@ -35,7 +35,7 @@ for page in docs/*.md docs/formats/*.md docs/howto/*.md; do
         '    $ cddp-verify '*)
             arguments=${line#    \$ cddp-verify }
             case $arguments in
-            *gloo* | doctor* | *.frontier* | *run.db* | *' scenario.toml'*) runs=no ;;
+            *gloo* | doctor* | *.frontier* | *run.db* | *cddp-trace* | *' scenario.toml'*) runs=no ;;
             *)
                 # shellcheck disable=SC2086
                 "$program" $arguments >"$work/output" 2>&1 || true

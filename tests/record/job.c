@@ -9,6 +9,7 @@
 */
 #define _POSIX_C_SOURCE 200809L
 #include <cddp/cddp.h>
+#include <cddp/hook.h>
 #include <cddp/init.h>
 #include <cddp/record.h>
 
@@ -22,6 +23,9 @@ enum { PARAMETERS = 2, WEIGHTS = 600, BIASES = 8, STEPS = 6, MICRO_STEPS = 2, SA
 
 typedef struct training {
     const char *mistake;
+    cddp_registry *hooks;
+    double before[PARAMETERS + 1][WEIGHTS]; /* by bucket: what a stale hook delivered last */
+    bool has_before[PARAMETERS + 1];
     cddp_group *group;
     cddp_ddp *ddp;
     double values[PARAMETERS][WEIGHTS];
@@ -41,6 +45,129 @@ static bool speaks(const training *t) { return !makes(t, "silent") && !makes(t, 
 static bool reduces(const training *t)
 {
     return !makes(t, "alone") && !makes(t, "silent_alone") && strncmp(t->mistake, "own", 3) != 0;
+}
+
+/* ---- comm hooks ---- */
+
+static bool has_join(const training *t) { return strncmp(t->mistake, "join", 4) == 0; }
+
+/* Ranks 0 and 2 have two steps more than ranks 1 and 3, which run out of inputs. */
+static int steps_of(const training *t)
+{
+    return has_join(t) && t->rank % 2 == 1 ? STEPS - 2 : STEPS;
+}
+
+/* What a wrong hook gives to the sum. */
+static void spoil_input(const training *t, double *g, int64_t count)
+{
+    const bool gives_nothing = makes(t, "hook_drops_a_rank") && t->rank == 1;
+    const bool gives_twice = makes(t, "hook_counts_twice") && t->rank == 2;
+    for (int64_t i = 0; i < count && gives_nothing; i++) g[i] = 0;
+    for (int64_t i = 0; i < count && gives_twice; i++) g[i] *= 2;
+}
+
+static double divisor_of(const training *t, uint32_t bucket)
+{
+    const double w = t->world_size;
+    if (makes(t, "hook_sums") || makes(t, "hook_sums_declared") || makes(t, "hook_sums_lossy"))
+        return 1;
+    if (makes(t, "hook_first_bucket_only") && bucket > 0) return 1;
+    if (makes(t, "hook_one_too_many") || makes(t, "hook_cast_one_too_many")) return w + 1;
+    if (makes(t, "hook_divides_twice")) return w * w;
+    if (makes(t, "join_hook_by_active")) return w / 2;
+    return w;
+}
+
+/* And what it delivers of the mean. */
+static void spoil_result(training *t, const cddp_grad_bucket *of, double *g, int64_t count)
+{
+    const uint32_t bucket = of->index, generation = of->generation;
+    const bool halves = makes(t, "hook_halves") || makes(t, "hook_halves_declared");
+    if (halves && count > 6) g[6] /= 2;
+    if (makes(t, "hook_exchanges") && count > 9) {
+        const double other = g[2];
+        g[2] = g[9];
+        g[9] = other;
+    }
+    for (int64_t i = 0; i < count && makes(t, "hook_stale") && generation > 0; i++) {
+        const double now = g[i];
+        if (t->has_before[bucket]) g[i] = t->before[bucket][i];
+        t->before[bucket][i] = now;
+    }
+    t->has_before[bucket] = generation > 0;
+}
+
+static cddp_status end_hook(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                            cddp_error *err)
+{
+    training *t = self;
+    const int64_t count = cddp_tensor_numel(&bucket->buffer);
+    double *g = (double *)bucket->buffer.storage + bucket->buffer.offset;
+    const double divisor = divisor_of(t, bucket->index);
+    (void)err;
+    for (int64_t i = 0; i < count; i++) g[i] /= divisor;
+    spoil_result(t, bucket, g, count);
+    future->next = NULL;
+    future->result = bucket->buffer;
+    return CDDP_OK;
+}
+
+static training *hooked; /* a hook's create has no argument of the program's */
+
+static cddp_status create_hook(const cddp_hook_context *context, void **self, cddp_error *err)
+{
+    (void)context;
+    (void)err;
+    *self = hooked;
+    return CDDP_OK;
+}
+
+static cddp_status run_hook(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                            cddp_future *future, cddp_error *err)
+{
+    training *t = self;
+    double *g = (double *)bucket->buffer.storage + bucket->buffer.offset;
+    spoil_input(t, g, cddp_tensor_numel(&bucket->buffer));
+    future->work_count = 1;
+    future->next = end_hook;
+    return cddp_group_allreduce(group, &bucket->buffer, CDDP_RED_SUM, &future->works[0], err);
+}
+
+static cddp_hook own_hook = {.size = sizeof own_hook,
+                             .abi = CDDP_HOOK_ABI,
+                             .name = "of_the_program",
+                             .create = create_hook,
+                             .run = run_hook};
+
+/* "hook_of_library:NAME" is one of the library's. */
+static cddp_status take_hook(training *t, cddp_error *err)
+{
+    static const char library[] = "hook_of_library:";
+    const bool is_library = strncmp(t->mistake, library, sizeof library - 1) == 0;
+    const bool is_hook =
+        strncmp(t->mistake, "hook", 4) == 0 || strncmp(t->mistake, "join_hook", 9) == 0;
+    if (!is_hook) return CDDP_OK;
+    hooked = t;
+    if (strstr(t->mistake, "declared") != NULL) own_hook.flags = CDDP_HOOK_EXACT;
+    if (makes(t, "hook_sums_lossy")) own_hook.flags = CDDP_HOOK_LOSSY;
+    if (strncmp(t->mistake, "hook_cast", 9) == 0) {
+        own_hook.flags = CDDP_HOOK_LOSSY | CDDP_HOOK_CASTS_FIRST;
+        own_hook.wire_dtype = CDDP_DTYPE_BIT(CDDP_BF16);
+    }
+    if (!is_library) return cddp_ddp_register_comm_hook(t->ddp, &own_hook, NULL, NULL, err);
+    cddp_status status = cddp_registry_create(NULL, &t->hooks, err);
+    if (status == CDDP_OK)
+        status = cddp_ddp_register_comm_hook(
+            t->ddp, cddp_registry_find_hook(t->hooks, t->mistake + sizeof library - 1), NULL,
+            strstr(t->mistake, "powersgd") != NULL ? "start_powerSGD_iter=2" : NULL, err);
+    return status;
+}
+
+static cddp_status begin_join(training *t, cddp_error *err)
+{
+    cddp_join_options options = cddp_join_options_default();
+    options.divide_by_initial_world_size = !makes(t, "join_by_active");
+    return has_join(t) ? cddp_ddp_join_begin(t->ddp, &options, err) : CDDP_OK;
 }
 
 static cddp_status reduce_alone(training *t, int step, cddp_error *err)
@@ -142,12 +269,21 @@ static void update(training *t, int step)
         cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, p, &t->tensors[p]);
 }
 
+/* Rank 2 stays in step 3 until somebody writes a line to its standard input. */
+static void hang(const training *t, int step)
+{
+    char line[8];
+    if (makes(t, "hangs") && t->rank == 2 && step == 3)
+        (void)!read(STDIN_FILENO, line, sizeof line);
+}
+
 static cddp_status train_step(training *t, int step, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     if (speaks(t) && !makes(t, "own_unnumbered") && !makes(t, "unnumbered"))
         cddp_record_step_begin((uint64_t)step);
     if (speaks(t)) cddp_record_zero_grad(true);
+    hang(t, step);
     for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_drop(&t->grads[p]);
     for (int micro = 0; status == CDDP_OK && micro < MICRO_STEPS; micro++) {
         const bool accumulates = micro + 1 < MICRO_STEPS;
@@ -178,6 +314,19 @@ static cddp_status cross(training *t, cddp_group *group, cddp_error *err)
     return status;
 }
 
+static int epochs_of(const training *t) { return makes(t, "join_twice") ? 2 : 1; }
+
+static cddp_status train_epoch(training *t, int epoch, cddp_error *err)
+{
+    cddp_status status = begin_join(t, err);
+    for (int i = 0; status == CDDP_OK && i < steps_of(t); i++) {
+        const int step = epoch * STEPS + i;
+        if (makes(t, "leaves") && t->rank == 1 && step == 4) break;
+        status = train_step(t, step, err);
+    }
+    return status == CDDP_OK && has_join(t) ? cddp_ddp_join_end(t->ddp, err) : status;
+}
+
 static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
 {
     cddp_group *group = cddp_context_group(context);
@@ -201,6 +350,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     options.parameter_count = PARAMETERS;
     options.group = group;
     options.bucket_cap_mb = 0.001;
+    if (makes(&t, "hook_first_bucket_only")) options.bucket_cap_mb = 0.00005;
     cddp_status status = strncmp(t.mistake, "own", 3) == 0 ? begin_alike(&t, names, err)
                                                            : cddp_ddp_create(&options, &t.ddp, err);
     cddp_ddp *second = NULL;
@@ -209,12 +359,14 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
         status = cddp_ddp_create(&options, &second, err);
         cddp_ddp_destroy(second);
     }
-    for (int step = 0; status == CDDP_OK && step < STEPS; step++) {
-        if (makes(&t, "leaves") && t.rank == 1 && step == 4) break;
-        status = train_step(&t, step, err);
-    }
+    if (status == CDDP_OK) status = take_hook(&t, err);
+    for (int epoch = 0; status == CDDP_OK && epoch < epochs_of(&t); epoch++)
+        status = train_epoch(&t, epoch, err);
+    for (size_t p = 0; p < PARAMETERS && has_join(&t); p++)
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_END, p, &t.tensors[p]);
     if (status == CDDP_OK && makes(&t, "crosses")) status = cross(&t, group, err);
     cddp_ddp_destroy(t.ddp);
+    cddp_registry_destroy(t.hooks);
     for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_fini(&t.grads[p]);
     if (makes(&t, "no_end")) _exit(0);
     return status;
@@ -227,7 +379,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s RANKS MISTAKE\n", argv[0]);
         return 2;
     }
-    const cddp_init_options options = {.size = sizeof options, .timeout_ns = UINT64_C(4000000000)};
+    /* of one that hangs, somebody else decides when it ends */
+    const uint64_t patience =
+        strcmp(argv[2], "hangs") == 0 ? UINT64_C(120000000000) : UINT64_C(4000000000);
+    const cddp_init_options options = {.size = sizeof options, .timeout_ns = patience};
     const cddp_status status =
         cddp_run_ranks((uint32_t)atoi(argv[1]), &options, train, argv[2], &err);
     if (status != CDDP_OK) fprintf(stderr, "%s\n", err.message);

@@ -258,11 +258,11 @@ static void show_progress(void *context, size_t taken)
     if (taken == 0) return;
     s->shown_ns = now_ns;
     fprintf(stderr,
-            "%s%zu of %zu cases, %zu missed (%zu argued), %zu with the wrong blame, %.0f s, about "
-            "%.0f s left%s",
+            "%s%zu of %zu cases, %zu missed (%zu argued), %zu with the wrong blame, %.0f s, "
+            "%.1f/s, about %.0f s left%s",
             is_terminal ? "\r" : "", s->done_count, s->case_count, s->miss_count, s->known_count,
-            s->wrong_count, spent, spent / (double)taken * (double)(s->task_count - taken),
-            is_terminal ? " " : "\n");
+            s->wrong_count, spent, (double)taken / spent,
+            spent / (double)taken * (double)(s->task_count - taken), is_terminal ? " " : "\n");
 }
 
 /* What the journal has is counted; the rest are tasks. */

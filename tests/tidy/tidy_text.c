@@ -86,11 +86,11 @@ static bool has_mention(const char *text, const char *name, size_t length)
 }
 
 /* The documents that define tags: rules of DDP, and what the catalogue is measured against. */
-static const char *const tag_documents[] = {"docs/semantics.md", "docs/zoo.md"};
+static const char *const tag_documents[] = {"docs/semantics.md", "docs/zoo.md", "docs/fsdp.md"};
 
 static bool tag_is_defined(const tidy_tree *tree, const char *tag, size_t length)
 {
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof tag_documents / sizeof tag_documents[0]; i++) {
         const tidy_file *document = tidy_tree_find(tree, tag_documents[i]);
         if (document != NULL && has_mention(document->text, tag, length)) return true;
     }

@@ -123,9 +123,9 @@ const tidy_file *tidy_tree_find(const tidy_tree *tree, const char *path)
 
 static bool is_wanted(const char *name)
 {
-    static const char *const suffixes[] = {".c",     ".h",   ".cc",    ".cu", ".def", ".md",
-                                           ".cmake", ".txt", ".sql",   ".py", ".sh",  ".toml",
-                                           ".in",    ".yml", ".patch", ".svg"};
+    static const char *const suffixes[] = {".c",     ".h",   ".cc",    ".cu",  ".def", ".md",
+                                           ".cmake", ".txt", ".sql",   ".py",  ".sh",  ".toml",
+                                           ".in",    ".yml", ".patch", ".svg", ".json"};
     for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++)
         if (tidy_has_suffix(name, suffixes[i])) return true;
     return strcmp(name, "run") == 0 || strcmp(name, "check") == 0;

@@ -6,7 +6,7 @@
 ** is two replicas in one array, without any of them: with two ranks a sum has one order, so that
 ** everything is compared bit for bit.
 */
-#include "core/hooks/averager.h"
+#include "cddp/averager.h"
 #include "core/hooks/hook.h"
 #include "core/model/optim/optimizer.h"
 #include "tests/support/tape.h"
@@ -58,30 +58,31 @@ static void train_by_hand(float seen[RANKS][STEPS][NUMEL])
 /* ---- the parts ---- */
 
 typedef struct parts {
-    cd_averager *averager;
+    cddp_averager *averager;
     cd_optimizer *optimizer;
 } parts;
 
 static void make_parts(lane *l, const training *t, parts *made)
 {
-    cd_averager_level level = {t->period, RANKS};
-    const cd_averager_options options = {.group = l->group,
-                                         .levels = &level,
-                                         .level_count = 1,
-                                         .warmup_steps = WARMUP};
+    cddp_averager_level level = {t->period, RANKS};
+    const cddp_averager_options options = {.size = sizeof options,
+                                           .group = l->group,
+                                           .levels = &level,
+                                           .level_count = 1,
+                                           .warmup_steps = WARMUP};
     cd_optimizer_parameter parameters[PARAMETERS];
     cd_optimizer_options sgd = cd_optimizer_options_default(CD_OPTIMIZER_sgd);
     sgd.lr = lr, sgd.momentum = momentum;
     for (size_t i = 0; i < PARAMETERS; i++)
         parameters[i] =
             (cd_optimizer_parameter){l->parameters[i].name, l->parameters[i].tensor, &l->grads[i]};
-    CHECK_OK(cd_averager_create(&options, &made->averager, &l->err));
+    CHECK_OK(cddp_averager_create(&options, &made->averager, &l->err));
     CHECK_OK(cd_optimizer_create(&sgd, parameters, PARAMETERS, NULL, &made->optimizer, &l->err));
 }
 
 static void destroy_parts(parts *p)
 {
-    cd_averager_destroy(p->averager);
+    cddp_averager_destroy(p->averager);
     cd_optimizer_destroy(p->optimizer);
     *p = (parts){0};
 }
@@ -92,14 +93,14 @@ static void reload(lane *l, const training *t, parts *p)
     tape kept = {.used = 0};
     const cddp_state_writer writer = {&kept, tape_write};
     const cddp_state_reader reader = {&kept, tape_read};
-    const uint64_t step = cd_averager_get_step(p->averager);
+    const uint64_t step = cddp_averager_get_step(p->averager);
     CHECK(step == (uint64_t)t->resume_at && step != 0);
     CHECK_OK(cd_optimizer_save(p->optimizer, &writer, &l->err));
     destroy_parts(p);
     make_parts(l, t, p);
     CHECK_OK(cd_optimizer_load(p->optimizer, &reader, &l->err));
-    CHECK(cd_averager_get_step(p->averager) == 0);
-    if (!t->forgets_step) cd_averager_set_step(p->averager, step);
+    CHECK(cddp_averager_get_step(p->averager) == 0);
+    if (!t->forgets_step) cddp_averager_set_step(p->averager, step);
 }
 
 static float *values_of(const cddp_tensor *t) { return (float *)t->storage + t->offset; }
@@ -123,7 +124,7 @@ static void train_step(lane *l, parts *p, int step)
     }
     lane_end(l);
     CHECK_OK(cd_optimizer_step(p->optimizer, &l->err));
-    CHECK_OK(cd_averager_step(p->averager, tensors, grads, PARAMETERS, &l->err));
+    CHECK_OK(cddp_averager_step(p->averager, tensors, grads, PARAMETERS, &l->err));
 }
 
 static void train_body(lane *l)
@@ -151,7 +152,7 @@ static void train_body(lane *l)
             seen += numels[i];
         }
     }
-    CHECK(cd_averager_get_step(p.averager) ==
+    CHECK(cddp_averager_get_step(p.averager) ==
           (uint64_t)(t->forgets_step ? STEPS - t->resume_at : STEPS));
     destroy_parts(&p);
 }

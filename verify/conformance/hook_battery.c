@@ -103,6 +103,7 @@ typedef struct battery {
     uint32_t fewest, several;
     cd_trial_place *place; /* shared with the processes that try laws */
     char printed[160];     /* the last line that a process printed */
+    size_t done, total;    /* chapters */
 } battery;
 
 /* Whether the options have been found not to be for a world of so many ranks. */
@@ -921,6 +922,15 @@ static cddp_status take_chapter(void *context, const cd_crew_end *end, bool *is_
     return CDDP_OK;
 }
 
+static void show_progress(void *context, size_t taken)
+{
+    const errand *e = context;
+    const battery *t = e->battery;
+    if (t->subject->progress != NULL)
+        t->subject->progress(t->subject->context, t->done + taken, t->total,
+                             laws[e->chapter->law].name);
+}
+
 static cddp_status run_chapter(battery *t, const chapter *c, cddp_error *err)
 {
     errand e = {t, c};
@@ -930,6 +940,7 @@ static cddp_status run_chapter(battery *t, const chapter *c, cddp_error *err)
                                      .context = &e,
                                      .work = try_chapter,
                                      .take = take_chapter,
+                                     .progress = show_progress,
                                      .output = keep_printed,
                                      .limit_ns = t->subject->limit_ns};
     if (t->card->late_count >= LATE_MAX) {
@@ -941,7 +952,9 @@ static cddp_status run_chapter(battery *t, const chapter *c, cddp_error *err)
     }
     t->printed[0] = '\0';
     *t->place = (cd_trial_place){.function = ""};
-    return CD_PASS(cd_crew_run(&options, &count, err));
+    CD_TRY(cd_crew_run(&options, &count, err));
+    t->done++;
+    return CDDP_OK;
 }
 
 static cddp_status try_worlds(battery *t, cddp_dtype dtype, cddp_error *err)
@@ -1037,6 +1050,7 @@ static cddp_status run_all(battery *t, cddp_error *err)
         {CD_LAW_NO_SYNC, try_no_sync, 0},   {CD_LAW_UNUSED, try_unused, 0},
         {CD_LAW_JOIN, try_join, 0},         {CD_LAW_LARGE, try_large_buckets, 0},
         {CD_LAW_RANGE, try_ranges, 0}};
+    t->total = 4 + sizeof chapters / sizeof chapters[0];
     for (size_t d = 0; d < 4; d++)
         CD_TRY(run_chapter(t, &(chapter){CD_LAW_RUNS, try_worlds, dtypes[d]}, err));
     take_worlds(t);

@@ -53,6 +53,9 @@ typedef struct cd_hook_subject {
     uint64_t limit_ns; /* how long one law may take, each time that it is tried; 0: a minute */
     /* what the hook prints; NULL: it is dropped */
     void (*output)(void *context, const char *bytes, size_t byte_count);
+    /* several times a second: what is being tried, and how much of all is done; NULL: nobody asks
+    */
+    void (*progress)(void *context, size_t done, size_t total, const char *law);
     void *context;
 } cd_hook_subject;
 

@@ -7,6 +7,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/os.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -282,7 +283,8 @@ static cddp_status slurp(FILE *file, cd_text *text, const char *path, cddp_error
         cd_text_push_bytes(text, bytes, n);
     }
     if (ferror(file))
-        return cd_fail(err, CDDP_E_IO, "cannot read the frontier '%s': %s", path, strerror(errno));
+        return cd_fail(err, cd_error_of_errno(errno), "cannot read the frontier '%s': %s", path,
+                       strerror(errno));
     if (text->failed) return cd_fail_memory(err, "the frontier '%s'", path);
     return CDDP_OK;
 }
@@ -292,11 +294,10 @@ cddp_status cd_frontier_load(const cd_frontier *f, const char *path, bool *found
     cddp_status status = CDDP_OK;
     cddp_error why = CDDP_ERROR_INIT;
     cd_text text;
-    FILE *file = fopen(path, "rb");
-    *found = file != NULL;
-    if (file == NULL && errno == ENOENT) return CDDP_OK;
-    if (file == NULL)
-        return cd_fail(err, CDDP_E_IO, "cannot read the frontier '%s': %s", path, strerror(errno));
+    FILE *file = NULL;
+    *found = !cd_os_is_absent(path);
+    if (!*found) return CDDP_OK;
+    CD_TRY(cd_os_open_regular(path, &file, err));
     cd_text_init(&text, false);
     CD_TRY_OUT(slurp(file, &text, path, err));
     status = cd_frontier_read(f, cd_text_get(&text), &why);

@@ -17,7 +17,10 @@ struct cd_explore_prefix {
     unsigned char *block; /* (BLOCK_BYTES) */
     cd_memory memory;     /* of the block */
     cddp_allocator table;
-    cd_run *run;        /* in the block */
+    cd_run *run;         /* in the block */
+    cd_witness *witness; /* in the block; NULL: without a recall */
+    const cddp_trace_sink *sinks[1];
+    uint32_t world_size;
     cd_snapshot *world; /* NULL: nothing is kept */
     cd_memory memory_then;
     unsigned char *image; /* (memory_then.used) of the block */
@@ -56,6 +59,7 @@ void cd_explore_prefix_clear(cd_explore_prefix *p)
     p->world = NULL;
     p->image = NULL;
     p->run = NULL;
+    p->witness = NULL;
     cd_memory_fini(&p->memory);
     cd_memory_init(&p->memory, p->block, BLOCK_BYTES);
     p->table = cd_memory_table(&p->memory);
@@ -70,13 +74,20 @@ void cd_explore_prefix_destroy(cd_explore_prefix *p)
 }
 
 cddp_status cd_explore_prefix_start(cd_explore_prefix *p, const cddp_run_options *options,
-                                    cddp_error *err)
+                                    struct cd_recall *recall, cddp_error *err)
 {
     CD_ASSERT(p->run == NULL && options->sink_count == 0);
     cddp_run_options here = *options;
     here.allocator = &p->table;
+    p->world_size = (uint32_t)options->plan->world.size;
+    if (recall != NULL) {
+        CD_TRY(cd_witness_create(here.allocator, recall, p->world_size, &p->witness, err));
+        p->sinks[0] = &p->witness->sink;
+        here.sinks = p->sinks;
+        here.sink_count = 1;
+    }
     /* schedules differ in them */
-    const cd_run_manner manner = {.holds_storage = true, .without_digests = true};
+    const cd_run_manner manner = {.holds_storage = true, .without_digests = true, .recall = recall};
     CD_TRY(cd_run_begin(&here, &manner, &p->run, err));
     return CD_PASS(cd_run_launch(p->run, err));
 }
@@ -111,7 +122,20 @@ cddp_status cd_explore_prefix_resume(cd_explore_prefix *p, cd_sim *sim, cddp_err
     return CD_PASS(cd_sim_resume(sim, cd_run_get_results(p->run), err));
 }
 
+const cd_witness *cd_explore_prefix_get_witness(const cd_explore_prefix *p) { return p->witness; }
+
+bool cd_explore_prefix_has_returned(const cd_explore_prefix *p)
+{
+    const cddp_rank_result *results = cd_run_get_results(p->run);
+    bool has_returned = true;
+    for (uint32_t i = 0; i < p->world_size; i++)
+        has_returned =
+            has_returned && results[i].end == CDDP_RANK_RETURNED && results[i].status == CDDP_OK;
+    return has_returned;
+}
+
 cddp_status cd_explore_prefix_end(cd_explore_prefix *p, cddp_verdict **verdict, cddp_error *err)
 {
+    if (p->witness != NULL) cd_witness_close(p->witness);
     return CD_PASS(cd_run_end(p->run, verdict, err));
 }

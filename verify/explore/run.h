@@ -1,26 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One scenario under one schedule of an exploration, and what may be left out of exploring it.
 **
-** Lifetime   borrows plan and registry; the world is made by the first run, reused by the others,
-**            and given back by
-** fini.
+** Lifetime   borrows plan and registry; the worlds are made by the first runs, reused by the
+**            others, and given back by fini.
 */
 #pragma once
 #include "core/base/text.h"
 #include "cddp/run.h"
 #include "sim/explore.h"
+#include "verify/explore/answers.h"
+#include "verify/explore/witness.h"
+
+/* A world that is kept between runs, with the beginning that its runs share. */
+typedef struct cd_explore_world {
+    struct cd_compose *compose;       /* NULL: there was no run */
+    struct cd_explore_prefix *prefix; /* NULL: runs share nothing */
+    uint64_t kind;                    /* what its explorer varies: cd_explorer_get_kind */
+    bool shares_nothing;              /* its beginning could not be kept */
+    bool is_blind;                    /* it repeats, and its beginning has what nobody judged */
+} cd_explore_world;
+
+/* Runs that vary turns part at another moment than those that do not; and a run that judges begins
+** with a referee, one that repeats without, one that looks without checks as well. */
+#define CD_EXPLORE_WORLDS 6
 
 typedef struct cd_explore_subject {
     cddp_plan *plan;
     const cddp_registry *registry;
     /* sees every event too, so that every run begins at its beginning; NULL: none */
     const cddp_trace_sink *watcher;
-    bool anonymous; /* outcomes do not distinguish ranks 1 … n-1 */
+    bool anonymous;  /* outcomes do not distinguish ranks 1 … n-1 */
+    bool order_only; /* runs at level order: no digests, so that their price can be measured */
     /* runs share nothing: part of them lies where nobody can put it back (a plugin) */
     bool from_scratch;
-    struct cd_compose *compose;       /* the world, once there was a run */
-    struct cd_explore_prefix *prefix; /* NULL: runs share nothing */
-    uint64_t prefix_kind;             /* what its explorer varies: cd_explorer_get_kind */
+    cd_explore_world worlds[CD_EXPLORE_WORLDS];
+    struct cd_recall *recall;  /* what was judged in earlier runs; NULL: nothing yet */
+    bool recalls_nothing;      /* it is not worth while, or not possible */
+    cd_known known;            /* runs without a finding; see Note [Known runs] in witness.h */
+    uint64_t clean_outcome;    /* of each of them */
+    uint32_t alike;            /* runs that were heard and known, one after the other */
+    bool never_looks;          /* a run that nobody hears cannot share its beginning */
+    cd_answers answers;        /* of the run that recalls */
+    uint64_t recalled, missed; /* runs that needed no judge, and runs that did after all */
 } cd_explore_subject;
 
 /* The outcome of a run. */

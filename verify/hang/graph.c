@@ -54,6 +54,19 @@ const cddp_wait *cd_hang_cycle(const cddp_verdict *v)
     return at;
 }
 
+const cddp_finding *cd_hang_why(const cddp_verdict *v)
+{
+    const cddp_wait *main = cd_hang_main(v);
+    if (main == NULL || has_root(v, main) || cd_hang_cycle(v) != NULL) return NULL;
+    for (size_t i = 0; i < v->finding_count; i++) {
+        const cddp_finding *f = &v->findings[i];
+        /* Of a rank that just does not come back I-LIVE knows no cause. */
+        const bool is_cause = strcmp(f->expected, "it returns") != 0;
+        if (strcmp(f->check, "I-LIVE") == 0 && f->rank_count > 0 && is_cause) return f;
+    }
+    return NULL;
+}
+
 bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)
 {
     const cddp_wait *main = cd_hang_main(v);
@@ -63,6 +76,9 @@ bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)
         for (size_t i = 0; i < main->peer_count; i++) is_peer |= main->peers[i] == rank;
         return is_peer && cd_hang_find(v, rank) == NULL;
     }
+    const cddp_finding *why = cd_hang_why(v);
+    for (size_t i = 0; why != NULL && i < why->rank_count; i++)
+        if (why->ranks[i] == rank) return true;
     const cddp_wait *start = cd_hang_cycle(v), *at = start;
     for (size_t i = 0; at != NULL && i < v->wait_count; i++) {
         if (at->rank == rank) return true;
@@ -79,14 +95,40 @@ static bool same_ranks(const uint32_t *a, size_t a_count, const uint32_t *b, siz
     return a_count == b_count && (a_count == 0 || memcmp(a, b, a_count * sizeof *a) == 0);
 }
 
+static bool same_blame(const cddp_finding *a, const cddp_finding *b)
+{
+    return strcmp(a->check, b->check) == 0 &&
+           same_ranks(a->ranks, a->rank_count, b->ranks, b->rank_count);
+}
+
+static const cddp_finding *find_disagreement(const cddp_verdict *v)
+{
+    for (size_t i = 0; i < v->finding_count; i++)
+        if (strcmp(v->findings[i].check, "I-ORDER") == 0) return &v->findings[i];
+    return NULL;
+}
+
+/* "#7 of group 'world'": of buckets of different steps it is what was expected. */
+static const char *operation_of(const cddp_finding *f)
+{
+    const char *at = strchr(f->title, '#');
+    if (at == NULL) at = strchr(f->expected, '#');
+    return at != NULL ? at : "";
+}
+
+bool cd_hang_is_same_refusal(const cddp_verdict *a, const cddp_verdict *b)
+{
+    const cddp_finding *x = find_disagreement(a), *y = find_disagreement(b);
+    if (x == NULL || y == NULL || !same_blame(&a->findings[0], &b->findings[0])) return false;
+    const char *operation = operation_of(x);
+    return same_blame(x, y) && operation[0] == '#' && strcmp(operation, operation_of(y)) == 0;
+}
+
 bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b)
 {
     if ((a->finding_count > 0) != (b->finding_count > 0) || a->wait_count != b->wait_count)
         return false;
-    if (a->finding_count > 0 && (strcmp(a->findings[0].check, b->findings[0].check) != 0 ||
-                                 !same_ranks(a->findings[0].ranks, a->findings[0].rank_count,
-                                             b->findings[0].ranks, b->findings[0].rank_count)))
-        return false;
+    if (a->finding_count > 0 && !same_blame(&a->findings[0], &b->findings[0])) return false;
     for (size_t i = 0; i < a->wait_count; i++) {
         const cddp_wait *x = &a->waits[i], *y = &b->waits[i];
         if (x->rank != y->rank || x->group != y->group || x->sequence != y->sequence ||

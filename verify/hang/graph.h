@@ -21,13 +21,22 @@ const cddp_wait *cd_hang_main(const cddp_verdict *verdict);
 /* Without a root: the wait of a rank on the cycle that the main wait leads to; each on it waits for
 ** its first peer. NULL: there is none. */
 const cddp_wait *cd_hang_cycle(const cddp_verdict *verdict);
-/* Whether a rank stands at the root of what the main wait waits for, or on its cycle. */
+/* Without a root and a cycle: the finding that names who keeps ranks waiting in what all have
+** posted, such as another operation under its number. NULL: there is none. */
+const cddp_finding *cd_hang_why(const cddp_verdict *verdict);
+/* Whether a rank stands at the root of what the main wait waits for, or on its cycle, or is named
+** by cd_hang_why. */
 bool cd_hang_is_culprit(const cddp_verdict *verdict, uint32_t rank);
 
 /* Two runs hang alike when the first finding has the same invariant and the same ranks, and the
 ** same ranks wait, each in the same operation of the same group for the same peers. How their
 ** waits ended, texts and times do not count. */
 bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b);
+
+/* Where the transport of one refused what the other waits for, or lets pass: their first findings
+** have the same invariant and the same ranks, and so has the first disagreement over an operation
+** (I-ORDER), which is about the same operation of the same group. */
+bool cd_hang_is_same_refusal(const cddp_verdict *a, const cddp_verdict *b);
 
 /* What stays of the graph when ranks are renamed and ranks that do the same are left out: in which
 ** kinds of operations ranks wait, and for what kind of end. 0: nobody waits. */

@@ -16,10 +16,17 @@ typedef struct of_wait {
     const cddp_wait *main;
 } of_wait;
 
+static bool is_message(const cddp_wait *wait)
+{
+    return wait->op == CDDP_OP_SEND || wait->op == CDDP_OP_RECV;
+}
+
 /* Waits in the same operation; outside of collectives, for the same first peer. */
 static bool is_beside(const cddp_wait *a, const cddp_wait *b)
 {
     if (a->group != b->group || a->sequence != b->sequence) return false;
+    const bool are_messages = is_message(a) && is_message(b);
+    if (a->op != b->op && !are_messages) return false; /* under one number */
     return a->sequence >= 0 ||
            (a->peer_count > 0 && b->peer_count > 0 && a->peers[0] == b->peers[0]);
 }
@@ -69,9 +76,42 @@ void cd_hang_print_operation(const cddp_wait *w, cd_text *text)
         cd_text_printf(text, " (step %" PRIu32 ")", w->step);
 }
 
-/* "ended with an error in step 3" */
-static void put_doing(cd_text *text, const cddp_verdict_rank *r)
+static const char stays[] = "does not return from ";
+
+/* What a finding says of where a rank hangs: "does not return from hook x (bucket 0, step 1)";
+** NULL: nothing. */
+static const char *find_call(const cddp_verdict *v, uint32_t rank)
 {
+    for (size_t i = 0; i < v->finding_count; i++) {
+        const char *found =
+            v->findings[i].rank == (int32_t)rank ? strstr(v->findings[i].actual, stays) : NULL;
+        if (found != NULL) return found;
+    }
+    return NULL;
+}
+
+/* Of a rank that died: " in hook x (bucket 0)", where the finding of it says so; else "". */
+static const char *find_place_of_death(const cddp_verdict *v, uint32_t rank)
+{
+    for (size_t i = 0; i < v->finding_count; i++) {
+        const cddp_finding *f = &v->findings[i];
+        const char *place = strstr(f->title, " in ");
+        if (strcmp(f->check, "I-FAIL") == 0 && f->rank == (int32_t)rank && place != NULL &&
+            strstr(place, "hook ") != NULL)
+            return place;
+    }
+    return "";
+}
+
+/* "ended with an error in step 3" */
+static void put_doing(cd_text *text, const cddp_verdict *v, const cddp_verdict_rank *r)
+{
+    const uint32_t rank = (uint32_t)(r - v->ranks);
+    const char *call = r->result.end == CDDP_RANK_HUNG ? find_call(v, rank) : NULL;
+    if (call != NULL) {
+        cd_text_push(text, call);
+        return;
+    }
     switch (r->result.end) {
     case CDDP_RANK_RETURNED:
         cd_text_push(text, r->result.status == CDDP_OK ? "ended normally" : "ended with an error");
@@ -79,13 +119,15 @@ static void put_doing(cd_text *text, const cddp_verdict_rank *r)
     case CDDP_RANK_KILLED:
         cd_text_push(text, "was killed");
         if (r->result.detail > 0) cd_text_printf(text, " (signal %d)", (int)r->result.detail);
+        cd_text_push(text, find_place_of_death(v, rank));
         break;
     case CDDP_RANK_HUNG:
         cd_text_push(text, "hangs outside a collective");
         break;
     case CDDP_RANK_CRASHED:
-        cd_text_push(text, "crashed");
+        cd_text_push(text, find_place_of_death(v, rank)[0] != '\0' ? "exited" : "crashed");
         if (r->result.detail > 0) cd_text_printf(text, " (exit code %d)", (int)r->result.detail);
+        cd_text_push(text, find_place_of_death(v, rank));
         break;
     case CDDP_RANK_INTERRUPTED:
         cd_text_push(text, "was still running");
@@ -118,7 +160,7 @@ static void put_roots(cd_text *text, const of_wait *o)
         cd_text_push(text, ", each of which ");
     else
         cd_text_printf(text, ", of which rank %" PRIu32 " ", first);
-    put_doing(text, &v->ranks[first]);
+    put_doing(text, v, &v->ranks[first]);
 }
 
 /* "rank 0 waits in … for rank 1, which waits in … for rank 0", from the lowest rank on it. */
@@ -143,9 +185,39 @@ static void put_cycle(cd_text *text, const cddp_verdict *v, const cddp_wait *cyc
         cd_text_printf(text, ", and so on in a cycle of %" PRIu32 " ranks", length);
 }
 
+/* The first finding of a rank that never returns, where nobody waits for it. */
+static const cddp_finding *find_stay(const cddp_verdict *v)
+{
+    for (size_t i = 0; i < v->finding_count; i++)
+        if (strcmp(v->findings[i].check, "I-LIVE") == 0 && v->findings[i].rank_count > 0 &&
+            strstr(v->findings[i].actual, stays) != NULL)
+            return &v->findings[i];
+    return NULL;
+}
+
+static uint32_t next_blamed(const void *self, uint32_t from)
+{
+    const cddp_finding *f = self;
+    for (size_t i = 0; i < f->rank_count; i++)
+        if (f->ranks[i] >= from) return f->ranks[i];
+    return CD_NO_RANK;
+}
+
+/* "ranks 0 to 3 do not return from hook x (bucket 0, step 1)" */
+static void put_stay(cd_text *text, const cddp_finding *stay)
+{
+    char words[160];
+    const char *place = strstr(stay->actual, stays) + sizeof stays - 1;
+    cd_rank_list_print(&(cd_rank_list){stay, next_blamed}, CD_NO_RANK, words, sizeof words);
+    cd_text_printf(text, "hang: %s %s not return from %s", words,
+                   stay->rank_count > 1 ? "do" : "does", place);
+}
+
 void cd_hang_print(const cddp_verdict *v, cd_text *text)
 {
     const of_wait o = {v, cd_hang_main(v)};
+    const cddp_finding *stay = o.main == NULL ? find_stay(v) : NULL;
+    if (stay != NULL) put_stay(text, stay);
     if (o.main == NULL) return;
     const bool is_endless = cd_hang_is_endless(o.main), has_root = next_root(&o, 0) != CD_NO_RANK;
     const cddp_wait *cycle = cd_hang_cycle(v);
@@ -166,6 +238,11 @@ void cd_hang_print(const cddp_verdict *v, cd_text *text)
     }
     cd_text_push(text, " ");
     cd_hang_print_operation(o.main, text);
+    const cddp_finding *why = cd_hang_why(v);
+    if (why != NULL) {
+        cd_text_printf(text, ": %s", why->title);
+        return;
+    }
     if (!has_root) {
         cd_text_push(text, ", which all members have posted; who stopped there is not known");
         return;

@@ -3,8 +3,10 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "verify/import/models.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* A parameter index beyond this is damage, no parameter. */
@@ -48,8 +50,8 @@ static void take_step(cd_declared *d, cd_declared_rank *rank, const cddp_event *
     if (e->as.optimizer_step.skipped) return;
     rank->is_stepping = true;
     rank->touches = 0;
+    if (rank->steps == 0 || rank->step != e->step) rank->steps++; /* of several optimizers, one */
     rank->step = e->step;
-    rank->steps++;
 }
 
 /* What an optimizer consumes was local once, and was reduced since. */
@@ -58,6 +60,7 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
     cd_declared_variable *v = find(d, rank, t->param);
     rank->touches++;
+    if (v != NULL) v->is_seen = true;
     if (v == NULL || !t->touched) return;
     if (!v->has_local) note(d, CD_DECLARED_LOCAL, e, t->param);
     if (!v->has_reduced) note(d, CD_DECLARED_REDUCED, e, t->param);
@@ -74,6 +77,7 @@ static void take_parameter(cd_declared *d, cd_declared_rank *rank, const cddp_ev
     if (v->is_declared && v->name != p->name) note(d, CD_DECLARED_MODELS, e, p->param);
     v->is_declared = true;
     v->name = p->name;
+    snprintf(v->words, sizeof v->words, "%s", e->text != NULL ? e->text : "");
 }
 
 static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event *e)
@@ -121,6 +125,14 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     case CDDP_EV_grad_final:
         mark(d, rank, e->as.grad_final.param, true);
         break;
+    case CDDP_EV_collective_wait:
+        rank->waits++;
+        break;
+    case CDDP_EV_mark:
+        if (cd_models_is_mark(e) && e->as.mark.value < 0) note(d, CD_DECLARED_MODELS, e, -1);
+        if (strcmp(e->text != NULL ? e->text : "", "sharded_units") == 0)
+            note(d, CD_DECLARED_SHARDED, e, -1);
+        break;
     case CDDP_EV_samples:
         rank->samples++;
         break;
@@ -142,6 +154,11 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     }
 }
 
+void cd_declared_note_models(cd_declared *d)
+{
+    note(d, CD_DECLARED_MODELS, &(cddp_event){.rank = 0}, -1);
+}
+
 /* ---- at the end ---- */
 
 static void end_rank(cd_declared *d, uint32_t number)
@@ -159,7 +176,7 @@ static void end_rank(cd_declared *d, uint32_t number)
         const cd_declared_variable *v = &rank->variables[i];
         has_parameters |= v->is_declared;
         if (v->touches > 0 && !v->has_value) note(d, CD_DECLARED_VALUE, &at, (int64_t)i);
-        if (v->is_declared && v->touches == 0 && rank->steps > 0)
+        if (v->is_declared && !v->is_seen && rank->steps > 0)
             note(d, CD_DECLARED_TOUCH, &at, (int64_t)i);
     }
     if (!rank->has_wrapper || !has_parameters) note(d, CD_DECLARED_PARAMETERS, &at, -1);
@@ -174,8 +191,8 @@ static const struct {
                            "check run.db.* with the shards of all ranks"},
     [CD_DECLARED_END] = {"the end of the program", "cddp_record_close"},
     [CD_DECLARED_PARAMETERS] = {"the parameters", "cddp_ddp_create, or cddp_record_parameter"},
-    [CD_DECLARED_MODELS] = {"which of two models a parameter belongs to",
-                            "record one wrapper: give the other one a tracer of yours"},
+    [CD_DECLARED_MODELS] = {"which of several wrappers a call is about",
+                            "cddp_record_wrapper, before the calls about each of them"},
     [CD_DECLARED_STEP] = {"an optimizer's step", "cddp_record_optimizer_step"},
     [CD_DECLARED_TOUCH] = {"what a step did to a parameter", "cddp_record_optimizer_touch"},
     [CD_DECLARED_LOCAL] = {"a gradient before its reduction", "cddp_record_gradient"},
@@ -183,8 +200,19 @@ static const struct {
     [CD_DECLARED_MEAN] = {"that a reduction made the mean of what the ranks recorded",
                           "cddp_record_gradient after the last change before the reduction, and "
                           "cddp_record_reduced before any after it"},
+    [CD_DECLARED_HOOK] = {"that the comm hook makes the mean, or which law it keeps",
+                          "declare what it promises: CDDP_HOOK_EXACT or CDDP_HOOK_CASTS_FIRST in "
+                          "its table, cddp_law of a Python function; or state a law for every "
+                          "bucket with cddp_tracer_law"},
+    [CD_DECLARED_SIDES] = {"both sides of a reduction",
+                           "gradients in f32, f64, f16 or bf16, dense and in the memory of the "
+                           "host; cddp_record_gradient, cddp_record_reduced"},
+    [CD_DECLARED_DIVISOR] = {"by what a reduction in low precision divides: its rounding hides it",
+                             "record without gradient_as_bucket_view"},
     [CD_DECLARED_VALUE] = {"a parameter after its last update", "cddp_record_value"},
     [CD_DECLARED_CONTENT] = {"the content of tensors", "level digest"},
+    [CD_DECLARED_SHARDED] = {"what the units of a sharded model must be",
+                             "cddp_fsdp is not judged yet, docs/fsdp.md"},
 };
 
 static bool was_exercised(const cddp_verdict *verdict, const char *check)
@@ -197,6 +225,15 @@ static bool was_exercised(const cddp_verdict *verdict, const char *check)
 
 /* What several ranks must have put to the test before their training is called verified. */
 static const char *const needed[] = {"I-ORDER", "I-LIVE", "I-ONCE", "I-GRADEQ", "I-PARAMEQ"};
+
+/* Of ranks that all ended, and never found anything to wait for, nothing more is to be known. */
+static bool is_alive_anyway(const cd_declared *d, const char *check)
+{
+    bool is = strcmp(check, "I-LIVE") == 0;
+    for (uint32_t i = 0; i < d->rank_count; i++)
+        is &= d->ranks[i].has_ended && d->ranks[i].waits == 0;
+    return is;
+}
 
 static const char *add_place(const char *words, cd_declared_gap gap, const cd_declared_place *p,
                              cd_arena *arena)
@@ -211,21 +248,101 @@ static const char *add_place(const char *words, cd_declared_gap gap, const cd_de
                            variable, p->count);
 }
 
-/* A comm hook and uneven inputs make something else by right. */
-static bool means_count(const cd_means *m) { return !m->has_hook && !m->has_join; }
+/* Where laws and explanations are certain, what is not the mean is a finding. What a program says
+** that it gave to an accumulating hook may be said too early. */
+static bool is_certain(const cd_means *m)
+{
+    const bool is_known = m->is_promised || m->explanation_count > 0;
+    return m->others > 0 && m->is_hooked && is_known && !m->is_accumulated;
+}
 
 static void note_means(cd_declared *d)
 {
-    const cd_means *m = &d->means;
-    const cddp_event at = {.rank = 0, .step = m->other_step};
+    cd_means *m = &d->means;
+    const cddp_event at = {.rank = 0, .step = m->wrong.step}, nowhere = {.rank = 0};
+    const cd_declared_gap other = m->is_hooked ? CD_DECLARED_HOOK : CD_DECLARED_MEAN;
+    cd_means_end(m);
     d->is_out_of_memory |= m->is_out_of_memory;
-    if (!means_count(m)) return;
     if (m->others > 0) {
-        note(d, CD_DECLARED_MEAN, &at, m->other_variable);
-        d->gaps[CD_DECLARED_MEAN].count = m->others;
+        note(d, other, &at, m->wrong.variable);
+        d->gaps[other].count = m->others;
     } else if (m->sums > 0 && m->means > 0) {
         note(d, CD_DECLARED_MEAN, &at, -1);
     }
+    if (m->unshown > 0) {
+        note(d, CD_DECLARED_SIDES, &nowhere, -1);
+        d->gaps[CD_DECLARED_SIDES].count = m->unshown;
+    }
+    if (m->blind > 0) {
+        note(d, CD_DECLARED_DIVISOR, &nowhere, -1);
+        d->gaps[CD_DECLARED_DIVISOR].count = m->blind;
+    }
+}
+
+/* ---- a hook that is wrong ---- */
+
+static void say_cause(const cd_means *m, char *words, size_t bytes)
+{
+    const cd_means_explanation unknown = {.cause = CD_MEANS_UNEXPLAINED};
+    const cd_means_explanation *x = m->explanation_count > 0 ? m->explanations : &unknown;
+    const long long number = (long long)x->number, divisor = (long long)m->wrong.divisor;
+    switch (x->cause) {
+    case CD_MEANS_DIVISOR:
+        if (number == 1)
+            snprintf(words, bytes, "the sum of what the ranks gave: nobody divides by %lld",
+                     divisor);
+        else
+            snprintf(words, bytes, "the sum of what the ranks gave divided by %lld, not by %lld",
+                     number, divisor);
+        break;
+    case CD_MEANS_MISSING:
+        snprintf(words, bytes, "the mean without what rank %lld gave", number);
+        break;
+    case CD_MEANS_TWICE:
+        snprintf(words, bytes, "a sum in which rank %lld is twice", number);
+        break;
+    case CD_MEANS_NEGATED:
+        snprintf(words, bytes, "minus the %s of what the ranks gave",
+                 divisor == 1 ? "sum" : "mean");
+        break;
+    case CD_MEANS_STALE:
+        snprintf(words, bytes, "the mean of the backward before");
+        break;
+    case CD_MEANS_UNEXPLAINED:
+    default:
+        snprintf(words, bytes, "something else than the %s of what the ranks gave",
+                 divisor == 1 ? "sum" : "mean");
+    }
+}
+
+bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
+{
+    const cd_means *m = &d->means;
+    const cd_means_wrong *w = &m->wrong;
+    const cd_declared_rank *rank = &d->ranks[0];
+    char cause[120];
+    if (!is_certain(m)) return false;
+    cddp_finding f = {.size = sizeof f,
+                      .check = "I-HOOK",
+                      .step = w->step,
+                      .rank = -1,
+                      .peer = -1,
+                      .bucket = -1,
+                      .param = (int32_t)w->variable};
+    const bool is_named = w->variable >= 0 && (size_t)w->variable < rank->variable_count;
+    if (is_named)
+        snprintf(f.parameter, sizeof f.parameter, "%s", rank->variables[w->variable].words);
+    say_cause(m, cause, sizeof cause);
+    snprintf(f.title, sizeof f.title, "the comm hook %.40s delivers %.95s", m->hook, cause);
+    snprintf(f.expected, sizeof f.expected, "%.9g, within %.3g: the %s, times fixed weights",
+             w->expected, w->bound, w->divisor == 1 ? "sum" : "mean");
+    snprintf(f.actual, sizeof f.actual, "%.9g; %" PRIu64 " reductions in all", w->actual,
+             m->others);
+    snprintf(f.advice, sizeof f.advice,
+             "a hook has to return the mean over all ranks (HOOK-08); one that sums on purpose, or "
+             "compresses, has to declare it");
+    *finding = f;
+    return true;
 }
 
 const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, cd_arena *arena)
@@ -238,7 +355,7 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
             words = add_place(words, (cd_declared_gap)gap, &d->gaps[gap], arena);
     for (size_t i = 0; d->rank_count > 1 && words != NULL && i < sizeof needed / sizeof *needed;
          i++)
-        if (!was_exercised(verdict, needed[i]))
+        if (!was_exercised(verdict, needed[i]) && !is_alive_anyway(d, needed[i]))
             words = cd_arena_printf(arena, "%s%s had nothing to judge\n", words, needed[i]);
     return d->is_out_of_memory ? NULL : words;
 }
@@ -253,27 +370,33 @@ uint64_t cd_declared_steps(const cd_declared *d)
     return most;
 }
 
-static bool shows_means(const cd_means *m)
-{
-    return means_count(m) && m->unshown == 0 && m->means + m->sums > 0;
-}
-
 const char *cd_declared_print_proven(const cd_declared *d, cd_arena *arena)
 {
     const cd_means *m = &d->means;
-    const char *made = !shows_means(m) ? ""
-                       : m->sums > 0   ? "reductions made the sum of the recorded gradients, "
-                                       : "reductions made the mean of the recorded gradients, ";
-    return cd_arena_printf(arena, "%sequal gradients and parameters on all ranks, order, liveness",
-                           made);
+    const bool is_sum = m->sums > 0 || m->has_summing;
+    const char *law =
+        m->stated == 0
+            ? ""
+            : cd_arena_printf(arena, "%s of the comm hook %s",
+                              m->means + m->casts > 0 ? ", or kept the laws" : "kept the laws",
+                              m->hook);
+    const char *made = m->means + m->casts + m->sums == 0 ? ""
+                       : is_sum                           ? "made the sum of the recorded gradients"
+                       : m->casts > 0
+                           ? "made the mean of the recorded gradients, as a low precision rounds it"
+                           : "made the mean of the recorded gradients";
+    if (law == NULL) return NULL;
+    return cd_arena_printf(arena,
+                           "%s%s%s%sequal gradients and parameters on all ranks, order, liveness",
+                           made[0] != '\0' || law[0] != '\0' ? "reductions " : "", made, law,
+                           made[0] != '\0' || law[0] != '\0' ? ", " : "");
 }
 
 const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 {
     bool has_samples = true;
     for (uint32_t i = 0; i < d->rank_count; i++) has_samples &= d->ranks[i].samples > 0;
-    return cd_arena_printf(arena, "%sthe optimizer's arithmetic was not computed anew%s%s",
-                           shows_means(&d->means) ? "" : "the mean of the gradients and ",
+    return cd_arena_printf(arena, "the optimizer's arithmetic was not computed anew%s%s",
                            d->split < d->rank_count
                                ? "; groups of fewer ranks were judged each by itself"
                                : "",

@@ -7,6 +7,7 @@
 ** Errors     without memory nothing is verified.
 */
 #pragma once
+#include "cddp/check.h"
 #include "cddp/run.h"
 #include "core/base/arena.h"
 #include "verify/import/means.h"
@@ -16,14 +17,18 @@ typedef enum cd_declared_gap {
     CD_DECLARED_BEGIN,      /* nothing of the rank */
     CD_DECLARED_END,        /* its end */
     CD_DECLARED_PARAMETERS, /* which there are: no wrapper, none declared */
-    CD_DECLARED_MODELS,     /* which of several models a parameter belongs to */
+    CD_DECLARED_MODELS,     /* which of several wrappers a call or a parameter belongs to */
     CD_DECLARED_STEP,       /* an optimizer's step */
     CD_DECLARED_TOUCH,      /* what a step did to a parameter */
     CD_DECLARED_LOCAL,      /* the gradient of a parameter before its reduction */
     CD_DECLARED_REDUCED,    /* and after it */
     CD_DECLARED_MEAN,       /* that a reduction made the mean, or always the sum */
+    CD_DECLARED_HOOK,       /* that a comm hook made it, or which law it keeps */
+    CD_DECLARED_SIDES,      /* what entered a reduction, or what it delivered */
+    CD_DECLARED_DIVISOR,    /* by what it divides, in low precision */
     CD_DECLARED_VALUE,      /* the parameter after the last step that changed it */
     CD_DECLARED_CONTENT,    /* digests */
+    CD_DECLARED_SHARDED,    /* what sharded units must be: no judge knows it */
     CD_DECLARED_COUNT
 } cd_declared_gap;
 
@@ -36,14 +41,16 @@ typedef struct cd_declared_place {
 /* A reduced parameter of a rank. */
 typedef struct cd_declared_variable {
     int64_t name; /* its digest */
+    char words[96];
     bool is_declared, has_local, has_reduced, has_value;
+    bool is_seen; /* an optimizer took it, or left it for want of a gradient */
     uint64_t touches;
 } cd_declared_variable;
 
 typedef struct cd_declared_rank {
     cd_declared_variable *variables; /* (variable_count) */
     size_t variable_count, variable_capacity;
-    uint64_t events, steps, samples, touches; /* touches: of the optimizer's step at hand */
+    uint64_t events, steps, samples, waits, touches; /* touches: of the optimizer's step at hand */
     bool has_wrapper, has_ended, is_stepping;
     uint32_t step;      /* of that */
     int64_t part_group; /* + 1: the last group that does not have all ranks; 0: none */
@@ -63,10 +70,15 @@ cddp_status cd_declared_init(cd_declared *declared, uint32_t rank_count,
                              const cddp_allocator *allocator, cddp_error *err) CDDP_MUST_CHECK;
 void cd_declared_fini(cd_declared *declared); /* accepts a zeroed one */
 void cd_declared_push(cd_declared *declared, const cddp_event *event);
+/* Calls of the program may be about another wrapper than they seem to be. */
+void cd_declared_note_models(cd_declared *declared);
 /* One line for each thing that is missing, with the call that shows it. "": nothing is. NULL: no
 ** memory. To be called once, after the last event. */
 const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *verdict,
                                    cd_arena *arena);
+/* A comm hook that makes something else than it promises, or than any hook may make: *finding says
+** which. For a trace in which no check found anything. Before cd_declared_print_gaps. */
+bool cd_declared_accuses(const cd_declared *declared, cddp_finding *finding);
 /* What was shown, in words. */
 const char *cd_declared_print_proven(const cd_declared *declared, cd_arena *arena);
 /* Parameters of several models have the same numbers, so no finding about them can be trusted. */

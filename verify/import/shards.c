@@ -4,7 +4,9 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/os.h"
 #include "verify/import/clocks.h"
+#include "verify/import/notes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +19,7 @@ typedef struct shard {
     uint64_t event_count; /* shown so far */
     uint32_t step;        /* of the last of them */
     bool is_pending, has_ended;
+    bool has_given_up; /* its recorder failed, and the program went on */
 } shard;
 
 struct cd_shards {
@@ -31,8 +34,8 @@ struct cd_shards {
 bool cd_shards_is_shard(const char *path)
 {
     uint64_t magic = 0;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) return false;
+    FILE *file = NULL;
+    if (cd_os_open_regular(path, &file, NULL) != CDDP_OK) return false;
     const bool is = fread(&magic, sizeof magic, 1, file) == 1 && magic == CDDP_SHARD_MAGIC;
     fclose(file);
     return is;
@@ -71,8 +74,9 @@ static cddp_status check_pair(const shard *a, const shard *b, cddp_error *err)
         return cd_fail(err, CDDP_E_MISMATCH, "%s and %s are of different jobs", a->path, b->path);
     if (x->generation != y->generation) return CDDP_OK;
     if (x->world_size != y->world_size)
-        return cd_fail(err, CDDP_E_MISMATCH, "%s is of a job of %u ranks, %s of one of %u", a->path,
-                       x->world_size, b->path, y->world_size);
+        return cd_fail(err, CDDP_E_MISMATCH, "%s is of a job of %u rank%s, %s of one of %u",
+                       a->path, x->world_size, x->world_size == 1 ? "" : "s", b->path,
+                       y->world_size);
     if (x->rank == y->rank)
         return cd_fail(err, CDDP_E_MISMATCH, "%s and %s are both of rank %u", a->path, b->path,
                        x->rank);
@@ -204,6 +208,9 @@ static cddp_status advance(const cd_shards *s, shard *one, cddp_error *err)
     if (!one->is_pending) return CDDP_OK;
     one->event.time_ns = cd_clocks_time(&s->clocks, one->domain, one->event.time_ns);
     one->has_ended |= one->event.kind == CDDP_EV_rank_end;
+    one->has_given_up |=
+        one->event.kind == CDDP_EV_mark && one->event.text != NULL &&
+        strncmp(one->event.text, "recorder failed", strlen("recorder failed")) == 0;
     return CDDP_OK;
 }
 
@@ -224,17 +231,67 @@ static void emit_frame(const cddp_trace_sink *sink, cddp_event *event)
     sink->event(sink->self, event);
 }
 
-/* Others came to their end, and this one did not: a process that was killed cannot say so. */
-static void emit_death(const shard *s, uint64_t time_ns, const cddp_trace_sink *sink)
+typedef enum whereabouts { IS_GONE, IS_RUNNING, IS_ELSEWHERE } whereabouts;
+
+/* Only the machine that it ran on can know. */
+static whereabouts find_process(const cddp_shard_header *h)
 {
+    char boot[sizeof h->boot];
+    cd_os_read_boot(boot, sizeof boot);
+    if (boot[0] == '\0' || strcmp(boot, h->boot) != 0) return IS_ELSEWHERE;
+    return cd_os_process_is_running((int64_t)h->process) ? IS_RUNNING : IS_GONE;
+}
+
+/* A process that was killed cannot say so. Its parent can; or others came to their end, and this
+** one did not. */
+static void emit_death(const shard *s, uint64_t time_ns, bool is_over, const cddp_trace_sink *sink)
+{
+    static const char *const words[] = {
+        [IS_GONE] = "its recording stops without an end: it was killed, or it crashed",
+        [IS_RUNNING] = "its process still runs, and others have ended",
+        [IS_ELSEWHERE] =
+            "its recording stops without an end: it was killed or crashed, or it still "
+            "runs on its machine"};
+    const whereabouts where = find_process(header_of(s));
+    cd_note note = {.code = -1};
     cddp_event event = {.time_ns = time_ns,
                         .sequence = s->event_count,
                         .rank = header_of(s)->rank,
                         .step = s->step,
                         .kind = CDDP_EV_rank_end,
-                        .text = "its recording stops without an end: it was killed, or it crashed"};
+                        .text = words[where]};
     event.as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = CDDP_RANK_KILLED};
+    if (cd_note_read(s->path, &note))
+        cd_note_fill(&note, &event);
+    else if (!is_over)
+        return;
+    else if (where == IS_RUNNING)
+        event.as.rank_end = (cddp_event_rank_end){.status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG};
+    if (s->has_given_up && note.signal == 0 && note.code == 0) return; /* the program ended well */
     sink->event(sink->self, &event);
+}
+
+/* Ranks that left a note and no shard: they ended before they had a group. */
+static void emit_absent(const shard *shards, size_t count, uint64_t time_ns,
+                        const cddp_trace_sink *sink)
+{
+    const cddp_shard_header *h = header_of(&shards[0]);
+    const char *slash = strrchr(shards[0].path, '/');
+    const int folder = slash != NULL ? (int)(slash - shards[0].path) + 1 : 0;
+    for (uint32_t rank = 0, at = 0; rank < h->world_size; rank++) {
+        char path[4096], generation[16] = "";
+        cd_note note;
+        cddp_event event = {.time_ns = time_ns, .rank = rank};
+        if (at < count && header_of(&shards[at])->rank == rank) {
+            at++;
+            continue;
+        }
+        if (h->generation > 0) snprintf(generation, sizeof generation, ".%u", h->generation);
+        snprintf(path, sizeof path, "%.*srank.%u%s", folder, shards[0].path, rank, generation);
+        if (!cd_note_read(path, &note)) continue;
+        cd_note_fill(&note, &event);
+        sink->event(sink->self, &event);
+    }
 }
 
 cddp_status cd_shards_replay(cd_shards *s, size_t run, const cddp_trace_sink *sink, cddp_error *err)
@@ -251,7 +308,7 @@ cddp_status cd_shards_replay(cd_shards *s, size_t run, const cddp_trace_sink *si
     emit_frame(sink, &frame);
     for (size_t i = 0; i < count; i++) {
         cddp_shard_reader_rewind(shards[i].reader);
-        shards[i].has_ended = false;
+        shards[i].has_ended = shards[i].has_given_up = false;
         shards[i].event_count = 0;
         CD_TRY(advance(s, &shards[i], err));
     }
@@ -267,9 +324,10 @@ cddp_status cd_shards_replay(cd_shards *s, size_t run, const cddp_trace_sink *si
         is_complete &= shards[i].has_ended;
         is_over |= shards[i].has_ended;
     }
-    for (size_t i = 0; is_over && i < count; i++)
+    for (size_t i = 0; i < count; i++)
         if (!shards[i].has_ended && header_of(&shards[i])->end == CDDP_SHARD_OPEN)
-            emit_death(&shards[i], frame.time_ns, sink);
+            emit_death(&shards[i], frame.time_ns, is_over, sink);
+    if (!is_complete) emit_absent(shards, count, frame.time_ns, sink);
     frame.kind = CDDP_EV_run_end;
     frame.sequence = 1;
     frame.text = NULL;

@@ -122,3 +122,48 @@ cddp_status cd_likeness_walk(const cd_prove_rank_options *options, uint64_t seed
     cd_error_reset(err); /* the search finds it again, with its order */
     return CDDP_OK;
 }
+
+/* ---- what arrives alike ---- */
+
+static void number_classes(const cd_rank_walk *w, uint32_t *classes)
+{
+    const cd_reducer *r = &w->trainer->ddp->reducer;
+    uint64_t forms[CD_PROVE_EVENTS_MAX];
+    for (uint32_t i = 0; i < w->firing_count; i++) {
+        const int32_t variable = w->trainer->parameters[w->firings[i].parameter].variable;
+        const uint32_t slot = r->buckets.slot_of[variable];
+        uint32_t same = 0;
+        forms[i] = digest_parameter(0, cd_wrapped_variable(r->module, (size_t)variable),
+                                    r->buckets.lengths[slot]);
+        while (forms[same] != forms[i]) same++;
+        classes[i] = same;
+    }
+}
+
+static cddp_status classify(cd_rank_walk *w, uint32_t window, uint32_t *classes, uint32_t *count,
+                            cddp_error *err)
+{
+    CD_TRY(cd_rank_walk_begin(w, err));
+    while (!w->has_ended && w->window < window) CD_TRY(cd_rank_walk_choose(w, NULL, err));
+    if (w->has_ended || !is_uniform(w)) return CDDP_OK;
+    number_classes(w, classes);
+    *count = w->firing_count;
+    return CDDP_OK;
+}
+
+cddp_status cd_likeness_classify(const cd_prove_rank_options *options, uint32_t window,
+                                 uint32_t *classes, uint32_t *count, cddp_error *err)
+{
+    cd_calls expected = {0};
+    cd_rank_walk walk;
+    *count = 0;
+    CD_TRY(cd_calls_copy(&expected, options->calls, err));
+    cd_rank_walk_init(&walk, options, cddp_allocator_default(), &expected);
+    const cddp_status status = classify(&walk, window, classes, count, err);
+    cd_rank_walk_fini(&walk);
+    cd_calls_fini(&expected);
+    if (status == CDDP_OK || status == CDDP_E_NOMEM) return status;
+    cd_error_reset(err);
+    *count = 0;
+    return CDDP_OK;
+}

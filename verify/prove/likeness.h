@@ -17,6 +17,15 @@
 **
 ** So a mistake that shows in one arrival order of rank 0 alone is met. One that needs a certain
 ** parameter in a certain slot and a certain order of a later backward may be missed.
+**
+** Note [Orders of one form] Eight gradients arrive in 40,320 orders, twelve in 479 million: too
+** many to record each. Two orders have one form when like parameters arrive at the same places.
+** Their layouts then have one form too, and the same exchange of like parameters turns the one run
+** into the other. With four weights of one size and four biases there are 70 forms. Of each form
+** one order is recorded, judged and searched behind on every rank. The assumption is the one
+** above, now also for the arrival: the runtime treats like parameters alike. Of the other orders,
+** some that are drawn are recorded and walked, and each has to give a form that was searched.
+** Where one order is not uniform, or its form is a new one, all orders are tried.
 */
 #pragma once
 #include "verify/prove/rank.h"
@@ -29,6 +38,12 @@ typedef struct cd_likeness {
 
 /* Why the plan tells parameters apart, or its layouts are no whole story; NULL: it does not. */
 const char *cd_likeness_find_obstacle(const cddp_plan *plan);
+/* classes: (CD_PROVE_EVENTS_MAX) for each gradient of that window of the rank, in the engine's
+** order. Gradients of like parameters have the same number. *count: how many; 0: their parameters
+** are not all known to the reducer. */
+cddp_status cd_likeness_classify(const cd_prove_rank_options *options, uint32_t window,
+                                 uint32_t *classes, uint32_t *count,
+                                 cddp_error *err) CDDP_MUST_CHECK;
 /* Walks one rank: windows up to `chosen` as there, later ones in an order that is drawn. */
 cddp_status cd_likeness_walk(const cd_prove_rank_options *options, uint64_t seed,
                              cd_likeness *found, cddp_error *err) CDDP_MUST_CHECK;

@@ -21,6 +21,8 @@
 #define WORDS_SEEN_MAX 65536
 #define JOBS_MAX 64
 #define STATES_MANY 1e6
+#define ORDERS_MANY 1e4 /* more are recorded form by form */
+#define ORDERS_DRAWN 64 /* then so many others, too */
 
 /* ---- the proof ---- */
 
@@ -44,7 +46,10 @@ typedef struct proving {
     size_t seen_count;
     uint64_t *forms; /* (form_count) of layouts that were searched on every rank */
     size_t form_count;
-    bool over; /* refuted, or stopped */
+    /* of the gradients of that window; see Note [Orders of one form] */
+    uint32_t classes[CD_PROVE_EVENTS_MAX];
+    bool has_new_form, has_no_form; /* some order of rank 0 since these were cleared */
+    bool over;                      /* refuted, or stopped */
     bool has_failed_probe;
     cd_world_failure failed_probe;
     struct shared *shared; /* of several processes; NULL: this is the only one */
@@ -57,8 +62,9 @@ typedef struct part {
     cd_proof proof;
     uint64_t refuted_at; /* the order that was refuted, + 1; 0: none */
     bool is_done;
-    uint64_t seen[WORDS_SEEN_MAX];
-    size_t seen_count;
+    uint64_t seen[WORDS_SEEN_MAX], forms[WORDS_SEEN_MAX];
+    size_t seen_count, form_count;
+    bool has_no_form;
 } part;
 
 typedef struct shared {
@@ -374,7 +380,8 @@ static cddp_status find_form(proving *p, const cd_world_run *run, const cd_windo
         const cd_window_choice *start;
         cd_likeness one;
         if (is_searched(p, run, r, chosen != NULL)) continue;
-        if (!find_start(p, run, r, chosen, &same, &start)) continue;
+        /* Nothing that this rank receives is new: any start will do. */
+        if (!find_start(p, run, r, chosen, &same, &start)) start = NULL;
         const cd_prove_rank_options options = {.plan = p->plan,
                                                .registry = p->options->registry,
                                                .rank = r,
@@ -428,6 +435,8 @@ static cddp_status prove_order(proving *p, const cd_window_choice *chosen, cddp_
         bool is_known;
         CD_TRY_OUT(find_form(p, &run, chosen, &form, &is_known, err));
         p->proof->walked += is_known;
+        p->has_new_form |= !is_known;
+        p->has_no_form |= form == 0;
         show(p);
         if (is_known) goto out;
     }
@@ -460,14 +469,44 @@ static bool next_order(cd_window_choice *choice)
     return false;
 }
 
-/* Every order of rank 0 in the window that decides the layout; of several processes each takes
-** every so-manieth. */
+/* Of like gradients that are left, the first is taken: one order of each form is so. Where this one
+** is not, the digits behind the first other choice grow to their end, since none of those orders
+** is. */
+static bool is_first_of_form(const proving *p, cd_window_choice *choice)
+{
+    const uint32_t n = choice->digit_count;
+    uint64_t left = n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t digit = choice->digits[k], taken = 0;
+        bool is_first = true;
+        while ((left >> taken & 1) == 0 || digit-- > 0) taken++;
+        for (uint32_t i = 0; i < taken; i++)
+            is_first = is_first && ((left >> i & 1) == 0 || p->classes[i] != p->classes[taken]);
+        if (!is_first) {
+            for (uint32_t j = k + 1; j < n; j++) choice->digits[j] = n - j - 1;
+            return false;
+        }
+        left &= ~(UINT64_C(1) << taken);
+    }
+    return true;
+}
+
+/* The next order that is recorded. */
+static bool next_recorded(const proving *p, cd_window_choice *choice)
+{
+    while (next_order(choice))
+        if (p->proof->forms == 0 || is_first_of_form(p, choice)) return true;
+    return false;
+}
+
+/* Every order of rank 0 in the window that decides the layout, or one of each form; of several
+** processes each takes every so-manieth. */
 static cddp_status prove_orders(proving *p, cddp_error *err)
 {
     const uint32_t window = (uint32_t)p->proposing,
                    processes = p->shared != NULL ? p->shared->count : 1;
     cd_window_choice choice = {.window = window, .digit_count = p->first[0].sizes[window]};
-    for (p->order = 1; next_order(&choice) && !must_stop(p); p->order++) {
+    for (p->order = 1; next_recorded(p, &choice) && !must_stop(p); p->order++) {
         if (p->order == p->options->orders_max) {
             char sequences[160];
             snprintf(sequences, sizeof sequences,
@@ -497,7 +536,10 @@ static cddp_status prove_part(void *context, size_t number, cd_text *result, cdd
         mine->proof.orders_tried = mine->proof.walked = 0;
     CD_TRY(prove_orders(p, err));
     memcpy(mine->seen, p->seen, p->seen_count * sizeof *p->seen);
+    memcpy(mine->forms, p->forms, p->form_count * sizeof *p->forms);
     mine->seen_count = p->seen_count;
+    mine->form_count = p->form_count;
+    mine->has_no_form = p->has_no_form;
     if (mine->proof.end == CD_PROOF_REFUTED) mine->refuted_at = p->order;
     mine->is_done = true;
     return CDDP_OK;
@@ -519,6 +561,8 @@ static cddp_status gather(proving *p, const shared *all, cddp_error *err)
         proof->orders_tried += one->proof.orders_tried;
         proof->walked += one->proof.walked;
         for (size_t i = 0; i < one->seen_count; i++) (void)was_seen(p, one->seen[i]);
+        for (size_t i = 0; i < one->form_count; i++) keep_form(p, one->forms[i]);
+        p->has_no_form |= one->has_no_form;
         if (one->proof.end == CD_PROOF_STOPPED) proof->end = CD_PROOF_STOPPED, p->over = true;
         if (one->proof.end == CD_PROOF_BOUNDED) bound(p, one->proof.bound);
         if (one->refuted_at != 0 && (refuting == NULL || one->refuted_at < refuting->refuted_at))
@@ -572,24 +616,109 @@ static bool walks_alike(const proving *p, double orders)
 {
     const cd_prove_layouts layouts = p->options->layouts;
     const bool is_wanted =
-        layouts == CD_PROVE_LAYOUTS_ALIKE ||
+        layouts == CD_PROVE_LAYOUTS_ALIKE || p->proof->forms > 0 ||
         (layouts == CD_PROVE_LAYOUTS_BY_COST && orders * p->proof->states_estimate > STATES_MANY);
     return is_wanted && cd_likeness_find_obstacle(p->plan) == NULL;
 }
 
-static cddp_status prove_layouts(proving *p, cddp_error *err)
+/* The engine's order was searched from the start, before anybody asked for its form. */
+static cddp_status keep_first_form(proving *p, const cd_world_run *run, cddp_error *err)
+{
+    uint64_t form = 0;
+    bool is_known = false;
+    const cd_window_choice engine = {.window = (uint32_t)p->proposing,
+                                     .digit_count = p->first[0].sizes[p->proposing]};
+    CD_TRY(find_form(p, run, &engine, &form, &is_known, err));
+    keep_form(p, form);
+    return CDDP_OK;
+}
+
+/* How many forms the orders of this window have; 0: its gradients do not all have a form. */
+static cddp_status count_forms(proving *p, double orders, double *forms, cddp_error *err)
+{
+    uint32_t count = 0, same[CD_PROVE_EVENTS_MAX] = {0};
+    cd_world_run run = {.chooser = {.rank = 0}};
+    *forms = 0;
+    cddp_status status = cd_world_run_record(p->options, p->plan, &run, err);
+    const cd_prove_rank_options options = {.plan = p->plan,
+                                           .registry = p->options->registry,
+                                           .results = &run.tap.results,
+                                           .calls = &run.tap.sequences[0]};
+    if (status == CDDP_OK && run.end != CD_WORLD_FAILED)
+        status = cd_likeness_classify(&options, (uint32_t)p->proposing, p->classes, &count, err);
+    if (status == CDDP_OK && count > 0) status = keep_first_form(p, &run, err);
+    cd_world_run_fini(&run);
+    p->proof->world_runs++;
+    p->proof->rank_runs++;
+    CD_TRY(status);
+    if (count != p->first[0].sizes[p->proposing]) return CDDP_OK;
+    *forms = orders;
+    for (uint32_t i = 0; i < count; i++) *forms /= ++same[p->classes[i]];
+    return CDDP_OK;
+}
+
+static cddp_status choose_forms(proving *p, double orders, cddp_error *err)
+{
+    const cd_prove_layouts layouts = p->options->layouts;
+    const bool is_wanted = layouts == CD_PROVE_LAYOUTS_FORMS ||
+                           (layouts == CD_PROVE_LAYOUTS_BY_COST && orders > ORDERS_MANY);
+    p->proof->forms = 0;
+    if (!is_wanted || cd_likeness_find_obstacle(p->plan) != NULL) return CDDP_OK;
+    return CD_PASS(count_forms(p, orders, &p->proof->forms, err));
+}
+
+static cddp_status prove_chosen(proving *p, double orders, cddp_error *err)
 {
     const uint32_t jobs = p->options->jobs < JOBS_MAX ? p->options->jobs : JOBS_MAX;
-    double orders = 1;
-    for (uint32_t k = 2; k <= p->first[0].sizes[p->proposing]; k++) orders *= k;
-    if (p->proof->end == CD_PROOF_BOUNDED) return CDDP_OK; /* already no proof */
-    p->proof->orders_all = orders;
-    p->proof->walks_alike = walks_alike(p, orders);
-    p->proof->orders_estimate =
-        orders < (double)p->options->orders_max ? orders : (double)p->options->orders_max;
-    show(p);
     if (jobs <= 1 || orders < 4 * jobs) return CD_PASS(prove_orders(p, err));
     return CD_PASS(prove_in_parts(p, jobs, err));
+}
+
+/* Each must give a form that was searched. */
+static cddp_status prove_drawn(proving *p, cddp_error *err)
+{
+    cd_prng root = cd_prng_seed(p->plan->world.seed);
+    cd_window_choice choice = {.window = (uint32_t)p->proposing,
+                               .digit_count = p->first[0].sizes[p->proposing]};
+    p->has_new_form = false;
+    for (uint32_t i = 0; i < ORDERS_DRAWN && !p->has_new_form && !must_stop(p); i++) {
+        cd_prng prng = cd_prng_split_index(&root, "order", i);
+        for (uint32_t k = 0; k < choice.digit_count; k++)
+            choice.digits[k] = (uint32_t)cd_prng_below(&prng, choice.digit_count - k);
+        CD_TRY(prove_order(p, &choice, err));
+        p->proof->drawn++;
+    }
+    return CDDP_OK;
+}
+
+/* The forms, and then all orders where forms turn out to be no whole story. */
+static cddp_status prove_forms(proving *p, cddp_error *err)
+{
+    p->has_no_form = false;
+    CD_TRY(prove_chosen(p, p->proof->forms, err));
+    if (must_stop(p) || p->proof->end != CD_PROOF_HOLDS) return CDDP_OK;
+    if (!p->has_no_form) CD_TRY(prove_drawn(p, err));
+    if (must_stop(p) || !(p->has_no_form || p->has_new_form)) return CDDP_OK;
+    p->proof->forms = 0;
+    p->proof->drawn = 0;
+    p->proof->orders_estimate = p->proof->orders_all;
+    return CD_PASS(prove_chosen(p, p->proof->orders_all, err));
+}
+
+static cddp_status prove_layouts(proving *p, cddp_error *err)
+{
+    cd_proof *proof = p->proof;
+    double orders = 1;
+    for (uint32_t k = 2; k <= p->first[0].sizes[p->proposing]; k++) orders *= k;
+    if (proof->end == CD_PROOF_BOUNDED) return CDDP_OK; /* already no proof */
+    proof->orders_all = orders;
+    CD_TRY(choose_forms(p, orders, err));
+    proof->walks_alike = walks_alike(p, orders);
+    const double tried = proof->forms > 0 ? proof->forms + ORDERS_DRAWN : orders;
+    proof->orders_estimate =
+        tried < (double)p->options->orders_max ? tried : (double)p->options->orders_max;
+    show(p);
+    return CD_PASS(proof->forms > 0 ? prove_forms(p, err) : prove_chosen(p, orders, err));
 }
 
 /* ---- counting ---- */

@@ -29,11 +29,14 @@
 
 typedef struct cd_proof cd_proof;
 
-/* Which rebuilt layouts are searched; the others are walked. See Note [Layouts that are alike] */
+/* Which rebuilt layouts are searched; the others are walked, or not recorded at all. See
+** Note [Layouts that are alike] and Note [Orders of one form] */
 typedef enum cd_prove_layouts {
-    CD_PROVE_LAYOUTS_BY_COST, /* all, unless that means more than a million states */
+    /* all, unless that means more than a million states; of forms, beyond ten thousand orders */
+    CD_PROVE_LAYOUTS_BY_COST,
     CD_PROVE_LAYOUTS_ALL,
-    CD_PROVE_LAYOUTS_ALIKE
+    CD_PROVE_LAYOUTS_ALIKE,
+    CD_PROVE_LAYOUTS_FORMS
 } cd_prove_layouts;
 
 typedef struct cd_prove_options {
@@ -72,6 +75,8 @@ struct cd_proof {
     uint64_t orders_tried, layouts; /* of rank 0, and what came of them */
     uint64_t walked;                /* layouts whose form had been searched */
     bool walks_alike;               /* layouts of a form that was searched are walked */
+    double forms;                   /* of orders, each recorded once; 0: all orders are recorded */
+    uint64_t drawn;                 /* orders that were recorded besides */
     uint32_t windows_max, window_count;
     uint32_t shared_ranks; /* not searched themselves: they are one with another rank */
     /* Any number of ranks. See Note [Numbers of ranks]. */

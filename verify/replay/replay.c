@@ -71,6 +71,13 @@ static bool same_across(const cddp_event *a, const cddp_event *b)
     return true;
 }
 
+/* The transport compared operations and refused one: the simulator lets them meet. */
+static bool is_refusal(const cddp_event *e)
+{
+    if (e->kind == CDDP_EV_error) return e->as.error.status == CDDP_E_MISMATCH;
+    return e->kind == CDDP_EV_collective_done && e->as.collective_done.status == CDDP_E_MISMATCH;
+}
+
 /* How an operation fails, in which words and when it is noticed, is the world's doing. */
 static bool is_failure(const cddp_event *e)
 {
@@ -134,9 +141,14 @@ static void compare(void *self, const cddp_event *event)
     if (r->parted || r->stopped || (r->across && is_left_out(r, event))) return;
     if (r->across && lane_of(event) < r->cursor_count && r->is_over[lane_of(event)]) return;
     const size_t index = find_expected(r, event);
-    /* Both fail here. Whether they fail alike is seen at the end of both. */
-    if (r->across && index < r->recorded.count && is_failure(event) &&
-        is_failure(&r->recorded.events[index])) {
+    /* Both fail here. Whether they fail alike is seen at the end of both; and so it is of a rank
+    ** whose operation was refused in the record. What is refused in both, as models that differ are
+    ** by every wrapper, is no refusal of the transport. */
+    const bool is_refused = r->across && index < r->recorded.count &&
+                            is_refusal(&r->recorded.events[index]) && !is_refusal(event);
+    r->was_refused |= is_refused;
+    if (is_refused || (r->across && index < r->recorded.count && is_failure(event) &&
+                       is_failure(&r->recorded.events[index]))) {
         r->cursors[lane_of(event)] = r->recorded.count;
         r->is_over[lane_of(event)] = true;
         r->has_failed = true;

@@ -29,6 +29,7 @@ typedef struct cd_replay {
     size_t cursor_count;
     bool record_fails; /* some rank fails in it */
     bool has_failed;   /* some rank did: whether both runs fail alike is yet to be seen */
+    bool was_refused;  /* the recorded transport refused an operation that others did not post */
     bool order_known;  /* of summation; see cd_replay_set_across */
     bool parted;
     bool was_interrupted; /* when it parted: what comes after Ctrl-C is no part of the run */

@@ -4,6 +4,7 @@
 ** absent here. An inconclusive case is a failure: it was not verified. tests/unit/cli validates
 ** against the Jenkins schema. */
 #include "verify/report/json.h"
+#include "verify/hang/headline.h"
 #include "verify/report/report.h"
 
 #include <inttypes.h>
@@ -47,13 +48,16 @@ static void put_attribute(cd_text *text, const char *name, const char *value)
 static void put_problem(cd_text *text, const char *element, const char *type,
                         const cd_result *result)
 {
-    cd_text body;
+    cd_text body, headline;
     cd_report one = {.results = result, .count = 1, .exit_code = result->verdict.outcome};
     const char *message = result->verdict.finding_count > 0 ? result->verdict.findings[0].title
                                                             : result->verdict.reason;
+    cd_text_init(&headline, false);
+    cd_hang_print(&result->verdict, &headline);
     cd_text_printf(text, "      <%s", element);
     put_attribute(text, "type", type);
-    put_attribute(text, "message", message);
+    put_attribute(text, "message", headline.length > 0 ? cd_text_get(&headline) : message);
+    cd_text_fini(&headline);
     cd_text_push(text, ">");
     cd_text_init(&body, false);
     cd_report_text(&body, &one);
@@ -112,10 +116,60 @@ static void put_case(cd_text *text, const cd_report *report, const cd_result *re
     cd_text_push(text, "    </testcase>\n");
 }
 
+/* ---- a card: a case per line ---- */
+
+/* The first line that is not passed has the whole report. */
+static void put_line(cd_text *text, const cd_card *card, const cd_card_line *line, bool is_first)
+{
+    static const char *const elements[] = {[CD_CARD_PASSED] = NULL,
+                                           [CD_CARD_FAILED] = "failure",
+                                           [CD_CARD_OPEN] = "failure",
+                                           [CD_CARD_SKIPPED] = "skipped"};
+    const char *element = elements[line->state];
+    cd_text_push(text, "    <testcase");
+    put_attribute(text, "name", line->name);
+    put_attribute(text, "classname", card->subject);
+    cd_text_push(text, element == NULL ? "/>\n" : ">\n");
+    if (element == NULL) return;
+    cd_text_printf(text, "      <%s", element);
+    if (line->state != CD_CARD_SKIPPED)
+        put_attribute(text, "type", line->state == CD_CARD_OPEN ? "inconclusive" : line->name);
+    put_attribute(text, "message", line->message);
+    cd_text_push(text, ">");
+    if (line->state != CD_CARD_SKIPPED) push_escaped(text, is_first ? card->text : line->title);
+    cd_text_printf(text, "</%s>\n    </testcase>\n", element);
+}
+
+static void put_card(cd_text *text, const cd_card *card)
+{
+    size_t counts[4] = {0};
+    for (size_t i = 0; i < card->line_count; i++) counts[card->lines[i].state]++;
+    cd_text_push(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite");
+    cd_text suite;
+    cd_text_init(&suite, false);
+    cd_text_printf(&suite, "cddp-verify %s", card->command);
+    put_attribute(text, "name", cd_text_get(&suite));
+    cd_text_fini(&suite);
+    cd_text_printf(text, " tests=\"%zu\" failures=\"%zu\" errors=\"0\" skipped=\"%zu\">\n",
+                   card->line_count, counts[CD_CARD_FAILED] + counts[CD_CARD_OPEN],
+                   counts[CD_CARD_SKIPPED]);
+    bool is_first = true;
+    for (size_t i = 0; i < card->line_count; i++) {
+        const cd_card_state state = card->lines[i].state;
+        put_line(text, card, &card->lines[i], is_first);
+        is_first = is_first && state != CD_CARD_FAILED && state != CD_CARD_OPEN;
+    }
+    cd_text_push(text, "  </testsuite>\n</testsuites>\n");
+}
+
 void cd_report_junit(cd_text *text, const cd_report *report)
 {
     size_t counts[5] = {0};
     uint64_t wall_ns = 0;
+    if (report->card != NULL) {
+        put_card(text, report->card);
+        return;
+    }
     for (size_t i = 0; i < report->count; i++) {
         counts[report->results[i].verdict.outcome]++;
         wall_ns += report->results[i].wall_ns;

@@ -79,7 +79,7 @@ static void put_lists(cd_json *json, const cd_result *result)
 }
 
 /* Who waits for whom at the end, and the ranks at the root of it. */
-static void put_hang(cd_json *json, const cddp_verdict *v)
+void cd_report_json_hang(cd_json *json, const cddp_verdict *v)
 {
     cd_text headline;
     if (v->wait_count == 0) return;
@@ -118,6 +118,17 @@ static void put_hang(cd_json *json, const cddp_verdict *v)
     cd_json_close(json, '}');
 }
 
+static void put_place(cd_json *json, const cd_result *r)
+{
+    if (r->place[0] == '\0') return;
+    cd_json_key(json, "place");
+    cd_json_open(json, '{');
+    cd_json_put_text(json, "file", r->place);
+    cd_json_put_integer(json, "line", r->place_line);
+    if (r->place_key[0] != '\0') cd_json_put_text(json, "key", r->place_key);
+    cd_json_close(json, '}');
+}
+
 static void put_digest(cd_json *json, const char *key, uint64_t value)
 {
     cd_json_key(json, key);
@@ -152,10 +163,51 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     cd_json_put_integer(json, "virtual_time_ns", (int64_t)result->verdict.time_ns);
     if (result->variant_count > 0) cd_json_put_integer(json, "same_with", result->variant_count);
     if (report->timings) cd_json_put_integer(json, "wall_ns", (int64_t)result->wall_ns);
-    put_hang(json, &result->verdict);
+    cd_report_json_hang(json, &result->verdict);
     put_lists(json, result);
+    put_place(json, result);
     cd_json_put_text(json, "reproduce", result->reproduce);
     cd_json_close(json, '}');
+}
+
+static void put_facts(cd_json *json, const cd_card_fact *facts, size_t count)
+{
+    cd_json_key(json, "facts");
+    cd_json_open(json, '{');
+    for (size_t i = 0; i < count; i++) {
+        const cd_card_fact *fact = &facts[i];
+        cd_json_key(json, fact->name);
+        if (fact->text != NULL)
+            cd_json_text(json, fact->text);
+        else if (fact->number >= -9e15 && fact->number <= 9e15 &&
+                 fact->number == (double)(int64_t)fact->number)
+            cd_json_integer(json, (int64_t)fact->number);
+        else
+            cd_json_number(json, fact->number);
+    }
+    cd_json_close(json, '}');
+}
+
+static void put_card(cd_json *json, const cd_card *card)
+{
+    cd_json_put_text(json, "command", card->command);
+    cd_json_put_text(json, "subject", card->subject);
+    cd_json_key(json, "lines");
+    cd_json_open(json, '[');
+    for (size_t i = 0; i < card->line_count; i++) {
+        const cd_card_line *line = &card->lines[i];
+        cd_json_open(json, '{');
+        cd_json_put_text(json, "name", line->name);
+        cd_json_put_text(json, "title", line->title);
+        cd_json_put_text(json, "state", cd_card_state_name(line->state));
+        if (line->case_count > 0) cd_json_put_integer(json, "cases", (int64_t)line->case_count);
+        cd_json_put_text(json, "message", line->message);
+        if (line->fact_count > 0) put_facts(json, line->facts, line->fact_count);
+        cd_json_close(json, '}');
+    }
+    cd_json_close(json, ']');
+    put_facts(json, card->facts, card->fact_count);
+    cd_json_put_text(json, "text", card->text);
 }
 
 void cd_report_json(cd_text *text, const cd_report *report)
@@ -166,10 +218,13 @@ void cd_report_json(cd_text *text, const cd_report *report)
     cd_json_put_text(&json, "tool", "cddp-verify");
     cd_json_put_text(&json, "version", cddp_version());
     cd_json_put_integer(&json, "format", 1);
-    cd_json_put_text(&json, "verdict", cd_result_verdict_name(report->exit_code));
+    cd_json_put_text(&json, "verdict",
+                     report->card != NULL ? report->card->verdict
+                                          : cd_result_verdict_name(report->exit_code));
     cd_json_put_integer(&json, "exit_code", report->exit_code);
     cd_json_put_flag(&json, "interrupted", report->interrupted);
     cd_json_put_integer(&json, "not_run", (int64_t)report->not_run);
+    if (report->card != NULL) put_card(&json, report->card);
     cd_json_key(&json, "results");
     cd_json_open(&json, '[');
     for (size_t i = 0; i < report->count; i++) put_result(&json, report, &report->results[i]);

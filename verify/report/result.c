@@ -27,6 +27,8 @@ void cd_result_init(cd_result *result)
                           .schedule = "",
                           .reproduce = "",
                           .shrink = "",
+                          .place = "",
+                          .place_key = "",
                           .unjudged = ""};
     cd_arena_init(&result->arena, NULL, 16384);
 }
@@ -43,6 +45,53 @@ const char *cd_result_copy(cd_result *result, const char *text)
     return copy;
 }
 
+/* Nouns that texts count, each without its s. */
+static const char *const counted[] = {"attempt",    "bucket",  "byte",      "collective",
+                                      "comparison", "element", "event",     "gradient",
+                                      "group",      "header",  "layout",    "member",
+                                      "message",    "number",  "operation", "parameter",
+                                      "pass",       "rank",    "row",       "sample",
+                                      "schedule",   "share",   "step",      "tensor",
+                                      "time",       "value",   "variable"};
+
+/* "rank 1 steps" and "bucket 1 events" name one thing by its number: what stands before tells. */
+static bool is_number_of(const char *text, const char *one)
+{
+    const char *end = one, *begin;
+    while (end > text && end[-1] == ' ') end--;
+    begin = end;
+    while (begin > text && begin[-1] >= 'a' && begin[-1] <= 'z') begin--;
+    for (size_t i = 0; i < sizeof counted / sizeof counted[0]; i++)
+        if (strlen(counted[i]) == (size_t)(end - begin) &&
+            strncmp(counted[i], begin, (size_t)(end - begin)) == 0)
+            return true;
+    return false;
+}
+
+/* "1 elements" becomes "1 element"; "1 of 1 elements" stays. */
+static void make_singular(char *text)
+{
+    for (char *at = text; (at = strstr(at, "1 ")) != NULL; at += 2) {
+        const bool is_alone = at == text || at[-1] == ' ' || at[-1] == '(';
+        const bool is_part = at - text >= 3 && strncmp(at - 3, "of ", 3) == 0;
+        if (!is_alone || is_part || is_number_of(text, at)) continue;
+        for (size_t i = 0; i < sizeof counted / sizeof counted[0]; i++) {
+            const size_t length = strlen(counted[i]);
+            char *s = at + 2 + length;
+            const bool is_plural = strncmp(at + 2, counted[i], length) == 0 && s[0] == 's' &&
+                                   strchr(" ,.;:)", s[1]) != NULL;
+            if (is_plural) memmove(s, s + 1, strlen(s));
+        }
+    }
+}
+
+static const char *copy_words(cd_result *result, const char *text)
+{
+    char *copy = (char *)(uintptr_t)cd_result_copy(result, text);
+    if (copy[0] != '\0') make_singular(copy);
+    return copy;
+}
+
 /* A finding may come from a store, that is from anybody. */
 cddp_finding cd_result_copy_finding(cd_result *result, const cddp_finding *finding)
 {
@@ -56,9 +105,13 @@ cddp_finding cd_result_copy_finding(cd_result *result, const cddp_finding *findi
     copy.name = finding->name != NULL ? cd_result_copy(result, finding->name) : NULL;
     cd_text_clean(copy.parameter);
     cd_text_clean(copy.title);
+    make_singular(copy.title);
     cd_text_clean(copy.expected);
+    make_singular(copy.expected);
     cd_text_clean(copy.actual);
+    make_singular(copy.actual);
     cd_text_clean(copy.advice);
+    make_singular(copy.advice);
     return copy;
 }
 
@@ -154,7 +207,7 @@ cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cdd
     for (size_t i = 0; i < v->exercise_count; i++)
         exercises[i] =
             (cddp_exercise){cd_result_copy(result, v->exercises[i].check),
-                            cd_result_copy(result, v->exercises[i].how), v->exercises[i].count};
+                            copy_words(result, v->exercises[i].how), v->exercises[i].count};
     for (size_t i = 0; i < v->mark_count; i++)
         marks[i] = (cddp_mark_count){cd_result_copy(result, v->marks[i].name), v->marks[i].count};
     for (size_t i = 0; i < v->rank_count; i++) {
@@ -165,10 +218,10 @@ cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cdd
     result->name = cd_result_verdict_name((int)v->outcome);
     result->verdict = *v;
     result->verdict.memory = NULL; /* the arena */
-    result->verdict.summary = cd_result_copy(result, v->summary);
-    result->verdict.reason = cd_result_copy(result, v->reason);
-    result->verdict.proven = cd_result_copy(result, v->proven);
-    result->verdict.unjudged = cd_result_copy(result, v->unjudged);
+    result->verdict.summary = copy_words(result, v->summary);
+    result->verdict.reason = copy_words(result, v->reason);
+    result->verdict.proven = copy_words(result, v->proven);
+    result->verdict.unjudged = copy_words(result, v->unjudged);
     result->verdict.findings = findings;
     result->verdict.exercises = exercises;
     result->verdict.marks = marks;
@@ -210,7 +263,11 @@ static void add_line(cd_result *result, cd_result_context *context, const cddp_e
         context->lines =
             cd_arena_push(&result->arena, CDDP_FINDING_EVENTS_MAX * sizeof *context->lines);
     if (context->lines == NULL) return;
-    cd_event_print(event, text, sizeof text);
+    /* Whoever reports the end of a rank that was killed does not know its step. */
+    cddp_event e = *event;
+    if (e.kind == CDDP_EV_rank_end && e.rank < result->verdict.rank_count && e.step == 0)
+        e.step = result->verdict.ranks[e.rank].step;
+    cd_event_print(&e, text, sizeof text);
     context->lines[context->count++] = cd_result_copy(result, text);
 }
 

@@ -36,7 +36,11 @@ typedef struct cd_result {
     const char *backend, *schedule, *reproduce;
     const char *unjudged; /* what nothing here could judge, and why; "" */
     const char *shrink;   /* the line that makes the failure small; "" where nothing can */
-    bool judged;          /* there is a verdict of checks behind this */
+    /* the file that the result is about, and in it the key and the line (place.h); "" and 0: none
+    */
+    const char *place, *place_key;
+    uint32_t place_line;
+    bool judged; /* there is a verdict of checks behind this */
     /* it lacks something that the caller did not ask for by name; says nothing of the whole */
     bool skipped;
     uint32_t world_size, steps;

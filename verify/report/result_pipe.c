@@ -186,8 +186,9 @@ static void visit_verdict(codec *c, cddp_verdict *v)
 
 static void visit(codec *c, cd_result *r)
 {
-    const char **const texts[] = {&r->source,   &r->title,     &r->name,   &r->details, &r->backend,
-                                  &r->schedule, &r->reproduce, &r->shrink, &r->unjudged};
+    const char **const texts[] = {&r->source,   &r->title,    &r->name,      &r->details,
+                                  &r->backend,  &r->schedule, &r->reproduce, &r->shrink,
+                                  &r->unjudged, &r->place,    &r->place_key};
     visit_verdict(c, &r->verdict);
     visit_findings(c, r);
     visit_contexts(c, r);
@@ -200,6 +201,7 @@ static void visit(codec *c, cd_result *r)
     visit_bytes(c, &r->seed, sizeof r->seed);
     visit_bytes(c, &r->wall_ns, sizeof r->wall_ns);
     visit_bytes(c, &r->stored_run, sizeof r->stored_run);
+    visit_bytes(c, &r->place_line, sizeof r->place_line);
 }
 
 void cd_result_write(const cd_result *result, cd_text *bytes)

@@ -3,6 +3,7 @@
 #include "verify/report/stored.h"
 
 #include "verify/report/command_line.h"
+#include "verify/report/place.h"
 #include "core/base/error.h"
 
 #include <inttypes.h>
@@ -137,5 +138,7 @@ cddp_status cd_stored_take(cd_result *result, cddp_store *store, const cddp_stor
     result->name = is_expected ? "verified" : cd_result_copy(result, recorded);
     result->verdict.reason = result->verdict.summary = cd_result_copy(result, run->outcome.reason);
     result->verdict.as_expected = result->verdict.outcome == CDDP_OUTCOME_VERIFIED && is_expected;
+    if (run->provenance.scenario[0] != '\0')
+        cd_result_locate(result, run->provenance.source, run->provenance.scenario);
     return CDDP_OK;
 }

@@ -51,8 +51,10 @@ static void put_place(cd_text *text, const cddp_finding *f)
     if (f->rank >= 0) cd_text_printf(&place, ", rank %" PRId32, f->rank);
     if (f->peer >= 0) cd_text_printf(&place, " against rank %" PRId32, f->peer);
     if (f->bucket >= 0) cd_text_printf(&place, ", bucket %" PRId32, f->bucket);
-    if (f->parameter[0] != '\0')
-        cd_text_printf(&place, ", parameter %s", cd_finding_parameter(f));
+    if (f->parameter[0] != '\0') /* One without a name is called "parameter 3". */
+        cd_text_printf(&place, ", %s%s",
+                       strncmp(f->parameter, "parameter ", 10) == 0 ? "" : "parameter ",
+                       cd_finding_parameter(f));
     else if (f->param >= 0)
         cd_text_printf(&place, ", parameter %" PRId32, f->param);
     put_line(text, "where", cd_text_get(&place));
@@ -140,6 +142,11 @@ static void put_end(cd_text *line, const cd_report *report, const cddp_verdict *
         cd_hang_print_operation(wait, line);
         return;
     }
+    /* the simulator's message says it itself */
+    if (r->end == CDDP_RANK_HUNG && strncmp(r->error.message, "hung: ", 6) == 0) {
+        cd_text_push(line, r->error.message);
+        return;
+    }
     cd_text_printf(line, "%s%s%s",
                    r->end == CDDP_RANK_RETURNED ? "ended with an error"
                                                 : cd_result_end_name(r->end),
@@ -186,7 +193,8 @@ static void put_rank(cd_text *text, const char *label, rank_line *l, bool *shown
     cd_text_printf(&line, "%s %s", numbers != NULL ? numbers + 1 : who, l->words);
     put_line(text, label, cd_text_get(&line));
     shown[rank] = true;
-    for (uint32_t i = rank; i != CD_NO_RANK && !l->report->verbose; i = next_alike(l, i + 1))
+    for (uint32_t i = next_alike(l, 0); i != CD_NO_RANK && !l->report->verbose;
+         i = next_alike(l, i + 1))
         shown[i] = true;
     cd_text_fini(&words);
     cd_text_fini(&line);

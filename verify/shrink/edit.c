@@ -22,9 +22,9 @@
 static const struct {
     const char *path;
     uint64_t least;
-} sizes[] = {{"data.samples", 1},     {"data.dataset_size", 1}, {"data.inputs", 0},
-             {"collective.numel", 1}, {"when.forwards", 1},     {"when.samples", 1},
-             {"when.abort_after", 1}, {"network.jitter_ns", 1}};
+} sizes[] = {{"data.samples", 1}, {"data.dataset_size", 1}, {"data.inputs", 0},
+             {"join.epochs", 1},  {"collective.numel", 1},  {"when.forwards", 1},
+             {"when.samples", 1}, {"when.abort_after", 1},  {"network.jitter_ns", 1}};
 
 static const char *const counted[] = {"world.size", "train.steps", "train.micro_steps",
                                       "data.samples"};
@@ -465,7 +465,7 @@ static void renumber_selections(gap *g)
         const cd_key_scope scope = s->row->scope;
         if (!renumber_selection(g, s->items[0], &s->items[0])) {
             if (!g->possible) return;
-            cd_draft_remove_element(g->draft, scope, s->element);
+            cd_draft_remove_element(g->draft, scope, (size_t)s->element);
             i = g->draft->count;
         } else if (s->items[0][0] == '\0') {
             cd_draft_remove(g->draft, i);
@@ -516,7 +516,7 @@ static void renumber_named_ranks(gap *g)
             g->possible = false;
             return;
         }
-        cd_draft_remove_element(g->draft, s->row->scope, s->element);
+        cd_draft_remove_element(g->draft, s->row->scope, (size_t)s->element);
         i = g->draft->count;
     }
 }
@@ -818,7 +818,8 @@ static void print_element(const cd_edit *edit, const cd_draft *from, cd_text *te
     cd_text_printf(text, "[[%s]]", cd_item_table_get((cd_key_scope)edit->at)->name);
     for (size_t i = 0; i < from->count; i++) {
         const cd_draft_setting *s = &from->settings[i];
-        if (s->ranks != NULL || (size_t)s->row->scope != edit->at || s->element != edit->first)
+        if (s->ranks != NULL || (size_t)s->row->scope != edit->at ||
+            s->element != (int64_t)edit->first)
             continue;
         cd_text_printf(text, "%s%s = %s", first ? " " : ", ", s->row->field,
                        s->item_count > 0 ? s->items[0] : "");

@@ -77,11 +77,54 @@ static void take_hang(cd_reason *reason, const cddp_verdict *v)
     }
 }
 
+static void add_to(uint64_t *set, uint32_t rank)
+{
+    const uint32_t at = rank < CD_CAST_RANKS ? rank : CD_CAST_RANKS - 1;
+    set[at / 64] |= UINT64_C(1) << (at % 64);
+}
+
+static void take_cast(cd_cast *cast, const cddp_verdict *v)
+{
+    const cddp_finding *first = v->finding_count > 0 ? &v->findings[0] : NULL;
+    if (v->wait_count == 0) return;
+    cast->ranks = v->rank_count;
+    for (size_t i = 0; first != NULL && i < first->rank_count; i++)
+        add_to(cast->blamed, first->ranks[i]);
+    for (size_t i = 0; i < v->wait_count; i++) add_to(cast->waits, v->waits[i].rank);
+    for (uint32_t i = 0; i < v->rank_count; i++)
+        if (cd_hang_is_culprit(v, i)) add_to(cast->roots, i);
+}
+
+static bool is_in(const uint64_t *set, uint64_t rank) { return set[rank / 64] >> rank % 64 & 1; }
+
+/* may_grow: others may have joined them. */
+static bool is_same_part(const uint64_t *before, uint64_t first, uint64_t count,
+                         const uint64_t *after, bool may_grow)
+{
+    for (uint64_t i = 0; i + 1 < CD_CAST_RANKS; i++) {
+        const uint64_t old = i < first ? i : i + count;
+        if (old + 1 >= CD_CAST_RANKS) break;
+        const bool is_now = is_in(after, i), was_before = is_in(before, old);
+        if (is_now != was_before && !(may_grow && is_now)) return false;
+    }
+    return true;
+}
+
+bool cd_cast_is_same(const cd_cast *before, uint64_t first, uint64_t count, const cd_cast *after)
+{
+    const bool is_split = count > 0 && after->ranks == 2;
+    return before->ranks == 0 ||
+           (is_same_part(before->blamed, first, count, after->blamed, is_split) &&
+            is_same_part(before->waits, first, count, after->waits, false) &&
+            is_same_part(before->roots, first, count, after->roots, false));
+}
+
 bool cd_reason_take(cd_reason *reason, const cddp_verdict *v)
 {
     const char *failure = NULL;
     *reason = (cd_reason){.finished = true};
     take_hang(reason, v);
+    take_cast(&reason->cast, v);
     if (v->outcome != CDDP_OUTCOME_FINDINGS) return false;
     for (size_t i = v->rank_count; i-- > 0;)
         if (rank_failure(&v->ranks[i].result) != NULL) failure = rank_failure(&v->ranks[i].result);
@@ -264,6 +307,7 @@ static cddp_status run_composed(const cd_probe_options *o, const cd_chooser *cho
     const cddp_trace_sink *sinks[2] = {&stop, o->record != NULL ? &o->record->sink : NULL};
     const cd_compose_options options = {.plan = o->plan,
                                         .registry = o->registry,
+                                        .stuck_ns = o->stuck_ns,
                                         .level = CDDP_TRACE_DIGEST,
                                         .chooser = chooser};
     CD_TRY(cd_compose_open(&options, &compose, err));

@@ -8,11 +8,14 @@
 **   * whether it names a bucket, and whether it names a parameter;
 **   * whether every rank ended;
 **   * where ranks wait: in which kinds of operations, for peers that ended in which ways
-**     (cd_hang_shape), and the sentence of the error with which the cause of a hang ended.
+**     (cd_hang_shape), and the sentence of the error with which the cause of a hang ended;
+**   * of a hang, the ranks that wait, those at its root, and those that the first finding blames.
+**     Where ranks were removed, the others are renamed and the rest is as it was (cd_cast_is_same).
+**     Of two ranks that disagree no majority knows better, so both may be blamed for one.
 **
 ** A run without findings whose ranks failed has the sentence of the first rank that did. So a
-** smaller scenario may blame another rank, bucket or parameter, since their numbers change. It may
-** not replace one mistake by another.
+** smaller scenario may blame another bucket or parameter, since their numbers change. It may not
+** replace one mistake by another, nor turn round who waits for whom.
 **
 ** Lifetime   a probe owns what it learnt until fini.
 ** Errors     a scenario that cannot be run is a probe that did not fail; memory that runs out is an
@@ -27,14 +30,27 @@
 #include "sim/chooser.h"
 #include "sim/schedule.h"
 
+#define CD_CAST_RANKS 1024
+
+/* Who plays a part in a hang, a bit per rank; ranks beyond CD_CAST_RANKS count as one. */
+typedef struct cd_cast {
+    uint64_t ranks; /* of the world; 0: it is no hang */
+    uint64_t blamed[CD_CAST_RANKS / 64], waits[CD_CAST_RANKS / 64], roots[CD_CAST_RANKS / 64];
+} cd_cast;
+
+/* `after` is a run without `count` ranks of `before`, from `first` on. */
+bool cd_cast_is_same(const cd_cast *before, uint64_t first, uint64_t count, const cd_cast *after);
+
 typedef struct cd_reason {
     char check[32];     /* "" when ranks failed without a finding */
     char sentence[256]; /* without numbers and names */
     char why[256];      /* likewise of the error of the first rank at the root of a hang */
     uint64_t hang;      /* its shape; 0: nobody waits */
     bool has_bucket, has_parameter, finished;
+    cd_cast cast;
 } cd_reason;
 
+/* Without the cast. */
 bool cd_reason_is_same(const cd_reason *a, const cd_reason *b);
 /* False when the run did not fail. */
 bool cd_reason_take(cd_reason *reason, const cddp_verdict *verdict);
@@ -80,6 +96,7 @@ typedef struct cd_probe_options {
     cd_probe_policy policy;
     cd_memory_sink *record;    /* takes every event; NULL: none */
     bool (*interrupted)(void); /* true: the run ends at the end of a step; NULL: never */
+    uint64_t stuck_ns; /* how long a call of a plugin may take; 0: see verify/worlds/compose.h */
 } cd_probe_options;
 
 typedef struct cd_probe {

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define STUCK_NS UINT64_C(2000000000)
+
 #define SCHEDULE_BYTES ((size_t)1 << 20)
 #define JOBS_MAX 64
 
@@ -37,9 +39,11 @@ cddp_status cd_shrink_try(const cd_shrink *s, const cd_draft *draft, const cd_pr
         cddp_plan_destroy(plan);
         return CDDP_OK;
     }
+    /* The failure is known by then: what is that slow again is most likely the same. */
+    const bool is_stuck = s->best.failed && strstr(s->best.failure, "not return from") != NULL;
     const cd_probe_options options = {.registry = s->options.registry,
                                       .interrupted = s->options.interrupted,
-
+                                      .stuck_ns = is_stuck ? STUCK_NS : 0,
                                       .plan = plan,
                                       .policy = *policy,
                                       .record = record};
@@ -126,7 +130,8 @@ typedef struct attempt {
     size_t wish_count;
     uint64_t digest;
     bool possible;
-    size_t policy_count; /* ways of deciding that are tried */
+    size_t policy_count;             /* ways of deciding that are tried */
+    uint64_t first_gone, gone_count; /* ranks */
 } attempt;
 
 static uint64_t digest_wishes(uint64_t digest, const attempt *a)
@@ -184,6 +189,10 @@ static bool renumber_wish(const cd_shrink *s, const cd_edit *edit, cd_decision *
 static cddp_status attempt_init(const cd_shrink *s, const candidate *c, attempt *a, cddp_error *err)
 {
     *a = (attempt){.possible = true, .policy_count = 1};
+    if (c->is_edit && c->edit.kind == CD_EDIT_RANKS) {
+        a->first_gone = c->edit.first;
+        a->gone_count = c->edit.count;
+    }
     cd_draft_init(&a->draft);
     a->wishes = cd_allocate_array(NULL, s->wishes.count + 1, sizeof *a->wishes);
     if (a->wishes == NULL) return cd_fail_memory(err, "a smaller schedule");
@@ -239,7 +248,9 @@ static cddp_status ask(const cd_shrink *s, const attempt *a, answer *out, cddp_e
         const cd_probe_policy policy = policy_of(s, a, k);
         CD_TRY(cd_shrink_try(s, &a->draft, &policy, NULL, &trial, err));
         out->trials++;
-        if (cd_shrink_is_same(s, &trial)) out->policy = k;
+        if (cd_shrink_is_same(s, &trial) &&
+            cd_cast_is_same(&s->best.reason.cast, a->first_gone, a->gone_count, &trial.reason.cast))
+            out->policy = k;
         /* Refused, or nothing to choose: no order will make a difference. */
         const bool settled = trial.refused || trial.decisions.count == 0;
         cd_probe_fini(&trial);

@@ -99,6 +99,14 @@ static void put_decision(reporting *t, const cd_decision *d)
     case CDDP_CHOICE_FAULT:
         cd_text_push(t->text, "an optional fault struck");
         break;
+    case CDDP_CHOICE_USER:
+        cd_text_printf(t->text, "rank %" PRIu32 " continued the hook of bucket %" PRIu64 " before ",
+                       d->rank, d->id);
+        if (d->fifo_id == UINT32_MAX)
+            cd_text_push(t->text, "it launched the next bucket");
+        else
+            cd_text_printf(t->text, "that of bucket %" PRIu64, d->fifo_id);
+        break;
     default:
         cd_text_printf(t->text, "rank %" PRIu32 " took option %" PRIu32 " instead of the first",
                        d->rank, d->value);

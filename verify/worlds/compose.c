@@ -5,6 +5,7 @@
 ** This is the only place that knows both what a scenario says and what a world can do; neither
 ** includes the other.
 */
+#define _DEFAULT_SOURCE /* _SC_PHYS_PAGES */
 #include "verify/worlds/compose.h"
 
 #include "backends/sim/sim_backend.h"
@@ -15,11 +16,14 @@
 #include "cddp/self.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/plan/chosen_hook.h"
 #include "core/plan/plan.h"
+#include "core/registry/registry.h"
 #include "sim/world.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define HEAP_BYTES ((size_t)256 << 20)
 #define HEAP_BYTES_PER_RANK ((size_t)16 << 20)
@@ -186,6 +190,54 @@ static cddp_status open_store(cd_compose *c, cddp_error *err)
     return CDDP_OK;
 }
 
+/* The world's memory is address space until it is touched. So it may be as large as the machine's,
+** and smaller only where address space is limited (ulimit -v). */
+static void size_heap(cd_sim_config *config)
+{
+    const size_t least = HEAP_BYTES + config->world_size * HEAP_BYTES_PER_RANK;
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    const size_t machine = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
+    config->heap_bytes = machine > least ? machine : least;
+    config->heap_bytes_least = least;
+}
+
+/* Real time for a call of a hook from outside: the time-out of an operation, as on real processes.
+** A busy machine makes anything slow. */
+#define STUCK_NS UINT64_C(20000000000)
+#define STUCK_NS_MIN UINT64_C(4000000000)
+/* Others that wait for the rank give up first. */
+#define MARGIN_NS UINT64_C(1000000000)
+
+static uint64_t stuck_ns(const cddp_plan *plan)
+{
+    const uint64_t timeout_ns = plan->world.timeout_ms * 1000000u;
+    if (timeout_ns == 0) return STUCK_NS;
+    return timeout_ns < STUCK_NS_MIN ? STUCK_NS_MIN : timeout_ns;
+}
+
+static bool chooses_foreign(const cddp_plan_settings *settings, const cddp_registry *registry)
+{
+    cd_chosen_hook chosen;
+    cd_choose_hook(settings, &chosen);
+    return (chosen.name != NULL && cd_registry_is_foreign_hook(registry, chosen.name)) ||
+           (chosen.inner != NULL && cd_registry_is_foreign_hook(registry, chosen.inner));
+}
+
+/* Does some rank call a hook that a plugin brought? Such a call may crash, or never end. */
+static bool has_foreign_hook(const cd_compose *c)
+{
+    const cddp_registry *registry = c->options.registry;
+    const cddp_plan *plan = c->options.plan;
+    cddp_plan_settings settings;
+    if (registry == NULL || !cd_registry_has_plugin(registry)) return false;
+    if (chooses_foreign(&plan->settings, registry)) return true;
+    for (uint32_t i = 0; i < plan->world.size; i++)
+        if (cddp_plan_rank_settings(plan, i, &settings, NULL) == CDDP_OK &&
+            chooses_foreign(&settings, registry))
+            return true;
+    return false;
+}
+
 static cddp_status open_sim(cd_compose *c, cddp_error *err)
 {
     const cddp_plan *plan = c->options.plan;
@@ -229,14 +281,17 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     config.slots_per_rank = (uint32_t)plan->world.in_flight_max;
     config.faults = c->faults;
     config.fault_count = c->fault_count;
-    /* reserved; touched pages cost */
-    config.heap_bytes = HEAP_BYTES + config.world_size * HEAP_BYTES_PER_RANK;
     config.sink = &c->relay.sink;
     config.trace_level = c->options.level;
     config.timeout_ns = plan->world.timeout_ms * 1000000u;
     config.allocator = c->options.allocator;
     config.ended = world_ended;
     config.ended_context = c;
+    if (has_foreign_hook(c)) {
+        config.stuck_ns = c->options.stuck_ns != 0 ? c->options.stuck_ns : stuck_ns(plan);
+        config.stuck_most_ns = 3 * config.stuck_ns;
+    }
+    size_heap(&config);
     CD_TRY(cd_sim_create(&config, &c->sim, err));
     c->sim_backend = cd_sim_backend(c->sim);
     CD_TRY(open_store(c, err));
@@ -257,6 +312,16 @@ static cddp_status refuse_streams(const cddp_plan *plan, const char *backend, cd
                    backend);
 }
 
+static cddp_status refuse_continuations(const cddp_plan *plan, const char *backend, cddp_error *err)
+{
+    if (!cd_plan_has_continuations(plan)) return CDDP_OK;
+    return cd_fail(
+        err, CDDP_E_UNSUPPORTED,
+        "hook.continuations = \"on_completion\" is a choice that only the simulator has; "
+        "the scenario runs on backend '%s'",
+        backend);
+}
+
 static cddp_status refuse_rendezvous(const cddp_plan *plan, const char *backend, cddp_error *err)
 {
     if (!plan->rendezvous.enable) return CDDP_OK;
@@ -275,6 +340,7 @@ static cddp_status open_self(cd_compose *c, cddp_error *err)
                        (unsigned long long)plan->world.size);
     }
     CD_TRY(refuse_streams(plan, "self", err));
+    CD_TRY(refuse_continuations(plan, "self", err));
     CD_TRY(refuse_rendezvous(plan, "self", err));
     const cddp_solo_options options = {.size = sizeof options,
                                        .rank = 0,
@@ -300,7 +366,12 @@ static cddp_status open_process(cd_compose *c, cddp_error *err)
                                                 .relay = &c->relay,
                                                 .origin = c->options.origin,
                                                 .run = c->options.run,
-                                                .interrupted = c->options.interrupted};
+                                                .interrupted = c->options.interrupted,
+                                                .idle = c->options.idle,
+                                                .idle_context = c->options.idle_context,
+                                                .stuck_ns = has_foreign_hook(c)
+                                                                ? stuck_ns(plan) + MARGIN_NS
+                                                                : 0};
     CD_TRY(cd_compose_process_open(&options, &c->process, err));
     c->backend = cd_compose_process_backend(c->process);
     if (plan->fault_count > 0)
@@ -309,6 +380,7 @@ static cddp_status open_process(cd_compose *c, cddp_error *err)
             "the scenario plants faults, which only the simulator can do; it runs on backend '%s'",
             name);
     CD_TRY(refuse_streams(plan, name, err));
+    CD_TRY(refuse_continuations(plan, name, err));
     CD_TRY(refuse_rendezvous(plan, name, err));
     if (plan->settings.model.device != CDDP_MODEL_DEVICE_CPU)
         return cd_fail(err, CDDP_E_UNSUPPORTED,

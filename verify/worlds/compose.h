@@ -28,6 +28,12 @@ typedef struct cd_compose_options {
     uint64_t run;
     /* true: end real processes; the simulator is ended by its sinks. May be NULL */
     bool (*interrupted)(void);
+    /* called several times a second while real processes run; may be NULL */
+    void (*idle)(void *context);
+    void *idle_context;
+    /* simulator: how long of real time a call of a plugin may take; 0: as long as an operation of
+    ** the plan, or 20 s */
+    uint64_t stuck_ns;
     /* replays this choice string instead of the plan's chooser; may be NULL */
     const char *schedule;
     cddp_trace_level level;

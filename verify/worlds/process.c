@@ -29,8 +29,8 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/os_folder.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -59,9 +59,11 @@ struct cd_compose_process {
     /* of the ranks that we judge; NULL when we are one that others judge */
     cddp_process_world *world;
     cddp_member_world *member;  /* that one */
-    char directory[512];        /* of the rendezvous; "" where the transport has one, or a job */
+    cd_os_folder folder;        /* of the rendezvous; "" where the transport has one, or a job */
+    cd_os_folder scratch;       /* of a job that this process starts */
     cddp_member_options joined; /* rank 0 of a job that somebody else started */
-    bool cannot_keep;           /* a sink failed when it was flushed, as on a full disk */
+    uint64_t *hook_since_ns; /* (world_size) when its last event came, a call of a hook; else 0 */
+    bool cannot_keep;        /* a sink failed when it was flushed, as on a full disk */
     char command[COMMAND_BYTES], program[4096], run[64];
     const char *words[COMMAND_WORDS_MAX + 1]; /* of the command, and of its environment */
     const char *settings[COMMAND_WORDS_MAX + 1];
@@ -126,7 +128,10 @@ static void wire_event(void *self, const cddp_event *event)
     memcpy(s->wire + s->used, &head, sizeof head);
     if (head.text_bytes > 0) memcpy(s->wire + s->used + sizeof head, event->text, head.text_bytes);
     s->used += sizeof head + head.text_bytes;
-    if (event->kind == CDDP_EV_collective_wait && wire_send(s, NULL) != CDDP_OK) s->failed = true;
+    const bool may_be_last =
+        event->kind == CDDP_EV_collective_wait ||
+        (event->kind == CDDP_EV_hook_call && s->process->options.stuck_ns != 0);
+    if (may_be_last && wire_send(s, NULL) != CDDP_OK) s->failed = true;
 }
 
 /* Sinks learn of the end of an iteration as they do from a rank in this process. One that cannot go
@@ -150,8 +155,17 @@ static void take_message(void *context, uint32_t rank, const void *bytes, size_t
         head.event.text = head.text_bytes > 0 ? (const char *)at : NULL;
         at += head.text_bytes;
         p->options.relay->sink.event(p->options.relay->sink.self, &head.event);
+        if (p->hook_since_ns != NULL)
+            p->hook_since_ns[rank] = head.event.kind == CDDP_EV_hook_call ? cd_os_now_ns() : 0;
         if (head.is_flushed) flush_sinks(p);
     }
+}
+
+static bool is_stuck(void *context, uint32_t rank)
+{
+    const cd_compose_process *p = context;
+    return p->hook_since_ns[rank] != 0 &&
+           cd_os_now_ns() - p->hook_since_ns[rank] > p->options.stuck_ns;
 }
 
 /* ---- binding ---- */
@@ -259,14 +273,14 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
                                       .context = s,
                                       .node = p->options.node,
                                       .own_process = true};
-    snprintf(url, sizeof url, "file://%s", p->directory);
+    snprintf(url, sizeof url, "file://%s", p->folder.path);
     if (is_joined(p)) {
         snprintf(prefix, sizeof prefix, "run/%llu/", (unsigned long long)join->order);
         meeting.url = join->url;
         meeting.secret = join->secret[0] != '\0' ? join->secret : NULL;
         meeting.prefix = prefix;
     }
-    if (p->directory[0] != '\0' || is_joined(p))
+    if (p->folder.path[0] != '\0' || is_joined(p))
         CD_TRY_OUT(cddp_rendezvous_open(&meeting, &s->rendezvous, err));
     CD_TRY_OUT(cddp_composition_open(&parts, &s->composition, err));
     s->guarded = *cddp_composition_backend(s->composition);
@@ -303,22 +317,6 @@ static void unbind_rank(void *context, cddp_rank *rank, cddp_rank_binding *bindi
     cddp_composition_close(s->composition);
     cddp_rendezvous_close(s->rendezvous);
     cd_release(NULL, s, sizeof *s);
-}
-
-/* ---- the rendezvous of forked ranks ---- */
-
-static void directory_remove(const char *path)
-{
-    DIR *d = opendir(path);
-    if (d == NULL) return;
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        char file[1024];
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
-        snprintf(file, sizeof file, "%s/%s", path, e->d_name);
-        unlink(file);
-    }
-    closedir(d);
-    rmdir(path);
 }
 
 /* ---- a job that somebody else started ---- */
@@ -380,6 +378,9 @@ static cddp_status make_command(cd_compose_process *p, cddp_error *err)
 {
     const cd_compose_process_options *o = &p->options;
     size_t setting_count = 0, word_count = 0;
+    /* What the launcher's library leaves behind when it is killed goes with this folder. */
+    if (cd_os_folder_open(&p->scratch, "/dev/shm", "cddp-job", NULL) == CDDP_OK)
+        setenv("CDDP_SCRATCH", p->scratch.path, 1);
     CD_TRY(cd_compose_process_backend(p)->launcher->command((uint32_t)o->plan->world.size,
                                                             read_variable, p->command,
                                                             sizeof p->command, err));
@@ -415,6 +416,7 @@ static cddp_status make_command(cd_compose_process *p, cddp_error *err)
 static bool interrupted(void *context)
 {
     const cd_compose_process *p = context;
+    if (p->options.idle != NULL) p->options.idle(p->options.idle_context);
     return p->cannot_keep || (p->options.interrupted != NULL && p->options.interrupted());
 }
 
@@ -510,15 +512,10 @@ static cddp_status open_forked(cd_compose_process *p, cddp_error *err)
 {
     const char *folder = getenv("TMPDIR");
     if (folder == NULL || folder[0] == '\0') folder = "/tmp";
-    int length = snprintf(p->directory, sizeof p->directory, "%s/cddp-rendezvous-XXXXXX", folder);
-    errno = ENAMETOOLONG;
-    if (length >= (int)sizeof p->directory || mkdtemp(p->directory) == NULL) {
-        p->directory[0] = '\0';
-        return cd_fail(err, CDDP_E_IO,
-                       "cannot make a directory for the rendezvous in %s (TMPDIR): %s", folder,
-                       strerror(errno));
-    }
-    return CDDP_OK;
+    cddp_error why = CDDP_ERROR_INIT;
+    const cddp_status status = cd_os_folder_open(&p->folder, folder, "cddp-rendezvous", &why);
+    if (status == CDDP_OK) return CDDP_OK;
+    return cd_fail(err, status, "ranks cannot meet in TMPDIR: %s", why.message);
 }
 
 cddp_status cd_compose_process_is_forked(const cddp_registry *registry, const char *backend,
@@ -560,6 +557,14 @@ cddp_status cd_compose_process_open(const cd_compose_process_options *given,
                                   .message = take_message,
                                   .interrupted = interrupted,
                                   .context = p};
+    if (given->stuck_ns != 0) {
+        world.is_stuck = is_stuck;
+        p->hook_since_ns = cd_allocate_zero(NULL, world.world_size * sizeof *p->hook_since_ns);
+        if (p->hook_since_ns == NULL) {
+            status = cd_fail_memory(err, "%u ranks", world.world_size);
+            goto out;
+        }
+    }
     bool is_launched = cd_compose_process_backend(p)->launcher != NULL;
     CD_TRY_OUT(is_launched    ? open_launched(p, &world, err)
                : is_joined(p) ? open_joined(p, &world, err)
@@ -597,7 +602,10 @@ void cd_compose_process_close(cd_compose_process *p)
     if (p == NULL) return;
     cddp_process_world_close(p->world);
     cddp_member_world_close(p->member);
-    if (p->directory[0] != '\0') directory_remove(p->directory);
+    cd_os_folder_close(&p->folder);
+    cd_os_folder_close(&p->scratch);
     cddp_composition_close(p->composition);
+    cd_release(NULL, p->hook_since_ns,
+               (size_t)p->options.plan->world.size * sizeof *p->hook_since_ns);
     cd_release(NULL, p, sizeof *p);
 }

@@ -22,6 +22,9 @@ typedef struct cd_compose_process_options {
     const struct cd_origin *origin; /* needed by a backend with a launcher, and to join a job */
     uint64_t run;                   /* which of the command's runs this is */
     bool (*interrupted)(void);      /* true: end it; may be NULL */
+    void (*idle)(void *context);    /* several times a second; may be NULL */
+    void *idle_context;
+    uint64_t stuck_ns; /* for a call of its hook, which is from outside; 0: no limit */
 } cd_compose_process_options;
 
 /* Whether this program forks the ranks of this backend: the transport has no launcher. */

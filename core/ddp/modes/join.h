@@ -9,7 +9,7 @@
 */
 #pragma once
 #include "cddp/ddp.h"
-#include "core/ddp/parts/control.h"
+#include "core/comm/control.h"
 
 typedef struct cd_join {
     cddp_group *group;   /* whose members are asked; set when it is configured */

@@ -6,7 +6,7 @@
 */
 #pragma once
 #include "core/ddp/parts/bucket.h"
-#include "core/ddp/parts/control.h"
+#include "core/comm/control.h"
 
 typedef struct cd_sparse cd_sparse;
 

@@ -34,6 +34,7 @@
 #include "core/base/inject.h"
 #include "core/ddp/reducer/reducer.h"
 #include "core/hooks/hook.h"
+#include "core/tensor/slices.h"
 
 #include <string.h>
 
@@ -90,39 +91,31 @@ static void forget_assignments(cd_zero *z)
 /* ---- who steps what ---- */
 
 /* Elements of the variables themselves, as PyTorch counts them. */
-static uint64_t numel_of(const cd_reducer *r, const cd_bucket *bucket, uint32_t i)
+static int64_t numel_of(const cd_reducer *r, const cd_bucket *bucket, uint32_t i)
 {
-    return (uint64_t)r->buckets.lengths[bucket->first_slot + i] / bucket->flat_per_element;
+    return r->buckets.lengths[bucket->first_slot + i] / (int64_t)bucket->flat_per_element;
 }
 
-static uint64_t numel_of_bucket(const cd_reducer *r, const cd_bucket *bucket)
+static int64_t numel_of_bucket(const cd_reducer *r, const cd_bucket *bucket)
 {
-    uint64_t numel = 0;
+    int64_t numel = 0;
     for (uint32_t i = 0; i < bucket->variable_count; i++) numel += numel_of(r, bucket, i);
     return numel;
 }
 
 typedef struct assignment {
     uint32_t world;
-    uint64_t total;   /* elements of all buckets */
-    uint64_t *loads;  /* (world) */
+    int64_t total;    /* elements of all buckets */
+    int64_t *loads;   /* (world) */
     uint32_t *owners; /* (variable_count) by slot */
     bool *has_piece;  /* (world) of the bucket at hand */
     uint32_t *order;  /* (bucket_count) smallest first */
 } assignment;
 
-static uint32_t least_loaded(const assignment *d)
-{
-    uint32_t least = d->world;
-    for (uint32_t r = 0; r < d->world; r++)
-        if (!d->has_piece[r] && (least == d->world || d->loads[r] < d->loads[least])) least = r;
-    return least;
-}
-
 static void give(const cd_bucket *bucket, assignment *d, uint32_t first, uint32_t end,
-                 uint64_t numel)
+                 int64_t numel)
 {
-    uint32_t rank = least_loaded(d);
+    const uint32_t rank = cd_owners_least(d->loads, d->has_piece, d->world);
     d->has_piece[rank] = true;
     d->loads[rank] += numel;
     for (uint32_t i = first; i < end; i++) d->owners[bucket->first_slot + i] = rank;
@@ -133,10 +126,10 @@ static void give(const cd_bucket *bucket, assignment *d, uint32_t first, uint32_
 static void assign_bucket(const cd_reducer *r, const cd_bucket *bucket, assignment *d)
 {
     uint32_t first = 0, pieces = 1;
-    uint64_t numel = 0;
+    int64_t numel = 0;
     memset(d->has_piece, 0, d->world * sizeof *d->has_piece);
     for (uint32_t i = 0; i < bucket->variable_count; i++) {
-        uint64_t own = numel_of(r, bucket, i);
+        int64_t own = numel_of(r, bucket, i);
         if ((numel + own) * d->world >= d->total && i > first && pieces < d->world) {
             give(bucket, d, first, i, numel);
             first = i;
@@ -152,7 +145,7 @@ static void assign_bucket(const cd_reducer *r, const cd_bucket *bucket, assignme
 static void sort_by_size(const cd_reducer *r, assignment *d)
 {
     for (uint32_t b = 0; b < r->buckets.bucket_count; b++) {
-        uint64_t numel = numel_of_bucket(r, &r->buckets.buckets[b]);
+        int64_t numel = numel_of_bucket(r, &r->buckets.buckets[b]);
         uint32_t at = b;
         while (at > 0 && numel_of_bucket(r, &r->buckets.buckets[d->order[at - 1]]) > numel) {
             d->order[at] = d->order[at - 1];

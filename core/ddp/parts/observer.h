@@ -12,6 +12,8 @@
 #include "cddp/status.h"
 #include "cddp/tensor.h"
 
+#include <stdint.h>
+
 typedef struct cd_shown_bucket {
     uint32_t index, generation;
     bool is_last;   /* as the hook sees it (STA-04) */
@@ -29,3 +31,11 @@ typedef struct cd_bucket_observer {
     /* called when: the hook's future has completed; flat is its result, of any dtype. */
     cddp_status (*returns)(void *self, const cd_shown_bucket *bucket, cddp_error *err);
 } cd_bucket_observer;
+
+/* Which bucket's continuation runs next. Without one they run in rounds, after the last launch. */
+typedef struct cd_continuation_chooser {
+    void *self;
+    /* called when: buckets have stages left. count >= 2. UINT32_MAX among options: none of them,
+    ** the backward goes on. Returns an index; 0 everywhere is the order of rounds. */
+    uint32_t (*choose)(void *self, const uint64_t *options, uint32_t count);
+} cd_continuation_chooser;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Coalesced broadcast.
+/* Coalesced broadcast, and coalesced all-reduce, in which every rank gives and takes.
 **
 ** A bucket of one contiguous tensor is broadcast where it lies; others are flattened by the root
 ** and copied out by the receivers. Bucket k is posted once bucket k-2 has been copied out, so at
@@ -78,7 +78,9 @@ cddp_status cd_broadcast_plan_init(cd_broadcast_plan *plan, const cd_broadcast_s
     size_t n = spec->tensor_count;
     cd_broadcast_plan p = {.tensors = spec->tensors,
                            .tensor_count = n,
-                           .keep_storage = spec->keep_storage};
+                           .keep_storage = spec->keep_storage,
+                           .reduces = spec->reduces,
+                           .reduce_op = spec->reduce_op};
     if (n == 0) {
         *plan = p;
         return CDDP_OK;
@@ -159,8 +161,11 @@ static cddp_status begin_bucket(cd_broadcast_plan *p, size_t b, cddp_group *grou
                                              numel > 0 ? numel : 1, &storage, err));
         bucket->flat.storage = storage;
     }
-    if (cddp_group_rank(group) == root) CD_TRY(copy_bucket(p, b, true, err));
-    CD_TRY(cddp_group_broadcast(group, &bucket->flat, root, &bucket->work, err));
+    if (p->reduces || cddp_group_rank(group) == root) CD_TRY(copy_bucket(p, b, true, err));
+    if (p->reduces)
+        CD_TRY(cddp_group_allreduce(group, &bucket->flat, p->reduce_op, &bucket->work, err));
+    else
+        CD_TRY(cddp_group_broadcast(group, &bucket->flat, root, &bucket->work, err));
     return CDDP_OK;
 }
 
@@ -179,7 +184,7 @@ cddp_status cd_broadcast_plan_run(cd_broadcast_plan *p, cddp_group *group, uint3
                                   cddp_error *err)
 {
     size_t n = p->layout.bucket_count, ended = 0;
-    bool is_root = cddp_group_rank(group) == root;
+    bool is_root = !p->reduces && cddp_group_rank(group) == root;
     for (size_t b = 0; b < n; b++) {
         if (b - ended == CD_BROADCASTS_IN_FLIGHT) CD_TRY(end_bucket(p, ended++, is_root, err));
         CD_TRY(begin_bucket(p, b, group, root, err));

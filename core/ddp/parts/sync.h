@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making ranks equal: coalesced broadcast of many tensors from one rank (INI-11, INI-12, BUF-03,
-** JON-12).
+** JON-12), and the same way for a reduction.
 **
 ** Tensors of one dtype and device travel together in flat buckets of at most about 250 MiB, at most
 ** two in flight.
@@ -33,6 +33,8 @@ typedef struct cd_broadcast_plan {
     cddp_copy_pair *pairs;        /* (largest_count) */
     size_t largest_count;         /* tensors of the bucket that has most */
     bool keep_storage;
+    bool reduces; /* each bucket is all-reduced, and not broadcast */
+    cddp_red_op reduce_op;
 } cd_broadcast_plan;
 
 typedef struct cd_broadcast_spec {
@@ -41,6 +43,8 @@ typedef struct cd_broadcast_spec {
     size_t tensor_count;
     uint64_t limit_bytes; /* CD_BROADCAST_BYTES but in tests */
     bool keep_storage;
+    bool reduces; /* its root has no meaning then */
+    cddp_red_op reduce_op;
 } cd_broadcast_spec;
 
 /* No tensors: an empty plan, whose run does nothing. */

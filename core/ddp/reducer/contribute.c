@@ -177,7 +177,10 @@ static cddp_status report_hook(const cd_reducer *r, size_t variable, cddp_error 
     uint32_t s = set->slot_of[variable];
     cddp_tensor flat = cddp_tensor_slice(&set->buckets[set->bucket_of[variable]].flat,
                                          set->offsets[s], set->lengths[s]);
-    return CD_PASS(r->hook->accumulate(r->hook_self, (uint32_t)variable, &flat, err));
+    cd_tracer_call(r->tracer, r->hook->name, "accumulate");
+    const cddp_status status = r->hook->accumulate(r->hook_self, (uint32_t)variable, &flat, err);
+    cd_tracer_call(r->tracer, NULL, NULL);
+    return CD_PASS(status);
 }
 
 /* OIB-03: what is stepped as soon as it is reduced has no place to be accumulated. */

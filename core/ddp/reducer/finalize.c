@@ -6,6 +6,7 @@
 ** works and runs its next stage. A plain all-reduce completes in the first round, so its write-back
 ** overlaps the buckets behind it; a hook with several stages posts its second collectives for all
 ** buckets in index order, on every rank alike (Note [Bucket order is a contract between ranks]).
+** With a chooser of continuations stages run in its order instead, as PyTorch's callbacks do.
 */
 #include "core/ddp/reducer/reducer.h"
 
@@ -13,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/hooks/hook.h"
+#include "core/tensor/view.h"
 #include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
@@ -86,8 +88,16 @@ cddp_status cd_reducer_ask_unused(cd_reducer *r, cd_bucket *bucket, cddp_error *
     return CDDP_OK;
 }
 
-/* Of what the bucket delivered for it, where that has the gradient's own dtype. */
-static int64_t digest_slice(const cd_reducer *r, size_t variable, const cddp_grad *grad)
+static bool is_same_view(const cddp_tensor *a, const cddp_tensor *b)
+{
+    return cd_bucket_is_alias(a, b) && a->dtype == b->dtype &&
+           cddp_tensor_numel(a) == cddp_tensor_numel(b) && cd_view_is_parallel(a, b);
+}
+
+/* Of what the bucket delivered for it, where that has the gradient's own dtype. A gradient that is
+** this slice has been hashed in this moment. */
+static int64_t digest_slice(const cd_reducer *r, size_t variable, const cddp_grad *grad,
+                            int64_t hashed)
 {
     const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
     const cddp_tensor *result = bucket->is_complete ? &bucket->future.result : NULL;
@@ -96,7 +106,7 @@ static int64_t digest_slice(const cd_reducer *r, size_t variable, const cddp_gra
         result->dtype != grad->value.dtype)
         return 0;
     const cddp_tensor slice = cd_bucket_set_view_of(&r->buckets, variable, result);
-    return cd_tracer_digest(r->tracer, &slice);
+    return is_same_view(&slice, &grad->value) ? hashed : cd_tracer_digest(r->tracer, &slice);
 }
 
 void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
@@ -113,17 +123,21 @@ void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
         (value->device->flags & CDDP_DEVICE_VALUES) != 0 &&
         value->device->find_nonfinite(value, &bad, NULL) != CDDP_OK)
         bad = -1;
+    const int64_t digest =
+        grad->kind == CDDP_GRAD_UNDEFINED ? 0 : cd_tracer_digest(r->tracer, value);
     CD_EMIT(r->tracer, grad_final, NULL, .param = (int64_t)variable,
             .presence = grad->kind == CDDP_GRAD_UNDEFINED ? CDDP_PRESENCE_ABSENT
                         : dense                           ? CDDP_PRESENCE_VALUE
                                                           : CDDP_PRESENCE_SPARSE,
-            .globally_unused = is_unused,
-            .digest = grad->kind == CDDP_GRAD_UNDEFINED ? 0 : cd_tracer_digest(r->tracer, value),
+            .globally_unused = is_unused, .digest = digest,
             .bucket = r->buckets.bucket_of[variable], .generation = r->buckets.generation,
             .is_view = is_view, .address = is_view ? r->buckets.offsets[s] : -1,
             .dtype = grad->kind == CDDP_GRAD_UNDEFINED ? -1 : (int64_t)value->dtype,
-            .nonfinite = bad >= 0, .slice = is_unused ? 0 : digest_slice(r, variable, grad));
+            .nonfinite = bad >= 0,
+            .slice = is_unused ? 0 : digest_slice(r, variable, grad, digest));
     if (is_unused) CD_EMIT(r->tracer, mark, "globally_unused", .value = (int64_t)variable);
+    if (r->tracer->watch != NULL && dense && !is_unused)
+        r->tracer->watch->written(r->tracer, (int64_t)variable, value);
 }
 
 /* FIN-04: the gradient becomes its slice; one that was replaced since it was marked ready is
@@ -231,7 +245,10 @@ static int64_t digest_hook_state(const cd_reducer *r, const cd_bucket *bucket)
         return 0;
     uint64_t digest = 0;
     const cddp_state_writer writer = {.context = &digest, .write = hash_bytes};
-    return r->hook->save(r->hook_self, &writer, NULL) == CDDP_OK ? (int64_t)digest : 0;
+    cd_tracer_call(r->tracer, r->hook->name, "save");
+    const cddp_status status = r->hook->save(r->hook_self, &writer, NULL);
+    cd_tracer_call(r->tracer, NULL, NULL);
+    return status == CDDP_OK ? (int64_t)digest : 0;
 }
 
 /* Folds the digests of the result's slices, as grad_final has them. */
@@ -250,6 +267,28 @@ static int64_t digest_result(const cd_reducer *r, const cd_bucket *bucket)
     return (int64_t)digest;
 }
 
+/* A recorder compares what a hook delivered with what entered. */
+static void watch_result(const cd_reducer *r, const cd_bucket *bucket)
+{
+    const cd_tracer_watch *watch = r->tracer->watch;
+    const cddp_tensor *result = &bucket->future.result;
+    if (watch == NULL || cd_reducer_hook_of(r, bucket) == NULL || bucket->is_sparse) return;
+    cd_tracer_share share = {.bucket = bucket->index, .ranks = cddp_group_size(r->group)};
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        const uint32_t variable = r->buckets.layout.indices[bucket->first_slot + i];
+        const cddp_grad *grad = cd_wrapped_variable(r->module, variable)->grad;
+        const bool is_there = grad->kind == CDDP_GRAD_DENSE && !r->config->gradient_as_bucket_view;
+        const cddp_tensor slice = cd_bucket_set_view_of(&r->buckets, variable, result);
+        share.variable = variable;
+        share.local = is_there ? &grad->value : NULL;
+        share.is_zero = grad->kind == CDDP_GRAD_UNDEFINED;
+        share.slice = &slice;
+        watch->returned(r->tracer, &share);
+    }
+    share.variable = -1;
+    watch->returned(r->tracer, &share);
+}
+
 /* Once: an optimizer that steps in between reports it before its result is written back. */
 static cddp_status report_result(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
@@ -258,6 +297,7 @@ static cddp_status report_result(cd_reducer *r, cd_bucket *bucket, cddp_error *e
     const cddp_tensor *result = &bucket->future.result;
     int64_t digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, result);
     int64_t dtype = bucket->is_sparse ? (int64_t)bucket->flat.dtype : (int64_t)result->dtype;
+    watch_result(r, bucket);
     if (cd_reducer_hook_of(r, bucket) != NULL)
         CD_EMIT(r->tracer, hook_done, r->hook->name, .bucket = bucket->index, .dtype = dtype,
                 .digest = digest, .wire_bytes = (int64_t)bucket->wire_bytes,
@@ -302,11 +342,16 @@ static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error 
 static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cddp_error *err)
 {
     cddp_group *group = r->hook != NULL ? r->hook_group : r->group;
-    void *self = cd_reducer_hook_of(r, bucket) != NULL ? r->hook_self : bucket->future_self;
+    const bool has_hook = cd_reducer_hook_of(r, bucket) != NULL;
+    void *self = has_hook ? r->hook_self : bucket->future_self;
     uint64_t bytes = cddp_group_bytes(group);
     cddp_grad_bucket plain;
-    CD_TRY(cd_future_advance(&bucket->future, self,
-                             cd_bucket_set_reported(&r->buckets, bucket, &plain), complete, err));
+    if (has_hook) cd_tracer_call(r->tracer, r->hook->name, "a stage");
+    const cddp_status status =
+        cd_future_advance(&bucket->future, self,
+                          cd_bucket_set_reported(&r->buckets, bucket, &plain), complete, err);
+    if (has_hook) cd_tracer_call(r->tracer, NULL, NULL);
+    CD_TRY(status);
     bucket->wire_bytes += cddp_group_bytes(group) - bytes;
     return CD_PASS(cd_reducer_check_future(r, bucket, err));
 }
@@ -333,6 +378,41 @@ static cddp_status run_round(cd_reducer *r, cddp_error *err)
     return CDDP_OK;
 }
 
+static bool has_stage(const cd_reducer *r, const cd_bucket *bucket)
+{
+    return bucket->is_launched && !bucket->is_complete && bucket->future.next != NULL &&
+           cd_reducer_hook_of(r, bucket) != NULL;
+}
+
+/* The options: to go on, unless it is the end; then the buckets, from the one behind the last. */
+static uint32_t list_continuations(const cd_reducer *r, size_t first, bool is_end,
+                                   uint64_t *options)
+{
+    uint32_t count = 0;
+    if (!is_end) options[count++] = UINT32_MAX;
+    for (size_t i = 0; i < r->buckets.bucket_count; i++) {
+        const size_t b = (first + i) % r->buckets.bucket_count;
+        if (has_stage(r, &r->buckets.buckets[b])) options[count++] = b;
+    }
+    return count;
+}
+
+cddp_status cd_reducer_continue(cd_reducer *r, bool is_end, cddp_error *err)
+{
+    const cd_continuation_chooser *chooser = r->continuations;
+    uint64_t *options = r->continuable;
+    for (size_t first = 0; chooser != NULL;) {
+        const uint32_t count = list_continuations(r, first, is_end, options);
+        if (count == 0) break;
+        const uint32_t index = count > 1 ? chooser->choose(chooser->self, options, count) : 0;
+        if (options[index] == UINT32_MAX) break;
+        bool complete = false;
+        first = (size_t)options[index];
+        CD_TRY(advance(r, &r->buckets.buckets[first++], &complete, err));
+    }
+    return CDDP_OK;
+}
+
 /* UNU-14: nobody heard of these buckets, so their gradients are as they were. */
 static void finish_skipped(cd_reducer *r)
 {
@@ -347,6 +427,7 @@ cddp_status cd_reducer_finalize_backward(cd_reducer *r, cddp_error *err)
 {
     r->phase = CD_REDUCER_FINALIZING;
     CD_TRY(cd_mixed_end(r->mixed, err));
+    CD_TRY(cd_reducer_continue(r, true, err));
     while (r->incomplete_count > 0) CD_TRY(run_round(r, err));
     const cd_consumers *c = &r->consumers;
     for (uint32_t i = 0; i < c->count; i++)

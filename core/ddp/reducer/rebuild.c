@@ -189,9 +189,12 @@ static cddp_status install(cd_reducer *r, cd_bucket_layout *layout, cddp_error *
 static cddp_status show_layout(const cd_reducer *r, cddp_error *err)
 {
     cd_reducer_emit_layout(r);
-    if (r->hook != NULL && r->hook->rebuilt != NULL)
-        CD_TRY(r->hook->rebuilt(r->hook_self, (uint32_t)r->buckets.bucket_count, err));
-    return CDDP_OK;
+    if (r->hook == NULL || r->hook->rebuilt == NULL) return CDDP_OK;
+    cd_tracer_call(r->tracer, r->hook->name, "rebuilt");
+    const cddp_status status =
+        r->hook->rebuilt(r->hook_self, (uint32_t)r->buckets.bucket_count, err);
+    cd_tracer_call(r->tracer, NULL, NULL);
+    return CD_PASS(status);
 }
 
 cddp_status cd_reducer_forget_layout(cd_reducer *r, cddp_error *err)

@@ -169,8 +169,11 @@ static void note_hook(cd_reducer *r)
     }
     if (r->in_backward) return;
     r->in_backward = true;
-    if (r->config->accumulate_in_hook && r->hook != NULL && !r->is_after_finalize)
+    if (r->config->accumulate_in_hook && r->hook != NULL && !r->is_after_finalize) {
+        cd_tracer_call(r->tracer, r->hook->name, "begin_backward");
         r->hook->begin_backward(r->hook_self);
+        cd_tracer_call(r->tracer, NULL, NULL);
+    }
     CD_EMIT(r->tracer, backward_begin, NULL, .sync = r->phase != CD_REDUCER_IDLE);
 }
 
@@ -323,18 +326,35 @@ cddp_status cd_reducer_show(const cd_reducer *r, const cd_bucket_set *set, const
     return CD_PASS((is_result ? o->returns : o->leaves)(o->self, &shown, err));
 }
 
+/* What the program says that it gave may be said too early; this is what the hook gets. */
+static void watch_bucket(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket)
+{
+    const cd_tracer_watch *watch = r->tracer != NULL ? r->tracer->watch : NULL;
+    if (watch == NULL || set != &r->buckets || bucket->is_sparse || r->config->accumulate_in_hook)
+        return;
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        const uint32_t variable = set->layout.indices[bucket->first_slot + i];
+        const cddp_tensor slice = cd_bucket_set_view(set, variable);
+        watch->entered(r->tracer, variable, &slice);
+    }
+}
+
 static cddp_status run_hook(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
                             cddp_error *err)
 {
     cddp_grad_bucket *reported = cd_bucket_set_reported(set, bucket, NULL);
     CD_TRY(cd_reducer_show(r, set, bucket, false, err));
+    watch_bucket(r, set, bucket);
     CD_EMIT(r->tracer, hook_call, r->hook->name, .bucket = bucket->index,
             .generation = set->generation, .is_last = reported->is_last,
             .dtype = bucket->flat.dtype,
             .bytes =
                 cddp_tensor_numel(&bucket->flat) * (int64_t)cddp_dtype_bytes(bucket->flat.dtype));
-    CD_TRY(r->hook->run(r->hook_self, reported, r->hook_group, &bucket->future, err));
-    return CDDP_OK;
+    cd_tracer_call(r->tracer, r->hook->name, "run");
+    const cddp_status status =
+        r->hook->run(r->hook_self, reported, r->hook_group, &bucket->future, err);
+    cd_tracer_call(r->tracer, NULL, NULL);
+    return CD_PASS(status);
 }
 
 static cddp_status start_sparse(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
@@ -390,6 +410,7 @@ static cddp_status launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *e
 
 cddp_status cd_reducer_send_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
+    CD_TRY(cd_reducer_continue(r, false, err));
     CD_TRY(launch_bucket(r, bucket, err));
     const cd_consumers *c = &r->consumers;
     for (uint32_t i = 0; i < c->count; i++)

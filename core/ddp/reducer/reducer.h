@@ -174,6 +174,9 @@ cddp_status cd_reducer_show(const cd_reducer *reducer, const cd_bucket_set *set,
                             const cd_bucket *bucket, bool is_result, cddp_error *err);
 /* A hook may name at most CDDP_FUTURE_WORKS_MAX works, and not go on for ever without any. */
 cddp_status cd_reducer_check_future(const cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
+/* Runs stages of hooks in the order that the chooser of continuations says: between launches until
+** it says that the backward goes on, at its end until none is left. */
+cddp_status cd_reducer_continue(cd_reducer *reducer, bool is_end, cddp_error *err);
 cddp_status cd_reducer_finalize_backward(cd_reducer *reducer, cddp_error *err);
 /* Runs all stages that a launched bucket's future still has; it is written back when its turn
 ** comes. */

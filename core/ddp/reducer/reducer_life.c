@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/ddp/reducer/rebuild.h"
 #include "core/hooks/hook.h"
+#include "core/trace/tracer.h"
 
 #include <string.h>
 
@@ -152,7 +153,11 @@ void cd_reducer_fini(cd_reducer *r)
 {
     for (size_t b = 0; r->buckets.buckets != NULL && b < r->buckets.bucket_count; b++)
         cd_future_abandon(&r->buckets.buckets[b].future);
-    if (r->hook != NULL && r->hook->destroy != NULL) r->hook->destroy(r->hook_self);
+    if (r->hook != NULL && r->hook->destroy != NULL) {
+        cd_tracer_call(r->tracer, r->hook->name, "destroy");
+        r->hook->destroy(r->hook_self);
+        cd_tracer_call(r->tracer, NULL, NULL);
+    }
     if (r->buckets.buckets != NULL) cd_bucket_set_release_grads(&r->buckets);
     cd_unused_map_fini(&r->used_map);
     for (uint32_t i = 0; i < r->consumers.count; i++)

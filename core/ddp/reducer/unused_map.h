@@ -11,7 +11,7 @@
 **            (NSY-04).
 */
 #pragma once
-#include "core/ddp/parts/control.h"
+#include "core/comm/control.h"
 
 typedef struct cd_unused_map {
     size_t count;       /* variables; 0: there is no map (UNU-02) */

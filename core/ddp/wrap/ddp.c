@@ -11,10 +11,12 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/comm/hold.h"
 #include "core/ddp/optimizers/optimizer_in_backward.h"
 #include "core/ddp/reducer/rebuild.h"
 #include "core/ddp/reducer/static_graph.h"
 #include "core/ddp/wrap/observe.h"
+#include "core/ddp/wrap/settings.h"
 #include "core/ddp/wrap/verify.h"
 #include "core/hooks/hook.h"
 #include "core/trace/attach.h"
@@ -50,6 +52,7 @@ static inline cddp_status enter(cddp_ddp *d, cddp_error **err)
     if (d != NULL && *err == NULL) *err = &d->logger.error;
     if (d == NULL || d->in_call) return refuse_call(d, *err);
     d->in_call = true;
+    cd_tracer_select(d->tracer, d->wrapper);
     return CDDP_OK;
 }
 
@@ -294,10 +297,16 @@ cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cdd
     d->arena = arena;
     d->allocator = allocator;
     d->group = o.group;
+    cd_group_hold(d->held = o.group);
     d->tracer = cd_tracer_attach(cddp_group_world_rank(o.group), o.tracer);
+    d->wrapper = cd_tracer_take_wrapper(d->tracer);
+    cd_tracer_select(d->tracer, d->wrapper);
     cddp_error local = CDDP_ERROR_INIT;
     if (err == NULL) err = &local;
     cddp_status status = construct(d, &o, err);
+    /* A recording has no plan that says so. */
+    d->says_settings = o.tracer == NULL && d->tracer != NULL;
+    if (status == CDDP_OK && d->says_settings) cd_ddp_settings_emit(&o, d->tracer);
     if (status != CDDP_OK) {
         note_error(d, status, err);
         cddp_ddp_destroy(d);
@@ -310,6 +319,7 @@ cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cdd
 void cddp_ddp_destroy(cddp_ddp *d)
 {
     if (d == NULL) return;
+    cd_tracer_select(d->tracer, d->wrapper);
     cd_join_fini(&d->join);
     cd_shadow_fini(&d->shadow);
     cd_delayed_fini(&d->delayed);
@@ -318,6 +328,8 @@ void cddp_ddp_destroy(cddp_ddp *d)
     cd_buffers_fini(&d->buffers);
     cd_wrapped_fini(&d->module);
     cd_logger_fini(&d->logger);
+    cd_group_let_go(d->held);
+    cd_tracer_leave_wrapper(d->tracer, d->wrapper);
     cd_arena_fini(&d->arena);
 }
 
@@ -480,7 +492,7 @@ cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *d, size_t ordinal, cddp_erro
                  err);
 }
 
-/* All three parts end, whatever becomes of the first: gradients get their full precision back, and
+/* All four parts end, whatever becomes of the first: gradients get their full precision back, and
 ** no sum stays under way. The first error is the one that is reported. */
 static cddp_status backward_end(cddp_ddp *d, cddp_error *err)
 {
@@ -497,8 +509,11 @@ static cddp_status backward_end(cddp_ddp *d, cddp_error *err)
     if (!d->has_reducer) forget_failure(d);
     const cddp_status restored = cd_mixed_end(&d->mixed, status == CDDP_OK ? err : &later);
     if (status == CDDP_OK) status = restored;
-    if (status == CDDP_OK) return CD_PASS(cd_delayed_await(&d->delayed, err));
+    if (status == CDDP_OK) status = cd_delayed_await(&d->delayed, err);
+    if (status == CDDP_OK && finalized) status = cd_buffers_await(&d->buffers, err);
+    if (status == CDDP_OK) return CDDP_OK;
     cd_delayed_abandon(&d->delayed);
+    cd_buffers_abandon(&d->buffers);
     cd_error_frame(err, __FILE__, __func__, __LINE__);
     return status;
 }
@@ -515,12 +530,14 @@ void cddp_ddp_no_sync_begin(cddp_ddp *d)
 {
     if (d == NULL) return;
     d->no_sync_depth++;
+    cd_tracer_select(d->tracer, d->wrapper);
     CD_EMIT(d->tracer, no_sync, NULL, .entered = 1, .depth = d->no_sync_depth);
 }
 
 void cddp_ddp_no_sync_end(cddp_ddp *d)
 {
     if (d == NULL) return;
+    cd_tracer_select(d->tracer, d->wrapper);
     if (d->no_sync_depth == 0 && d->config.strict) /* it has no status: the next call answers */
         (void)!keep(d,
                     note_error(d,
@@ -597,6 +614,25 @@ static cddp_status check_hook_fits(const cddp_ddp *d, const cddp_hook *hook, cdd
     return CDDP_OK;
 }
 
+/* By its flags. Laws that a hook states are believed of one that is compiled in. */
+static cddp_event_enum_promise promise_of(const cddp_hook *hook)
+{
+    const uint32_t mean = CDDP_HOOK_EXACT | CDDP_HOOK_ROUNDED_ONCE | CDDP_HOOK_CASTS_FIRST;
+    if ((hook->flags & CDDP_HOOK_NO_COMM) != 0) return CDDP_PROMISE_LOCAL;
+    if ((hook->flags & mean) != 0) return CDDP_PROMISE_MEAN;
+    if (cd_hook_find(hook->name) == hook) return CDDP_PROMISE_STATED;
+    return (hook->flags & CDDP_HOOK_LOSSY) != 0 ? CDDP_PROMISE_OWN : CDDP_PROMISE_UNKNOWN;
+}
+
+static void emit_hook(const cddp_ddp *d, const cddp_hook *hook, int64_t level)
+{
+    int64_t cast = 0;
+    for (int64_t dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++)
+        if (hook->wire_dtype == CDDP_DTYPE_BIT(dtype)) cast = dtype + 1;
+    CD_EMIT(d->tracer, hook_in_force, hook->name, .level = level, .promise = promise_of(hook),
+            .cast = cast);
+}
+
 static cddp_status register_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_hook *inner,
                                  const char *options, cddp_error *err)
 {
@@ -617,15 +653,15 @@ static cddp_status register_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_
                                  .model_digest = model_digest(&d->module),
                                  .parameter_count = d->module.variable_count};
     void *self = NULL;
-    if (hook->create != NULL)
-        CD_TRY(hook->create(&context, &self, err));
-    else
-        CD_TRY(cd_hook_refuse_options(&context, hook->name, err));
-    cddp_status status = cd_reducer_take_hook(&d->reducer, hook, self, err);
+    cd_tracer_call(d->tracer, hook->name, "create");
+    cddp_status status = hook->create != NULL ? hook->create(&context, &self, err)
+                                              : cd_hook_refuse_options(&context, hook->name, err);
+    cd_tracer_call(d->tracer, NULL, NULL);
+    CD_TRY(status);
+    status = cd_reducer_take_hook(&d->reducer, hook, self, err);
     if (status != CDDP_OK && hook->destroy != NULL) hook->destroy(self);
-    if (status == CDDP_OK) CD_EMIT(d->tracer, hook_in_force, hook->name, .level = 0);
-    if (status == CDDP_OK && inner != NULL)
-        CD_EMIT(d->tracer, hook_in_force, inner->name, .level = 1);
+    if (status == CDDP_OK) emit_hook(d, hook, 0);
+    if (status == CDDP_OK && inner != NULL) emit_hook(d, inner, 1);
     return status;
 }
 
@@ -639,6 +675,11 @@ cddp_status cddp_ddp_register_comm_hook(cddp_ddp *d, const cddp_hook *hook, cons
 void cd_ddp_set_observer(cddp_ddp *d, const cd_bucket_observer *observer)
 {
     d->reducer.observer = observer;
+}
+
+void cd_ddp_set_continuations(cddp_ddp *d, const cd_continuation_chooser *chooser)
+{
+    d->reducer.continuations = chooser;
 }
 
 void *cddp_ddp_comm_hook_state(cddp_ddp *d)
@@ -679,17 +720,25 @@ cddp_status cddp_ddp_set_sparse_metadata(cddp_ddp *d, size_t variable, const int
     return CD_PASS(leave(d, set_sparse_metadata(d, variable, rows, row_count, err), err));
 }
 
-static cddp_status register_buffer_hook(cddp_ddp *d, cddp_buffer_hook_fn hook, void *context,
-                                        bool after_forward, cddp_error *err)
+typedef struct buffer_hook {
+    cddp_buffer_hook_fn hook; /* or */
+    cddp_async_buffer_hook_fn async_hook;
+    void *context;
+    bool is_after_forward;
+} buffer_hook;
+
+static cddp_status register_buffer_hook(cddp_ddp *d, const buffer_hook *given, cddp_error *err)
 {
-    if (hook == NULL) return cd_fail(err, CDDP_E_ARG, "the buffer hook is NULL");
+    if (given->hook == NULL && given->async_hook == NULL)
+        return cd_fail(err, CDDP_E_ARG, "the buffer hook is NULL");
     if (d->join.is_enabled)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "join cannot shadow a custom buffer hook");
-    if (d->buffers.hook != NULL)
+    if (cd_buffers_has_hook(&d->buffers))
         return cd_fail(err, CDDP_E_STATE, "a buffer hook is registered already");
-    d->buffers.hook = hook;
-    d->buffers.hook_context = context;
-    d->buffers.hook_after_forward = after_forward;
+    d->buffers.hook = given->hook;
+    d->buffers.async_hook = given->async_hook;
+    d->buffers.hook_context = given->context;
+    d->buffers.hook_after_forward = given->is_after_forward;
     return CDDP_OK;
 }
 
@@ -697,7 +746,16 @@ cddp_status cddp_ddp_register_buffer_hook(cddp_ddp *d, cddp_buffer_hook_fn hook,
                                           bool after_forward, cddp_error *err)
 {
     CD_TRY(enter(d, &err));
-    return CD_PASS(leave(d, register_buffer_hook(d, hook, context, after_forward, err), err));
+    const buffer_hook given = {hook, NULL, context, after_forward};
+    return CD_PASS(leave(d, register_buffer_hook(d, &given, err), err));
+}
+
+cddp_status cddp_ddp_register_async_buffer_hook(cddp_ddp *d, cddp_async_buffer_hook_fn hook,
+                                                void *context, bool after_forward, cddp_error *err)
+{
+    CD_TRY(enter(d, &err));
+    const buffer_hook given = {NULL, hook, context, after_forward};
+    return CD_PASS(leave(d, register_buffer_hook(d, &given, err), err));
 }
 
 cddp_status cddp_ddp_set_buffer(cddp_ddp *d, const char *name, const cddp_tensor *tensor,
@@ -737,9 +795,14 @@ static cddp_status update_process_group(cddp_ddp *d, cddp_group *group, cddp_err
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "hook_with_zero_step: another group would assign the buckets anew, and part "
                        "their owners from the optimizer's state");
+    if (group != d->group) {
+        CD_EMIT(d->tracer, regroup, NULL,
+                .group = group != NULL ? (int64_t)cddp_group_id(group) : -1);
+    }
     cd_join_fini(&d->join);
     cd_shadow_fini(&d->shadow);
     cd_delayed_abandon(&d->delayed);
+    cd_buffers_abandon(&d->buffers);
     d->in_forward = d->awaits_backward = false; /* it does not end in the new group */
     if (d->has_reducer) {
         cd_reducer_reset(&d->reducer);
@@ -747,7 +810,9 @@ static cddp_status update_process_group(cddp_ddp *d, cddp_group *group, cddp_err
     } else {
         forget_failure(d);
     }
-    d->group = group;
+    cd_group_hold(group);
+    cd_group_let_go(d->held);
+    d->group = d->held = group;
     CD_TRY(cd_mixed_end(&d->mixed, err));
     return CDDP_OK;
 }

@@ -14,8 +14,10 @@
 struct cddp_ddp {
     cd_arena arena; /* owns the object itself, and the tables of its parts */
     const cddp_allocator *allocator;
+    cddp_group *held;    /* that it was given last, until it is destroyed */
     cddp_group *group;   /* NULL: this rank is not a member (UPG-01) */
     cddp_tracer *tracer; /* may be NULL */
+    int64_t wrapper;     /* its number there, see Note [Events of several wrappers] */
     cd_ddp_config config;
     cd_wrapped module;
     cd_logger logger;
@@ -27,6 +29,7 @@ struct cddp_ddp {
     cd_reducer reducer;
     uint64_t *first_sizes; /* (first_size_count) bytes of the buckets before a rebuild (LOG-01) */
     size_t first_size_count;
+    bool says_settings; /* a recorder's tracer: nobody else says what is in force */
     bool has_reducer;   /* false: every trainable parameter is delayed (DEL-06) */
     bool hooks_removed; /* UPG-03 */
     uint32_t no_sync_depth;

@@ -7,3 +7,5 @@
 /* The observer from now on, borrowed until the wrapper is destroyed; NULL: none. Sparse buckets are
 ** not shown. */
 void cd_ddp_set_observer(cddp_ddp *ddp, const cd_bucket_observer *observer);
+/* Continuations run on completion from now on, in the order that it chooses. Borrowed likewise. */
+void cd_ddp_set_continuations(cddp_ddp *ddp, const cd_continuation_chooser *chooser);

@@ -28,6 +28,7 @@
 #include "core/base/error.h"
 #include "core/ddp/reducer/rebuild.h"
 #include "core/ddp/wrap/ddp.h"
+#include "core/ddp/wrap/settings.h"
 #include "core/hooks/hook.h"
 #include "core/trace/points.h"
 #include "core/trace/tracer.h"
@@ -56,7 +57,7 @@ cddp_status cd_shadow_begin_join(cddp_ddp *d, const cddp_join_options *o, cddp_e
             err, CDDP_E_CONFIG,
             "join received %zu optimizer tensors, but join_broadcast_optimizer_state is off",
             o->optimizer_state_count);
-    if (d->buffers.hook != NULL && o->enable)
+    if (cd_buffers_has_hook(&d->buffers) && o->enable)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "join cannot shadow a custom buffer hook");
     if (d->reducer.zero != NULL && o->enable) /* ZRO-09 */
         return cd_fail(err, CDDP_E_UNSUPPORTED,
@@ -68,6 +69,7 @@ cddp_status cd_shadow_begin_join(cddp_ddp *d, const cddp_join_options *o, cddp_e
                                .device = cd_module_device(&d->module),
                                .options = o};
     CD_TRY(cd_join_configure(&d->join, &spec, err));
+    if (d->says_settings) cd_join_settings_emit(o, d->tracer);
     s->in_context = true;
     s->optimizer_state = o->optimizer_state;
     s->optimizer_state_count = o->optimizer_state_count;
@@ -115,6 +117,21 @@ static cddp_status launch_shadow(cddp_ddp *d, cd_bucket *bucket, bool first_stat
                                            first_static ? 0 : bucket->index, err));
 }
 
+static cddp_status advance_shadow(cddp_ddp *d, cd_bucket *bucket, cddp_error *err)
+{
+    const cd_reducer *r = &d->reducer;
+    const bool has_hook = cd_reducer_hook_of(r, bucket) != NULL;
+    void *self = has_hook ? r->hook_self : bucket->future_self;
+    cddp_grad_bucket plain;
+    if (has_hook) cd_tracer_call(r->tracer, r->hook->name, "a stage");
+    const cddp_status status =
+        cd_future_advance(&bucket->future, self,
+                          cd_bucket_set_reported(&d->shadow.buckets, bucket, &plain),
+                          &bucket->is_complete, err);
+    if (has_hook) cd_tracer_call(r->tracer, NULL, NULL);
+    return CD_PASS(status);
+}
+
 /* In the same rounds as finalisation, so that a hook's later collectives line up. */
 static cddp_status complete_shadows(cddp_ddp *d, cddp_error *err)
 {
@@ -123,12 +140,7 @@ static cddp_status complete_shadows(cddp_ddp *d, cddp_error *err)
         for (size_t b = 0; b < set->bucket_count; b++) {
             cd_bucket *bucket = &set->buckets[b];
             if (bucket->is_complete) continue;
-            void *self = cd_reducer_hook_of(&d->reducer, bucket) != NULL ? d->reducer.hook_self
-                                                                         : bucket->future_self;
-            cddp_grad_bucket plain;
-            CD_TRY(cd_future_advance(&bucket->future, self,
-                                     cd_bucket_set_reported(set, bucket, &plain),
-                                     &bucket->is_complete, err));
+            CD_TRY(advance_shadow(d, bucket, err));
             CD_TRY(cd_reducer_check_future(&d->reducer, bucket, err));
             if (bucket->is_complete) CD_TRY(cd_reducer_show(&d->reducer, set, bucket, true, err));
             left -= bucket->is_complete;

@@ -18,7 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/rank_list.h"
-#include "core/ddp/parts/control.h"
+#include "core/comm/control.h"
 
 #include <stdarg.h>
 #include <stdio.h>

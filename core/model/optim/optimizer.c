@@ -194,6 +194,14 @@ out:
     return status;
 }
 
+void cd_optimizer_replace(cd_optimizer *optimizer, size_t parameter, const cddp_tensor *tensor,
+                          cddp_grad *grad)
+{
+    cd_optimizer_parameter *p = &optimizer->entries[parameter].parameter;
+    p->tensor = *tensor;
+    p->grad = grad;
+}
+
 void cd_optimizer_destroy(cd_optimizer *optimizer)
 {
     if (optimizer == NULL) return;

@@ -70,6 +70,9 @@ cddp_status cd_optimizer_step_parameter(cd_optimizer *optimizer, size_t paramete
                                         cddp_error *err) CDDP_MUST_CHECK;
 void cd_optimizer_set_lr(cd_optimizer *optimizer, double lr);
 double cd_optimizer_get_lr(const cd_optimizer *optimizer);
+/* With defers_state, before the first step: another tensor and slot under the same name. */
+void cd_optimizer_replace(cd_optimizer *optimizer, size_t parameter, const cddp_tensor *tensor,
+                          cddp_grad *grad);
 size_t cd_optimizer_parameter_count(const cd_optimizer *optimizer);
 
 /* ---- state: what must agree between replicas and survive a checkpoint ---- */
@@ -97,6 +100,9 @@ cddp_status cd_optimizer_state_define(cd_optimizer *optimizer, size_t parameter,
 /* With defers_state: makes what another optimizer would have made when it was created. */
 cddp_status cd_optimizer_state_begin(cd_optimizer *optimizer, size_t parameter,
                                      cddp_error *err) CDDP_MUST_CHECK;
+/* Makes the state of a parameter present or absent, with this count. The caller fills the slots. */
+cddp_status cd_optimizer_state_set(cd_optimizer *optimizer, size_t parameter, bool is_present,
+                                   uint64_t step, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_optimizer_save(const cd_optimizer *optimizer, const cddp_state_writer *writer,
                               cddp_error *err) CDDP_MUST_CHECK;
 /* Into an optimizer of the same kind over parameters of the same sizes; refuses others, naming what

@@ -121,6 +121,18 @@ static void forget(cd_optimizer_entry *entry)
     entry->is_present = false;
 }
 
+cddp_status cd_optimizer_state_set(cd_optimizer *optimizer, size_t parameter, bool is_present,
+                                   uint64_t step, cddp_error *err)
+{
+    cd_optimizer_entry *entry = &optimizer->entries[parameter];
+    if (is_present)
+        CD_TRY(cd_optimizer_make_slots(optimizer, entry, err));
+    else
+        forget(entry);
+    entry->step = step;
+    return CDDP_OK;
+}
+
 static cddp_status load_entry(cd_optimizer *o, cd_optimizer_entry *entry,
                               const cddp_state_reader *reader, cddp_error *err)
 {

@@ -148,10 +148,10 @@ static cddp_status embed(cd_model *model, cd_graph *graph, const cd_batch *batch
     for (int64_t i = 0; i < batch->sample_count * m->positions; i++)
         ((int64_t *)index.storage)[i] = i % m->positions;
     CD_TRY(cd_graph_parameter(graph, m->tokens, &tokens, err));
-    CD_TRY(cd_graph_parameter(graph, m->places, &places, err));
     CD_TRY(cd_embedding_layer(graph, tokens,
                               &(cd_embedding){&batch->inputs[0], false, m->sparse != 0}, &rows,
                               err));
+    CD_TRY(cd_graph_parameter(graph, m->places, &places, err));
     CD_TRY(cd_embedding_layer(graph, places, &(cd_embedding){&index, false, false}, &at, err));
     return CD_PASS(cd_add(graph, rows, at, x, err));
 }

@@ -107,6 +107,7 @@ cddp_status cd_law_find_debt(cd_hook_law *law, uint32_t variable, int64_t numel,
         v->numel = numel;
         CD_TRY(cd_arena_check(&law->memory, err, "the debt of variable %u", variable));
     }
+    v->has_slot = true;
     *debt = v->debt;
     return CDDP_OK;
 }
@@ -155,6 +156,13 @@ static cddp_status take(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight 
                      lower = is_known ? law->hook.lower : b->wire;
     *f = (cd_law_flight){.share = room,
                          .room = f->room,
+                         .is_regular = true,
+                         .matrices = f->matrices,
+                         .matrix_room = f->matrix_room,
+                         .factors = f->factors,
+                         .factor_room = f->factor_room,
+                         .generation = b->generation,
+                         .first_variable = b->variables[0],
                          .numel = numel,
                          .dtype = lower != CDDP_DTYPE_COUNT ? lower : own,
                          .iteration = law->iteration};
@@ -174,7 +182,7 @@ static cddp_status digest_divided(cd_hook_law *law, const cd_law_flight *f, uint
     const double ranks = f->ranks != 0 ? f->ranks : law->options.world_size;
     double *divided;
     CD_TRY(cd_law_reserve(law, (size_t)f->numel + 1, &divided, err));
-    for (int64_t i = 0; i < f->numel; i++) divided[i] = f->share[i] / ranks;
+    for (int64_t i = 0; i < f->numel; i++) divided[i] = cd_law_round(f->dtype, f->share[i] / ranks);
     return CD_PASS(cd_law_digest(law, f->dtype, divided, f->numel, digest, err));
 }
 
@@ -209,8 +217,9 @@ static cddp_status leave_as_mean(cd_hook_law *law, cd_law_flight *f, departure *
         d->bytes = 0;
         return CDDP_OK;
     }
-    if (!law->hook.is_reproducible) CD_TRY(digest_divided(law, f, &d->posted, err));
-    return CDDP_OK;
+    if (law->hook.is_reproducible) return CDDP_OK;
+    CD_TRY(cd_law_begin_mean(law, f, err));
+    return CD_PASS(digest_divided(law, f, &d->posted, err));
 }
 
 static cddp_status leave(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight *f, departure *d,
@@ -237,6 +246,7 @@ static cddp_status leave(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight
         f->is_fed_back = (f->iteration - h->start) % h->feedback_every == 0;
         d->bytes = cd_law_low_rank_bytes(law, b, f);
         CD_TRY(cd_law_correct(law, b, f, err));
+        CD_TRY(cd_law_begin_stages(law, b, f, err));
         return CD_PASS(digest_rest(law, b, f, &d->posted, err));
     case CD_PLANNED_LOCAL:
         /* a block of all ranks needs no group, and sends as before */
@@ -264,13 +274,16 @@ static cddp_status state_slices(cd_hook_law *law, const cd_law_bucket *b, bool l
         const bool is_complex = form->dtype == CDDP_C64;
         const cddp_dtype dtype = left && !is_complex ? b->flat->dtype : form->dtype;
         const double *values = law->numbers.values + b->offsets[i];
+        double *rounded;
         uint64_t digest = 0;
+        CD_TRY(cd_law_reserve(law, (size_t)b->lengths[i] + 1, &rounded, err));
         const cd_arena_mark mark = cd_arena_get_mark(&law->memory);
         double *bytes = cd_arena_array(&law->memory, (size_t)b->lengths[i] + 1, sizeof *bytes);
         CD_TRY(cd_arena_check(&law->memory, err, "variable %u", b->variables[i]));
         const cddp_tensor flat =
             cddp_tensor_of(cpu, bytes, 0, is_complex ? CDDP_F32 : dtype, &b->lengths[i], 1);
-        CD_TRY(cd_numbers_write(&law->scratch, &flat, values, err));
+        for (int64_t k = 0; k < b->lengths[i]; k++) rounded[k] = cd_law_round(dtype, values[k]);
+        CD_TRY(cd_numbers_write(&law->scratch, &flat, rounded, err));
         cddp_tensor view = *form;
         view.device = cpu;
         view.dtype = dtype;
@@ -293,11 +306,17 @@ cddp_status cd_hook_law_launch(cd_hook_law *law, const cd_law_bucket *b, cddp_er
 {
     cd_law_flight *f;
     departure d = {0, 0};
+    law->is_blind = law->is_blind || !is_readable(law, b) || b->index >= FLIGHTS_MAX;
     if (!is_readable(law, b) || b->index >= FLIGHTS_MAX) return CDDP_OK;
     if (b->followed != NULL && law->hook.kind == CD_PLANNED_UNKNOWN && !law->hook.is_wrapped)
         cd_planned_hook_follow(&law->hook, b->followed, law->options.words.options);
+    law->is_unnamed = law->options.is_static && b->generation == 0;
+    law->layouts += b->generation != law->generation;
+    law->rebuilds += b->generation > law->generation;
+    law->generation = b->generation;
     CD_TRY(find_flight(law, b->index, &f, err));
     CD_TRY(take(law, b, f, err));
+    law->state_dtype = f->dtype;
     CD_TRY(state_slices(law, b, true, err));
     f->has_law = has_law(law, b);
     if (f->has_law) {
@@ -396,6 +415,7 @@ cddp_status cd_hook_law_deliver(cd_hook_law *law, const cd_law_bucket *b, cddp_e
                 .link = CDDP_LINK_LAW, .count = 1);
         return CDDP_OK;
     }
+    CD_TRY(cd_law_end_stages(law, b, f, law->numbers.values, err));
     judge_mean(law, b, f, law->numbers.values);
     if (f->is_compressed) CD_TRY(cd_law_judge_low_rank(law, b, f, law->numbers.values, err));
     return CDDP_OK;

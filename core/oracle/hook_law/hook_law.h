@@ -29,6 +29,7 @@ typedef struct cd_hook_law_options {
     uint64_t seed;            /* the plan's */
     const cddp_tensor *forms; /* (variable_count) shapes, strides and dtypes of the parameters */
     size_t variable_count;
+    bool is_static; /* its first pass calls every bucket the first one, also in posts (STA-04) */
     cddp_tracer *tracer;
     const cddp_allocator *allocator;
 } cd_hook_law_options;
@@ -54,5 +55,19 @@ cddp_status cd_hook_law_create(const cd_hook_law_options *options, cd_hook_law *
 void cd_hook_law_destroy(cd_hook_law *law); /* accepts NULL */
 cddp_status cd_hook_law_launch(cd_hook_law *law, const cd_law_bucket *bucket,
                                cddp_error *err) CDDP_MUST_CHECK;
+/* What an all-reduce of the plan's hook comes next with: the bucket, and whether something ends. */
+typedef struct cd_law_turn {
+    int64_t bucket;
+    bool is_result;
+} cd_law_turn;
+/* Between launch and delivery: the rank posts numbers of the bucket, or received them. What is not
+** as *turn says is not judged. */
+cddp_status cd_hook_law_travel(cd_hook_law *law, uint32_t bucket, bool is_result,
+                               const cddp_tensor *numbers, cd_law_turn *turn,
+                               cddp_error *err) CDDP_MUST_CHECK;
+/* States the digest that the state of the hook must have at a moment, as an `expected` event;
+** false: it is not known. */
+cddp_status cd_hook_law_expect_state(cd_hook_law *law, int64_t moment, bool *is_expected,
+                                     cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_hook_law_deliver(cd_hook_law *law, const cd_law_bucket *bucket,
                                 cddp_error *err) CDDP_MUST_CHECK;

@@ -5,26 +5,12 @@
 
 #include "cddp/device.h"
 #include "core/base/error.h"
-#include "core/tensor/dtype.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-double cd_law_round(cddp_dtype dtype, double x)
-{
-    switch (dtype) {
-    case CDDP_F16:
-        return (double)cd_f16_to_f32(cd_f64_to_f16(x));
-    case CDDP_BF16:
-        return (double)cd_bf16_to_f32(cd_f64_to_bf16(x));
-    case CDDP_F32:
-    case CDDP_C64:
-        return (double)(float)x;
-    default:
-        return x;
-    }
-}
+double cd_law_round(cddp_dtype dtype, double x) { return cd_dtype_round(dtype, x); }
 
 cddp_status cd_law_digest(cd_hook_law *law, cddp_dtype dtype, const double *values, int64_t count,
                           uint64_t *digest, cddp_error *err)

@@ -37,7 +37,6 @@
 #include "core/oracle/hook_law/state.h"
 
 #include "core/base/error.h"
-#include "core/base/prng.h"
 #include "core/oracle/emit.h"
 #include "core/tensor/math.h"
 #include "core/trace/tracer.h"
@@ -48,13 +47,7 @@
 
 #define RANK_MAX 8 /* greedy elimination proves nothing for more */
 
-/* A matrix of the bucket. Of a whole bucket as a square the tail does not come back. */
-typedef struct matrix {
-    uint32_t variable;
-    int64_t at, rows, columns, rank;
-    int64_t whole; /* rows that are known to their end */
-    int64_t part;  /* elements known of the row after these */
-} matrix;
+typedef cd_law_matrix matrix;
 
 static matrix square_of(const cd_hook_law *law, const cd_law_bucket *b, const cd_law_flight *f)
 {
@@ -105,6 +98,48 @@ int64_t cd_law_low_rank_bytes(const cd_hook_law *law, const cd_law_bucket *b,
         sent += cd_law_is_matrix(law, b, f, i) ? (m.rows + m.columns) * m.rank : b->lengths[i];
     }
     return sent * (int64_t)cddp_dtype_bytes(f->dtype);
+}
+
+/* Matrices of one shape stand together, in order of first appearance (PSG-06.2). */
+static void group_shapes(cd_law_flight *f)
+{
+    for (uint32_t i = 1; i < f->matrix_count; i++) {
+        const matrix moved = f->matrices[i];
+        uint32_t place = i;
+        for (uint32_t j = 0; j < i; j++)
+            if (f->matrices[j].rows == moved.rows && f->matrices[j].columns == moved.columns)
+                place = j + 1;
+        for (uint32_t k = i; k > place; k--) f->matrices[k] = f->matrices[k - 1];
+        f->matrices[place] = moved;
+    }
+}
+
+cddp_status cd_law_list_matrices(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight *f,
+                                 cddp_error *err)
+{
+    if (f->matrices == NULL || f->matrix_room < b->count) {
+        f->matrices = cd_arena_array(&law->memory, b->count, sizeof *f->matrices);
+        CD_TRY(cd_arena_check(&law->memory, err, "%u matrices of a bucket", b->count));
+        f->matrix_room = b->count;
+    }
+    f->matrix_count = 0;
+    f->p_numel = f->q_numel = f->rest_numel = 0;
+    if (law->hook.is_batched) f->matrices[f->matrix_count++] = square_of(law, b, f);
+    for (uint32_t i = 0; i < b->count && !law->hook.is_batched; i++) {
+        if (cd_law_is_matrix(law, b, f, i))
+            f->matrices[f->matrix_count++] = matrix_of(law, b, f, i);
+        else
+            f->rest_numel += b->lengths[i];
+    }
+    if (law->hook.groups_shapes) group_shapes(f);
+    for (uint32_t i = 0; i < f->matrix_count; i++) {
+        matrix *m = &f->matrices[i];
+        m->p_at = f->p_numel;
+        m->q_at = f->q_numel;
+        f->p_numel += m->rows * m->rank;
+        f->q_numel += m->columns * m->rank;
+    }
+    return CDDP_OK;
 }
 
 cddp_status cd_law_correct(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight *f,
@@ -267,26 +302,30 @@ static cd_law_sum warm_start(const hand *h, const cd_law_variable *kept, double 
 }
 
 /* Box and Muller, two uniforms to one number. */
-static double draw_normal(cd_prng *prng)
+double cd_law_draw_normal(cd_prng *prng)
 {
     const double u = ((double)(cd_prng_next(prng) >> 11) + 1.0) * 0x1p-53,
                  v = (double)(cd_prng_next(prng) >> 11) * 0x1p-53;
     return sqrt(-2.0 * cd_log(u)) * cd_cospi(2.0 * v);
 }
 
+cd_prng cd_law_factor_stream(const cd_hook_law *law, const cd_law_flight *f, const matrix *m)
+{
+    const cd_prng seed = cd_prng_seed(law->hook.seed);
+    const cd_prng prng = cd_prng_split_index(&seed, "powersgd", m->variable);
+    return law->hook.is_warm ? prng : cd_prng_split_index(&prng, "iteration", f->iteration);
+}
+
 /* v is a sum of columns of the factor that the plan's random_seed draws for the variable. */
 static cd_law_sum drawn_start(const hand *h, double *v)
 {
     const int64_t columns = h->m.columns;
-    const cd_planned_hook *hook = &h->law->hook;
-    const cd_prng seed = cd_prng_seed(hook->seed);
-    cd_prng prng = cd_prng_split_index(&seed, "powersgd", h->m.variable);
+    cd_prng prng = cd_law_factor_stream(h->law, h->flight, &h->m);
     double squares = 0;
-    if (!hook->is_warm) prng = cd_prng_split_index(&prng, "iteration", h->flight->iteration);
     for (int64_t j = 0; j < columns; j++) {
         v[j] = 0;
         for (int64_t k = 0; k < h->m.rank; k++) {
-            const double x = draw_normal(&prng), w = cd_law_weight(h->law, CD_LAW_DRAWN, k);
+            const double x = cd_law_draw_normal(&prng), w = cd_law_weight(h->law, CD_LAW_DRAWN, k);
             v[j] += w * x;
             squares += w * w * x * x;
         }
@@ -357,16 +396,15 @@ static void add_to(cd_law_sum *total, cd_law_sum part)
     total->bound += part.bound;
 }
 
-static bool is_warm(const cd_hook_law *law, const cd_law_bucket *b, const matrix *m)
+static bool is_warm(const cd_hook_law *law, const matrix *m)
 {
     const cd_law_variable *kept = &law->variables[m->variable];
     return law->hook.is_warm && kept->last != NULL && kept->last_numel == m->whole * m->columns &&
            kept->last_rank == m->rank &&
-           (!law->hook.is_batched || kept->last_generation == b->generation);
+           (!law->hook.is_batched || kept->last_layout == law->layouts);
 }
 
-static cddp_status keep_last(cd_hook_law *law, const cd_law_bucket *b, const matrix *m,
-                             const double *y, cddp_error *err)
+static cddp_status keep_last(cd_hook_law *law, const matrix *m, const double *y, cddp_error *err)
 {
     cd_law_variable *kept = &law->variables[m->variable];
     const int64_t numel = m->whole * m->columns;
@@ -377,12 +415,12 @@ static cddp_status keep_last(cd_hook_law *law, const cd_law_bucket *b, const mat
     memcpy(kept->last, y, (size_t)numel * sizeof *y);
     kept->last_numel = numel;
     kept->last_rank = m->rank;
-    kept->last_generation = b->generation;
+    kept->last_layout = law->layouts;
     return CDDP_OK;
 }
 
-static cddp_status judge_matrix(cd_hook_law *law, const cd_law_bucket *b, const cd_law_flight *f,
-                                const matrix *m, const double *result, totals *t, cddp_error *err)
+static cddp_status judge_matrix(cd_hook_law *law, const cd_law_flight *f, const matrix *m,
+                                const double *result, totals *t, cddp_error *err)
 {
     double *room;
     const hand h = hand_of(law, f, m, result);
@@ -397,7 +435,7 @@ static cddp_status judge_matrix(cd_hook_law *law, const cd_law_bucket *b, const 
     t->matrices++;
     add_to(&t->whole, whole_projection(&h));
     add_to(&t->drawn, drawn_projection(&h));
-    if (is_warm(law, b, m)) {
+    if (is_warm(law, m)) {
         t->warm_matrices++;
         add_to(&t->warm, warm_start(&h, &law->variables[m->variable], room));
     } else if (!law->hook.is_followed &&
@@ -405,7 +443,7 @@ static cddp_status judge_matrix(cd_hook_law *law, const cd_law_bucket *b, const 
         t->begun_matrices++;
         add_to(&t->begun, drawn_start(&h, room));
     }
-    return CD_PASS(keep_last(law, b, m, h.y, err));
+    return CD_PASS(keep_last(law, m, h.y, err));
 }
 
 static void pay_debts(cd_hook_law *law, const cd_law_bucket *b, const cd_law_flight *f,
@@ -424,11 +462,11 @@ cddp_status cd_law_judge_low_rank(cd_hook_law *law, const cd_law_bucket *b, cons
     totals t = {.matrices = 0};
     if (law->hook.is_batched) {
         const matrix m = square_of(law, b, f);
-        CD_TRY(judge_matrix(law, b, f, &m, result, &t, err));
+        CD_TRY(judge_matrix(law, f, &m, result, &t, err));
     }
     for (uint32_t i = 0; i < b->count && !law->hook.is_batched; i++) {
         const matrix m = matrix_of(law, b, f, i);
-        if (cd_law_is_matrix(law, b, f, i)) CD_TRY(judge_matrix(law, b, f, &m, result, &t, err));
+        if (cd_law_is_matrix(law, b, f, i)) CD_TRY(judge_matrix(law, f, &m, result, &t, err));
     }
     pay_debts(law, b, f, result);
     if (t.matrices > 0) {

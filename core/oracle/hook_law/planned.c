@@ -73,6 +73,7 @@ static void read_low_rank(const char *options, cd_planned_hook *h)
                       find_flag(options, "error_feedback", true);
     h->is_warm = find_flag(options, "warm_start", true);
     h->seed = find_count(options, "random_seed", 0);
+    h->groups_shapes = find_flag(options, "batch_tensors_with_same_shape", false);
     read_schedule(options, h);
 }
 

@@ -35,7 +35,7 @@ typedef struct cd_planned_hook {
     uint64_t rank;        /* low rank */
     uint64_t feedback_every, seed;
     double min_rate, epsilon;
-    bool is_batched, has_feedback, is_warm;
+    bool is_batched, has_feedback, is_warm, groups_shapes;
     cd_planned_step steps[CD_PLANNED_STEPS_MAX]; /* (step_count) of the rank */
     uint32_t step_count;
     uint64_t k; /* top-k; 0: by ratio */

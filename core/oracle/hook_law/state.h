@@ -2,18 +2,42 @@
 /* The state of the judge of hooks. Nothing outside core/oracle/hook_law includes this. */
 #pragma once
 #include "core/base/arena.h"
+#include "core/base/prng.h"
 #include "core/oracle/hook_law/hook_law.h"
 #include "core/oracle/numbers.h"
+#include "core/trace/codes.h"
 
 /* Laws, by the number of their first sum; a law with two sums has two sets of weights. */
-enum { CD_LAW_MEAN = 0, CD_LAW_PROJECTION = 2, CD_LAW_WARM = 4, CD_LAW_DRAWN = 6 };
+enum {
+    CD_LAW_MEAN = 0,
+    CD_LAW_PROJECTION = 2,
+    CD_LAW_WARM = 4,
+    CD_LAW_DRAWN = 6,
+    CD_LAW_FACTORS = CD_LAW_COLLECTIVES
+};
+
+/* A matrix of the bucket. Of a whole bucket as a square the tail does not come back. */
+typedef struct cd_law_matrix {
+    uint32_t variable;
+    int64_t at, rows, columns, rank;
+    int64_t whole;      /* rows that are known to their end */
+    int64_t part;       /* elements known of the row after these */
+    int64_t p_at, q_at; /* of its factors among those of the bucket */
+    bool is_known;      /* its factors can be derived in this round */
+} cd_law_matrix;
 
 /* What the judge keeps of a variable. */
 typedef struct cd_law_variable {
     double *debt; /* (numel) what its rank still owes; NULL: nothing yet */
     double *last; /* (numel) its last compressed result, as a matrix; NULL: none */
     int64_t numel, last_numel, last_rank;
-    uint32_t last_generation;
+    uint64_t last_layout; /* of .layouts */
+    /* the factor that its next round begins with */
+    double *factor;
+    int64_t factor_room, factor_numel, factor_rank;
+    uint64_t factor_rebuilds; /* of .rebuilds */
+    bool has_slot;            /* the hook keeps something of it, or of one behind it */
+    bool is_factor_lost;      /* a round was not observed */
 } cd_law_variable;
 
 /* A bucket between launch and delivery. */
@@ -24,6 +48,13 @@ typedef struct cd_law_flight {
     uint32_t ranks;     /* consecutive ones that reduce together; 0: all */
     uint64_t iteration; /* of the hook, when it left */
     bool is_open, is_compressed, is_fed_back, has_law;
+    /* what it all-reduces, stage by stage (stages.c) */
+    uint32_t first_stage, turns; /* turns: all-reduces; 0: not known */
+    bool is_regular;             /* is_regular: all-reduces had as many elements as expected */
+    cd_law_matrix *matrices;     /* (matrix_count) in the order of their factors */
+    uint32_t matrix_count, matrix_room, posts, results, generation, first_variable;
+    double *factors; /* see p_of, q_of, rest_of */
+    int64_t factor_room, p_numel, q_numel, rest_numel;
 } cd_law_flight;
 
 /* A sum over a bucket, or over matrices of it. */
@@ -39,6 +70,14 @@ struct cd_hook_law {
     cd_law_flight *flights;     /* (flight_count) by bucket index */
     size_t flight_count;
     uint64_t iteration; /* reductions so far */
+    uint64_t layouts;   /* that were in force so far: numbers start anew after a resume */
+    uint32_t generation;
+    bool is_unnamed; /* all-reduces do not say of which bucket they are */
+    bool is_blind;   /* a bucket left that could not be read */
+    bool is_lost; /* a bucket returned that did not go as planned: the hook's state is not known */
+    uint64_t rebuilds;                        /* of buckets, which a batched hook learns of */
+    uint64_t elements_before, elements_after; /* of compressed buckets so far */
+    cddp_dtype state_dtype;                   /* of what the hook keeps */
     cd_numbers numbers, scratch;
     double *room; /* (room_count) */
     size_t room_count;
@@ -73,6 +112,20 @@ int64_t cd_law_low_rank_bytes(const cd_hook_law *law, const cd_law_bucket *bucke
 /* Does the variable with this place in the bucket travel as factors? */
 bool cd_law_is_matrix(const cd_hook_law *law, const cd_law_bucket *bucket,
                       const cd_law_flight *flight, uint32_t place);
+/* Fills the matrices of a compressed bucket, and the sizes of their factors. */
+cddp_status cd_law_list_matrices(cd_hook_law *law, const cd_law_bucket *bucket,
+                                 cd_law_flight *flight, cddp_error *err);
+/* The random numbers that a matrix begins with. */
+cd_prng cd_law_factor_stream(const cd_hook_law *law, const cd_law_flight *flight,
+                             const cd_law_matrix *matrix);
+double cd_law_draw_normal(cd_prng *prng);
+/* stages.c. Call begin with what left, once it is corrected, or begin_mean where one all-reduce
+** averages that; and end with the result. */
+cddp_status cd_law_begin_mean(cd_hook_law *law, cd_law_flight *flight, cddp_error *err);
+cddp_status cd_law_begin_stages(cd_hook_law *law, const cd_law_bucket *bucket,
+                                cd_law_flight *flight, cddp_error *err);
+cddp_status cd_law_end_stages(cd_hook_law *law, const cd_law_bucket *bucket, cd_law_flight *flight,
+                              const double *result, cddp_error *err);
 /* Judges rank and sums of what came back, and moves the debts on. */
 cddp_status cd_law_judge_low_rank(cd_hook_law *law, const cd_law_bucket *bucket,
                                   const cd_law_flight *flight, const double *result,

@@ -445,34 +445,58 @@ static void (*const *find_model(const char *name))(cd_second_writer *, outputs *
     return NULL;
 }
 
-/* Σ_samples weight / divisor · loss, over the outputs that count. */
+/* The losses of one output's samples are added to those that are there. */
+static void add_losses(cd_second_writer *w, const outputs *o, uint32_t output, cd_scalar *losses)
+{
+    const cd_second_forward *f = w->forward;
+    if (o->loss[output] != NULL) {
+        cd_second_loss(w, o->loss[output], o->values[output], &o->targets[output], losses);
+        return;
+    }
+    for (size_t i = 0; i < f->samples; i++)
+        losses[i] = cd_scalars_add(w->s, losses[i], o->values[output].x[i]);
+}
+
+/* Σ_samples weight / divisor · loss. divisors: of sample i at i · stride. */
+static cd_scalar write_sum(cd_second_writer *w, const cd_scalar *losses, const double *divisors,
+                           size_t stride)
+{
+    const cd_second_forward *f = w->forward;
+    cd_scalar *shares = cd_arena_array(w->arena, f->samples + 1, sizeof *shares);
+    for (size_t i = 0; i < f->samples && !cd_second_stops(w); i++) {
+        const double divisor = divisors[i * stride];
+        shares[i] = cd_scalars_leaf(w->s, divisor != 0 ? f->weights[i] / divisor : f->weights[i]);
+    }
+    if (cd_second_stops(w)) return w->s->zero;
+    cd_scalars_begin_dot(w->s);
+    for (size_t i = 0; i < f->samples; i++) cd_scalars_add_term(w->s, losses[i], shares[i]);
+    return cd_scalars_end_dot(w->s);
+}
+
+/* Over the outputs that count; where they have losses apart, each one's sum by itself. */
 static cd_scalar write_forward(cd_second_writer *w)
 {
     const cd_second_forward *f = w->forward;
     void (*const *write)(cd_second_writer *, outputs *) = find_model(w->program->model);
     cd_scalar *losses = cd_arena_array(w->arena, f->samples + 1, sizeof *losses);
     outputs *o = cd_arena_push(w->arena, sizeof *o);
+    cd_scalar total = w->s->zero;
     if (write == NULL) cd_second_refuse(w, "the model has no second form");
     if (cd_second_stops(w)) return w->s->zero;
     for (size_t i = 0; i < f->samples; i++) losses[i] = w->s->zero;
     (*write)(w, o);
     for (uint32_t k = 0; k < o->count && !cd_second_stops(w); k++) {
         if ((f->outputs >> k & 1) == 0 || o->values[k].x == NULL) continue;
-        if (o->loss[k] != NULL) {
-            cd_second_loss(w, o->loss[k], o->values[k], &o->targets[k], losses);
-            continue;
-        }
-        for (size_t i = 0; i < f->samples; i++)
-            losses[i] = cd_scalars_add(w->s, losses[i], o->values[k].x[i]);
+        add_losses(w, o, k, losses);
+        if (f->output_divisors == NULL) continue;
+        const cd_scalar sum = write_sum(w, losses, f->output_divisors + k, CD_SECOND_OUTPUTS_MAX);
+        if (cd_second_stops(w)) break;
+        const cd_scalar weight = cd_scalars_leaf(w->s, f->output_weights[k]);
+        total = cd_scalars_add(w->s, total, cd_scalars_multiply(w->s, sum, weight));
+        for (size_t i = 0; i < f->samples; i++) losses[i] = w->s->zero;
     }
-    cd_scalar *shares = cd_arena_array(w->arena, f->samples + 1, sizeof *shares);
-    for (size_t i = 0; i < f->samples && !cd_second_stops(w); i++)
-        shares[i] = cd_scalars_leaf(w->s, f->divisors[i] != 0 ? f->weights[i] / f->divisors[i]
-                                                              : f->weights[i]);
     if (cd_second_stops(w)) return w->s->zero;
-    cd_scalars_begin_dot(w->s);
-    for (size_t i = 0; i < f->samples; i++) cd_scalars_add_term(w->s, losses[i], shares[i]);
-    return cd_scalars_end_dot(w->s);
+    return f->output_divisors != NULL ? total : write_sum(w, losses, f->divisors, 1);
 }
 
 cddp_status cd_second_write(const cd_second_program *program, cd_scalars *scalars, cd_arena *arena,

@@ -32,7 +32,10 @@ typedef struct cd_second_forward {
     const int64_t *ids;     /* (samples) */
     const double *weights;  /* (samples) */
     const double *divisors; /* (samples) of the loss; 0: none */
-    const bool *are_own;    /* (samples) of the rank whose gradients are judged */
+    /* (samples, CD_SECOND_OUTPUTS_MAX) in place of them, and (CD_SECOND_OUTPUTS_MAX) what each
+    ** output's loss is multiplied with; NULL: none */
+    const double *output_divisors, *output_weights;
+    const bool *are_own; /* (samples) of the rank whose gradients are judged */
     cd_second_field inputs[CD_SECOND_INPUTS_MAX], targets[CD_SECOND_OUTPUTS_MAX];
     uint64_t iteration;
     uint32_t branch, outputs; /* outputs: bit i: output i enters the loss */

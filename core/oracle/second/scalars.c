@@ -248,6 +248,62 @@ void cd_scalars_find_adjoints(cd_scalars *s, cd_scalar result)
     }
 }
 
+/* Note [Bound of an adjoint] Backward, y = Σ a·b passes p = ȳ·b to a. The engine's p is off by
+**
+**     |δp| ≤ |δȳ|·|b| + |ȳ|·|δb| + (K + uses_a)·u·|p|
+**
+** where δb is the error of the value forward, and uses_a pays for adding up what is passed to a.
+** A function passes p = ȳ·f'(x), with |ȳ·f''(x)|·|δx| for the value. Its slope may be formed from
+** its value, as in 1 − y², so that it is off by a few u of 1, not of itself. Twice the sum pays for
+** the higher orders and for the roundings of f64 here. No drawn direction is needed: every element
+** has its bound. A direction's bound is smaller than the sum of these, and stays where a narrow
+** dtype needs it. */
+static double passed_error(const cd_scalars *s, double passed, const cd_scalar_node *to)
+{
+    return fabs(passed) * (BACKWARD_ROUNDINGS + (double)to->uses) * s->roundoff;
+}
+
+static double slope_size(cd_scalar_kind kind, double slope)
+{
+    const bool is_formed_from_value =
+        kind == CD_SCALAR_TANH || kind == CD_SCALAR_SIGMOID || kind == CD_SCALAR_GELU;
+    return fabs(slope) + (is_formed_from_value ? 1 : 0);
+}
+
+void cd_scalars_find_adjoint_errors(cd_scalars *s, cd_scalar result)
+{
+    if (s->has_failed) return;
+    for (size_t i = 0; i < s->node_count; i++) s->nodes[i].adjoint_error = 0;
+    for (size_t i = (size_t)result + 1; i-- > 0;) {
+        const cd_scalar_node *y = &s->nodes[i];
+        const double size = fabs(y->adjoint), error = y->adjoint_error;
+        if ((size == 0 && error == 0) || y->count == 0) continue;
+        if (y->kind != CD_SCALAR_DOT) {
+            cd_scalar_node *x = &s->nodes[s->terms[y->first].a];
+            const cd_scalar_kind kind = (cd_scalar_kind)y->kind;
+            const curve f = curve_of(kind, x->value);
+            x->adjoint_error +=
+                error * fabs(f.slope) + size * fabs(f.bend) * x->error +
+                FUNCTION_ROUNDINGS * s->roundoff * size * slope_size(kind, f.slope) +
+                passed_error(s, y->adjoint * f.slope, x);
+            continue;
+        }
+        for (uint32_t k = y->first; k < y->first + y->count; k++) {
+            cd_scalar_node *a = &s->nodes[s->terms[k].a], *b = &s->nodes[s->terms[k].b];
+            const double to_a = error * fabs(b->value) + size * b->error +
+                                passed_error(s, y->adjoint * b->value, a);
+            b->adjoint_error += error * fabs(a->value) + size * a->error +
+                                passed_error(s, y->adjoint * a->value, b);
+            a->adjoint_error += to_a;
+        }
+    }
+}
+
+double cd_scalars_get_adjoint_error(const cd_scalars *s, cd_scalar x)
+{
+    return s->has_failed ? INFINITY : HIGHER_ORDERS * s->nodes[x].adjoint_error;
+}
+
 static void run_tangents(cd_scalars *s, cd_scalar result, const cd_scalar_direction *d)
 {
     for (size_t i = 0; i < s->node_count; i++) s->nodes[i].tangent = s->nodes[i].sensitivity = 0;

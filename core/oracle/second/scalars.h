@@ -38,6 +38,7 @@ typedef enum cd_scalar_kind {
 typedef struct cd_scalar_node {
     double value, error;   /* error: what the narrower dtype may add to the value */
     double adjoint;        /* derivative of the result by this scalar */
+    double adjoint_error;  /* how far the engine's may be from it, to first order */
     double tangent;        /* derivative of this scalar along the direction */
     double sensitivity;    /* derivative of the result's tangent by this scalar */
     uint32_t first, count; /* terms */
@@ -87,6 +88,10 @@ bool cd_scalars_is_larger(cd_scalars *s, cd_scalar a, cd_scalar b);
 
 /* The derivatives of the result by every scalar: once, before the directions. */
 void cd_scalars_find_adjoints(cd_scalars *s, cd_scalar result);
+/* How far the engine's derivative by x may be from it: see Note [Bound of an adjoint]. Once, after
+** the derivatives were found. */
+void cd_scalars_find_adjoint_errors(cd_scalars *s, cd_scalar result);
+double cd_scalars_get_adjoint_error(const cd_scalars *s, cd_scalar x);
 
 /* The result's derivative along a direction of the leaves. */
 typedef struct cd_scalar_slope {

@@ -45,6 +45,16 @@ static void report_parameter(names *n, const cd_replica *r, const char *key, con
 {
     const cd_module *module = r->model->module;
     const char *bracket = strchr(key, '['), *rest = bracket != NULL ? strchr(bracket, ']') + 1 : "";
+    cd_suggestion s;
+    cd_suggest_begin(&s, name);
+    for (size_t p = 0; p < module->parameter_count; p++)
+        cd_suggest_offer(&s, module->parameters[p].name);
+    if (s.best != NULL) {
+        report(n, key, "%.*s%s: model '%s' has no parameter '%s'; did you mean '%s'?",
+               (int)(bracket != NULL ? (size_t)(bracket - key) : strlen(key)), key, rest,
+               r->settings.model.name, name, s.best);
+        return;
+    }
     report(n, key, "%.*s%s: model '%s' has no parameter '%s'; its %zu go from '%s' to '%s'",
            (int)(bracket != NULL ? (size_t)(bracket - key) : strlen(key)), key, rest,
            r->settings.model.name, name, module->parameter_count, module->parameters[0].name,
@@ -96,7 +106,19 @@ static void check_when(names *n, const cd_replica *r, size_t index)
     for (size_t i = 0; i < when->outputs.count; i++) {
         uint32_t output = 0;
         if (cd_replica_find_output(r, when->outputs.items[i], &output, &err) != CDDP_OK)
-            report(n, when_key(key, index, "outputs"), "%s", err.message);
+            report(n, when_key(key, index, "outputs"), "when.outputs: %s", err.message);
+    }
+}
+
+static void check_outputs(names *n, const cd_replica *r, const cddp_plan *plan)
+{
+    for (size_t i = 0; i < plan->output_count; i++) {
+        char key[48];
+        uint32_t output = 0;
+        cddp_error err = CDDP_ERROR_INIT;
+        snprintf(key, sizeof key, "output[%zu].name", i);
+        if (cd_replica_find_output(r, plan->outputs[i].name, &output, &err) != CDDP_OK)
+            report(n, key, "output.name: %s", err.message);
     }
 }
 
@@ -133,6 +155,7 @@ size_t cd_replica_find_unknown_names(const cd_replica *r, cd_contradiction_fn re
 {
     names n = {.report = report_fn, .context = context};
     check_settings(&n, r);
+    check_outputs(&n, r, r->plan);
     for (size_t i = 0; i < r->plan->when_count; i++) {
         if (cddp_selector_has(&r->plan->whens[i].ranks, r->rank)) check_when(&n, r, i);
     }
@@ -284,6 +307,7 @@ static void check_common(names *n, const cddp_plan *plan, const cddp_registry *r
     if (cddp_plan_rank_settings(plan, first, &settings, NULL) == CDDP_OK)
         check_hook(n, &settings, registry);
     if (replica != NULL) check_settings(n, replica);
+    if (replica != NULL) check_outputs(n, replica, plan);
     for (size_t i = 0; replica != NULL && i < plan->when_count; i++) {
         for (uint32_t rank = first; rank < plan->world.size; rank++) {
             if (cddp_selector_has(&plan->whens[i].ranks, rank) && !is_special(plan, rank)) {

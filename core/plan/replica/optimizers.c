@@ -6,9 +6,6 @@
 #include "core/plan/plan.h"
 #include "core/plan/replica/replica.h"
 
-static const cddp_plan_optimizer default_optimizer = {
-    .name = "sgd", .lr = 0.125, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
-
 static cd_optimizer_options optimizer_options(const cddp_plan_optimizer *planned)
 {
     cd_optimizer_options options = cd_optimizer_options_default((cd_optimizer_kind)planned->kind);
@@ -57,7 +54,9 @@ static cddp_status make_optimizer(cd_replica *r, size_t index, const cddp_plan_o
     made->lr = planned->lr;
     made->in_backward = planned->in_backward || planned->overlap != CDDP_PLAN_OVERLAP_NONE;
     made->overlap = (cddp_optimizer_overlap)planned->overlap;
-    options.defers_state = made->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && cutter != NULL;
+    const bool steps_pieces = r->settings.fsdp.enable && cutter != NULL; /* of its shards */
+    options.defers_state =
+        (made->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && cutter != NULL) || steps_pieces;
     CD_TRY(collect_parameters(r, planned, made, err));
     const bool is_cut = planned->shard != CDDP_SHARD_NONE && cutter != NULL;
     made->pieces = is_cut ? cd_arena_array(&r->memory, made->count, sizeof *made->pieces) : NULL;
@@ -101,16 +100,16 @@ static cddp_status check_owners(const cd_replica *r, size_t sharded, size_t othe
 cddp_status cd_replica_make_optimizers(cd_replica *r, const cd_optimizer_cutter *cutter,
                                        cddp_error *err)
 {
-    const cddp_plan_optimizer *planned =
-        r->plan->optimizer_count > 0 ? r->plan->optimizers : &default_optimizer;
-    r->optimizer_count = r->plan->optimizer_count > 0 ? r->plan->optimizer_count : 1;
+    r->optimizer_count = cd_plan_optimizer_count(r->plan);
     r->optimizers = cd_arena_array(&r->memory, r->optimizer_count, sizeof *r->optimizers);
     CD_TRY(cd_arena_check(&r->memory, err, "%zu optimizers", r->optimizer_count));
-    for (size_t i = 0; i < r->optimizer_count; i++)
-        CD_TRY(make_optimizer(r, i, &planned[i], cutter, err));
     for (size_t i = 0; i < r->optimizer_count; i++) {
-        for (size_t other = 0; planned[i].shard != CDDP_SHARD_NONE && other < r->optimizer_count;
-             other++)
+        const cddp_plan_optimizer planned = cd_plan_optimizer_of(r->plan, r->rank, i);
+        CD_TRY(make_optimizer(r, i, &planned, cutter, err));
+    }
+    for (size_t i = 0; i < r->plan->optimizer_count; i++) {
+        const bool is_sharded = r->plan->optimizers[i].shard != CDDP_SHARD_NONE;
+        for (size_t other = 0; is_sharded && other < r->optimizer_count; other++)
             CD_TRY(check_owners(r, i, other, err));
     }
     return CDDP_OK;
@@ -123,6 +122,7 @@ bool cd_replica_assigns_buckets(const cd_replica *replica, size_t optimizer)
 
 bool cd_replica_is_sharded(const cd_replica *replica)
 {
+    if (replica->settings.fsdp.enable) return true;
     for (size_t i = 0; i < replica->plan->optimizer_count; i++) {
         if (replica->plan->optimizers[i].shard != CDDP_SHARD_NONE ||
             cd_replica_assigns_buckets(replica, i))

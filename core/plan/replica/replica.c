@@ -42,6 +42,46 @@ const cddp_device *cd_replica_device(const cddp_plan_settings *settings, const c
     return devices != NULL && word < CD_REPLICA_DEVICES ? &devices[word] : device_of_heap(word);
 }
 
+static cddp_status check_layout(const cd_replica *r, cddp_error *err)
+{
+    const cd_module *module = r->model->module;
+    bool has_images = !module->channels_last;
+    for (size_t i = 0; i < module->parameter_count; i++)
+        has_images = has_images || module->parameters[i].tensor.dim_count == 4;
+    if (!has_images)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "model.layout has no effect: no parameter of model '%s' has four dimensions",
+                       r->settings.model.name);
+    if (module->channels_last && !cd_device_is_direct(module->device))
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "model.layout = \"channels_last\": device %s has layers for contiguous "
+                       "parameters; use model.memory = \"host\"",
+                       module->device->name);
+    return CDDP_OK;
+}
+
+/* Gradients of a recording are those of its ranks, one backward per micro-step. */
+static cddp_status check_recorded(const cd_replica *r, cddp_error *err)
+{
+    const cddp_plan_settings *s = &r->settings;
+    const uint32_t recorded = r->model->recorded_ranks;
+    if (recorded == 0) return CDDP_OK;
+    if (recorded != r->plan->world.size)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "model %s: the gradients are of %u ranks, and the scenario has %u",
+                       s->model.name, (unsigned)recorded, (unsigned)r->plan->world.size);
+    if (s->model.init == CDDP_MODEL_INIT_DISTINCT)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "model %s: model.init has no effect: values are recorded as well",
+                       s->model.name);
+    if (s->train.loss != CDDP_LOSS_SUM || s->data.samples != 1)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "model %s: needs train.loss = \"sum\" and data.samples = 1: a sample is a "
+                       "backward of the recording",
+                       s->model.name);
+    return CDDP_OK;
+}
+
 static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_error *err)
 {
     const cddp_plan_model *model = &r->settings.model;
@@ -53,6 +93,8 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
                                       .options = model->options,
                                       .dtype = (cddp_dtype)model->dtype,
                                       .dyadic = model->exact,
+                                      .channels_last =
+                                          model->layout == CDDP_MODEL_LAYOUT_CHANNELS_LAST,
                                       .device = device,
                                       .allocator = r->allocator,
                                       .prng = &prng};
@@ -60,6 +102,8 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
     CD_TRY(cd_model_create(&options, &r->model, err));
     r->data_prng = cd_prng_split(&root, "data");
     cd_module *module = r->model->module;
+    CD_TRY(check_layout(r, err));
+    CD_TRY(check_recorded(r, err));
     r->parameters = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *r->parameters);
     r->uses = cd_arena_array(&r->memory, r->model->unit_count + 1, sizeof *r->uses);
     r->order = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *r->order);
@@ -88,6 +132,7 @@ cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **re
     r->rank = options->rank;
     r->allocator = options->allocator;
     CD_TRY_OUT(cddp_plan_rank_settings(r->plan, r->rank, &r->settings, err));
+    if (options->in_f64) r->settings.model.dtype = CDDP_F64;
     const cddp_device *device = options->device;
     CD_TRY_OUT(make_model(r, device != NULL ? device : cd_replica_device(&r->settings, NULL), err));
     if (!options->only_names) {
@@ -160,7 +205,7 @@ cddp_status cd_replica_find_output(const cd_replica *r, const char *name, uint32
     const int64_t index = cd_model_find_output(r->model, name);
     if (index < 0) {
         return cd_fail(err, CDDP_E_CONFIG,
-                       "when.outputs: model '%s' has no output '%s'; its %u go from '%s' to '%s'",
+                       "model '%s' has no output '%s'; its %u go from '%s' to '%s'",
                        r->settings.model.name, name, r->model->output_count,
                        r->model->targets[0].name,
                        r->model->targets[r->model->output_count - 1].name);
@@ -192,11 +237,20 @@ cddp_status cd_replica_forward(cd_replica *r, cd_pass *pass, cddp_error *err)
     CD_TRY(resolve_uses(r, micro, err));
     pass->batch.weights = pass->samples->weights + pass->first;
     pass->batch.divisor = pass->divisor;
+    pass->batch.terms = pass->has_terms ? pass->terms : NULL;
     pass->batch.branch = micro->branch;
     pass->batch.uses = r->model->unit_count > 0 ? r->uses : NULL;
-    pass->batch.iteration =
-        (uint64_t)micro->place.step * r->settings.train.micro_steps + micro->place.micro_step;
+    pass->batch.iteration = micro->number;
     CD_TRY(cd_model_forward(r->model, r->graph, &pass->batch, &pass->outputs, err));
+    return CDDP_OK;
+}
+
+/* Of the outputs in the mask. */
+static cddp_status add_loss(cd_replica *r, cd_pass *pass, uint32_t mask, cddp_error *err)
+{
+    cd_value **loss = &pass->losses[pass->loss_count++];
+    CD_TRY(cd_model_loss(r->model, r->graph, &pass->batch, &pass->outputs, mask, loss, err));
+    if (pass->loss_scale != 1.0) CD_TRY(cd_scale(r->graph, *loss, pass->loss_scale, loss, err));
     return CDDP_OK;
 }
 
@@ -208,10 +262,21 @@ cddp_status cd_replica_loss(cd_replica *r, cd_pass *pass, cddp_error *err)
         CD_TRY(cd_replica_find_output(r, pass->micro->outputs.items[i], &output, err));
         mask |= 1u << output;
     }
-    CD_TRY(cd_model_loss(r->model, r->graph, &pass->batch, &pass->outputs, mask, &pass->loss, err));
-    if (pass->loss_scale != 1.0)
-        CD_TRY(cd_scale(r->graph, pass->loss, pass->loss_scale, &pass->loss, err));
+    if (!pass->micro->loss_each) return CD_PASS(add_loss(r, pass, mask, err));
+    pass->loss_count = 0;
+    for (uint32_t i = 0; i < pass->outputs.count; i++) {
+        if ((mask >> i & 1) != 0 && pass->outputs.values[i] != NULL)
+            CD_TRY(add_loss(r, pass, 1u << i, err));
+    }
     return CDDP_OK;
+}
+
+void cd_replica_add_losses(const cd_pass *pass, cd_replica_losses *losses)
+{
+    const cd_micro *micro = pass->micro;
+    for (uint32_t i = 0; i < pass->loss_count; i++)
+        losses->items[losses->count++] = pass->losses[i];
+    losses->together = micro->loss_each || micro->backward_each ? 1 : losses->count;
 }
 
 /* The order that the plan asks for; the count of parameters in r->order. */
@@ -360,8 +425,8 @@ out:
     return status;
 }
 
-static cddp_status regrid_tensor(const cddp_allocator *allocator, const cddp_tensor *tensor,
-                                 cddp_error *err)
+cddp_status cd_regrid_tensor(const cddp_allocator *allocator, const cddp_tensor *tensor,
+                             cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const cddp_device *device = tensor->device;
@@ -389,7 +454,7 @@ cddp_status cd_replica_regrid(cd_replica *r, cddp_error *err)
          i++) {
         const cd_parameter *parameter = &module->parameters[i];
         if (parameter->requires_grad && cddp_dtype_is_float(parameter->tensor.dtype))
-            CD_TRY(regrid_tensor(r->allocator, &parameter->tensor, err));
+            CD_TRY(cd_regrid_tensor(r->allocator, &parameter->tensor, err));
     }
     return CDDP_OK;
 }

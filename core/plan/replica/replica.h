@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One process's model and its optimizers, built from the plan: what a rank trains, and what the
-** reference trains again by itself.
+** reference trains again by its own passes (core/reference/own_pass.h).
 **
 ** Nothing here communicates, and nothing here decides: samples, divisors, rates and who steps when
 ** are given by the caller.
@@ -61,6 +61,7 @@ typedef struct cd_replica_options {
     /* a model to look names up in: without optimizers, and what the plan names is not looked up
     ** yet */
     bool only_names;
+    bool in_f64; /* whatever model.dtype says */
 } cd_replica_options;
 cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica,
                               cddp_error *err) CDDP_MUST_CHECK;
@@ -89,14 +90,27 @@ typedef struct cd_pass {
     const cd_micro *micro;
     const cd_micro_batch *samples;
     uint32_t first, count;
-    double divisor;    /* of the weighted sum of losses; 0: none */
+    double divisor; /* of the weighted sum of losses; 0: none */
+    /* (output_count) where the plan has an [[output]] */
+    cd_loss_term terms[CD_MODEL_OUTPUTS_MAX];
+    bool has_terms;
     double loss_scale; /* 1 without a scaler */
     cd_batch batch;
     cd_outputs outputs;
-    cd_value *loss;
+    /* (loss_count) one, or with loss_each one per output that the forward produced */
+    cd_value *losses[CD_MODEL_OUTPUTS_MAX];
+    uint32_t loss_count;
 } cd_pass;
 cddp_status cd_replica_forward(cd_replica *replica, cd_pass *pass, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_replica_loss(cd_replica *replica, cd_pass *pass, cddp_error *err) CDDP_MUST_CHECK;
+/* What a micro-step runs backwards of. */
+#define CD_REPLICA_FORWARDS_MAX 8
+typedef struct cd_replica_losses {
+    cd_value *items[CD_MODEL_OUTPUTS_MAX]; /* (count) */
+    uint32_t count, together;              /* so many go into one backward */
+} cd_replica_losses;
+/* Adds those of one forward. */
+void cd_replica_add_losses(const cd_pass *pass, cd_replica_losses *losses);
 /* losses: (loss_count) summed by one backward. */
 cddp_status cd_replica_backward(cd_replica *replica, const cd_micro *micro, cd_value *const *losses,
                                 uint32_t loss_count, bool retain_graph,
@@ -123,3 +137,6 @@ cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter,
 ** that the next step's sums are exact again. Part of the declared program, on every rank and in the
 ** reference alike. */
 cddp_status cd_replica_regrid(cd_replica *replica, cddp_error *err) CDDP_MUST_CHECK;
+/* The same for one tensor. */
+cddp_status cd_regrid_tensor(const cddp_allocator *allocator, const cddp_tensor *tensor,
+                             cddp_error *err) CDDP_MUST_CHECK;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plugin whose hooks end the process that they run in: crash by a signal, the others with 0, as
 ** if all were well: leave the usual way, leave_now, leave_at_once and leave_quickly past what is
-** registered for it. spin never returns. sulk is right, and crashes with a message when it is to be
+** registered for it. spin never returns. break does on rank 1
+** what its options say. sulk is right, and crashes with a message when it is to be
 ** saved. And two lossy ones that end nothing: lawless states no law, lawful does. */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/device.h"
 #include "cddp/plugin.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static cddp_status crash(void *self, cddp_grad_bucket *bucket, cddp_group *group,
@@ -93,6 +96,84 @@ static cddp_status spin(void *self, cddp_grad_bucket *bucket, cddp_group *group,
     return CDDP_OK;
 }
 
+/* "crash=run": what rank 1 does, and in which function. */
+typedef struct breaker {
+    char what[16], where[16];
+    bool is_rank_1;
+} breaker;
+
+static volatile int depth;
+
+static int descend(int level)
+{
+    volatile char room[1024];
+    room[level % 1024] = (char)level;
+    depth = level;
+    return level > 1000000 ? 0 : descend(level + 1) + room[0];
+}
+
+static void break_in(const breaker *b, const char *function)
+{
+    volatile bool is_wanted = false;
+    if (!b->is_rank_1 || strcmp(b->where, function) != 0) return;
+    if (strcmp(b->what, "crash") == 0) raise(SIGSEGV);
+    if (strcmp(b->what, "leave") == 0) exit(3);
+    if (strcmp(b->what, "overflow") == 0) (void)descend(0);
+    while (strcmp(b->what, "loop") == 0 && !is_wanted) continue;
+}
+
+static cddp_status break_create(const cddp_hook_context *context, void **self, cddp_error *err)
+{
+    breaker *b = calloc(1, sizeof *b);
+    if (b == NULL) return cddp_error_set(err, CDDP_E_NOMEM, "no memory");
+    if (context->options == NULL ||
+        sscanf(context->options, "%15[a-z]=%15[a-z]", b->what, b->where) != 2) {
+        free(b);
+        return cddp_error_set(err, CDDP_E_CONFIG, "hook break takes crash=FUNCTION and the like");
+    }
+    b->is_rank_1 = cddp_group_rank(context->group) == 1;
+    *self = b;
+    break_in(b, "create");
+    return CDDP_OK;
+}
+
+static void break_destroy(void *self)
+{
+    if (self != NULL) break_in(self, "destroy");
+    free(self);
+}
+
+static cddp_status break_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                               cddp_error *err)
+{
+    (void)bucket, (void)err;
+    break_in(self, "stage");
+    future->next = NULL;
+    return CDDP_OK;
+}
+
+static cddp_status break_run(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
+{
+    break_in(self, "run");
+    future->next = break_stage;
+    return lawless(NULL, bucket, group, future, err);
+}
+
+static cddp_status break_rebuilt(void *self, uint32_t bucket_count, cddp_error *err)
+{
+    (void)bucket_count, (void)err;
+    break_in(self, "rebuilt");
+    return CDDP_OK;
+}
+
+static cddp_status break_save(void *self, const cddp_state_writer *writer, cddp_error *err)
+{
+    (void)writer, (void)err;
+    break_in(self, "save");
+    return CDDP_OK;
+}
+
 static cddp_status sulk(void *self, const cddp_state_writer *writer, cddp_error *err)
 {
     (void)self, (void)writer, (void)err;
@@ -106,6 +187,17 @@ static cddp_status wake(void *self, const cddp_state_reader *reader, cddp_error 
     return CDDP_OK;
 }
 
+static const cddp_hook break_hook = {.size = sizeof break_hook,
+                                     .abi = CDDP_HOOK_ABI,
+                                     .name = "break",
+                                     .flags =
+                                         CDDP_HOOK_EXACT | CDDP_HOOK_STATEFUL | CDDP_HOOK_LINEAR,
+                                     .create = break_create,
+                                     .destroy = break_destroy,
+                                     .run = break_run,
+                                     .rebuilt = break_rebuilt,
+                                     .save = break_save,
+                                     .load = wake};
 static const cddp_hook spin_hook = {.size = sizeof spin_hook,
                                     .abi = CDDP_HOOK_ABI,
                                     .name = "spin",
@@ -153,7 +245,7 @@ static const cddp_hook quick_hook = {.size = sizeof quick_hook,
                                      .run = leave_quickly};
 static const cddp_hook *const hooks[] = {&crash_hook, &leave_hook,   &now_hook,    &once_hook,
                                          &quick_hook, &lawless_hook, &lawful_hook, &spin_hook,
-                                         &sulk_hook,  NULL};
+                                         &sulk_hook,  &break_hook,   NULL};
 
 CDDP_PLUGIN_EXPORT const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin),
                                                        .abi = CDDP_PLUGIN_ABI,

@@ -148,6 +148,66 @@ static int run_examples(cd_program *p, const char *document)
     return count;
 }
 
+/* "# key = value" or "# [table]": what a template suggests. */
+static bool is_suggestion(const char *line)
+{
+    if (strncmp(line, "# ", 2) != 0) return false;
+    const size_t name = strspn(line + 2, "abcdefghijklmnopqrstuvwxyz_.");
+    return line[2] == '[' || (name > 0 && strncmp(line + 2 + name, " = ", 3) == 0);
+}
+
+/* The template with one suggestion taken: a line, or a table with the lines below it. `from` is its
+** first line. How far it reaches. */
+static size_t take_suggestion(const char *template, size_t from, char *text, size_t text_bytes)
+{
+    size_t used = from, at = from;
+    const bool is_table = template[from + 2] == '[';
+    assert_true(strlen(template) < text_bytes);
+    memcpy(text, template, from);
+    do {
+        const size_t line = strcspn(template + at, "\n") + 1;
+        memcpy(text + used, template + at + 2, line - 2);
+        used += line - 2;
+        at += line;
+    } while (is_table && is_suggestion(template + at));
+    memcpy(text + used, template + at, strlen(template + at) + 1);
+    return at;
+}
+
+TEST(template, each_suggestion_can_be_taken)
+{
+    static const char *const names[] = {"scenario", "hang"};
+    size_t count = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        cd_program p;
+        char words[1200], text[8192];
+        program_open(&p);
+        snprintf(words, sizeof words, "new %s --output $T/template.toml", names[i]);
+        program_run(&p, words);
+        assert_int_equal(p.exit_code, 0);
+        snprintf(words, sizeof words, "%s/template.toml", p.place);
+        char *template = program_slurp(words);
+        for (size_t at = 0; template[at] != '\0';) {
+            if (!is_suggestion(template + at)) {
+                at += strcspn(template + at, "\n");
+                at += template[at] == '\n';
+                continue;
+            }
+            cd_test_row("%s: %.40s", names[i], template + at);
+            at = take_suggestion(template, at, text, sizeof text);
+            program_write(&p, "taken.toml", text);
+            program_run(&p, "run $T/taken.toml");
+            /* It may be the cause of a finding; it is no mistake in the scenario. */
+            if (p.exit_code > 1) print_error("%s%s", p.out, p.err);
+            assert_true(p.exit_code <= 1);
+            count++;
+        }
+        free(template);
+        program_close(&p);
+    }
+    assert_true(count >= 5);
+}
+
 TEST(document, its_examples_run)
 {
     static const struct {

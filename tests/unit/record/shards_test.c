@@ -4,11 +4,16 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/trace/sink.h"
+#include "core/trace/setting.h"
+#include "core/trace/tracer.h"
 #include "tests/support/test.h"
 #include "verify/import/clocks.h"
 #include "verify/import/declared.h"
+#include "verify/import/means.h"
 #include "verify/import/shards.h"
+#include "record/seal.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +105,51 @@ TEST(shards, ranks_are_merged_by_time_and_each_keeps_its_order)
     }
     cd_shards_close(shards);
     forget(&a, &b);
+}
+
+/* Rank 0 ended, and rank 1 did not: its process, which is this one, still runs; or it is of another
+** machine, and nobody here knows. */
+TEST(shards, a_rank_whose_process_still_runs_was_not_killed)
+{
+    static const struct {
+        bool is_elsewhere;
+        int64_t end;
+        const char *words;
+    } rows[] = {{false, CDDP_RANK_HUNG, "its process still runs"},
+                {true, CDDP_RANK_KILLED, "or it still runs on its machine"}};
+    for (size_t i = 0; i < 2; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        const uint64_t t = cddp_shard_now_ns();
+        const writer a = begin(0, 2, 0, 0), b = begin(1, 2, 0, 0);
+        cddp_shard_emit(a.shard, &(cddp_event){.kind = CDDP_EV_rank_end, .time_ns = t + 20});
+        mark(&b, t + 10, 1);
+        if (rows[i].is_elsewhere) {
+            FILE *file = fopen(b.path, "r+");
+            assert_non_null(file);
+            cddp_shard_header header;
+            assert_int_equal(fread(&header, sizeof header, 1, file), 1);
+            snprintf(header.boot, 8, "another");
+            header.seal = cd_seal_begin(&header);
+            rewind(file);
+            fwrite(&header, sizeof header, 1, file);
+            fclose(file);
+        }
+        cd_shards *shards = NULL;
+        cd_memory_sink events;
+        cd_memory_sink_init(&events, NULL);
+        assert_int_equal(open_two(&a, &b, &shards, &err), CDDP_OK);
+        assert_int_equal(cd_shards_replay(shards, 0, &events.sink, &err), CDDP_OK);
+        const cddp_event last = cd_memory_sink_get(&events, events.count - 2);
+        assert_int_equal(last.kind, CDDP_EV_rank_end);
+        assert_int_equal(last.rank, 1);
+        assert_int_equal(last.as.rank_end.end, rows[i].end);
+        assert_non_null(strstr(last.text, rows[i].words));
+        cd_memory_sink_fini(&events);
+        cd_shards_close(shards);
+        end(&a);
+        end(&b);
+        forget(&a, &b);
+    }
 }
 
 TEST(shards, a_restart_is_a_run_by_itself)
@@ -265,6 +315,186 @@ TEST(declared, what_one_rank_does_not_show_is_named_with_the_call_that_shows_it)
         if (rows[i].without != WHOLE) assert_non_null(strstr(gaps, "rank 1"));
         cd_declared_fini(&declared);
         cd_arena_fini(&arena);
+    }
+}
+
+/* A parameter's part of a reduction on two ranks: local 1 and 3, then the mean times `factor`. */
+static void reduce(cd_means *m, uint32_t step, bool is_result_shown, double factor)
+{
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        cddp_event e = {.kind = CDDP_EV_projection, .rank = rank, .step = step};
+        e.as.projection = (cddp_event_projection){.sum = cd_f64_bits(1 + 2 * rank),
+                                                  .magnitude = cd_f64_bits(4),
+                                                  .numel = 10,
+                                                  .dtype = CDDP_F32};
+        cd_means_push(m, &e);
+        cd_means_push(m, &(cddp_event){.kind = CDDP_EV_grad_final, .rank = rank, .step = step});
+        e.as.projection.reduced = true;
+        e.as.projection.sum = cd_f64_bits(2 * factor);
+        if (is_result_shown) cd_means_push(m, &e);
+    }
+}
+
+/* Two ranks of one group, a hook in force on both when `promise` is not negative. */
+static void begin_ranks(cd_means *m, int64_t promise, int64_t cast)
+{
+    assert_int_equal(cd_means_init(m, 2, NULL, NULL), CDDP_OK);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        cddp_event e = {.kind = CDDP_EV_group, .rank = rank};
+        e.as.group.members = 2;
+        cd_means_push(m, &e);
+        cd_means_push(m, &(cddp_event){.kind = CDDP_EV_wrap, .rank = rank});
+        e = (cddp_event){.kind = CDDP_EV_hook_in_force, .rank = rank, .text = "a"};
+        e.as.hook_in_force.promise = promise;
+        e.as.hook_in_force.cast = cast;
+        if (promise >= 0) cd_means_push(m, &e);
+    }
+}
+
+/* What a hook promises decides how far a result may be from the mean, and which explanations make
+** another one wrong. */
+TEST(means, a_hook_is_held_to_what_it_promises)
+{
+    static const struct {
+        const char *name;
+        int64_t promise, cast;
+        double factor;
+        uint64_t means, casts, others;
+        cd_means_cause cause;
+        int64_t number;
+    } rows[] = {
+        {"a mean", CDDP_PROMISE_UNKNOWN, 0, 1, 1, 0, 0, CD_MEANS_UNEXPLAINED, 0},
+        {"a sum", CDDP_PROMISE_UNKNOWN, 0, 2, 0, 0, 1, CD_MEANS_DIVISOR, 1},
+        {"a sum that was declared", CDDP_PROMISE_SUM, 0, 2, 1, 0, 0, CD_MEANS_UNEXPLAINED, 0},
+        {"a mean in place of a sum", CDDP_PROMISE_SUM, 0, 1, 0, 0, 1, CD_MEANS_DIVISOR, 2},
+        {"divided by three", CDDP_PROMISE_MEAN, 0, 2.0 / 3, 0, 0, 1, CD_MEANS_DIVISOR, 3},
+        {"rank 0 alone is missing", CDDP_PROMISE_OWN, 0, 0.75, 0, 0, 1, CD_MEANS_MISSING, 0},
+        {"rank 1 is there twice", CDDP_PROMISE_OWN, 0, 1.75, 0, 0, 1, CD_MEANS_TWICE, 1},
+        {"no explanation", CDDP_PROMISE_OWN, 0, 1.1, 0, 0, 1, CD_MEANS_UNEXPLAINED, 0},
+        {"f16 rounds", CDDP_PROMISE_MEAN, CDDP_F16 + 1, 1.0005, 0, 1, 0, CD_MEANS_UNEXPLAINED, 0},
+        {"f32 does not", CDDP_PROMISE_MEAN, 0, 1.0005, 0, 0, 1, CD_MEANS_UNEXPLAINED, 0},
+        {"f16 does not double", CDDP_PROMISE_MEAN, CDDP_F16 + 1, 2, 0, 0, 1, CD_MEANS_DIVISOR, 1},
+        {"a law that nobody stated", CDDP_PROMISE_STATED, 0, 1.1, 0, 0, 1, CD_MEANS_UNEXPLAINED, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_means m;
+        cd_test_row("%s", rows[i].name);
+        begin_ranks(&m, rows[i].promise, rows[i].cast);
+        reduce(&m, 0, true, rows[i].factor);
+        cd_means_end(&m);
+        assert_int_equal(m.means, rows[i].means);
+        assert_int_equal(m.casts, rows[i].casts);
+        assert_int_equal(m.others, rows[i].others);
+        assert_int_equal(m.unshown, 0);
+        assert_int_equal(m.explanation_count > 0, rows[i].cause != CD_MEANS_UNEXPLAINED);
+        if (rows[i].cause != CD_MEANS_UNEXPLAINED) {
+            assert_int_equal(m.explanations[0].cause, rows[i].cause);
+            assert_int_equal(m.explanations[0].number, rows[i].number);
+        }
+        cd_means_fini(&m);
+    }
+}
+
+/* Where rounding hides the divisor, a low precision shows nothing. */
+TEST(means, a_wide_bound_has_no_power)
+{
+    for (int64_t dtype = CDDP_F32; dtype <= CDDP_BF16; dtype++) {
+        cd_means m;
+        cddp_event e = {.kind = CDDP_EV_projection};
+        begin_ranks(&m, CDDP_PROMISE_MEAN, dtype + 1);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            e.rank = rank;
+            e.as.projection = (cddp_event_projection){.sum = cd_f64_bits(1),
+                                                      .magnitude = cd_f64_bits(100),
+                                                      .numel = 10,
+                                                      .dtype = CDDP_F32};
+            cd_means_push(&m, &e);
+            cd_means_push(&m, &(cddp_event){.kind = CDDP_EV_grad_final, .rank = rank});
+            e.as.projection.reduced = true;
+            cd_means_push(&m, &e);
+        }
+        cd_means_end(&m);
+        assert_int_equal(m.others, 0);
+        assert_int_equal(m.blind, dtype != CDDP_F32);
+        cd_means_fini(&m);
+    }
+}
+
+/* Rank 1 has joined: its bucket is one of zeros. */
+TEST(means, under_join_the_divisor_is_that_of_the_option)
+{
+    static const struct {
+        bool by_active, has_hook;
+        double factor; /* times what rank 0 gave */
+        uint64_t means;
+    } rows[] = {{false, false, 0.5, 1}, {true, false, 1, 1},  {true, false, 0.5, 0},
+                {false, false, 1, 0},   {true, true, 0.5, 1}, {true, true, 1, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_means m;
+        begin_ranks(&m, rows[i].has_hook ? CDDP_PROMISE_MEAN : -1, 0);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            cddp_event e = {.kind = CDDP_EV_option, .rank = rank};
+            e.as.option.key = cd_setting_id(CDDP_KEY_join_divide_by_initial_world_size);
+            e.as.option.value = !rows[i].by_active;
+            cd_means_push(&m, &e);
+            e = (cddp_event){.kind = CDDP_EV_bucket_layout, .rank = rank};
+            e.as.bucket_layout.dtype = CDDP_F32;
+            cd_means_push(&m, &e);
+        }
+        cddp_event e = {.kind = CDDP_EV_projection};
+        e.as.projection = (cddp_event_projection){.sum = cd_f64_bits(3),
+                                                  .magnitude = cd_f64_bits(4),
+                                                  .numel = 10,
+                                                  .dtype = CDDP_F32};
+        cd_means_push(&m, &e);
+        cd_means_push(&m, &(cddp_event){.kind = CDDP_EV_grad_final});
+        e.as.projection.reduced = true;
+        e.as.projection.sum = cd_f64_bits(3 * rows[i].factor);
+        cd_means_push(&m, &e);
+        e = (cddp_event){.kind = CDDP_EV_bucket_launch, .rank = 1};
+        e.as.bucket_launch.shadow = true;
+        cd_means_push(&m, &e);
+        cd_means_end(&m);
+        assert_int_equal(m.means, rows[i].means);
+        assert_int_equal(m.others, 1 - rows[i].means);
+        assert_int_equal(m.unshown, 0);
+        cd_means_fini(&m);
+    }
+}
+
+/* What one rank never showed is counted at the end. */
+TEST(means, a_reduction_that_a_rank_did_not_show_is_not_shown)
+{
+    cd_means m;
+    begin_ranks(&m, -1, 0);
+    reduce(&m, 0, true, 1);
+    cd_means_push(&m, &(cddp_event){.kind = CDDP_EV_grad_final});
+    cd_means_push(&m, &(cddp_event){.kind = CDDP_EV_grad_final});
+    cd_means_end(&m);
+    assert_int_equal(m.means, 1);
+    assert_int_equal(m.unshown, 1);
+    cd_means_fini(&m);
+}
+
+/* Each micro-step reduces, and only the optimizer shows what became of it: the last is judged. */
+TEST(means, results_that_were_not_shown_leave_the_next_reduction_alone)
+{
+    static const double factors[] = {1, 1.01};
+    for (size_t i = 0; i < 2; i++) {
+        cd_means m;
+        assert_int_equal(cd_means_init(&m, 2, NULL, NULL), CDDP_OK);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            cddp_event e = {.kind = CDDP_EV_group, .rank = rank};
+            e.as.group.members = 2;
+            cd_means_push(&m, &e);
+            cd_means_push(&m, &(cddp_event){.kind = CDDP_EV_wrap, .rank = rank});
+        }
+        for (int k = 0; k < 3; k++) reduce(&m, 0, false, 1);
+        reduce(&m, 0, true, factors[i]);
+        assert_int_equal(m.unshown, 3);
+        assert_int_equal(m.means, i == 0);
+        assert_int_equal(m.others, i == 1);
+        cd_means_fini(&m);
     }
 }
 

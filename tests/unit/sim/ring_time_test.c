@@ -128,7 +128,9 @@ static void draw(ring *x, cd_prng *prng)
     const cd_network_config config = {.ranks_per_node = nodes[cd_prng_below(prng, 10)],
                                       .intra = draw_link(prng),
                                       .inter = draw_link(prng)};
-    const uint32_t n = (uint32_t)cd_prng_between(prng, 40, RANKS_MAX);
+    const uint32_t n =
+        (uint32_t)(cd_prng_chance(prng, 1, 4) ? cd_prng_between(prng, 2, 40)
+                                              : cd_prng_between(prng, 40, RANKS_MAX));
     cddp_error err = CDDP_ERROR_INIT;
     assert_ok(cd_network_init(&x->network, &config, RANKS_MAX, 1, &err), &err);
     for (uint32_t r = 0; r < RANKS_MAX; r++) x->ranks[r] = r;
@@ -141,6 +143,12 @@ static void draw(ring *x, cd_prng *prng)
                               .numel = draw_numel(n, prng),
                               .element_bytes = 4};
     x->program.ring = cd_ring_get_segments(&x->program);
+    if (cd_prng_chance(prng, 1, 2)) {
+        const bool gathers = cd_prng_chance(prng, 1, 2);
+        const int64_t share = cd_prng_between(prng, 1, 3000);
+        x->program.op = gathers ? CDDP_OP_ALLGATHER : CDDP_OP_REDUCE_SCATTER;
+        x->program.numel = gathers ? share : share * (int64_t)n;
+    }
     draw_starts(x, prng);
 }
 
@@ -149,12 +157,12 @@ TEST(ring_time, is_what_its_messages_take)
     (void)state;
     static ring x;
     const cd_prng seed = cd_prng_seed(cd_test_seed());
-    for (uint64_t i = 0; i < 150; i++) {
+    for (uint64_t i = 0; i < 300; i++) {
         cd_prng prng = cd_prng_split_index(&seed, "ring", i);
         draw(&x, &prng);
-        cd_test_row("ring %llu: %u ranks in nodes of %u, %lld elements, %u segments per chunk",
-                    (unsigned long long)i, x.program.size, x.program.ranks_per_node,
-                    (long long)x.program.numel, x.program.ring.per_chunk);
+        cd_test_row("ring %llu: %s, %u ranks in nodes of %u, %lld elements, %u segments per chunk",
+                    (unsigned long long)i, cddp_op_name(x.program.op), x.program.size,
+                    x.program.ranks_per_node, (long long)x.program.numel, x.program.ring.per_chunk);
         compare(&x);
     }
 }

@@ -52,9 +52,7 @@ static bool has_answer(void *self, uint32_t client)
 static void reset(void *self, uint32_t client)
 {
     store *s = self;
-    cd_kv_client *c = &s->clients[client];
-    c->greeted = c->waiting = false;
-    c->frame_used = c->answer_bytes = c->answer_sent = 0;
+    cd_kv_client_reset(&s->clients[client]);
 }
 
 /* ---- the client's link ---- */

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700
+#define _DEFAULT_SOURCE /* flock */
 #include "core/base/os.h"
+#include "core/base/os_folder.h"
 
 #include "core/base/error.h"
 #include "tests/support/test.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MS UINT64_C(1000000)
@@ -166,6 +173,8 @@ TEST(os, a_process_is_stopped_from_its_signal_to_go_on)
     cddp_error err = CDDP_ERROR_INIT;
     cd_os_child child = CD_OS_CHILD_NONE;
     assert_false(cd_os_process_is_stopped(0));
+    assert_false(cd_os_process_is_running(0));
+    assert_true(cd_os_process_is_running(cd_os_process_id()));
     assert_ok(cd_os_child_open(&child, waits_for_ever, NULL, &err), &err);
     assert_false(cd_os_process_is_stopped(child.process));
 #if defined(__linux__)
@@ -182,6 +191,88 @@ TEST(os, writing_to_a_closed_descriptor_is_an_error_with_the_systems_words)
 {
     cddp_error err = CDDP_ERROR_INIT;
     assert_fails(cd_os_write_all(-1, "x", 1, &err), CDDP_E_IO, &err, "Bad file descriptor");
+}
+
+/* ---- folders of runs ---- */
+
+static void make_leftover(const char *where, const char *name)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", where, name);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/%s/.owner", where, name);
+    fclose(fopen(path, "w"));
+    snprintf(path, sizeof path, "%s/%s/inner", where, name);
+    assert_int_equal(mkdir(path, 0700), 0);
+}
+
+static bool is_there(const char *where, const char *name)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", where, name);
+    return access(path, F_OK) == 0;
+}
+
+TEST(os_folder, the_next_run_removes_what_a_killed_one_left)
+{
+    char where[] = "/tmp/cddp-folders-XXXXXX", command[64];
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_os_folder first = {.path = ""}, second = {.path = ""};
+    assert_non_null(mkdtemp(where));
+    make_leftover(where, "cddp-x-killed");
+    make_leftover(where, "cddp-xy-other");
+    assert_ok(cd_os_folder_open(&first, where, "cddp-x", &err), &err);
+    assert_false(is_there(where, "cddp-x-killed"));
+    assert_true(is_there(where, "cddp-xy-other"));
+    /* a live one stays, also for a second run of the same process */
+    assert_ok(cd_os_folder_open(&second, where, "cddp-x", &err), &err);
+    assert_int_equal(access(first.path, F_OK), 0);
+    cd_os_folder_close(&second);
+    assert_int_equal(access(second.path, F_OK), -1);
+    assert_int_equal(access(first.path, F_OK), 0);
+    /* a child that lives on keeps it */
+    int stop[2];
+    assert_int_equal(pipe(stop), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        close(stop[1]);
+        _exit(read(stop[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    close(first.lock); /* as if this process had been killed */
+    assert_ok(cd_os_folder_open(&second, where, "cddp-x", &err), &err);
+    assert_int_equal(access(first.path, F_OK), 0);
+    cd_os_folder_close(&second);
+    close(stop[1]);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_ok(cd_os_folder_open(&second, where, "cddp-x", &err), &err);
+    assert_int_equal(access(first.path, F_OK), -1);
+    cd_os_folder_close(&second);
+    /* killed before its folder had an owner: removed, unless somebody makes one just now */
+    snprintf(command, sizeof command, "%s/cddp-x-unowned", where);
+    assert_int_equal(mkdir(command, 0700), 0);
+    const int maker = open(where, O_RDONLY | O_DIRECTORY);
+    assert_int_equal(flock(maker, LOCK_SH), 0);
+    assert_ok(cd_os_folder_open(&second, where, "cddp-x", &err), &err);
+    cd_os_folder_close(&second);
+    assert_true(is_there(where, "cddp-x-unowned"));
+    close(maker);
+    assert_ok(cd_os_folder_open(&second, where, "cddp-x", &err), &err);
+    cd_os_folder_close(&second);
+    assert_false(is_there(where, "cddp-x-unowned"));
+    snprintf(command, sizeof command, "rm -rf %s", where);
+    assert_int_equal(system(command), 0);
+}
+
+TEST(os_folder, a_relative_place_becomes_absolute_and_a_missing_one_is_named)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_os_folder folder = {.path = ""};
+    assert_ok(cd_os_folder_open(&folder, ".", "cddp-relative", &err), &err);
+    assert_int_equal(folder.path[0], '/');
+    cd_os_folder_close(&folder);
+    assert_fails(cd_os_folder_open(&folder, "/no/such/place", "cddp-x", &err), CDDP_E_IO, &err,
+                 "/no/such/place");
 }
 
 TEST_MAIN()

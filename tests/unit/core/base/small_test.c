@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of base that are a page each: bitset, hash, log, names, version. */
 #include "cddp/cddp.h"
+#include "core/base/text.h"
 #include "core/base/bitset.h"
 #include "core/base/hash.h"
 #include "core/base/log.h"
@@ -120,6 +121,29 @@ TEST(names, every_enum_constant_has_one_and_strangers_get_a_question_mark)
     assert_true(cddp_dtype_is_float(CDDP_F16));
     assert_false(cddp_dtype_is_float(CDDP_C64));
     assert_false(cddp_dtype_is_float(CDDP_I32));
+}
+
+TEST(text, durations_read_as_people_say_them)
+{
+    (void)state;
+    static const struct {
+        uint64_t ns;
+        const char *text;
+    } rows[] = {{1, "1 ns"},
+                {540000, "540 us"},
+                {1500000000, "1.5 s"},
+                {59900000000, "59.9 s"},
+                {60000000000, "1 min"},
+                {115020000000, "1 min 55 s"},
+                {1800000000000, "30 min"},
+                {3599700000000, "1 h"},
+                {7500000000000, "2 h 5 min"},
+                {90061000000000, "25 h 1 min"}};
+    char text[CD_DURATION_BYTES];
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_duration_print(rows[i].ns, text, sizeof text);
+        assert_string_equal(text, rows[i].text);
+    }
 }
 
 TEST(version, the_text_is_made_of_the_numbers)

@@ -18,6 +18,7 @@
 typedef enum kind {
     VALUE,     /* it is shown */
     EXPECTED,  /* the judge says what it must be */
+    CLIPS,     /* and what the rank made of it instead */
     FINAL,     /* a gradient: its reduction left it */
     CONSUMED,  /* a gradient: the optimizer took it */
     LEFT_OUT,  /* a gradient: the optimizer did not take it */
@@ -95,6 +96,11 @@ static const story stories[] = {
     {"dropped by its consumer", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, {CONSUMED, 0, 4, 0}, V(AFTER_BACKWARD, 4), {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}}, NULL, 0},
     {"dropped, and to be kept", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, V(AFTER_BACKWARD, 4), {CONSUMED, 0, 4, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}}, "between after backward of step 0 and the begin of step 1", 1},
     {"filled with zeros", G, 3, {V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 7, CDDP_PRESENCE_ZERO}}, NULL, 0},
+    {"filled with zeros after a backward that was left", G, 3, {{VALUE, CDDP_MOMENT_BEGIN, 7, CDDP_PRESENCE_ZERO}, {BACKWARD, 0, 0, 0}, {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 7, CDDP_PRESENCE_ZERO}}, NULL, 0},
+    {"not filled with zeros after a backward that was left", G, 3, {{VALUE, CDDP_MOMENT_BEGIN, 7, CDDP_PRESENCE_ZERO}, {BACKWARD, 0, 0, 0}, {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, V(BEGIN, 4)}, "between zero_grad of step 0 and the begin of step 1", 1},
+    {"kept from a backward that was left", G, 3, {V(BEGIN, 4), {BACKWARD, 0, 0, 0}, {STEP, 0, 0, 0}, V(BEGIN, 5)}, NULL, 0},
+    {"kept without a backward", G, 3, {V(BEGIN, 4), {STEP, 0, 0, 0}, V(BEGIN, 5)}, "between the begin of step 0 and the begin of step 1", 1},
+    {"clipped by another factor", G, 3, {V(AFTER_BACKWARD, 4), {CLIPS, CDDP_MOMENT_BEFORE_STEP, 5, 0}, V(BEFORE_STEP, 6)}, "all ranks: gradient of w is clipped by 2 instead of 1 in step 0", 1},
     {"not filled with zeros", G, 3, {V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, V(BEGIN, 4)}, "between zero_grad of step 0 and the begin of step 1", 1},
     {"filled with zeros that no digest shows", G, 3, {{SHAPES, 0, 0, 0}, V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, V(BEGIN, 4)}, NULL, 0},
     {"dropped, and to be filled with zeros", G, 3, {{SHAPES, 0, 0, 0}, V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}}, "between zero_grad of step 0 and the begin of step 1", 1},
@@ -156,6 +162,14 @@ static void push_happening(reporter *r, const story *s, const happening *h)
         PUSH(r, expected, .what = s->what, .moment = h->moment, .digest = h->digest,
              .presence = CDDP_PRESENCE_VALUE);
         return;
+    case CLIPS:
+        push(r, (cddp_event){.kind = CDDP_EV_expected,
+                             .text = "as it was judged; here it is clipped by 2 instead of 1",
+                             .as.expected = {.what = s->what,
+                                             .moment = h->moment,
+                                             .digest = h->digest,
+                                             .presence = CDDP_PRESENCE_VALUE}});
+        return;
     case FINAL:
         PUSH(r, grad_final, .digest = h->digest, .presence = CDDP_PRESENCE_VALUE);
         return;
@@ -214,6 +228,39 @@ static void push_rank(const cddp_trace_sink *sink, const story *s, uint32_t rank
         const bool is_over = h->kind == VALUE && h->moment == 0 && h->digest == 0;
         if (is_over) return;
         push_happening(&r, s, h);
+    }
+}
+
+/* Rank 1 has its start from rank 0's broadcast: it is not wrong by itself. */
+TEST(chain, a_wrong_start_that_was_broadcast_is_its_senders)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t own[RANKS];
+        const char *words;
+    } rows[] = {{"all start as the plan says", {SEED_DIGEST, SEED_DIGEST}, NULL},
+                {"rank 0 does not", {5, SEED_DIGEST}, "rank 0: parameter w does not start"},
+                {"nobody does", {5, 5}, "all ranks: parameter w does not start"}};
+    const cddp_check *checks[] = {cd_check_find("I-CHAIN")};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_judge *judge;
+        const cd_judge_options options = {.checks = checks, .check_count = 1};
+        cd_test_row("%s", rows[i].name);
+        assert_int_equal(cd_judge_create(&options, &judge, NULL), CDDP_OK);
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            const story start = {.what = P,
+                                 .ranks = 3,
+                                 .happenings = {V(BEFORE_INIT, rows[i].own[rank]),
+                                                V(AFTER_INIT, rows[i].own[0]),
+                                                X(AFTER_INIT, SEED_DIGEST)}};
+            push_rank(cd_judge_get_sink(judge), &start, rank);
+        }
+        assert_int_equal(cd_judge_end(judge, NULL), CDDP_OK);
+        assert_int_equal(cd_judge_finding_count(judge), rows[i].words != NULL);
+        if (rows[i].words != NULL)
+            assert_non_null(strstr(cd_judge_get_finding(judge, 0)->title, rows[i].words));
+        cd_judge_destroy(judge);
     }
 }
 

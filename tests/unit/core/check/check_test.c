@@ -6,6 +6,7 @@
 #include "core/base/alloc.h"
 #include "core/base/prng.h"
 #include "core/check/agree.h"
+#include "core/check/horizon.h"
 #include "core/check/writer.h"
 #include "core/trace/codes.h"
 #include "core/trace/setting.h"
@@ -32,6 +33,89 @@ TEST(table, keeps_every_value_through_growth_and_walks_in_order_of_insertion)
     }
     assert_null(cd_table_find(&table, CD_KEY(1, 1, 1, 1)));
     cd_table_fini(&table);
+}
+
+/* ---- the horizon ---- */
+
+static void at_step(cd_horizon *h, uint32_t rank, uint32_t step)
+{
+    const cddp_event e = {.rank = rank, .step = step, .kind = CDDP_EV_forward_begin};
+    cd_horizon_learn(h, &e);
+}
+
+static void open_world(cd_horizon *h, uint32_t ranks)
+{
+    cd_horizon_init(h, NULL);
+    for (uint32_t r = 0; r < ranks; r++) {
+        cddp_event e = {.rank = r, .kind = CDDP_EV_group};
+        e.as.group.members = ranks;
+        cd_horizon_learn(h, &e);
+    }
+}
+
+static bool keeps_sevens(void *self, const cd_key *key, const void *value)
+{
+    (void)self, (void)value;
+    return key->part[0] % 7 == 0;
+}
+
+TEST(horizon, a_table_forgets_what_the_slowest_rank_has_left_behind_and_keeps_what_is_open)
+{
+    (void)state;
+    cd_horizon h;
+    cd_table table;
+    open_world(&h, 2);
+    cd_table_init(&table, NULL, sizeof(int64_t));
+    cd_table_set_window(&table, &(cd_table_window){.horizon = &h, .keeps = keeps_sevens});
+    for (uint32_t step = 0; step < 20000; step++) {
+        at_step(&h, 0, step);
+        at_step(&h, 1, step < 10 ? 0 : step - 10);
+        int64_t *value = cd_table_add(&table, CD_KEY(step));
+        assert_int_equal(*value, 0);
+        *value = step;
+    }
+    cd_table_forget(&table);
+    const uint32_t first = cd_horizon_get(&h);
+    assert_int_equal(first, 19999 - 10 - CD_HORIZON_STEPS);
+    for (uint32_t step = 0; step < 20000; step++) {
+        const int64_t *value = cd_table_find(&table, CD_KEY(step));
+        /* added while rank 1 was ten steps behind */
+        const bool is_kept = step >= first + 10 || step % 7 == 0;
+        assert_int_equal(value != NULL, is_kept);
+        if (value != NULL) assert_int_equal(*value, step);
+    }
+    for (size_t i = 1; i < table.count; i++)
+        assert_true(cd_table_key(&table, i - 1)->part[0] < cd_table_key(&table, i)->part[0]);
+    cd_table_fini(&table);
+    cd_horizon_fini(&h);
+}
+
+TEST(horizon, nothing_is_forgotten_after_a_sign_of_a_mistake_or_before_all_ranks_have_spoken)
+{
+    (void)state;
+    cd_horizon h;
+    open_world(&h, 2);
+    at_step(&h, 0, 1000);
+    assert_int_equal(cd_horizon_get(&h), 0);
+    at_step(&h, 1, 900);
+    assert_int_equal(cd_horizon_get(&h), 900 - CD_HORIZON_STEPS);
+    /* the world speaks of a rank at no step */
+    cd_horizon_learn(&h, &(cddp_event){.rank = 0, .kind = CDDP_EV_rank_end});
+    assert_int_equal(cd_horizon_get(&h), 900 - CD_HORIZON_STEPS);
+    cddp_event e = {.rank = 1, .step = 901, .kind = CDDP_EV_compare};
+    cd_horizon_learn(&h, &e);
+    assert_true(cd_horizon_get(&h) > 0);
+    e.as.compare.bad = 1;
+    cd_horizon_learn(&h, &e);
+    assert_int_equal(cd_horizon_get(&h), 0);
+    cd_horizon_fini(&h);
+    /* a group of two, one of which never speaks */
+    open_world(&h, 1);
+    e = (cddp_event){.rank = 0, .step = 500, .kind = CDDP_EV_group};
+    e.as.group.members = 2;
+    cd_horizon_learn(&h, &e);
+    assert_int_equal(cd_horizon_get(&h), 0);
+    cd_horizon_fini(&h);
 }
 
 TEST(ranks, refuses_the_world_and_garbage)
@@ -267,6 +351,173 @@ TEST(range, only_a_step_on_the_gradient_counts)
         put_range(cd_judge_get_sink(judge), c);
         assert_ok(cd_judge_end(judge, &err), &err);
         assert_int_equal(cd_judge_finding_count(judge), range_cases[c].is_found);
+        cd_judge_destroy(judge);
+    }
+}
+
+/* ---- a group that is opened again ---- */
+
+static void put_reduction(const cddp_trace_sink *sink, uint32_t rank, uint64_t at, int64_t digest)
+{
+    cddp_event e = {.kind = CDDP_EV_collective_post, .rank = rank, .sequence = at};
+    e.as.collective_post = (cddp_event_collective_post){
+        .group = 3, .op = CDDP_OP_BROADCAST, .dtype = CDDP_F32, .numel = 4, .bucket = -1};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_collective_done, .rank = rank, .sequence = at + 1};
+    e.as.collective_done = (cddp_event_collective_done){.group = 3, .digest = digest};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_group_close, .rank = rank, .sequence = at + 2};
+    e.as.group_close = (cddp_event_group_close){.group = 3, .sequence = 1};
+    sink->event(sink->self, &e);
+}
+
+/* Its operations are numbered from 0 again, and are others. */
+TEST(coll, a_group_that_is_opened_again_has_other_operations)
+{
+    (void)state;
+    const cddp_check *const checks[] = {cd_check_find("I-COLL")};
+    for (int differs = 0; differs <= 1; differs++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 1}, &judge,
+                                  &err),
+                  &err);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            put_reduction(cd_judge_get_sink(judge), rank, 0, 5);
+            put_reduction(cd_judge_get_sink(judge), rank, 10, differs && rank == 1 ? 7 : 6);
+        }
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_finding_count(judge), differs);
+        if (differs)
+            assert_non_null(strstr(cd_judge_get_finding(judge, 0)->title, "collective #1"));
+        cd_judge_destroy(judge);
+    }
+}
+
+/* The reducer leaves some parameters alone: they have a name, and no index. */
+TEST(range, a_tensor_without_an_index_has_its_name)
+{
+    (void)state;
+    const cddp_check *const checks[] = {cd_check_find("I-RANGE")};
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_judge *judge = NULL;
+    assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 1}, &judge,
+                              &err),
+              &err);
+    cddp_event e = {.kind = CDDP_EV_compare, .text = "out.bias: not finite at element 0"};
+    e.as.compare = (cddp_event_compare){.link = CD_LINK_REDUCTION,
+                                        .param = -1,
+                                        .bad = 1,
+                                        .shape = CD_SHAPE_NONFINITE};
+    cd_judge_get_sink(judge)->event(cd_judge_get_sink(judge)->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_optimizer_step, .sequence = 1};
+    e.as.optimizer_step = (cddp_event_optimizer_step){.clip = cd_f64_bits(1)};
+    cd_judge_get_sink(judge)->event(cd_judge_get_sink(judge)->self, &e);
+    assert_ok(cd_judge_end(judge, &err), &err);
+    assert_int_equal(cd_judge_finding_count(judge), 1);
+    assert_string_equal(cd_judge_get_finding(judge, 0)->parameter, "out.bias");
+    assert_non_null(strstr(cd_judge_get_finding(judge, 0)->title, "of out.bias, which was finite"));
+    cd_judge_destroy(judge);
+}
+
+/* ---- an average of parameters whose ranks got different sums ---- */
+
+static void put_model_average(const cddp_trace_sink *sink, uint32_t rank, int64_t delivered)
+{
+    uint64_t sequence = 0;
+    cddp_event e = {.kind = CDDP_EV_group, .rank = rank, .sequence = sequence++, .text = "world"};
+    e.as.group =
+        (cddp_event_group){.group = 3, .members = 2, .group_rank = rank, .order = CDDP_ORDER_SAME};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_wrap, .rank = rank, .sequence = sequence++};
+    e.as.wrap = (cddp_event_wrap){.group = 3};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_collective_post, .rank = rank, .sequence = sequence++};
+    e.as.collective_post = (cddp_event_collective_post){.group = 3,
+                                                        .op = CDDP_OP_ALLREDUCE,
+                                                        .dtype = CDDP_F32,
+                                                        .numel = 4,
+                                                        .digest = 1 + rank,
+                                                        .bucket = -1};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_collective_done, .rank = rank, .sequence = sequence++};
+    e.as.collective_done = (cddp_event_collective_done){.group = 3, .digest = delivered};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_hook_law, .rank = rank, .sequence = sequence++, .text = "sum"};
+    e.as.hook_law = (cddp_event_hook_law){.bucket = -1, .left = cd_f64_bits(1), .over_ranks = 1};
+    sink->event(sink->self, &e);
+}
+
+TEST(hook, a_broken_law_stands_behind_the_collective_that_parted)
+{
+    (void)state;
+    const cddp_check *const checks[] = {cd_check_find("I-HOOK"), cd_check_find("I-COLL")};
+    for (int parts = 0; parts <= 1; parts++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 2}, &judge,
+                                  &err),
+                  &err);
+        for (uint32_t rank = 0; rank < 2; rank++)
+            put_model_average(cd_judge_get_sink(judge), rank, parts ? 5 + rank : 5);
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_finding_count(judge), 1 + parts);
+        assert_string_equal(cd_judge_get_finding(judge, 0)->check, parts ? "I-COLL" : "I-HOOK");
+        cd_judge_destroy(judge);
+    }
+}
+
+/* ---- a wrong average, and what else may have made it so ---- */
+
+typedef struct average_case {
+    const char *name;
+    int64_t presence, wrong_link; /* of the local gradient; -1: no other comparison fails */
+    bool is_accused;
+} average_case;
+
+static const average_case average_cases[] = {
+    {"nothing but the reduction", CDDP_PRESENCE_VALUE, -1, true},
+    {"rows that the rank puts together", CDDP_PRESENCE_SPARSE, -1, false},
+    {"a gradient that is not its loss's derivative", CDDP_PRESENCE_VALUE, CD_LINK_DERIVATIVE,
+     false},
+    {"a local gradient that is wrong", CDDP_PRESENCE_VALUE, CD_LINK_PRECISION, false},
+};
+
+static void put_average(const cddp_trace_sink *sink, uint32_t rank, const average_case *c)
+{
+    uint64_t sequence = 0;
+    cddp_event e = {.kind = CDDP_EV_group, .rank = rank, .sequence = sequence++, .text = "world"};
+    e.as.group = (cddp_event_group){.group = 3, .members = 2, .group_rank = rank};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_grad_local, .rank = rank, .sequence = sequence++};
+    e.as.grad_local = (cddp_event_grad_local){.presence = c->presence, .digest = 1};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_bucket_done, .rank = rank, .sequence = sequence++};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_compare, .rank = rank, .sequence = sequence++};
+    e.as.compare = (cddp_event_compare){.link = c->wrong_link, .bad = 1};
+    if (c->wrong_link >= 0) sink->event(sink->self, &e);
+    e.sequence = sequence++;
+    e.as.compare =
+        (cddp_event_compare){.link = CD_LINK_REDUCTION, .bad = 1, .shape = CD_SHAPE_UNEXPLAINED};
+    sink->event(sink->self, &e);
+}
+
+TEST(coll, a_backend_is_accused_where_nothing_else_can_be_wrong)
+{
+    (void)state;
+    const cddp_check *const checks[] = {cd_check_find("I-COLL")};
+    for (size_t c = 0; c < sizeof average_cases / sizeof average_cases[0]; c++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        cd_test_row("%s", average_cases[c].name);
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 1}, &judge,
+                                  &err),
+                  &err);
+        for (uint32_t rank = 0; rank < 2; rank++)
+            put_average(cd_judge_get_sink(judge), rank, &average_cases[c]);
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_finding_count(judge), average_cases[c].is_accused);
         cd_judge_destroy(judge);
     }
 }
@@ -941,11 +1192,14 @@ static void expect_finding(cd_judge *judge, const char *title, const char *actua
 TEST(live, a_rank_that_posts_one_operation_without_end_goes_round_in_circles)
 {
     (void)state;
-    for (int per_pass = 0; per_pass < 2; per_pass++) {
+    for (int per_pass = 0; per_pass < 3; per_pass++) {
         cd_judge *judge = make_judge_of("I-LIVE");
         PUT_AT(judge, 1, 0, param, .param = 0, .ordinal = 0, .numel = 4);
         for (int64_t k = 0; k < 5000; k++) {
-            if (per_pass) PUT_AT(judge, 1, 3, forward_begin, .sync = 1);
+            if (per_pass == 1) PUT_AT(judge, 1, 3, forward_begin, .sync = 1);
+            if (per_pass == 2) /* of one unit of a sharded model */
+                put(judge, (cddp_event){
+                               .rank = 1, .step = 3, .kind = CDDP_EV_mark, .text = "sharded_pass"});
             PUT_AT(judge, 1, 3, collective_post, .group = 7, .sequence = k, .op = CDDP_OP_ALLREDUCE,
                    .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_I32, .numel = 1,
                    .bucket = -1);

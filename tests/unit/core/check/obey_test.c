@@ -2,6 +2,7 @@
 /* Two ranks that do what the plan decides, and each way not to: the check names exactly the ranks
 ** that disobey, and the plan outvotes any majority. */
 #include "core/check/check.h"
+#include "core/trace/codes.h"
 #include "core/trace/sink.h"
 #include "core/trace/tracer.h"
 #include "tests/support/test.h"
@@ -11,6 +12,7 @@
 
 #define RANKS 3
 #define STEPS 2
+enum { WORLD = 1, PART, OTHER }; /* groups; from step 1 on the wrapper has the second one */
 
 /* Changes an event on its way into the trace; false leaves it out. */
 typedef bool (*edit_fn)(cddp_event *event);
@@ -55,6 +57,10 @@ static void put(writer *w, cddp_event *e)
 static void put_construction(writer *w)
 {
     PUT(w, param, "fc.weight", .param = 0, .ordinal = 0, .requires_grad = 1);
+    static const char *const groups[] = {"world", "part", "other"};
+    for (int64_t i = 0; i < 3; i++)
+        PUT(w, group, groups[i], .group = WORLD + i, .members = RANKS, .group_rank = w->rank);
+    PUT(w, wrap, NULL, .params = 1, .group = WORLD);
     PUT(w, hook_in_force, "powersgd", .level = 0);
     PUT(w, hook_option, "start_powerSGD_iter", .value = cd_f64_bits(2));
     PUT(w, hook_option, "warm_start", .value = cd_f64_bits(1));
@@ -71,6 +77,7 @@ static void put_decisions(writer *w)
     DECIDE(w, HOOK, "powersgd", 0, -1, -1, .value = 0);
     DECIDE(w, HOOK_OPTION, "start_powerSGD_iter", 0, -1, -1, .real = cd_f64_bits(2));
     DECIDE(w, SEED, "model", 0, -1, -1, .digest = 0x123456789abcdef0);
+    DECIDE(w, GROUP, "part", -1, 1, -1, .value = RANKS);
     for (int64_t step = 0; step < STEPS; step++) {
         DECIDE(w, UPDATE, NULL, 0, step, -1, .value = 1,
                .real = cd_f64_bits(0.125 / (double)(step + 1)));
@@ -81,6 +88,10 @@ static void put_decisions(writer *w)
             DECIDE(w, SAMPLE, NULL, 0, step, micro, .value = (step * 2 + micro) * RANKS + w->rank,
                    .real = cd_f64_bits(0.5));
             DECIDE(w, WINDOW, NULL, -1, step, micro, .value = micro, .real = cd_f64_bits(1));
+            DECIDE(w, OUTPUT, "head", CD_OUTPUT_DIVISOR_ID(0, 1), step, micro,
+                   .real = cd_f64_bits(4));
+            DECIDE(w, OUTPUT, "head", CD_OUTPUT_WEIGHT_ID(0, 1), step, micro,
+                   .real = cd_f64_bits(0.5));
         }
     }
 }
@@ -92,13 +103,18 @@ static void put_micro(writer *w)
         .weight = cd_f64_bits(0.5));
     PUT(w, samples, NULL, .count = 1, .tokens = 1, .weight = cd_f64_bits(0.5));
     PUT(w, loss, NULL, .forward = 0, .divisor = cd_f64_bits(0), .scale = cd_f64_bits(8));
+    PUT(w, loss, "head", .forward = 0, .divisor = cd_f64_bits(4), .scale = cd_f64_bits(8),
+        .output = 1, .weight = cd_f64_bits(0.5));
     if (w->micro == 0) PUT(w, backward_entry, NULL, .absent = 1);
+    PUT(w, mark_ready, NULL, .param = 0);
     PUT(w, backward_end, NULL, .finalized = w->micro);
 }
 
 static void put_step(writer *w)
 {
     DECIDE(w, SCALE, NULL, -1, w->step, -1, .real = cd_f64_bits(8));
+    w->micro = 0;
+    if (w->step == 1) PUT(w, regroup, NULL, .group = PART);
     PUT(w, agreement, NULL, .gradients = RANKS, .parameters = RANKS, .state = RANKS);
     for (w->micro = 0; w->micro < 2; w->micro++) put_micro(w);
     w->micro = 1;
@@ -240,9 +256,35 @@ static bool other_epoch(cddp_event *e)
 static bool no_sample(cddp_event *e) { return e->kind != CDDP_EV_sample || e->step == 0; }
 static bool divisor(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_loss) e->as.loss.divisor = cd_f64_bits(3);
+    if (e->kind == CDDP_EV_loss && e->as.loss.output == 0) e->as.loss.divisor = cd_f64_bits(3);
     return true;
 }
+static bool divisor_of_output(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_loss && e->as.loss.output == 1) e->as.loss.divisor = cd_f64_bits(3);
+    return true;
+}
+static bool weight_of_output(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_loss && e->as.loss.output == 1) e->as.loss.weight = cd_f64_bits(1);
+    return true;
+}
+static bool other_group(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_regroup) e->as.regroup.group = OTHER;
+    return true;
+}
+static bool leaves(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_regroup) e->as.regroup.group = -1;
+    return true;
+}
+static bool regroups_early(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_regroup) e->step = 0;
+    return true;
+}
+static bool never_regroups(cddp_event *e) { return e->kind != CDDP_EV_regroup; }
 static bool freezes(cddp_event *e)
 {
     if (e->kind == CDDP_EV_param) {
@@ -310,7 +352,16 @@ static const struct {
     {"other weights", "I-DATA", "other weights than the plan's", other_weight},
     {"another epoch", "I-DATA", "samples of another epoch", other_epoch},
     {"samples left out", "I-DATA", "samples of the plan are not consumed", no_sample},
-    {"another divisor", "I-DATA", "divided by another number", divisor},
+    {"another divisor", "I-DATA", "the loss is divided by another number", divisor},
+    {"another divisor of an output", "I-DATA",
+     "the loss of output 'head' is divided by another number", divisor_of_output},
+    {"another weight of an output", "I-DATA",
+     "the loss of output 'head' is multiplied by another number", weight_of_output},
+    {"another group", "I-GROUP", "the wrapper's process group is not the plan's", other_group},
+    {"no group any more", "I-GROUP", "the wrapper's process group is not the plan's", leaves},
+    {"another group too early", "I-GROUP", "the wrapper's process group becomes another one",
+     regroups_early},
+    {"the old group", "I-GROUP", "the wrapper's process group is not the plan's", never_regroups},
     {"a parameter frozen", "I-META", "parameter fc.weight is frozen", freezes},
     {"another hook", "I-META", "the comm hook in force is not the plan's", other_hook},
     {"no hook", "I-META", "the comm hook in force is not the plan's", no_hook},

@@ -23,6 +23,8 @@ typedef struct script {
     uint32_t posts, releases, closes, aborts;
     uint64_t last_timeout_ns;
     cddp_collective last;
+    char options[32]; /* of the group that was opened last */
+    uint32_t in_flight_max;
 } script;
 
 static cddp_status failing(cddp_status status, const char *what, cddp_error *err)
@@ -33,8 +35,9 @@ static cddp_status script_open(const cddp_backend *backend, cddp_rank *rank,
                                const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     (void)rank;
-    (void)spec;
     script *s = backend->self;
+    snprintf(s->options, sizeof s->options, "%s", spec->options != NULL ? spec->options : "");
+    s->in_flight_max = spec->in_flight_max;
     CD_TRY(failing(s->open_status, "open", err));
     *group = s;
     return CDDP_OK;
@@ -449,6 +452,30 @@ TEST(group, what_the_backend_does_not_declare_is_refused_by_name)
     tear_down(&f);
 }
 
+/* A subset of a group without its guard has none either. */
+TEST(group, a_subset_is_opened_with_the_options_of_its_parent)
+{
+    fixture f;
+    set_up(&f, false);
+    cddp_group *parent = NULL, *part = NULL;
+    cddp_group_options options = options_of(&f, &f.backend, 3);
+    options.spec.name = "parent";
+    options.spec.options = "guard=0";
+    options.spec.in_flight_max = 5;
+    assert_ok(cddp_group_create(&options, &parent, &f.err), &f.err);
+    f.script.options[0] = '\0';
+    const cddp_group_subset subset = {.size = sizeof subset,
+                                      .name = "part",
+                                      .member_count = 2,
+                                      .members = members3};
+    assert_ok(cddp_group_create_subset(parent, &subset, &part, &f.err), &f.err);
+    assert_string_equal(f.script.options, "guard=0");
+    assert_int_equal(f.script.in_flight_max, 5);
+    cddp_group_destroy(part);
+    cddp_group_destroy(parent);
+    tear_down(&f);
+}
+
 /* The commonest way to a NULL work: the status of the post was ignored. */
 TEST(group, what_is_null_is_an_error_and_not_a_crash)
 {
@@ -557,6 +584,26 @@ TEST(group, working_in_place_needs_the_backends_word)
 }
 
 /* ---- G5: ends ---- */
+
+TEST(work, a_handle_that_was_given_back_is_an_error_and_not_an_assertion)
+{
+    fixture f;
+    set_up(&f, false);
+    float value = 1;
+    cddp_tensor t = floats(&value, 1);
+    cddp_work *work = NULL;
+    bool done = false;
+    assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), &f.err);
+    assert_ok(cddp_work_wait(work, 0, &f.err), &f.err);
+    assert_fails(cddp_work_wait(work, 0, &f.err), CDDP_E_ARG, &f.err,
+                 "used after it was waited for or released");
+    assert_fails(cddp_work_test(work, &done, &f.err), CDDP_E_ARG, &f.err,
+                 "used after it was waited for or released");
+    cddp_work_release(work);
+    cd_group_audit(f.group);
+    assert_int_equal(f.script.releases, 1);
+    tear_down(&f);
+}
 
 TEST(work, testing_until_done_ends_it_once)
 {

@@ -2,7 +2,7 @@
 /* Model averaging over simulated ranks: when, over whom, of what, and refusals. */
 #include "tests/unit/sim/fixture.h"
 
-#include "core/hooks/averager.h"
+#include "cddp/averager.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #define RANKS 8
 
 typedef struct plan {
-    cd_averager_level levels[3];
+    cddp_averager_level levels[3];
     uint32_t level_count;
     uint64_t warmup;
     bool hierarchical;
@@ -27,14 +27,15 @@ static cddp_status train(cddp_rank *rank, void *argument, cddp_error *err)
     sim_fixture *f = argument;
     plan *p = f->data;
     cddp_group *group = NULL;
-    cd_averager *averager = NULL;
+    cddp_averager *averager = NULL;
     assert_ok(fixture_group(f, rank, "world", &group, err), err);
-    cd_averager_options options = {.group = group,
-                                   .levels = p->levels,
-                                   .level_count = p->level_count,
-                                   .warmup_steps = p->warmup,
-                                   .hierarchical = p->hierarchical};
-    assert_ok(cd_averager_create(&options, &averager, err), err);
+    cddp_averager_options options = {.size = sizeof options,
+                                     .group = group,
+                                     .levels = p->levels,
+                                     .level_count = p->level_count,
+                                     .warmup_steps = p->warmup,
+                                     .hierarchical = p->hierarchical};
+    assert_ok(cddp_averager_create(&options, &averager, err), err);
     float value = (float)rank->rank, other = (float)rank->rank;
     uint16_t half = (uint16_t)(rank->rank % 2 == 0 ? 0x3c00 : 0x4200); /* 1 and 3 */
     int64_t one = 1;
@@ -45,20 +46,20 @@ static cddp_status train(cddp_rank *rank, void *argument, cddp_error *err)
     cddp_grad *gradients[3] = {&defined, &undefined, &defined};
     for (uint64_t step = 0; step < STEPS; step++) {
         if (p->resets) value = (float)rank->rank;
-        if (rank->rank == 5) p->due[step] = cd_averager_get_due(averager);
+        if (rank->rank == 5) p->due[step] = cddp_averager_get_due(averager);
         if (step == 13) { /* LSG-04: a new one that receives the step goes on as the old one */
-            cd_averager_destroy(averager);
+            cddp_averager_destroy(averager);
             averager = NULL;
-            assert_ok(cd_averager_create(&options, &averager, err), err);
-            cd_averager_set_step(averager, step);
+            assert_ok(cddp_averager_create(&options, &averager, err), err);
+            cddp_averager_set_step(averager, step);
         }
-        assert_ok(cd_averager_step(averager, parameters, gradients, 3, err), err);
+        assert_ok(cddp_averager_step(averager, parameters, gradients, 3, err), err);
         p->values[rank->rank][step] = value;
     }
-    assert_int_equal(cd_averager_get_step(averager), STEPS);
+    assert_int_equal(cddp_averager_get_step(averager), STEPS);
     p->untouched[rank->rank] = other;
     p->half[rank->rank] = half;
-    cd_averager_destroy(averager);
+    cddp_averager_destroy(averager);
     cddp_group_destroy(group);
     return CDDP_OK;
 }
@@ -98,6 +99,23 @@ TEST(averager, levels_average_when_upstream_says)
         assert_true(p.untouched[r] == (float)r);
         assert_int_equal(p.half[r], 0x4000); /* (1 + 3) / 2 */
     }
+}
+
+/* Upstream takes sizes that stay the same (AVG-03): the longer period decides, over the same
+** ranks. */
+TEST(averager, levels_may_be_of_equal_size)
+{
+    static plan p = {.levels = {{2, 4}, {3, 4}, {5, 8}}, .level_count = 3, .hierarchical = true};
+    static plan whole = {.levels = {{2, 8}, {3, 8}}, .level_count = 2, .hierarchical = true};
+    run(&p);
+    run(&whole);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        const bool is_over = step % 2 == 0 || step % 3 == 0;
+        cd_test_row("step %u: %u", step, p.due[step]);
+        assert_int_equal(p.due[step], step % 5 == 0 ? 8 : is_over ? 4 : 0);
+        assert_int_equal(whole.due[step], is_over ? 8 : 0);
+    }
+    for (uint32_t r = 0; r < RANKS; r++) assert_true(p.values[r][0] == 3.5f);
 }
 
 /* Whether every rank's parameter is the average after a step, and its own else. */
@@ -155,7 +173,7 @@ TEST(averager, one_level_is_a_periodic_one_in_phase_with_it) /* TI-G-03 */
 static cddp_status refuse(cddp_rank *rank, void *argument, cddp_error *err)
 {
     static const struct {
-        cd_averager_level levels[2];
+        cddp_averager_level levels[2];
         uint32_t count;
         bool hierarchical;
         const char *words;
@@ -164,25 +182,64 @@ static cddp_status refuse(cddp_rank *rank, void *argument, cddp_error *err)
         {{{2, 2}}, 1, false, "the last group size is 2"},
         {{{2, 2}, {4, 4}}, 2, false, "a periodic one has 1"},
         {{{4, 2}, {4, 4}}, 2, true, "periods must grow"},
-        {{{2, 4}, {4, 4}}, 2, true, "group sizes must grow"},
+        {{{2, 4}, {4, 2}}, 2, true, "group sizes must not shrink"},
         {{{2, 3}, {4, 4}}, 2, true, "do not divide"},
     };
     cddp_group *group = NULL;
     assert_ok(fixture_group(argument, rank, "world", &group, err), err);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        cd_averager *averager = NULL;
+        cddp_averager *averager = NULL;
         cddp_error inner = CDDP_ERROR_INIT;
-        cd_averager_options options = {.group = group,
-                                       .levels = cases[i].levels,
-                                       .level_count = cases[i].count,
-                                       .hierarchical = cases[i].hierarchical};
+        cddp_averager_options options = {.size = sizeof options,
+                                         .group = group,
+                                         .levels = cases[i].levels,
+                                         .level_count = cases[i].count,
+                                         .hierarchical = cases[i].hierarchical};
         cd_test_row("%s", cases[i].words);
-        assert_fails(cd_averager_create(&options, &averager, &inner), CDDP_E_CONFIG, &inner,
+        assert_fails(cddp_averager_create(&options, &averager, &inner), CDDP_E_CONFIG, &inner,
                      cases[i].words);
         assert_null(averager);
     }
     cddp_group_destroy(group);
     return CDDP_OK;
+}
+
+static cddp_status misuse(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    cddp_group *group = NULL;
+    cddp_averager *averager = NULL;
+    cddp_error inner = CDDP_ERROR_INIT;
+    const cddp_averager_level level = {1, 2};
+    assert_ok(fixture_group(argument, rank, "world", &group, err), err);
+    cddp_averager_options options = cddp_averager_options_default(), zeroed = {0};
+    assert_fails(cddp_averager_create(NULL, &averager, &inner), CDDP_E_ARG, &inner, "NULL");
+    assert_fails(cddp_averager_create(&zeroed, &averager, &inner), CDDP_E_ARG, &inner, "size");
+    assert_fails(cddp_averager_create(&options, NULL, &inner), CDDP_E_ARG, &inner, "averager");
+    assert_fails(cddp_averager_create(&options, &averager, &inner), CDDP_E_ARG, &inner, "group");
+    options.group = group;
+    assert_fails(cddp_averager_create(&options, &averager, &inner), CDDP_E_ARG, &inner, "levels");
+    options.levels = &level;
+    options.level_count = 1;
+    assert_ok(cddp_averager_create(&options, &averager, err), err);
+    assert_fails(cddp_averager_step(averager, NULL, NULL, 1, &inner), CDDP_E_ARG, &inner, "NULL");
+    assert_fails(cddp_averager_step(NULL, NULL, NULL, 0, &inner), CDDP_E_ARG, &inner, "averager");
+    assert_int_equal(cddp_averager_get_due(NULL), 0);
+    assert_int_equal(cddp_averager_get_step(NULL), 0);
+    cddp_averager_set_step(NULL, 1);
+    cddp_averager_destroy(averager);
+    cddp_averager_destroy(NULL);
+    cddp_group_destroy(group);
+    return CDDP_OK;
+}
+
+TEST(averager, misuse_is_an_error_in_words)
+{
+    static sim_fixture f;
+    memset(&f, 0, sizeof f);
+    f.config = (cd_sim_config)CD_SIM_CONFIG_INIT;
+    f.config.world_size = 2;
+    fixture_run(&f, misuse);
+    fixture_destroy(&f);
 }
 
 /* TI-G-05 */

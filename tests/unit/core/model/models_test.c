@@ -618,7 +618,7 @@ TEST(forward, refuses_no_samples_unknown_branches_and_losses_over_nothing)
 
 TEST(catalogue, names_every_model_and_option_once)
 {
-    assert_int_equal(cd_model_type_count(), 14);
+    assert_int_equal(cd_model_type_count(), 15);
     for (size_t t = 0; t < cd_model_type_count(); t++) {
         const char *name = NULL, *initial = NULL, *doc = NULL;
         assert_non_null(cd_model_type_summary(t));

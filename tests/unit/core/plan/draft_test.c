@@ -127,6 +127,8 @@ static cddp_plan *make_plan(void)
 static void give_optimizer(cddp_plan *plan, const cd_key_row *row, const char *value)
 {
     cddp_error err = CDDP_ERROR_INIT;
+    if (strcmp(row->table, "when") == 0 && strcmp(row->field, "group") == 0)
+        assert_ok(cddp_plan_set(plan, "group.0.name", value, &err), &err);
     if (strcmp(row->table, "shard") == 0) {
         const char *kind = strcmp(row->field, "order") == 0 ? "parameters" : "flat";
         assert_ok(cddp_plan_set(plan, "optimizer.0.shard", kind, &err), &err);
@@ -137,21 +139,36 @@ static void give_optimizer(cddp_plan *plan, const cd_key_row *row, const char *v
     }
 }
 
-/* Whole tables that mean nothing without one key. */
+/* Keys, and whole tables, that mean nothing without another key. */
+static const struct {
+    const char *table, *field, *but, *key, *value; /* field NULL: all of the table but one */
+} companies[] = {
+    {"agent", NULL, "", "rendezvous.enable", "true"},
+    {"rendezvous", NULL, "enable", "rendezvous.enable", "true"},
+    {"join", NULL, "enable", "join.enable", "true"},
+    {"fsdp", NULL, "enable", "fsdp.enable", "true"},
+    {"fsdp", "wrap_modules", "", "fsdp.auto_wrap_policy", "modules"},
+    {"fsdp", "min_num_params", "", "fsdp.auto_wrap_policy", "size_based"},
+    {"network", NULL, "transport", "network.transport", "messages"},
+    {"averager", NULL, "kind", "averager.kind", "periodic"},
+    {"hook", "continuations", "", "hook.name", "allreduce"},
+    {"clip", "place", "", "clip.max_norm", "1"},
+    {"ddp", "average_contributions", "", "ddp.accumulate_in_hook", "true"},
+    {"ddp", "skip_all_reduce_unused_params", "", "ddp.find_unused_parameters", "true"},
+    {"expect", "error", "", "expect.verdict", "error"},
+    {"optimizer", "nesterov", "", "optimizer.0.momentum", "0.5"},
+    {"train", "resume", "", "train.checkpoint_step", "1"},
+};
+
 static void give_company(cddp_plan *plan, const cd_key_row *row)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    const bool meets = strcmp(row->table, "agent") == 0 ||
-                       (strcmp(row->table, "rendezvous") == 0 && strcmp(row->field, "enable") != 0);
-    const bool joins = strcmp(row->table, "join") == 0 && strcmp(row->field, "enable") != 0;
-    const bool takes_time =
-        strcmp(row->table, "network") == 0 && strcmp(row->field, "transport") != 0;
-    const bool is_averager = strcmp(row->table, "averager") == 0 && strcmp(row->field, "kind") != 0;
-    if (meets) assert_ok(cddp_plan_set(plan, "rendezvous.enable", "true", &err), &err);
-    if (joins) assert_ok(cddp_plan_set(plan, "join.enable", "true", &err), &err);
-    if (takes_time) assert_ok(cddp_plan_set(plan, "network.transport", "messages", &err), &err);
-    if (is_averager) assert_ok(cddp_plan_set(plan, "averager.kind", "periodic", &err), &err);
-    if (is_averager && strcmp(row->field, "levels") != 0)
+    for (size_t i = 0; i < sizeof companies / sizeof companies[0]; i++)
+        if (strcmp(row->table, companies[i].table) == 0 &&
+            (companies[i].field == NULL ? strcmp(row->field, companies[i].but) != 0
+                                        : strcmp(row->field, companies[i].field) == 0))
+            assert_ok(cddp_plan_set(plan, companies[i].key, companies[i].value, &err), &err);
+    if (strcmp(row->table, "averager") == 0 && strcmp(row->field, "levels") != 0)
         assert_ok(cddp_plan_set(plan, "averager.levels", "4", &err), &err);
 }
 
@@ -195,7 +212,7 @@ TEST(draft, what_some_ranks_have_is_written_as_a_rank_table)
     for (size_t i = 0; i < cd_key_count(); i++) {
         char value[256] = "", key[128];
         const cd_key_row *row = cd_key_row_get(i);
-        if (row->scope != CD_SCOPE_RANK) continue;
+        if (row->scope != CD_SCOPE_RANK || !cd_key_is_per_rank(row)) continue;
         cddp_plan *plan = make_plan();
         other_value(row, value, sizeof value);
         snprintf(key, sizeof key, "%s.%s@0,2-3", row->table, row->field);
@@ -227,7 +244,8 @@ TEST(draft, ranks_are_written_however_long_their_selection_is)
     assert_string_equal(words, ranks);
     const char *three = "3";
     const cd_key_value value = {&three, 1};
-    assert_ok(cd_plan_add_override(plan, &selector, cd_key_find_path("train.steps"), &value, &err),
+    const cd_plan_owner owner = {selector, CD_PLAN_ALL_ELEMENTS};
+    assert_ok(cd_plan_add_override(plan, &owner, cd_key_find_path("train.steps"), &value, &err),
               &err);
     print_plan(plan, &first);
     assert_non_null(strstr(first.bytes, ranks));
@@ -250,6 +268,45 @@ TEST(draft, what_some_ranks_have_may_be_said_again)
     assert_int_equal(settings.train.steps, 7);
     assert_int_equal(settings.data.samples, 4);
     cddp_plan_destroy(again);
+    cddp_plan_destroy(plan);
+}
+
+/* Of all optimizers, and of one. What goes with an element that is removed is its own. */
+TEST(draft, an_optimizer_of_some_ranks_is_written_as_the_reader_reads_it)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = make_plan(), *made = NULL;
+    cd_draft draft;
+    assert_ok(cddp_plan_set(plan, "optimizer.0.lr", "0.25", &err), &err);
+    assert_ok(cddp_plan_set(plan, "optimizer.1.momentum", "0.5", &err), &err);
+    assert_ok(cddp_plan_set(plan, "optimizer.2.lr", "1", &err), &err);
+    assert_ok(cddp_plan_set(plan, "optimizer.weight_decay@1", "0.125", &err), &err);
+    assert_ok(cddp_plan_set(plan, "optimizer.1.lr@1", "2", &err), &err);
+    assert_ok(cddp_plan_set(plan, "optimizer.2.steps@1", "1%2", &err), &err);
+    print_plan(plan, &first);
+    cddp_plan *again = read_page(&first);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        for (size_t i = 0; i < 3; i++) {
+            const cddp_plan_optimizer a = cd_plan_optimizer_of(plan, rank, i),
+                                      b = cd_plan_optimizer_of(again, rank, i);
+            assert_true(a.lr == b.lr && a.momentum == b.momentum);
+            assert_true(a.weight_decay == b.weight_decay);
+            assert_int_equal(a.steps.term_count, b.steps.term_count);
+        }
+    }
+    cddp_plan_destroy(again);
+    assert_non_null(strstr(first.bytes, "optimizer.weight_decay = 0.125"));
+    assert_non_null(strstr(first.bytes, "optimizer.1.lr = 2"));
+    cd_draft_init(&draft);
+    assert_ok(cd_draft_take(&draft, plan, &err), &err);
+    cd_draft_remove_element(&draft, CD_SCOPE_optimizer, 1);
+    assert_ok(cd_draft_make(&draft, &made, &err), &err);
+    const cddp_plan_optimizer own = cd_plan_optimizer_of(made, 1, 1),
+                              other = cd_plan_optimizer_of(made, 0, 1);
+    assert_true(own.lr == 1 && own.weight_decay == 0.125 && !cddp_selector_has(&own.steps, 0));
+    assert_true(other.lr == 1 && other.weight_decay == 0 && cddp_selector_has(&other.steps, 0));
+    cddp_plan_destroy(made);
+    cd_draft_fini(&draft);
     cddp_plan_destroy(plan);
 }
 

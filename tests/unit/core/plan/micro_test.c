@@ -111,6 +111,25 @@ TEST(micro, no_sync_may_be_nested)
     cddp_plan_destroy(plan);
 }
 
+TEST(micro, inputs_and_stops_count_anew_in_each_epoch)
+{
+    static const char *const sets[] = {"train.steps",  "6",   "join.epochs",  "2",
+                                       "when.0.ranks", "1",   "when.0.steps", "4",
+                                       "when.0.stop",  "true"};
+    static const bool expected[2][7] = {{true, true, false, true, true, false, false},
+                                        {true, true, false, true, false, false, false}};
+    cddp_plan *plan = make_plan(sets, 10);
+    plan->settings.data.inputs = 2;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        for (uint32_t step = 0; step < 7; step++) {
+            cd_test_row("rank %u step %u", rank, step);
+            assert_int_equal(cd_rank_has_step(plan, &plan->settings, rank, step),
+                             expected[rank][step]);
+        }
+    }
+    cddp_plan_destroy(plan);
+}
+
 TEST(micro, a_rank_that_stopped_or_ran_out_of_inputs_has_no_more_steps)
 {
     static const char *const sets[] = {"train.steps",  "4", "when.0.ranks", "1",

@@ -171,16 +171,66 @@ TEST(plan, an_override_changes_only_its_ranks)
     cddp_plan_destroy(plan);
 }
 
+TEST(plan, an_optimizer_has_options_of_single_ranks)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = make_plan();
+    const uint64_t before = cddp_plan_digest(plan);
+    assert_true(cd_plan_optimizer_of(plan, 1, 0).lr == 0.125);
+    assert_ok(cddp_plan_set(plan, "optimizer.lr@1", "0.5", &err),
+              &err); /* of the one that nobody lists */
+    assert_true(cd_plan_optimizer_of(plan, 1, 0).lr == 0.5);
+    assert_true(cd_plan_optimizer_of(plan, 0, 0).lr == 0.125);
+    assert_int_equal(plan->optimizer_count, 0);
+    assert_ok(cddp_plan_set(plan, "optimizer.0.lr@1", "2", &err), &err);
+    assert_ok(cddp_plan_set(plan, "optimizer.lr@1", "4", &err), &err);
+    assert_true(cd_plan_optimizer_of(plan, 1, 0).lr == 2); /* of one counts more than of all */
+    assert_true(cddp_plan_digest(plan) != before);
+    assert_ok(cddp_plan_check(plan, &err), &err);
+    assert_fails(cddp_plan_set(plan, "optimizer.lr", "0.5", &err), CDDP_E_CONFIG, &err,
+                 "say which");
+    assert_fails(cddp_plan_set(plan, "optimizer.parameters@1", "a", &err), CDDP_E_CONFIG, &err,
+                 "optimizer.parameters is the same for all ranks");
+    assert_fails(cddp_plan_set(plan, "when.0.sync@1", "true", &err), CDDP_E_CONFIG, &err,
+                 "when.sync is the same for all ranks");
+    cddp_plan_destroy(plan);
+}
+
 static const struct {
     const char *name, *sets[4], *words;
 } contradictions[] = {
     /* clang-format off */
+    {"an order of no numbers", {"model.layout=channels_last", "model.device=shape"}, "model.layout orders numbers"},
+    {"an evaluation of nothing", {"when.0.evaluate=module", "when.0.skip=all"}, "leaves none"},
+    {"an evaluation that is shadowed", {"join.enable=true", "when.0.evaluate=wrapper"}, "would shadow an iteration"},
+    {"an evaluation in low precision", {"mixed_precision.param_dtype=bf16", "when.0.evaluate=wrapper_with_grad"}, "low-precision copies"},
+    {"losses of several forwards", {"when.0.loss_each=true", "when.0.forwards=2"}, "a backward for each output of one forward"},
+    {"an optimizer of one rank that is not there", {"optimizer.0.lr=1", "optimizer.1.lr@1=2"}, "number 1 for some ranks: there is 1"},
+    {"an optimizer of one rank without momentum", {"optimizer.nesterov@1=true"}, "optimizer.nesterov needs optimizer.momentum"},
+    {"strategies of nothing", {"fsdp.sharding_strategy=SHARD_GRAD_OP"}, "fsdp.sharding_strategy has no effect without fsdp.enable"},
+    {"buckets of shards", {"fsdp.enable=true", "ddp.bucket_cap_mb=1"}, "ddp.bucket_cap_mb with fsdp.enable: a sharded model is not wrapped"},
+    {"a hook of shards", {"fsdp.enable=true", "hook.name=allreduce"}, "hook.name with fsdp.enable: units are reduced and scattered"},
+    {"joining shards", {"fsdp.enable=true", "join.enable=true"}, "would have to serve its shards in every gather"},
+    {"a norm of shards", {"fsdp.enable=true", "clip.max_norm=1"}, "the norm of its shards only"},
+    {"forms of shards", {"fsdp.enable=true", "model.device=symbol"}, "needs model.device"},
+    {"shards of shards", {"fsdp.enable=true", "optimizer.0.shard=flat"}, "the model is sharded"},
+    {"a step that shards cannot follow", {"fsdp.enable=true", "when.0.bypass=true"}, "nothing of a sharded model follows it"},
+    {"a module list of nothing", {"fsdp.enable=true", "fsdp.wrap_modules=out"}, "no effect without fsdp.auto_wrap_policy"},
+    {"a policy without its list", {"fsdp.enable=true", "fsdp.auto_wrap_policy=modules"}, "needs the names of fsdp.wrap_modules"},
+    {"a size without its policy", {"fsdp.enable=true", "fsdp.min_num_params=10"}, "fsdp.min_num_params has no effect"},
+    {"rows that are aligned", {"fsdp.enable=true", "fsdp.layout=rows", "fsdp.use_orig_params=true"}, "aligns a flat unit"},
+    {"a mosaic", {"fsdp.enable=true", "fsdp.sync_module_states=false", "model.init=distinct"}, "a mosaic of all ranks' slices"},
+    {"one rank's buckets of shards", {"fsdp.enable=true", "ddp.bucket_cap_mb@1=1"}, "a sharded model is not wrapped"},
+    {"micro-steps of one rank's shards", {"fsdp.enable=true", "train.micro_steps@1=3"}, "every micro-step gathers units"},
+    {"ready orders of shards", {"fsdp.enable=true", "schedule.ready=reversed"}, "in the order of backward"},
+    {"what is not a shard", {"fsdp.enable=true", "model.ignore=out.*"}, "trained by each rank alone"},
     {"skip without knowing", {"ddp.skip_all_reduce_unused_params=true"}, "needs ddp.find_unused_parameters"},
     {"two ways to say the size", {"ddp.bucket_cap_mb=1", "ddp.bucket_cap_mb_list=1,2"}, "give one of them"},
     {"options of no hook", {"hook.options=rank=2"}, "no hook.name"},
     {"options without a name", {"ddp.comm_hook=:k=2"}, "options but no name"},
     {"options of none", {"ddp.comm_hook=no:k=2"}, "gives options to no hook"},
     {"contributions that nobody sees", {"ddp.average_contributions=true"}, "no effect without ddp.accumulate_in_hook"},
+    {"continuations of nothing", {"hook.continuations=on_completion"}, "no effect without a hook"},
     {"a sum that is kept", {"ddp.accumulate_in_hook=true", "train.zero_grad=keep"}, "would be added again"},
     {"a batch too small", {"world.size=4", "world.batch=3", "data.samples=1"}, "leaves some of 4 ranks"},
     {"a shared card without contention", {"network.nics_per_node=1", "network.ranks_per_node=8", "network.transport=model"},
@@ -206,6 +256,21 @@ static const struct {
     {"step counts that do not travel",
      /* clang-format off */
      {"join.enable=true", "join.broadcast_optimizer_state=true", "optimizer.0.kind=adam"}, "step counts of adam"},
+    {"a group that is not there", {"when.0.group=second"}, "no [[group]] is called so"},
+    {"a group for a micro-step", {"group.0.name=second", "when.0.group=second", "when.0.micro_steps=0"}, "applies from the beginning of a step"},
+    {"a group without rank 0", {"group.0.name=second", "group.0.members=1", "when.0.group=second"}, "has rank 0 first"},
+    {"a group in another order", {"world.size=3", "group.0.name=second", "group.0.members=0,2,1", "when.0.group=second"}, "has rank 0 first"},
+    {"another group under join", {"group.0.name=second", "when.0.group=second", "join.enable=true"}, "when.group with join.enable"},
+    {"another group and a backward that is left", {"group.0.name=second", "when.0.group=second", "when.0.abort_after=1"}, "both reset the reducer"},
+    {"epochs without join", {"join.epochs=3"}, "join.epochs has no effect without join.enable"},
+    {"epochs of unequal length", {"join.enable=true", "join.epochs=2"}, "cannot be cut into join.epochs = 2"},
+    {"a rank with epochs apart", {"join.enable=true", "train.steps=4", "join.epochs=2", "train.steps@1=2"}, "cuts the train.steps of all ranks"},
+    {"an output without a name", {"output.0.weight=2"}, "names no output"},
+    {"an output twice", {"output.0.name=a", "output.0.weight=2", "output.1.name=a", "output.1.weight=3"}, "two [[output]] tables"},
+    {"an output about which nothing is said", {"output.0.name=a"}, "says nothing"},
+    {"a mean of given weights", {"output.0.name=a", "output.0.loss=mean"}, "output.loss of 'a' normalises a loss"},
+    {"an objective of given weights", {"output.0.name=a", "output.0.objective=mean"}, "output.objective of 'a' normalises"},
+    {"an output's objective under join", {"train.loss=mean", "output.0.name=a", "output.0.objective=mean", "join.enable=true"}, "output.objective counts over all ranks"},
     {"join settings without join", {"join.divide_by_initial_world_size=false"}, "without join.enable"},
     {"a rank that does not exist", {"when.0.ranks=7"}, "selects nothing: world.size is 2"},
     {"an order without saying so", {"when.0.ready_order=a,b"}, "no effect without when.ready"},

@@ -147,19 +147,25 @@ TEST(rates, the_closed_form_is_within_its_bound_of_repeated_multiplication)
     assert_true(cd_rates_closed(0.125, 0.5, 0) == 0.125);
 }
 
+static bool is_due(const cddp_plan *plan, const cddp_plan_settings *settings, size_t optimizer,
+                   uint32_t step)
+{
+    return cd_rates_is_due(plan, settings, &(cd_rates_place){0, step, optimizer});
+}
+
 TEST(rates, an_optimizer_that_shards_buckets_waits_for_the_rebuild)
 {
     static const char *const sets[] = {"optimizer.0.steps", "1%2", "optimizer.1.overlap",
                                        "hook_with_zero_step", NULL};
     cddp_plan *plan = make_plan(sets);
     cddp_plan_settings settings = plan->settings;
-    assert_false(cd_rates_is_due(plan, &settings, 0, 0));
-    assert_true(cd_rates_is_due(plan, &settings, 0, 1));
-    assert_false(cd_rates_is_due(plan, &settings, 1, 1));
-    assert_true(cd_rates_is_due(plan, &settings, 1, 2));
+    assert_false(is_due(plan, &settings, 0, 0));
+    assert_true(is_due(plan, &settings, 0, 1));
+    assert_false(is_due(plan, &settings, 1, 1));
+    assert_true(is_due(plan, &settings, 1, 2));
     settings.ddp.static_graph = true;
-    assert_false(cd_rates_is_due(plan, &settings, 1, 2));
-    assert_true(cd_rates_is_due(plan, &settings, 1, 3));
+    assert_false(is_due(plan, &settings, 1, 2));
+    assert_true(is_due(plan, &settings, 1, 3));
     cddp_plan_destroy(plan);
 }
 

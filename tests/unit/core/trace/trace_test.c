@@ -234,6 +234,36 @@ TEST(tracer, a_law_without_its_size_is_reported_as_one_that_does_not_hold)
     cd_memory_sink_fini(&memory);
 }
 
+/* See Note [Events of several wrappers] */
+TEST(tracer, a_wrapper_has_the_least_free_number_and_a_mark_says_where_another_ones_events_begin)
+{
+    cd_memory_sink memory;
+    cddp_tracer *t = NULL;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_memory_sink_init(&memory, NULL);
+    assert_ok(cddp_tracer_create(NULL, &memory.sink, CDDP_TRACE_ORDER, &t, &err), &err);
+    assert_int_equal(cd_tracer_take_wrapper(NULL), 0);
+    cd_tracer_select(NULL, 1);
+    assert_int_equal(cd_tracer_take_wrapper(t), 0);
+    cd_tracer_select(t, 0);
+    assert_int_equal(memory.count, 0);
+    assert_int_equal(cd_tracer_take_wrapper(t), 1);
+    cd_tracer_select(t, 1);
+    cd_tracer_select(t, 1);
+    assert_int_equal(memory.count, 1);
+    const cddp_event e = cd_memory_sink_get(&memory, 0);
+    assert_int_equal(e.kind, CDDP_EV_mark);
+    assert_string_equal(e.text, "wrapped module");
+    assert_int_equal(e.as.mark.value, 1);
+    cd_tracer_leave_wrapper(t, 0);
+    assert_int_equal(cd_tracer_take_wrapper(t), 0);
+    for (int64_t i = 2; i < CD_TRACER_WRAPPERS_MAX; i++)
+        assert_int_equal(cd_tracer_take_wrapper(t), i);
+    assert_int_equal(cd_tracer_take_wrapper(t), CD_TRACER_WRAPPERS_MAX - 1);
+    cddp_tracer_destroy(t);
+    cd_memory_sink_fini(&memory);
+}
+
 TEST(tracer, a_sink_without_a_function_is_refused)
 {
     cddp_error err = CDDP_ERROR_INIT;

@@ -4,6 +4,7 @@
 #include "verify/hang/graph.h"
 #include "verify/hang/headline.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define WAIT(rank_, sequence_, ...)                                                                \
@@ -71,6 +72,58 @@ TEST(hang, nobody_known_is_said)
     expect_headline(&v, "hang: ranks 0 and 1 wait in allreduce #7 (bucket 0, step 3), which all "
                         "members have posted; who stopped there is not known");
     expect_headline(&(cddp_verdict){.size = sizeof v}, "");
+}
+
+/* All have posted under the number, and I-LIVE found who posted something else. */
+TEST(hang, who_posted_another_operation_is_the_culprit)
+{
+    cddp_wait waits[] = {WAIT(0, 7, 1), WAIT(1, 7, 0), WAIT(2, 7, 0)};
+    const uint32_t two[] = {2};
+    cddp_finding found[] = {
+        {.check = "I-ORDER", .rank = 1, .peer = 0},
+        {.check = "I-LIVE", .rank = 2, .peer = 0, .ranks = two, .rank_count = 1, .title = "why"}};
+    const cddp_verdict v = {.waits = waits, .wait_count = 3, .findings = found, .finding_count = 2};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) waits[i].peer_count = 0;
+    waits[2].op = CDDP_OP_BROADCAST;
+    for (uint32_t r = 0; r < 4; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r == 2);
+    expect_headline(&v, "hang: ranks 0 and 1 wait in allreduce #7 (bucket 0, step 3): why");
+    /* Of a rank that just does not come back no cause is known. */
+    snprintf(found[1].expected, sizeof found[1].expected, "it returns");
+    assert_null(cd_hang_why(&v));
+    assert_false(cd_hang_is_culprit(&v, 2));
+}
+
+/* One transport refuses what the other waits for. */
+TEST(hang, a_refusal_is_alike_with_the_same_rule_ranks_and_operation)
+{
+    const uint32_t two[] = {2}, one[] = {1};
+    const cddp_finding found = {.check = "I-ORDER",
+                                .ranks = two,
+                                .rank_count = 1,
+                                .title = "rank 2 disagrees on collective #7 of group 'world'"};
+    cddp_finding again[2] = {found, found};
+    const cddp_wait waits[] = {WAIT(0, 7, 2)};
+    const cddp_verdict a = {.findings = &found, .finding_count = 1};
+    cddp_verdict b = {.waits = waits, .wait_count = 1, .findings = again, .finding_count = 2};
+    (void)state;
+    assert_true(cd_hang_is_same_refusal(&a, &b));
+    /* another culprit */
+    again[0].ranks = one;
+    assert_false(cd_hang_is_same_refusal(&a, &b));
+    again[0] = found;
+    /* another operation */
+    *strchr(again[0].title, '7') = '8';
+    assert_false(cd_hang_is_same_refusal(&a, &b));
+    *strchr(again[0].title, '8') = '7';
+    *strchr(again[0].title, 'w') = 'W';
+    assert_false(cd_hang_is_same_refusal(&a, &b));
+    again[0] = found;
+    /* another rule */
+    again[0].check = "I-SCALE";
+    assert_false(cd_hang_is_same_refusal(&a, &b));
+    b.finding_count = 0;
+    assert_false(cd_hang_is_same_refusal(&a, &b));
 }
 
 TEST(hang, a_lost_peer_is_no_hang)

@@ -161,6 +161,30 @@ TEST(replay, across_worlds_a_failure_meets_a_failure)
     }
 }
 
+/* A rank whose operation the recorded transport refused goes on in the simulator. */
+TEST(replay, across_worlds_what_follows_a_refusal_is_compared_by_the_verdicts)
+{
+    static const cddp_status refused[] = {CDDP_E_MISMATCH, CDDP_E_BACKEND};
+    for (size_t k = 0; k < 2; k++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_event failure = {.kind = CDDP_EV_collective_done, .rank = 1}, now = failure;
+        cd_replay r;
+        load(&r);
+        failure.as.collective_done.status = refused[k];
+        r.recorded.sink.event(r.recorded.sink.self, &failure);
+        assert_ok(cd_replay_set_across(&r, true, &err), &err);
+        for (size_t i = 0; i < EVENTS; i++) {
+            const cddp_event e = event_of(i);
+            meet(&r, &e);
+        }
+        meet(&r, &now);
+        assert_int_equal(r.was_refused, k == 0);
+        assert_int_equal(r.has_failed, k == 0);
+        assert_int_equal(cd_replay_end(&r), k == 0);
+        cd_replay_fini(&r);
+    }
+}
+
 TEST(replay, it_stops_where_it_was_asked_to)
 {
     cddp_error err = CDDP_ERROR_INIT;

@@ -3,6 +3,7 @@
 ** Jenkins' schema, JSON and SARIF by structure. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/unit/verify/report/invented.h"
+#include "verify/report/place.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -153,6 +154,12 @@ TEST(report, json_says_everything)
     disinvent(results);
 }
 
+static bool explain(const char *name, cd_text *text)
+{
+    cd_text_printf(text, "what %s says", name);
+    return true;
+}
+
 TEST(report, sarif_has_the_structure_of_2_1_0)
 {
     cd_result results[INVENTED_COUNT];
@@ -163,6 +170,8 @@ TEST(report, sarif_has_the_structure_of_2_1_0)
     assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
     cd_text_init(&text, false);
     cd_report report = all_of(results, registry);
+    report.explain = explain;
+    report.docs = "https://docs";
     cd_report_sarif(&text, &report);
     /* The required properties of the standard, that rule indexes point at their rules, and the
     ** allowed words. */
@@ -172,15 +181,21 @@ TEST(report, sarif_has_the_structure_of_2_1_0)
         "| .tool.driver.name == \"cddp-verify\" and (.tool.driver.rules | all(.id and "
         ".shortDescription.text and "
         ".fullDescription.text)) "
-        "and (.results | length) == 4 and (.results | all(.message.text and (.level == \"error\" "
+        "and (.results | length) == 3 and (.results | all(.message.text and (.level == \"error\" "
         "or .level == "
         "\"none\") "
         "and (.kind == \"fail\" or .kind == \"informational\") and "
         "($run.tool.driver.rules[.ruleIndex].id == .ruleId) "
-        "and (.locations[0].physicalLocation | .artifactLocation.uri and .region.startLine == 1))) "
+        "and (.locations[0].physicalLocation | .artifactLocation.uri and .region.startLine >= 1)) "
+        "and all(.partialFingerprints[\"cddpCause/v1\"] | length == 16)) "
+        "and (.results[1].properties.also == {\"I-REF\": 2}) "
+        "and (.results[2] | .ruleId == \"scenario\" and .message.text == \"unknown key\" and "
+        "(.locations[0].physicalLocation.region | .startLine == 4 and .startColumn == 1)) "
+        "and (.tool.driver.rules[0] | .helpUri == \"https://docs/explain.html#i-init\" and "
+        ".help.text == \"what I-INIT says\") "
         "and (.results[0].kind == \"informational\") and (.invocations[0].executionSuccessful | "
         "type) == \"boolean\" "
-        "and (.invocations[0].toolExecutionNotifications | length) == 3)'");
+        "and (.invocations[0].toolExecutionNotifications | length) == 2)'");
     cd_text_fini(&text);
     cddp_registry_destroy(registry);
     disinvent(results);
@@ -203,6 +218,141 @@ TEST(report, sarif_names_a_file_by_a_uri_reference)
     cd_text_fini(&text);
     cddp_registry_destroy(registry);
     disinvent(results);
+}
+
+/* Two runs with the same cause are one result, whatever their numbers. */
+TEST(report, sarif_has_one_result_per_cause)
+{
+    cd_result results[3];
+    cd_text text;
+    for (int i = 0; i < 3; i++) {
+        cd_result_init(&results[i]);
+        results[i].source = "run.db";
+        results[i].verdict.outcome = CDDP_OUTCOME_FINDINGS;
+        results[i].place = i < 2 ? "a.toml" : "b.toml";
+        results[i].place_line = 7;
+        invent_findings(&results[i], 2);
+    }
+    snprintf(((cddp_finding *)(uintptr_t)results[1].verdict.findings)->title, 100,
+             "rank 3 launches <bucket 22> where \"rank 1\" launches bucket 5 & more");
+    const cd_report report = {.results = results, .count = 3, .exit_code = 1};
+    cd_text_init(&text, false);
+    cd_report_sarif(&text, &report);
+    check_with("jq", &text,
+               "-e '.runs[0].results | length == 2 and .[0].occurrenceCount == 2 and "
+               "(.[0].locations[0].physicalLocation | .artifactLocation.uri == \"a.toml\" and "
+               ".region.startLine == 7) and (.[1] | has(\"occurrenceCount\") | not)'");
+    cd_text_fini(&text);
+    for (int i = 0; i < 3; i++) cd_result_fini(&results[i]);
+}
+
+/* ---- where to look ---- */
+
+static void locate(cd_result *r, const char *check, int32_t rank, const char *scenario)
+{
+    static cddp_finding finding;
+    finding = (cddp_finding){.size = sizeof finding, .check = check, .rank = rank};
+    cd_result_init(r);
+    r->verdict.outcome = CDDP_OUTCOME_FINDINGS;
+    r->verdict.findings = &finding;
+    r->verdict.finding_count = 1;
+    cd_result_locate(r, "a.toml", scenario);
+}
+
+TEST(report, a_result_points_at_the_key_to_look_at)
+{
+    static const char scenario[] = "schema = 1\n"                /* 1 */
+                                   "about = \"\"\"\n"            /* 2 */
+                                   "[ddp]\n"                     /* 3 */
+                                   "bucket_cap_mb = 99\n"        /* 4 */
+                                   "\"\"\"\n"                    /* 5 */
+                                   "[ddp] # options\n"           /* 6 */
+                                   "static_graph = true\n"       /* 7 */
+                                   "bucket_cap_mb = 1\n"         /* 8 */
+                                   "[[when]]\n"                  /* 9 */
+                                   "steps = 1\n"                 /* 10 */
+                                   "branch = 1\n"                /* 11 */
+                                   "[[rank]]\n"                  /* 12 */
+                                   "ranks = \"0,2-3\" # not 1\n" /* 13 */
+                                   "data.samples = 3\n";         /* 14 */
+    static const struct {
+        const char *check;
+        int32_t rank;
+        uint32_t line;
+        const char *key;
+    } cases[] = {{"I-ORDER", 1, 8, "ddp.bucket_cap_mb"},
+                 {"I-ORDER", 3, 14, "rank.data.samples"},
+                 {"I-USED", -1, 7, "ddp.static_graph"},
+                 {"I-RANGE", -1, 10, "when.steps"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_result r;
+        locate(&r, cases[i].check, cases[i].rank, scenario);
+        assert_string_equal(r.place_key, cases[i].key);
+        assert_int_equal(r.place_line, cases[i].line);
+        cd_result_fini(&r);
+    }
+}
+
+TEST(report, a_finding_of_a_program_names_its_line)
+{
+    static const struct {
+        const char *advice, *path;
+        uint32_t line;
+    } cases[] = {{"look at 3. rank 1 at train.py:31 in forward; rank 0 at b.py:7", "train.py", 31},
+                 {"it stands at rank 2", NULL, 0},
+                 {"rank 12 at nowhere", NULL, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cddp_finding f = {.size = sizeof f};
+        char path[64];
+        uint32_t line = 0;
+        snprintf(f.advice, sizeof f.advice, "%s", cases[i].advice);
+        const bool found = cd_finding_find_source(&f, path, sizeof path, &line);
+        assert_int_equal(found, cases[i].path != NULL);
+        if (found) assert_string_equal(path, cases[i].path);
+        assert_int_equal(line, cases[i].line);
+    }
+}
+
+/* ---- cards ---- */
+
+TEST(report, a_card_is_in_every_format)
+{
+    static const char *const messages[] = {"", "<\"3\" & 4>", "the budget ended it", "not run"};
+    cd_card card;
+    cd_text text;
+    cd_card_init(&card, "prove", "a b.toml", true);
+    for (int i = CD_CARD_PASSED; i <= CD_CARD_SKIPPED; i++)
+        cd_card_add_line(&card, &(cd_card_line){.state = (cd_card_state)i,
+                                                .name = cd_card_state_name((cd_card_state)i),
+                                                .title = "what was asked",
+                                                .message = messages[i],
+                                                .case_count = 3});
+    cd_card_add_number(&card, "states", 12);
+    cd_card_add_text(&card, "hook", "topk");
+    cd_card_end(&card, "refuted", 1, "refuted & so on\n");
+    assert_false(card.failed);
+    const cd_report report = {.card = &card, .exit_code = 1};
+    cd_text_init(&text, false);
+    cd_report_junit(&text, &report);
+    check_with("xmllint", &text, "--noout --schema " FOLDER "/junit.xsd");
+    assert_non_null(strstr(cd_text_get(&text), "failures=\"2\" errors=\"0\" skipped=\"1\""));
+    cd_text_fini(&text);
+    cd_text_init(&text, false);
+    cd_report_json(&text, &report);
+    check_with("jq", &text,
+               "-e '.verdict == \"refuted\" and .exit_code == 1 and .results == [] and "
+               "[.lines[].state] == [\"passed\", \"failed\", \"open\", \"skipped\"] and "
+               ".facts == {\"states\": 12, \"hook\": \"topk\"}'");
+    cd_text_fini(&text);
+    cd_text_init(&text, false);
+    cd_report_sarif(&text, &report);
+    check_with("jq", &text,
+               "-e '.runs[0] | . as $run | (.results | length) == 1 and (.results[0] | .ruleId == "
+               "\"prove/failed\" and $run.tool.driver.rules[.ruleIndex].id == .ruleId and "
+               ".locations[0].physicalLocation.artifactLocation.uri == \"a%20b.toml\") and "
+               "(.invocations[0].toolExecutionNotifications | length) == 1'");
+    cd_text_fini(&text);
+    cd_card_fini(&card);
 }
 
 TEST_MAIN()

@@ -124,6 +124,37 @@ TEST(shrink, another_nature_is_another_reason)
     assert_true(cd_reason_take(&other, &v) && !cd_reason_is_same(&hang, &other));
 }
 
+static cd_cast cast_of(uint64_t ranks, uint64_t blamed, uint64_t waits, uint64_t roots)
+{
+    return (cd_cast){.ranks = ranks, .blamed = {blamed}, .waits = {waits}, .roots = {roots}};
+}
+
+/* Ranks 0, 1 and 3 wait for rank 2, which is blamed. */
+TEST(shrink, who_waits_for_whom_is_not_turned_round)
+{
+    const cd_cast before = cast_of(4, 4, 11, 4);
+    const struct {
+        uint64_t first, count;
+        cd_cast after;
+        bool is_same;
+    } rows[] = {
+        {0, 0, cast_of(4, 4, 11, 4), true},
+        {0, 0, cast_of(4, 2, 13, 2), false}, /* for rank 1 */
+        {0, 0, cast_of(4, 6, 11, 4), false}, /* rank 1 is blamed as well */
+        {3, 1, cast_of(3, 4, 3, 4), true},
+        {0, 2, cast_of(2, 1, 2, 1), true}, /* ranks 2 and 3 are 0 and 1 now */
+        {0, 2, cast_of(2, 3, 2, 1), true}, /* no majority */
+        {0, 2, cast_of(2, 2, 2, 1), false},
+        {0, 2, cast_of(2, 2, 1, 2), false}, /* and 0 waits for 1 */
+        {2, 1, cast_of(3, 2, 5, 2), false}, /* its cause is gone */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_test_row("%zu", i);
+        assert_int_equal(cd_cast_is_same(&before, rows[i].first, rows[i].count, &rows[i].after),
+                         rows[i].is_same);
+    }
+}
+
 /* The job of rank 1 ends a step early. One rank alone does not hang. */
 TEST(shrink, a_hang_stays_a_hang)
 {
@@ -139,6 +170,9 @@ TEST(shrink, a_hang_stays_a_hang)
     assert_true(before.hang != 0);
     assert_ok(cd_shrink_run(&s, &err), &err);
     assert_true(s.removed > 0 && s.best.reason.hang == before.hang);
+    assert_int_equal(before.cast.roots[0], 2);
+    assert_int_equal(s.best.reason.cast.roots[0], 2);
+    assert_int_equal(s.best.reason.cast.waits[0], 1);
     assert_true(strncmp(s.best.hang, "hang: rank ", 11) == 0);
     cd_shrink_fini(&s);
     cddp_registry_destroy(registry);

@@ -4,7 +4,7 @@
 ** dividing before the sum and dividing after it all give other bits. Summation order does not
 ** matter, because all terms are equal.
 */
-#include "core/hooks/averager.h"
+#include "cddp/averager.h"
 #include "core/hooks/hook.h"
 #include "tests/unit/core/ddp/fixture.h"
 
@@ -276,9 +276,12 @@ static void averager_body(lane *l)
     const float value = reporting(CDDP_F32);
     const float half = rounded(CDDP_F16, reporting(CDDP_F16));
     cddp_grad *grads[2] = {&l->grads[0], &l->grads[1]};
-    cd_averager *averager = NULL;
-    const cd_averager_level level = {.period = 1, .group_size = WORLD};
-    const cd_averager_options options = {.group = l->group, .levels = &level, .level_count = 1};
+    cddp_averager *averager = NULL;
+    const cddp_averager_level level = {.period = 1, .group_size = WORLD};
+    const cddp_averager_options options = {.size = sizeof options,
+                                           .group = l->group,
+                                           .levels = &level,
+                                           .level_count = 1};
     lane_add(l, "p", CDDP_F32, 3);
     lane_add(l, "q", CDDP_F16, 2);
     cddp_tensor parameters[2] = {l->parameters[0].tensor, l->parameters[1].tensor};
@@ -287,9 +290,9 @@ static void averager_body(lane *l)
         CHECK_OK(l->device->fill(&parameters[i], values[i], NULL, &l->err));
         CHECK_OK(cddp_grad_define(grads[i], &parameters[i], &l->err));
     }
-    CHECK_OK(cd_averager_create(&options, &averager, &l->err));
-    CHECK_OK(cd_averager_step(averager, parameters, grads, 2, &l->err));
-    cd_averager_destroy(averager);
+    CHECK_OK(cddp_averager_create(&options, &averager, &l->err));
+    CHECK_OK(cddp_averager_step(averager, parameters, grads, 2, &l->err));
+    cddp_averager_destroy(averager);
     expect(l, &averaged, (float)lane_first(l, &parameters[0]), value);
     float wide = average(BEFORE, CDDP_F32, half, WORLD);
     CHECK((float)lane_first(l, &parameters[1]) == rounded(CDDP_F16, wide));

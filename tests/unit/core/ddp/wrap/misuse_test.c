@@ -17,6 +17,8 @@
 #include "core/hooks/hook.h"
 #include "tests/unit/core/ddp/fixture.h"
 
+#include <string.h>
+
 #define PARAMETERS 3
 
 /* ---- modes ---- */
@@ -315,6 +317,7 @@ CALL(sparse_metadata, cddp_ddp_set_sparse_metadata(l->ddp, 0, NULL, 3, &l->err))
 CALL(sparse_metadata_beyond,
      cddp_ddp_set_sparse_metadata(l->ddp, (size_t)1 << 32, (const int64_t[1]){0}, 1, &l->err))
 CALL(buffer_hook, cddp_ddp_register_buffer_hook(l->ddp, NULL, NULL, false, &l->err))
+CALL(async_buffer_hook, cddp_ddp_register_async_buffer_hook(l->ddp, NULL, NULL, false, &l->err))
 CALL(set_buffer, cddp_ddp_set_buffer(l->ddp, "none", &l->ones[0], &l->err))
 CALL(set_no_buffer, cddp_ddp_set_buffer(l->ddp, NULL, NULL, &l->err))
 CALL(set_empty_buffer,
@@ -457,6 +460,7 @@ static const call calls[] = {ANSWERS(forward_begin),
                              ANSWERS(sparse_metadata),
                              ANSWERS(sparse_metadata_beyond),
                              ROW_OF(buffer_hook),
+                             ROW_OF(async_buffer_hook),
                              ROW_OF(set_buffer),
                              ROW_OF(set_no_buffer),
                              ROW_OF(set_empty_buffer),
@@ -1238,6 +1242,31 @@ TEST(misuse, hooks_that_ddp_brings_follow_to_another_group)
         cd_test_row("%s", rows[i].name);
         lab_of(2, own_hook_body, &rows[i]);
     }
+}
+
+/* The commonest wrong order at the end of a program. */
+LAB(misuse, a_group_that_was_destroyed_is_an_error_in_words, 2)
+{
+    static const uint32_t own[2][1] = {{0}, {1}};
+    static const char *const names[PARAMETERS] = {"a", "b", "c"};
+    for (size_t i = 0; i < PARAMETERS; i++) lane_add(l, names[i], CDDP_F32, 2);
+    lane_wrap(l);
+    cddp_group_options o = {.size = sizeof o, .backend = &l->lab->backend, .rank = l->rank};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = l->r == 0 ? "solo 0" : "solo 1",
+                               .group_size = 1,
+                               .members = own[l->r]};
+    cddp_group *solo = NULL;
+    CHECK_OK(cddp_group_create(&o, &solo, &l->err));
+    CHECK_OK(cddp_ddp_update_process_group(l->ddp, solo, &l->err));
+    CHECK_OK(iterate(l));
+    cddp_group_destroy(solo);
+    lane_zero_grad(l, true);
+    CHECK(iterate(l) == CDDP_E_STATE);
+    CHECK(strstr(l->err.message, "was destroyed") != NULL);
+    CHECK_OK(cddp_ddp_update_process_group(l->ddp, l->group, &l->err));
+    CHECK_OK(iterate(l));
+    lane_unwrap(l);
 }
 
 /* Who used what is a fact of a group: after a swap the first pass is made again. */

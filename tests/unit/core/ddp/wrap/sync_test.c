@@ -590,6 +590,95 @@ LAB(buffers, can_be_synchronised_by_a_hook_after_forward, 2) /* BUF-07 */
                 "custom buffer hook");
 }
 
+/* The average of a buffer over the ranks, under way until the end of the backward. */
+typedef struct averaging {
+    lane *l;
+    cddp_tensor buffer, sum; /* sum: what travels */
+    uint32_t calls, done;
+    bool fails;
+} averaging;
+
+static cddp_status take_average(void *context, cddp_error *err)
+{
+    averaging *a = context;
+    a->done++;
+    if (a->fails) return cddp_error_set(err, CDDP_E_IO, "the average was lost");
+    const cddp_device *device = a->buffer.device;
+    cddp_status status = device->divide(&a->sum, &a->sum, a->l->w, NULL, err);
+    if (status == CDDP_OK) status = device->copy(&a->buffer, &a->sum, NULL, err);
+    return status;
+}
+
+static cddp_status begin_average(void *context, cddp_group *group, const cddp_buffer *buffers,
+                                 size_t buffer_count, cddp_buffer_future *future, cddp_error *err)
+{
+    averaging *a = context;
+    a->calls++;
+    if (buffer_count != 1 || future->work_count != 0 || future->done != NULL)
+        return cddp_error_set(err, CDDP_E_STATE, "the hook is called with something else");
+    a->buffer = buffers[0].tensor;
+    cddp_status status = a->sum.device->copy(&a->sum, &a->buffer, NULL, err);
+    if (status == CDDP_OK)
+        status = cddp_group_allreduce(group, &a->sum, CDDP_RED_SUM, &future->works[0], err);
+    future->work_count = status == CDDP_OK;
+    future->done = take_average;
+    return status;
+}
+
+static void async_body(lane *l)
+{
+    const bool is_after_forward = *(const bool *)l->lab->data;
+    const int64_t one = 1;
+    lane_add(l, "p", CDDP_F32, 2);
+    cddp_tensor *buffer = lane_add_buffer(l, "b", CDDP_F32, 1, 0.0);
+    averaging a = {.l = l, .sum = lane_tensor(l, CDDP_F32, &one, 1, 0.0)};
+    lane_wrap(l);
+    CHECK_OK(
+        cddp_ddp_register_async_buffer_hook(l->ddp, begin_average, &a, is_after_forward, &l->err));
+    CHECK_FAILS(cddp_ddp_register_async_buffer_hook(l->ddp, begin_average, &a, false, &l->err),
+                CDDP_E_STATE, "registered already");
+    for (uint32_t step = 0; step < 3; step++) {
+        CHECK_OK(l->device->fill(buffer, 4.0 * step + 2.0 * l->r, NULL, &l->err));
+        lane_forward(l);
+        CHECK(a.calls == step + 1 && a.done == step); /* under way */
+        CHECK(lane_first(l, buffer) == 4.0 * step + 2.0 * l->r);
+        lane_grad(l, 0, 1.0);
+        lane_end(l);
+        CHECK(a.done == step + 1 && lane_first(l, buffer) == 4.0 * step + (l->w - 1.0));
+        lane_zero_grad(l, true);
+    }
+    /* Two forwards before a backward: both are awaited, in order. */
+    lane_forward(l);
+    lane_forward(l);
+    CHECK(a.calls == 5 && a.done == 3);
+    lane_grad(l, 0, 1.0);
+    lane_end(l);
+    CHECK(a.done == 5);
+    lane_zero_grad(l, true);
+    a.fails = true; /* it fails where it is awaited; the next iteration is whole */
+    lane_forward(l);
+    lane_grad(l, 0, 1.0);
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_IO, "the average was lost");
+    a.fails = false;
+    lane_zero_grad(l, true);
+    lane_forward(l);
+    lane_grad(l, 0, 1.0);
+    lane_end(l);
+    CHECK(a.done == 7);
+    lane_forward(l); /* what is under way at the end is given back */
+    lane_unwrap(l);
+    lane_release(l, &a.sum);
+}
+
+TEST(buffers, of_a_hook_with_a_future_are_awaited_at_the_end_of_backward) /* BUF-07 */
+{
+    for (int i = 0; i < 2; i++) {
+        bool is_after_forward = i == 1;
+        cd_test_row("after the forward: %d", i);
+        lab_of(3, async_body, &is_after_forward);
+    }
+}
+
 LAB(buffers, may_be_replaced_by_the_module, 2) /* BUF-01 */
 {
     int64_t one = 1;

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A connection between every two members of a group, for fingerprints and for farewells.
+**
+** A round over a transport with its own event loop costs milliseconds where processors are few:
+** its threads displace each other. Here the waiting thread polls the sockets itself. It also learns
+** from each peer apart: who has not come, who died, and who gave up because of whom.
+**
+** Invariants
+**   N1  a member sends its k-th fingerprint when it has the (k-1)-th of everybody. So at most two
+**       fingerprints and one farewell of a peer are unread;
+**   N2  a member that fails sends one farewell, which names the rank that it missed, and exchanges
+**       nothing afterwards.
+**
+** Lifetime   open → exchange … → close; members outlive it
+** Threads    exchange from one thread; leave and waits_for from any
+** Errors     E_TIMEOUT and E_BACKEND begin with "lost rank …"; E_ABORTED after leave
+*/
+#pragma once
+#include "backends/guard/call_fingerprint.h"
+#include "cddp/rendezvous.h"
+
+typedef struct cd_mesh cd_mesh;
+
+typedef struct cd_mesh_options {
+    uint32_t rank, size;
+    const uint32_t *members; /* (size) world ranks; borrowed until close */
+    const cddp_rendezvous *rendezvous;
+    const char *prefix; /* of the keys, fresh for each opening; at most 200 bytes */
+    uint64_t timeout_ns;
+} cd_mesh_options;
+
+/* Blocks until all members have connected. */
+cddp_status cd_mesh_open(const cd_mesh_options *options, cd_mesh **mesh,
+                         cddp_error *err) CDDP_MUST_CHECK;
+
+typedef struct cd_mesh_round {
+    cd_call_fingerprint *all; /* (size) in: the own one; out: everybody's */
+    uint64_t deadline_ns;     /* on the clock of cd_os_now_ns */
+    uint64_t timeout_ns;      /* for the message */
+} cd_mesh_round;
+cddp_status cd_mesh_exchange(cd_mesh *mesh, const cd_mesh_round *round,
+                             cddp_error *err) CDDP_MUST_CHECK;
+
+#define CD_MESH_NOBODY UINT32_MAX
+/* Ends a round in progress and says farewell, once. lost: the world rank that is missing, or
+** CD_MESH_NOBODY: the group was aborted. */
+void cd_mesh_leave(cd_mesh *mesh, uint32_t lost);
+/* The world rank that this member, or one that said farewell, has missed; CD_MESH_NOBODY. It waits
+** for farewells for a moment. */
+uint32_t cd_mesh_find_lost(cd_mesh *mesh);
+/* The member that a round waits for, or -1. */
+int32_t cd_mesh_waits_for(const cd_mesh *mesh);
+void cd_mesh_close(cd_mesh *mesh); /* accepts NULL */

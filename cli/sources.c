@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L
+#include "cli/sources.h"
+
+#include "cli/folder.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- names ---- */
+
+static cddp_status add(cd_shard_names *names, const char *path, cddp_error *err)
+{
+    if (!cd_vec_grow(NULL, (void **)&names->paths, &names->capacity, names->count + 1,
+                     sizeof *names->paths))
+        return cd_fail_memory(err, "%zu shards", names->count + 1);
+    names->paths[names->count] = cd_strdup(NULL, path);
+    if (names->paths[names->count] == NULL) return cd_fail_memory(err, "%s", path);
+    names->count++;
+    return CDDP_OK;
+}
+
+/* The number of ranks that the first shard of a run names; 0: it has none. */
+static uint32_t read_world_size(const char *name)
+{
+    char path[4096];
+    cddp_shard_reader *reader = NULL;
+    if (snprintf(path, sizeof path, "%s.0", name) >= (int)sizeof path) return 0;
+    if (!cd_shards_is_shard(path) || cddp_shard_reader_open(path, &reader, NULL) != CDDP_OK)
+        return 0;
+    const uint32_t count = cddp_shard_reader_header(reader)->world_size;
+    cddp_shard_reader_close(reader);
+    return count;
+}
+
+/* run.db.0, run.db.1, … and run.db.0.1, …: what a launcher restarted. */
+static cddp_status add_all(cd_shard_names *names, const char *name, cddp_error *err)
+{
+    const uint32_t count = read_world_size(name);
+    char path[4096];
+    for (uint32_t rank = 0; rank < count; rank++)
+        for (uint32_t generation = 0;; generation++) {
+            const int length = generation > 0
+                                   ? snprintf(path, sizeof path, "%s.%u.%u", name, rank, generation)
+                                   : snprintf(path, sizeof path, "%s.%u", name, rank);
+            if (length >= (int)sizeof path || !cd_shards_is_shard(path)) break;
+            CD_TRY(add(names, path, err));
+        }
+    return CDDP_OK;
+}
+
+static cddp_status add_folder(cd_shard_names *names, const char *path, cddp_error *err)
+{
+    cd_folder folder;
+    cddp_status status = CDDP_OK;
+    CD_TRY(cd_folder_read(&folder, &path, 1, cd_shards_is_shard, err));
+    for (size_t i = 0; status == CDDP_OK && i < folder.count; i++)
+        status = add(names, folder.paths[i], err);
+    cd_folder_fini(&folder);
+    return status;
+}
+
+/* A file of that very name wins over the shards beside it. */
+static bool is_name(const char *path)
+{
+    return access(path, F_OK) != 0 && read_world_size(path) > 0;
+}
+
+bool cd_source_is_shards(const char *path) { return cd_shards_is_shard(path) || is_name(path); }
+
+static cddp_status find_all(cd_shard_names *names, const char *const *paths, size_t path_count,
+                            cddp_error *err)
+{
+    bool is = path_count > 1;
+    for (size_t i = 0; i < path_count; i++)
+        is = is || cd_folder_is(paths[i]) || cd_source_is_shards(paths[i]);
+    for (size_t i = 0; is && i < path_count; i++) {
+        if (is_name(paths[i]))
+            CD_TRY(add_all(names, paths[i], err));
+        else if (cd_folder_is(paths[i]))
+            CD_TRY(add_folder(names, paths[i], err));
+        else
+            CD_TRY(add(names, paths[i], err));
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_shard_names_find(cd_shard_names *names, const char *const *paths, size_t path_count,
+                                cddp_error *err)
+{
+    *names = (cd_shard_names){.count = 0};
+    const cddp_status status = find_all(names, paths, path_count, err);
+    if (status != CDDP_OK) cd_shard_names_fini(names);
+    return CD_PASS(status);
+}
+
+void cd_shard_names_fini(cd_shard_names *names)
+{
+    for (size_t i = 0; i < names->count; i++) cd_strfree(NULL, names->paths[i]);
+    cd_release(NULL, names->paths, names->capacity * sizeof *names->paths);
+    *names = (cd_shard_names){.count = 0};
+}
+
+/* ---- a run ---- */
+
+static cddp_status take_size(void *context, const cddp_stored_run *run, cddp_error *err)
+{
+    cd_source *s = context;
+    (void)err;
+    s->world_size = run->provenance.world_size;
+    s->level = run->provenance.level;
+    return CDDP_OK;
+}
+
+static cddp_status open_shards(cd_source *s, const cd_shard_names *names, cddp_error *err)
+{
+    cd_shards_run facts;
+    CD_TRY(cd_shards_open((const char *const *)names->paths, names->count, &s->shards, err));
+    s->shard_run = cd_shards_run_count(s->shards) - 1;
+    cd_shards_get(s->shards, s->shard_run, &facts);
+    s->world_size = facts.world_size;
+    s->level = facts.level;
+    s->program = facts.program;
+    return CDDP_OK;
+}
+
+static cddp_status open_store(cd_source *s, const char *path, cddp_error *err)
+{
+    CD_TRY(cddp_store_open(path, CDDP_STORE_READ, NULL, &s->store, err));
+    CD_TRY(cddp_store_last_run(s->store, &s->run, err));
+    return CD_PASS(cddp_store_each_run(s->store, s->run, take_size, s, err));
+}
+
+cddp_status cd_source_open(cd_source *source, const char *const *paths, size_t path_count,
+                           cddp_error *err)
+{
+    cd_shard_names names;
+    *source = (cd_source){.program = ""};
+    CD_TRY(cd_shard_names_find(&names, paths, path_count, err));
+    cddp_status status =
+        names.count > 0 ? open_shards(source, &names, err) : open_store(source, paths[0], err);
+    if (status == CDDP_OK && source->world_size == 0)
+        status = cd_fail(err, CDDP_E_CORRUPT, "%s has a run without ranks", paths[0]);
+    cd_shard_names_fini(&names);
+    if (status != CDDP_OK) cd_source_close(source);
+    return CD_PASS(status);
+}
+
+void cd_source_close(cd_source *source)
+{
+    cd_shards_close(source->shards);
+    cddp_store_close(source->store);
+    *source = (cd_source){.program = ""};
+}
+
+cddp_status cd_source_replay(const cd_source *source, const cddp_trace_sink *sink, cddp_error *err)
+{
+    if (source->shards != NULL)
+        return CD_PASS(cd_shards_replay(source->shards, source->shard_run, sink, err));
+    return CD_PASS(
+        cddp_store_each_event(source->store, source->run, CDDP_STORE_RECORDED, sink, err));
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _DEFAULT_SOURCE
+#include "core/base/os_fault.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STACK_BYTES ((size_t)64 << 10)
+
+static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
+#define SIGNAL_COUNT (sizeof signals / sizeof signals[0])
+
+/* A handler of a signal can reach nothing else. */
+static struct keeper {
+    cd_os_fault_fn fault;
+    void *argument;
+    pthread_t thread;
+    pid_t process;
+    stack_t stack, stack_before;
+    struct sigaction before[SIGNAL_COUNT];
+} keeper;
+static volatile sig_atomic_t is_kept;
+
+static bool is_ours(void)
+{
+    return is_kept && keeper.process == getpid() && pthread_equal(pthread_self(), keeper.thread);
+}
+
+/* As if nobody had listened: what faulted does so again, and abort raises again. */
+static void restore(int signal_number)
+{
+    for (size_t i = 0; i < SIGNAL_COUNT; i++)
+        if (signals[i] == signal_number) sigaction(signal_number, &keeper.before[i], NULL);
+}
+
+static void on_signal(int signal_number)
+{
+    const int before = errno;
+    if (is_ours()) keeper.fault(keeper.argument, signal_number, 0);
+    restore(signal_number);
+    errno = before;
+}
+
+cddp_status cd_os_fault_begin(cd_os_fault_fn fault, void *argument, cddp_error *err)
+{
+    struct sigaction action;
+    cd_os_fault_end();
+    keeper.fault = fault;
+    keeper.argument = argument;
+    keeper.thread = pthread_self();
+    keeper.process = getpid();
+    keeper.stack = (stack_t){.ss_sp = cd_allocate(NULL, STACK_BYTES), .ss_size = STACK_BYTES};
+    if (keeper.stack.ss_sp == NULL) return cd_fail_memory(err, "a stack for signals");
+    if (sigaltstack(&keeper.stack, &keeper.stack_before) != 0) {
+        cd_release(NULL, keeper.stack.ss_sp, STACK_BYTES);
+        return cd_fail(err, CDDP_E_LIMIT, "no stack for signals: %s", strerror(errno));
+    }
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    /* a handler that does not come back leaves nothing blocked */
+    action.sa_flags = (int)(SA_ONSTACK | SA_NODEFER);
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < SIGNAL_COUNT; i++) sigaction(signals[i], &action, &keeper.before[i]);
+    is_kept = 1;
+    return CDDP_OK;
+}
+
+void cd_os_fault_end(void)
+{
+    if (!is_kept) return;
+    is_kept = 0;
+    for (size_t i = 0; i < SIGNAL_COUNT; i++) sigaction(signals[i], &keeper.before[i], NULL);
+    sigaltstack(&keeper.stack_before, NULL);
+    cd_release(NULL, keeper.stack.ss_sp, STACK_BYTES);
+    keeper.stack.ss_sp = NULL;
+}
+
+void cd_os_fault_leave(int exit_code)
+{
+    if (is_ours()) keeper.fault(keeper.argument, 0, exit_code);
+}

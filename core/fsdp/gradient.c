@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients of one unit: from the slots of its parameters to the slot of its shard.
+**
+**   slots → gradient (param_dtype) → given (reduce_dtype) ÷ before → reduce-scatter
+**         → taken ÷ after → (÷ before → all-reduce over the replicas → ÷ after)
+**         → + gradient of the shard (dtype)
+**
+** Parameters of the unit that took no part contribute zeros (FPM-07), and so does padding.
+**
+** Note [One rounding] `before` is a power of two, so dividing by it is exact. The rest is
+** after/times with a power of two below: x ÷ after rounds once, and × times is exact. So of an
+** exact sum the result is RN(Σ/W), for every W.
+**
+** Limitations: frozen parameters of a unit travel as zeros.
+*/
+#include "core/fsdp/unit.h"
+
+#include "core/base/error.h"
+
+cd_fsdp_divisor cd_fsdp_divisor_of(uint32_t factor)
+{
+    cd_fsdp_divisor d = {.before = 1, .after = (int64_t)factor, .times = 1};
+    while ((int64_t)factor % d.before == 0 && (int64_t)factor / d.before > d.before) d.before *= 2;
+    d.times = d.before;
+    while (d.times > 1 && d.after % 2 == 0) {
+        d.times /= 2;
+        d.after /= 2;
+    }
+    return d;
+}
+
+static cddp_status divide_before(const cd_fsdp_divisor *d, const cddp_tensor *t, cddp_error *err)
+{
+    if (d->before == 1) return CDDP_OK;
+    return CD_PASS(t->device->divide(t, t, d->before, NULL, err));
+}
+
+static cddp_status divide_after(const cd_fsdp_divisor *d, const cddp_tensor *t, cddp_error *err)
+{
+    if (d->after != 1) CD_TRY(t->device->divide(t, t, d->after, NULL, err));
+    if (d->times != 1) CD_TRY(t->device->scale(t, t, (double)d->times, NULL, err));
+    return CDDP_OK;
+}
+
+static cddp_status take(cd_fsdp_unit *u, cddp_dtype dtype, int64_t numel, cd_fsdp_buffer *buffer,
+                        cddp_error *err)
+{
+    const cd_fsdp_wish wish = {.device = u->device, .dtype = dtype, .numel = numel};
+    return CD_PASS(cd_fsdp_memory_take(u->memory, &wish, buffer, err));
+}
+
+/* ---- slots ---- */
+
+cddp_status cd_fsdp_unit_prepare_gradients(cd_fsdp_unit *u, cddp_error *err)
+{
+    if (!u->requires_grad || u->gradient.tensor.device != NULL) return CDDP_OK;
+    CD_TRY(take(u, u->param_dtype, u->layout.full_numel, &u->gradient, err));
+    for (size_t i = 0; i < u->layout.member_count; i++) {
+        const cd_fsdp_member *m = &u->layout.members[i];
+        if (!m->requires_grad) continue;
+        const cddp_tensor place = cd_fsdp_layout_view(&u->layout, i, &u->gradient.tensor);
+        cddp_grad_fini(m->grad);
+        m->grad->backing = cddp_backing_of(&place);
+        m->grad->backing_is_borrowed = true;
+    }
+    return CDDP_OK;
+}
+
+bool cd_fsdp_unit_has_gradient(const cd_fsdp_unit *u)
+{
+    for (size_t i = 0; i < u->layout.member_count; i++)
+        if (u->layout.members[i].requires_grad &&
+            u->layout.members[i].grad->kind != CDDP_GRAD_UNDEFINED)
+            return true;
+    return u->accumulated.tensor.device != NULL;
+}
+
+void cd_fsdp_unit_drop_gradients(cd_fsdp_unit *u)
+{
+    for (size_t i = 0; i < u->layout.member_count; i++) {
+        cddp_grad *grad = u->layout.members[i].grad;
+        if (u->layout.members[i].requires_grad && grad->backing_is_borrowed)
+            *grad = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+    }
+    cd_fsdp_memory_give(u->memory, &u->gradient);
+}
+
+/* Makes `gradient` complete: zeros where a member took no part, and in between. A value that the
+** program keeps elsewhere is copied. */
+static cddp_status complete_gradient(cd_fsdp_unit *u, cddp_error *err)
+{
+    CD_TRY(cd_fsdp_unit_prepare_gradients(u, err)); /* only `accumulated` has some */
+    if (u->layout.kind == CDDP_FSDP_FLAT)
+        CD_TRY(cd_fsdp_layout_fill_gaps(&u->layout, &u->gradient.tensor, err));
+    for (size_t i = 0; i < u->layout.member_count; i++) {
+        const cd_fsdp_member *m = &u->layout.members[i];
+        const cddp_tensor place = cd_fsdp_layout_view(&u->layout, i, &u->gradient.tensor);
+        if (m->numel == 0) continue;
+        if (!m->requires_grad || m->grad->kind == CDDP_GRAD_UNDEFINED) {
+            CD_TRY(u->device->fill(&place, 0.0, NULL, err));
+            continue;
+        }
+        const cddp_tensor *value = &m->grad->value;
+        if (m->grad->kind != CDDP_GRAD_DENSE || value->dtype != u->param_dtype ||
+            cddp_tensor_numel(value) != m->numel)
+            return cd_fail(err, CDDP_E_ARG,
+                           "the gradient of '%s' is %s with %lld elements; unit '%s' takes dense "
+                           "%s with %lld",
+                           m->name,
+                           m->grad->kind == CDDP_GRAD_DENSE ? cddp_dtype_name(value->dtype)
+                                                            : "sparse",
+                           (long long)cddp_tensor_numel(value), u->name,
+                           cddp_dtype_name(u->param_dtype), (long long)m->numel);
+        if (value->storage != place.storage || value->offset != place.offset)
+            CD_TRY(u->device->copy(&place, value, NULL, err));
+    }
+    return CDDP_OK;
+}
+
+/* ---- no_sync ---- */
+
+/* FLAT accumulates in param_dtype, in the slots themselves; ROWS in reduce_dtype (FMP-04). */
+cddp_status cd_fsdp_unit_accumulate(cd_fsdp_unit *u, cddp_error *err)
+{
+    if (u->layout.kind == CDDP_FSDP_FLAT || u->reduce_dtype == u->param_dtype) return CDDP_OK;
+    CD_TRY(complete_gradient(u, err));
+    const bool is_first = u->accumulated.tensor.device == NULL;
+    if (is_first) {
+        CD_TRY(take(u, u->reduce_dtype, u->layout.full_numel, &u->accumulated, err));
+        CD_TRY(u->device->copy(&u->accumulated.tensor, &u->gradient.tensor, NULL, err));
+    } else {
+        cd_fsdp_buffer cast = {.capacity = 0};
+        CD_TRY(take(u, u->reduce_dtype, u->layout.full_numel, &cast, err));
+        cddp_status status = u->device->copy(&cast.tensor, &u->gradient.tensor, NULL, err);
+        if (status == CDDP_OK)
+            status =
+                u->device->reduce(CDDP_RED_SUM, &u->accumulated.tensor, &cast.tensor, NULL, err);
+        cd_fsdp_memory_give(u->memory, &cast);
+        CD_TRY(status);
+    }
+    cd_fsdp_unit_drop_gradients(u);
+    return CDDP_OK;
+}
+
+/* ---- the reduction ---- */
+
+/* What is reduced, in reduce_dtype, as whole members. */
+static cddp_status take_whole(cd_fsdp_unit *u, cd_fsdp_buffer *whole, cddp_error *err)
+{
+    if (u->accumulated.tensor.device != NULL) {
+        CD_TRY(cd_fsdp_unit_accumulate(u, err));
+        *whole = u->accumulated;
+        u->accumulated = (cd_fsdp_buffer){.capacity = 0};
+        return CDDP_OK;
+    }
+    CD_TRY(complete_gradient(u, err));
+    if (u->reduce_dtype == u->param_dtype) {
+        *whole = u->gradient;
+        u->gradient = (cd_fsdp_buffer){.capacity = 0};
+        return CDDP_OK;
+    }
+    CD_TRY(take(u, u->reduce_dtype, u->layout.full_numel, whole, err));
+    return CD_PASS(u->device->copy(&whole->tensor, &u->gradient.tensor, NULL, err));
+}
+
+static cddp_status post_scatter(cd_fsdp_unit *u, cddp_error *err)
+{
+    cddp_collective c = {.op = CDDP_OP_REDUCE_SCATTER,
+                         .reduce_op = CDDP_RED_SUM,
+                         .input = u->given.tensor,
+                         .output = u->taken.tensor};
+    CD_TRY(divide_before(&u->of_shards, &u->given.tensor, err));
+    u->reducing = CD_FSDP_SCATTERING;
+    return CD_PASS(cddp_group_post(u->shards, &c, &u->reduction, err));
+}
+
+static cddp_status post_replicate(cd_fsdp_unit *u, cddp_error *err)
+{
+    CD_TRY(divide_before(&u->of_replicas, &u->taken.tensor, err));
+    u->reducing = CD_FSDP_REPLICATING;
+    return CD_PASS(
+        cddp_group_allreduce(u->replicas, &u->taken.tensor, CDDP_RED_SUM, &u->reduction, err));
+}
+
+cddp_status cd_fsdp_unit_reduce(cd_fsdp_unit *u, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_fsdp_buffer whole = {.capacity = 0};
+    const cd_fsdp_layout *l = &u->layout;
+    CD_TRY_OUT(take_whole(u, &whole, err));
+    if (cd_fsdp_unit_is_sharded(u) && l->kind == CDDP_FSDP_ROWS) {
+        CD_TRY_OUT(take(u, u->reduce_dtype, l->share * (int64_t)l->world, &u->given, err));
+        CD_TRY_OUT(cd_fsdp_layout_fill_gaps(l, &u->given.tensor, err));
+        CD_TRY_OUT(cd_fsdp_layout_pack(l, &u->given.tensor, &whole.tensor, err));
+    } else {
+        cd_fsdp_buffer *first = cd_fsdp_unit_is_sharded(u) ? &u->given : &u->taken;
+        *first = whole;
+        whole = (cd_fsdp_buffer){.capacity = 0};
+    }
+    cd_fsdp_unit_drop_gradients(u);
+    if (l->share == 0) {
+        cd_fsdp_memory_give(u->memory, &u->given);
+        cd_fsdp_memory_give(u->memory, &u->taken);
+    } else if (cd_fsdp_unit_is_sharded(u)) {
+        CD_TRY_OUT(take(u, u->reduce_dtype, l->share, &u->taken, err));
+        CD_TRY_OUT(post_scatter(u, err));
+    } else {
+        CD_TRY_OUT(post_replicate(u, err));
+    }
+out:
+    cd_fsdp_memory_give(u->memory, &whole);
+    return status;
+}
+
+/* The first reduction since the gradient was dropped is it; later ones are added, in dtype. */
+static cddp_status add_to_shard(cd_fsdp_unit *u, cddp_error *err)
+{
+    cd_fsdp_buffer cast = {.capacity = 0};
+    cddp_tensor like = u->shard;
+    const cddp_tensor *result = &u->taken.tensor;
+    cddp_status status = CDDP_OK;
+    if (u->grad.kind == CDDP_GRAD_UNDEFINED) {
+        CD_TRY(cddp_grad_define(&u->grad, &like, err));
+        return CD_PASS(u->device->copy(&u->grad.value, result, NULL, err));
+    }
+    if (result->dtype != u->dtype) {
+        CD_TRY(take(u, u->dtype, u->layout.share, &cast, err));
+        CD_TRY_OUT(u->device->copy(&cast.tensor, result, NULL, err));
+        result = &cast.tensor;
+    }
+    CD_TRY_OUT(u->device->reduce(CDDP_RED_SUM, &u->grad.value, result, NULL, err));
+out:
+    cd_fsdp_memory_give(u->memory, &cast);
+    return status;
+}
+
+/* A gradient that the slot shows in low precision is what the program may have changed. */
+static cddp_status take_back_shown(cd_fsdp_unit *u, cddp_error *err)
+{
+    if (u->low.device == NULL || u->grad.kind == CDDP_GRAD_UNDEFINED ||
+        u->grad.value.storage != u->low.storage)
+        return CDDP_OK;
+    const int64_t share = u->layout.share;
+    u->grad.value = cddp_tensor_of(u->device, u->grad.backing.storage, u->grad.backing.offset,
+                                   u->dtype, &share, 1);
+    return CD_PASS(u->device->copy(&u->grad.value, &u->low, NULL, err));
+}
+
+cddp_status cd_fsdp_unit_advance(cd_fsdp_unit *u, cddp_error *err)
+{
+    cddp_work *work = u->reduction;
+    const bool scattered = u->reducing == CD_FSDP_SCATTERING;
+    if (u->reducing == CD_FSDP_REDUCED) return CDDP_OK;
+    u->reduction = NULL;
+    CD_TRY(cddp_work_wait(work, 0, err));
+    CD_TRY(divide_after(scattered ? &u->of_shards : &u->of_replicas, &u->taken.tensor, err));
+    cd_fsdp_memory_give(u->memory, &u->given);
+    if (scattered && u->replicas != NULL) return CD_PASS(post_replicate(u, err));
+    u->reducing = CD_FSDP_REDUCED;
+    CD_TRY(take_back_shown(u, err));
+    CD_TRY(add_to_shard(u, err));
+    cd_fsdp_memory_give(u->memory, &u->taken);
+    return CDDP_OK;
+}
+
+cddp_status cd_fsdp_unit_show_gradient(cd_fsdp_unit *u, cddp_error *err)
+{
+    const int64_t share = u->layout.share;
+    void *storage = NULL;
+    if (!u->keeps_low_precision_grads || u->param_dtype == u->dtype || share == 0 ||
+        u->grad.kind == CDDP_GRAD_UNDEFINED || u->grad.value.dtype != u->dtype)
+        return CDDP_OK;
+    if (u->low.device == NULL) {
+        CD_TRY(u->device->allocate(u->device, u->param_dtype, share, &storage, err));
+        u->low = cddp_tensor_of(u->device, storage, 0, u->param_dtype, &share, 1);
+    }
+    CD_TRY(u->device->copy(&u->low, &u->grad.value, NULL, err));
+    u->grad.value = u->low;
+    return CDDP_OK;
+}

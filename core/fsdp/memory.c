@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers by best fit. Not here: which buffers a unit needs when (unit.c). */
+#include "core/fsdp/memory.h"
+
+#include "core/base/error.h"
+
+static void release(cd_fsdp_buffer *buffer)
+{
+    const cddp_tensor *t = &buffer->tensor;
+    t->device->release(t->device, t->dtype, buffer->capacity, t->storage);
+    *buffer = (cd_fsdp_buffer){.capacity = 0};
+}
+
+static void drop_idle(cd_fsdp_memory *m, size_t i)
+{
+    release(&m->idle[i]);
+    m->idle[i] = m->idle[--m->idle_count];
+}
+
+/* The smallest idle buffer that is large enough; idle_count: none. */
+static size_t find_idle(const cd_fsdp_memory *m, const cd_fsdp_wish *wish)
+{
+    size_t best = m->idle_count;
+    for (size_t i = 0; i < m->idle_count; i++) {
+        const cd_fsdp_buffer *b = &m->idle[i];
+        if (b->tensor.device != wish->device || b->tensor.dtype != wish->dtype ||
+            b->capacity < wish->numel)
+            continue;
+        if (best == m->idle_count || b->capacity < m->idle[best].capacity) best = i;
+    }
+    return best;
+}
+
+cddp_status cd_fsdp_memory_take(cd_fsdp_memory *m, const cd_fsdp_wish *wish, cd_fsdp_buffer *buffer,
+                                cddp_error *err)
+{
+    cd_fsdp_buffer taken = {.capacity = wish->numel > 0 ? wish->numel : 1};
+    const size_t found = find_idle(m, wish);
+    void *storage = NULL;
+    if (found < m->idle_count) {
+        taken = m->idle[found];
+        storage = taken.tensor.storage;
+        m->idle[found] = m->idle[--m->idle_count];
+    } else {
+        for (size_t i = m->idle_count; i-- > 0;)
+            if (m->idle[i].tensor.device == wish->device && m->idle[i].tensor.dtype == wish->dtype)
+                drop_idle(m, i);
+        CD_TRY(wish->device->allocate(wish->device, wish->dtype, taken.capacity, &storage, err));
+    }
+    taken.tensor = cddp_tensor_of(wish->device, storage, 0, wish->dtype, &wish->numel, 1);
+    taken.is_full = wish->is_full;
+    if (taken.is_full) {
+        m->full_bytes += (uint64_t)wish->numel * cddp_dtype_bytes(wish->dtype);
+        if (m->full_bytes > m->full_bytes_peak) m->full_bytes_peak = m->full_bytes;
+    }
+    *buffer = taken;
+    return CDDP_OK;
+}
+
+void cd_fsdp_memory_give(cd_fsdp_memory *m, cd_fsdp_buffer *buffer)
+{
+    if (buffer->tensor.device == NULL) return;
+    if (buffer->is_full)
+        m->full_bytes -=
+            (uint64_t)cddp_tensor_numel(&buffer->tensor) * cddp_dtype_bytes(buffer->tensor.dtype);
+    if (m->idle_count == CD_FSDP_IDLE_MAX) drop_idle(m, 0);
+    m->idle[m->idle_count++] = *buffer;
+    *buffer = (cd_fsdp_buffer){.capacity = 0};
+}
+
+void cd_fsdp_memory_fini(cd_fsdp_memory *m)
+{
+    while (m->idle_count > 0) drop_idle(m, m->idle_count - 1);
+}

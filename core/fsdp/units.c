@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Construction: which unit has which parameters, that all ranks say the same, and the shards.
+**
+** A unit has the parameters of its module and of the modules below it that no nested unit has, in
+** the order of named_modules() (FSD-14, FPM-01). Names of one storage or one gradient slot are one
+** shared parameter. A parameter that modules of two units share is refused: PyTorch makes two
+** independent copies of it in silence (FPM-10).
+*/
+#include "core/fsdp/fsdp.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/fsdp/agree.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define BROADCAST_BYTES ((int64_t)262144000) /* FSD-17 */
+
+static const char *const strategies[CDDP_FSDP_STRATEGY_COUNT] = {"FULL_SHARD", "SHARD_GRAD_OP",
+                                                                 "NO_SHARD", "HYBRID_SHARD",
+                                                                 "_HYBRID_SHARD_ZERO2"};
+
+static bool is_hybrid(cddp_fsdp_strategy s)
+{
+    return s == CDDP_FSDP_HYBRID_SHARD || s == CDDP_FSDP_HYBRID_SHARD_ZERO2;
+}
+
+/* ---- parameters ---- */
+
+static bool is_ignored(const cddp_fsdp_options *o, const char *name)
+{
+    for (size_t i = 0; i < o->ignored_count; i++)
+        if (o->ignored_parameters[i] != NULL && strcmp(o->ignored_parameters[i], name) == 0)
+            return true;
+    return false;
+}
+
+static cddp_status check_parameter(const cddp_parameter *p, size_t i, bool ignored, cddp_error *err)
+{
+    if (p->name == NULL || p->name[0] == '\0')
+        return cd_fail(err, CDDP_E_ARG, "parameter %zu has no name", i);
+    if (ignored) return CDDP_OK;
+    if (p->tensor.device == NULL ||
+        (p->tensor.storage == NULL && cddp_tensor_numel(&p->tensor) > 0))
+        return cd_fail(err, CDDP_E_ARG, "parameter '%s' has no %s", p->name,
+                       p->tensor.device == NULL ? "tensor" : "storage");
+    if (!cddp_dtype_is_float(p->tensor.dtype))
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "parameter '%s' is %s; a unit has floating ones (FSD-19)", p->name,
+                       cddp_dtype_name(p->tensor.dtype));
+    if (!cddp_tensor_is_contiguous(&p->tensor))
+        return cd_fail(err, CDDP_E_CONFIG, "parameter '%s' is not contiguous", p->name);
+    if (p->requires_grad && p->grad == NULL)
+        return cd_fail(err, CDDP_E_ARG,
+                       "parameter '%s' requires a gradient but has no gradient slot", p->name);
+    if (p->expect_sparse)
+        return cd_fail(err, CDDP_E_CONFIG, "the gradient of '%s' is sparse: no unit takes it",
+                       p->name);
+    return CDDP_OK;
+}
+
+static cddp_status copy_parameters(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
+{
+    const size_t n = f->parameter_count = o->parameter_count;
+    f->parameters = cd_arena_array(&f->arena, n + 1, sizeof *f->parameters);
+    f->unit_of = cd_arena_array(&f->arena, n + 1, sizeof *f->unit_of);
+    f->member_of = cd_arena_array(&f->arena, n + 1, sizeof *f->member_of);
+    uint64_t *digests = cd_arena_array(&f->arena, n + 1, sizeof *digests);
+    CD_TRY(cd_arena_check(&f->arena, err, "%zu parameters", n));
+    for (size_t i = 0; i < n; i++) {
+        const cddp_parameter *p = &o->parameters[i];
+        CD_TRY(check_parameter(p, i, p->name != NULL && is_ignored(o, p->name), err));
+        digests[i] = cd_hash_text(p->name);
+        for (size_t k = 0; k < i; k++)
+            if (digests[k] == digests[i] && strcmp(f->parameters[k].name, p->name) == 0)
+                return cd_fail(err, CDDP_E_ARG, "two parameters are named '%s': %zu and %zu",
+                               p->name, k, i);
+        f->parameters[i] = *p;
+        f->parameters[i].name = cd_arena_strdup(&f->arena, p->name);
+        CD_TRY(cd_arena_check(&f->arena, err, "the name of '%s'", p->name));
+        f->unit_of[i] = -1;
+    }
+    for (size_t i = 0; i < o->ignored_count; i++) {
+        const char *name = o->ignored_parameters[i];
+        size_t k = 0;
+        while (name != NULL && k < n && strcmp(f->parameters[k].name, name) != 0) k++;
+        if (name == NULL || k == n)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "'%s' is to be ignored, but no parameter has this name",
+                           name != NULL ? name : "(none)");
+    }
+    return CDDP_OK;
+}
+
+static bool shares_storage(const cddp_parameter *a, const cddp_parameter *b)
+{
+    return a->tensor.storage == b->tensor.storage && a->tensor.offset == b->tensor.offset &&
+           cddp_tensor_numel(&a->tensor) > 0 &&
+           cddp_tensor_numel(&a->tensor) == cddp_tensor_numel(&b->tensor);
+}
+
+/* The first parameter that is the same as i; i: none. */
+static cddp_status find_first(const cddp_fsdp *f, size_t i, uint32_t *first, cddp_error *err)
+{
+    const cddp_parameter *p = &f->parameters[i];
+    *first = (uint32_t)i;
+    for (size_t k = 0; k < i && p->tensor.device != NULL; k++) {
+        const cddp_parameter *q = &f->parameters[k];
+        const bool same_slot = p->grad != NULL && p->grad == q->grad;
+        if (q->tensor.device == NULL || (!same_slot && !shares_storage(p, q))) continue;
+        if (!shares_storage(p, q) || (p->grad != NULL && q->grad != NULL && !same_slot))
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "'%s' and '%s' share their %s but not their %s: a shared parameter has "
+                           "both in common",
+                           q->name, p->name, same_slot ? "gradient slot" : "storage",
+                           same_slot ? "storage" : "gradient slot");
+        *first = (uint32_t)k;
+        return CDDP_OK;
+    }
+    return CDDP_OK;
+}
+
+static cddp_status find_shared(cddp_fsdp *f, cddp_error *err)
+{
+    f->first_of = cd_arena_array(&f->arena, f->parameter_count + 1, sizeof *f->first_of);
+    CD_TRY(cd_arena_check(&f->arena, err, "%zu parameters", f->parameter_count));
+    for (size_t i = 0; i < f->parameter_count; i++) CD_TRY(find_first(f, i, &f->first_of[i], err));
+    return CDDP_OK;
+}
+
+/* ---- units ---- */
+
+static cddp_status mark_units(cddp_fsdp *f, const cddp_fsdp_options *o, bool *is_unit,
+                              cddp_error *err)
+{
+    int64_t *numels = cd_arena_array(&f->arena, f->parameter_count + 1, sizeof *numels);
+    CD_TRY(cd_arena_check(&f->arena, err, "%zu sizes", f->parameter_count));
+    for (size_t i = 0; i < f->parameter_count; i++)
+        numels[i] =
+            is_ignored(o, f->parameters[i].name) ? 0 : cddp_tensor_numel(&f->parameters[i].tensor);
+    const cd_fsdp_sizes sizes = {numels, f->parameter_count};
+    return CD_PASS(cd_fsdp_tree_wrap(&f->tree, &sizes, &o->wrap, f->allocator, is_unit, err));
+}
+
+static cddp_status name_units(cddp_fsdp *f, const bool *is_unit, cddp_error *err)
+{
+    for (size_t m = 0; m < f->tree.count; m++) f->unit_count += is_unit[m];
+    f->units = cd_arena_array(&f->arena, f->unit_count, sizeof *f->units);
+    f->progress = cd_arena_array(&f->arena, f->unit_count, sizeof *f->progress);
+    f->post_forward = cd_arena_array(&f->arena, f->unit_count, sizeof *f->post_forward);
+    f->reducing = cd_arena_array(&f->arena, f->unit_count + 1, sizeof *f->reducing);
+    CD_TRY(cd_arena_check(&f->arena, err, "%u units", f->unit_count));
+    uint32_t next = 0;
+    for (size_t m = 0; m < f->tree.count; m++) {
+        const int64_t parent = f->tree.modules[m].parent;
+        f->unit_of_module[m] = is_unit[m] ? next : f->unit_of_module[parent];
+        if (!is_unit[m]) continue;
+        f->units[next] = (cd_fsdp_unit){.name = f->tree.modules[m].name,
+                                        .index = next,
+                                        .module = (uint32_t)m,
+                                        .memory = &f->memory};
+        f->progress[next].post_position = -1;
+        next++;
+    }
+    return CDDP_OK;
+}
+
+/* Gives parameter i to a unit; called in the order of modules. Shared ones come again. */
+static cddp_status add_member(cddp_fsdp *f, const cddp_fsdp_options *o, uint32_t i, uint32_t unit,
+                              cddp_error *err)
+{
+    cd_fsdp_unit *u = &f->units[unit];
+    if (is_ignored(o, f->parameters[i].name)) return CDDP_OK;
+    /* A later name may come first in the order of modules. */
+    for (size_t k = 0; k < f->parameter_count && f->unit_of[i] < 0; k++) {
+        if (f->unit_of[k] < 0 || f->first_of[k] != f->first_of[i]) continue;
+        f->unit_of[i] = f->unit_of[k];
+        f->member_of[i] = f->member_of[k];
+    }
+    if (f->unit_of[i] >= 0) {
+        if (f->unit_of[i] == (int64_t)unit) return CDDP_OK;
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "units '%s' and '%s' share parameter '%s': a unit above both must have it",
+                       cd_fsdp_unit_words(f, (uint32_t)f->unit_of[i]), cd_fsdp_unit_words(f, unit),
+                       f->parameters[i].name);
+    }
+    f->unit_of[i] = unit;
+    f->member_of[i] = (uint32_t)u->layout.member_count;
+    cd_fsdp_member *m = &u->layout.members[u->layout.member_count++];
+    *m = (cd_fsdp_member){.name = f->parameters[i].name,
+                          .ordinal = i,
+                          .requires_grad = f->parameters[i].requires_grad,
+                          .like = f->parameters[i].tensor,
+                          .grad = f->parameters[i].grad};
+    return CDDP_OK;
+}
+
+static cddp_status add_members(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
+{
+    for (size_t m = 0; m < f->tree.count; m++) {
+        cd_fsdp_unit *u = &f->units[f->unit_of_module[m]];
+        u->layout.member_count += f->tree.modules[m].parameter_count;
+    }
+    for (uint32_t k = 0; k < f->unit_count; k++) {
+        cd_fsdp_layout *l = &f->units[k].layout;
+        l->members = cd_arena_array(&f->arena, l->member_count + 1, sizeof *l->members);
+        CD_TRY(cd_arena_check(&f->arena, err, "the parameters of %u units", f->unit_count));
+        l->member_count = 0;
+    }
+    for (size_t m = 0; m < f->tree.count; m++)
+        for (size_t i = 0; i < f->tree.modules[m].parameter_count; i++)
+            CD_TRY(add_member(f, o, f->tree.modules[m].parameters[i], f->unit_of_module[m], err));
+    for (size_t i = 0; i < f->parameter_count; i++)
+        if (f->unit_of[i] < 0 && !is_ignored(o, f->parameters[i].name))
+            return cd_fail(err, CDDP_E_CONFIG, "parameter '%s' belongs to no module",
+                           f->parameters[i].name);
+    return CDDP_OK;
+}
+
+/* One dtype, one device, and one requires_grad where the whole vector is one parameter (FSD-19). */
+static cddp_status check_members(const cd_fsdp_unit *u, const cddp_fsdp_options *o, cddp_error *err)
+{
+    const cd_fsdp_member *first = &u->layout.members[0];
+    for (size_t i = 0; i < u->layout.member_count; i++) {
+        const cd_fsdp_member *m = &u->layout.members[i];
+        if (m->like.dtype != first->like.dtype)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "a unit has parameters of one dtype (FSD-19): '%s' is %s, '%s' is %s",
+                           first->name, cddp_dtype_name(first->like.dtype), m->name,
+                           cddp_dtype_name(m->like.dtype));
+        if (m->like.device != first->like.device)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "a unit lies on one device: '%s' is on %s, '%s' on %s", first->name,
+                           first->like.device->name, m->name, m->like.device->name);
+        if (m->requires_grad != first->requires_grad && o->layout == CDDP_FSDP_FLAT &&
+            !o->use_orig_params)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "'%s' requires a gradient and '%s' does not: a flat parameter is one "
+                           "or the other; wrap them apart, or set use_orig_params (FSD-19)",
+                           m->requires_grad ? m->name : first->name,
+                           m->requires_grad ? first->name : m->name);
+        if (o->layout == CDDP_FSDP_ROWS && m->like.dim_count == 0)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "'%s' has no dimension to be cut along (FS2-01); use CDDP_FSDP_FLAT",
+                           m->name);
+    }
+    return CDDP_OK;
+}
+
+static const cddp_fsdp_unit_options *options_of(const cddp_fsdp_options *o, const char *module)
+{
+    for (size_t i = 0; i < o->unit_options_count; i++)
+        if (o->unit_options[i].module != NULL && strcmp(o->unit_options[i].module, module) == 0)
+            return &o->unit_options[i];
+    return NULL;
+}
+
+static cddp_status check_dtype(const cd_fsdp_unit *u, cddp_dtype dtype, const char *which,
+                               cddp_error *err)
+{
+    if (cddp_dtype_is_float(dtype) && (u->device->dtypes & CDDP_DTYPE_BIT(dtype)) != 0)
+        return CDDP_OK;
+    return cd_fail(err, CDDP_E_CONFIG, "%s of unit '%s' is %s, which %s", which, u->name,
+                   cddp_dtype_name(dtype),
+                   cddp_dtype_is_float(dtype) ? "its device has not" : "is no floating dtype");
+}
+
+/* FSD-13, HSD-05: where a group has one member, nothing is cut or copied over it. */
+static void choose_groups(cddp_fsdp *f, cd_fsdp_unit *u)
+{
+    const bool sharded = u->strategy != CDDP_FSDP_NO_SHARD && cddp_group_size(f->group) > 1;
+    const bool hybrid = is_hybrid(u->strategy);
+    u->shards = sharded ? f->group : NULL;
+    u->replicas = hybrid ? f->replicate_group : sharded ? NULL : f->group;
+    if (!sharded) u->strategy = CDDP_FSDP_NO_SHARD;
+    u->shard_rank = sharded ? cddp_group_rank(f->group) : 0;
+    u->layout.world = sharded ? cddp_group_size(f->group) : 1;
+}
+
+/* FS2-11: a factor that is given counts once, where the sum begins. */
+static uint32_t factor_of_replicas(const cd_fsdp_unit *u, uint32_t factor)
+{
+    if (u->replicas == NULL) return 1;
+    if (factor == 0) return cddp_group_size(u->replicas);
+    return cd_fsdp_unit_is_sharded(u) ? 1 : factor;
+}
+
+static cddp_status complete_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_options *o,
+                                 cddp_error *err)
+{
+    const cddp_fsdp_unit_options *own = options_of(o, u->name);
+    const cddp_fsdp_mixed_precision *mixed =
+        own != NULL ? &own->mixed_precision : &o->mixed_precision;
+    u->strategy = own != NULL ? own->strategy : o->strategy;
+    if ((unsigned)u->strategy >= CDDP_FSDP_STRATEGY_COUNT)
+        return cd_fail(err, CDDP_E_ARG, "unit '%s': no such strategy: %d", u->name,
+                       (int)u->strategy);
+    if (is_hybrid(u->strategy) != (f->replicate_group != NULL))
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "unit '%s' is %s, and replicate_group is %s: hybrid strategies have one, the "
+            "others do not (FSD-12)",
+            cd_fsdp_unit_words(f, u->index), strategies[u->strategy],
+            f->replicate_group != NULL ? "given" : "not");
+    choose_groups(f, u);
+    u->layout.kind = o->layout;
+    cd_fsdp_layout_place(&u->layout, 1);
+    if (cd_fsdp_unit_is_empty(u)) return CDDP_OK;
+    CD_TRY(check_members(u, o, err));
+    u->device = u->layout.members[0].like.device;
+    u->dtype = u->layout.members[0].like.dtype;
+    u->param_dtype = mixed->param_dtype != CDDP_DTYPE_COUNT ? mixed->param_dtype : u->dtype;
+    u->reduce_dtype =
+        mixed->reduce_dtype != CDDP_DTYPE_COUNT ? mixed->reduce_dtype : u->param_dtype; /* FMP-01 */
+    CD_TRY(check_dtype(u, u->param_dtype, "param_dtype", err));
+    CD_TRY(check_dtype(u, u->reduce_dtype, "reduce_dtype", err));
+    u->keeps_low_precision_grads = o->keep_low_precision_grads;
+    for (size_t i = 0; i < u->layout.member_count; i++)
+        u->requires_grad = u->requires_grad || u->layout.members[i].requires_grad;
+    /* FPM-04: 16 bytes, in the dtype of the forward. */
+    if (o->use_orig_params && o->layout == CDDP_FSDP_FLAT)
+        cd_fsdp_layout_place(&u->layout, (int64_t)(16 / cddp_dtype_bytes(u->param_dtype)));
+    const uint32_t factor = o->gradient_divide_factor;
+    u->of_shards = cd_fsdp_divisor_of(factor != 0 ? factor : u->layout.world);
+    u->of_replicas = cd_fsdp_divisor_of(factor_of_replicas(u, factor));
+    return CDDP_OK;
+}
+
+cddp_status cd_fsdp_make_units(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
+{
+    CD_TRY(copy_parameters(f, o, err));
+    CD_TRY(find_shared(f, err));
+    CD_TRY(cd_fsdp_tree_init(&f->tree, o, &f->arena, err));
+    bool *is_unit = cd_arena_array(&f->arena, f->tree.count, sizeof *is_unit);
+    f->unit_of_module = cd_arena_array(&f->arena, f->tree.count, sizeof *f->unit_of_module);
+    CD_TRY(cd_arena_check(&f->arena, err, "%zu modules", f->tree.count));
+    CD_TRY(mark_units(f, o, is_unit, err));
+    CD_TRY(name_units(f, is_unit, err));
+    CD_TRY(add_members(f, o, err));
+    for (uint32_t k = 0; k < f->unit_count; k++) CD_TRY(complete_unit(f, &f->units[k], o, err));
+    for (size_t i = 0; i < o->unit_options_count; i++) {
+        const char *module = o->unit_options[i].module;
+        uint32_t k = 0;
+        while (module != NULL && k < f->unit_count && strcmp(f->units[k].name, module) != 0) k++;
+        if (module == NULL || k == f->unit_count)
+            return cd_fail(err, CDDP_E_CONFIG, "unit_options names '%s', which is no unit",
+                           module != NULL ? module : "(none)");
+    }
+    return CDDP_OK;
+}
+
+/* ---- what ranks say ---- */
+
+typedef struct lines {
+    const cddp_allocator *allocator;
+    char *bytes;
+    size_t used, capacity;
+    bool failed;
+} lines;
+
+static void append(lines *t, const char *format, ...) CDDP_PRINTF(2, 3);
+static void append(lines *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const int wanted = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    const size_t n = wanted < 0 ? 0 : (size_t)wanted;
+    if (t->failed ||
+        !cd_vec_grow(t->allocator, (void **)&t->bytes, &t->capacity, t->used + n + 1, 1)) {
+        t->failed = true;
+        return;
+    }
+    va_start(args, format);
+    vsnprintf(t->bytes + t->used, n + 1, format, args);
+    va_end(args);
+    t->used += n;
+}
+
+static void append_unit(lines *t, const cddp_fsdp *f, const cd_fsdp_unit *u)
+{
+    append(t, "unit '%s' %s of %zu parameters", cd_fsdp_unit_words(f, u->index),
+           strategies[u->strategy], u->layout.member_count);
+    if (!cd_fsdp_unit_is_empty(u))
+        append(t, " param_dtype %s reduce_dtype %s", cddp_dtype_name(u->param_dtype),
+               cddp_dtype_name(u->reduce_dtype));
+    append(t, "\n");
+    for (size_t i = 0; i < u->layout.member_count; i++) {
+        const cd_fsdp_member *m = &u->layout.members[i];
+        append(t, "parameter '%s' %s [", m->name, cddp_dtype_name(m->like.dtype));
+        for (uint32_t d = 0; d < m->like.dim_count; d++)
+            append(t, "%s%lld", d > 0 ? "," : "", (long long)m->like.sizes[d]);
+        append(t, "]%s\n", m->requires_grad ? " requires_grad" : " frozen");
+    }
+}
+
+static void describe(lines *t, const cddp_fsdp *f, const cddp_fsdp_options *o)
+{
+    append(t,
+           "options layout=%d backward_prefetch=%d forward_prefetch=%d order_check=%d "
+           "sync_module_states=%d use_orig_params=%d gradient_divide_factor=%u\n",
+           (int)o->layout, (int)o->backward_prefetch, o->forward_prefetch, (int)o->order_check,
+           o->sync_module_states, o->use_orig_params, o->gradient_divide_factor);
+    append(t, "a shard group of %u ranks and %u replicas of it\n", cddp_group_size(f->group),
+           f->replicate_group != NULL ? cddp_group_size(f->replicate_group) : 1);
+    append(t, "%u units\n", f->unit_count);
+    for (uint32_t k = 0; k < f->unit_count; k++) append_unit(t, f, &f->units[k]);
+    for (size_t i = 0; i < f->buffer_count && o->sync_module_states; i++) {
+        append(t, "buffer '%s' %s [", f->buffers[i].name,
+               cddp_dtype_name(f->buffers[i].tensor.dtype));
+        for (uint32_t d = 0; d < f->buffers[i].tensor.dim_count; d++)
+            append(t, "%s%lld", d > 0 ? "," : "", (long long)f->buffers[i].tensor.sizes[d]);
+        append(t, "]\n");
+    }
+}
+
+static const cddp_device *device_of(const cddp_fsdp *f)
+{
+    for (uint32_t k = 0; k < f->unit_count; k++)
+        if (f->units[k].device != NULL) return f->units[k].device;
+    return NULL;
+}
+
+cddp_status cd_fsdp_compare(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    lines text = {.allocator = f->allocator};
+    const size_t world = cddp_group_size(f->group);
+    cd_control_spec spec = {.allocator = f->allocator,
+                            .group = f->group,
+                            .device = device_of(f),
+                            .dtype = CDDP_I64,
+                            .numel = 1};
+    cd_fsdp_statement mine = {.allocator = f->allocator,
+                              .device = spec.device,
+                              .subject = "ranks shard different models"};
+    CD_TRY_OUT(cd_control_init(&f->one, &spec, err));
+    spec.numel = (int64_t)world;
+    CD_TRY_OUT(cd_control_init(&f->all, &spec, err));
+    if (f->replicate_group != NULL) {
+        spec.group = f->replicate_group;
+        spec.numel = (int64_t)cddp_group_size(f->replicate_group);
+        CD_TRY_OUT(cd_control_init(&f->all_replicas, &spec, err));
+    }
+    describe(&text, f, o);
+    if (text.failed) {
+        status = cd_fail_memory(err, "a description of %zu parameters", f->parameter_count);
+        goto out;
+    }
+    mine.text = text.bytes;
+    mine.bytes = text.used;
+    CD_TRY_OUT(cd_fsdp_agree(f->group, &mine, err));
+    if (f->replicate_group != NULL) {
+        /* Replicas of one shard are the same rank of their shard groups. */
+        append(&text, "shard %u of %zu\n", cddp_group_rank(f->group), world);
+        if (text.failed) {
+            status = cd_fail_memory(err, "a description of %zu parameters", f->parameter_count);
+            goto out;
+        }
+        mine.text = text.bytes;
+        mine.bytes = text.used;
+        mine.subject = "replicas shard different models";
+        CD_TRY_OUT(cd_fsdp_agree(f->replicate_group, &mine, err));
+    }
+out:
+    cd_release(f->allocator, text.bytes, text.capacity);
+    return status;
+}
+
+/* ---- contents ---- */
+
+static cddp_status broadcast_in(cddp_group *group, const cddp_tensor *flat, cddp_error *err)
+{
+    const int64_t numel = cddp_tensor_numel(flat);
+    const int64_t most = BROADCAST_BYTES / (int64_t)cddp_dtype_bytes(flat->dtype);
+    for (int64_t at = 0; at < numel; at += most) {
+        cddp_work *work = NULL;
+        const cddp_tensor chunk =
+            cddp_tensor_slice(flat, at, numel - at < most ? numel - at : most);
+        CD_TRY(cddp_group_broadcast(group, &chunk, 0, &work, err));
+        CD_TRY(cddp_work_wait(work, 0, err));
+    }
+    return CDDP_OK;
+}
+
+/* HSD-04: over the replicas, then in each shard group. */
+static cddp_status broadcast(const cddp_fsdp *f, const cddp_tensor *flat, cddp_error *err)
+{
+    if (f->replicate_group != NULL) CD_TRY(broadcast_in(f->replicate_group, flat, err));
+    return CD_PASS(broadcast_in(f->group, flat, err));
+}
+
+static cddp_status cut_unit(cddp_fsdp *f, cd_fsdp_unit *u, bool sync, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_fsdp_layout *l = &u->layout;
+    cd_fsdp_buffer whole = {.capacity = 0}, shards = {.capacity = 0};
+    cd_fsdp_wish wish = {.device = u->device, .dtype = u->dtype, .numel = l->full_numel};
+    CD_TRY_OUT(cd_fsdp_memory_take(&f->memory, &wish, &whole, err));
+    if (l->kind == CDDP_FSDP_FLAT) CD_TRY_OUT(cd_fsdp_layout_fill_gaps(l, &whole.tensor, err));
+    for (size_t i = 0; i < l->member_count; i++) {
+        const cddp_tensor to = cd_fsdp_layout_view(l, i, &whole.tensor);
+        if (l->members[i].numel > 0)
+            CD_TRY_OUT(u->device->copy(&to, &l->members[i].like, NULL, err));
+    }
+    if (sync) CD_TRY_OUT(broadcast(f, &whole.tensor, err));
+    if (l->kind == CDDP_FSDP_ROWS) {
+        wish.numel = l->share * (int64_t)l->world;
+        CD_TRY_OUT(cd_fsdp_memory_take(&f->memory, &wish, &shards, err));
+        CD_TRY_OUT(cd_fsdp_layout_fill_gaps(l, &shards.tensor, err));
+        CD_TRY_OUT(cd_fsdp_layout_pack(l, &shards.tensor, &whole.tensor, err));
+    }
+    CD_TRY_OUT(cd_fsdp_unit_make_shard(u,
+                                       l->kind == CDDP_FSDP_ROWS ? &shards.tensor : &whole.tensor,
+                                       err));
+    u->grad.requires_grad = false;
+out:
+    cd_fsdp_memory_give(&f->memory, &whole);
+    cd_fsdp_memory_give(&f->memory, &shards);
+    return status;
+}
+
+cddp_status cd_fsdp_cut(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
+{
+    for (size_t i = 0; i < f->buffer_count && o->sync_module_states; i++) {
+        const cddp_tensor *t = &f->buffers[i].tensor;
+        const int64_t numel = cddp_tensor_numel(t);
+        const cddp_tensor flat =
+            cddp_tensor_of(t->device, t->storage, t->offset, t->dtype, &numel, 1);
+        if (numel > 0) CD_TRY(broadcast(f, &flat, err));
+    }
+    for (uint32_t k = 0; k < f->unit_count; k++)
+        if (!cd_fsdp_unit_is_empty(&f->units[k]))
+            CD_TRY(cut_unit(f, &f->units[k], o->sync_module_states, err));
+    /* What was only needed to cut goes back to the device. */
+    cd_fsdp_memory_fini(&f->memory);
+    for (size_t i = 0; i < f->parameter_count; i++) {
+        if (f->unit_of[i] >= 0) f->parameters[i].tensor.storage = NULL;
+    }
+    for (uint32_t k = 0; k < f->unit_count; k++)
+        for (size_t i = 0; i < f->units[k].layout.member_count; i++)
+            f->units[k].layout.members[i].like.storage = NULL;
+    return CDDP_OK;
+}

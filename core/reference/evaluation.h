@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an evaluation ought to find: the loss of a forward that trains nothing, computed again from
+** the plan's samples and the values that the rank had.
+**
+** Lifetime   zero-initialise → find* → fini. Borrows the plan; makes its replica when first asked.
+** Threads    the rank's.
+** Errors     memory, and whatever the model refuses.
+*/
+#pragma once
+#include "core/plan/replica/replica.h"
+#include "core/reference/samples.h"
+#include "core/tensor/numbers.h"
+
+typedef struct cd_evaluation {
+    cd_replica *replica; /* NULL: nothing was evaluated yet */
+} cd_evaluation;
+
+typedef struct cd_evaluation_request {
+    const cddp_plan *plan;
+    const cddp_plan_settings *settings; /* of the rank */
+    const cddp_device *device;
+    const cddp_allocator *allocator;
+    cd_micro_place place; /* whose samples */
+    const cddp_tensor *parameters, *buffers;
+    cd_samples *samples;
+    cd_numbers *numbers; /* room */
+} cd_evaluation_request;
+
+/* The micro-step before which this rank evaluates. */
+bool cd_evaluation_is_planned(const cd_micro *micro);
+cddp_status cd_evaluation_find(cd_evaluation *evaluation, const cd_evaluation_request *request,
+                               double *loss, cddp_error *err) CDDP_MUST_CHECK;
+void cd_evaluation_fini(cd_evaluation *evaluation); /* accepts a zeroed one */

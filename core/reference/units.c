@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Units from the dots in parameters' names, and the slices of each.
+**
+** A module is a prefix in front of a dot. The unit of a parameter is the longest of its prefixes
+** that the policy wraps; the root's prefix is empty. A unit lists its modules in the order in which
+** they first appear, each with its own parameters (FPM-01).
+*/
+#include "core/reference/units.h"
+
+#include "core/base/error.h"
+
+#include <string.h>
+
+#define ALIGNED_BYTES 16 /* FPM-04 */
+
+typedef struct owned {
+    const char *name;
+    int64_t numel, rows;
+    size_t module; /* length of its module's name; the root's is 0 */
+    size_t first;  /* the first parameter below that module; the root's counts as 0 */
+    size_t unit;   /* length of its unit's name */
+    bool is_in_unit, is_placed;
+} owned;
+
+typedef struct search {
+    const cddp_plan_fsdp *fsdp;
+    owned *items; /* (count) */
+    size_t count;
+} search;
+
+/* The first `length` bytes of a's name are a module of b as well. */
+static bool is_below(const owned *a, const owned *b, size_t length)
+{
+    return length == 0 || (strncmp(a->name, b->name, length) == 0 && a->name[length] == '.' &&
+                           b->name[length] == '.');
+}
+
+static size_t next_module(const owned *o, size_t length)
+{
+    const char *dot = strchr(o->name + length + (length > 0), '.');
+    return dot != NULL ? (size_t)(dot - o->name) : 0;
+}
+
+static bool is_first_below(const search *s, size_t i, size_t length)
+{
+    for (size_t k = 0; k < i; k++)
+        if (is_below(&s->items[k], &s->items[i], length)) return false;
+    return true;
+}
+
+static void mark_unit(search *s, size_t i, size_t length)
+{
+    for (size_t k = 0; k < s->count; k++) {
+        owned *o = &s->items[k];
+        if (o->is_in_unit || !is_below(&s->items[i], o, length)) continue;
+        o->is_in_unit = true;
+        o->unit = length;
+    }
+}
+
+/* FSD-21, of the module with the first `length` bytes of parameter i's name. Returns the elements
+** that are wrapped in it or below. */
+static int64_t wrap_by_size(search *s, size_t i, size_t length)
+{
+    const int64_t least = (int64_t)s->fsdp->min_num_params;
+    int64_t numel = 0, wrapped = 0;
+    for (size_t k = 0; k < s->count; k++)
+        if (is_below(&s->items[i], &s->items[k], length)) numel += s->items[k].numel;
+    if (numel < least) return 0;
+    for (size_t k = i; k < s->count; k++) {
+        const size_t child = next_module(&s->items[k], length);
+        if (child > 0 && is_below(&s->items[i], &s->items[k], length) &&
+            is_first_below(s, k, child))
+            wrapped += wrap_by_size(s, k, child);
+    }
+    if (length == 0 || numel - wrapped < least) return wrapped;
+    mark_unit(s, i, length);
+    return numel;
+}
+
+static bool is_named(const cddp_text_list *names, const char *name, size_t length)
+{
+    for (size_t i = 0; i < names->count; i++)
+        if (strlen(names->items[i]) == length && strncmp(names->items[i], name, length) == 0)
+            return true;
+    return false;
+}
+
+static void find_units(search *s)
+{
+    if (s->fsdp->auto_wrap_policy == CDDP_SHARDING_WRAPS_SIZE && s->count > 0) {
+        wrap_by_size(s, 0, 0);
+        return;
+    }
+    for (size_t i = 0; i < s->count; i++) {
+        owned *o = &s->items[i];
+        if (s->fsdp->auto_wrap_policy == CDDP_SHARDING_WRAPS_ALWAYS) o->unit = o->module;
+        if (s->fsdp->auto_wrap_policy != CDDP_SHARDING_WRAPS_MODULES) continue;
+        for (size_t at = next_module(o, 0); at > 0; at = next_module(o, at))
+            if (is_named(&s->fsdp->wrap_modules, o->name, at)) o->unit = at;
+    }
+}
+
+/* Of the parameters of one unit that have no place yet: the next. Returns count: none. */
+static size_t next_of(const search *s, const owned *of)
+{
+    size_t next = s->count;
+    for (size_t i = 0; i < s->count; i++) {
+        const owned *o = &s->items[i];
+        if (o->is_placed || o->unit != of->unit || !is_below(o, of, o->unit)) continue;
+        if (next == s->count) {
+            next = i;
+            continue;
+        }
+        const owned *best = &s->items[next];
+        if (o->first < best->first || (o->first == best->first && o->module < best->module))
+            next = i;
+    }
+    return next;
+}
+
+static void place(search *s, size_t i, int64_t alignment, uint32_t world, cd_part *parts)
+{
+    const owned *of = &s->items[i];
+    const bool by_rows = s->fsdp->layout == CDDP_SHARDING_CUT_ROWS;
+    int64_t at = 0;
+    for (size_t k = next_of(s, of); k < s->count; k = next_of(s, of)) {
+        owned *o = &s->items[k];
+        o->is_placed = true;
+        at = (at + alignment - 1) / alignment * alignment;
+        const int64_t rows = (o->rows + world - 1) / world;
+        parts[k] = by_rows ? (cd_part){0, o->rows > 0 ? rows * (o->numel / o->rows) : 0}
+                           : (cd_part){at, 0};
+        at += o->numel;
+    }
+    const int64_t share = (at + world - 1) / world;
+    for (size_t k = 0; k < s->count && !by_rows; k++) {
+        const owned *o = &s->items[k];
+        if (o->unit == of->unit && is_below(o, of, of->unit)) parts[k].share = share;
+    }
+    for (size_t k = 0; k < s->count; k++)
+        if (s->items[k].is_placed && parts[k].share == 0) parts[k].share = 1;
+}
+
+/* The first parameter of its unit, + 1. */
+static uint32_t number_of(const search *s, size_t i)
+{
+    const owned *o = &s->items[i];
+    size_t first = 0;
+    while (s->items[first].unit != o->unit || !is_below(&s->items[first], o, o->unit)) first++;
+    return (uint32_t)first + 1;
+}
+
+cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_settings *settings,
+                                  const cd_module *module, cd_arena *memory,
+                                  const cd_planned_units *found, cddp_error *err)
+{
+    const cddp_plan_fsdp *fsdp = &settings->fsdp;
+    const uint32_t world = (uint32_t)plan->world.size;
+    const cd_arena_mark mark = cd_arena_get_mark(memory);
+    search s = {fsdp, cd_arena_array(memory, module->parameter_count + 1, sizeof *s.items),
+                module->parameter_count};
+    CD_TRY(cd_arena_check(memory, err, "the units of %zu parameters", module->parameter_count));
+    for (size_t i = 0; i < s.count; i++) {
+        const cd_parameter *p = &module->parameters[i];
+        const char *last = strrchr(p->name, '.');
+        s.items[i] = (owned){.name = p->name,
+                             .numel = cddp_tensor_numel(&p->tensor),
+                             .rows = p->tensor.dim_count > 0 ? p->tensor.sizes[0] : 1,
+                             .module = last != NULL ? (size_t)(last - p->name) : 0};
+        while (s.items[i].module > 0 && s.items[i].first < i &&
+               !is_below(&s.items[s.items[i].first], &s.items[i], s.items[i].module))
+            s.items[i].first++;
+        found->parts[i] = (cd_part){0, 0};
+    }
+    find_units(&s);
+    for (size_t i = 0; i < s.count; i++) found->units[i] = number_of(&s, i);
+    const bool is_cut = fsdp->sharding_strategy != CDDP_SHARDING_NO && world > 1;
+    const int64_t alignment =
+        fsdp->use_orig_params && s.count > 0
+            ? ALIGNED_BYTES / (int64_t)cddp_dtype_bytes(module->parameters[0].tensor.dtype)
+            : 1;
+    for (size_t i = 0; is_cut && i < s.count; i++)
+        if (!s.items[i].is_placed) place(&s, i, alignment, world, found->parts);
+    cd_arena_rewind(memory, mark);
+    return CDDP_OK;
+}

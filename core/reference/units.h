@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who has which element of a sharded model, as the plan declares it. It judges core/fsdp, and
+** shares nothing with it.
+**
+** Errors     no memory.
+*/
+#pragma once
+#include "core/base/arena.h"
+#include "core/oracle/partition.h"
+#include "core/plan/replica/replica.h"
+
+/* (parameter_count) each */
+typedef struct cd_planned_units {
+    cd_part *parts;  /* in elements; share 0: every rank has all of it */
+    uint32_t *units; /* the same number, from 1 on, for the parameters of one unit */
+} cd_planned_units;
+cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_settings *settings,
+                                  const cd_module *module, cd_arena *memory,
+                                  const cd_planned_units *found, cddp_error *err) CDDP_MUST_CHECK;

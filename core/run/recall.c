@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was said, by what was observed. See Note [Recalled judgements] in recall.h. */
+#include "core/run/recall.h"
+
+#include "core/base/alloc.h"
+#include "core/base/arena.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/tensor/numbers.h"
+#include "core/trace/tracer.h"
+
+#include <string.h>
+
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 20)
+#define SAID_MAX ((size_t)1 << 18)    /* events that are kept */
+#define ENTRIES_MAX ((size_t)1 << 17) /* half of the index, a power of two */
+
+typedef struct said {
+    cddp_event event; /* text: in memory of the recall */
+} said;
+
+typedef struct entry {
+    uint64_t before, what; /* the key */
+    uint32_t first, count; /* of said */
+} entry;
+
+struct cd_recall {
+    cd_arena memory; /* of the arrays */
+    cd_arena texts;  /* of events; what a run that is not kept said is forgotten */
+    cd_arena_mark kept_texts;
+    const cddp_allocator *allocator;
+    entry *entries;  /* (entry_count) kept up to kept_count, then noted in this run */
+    uint32_t *index; /* (2 * ENTRIES_MAX) position + 1 of what is kept; open addressing */
+    said *said;      /* (said_count) */
+    size_t entry_count, entry_capacity, kept_count, said_count, said_capacity, kept_said;
+    cddp_trace_sink recorder;
+    const cddp_trace_sink *target; /* of the rank whose referee is being asked */
+    uint64_t digest;
+    cd_recall_count count;
+    cd_recall_manner manner;
+    bool has_missed, is_full, is_speaking;
+};
+
+/* ---- life ---- */
+
+static void record(void *self, const cddp_event *event);
+
+cddp_status cd_recall_create(cd_recall **recall, cddp_error *err)
+{
+    cd_recall *r = cd_allocate_zero(NULL, sizeof *r);
+    if (r == NULL) return cd_fail_memory(err, "judgements to be recalled");
+    cd_arena_init(&r->memory, NULL, MEMORY_BLOCK_BYTES);
+    cd_arena_init(&r->texts, NULL, MEMORY_BLOCK_BYTES);
+    r->index = cd_allocate_array(NULL, 2 * ENTRIES_MAX, sizeof *r->index);
+    if (r->index == NULL) {
+        cd_release(NULL, r, sizeof *r);
+        return cd_fail_memory(err, "judgements to be recalled");
+    }
+    r->recorder = (cddp_trace_sink){.size = sizeof r->recorder,
+                                    .abi = CDDP_TRACE_ABI,
+                                    .self = r,
+                                    .event = record};
+    *recall = r;
+    return CDDP_OK;
+}
+
+void cd_recall_destroy(cd_recall *recall)
+{
+    if (recall == NULL) return;
+    cd_release(NULL, recall->index, 2 * ENTRIES_MAX * sizeof *recall->index);
+    cd_arena_fini(&recall->texts);
+    cd_arena_fini(&recall->memory);
+    cd_release(NULL, recall, sizeof *recall);
+}
+
+void cd_recall_begin(cd_recall *recall, cd_recall_manner manner)
+{
+    recall->manner = manner;
+    recall->has_missed = recall->is_speaking = false;
+    recall->digest = 0;
+    recall->entry_count = recall->kept_count;
+    recall->said_count = recall->kept_said;
+    cd_arena_rewind(&recall->texts, recall->kept_texts);
+}
+
+bool cd_recall_has_missed(const cd_recall *recall) { return recall->has_missed; }
+uint64_t cd_recall_get_digest(const cd_recall *recall) { return recall->digest; }
+cd_recall_count cd_recall_get_count(const cd_recall *recall) { return recall->count; }
+bool cd_recall_looks(const cd_recall *recall) { return recall->manner == CD_RECALL_LOOKS; }
+bool cd_recall_is_speaking(const cd_recall *recall) { return recall->is_speaking; }
+bool cd_recall_judges(const cd_recall *recall)
+{
+    return recall == NULL || recall->manner == CD_RECALL_JUDGES;
+}
+
+/* ---- what was said ---- */
+
+static size_t place_of(const cd_recall *r, uint64_t before, uint64_t what)
+{
+    const size_t mask = 2 * ENTRIES_MAX - 1;
+    size_t at = (size_t)cd_hash_mix(before, what) & mask;
+    while (r->index[at] != 0) {
+        const entry *e = &r->entries[r->index[at] - 1];
+        if (e->before == before && e->what == what) break;
+        at = (at + 1) & mask;
+    }
+    return at;
+}
+
+/* What this run noted and an earlier one had said already is dropped. */
+void cd_recall_keep(cd_recall *recall)
+{
+    cd_recall *r = recall;
+    for (size_t i = r->kept_count; i < r->entry_count; i++) {
+        const entry e = r->entries[i];
+        const size_t at = place_of(r, e.before, e.what);
+        if (r->index[at] != 0) continue;
+        r->entries[r->kept_count] = e;
+        r->index[at] = (uint32_t)++r->kept_count;
+    }
+    r->entry_count = r->kept_count;
+    r->kept_said = r->said_count;
+    r->kept_texts = cd_arena_get_mark(&r->texts);
+}
+
+static void record(void *self, const cddp_event *event)
+{
+    cd_recall *r = self;
+    r->target->event(r->target->self, event);
+    if (r->is_full) return;
+    r->is_full = r->said_count >= SAID_MAX ||
+                 !cd_arena_grow(&r->memory, (void **)&r->said, &r->said_capacity, r->said_count + 1,
+                                sizeof *r->said);
+    if (r->is_full) return;
+    said *s = &r->said[r->said_count++];
+    s->event = *event;
+    s->event.text = event->text != NULL ? cd_arena_strdup(&r->texts, event->text) : NULL;
+    r->is_full = event->text != NULL && s->event.text == NULL;
+}
+
+/* The referee is asked, and what it emits is noted. */
+static void begin_note(cd_recall_rank *n, uint64_t what)
+{
+    cd_recall *r = n->recall;
+    r->count.made++;
+    r->is_full = r->is_full || r->entry_count >= ENTRIES_MAX ||
+                 !cd_arena_grow(&r->memory, (void **)&r->entries, &r->entry_capacity,
+                                r->entry_count + 1, sizeof *r->entries);
+    if (!r->is_full)
+        r->entries[r->entry_count] = (entry){n->before, what, (uint32_t)r->said_count, 0};
+    if (n->tracer == NULL) return;
+    r->target = n->tracer->sink;
+    n->tracer->sink = &r->recorder;
+}
+
+static void end_note(cd_recall_rank *n, cddp_status status)
+{
+    cd_recall *r = n->recall;
+    if (n->tracer != NULL) n->tracer->sink = r->target;
+    if (r->is_full || status != CDDP_OK) return;
+    entry *e = &r->entries[r->entry_count++];
+    e->count = (uint32_t)r->said_count - e->first;
+}
+
+static void repeat(cd_recall_rank *n, uint64_t what)
+{
+    cd_recall *r = n->recall;
+    if (r->has_missed) return;
+    const uint32_t found = r->index[place_of(r, n->before, what)];
+    r->has_missed = found == 0;
+    if (found == 0) return;
+    r->count.recalled++;
+    const entry *e = &r->entries[found - 1];
+    r->is_speaking = true;
+    for (uint32_t i = 0; i < e->count; i++) {
+        cddp_event event = r->said[e->first + i].event;
+        cd_tracer_emit(n->tracer, &event);
+    }
+    r->is_speaking = false;
+}
+
+/* ---- digests of what is observed ---- */
+
+static uint64_t fold_number(uint64_t h, uint64_t value) { return cd_hash_mix(h, value); }
+static uint64_t fold_bytes(uint64_t h, const void *bytes, size_t count)
+{
+    return count > 0 ? cd_hash64(bytes, count, h) : cd_hash_mix(h, 0);
+}
+
+static uint64_t fold_tensor(uint64_t h, const cddp_tensor *t)
+{
+    uint64_t digest = 0;
+    if (t->device == NULL) return cd_hash_mix(h, 1);
+    h = cd_hash_mix(h, (uint64_t)t->dtype << 32 | t->dim_count);
+    for (uint32_t d = 0; d < t->dim_count; d++) h = cd_hash_mix(h, (uint64_t)t->sizes[d]);
+    const bool is_known = t->device->digest(t, &digest, NULL) == CDDP_OK;
+    return cd_hash_mix(cd_hash_mix(h, is_known), digest);
+}
+
+static uint64_t fold_gradient(uint64_t h, const cddp_grad *g)
+{
+    h = cd_hash_mix(h, (uint64_t)g->kind);
+    if (g->kind == CDDP_GRAD_UNDEFINED) return h;
+    h = fold_tensor(h, &g->value);
+    if (g->kind != CDDP_GRAD_SPARSE) return h;
+    const cddp_tensor rows = cddp_rows_tensor(&g->rows);
+    return fold_tensor(h, &rows);
+}
+
+#define FOLD(type) static uint64_t fold_##type(uint64_t h, const type *v)
+FOLD(bool) { return fold_number(h, *v); }
+FOLD(uint32_t) { return fold_number(h, *v); }
+FOLD(int64_t) { return fold_number(h, (uint64_t)*v); }
+FOLD(size_t) { return fold_number(h, *v); }
+FOLD(double) { return fold_number(h, (uint64_t)cd_f64_bits(*v)); }
+FOLD(cddp_dtype) { return fold_number(h, (uint64_t)*v); }
+FOLD(cd_observed_tensor) { return fold_tensor(h, &v->copy); }
+FOLD(cd_observed_tensors)
+{
+    h = cd_hash_mix(h, v->count);
+    for (size_t i = 0; i < v->count; i++) h = fold_tensor(h, &v->items[i]);
+    return h;
+}
+FOLD(cd_observed_gradient) { return fold_gradient(h, &v->copy); }
+FOLD(cd_observed_gradients)
+{
+    h = cd_hash_mix(h, v->count);
+    for (size_t i = 0; i < v->count; i++) h = fold_gradient(h, &v->items[i]);
+    return h;
+}
+FOLD(cd_observed_variables) { return fold_bytes(h, v->items, v->count * sizeof *v->items); }
+FOLD(cd_observed_ranks) { return fold_bytes(h, v->items, v->count * sizeof *v->items); }
+FOLD(cd_observed_reals) { return fold_bytes(h, v->items, v->count * sizeof *v->items); }
+FOLD(cd_observed_bytes) { return fold_bytes(h, v->blob->bytes, v->blob->used); }
+FOLD(cd_observed_hook) { return cd_hash_mix(h, (uint64_t)v->flags << 1 | v->is_present); }
+FOLD(cd_observed_optimized)
+{
+    h = cd_hash_mix(h, v->count);
+    for (size_t i = 0; i < v->count; i++) {
+        const cd_oracle_optimized *o = &v->items[i];
+        h = cd_hash_mix(cd_hash_mix(h, o->parameter), o->optimizer);
+        h = cd_hash_mix(cd_hash_mix(h, o->steps), (uint64_t)o->is_held << 1 | o->is_present);
+        for (size_t s = 0; s < CD_FORMULA_SLOTS_MAX; s++) h = fold_tensor(h, &o->slots[s]);
+    }
+    return h;
+}
+FOLD(cd_observed_buckets)
+{
+    h = cd_hash_mix(h, v->count);
+    for (size_t i = 0; i < v->count; i++)
+        h = fold_bytes(h, v->items[i].parameters,
+                       v->items[i].count * sizeof *v->items[i].parameters);
+    return h;
+}
+FOLD(cd_observed_places)
+{
+    h = fold_bytes(h, v->variables, v->count * sizeof *v->variables);
+    h = fold_bytes(h, v->offsets, v->count * sizeof *v->offsets);
+    return fold_bytes(h, v->lengths, v->count * sizeof *v->lengths);
+}
+
+#define CD_OBSERVED_FIELD(type, name, judge, how) h = fold_##type(h, &observed->name);
+#define CD_OBSERVED(name, doc, fields)                                            \
+    static uint64_t digest_##name(uint64_t h, const cd_observed_##name *observed) \
+    {                                                                             \
+        fields return h;                                                          \
+    }
+#include "core/reference/observed.def"
+#undef CD_OBSERVED_FIELD
+
+/* ---- where a rank is ---- */
+
+/* Any gradients that arrived were a set; what comes now ends it. */
+static void close_arrivals(cd_recall_rank *n)
+{
+    if (n->arrived == 0) return;
+    n->before = cd_hash_mix(n->before, n->arrived);
+    n->arrived = 0;
+    memset(n->arrivals, 0, n->parameter_count * sizeof *n->arrivals);
+}
+
+/* See Note [Recalled judgements]: a set over parameters, an order for each. */
+static void advance_set(cd_recall_rank *n, size_t parameter, uint64_t what)
+{
+    uint64_t *last = &n->arrivals[parameter];
+    n->arrived -= *last;
+    *last = cd_hash_mix(*last, what);
+    n->arrived += *last;
+}
+
+void cd_recall_end(cd_recall_rank *rank)
+{
+    if (rank->recall == NULL) return;
+    close_arrivals(rank);
+    rank->recall->digest += cd_hash_mix(rank->before, rank->rank);
+}
+
+/* ---- a function per row ---- */
+
+typedef enum row {
+#define CD_OBSERVED(name, doc, fields) ROW_##name,
+#include "core/reference/observed.def"
+} row;
+
+typedef cddp_status (*ask_fn)(cd_referee *referee, const void *observed, cddp_error *err);
+
+static cddp_status judge(cd_recall_rank *n, uint64_t what, ask_fn ask, const void *observed,
+                         cddp_error *err)
+{
+    if (n->recall->manner == CD_RECALL_REPEATS) repeat(n, what);
+    if (n->recall->manner != CD_RECALL_JUDGES) return CDDP_OK;
+    begin_note(n, what);
+    n->recall->is_speaking = true;
+    const cddp_status status = ask(n->referee, observed, err);
+    n->recall->is_speaking = false;
+    end_note(n, status);
+    return status;
+}
+
+static cddp_status pass_on(cd_recall_rank *n, row r, uint64_t what, ask_fn ask,
+                           const void *observed, cddp_error *err)
+{
+    const bool is_set = r == ROW_accumulated && n->parameter < n->parameter_count;
+    if (!is_set) close_arrivals(n);
+    CD_TRY(judge(n, what, ask, observed, err));
+    if (is_set)
+        advance_set(n, n->parameter, what);
+    else
+        n->before = cd_hash_mix(n->before, what);
+    return CDDP_OK;
+}
+
+#define CD_OBSERVED(name, doc, fields)                                                        \
+    static cddp_status ask_##name(cd_referee *referee, const void *observed, cddp_error *err) \
+    {                                                                                         \
+        return CD_PASS(cd_referee_##name(referee, observed, err));                            \
+    }                                                                                         \
+    cddp_status cd_recalled_##name(cd_recall_rank *rank, const cd_observed_##name *observed,  \
+                                   cddp_error *err)                                           \
+    {                                                                                         \
+        const bool has_keys = rank->recall != NULL;                                           \
+        const uint64_t what = has_keys ? digest_##name(ROW_##name + 1, observed) : 0;         \
+        return CD_PASS(has_keys ? pass_on(rank, ROW_##name, what, ask_##name, observed, err)  \
+                                : cd_referee_##name(rank->referee, observed, err));           \
+    }
+#include "core/reference/observed.def"

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An evaluation between two passes of the training: a forward that no backward follows, of the
+** samples that the next forward takes.
+**
+**     wrapper             forward_begin → model → forward_end, without gradients (FWD-07)
+**     wrapper_with_grad   the same with gradients, which nobody asks for (FWD-10, BUF-06)
+**     module              model
+**
+** The model evaluates: dropout is the identity, batch norm takes its running statistics and leaves
+** them alone. What the wrapper does besides is what it does in any forward of this kind: it
+** broadcasts buffers when that is due, and notes whether the next forward is to do so (BUF-05). A
+** rank that evaluates through the wrapper while others do not may leave them waiting.
+**
+** Not here: what the loss ought to be (core/reference/evaluation.c).
+*/
+#include "core/train/trainer.h"
+
+#include "core/base/error.h"
+#include "core/train/points.h"
+
+static cddp_status compute(cd_trainer *t, cd_pass *pass, bool records, double *loss,
+                           cddp_error *err)
+{
+    cd_graph *graph = t->replica->graph;
+    const bool has_numbers = (cd_trainer_module(t)->device->flags & CDDP_DEVICE_VALUES) != 0;
+    bool trains = false;
+    CD_POINT_FLAG("evaluation.trains", t, trains);
+    graph->training = trains;
+    graph->grad_enabled = records;
+    const cddp_status status = cd_replica_forward(t->replica, pass, err);
+    graph->training = true;
+    CD_TRY(status);
+    CD_TRY(cd_replica_loss(t->replica, pass, err));
+    graph->grad_enabled = true;
+    for (uint32_t i = 0; has_numbers && i < pass->loss_count; i++) {
+        CD_TRY(cd_numbers_read(&t->groups.numbers, &pass->losses[i]->tensor, err));
+        *loss += t->groups.numbers.values[0];
+    }
+    return CDDP_OK;
+}
+
+static cddp_status show(cd_trainer *t, const cd_micro *micro, double loss, cddp_error *err)
+{
+    const cd_watcher *watcher = t->view.watcher;
+    const cd_watched_evaluation evaluation = {.step = t->now.step,
+                                              .micro_step = micro->place.micro_step,
+                                              .loss = loss,
+                                              .values = cd_trainer_refresh_views(t)};
+    cd_trainer_emit_mark(t, "evaluated", micro->evaluate);
+    if (watcher == NULL || CD_POINT_SKIPS("shown.evaluation", t)) return CDDP_OK;
+    return CD_PASS(watcher->ops->evaluated(watcher->self, &evaluation, err));
+}
+
+cddp_status cd_trainer_evaluate(cd_trainer *t, const cd_micro *micro, const cd_micro_batch *samples,
+                                cddp_error *err)
+{
+    const bool wraps = micro->evaluate != CDDP_EVALUATE_MODULE,
+               records = micro->evaluate == CDDP_EVALUATE_WITH_GRAD;
+    cd_pass pass = {.micro = micro, .samples = samples, .count = micro->samples, .loss_scale = 1.0};
+    double loss = 0;
+    if (micro->evaluate == CDDP_EVALUATE_NOTHING || micro->samples == 0) return CDDP_OK;
+    cd_graph_begin(t->replica->graph);
+    if (wraps) {
+        CD_TRY(cddp_ddp_forward_begin(t->ddp, records, err));
+        CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
+    }
+    CD_TRY(compute(t, &pass, records, &loss, err));
+    if (wraps) CD_TRY(cd_trainer_end_forward(t, &pass, records, err));
+    return CD_PASS(show(t, micro, loss, err));
+}

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A fully sharded model in place of a wrapped one: its units follow the graph.
+**
+** Note [Forward of a unit] Models here have no modules that run, only parameters with dotted names.
+** The forward of a unit lasts from the first use of one of its parameters to the first use of
+** another unit's, and ends with the model's at the latest; the root's encloses all. In backward a
+** unit begins before the first node that reads one of its parameters, and ends when all of its
+** gradients have arrived, or with the backward.
+**
+** Note [What is shown of shards] No rank has whole parameters between iterations. Where values are
+** shown, parameters and gradients are gathered into the module's tensors. Nothing of the training
+** reads them there: forward asks the wrapper, optimizers step pieces of the shards.
+**
+** Not here: units (core/fsdp).
+*/
+#include "core/train/sharding.h"
+
+#include "cddp/fsdp.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/train/trainer.h"
+
+#include <string.h>
+
+#define NO_UNIT UINT32_MAX
+
+typedef struct unit {
+    uint32_t trained; /* parameters that require a gradient */
+    uint32_t arrived; /* of them, in the running backward */
+    bool is_open;     /* its backward has begun */
+    bool has_ended;
+    bool may_go_back; /* a forward of it had outputs that require a gradient */
+} unit;
+
+struct cd_sharding {
+    cddp_fsdp *fsdp;
+    unit *units; /* (unit_count) */
+    uint32_t unit_count;
+    uint32_t *unit_of; /* (parameter_count) */
+    uint32_t *forward; /* (forward_count of unit_count) in the order of their last forwards */
+    uint32_t forward_count;
+    uint32_t current; /* in forward besides the root; NO_UNIT: none */
+    uint64_t used_at; /* operations that the graph had run when a parameter of it was last read */
+    bool in_forward, grad_mode, needs_gradients;
+    bool is_synced; /* the backward at hand reduces */
+    uint64_t iteration;
+    cddp_grad *pieces; /* (parameter_count) views of the shards' gradients, for optimizers */
+    cddp_grad *whole;  /* (parameter_count) gathered, to be shown; owned */
+    cddp_tensor *flat; /* (unit_count) the shards' gradients, for a gather */
+};
+
+/* ---- construction ---- */
+
+static cddp_fsdp_options options_of(const cd_trainer *t)
+{
+    const cddp_plan_fsdp *p = &t->program.settings.fsdp;
+    cddp_fsdp_options o = cddp_fsdp_options_default();
+    o.group = t->groups.world;
+    o.tracer = t->tracer;
+    o.allocator = t->allocator;
+    o.strategy = (cddp_fsdp_strategy)p->sharding_strategy;
+    o.layout = (cddp_fsdp_layout)p->layout;
+    o.backward_prefetch = (cddp_fsdp_prefetch)p->backward_prefetch;
+    o.forward_prefetch = p->forward_prefetch;
+    o.order_check = (cddp_fsdp_order_check)p->order_check;
+    o.sync_module_states = p->sync_module_states;
+    o.use_orig_params = p->use_orig_params;
+    static const cddp_fsdp_wrap_kind kinds[] = {[CDDP_SHARDING_WRAPS_NONE] = CDDP_FSDP_WRAP_NONE,
+                                                [CDDP_SHARDING_WRAPS_ALWAYS] =
+                                                    CDDP_FSDP_WRAP_ALWAYS,
+                                                [CDDP_SHARDING_WRAPS_SIZE] = CDDP_FSDP_WRAP_SIZE,
+                                                [CDDP_SHARDING_WRAPS_MODULES] =
+                                                    CDDP_FSDP_WRAP_NAMES};
+    o.wrap.kind = kinds[p->auto_wrap_policy];
+    o.wrap.min_num_params = (int64_t)p->min_num_params;
+    o.wrap.words = p->wrap_modules.items;
+    o.wrap.word_count = p->wrap_modules.count;
+    return o;
+}
+
+/* Numbers parameters that are reduced, in the model's order, as a wrapper does. */
+static void number_variables(cd_trainer *t)
+{
+    const cd_module *module = cd_trainer_module(t);
+    int32_t next = 0;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const cd_parameter *p = &module->parameters[i];
+        t->parameters[i].variable = p->requires_grad ? next++ : CD_NO_VARIABLE;
+        uint64_t shape = 0;
+        for (uint32_t d = 0; d < p->tensor.dim_count; d++)
+            shape = cd_hash_mix(shape, (uint64_t)p->tensor.sizes[d]);
+        CD_EMIT(t->tracer, param, p->name, .param = t->parameters[i].variable,
+                .ordinal = (int64_t)i, .numel = cddp_tensor_numel(&p->tensor),
+                .dtype = p->tensor.dtype, .requires_grad = p->requires_grad,
+                .sparse = p->expect_sparse, .shape = (int64_t)shape,
+                .name = (int64_t)cd_hash_text(p->name));
+    }
+    CD_EMIT(t->tracer, wrap, NULL, .params = next, .buffers = 0,
+            .group = cddp_group_id(t->groups.world),
+            .init_sync = t->program.settings.fsdp.sync_module_states);
+}
+
+static cddp_status find_units(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        cddp_fsdp_piece piece = {.size = sizeof piece};
+        CD_TRY(cddp_fsdp_get_piece(s->fsdp, i, &piece, err));
+        s->unit_of[i] = (uint32_t)piece.unit; /* none is ignored */
+        s->units[piece.unit].trained += module->parameters[i].requires_grad;
+    }
+    return CDDP_OK;
+}
+
+/* FPM-09: a parameter without elements on this rank is an empty tensor. */
+static cddp_status hand_out_pieces(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
+{
+    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
+        cd_replica_optimizer *o = &t->replica->optimizers[i];
+        o->pieces = cd_arena_array(&t->memory, o->count + 1, sizeof *o->pieces);
+        CD_TRY(cd_arena_check(&t->memory, err, "the pieces of optimizer '%s'", o->name));
+        for (size_t k = 0; k < o->count; k++) {
+            const uint32_t ordinal = o->ordinals[k];
+            cddp_fsdp_piece piece = {.size = sizeof piece};
+            CD_TRY(cddp_fsdp_get_piece(s->fsdp, ordinal, &piece, err));
+            o->pieces[k] = piece.count > 0 ? (int64_t)k : -1;
+            o->grads[k] = &s->pieces[ordinal];
+            cd_optimizer_replace(o->optimizer, k, &piece.tensor, o->grads[k]);
+            CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+static cddp_status create(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    const size_t count = module->parameter_count;
+    const cd_arena_mark mark = cd_arena_get_mark(&t->memory);
+    cddp_fsdp_options options = options_of(t);
+    cddp_parameter *given = cd_arena_array(&t->memory, count + 1, sizeof *given);
+    CD_TRY(
+        cd_arena_check(&t->memory, err, "the units of model '%s'", t->program.settings.model.name));
+    for (size_t i = 0; i < count; i++) {
+        cd_parameter *p = &module->parameters[i];
+        given[i] = (cddp_parameter){.name = p->name,
+                                    .tensor = p->tensor,
+                                    .grad = &p->grad,
+                                    .requires_grad = p->requires_grad,
+                                    .expect_sparse = p->expect_sparse};
+    }
+    options.parameters = given;
+    options.parameter_count = count;
+    CD_TRY(cddp_fsdp_create(&options, &s->fsdp, err));
+    cd_arena_rewind(&t->memory, mark);
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    const size_t count = module->parameter_count + 1;
+    struct cd_sharding *s = cd_arena_push(&t->memory, sizeof *s);
+    CD_TRY(cd_arena_check(&t->memory, err, "a sharded model"));
+    t->sharding = s;
+    if (module->buffer_count > 0)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "fsdp.enable: model '%s' has buffers, which no sharded rank synchronises "
+                       "(FSD-20): ranks would normalise differently, and nothing says what is "
+                       "right; use a model without them (norm=layer)",
+                       t->program.settings.model.name);
+    t->reduction.wire = CDDP_DTYPE_COUNT;
+    t->reduction.divides_after = true; /* FSD-06: what stands in front is a power of two */
+    number_variables(t);
+    s->unit_of = cd_arena_array(&t->memory, count, sizeof *s->unit_of);
+    s->pieces = cd_arena_array(&t->memory, count, sizeof *s->pieces);
+    s->whole = cd_arena_array(&t->memory, count, sizeof *s->whole);
+    CD_TRY(cd_arena_check(&t->memory, err, "the units of %zu parameters", count));
+    CD_TRY(create(t, s, err));
+    s->unit_count = cddp_fsdp_unit_count(s->fsdp);
+    s->units = cd_arena_array(&t->memory, s->unit_count, sizeof *s->units);
+    s->forward = cd_arena_array(&t->memory, s->unit_count, sizeof *s->forward);
+    s->flat = cd_arena_array(&t->memory, s->unit_count, sizeof *s->flat);
+    CD_TRY(cd_arena_check(&t->memory, err, "%u units", s->unit_count));
+    s->current = NO_UNIT;
+    CD_TRY(find_units(t, s, err));
+    CD_TRY(hand_out_pieces(t, s, err));
+    return CD_PASS(cd_sharding_collect(t, err));
+}
+
+void cd_trainer_unshard(cd_trainer *t)
+{
+    struct cd_sharding *s = t->sharding;
+    if (s == NULL) return;
+    for (size_t i = 0; s->whole != NULL && i < cd_trainer_module(t)->parameter_count; i++)
+        cddp_grad_fini(&s->whole[i]);
+    cddp_fsdp_destroy(s->fsdp);
+    t->sharding = NULL;
+}
+
+/* ---- forward ---- */
+
+/* See Note [Forward of a unit] */
+static cddp_status leave_unit(struct cd_sharding *s, cddp_error *err)
+{
+    const uint32_t left = s->current;
+    if (left == NO_UNIT) return CDDP_OK;
+    s->current = NO_UNIT;
+    s->needs_gradients = s->needs_gradients || s->units[left].trained > 0;
+    const bool needs = s->grad_mode && s->needs_gradients;
+    s->units[left].may_go_back |= needs;
+    uint32_t at = 0;
+    while (at < s->forward_count && s->forward[at] != left) at++;
+    if (at == s->forward_count) s->forward[s->forward_count++] = left;
+    return CD_PASS(cddp_fsdp_post_forward(s->fsdp, left, needs, err));
+}
+
+cddp_status cd_sharding_begin_forward(cd_trainer *t, bool grad_mode, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
+    const bool sync = grad_mode && t->now.micro->sync;
+    s->grad_mode = grad_mode;
+    s->needs_gradients = false;
+    s->iteration += sync;
+    CD_EMIT(t->tracer, forward_begin, NULL, .iteration = (int64_t)s->iteration, .sync = sync,
+            .grad_mode = grad_mode);
+    s->in_forward = true;
+    return CD_PASS(cddp_fsdp_pre_forward(s->fsdp, 0, grad_mode, err));
+}
+
+cddp_status cd_sharding_end_forward(cd_trainer *t, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
+    CD_TRY(leave_unit(s, err));
+    s->needs_gradients = s->needs_gradients || s->units[0].trained > 0;
+    const bool needs = s->grad_mode && s->needs_gradients;
+    s->units[0].may_go_back |= needs;
+    s->in_forward = false;
+    CD_TRY(cddp_fsdp_post_forward(s->fsdp, 0, needs, err));
+    CD_EMIT(t->tracer, forward_end, NULL, .unused = -1,
+            .prepared = s->grad_mode && t->now.micro->sync);
+    return CDDP_OK;
+}
+
+cddp_status cd_sharding_use(cd_trainer *t, uint32_t parameter, bool in_backward, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
+    const uint32_t k = s->unit_of[parameter];
+    if (in_backward) {
+        if (s->units[k].is_open || s->units[k].has_ended) return CDDP_OK;
+        s->units[k].is_open = true;
+        return CD_PASS(cddp_fsdp_pre_backward(s->fsdp, k, err));
+    }
+    const uint64_t run = t->replica->graph->op_count;
+    if (k == s->current) s->used_at = run;
+    if (k == 0 || k == s->current || !s->in_forward) return CDDP_OK;
+    if (s->current != NO_UNIT && s->used_at == run)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "fsdp: one operation reads '%s' and a parameter of another unit, which "
+                       "would be freed before it: wrap a module above both",
+                       cd_trainer_module(t)->parameters[parameter].name);
+    CD_TRY(leave_unit(s, err));
+    s->used_at = run;
+    s->current = k;
+    return CD_PASS(cddp_fsdp_pre_forward(s->fsdp, k, s->grad_mode, err));
+}
+
+const cddp_tensor *cd_sharding_parameter(const cd_trainer *t, uint32_t parameter)
+{
+    return cddp_fsdp_parameter(t->sharding->fsdp, parameter);
+}
+
+cddp_status cd_sharding_enter_no_sync(cd_trainer *t, cddp_error *err)
+{
+    CD_EMIT(t->tracer, no_sync, NULL, .entered = 1, .depth = 1);
+    return CD_PASS(cddp_fsdp_no_sync_begin(t->sharding->fsdp, err));
+}
+
+cddp_status cd_sharding_leave_no_sync(cd_trainer *t, cddp_error *err)
+{
+    CD_TRY(cddp_fsdp_no_sync_end(t->sharding->fsdp, err));
+    CD_EMIT(t->tracer, no_sync, NULL, .entered = 0, .depth = 0);
+    return CDDP_OK;
+}
+
+/* ---- backward ---- */
+
+cddp_status cd_sharding_begin_backward(cd_trainer *t, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
+    s->is_synced = t->now.micro->sync_backward;
+    CD_EMIT(t->tracer, backward_begin, NULL, .sync = s->is_synced);
+    for (uint32_t k = 0; k < s->unit_count; k++) {
+        s->units[k].arrived = 0;
+        s->units[k].is_open = s->units[k].has_ended = false;
+    }
+    s->units[0].is_open = s->units[0].may_go_back;
+    return s->units[0].may_go_back ? CD_PASS(cddp_fsdp_pre_backward(s->fsdp, 0, err)) : CDDP_OK;
+}
+
+static cddp_status end_unit(struct cd_sharding *s, uint32_t k, cddp_error *err)
+{
+    s->units[k].is_open = false;
+    s->units[k].has_ended = true;
+    return CD_PASS(cddp_fsdp_post_backward(s->fsdp, k, err));
+}
+
+cddp_status cd_sharding_ready(cd_trainer *t, uint32_t parameter, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
+    const uint32_t k = s->unit_of[parameter];
+    if (!s->units[k].is_open) return CDDP_OK;
+    if (++s->units[k].arrived < s->units[k].trained || k == 0) return CDDP_OK; /* FSH-04 */
+    return CD_PASS(end_unit(s, k, err));
+}
+
+static cddp_status refresh_pieces(cd_trainer *t, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
+    for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) {
+        cddp_fsdp_piece piece = {.size = sizeof piece};
+        CD_TRY(cddp_fsdp_get_piece(s->fsdp, i, &piece, err));
+        s->pieces[i] = piece.count > 0 ? piece.gradient : (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+    }
+    return CDDP_OK;
+}
+
+/* digests: the gradients were gathered. */
+static cddp_status emit_finals(const cd_trainer *t, bool digests, cddp_error *err)
+{
+    const struct cd_sharding *s = t->sharding;
+    for (size_t i = 0; t->tracer != NULL && i < cd_trainer_module(t)->parameter_count; i++) {
+        const cddp_grad *whole = &s->whole[i];
+        cddp_parameter flat = {.name = NULL};
+        int64_t bad = -1;
+        if (t->parameters[i].variable == CD_NO_VARIABLE) continue;
+        CD_TRY(cddp_fsdp_flat(s->fsdp, s->unit_of[i], &flat, err));
+        const bool is_there = flat.grad->kind == CDDP_GRAD_DENSE, digested = is_there && digests;
+        if (digested && whole->value.device->find_nonfinite(&whole->value, &bad, NULL) != CDDP_OK)
+            bad = -1;
+        CD_EMIT(t->tracer, grad_final, NULL, .param = t->parameters[i].variable,
+                .presence = is_there ? CDDP_PRESENCE_VALUE : CDDP_PRESENCE_ABSENT,
+                .digest = digested ? cd_tracer_digest(t->tracer, &whole->value) : 0, .bucket = -1,
+                .address = -1, .dtype = is_there ? (int64_t)flat.tensor.dtype : -1,
+                .nonfinite = bad >= 0);
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_sharding_end_backward(cd_trainer *t, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
+    for (uint32_t i = s->forward_count; i-- > 0;)
+        if (s->units[s->forward[i]].is_open) CD_TRY(end_unit(s, s->forward[i], err));
+    if (s->units[0].is_open) CD_TRY(end_unit(s, 0, err));
+    s->forward_count = 0;
+    for (uint32_t k = 0; k < s->unit_count; k++) s->units[k].may_go_back = false;
+    CD_TRY(cddp_fsdp_backward_end(s->fsdp, err));
+    CD_TRY(refresh_pieces(t, err));
+    const bool digests = cd_tracer_wants_digest(t->tracer);
+    if (s->is_synced && digests) CD_TRY(cd_sharding_collect(t, err));
+    if (s->is_synced) CD_TRY(emit_finals(t, digests, err));
+    CD_EMIT(t->tracer, backward_end, NULL, .finalized = s->is_synced);
+    return CDDP_OK;
+}
+
+/* ---- the step ---- */
+
+cddp_status cd_sharding_regrid(cd_trainer *t, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    if (!t->program.settings.model.exact || !cd_graph_computes(t->replica->graph)) return CDDP_OK;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        cddp_fsdp_piece piece = {.size = sizeof piece};
+        CD_TRY(cddp_fsdp_get_piece(t->sharding->fsdp, i, &piece, err));
+        if (module->parameters[i].requires_grad && piece.count > 0)
+            CD_TRY(cd_regrid_tensor(t->allocator, &piece.tensor, err));
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_sharding_zero_grad(cd_trainer *t, bool to_none, cddp_error *err)
+{
+    CD_TRY(cddp_fsdp_zero_grad(t->sharding->fsdp, to_none, err));
+    return CD_PASS(refresh_pieces(t, err));
+}
+
+/* ---- what is shown ---- */
+
+static cddp_status show_parameter(void *context, const cddp_fsdp_entry *e, cddp_error *err)
+{
+    const cddp_tensor *to = &cd_trainer_module(context)->parameters[e->ordinal].tensor;
+    if (cddp_tensor_numel(to) == 0) return CDDP_OK;
+    return CD_PASS(to->device->copy(to, &e->tensor, NULL, err));
+}
+
+static cddp_status show_gradient(void *context, const cddp_fsdp_entry *e, cddp_error *err)
+{
+    cd_trainer *t = context;
+    const cd_parameter *p = &cd_trainer_module(t)->parameters[e->ordinal];
+    cddp_grad *to = &t->sharding->whole[e->ordinal];
+    if (!p->requires_grad) return CDDP_OK;
+    CD_TRY(cddp_grad_define(to, &p->tensor, err));
+    if (cddp_tensor_numel(&to->value) == 0) return CDDP_OK;
+    return CD_PASS(to->value.device->copy(&to->value, &e->tensor, NULL, err));
+}
+
+static cddp_status gather_gradients(cd_trainer *t, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
+    for (uint32_t k = 0; k < s->unit_count; k++) {
+        cddp_parameter flat = {.name = NULL};
+        CD_TRY(cddp_fsdp_flat(s->fsdp, k, &flat, err));
+        s->flat[k] = flat.grad->kind == CDDP_GRAD_DENSE ? flat.grad->value : (cddp_tensor){0};
+    }
+    for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) cddp_grad_drop(&s->whole[i]);
+    const cddp_fsdp_slots slots = {.size = sizeof slots, .tensors = s->flat, .slot_count = 1};
+    const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = show_gradient, .context = t};
+    return CD_PASS(cddp_fsdp_optimizer_state(s->fsdp, &slots, &sink, err));
+}
+
+/* See Note [What is shown of shards] */
+cddp_status cd_sharding_collect(cd_trainer *t, cddp_error *err)
+{
+    const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = show_parameter, .context = t};
+    CD_TRY(cddp_fsdp_full_state(t->sharding->fsdp, &sink, err));
+    return CD_PASS(gather_gradients(t, err));
+}
+
+const cddp_grad *cd_sharding_gradient(const cd_trainer *t, size_t parameter)
+{
+    return &t->sharding->whole[parameter];
+}

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training loop does around DDP: backward, optimizers, clipping, scalers, samplers."""
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from array import array
+from collections import deque
+from typing import Any, Callable, Deque, List, Optional, Tuple
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.distributed import DistributedSampler
+
+from . import hashing, wrappers
+from .events import WORD
+from .recorder import Recorder, bits, get, guarded
+from .writer import DIGESTS, REWRITTEN
+
+# ---- backward ----
+
+
+def _patch_backward() -> None:
+    real = torch.autograd.backward
+
+    @functools.wraps(real)
+    def backward(*args: Any, **named: Any) -> Any:
+        r = get()
+        if r is None:
+            return real(*args, **named)
+        guarded(wrappers.begin_backward)(r)
+        try:
+            return real(*args, **named)
+        finally:
+            guarded(wrappers.end_backward)(r)
+
+    torch.autograd.backward = backward
+
+
+# ---- optimizers ----
+
+class _Optimizer:
+    """What is known of one optimizer: the numbers of its parameters."""
+
+    def __init__(self, r: Recorder, number: int, optimizer: Any) -> None:
+        self.number = number
+        self.count = 0
+        self.parts: List[_Part] = []
+        self.clip = 1.0
+        self.norm = math.nan
+        self.learn(r, optimizer)
+
+    def learn(self, r: Recorder, optimizer: Any) -> None:
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        if len(params) == self.count and self.parts:
+            return
+        self.count = len(params)
+        owned = {id(p) for p in params}
+        self.parts = [_Part(r, self.number, w, owned) for w in wrappers.wrappers]
+        self.parts = [part for part in self.parts if part.params]
+
+
+class _Part:
+    """The parameters of an optimizer that belong to one wrapper."""
+
+    def __init__(self, r: Recorder, number: int, w: wrappers.Wrapper, owned: set) -> None:
+        self.wrapper = w
+        self.variables = [i for i, p in enumerate(w.params) if id(p) in owned]
+        self.params = [w.params[i] for i in self.variables]
+        pairs = list(zip(self.variables, self.params))
+        self.touch = wrappers.Rows(r, "optimizer_touch", pairs,
+                                   lambda i, p: {0: number, 1: i, 5: w.ordinals[i]})
+        self.value = wrappers.Rows(r, "value", pairs,
+                                   lambda i, p: {0: WORD["CDDP_WHAT_PARAMETER"], 1: WORD["CDDP_MOMENT_AFTER_STEP"],
+                                                 2: w.ordinals[i], 5: i})
+        self.is_whole = self.variables == list(range(len(w.params)))
+
+
+_optimizers: "weakref.WeakKeyDictionary[Any, _Optimizer]" = weakref.WeakKeyDictionary()
+_wrapped_classes: set = set()
+_step_depth = 0
+# What the program did to gradients since the last backward: norm, factor.
+_clips: List[Tuple[float, float]] = []
+_is_rewritten = False
+
+
+def _known(r: Recorder, optimizer: Any) -> _Optimizer:
+    known = _optimizers.get(optimizer)
+    if known is None:
+        known = _optimizers[optimizer] = _Optimizer(r, len(_optimizers), optimizer)
+    known.learn(r, optimizer)
+    return known
+
+
+def _say_step(r: Recorder, optimizer: Any) -> None:
+    global _is_rewritten
+    known = _known(r, optimizer)
+    if not known.parts:
+        return
+    lr = optimizer.param_groups[0].get("lr", 0.0) if optimizer.param_groups else 0.0
+    norm, factor = _clips[-1] if _clips else (math.nan, 1.0)
+    r.source(4)
+    for part in known.parts:
+        w = part.wrapper
+        r.use(w.number)
+        r.emit("optimizer_step", known.number, 0, bits(float(lr)), bits(1.0), bits(factor), bits(norm), 1,
+               text=type(optimizer).__name__.lower())
+        content = DIGESTS if r.wants_digests else 0
+        expected: "Optional[array[int]]" = None
+        if content and not w.has_unreduced and len(w.final.digests) == len(w.params):
+            finals = w.final.digests
+            expected = finals if part.is_whole else array("Q", [finals[i] for i in part.variables])
+        part.touch.emit(r, [p.grad for p in part.params], content | (REWRITTEN if _is_rewritten else 0),
+                        w.is_host and not w.has_sparse, expected)
+    _clips.clear()
+    _is_rewritten = False
+
+
+def _say_values(r: Recorder, optimizer: Any) -> None:
+    if r.wants_digests:
+        known = _optimizers.get(optimizer)
+        for part in known.parts if known is not None else []:
+            r.use(part.wrapper.number)
+            part.value.emit(r, list(part.params), DIGESTS, part.wrapper.is_host)
+    r.end_step()
+    _remember_payload(r)
+
+
+def _remember_payload(r: Recorder) -> None:
+    for keep in after_step:
+        keep(r)
+
+
+after_step: List[Callable[[Recorder], None]] = []
+
+
+def wrap_class(cls: Any) -> None:
+    """`step` of this class of optimizers, once; schedulers and programs may wrap it again."""
+    if cls in _wrapped_classes or not hasattr(cls, "step"):
+        return
+    _wrapped_classes.add(cls)
+    real = cls.step
+
+    @functools.wraps(real)
+    def step(self: Any, *args: Any, **named: Any) -> Any:
+        global _step_depth
+        r = get()
+        if r is None or _step_depth > 0:
+            return real(self, *args, **named)
+        has_closure = bool(args and args[0] is not None) or named.get("closure") is not None
+        _step_depth += 1
+        try:
+            if not has_closure:
+                guarded(_say_step)(r, self)
+            value = real(self, *args, **named)
+            if has_closure:
+                guarded(_say_step)(r, self)
+        finally:
+            _step_depth -= 1
+        guarded(_say_values)(r, self)
+        return value
+
+    cls.step = step
+
+
+def _patch_optimizers() -> None:
+    cls = torch.optim.Optimizer
+    real_init, real_zero = cls.__init__, cls.zero_grad
+    zero_default = _default_of(real_zero, "set_to_none", False)
+    module_zero = torch.nn.Module.zero_grad
+    module_default = _default_of(module_zero, "set_to_none", False)
+
+    @functools.wraps(real_init)
+    def __init__(self: Any, *args: Any, **named: Any) -> None:
+        guarded(wrap_class)(type(self))
+        real_init(self, *args, **named)
+
+    @functools.wraps(real_zero)
+    def zero_grad(self: Any, *args: Any, **named: Any) -> Any:
+        value = real_zero(self, *args, **named)
+        r = get()
+        if r is not None:
+            guarded(_say_zero)(r, bool(args[0] if args else named.get("set_to_none", zero_default)), self)
+        return value
+
+    @functools.wraps(module_zero)
+    def zero_grad_of_module(self: Any, *args: Any, **named: Any) -> Any:
+        value = module_zero(self, *args, **named)
+        r = get()
+        if r is not None and any(w.ddp() is self or (w.ddp() is not None and w.ddp().module is self)
+                                 for w in wrappers.wrappers):
+            guarded(_say_zero)(r, bool(args[0] if args else named.get("set_to_none", module_default)), None)
+        return value
+
+    cls.__init__, cls.zero_grad = __init__, zero_grad
+    torch.nn.Module.zero_grad = zero_grad_of_module
+
+
+def _default_of(call: Any, name: str, otherwise: Any) -> Any:
+    import inspect
+    try:
+        return inspect.signature(call).parameters[name].default
+    except (KeyError, ValueError):
+        return otherwise
+
+
+def _say_zero(r: Recorder, to_none: bool, optimizer: Any) -> None:
+    if optimizer is not None and not _known(r, optimizer).parts:
+        return
+    r.end_step()
+    r.epoch += 1
+    for w in wrappers.wrappers:
+        if optimizer is None or any(part.wrapper is w for part in _known(r, optimizer).parts):
+            w.has_unreduced = False
+            w.fired.clear()
+            r.use(w.number)
+            r.emit("zero_grad", -1, int(to_none))
+
+
+# ---- what changes gradients after a backward ----
+
+def _say_rewrite(r: Recorder, params: List[Any], norm: float, factor: float, text: str) -> None:
+    global _is_rewritten
+    owned = {id(p) for p in params}
+    r.source(4)
+    for w in wrappers.wrappers:
+        inside = [i for i, p in enumerate(w.params) if id(p) in owned]
+        if inside:
+            r.use(w.number)
+            r.emit("rewrite", -1, bits(norm), bits(factor), len(inside), len(inside) if w.has_unreduced else 0,
+                   text=text)
+            _is_rewritten = True
+
+
+def _patch_clipping() -> None:
+    import torch.nn.utils as utils
+    import torch.nn.utils.clip_grad as clip_grad
+    real_norm, real_value = clip_grad.clip_grad_norm_, clip_grad.clip_grad_value_
+
+    @functools.wraps(real_norm)
+    def clip_grad_norm_(parameters: Any, max_norm: Any, *args: Any, **named: Any) -> Any:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        total = real_norm(parameters, max_norm, *args, **named)
+        r = get()
+        if r is not None:
+            guarded(_note_clip)(r, parameters, float(max_norm), float(total))
+        return total
+
+    @functools.wraps(real_value)
+    def clip_grad_value_(parameters: Any, *args: Any, **named: Any) -> Any:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        value = real_value(parameters, *args, **named)
+        r = get()
+        if r is not None:
+            guarded(_say_rewrite)(r, parameters, math.nan, math.nan, "clip_grad_value_")
+        return value
+
+    for module in (utils, clip_grad):
+        module.clip_grad_norm_, module.clip_grad_value_ = clip_grad_norm_, clip_grad_value_
+
+
+def _note_clip(r: Recorder, parameters: List[Any], max_norm: float, total: float) -> None:
+    factor = min(1.0, max_norm / (total + 1e-6)) if math.isfinite(total) else math.nan
+    _say_rewrite(r, parameters, total, factor, "clip_grad_norm_")
+    _clips.append((total, factor))
+
+
+def _patch_scaler() -> None:
+    classes = []
+    for path in ("torch.cuda.amp.grad_scaler", "torch.amp.grad_scaler"):
+        try:
+            module = __import__(path, fromlist=["GradScaler"])
+            classes.append(module.GradScaler)
+        except (ImportError, AttributeError):
+            continue
+    for cls in classes:
+        if "_unscale_grads_" in cls.__dict__:
+            _patch_scaler_class(cls)
+
+
+def _patch_scaler_class(cls: Any) -> None:
+    real = cls._unscale_grads_
+
+    @functools.wraps(real)
+    def _unscale_grads_(self: Any, optimizer: Any, *args: Any, **named: Any) -> Any:
+        value = real(self, optimizer, *args, **named)
+        r = get()
+        if r is not None:
+            params = [p for group in optimizer.param_groups for p in group["params"]]
+            guarded(_say_rewrite)(r, params, math.nan, math.nan, "unscale")
+        return value
+
+    cls._unscale_grads_ = _unscale_grads_
+
+
+# ---- samples ----
+
+class _Pass:
+    """One iteration over a loader with a DistributedSampler: its batches in the order they are used."""
+
+    def __init__(self, number: int, sampler: Any, passes: int) -> None:
+        self.number, self.passes = number, passes
+        self.batches: Deque[List[int]] = deque()
+        self.position = 0
+        self.replicas, self.rank = sampler.num_replicas, sampler.rank
+        self.length = len(sampler.dataset)
+        self.state = hashing.signed(hashing.mix(int(sampler.seed) & (2 ** 63 - 1), int(sampler.epoch)))
+        self.shuffles = bool(sampler.shuffle)
+        self.is_said = False
+
+
+_samplers: "weakref.WeakKeyDictionary[Any, List[int]]" = weakref.WeakKeyDictionary()
+_pending: List[Tuple[_Pass, List[int], int]] = []
+
+
+def _begin_pass(loader_iter: Any) -> None:
+    loader = getattr(loader_iter, "_cddp_loader", None)
+    sampler = getattr(loader, "sampler", None)
+    if not isinstance(sampler, DistributedSampler) or type(getattr(loader, "batch_sampler", None)) is not BatchSampler:
+        return
+    entry = _samplers.setdefault(sampler, [len(_samplers), 0])
+    loader_iter._cddp_pass = _Pass(entry[0], sampler, entry[1])
+    entry[1] += 1
+
+
+def _take_batch(loader_iter: Any) -> None:
+    current = getattr(loader_iter, "_cddp_pass", None)
+    if current is None or not current.batches:
+        return
+    indices = current.batches.popleft()
+    del _pending[:]
+    _pending.append((current, indices, current.position))
+    current.position += len(indices)
+
+
+def _say_samples(r: Recorder) -> None:
+    while _pending:
+        current, indices, position = _pending.pop()
+        if current.shuffles and not current.is_said:
+            r.emit("seed", current.number, WORD["CDDP_POLICY_SHARED"], current.state, text="sampler")
+        current.is_said = True
+        epoch = current.number * 1000000 + current.passes
+        total, weight = 0, 0.0
+        for offset, index in enumerate(indices):
+            is_padding = (position + offset) * current.replicas + current.rank >= current.length
+            total += hashing.mix(0, int(index) & (2 ** 63 - 1))
+            weight += 0.0 if is_padding else 1.0
+            r.emit("sample", int(index), bits(0.0 if is_padding else 1.0), epoch)
+        r.emit("samples", epoch, len(indices), 0, hashing.signed(total & (2 ** 64 - 1)), bits(weight))
+
+
+def _forget_samples(r: Recorder) -> None:
+    del _pending[:]
+
+
+def _patch_loaders() -> None:
+    cls = _BaseDataLoaderIter
+    real_init, real_next_index, real_next = cls.__init__, cls._next_index, cls.__next__
+    real_reset = cls._reset
+
+    @functools.wraps(real_init)
+    def __init__(self: Any, loader: DataLoader, *args: Any, **named: Any) -> None:
+        self._cddp_loader = loader
+        if get() is not None:
+            guarded(_begin_pass)(self)
+        real_init(self, loader, *args, **named)
+
+    @functools.wraps(real_reset)
+    def _reset(self: Any, loader: Any, *args: Any, **named: Any) -> Any:
+        if get() is not None and not (len(args) > 0 and args[0] or named.get("first_iter")):
+            guarded(_begin_pass)(self)  # persistent workers
+        return real_reset(self, loader, *args, **named)
+
+    @functools.wraps(real_next_index)
+    def _next_index(self: Any) -> Any:
+        index = real_next_index(self)
+        current = getattr(self, "_cddp_pass", None)
+        if current is not None and isinstance(index, list):
+            current.batches.append(index)
+        return index
+
+    @functools.wraps(real_next)
+    def __next__(self: Any) -> Any:
+        batch = real_next(self)
+        if get() is not None:
+            guarded(_take_batch)(self)
+        return batch
+
+    cls.__init__, cls._next_index, cls.__next__, cls._reset = __init__, _next_index, __next__, _reset
+    wrappers.before_training_forward.append(_say_samples)
+    wrappers.before_other_forward.append(_forget_samples)
+
+
+def patch() -> None:
+    for part in (_patch_backward, _patch_optimizers, _patch_clipping, _patch_scaler, _patch_loaders):
+        guarded(part)()

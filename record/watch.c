@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the recorder looks at inside of the reducer: gradients as a comm hook gets them, as it
+** delivers them, and as they are written back.
+**
+** Note [The law of a cast]
+** A hook that casts rounds each of W gradients twice (cast, division) and their sum W - 1 times, in
+** unit roundoff u and with the smallest subnormal η. With s the signs of the result m, which all
+** ranks share, Σ_r Σ_i s·g_r/W = Σ_i |m_i| within γ_{W+2}(u)·Σ_r Σ_i |g_r|/W + 2·n·W·η. The sums
+** themselves are in f64: n·2⁻⁵⁰ of each covers them. An infinity obeys no law, and is I-RANGE's.
+*/
+#include "record/projection.h"
+#include "record/recording.h"
+
+#include <math.h>
+
+void cd_recording_project(cd_recording *r, int64_t variable, const cddp_tensor *gradient,
+                          bool is_reduced)
+{
+    cd_projection p;
+    if (!cd_tracer_wants_digest(&r->tracer) || !cd_projection_take(gradient, &p)) return;
+    CD_EMIT(&r->tracer, projection, NULL, .param = variable, .reduced = is_reduced,
+            .sum = cd_f64_bits(p.sum), .magnitude = cd_f64_bits(p.magnitude),
+            .numel = cddp_tensor_numel(gradient), .dtype = gradient->dtype);
+}
+
+static void see_entered(struct cddp_tracer *tracer, int64_t variable, const cddp_tensor *slice)
+{
+    (void)tracer;
+    cd_recording *r = cd_recording_get();
+    if (r != NULL) cd_recording_project(r, variable, slice, false);
+}
+
+static void see_written(struct cddp_tracer *tracer, int64_t variable, const cddp_tensor *gradient)
+{
+    (void)tracer;
+    cd_recording *r = cd_recording_get();
+    if (r != NULL) cd_recording_project(r, variable, gradient, true);
+}
+
+static void state_law(cd_recording *r, const cd_tracer_share *share)
+{
+    const cd_recorded_hook *h = &cd_recording_here(r)->hook;
+    const double w = share->ranks, n = (double)h->numel;
+    const bool is_half = h->cast == CDDP_F16;
+    const double terms = (w + 2) * (is_half ? 0x1p-11 : 0x1p-8),
+                 tiny = is_half ? 0x1p-24 : 0x1p-133;
+    const double bound =
+        (terms / (1 - terms) * h->magnitude + n * 0x1p-50 * (h->magnitude + h->got)) / w +
+        2 * n * tiny;
+    const bool is_finite = isfinite(h->given) && isfinite(h->got) && isfinite(h->magnitude);
+    CD_EMIT(&r->tracer, hook_law, "the result is the mean of what the ranks gave",
+            .bucket = share->bucket, .left = cd_f64_bits(is_finite ? h->given / w : 0),
+            .right = cd_f64_bits(is_finite ? h->got / w : 0),
+            .bound = cd_f64_bits(is_finite ? bound : (double)INFINITY), .over_ranks = true);
+}
+
+/* A joined rank states nothing, so that laws over all ranks are not stated under join. */
+static void see_returned(struct cddp_tracer *tracer, const cd_tracer_share *share)
+{
+    (void)tracer;
+    cd_recording *r = cd_recording_get();
+    cd_pair pair;
+    if (r == NULL || !cd_tracer_wants_digest(&r->tracer)) return;
+    cd_recorded_hook *h = &cd_recording_here(r)->hook;
+    if (h->cast < 0 || cd_recording_here(r)->has_join) return;
+    if (share->variable < 0) {
+        if (h->is_whole && h->numel > 0) state_law(r, share);
+        h->given = h->got = h->magnitude = 0;
+        h->numel = 0;
+        h->is_whole = true;
+    } else if (share->is_zero && cd_projection_pair(share->slice, share->slice, &pair)) {
+        h->got += pair.got;
+        h->numel += pair.numel;
+    } else if (share->local != NULL && cd_projection_pair(share->local, share->slice, &pair)) {
+        h->given += pair.given;
+        h->got += pair.got;
+        h->magnitude += pair.magnitude;
+        h->numel += pair.numel;
+    } else {
+        h->is_whole = false;
+    }
+}
+
+const cd_tracer_watch cd_recording_watch = {see_entered, see_returned, see_written};

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of one mutant: built, run under the scenarios that touch it, then under the others, then under unit tests."""
+import pathlib
+import threading
+
+from program import PATIENCE, agrees, first_unlike, run, verified
+from tree import ROOT, Mistake, folder_of, read_text
+
+CHUNKS = (6, 24, 400)  # scenarios of a first, second and every later process: most mutants fall at once
+
+
+def trial(program, mutant, scenarios, scratch):
+    """What each scenario says of a mutant, as lines."""
+    target, binary = scratch / "trial.o", scratch / "trial"
+    failed = program.compile(mutant.file, mutant.apply(read_text(ROOT / mutant.file)), target)
+    if failed:
+        yield "does not compile"
+        return
+    if target.read_bytes() == program.clean_object(mutant.file):
+        yield "same object code"
+        return
+    if program.relink(mutant.file, target, binary):
+        yield "does not compile"
+        return
+    for scenario in scenarios:
+        path = str(pathlib.Path(scenario).resolve())
+        before = run([str(program.clean), "run", path])
+        if before.code != 0:
+            raise Mistake(f"the clean program does not verify {scenario}: {before.how}\n{before.output.strip()}")
+        after = run([str(binary), "run", path], max(1, PATIENCE * before.seconds))
+        if after.late or after.code != before.code or len(verified(after)) != len(verified(before)):
+            said = next((line for line in after.output.splitlines() if line), "")
+            yield f"{scenario}: noticed, {after.how}: {said}"
+        else:
+            yield f"{scenario}: as before"
+
+
+class Judge:
+    def __init__(self, program, mapped, exact, units):
+        self.program, self.map, self.units = program, mapped, units
+        self.exact = exact  # the map is of this very tree: what does not touch a function cannot notice it
+        self.lock = threading.Lock()
+        self.archives = {}
+        outcome = run([str(program.clean), "run", "--keep-going", "scenarios"])
+        if outcome.code != 0:
+            raise Mistake(f"the clean program does not verify the catalogue ({outcome.how}); nothing can be said of mutants")
+        self.runnable = set(verified(outcome))
+        self.seconds = outcome.seconds
+        self.cost = {name: cost for name, cost in zip(mapped.scenarios, mapped.costs)}
+        self.mean = max(1, sum(mapped.costs) // max(1, len(mapped.costs)))
+        self.whole = sum(self.cost.get(name, self.mean) for name in self.runnable) or 1
+
+    def limit(self, scenarios):
+        """Seconds of processor time: many times the clean program's share, and never less than a quarter of its whole run."""
+        share = sum(self.cost.get(name, self.mean) for name in scenarios) / self.whole
+        return max(PATIENCE * share, 0.25) * self.seconds
+
+    def plan(self, mutant):
+        """The scenarios of a mutant, those that touch its function first."""
+        numbers = self.map.touching(mutant.file, mutant.function)
+        known = numbers is not None
+        touching = [self.map.scenarios[number] for number in numbers or []]
+        touching = [name for name in touching if name in self.runnable]
+        rest = sorted(self.runnable - set(touching), key=lambda name: (self.cost.get(name, self.mean), name))
+        # A table's readers may lie in other files, so only a function's map is complete.
+        return touching if self.exact and known and mutant.function != "-" else touching + rest
+
+    def judge(self, mutant, lived=None):
+        """(outcome, scenario, how, units, scenarios tried); lived: so many scenarios did not notice it before."""
+        name = f"{mutant.id}-{threading.get_ident()}"
+        target, binary = self.program.scratch / f"{name}.o", self.program.scratch / name
+        try:
+            failed = self.program.compile(mutant.file, mutant.apply(read_text(ROOT / mutant.file)), target)
+            if failed:
+                return "unbuilt", "", "", "not run", 0
+            with self.lock:
+                clean = self.program.clean_object(mutant.file)
+            if target.read_bytes() == clean:
+                return "same", "", "", "not run", 0
+            failed = self.program.relink(mutant.file, target, binary)
+            if failed:
+                if "undefined reference" not in failed and "undefined symbol" not in failed:
+                    raise Mistake(f"cddp-verify cannot be linked with another object of {mutant.file}:\n{failed.strip()[:2000]}")
+                return "unbuilt", "", "", "not run", 0
+            plan, tried = ([], lived) if lived is not None else (self.plan(mutant), 0)
+            sizes = iter(CHUNKS)
+            size = next(sizes)
+            while tried < len(plan):
+                chunk = plan[tried:tried + size]
+                outcome = run([str(binary), "run", *chunk], self.limit(chunk))
+                if not agrees(outcome, chunk):
+                    return "noticed", first_unlike(outcome, chunk), outcome.how, "not run", tried + len(chunk)
+                tried += len(chunk)
+                size = next(sizes, size)
+            return "lived", "", "", self.unit_tests(mutant, target, binary) if self.units else "not run", tried
+        finally:
+            for path in (target, binary):
+                path.unlink(missing_ok=True)
+
+    def unit_tests(self, mutant, target, binary):
+        """The first unit test of the mutant's folder that fails with it; empty when none does."""
+        for link in self.tests_of(mutant.file):
+            clean = self.program.build.folder / link
+            if not clean.is_file():
+                raise Mistake(f"{clean} does not exist: build the unit tests first, or leave --units out")
+            if self.program.relink(mutant.file, target, binary, self.program.links[link]):
+                continue
+            with self.lock:
+                if link not in self.archives:
+                    self.archives[link] = run([str(clean)])
+            before = self.archives[link]
+            if before.code != 0:
+                continue  # skipped, or broken already: it says nothing of mutants
+            outcome = run([str(binary)], max(PATIENCE * before.seconds, 0.25 * self.seconds))
+            if outcome.code != 0 or outcome.late:
+                return pathlib.Path(link).name
+        return ""
+
+    def tests_of(self, file):
+        folder = f"tests/unit/{folder_of(file)}"
+        stem = pathlib.Path(file).stem
+        links = [link for link in self.program.links if link.startswith(folder + "/")]
+        if folder_of(file) == "core/hooks":
+            links += [link for link in self.program.links if link.startswith("tests/conformance/") and "hook" in link]
+        return sorted(links, key=lambda link: (stem not in pathlib.Path(link).name, link))

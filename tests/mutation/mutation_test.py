@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the program itself: operators on a small source, keys, lists, the map's lines, the verdict on a mutant."""
+import contextlib
+import importlib.util
+import io
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import lists
+import mutants
+import program
+import table
+import touched
+import tree
+from store import Store
+
+SMALL = """\
+typedef enum { RED_SUM, RED_MAX } red;
+#include <stdbool.h>
+#define CD_TRY(call) do { if ((call) != 0) return 1; } while (0)
+#define CD_ASSERT(c) ((c) ? (void)0 : (void)1)
+int combine(int a, int b);
+static int touch(int n);
+static int touch(int n)
+{
+    CD_ASSERT(n > 0);
+    return n;
+}
+int walk(int a, int b, const char *name)
+{
+    int sum = 0;
+    if (a < b && name) sum += combine(a, b);
+    for (int i = 0; i < a; i++) sum = sum - 2;
+    if (!name) return 0;
+    CD_TRY(combine(a, b + 1));
+    touch(
+        sum);
+    return sum;
+}
+red which(void)
+{
+    return RED_SUM;
+}
+bool early(int n)
+{
+    return n > 1 && n < 9;
+}
+void nothing_audit(int n)
+{
+    if (n > 3) touch(n);
+}
+"""
+FILE = "core/ddp/small.c"
+
+
+def of(text=SMALL):
+    try:
+        return mutants.Parser().of_text(FILE, text, ["-std=c11"])
+    except tree.Absent as absent:
+        raise unittest.SkipTest(str(absent)) from absent
+
+
+class Operators(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.found = {(m.function, m.operator, m.text) for m in of()}
+
+    def has(self, *key):
+        self.assertIn(key, self.found)
+
+    def lacks(self, function=None, operator=None, part=""):
+        self.assertFalse([key for key in self.found if (function is None or key[0] == function)
+                          and (operator is None or key[1] == operator) and part in key[2]])
+
+    def test_every_operator_is_applied(self):
+        self.has("walk", "relation", "a < b -> <=")
+        self.has("walk", "relation", "a < b -> >=")
+        self.has("walk", "logic", "a < b && name -> ||")
+        self.has("walk", "condition", "if (a < b && name) -> !(a < b && name)")
+        self.has("walk", "not", "!name -> name")
+        self.has("walk", "arithmetic", "sum - 2 -> +")
+        self.has("walk", "arithmetic", "sum += combine(a, b) -> -=")
+        self.has("walk", "arithmetic", "i++ -> --")
+        self.has("walk", "statement", "sum = sum - 2; -> dropped")
+        self.has("walk", "return", "{ -> return (int){0};")
+        self.has("early", "return", "{ -> return true;")
+        self.has("early", "result", "return n > 1 && n < 9 -> !")
+        self.has("walk", "result", "return sum -> + 1")
+        self.has("which", "enumerator", "return ⟨RED_SUM⟩; -> RED_MAX")
+
+    def test_arguments_of_a_macro_are_mutated_and_its_body_is_not(self):
+        self.has("walk", "arguments", "combine(a, b + 1) -> (b + 1, a)")
+        self.has("walk", "arithmetic", "b + 1 -> -")
+        self.has("walk", "statement", "CD_TRY(combine(a, b + 1)); -> dropped")
+        self.lacks(part="(call)")
+
+    def test_assertions_and_audits_are_left_alone(self):
+        self.lacks("touch", "relation")
+        self.lacks("nothing_audit")
+
+    def test_the_comparison_of_a_negation_is_made_once(self):
+        self.lacks("walk", "condition", "!name")
+
+    def test_keys_are_unique_and_name_no_line(self):
+        keys = [m.key for m in of()]
+        self.assertEqual(len(keys), len(set(keys)))
+        moved = {m.key for m in of("\n\n" + SMALL.replace("int combine", "int other(void);\nint combine"))}
+        self.assertEqual(set(keys), moved)
+
+    def test_equal_texts_differ_in_their_ordinal(self):
+        twice = of("int f(int a)\n{\n    a = a + 1;\n    a = a + 1;\n    return a;\n}\n")
+        self.assertEqual([1, 2], [m.ordinal for m in twice if m.operator == "arithmetic"])
+
+    def test_a_mutant_keeps_the_number_of_lines(self):
+        for m in of():
+            self.assertEqual(SMALL.count("\n"), m.apply(SMALL).count("\n"), m.key)
+            self.assertNotEqual(SMALL, m.apply(SMALL), m.key)
+
+    def test_offsets_are_of_characters(self):
+        text = "/* ünïcödé ✓ */\n" + SMALL
+        changed = [m.apply(text) for m in of(text) if m.text == "a < b -> <="]
+        self.assertIn("if (a <= b && name)", changed[0])
+
+    def test_mutants_compile(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for m in of():
+                path = pathlib.Path(folder) / "m.c"
+                path.write_text(m.apply(SMALL), encoding="utf-8")
+                done = subprocess.run(["cc", "-std=c11", "-w", "-fsyntax-only", str(path)], capture_output=True, text=True, check=False)
+                self.assertEqual(0, done.returncode, f"{m.key}\n{done.stderr}")
+
+    def test_a_source_that_does_not_parse_is_refused_in_a_sentence(self):
+        with self.assertRaisesRegex(tree.Mistake, "cannot parse core/ddp/small.c: .* in line 1"):
+            of("int f(\n")
+
+
+class Lists(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.folder.name) / "list.txt"
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def test_known_mutants_come_back(self):
+        keys = {("a.c", "f", "logic", 2, "a || b -> &&"), ("a.c", "f", "constant", 1, "x | y ⟨1⟩ -> 0")}
+        lists.write_known(keys, self.path)
+        self.assertEqual(keys, lists.known(self.path))
+
+    def test_an_argument_is_required(self):
+        self.path.write_text("a.c | f | logic | 1 | a -> b\n  since x,\n  and y\n", encoding="utf-8")
+        self.assertEqual({("a.c", "f", "logic", 1, "a -> b"): "since x, and y"}, lists.equivalent(self.path))
+        for text, words in (("a.c | f | logic | 1 | a -> b\n", "no argument"), ("  since\n", "without a mutant"),
+                            ("a.c | f | logic\n", ":1: not")):
+            self.path.write_text(text, encoding="utf-8")
+            with self.assertRaisesRegex(tree.Mistake, words):
+                lists.equivalent(self.path)
+
+    def test_the_lists_of_the_tree_can_be_read(self):
+        lists.known()
+        self.assertFalse(lists.known() & set(lists.equivalent()))
+
+
+class Maps(unittest.TestCase):
+    def test_ranges_come_back(self):
+        for numbers in ([], [3], [0, 1, 2, 5, 7, 8]):
+            self.assertEqual(numbers, touched.numbers_of(touched.ranges(numbers)))
+
+    def test_the_map_of_the_tree_can_be_read(self):
+        mapped = touched.Map()
+        name, numbers = next((name, numbers) for name, numbers in mapped.functions.items() if numbers)
+        self.assertEqual(numbers, mapped.touching(*name))
+        self.assertIsNone(mapped.touching("core/ddp/none.c", "none"))
+
+    def test_a_broken_line_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "map"
+            path.write_text("scenario 1 a.toml\nfile a.c\nf 7\n", encoding="utf-8")
+            with self.assertRaisesRegex(tree.Mistake, r"map:3: not a line of a map"):
+                touched.Map(path)
+
+
+def outcome(output, code=0, late=False):
+    return program.Outcome(code, output, 0.1, late)
+
+
+class Verdicts(unittest.TestCase):
+    TWO = "verified: a.toml: one\nas expected: b.toml: two\n2 of 2 verified (1 as their scenarios expect)\n"
+
+    def test_agrees_only_with_all_verified(self):
+        both = ["a.toml", "b.toml"]
+        self.assertTrue(program.agrees(outcome(self.TWO), both))
+        self.assertFalse(program.agrees(outcome(self.TWO, code=-11), both))
+        self.assertFalse(program.agrees(outcome(self.TWO, late=True), both))
+        self.assertFalse(program.agrees(outcome("verified: a.toml: one\nskipped: b.toml\n1 of 2 verified, 1 skipped\n"), both))
+
+    def test_names_where_a_run_stopped(self):
+        self.assertEqual("b.toml", program.first_unlike(outcome("verified: a.toml: one\n", -6), ["a.toml", "b.toml"]))
+
+    def test_an_endless_loop_is_ended(self):
+        ended = program.run([sys.executable, "-c", "while True: pass"], limit=1)
+        self.assertTrue(ended.late)
+        self.assertEqual("took too long", ended.how)
+
+    def test_counts_add_up(self):
+        key = ("core/ddp/a.c", "f", "logic", 1, "t")
+        other = ("core/ddp/a.c", "f", "logic", 2, "t")
+        counts = table.count([(key, "lived", "not run"), (other, "lived", ""), (other, "noticed", "not run"), (other, "same", ""),
+                              (other, "unbuilt", ""), (other, "lived", "a_test")], {key: "since"})
+        self.assertEqual(table.Count(drawn=6, built=5, equivalent=2, scenarios=1, units=1, lived=1), counts)
+
+
+class Reports(unittest.TestCase):
+    """The exit code of run."""
+
+    @classmethod
+    def setUpClass(cls):
+        place = importlib.util.spec_from_file_location("mutation_main", pathlib.Path(__file__).with_name("__main__.py"))
+        cls.main = importlib.util.module_from_spec(place)
+        place.loader.exec_module(cls.main)
+
+    def report(self, outcome, equal=(), known=()):
+        mutant = mutants.Mutant("core/ddp/a.c", "f", "logic", 1, "a || b -> &&", 0, 1, "x")
+        keys = {"mutant": mutant.key}
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            code = self.main.report({mutant.key: outcome}, [mutant], {keys[name]: "since" for name in equal}, {keys[name] for name in known})
+        return code, out.getvalue()
+
+    def test_one_that_was_noticed_before_and_lives_fails(self):
+        code, text = self.report(("lived", "", "", "not run", 9), known=["mutant"])
+        self.assertEqual(1, code)
+        self.assertIn("LIVES, NOTICED BEFORE", text)
+
+    def test_others_that_live_are_reported(self):
+        code, text = self.report(("lived", "", "", "", 9))
+        self.assertEqual(0, code)
+        self.assertIn("lived: ", text)
+
+    def test_an_argument_counts_as_equivalent(self):
+        code, text = self.report(("lived", "", "", "", 9), equal=["mutant"])
+        self.assertEqual(0, code)
+        self.assertIn("1 equivalent", text)
+        self.assertNotIn("lived: ", text)
+
+    def test_a_noticed_one_is_quiet(self):
+        code, text = self.report(("noticed", "a.toml", "exit 1", "not run", 3), known=["mutant"])
+        self.assertEqual(0, code)
+        self.assertIn("1 noticed by scenarios (100 %)", text)
+
+    def test_a_draw_does_not_depend_on_other_mutants(self):
+        keys = [("core/ddp/a.c", "f", "logic", n, "t") for n in range(50)]
+        drawn = sorted(keys, key=lambda key: self.main.rank("7", key))
+        fewer = sorted(keys[::2], key=lambda key: self.main.rank("7", key))
+        self.assertEqual(fewer, [key for key in drawn if key in fewer])
+        self.assertNotEqual(drawn, sorted(keys, key=lambda key: self.main.rank("8", key)))
+
+
+class Commands(unittest.TestCase):
+    def call(self, *words):
+        done = subprocess.run([sys.executable, os.path.dirname(os.path.abspath(__file__)), *words], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_bad_input_is_answered_in_words(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code, text = self.call("--build", folder, "list")
+            self.assertEqual(2, code)
+            self.assertIn("compile_commands.json does not exist", text)
+            (pathlib.Path(folder) / "compile_commands.json").write_text("{", encoding="utf-8")
+            code, text = self.call("--build", folder, "list")
+            self.assertEqual(2, code)
+            self.assertIn("is not a list of compile commands", text)
+            store = pathlib.Path(folder) / "store"
+            store.write_text("no database, and longer than the head of one " * 40, encoding="utf-8")
+            with self.assertRaisesRegex(tree.Mistake, "is not a store of mutants"):
+                Store(store)
+        self.assertEqual(2, self.call("run", "--sample", "0")[0])
+        self.assertEqual(2, self.call("dance")[0])
+        code, text = self.call("--help")
+        self.assertEqual(0, code)
+        for operator in mutants.OPERATORS:
+            self.assertIn(operator, text)
+
+
+if __name__ == "__main__":
+    try:
+        mutants.load_clang()
+    except tree.Absent as absent:
+        print(f"skipped: {absent}")
+        sys.exit(77)
+    unittest.main()

@@ -1,0 +1,1118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of a user, right ones and wrong ones. Each runs on every rank, inside an initialised group."""
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import trainers
+
+CLEAN, WRONG = {}, {}
+
+
+def clean(call):
+    CLEAN[call.__name__] = call
+    return call
+
+
+def wrong(*checks, words="", **options):
+    """The first finding is of one of these checks, and the report has these words."""
+    def add(call):
+        WRONG[call.__name__] = (call, checks, words, options)
+        return call
+    return add
+
+
+def mlp(width=40):
+    return torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.ReLU(), torch.nn.Linear(width, width),
+                               torch.nn.ReLU(), torch.nn.Linear(width, 2))
+
+
+def batch(rank, step, count=6):
+    g = torch.Generator().manual_seed(1000 * rank + step)
+    return torch.randn(count, 8, generator=g), torch.randint(0, 2, (count,), generator=g)
+
+
+def train(rank, ddp, optimizer, steps=4, begin=0, before_step=None):
+    for step in range(begin, begin + steps):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x), y).backward()
+        if before_step is not None:
+            before_step(step)
+        optimizer.step()
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **options)
+
+
+def small_buckets():
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 2048
+
+
+# ---- right ----
+
+@clean
+def plain(rank):
+    ddp = DDP(mlp())
+    train(rank, ddp, sgd(ddp))
+
+
+@clean
+def several_buckets(rank):
+    small_buckets()
+    ddp = DDP(mlp(), bucket_cap_mb=0.005)
+    train(rank, ddp, sgd(ddp), steps=6)
+
+
+@clean
+def batch_norm(rank):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2))
+    ddp = DDP(model)
+    train(rank, ddp, sgd(ddp))
+
+
+@clean
+def accumulation_with_views(rank):
+    ddp = DDP(mlp(), gradient_as_bucket_view=True)
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            for micro in range(2):
+                x, y = batch(rank, 10 * step + micro)
+                F.cross_entropy(ddp(x), y).backward()
+        x, y = batch(rank, 10 * step + 5)
+        F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+
+
+@clean
+def accumulation(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad(set_to_none=True)
+        with ddp.no_sync():
+            x, y = batch(rank, 10 * step)
+            F.cross_entropy(ddp(x), y).backward()
+        x, y = batch(rank, 10 * step + 5)
+        F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+
+
+class Branches(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = torch.nn.Linear(8, 8)
+        self.left, self.right = torch.nn.Linear(8, 2), torch.nn.Linear(8, 2)
+
+    def forward(self, x, left):
+        x = torch.relu(self.trunk(x))
+        return self.left(x) if left else self.right(x)
+
+
+@clean
+def unused_search(rank):
+    ddp = DDP(Branches(), find_unused_parameters=True)
+    optimizer = sgd(ddp)
+    for step in range(5):
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x, (rank + step) % 3 == 0), y).backward()
+        optimizer.step()
+
+
+def two_optimizers(ddp):
+    heads = list(ddp.module.left.parameters()) + list(ddp.module.right.parameters())
+    return torch.optim.SGD(ddp.module.trunk.parameters(), lr=0.1), torch.optim.SGD(heads, lr=0.1)
+
+
+def alternate(rank, phase, drops):
+    ddp = DDP(Branches(), find_unused_parameters=True)
+    trunk, heads = two_optimizers(ddp)
+    for step in range(6):
+        trunk.zero_grad(set_to_none=drops)
+        heads.zero_grad(set_to_none=drops)
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x, step % 2 == phase), y).backward()
+        trunk.step()
+        heads.step()
+
+
+@clean
+def two_optimizers_and_heads_that_alternate(rank):
+    alternate(rank, 0, False)
+
+
+@clean
+def two_optimizers_and_heads_that_alternate_and_drop(rank):
+    alternate(rank, 0, True)
+
+
+@clean
+def a_head_that_is_never_used(rank):
+    alternate(rank, 2, True)
+
+
+@clean
+def uneven_inputs_join(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    with ddp.join():
+        for step in range(3 + 2 * rank):
+            optimizer.zero_grad()
+            x, y = batch(rank, step)
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+
+
+@clean
+def second_group(rank):
+    other = dist.new_group([0, 1])
+    dist.new_group([0])
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        work = dist.all_reduce(torch.full((7,), float(rank)), group=other, async_op=True)
+        train(rank, ddp, optimizer, steps=1, begin=step)
+        work.wait()
+
+
+@clean
+def many_collectives(rank):
+    t = torch.full((4,), float(rank))
+    dist.broadcast(t, 0)
+    dist.all_gather([torch.empty(4) for _ in range(2)], t)
+    dist.reduce(t, 1)
+    dist.gather(t, [torch.empty(4) for _ in range(2)] if rank == 0 else None, dst=0)
+    dist.scatter(torch.empty(4), [t, t] if rank == 1 else None, src=1)
+    dist.all_gather_object([None, None], {"rank": rank})
+    dist.broadcast_object_list([rank], src=0)
+    dist.monitored_barrier()
+    if rank == 0:
+        dist.send(t, 1)
+    else:
+        dist.recv(t, 0)
+    ddp = DDP(mlp())
+    train(rank, ddp, sgd(ddp))
+
+
+@clean
+def other_reductions(rank):
+    plain(rank)
+    for op, wanted in ((dist.ReduceOp.MAX, 1.0), (dist.ReduceOp.MIN, 0.0), (dist.ReduceOp.PRODUCT, 0.0)):
+        t = torch.tensor([float(rank)])
+        dist.all_reduce(t, op=op)
+        assert t.item() == wanted
+
+
+@wrong("I-ORDER", words="allreduce(max)")
+def reductions_differ(rank):
+    plain(rank)
+    dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)
+
+
+@clean
+def scaled_loss(rank):
+    """Under PyTorch 1 without CUDA the scaler is there and does nothing; under PyTorch 2 it scales on CPUs, too."""
+    if hasattr(torch.amp, "GradScaler"):
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    else:
+        scaler = torch.cuda.amp.GradScaler(enabled=torch.cuda.is_available())
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        scaler.scale(F.cross_entropy(ddp(x), y)).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@clean
+def trainer_that_accumulates(rank):
+    accelerate(rank)
+
+
+@clean
+def trainer_that_clips(rank):
+    accelerate(rank, clips=True, gradient_as_bucket_view=True)
+
+
+@wrong("I-META", words="inside no_sync")
+def trainer_whose_forward_is_outside(rank):
+    accelerate(rank, is_outside=True)
+
+
+def accelerate(rank, clips=False, is_outside=False, **options):
+    accelerator = trainers.Accelerator(gradient_accumulation_steps=2, **options)
+    inner = mlp()
+    model, optimizer = accelerator.prepare(inner, sgd(inner))
+    for step in range(8):
+        x, y = batch(rank, step)
+        outside = F.cross_entropy(model(x), y) if is_outside else None
+        with accelerator.accumulate(model):
+            accelerator.backward(F.cross_entropy(model(x), y) if outside is None else outside)
+            if clips:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class Lightning(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+
+    def training_step(self, x, y):
+        return F.cross_entropy(self.net(x), y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@clean
+def trainer_with_a_closure(rank):
+    trainers.Trainer(max_steps=4).fit(Lightning(), batch)
+
+
+@wrong("I-PARAMEQ", "I-STEP", words="rank")
+def trainer_whose_rank_has_another_rate(rank):
+    module = Lightning()
+    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), lr=0.1 * (1 + rank))
+    trainers.Trainer(max_steps=4).fit(module, batch)
+
+
+def powersgd_of_rank(rank, matrix_rank, change=None):
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as p
+
+    def powerSGD_hook(state, bucket):
+        return p.powerSGD_hook(state, bucket).then(lambda f: f.value() if change is None else change(f.value(), state))
+
+    powerSGD_hook.__module__ = p.__name__
+    ddp = DDP(mlp())
+    state = p.PowerSGDState(None, matrix_approximation_rank=matrix_rank, start_powerSGD_iter=2, min_compression_rate=1)
+    ddp.register_comm_hook(state, p.powerSGD_hook if change is None else powerSGD_hook)
+    train(rank, ddp, sgd(ddp), steps=6)
+
+
+@clean
+def powersgd_of_rank_2(rank):
+    powersgd_of_rank(rank, 2)
+
+
+@clean
+def powersgd_of_rank_4(rank):
+    powersgd_of_rank(rank, 4)
+
+
+@wrong("I-HOOK", words="gradient + old error = output + new error")
+def powersgd_of_rank_2_is_scaled(rank):
+    powersgd_of_rank(rank, 2, lambda result, state: result * 1.25)
+
+
+@wrong("I-HOOK", words="the output is the projection of the mean")
+def powersgd_of_rank_4_moves_into_its_error(rank):
+    def change(result, state):
+        for error in state.error_dict.values():
+            error += 0.25 * result
+        return result * 0.75
+    powersgd_of_rank(rank, 4, change)
+
+
+@clean
+def powersgd_one_bucket(rank):
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as p
+    ddp = DDP(mlp())
+    ddp.register_comm_hook(p.PowerSGDState(None, start_powerSGD_iter=2), p.powerSGD_hook)
+    train(rank, ddp, sgd(ddp), steps=5)
+
+
+@clean
+def fp16_hook(rank):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    small_buckets()
+    ddp = DDP(mlp(), bucket_cap_mb=0.005)
+    ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    train(rank, ddp, sgd(ddp))
+
+
+@clean
+def averaging_hook(rank):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    ddp = DDP(mlp())
+    ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+    train(rank, ddp, sgd(ddp))
+
+
+@clean
+def hook_and_unused_search(rank):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    ddp = DDP(Branches(), find_unused_parameters=True)
+    ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x, (rank + step) % 2 == 0), y).backward()
+        optimizer.step()
+
+
+@clean
+def builtin_hook(rank):
+    small_buckets()
+    ddp = DDP(mlp(), bucket_cap_mb=0.005)
+    ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    train(rank, ddp, sgd(ddp))
+
+
+@clean
+def clipped(rank):
+    ddp = DDP(mlp())
+    train(rank, ddp, sgd(ddp),
+          before_step=lambda step: torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.05))
+
+
+@clean
+def scaled_by_hand(rank):
+    ddp = DDP(mlp())
+
+    def halve(step):
+        for p in ddp.parameters():
+            p.grad.mul_(0.5)
+
+    train(rank, ddp, sgd(ddp), before_step=halve)
+
+
+@clean
+def static_graph(rank):
+    ddp = DDP(mlp(), static_graph=True)
+    train(rank, ddp, sgd(ddp), steps=5)
+
+
+@clean
+def two_wrappers(rank):
+    first, second = DDP(mlp(16)), DDP(mlp(24))
+    one, two = sgd(first), sgd(second)
+    for step in range(4):
+        x, y = batch(rank, step)
+        one.zero_grad()
+        F.cross_entropy(first(x), y).backward()
+        one.step()
+        two.zero_grad()
+        F.cross_entropy(second(x), y).backward()
+        two.step()
+
+
+@clean
+def loader_with_workers(rank):
+    data = TensorDataset(torch.randn(41, 8), torch.randint(0, 2, (41,)))
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=6, sampler=sampler, num_workers=2)
+    held_out = DataLoader(data, batch_size=6, sampler=DistributedSampler(data))
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        ddp.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+        scheduler.step()
+        ddp.eval()
+        with torch.no_grad():
+            for x, y in held_out:
+                ddp(x)
+
+
+@clean
+def frozen_and_ignored(rank):
+    model = mlp()
+    model[0].weight.requires_grad_(False)
+    DDP._set_params_and_buffers_to_ignore_for_model(model, ["4.bias"])
+    ddp = DDP(model)
+    train(rank, ddp, torch.optim.Adam([p for n, p in ddp.module.named_parameters() if n != "4.bias"]))
+
+
+@clean
+def channels_last_and_double(rank):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+                                torch.nn.Linear(4 * 36, 2)).double().to(memory_format=torch.channels_last)
+    ddp = DDP(model)
+    optimizer = torch.optim.AdamW(ddp.parameters())
+    for step in range(3):
+        g = torch.Generator().manual_seed(100 * rank + step)
+        ddp(torch.randn(2, 3, 8, 8, generator=g, dtype=torch.float64)).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@clean
+def group_twice(rank):
+    ddp = DDP(mlp())
+    train(rank, ddp, sgd(ddp), steps=2)
+    del ddp
+    dist.barrier()
+    dist.destroy_process_group()
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(3))
+
+
+@clean
+def closure(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(3):
+        x, y = batch(rank, step)
+
+        def again():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(ddp(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(again)
+
+
+# ---- wrong ----
+
+@wrong("I-PARAMEQ", "I-STEP", words="rank 1")
+def skips_a_step(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(5):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x), y).backward()
+        if not (rank == 1 and step == 2):
+            optimizer.step()
+
+
+@wrong("I-STEP", words="rank 1 leaves out optimizer 1 in step 2, where rank 0 steps")
+def leaves_out_one_of_two_optimizers(rank):
+    ddp = DDP(Branches(), find_unused_parameters=True)
+    trunk, heads = two_optimizers(ddp)
+    for step in range(5):
+        trunk.zero_grad()
+        heads.zero_grad()
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x, True), y).backward()
+        trunk.step()
+        if not (rank == 1 and step == 2):
+            heads.step()
+
+
+@wrong("I-ONCE", words="no forward of this step went through the wrapper")
+def bypasses_the_wrapper_once(rank):
+    model = mlp()
+    ddp = DDP(model)
+    optimizer = sgd(ddp)
+    for step in range(5):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        F.cross_entropy((model if step == 2 else ddp)(x), y).backward()
+        optimizer.step()
+
+
+@wrong("I-ONCE", words="no forward of this step went through the wrapper")
+def bypasses_the_wrapper_always(rank):
+    model = mlp()
+    train(rank, model, sgd(DDP(model)))
+
+
+@wrong("I-PARAMEQ", "I-STEP", words="rank 0")
+def skips_the_last_step(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(5):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x), y).backward()
+        if rank == 1 or step < 4:
+            optimizer.step()
+    dist.barrier()
+
+
+@wrong("I-META", words="a backward runs inside no_sync, its forward ran outside it")
+def backward_alone_in_no_sync(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        loss = F.cross_entropy(ddp(x), y)
+        with ddp.no_sync():
+            loss.backward()
+        optimizer.step()
+
+
+@wrong("I-META", "I-ONCE", words="a backward runs outside no_sync, its forward ran inside it")
+def forward_alone_in_no_sync(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        with ddp.no_sync():
+            loss = F.cross_entropy(ddp(x), y)
+        loss.backward()
+        optimizer.step()
+
+
+@wrong("I-ONCE", words="steps on a local gradient")
+def no_sync_everywhere(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        with ddp.no_sync():
+            F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+
+
+@wrong("I-ONCE", words="steps on a local gradient")
+def second_backward(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        out = ddp(x)
+        F.cross_entropy(out, y).backward(retain_graph=True)
+        out.pow(2).mean().backward()
+        optimizer.step()
+
+
+class Ordered(torch.nn.Module):
+    def __init__(self, names):
+        super().__init__()
+        for name in names:
+            setattr(self, name, torch.nn.Linear(8, 8))
+
+    def forward(self, x):
+        return self.a(x) + self.b(x)
+
+
+@wrong("I-INIT", words="parameter")
+def other_registration_order(rank):
+    ddp = DDP(Ordered("ab" if rank == 0 else "ba"))
+    optimizer = sgd(ddp)
+    for step in range(2):
+        optimizer.zero_grad()
+        ddp(batch(rank, step)[0]).pow(2).mean().backward()
+        optimizer.step()
+
+
+def epochs(rank, workers, says_epoch, data_rank=None):
+    data = TensorDataset(torch.randn(24, 8), torch.randint(0, 2, (24,)))
+    sampler = DistributedSampler(data, num_replicas=2, rank=rank if data_rank is None else data_rank)
+    loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=workers)
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for epoch in range(2):
+        if says_epoch:
+            sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+
+
+@wrong("I-SEED", words="does not advance")
+def epoch_never_set(rank):
+    epochs(rank, 0, False)
+
+
+@wrong("I-SEED", words="does not advance")
+def epoch_never_set_with_workers(rank):
+    epochs(rank, 2, False)
+
+
+@wrong("I-DATA", words="again")
+def same_samples_on_all_ranks(rank):
+    epochs(rank, 0, True, data_rank=0)
+
+
+@wrong("I-STEP", words="disagree on the learning rate")
+def rates_differ(rank):
+    ddp = DDP(mlp())
+    train(rank, ddp, torch.optim.SGD(ddp.parameters(), lr=0.1 if rank == 0 else 0.2))
+
+
+@wrong("I-STEP", words="disagree on the learning rate")
+def scheduler_on_one_rank(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    for step in range(4):
+        train(rank, ddp, optimizer, steps=1, begin=step)
+        if rank == 0:
+            scheduler.step()
+
+
+@wrong("I-STEP", words="changes gradients that are not reduced yet")
+def clips_before_the_reduction(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(3):
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            x, y = batch(rank, 10 * step)
+            F.cross_entropy(ddp(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.01)
+        x, y = batch(rank, 10 * step + 1)
+        F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+
+
+@wrong("I-STEP", words="changes gradients that are not reduced yet")
+def clips_values_in_no_sync(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(3):
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            x, y = batch(rank, 10 * step)
+            F.cross_entropy(ddp(x), y).backward()
+            torch.nn.utils.clip_grad_value_(ddp.parameters(), 0.001)
+        x, y = batch(rank, 10 * step + 1)
+        F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+
+
+@wrong("I-PARAMEQ", "I-CHAIN", words="rank 1")
+def writes_a_parameter(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        train(rank, ddp, optimizer, steps=1, begin=step)
+        if rank == 1 and step == 1:
+            with torch.no_grad():
+                ddp.module[0].weight.add_(0.01)
+
+
+@wrong("I-PARAMEQ", words="step 2")
+def writes_a_gradient(rank):
+    ddp = DDP(mlp())
+
+    def write(step):
+        if rank == 1 and step == 2:
+            ddp.module[0].weight.grad.add_(0.5)
+
+    train(rank, ddp, sgd(ddp), before_step=write)
+
+
+@wrong("I-ORDER", "I-LIVE", words="collective #", limit=12.0)
+def extra_collective(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        if rank == 1 and step == 2:
+            dist.broadcast(torch.zeros(3), 0, async_op=True)
+        train(rank, ddp, optimizer, steps=1, begin=step)
+
+
+@wrong("I-ORDER", words="programs.py", limit=8.0)
+def two_collectives_exchanged(rank):
+    a, b = torch.ones(64), torch.ones(64)
+    if rank == 0:
+        dist.all_reduce(a)
+        dist.broadcast(b, 0)
+    else:
+        dist.broadcast(b, 0)
+        dist.all_reduce(a)
+
+
+@wrong("I-ORDER", words="allreduce(sum) of 32 f32")
+def sizes_differ(rank):
+    """Gloo ends the process when sizes do not match."""
+    dist.all_reduce(torch.ones(16 + 16 * rank))
+
+
+@wrong("I-ORDER", words="f64", limit=8.0)
+def dtypes_differ(rank):
+    dist.all_reduce(torch.ones(8, dtype=torch.float64 if rank else torch.float32))
+
+
+@wrong("I-FAIL", words="signal 9")
+def is_killed(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, steps=2)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    train(rank, ddp, optimizer, steps=2)
+
+
+@wrong("I-FAIL", words="signal 11")
+def dies_of_a_fault(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, steps=1)
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    train(rank, ddp, optimizer, steps=2)
+
+
+@wrong("I-FAIL", "I-LIVE", words="rank 1")
+def exits_silently(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, steps=2)
+    if rank == 1:
+        os._exit(3)
+    train(rank, ddp, optimizer, steps=2)
+
+
+@wrong("I-FAIL", "I-LIVE", "I-ORDER", words="rank 1")
+def raises(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, steps=2)
+    if rank == 1:
+        raise ValueError("no more data")
+    train(rank, ddp, optimizer, steps=2)
+
+
+@wrong("I-ORDER", "I-LIVE", words="rank 1", grace=1.0)
+def leaves_early(rank):
+    ddp = DDP(mlp())
+    train(rank, ddp, sgd(ddp), steps=3 if rank == 0 else 2)
+    if rank == 1:
+        sys.exit(0)
+
+
+@wrong("I-ORDER", "I-ONCE", "I-LIVE", "I-FAIL", words="rank", limit=10.0)
+def other_branch_without_search(rank):
+    ddp = DDP(Branches())
+    optimizer = sgd(ddp)
+    for step in range(3):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x, rank == 0), y).backward()
+        optimizer.step()
+
+
+def scaled_hook(factor, state, bucket):
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0] * factor)
+
+
+def hook_of(factor):
+    def hook(state, bucket):
+        return scaled_hook(factor, state, bucket)
+    hook.cddp_averages = True
+    return hook
+
+
+@wrong("I-HOOK", words="the hook breaks its law over all ranks")
+def hook_sums(rank):
+    ddp = DDP(mlp())
+    ddp.register_comm_hook(None, hook_of(1.0))
+    train(rank, ddp, sgd(ddp))
+
+
+@wrong("I-HOOK", words="the hook breaks its law over all ranks")
+def hook_divides_twice(rank):
+    small_buckets()
+    ddp = DDP(mlp(), bucket_cap_mb=0.005)
+    ddp.register_comm_hook(None, hook_of(0.25))
+    train(rank, ddp, sgd(ddp))
+
+
+def plain_hook(before=None, after=None, law=None):
+    """The mean, with what `before` does to what this rank gives, and `after` to the result."""
+    def hook(state, bucket):
+        given = bucket.buffer() if before is None else before(bucket)
+        def end(f):
+            result = f.value()[0] / dist.get_world_size()
+            return result if after is None else after(bucket.index(), result)
+        return dist.all_reduce(given, async_op=True).get_future().then(end)
+    if law is not None:
+        hook.cddp_law = law
+    return hook
+
+
+def hooked(rank, hook, steps=5, **options):
+    small_buckets()
+    ddp = DDP(mlp(), bucket_cap_mb=0.005, **options)
+    ddp.register_comm_hook(None, hook)
+    train(rank, ddp, sgd(ddp), steps=steps)
+
+
+@clean
+def undeclared_mean_hook(rank):
+    hooked(rank, plain_hook())
+
+
+@clean
+def undeclared_mean_hook_with_views(rank):
+    hooked(rank, plain_hook(), gradient_as_bucket_view=True)
+
+
+@clean
+def declared_sum_hook(rank):
+    """Its loss is divided by the samples of all ranks."""
+    small_buckets()
+    ddp = DDP(mlp(), bucket_cap_mb=0.005)
+    ddp.register_comm_hook(None, plain_hook(after=lambda index, result: result * 2, law="sum"))
+    train(rank, ddp, sgd(ddp))
+
+
+@clean
+def fp16_hook_by_hand(rank):
+    def hook(state, bucket):
+        half = bucket.buffer().to(torch.float16).div_(2)
+        return dist.all_reduce(half, async_op=True).get_future().then(lambda f: f.value()[0].to(torch.float32))
+    hook.cddp_law = "fp16"
+    hooked(rank, hook)
+
+
+@clean
+def fp16_wrapper_hook(rank):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    hooked(rank, default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook))
+
+
+@clean
+def builtin_allreduce(rank):
+    small_buckets()
+    ddp = DDP(mlp(), bucket_cap_mb=0.005)
+    ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    train(rank, ddp, sgd(ddp))
+
+
+@clean
+def join_by_active_ranks(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    with ddp.join(divide_by_initial_world_size=False):
+        for step in range(3 + 2 * rank):
+            optimizer.zero_grad()
+            x, y = batch(rank, step)
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+
+
+@clean
+def join_with_hook(rank):
+    ddp = DDP(mlp())
+    ddp.register_comm_hook(None, plain_hook())
+    optimizer = sgd(ddp)
+    with ddp.join():
+        for step in range(3 + 2 * rank):
+            optimizer.zero_grad()
+            x, y = batch(rank, step)
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+
+
+@wrong("I-HOOK", words="nobody divides by 2")
+def undeclared_hook_sums(rank):
+    hooked(rank, plain_hook(after=lambda index, result: result * 2))
+
+
+@wrong("I-HOOK", words="divided by 3, not by 2")
+def undeclared_hook_divides_by_one_more(rank):
+    hooked(rank, plain_hook(after=lambda index, result: result * 2 / 3))
+
+
+@wrong("I-HOOK", words="without what rank 1 gave")
+def undeclared_hook_drops_a_rank(rank):
+    hooked(rank, plain_hook(before=lambda bucket: bucket.buffer() * (1 - rank)))
+
+
+@wrong("I-HOOK", words="nobody divides by 2")
+def undeclared_hook_divides_in_the_first_bucket_only(rank):
+    hooked(rank, plain_hook(after=lambda index, result: result if index == 0 else result * 2))
+
+
+@wrong("I-HOOK", words="minus the mean of what the ranks gave")
+def undeclared_hook_negates(rank):
+    hooked(rank, plain_hook(after=lambda index, result: -result))
+
+
+@wrong("I-HOOK", words="minus the mean of what the ranks gave")
+def hook_negates_what_enters(rank):
+    hooked(rank, plain_hook(before=lambda bucket: -bucket.buffer()), gradient_as_bucket_view=True)
+
+
+@clean
+def hook_that_negates_twice(rank):
+    hooked(rank, plain_hook(before=lambda bucket: -bucket.buffer(), after=lambda index, result: -result))
+
+
+@wrong("I-HOOK", words="the mean of the backward before")
+def undeclared_hook_is_stale(rank):
+    kept = {}
+
+    def after(index, result):
+        before = kept.get(index)
+        kept[index] = result.clone()
+        return before if before is not None and before.numel() == result.numel() else result
+
+    small_buckets()
+    ddp = DDP(mlp(), bucket_cap_mb=25)
+    ddp.register_comm_hook(None, plain_hook(after=after))
+    train(rank, ddp, sgd(ddp), steps=5)
+
+
+@wrong("I-HOOK", words="breaks its law")
+def declared_hook_halves_an_element(rank):
+    def after(index, result):
+        result[int(result.abs().argmax())] /= 2
+        return result
+    hooked(rank, plain_hook(after=after, law="mean"))
+
+
+@wrong("I-HOOK", words="breaks its law")
+def fp16_hook_divides_by_one_more(rank):
+    hooked(rank, plain_hook(after=lambda index, result: result * 2 / 3, law="fp16"))
+
+
+@wrong("I-HOOK", words="nobody divides by 2")
+def join_hook_divides_by_active_ranks(rank):
+    """Of two ranks one is left: its hook divides by one."""
+    def hook(state, bucket):
+        active = torch.ones(1)
+        active *= float(bool(bucket.buffer().abs().sum() > 0))
+        dist.all_reduce(active)
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(
+            lambda f: f.value()[0] / float(active))
+    ddp = DDP(mlp())
+    ddp.register_comm_hook(None, hook)
+    optimizer = sgd(ddp)
+    with ddp.join():
+        for step in range(3 + 2 * rank):
+            optimizer.zero_grad()
+            x, y = batch(rank, step)
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+
+
+UNJUDGED = {}
+
+
+def unjudged(call):
+    """No law can be held against it: inconclusive, and the report says what to declare."""
+    UNJUDGED[call.__name__] = call
+    return call
+
+
+@unjudged
+def hook_halves_an_element(rank):
+    def after(index, result):
+        result[int(result.abs().argmax())] /= 2
+        return result
+    hooked(rank, plain_hook(after=after))
+
+
+@unjudged
+def hook_exchanges_elements(rank):
+    def after(index, result):
+        return result.roll(1)
+    hooked(rank, plain_hook(after=after))
+
+
+@unjudged
+def hook_keeps_the_largest(rank):
+    def before(bucket):
+        flat = bucket.buffer()
+        return torch.where(flat.abs() >= flat.abs().mean(), flat, torch.zeros_like(flat))
+    hooked(rank, plain_hook(before=before))
+
+
+@wrong("I-GRADEQ", "I-HOOK", words="rank")
+def hook_without_communication(rank):
+    def hook(state, bucket):
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+    ddp = DDP(mlp())
+    ddp.register_comm_hook(None, hook)
+    train(rank, ddp, sgd(ddp))
+
+
+@wrong("I-RANGE", words="not finite")
+def steps_on_nan(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(3):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        loss = F.cross_entropy(ddp(x), y)
+        if rank == 1 and step == 1:
+            loss = loss * float("nan")
+        loss.backward()
+        optimizer.step()
+
+
+@wrong("I-BUFEQ", words="evaluation")
+def evaluates_with_other_buffers(rank):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2))
+    ddp = DDP(model, broadcast_buffers=False)
+    train(rank, ddp, sgd(ddp))
+    ddp.eval()
+    with torch.no_grad():
+        ddp(batch(0, 99)[0])
+
+
+@wrong("I-GROUP", words="group", limit=6.0)
+def groups_differ(rank):
+    group = dist.new_group([0, 1] if rank == 0 else [1])
+    if rank == 0:
+        dist.all_reduce(torch.ones(2), group=group)
+
+
+# ---- failures that are lifted: how the other rank waits, in words of the report ----
+
+LIFTED = {}
+
+
+def lifted(words):
+    def add(call):
+        LIFTED[call.__name__] = (call, words)
+        return call
+    return add
+
+
+@lifted("which hangs outside a collective")
+def sleeps(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, steps=2)
+    if rank == 1:
+        signal.pause()
+    train(rank, ddp, optimizer, steps=2)
+
+
+@lifted("which hangs outside a collective")
+def sleeps_before_a_barrier(rank):
+    ddp = DDP(mlp())
+    train(rank, ddp, sgd(ddp), steps=2)
+    if rank == 1:
+        signal.pause()
+    dist.barrier()
+
+
+@lifted("which was killed (signal 9)")
+def is_killed_after_a_backward(rank):
+    ddp = DDP(mlp())
+
+    def kill(step):
+        if rank == 1 and step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train(rank, ddp, sgd(ddp), steps=4, before_step=kill)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""init_process_group("cddp"): DDP over this project's backends and compositions."""
+import os
+import signal
+import sys
+import time
+import traceback
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is absent")
+
+import harness  # noqa: E402
+import jobs  # noqa: E402
+
+LIMIT_S = 60.0
+
+
+def rank_of(job, rank, environment, log):
+    os.environ.update(environment, RANK=str(rank))
+    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", buffering=1, closefd=False)
+    code = 0
+    try:
+        sys.argv = ["jobs.py", job]
+        jobs.main()
+        from cddp_torch import process_group
+        process_group._close_all()
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def run(job, tmp_path, backend="cddp", spec="gloo", ranks=2):
+    """Ranks are forked from this process, which has imported torch."""
+    e = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(harness.free_port()), WORLD_SIZE=str(ranks), OMP_NUM_THREADS="1",
+             SUM=str(tmp_path / "sum"), BACKEND=backend, CDDP_BACKEND=spec)
+    pids = {}
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            rank_of(job, rank, e, str(tmp_path / ("log.%d" % rank)))
+        pids[pid] = rank
+    codes, began = {}, time.monotonic()
+    while len(codes) < ranks:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid in pids:
+            codes[pids[pid]] = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+        elif time.monotonic() - began > LIMIT_S:
+            for pid, rank in pids.items():
+                if rank not in codes:
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    return [codes[r] for r in range(ranks)], harness.logs(str(tmp_path))
+
+
+def test_ddp_trains_with_the_bits_of_gloo(tmp_path):
+    assert run("print_sum", tmp_path, "gloo")[0] == [0, 0]
+    wanted = (tmp_path / "sum").read_text()
+    for spec in ("gloo", "check:gloo", "rr:2:gloo", "hier:gloo", "fault:seed=7,delay=5ms:gloo"):
+        codes, said = run("print_sum", tmp_path, spec=spec)
+        assert codes == [0, 0], spec + said
+        assert (tmp_path / "sum").read_text() == wanted, spec
+
+
+def test_operations_and_refusals(tmp_path):
+    codes, said = run("operations", tmp_path, spec="check:gloo", ranks=3)
+    assert codes == [0, 0, 0], said
+    for op in ("reduce_scatter", "gather", "scatter", "alltoall_base", "send"):
+        assert "process group cddp (check:gloo) has no %s" % op in said, said
+
+
+def test_check_names_two_ranks_that_disagree(tmp_path):
+    codes, said = run("sizes_differ", tmp_path, spec="check:gloo")
+    assert 0 not in codes and "cddp: " in said and "rank" in said, said
+
+
+@pytest.mark.parametrize("spec, words", [("nowhere", "nowhere"), ("chekc:gloo", "chekc"), ("check:nowhere", "nowhere")])
+def test_a_backend_that_is_not_there(spec, words, tmp_path):
+    codes, said = run("print_sum", tmp_path, spec=spec)
+    assert 0 not in codes and "RuntimeError: cddp: " in said and words in said, said
+
+
+def test_a_part_of_a_group_is_refused_in_words():
+    import cddp_torch.process_group  # noqa: F401
+    import torch.distributed as dist
+    for backend in ("cpu:cddp,cuda:nccl", "cpu:gloo, cuda:cddp"):
+        with pytest.raises(RuntimeError, match="PyTorch takes the part of a group for one device from C\\+\\+ only"):
+            dist.init_process_group(backend)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cddp-verify says of recorded programs: nothing against a right one, the cause of a wrong one."""
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is absent")
+
+import harness  # noqa: E402
+import programs  # noqa: E402
+
+
+@pytest.mark.parametrize("name", sorted(programs.CLEAN))
+def test_right_program_is_never_accused(name, tmp_path):
+    codes = harness.run(programs.CLEAN[name], str(tmp_path))
+    assert codes == [0, 0], harness.logs(str(tmp_path))
+    code, report = harness.check(str(tmp_path))
+    assert harness.findings(report) == [], report
+    assert code == 0, report
+
+
+def test_steps_of_several_optimizers_are_counted_once(tmp_path):
+    harness.run(programs.CLEAN["two_optimizers_and_heads_that_alternate"], str(tmp_path))
+    assert "2 ranks, 6 steps" in harness.check(str(tmp_path))[1]
+
+
+@pytest.mark.parametrize("name", sorted(programs.WRONG))
+def test_wrong_program_is_named(name, tmp_path):
+    program, checks, words, options = programs.WRONG[name]
+    harness.run(program, str(tmp_path), **options)
+    code, report = harness.check(str(tmp_path))
+    found = harness.findings(report)
+    assert code == 1 and found and found[0] in checks, report + harness.logs(str(tmp_path))
+    assert words in report, report
+
+
+@pytest.mark.parametrize("name", sorted(programs.UNJUDGED))
+def test_hook_without_a_law_is_never_verified(name, tmp_path):
+    harness.run(programs.UNJUDGED[name], str(tmp_path))
+    code, report = harness.check(str(tmp_path))
+    assert code == 4 and "cddp_law of a Python function" in report, report + harness.logs(str(tmp_path))
+
+
+@pytest.mark.parametrize("level", ["order", "buckets", "payload"])
+@pytest.mark.parametrize("name", ["several_buckets", "accumulation_with_views", "unused_search", "uneven_inputs_join"])
+def test_no_level_accuses(name, level, tmp_path):
+    codes = harness.run(programs.CLEAN[name], str(tmp_path), level=level)
+    assert codes == [0, 0], harness.logs(str(tmp_path))
+    code, report = harness.check(str(tmp_path))
+    assert harness.findings(report) == [], report
+    assert code == (0 if level == "payload" else 4), report
+
+
+@pytest.mark.parametrize("name", sorted(programs.LIFTED))
+def test_a_lifted_failure_fails_the_same_way(name, tmp_path):
+    program, words = programs.LIFTED[name]
+    harness.run(program, str(tmp_path), limit=6.0, grace=3.0)
+    code, report = harness.lift_and_run(str(tmp_path))
+    assert code == 1 and "rank 0 waits in" in report and "for rank 1, " + words in report.replace("\n           ", ""), report

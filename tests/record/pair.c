@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program with two wrappers in one process, as one that trains a generator and a discriminator:
+**
+**     recorded_pair RANKS MISTAKE
+**
+** Both have parameters "w" and "b", their own options and their own optimizer. MISTAKE "none" is
+** the right program: in every step first the one trains, then the other.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include <cddp/cddp.h>
+#include <cddp/init.h>
+#include <cddp/record.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MODELS = 2, PARAMETERS = 2, WEIGHTS = 300, BIASES = 8, STEPS = 4 };
+
+typedef struct model {
+    cddp_ddp *ddp;
+    cddp_group *group;
+    double values[PARAMETERS][WEIGHTS];
+    cddp_grad grads[PARAMETERS];
+    cddp_tensor tensors[PARAMETERS];
+} model;
+
+typedef struct training {
+    const char *mistake;
+    cddp_group *group, *second; /* second: of the second model, with "own_groups" */
+    model models[MODELS];
+    uint32_t rank, world_size;
+} training;
+
+static bool makes(const training *t, const char *mistake)
+{
+    return strcmp(t->mistake, mistake) == 0;
+}
+
+static void say(const training *t, int number)
+{
+    if (!makes(t, "unsaid")) cddp_record_wrapper(makes(t, "says_first") ? 0 : (size_t)number);
+}
+
+/* ---- construction ---- */
+
+static cddp_status wrap(training *t, int number, cddp_error *err)
+{
+    static const char *const names[PARAMETERS] = {"w", "b"};
+    static const int64_t sizes[PARAMETERS] = {WEIGHTS, BIASES};
+    model *m = &t->models[number];
+    cddp_parameter parameters[PARAMETERS];
+    for (size_t p = 0; p < PARAMETERS; p++) {
+        for (int64_t i = 0; i < sizes[p]; i++) m->values[p][i] = 0.5 * (double)(number + 1);
+        m->tensors[p] = cddp_tensor_of(cddp_device_cpu(), m->values[p], 0, CDDP_F64, &sizes[p], 1);
+        parameters[p] = (cddp_parameter){.name = names[p],
+                                         .tensor = m->tensors[p],
+                                         .grad = &m->grads[p],
+                                         .requires_grad = true};
+    }
+    cddp_ddp_options options = cddp_ddp_options_default();
+    options.parameters = parameters;
+    options.parameter_count = PARAMETERS;
+    options.group = m->group = number == 1 && t->second != NULL ? t->second : t->group;
+    options.bucket_cap_mb = number == 0 ? 0.00005 : 25;
+    options.gradient_as_bucket_view = number == 1;
+    return cddp_ddp_create(&options, &m->ddp, err);
+}
+
+static cddp_status open_second(training *t, cddp_error *err)
+{
+    if (!makes(t, "own_groups")) return CDDP_OK;
+    const uint32_t members[] = {0, 1, 2, 3};
+    const cddp_group_subset subset = {.size = sizeof subset,
+                                      .name = "of the second",
+                                      .members = members,
+                                      .member_count = t->world_size};
+    return cddp_group_create_subset(t->group, &subset, &t->second, err);
+}
+
+/* ---- one step ---- */
+
+/* The second one accumulates in even steps, and is updated in odd ones. */
+static bool accumulates(const training *t, int number)
+{
+    return makes(t, "second_accumulates") && number == 1;
+}
+
+static cddp_status begin(training *t, int number, int step, cddp_error *err)
+{
+    model *m = &t->models[number];
+    const bool keeps = accumulates(t, number) && step % 2 == 1;
+    say(t, number);
+    if (!keeps) cddp_record_zero_grad(true);
+    for (size_t p = 0; p < PARAMETERS && !keeps; p++) cddp_grad_drop(&m->grads[p]);
+    const cddp_status status = cddp_ddp_forward_begin(m->ddp, true, err);
+    return status == CDDP_OK ? cddp_ddp_forward_end(m->ddp, NULL, err) : status;
+}
+
+/* Anything that depends on rank, step and values. */
+static cddp_status contribute(training *t, int number, size_t p, int step, cddp_error *err)
+{
+    model *m = &t->models[number];
+    const int64_t count = cddp_tensor_numel(&m->tensors[p]);
+    const bool is_new = m->grads[p].kind == CDDP_GRAD_UNDEFINED;
+    const cddp_status status = cddp_grad_define(&m->grads[p], &m->tensors[p], err);
+    if (status != CDDP_OK) return status;
+    double *g = (double *)m->grads[p].value.storage + m->grads[p].value.offset;
+    for (int64_t i = 0; i < count; i++)
+        g[i] = (is_new ? 0 : g[i]) +
+               0.125 * (double)((step * 5 + (int64_t)t->rank * 3 + number + i) % 7) +
+               0.25 * m->values[p][i];
+    say(t, number);
+    cddp_record_gradient(p, &m->grads[p].value);
+    return cddp_ddp_mark_variable_ready(m->ddp, p, err);
+}
+
+static cddp_status backward(training *t, int number, int step, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (size_t p = PARAMETERS; status == CDDP_OK && p-- > 0;)
+        status = contribute(t, number, p, step, err);
+    return status == CDDP_OK ? cddp_ddp_backward_end(t->models[number].ddp, err) : status;
+}
+
+static void update(training *t, int number, int step)
+{
+    model *m = &t->models[number];
+    cddp_record_update how = cddp_record_update_default();
+    how.name = "sgd";
+    how.optimizer = 0;
+    how.lr = 0.01 * (number + 1);
+    if (makes(t, "changes_second") && number == 1 && t->rank == 1 && step == 2)
+        ((double *)m->grads[0].value.storage)[m->grads[0].value.offset] += 1;
+    say(t, number);
+    cddp_record_optimizer_step(&how);
+    for (size_t p = 0; p < PARAMETERS; p++) {
+        const double *g = (const double *)m->grads[p].value.storage + m->grads[p].value.offset;
+        const int64_t count = cddp_tensor_numel(&m->tensors[p]);
+        for (int64_t i = 0; i < count; i++) m->values[p][i] -= how.lr * g[i];
+        cddp_record_optimizer_touch(0, p, &m->grads[p].value);
+    }
+    for (size_t p = 0; p < PARAMETERS; p++)
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, p, &m->tensors[p]);
+}
+
+/* The second one stays local, although its optimizer steps. */
+static bool skips_reduction(const training *t, int number, int step)
+{
+    return makes(t, "second_stays_local") && number == 1 && step == 2;
+}
+
+static cddp_status train_one(training *t, int number, int step, cddp_error *err)
+{
+    const bool waits = accumulates(t, number) && step % 2 == 0;
+    const bool is_local = waits || skips_reduction(t, number, step);
+    if (is_local) cddp_ddp_no_sync_begin(t->models[number].ddp);
+    cddp_status status = begin(t, number, step, err);
+    if (status == CDDP_OK) status = backward(t, number, step, err);
+    if (is_local) cddp_ddp_no_sync_end(t->models[number].ddp);
+    if (status == CDDP_OK && !waits) update(t, number, step);
+    return status;
+}
+
+/* One backward goes through both: gradients of both become ready in turn. */
+static cddp_status train_both(training *t, int step, cddp_error *err)
+{
+    /* Buckets of both travel in one group, in the order in which they are full. */
+    const int first = makes(t, "crosses") && t->rank == 1 && step == 2 ? 0 : 1;
+    cddp_status status = CDDP_OK;
+    for (int number = 0; status == CDDP_OK && number < MODELS; number++)
+        status = begin(t, number, step, err);
+    for (size_t p = PARAMETERS; status == CDDP_OK && p-- > 0;) {
+        status = contribute(t, first, p, step, err);
+        if (status == CDDP_OK) status = contribute(t, 1 - first, p, step, err);
+    }
+    for (int number = 0; status == CDDP_OK && number < MODELS; number++)
+        status = cddp_ddp_backward_end(t->models[number].ddp, err);
+    for (int number = 0; status == CDDP_OK && number < MODELS; number++) update(t, number, step);
+    return status;
+}
+
+static cddp_status train_step(training *t, int step, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const int64_t id = (int64_t)step * t->world_size + t->rank;
+    cddp_record_step_begin((uint64_t)step);
+    cddp_record_samples(0, &id, 1);
+    if (makes(t, "interleaved") || makes(t, "crosses")) return train_both(t, step, err);
+    for (int number = 0; status == CDDP_OK && number < MODELS; number++)
+        status = train_one(t, number, step, err);
+    return status;
+}
+
+static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
+{
+    cddp_group *group = cddp_context_group(context);
+    training t = {.mistake = argument,
+                  .group = group,
+                  .rank = cddp_group_rank(group),
+                  .world_size = cddp_group_size(group)};
+    cddp_status status = open_second(&t, err);
+    for (int number = 0; status == CDDP_OK && number < MODELS; number++)
+        status = wrap(&t, number, err);
+    for (int step = 0; status == CDDP_OK && step < STEPS; step++)
+        status = train_step(&t, step, err);
+    for (int number = 0; number < MODELS; number++) {
+        cddp_ddp_destroy(t.models[number].ddp);
+        for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_fini(&t.models[number].grads[p]);
+    }
+    cddp_group_destroy(t.second);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    if (argc != 3) {
+        fprintf(stderr, "usage: %s RANKS MISTAKE\n", argv[0]);
+        return 2;
+    }
+    const cddp_init_options options = {.size = sizeof options, .timeout_ns = UINT64_C(4000000000)};
+    const cddp_status status =
+        cddp_run_ranks((uint32_t)atoi(argv[1]), &options, train, argv[2], &err);
+    if (status != CDDP_OK) fprintf(stderr, "%s\n", err.message);
+    return status != CDDP_OK;
+}

@@ -1,0 +1,51 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Records a program with two wrappers, right and with each of its mistakes, and looks at what check says.
+#   pair.sh PAIR VERIFY MODULES
+pair=$1 verify=$2 CDDP_BACKEND_DIR=$3
+export CDDP_BACKEND_DIR
+place=$(mktemp -d) || exit 1
+trap 'rm -rf "$place"' EXIT
+failed=0
+
+# mistake, exit code of check, words of the report
+expect() {
+    rm -f "$place"/run.db*
+    CDDP_RECORD=$place/run.db "$pair" 3 "$1" > "$place/out" 2>&1
+    "$verify" check "$place"/run.db.* > "$place/report" 2>&1
+    code=$?
+    if [ $code -ne "$2" ] || ! grep -q -- "$3" "$place/report"; then
+        echo "$1: check ended with $code, wanted $2 and \"$3\":"
+        cat "$place/out" "$place/report"
+        failed=1
+    else
+        echo "$1: $(head -n 1 "$place/report")"
+    fi
+}
+
+proven="proven    reductions made the mean of the recorded gradients"
+expect none 0 "wrapped modules 1 to 2"
+expect none 0 "$proven"
+expect interleaved 0 "$proven"
+expect own_groups 0 "$proven"
+expect second_accumulates 0 "$proven"
+expect unsaid 4 "cddp_record_wrapper"
+expect says_first 4 "cddp_record_wrapper"
+expect changes_second 1 "I-CHAIN"
+expect second_stays_local 1 "I-ONCE"
+expect crosses 1 "I-ORDER"
+
+# In a store it is judged again, with the same name; a comparison needs one wrapper.
+"$verify" check "$place"/run.db.? --trace "$place/all.db" > "$place/report"
+"$verify" check "$place/all.db" > "$place/report"
+[ $? -eq 1 ] && [ "$(grep -c "wrapped module" "$place/report")" -eq 1 ] && grep -q "I-ORDER" "$place/report" || { echo "the store"; cat "$place/report"; failed=1; }
+"$verify" compare "$place/run.db" "$place/run.db" > "$place/report"
+[ $? -eq 4 ] && grep -q "has several wrappers" "$place/report" || { echo "compare"; cat "$place/report"; failed=1; }
+
+# Lifted, the first one trains, and what the second posts is posted by the program.
+CDDP_RECORD=$place/two.db "$pair" 3 none > "$place/out" 2>&1
+"$verify" lift "$place/two.db" -o "$place/job.toml" > "$place/out" 2> "$place/notes" || { echo "lift"; cat "$place/notes"; failed=1; }
+grep -q "not expressed: 2 wrappers: the first one's parameters train" "$place/notes" || { echo "lift says nothing"; failed=1; }
+grep -c '^numel = 308' "$place/job.toml" | grep -q '^[2-9]' || { echo "the second one's buckets are not posted"; cat "$place/job.toml"; failed=1; }
+"$verify" run "$place/job.toml" > "$place/report" || { echo "what was lifted"; cat "$place/report"; failed=1; }
+exit $failed

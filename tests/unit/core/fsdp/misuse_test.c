@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bad input: refused in one sentence that names both sides. */
+#include "tests/unit/core/fsdp/fixture.h"
+
+static void differ(lane *l)
+{
+    const int what = *(const int *)l->lab->data;
+    static const char *const only_a[] = {"a"};
+    toy t;
+    const char *words = NULL;
+    toy_init(&t, l);
+    const bool odd = l->r == 1;
+    const int64_t shape[] = {3, 5};
+    switch (what) {
+    case 0:
+        if (odd) t.options.strategy = CDDP_FSDP_SHARD_GRAD_OP;
+        words = "rank 0 has unit '(root)' FULL_SHARD of 2 parameters param_dtype f32 reduce_dtype "
+                "f32, rank 1 has unit '(root)' SHARD_GRAD_OP";
+        break;
+    case 1:
+        if (odd)
+            l->parameters[2].tensor =
+                cddp_tensor_of(l->device, l->parameters[2].tensor.storage, 0, CDDP_F32, shape, 2);
+        words = "rank 0 has parameter 'a.weight' f32 [5,3] requires_grad, rank 1 has parameter "
+                "'a.weight' f32 [3,5]";
+        break;
+    case 2:
+        t.options.wrap.word_count = odd ? 1 : 2;
+        t.options.wrap.words = odd ? only_a : toy_units;
+        words = "rank 0 has 3 units, rank 1 has 2 units";
+        break;
+    case 3:
+        if (odd) l->parameters[5].name = "b.offset";
+        words = "rank 0 has parameter 'b.bias' f32 [4] requires_grad, rank 1 has parameter "
+                "'b.offset'";
+        break;
+    case 4:
+        t.options.backward_prefetch = odd ? CDDP_FSDP_PREFETCH_NONE : CDDP_FSDP_BACKWARD_PRE;
+        words = "rank 0 has options layout=0 backward_prefetch=1";
+        break;
+    default:
+        CHECK(false);
+    }
+    lane_mark(l);
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_MISMATCH, words);
+    CHECK(lane_posts(l, CDDP_OP_ALLGATHER) == 1); /* digests; nothing of the model was sent */
+    for (size_t e = 0; e < 15; e++)
+        CHECK(((float *)l->parameters[2].tensor.storage)[e] == toy_initial(2, (int64_t)e));
+    if (l->r == 1 && what == 3) l->parameters[5].name = "b.bias";
+    toy_fini(&t);
+}
+TEST(create, refuses_what_ranks_say_differently)
+{
+    for (int what = 0; what < 5; what++) {
+        cd_test_row("difference %d", what);
+        lab_of(3, differ, &what);
+    }
+}
+
+static void is_refused_alone(lane *l)
+{
+    static const char *const none[] = {"c.bias"};
+    const cddp_fsdp_unit_options lost = {"c",
+                                         CDDP_FSDP_FULL_SHARD,
+                                         {CDDP_DTYPE_COUNT, CDDP_DTYPE_COUNT}};
+    toy t;
+    toy_init(&t, l);
+    const cddp_fsdp_options good = t.options;
+    l->parameters[3].requires_grad = false;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG,
+                "'a.weight' requires a gradient and 'a.bias' does not");
+    l->parameters[3].requires_grad = true;
+    t.options.strategy = CDDP_FSDP_HYBRID_SHARD;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "is HYBRID_SHARD, and replicate_group is not");
+    t.options = good;
+    t.options.replicate_group = l->group;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "is FULL_SHARD, and replicate_group is given");
+    t.options = good;
+    t.options.ignored_parameters = none;
+    t.options.ignored_count = 1;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'c.bias' is to be ignored, but no parameter");
+    t.options = good;
+    t.options.unit_options = &lost;
+    t.options.unit_options_count = 1;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "names 'c', which is no unit");
+    t.options = good;
+    t.options.mixed_precision.param_dtype = CDDP_I32;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "param_dtype of unit '' is i32");
+    t.options = good;
+    l->parameters[4].grad = NULL;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "'b.weight' requires a gradient but has no");
+    l->parameters[4].grad = l->parameters[3].grad;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG,
+                "'a.bias' and 'b.weight' share their gradient slot but not their storage");
+    l->parameters[4].grad = &l->grads[4];
+    l->parameters[4].name = "a.bias";
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "two parameters are named 'a.bias': 3 and 4");
+    l->parameters[4].name = "b.weight";
+    t.options.use_orig_params = true;
+    t.options.layout = CDDP_FSDP_ROWS;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "CDDP_FSDP_ROWS has none");
+    toy_fini(&t);
+}
+TEST(create, refuses_what_cannot_be_cut) { lab_of(2, is_refused_alone, NULL); }
+
+static void out_of_order(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    CHECK_FAILS(cddp_fsdp_post_forward(t.fsdp, TOY_A, true, &l->err), CDDP_E_STATE,
+                "the forward of 'a' ends, and has not begun");
+    CHECK_FAILS(cddp_fsdp_pre_backward(t.fsdp, TOY_A, &l->err), CDDP_E_STATE,
+                "no forward since the last backward");
+    CHECK_FAILS(cddp_fsdp_post_backward(t.fsdp, TOY_A, &l->err), CDDP_E_STATE,
+                "the backward of 'a' ends, and has not begun");
+    CHECK_FAILS(cddp_fsdp_backward_end(t.fsdp, &l->err), CDDP_E_STATE, "no backward has begun");
+    CHECK_FAILS(cddp_fsdp_pre_forward(t.fsdp, 3, true, &l->err), CDDP_E_ARG, "unit 3 of 3");
+    CHECK_OK(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err));
+    CHECK_FAILS(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err), CDDP_E_STATE,
+                "the forward of '(root)' begins, and the one before has not ended");
+    CHECK_FAILS(cddp_fsdp_no_sync_begin(t.fsdp, &l->err), CDDP_E_STATE, "between iterations");
+    CHECK(cddp_fsdp_parameter(t.fsdp, 2) == NULL && cddp_fsdp_parameter(t.fsdp, 0) != NULL);
+    toy_forward_unit(&t, TOY_A);
+    toy_forward_unit(&t, TOY_B);
+    CHECK_OK(cddp_fsdp_post_forward(t.fsdp, TOY_ROOT, true, &l->err));
+    CHECK_OK(cddp_fsdp_pre_backward(t.fsdp, TOY_B, &l->err));
+    CHECK_FAILS(cddp_fsdp_backward_end(t.fsdp, &l->err), CDDP_E_STATE,
+                "the iteration ends inside the backward of 'b'");
+    toy_gradients_of(&t, TOY_B, 0);
+    CHECK_OK(cddp_fsdp_post_backward(t.fsdp, TOY_B, &l->err));
+    CHECK_FAILS(cddp_fsdp_pre_backward(t.fsdp, TOY_B, &l->err), CDDP_E_STATE,
+                "the backward of 'b' begins twice");
+    /* refused calls changed nothing: the iteration ends as any other */
+    CHECK_OK(cddp_fsdp_pre_backward(t.fsdp, TOY_A, &l->err));
+    toy_gradients_of(&t, TOY_A, 0);
+    CHECK_OK(cddp_fsdp_post_backward(t.fsdp, TOY_A, &l->err));
+    CHECK_OK(cddp_fsdp_pre_backward(t.fsdp, TOY_ROOT, &l->err));
+    toy_gradients_of(&t, TOY_ROOT, 0);
+    CHECK_OK(cddp_fsdp_post_backward(t.fsdp, TOY_ROOT, &l->err));
+    CHECK_OK(cddp_fsdp_backward_end(t.fsdp, &l->err));
+    const int step = 0;
+    toy_step(&t);
+    toy_step_alone(&t, l->w, &step, 1);
+    toy_check_padding(&t);
+    toy_fini(&t);
+}
+TEST(iteration, refuses_a_unit_out_of_order) { lab_of(2, out_of_order, NULL); } /* FSH-19 */
+
+/* Rank 1 runs b before a: equal on ranks 0 and 2. */
+static void diverge(lane *l)
+{
+    const int iteration = *(const int *)l->lab->data;
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    for (int step = 0; step < iteration; step++) toy_iterate(&t, step);
+    CHECK_OK(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err));
+    cddp_status status = cddp_fsdp_pre_forward(t.fsdp, l->r == 1 ? TOY_B : TOY_A, true, &l->err);
+    if (iteration == 0) {
+        CHECK(status == CDDP_E_MISMATCH);
+        CHECK(strstr(l->err.message, "rank 0 gathers 'a', rank 1 gathers 'b'") != NULL);
+    } else if (l->r == 1) {
+        CHECK(status == CDDP_E_MISMATCH);
+        CHECK(strstr(l->err.message,
+                     "forward 2 of this iteration is 'b', and that of the first one "
+                     "was 'a'") != NULL);
+    } else {
+        CHECK(status != CDDP_OK); /* rank 1 aborted the group */
+    }
+    /* F4: the first failure is final */
+    const cddp_status again = cddp_fsdp_pre_forward(t.fsdp, TOY_B, true, &l->err);
+    CHECK(again == status);
+    toy_fini(&t);
+}
+TEST(order, of_one_rank_that_departs_ends_all) /* FSH-13, FSH-14 */
+{
+    for (int iteration = 0; iteration < 3; iteration++) {
+        cd_test_row("iteration %d", iteration);
+        lab_of(3, diverge, &iteration);
+    }
+}
+
+/* A gradient that one rank alone has none of, in a whole unit: FPM-08. */
+static void leaves_out(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    toy_forward(&t);
+    cddp_status status = cddp_fsdp_pre_backward(t.fsdp, TOY_B, &l->err);
+    if (l->r != 1 && status == CDDP_OK) toy_gradients_of(&t, TOY_B, 1);
+    if (status == CDDP_OK) status = cddp_fsdp_post_backward(t.fsdp, TOY_B, &l->err);
+    if (l->r == 1) {
+        CHECK(status == CDDP_E_MISMATCH);
+        CHECK(strstr(l->err.message, "backward 1 of this iteration is 'b' without a gradient, and "
+                                     "that of the first one was 'b'") != NULL);
+    } else { /* ends at the latest where it waits for the reduction */
+        if (status == CDDP_OK) status = cddp_fsdp_pre_backward(t.fsdp, TOY_A, &l->err);
+        if (status == CDDP_OK) toy_gradients_of(&t, TOY_A, 1);
+        if (status == CDDP_OK) status = cddp_fsdp_post_backward(t.fsdp, TOY_A, &l->err);
+        if (status == CDDP_OK) status = cddp_fsdp_backward_end(t.fsdp, &l->err);
+        CHECK(status == CDDP_E_ABORTED);
+    }
+    toy_fini(&t);
+}
+TEST(order, of_reductions_is_checked_too) { lab_of(3, leaves_out, NULL); } /* FPM-08 */
+
+/* Rank 1 is gone between a gather and its free: its peers end, in a collective that misses it. */
+static void dies(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    CHECK_OK(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err));
+    if (l->r != 1) {
+        const cddp_status status = cddp_fsdp_pre_forward(t.fsdp, TOY_A, true, &l->err);
+        CHECK(status != CDDP_OK && strstr(l->err.message, "rank 1") != NULL);
+        CHECK(cddp_fsdp_pre_forward(t.fsdp, TOY_B, true, &l->err) == status); /* F4 */
+    }
+    toy_fini(&t);
+}
+TEST(death, of_a_rank_ends_its_peers_by_name)
+{
+    lab b = {.world_size = 3, .body = dies, .may_fail = true};
+    lab_run(&b);
+    assert_int_equal(b.results[1].end, CDDP_RANK_RETURNED);
+    for (uint32_t r = 0; r < 3; r += 2)
+        assert_non_null(strstr(b.results[r].error.message, "for rank 1, which has ended"));
+}
+
+/* A forward with gradients and no backward, a step, and the forward after it. */
+static void uses_old_parameters(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    t.options.order_check = CDDP_FSDP_ORDER_NONE;
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    toy_forward(&t); /* an evaluation that forgot no_grad */
+    for (uint32_t k = 0; k < TOY_UNITS; k++) {
+        cddp_parameter flat;
+        CHECK_OK(cddp_fsdp_flat(t.fsdp, k, &flat, &l->err));
+        for (int64_t e = 0; e < cddp_tensor_numel(&flat.tensor); e++)
+            ((float *)flat.tensor.storage)[e] -= 1;
+    }
+    CHECK_FAILS(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err), CDDP_E_STATE,
+                "the shard of '(root)' was changed while its full copy stayed");
+    toy_fini(&t);
+}
+TEST(freshness, of_full_parameters_is_checked)
+{
+    lab_of(2, uses_old_parameters, NULL);
+} /* FSH-15 */
+
+static void steps_inside_a_window(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    t.options.strategy = CDDP_FSDP_SHARD_GRAD_OP;
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    CHECK_OK(cddp_fsdp_no_sync_begin(t.fsdp, &l->err));
+    toy_iterate(&t, 1);
+    cddp_parameter flat;
+    CHECK_OK(cddp_fsdp_flat(t.fsdp, TOY_ROOT, &flat, &l->err));
+    ((float *)flat.tensor.storage)[0] += 1;
+    CHECK_FAILS(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err), CDDP_E_STATE,
+                "no step inside a no_sync window");
+    toy_fini(&t);
+}
+TEST(freshness, of_a_window_is_checked) { lab_of(2, steps_inside_a_window, NULL); } /* FSY-03 */
+
+TEST_MAIN()

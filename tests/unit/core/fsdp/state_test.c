@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* State: written by one world and one strategy, read by another, bit for bit. Refused where names
+** or shapes differ, before anything is changed. */
+#include "tests/unit/core/fsdp/fixture.h"
+
+typedef struct saved {
+    float values[TOY_PARAMETERS][TOY_NUMEL_MAX];
+    int64_t rows[TOY_PARAMETERS]; /* that are there */
+    size_t entries;
+} saved;
+
+typedef struct form {
+    uint32_t world;
+    cddp_fsdp_strategy strategy;
+    cddp_fsdp_layout layout;
+    bool use_orig_params, one_unit;
+} form;
+
+typedef struct passage {
+    form from, to;
+    saved parameters, momentum; /* written by `from` */
+    saved shards[LAB_RANKS];    /* rows that each rank wrote */
+    float values[TOY_PARAMETERS][TOY_NUMEL_MAX], state[TOY_PARAMETERS][TOY_NUMEL_MAX];
+    bool is_loading;
+} passage;
+
+static cddp_status save_entry(void *context, const cddp_fsdp_entry *entry, cddp_error *err)
+{
+    saved *s = context;
+    const int64_t row = entry->dim_count > 1 ? entry->sizes[1] : 1;
+    float *to = s->values[entry->ordinal] + entry->first_row * row;
+    (void)err;
+    if (strcmp(entry->name, toy_shapes[entry->ordinal].name) != 0) return CDDP_E_CORRUPT;
+    memcpy(to, (const float *)entry->tensor.storage + entry->tensor.offset,
+           (size_t)(entry->row_count * row) * sizeof(float));
+    s->rows[entry->ordinal] += entry->row_count;
+    s->entries++;
+    return CDDP_OK;
+}
+
+static cddp_status read_entry(void *context, const char *name, int64_t first, const cddp_tensor *to,
+                              cddp_error *err)
+{
+    const saved *s = context;
+    (void)err;
+    for (size_t i = 0; i < TOY_PARAMETERS; i++)
+        if (strcmp(name, toy_shapes[i].name) == 0)
+            memcpy((float *)to->storage + to->offset, s->values[i] + first,
+                   (size_t)cddp_tensor_numel(to) * sizeof(float));
+    return CDDP_OK;
+}
+
+static void describe(cddp_fsdp_stored *stored)
+{
+    for (size_t i = 0; i < TOY_PARAMETERS; i++) {
+        stored[i] = (cddp_fsdp_stored){.name = toy_shapes[i].name, .dim_count = toy_shapes[i].dims};
+        memcpy(stored[i].sizes, toy_shapes[i].sizes, sizeof toy_shapes[i].sizes);
+    }
+}
+
+static void set(toy *t, const form *m)
+{
+    t->options.strategy = m->strategy;
+    t->options.layout = m->layout;
+    t->options.use_orig_params = m->use_orig_params;
+    if (m->one_unit) t->options.wrap = cddp_fsdp_wrap_policy_default();
+}
+
+static void momentum_slots(toy *t, cddp_tensor *tensors)
+{
+    lane *l = t->l;
+    for (uint32_t k = 0; k < cddp_fsdp_unit_count(t->fsdp); k++) {
+        cddp_fsdp_unit_info u = {.size = sizeof u};
+        CHECK_OK(cddp_fsdp_unit(t->fsdp, k, &u, &l->err));
+        tensors[k] = cddp_tensor_of(l->device, t->momentum[k], 0, CDDP_F32, &u.share, 1);
+    }
+}
+
+static void write_state(toy *t, passage *p)
+{
+    lane *l = t->l;
+    saved own = {.entries = 0}, optimizer = {.entries = 0};
+    cddp_tensor tensors[TOY_UNITS];
+    cddp_fsdp_sink sink = {.size = sizeof sink,
+                           .entry = save_entry,
+                           .context = &own,
+                           .rank0_only = true};
+    lane_mark(l);
+    CHECK_OK(cddp_fsdp_full_state(t->fsdp, &sink, &l->err));
+    const bool is_cut = p->from.strategy != CDDP_FSDP_NO_SHARD && l->w > 1;
+    CHECK(lane_posts(l, CDDP_OP_ALLGATHER) == (is_cut ? cddp_fsdp_unit_count(t->fsdp) : 0));
+    CHECK(own.entries == (l->r == 0 ? TOY_PARAMETERS : 0)); /* FST-02 */
+    if (l->r == 0) p->parameters = own;
+    momentum_slots(t, tensors);
+    const cddp_fsdp_slots slots = {.size = sizeof slots, .tensors = tensors, .slot_count = 1};
+    sink.context = &optimizer;
+    CHECK_OK(cddp_fsdp_optimizer_state(t->fsdp, &slots, &sink, &l->err));
+    if (l->r == 0) p->momentum = optimizer;
+    sink.rank0_only = false;
+    sink.context = &p->shards[l->r];
+    CHECK_OK(cddp_fsdp_sharded_state(t->fsdp, &sink, &l->err));
+    sink.rank0_only = true;
+    CHECK_FAILS(cddp_fsdp_sharded_state(t->fsdp, &sink, &l->err), CDDP_E_CONFIG, "its own rows");
+}
+
+static void body(lane *l)
+{
+    passage *p = l->lab->data;
+    toy t;
+    toy_init(&t, l);
+    set(&t, p->is_loading ? &p->to : &p->from);
+    if (p->from.one_unit || p->to.one_unit) t.options.order_check = CDDP_FSDP_ORDER_NONE;
+    toy_wrap(&t);
+    if (!p->is_loading) {
+        for (int step = 0; step < 2 && !p->from.one_unit; step++) {
+            toy_iterate(&t, step);
+            toy_step(&t);
+            toy_step_alone(&t, l->w, &step, 1);
+        }
+        write_state(&t, p);
+        if (l->r == 0) memcpy(p->values, t.values, sizeof p->values);
+        if (l->r == 0) memcpy(p->state, t.state, sizeof p->state);
+    } else {
+        cddp_fsdp_stored stored[TOY_PARAMETERS + 1];
+        describe(stored);
+        const cddp_fsdp_source source = {.size = sizeof source,
+                                         .stored = stored,
+                                         .stored_count = TOY_PARAMETERS,
+                                         .read = read_entry,
+                                         .context = &p->parameters};
+        CHECK_OK(cddp_fsdp_load(t.fsdp, &source, &l->err));
+        memcpy(t.values, p->values, sizeof t.values);
+        toy_check_padding(&t);
+        saved again = {.entries = 0};
+        const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = save_entry, .context = &again};
+        CHECK_OK(cddp_fsdp_full_state(t.fsdp, &sink, &l->err));
+        CHECK(memcmp(again.values, p->parameters.values, sizeof again.values) == 0);
+    }
+    toy_fini(&t);
+}
+
+TEST(state, passes_between_worlds_strategies_and_layouts) /* FST-01, FST-05, FST-07, FST-09 */
+{
+    static const form forms[] = {
+        {2, CDDP_FSDP_FULL_SHARD, CDDP_FSDP_FLAT, false, false},
+        {3, CDDP_FSDP_SHARD_GRAD_OP, CDDP_FSDP_ROWS, false, false},
+        {4, CDDP_FSDP_FULL_SHARD, CDDP_FSDP_FLAT, true, false},
+        {1, CDDP_FSDP_NO_SHARD, CDDP_FSDP_FLAT, false, false},
+        {5, CDDP_FSDP_FULL_SHARD, CDDP_FSDP_FLAT, false, true},
+    };
+    const size_t count = sizeof forms / sizeof forms[0];
+    for (size_t i = 0; i < count; i++) {
+        for (size_t k = 0; k < count; k++) {
+            passage p = {.from = forms[i], .to = forms[k]};
+            cd_test_row("from form %zu to form %zu", i, k);
+            lab_of(p.from.world, body, &p);
+            for (size_t m = 0; m < TOY_PARAMETERS; m++) {
+                int64_t rows = 0;
+                const size_t bytes = (size_t)toy_numel(m) * sizeof(float);
+                assert_memory_equal(p.parameters.values[m], p.values[m], bytes);
+                assert_memory_equal(p.momentum.values[m], p.state[m], bytes);
+                for (uint32_t r = 0; r < p.from.world; r++) rows += p.shards[r].rows[m];
+                for (int64_t e = 0; e < toy_numel(m); e++) {
+                    float sum = 0; /* the rows of other ranks are zero */
+                    for (uint32_t r = 0; r < p.from.world; r++) sum += p.shards[r].values[m][e];
+                    assert_true(sum == p.values[m][e]);
+                }
+                assert_int_equal(rows, toy_shapes[m].sizes[0]); /* tiled once */
+            }
+            p.is_loading = true;
+            lab_of(p.to.world, body, &p);
+        }
+    }
+}
+
+static void refuses(lane *l)
+{
+    toy t;
+    saved zeros = {.entries = 0};
+    cddp_fsdp_stored stored[TOY_PARAMETERS + 1];
+    toy_init(&t, l);
+    toy_wrap(&t);
+    describe(stored);
+    cddp_fsdp_source source = {.size = sizeof source,
+                               .stored = stored,
+                               .stored_count = TOY_PARAMETERS - 1,
+                               .read = read_entry,
+                               .context = &zeros};
+    CHECK_FAILS(cddp_fsdp_load(t.fsdp, &source, &l->err), CDDP_E_MISMATCH,
+                "the stored state has no 'b.bias', which the model has");
+    source.stored_count = TOY_PARAMETERS + 1;
+    stored[TOY_PARAMETERS] = (cddp_fsdp_stored){.name = "c.bias", .dim_count = 1, .sizes = {4}};
+    CHECK_FAILS(cddp_fsdp_load(t.fsdp, &source, &l->err), CDDP_E_MISMATCH,
+                "has 'c.bias', which the model has not");
+    source.stored_count = TOY_PARAMETERS;
+    /* one rank alone sees the difference: the others load nothing either */
+    if (l->r == 1) stored[2].sizes[0] = 6;
+    CHECK_FAILS(cddp_fsdp_load(t.fsdp, &source, &l->err), CDDP_E_MISMATCH,
+                l->r == 1 ? "'a.weight' is [6,3] in the stored state and [5,3] in the model"
+                          : "another rank cannot load its part");
+    toy_check_padding(&t);
+
+    cddp_fsdp_local local = {.size = sizeof local};
+    CHECK_OK(cddp_fsdp_get_local(t.fsdp, TOY_A, &local, &l->err));
+    CHECK(local.world == 2 && local.rank == l->r && local.share == 10 && local.numel == 20);
+    CHECK_OK(cddp_fsdp_load_local(t.fsdp, TOY_A, &local, NULL, &l->err));
+    cddp_fsdp_local other = local;
+    other.world = 3;
+    CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_A, &other, NULL, &l->err), CDDP_E_MISMATCH,
+                "of 3 with 10 elements, this rank has");
+    other = local;
+    other.layout++;
+    CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_A, &other, NULL, &l->err), CDDP_E_MISMATCH,
+                "was cut from other parameters");
+    float mine[10];
+    const int64_t share = 10;
+    for (int64_t e = 0; e < share; e++) {
+        mine[e] = (float)(10 * l->r) + (float)e;
+        t.values[e + share * l->r >= 15 ? 3 : 2][(e + share * l->r) % 15] = mine[e];
+    }
+    for (int64_t e = 0; e < 20; e++) t.values[e >= 15 ? 3 : 2][e % 15] = (float)e;
+    const cddp_tensor elements = cddp_tensor_of(l->device, mine, 0, CDDP_F32, &share, 1);
+    CHECK_OK(cddp_fsdp_load_local(t.fsdp, TOY_A, &local, &elements, &l->err));
+    toy_check_padding(&t);
+
+    cddp_tensor tensors[TOY_UNITS];
+    cddp_fsdp_sink sink = {.size = sizeof sink, .entry = save_entry, .context = &zeros};
+    momentum_slots(&t, tensors);
+    if (l->r == 0) tensors[TOY_B].device = NULL;
+    const cddp_fsdp_slots slots = {.size = sizeof slots, .tensors = tensors, .slot_count = 1};
+    CHECK_FAILS(cddp_fsdp_optimizer_state(t.fsdp, &slots, &sink, &l->err), CDDP_E_MISMATCH,
+                "slot 0 of 'b' is there on some ranks and absent on others");
+    toy_fini(&t);
+}
+TEST(state, is_refused_as_a_whole) { lab_of(2, refuses, NULL); } /* FST-04, FST-10 */
+
+TEST_MAIN()

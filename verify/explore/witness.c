@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a judge would hear, as digests. See Note [Known runs] in witness.h. */
+#include "verify/explore/witness.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+
+#define KEYS_MAX ((size_t)1 << 20)
+#define RANK_KEY UINT64_C(0x72616e6b)
+#define RUN_KEY UINT64_C(0x72756e)
+
+static uint64_t digest_of(const cddp_event *event)
+{
+    const size_t field_count = cddp_event_describe(event->kind)->field_count;
+    uint64_t h = cd_hash_mix(event->time_ns, (uint64_t)event->rank << 32 | event->kind);
+    h = cd_hash_mix(h, (uint64_t)event->step << 32 | event->micro_step);
+    h = cd_hash64(event->as.field, field_count * sizeof(int64_t), h);
+    return event->text != NULL ? cd_hash_mix(h, cd_hash_text(event->text)) : h;
+}
+
+/* Its place among those of the other parameters does not count. */
+static void become_ready(cd_witness_rank *r, uint64_t parameter, uint64_t digest)
+{
+    uint64_t *place = &r->places[parameter % CD_WITNESS_PLACES];
+    r->ready -= *place;
+    *place = cd_hash_mix(*place, digest);
+    r->ready += *place;
+}
+
+static void take_event(void *self, const cddp_event *event)
+{
+    const cd_witness *w = self;
+    /* A choice is not judged; what follows from it is. */
+    if (event->kind >= CDDP_EV_COUNT || event->kind == CDDP_EV_choice) return;
+    if (w->is_closed || cd_recall_is_speaking(w->recall)) return;
+    cd_witness_rank *r = &w->ranks[event->rank < w->world_size ? event->rank : w->world_size];
+    const uint64_t digest = digest_of(event);
+    if (event->kind == CDDP_EV_grad_local) {
+        become_ready(r, (uint64_t)event->as.grad_local.param, digest);
+    } else if (event->kind == CDDP_EV_mark_ready) {
+        become_ready(r, (uint64_t)event->as.mark_ready.param, digest);
+    } else {
+        r->others = cd_hash_mix(r->others, digest);
+        r->all = cd_hash_mix(cd_hash_mix(r->all, digest), r->ready);
+    }
+}
+
+cddp_status cd_witness_create(const cddp_allocator *allocator, const cd_recall *recall,
+                              uint32_t world_size, cd_witness **witness, cddp_error *err)
+{
+    const size_t ranks_bytes = (world_size + (size_t)1) * sizeof(cd_witness_rank);
+    cd_witness *w = cd_allocate_zero(allocator, sizeof *w + ranks_bytes);
+    if (w == NULL) return cd_fail_memory(err, "the digests of %u ranks", world_size);
+    *w = (cd_witness){
+        .sink = {.size = sizeof w->sink, .abi = CDDP_TRACE_ABI, .self = w, .event = take_event},
+        .recall = recall,
+        .world_size = world_size,
+        .ranks = (cd_witness_rank *)(w + 1)};
+    *witness = w;
+    return CDDP_OK;
+}
+
+void cd_witness_close(cd_witness *witness) { witness->is_closed = true; }
+
+/* The run is otherwise the same. */
+static uint64_t key_of_rank(const cd_witness *w, uint64_t run, uint32_t rank)
+{
+    const uint64_t h = cd_hash_mix(cd_hash_mix(run, RANK_KEY), rank);
+    return cd_hash_mix(h, w->ranks[rank].all);
+}
+
+static uint64_t key_of_run(const cd_witness *w)
+{
+    uint64_t h = cd_hash_mix(RUN_KEY, cd_recall_get_digest(w->recall));
+    for (uint32_t i = 0; i <= w->world_size; i++)
+        h = cd_hash_mix(cd_hash_mix(h, w->ranks[i].others), w->ranks[i].ready);
+    return h;
+}
+
+uint64_t cd_witness_get_digest(const cd_witness *witness)
+{
+    const uint64_t run = key_of_run(witness);
+    uint64_t h = run;
+    for (uint32_t i = 0; i <= witness->world_size; i++)
+        h = cd_hash_mix(h, key_of_rank(witness, run, i));
+    return h;
+}
+
+/* ---- runs that were judged ---- */
+
+void cd_known_fini(cd_known *known)
+{
+    cd_digest_set_fini(&known->keys);
+    *known = (cd_known){.is_full = false};
+}
+
+static void add_key(cd_known *known, uint64_t key)
+{
+    known->is_full = known->is_full || known->keys.count >= KEYS_MAX ||
+                     cd_digest_set_add(&known->keys, key) == CD_DIGEST_NO_MEMORY;
+}
+
+void cd_known_add(cd_known *known, const cd_witness *witness)
+{
+    const uint64_t run = key_of_run(witness);
+    add_key(known, run);
+    for (uint32_t i = 0; i <= witness->world_size; i++)
+        add_key(known, key_of_rank(witness, run, i));
+}
+
+bool cd_known_has(const cd_known *known, const cd_witness *witness)
+{
+    const uint64_t run = key_of_run(witness);
+    bool has = cd_digest_set_has(&known->keys, run);
+    for (uint32_t i = 0; has && i <= witness->world_size; i++)
+        has = cd_digest_set_has(&known->keys, key_of_rank(witness, run, i));
+    return has;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a job is doing, from the events that its ranks have emitted so far.
+**
+** Events of one rank come in their order; how those of different ranks interleave does not matter.
+** Memory grows with ranks and groups, not with steps.
+**
+** Lifetime   init → push…, settle, print → fini. What settle fills is valid until the next push.
+** Threads    one thread.
+** Errors     no memory.
+*/
+#pragma once
+#include "cddp/run.h"
+#include "core/base/arena.h"
+#include "core/base/text.h"
+
+#define CD_WATCH_POSTS 64u /* operations of a rank that are remembered, to name what it waits for */
+
+typedef struct cd_watch_post {
+    int64_t group, sequence, op, bucket;
+    uint32_t step;
+} cd_watch_post;
+
+typedef struct cd_watch_rank {
+    cddp_verdict_rank end; /* how it ended, or that it still runs; and its step */
+    uint64_t time_ns;      /* of its last event, on the clock of `settle` */
+    int64_t process;       /* of this machine, or -1 */
+    int64_t open;          /* operations posted and not done */
+    int64_t waiting_group, waiting_sequence;
+    uint64_t post_count;
+    cd_watch_post posts[CD_WATCH_POSTS]; /* the last ones, by post_count modulo their number */
+    uint16_t kind;                       /* of its last event */
+    bool is_known, has_ended, is_waiting, is_last_done;
+    bool is_gone; /* its process is no more, and it said no end */
+} cd_watch_rank;
+
+typedef struct cd_watch_group {
+    int64_t id;
+    char name[64];
+    int64_t *posted; /* (rank_count) + 1 of the last; 0: none; -1: no member */
+} cd_watch_group;
+
+typedef struct cd_watch {
+    cd_watch_rank *ranks; /* (rank_count) */
+    uint32_t rank_count;
+    cd_watch_group *groups; /* (group_count) by id */
+    size_t group_count, group_capacity;
+    uint64_t event_count;
+    /* filled by settle */
+    cddp_verdict verdict;       /* ranks and waits alone */
+    uint64_t now_ns, silent_ns; /* since the last event of any rank */
+    int64_t open;               /* operations of ranks that still run */
+    uint32_t running;           /* ranks that have not ended */
+    cd_arena arena;             /* of the verdict */
+} cd_watch;
+
+cddp_status cd_watch_init(cd_watch *watch, uint32_t rank_count, cddp_error *err) CDDP_MUST_CHECK;
+void cd_watch_fini(cd_watch *watch); /* accepts a zeroed one */
+/* Its time is on the clock that settle is given. Ranks beyond rank_count are ignored. */
+cddp_status cd_watch_push(cd_watch *watch, const cddp_event *event,
+                          cddp_error *err) CDDP_MUST_CHECK;
+/* Who waits for whom now. */
+cddp_status cd_watch_settle(cd_watch *watch, uint64_t now_ns, cddp_error *err) CDDP_MUST_CHECK;
+
+/* What the page says besides. */
+typedef struct cd_watch_page {
+    const char *source, *program; /* program "": not known */
+    uint64_t stall_ns;            /* so long without an event, while an operation is open */
+} cd_watch_page;
+
+/* After settle. */
+bool cd_watch_is_stalled(const cd_watch *watch, const cd_watch_page *page);
+void cd_watch_print(const cd_watch *watch, const cd_watch_page *page, cd_text *text);
+void cd_watch_print_json(const cd_watch *watch, const cd_watch_page *page, cd_text *text);
