@@ -56,13 +56,13 @@ dictionary() {
                 print substr(path, length(table) + 2); print "[" table "]"; print "[[" table "]]"; print "[rank." table "]"
             }
         }'
-        "$program" list keys | tr -s ' \n' '  ' | grep -oE 'one of [a-z0-9_|]+' | cut -c8- | tr '|' '\n'
+        "$program" list keys | tr -s ' \n' '  ' | grep -oE 'one of [^ ,;]+' | cut -c8- | tr '|' '\n'
         for registry in hooks backends checks models optimizers faults algorithms links choosers; do
             "$program" list "$registry" | awk '/^[A-Za-z]/ || /^ +[a-z_0-9]+=/ { print $1 }'
         done
         printf '%s\n' '[[rank]]' 'ranks' '#--set ' '@0-1=' '0-3' '1%2' true false nan -inf 1e308 0x7f 0b1 9223372036854775807 \
             -9223372036854775808 18446744073709551615 1979-05-27T07:32:00Z "'''" '"""' ' = ' '[ ]' '{ }' '\uD800' '\u0000'
-    } | sed 's/\\/\\\\/g; s/"/\\"/g; s/.*/"&"/' | LC_ALL=C sort -u
+    } | sed '/^$/d' | sed 's/\\/\\\\/g; s/"/\\"/g; s/.*/"&"/' | LC_ALL=C sort -u
     printf '%s\n' '"\x0a"' '"\x0d\x0a"' '"\xef\xbb\xbf"' '"\xc2\x85"' '"\xe2\x80\xa8"'
 }
 # An input may take 300 s by the clock, which is what libFuzzer looks at: the slowest take about a second, but on a
