@@ -39,7 +39,13 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def store_that_every_build_has() -> None:
+    """Ranks that start here meet at PyTorch's plain store: PyTorch 2 asks for the one of libuv, which some builds lack."""
+    os.environ.setdefault("USE_LIBUV", "0")
+
+
 def _environment(rank: int, ranks: int, port: int) -> Dict[str, str]:
+    store_that_every_build_has()
     e = dict(os.environ)
     e.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks),
              GROUP_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))

@@ -23,6 +23,7 @@ def _rank(program: Program, rank: int, ranks: int, port: int, place: str) -> Non
     code = 0
     try:
         torch.set_num_threads(1)
+        launch.store_that_every_build_has()
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
         program(rank)
     except BaseException as failure:  # what a user's function raises is up to it

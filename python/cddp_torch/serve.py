@@ -13,12 +13,14 @@ import socket
 import struct
 import sys
 import threading
+import warnings
 from typing import Any, Callable, List, Optional, Tuple
 
-import torch
-import torch.distributed as dist
+warnings.simplefilter("ignore")  # what PyTorch says of its own sources would stand in the middle of a report
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 
-from . import launch
+from . import launch  # noqa: E402
 
 SOCKET = 3
 MAGIC = 0x63647470
@@ -217,6 +219,7 @@ def main() -> int:
         sys.stderr.write("python -m cddp_torch serve: cddp-verify starts this one, for --backend torch-gloo\n")
         return 2
     torch.set_num_threads(1)
+    launch.store_that_every_build_has()
     while True:
         word, *rest = line.words().split()
         try:

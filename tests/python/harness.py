@@ -30,6 +30,7 @@ def _rank(program, rank, ranks, port, directory, level, arguments):
     import torch.distributed as dist
 
     import cddp_torch
+    from cddp_torch import launch
 
     log = os.open(os.path.join(directory, "log.%d" % rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(log, 1)
@@ -38,6 +39,7 @@ def _rank(program, rank, ranks, port, directory, level, arguments):
     code = 0
     try:
         torch.set_num_threads(1)
+        launch.store_that_every_build_has()
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
         if level is not None:
             cddp_torch.record(directory, level)

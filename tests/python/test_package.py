@@ -163,7 +163,7 @@ def test_the_wheel_builds_offline_and_records_by_the_environment(tmp_path):
     port, ranks = str(harness.free_port()), []
     for rank in range(2):
         e = dict(os.environ, CDDP_TORCH=str(tmp_path / "trace"), RANK=str(rank), WORLD_SIZE="2",
-                 MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1")
+                 MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1", USE_LIBUV="0")
         command = "import site, runpy; site.addsitedir(%r); runpy.run_path(%r, run_name='__main__')" % (
             str(tmp_path / "site"), str(tmp_path / "train.py"))
         ranks.append(subprocess.Popen([sys.executable, "-c", command], env=e))

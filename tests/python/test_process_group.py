@@ -37,7 +37,7 @@ def rank_of(job, rank, environment, log):
 
 def run(job, tmp_path, backend="cddp", spec="gloo", ranks=2):
     """Ranks are forked from this process, which has imported torch."""
-    e = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(harness.free_port()), WORLD_SIZE=str(ranks), OMP_NUM_THREADS="1",
+    e = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(harness.free_port()), WORLD_SIZE=str(ranks), OMP_NUM_THREADS="1", USE_LIBUV="0",
              SUM=str(tmp_path / "sum"), BACKEND=backend, CDDP_BACKEND=spec)
     pids = {}
     for rank in range(ranks):
