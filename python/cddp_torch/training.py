@@ -48,6 +48,7 @@ class _Optimizer:
         self.number = number
         self.count = 0
         self.parts: List[_Part] = []
+        self.outside: List[Any] = []  # of no wrapper
         self.clip = 1.0
         self.norm = math.nan
         self.learn(r, optimizer)
@@ -60,6 +61,8 @@ class _Optimizer:
         owned = {id(p) for p in params}
         self.parts = [_Part(r, self.number, w, owned) for w in wrappers.wrappers]
         self.parts = [part for part in self.parts if part.params]
+        wrapped = {id(p) for part in self.parts for p in part.params}
+        self.outside = [p for p in params if id(p) not in wrapped]
 
 
 class _Part:
@@ -97,6 +100,11 @@ def _known(r: Recorder, optimizer: Any) -> _Optimizer:
 def _say_step(r: Recorder, optimizer: Any) -> None:
     global _is_rewritten
     known = _known(r, optimizer)
+    if wrappers.wrappers and torch.distributed.get_world_size() > 1:
+        outside = sum(p.grad is not None for p in known.outside)
+        if outside > 0:
+            r.use(wrappers.wrappers[0].number)
+            r.emit("mark", outside, text="outside_parameters")
     if not known.parts:
         return
     lr = optimizer.param_groups[0].get("lr", 0.0) if optimizer.param_groups else 0.0

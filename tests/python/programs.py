@@ -383,17 +383,6 @@ def clipped(rank):
 
 
 @clean
-def scaled_by_hand(rank):
-    ddp = DDP(mlp())
-
-    def halve(step):
-        for p in ddp.parameters():
-            p.grad.mul_(0.5)
-
-    train(rank, ddp, sgd(ddp), before_step=halve)
-
-
-@clean
 def static_graph(rank):
     ddp = DDP(mlp(), static_graph=True)
     train(rank, ddp, sgd(ddp), steps=5)
@@ -956,12 +945,13 @@ def hook_that_negates_twice(rank):
 
 @wrong("I-HOOK", words="the mean of the backward before")
 def undeclared_hook_is_stale(rank):
-    kept = {}
+    kept, calls = {}, {}  # once the buckets are rebuilt: before and after it the same number is another bucket
 
     def after(index, result):
         before = kept.get(index)
         kept[index] = result.clone()
-        return before if before is not None and before.numel() == result.numel() else result
+        calls[index] = calls.get(index, 0) + 1
+        return before if calls[index] > 2 else result
 
     small_buckets()
     ddp = DDP(mlp(), bucket_cap_mb=25)
@@ -1005,13 +995,53 @@ def join_hook_divides_by_active_ranks(rank):
 UNJUDGED = {}
 
 
-def unjudged(call):
-    """No law can be held against it: inconclusive, and the report says what to declare."""
-    UNJUDGED[call.__name__] = call
-    return call
+def unjudged(words):
+    """Nothing can be held against it: inconclusive, and the report says what is missing."""
+    def add(call):
+        UNJUDGED[call.__name__] = (call, words)
+        return call
+    return add
 
 
-@unjudged
+lawless = unjudged("cddp_law of a Python function")
+
+
+@unjudged("parameters equal that an optimizer has and no wrapper reduces")
+def head_outside_of_the_wrapper(rank):
+    torch.manual_seed(rank)
+    head = torch.nn.Linear(2, 2)
+    torch.manual_seed(0)
+    ddp = DDP(mlp())
+    optimizer = torch.optim.SGD(list(ddp.parameters()) + list(head.parameters()), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        F.cross_entropy(head(ddp(x)), y).backward()
+        optimizer.step()
+
+
+@unjudged("what the program itself made of gradients between their reduction and the optimizer")
+def scaled_by_hand(rank):
+    ddp = DDP(mlp())
+
+    def halve(step):
+        for p in ddp.parameters():
+            p.grad.mul_(0.5)
+
+    train(rank, ddp, sgd(ddp), before_step=halve)
+
+
+@unjudged("what the program itself made of gradients between their reduction and the optimizer")
+def adds_to_reduced_gradients(rank):
+    ddp = DDP(mlp())
+
+    def add(step):
+        for p in ddp.parameters():
+            p.grad.add_(0.3)
+    train(rank, ddp, sgd(ddp), before_step=add)
+
+
+@lawless
 def hook_halves_an_element(rank):
     def after(index, result):
         result[int(result.abs().argmax())] /= 2
@@ -1019,19 +1049,28 @@ def hook_halves_an_element(rank):
     hooked(rank, plain_hook(after=after))
 
 
-@unjudged
+@lawless
 def hook_exchanges_elements(rank):
     def after(index, result):
         return result.roll(1)
     hooked(rank, plain_hook(after=after))
 
 
-@unjudged
+@lawless
 def hook_keeps_the_largest(rank):
     def before(bucket):
         flat = bucket.buffer()
         return torch.where(flat.abs() >= flat.abs().mean(), flat, torch.zeros_like(flat))
     hooked(rank, plain_hook(before=before))
+
+
+def never_drops_gradients(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
 
 
 @wrong("I-GRADEQ", "I-HOOK", words="rank")

@@ -104,4 +104,4 @@ def test_pytorchs_own_tests_pass(tmp_path, monkeypatch):
     passed = [n for n in outcomes[0] if all(o.get(n) == "passed" for o in outcomes)]
     print("\n".join("%s %s" % (n, outcomes[0][n]) for n in outcomes[0]))
     assert codes == [0, 0, 0] and not failed, "%s\n%s" % (json.dumps(failed, indent=1), said[-3000:])
-    assert len(passed) >= 40, outcomes[0]
+    assert len(passed) >= (40 if torch.__version__.startswith("1.") else 30), outcomes[0]

@@ -241,12 +241,20 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
     return status;
 }
 
+/* Whether this rank leaves a parameter out of step 3, without a word. */
+static bool forgets(const training *t, int step, size_t p)
+{
+    const bool does = makes(t, "forgets") || (makes(t, "forgets_on_one_rank") && t->rank == 1);
+    return does && step == 3 && p == 1;
+}
+
 static void update(training *t, int step)
 {
     cddp_record_update how = cddp_record_update_default();
     how.name = "sgd";
     how.lr = makes(t, "rates_differ") && t->rank == 1 ? 0.02 : 0.01;
-    how.is_skipped = makes(t, "skips") && t->rank == 1 && step == 3;
+    const bool skips = makes(t, "skips") && t->rank == 1 && step == 3;
+    how.is_skipped = skips || (makes(t, "steps_anyway") && step == 3);
     if (makes(t, "clips") || makes(t, "scales")) {
         for (size_t p = 0; p < PARAMETERS; p++) {
             double *g = (double *)t->grads[p].value.storage + t->grads[p].value.offset;
@@ -259,7 +267,8 @@ static void update(training *t, int step)
     if (makes(t, "changes_gradient") && t->rank == 1 && step == 2)
         ((double *)t->grads[0].value.storage)[t->grads[0].value.offset] += 1;
     if (speaks(t)) cddp_record_optimizer_step(&how);
-    for (size_t p = 0; p < PARAMETERS && !how.is_skipped; p++) {
+    for (size_t p = 0; p < PARAMETERS && !skips; p++) {
+        if (forgets(t, step, p)) continue;
         const double *g = (const double *)t->grads[p].value.storage + t->grads[p].value.offset;
         const int64_t count = cddp_tensor_numel(&t->tensors[p]);
         for (int64_t i = 0; i < count; i++) t->values[p][i] -= how.lr * g[i];
@@ -282,7 +291,7 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     cddp_status status = CDDP_OK;
     if (speaks(t) && !makes(t, "own_unnumbered") && !makes(t, "unnumbered"))
         cddp_record_step_begin((uint64_t)step);
-    if (speaks(t)) cddp_record_zero_grad(true);
+    if (speaks(t) && !makes(t, "drops_silently")) cddp_record_zero_grad(true);
     hang(t, step);
     for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_drop(&t->grads[p]);
     for (int micro = 0; status == CDDP_OK && micro < MICRO_STEPS; micro++) {

@@ -90,5 +90,6 @@ cddp_status cd_compare(const cd_traced *one, const cd_traced *many,
                        const cd_comparison_options *options, cd_comparison *comparison,
                        cddp_error *err) CDDP_MUST_CHECK;
 void cd_comparison_fini(cd_comparison *comparison);
-/* 0: what was owed is so. 1: a difference. 4: not the same training, or not enough was recorded. */
+/* 0: what was owed is so. 1: a difference. 4: not the same training, not enough was recorded, or a
+** distance that jumped, of which nobody can say why. */
 int cd_comparison_exit_code(const cd_comparison *comparison, const cd_comparison_options *options);

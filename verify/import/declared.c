@@ -3,6 +3,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/trace/tracer.h"
 #include "verify/import/models.h"
 
 #include <inttypes.h>
@@ -12,11 +13,14 @@
 /* A parameter index beyond this is damage, no parameter. */
 #define VARIABLES_MAX (INT64_C(1) << 24)
 
+/* Ranks come as they were merged; the first place is the first by step, and then by rank. */
 static void note(cd_declared *d, cd_declared_gap gap, const cddp_event *at, int64_t variable)
 {
     cd_declared_place *place = &d->gaps[gap];
-    if (place->count++ == 0)
-        *place = (cd_declared_place){.count = 1,
+    const bool is_first = place->count++ == 0 || at->step < place->step ||
+                          (at->step == place->step && at->rank < place->rank);
+    if (is_first)
+        *place = (cd_declared_place){.count = place->count,
                                      .rank = at->rank,
                                      .step = at->step,
                                      .variable = variable};
@@ -36,18 +40,29 @@ static cd_declared_variable *find(cd_declared *d, cd_declared_rank *rank, int64_
     return &rank->variables[variable];
 }
 
-/* A step that is over said what it did, or never will. */
+/* A step that is over said what it did, or never will. Of every parameter that its optimizer had
+** before it says something: that it took it, or that there was no gradient. */
 static void end_step(cd_declared *d, cd_declared_rank *rank, uint32_t number)
 {
-    if (rank->is_stepping && rank->touches == 0)
-        note(d, CD_DECLARED_TOUCH, &(cddp_event){.rank = number, .step = rank->step}, -1);
-    rank->is_stepping = false;
+    const cddp_event at = {.rank = number, .step = rank->step};
+    if (rank->is_stepping && rank->touches == 0) note(d, CD_DECLARED_TOUCH, &at, -1);
+    for (size_t i = 0; rank->is_stepping && rank->touches > 0 && i < rank->variable_count; i++) {
+        const cd_declared_variable *v = &rank->variables[i];
+        if (v->is_seen && v->optimizer == rank->optimizer && v->at != rank->updates)
+            note(d, CD_DECLARED_TOUCH, &at, (int64_t)i);
+    }
+    rank->is_stepping = rank->is_skipping = false;
 }
 
 static void take_step(cd_declared *d, cd_declared_rank *rank, const cddp_event *e)
 {
+    const cddp_event_optimizer_step *s = &e->as.optimizer_step;
     end_step(d, rank, e->rank);
-    if (e->as.optimizer_step.skipped) return;
+    rank->optimizer = s->optimizer;
+    rank->is_skipping = s->skipped;
+    if (s->skipped) return;
+    d->is_rescaled |= cd_f64_of(s->clip) != 1 || cd_f64_of(s->loss_scale) != 1;
+    rank->updates++;
     rank->is_stepping = true;
     rank->touches = 0;
     if (rank->steps == 0 || rank->step != e->step) rank->steps++; /* of several optimizers, one */
@@ -60,8 +75,11 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
     cd_declared_variable *v = find(d, rank, t->param);
     rank->touches++;
-    if (v != NULL) v->is_seen = true;
-    if (v == NULL || !t->touched) return;
+    if (v == NULL) return;
+    v->is_seen = true;
+    v->optimizer = t->optimizer;
+    v->at = rank->updates;
+    if (!t->touched) return;
     if (!v->has_local) note(d, CD_DECLARED_LOCAL, e, t->param);
     if (!v->has_reduced) note(d, CD_DECLARED_REDUCED, e, t->param);
     if (t->gradient == 0) note(d, CD_DECLARED_CONTENT, e, t->param);
@@ -87,7 +105,14 @@ static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event 
         (v->moment != CDDP_MOMENT_AFTER_STEP && v->moment != CDDP_MOMENT_END))
         return;
     cd_declared_variable *variable = find(d, rank, v->param);
-    if (variable != NULL) variable->has_value = v->digest != 0;
+    if (variable == NULL) return;
+    variable->has_value = v->digest != 0;
+    if (v->moment != CDDP_MOMENT_AFTER_STEP) return;
+    const bool is_skipped = rank->is_skipping && variable->optimizer == rank->optimizer;
+    if (is_skipped && variable->is_seen && variable->digest != 0 && variable->digest != v->digest &&
+        d->unskipped.count++ == 0)
+        d->unskipped = (cd_declared_place){1, e->rank, e->step, v->param};
+    variable->digest = v->digest;
 }
 
 static void mark(cd_declared *d, cd_declared_rank *rank, int64_t variable, bool is_reduced)
@@ -98,6 +123,14 @@ static void mark(cd_declared *d, cd_declared_rank *rank, int64_t variable, bool 
         v->has_reduced = true;
     else
         v->has_local = true;
+}
+
+/* Who clips or unscales says so; a change that nobody explains may be anything. */
+static void take_rewrite(cd_declared *d, const cddp_event *e)
+{
+    d->is_rescaled = true;
+    if (strcmp(e->text != NULL ? e->text : "", "the program itself") == 0)
+        note(d, CD_DECLARED_REWRITE, e, -1);
 }
 
 void cd_declared_push(cd_declared *d, const cddp_event *e)
@@ -129,12 +162,21 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         rank->waits++;
         break;
     case CDDP_EV_mark:
+        d->is_of_torch |= strncmp(e->text != NULL ? e->text : "", "torch ", 6) == 0;
         if (cd_models_is_mark(e) && e->as.mark.value < 0) note(d, CD_DECLARED_MODELS, e, -1);
         if (strcmp(e->text != NULL ? e->text : "", "sharded_units") == 0)
             note(d, CD_DECLARED_SHARDED, e, -1);
+        if (strcmp(e->text != NULL ? e->text : "", "outside_parameters") == 0)
+            note(d, CD_DECLARED_OUTSIDE, e, -1);
         break;
     case CDDP_EV_samples:
         rank->samples++;
+        break;
+    case CDDP_EV_zero_grad:
+        rank->zero_grads++;
+        break;
+    case CDDP_EV_rewrite:
+        take_rewrite(d, e);
         break;
     case CDDP_EV_optimizer_step:
         take_step(d, rank, e);
@@ -213,6 +255,13 @@ static const struct {
     [CD_DECLARED_CONTENT] = {"the content of tensors", "level digest"},
     [CD_DECLARED_SHARDED] = {"what the units of a sharded model must be",
                              "cddp_fsdp is not judged yet, docs/fsdp.md"},
+    [CD_DECLARED_REWRITE] = {"what the program itself made of gradients between their reduction "
+                             "and the optimizer",
+                             "clip with clip_grad_norm_ or clip_grad_value_; change anything else "
+                             "before the backward ends"},
+    [CD_DECLARED_OUTSIDE] = {"how the ranks keep parameters equal that an optimizer has and no "
+                             "wrapper reduces",
+                             "wrap their module in DistributedDataParallel as well"},
 };
 
 static bool was_exercised(const cddp_verdict *verdict, const char *check)
@@ -315,13 +364,42 @@ static void say_cause(const cd_means *m, char *words, size_t bytes)
     }
 }
 
+static void name_parameter(const cd_declared *d, uint32_t number, int64_t variable, cddp_finding *f)
+{
+    const cd_declared_rank *rank = &d->ranks[number];
+    if (variable >= 0 && (size_t)variable < rank->variable_count)
+        snprintf(f->parameter, sizeof f->parameter, "%s", rank->variables[variable].words);
+}
+
+static bool accuse_skipped(const cd_declared *d, cddp_finding *finding)
+{
+    const cd_declared_place *p = &d->unskipped;
+    if (p->count == 0) return false;
+    cddp_finding f = {.size = sizeof f,
+                      .check = "I-STEP",
+                      .step = p->step,
+                      .rank = (int32_t)p->rank,
+                      .peer = -1,
+                      .bucket = -1,
+                      .param = (int32_t)p->variable};
+    name_parameter(d, p->rank, p->variable, &f);
+    snprintf(f.title, sizeof f.title, "rank %" PRIu32 " changes %.80s in a step that it skips",
+             p->rank, f.parameter[0] != '\0' ? f.parameter : "a parameter");
+    snprintf(f.expected, sizeof f.expected, "a skipped step leaves every parameter as it was");
+    snprintf(f.actual, sizeof f.actual, "after it the content is another; %" PRIu64 " in all",
+             p->count);
+    snprintf(f.advice, sizeof f.advice,
+             "look whether what skips the step guards the whole update, or say is_skipped = false");
+    *finding = f;
+    return true;
+}
+
 bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
 {
     const cd_means *m = &d->means;
     const cd_means_wrong *w = &m->wrong;
-    const cd_declared_rank *rank = &d->ranks[0];
     char cause[120];
-    if (!is_certain(m)) return false;
+    if (!is_certain(m)) return accuse_skipped(d, finding);
     cddp_finding f = {.size = sizeof f,
                       .check = "I-HOOK",
                       .step = w->step,
@@ -329,9 +407,7 @@ bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
                       .peer = -1,
                       .bucket = -1,
                       .param = (int32_t)w->variable};
-    const bool is_named = w->variable >= 0 && (size_t)w->variable < rank->variable_count;
-    if (is_named)
-        snprintf(f.parameter, sizeof f.parameter, "%s", rank->variables[w->variable].words);
+    name_parameter(d, 0, w->variable, &f);
     say_cause(m, cause, sizeof cause);
     snprintf(f.title, sizeof f.title, "the comm hook %.40s delivers %.95s", m->hook, cause);
     snprintf(f.expected, sizeof f.expected, "%.9g, within %.3g: the %s, times fixed weights",
@@ -394,13 +470,23 @@ const char *cd_declared_print_proven(const cd_declared *d, cd_arena *arena)
 
 const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 {
-    bool has_samples = true;
-    for (uint32_t i = 0; i < d->rank_count; i++) has_samples &= d->ranks[i].samples > 0;
-    return cd_arena_printf(arena, "the optimizer's arithmetic was not computed anew%s%s",
-                           d->split < d->rank_count
-                               ? "; groups of fewer ranks were judged each by itself"
-                               : "",
-                           has_samples ? "" : "; samples were not shown (cddp_record_samples)");
+    bool has_samples = true, drops = true;
+    for (uint32_t i = 0; i < d->rank_count; i++) {
+        const cd_declared_rank *rank = &d->ranks[i];
+        has_samples &= rank->samples > 0;
+        drops &= rank->zero_grads > 0 || rank->steps < 2;
+    }
+    const char *dropping = !drops           ? "; no zero_grad was shown, so every step adds to the "
+                                              "gradients of the one before"
+                           : d->is_of_torch ? ""
+                                            : "; nor that zero_grad did what was said of it";
+    return cd_arena_printf(
+        arena,
+        "the optimizer's arithmetic was not computed anew, nor what happened to "
+        "parameters outside of its steps%s%s%s%s",
+        d->is_rescaled ? "; nor what clipping or a loss scale made of gradients" : "", dropping,
+        d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
+        has_samples ? "" : "; samples were not shown (cddp_record_samples)");
 }
 
 /* ---- life ---- */

@@ -29,6 +29,8 @@ typedef enum cd_declared_gap {
     CD_DECLARED_VALUE,      /* the parameter after the last step that changed it */
     CD_DECLARED_CONTENT,    /* digests */
     CD_DECLARED_SHARDED,    /* what sharded units must be: no judge knows it */
+    CD_DECLARED_REWRITE,    /* what the program made of gradients after their reduction */
+    CD_DECLARED_OUTSIDE,    /* how parameters are reduced that an optimizer has and no wrapper */
     CD_DECLARED_COUNT
 } cd_declared_gap;
 
@@ -43,15 +45,20 @@ typedef struct cd_declared_variable {
     int64_t name; /* its digest */
     char words[96];
     bool is_declared, has_local, has_reduced, has_value;
-    bool is_seen; /* an optimizer took it, or left it for want of a gradient */
-    uint64_t touches;
+    bool is_seen;         /* an optimizer took it, or left it for want of a gradient */
+    int64_t optimizer;    /* that did so last */
+    int64_t digest;       /* after the last step that showed it; 0: none did */
+    uint64_t touches, at; /* at: the rank's step in which the optimizer did */
 } cd_declared_variable;
 
 typedef struct cd_declared_rank {
     cd_declared_variable *variables; /* (variable_count) */
     size_t variable_count, variable_capacity;
-    uint64_t events, steps, samples, waits, touches; /* touches: of the optimizer's step at hand */
-    bool has_wrapper, has_ended, is_stepping;
+    uint64_t events, steps, samples, waits, zero_grads;
+    uint64_t touches;  /* of the optimizer's step at hand */
+    uint64_t updates;  /* steps of any optimizer, this one included */
+    int64_t optimizer; /* whose it is */
+    bool has_wrapper, has_ended, is_stepping, is_skipping;
     uint32_t step;      /* of that */
     int64_t part_group; /* + 1: the last group that does not have all ranks; 0: none */
 } cd_declared_rank;
@@ -62,6 +69,9 @@ typedef struct cd_declared {
     uint32_t rank_count;
     uint32_t split; /* the first rank whose wrapper has a group of fewer ranks; rank_count: none */
     cd_declared_place gaps[CD_DECLARED_COUNT];
+    cd_declared_place unskipped; /* a parameter that a skipped step changed */
+    bool is_rescaled;            /* somebody clipped, or divided by a loss scale */
+    bool is_of_torch;            /* whose calls the recorder saw itself */
     cd_means means;
     bool is_out_of_memory;
 } cd_declared;
@@ -76,8 +86,9 @@ void cd_declared_note_models(cd_declared *declared);
 ** memory. To be called once, after the last event. */
 const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *verdict,
                                    cd_arena *arena);
-/* A comm hook that makes something else than it promises, or than any hook may make: *finding says
-** which. For a trace in which no check found anything. Before cd_declared_print_gaps. */
+/* A comm hook that makes something else than it promises, or than any hook may make, or a skipped
+** step that changes parameters: *finding says which. For a trace in which no check found anything.
+** Before cd_declared_print_gaps. */
 bool cd_declared_accuses(const cd_declared *declared, cddp_finding *finding);
 /* What was shown, in words. */
 const char *cd_declared_print_proven(const cd_declared *declared, cd_arena *arena);
