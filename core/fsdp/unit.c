@@ -59,7 +59,8 @@ static cddp_status take(cd_fsdp_unit *u, cddp_dtype dtype, int64_t numel, cd_fsd
     const cd_fsdp_wish wish = {.device = u->device,
                                .dtype = dtype,
                                .numel = numel,
-                               .is_full = true};
+                               .is_full = true,
+                               .unit = u->index};
     return CD_PASS(cd_fsdp_memory_take(u->memory, &wish, buffer, err));
 }
 

@@ -119,8 +119,18 @@ static size_t next_of(const search *s, const owned *of)
     return next;
 }
 
-static void place(search *s, size_t i, int64_t alignment, uint32_t world, cd_part *parts)
+typedef struct placing {
+    int64_t alignment;
+    uint32_t world;
+    cd_part *parts;
+    int64_t *numels; /* NULL: nobody asks */
+} placing;
+
+static void place(search *s, size_t i, const placing *p)
 {
+    cd_part *parts = p->parts;
+    const uint32_t world = p->world;
+    const int64_t alignment = p->alignment;
     const owned *of = &s->items[i];
     const bool by_rows = s->fsdp->layout == CDDP_SHARDING_CUT_ROWS;
     int64_t at = 0;
@@ -137,6 +147,10 @@ static void place(search *s, size_t i, int64_t alignment, uint32_t world, cd_par
     for (size_t k = 0; k < s->count && !by_rows; k++) {
         const owned *o = &s->items[k];
         if (o->unit == of->unit && is_below(o, of, of->unit)) parts[k].share = share;
+    }
+    for (size_t k = 0; k < s->count && p->numels != NULL; k++) {
+        const owned *o = &s->items[k];
+        if (o->unit == of->unit && is_below(o, of, of->unit)) p->numels[k] = at;
     }
     for (size_t k = 0; k < s->count; k++)
         if (s->items[k].is_placed && parts[k].share == 0) parts[k].share = 1;
@@ -180,8 +194,13 @@ cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_setting
         fsdp->use_orig_params && s.count > 0
             ? ALIGNED_BYTES / (int64_t)cddp_dtype_bytes(module->parameters[0].tensor.dtype)
             : 1;
-    for (size_t i = 0; is_cut && i < s.count; i++)
-        if (!s.items[i].is_placed) place(&s, i, alignment, world, found->parts);
+    const placing places = {alignment, world, found->parts, found->numels};
+    for (size_t i = 0; i < s.count; i++)
+        if (!s.items[i].is_placed) place(&s, i, &places);
+    for (size_t i = 0; i < s.count; i++) {
+        if (found->lengths != NULL) found->lengths[i] = s.items[i].unit;
+        if (!is_cut) found->parts[i] = (cd_part){0, 0};
+    }
     cd_arena_rewind(memory, mark);
     return CDDP_OK;
 }
