@@ -17,7 +17,8 @@
 #include "cddp/tensor.h"
 
 typedef struct planned {
-    int64_t op, dtype, numel;
+    int64_t op, dtype, numel, passes;
+    bool replicas;
     char unit[48];
 } planned;
 
@@ -27,7 +28,8 @@ typedef struct totals {
 } totals;
 
 typedef struct rank_facts {
-    int64_t position;
+    int64_t position, passes; /* of the iteration */
+    int64_t group;            /* in which shards lie; 0: not known, or nothing is cut */
     uint32_t step; /* the last one that it spoke of */
     bool is_inside, has_departed;
 } rank_facts;
@@ -62,23 +64,30 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     return CDDP_OK;
 }
 
-static void print(char *text, size_t bytes, const int64_t op_dtype_numel[3])
+/* "reduce_scatter of 24 f32 in the shard group, after 7 begins and ends of units" */
+static void print(char *text, size_t bytes, const planned *p)
 {
-    const int64_t data[5] = {op_dtype_numel[0], CDDP_RED_SUM, -1, op_dtype_numel[1],
-                             op_dtype_numel[2]};
-    cd_operation_print(data, text, bytes);
+    char operation[72];
+    const int64_t data[5] = {p->op, CDDP_RED_SUM, -1, p->dtype, p->numel};
+    cd_operation_print(data, operation, sizeof operation);
+    cd_say(text, bytes, "%s%s, after %lld begins and ends of units", operation,
+           p->replicas ? " over replicas" : "", (long long)p->passes);
 }
 
 static void depart(state *s, const cddp_event *e, rank_facts *r, const planned *p)
 {
-    char wanted[120] = "the end of backward", seen[120] = "the end of backward";
+    char wanted[160] = "the end of backward", seen[160] = "the end of backward";
     const cddp_event_collective_post *c = &e->as.collective_post;
     const bool is_post = e->kind == CDDP_EV_collective_post;
     r->has_departed = true;
     if (!cd_writer_is_first(&s->writer, CD_KEY(0), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    if (p != NULL) print(wanted, sizeof wanted, (const int64_t[3]){p->op, p->dtype, p->numel});
-    if (is_post) print(seen, sizeof seen, (const int64_t[3]){c->op, c->dtype, c->numel});
+    if (p != NULL) print(wanted, sizeof wanted, p);
+    if (is_post) {
+        const bool leaves_group = r->group != 0 && c->group != r->group;
+        print(seen, sizeof seen,
+              &(planned){c->op, c->dtype, c->numel, r->passes, leaves_group, ""});
+    }
     CD_SAY(f.title, CDDP_FINDING_WHO ": collective %lld of the iteration is not the plan's",
            (long long)r->position + 1);
     CD_SAY(f.expected, "%s%s%s%s", wanted, p != NULL ? ", of unit '" : "",
@@ -96,9 +105,10 @@ static void take_post(state *s, const cddp_event *e, rank_facts *r)
     if (cd_table_find(&s->iterations, CD_KEY(e->rank, e->step, e->micro_step)) == NULL) return;
     const planned *p = cd_table_find(
         &s->collectives, CD_KEY(e->rank, e->step, e->micro_step, r->position));
-    const bool fits =
+    const bool is_right =
         p != NULL && p->op == c->op && p->dtype == c->dtype && p->numel == c->numel;
-    if (!fits) {
+    const bool is_there = is_right && p->passes == r->passes;
+    if (!is_there || (r->group != 0 && p->replicas != (c->group != r->group))) {
         depart(s, e, r, p);
         return;
     }
@@ -121,13 +131,28 @@ static void take_end(state *s, const cddp_event *e, rank_facts *r)
         s->judged++;
 }
 
+static void take_pass(const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_unit_pass *p = &e->as.unit_pass;
+    const bool begins = p->unit == 0 && p->pass == CDDP_UNIT_PRE_FORWARD && p->grad_mode;
+    if (begins && !r->is_inside) {
+        r->is_inside = true;
+        r->position = r->passes = 0;
+    }
+    r->passes++;
+}
+
 static void take_planned(state *s, const cddp_event *e)
 {
     const cddp_event_planned_collective *c = &e->as.planned_collective;
     planned *p =
         cd_table_add(&s->collectives, CD_KEY(e->rank, c->at_step, c->at_micro, c->position));
     if (p == NULL) return;
-    *p = (planned){.op = c->op, .dtype = c->dtype, .numel = c->numel};
+    *p = (planned){.op = c->op,
+                   .dtype = c->dtype,
+                   .numel = c->numel,
+                   .passes = c->passes,
+                   .replicas = c->replicas};
     CD_SAY(p->unit, "%s", e->text != NULL ? e->text : "");
 }
 
@@ -143,14 +168,14 @@ static void event(void *self, const cddp_event *e)
         const cddp_event_planned_units *u = &e->as.planned_units;
         totals *t = cd_table_add(&s->iterations, CD_KEY(e->rank, u->at_step, u->at_micro));
         if (t != NULL) *t = (totals){u->count, true};
+    } else if (e->kind == CDDP_EV_unit) {
+        if (e->as.unit.group >= 0) r->group = e->as.unit.group;
     } else if (e->kind == CDDP_EV_collective_post) {
         take_post(s, e, r);
     } else if (e->as.unit_pass.pass == CDDP_UNIT_BACKWARD_END) {
         take_end(s, e, r);
-    } else if (e->as.unit_pass.unit == 0 && e->as.unit_pass.pass == CDDP_UNIT_PRE_FORWARD &&
-               e->as.unit_pass.grad_mode && !r->is_inside) {
-        r->is_inside = true;
-        r->position = 0;
+    } else {
+        take_pass(e, r);
     }
 }
 
@@ -170,8 +195,8 @@ static void end(void *self)
 }
 
 static const uint16_t kinds[] = {CDDP_EV_planned_collective, CDDP_EV_planned_units,
-                                 CDDP_EV_collective_post, CDDP_EV_unit_pass};
+                                 CDDP_EV_collective_post, CDDP_EV_unit_pass, CDDP_EV_unit};
 
 CD_CHECK_TABLE(count, "I-COUNT", "a sharded model posts the collectives that its plan implies",
                "Per iteration a rank posts the gathers and reductions that strategy, wrapping and "
-               "prefetch imply, in that order and with those sizes, and no others.");
+               "prefetch imply, in that order, at those places and with those sizes, and no others.");

@@ -106,7 +106,7 @@ static cddp_status declare_parts(cd_referee *o, size_t optimizer, cd_oracle_para
     for (size_t k = 0; k < own->count; k++) {
         cd_oracle_parameter *p = &parameters[own->ordinals[k]];
         const int64_t lanes = lanes_of(p->dtype);
-        p->part = (cd_part){parts[k].start * lanes, parts[k].share * lanes};
+        p->part = (cd_part){parts[k].start * lanes, parts[k].share * lanes, 0};
     }
     cd_arena_rewind(&o->memory, mark);
     return CDDP_OK;
@@ -192,7 +192,7 @@ static cddp_status make_oracle(cd_referee *o, cddp_error *err)
                                   p->tensor.dtype,
                                   o->variables[i],
                                   path_of(o, i),
-                                  {0, 0},
+                                  {0, 0, 0},
                                   0};
     }
     for (size_t i = 0; i < plan->optimizer_count; i++) {
@@ -755,7 +755,7 @@ cddp_status cd_referee_assigned(cd_referee *o, const cd_observed_assigned *obser
                                 o->options.plan->optimizers[0].shard_buckets, parts, err));
     for (size_t i = 0; i < module->parameter_count; i++) {
         const int64_t lanes = lanes_of(module->parameters[i].tensor.dtype);
-        parts[i] = (cd_part){parts[i].start * lanes, parts[i].share * lanes};
+        parts[i] = (cd_part){parts[i].start * lanes, parts[i].share * lanes, 0};
     }
     cd_oracle_declare_parts(o->oracle, parts);
     cd_arena_rewind(&o->memory, mark);

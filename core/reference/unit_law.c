@@ -61,7 +61,8 @@ struct cd_unit_law {
     cd_arena memory; /* of the law itself */
     const cddp_plan *plan;
     cddp_plan_settings settings; /* of the rank */
-    uint32_t rank, world;
+    uint32_t rank;
+    cd_planned_mesh mesh;
     cd_samples *samples;
     cd_replica *replica; /* on a device without numbers */
     cd_part *parts;      /* (parameter_count) */
@@ -71,7 +72,6 @@ struct cd_unit_law {
     cddp_dtype dtype;
     touch *touches; /* (touch_count) of the pass at hand */
     size_t touch_count, touch_capacity;
-    bool is_out_of_memory;
 
     order forward;             /* of the first iteration */
     bool has_ended_backward;   /* one did */
@@ -81,24 +81,26 @@ struct cd_unit_law {
     uint32_t *left; /* (unit_count) units in the order in which their forwards ended first */
     uint32_t left_count;
     bool needs_gradients, in_window;
+    const unit *scattered; /* reduced in its shard group alone so far; NULL: none */
     int64_t live, peak;
 
     /* of the emission at hand */
     struct cddp_tracer *tracer;
     cd_micro_place place;
-    int64_t position;
+    int64_t position, passes;
 };
 
 /* ---- construction ---- */
 
 static bool is_cut(const cd_unit_law *l)
 {
-    return l->settings.fsdp.sharding_strategy != CDDP_SHARDING_NO && l->world > 1;
+    return l->mesh.shards > 1;
 }
 
 static bool keeps(const cd_unit_law *l)
 {
-    return l->settings.fsdp.sharding_strategy == CDDP_SHARDING_GRAD_OP;
+    return l->settings.fsdp.sharding_strategy == CDDP_SHARDING_GRAD_OP ||
+           l->settings.fsdp.sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
 }
 
 static void name_unit(unit *u, const char *parameter, size_t length)
@@ -189,9 +191,9 @@ cddp_status cd_unit_law_create(const cd_unit_law_options *options, cd_unit_law *
     *l = (cd_unit_law){.memory = memory,
                        .plan = options->plan,
                        .rank = options->rank,
-                       .world = (uint32_t)options->plan->world.size,
                        .samples = options->samples};
     CD_TRY_OUT(cddp_plan_rank_settings(l->plan, l->rank, &l->settings, err));
+    l->mesh = cd_planned_get_mesh(l->plan, &l->settings);
     CD_TRY_OUT(make_replica(l, err));
     CD_TRY_OUT(find_units(l, err));
     l->dtype = (cddp_dtype)l->replica->model->module->parameters[0].tensor.dtype;
@@ -221,7 +223,8 @@ void cd_unit_law_emit_parts(const cd_unit_law *l, struct cddp_tracer *tracer)
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_part *p = &l->parts[i];
         const int64_t numel = cddp_tensor_numel(&module->parameters[i].tensor);
-        int64_t first = (int64_t)l->rank * p->share - p->start;
+        const int64_t place = p->period > 0 ? (int64_t)l->rank % p->period : (int64_t)l->rank;
+        int64_t first = place * p->share - p->start;
         int64_t end = p->share > 0 ? least(first + p->share, numel) : numel;
         if (first < 0 || p->share == 0) first = 0;
         if (end < first) end = first;
@@ -232,24 +235,32 @@ void cd_unit_law_emit_parts(const cd_unit_law *l, struct cddp_tracer *tracer)
 
 /* ---- collectives and memory ---- */
 
-static void post(cd_unit_law *l, const unit *u, cddp_op op, int64_t numel)
+typedef struct posting {
+    cddp_op op;
+    cddp_dtype dtype;
+    int64_t numel;
+    bool replicas;
+} posting;
+
+static void post(cd_unit_law *l, const unit *u, const posting *p)
 {
-    const bool compares = op == CDDP_OP_BARRIER; /* the exchange of L6 stands in its place */
     CD_EMIT(l->tracer, planned_collective, u->name, .at_step = l->place.step,
-            .at_micro = l->place.micro_step, .position = l->position,
-            .op = compares ? CDDP_OP_ALLGATHER : op, .dtype = compares ? CDDP_I64 : l->dtype,
-            .numel = numel);
+            .at_micro = l->place.micro_step, .position = l->position, .op = p->op,
+            .dtype = p->dtype, .numel = p->numel, .passes = l->passes, .replicas = p->replicas);
     l->position++;
 }
 
-/* L6 */
+/* L6; of the whole world where a unit is not cut. */
 static void compare(cd_unit_law *l, const unit *u, bool reduces)
 {
     const int64_t check = l->settings.fsdp.order_check;
     const bool is_first = reduces ? !l->has_ended_reductions : !l->has_ended_backward;
-    if (l->world == 1 || check == CDDP_SHARDING_ORDER_CHECK_NONE) return;
+    const bool is_hybrid = l->mesh.shards > 1 && l->mesh.replicas > 1;
+    if (check == CDDP_SHARDING_ORDER_CHECK_NONE) return;
     if (check == CDDP_SHARDING_ORDER_CHECK_FIRST && !is_first) return;
-    post(l, u, CDDP_OP_BARRIER, 1);
+    if (l->mesh.shards * l->mesh.replicas > 1)
+        post(l, u, &(posting){CDDP_OP_ALLGATHER, CDDP_I64, 1, false});
+    if (is_hybrid) post(l, u, &(posting){CDDP_OP_ALLGATHER, CDDP_I64, 1, true});
 }
 
 static void add_bytes(cd_unit_law *l, unit *u, int64_t elements)
@@ -265,8 +276,8 @@ static void gather(cd_unit_law *l, unit *u)
 {
     if (u->is_full || !is_cut(l) || u->share == 0) return;
     compare(l, u, false);
-    add_bytes(l, u, u->share * (int64_t)l->world);
-    post(l, u, CDDP_OP_ALLGATHER, u->share);
+    add_bytes(l, u, u->share * (int64_t)l->mesh.shards);
+    post(l, u, &(posting){CDDP_OP_ALLGATHER, l->dtype, u->share, false});
     u->is_full = true;
     u->is_awaited = false;
     u->may_be_prefetched = false;
@@ -280,7 +291,7 @@ static void await(cd_unit_law *l, unit *u)
     u->is_awaited = true;
     if (!moves) return;
     add_bytes(l, u, u->whole);
-    add_bytes(l, u, -u->share * (int64_t)l->world);
+    add_bytes(l, u, -u->share * (int64_t)l->mesh.shards);
 }
 
 static void release(cd_unit_law *l, unit *u)
@@ -303,6 +314,7 @@ static void prefetch_forward(cd_unit_law *l)
 static cddp_status pre_forward(cd_unit_law *l, uint32_t k, cddp_error *err)
 {
     order *o = &l->forward;
+    l->passes++;
     if (!o->is_recorded) {
         if (!cd_arena_grow(&l->memory, (void **)&o->units, &o->capacity, o->count + 1,
                            sizeof *o->units))
@@ -320,6 +332,7 @@ static cddp_status pre_forward(cd_unit_law *l, uint32_t k, cddp_error *err)
 static void post_forward(cd_unit_law *l, uint32_t k)
 {
     unit *u = &l->units[k];
+    l->passes++;
     l->needs_gradients = l->needs_gradients || u->trained > 0;
     u->may_go_back = u->may_go_back || l->needs_gradients;
     if (u->position < 0) {
@@ -369,9 +382,18 @@ static void prefetch_backward(cd_unit_law *l, const unit *u, int64_t when)
 static void pre_backward(cd_unit_law *l, unit *u)
 {
     u->is_open = true;
+    l->passes++;
     gather(l, u);
     await(l, u);
     prefetch_backward(l, u, CDDP_SHARDING_PREFETCH_PRE);
+}
+
+/* HSD-02: what was scattered goes on to the replicas before anything else is reduced. */
+static void pass_on(cd_unit_law *l)
+{
+    const unit *u = l->scattered;
+    l->scattered = NULL;
+    if (u != NULL) post(l, u, &(posting){CDDP_OP_ALLREDUCE, l->dtype, u->share, true});
 }
 
 /* L3, L4, L5 */
@@ -379,17 +401,23 @@ static void post_backward(cd_unit_law *l, unit *u)
 {
     u->is_open = false;
     u->has_ended = true;
+    l->passes++;
     if (u->trained > 0 && !(l->in_window && keeps(l))) release(l, u);
     prefetch_backward(l, u, CDDP_SHARDING_PREFETCH_POST);
     if (!u->has_gradient || l->in_window) return;
     u->has_gradient = false;
     if (u->whole == 0) return;
+    pass_on(l);
     compare(l, u, true);
-    if (is_cut(l))
-        post(l, u, CDDP_OP_REDUCE_SCATTER, u->share * (int64_t)l->world);
-    else
-        post(l, u, CDDP_OP_ALLREDUCE,
-             l->settings.fsdp.layout == CDDP_SHARDING_CUT_ROWS ? u->whole : u->numel);
+    if (is_cut(l)) {
+        const int64_t numel = u->share * (int64_t)l->mesh.shards;
+        post(l, u, &(posting){CDDP_OP_REDUCE_SCATTER, l->dtype, numel, false});
+        l->scattered = l->mesh.replicas > 1 ? u : NULL;
+    } else {
+        const bool by_rows = l->settings.fsdp.layout == CDDP_SHARDING_CUT_ROWS;
+        const int64_t numel = by_rows ? u->whole : u->numel;
+        post(l, u, &(posting){CDDP_OP_ALLREDUCE, l->dtype, numel, false});
+    }
 }
 
 /* FSH-04: the root ends last. */
@@ -416,6 +444,7 @@ static void walk_backward(cd_unit_law *l, size_t at)
     for (uint32_t i = l->left_count; i-- > 0;)
         if (l->units[l->left[i]].is_open) post_backward(l, &l->units[l->left[i]]);
     if (l->units[0].is_open) post_backward(l, &l->units[0]);
+    pass_on(l);
     for (uint32_t k = 0; k < l->unit_count; k++) {
         unit *u = &l->units[k];
         if (!u->is_awaited || !(l->in_window && keeps(l))) release(l, u);
@@ -433,7 +462,7 @@ static void begin(cd_unit_law *l, const cd_micro *micro, struct cddp_tracer *tra
     cd_own_begin_step(l->replica, l->rank, micro->place.step);
     l->tracer = tracer;
     l->place = micro->place;
-    l->position = 0;
+    l->position = l->passes = 0;
     l->touch_count = l->forward.at = 0;
     l->post_forward_count = l->left_count = 0;
     l->needs_gradients = false;

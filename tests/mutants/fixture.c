@@ -111,7 +111,7 @@ static void put_unit(writer *w)
 static void begin_unit(writer *w, int64_t content)
 {
     PUT(w, planned_collective, "fc1", .at_step = w->step, .at_micro = w->micro, .position = 0,
-        .op = CDDP_OP_BROADCAST, .dtype = CDDP_F32, .numel = 2);
+        .op = CDDP_OP_BROADCAST, .dtype = CDDP_F32, .numel = 2, .passes = 1);
     PUT(w, planned_units, NULL, .at_step = w->step, .at_micro = w->micro, .count = 1,
         .peak = UNIT_BYTES, .left = 0);
     PUT(w, fresh, NULL, .ordinal = FC1_WEIGHT, .at_step = w->step, .dtype = CDDP_F32,

@@ -1065,7 +1065,8 @@ static bool mutate_count_gathers_less(cddp_event *e)
                                                                .position = 1,
                                                                .op = CDDP_OP_ALLGATHER,
                                                                .dtype = CDDP_F32,
-                                                               .numel = 2};
+                                                               .numel = 2,
+                                                               .passes = 1};
     return true;
 }
 
