@@ -30,7 +30,7 @@ typedef struct totals {
 typedef struct rank_facts {
     int64_t position, passes; /* of the iteration */
     int64_t group;            /* in which shards lie; 0: not known, or nothing is cut */
-    uint32_t step; /* the last one that it spoke of */
+    uint32_t step;            /* the last one that it spoke of */
     bool is_inside, has_departed;
 } rank_facts;
 
@@ -90,8 +90,8 @@ static void depart(state *s, const cddp_event *e, rank_facts *r, const planned *
     }
     CD_SAY(f.title, CDDP_FINDING_WHO ": collective %lld of the iteration is not the plan's",
            (long long)r->position + 1);
-    CD_SAY(f.expected, "%s%s%s%s", wanted, p != NULL ? ", of unit '" : "",
-           p != NULL ? p->unit : "", p != NULL ? "'" : "");
+    CD_SAY(f.expected, "%s%s%s%s", wanted, p != NULL ? ", of unit '" : "", p != NULL ? p->unit : "",
+           p != NULL ? "'" : "");
     CD_SAY(f.actual, "%s", seen);
     CD_SAY(f.advice, "fsdp.sharding_strategy says what is freed, fsdp.backward_prefetch what is "
                      "gathered ahead (FSD-11, FSH-09)");
@@ -103,8 +103,8 @@ static void take_post(state *s, const cddp_event *e, rank_facts *r)
     const cddp_event_collective_post *c = &e->as.collective_post;
     if (!r->is_inside || r->has_departed) return;
     if (cd_table_find(&s->iterations, CD_KEY(e->rank, e->step, e->micro_step)) == NULL) return;
-    const planned *p = cd_table_find(
-        &s->collectives, CD_KEY(e->rank, e->step, e->micro_step, r->position));
+    const planned *p =
+        cd_table_find(&s->collectives, CD_KEY(e->rank, e->step, e->micro_step, r->position));
     const bool is_right =
         p != NULL && p->op == c->op && p->dtype == c->dtype && p->numel == c->numel;
     const bool is_there = is_right && p->passes == r->passes;
@@ -123,8 +123,8 @@ static void take_end(state *s, const cddp_event *e, rank_facts *r)
     const bool is_judged = r->is_inside && !r->has_departed && t != NULL;
     r->is_inside = false;
     if (!is_judged) return;
-    const planned *p = cd_table_find(
-        &s->collectives, CD_KEY(e->rank, e->step, e->micro_step, r->position));
+    const planned *p =
+        cd_table_find(&s->collectives, CD_KEY(e->rank, e->step, e->micro_step, r->position));
     if (p != NULL)
         depart(s, e, r, p);
     else if (t->count == r->position)
@@ -197,6 +197,7 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_planned_collective, CDDP_EV_planned_units,
                                  CDDP_EV_collective_post, CDDP_EV_unit_pass, CDDP_EV_unit};
 
-CD_CHECK_TABLE(count, "I-COUNT", "a sharded model posts the collectives that its plan implies",
-               "Per iteration a rank posts the gathers and reductions that strategy, wrapping and "
-               "prefetch imply, in that order, at those places and with those sizes, and no others.");
+CD_CHECK_TABLE(
+    count, "I-COUNT", "a sharded model posts the collectives that its plan implies",
+    "Per iteration a rank posts the gathers and reductions that strategy, wrapping and "
+    "prefetch imply, in that order, at those places and with those sizes, and no others.");

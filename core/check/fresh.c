@@ -11,7 +11,7 @@
 #include "core/check/writer.h"
 
 typedef struct content {
-    int64_t step, digest;   /* of this step */
+    int64_t step, digest; /* of this step */
     int64_t before, before_step;
     bool is_known, has_before;
 } content;
@@ -64,8 +64,7 @@ static void take_read(state *s, const cddp_event *e)
         CD_SAY(f.actual, "what it was in step %lld, %016llx", (long long)c->before_step,
                (unsigned long long)u->digest);
     else
-        CD_SAY(f.actual, "%016llx, which it was in no step before",
-               (unsigned long long)u->digest);
+        CD_SAY(f.actual, "%016llx, which it was in no step before", (unsigned long long)u->digest);
     CD_SAY(f.advice, "a full copy does not outlive an optimizer step, and all ranks gather the "
                      "same unit at the same time (FSH-14, FSH-15)");
     cd_writer_hold(&s->writer, CD_KEY(0), &f);

@@ -60,8 +60,8 @@ static void take_part(state *s, const cddp_event *e)
     int64_t *owner = cd_table_add(&s->owners, CD_KEY(p->ordinal, u->group, shard));
     if (kept == NULL || own == NULL || count == NULL || owner == NULL) return;
     *count += !kept->is_known;
-    *kept = *own = (part){p->first,  p->count,    p->numel,    p->unit,
-                          u->group, u->shards, e->sequence, true};
+    *kept = *own =
+        (part){p->first, p->count, p->numel, p->unit, u->group, u->shards, e->sequence, true};
     *owner = e->rank;
 }
 
@@ -128,8 +128,8 @@ static const part *next_part(const state *s, int64_t ordinal, int64_t group, int
         if (p == NULL) break;
         const part *last =
             before >= 0 ? cd_table_find(&s->parts, CD_KEY(ordinal, group, before)) : NULL;
-        const bool is_after = last == NULL || p->first > last->first ||
-                              (p->first == last->first && k > before);
+        const bool is_after =
+            last == NULL || p->first > last->first || (p->first == last->first && k > before);
         if (p->count == 0 || !is_after || (best != NULL && best->first <= p->first)) continue;
         best = p;
         *shard = k;
@@ -192,8 +192,9 @@ static void end(void *self)
             judge_tiles(s, k->part[0], k->part[1]);
     }
     if (s->tiled > 0)
-        cd_writer_exercise(&s->writer, "%llu parameters with one owner of each element, padding "
-                                       "looked at %llu times",
+        cd_writer_exercise(&s->writer,
+                           "%llu parameters with one owner of each element, padding "
+                           "looked at %llu times",
                            (unsigned long long)s->tiled, (unsigned long long)s->gaps);
     cd_table_fini(&s->units);
     cd_table_fini(&s->parts);

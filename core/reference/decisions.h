@@ -56,7 +56,7 @@ typedef struct cd_decisions {
     cd_reduction_walk ahead;                /* as .walk, of the emission */
     cd_sample_walk sample_ahead;            /* likewise, of the rank's own samples */
     struct cd_decided_averaging *averaging; /* NULL: no model averager */
-    struct cd_unit_law *units; /* of a sharded model; else NULL */
+    struct cd_unit_law *units;              /* of a sharded model; else NULL */
     cd_arena *memory;
     /* false: an optimizer stepped on gradients that nobody judged (when.early_step) */
     bool knows_scale;
@@ -73,7 +73,7 @@ typedef struct cd_decisions_options {
     cd_samples *samples;
     const cd_part *parts;
     struct cd_unit_law *units; /* of a sharded model; else NULL */
-    cd_arena *memory; /* what decisions need lives as long as this */
+    cd_arena *memory;          /* what decisions need lives as long as this */
 } cd_decisions_options;
 
 cddp_status cd_decisions_init(cd_decisions *decisions, const cd_decisions_options *options,

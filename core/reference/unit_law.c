@@ -92,10 +92,7 @@ struct cd_unit_law {
 
 /* ---- construction ---- */
 
-static bool is_cut(const cd_unit_law *l)
-{
-    return l->mesh.shards > 1;
-}
+static bool is_cut(const cd_unit_law *l) { return l->mesh.shards > 1; }
 
 static bool keeps(const cd_unit_law *l)
 {
@@ -107,7 +104,9 @@ static void name_unit(unit *u, const char *parameter, size_t length)
 {
     const size_t most = sizeof u->name - 1;
     memcpy(u->name, length > 0 ? parameter : "(root)",
-           length > most ? most : length > 0 ? length : sizeof "(root)");
+           length > most ? most
+           : length > 0  ? length
+                         : sizeof "(root)");
 }
 
 static cddp_status find_units(cd_unit_law *l, cddp_error *err)
@@ -521,8 +520,7 @@ cddp_status cd_unit_law_emit(cd_unit_law *l, const cd_micro *micro, struct cddp_
     CD_TRY(run_pass(l, micro, err));
     CD_TRY(walk_forward(l, &at, err));
     walk_backward(l, at);
-    CD_EMIT(tracer, planned_units, NULL, .at_step = l->place.step,
-            .at_micro = l->place.micro_step, .count = l->position, .peak = l->peak,
-            .left = l->live);
+    CD_EMIT(tracer, planned_units, NULL, .at_step = l->place.step, .at_micro = l->place.micro_step,
+            .count = l->position, .peak = l->peak, .left = l->live);
     return CDDP_OK;
 }

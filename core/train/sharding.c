@@ -36,7 +36,7 @@ typedef struct unit {
 struct cd_sharding {
     cddp_fsdp *fsdp;
     cddp_group *shards, *replicas; /* of a hybrid strategy; else NULL */
-    unit *units; /* (unit_count) */
+    unit *units;                   /* (unit_count) */
     uint32_t unit_count;
     uint32_t *unit_of; /* (parameter_count) */
     uint32_t *forward; /* (forward_count of unit_count) in the order of their last forwards */
@@ -58,9 +58,8 @@ static cddp_status open_mesh(cd_trainer *t, struct cd_sharding *s, cddp_error *e
 {
     const uint32_t group = (uint32_t)t->program.settings.fsdp.shard_group_size,
                    world = (uint32_t)t->program.plan->world.size, rank = t->rank->rank;
-    const bool is_hybrid =
-        t->program.settings.fsdp.sharding_strategy == CDDP_SHARDING_HYBRID ||
-        t->program.settings.fsdp.sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
+    const bool is_hybrid = t->program.settings.fsdp.sharding_strategy == CDDP_SHARDING_HYBRID ||
+                           t->program.settings.fsdp.sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
     char name[32];
     if (!is_hybrid) return CDDP_OK;
     const cd_arena_mark mark = cd_arena_get_mark(&t->memory);

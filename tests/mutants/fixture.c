@@ -99,8 +99,8 @@ enum { UNIT_NUMEL = 6, UNIT_SHARE = 2, UNIT_BYTES = 24 };
 static void put_unit(writer *w)
 {
     const int64_t first = (int64_t)w->rank * UNIT_SHARE;
-    PUT(w, unit, "fc1", .unit = 0, .numel = UNIT_NUMEL, .share = UNIT_SHARE, .shards = FIXTURE_RANKS,
-        .shard = w->rank, .group = FIXTURE_GROUP, .dtype = CDDP_F32);
+    PUT(w, unit, "fc1", .unit = 0, .numel = UNIT_NUMEL, .share = UNIT_SHARE,
+        .shards = FIXTURE_RANKS, .shard = w->rank, .group = FIXTURE_GROUP, .dtype = CDDP_F32);
     PUT(w, unit_part, params[FC1_WEIGHT].name, .ordinal = FC1_WEIGHT, .unit = 0, .first = first,
         .count = UNIT_SHARE, .numel = UNIT_NUMEL);
     PUT(w, planned_part, params[FC1_WEIGHT].name, .ordinal = FC1_WEIGHT, .first = first,
