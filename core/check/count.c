@@ -8,8 +8,8 @@
 ** Exercised     an iteration of a rank ended with as many collectives as planned.
 ** Blame         the rank. After its first departure nothing more of it is judged.
 ** Limits        an iteration for which the judge derives nothing is not judged. What happens
-**               between iterations (states, norms) is not counted here. Units of equal size are told
-**               apart by content alone (I-FRESH, I-REF).
+**               between iterations (states, norms) is not counted here. Units of equal size differ
+**               in their content alone (I-FRESH, I-REF).
 */
 #include "core/check/writer.h"
 

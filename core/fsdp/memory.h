@@ -25,7 +25,7 @@ typedef struct cd_fsdp_buffer {
 typedef struct cd_fsdp_memory {
     cd_fsdp_buffer idle[CD_FSDP_IDLE_MAX];
     size_t idle_count;
-    struct cddp_tracer *tracer;           /* borrowed; is told of full parameters */
+    struct cddp_tracer *tracer;           /* borrowed */
     uint64_t full_bytes, full_bytes_peak; /* of buffers taken as full parameters */
 } cd_fsdp_memory;
 

@@ -2,16 +2,16 @@
 /* The sequence of units and what is full, from the plan alone.
 **
 ** L1  a unit that is full is not gathered again (FSH-15)
-** L2  after its forward a unit is freed, but the root, what SHARD_GRAD_OP keeps, and nothing that no
-**     backward will come to (FSD-11)
-** L3  after its backward a unit is freed; one that is frozen as a whole with the iteration (FSH-20).
-**     In a no_sync window SHARD_GRAD_OP keeps it (FSY-03)
+** L2  after its forward a unit is freed. The root stays, and what SHARD_GRAD_OP keeps, where a
+**     backward is to come (FSD-11)
+** L3  after its backward a unit is freed; one that is frozen as a whole when the iteration ends
+**     (FSH-20). In a no_sync window SHARD_GRAD_OP keeps it (FSY-03)
 ** L4  prefetch gathers one unit ahead: the one before it in the order of post-forwards, when that
 **     was freed and its backward is to come (FSH-09, FSH-10); in forward the next one of the order
 **     of the first iteration (FSH-11)
 ** L5  a unit is reduced where it has a gradient (FPM-08), outside of a no_sync window (FSY-02)
-** L6  before a gather, and before a reduction, ranks compare what they are about to do: in the first
-**     iteration, or in all of them (FSH-13)
+** L6  before a gather, and before a reduction, ranks compare what they are about to do: in the
+**     first iteration, or in all of them (FSH-13)
 */
 #include "core/reference/unit_law.h"
 

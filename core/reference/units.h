@@ -13,8 +13,9 @@
 typedef struct cd_planned_units {
     cd_part *parts;  /* in elements; share 0: every rank has all of it */
     uint32_t *units; /* the same number, from 1 on, for the parameters of one unit */
-    /* Of its unit, each NULL where nobody asks: the length of the unit's name, which the parameter's
-    ** begins with (the root's is 0), and its elements: alignment included, without padding. */
+    /* Of its unit, each NULL where nobody asks: the length of the unit's name, with which the
+    ** parameter's begins (the root's is 0), and its elements: alignment included, without
+    ** padding. */
     size_t *lengths;
     int64_t *numels;
 } cd_planned_units;

@@ -211,7 +211,7 @@ static const struct {
     {"buckets of shards", {"fsdp.enable=true", "ddp.bucket_cap_mb=1"}, "ddp.bucket_cap_mb with fsdp.enable: a sharded model is not wrapped"},
     {"a hook of shards", {"fsdp.enable=true", "hook.name=allreduce"}, "hook.name with fsdp.enable: units are reduced and scattered"},
     {"joining shards", {"fsdp.enable=true", "join.enable=true"}, "would have to serve its shards in every gather"},
-    {"a norm of some shards", {"fsdp.enable=true", "clip.max_norm=1", "clip.group=own"}, "squares of shards are added over all of them"},
+    {"a norm of some shards", {"fsdp.enable=true", "clip.max_norm=1", "clip.place=before_reduction"}, "gradients of a unit are reduced as one"},
     {"an evaluation that no unit sees", {"fsdp.enable=true", "when.0.evaluate=module"}, "would read parameters that are not full"},
     {"copies that do not divide", {"fsdp.enable=true", "world.size=5", "fsdp.sharding_strategy=HYBRID_SHARD", "fsdp.shard_group_size=2"}, "that divide world.size = 5"},
     {"copies of one rank", {"fsdp.enable=true", "world.size=4", "fsdp.sharding_strategy=HYBRID_SHARD", "fsdp.shard_group_size=1"}, "several groups of several ranks"},

@@ -239,4 +239,26 @@ TEST(unit_law, volume_is_that_of_the_formula)
     end(&l);
 }
 
+static cddp_status starve(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    law *l = argument;
+    cd_unit_law *made = NULL;
+    const cd_unit_law_options options = {.plan = l->plan,
+                                         .rank = 1,
+                                         .samples = &l->samples,
+                                         .allocator = allocator};
+    const cddp_status status = cd_unit_law_create(&options, &made, err);
+    if (status == CDDP_OK) cd_unit_law_destroy(made);
+    return status;
+}
+
+TEST(unit_law, running_out_of_memory_leaves_nothing_behind)
+{
+    (void)state;
+    law l;
+    begin(&l, (const char *const[]){NULL});
+    cd_test_oom_loop(starve, &l);
+    end(&l);
+}
+
 TEST_MAIN()
