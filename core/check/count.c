@@ -68,7 +68,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static void print(char *text, size_t bytes, const planned *p)
 {
     char operation[72];
-    const int64_t data[5] = {p->op, CDDP_RED_SUM, -1, p->dtype, p->numel};
+    const int64_t sum = cd_operation_reduces(p->op) ? CDDP_RED_SUM : -1;
+    const int64_t data[5] = {p->op, sum, -1, p->dtype, p->numel};
     cd_operation_print(data, operation, sizeof operation);
     cd_say(text, bytes, "%s%s, after %lld begins and ends of units", operation,
            p->replicas ? " over replicas" : "", (long long)p->passes);
