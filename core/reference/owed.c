@@ -27,7 +27,7 @@ typedef struct step_count {
     uint64_t windows;       /* to which the rank contributes gradients for sure */
     uint64_t derived;       /* micro-steps of these */
     uint64_t whole_updates; /* by all optimizers: one of them has what got a gradient */
-    uint64_t backwards; /* micro-steps that run one */
+    uint64_t backwards;     /* micro-steps that run one */
     uint64_t clips, samples, losses, optimizer_steps, forwards, evaluations;
     bool is_left; /* in the middle of a backward */
 } step_count;
