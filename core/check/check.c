@@ -32,16 +32,16 @@ static const struct {
 #undef CD_CHECK
 };
 
-size_t cd_check_count(void) { return sizeof rows / sizeof rows[0]; }
+size_t cd_checks_count(void) { return sizeof rows / sizeof rows[0]; }
 
 const cddp_check *cd_check_get(size_t index)
 {
-    return index < cd_check_count() ? rows[index].check : NULL;
+    return index < cd_checks_count() ? rows[index].check : NULL;
 }
 
 const cddp_check *cd_check_find(const char *name)
 {
-    for (size_t i = 0; i < cd_check_count(); i++)
+    for (size_t i = 0; i < cd_checks_count(); i++)
         if (strcmp(rows[i].name, name) == 0) return rows[i].check;
     return NULL;
 }
@@ -378,7 +378,7 @@ static uint32_t find_slot(const cd_judge *j, const char *name)
 
 cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, cddp_error *err)
 {
-    size_t count = options->checks != NULL ? options->check_count : cd_check_count();
+    size_t count = options->checks != NULL ? options->check_count : cd_checks_count();
     cddp_status status = CDDP_OK;
     cd_arena own;
     cd_arena_init(&own, options->allocator, 0);

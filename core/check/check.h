@@ -16,7 +16,7 @@
 #include "core/trace/sink.h"
 
 /* The compiled-in checks in causal order: a cause stands before what it leads to. */
-size_t cd_check_count(void);
+size_t cd_checks_count(void);
 const cddp_check *cd_check_get(size_t index);      /* NULL past the end */
 const cddp_check *cd_check_find(const char *name); /* "I-ORDER"; NULL when there is none */
 

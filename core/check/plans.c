@@ -308,7 +308,8 @@ static void take_backward_end(cd_plans *p, const cddp_event *e, plan_facts *f)
         const int64_t *param = cd_table_find(&p->arrivals, CD_KEY(e->rank, k, 1));
         if (param != NULL) arrive(p, e->rank, f, *param);
     }
-    f->is_due = is_watched(p, e->rank, f) && f->arrivals == f->params;
+    /* a rank that leads another group than the wrapper's knows no parameters, and has no buckets */
+    f->is_due = is_watched(p, e->rank, f) && f->params > 0 && f->arrivals == f->params;
     f->unused = f->marks = 0;
     f->windows++;
 }

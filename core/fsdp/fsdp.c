@@ -108,6 +108,7 @@ cddp_status cddp_fsdp_create(const cddp_fsdp_options *options, cddp_fsdp **fsdp,
     f->group = own.group;
     f->replicate_group = own.replicate_group;
     f->tracer = cd_tracer_attach(cddp_group_world_rank(own.group), own.tracer);
+    f->memory.tracer = f->tracer;
     f->backward_prefetch = own.backward_prefetch;
     f->forward_prefetch = own.forward_prefetch;
     f->order_check = own.order_check;
@@ -116,6 +117,7 @@ cddp_status cddp_fsdp_create(const cddp_fsdp_options *options, cddp_fsdp **fsdp,
     CD_TRY_OUT(cd_fsdp_make_units(f, &own, err));
     CD_TRY_OUT(cd_fsdp_compare(f, &own, err));
     CD_TRY_OUT(cd_fsdp_cut(f, &own, err));
+    cd_fsdp_report_cut(f);
     CD_EMIT(f->tracer, mark, "sharded_units", .value = f->unit_count);
     *fsdp = f;
     f = NULL;
@@ -371,6 +373,9 @@ static cddp_status run_pre_forward(cddp_fsdp *f, uint32_t unit, bool grad_mode, 
     cd_fsdp_unit *u = &f->units[unit];
     cd_fsdp_progress *p = &f->progress[unit];
     CD_EMIT(f->tracer, mark, "sharded_pass", .value = unit);
+    if (unit == 0 && f->phase == CD_FSDP_IDLE) CD_TRY(cd_fsdp_report_gaps(f, false, err));
+    CD_EMIT(f->tracer, unit_pass, NULL, .unit = unit, .pass = CDDP_UNIT_PRE_FORWARD,
+            .grad_mode = grad_mode);
     CD_TRY(cast_buffers(f, err));
     const bool recomputes = f->phase == CD_FSDP_BACKWARD; /* activation checkpointing (FSH-22) */
     if (grad_mode && !recomputes) {
@@ -381,6 +386,7 @@ static cddp_status run_pre_forward(cddp_fsdp *f, uint32_t unit, bool grad_mode, 
     CD_TRY(check_fresh(f, u, err));
     CD_TRY(gather(f, u, grad_mode, err));
     CD_TRY(cd_fsdp_unit_await(u, err));
+    cd_fsdp_report_read(f, u, CDDP_UNIT_PRE_FORWARD);
     if (grad_mode && !recomputes) CD_TRY(prefetch_forward(f, err));
     p->in_forward = 1;
     p->grad_mode = grad_mode;
@@ -407,6 +413,8 @@ static cddp_status run_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_back
     cd_fsdp_unit *u = &f->units[unit];
     cd_fsdp_progress *p = &f->progress[unit];
     p->in_forward = 0;
+    CD_EMIT(f->tracer, unit_pass, NULL, .unit = unit, .pass = CDDP_UNIT_POST_FORWARD,
+            .grad_mode = p->grad_mode);
     if (!p->grad_mode) return p->was_full ? CDDP_OK : CD_PASS(cd_fsdp_unit_free(u, err));
     if (f->phase == CD_FSDP_BACKWARD) return CDDP_OK; /* recomputed: its backward comes at once */
     if (p->post_position < 0) {
@@ -440,6 +448,8 @@ static cddp_status run_pre_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err
 {
     cd_fsdp_unit *u = &f->units[unit];
     CD_EMIT(f->tracer, mark, "sharded_pass", .value = unit);
+    CD_EMIT(f->tracer, unit_pass, NULL, .unit = unit, .pass = CDDP_UNIT_PRE_BACKWARD,
+            .grad_mode = 1);
     if (f->phase == CD_FSDP_FORWARD) {
         f->phase = CD_FSDP_BACKWARD;
         CD_TRY(cd_fsdp_end_order(f, &f->forward, "forward", err));
@@ -447,6 +457,7 @@ static cddp_status run_pre_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err
     f->progress[unit].in_backward = true;
     CD_TRY(gather(f, u, true, err));
     CD_TRY(cd_fsdp_unit_await(u, err));
+    cd_fsdp_report_read(f, u, CDDP_UNIT_PRE_BACKWARD);
     if (f->backward_prefetch == CDDP_FSDP_BACKWARD_PRE) CD_TRY(prefetch_backward(f, unit, err));
     if (!cd_fsdp_unit_is_empty(u)) CD_TRY(cd_fsdp_unit_prepare_gradients(u, err));
     return CDDP_OK;
@@ -523,6 +534,8 @@ static cddp_status run_post_backward(cddp_fsdp *f, uint32_t unit, cddp_error *er
     const bool has_gradient = u->requires_grad && cd_fsdp_unit_has_gradient(u);
     f->progress[unit].in_backward = false;
     f->progress[unit].has_run_backward = true;
+    CD_EMIT(f->tracer, unit_pass, NULL, .unit = unit, .pass = CDDP_UNIT_POST_BACKWARD,
+            .grad_mode = 1);
     CD_TRY(cd_fsdp_follow(f, &f->backward, has_gradient ? unit : unit + f->unit_count, "backward",
                           err));
     /* FSH-20: the input's gradient of a frozen unit may still be computed. */
@@ -566,9 +579,10 @@ static cddp_status run_backward_end(cddp_fsdp *f, cddp_error *err)
         if (u->state == CD_FSDP_GATHERING || !stays_full(f, u)) CD_TRY(cd_fsdp_unit_free(u, err));
         CD_TRY(cd_fsdp_unit_show_gradient(u, err));
     }
+    CD_EMIT(f->tracer, unit_pass, NULL, .pass = CDDP_UNIT_BACKWARD_END, .grad_mode = 1);
     if (f->no_sync_depth == 0) f->compares_reductions = false;
     forget_progress(f);
-    return CDDP_OK;
+    return CD_PASS(cd_fsdp_report_gaps(f, true, err));
 }
 
 cddp_status cddp_fsdp_backward_end(cddp_fsdp *f, cddp_error *err)

@@ -7,6 +7,7 @@
 #include "core/comm/control.h"
 #include "core/fsdp/unit.h"
 #include "core/fsdp/wrap.h"
+#include "cddp/trace.h"
 
 typedef enum cd_fsdp_phase {
     CD_FSDP_IDLE,     /* between iterations */
@@ -89,6 +90,14 @@ cddp_status cd_fsdp_follow(cddp_fsdp *f, cd_fsdp_order *order, uint32_t unit, co
 /* The order ends here, in this iteration. */
 cddp_status cd_fsdp_end_order(cddp_fsdp *f, cd_fsdp_order *order, const char *what,
                               cddp_error *err);
+
+/* report.c */
+void cd_fsdp_report_cut(const cddp_fsdp *f);
+/* Of shards, or of their gradients. */
+cddp_status cd_fsdp_report_gaps(const cddp_fsdp *f, bool of_gradients, cddp_error *err);
+/* The full parameters of a unit, as a pass begins to compute with them. */
+void cd_fsdp_report_read(const cddp_fsdp *f, const cd_fsdp_unit *unit,
+                         cddp_event_enum_unit_pass pass);
 
 /* "unit 'encoder.0'", or "the root": for messages. Borrowed until destroy. */
 const char *cd_fsdp_unit_words(const cddp_fsdp *f, uint32_t unit);

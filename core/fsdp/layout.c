@@ -120,6 +120,37 @@ cddp_status cd_fsdp_layout_fill_gaps(const cd_fsdp_layout *l, const cddp_tensor 
     return CDDP_OK;
 }
 
+/* Run i of a vector lies in front of member i, the last one behind all of them. */
+static cd_range flat_gap(const cd_fsdp_layout *l, size_t i)
+{
+    const cd_fsdp_member *before = i > 0 ? &l->members[i - 1] : NULL;
+    return (cd_range){before != NULL ? before->offset + before->numel : 0,
+                      i < l->member_count ? l->members[i].offset : l->share * (int64_t)l->world};
+}
+
+bool cd_fsdp_layout_next_gap(const cd_fsdp_layout *l, uint32_t rank, cd_fsdp_gap *gap)
+{
+    const bool is_flat = l->kind == CDDP_FSDP_FLAT;
+    const int64_t start = (int64_t)rank * l->share;
+    const cd_range all = {start, start + l->share};
+    const size_t runs = l->member_count + is_flat;
+    while (gap->index < runs) {
+        const size_t i = gap->index++;
+        if (is_flat) {
+            const cd_range run = flat_gap(l, i), own = cd_range_within(all, run.first, run.end);
+            gap->offset = run.first + own.first - start;
+            gap->numel = cd_range_numel(own);
+        } else {
+            const cd_fsdp_member *m = &l->members[i];
+            const int64_t used = cd_range_numel(cd_fsdp_layout_part(l, i, rank, &gap->offset));
+            gap->offset += used;
+            gap->numel = m->share_rows * m->row_numel - used;
+        }
+        if (gap->numel > 0) return true;
+    }
+    return false;
+}
+
 uint64_t cd_fsdp_layout_digest(const cd_fsdp_layout *l)
 {
     uint64_t h = cd_hash_mix(cd_hash_mix((uint64_t)l->kind, l->world), (uint64_t)l->share);

@@ -58,6 +58,13 @@ cddp_status cd_fsdp_layout_pack(const cd_fsdp_layout *layout, const cddp_tensor 
 /* Fills what belongs to no member: alignment and padding. */
 cddp_status cd_fsdp_layout_fill_gaps(const cd_fsdp_layout *layout, const cddp_tensor *shards,
                                      cddp_error *err);
+/* The elements of one shard that belong to no member, run by run. */
+typedef struct cd_fsdp_gap {
+    size_t index;          /* of the run; begin with 0 */
+    int64_t offset, numel; /* in the shard */
+} cd_fsdp_gap;
+/* The next run that is not empty; false: there is none. */
+bool cd_fsdp_layout_next_gap(const cd_fsdp_layout *layout, uint32_t rank, cd_fsdp_gap *gap);
 /* A view of member i in a tensor of whole members. */
 cddp_tensor cd_fsdp_layout_view(const cd_fsdp_layout *layout, size_t i, const cddp_tensor *whole);
 /* Names, shapes and cut, without the contents. */

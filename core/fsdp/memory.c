@@ -3,12 +3,18 @@
 #include "core/fsdp/memory.h"
 
 #include "core/base/error.h"
+#include "core/trace/tracer.h"
 
 static void release(cd_fsdp_buffer *buffer)
 {
     const cddp_tensor *t = &buffer->tensor;
     t->device->release(t->device, t->dtype, buffer->capacity, t->storage);
     *buffer = (cd_fsdp_buffer){.capacity = 0};
+}
+
+static int64_t bytes_of(const cd_fsdp_buffer *buffer)
+{
+    return cddp_tensor_numel(&buffer->tensor) * (int64_t)cddp_dtype_bytes(buffer->tensor.dtype);
 }
 
 static void drop_idle(cd_fsdp_memory *m, size_t i)
@@ -49,9 +55,11 @@ cddp_status cd_fsdp_memory_take(cd_fsdp_memory *m, const cd_fsdp_wish *wish, cd_
     }
     taken.tensor = cddp_tensor_of(wish->device, storage, 0, wish->dtype, &wish->numel, 1);
     taken.is_full = wish->is_full;
+    taken.unit = wish->unit;
     if (taken.is_full) {
-        m->full_bytes += (uint64_t)wish->numel * cddp_dtype_bytes(wish->dtype);
+        m->full_bytes += (uint64_t)bytes_of(&taken);
         if (m->full_bytes > m->full_bytes_peak) m->full_bytes_peak = m->full_bytes;
+        CD_EMIT(m->tracer, unit_storage, NULL, .unit = taken.unit, .bytes = bytes_of(&taken));
     }
     *buffer = taken;
     return CDDP_OK;
@@ -60,9 +68,11 @@ cddp_status cd_fsdp_memory_take(cd_fsdp_memory *m, const cd_fsdp_wish *wish, cd_
 void cd_fsdp_memory_give(cd_fsdp_memory *m, cd_fsdp_buffer *buffer)
 {
     if (buffer->tensor.device == NULL) return;
-    if (buffer->is_full)
-        m->full_bytes -=
-            (uint64_t)cddp_tensor_numel(&buffer->tensor) * cddp_dtype_bytes(buffer->tensor.dtype);
+    if (buffer->is_full) {
+        m->full_bytes -= (uint64_t)bytes_of(buffer);
+        CD_EMIT(m->tracer, unit_storage, NULL, .unit = buffer->unit, .bytes = bytes_of(buffer),
+                .released = 1);
+    }
     if (m->idle_count == CD_FSDP_IDLE_MAX) drop_idle(m, 0);
     m->idle[m->idle_count++] = *buffer;
     *buffer = (cd_fsdp_buffer){.capacity = 0};

@@ -19,11 +19,13 @@ typedef struct cd_fsdp_buffer {
     cddp_tensor tensor; /* one-dimensional, as many elements as were asked for */
     int64_t capacity;   /* elements of its storage */
     bool is_full;       /* counted as full parameters */
+    uint32_t unit;      /* of a full one */
 } cd_fsdp_buffer;
 
 typedef struct cd_fsdp_memory {
     cd_fsdp_buffer idle[CD_FSDP_IDLE_MAX];
     size_t idle_count;
+    struct cddp_tracer *tracer;           /* borrowed */
     uint64_t full_bytes, full_bytes_peak; /* of buffers taken as full parameters */
 } cd_fsdp_memory;
 
@@ -32,6 +34,7 @@ typedef struct cd_fsdp_wish {
     cddp_dtype dtype;
     int64_t numel;
     bool is_full;
+    uint32_t unit; /* of a full one */
 } cd_fsdp_wish;
 
 cddp_status cd_fsdp_memory_take(cd_fsdp_memory *memory, const cd_fsdp_wish *wish,

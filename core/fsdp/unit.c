@@ -56,10 +56,8 @@ void cd_fsdp_unit_fini(cd_fsdp_unit *u)
 static cddp_status take(cd_fsdp_unit *u, cddp_dtype dtype, int64_t numel, cd_fsdp_buffer *buffer,
                         cddp_error *err)
 {
-    const cd_fsdp_wish wish = {.device = u->device,
-                               .dtype = dtype,
-                               .numel = numel,
-                               .is_full = true};
+    const cd_fsdp_wish wish = {
+        .device = u->device, .dtype = dtype, .numel = numel, .is_full = true, .unit = u->index};
     return CD_PASS(cd_fsdp_memory_take(u->memory, &wish, buffer, err));
 }
 

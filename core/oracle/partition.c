@@ -11,7 +11,8 @@
 cd_part_range cd_part_get(const cd_part *part, int64_t numel, uint32_t rank)
 {
     if (part->share == 0) return (cd_part_range){0, numel};
-    int64_t first = (int64_t)rank * part->share - part->start, end = first + part->share;
+    const int64_t place = part->period > 0 ? (int64_t)rank % part->period : (int64_t)rank;
+    int64_t first = place * part->share - part->start, end = first + part->share;
     if (first < 0) first = 0;
     if (end > numel) end = numel;
     return first < end ? (cd_part_range){first, end} : (cd_part_range){0, 0};
@@ -32,7 +33,7 @@ cddp_status cd_partition_whole(const cd_partition *p, bool by_size, cd_part *par
 {
     int64_t *loads = cd_allocate_array(p->allocator, p->world, sizeof *loads);
     if (loads == NULL) return cd_fail_memory(err, "the partition over %u ranks", p->world);
-    for (size_t i = 0; i < p->count; i++) parts[i] = (cd_part){0, 0};
+    for (size_t i = 0; i < p->count; i++) parts[i] = (cd_part){0, 0, 0};
     for (size_t assigned = 0; assigned < p->count; assigned++) {
         size_t i = next_of(p, by_size, parts);
         uint32_t least = p->world - 1;
@@ -40,7 +41,7 @@ cddp_status cd_partition_whole(const cd_partition *p, bool by_size, cd_part *par
             if (loads[r] <= loads[least]) least = r;
         loads[least] += p->numels[i];
         int64_t share = p->numels[i] > 0 ? p->numels[i] : 1;
-        parts[i] = (cd_part){(int64_t)least * share, share};
+        parts[i] = (cd_part){(int64_t)least * share, share, 0};
     }
     cd_release(p->allocator, loads, p->world * sizeof *loads);
     return CDDP_OK;
@@ -56,7 +57,7 @@ static int64_t numel_of(const cd_partition *p, const cd_partition_bucket *b)
 static void give_whole(const cd_partition *p, size_t parameter, uint32_t rank, cd_part *parts)
 {
     int64_t share = p->numels[parameter] > 0 ? p->numels[parameter] : 1;
-    parts[parameter] = (cd_part){(int64_t)rank * share, share};
+    parts[parameter] = (cd_part){(int64_t)rank * share, share, 0};
 }
 
 /* The rank with the least load among those without a piece; the first of equal ones. */
@@ -132,5 +133,5 @@ void cd_partition_flat(const cd_partition *p, cd_part *parts)
     for (size_t i = 0; i < p->count; i++) numel += p->numels[i];
     int64_t share = numel / p->world + (numel % p->world != 0);
     for (size_t i = 0; i < p->count; start += p->numels[i++])
-        parts[i] = (cd_part){start, share > 0 ? share : 1};
+        parts[i] = (cd_part){start, share > 0 ? share : 1, 0};
 }

@@ -13,6 +13,9 @@
 /* Element e of a parameter belongs to rank (start + e) / share. */
 typedef struct cd_part {
     int64_t start, share; /* share 0: every rank steps all of it */
+    /* so many consecutive ranks have one copy among them: rank r has what rank r mod period has; 0:
+    ** the world has one */
+    int64_t period;
 } cd_part;
 
 /* The elements of a parameter that rank steps; empty when first = end. */

@@ -24,7 +24,8 @@ static const refusal refusals[] = {
      "ranks would decide from their own shards whether a gradient overflowed, and skip different "
      "steps"},
     {"mixed_precision", NULL, "these are the wrapper's dtypes, not those of units"},
-    {"clip", NULL, "a rank has the norm of its shards only"},
+    {"clip", "group", "squares of shards are added over all of them"},
+    {"clip", "place", "gradients of a unit are reduced as one, and clipped behind that"},
     {"model", "ignore",
      "what is not sharded would be trained by each rank alone, and nothing says which is right "
      "(FSD-15)"},
@@ -42,8 +43,8 @@ static const refusal refusals[] = {
 };
 
 /* What a [[when]] may still change. */
-static const char *const allowed[] = {"ranks",  "steps",   "micro_steps", "samples",
-                                      "branch", "outputs", "uses",        "compute_us"};
+static const char *const allowed[] = {"ranks",   "steps", "micro_steps", "samples", "branch",
+                                      "outputs", "uses",  "compute_us",  "evaluate"};
 
 static bool is_refused(const cd_key_row *row, const char **why)
 {
@@ -137,6 +138,50 @@ static void check_wrapping(cd_contradictions *c, const cddp_plan_settings *s)
     }
 }
 
+/* A forward that the wrapper does not see would read parameters that are nowhere full; one with
+** gradients that no backward follows would leave units full. */
+static void check_evaluation(cd_contradictions *c)
+{
+    for (size_t i = 0; i < c->plan->when_count; i++) {
+        const int64_t way = c->plan->whens[i].evaluate;
+        if (way != CDDP_EVALUATE_MODULE && way != CDDP_EVALUATE_WITH_GRAD) continue;
+        cd_plan_enter_table(c, "when", i);
+        cd_plan_contradict(c, "when.evaluate",
+                           "when.evaluate with fsdp.enable is \"wrapper\": another forward would "
+                           "read parameters that are not full, or leave them so");
+        cd_plan_enter_table(c, NULL, 0);
+    }
+}
+
+static bool is_power_of_two(uint64_t n) { return n > 0 && (n & (n - 1)) == 0; }
+
+/* Each of the two means is rounded once; powers of two do not round, and the mean of means is that
+** of all. */
+static void check_mesh(cd_contradictions *c, const cddp_plan_fsdp *f)
+{
+    const uint64_t world = (uint64_t)c->plan->world.size, group = f->shard_group_size;
+    const bool is_hybrid = f->sharding_strategy == CDDP_SHARDING_HYBRID ||
+                           f->sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
+    const bool divides = group > 1 && group < world && world % group == 0;
+    if (!is_hybrid && group > 0) {
+        cd_plan_contradict(c, "fsdp.shard_group_size",
+                           "fsdp.shard_group_size has no effect without a hybrid "
+                           "fsdp.sharding_strategy");
+    } else if (is_hybrid && !divides) {
+        cd_plan_contradict(c, "fsdp.shard_group_size",
+                           "fsdp.shard_group_size is %llu: a hybrid fsdp.sharding_strategy needs "
+                           "several groups of several ranks that divide world.size = %llu (HSD-01, "
+                           "HSD-05)",
+                           (unsigned long long)group, (unsigned long long)world);
+    } else if (is_hybrid && (!is_power_of_two(group) || !is_power_of_two(world / group))) {
+        cd_plan_contradict(c, "fsdp.shard_group_size",
+                           "fsdp.shard_group_size = %llu of world.size = %llu: judged are groups "
+                           "and replicas whose numbers are powers of two; other means of means "
+                           "round twice",
+                           (unsigned long long)group, (unsigned long long)world);
+    }
+}
+
 void cd_plan_check_fsdp(cd_contradictions *c)
 {
     const cddp_plan *plan = c->plan;
@@ -154,6 +199,8 @@ void cd_plan_check_fsdp(cd_contradictions *c)
     }
     for (size_t i = 0; i < cd_key_count(); i++) look_at_row(c, cd_key_row_get(i));
     check_wrapping(c, &plan->settings);
+    check_evaluation(c);
+    check_mesh(c, &plan->settings.fsdp);
     for (size_t i = 0; i < plan->override_count; i++) {
         const char *why = NULL;
         const cd_key_row *row = cd_key_find_path(plan->overrides[i].key);

@@ -14,6 +14,7 @@ cddp_status cd_decisions_init(cd_decisions *d, const cd_decisions_options *optio
                         .replica = options->replica,
                         .samples = options->samples,
                         .parts = options->parts,
+                        .units = options->units,
                         .memory = options->memory,
                         .knows_scale = true};
     CD_TRY(cddp_plan_rank_settings(d->plan, d->rank, &d->settings, err));

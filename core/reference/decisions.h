@@ -21,6 +21,7 @@
 #include "core/tensor/numbers.h"
 
 struct cddp_tracer;
+struct cd_unit_law;
 
 /* What an optimizer is to do at the end of a step. */
 typedef enum cd_decided_update {
@@ -55,6 +56,7 @@ typedef struct cd_decisions {
     cd_reduction_walk ahead;                /* as .walk, of the emission */
     cd_sample_walk sample_ahead;            /* likewise, of the rank's own samples */
     struct cd_decided_averaging *averaging; /* NULL: no model averager */
+    struct cd_unit_law *units;              /* of a sharded model; else NULL */
     cd_arena *memory;
     /* false: an optimizer stepped on gradients that nobody judged (when.early_step) */
     bool knows_scale;
@@ -70,7 +72,8 @@ typedef struct cd_decisions_options {
     const cd_replica *replica;
     cd_samples *samples;
     const cd_part *parts;
-    cd_arena *memory; /* what decisions need lives as long as this */
+    struct cd_unit_law *units; /* of a sharded model; else NULL */
+    cd_arena *memory;          /* what decisions need lives as long as this */
 } cd_decisions_options;
 
 cddp_status cd_decisions_init(cd_decisions *decisions, const cd_decisions_options *options,

@@ -8,6 +8,7 @@
 #include "core/plan/plan.h"
 #include "core/reference/planned.h"
 #include "core/reference/rates.h"
+#include "core/reference/unit_law.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
@@ -265,6 +266,7 @@ static cddp_status emit_micro(cd_decisions *d, cd_micro_place place, struct cddp
     } else {
         cd_decisions_give_up(tracer, 1, "a window whose backward the plan leaves early");
     }
+    if (d->units != NULL) CD_TRY(cd_unit_law_emit(d->units, &micro, tracer, err));
     return CDDP_OK;
 }
 
@@ -422,6 +424,7 @@ cddp_status cd_decisions_emit(cd_decisions *d, struct cddp_tracer *tracer, cddp_
     emit_step_rules(d, tracer);
     emit_no_clip(d, tracer);
     emit_groups(d, tracer);
+    if (d->units != NULL) cd_unit_law_emit_parts(d->units, tracer);
     if (!divides_losses(d)) {
         CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_DIVISOR, OF_ALL,
                 .real = cd_f64_bits(0.0));

@@ -16,7 +16,8 @@ static const char *const names[CD_OWED_KINDS] = {[CD_OWED_SAMPLES] = "samples",
                                                  [CD_OWED_LOSSES] = "losses",
                                                  [CD_OWED_STEPS] = "optimizer steps",
                                                  [CD_OWED_VALUES] = "parameters around a step",
-                                                 [CD_OWED_SHOWN] = "copies of parameters"};
+                                                 [CD_OWED_SHOWN] = "copies of parameters",
+                                                 [CD_OWED_UNITS] = "iterations of units"};
 
 const char *cd_owed_name(cd_owed_kind kind) { return names[kind]; }
 
@@ -26,6 +27,7 @@ typedef struct step_count {
     uint64_t windows;       /* to which the rank contributes gradients for sure */
     uint64_t derived;       /* micro-steps of these */
     uint64_t whole_updates; /* by all optimizers: one of them has what got a gradient */
+    uint64_t backwards;     /* micro-steps that run one */
     uint64_t clips, samples, losses, optimizer_steps, forwards, evaluations;
     bool is_left; /* in the middle of a backward */
 } step_count;
@@ -91,6 +93,7 @@ static step_count count_step(const cd_owing_rank *r, uint32_t step)
         if (micro.skip != CDDP_SKIP_ALL && micro.grad_mode)
             found.losses += micro.forwards * (1 + r->plan->output_count);
         if (contributes) found.forwards += micro.forwards;
+        found.backwards += contributes;
         if (contributes && micro.early_step) {
             add_update(r, &micro, step, &found);
             has_stepped = true;
@@ -161,6 +164,7 @@ static void add_step(const cd_owing_rank *r, uint32_t step, const step_count *fo
     owed->events[CD_OWED_SAMPLES] += found->samples;
     owed->events[CD_OWED_LOSSES] += found->losses;
     owed->events[CD_OWED_STEPS] += found->optimizer_steps;
+    owed->events[CD_OWED_UNITS] += r->settings->fsdp.enable ? found->backwards : 0;
     if (found->is_left) return;
     owed->collectives += count_collectives(r, step);
     if (!r->has_digests) return;

@@ -32,6 +32,7 @@ typedef enum cd_owed_kind {
     CD_OWED_STEPS,   /* that optimizers step, or skip (I-STEP) */
     CD_OWED_VALUES,  /* parameters at the begin of a step and after it (I-CHAIN) */
     CD_OWED_SHOWN,   /* the judge's copies of them (I-SHOWN) */
+    CD_OWED_UNITS,   /* iterations of a sharded model that end (I-COUNT, I-MEM) */
     CD_OWED_KINDS
 } cd_owed_kind;
 /* As the text of an `owed` event without a link has it. */

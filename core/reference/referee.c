@@ -23,6 +23,7 @@
 #include "core/reference/owed.h"
 #include "core/reference/planned.h"
 #include "core/reference/shown.h"
+#include "core/reference/unit_law.h"
 #include "core/reference/units.h"
 #include "core/trace/tracer.h"
 
@@ -51,6 +52,7 @@ struct cd_referee {
     cd_blob optimizer_state;          /* the bytes of .before: a reader's own cursor */
     cd_numbers numbers;               /* of gradients, or a collective's result */
     cd_evaluation evaluation;
+    cd_unit_law *units; /* of a sharded model; else NULL */
 };
 
 /* ---- opening ---- */
@@ -104,7 +106,7 @@ static cddp_status declare_parts(cd_referee *o, size_t optimizer, cd_oracle_para
     for (size_t k = 0; k < own->count; k++) {
         cd_oracle_parameter *p = &parameters[own->ordinals[k]];
         const int64_t lanes = lanes_of(p->dtype);
-        p->part = (cd_part){parts[k].start * lanes, parts[k].share * lanes};
+        p->part = (cd_part){parts[k].start * lanes, parts[k].share * lanes, 0};
     }
     cd_arena_rewind(&o->memory, mark);
     return CDDP_OK;
@@ -117,7 +119,7 @@ static cddp_status declare_units(cd_referee *o, cd_oracle_parameter *parameters,
     uint32_t *units = cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *units);
     CD_TRY(cd_arena_check(&o->memory, err, "the units of rank %u", o->options.rank));
     CD_TRY(cd_planned_find_units(o->options.plan, &o->settings, module, &o->memory,
-                                 &(cd_planned_units){o->parts, units}, err));
+                                 &(cd_planned_units){.parts = o->parts, .units = units}, err));
     for (size_t i = 0; i < module->parameter_count; i++) {
         parameters[i].part = o->parts[i];
         parameters[i].unit = units[i];
@@ -190,7 +192,7 @@ static cddp_status make_oracle(cd_referee *o, cddp_error *err)
                                   p->tensor.dtype,
                                   o->variables[i],
                                   path_of(o, i),
-                                  {0, 0},
+                                  {0, 0, 0},
                                   0};
     }
     for (size_t i = 0; i < plan->optimizer_count; i++) {
@@ -224,6 +226,16 @@ static cddp_status make_oracle(cd_referee *o, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status make_unit_law(cd_referee *o, cddp_error *err)
+{
+    const cd_unit_law_options options = {.plan = o->options.plan,
+                                         .rank = o->options.rank,
+                                         .samples = &o->reference->share->samples,
+                                         .allocator = o->allocator};
+    return o->settings.fsdp.enable ? CD_PASS(cd_unit_law_create(&options, &o->units, err))
+                                   : CDDP_OK;
+}
+
 static cddp_status make_decisions(cd_referee *o, cddp_error *err)
 {
     const cd_decisions_options options = {.plan = o->options.plan,
@@ -231,6 +243,7 @@ static cddp_status make_decisions(cd_referee *o, cddp_error *err)
                                           .replica = o->reference->replica,
                                           .samples = &o->reference->share->samples,
                                           .parts = o->parts,
+                                          .units = o->units,
                                           .memory = &o->memory};
     o->due = cd_arena_array(&o->memory, o->reference->replica->optimizer_count, sizeof *o->due);
     CD_TRY(cd_arena_check(&o->memory, err, "the decisions of rank %u", o->options.rank));
@@ -352,6 +365,7 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
     hold_device(o, observed->device_flags);
     CD_TRY(number_variables(o, observed, err));
     CD_TRY(make_oracle(o, err));
+    CD_TRY(make_unit_law(o, err));
     CD_TRY(make_decisions(o, err));
     o->formulas =
         cd_arena_array(&o->memory, o->reference->replica->optimizer_count + 1, sizeof *o->formulas);
@@ -430,6 +444,19 @@ cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cdd
     return CDDP_OK;
 }
 
+/* What units must compute with in this step (I-FRESH). */
+static void emit_fresh(const cd_referee *o, uint32_t step, const cddp_tensor *parameters)
+{
+    const cd_module *module = o->reference->replica->model->module;
+    const bool has_content =
+        o->units != NULL && cd_tracer_wants_digest(o->options.tracer) && parameters != NULL;
+    for (size_t i = 0; has_content && i < module->parameter_count; i++) {
+        CD_EMIT(o->options.tracer, fresh, NULL, .ordinal = (int64_t)i, .at_step = step,
+                .dtype = parameters[i].dtype,
+                .digest = cd_tracer_digest(o->options.tracer, &parameters[i]));
+    }
+}
+
 cddp_status cd_referee_begin(cd_referee *o, const cd_observed_begin *observed, cddp_error *err)
 {
     const uint32_t step = cd_shown_get_step(&o->shown);
@@ -437,6 +464,7 @@ cddp_status cd_referee_begin(cd_referee *o, const cd_observed_begin *observed, c
     CD_TRY(cd_shown_parameters(&o->shown, "begin.parameters", &observed->parameters, err));
     CD_TRY(cd_shown_gradients(&o->shown, "begin.gradients", &observed->gradients, err));
     CD_TRY(cd_decisions_emit_ahead(&o->decisions, step, o->options.tracer, err));
+    emit_fresh(o, step, observed->parameters.items);
     o->loss_scale = cd_decisions_begin_step(&o->decisions, step, o->options.tracer);
     CD_TRY(cd_oracle_begin_step(o->oracle, step, observed->parameters.items,
                                 observed->gradients.items, err));
@@ -727,7 +755,7 @@ cddp_status cd_referee_assigned(cd_referee *o, const cd_observed_assigned *obser
                                 o->options.plan->optimizers[0].shard_buckets, parts, err));
     for (size_t i = 0; i < module->parameter_count; i++) {
         const int64_t lanes = lanes_of(module->parameters[i].tensor.dtype);
-        parts[i] = (cd_part){parts[i].start * lanes, parts[i].share * lanes};
+        parts[i] = (cd_part){parts[i].start * lanes, parts[i].share * lanes, 0};
     }
     cd_oracle_declare_parts(o->oracle, parts);
     cd_arena_rewind(&o->memory, mark);
@@ -862,6 +890,7 @@ void cd_referee_destroy(cd_referee *o)
     cd_hook_law_destroy(o->hook_law);
     cd_reference_destroy(o->reference);
     cd_reference_destroy(o->free_reference);
+    cd_unit_law_destroy(o->units);
     cd_evaluation_fini(&o->evaluation);
     cd_numbers_fini(&o->numbers);
     cd_arena_fini(&o->memory);

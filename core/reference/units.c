@@ -119,8 +119,18 @@ static size_t next_of(const search *s, const owned *of)
     return next;
 }
 
-static void place(search *s, size_t i, int64_t alignment, uint32_t world, cd_part *parts)
+typedef struct placing {
+    int64_t alignment;
+    uint32_t world;
+    cd_part *parts;
+    int64_t *numels; /* NULL: nobody asks */
+} placing;
+
+static void place(search *s, size_t i, const placing *p)
 {
+    cd_part *parts = p->parts;
+    const uint32_t world = p->world;
+    const int64_t alignment = p->alignment;
     const owned *of = &s->items[i];
     const bool by_rows = s->fsdp->layout == CDDP_SHARDING_CUT_ROWS;
     int64_t at = 0;
@@ -129,14 +139,18 @@ static void place(search *s, size_t i, int64_t alignment, uint32_t world, cd_par
         o->is_placed = true;
         at = (at + alignment - 1) / alignment * alignment;
         const int64_t rows = (o->rows + world - 1) / world;
-        parts[k] = by_rows ? (cd_part){0, o->rows > 0 ? rows * (o->numel / o->rows) : 0}
-                           : (cd_part){at, 0};
+        parts[k] = by_rows ? (cd_part){0, o->rows > 0 ? rows * (o->numel / o->rows) : 0, 0}
+                           : (cd_part){at, 0, 0};
         at += o->numel;
     }
     const int64_t share = (at + world - 1) / world;
     for (size_t k = 0; k < s->count && !by_rows; k++) {
         const owned *o = &s->items[k];
         if (o->unit == of->unit && is_below(o, of, of->unit)) parts[k].share = share;
+    }
+    for (size_t k = 0; k < s->count && p->numels != NULL; k++) {
+        const owned *o = &s->items[k];
+        if (o->unit == of->unit && is_below(o, of, of->unit)) p->numels[k] = at;
     }
     for (size_t k = 0; k < s->count; k++)
         if (s->items[k].is_placed && parts[k].share == 0) parts[k].share = 1;
@@ -151,12 +165,28 @@ static uint32_t number_of(const search *s, size_t i)
     return (uint32_t)first + 1;
 }
 
+cd_planned_mesh cd_planned_get_mesh(const cddp_plan *plan, const cddp_plan_settings *settings)
+{
+    const uint32_t world = (uint32_t)plan->world.size,
+                   group = (uint32_t)settings->fsdp.shard_group_size;
+    switch (settings->fsdp.sharding_strategy) {
+    case CDDP_SHARDING_NO:
+        return (cd_planned_mesh){1, world};
+    case CDDP_SHARDING_HYBRID:
+    case CDDP_SHARDING_HYBRID_ZERO2:
+        return (cd_planned_mesh){group, group > 0 ? world / group : 0};
+    default:
+        return (cd_planned_mesh){world, 1};
+    }
+}
+
 cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_settings *settings,
                                   const cd_module *module, cd_arena *memory,
                                   const cd_planned_units *found, cddp_error *err)
 {
     const cddp_plan_fsdp *fsdp = &settings->fsdp;
-    const uint32_t world = (uint32_t)plan->world.size;
+    const cd_planned_mesh mesh = cd_planned_get_mesh(plan, settings);
+    const uint32_t world = mesh.shards;
     const cd_arena_mark mark = cd_arena_get_mark(memory);
     search s = {fsdp, cd_arena_array(memory, module->parameter_count + 1, sizeof *s.items),
                 module->parameter_count};
@@ -171,17 +201,23 @@ cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_setting
         while (s.items[i].module > 0 && s.items[i].first < i &&
                !is_below(&s.items[s.items[i].first], &s.items[i], s.items[i].module))
             s.items[i].first++;
-        found->parts[i] = (cd_part){0, 0};
+        found->parts[i] = (cd_part){0, 0, 0};
     }
     find_units(&s);
     for (size_t i = 0; i < s.count; i++) found->units[i] = number_of(&s, i);
-    const bool is_cut = fsdp->sharding_strategy != CDDP_SHARDING_NO && world > 1;
+    const bool is_cut = world > 1;
     const int64_t alignment =
         fsdp->use_orig_params && s.count > 0
             ? ALIGNED_BYTES / (int64_t)cddp_dtype_bytes(module->parameters[0].tensor.dtype)
             : 1;
-    for (size_t i = 0; is_cut && i < s.count; i++)
-        if (!s.items[i].is_placed) place(&s, i, alignment, world, found->parts);
+    const placing places = {alignment, world, found->parts, found->numels};
+    for (size_t i = 0; i < s.count; i++)
+        if (!s.items[i].is_placed) place(&s, i, &places);
+    for (size_t i = 0; i < s.count; i++) {
+        if (found->lengths != NULL) found->lengths[i] = s.items[i].unit;
+        found->parts[i].period = is_cut && mesh.replicas > 1 ? (int64_t)world : 0;
+        if (!is_cut) found->parts[i].share = found->parts[i].start = 0;
+    }
     cd_arena_rewind(memory, mark);
     return CDDP_OK;
 }

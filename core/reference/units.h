@@ -13,7 +13,18 @@
 typedef struct cd_planned_units {
     cd_part *parts;  /* in elements; share 0: every rank has all of it */
     uint32_t *units; /* the same number, from 1 on, for the parameters of one unit */
+    /* Of its unit, each NULL where nobody asks: the length of the unit's name, with which the
+    ** parameter's begins (the root's is 0), and its elements: alignment included, without
+    ** padding. */
+    size_t *lengths;
+    int64_t *numels;
 } cd_planned_units;
+/* Ranks among which a unit is cut, and how many copies there are of each shard. */
+typedef struct cd_planned_mesh {
+    uint32_t shards, replicas;
+} cd_planned_mesh;
+cd_planned_mesh cd_planned_get_mesh(const cddp_plan *plan, const cddp_plan_settings *settings);
+
 cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_settings *settings,
                                   const cd_module *module, cd_arena *memory,
                                   const cd_planned_units *found, cddp_error *err) CDDP_MUST_CHECK;

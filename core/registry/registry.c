@@ -152,7 +152,7 @@ cddp_status cddp_registry_create(const cddp_allocator *allocator, cddp_registry 
     r->checks.bytes = sizeof(cddp_check);
     for (size_t i = 0; cd_hook_get_row(i) != NULL; i++)
         CD_TRY_OUT(cddp_registry_add_hook(r, cd_hook_get_row(i)->hook, err));
-    for (size_t i = 0; i < cd_check_count(); i++)
+    for (size_t i = 0; i < cd_checks_count(); i++)
         CD_TRY_OUT(cddp_registry_add_check(r, cd_check_get(i), err));
     *registry = r;
     r = NULL;

@@ -62,6 +62,9 @@ static void see(cd_coverage *c, const cddp_event *event)
     case CDDP_EV_shown:
         c->seen[CD_OWED_SHOWN] += is_around_step(event->as.shown.what, event->as.shown.moment);
         break;
+    case CDDP_EV_unit_pass:
+        c->seen[CD_OWED_UNITS] += event->as.unit_pass.pass == CDDP_UNIT_BACKWARD_END;
+        break;
     default:
         break;
     }

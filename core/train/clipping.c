@@ -7,12 +7,14 @@
 ** ranks, or over none, it is too small. A gradient whose optimizer is not sharded is part of
 ** what every rank steps: added up over a group it counts once for each rank (ZOO-127). The program
 ** does what the plan says. The watcher sees whether its norm is that of all gradients, each once
-** (link 13 of the oracle, I-STEP).
+** (link 13 of the oracle, I-STEP). Of a sharded model no rank holds all gradients: units add the
+** squares of shards themselves (FCL-01).
 */
 #include "core/train/trainer.h"
 
 #include "core/base/error.h"
 #include "core/train/points.h"
+#include "core/train/sharding.h"
 #include "core/model/optim/clip.h"
 
 #include <math.h>
@@ -119,6 +121,11 @@ static cddp_status find_norm(cd_trainer *t, double *norm, cddp_error *err)
 {
     const struct cd_clipping *c = t->clipping;
     double squares = 0;
+    if (t->sharding != NULL) {
+        CD_TRY(cd_sharding_clip(t, t->program.settings.clip.max_norm, norm, err));
+        CD_POINT_NUMBER("clip.norm", t, *norm);
+        return CDDP_OK;
+    }
     for (size_t i = 0; c->takes_own && i < t->replica->optimizer_count; i++) {
         if (t->optimizers[i].shard != NULL)
             CD_TRY(cd_shard_take_gradients(t->optimizers[i].shard, err));
@@ -143,7 +150,10 @@ cddp_status cd_trainer_clip(cd_trainer *t, cd_trainer_decision *decision, cddp_e
     CD_POINT_NUMBER("clip.max_norm", t, t->program.settings.clip.max_norm);
     double factor = cd_clip_factor(t->program.settings.clip.max_norm, decision->norm);
     CD_POINT_NUMBER("clip.factor", t, factor);
-    CD_TRY(cd_clip_scale(t->trained.grads, t->trained.count, factor, err));
+    if (t->sharding != NULL)
+        CD_TRY(cd_sharding_collect(t, err)); /* the shards were scaled with the norm at hand */
+    else
+        CD_TRY(cd_clip_scale(t->trained.grads, t->trained.count, factor, err));
     decision->clip = factor; /* NaN too: it was multiplied into the gradients */
     decision->is_clipped_first = !decision->is_unscaled;
     return CDDP_OK;

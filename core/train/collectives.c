@@ -26,8 +26,8 @@ static bool group_position(const cd_trainer *t, const cddp_plan_group *group, ui
     return group->members.count == 0;
 }
 
-static cddp_status open_one(cd_trainer *t, const cddp_plan_group *planned, cddp_group **group,
-                            cddp_error *err)
+cddp_status cd_trainer_open_group(cd_trainer *t, const cddp_plan_group *planned, cddp_group **group,
+                                  cddp_error *err)
 {
     uint32_t position;
     if (!group_position(t, planned, &position)) return CDDP_OK;
@@ -64,7 +64,7 @@ cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err)
         cd_arena_array(&t->run_memory, t->program.plan->group_count, sizeof(cddp_group *));
     CD_TRY(cd_arena_check(&t->run_memory, err, "%zu groups", t->program.plan->group_count));
     for (size_t i = 0; i < t->program.plan->group_count; i++)
-        CD_TRY(open_one(t, &t->program.plan->groups[i], &t->groups.named[i], err));
+        CD_TRY(cd_trainer_open_group(t, &t->program.plan->groups[i], &t->groups.named[i], err));
     return CDDP_OK;
 }
 

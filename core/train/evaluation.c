@@ -17,6 +17,7 @@
 
 #include "core/base/error.h"
 #include "core/train/points.h"
+#include "core/train/sharding.h"
 
 static cddp_status compute(cd_trainer *t, cd_pass *pass, bool records, double *loss,
                            cddp_error *err)
@@ -61,7 +62,8 @@ cddp_status cd_trainer_evaluate(cd_trainer *t, const cd_micro *micro, const cd_m
     if (micro->evaluate == CDDP_EVALUATE_NOTHING || micro->samples == 0) return CDDP_OK;
     cd_graph_begin(t->replica->graph);
     if (wraps) {
-        CD_TRY(cddp_ddp_forward_begin(t->ddp, records, err));
+        CD_TRY(t->sharding != NULL ? cd_sharding_begin_forward(t, records, err)
+                                   : cddp_ddp_forward_begin(t->ddp, records, err));
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
     CD_TRY(compute(t, &pass, records, &loss, err));

@@ -20,6 +20,7 @@
 #include "core/base/hash.h"
 #include "core/train/trainer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define NO_UNIT UINT32_MAX
@@ -34,7 +35,8 @@ typedef struct unit {
 
 struct cd_sharding {
     cddp_fsdp *fsdp;
-    unit *units; /* (unit_count) */
+    cddp_group *shards, *replicas; /* of a hybrid strategy; else NULL */
+    unit *units;                   /* (unit_count) */
     uint32_t unit_count;
     uint32_t *unit_of; /* (parameter_count) */
     uint32_t *forward; /* (forward_count of unit_count) in the order of their last forwards */
@@ -51,14 +53,55 @@ struct cd_sharding {
 
 /* ---- construction ---- */
 
+/* HSD-01: consecutive ranks share a copy, and equal places of the copies a shard. */
+static cddp_status open_mesh(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
+{
+    const uint32_t group = (uint32_t)t->program.settings.fsdp.shard_group_size,
+                   world = (uint32_t)t->program.plan->world.size, rank = t->rank->rank;
+    const bool is_hybrid = t->program.settings.fsdp.sharding_strategy == CDDP_SHARDING_HYBRID ||
+                           t->program.settings.fsdp.sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
+    char name[32];
+    if (!is_hybrid) return CDDP_OK;
+    const cd_arena_mark mark = cd_arena_get_mark(&t->memory);
+    uint32_t *members = cd_arena_array(&t->memory, world, sizeof *members);
+    CD_TRY(cd_arena_check(&t->memory, err, "the groups of %u ranks", world));
+    cddp_plan_group planned = {.name = name, .members = {members, group}};
+    for (uint32_t i = 0; i < group; i++) members[i] = rank / group * group + i;
+    snprintf(name, sizeof name, "shards %u", rank / group);
+    CD_TRY(cd_trainer_open_group(t, &planned, &s->shards, err));
+    planned.members.count = world / group;
+    for (uint32_t i = 0; i < world / group; i++) members[i] = i * group + rank % group;
+    snprintf(name, sizeof name, "replicas %u", rank % group);
+    CD_TRY(cd_trainer_open_group(t, &planned, &s->replicas, err));
+    cd_arena_rewind(&t->memory, mark);
+    return CDDP_OK;
+}
+
+static cddp_fsdp_strategy strategy_of(int64_t planned)
+{
+    switch (planned) {
+    case CDDP_SHARDING_GRAD_OP:
+        return CDDP_FSDP_SHARD_GRAD_OP;
+    case CDDP_SHARDING_NO:
+        return CDDP_FSDP_NO_SHARD;
+    case CDDP_SHARDING_HYBRID:
+        return CDDP_FSDP_HYBRID_SHARD;
+    case CDDP_SHARDING_HYBRID_ZERO2:
+        return CDDP_FSDP_HYBRID_SHARD_ZERO2;
+    default:
+        return CDDP_FSDP_FULL_SHARD;
+    }
+}
+
 static cddp_fsdp_options options_of(const cd_trainer *t)
 {
     const cddp_plan_fsdp *p = &t->program.settings.fsdp;
     cddp_fsdp_options o = cddp_fsdp_options_default();
-    o.group = t->groups.world;
+    o.group = t->sharding->shards != NULL ? t->sharding->shards : t->groups.world;
+    o.replicate_group = t->sharding->replicas;
     o.tracer = t->tracer;
     o.allocator = t->allocator;
-    o.strategy = (cddp_fsdp_strategy)p->sharding_strategy;
+    o.strategy = strategy_of(p->sharding_strategy);
     o.layout = (cddp_fsdp_layout)p->layout;
     o.backward_prefetch = (cddp_fsdp_prefetch)p->backward_prefetch;
     o.forward_prefetch = p->forward_prefetch;
@@ -136,6 +179,7 @@ static cddp_status create(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     const size_t count = module->parameter_count;
+    CD_TRY(open_mesh(t, s, err));
     const cd_arena_mark mark = cd_arena_get_mark(&t->memory);
     cddp_fsdp_options options = options_of(t);
     cddp_parameter *given = cd_arena_array(&t->memory, count + 1, sizeof *given);
@@ -195,6 +239,8 @@ void cd_trainer_unshard(cd_trainer *t)
     for (size_t i = 0; s->whole != NULL && i < cd_trainer_module(t)->parameter_count; i++)
         cddp_grad_fini(&s->whole[i]);
     cddp_fsdp_destroy(s->fsdp);
+    cddp_group_destroy(s->replicas);
+    cddp_group_destroy(s->shards);
     t->sharding = NULL;
 }
 
@@ -377,6 +423,11 @@ cddp_status cd_sharding_regrid(cd_trainer *t, cddp_error *err)
             CD_TRY(cd_regrid_tensor(t->allocator, &piece.tensor, err));
     }
     return CDDP_OK;
+}
+
+cddp_status cd_sharding_clip(cd_trainer *t, double max_norm, double *norm, cddp_error *err)
+{
+    return CD_PASS(cddp_fsdp_clip_grad_norm(t->sharding->fsdp, max_norm, 2, norm, err));
 }
 
 cddp_status cd_sharding_zero_grad(cd_trainer *t, bool to_none, cddp_error *err)

@@ -288,6 +288,9 @@ cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, cddp_error *err) CDDP
 
 /* collectives.c */
 cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+/* One group; left alone where this rank is no member. */
+cddp_status cd_trainer_open_group(cd_trainer *t, const cddp_plan_group *planned, cddp_group **group,
+                                  cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_close_groups(cd_trainer *t);
 /* By name; NULL: that of the wrapper. NULL when this rank is no member. */
 cddp_group *cd_trainer_find_group(const cd_trainer *t, const char *name);

@@ -177,6 +177,7 @@ typedef struct cddp_plan_fsdp {
     int64_t layout;            /* cddp_plan_fsdp_layout */
     int64_t auto_wrap_policy;  /* cddp_plan_fsdp_auto_wrap_policy */
     uint64_t min_num_params;
+    uint64_t shard_group_size; /* of a hybrid strategy; else 0 */
     cddp_text_list wrap_modules;
     int64_t backward_prefetch; /* cddp_plan_fsdp_backward_prefetch */
     bool forward_prefetch, sync_module_states, use_orig_params;

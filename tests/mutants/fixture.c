@@ -92,6 +92,44 @@ static void finish(writer *w, int64_t sequence, const operation *o)
         .start = o->op == CDDP_OP_ALLREDUCE ? o->input : 0);
 }
 
+/* ---- a unit of a sharded model: fc1.weight, two elements on each rank ---- */
+
+enum { UNIT_NUMEL = 6, UNIT_SHARE = 2, UNIT_BYTES = 24 };
+
+static void put_unit(writer *w)
+{
+    const int64_t first = (int64_t)w->rank * UNIT_SHARE;
+    PUT(w, unit, "fc1", .unit = 0, .numel = UNIT_NUMEL, .share = UNIT_SHARE,
+        .shards = FIXTURE_RANKS, .shard = w->rank, .group = FIXTURE_GROUP, .dtype = CDDP_F32);
+    PUT(w, unit_part, params[FC1_WEIGHT].name, .ordinal = FC1_WEIGHT, .unit = 0, .first = first,
+        .count = UNIT_SHARE, .numel = UNIT_NUMEL);
+    PUT(w, planned_part, params[FC1_WEIGHT].name, .ordinal = FC1_WEIGHT, .first = first,
+        .count = UNIT_SHARE);
+}
+
+/* The plan has the buffers' broadcast between its forward and its backward. */
+static void begin_unit(writer *w, int64_t content)
+{
+    PUT(w, planned_collective, "fc1", .at_step = w->step, .at_micro = w->micro, .position = 0,
+        .op = CDDP_OP_BROADCAST, .dtype = CDDP_F32, .numel = 2, .passes = 1);
+    PUT(w, planned_units, NULL, .at_step = w->step, .at_micro = w->micro, .count = 1,
+        .peak = UNIT_BYTES, .left = 0);
+    PUT(w, fresh, NULL, .ordinal = FC1_WEIGHT, .at_step = w->step, .dtype = CDDP_F32,
+        .digest = content);
+    PUT(w, unit_gap, NULL, .unit = 0, .what = CDDP_WHAT_PARAMETER, .count = 1,
+        .norm = cd_f64_bits(0));
+    PUT(w, unit_pass, NULL, .unit = 0, .pass = CDDP_UNIT_PRE_FORWARD, .grad_mode = 1);
+    PUT(w, unit_storage, NULL, .unit = 0, .bytes = UNIT_BYTES);
+    PUT(w, unit_read, NULL, .ordinal = FC1_WEIGHT, .unit = 0, .pass = CDDP_UNIT_PRE_FORWARD,
+        .dtype = CDDP_F32, .digest = content);
+}
+
+static void end_unit(writer *w)
+{
+    PUT(w, unit_storage, NULL, .unit = 0, .bytes = UNIT_BYTES, .released = 1);
+    PUT(w, unit_pass, NULL, .pass = CDDP_UNIT_BACKWARD_END, .grad_mode = 1);
+}
+
 /* ---- construction ---- */
 
 static void put_streams(writer *w)
@@ -178,6 +216,7 @@ static void put_construction(writer *w)
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
         VALUE(w, 0, CDDP_MOMENT_AFTER_INIT, p, DIGEST("parameter", p, 0, 0));
     VALUE(w, 1, CDDP_MOMENT_AFTER_INIT, 0, DIGEST("buffer", 0, 0, 0));
+    put_unit(w);
     put_streams(w);
 }
 
@@ -247,7 +286,9 @@ static void put_accumulation(writer *w)
     put_parameters(w, CDDP_MOMENT_BEGIN, w->step);
     PUT(w, no_sync, NULL, .entered = 1, .depth = 1);
     put_samples(w);
+    begin_unit(w, parameter_after(FC1_WEIGHT, w->step));
     put_forward(w, false);
+    end_unit(w);
     PUT(w, backward_begin, NULL, .sync = 0);
     put_local(w, FC1_WEIGHT, 1);
     if (uses(w, FC1_BIAS)) put_local(w, FC1_BIAS, 1);

@@ -1027,6 +1027,80 @@ static bool mutate_fail_killed_in_load(cddp_event *e)
     return true;
 }
 
+/* ---- units of a sharded model ---- */
+
+static bool mutate_shard_part_of_another(cddp_event *e)
+{
+    if (at(e, CDDP_EV_unit_part, 2, ANY)) e->as.unit_part.first = 2;
+    return true;
+}
+
+static bool mutate_shard_two_owners(cddp_event *e)
+{
+    if (at(e, CDDP_EV_unit_part, 1, ANY)) {
+        e->as.unit_part.first = 1;
+        e->as.unit_part.count = 3;
+    }
+    if (at(e, CDDP_EV_planned_part, 1, ANY)) {
+        e->as.planned_part.first = 1;
+        e->as.planned_part.count = 3;
+    }
+    return true;
+}
+
+static bool mutate_shard_padding_is_used(cddp_event *e)
+{
+    if (at(e, CDDP_EV_unit_gap, 0, 1)) e->as.unit_gap.norm = cd_f64_bits(0.5);
+    return true;
+}
+
+/* A gap of the step before becomes the plan's second collective. */
+static bool mutate_count_gathers_less(cddp_event *e)
+{
+    if (!at(e, CDDP_EV_unit_gap, 1, 0)) return true;
+    e->kind = CDDP_EV_planned_collective;
+    e->text = "fc1";
+    e->as.planned_collective = (cddp_event_planned_collective){.at_step = 1,
+                                                               .at_micro = 0,
+                                                               .position = 1,
+                                                               .op = CDDP_OP_ALLGATHER,
+                                                               .dtype = CDDP_F32,
+                                                               .numel = 2,
+                                                               .passes = 1};
+    return true;
+}
+
+static bool mutate_count_gathers_more(cddp_event *e)
+{
+    if (at(e, CDDP_EV_planned_units, 2, 1)) e->as.planned_units.count = 0;
+    return !at(e, CDDP_EV_planned_collective, 2, 1);
+}
+
+static bool mutate_mem_one_too_many(cddp_event *e)
+{
+    if (at(e, CDDP_EV_planned_units, 1, 1)) e->as.planned_units.peak = 16;
+    return true;
+}
+
+static bool mutate_mem_stays_full(cddp_event *e)
+{
+    return !(at(e, CDDP_EV_unit_storage, 2, 1) && e->as.unit_storage.released);
+}
+
+static bool mutate_fresh_older_copy(cddp_event *e)
+{
+    static int64_t before;
+    if (at(e, CDDP_EV_fresh, 1, 0)) before = e->as.fresh.digest;
+    if (at(e, CDDP_EV_unit_read, 1, 1)) e->as.unit_read.digest = before;
+    return true;
+}
+
+static bool mutate_fresh_mixed_copy(cddp_event *e)
+{
+    if (at(e, CDDP_EV_unit_read, 0, 1)) corrupt(&e->as.unit_read.digest);
+    return true;
+}
+
 const trace_mutant trace_mutants[] = {
 #define TRACE_MUTANT(check, name, rank, peer, words, what) \
     {#check, #name, rank, peer, words, what, mutate_##check##_##name},

@@ -12,7 +12,7 @@ TEST(page, every_invariant_has_one)
     static const char *const parts[] = {"breaks it\n    ", "keeps it\n    ", "how it shows\n    ",
                                         "usual causes\n    * "};
     (void)state;
-    for (size_t i = 0; i < cd_check_count(); i++) {
+    for (size_t i = 0; i < cd_checks_count(); i++) {
         cd_text page;
         cd_test_row("%s", cd_check_get(i)->name);
         cd_text_init(&page, false);

@@ -44,6 +44,22 @@ static void assert_one_owner(const cd_fsdp_layout *l)
     }
 }
 
+/* Elements of each shard are of one member, or in one gap. */
+static void assert_gaps(const cd_fsdp_layout *l)
+{
+    for (uint32_t r = 0; r < l->world; r++) {
+        int counts[NUMEL_MAX] = {0};
+        for (size_t i = 0; i < MEMBERS; i++) {
+            int64_t offset = 0;
+            const int64_t numel = cd_range_numel(cd_fsdp_layout_part(l, i, r, &offset));
+            for (int64_t e = 0; e < numel; e++) counts[offset + e]++;
+        }
+        for (cd_fsdp_gap gap = {.index = 0}; cd_fsdp_layout_next_gap(l, r, &gap);)
+            for (int64_t e = 0; e < gap.numel; e++) counts[gap.offset + e]++;
+        for (int64_t e = 0; e < l->share; e++) assert_int_equal(counts[e], 1);
+    }
+}
+
 /* Whole members → shards → whole members, and gaps are zero. */
 static void assert_round_trip(const cd_fsdp_layout *l)
 {
@@ -86,6 +102,7 @@ TEST(layout, gives_every_element_one_owner)
                                     : "rows");
             make(&l, members, kind < 2 ? CDDP_FSDP_FLAT : CDDP_FSDP_ROWS, world, kind == 1 ? 4 : 1);
             assert_one_owner(&l);
+            assert_gaps(&l);
             assert_round_trip(&l);
         }
     }

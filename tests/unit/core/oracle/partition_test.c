@@ -73,7 +73,7 @@ TEST(partition, slices_end_where_the_padded_vector_says)
         assert_int_equal(r.first, rows[i].first);
         assert_int_equal(r.end, rows[i].end);
     }
-    const cd_part whole = {0, 0};
+    const cd_part whole = {0, 0, 0};
     assert_int_equal(cd_part_get(&whole, 5, 2).end, 5);
 }
 

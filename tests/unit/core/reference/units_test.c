@@ -39,7 +39,8 @@ static void find(model *m, const char *const *sets)
     for (size_t i = 0; sets[i] != NULL; i += 2)
         assert_ok(cddp_plan_set(plan, sets[i], sets[i + 1], &err), &err);
     assert_ok(cd_planned_find_units(plan, &plan->settings, &m->module, &arena,
-                                    &(cd_planned_units){m->parts, m->units}, &err),
+                                    &(cd_planned_units){.parts = m->parts, .units = m->units},
+                                    &err),
               &err);
     cd_arena_fini(&arena);
     cddp_plan_destroy(plan);

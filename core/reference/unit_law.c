@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sequence of units and what is full, from the plan alone.
+**
+** L1  a unit that is full is not gathered again (FSH-15)
+** L2  after its forward a unit is freed. The root stays, and what SHARD_GRAD_OP keeps, where a
+**     backward is to come (FSD-11)
+** L3  after its backward a unit is freed; one that is frozen as a whole when the iteration ends
+**     (FSH-20). In a no_sync window SHARD_GRAD_OP keeps it (FSY-03)
+** L4  prefetch gathers one unit ahead: the one before it in the order of post-forwards, when that
+**     was freed and its backward is to come (FSH-09, FSH-10); in forward the next one of the order
+**     of the first iteration (FSH-11)
+** L5  a unit is reduced where it has a gradient (FPM-08), outside of a no_sync window (FSY-02)
+** L6  before a gather, and before a reduction, ranks compare what they are about to do: in the
+**     first iteration, or in all of them (FSH-13)
+*/
+#include "core/reference/unit_law.h"
+
+#include "cddp/backend.h"
+#include "core/base/error.h"
+#include "core/reference/decisions.h"
+#include "core/reference/own_pass.h"
+#include "core/reference/planned.h"
+#include "core/reference/units.h"
+#include "core/trace/tracer.h"
+
+#include <string.h>
+
+#define MEMORY_BLOCK_BYTES ((size_t)4 << 10)
+#define NO_UNIT UINT32_MAX
+#define UNIT_NAME_BYTES 48
+
+typedef enum touch_kind { TOUCH_FORWARD, TOUCH_BACKWARD, TOUCH_GRADIENT } touch_kind;
+
+/* What the judge's own pass did with a parameter. */
+typedef struct touch {
+    uint32_t parameter;
+    touch_kind kind;
+    bool is_defined; /* of a gradient */
+} touch;
+
+typedef struct unit {
+    char name[UNIT_NAME_BYTES];
+    int64_t numel, share, whole; /* elements; whole: of its parameters alone */
+    uint32_t trained;
+    /* as it stands */
+    bool is_full, is_awaited, has_gradient;
+    int64_t bytes; /* full now */
+    /* of the iteration */
+    bool may_go_back, may_be_prefetched, is_open, has_ended;
+    uint32_t arrived;
+    int64_t position; /* among post-forwards; -1: none */
+} unit;
+
+typedef struct order {
+    uint32_t *units; /* (count) */
+    size_t count, capacity, at;
+    bool is_recorded;
+} order;
+
+struct cd_unit_law {
+    cd_arena memory; /* of the law itself */
+    const cddp_plan *plan;
+    cddp_plan_settings settings; /* of the rank */
+    uint32_t rank;
+    cd_planned_mesh mesh;
+    cd_samples *samples;
+    cd_replica *replica; /* on a device without numbers */
+    cd_part *parts;      /* (parameter_count) */
+    uint32_t *unit_of;   /* (parameter_count) */
+    unit *units;         /* (unit_count) the root first, with or without parameters */
+    uint32_t unit_count;
+    cddp_dtype dtype;
+    touch *touches; /* (touch_count) of the pass at hand */
+    size_t touch_count, touch_capacity;
+
+    order forward;             /* of the first iteration */
+    bool has_ended_backward;   /* one did */
+    bool has_ended_reductions; /* a synchronised one did */
+    uint32_t *post_forward;    /* (unit_count) */
+    uint32_t post_forward_count;
+    uint32_t *left; /* (unit_count) units in the order in which their forwards ended first */
+    uint32_t left_count;
+    bool needs_gradients, in_window;
+    const unit *scattered; /* reduced in its shard group alone so far; NULL: none */
+    int64_t live, peak;
+
+    /* of the emission at hand */
+    struct cddp_tracer *tracer;
+    cd_micro_place place;
+    int64_t position, passes;
+};
+
+/* ---- construction ---- */
+
+static bool is_cut(const cd_unit_law *l) { return l->mesh.shards > 1; }
+
+static bool keeps(const cd_unit_law *l)
+{
+    return l->settings.fsdp.sharding_strategy == CDDP_SHARDING_GRAD_OP ||
+           l->settings.fsdp.sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
+}
+
+static void name_unit(unit *u, const char *parameter, size_t length)
+{
+    const size_t most = sizeof u->name - 1;
+    memcpy(u->name, length > 0 ? parameter : "(root)",
+           length > most ? most
+           : length > 0  ? length
+                         : sizeof "(root)");
+}
+
+static cddp_status find_units(cd_unit_law *l, cddp_error *err)
+{
+    const cd_module *module = l->replica->model->module;
+    const size_t count = module->parameter_count;
+    const bool by_rows = l->settings.fsdp.layout == CDDP_SHARDING_CUT_ROWS;
+    uint32_t *numbers = cd_arena_array(&l->memory, count + 1, sizeof *numbers);
+    size_t *lengths = cd_arena_array(&l->memory, count + 1, sizeof *lengths);
+    int64_t *numels = cd_arena_array(&l->memory, count + 1, sizeof *numels);
+    uint32_t *first = cd_arena_array(&l->memory, count + 2, sizeof *first);
+    l->parts = cd_arena_array(&l->memory, count + 1, sizeof *l->parts);
+    l->unit_of = cd_arena_array(&l->memory, count + 1, sizeof *l->unit_of);
+    l->units = cd_arena_array(&l->memory, count + 1, sizeof *l->units);
+    l->post_forward = cd_arena_array(&l->memory, count + 1, sizeof *l->post_forward);
+    l->left = cd_arena_array(&l->memory, count + 1, sizeof *l->left);
+    CD_TRY(cd_arena_check(&l->memory, err, "the units of rank %u", l->rank));
+    const cd_planned_units found = {l->parts, numbers, lengths, numels};
+    CD_TRY(cd_planned_find_units(l->plan, &l->settings, module, &l->memory, &found, err));
+    name_unit(&l->units[0], NULL, 0);
+    l->unit_count = 1;
+    for (size_t i = 0; i < count; i++) {
+        const cd_parameter *p = &module->parameters[i];
+        uint32_t *number = &first[numbers[i]];
+        if (lengths[i] > 0 && *number == 0) {
+            name_unit(&l->units[l->unit_count], p->name, lengths[i]);
+            *number = l->unit_count++;
+        }
+        unit *u = &l->units[*number];
+        l->unit_of[i] = *number;
+        u->numel = numels[i];
+        u->whole += cddp_tensor_numel(&p->tensor);
+        if (is_cut(l)) u->share = by_rows ? u->share + l->parts[i].share : l->parts[i].share;
+    }
+    return CDDP_OK;
+}
+
+static cddp_status note(cd_unit_law *l, const touch *t, cddp_error *err)
+{
+    if (!cd_arena_grow(&l->memory, (void **)&l->touches, &l->touch_capacity, l->touch_count + 1,
+                       sizeof *l->touches))
+        return cd_fail_memory(err, "the uses of parameters on rank %u", l->rank);
+    l->touches[l->touch_count++] = *t;
+    return CDDP_OK;
+}
+
+static cddp_status note_use(void *context, uint32_t parameter, bool in_backward, cddp_error *err)
+{
+    const touch t = {parameter, in_backward ? TOUCH_BACKWARD : TOUCH_FORWARD, false};
+    return CD_PASS(note(context, &t, err));
+}
+
+static cddp_status note_gradient(void *context, uint32_t parameter, cddp_grad *grad,
+                                 cddp_error *err)
+{
+    const touch t = {parameter, TOUCH_GRADIENT, grad->kind != CDDP_GRAD_UNDEFINED};
+    return CD_PASS(note(context, &t, err));
+}
+
+static cddp_status make_replica(cd_unit_law *l, cddp_error *err)
+{
+    const cd_replica_options options = {.plan = l->plan,
+                                        .rank = l->rank,
+                                        .device = cddp_device_shape(),
+                                        .allocator = l->memory.allocator,
+                                        .only_names = true};
+    CD_TRY(cd_replica_create(&options, &l->replica, err));
+    const cd_graph_callbacks callbacks = {.context = l, .use = note_use, .ready = note_gradient};
+    cd_graph_set_callbacks(l->replica->graph, &callbacks);
+    return CDDP_OK;
+}
+
+cddp_status cd_unit_law_create(const cd_unit_law_options *options, cd_unit_law **law,
+                               cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_arena memory;
+    cd_arena_init(&memory, options->allocator, MEMORY_BLOCK_BYTES);
+    cd_unit_law *l = cd_arena_push(&memory, sizeof *l);
+    if (l == NULL) return cd_fail_memory(err, "the units of rank %u", options->rank);
+    *l = (cd_unit_law){.memory = memory,
+                       .plan = options->plan,
+                       .rank = options->rank,
+                       .samples = options->samples};
+    CD_TRY_OUT(cddp_plan_rank_settings(l->plan, l->rank, &l->settings, err));
+    l->mesh = cd_planned_get_mesh(l->plan, &l->settings);
+    CD_TRY_OUT(make_replica(l, err));
+    CD_TRY_OUT(find_units(l, err));
+    l->dtype = (cddp_dtype)l->replica->model->module->parameters[0].tensor.dtype;
+    *law = l;
+    l = NULL;
+out:
+    cd_unit_law_destroy(l);
+    return status;
+}
+
+void cd_unit_law_destroy(cd_unit_law *l)
+{
+    if (l == NULL) return;
+    cd_replica_destroy(l->replica);
+    cd_arena_fini(&l->memory);
+}
+
+cddp_dtype cd_unit_law_get_dtype(const cd_unit_law *l) { return l->dtype; }
+
+/* ---- this rank's parts ---- */
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+void cd_unit_law_emit_parts(const cd_unit_law *l, struct cddp_tracer *tracer)
+{
+    const cd_module *module = l->replica->model->module;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const cd_part *p = &l->parts[i];
+        const int64_t numel = cddp_tensor_numel(&module->parameters[i].tensor);
+        const int64_t place = p->period > 0 ? (int64_t)l->rank % p->period : (int64_t)l->rank;
+        int64_t first = place * p->share - p->start;
+        int64_t end = p->share > 0 ? least(first + p->share, numel) : numel;
+        if (first < 0 || p->share == 0) first = 0;
+        if (end < first) end = first;
+        CD_EMIT(tracer, planned_part, module->parameters[i].name, .ordinal = (int64_t)i,
+                .first = first, .count = end - first);
+    }
+}
+
+/* ---- collectives and memory ---- */
+
+typedef struct posting {
+    cddp_op op;
+    cddp_dtype dtype;
+    int64_t numel;
+    bool replicas;
+} posting;
+
+static void post(cd_unit_law *l, const unit *u, const posting *p)
+{
+    CD_EMIT(l->tracer, planned_collective, u->name, .at_step = l->place.step,
+            .at_micro = l->place.micro_step, .position = l->position, .op = p->op,
+            .dtype = p->dtype, .numel = p->numel, .passes = l->passes, .replicas = p->replicas);
+    l->position++;
+}
+
+/* L6; of the whole world where a unit is not cut. */
+static void compare(cd_unit_law *l, const unit *u, bool reduces)
+{
+    const int64_t check = l->settings.fsdp.order_check;
+    const bool is_first = reduces ? !l->has_ended_reductions : !l->has_ended_backward;
+    const bool is_hybrid = l->mesh.shards > 1 && l->mesh.replicas > 1;
+    if (check == CDDP_SHARDING_ORDER_CHECK_NONE) return;
+    if (check == CDDP_SHARDING_ORDER_CHECK_FIRST && !is_first) return;
+    if (l->mesh.shards * l->mesh.replicas > 1)
+        post(l, u, &(posting){CDDP_OP_ALLGATHER, CDDP_I64, 1, false});
+    if (is_hybrid) post(l, u, &(posting){CDDP_OP_ALLGATHER, CDDP_I64, 1, true});
+}
+
+static void add_bytes(cd_unit_law *l, unit *u, int64_t elements)
+{
+    const int64_t bytes = elements * (int64_t)cddp_dtype_bytes(l->dtype);
+    u->bytes += bytes;
+    l->live += bytes;
+    if (l->live > l->peak) l->peak = l->live;
+}
+
+/* L1 */
+static void gather(cd_unit_law *l, unit *u)
+{
+    if (u->is_full || !is_cut(l) || u->share == 0) return;
+    compare(l, u, false);
+    add_bytes(l, u, u->share * (int64_t)l->mesh.shards);
+    post(l, u, &(posting){CDDP_OP_ALLGATHER, l->dtype, u->share, false});
+    u->is_full = true;
+    u->is_awaited = false;
+    u->may_be_prefetched = false;
+}
+
+/* By rows: gathered shards are brought into order in a second buffer. */
+static void await(cd_unit_law *l, unit *u)
+{
+    const bool moves = l->settings.fsdp.layout == CDDP_SHARDING_CUT_ROWS;
+    if (!u->is_full || u->is_awaited) return;
+    u->is_awaited = true;
+    if (!moves) return;
+    add_bytes(l, u, u->whole);
+    add_bytes(l, u, -u->share * (int64_t)l->mesh.shards);
+}
+
+static void release(cd_unit_law *l, unit *u)
+{
+    l->live -= u->bytes;
+    u->bytes = 0;
+    u->is_full = u->is_awaited = false;
+}
+
+/* ---- forward ---- */
+
+/* L4; the order of the first iteration is known when its backward begins. */
+static void prefetch_forward(cd_unit_law *l)
+{
+    const order *o = &l->forward;
+    if (l->settings.fsdp.forward_prefetch && o->is_recorded && o->at < o->count)
+        gather(l, &l->units[o->units[o->at]]);
+}
+
+static cddp_status pre_forward(cd_unit_law *l, uint32_t k, cddp_error *err)
+{
+    order *o = &l->forward;
+    l->passes++;
+    if (!o->is_recorded) {
+        if (!cd_arena_grow(&l->memory, (void **)&o->units, &o->capacity, o->count + 1,
+                           sizeof *o->units))
+            return cd_fail_memory(err, "the order of units on rank %u", l->rank);
+        o->units[o->count++] = k;
+    }
+    o->at++;
+    gather(l, &l->units[k]);
+    await(l, &l->units[k]);
+    prefetch_forward(l);
+    return CDDP_OK;
+}
+
+/* L2 */
+static void post_forward(cd_unit_law *l, uint32_t k)
+{
+    unit *u = &l->units[k];
+    l->passes++;
+    l->needs_gradients = l->needs_gradients || u->trained > 0;
+    u->may_go_back = u->may_go_back || l->needs_gradients;
+    if (u->position < 0) {
+        u->position = l->post_forward_count;
+        l->post_forward[l->post_forward_count++] = k;
+    }
+    if (!(l->needs_gradients && (k == 0 || keeps(l)))) release(l, u);
+    u->may_be_prefetched = u->may_go_back && !u->is_full;
+}
+
+static void leave(cd_unit_law *l, uint32_t *current)
+{
+    const uint32_t k = *current;
+    uint32_t at = 0;
+    if (k == NO_UNIT) return;
+    *current = NO_UNIT;
+    while (at < l->left_count && l->left[at] != k) at++;
+    if (at == l->left_count) l->left[l->left_count++] = k;
+    post_forward(l, k);
+}
+
+static cddp_status walk_forward(cd_unit_law *l, size_t *at, cddp_error *err)
+{
+    uint32_t current = NO_UNIT;
+    CD_TRY(pre_forward(l, 0, err));
+    for (; *at < l->touch_count && l->touches[*at].kind == TOUCH_FORWARD; (*at)++) {
+        const uint32_t k = l->unit_of[l->touches[*at].parameter];
+        if (k == 0 || k == current) continue;
+        leave(l, &current);
+        current = k;
+        CD_TRY(pre_forward(l, k, err));
+    }
+    leave(l, &current);
+    post_forward(l, 0);
+    return CDDP_OK;
+}
+
+/* ---- backward ---- */
+
+static void prefetch_backward(cd_unit_law *l, const unit *u, int64_t when)
+{
+    if (l->settings.fsdp.backward_prefetch != when || u->position < 1) return;
+    unit *target = &l->units[l->post_forward[u->position - 1]];
+    if (target->may_be_prefetched) gather(l, target);
+}
+
+static void pre_backward(cd_unit_law *l, unit *u)
+{
+    u->is_open = true;
+    l->passes++;
+    gather(l, u);
+    await(l, u);
+    prefetch_backward(l, u, CDDP_SHARDING_PREFETCH_PRE);
+}
+
+/* HSD-02: what was scattered goes on to the replicas before anything else is reduced. */
+static void pass_on(cd_unit_law *l)
+{
+    const unit *u = l->scattered;
+    l->scattered = NULL;
+    if (u != NULL) post(l, u, &(posting){CDDP_OP_ALLREDUCE, l->dtype, u->share, true});
+}
+
+/* L3, L4, L5 */
+static void post_backward(cd_unit_law *l, unit *u)
+{
+    u->is_open = false;
+    u->has_ended = true;
+    l->passes++;
+    if (u->trained > 0 && !(l->in_window && keeps(l))) release(l, u);
+    prefetch_backward(l, u, CDDP_SHARDING_PREFETCH_POST);
+    if (!u->has_gradient || l->in_window) return;
+    u->has_gradient = false;
+    if (u->whole == 0) return;
+    pass_on(l);
+    compare(l, u, true);
+    if (is_cut(l)) {
+        const int64_t numel = u->share * (int64_t)l->mesh.shards;
+        post(l, u, &(posting){CDDP_OP_REDUCE_SCATTER, l->dtype, numel, false});
+        l->scattered = l->mesh.replicas > 1 ? u : NULL;
+    } else {
+        const bool by_rows = l->settings.fsdp.layout == CDDP_SHARDING_CUT_ROWS;
+        const int64_t numel = by_rows ? u->whole : u->numel;
+        post(l, u, &(posting){CDDP_OP_ALLREDUCE, l->dtype, numel, false});
+    }
+}
+
+/* FSH-04: the root ends last. */
+static void take_gradient(cd_unit_law *l, const touch *t)
+{
+    unit *u = &l->units[l->unit_of[t->parameter]];
+    if (!u->is_open) return;
+    u->has_gradient = u->has_gradient || t->is_defined;
+    u->arrived++;
+    if (u != l->units && u->arrived == u->trained) post_backward(l, u);
+}
+
+static void walk_backward(cd_unit_law *l, size_t at)
+{
+    if (l->units[0].may_go_back) pre_backward(l, &l->units[0]);
+    for (; at < l->touch_count; at++) {
+        const touch *t = &l->touches[at];
+        unit *u = &l->units[l->unit_of[t->parameter]];
+        if (t->kind == TOUCH_GRADIENT)
+            take_gradient(l, t);
+        else if (t->kind == TOUCH_BACKWARD && !u->is_open && !u->has_ended)
+            pre_backward(l, u);
+    }
+    for (uint32_t i = l->left_count; i-- > 0;)
+        if (l->units[l->left[i]].is_open) post_backward(l, &l->units[l->left[i]]);
+    if (l->units[0].is_open) post_backward(l, &l->units[0]);
+    pass_on(l);
+    for (uint32_t k = 0; k < l->unit_count; k++) {
+        unit *u = &l->units[k];
+        if (!u->is_awaited || !(l->in_window && keeps(l))) release(l, u);
+    }
+    l->has_ended_backward = true;
+    if (!l->in_window) l->has_ended_reductions = true;
+    l->forward.is_recorded = true;
+}
+
+/* ---- a micro-step ---- */
+
+static void begin(cd_unit_law *l, const cd_micro *micro, struct cddp_tracer *tracer)
+{
+    const cd_module *module = l->replica->model->module;
+    cd_own_begin_step(l->replica, l->rank, micro->place.step);
+    l->tracer = tracer;
+    l->place = micro->place;
+    l->position = l->passes = 0;
+    l->touch_count = l->forward.at = 0;
+    l->post_forward_count = l->left_count = 0;
+    l->needs_gradients = false;
+    l->in_window = !micro->sync;
+    l->peak = l->live;
+    for (uint32_t k = 0; k < l->unit_count; k++) {
+        unit *u = &l->units[k];
+        u->may_go_back = u->may_be_prefetched = u->is_open = u->has_ended = false;
+        u->trained = u->arrived = 0;
+        u->position = -1;
+        if (micro->place.micro_step == 0) u->has_gradient = false; /* dropped after the step */
+    }
+    for (size_t i = 0; i < module->parameter_count; i++)
+        l->units[l->unit_of[i]].trained += module->parameters[i].requires_grad;
+}
+
+/* One forward and one backward, as those of the rank. */
+static cddp_status run_pass(cd_unit_law *l, const cd_micro *micro, cddp_error *err)
+{
+    cd_micro_batch samples;
+    cd_module *module = l->replica->model->module;
+    CD_TRY(cd_samples_fill(l->samples, &l->settings, micro, &samples, err));
+    cd_pass pass = {.micro = micro,
+                    .samples = &samples,
+                    .count = micro->samples,
+                    .loss_scale = 1.0};
+    cd_graph_begin(l->replica->graph);
+    CD_TRY(cd_own_forward(l->replica, &l->settings, &pass, err));
+    CD_TRY(cd_own_loss(l->replica, &pass, err));
+    CD_TRY(cd_own_backward(l->replica, micro, pass.losses, pass.loss_count, false, err));
+    return CD_PASS(cd_module_zero_grad(module, CD_ZERO_GRAD_TO_NONE, err));
+}
+
+/* Why nothing is derived; NULL: it is. */
+static const char *find_gap(const cd_unit_law *l, const cd_micro *micro)
+{
+    if (micro->forwards != 1 || micro->backwards != 1 || micro->loss_each)
+        return "the units of a micro-step with several forwards or backwards";
+    for (size_t i = 0; i < l->plan->collective_count; i++)
+        if (l->plan->collectives[i].place == CDDP_PLACE_BEFORE_BACKWARD)
+            return "the units of a micro-step with a collective of the program inside";
+    return NULL;
+}
+
+cddp_status cd_unit_law_emit(cd_unit_law *l, const cd_micro *micro, struct cddp_tracer *tracer,
+                             cddp_error *err)
+{
+    const char *gap = find_gap(l, micro);
+    size_t at = 0;
+    if (!cd_planned_contributes(micro)) return CDDP_OK;
+    if (gap != NULL) {
+        cd_decisions_give_up(tracer, 1, gap);
+        return CDDP_OK;
+    }
+    begin(l, micro, tracer);
+    CD_TRY(run_pass(l, micro, err));
+    CD_TRY(walk_forward(l, &at, err));
+    walk_backward(l, at);
+    CD_EMIT(tracer, planned_units, NULL, .at_step = l->place.step, .at_micro = l->place.micro_step,
+            .count = l->position, .peak = l->peak, .left = l->live);
+    return CDDP_OK;
+}
