@@ -23,6 +23,7 @@
 #include "core/reference/owed.h"
 #include "core/reference/planned.h"
 #include "core/reference/shown.h"
+#include "core/reference/summed.h"
 #include "core/reference/units.h"
 #include "core/trace/tracer.h"
 
@@ -616,6 +617,23 @@ cddp_status cd_referee_travels(cd_referee *o, const cd_observed_travels *observe
                               &observed->numbers.copy, &turn, err));
     cd_shown_number(&o->shown, "travels.bucket", turn.bucket, observed->bucket);
     cd_shown_number(&o->shown, "travels.is_result", turn.is_result, observed->is_result);
+    return CDDP_OK;
+}
+
+/* What this rank received, against what all members posted. Both are held against the plan where they
+** are used: links 2 and 9, and the chain. */
+cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed, cddp_error *err)
+{
+    char name[96];
+    cd_comparison found;
+    if (observed->members == o->options.plan->world.size)
+        cd_shown_number(&o->shown, "summed.member", o->options.rank, observed->member);
+    CD_TRY(cd_summed_compare(o->options.plan, observed, o->allocator, &found, err));
+    if (found.numel == 0) return CDDP_OK;
+    snprintf(name, sizeof name, "%s %s in %s", observed->scatters ? "reduce_scatter" : "allreduce",
+             cddp_red_op_name((cddp_red_op)observed->operation), cddp_dtype_name(observed->dtype));
+    cd_text_format(found.words, sizeof found.words, "not the sum of what its members posted");
+    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_SUM, -1, name}, &found);
     return CDDP_OK;
 }
 

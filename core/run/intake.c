@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/reference/optimized.h"
 #include "core/reference/optimizer_bytes.h"
+#include "core/run/reductions.h"
 #include "core/trace/points.h"
 
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
@@ -33,6 +34,7 @@ struct cd_intake {
     cd_tensor_copies output;        /* of a collective */
     cd_tensor_copies bucket;        /* on its way through a hook */
     cd_tensor_copies travelling;    /* of an all-reduce of a hook */
+    cd_numbers numbers;             /* of the result of a reduction */
     cd_blob optimizer_state;        /* before an update */
     cddp_tensor *slots;             /* (slot_count) the run's, to be copied */
     int32_t *slot_parameters;       /* (slot_count) */
@@ -423,6 +425,42 @@ static cddp_status intake_travelled(void *self, const cd_watched_travel *watched
     return CD_PASS(cd_recalled_travels(&n->recall, &travels, err));
 }
 
+/* See cd_reductions. The operands live there until the last member leaves. */
+static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_error *err)
+{
+    cd_reduction_operands all;
+    if (r->numbers == NULL || !cd_reductions_find(n->options.reductions, r, &all)) return CDDP_OK;
+    CD_TRY(cd_numbers_read(&n->numbers, r->numbers, err));
+    cd_observed_summed summed = {.operation = r->op,
+                                 .scatters = r->scatters,
+                                 .member = r->member,
+                                 .members = r->members,
+                                 .dtype = all.dtype,
+                                 .operands = {all.operands, all.numel * r->members},
+                                 .result = {n->numbers.values, n->numbers.count}};
+    CD_POINT_TRACED(COUNT, "observed.summed.operation", n->options.tracer, summed.operation);
+    CD_POINT_TRACED(FLAG, "observed.summed.scatters", n->options.tracer, summed.scatters);
+    CD_POINT_TRACED(COUNT, "observed.summed.member", n->options.tracer, summed.member);
+    CD_POINT_TRACED(COUNT, "observed.summed.members", n->options.tracer, summed.members);
+    CD_POINT_TRACED(COUNT, "observed.summed.dtype", n->options.tracer, summed.dtype);
+    CD_POINT_TRACED(NUMBER, "observed.summed.operands", n->options.tracer,
+                    *(double *)summed.operands.items);
+    CD_POINT_TRACED(NUMBER, "observed.summed.result", n->options.tracer,
+                    *(double *)summed.result.items);
+    return CD_PASS(cd_recalled_summed(&n->recall, &summed, err));
+}
+
+static cddp_status intake_summed(void *self, const cd_tracer_reduction *reduction, cddp_error *err)
+{
+    cd_intake *n = self;
+    if (n->options.reductions == NULL) return CDDP_OK;
+    if (!reduction->is_result)
+        return CD_PASS(cd_reductions_post(n->options.reductions, reduction, err));
+    const cddp_status status = end_sum(n, reduction, err);
+    cd_reductions_leave(n->options.reductions, reduction);
+    return status;
+}
+
 static cddp_status intake_clips(void *self, const cd_watched_norm *watched, cddp_error *err)
 {
     cd_intake *n = self;
@@ -531,6 +569,7 @@ static void intake_close(void *self)
     cd_tensor_copies_fini(&n->travelling);
     n->output.allocator = n->bucket.allocator = n->travelling.allocator = n->allocator;
     cd_blob_fini(&n->optimizer_state);
+    cd_numbers_fini(&n->numbers);
 }
 
 static const cd_watcher_ops intake_ops = {.open = intake_open,
@@ -541,6 +580,7 @@ static const cd_watcher_ops intake_ops = {.open = intake_open,
                                           .reduced = intake_reduced,
                                           .transferred = intake_transferred,
                                           .travelled = intake_travelled,
+                                          .summed = intake_summed,
                                           .clips = intake_clips,
                                           .assigned = intake_assigned,
                                           .updated = intake_updated,
@@ -559,6 +599,7 @@ cddp_status cd_intake_create(const cd_intake_options *options, cd_intake **intak
     CD_TRY(cd_arena_check(&memory, err, "the intake of rank %u", options->rank->rank));
     n->memory = memory;
     n->options = *options;
+    n->numbers.allocator = allocator;
     n->allocator = n->output.allocator = n->bucket.allocator = n->travelling.allocator =
         n->optimizer_state.allocator = allocator;
     n->watcher = (cd_watcher){&intake_ops, n};

@@ -54,6 +54,24 @@ static void travel(void *self, uint32_t bucket, bool is_result, const cddp_tenso
         watcher->ops->travelled(watcher->self, &seen, &t->reduction.travel_error);
 }
 
+static bool is_half(const cddp_tensor *t)
+{
+    return t->device != NULL && (t->device->flags & CDDP_DEVICE_VALUES) != 0 &&
+           (t->dtype == CDDP_F16 || t->dtype == CDDP_BF16);
+}
+
+/* Of wider types a bound says enough. */
+static void reduce(void *self, const cd_tracer_reduction *reduction)
+{
+    cd_trainer *t = self;
+    const cd_watcher *watcher = t->view.watcher;
+    const bool is_seen = watcher != NULL && t->streams.device == NULL &&
+                         (reduction->numbers == NULL || is_half(reduction->numbers));
+    if (!is_seen || t->reduction.travel_status != CDDP_OK) return;
+    t->reduction.travel_status =
+        watcher->ops->summed(watcher->self, reduction, &t->reduction.travel_error);
+}
+
 static cddp_status returns(void *self, const cd_shown_bucket *bucket, cddp_error *err)
 {
     const cd_trainer *t = self;
@@ -64,11 +82,16 @@ static cddp_status returns(void *self, const cd_shown_bucket *bucket, cddp_error
     return CD_PASS(pass_on(self, bucket, true, err));
 }
 
+void cd_trainer_watch_reductions(cd_trainer *t)
+{
+    if (!cd_tracer_wants_digest(t->tracer)) return;
+    t->reduction.operands = (cd_tracer_operands){t, travel, reduce};
+    t->tracer->operands = &t->reduction.operands;
+}
+
 void cd_trainer_watch_buckets(cd_trainer *t)
 {
     if (!cd_tracer_wants_digest(t->tracer)) return;
     t->reduction.observer = (cd_bucket_observer){t, leaves, returns};
     cd_ddp_set_observer(t->ddp, &t->reduction.observer);
-    t->reduction.operands = (cd_tracer_operands){t, travel};
-    t->tracer->operands = &t->reduction.operands;
 }
