@@ -240,16 +240,37 @@ static cddp_status make_decisions(cd_referee *o, cddp_error *err)
     return CDDP_OK;
 }
 
+/* MIX-04: without another hook and without an optimizer in its place, buckets are cast, summed and
+** divided. */
+static bool has_mixed_hook(cd_referee *o, cddp_dtype *wire)
+{
+    const cd_replica *replica = o->reference->replica;
+    cd_declared_way way;
+    cd_declare_way(&o->decisions, (cd_micro_place){o->options.rank, 0, 0}, &way);
+    *wire = way.wire;
+    for (size_t i = 0; i < replica->optimizer_count; i++)
+        if (replica->optimizers[i].in_backward) return false;
+    return !way.has_hook && way.wire != CDDP_DTYPE_COUNT && !o->settings.fsdp.enable &&
+           (o->settings.mixed_precision.param_dtype != CDDP_PARAM_DTYPE_NONE ||
+            o->settings.mixed_precision.reduce_dtype != CDDP_REDUCE_DTYPE_NONE);
+}
+
 /* The judge of the plan's comm hook; parameters are known to it by the wrapper's numbers. */
 static cddp_status make_hook_law(cd_referee *o, cddp_error *err)
 {
     const cd_module *module = o->reference->replica->model->module;
     const cd_decided_hook *hook = &o->decisions.hook;
-    if (hook->name[0] == '\0' || o->settings.ddp.accumulate_in_hook) return CDDP_OK;
+    cddp_dtype wire;
+    const bool is_mixed = has_mixed_hook(o, &wire);
+    if ((hook->name[0] == '\0' && !is_mixed) || o->settings.ddp.accumulate_in_hook)
+        return CDDP_OK;
     const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
     cddp_tensor *forms = cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *forms);
     CD_TRY(cd_arena_check(&o->memory, err, "the parameters of rank %u", o->options.rank));
-    cd_hook_law_options options = {.words = {hook->name, hook->inner, hook->options},
+    const char *name = is_mixed ? "mixed_precision" : hook->name;
+    cd_hook_law_options options = {.words = {name, hook->inner, hook->options},
+                                   .is_mixed_precision = is_mixed,
+                                   .mixed_wire = wire,
                                    .rank = o->options.rank,
                                    .world_size = (uint32_t)o->options.plan->world.size,
                                    .seed = o->options.plan->world.seed,
@@ -598,6 +619,8 @@ cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed,
                             .generation = observed->generation,
                             .is_last = observed->is_last,
                             .is_shadow = observed->is_shadow,
+                            .ranks = cd_planned_group_size(o->options.plan, o->options.rank,
+                                                           cd_shown_get_step(&o->shown)),
                             .flat = &observed->flat.copy,
                             .count = (uint32_t)observed->places.count,
                             .variables = observed->places.variables,

@@ -277,16 +277,20 @@ static void judge_posted(const cd_hook_law *law, const cd_law_flight *f, const c
               &b);
 }
 
-/* What averages divides first. */
+/* What averages divides first, or the sum. */
 static void judge_divided(const cd_hook_law *law, const cd_law_flight *f, const double *posted)
 {
     const double ranks = f->ranks != 0 ? f->ranks : law->options.world_size;
     ball b = {.c = {.element = -1}};
     for (int64_t i = 0; i < f->numel; i++) {
-        const double x = cd_law_round(f->dtype, f->share[i] / ranks);
+        const double x = law->hook.divides_after ? f->share[i]
+                                                 : cd_law_round(f->dtype, f->share[i] / ranks);
         ball_add(&b, i, x, 0, posted[i]);
     }
-    ball_emit(law, f->first_variable, "what it posts is not the gradient ÷ ranks", &b);
+    ball_emit(law, f->first_variable,
+              law->hook.divides_after ? "what it posts is not the gradient, cast to the wire"
+                                      : "what it posts is not the gradient ÷ ranks",
+              &b);
 }
 
 /* What an addition of element i may be off by, of which each rank states its part. The last one is
@@ -441,12 +445,17 @@ static void judge_result(const cd_hook_law *law, const cd_law_flight *f, const c
 static void judge_whole(const cd_hook_law *law, const cd_law_bucket *b, const cd_law_flight *f,
                         const double *result)
 {
+    const double divisor = law->hook.divides_after ? law->options.world_size : 1;
     for (uint32_t v = 0; v < b->count; v++) {
         ball c = {.c = {.element = -1}};
-        for (int64_t i = b->offsets[v]; i < b->offsets[v] + b->lengths[v]; i++)
-            ball_add(&c, i - b->offsets[v], cd_law_round(b->flat->dtype, rest_of(f)[i]), 0,
-                     result[i]);
-        ball_emit(law, b->variables[v], "the result is not the average that came back", &c);
+        for (int64_t i = b->offsets[v]; i < b->offsets[v] + b->lengths[v]; i++) {
+            const double x = cd_law_round(f->dtype, rest_of(f)[i] / divisor);
+            ball_add(&c, i - b->offsets[v], cd_law_round(b->flat->dtype, x), 0, result[i]);
+        }
+        ball_emit(law, b->variables[v],
+                  law->hook.divides_after ? "the result is not the sum that came back ÷ ranks"
+                                          : "the result is not the average that came back",
+                  &c);
     }
 }
 
