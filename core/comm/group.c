@@ -292,7 +292,8 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
             .digest = has_data && sends ? cd_tracer_digest(g->tracer, t) : 0,
             .bucket = (int64_t)c->label - 1, .address = has_data ? t->offset : -1,
             .in_flight = g->in_flight);
-    if (c->op == CDDP_OP_ALLREDUCE) cd_tracer_pass(g->tracer, c->label, false, &c->input);
+    if (c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_ALLGATHER)
+        cd_tracer_pass(g->tracer, c->label, false, &c->input);
     cd_group_show_reduction(g, c, false, &c->input);
 }
 

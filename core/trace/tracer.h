@@ -40,7 +40,7 @@ typedef struct cd_tracer_reduction {
 ** them for the call. */
 typedef struct cd_tracer_operands {
     void *self;
-    /* of a bucket's all-reduces */
+    /* of a bucket's all-reduces and all-gathers */
     void (*pass)(void *self, uint32_t bucket, bool is_result, const cddp_tensor *numbers);
     /* of every reduction whose order of additions the backend says is known */
     void (*reduce)(void *self, const cd_tracer_reduction *reduction);

@@ -44,6 +44,7 @@ cddp_status cd_hook_law_create(const cd_hook_law_options *options, cd_hook_law *
     l->options = *options;
     l->options.forms = forms;
     l->variables = variables;
+    l->planned_size = options->world_size;
     l->numbers.allocator = l->scratch.allocator = options->allocator;
     cd_planned_hook_read(&options->words, &l->hook);
     if (options->is_mixed_precision) cd_planned_hook_cast(&l->hook, options->mixed_wire);
@@ -162,6 +163,8 @@ static cddp_status take(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight 
                          .matrix_room = f->matrix_room,
                          .factors = f->factors,
                          .factor_room = f->factor_room,
+                         .parts = {f->parts[0], f->parts[1]},
+                         .part_room = {f->part_room[0], f->part_room[1]},
                          .generation = b->generation,
                          .first_variable = b->variables[0],
                          .numel = numel,
@@ -238,10 +241,12 @@ static cddp_status leave(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight
         return CDDP_OK;
     case CD_PLANNED_TOPK:
         d->bytes = cd_planned_k(h, f->numel) * (4 + width);
+        cd_law_begin_gathered(law, f);
         return CD_PASS(cd_law_send_largest(law, b, f, &d->posted, err));
     case CD_PLANNED_CODES:
         d->bytes =
             h->row != 0 ? (f->numel / (int64_t)h->row + 1) * (8 + (int64_t)h->row) : 8 + f->numel;
+        cd_law_begin_gathered(law, f);
         return CD_PASS(cd_law_send_codes(law, f, &d->posted, err));
     case CD_PLANNED_LOW_RANK:
         if (!has_started) return CD_PASS(leave_as_mean(law, f, d, err));
