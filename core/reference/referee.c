@@ -652,6 +652,7 @@ cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed,
     if (observed->members == o->options.plan->world.size)
         cd_shown_number(&o->shown, "summed.member", o->options.rank, observed->member);
     CD_TRY(cd_summed_compare(o->options.plan, observed, o->allocator, &found, err));
+    CD_TRY(cd_custody_summed(o->custody, observed, err));
     if (found.numel == 0) return CDDP_OK;
     snprintf(name, sizeof name, "%s %s in %s", observed->scatters ? "reduce_scatter" : "allreduce",
              cddp_red_op_name((cddp_red_op)observed->operation), cddp_dtype_name(observed->dtype));

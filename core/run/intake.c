@@ -27,6 +27,7 @@ struct cd_intake {
     const cddp_allocator *allocator;
     cd_watcher watcher;
     cd_recall_rank recall; /* its referee is NULL until the trainer opens */
+    bool is_open;          /* the trainer has opened */
     bool is_plain;         /* the model's device copies and hashes at once, and in no time */
     size_t parameter_count, buffer_count, slot_count;
     copies look, begin, evaluated, forward, reduced, clips, before, updated, finish;
@@ -174,6 +175,7 @@ static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_e
     CD_POINT_TRACED(COUNT, "observed.open.variables", n->options.tracer,
                     *(int32_t *)observed.variables.items);
     CD_TRY(cd_recalled_open(&n->recall, &observed, err));
+    n->is_open = true;
     return CDDP_OK;
 }
 
@@ -453,7 +455,7 @@ static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_erro
 static cddp_status intake_summed(void *self, const cd_tracer_reduction *reduction, cddp_error *err)
 {
     cd_intake *n = self;
-    if (n->options.reductions == NULL) return CDDP_OK;
+    if (n->options.reductions == NULL || !n->is_open) return CDDP_OK;
     if (!reduction->is_result)
         return CD_PASS(cd_reductions_post(n->options.reductions, reduction, err));
     const cddp_status status = end_sum(n, reduction, err);
