@@ -220,6 +220,8 @@ typedef struct cd_oracle_reduction {
     bool separate;
     /* the reduction promises the exact mean of what entered, rounded once */
     bool rounded_once;
+    bool is_batched;  /* copies wait for their bucket, and are divided together (GRD-08) */
+    bool is_followed; /* each bucket was followed bit by bit: its cast, its sum and its division */
     /* of this rank, which the engine applies to every rank's gradients */
     double loss_scale;
     /* local SGD: the ranks that are averaged together; rank_count 0: all */

@@ -271,6 +271,8 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
                                   wraps_rounded_once(w) ||
                                   (observed->hook.is_present &&
                                    (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0),
+                              .is_batched = settings->ddp.batched_grad_copy &&
+                                            !observed->hook.is_present && !observed->divides_after,
                               .loss_scale = declaration->loss_scale,
                               .divisor = divisor,
                               .micro_first = w->first,

@@ -47,6 +47,7 @@ struct cd_referee {
     cd_part *parts;                   /* (parameter_count) as the plan assigns them */
     bool *due;                        /* (optimizer_count) of the update at hand */
     cd_formula *formulas;             /* (optimizer_count) of link 14 */
+    uint32_t travelled, summed; /* results of buckets since the last reduction; sums compared */
     cd_hook_law *hook_law;            /* NULL: the plan names no hook, or its input is no bucket */
     cd_observed_before_update before; /* the copies from which an update is judged */
     cd_blob optimizer_state;          /* the bytes of .before: a reader's own cursor */
@@ -589,6 +590,9 @@ cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observe
                                   .loss_scale = o->loss_scale,
                                   .memory = &o->memory};
     CD_TRY(cd_declare_reduction(&declaration, &reduced, &reduction, err));
+    reduction.is_followed = o->travelled > 0 && o->summed >= o->travelled &&
+                            reduction.division == CD_ORACLE_DIVISION_AFTER;
+    o->travelled = o->summed = 0;
     CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, reduced.buffers.items, err));
     cd_arena_rewind(&o->memory, mark);
     CD_TRY(cd_custody_reduced(o->custody, reduced.gradients.items, err));
@@ -635,6 +639,7 @@ cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed,
 cddp_status cd_referee_travels(cd_referee *o, const cd_observed_travels *observed, cddp_error *err)
 {
     cd_law_turn turn;
+    o->travelled += observed->is_result;
     if (o->hook_law == NULL) return CDDP_OK;
     CD_TRY(cd_hook_law_travel(o->hook_law, observed->bucket, observed->is_result,
                               &observed->numbers.copy, &turn, err));
@@ -654,6 +659,7 @@ cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed,
     CD_TRY(cd_summed_compare(o->options.plan, observed, o->allocator, &found, err));
     CD_TRY(cd_custody_summed(o->custody, observed, err));
     if (found.numel == 0) return CDDP_OK;
+    o->summed += found.exact;
     snprintf(name, sizeof name, "%s %s in %s", observed->scatters ? "reduce_scatter" : "allreduce",
              cddp_red_op_name((cddp_red_op)observed->operation), cddp_dtype_name(observed->dtype));
     cd_text_format(found.words, sizeof found.words, "not the sum of what its members posted");
