@@ -62,22 +62,26 @@ cddp_status cd_summed_compare(const cddp_plan *plan, const cd_observed_summed *s
                               cddp_error *err)
 {
     const cd_observed_summed *s = summed;
-    const bool adds = s->operation == CDDP_RED_SUM || s->operation == CDDP_RED_AVG;
     const int64_t count = (int64_t)s->result.count;
+    const uint64_t parts = s->scatters ? (uint64_t)s->members : 1;
     *found = (cd_comparison){.element = -1, .exact = true, .shape = CD_SHAPE_NONE};
-    if (!adds || s->members == 0 || s->member >= s->members ||
-        (s->dtype != CDDP_F16 && s->dtype != CDDP_BF16))
+    /* what does not fit together is no reduction */
+    if (s->members == 0 || s->member >= s->members ||
+        (s->dtype != CDDP_F16 && s->dtype != CDDP_BF16) ||
+        s->operands.count != s->result.count * parts * s->members) {
+        note_bad(found, 0, (double)(s->result.count * parts * s->members),
+                 (double)s->operands.count);
         return CDDP_OK;
+    }
     const cd_ordered_sum sum = {.order = cd_order_find(plan->network.algorithm),
                                 .dtype = s->dtype,
                                 .members = s->members,
                                 .ranks_per_node = (uint32_t)plan->network.ranks_per_node,
                                 .numel = (int64_t)(s->operands.count / s->members),
                                 .scatters = s->scatters,
-                                .averages = s->operation == CDDP_RED_AVG,
+                                .averages = s->averages,
                                 .operands = s->operands.items};
     const int64_t first = s->scatters ? (int64_t)s->member * count : 0;
-    if (count == 0 || first + count > sum.numel) return CDDP_OK;
     if (sum.order != CD_ORDER_UNKNOWN)
         compare_ordered(&sum, first, s->result.items, count, found);
     else

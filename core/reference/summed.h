@@ -10,7 +10,7 @@
 #include "core/oracle/compare.h"
 #include "core/reference/observed.h"
 
-/* found.numel: the elements that were compared; 0 where nothing is known of this sum. */
+/* found->numel: the elements that were compared; 0 where nothing is known of this sum. */
 cddp_status cd_summed_compare(const cddp_plan *plan, const cd_observed_summed *summed,
                               const cddp_allocator *allocator, cd_comparison *found,
                               cddp_error *err) CDDP_MUST_CHECK;

@@ -12,6 +12,8 @@
 #include "core/run/reductions.h"
 #include "core/trace/points.h"
 
+#include <string.h>
+
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
 
 /* The copies of one moment, which the referee borrows until that moment comes again. */
@@ -36,6 +38,8 @@ struct cd_intake {
     cd_tensor_copies bucket;        /* on its way through a hook */
     cd_tensor_copies travelling;    /* of an all-reduce of a hook */
     cd_numbers numbers;             /* of the result of a reduction */
+    double *operands;               /* (operand_room) of all its members */
+    size_t operand_room;
     cd_blob optimizer_state;        /* before an update */
     cddp_tensor *slots;             /* (slot_count) the run's, to be copied */
     int32_t *slot_parameters;       /* (slot_count) */
@@ -432,15 +436,20 @@ static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_erro
 {
     cd_reduction_operands all;
     if (r->numbers == NULL || !cd_reductions_find(n->options.reductions, r, &all)) return CDDP_OK;
+    const size_t count = all.numel * r->members;
     CD_TRY(cd_numbers_read(&n->numbers, r->numbers, err));
-    cd_observed_summed summed = {.operation = r->op,
+    if (!cd_vec_grow(n->allocator, (void **)&n->operands, &n->operand_room, count + 1,
+                     sizeof *n->operands))
+        return cd_fail_memory(err, "the operands of a reduction of %u ranks", r->members);
+    memcpy(n->operands, all.operands, count * sizeof *n->operands);
+    cd_observed_summed summed = {.averages = r->op == CDDP_RED_AVG,
                                  .scatters = r->scatters,
                                  .member = r->member,
                                  .members = r->members,
                                  .dtype = all.dtype,
-                                 .operands = {all.operands, all.numel * r->members},
+                                 .operands = {n->operands, count},
                                  .result = {n->numbers.values, n->numbers.count}};
-    CD_POINT_TRACED(COUNT, "observed.summed.operation", n->options.tracer, summed.operation);
+    CD_POINT_TRACED(FLAG, "observed.summed.averages", n->options.tracer, summed.averages);
     CD_POINT_TRACED(FLAG, "observed.summed.scatters", n->options.tracer, summed.scatters);
     CD_POINT_TRACED(COUNT, "observed.summed.member", n->options.tracer, summed.member);
     CD_POINT_TRACED(COUNT, "observed.summed.members", n->options.tracer, summed.members);
@@ -572,6 +581,9 @@ static void intake_close(void *self)
     n->output.allocator = n->bucket.allocator = n->travelling.allocator = n->allocator;
     cd_blob_fini(&n->optimizer_state);
     cd_numbers_fini(&n->numbers);
+    cd_release(n->allocator, n->operands, n->operand_room * sizeof *n->operands);
+    n->operands = NULL;
+    n->operand_room = 0;
 }
 
 static const cd_watcher_ops intake_ops = {.open = intake_open,

@@ -139,7 +139,7 @@ typedef struct cd_watcher_ops {
     cddp_status (*transferred)(void *self, const cd_watched_transfer *transfer, cddp_error *err);
     /* called when: between these two, an all-reduce or an all-gather of a lossy hook is posted, or has ended. */
     cddp_status (*travelled)(void *self, const cd_watched_travel *travel, cddp_error *err);
-    /* called when: a reduction in a half type is posted, or has ended, whoever posts it; of one that
+    /* called when: a sum or an average in a half type is posted, or has ended, whoever posts it; of one that
     ** failed there are no numbers. */
     cddp_status (*summed)(void *self, const cd_tracer_reduction *reduction, cddp_error *err);
     cddp_status (*clips)(void *self, const cd_watched_norm *norm, cddp_error *err);
