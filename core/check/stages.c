@@ -95,7 +95,10 @@ static void take_pack(cd_stages *s, const cddp_event *e)
     pack *p = cd_table_add(&s->packs, CD_KEY(e->rank, m->param));
     slot *x = cd_table_add(&s->slots, CD_KEY(e->rank, m->bucket, m->slot));
     if (x != NULL)
-        *x = (slot){m->digest, m->param, e->step, e->micro_step,
+        *x = (slot){m->digest,
+                    m->param,
+                    e->step,
+                    e->micro_step,
                     m->digest != 0 && m->path != CDDP_PATH_DEFERRED && m->path != CDDP_PATH_SPARSE,
                     0};
     if (p == NULL) return;

@@ -381,7 +381,8 @@ static bool may_hide(const cd_oracle *o, const judged *j, size_t i, const cd_sum
 {
     const cd_oracle_reduction *r = j->reduction;
     const uint64_t ranks = r->rank_count != 0 ? r->rank_count : o->options.world_size;
-    return !rule->rounded_once && !r->is_followed && !is_pack_known(o, r, i) && !j->window->parameters[i].addends.is_found &&
+    return !rule->rounded_once && !r->is_followed && !is_pack_known(o, r, i) &&
+           !j->window->parameters[i].addends.is_found &&
            cd_gamma(rule->dtype, rule->roundings) * (double)ranks >= 1;
 }
 

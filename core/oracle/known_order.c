@@ -11,14 +11,10 @@ cd_order_kind cd_order_find(const char *algorithm)
     static const struct {
         const char *name;
         cd_order_kind kind;
-    } rows[] = {{"flat", CD_ORDER_IN_RANK_ORDER},
-                {"ring", CD_ORDER_RING},
-                {"gloo_ring", CD_ORDER_SEGMENTED_RING},
-                {"halving_doubling", CD_ORDER_HALVING},
-                {"binomial_tree", CD_ORDER_BINOMIAL},
-                {"double_tree", CD_ORDER_DOUBLE_TREE},
-                {"two_level", CD_ORDER_NODES},
-                {"hfreduce", CD_ORDER_NODES}};
+    } rows[] = {{"flat", CD_ORDER_IN_RANK_ORDER},       {"ring", CD_ORDER_RING},
+                {"gloo_ring", CD_ORDER_SEGMENTED_RING}, {"halving_doubling", CD_ORDER_HALVING},
+                {"binomial_tree", CD_ORDER_BINOMIAL},   {"double_tree", CD_ORDER_DOUBLE_TREE},
+                {"two_level", CD_ORDER_NODES},          {"hfreduce", CD_ORDER_NODES}};
     for (size_t i = 0; algorithm != NULL && i < sizeof rows / sizeof rows[0]; i++)
         if (strcmp(rows[i].name, algorithm) == 0) return rows[i].kind;
     return CD_ORDER_UNKNOWN;
@@ -72,7 +68,7 @@ static int64_t segmented_chunk(const cd_ordered_sum *s)
 static uint32_t owner_of(const cd_ordered_sum *s, int64_t element)
 {
     const int64_t n = s->members;
-    const int64_t chunk = s->scatters                            ? s->numel / n
+    const int64_t chunk = s->scatters                           ? s->numel / n
                           : s->order == CD_ORDER_SEGMENTED_RING ? segmented_chunk(s)
                                                                 : divide_up(s->numel, n);
     return (uint32_t)(chunk > 0 ? element / chunk % n : 0);
@@ -126,7 +122,8 @@ static int64_t node_at(int64_t place, int64_t nodes, bool is_second)
 ** power of two. */
 static double double_tree(const cd_ordered_sum *s, int64_t place, int64_t nodes, int64_t element)
 {
-    const uint32_t width = s->order == CD_ORDER_NODES && s->ranks_per_node > 0 ? s->ranks_per_node : 1;
+    const uint32_t width =
+        s->order == CD_ORDER_NODES && s->ranks_per_node > 0 ? s->ranks_per_node : 1;
     const bool is_second = element >= s->numel / 2;
     const uint32_t leader = (uint32_t)node_at(place, nodes, is_second) * width;
     const uint32_t end = s->members - leader > width ? leader + width : s->members;
@@ -153,7 +150,8 @@ static double sum_of(const cd_ordered_sum *s, int64_t element)
         return around(s, owner_of(s, element), element);
     if (s->order == CD_ORDER_HALVING) return halving(s, element);
     if (s->order == CD_ORDER_BINOMIAL) return binomial(s, 0, element);
-    const int64_t width = s->order == CD_ORDER_NODES && s->ranks_per_node > 0 ? s->ranks_per_node : 1;
+    const int64_t width =
+        s->order == CD_ORDER_NODES && s->ranks_per_node > 0 ? s->ranks_per_node : 1;
     return double_tree(s, 0, divide_up(s->members, width), element);
 }
 

@@ -187,9 +187,8 @@ bool cd_awaited_average_takes(cd_awaited_average *awaited, const cd_observed_sum
 {
     cd_awaited_average *a = awaited;
     const cd_observed_summed *s = summed;
-    const bool fits = a->is_open && !a->is_mixed && a->count > 0 && !s->scatters &&
-                      !s->averages && s->dtype == a->dtype &&
-                      s->members == a->ranks && s->member < s->members &&
+    const bool fits = a->is_open && !a->is_mixed && a->count > 0 && !s->scatters && !s->averages &&
+                      s->dtype == a->dtype && s->members == a->ranks && s->member < s->members &&
                       s->result.count == a->count && s->operands.count == a->count * s->members;
     a->is_open = a->is_open && !fits;
     return fits;

@@ -44,11 +44,11 @@ struct cd_referee {
     cd_shown shown;
     int32_t *variables; /* (parameter_count) of the wrapper, as the plan numbers them */
     cd_decisions decisions;
-    cd_part *parts;                   /* (parameter_count) as the plan assigns them */
-    bool *due;                        /* (optimizer_count) of the update at hand */
-    cd_formula *formulas;             /* (optimizer_count) of link 14 */
+    cd_part *parts;             /* (parameter_count) as the plan assigns them */
+    bool *due;                  /* (optimizer_count) of the update at hand */
+    cd_formula *formulas;       /* (optimizer_count) of link 14 */
     uint32_t travelled, summed; /* results of buckets since the last reduction; sums compared */
-    cd_hook_law *hook_law;            /* NULL: the plan names no hook, or its input is no bucket */
+    cd_hook_law *hook_law;      /* NULL: the plan names no hook, or its input is no bucket */
     cd_observed_before_update before; /* the copies from which an update is judged */
     cd_blob optimizer_state;          /* the bytes of .before: a reader's own cursor */
     cd_numbers numbers;               /* of gradients, or a collective's result */
@@ -263,8 +263,7 @@ static cddp_status make_hook_law(cd_referee *o, cddp_error *err)
     const cd_decided_hook *hook = &o->decisions.hook;
     cddp_dtype wire;
     const bool is_mixed = has_mixed_hook(o, &wire);
-    if ((hook->name[0] == '\0' && !is_mixed) || o->settings.ddp.accumulate_in_hook)
-        return CDDP_OK;
+    if ((hook->name[0] == '\0' && !is_mixed) || o->settings.ddp.accumulate_in_hook) return CDDP_OK;
     const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
     cddp_tensor *forms = cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *forms);
     CD_TRY(cd_arena_check(&o->memory, err, "the parameters of rank %u", o->options.rank));

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* In a known order every bit follows; in a choice of the schedule, the ends of every order. */
 #include "core/reference/summed.h"
 
 #include "core/oracle/known_order.h"

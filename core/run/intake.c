@@ -33,12 +33,12 @@ struct cd_intake {
     bool is_plain;         /* the model's device copies and hashes at once, and in no time */
     size_t parameter_count, buffer_count, slot_count;
     copies look, begin, evaluated, forward, reduced, clips, before, updated, finish;
-    cd_gradient_copies local;       /* (parameter_count) */
-    cd_tensor_copies output;        /* of a collective */
-    cd_tensor_copies bucket;        /* on its way through a hook */
-    cd_tensor_copies travelling;    /* of an all-reduce of a hook */
-    cd_numbers numbers;             /* of the result of a reduction */
-    double *operands;               /* (operand_room) of all its members */
+    cd_gradient_copies local;    /* (parameter_count) */
+    cd_tensor_copies output;     /* of a collective */
+    cd_tensor_copies bucket;     /* on its way through a hook */
+    cd_tensor_copies travelling; /* of an all-reduce of a hook */
+    cd_numbers numbers;          /* of the result of a reduction */
+    double *operands;            /* (operand_room) of all its members */
     size_t operand_room;
     cd_blob optimizer_state;        /* before an update */
     cddp_tensor *slots;             /* (slot_count) the run's, to be copied */

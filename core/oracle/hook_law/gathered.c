@@ -68,8 +68,7 @@ cddp_status cd_law_take_gathered(cd_hook_law *law, cd_law_flight *f, bool is_res
         return CDDP_OK;
     }
     if (f->parts[part] == NULL || f->part_room[part] < count) {
-        f->parts[part] =
-            cd_arena_array(&law->memory, (size_t)count + 1, sizeof *f->parts[part]);
+        f->parts[part] = cd_arena_array(&law->memory, (size_t)count + 1, sizeof *f->parts[part]);
         f->part_room[part] = count;
         CD_TRY(cd_arena_check(&law->memory, err, "what the ranks sent of a bucket"));
     }
@@ -85,7 +84,8 @@ cddp_status cd_law_take_gathered(cd_hook_law *law, cd_law_flight *f, bool is_res
 static float decode(const cd_hook_law *law, const cd_law_flight *f, uint32_t rank, int64_t i)
 {
     const int64_t length = row_length(law, f);
-    const double *row = f->parts[PART_PLACES] + rank * numel_of(law, f, PART_PLACES) + i / length * 2;
+    const double *row =
+        f->parts[PART_PLACES] + rank * numel_of(law, f, PART_PLACES) + i / length * 2;
     const double code = f->parts[PART_VALUES][rank * numel_of(law, f, PART_VALUES) + i];
     return (float)row[0] * ((float)code - (float)row[1]);
 }
@@ -165,7 +165,8 @@ cddp_status cd_law_end_gathered(cd_hook_law *law, const cd_law_bucket *b, cd_law
     if (!is_inside) cd_law_report_shape(law, f, "an index lies outside the bucket", f->numel, -1);
     if (is_codes(law)) add_codes(law, f, sum);
     if (is_inside) {
-        compare(law, b, sum, result, b->flat->dtype, "the result is not the mean of what came back");
+        compare(law, b, sum, result, b->flat->dtype,
+                "the result is not the mean of what came back");
         /* in a smaller group ranks have other places */
         if (law->options.world_size == law->planned_size) {
             find_own(law, f, sum);

@@ -187,8 +187,8 @@ static cddp_status digest_divided(cd_hook_law *law, const cd_law_flight *f, uint
     double *divided;
     CD_TRY(cd_law_reserve(law, (size_t)f->numel + 1, &divided, err));
     for (int64_t i = 0; i < f->numel; i++)
-        divided[i] = law->hook.divides_after ? f->share[i]
-                                             : cd_law_round(f->dtype, f->share[i] / ranks);
+        divided[i] =
+            law->hook.divides_after ? f->share[i] : cd_law_round(f->dtype, f->share[i] / ranks);
     return CD_PASS(cd_law_digest(law, f->dtype, divided, f->numel, digest, err));
 }
 

@@ -11,7 +11,7 @@
 
 typedef enum cd_planned_kind {
     CD_PLANNED_UNKNOWN, /* a plugin's: no law is known but what its table promises */
-    CD_PLANNED_MEAN,    /* allreduce, casts, mixed precision, reproducible: the mean of what is cast */
+    CD_PLANNED_MEAN, /* allreduce, casts, mixed precision, reproducible: the mean of what is cast */
     CD_PLANNED_NOTHING, /* noop */
     CD_PLANNED_LOW_RANK,
     CD_PLANNED_TOPK,

@@ -46,7 +46,8 @@ typedef enum stage { STAGE_REST, STAGE_P, STAGE_Q, STAGE_MEAN } stage;
 
 /* ---- what is compared ---- */
 
-void cd_law_wrong_add(cd_law_wrong *b, int64_t element, double expected, double bound, double actual)
+void cd_law_wrong_add(cd_law_wrong *b, int64_t element, double expected, double bound,
+                      double actual)
 {
     const double off = fabs(actual - expected);
     b->c.numel++;
@@ -265,12 +266,12 @@ static void judge_posted(const cd_hook_law *law, const cd_law_flight *f, const c
                 product_add(&p, is_p ? element_of(f, m, i, k) : element_of(f, m, k, i),
                             factor[k * m->rank + r], off[k * m->rank + r]);
             cd_law_wrong_add(&b, i * m->rank + r, p.sum, product_bound(f->dtype, &p),
-                     posted[i * m->rank + r]);
+                             posted[i * m->rank + r]);
         }
     cd_law_wrong_emit(law, m->variable,
-              is_p ? "the P it posts is not (gradient + error)·Q"
-                   : "the Q it posts is not (gradient + error)ᵀ·P",
-              &b);
+                      is_p ? "the P it posts is not (gradient + error)·Q"
+                           : "the Q it posts is not (gradient + error)ᵀ·P",
+                      &b);
 }
 
 /* What averages divides first, or the sum. */
@@ -279,14 +280,15 @@ static void judge_divided(const cd_hook_law *law, const cd_law_flight *f, const 
     const double ranks = f->ranks != 0 ? f->ranks : law->options.world_size;
     cd_law_wrong b = {.c = {.element = -1}};
     for (int64_t i = 0; i < f->numel; i++) {
-        const double x = law->hook.divides_after ? f->share[i]
-                                                 : cd_law_round(f->dtype, f->share[i] / ranks);
+        const double x =
+            law->hook.divides_after ? f->share[i] : cd_law_round(f->dtype, f->share[i] / ranks);
         cd_law_wrong_add(&b, i, x, 0, posted[i]);
     }
     cd_law_wrong_emit(law, f->first_variable,
-              law->hook.divides_after ? "what it posts is not the gradient, cast to the wire"
-                                      : "what it posts is not the gradient ÷ ranks",
-              &b);
+                      law->hook.divides_after
+                          ? "what it posts is not the gradient, cast to the wire"
+                          : "what it posts is not the gradient ÷ ranks",
+                      &b);
 }
 
 /* What an addition of element i may be off by, of which each rank states its part. The last one is
@@ -406,7 +408,7 @@ cddp_status cd_hook_law_travel(cd_hook_law *law, uint32_t bucket, bool is_result
     f->is_regular = cddp_tensor_numel(numbers) == numel_of(f, s);
     if (!f->is_regular) {
         cd_law_report_shape(law, f, "an all-reduce has another length than the plan's factors",
-                     numel_of(f, s), cddp_tensor_numel(numbers));
+                            numel_of(f, s), cddp_tensor_numel(numbers));
         return CDDP_OK;
     }
     if (numel_of(f, s) == 0) return CDDP_OK;
@@ -433,7 +435,7 @@ static void judge_result(const cd_hook_law *law, const cd_law_flight *f, const c
             for (int64_t r = 0; r < m->rank; r++)
                 product_add(&y, q[j * m->rank + r], p[i * m->rank + r], off[i * m->rank + r]);
             cd_law_wrong_add(&b, i * m->columns + j, y.sum, product_bound(f->dtype, &y),
-                     result[m->at + i * m->columns + j]);
+                             result[m->at + i * m->columns + j]);
         }
     cd_law_wrong_emit(law, m->variable, "the result is not P·Qᵀ of what came back", &b);
 }
@@ -450,9 +452,10 @@ static void judge_whole(const cd_hook_law *law, const cd_law_bucket *b, const cd
             cd_law_wrong_add(&c, i - b->offsets[v], cd_law_round(b->flat->dtype, x), 0, result[i]);
         }
         cd_law_wrong_emit(law, b->variables[v],
-                  law->hook.divides_after ? "the result is not the sum that came back ÷ ranks"
-                                          : "the result is not the average that came back",
-                  &c);
+                          law->hook.divides_after
+                              ? "the result is not the sum that came back ÷ ranks"
+                              : "the result is not the average that came back",
+                          &c);
     }
 }
 
@@ -469,7 +472,7 @@ static void judge_rest(const cd_hook_law *law, const cd_law_bucket *b, const cd_
             cd_law_wrong_add(&c, i, x, 0, result[b->offsets[v] + i]);
         }
         cd_law_wrong_emit(law, b->variables[v],
-                  "what it leaves uncompressed is not the sum that came back ÷ W", &c);
+                          "what it leaves uncompressed is not the sum that came back ÷ W", &c);
     }
 }
 
@@ -498,8 +501,8 @@ static bool is_complete(const cd_hook_law *law, const cd_law_flight *f)
         CD_EMIT(law->options.tracer, unjudged, "the all-reduces of the comm hook were not observed",
                 .link = CDDP_LINK_LAW, .count = 1);
     else if (f->posts != f->turns || f->results != f->turns)
-        cd_law_report_shape(law, f, "it posts more or fewer all-reduces than the plan's hook", f->turns,
-                     f->posts < f->results ? f->posts : f->results);
+        cd_law_report_shape(law, f, "it posts more or fewer all-reduces than the plan's hook",
+                            f->turns, f->posts < f->results ? f->posts : f->results);
     return f->posts == f->turns && f->results == f->turns && f->is_regular;
 }
 

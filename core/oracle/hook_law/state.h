@@ -56,7 +56,8 @@ typedef struct cd_law_flight {
     uint32_t matrix_count, matrix_room, posts, results, generation, first_variable;
     double *factors; /* see p_of, q_of, rest_of */
     int64_t factor_room, p_numel, q_numel, rest_numel;
-    bool is_gathered; /* it all-gathers shares, in two parts, and every rank adds them up (gathered.c) */
+    bool
+        is_gathered; /* it all-gathers shares, in two parts, and every rank adds them up (gathered.c) */
     double *parts[2]; /* (part_room) of all ranks, as they came */
     int64_t part_numel[2], part_room[2];
 } cd_law_flight;
@@ -77,8 +78,8 @@ struct cd_hook_law {
     uint64_t layouts;   /* that were in force so far: numbers start anew after a resume */
     uint32_t generation;
     uint32_t planned_size; /* of the world, from the beginning */
-    bool is_unnamed; /* all-reduces do not say of which bucket they are */
-    bool is_blind;   /* a bucket left that could not be read */
+    bool is_unnamed;       /* all-reduces do not say of which bucket they are */
+    bool is_blind;         /* a bucket left that could not be read */
     bool is_lost; /* a bucket returned that did not go as planned: the hook's state is not known */
     uint64_t rebuilds;                        /* of buckets, which a batched hook learns of */
     uint64_t elements_before, elements_after; /* of compressed buckets so far */

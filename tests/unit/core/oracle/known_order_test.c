@@ -91,8 +91,9 @@ TEST(known_order, is_that_of_every_algorithm)
 {
     (void)state;
     static const cd_algorithm algorithms[] = {
-        CD_ALGORITHM_flat,          CD_ALGORITHM_gloo_ring,   CD_ALGORITHM_ring,
-        CD_ALGORITHM_halving_doubling, CD_ALGORITHM_binomial_tree, CD_ALGORITHM_double_tree,
+        CD_ALGORITHM_flat,          CD_ALGORITHM_gloo_ring,
+        CD_ALGORITHM_ring,          CD_ALGORITHM_halving_doubling,
+        CD_ALGORITHM_binomial_tree, CD_ALGORITHM_double_tree,
         CD_ALGORITHM_two_level,     CD_ALGORITHM_hfreduce};
     for (size_t a = 0; a < sizeof algorithms / sizeof algorithms[0]; a++)
         for (uint32_t members = 1; members <= MEMBERS_MAX; members++)
