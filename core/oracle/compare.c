@@ -62,8 +62,8 @@ static verdict judge_rounding(const cd_sum_rule *rule, double actual, double res
     return (verdict){bound, error <= bound * (1 + 0x1p-51) ? 0 : error / bound, residual == 0};
 }
 
-/* Rounded once to the wire's dtype, and cast once more. The quotient is known within 2^-52 of itself,
-** which matters only beside a midpoint: there both neighbours are allowed. */
+/* Rounded once to the wire's dtype, and cast once more. The quotient is known within 2^-52 of
+** itself, which matters only beside a midpoint: there both neighbours are allowed. */
 static verdict judge_rounding_and_cast(const cd_sum_rule *rule, double actual, double value)
 {
     const double ends[] = {value * (1 - 0x1p-50), value * (1 + 0x1p-50)};

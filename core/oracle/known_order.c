@@ -54,8 +54,8 @@ static double around(const cd_ordered_sum *s, uint32_t owner, int64_t element)
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Gloo cuts a buffer into segments of at most 1 MiB, at least two per member and the same number for
-** each; a segment is whole elements. */
+/* Gloo cuts a buffer into segments of at most 1 MiB, at least two per member and the same number
+** for each; a segment is whole elements. */
 static int64_t segmented_chunk(const cd_ordered_sum *s)
 {
     const int64_t n = s->members, width = 2, most = 1 << 20, bytes = s->numel * width;
@@ -117,9 +117,9 @@ static int64_t node_at(int64_t place, int64_t nodes, bool is_second)
     return nodes % 2 == 0 ? nodes - 1 - place : (place + 1) % nodes;
 }
 
-/* Place p has the bit 2^k as its lowest; below it hang p − 2^(k−1), and p + 2^(k−1) or, where that is
-** behind the end, the next one of p + 2^(k−2), p + 2^(k−3) … that is not. Below 0 hangs the largest
-** power of two. */
+/* Place p has the bit 2^k as its lowest. Below it hang p - 2^(k-1), and p + 2^(k-1) or, where that
+** is behind the end, the first of p + 2^(k-2), p + 2^(k-3) … that is not. Below place 0 hangs the
+** largest power of two. */
 static double double_tree(const cd_ordered_sum *s, int64_t place, int64_t nodes, int64_t element)
 {
     const uint32_t width =

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sum of an all-reduce or a reduce-scatter, addition by addition, in the order that an algorithm
-** of the simulated network has.
+/* The sum of an all-reduce or a reduce-scatter, addition by addition, in the order that an
+** algorithm of the simulated network has.
 **
-** In a half type the bound of a sum of many ranks is percents of its value. Where the order is known
-** no bound is needed: the result is one number, and every bit of it is compared. The orders are
-** written here from their definitions (`cddp-verify list algorithms`), apart from the simulator.
+** In a half type the bound of a sum of many ranks is percents of its value. Where the order is
+** known no bound is needed: the result is one number, and every bit of it is compared. The orders
+** are written here from their definitions (`cddp-verify list algorithms`), apart from the
+** simulator.
 **
 ** Threads    no state.
 ** Errors     none.

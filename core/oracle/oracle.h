@@ -192,7 +192,7 @@ typedef enum cd_oracle_division {
     CD_ORACLE_DIVISION_RECIPROCAL, /* × fl(1/n) before the sum (GRD-03) */
     CD_ORACLE_DIVISION_TRUE,       /* ÷ n before the sum (GRD-04) */
     CD_ORACLE_DIVISION_CAST,     /* cast to the wire's dtype, ÷ n there, before the sum (HK-02) */
-    CD_ORACLE_DIVISION_CAST_ONCE /* cast to the wire's dtype; sum and ÷ n are rounded once (RHK-01) */
+    CD_ORACLE_DIVISION_CAST_ONCE /* cast to the wire's dtype; sum and ÷ n are rounded once */
 } cd_oracle_division;
 
 /* Micro-steps of a rank, end excluded. */

@@ -647,8 +647,8 @@ cddp_status cd_referee_travels(cd_referee *o, const cd_observed_travels *observe
     return CDDP_OK;
 }
 
-/* What this rank received, against what all members posted. Both are held against the plan where they
-** are used: links 2 and 9, and the chain. */
+/* What this rank received, against what all members posted. Both are held against the plan where
+** they are used: links 2 and 9, and the chain. */
 cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed, cddp_error *err)
 {
     char name[96];

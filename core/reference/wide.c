@@ -3,8 +3,8 @@
 
 #include "core/base/error.h"
 
-/* What ranks exchange in low precision is not what they exchange in f64, and complex numbers have one
-** width. */
+/* What ranks exchange in low precision is not what they exchange in f64, and complex numbers have
+** one width. */
 bool cd_wide_is_needed(const cd_replica *replica)
 {
     const cd_module *module = replica->model->module;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operands of reductions under way, of ranks of one thread: what every member posted, as numbers.
+/* The operands of reductions under way, of ranks of one thread: what every member posted, as
+** numbers.
 **
-** A rank of a real process sees its own operand alone. In a simulated world each one is seen when it
-** is posted; when a member's reduction ends, all of them are here.
+** A rank of a real process sees its own operand alone. In a simulated world each one is seen when
+** it is posted; when a member's reduction ends, all of them are here.
 **
 ** Lifetime   one per run: create → (post … → end …)* → destroy.
 ** Threads    that of the ranks.
@@ -27,8 +28,8 @@ typedef struct cd_reduction_operands {
     size_t numel;
     cddp_dtype dtype;
 } cd_reduction_operands;
-/* What all members of a reduction posted, borrowed until this member leaves it. False: some did not,
-** or something else. */
+/* What all members of a reduction posted, borrowed until this member leaves it. False: some did
+** not, or something else. */
 bool cd_reductions_find(const cd_reductions *reductions, const cd_tracer_reduction *ended,
                         cd_reduction_operands *found);
 /* The reduction ended for a member. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hooks that all-gather what every rank sends, after which each rank adds it up by itself:
 **
-**   top-k     indices and values of every rank; result[index] += value ÷ W, ranks 0, 1, 2 … in order
+**   top-k     indices and values of every rank;
+**             result[index] += value ÷ W, ranks 0, 1, 2 … in order
 **   codes     scale and zero point of every row, and the codes, of every rank;
 **             result = (Σ of scale · (code − zero), ranks 0, 1, 2 … in order) ÷ W, in f32
 **

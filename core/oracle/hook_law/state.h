@@ -56,8 +56,8 @@ typedef struct cd_law_flight {
     uint32_t matrix_count, matrix_room, posts, results, generation, first_variable;
     double *factors; /* see p_of, q_of, rest_of */
     int64_t factor_room, p_numel, q_numel, rest_numel;
-    bool
-        is_gathered; /* it all-gathers shares, in two parts, and every rank adds them up (gathered.c) */
+    /* it all-gathers shares, in two parts, and every rank adds them up (gathered.c) */
+    bool is_gathered;
     double *parts[2]; /* (part_room) of all ranks, as they came */
     int64_t part_numel[2], part_room[2];
 } cd_law_flight;
