@@ -461,6 +461,12 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
         cd_dtype_precision(o->parameters[i].dtype) < cd_dtype_precision(coarsest))
         coarsest = o->parameters[i].dtype;
     double underflow = is_low ? fmax(cd_dtype_underflow(r->local), cd_dtype_underflow(dtype)) : 0;
+    /* a rank adds up in the parameter's dtype, which may be coarser than the wire's */
+    if (casts && !is_low &&
+        cd_dtype_precision(o->parameters[i].dtype) < cd_dtype_precision(coarsest)) {
+        coarsest = o->parameters[i].dtype;
+        underflow = fmax(cd_dtype_underflow(coarsest), cd_dtype_underflow(dtype));
+    }
     const bool narrows = casts && !cd_dtype_has_all(o->parameters[i].dtype, dtype);
     bool divided = w->divided && (!casts || w->division == CD_ORACLE_DIVISION_CAST);
     cd_sum_rule reduction = {.dtype = dtype,
