@@ -13,11 +13,13 @@
 **         the stages: only an error without any other explanation, when every rank's local
 **         gradient was its own one-process gradient up to that step (link 3), and all ranks had
 **         the same parameters and loss scale up to it
+**     C6  compare events of link 17: what a reduction in a half type gave is the sum of what its
+**         members posted, in the backend's order, where all members posted the same operation
 **     C5  compare events of link 11: what a collective of the program itself gave is what its
 **         members' inputs make, where all members posted the same operation, for no bucket
 ** Exercised     an output was compared across at least two members, or with what it must be (C5).
 ** Blame         C1: the odd ranks. C2: the ranks that differ from the root. C4: the ranks whose
-**               result is wrong, and the parameter. C5: the rank.
+**               result is wrong, and the parameter. C5, C6: the ranks.
 ** Limits        of an operation whose input changed on some member nothing is said here (I-HB).
 **               C1 skips reductions of backends that promise nothing about bits, and groups whose
 **               members did not post the same operation (I-ORDER).
@@ -50,7 +52,7 @@ typedef struct last_done {
     int64_t group, sequence; /* sequence + 1; 0: none */
 } last_done;
 
-/* A comparison of C5 that failed; name: of the operation. */
+/* A comparison of C5 or C6 that failed; name: of the operation. */
 typedef struct wrong {
     cddp_event event;
     char name[96];
@@ -71,6 +73,7 @@ typedef struct state {
     cd_ranks dones;   /* of last_done */
     cd_table wrongs;  /* (group, sequence, rank) → wrong */
     uint64_t owns;    /* comparisons of C5 */
+    uint64_t sums;    /* of C6 */
     cd_agree outputs; /* (group, sequence) → digest */
     cd_operands operands;
     cd_table carriers;     /* (rank, bucket) → carrier */
@@ -279,11 +282,12 @@ static void take_value(state *s, const cddp_event *e)
     h->last.text = NULL;
 }
 
-/* C5: it is about the operation that the rank has just completed. */
+/* C5, C6: it is about the operation that the rank has just completed. */
 static void take_own(state *s, const cddp_event *e)
 {
     const last_done *last = cd_ranks_find(&s->dones, e->rank);
-    s->owns++;
+    s->owns += e->as.compare.link == CD_LINK_COLLECTIVE;
+    s->sums += e->as.compare.link == CD_LINK_SUM;
     if (e->as.compare.bad == 0 || last == NULL || last->sequence == 0) return;
     wrong *w = cd_table_add(&s->wrongs, CD_KEY(last->group, last->sequence - 1, e->rank));
     if (w == NULL) return;
@@ -319,7 +323,7 @@ static void take_average(state *s, const cddp_event *e)
 static void take_compare(state *s, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
-    if (c->link == CD_LINK_COLLECTIVE) take_own(s, e);
+    if (c->link == CD_LINK_COLLECTIVE || c->link == CD_LINK_SUM) take_own(s, e);
     if (c->bad == 0) return;
     if (c->link == CD_LINK_DERIVATIVE && (!s->has_slope || e->step < s->slope_step)) {
         s->has_slope = true;
@@ -499,8 +503,19 @@ static bool report_split(state *s, const cd_split *split)
     return true;
 }
 
-/* C5: the first operation that all posted alike, on every rank that it is wrong on. Messages have
-** no posts. */
+/* The operation is the program's (C5), or a reduction of anything (C6) whose inputs did not change
+** on the way. Messages have no posts. */
+static bool is_about_all(const state *s, const cd_key *operation, const cddp_event *e)
+{
+    const cd_agree_entry *label = cd_table_find(&s->labels.entries, operation);
+    if (e->as.compare.link == CD_LINK_SUM)
+        return was_posted_alike(s, operation) && cd_table_find(&s->changed, operation) == NULL;
+    if (cd_table_find(&s->posts.entries, operation) == NULL) return true;
+    return was_posted_alike(s, operation) && label != NULL && label->first.next == 0 &&
+           label->first.data[0] < 0;
+}
+
+/* C5, C6: the first such operation, on every rank that it is wrong on. */
 static void report_own(state *s)
 {
     const wrong *first = NULL;
@@ -510,11 +525,7 @@ static void report_own(state *s)
         const wrong *w = cd_table_value(&s->wrongs, i);
         const cd_key *key = cd_table_key(&s->wrongs, i);
         const cd_key *operation = CD_KEY(key->part[0], key->part[1]);
-        const cd_agree_entry *label = cd_table_find(&s->labels.entries, operation);
-        const bool is_message = cd_table_find(&s->posts.entries, operation) == NULL;
-        if (!is_message && (!was_posted_alike(s, operation) || label == NULL ||
-                            label->first.next != 0 || label->first.data[0] >= 0))
-            continue;
+        if (!is_about_all(s, operation, &w->event)) continue;
         const bool is_same =
             at != NULL && at->part[0] == key->part[0] && at->part[1] == key->part[1];
         const bool precedes = first == NULL || w->event.step < first->event.step ||
@@ -588,6 +599,9 @@ static void end(void *self)
             &s->writer,
             "%llu results of the program's own collectives compared with what they must be",
             (unsigned long long)s->owns);
+    if (s->sums > 0)
+        cd_writer_exercise(&s->writer, "%llu sums in half types compared with what members posted",
+                           (unsigned long long)s->sums);
     report_average(s);
     report_own(s);
     cd_split split;

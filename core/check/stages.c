@@ -10,7 +10,7 @@
 #include "core/trace/codes.h"
 
 typedef struct pack {
-    int64_t digest, previous, path, bucket;
+    int64_t digest, previous, path, bucket, slot;
     uint32_t step; /* of digest */
     bool has_previous;
 } pack;
@@ -19,11 +19,14 @@ typedef struct slot {
     int64_t digest, param;
     uint32_t step, micro_step;
     bool is_judged;
+    int64_t due; /* of a copy that waited for its bucket: what its rank had to pack; 0: not known */
 } slot;
 
 typedef struct launch {
     int64_t dtype, group, sequence;
     int64_t bad_step; /* + 1: the last at which it was not what was packed */
+    int64_t slices;   /* as it was launched in this step; 0: not known */
+    uint32_t step, micro_step;
 } launch;
 
 typedef struct final {
@@ -92,14 +95,19 @@ static void take_pack(cd_stages *s, const cddp_event *e)
     pack *p = cd_table_add(&s->packs, CD_KEY(e->rank, m->param));
     slot *x = cd_table_add(&s->slots, CD_KEY(e->rank, m->bucket, m->slot));
     if (x != NULL)
-        *x = (slot){m->digest, m->param, e->step, e->micro_step,
-                    m->digest != 0 && m->path != CDDP_PATH_DEFERRED && m->path != CDDP_PATH_SPARSE};
+        *x = (slot){m->digest,
+                    m->param,
+                    e->step,
+                    e->micro_step,
+                    m->digest != 0 && m->path != CDDP_PATH_DEFERRED && m->path != CDDP_PATH_SPARSE,
+                    0};
     if (p == NULL) return;
     p->has_previous = p->digest != 0;
     p->previous = p->digest;
     p->digest = m->digest;
     p->path = m->path;
     p->bucket = m->bucket;
+    p->slot = m->slot;
     p->step = e->step;
 }
 
@@ -124,6 +132,9 @@ static void take_launch(cd_stages *s, const cddp_event *e)
     known->dtype = l->dtype;
     known->group = l->group;
     known->sequence = l->sequence;
+    known->slices = l->slices;
+    known->step = e->step;
+    known->micro_step = e->micro_step;
     if (l->slices == 0) return;
     uint64_t digest = 0;
     for (int64_t i = 0;; i++) {
@@ -223,6 +234,26 @@ static place find_place(cd_stages *s, const cddp_event *e, const pack *p, const 
     return due == 0 || !is_final ? PLACE_UNKNOWN : PLACE_FINE;
 }
 
+/* Copies that wait for their bucket are divided together (GRD-08): what was packed shows when the
+** bucket is launched. It is judged with the last of its contributions. */
+static bool was_packed_otherwise(cd_stages *s, const cddp_event *e, const pack *p, const launch *l)
+{
+    const cddp_event_contribution *c = &e->as.contribution;
+    slot *own = cd_table_find(&s->slots, CD_KEY(e->rank, p->bucket, p->slot));
+    if (own == NULL || l == NULL || l->slices == 0 || l->dtype != c->dtype || l->step != e->step ||
+        l->micro_step != e->micro_step)
+        return false;
+    uint64_t digest = 0;
+    own->due = c->divided;
+    for (int64_t i = 0;; i++) {
+        const slot *x = cd_table_find(&s->slots, CD_KEY(e->rank, p->bucket, i));
+        if (x == NULL || x->step != e->step || x->micro_step != e->micro_step) break;
+        if (x->due == 0) return false;
+        digest = cd_hash_mix(digest, (uint64_t)x->due);
+    }
+    return digest != (uint64_t)l->slices;
+}
+
 static void take_contribution(cd_stages *s, const cddp_event *e)
 {
     const cddp_event_contribution *c = &e->as.contribution;
@@ -230,14 +261,19 @@ static void take_contribution(cd_stages *s, const cddp_event *e)
     const bool is_packed = p != NULL && p->step == e->step && p->digest != 0;
     const launch *l = is_packed ? cd_table_find(&s->launches, CD_KEY(e->rank, p->bucket)) : NULL;
     const int64_t due = l != NULL && l->dtype == c->dtype ? due_of(c, p->path) : 0;
-    const place at = find_place(s, e, p, l, due);
+    const bool is_deferred = p != NULL && p->step == e->step && p->path == CDDP_PATH_DEFERRED;
+    const launch *whole =
+        is_deferred ? cd_table_find(&s->launches, CD_KEY(e->rank, p->bucket)) : NULL;
+    const place at = is_deferred && was_packed_otherwise(s, e, p, whole)
+                         ? PLACE_PACKED
+                         : find_place(s, e, p, l, due);
     /* of an average within its bound, only what is seen to be wrong is kept */
     if (c->start == 0 && at >= PLACE_UNKNOWN) return;
     average *a = cd_table_add(&s->averages, CD_KEY(e->step, e->micro_step, c->param));
     if (a == NULL) return;
     cd_rank_set_add(&a->all, &s->memory, e->rank);
     if (c->start != 0) note_start(s, a, e);
-    if (is_packed) a->bucket = p->bucket + 1;
+    if (is_packed || is_deferred) a->bucket = p->bucket + 1;
     if (due != 0 && p->digest == due) {
         a->group = l->group;
         a->sequence = l->sequence + 1;

@@ -24,7 +24,8 @@ static const char *const link_words[CD_LINK_COUNT] = {
     [CD_LINK_SHARE] = "reference update",
     [CD_LINK_FORMULA] = "optimizer's published formula",
     [CD_LINK_DERIVATIVE] = "derivative of the loss",
-    [CD_LINK_EVALUATION] = "reference evaluation"};
+    [CD_LINK_EVALUATION] = "reference evaluation",
+    [CD_LINK_SUM] = "sum of a collective"};
 
 /* Position in the chain of causes. */
 static const int link_order[CD_LINK_COUNT] = {
@@ -43,7 +44,8 @@ static const int link_order[CD_LINK_COUNT] = {
     /* an error of the model itself is in the run and in its reference alike */
     [CD_LINK_DERIVATIVE] = 0,
     [CD_LINK_FORMULA] = 11,
-    [CD_LINK_EVALUATION] = 12}; /* nothing follows from it */
+    [CD_LINK_EVALUATION] = 12, /* nothing follows from it */
+    [CD_LINK_SUM] = 1};
 
 const char *cd_link_words(int64_t link)
 {
@@ -112,7 +114,7 @@ void cd_tally_push(cd_tally *tally, const cddp_event *event)
 {
     const cddp_event_compare *c = &event->as.compare;
     /* of no tensor of the model */
-    if (c->link == CD_LINK_COLLECTIVE || c->link == CD_LINK_NORM) return;
+    if (c->link == CD_LINK_COLLECTIVE || c->link == CD_LINK_NORM || c->link == CD_LINK_SUM) return;
     tally->compared++;
     int64_t *judged = cd_ranks_add(&tally->judged, event->rank);
     if (judged != NULL) (*judged)++;

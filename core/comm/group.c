@@ -258,6 +258,25 @@ static int64_t size_of(const cddp_collective *c, const cddp_tensor *subject)
     return subject->device != NULL ? cddp_tensor_numel(subject) : 0;
 }
 
+void cd_group_show_reduction(const cddp_group *group, const cddp_collective *collective,
+                             bool is_result, const cddp_tensor *numbers)
+{
+    const cddp_group *g = group;
+    const cddp_collective *c = collective;
+    const bool scatters = c->op == CDDP_OP_REDUCE_SCATTER && c->counts == NULL;
+    if (g->tracer->operands == NULL || g->table.capabilities.order != CDDP_ORDER_KNOWN ||
+        (c->op != CDDP_OP_ALLREDUCE && !scatters))
+        return;
+    cd_tracer_reduce(g->tracer, &(cd_tracer_reduction){.group = g->id,
+                                                       .sequence = c->sequence,
+                                                       .member = g->group_rank,
+                                                       .members = g->group_size,
+                                                       .op = c->reduce_op,
+                                                       .scatters = scatters,
+                                                       .is_result = is_result,
+                                                       .numbers = numbers});
+}
+
 static void emit_post(const cddp_group *g, const cddp_collective *c)
 {
     if (g->tracer == NULL) return;
@@ -273,7 +292,9 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
             .digest = has_data && sends ? cd_tracer_digest(g->tracer, t) : 0,
             .bucket = (int64_t)c->label - 1, .address = has_data ? t->offset : -1,
             .in_flight = g->in_flight);
-    if (c->op == CDDP_OP_ALLREDUCE) cd_tracer_pass(g->tracer, c->label, false, &c->input);
+    if (c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_ALLGATHER)
+        cd_tracer_pass(g->tracer, c->label, false, &c->input);
+    cd_group_show_reduction(g, c, false, &c->input);
 }
 
 /* Explicit counts: each share has two ends, and only both together can be compared (I-ORDER). */

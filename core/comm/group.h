@@ -59,5 +59,8 @@ static inline uint32_t cd_group_member(const cddp_group *group, uint32_t index)
 }
 
 void cd_group_audit(const cddp_group *group);
+/* Shows who looks what a reduction is given, or what it gave, where its order is known. */
+void cd_group_show_reduction(const cddp_group *group, const cddp_collective *collective,
+                             bool is_result, const cddp_tensor *numbers);
 /* Emits collective_done for a work that ended with `outcome`. */
 void cd_work_emit_done(const cddp_work *work);

@@ -37,7 +37,9 @@ void cd_work_emit_done(const cddp_work *w)
             .start = ok && gave && w->backend_work != NULL
                          ? g->table.digest_read(g->backend_group, w->backend_work)
                          : 0);
-    if (ok && c->op == CDDP_OP_ALLREDUCE) cd_tracer_pass(g->tracer, c->label, true, &c->output);
+    if (ok && (c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_ALLGATHER))
+        cd_tracer_pass(g->tracer, c->label, true, &c->output);
+    cd_group_show_reduction(g, c, true, ok ? &c->output : NULL);
 }
 
 static void give_back(cddp_work *w)

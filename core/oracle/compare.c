@@ -62,6 +62,17 @@ static verdict judge_rounding(const cd_sum_rule *rule, double actual, double res
     return (verdict){bound, error <= bound * (1 + 0x1p-51) ? 0 : error / bound, residual == 0};
 }
 
+/* Rounded once to the wire's dtype, and cast once more. The quotient is known within 2^-52 of
+** itself, which matters only beside a midpoint: there both neighbours are allowed. */
+static verdict judge_rounding_and_cast(const cd_sum_rule *rule, double actual, double value)
+{
+    const double ends[] = {value * (1 - 0x1p-50), value * (1 + 0x1p-50)};
+    const double a = cd_dtype_round(rule->cast, cd_dtype_round(rule->dtype, ends[0])),
+                 b = cd_dtype_round(rule->cast, cd_dtype_round(rule->dtype, ends[1]));
+    const bool fits = fmin(a, b) <= actual && actual <= fmax(a, b);
+    return (verdict){fabs(b - a), fits ? 0 : INFINITY, false};
+}
+
 /* A partial sum is at most the sum of magnitudes. Half of the range is left to roundings. */
 static bool stays_in_range(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i)
 {
@@ -101,7 +112,9 @@ static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, si
     if (!isfinite(actual)) return (verdict){0, 0, false};
     double residual = cd_wide_sum_residual(sum, i, actual, rule->divisor);
     double error = fabs(residual) / (double)rule->divisor;
-    if (rule->rounded_once) return judge_rounding(rule, actual, residual);
+    if (rule->rounded_once)
+        return rule->is_cast ? judge_rounding_and_cast(rule, actual, value)
+                             : judge_rounding(rule, actual, residual);
     if (rule->division_is_exact && cd_wide_sum_is_exact(sum, i, cd_dtype_precision(rule->dtype)) &&
         !underflows(sum, rule, i))
         return rule->is_cast

@@ -367,14 +367,22 @@ static void name_order_ratio(const cd_oracle *o, const judged *j, size_t i, cd_c
 static const char hidden_share[] =
     "the bound of a sum of so many ranks in a narrow dtype is as large as the share of one of them";
 
-/* In a bound of this size the whole share of a rank may hide, and what it packed is not derived, or
-** is divided only when the bucket is full. */
+/* Of copies that wait for their bucket what was packed is known for all of it, or for none. */
+static bool is_pack_known(const cd_oracle *o, const cd_oracle_reduction *r, size_t parameter)
+{
+    if (!r->is_batched) return is_derived(o, r, parameter);
+    for (size_t i = 0; i < o->options.parameter_count; i++)
+        if (o->parameters[i].path == CD_ORACLE_PATH_BUCKET && !is_derived(o, r, i)) return false;
+    return true;
+}
+
+/* In a bound of this size the whole share of a rank may hide, and what it packed is not derived. */
 static bool may_hide(const cd_oracle *o, const judged *j, size_t i, const cd_sum_rule *rule)
 {
     const cd_oracle_reduction *r = j->reduction;
     const uint64_t ranks = r->rank_count != 0 ? r->rank_count : o->options.world_size;
-    const bool is_packed_known = is_derived(o, r, i) && r->division != CD_ORACLE_DIVISION_TRUE;
-    return !rule->rounded_once && !is_packed_known && !j->window->parameters[i].addends.is_found &&
+    return !rule->rounded_once && !r->is_followed && !is_pack_known(o, r, i) &&
+           !j->window->parameters[i].addends.is_found &&
            cd_gamma(rule->dtype, rule->roundings) * (double)ranks >= 1;
 }
 
@@ -453,6 +461,12 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
         cd_dtype_precision(o->parameters[i].dtype) < cd_dtype_precision(coarsest))
         coarsest = o->parameters[i].dtype;
     double underflow = is_low ? fmax(cd_dtype_underflow(r->local), cd_dtype_underflow(dtype)) : 0;
+    /* a rank adds up in the parameter's dtype, which may be coarser than the wire's */
+    if (casts && !is_low &&
+        cd_dtype_precision(o->parameters[i].dtype) < cd_dtype_precision(coarsest)) {
+        coarsest = o->parameters[i].dtype;
+        underflow = fmax(cd_dtype_underflow(coarsest), cd_dtype_underflow(dtype));
+    }
     const bool narrows = casts && !cd_dtype_has_all(o->parameters[i].dtype, dtype);
     bool divided = w->divided && (!casts || w->division == CD_ORACLE_DIVISION_CAST);
     cd_sum_rule reduction = {.dtype = dtype,

@@ -191,7 +191,8 @@ typedef enum cd_oracle_division {
     CD_ORACLE_DIVISION_AFTER,  /* the sum, cast to the wire's dtype, is truly divided (MIX-04) */
     CD_ORACLE_DIVISION_RECIPROCAL, /* × fl(1/n) before the sum (GRD-03) */
     CD_ORACLE_DIVISION_TRUE,       /* ÷ n before the sum (GRD-04) */
-    CD_ORACLE_DIVISION_CAST /* cast to the wire's dtype, ÷ n there, before the sum (HK-02) */
+    CD_ORACLE_DIVISION_CAST,     /* cast to the wire's dtype, ÷ n there, before the sum (HK-02) */
+    CD_ORACLE_DIVISION_CAST_ONCE /* cast to the wire's dtype; sum and ÷ n are rounded once */
 } cd_oracle_division;
 
 /* Micro-steps of a rank, end excluded. */
@@ -219,6 +220,8 @@ typedef struct cd_oracle_reduction {
     bool separate;
     /* the reduction promises the exact mean of what entered, rounded once */
     bool rounded_once;
+    bool is_batched;  /* copies wait for their bucket, and are divided together (GRD-08) */
+    bool is_followed; /* each bucket was followed bit by bit: its cast, its sum and its division */
     /* of this rank, which the engine applies to every rank's gradients */
     double loss_scale;
     /* local SGD: the ranks that are averaged together; rank_count 0: all */

@@ -234,6 +234,12 @@ cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *
     return CDDP_OK;
 }
 
+static void cast_to_wire(cd_window *w)
+{
+    for (size_t i = 0; i < w->numbers.count; i++)
+        w->numbers.values[i] = cd_dtype_round(w->wire, w->numbers.values[i]);
+}
+
 /* Cast first, then divide, one rounding each (HK-02). The quotient of a half type is computed in
 ** f64 first. This is harmless: twice the precision plus two bits is enough. */
 static void divide_in_wire(cd_window *w)
@@ -320,6 +326,8 @@ static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *me
     }
     if (!w->divided || is_sparse)
         CD_TRY(cd_numbers_read_gradient(&w->numbers, grad, p->contributions.numel, err));
+    if (w->division == CD_ORACLE_DIVISION_CAST_ONCE && meta->path != CD_ORACLE_PATH_DELAYED)
+        cast_to_wire(w);
     if (w->divided) {
         /* A sparse gradient is truly divided in place, whatever the path of the dense ones
         ** (SPA-02). */

@@ -63,6 +63,8 @@ struct cd_custody {
     cd_custody_averager averager;
     bool has_averager, is_before_average;
     cd_functionals before_average;
+    cd_awaited_average awaited;
+    uint32_t *blocks; /* (parameter_count) over which this step averages it; 0: it stays */
     cd_kept scratch;
     cd_numbers numbers;
     cd_custody_room room;
@@ -470,6 +472,8 @@ static cddp_status sum_functionals(cd_custody *c, const cd_custody_moment *now,
         if (block != 0) {
             const cd_averaged averaged = {now->step, block, i, &now->parameters[i]};
             CD_TRY(cd_functionals_add(functionals, &c->averager, &averaged, &c->numbers, err));
+            if (!c->is_before_average)
+                CD_TRY(cd_awaited_average_add(&c->awaited, &averaged, &c->numbers, err));
         }
     }
     return CDDP_OK;
@@ -479,14 +483,38 @@ static cddp_status sum_functionals(cd_custody *c, const cd_custody_moment *now,
 static cddp_status leave_update(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
 {
     if (!c->has_averager || !has_numbers(c)) return CDDP_OK;
+    c->is_before_average = false;
+    cd_awaited_average_begin(&c->awaited);
     CD_TRY(sum_functionals(c, now, &c->before_average, err));
     c->is_before_average = true;
     for (size_t i = 0; i < c->module->parameter_count; i++) {
-        if (block_of(c, now, i) != 0) continue;
+        c->blocks[i] = block_of(c, now, i);
+        if (c->blocks[i] != 0) continue;
         CD_TRY(expect_tensor(c,
                              &(derived){CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_AVERAGE, i,
                                         c->variables[i], "this step does not average it"},
                              &now->parameters[i], err));
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_custody_summed(cd_custody *custody, const cd_observed_summed *summed,
+                              cddp_error *err)
+{
+    cd_custody *c = custody;
+    size_t at = 0;
+    if (!c->is_before_average || !cd_awaited_average_takes(&c->awaited, summed)) return CDDP_OK;
+    cd_awaited_average_state(&c->awaited, summed, c->options.tracer);
+    for (size_t i = 0; i < c->module->parameter_count; i++) {
+        if (c->blocks[i] == 0) continue;
+        const cddp_tensor *like = &c->module->parameters[i].tensor;
+        CD_TRY(cd_kept_make(&c->scratch, like, err));
+        CD_TRY(cd_numbers_write(&c->numbers, &c->scratch.tensor, summed->result.items + at, err));
+        CD_TRY(expect_tensor(c,
+                             &(derived){CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_AVERAGE, i,
+                                        c->variables[i], "its part of the sum that came back"},
+                             &c->scratch.tensor, err));
+        at += (size_t)cddp_tensor_numel(like);
     }
     return CDDP_OK;
 }
@@ -717,6 +745,7 @@ static cddp_status fill_in(cd_custody *c, cddp_error *err)
     c->gradients = cd_arena_array(&c->memory, parameters + 1, sizeof *c->gradients);
     c->buffers = cd_arena_array(&c->memory, buffers + 1, sizeof *c->buffers);
     c->is_there = cd_arena_array(&c->memory, parameters + 1, sizeof *c->is_there);
+    c->blocks = cd_arena_array(&c->memory, parameters + 1, sizeof *c->blocks);
     CD_TRY(cd_arena_check(&c->memory, err, "the custody of rank %u", c->options.rank));
     memcpy(c->variables, c->options.variables, parameters * sizeof *c->variables);
     c->options.variables = c->variables;
@@ -734,7 +763,7 @@ cddp_status cd_custody_create(const cd_custody_options *options, cd_custody **cu
     c->memory = memory;
     c->options = *options;
     c->module = options->reference->replica->model->module;
-    c->room.allocator = options->allocator;
+    c->room.allocator = c->awaited.allocator = options->allocator;
     c->scaler.allocator = options->allocator;
     cd_scaling_init(&c->scaling, &options->settings->amp);
     c->factor_before = 1;
@@ -761,6 +790,7 @@ void cd_custody_destroy(cd_custody *c)
     for (size_t i = 0; c->buffers != NULL && i < c->module->buffer_count; i++)
         cd_kept_fini(&c->buffers[i]);
     cd_kept_fini(&c->scratch);
+    cd_awaited_average_fini(&c->awaited);
     cd_custody_room_fini(&c->room);
     cd_numbers_fini(&c->numbers);
     cd_blob_fini(&c->scaler);

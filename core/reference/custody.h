@@ -11,6 +11,7 @@
 ** Errors     a value that differs is no error.
 */
 #pragma once
+#include "core/reference/observed.h"
 #include "core/reference/reference.h"
 
 typedef struct cd_custody cd_custody;
@@ -49,6 +50,10 @@ cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients,
                                cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameters,
                                cddp_error *err) CDDP_MUST_CHECK;
+
+/* A reduction between an update and an average may be that of the averager. */
+cddp_status cd_custody_summed(cd_custody *custody, const cd_observed_summed *summed,
+                              cddp_error *err) CDDP_MUST_CHECK;
 
 /* The norm by which the rank has to clip, and the one that it says it has. */
 void cd_custody_note_norm(cd_custody *custody, double norm, double seen);

@@ -16,6 +16,8 @@
 */
 #include "core/reference/custody_average.h"
 
+#include "core/base/alloc.h"
+#include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/pattern.h"
 #include "core/oracle/numbers.h"
@@ -144,4 +146,70 @@ void cd_functionals_state(const cd_functionals *before, const cd_functionals *af
                               true};
         cddp_tracer_law(tracer, &law);
     }
+}
+
+/* ---- bit for bit ---- */
+
+void cd_awaited_average_fini(cd_awaited_average *awaited)
+{
+    cd_release(awaited->allocator, awaited->given, awaited->room * sizeof *awaited->given);
+    *awaited = (cd_awaited_average){.allocator = awaited->allocator};
+}
+
+void cd_awaited_average_begin(cd_awaited_average *awaited)
+{
+    awaited->count = 0;
+    awaited->is_open = true;
+    awaited->is_mixed = false;
+}
+
+cddp_status cd_awaited_average_add(cd_awaited_average *awaited, const cd_averaged *averaged,
+                                   const cd_numbers *numbers, cddp_error *err)
+{
+    cd_awaited_average *a = awaited;
+    const cddp_dtype dtype = averaged->tensor->dtype;
+    if (a->count == 0) {
+        a->dtype = dtype;
+        a->ranks = averaged->block;
+    }
+    a->is_mixed = a->is_mixed || dtype != a->dtype || averaged->block != a->ranks ||
+                  (dtype != CDDP_F16 && dtype != CDDP_BF16);
+    if (a->is_mixed) return CDDP_OK;
+    if (!cd_vec_grow(a->allocator, (void **)&a->given, &a->room, a->count + numbers->count,
+                     sizeof *a->given))
+        return cd_fail_memory(err, "the shares of an average");
+    for (size_t i = 0; i < numbers->count; i++)
+        a->given[a->count++] = cd_dtype_round(dtype, numbers->values[i] / (double)a->ranks);
+    return CDDP_OK;
+}
+
+bool cd_awaited_average_takes(cd_awaited_average *awaited, const cd_observed_summed *summed)
+{
+    cd_awaited_average *a = awaited;
+    const cd_observed_summed *s = summed;
+    const bool fits = a->is_open && !a->is_mixed && a->count > 0 && !s->scatters && !s->averages &&
+                      s->dtype == a->dtype && s->members == a->ranks && s->member < s->members &&
+                      s->result.count == a->count && s->operands.count == a->count * s->members;
+    a->is_open = a->is_open && !fits;
+    return fits;
+}
+
+void cd_awaited_average_state(const cd_awaited_average *awaited, const cd_observed_summed *summed,
+                              struct cddp_tracer *tracer)
+{
+    const double *given = summed->operands.items + summed->member * awaited->count;
+    double differing = 0;
+    for (size_t i = 0; i < awaited->count; i++) {
+        const double expected = awaited->given[i];
+        differing += !(given[i] == expected || (isnan(given[i]) && isnan(expected)));
+    }
+    const cddp_law law = {sizeof law,
+                          "to an average a rank gives its parameters, divided by the ranks: "
+                          "elements that differ",
+                          -1,
+                          differing,
+                          0,
+                          0,
+                          false};
+    cddp_tracer_law(tracer, &law);
 }

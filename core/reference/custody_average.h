@@ -9,6 +9,7 @@
 #include "cddp/plan.h"
 #include "cddp/trace.h"
 #include "core/plan/plan.h"
+#include "core/reference/observed.h"
 #include "core/tensor/numbers.h"
 
 typedef struct cd_custody_averager {
@@ -47,3 +48,25 @@ cddp_status cd_functionals_add(cd_functionals *functionals, const cd_custody_ave
 /* Over all ranks, what was before is what is after. */
 void cd_functionals_state(const cd_functionals *before, const cd_functionals *after,
                           struct cddp_tracer *tracer);
+
+/* An average in a half type, of which every bit follows once the sum over the ranks is seen: what a
+** rank gives to it is each parameter ÷ the ranks, in the order of the model; what came back is what
+** each parameter becomes. */
+typedef struct cd_awaited_average {
+    const cddp_allocator *allocator;
+    double *given; /* (count) */
+    size_t count, room;
+    uint32_t ranks;
+    cddp_dtype dtype;
+    bool is_open, is_mixed; /* is_mixed: parameters have more than one dtype, or blocks differ */
+} cd_awaited_average;
+void cd_awaited_average_fini(cd_awaited_average *awaited);
+void cd_awaited_average_begin(cd_awaited_average *awaited);
+/* What is averaged next; numbers: its elements before. */
+cddp_status cd_awaited_average_add(cd_awaited_average *awaited, const cd_averaged *averaged,
+                                   const cd_numbers *numbers, cddp_error *err) CDDP_MUST_CHECK;
+/* Is this that sum? It is awaited once. */
+bool cd_awaited_average_takes(cd_awaited_average *awaited, const cd_observed_summed *summed);
+/* States that this rank gave what it has to. */
+void cd_awaited_average_state(const cd_awaited_average *awaited, const cd_observed_summed *summed,
+                              struct cddp_tracer *tracer);

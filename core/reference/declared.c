@@ -73,6 +73,13 @@ static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_err
     return CDDP_OK;
 }
 
+/* A wrapper casts, and what it wraps sums exactly. */
+static bool wraps_rounded_once(const window *w)
+{
+    return w->observed->inner_hook.is_present && w->observed->wire != CDDP_DTYPE_COUNT &&
+           (w->observed->inner_hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0;
+}
+
 /* GRD-17: where and how the division happens. */
 static cd_oracle_division declared_division(const window *w)
 {
@@ -80,6 +87,7 @@ static cd_oracle_division declared_division(const window *w)
     if (w->observed->inner_hook.is_present) {
         /* what it wraps divides the low copy (HK-05) */
         const bool is_exact = (w->observed->inner_hook.flags & CDDP_HOOK_EXACT) != 0;
+        if (wraps_rounded_once(w)) return CD_ORACLE_DIVISION_CAST_ONCE;
         return is_exact && w->observed->wire != CDDP_DTYPE_COUNT ? CD_ORACLE_DIVISION_CAST
                                                                  : CD_ORACLE_DIVISION_ANY;
     }
@@ -247,24 +255,26 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
                        (int)observed->wire);
     }
     CD_TRY(declared_divisor(w, &divisor, err));
-    *reduction =
-        (cd_oracle_reduction){.step = observed->step,
-                              .micro_step = observed->micro_step,
-                              .division = declared_division(w),
-                              .wire = observed->wire,
-                              .normalisation =
-                                  print_normalisation(w, declaration->normalisation,
-                                                      sizeof declaration->normalisation),
-                              .accumulates_low = low != CDDP_DTYPE_COUNT,
-                              .local = low,
-                              .lossy = hook_is_judged_by_its_law(w),
-                              .separate = settings->ddp.accumulate_in_hook,
-                              .rounded_once = observed->hook.is_present &&
-                                              (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
-                              .loss_scale = declaration->loss_scale,
-                              .divisor = divisor,
-                              .micro_first = w->first,
-                              .gradients = observed->gradients.items};
+    *reduction = (cd_oracle_reduction){
+        .step = observed->step,
+        .micro_step = observed->micro_step,
+        .division = declared_division(w),
+        .wire = observed->wire,
+        .normalisation =
+            print_normalisation(w, declaration->normalisation, sizeof declaration->normalisation),
+        .accumulates_low = low != CDDP_DTYPE_COUNT,
+        .local = low,
+        .lossy = hook_is_judged_by_its_law(w),
+        .separate = settings->ddp.accumulate_in_hook,
+        .rounded_once =
+            wraps_rounded_once(w) ||
+            (observed->hook.is_present && (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0),
+        .is_batched = settings->ddp.batched_grad_copy && !observed->hook.is_present &&
+                      !observed->divides_after,
+        .loss_scale = declaration->loss_scale,
+        .divisor = divisor,
+        .micro_first = w->first,
+        .gradients = observed->gradients.items};
     CD_TRY(find_spans(w, declaration->rank, declaration->memory, &reduction->spans, err));
     if (block > 0) { /* LSG-02: the true mean over the block */
         reduction->lossy = false;

@@ -23,6 +23,7 @@
 #include "core/reference/owed.h"
 #include "core/reference/planned.h"
 #include "core/reference/shown.h"
+#include "core/reference/summed.h"
 #include "core/reference/unit_law.h"
 #include "core/reference/units.h"
 #include "core/trace/tracer.h"
@@ -44,10 +45,11 @@ struct cd_referee {
     cd_shown shown;
     int32_t *variables; /* (parameter_count) of the wrapper, as the plan numbers them */
     cd_decisions decisions;
-    cd_part *parts;                   /* (parameter_count) as the plan assigns them */
-    bool *due;                        /* (optimizer_count) of the update at hand */
-    cd_formula *formulas;             /* (optimizer_count) of link 14 */
-    cd_hook_law *hook_law;            /* NULL: the plan names no hook, or its input is no bucket */
+    cd_part *parts;             /* (parameter_count) as the plan assigns them */
+    bool *due;                  /* (optimizer_count) of the update at hand */
+    cd_formula *formulas;       /* (optimizer_count) of link 14 */
+    uint32_t travelled, summed; /* results of buckets since the last reduction; sums compared */
+    cd_hook_law *hook_law;      /* NULL: the plan names no hook, or its input is no bucket */
     cd_observed_before_update before; /* the copies from which an update is judged */
     cd_blob optimizer_state;          /* the bytes of .before: a reader's own cursor */
     cd_numbers numbers;               /* of gradients, or a collective's result */
@@ -252,16 +254,36 @@ static cddp_status make_decisions(cd_referee *o, cddp_error *err)
     return CDDP_OK;
 }
 
+/* MIX-04: without another hook and without an optimizer in its place, buckets are cast, summed and
+** divided. */
+static bool has_mixed_hook(cd_referee *o, cddp_dtype *wire)
+{
+    const cd_replica *replica = o->reference->replica;
+    cd_declared_way way;
+    cd_declare_way(&o->decisions, (cd_micro_place){o->options.rank, 0, 0}, &way);
+    *wire = way.wire;
+    for (size_t i = 0; i < replica->optimizer_count; i++)
+        if (replica->optimizers[i].in_backward) return false;
+    return !way.has_hook && way.wire != CDDP_DTYPE_COUNT && !o->settings.fsdp.enable &&
+           (o->settings.mixed_precision.param_dtype != CDDP_PARAM_DTYPE_NONE ||
+            o->settings.mixed_precision.reduce_dtype != CDDP_REDUCE_DTYPE_NONE);
+}
+
 /* The judge of the plan's comm hook; parameters are known to it by the wrapper's numbers. */
 static cddp_status make_hook_law(cd_referee *o, cddp_error *err)
 {
     const cd_module *module = o->reference->replica->model->module;
     const cd_decided_hook *hook = &o->decisions.hook;
-    if (hook->name[0] == '\0' || o->settings.ddp.accumulate_in_hook) return CDDP_OK;
+    cddp_dtype wire;
+    const bool is_mixed = has_mixed_hook(o, &wire);
+    if ((hook->name[0] == '\0' && !is_mixed) || o->settings.ddp.accumulate_in_hook) return CDDP_OK;
     const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
     cddp_tensor *forms = cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *forms);
     CD_TRY(cd_arena_check(&o->memory, err, "the parameters of rank %u", o->options.rank));
-    cd_hook_law_options options = {.words = {hook->name, hook->inner, hook->options},
+    const char *name = is_mixed ? "mixed_precision" : hook->name;
+    cd_hook_law_options options = {.words = {name, hook->inner, hook->options},
+                                   .is_mixed_precision = is_mixed,
+                                   .mixed_wire = wire,
                                    .rank = o->options.rank,
                                    .world_size = (uint32_t)o->options.plan->world.size,
                                    .seed = o->options.plan->world.seed,
@@ -595,6 +617,9 @@ cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observe
                                   .loss_scale = o->loss_scale,
                                   .memory = &o->memory};
     CD_TRY(cd_declare_reduction(&declaration, &reduced, &reduction, err));
+    reduction.is_followed = o->travelled > 0 && o->summed >= o->travelled &&
+                            reduction.division == CD_ORACLE_DIVISION_AFTER;
+    o->travelled = o->summed = 0;
     CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, reduced.buffers.items, err));
     cd_arena_rewind(&o->memory, mark);
     CD_TRY(cd_custody_reduced(o->custody, reduced.gradients.items, err));
@@ -625,6 +650,8 @@ cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed,
                             .generation = observed->generation,
                             .is_last = observed->is_last,
                             .is_shadow = observed->is_shadow,
+                            .ranks = cd_planned_group_size(o->options.plan, o->options.rank,
+                                                           cd_shown_get_step(&o->shown)),
                             .flat = &observed->flat.copy,
                             .count = (uint32_t)observed->places.count,
                             .variables = observed->places.variables,
@@ -639,11 +666,31 @@ cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed,
 cddp_status cd_referee_travels(cd_referee *o, const cd_observed_travels *observed, cddp_error *err)
 {
     cd_law_turn turn;
+    o->travelled += observed->is_result;
     if (o->hook_law == NULL) return CDDP_OK;
     CD_TRY(cd_hook_law_travel(o->hook_law, observed->bucket, observed->is_result,
                               &observed->numbers.copy, &turn, err));
     cd_shown_number(&o->shown, "travels.bucket", turn.bucket, observed->bucket);
     cd_shown_number(&o->shown, "travels.is_result", turn.is_result, observed->is_result);
+    return CDDP_OK;
+}
+
+/* What this rank received, against what all members posted. Both are held against the plan where
+** they are used: links 2 and 9, and the chain. */
+cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed, cddp_error *err)
+{
+    char name[96];
+    cd_comparison found;
+    if (observed->members == o->options.plan->world.size)
+        cd_shown_number(&o->shown, "summed.member", o->options.rank, observed->member);
+    CD_TRY(cd_summed_compare(o->options.plan, observed, o->allocator, &found, err));
+    CD_TRY(cd_custody_summed(o->custody, observed, err));
+    if (found.numel == 0 && found.bad == 0) return CDDP_OK;
+    o->summed += found.exact;
+    snprintf(name, sizeof name, "%s %s in %s", observed->scatters ? "reduce_scatter" : "allreduce",
+             observed->averages ? "avg" : "sum", cddp_dtype_name(observed->dtype));
+    cd_text_format(found.words, sizeof found.words, "not the sum of what its members posted");
+    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_SUM, -1, name}, &found);
     return CDDP_OK;
 }
 

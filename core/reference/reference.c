@@ -209,48 +209,61 @@ static bool exchanges_statistics(const cd_reference *r)
     return r->replica->model->exchanges_statistics && r->plan->world.size > 1;
 }
 
-/* Made by the first reference that has to find statistics: the others of a thread share it. */
-static cddp_status make_scout(cd_reference *r, cddp_error *err)
+/* Numbers of the other precision have other statistics, and other ranks to exchange them with. */
+static cd_graph_callbacks exchanging(cd_reference *r, bool is_wide)
 {
-    const cd_module *module = r->replica->model->module;
+    cd_graph_callbacks callbacks = callbacks_of(r);
+    if (is_wide) callbacks.forward_parameter = NULL;
+    return callbacks;
+}
+
+/* Made by the first reference that has to find statistics: the others of a thread share it. */
+static cddp_status make_scout(cd_reference *r, bool is_wide, cddp_error *err)
+{
+    cd_scout *s = &r->scouts[is_wide];
     const cd_replica_options options = {.plan = r->plan,
                                         .rank = r->replica->rank,
-                                        .device = module->device,
-                                        .allocator = r->allocator};
-    if (r->scout != NULL) return CDDP_OK;
-    CD_TRY(cd_replica_create(&options, &r->scout, err));
-    cd_normaliser_init(&r->scout_normaliser, r->scout, &r->share->samples);
-    const cd_graph_callbacks callbacks = callbacks_of(r);
-    cd_graph_set_callbacks(r->scout->graph, &callbacks);
+                                        .device = r->replica->model->module->device,
+                                        .allocator = r->allocator,
+                                        .only_names = is_wide,
+                                        .in_f64 = is_wide};
+    if (s->replica != NULL) return CDDP_OK;
+    CD_TRY(cd_replica_create(&options, &s->replica, err));
+    cd_normaliser_init(&s->normaliser, s->replica, &r->share->samples);
+    const cd_graph_callbacks callbacks = exchanging(r, is_wide);
+    cd_graph_set_callbacks(s->replica->graph, &callbacks);
     return CDDP_OK;
 }
+
+static bool is_in_f64(const cd_oracle_part *part) { return part->precision == CD_ORACLE_IN_F64; }
 
 static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
 {
     cd_micro micro;
     cd_micro_batch samples;
-    cd_module *module = r->scout->model->module;
+    cd_scout *s = &r->scouts[is_in_f64(part)];
     if (!find_micro(r, part, &micro)) return CDDP_OK;
     CD_TRY(find_samples(r, &micro, &samples, err));
-    r->scout_normaliser.computes_objective = part->objective;
-    cd_own_begin_step(r->scout, part->rank, part->step);
+    s->normaliser.computes_objective = part->objective;
+    cd_own_begin_step(s->replica, part->rank, part->step);
     cd_statistics_begin(r->listening, part->rank);
-    CD_TRY(run_micro(&(whole_micro){.replica = r->scout,
-                                    .normaliser = &r->scout_normaliser,
+    CD_TRY(run_micro(&(whole_micro){.replica = s->replica,
+                                    .normaliser = &s->normaliser,
                                     .settings = settings_of(r, part->rank),
                                     .micro = &micro,
                                     .samples = &samples,
                                     .sample = CD_ORACLE_ALL,
                                     .loss_scale = *r->loss_scale},
                      err));
-    CD_TRY(cd_module_zero_grad(module, CD_ZERO_GRAD_TO_NONE, err));
+    CD_TRY(cd_module_zero_grad(s->replica->model->module, CD_ZERO_GRAD_TO_NONE, err));
     return CDDP_OK;
 }
 
 static cddp_status scout_all(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
 {
-    CD_TRY(make_scout(r, err));
-    const cd_module *from = r->replica->model->module, *to = r->scout->model->module;
+    CD_TRY(make_scout(r, is_in_f64(part), err));
+    const cd_module *from = r->replica->model->module,
+                    *to = r->scouts[is_in_f64(part)].replica->model->module;
     cd_statistics *s = r->listening;
     size_t rounds = 0;
     for (size_t i = 0; i < from->parameter_count; i++)
@@ -286,6 +299,7 @@ static cddp_status find_key(cd_reference *r, const cd_oracle_part *part, cddp_er
     r->key.step = part->step;
     r->key.micro_step = part->micro_step;
     r->key.objective = part->objective;
+    r->key.is_wide = is_in_f64(part);
     return CDDP_OK;
 }
 
@@ -311,6 +325,8 @@ static cddp_status load_wide(cd_reference *r, cddp_error *err)
                                    .context = r,
                                    .buffers = r->loaded};
     CD_TRY(cd_wide_find(&r->wide, r->replica, err));
+    const cd_graph_callbacks callbacks = exchanging(r, true);
+    if (exchanges_statistics(r)) cd_graph_set_callbacks(r->wide.replica->graph, &callbacks);
     CD_TRY(cd_wide_load(&r->wide, &values, err));
     r->ran = r->wide.replica;
     return CDDP_OK;
@@ -677,7 +693,7 @@ void cd_reference_destroy(cd_reference *r)
     cd_low_precision_fini(&r->low);
     cd_low_precision_fini(&r->full);
     cd_wide_fini(&r->wide);
-    cd_replica_destroy(r->scout);
+    for (size_t i = 0; i < 2; i++) cd_replica_destroy(r->scouts[i].replica);
     cd_replica_destroy(r->replica);
     cd_arena_fini(&r->memory);
 }

@@ -24,6 +24,12 @@ void cd_reference_share_init(cd_reference_share *share, const cddp_plan *plan,
                              const cddp_allocator *allocator);
 void cd_reference_share_fini(cd_reference_share *share);
 
+/* Runs every rank, to find what they exchange. */
+typedef struct cd_scout {
+    cd_replica *replica;
+    cd_normaliser normaliser;
+} cd_scout;
+
 typedef struct cd_reference {
     cd_arena memory; /* of the reference itself and its arrays */
     cd_oracle_engine engine;
@@ -59,8 +65,7 @@ typedef struct cd_reference {
     uint32_t rate_step;
     const cd_micro *running; /* micro-step whose gradients arrive now */
     /* Synchronised batch norm; else NULL and 0. */
-    cd_replica *scout; /* runs every rank to find what they exchange */
-    cd_normaliser scout_normaliser;
+    cd_scout scouts[2]; /* in the plan's precision, and in f64 */
     /* of what is asked for; its digest is of the loaded values once has_digest */
     cd_statistics_key key;
     bool has_digest;

@@ -18,7 +18,7 @@ typedef struct cd_statistics_key {
     const cddp_device *device;
     uint32_t settings_rank; /* the first rank with the settings of the rank whose reference asks */
     uint32_t step, micro_step;
-    bool objective;
+    bool objective, is_wide; /* is_wide: in f64 */
 } cd_statistics_key;
 
 /* What was exchanged in one micro-step. */

@@ -3,13 +3,15 @@
 
 #include "core/base/error.h"
 
-/* What other ranks exchange would be of the other precision, and complex numbers have one width. */
+/* What ranks exchange in low precision is not what they exchange in f64, and complex numbers have
+** one width. */
 bool cd_wide_is_needed(const cd_replica *replica)
 {
     const cd_module *module = replica->model->module;
     const uint32_t flags = module->device->flags;
     if ((flags & CDDP_DEVICE_VALUES) == 0 || replica->model->compute_dtype == CDDP_F64 ||
-        (replica->model->exchanges_statistics && replica->plan->world.size > 1))
+        (replica->model->exchanges_statistics && replica->plan->world.size > 1 &&
+         replica->settings.mixed_precision.param_dtype != CDDP_PARAM_DTYPE_NONE))
         return false;
     for (size_t i = 0; i < module->parameter_count; i++)
         if (!cddp_dtype_is_float(module->parameters[i].tensor.dtype)) return false;

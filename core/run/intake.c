@@ -9,7 +9,10 @@
 #include "core/base/error.h"
 #include "core/reference/optimized.h"
 #include "core/reference/optimizer_bytes.h"
+#include "core/run/reductions.h"
 #include "core/trace/points.h"
+
+#include <string.h>
 
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
 
@@ -26,13 +29,17 @@ struct cd_intake {
     const cddp_allocator *allocator;
     cd_watcher watcher;
     cd_recall_rank recall; /* its referee is NULL until the trainer opens */
+    bool is_open;          /* the trainer has opened */
     bool is_plain;         /* the model's device copies and hashes at once, and in no time */
     size_t parameter_count, buffer_count, slot_count;
     copies look, begin, evaluated, forward, reduced, clips, before, updated, finish;
-    cd_gradient_copies local;       /* (parameter_count) */
-    cd_tensor_copies output;        /* of a collective */
-    cd_tensor_copies bucket;        /* on its way through a hook */
-    cd_tensor_copies travelling;    /* of an all-reduce of a hook */
+    cd_gradient_copies local;    /* (parameter_count) */
+    cd_tensor_copies output;     /* of a collective */
+    cd_tensor_copies bucket;     /* on its way through a hook */
+    cd_tensor_copies travelling; /* of an all-reduce of a hook */
+    cd_numbers numbers;          /* of the result of a reduction */
+    double *operands;            /* (operand_room) of all its members */
+    size_t operand_room;
     cd_blob optimizer_state;        /* before an update */
     cddp_tensor *slots;             /* (slot_count) the run's, to be copied */
     int32_t *slot_parameters;       /* (slot_count) */
@@ -172,6 +179,7 @@ static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_e
     CD_POINT_TRACED(COUNT, "observed.open.variables", n->options.tracer,
                     *(int32_t *)observed.variables.items);
     CD_TRY(cd_recalled_open(&n->recall, &observed, err));
+    n->is_open = true;
     return CDDP_OK;
 }
 
@@ -423,6 +431,47 @@ static cddp_status intake_travelled(void *self, const cd_watched_travel *watched
     return CD_PASS(cd_recalled_travels(&n->recall, &travels, err));
 }
 
+/* See cd_reductions. The operands live there until the last member leaves. */
+static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_error *err)
+{
+    cd_reduction_operands all;
+    if (r->numbers == NULL || !cd_reductions_find(n->options.reductions, r, &all)) return CDDP_OK;
+    const size_t count = all.numel * r->members;
+    CD_TRY(cd_numbers_read(&n->numbers, r->numbers, err));
+    if (!cd_vec_grow(n->allocator, (void **)&n->operands, &n->operand_room, count + 1,
+                     sizeof *n->operands))
+        return cd_fail_memory(err, "the operands of a reduction of %u ranks", r->members);
+    memcpy(n->operands, all.operands, count * sizeof *n->operands);
+    cd_observed_summed summed = {.averages = r->op == CDDP_RED_AVG,
+                                 .scatters = r->scatters,
+                                 .member = r->member,
+                                 .members = r->members,
+                                 .dtype = all.dtype,
+                                 .operands = {n->operands, count},
+                                 .result = {n->numbers.values, n->numbers.count}};
+    CD_POINT_TRACED(FLAG, "observed.summed.averages", n->options.tracer, summed.averages);
+    CD_POINT_TRACED(FLAG, "observed.summed.scatters", n->options.tracer, summed.scatters);
+    CD_POINT_TRACED(COUNT, "observed.summed.member", n->options.tracer, summed.member);
+    CD_POINT_TRACED(COUNT, "observed.summed.members", n->options.tracer, summed.members);
+    CD_POINT_TRACED(COUNT, "observed.summed.dtype", n->options.tracer, summed.dtype);
+    CD_POINT_TRACED(NUMBER, "observed.summed.operands", n->options.tracer,
+                    *(double *)summed.operands.items);
+    CD_POINT_TRACED(NUMBER, "observed.summed.result", n->options.tracer,
+                    *(double *)summed.result.items);
+    return CD_PASS(cd_recalled_summed(&n->recall, &summed, err));
+}
+
+static cddp_status intake_summed(void *self, const cd_tracer_reduction *reduction, cddp_error *err)
+{
+    cd_intake *n = self;
+    if (n->options.reductions == NULL || !n->is_open) return CDDP_OK;
+    if (!reduction->is_result)
+        return CD_PASS(cd_reductions_post(n->options.reductions, reduction, err));
+    const cddp_status status = end_sum(n, reduction, err);
+    cd_reductions_leave(n->options.reductions, reduction);
+    return status;
+}
+
 static cddp_status intake_clips(void *self, const cd_watched_norm *watched, cddp_error *err)
 {
     cd_intake *n = self;
@@ -531,6 +580,10 @@ static void intake_close(void *self)
     cd_tensor_copies_fini(&n->travelling);
     n->output.allocator = n->bucket.allocator = n->travelling.allocator = n->allocator;
     cd_blob_fini(&n->optimizer_state);
+    cd_numbers_fini(&n->numbers);
+    cd_release(n->allocator, n->operands, n->operand_room * sizeof *n->operands);
+    n->operands = NULL;
+    n->operand_room = 0;
 }
 
 static const cd_watcher_ops intake_ops = {.open = intake_open,
@@ -541,6 +594,7 @@ static const cd_watcher_ops intake_ops = {.open = intake_open,
                                           .reduced = intake_reduced,
                                           .transferred = intake_transferred,
                                           .travelled = intake_travelled,
+                                          .summed = intake_summed,
                                           .clips = intake_clips,
                                           .assigned = intake_assigned,
                                           .updated = intake_updated,
@@ -559,6 +613,7 @@ cddp_status cd_intake_create(const cd_intake_options *options, cd_intake **intak
     CD_TRY(cd_arena_check(&memory, err, "the intake of rank %u", options->rank->rank));
     n->memory = memory;
     n->options = *options;
+    n->numbers.allocator = allocator;
     n->allocator = n->output.allocator = n->bucket.allocator = n->travelling.allocator =
         n->optimizer_state.allocator = allocator;
     n->watcher = (cd_watcher){&intake_ops, n};

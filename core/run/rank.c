@@ -23,6 +23,7 @@ static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options,
                                        .tracer = options->tracer,
                                        .share = a->share,
                                        .reference_share = a->reference_share,
+                                       .reductions = a->reductions,
                                        .recall = a->recall};
     if (a->options->oracle) {
         CD_TRY(cd_intake_create(&watched, &intake, err));

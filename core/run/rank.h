@@ -10,6 +10,7 @@ typedef struct cd_rank_argument {
     const cddp_trace_sink *sink;         /* of the run: judge and caller's sinks */
     cd_oracle_share *share;              /* NULL where ranks are processes */
     cd_reference_share *reference_share; /* likewise */
+    struct cd_reductions *reductions;    /* likewise */
     struct cd_recall *recall;            /* NULL: every judgement is made */
     /* (CD_REPLICA_DEVICES) of the ranks' tensors; NULL: over the process heap */
     const cddp_device *devices;

@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/sized.h"
 #include "core/run/rank.h"
+#include "core/run/reductions.h"
 #include "core/plan/replica/replica.h"
 #include "core/run/tap.h"
 #include "core/run/verdict.h"
@@ -108,6 +109,7 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
         CD_TRY(cd_oracle_share_create(options->allocator, &run->argument.share, err));
         cd_reference_share_init(&run->reference_share, options->plan, options->allocator);
         run->argument.reference_share = &run->reference_share;
+        CD_TRY(cd_reductions_create(options->allocator, &run->argument.reductions, err));
     }
     run->tap.without_digests = manner->without_digests;
     if (manner->holds_storage) {
@@ -176,6 +178,7 @@ void cd_run_destroy(cd_run *run)
     const cddp_allocator *allocator = run->options.allocator;
     if (run->options.relay != NULL) run->options.relay->target = NULL;
     cd_oracle_share_destroy(run->argument.share);
+    cd_reductions_destroy(run->argument.reductions);
     cd_reference_share_fini(&run->reference_share);
     cd_tap_fini(&run->tap);
     cd_judge_destroy(run->judge);

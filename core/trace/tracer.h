@@ -27,11 +27,23 @@ typedef struct cd_tracer_watch {
     void (*written)(struct cddp_tracer *tracer, int64_t variable, const cddp_tensor *gradient);
 } cd_tracer_watch;
 
-/* Who looks at the numbers of a bucket's all-reduces: what this rank posts, and what it receives.
-** It borrows them for the call. */
+/* What a member posts to an all-reduce or a reduce-scatter of equal shares, or what it receives. */
+typedef struct cd_tracer_reduction {
+    uint64_t group, sequence;
+    uint32_t member, members;
+    cddp_red_op op;
+    bool scatters, is_result;
+    const cddp_tensor *numbers; /* NULL: it ended without a result */
+} cd_tracer_reduction;
+
+/* Who looks at the numbers of reductions: what this rank posts, and what it receives. It borrows
+** them for the call. */
 typedef struct cd_tracer_operands {
     void *self;
+    /* of a bucket's all-reduces and all-gathers */
     void (*pass)(void *self, uint32_t bucket, bool is_result, const cddp_tensor *numbers);
+    /* of every reduction whose order of additions the backend says is known */
+    void (*reduce)(void *self, const cd_tracer_reduction *reduction);
 } cd_tracer_operands;
 
 struct cddp_tracer {
@@ -100,6 +112,12 @@ static inline void cd_tracer_pass(const struct cddp_tracer *tracer, uint64_t lab
 {
     if (tracer->operands == NULL || label == 0) return;
     tracer->operands->pass(tracer->operands->self, (uint32_t)(label - 1), is_result, numbers);
+}
+
+static inline void cd_tracer_reduce(const struct cddp_tracer *tracer,
+                                    const cd_tracer_reduction *reduction)
+{
+    if (tracer->operands != NULL) tracer->operands->reduce(tracer->operands->self, reduction);
 }
 
 static inline int64_t cd_f64_bits(double value)

@@ -9,11 +9,18 @@
 
 #include "core/base/error.h"
 
+/* The wrapper's mixed precision stands in the place of a hook (MIX-04). */
+static bool casts_in_place_of_a_hook(const cd_trainer *t)
+{
+    return t->reduction.hook == NULL && t->reduction.divides_after &&
+           t->reduction.wire != CDDP_DTYPE_COUNT;
+}
+
 static cddp_status pass_on(const cd_trainer *t, const cd_shown_bucket *b, bool is_result,
                            cddp_error *err)
 {
     const cd_watcher *watcher = t->view.watcher;
-    if (t->reduction.hook == NULL) return CDDP_OK;
+    if (t->reduction.hook == NULL && !casts_in_place_of_a_hook(t)) return CDDP_OK;
     CD_TRY(cd_streams_look(&t->streams, err));
     if (watcher == NULL) return CDDP_OK;
     if (b->flat->device == NULL || (b->flat->device->flags & CDDP_DEVICE_VALUES) == 0)
@@ -29,7 +36,9 @@ static cddp_status pass_on(const cd_trainer *t, const cd_shown_bucket *b, bool i
                                           .variables = b->variables,
                                           .offsets = b->offsets,
                                           .lengths = b->lengths,
-                                          .hook_flags = t->reduction.hook->flags,
+                                          .hook_flags = t->reduction.hook != NULL
+                                                            ? t->reduction.hook->flags
+                                                            : CDDP_HOOK_LOSSY,
                                           .wire = t->reduction.wire};
     return CD_PASS(watcher->ops->transferred(watcher->self, &transfer, err));
 }
@@ -45,13 +54,34 @@ static void travel(void *self, uint32_t bucket, bool is_result, const cddp_tenso
     cd_trainer *t = self;
     const cd_watcher *watcher = t->view.watcher;
     const cddp_hook *hook = t->reduction.hook;
-    const bool is_seen = watcher != NULL && hook != NULL && t->streams.device == NULL &&
-                         (hook->flags & CDDP_HOOK_LOSSY) != 0 && numbers->device != NULL &&
+    const bool is_lossy =
+        hook != NULL ? (hook->flags & CDDP_HOOK_LOSSY) != 0 : casts_in_place_of_a_hook(t);
+    const bool is_seen = watcher != NULL && is_lossy && t->streams.device == NULL &&
+                         numbers->device != NULL &&
                          (numbers->device->flags & CDDP_DEVICE_VALUES) != 0;
     if (!is_seen || t->reduction.travel_status != CDDP_OK) return;
     const cd_watched_travel seen = {bucket, is_result, numbers};
     t->reduction.travel_status =
         watcher->ops->travelled(watcher->self, &seen, &t->reduction.travel_error);
+}
+
+static bool is_half(const cddp_tensor *t)
+{
+    return t->device != NULL && (t->device->flags & CDDP_DEVICE_VALUES) != 0 &&
+           (t->dtype == CDDP_F16 || t->dtype == CDDP_BF16);
+}
+
+/* Of wider types a bound says enough. */
+static void reduce(void *self, const cd_tracer_reduction *reduction)
+{
+    cd_trainer *t = self;
+    const cd_watcher *watcher = t->view.watcher;
+    const bool adds = reduction->op == CDDP_RED_SUM || reduction->op == CDDP_RED_AVG;
+    const bool is_seen = watcher != NULL && t->streams.device == NULL && adds &&
+                         (reduction->numbers == NULL || is_half(reduction->numbers));
+    if (!is_seen || t->reduction.travel_status != CDDP_OK) return;
+    t->reduction.travel_status =
+        watcher->ops->summed(watcher->self, reduction, &t->reduction.travel_error);
 }
 
 static cddp_status returns(void *self, const cd_shown_bucket *bucket, cddp_error *err)
@@ -64,11 +94,16 @@ static cddp_status returns(void *self, const cd_shown_bucket *bucket, cddp_error
     return CD_PASS(pass_on(self, bucket, true, err));
 }
 
+void cd_trainer_watch_reductions(cd_trainer *t)
+{
+    if (!cd_tracer_wants_digest(t->tracer)) return;
+    t->reduction.operands = (cd_tracer_operands){t, travel, reduce};
+    t->tracer->operands = &t->reduction.operands;
+}
+
 void cd_trainer_watch_buckets(cd_trainer *t)
 {
     if (!cd_tracer_wants_digest(t->tracer)) return;
     t->reduction.observer = (cd_bucket_observer){t, leaves, returns};
     cd_ddp_set_observer(t->ddp, &t->reduction.observer);
-    t->reduction.operands = (cd_tracer_operands){t, travel};
-    t->tracer->operands = &t->reduction.operands;
 }

@@ -143,6 +143,7 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     CD_POINT_BUFFERS("build.buffer", t);
     CD_TRY(cd_trainer_emit_parameters(t, CDDP_MOMENT_BEFORE_INIT, err));
     CD_TRY(cd_trainer_emit_buffers(t, CDDP_MOMENT_BEFORE_INIT, err));
+    cd_trainer_watch_reductions(t);
     CD_TRY(t->program.settings.fsdp.enable ? cd_trainer_shard(t, err) : cd_trainer_wrap(t, err));
     CD_TRY(cd_trainer_open_clipping(t, err));
     CD_TRY(cd_trainer_open_averager(t, err));

@@ -104,7 +104,7 @@ typedef struct cd_trainer_reduction {
     /* the first ones, which are the allreduce hook's whatever the hook is (chosen_hook.h) */
     uint64_t exact_count;
     cd_bucket_observer observer; /* what the watcher sees of buckets */
-    cd_tracer_operands operands; /* and of what a lossy hook sends of them */
+    cd_tracer_operands operands; /* and of reductions */
     cddp_status
         travel_status; /* the first failure of looking at that: the next result reports it */
     cddp_error travel_error;
@@ -207,8 +207,10 @@ cd_watched_values cd_trainer_refresh_views(cd_trainer *t);
 ** trace. */
 cddp_status cd_trainer_wrap(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_report_gradients(cd_trainer *t);
-/* bucket_watch.c: the watcher sees what comm hooks are given and give. */
+/* bucket_watch.c: the watcher sees what comm hooks are given and give, and the numbers of
+** reductions. */
 void cd_trainer_watch_buckets(cd_trainer *t);
+void cd_trainer_watch_reductions(cd_trainer *t);
 
 /* optimizers.c: the replica, with the pieces of its optimizers that this rank steps. */
 cddp_status cd_trainer_make_replica(cd_trainer *t, const cddp_device *device,

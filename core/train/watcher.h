@@ -12,6 +12,7 @@
 #include "cddp/ddp.h"
 #include "cddp/hook.h"
 #include "core/plan/replica/replica.h"
+#include "core/trace/tracer.h"
 
 /* What a rank has, as the host sees it. */
 typedef struct cd_watched_values {
@@ -59,7 +60,8 @@ typedef struct cd_watched_transfer {
     cddp_dtype wire;                  /* its wire dtype; CDDP_DTYPE_COUNT: the bucket's own */
 } cd_watched_transfer;
 
-/* The numbers that an all-reduce of a lossy comm hook is given, or that it gave. */
+/* The numbers that an all-reduce or an all-gather of a lossy comm hook is given, or that it
+** gave. */
 typedef struct cd_watched_travel {
     uint32_t bucket;
     bool is_result;
@@ -136,8 +138,12 @@ typedef struct cd_watcher_ops {
     cddp_status (*reduced)(void *self, const cd_watched_reduction *reduction, cddp_error *err);
     /* called when: a bucket is given to a comm hook, and when its result is there. */
     cddp_status (*transferred)(void *self, const cd_watched_transfer *transfer, cddp_error *err);
-    /* called when: between these two, an all-reduce of a lossy hook is posted, or has ended. */
+    /* called when: between these two, an all-reduce or an all-gather of a lossy hook is posted, or
+    ** has ended. */
     cddp_status (*travelled)(void *self, const cd_watched_travel *travel, cddp_error *err);
+    /* called when: a sum or an average in a half type is posted, or has ended, whoever posts it; of
+    ** one that failed there are no numbers. */
+    cddp_status (*summed)(void *self, const cd_tracer_reduction *reduction, cddp_error *err);
     cddp_status (*clips)(void *self, const cd_watched_norm *norm, cddp_error *err);
     /* called when: buckets are assigned to the ranks, each of which steps its own (ZRO-12). */
     cddp_status (*assigned)(void *self, const cd_watched_bucket *buckets, size_t count,

@@ -470,6 +470,7 @@ static void put_update(writer *w)
         DIGEST("flag sum", 0, 0, 0)};
     finish(w, post(w, &flag), &flag);
     put_compare(w, CD_LINK_COLLECTIVE, -1);
+    put_compare(w, CD_LINK_SUM, -1);
     PUT(w, stop, NULL, .stop = w->step + 1 == FIXTURE_STEPS);
 }
 

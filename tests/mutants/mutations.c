@@ -617,6 +617,19 @@ static bool mutate_coll_own_result_wrong(cddp_event *e)
     return true;
 }
 
+static bool mutate_coll_sum_a_unit_off(cddp_event *e)
+{
+    if (at(e, CDDP_EV_compare, ANY, 1) && e->as.compare.link == CD_LINK_SUM) {
+        e->as.compare.bad = 1;
+        e->as.compare.element = 3;
+        e->as.compare.shape = CD_SHAPE_UNEXPLAINED;
+        e->as.compare.expected = cd_f64_bits(1);
+        e->as.compare.actual = cd_f64_bits(1.0078125);
+        e->text = "allreduce sum in bf16: not the sum of what its members posted";
+    }
+    return true;
+}
+
 static bool mutate_det_other_bits(cddp_event *e)
 {
     if (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 15)

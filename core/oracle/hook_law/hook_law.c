@@ -44,8 +44,10 @@ cddp_status cd_hook_law_create(const cd_hook_law_options *options, cd_hook_law *
     l->options = *options;
     l->options.forms = forms;
     l->variables = variables;
+    l->planned_size = options->world_size;
     l->numbers.allocator = l->scratch.allocator = options->allocator;
     cd_planned_hook_read(&options->words, &l->hook);
+    if (options->is_mixed_precision) cd_planned_hook_cast(&l->hook, options->mixed_wire);
     if (word_bytes > 0) memcpy(kept, words, word_bytes);
     l->options.words =
         (cd_planned_words){l->hook.name, l->hook.inner, word_bytes > 0 ? kept : NULL};
@@ -161,6 +163,8 @@ static cddp_status take(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight 
                          .matrix_room = f->matrix_room,
                          .factors = f->factors,
                          .factor_room = f->factor_room,
+                         .parts = {f->parts[0], f->parts[1]},
+                         .part_room = {f->part_room[0], f->part_room[1]},
                          .generation = b->generation,
                          .first_variable = b->variables[0],
                          .numel = numel,
@@ -175,14 +179,16 @@ static cddp_status take(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight 
     return CDDP_OK;
 }
 
-/* The digest of shares that are divided before they are summed. */
+/* The digest of shares as they are summed: divided before, unless the sum is. */
 static cddp_status digest_divided(cd_hook_law *law, const cd_law_flight *f, uint64_t *digest,
                                   cddp_error *err)
 {
     const double ranks = f->ranks != 0 ? f->ranks : law->options.world_size;
     double *divided;
     CD_TRY(cd_law_reserve(law, (size_t)f->numel + 1, &divided, err));
-    for (int64_t i = 0; i < f->numel; i++) divided[i] = cd_law_round(f->dtype, f->share[i] / ranks);
+    for (int64_t i = 0; i < f->numel; i++)
+        divided[i] =
+            law->hook.divides_after ? f->share[i] : cd_law_round(f->dtype, f->share[i] / ranks);
     return CD_PASS(cd_law_digest(law, f->dtype, divided, f->numel, digest, err));
 }
 
@@ -235,10 +241,12 @@ static cddp_status leave(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight
         return CDDP_OK;
     case CD_PLANNED_TOPK:
         d->bytes = cd_planned_k(h, f->numel) * (4 + width);
+        cd_law_begin_gathered(law, f);
         return CD_PASS(cd_law_send_largest(law, b, f, &d->posted, err));
     case CD_PLANNED_CODES:
         d->bytes =
             h->row != 0 ? (f->numel / (int64_t)h->row + 1) * (8 + (int64_t)h->row) : 8 + f->numel;
+        cd_law_begin_gathered(law, f);
         return CD_PASS(cd_law_send_codes(law, f, &d->posted, err));
     case CD_PLANNED_LOW_RANK:
         if (!has_started) return CD_PASS(leave_as_mean(law, f, d, err));
@@ -314,6 +322,7 @@ cddp_status cd_hook_law_launch(cd_hook_law *law, const cd_law_bucket *b, cddp_er
     law->layouts += b->generation != law->generation;
     law->rebuilds += b->generation > law->generation;
     law->generation = b->generation;
+    if (b->ranks != 0) law->options.world_size = b->ranks;
     CD_TRY(find_flight(law, b->index, &f, err));
     CD_TRY(take(law, b, f, err));
     law->state_dtype = f->dtype;

@@ -25,7 +25,10 @@ typedef struct cd_hook_law cd_hook_law;
 
 typedef struct cd_hook_law_options {
     cd_planned_words words;
-    uint32_t rank, world_size;
+    bool is_mixed_precision; /* the wrapper's, in the place of a hook (MIX-04) */
+    cddp_dtype mixed_wire;
+    uint32_t rank;
+    uint32_t world_size;      /* ranks that reduce together, until a bucket says otherwise */
     uint64_t seed;            /* the plan's */
     const cddp_tensor *forms; /* (variable_count) shapes, strides and dtypes of the parameters */
     size_t variable_count;
@@ -37,6 +40,7 @@ typedef struct cd_hook_law_options {
 typedef struct cd_law_bucket {
     uint32_t index, generation;
     bool is_last, is_shadow; /* is_shadow: zeros of a joined rank */
+    uint32_t ranks;          /* that reduce it, when it leaves; 0: as before */
     const cddp_tensor *flat;
     uint32_t count;
     const uint32_t *variables;        /* (count) */

@@ -146,6 +146,13 @@ void cd_planned_hook_read(const cd_planned_words *words, cd_planned_hook *hook)
     if (hook->feedback_every == 0) hook->feedback_every = 1;
 }
 
+void cd_planned_hook_cast(cd_planned_hook *hook, cddp_dtype wire)
+{
+    hook->kind = CD_PLANNED_MEAN;
+    hook->low = hook->lower = wire;
+    hook->divides_after = true;
+}
+
 void cd_planned_hook_follow(cd_planned_hook *hook, const char *followed, const char *options)
 {
     read_kind(followed, options, hook);

@@ -11,7 +11,7 @@
 
 typedef enum cd_planned_kind {
     CD_PLANNED_UNKNOWN, /* a plugin's: no law is known but what its table promises */
-    CD_PLANNED_MEAN,    /* allreduce, casts, reproducible: the mean of what is cast */
+    CD_PLANNED_MEAN, /* allreduce, casts, mixed precision, reproducible: the mean of what is cast */
     CD_PLANNED_NOTHING, /* noop */
     CD_PLANNED_LOW_RANK,
     CD_PLANNED_TOPK,
@@ -29,6 +29,7 @@ typedef struct cd_planned_hook {
     cddp_dtype low;       /* the bucket is cast to it first; CDDP_DTYPE_COUNT: no cast */
     cddp_dtype lower;     /* by the hook inside a wrapper, once more; else as low */
     bool is_wrapped;      /* and the result stays in it */
+    bool divides_after;   /* the sum, once, instead of each share */
     bool is_followed;     /* a plugin's hook, which says that it follows this law */
     bool is_reproducible; /* how much it sends depends on the numbers */
     uint64_t start;       /* reductions that are the plain mean */
@@ -49,6 +50,9 @@ typedef struct cd_planned_words {
     const char *name, *inner, *options;
 } cd_planned_words;
 void cd_planned_hook_read(const cd_planned_words *words, cd_planned_hook *hook);
+
+/* The wrapper's mixed precision stands in the place of a hook (MIX-04). */
+void cd_planned_hook_cast(cd_planned_hook *hook, cddp_dtype wire);
 
 /* A plugin's hook keeps its name and follows the law of another one, with that one's options. */
 void cd_planned_hook_follow(cd_planned_hook *hook, const char *followed, const char *options);

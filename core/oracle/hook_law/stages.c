@@ -46,12 +46,8 @@ typedef enum stage { STAGE_REST, STAGE_P, STAGE_Q, STAGE_MEAN } stage;
 
 /* ---- what is compared ---- */
 
-typedef struct ball {
-    cd_comparison c;
-    double excess;
-} ball;
-
-static void ball_add(ball *b, int64_t element, double expected, double bound, double actual)
+void cd_law_wrong_add(cd_law_wrong *b, int64_t element, double expected, double bound,
+                      double actual)
 {
     const double off = fabs(actual - expected);
     b->c.numel++;
@@ -65,7 +61,8 @@ static void ball_add(ball *b, int64_t element, double expected, double bound, do
     b->c.bound = bound;
 }
 
-static void ball_emit(const cd_hook_law *law, uint32_t variable, const char *words, ball *b)
+void cd_law_wrong_emit(const cd_hook_law *law, uint32_t variable, const char *words,
+                       cd_law_wrong *b)
 {
     if (b->c.bad == 0) return;
     b->c.shape = CD_SHAPE_UNEXPLAINED;
@@ -260,7 +257,7 @@ static void judge_posted(const cd_hook_law *law, const cd_law_flight *f, const c
     const int64_t length = is_p ? m->rows : m->columns, terms = is_p ? m->columns : m->rows;
     const double *factor = is_p ? q_of(f) + m->q_at : p_of(f) + m->p_at,
                  *off = is_p ? q_off(f) + m->q_at : p_off(f) + m->p_at;
-    ball b = {.c = {.element = -1}};
+    cd_law_wrong b = {.c = {.element = -1}};
     if (!m->is_known) return;
     for (int64_t i = 0; i < length; i++)
         for (int64_t r = 0; r < m->rank; r++) {
@@ -268,25 +265,30 @@ static void judge_posted(const cd_hook_law *law, const cd_law_flight *f, const c
             for (int64_t k = 0; k < terms; k++)
                 product_add(&p, is_p ? element_of(f, m, i, k) : element_of(f, m, k, i),
                             factor[k * m->rank + r], off[k * m->rank + r]);
-            ball_add(&b, i * m->rank + r, p.sum, product_bound(f->dtype, &p),
-                     posted[i * m->rank + r]);
+            cd_law_wrong_add(&b, i * m->rank + r, p.sum, product_bound(f->dtype, &p),
+                             posted[i * m->rank + r]);
         }
-    ball_emit(law, m->variable,
-              is_p ? "the P it posts is not (gradient + error)·Q"
-                   : "the Q it posts is not (gradient + error)ᵀ·P",
-              &b);
+    cd_law_wrong_emit(law, m->variable,
+                      is_p ? "the P it posts is not (gradient + error)·Q"
+                           : "the Q it posts is not (gradient + error)ᵀ·P",
+                      &b);
 }
 
-/* What averages divides first. */
+/* What averages divides first, or the sum. */
 static void judge_divided(const cd_hook_law *law, const cd_law_flight *f, const double *posted)
 {
     const double ranks = f->ranks != 0 ? f->ranks : law->options.world_size;
-    ball b = {.c = {.element = -1}};
+    cd_law_wrong b = {.c = {.element = -1}};
     for (int64_t i = 0; i < f->numel; i++) {
-        const double x = cd_law_round(f->dtype, f->share[i] / ranks);
-        ball_add(&b, i, x, 0, posted[i]);
+        const double x =
+            law->hook.divides_after ? f->share[i] : cd_law_round(f->dtype, f->share[i] / ranks);
+        cd_law_wrong_add(&b, i, x, 0, posted[i]);
     }
-    ball_emit(law, f->first_variable, "what it posts is not the gradient ÷ ranks", &b);
+    cd_law_wrong_emit(law, f->first_variable,
+                      law->hook.divides_after
+                          ? "what it posts is not the gradient, cast to the wire"
+                          : "what it posts is not the gradient ÷ ranks",
+                      &b);
 }
 
 /* What an addition of element i may be off by, of which each rank states its part. The last one is
@@ -338,13 +340,13 @@ static void state_sums(const cd_hook_law *law, const cd_law_bucket *b, const cd_
 
 /* ---- turns ---- */
 
-static void report_shape(const cd_hook_law *law, const cd_law_flight *f, const char *words,
+void cd_law_report_shape(const cd_hook_law *law, const cd_law_flight *f, const char *words,
                          int64_t expected, int64_t actual)
 {
-    ball b = {.c = {.element = -1}};
+    cd_law_wrong b = {.c = {.element = -1}};
     const uint32_t variable = f->matrix_count > 0 ? f->matrices[0].variable : f->first_variable;
-    ball_add(&b, 0, (double)expected, 0, (double)actual);
-    ball_emit(law, variable, words, &b);
+    cd_law_wrong_add(&b, 0, (double)expected, 0, (double)actual);
+    cd_law_wrong_emit(law, variable, words, &b);
 }
 
 static void take_posted(cd_hook_law *law, cd_law_flight *f, stage s, const double *numbers)
@@ -396,6 +398,7 @@ cddp_status cd_hook_law_travel(cd_hook_law *law, uint32_t bucket, bool is_result
         return CDDP_OK;
     }
     if (f->turns == 0) return CDDP_OK;
+    if (f->is_gathered) return CD_PASS(cd_law_take_gathered(law, f, is_result, numbers, turn, err));
     turn->is_result = f->posts > f->results;
     if (turn->is_result != is_result) return CDDP_OK;
     const uint32_t s = f->first_stage + (is_result ? f->results : f->posts);
@@ -404,8 +407,8 @@ cddp_status cd_hook_law_travel(cd_hook_law *law, uint32_t bucket, bool is_result
     if (s >= f->first_stage + f->turns || !f->is_regular) return CDDP_OK;
     f->is_regular = cddp_tensor_numel(numbers) == numel_of(f, s);
     if (!f->is_regular) {
-        report_shape(law, f, "an all-reduce has another length than the plan's factors",
-                     numel_of(f, s), cddp_tensor_numel(numbers));
+        cd_law_report_shape(law, f, "an all-reduce has another length than the plan's factors",
+                            numel_of(f, s), cddp_tensor_numel(numbers));
         return CDDP_OK;
     }
     if (numel_of(f, s) == 0) return CDDP_OK;
@@ -424,29 +427,35 @@ static void judge_result(const cd_hook_law *law, const cd_law_flight *f, const c
                          const double *result)
 {
     const double *p = p_of(f) + m->p_at, *off = p_off(f) + m->p_at, *q = q_of(f) + m->q_at;
-    ball b = {.c = {.element = -1}};
+    cd_law_wrong b = {.c = {.element = -1}};
     if (!m->is_known) return;
     for (int64_t i = 0; i < m->rows; i++)
         for (int64_t j = 0; j < m->columns && m->at + i * m->columns + j < f->numel; j++) {
             product y = {0, 0, 0, 0};
             for (int64_t r = 0; r < m->rank; r++)
                 product_add(&y, q[j * m->rank + r], p[i * m->rank + r], off[i * m->rank + r]);
-            ball_add(&b, i * m->columns + j, y.sum, product_bound(f->dtype, &y),
-                     result[m->at + i * m->columns + j]);
+            cd_law_wrong_add(&b, i * m->columns + j, y.sum, product_bound(f->dtype, &y),
+                             result[m->at + i * m->columns + j]);
         }
-    ball_emit(law, m->variable, "the result is not P·Qᵀ of what came back", &b);
+    cd_law_wrong_emit(law, m->variable, "the result is not P·Qᵀ of what came back", &b);
 }
 
 /* What an all-reduce gave is the result, in the bucket's dtype. */
 static void judge_whole(const cd_hook_law *law, const cd_law_bucket *b, const cd_law_flight *f,
                         const double *result)
 {
+    const double divisor = law->hook.divides_after ? law->options.world_size : 1;
     for (uint32_t v = 0; v < b->count; v++) {
-        ball c = {.c = {.element = -1}};
-        for (int64_t i = b->offsets[v]; i < b->offsets[v] + b->lengths[v]; i++)
-            ball_add(&c, i - b->offsets[v], cd_law_round(b->flat->dtype, rest_of(f)[i]), 0,
-                     result[i]);
-        ball_emit(law, b->variables[v], "the result is not the average that came back", &c);
+        cd_law_wrong c = {.c = {.element = -1}};
+        for (int64_t i = b->offsets[v]; i < b->offsets[v] + b->lengths[v]; i++) {
+            const double x = cd_law_round(f->dtype, rest_of(f)[i] / divisor);
+            cd_law_wrong_add(&c, i - b->offsets[v], cd_law_round(b->flat->dtype, x), 0, result[i]);
+        }
+        cd_law_wrong_emit(law, b->variables[v],
+                          law->hook.divides_after
+                              ? "the result is not the sum that came back ÷ ranks"
+                              : "the result is not the average that came back",
+                          &c);
     }
 }
 
@@ -456,14 +465,14 @@ static void judge_rest(const cd_hook_law *law, const cd_law_bucket *b, const cd_
     const double ranks = law->options.world_size;
     int64_t at = 0;
     for (uint32_t v = 0; v < b->count; v++) {
-        ball c = {.c = {.element = -1}};
+        cd_law_wrong c = {.c = {.element = -1}};
         if (cd_law_is_matrix(law, b, f, v)) continue;
         for (int64_t i = 0; i < b->lengths[v]; i++) {
             const double x = cd_law_round(f->dtype, rest_of(f)[at++] / ranks);
-            ball_add(&c, i, x, 0, result[b->offsets[v] + i]);
+            cd_law_wrong_add(&c, i, x, 0, result[b->offsets[v] + i]);
         }
-        ball_emit(law, b->variables[v],
-                  "what it leaves uncompressed is not the sum that came back ÷ W", &c);
+        cd_law_wrong_emit(law, b->variables[v],
+                          "what it leaves uncompressed is not the sum that came back ÷ W", &c);
     }
 }
 
@@ -492,8 +501,8 @@ static bool is_complete(const cd_hook_law *law, const cd_law_flight *f)
         CD_EMIT(law->options.tracer, unjudged, "the all-reduces of the comm hook were not observed",
                 .link = CDDP_LINK_LAW, .count = 1);
     else if (f->posts != f->turns || f->results != f->turns)
-        report_shape(law, f, "it posts more or fewer all-reduces than the plan's hook", f->turns,
-                     f->posts < f->results ? f->posts : f->results);
+        cd_law_report_shape(law, f, "it posts more or fewer all-reduces than the plan's hook",
+                            f->turns, f->posts < f->results ? f->posts : f->results);
     return f->posts == f->turns && f->results == f->turns && f->is_regular;
 }
 
@@ -501,6 +510,7 @@ cddp_status cd_law_end_stages(cd_hook_law *law, const cd_law_bucket *b, cd_law_f
                               const double *result, cddp_error *err)
 {
     if (f->turns == 0) return CDDP_OK;
+    if (f->is_gathered) return CD_PASS(cd_law_end_gathered(law, b, f, result, err));
     const bool is_whole = !law->is_unnamed && is_complete(law, f);
     for (uint32_t i = 0; i < f->matrix_count && !is_whole; i++)
         law->variables[f->matrices[i].variable].is_factor_lost = law->hook.is_warm;

@@ -3,6 +3,7 @@
 #pragma once
 #include "core/base/arena.h"
 #include "core/base/prng.h"
+#include "core/oracle/compare.h"
 #include "core/oracle/hook_law/hook_law.h"
 #include "core/oracle/numbers.h"
 #include "core/trace/codes.h"
@@ -55,6 +56,10 @@ typedef struct cd_law_flight {
     uint32_t matrix_count, matrix_room, posts, results, generation, first_variable;
     double *factors; /* see p_of, q_of, rest_of */
     int64_t factor_room, p_numel, q_numel, rest_numel;
+    /* it all-gathers shares, in two parts, and every rank adds them up (gathered.c) */
+    bool is_gathered;
+    double *parts[2]; /* (part_room) of all ranks, as they came */
+    int64_t part_numel[2], part_room[2];
 } cd_law_flight;
 
 /* A sum over a bucket, or over matrices of it. */
@@ -72,8 +77,9 @@ struct cd_hook_law {
     uint64_t iteration; /* reductions so far */
     uint64_t layouts;   /* that were in force so far: numbers start anew after a resume */
     uint32_t generation;
-    bool is_unnamed; /* all-reduces do not say of which bucket they are */
-    bool is_blind;   /* a bucket left that could not be read */
+    uint32_t planned_size; /* of the world, from the beginning */
+    bool is_unnamed;       /* all-reduces do not say of which bucket they are */
+    bool is_blind;         /* a bucket left that could not be read */
     bool is_lost; /* a bucket returned that did not go as planned: the hook's state is not known */
     uint64_t rebuilds;                        /* of buckets, which a batched hook learns of */
     uint64_t elements_before, elements_after; /* of compressed buckets so far */
@@ -119,6 +125,26 @@ cddp_status cd_law_list_matrices(cd_hook_law *law, const cd_law_bucket *bucket,
 cd_prng cd_law_factor_stream(const cd_hook_law *law, const cd_law_flight *flight,
                              const cd_law_matrix *matrix);
 double cd_law_draw_normal(cd_prng *prng);
+/* The worst of the elements that are wrong. */
+typedef struct cd_law_wrong {
+    cd_comparison c;
+    double excess;
+} cd_law_wrong;
+void cd_law_wrong_add(cd_law_wrong *wrong, int64_t element, double expected, double bound,
+                      double actual);
+void cd_law_wrong_emit(const cd_hook_law *law, uint32_t variable, const char *words,
+                       cd_law_wrong *wrong);
+/* The hook's collectives are not those of the plan's. */
+void cd_law_report_shape(const cd_hook_law *law, const cd_law_flight *flight, const char *words,
+                         int64_t expected, int64_t actual);
+
+/* gathered.c. Of what leaves as indices and values, or as scales and codes. */
+void cd_law_begin_gathered(cd_hook_law *law, cd_law_flight *flight);
+cddp_status cd_law_take_gathered(cd_hook_law *law, cd_law_flight *flight, bool is_result,
+                                 const cddp_tensor *numbers, cd_law_turn *turn, cddp_error *err);
+cddp_status cd_law_end_gathered(cd_hook_law *law, const cd_law_bucket *bucket,
+                                cd_law_flight *flight, const double *result, cddp_error *err);
+
 /* stages.c. Call begin with what left, once it is corrected, or begin_mean where one all-reduce
 ** averages that; and end with the result. */
 cddp_status cd_law_begin_mean(cd_hook_law *law, cd_law_flight *flight, cddp_error *err);

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every order is a tree over the members; float addition commutes, so only the tree matters. */
+#include "core/oracle/known_order.h"
+
+#include "core/oracle/numbers.h"
+
+#include <string.h>
+
+cd_order_kind cd_order_find(const char *algorithm)
+{
+    static const struct {
+        const char *name;
+        cd_order_kind kind;
+    } rows[] = {{"flat", CD_ORDER_IN_RANK_ORDER},       {"ring", CD_ORDER_RING},
+                {"gloo_ring", CD_ORDER_SEGMENTED_RING}, {"halving_doubling", CD_ORDER_HALVING},
+                {"binomial_tree", CD_ORDER_BINOMIAL},   {"double_tree", CD_ORDER_DOUBLE_TREE},
+                {"two_level", CD_ORDER_NODES},          {"hfreduce", CD_ORDER_NODES}};
+    for (size_t i = 0; algorithm != NULL && i < sizeof rows / sizeof rows[0]; i++)
+        if (strcmp(rows[i].name, algorithm) == 0) return rows[i].kind;
+    return CD_ORDER_UNKNOWN;
+}
+
+static double add(const cd_ordered_sum *s, double a, double b)
+{
+    return cd_dtype_round(s->dtype, (double)((float)a + (float)b));
+}
+
+static double operand(const cd_ordered_sum *s, uint32_t member, int64_t element)
+{
+    return s->operands[(int64_t)member * s->numel + element];
+}
+
+static double in_rank_order(const cd_ordered_sum *s, uint32_t first, uint32_t end, int64_t element)
+{
+    double sum = operand(s, first, element);
+    for (uint32_t m = first + 1; m < end; m++) sum = add(s, sum, operand(s, m, element));
+    return sum;
+}
+
+/* ---- rings ---- */
+
+/* A chunk starts at the member before its owner, and goes backwards through all of them. */
+static double around(const cd_ordered_sum *s, uint32_t owner, int64_t element)
+{
+    const uint32_t n = s->members;
+    uint32_t m = (owner + n - 1) % n;
+    double sum = operand(s, m, element);
+    for (uint32_t k = 1; k < n; k++) {
+        m = (m + n - 1) % n;
+        sum = add(s, sum, operand(s, m, element));
+    }
+    return sum;
+}
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Gloo cuts a buffer into segments of at most 1 MiB, at least two per member and the same number
+** for each; a segment is whole elements. */
+static int64_t segmented_chunk(const cd_ordered_sum *s)
+{
+    const int64_t n = s->members, width = 2, most = 1 << 20, bytes = s->numel * width;
+    int64_t segments = divide_up(bytes, most);
+    if (segments < 2 * n) segments = 2 * n;
+    segments = divide_up(segments, n) * n;
+    return divide_up(divide_up(bytes, segments), width) * (segments / n);
+}
+
+static uint32_t owner_of(const cd_ordered_sum *s, int64_t element)
+{
+    const int64_t n = s->members;
+    const int64_t chunk = s->scatters                           ? s->numel / n
+                          : s->order == CD_ORDER_SEGMENTED_RING ? segmented_chunk(s)
+                                                                : divide_up(s->numel, n);
+    return (uint32_t)(chunk > 0 ? element / chunk % n : 0);
+}
+
+/* ---- halves ---- */
+
+/* Members of one aligned block of 2^levels, those beyond the last power of two with the one that
+** they gave theirs to. */
+static double halves(const cd_ordered_sum *s, uint32_t first, uint32_t levels, uint32_t power,
+                     int64_t element)
+{
+    if (levels > 0) {
+        const uint32_t half = 1u << (levels - 1);
+        return add(s, halves(s, first, levels - 1, power, element),
+                   halves(s, first + half, levels - 1, power, element));
+    }
+    const double own = operand(s, first, element);
+    return first + power < s->members ? add(s, own, operand(s, first + power, element)) : own;
+}
+
+static double halving(const cd_ordered_sum *s, int64_t element)
+{
+    uint32_t levels = 0;
+    while ((UINT64_C(2) << levels) <= s->members) levels++;
+    return halves(s, 0, levels, 1u << levels, element);
+}
+
+/* ---- trees ---- */
+
+/* A member adds those at distance 1, 2, 4 … behind it, each with all behind that one. */
+static double binomial(const cd_ordered_sum *s, uint32_t member, int64_t element)
+{
+    double sum = operand(s, member, element);
+    for (uint64_t distance = 1; (member & distance) == 0 && member + distance < s->members;
+         distance <<= 1)
+        sum = add(s, sum, binomial(s, member + (uint32_t)distance, element));
+    return sum;
+}
+
+/* A node's place in the first tree, whose leaves are odd and whose top is 0; in the second one the
+** places are mirrored, or of an odd number of nodes shifted by one. */
+static int64_t node_at(int64_t place, int64_t nodes, bool is_second)
+{
+    if (!is_second) return place;
+    return nodes % 2 == 0 ? nodes - 1 - place : (place + 1) % nodes;
+}
+
+/* Place p has the bit 2^k as its lowest. Below it hang p - 2^(k-1), and p + 2^(k-1) or, where that
+** is behind the end, the first of p + 2^(k-2), p + 2^(k-3) … that is not. Below place 0 hangs the
+** largest power of two. */
+static double double_tree(const cd_ordered_sum *s, int64_t place, int64_t nodes, int64_t element)
+{
+    const uint32_t width =
+        s->order == CD_ORDER_NODES && s->ranks_per_node > 0 ? s->ranks_per_node : 1;
+    const bool is_second = element >= s->numel / 2;
+    const uint32_t leader = (uint32_t)node_at(place, nodes, is_second) * width;
+    const uint32_t end = s->members - leader > width ? leader + width : s->members;
+    double sum = in_rank_order(s, leader, end, element);
+    if (place == 0) {
+        int64_t top = 1;
+        while (2 * top < nodes) top *= 2;
+        return nodes > 1 ? add(s, sum, double_tree(s, top, nodes, element)) : sum;
+    }
+    int64_t step = (place & -place) / 2;
+    if (step > 0) sum = add(s, sum, double_tree(s, place - step, nodes, element));
+    while (step > 0 && place + step >= nodes) step /= 2;
+    if (step > 0) sum = add(s, sum, double_tree(s, place + step, nodes, element));
+    return sum;
+}
+
+/* ---- the sum ---- */
+
+static double sum_of(const cd_ordered_sum *s, int64_t element)
+{
+    if (s->order == CD_ORDER_IN_RANK_ORDER) return in_rank_order(s, 0, s->members, element);
+    /* whatever the algorithm, parts of a sum go around in a ring */
+    if (s->scatters || s->order == CD_ORDER_RING || s->order == CD_ORDER_SEGMENTED_RING)
+        return around(s, owner_of(s, element), element);
+    if (s->order == CD_ORDER_HALVING) return halving(s, element);
+    if (s->order == CD_ORDER_BINOMIAL) return binomial(s, 0, element);
+    const int64_t width =
+        s->order == CD_ORDER_NODES && s->ranks_per_node > 0 ? s->ranks_per_node : 1;
+    return double_tree(s, 0, divide_up(s->members, width), element);
+}
+
+double cd_ordered_sum_get(const cd_ordered_sum *sum, int64_t element)
+{
+    const double x = sum_of(sum, element);
+    if (!sum->averages) return x;
+    return cd_dtype_round(sum->dtype, x / (double)sum->members);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* In a known order every bit follows; in a choice of the schedule, the ends of every order. */
+#include "core/reference/summed.h"
+
+#include "core/oracle/known_order.h"
+#include "core/oracle/numbers.h"
+
+#include <math.h>
+
+/* Additions of one comparison; of a larger reduction every n-th element is added up. */
+#define ADDITIONS_MAX ((int64_t)1 << 18)
+
+static bool is_equal(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
+
+static void note_bad(cd_comparison *c, int64_t element, double expected, double actual)
+{
+    if (c->bad++ > 0) return;
+    c->element = element;
+    c->expected = expected;
+    c->actual = actual;
+    c->shape = CD_SHAPE_UNEXPLAINED;
+}
+
+/* Every bit follows. */
+static void compare_ordered(const cd_ordered_sum *sum, int64_t first, const double *result,
+                            int64_t count, cd_comparison *c)
+{
+    const int64_t additions = count * (int64_t)sum->members, stride = additions / ADDITIONS_MAX + 1;
+    for (int64_t i = 0; i < count; i += stride) {
+        const double expected = cd_ordered_sum_get(sum, first + i);
+        c->numel++;
+        if (!is_equal(expected, result[i])) note_bad(c, i, expected, result[i]);
+    }
+}
+
+/* See Note [Every order] */
+static cddp_status compare_any(const cd_ordered_sum *sum, int64_t first, const double *result,
+                               int64_t count, const cddp_allocator *allocator, cd_comparison *c,
+                               cddp_error *err)
+{
+    const cd_any_order_rule rule = {sum->dtype, sum->dtype, sum->averages ? sum->members : 1};
+    cd_any_order any;
+    CD_TRY(cd_any_order_init(&any, allocator, (size_t)count, sum->members, err));
+    for (uint32_t m = 0; m < sum->members; m++) {
+        const double *operand = sum->operands + (int64_t)m * sum->numel + first;
+        cd_any_order_push(&any, operand, operand);
+    }
+    c->exact = false;
+    for (size_t k = 0; cd_any_order_find(&any, &rule) && k < any.count; k++) {
+        const double actual = result[k * any.stride];
+        c->numel++;
+        if (cd_any_order_has(&any, &rule, k, actual)) continue;
+        const double nearest = fmin(fmax(actual, any.ranges[k].low), any.ranges[k].high);
+        c->bound = any.ranges[k].high - any.ranges[k].low;
+        note_bad(c, (int64_t)(k * any.stride), nearest, actual);
+    }
+    cd_any_order_fini(&any);
+    return CDDP_OK;
+}
+
+cddp_status cd_summed_compare(const cddp_plan *plan, const cd_observed_summed *summed,
+                              const cddp_allocator *allocator, cd_comparison *found,
+                              cddp_error *err)
+{
+    const cd_observed_summed *s = summed;
+    const int64_t count = (int64_t)s->result.count;
+    const uint64_t parts = s->scatters ? (uint64_t)s->members : 1;
+    *found = (cd_comparison){.element = -1, .exact = true, .shape = CD_SHAPE_NONE};
+    /* what does not fit together is no reduction */
+    if (s->members == 0 || s->member >= s->members ||
+        (s->dtype != CDDP_F16 && s->dtype != CDDP_BF16) ||
+        s->operands.count != s->result.count * parts * s->members) {
+        note_bad(found, 0, (double)(s->result.count * parts * s->members),
+                 (double)s->operands.count);
+        return CDDP_OK;
+    }
+    const cd_ordered_sum sum = {.order = cd_order_find(plan->network.algorithm),
+                                .dtype = s->dtype,
+                                .members = s->members,
+                                .ranks_per_node = (uint32_t)plan->network.ranks_per_node,
+                                .numel = (int64_t)(s->operands.count / s->members),
+                                .scatters = s->scatters,
+                                .averages = s->averages,
+                                .operands = s->operands.items};
+    const int64_t first = s->scatters ? (int64_t)s->member * count : 0;
+    if (sum.order != CD_ORDER_UNKNOWN)
+        compare_ordered(&sum, first, s->result.items, count, found);
+    else
+        CD_TRY(compare_any(&sum, first, s->result.items, count, allocator, found, err));
+    return CDDP_OK;
+}

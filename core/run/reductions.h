@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operands of reductions under way, of ranks of one thread: what every member posted, as
+** numbers.
+**
+** A rank of a real process sees its own operand alone. In a simulated world each one is seen when
+** it is posted; when a member's reduction ends, all of them are here.
+**
+** Lifetime   one per run: create → (post … → end …)* → destroy.
+** Threads    that of the ranks.
+** Errors     memory. Members that disagree are no error: then there are no operands.
+*/
+#pragma once
+#include "cddp/alloc.h"
+#include "core/trace/tracer.h"
+
+typedef struct cd_reductions cd_reductions;
+
+cddp_status cd_reductions_create(const cddp_allocator *allocator, cd_reductions **reductions,
+                                 cddp_error *err) CDDP_MUST_CHECK;
+void cd_reductions_destroy(cd_reductions *reductions); /* accepts NULL */
+
+/* A member posts. */
+cddp_status cd_reductions_post(cd_reductions *reductions, const cd_tracer_reduction *posted,
+                               cddp_error *err) CDDP_MUST_CHECK;
+
+typedef struct cd_reduction_operands {
+    const double *operands; /* (members · numel) */
+    size_t numel;
+    cddp_dtype dtype;
+} cd_reduction_operands;
+/* What all members of a reduction posted, borrowed until this member leaves it. False: some did
+** not, or something else. */
+bool cd_reductions_find(const cd_reductions *reductions, const cd_tracer_reduction *ended,
+                        cd_reduction_operands *found);
+/* The reduction ended for a member. */
+void cd_reductions_leave(cd_reductions *reductions, const cd_tracer_reduction *ended);
