@@ -531,7 +531,7 @@ function overlap(run) {
   const most = Math.max(...rows.map(r => r.comm), 0);
   if (!most) return [make("p", {class: "dim"}, "Communication took no time in this run: its network has no latency. Give the scenario a [network] to see overlap.")];
   const total = rows.reduce((a, r) => [a[0] + r.comm, a[1] + r.exposed], [0, 0]);
-  return [make("p", null, `${(100 * (1 - total[1] / (total[0] || 1))).toFixed(1)} % of the time of collectives lies beside computing; ${duration(total[1])} of it is exposed, over all ranks and steps.`),
+  return [make("p", null, `${(100 * (1 - total[1] / (total[0] || 1))).toFixed(1)} % of the time of collectives lies beside computing; ${duration(total[1])} of it is exposed, over all ranks and steps.` + (rows.length > 400 ? ` The first 400 of ${rows.length.toLocaleString("en")} steps of ranks:` : "")),
     make("div", {class: "scroll"}, table(["step", "rank", "computing", "collectives", "exposed", ""], rows.slice(0, 400).map(r => make("tr", null, make("td", null, String(r.step)), make("td", null, String(r.rank)), make("td", null, duration(r.compute)), make("td", null, duration(r.comm)), make("td", null, duration(r.exposed)),
       make("td", {style: "min-width:220px"}, make("span", {class: "lane", style: `width:${200 * (r.comm - r.exposed) / most}px`}), make("span", {class: "lane exposed", style: `width:${200 * r.exposed / most}px`}))))))];
 }
@@ -555,6 +555,34 @@ function usedMap(run) {
   return [make("p", {class: "dim"}, `Which ranks used a parameter in the window of a step${steps.size > 60 || params.size > 200 ? "; the first 60 steps and 200 parameters" : ""}.`), make("div", {class: "scroll"}, table(["parameter", ...S.map(s => `step ${s}`)], rows))];
 }
 
+/* Thousands of cells are one stop of the Tab key; arrow keys go from cell to cell. */
+function walkable(grid) {
+  const first = grid.querySelector("button");
+  if (first) first.tabIndex = 0;
+  grid.addEventListener("keydown", e => {
+    const step = {ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1]}[e.key], cell = e.target.closest("td");
+    if (!step || !cell || e.ctrlKey || e.metaKey || e.altKey) return;
+    e.preventDefault();
+    let column = cell.cellIndex, row = cell.parentNode, next = null;
+    while (row && !next) {
+      column += step[0];
+      row = step[1] > 0 ? row.nextElementSibling : step[1] < 0 ? row.previousElementSibling : row;
+      if (!row || column < 1 || column >= row.cells.length) return;
+      next = row.cells[column].querySelector("button");
+    }
+    if (!next) return;
+    e.target.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+    next.click();
+  });
+  grid.addEventListener("click", e => {
+    if (e.target.tagName !== "BUTTON") return;
+    for (const b of grid.querySelectorAll("button[tabindex='0']")) b.tabIndex = -1;
+    e.target.tabIndex = 0;
+  });
+}
+
 function values(run) {
   if (!run.cells.length) return null;
   const LINK = run.links, SHAPE = run.shapes, lines = new Map(), columns = new Map();
@@ -570,15 +598,17 @@ function values(run) {
   }
   /* Where there is no room for all: wrong columns, then the rest of their steps. */
   const hurt = new Set([...columns.values()].filter(k => k.bad).map(k => k.step)), fits = columns.size <= 96, worth = k => (fits ? 0 : columns.get(k).bad ? 0 : hurt.has(columns.get(k).step) ? 1 : 2);
-  const C = [...columns.keys()].sort((a, b) => worth(a) - worth(b) || a - b).slice(0, 96), note = make("div", {class: "detail mono", role: "status", "aria-live": "polite", id: "value"}, "Choose a cell to see what was expected and what was found.");
+  const C = [...columns.keys()].sort((a, b) => worth(a) - worth(b) || a - b).slice(0, 96), note = make("div", {class: "detail mono", role: "status", "aria-live": "polite", id: "value"}, "Choose a cell, or walk with the arrow keys, to see what was expected and what was found.");
   const show = (line, c) => { const [rank, step, micro, link, param, element, ulps, bad, shape, expected, actual, bound, ratio] = c; note.textContent = `rank ${rank} · step ${step}${micro ? `, micro-step ${micro}` : ""} · ${LINK[link]} of ${run.name(param) || `#${param}`}` + (bad ? ` · element ${element}: expected ${expected}, found ${actual}, ${ulps} ulps away; ${many(bad, "element")} beyond the bound ${bound}; ${SHAPE[shape]}${ratio ? `, ratio ${ratio}` : ""}` : ulps ? ` · within the bound ${bound}, at most ${ulps} ulps away` : " · bit for bit"); };
   const all = [...lines.values()].sort((a, b) => (b.bad > 0) - (a.bad > 0) || a.link - b.link || a.param - b.param), rows = all.slice(0, 160).map(line => make("tr", null, make("th", {scope: "row", class: "mono"}, `${run.name(line.param) || `#${line.param}`}, ${LINK[line.link]}`), C.map(k => {
     const c = line.cells.get(k);
     if (!c) return make("td");
     const state = c[7] > 0 ? 2 : c[6] > 0 ? 1 : 0;
-    return make("td", {class: "x" + state}, make("button", {onclick: () => show(line, c), "aria-label": `rank ${c[0]}, step ${c[1]}, ${["bit for bit", "within the bound", "wrong"][state]}`}, ["=", "≈", "✕"][state]));
+    return make("td", {class: "x" + state}, make("button", {onclick: () => show(line, c), tabindex: -1, "aria-label": `rank ${c[0]}, step ${c[1]}, ${["bit for bit", "within the bound", "wrong"][state]}`}, ["=", "≈", "✕"][state]));
   })));
-  return [make("p", {class: "dim"}, "= bit for bit, ≈ within its bound, ✕ beyond it. Wrong ones stand first" + (all.length > 160 || !fits ? `; ${Math.min(all.length, 160)} of ${all.length} tensors and ${C.length} of ${columns.size} columns` : "") + "."), make("div", {class: "scroll"}, table(["tensor, link", ...C.map(k => `s${columns.get(k).step} r${columns.get(k).rank}`)], rows, "strip")), note];
+  const grid = table(["tensor, link", ...C.map(k => `s${columns.get(k).step} r${columns.get(k).rank}`)], rows, "strip");
+  walkable(grid);
+  return [make("p", {class: "dim"}, "= bit for bit, ≈ within its bound, ✕ beyond it. Wrong ones stand first" + (all.length > 160 || !fits ? `; ${Math.min(all.length, 160)} of ${all.length} tensors and ${C.length} of ${columns.size} columns` : "") + "."), C.length > 15 ? make("p", {class: "dim paper"}, "On paper: the first 15 columns.") : null, make("div", {class: "scroll"}, grid), note];
 }
 
 /* ---- the schedule ---- */
