@@ -35,8 +35,7 @@ static void look(cd_timeline *t, const cddp_verdict *verdict)
         for (uint32_t e = 0; e < finding->event_count && e < CDDP_FINDING_EVENTS_MAX; e++)
             cd_timeline_look_for(t, finding->events[e].rank, finding->events[e].sequence);
     }
-    for (size_t w = 0; w < verdict->wait_count; w++)
-        cd_timeline_look_at(t, verdict->waits[w].step);
+    for (size_t w = 0; w < verdict->wait_count; w++) cd_timeline_look_at(t, verdict->waits[w].step);
 }
 
 static cddp_status draw(cd_timeline *t, const cd_drawn_events *events, const cd_report *report,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timelines for the results of a report: of those runs whose events can be had, from a store or from
-** the shards of a recorded job.
+/* Timelines for the results of a report: of those runs whose events can be had, from a store or
+** from the shards of a recorded job.
 **
 ** Ownership  a drawing owns its timelines.
 ** Errors     events that cannot be read are an error; runs that are not drawn, since there are too

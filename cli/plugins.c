@@ -129,8 +129,8 @@ static cddp_status unknown_backend(const char *name, cddp_error *err)
                        s.best);
     family_of(torch, groups, sizeof groups);
     if (strncmp(name, torch, sizeof torch - 1) == 0 && groups[0] != '\0')
-        return cd_fail(err, CDDP_E_ARG,
-                       "unknown backend '%.60s'; a process group of PyTorch is %s", name, groups);
+        return cd_fail(err, CDDP_E_ARG, "unknown backend '%.60s'; a process group of PyTorch is %s",
+                       name, groups);
     return cd_fail(err, CDDP_E_ARG,
                    "unknown backend '%.60s'; \"cddp-verify list backends\" names them", name);
 }

@@ -67,8 +67,8 @@ static void print_figure(cd_text *text, const cd_timeline *timeline, const cd_re
     cd_text_fini(&headline);
 }
 
-/* Pages and traces for Perfetto show runs, not results alone. Of a job that was restarted a trace and
-** a figure show the last run. */
+/* Pages and traces for Perfetto show runs, not results alone. Of a job that was restarted a trace
+** and a figure show the last run. */
 static cddp_status print_drawn(const cd_report_target *target, const cd_report *report,
                                cd_text *text, cddp_error *err)
 {

@@ -8,8 +8,8 @@
 /* Reads --format, --output, --quiet and --verbose. */
 typedef struct cd_report_target {
     cd_format format;
-    const char *path;  /* NULL: standard output */
-    const char *store; /* in which the runs are, for timelines; NULL: nowhere */
+    const char *path;              /* NULL: standard output */
+    const char *store;             /* in which the runs are, for timelines; NULL: nowhere */
     const cd_drawn_events *events; /* where they are, when in no store; else NULL */
 } cd_report_target;
 

@@ -124,7 +124,7 @@ def _read(place: str) -> List[float]:
     return list(struct.unpack("%dd" % (len(data) // 8), data))
 
 
-HOLDS, BROKEN, NOT_JUDGED = "holds", "broken", "not judged"
+CONFORMS, BROKEN, NOT_JUDGED = "conforms", "broken", "not judged"
 
 
 def _judge(verify: str, place: str) -> Tuple[str, str]:
@@ -134,7 +134,7 @@ def _judge(verify: str, place: str) -> Tuple[str, str]:
     for line in lines:
         if line.startswith("  I-"):
             return BROKEN, line.strip()
-    state = {0: HOLDS, 4: NOT_JUDGED}.get(done.returncode, BROKEN)
+    state = {0: CONFORMS, 4: NOT_JUDGED}.get(done.returncode, BROKEN)
     return state, lines[0] if lines else "no report"
 
 
@@ -158,7 +158,7 @@ def _examine(case: Case, ranks: int, hook: Any, make_state: Any, verify: str) ->
         row["state"], row["verdict"] = _judge(verify, places[0])
         if not has_ended:
             row["state"] = BROKEN
-        row["holds"] = row["state"] == HOLDS
+        row["holds"] = row["state"] == CONFORMS
         if row["state"] != BROKEN and _run(case, ranks + case.more_ranks, hook, make_state, places[1]):
             row["repeats"] = _read(places[0]) == _read(places[1])
         if row["state"] != BROKEN and _run(case, ranks + case.more_ranks, None, None, places[2]):
@@ -191,12 +191,12 @@ def _print(name: str, ranks: int, hook: Any, rows: List[Dict[str, Any]]) -> None
             detail = "BROKEN: " + row["verdict"]
         else:
             distance = row.get("distance", math.nan)
-            detail = row["state"] + "; " + ("bit for bit the mean" if distance == 0 else "%.1e from the mean" % distance)
+            detail = row["state"] + ": " + ("bit for bit the mean" if distance == 0 else "%.1e from the mean" % distance)
             detail += "; a second run has the same bits" if row.get("repeats") else "; a second run differs"
         print("  %-18s %s" % (row["case"], detail))
-    count = {state: sum(row["state"] == state for row in rows) for state in (HOLDS, BROKEN, NOT_JUDGED)}
+    count = {state: sum(row["state"] == state for row in rows) for state in (CONFORMS, BROKEN, NOT_JUDGED)}
     broken = next((row for row in rows if row["state"] == BROKEN), None)
-    print("%d of %d cases hold%s" % (count[HOLDS], len(rows),
+    print("%d of %d cases conform%s" % (count[CONFORMS], len(rows),
                                      "; first broken: %s: %s" % (broken["case"], broken["law"]) if broken else ""))
     if count[NOT_JUDGED]:
         print("%d not judged: %s" % (count[NOT_JUDGED], _why_not_judged(hook)))

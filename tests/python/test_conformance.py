@@ -57,11 +57,11 @@ LAW = '"the result is the mean of what the ranks gave"'
 
 
 @pytest.mark.parametrize("name, code, words", [
-    ("mean", 0, ["one bucket         holds; bit for bit the mean", "2 of 2 cases hold"]),
-    ("claims_mean_is_mean", 0, ["2 of 2 cases hold"]),
-    ("undivided", 1, ["BROKEN: I-HOOK", "nobody divides by 2", "0 of 2 cases hold"]),
-    ("largest", 4, ["one bucket         not judged; ", "does not make the mean, and does not say what it makes"]),
-    ("weighted", 4, ["0 of 2 cases hold", "2 not judged", "cddp_law"]),
+    ("mean", 0, ["one bucket         conforms: bit for bit the mean", "2 of 2 cases conform"]),
+    ("claims_mean_is_mean", 0, ["2 of 2 cases conform"]),
+    ("undivided", 1, ["BROKEN: I-HOOK", "nobody divides by 2", "0 of 2 cases conform"]),
+    ("largest", 4, ["one bucket         not judged: ", "does not make the mean, and does not say what it makes"]),
+    ("weighted", 4, ["0 of 2 cases conform", "2 not judged", "cddp_law"]),
     ("lossy_largest", 4, ["2 not judged: the hook is lossy by its own word"]),
     ("claims_mean_is_largest", 1, ["BROKEN: I-HOOK", LAW]),
     ("claims_mean_is_weighted", 1, ["BROKEN: I-HOOK", LAW]),

@@ -70,7 +70,8 @@ static void choose_ranks(drawing *d)
 
 static bool is_shown(const drawing *d, const cd_slice *s)
 {
-    return index_of(d, s->rank) < d->rank_count && s->from <= d->to && (s->to > d->from || s->from >= d->from);
+    return index_of(d, s->rank) < d->rank_count && s->from <= d->to &&
+           (s->to > d->from || s->from >= d->from);
 }
 
 /* The events that the last slices cover: the least begin that leaves so many. */
