@@ -920,7 +920,6 @@ TEST(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment)
     assert_contains(p.out,
                     "unknown backend 'torch-nosuch'; a process group of PyTorch is torch-gloo "
                     "or torch-cddp");
-    program_close(&p);
     /* An alias means what is here; where nothing is, the first of those that it could mean. */
     program_run(&p, "scenarios/models --set world.size=0 --backend mpi");
     assert_int_not_equal(p.exit_code, 0);
