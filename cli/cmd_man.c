@@ -33,7 +33,8 @@ static void put_option(cd_text *text, const cd_option_info *option)
     if (option->argument != NULL) push_roff(text, option->argument);
     cd_text_push(text, "\n");
     push_roff(text, option->help);
-    cd_text_push(text, ".\n");
+    const size_t length = strlen(option->help);
+    cd_text_push(text, length > 0 && option->help[length - 1] == '.' ? "\n" : ".\n");
 }
 
 static void put_commands(cd_text *text)

@@ -8,7 +8,7 @@
 #include "verify/hang/graph.h"
 #include "verify/hang/headline.h"
 #include "verify/replay/replay.h"
-#include "cli/report_target.h"
+#include "cli/report_card.h"
 #include "cli/session.h"
 #include "cli/stepper.h"
 #include "core/base/error.h"
@@ -254,13 +254,41 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
     return CDDP_OK;
 }
 
+static void fill_card(cd_card *card, const replay_command *c)
+{
+    cd_text words;
+    const bool is_broken = c->exit_code == CD_EXIT_FINDINGS;
+    cd_text_init(&words, false);
+    if (c->fails_otherwise)
+        report_other_failure(c, &words);
+    else if (is_broken)
+        report_parting(c, &words);
+    cd_card_init(card, "replay", c->cli->args->operands[0], true);
+    cd_card_add_line(card, &(cd_card_line){.state = c->reproduced ? CD_CARD_PASSED
+                                                    : is_broken   ? CD_CARD_FAILED
+                                                                  : CD_CARD_OPEN,
+                                           .name = "reproduced",
+                                           .title = "every event is as it was recorded",
+                                           .message = cd_text_get(&words),
+                                           .case_count = c->replay.met});
+    cd_card_add_number(card, "run", (double)c->recipe.run);
+    cd_card_add_number(card, "events", (double)c->replay.total);
+    cd_card_add_text(card, "recorded_verdict", c->recipe.verdict);
+    cd_text_fini(&words);
+}
+
 static int finish(replay_command *c)
 {
     cd_text text;
-    cd_cli_text_begin(c->cli, &text);
+    cd_card card;
+    cd_report_card_begin(c->cli, &c->target, &text);
     report(c, &text);
-    int exit_code = cd_cli_write(c->cli, &text, c->exit_code);
-    cd_text_fini(&text);
+    fill_card(&card, c);
+    const char *verdict = c->reproduced                      ? "reproduced"
+                          : c->exit_code == CD_EXIT_FINDINGS ? "not reproduced"
+                                                             : "inconclusive";
+    int exit_code =
+        cd_report_card_send(c->cli, &c->target, &card, &text, verdict, c->exit_code, NULL);
     if (cd_args_has(c->cli->args, CD_OPTION_step)) {
         uint64_t from = 0;
         cddp_error err = CDDP_ERROR_INIT;
@@ -323,10 +351,8 @@ static cddp_status check_arguments(const cd_args *args, bool is_scenario, cddp_e
     static const struct {
         cd_option_id option;
         bool of_scenario;
-    } rows[] = {{CD_OPTION_world_size, true}, {CD_OPTION_seed, true},
-                {CD_OPTION_set, true},        {CD_OPTION_format, true},
-                {CD_OPTION_output, true},     {CD_OPTION_until, false},
-                {CD_OPTION_step, false},      {CD_OPTION_from, false},
+    } rows[] = {{CD_OPTION_world_size, true}, {CD_OPTION_seed, true},  {CD_OPTION_set, true},
+                {CD_OPTION_until, false},     {CD_OPTION_step, false}, {CD_OPTION_from, false},
                 {CD_OPTION_run_number, false}};
     if (args->operand_count != 1)
         return cd_fail(err, CDDP_E_ARG,
@@ -347,6 +373,17 @@ static cddp_status check_arguments(const cd_args *args, bool is_scenario, cddp_e
     return CDDP_OK;
 }
 
+/* Events are walked through where they can be read. */
+static cddp_status read_target(replay_command *c, cddp_error *err)
+{
+    CD_TRY(cd_report_target_read(c->cli->args, &c->target, err));
+    if (cd_args_has(c->cli->args, CD_OPTION_step) &&
+        (c->target.format != CD_FORMAT_TEXT || c->target.path != NULL))
+        return cd_fail(err, CDDP_E_ARG, "--step walks in text on standard output, without --%s",
+                       c->target.path != NULL ? "output" : "format");
+    return CD_PASS(cd_report_target_check(&c->target, err));
+}
+
 int cd_command_replay(cd_cli *cli)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -360,7 +397,9 @@ int cd_command_replay(cd_cli *cli)
     c.replay.interrupted = cd_interrupt_requested;
     cd_result_init(&c.result);
     cd_result_init(&c.recorded);
-    int exit_code = replay_store(&c, &err) == CDDP_OK ? finish(&c) : cd_cli_fail(cli, &err);
+    cddp_status status = read_target(&c, &err);
+    if (status == CDDP_OK) status = replay_store(&c, &err);
+    int exit_code = status == CDDP_OK ? finish(&c) : cd_cli_fail(cli, &err);
     cd_result_fini(&c.result);
     cd_result_fini(&c.recorded);
     cd_replay_fini(&c.replay);

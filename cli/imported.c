@@ -341,7 +341,21 @@ static int fail_with(const cd_cli *cli, const cddp_error *err)
     return is_damaged || err->status == CDDP_E_MISMATCH ? CD_EXIT_INCONCLUSIVE : exit_code;
 }
 
-static int report_all(cd_cli *cli, const cd_report_target *target, cd_shards *shards)
+/* A page draws the shards themselves: a job is looked at without keeping it in a store. */
+static bool is_recorded(const void *source, const cd_report *report, size_t run)
+{
+    (void)report;
+    return run < cd_shards_run_count(source);
+}
+
+static cddp_status replay_run(void *source, const cd_report *report, size_t run,
+                              const cddp_trace_sink *sink, cddp_error *err)
+{
+    (void)report;
+    return CD_PASS(cd_shards_replay(source, run, sink, err));
+}
+
+static int report_all(cd_cli *cli, cd_report_target *target, cd_shards *shards)
 {
     cddp_error err = CDDP_ERROR_INIT;
     const size_t count = cd_shards_run_count(shards);
@@ -358,7 +372,10 @@ static int report_all(cd_cli *cli, const cd_report_target *target, cd_shards *sh
                             .exit_code = cd_results_exit_code(results, count),
                             .quiet = cd_args_has(cli->args, CD_OPTION_quiet),
                             .verbose = cd_args_has(cli->args, CD_OPTION_verbose)};
+        const cd_drawn_events events = {cli->args->operands[0], is_recorded, replay_run, shards};
+        target->events = &events;
         exit_code = cd_report_send(cli, target, &report);
+        target->events = NULL;
     } else {
         exit_code = fail_with(cli, &err);
     }

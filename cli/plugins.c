@@ -105,8 +105,21 @@ const char *cd_plugins_backend_name(const cd_cli *cli, const char *name)
     return row != NULL ? row->name : name;
 }
 
+/* The backends whose names begin alike, between commas: those of a family are few. */
+static void family_of(const char *prefix, char *names, size_t bytes)
+{
+    size_t length = 0;
+    names[0] = '\0';
+    for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++)
+        if (strncmp(row->name, prefix, strlen(prefix)) == 0 && length < bytes)
+            length += (size_t)snprintf(names + length, bytes - length, "%s%s",
+                                       length > 0 ? " or " : "", row->name);
+}
+
 static cddp_status unknown_backend(const char *name, cddp_error *err)
 {
+    static const char torch[] = "torch-";
+    char groups[128];
     cd_suggestion s;
     cd_suggest_begin(&s, name);
     for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++)
@@ -114,6 +127,10 @@ static cddp_status unknown_backend(const char *name, cddp_error *err)
     if (s.best != NULL)
         return cd_fail(err, CDDP_E_ARG, "unknown backend '%.60s'; did you mean '%s'?", name,
                        s.best);
+    family_of(torch, groups, sizeof groups);
+    if (strncmp(name, torch, sizeof torch - 1) == 0 && groups[0] != '\0')
+        return cd_fail(err, CDDP_E_ARG, "unknown backend '%.60s'; a process group of PyTorch is %s",
+                       name, groups);
     return cd_fail(err, CDDP_E_ARG,
                    "unknown backend '%.60s'; \"cddp-verify list backends\" names them", name);
 }

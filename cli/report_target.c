@@ -67,23 +67,29 @@ static void print_figure(cd_text *text, const cd_timeline *timeline, const cd_re
     cd_text_fini(&headline);
 }
 
-/* Pages and traces for Perfetto show runs, not results alone. */
+/* Pages and traces for Perfetto show runs, not results alone. Of a job that was restarted a trace
+** and a figure show the last run. */
 static cddp_status print_drawn(const cd_report_target *target, const cd_report *report,
                                cd_text *text, cddp_error *err)
 {
     cd_drawn drawn;
     cd_drawn_init(&drawn);
-    cddp_status status = cd_drawn_take(&drawn, target->store, report, err);
+    const size_t slices_max = target->format == CD_FORMAT_HTML ? CD_SLICES_MAX : SIZE_MAX;
+    const cddp_status status =
+        target->events != NULL
+            ? cd_drawn_take(&drawn, target->events, report, slices_max, err)
+            : cd_drawn_take_stored(&drawn, target->store, report, slices_max, err);
     if (status == CDDP_OK && target->format == CD_FORMAT_HTML) {
         cd_html_print(text, &(cd_html){.report = report,
                                        .timelines = drawn.shown,
                                        .why = cd_text_get(&drawn.why)});
-    } else if (status == CDDP_OK && report->count > 0 && drawn.shown[0] != NULL) {
-        const cd_result *r = &report->results[0];
+    } else if (status == CDDP_OK && report->count > 0 && drawn.shown[report->count - 1] != NULL) {
+        const cd_timeline *last = drawn.shown[report->count - 1];
+        const cd_result *r = &report->results[report->count - 1];
         if (target->format == CD_FORMAT_PERFETTO)
-            cd_perfetto_print(text, drawn.shown[0], r->title, strcmp(r->backend, "sim") == 0);
+            cd_perfetto_print(text, last, r->title, strcmp(r->backend, "sim") == 0);
         else
-            print_figure(text, drawn.shown[0], r);
+            print_figure(text, last, r);
     }
     cd_drawn_fini(&drawn);
     return status;

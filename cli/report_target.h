@@ -2,13 +2,15 @@
 /* Where a report goes, and in which format, as the command line says. */
 #pragma once
 #include "cli/command.h"
+#include "cli/drawn.h"
 #include "verify/report/report.h"
 
 /* Reads --format, --output, --quiet and --verbose. */
 typedef struct cd_report_target {
     cd_format format;
-    const char *path;  /* NULL: standard output */
-    const char *store; /* in which the runs are, for timelines; NULL: nowhere */
+    const char *path;              /* NULL: standard output */
+    const char *store;             /* in which the runs are, for timelines; NULL: nowhere */
+    const cd_drawn_events *events; /* where they are, when in no store; else NULL */
 } cd_report_target;
 
 cddp_status cd_report_target_read(const cd_args *args, cd_report_target *target,

@@ -184,7 +184,7 @@ static void take_law(state *s, const cddp_event *e)
     if (l->bucket < 0)
         CD_SAY(f.title, CDDP_FINDING_WHO ": a law is broken: %s", text);
     else
-        CD_SAY(f.title, CDDP_FINDING_WHO ": the hook breaks its law for bucket %lld: %s",
+        CD_SAY(f.title, CDDP_FINDING_WHO ": the hook breaks its law for bucket %lld, \"%s\"",
                (long long)l->bucket, text);
     CD_SAY(f.expected, "%.17g, within %.3g", right, bound);
     CD_SAY(f.actual, "%.17g", left);
@@ -240,14 +240,14 @@ static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
     if (f.bucket < 0)
         CD_SAY(f.title, "the ranks together break a law: %s", text);
     else
-        CD_SAY(f.title, "the hook breaks its law over all ranks for bucket %lld: %s",
+        CD_SAY(f.title, "the hook breaks its law over all ranks for bucket %lld, \"%s\"",
                (long long)f.bucket, text);
     /* not more: the last digits depend on the order of ranks */
     CD_SAY(f.expected, "%.9g, within %.3g", j->right, j->bound);
     CD_SAY(f.actual, "%.9g", j->left);
     CD_SAY(f.advice,
            "both sides are sums over the ranks of what each stated: compare what was averaged, "
-           "and by which number");
+           "and by which number. A hook that makes something else may not promise this law");
     cd_writer_hold(&s->writer, CD_KEY(3, e->as.hook_law.bucket), &f);
 }
 

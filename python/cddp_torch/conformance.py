@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from . import laws
 from . import ranks as processes
 
 LIMIT_S = 30.0
@@ -123,13 +124,18 @@ def _read(place: str) -> List[float]:
     return list(struct.unpack("%dd" % (len(data) // 8), data))
 
 
-def _judge(verify: str, place: str) -> Tuple[bool, str]:
+CONFORMS, BROKEN, NOT_JUDGED = "conforms", "broken", "not judged"
+
+
+def _judge(verify: str, place: str) -> Tuple[str, str]:
     done = subprocess.run([verify, "check", place], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           universal_newlines=True)
-    for line in done.stdout.splitlines():
+    lines = done.stdout.splitlines()
+    for line in lines:
         if line.startswith("  I-"):
-            return False, line.strip()
-    return done.returncode in (0, 4), done.stdout.splitlines()[0] if done.stdout else "no report"
+            return BROKEN, line.strip()
+    state = {0: CONFORMS, 4: NOT_JUDGED}.get(done.returncode, BROKEN)
+    return state, lines[0] if lines else "no report"
 
 
 def find_verifier() -> Optional[str]:
@@ -149,11 +155,13 @@ def _examine(case: Case, ranks: int, hook: Any, make_state: Any, verify: str) ->
     places = [tempfile.mkdtemp(prefix="cddp-hook-") for _ in range(3)]
     try:
         has_ended = _run(case, ranks + case.more_ranks, hook, make_state, places[0])
-        row["holds"], row["verdict"] = _judge(verify, places[0])
-        row["holds"] = row["holds"] and has_ended
-        if row["holds"] and _run(case, ranks + case.more_ranks, hook, make_state, places[1]):
+        row["state"], row["verdict"] = _judge(verify, places[0])
+        if not has_ended:
+            row["state"] = BROKEN
+        row["holds"] = row["state"] == CONFORMS
+        if row["state"] != BROKEN and _run(case, ranks + case.more_ranks, hook, make_state, places[1]):
             row["repeats"] = _read(places[0]) == _read(places[1])
-        if row["holds"] and _run(case, ranks + case.more_ranks, None, None, places[2]):
+        if row["state"] != BROKEN and _run(case, ranks + case.more_ranks, None, None, places[2]):
             row["distance"] = _distance(_read(places[0]), _read(places[2]))
     finally:
         for place in places:
@@ -161,19 +169,37 @@ def _examine(case: Case, ranks: int, hook: Any, make_state: Any, verify: str) ->
     return row
 
 
-def _print(name: str, ranks: int, rows: List[Dict[str, Any]]) -> None:
+def _why_not_judged(hook: Any) -> str:
+    word = laws.of(hook).word
+    if word == "UNKNOWN":
+        return ("the hook does not make the mean, and does not say what it makes: cddp_law of the function says it "
+                "(mean, sum, fp16, bf16, lossy)")
+    if word == "OWN":
+        return "the hook is lossy by its own word: what ranks have in common was judged, its values were not"
+    return "the recording does not show enough: cddp-verify check says what is missing"
+
+
+def _exit_code(rows: List[Dict[str, Any]]) -> int:
+    states = [row["state"] for row in rows]
+    return 1 if BROKEN in states else 4 if NOT_JUDGED in states else 0
+
+
+def _print(name: str, ranks: int, hook: Any, rows: List[Dict[str, Any]]) -> None:
     print("hook %s over gloo, %d ranks, torch %s" % (name, ranks, torch.__version__))
     for row in rows:
-        if not row["holds"]:
+        if row["state"] == BROKEN:
             detail = "BROKEN: " + row["verdict"]
         else:
             distance = row.get("distance", math.nan)
-            detail = "holds; " + ("bit for bit the mean" if distance == 0 else "%.1e from the mean" % distance)
+            detail = row["state"] + ": " + ("bit for bit the mean" if distance == 0 else "%.1e from the mean" % distance)
             detail += "; a second run has the same bits" if row.get("repeats") else "; a second run differs"
         print("  %-18s %s" % (row["case"], detail))
-    broken = [row for row in rows if not row["holds"]]
-    print("%d of %d cases hold%s" % (len(rows) - len(broken), len(rows),
-                                     "; first broken: %s: %s" % (broken[0]["case"], broken[0]["law"]) if broken else ""))
+    count = {state: sum(row["state"] == state for row in rows) for state in (CONFORMS, BROKEN, NOT_JUDGED)}
+    broken = next((row for row in rows if row["state"] == BROKEN), None)
+    print("%d of %d cases conform%s" % (count[CONFORMS], len(rows),
+                                     "; first broken: %s: %s" % (broken["case"], broken["law"]) if broken else ""))
+    if count[NOT_JUDGED]:
+        print("%d not judged: %s" % (count[NOT_JUDGED], _why_not_judged(hook)))
 
 
 def run(path: str, state: Optional[str], ranks: int, as_json: bool) -> int:
@@ -191,5 +217,5 @@ def run(path: str, state: Optional[str], ranks: int, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"hook": path, "ranks": ranks, "torch": str(torch.__version__), "cases": rows}))
     else:
-        _print(path, ranks, rows)
-    return 0 if all(row["holds"] for row in rows) else 1
+        _print(path, ranks, hook, rows)
+    return _exit_code(rows)

@@ -6,6 +6,7 @@ the consumer (`future.then`): what waits for the operation wakes only after its 
 """
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -393,12 +394,16 @@ def _label(number: int) -> str:
     return "world" if number == 0 else "group %d" % number
 
 
+def _promises_same_bits(backend: str) -> bool:
+    own = sys.modules.get("cddp_torch.process_group")
+    return backend in ("gloo", "nccl", "mpi", "ucc") or (backend == "cddp" and own is not None and own.results_agree)
+
+
 def _say_group(r: Recorder, number: int, members: List[int], backend: str) -> None:
     if r.rank not in members:
         return
-    promised = backend in ("gloo", "nccl", "mpi", "ucc")
     r.emit("group", number, len(members), members.index(r.rank), _members_digest(members),
-           WORD["CDDP_ORDER_SAME"] if promised else WORD["CDDP_ORDER_UNSPECIFIED"], text=_label(number))
+           WORD["CDDP_ORDER_SAME" if _promises_same_bits(backend) else "CDDP_ORDER_UNSPECIFIED"], text=_label(number))
 
 
 def _maps() -> Any:

@@ -54,6 +54,11 @@ class _Collective(ctypes.Structure):
                 ("label", c_uint64)]
 
 
+class _Capabilities(ctypes.Structure):
+    _fields_ = [("size", c_uint32), ("ops", c_uint32), ("dtypes", c_uint32), ("reduce_ops", c_uint32), ("devices", c_uint32),
+                ("any_device", ctypes.c_bool), ("in_place", ctypes.c_bool), ("is_async", ctypes.c_bool), ("order", c_int)]
+
+
 class _Options(ctypes.Structure):
     _fields_ = [("size", c_uint32), ("backend", c_char_p), ("timeout_ns", c_uint64), ("prints_plain", ctypes.c_bool)]
 
@@ -74,7 +79,7 @@ def _load() -> Any:
     library.cddp_device_cpu.restype = c_void_p
     library.cddp_context_group.restype = c_void_p
     library.cddp_context_group.argtypes = [c_void_p]
-    library.cddp_group_capabilities.restype = POINTER(c_uint32)
+    library.cddp_group_capabilities.restype = POINTER(_Capabilities)
     library.cddp_group_capabilities.argtypes = [c_void_p]
     library.cddp_init_with.argtypes = [POINTER(_Options), POINTER(c_void_p), POINTER(_Error)]
     library.cddp_group_post.argtypes = [c_void_p, POINTER(_Collective), POINTER(c_void_p), POINTER(_Error)]
@@ -85,6 +90,7 @@ def _load() -> Any:
 
 
 _library: Any = None
+results_agree = False  # does CDDP_BACKEND promise the same bits on all ranks? Known once a group is open
 
 
 def _check(status: int, error: _Error) -> None:
@@ -115,7 +121,10 @@ class _Context:
             for name, value in kept.items():
                 os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         self.group = _library.cddp_context_group(self.handle)
-        self.ops = int(_library.cddp_group_capabilities(self.group)[1])
+        capabilities = _library.cddp_group_capabilities(self.group).contents
+        self.ops = int(capabilities.ops)
+        global results_agree
+        results_agree = capabilities.order != 0  # CDDP_ORDER_UNSPECIFIED
 
     def run(self, op: str, reduction: int, root: int, given: Optional[torch.Tensor], result: torch.Tensor) -> None:
         error, work = _Error(), c_void_p()

@@ -186,6 +186,7 @@ def main():
         look_at(folder, ["sweep", "scenarios/models/mlp_two_ranks.toml", "--vary", "ddp.bucket_cap_mb=1,25", "--vary", "world.size=2..4"], report, False)
         look_at(folder, ["diff", f"{store}:1", f"{store}:2"], report, True)
         look_at(folder, ["diff", f"{store}:2", f"{store}:3"], report, False)
+        look_at(folder, ["replay", store, "--run", "1"], report, False)
         look_at(folder, ["hook-conformance", "fp16_compress"], report, False)
         look_at(folder, ["hook-conformance", "topk"], report, False)
         look_at(folder, ["backend-conformance", "sim", "-n", "2"], report, False)

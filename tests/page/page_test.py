@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages in a real browser: drawn, clicked, typed into, without an error, without a request.
 
-usage: page_test.py CDDP-VERIFY SOURCE-FOLDER
+usage: page_test.py CDDP-VERIFY SOURCE-FOLDER TRAIN-DDP [MODULE]
 Ends with 77 where no Chromium is installed.
 """
 import os
@@ -11,7 +11,8 @@ import tempfile
 
 import webdriver
 
-VERIFY, SOURCE = sys.argv[1:3]
+VERIFY, SOURCE, JOB = sys.argv[1:4]
+MODULE = sys.argv[4:5]
 KEYS = {"right": "\ue014", "left": "\ue012", "down": "\ue015"}
 failures = 0
 
@@ -81,7 +82,10 @@ def look_at_a_hang(browser, folder):
     check("the missing call", browser.run("return document.querySelector('#divergence-0 .missing').textContent") == "nothing")
     check("a wrong value", browser.run("return document.querySelectorAll('.strip .x2').length") > 0)
     browser.run("document.querySelector('.strip .x2 button').click()")
+    browser.type(".strip .x2 button", KEYS["down"])
+    check("arrow keys walk from value to value", browser.run("return document.activeElement.closest('.strip') !== null && document.querySelectorAll('.strip [tabindex=\"0\"]').length") == 1)
     check("its numbers", "expected" in browser.run("return document.getElementById('value').textContent"))
+    browser.run("scrollTo(0, 0)")
     browser.click(".finding button")
     check("a finding leads to the timeline", "rank 2" in browser.run("return document.getElementById('selected').textContent"))
     before = browser.run("return document.getElementById('timeline').dataset.selected")
@@ -110,6 +114,57 @@ def look_at_others(browser, folder):
     check("64 ranks are drawn", painted(browser) > 5)
     check("folded", browser.run("return document.getElementById('timeline').height / devicePixelRatio") < 64 * 20 + 100)
     is_clean(browser, "64 ranks")
+
+
+def look_at_a_large_hang(browser, folder):
+    """64 ranks that hang in step 46 of 50: the page begins there, and those that did the same share a row or a column."""
+    scenario, store, html = (os.path.join(folder, "large" + end) for end in (".toml", ".db", ".html"))
+    with open(f"{SOURCE}/scenarios/bugs/hung_job.toml", encoding="utf-8") as file:
+        text = file.read()
+    text = text[:text.index("[expect]")]
+    for old, new in (("size = 4", "size = 64"), ("steps = 4", "steps = 50"), ("steps = 2\n", "steps = 46\n"), ("ranks = 2", "ranks = 40")):
+        check(f"the scenario has one '{old}'", text.count(old) == 1)
+        text = text.replace(old, new)
+    with open(scenario, "w", encoding="utf-8") as file:
+        file.write(text)
+    subprocess.run([VERIFY, "run", scenario, "--trace", store], stdout=subprocess.DEVNULL, check=False)
+    subprocess.run([VERIFY, "report", store, "--format", "html", "-o", html], check=False)
+    check(f"a large hang: {os.path.getsize(html)} bytes", os.path.getsize(html) < 8_000_000)
+    browser.open(html)
+    check("it begins at the finding", "surrounds the first finding" in browser.run("return document.getElementById('selected').textContent"))
+    check("who waits share a row", browser.run("return [...document.querySelectorAll('#hang tbody tr')].map(r => r.cells[0].textContent)") == ["ranks 0-39, 41-63"])
+    check("who posted the same share a column", browser.run("return [...document.querySelectorAll('#order th')].map(h => h.textContent)") == ["#", "ranks 0-39, 41-63", "rank 40"])
+    check("the missing call", browser.run("return document.querySelector('#divergence-0 .missing').textContent") == "nothing")
+    check("wrong values stand first", browser.run("return [...document.querySelectorAll('.strip th')].slice(1, 2).map(h => h.textContent)") == ["s46 r40"])
+    check("and are red", browser.run("return document.querySelector('.strip tbody td').className") == "x2")
+    check("no name of a tensor is broken", browser.run("return [...document.querySelectorAll('.strip tbody th')].every(h => h.getBoundingClientRect().width > 130)"))
+    browser.do("POST", "/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"media": "print"}})
+    browser.do("POST", "/window/rect", {"width": 815, "height": 1100})
+    wide = browser.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    check(f"it fits on paper: {wide} pixels stand out", wide <= 0)
+    browser.do("POST", "/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"media": ""}})
+    browser.do("POST", "/window/rect", {"width": 1300, "height": 1000})
+    browser.click("#jump")
+    check("the culprit is not folded", "rank 40" in browser.run("return document.getElementById('selected').textContent"))
+    is_clean(browser, "a large hang")
+
+
+def look_at_a_recorded_job(browser, folder):
+    """From shards, without a store; the same for Perfetto and as a figure."""
+    recording, html = os.path.join(folder, "job.db"), os.path.join(folder, "job.html")
+    subprocess.run([JOB, "2" if MODULE else "1", *MODULE], stdout=subprocess.DEVNULL, check=True, env={**os.environ, "CDDP_RECORD": recording})
+    shards = sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("job.db."))
+    check(f"shards: {shards}", len(shards) == (2 if MODULE else 1))
+    subprocess.run([VERIFY, "check", *shards, "--format", "html", "-o", html], check=False)
+    browser.open(html)
+    check("a recorded job is verified", browser.run("return document.querySelector('.verdict').textContent") == "verified")
+    check("it has a timeline", browser.run("return document.querySelector('#timeline') !== null") and painted(browser) > 5)
+    browser.type("#timeline", KEYS["right"])
+    check("which can be walked", "rank 0" in browser.run("return document.getElementById('selected').textContent"))
+    is_clean(browser, "a recorded job")
+    for form, words in (("perfetto", '"time":"of the machine"'), ("svg", "<svg")):
+        drawn = subprocess.run([VERIFY, "report", *shards, "--format", form], stdout=subprocess.PIPE, text=True, check=False).stdout
+        check(f"a recorded job as {form}", words in drawn and "allreduce #" in drawn)
 
 
 def look_in_every_shape(browser, folder):
@@ -171,6 +226,8 @@ def main():
             look_at_a_hang(browser, folder)
             look_at_cards(browser, folder)
             look_at_others(browser, folder)
+            look_at_a_large_hang(browser, folder)
+            look_at_a_recorded_job(browser, folder)
             look_at_several(browser, folder)
             look_at_a_sweep(browser, folder)
             look_in_every_shape(browser, folder)

@@ -2,6 +2,7 @@
 """init_process_group("cddp"): DDP over this project's backends and compositions."""
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -72,6 +73,30 @@ def test_operations_and_refusals(tmp_path):
     assert codes == [0, 0, 0], said
     for op in ("reduce_scatter", "gather", "scatter", "alltoall_base", "send"):
         assert "process group cddp (check:gloo) has no %s" % op in said, said
+
+
+RECORDED = '''
+import torch, torch.distributed as dist, cddp_torch.process_group
+dist.init_process_group("cddp")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).pow(2).mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+'''
+
+
+def test_a_recorded_job_over_cddp_is_verified(tmp_path):
+    (tmp_path / "job.py").write_text(RECORDED)
+    e = dict(os.environ, CDDP_BACKEND="check:gloo", PYTHONPATH=os.path.join(harness.ROOT, "python"))
+    done = subprocess.run([sys.executable, "-m", "cddp_torch", "run", "-n", "2", "-o", str(tmp_path / "trace"), str(tmp_path / "job.py")],
+                          env=e, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stdout
+    code, report = harness.check(str(tmp_path / "trace"))
+    assert code == 0 and "equal gradients and parameters on all ranks" in report.replace("\n            ", ""), report
 
 
 def test_check_names_two_ranks_that_disagree(tmp_path):

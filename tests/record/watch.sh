@@ -45,6 +45,13 @@ says '"stalled": true'
 says '"headline": "hang: ranks 0, 1 and 3 wait'
 says '"waits_for": \['
 
+# Whoever reads the pages goes: watch ends with the next one, says nothing, and its exit code is that of the last page.
+for reader in "head -n 1" true; do
+    { timeout 60 "$verify" watch "$place/run.db" --interval 1 --stall 1s --color never 2>"$place/out"; echo $? >"$place/code"; } | $reader >"$place/page"
+    [ "$(cat "$place/code")" -eq 1 ] || fail "exit code $(cat "$place/code") into a closed pipe ($reader)"
+    [ ! -s "$place/out" ] || fail "words about a closed pipe ($reader)"
+done
+
 # It goes on when rank 2 does; watch sees that, and ends with the job.
 "$verify" watch "$place/run.db" --interval 1s --color never >"$place/pages" 2>"$place/out" &
 watcher=$!

@@ -260,7 +260,8 @@ static void put_left(cd_text *text, const cd_timeline *t)
                        left[i].name);
         is_first = false;
     }
-    cd_text_push(&words, ". The store has them all.");
+    cd_text_push(&words,
+                 ". What is far from the findings is left out first; the recording has it.");
     cd_text_push(text, "\"left\":");
     put_quoted(text, cd_text_get(&words));
     cd_text_push(text, ",");

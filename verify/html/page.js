@@ -358,11 +358,26 @@ function timeline(run, result, say) {
     draw();
   }
   nameScale();
+  /* The step in which a finding is, on all ranks; where nothing was going on, a part of the run. */
+  function around(spot) {
+    const at = scale.spot(spot), s = run.slices.filter(x => x.rank === spot.rank && x.at <= spot.at && spot.at <= x.until).pop();
+    let low = at - scale.end / 24, high = at + scale.end / 24;
+    if (s) {
+      low = at;
+      high = at + 1;
+      for (const x of run.slices)
+        if (x.step === s.step) {
+          low = Math.min(low, scale.lo(x));
+          high = Math.max(high, scale.hi(x));
+        }
+    }
+    const rim = Math.max((high - low) / 10, scale === byOrder ? 20 : 1);
+    return [Math.max(low - rim, 0), Math.min(high + rim, scale.end)];
+  }
   function toFinding(i) {
     const p = flagged.find(s => s.finding === i);
     if (!p) return;
-    const span = Math.max(scale.end / 12, 40);
-    view(scale.spot(p) - span / 2, scale.spot(p) + span / 2);
+    view(...around(p));
     const s = run.slices.filter(x => x.rank === p.rank && x.at <= p.at).pop();
     if (s) select(s);
     canvas.scrollIntoView({block: "center"});
@@ -379,6 +394,12 @@ function timeline(run, result, say) {
   matchMedia("print").addEventListener("change", draw);
   addEventListener("beforeprint", draw);
   const hidden = run.ranks - ranks.length, left = run.left || hidden ? make("p", {class: "warn"}, `Folded: ${[run.left, hidden ? `${many(hidden, "rank")} of ${run.ranks} have no row` : null].filter(Boolean).join("; ")}`) : null;
+  /* A long run begins where its first finding is: there the whole of it would be a blur. */
+  const LONG = 6000;
+  if (flagged.length && run.events > LONG) {
+    [from, to] = around(flagged[0]);
+    detail.textContent = "Shown is what surrounds the first finding. Press 0 for the whole run. " + detail.textContent;
+  }
   say({toFinding, setCursor: at => { cursor = at == null ? null : scale === byOrder ? at : null; draw(); }});
   return [tools, key, canvas, detail, left];
 }
@@ -409,7 +430,13 @@ function waits(hang) {
     make("defs", null, make("marker", {id: "tip", viewBox: "0 0 8 8", refX: 6, refY: 4, markerWidth: 8, markerHeight: 8, orient: "auto"}, make("path", {d: "M0 0L8 4L0 8z", fill: "currentColor"}))), edges,
     shown.map(n => make("g", null, make("circle", {cx: n.x, cy: n.y, r: 38, class: n.culprit ? "culprit" : null}), make("text", {x: n.x, y: n.y - (n.culprit ? 4 : -4), "text-anchor": "middle"}, n.ranks.length > 1 ? ranges(n.ranks) : `rank ${n.ranks[0]}`),
       n.culprit ? make("text", {x: n.x, y: n.y + 14, "text-anchor": "middle"}, "culprit") : null)));
-  const rows = hang.waits.map(w => make("tr", null, make("td", null, `rank ${w.rank}`), make("td", null, w.sequence == null || w.sequence < 0 ? "outside a collective" : `${w.operation} #${w.sequence}` + (w.bucket != null && w.bucket >= 0 ? `, bucket ${w.bucket}` : "")), make("td", null, w.group ?? ""), make("td", null, w.for.length ? ranksText(w.for) : "not known"), make("td", null, w.status)));
+  const alike = new Map();
+  for (const w of hang.waits) {
+    const key = JSON.stringify([w.operation, w.sequence, w.bucket, w.group, w.for, w.status]);
+    if (!alike.has(key)) alike.set(key, {w, ranks: []});
+    alike.get(key).ranks.push(w.rank);
+  }
+  const rows = [...alike.values()].map(({w, ranks}) => make("tr", null, make("td", null, ranksText(ranks)), make("td", null, w.sequence == null || w.sequence < 0 ? "outside a collective" : `${w.operation} #${w.sequence}` + (w.bucket != null && w.bucket >= 0 ? `, bucket ${w.bucket}` : "")), make("td", null, w.group ?? ""), make("td", null, w.for.length ? ranksText(w.for) : "not known"), make("td", null, w.status)));
   return [picture, nodes.length > shown.length ? make("p", {class: "dim"}, `${nodes.length - shown.length} more are in the table.`) : null, make("div", {class: "scroll"}, table(["who", "waits in", "group", "for", "and then"], rows))];
 }
 
@@ -424,9 +451,16 @@ function order(run) {
       if (!rows.has(s.sequence)) rows.set(s.sequence, new Map());
       rows.get(s.sequence).set(s.rank, s);
     }
-  const out = [], say = s => s ? s.label.replace(/ #\d+$/, "") + (s.bucket >= 0 ? ` b${s.bucket}` : "") + (s.bytes > 0 ? ` ${s.bytes} B` : "") : "";
+  const SIDE_BY_SIDE = 8, out = [], say = s => s ? s.label.replace(/ #\d+$/, "") + (s.bucket >= 0 ? ` b${s.bucket}` : "") + (s.bytes > 0 ? ` ${s.bytes} B` : "") : "";
   for (const [group, rows] of groups) {
-    const ranks = [...new Set([...rows.values()].flatMap(r => [...r.keys()]))].sort((a, b) => a - b), shown = ranks.slice(0, 64), body = [];
+    const ranks = [...new Set([...rows.values()].flatMap(r => [...r.keys()]))].sort((a, b) => a - b), body = [];
+    /* Many ranks: those that posted the same share a column. */
+    const columns = new Map();
+    for (const k of ranks) {
+      const key = ranks.length <= SIDE_BY_SIDE ? k : JSON.stringify([...rows].map(([q, r]) => [q, say(r.get(k))]));
+      columns.set(key, [...(columns.get(key) ?? []), k]);
+    }
+    const all = [...columns.values()], shown = all.slice(0, 64).map(c => c[0]), left = all.slice(64).flat().length;
     let equal = [], first = true;
     const fold = () => {
       const hide = equal.length > 6 ? equal.slice(2, -2) : [];
@@ -445,8 +479,8 @@ function order(run) {
       first = false;
     }
     fold();
-    out.push(make("h3", null, `group '${group}'`, make("span", {class: "dim"}, first ? ": the same order on all its ranks" : "")), make("div", {class: "scroll"}, table(["#", ...shown.map(r => `rank ${r}`)], body)));
-    if (ranks.length > shown.length) out.push(make("p", {class: "dim"}, `${ranks.length - shown.length} more ranks are compared, and not shown.`));
+    out.push(make("h3", null, `group '${group}'`, make("span", {class: "dim"}, first ? ": the same order on all its ranks" : "")), make("div", {class: "scroll"}, table(["#", ...all.slice(0, 64).map(ranksText)], body)));
+    if (left) out.push(make("p", {class: "dim"}, `${many(left, "more rank is", "more ranks are")} compared, and not shown.`));
   }
   return out.length ? out : [make("p", {class: "dim"}, "No collective was posted.")];
 }
@@ -497,7 +531,7 @@ function overlap(run) {
   const most = Math.max(...rows.map(r => r.comm), 0);
   if (!most) return [make("p", {class: "dim"}, "Communication took no time in this run: its network has no latency. Give the scenario a [network] to see overlap.")];
   const total = rows.reduce((a, r) => [a[0] + r.comm, a[1] + r.exposed], [0, 0]);
-  return [make("p", null, `${(100 * (1 - total[1] / (total[0] || 1))).toFixed(1)} % of the time of collectives lies beside computing; ${duration(total[1])} of it is exposed, over all ranks and steps.`),
+  return [make("p", null, `${(100 * (1 - total[1] / (total[0] || 1))).toFixed(1)} % of the time of collectives lies beside computing; ${duration(total[1])} of it is exposed, over all ranks and steps.` + (rows.length > 400 ? ` The first 400 of ${rows.length.toLocaleString("en")} steps of ranks:` : "")),
     make("div", {class: "scroll"}, table(["step", "rank", "computing", "collectives", "exposed", ""], rows.slice(0, 400).map(r => make("tr", null, make("td", null, String(r.step)), make("td", null, String(r.rank)), make("td", null, duration(r.compute)), make("td", null, duration(r.comm)), make("td", null, duration(r.exposed)),
       make("td", {style: "min-width:220px"}, make("span", {class: "lane", style: `width:${200 * (r.comm - r.exposed) / most}px`}), make("span", {class: "lane exposed", style: `width:${200 * r.exposed / most}px`}))))))];
 }
@@ -521,6 +555,34 @@ function usedMap(run) {
   return [make("p", {class: "dim"}, `Which ranks used a parameter in the window of a step${steps.size > 60 || params.size > 200 ? "; the first 60 steps and 200 parameters" : ""}.`), make("div", {class: "scroll"}, table(["parameter", ...S.map(s => `step ${s}`)], rows))];
 }
 
+/* Thousands of cells are one stop of the Tab key; arrow keys go from cell to cell. */
+function walkable(grid) {
+  const first = grid.querySelector("button");
+  if (first) first.tabIndex = 0;
+  grid.addEventListener("keydown", e => {
+    const step = {ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1]}[e.key], cell = e.target.closest("td");
+    if (!step || !cell || e.ctrlKey || e.metaKey || e.altKey) return;
+    e.preventDefault();
+    let column = cell.cellIndex, row = cell.parentNode, next = null;
+    while (row && !next) {
+      column += step[0];
+      row = step[1] > 0 ? row.nextElementSibling : step[1] < 0 ? row.previousElementSibling : row;
+      if (!row || column < 1 || column >= row.cells.length) return;
+      next = row.cells[column].querySelector("button");
+    }
+    if (!next) return;
+    e.target.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+    next.click();
+  });
+  grid.addEventListener("click", e => {
+    if (e.target.tagName !== "BUTTON") return;
+    for (const b of grid.querySelectorAll("button[tabindex='0']")) b.tabIndex = -1;
+    e.target.tabIndex = 0;
+  });
+}
+
 function values(run) {
   if (!run.cells.length) return null;
   const LINK = run.links, SHAPE = run.shapes, lines = new Map(), columns = new Map();
@@ -531,17 +593,22 @@ function values(run) {
     line.bad += bad > 0 ? 1 : 0;
     const before = line.cells.get(column);
     if (!before || bad > before[7]) line.cells.set(column, c);
-    columns.set(column, [step, rank]);
+    if (!columns.has(column)) columns.set(column, {step, rank, bad: false});
+    columns.get(column).bad ||= bad > 0;
   }
-  const C = [...columns.keys()].sort((a, b) => a - b).slice(0, 96), note = make("div", {class: "detail mono", role: "status", "aria-live": "polite", id: "value"}, "Choose a cell to see what was expected and what was found.");
+  /* Where there is no room for all: wrong columns, then the rest of their steps. */
+  const hurt = new Set([...columns.values()].filter(k => k.bad).map(k => k.step)), fits = columns.size <= 96, worth = k => (fits ? 0 : columns.get(k).bad ? 0 : hurt.has(columns.get(k).step) ? 1 : 2);
+  const C = [...columns.keys()].sort((a, b) => worth(a) - worth(b) || a - b).slice(0, 96), note = make("div", {class: "detail mono", role: "status", "aria-live": "polite", id: "value"}, "Choose a cell, or walk with the arrow keys, to see what was expected and what was found.");
   const show = (line, c) => { const [rank, step, micro, link, param, element, ulps, bad, shape, expected, actual, bound, ratio] = c; note.textContent = `rank ${rank} · step ${step}${micro ? `, micro-step ${micro}` : ""} · ${LINK[link]} of ${run.name(param) || `#${param}`}` + (bad ? ` · element ${element}: expected ${expected}, found ${actual}, ${ulps} ulps away; ${many(bad, "element")} beyond the bound ${bound}; ${SHAPE[shape]}${ratio ? `, ratio ${ratio}` : ""}` : ulps ? ` · within the bound ${bound}, at most ${ulps} ulps away` : " · bit for bit"); };
   const all = [...lines.values()].sort((a, b) => (b.bad > 0) - (a.bad > 0) || a.link - b.link || a.param - b.param), rows = all.slice(0, 160).map(line => make("tr", null, make("th", {scope: "row", class: "mono"}, `${run.name(line.param) || `#${line.param}`}, ${LINK[line.link]}`), C.map(k => {
     const c = line.cells.get(k);
     if (!c) return make("td");
     const state = c[7] > 0 ? 2 : c[6] > 0 ? 1 : 0;
-    return make("td", {class: "x" + state}, make("button", {onclick: () => show(line, c), "aria-label": `rank ${c[0]}, step ${c[1]}, ${["bit for bit", "within the bound", "wrong"][state]}`}, ["=", "≈", "✕"][state]));
+    return make("td", {class: "x" + state}, make("button", {onclick: () => show(line, c), tabindex: -1, "aria-label": `rank ${c[0]}, step ${c[1]}, ${["bit for bit", "within the bound", "wrong"][state]}`}, ["=", "≈", "✕"][state]));
   })));
-  return [make("p", {class: "dim"}, "= bit for bit, ≈ within its bound, ✕ beyond it. Wrong ones stand first" + (all.length > 160 || columns.size > 96 ? `; ${all.length} tensors and ${columns.size} columns in all` : "") + "."), make("div", {class: "scroll"}, table(["tensor, link", ...C.map(k => `s${columns.get(k)[0]} r${columns.get(k)[1]}`)], rows, "strip")), note];
+  const grid = table(["tensor, link", ...C.map(k => `s${columns.get(k).step} r${columns.get(k).rank}`)], rows, "strip");
+  walkable(grid);
+  return [make("p", {class: "dim"}, "= bit for bit, ≈ within its bound, ✕ beyond it. Wrong ones stand first" + (all.length > 160 || !fits ? `; ${Math.min(all.length, 160)} of ${all.length} tensors and ${C.length} of ${columns.size} columns` : "") + "."), C.length > 15 ? make("p", {class: "dim paper"}, "On paper: the first 15 columns.") : null, make("div", {class: "scroll"}, grid), note];
 }
 
 /* ---- the schedule ---- */

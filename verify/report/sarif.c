@@ -86,11 +86,15 @@ static void put_help(cd_json *json, const cd_report *report, const char *name)
 /* The part of cli.md about a command, as it is linked. */
 static const char *section_of(const char *command)
 {
-    static const char *const sections[][2] = {
-        {"explore", "many-schedules"},  {"prove", "all-schedules"},
-        {"shrink", "smaller-failures"}, {"sweep", "sweeps"},
-        {"diff", "stored-runs"},        {"compare", "one-process-against-many"},
-        {"hook-conformance", "hooks"},  {"backend-conformance", "backends"}};
+    static const char *const sections[][2] = {{"explore", "many-schedules"},
+                                              {"prove", "all-schedules"},
+                                              {"shrink", "smaller-failures"},
+                                              {"sweep", "sweeps"},
+                                              {"diff", "stored-runs"},
+                                              {"replay", "stored-runs"},
+                                              {"compare", "one-process-against-many"},
+                                              {"hook-conformance", "hooks"},
+                                              {"backend-conformance", "backends"}};
     for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++)
         if (strcmp(sections[i][0], command) == 0) return sections[i][1];
     return "";

@@ -13,7 +13,7 @@ enum {
     ROW = 15,
     GAP = 7,
     RANKS_MAX = 16,
-    ROWS_MAX = 4
+    ROWS_MAX = 8
 };
 
 typedef struct drawing {
@@ -21,6 +21,7 @@ typedef struct drawing {
     const cd_timeline *timeline;
     uint64_t from, to; /* events that are shown */
     uint32_t rank_count;
+    uint32_t ranks[RANKS_MAX]; /* (rank_count) that are shown, ascending */
     int top[RANKS_MAX][CD_LANE_COUNT], rows[RANKS_MAX][CD_LANE_COUNT];
     int rank_top[RANKS_MAX + 1];
 } drawing;
@@ -42,9 +43,35 @@ static void put_escaped(cd_text *text, const char *value)
         }
 }
 
+/* Which of the shown ranks this is; rank_count: none. */
+static uint32_t index_of(const drawing *d, uint32_t rank)
+{
+    for (uint32_t i = 0; i < d->rank_count; i++)
+        if (d->ranks[i] == rank) return i;
+    return d->rank_count;
+}
+
+/* The ranks of findings, and of the others the first ones. */
+static void choose_ranks(drawing *d)
+{
+    const cd_timeline *t = d->timeline;
+    for (size_t i = 0; i < t->spot_count && d->rank_count < RANKS_MAX; i++)
+        if (t->spots[i].at != UINT64_MAX && index_of(d, t->spots[i].rank) == d->rank_count)
+            d->ranks[d->rank_count++] = t->spots[i].rank;
+    for (uint32_t rank = 0; rank < t->rank_count && d->rank_count < RANKS_MAX; rank++)
+        if (index_of(d, rank) == d->rank_count) d->ranks[d->rank_count++] = rank;
+    for (uint32_t i = 1; i < d->rank_count; i++)
+        for (uint32_t k = i; k > 0 && d->ranks[k - 1] > d->ranks[k]; k--) {
+            const uint32_t larger = d->ranks[k - 1];
+            d->ranks[k - 1] = d->ranks[k];
+            d->ranks[k] = larger;
+        }
+}
+
 static bool is_shown(const drawing *d, const cd_slice *s)
 {
-    return s->rank < d->rank_count && s->from <= d->to && (s->to > d->from || s->from >= d->from);
+    return index_of(d, s->rank) < d->rank_count && s->from <= d->to &&
+           (s->to > d->from || s->from >= d->from);
 }
 
 /* The events that the last slices cover: the least begin that leaves so many. */
@@ -84,7 +111,7 @@ static void place_rows(drawing *d)
     for (size_t i = 0; i < t->slice_count; i++) {
         const cd_slice *s = &t->slices[i];
         if (!is_shown(d, s)) continue;
-        int *rows = &d->rows[s->rank][s->lane];
+        int *rows = &d->rows[index_of(d, s->rank)][s->lane];
         const int needed = s->row + 1 > ROWS_MAX ? ROWS_MAX : (int)s->row + 1;
         if (needed > *rows) *rows = needed;
     }
@@ -107,7 +134,7 @@ static void put_frame(const drawing *d)
             d->text,
             "<path class='line' d='M0 %dH%d'/><text class='rank' x='4' y='%d'>rank %" PRIu32
             "</text>\n",
-            d->rank_top[r] - 3, WIDTH, d->rank_top[r] + 11, r);
+            d->rank_top[r] - 3, WIDTH, d->rank_top[r] + 11, d->ranks[r]);
         for (int lane = 0; lane < CD_LANE_COUNT; lane++)
             if (d->rows[r][lane] > 0)
                 cd_text_printf(d->text, "<text class='dim' x='62' y='%d'>%s</text>\n",
@@ -115,11 +142,21 @@ static void put_frame(const drawing *d)
     }
 }
 
+static uint32_t row_of(const cd_slice *s) { return s->row < ROWS_MAX ? s->row : ROWS_MAX - 1; }
+
+/* Up to where nothing lies on a slice: those beyond ROWS_MAX share the last row. */
+static double free_until(const drawing *d, const cd_slice *s)
+{
+    const cd_slice *end = d->timeline->slices + d->timeline->slice_count;
+    for (const cd_slice *n = s + 1; n < end && n->rank == s->rank && n->lane == s->lane; n++)
+        if (row_of(n) == row_of(s) && n->from < s->to) return x_of(d, n->from);
+    return x_of(d, s->to);
+}
+
 static void put_slice(const drawing *d, const cd_slice *s)
 {
-    const uint32_t row = s->row < ROWS_MAX ? s->row : ROWS_MAX - 1;
     const double x = x_of(d, s->from), wide = x_of(d, s->to) - x, width = wide < 1.5 ? 1.5 : wide;
-    const int y = d->top[s->rank][s->lane] + (int)row * ROW;
+    const int y = d->top[index_of(d, s->rank)][s->lane] + (int)row_of(s) * ROW;
     cd_text_printf(d->text,
                    "<g class='l%u'><rect x='%.1f' y='%d' width='%.1f' height='%d'/><title>",
                    (unsigned)s->lane, x, y, width, ROW - 2);
@@ -129,7 +166,7 @@ static void put_slice(const drawing *d, const cd_slice *s)
         cd_text_printf(d->text, "<rect class='open' x='%.1f' y='%d' width='%.1f' height='%d'/>", x,
                        y, width, ROW - 2);
     /* Some six units per character. */
-    if (width > 6.2 * (double)strlen(s->label)) {
+    if (free_until(d, s) - x > 6.2 * (double)strlen(s->label)) {
         cd_text_printf(d->text, "<text class='label' x='%.1f' y='%d'>", x + 3, y + 10);
         put_escaped(d->text, s->label);
         cd_text_push(d->text, "</text>");
@@ -142,10 +179,11 @@ static void put_spots(const drawing *d)
     const cd_timeline *t = d->timeline;
     for (size_t i = 0; i < t->spot_count; i++) {
         const cd_spot *s = &t->spots[i];
-        if (s->at == UINT64_MAX || s->rank >= d->rank_count || s->at < d->from || s->at > d->to)
+        const uint32_t row = index_of(d, s->rank);
+        if (s->at == UINT64_MAX || row == d->rank_count || s->at < d->from || s->at > d->to)
             continue;
         const double x = x_of(d, s->at);
-        const int y = d->rank_top[s->rank] - 4;
+        const int y = d->rank_top[row] - 4;
         cd_text_printf(d->text, "<path class='spot' d='M%.1f %dh10l-5 8z'/>\n", x - 5, y);
     }
 }
@@ -174,7 +212,7 @@ void cd_figure_print(cd_text *text, const cd_figure *f)
 {
     const cd_timeline *t = f->timeline;
     drawing d = {.text = text, .timeline = t};
-    d.rank_count = t->rank_count < RANKS_MAX ? t->rank_count : RANKS_MAX;
+    choose_ranks(&d);
     choose_window(&d, f->slices);
     place_rows(&d);
     cd_text_printf(text,
@@ -198,6 +236,6 @@ void cd_figure_print(cd_text *text, const cd_figure *f)
                    ", in their order; hatched: failed or never ended; a mark: of a finding",
                    d.rank_top[d.rank_count] + 14, d.from + 1, d.to);
     if (t->rank_count > d.rank_count)
-        cd_text_printf(text, "; the first %d of %" PRIu32 " ranks", RANKS_MAX, t->rank_count);
+        cd_text_printf(text, "; %d of %" PRIu32 " ranks", RANKS_MAX, t->rank_count);
     cd_text_push(text, "</text>\n</svg>\n");
 }

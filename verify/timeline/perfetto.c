@@ -186,8 +186,6 @@ void cd_perfetto_print(cd_text *text, const cd_timeline *t, const char *title, b
     put_quoted(text, title);
     cd_text_printf(text, ",\"time\":\"%s\"",
                    is_virtual ? "virtual, one nanosecond added per event" : "of the machine");
-    if (t->slices_left > 0)
-        cd_text_printf(text, ",\"left out\":\"%" PRIu64 " slices\"", t->slices_left);
     cd_text_push(text, "},\"traceEvents\":[");
     put_names(&p);
     for (size_t i = 0; i < t->slice_count; i++) {

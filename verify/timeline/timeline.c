@@ -4,6 +4,7 @@
 
 #include "cddp/backend.h"
 #include "cddp/tensor.h"
+#include "core/base/alloc.h"
 #include "core/base/error.h"
 
 #include <inttypes.h>
@@ -50,6 +51,34 @@ void cd_timeline_look_for(cd_timeline *t, uint32_t rank, uint64_t sequence)
 {
     cd_spot *spot = PUSH(t, spots, spot_count, spot_capacity);
     if (spot != NULL) *spot = (cd_spot){.rank = rank, .sequence = sequence, .at = UINT64_MAX};
+}
+
+/* ---- what matters ---- */
+
+void cd_timeline_look_at(cd_timeline *t, uint32_t step)
+{
+    for (size_t i = 0; i < t->focus_count; i++)
+        if (t->focus[i] == step) return;
+    uint32_t *focus = PUSH(t, focus, focus_count, focus_capacity);
+    if (focus != NULL) *focus = step;
+}
+
+/* How many steps lie between this one and the nearest that matters. */
+static uint32_t distance_of(const cd_timeline *t, uint32_t step)
+{
+    uint32_t least = t->focus_count == 0 ? step : UINT32_MAX;
+    for (size_t i = 0; i < t->focus_count; i++) {
+        const uint32_t f = t->focus[i], distance = f > step ? f - step : step - f;
+        if (distance < least) least = distance;
+    }
+    return least;
+}
+
+/* Room for something of this step in an array that is cut at CD_CELLS_MAX. What is far from the
+** steps that matter comes early in most runs, and may not take all of it. */
+static size_t room_for(const cd_timeline *t, uint32_t step)
+{
+    return distance_of(t, step) == 0 ? CD_CELLS_MAX / 4 * 3 : CD_CELLS_MAX / 2;
 }
 
 /* ---- slices ---- */
@@ -101,10 +130,6 @@ static cd_slice *begin(cd_timeline *t, const place *p, cd_lane lane, int64_t key
 
 static void keep(cd_timeline *t, const cd_slice *slice)
 {
-    if (t->slice_count >= CD_SLICES_MAX) {
-        t->slices_left++;
-        return;
-    }
     cd_slice *s = PUSH(t, slices, slice_count, slice_capacity);
     if (s != NULL) *s = *slice;
 }
@@ -248,7 +273,7 @@ static void take_slot(cd_timeline *t, const place *p)
 
 static void take_use(cd_timeline *t, uint32_t rank, uint32_t step, int64_t param, int64_t used)
 {
-    if (t->use_count >= CD_CELLS_MAX) {
+    if (t->use_count >= room_for(t, step)) {
         t->cells_left++;
         return;
     }
@@ -256,11 +281,11 @@ static void take_use(cd_timeline *t, uint32_t rank, uint32_t step, int64_t param
     if (u != NULL) *u = (cd_use){rank, step, param, used};
 }
 
-/* Wrong tensors first: of those that are right so many as there is room for. */
+/* Wrong tensors first: of those that are right as many as there is room for. */
 static void take_compare(cd_timeline *t, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
-    if (t->cell_count >= (c->bad > 0 ? CD_CELLS_MAX : CD_CELLS_MAX / 2)) {
+    if (t->cell_count >= (c->bad > 0 ? CD_CELLS_MAX : room_for(t, e->step))) {
         t->cells_left++;
         return;
     }
@@ -425,7 +450,37 @@ static void give_rows(cd_timeline *t)
     }
 }
 
-cddp_status cd_timeline_end(cd_timeline *t, cddp_error *err)
+/* A slice, and how far it is from what matters. */
+typedef struct ranked {
+    uint32_t distance;
+    cd_slice slice;
+} ranked;
+
+static int by_distance(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    if (x->distance != y->distance) return x->distance < y->distance ? -1 : 1;
+    if (x->slice.from != y->slice.from) return x->slice.from < y->slice.from ? -1 : 1;
+    return by_place(&x->slice, &y->slice);
+}
+
+static cddp_status leave_out(cd_timeline *t, size_t slices_max, cddp_error *err)
+{
+    const size_t count = t->slice_count;
+    if (count <= slices_max) return CDDP_OK;
+    ranked *all = cd_allocate_array(NULL, count, sizeof *all);
+    if (all == NULL) return cd_fail_memory(err, "a timeline of %zu slices", count);
+    for (size_t i = 0; i < count; i++)
+        all[i] = (ranked){distance_of(t, t->slices[i].step), t->slices[i]};
+    qsort(all, count, sizeof *all, by_distance);
+    for (size_t i = 0; i < slices_max; i++) t->slices[i] = all[i].slice;
+    t->slices_left += count - slices_max;
+    t->slice_count = slices_max;
+    cd_release(NULL, all, count * sizeof *all);
+    return CDDP_OK;
+}
+
+cddp_status cd_timeline_end(cd_timeline *t, size_t slices_max, cddp_error *err)
 {
     for (uint32_t rank = 0; rank < t->rank_count; rank++)
         for (size_t at = t->seen[rank].open; at != 0; at = t->open[at - 1].next) {
@@ -435,6 +490,7 @@ cddp_status cd_timeline_end(cd_timeline *t, cddp_error *err)
             keep(t, s);
         }
     CD_TRY(cd_arena_check(&t->arena, err, "a timeline of %" PRIu64 " events", t->event_count));
+    CD_TRY(leave_out(t, slices_max, err));
     if (t->slice_count > 0) qsort(t->slices, t->slice_count, sizeof *t->slices, by_place);
     give_rows(t);
     return CDDP_OK;

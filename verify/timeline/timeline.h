@@ -8,13 +8,14 @@
 ** Lifetime   init → the sink takes the events of one run, in recorded order → end → read → fini.
 ** Ownership  a timeline owns everything in it; it lies in its arena.
 ** Errors     taking an event cannot fail; end reports that memory ran out. What is beyond a limit
-**            is counted and left out, never cut in silence.
+**            is counted and left out, never cut in silence. What is far from the steps that were
+**            named with look_at goes first.
 */
 #pragma once
 #include "cddp/trace.h"
 #include "core/base/arena.h"
 
-/* Beyond these a page is too heavy for a browser. */
+/* Beyond these a page is too heavy for a browser. Other formats take every slice. */
 #define CD_SLICES_MAX 200000
 #define CD_CELLS_MAX 60000
 #define CD_PICKS_MAX 4000
@@ -102,6 +103,8 @@ typedef struct cd_timeline {
     size_t param_count, param_capacity, group_count, group_capacity;
     cd_spot *spots; /* (spot_count) as asked for with look_for */
     size_t spot_count, spot_capacity;
+    uint32_t *focus; /* (focus_count) the steps that matter */
+    size_t focus_count, focus_capacity;
     uint32_t rank_count;
     uint64_t event_count, end_ns;
     /* left out, beyond the limits above */
@@ -117,10 +120,14 @@ void cd_timeline_init(cd_timeline *timeline);
 void cd_timeline_fini(cd_timeline *timeline); /* accepts a zeroed one */
 /* Before the events: where this event stands shall be known afterwards. */
 void cd_timeline_look_for(cd_timeline *timeline, uint32_t rank, uint64_t sequence);
+/* Before the events: this step matters. Without one the first steps do. */
+void cd_timeline_look_at(cd_timeline *timeline, uint32_t step);
 /* Returns borrowed until fini. */
 const cddp_trace_sink *cd_timeline_sink(cd_timeline *timeline);
-/* Slices that are still open stay so; rows are given; slices are ordered by rank, lane, begin. */
-cddp_status cd_timeline_end(cd_timeline *timeline, cddp_error *err) CDDP_MUST_CHECK;
+/* Slices that are still open stay so; rows are given; slices are ordered by rank, lane, begin. Of
+** more than `slices_max` those nearest to a step that matters are kept. */
+cddp_status cd_timeline_end(cd_timeline *timeline, size_t slices_max,
+                            cddp_error *err) CDDP_MUST_CHECK;
 /* A group's name; NULL when the run never opened it. */
 const char *cd_timeline_group(const cd_timeline *timeline, int64_t group);
 const char *cd_lane_name(cd_lane lane); /* "compute" */

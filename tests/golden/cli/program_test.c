@@ -108,7 +108,7 @@ TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
         {"shrink scenarios/bugs/options_differ.toml -o no/such/small.toml", "cannot write 'no/such/small.toml': No such file"},
         {"replay scenarios/gan_unused_params.toml", "is a scenario: replay it with --schedule, or run it"},
         {"replay scenarios/gan_unused_params.toml --schedule s1: --step", "--step goes with a store"},
-        {"replay no/such.db --format json", "--format goes with a scenario and --schedule"},
+        {"replay no/such.db --format json --step", "--step walks in text on standard output"},
         {"replay no/such.db --seed 3", "--seed goes with a scenario and --schedule"},
         {"replay no/such.db --from 2", "--from goes with --step"},
         {"report no/such.db --run 0", "--run 0: the runs of a store are counted from 1"},
@@ -915,6 +915,11 @@ TEST(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment)
         assert_int_equal(p.exit_code, 3);
         assert_contains(p.out, "is not in this build");
     }
+    program_run(&p, "scenarios/models --backend torch-nosuch");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out,
+                    "unknown backend 'torch-nosuch'; a process group of PyTorch is torch-gloo "
+                    "or torch-cddp");
     /* An alias means what is here; where nothing is, the first of those that it could mean. */
     program_run(&p, "scenarios/models --set world.size=0 --backend mpi");
     assert_int_not_equal(p.exit_code, 0);

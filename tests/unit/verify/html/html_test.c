@@ -71,7 +71,7 @@ TEST(html, the_same_results_make_the_same_bytes)
         {.kind = CDDP_EV_compare, .rank = 1, .sequence = 18, .as.compare = {.bad = 1}}};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         cd_timeline_sink(&t)->event(&t, &events[i]);
-    assert_int_equal(cd_timeline_end(&t, &err), CDDP_OK);
+    assert_int_equal(cd_timeline_end(&t, CD_SLICES_MAX, &err), CDDP_OK);
     print(&a, timelines);
     print(&b, timelines);
     assert_string_equal(cd_text_get(&a), cd_text_get(&b));

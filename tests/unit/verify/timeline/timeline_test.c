@@ -45,7 +45,7 @@ static void done(feed *f, uint32_t rank, uint64_t ns, int64_t sequence, cddp_sta
 static void finish(feed *f)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    assert_int_equal(cd_timeline_end(&f->timeline, &err), CDDP_OK);
+    assert_int_equal(cd_timeline_end(&f->timeline, CD_SLICES_MAX, &err), CDDP_OK);
 }
 
 TEST(timeline, what_overlaps_lies_in_rows_and_what_never_ended_says_so)
@@ -127,6 +127,38 @@ TEST(timeline, beyond_the_limit_slices_are_counted)
     cd_timeline_fini(&f.timeline);
 }
 
+/* (steps) of one slice each, and as many right values as a page has no room for. */
+static void give_steps(feed *f, uint32_t steps)
+{
+    for (uint32_t step = 0; step < steps; step++) {
+        give(f, 0, step, (cddp_event){.kind = CDDP_EV_forward_begin, .step = step});
+        give(f, 0, step, (cddp_event){.kind = CDDP_EV_forward_end, .step = step});
+        for (int64_t param = 0; param < CD_CELLS_MAX / 8; param++)
+            give(f, 0, step,
+                 (cddp_event){.kind = CDDP_EV_compare, .step = step, .as.compare.param = param});
+    }
+}
+
+TEST(timeline, what_is_near_the_steps_that_matter_is_kept)
+{
+    feed f = {.sequence = 0};
+    cddp_error err = CDDP_ERROR_INIT;
+    size_t near = 0;
+    (void)state;
+    cd_timeline_init(&f.timeline);
+    cd_timeline_look_at(&f.timeline, 17);
+    cd_timeline_look_at(&f.timeline, 17);
+    give_steps(&f, 20);
+    assert_int_equal(cd_timeline_end(&f.timeline, 5, &err), CDDP_OK);
+    assert_int_equal(f.timeline.slice_count, 5);
+    assert_int_equal(f.timeline.slices_left, 15);
+    for (size_t i = 0; i < 5; i++) assert_int_equal(f.timeline.slices[i].step, 15 + i);
+    for (size_t i = 0; i < f.timeline.cell_count; i++) near += f.timeline.cells[i].step == 17;
+    assert_int_equal(near, CD_CELLS_MAX / 8);
+    assert_int_equal(f.timeline.cell_count + f.timeline.cells_left, 20 * (CD_CELLS_MAX / 8));
+    cd_timeline_fini(&f.timeline);
+}
+
 TEST(perfetto, names_are_quoted_and_flows_join_ranks)
 {
     feed f = {.sequence = 0};
@@ -173,6 +205,29 @@ TEST(figure, it_shows_the_last_events_and_escapes_names)
     assert_non_null(strstr(cd_text_get(&text), "class='open'"));
     assert_non_null(strstr(cd_text_get(&text), "class='spot'"));
     assert_non_null(strstr(cd_text_get(&text), "events 3 to 5"));
+    cd_text_fini(&text);
+    cd_timeline_fini(&f.timeline);
+}
+
+TEST(figure, it_shows_the_ranks_of_findings_and_no_label_lies_under_another_slice)
+{
+    feed f = {.sequence = 0};
+    cd_text text;
+    (void)state;
+    cd_timeline_init(&f.timeline);
+    cd_text_init(&text, false);
+    cd_timeline_look_for(&f.timeline, 40, 0);
+    /* more than there are rows for: the last row is shared, and all but one are covered */
+    for (int64_t i = 1; i < 12; i++) post(&f, 40, 2, i);
+    for (uint32_t rank = 0; rank < 64; rank++) post(&f, rank, 1, 0);
+    finish(&f);
+    cd_figure_print(&text, &(cd_figure){.timeline = &f.timeline, .title = "t", .headline = ""});
+    assert_non_null(strstr(cd_text_get(&text), ">rank 40</text>"));
+    assert_non_null(strstr(cd_text_get(&text), "16 of 64 ranks"));
+    assert_non_null(strstr(cd_text_get(&text), ">allreduce #6</text>"));
+    assert_non_null(strstr(cd_text_get(&text), "<title>allreduce #8</title>"));
+    assert_null(strstr(cd_text_get(&text), ">allreduce #8</text>"));
+    assert_null(strstr(cd_text_get(&text), ">rank 15</text>"));
     cd_text_fini(&text);
     cd_timeline_fini(&f.timeline);
 }
