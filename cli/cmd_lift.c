@@ -5,7 +5,7 @@
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "core/base/output.h"
-#include "verify/import/models.h"
+#include "core/trace/models.h"
 #include "verify/lift/lift.h"
 
 #include <stdio.h>

@@ -18,6 +18,7 @@ typedef struct cd_draft_setting {
     /* which [[table]], where the row belongs to one that repeats; -1: all, for some ranks */
     int64_t element;
     const char *ranks; /* a [[rank]] setting for these ranks, as a selection; NULL: for everybody */
+    uint64_t wrapper;  /* a setting of one [[wrapper]], from 1; 0: of every one. It has ranks */
     const char **items;
     size_t item_count;
 } cd_draft_setting;

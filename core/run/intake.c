@@ -140,7 +140,8 @@ static cddp_status make_room(cd_intake *n, const cd_watched_model *model, cddp_e
     n->recall = (cd_recall_rank){.recall = n->options.recall,
                                  .tracer = n->options.tracer,
                                  .rank = n->options.rank->rank,
-                                 .before = n->options.rank->rank,
+                                 .before = n->options.rank->rank |
+                                           (uint64_t)n->options.wrapper << 32,
                                  .parameter_count = n->parameter_count};
     n->recall.arrivals =
         cd_arena_array(&n->memory, n->parameter_count + 1, sizeof *n->recall.arrivals);

@@ -3,7 +3,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
-#include "verify/import/models.h"
+#include "core/trace/models.h"
 
 #include <inttypes.h>
 #include <stdio.h>

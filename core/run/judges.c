@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/run/judges.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the judge with the checks of a registry ---- */
+
+static cddp_status make_judge(const cddp_registry *registry, const cddp_allocator *allocator,
+                              cd_judge **judge, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    size_t count = 0;
+    while (cddp_registry_check(registry, count) != NULL) count++;
+    const cddp_check **checks = cd_allocate_array(allocator, count + 1, sizeof *checks);
+    if (checks == NULL) return cd_fail_memory(err, "%zu checks", count);
+    for (size_t i = 0; i < count; i++) checks[i] = cddp_registry_check(registry, i);
+    /* The judge keeps the array's pointers, not the array: the tables are the registry's. */
+    const cd_judge_options options = {.checks = checks,
+                                      .check_count = count,
+                                      .allocator = allocator};
+    CD_TRY_OUT(cd_judge_create(&options, judge, err));
+out:
+    cd_release(allocator, checks, (count + 1) * sizeof *checks);
+    return status;
+}
+
+/* ---- events ---- */
+
+static void push_one(void *self, const cddp_event *event)
+{
+    cd_judges_one *one = self;
+    const cddp_trace_sink *judge = cd_judge_get_sink(one->judge);
+    cd_coverage_push(&one->coverage, event);
+    judge->event(judge->self, event);
+}
+
+static void push_all(void *self, const cddp_event *event)
+{
+    cd_judges *j = self;
+    for (size_t i = 0; i < j->count; i++) cd_models_push(&j->items[i].models, event);
+}
+
+const cddp_trace_sink *cd_judges_get_sink(cd_judges *judges)
+{
+    cd_judges *j = judges;
+    if (j->count == 0) return NULL;
+    if (j->count == 1) return cd_judge_get_sink(j->items[0].judge);
+    for (size_t i = 0; i < j->count; i++) {
+        cd_judges_one *one = &j->items[i];
+        one->sink = (cddp_trace_sink){sizeof one->sink, CDDP_TRACE_ABI, one, push_one, NULL};
+        cd_models_begin(&one->models, (int64_t)i, &one->sink);
+    }
+    j->sink = (cddp_trace_sink){sizeof j->sink, CDDP_TRACE_ABI, j, push_all, NULL};
+    return &j->sink;
+}
+
+/* ---- life ---- */
+
+cddp_status cd_judges_open(cd_judges *judges, const cddp_plan *plan, const cddp_registry *registry,
+                           const cddp_allocator *allocator, cddp_error *err)
+{
+    cd_judges *j = judges;
+    *j = (cd_judges){.allocator = allocator, .count = cddp_plan_wrapper_count(plan)};
+    j->items = cd_allocate_array(allocator, j->count, sizeof *j->items);
+    if (j->items == NULL) return cd_fail_memory(err, "%zu judges", j->count);
+    for (size_t i = 0; i < j->count; i++) {
+        cd_judges_one *one = &j->items[i];
+        if (plan->wrapper_count > 0) one->wrapper = plan->wrappers[i].name;
+        CD_TRY(make_judge(registry, allocator, &one->judge, err));
+        CD_TRY(cd_models_init(&one->models, (uint32_t)plan->world.size, allocator, err));
+        one->models.has_own_data = true;
+    }
+    return CDDP_OK;
+}
+
+void cd_judges_close(cd_judges *j)
+{
+    for (size_t i = 0; j->items != NULL && i < j->count; i++) {
+        cd_judge_destroy(j->items[i].judge);
+        cd_models_fini(&j->items[i].models);
+    }
+    cd_release(j->allocator, j->items, j->count * sizeof *j->items);
+    j->items = NULL;
+    j->count = 0;
+}
+
+cddp_status cd_judges_end(cd_judges *j, cddp_error *err)
+{
+    for (size_t i = 0; i < j->count; i++) CD_TRY(cd_judge_end(j->items[i].judge, err));
+    return CDDP_OK;
+}
+
+/* ---- findings ---- */
+
+/* Causes before what they lead to. */
+static size_t causal_place(const cd_judge *judge, const char *check)
+{
+    size_t place = 0;
+    while (place < cd_judge_exercise_count(judge) &&
+           strcmp(cd_judge_get_exercise(judge, place)->check, check) != 0)
+        place++;
+    return place;
+}
+
+/* The judge whose next finding comes first; the number of judges: none has any. next: (count) */
+static size_t find_first(const cd_judges *j, const size_t *next)
+{
+    size_t first = j->count, first_place = 0;
+    uint32_t first_step = 0;
+    for (size_t i = 0; i < j->count; i++) {
+        const cd_judge *judge = j->items[i].judge;
+        if (next[i] == cd_judge_finding_count(judge)) continue;
+        const cddp_finding *f = cd_judge_get_finding(judge, next[i]);
+        const size_t place = causal_place(judge, f->check);
+        if (first < j->count &&
+            (f->step > first_step || (f->step == first_step && place >= first_place)))
+            continue;
+        first = i;
+        first_step = f->step;
+        first_place = place;
+    }
+    return first;
+}
+
+/* Of one check, and resting on the same events. */
+static bool is_same(const cddp_finding *a, const cddp_finding *b)
+{
+    bool is = strcmp(a->check, b->check) == 0 && a->step == b->step && a->rank == b->rank &&
+              a->event_count == b->event_count;
+    for (uint32_t i = 0; is && i < a->event_count; i++)
+        is = a->events[i].rank == b->events[i].rank &&
+             a->events[i].sequence == b->events[i].sequence;
+    return is && (a->event_count > 0 || strcmp(a->title, b->title) == 0);
+}
+
+/* Of the ranks and their groups, whichever wrapper they are about. */
+static bool is_of_groups(const cddp_finding *f)
+{
+    static const char *const checks[] = {"I-GROUP", "I-ORDER", "I-FAIL", "I-LIVE"};
+    bool is = false;
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
+        is |= strcmp(f->check, checks[i]) == 0;
+    return is;
+}
+
+static void name_wrapper(cddp_finding *f, const char *wrapper)
+{
+    char title[sizeof f->title];
+    f->wrapper = wrapper;
+    memcpy(title, f->title, sizeof title);
+    const int used = snprintf(f->title, sizeof f->title, "wrapper '%.40s': ", wrapper);
+    snprintf(f->title + used, sizeof f->title - (size_t)used, "%.*s",
+             (int)(sizeof f->title - (size_t)used - 1), title);
+}
+
+cddp_finding *cd_judges_take_findings(const cd_judges *judges, cd_arena *arena, size_t *count)
+{
+    const cd_judges *j = judges;
+    size_t total = 0, taken = 0;
+    for (size_t i = 0; i < j->count; i++) total += cd_judge_finding_count(j->items[i].judge);
+    cddp_finding *findings = cd_arena_push(arena, (total + 1) * sizeof *findings);
+    size_t *next = cd_arena_array(arena, j->count + 1, sizeof *next);
+    if (findings == NULL || next == NULL) return NULL;
+    for (size_t i = find_first(j, next); i < j->count; i = find_first(j, next)) {
+        cddp_finding f = *cd_judge_get_finding(j->items[i].judge, next[i]++);
+        if (j->count > 1 && !is_of_groups(&f)) name_wrapper(&f, j->items[i].wrapper);
+        bool is_taken = false;
+        for (size_t k = 0; k < taken && j->count > 1; k++)
+            is_taken |= is_same(&findings[k], &f) && is_of_groups(&f);
+        if (!is_taken) findings[taken++] = f;
+    }
+    *count = taken;
+    return findings;
+}
