@@ -147,12 +147,11 @@ static bool is_of_groups(const cddp_finding *f)
     return is;
 }
 
-static void name_wrapper(cddp_finding *f, const char *wrapper)
+static void name_wrapper(cddp_finding *f)
 {
     char title[sizeof f->title];
-    f->wrapper = wrapper;
     memcpy(title, f->title, sizeof title);
-    const int used = snprintf(f->title, sizeof f->title, "wrapper '%.40s': ", wrapper);
+    const int used = snprintf(f->title, sizeof f->title, "wrapper '%.40s': ", f->wrapper);
     snprintf(f->title + used, sizeof f->title - (size_t)used, "%.*s",
              (int)(sizeof f->title - (size_t)used - 1), title);
 }
@@ -167,7 +166,8 @@ cddp_finding *cd_judges_take_findings(const cd_judges *judges, cd_arena *arena, 
     if (findings == NULL || next == NULL) return NULL;
     for (size_t i = find_first(j, next); i < j->count; i = find_first(j, next)) {
         cddp_finding f = *cd_judge_get_finding(j->items[i].judge, next[i]++);
-        if (j->count > 1 && !is_of_groups(&f)) name_wrapper(&f, j->items[i].wrapper);
+        if (!is_of_groups(&f)) f.wrapper = j->items[i].wrapper;
+        if (j->count > 1 && f.wrapper != NULL) name_wrapper(&f);
         bool is_taken = false;
         for (size_t k = 0; k < taken && j->count > 1; k++)
             is_taken |= is_same(&findings[k], &f) && is_of_groups(&f);

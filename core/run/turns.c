@@ -66,17 +66,21 @@ static cddp_status open_one(turns *s, size_t index, cddp_error *err)
     return CD_PASS(cd_trainer_create(&options, &s->takers[index].trainer, err));
 }
 
-/* Groups that are shared are the first trainer's, which goes last. */
+/* Groups that are shared are the first trainer's, which goes last. Where the rank ended stays what it
+** was. */
 static void close_all(turns *s)
 {
+    struct cddp_tracer *tracer = s->options->tracer;
+    const uint32_t step = tracer->step, micro_step = tracer->micro_step;
     for (size_t i = s->count; s->takers != NULL && i-- > 0;) {
         if (s->takers[i].trainer != NULL) cd_trainer_select(s->takers[i].trainer);
         cd_trainer_destroy(s->takers[i].trainer);
     }
     for (size_t i = s->count; s->takers != NULL && i-- > 0;) {
-        cd_tracer_select(s->options->tracer, (int64_t)i);
+        cd_tracer_select(tracer, (int64_t)i);
         cd_intake_destroy(s->takers[i].intake);
     }
+    cddp_tracer_set_step(tracer, step, micro_step);
     cd_release(s->allocator, s->takers, s->count * sizeof *s->takers);
     cd_release(s->allocator, s->order, s->count * sizeof *s->order);
 }

@@ -384,7 +384,6 @@ static cddp_status train_steps(cd_trainer *t, uint32_t first, uint32_t end, cddp
 /* Where it is, and what is noted of buckets, are this trainer's until another one is selected. */
 void cd_trainer_select(cd_trainer *t)
 {
-    if (t->tracer == NULL) return;
     cd_tracer_select(t->tracer, t->options.wrapper);
     cddp_tracer_set_step(t->tracer, t->now.step, t->now.micro_step);
     t->tracer->operands = t->reduction.operands.self != NULL ? &t->reduction.operands : NULL;
