@@ -26,7 +26,7 @@ void cd_draft_fini(cd_draft *draft)
     *draft = (cd_draft){.count = 0};
 }
 
-static cddp_status push(cd_draft *draft, const cd_draft_setting *setting, cddp_error *err)
+cddp_status cd_draft_push(cd_draft *draft, const cd_draft_setting *setting, cddp_error *err)
 {
     if (draft->count == draft->capacity) {
         const size_t grown = draft->capacity > 0 ? 2 * draft->capacity : 32;
@@ -70,7 +70,7 @@ static cddp_status take_field(cd_draft *draft, cd_draft_setting *setting, const 
     setting->items = (const char **)(uintptr_t)value.items;
     setting->item_count = value.count;
     if (setting->ranks == NULL) CD_TRY(is_default(draft, setting, &untouched, err));
-    if (!untouched) CD_TRY(push(draft, setting, err));
+    if (!untouched) CD_TRY(cd_draft_push(draft, setting, err));
     return CDDP_OK;
 }
 
@@ -127,7 +127,7 @@ cddp_status cd_draft_copy(cd_draft *draft, const cd_draft *from, cddp_error *err
         }
         setting.items = items;
         setting.ranks = setting.ranks != NULL ? ranks : NULL;
-        CD_TRY(push(draft, &setting, err));
+        CD_TRY(cd_draft_push(draft, &setting, err));
     }
     return CDDP_OK;
 }
@@ -188,7 +188,7 @@ cddp_status cd_draft_set(cd_draft *draft, const char *path, const char *item, cd
     const cd_draft_setting setting = {.row = cd_key_find_path(path),
                                       .items = items,
                                       .item_count = 1};
-    return CD_PASS(push(draft, &setting, err));
+    return CD_PASS(cd_draft_push(draft, &setting, err));
 }
 
 void cd_draft_remove(cd_draft *draft, size_t index)

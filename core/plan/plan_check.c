@@ -663,8 +663,7 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn re
 {
     cd_contradictions c = {.plan = plan, .report = report_fn, .context = context};
     cd_plan_check_wrappers(&c);
-    if (plan->wrapper_count == 0)
-        return c.count + search_one(NULL, plan, report_fn, context);
+    if (plan->wrapper_count == 0) return c.count + search_one(NULL, plan, report_fn, context);
     /* their plans can only be made of what is whole */
     if (c.count > 0) return c.count;
     return cd_plan_search_wrappers(plan, &(cd_plan_search){search_one, NULL}, report_fn, context);

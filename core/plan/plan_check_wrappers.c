@@ -133,8 +133,7 @@ void cd_plan_check_wrappers(cd_contradictions *c)
     cd_plan_enter_table(c, NULL, 0);
     const cddp_plan_schedule *schedule = &c->plan->schedule;
     if (c->plan->wrapper_count == 0 && schedule->turns != CDDP_TURNS_STEP)
-        cd_plan_contradict(c, "schedule.turns",
-                           "schedule.turns has no effect without [[wrapper]]");
+        cd_plan_contradict(c, "schedule.turns", "schedule.turns has no effect without [[wrapper]]");
 }
 
 /* ---- the plans of the wrappers ---- */

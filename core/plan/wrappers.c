@@ -87,8 +87,7 @@ static int64_t optimizer_of(const cddp_plan *plan, size_t wrapper, int64_t eleme
 /* What all ranks have becomes a setting; what some have stays an override. */
 static void take_overrides(const cddp_plan *plan, size_t wrapper, cddp_plan *own, cd_arena *arena)
 {
-    cddp_plan_override *kept =
-        cd_arena_push(arena, (plan->override_count + 1) * sizeof *kept);
+    cddp_plan_override *kept = cd_arena_push(arena, (plan->override_count + 1) * sizeof *kept);
     own->override_count = 0;
     own->overrides = kept;
     for (size_t i = 0; kept != NULL && i < plan->override_count; i++) {

@@ -61,8 +61,9 @@ static bool finding_fits(const cddp_plan_finding *expected, const cddp_finding *
                            strstr(finding->title, expected->words) != NULL ||
                            strstr(finding->expected, expected->words) != NULL ||
                            strstr(finding->actual, expected->words) != NULL;
-    const bool is_of = expected->wrapper == NULL ||
-                       (finding->wrapper != NULL && strcmp(expected->wrapper, finding->wrapper) == 0);
+    const bool is_of =
+        expected->wrapper == NULL ||
+        (finding->wrapper != NULL && strcmp(expected->wrapper, finding->wrapper) == 0);
     return strcmp(expected->check, finding->check) == 0 && blames && is_of &&
            number_fits(expected->step, finding->step) &&
            number_fits(expected->bucket, finding->bucket) && has_words &&
@@ -285,8 +286,8 @@ static const char *print_proven_of(const measure *m, const cd_coverage *coverage
 
 static const char *print_proven(const measure *m)
 {
-    const char *words = print_proven_of(m, has_several(m) ? &m->judges->items[0].coverage
-                                                          : m->coverage);
+    const char *words =
+        print_proven_of(m, has_several(m) ? &m->judges->items[0].coverage : m->coverage);
     bool differ = false;
     for (size_t i = 1; words != NULL && has_several(m) && i < m->judges->count; i++) {
         const char *other = print_proven_of(m, &m->judges->items[i].coverage);

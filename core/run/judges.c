@@ -4,6 +4,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,9 +39,21 @@ static void push_one(void *self, const cddp_event *event)
     judge->event(judge->self, event);
 }
 
+static void note_turn(cd_judges *j, const cddp_event *event)
+{
+    const int64_t wrapper = event->as.mark.value;
+    if (wrapper < 0 || (size_t)wrapper >= j->count) return;
+    j->is_exhausted |= !cd_vec_grow(j->allocator, (void **)&j->turns, &j->turn_capacity,
+                                    j->turn_count + 1, sizeof *j->turns);
+    if (j->is_exhausted) return;
+    j->turns[j->turn_count++] =
+        (struct cd_judges_turn){event->sequence, event->rank, (uint32_t)wrapper};
+}
+
 static void push_all(void *self, const cddp_event *event)
 {
     cd_judges *j = self;
+    if (cd_models_is_mark(event)) note_turn(j, event);
     for (size_t i = 0; i < j->count; i++) cd_models_push(&j->items[i].models, event);
 }
 
@@ -84,12 +97,15 @@ void cd_judges_close(cd_judges *j)
         cd_models_fini(&j->items[i].models);
     }
     cd_release(j->allocator, j->items, j->count * sizeof *j->items);
+    cd_release(j->allocator, j->turns, j->turn_capacity * sizeof *j->turns);
+    j->turns = NULL;
     j->items = NULL;
     j->count = 0;
 }
 
 cddp_status cd_judges_end(cd_judges *j, cddp_error *err)
 {
+    if (j->is_exhausted) return cd_fail_memory(err, "the turns of %zu wrappers", j->count);
     for (size_t i = 0; i < j->count; i++) CD_TRY(cd_judge_end(j->items[i].judge, err));
     return CDDP_OK;
 }
@@ -156,6 +172,29 @@ static void name_wrapper(cddp_finding *f)
              (int)(sizeof f->title - (size_t)used - 1), title);
 }
 
+/* The first wrapper goes first, until a mark says otherwise. */
+static uint32_t wrapper_at(const cd_judges *j, uint32_t rank, uint64_t sequence)
+{
+    uint32_t wrapper = 0;
+    for (size_t i = 0; i < j->turn_count; i++)
+        if (j->turns[i].rank == rank && j->turns[i].sequence <= sequence)
+            wrapper = j->turns[i].wrapper;
+    return wrapper;
+}
+
+/* Ranks that disagree on an operation may each be right within another wrapper. */
+static void tell_turns(const cd_judges *j, cddp_finding *f)
+{
+    if (f->event_count < 2 || strcmp(f->check, "I-ORDER") != 0) return;
+    const uint32_t a = wrapper_at(j, f->events[0].rank, f->events[0].sequence);
+    const uint32_t b = wrapper_at(j, f->events[1].rank, f->events[1].sequence);
+    if (a == b) return;
+    snprintf(f->advice, sizeof f->advice,
+             "rank %" PRIu32 " is in wrapper '%.40s', rank %" PRIu32 " in '%.40s': wrappers that "
+             "share a group take their turns in one order on all ranks",
+             f->events[0].rank, j->items[a].wrapper, f->events[1].rank, j->items[b].wrapper);
+}
+
 cddp_finding *cd_judges_take_findings(const cd_judges *judges, cd_arena *arena, size_t *count)
 {
     const cd_judges *j = judges;
@@ -168,6 +207,7 @@ cddp_finding *cd_judges_take_findings(const cd_judges *judges, cd_arena *arena, 
         cddp_finding f = *cd_judge_get_finding(j->items[i].judge, next[i]++);
         if (!is_of_groups(&f)) f.wrapper = j->items[i].wrapper;
         if (j->count > 1 && f.wrapper != NULL) name_wrapper(&f);
+        if (j->count > 1) tell_turns(j, &f);
         bool is_taken = false;
         for (size_t k = 0; k < taken && j->count > 1; k++)
             is_taken |= is_same(&findings[k], &f) && is_of_groups(&f);

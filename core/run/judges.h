@@ -28,6 +28,14 @@ typedef struct cd_judges {
     cd_judges_one *items; /* (count) */
     size_t count;
     cddp_trace_sink sink; /* of several */
+    /* of several: where which wrapper goes on, rank by rank, so that a finding about a group knows
+    ** which of them posted what */
+    struct cd_judges_turn {
+        uint64_t sequence; /* of the rank's event that says so */
+        uint32_t rank, wrapper;
+    } * turns; /* (turn_count) in the order of each rank */
+    size_t turn_count, turn_capacity;
+    bool is_exhausted; /* there was no memory for one */
 } cd_judges;
 
 cddp_status cd_judges_open(cd_judges *judges, const cddp_plan *plan, const cddp_registry *registry,

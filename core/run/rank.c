@@ -57,8 +57,8 @@ static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a,
                                                                       : options->backend,
                                   .tracer = tracer,
                                   .devices = a->devices};
-    const cddp_status status = a->wrappers->count > 1 ? cd_turns_train(a, &trainer, err)
-                                                      : train(a, &trainer, err);
+    const cddp_status status =
+        a->wrappers->count > 1 ? cd_turns_train(a, &trainer, err) : train(a, &trainer, err);
     if (status != CDDP_OK) {
         CD_EMIT(tracer, error, err != NULL ? err->message : cddp_status_text(status),
                 .status = status);

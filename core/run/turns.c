@@ -126,8 +126,7 @@ static cddp_status take_whole_steps(turns *s, uint32_t step, cddp_error *err)
 static cddp_status take_micro_steps(turns *s, uint32_t step, cddp_error *err)
 {
     bool is_running = true;
-    for (size_t i = 0; i < s->count; i++)
-        CD_TRY(enter_step(&s->takers[s->order[i]], step, err));
+    for (size_t i = 0; i < s->count; i++) CD_TRY(enter_step(&s->takers[s->order[i]], step, err));
     for (uint32_t m = 0; is_running; m++) {
         is_running = false;
         for (size_t i = 0; i < s->count; i++) {

@@ -222,7 +222,7 @@ typedef struct cddp_plan_wrapper {
 
 typedef struct cddp_plan_optimizer {
     const char *name;
-    const char *wrapper; /* whose; NULL: of every wrapper */
+    const char *wrapper;       /* whose; NULL: of every wrapper */
     int64_t kind;              /* cddp_plan_optimizer_kind */
     cddp_text_list parameters; /* patterns; empty: all */
     cddp_selector steps;       /* when it steps */
@@ -259,8 +259,8 @@ typedef struct cddp_plan_collective {
 typedef struct cddp_plan_output {
     const char *name;
     const char *wrapper; /* whose model has it; NULL: every one */
-    int64_t loss;      /* cddp_plan_output_loss */
-    int64_t objective; /* cddp_plan_output_objective */
+    int64_t loss;        /* cddp_plan_output_loss */
+    int64_t objective;   /* cddp_plan_output_objective */
     double weight;
 } cddp_plan_output;
 
