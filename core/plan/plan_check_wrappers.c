@@ -126,9 +126,9 @@ static void refuse_modes(cd_contradictions *c)
 
 void cd_plan_check_wrappers(cd_contradictions *c)
 {
+    for (size_t i = 0; i < c->plan->wrapper_count; i++) check_name(c, i);
     check_owners(c);
     if (c->plan->wrapper_count > 0) refuse_modes(c);
-    for (size_t i = 0; i < c->plan->wrapper_count; i++) check_name(c, i);
     for (size_t i = 0; i < c->plan->when_count; i++) check_order(c, i);
     cd_plan_enter_table(c, NULL, 0);
     const cddp_plan_schedule *schedule = &c->plan->schedule;
