@@ -182,8 +182,8 @@ static void take_loop(cd_lift *l, cd_lift_rank *r, const cddp_event *e)
     follow_step(r, e);
     switch (e->kind) {
     case CDDP_EV_samples:
-        if (l->is_joint && r->module != l->module) break;
-        r->samples = (r->samples > 0 ? r->samples : 0) + e->as.samples.count;
+        /* said once for all wrappers, or before the forward of each */
+        r->samples = (r->samples > 0 && !l->is_joint ? r->samples : 0) + e->as.samples.count;
         break;
     case CDDP_EV_forward_begin:
         take_forward(l, r, e);
