@@ -49,8 +49,8 @@ static cddp_status read_run(const cd_args *args, cd_source *source, cd_lift *lif
     return CD_PASS(replay_first(source, lift, err));
 }
 
-/* Several wrappers become as many, or, where no scenario has them together, the first one. notes: of
-** several. */
+/* Several wrappers become as many, or, where no scenario has them together, the first one. notes:
+** of several. */
 static cddp_status lift_any(const cd_args *args, cd_source *source, cd_lift *lift, cd_text *toml,
                             cd_text *notes, cddp_error *err)
 {

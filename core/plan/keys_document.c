@@ -50,7 +50,7 @@ static const char *const introduction =
     "one decides each key.\n"
     "* `[[wrapper]]` tables make several DDP wrappers in each rank, as a GAN has a generator and a "
     "discriminator. Each\n"
-    "  trains a model of its own: what one computes is no input of another. They have a `name` and "
+    "  trains its own model: what one computes is no input of another. They have a `name` and "
     "settings that differ from\n"
     "  those of the scenario:\n"
     "\n"

@@ -49,8 +49,8 @@ typedef void (*cd_contradiction_fn)(void *context, const char *key, const char *
 size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn report,
                                    void *context);
 
-/* A search through a plan that reports what it finds as contradictions, and returns how much; and the
-** same through the plan of every wrapper. What several have in common is reported once. */
+/* A search through a plan that reports what it finds as contradictions, and returns how much; and
+** the same through the plan of every wrapper. What several have in common is reported once. */
 typedef size_t (*cd_plan_search_fn)(void *context, const cddp_plan *plan,
                                     cd_contradiction_fn report, void *report_context);
 typedef struct cd_plan_search {

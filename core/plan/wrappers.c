@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan of one of several wrappers: a copy of the whole plan without [[wrapper]] tables, in which
-** its settings stand for everybody, and only what is said of it, or of all, is left.
+/* The plan of one of several wrappers: a copy of the whole plan without [[wrapper]] tables. Its
+** settings stand for everybody there, and only what is said of it, or of all, is left.
 **
 ** Everything that looks at one wrapper (its trainer, its reference, its checks) reads such a plan,
 ** and so knows nothing of the others. What a whole run has once is read from the whole plan: the

@@ -3,7 +3,8 @@
 ** alone; what they share is the rank, its tracer, and the process group where the plan gives them
 ** one. Here is only who goes on when.
 **
-** Invariant: before a trainer does anything, the tracer was told whose events follow.
+** Invariant: a trainer is selected before it does anything, so that the tracer knows whose events
+** follow.
 */
 #include "core/run/turns.h"
 
@@ -31,7 +32,7 @@ typedef struct turns {
 
 /* ---- life ---- */
 
-/* The group of the first wrapper that has no group of its own; NULL: it is made now. */
+/* The group of the first wrapper without its own; NULL: it is made now. */
 static cddp_group *shared_group(const turns *s, size_t index)
 {
     for (size_t i = 0; i < index; i++)
@@ -66,8 +67,8 @@ static cddp_status open_one(turns *s, size_t index, cddp_error *err)
     return CD_PASS(cd_trainer_create(&options, &s->takers[index].trainer, err));
 }
 
-/* Groups that are shared are the first trainer's, which goes last. Where the rank ended stays what it
-** was. */
+/* Groups that are shared are the first trainer's, which goes last. The place where the rank ended
+** stays. */
 static void close_all(turns *s)
 {
     struct cddp_tracer *tracer = s->options->tracer;

@@ -212,12 +212,12 @@ typedef struct cddp_plan_override {
 
 /* ---- tables that may appear several times ---- */
 
-/* One of several DDP wrappers in each rank, with a model of its own. Settings that differ from those
-** of the scenario are overrides. */
+/* One of several DDP wrappers in each rank, with its own model. Settings that differ from those of
+** the scenario are overrides. */
 #define CDDP_PLAN_WRAPPERS_MAX 32
 typedef struct cddp_plan_wrapper {
     const char *name;
-    bool own_group; /* a process group of its own over the ranks of the world */
+    bool own_group; /* its own process group over the ranks of the world */
 } cddp_plan_wrapper;
 
 typedef struct cddp_plan_optimizer {
