@@ -130,10 +130,10 @@ static cddp_status join_elements(const joining *j, size_t part, cd_key_scope sco
 
 static cddp_status add_wrapper(const joining *j, size_t part, cddp_error *err)
 {
-    static const char *yes[] = {"true"};
-    const char **items = cd_arena_push(&j->joined->arena, sizeof *items);
+    const char **items = cd_arena_array(&j->joined->arena, 2, sizeof *items);
     if (items == NULL) return cd_fail_memory(err, "a draft of a scenario");
     items[0] = j->parts[part].name;
+    items[1] = "true";
     cd_draft_setting own = {.row = cd_key_find("wrapper", "name"),
                             .element = (int64_t)part,
                             .items = items,
@@ -141,7 +141,7 @@ static cddp_status add_wrapper(const joining *j, size_t part, cddp_error *err)
     j->joined->element_count[CD_SCOPE_wrapper]++;
     CD_TRY(cd_draft_push(j->joined, &own, err));
     own.row = cd_key_find("wrapper", "own_group");
-    own.items = yes;
+    own.items = items + 1;
     if (j->parts[part].own_group) CD_TRY(cd_draft_push(j->joined, &own, err));
     return CDDP_OK;
 }

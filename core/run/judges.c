@@ -3,6 +3,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/plan/plan.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -50,11 +51,65 @@ static void note_turn(cd_judges *j, const cddp_event *event)
         (struct cd_judges_turn){event->sequence, event->rank, (uint32_t)wrapper};
 }
 
+static size_t position_of(const cd_judges *j, size_t wrapper)
+{
+    size_t position = 0;
+    while (position < j->count && j->order[position] != wrapper) position++;
+    return position;
+}
+
+/* Does the forward come before the one that was last, as the plan has the turns? */
+static bool is_early(const cd_judges *j, const struct cd_judges_place *last,
+                     const struct cd_judges_place *now)
+{
+    if (!last->is_known || last->step != now->step) return false;
+    if (j->plan->schedule.turns == CDDP_TURNS_MICRO_STEP && last->micro_step != now->micro_step)
+        return now->micro_step < last->micro_step;
+    return now->position < last->position;
+}
+
+/* The turns of wrappers are the plan's. Their values do not depend on them, so nothing else says
+** so. */
+static void follow_turns(cd_judges *j, const cddp_event *e)
+{
+    const int64_t wrapper = j->items[0].models.current[e->rank];
+    if (wrapper < 0 || (size_t)wrapper >= j->count) return;
+    struct cd_judges_place *last = &j->places[e->rank];
+    cd_plan_order_wrappers(j->plan, e->rank, e->step, j->order);
+    const struct cd_judges_place now = {e->step, e->micro_step, position_of(j, (size_t)wrapper),
+                                        true};
+    if (j->misturn.check == NULL && is_early(j, last, &now)) {
+        cddp_finding *f = &j->misturn;
+        *f = (cddp_finding){.size = sizeof *f,
+                            .check = "I-STEP",
+                            .step = e->step,
+                            .micro_step = e->micro_step,
+                            .rank = (int32_t)e->rank,
+                            .peer = -1,
+                            .bucket = -1,
+                            .param = -1,
+                            .event_count = 1};
+        f->events[0].rank = e->rank;
+        f->events[0].sequence = e->sequence;
+        const char *early = j->items[wrapper].wrapper,
+                   *late = j->items[j->order[last->position]].wrapper;
+        snprintf(f->title, sizeof f->title,
+                 "rank %" PRIu32 ": the turns of the wrappers are not the plan's", e->rank);
+        snprintf(f->expected, sizeof f->expected, "wrapper '%.40s' goes before '%.40s'", early,
+                 late);
+        snprintf(f->actual, sizeof f->actual, "a forward of '%.40s' after one of '%.40s'", early,
+                 late);
+    }
+    *last = now;
+}
+
 static void push_all(void *self, const cddp_event *event)
 {
     cd_judges *j = self;
     if (cd_models_is_mark(event)) note_turn(j, event);
     for (size_t i = 0; i < j->count; i++) cd_models_push(&j->items[i].models, event);
+    if (event->kind == CDDP_EV_forward_begin && event->rank < j->plan->world.size)
+        follow_turns(j, event);
 }
 
 const cddp_trace_sink *cd_judges_get_sink(cd_judges *judges)
@@ -77,9 +132,12 @@ cddp_status cd_judges_open(cd_judges *judges, const cddp_plan *plan, const cddp_
                            const cddp_allocator *allocator, cddp_error *err)
 {
     cd_judges *j = judges;
-    *j = (cd_judges){.allocator = allocator, .count = cddp_plan_wrapper_count(plan)};
+    *j = (cd_judges){.allocator = allocator, .count = cddp_plan_wrapper_count(plan), .plan = plan};
     j->items = cd_allocate_array(allocator, j->count, sizeof *j->items);
-    if (j->items == NULL) return cd_fail_memory(err, "%zu judges", j->count);
+    j->places = cd_allocate_array(allocator, (size_t)plan->world.size, sizeof *j->places);
+    j->order = cd_allocate_array(allocator, j->count, sizeof *j->order);
+    if (j->items == NULL || j->places == NULL || j->order == NULL)
+        return cd_fail_memory(err, "%zu judges", j->count);
     for (size_t i = 0; i < j->count; i++) {
         cd_judges_one *one = &j->items[i];
         if (plan->wrapper_count > 0) one->wrapper = plan->wrappers[i].name;
@@ -98,7 +156,12 @@ void cd_judges_close(cd_judges *j)
     }
     cd_release(j->allocator, j->items, j->count * sizeof *j->items);
     cd_release(j->allocator, j->turns, j->turn_capacity * sizeof *j->turns);
+    if (j->plan != NULL)
+        cd_release(j->allocator, j->places, (size_t)j->plan->world.size * sizeof *j->places);
+    cd_release(j->allocator, j->order, j->count * sizeof *j->order);
     j->turns = NULL;
+    j->places = NULL;
+    j->order = NULL;
     j->items = NULL;
     j->count = 0;
 }
@@ -195,12 +258,22 @@ static void tell_turns(const cd_judges *j, cddp_finding *f)
              f->events[0].rank, j->items[a].wrapper, f->events[1].rank, j->items[b].wrapper);
 }
 
+/* Before what its step led to. */
+static void put_misturn(const cd_judges *j, cddp_finding *findings, size_t *count)
+{
+    size_t at = 0;
+    while (at < *count && findings[at].step < j->misturn.step) at++;
+    memmove(&findings[at + 1], &findings[at], (*count - at) * sizeof *findings);
+    findings[at] = j->misturn;
+    ++*count;
+}
+
 cddp_finding *cd_judges_take_findings(const cd_judges *judges, cd_arena *arena, size_t *count)
 {
     const cd_judges *j = judges;
     size_t total = 0, taken = 0;
     for (size_t i = 0; i < j->count; i++) total += cd_judge_finding_count(j->items[i].judge);
-    cddp_finding *findings = cd_arena_push(arena, (total + 1) * sizeof *findings);
+    cddp_finding *findings = cd_arena_push(arena, (total + 2) * sizeof *findings);
     size_t *next = cd_arena_array(arena, j->count + 1, sizeof *next);
     if (findings == NULL || next == NULL) return NULL;
     for (size_t i = find_first(j, next); i < j->count; i = find_first(j, next)) {
@@ -213,6 +286,7 @@ cddp_finding *cd_judges_take_findings(const cd_judges *judges, cd_arena *arena, 
             is_taken |= is_same(&findings[k], &f) && is_of_groups(&f);
         if (!is_taken) findings[taken++] = f;
     }
+    if (j->misturn.check != NULL) put_misturn(j, findings, &taken);
     *count = taken;
     return findings;
 }

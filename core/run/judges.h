@@ -35,7 +35,16 @@ typedef struct cd_judges {
         uint32_t rank, wrapper;
     } * turns; /* (turn_count) in the order of each rank */
     size_t turn_count, turn_capacity;
-    bool is_exhausted; /* there was no memory for one */
+    bool is_exhausted;     /* there was no memory for one */
+    const cddp_plan *plan; /* the whole one; borrowed */
+    /* (world size) of several: the forward that came last on the rank */
+    struct cd_judges_place {
+        uint32_t step, micro_step;
+        size_t position; /* of its wrapper, in the order of the step's turns */
+        bool is_known;
+    } * places;
+    size_t *order;        /* (count) of the turns of the step at hand */
+    cddp_finding misturn; /* the first turn that is not the plan's; check NULL: none */
 } cd_judges;
 
 cddp_status cd_judges_open(cd_judges *judges, const cddp_plan *plan, const cddp_registry *registry,

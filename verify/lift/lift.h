@@ -125,7 +125,7 @@ typedef struct cd_lift {
     int64_t reducer;      /* its group */
     size_t wrapper_count, buffer_count, local_count;
     int64_t module;         /* the wrapper that trains */
-    bool is_joint;          /* each of the others has a lift of its own */
+    bool is_joint;          /* each of the others has its own lift */
     const char *why_apart;  /* why they have not; NULL: nobody asked */
     bool is_interleaved;    /* another wrapper posted within a backward of the first one */
     bool has_continuations; /* operations were posted in continuations of others */

@@ -41,7 +41,7 @@ static cddp_plan *plan_of(const cddp_plan *plan, size_t wrapper)
     return own;
 }
 
-TEST(wrappers, each_has_a_plan_of_its_own)
+TEST(wrappers, each_has_its_own_plan)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = read_plan(pair);
@@ -52,7 +52,7 @@ TEST(wrappers, each_has_a_plan_of_its_own)
     assert_true(a->world.seed == 7 && b->world.seed == 8);
     assert_true(a->settings.ddp.bucket_cap_mb == 2 && b->settings.ddp.bucket_cap_mb != 2);
     assert_true(a->settings.train.micro_steps == 2 && b->settings.train.micro_steps == 3);
-    /* what a rank has of its own counts more, and is one wrapper's or of both */
+    /* what a rank alone has counts more, and is one wrapper's or of both */
     assert_ok(cddp_plan_rank_settings(a, 1, &settings, &err), &err);
     assert_true(settings.ddp.static_graph && settings.ddp.bucket_cap_mb == 2);
     assert_ok(cddp_plan_rank_settings(b, 1, &settings, &err), &err);
@@ -117,12 +117,14 @@ TEST(wrappers, a_plan_without_them_has_the_digest_that_it_always_had)
 
 typedef struct page {
     char bytes[8192];
+    size_t length;
 } page;
 
 static void write_page(void *context, const char *text)
 {
     page *p = context;
-    strcat(p->bytes, text);
+    p->length += (size_t)snprintf(p->bytes + p->length, sizeof p->bytes - p->length, "%s", text);
+    assert_true(p->length < sizeof p->bytes);
 }
 
 TEST(wrappers, a_draft_is_read_back)
@@ -133,7 +135,7 @@ TEST(wrappers, a_draft_is_read_back)
     cd_draft draft;
     cd_draft_init(&draft);
     assert_ok(cd_draft_take(&draft, plan, &err), &err);
-    text.bytes[0] = '\0';
+    text.length = 0;
     cd_draft_print(&draft, write_page, &text);
     cddp_plan *again = read_plan(text.bytes);
     assert_true(cddp_plan_digest(plan) == cddp_plan_digest(again));
@@ -241,7 +243,7 @@ TEST(wrappers, drafts_of_single_wrappers_are_joined)
     const cd_draft_part parts[] = {{&drafts[0], "a", false}, {&drafts[1], "b", true}};
     cd_draft_init(&joined);
     assert_ok(cd_draft_join(&joined, parts, 2, &err), &err);
-    text.bytes[0] = '\0';
+    text.length = 0;
     cd_draft_print(&joined, write_page, &text);
     cddp_plan *plan = read_plan(text.bytes);
     cddp_plan *a = plan_of(plan, 0), *b = plan_of(plan, 1);
