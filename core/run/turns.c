@@ -91,6 +91,7 @@ static void close_all(turns *s)
 static cddp_status enter_step(turn_taker *taker, uint32_t step, cddp_error *err)
 {
     taker->has_step = false;
+    taker->has_left |= step >= cd_trainer_steps(taker->trainer);
     if (taker->has_left) return CDDP_OK;
     cd_trainer_select(taker->trainer);
     CD_TRY(cd_trainer_enter_step(taker->trainer, step, &taker->has_step, err));
@@ -148,7 +149,7 @@ static cddp_status train_all(turns *s, cddp_error *err)
     const bool is_by_micro_step = s->plan->schedule.turns == CDDP_TURNS_MICRO_STEP;
     bool goes_on = true;
     for (size_t i = 0; i < s->count; i++) CD_TRY(open_one(s, i, err));
-    for (uint32_t step = 0; goes_on && step < s->plan->settings.train.steps; step++) {
+    for (uint32_t step = 0; goes_on; step++) {
         cd_plan_order_wrappers(s->plan, rank, step, s->order);
         CD_TRY(is_by_micro_step ? take_micro_steps(s, step, err) : take_whole_steps(s, step, err));
         goes_on = false;

@@ -321,6 +321,8 @@ cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last, cddp_error 
     return CDDP_OK;
 }
 
+uint32_t cd_trainer_steps(const cd_trainer *t) { return (uint32_t)t->program.settings.train.steps; }
+
 uint32_t cd_trainer_micro_steps(const cd_trainer *t)
 {
     return (uint32_t)t->program.settings.train.micro_steps;

@@ -200,6 +200,7 @@ void cd_trainer_destroy(cd_trainer *trainer); /* accepts NULL */
 void cd_trainer_select(cd_trainer *trainer);
 cddp_status cd_trainer_enter_step(cd_trainer *trainer, uint32_t step, bool *has_step,
                                   cddp_error *err) CDDP_MUST_CHECK;
+uint32_t cd_trainer_steps(const cd_trainer *trainer);
 uint32_t cd_trainer_micro_steps(const cd_trainer *trainer);
 /* micro: filled, and borrowed until the step is left. */
 cddp_status cd_trainer_run_turn(cd_trainer *trainer, uint32_t micro_step, cd_micro *micro,
