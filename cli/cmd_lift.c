@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lift: the scenario that does what a recorded program did. */
 #include "cli/command.h"
+#include "cli/lift_wrappers.h"
 #include "cli/sources.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "core/base/output.h"
-#include "verify/import/models.h"
+#include "core/trace/models.h"
 #include "verify/lift/lift.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static void take_event(void *self, const cddp_event *event) { cd_lift_push(self, event); }
 
@@ -47,20 +49,45 @@ static cddp_status read_run(const cd_args *args, cd_source *source, cd_lift *lif
     return CD_PASS(replay_first(source, lift, err));
 }
 
+/* Several wrappers become as many, or, where no scenario has them together, the first one. notes:
+** of several. */
+static cddp_status lift_any(const cd_args *args, cd_source *source, cd_lift *lift, cd_text *toml,
+                            cd_text *notes, cddp_error *err)
+{
+    size_t count = 1;
+    cddp_error why = CDDP_ERROR_INIT;
+    CD_TRY(read_run(args, source, lift, err));
+    CD_TRY(cd_lift_count_wrappers(source, &count, err));
+    if (count == 1) return CD_PASS(cd_lift_write(lift, toml, err));
+    const cddp_status status = cd_lift_wrappers(source, count, toml, notes, &why);
+    if (status != CDDP_E_UNSUPPORTED) {
+        if (err != NULL) *err = why;
+        return status;
+    }
+    cd_text_fini(notes);
+    cd_text_init(notes, false);
+    lift->why_apart = cd_arena_strdup(&lift->arena, why.message);
+    return CD_PASS(cd_lift_write(lift, toml, err));
+}
+
 static cddp_status lift_run(const cd_args *args, cd_source *source, cd_lift *lift, cd_text *toml,
-                            cddp_error *err)
+                            cd_text *notes, cddp_error *err)
 {
     const char *path = cd_args_text(args, CD_OPTION_output, NULL);
     if (path != NULL) CD_TRY(cd_output_check(path, err));
-    CD_TRY(read_run(args, source, lift, err));
-    CD_TRY(cd_lift_write(lift, toml, err));
+    CD_TRY(lift_any(args, source, lift, toml, notes, err));
     return path != NULL ? CD_PASS(cd_output_write(path, toml, err)) : CDDP_OK;
 }
 
 /* The notes are in the file as comments; whoever lifts sees them at once. */
-static int report(cd_cli *cli, const cd_lift *lift, const cd_text *toml)
+static int report(cd_cli *cli, const cd_lift *lift, const cd_text *toml, const cd_text *notes)
 {
     const char *path = cd_args_text(cli->args, CD_OPTION_output, NULL);
+    for (const char *at = cd_text_get(notes); *at != '\0';) {
+        const int length = (int)strcspn(at, "\n");
+        fprintf(stderr, "cddp-verify: not expressed: %.*s\n", length, at);
+        at += length + (at[length] == '\n');
+    }
     for (size_t i = 0; i < lift->note_count; i++)
         fprintf(stderr, "cddp-verify: not expressed: %s\n", lift->notes[i]);
     if (path == NULL) return cd_cli_write(cli, toml, CD_EXIT_VERIFIED);
@@ -78,10 +105,13 @@ int cd_command_lift(cd_cli *cli)
     cddp_error err = CDDP_ERROR_INIT;
     cd_source source = {.program = ""};
     cd_lift lift = {.rank_count = 0};
-    cd_text toml;
+    cd_text toml, notes;
     cd_text_init(&toml, false);
-    const cddp_status status = lift_run(cli->args, &source, &lift, &toml, &err);
-    const int exit_code = status == CDDP_OK ? report(cli, &lift, &toml) : cd_cli_fail(cli, &err);
+    cd_text_init(&notes, false);
+    const cddp_status status = lift_run(cli->args, &source, &lift, &toml, &notes, &err);
+    const int exit_code =
+        status == CDDP_OK ? report(cli, &lift, &toml, &notes) : cd_cli_fail(cli, &err);
+    cd_text_fini(&notes);
     cd_lift_fini(&lift);
     cd_text_fini(&toml);
     cd_source_close(&source);

@@ -135,6 +135,10 @@ static cddp_status check_plan(const prove_command *c, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG,
                        "rendezvous.enable: who comes first to the store is a race; a proof is "
                        "about runs without any");
+    if (plan->wrapper_count > 0)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "[[wrapper]]: a proof is of one wrapper; prove the scenario of each, and "
+                       "explore them together");
     if (cd_plan_has_continuations(plan))
         return cd_fail(err, CDDP_E_CONFIG,
                        "hook.continuations = \"on_completion\": a proof varies the order of "

@@ -8,7 +8,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "verify/import/declared.h"
-#include "verify/import/models.h"
+#include "core/trace/models.h"
 #include "verify/import/shards.h"
 #include "verify/import/sources.h"
 #include "verify/report/stored.h"

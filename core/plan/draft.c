@@ -26,7 +26,7 @@ void cd_draft_fini(cd_draft *draft)
     *draft = (cd_draft){.count = 0};
 }
 
-static cddp_status push(cd_draft *draft, const cd_draft_setting *setting, cddp_error *err)
+cddp_status cd_draft_push(cd_draft *draft, const cd_draft_setting *setting, cddp_error *err)
 {
     if (draft->count == draft->capacity) {
         const size_t grown = draft->capacity > 0 ? 2 * draft->capacity : 32;
@@ -70,7 +70,7 @@ static cddp_status take_field(cd_draft *draft, cd_draft_setting *setting, const 
     setting->items = (const char **)(uintptr_t)value.items;
     setting->item_count = value.count;
     if (setting->ranks == NULL) CD_TRY(is_default(draft, setting, &untouched, err));
-    if (!untouched) CD_TRY(push(draft, setting, err));
+    if (!untouched) CD_TRY(cd_draft_push(draft, setting, err));
     return CDDP_OK;
 }
 
@@ -104,6 +104,7 @@ cddp_status cd_draft_take(cd_draft *draft, const cddp_plan *plan, cddp_error *er
         cd_selector_print(&override->ranks, ranks, sizeof ranks);
         cd_draft_setting setting = {.row = cd_key_find_path(override->key),
                                     .element = override->element,
+                                    .wrapper = override->wrapper,
                                     .ranks = cd_arena_strdup(&draft->arena, ranks)};
         if (setting.ranks == NULL) return NO_MEMORY(err);
         CD_TRY(take_field(draft, &setting, override->parsed, err));
@@ -126,7 +127,7 @@ cddp_status cd_draft_copy(cd_draft *draft, const cd_draft *from, cddp_error *err
         }
         setting.items = items;
         setting.ranks = setting.ranks != NULL ? ranks : NULL;
-        CD_TRY(push(draft, &setting, err));
+        CD_TRY(cd_draft_push(draft, &setting, err));
     }
     return CDDP_OK;
 }
@@ -138,7 +139,7 @@ static cddp_status apply(cddp_plan *plan, const cd_draft_setting *setting, cddp_
     const cd_key_value value = {setting->items, setting->item_count};
     if (setting->ranks == NULL)
         return CD_PASS(cd_plan_assign(plan, setting->row, (size_t)setting->element, &value, err));
-    cd_plan_owner owner = {.element = setting->element};
+    cd_plan_owner owner = {.element = setting->element, .wrapper = setting->wrapper};
     CD_TRY(cd_selector_parse(setting->ranks, &owner.ranks, err));
     return CD_PASS(cd_plan_add_override(plan, &owner, setting->row, &value, err));
 }
@@ -187,7 +188,7 @@ cddp_status cd_draft_set(cd_draft *draft, const char *path, const char *item, cd
     const cd_draft_setting setting = {.row = cd_key_find_path(path),
                                       .items = items,
                                       .item_count = 1};
-    return CD_PASS(push(draft, &setting, err));
+    return CD_PASS(cd_draft_push(draft, &setting, err));
 }
 
 void cd_draft_remove(cd_draft *draft, size_t index)
@@ -201,6 +202,11 @@ void cd_draft_remove_element(cd_draft *draft, cd_key_scope scope, size_t element
 {
     for (size_t i = draft->count; i-- > 0;) {
         cd_draft_setting *setting = &draft->settings[i];
+        if (scope == CD_SCOPE_wrapper && setting->wrapper == element + 1) {
+            cd_draft_remove(draft, i);
+            continue;
+        }
+        if (scope == CD_SCOPE_wrapper && setting->wrapper > element + 1) setting->wrapper--;
         if (setting->row->scope != scope) continue;
         if (setting->element == (int64_t)element)
             cd_draft_remove(draft, i);
@@ -297,9 +303,17 @@ static bool is_said(const cd_draft *draft, size_t first, size_t last)
 {
     for (size_t i = first; i < last; i++) {
         const cd_draft_setting *a = &draft->settings[i], *b = &draft->settings[last];
-        if (a->ranks != NULL && a->row == b->row && a->element == b->element) return true;
+        if (a->ranks != NULL && a->row == b->row && a->element == b->element &&
+            a->wrapper == b->wrapper)
+            return true;
     }
     return false;
+}
+
+/* It stands in the [[wrapper]] table, and not in a [[rank]]. */
+static bool is_of_wrapper_alone(const cd_draft_setting *setting)
+{
+    return setting->wrapper != 0 && setting->ranks != NULL && setting->ranks[0] == '\0';
 }
 
 static void write_ranks(const cd_draft *draft, const writer *w)
@@ -308,7 +322,7 @@ static void write_ranks(const cd_draft *draft, const writer *w)
     size_t first = 0;
     for (size_t i = 0; i < draft->count; i++) {
         const cd_draft_setting *setting = &draft->settings[i];
-        if (setting->ranks == NULL) continue;
+        if (setting->ranks == NULL || is_of_wrapper_alone(setting)) continue;
         if (ranks == NULL || strcmp(ranks, setting->ranks) != 0 || is_said(draft, first, i)) {
             write_heading(w, "rank", true);
             ranks = setting->ranks;
@@ -319,12 +333,15 @@ static void write_ranks(const cd_draft *draft, const writer *w)
                 w->write(w->context, "\n");
             }
         }
-        char table[96];
+        char table[96], wrapper[32] = "";
+        if (setting->wrapper != 0)
+            snprintf(wrapper, sizeof wrapper, "wrapper.%llu.",
+                     (unsigned long long)setting->wrapper - 1);
         if (setting->row->scope != CD_SCOPE_RANK && setting->element >= 0)
-            snprintf(table, sizeof table, "%s.%lld", setting->row->table,
+            snprintf(table, sizeof table, "%s%s.%lld", wrapper, setting->row->table,
                      (long long)setting->element);
         else
-            snprintf(table, sizeof table, "%s", setting->row->table);
+            snprintf(table, sizeof table, "%s%s", wrapper, setting->row->table);
         write_setting(w, setting, table);
     }
 }
@@ -338,6 +355,11 @@ static void write_elements(const cd_draft *draft, const writer *w, cd_key_scope 
             if (setting->ranks == NULL && setting->row->scope == scope &&
                 setting->element == (int64_t)e)
                 write_setting(w, setting, "");
+        }
+        for (size_t i = 0; scope == CD_SCOPE_wrapper && i < draft->count; i++) {
+            const cd_draft_setting *setting = &draft->settings[i];
+            if (is_of_wrapper_alone(setting) && setting->wrapper == e + 1)
+                write_setting(w, setting, setting->row->table);
         }
     }
 }

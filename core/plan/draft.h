@@ -18,6 +18,7 @@ typedef struct cd_draft_setting {
     /* which [[table]], where the row belongs to one that repeats; -1: all, for some ranks */
     int64_t element;
     const char *ranks; /* a [[rank]] setting for these ranks, as a selection; NULL: for everybody */
+    uint64_t wrapper;  /* a setting of one [[wrapper]], from 1; 0: of every one. It has ranks */
     const char **items;
     size_t item_count;
 } cd_draft_setting;
@@ -43,6 +44,9 @@ cd_draft_setting *cd_draft_find(cd_draft *draft, const char *path);
 /* Sets such a key to one item. */
 cddp_status cd_draft_set(cd_draft *draft, const char *path, const char *item,
                          cddp_error *err) CDDP_MUST_CHECK;
+/* A setting as it stands: the draft borrows its texts. */
+cddp_status cd_draft_push(cd_draft *draft, const cd_draft_setting *setting,
+                          cddp_error *err) CDDP_MUST_CHECK;
 void cd_draft_remove(cd_draft *draft, size_t index);
 void cd_draft_remove_element(cd_draft *draft, cd_key_scope scope, size_t element);
 

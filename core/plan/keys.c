@@ -74,6 +74,7 @@
      WIDTH(cddp_plan_##table, field),                                       \
      doc},
 
+#define ITEM_NAME_wrapper "wrapper"
 #define ITEM_NAME_optimizer "optimizer"
 #define ITEM_NAME_output "output"
 #define ITEM_NAME_group "group"
@@ -115,6 +116,7 @@ static const cd_key_row rows[] = {
     [CD_SCOPE_##scope] = {ITEM_NAME_##scope, sizeof(cddp_plan_##scope), \
                           offsetof(cddp_plan, member), offsetof(cddp_plan, counter)}
 static const cd_item_table item_tables[CD_SCOPE_COUNT] = {
+    ITEM(wrapper, wrappers, wrapper_count),
     ITEM(optimizer, optimizers, optimizer_count),
     ITEM(output, outputs, output_count),
     ITEM(group, groups, group_count),
@@ -220,6 +222,24 @@ bool cd_key_is_per_rank(const cd_key_row *row)
     for (size_t i = 0; i < sizeof agreed / sizeof agreed[0]; i++)
         is_per_rank &= row->scope == CD_SCOPE_RANK || row->offset != agreed[i];
     return is_per_rank;
+}
+
+bool cd_key_is_per_wrapper(const cd_key_row *row)
+{
+    static const char *const common[] = {"join", "agent", "fsdp"};
+    bool is_own = row->scope == CD_SCOPE_RANK &&
+                  row->offset != offsetof(cddp_plan_settings, train.steps) &&
+                  row->offset != offsetof(cddp_plan_settings, model.device) &&
+                  row->offset != offsetof(cddp_plan_settings, data.inputs);
+    for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
+        is_own &= strcmp(row->table, common[i]) != 0;
+    return is_own;
+}
+
+bool cd_key_is_of_wrappers(const cd_key_row *row)
+{
+    return row->scope == CD_SCOPE_wrapper || strcmp(row->field, "wrapper") == 0 ||
+           strcmp(row->field, "wrappers") == 0 || strcmp(row->field, "turns") == 0;
 }
 
 const cd_key_row *cd_key_find_settings(const char *table)

@@ -12,6 +12,7 @@
 typedef enum cd_key_scope {
     CD_SCOPE_PLAN,
     CD_SCOPE_RANK,
+    CD_SCOPE_wrapper,
     CD_SCOPE_optimizer,
     CD_SCOPE_output,
     CD_SCOPE_group,
@@ -45,6 +46,11 @@ bool cd_key_has_table(const char *table);
 ** owns nor how ranks share it. Epochs are those of all ranks: one that counts them otherwise would
 ** leave a join context alone. */
 bool cd_key_is_per_rank(const cd_key_row *row);
+/* May one [[wrapper]] have another value? Not of what the wrappers share: the number of steps, how
+** inputs end, and the arithmetic. */
+bool cd_key_is_per_wrapper(const cd_key_row *row);
+/* Does the key mean anything only in a plan with several wrappers? */
+bool cd_key_is_of_wrappers(const cd_key_row *row);
 /* The row of a table that is written in place of a text of settings: "hook.comm_state_option";
 ** NULL. */
 const cd_key_row *cd_key_find_settings(const char *table);

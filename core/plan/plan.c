@@ -63,6 +63,8 @@ static void *array_push(struct cddp_plan_memory *memory, void **items, size_t *c
     return (char *)*items + *count * item_bytes;
 }
 
+cd_arena *cd_plan_get_arena(cddp_plan *plan) { return &plan->memory->arena; }
+
 size_t cd_plan_item_count(const cddp_plan *plan, cd_key_scope scope)
 {
     size_t count;
@@ -129,6 +131,10 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cd_plan_owner *owner, co
         return cd_fail(err, CDDP_E_CONFIG,
                        "%s is the same for all ranks and cannot be changed for some", path);
     }
+    if (owner->wrapper != 0 && !cd_key_is_per_wrapper(row)) {
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "%s is the same for all wrappers and cannot be changed for one", path);
+    }
     void *parsed = cd_arena_push(&memory->arena, row->width);
     char *text = join_commas(&memory->arena, value);
     char *key = cd_arena_strdup(&memory->arena, path);
@@ -143,6 +149,7 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cd_plan_owner *owner, co
     *override = (cddp_plan_override){.ranks = owner->ranks,
                                      .key = key,
                                      .element = owner->element,
+                                     .wrapper = owner->wrapper,
                                      .value = text,
                                      .parsed = parsed};
     plan->override_count++;
@@ -233,6 +240,19 @@ static cddp_status fail_unknown(const char *key, const char *table, const char *
                    near != NULL ? "; did you mean '" : "", path, near != NULL ? "'?" : "");
 }
 
+/* "wrapper.1.ddp.static_graph" becomes "ddp.static_graph" and 2, which is wrapper 1 counted from 1;
+** "wrapper.1.name" stays. */
+static void take_wrapper(char *path, uint64_t *wrapper)
+{
+    static const char prefix[] = "wrapper.";
+    char *end = path;
+    if (strncmp(path, prefix, sizeof prefix - 1) != 0) return;
+    const unsigned long number = strtoul(path + sizeof prefix - 1, &end, 10);
+    if (end == path + sizeof prefix - 1 || *end != '.' || strchr(end + 1, '.') == NULL) return;
+    *wrapper = number + 1;
+    memmove(path, end + 1, strlen(end));
+}
+
 /* "when.2.sync" becomes "when.sync" and 2; an element that is the next one is made. For some ranks
 ** "optimizer.lr" is a key of all optimizers. */
 static cddp_status take_index(cddp_plan *plan, char *path, bool has_ranks, const cd_key_row **row,
@@ -281,6 +301,7 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
     }
     const cd_key_row *row = NULL;
     size_t index = 0;
+    take_wrapper(path, &owner.wrapper);
     CD_TRY(take_index(plan, path, at != NULL, &row, &index, err));
     if (row == NULL) {
         char *dot = strrchr(path, '.');
@@ -297,7 +318,7 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
     if (!is_array) strip_quotes(&values);
     items[0] = is_array ? items[0] : values;
     if (is_list && !is_array) parsed.count = split_commas(values, items);
-    if (at != NULL)
+    if (at != NULL || owner.wrapper != 0)
         CD_TRY(cd_plan_add_override(plan, &owner, row, &parsed, err));
     else
         CD_TRY(cd_plan_assign(plan, row, index, &parsed, err));
@@ -317,7 +338,8 @@ cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t rank,
     for (size_t i = 0; i < plan->override_count; i++) {
         const cddp_plan_override *override = &plan->overrides[i];
         const cd_key_row *row = cd_key_find_path(override->key);
-        if (row->scope == CD_SCOPE_RANK && cddp_selector_has(&override->ranks, rank))
+        if (row->scope == CD_SCOPE_RANK && override->wrapper == 0 &&
+            cddp_selector_has(&override->ranks, rank))
             memcpy((char *)settings + row->offset, override->parsed, row->width);
     }
     if (plan->world.batch > 0) { /* sample i of a step goes to rank i mod W */
@@ -401,7 +423,8 @@ static uint64_t digest_field(uint64_t digest, const cd_key_row *row, const void 
     }
 }
 
-/* Rows that decide how a run goes; titles, tags and expectations do not. */
+/* Rows that decide how a run goes; titles, tags and expectations do not. Those of wrappers decide
+** nothing in a plan without [[wrapper]]. */
 static bool row_counts(const cd_key_row *row)
 {
     return row->table[0] != '\0' && strncmp(row->table, "expect", 6) != 0;
@@ -413,7 +436,7 @@ uint64_t cddp_plan_digest(const cddp_plan *plan)
     for (size_t i = 0; i < cd_key_count(); i++) {
         const cd_key_row *row = cd_key_row_get(i);
         const cd_item_table *table = cd_item_table_get(row->scope);
-        if (!row_counts(row)) continue;
+        if (!row_counts(row) || (plan->wrapper_count == 0 && cd_key_is_of_wrappers(row))) continue;
         digest = cd_hash_mix(digest, cd_hash_text(row->field));
         if (table == NULL) {
             const char *base =
@@ -431,6 +454,8 @@ uint64_t cddp_plan_digest(const cddp_plan *plan)
                            plan->overrides[i].ranks.term_count *
                                sizeof plan->overrides[i].ranks.terms[0],
                            digest);
+        if (plan->overrides[i].wrapper != 0)
+            digest = cd_hash_mix(digest, plan->overrides[i].wrapper);
         digest = cd_hash_mix(digest, cd_hash_text(plan->overrides[i].key));
         if (is_of_optimizer(&plan->overrides[i]))
             digest = cd_hash_mix(digest, (uint64_t)plan->overrides[i].element);

@@ -6,16 +6,21 @@
 #include "cddp/plan.h"
 #include "core/plan/keys.h"
 
+/* Of what a plan points to. */
+struct cd_arena *cd_plan_get_arena(cddp_plan *plan);
+
 size_t cd_plan_item_count(const cddp_plan *plan, cd_key_scope scope);
 /* Appends an element with every default filled in. */
 cddp_status cd_plan_add_item(cddp_plan *plan, cd_key_scope scope, cddp_error *err) CDDP_MUST_CHECK;
 /* index: of the element, where the row belongs to a repeating table. */
 cddp_status cd_plan_assign(cddp_plan *plan, const cd_key_row *row, size_t index,
                            const cd_key_value *value, cddp_error *err) CDDP_MUST_CHECK;
-/* Whose setting it is: some ranks', and of a key of [[optimizer]] one of them, or -1: all. */
+/* Whose setting it is: some ranks', and of a key of [[optimizer]] one of them, or -1: all; of one
+** [[wrapper]], from 1, or 0: of every one. */
 typedef struct cd_plan_owner {
     cddp_selector ranks;
     int64_t element;
+    uint64_t wrapper;
 } cd_plan_owner;
 #define CD_PLAN_ALL_ELEMENTS (-1)
 cddp_status cd_plan_add_override(cddp_plan *plan, const cd_plan_owner *owner, const cd_key_row *row,
@@ -27,6 +32,13 @@ size_t cd_plan_optimizer_count(const cddp_plan *plan);
 cddp_plan_optimizer cd_plan_optimizer_of(const cddp_plan *plan, uint32_t rank, size_t index);
 /* Do ranks have different options? */
 bool cd_plan_optimizers_differ(const cddp_plan *plan);
+/* In which order a rank's wrappers take their turns in a step: positions into order, which has room
+** for every one. */
+void cd_plan_order_wrappers(const cddp_plan *plan, uint32_t rank, uint32_t step, size_t *order);
+/* Its position; the number of wrappers: there is none of that name. */
+size_t cd_plan_find_wrapper(const cddp_plan *plan, const char *name);
+/* Where element `index` of a table in the plan of a wrapper stands in the whole plan. */
+size_t cd_plan_place_of(const cddp_plan *plan, size_t wrapper, cd_key_scope scope, size_t index);
 /* Copies both; for provenance. */
 cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *text,
                              cddp_error *err) CDDP_MUST_CHECK;
@@ -36,6 +48,17 @@ cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *te
 typedef void (*cd_contradiction_fn)(void *context, const char *key, const char *message);
 size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn report,
                                    void *context);
+
+/* A search through a plan that reports what it finds as contradictions, and returns how much; and
+** the same through the plan of every wrapper. What several have in common is reported once. */
+typedef size_t (*cd_plan_search_fn)(void *context, const cddp_plan *plan,
+                                    cd_contradiction_fn report, void *report_context);
+typedef struct cd_plan_search {
+    cd_plan_search_fn search;
+    void *context;
+} cd_plan_search;
+size_t cd_plan_search_wrappers(const cddp_plan *plan, const cd_plan_search *search,
+                               cd_contradiction_fn report, void *context);
 
 /* One level of a model averager: after so many steps, blocks of so many consecutive ranks; 0: all
 ** of them. */

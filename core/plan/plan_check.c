@@ -620,9 +620,10 @@ static void check_expect(cd_contradictions *c)
     }
 }
 
-size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn report_fn,
-                                   void *context)
+static size_t search_one(void *self, const cddp_plan *plan, cd_contradiction_fn report_fn,
+                         void *context)
 {
+    (void)self;
     cd_contradictions c = {.plan = plan, .report = report_fn, .context = context};
     if (plan->title == NULL) cd_plan_contradict(&c, "title", "a scenario needs a title");
     check_settings(&c, &plan->settings);
@@ -655,6 +656,17 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn re
     }
     check_expect(&c);
     return c.count;
+}
+
+size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn report_fn,
+                                   void *context)
+{
+    cd_contradictions c = {.plan = plan, .report = report_fn, .context = context};
+    cd_plan_check_wrappers(&c);
+    if (plan->wrapper_count == 0) return c.count + search_one(NULL, plan, report_fn, context);
+    /* their plans can only be made of what is whole */
+    if (c.count > 0) return c.count;
+    return cd_plan_search_wrappers(plan, &(cd_plan_search){search_one, NULL}, report_fn, context);
 }
 
 static void keep_first(void *context, const char *key, const char *message)

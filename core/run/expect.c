@@ -18,6 +18,7 @@ typedef struct measure {
     const cddp_plan *plan;
     const char *refusal;         /* NULL: it was run */
     const cd_coverage *coverage; /* NULL: nothing was run */
+    const cd_judges *judges;     /* of several: each has its own coverage. NULL: none */
     bool is_observed;
     cd_arena *arena;
     cddp_verdict *verdict;
@@ -60,7 +61,10 @@ static bool finding_fits(const cddp_plan_finding *expected, const cddp_finding *
                            strstr(finding->title, expected->words) != NULL ||
                            strstr(finding->expected, expected->words) != NULL ||
                            strstr(finding->actual, expected->words) != NULL;
-    return strcmp(expected->check, finding->check) == 0 && blames &&
+    const bool is_of =
+        expected->wrapper == NULL ||
+        (finding->wrapper != NULL && strcmp(expected->wrapper, finding->wrapper) == 0);
+    return strcmp(expected->check, finding->check) == 0 && blames && is_of &&
            number_fits(expected->step, finding->step) &&
            number_fits(expected->bucket, finding->bucket) && has_words &&
            (expected->parameter == NULL || strcmp(expected->parameter, finding->parameter) == 0);
@@ -231,13 +235,23 @@ static const char *missing_claim(const measure *m)
                : NULL;
 }
 
+static bool has_several(const measure *m) { return m->judges != NULL && m->judges->count > 1; }
+
 /* NULL, or what was not compared although the plan owes it. */
 static const char *missing_comparison(const measure *m)
 {
     if (m->coverage == NULL) return NULL;
     const bool is_observed = m->is_observed || m->coverage->owing_ranks > 0;
     const uint64_t ranks = is_observed ? m->plan->world.size : 0;
-    return cd_coverage_find_gap(m->coverage, ranks, m->arena, m->is_exhausted);
+    if (!has_several(m)) return cd_coverage_find_gap(m->coverage, ranks, m->arena, m->is_exhausted);
+    /* what was compared too often of one wrapper is not owed by another */
+    for (size_t i = 0; i < m->judges->count; i++) {
+        const cd_judges_one *one = &m->judges->items[i];
+        const char *gap = cd_coverage_find_gap(&one->coverage, ranks, m->arena, m->is_exhausted);
+        if (gap != NULL)
+            return reported(m, cd_arena_printf(m->arena, "wrapper '%s': %s", one->wrapper, gap));
+    }
+    return NULL;
 }
 
 static bool was_exercised(const cddp_verdict *v, const char *check)
@@ -248,10 +262,10 @@ static bool was_exercised(const cddp_verdict *v, const char *check)
 }
 
 /* What stands behind the answer: a trace without values shows order alone. */
-static const char *print_proven(const measure *m)
+static const char *print_proven_of(const measure *m, const cd_coverage *coverage)
 {
     static const uint64_t none[CD_LINK_COUNT];
-    const uint64_t *made = m->coverage != NULL ? m->coverage->made : none;
+    const uint64_t *made = coverage != NULL ? coverage->made : none;
     const bool values = made[CD_LINK_MATHEMATICS] + made[CD_LINK_REDUCTION] > 0;
     const bool updates = made[CD_LINK_UPDATE] + made[CD_LINK_SHARE] > 0;
     const bool order = was_exercised(m->verdict, "I-ORDER"),
@@ -259,7 +273,7 @@ static const char *print_proven(const measure *m)
     if (!values && !updates)
         return order ? (liveness ? "order and liveness only" : "order only") : "no values";
     /* a comm hook that rounds or leaves out: its averages are compared where it does not yet */
-    const bool is_lossy = made[CD_LINK_LAW] > 0 && m->coverage->owed[CD_LINK_MATHEMATICS] == 0 &&
+    const bool is_lossy = made[CD_LINK_LAW] > 0 && coverage->owed[CD_LINK_MATHEMATICS] == 0 &&
                           made[CD_LINK_REDUCTION] < made[CD_LINK_PRESENCE];
     const char *averages = is_lossy ? "; averages of the hook by its laws alone"
                            : values ? ""
@@ -268,6 +282,26 @@ static const char *print_proven(const measure *m)
                                        values && updates ? ", " : "", updates ? "updates" : "",
                                        order ? ", order" : "", liveness ? ", liveness" : "",
                                        averages));
+}
+
+static const char *print_proven(const measure *m)
+{
+    const char *words =
+        print_proven_of(m, has_several(m) ? &m->judges->items[0].coverage : m->coverage);
+    bool differ = false;
+    for (size_t i = 1; words != NULL && has_several(m) && i < m->judges->count; i++) {
+        const char *other = print_proven_of(m, &m->judges->items[i].coverage);
+        differ |= other == NULL || strcmp(other, words) != 0;
+    }
+    const char *all = differ ? "" : words;
+    for (size_t i = 0; all != NULL && differ && i < m->judges->count; i++) {
+        const cd_judges_one *one = &m->judges->items[i];
+        const char *own = print_proven_of(m, &one->coverage);
+        all = own == NULL ? NULL
+                          : cd_arena_printf(m->arena, "%s%s%s: %s", all, i > 0 ? "; " : "",
+                                            one->wrapper, own);
+    }
+    return reported(m, all);
 }
 
 /* A summary in words of the run; NULL: there was no memory for it. */
@@ -359,6 +393,7 @@ cddp_status cd_verdict_measure(const cd_verdict_input *input, cd_arena *arena,
                        .refusal =
                            input->refusal != NULL ? cd_arena_strdup(arena, input->refusal) : NULL,
                        .coverage = input->tap != NULL ? &input->tap->coverage : NULL,
+                       .judges = input->judges,
                        .is_observed = input->is_observed,
                        .arena = arena,
                        .verdict = verdict,

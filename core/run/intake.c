@@ -144,11 +144,12 @@ static cddp_status make_room(cd_intake *n, const cd_watched_model *model, cddp_e
     n->slot_parameters = cd_arena_array(&n->memory, n->slot_count + 1, sizeof *n->slot_parameters);
     n->optimized_count = cd_optimized_count(model->replica);
     n->optimized = cd_arena_array(&n->memory, n->optimized_count + 1, sizeof *n->optimized);
-    n->recall = (cd_recall_rank){.recall = n->options.recall,
-                                 .tracer = n->options.tracer,
-                                 .rank = n->options.rank->rank,
-                                 .before = n->options.rank->rank,
-                                 .parameter_count = n->parameter_count};
+    n->recall =
+        (cd_recall_rank){.recall = n->options.recall,
+                         .tracer = n->options.tracer,
+                         .rank = n->options.rank->rank,
+                         .before = n->options.rank->rank | (uint64_t)n->options.wrapper << 32,
+                         .parameter_count = n->parameter_count};
     n->recall.arrivals =
         cd_arena_array(&n->memory, n->parameter_count + 1, sizeof *n->recall.arrivals);
     CD_TRY(cd_arena_check(&n->memory, err, "the intake of rank %u", n->options.rank->rank));

@@ -12,6 +12,7 @@
 typedef struct cd_intake_options {
     const cddp_plan *plan;
     const cddp_rank *rank;
+    uint32_t wrapper;                    /* which of the rank's */
     struct cddp_tracer *tracer;          /* may be NULL */
     cd_oracle_share *share;              /* ranks of one thread; else NULL */
     cd_reference_share *reference_share; /* likewise */

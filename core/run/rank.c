@@ -4,7 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/run/intake.h"
-#include "core/train/trainer.h"
+#include "core/run/turns.h"
 
 static cddp_status train_watched(const cd_trainer_options *options, cddp_error *err)
 {
@@ -15,24 +15,28 @@ static cddp_status train_watched(const cd_trainer_options *options, cddp_error *
     return status;
 }
 
+void cd_rank_report_unobserved(const cd_trainer_options *options)
+{
+    if (options->plan->settings.model.device != CDDP_MODEL_DEVICE_SHAPE) return;
+    CD_EMIT(options->tracer, unjudged,
+            "device shape has no numbers: neither values nor decisions are judged",
+            .link = CDDP_LINK_NONE, .count = (int64_t)options->plan->settings.train.steps);
+}
+
 static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options, cddp_error *err)
 {
     cd_intake *intake = NULL;
     const cd_intake_options watched = {.plan = options->plan,
                                        .rank = options->rank,
                                        .tracer = options->tracer,
-                                       .share = a->share,
-                                       .reference_share = a->reference_share,
-                                       .reductions = a->reductions,
+                                       .share = a->wrappers->items[0].share,
+                                       .reference_share = a->wrappers->items[0].reference_share,
+                                       .reductions = a->wrappers->items[0].reductions,
                                        .recall = a->recall};
     if (a->options->oracle) {
         CD_TRY(cd_intake_create(&watched, &intake, err));
         options->watcher = cd_intake_get_watcher(intake);
-    }
-    if (a->options->oracle && options->plan->settings.model.device == CDDP_MODEL_DEVICE_SHAPE) {
-        CD_EMIT(options->tracer, unjudged,
-                "device shape has no numbers: neither values nor decisions are judged",
-                .link = CDDP_LINK_NONE, .count = (int64_t)options->plan->settings.train.steps);
+        cd_rank_report_unobserved(options);
     }
     const cddp_status status = train_watched(options, err);
     cd_intake_destroy(intake);
@@ -47,14 +51,15 @@ static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a,
     const cddp_trace_sink *sink = binding->sink != NULL ? binding->sink : a->sink;
     CD_TRY(cddp_tracer_create(rank, sink, options->level, &tracer, err));
     CD_EMIT(tracer, rank_begin, NULL, .world_size = rank->world_size);
-    cd_trainer_options trainer = {.plan = options->plan,
+    cd_trainer_options trainer = {.plan = a->wrappers->items[0].plan,
                                   .rank = rank,
                                   .registry = options->registry,
                                   .backend = binding->backend != NULL ? binding->backend
                                                                       : options->backend,
                                   .tracer = tracer,
                                   .devices = a->devices};
-    const cddp_status status = train(a, &trainer, err);
+    const cddp_status status =
+        a->wrappers->count > 1 ? cd_turns_train(a, &trainer, err) : train(a, &trainer, err);
     if (status != CDDP_OK) {
         CD_EMIT(tracer, error, err != NULL ? err->message : cddp_status_text(status),
                 .status = status);

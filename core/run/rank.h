@@ -2,19 +2,20 @@
 /* The program that every rank runs, on every world. */
 #pragma once
 #include "cddp/run.h"
-#include "core/oracle/oracle.h"
-#include "core/reference/reference.h"
+#include "core/run/wrappers.h"
+#include "core/train/trainer.h"
 
 typedef struct cd_rank_argument {
     const cddp_run_options *options;
-    const cddp_trace_sink *sink;         /* of the run: judge and caller's sinks */
-    cd_oracle_share *share;              /* NULL where ranks are processes */
-    cd_reference_share *reference_share; /* likewise */
-    struct cd_reductions *reductions;    /* likewise */
-    struct cd_recall *recall;            /* NULL: every judgement is made */
+    const cddp_trace_sink *sink; /* of the run: judge and caller's sinks */
+    const cd_run_wrappers *wrappers;
+    struct cd_recall *recall; /* NULL: every judgement is made */
     /* (CD_REPLICA_DEVICES) of the ranks' tensors; NULL: over the process heap */
     const cddp_device *devices;
 } cd_rank_argument;
+
+/* A device without numbers has nothing that a watcher could judge. */
+void cd_rank_report_unobserved(const cd_trainer_options *options);
 
 /* A cddp_rank_fn; argument is a cd_rank_argument, the same for all ranks. */
 cddp_status cd_rank_program(cddp_rank *rank, void *argument, cddp_error *err);

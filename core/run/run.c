@@ -9,7 +9,6 @@
 #include "core/base/error.h"
 #include "core/base/sized.h"
 #include "core/run/rank.h"
-#include "core/run/reductions.h"
 #include "core/plan/replica/replica.h"
 #include "core/run/tap.h"
 #include "core/run/verdict.h"
@@ -23,36 +22,15 @@ cddp_run_options cddp_run_options_default(void)
                               .oracle = true};
 }
 
-/* ---- the judge with the checks of a registry ---- */
-
-static cddp_status make_judge(const cddp_registry *registry, const cddp_allocator *allocator,
-                              cd_judge **judge, cddp_error *err)
-{
-    cddp_status status = CDDP_OK;
-    size_t count = 0;
-    while (cddp_registry_check(registry, count) != NULL) count++;
-    const cddp_check **checks = cd_allocate_array(allocator, count + 1, sizeof *checks);
-    if (checks == NULL) return cd_fail_memory(err, "%zu checks", count);
-    for (size_t i = 0; i < count; i++) checks[i] = cddp_registry_check(registry, i);
-    /* The judge keeps the array's pointers, not the array: the tables are the registry's. */
-    const cd_judge_options options = {.checks = checks,
-                                      .check_count = count,
-                                      .allocator = allocator};
-    CD_TRY_OUT(cd_judge_create(&options, judge, err));
-out:
-    cd_release(allocator, checks, (count + 1) * sizeof *checks);
-    return status;
-}
-
 /* ---- the frame around the ranks ---- */
 
 struct cd_run {
     cddp_run_options options;
     cd_rank_argument argument;
-    cd_reference_share reference_share; /* of ranks that share a thread */
+    cd_run_wrappers wrappers;
     /* over the run's allocator, where it holds the storage */
     cddp_device devices[CD_REPLICA_DEVICES];
-    cd_judge *judge; /* NULL: not judged */
+    cd_judges judges; /* none: not judged */
     cd_tap tap;
     struct cddp_tracer world;
     cddp_rank_result *results; /* (world size) */
@@ -99,18 +77,16 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     run->plan_digest = cddp_plan_digest(options->plan);
     run->results = cd_allocate_array(options->allocator, world, sizeof *run->results);
     if (run->results == NULL) return cd_fail_memory(err, "the results of %zu ranks", world);
-    if (options->judge) CD_TRY(make_judge(options->registry, options->allocator, &run->judge, err));
-    CD_TRY(cd_tap_init(&run->tap, options,
-                       run->judge != NULL ? cd_judge_get_sink(run->judge) : NULL, err));
+    if (options->judge)
+        CD_TRY(cd_judges_open(&run->judges, options->plan, options->registry, options->allocator,
+                              err));
+    CD_TRY(cd_tap_init(&run->tap, options, cd_judges_get_sink(&run->judges), err));
     run->world = (struct cddp_tracer){.sink = &run->tap.sink, .level = options->level};
     run->argument =
         (cd_rank_argument){.options = options, .sink = &run->tap.sink, .recall = manner->recall};
-    if (options->bind == NULL && !options->oracle_apart) {
-        CD_TRY(cd_oracle_share_create(options->allocator, &run->argument.share, err));
-        cd_reference_share_init(&run->reference_share, options->plan, options->allocator);
-        run->argument.reference_share = &run->reference_share;
-        CD_TRY(cd_reductions_create(options->allocator, &run->argument.reductions, err));
-    }
+    CD_TRY(cd_run_wrappers_open(&run->wrappers, options->plan, options->allocator,
+                                options->bind == NULL && !options->oracle_apart, err));
+    run->argument.wrappers = &run->wrappers;
     run->tap.without_digests = manner->without_digests;
     if (manner->holds_storage) {
         cd_replica_make_devices(options->allocator, run->devices);
@@ -159,11 +135,11 @@ cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err)
     report_ends(&run->tap, run->results);
     report_end(&run->tap, &run->world, run->results);
     CD_TRY(run->tap.sink.flush(run->tap.sink.self, err));
-    if (run->judge != NULL) CD_TRY(cd_judge_end(run->judge, err));
+    CD_TRY(cd_judges_end(&run->judges, err));
     const cd_verdict_input input = {.plan = options->plan,
                                     .plan_digest = run->plan_digest,
                                     .allocator = options->allocator,
-                                    .judge = run->judge,
+                                    .judges = &run->judges,
                                     .tap = &run->tap,
                                     .results = run->results,
                                     .is_observed =
@@ -177,11 +153,9 @@ void cd_run_destroy(cd_run *run)
     if (run == NULL) return;
     const cddp_allocator *allocator = run->options.allocator;
     if (run->options.relay != NULL) run->options.relay->target = NULL;
-    cd_oracle_share_destroy(run->argument.share);
-    cd_reductions_destroy(run->argument.reductions);
-    cd_reference_share_fini(&run->reference_share);
+    cd_run_wrappers_close(&run->wrappers);
     cd_tap_fini(&run->tap);
-    cd_judge_destroy(run->judge);
+    cd_judges_close(&run->judges);
     cd_release(allocator, run->results,
                (size_t)run->options.plan->world.size * sizeof *run->results);
     cd_release(allocator, run, sizeof *run);
@@ -218,20 +192,20 @@ cddp_status cddp_judge(const cddp_plan *plan, const cddp_registry *registry, cdd
                        void *source, cddp_verdict **verdict, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_judge *judge = NULL;
+    cd_judges judges = {0};
     cd_tap tap = {0};
     const cddp_run_options options = {.plan = plan};
-    CD_TRY_OUT(make_judge(registry, NULL, &judge, err));
-    CD_TRY_OUT(cd_tap_init(&tap, &options, cd_judge_get_sink(judge), err));
+    CD_TRY_OUT(cd_judges_open(&judges, plan, registry, NULL, err));
+    CD_TRY_OUT(cd_tap_init(&tap, &options, cd_judges_get_sink(&judges), err));
     CD_TRY_OUT(replay(source, &tap.sink, err));
-    CD_TRY_OUT(cd_judge_end(judge, err));
+    CD_TRY_OUT(cd_judges_end(&judges, err));
     const cd_verdict_input input = {.plan = plan,
                                     .plan_digest = cddp_plan_digest(plan),
-                                    .judge = judge,
+                                    .judges = &judges,
                                     .tap = &tap};
     CD_TRY_OUT(cd_verdict_create(&input, verdict, err));
 out:
     cd_tap_fini(&tap);
-    cd_judge_destroy(judge);
+    cd_judges_close(&judges);
     return status;
 }

@@ -14,18 +14,21 @@ struct cddp_verdict_memory {
 
 static cddp_status no_memory(cddp_error *err) { return cd_fail_memory(err, "a verdict"); }
 
-static cddp_status copy_findings(cddp_verdict *v, const cd_judge *judge, cddp_error *err)
+static cddp_status copy_findings(cddp_verdict *v, const cd_judges *judges, cddp_error *err)
 {
-    const size_t count = cd_judge_finding_count(judge);
-    cddp_finding *findings = cd_arena_push(&v->memory->arena, (count + 1) * sizeof *findings);
+    size_t count = 0;
+    cddp_finding *findings = cd_judges_take_findings(judges, &v->memory->arena, &count);
     if (findings == NULL) return CD_PASS(no_memory(err));
     for (size_t i = 0; i < count; i++) {
-        findings[i] = *cd_judge_get_finding(judge, i);
         const size_t bytes = findings[i].rank_count * sizeof *findings[i].ranks;
         uint32_t *ranks = cd_arena_push(&v->memory->arena, bytes + 1);
         if (ranks == NULL) return CD_PASS(no_memory(err));
         if (bytes > 0) memcpy(ranks, findings[i].ranks, bytes);
         findings[i].ranks = ranks;
+        if (findings[i].wrapper != NULL) {
+            findings[i].wrapper = cd_arena_strdup(&v->memory->arena, findings[i].wrapper);
+            if (findings[i].wrapper == NULL) return CD_PASS(no_memory(err));
+        }
         if (findings[i].name == NULL) continue;
         findings[i].name = cd_arena_strdup(&v->memory->arena, findings[i].name);
         if (findings[i].name == NULL) return CD_PASS(no_memory(err));
@@ -35,31 +38,57 @@ static cddp_status copy_findings(cddp_verdict *v, const cd_judge *judge, cddp_er
     return CDDP_OK;
 }
 
-static cddp_status copy_exercises(cddp_verdict *v, const cd_judge *judge, cddp_error *err)
+/* Of a check over all wrappers: every judge has the checks in one order. */
+static cd_judge_exercise sum_exercises(const cd_judges *judges, size_t index)
 {
-    const size_t count = cd_judge_exercise_count(judge);
+    cd_judge_exercise sum = *cd_judge_get_exercise(judges->items[0].judge, index);
+    for (size_t i = 1; i < judges->count; i++) {
+        const cd_judge_exercise *e = cd_judge_get_exercise(judges->items[i].judge, index);
+        if (sum.count == 0) memcpy(sum.how, e->how, sizeof sum.how);
+        sum.count += e->count;
+    }
+    return sum;
+}
+
+static cddp_status copy_exercises(cddp_verdict *v, const cd_judges *judges, cddp_error *err)
+{
+    const size_t count = cd_judge_exercise_count(judges->items[0].judge);
     cddp_exercise *exercises = cd_arena_push(&v->memory->arena, (count + 1) * sizeof *exercises);
     if (exercises == NULL) return CD_PASS(no_memory(err));
     for (size_t i = 0; i < count; i++) {
-        const cd_judge_exercise *exercise = cd_judge_get_exercise(judge, i);
-        if (exercise->count > 0) {
-            const char *how = cd_arena_strdup(&v->memory->arena, exercise->how);
+        const cd_judge_exercise exercise = sum_exercises(judges, i);
+        if (exercise.count > 0) {
+            const char *how = cd_arena_strdup(&v->memory->arena, exercise.how);
             if (how == NULL) return CD_PASS(no_memory(err));
-            exercises[v->exercise_count++] = (cddp_exercise){exercise->check, how, exercise->count};
+            exercises[v->exercise_count++] = (cddp_exercise){exercise.check, how, exercise.count};
         }
     }
     v->exercises = exercises;
     return CDDP_OK;
 }
 
-static cddp_status copy_waits(cddp_verdict *v, const cd_judge *judge, cddp_error *err)
+/* Every judge sees the same waits, but only the wrapper's own knows the number of its bucket. */
+static const cddp_wait *find_wait(const cd_judges *judges, size_t index)
+{
+    const cddp_wait *found = cd_judge_get_wait(judges->items[0].judge, index);
+    for (size_t i = 1; i < judges->count; i++) {
+        const cddp_wait *wait = index < cd_judge_wait_count(judges->items[i].judge)
+                                    ? cd_judge_get_wait(judges->items[i].judge, index)
+                                    : NULL;
+        if (found->bucket < 0 && wait != NULL && wait->rank == found->rank && wait->bucket >= 0)
+            found = wait;
+    }
+    return found;
+}
+
+static cddp_status copy_waits(cddp_verdict *v, const cd_judges *judges, cddp_error *err)
 {
     cd_arena *arena = &v->memory->arena;
-    const size_t count = cd_judge_wait_count(judge);
+    const size_t count = cd_judge_wait_count(judges->items[0].judge);
     cddp_wait *waits = cd_arena_push(arena, (count + 1) * sizeof *waits);
     if (waits == NULL) return CD_PASS(no_memory(err));
     for (size_t i = 0; i < count; i++) {
-        waits[i] = *cd_judge_get_wait(judge, i);
+        waits[i] = *find_wait(judges, i);
         const size_t bytes = waits[i].peer_count * sizeof *waits[i].peers;
         uint32_t *peers = cd_arena_push(arena, bytes + 1);
         const char *name = cd_arena_strdup(arena, waits[i].name);
@@ -123,10 +152,10 @@ cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verd
     v->proven = v->unjudged = "";
     v->memory = memory;
     v->plan_digest = input->plan_digest;
-    if (input->judge != NULL) {
-        CD_TRY_OUT(copy_findings(v, input->judge, err));
-        CD_TRY_OUT(copy_exercises(v, input->judge, err));
-        CD_TRY_OUT(copy_waits(v, input->judge, err));
+    if (input->judges != NULL && input->judges->count > 0) {
+        CD_TRY_OUT(copy_findings(v, input->judges, err));
+        CD_TRY_OUT(copy_exercises(v, input->judges, err));
+        CD_TRY_OUT(copy_waits(v, input->judges, err));
     }
     if (input->tap != NULL) CD_TRY_OUT(copy_tap(v, input->tap, input->results, err));
     CD_TRY_OUT(cd_verdict_measure(input, &memory->arena, v, err));

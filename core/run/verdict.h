@@ -3,7 +3,7 @@
 #pragma once
 #include "cddp/run.h"
 #include "core/base/arena.h"
-#include "core/check/check.h"
+#include "core/run/judges.h"
 #include "core/run/tap.h"
 
 /* The results of a run; everything is copied into the verdict. */
@@ -11,7 +11,7 @@ typedef struct cd_verdict_input {
     const cddp_plan *plan;
     uint64_t plan_digest;
     const cddp_allocator *allocator;
-    const cd_judge *judge;           /* NULL: not judged */
+    const cd_judges *judges;         /* NULL, or none: not judged */
     const cd_tap *tap;               /* NULL: a recorded trace */
     const cddp_rank_result *results; /* (world size), or NULL: as rank_end events reported */
     const char *refusal;             /* why the plan was not run at all, or NULL */

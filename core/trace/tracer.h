@@ -88,7 +88,7 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 ** Parameters and buckets of a wrapper are numbered from 0, and a rank may have several wrappers: a
 ** generator and a discriminator, each in its own cddp_ddp. Each has a number, and where the events
 ** of another one begin, a mark "wrapped module" names it. A trace with one wrapper has no such
-** mark. verify/import/models.h shows a judge one of them at a time. */
+** mark. core/trace/models.h shows a judge one of them at a time. */
 #define CD_TRACER_WRAPPERS_MAX 64
 #define CD_TRACER_WRAPPED "wrapped module"
 

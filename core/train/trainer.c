@@ -174,6 +174,8 @@ void cd_trainer_drop(cd_trainer *t)
 static cddp_status open_group(cd_trainer *t, cddp_error *err)
 {
     const uint32_t world = (uint32_t)t->program.plan->world.size;
+    t->groups.world = t->options.world;
+    if (t->groups.world != NULL) return CDDP_OK;
     const cd_arena_mark mark = cd_arena_get_mark(&t->run_memory);
     uint32_t *members = cd_arena_array(&t->run_memory, world, sizeof *members);
     CD_TRY(cd_arena_check(&t->run_memory, err, "the members of the world"));
@@ -185,7 +187,7 @@ static cddp_status open_group(cd_trainer *t, cddp_error *err)
         .tracer = t->tracer,
         .sequence_start = t->program.plan->world.sequence_start,
         .spec = {.size = sizeof options.spec,
-                 .name = "world",
+                 .name = t->options.group_name != NULL ? t->options.group_name : "world",
                  .group_rank = t->rank->rank,
                  .group_size = world,
                  .members = members,
@@ -271,7 +273,7 @@ void cd_trainer_destroy(cd_trainer *t)
     cd_blob_fini(&t->saved.all);
     cd_blob_fini(&t->saved.part);
     cd_trainer_close_groups(t);
-    cddp_group_destroy(t->groups.world);
+    if (t->options.world == NULL) cddp_group_destroy(t->groups.world);
     cd_arena_fini(&t->run_memory);
     cd_release(t->allocator, t, sizeof *t);
 }
@@ -320,18 +322,26 @@ cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last, cddp_error 
     return CDDP_OK;
 }
 
-static cddp_status train_step(cd_trainer *t, uint32_t step, cddp_error *err)
+uint32_t cd_trainer_steps(const cd_trainer *t) { return (uint32_t)t->program.settings.train.steps; }
+
+uint32_t cd_trainer_micro_steps(const cd_trainer *t)
 {
-    cd_micro micro = {0};
-    CD_TRY(cd_trainer_begin_step(t, step, err));
-    for (uint32_t m = 0; m < t->program.settings.train.micro_steps; m++) {
-        cd_micro_resolve(t->program.plan, &t->program.settings,
-                         (cd_micro_place){t->rank->rank, step, m}, &micro);
-        if (t->tracer != NULL) cddp_tracer_set_step(t->tracer, step, m);
-        CD_TRY(cd_trainer_run_micro(t, &micro, err));
-    }
-    CD_TRY(cd_trainer_end_step(t, &micro, err));
-    return CDDP_OK;
+    return (uint32_t)t->program.settings.train.micro_steps;
+}
+
+cddp_status cd_trainer_run_turn(cd_trainer *t, uint32_t micro_step, cd_micro *micro,
+                                cddp_error *err)
+{
+    cd_micro_resolve(t->program.plan, &t->program.settings,
+                     (cd_micro_place){t->rank->rank, t->now.step, micro_step}, micro);
+    t->now.micro_step = micro_step;
+    if (t->tracer != NULL) cddp_tracer_set_step(t->tracer, t->now.step, micro_step);
+    return CD_PASS(cd_trainer_run_micro(t, micro, err));
+}
+
+cddp_status cd_trainer_leave_step(cd_trainer *t, const cd_micro *last, cddp_error *err)
+{
+    return CD_PASS(cd_trainer_end_step(t, last, err));
 }
 
 /* Leaves the loop before this step because the program decided so, not because inputs ran out. */
@@ -349,17 +359,37 @@ bool cd_trainer_has_step(const cd_trainer *t, uint32_t step)
            cd_rank_has_step(t->program.plan, &t->program.settings, t->rank->rank, step);
 }
 
+cddp_status cd_trainer_enter_step(cd_trainer *t, uint32_t step, bool *has_step, cddp_error *err)
+{
+    *has_step = cd_trainer_has_step(t, step);
+    t->now.micro_step = 0;
+    if (t->tracer != NULL) cddp_tracer_set_step(t->tracer, step, 0);
+    CD_EMIT(t->tracer, stop, NULL, .stop = rank_stops(t, step));
+    CD_TRY(*has_step ? cd_trainer_begin_step(t, step, err) : take_group(t, step, err));
+    return CDDP_OK;
+}
+
 /* end: excluded. */
 static cddp_status train_steps(cd_trainer *t, uint32_t first, uint32_t end, cddp_error *err)
 {
     for (uint32_t step = first; step < end; step++) {
-        const bool has_step = cd_trainer_has_step(t, step);
-        if (t->tracer != NULL) cddp_tracer_set_step(t->tracer, step, 0);
-        CD_EMIT(t->tracer, stop, NULL, .stop = rank_stops(t, step));
-        if (!has_step) return CD_PASS(take_group(t, step, err));
-        CD_TRY(train_step(t, step, err));
+        cd_micro micro = {0};
+        bool has_step;
+        CD_TRY(cd_trainer_enter_step(t, step, &has_step, err));
+        if (!has_step) return CDDP_OK;
+        for (uint32_t m = 0; m < cd_trainer_micro_steps(t); m++)
+            CD_TRY(cd_trainer_run_turn(t, m, &micro, err));
+        CD_TRY(cd_trainer_leave_step(t, &micro, err));
     }
     return CDDP_OK;
+}
+
+/* Where it is, and what is noted of buckets, are this trainer's until another one is selected. */
+void cd_trainer_select(cd_trainer *t)
+{
+    cd_tracer_select(t->tracer, t->options.wrapper);
+    cddp_tracer_set_step(t->tracer, t->now.step, t->now.micro_step);
+    t->tracer->operands = t->reduction.operands.self != NULL ? &t->reduction.operands : NULL;
 }
 
 /* Collects the state that is sent with the final parameters. Every slot is made now, so that ranks

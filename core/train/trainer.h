@@ -46,6 +46,9 @@ typedef struct cd_trainer_options {
     const cddp_backend *backend;
     const cddp_registry *registry;
     struct cddp_tracer *tracer; /* may be NULL */
+    int64_t wrapper;            /* which of the rank's */
+    cddp_group *world;          /* that of another wrapper, borrowed; NULL: it makes its own, */
+    const char *group_name;     /* of this name; NULL: "world" */
     const cd_watcher *watcher;  /* who looks on; borrowed until destroy. NULL: nobody */
     /* (CD_REPLICA_DEVICES) for words of model.device; NULL: over the process heap */
     const cddp_device *devices;
@@ -141,7 +144,7 @@ typedef struct cd_trainer_saved {
 
 /* The step and the micro-step at hand. */
 typedef struct cd_trainer_place {
-    uint32_t step;
+    uint32_t step, micro_step;
     const cd_micro *micro;
     struct collection *collection; /* open_micro: where firings go; else NULL */
     uint32_t gradient_count;       /* that became ready in the running backward */
@@ -190,6 +193,20 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
                               cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_train(cd_trainer *trainer, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_destroy(cd_trainer *trainer); /* accepts NULL */
+
+/* The training in pieces, for a rank whose wrappers take turns: select → (enter_step → run_turn for
+** each micro-step → leave_step)* → finish, with a select wherever another trainer went on in
+** between. has_step: false where the rank leaves the loop before this step. */
+void cd_trainer_select(cd_trainer *trainer);
+cddp_status cd_trainer_enter_step(cd_trainer *trainer, uint32_t step, bool *has_step,
+                                  cddp_error *err) CDDP_MUST_CHECK;
+uint32_t cd_trainer_steps(const cd_trainer *trainer);
+uint32_t cd_trainer_micro_steps(const cd_trainer *trainer);
+/* micro: filled, and borrowed until the step is left. */
+cddp_status cd_trainer_run_turn(cd_trainer *trainer, uint32_t micro_step, cd_micro *micro,
+                                cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_leave_step(cd_trainer *trainer, const cd_micro *last,
+                                  cddp_error *err) CDDP_MUST_CHECK;
 
 /* ---- between the files of the trainer ---- */
 

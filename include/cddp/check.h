@@ -53,6 +53,8 @@ typedef struct cddp_finding {
     /* of what the rank itself did or left out, before any collective: reported before what its
     ** peers find in their order */
     bool is_cause;
+    /* of several in a rank, the name of the wrapper that it is about; else NULL. As ranks are */
+    const char *wrapper;
 } cddp_finding;
 
 /* At the end of a run: a rank that waits, or that gave up waiting, and for whom. */

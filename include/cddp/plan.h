@@ -206,14 +206,24 @@ typedef struct cddp_plan_override {
     cddp_selector ranks;
     const char *key;    /* "ddp.find_unused_parameters", "optimizer.lr" */
     int64_t element;    /* which [[optimizer]] has it; -1: all, or a key of no such table */
+    uint64_t wrapper;   /* which [[wrapper]] has it, from 1; 0: every one */
     const char *value;  /* as text */
     const void *parsed; /* in the representation of the key's field */
 } cddp_plan_override;
 
 /* ---- tables that may appear several times ---- */
 
+/* One of several DDP wrappers in each rank, with its own model. Settings that differ from those of
+** the scenario are overrides. */
+#define CDDP_PLAN_WRAPPERS_MAX 32
+typedef struct cddp_plan_wrapper {
+    const char *name;
+    bool own_group; /* its own process group over the ranks of the world */
+} cddp_plan_wrapper;
+
 typedef struct cddp_plan_optimizer {
     const char *name;
+    const char *wrapper;       /* whose; NULL: of every wrapper */
     int64_t kind;              /* cddp_plan_optimizer_kind */
     cddp_text_list parameters; /* patterns; empty: all */
     cddp_selector steps;       /* when it steps */
@@ -234,6 +244,7 @@ typedef struct cddp_plan_group {
 
 /* A collective that the training program issues by itself, between those of the reducer. */
 typedef struct cddp_plan_collective {
+    const char *wrapper; /* in whose iteration */
     cddp_selector ranks, steps;
     const char *group; /* NULL: the group of the reducer */
     int64_t op;        /* cddp_plan_collective_op */
@@ -248,8 +259,9 @@ typedef struct cddp_plan_collective {
 /* An output whose loss is not that of the others. */
 typedef struct cddp_plan_output {
     const char *name;
-    int64_t loss;      /* cddp_plan_output_loss */
-    int64_t objective; /* cddp_plan_output_objective */
+    const char *wrapper; /* whose model has it; NULL: every one */
+    int64_t loss;        /* cddp_plan_output_loss */
+    int64_t objective;   /* cddp_plan_output_objective */
     double weight;
 } cddp_plan_output;
 
@@ -257,6 +269,9 @@ typedef struct cddp_plan_output {
 ** given; of several tables that apply, the last one decides each field. */
 #define CDDP_PLAN_UNSET INT64_MIN
 typedef struct cddp_plan_when {
+    const char *wrapper; /* in whose iteration; NULL: in every one */
+    /* names: the turns of a step in this order; none: as [[wrapper]] tables stand */
+    cddp_text_list wrappers;
     cddp_selector ranks, steps, micro_steps;
     int64_t sync;          /* the sync flag as forward sees it */
     int64_t sync_backward; /* the flag as it is around backward (FWD-03); follows sync */
@@ -351,6 +366,8 @@ typedef struct cddp_plan_schedule {
     const char *chooser; /* "fifo" "random" "replay" */
     /* cddp_plan_schedule_ready */
     int64_t ready;
+    /* cddp_plan_schedule_turns: of several wrappers */
+    int64_t turns;
     uint64_t delay_permille; /* computing may take this much longer, by choice */
     const char *string;      /* replay: the choices, else NULL */
 } cddp_plan_schedule;
@@ -360,6 +377,7 @@ typedef struct cddp_plan_schedule {
 typedef struct cddp_plan_finding {
     const char *check;
     int64_t rank, step, bucket; /* CDDP_PLAN_UNSET: any */
+    const char *wrapper;        /* NULL: any */
     const char *parameter;      /* NULL: any */
     const char *words;          /* must appear in the title or a side; NULL: any */
 } cddp_plan_finding;
@@ -406,6 +424,8 @@ typedef struct cddp_plan {
     size_t fault_count;
     cddp_plan_expect expect;
     cddp_plan_memory *memory;
+    const cddp_plan_wrapper *wrappers;
+    size_t wrapper_count;
 } cddp_plan;
 
 /* Every default in force: model mlp, two ranks, the simulator, plain SGD, expected to be
@@ -431,6 +451,15 @@ CDDP_API cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t ran
 
 /* Equal for equal plans on every machine; titles, tags and expectations do not count. */
 CDDP_API uint64_t cddp_plan_digest(const cddp_plan *plan);
+
+/* What one [[wrapper]] of a plan trains, as a plan with that wrapper alone: its settings, and of
+** the tables that repeat what is said of it or of all. Its seed is the plan's plus its index, so
+** that no two wrappers have equal values. A plan without [[wrapper]] has one, like itself. It
+** borrows from the plan, cannot be changed, and is freed by cddp_plan_destroy. */
+CDDP_API size_t cddp_plan_wrapper_count(const cddp_plan *plan);
+CDDP_API cddp_status cddp_plan_of_wrapper(const cddp_plan *plan, size_t index,
+                                          const cddp_allocator *allocator, cddp_plan **of_wrapper,
+                                          cddp_error *err) CDDP_MUST_CHECK;
 
 /* ---- the key table ---- */
 

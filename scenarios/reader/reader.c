@@ -174,10 +174,13 @@ static void visit_element(reader *r, const cd_toml_table *table, const char *nam
     r->out_of_memory |= cd_plan_add_item(r->plan, scope, NULL) != CDDP_OK;
 }
 
-/* The row of the text of settings that this table stands for; also in a [[rank]]. */
+/* The row of the text of settings that this table stands for; also in a [[rank]] or [[wrapper]]. */
 static const cd_key_row *find_settings(const char *table)
 {
-    return cd_key_find_settings(strncmp(table, "rank.", 5) == 0 ? table + 5 : table);
+    static const char *const prefixes[] = {"rank.", "wrapper."};
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+        if (strncmp(table, prefixes[i], strlen(prefixes[i])) == 0) table += strlen(prefixes[i]);
+    return cd_key_find_settings(table);
 }
 
 static bool visit_table(void *context, const cd_toml_table *table)
@@ -395,15 +398,48 @@ static void take_element(char *table, int64_t *element)
     *dot = '\0';
 }
 
+/* "wrapper.1.ddp" is [ddp] of the second [[wrapper]]. */
+static void take_wrapper(char *table, uint64_t *wrapper)
+{
+    static const char prefix[] = "wrapper.";
+    char *end = table;
+    if (strncmp(table, prefix, sizeof prefix - 1) != 0) return;
+    const unsigned long number = strtoul(table + sizeof prefix - 1, &end, 10);
+    if (end == table + sizeof prefix - 1 || *end != '.') return;
+    *wrapper = number + 1;
+    memmove(table, end + 1, strlen(end));
+}
+
+static void apply_override(reader *r, const cd_toml_leaf *leaf, const key_path *inner,
+                           const cd_plan_owner *owner)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const cd_key_row *row = leaf_row(r, leaf, inner);
+    const cd_key_value value = {leaf->items, leaf->item_count};
+    if (row != NULL && cd_plan_add_override(r->plan, owner, row, &value, &err) != CDDP_OK)
+        refuse(r, place_of_value(leaf), &err);
+}
+
+/* "wrapper.ddp" is the table of a setting of this [[wrapper]]. */
+static void apply_wrapper_leaf(reader *r, const cd_toml_leaf *leaf, const key_path *path)
+{
+    key_path inner = *path;
+    const char *table = path->table + strlen("wrapper.");
+    const cd_plan_owner owner = {.element = CD_PLAN_ALL_ELEMENTS,
+                                 .wrapper = (uint64_t)path->index + 1};
+    memmove(inner.table, table, strlen(table) + 1);
+    apply_override(r, leaf, &inner, &owner);
+}
+
 static void apply_rank_leaf(reader *r, const cd_toml_leaf *leaf, const key_path *path)
 {
     const place at = {leaf->line, leaf->column};
-    cddp_error err = CDDP_ERROR_INIT;
     key_path inner = *path;
     /* "rank.ddp" is the table of an override. */
     const char *table = strncmp(path->table, "rank.", 5) == 0 ? path->table + 5 : "";
-    cd_plan_owner owner = {r->rank_tables[path->index], CD_PLAN_ALL_ELEMENTS};
+    cd_plan_owner owner = {.ranks = r->rank_tables[path->index], .element = CD_PLAN_ALL_ELEMENTS};
     memmove(inner.table, table, strlen(table) + 1);
+    take_wrapper(inner.table, &owner.wrapper);
     take_element(inner.table, &owner.element);
     if (table[0] == '\0') {
         complain(
@@ -412,10 +448,7 @@ static void apply_rank_leaf(reader *r, const cd_toml_leaf *leaf, const key_path 
             path->field);
         return;
     }
-    const cd_key_row *row = leaf_row(r, leaf, &inner);
-    const cd_key_value value = {leaf->items, leaf->item_count};
-    if (row != NULL && cd_plan_add_override(r->plan, &owner, row, &value, &err) != CDDP_OK)
-        refuse(r, place_of_value(leaf), &err);
+    apply_override(r, leaf, &inner, &owner);
 }
 
 static bool path_is_ranks(const key_path *path)
@@ -436,6 +469,11 @@ static void apply_leaf(reader *r, const cd_toml_leaf *leaf)
         if (path.index >= 0 && path.indexed == strlen("rank") && !path.is_nested &&
             !path_is_ranks(&path))
             apply_rank_leaf(r, leaf, &path);
+        return;
+    }
+    if (strncmp(path.table, "wrapper.", strlen("wrapper.")) == 0 && path.index >= 0 &&
+        path.indexed == strlen("wrapper") && !path.is_nested) {
+        apply_wrapper_leaf(r, leaf, &path);
         return;
     }
     const bool repeats = item_scope(path.table) != CD_SCOPE_COUNT;

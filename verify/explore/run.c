@@ -54,6 +54,7 @@ bool cd_explore_is_without_rebuild(const cddp_plan *plan)
 static uint64_t finding_digest(const cddp_finding *f)
 {
     uint64_t h = cd_hash_mix(cd_hash_text(f->check), (uint32_t)f->param);
+    if (f->wrapper != NULL) h = cd_hash_mix(h, cd_hash_text(f->wrapper));
     return cd_hash_mix(h, ((uint64_t)f->step << 32) | (uint32_t)f->bucket);
 }
 

@@ -170,9 +170,11 @@ static void put_layouts(cd_text *text, const cd_timeline *t)
         const cd_slot *s = &t->slots[i];
         cd_text_printf(text,
                        "%s[%" PRIu32 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64
-                       ",%" PRId64 ",%" PRId64 "]",
+                       ",%" PRId64 ",%" PRId64,
                        i > 0 ? "," : "", s->rank, s->generation, s->bucket, s->slot, s->param,
                        s->offset, s->numel, s->dtype);
+        if (s->wrapper > 0) cd_text_printf(text, ",%" PRId64, s->wrapper);
+        cd_text_push(text, "]");
     }
     cd_text_push(text, "],\n\"uses\":[");
     for (size_t i = 0; i < t->use_count; i++) {

@@ -489,16 +489,17 @@ function order(run) {
 
 function buckets(run) {
   const DT = run.dtypes, layouts = new Map();
-  for (const [rank, generation, bucket, slot, param, offset, numel, dtype] of run.slots) {
-    const key = `${generation}/${rank}`;
-    if (!layouts.has(key)) layouts.set(key, {rank, generation, buckets: new Map()});
+  const several = run.slots.some(s => s[8]);
+  for (const [rank, generation, bucket, slot, param, offset, numel, dtype, wrapper = 0] of run.slots) {
+    const key = `${wrapper}/${generation}/${rank}`;
+    if (!layouts.has(key)) layouts.set(key, {rank, generation, wrapper, buckets: new Map()});
     const b = layouts.get(key).buckets;
     if (!b.has(bucket)) b.set(bucket, []);
     b.get(bucket).push({slot, param, offset, numel, dtype});
   }
   const sizes = [...layouts.values()].flatMap(l => [...l.buckets.values()].map(b => b.reduce((n, s) => n + s.numel, 0))), most = Math.max(...sizes, 1);
   return [...layouts.values()].slice(0, 24).map(l => [
-    make("h3", null, l.generation ? `rebuilt layout ${l.generation}` : "first layout", make("span", {class: "dim"}, ` as rank ${l.rank} has it; ${many(l.buckets.size, "bucket")}`)),
+    make("h3", null, (l.generation ? `rebuilt layout ${l.generation}` : "first layout") + (several ? ` of wrapper ${l.wrapper}` : ""), make("span", {class: "dim"}, ` as rank ${l.rank} has it; ${many(l.buckets.size, "bucket")}`)),
     [...l.buckets].slice(0, 200).map(([b, slots]) => {
       const n = slots.reduce((a, s) => a + s.numel, 0);
       return make("div", {class: "bucket"}, make("b", {class: "mono"}, `bucket ${b}`), make("div", {class: "bar", style: `max-width:${Math.max(100 * n / most, 1)}%`, role: "img", "aria-label": `bucket ${b}: ${slots.map(s => run.name(s.param)).join(", ")}`},

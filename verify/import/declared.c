@@ -3,8 +3,8 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/trace/models.h"
 #include "core/trace/tracer.h"
-#include "verify/import/models.h"
 
 #include <inttypes.h>
 #include <stdio.h>

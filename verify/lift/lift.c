@@ -133,6 +133,8 @@ static void take_optimizer(cd_lift *l, cd_lift_rank *r, const cddp_event *e)
 {
     const cddp_event_optimizer_step *o = &e->as.optimizer_step;
     r->place = CD_LIFT_AFTER_STEP;
+    r->stepped_count += r->stepped != e->step + 1;
+    r->stepped = e->step + 1;
     if (l->optimizer == NULL) {
         l->optimizer = copy(l, e->text);
         l->rate = cd_f64_of(o->lr);
@@ -146,6 +148,7 @@ static void take_optimizer(cd_lift *l, cd_lift_rank *r, const cddp_event *e)
 static void take_post(cd_lift *l, cd_lift_rank *r, const cddp_event *e)
 {
     const cddp_event_collective_post *p = &e->as.collective_post;
+    const bool is_own = r->module == l->module, is_inside = r->in_forward || r->in_backward;
     r->collectives++;
     r->outstanding++;
     if (!r->has_wrapper) {
@@ -154,7 +157,7 @@ static void take_post(cd_lift *l, cd_lift_rank *r, const cddp_event *e)
         r->last_broadcasts = is_broadcast ? r->last_broadcasts + 1 : 0;
         if (!is_broadcast) r->has_gathered = p->op == CDDP_OP_ALLGATHER;
     }
-    const bool is_own = r->module == 0, is_inside = r->in_forward || r->in_backward;
+    if (l->is_joint && !is_own) return;
     if (!r->has_wrapper || r->in_exit || (is_own && (is_inside || p->bucket >= 0))) return;
     cd_lift_collective *c = PUSH_ITEM(l, collective);
     if (c == NULL) return;
@@ -179,7 +182,8 @@ static void take_loop(cd_lift *l, cd_lift_rank *r, const cddp_event *e)
     follow_step(r, e);
     switch (e->kind) {
     case CDDP_EV_samples:
-        r->samples = (r->samples > 0 ? r->samples : 0) + e->as.samples.count;
+        /* said once for all wrappers, or before the forward of each */
+        r->samples = (r->samples > 0 && !l->is_joint ? r->samples : 0) + e->as.samples.count;
         break;
     case CDDP_EV_forward_begin:
         take_forward(l, r, e);
@@ -236,7 +240,7 @@ void cd_lift_push(cd_lift *l, const cddp_event *e)
     case CDDP_EV_mark:
         if (e->text != NULL && strcmp(e->text, CD_TRACER_WRAPPED) == 0)
             r->module = e->as.mark.value;
-        cd_lift_take_mark(l, e);
+        if (!l->is_joint || r->module == l->module) cd_lift_take_mark(l, e);
         break;
     case CDDP_EV_buffer:
         l->buffer_count += e->rank == 0;

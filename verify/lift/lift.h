@@ -70,6 +70,8 @@ typedef struct cd_lift_rank {
     size_t pass; /* + 1: the last one; 0: none */
     int64_t samples;
     uint32_t step, steps; /* steps: begun */
+    uint32_t stepped;     /* + 1: the last one in which an optimizer stepped */
+    uint32_t stepped_count;
     uint64_t collectives, skipped;
     /* posted before the wrapper was there; of these, broadcasts in a row at the end */
     uint64_t before_wrap, last_broadcasts;
@@ -82,7 +84,7 @@ typedef struct cd_lift_rank {
     bool has_begun;        /* it has trained a step since it left the last join context, */
     uint32_t first;        /* this one first */
     int64_t status, end;
-    int64_t module; /* the wrapper that its next events are about; the first one, 0, trains */
+    int64_t module; /* the wrapper that its next events are about */
 } cd_lift_rank;
 
 typedef struct cd_lift {
@@ -122,6 +124,9 @@ typedef struct cd_lift {
     int64_t first_bucket; /* bytes; 0: PyTorch's recorder did not say so */
     int64_t reducer;      /* its group */
     size_t wrapper_count, buffer_count, local_count;
+    int64_t module;         /* the wrapper that trains */
+    bool is_joint;          /* each of the others has its own lift */
+    const char *why_apart;  /* why they have not; NULL: nobody asked */
     bool is_interleaved;    /* another wrapper posted within a backward of the first one */
     bool has_continuations; /* operations were posted in continuations of others */
     bool has_join, has_rates, has_zero_grad, zeroes, is_complete;

@@ -400,6 +400,10 @@ static void write_optimizer(writing *w)
         put_real(w->out, l->rate);
         cd_text_push(w->out, "\n");
     }
+    const uint32_t stepped = l->ranks[0].stepped_count;
+    if (stepped > 0 && stepped < w->steps)
+        NOTE(w, "its optimizer steps in %" PRIu32 " of %" PRIu32 " steps; here it does in each",
+             stepped, w->steps);
     if (l->has_rates)
         NOTE(w, "the learning rate changed, or differed between ranks: the first one is used");
 }
@@ -889,9 +893,11 @@ cddp_status cd_lift_write(cd_lift *l, cd_text *toml, cddp_error *err)
     choose_scale(&w);
     if (l->wrapper_count > 1)
         NOTE(&w,
-             "%zu wrappers: the first one's parameters train, and what the others post are "
+             "%zu wrappers%s%s: the first one's parameters train, and what the others post are "
              "collectives of the program%s",
              l->wrapper_count,
+             l->why_apart != NULL ? ", which no scenario has together, since " : "",
+             l->why_apart != NULL ? l->why_apart : "",
              l->is_interleaved ? ", after the backward in which they were posted" : "");
     cd_text_printf(&body, "\nworld.size = %" PRIu32 "\n", l->rank_count);
     write_train(&w, samples);

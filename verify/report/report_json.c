@@ -34,6 +34,7 @@ static void put_finding(cd_json *json, const cd_result *result, size_t index)
     put_or_null(json, "peer", f->peer);
     put_or_null(json, "bucket", f->bucket);
     put_or_null(json, "param", f->param);
+    if (f->wrapper != NULL) cd_json_put_text(json, "wrapper", f->wrapper);
     cd_json_put_text(json, "parameter", cd_finding_parameter(f));
     cd_json_put_text(json, "expected", f->expected);
     cd_json_put_text(json, "actual", f->actual);

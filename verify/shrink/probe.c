@@ -119,6 +119,14 @@ bool cd_cast_is_same(const cd_cast *before, uint64_t first, uint64_t count, cons
             is_same_part(before->roots, first, count, after->roots, false));
 }
 
+/* Without the name of the wrapper: what fails in one of several may fail in one alone. */
+static const char *title_of(const cddp_finding *f)
+{
+    const char *end = strstr(f->title, "': ");
+    return f->wrapper != NULL && strncmp(f->title, "wrapper '", 9) == 0 && end != NULL ? end + 3
+                                                                                       : f->title;
+}
+
 bool cd_reason_take(cd_reason *reason, const cddp_verdict *v)
 {
     const char *failure = NULL;
@@ -136,7 +144,7 @@ bool cd_reason_take(cd_reason *reason, const cddp_verdict *v)
     }
     const cddp_finding *f = &v->findings[0];
     snprintf(reason->check, sizeof reason->check, "%s", f->check);
-    take_sentence(f->title, f->parameter, reason->sentence, sizeof reason->sentence);
+    take_sentence(title_of(f), f->parameter, reason->sentence, sizeof reason->sentence);
     reason->has_bucket = f->bucket >= 0;
     reason->has_parameter = f->param >= 0 || f->parameter[0] != '\0';
     return true;

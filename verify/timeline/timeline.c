@@ -6,6 +6,7 @@
 #include "cddp/tensor.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/trace/models.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -21,8 +22,9 @@ typedef struct cd_open {
 
 /* What is kept of a rank while its events come. */
 typedef struct cd_seen {
-    size_t open; /* its newest open slice: a position + 1 */
-    size_t slot; /* where its next slot probably stands: ranks show the same layouts */
+    size_t open;     /* its newest open slice: a position + 1 */
+    size_t slot;     /* where its next slot probably stands: ranks show the same layouts */
+    int64_t wrapper; /* that its events are about */
 } cd_seen;
 
 static double as_real(int64_t bits)
@@ -79,6 +81,35 @@ static uint32_t distance_of(const cd_timeline *t, uint32_t step)
 static size_t room_for(const cd_timeline *t, uint32_t step)
 {
     return distance_of(t, step) == 0 ? CD_CELLS_MAX / 4 * 3 : CD_CELLS_MAX / 2;
+}
+
+/* ---- several wrappers ---- */
+
+static int64_t wrapper_of(const cd_timeline *t, uint32_t rank)
+{
+    return rank < t->rank_count ? t->seen[rank].wrapper : 0;
+}
+
+static void take_wrapper(cd_timeline *t, const cddp_event *e)
+{
+    const int64_t wrapper = e->as.mark.value;
+    if (e->rank >= t->rank_count || wrapper < 0 || wrapper >= CD_MODELS_MAX) return;
+    t->seen[e->rank].wrapper = wrapper;
+    if (wrapper >= t->wrapper_count) t->wrapper_count = wrapper + 1;
+}
+
+/* A parameter's or a bucket's number among those of all wrappers. */
+static int64_t number_of(const cd_timeline *t, uint32_t rank, int64_t number)
+{
+    return number < 0 ? number : number + wrapper_of(t, rank) * CD_TIMELINE_PARAMS;
+}
+
+/* The label, and whose it is where it is not the first wrapper's. */
+static const char *label_of(cd_timeline *t, uint32_t rank, const char *label)
+{
+    const int64_t wrapper = wrapper_of(t, rank);
+    return wrapper == 0 ? label
+                        : cd_arena_printf(&t->arena, "%s, wrapper %" PRId64, label, wrapper);
 }
 
 /* ---- slices ---- */
@@ -191,12 +222,14 @@ static void take_done(cd_timeline *t, const place *p)
 /* A bucket fills from its first gradient to its launch, and travels until its result is there. */
 static void take_bucket(cd_timeline *t, const place *p, int64_t bucket, bool is_launch)
 {
-    cd_open *o = find_open(t, p->event->rank, CD_LANE_BUCKET, bucket, 0);
+    const int64_t key = number_of(t, p->event->rank, bucket);
+    cd_open *o = find_open(t, p->event->rank, CD_LANE_BUCKET, key, 0);
     if (!is_launch && o != NULL) return;
     if (is_launch && o != NULL) close_open(t, o, p, CD_SLICE_DONE);
-    cd_slice *s = begin(t, p, CD_LANE_BUCKET, bucket, is_launch ? 1 : 0,
-                        cd_arena_printf(&t->arena, "bucket %" PRId64 "%s", bucket,
-                                        is_launch ? "" : " fills"));
+    const char *label =
+        cd_arena_printf(&t->arena, "bucket %" PRId64 "%s", bucket, is_launch ? "" : " fills");
+    cd_slice *s =
+        begin(t, p, CD_LANE_BUCKET, key, is_launch ? 1 : 0, label_of(t, p->event->rank, label));
     if (s != NULL) s->bucket = bucket;
 }
 
@@ -204,8 +237,9 @@ static void take_hook(cd_timeline *t, const place *p)
 {
     const cddp_event_hook_call *h = &p->event->as.hook_call;
     const char *name = p->event->text != NULL ? p->event->text : "hook";
-    cd_slice *s = begin(t, p, CD_LANE_HOOK, h->bucket, 0,
-                        cd_arena_printf(&t->arena, "%.60s, bucket %" PRId64, name, h->bucket));
+    const char *label = cd_arena_printf(&t->arena, "%.60s, bucket %" PRId64, name, h->bucket);
+    cd_slice *s = begin(t, p, CD_LANE_HOOK, number_of(t, p->event->rank, h->bucket), 0,
+                        label_of(t, p->event->rank, label));
     if (s == NULL) return;
     s->bucket = h->bucket;
     s->bytes = h->bytes;
@@ -218,8 +252,9 @@ static void take_step(cd_timeline *t, const place *p)
     const cddp_event_optimizer_step *s = &p->event->as.optimizer_step;
     const char *name = p->event->text != NULL ? p->event->text : "optimizer";
     end(t, p, CD_LANE_OPTIMIZER, KEY_STEP, 0);
-    (void)begin(t, p, CD_LANE_OPTIMIZER, KEY_STEP, 0,
-                cd_arena_printf(&t->arena, "%.60s%s", name, s->skipped != 0 ? ", skipped" : ""));
+    const char *label =
+        cd_arena_printf(&t->arena, "%.60s%s", name, s->skipped != 0 ? ", skipped" : "");
+    (void)begin(t, p, CD_LANE_OPTIMIZER, KEY_STEP, 0, label_of(t, p->event->rank, label));
 }
 
 static void end_step(cd_timeline *t, const place *p)
@@ -246,14 +281,22 @@ static void name_id(cd_timeline *t, bool is_group, int64_t id, const char *name)
 static bool is_same_slot(const cd_slot *a, const cd_slot *b)
 {
     return a->generation == b->generation && a->bucket == b->bucket && a->slot == b->slot &&
-           a->param == b->param && a->offset == b->offset && a->numel == b->numel;
+           a->param == b->param && a->offset == b->offset && a->numel == b->numel &&
+           a->wrapper == b->wrapper;
 }
 
 static void take_slot(cd_timeline *t, const place *p)
 {
     const cddp_event_bucket_layout *l = &p->event->as.bucket_layout;
-    const cd_slot slot = {p->event->rank, l->generation, l->bucket, l->slot,
-                          l->param,       l->offset,     l->numel,  l->dtype};
+    const cd_slot slot = {p->event->rank,
+                          l->generation,
+                          l->bucket,
+                          l->slot,
+                          number_of(t, p->event->rank, l->param),
+                          l->offset,
+                          l->numel,
+                          l->dtype,
+                          wrapper_of(t, p->event->rank)};
     if (p->event->rank >= t->rank_count) return;
     size_t *expected = &t->seen[p->event->rank].slot;
     for (size_t i = 0; i < t->slot_count; i++) {
@@ -295,7 +338,7 @@ static void take_compare(cd_timeline *t, const cddp_event *e)
                       .step = e->step,
                       .micro_step = e->micro_step,
                       .link = c->link,
-                      .param = c->param,
+                      .param = number_of(t, e->rank, c->param),
                       .element = c->element,
                       .ulps = c->ulps,
                       .bad = c->bad,
@@ -332,14 +375,16 @@ static void take_of_rank(cd_timeline *t, const place *p)
     switch (e->kind) {
     case CDDP_EV_forward_begin:
         (void)begin(t, p, CD_LANE_COMPUTE, KEY_FORWARD, 0,
-                    e->as.forward_begin.joined != 0 ? "shadow forward" : "forward");
+                    label_of(t, e->rank,
+                             e->as.forward_begin.joined != 0 ? "shadow forward" : "forward"));
         break;
     case CDDP_EV_forward_end:
         end(t, p, CD_LANE_COMPUTE, KEY_FORWARD, 0);
         break;
     case CDDP_EV_backward_begin:
         (void)begin(t, p, CD_LANE_COMPUTE, KEY_BACKWARD, 0,
-                    e->as.backward_begin.sync != 0 ? "backward" : "backward, no sync");
+                    label_of(t, e->rank,
+                             e->as.backward_begin.sync != 0 ? "backward" : "backward, no sync"));
         break;
     case CDDP_EV_backward_end:
         end(t, p, CD_LANE_COMPUTE, KEY_BACKWARD, 0);
@@ -351,13 +396,13 @@ static void take_of_rank(cd_timeline *t, const place *p)
         take_bucket(t, p, e->as.bucket_launch.bucket, true);
         break;
     case CDDP_EV_bucket_done:
-        end(t, p, CD_LANE_BUCKET, e->as.bucket_done.bucket, 1);
+        end(t, p, CD_LANE_BUCKET, number_of(t, e->rank, e->as.bucket_done.bucket), 1);
         break;
     case CDDP_EV_hook_call:
         take_hook(t, p);
         break;
     case CDDP_EV_hook_done:
-        end(t, p, CD_LANE_HOOK, e->as.hook_done.bucket, 0);
+        end(t, p, CD_LANE_HOOK, number_of(t, e->rank, e->as.hook_done.bucket), 0);
         break;
     case CDDP_EV_collective_post:
         take_post(t, p);
@@ -372,17 +417,19 @@ static void take_of_rank(cd_timeline *t, const place *p)
         name_id(t, true, e->as.group.group, e->text);
         break;
     case CDDP_EV_param:
-        name_id(t, false, e->as.param.param, e->text);
+        name_id(t, false, number_of(t, e->rank, e->as.param.param), e->text);
         break;
     case CDDP_EV_bucket_layout:
         take_slot(t, p);
         break;
     case CDDP_EV_used_local:
-        take_use(t, e->rank, e->step, e->as.used_local.param, e->as.used_local.used);
+        take_use(t, e->rank, e->step, number_of(t, e->rank, e->as.used_local.param),
+                 e->as.used_local.used);
         break;
     case CDDP_EV_used_global:
         if (e->rank == 0)
-            take_use(t, CD_EVERY_RANK, e->step, e->as.used_global.param, e->as.used_global.used);
+            take_use(t, CD_EVERY_RANK, e->step, number_of(t, e->rank, e->as.used_global.param),
+                     e->as.used_global.used);
         break;
     case CDDP_EV_compare:
         take_compare(t, e);
@@ -414,6 +461,7 @@ static void take_event(void *self, const cddp_event *e)
         take_choice(t, &p);
     } else if (e->rank != UINT32_MAX) {
         see_rank(t, e->rank);
+        if (cd_models_is_mark(e)) take_wrapper(t, e);
         take_of_rank(t, &p);
     }
 }
@@ -489,6 +537,10 @@ cddp_status cd_timeline_end(cd_timeline *t, size_t slices_max, cddp_error *err)
             s->to_ns = t->end_ns;
             keep(t, s);
         }
+    for (size_t i = 0; t->wrapper_count > 1 && i < t->param_count; i++)
+        t->params[i].name =
+            cd_arena_printf(&t->arena, "wrapper %" PRId64 ": %s",
+                            t->params[i].id / CD_TIMELINE_PARAMS, t->params[i].name);
     CD_TRY(cd_arena_check(&t->arena, err, "a timeline of %" PRIu64 " events", t->event_count));
     CD_TRY(leave_out(t, slices_max, err));
     if (t->slice_count > 0) qsort(t->slices, t->slice_count, sizeof *t->slices, by_place);

@@ -52,6 +52,7 @@ typedef struct cd_slice {
 typedef struct cd_slot {
     uint32_t rank; /* the first that showed it */
     int64_t generation, bucket, slot, param, offset, numel, dtype;
+    int64_t wrapper; /* whose */
 } cd_slot;
 
 /* Whether a parameter was used: by a rank in a window, or, for rank CD_EVERY_RANK, by how many. */
@@ -82,6 +83,9 @@ typedef struct cd_spot {
     uint64_t at, time_ns;
 } cd_spot;
 
+/* Parameters of a wrapper but the first have their numbers from here on, for each further one. */
+#define CD_TIMELINE_PARAMS INT64_C(16777216)
+
 typedef struct cd_named {
     int64_t id;
     const char *name;
@@ -106,6 +110,7 @@ typedef struct cd_timeline {
     uint32_t *focus; /* (focus_count) the steps that matter */
     size_t focus_count, focus_capacity;
     uint32_t rank_count;
+    int64_t wrapper_count; /* of a rank */
     uint64_t event_count, end_ns;
     /* left out, beyond the limits above */
     uint64_t slices_left, cells_left, picks_left;

@@ -346,12 +346,21 @@ static void find_names(names *n, const cddp_plan *plan, const cddp_registry *reg
     }
 }
 
+/* Of one wrapper; self: the registry. */
+static size_t search_one(void *self, const cddp_plan *plan, cd_contradiction_fn report_fn,
+                         void *context)
+{
+    names n = {.report = report_fn, .context = context};
+    find_names(&n, plan, self);
+    return n.count;
+}
+
 size_t cd_plan_find_unknown_names(const cddp_plan *plan, const cddp_registry *registry,
                                   cd_contradiction_fn report_fn, void *context)
 {
-    names n = {.report = report_fn, .context = context};
-    find_names(&n, plan, registry);
-    return n.count;
+    const cd_plan_search search = {search_one, (void *)(uintptr_t)registry};
+    if (plan->wrapper_count == 0) return search_one(search.context, plan, report_fn, context);
+    return cd_plan_search_wrappers(plan, &search, report_fn, context);
 }
 
 static void report_nobody(void *context, const char *key, const char *message)
@@ -364,7 +373,12 @@ static void report_nobody(void *context, const char *key, const char *message)
 bool cd_plan_lacks_plugin(const cddp_plan *plan, const cddp_registry *registry)
 {
     names n = {.report = report_nobody};
-    find_names(&n, plan, registry);
+    for (size_t i = 0; i < cddp_plan_wrapper_count(plan); i++) {
+        cddp_plan *own = NULL;
+        if (cddp_plan_of_wrapper(plan, i, NULL, &own, NULL) != CDDP_OK) return false;
+        find_names(&n, own, registry);
+        cddp_plan_destroy(own);
+    }
     return n.count > 0 && n.count == n.strangers;
 }
 

@@ -158,6 +158,9 @@ static const struct {
     {"expect", "error", "", "expect.verdict", "error"},
     {"optimizer", "nesterov", "", "optimizer.0.momentum", "0.5"},
     {"train", "resume", "", "train.checkpoint_step", "1"},
+    {"schedule", "turns", "", "wrapper.0.name", "a"},
+    {"wrapper", NULL, "", "wrapper.0.name", "a"},
+    {"wrapper", "own_group", "", "wrapper.1.name", "b"},
 };
 
 static void give_company(cddp_plan *plan, const cd_key_row *row)
@@ -170,6 +173,11 @@ static void give_company(cddp_plan *plan, const cd_key_row *row)
             assert_ok(cddp_plan_set(plan, companies[i].key, companies[i].value, &err), &err);
     if (strcmp(row->table, "averager") == 0 && strcmp(row->field, "levels") != 0)
         assert_ok(cddp_plan_set(plan, "averager.levels", "4", &err), &err);
+    if (strcmp(row->field, "wrapper") == 0) {
+        char name[256];
+        other_value(row, name, sizeof name);
+        assert_ok(cddp_plan_set(plan, "wrapper.0.name", name, &err), &err);
+    }
 }
 
 static bool is_schema(const cd_key_row *row) { return strcmp(row->field, "schema") == 0; }
@@ -244,7 +252,7 @@ TEST(draft, ranks_are_written_however_long_their_selection_is)
     assert_string_equal(words, ranks);
     const char *three = "3";
     const cd_key_value value = {&three, 1};
-    const cd_plan_owner owner = {selector, CD_PLAN_ALL_ELEMENTS};
+    const cd_plan_owner owner = {.ranks = selector, .element = CD_PLAN_ALL_ELEMENTS};
     assert_ok(cd_plan_add_override(plan, &owner, cd_key_find_path("train.steps"), &value, &err),
               &err);
     print_plan(plan, &first);

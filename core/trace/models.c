@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "verify/import/models.h"
+#include "core/trace/models.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -40,9 +40,6 @@ static bool is_common(uint16_t kind)
     case CDDP_EV_error:
     case CDDP_EV_source:
     case CDDP_EV_cause:
-    case CDDP_EV_seed:
-    case CDDP_EV_sample:
-    case CDDP_EV_samples:
     case CDDP_EV_group:
     case CDDP_EV_group_close:
     case CDDP_EV_collective_post:
@@ -55,6 +52,11 @@ static bool is_common(uint16_t kind)
     default:
         return false;
     }
+}
+
+static bool is_data(uint16_t kind)
+{
+    return kind == CDDP_EV_seed || kind == CDDP_EV_sample || kind == CDDP_EV_samples;
 }
 
 static void note(cd_models *m, int64_t module, const cddp_event *e)
@@ -92,7 +94,7 @@ void cd_models_push(cd_models *m, const cddp_event *e)
     const bool is_other = is_rank && m->current[e->rank] != m->shown;
     if (!is_other) {
         m->where->event(m->where->self, e);
-    } else if (is_common(e->kind)) {
+    } else if (is_common(e->kind) || (is_data(e->kind) && !m->has_own_data)) {
         cddp_event shown = *e;
         if (e->kind == CDDP_EV_collective_post) shown.as.collective_post.bucket = -1;
         m->where->event(m->where->self, &shown);

@@ -18,8 +18,9 @@ typedef struct cd_models {
     const cddp_allocator *allocator;
     int64_t *current; /* (rank_count) */
     uint32_t rank_count;
-    int64_t shown; /* which module */
-    int64_t count; /* how many there are, after all events were pushed once */
+    int64_t shown;     /* which module */
+    bool has_own_data; /* each module has its own samples and seeds; false: all have the same */
+    int64_t count;     /* how many there are, after all events were pushed once */
     /* what was seen of a module: gradients that were reduced, and calls of the program about it */
     bool is_reduced[CD_MODELS_MAX], is_named[CD_MODELS_MAX];
     const cddp_trace_sink *where; /* borrowed until the next begin */
