@@ -55,6 +55,7 @@ struct cd_run {
     cd_tap tap;
     struct cddp_tracer world;
     cddp_rank_result *results; /* (world size) */
+    const cddp_trace_sink *sink; /* of the ranks */
     uint64_t plan_digest;
 };
 
@@ -101,9 +102,10 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     if (options->judge) CD_TRY(make_judge(options->registry, options->allocator, &run->judge, err));
     CD_TRY(cd_tap_init(&run->tap, options,
                        run->judge != NULL ? cd_judge_get_sink(run->judge) : NULL, err));
-    run->world = (struct cddp_tracer){.sink = &run->tap.sink, .level = options->level};
+    run->sink = manner->is_unheard ? options->sinks[0] : &run->tap.sink;
+    run->world = (struct cddp_tracer){.sink = run->sink, .level = options->level};
     run->argument =
-        (cd_rank_argument){.options = options, .sink = &run->tap.sink, .recall = manner->recall};
+        (cd_rank_argument){.options = options, .sink = run->sink, .recall = manner->recall};
     if (options->bind == NULL && !options->oracle_apart) {
         CD_TRY(cd_oracle_share_create(options->allocator, &run->argument.share, err));
         cd_reference_share_init(&run->reference_share, options->plan, options->allocator);
@@ -136,7 +138,7 @@ cddp_status cd_run_begin(const cddp_run_options *options, const cd_run_manner *m
 void cd_run_resume(cd_run *run)
 {
     if (run->options.relay != NULL) {
-        run->options.relay->target = &run->tap.sink;
+        run->options.relay->target = run->sink;
         run->options.relay->muted = false;
     }
 }
