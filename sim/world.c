@@ -465,13 +465,14 @@ static void take_next(cd_sim *sim, uint32_t completions, uint32_t index)
 }
 
 /* The first ready rank runs up to its choice, and goes to the end of the queue. Whatever else
-** happens meanwhile would give later choices other numbers. */
-static bool gather_first(cd_sim *sim, uint32_t kind)
+** happens meanwhile would give later choices other numbers: a rank that posts before another one
+** does is asked less about the order of arrivals. */
+static bool gather_first(cd_sim *sim)
 {
-    const cd_queue events = sim->events;
+    const uint64_t sequence = sim->events.sequence, choice_count = sim->schedule.choice_count;
     const uint32_t ready_count = sim->ready_count;
-    const uint64_t choice_count = sim->schedule.choice_count;
     cd_sim_rank *rank = take_ready(sim, 0);
+    const uint64_t posted = rank->collective_count + rank->join_count;
     if (!rank->has_asked) {
         sim->pending_source = CD_PENDING_NONE;
         run_rank(sim, rank);
@@ -480,19 +481,20 @@ static bool gather_first(cd_sim *sim, uint32_t kind)
         rank->asked = sim->pending;
     }
     push_ready(sim, rank);
-    return rank->asked.kind == kind && sim->ready_count == ready_count &&
+    return rank->asked.kind == CDDP_CHOICE_READY && sim->ready_count == ready_count &&
            sim->completable_count == 0 && sim->schedule.choice_count == choice_count &&
-           sim->events.count == events.count && sim->events.sequence == events.sequence;
+           sim->events.sequence == sequence &&
+           rank->collective_count + rank->join_count == posted;
 }
 
 bool cd_sim_gather(cd_sim *sim)
 {
     const cddp_choice pending = sim->pending;
     const uint32_t count = sim->ready_count;
-    bool is_straight = sim->pending_source == CD_PENDING_RANK && sim->completable_count == 0;
+    bool is_straight = sim->pending_source == CD_PENDING_RANK &&
+                       pending.kind == CDDP_CHOICE_READY && sim->completable_count == 0;
     CD_ASSERT(sim->current == NULL);
-    for (uint32_t i = 0; is_straight && i < count; i++)
-        is_straight = gather_first(sim, pending.kind);
+    for (uint32_t i = 0; is_straight && i < count; i++) is_straight = gather_first(sim);
     sim->pending = pending;
     sim->pending_source = CD_PENDING_RANK;
     return is_straight && !sim->out_of_memory;
