@@ -390,9 +390,7 @@ int main(int argc, char **argv)
     static bench b;
     bool only_judged = argc > 1 && strcmp(argv[1], "judged") == 0;
     const bool only_levels = argc > 1 && strcmp(argv[1], "level") == 0;
-    const double seconds = only_judged && argc > 2 ? atof(argv[2])
-                           : argc > 3              ? atof(argv[3])
-                                                   : 2.0;
+    const double seconds = only_judged && argc > 2 ? atof(argv[2]) : argc > 3 ? atof(argv[3]) : 2.0;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && !only_judged && !only_levels; i++) {
         memset(&b, 0, sizeof b);
         b.ranks = argc > 2 ? (uint32_t)atoi(argv[1]) : sizes[i].ranks;

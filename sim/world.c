@@ -483,8 +483,7 @@ static bool gather_first(cd_sim *sim)
     push_ready(sim, rank);
     return rank->asked.kind == CDDP_CHOICE_READY && sim->ready_count == ready_count &&
            sim->completable_count == 0 && sim->schedule.choice_count == choice_count &&
-           sim->events.sequence == sequence &&
-           rank->collective_count + rank->join_count == posted;
+           sim->events.sequence == sequence && rank->collective_count + rank->join_count == posted;
 }
 
 bool cd_sim_gather(cd_sim *sim)

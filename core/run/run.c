@@ -54,7 +54,7 @@ struct cd_run {
     cd_judge *judge; /* NULL: not judged */
     cd_tap tap;
     struct cddp_tracer world;
-    cddp_rank_result *results; /* (world size) */
+    cddp_rank_result *results;   /* (world size) */
     const cddp_trace_sink *sink; /* of the ranks */
     uint64_t plan_digest;
 };

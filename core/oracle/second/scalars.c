@@ -169,9 +169,9 @@ cd_scalar cd_scalars_apply(cd_scalars *s, cd_scalar_kind function, cd_scalar x)
         return cd_scalars_is_larger(s, x, s->zero) ? cd_scalars_multiply(s, x, s->one) : s->zero;
     const uint32_t first = (uint32_t)s->term_count;
     cd_scalars_add_term(s, x, s->one);
-    s->has_failed = s->has_failed || !cd_vec_grow(s->allocator, (void **)&s->curves,
-                                                  &s->curve_capacity, s->curve_count + 1,
-                                                  sizeof *s->curves);
+    s->has_failed =
+        s->has_failed || !cd_vec_grow(s->allocator, (void **)&s->curves, &s->curve_capacity,
+                                      s->curve_count + 1, sizeof *s->curves);
     if (s->has_failed) return 0;
     const cd_scalar_curve f = curve_at(function, s->nodes[x].value);
     s->curves[s->curve_count++] = f;

@@ -36,14 +36,14 @@ typedef enum cd_scalar_kind {
 } cd_scalar_kind;
 
 typedef struct cd_scalar_node {
-    double value, error;   /* error: what the narrower dtype may add to the value */
-    double adjoint;        /* derivative of the result by this scalar */
-    double adjoint_error;  /* how far the engine's may be from it, to first order */
-    double tangent;        /* derivative of this scalar along the direction */
-    double sensitivity;    /* derivative of the result's tangent by this scalar */
+    double value, error;  /* error: what the narrower dtype may add to the value */
+    double adjoint;       /* derivative of the result by this scalar */
+    double adjoint_error; /* how far the engine's may be from it, to first order */
+    double tangent;       /* derivative of this scalar along the direction */
+    double sensitivity;   /* derivative of the result's tangent by this scalar */
     /* terms; of a function: that of its argument, and one more than the place of its curve */
     uint32_t first, count;
-    uint32_t uses;         /* terms in which it stands */
+    uint32_t uses; /* terms in which it stands */
     uint8_t kind;
     bool is_parameter;
 } cd_scalar_node;
@@ -60,8 +60,8 @@ typedef struct cd_scalar_curve {
 
 typedef struct cd_scalars {
     const cddp_allocator *allocator;
-    cd_scalar_node *nodes; /* (node_count) */
-    cd_scalar_term *terms; /* (term_count) */
+    cd_scalar_node *nodes;   /* (node_count) */
+    cd_scalar_term *terms;   /* (term_count) */
     cd_scalar_curve *curves; /* (curve_count) of functions, in the order of their nodes */
     size_t node_count, node_capacity, term_count, term_capacity, curve_count, curve_capacity;
     cd_scalar one, minus_one, zero; /* leaves that are always there */

@@ -610,11 +610,10 @@ static void go_on_with(sim_fixture *f, trail *asked)
 {
     for (const cddp_choice *c; (c = cd_sim_advance(f->sim)) != NULL;) {
         const uint32_t number = (uint32_t)cd_sim_schedule(f->sim)->choice_count;
-        asked->length += (size_t)snprintf(asked->text + asked->length,
-                                          sizeof asked->text - asked->length, "%u:%u/%u/%u ",
-                                          (unsigned)number, (unsigned)c->kind,
-                                          c->rank < 3 ? (unsigned)c->rank : 9u,
-                                          (unsigned)c->option_count);
+        asked->length +=
+            (size_t)snprintf(asked->text + asked->length, sizeof asked->text - asked->length,
+                             "%u:%u/%u/%u ", (unsigned)number, (unsigned)c->kind,
+                             c->rank < 3 ? (unsigned)c->rank : 9u, (unsigned)c->option_count);
         cd_sim_decide(f->sim, c->kind == CDDP_CHOICE_READY ? number % c->option_count : 0);
     }
 }
