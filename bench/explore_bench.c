@@ -3,7 +3,7 @@
 **
 **     explore_bench                          all of it, with the sizes below
 **     explore_bench RANKS BUCKETS [SECONDS]  order only, with these
-**     explore_bench judged [SECONDS]         only what is judged
+**     explore_bench judged [SECONDS [cpu]]   only what is judged; cpu: 3 x 4 at random on cpu alone
 **     explore_bench level [ROUNDS]           3 x 4 at random, level digest against level order, in
 **                                            turns; the median of the rounds' quotients
 **
@@ -390,7 +390,7 @@ int main(int argc, char **argv)
     static bench b;
     bool only_judged = argc > 1 && strcmp(argv[1], "judged") == 0;
     const bool only_levels = argc > 1 && strcmp(argv[1], "level") == 0;
-    double seconds = argc > 3 ? atof(argv[3]) : only_judged && argc > 2 ? atof(argv[2]) : 2.0;
+    const double seconds = only_judged && argc > 2 ? atof(argv[2]) : argc > 3 ? atof(argv[3]) : 2.0;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && !only_judged && !only_levels; i++) {
         memset(&b, 0, sizeof b);
         b.ranks = argc > 2 ? (uint32_t)atoi(argv[1]) : sizes[i].ranks;
@@ -425,8 +425,10 @@ int main(int argc, char **argv)
         compare_levels(3, 4, "cpu", rounds, &at_random);
         return 0;
     }
-    judged(3, 4, seconds, "shape", &at_random);
+    const bool only_cpu = only_judged && argc > 3 && strcmp(argv[3], "cpu") == 0;
+    if (!only_cpu) judged(3, 4, seconds, "shape", &at_random);
     judged(3, 4, seconds, "cpu", &at_random);
+    if (only_cpu) return 0;
     judged(4, 5, 60.0, "shape", &all);
     judged(4, 5, 60.0, "cpu", &distinguished);
     return 0;

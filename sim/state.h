@@ -66,6 +66,8 @@ struct cd_sim_rank {
     uint32_t slow_permille; /* of normal compute time … */
     uint64_t slow_until_ns; /* … until then */
     uint32_t chosen;        /* answer to its own choice */
+    bool has_asked;         /* it is ready, and its next turn is a choice … */
+    cddp_choice asked;      /* … this one: cd_sim_gather */
     bool started, killed, overflowed, hung, has_op_faults;
     bool is_stuck;               /* it never came back from where it was */
     bool is_broken;              /* it crashed or left in code from outside: */

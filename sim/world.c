@@ -444,12 +444,59 @@ static uint32_t eligible_count(const cd_sim *sim)
     return count < sim->host->options_max / 2 ? count : sim->host->options_max / 2;
 }
 
+static void take_turn(cd_sim *sim, cd_sim_rank *rank)
+{
+    if (!rank->has_asked) {
+        run_rank(sim, rank);
+        return;
+    }
+    rank->has_asked = false;
+    rank->state = CD_RANK_CHOOSING;
+    sim->pending = rank->asked;
+    sim->pending_source = CD_PENDING_RANK;
+}
+
 static void take_next(cd_sim *sim, uint32_t completions, uint32_t index)
 {
     if (index < completions)
         take_completion(sim, index);
     else
-        run_rank(sim, take_ready(sim, index - completions));
+        take_turn(sim, take_ready(sim, index - completions));
+}
+
+/* The first ready rank runs up to its choice, and goes to the end of the queue. Whatever else
+** happens meanwhile would give later choices other numbers: a rank that posts before another one
+** does is asked less about the order of arrivals. */
+static bool gather_first(cd_sim *sim)
+{
+    const uint64_t sequence = sim->events.sequence, choice_count = sim->schedule.choice_count;
+    const uint32_t ready_count = sim->ready_count;
+    cd_sim_rank *rank = take_ready(sim, 0);
+    const uint64_t posted = rank->collective_count + rank->join_count;
+    if (!rank->has_asked) {
+        sim->pending_source = CD_PENDING_NONE;
+        run_rank(sim, rank);
+        if (sim->pending_source != CD_PENDING_RANK || rank->state != CD_RANK_CHOOSING) return false;
+        rank->has_asked = true;
+        rank->asked = sim->pending;
+    }
+    push_ready(sim, rank);
+    return rank->asked.kind == CDDP_CHOICE_READY && sim->ready_count == ready_count &&
+           sim->completable_count == 0 && sim->schedule.choice_count == choice_count &&
+           sim->events.sequence == sequence && rank->collective_count + rank->join_count == posted;
+}
+
+bool cd_sim_gather(cd_sim *sim)
+{
+    const cddp_choice pending = sim->pending;
+    const uint32_t count = sim->ready_count;
+    bool is_straight = sim->pending_source == CD_PENDING_RANK &&
+                       pending.kind == CDDP_CHOICE_READY && sim->completable_count == 0;
+    CD_ASSERT(sim->current == NULL);
+    for (uint32_t i = 0; is_straight && i < count; i++) is_straight = gather_first(sim);
+    sim->pending = pending;
+    sim->pending_source = CD_PENDING_RANK;
+    return is_straight && !sim->out_of_memory;
 }
 
 void cd_sim_decide(cd_sim *sim, uint32_t index)

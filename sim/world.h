@@ -125,6 +125,11 @@ cddp_status cd_sim_snapshot(cd_sim *sim, cd_snapshot **snapshot, cddp_error *err
 void cd_sim_restore(cd_sim *sim, const cd_snapshot *snapshot);
 /* Goes on to the end as launch does, asking the configured chooser. */
 cddp_status cd_sim_resume(cd_sim *sim, cddp_rank_result *results, cddp_error *err) CDDP_MUST_CHECK;
+/* At a pending choice of a rank among gradients that are ready: every other ready rank runs up to
+** its own first one, in the order in which it would have its turn, so that a snapshot has that
+** behind it. Answers have the same numbers as without. False: it is another choice, or a rank
+** waited or posted on its way, which would change those. The world is then to be restored. */
+bool cd_sim_gather(cd_sim *sim) CDDP_MUST_CHECK;
 size_t cd_snapshot_bytes(const cd_snapshot *snapshot);
 void cd_snapshot_destroy(cd_snapshot *snapshot); /* accepts NULL */
 

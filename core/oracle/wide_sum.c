@@ -3,6 +3,7 @@
 #include "core/oracle/wide_sum.h"
 
 #include "core/base/error.h"
+#include "core/tensor/dtype.h"
 
 #include <math.h>
 #include <string.h>
@@ -56,6 +57,11 @@ void cd_wide_sum_clear(cd_wide_sum *sum)
 static uint64_t take_apart(double value, int32_t *exponent)
 {
     int e;
+    const uint64_t bits = cd_f64_bits(value), biased = bits >> 52 & 0x7ff;
+    if (biased != 0) { /* a normal number is in two parts already */
+        *exponent = (int32_t)biased - 1075;
+        return (bits & ((UINT64_C(1) << 52) - 1)) | UINT64_C(1) << 52;
+    }
     double fraction = frexp(fabs(value), &e);
     *exponent = e - 53;
     return (uint64_t)ldexp(fraction, 53);
@@ -65,9 +71,9 @@ static uint64_t take_apart(double value, int32_t *exponent)
 ** construction. */
 static void add_to_row(int64_t *row, int32_t bit, uint64_t mantissa, bool negative)
 {
-    while (bit < 0) {
-        mantissa >>= 1;
-        bit++;
+    if (bit < 0) {
+        mantissa = bit > -64 ? mantissa >> -bit : 0;
+        bit = 0;
     }
     size_t limb = (size_t)bit / LIMB_BITS;
     unsigned shift = (unsigned)bit % LIMB_BITS;
@@ -81,11 +87,7 @@ static void add_to_row(int64_t *row, int32_t bit, uint64_t mantissa, bool negati
 
 static int32_t lowest_bit(uint64_t mantissa, int32_t exponent)
 {
-    while ((mantissa & 1) == 0) {
-        mantissa >>= 1;
-        exponent++;
-    }
-    return exponent;
+    return exponent + __builtin_ctzll(mantissa);
 }
 
 void cd_wide_sum_push(cd_wide_sum *sum, const double *values)
@@ -132,9 +134,8 @@ static double row_to_double(const int64_t *row, size_t count, int32_t exponent_m
     while (top > 0 && row[top - 1] == 0) top--;
     if (top == 0) return 0;
     uint64_t bits = 0;
-    unsigned filled = 0;
+    unsigned filled = 64 - (unsigned)__builtin_clzll((uint64_t)row[top - 1]);
     size_t limb = top;
-    for (uint64_t head = (uint64_t)row[top - 1]; head != 0; head >>= 1) filled++;
     bits = (uint64_t)row[--limb];
     int32_t weight = exponent_min + (int32_t)limb * LIMB_BITS;
     while (filled < 62 && limb > 0) {

@@ -33,7 +33,8 @@ struct cd_run {
     cd_judges judges; /* none: not judged */
     cd_tap tap;
     struct cddp_tracer world;
-    cddp_rank_result *results; /* (world size) */
+    cddp_rank_result *results;   /* (world size) */
+    const cddp_trace_sink *sink; /* of the ranks */
     uint64_t plan_digest;
 };
 
@@ -81,9 +82,10 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
         CD_TRY(cd_judges_open(&run->judges, options->plan, options->registry, options->allocator,
                               err));
     CD_TRY(cd_tap_init(&run->tap, options, cd_judges_get_sink(&run->judges), err));
-    run->world = (struct cddp_tracer){.sink = &run->tap.sink, .level = options->level};
+    run->sink = manner->is_unheard ? options->sinks[0] : &run->tap.sink;
+    run->world = (struct cddp_tracer){.sink = run->sink, .level = options->level};
     run->argument =
-        (cd_rank_argument){.options = options, .sink = &run->tap.sink, .recall = manner->recall};
+        (cd_rank_argument){.options = options, .sink = run->sink, .recall = manner->recall};
     CD_TRY(cd_run_wrappers_open(&run->wrappers, options->plan, options->allocator,
                                 options->bind == NULL && !options->oracle_apart, err));
     run->argument.wrappers = &run->wrappers;
@@ -114,7 +116,7 @@ cddp_status cd_run_begin(const cddp_run_options *options, const cd_run_manner *m
 void cd_run_resume(cd_run *run)
 {
     if (run->options.relay != NULL) {
-        run->options.relay->target = &run->tap.sink;
+        run->options.relay->target = run->sink;
         run->options.relay->muted = false;
     }
 }

@@ -18,6 +18,7 @@ typedef struct cd_run cd_run;
 typedef struct cd_run_manner {
     bool holds_storage;
     bool without_digests; /* the verdict has none of the trace */
+    bool is_unheard;      /* there will be no verdict: events go to the one sink alone */
     /* what ranks of one thread observe is judged once for all runs; NULL: in every run. Outlives
     ** the run. See core/run/recall.h. */
     struct cd_recall *recall;

@@ -146,7 +146,8 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     if (t->view.watcher != NULL || cd_tracer_wants_digest(t->tracer))
         CD_TRY(cd_streams_look(&t->streams, err));
     if (t->view.watcher != NULL && !CD_POINT_SKIPS("shown.gradient", t)) {
-        const cddp_grad local = cd_streams_plain_grad(&t->streams, grad);
+        cddp_grad local;
+        cd_streams_plain_grad(&t->streams, grad, &local);
         CD_TRY(t->view.watcher->ops->accumulated(t->view.watcher->self, parameter, &local, err));
     }
     if (grad->kind == CDDP_GRAD_DENSE)

@@ -277,11 +277,12 @@ cddp_status cd_trainer_emit_entry(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_streams_look(&t->streams, err));
     const bool has_numbers = (module->device->flags & CDDP_DEVICE_VALUES) != 0;
     for (size_t i = 0; i < module->parameter_count; i++) {
-        const cddp_grad grad = cd_streams_plain_grad(&t->streams, &module->parameters[i].grad);
+        const cddp_grad *grad = &module->parameters[i].grad;
         int64_t presence = CDDP_PRESENCE_SPARSE;
-        absent += grad.kind == CDDP_GRAD_UNDEFINED;
-        if (grad.kind == CDDP_GRAD_UNDEFINED) continue;
-        if (has_numbers) CD_TRY(presence_of(&grad.value, &presence, err));
+        absent += grad->kind == CDDP_GRAD_UNDEFINED;
+        if (grad->kind == CDDP_GRAD_UNDEFINED) continue;
+        const cddp_tensor value = cd_streams_plain(&t->streams, &grad->value);
+        if (has_numbers) CD_TRY(presence_of(&value, &presence, err));
         counts[presence]++;
     }
     CD_EMIT(t->tracer, backward_entry, NULL, .absent = absent, .zero = counts[CDDP_PRESENCE_ZERO],

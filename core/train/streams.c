@@ -65,13 +65,12 @@ cddp_tensor cd_streams_plain(const cd_streams *streams, const cddp_tensor *tenso
     return t;
 }
 
-cddp_grad cd_streams_plain_grad(const cd_streams *streams, const cddp_grad *grad)
+void cd_streams_plain_grad(const cd_streams *streams, const cddp_grad *grad, cddp_grad *plain)
 {
-    cddp_grad g = *grad;
-    g.value = cd_streams_plain(streams, &grad->value);
-    if (streams->device != NULL && g.backing.device == streams->device)
-        g.backing.device = cddp_device_cpu();
-    return g;
+    *plain = *grad;
+    if (streams->device == NULL) return;
+    plain->value = cd_streams_plain(streams, &grad->value);
+    if (plain->backing.device == streams->device) plain->backing.device = cddp_device_cpu();
 }
 
 cddp_status cd_streams_lend(const cd_streams *streams, cd_module *module, cddp_error *err)

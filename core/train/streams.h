@@ -41,7 +41,8 @@ cddp_status cd_streams_attach(const cd_streams *streams, cd_module *module,
 ** it. */
 cddp_tensor cd_streams_queued(const cd_streams *streams, const cddp_tensor *tensor);
 cddp_tensor cd_streams_plain(const cd_streams *streams, const cddp_tensor *tensor);
-cddp_grad cd_streams_plain_grad(const cd_streams *streams, const cddp_grad *grad);
+/* Into the caller's: a gradient is some hundred bytes, and looked at often. */
+void cd_streams_plain_grad(const cd_streams *streams, const cddp_grad *grad, cddp_grad *plain);
 /* Between the two the module's gradients are the host's, for clipping and optimizers. Waits for the
 ** default stream. */
 cddp_status cd_streams_lend(const cd_streams *streams, cd_module *module,

@@ -23,10 +23,12 @@ cd_watched_values cd_trainer_refresh_views(cd_trainer *t)
         t->view.parameters[i] = module->parameters[i].tensor;
         /* See Note [A step before the step] */
         const bool is_kept = t->parameters[i].averaged.kind != CDDP_GRAD_UNDEFINED;
-        t->view.gradients[i] =
-            t->sharding != NULL ? *cd_sharding_gradient(t, i)
-            : is_kept           ? t->parameters[i].averaged
-                                : cd_streams_plain_grad(&t->streams, &module->parameters[i].grad);
+        if (t->sharding != NULL)
+            t->view.gradients[i] = *cd_sharding_gradient(t, i);
+        else if (is_kept)
+            t->view.gradients[i] = t->parameters[i].averaged;
+        else
+            cd_streams_plain_grad(&t->streams, &module->parameters[i].grad, &t->view.gradients[i]);
     }
     for (size_t i = 0; i < module->buffer_count; i++)
         t->view.buffers[i] = module->buffers[i].tensor;

@@ -52,12 +52,17 @@ static void release_nothing(void *context, void *block, size_t bytes)
     (void)bytes;
 }
 
-void cd_explore_prefix_clear(cd_explore_prefix *p)
+static void drop_image(cd_explore_prefix *p)
 {
     cd_snapshot_destroy(p->world);
     free(p->image);
     p->world = NULL;
     p->image = NULL;
+}
+
+void cd_explore_prefix_clear(cd_explore_prefix *p)
+{
+    drop_image(p);
     p->run = NULL;
     p->witness = NULL;
     cd_memory_fini(&p->memory);
@@ -87,25 +92,47 @@ cddp_status cd_explore_prefix_start(cd_explore_prefix *p, const cddp_run_options
         here.sink_count = 1;
     }
     /* schedules differ in them */
-    const cd_run_manner manner = {.holds_storage = true, .without_digests = true, .recall = recall};
+    const cd_run_manner manner = {.holds_storage = true,
+                                  .without_digests = true,
+                                  .is_unheard = recall != NULL && cd_recall_looks(recall),
+                                  .recall = recall};
     CD_TRY(cd_run_begin(&here, &manner, &p->run, err));
     return CD_PASS(cd_run_launch(p->run, err));
 }
 
-void cd_explore_prefix_keep(cd_explore_prefix *p, cd_sim *sim)
+static bool take_image(cd_explore_prefix *p, cd_sim *sim)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    CD_ASSERT(p->run != NULL && p->world == NULL);
-    if (cd_sim_snapshot(sim, &p->world, &err) != CDDP_OK) return;
+    if (cd_sim_snapshot(sim, &p->world, &err) != CDDP_OK) return false;
     if (p->memory.used + cd_snapshot_bytes(p->world) <= IMAGE_BYTES_MAX)
         p->image = malloc(p->memory.used);
     if (p->image == NULL) {
-        cd_snapshot_destroy(p->world);
-        p->world = NULL;
-        return;
+        drop_image(p);
+        return false;
     }
     p->memory_then = p->memory;
     memcpy(p->image, p->block, p->memory.used);
+    return true;
+}
+
+static void put_back(cd_explore_prefix *p, cd_sim *sim)
+{
+    /* first: it gives back what devices made since, which lies in the block */
+    cd_sim_restore(sim, p->world);
+    p->memory = p->memory_then;
+    memcpy(p->block, p->image, p->memory.used);
+}
+
+void cd_explore_prefix_keep(cd_explore_prefix *p, cd_sim *sim)
+{
+    CD_ASSERT(p->run != NULL && p->world == NULL);
+    if (!take_image(p, sim)) return;
+    if (cd_sim_gather(sim)) {
+        drop_image(p);
+        if (!take_image(p, sim)) return;
+    } else {
+        put_back(p, sim);
+    }
     p->table.release = release_nothing;
 }
 
@@ -114,10 +141,7 @@ bool cd_explore_prefix_is_used(const cd_explore_prefix *p) { return p->run != NU
 
 cddp_status cd_explore_prefix_resume(cd_explore_prefix *p, cd_sim *sim, cddp_error *err)
 {
-    /* first: it gives back what devices made since, which lies in the block */
-    cd_sim_restore(sim, p->world);
-    p->memory = p->memory_then;
-    memcpy(p->block, p->image, p->memory.used);
+    put_back(p, sim);
     cd_run_resume(p->run);
     return CD_PASS(cd_sim_resume(sim, cd_run_get_results(p->run), err));
 }

@@ -5,7 +5,9 @@
 ** states broadcast, and the judge has seen it. There the world (sim/snapshot.c) and all of the run
 ** that lies outside it (one block of memory: judge, tap, the oracle's share, the storage of
 ** tensors) are copied, and every further run begins by copying them back. Nothing is left out of
-** judging: a check that is put back has seen the events before that moment.
+** judging: a check that is put back has seen the events before that moment. Ranks that are still on
+** their way to their own first choice go up to it first (cd_sim_gather): that is the same in every
+** run too.
 **
 ** Lifetime   create → (start, keep when there is something to, end)* or (resume, end)* → destroy,
 **            after the world.

@@ -10,13 +10,34 @@
 #define RANK_KEY UINT64_C(0x72616e6b)
 #define RUN_KEY UINT64_C(0x72756e)
 
+/* Digits of square roots of primes: a word of an event is folded with those of its place. */
+static const uint64_t places[] = {UINT64_C(0x6a09e667f3bcc909), UINT64_C(0xbb67ae8584caa73b),
+                                  UINT64_C(0x3c6ef372fe94f82b), UINT64_C(0xa54ff53a5f1d36f1),
+                                  UINT64_C(0x510e527fade682d1), UINT64_C(0x9b05688c2b3e6c1f),
+                                  UINT64_C(0x1f83d9abfb41bd6b), UINT64_C(0x5be0cd19137e2179),
+                                  UINT64_C(0xcbbb9d5dc1059ed9), UINT64_C(0x629a292a367cd507),
+                                  UINT64_C(0x9159015a3070dd17), UINT64_C(0x152fecd8f70e5939),
+                                  UINT64_C(0x67332667ffc00b31), UINT64_C(0x8eb44a8768581511)};
+_Static_assert(CDDP_EVENT_FIELDS + 3 <= sizeof places / sizeof places[0], "a constant per word");
+
+/* A product that keeps its upper half. Those of the words of an event do not wait for each other:
+** a run is some hundred events, and each is digested. */
+static uint64_t fold(uint64_t a, uint64_t b)
+{
+    __extension__ typedef unsigned __int128 product;
+    const product p = (product)a * b;
+    return (uint64_t)p ^ (uint64_t)(p >> 64);
+}
+
 static uint64_t digest_of(const cddp_event *event)
 {
     const size_t field_count = cddp_event_describe(event->kind)->field_count;
-    uint64_t h = cd_hash_mix(event->time_ns, (uint64_t)event->rank << 32 | event->kind);
-    h = cd_hash_mix(h, (uint64_t)event->step << 32 | event->micro_step);
-    h = cd_hash64(event->as.field, field_count * sizeof(int64_t), h);
-    return event->text != NULL ? cd_hash_mix(h, cd_hash_text(event->text)) : h;
+    uint64_t h =
+        fold(event->time_ns ^ places[0], ((uint64_t)event->rank << 32 | event->kind) ^ places[1]);
+    h += fold(((uint64_t)event->step << 32 | event->micro_step) ^ places[2], places[3]);
+    for (size_t i = 0; i < field_count; i++)
+        h += fold((uint64_t)event->as.field[i] ^ places[i + 3], places[i + 2]);
+    return cd_hash_mix(h, event->text != NULL ? cd_hash_text(event->text) : 0);
 }
 
 /* Its place among those of the other parameters does not count. */

@@ -33,12 +33,13 @@ void cd_scalars_fini(cd_scalars *s)
 {
     cd_release(s->allocator, s->nodes, s->node_capacity * sizeof *s->nodes);
     cd_release(s->allocator, s->terms, s->term_capacity * sizeof *s->terms);
+    cd_release(s->allocator, s->curves, s->curve_capacity * sizeof *s->curves);
     cd_scalars_init(s, s->allocator);
 }
 
 void cd_scalars_clear(cd_scalars *s, double roundoff)
 {
-    s->node_count = s->term_count = 0;
+    s->node_count = s->term_count = s->curve_count = 0;
     s->has_failed = s->has_rounded = s->is_ambiguous = false;
     s->roundoff = roundoff;
     s->zero = cd_scalars_leaf(s, 0);
@@ -124,41 +125,41 @@ cd_scalar cd_scalars_end_dot(cd_scalars *s)
     return (cd_scalar)(s->node_count - 1);
 }
 
-/* A function with its first and second derivative. */
-typedef struct curve {
-    double value, slope, bend;
-} curve;
-
-static curve curve_of(cd_scalar_kind kind, double x)
+static cd_scalar_curve curve_at(cd_scalar_kind kind, double x)
 {
     double y = 0, e = 0, phi = 0;
     switch (kind) {
     case CD_SCALAR_TANH:
         y = cd_tanh(x), e = 1 - y * y;
-        return (curve){y, e, -2 * y * e};
+        return (cd_scalar_curve){y, e, -2 * y * e};
     case CD_SCALAR_SIGMOID:
         y = 1 / (1 + cd_exp(-x)), e = y * (1 - y);
-        return (curve){y, e, e * (1 - 2 * y)};
+        return (cd_scalar_curve){y, e, e * (1 - 2 * y)};
     case CD_SCALAR_GELU:
         phi = cd_exp(-x * x / 2) * 0.39894228040143267794;
         y = (1 + cd_erf(x * 0.70710678118654752440)) / 2;
-        return (curve){x * y, y + x * phi, (2 - x * x) * phi};
+        return (cd_scalar_curve){x * y, y + x * phi, (2 - x * x) * phi};
     case CD_SCALAR_EXP:
         y = cd_exp(x);
-        return (curve){y, y, y};
+        return (cd_scalar_curve){y, y, y};
     case CD_SCALAR_LOG:
-        return (curve){cd_log(x), 1 / x, -1 / (x * x)};
+        return (cd_scalar_curve){cd_log(x), 1 / x, -1 / (x * x)};
     case CD_SCALAR_SOFTPLUS:
         y = 1 / (1 + cd_exp(-x));
-        return (curve){(x > 0 ? x : 0) + cd_log1p(cd_exp(-fabs(x))), y, y * (1 - y)};
+        return (cd_scalar_curve){(x > 0 ? x : 0) + cd_log1p(cd_exp(-fabs(x))), y, y * (1 - y)};
     case CD_SCALAR_RECIPROCAL:
-        return (curve){1 / x, -1 / (x * x), 2 / (x * x * x)};
+        return (cd_scalar_curve){1 / x, -1 / (x * x), 2 / (x * x * x)};
     case CD_SCALAR_INVERSE_ROOT:
         y = 1 / sqrt(x);
-        return (curve){y, -y / (2 * x), 3 * y / (4 * x * x)};
+        return (cd_scalar_curve){y, -y / (2 * x), 3 * y / (4 * x * x)};
     default: /* the decision of a ReLU is in the kind: see apply */
-        return (curve){0, 0, 0};
+        return (cd_scalar_curve){0, 0, 0};
     }
+}
+
+static const cd_scalar_curve *curve_of(const cd_scalars *s, const cd_scalar_node *function)
+{
+    return &s->curves[function->count - 1];
 }
 
 cd_scalar cd_scalars_apply(cd_scalars *s, cd_scalar_kind function, cd_scalar x)
@@ -168,14 +169,18 @@ cd_scalar cd_scalars_apply(cd_scalars *s, cd_scalar_kind function, cd_scalar x)
         return cd_scalars_is_larger(s, x, s->zero) ? cd_scalars_multiply(s, x, s->one) : s->zero;
     const uint32_t first = (uint32_t)s->term_count;
     cd_scalars_add_term(s, x, s->one);
+    s->has_failed =
+        s->has_failed || !cd_vec_grow(s->allocator, (void **)&s->curves, &s->curve_capacity,
+                                      s->curve_count + 1, sizeof *s->curves);
     if (s->has_failed) return 0;
-    const curve f = curve_of(function, s->nodes[x].value);
+    const cd_scalar_curve f = curve_at(function, s->nodes[x].value);
+    s->curves[s->curve_count++] = f;
     s->has_rounded = true;
     return push(s, &(cd_scalar_node){.value = f.value,
                                      .error = fabs(f.slope) * s->nodes[x].error +
                                               FUNCTION_ROUNDINGS * s->roundoff * fabs(f.value),
                                      .first = first,
-                                     .count = 1,
+                                     .count = (uint32_t)s->curve_count,
                                      .kind = (uint8_t)function});
 }
 
@@ -236,7 +241,7 @@ void cd_scalars_find_adjoints(cd_scalars *s, cd_scalar result)
         if (y->adjoint == 0 || y->count == 0) continue;
         if (y->kind != CD_SCALAR_DOT) {
             cd_scalar_node *x = &s->nodes[s->terms[y->first].a];
-            x->adjoint += y->adjoint * curve_of((cd_scalar_kind)y->kind, x->value).slope;
+            x->adjoint += y->adjoint * curve_of(s, y)->slope;
             continue;
         }
         for (uint32_t k = y->first; k < y->first + y->count; k++) {
@@ -281,7 +286,7 @@ void cd_scalars_find_adjoint_errors(cd_scalars *s, cd_scalar result)
         if (y->kind != CD_SCALAR_DOT) {
             cd_scalar_node *x = &s->nodes[s->terms[y->first].a];
             const cd_scalar_kind kind = (cd_scalar_kind)y->kind;
-            const curve f = curve_of(kind, x->value);
+            const cd_scalar_curve f = *curve_of(s, y);
             x->adjoint_error +=
                 error * fabs(f.slope) + size * fabs(f.bend) * x->error +
                 FUNCTION_ROUNDINGS * s->roundoff * size * slope_size(kind, f.slope) +
@@ -313,8 +318,7 @@ static void run_tangents(cd_scalars *s, cd_scalar result, const cd_scalar_direct
         if (y->count == 0) continue;
         if (y->kind != CD_SCALAR_DOT) {
             const cd_scalar_node *x = &s->nodes[s->terms[y->first].a];
-            if (x->tangent != 0)
-                y->tangent = x->tangent * curve_of((cd_scalar_kind)y->kind, x->value).slope;
+            if (x->tangent != 0) y->tangent = x->tangent * curve_of(s, y)->slope;
             continue;
         }
         for (uint32_t k = y->first; k < y->first + y->count; k++) {
@@ -342,7 +346,7 @@ static double run_sensitivities(cd_scalars *s, cd_scalar result, const cd_scalar
         if (y->count == 0 || (y->adjoint == 0 && y->sensitivity == 0)) continue;
         if (y->kind != CD_SCALAR_DOT) {
             cd_scalar_node *x = &s->nodes[s->terms[y->first].a];
-            const curve f = curve_of((cd_scalar_kind)y->kind, x->value);
+            const cd_scalar_curve f = *curve_of(s, y);
             bound += fabs(y->sensitivity * f.value) * FUNCTION_ROUNDINGS * s->roundoff +
                      edge_error(s, d, y->adjoint * f.slope, x);
             x->sensitivity += y->sensitivity * f.slope + y->adjoint * f.bend * x->tangent;
@@ -368,6 +372,7 @@ cd_scalar_slope cd_scalars_differentiate(cd_scalars *s, cd_scalar result,
 {
     if (s->has_failed) return (cd_scalar_slope){0, INFINITY, false};
     bool rounded = true;
+    /* where there is a function, has_rounded says that nothing is exact */
     const bool has_flags = cd_exact_flags_begin();
     run_tangents(s, result, direction);
     if (!has_flags || !cd_exact_flags_end(&rounded)) rounded = true;
@@ -388,7 +393,7 @@ double cd_scalars_evaluate(cd_scalars *s, cd_scalar result, const cd_scalar_dire
         if (y->count == 0) continue;
         const cd_scalar_term *terms = &s->terms[y->first];
         if (y->kind != CD_SCALAR_DOT) {
-            y->tangent = curve_of((cd_scalar_kind)y->kind, s->nodes[terms[0].a].tangent).value;
+            y->tangent = curve_at((cd_scalar_kind)y->kind, s->nodes[terms[0].a].tangent).value;
             continue;
         }
         y->tangent = 0;

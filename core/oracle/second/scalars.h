@@ -36,13 +36,14 @@ typedef enum cd_scalar_kind {
 } cd_scalar_kind;
 
 typedef struct cd_scalar_node {
-    double value, error;   /* error: what the narrower dtype may add to the value */
-    double adjoint;        /* derivative of the result by this scalar */
-    double adjoint_error;  /* how far the engine's may be from it, to first order */
-    double tangent;        /* derivative of this scalar along the direction */
-    double sensitivity;    /* derivative of the result's tangent by this scalar */
-    uint32_t first, count; /* terms */
-    uint32_t uses;         /* terms in which it stands */
+    double value, error;  /* error: what the narrower dtype may add to the value */
+    double adjoint;       /* derivative of the result by this scalar */
+    double adjoint_error; /* how far the engine's may be from it, to first order */
+    double tangent;       /* derivative of this scalar along the direction */
+    double sensitivity;   /* derivative of the result's tangent by this scalar */
+    /* terms; of a function: that of its argument, and one more than the place of its curve */
+    uint32_t first, count;
+    uint32_t uses; /* terms in which it stands */
     uint8_t kind;
     bool is_parameter;
 } cd_scalar_node;
@@ -51,11 +52,18 @@ typedef struct cd_scalar_term {
     cd_scalar a, b;
 } cd_scalar_term;
 
+/* A function at its argument, with its first and second derivative. They are taken once: every
+** pass, and every direction of each parameter, needs them again. */
+typedef struct cd_scalar_curve {
+    double value, slope, bend;
+} cd_scalar_curve;
+
 typedef struct cd_scalars {
     const cddp_allocator *allocator;
-    cd_scalar_node *nodes; /* (node_count) */
-    cd_scalar_term *terms; /* (term_count) */
-    size_t node_count, node_capacity, term_count, term_capacity;
+    cd_scalar_node *nodes;   /* (node_count) */
+    cd_scalar_term *terms;   /* (term_count) */
+    cd_scalar_curve *curves; /* (curve_count) of functions, in the order of their nodes */
+    size_t node_count, node_capacity, term_count, term_capacity, curve_count, curve_capacity;
     cd_scalar one, minus_one, zero; /* leaves that are always there */
     double roundoff;                /* u of the dtype that the engine computes in */
     bool has_failed;                /* memory ran out */

@@ -2,6 +2,7 @@
 /* The scheduler: time, choices, replay, hangs with their reasons, clean-up, memory, snapshots. */
 #include "tests/unit/sim/fixture.h"
 
+#include "core/base/error.h"
 #include "core/base/prng.h"
 #include "sim/fiber.h"
 
@@ -576,6 +577,121 @@ TEST(world, a_restored_snapshot_continues_as_if_nothing_had_happened)
     cd_snapshot_destroy(snapshot);
     assert_ok(cd_sim_end(f.sim, f.results, &f.err), &f.err);
     fixture_destroy(&f);
+}
+
+/* ---- ranks that go up to their choices ---- */
+
+typedef struct climb {
+    trail trails[3]; /* of the ranks, each by itself */
+    bool sleeps;     /* the second rank sleeps on its way */
+} climb;
+
+static cddp_status climber(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    climb *c = ((sim_fixture *)argument)->data;
+    trail *t = &c->trails[rank->rank];
+    t->text[t->length++] = 's';
+    if (c->sleeps && rank->rank == 1) CD_TRY(rank->ops->sleep_ns(rank, 5, err));
+    for (uint32_t left = 4; left > 1; left--) {
+        const cddp_choice choice = {.size = sizeof choice,
+                                    .kind = CDDP_CHOICE_READY,
+                                    .rank = rank->rank,
+                                    .option_count = left,
+                                    .name = "ready"};
+        t->text[t->length++] = (char)('0' + rank->ops->choose(rank, &choice));
+    }
+    CD_TRY(rank->ops->sleep_ns(rank, 10, err));
+    t->text[t->length++] = 'e';
+    return CDDP_OK;
+}
+
+/* To the end, with answers by number. asked: every choice, as it was put. */
+static void go_on_with(sim_fixture *f, trail *asked)
+{
+    for (const cddp_choice *c; (c = cd_sim_advance(f->sim)) != NULL;) {
+        const uint32_t number = (uint32_t)cd_sim_schedule(f->sim)->choice_count;
+        asked->length +=
+            (size_t)snprintf(asked->text + asked->length, sizeof asked->text - asked->length,
+                             "%u:%u/%u/%u ", (unsigned)number, (unsigned)c->kind,
+                             c->rank < 3 ? (unsigned)c->rank : 9u, (unsigned)c->option_count);
+        cd_sim_decide(f->sim, c->kind == CDDP_CHOICE_READY ? number % c->option_count : 0);
+    }
+}
+
+/* Up to the first choice of a rank. */
+static void begin_climb(sim_fixture *f, climb *c, trail *asked)
+{
+    f->config = (cd_sim_config)CD_SIM_CONFIG_INIT;
+    f->config.world_size = 3;
+    f->data = c;
+    fixture_create(f);
+    assert_ok(cd_sim_begin(f->sim, climber, f, &f->err), &f->err);
+    for (const cddp_choice *p; (p = cd_sim_advance(f->sim))->kind != CDDP_CHOICE_READY;)
+        cd_sim_decide(f->sim, 0);
+    *asked = (trail){{0}, 0};
+}
+
+static void end_climb(sim_fixture *f, char *schedule, size_t schedule_bytes)
+{
+    cd_schedule_print(cd_sim_schedule(f->sim), schedule, schedule_bytes);
+    assert_ok(cd_sim_end(f->sim, f->results, &f->err), &f->err);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(f->results[i].status, CDDP_OK);
+    fixture_destroy(f);
+}
+
+TEST(world, gathered_ranks_are_asked_the_same_and_do_the_same)
+{
+    (void)state;
+    static climb plain, gathered;
+    static trail asked[2];
+    char schedule[2][256];
+    sim_fixture f;
+    memset(&f, 0, sizeof f);
+    begin_climb(&f, &plain, &asked[0]);
+    go_on_with(&f, &asked[0]);
+    end_climb(&f, schedule[0], sizeof schedule[0]);
+    memset(&f, 0, sizeof f);
+    begin_climb(&f, &gathered, &asked[1]);
+    assert_int_equal(gathered.trails[2].length, 0);
+    assert_true(cd_sim_gather(f.sim));
+    cd_sim_audit(f.sim);
+    for (uint32_t i = 0; i < 3; i++) assert_string_equal(gathered.trails[i].text, "s");
+    assert_true(cd_sim_gather(f.sim)); /* they are there already */
+    go_on_with(&f, &asked[1]);
+    end_climb(&f, schedule[1], sizeof schedule[1]);
+    assert_string_equal(asked[0].text, asked[1].text);
+    assert_string_equal(schedule[0], schedule[1]);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_string_equal(plain.trails[i].text, gathered.trails[i].text);
+}
+
+TEST(world, a_rank_that_waits_on_its_way_is_not_gathered)
+{
+    (void)state;
+    static climb plain = {.sleeps = true}, tried = {.sleeps = true}, kept;
+    static trail asked[2];
+    char schedule[2][256];
+    cd_snapshot *snapshot = NULL;
+    sim_fixture f;
+    if (cd_fiber_has_shadow()) skip();
+    memset(&f, 0, sizeof f);
+    begin_climb(&f, &plain, &asked[0]);
+    go_on_with(&f, &asked[0]);
+    end_climb(&f, schedule[0], sizeof schedule[0]);
+    memset(&f, 0, sizeof f);
+    begin_climb(&f, &tried, &asked[1]);
+    kept = tried;
+    assert_ok(cd_sim_snapshot(f.sim, &snapshot, &f.err), &f.err);
+    assert_false(cd_sim_gather(f.sim));
+    cd_sim_restore(f.sim, snapshot);
+    tried = kept; /* the trails lie outside the world */
+    go_on_with(&f, &asked[1]);
+    cd_snapshot_destroy(snapshot);
+    end_climb(&f, schedule[1], sizeof schedule[1]);
+    assert_string_equal(asked[0].text, asked[1].text);
+    assert_string_equal(schedule[0], schedule[1]);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_string_equal(plain.trails[i].text, tried.trails[i].text);
 }
 
 TEST_MAIN()
