@@ -16,7 +16,9 @@ static const char *const names[CD_OWED_KINDS] = {[CD_OWED_SAMPLES] = "samples",
                                                  [CD_OWED_LOSSES] = "losses",
                                                  [CD_OWED_STEPS] = "optimizer steps",
                                                  [CD_OWED_VALUES] = "parameters around a step",
-                                                 [CD_OWED_SHOWN] = "copies of parameters"};
+                                                 [CD_OWED_SHOWN] = "copies of parameters",
+                                                 [CD_OWED_LAWS] = CD_STATED_LAWS,
+                                                 [CD_OWED_FORWARDS] = "ends of forwards"};
 
 const char *cd_owed_name(cd_owed_kind kind) { return names[kind]; }
 

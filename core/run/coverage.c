@@ -62,6 +62,15 @@ static void see(cd_coverage *c, const cddp_event *event)
     case CDDP_EV_shown:
         c->seen[CD_OWED_SHOWN] += is_around_step(event->as.shown.what, event->as.shown.moment);
         break;
+    case CDDP_EV_hook_law:
+        c->seen[CD_OWED_LAWS] += event->as.hook_law.bucket >= 0; /* else of an average */
+        break;
+    case CDDP_EV_forward_begin: /* a joined rank shadows collectives alone */
+        c->owed_events[CD_OWED_FORWARDS] += !event->as.forward_begin.joined;
+        break;
+    case CDDP_EV_forward_end:
+        c->seen[CD_OWED_FORWARDS]++;
+        break;
     default:
         break;
     }

@@ -74,6 +74,8 @@ def chosen(arguments, build, store, parser):
         mutants = sorted(collect(store, parser, sources).values(), key=lambda mutant: rank(arguments.seed, mutant.key))
     if arguments.operator:
         mutants = [mutant for mutant in mutants if mutant.operator == arguments.operator]
+    if arguments.text:
+        mutants = [mutant for mutant in mutants if arguments.text in mutant.text]
     if arguments.id:
         mutants = [mutant for mutant in mutants if mutant.id.startswith(arguments.id)]
         if not mutants:
@@ -280,6 +282,7 @@ def parse(words):
     selection.add_argument("--folder", action="append", metavar="DIR", help="only this folder; may be repeated")
     selection.add_argument("--file", metavar="PART", help="only sources with this in their path")
     selection.add_argument("--operator", choices=sorted(OPERATORS), metavar="NAME", help="only this operator")
+    selection.add_argument("--text", metavar="PART", help="only mutants with this in their text")
     selection.add_argument("--id", metavar="ID", help="only the mutants whose id begins so")
     selection.add_argument("--sample", type=number, metavar="N", help="only so many, drawn by the seed")
     selection.add_argument("--seed", default="1", help="of the draw (1); tree: a digest of the sources and scenarios")
