@@ -32,7 +32,7 @@ typedef enum cd_owed_kind {
     CD_OWED_STEPS,   /* that optimizers step, or skip (I-STEP) */
     CD_OWED_VALUES,  /* parameters at the begin of a step and after it (I-CHAIN) */
     CD_OWED_SHOWN,   /* the judge's copies of them (I-SHOWN) */
-    CD_OWED_LAWS,    /* that the hook itself states; counted bucket by bucket, by the judge of hooks */
+    CD_OWED_LAWS, /* that the hook itself states; counted bucket by bucket, by the judge of hooks */
     /* what began and must end, counted from the events that begin it; that a backward and a hook
     ** call end, I-ONCE and I-HOOK judge */
     CD_OWED_FORWARDS,
