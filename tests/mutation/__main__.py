@@ -152,7 +152,8 @@ def work(arguments, judge, store, tree, todo, until, equal, done):
     running, waiting, ended = {}, iter(todo), 0
     try:
         while True:
-            while len(running) < arguments.jobs and (until is None or time.monotonic() < until):
+            while len(running) < arguments.jobs and (
+                    until is None or time.monotonic() < until or ended + len(running) < arguments.least):
                 mutant = next(waiting, None)
                 if mutant is None:
                     break
@@ -290,6 +291,7 @@ def parse(words):
     verbs.add_parser("show", parents=[selection], help="print a mutant as a patch").set_defaults(call=verb_show)
     run = verbs.add_parser("run", parents=[selection], help="judge mutants; 1 when one that was noticed before lives")
     run.add_argument("--minutes", type=float, metavar="N", help="begin no mutant after so many minutes")
+    run.add_argument("--least", type=number, default=0, metavar="N", help="but judge so many, if there are as many")
     run.add_argument("--jobs", type=number, default=1, metavar="N", help="so many mutants at once (1)")
     run.add_argument("--units", action="store_true", help="run the unit tests of the folder on those that lived")
     run.add_argument("--known", action="store_true", help="draw from known.txt")
