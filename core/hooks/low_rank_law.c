@@ -344,8 +344,10 @@ static void whole_end(const cd_low_rank *s, const cd_low_rank_job *job,
                       const cddp_grad_bucket *bucket, const cd_host_sums *has)
 {
     if (has->count == 0) return;
-    double bound =
-        job->whole_bound + 0x1p-52 * (double)has->count * (job->whole.magnitude + has->magnitude);
+    const double magnitude = job->whole.magnitude + has->magnitude;
+    /* where nothing is derived, two sums are no farther apart than all that is in them */
+    double bound = (isinf(job->whole_bound) ? magnitude : job->whole_bound) +
+                   0x1p-52 * (double)has->count * magnitude;
     /* an overflow is I-RANGE's */
     bool can_say = isfinite(job->whole.sum) && isfinite(has->sum) && bound >= 0;
     cddp_law law = {sizeof(cddp_law),

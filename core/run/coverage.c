@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/run/coverage.h"
 
+#include "core/trace/tracer.h"
+
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -42,6 +45,12 @@ static bool is_around_step(int64_t what, int64_t moment)
 {
     return what == CDDP_WHAT_PARAMETER &&
            (moment == CDDP_MOMENT_BEGIN || moment == CDDP_MOMENT_AFTER_STEP);
+}
+
+/* A law of a bucket, and not of an average; within any distance everything keeps it. */
+static bool says_something(const cddp_event_hook_law *law)
+{
+    return law->bucket >= 0 && isfinite(cd_f64_of(law->bound));
 }
 
 static bool is_own_stream(const char *label)
@@ -98,7 +107,7 @@ static void see(cd_coverage *c, const cddp_event *event)
         c->seen[CD_OWED_SHOWN] += is_around_step(event->as.shown.what, event->as.shown.moment);
         break;
     case CDDP_EV_hook_law:
-        c->seen[CD_OWED_LAWS] += event->as.hook_law.bucket >= 0; /* else of an average */
+        c->seen[CD_OWED_LAWS] += says_something(&event->as.hook_law);
         break;
     case CDDP_EV_samples:
         c->seen[CD_OWED_BATCHES]++;

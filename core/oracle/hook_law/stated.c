@@ -3,7 +3,8 @@
 **
 ** A hook that states nothing breaks nothing. So a run owes as many statements as its plan's hooks
 ** make, and one that comes short is not verified. Hooks state laws where the host can look at their
-** numbers without waiting. Where a number is not finite some are left out, and nothing is owed.
+** numbers without waiting. Where a number is not finite some are left out, and nothing is owed. A
+** statement whose allowed distance is infinite is none.
 **
 **   powersgd     error feedback; what is uncompressed; the projection; full rank; what was drawn;
 **                what a warm start began with
@@ -71,6 +72,8 @@ void cd_law_owe_stated(const cd_hook_law *law, const cd_law_bucket *b, const cd_
     const uint64_t count = count_stated(law, f) + law->hook.is_wrapped;
     /* what a plugin's hook states is its own */
     if (count == 0 || law->hook.is_followed || !can_look(b->flat->device)) return;
+    /* so many roundings that some bound is no number */
+    if (law->options.world_size * cd_dtype_roundoff(f->dtype) > 0.25) return;
     if (!is_finite(f->share, f->numel) || !is_finite(result, f->numel)) return;
     CD_EMIT(law->options.tracer, owed, CD_STATED_LAWS, .link = CDDP_LINK_NONE,
             .count = (int64_t)count);

@@ -2,8 +2,10 @@
 /* Comparisons made, owed and given up; and the gap between them. */
 #include "core/run/coverage.h"
 
+#include "core/trace/tracer.h"
 #include "tests/support/test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -128,6 +130,10 @@ TEST(coverage, a_law_that_a_hook_owes_and_does_not_state_is_a_gap)
     cd_coverage_push(&c, &stated);
     assert_non_null(strstr(gap_of(&c, 1, &arena), CD_STATED_LAWS));
     stated.as.hook_law.bucket = 0;
+    stated.as.hook_law.bound = cd_f64_bits((double)INFINITY); /* which nothing can break */
+    cd_coverage_push(&c, &stated);
+    assert_non_null(strstr(gap_of(&c, 1, &arena), CD_STATED_LAWS));
+    stated.as.hook_law.bound = 0;
     cd_coverage_push(&c, &stated);
     assert_null(gap_of(&c, 1, &arena));
     cd_arena_fini(&arena);
