@@ -25,7 +25,8 @@ static const char *const names[CD_OWED_KINDS] = {[CD_OWED_SAMPLES] = "samples",
                                                  [CD_OWED_BUFFERS] = "buffers of the wrapper",
                                                  [CD_OWED_FORWARD_ENDS] = "ends of forwards",
                                                  [CD_OWED_FORWARD_BEGINS] = "begins of forwards",
-                                                 [CD_OWED_BACKWARD_BEGINS] = "begins of backwards"};
+                                                 [CD_OWED_BACKWARD_BEGINS] = "begins of backwards",
+                                                 [CD_OWED_GROUP_CLOSES] = "groups closed"};
 
 const char *cd_owed_name(cd_owed_kind kind) { return names[kind]; }
 

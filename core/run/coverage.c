@@ -77,6 +77,12 @@ static void see_pair(cd_coverage *c, const cddp_event *event)
         c->owed_events[CD_OWED_FORWARD_BEGINS]++;
         c->seen[CD_OWED_FORWARD_ENDS]++;
         break;
+    case CDDP_EV_group:
+        c->owed_events[CD_OWED_GROUP_CLOSES]++;
+        break;
+    case CDDP_EV_group_close:
+        c->seen[CD_OWED_GROUP_CLOSES]++;
+        break;
     case CDDP_EV_backward_begin:
         c->seen[CD_OWED_BACKWARD_BEGINS]++;
         break;
