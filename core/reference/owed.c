@@ -26,7 +26,9 @@ static const char *const names[CD_OWED_KINDS] = {[CD_OWED_SAMPLES] = "samples",
                                                  [CD_OWED_FORWARD_ENDS] = "ends of forwards",
                                                  [CD_OWED_FORWARD_BEGINS] = "begins of forwards",
                                                  [CD_OWED_BACKWARD_BEGINS] = "begins of backwards",
-                                                 [CD_OWED_GROUP_CLOSES] = "groups closed"};
+                                                 [CD_OWED_GROUP_CLOSES] = "groups closed",
+                                                 [CD_OWED_RESULTS] = "results of collectives",
+                                                 [CD_OWED_NO_SYNC_ENDS] = "ends of no_sync"};
 
 const char *cd_owed_name(cd_owed_kind kind) { return names[kind]; }
 

@@ -45,6 +45,8 @@ typedef enum cd_owed_kind {
     CD_OWED_FORWARD_BEGINS,
     CD_OWED_BACKWARD_BEGINS,
     CD_OWED_GROUP_CLOSES,
+    CD_OWED_RESULTS,
+    CD_OWED_NO_SYNC_ENDS,
     CD_OWED_KINDS
 } cd_owed_kind;
 /* "model" and "data", as the texts of seed events; a comm hook has others. */

@@ -83,6 +83,16 @@ static void see_pair(cd_coverage *c, const cddp_event *event)
     case CDDP_EV_group_close:
         c->seen[CD_OWED_GROUP_CLOSES]++;
         break;
+    case CDDP_EV_collective_post:
+        c->owed_events[CD_OWED_RESULTS]++;
+        break;
+    case CDDP_EV_collective_done:
+        c->seen[CD_OWED_RESULTS]++;
+        break;
+    case CDDP_EV_no_sync:
+        c->owed_events[CD_OWED_NO_SYNC_ENDS] += event->as.no_sync.entered != 0;
+        c->seen[CD_OWED_NO_SYNC_ENDS] += event->as.no_sync.entered == 0;
+        break;
     case CDDP_EV_backward_begin:
         c->seen[CD_OWED_BACKWARD_BEGINS]++;
         break;

@@ -97,6 +97,7 @@ TEST(coverage, an_event_whose_pair_is_missing_is_a_gap)
     } pairs[] = {{"buffers of the wrapper", CDDP_EV_wrap, CDDP_EV_buffer},
                  {"ends of forwards", CDDP_EV_forward_begin, CDDP_EV_forward_end},
                  {"begins of forwards", CDDP_EV_forward_end, CDDP_EV_forward_begin},
+                 {"results of collectives", CDDP_EV_collective_post, CDDP_EV_collective_done},
                  {"groups closed", CDDP_EV_group, CDDP_EV_group_close},
                  {"begins of backwards", CDDP_EV_backward_end, CDDP_EV_backward_begin}};
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
