@@ -131,7 +131,7 @@ cddp_status cd_law_end_stages(cd_hook_law *law, const cd_law_bucket *bucket, cd_
 cddp_status cd_law_judge_low_rank(cd_hook_law *law, const cd_law_bucket *bucket,
                                   const cd_law_flight *flight, const double *result,
                                   cddp_error *err);
-/* stated.c: says how many laws the plan's hook itself must have stated of a bucket that returned. */
+/* stated.c: says how many laws the plan's hook itself must have stated of a returned bucket. */
 void cd_law_owe_stated(const cd_hook_law *law, const cd_law_bucket *bucket,
                        const cd_law_flight *flight, const double *result);
 /* Writes a sum into the trace. */
