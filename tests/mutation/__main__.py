@@ -18,7 +18,7 @@ from judge import Judge, trial
 from mutants import OPERATORS, Parser
 from program import Program, end_all
 from store import Store
-from tree import FOLDERS, ROOT, Absent, Build, Mistake, tree_digest
+from tree import FOLDERS, LEFT_ALONE, ROOT, Absent, Build, Mistake, tree_digest
 
 
 def say(text):
@@ -252,7 +252,8 @@ def verb_keep(_, build, store):
 
 def verb_table(arguments, build, store):
     found = collect(store, Parser(build), build.sources())
-    text = table.table(store.latest(), found, lists.equivalent(), touched.Map())
+    rows = [row for row in store.latest() if row[1] not in LEFT_ALONE]
+    text = table.table(rows, found, lists.equivalent(), touched.Map())
     if arguments.write:
         table.put(text)
         print(f"{table.PAGE.relative_to(ROOT)} is written")
