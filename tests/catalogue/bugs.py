@@ -21,7 +21,7 @@ HEAD = """\
     …
 
 Each row is a scenario with a defect of [zoo.md](zoo.md), which has the public thread. The table says which invariant finds it
-first, where, and whom it blames. "Then" lists what is found besides. "Rank program" means that a rank ended with an error of its own.
+first, where, and whom it blames. "Then" lists what is found besides. "Rank program": a rank ended with its own error.
 Each is found in the first schedule. The page is written by `tests/catalogue/bugs.py VERIFY --write`, and a test compares it.
 Scenarios whose defect is in a plugin are not here; neither are those that show that the runtime lacks a defect.
 
