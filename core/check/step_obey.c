@@ -179,7 +179,9 @@ static void take_entry(cd_step_obey *s, const cddp_event *e, const rank_state *r
     const cd_decided *d = find_any(s, e, CDDP_DECISION_ZERO_GRAD);
     if (d == NULL) return;
     const bool is_fresh = !r->has_backward;
-    const bool holds = d->is.value == CDDP_PRESENCE_ABSENT
+    const bool is_count = b->absent >= 0 && b->zero >= 0 && b->kept >= 0 && b->unseen >= 0;
+    const bool holds = !is_count ? false
+                       : d->is.value == CDDP_PRESENCE_ABSENT
                            ? b->kept == 0 && b->zero + b->unseen <= d->is.detail
                        : d->is.value == CDDP_PRESENCE_ZERO ? b->kept == 0
                                                            : is_kept(r, b, d->is.detail);

@@ -178,8 +178,8 @@ void cd_low_rank_factor_begins(const cd_low_rank *s, cd_low_rank_job *job,
         job->drawn.count += sums.count;
     }
     if (!s->settings.warm_start || slot->ended_numel != m->columns * m->rank ||
-        slot->ended_rank != m->rank)
-        return;
+        slot->ended_rank != m->rank || slot->q.dtype != job->q.dtype)
+        return; /* another dtype: it was rounded since */
     job->warm += sums.sum;
     job->warm_ended += slot->ended;
     job->warm_count++;
@@ -220,6 +220,16 @@ void cd_low_rank_factor_ended(cd_low_rank *s, const cd_low_rank_job *job,
     slot->ended_numel = m->columns * m->rank;
     slot->ended_rank = m->rank;
     slot->ended = sums_of_factor(job, m).sum;
+}
+
+void cd_low_rank_factor_loaded(cd_low_rank_slot *slot, uint32_t parameter)
+{
+    cd_host_sums sums = {.count = 0};
+    if (slot->q_numel == 0) return;
+    cd_host_add_all(&sums, (int64_t)parameter << 32, &slot->q);
+    slot->ended_numel = slot->q_numel;
+    slot->ended_rank = slot->q_rank;
+    slot->ended = sums.sum;
 }
 
 void cd_low_rank_factor_forget(cd_low_rank_slot *slot) { slot->ended_numel = slot->ended_rank = 0; }
@@ -334,8 +344,10 @@ static void whole_end(const cd_low_rank *s, const cd_low_rank_job *job,
                       const cddp_grad_bucket *bucket, const cd_host_sums *has)
 {
     if (has->count == 0) return;
-    double bound =
-        job->whole_bound + 0x1p-52 * (double)has->count * (job->whole.magnitude + has->magnitude);
+    const double magnitude = job->whole.magnitude + has->magnitude;
+    /* where nothing is derived, two sums are no farther apart than all that is in them */
+    double bound = (isinf(job->whole_bound) ? magnitude : job->whole_bound) +
+                   0x1p-52 * (double)has->count * magnitude;
     /* an overflow is I-RANGE's */
     bool can_say = isfinite(job->whole.sum) && isfinite(has->sum) && bound >= 0;
     cddp_law law = {sizeof(cddp_law),

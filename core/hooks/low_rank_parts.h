@@ -134,8 +134,8 @@ void cd_low_rank_rest_end(const cd_low_rank *s, const cd_low_rank_job *job,
                           const cddp_grad_bucket *bucket);
 /* State that ranks draw the same random factors, and that a warm start continues the last round.
 ** Call factors_begin before the first factor of a bucket, factor_begins with each new one, and
-** factors_end after the last. Call factor_ended with each finished factor, and factor_forget when
-** its last value is gone. */
+** factors_end after the last. Call factor_ended with each finished factor, factor_loaded with one
+** that a saved state brought (in host memory), and factor_forget when its last value is gone. */
 void cd_low_rank_factors_begin(cd_low_rank_job *job);
 void cd_low_rank_factor_begins(const cd_low_rank *s, cd_low_rank_job *job,
                                const cd_low_rank_matrix *m, bool is_drawn);
@@ -143,6 +143,7 @@ void cd_low_rank_factors_end(const cd_low_rank *s, const cd_low_rank_job *job,
                              const cddp_grad_bucket *bucket);
 void cd_low_rank_factor_ended(cd_low_rank *s, const cd_low_rank_job *job,
                               const cd_low_rank_matrix *m);
+void cd_low_rank_factor_loaded(cd_low_rank_slot *slot, uint32_t parameter);
 void cd_low_rank_factor_forget(cd_low_rank_slot *slot);
 /* States that the output is the mean's projection on the columns of P; with full rank it is the
 ** mean itself. Call begin when P is orthonormal and the matrices are still this rank's input, end

@@ -131,6 +131,7 @@ cddp_status cd_low_rank_load(void *self, const cddp_state_reader *reader, cddp_e
     for (uint64_t i = 0; i < h.slot_count; i++) {
         CD_TRY_OUT(cd_low_rank_slots_reserve(fresh, (size_t)i + 1, err));
         CD_TRY_OUT(get_slot(fresh, reader, &fresh->slots[i], err));
+        cd_low_rank_factor_loaded(&fresh->slots[i], (uint32_t)i);
     }
     cd_low_rank swapped = *fresh;
     fresh->slot_memory = s->slot_memory;

@@ -50,15 +50,28 @@ static bool underflows(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i
            ldexp(1, sum->low[i]) < (double)rule->divisor * 2 * underflow_of(rule);
 }
 
+/* Whether rounding the residual to a double lost nothing: it is a multiple of the lowest bit of the
+** values, and of `actual`. */
+static bool is_residual_exact(const cd_wide_sum *sum, size_t i, double ulp, double residual)
+{
+    const int lowest = sum->low[i] < ilogb(ulp) ? sum->low[i] : ilogb(ulp);
+    return fabs(residual) < ldexp(1, lowest + 53);
+}
+
 /* Half the distance to the neighbour on the side of the exact quotient; at a power of two the inner
 ** neighbour is nearer. The residual is rounded once, which matters only within 2^-53 of a
-** midpoint. */
-static verdict judge_rounding(const cd_sum_rule *rule, double actual, double residual)
+** midpoint. A quotient that is known to lie half way has one result: the even one. */
+static verdict judge_rounding(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i,
+                              double actual, double residual)
 {
-    bool lies_outside = (residual > 0) == (actual > 0);
-    double side = lies_outside ? actual : actual * (1 - 0x1p-53);
-    double bound = cd_dtype_ulp(rule->dtype, side) / 2,
-           error = fabs(residual) / (double)rule->divisor;
+    const bool lies_outside = (residual > 0) == (actual > 0);
+    const double ulp = cd_dtype_ulp(rule->dtype, actual),
+                 side = lies_outside ? actual : actual * (1 - 0x1p-53),
+                 bound = cd_dtype_ulp(rule->dtype, side) / 2,
+                 error = fabs(residual) / (double)rule->divisor;
+    const bool is_half_way = residual != 0 && fabs(residual) == bound * (double)rule->divisor &&
+                             is_residual_exact(sum, i, ulp, residual);
+    if (is_half_way && fmod(actual / ulp, 2) != 0) return (verdict){bound, error / bound, false};
     return (verdict){bound, error <= bound * (1 + 0x1p-51) ? 0 : error / bound, residual == 0};
 }
 
@@ -114,7 +127,7 @@ static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, si
     double error = fabs(residual) / (double)rule->divisor;
     if (rule->rounded_once)
         return rule->is_cast ? judge_rounding_and_cast(rule, actual, value)
-                             : judge_rounding(rule, actual, residual);
+                             : judge_rounding(sum, rule, i, actual, residual);
     if (rule->division_is_exact && cd_wide_sum_is_exact(sum, i, cd_dtype_precision(rule->dtype)) &&
         !underflows(sum, rule, i))
         return rule->is_cast

@@ -38,7 +38,8 @@ typedef struct cd_sum_rule {
     uint64_t divisor;
     uint64_t roundings; /* n of γ_n: additions on the longest path, divisions, casts */
     uint64_t addends;   /* results that may underflow, each by η */
-    bool rounded_once;  /* within half a unit in the last place, instead of the other rules */
+    /* to nearest, ties to even, instead of the other rules: within half a unit in the last place */
+    bool rounded_once;
     /* the division does not round: it is already done (divisor 1) or by a power of two */
     bool division_is_exact;
     /* of one operation, where some step has a narrower range than dtype; 0: dtype's */

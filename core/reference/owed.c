@@ -17,7 +17,19 @@ static const char *const names[CD_OWED_KINDS] = {[CD_OWED_SAMPLES] = "samples",
                                                  [CD_OWED_STEPS] = "optimizer steps",
                                                  [CD_OWED_VALUES] = "parameters around a step",
                                                  [CD_OWED_SHOWN] = "copies of parameters",
-                                                 [CD_OWED_UNITS] = "iterations of units"};
+                                                 [CD_OWED_UNITS] = "iterations of units",
+                                                 [CD_OWED_LAWS] = CD_STATED_LAWS,
+                                                 [CD_OWED_BATCHES] = "micro-batches",
+                                                 [CD_OWED_STREAMS] = "random streams",
+                                                 [CD_OWED_ENTRIES] = "gradients before a backward",
+                                                 [CD_OWED_DTYPES] = "declared dtypes of gradients",
+                                                 [CD_OWED_BUFFERS] = "buffers of the wrapper",
+                                                 [CD_OWED_FORWARD_ENDS] = "ends of forwards",
+                                                 [CD_OWED_FORWARD_BEGINS] = "begins of forwards",
+                                                 [CD_OWED_BACKWARD_BEGINS] = "begins of backwards",
+                                                 [CD_OWED_GROUP_CLOSES] = "groups closed",
+                                                 [CD_OWED_RESULTS] = "results of collectives",
+                                                 [CD_OWED_NO_SYNC_ENDS] = "ends of no_sync"};
 
 const char *cd_owed_name(cd_owed_kind kind) { return names[kind]; }
 
@@ -28,7 +40,8 @@ typedef struct step_count {
     uint64_t derived;       /* micro-steps of these */
     uint64_t whole_updates; /* by all optimizers: one of them has what got a gradient */
     uint64_t backwards;     /* micro-steps that run one */
-    uint64_t clips, samples, losses, optimizer_steps, forwards, evaluations;
+    uint64_t entries;       /* 1: it has a backward */
+    uint64_t clips, samples, batches, losses, optimizer_steps, forwards, evaluations;
     bool is_left; /* in the middle of a backward */
 } step_count;
 
@@ -90,10 +103,13 @@ static step_count count_step(const cd_owing_rank *r, uint32_t step)
         gives += gives_gradients(&micro);
         found.samples += cd_samples_count(&micro);
         found.evaluations += cd_evaluation_is_planned(&micro);
-        if (micro.skip != CDDP_SKIP_ALL && micro.grad_mode)
+        if (micro.skip != CDDP_SKIP_ALL && micro.grad_mode) {
             found.losses += micro.forwards * (1 + r->plan->output_count);
+            found.batches += micro.forwards;
+        }
         if (contributes) found.forwards += micro.forwards;
         found.backwards += contributes;
+        if (contributes) found.entries = 1;
         if (contributes && micro.early_step) {
             add_update(r, &micro, step, &found);
             has_stepped = true;
@@ -163,18 +179,22 @@ static void add_step(const cd_owing_rank *r, uint32_t step, const step_count *fo
     owed->derivatives += r->has_numbers ? found->derived : 0;
     owed->events[CD_OWED_SAMPLES] += found->samples;
     owed->events[CD_OWED_LOSSES] += found->losses;
+    owed->events[CD_OWED_BATCHES] += found->batches;
     owed->events[CD_OWED_STEPS] += found->optimizer_steps;
     owed->events[CD_OWED_UNITS] += r->settings->fsdp.enable ? found->backwards : 0;
     if (found->is_left) return;
     owed->collectives += count_collectives(r, step);
     if (!r->has_digests) return;
+    owed->events[CD_OWED_ENTRIES] += found->entries;
     owed->events[CD_OWED_VALUES] += 2 * r->parameter_count;
     owed->events[CD_OWED_SHOWN] += r->parameter_count > 0 ? 2 : 0;
 }
 
 cd_owed cd_owed_count(const cd_owing_rank *rank)
 {
-    cd_owed owed = {0};
+    cd_owed owed = {
+        .events = {
+            [CD_OWED_STREAMS] = CD_OWED_STREAM_COUNT, [CD_OWED_DTYPES] = rank->has_one_dtype}};
     for (uint32_t step = 0; step < rank->settings->train.steps; step++) {
         if (!cd_planned_has_step(rank->plan, rank->settings, rank->rank, step)) continue;
         const step_count found = count_step(rank, step);

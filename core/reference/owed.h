@@ -22,6 +22,7 @@ typedef struct cd_owing_rank {
     bool has_digests;          /* the trace has content */
     bool sums, has_law;        /* averages are compared with a sum; a comm hook by its own law */
     bool exchanges, has_state; /* batch norm is synchronised; all optimizers have slots */
+    bool has_one_dtype;        /* all parameters have the plan's */
     bool is_sharded;           /* an optimizer: a rank may step nothing of it */
 } cd_owing_rank;
 
@@ -33,8 +34,24 @@ typedef enum cd_owed_kind {
     CD_OWED_VALUES,  /* parameters at the begin of a step and after it (I-CHAIN) */
     CD_OWED_SHOWN,   /* the judge's copies of them (I-SHOWN) */
     CD_OWED_UNITS,   /* iterations of a sharded model that end (I-COUNT, I-MEM) */
+    CD_OWED_LAWS,    /* that the hook itself states; the judge of hooks counts them */
+    CD_OWED_BATCHES, /* forwards that say what they consumed (I-DATA) */
+    CD_OWED_STREAMS, /* states of the random streams of model and data (I-SEED) */
+    CD_OWED_ENTRIES, /* how gradients stand before a step's first backward (I-STEP) */
+    CD_OWED_DTYPES,  /* the declared dtype of gradients (I-DTYPE) */
+    /* what comes in pairs, counted from the other event of the pair; that a backward and a hook's
+    ** call end, I-ONCE and I-HOOK judge */
+    CD_OWED_BUFFERS,
+    CD_OWED_FORWARD_ENDS,
+    CD_OWED_FORWARD_BEGINS,
+    CD_OWED_BACKWARD_BEGINS,
+    CD_OWED_GROUP_CLOSES,
+    CD_OWED_RESULTS,
+    CD_OWED_NO_SYNC_ENDS,
     CD_OWED_KINDS
 } cd_owed_kind;
+/* "model" and "data", as the texts of seed events; a comm hook has others. */
+#define CD_OWED_STREAM_COUNT 2
 /* As the text of an `owed` event without a link has it. */
 const char *cd_owed_name(cd_owed_kind kind);
 

@@ -335,9 +335,11 @@ static void emit_owed(const cd_referee *o)
     const cd_decided_hook *hook = &o->decisions.hook;
     const bool has_numbers = (module->device->flags & CDDP_DEVICE_VALUES) != 0;
     size_t without_elements = 0;
-    bool has_state = replica->optimizer_count > 0;
-    for (size_t i = 0; i < module->parameter_count; i++)
+    bool has_state = replica->optimizer_count > 0, has_one_dtype = true;
+    for (size_t i = 0; i < module->parameter_count; i++) {
         without_elements += cddp_tensor_numel(&module->parameters[i].tensor) == 0;
+        has_one_dtype &= module->parameters[i].tensor.dtype == (cddp_dtype)o->settings.model.dtype;
+    }
     for (size_t i = 0; i < replica->optimizer_count; i++) {
         cd_optimizer_state state = {.slot_count = 0};
         if (replica->optimizers[i].count > 0)
@@ -359,6 +361,7 @@ static void emit_owed(const cd_referee *o)
                                  .exchanges = replica->model->exchanges_statistics &&
                                               o->options.plan->world.size > 1,
                                  .has_state = has_state,
+                                 .has_one_dtype = has_one_dtype,
                                  .is_sharded = cd_replica_is_sharded(replica)};
     cd_owed_emit(&owing, o->options.tracer);
 }

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/run/coverage.h"
 
+#include "core/trace/tracer.h"
+
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,6 +47,63 @@ static bool is_around_step(int64_t what, int64_t moment)
            (moment == CDDP_MOMENT_BEGIN || moment == CDDP_MOMENT_AFTER_STEP);
 }
 
+/* A law of a bucket, and not of an average; within any distance everything keeps it. */
+static bool says_something(const cddp_event_hook_law *law)
+{
+    return law->bucket >= 0 && isfinite(cd_f64_of(law->bound));
+}
+
+static bool is_own_stream(const char *label)
+{
+    return label != NULL && (strcmp(label, "model") == 0 || strcmp(label, "data") == 0);
+}
+
+/* Where one event comes, another one is owed. */
+static void see_pair(cd_coverage *c, const cddp_event *event)
+{
+    switch (event->kind) {
+    case CDDP_EV_wrap:
+        c->owed_events[CD_OWED_BUFFERS] += (uint64_t)event->as.wrap.buffers;
+        break;
+    case CDDP_EV_buffer:
+        c->seen[CD_OWED_BUFFERS]++;
+        break;
+    case CDDP_EV_forward_begin:
+        if (event->as.forward_begin.joined) break; /* it shadows collectives alone */
+        c->owed_events[CD_OWED_FORWARD_ENDS]++;
+        c->seen[CD_OWED_FORWARD_BEGINS]++;
+        break;
+    case CDDP_EV_forward_end:
+        c->owed_events[CD_OWED_FORWARD_BEGINS]++;
+        c->seen[CD_OWED_FORWARD_ENDS]++;
+        break;
+    case CDDP_EV_group:
+        c->owed_events[CD_OWED_GROUP_CLOSES]++;
+        break;
+    case CDDP_EV_group_close:
+        c->seen[CD_OWED_GROUP_CLOSES]++;
+        break;
+    case CDDP_EV_collective_post:
+        c->owed_events[CD_OWED_RESULTS]++;
+        break;
+    case CDDP_EV_collective_done:
+        c->seen[CD_OWED_RESULTS]++;
+        break;
+    case CDDP_EV_no_sync:
+        c->owed_events[CD_OWED_NO_SYNC_ENDS] += event->as.no_sync.entered != 0;
+        c->seen[CD_OWED_NO_SYNC_ENDS] += event->as.no_sync.entered == 0;
+        break;
+    case CDDP_EV_backward_begin:
+        c->seen[CD_OWED_BACKWARD_BEGINS]++;
+        break;
+    case CDDP_EV_backward_end:
+        c->owed_events[CD_OWED_BACKWARD_BEGINS]++;
+        break;
+    default:
+        break;
+    }
+}
+
 static void see(cd_coverage *c, const cddp_event *event)
 {
     switch (event->kind) {
@@ -65,7 +125,23 @@ static void see(cd_coverage *c, const cddp_event *event)
     case CDDP_EV_unit_pass:
         c->seen[CD_OWED_UNITS] += event->as.unit_pass.pass == CDDP_UNIT_BACKWARD_END;
         break;
+    case CDDP_EV_hook_law:
+        c->seen[CD_OWED_LAWS] += says_something(&event->as.hook_law);
+        break;
+    case CDDP_EV_samples:
+        c->seen[CD_OWED_BATCHES]++;
+        break;
+    case CDDP_EV_seed:
+        c->seen[CD_OWED_STREAMS] += is_own_stream(event->text);
+        break;
+    case CDDP_EV_backward_entry:
+        c->seen[CD_OWED_ENTRIES]++;
+        break;
+    case CDDP_EV_policy:
+        c->seen[CD_OWED_DTYPES] += event->as.policy.site == CDDP_SITE_GRADIENT;
+        break;
     default:
+        see_pair(c, event);
         break;
     }
 }
@@ -141,7 +217,9 @@ const char *cd_coverage_find_gap(const cd_coverage *coverage, uint64_t rank_coun
         for (int64_t link = 1; link < CD_LINK_COUNT; link++)
             words =
                 add_gap(words, &(gap){c->owed[link], count_made(c, link), link_name(link)}, arena);
-        for (size_t i = 0; i < CD_OWED_KINDS; i++)
+        /* a recorder need not record both events of a pair */
+        const size_t kinds = c->owing_ranks > 0 ? CD_OWED_KINDS : CD_OWED_BUFFERS;
+        for (size_t i = 0; i < kinds; i++)
             words =
                 add_gap(words, &(gap){c->owed_events[i], c->seen[i], cd_owed_name((cd_owed_kind)i)},
                         arena);

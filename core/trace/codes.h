@@ -21,6 +21,10 @@
 #define CD_OUTPUT_DIVISOR_ID(forward, output) ((int64_t)(forward) + 16 * (int64_t)(output))
 #define CD_OUTPUT_WEIGHT_ID(forward, output) (CD_OUTPUT_DIVISOR_ID(forward, output) + 8)
 
+/* The text of `owed` events of the judge of hooks: one for each bucket that returned, with how many
+** laws the plan's hook itself states of it, as hook_law events. */
+#define CD_STATED_LAWS "laws that a comm hook states"
+
 /* Of bucket_sum: from this number on, what an all-reduce gave, against what the ranks posted. */
 #define CD_LAW_COLLECTIVES 8
 

@@ -31,7 +31,8 @@ enum {
     CDDP_HOOK_LOSSY = 1u << 1,    /* obeys its own law instead */
     CDDP_HOOK_STATEFUL = 1u << 2, /* has state that a checkpoint must keep */
     CDDP_HOOK_LINEAR = 1u << 3,   /* may run on exact devices (symbol) */
-    /* gives the exact mean, rounded once: judged to half a unit in the last place */
+    /* gives the exact mean, rounded once to nearest, ties to even: judged to half a unit in the
+    ** last place, and to the bit where the mean lies half way */
     CDDP_HOOK_ROUNDED_ONCE = 1u << 5,
     /* casts to wire_dtype, divides there, sums, casts back: every step is predicted */
     CDDP_HOOK_CASTS_FIRST = 1u << 6,

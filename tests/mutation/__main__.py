@@ -18,7 +18,7 @@ from judge import Judge, trial
 from mutants import OPERATORS, Parser
 from program import Program, end_all
 from store import Store
-from tree import FOLDERS, ROOT, Absent, Build, Mistake, tree_digest
+from tree import FOLDERS, LEFT_ALONE, ROOT, Absent, Build, Mistake, tree_digest
 
 
 def say(text):
@@ -74,6 +74,8 @@ def chosen(arguments, build, store, parser):
         mutants = sorted(collect(store, parser, sources).values(), key=lambda mutant: rank(arguments.seed, mutant.key))
     if arguments.operator:
         mutants = [mutant for mutant in mutants if mutant.operator == arguments.operator]
+    if arguments.text:
+        mutants = [mutant for mutant in mutants if arguments.text in mutant.text]
     if arguments.id:
         mutants = [mutant for mutant in mutants if mutant.id.startswith(arguments.id)]
         if not mutants:
@@ -150,7 +152,8 @@ def work(arguments, judge, store, tree, todo, until, equal, done):
     running, waiting, ended = {}, iter(todo), 0
     try:
         while True:
-            while len(running) < arguments.jobs and (until is None or time.monotonic() < until):
+            while len(running) < arguments.jobs and (
+                    until is None or time.monotonic() < until or ended + len(running) < arguments.least):
                 mutant = next(waiting, None)
                 if mutant is None:
                     break
@@ -249,7 +252,8 @@ def verb_keep(_, build, store):
 
 def verb_table(arguments, build, store):
     found = collect(store, Parser(build), build.sources())
-    text = table.table(store.latest(), found, lists.equivalent(), touched.Map())
+    rows = [row for row in store.latest() if row[1] not in LEFT_ALONE]
+    text = table.table(rows, found, lists.equivalent(), touched.Map())
     if arguments.write:
         table.put(text)
         print(f"{table.PAGE.relative_to(ROOT)} is written")
@@ -280,6 +284,7 @@ def parse(words):
     selection.add_argument("--folder", action="append", metavar="DIR", help="only this folder; may be repeated")
     selection.add_argument("--file", metavar="PART", help="only sources with this in their path")
     selection.add_argument("--operator", choices=sorted(OPERATORS), metavar="NAME", help="only this operator")
+    selection.add_argument("--text", metavar="PART", help="only mutants with this in their text")
     selection.add_argument("--id", metavar="ID", help="only the mutants whose id begins so")
     selection.add_argument("--sample", type=number, metavar="N", help="only so many, drawn by the seed")
     selection.add_argument("--seed", default="1", help="of the draw (1); tree: a digest of the sources and scenarios")
@@ -287,6 +292,7 @@ def parse(words):
     verbs.add_parser("show", parents=[selection], help="print a mutant as a patch").set_defaults(call=verb_show)
     run = verbs.add_parser("run", parents=[selection], help="judge mutants; 1 when one that was noticed before lives")
     run.add_argument("--minutes", type=float, metavar="N", help="begin no mutant after so many minutes")
+    run.add_argument("--least", type=number, default=0, metavar="N", help="but judge so many, if there are as many")
     run.add_argument("--jobs", type=number, default=1, metavar="N", help="so many mutants at once (1)")
     run.add_argument("--units", action="store_true", help="run the unit tests of the folder on those that lived")
     run.add_argument("--known", action="store_true", help="draw from known.txt")

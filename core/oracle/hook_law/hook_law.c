@@ -424,6 +424,7 @@ cddp_status cd_hook_law_deliver(cd_hook_law *law, const cd_law_bucket *b, cddp_e
                 .link = CDDP_LINK_LAW, .count = 1);
         return CDDP_OK;
     }
+    cd_law_owe_stated(law, b, f, law->numbers.values);
     CD_TRY(cd_law_end_stages(law, b, f, law->numbers.values, err));
     judge_mean(law, b, f, law->numbers.values);
     if (f->is_compressed) CD_TRY(cd_law_judge_low_rank(law, b, f, law->numbers.values, err));

@@ -214,7 +214,8 @@ cddp_status cd_law_begin_stages(cd_hook_law *law, const cd_law_bucket *b, cd_law
         double *q = q_of(f) + m->q_at;
         /* a factor of which nothing is known, and after which no round is known either */
         const bool is_lost = law->variables[m->variable].is_factor_lost;
-        if (continues(law, m))
+        m->is_continued = continues(law, m);
+        if (m->is_continued)
             warm_begin(law, f, m, q, room_of(f));
         else
             draw_first(law, f, m, q);

@@ -25,6 +25,7 @@ typedef struct cd_law_matrix {
     int64_t part;       /* elements known of the row after these */
     int64_t p_at, q_at; /* of its factors among those of the bucket */
     bool is_known;      /* its factors can be derived in this round */
+    bool is_continued;  /* it begins with the factor that its last round ended with */
 } cd_law_matrix;
 
 /* What the judge keeps of a variable. */
@@ -156,6 +157,9 @@ cddp_status cd_law_end_stages(cd_hook_law *law, const cd_law_bucket *bucket, cd_
 cddp_status cd_law_judge_low_rank(cd_hook_law *law, const cd_law_bucket *bucket,
                                   const cd_law_flight *flight, const double *result,
                                   cddp_error *err);
+/* stated.c: says how many laws the plan's hook itself must have stated of a returned bucket. */
+void cd_law_owe_stated(const cd_hook_law *law, const cd_law_bucket *bucket,
+                       const cd_law_flight *flight, const double *result);
 /* Writes a sum into the trace. */
 void cd_law_state(const cd_hook_law *law, const cd_law_bucket *bucket, const cd_law_flight *flight,
                   uint32_t number, const char *text, const cd_law_sum *sum);

@@ -49,4 +49,40 @@ TEST(compare, a_sum_is_compared_after_its_last_cast)
     }
 }
 
+/* The mean of two numbers, rounded once. */
+static const struct {
+    const char *name;
+    double addends[2], actual;
+    cddp_dtype dtype;
+    bool is_good;
+} means[] = {
+    {"half way, the even one below", {1.0, 1.0078125}, 1.0, CDDP_BF16, true},
+    {"half way, the odd one above", {1.0, 1.0078125}, 1.0078125, CDDP_BF16, false},
+    {"half way, the odd one below", {1.0078125, 1.015625}, 1.0078125, CDDP_BF16, false},
+    {"half way, the even one above", {1.0078125, 1.015625}, 1.015625, CDDP_BF16, true},
+    {"half way, negative and odd", {-1.0, -1.0078125}, -1.0078125, CDDP_BF16, false},
+    {"half way below a power of two, which is even", {1.9921875, 2.0}, 2.0, CDDP_BF16, true},
+    {"half way below a power of two, the odd one", {1.9921875, 2.0}, 1.9921875, CDDP_BF16, false},
+    {"half way, between nothing and the smallest number", {0x1p-149, 0}, 0, CDDP_F32, true},
+    {"half way, the smallest number is odd", {0x1p-149, 0}, 0x1p-149, CDDP_F32, false},
+    {"no tie, the nearest, which is odd", {1.0078125, 1.0078125}, 1.0078125, CDDP_BF16, true},
+    {"nearly half way, the nearest", {1.0, 1.0078125 + 0x1p-23}, 1.0078125, CDDP_BF16, true},
+    {"nearly half way, and the even one is farther", {1, 1.0078125 + 0x1p-23}, 1, CDDP_BF16, false},
+};
+
+TEST(compare, a_mean_that_lies_half_way_is_rounded_to_even)
+{
+    for (size_t i = 0; i < sizeof means / sizeof *means; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_wide_sum sum = {.limbs = NULL};
+        const cd_sum_rule rule = {.dtype = means[i].dtype, .divisor = 2, .rounded_once = true};
+        cd_test_row("%s", means[i].name);
+        assert_ok(cd_wide_sum_init(&sum, NULL, CDDP_F32, 1, &err), &err);
+        cd_wide_sum_push(&sum, &means[i].addends[0]);
+        cd_wide_sum_push(&sum, &means[i].addends[1]);
+        assert_int_equal(cd_compare_sum(&sum, &means[i].actual, &rule).bad == 0, means[i].is_good);
+        cd_wide_sum_fini(&sum);
+    }
+}
+
 TEST_MAIN()

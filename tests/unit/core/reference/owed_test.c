@@ -43,6 +43,7 @@ static cd_owed count(const row *r)
                                 .updated_count = 4,
                                 .has_numbers = true,
                                 .has_digests = true,
+                                .has_one_dtype = true,
                                 .sums = true,
                                 .has_state = true};
     const cd_owed owed = cd_owed_count(&rank);
@@ -62,15 +63,16 @@ TEST(owed, a_plan_owes_what_its_steps_and_reductions_leave_to_compare)
 }
 
 /* What a reduction owes at least, and the events of the run itself. */
+#define OF_A_RANK [CD_OWED_STREAMS] = 2, [CD_OWED_DTYPES] = 1
 static const row kinds[] = {
     /* clang-format off */
-    {"three steps of two samples", {"train.steps", "3", "data.samples", "2"}, {.locals = 3, .sums = 3, .states = 3, .formulas = 3, .derivatives = 3, .events = {[CD_OWED_SAMPLES] = 6, [CD_OWED_LOSSES] = 3, [CD_OWED_STEPS] = 3, [CD_OWED_VALUES] = 30, [CD_OWED_SHOWN] = 6}}},
-    {"a reduction in the middle", {"train.steps", "1", "data.samples", "1", "train.micro_steps", "3", "when.0.micro_steps", "1", "when.0.sync", "true"}, {.locals = 2, .sums = 2, .states = 1, .formulas = 1, .derivatives = 3, .events = {[CD_OWED_SAMPLES] = 3, [CD_OWED_LOSSES] = 3, [CD_OWED_STEPS] = 1, [CD_OWED_VALUES] = 10, [CD_OWED_SHOWN] = 2}}},
-    {"clipping, but for a step that is skipped", {"train.steps", "3", "data.samples", "1", "clip.max_norm", "1", "when.0.steps", "1", "when.0.skip", "step"}, {.locals = 3, .sums = 3, .states = 2, .formulas = 2, .norms = 2, .derivatives = 3, .events = {[CD_OWED_SAMPLES] = 3, [CD_OWED_LOSSES] = 3, [CD_OWED_STEPS] = 3, [CD_OWED_VALUES] = 30, [CD_OWED_SHOWN] = 6}}},
-    {"two evaluations, one of them before a micro-step that is left out", {"train.steps", "1", "train.micro_steps", "2", "data.samples", "1", "when.0.evaluate", "module", "when.1.micro_steps", "0", "when.1.skip", "all"}, {.locals = 1, .sums = 1, .states = 1, .formulas = 1, .derivatives = 1, .evaluations = 1, .events = {[CD_OWED_SAMPLES] = 1, [CD_OWED_LOSSES] = 1, [CD_OWED_STEPS] = 1, [CD_OWED_VALUES] = 10, [CD_OWED_SHOWN] = 2}}},
-    {"a step that is left in its backward owes nothing", {"train.steps", "1", "when.0.abort_after", "1"}, {.locals = 0}},
-    {"what a part of the model uses is not known", {"train.steps", "1", "data.samples", "1", "when.0.branch", "1"}, {.states = 1, .formulas = 1, .events = {[CD_OWED_SAMPLES] = 1, [CD_OWED_LOSSES] = 1, [CD_OWED_STEPS] = 1, [CD_OWED_VALUES] = 10, [CD_OWED_SHOWN] = 2}}},
-    {"a collective of the program", {"train.steps", "2", "data.samples", "1", "collective.0.op", "allreduce", "collective.0.numel", "3"}, {.locals = 2, .sums = 2, .states = 2, .formulas = 2, .collectives = 2, .derivatives = 2, .events = {[CD_OWED_SAMPLES] = 2, [CD_OWED_LOSSES] = 2, [CD_OWED_STEPS] = 2, [CD_OWED_VALUES] = 20, [CD_OWED_SHOWN] = 4}}},
+    {"three steps of two samples", {"train.steps", "3", "data.samples", "2"}, {.locals = 3, .sums = 3, .states = 3, .formulas = 3, .derivatives = 3, .events = {OF_A_RANK, [CD_OWED_BATCHES] = 3, [CD_OWED_ENTRIES] = 3, [CD_OWED_SAMPLES] = 6, [CD_OWED_LOSSES] = 3, [CD_OWED_STEPS] = 3, [CD_OWED_VALUES] = 30, [CD_OWED_SHOWN] = 6}}},
+    {"a reduction in the middle", {"train.steps", "1", "data.samples", "1", "train.micro_steps", "3", "when.0.micro_steps", "1", "when.0.sync", "true"}, {.locals = 2, .sums = 2, .states = 1, .formulas = 1, .derivatives = 3, .events = {OF_A_RANK, [CD_OWED_BATCHES] = 3, [CD_OWED_ENTRIES] = 1, [CD_OWED_SAMPLES] = 3, [CD_OWED_LOSSES] = 3, [CD_OWED_STEPS] = 1, [CD_OWED_VALUES] = 10, [CD_OWED_SHOWN] = 2}}},
+    {"clipping, but for a step that is skipped", {"train.steps", "3", "data.samples", "1", "clip.max_norm", "1", "when.0.steps", "1", "when.0.skip", "step"}, {.locals = 3, .sums = 3, .states = 2, .formulas = 2, .norms = 2, .derivatives = 3, .events = {OF_A_RANK, [CD_OWED_BATCHES] = 3, [CD_OWED_ENTRIES] = 3, [CD_OWED_SAMPLES] = 3, [CD_OWED_LOSSES] = 3, [CD_OWED_STEPS] = 3, [CD_OWED_VALUES] = 30, [CD_OWED_SHOWN] = 6}}},
+    {"two evaluations, one of them before a micro-step that is left out", {"train.steps", "1", "train.micro_steps", "2", "data.samples", "1", "when.0.evaluate", "module", "when.1.micro_steps", "0", "when.1.skip", "all"}, {.locals = 1, .sums = 1, .states = 1, .formulas = 1, .derivatives = 1, .evaluations = 1, .events = {OF_A_RANK, [CD_OWED_BATCHES] = 1, [CD_OWED_ENTRIES] = 1, [CD_OWED_SAMPLES] = 1, [CD_OWED_LOSSES] = 1, [CD_OWED_STEPS] = 1, [CD_OWED_VALUES] = 10, [CD_OWED_SHOWN] = 2}}},
+    {"a step that is left in its backward owes nothing", {"train.steps", "1", "when.0.abort_after", "1"}, {.events = {OF_A_RANK}}},
+    {"what a part of the model uses is not known", {"train.steps", "1", "data.samples", "1", "when.0.branch", "1"}, {.states = 1, .formulas = 1, .events = {OF_A_RANK, [CD_OWED_BATCHES] = 1, [CD_OWED_ENTRIES] = 1, [CD_OWED_SAMPLES] = 1, [CD_OWED_LOSSES] = 1, [CD_OWED_STEPS] = 1, [CD_OWED_VALUES] = 10, [CD_OWED_SHOWN] = 2}}},
+    {"a collective of the program", {"train.steps", "2", "data.samples", "1", "collective.0.op", "allreduce", "collective.0.numel", "3"}, {.locals = 2, .sums = 2, .states = 2, .formulas = 2, .collectives = 2, .derivatives = 2, .events = {OF_A_RANK, [CD_OWED_BATCHES] = 2, [CD_OWED_ENTRIES] = 2, [CD_OWED_SAMPLES] = 2, [CD_OWED_LOSSES] = 2, [CD_OWED_STEPS] = 2, [CD_OWED_VALUES] = 20, [CD_OWED_SHOWN] = 4}}},
     /* clang-format on */
 };
 

@@ -2,8 +2,10 @@
 /* Comparisons made, owed and given up; and the gap between them. */
 #include "core/run/coverage.h"
 
+#include "core/trace/tracer.h"
 #include "tests/support/test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,6 +85,58 @@ TEST(coverage, events_that_are_owed_and_do_not_come_are_listed)
                         "of 2 comparisons that the plan owes (samples), 1 were made");
     cd_coverage_push(&c, &sample);
     push_compares(&c, CD_LINK_PRESENCE, 1);
+    assert_null(gap_of(&c, 1, &arena));
+    cd_arena_fini(&arena);
+}
+
+TEST(coverage, an_event_whose_pair_is_missing_is_a_gap)
+{
+    static const struct {
+        const char *name;
+        cddp_event_kind first, second;
+    } pairs[] = {{"buffers of the wrapper", CDDP_EV_wrap, CDDP_EV_buffer},
+                 {"ends of forwards", CDDP_EV_forward_begin, CDDP_EV_forward_end},
+                 {"begins of forwards", CDDP_EV_forward_end, CDDP_EV_forward_begin},
+                 {"results of collectives", CDDP_EV_collective_post, CDDP_EV_collective_done},
+                 {"groups closed", CDDP_EV_group, CDDP_EV_group_close},
+                 {"begins of backwards", CDDP_EV_backward_end, CDDP_EV_backward_begin}};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        cd_coverage c = {0};
+        cd_arena arena;
+        cddp_event first = {.kind = (uint16_t)pairs[i].first},
+                   second = {.kind = (uint16_t)pairs[i].second};
+        if (pairs[i].first == CDDP_EV_wrap) first.as.wrap.buffers = 1;
+        cd_arena_init(&arena, NULL, 256);
+        cd_test_row("%s", pairs[i].name);
+        cd_coverage_push(&c, &first);
+        assert_null(gap_of(&c, 0, &arena)); /* a recording */
+        push_owed(&c, CD_LINK_PRESENCE, 0);
+        assert_non_null(strstr(gap_of(&c, 1, &arena), pairs[i].name));
+        cd_coverage_push(&c, &second);
+        assert_null(gap_of(&c, 1, &arena));
+        cd_arena_fini(&arena);
+    }
+}
+
+TEST(coverage, a_law_that_a_hook_owes_and_does_not_state_is_a_gap)
+{
+    cd_coverage c = {0};
+    cd_arena arena;
+    cddp_event owed = {.kind = CDDP_EV_owed, .text = CD_STATED_LAWS},
+               stated = {.kind = CDDP_EV_hook_law};
+    cd_arena_init(&arena, NULL, 256);
+    owed.as.owed.count = 1;
+    push_owed(&c, CD_LINK_PRESENCE, 0);
+    cd_coverage_push(&c, &owed);
+    stated.as.hook_law.bucket = -1; /* of an average */
+    cd_coverage_push(&c, &stated);
+    assert_non_null(strstr(gap_of(&c, 1, &arena), CD_STATED_LAWS));
+    stated.as.hook_law.bucket = 0;
+    stated.as.hook_law.bound = cd_f64_bits((double)INFINITY); /* which nothing can break */
+    cd_coverage_push(&c, &stated);
+    assert_non_null(strstr(gap_of(&c, 1, &arena), CD_STATED_LAWS));
+    stated.as.hook_law.bound = 0;
+    cd_coverage_push(&c, &stated);
     assert_null(gap_of(&c, 1, &arena));
     cd_arena_fini(&arena);
 }
