@@ -303,3 +303,15 @@ cddp_status cd_args_budget(const cd_args *args, cd_option_id option, const char 
                        cd_options[option].name, text, things);
     return CDDP_OK;
 }
+
+cddp_status cd_args_time(const cd_args *args, cd_option_id option, uint64_t *time_ns,
+                         cddp_error *err)
+{
+    uint64_t seconds = 0, given_ns = 0;
+    CD_TRY(cd_args_budget(args, option, "seconds", &seconds, &given_ns, err));
+    if (!cd_args_has(args, option)) return CDDP_OK;
+    if (seconds > UINT64_MAX / 1000000000)
+        return cd_fail(err, CDDP_E_ARG, "--%s: that is too long", cd_options[option].name);
+    *time_ns = given_ns != 0 ? given_ns : seconds * 1000000000;
+    return CDDP_OK;
+}

@@ -7,6 +7,7 @@
 #include "cli/sources.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "verify/import/declared.h"
 #include "verify/import/models.h"
 #include "verify/import/shards.h"
@@ -26,14 +27,30 @@ typedef struct witness {
     cd_declared declared;
     cd_models models; /* of which one is shown at a time */
     int64_t model;
+    char ended[300]; /* what a rank did when the job was ended, at best one that waited; "": none */
+    uint32_t ended_rank;
+    bool has_waited;
 } witness;
 
 /* ---- judging ---- */
+
+/* Where nobody hung, the job was ended from outside. */
+static void take_end(witness *w, const cddp_event *event)
+{
+    const bool is_waiting = event->text != NULL && strstr(event->text, " wait") != NULL;
+    if (event->kind != CDDP_EV_rank_end || event->as.rank_end.end != CDDP_RANK_INTERRUPTED) return;
+    if (event->text == NULL || (w->ended[0] != '\0' && (!is_waiting || w->has_waited))) return;
+    snprintf(w->ended, sizeof w->ended, "%s", event->text);
+    cd_text_clean(w->ended);
+    w->ended_rank = event->rank;
+    w->has_waited = is_waiting;
+}
 
 static void take_event(void *self, const cddp_event *event)
 {
     witness *w = self;
     cd_declared_push(&w->declared, event);
+    take_end(w, event);
     w->judge->event(w->judge->self, event);
 }
 
@@ -45,6 +62,8 @@ static cddp_status show(void *source, const cddp_trace_sink *sink, cddp_error *e
     const cddp_trace_sink both = {sizeof both, CDDP_TRACE_ABI, w, take_event, NULL};
     const cddp_trace_sink one = {sizeof one, CDDP_TRACE_ABI, &w->models, push_model, NULL};
     w->judge = sink;
+    w->ended[0] = '\0';
+    w->has_waited = false;
     cd_models_begin(&w->models, w->model, &both);
     return CD_PASS(w->replay(w->source, &one, err));
 }
@@ -105,6 +124,22 @@ static cddp_status accuse(cd_result *result, witness *w, cddp_error *err)
     return CDDP_OK;
 }
 
+/* A rank that waited is no hang: those that it waited for may have been about to come. */
+static const char *print_ended(cd_result *result, const witness *w)
+{
+    const char *words = NULL;
+    if (w->ended[0] == '\0') return "";
+    if (w->has_waited)
+        words = cd_arena_printf(&result->arena,
+                                "rank %" PRIu32 ": %s. That is a hang once nothing has moved for "
+                                "--stall (30s): the others may have been about to come\n",
+                                w->ended_rank, w->ended);
+    else
+        words = cd_arena_printf(&result->arena, "%s\n",
+                                "the job was ended, or still runs, while every rank computed");
+    return words != NULL ? words : "";
+}
+
 /* Findings stand; without one, "verified" needs everything that the program owes. */
 static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
 {
@@ -122,7 +157,8 @@ static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
     if (gaps == NULL) return cd_fail_memory(err, "a verdict");
     const char *words = cd_arena_printf(
         &result->arena,
-        "nothing is broken in what the program showed, but it did not show enough\n%s", gaps);
+        "nothing is broken in what the program showed, but it did not show enough\n%s%s",
+        print_ended(result, w), gaps);
     if (words == NULL) return cd_fail_memory(err, "a verdict");
     const bool may_be_short = is_mixed || result->verdict.outcome == CDDP_OUTCOME_VERIFIED ||
                               result->verdict.outcome == CDDP_OUTCOME_INCONCLUSIVE;
@@ -373,7 +409,10 @@ int cd_imported_check(cd_cli *cli)
     cd_shards *shards = NULL;
     cd_shard_names names = {.count = 0};
     cd_report_target target;
+    uint64_t stall_ns = 0;
     cddp_status status = cd_report_target_read(cli->args, &target, &err);
+    if (status == CDDP_OK)
+        status = cd_args_time(cli->args, CD_OPTION_stall, &stall_ns, &err);
     if (status == CDDP_OK) status = cd_report_target_check(&target, &err);
     if (status == CDDP_OK && cd_args_has(cli->args, CD_OPTION_run_number))
         status = cd_fail(&err, CDDP_E_ARG, "--run goes with a store: all shards are judged");
@@ -382,6 +421,7 @@ int cd_imported_check(cd_cli *cli)
                                      cli->args->operand_count, &err);
     if (status == CDDP_OK)
         status = cd_shards_open((const char *const *)names.paths, names.count, &shards, &err);
+    if (status == CDDP_OK && stall_ns != 0) cd_shards_set_stall(shards, stall_ns);
     const int exit_code =
         status == CDDP_OK ? report_all(cli, &target, shards) : fail_with(cli, &err);
     cd_shards_close(shards);
