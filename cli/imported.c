@@ -140,6 +140,20 @@ static const char *print_ended(cd_result *result, const witness *w)
     return words != NULL ? words : "";
 }
 
+/* All that keeps it from being verified is that somebody ended the job. */
+static bool was_ended(const cddp_verdict *v)
+{
+    bool is_ended = false;
+    for (size_t i = 0; i < v->rank_count; i++) {
+        const cddp_rank_result *r = &v->ranks[i].result;
+        if (r->end == CDDP_RANK_INTERRUPTED)
+            is_ended = true;
+        else if (r->end != CDDP_RANK_RETURNED || r->status != CDDP_OK)
+            return false;
+    }
+    return is_ended && v->finding_count == 0;
+}
+
 /* Findings stand; without one, "verified" needs everything that the program owes. */
 static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
 {
@@ -160,6 +174,11 @@ static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
         "nothing is broken in what the program showed, but it did not show enough\n%s%s",
         print_ended(result, w), gaps);
     if (words == NULL) return cd_fail_memory(err, "a verdict");
+    if (was_ended(&result->verdict)) {
+        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
+                              "the job was ended before its ranks had finished", words);
+        return CDDP_OK;
+    }
     const bool may_be_short = is_mixed || result->verdict.outcome == CDDP_OUTCOME_VERIFIED ||
                               result->verdict.outcome == CDDP_OUTCOME_INCONCLUSIVE;
     if (gaps[0] != '\0' && may_be_short)

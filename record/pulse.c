@@ -61,6 +61,7 @@ static bool start(cd_pulse *p)
 void cd_pulse_begin(cd_pulse *p, cddp_shard_header *header)
 {
     *p = (cd_pulse){.header = header};
+    beat(p);
     if (!init_condition(&p->ends)) return;
     pthread_mutex_init(&p->lock, NULL);
     p->is_running = start(p);

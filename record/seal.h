@@ -56,7 +56,8 @@ static inline uint64_t cd_seal_close(const cddp_shard_header *h)
     uint64_t value =
         cd_seal_words(h->seal, &h->lost,
                       (offsetof(cddp_shard_header, host) - offsetof(cddp_shard_header, lost)) / 8);
-    return cd_seal_end(cd_seal_words(value, h->failure, sizeof h->failure / 8));
+    value = cd_seal_words(value, h->failure, sizeof h->failure / 8);
+    return cd_seal_end(h->alive != 0 ? cd_seal_words(value, &h->alive, 1) : value);
 }
 
 /* ---- until when the process lived ---- */

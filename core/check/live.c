@@ -456,6 +456,7 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_rank_end:
         r->has_ended = true;
+        if (e->step > r->step) r->step = e->step; /* where a recording stops */
         r->end = e->as.rank_end.end;
         r->status = e->as.rank_end.status;
         r->end_sequence = e->sequence;

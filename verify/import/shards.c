@@ -283,12 +283,6 @@ static cddp_status settle_ends(const cd_shards *s, const shard *shards, size_t c
 static void emit_end(const shard *s, const cd_ends *ends, uint64_t time_ns, bool is_over,
                      const cddp_trace_sink *sink)
 {
-    static const char *const words[] = {
-        [IS_GONE] = "its recording stops without an end: it was killed, or it crashed",
-        [IS_RUNNING] = "its process still runs, and others have ended",
-        [IS_ELSEWHERE] =
-            "its recording stops without an end: it was killed or crashed, or it still "
-            "runs on its machine"};
     const whereabouts where = find_process(header_of(s));
     const uint32_t rank = header_of(s)->rank;
     const cd_ends_rank *r = &ends->ranks[rank];
@@ -300,7 +294,11 @@ static void emit_end(const shard *s, const cd_ends *ends, uint64_t time_ns, bool
                         .rank = rank,
                         .step = s->step,
                         .kind = CDDP_EV_rank_end,
-                        .text = words[where]};
+                        .text = where == IS_GONE
+                                    ? "its recording stops without an end: it was killed, or it "
+                                      "crashed"
+                                    : "its recording stops without an end: it was killed or "
+                                      "crashed, or it still runs on its machine"};
     event.as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = CDDP_RANK_KILLED};
     cd_ends_print(ends, rank, doing, sizeof doing);
     const bool is_ended = note.is_interrupted || (note.is_stopped && r->has_pulse) ||
