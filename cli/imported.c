@@ -430,8 +430,7 @@ int cd_imported_check(cd_cli *cli)
     cd_report_target target;
     uint64_t stall_ns = 0;
     cddp_status status = cd_report_target_read(cli->args, &target, &err);
-    if (status == CDDP_OK)
-        status = cd_args_time(cli->args, CD_OPTION_stall, &stall_ns, &err);
+    if (status == CDDP_OK) status = cd_args_time(cli->args, CD_OPTION_stall, &stall_ns, &err);
     if (status == CDDP_OK) status = cd_report_target_check(&target, &err);
     if (status == CDDP_OK && cd_args_has(cli->args, CD_OPTION_run_number))
         status = cd_fail(&err, CDDP_E_ARG, "--run goes with a store: all shards are judged");

@@ -234,6 +234,14 @@ static void write_header(cddp_shard *s, const cddp_shard_options *o)
     publish(&h->magic, CDDP_SHARD_MAGIC);
 }
 
+/* How a process of an older job ended, of which the shard was replaced. */
+static void remove_note(const char *path)
+{
+    char note[4096];
+    const int length = snprintf(note, sizeof note, "%s.exit", path);
+    if (length > 0 && (size_t)length < sizeof note) (void)remove(note); /* mostly there is none */
+}
+
 static cddp_status check_options(const cddp_shard_options *o, cddp_error *err)
 {
     if (o == NULL || o->size < sizeof *o || o->path == NULL || o->path[0] == '\0')
@@ -261,6 +269,7 @@ cddp_status cddp_shard_open(const cddp_shard_options *options, cddp_shard **shar
     s->born = atomic_load(&forks);
     s->level = (uint16_t)options->level;
     s->sink = (cddp_trace_sink){sizeof s->sink, CDDP_TRACE_ABI, s, sink_event, sink_flush};
+    remove_note(options->path);
     write_header(s, options);
     cd_pulse_begin(&s->pulse, header_of(s));
     *shard = s;

@@ -168,7 +168,7 @@ CDDP_API cddp_status cddp_shard_reader_open(const char *path, cddp_shard_reader 
 CDDP_API void cddp_shard_reader_close(cddp_shard_reader *reader); /* accepts NULL */
 /* Returns borrowed until close. Texts end in a zero, whatever the file says. */
 CDDP_API const cddp_shard_header *cddp_shard_reader_header(const cddp_shard_reader *reader);
-/* Until when the writer's process is known to have lived, on the clock of its events; 0: unknown. */
+/* Until when the writer's process is known to have lived, on the clock of events; 0: unknown. */
 CDDP_API uint64_t cddp_shard_reader_alive(const cddp_shard_reader *reader);
 /* The next event: its rank is the header's, its sequence counts from 0, its text is borrowed until
 ** the next call. *found is false at the end, and stays so. */

@@ -109,8 +109,8 @@ static bool never_comes(const cd_ends *e, const cddp_wait *wait, uint32_t peer,
 {
     const cd_ends_rank *p = &e->ranks[peer];
     if (!p->is_here) return false; /* nobody knows what it did */
-    if (!is_open(e, peer)) return e->watch.ranks[peer].has_ended || p->left == CD_LEFT_BY_DEATH ||
-                                  p->is_early;
+    if (!is_open(e, peer))
+        return e->watch.ranks[peer].has_ended || p->left == CD_LEFT_BY_DEATH || p->is_early;
     if (is_waiting(e, peer)) return !may_come[peer];
     return is_silent(e, peer) && has_waited(e, wait->rank);
 }

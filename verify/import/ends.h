@@ -17,8 +17,8 @@
 #include "verify/watch/watch.h"
 
 typedef enum cd_left {
-    CD_LEFT_OPEN,   /* its recording has no end, and nobody knows more */
-    CD_LEFT_BY_END, /* it has an end, or its recording stopped before its program did */
+    CD_LEFT_OPEN,    /* its recording has no end, and nobody knows more */
+    CD_LEFT_BY_END,  /* it has an end, or its recording stopped before its program did */
     CD_LEFT_BY_DEATH /* its process died by itself */
 } cd_left;
 

@@ -1242,6 +1242,60 @@ TEST(order, a_bucket_that_meets_another_step_is_named_with_what_is_missing)
     }
 }
 
+static void post_flag(cd_judge *judge, uint32_t rank, uint32_t step, int64_t sequence,
+                      int64_t bucket)
+{
+    PUT_AT(judge, rank, step, collective_post, .group = 7, .sequence = sequence,
+           .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_F32,
+           .numel = 8, .bucket = bucket);
+}
+
+/* Without a majority: the sequence with a gap in it is the wrong one. */
+TEST(order, of_two_ranks_the_one_that_leaves_a_step_out_is_blamed)
+{
+    (void)state;
+    static const char *const titles[] = {
+        "rank 0: bucket 0 of step 3 meets bucket 0 of step 2 of rank 1",
+        "rank 1: bucket 0 of step 3 meets bucket 0 of step 2 of rank 0"};
+    for (uint32_t who = 0; who < 2; who++) {
+        cd_judge *judge = make_judge_of("I-ORDER");
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            int64_t sequence = 0;
+            for (uint32_t step = 0; step < 5; step++)
+                if (rank != who || step != 2) post_flag(judge, rank, step, sequence++, 0);
+        }
+        expect_finding(judge, titles[who], "issues nothing for step 2 between #1 and #2");
+    }
+}
+
+/* A last operation that some ranks post; ranks that return without it. */
+TEST(order, of_a_short_sequence_the_ranks_that_differ_from_most_are_blamed)
+{
+    (void)state;
+    static const struct {
+        uint32_t ranks, posters; /* of rank 1 on */
+        int64_t bucket;
+        const char *title;
+    } rows[] = {{4, 1, -1,
+                 "rank 1 posted collective #1 of group '7', which ranks 0, 2 and 3 returned"},
+                {4, 3, -1, "rank 0 returned without posting collective #1"},
+                {2, 1, -1,
+                 "rank 0 returned without collective #1 of group '7', which rank 1 posted: no"},
+                {2, 1, 0, "rank 0 returned without posting collective #1"},
+                {4, 4, -1, NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_judge *judge = make_judge_of("I-ORDER");
+        for (uint32_t rank = 0; rank < rows[i].ranks; rank++) {
+            const uint32_t place = (rank + rows[i].ranks - 1) % rows[i].ranks;
+            post_flag(judge, rank, 0, 0, 0);
+            if (place < rows[i].posters) post_flag(judge, rank, 1, 1, rows[i].bucket);
+            PUT_AT(judge, rank, 1, rank_end, .status = CDDP_OK);
+        }
+        cd_test_row("row %zu", i);
+        expect_finding(judge, rows[i].title, "");
+    }
+}
+
 /* Bucket 1 is complete and waits for bucket 0, of which one parameter never comes. */
 TEST(once, names_the_bucket_that_was_waited_for_and_what_it_lacks)
 {

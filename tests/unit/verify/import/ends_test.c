@@ -190,7 +190,7 @@ TEST(ends, a_process_that_others_outlived_without_waiting_was_ended_with_the_job
     live_on(&j, 2);
     live_on(&j, 1);
     later(&j, 10 * STALL_S);
-    live_on(&j, 0); /* it saved a checkpoint when it was told to end */
+    live_on(&j, 0); /* it saved a checkpoint when the signal came */
     end(&j, "---");
 }
 
