@@ -331,6 +331,28 @@ static void settle_cut(cd_result *result, const cd_shards_run *run)
                           words);
 }
 
+/* A finding may rest on what is not there. */
+static cddp_status mention_gaps(cd_result *result, const cd_shards_run *run, cddp_error *err)
+{
+    const char *words = NULL;
+    if (result->verdict.outcome != CDDP_OUTCOME_FINDINGS) return CDDP_OK;
+    if (run->missing < run->world_size)
+        words = cd_arena_printf(&result->arena,
+                                "%" PRIu32 " of %" PRIu32 " shards are missing, the first is rank "
+                                "%" PRIu32 "'s: what these ranks did is not known",
+                                run->world_size - run->rank_count, run->world_size, run->missing);
+    else if (run->cut < run->world_size)
+        words = cd_arena_printf(&result->arena,
+                                "the recording of rank %" PRIu32 " ended early, %" PRIu64
+                                " events are missing: %s",
+                                run->cut, run->lost, run->failure);
+    else
+        return CDDP_OK;
+    if (words == NULL) return cd_fail_memory(err, "a verdict");
+    result->unjudged = words;
+    return CDDP_OK;
+}
+
 static cddp_status keep(cddp_store *store, shard_source *source, const cd_shards_run *run,
                         cd_result *result, cddp_error *err)
 {
@@ -372,6 +394,7 @@ static cddp_status judge_run(cd_cli *cli, cddp_store *store, cd_shards *shards, 
     describe(result, cli->args->operands[0], &facts);
     CD_TRY(judge(result, cli->registry, &w, err));
     settle_cut(result, &facts);
+    CD_TRY(mention_gaps(result, &facts, err));
     return store != NULL ? CD_PASS(keep(store, &source, &facts, result, err)) : CDDP_OK;
 }
 
