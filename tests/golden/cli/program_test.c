@@ -630,7 +630,7 @@ TEST(program, a_hook_that_crashes_or_never_returns_breaks_the_law_that_was_tried
     assert_int_equal(p.exit_code, 1);
     assert_contains(p.out, "FAILED  runs");
     assert_contains(p.out,
-                    "the hook crashed (Aborted, signal 6) in run, on rank 0 of 1, step 0, f32");
+                    "the hook crashed (SIGABRT, signal 6) in run, on rank 0 of 1, step 0, f32");
     program_run(&p, "hook-conformance sulk --plugin " CRASH_PLUGIN);
     assert_int_equal(p.exit_code, 1);
     assert_contains(p.out, "passed  runs");
