@@ -49,6 +49,17 @@ typedef struct posted {
     bool has_step;
 } posted;
 
+/* As long as a member may still post it. Of places those that shadow the others say nothing. */
+static bool keeps_place(void *self, const cd_key *key, const cd_agree_entry *entry)
+{
+    state *s = self;
+    const cd_agree_entry *post = cd_table_find(&s->posts.entries, key);
+    cddp_fact_group group;
+    (void)entry;
+    return post != NULL && !(cd_writer_find_group(&s->writer, key->part[0], &group) &&
+                             (int64_t)post->voters >= group.members);
+}
+
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
     cddp_status status =
@@ -66,7 +77,10 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->longest, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->joined, context->allocator, sizeof(int64_t));
     cd_writer_set_agree_window(&s->writer, &s->posts, CD_WHOLE_GROUP);
-    cd_writer_set_agree_window(&s->writer, &s->places, CD_WHOLE_GROUP);
+    cd_agree_set_window(&s->places, &(cd_agree_window){.facts = context->facts,
+                                                       .whole = CD_WHOLE_BY_STEP,
+                                                       .keeps = keeps_place,
+                                                       .self = s});
     cd_writer_set_agree_window(&s->writer, &s->shares, CD_WHOLE_MOST);
     cd_writer_set_window(&s->writer, &s->continuations, NULL);
     return CDDP_OK;

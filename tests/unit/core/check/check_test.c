@@ -90,6 +90,26 @@ TEST(horizon, a_table_forgets_what_the_slowest_rank_has_left_behind_and_keeps_wh
     cd_horizon_fini(&h);
 }
 
+TEST(horizon, a_rank_that_shadows_the_others_does_not_hold_it_until_it_takes_steps_again)
+{
+    (void)state;
+    cd_horizon h;
+    open_world(&h, 2);
+    at_step(&h, 0, 10);
+    at_step(&h, 1, 10);
+    cddp_event e = {.rank = 1, .step = 10, .kind = CDDP_EV_join_notify};
+    cd_horizon_learn(&h, &e);
+    at_step(&h, 0, 1000);
+    assert_int_equal(cd_horizon_get(&h), 1000 - CD_HORIZON_STEPS);
+    at_step(&h, 1, 10); /* what it mirrors now belongs where the others are */
+    assert_int_equal(h.now, 1000);
+    e = (cddp_event){.rank = 1, .step = 500, .kind = CDDP_EV_join_notify};
+    e.as.join_notify.active = 1;
+    cd_horizon_learn(&h, &e);
+    assert_int_equal(cd_horizon_get(&h), 500 - CD_HORIZON_STEPS);
+    cd_horizon_fini(&h);
+}
+
 TEST(horizon, nothing_is_forgotten_after_a_sign_of_a_mistake_or_before_all_ranks_have_spoken)
 {
     (void)state;
