@@ -90,9 +90,8 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
             return cd_fail(err, CDDP_E_NOMEM, "cannot write '%s': %s; earlier commits are kept",
                            path, limit);
         return cd_fail(err, cd_error_of_errno(system_error),
-                       "cannot %s '%s': %s; earlier commits are kept",
-                       is_read ? "read" : "write", path,
-                       system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
+                       "cannot %s '%s': %s; earlier commits are kept", is_read ? "read" : "write",
+                       path, system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
     case SQLITE_NOTADB:
         return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is not an SQLite file",
                        path);

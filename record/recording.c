@@ -251,8 +251,7 @@ void cd_recording_note(uint32_t rank, const cddp_rank_result *result)
              generation);
     FILE *file = fopen(path, "w");
     if (file == NULL) return; /* then check says that it was killed, or crashed */
-    fprintf(file, "cddp exit note 1\n%s %d\n", is_killed ? "signal" : "code",
-            (int)result->detail);
+    fprintf(file, "cddp exit note 1\n%s %d\n", is_killed ? "signal" : "code", (int)result->detail);
     fclose(file);
 }
 
