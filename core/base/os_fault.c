@@ -89,11 +89,15 @@ void cd_os_fault_leave(int exit_code)
 
 /* ---- guests ---- */
 
-static _Thread_local const char *volatile guest;
+static _Thread_local const char *volatile guest, *volatile guest_name;
 static pid_t host; /* 0: nobody watches */
 static void (*leave_host)(void);
 
-void cd_os_guest_enter(const char *name) { guest = name; }
+void cd_os_guest_enter(const char *what, const char *name)
+{
+    guest_name = name;
+    guest = what;
+}
 
 static void put(const char *words)
 {
@@ -103,16 +107,16 @@ static void put(const char *words)
 
 static void on_guest(int signal_number)
 {
-    const char *name = guest;
+    const char *what = guest;
     signal(signal_number, SIG_DFL); /* what faulted does so again */
     if (host != getpid()) return;
     put("cddp-verify: ");
-    put(name != NULL ? "check " : "a plugin or cddp itself");
-    put(name != NULL ? name : "");
+    put(what != NULL ? what : "a plugin or cddp itself");
+    put(what != NULL ? guest_name : "");
     put(" crashed (");
     put(cd_os_signal_text(signal_number));
     put("): there is no verdict\n");
-    if (name != NULL) leave_host();
+    if (what != NULL) leave_host();
 }
 
 void cd_os_guests_watch(void (*leave)(void))

@@ -26,5 +26,5 @@ void cd_os_fault_leave(int exit_code);
 /* A fault of this process is said in words on standard error. In what a guest was named for, leave
 ** is called, which does not return; else the process ends as ever. Kept until the process ends. */
 void cd_os_guests_watch(void (*leave)(void));
-/* Whose code this thread runs from now on: the name of a check, borrowed; NULL: our own. */
-void cd_os_guest_enter(const char *name);
+/* Whose code this thread runs from now on: "check " and its name, both borrowed; NULL: our own. */
+void cd_os_guest_enter(const char *what, const char *name);

@@ -316,9 +316,9 @@ static void judge_event(void *self, const cddp_event *event)
     cd_facts_learn(&j->facts, event);
     for (uint32_t i = j->offsets[event->kind]; i < j->offsets[event->kind + 1]; i++) {
         const slot *s = &j->slots[j->listeners[i]];
-        if (s->is_guest) cd_os_guest_enter(s->check->name);
+        if (s->is_guest) cd_os_guest_enter("check ", s->check->name);
         s->check->event(s->self, event);
-        if (s->is_guest) cd_os_guest_enter(NULL);
+        if (s->is_guest) cd_os_guest_enter(NULL, NULL);
     }
     if (event->kind == CDDP_EV_group_close) note_close(j, event);
 }
@@ -369,9 +369,9 @@ static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *
                                   .exercised = take_exercise,
                                   .facts = &j->facts.port,
                                   .wait = take_wait};
-    if (s->is_guest) cd_os_guest_enter(check->name);
+    if (s->is_guest) cd_os_guest_enter("check ", check->name);
     const cddp_status status = check->begin(&context, &s->self, err);
-    cd_os_guest_enter(NULL);
+    if (s->is_guest) cd_os_guest_enter(NULL, NULL);
     if (status != CDDP_OK) return CD_PASS(status);
     j->slot_count++;
     return CDDP_OK;
@@ -422,9 +422,9 @@ static void end_checks(cd_judge *j)
     if (j->ended) return;
     j->ended = true;
     for (size_t i = 0; i < j->slot_count; i++) {
-        if (j->slots[i].is_guest) cd_os_guest_enter(j->slots[i].check->name);
+        if (j->slots[i].is_guest) cd_os_guest_enter("check ", j->slots[i].check->name);
         j->slots[i].check->end(j->slots[i].self);
-        cd_os_guest_enter(NULL);
+        if (j->slots[i].is_guest) cd_os_guest_enter(NULL, NULL);
     }
 }
 
