@@ -10,11 +10,11 @@
 #include "db/sql.h"
 
 #include "core/base/error.h"
+#include "core/base/os.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
 /* Instructions of SQLite's virtual machine between two checks of the budget, and per byte of file.
 ** A stored event has at least 16 bytes, and reading it takes about 100 instructions. */
@@ -60,10 +60,10 @@ static cddp_status shortage_of(int result, int system_error)
 ** write is most likely that. */
 static bool find_size_limit(char *text, size_t text_bytes)
 {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return false;
+    const uint64_t limit = cd_os_file_bytes_max();
+    if (limit == UINT64_MAX) return false;
     snprintf(text, text_bytes, "a file of this process may have at most %llu KiB (ulimit -f)",
-             (unsigned long long)limit.rlim_cur / 1024);
+             (unsigned long long)limit / 1024);
     return true;
 }
 

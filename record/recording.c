@@ -239,7 +239,7 @@ void cd_recording_note(uint32_t rank, const cddp_rank_result *result)
 {
     cd_recording *r = &recording;
     const bool is_killed = result->end == CDDP_RANK_KILLED && result->detail > 0;
-    char path[sizeof r->path + 64];
+    char path[sizeof r->path + 64], words[64];
     cd_launcher launcher = {.kind = CD_LAUNCHER_NONE};
     if (r->state == CD_RECORDING_UNREAD) read_environment(r);
     const bool has_failed = result->end == CDDP_RANK_CRASHED && result->detail != 0;
@@ -251,7 +251,9 @@ void cd_recording_note(uint32_t rank, const cddp_rank_result *result)
              generation);
     FILE *file = fopen(path, "w");
     if (file == NULL) return; /* then check says that it was killed, or crashed */
-    fprintf(file, "cddp exit note 1\n%s %d\n", is_killed ? "signal" : "code", (int)result->detail);
+    const int length = snprintf(words, sizeof words, "cddp exit note 1\n%s %d\n",
+                                is_killed ? "signal" : "code", (int)result->detail);
+    (void)fwrite(words, 1, (size_t)length, file);
     fclose(file);
 }
 

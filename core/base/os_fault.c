@@ -90,8 +90,10 @@ void cd_os_fault_leave(int exit_code)
 /* ---- guests ---- */
 
 static _Thread_local const char *volatile guest, *volatile guest_name;
-static pid_t host; /* 0: nobody watches */
-static void (*leave_host)(void);
+static struct host {
+    pid_t process; /* 0: nobody watches */
+    void (*leave)(void);
+} host;
 
 void cd_os_guest_enter(const char *what, const char *name)
 {
@@ -109,14 +111,14 @@ static void on_guest(int signal_number)
 {
     const char *what = guest;
     signal(signal_number, SIG_DFL); /* what faulted does so again */
-    if (host != getpid()) return;
+    if (host.process != getpid()) return;
     put("cddp-verify: ");
     put(what != NULL ? what : "a plugin or cddp itself");
     put(what != NULL ? guest_name : "");
     put(" crashed (");
     put(cd_os_signal_text(signal_number));
     put("): there is no verdict\n");
-    if (what != NULL) leave_host();
+    if (what != NULL) host.leave();
 }
 
 void cd_os_guests_watch(void (*leave)(void))
@@ -124,9 +126,9 @@ void cd_os_guests_watch(void (*leave)(void))
     static _Alignas(16) char bytes[STACK_BYTES];
     const stack_t stack = {.ss_sp = bytes, .ss_size = sizeof bytes};
     struct sigaction action;
-    if (host != 0 || sigaltstack(&stack, NULL) != 0) return;
-    host = getpid();
-    leave_host = leave;
+    if (host.process != 0 || sigaltstack(&stack, NULL) != 0) return;
+    host.process = getpid();
+    host.leave = leave;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_guest;
     action.sa_flags = (int)(SA_ONSTACK | SA_NODEFER);

@@ -3,7 +3,7 @@
 
 #include "cddp/status.h"
 
-/* A rank that shadows the others takes no steps of its own: it stands wherever they are. */
+/* A rank that shadows the others takes no steps: it stands where they are. */
 typedef struct progress {
     int64_t step; /* + 1; 0: unknown */
     bool is_shadow;

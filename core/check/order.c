@@ -371,8 +371,7 @@ static cd_rank_set find_posters(state *s, int64_t group, int64_t k)
     return with;
 }
 
-/* Half of the members returned without it, and nobody says that it is due: either side may be wrong.
-*/
+/* Half of the members returned without it, and nobody says that it is due: either side may err. */
 static void blame_both(state *s, int64_t group, int64_t k, const cd_rank_set *without,
                        cddp_finding *f)
 {

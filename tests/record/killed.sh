@@ -29,6 +29,12 @@ end() {
     kill -s "$1" $ranks "$pid" 2>/dev/null
     wait "$pid" 2>/dev/null
     pid=
+    for rank in $ranks; do
+        for _ in $(seq 600); do
+            kill -0 "$rank" 2>/dev/null || break
+            sleep 0.05
+        done
+    done
 }
 
 for signal in KILL TERM; do

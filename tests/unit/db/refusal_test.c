@@ -423,7 +423,8 @@ static int fill_disk(const char *path)
         }
         status = sink->flush(sink->self, &err);
     }
-    if (status != CDDP_E_NOMEM || strstr(err.message, "earlier commits are kept") == NULL) return 13;
+    if (status != CDDP_E_NOMEM || strstr(err.message, "earlier commits are kept") == NULL)
+        return 13;
     if (cddp_store_run_end(store, &outcome, &err) == CDDP_OK) return 14; /* and it stays failed */
     cddp_store_close(store);
     return 0;
