@@ -50,9 +50,22 @@ static cddp_status take_value(reader *r, int option, const char *attached, cddp_
     return CDDP_OK;
 }
 
-static cddp_status unknown_option(const char *word, const char *name, cddp_error *err)
+/* What `new` makes is named by an operand. */
+static bool is_new(const reader *r)
 {
+    return r->args->operand_count > 0 && strcmp(r->args->operands[0], "new") == 0;
+}
+
+static cddp_status unknown_option(const reader *r, const char *word, const char *name,
+                                  cddp_error *err)
+{
+    static const char *const templates[] = {"scenario", "hang", "job", "hook", "backend"};
     cd_suggestion s;
+    for (size_t i = 0; is_new(r) && i < sizeof templates / sizeof templates[0]; i++)
+        if (strcmp(templates[i], name) == 0)
+            return cd_fail(err, CDDP_E_ARG,
+                           "unknown option '%.100s'; did you mean 'cddp-verify new %s'?", word,
+                           name);
     cd_suggest_begin(&s, name);
     for (int i = 0; i < CD_OPTION_COUNT; i++) cd_suggest_offer(&s, cd_options[i].name);
     if (s.best == NULL) return cd_fail(err, CDDP_E_ARG, "unknown option '%.100s'", word);
@@ -74,7 +87,7 @@ static cddp_status read_long(reader *r, const char *word, cddp_error *err)
         add(r->args, i, "");
         return CDDP_OK;
     }
-    return CD_PASS(unknown_option(word, name, err));
+    return CD_PASS(unknown_option(r, word, name, err));
 }
 
 static cddp_status read_short(reader *r, const char *word, cddp_error *err)
@@ -301,5 +314,17 @@ cddp_status cd_args_budget(const cd_args *args, cd_option_id option, const char 
         return cd_fail(err, CDDP_E_ARG,
                        "--%s %s is neither a number of %s nor a time such as 30s or 5m",
                        cd_options[option].name, text, things);
+    return CDDP_OK;
+}
+
+cddp_status cd_args_time(const cd_args *args, cd_option_id option, uint64_t *time_ns,
+                         cddp_error *err)
+{
+    uint64_t seconds = 0, given_ns = 0;
+    CD_TRY(cd_args_budget(args, option, "seconds", &seconds, &given_ns, err));
+    if (!cd_args_has(args, option)) return CDDP_OK;
+    if (seconds > UINT64_MAX / 1000000000)
+        return cd_fail(err, CDDP_E_ARG, "--%s: that is too long", cd_options[option].name);
+    *time_ns = given_ns != 0 ? given_ns : seconds * 1000000000;
     return CDDP_OK;
 }

@@ -234,7 +234,7 @@ static cddp_status write_events(exporting *x, cddp_store *store, uint64_t run, c
     const int why = errno != 0 ? errno : x->write_errno;
     return why == EPIPE && x->file == stdout
                ? CDDP_OK
-               : cd_fail(err, CDDP_E_IO, "cannot write the events: %s", strerror(why));
+               : cd_fail(err, cd_error_of_errno(why), "cannot write the events: %s", strerror(why));
 }
 
 int cd_command_export(cd_cli *cli)
@@ -249,10 +249,12 @@ int cd_command_export(cd_cli *cli)
     if (status == CDDP_OK)
         status = cddp_store_open(cli->args->operands[0], CDDP_STORE_READ, NULL, &store, &err);
     if (status == CDDP_OK && path != NULL && (x.file = fopen(path, "wb")) == NULL)
-        status = cd_fail(&err, CDDP_E_IO, "cannot write %s: %s", path, strerror(errno));
+        status =
+            cd_fail(&err, cd_error_of_errno(errno), "cannot write %s: %s", path, strerror(errno));
     if (status == CDDP_OK) status = write_events(&x, store, run, &err);
     if (x.file != NULL && x.file != stdout && fclose(x.file) != 0 && status == CDDP_OK)
-        status = cd_fail(&err, CDDP_E_IO, "cannot write %s: %s", path, strerror(errno));
+        status =
+            cd_fail(&err, cd_error_of_errno(errno), "cannot write %s: %s", path, strerror(errno));
     cddp_store_close(store);
     cd_text_fini(&x.line);
     return status == CDDP_OK ? CD_EXIT_VERIFIED : cd_cli_fail(cli, &err);

@@ -91,7 +91,13 @@ int cd_command_report(cd_cli *cli)
 
 int cd_command_check(cd_cli *cli)
 {
+    cddp_error err = CDDP_ERROR_INIT;
     if (cd_imported_is(cli->args)) return cd_imported_check(cli);
+    if (cd_args_has(cli->args, CD_OPTION_stall)) {
+        (void)cd_fail(&err, CDDP_E_ARG,
+                      "--stall goes with shards: of a store it was decided when they were stored");
+        return cd_cli_fail(cli, &err);
+    }
     return work(&(store_command){.session = {.cli = cli, .overrides = ""},
                                  .take = cd_recorded_judge},
                 false);

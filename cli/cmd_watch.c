@@ -16,18 +16,6 @@ typedef struct watch_command {
     bool is_once, is_json, is_stalled;
 } watch_command;
 
-static cddp_status read_time(const cd_args *args, cd_option_id option, uint64_t *time_ns,
-                             cddp_error *err)
-{
-    uint64_t seconds = 0, given_ns = 0;
-    CD_TRY(cd_args_budget(args, option, "seconds", &seconds, &given_ns, err));
-    if (!cd_args_has(args, option)) return CDDP_OK;
-    if (seconds > UINT64_MAX / 1000000000)
-        return cd_fail(err, CDDP_E_ARG, "--%s: that is too long", cd_options[option].name);
-    *time_ns = given_ns != 0 ? given_ns : seconds * 1000000000;
-    return CDDP_OK;
-}
-
 static cddp_status read_arguments(watch_command *c, cddp_error *err)
 {
     static const char *const formats[] = {"text", "json", NULL};
@@ -36,8 +24,8 @@ static cddp_status read_arguments(watch_command *c, cddp_error *err)
     if (args->operand_count == 0)
         return cd_fail(err, CDDP_E_ARG, "watch what? name a store, or the shards of a job");
     CD_TRY(cd_args_choice(args, CD_OPTION_format, formats, &format, err));
-    CD_TRY(read_time(args, CD_OPTION_interval, &c->interval_ns, err));
-    CD_TRY(read_time(args, CD_OPTION_stall, &c->page.stall_ns, err));
+    CD_TRY(cd_args_time(args, CD_OPTION_interval, &c->interval_ns, err));
+    CD_TRY(cd_args_time(args, CD_OPTION_stall, &c->page.stall_ns, err));
     if (c->interval_ns == 0)
         return cd_fail(err, CDDP_E_ARG, "--interval: there must be time between two pages");
     c->is_json = format == 1;

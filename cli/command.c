@@ -52,6 +52,7 @@ int cd_cli_write(const cd_cli *cli, const cd_text *text, int exit_code)
     bool written =
         fwrite(cd_text_get(text), 1, text->length, stdout) == text->length && fflush(stdout) == 0;
     if (written || errno == EPIPE) return exit_code;
-    return cd_fail(&err, CDDP_E_IO, "cannot write to standard output: %s", strerror(errno)),
+    return cd_fail(&err, cd_error_of_errno(errno), "cannot write to standard output: %s",
+                   strerror(errno)),
            cd_cli_fail(cli, &err);
 }

@@ -17,6 +17,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "verify/import/notes.h"
 #include "verify/import/shards.h"
 
 #include <errno.h>
@@ -161,7 +162,7 @@ static cddp_status open_shards(cd_follow *f, cddp_error *err)
     forget(f);
     if (is_prefix(f)) CD_TRY(open_prefix(f, f->paths[0], err));
     for (size_t i = 0; !is_prefix(f) && i < f->path_count; i++)
-        CD_TRY(open_shard(f, f->paths[i], err));
+        if (!cd_note_is(f->paths[i])) CD_TRY(open_shard(f, f->paths[i], err));
     if (f->shard_count == 0)
         return cd_fail(err, CDDP_E_ARG,
                        "there is no store '%s' and no shard '%s.0': nobody has begun to write",

@@ -7,6 +7,7 @@
 #include "cli/sources.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "verify/import/declared.h"
 #include "core/trace/models.h"
 #include "verify/import/shards.h"
@@ -26,14 +27,30 @@ typedef struct witness {
     cd_declared declared;
     cd_models models; /* of which one is shown at a time */
     int64_t model;
+    char ended[300]; /* what a rank did when the job was ended, at best one that waited; "": none */
+    uint32_t ended_rank;
+    bool has_waited;
 } witness;
 
 /* ---- judging ---- */
+
+/* Where nobody hung, the job was ended from outside. */
+static void take_end(witness *w, const cddp_event *event)
+{
+    const bool is_waiting = event->text != NULL && strstr(event->text, " wait") != NULL;
+    if (event->kind != CDDP_EV_rank_end || event->as.rank_end.end != CDDP_RANK_INTERRUPTED) return;
+    if (event->text == NULL || (w->ended[0] != '\0' && (!is_waiting || w->has_waited))) return;
+    snprintf(w->ended, sizeof w->ended, "%s", event->text);
+    cd_text_clean(w->ended);
+    w->ended_rank = event->rank;
+    w->has_waited = is_waiting;
+}
 
 static void take_event(void *self, const cddp_event *event)
 {
     witness *w = self;
     cd_declared_push(&w->declared, event);
+    take_end(w, event);
     w->judge->event(w->judge->self, event);
 }
 
@@ -45,6 +62,8 @@ static cddp_status show(void *source, const cddp_trace_sink *sink, cddp_error *e
     const cddp_trace_sink both = {sizeof both, CDDP_TRACE_ABI, w, take_event, NULL};
     const cddp_trace_sink one = {sizeof one, CDDP_TRACE_ABI, &w->models, push_model, NULL};
     w->judge = sink;
+    w->ended[0] = '\0';
+    w->has_waited = false;
     cd_models_begin(&w->models, w->model, &both);
     return CD_PASS(w->replay(w->source, &one, err));
 }
@@ -105,6 +124,36 @@ static cddp_status accuse(cd_result *result, witness *w, cddp_error *err)
     return CDDP_OK;
 }
 
+/* A rank that waited is no hang: those that it waited for may have been about to come. */
+static const char *print_ended(cd_result *result, const witness *w)
+{
+    const char *words = NULL;
+    if (w->ended[0] == '\0') return "";
+    if (w->has_waited)
+        words = cd_arena_printf(&result->arena,
+                                "rank %" PRIu32 ": %s. That is a hang once nothing has moved for "
+                                "--stall (30s): the others may have been about to come\n",
+                                w->ended_rank, w->ended);
+    else
+        words = cd_arena_printf(&result->arena, "%s\n",
+                                "the job was ended, or still runs, while every rank computed");
+    return words != NULL ? words : "";
+}
+
+/* All that keeps it from being verified is that somebody ended the job. */
+static bool was_ended(const cddp_verdict *v)
+{
+    bool is_ended = false;
+    for (size_t i = 0; i < v->rank_count; i++) {
+        const cddp_rank_result *r = &v->ranks[i].result;
+        if (r->end == CDDP_RANK_INTERRUPTED)
+            is_ended = true;
+        else if (r->end != CDDP_RANK_RETURNED || r->status != CDDP_OK)
+            return false;
+    }
+    return is_ended && v->finding_count == 0;
+}
+
 /* Findings stand; without one, "verified" needs everything that the program owes. */
 static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
 {
@@ -122,8 +171,14 @@ static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
     if (gaps == NULL) return cd_fail_memory(err, "a verdict");
     const char *words = cd_arena_printf(
         &result->arena,
-        "nothing is broken in what the program showed, but it did not show enough\n%s", gaps);
+        "nothing is broken in what the program showed, but it did not show enough\n%s%s",
+        print_ended(result, w), gaps);
     if (words == NULL) return cd_fail_memory(err, "a verdict");
+    if (was_ended(&result->verdict)) {
+        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
+                              "the job was ended before its ranks had finished", words);
+        return CDDP_OK;
+    }
     const bool may_be_short = is_mixed || result->verdict.outcome == CDDP_OUTCOME_VERIFIED ||
                               result->verdict.outcome == CDDP_OUTCOME_INCONCLUSIVE;
     if (gaps[0] != '\0' && may_be_short)
@@ -276,6 +331,28 @@ static void settle_cut(cd_result *result, const cd_shards_run *run)
                           words);
 }
 
+/* A finding may rest on what is not there. */
+static cddp_status mention_gaps(cd_result *result, const cd_shards_run *run, cddp_error *err)
+{
+    const char *words = NULL;
+    if (result->verdict.outcome != CDDP_OUTCOME_FINDINGS) return CDDP_OK;
+    if (run->missing < run->world_size)
+        words = cd_arena_printf(&result->arena,
+                                "%" PRIu32 " of %" PRIu32 " shards are missing, the first is rank "
+                                "%" PRIu32 "'s: what these ranks did is not known",
+                                run->world_size - run->rank_count, run->world_size, run->missing);
+    else if (run->cut < run->world_size)
+        words = cd_arena_printf(&result->arena,
+                                "the recording of rank %" PRIu32 " ended early, %" PRIu64
+                                " events are missing: %s",
+                                run->cut, run->lost, run->failure);
+    else
+        return CDDP_OK;
+    if (words == NULL) return cd_fail_memory(err, "a verdict");
+    result->unjudged = words;
+    return CDDP_OK;
+}
+
 static cddp_status keep(cddp_store *store, shard_source *source, const cd_shards_run *run,
                         cd_result *result, cddp_error *err)
 {
@@ -317,6 +394,7 @@ static cddp_status judge_run(cd_cli *cli, cddp_store *store, cd_shards *shards, 
     describe(result, cli->args->operands[0], &facts);
     CD_TRY(judge(result, cli->registry, &w, err));
     settle_cut(result, &facts);
+    CD_TRY(mention_gaps(result, &facts, err));
     return store != NULL ? CD_PASS(keep(store, &source, &facts, result, err)) : CDDP_OK;
 }
 
@@ -390,7 +468,9 @@ int cd_imported_check(cd_cli *cli)
     cd_shards *shards = NULL;
     cd_shard_names names = {.count = 0};
     cd_report_target target;
+    uint64_t stall_ns = 0;
     cddp_status status = cd_report_target_read(cli->args, &target, &err);
+    if (status == CDDP_OK) status = cd_args_time(cli->args, CD_OPTION_stall, &stall_ns, &err);
     if (status == CDDP_OK) status = cd_report_target_check(&target, &err);
     if (status == CDDP_OK && cd_args_has(cli->args, CD_OPTION_run_number))
         status = cd_fail(&err, CDDP_E_ARG, "--run goes with a store: all shards are judged");
@@ -399,6 +479,7 @@ int cd_imported_check(cd_cli *cli)
                                      cli->args->operand_count, &err);
     if (status == CDDP_OK)
         status = cd_shards_open((const char *const *)names.paths, names.count, &shards, &err);
+    if (status == CDDP_OK && stall_ns != 0) cd_shards_set_stall(shards, stall_ns);
     const int exit_code =
         status == CDDP_OK ? report_all(cli, &target, shards) : fail_with(cli, &err);
     cd_shards_close(shards);

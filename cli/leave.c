@@ -85,4 +85,5 @@ void cd_leave_begin(void)
 }
 
 void cd_leave_as_rank(void) { is_rank = 1; }
+void cd_leave_without_verdict(void) { leave(CD_EXIT_USAGE); }
 void cd_leave_end(void) { guarded = 0; }

@@ -15,4 +15,6 @@ void cd_leave_begin(void);
 /* this process is a rank of a launcher's: it leaves by _exit itself, and its judge misses one that
 ** leaves too early */
 void cd_leave_as_rank(void);
+/* At once, from a handler of a signal too: words were said, and the code is that of a mistake. */
+void cd_leave_without_verdict(void);
 void cd_leave_end(void); /* main has one */

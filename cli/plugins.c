@@ -6,10 +6,12 @@
 
 #include "backends/table/builtin.h"
 #include "cddp/composition.h"
+#include "cli/leave.h"
 #include "core/base/suggest.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/os_fault.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -70,6 +72,8 @@ cddp_status cd_plugins_open(cd_cli *cli, cd_plugins **plugins, cddp_error *err)
     cd_plugins *p = cd_allocate_zero(NULL, sizeof *p);
     if (p == NULL) return cd_fail_memory(err, "plugins");
     *plugins = p;
+    if (cd_args_value(cli->args, CD_OPTION_plugin, 0) != NULL)
+        cd_os_guests_watch(cd_leave_without_verdict);
     for (size_t i = 0; (path = cd_args_value(cli->args, CD_OPTION_plugin, i)) != NULL; i++)
         CD_TRY(load(p, cli->registry, path, err));
     return CDDP_OK;

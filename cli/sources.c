@@ -5,6 +5,7 @@
 #include "cli/folder.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "verify/import/notes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -78,6 +79,7 @@ static cddp_status find_all(cd_shard_names *names, const char *const *paths, siz
     for (size_t i = 0; i < path_count; i++)
         is = is || cd_folder_is(paths[i]) || cd_source_is_shards(paths[i]);
     for (size_t i = 0; is && i < path_count; i++) {
+        if (cd_note_is(paths[i])) continue;
         if (is_name(paths[i]))
             CD_TRY(add_all(names, paths[i], err));
         else if (cd_folder_is(paths[i]))

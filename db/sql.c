@@ -10,6 +10,7 @@
 #include "db/sql.h"
 
 #include "core/base/error.h"
+#include "core/base/os.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -50,26 +51,47 @@ static const struct {
     {SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0},
 };
 
+static cddp_status shortage_of(int result, int system_error)
+{
+    return (result & 0xff) == SQLITE_FULL ? CDDP_E_NOMEM : cd_error_of_errno(system_error);
+}
+
+/* SQLite does not keep the number of every failure. Under a limit on the size of files a failure to
+** write is most likely that. */
+static bool find_size_limit(char *text, size_t text_bytes)
+{
+    const uint64_t limit = cd_os_file_bytes_max();
+    if (limit == UINT64_MAX) return false;
+    snprintf(text, text_bytes, "a file of this process may have at most %llu KiB (ulimit -f)",
+             (unsigned long long)limit / 1024);
+    return true;
+}
+
 cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
 {
     const char *path = sql->path;
+    char limit[96];
     int system_error = sql->db != NULL ? sqlite3_system_errno(sql->db) : 0;
     const bool is_read = result == SQLITE_IOERR_READ || result == SQLITE_IOERR_SHORT_READ;
     /* A reader also writes, beside the file, when the writer was stopped or is still writing. */
     if (sql->only_reads && !is_read &&
         ((result & 0xff) == SQLITE_FULL || (result & 0xff) == SQLITE_IOERR))
-        return cd_fail(err, CDDP_E_IO,
+        return cd_fail(err, shortage_of(result, system_error),
                        "cannot read '%s': a writer has it open or was stopped, and reading then "
                        "needs room beside it: %s",
                        path, system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
     switch (result & 0xff) {
     case SQLITE_FULL:
-        return cd_fail(err, CDDP_E_IO,
+        return cd_fail(err, CDDP_E_NOMEM,
                        "cannot write '%s': the disk is full; earlier commits are kept", path);
     case SQLITE_IOERR:
-        return cd_fail(err, CDDP_E_IO, "cannot %s '%s': %s; earlier commits are kept",
-                       is_read ? "read" : "write", path,
-                       system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
+        if (!is_read && (system_error == 0 || system_error == EFBIG) &&
+            find_size_limit(limit, sizeof limit))
+            return cd_fail(err, CDDP_E_NOMEM, "cannot write '%s': %s; earlier commits are kept",
+                           path, limit);
+        return cd_fail(err, cd_error_of_errno(system_error),
+                       "cannot %s '%s': %s; earlier commits are kept", is_read ? "read" : "write",
+                       path, system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
     case SQLITE_NOTADB:
         return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is not an SQLite file",
                        path);

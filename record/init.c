@@ -14,7 +14,9 @@
 #include "core/base/os_folder.h"
 #include "record/launcher.h"
 #include "record/module.h"
+#include "record/recording.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -241,15 +243,33 @@ static cddp_status run_rank(cddp_rank *rank, void *argument, cddp_error *err)
     return status != CDDP_OK ? CD_PASS(status) : CD_PASS(kept);
 }
 
+/* A rank whose process died is why the others failed. */
 static cddp_status first_failure(const cddp_rank_result *results, uint32_t count, cddp_error *err)
 {
+    const cddp_rank_result *first = NULL;
     for (uint32_t i = 0; i < count; i++) {
         const cddp_rank_result *r = &results[i];
+        const bool has_died = r->end == CDDP_RANK_KILLED || r->end == CDDP_RANK_CRASHED;
         if (r->status == CDDP_OK && r->end == CDDP_RANK_RETURNED) continue;
-        return cd_fail(err, r->status != CDDP_OK ? r->status : CDDP_E_ABORTED, "rank %u: %s", i,
-                       r->error.message);
+        if (has_died)
+            return cd_fail(err, r->status != CDDP_OK ? r->status : CDDP_E_ABORTED, "%s",
+                           r->error.message);
+        if (first == NULL) first = r;
     }
-    return CDDP_OK;
+    if (first == NULL) return CDDP_OK;
+    return cd_fail(err, first->status != CDDP_OK ? first->status : CDDP_E_ABORTED, "rank %u: %s",
+                   (unsigned)(first - results), first->error.message);
+}
+
+/* A signal that ends jobs says nothing of the rank that it reached, nor one that several got. */
+static bool died_by_itself(const cddp_rank_result *results, uint32_t count, uint32_t rank)
+{
+    const int32_t number = results[rank].detail;
+    uint32_t alike = 0;
+    if (results[rank].end != CDDP_RANK_KILLED) return true;
+    for (uint32_t i = 0; i < count; i++)
+        alike += results[i].end == CDDP_RANK_KILLED && results[i].detail == number;
+    return alike == 1 && number != SIGINT && number != SIGTERM && number != SIGHUP;
 }
 
 static void pass_on(void *context, uint32_t rank, bool is_error, const char *line, size_t length)
@@ -271,6 +291,8 @@ static cddp_status launch(ranks *r, uint32_t count, cddp_error *err)
     cddp_status status = cddp_process_world_open(&options, &world, err);
     if (status == CDDP_OK)
         status = cddp_process_world_ops()->launch(world, run_rank, r, results, err);
+    for (uint32_t i = 0; status == CDDP_OK && i < count; i++)
+        if (died_by_itself(results, count, i)) cd_recording_note(i, &results[i]);
     if (status == CDDP_OK) status = first_failure(results, count, err);
     cddp_process_world_close(world);
     cd_release(NULL, results, count * sizeof *results);

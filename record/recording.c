@@ -232,6 +232,31 @@ struct cddp_tracer *cd_record_attach(cddp_rank *rank, struct cddp_tracer *own)
     return r->state == CD_RECORDING_ON && r->rank.rank == rank->rank ? &r->tracer : NULL;
 }
 
+/* ---- how a rank that this process started died ---- */
+
+/* Its recording cannot say so. The format is that of verify/import/notes.h. */
+void cd_recording_note(uint32_t rank, const cddp_rank_result *result)
+{
+    cd_recording *r = &recording;
+    const bool is_killed = result->end == CDDP_RANK_KILLED && result->detail > 0;
+    char path[sizeof r->path + 64], words[64];
+    cd_launcher launcher = {.kind = CD_LAUNCHER_NONE};
+    if (r->state == CD_RECORDING_UNREAD) read_environment(r);
+    const bool has_failed = result->end == CDDP_RANK_CRASHED && result->detail != 0;
+    if (r->state == CD_RECORDING_OFF || !(is_killed || has_failed)) return;
+    if (cd_launcher_read(&launcher, NULL) != CDDP_OK) return;
+    const uint32_t generation =
+        r->options.generation != 0 ? r->options.generation : launcher.generation;
+    snprintf(path, sizeof path, generation > 0 ? "%s.%u.%u.exit" : "%s.%u.exit", r->path, rank,
+             generation);
+    FILE *file = fopen(path, "w");
+    if (file == NULL) return; /* then check says that it was killed, or crashed */
+    const int length = snprintf(words, sizeof words, "cddp exit note 1\n%s %d\n",
+                                is_killed ? "signal" : "code", (int)result->detail);
+    (void)fwrite(words, 1, (size_t)length, file);
+    fclose(file);
+}
+
 /* ---- the public face ---- */
 
 cddp_record_options cddp_record_options_default(void)

@@ -56,5 +56,26 @@ static inline uint64_t cd_seal_close(const cddp_shard_header *h)
     uint64_t value =
         cd_seal_words(h->seal, &h->lost,
                       (offsetof(cddp_shard_header, host) - offsetof(cddp_shard_header, lost)) / 8);
-    return cd_seal_end(cd_seal_words(value, h->failure, sizeof h->failure / 8));
+    value = cd_seal_words(value, h->failure, sizeof h->failure / 8);
+    return cd_seal_end(h->alive != 0 ? cd_seal_words(value, &h->alive, 1) : value);
+}
+
+/* ---- until when the process lived ---- */
+
+#define CD_ALIVE_BITS 40
+
+static inline uint64_t cd_seal_alive(const cddp_shard_header *h, uint64_t milliseconds)
+{
+    const uint64_t number = milliseconds & ((UINT64_C(1) << CD_ALIVE_BITS) - 1);
+    const uint64_t seal =
+        cd_seal_end(cd_seal_words(h->monotonic_ns ^ h->process, &number, 1)) >> 8 | 1;
+    return seal << CD_ALIVE_BITS | number;
+}
+
+/* On the clock of the shard; 0: the header does not say it, or something changed what it said. */
+static inline uint64_t cd_seal_read_alive(const cddp_shard_header *h)
+{
+    const uint64_t milliseconds = h->alive & ((UINT64_C(1) << CD_ALIVE_BITS) - 1);
+    if (h->alive == 0 || cd_seal_alive(h, milliseconds) != h->alive) return 0;
+    return h->monotonic_ns + milliseconds * UINT64_C(1000000);
 }

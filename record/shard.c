@@ -17,6 +17,7 @@
 #include "core/base/hash.h"
 #include "core/base/os.h"
 #include "core/trace/event.h"
+#include "record/pulse.h"
 #include "record/seal.h"
 #include "record/shard_file.h"
 
@@ -37,6 +38,7 @@ typedef struct known_text {
 struct cddp_shard {
     cddp_trace_sink sink;
     cd_shard_file file;
+    cd_pulse pulse;
     pthread_mutex_t lock;
     unsigned born;      /* forks of this process when the shard was opened */
     uint64_t next_slot; /* under lock, as everything below */
@@ -232,6 +234,14 @@ static void write_header(cddp_shard *s, const cddp_shard_options *o)
     publish(&h->magic, CDDP_SHARD_MAGIC);
 }
 
+/* How a process of an older job ended, of which the shard was replaced. */
+static void remove_note(const char *path)
+{
+    char note[4096];
+    const int length = snprintf(note, sizeof note, "%s.exit", path);
+    if (length > 0 && (size_t)length < sizeof note) (void)remove(note); /* mostly there is none */
+}
+
 static cddp_status check_options(const cddp_shard_options *o, cddp_error *err)
 {
     if (o == NULL || o->size < sizeof *o || o->path == NULL || o->path[0] == '\0')
@@ -259,7 +269,9 @@ cddp_status cddp_shard_open(const cddp_shard_options *options, cddp_shard **shar
     s->born = atomic_load(&forks);
     s->level = (uint16_t)options->level;
     s->sink = (cddp_trace_sink){sizeof s->sink, CDDP_TRACE_ABI, s, sink_event, sink_flush};
+    remove_note(options->path);
     write_header(s, options);
+    cd_pulse_begin(&s->pulse, header_of(s));
     *shard = s;
     return CDDP_OK;
 }
@@ -295,6 +307,7 @@ cddp_status cddp_shard_close(cddp_shard *shard, cddp_error *err)
     cddp_status status = CDDP_OK;
     if (atomic_load(&forks) == shard->born) {
         status = cddp_shard_flush(shard, err);
+        cd_pulse_end(&shard->pulse);
         seal_end(shard);
         cd_shard_file_close(&shard->file);
         pthread_mutex_destroy(&shard->lock);

@@ -307,3 +307,8 @@ const cddp_shard_header *cddp_shard_reader_header(const cddp_shard_reader *reade
 {
     return &reader->header;
 }
+
+uint64_t cddp_shard_reader_alive(const cddp_shard_reader *reader)
+{
+    return cd_seal_read_alive(&reader->header);
+}

@@ -70,8 +70,9 @@ cddp_status cd_error_fail_memory(cddp_error *err, const char *file, const char *
 
 cddp_status cd_error_of_errno(int number)
 {
-    const bool is_shortage =
-        number == ENOMEM || number == EAGAIN || number == EMFILE || number == ENFILE;
+    const bool is_shortage = number == ENOMEM || number == EAGAIN || number == EMFILE ||
+                             number == ENFILE || number == ENOSPC || number == EDQUOT ||
+                             number == EFBIG;
     return is_shortage ? CDDP_E_NOMEM : CDDP_E_IO;
 }
 

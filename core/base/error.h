@@ -22,8 +22,8 @@ cddp_status cd_error_fail(cddp_error *err, cddp_status status, const char *file,
     cd_error_fail_memory((err), __FILE__, __func__, __LINE__, __VA_ARGS__)
 cddp_status cd_error_fail_memory(cddp_error *err, const char *file, const char *function, int line,
                                  const char *format, ...) CDDP_PRINTF(5, 6);
-/* The status of a system call that failed with this errno: no memory, no process or no descriptor
-** left is CDDP_E_NOMEM, all else CDDP_E_IO. */
+/* The status of a system call that failed with this errno: no memory, process or descriptor left,
+** or no room for a file, is CDDP_E_NOMEM, all else CDDP_E_IO. */
 cddp_status cd_error_of_errno(int number);
 /* Adds a frame to an error that is passed on. */
 void cd_error_frame(cddp_error *err, const char *file, const char *function, int line);

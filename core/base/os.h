@@ -24,6 +24,8 @@ uint32_t cd_os_core_count(void);
 cddp_status cd_os_random(void *bytes, size_t byte_count, cddp_error *err) CDDP_MUST_CHECK;
 /* "Killed" for 9; never NULL. */
 const char *cd_os_signal_text(int signal_number);
+/* The limit on the size of files that this process writes; UINT64_MAX: none. */
+uint64_t cd_os_file_bytes_max(void);
 
 cddp_status cd_os_write_all(int fd, const void *bytes, size_t byte_count,
                             cddp_error *err) CDDP_MUST_CHECK;

@@ -4,6 +4,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -84,4 +85,53 @@ void cd_os_fault_end(void)
 void cd_os_fault_leave(int exit_code)
 {
     if (is_ours()) keeper.fault(keeper.argument, 0, exit_code);
+}
+
+/* ---- guests ---- */
+
+static _Thread_local const char *volatile guest, *volatile guest_name;
+static struct host {
+    pid_t process; /* 0: nobody watches */
+    void (*leave)(void);
+} host;
+
+void cd_os_guest_enter(const char *what, const char *name)
+{
+    guest_name = name;
+    guest = what;
+}
+
+static void put(const char *words)
+{
+    /* there is nobody to say that it failed to */
+    (void)!write(STDERR_FILENO, words, strlen(words));
+}
+
+static void on_guest(int signal_number)
+{
+    const char *what = guest;
+    signal(signal_number, SIG_DFL); /* what faulted does so again */
+    if (host.process != getpid()) return;
+    put("cddp-verify: ");
+    put(what != NULL ? what : "a plugin or cddp itself");
+    put(what != NULL ? guest_name : "");
+    put(" crashed (");
+    put(cd_os_signal_text(signal_number));
+    put("): there is no verdict\n");
+    if (what != NULL) host.leave();
+}
+
+void cd_os_guests_watch(void (*leave)(void))
+{
+    static _Alignas(16) char bytes[STACK_BYTES];
+    const stack_t stack = {.ss_sp = bytes, .ss_size = sizeof bytes};
+    struct sigaction action;
+    if (host.process != 0 || sigaltstack(&stack, NULL) != 0) return;
+    host.process = getpid();
+    host.leave = leave;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_guest;
+    action.sa_flags = (int)(SA_ONSTACK | SA_NODEFER);
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < SIGNAL_COUNT; i++) sigaction(signals[i], &action, NULL);
 }

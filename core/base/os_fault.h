@@ -20,3 +20,11 @@ cddp_status cd_os_fault_begin(cd_os_fault_fn fault, void *argument,
 void cd_os_fault_end(void); /* accepts that there is none */
 /* Somebody leaves the process; returns when that is not a fault of whoever began. */
 void cd_os_fault_leave(int exit_code);
+
+/* ---- a process that has loaded code from outside, and cannot go on without it ---- */
+
+/* A fault of this process is said in words on standard error. In what a guest was named for, leave
+** is called, which does not return; else the process ends as ever. Kept until the process ends. */
+void cd_os_guests_watch(void (*leave)(void));
+/* Whose code this thread runs from now on: "check " and its name, both borrowed; NULL: our own. */
+void cd_os_guest_enter(const char *what, const char *name);

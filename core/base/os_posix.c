@@ -8,8 +8,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -56,8 +58,25 @@ cddp_status cd_os_random(void *bytes, size_t byte_count, cddp_error *err)
 
 const char *cd_os_signal_text(int signal_number)
 {
+    static const struct {
+        int number;
+        const char *name;
+    } names[] = {{SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
+                 {SIGHUP, "SIGHUP"},   {SIGILL, "SIGILL"},   {SIGINT, "SIGINT"},
+                 {SIGKILL, "SIGKILL"}, {SIGPIPE, "SIGPIPE"}, {SIGQUIT, "SIGQUIT"},
+                 {SIGSEGV, "SIGSEGV"}, {SIGTERM, "SIGTERM"}, {SIGXCPU, "SIGXCPU"},
+                 {SIGXFSZ, "SIGXFSZ"}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (names[i].number == signal_number) return names[i].name;
     const char *text = strsignal(signal_number);
     return text != NULL ? text : "unknown signal";
+}
+
+uint64_t cd_os_file_bytes_max(void)
+{
+    struct rlimit limit;
+    const bool is_known = getrlimit(RLIMIT_FSIZE, &limit) == 0;
+    return is_known && limit.rlim_cur != RLIM_INFINITY ? (uint64_t)limit.rlim_cur : UINT64_MAX;
 }
 
 cddp_status cd_os_write_all(int fd, const void *bytes, size_t byte_count, cddp_error *err)

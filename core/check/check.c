@@ -16,6 +16,7 @@
 #include "core/base/arena.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/os_fault.h"
 #include "core/check/facts.h"
 #include "core/check/table.h"
 #include "core/check/writer.h"
@@ -63,6 +64,7 @@ typedef struct slot {
     void *self;
     cd_judge_exercise exercise;
     uint32_t kept;
+    bool is_guest; /* a plugin's */
 } slot;
 
 struct cd_judge {
@@ -314,7 +316,9 @@ static void judge_event(void *self, const cddp_event *event)
     cd_facts_learn(&j->facts, event);
     for (uint32_t i = j->offsets[event->kind]; i < j->offsets[event->kind + 1]; i++) {
         const slot *s = &j->slots[j->listeners[i]];
+        if (s->is_guest) cd_os_guest_enter("check ", s->check->name);
         s->check->event(s->self, event);
+        if (s->is_guest) cd_os_guest_enter(NULL, NULL);
     }
     if (event->kind == CDDP_EV_group_close) note_close(j, event);
 }
@@ -355,7 +359,9 @@ static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *
         return cd_fail(err, CDDP_E_ARG, "check %s lacks begin, event or end",
                        check != NULL ? check->name : "(null)");
     slot *s = &j->slots[j->slot_count];
-    *s = (slot){.check = check, .exercise = {.check = check->name}};
+    *s = (slot){.check = check,
+                .exercise = {.check = check->name},
+                .is_guest = cd_check_find(check->name) != check};
     cddp_check_context context = {.size = sizeof context,
                                   .allocator = &j->table,
                                   .reporter = j,
@@ -363,7 +369,10 @@ static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *
                                   .exercised = take_exercise,
                                   .facts = &j->facts.port,
                                   .wait = take_wait};
-    CD_TRY(check->begin(&context, &s->self, err));
+    if (s->is_guest) cd_os_guest_enter("check ", check->name);
+    const cddp_status status = check->begin(&context, &s->self, err);
+    if (s->is_guest) cd_os_guest_enter(NULL, NULL);
+    if (status != CDDP_OK) return CD_PASS(status);
     j->slot_count++;
     return CDDP_OK;
 }
@@ -412,7 +421,11 @@ static void end_checks(cd_judge *j)
 {
     if (j->ended) return;
     j->ended = true;
-    for (size_t i = 0; i < j->slot_count; i++) j->slots[i].check->end(j->slots[i].self);
+    for (size_t i = 0; i < j->slot_count; i++) {
+        if (j->slots[i].is_guest) cd_os_guest_enter("check ", j->slots[i].check->name);
+        j->slots[i].check->end(j->slots[i].self);
+        if (j->slots[i].is_guest) cd_os_guest_enter(NULL, NULL);
+    }
 }
 
 void cd_judge_destroy(cd_judge *judge)

@@ -3,10 +3,16 @@
 
 #include "cddp/status.h"
 
+/* A rank that shadows the others takes no steps: it stands where they are. */
+typedef struct progress {
+    int64_t step; /* + 1; 0: unknown */
+    bool is_shadow;
+} progress;
+
 void cd_horizon_init(cd_horizon *h, const cddp_allocator *allocator)
 {
     *h = (cd_horizon){.world = 0};
-    cd_ranks_init(&h->steps, allocator, sizeof(int64_t));
+    cd_ranks_init(&h->steps, allocator, sizeof(progress));
 }
 
 void cd_horizon_fini(cd_horizon *h) { cd_ranks_fini(&h->steps); }
@@ -45,10 +51,16 @@ void cd_horizon_learn(cd_horizon *h, const cddp_event *e)
     if (e->kind == CDDP_EV_group && e->as.group.members > (int64_t)h->world &&
         e->as.group.members <= (int64_t)CD_RANKS_MAX)
         h->world = (uint32_t)e->as.group.members;
-    int64_t *step = cd_ranks_add(&h->steps, e->rank);
-    if (step == NULL || *step == (int64_t)e->step + 1) return;
-    h->known += *step == 0;
-    *step = (int64_t)e->step + 1;
+    progress *p = cd_ranks_add(&h->steps, e->rank);
+    if (p == NULL) return;
+    if (e->kind == CDDP_EV_join_notify && p->is_shadow == (e->as.join_notify.active != 0)) {
+        p->is_shadow = !p->is_shadow;
+        h->is_stale = true;
+    }
+    if (p->is_shadow && h->least > e->step) h->now = h->least;
+    if (p->step == (int64_t)e->step + 1) return;
+    h->known += p->step == 0;
+    p->step = (int64_t)e->step + 1;
     h->is_stale = true;
 }
 
@@ -61,9 +73,10 @@ static uint32_t find_least(const cd_horizon *h)
 {
     int64_t least = INT64_MAX;
     for (uint32_t r = 0; r < h->steps.count; r++) {
-        const int64_t *step = cd_ranks_find(&h->steps, r);
-        if (*step != 0 && *step < least) least = *step;
+        const progress *p = cd_ranks_find(&h->steps, r);
+        if (p->step != 0 && !p->is_shadow && p->step < least) least = p->step;
     }
+    if (least == INT64_MAX) return h->least; /* all shadow: the last inputs are used up */
     return h->known > 0 && h->known >= h->world ? (uint32_t)(least - 1) : 0;
 }
 

@@ -9,7 +9,8 @@
 ** Frozen      at the first sign that something is wrong nothing is forgotten any more: a finding
 **             may rest on any event of the steps around it.
 ** Unknown     before every rank of the largest group has spoken nothing is forgotten. A rank that
-**             has ended holds the horizon where it was.
+**             has ended holds the horizon where it was. One that ran out of inputs and shadows the
+**             others (join) takes no steps, and holds nothing.
 **
 ** Lifetime    init → learn, get, freeze → fini.
 */
@@ -22,7 +23,7 @@
 #define CD_HORIZON_STEPS 64u
 
 struct cd_horizon {
-    cd_ranks steps;        /* rank → its step + 1 */
+    cd_ranks steps;        /* rank → its progress */
     uint32_t world, known; /* ranks of the largest group; ranks that have spoken */
     uint32_t now;          /* the step of the event at hand */
     uint32_t least;        /* the step of the slowest rank, while not is_stale */

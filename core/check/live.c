@@ -20,7 +20,9 @@
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
 ** Blame         who posted another operation under a number than several others, with whom it
 **               waits; who posted it after the time-out of another; else
-**               the rank at the root of the chain, with what it did instead; where the root waits
+**               the rank at the root of the chain, with what it did instead; where most members
+**               returned well without an operation that no plan says is due, the rank that waits in
+**               it, which differs from them; where the root waits
 **               inside an operation that all have posted, the one that stopped inside; of a
 **               message, the one that names itself as its other side; in a cycle all ranks on it.
 **               A rank that gave up because another had stopped is not the culprit. Where a fault
@@ -456,6 +458,7 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_rank_end:
         r->has_ended = true;
+        if (e->step > r->step) r->step = e->step; /* where a recording stops */
         r->end = e->as.rank_end.end;
         r->status = e->as.rank_end.status;
         r->end_sequence = e->sequence;
@@ -654,8 +657,48 @@ static void advise_hook(const rank_facts *r, cddp_finding *f)
            hook, hook);
 }
 
+/* The plan says which steps are taken, and each has its buckets. */
+static bool is_due(const state *s, const rank_facts *r)
+{
+    const operation *o =
+        cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
+    cddp_fact_setting steps;
+    return o != NULL && o->first.bucket >= 0 &&
+           cd_writer_find_setting(&s->writer, 0, CDDP_KEY_train_steps, &steps);
+}
+
+/* Most members returned well without what the first of the chain waits for. */
+static bool report_odd(state *s, const chain *c, cddp_finding *f)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, c->first);
+    uint32_t members = 0, without = 0;
+    char operation_words[200];
+    for (size_t i = 0; i < s->members.count; i++) {
+        const cd_key *key = cd_table_key(&s->members, i);
+        const member *m = cd_table_value(&s->members, i);
+        if (key->part[0] != r->waiting_group) continue;
+        const rank_facts *x = cd_ranks_find(&s->ranks, (uint32_t)key->part[1]);
+        members++;
+        without += m->posted <= r->waiting_sequence && x != NULL && x->has_ended && x->end == 0 &&
+                   x->status == CDDP_OK;
+    }
+    if (!(r->is_waiting || r->has_given_up) || without * 2 <= members || is_due(s, r)) return false;
+    describe_operation(s, r, operation_words, sizeof operation_words);
+    f->rank = (int32_t)c->first;
+    f->peer = (int32_t)c->root;
+    cd_finding_set_rank(&s->writer, f, c->first);
+    CD_SAY(f->title, "rank %u waits in %s, without which %u of %u members returned", c->first,
+           operation_words, without, members);
+    CD_SAY(f->expected, "all members post it, or none");
+    CD_SAY(f->actual, "rank %u posted it, and %u of %u did not (no reference; majority)", c->first,
+           without, members);
+    CD_SAY(f->advice, "look for an extra collective of rank %u, or one iteration more", c->first);
+    return true;
+}
+
 static void report_root(state *s, const chain *c, cddp_finding *f)
 {
+    if (report_odd(s, c, f)) return;
     const rank_facts *root = cd_ranks_find(&s->ranks, c->root);
     f->rank = (int32_t)c->root;
     f->peer = (int32_t)c->first;

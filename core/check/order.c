@@ -9,8 +9,10 @@
 **     shadows the others (join_notify) takes no steps.
 ** Exercised     a collective of some group was posted by at least two of its members.
 ** Blame         the odd ranks at the first collective that differs; the first difference shifts all
-**               later ones, so one finding per group. For a short sequence: the rank that returned
-**               without posting the rest.
+**               later ones, so one finding per group. Of two ranks whose buckets are of different
+**               steps: the one whose sequence leaves a step out. For a short sequence: the ranks
+**               that returned without posting the rest; where these are most members, and no plan
+**               says that the operation is due, those that posted it, and differ from the others.
 ** Limits        a rank that died or failed is not blamed for what it did not post: I-FAIL and
 **               I-LIVE report it. Of a share no end is known to be right: both ranks are named.
 */
@@ -41,7 +43,22 @@ typedef struct state {
 typedef struct posted {
     int64_t count;
     uint64_t last_sequence;
+    /* of operations that carry a bucket: the step of the last; the first of the longest ways from
+    ** one step to the next */
+    int64_t step, stride, stride_from, stride_at;
+    bool has_step;
 } posted;
+
+/* As long as a member may still post it. Of places those that shadow the others say nothing. */
+static bool keeps_place(void *self, const cd_key *key, const cd_agree_entry *entry)
+{
+    state *s = self;
+    const cd_agree_entry *post = cd_table_find(&s->posts.entries, key);
+    cddp_fact_group group;
+    (void)entry;
+    return post != NULL && !(cd_writer_find_group(&s->writer, key->part[0], &group) &&
+                             (int64_t)post->voters >= group.members);
+}
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
@@ -60,10 +77,25 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->longest, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->joined, context->allocator, sizeof(int64_t));
     cd_writer_set_agree_window(&s->writer, &s->posts, CD_WHOLE_GROUP);
-    cd_writer_set_agree_window(&s->writer, &s->places, CD_WHOLE_GROUP);
+    cd_agree_set_window(&s->places, &(cd_agree_window){.facts = context->facts,
+                                                       .whole = CD_WHOLE_BY_STEP,
+                                                       .keeps = keeps_place,
+                                                       .self = s});
     cd_writer_set_agree_window(&s->writer, &s->shares, CD_WHOLE_MOST);
     cd_writer_set_window(&s->writer, &s->continuations, NULL);
     return CDDP_OK;
+}
+
+static void take_step(posted *p, const cddp_event *e)
+{
+    const int64_t stride = p->has_step ? (int64_t)e->step - p->step : 0;
+    if (stride > p->stride) {
+        p->stride = stride;
+        p->stride_from = p->step;
+        p->stride_at = p->count;
+    }
+    p->step = e->step;
+    p->has_step = true;
 }
 
 static void take_post(state *s, const cddp_event *e)
@@ -84,6 +116,7 @@ static void take_post(state *s, const cddp_event *e)
         caused->is_pending = false;
     }
     const int64_t *joined = cd_ranks_find(&s->joined, e->rank);
+    if (c->bucket >= 0) take_step(p, e);
     if (c->bucket >= 0 && (joined == NULL || *joined == 0))
         cd_agree_push(&s->places,
                       &(cd_statement){.key = CD_KEY(c->group, p->count),
@@ -243,9 +276,35 @@ static void report_share(state *s, const cd_split *split)
     cd_writer_report(&s->writer, &f);
 }
 
-/* The same operation, for buckets of different steps. */
-static void report_pairing(state *s, const cd_split *split)
+/* Of two ranks: does this one come to a step with #k past the other's, which it leaves out? */
+static bool leaves_out(const state *s, const cd_key *key, const cd_variant *who, int64_t step)
 {
+    const posted *p = cd_table_find(&s->counts, CD_KEY(key->part[0], who->rank));
+    return p != NULL && p->stride_at == key->part[1] && p->stride_from < step &&
+           who->data[0] > step;
+}
+
+/* Where neither side has a majority, the one that leaves a step out is to blame. */
+static cd_split settle_pairing(const state *s, const cd_split *given)
+{
+    cd_split split = *given;
+    if (split.has_culprit || split.voters != 2) return split;
+    const bool is_odd = leaves_out(s, split.key, &split.odd, split.right.data[0]),
+               is_right = leaves_out(s, split.key, &split.right, split.odd.data[0]);
+    if (is_odd == is_right) return split;
+    if (is_right) {
+        split.odd = given->right;
+        split.odd_ranks = given->right.ranks;
+        split.right = given->odd;
+    }
+    split.has_culprit = true;
+    return split;
+}
+
+/* The same operation, for buckets of different steps. */
+static void report_pairing(state *s, const cd_split *given)
+{
+    const cd_split settled = settle_pairing(s, given), *split = &settled;
     const int64_t group = split->key->part[0], k = split->key->part[1];
     const int64_t mine = split->odd.data[0], theirs = split->right.data[0];
     if (mine == theirs) return; /* I-CONTENT judges what a bucket has in it */
@@ -273,15 +332,93 @@ static void report_pairing(state *s, const cd_split *split)
     cd_writer_report(&s->writer, &f);
 }
 
+static bool has_bucket(const state *s, int64_t group, int64_t k)
+{
+    return cd_table_find(&s->places.entries, CD_KEY(group, k)) != NULL;
+}
+
+/* The plan says which steps are taken, and each has its buckets. Without one, or of an operation
+** that carries none, nobody says that it is due. */
+static bool is_due(const state *s, int64_t group, int64_t k)
+{
+    cddp_fact_setting steps;
+    return cd_writer_find_setting(&s->writer, 0, CDDP_KEY_train_steps, &steps) &&
+           has_bucket(s, group, k);
+}
+
+/* Members that returned well, and had not posted it. */
+static uint32_t count_without(const state *s, int64_t group, int64_t k)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < s->counts.count; i++) {
+        const posted *p = cd_table_value(&s->counts, i);
+        const cd_key *key = cd_table_key(&s->counts, i);
+        const int64_t *ended = cd_ranks_find(&s->ends, (uint32_t)key->part[1]);
+        count += key->part[0] == group && p->count <= k && ended != NULL && *ended == 1;
+    }
+    return count;
+}
+
+static cd_rank_set find_posters(state *s, int64_t group, int64_t k)
+{
+    cd_rank_set with = {0};
+    for (size_t i = 0; i < s->counts.count; i++) {
+        const posted *p = cd_table_value(&s->counts, i);
+        const cd_key *key = cd_table_key(&s->counts, i);
+        if (key->part[0] == group && p->count > k)
+            cd_rank_set_add(&with, &s->writer.memory, (uint32_t)key->part[1]);
+    }
+    return with;
+}
+
+/* Half of the members returned without it, and nobody says that it is due: either side may err. */
+static void blame_both(state *s, int64_t group, int64_t k, const cd_rank_set *without,
+                       cddp_finding *f)
+{
+    cd_rank_set both = {0};
+    char others[96], names[96];
+    cd_rank_set with = find_posters(s, group, k);
+    cd_rank_set_unite(&both, &s->writer.memory, &with);
+    cd_rank_set_unite(&both, &s->writer.memory, without);
+    f->rank = -1;
+    cd_finding_set_ranks(&s->writer, f, &both);
+    cd_rank_set_print(&with, CD_NO_RANK, names, sizeof names);
+    cd_rank_set_print(without, CD_NO_RANK, others, sizeof others);
+    CD_SAY(f->title,
+           "%s returned without collective #%lld of group '%s', which %s posted: no majority",
+           others, (long long)k, cd_writer_get_group(&s->writer, group), names);
+    CD_SAY(f->advice, "either %s left it out, or %s posted one more than it should", others, names);
+}
+
+/* Most members returned without it: who posted it differs from all others. */
+static void blame_posters(state *s, int64_t group, int64_t k, const cd_rank_set *without,
+                          cddp_finding *f)
+{
+    const cd_rank_set with = find_posters(s, group, k);
+    char others[96], names[96];
+    f->peer = f->rank;
+    f->rank = (int32_t)cd_rank_set_next(&with, 0);
+    cd_finding_set_ranks(&s->writer, f, &with);
+    cd_rank_set_print(&with, CD_NO_RANK, names, sizeof names);
+    cd_rank_set_print(without, CD_NO_RANK, others, sizeof others);
+    CD_SAY(f->title, "%s posted collective #%lld of group '%s', which %s returned without", names,
+           (long long)k, cd_writer_get_group(&s->writer, group), others);
+    CD_SAY(f->advice,
+           "most ranks return without it (no reference; majority): look for an extra collective or "
+           "one more iteration of %s; or else for what %s left out",
+           names, others);
+}
+
 /* The longest sequence of a group against those that returned early. */
 static void report_short(state *s, int64_t group)
 {
     int64_t longest = 0, shortest = INT64_MAX;
-    uint32_t long_rank = 0, short_rank = 0, short_count = 0;
+    uint32_t long_rank = 0, short_rank = 0, short_count = 0, members = 0;
     cd_rank_set who = {0};
     for (size_t i = 0; i < s->counts.count; i++) {
         const posted *p = cd_table_value(&s->counts, i);
         const cd_key *key = cd_table_key(&s->counts, i);
+        members += key->part[0] == group;
         bool is_longer = p->count > longest || (p->count == longest && key->part[1] < long_rank);
         if (key->part[0] != group || p->count == 0 || !is_longer) continue;
         longest = p->count;
@@ -321,6 +458,11 @@ static void report_short(state *s, int64_t group)
     CD_SAY(f.actual, "rank %u: %lld collectives", short_rank, (long long)shortest);
     CD_SAY(f.advice, "rank %u ran fewer synchronising iterations, or left an operation out%s",
            short_rank, s->joined.count == 0 ? "; uneven inputs need join" : "");
+    const uint32_t without = count_without(s, group, shortest);
+    if (without * 2 > members && !is_due(s, group, shortest))
+        blame_posters(s, group, shortest, &who, &f);
+    else if (without * 2 == members && !has_bucket(s, group, shortest))
+        blame_both(s, group, shortest, &who, &f);
     cd_writer_report(&s->writer, &f);
 }
 

@@ -57,6 +57,9 @@ typedef struct cddp_shard_header {
     /* of what is said at the beginning, and of lost, end, slots and failure when it was closed; 0:
     ** none */
     uint64_t seal, seal_of_end;
+    /* until when the writer's process lived, written once a second: milliseconds since monotonic_ns
+    ** in the lower 40 bits, their seal above them; 0: nobody said */
+    uint64_t alive;
 } cddp_shard_header;
 
 /* Slot i is at CDDP_SHARD_HEADER_BYTES + i · CDDP_SHARD_SLOT_BYTES. */
@@ -98,6 +101,7 @@ typedef struct cddp_shard_options {
     const char *program; /* a name for people; NULL: none */
 } cddp_shard_options;
 
+/* A thread without signals writes once a second that the process lives, until close. */
 CDDP_API cddp_status cddp_shard_open(const cddp_shard_options *options, cddp_shard **shard,
                                      cddp_error *err) CDDP_MUST_CHECK;
 /* rank, sequence and level of the event are the shard's to set. time_ns 0: now. NULL: does
@@ -164,6 +168,8 @@ CDDP_API cddp_status cddp_shard_reader_open(const char *path, cddp_shard_reader 
 CDDP_API void cddp_shard_reader_close(cddp_shard_reader *reader); /* accepts NULL */
 /* Returns borrowed until close. Texts end in a zero, whatever the file says. */
 CDDP_API const cddp_shard_header *cddp_shard_reader_header(const cddp_shard_reader *reader);
+/* Until when the writer's process is known to have lived, on the clock of events; 0: unknown. */
+CDDP_API uint64_t cddp_shard_reader_alive(const cddp_shard_reader *reader);
 /* The next event: its rank is the header's, its sequence counts from 0, its text is borrowed until
 ** the next call. *found is false at the end, and stays so. */
 CDDP_API cddp_status cddp_shard_reader_next(cddp_shard_reader *reader, cddp_event *event,

@@ -1036,7 +1036,7 @@ static bool mutate_fail_killed_in_load(cddp_event *e)
 {
     if (!at(e, CDDP_EV_rank_end, 0, ANY)) return true;
     e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 1, .detail = 11};
-    e->text = "rank 0 was killed by signal 11 (Segmentation fault) in load of hook powersgd";
+    e->text = "rank 0 was killed by signal 11 (SIGSEGV) in load of hook powersgd";
     return true;
 }
 

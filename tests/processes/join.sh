@@ -189,7 +189,7 @@ silent 1
 
 begin "no room for the store"
 for i in 0 1; do (ulimit -f 300 && torch $i 2 "$good" --set train.steps=1000000 --trace "$work/full.db" && wait "${pids[i]}") & pids[i]=$!; done
-ended 2 2
+ended 3 3
 says 0 "cannot write"
 silent 1
 

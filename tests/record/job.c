@@ -286,13 +286,29 @@ static void hang(const training *t, int step)
         (void)!read(STDIN_FILENO, line, sizeof line);
 }
 
+/* One rank reduces something that the others know nothing of: a barrier, a flag, or as much as a
+** bucket has; in a step, or after the last one. */
+static cddp_status post_extra(const training *t, int step, cddp_error *err)
+{
+    static double values[WEIGHTS + BIASES];
+    const bool is_barrier = makes(t, "extra_barrier"), is_alike = makes(t, "extra_alike");
+    const int when = makes(t, "extra_last") ? STEPS : 3;
+    if (t->rank != 1 || step != when || strncmp(t->mistake, "extra", 5) != 0) return CDDP_OK;
+    const int64_t count = is_alike ? WEIGHTS + BIASES : 1;
+    const cddp_tensor x = cddp_tensor_of(cddp_device_cpu(), values, 0, CDDP_F64, &count, 1);
+    cddp_work *work = NULL;
+    if (is_barrier) return cddp_group_barrier(t->group, err);
+    const cddp_status status = cddp_group_allreduce(t->group, &x, CDDP_RED_SUM, &work, err);
+    return status == CDDP_OK ? cddp_work_wait(work, 0, err) : status;
+}
+
 static cddp_status train_step(training *t, int step, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
     if (speaks(t) && !makes(t, "own_unnumbered") && !makes(t, "unnumbered"))
         cddp_record_step_begin((uint64_t)step);
     if (speaks(t) && !makes(t, "drops_silently")) cddp_record_zero_grad(true);
     hang(t, step);
+    cddp_status status = post_extra(t, step, err);
     for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_drop(&t->grads[p]);
     for (int micro = 0; status == CDDP_OK && micro < MICRO_STEPS; micro++) {
         const bool accumulates = micro + 1 < MICRO_STEPS;
@@ -371,6 +387,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     if (status == CDDP_OK) status = take_hook(&t, err);
     for (int epoch = 0; status == CDDP_OK && epoch < epochs_of(&t); epoch++)
         status = train_epoch(&t, epoch, err);
+    if (status == CDDP_OK) status = post_extra(&t, STEPS, err);
     for (size_t p = 0; p < PARAMETERS && has_join(&t); p++)
         cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_END, p, &t.tensors[p]);
     if (status == CDDP_OK && makes(&t, "crosses")) status = cross(&t, group, err);

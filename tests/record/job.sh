@@ -50,6 +50,12 @@ expect no_end 4 "not shown: the end of the program (cddp_record_close)"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"
 expect crosses 1 "I-ORDER"
+# A collective that one rank alone posts: that rank is to blame, not those that it keeps or that it waits for.
+expect extra 1 "I-ORDER  rank 1 against ranks 0, 2 and 3"
+expect extra_barrier 1 "I-ORDER  rank 1 against ranks 0, 2 and 3"
+expect extra_alike 1 "I-CONTENT  rank 1 against ranks 0, 2 and 3"
+expect extra_last 1 "I-ORDER  rank 1 posted collective #10 of group 'world', which ranks 0, 2 and 3 returned without"
+grep -q "ranks 0, 2 and 3 never joined; rank 1 differs" "$place/report" || { echo "the headline of extra_last"; failed=1; }
 
 # Comm hooks and uneven inputs: right ones, of the library and of the program.
 mean="proven    reductions made the mean of the recorded gradients, equal"

@@ -67,18 +67,42 @@ const cddp_finding *cd_hang_why(const cddp_verdict *v)
     return NULL;
 }
 
+static bool has_rank(const cddp_finding *f, uint32_t rank)
+{
+    for (size_t i = 0; i < f->rank_count; i++)
+        if (f->ranks[i] == rank) return true;
+    return false;
+}
+
+const cddp_finding *cd_hang_odd(const cddp_verdict *v)
+{
+    const cddp_wait *main = cd_hang_main(v);
+    const cddp_finding *f = v->finding_count > 0 ? &v->findings[0] : NULL;
+    if (main == NULL || f == NULL || !has_root(v, main)) return NULL;
+    if (strcmp(f->check, "I-ORDER") != 0 && strcmp(f->check, "I-CONTENT") != 0) return NULL;
+    for (size_t i = 0; i < main->peer_count; i++) {
+        const uint32_t peer = main->peers[i];
+        const bool has_returned = peer < v->rank_count &&
+                                  v->ranks[peer].result.end == CDDP_RANK_RETURNED &&
+                                  v->ranks[peer].result.status == CDDP_OK;
+        if (!has_returned || has_rank(f, peer)) return NULL;
+    }
+    return has_rank(f, main->rank) ? f : NULL;
+}
+
 bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)
 {
     const cddp_wait *main = cd_hang_main(v);
+    const cddp_finding *odd = cd_hang_odd(v);
     if (main == NULL) return false;
+    if (odd != NULL) return has_rank(odd, rank);
     if (has_root(v, main)) {
         bool is_peer = false;
         for (size_t i = 0; i < main->peer_count; i++) is_peer |= main->peers[i] == rank;
         return is_peer && cd_hang_find(v, rank) == NULL;
     }
     const cddp_finding *why = cd_hang_why(v);
-    for (size_t i = 0; why != NULL && i < why->rank_count; i++)
-        if (why->ranks[i] == rank) return true;
+    if (why != NULL && has_rank(why, rank)) return true;
     const cddp_wait *start = cd_hang_cycle(v), *at = start;
     for (size_t i = 0; at != NULL && i < v->wait_count; i++) {
         if (at->rank == rank) return true;

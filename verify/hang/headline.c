@@ -229,6 +229,18 @@ void cd_hang_print(const cddp_verdict *v, cd_text *text)
     const uint32_t first = next_waiter(&o, 0);
     const bool is_one = next_waiter(&o, first + 1) == CD_NO_RANK;
     put_ranks(text, next_waiter, &o);
+    const cddp_finding *odd = cd_hang_odd(v);
+    if (odd != NULL) {
+        char words[160];
+        cd_text_push(text, is_one ? " waits " : " wait ");
+        cd_hang_print_operation(o.main, text);
+        cd_text_push(text, ", which ");
+        put_ranks(text, next_root, &o);
+        cd_rank_list_print(&(cd_rank_list){odd, next_blamed}, CD_NO_RANK, words, sizeof words);
+        cd_text_printf(text, " never joined; %s %s from the others (%s)", words,
+                       odd->rank_count == 1 ? "differs" : "differ", odd->check);
+        return;
+    }
     cd_text_push(text, !is_endless && has_root ? " lost " : is_one ? " waits" : " wait");
     if (!is_endless && has_root) {
         put_roots(text, &o);

@@ -189,7 +189,8 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         break;
     case CDDP_EV_rank_end:
         end_step(d, rank, e->rank);
-        rank->has_ended = true;
+        /* of one that was ended its recording says no end */
+        rank->has_ended = e->as.rank_end.end != CDDP_RANK_INTERRUPTED;
         break;
     default:
         break;

@@ -1,11 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "verify/import/notes.h"
 
+#include "core/base/os.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #define SIGNAL_ABORT 6
+#define BEGIN "cddp exit note 1"
+
+static bool begins_note(FILE *file, char *line, int line_bytes)
+{
+    return fgets(line, line_bytes, file) != NULL && strncmp(line, BEGIN, strlen(BEGIN)) == 0;
+}
+
+bool cd_note_is(const char *path)
+{
+    static const char suffix[] = ".exit";
+    const size_t length = strlen(path);
+    char line[64];
+    FILE *file = NULL;
+    if (length < sizeof suffix || strcmp(path + length - (sizeof suffix - 1), suffix) != 0 ||
+        cd_os_open_regular(path, &file, NULL) != CDDP_OK)
+        return false;
+    const bool is = begins_note(file, line, sizeof line);
+    fclose(file);
+    return is;
+}
 
 bool cd_note_read(const char *shard_path, cd_note *note)
 {
@@ -15,8 +37,7 @@ bool cd_note_read(const char *shard_path, cd_note *note)
     FILE *file = fopen(path, "r");
     if (file == NULL) return false;
     cd_note n = {.code = -1};
-    const bool is_note = fgets(line, sizeof line, file) != NULL &&
-                         strncmp(line, "cddp exit note 1", strlen("cddp exit note 1")) == 0;
+    const bool is_note = begins_note(file, line, sizeof line);
     for (int i = 0; is_note && i < 32 && fgets(line, sizeof line, file) != NULL; i++) {
         if (sscanf(line, "%31s %" SCNd64, name, &number) != 2) continue;
         if (strcmp(name, "signal") == 0) n.signal = number;

@@ -15,6 +15,8 @@ typedef struct cd_note {
     bool is_stopped, is_interrupted;
 } cd_note;
 
+/* Is this file a note? A wildcard over shards finds their notes too. */
+bool cd_note_is(const char *path);
 bool cd_note_read(const char *shard_path, cd_note *note);
 /* As the rank's last event; rank and sequence are the caller's. */
 void cd_note_fill(const cd_note *note, cddp_event *event);

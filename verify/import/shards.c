@@ -6,10 +6,13 @@
 #include "core/base/hash.h"
 #include "core/base/os.h"
 #include "verify/import/clocks.h"
+#include "verify/import/ends.h"
 #include "verify/import/notes.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#define STALL_NS UINT64_C(30000000000)
 
 typedef struct shard {
     cddp_shard_reader *reader;
@@ -27,6 +30,7 @@ struct cd_shards {
     shard *shards; /* (shard_count) by generation, then rank */
     size_t shard_count, path_count;
     cd_clocks clocks;
+    uint64_t stall_ns;
     size_t *runs; /* (run_count + 1) first shard of each run */
     size_t run_count;
 };
@@ -138,6 +142,7 @@ cddp_status cd_shards_open(const char *const *paths, size_t path_count, cd_shard
     s->paths = cd_allocate_array(NULL, path_count, sizeof *s->paths);
     s->shards = cd_allocate_array(NULL, path_count, sizeof *s->shards);
     s->shard_count = s->paths != NULL && s->shards != NULL ? path_count : 0;
+    s->stall_ns = STALL_NS;
     cd_clocks_init(&s->clocks, NULL);
     const cddp_status status = s->shard_count > 0 ? open_all(s, paths, err)
                                                   : cd_fail_memory(err, "%zu shards", path_count);
@@ -163,6 +168,8 @@ void cd_shards_close(cd_shards *s)
 }
 
 /* ---- reading ---- */
+
+void cd_shards_set_stall(cd_shards *shards, uint64_t stall_ns) { shards->stall_ns = stall_ns; }
 
 size_t cd_shards_run_count(const cd_shards *shards) { return shards->run_count; }
 
@@ -242,32 +249,73 @@ static whereabouts find_process(const cddp_shard_header *h)
     return cd_os_process_is_running((int64_t)h->process) ? IS_RUNNING : IS_GONE;
 }
 
-/* A process that was killed cannot say so. Its parent can; or others came to their end, and this
-** one did not. */
-static void emit_death(const shard *s, uint64_t time_ns, bool is_over, const cddp_trace_sink *sink)
+static bool lacks_end(const shard *s)
 {
-    static const char *const words[] = {
-        [IS_GONE] = "its recording stops without an end: it was killed, or it crashed",
-        [IS_RUNNING] = "its process still runs, and others have ended",
-        [IS_ELSEWHERE] =
-            "its recording stops without an end: it was killed or crashed, or it still "
-            "runs on its machine"};
+    return !s->has_ended && header_of(s)->end == CDDP_SHARD_OPEN;
+}
+
+/* What is known of the process of each rank; found by ends.h from it: who hung. */
+static cddp_status settle_ends(const cd_shards *s, const shard *shards, size_t count, cd_ends *ends,
+                               cddp_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        const shard *one = &shards[i];
+        const uint64_t alive_ns = cddp_shard_reader_alive(one->reader);
+        cd_ends_rank *r = &ends->ranks[header_of(one)->rank];
+        cd_note note = {.code = -1};
+        r->is_running = find_process(header_of(one)) == IS_RUNNING;
+        if (alive_ns != 0) {
+            const uint64_t until_ns = cd_clocks_time(&s->clocks, one->domain, alive_ns);
+            r->has_pulse = true;
+            if (until_ns > r->until_ns) r->until_ns = until_ns;
+        }
+        if (!lacks_end(one))
+            r->left = CD_LEFT_BY_END;
+        else if (cd_note_read(one->path, &note) && !note.is_stopped && !note.is_interrupted)
+            r->left = CD_LEFT_BY_DEATH;
+    }
+    return CD_PASS(cd_ends_settle(ends, err));
+}
+
+/* A process that was killed cannot say so. Its parent can; or others came to their end, and this
+** one did not; or the others waited for it after it had gone. Of a job that was ended as a whole it
+** says what each rank did then. */
+static void emit_end(const shard *s, const cd_ends *ends, uint64_t time_ns, bool is_over,
+                     const cddp_trace_sink *sink)
+{
     const whereabouts where = find_process(header_of(s));
+    const uint32_t rank = header_of(s)->rank;
+    const cd_ends_rank *r = &ends->ranks[rank];
+    char doing[300];
     cd_note note = {.code = -1};
+    const bool has_note = cd_note_read(s->path, &note);
     cddp_event event = {.time_ns = time_ns,
                         .sequence = s->event_count,
-                        .rank = header_of(s)->rank,
+                        .rank = rank,
                         .step = s->step,
                         .kind = CDDP_EV_rank_end,
-                        .text = words[where]};
+                        .text = where == IS_GONE
+                                    ? "its recording stops without an end: it was killed, or it "
+                                      "crashed"
+                                    : "its recording stops without an end: it was killed or "
+                                      "crashed, or it still runs on its machine"};
     event.as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = CDDP_RANK_KILLED};
-    if (cd_note_read(s->path, &note))
-        cd_note_fill(&note, &event);
-    else if (!is_over)
-        return;
-    else if (where == IS_RUNNING)
+    cd_ends_print(ends, rank, doing, sizeof doing);
+    const bool is_ended = note.is_interrupted || (note.is_stopped && r->has_pulse) ||
+                          (!has_note && (!is_over || where == IS_RUNNING));
+    /* its recorder failed, and the program went on */
+    if (s->has_given_up && (has_note ? note.signal == 0 && note.code == 0 : !is_over)) return;
+    if (r->is_early) {
+        event.text = "its process was gone long before those of the ranks that waited";
+    } else if (r->is_hung) {
         event.as.rank_end = (cddp_event_rank_end){.status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG};
-    if (s->has_given_up && note.signal == 0 && note.code == 0) return; /* the program ended well */
+        event.text = doing;
+    } else if (is_ended) {
+        event.as.rank_end.end = CDDP_RANK_INTERRUPTED;
+        event.text = doing;
+    } else if (has_note) {
+        cd_note_fill(&note, &event);
+    }
     sink->event(sink->self, &event);
 }
 
@@ -294,7 +342,8 @@ static void emit_absent(const shard *shards, size_t count, uint64_t time_ns,
     }
 }
 
-cddp_status cd_shards_replay(cd_shards *s, size_t run, const cddp_trace_sink *sink, cddp_error *err)
+static cddp_status replay(cd_shards *s, size_t run, cd_ends *ends, const cddp_trace_sink *sink,
+                          cddp_error *err)
 {
     shard *shards = &s->shards[s->runs[run]];
     const size_t count = s->runs[run + 1] - s->runs[run];
@@ -317,6 +366,7 @@ cddp_status cd_shards_replay(cd_shards *s, size_t run, const cddp_trace_sink *si
         frame.time_ns = one->event.time_ns;
         one->event_count++;
         one->step = one->event.step;
+        CD_TRY(cd_ends_push(ends, &one->event, err));
         sink->event(sink->self, &one->event);
         CD_TRY(advance(s, one, err));
     }
@@ -324,9 +374,9 @@ cddp_status cd_shards_replay(cd_shards *s, size_t run, const cddp_trace_sink *si
         is_complete &= shards[i].has_ended;
         is_over |= shards[i].has_ended;
     }
+    CD_TRY(settle_ends(s, shards, count, ends, err));
     for (size_t i = 0; i < count; i++)
-        if (!shards[i].has_ended && header_of(&shards[i])->end == CDDP_SHARD_OPEN)
-            emit_death(&shards[i], frame.time_ns, is_over, sink);
+        if (lacks_end(&shards[i])) emit_end(&shards[i], ends, frame.time_ns, is_over, sink);
     if (!is_complete) emit_absent(shards, count, frame.time_ns, sink);
     frame.kind = CDDP_EV_run_end;
     frame.sequence = 1;
@@ -335,4 +385,13 @@ cddp_status cd_shards_replay(cd_shards *s, size_t run, const cddp_trace_sink *si
     frame.as.run_end.complete = is_complete;
     emit_frame(sink, &frame);
     return CDDP_OK;
+}
+
+cddp_status cd_shards_replay(cd_shards *s, size_t run, const cddp_trace_sink *sink, cddp_error *err)
+{
+    cd_ends ends;
+    CD_TRY(cd_ends_init(&ends, header_of(&s->shards[s->runs[run]])->world_size, s->stall_ns, err));
+    const cddp_status status = replay(s, run, &ends, sink, err);
+    cd_ends_fini(&ends);
+    return CD_PASS(status);
 }

@@ -22,7 +22,8 @@ void cd_stored_describe(cd_result *result, const cddp_store *store, const cddp_s
     cd_command_line_print(&text, &(cd_command_line){.source = p->source,
                                                     .overrides = p->options,
                                                     .schedule = deviates ? taken : NULL});
-    result->reproduce = cd_result_copy(result, cd_text_get(&text));
+    /* nothing runs a recorded program again */
+    result->reproduce = p->scenario[0] != '\0' ? cd_result_copy(result, cd_text_get(&text)) : "";
     cd_text_fini(&text);
     if (strcmp(p->backend, "sim") == 0 && run->complete) {
         char number[32];

@@ -2,6 +2,7 @@
 /* Following a job: what each rank did last, and what it waits for. */
 #include "verify/watch/watch.h"
 
+#include "cddp/backend.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
@@ -55,6 +56,11 @@ static cd_watch_group *find_group(const cd_watch *w, int64_t id)
     return at < w->group_count && w->groups[at].id == id ? &w->groups[at] : NULL;
 }
 
+const cd_watch_group *cd_watch_find_group(const cd_watch *w, int64_t id)
+{
+    return find_group(w, id);
+}
+
 static cddp_status take_group(cd_watch *w, const cddp_event *e, cddp_error *err)
 {
     const int64_t id = e->as.group.group;
@@ -88,6 +94,7 @@ static void take_post(cd_watch *w, cd_watch_rank *r, const cddp_event *e)
         (cd_watch_post){c->group, c->sequence, c->op, c->bucket, e->step};
     r->open++;
     r->is_last_done = false;
+    if (g != NULL) g->has_messages |= c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV;
     if (g != NULL && c->sequence < INT64_MAX && c->sequence + 1 > g->posted[e->rank])
         g->posted[e->rank] = c->sequence + 1;
 }

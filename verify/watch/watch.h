@@ -37,6 +37,7 @@ typedef struct cd_watch_group {
     int64_t id;
     char name[64];
     int64_t *posted; /* (rank_count) + 1 of the last; 0: none; -1: no member */
+    bool has_messages;
 } cd_watch_group;
 
 typedef struct cd_watch {
@@ -58,6 +59,7 @@ void cd_watch_fini(cd_watch *watch); /* accepts a zeroed one */
 /* Its time is on the clock that settle is given. Ranks beyond rank_count are ignored. */
 cddp_status cd_watch_push(cd_watch *watch, const cddp_event *event,
                           cddp_error *err) CDDP_MUST_CHECK;
+const cd_watch_group *cd_watch_find_group(const cd_watch *watch, int64_t id); /* NULL: unknown */
 /* Who waits for whom now. */
 cddp_status cd_watch_settle(cd_watch *watch, uint64_t now_ns, cddp_error *err) CDDP_MUST_CHECK;
 

@@ -199,7 +199,7 @@ TEST(program, a_file_is_written_whole_or_left_as_it_was)
     snprintf(path, sizeof path, "%s/report.json", p.place);
     program_write(&p, "report.json", "what was here\n");
     program_run_with(&p, "ulimit -f 4; ", "scenarios/unused -k -f json -o \"$T/report.json\"");
-    assert_int_equal(p.exit_code, 2);
+    assert_int_equal(p.exit_code, 3);
     assert_contains(p.err, "report.json': ");
     assert_contains(p.out, "\"tool\": "); /* as much of it as the limit leaves room for */
     char *kept = program_slurp(path);
@@ -260,11 +260,12 @@ TEST(program, a_store_that_cannot_grow_is_in_the_report)
     program_run_with(&p, "ulimit -f 300; ",
                      "scenarios/gan_unused_params.toml scenarios/models/transformer.toml --trace "
                      "\"$T/run.db\" -f json");
-    assert_int_equal(p.exit_code, 2);
+    assert_int_equal(p.exit_code, 3);
     assert_contains(p.err, "earlier commits are kept");
-    assert_contains(p.out, "\"verdict\": \"error\"");
-    assert_contains(p.out, "\"exit_code\": 2");
+    assert_contains(p.out, "\"verdict\": \"environment\"");
+    assert_contains(p.out, "\"exit_code\": 3");
     assert_contains(p.out, "earlier commits are kept");
+    assert_contains(p.out, "(ulimit -f)");
     program_close(&p);
 }
 
@@ -629,7 +630,7 @@ TEST(program, a_hook_that_crashes_or_never_returns_breaks_the_law_that_was_tried
     assert_int_equal(p.exit_code, 1);
     assert_contains(p.out, "FAILED  runs");
     assert_contains(p.out,
-                    "the hook crashed (Aborted, signal 6) in run, on rank 0 of 1, step 0, f32");
+                    "the hook crashed (SIGABRT, signal 6) in run, on rank 0 of 1, step 0, f32");
     program_run(&p, "hook-conformance sulk --plugin " CRASH_PLUGIN);
     assert_int_equal(p.exit_code, 1);
     assert_contains(p.out, "passed  runs");
@@ -801,7 +802,7 @@ TEST(program, bad_stores_get_one_sentence_and_are_left_alone)
     }
     program_run_with(&p, "ulimit -f 150; ",
                      "scenarios/gan_unused_params.toml --trace \"$T/full.db\"");
-    assert_int_equal(p.exit_code, 2);
+    assert_int_equal(p.exit_code, 3);
     assert_contains(p.err, "cannot write '");
     assert_contains(p.err, "full.db");
     program_close(&p);

@@ -423,7 +423,8 @@ static int fill_disk(const char *path)
         }
         status = sink->flush(sink->self, &err);
     }
-    if (status != CDDP_E_IO || strstr(err.message, "earlier commits are kept") == NULL) return 13;
+    if (status != CDDP_E_NOMEM || strstr(err.message, "earlier commits are kept") == NULL)
+        return 13;
     if (cddp_store_run_end(store, &outcome, &err) == CDDP_OK) return 14; /* and it stays failed */
     cddp_store_close(store);
     return 0;
@@ -452,7 +453,7 @@ static int read_without_room(const char *path)
     struct rlimit limit = {0, 0};
     signal(SIGXFSZ, SIG_IGN);
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 10;
-    if (cddp_store_open(path, CDDP_STORE_READ, NULL, &store, &err) != CDDP_E_IO) return 11;
+    if (cddp_store_open(path, CDDP_STORE_READ, NULL, &store, &err) != CDDP_E_NOMEM) return 11;
     return strstr(err.message, "cannot read '") != NULL &&
                    strstr(err.message, "needs room beside it: File too large") != NULL
                ? 0

@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "core/base/prng.h"
 #include "core/trace/tracer.h"
+#include "record/seal.h"
 #include "record/shard_file.h"
 #include "tests/support/test.h"
 
@@ -168,6 +169,29 @@ TEST(shard, every_event_before_a_kill_is_there)
         assert_true(count >= (uint64_t)last + 1);
         assert_true(count <= (uint64_t)last + 2);
     }
+    remove_place();
+}
+
+TEST(shard, a_shard_says_until_when_its_process_lived)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    make_place();
+    const uint64_t before_ns = cddp_shard_now_ns();
+    cddp_shard *shard = open_shard();
+    cddp_shard_header header;
+    cddp_shard_reader *reader = NULL;
+    assert_int_equal(cddp_shard_reader_open(path, &reader, &err), CDDP_OK);
+    const uint64_t alive_ns = cddp_shard_reader_alive(reader);
+    assert_in_range(alive_ns, before_ns, cddp_shard_now_ns());
+    header = *cddp_shard_reader_header(reader);
+    assert_int_equal(cd_seal_read_alive(&header), alive_ns);
+    for (int bit = 0; bit < 64; bit++) { /* what a disk has changed says nothing */
+        header.alive ^= UINT64_C(1) << bit;
+        assert_int_equal(cd_seal_read_alive(&header), 0);
+        header.alive ^= UINT64_C(1) << bit;
+    }
+    cddp_shard_reader_close(reader);
+    assert_int_equal(cddp_shard_close(shard, &err), CDDP_OK);
     remove_place();
 }
 

@@ -115,7 +115,7 @@ TEST(shards, a_rank_whose_process_still_runs_was_not_killed)
         bool is_elsewhere;
         int64_t end;
         const char *words;
-    } rows[] = {{false, CDDP_RANK_HUNG, "its process still runs"},
+    } rows[] = {{false, CDDP_RANK_INTERRUPTED, "it still runs"},
                 {true, CDDP_RANK_KILLED, "or it still runs on its machine"}};
     for (size_t i = 0; i < 2; i++) {
         cddp_error err = CDDP_ERROR_INIT;

@@ -139,7 +139,7 @@ TEST(process_world, a_killed_rank_is_named_with_its_signal_and_last_note)
     assert_int_equal(results[2].detail, SIGKILL);
     assert_int_equal(results[2].status, CDDP_E_ABORTED);
     assert_string_equal(results[2].error.message,
-                        "rank 2 was killed by signal 9 (Killed); its last note: waiting for "
+                        "rank 2 was killed by signal 9 (SIGKILL); its last note: waiting for "
                         "allreduce #12 of group 'default'");
     assert_int_equal(results[0].end, CDDP_RANK_RETURNED);
 }

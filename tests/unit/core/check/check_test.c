@@ -90,6 +90,26 @@ TEST(horizon, a_table_forgets_what_the_slowest_rank_has_left_behind_and_keeps_wh
     cd_horizon_fini(&h);
 }
 
+TEST(horizon, a_rank_that_shadows_the_others_does_not_hold_it_until_it_takes_steps_again)
+{
+    (void)state;
+    cd_horizon h;
+    open_world(&h, 2);
+    at_step(&h, 0, 10);
+    at_step(&h, 1, 10);
+    cddp_event e = {.rank = 1, .step = 10, .kind = CDDP_EV_join_notify};
+    cd_horizon_learn(&h, &e);
+    at_step(&h, 0, 1000);
+    assert_int_equal(cd_horizon_get(&h), 1000 - CD_HORIZON_STEPS);
+    at_step(&h, 1, 10); /* what it mirrors now belongs where the others are */
+    assert_int_equal(h.now, 1000);
+    e = (cddp_event){.rank = 1, .step = 500, .kind = CDDP_EV_join_notify};
+    e.as.join_notify.active = 1;
+    cd_horizon_learn(&h, &e);
+    assert_int_equal(cd_horizon_get(&h), 500 - CD_HORIZON_STEPS);
+    cd_horizon_fini(&h);
+}
+
 TEST(horizon, nothing_is_forgotten_after_a_sign_of_a_mistake_or_before_all_ranks_have_spoken)
 {
     (void)state;
@@ -1239,6 +1259,60 @@ TEST(order, a_bucket_that_meets_another_step_is_named_with_what_is_missing)
         }
         cd_test_row("row %zu", i);
         expect_finding(judge, rows[i].title, rows[i].actual);
+    }
+}
+
+static void post_flag(cd_judge *judge, uint32_t rank, uint32_t step, int64_t sequence,
+                      int64_t bucket)
+{
+    PUT_AT(judge, rank, step, collective_post, .group = 7, .sequence = sequence,
+           .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_F32,
+           .numel = 8, .bucket = bucket);
+}
+
+/* Without a majority: the sequence with a gap in it is the wrong one. */
+TEST(order, of_two_ranks_the_one_that_leaves_a_step_out_is_blamed)
+{
+    (void)state;
+    static const char *const titles[] = {
+        "rank 0: bucket 0 of step 3 meets bucket 0 of step 2 of rank 1",
+        "rank 1: bucket 0 of step 3 meets bucket 0 of step 2 of rank 0"};
+    for (uint32_t who = 0; who < 2; who++) {
+        cd_judge *judge = make_judge_of("I-ORDER");
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            int64_t sequence = 0;
+            for (uint32_t step = 0; step < 5; step++)
+                if (rank != who || step != 2) post_flag(judge, rank, step, sequence++, 0);
+        }
+        expect_finding(judge, titles[who], "issues nothing for step 2 between #1 and #2");
+    }
+}
+
+/* A last operation that some ranks post; ranks that return without it. */
+TEST(order, of_a_short_sequence_the_ranks_that_differ_from_most_are_blamed)
+{
+    (void)state;
+    static const struct {
+        uint32_t ranks, posters; /* of rank 1 on */
+        int64_t bucket;
+        const char *title;
+    } rows[] = {{4, 1, -1,
+                 "rank 1 posted collective #1 of group '7', which ranks 0, 2 and 3 returned"},
+                {4, 3, -1, "rank 0 returned without posting collective #1"},
+                {2, 1, -1,
+                 "rank 0 returned without collective #1 of group '7', which rank 1 posted: no"},
+                {2, 1, 0, "rank 0 returned without posting collective #1"},
+                {4, 4, -1, NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_judge *judge = make_judge_of("I-ORDER");
+        for (uint32_t rank = 0; rank < rows[i].ranks; rank++) {
+            const uint32_t place = (rank + rows[i].ranks - 1) % rows[i].ranks;
+            post_flag(judge, rank, 0, 0, 0);
+            if (place < rows[i].posters) post_flag(judge, rank, 1, 1, rows[i].bucket);
+            PUT_AT(judge, rank, 1, rank_end, .status = CDDP_OK);
+        }
+        cd_test_row("row %zu", i);
+        expect_finding(judge, rows[i].title, "");
     }
 }
 
