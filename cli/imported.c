@@ -323,7 +323,9 @@ static void describe(cd_result *result, const char *path, const cd_shards_run *r
 static void settle_cut(cd_result *result, const cd_shards_run *run)
 {
     char words[400];
-    if (run->cut == run->world_size || result->verdict.outcome != CDDP_OUTCOME_VERIFIED) return;
+    const bool stands = result->verdict.outcome != CDDP_OUTCOME_VERIFIED &&
+                        result->verdict.outcome != CDDP_OUTCOME_INCONCLUSIVE;
+    if (run->cut == run->world_size || stands) return;
     snprintf(words, sizeof words,
              "rank %" PRIu32 ": %" PRIu64 " events are missing at the end: %s\n", run->cut,
              run->lost, run->failure);

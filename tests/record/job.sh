@@ -105,6 +105,14 @@ CDDP_RECORD=$place/run.db "$job" 4 none > "$place/out" 2>&1
 "$verify" replay "$place/all.db" 2> "$place/report"
 [ $? -eq 2 ] && grep -q "no scenario describes it" "$place/report" || { echo "replay of a program"; failed=1; }
 
+# The disk is full: the program goes on, and the reason is told.
+rm -f "$place"/run.db*
+(ulimit -f 16 && CDDP_RECORD=$place/run.db "$job" 4 none > "$place/out" 2>&1)
+grep -q "the recording ended early" "$place/out" || { echo "the program does not say that the recording ended"; cat "$place/out"; failed=1; }
+"$verify" check "$place"/run.db.? > "$place/report"
+[ $? -eq 4 ] && grep -q "events are missing at the end: cannot extend the file" "$place/report" || { echo "a full disk"; cat "$place/report"; failed=1; }
+CDDP_RECORD=$place/run.db "$job" 4 none > "$place/out" 2>&1
+
 # A shard is missing; a file is no shard; one is of another job.
 "$verify" check "$place"/run.db.[012] > "$place/report"
 [ $? -eq 4 ] && grep -q "first on rank 3" "$place/report" || { echo "a missing shard"; failed=1; }
