@@ -403,6 +403,21 @@ def part_hooks(c):
     return count
 
 
+def part_checks(c):
+    """A check of a plugin that crashes is named, and nothing is judged."""
+    if c.plugin is None:
+        return 0
+    commands = [["run", c.small], ["run", "-j2", c.small, c.small], ["run", "--backend", "gloo", c.small], ["explore", "--budget", "3", c.small],
+                ["prove", c.small]]
+    for rest in commands:
+        command = [c.verify] + rest + ["--plugin", c.plugin]
+        result = expect(command, {2})
+        words = "ended by signal 11" if "-j2" in rest else "check I-MINE crashed (SIGSEGV): there is no verdict"
+        if result is not None and words not in " ".join((result.stdout + result.stderr).split()):
+            complain("the check that crashes is not named", command, result)
+    return len(commands)
+
+
 HEAD = 'schema = 1\ntitle = "t"\n[world]\nsize = 2\n[model]\nname = "params"\noptions = "count=4,numel=1"\ndevice = "shape"\n[train]\nsteps = 1\n'
 
 
@@ -507,7 +522,7 @@ def main():
     open(c.long, "w").write(HEAD)
     listed = subprocess.run([c.verify, "doctor"], capture_output=True, text=True).stdout
     c.backends = ["sim"] + [name for name, line in (("gloo", "works  gloo"), ("mpi", "works  mpi")) if line in listed]
-    parts = words[2:] or ["set", "stores", "signals", "limits", "streams", "files", "mistakes", "sizes", "hooks", "steps"]
+    parts = words[2:] or ["set", "stores", "signals", "limits", "streams", "files", "mistakes", "sizes", "hooks", "checks", "steps"]
     try:
         for part in parts:
             began = time.monotonic()
