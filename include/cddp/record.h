@@ -13,8 +13,8 @@
 ** Lifetime   open → (the program) → close. One recording per process, of one rank.
 ** Ownership  tensors and texts are borrowed during the call.
 ** Threads    any; the calls of a step belong to the thread that trains.
-** Errors     recording never stops the program. What went wrong (the disk is full) is returned by
-**            close, and by cddp_run_ranks when its function has come to its end; and is in the shard.
+** Errors     recording never stops the program. What went wrong (the disk is full) is in the shard,
+**            and is returned by close, or by cddp_run_ranks after the end of its function.
 */
 #pragma once
 #include "cddp/trace.h"

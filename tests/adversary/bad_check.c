@@ -22,7 +22,7 @@ static void mine_end(void *self) { (void)self; }
 
 static const cddp_check check = {.size = sizeof check,
                                  .abi = CDDP_CHECK_ABI,
-                                 .name = "I-MINE",
+                                 .name = "MINE",
                                  .title = "a check that crashes",
                                  .rule = "none",
                                  .begin = mine_begin,

@@ -412,7 +412,7 @@ def part_checks(c):
     for rest in commands:
         command = [c.verify] + rest + ["--plugin", c.plugin]
         result = expect(command, {2})
-        words = "ended by signal 11" if "-j2" in rest else "check I-MINE crashed (SIGSEGV): there is no verdict"
+        words = "ended by signal 11" if "-j2" in rest else "check MINE crashed (SIGSEGV): there is no verdict"
         if result is not None and words not in " ".join((result.stdout + result.stderr).split()):
             complain("the check that crashes is not named", command, result)
     return len(commands)

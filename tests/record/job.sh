@@ -105,7 +105,7 @@ CDDP_RECORD=$place/run.db "$job" 4 none > "$place/out" 2>&1
 "$verify" replay "$place/all.db" 2> "$place/report"
 [ $? -eq 2 ] && grep -q "no scenario describes it" "$place/report" || { echo "replay of a program"; failed=1; }
 
-# The disk is full: the program goes on, and the reason is told.
+# The disk is full: the program goes on, and the report has the reason.
 rm -f "$place"/run.db*
 (ulimit -f 16 && CDDP_RECORD=$place/run.db "$job" 4 none > "$place/out" 2>&1)
 grep -q "the recording ended early" "$place/out" || { echo "the program does not say that the recording ended"; cat "$place/out"; failed=1; }

@@ -98,13 +98,13 @@ TEST(wrappers, turns_are_those_of_the_tables_unless_a_step_says_otherwise)
     cddp_plan_destroy(plan);
 }
 
-/* Digests of plans are in stored traces. */
-TEST(wrappers, a_plan_without_them_has_the_digest_that_it_always_had)
+/* Digests of plans are in stored traces. A new key changes this number, wrappers do not. */
+TEST(wrappers, a_plan_without_them_has_the_digest_of_its_keys)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL, *again = NULL;
     assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
-    assert_true(cddp_plan_digest(plan) == UINT64_C(0xda1ec24bb6aec73f));
+    assert_int_equal(cddp_plan_digest(plan), UINT64_C(0x67b0dd004c496eb3));
     cddp_plan_destroy(plan);
     plan = read_plan(pair);
     again = read_plan(pair);
