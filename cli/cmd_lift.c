@@ -43,7 +43,13 @@ static cddp_status read_run(const cd_args *args, cd_source *source, cd_lift *lif
 {
     if (args->operand_count == 0)
         return cd_fail(err, CDDP_E_ARG, "lift what? name a recorded run: run.db, or its shards");
+    uint64_t stall_ns = 0;
+    CD_TRY(cd_args_time(args, CD_OPTION_stall, &stall_ns, err));
     CD_TRY(cd_source_open(source, (const char *const *)args->operands, args->operand_count, err));
+    if (stall_ns != 0 && source->shards == NULL)
+        return cd_fail(err, CDDP_E_ARG,
+                       "--stall goes with shards: of a store it was decided when they were stored");
+    if (stall_ns != 0) cd_shards_set_stall(source->shards, stall_ns);
     CD_TRY(cd_lift_init(lift, source->world_size, source->program, NULL, err));
     find_gradients(args, lift);
     return CD_PASS(replay_first(source, lift, err));

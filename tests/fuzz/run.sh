@@ -6,7 +6,7 @@
 set -eu
 source=$1 build=$2 program=$3 seconds=$4
 shift 4
-longest=393216 # bytes of an input; a seed beyond it would be cut, and a cut store never opens
+longest=524288 # bytes of an input; a seed beyond it would be cut, and a cut store never opens
 fuzzers=${*:-scenario schedule store rendezvous spec}
 command -v clang > /dev/null && command -v clang++ > /dev/null || { echo "skipped: no clang"; exit 77; }
 printf 'int LLVMFuzzerTestOneInput(const char *p, unsigned long n) { (void)p; (void)n; return 0; }\n' > "${TMPDIR:-/tmp}/cddp-probe-$$.c"

@@ -113,7 +113,7 @@ def verify(*arguments):
 def lift_and_run(directory):
     """Exit code and report of the scenario that was lifted from a recording."""
     job = os.path.join(directory, "job.toml")
-    subprocess.check_call([VERIFY, "lift", directory, "-o", job], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.check_call([VERIFY, "lift", directory, "--stall", "1s", "-o", job], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     done = subprocess.run([VERIFY, "run", job], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
     return done.returncode, done.stdout
 

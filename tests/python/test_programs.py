@@ -59,6 +59,6 @@ def test_no_level_accuses(name, level, tmp_path):
 @pytest.mark.parametrize("name", sorted(programs.LIFTED))
 def test_a_lifted_failure_fails_the_same_way(name, tmp_path):
     program, words = programs.LIFTED[name]
-    harness.run(program, str(tmp_path), limit=6.0, grace=3.0)
+    harness.run(program, str(tmp_path), limit=9.0, grace=3.0)
     code, report = harness.lift_and_run(str(tmp_path))
     assert code == 1 and "rank 0 waits in" in report and "for rank 1, " + words in report.replace("\n           ", ""), report

@@ -71,7 +71,7 @@ def look_at_pipes(folder, failing):
     check(f"a failing run into a closed pipe: {code} {said[:200]}", code == 1 and said == "")
     with open("/dev/full", "wb") as full:
         done = subprocess.run([VERIFY, "export", store], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    check(f"a full disk is no closed pipe: {done.stderr}", done.returncode == 2 and "No space left" in done.stderr)
+    check(f"a full disk is no closed pipe: {done.stderr}", done.returncode == 3 and "No space left" in done.stderr)
 
 
 def lines_of_progress(said):
