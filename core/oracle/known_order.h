@@ -28,7 +28,7 @@ cd_order_kind cd_order_find(const char *algorithm);
 
 typedef struct cd_ordered_sum {
     cd_order_kind order;
-    cddp_dtype dtype; /* f16 or bf16: every addition is one of f32, rounded to the dtype */
+    cddp_dtype dtype; /* not f64: every addition is one of f32, rounded to the dtype */
     uint32_t members, ranks_per_node;
     int64_t numel;          /* of an operand */
     bool scatters;          /* every member has its share of the sum only, all of one length */

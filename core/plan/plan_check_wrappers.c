@@ -21,6 +21,12 @@ static void check_name(cd_contradictions *c, size_t index)
     } else if (cd_plan_find_wrapper(plan, name) != index) {
         cd_plan_contradict(c, "wrapper.name", "wrapper.name = \"%s\": two wrappers have that name",
                            name);
+    } else if (plan->wrappers[index].own_group &&
+               (cd_plan_find_group(plan, name) != NULL || strcmp(name, "world") == 0)) {
+        cd_plan_contradict(c, "wrapper.own_group",
+                           "wrapper.own_group: its group would be called '%s' as the wrapper is, "
+                           "and there is another group of that name",
+                           name);
     }
 }
 

@@ -173,7 +173,7 @@ cddp_status cd_awaited_average_add(cd_awaited_average *awaited, const cd_average
         a->ranks = averaged->block;
     }
     a->is_mixed = a->is_mixed || dtype != a->dtype || averaged->block != a->ranks ||
-                  (dtype != CDDP_F16 && dtype != CDDP_BF16);
+                  (dtype != CDDP_F16 && dtype != CDDP_BF16 && dtype != CDDP_F32);
     if (a->is_mixed) return CDDP_OK;
     if (!cd_vec_grow(a->allocator, (void **)&a->given, &a->room, a->count + numbers->count,
                      sizeof *a->given))

@@ -68,7 +68,7 @@ cddp_status cd_summed_compare(const cddp_plan *plan, const cd_observed_summed *s
     *found = (cd_comparison){.element = -1, .exact = true, .shape = CD_SHAPE_NONE};
     /* what does not fit together is no reduction */
     if (s->members == 0 || s->member >= s->members ||
-        (s->dtype != CDDP_F16 && s->dtype != CDDP_BF16) ||
+        (s->dtype != CDDP_F16 && s->dtype != CDDP_BF16 && s->dtype != CDDP_F32) ||
         s->operands.count != s->result.count * parts * s->members) {
         note_bad(found, 0, (double)(s->result.count * parts * s->members),
                  (double)s->operands.count);

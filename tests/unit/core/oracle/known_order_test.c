@@ -101,6 +101,7 @@ TEST(known_order, is_that_of_every_algorithm)
                 const world w = {algorithms[a], members, 1 + members % 4, numel};
                 try_world(&w, CDDP_OP_ALLREDUCE, CDDP_BF16, CDDP_RED_SUM);
                 try_world(&w, CDDP_OP_ALLREDUCE, CDDP_F16, CDDP_RED_AVG);
+                try_world(&w, CDDP_OP_ALLREDUCE, CDDP_F32, CDDP_RED_SUM);
             }
 }
 
