@@ -158,7 +158,8 @@ void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter, const cddp
             .touched = touched, .gradient = digest);
     /* Alone, what was taken would pass for what was reduced. */
     const bool is_alone = r->rank.world_size == 1 && !w->has_reducer;
-    if (w->is_rescaled ? !is_alone : !w->has_reducer) cd_recording_project(r, variable, gradient, true);
+    if (w->is_rescaled ? !is_alone : !w->has_reducer)
+        cd_recording_project(r, variable, gradient, true);
 }
 
 /* ---- values ---- */

@@ -63,9 +63,10 @@ static void note(cd_consumed_place *place, uint32_t rank, uint32_t step, int64_t
                  const cd_consumed_place *what)
 {
     const uint64_t count = place->count + 1;
-    const bool is_first = count == 1 || step < place->step ||
-                          (step == place->step &&
-                           (rank < place->rank || (rank == place->rank && variable < place->variable)));
+    const bool is_first =
+        count == 1 || step < place->step ||
+        (step == place->step &&
+         (rank < place->rank || (rank == place->rank && variable < place->variable)));
     if (is_first) *place = *what;
     if (is_first) {
         place->rank = rank;

@@ -12,7 +12,9 @@
 ** every element is within γ₇(u)·|f·g| + η·(1 + a) of f·g, where a = max(1, clip, 1 / loss scale)
 ** is what a part of f may make of an underflow. Weights are below 2, and a projection is itself
 ** computed in f64, so |C - f·R| and |D - |f|·M| are both within
-** (γ₇(u) + 8·n·2⁻⁵³)·|f|·M + 2·n·η·(1 + a). D cancels nothing: it sees a wrong factor in any dtype.
+** (γ₇(u) + 8·n·2⁻⁵³)·|f|·M + 2·n·η·(1 + a). D cancels nothing: it sees a wrong size in any dtype.
+** In 16 bits C may cancel to less than its bound; then another sign or order of the same elements
+** is not seen.
 **
 ** One factor    what changed and nobody explains may still be one factor f for all gradients of a
 **               step. f is Σ D / Σ M, so its relative error ρ is at most the largest of the
@@ -43,8 +45,8 @@ typedef struct cd_consumed_variable {
 typedef struct cd_consumed_rank {
     cd_consumed_variable *variables; /* (count) */
     size_t count, capacity;
-    uint64_t parameters; /* that are reduced */
-    uint64_t taken;      /* in the step at hand */
+    uint64_t parameters;                     /* that are reduced */
+    uint64_t taken;                          /* in the step at hand */
     double factors[CD_CONSUMED_FACTORS_MAX]; /* (factor_count) a gradient is multiplied with one */
     uint32_t factor_count;
     double clip, loss_scale; /* of the step at hand, as the program said */

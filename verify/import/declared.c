@@ -408,9 +408,10 @@ static bool accuse_consumed(const cd_declared *d, cddp_finding *finding)
                       .bucket = -1,
                       .param = (int32_t)p->variable};
     name_parameter(d, p->rank, p->variable, &f);
-    snprintf(f.title, sizeof f.title,
-             "the optimizer takes a gradient of %.60s that is not the reduced one times %.6g / %.6g",
-             f.parameter[0] != '\0' ? f.parameter : "a parameter", p->clip, p->loss_scale);
+    snprintf(
+        f.title, sizeof f.title,
+        "the optimizer takes a gradient of %.60s that is not the reduced one times %.6g / %.6g",
+        f.parameter[0] != '\0' ? f.parameter : "a parameter", p->clip, p->loss_scale);
     snprintf(f.expected, sizeof f.expected,
              "%.9g, within %.3g: the reduced gradient times fixed weights, times clip / loss scale "
              "as cddp_record_optimizer_step was told",
@@ -520,9 +521,9 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
     const char *scaled =
         c->scalings == 0
             ? ""
-            : cd_arena_printf(arena,
-                              "; nor that the program itself scaled all reduced gradients by %s%.4g",
-                              c->has_scales ? "several factors, the first " : "", c->scale);
+            : cd_arena_printf(
+                  arena, "; nor that the program itself scaled all reduced gradients by %s%.4g",
+                  c->has_scales ? "several factors, the first " : "", c->scale);
     if (scaled == NULL) return NULL;
     return cd_arena_printf(
         arena,
