@@ -414,7 +414,7 @@ static bool accuse_consumed(const cd_declared *d, cddp_finding *finding)
         f.parameter[0] != '\0' ? f.parameter : "a parameter", p->clip, p->loss_scale);
     snprintf(f.expected, sizeof f.expected,
              "%.9g, within %.3g: the reduced gradient times fixed weights, times clip / loss scale "
-             "as cddp_record_optimizer_step was told",
+             "as cddp_record_optimizer_step got them",
              p->expected, p->bound);
     snprintf(f.actual, sizeof f.actual,
              "%.9g; the sizes have the ratio %.9g; %" PRIu64 " gradients in all", p->actual,

@@ -88,7 +88,8 @@ void cd_declared_note_models(cd_declared *declared);
 const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *verdict,
                                    cd_arena *arena);
 /* A comm hook that makes something else than it promises, or than any hook may make, a gradient
-** that is not what the program said of it, or a skipped step that changes parameters: *finding says which. For a trace in which no check found anything.
+** that is not what the program said of it, or a skipped step
+** that changes parameters: *finding says which. For a trace in which no check found anything.
 ** Before cd_declared_print_gaps. */
 bool cd_declared_accuses(const cd_declared *declared, cddp_finding *finding);
 /* What was shown, in words. */
