@@ -156,7 +156,10 @@ void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter, const cddp
                 .digest = digest, .bucket = -1, .address = -1, .dtype = gradient->dtype);
     CD_EMIT(&r->tracer, optimizer_touch, NULL, .optimizer = optimizer, .param = variable,
             .touched = touched, .gradient = digest);
-    if (!w->is_rescaled && !w->has_reducer) cd_recording_project(r, variable, gradient, true);
+    /* Alone, what was taken would pass for what was reduced. */
+    const bool is_alone = r->rank.world_size == 1 && !w->has_reducer;
+    if (w->is_rescaled ? !is_alone : !w->has_reducer)
+        cd_recording_project(r, variable, gradient, true);
 }
 
 /* ---- values ---- */

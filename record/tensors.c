@@ -87,9 +87,11 @@ static void emit_projection(cddp_shard *shard, const cddp_event *of, const cddp_
 {
     cddp_event e = {.step = of->step, .micro_step = of->micro_step, .time_ns = of->time_ns};
     const bool is_local = of->kind == CDDP_EV_grad_local;
+    const int64_t variable = is_local                              ? of->as.grad_local.param
+                             : of->kind == CDDP_EV_optimizer_touch ? of->as.optimizer_touch.param
+                                                                   : of->as.grad_final.param;
     e.kind = CDDP_EV_projection;
-    e.as.projection = (cddp_event_projection){.param = is_local ? of->as.grad_local.param
-                                                                : of->as.grad_final.param,
+    e.as.projection = (cddp_event_projection){.param = variable,
                                               .reduced = !is_local,
                                               .sum = cd_f64_bits(p->sum),
                                               .magnitude = cd_f64_bits(p->magnitude),
@@ -131,7 +133,7 @@ void cddp_shard_emit_tensors(cddp_shard *shard, const cddp_shard_tensors *t)
     if (!is_gradient && t->kind != CDDP_EV_optimizer_touch && t->kind != CDDP_EV_value) return;
     bool is_explained = (t->content & CDDP_SHARD_REWRITTEN) != 0;
     for (size_t i = 0; i < t->count; i++) {
-        const content c = look(t, i);
+        content c = look(t, i);
         const uint64_t expected = t->expected != NULL ? t->expected[i] : 0;
         if (t->digests != NULL) t->digests[i] = c.digest;
         const bool is_zero = c.is_projected && c.projection.magnitude == 0;
@@ -141,13 +143,18 @@ void cddp_shard_emit_tensors(cddp_shard *shard, const cddp_shard_tensors *t)
                         .micro_step = t->micro_step,
                         .kind = (uint16_t)t->kind};
         fill(t, i, &c, &e);
-        if (t->kind == CDDP_EV_optimizer_touch && c.is_present && expected != 0 &&
-            expected != c.digest) {
+        const bool is_rewritten = t->kind == CDDP_EV_optimizer_touch && c.is_present &&
+                                  expected != 0 && expected != c.digest;
+        if (is_rewritten) {
+            const cddp_shard_tensor *x = &t->tensors[i];
             emit_rewritten(shard, &e, c.digest, is_explained);
             is_explained = true;
+            c.is_projected = cd_projection_of((const void *)(uintptr_t)t->bytes[i], x->numel,
+                                              x->dtype, &c.projection);
         }
         cddp_shard_emit(shard, &e);
-        if (is_gradient && c.is_projected && (t->content & CDDP_SHARD_PROJECTIONS) != 0)
+        const bool is_wanted = is_gradient && (t->content & CDDP_SHARD_PROJECTIONS) != 0;
+        if ((is_wanted || is_rewritten) && c.is_projected)
             emit_projection(shard, &e, &t->tensors[i], &c.projection);
     }
 }

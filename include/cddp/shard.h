@@ -147,7 +147,8 @@ typedef struct cddp_shard_tensors {
     const uint64_t *bytes;      /* (count) addresses of contiguous elements in memory; 0: absent */
     uint64_t *digests;          /* (count) are stored there; NULL: they are not */
     /* (count) of an optimizer_touch: the digests before, 0: not known; a gradient with another one
-    ** was changed by the program, which is said once in front of it. NULL: none are known */
+    ** was changed by the program, which is said once in front of it, and
+    ** its projection follows. NULL: none are known */
     const uint64_t *expected;
 } cddp_shard_tensors;
 

@@ -383,6 +383,31 @@ def clipped(rank):
 
 
 @clean
+def clipped_in_parts(rank):
+    ddp = DDP(mlp())
+
+    def clip(step):
+        params = list(ddp.parameters())
+        torch.nn.utils.clip_grad_norm_(params[:2], 0.01)
+        torch.nn.utils.clip_grad_norm_(params[2:], 0.02)
+
+    train(rank, ddp, sgd(ddp), before_step=clip)
+
+
+@clean
+def clipped_twice_in_double(rank):
+    ddp = DDP(mlp().double())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x.double()), y).backward()
+        torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.05)
+        torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.03, norm_type=1.0)
+        optimizer.step()
+
+
+@clean
 def static_graph(rank):
     ddp = DDP(mlp(), static_graph=True)
     train(rank, ddp, sgd(ddp), steps=5)
@@ -1021,17 +1046,6 @@ def head_outside_of_the_wrapper(rank):
 
 
 @unjudged("what the program itself made of gradients between their reduction and the optimizer")
-def scaled_by_hand(rank):
-    ddp = DDP(mlp())
-
-    def halve(step):
-        for p in ddp.parameters():
-            p.grad.mul_(0.5)
-
-    train(rank, ddp, sgd(ddp), before_step=halve)
-
-
-@unjudged("what the program itself made of gradients between their reduction and the optimizer")
 def adds_to_reduced_gradients(rank):
     ddp = DDP(mlp())
 
@@ -1155,3 +1169,43 @@ def is_killed_after_a_backward(rank):
             os.kill(os.getpid(), signal.SIGKILL)
 
     train(rank, ddp, sgd(ddp), steps=4, before_step=kill)
+
+
+@unjudged("what the program itself made of gradients between their reduction and the optimizer")
+def adds_after_a_clip(rank):
+    ddp = DDP(mlp())
+
+    def clip_and_add(step):
+        torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.05)
+        for p in ddp.parameters():
+            p.grad.add_(0.01)
+    train(rank, ddp, sgd(ddp), before_step=clip_and_add)
+
+
+@unjudged("what the program itself made of gradients between their reduction and the optimizer")
+def scales_one_gradient(rank):
+    ddp = DDP(mlp())
+    train(rank, ddp, sgd(ddp), before_step=lambda step: next(ddp.parameters()).grad.mul_(0.5))
+
+
+# ---- right, with a line about what was not judged ----
+
+def scaled_by_hand(rank, factor=0.5):
+    ddp = DDP(mlp())
+
+    def scale(step):
+        for p in ddp.parameters():
+            p.grad.mul_(factor)
+
+    train(rank, ddp, sgd(ddp), before_step=scale)
+
+
+def scaled_after_a_clip(rank, factor=0.5):
+    ddp = DDP(mlp())
+
+    def scale(step):
+        torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.05)
+        for p in ddp.parameters():
+            p.grad.mul_(factor)
+
+    train(rank, ddp, sgd(ddp), before_step=scale)

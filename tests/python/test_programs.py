@@ -40,6 +40,23 @@ def test_what_cannot_be_judged_is_never_verified(name, tmp_path):
     assert code == 4 and words in " ".join(report.split()), report + harness.logs(str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["clipped", "clipped_in_parts", "clipped_twice_in_double"])
+def test_a_clip_is_judged(name, tmp_path):
+    harness.run(programs.CLEAN[name], str(tmp_path))
+    code, report = harness.check(str(tmp_path))
+    words = " ".join(report.split())
+    assert code == 0 and "took reduced gradients times the clip" in words and "nor what clipping" not in words, report
+
+
+@pytest.mark.parametrize("factor", [0.3, -1.0])
+@pytest.mark.parametrize("name", ["scaled_by_hand", "scaled_after_a_clip"])
+def test_one_factor_for_all_gradients_is_said(name, factor, tmp_path):
+    harness.run(getattr(programs, name), str(tmp_path), factor=factor)
+    code, report = harness.check(str(tmp_path))
+    words = " ".join(report.split())
+    assert code == 0 and "the program itself scaled all reduced gradients by " in words, report
+
+
 def test_that_gradients_are_never_dropped_is_said(tmp_path):
     harness.run(programs.never_drops_gradients, str(tmp_path))
     code, report = harness.check(str(tmp_path))

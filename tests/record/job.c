@@ -248,6 +248,45 @@ static bool forgets(const training *t, int step, size_t p)
     return does && step == 3 && p == 1;
 }
 
+static void multiply(training *t, size_t p, double factor)
+{
+    double *g = (double *)t->grads[p].value.storage + t->grads[p].value.offset;
+    for (int64_t i = 0; i < cddp_tensor_numel(&t->tensors[p]); i++) g[i] *= factor;
+}
+
+/* What a program does between the reduction and the optimizer, and what it says of that. */
+static void rescale(training *t, cddp_record_update *how)
+{
+    static const struct {
+        const char *mistake;
+        double clip, loss_scale, factor, factor_of_last;
+    } rows[] = {{"clips", 0.5, 1, 0.5, 0.5},
+                {"scales", 1, 2, 0.5, 0.5},
+                {"clips_and_scales", 0.3, 7, 0.3 / 7, 0.3 / 7},
+                {"clips_more", 0.5, 1, 0.25, 0.25},
+                {"clips_not", 0.5, 1, 1, 1},
+                {"clips_all_but_one", 0.5, 1, 0.5, 1},
+                {"clips_in_f32", 0.3, 1, 0.3F, 0.3F},
+                {"scales_twice", 1, 2, 0.25, 0.25},
+                {"replaces_after_clip", 0.999, 1, 0.999, 0.999},
+                {"exchanges_after_clip", 0.5, 1, 0.5, 0.5}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!makes(t, rows[i].mistake)) continue;
+        how->clip = rows[i].clip;
+        how->loss_scale = rows[i].loss_scale;
+        how->norm = how->clip != 1 ? 3 : how->norm;
+        for (size_t p = 0; p < PARAMETERS; p++)
+            multiply(t, p, p + 1 < PARAMETERS ? rows[i].factor : rows[i].factor_of_last);
+    }
+    double *first = (double *)t->grads[0].value.storage + t->grads[0].value.offset;
+    for (int64_t i = 0; i < WEIGHTS && makes(t, "replaces_after_clip"); i++) first[i] = 7;
+    if (makes(t, "exchanges_after_clip")) {
+        const double other = first[2];
+        first[2] = first[9];
+        first[9] = other;
+    }
+}
+
 static void update(training *t, int step)
 {
     cddp_record_update how = cddp_record_update_default();
@@ -255,15 +294,7 @@ static void update(training *t, int step)
     how.lr = makes(t, "rates_differ") && t->rank == 1 ? 0.02 : 0.01;
     const bool skips = makes(t, "skips") && t->rank == 1 && step == 3;
     how.is_skipped = skips || (makes(t, "steps_anyway") && step == 3);
-    if (makes(t, "clips") || makes(t, "scales")) {
-        for (size_t p = 0; p < PARAMETERS; p++) {
-            double *g = (double *)t->grads[p].value.storage + t->grads[p].value.offset;
-            for (int64_t i = 0; i < cddp_tensor_numel(&t->tensors[p]); i++) g[i] *= 0.5;
-        }
-        if (makes(t, "clips")) how.clip = 0.5;
-        if (makes(t, "clips")) how.norm = 3;
-        if (makes(t, "scales")) how.loss_scale = 2;
-    }
+    rescale(t, &how);
     if (makes(t, "changes_gradient") && t->rank == 1 && step == 2)
         ((double *)t->grads[0].value.storage)[t->grads[0].value.offset] += 1;
     if (speaks(t)) cddp_record_optimizer_step(&how);

@@ -24,8 +24,18 @@ expect() {
 }
 
 expect none 0 "proven    reductions made the mean of the recorded gradients"
-expect clips 0 "nor what clipping or a loss scale made of"
-expect scales 0 "nor what clipping or a loss scale made of"
+# What the optimizer takes is the reduced gradient times what the program says.
+for right in clips scales clips_and_scales; do
+    expect $right 0 "clip and loss scale that were said"
+    grep -q "nor what clipping" "$place/report" && { echo "$right is called unjudged"; failed=1; }
+done
+expect clips_more 1 "I-CHAIN .*w that is not the reduced one times 0.5 / 1"
+expect clips_not 1 "I-CHAIN .*w that is not the reduced one times 0.5 / 1"
+expect clips_all_but_one 1 "I-CHAIN .*b that is not the reduced one times 0.5 / 1"
+expect clips_in_f32 1 "I-CHAIN .*w that is not the reduced one times 0.3 / 1"
+expect scales_twice 1 "I-CHAIN .*w that is not the reduced one times 1 / 2"
+expect replaces_after_clip 1 "I-CHAIN .*w that is not the reduced one times 0.999 / 1"
+expect exchanges_after_clip 1 "I-CHAIN .*w that is not the reduced one times 0.5 / 1"
 expect drops_silently 0 "no zero_grad was shown"
 expect own_mean 0 "proven    reductions made the mean of the recorded gradients"
 expect own_unnumbered 0 "4 ranks, 6 steps"

@@ -61,7 +61,6 @@ static void take_step(cd_declared *d, cd_declared_rank *rank, const cddp_event *
     rank->optimizer = s->optimizer;
     rank->is_skipping = s->skipped;
     if (s->skipped) return;
-    d->is_rescaled |= cd_f64_of(s->clip) != 1 || cd_f64_of(s->loss_scale) != 1;
     rank->updates++;
     rank->is_stepping = true;
     rank->touches = 0;
@@ -125,20 +124,13 @@ static void mark(cd_declared *d, cd_declared_rank *rank, int64_t variable, bool 
         v->has_local = true;
 }
 
-/* Who clips or unscales says so; a change that nobody explains may be anything. */
-static void take_rewrite(cd_declared *d, const cddp_event *e)
-{
-    d->is_rescaled = true;
-    if (strcmp(e->text != NULL ? e->text : "", "the program itself") == 0)
-        note(d, CD_DECLARED_REWRITE, e, -1);
-}
-
 void cd_declared_push(cd_declared *d, const cddp_event *e)
 {
     if (e->rank >= d->rank_count) return;
     cd_declared_rank *rank = &d->ranks[e->rank];
     rank->events++;
     cd_means_push(&d->means, e);
+    cd_consumed_push(&d->consumed, e);
     switch (e->kind) {
     case CDDP_EV_param:
         take_parameter(d, rank, e);
@@ -174,9 +166,6 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         break;
     case CDDP_EV_zero_grad:
         rank->zero_grads++;
-        break;
-    case CDDP_EV_rewrite:
-        take_rewrite(d, e);
         break;
     case CDDP_EV_optimizer_step:
         take_step(d, rank, e);
@@ -329,6 +318,17 @@ static void note_means(cd_declared *d)
     }
 }
 
+/* A change that nobody explains may be anything. */
+static void note_consumed(cd_declared *d)
+{
+    const cd_consumed_place *p = &d->consumed.unexplained;
+    cd_consumed_end(&d->consumed);
+    d->is_out_of_memory |= d->consumed.is_out_of_memory;
+    if (p->count == 0) return;
+    note(d, CD_DECLARED_REWRITE, &(cddp_event){.rank = p->rank, .step = p->step}, p->variable);
+    d->gaps[CD_DECLARED_REWRITE].count = p->count;
+}
+
 /* ---- a hook that is wrong ---- */
 
 static void say_cause(const cd_means *m, char *words, size_t bytes)
@@ -395,12 +395,43 @@ static bool accuse_skipped(const cd_declared *d, cddp_finding *finding)
     return true;
 }
 
+/* What the program said of a gradient is not what it did. */
+static bool accuse_consumed(const cd_declared *d, cddp_finding *finding)
+{
+    const cd_consumed_place *p = &d->consumed.wrong;
+    if (p->count == 0) return false;
+    cddp_finding f = {.size = sizeof f,
+                      .check = "I-CHAIN",
+                      .step = p->step,
+                      .rank = (int32_t)p->rank,
+                      .peer = -1,
+                      .bucket = -1,
+                      .param = (int32_t)p->variable};
+    name_parameter(d, p->rank, p->variable, &f);
+    snprintf(
+        f.title, sizeof f.title,
+        "the optimizer takes a gradient of %.60s that is not the reduced one times %.6g / %.6g",
+        f.parameter[0] != '\0' ? f.parameter : "a parameter", p->clip, p->loss_scale);
+    snprintf(f.expected, sizeof f.expected,
+             "%.9g, within %.3g: the reduced gradient times fixed weights, times clip / loss scale "
+             "as cddp_record_optimizer_step got them",
+             p->expected, p->bound);
+    snprintf(f.actual, sizeof f.actual,
+             "%.9g; the sizes have the ratio %.9g; %" PRIu64 " gradients in all", p->actual,
+             p->ratio, p->count);
+    snprintf(f.advice, sizeof f.advice,
+             "look at what the program does between the reduction and the step, or say the clip "
+             "and the loss scale that it used");
+    *finding = f;
+    return true;
+}
+
 bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
 {
     const cd_means *m = &d->means;
     const cd_means_wrong *w = &m->wrong;
     char cause[120];
-    if (!is_certain(m)) return accuse_skipped(d, finding);
+    if (!is_certain(m)) return accuse_consumed(d, finding) || accuse_skipped(d, finding);
     cddp_finding f = {.size = sizeof f,
                       .check = "I-HOOK",
                       .step = w->step,
@@ -426,6 +457,7 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
 {
     const char *words = "";
     note_means(d);
+    note_consumed(d);
     for (uint32_t i = 0; i < d->rank_count; i++) end_rank(d, i);
     for (int gap = 0; gap < CD_DECLARED_COUNT; gap++)
         if (d->gaps[gap].count > 0)
@@ -462,15 +494,20 @@ const char *cd_declared_print_proven(const cd_declared *d, cd_arena *arena)
                        : m->casts > 0
                            ? "made the mean of the recorded gradients, as a low precision rounds it"
                            : "made the mean of the recorded gradients";
+    const char *rescaled = d->consumed.held > 0
+                               ? "optimizers took reduced gradients times the clip and loss scale "
+                                 "that were said, "
+                               : "";
     if (law == NULL) return NULL;
     return cd_arena_printf(arena,
-                           "%s%s%s%sequal gradients and parameters on all ranks, order, liveness",
+                           "%s%s%s%s%sequal gradients and parameters on all ranks, order, liveness",
                            made[0] != '\0' || law[0] != '\0' ? "reductions " : "", made, law,
-                           made[0] != '\0' || law[0] != '\0' ? ", " : "");
+                           made[0] != '\0' || law[0] != '\0' ? ", " : "", rescaled);
 }
 
 const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 {
+    const cd_consumed *c = &d->consumed;
     bool has_samples = true, drops = true;
     for (uint32_t i = 0; i < d->rank_count; i++) {
         const cd_declared_rank *rank = &d->ranks[i];
@@ -481,11 +518,19 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                               "gradients of the one before"
                            : d->is_of_torch ? ""
                                             : "; nor that zero_grad did what was said of it";
+    const char *scaled =
+        c->scalings == 0
+            ? ""
+            : cd_arena_printf(
+                  arena, "; nor that the program itself scaled all reduced gradients by %s%.4g",
+                  c->has_scales ? "several factors, the first " : "", c->scale);
+    if (scaled == NULL) return NULL;
     return cd_arena_printf(
         arena,
         "the optimizer's arithmetic was not computed anew, nor what happened to "
-        "parameters outside of its steps%s%s%s%s",
-        d->is_rescaled ? "; nor what clipping or a loss scale made of gradients" : "", dropping,
+        "parameters outside of its steps%s%s%s%s%s",
+        c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
+        dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
         has_samples ? "" : "; samples were not shown (cddp_record_samples)");
 }
@@ -498,7 +543,8 @@ cddp_status cd_declared_init(cd_declared *d, uint32_t rank_count, const cddp_all
     *d = (cd_declared){.allocator = allocator, .rank_count = rank_count, .split = rank_count};
     d->ranks = cd_allocate_array(allocator, rank_count, sizeof *d->ranks);
     if (d->ranks == NULL) return cd_fail_memory(err, "%u ranks", rank_count);
-    const cddp_status status = cd_means_init(&d->means, rank_count, allocator, err);
+    cddp_status status = cd_means_init(&d->means, rank_count, allocator, err);
+    if (status == CDDP_OK) status = cd_consumed_init(&d->consumed, rank_count, allocator, err);
     if (status != CDDP_OK) cd_declared_fini(d);
     return CD_PASS(status);
 }
@@ -509,6 +555,7 @@ void cd_declared_fini(cd_declared *d)
         cd_release(d->allocator, d->ranks[i].variables,
                    d->ranks[i].variable_capacity * sizeof *d->ranks[i].variables);
     cd_means_fini(&d->means);
+    cd_consumed_fini(&d->consumed);
     cd_release(d->allocator, d->ranks, d->rank_count * sizeof *d->ranks);
     d->ranks = NULL;
 }

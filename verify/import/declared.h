@@ -10,6 +10,7 @@
 #include "cddp/check.h"
 #include "cddp/run.h"
 #include "core/base/arena.h"
+#include "verify/import/consumed.h"
 #include "verify/import/means.h"
 
 /* What is owed and was not seen, each with the first place. */
@@ -70,9 +71,9 @@ typedef struct cd_declared {
     uint32_t split; /* the first rank whose wrapper has a group of fewer ranks; rank_count: none */
     cd_declared_place gaps[CD_DECLARED_COUNT];
     cd_declared_place unskipped; /* a parameter that a skipped step changed */
-    bool is_rescaled;            /* somebody clipped, or divided by a loss scale */
     bool is_of_torch;            /* whose calls the recorder saw itself */
     cd_means means;
+    cd_consumed consumed;
     bool is_out_of_memory;
 } cd_declared;
 
@@ -86,8 +87,9 @@ void cd_declared_note_models(cd_declared *declared);
 ** memory. To be called once, after the last event. */
 const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *verdict,
                                    cd_arena *arena);
-/* A comm hook that makes something else than it promises, or than any hook may make, or a skipped
-** step that changes parameters: *finding says which. For a trace in which no check found anything.
+/* A comm hook that makes something else than it promises, or than any hook may make, a gradient
+** that is not what the program said of it, or a skipped step
+** that changes parameters: *finding says which. For a trace in which no check found anything.
 ** Before cd_declared_print_gaps. */
 bool cd_declared_accuses(const cd_declared *declared, cddp_finding *finding);
 /* What was shown, in words. */

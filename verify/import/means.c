@@ -228,8 +228,7 @@ static void settle(cd_means *m, const cd_means_group *g, int64_t variable)
 
 /* ---- what ranks show ---- */
 
-/* The unit roundoff and the smallest subnormal of a dtype; those of a coarser one stay. */
-static void coarsen(cd_means_entry *e, int64_t dtype)
+void cd_means_coarsen(int64_t dtype, double *roundoff, double *tiny)
 {
     static const struct {
         double roundoff, tiny;
@@ -239,8 +238,13 @@ static void coarsen(cd_means_entry *e, int64_t dtype)
                                 [CDDP_F16] = {0x1p-11, 0x1p-24},
                                 [CDDP_BF16] = {0x1p-8, 0x1p-133}};
     if (dtype < 0 || dtype >= CDDP_DTYPE_COUNT) return;
-    e->roundoff = fmax(e->roundoff, rows[dtype].roundoff);
-    e->tiny = fmax(e->tiny, rows[dtype].tiny);
+    *roundoff = fmax(*roundoff, rows[dtype].roundoff);
+    *tiny = fmax(*tiny, rows[dtype].tiny);
+}
+
+static void coarsen(cd_means_entry *e, int64_t dtype)
+{
+    cd_means_coarsen(dtype, &e->roundoff, &e->tiny);
 }
 
 static cd_means_entry *open_entry(cd_means *m, const cd_means_rank *r, size_t variable,

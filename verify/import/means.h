@@ -124,5 +124,7 @@ cddp_status cd_means_init(cd_means *means, uint32_t rank_count, const cddp_alloc
 void cd_means_fini(cd_means *means); /* accepts a zeroed one */
 /* event->rank is below rank_count. */
 void cd_means_push(cd_means *means, const cddp_event *event);
+/* The unit roundoff and the smallest subnormal of a dtype; those of a coarser one stay. */
+void cd_means_coarsen(int64_t dtype, double *roundoff, double *tiny);
 /* Once, after the last event: what not all ranks have shown is counted. */
 void cd_means_end(cd_means *means);
