@@ -2,6 +2,7 @@
 /* Every order is a tree over the members; float addition commutes, so only the tree matters. */
 #include "core/oracle/known_order.h"
 
+#include "cddp/tensor.h"
 #include "core/oracle/numbers.h"
 
 #include <string.h>
@@ -58,7 +59,8 @@ static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 ** for each; a segment is whole elements. */
 static int64_t segmented_chunk(const cd_ordered_sum *s)
 {
-    const int64_t n = s->members, width = 2, most = 1 << 20, bytes = s->numel * width;
+    const int64_t n = s->members, width = (int64_t)cddp_dtype_bytes(s->dtype), most = 1 << 20;
+    const int64_t bytes = s->numel * width;
     int64_t segments = divide_up(bytes, most);
     if (segments < 2 * n) segments = 2 * n;
     segments = divide_up(segments, n) * n;

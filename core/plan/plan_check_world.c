@@ -197,8 +197,6 @@ static void check_groups(cd_contradictions *c)
             cd_plan_contradict(c, "group.name", "[[group]] number %zu has no name", i);
         if (names != NULL && is_repeated(plan, names, i))
             cd_plan_contradict(c, "group.name", "two groups are called '%s'", group->name);
-        if (group->name != NULL && strcmp(group->name, "world") == 0)
-            cd_plan_contradict(c, "group.name", "'world' is the group of all ranks");
         check_repeated_member(c, group);
         for (size_t k = 0; k < group->members.count; k++) {
             if (group->members.items[k] >= plan->world.size) {

@@ -11,6 +11,22 @@
 
 /* ---- names ---- */
 
+/* The group of all ranks, unless every wrapper has its own. */
+static bool has_world(const cddp_plan *plan)
+{
+    bool has = plan->wrapper_count == 0;
+    for (size_t i = 0; i < plan->wrapper_count; i++) has |= !plan->wrappers[i].own_group;
+    return has;
+}
+
+static void check_group(cd_contradictions *c, size_t index)
+{
+    const char *name = c->plan->groups[index].name;
+    if (name == NULL || strcmp(name, "world") != 0 || !has_world(c->plan)) return;
+    cd_plan_enter_table(c, "group", index);
+    cd_plan_contradict(c, "group.name", "'world' is the group of all ranks");
+}
+
 static void check_name(cd_contradictions *c, size_t index)
 {
     const cddp_plan *plan = c->plan;
@@ -22,7 +38,8 @@ static void check_name(cd_contradictions *c, size_t index)
         cd_plan_contradict(c, "wrapper.name", "wrapper.name = \"%s\": two wrappers have that name",
                            name);
     } else if (plan->wrappers[index].own_group &&
-               (cd_plan_find_group(plan, name) != NULL || strcmp(name, "world") == 0)) {
+               (cd_plan_find_group(plan, name) != NULL ||
+                (strcmp(name, "world") == 0 && has_world(plan)))) {
         cd_plan_contradict(c, "wrapper.own_group",
                            "wrapper.own_group: its group would be called '%s' as the wrapper is, "
                            "and there is another group of that name",
@@ -133,6 +150,7 @@ static void refuse_modes(cd_contradictions *c)
 void cd_plan_check_wrappers(cd_contradictions *c)
 {
     for (size_t i = 0; i < c->plan->wrapper_count; i++) check_name(c, i);
+    for (size_t i = 0; i < c->plan->group_count; i++) check_group(c, i);
     check_owners(c);
     if (c->plan->wrapper_count > 0) refuse_modes(c);
     for (size_t i = 0; i < c->plan->when_count; i++) check_order(c, i);

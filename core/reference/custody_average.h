@@ -49,9 +49,9 @@ cddp_status cd_functionals_add(cd_functionals *functionals, const cd_custody_ave
 void cd_functionals_state(const cd_functionals *before, const cd_functionals *after,
                           struct cddp_tracer *tracer);
 
-/* An average in f32 or a half type, of which every bit follows once the sum over the ranks is seen: what a
-** rank gives to it is each parameter ÷ the ranks, in the order of the model; what came back is what
-** each parameter becomes. */
+/* An average in f32 or a half type, of which every bit follows once the sum over the ranks is seen:
+** what a rank gives to it is each parameter ÷ the ranks, in the order of the model; what came back
+** is what each parameter becomes. */
 typedef struct cd_awaited_average {
     const cddp_allocator *allocator;
     double *given; /* (count) */

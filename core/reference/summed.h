@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A reduction in f32 or a half type against the sum of what its members posted, addition by addition in
-** the order that the plan names, or within what any order of up to eight can give.
+/* A reduction in f32 or a half type against the sum of what its members posted, addition by
+** addition in the order that the plan names, or within what any order of up to eight can give.
 **
 ** Errors     memory.
 */

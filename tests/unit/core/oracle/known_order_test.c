@@ -18,7 +18,7 @@ typedef struct job {
     cddp_dtype dtype;
     cddp_red_op reduce_op;
     int64_t numel;
-    uint16_t in[MEMBERS_MAX][NUMEL_MAX], out[MEMBERS_MAX][NUMEL_MAX];
+    float in[MEMBERS_MAX][NUMEL_MAX], out[MEMBERS_MAX][NUMEL_MAX]; /* room for any dtype here */
 } job;
 
 static cddp_status reduce(cddp_rank *rank, void *argument, cddp_error *err)
@@ -38,6 +38,11 @@ static cddp_status reduce(cddp_rank *rank, void *argument, cddp_error *err)
     return status;
 }
 
+static void *element(float *tensor, cddp_dtype dtype, int64_t i)
+{
+    return (char *)tensor + (size_t)i * cddp_dtype_bytes(dtype);
+}
+
 static void fill(job *j, uint64_t seed, double *operands, uint32_t members)
 {
     cd_prng prng = cd_prng_seed(seed);
@@ -45,8 +50,8 @@ static void fill(job *j, uint64_t seed, double *operands, uint32_t members)
         for (int64_t i = 0; i < j->numel; i++) {
             const double x = ldexp((double)cd_prng_between(&prng, -4096, 4096),
                                    (int)cd_prng_between(&prng, -18, -8));
-            cd_element_set(j->dtype, &j->in[m][i], x);
-            operands[m * j->numel + i] = cd_element_get(j->dtype, &j->in[m][i]);
+            cd_element_set(j->dtype, element(j->in[m], j->dtype, i), x);
+            operands[m * j->numel + i] = cd_element_get(j->dtype, element(j->in[m], j->dtype, i));
         }
 }
 
@@ -82,7 +87,7 @@ static void try_world(const world *w, cddp_op op, cddp_dtype dtype, cddp_red_op 
         cd_test_row("%s, %u ranks, element %d", cd_algorithm_name(w->algorithm), w->members,
                     (int)i);
         assert_true(cd_ordered_sum_get(&sum, i) ==
-                    cd_element_get(dtype, &j.out[i / share][i % share]));
+                    cd_element_get(dtype, element(j.out[i / share], dtype, i % share)));
     }
     fixture_destroy(&f);
 }
