@@ -99,8 +99,8 @@ def run(program, directory, ranks=2, level="digests", limit=40.0, grace=1.5, **a
 
 
 def check(directory):
-    """Exit code and report of cddp-verify check."""
-    return verify("check", directory, "-v")
+    """Exit code and report of cddp-verify check. A hang here is one after seconds: tests do not wait for half a minute."""
+    return verify("check", directory, "-v", "--stall", "5s")
 
 
 def verify(*arguments):
