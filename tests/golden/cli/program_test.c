@@ -257,7 +257,7 @@ TEST(program, a_store_that_cannot_grow_is_in_the_report)
 {
     cd_program p;
     program_open(&p);
-    program_run_with(&p, "ulimit -f 300; ",
+    program_run_with(&p, "ulimit -f 400; ",
                      "scenarios/gan_unused_params.toml scenarios/models/transformer.toml --trace "
                      "\"$T/run.db\" -f json");
     assert_int_equal(p.exit_code, 3);
