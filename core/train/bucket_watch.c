@@ -84,13 +84,15 @@ static void reduce(void *self, const cd_tracer_reduction *reduction)
         watcher->ops->summed(watcher->self, reduction, &t->reduction.travel_error);
 }
 
+cddp_status cd_trainer_end_watching(const cd_trainer *t, cddp_error *err)
+{
+    if (t->reduction.travel_status != CDDP_OK && err != NULL) *err = t->reduction.travel_error;
+    return CD_PASS(t->reduction.travel_status);
+}
+
 static cddp_status returns(void *self, const cd_shown_bucket *bucket, cddp_error *err)
 {
-    const cd_trainer *t = self;
-    if (t->reduction.travel_status != CDDP_OK) {
-        if (err != NULL) *err = t->reduction.travel_error;
-        return CD_PASS(t->reduction.travel_status);
-    }
+    CD_TRY(cd_trainer_end_watching(self, err));
     return CD_PASS(pass_on(self, bucket, true, err));
 }
 

@@ -452,6 +452,7 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
 {
     const cddp_plan_join *join = &t->program.settings.join;
     CD_TRY(end_join(t, err));
+    CD_TRY(cd_trainer_end_watching(t, err));
     CD_POINT_PARAMETERS("end.parameter", t);
     CD_POINT_BUFFERS("end.buffer", t);
     CD_POINT_SLOTS("end.slot", t);

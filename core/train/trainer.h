@@ -109,7 +109,7 @@ typedef struct cd_trainer_reduction {
     cd_bucket_observer observer; /* what the watcher sees of buckets */
     cd_tracer_operands operands; /* and of reductions */
     cddp_status
-        travel_status; /* the first failure of looking at that: the next result reports it */
+        travel_status; /* the first failure of looking at that: the next result, or the end, reports it */
     cddp_error travel_error;
     cd_continuation_chooser continuations;
 } cd_trainer_reduction;
@@ -227,6 +227,7 @@ void cd_trainer_report_gradients(cd_trainer *t);
 /* bucket_watch.c: the watcher sees what comm hooks are given and give, and the numbers of
 ** reductions. */
 void cd_trainer_watch_buckets(cd_trainer *t);
+cddp_status cd_trainer_end_watching(const cd_trainer *trainer, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_watch_reductions(cd_trainer *t);
 
 /* optimizers.c: the replica, with the pieces of its optimizers that this rank steps. */
