@@ -15,7 +15,8 @@ static cddp_status open_one(cd_run_wrappers *w, size_t index, bool shares, cddp_
     }
     if (!shares) return CDDP_OK;
     CD_TRY(cd_oracle_share_create(w->allocator, &own->share, err));
-    CD_TRY(cd_reductions_create(w->allocator, &own->reductions, err));
+    if (w->plan->world.size > 1) /* alone, a rank's own operand is the sum */
+        CD_TRY(cd_reductions_create(w->allocator, &own->reductions, err));
     own->reference_share = cd_allocate_zero(w->allocator, sizeof *own->reference_share);
     if (own->reference_share == NULL) return cd_fail_memory(err, "what references share");
     cd_reference_share_init(own->reference_share, own->plan, w->allocator);

@@ -12,7 +12,7 @@ typedef struct cd_run_wrapper {
     const cddp_plan *plan;               /* of this wrapper alone */
     cd_oracle_share *share;              /* NULL where ranks are processes */
     cd_reference_share *reference_share; /* likewise */
-    cd_reductions *reductions;           /* likewise */
+    cd_reductions *reductions;           /* likewise, and in a world of one rank */
 } cd_run_wrapper;
 
 typedef struct cd_run_wrappers {
