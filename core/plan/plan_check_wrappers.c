@@ -21,8 +21,9 @@ static bool has_world(const cddp_plan *plan)
 
 static void check_group(cd_contradictions *c, size_t index)
 {
-    const char *name = c->plan->groups[index].name;
-    if (name == NULL || strcmp(name, "world") != 0 || !has_world(c->plan)) return;
+    const cddp_plan_group *group = &c->plan->groups[index];
+    const bool is_world = group->name != NULL && strcmp(group->name, "world") == 0;
+    if (!is_world || !has_world(c->plan) || group->members.count == c->plan->world.size) return;
     cd_plan_enter_table(c, "group", index);
     cd_plan_contradict(c, "group.name", "'world' is the group of all ranks");
 }

@@ -109,7 +109,7 @@ typedef struct cd_trainer_reduction {
     cd_bucket_observer observer; /* what the watcher sees of buckets */
     cd_tracer_operands operands; /* and of reductions */
     cddp_status
-        travel_status; /* the first failure of looking at that: the next result, or the end, reports it */
+        travel_status; /* the first failure of looking: the next result or the end says it */
     cddp_error travel_error;
     cd_continuation_chooser continuations;
 } cd_trainer_reduction;
