@@ -16,7 +16,7 @@ import threading
 import warnings
 from typing import Any, Callable, List, Optional, Tuple
 
-warnings.simplefilter("ignore")  # what PyTorch says of its own sources would stand in the middle of a report
+warnings.simplefilter("ignore")  # warnings about its sources would stand in the middle of a report
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
