@@ -782,7 +782,8 @@ out:
 void cd_custody_destroy(cd_custody *c)
 {
     if (c == NULL) return;
-    for (size_t i = 0; c->buffers != NULL && i < c->module->parameter_count; i++) {
+    const bool has_parameters = c->parameters != NULL && c->gradients != NULL;
+    for (size_t i = 0; has_parameters && i < c->module->parameter_count; i++) {
         cd_kept_fini(&c->parameters[i]);
         cd_kept_fini(&c->gradients[i].value);
         cd_kept_fini(&c->gradients[i].rows);
