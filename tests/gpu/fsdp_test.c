@@ -556,20 +556,14 @@ out:
     return status;
 }
 
-/* Of a training, without shards and their gradients. Buffers are used again where they are larger
-** than needed: the slices of two reductions may lie in buffers of whole units. */
+/* Of a training, with the gradients of shards and without the shards. */
 static cddp_status judge_training(const lab *l, uint64_t peak, cddp_error *err)
 {
-    const uint64_t unit = unit_bytes(), slice = unit / l->world_size,
-                   law = unit * (uint64_t)(l->world_size > 1 ? l->m->training : 4);
-    const uint64_t most = law + 2 * (unit - slice);
-    if (l->m->is_odd || (peak >= law + UNITS * slice && peak <= most + UNITS * slice))
-        return CDDP_OK;
-    return cd_fail(err, CDDP_E_MISMATCH,
-                   "a training has %llu bytes beside its shards; the law says %llu and %llu of "
-                   "gradients of shards, and %llu may be wasted",
-                   (unsigned long long)peak, (unsigned long long)law,
-                   (unsigned long long)(UNITS * slice), (unsigned long long)(most - law));
+    const uint64_t gradients = UNITS * unit_bytes() / l->world_size;
+    if (l->m->is_odd) return CDDP_OK;
+    return CD_PASS(expect_units("a training by the allocator",
+                                peak > gradients ? peak - gradients : 0,
+                                l->world_size > 1 ? l->m->training : 4, err));
 }
 
 /* ---- overlap ---- */

@@ -163,6 +163,12 @@ static far_block *far_find(const void *pointer)
 
 /* ---- running ---- */
 
+static void pass(struct CUevent_st *event, uint64_t version)
+{
+    event->reached = version;
+    event->tick = ++ticks;
+}
+
 /* Runs the first operation; false when it cannot go on. */
 static bool step(cudaStream_t s)
 {
@@ -176,10 +182,8 @@ static bool step(cudaStream_t s)
         done = o->try_run(o->argument);
     else if (o->run != NULL)
         o->run(o->argument);
-    else {
-        o->event->reached = o->version;
-        o->event->tick = ++ticks;
-    }
+    else
+        pass(o->event, o->version);
     s->is_running = false;
     if (!done) return false;
     s->first = o->next;
