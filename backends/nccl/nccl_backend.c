@@ -583,6 +583,7 @@ static void nccl_close(void *group)
         pthread_cond_signal(&g->wake);
         pthread_mutex_unlock(&g->lock);
         pthread_join(g->watchdog, NULL);
+        g->watchdog_runs = false;
     }
     comm_close(g);
     if (g->stream != NULL) (void)cudaStreamSynchronize(g->stream);

@@ -13,7 +13,7 @@
 **            then issued together. So ranks that all send before they receive do not block each
 **            other.
 ** Locks      `lock` guards the communicator, the lists and the watch. The watchdog takes it too. No
-**            thread waits for the GPU while holding it, except the guard, which has a deadline.
+**            thread waits for the GPU or for a peer while holding it.
 */
 #pragma once
 #include <nccl.h>
@@ -104,9 +104,13 @@ cddp_status cd_nccl_world_open(cd_nccl_group *group, const cddp_rank *rank,
 cddp_status cd_nccl_comm_open(cd_nccl_group *group, const cd_nccl_group *parent,
                               cddp_error *err) CDDP_MUST_CHECK;
 /* Waits until a non-blocking call of NCCL is complete; at the deadline it aborts the
-** communicator. */
+** communicator. While the watchdog runs the caller holds the lock, which is given up between two
+** looks: an abort, or the watchdog, ends this wait too. */
 cddp_status cd_nccl_settle(cd_nccl_group *group, ncclResult_t code, const char *what,
                            uint64_t deadline_ns, cddp_error *err) CDDP_MUST_CHECK;
+/* The same for the call of an operation, with its name, number and deadline. */
+cddp_status cd_nccl_settle_work(cd_nccl_group *group, ncclResult_t code, const cd_nccl_work *work,
+                                cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_nccl_place {
     uint32_t local_rank, local_count; /* index among the ranks of this host */

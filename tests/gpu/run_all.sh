@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run_all.sh [BUILD]: builds and runs everything that needs a GPU, on a machine with a C compiler, CUDA, NCCL and CMake,
-# in less than ten minutes; nothing is downloaded. BUILD is the folder to build in (default: build/gpu of this tree).
+# run_all.sh [--built] [BUILD]: builds and runs everything that needs a GPU, on a machine with a C compiler, CUDA, NCCL and
+# CMake, in less than ten minutes; nothing is downloaded. BUILD is the folder to build in (default: build/gpu of this tree).
+# With --built nothing is built: BUILD was brought along from a machine without a GPU (bin, lib and tests/gpu will do).
 #
 # Where SQLite, toml++, xxHash or cmocka are missing the store, the scenario reader and the program are left out
 # (CDDP_VERIFIER=OFF), and with them the catalogue; kernels, device, backend and the copy bench still run.
@@ -9,6 +10,11 @@
 # and at least the kernels ran on a GPU. 77: there is no GPU here. 1: something failed.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+built=no
+if [ "${1-}" = --built ]; then
+    built=yes
+    shift
+fi
 build=${1:-$here/build/gpu}
 began=$SECONDS
 left() { local l=$((570 - (SECONDS - began))); [ $l -gt 5 ] && echo $l || echo 5; }
@@ -49,31 +55,35 @@ summary() {
 
 configure() { cmake -S "$here" -B "$build" ${generator[@]+"${generator[@]}"} -DCMAKE_BUILD_TYPE=Release -DCDDP_BACKEND_NCCL=ON -DBUILD_TESTING=ON "$@"; }
 
-say "configuring in $build"
-mkdir -p "$(dirname "$build")" || exit 1
 verifier=ON
-if ! configure -DCDDP_VERIFIER=ON >"$build.log" 2>&1; then
-    verifier=OFF
-    printf 'the whole verifier cannot be built here, so it is left out: %s\n' "$(grep -m1 -iE 'could not find|not found|was not|CMake Error' "$build.log")"
-    rm -rf "$build/CMakeCache.txt" "$build/CMakeFiles"
-    if ! configure -DCDDP_VERIFIER=OFF >"$build.log" 2>&1; then
-        tail -20 "$build.log"
-        ended configuring 1
-        summary
+if [ $built = yes ]; then
+    [ -x "$build/bin/cddp-verify" ] || verifier=OFF
+else
+    say "configuring in $build"
+    mkdir -p "$(dirname "$build")" || exit 1
+    if ! configure -DCDDP_VERIFIER=ON >"$build.log" 2>&1; then
+        verifier=OFF
+        printf 'the whole verifier cannot be built here, so it is left out: %s\n' "$(grep -m1 -iE 'could not find|not found|was not|CMake Error' "$build.log")"
+        rm -rf "$build/CMakeCache.txt" "$build/CMakeFiles"
+        if ! configure -DCDDP_VERIFIER=OFF >"$build.log" 2>&1; then
+            tail -20 "$build.log"
+            ended configuring 1
+            summary
+        fi
     fi
-fi
-grep -E 'backend nccl' "$build.log"
+    grep -E 'backend nccl' "$build.log"
 
-say "building with $jobs jobs"
-targets=(cuda_twin_gpu_test cuda_layers_gpu_test nccl_gpu_test fsdp_gpu_test gpu_copy_bench gpu_step_bench)
-[ $verifier = ON ] && targets+=(cddp-verify nccl_module_test)
-keep_going=-k
-[ ${#generator[@]} -eq 0 ] || keep_going="-k 0"
-# shellcheck disable=SC2086 # two words for one of the generators
-timeout "$(left)" cmake --build "$build" -j "$jobs" --target "${targets[@]}" -- $keep_going >"$build.log" 2>&1
-code=$?
-[ $code -eq 0 ] || tail -30 "$build.log"
-ended building $code
+    say "building with $jobs jobs"
+    targets=(cuda_twin_gpu_test cuda_layers_gpu_test nccl_gpu_test fsdp_gpu_test gpu_copy_bench gpu_step_bench)
+    [ $verifier = ON ] && targets+=(cddp-verify nccl_module_test)
+    keep_going=-k
+    [ ${#generator[@]} -eq 0 ] || keep_going="-k 0"
+    # shellcheck disable=SC2086 # two words for one of the generators
+    timeout "$(left)" cmake --build "$build" -j "$jobs" --target "${targets[@]}" -- $keep_going >"$build.log" 2>&1
+    code=$?
+    [ $code -eq 0 ] || tail -30 "$build.log"
+    ended building $code
+fi
 
 tests=$build/tests/gpu
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
