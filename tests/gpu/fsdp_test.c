@@ -934,9 +934,9 @@ static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
     CD_TRY_OUT(cddp_group_create(&o, &l->group, err));
     CD_TRY_OUT(run_modes(l, err));
 out:
-    events_drop(l);
     references_drop(l);
-    cddp_group_destroy(l->group);
+    cddp_group_destroy(l->group); /* runs what is still on the streams */
+    events_drop(l);
     cddp_rendezvous_close(rendezvous);
     return status;
 }
