@@ -74,7 +74,7 @@ else
     grep -E 'backend nccl' "$build.log"
 
     say "building with $jobs jobs"
-    targets=(cuda_twin_gpu_test cuda_layers_gpu_test nccl_gpu_test gpu_copy_bench gpu_step_bench)
+    targets=(cuda_twin_gpu_test cuda_layers_gpu_test nccl_gpu_test fsdp_gpu_test gpu_copy_bench gpu_step_bench)
     [ $verifier = ON ] && targets+=(cddp-verify nccl_module_test)
     keep_going=-k
     [ ${#generator[@]} -eq 0 ] || keep_going="-k 0"
@@ -90,6 +90,7 @@ command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,m
 step 120 "kernels and device beside the cpu" "$tests/cuda_twin_gpu_test"
 step 120 "layers, optimizers and trainings beside the cpu" "$tests/cuda_layers_gpu_test"
 step 150 "backend: battery, streams, failures, the reducer" "$tests/nccl_gpu_test"
+step 150 "sharded training: values, memory, overlap, waits" "$tests/fsdp_gpu_test"
 if [ $verifier = ON ]; then
     step 60 "doctor" "$build/bin/cddp-verify" doctor --color never
     step 60 "the module" "$tests/nccl_module_test"
