@@ -66,6 +66,7 @@ struct cd_nccl_group {
     pthread_t watchdog;
     bool watchdog_runs, closing;
     bool comm_aborted;
+    bool loses; /* it was aborted with an operation in flight */
     bool observes; /* it registered the tracer that gets the device's events */
     cd_watch watch;
     cd_nccl_work *in_flight, *in_flight_last, *free_works;
@@ -95,6 +96,10 @@ typedef union cd_nccl_factor {
     uint8_t u8;
 } cd_nccl_factor;
 cd_nccl_factor cd_nccl_factor_of(cddp_dtype dtype, double value);
+
+/* ---- nccl_backend.c ---- */
+/* Aborts the communicator, once. Under the lock. */
+void cd_nccl_abort(cd_nccl_group *group);
 
 /* ---- nccl_world.c ---- */
 /* Chooses this rank's GPU from the host names of all ranks, then opens the group's

@@ -166,8 +166,7 @@ cddp_status cd_nccl_settle(cd_nccl_group *g, ncclResult_t code, const char *what
     code = poll_comm(g->comm, code, deadline_ns, g->watchdog_runs ? g : NULL);
     if (g->comm_aborted) return cd_fail(err, g->watch.status, "%s", g->watch.reason);
     if (code == ncclInProgress) {
-        (void)ncclCommAbort(g->comm);
-        g->comm_aborted = true;
+        cd_nccl_abort(g);
         return cd_fail(err, CDDP_E_TIMEOUT,
                        "rank %u, group '%s': %s did not begin in time; a peer did not take part",
                        g->members[g->rank], g->name, what);

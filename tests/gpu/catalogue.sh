@@ -26,9 +26,9 @@ cd "$tree" || exit 2
 scratch=$(mktemp -d) || exit 2
 trap 'rm -rf "$scratch"' EXIT
 cores=$(nproc 2>/dev/null || echo 2)
-jobs=$((cores / (2 * ranks))) # so many scenarios at once: a rank mostly waits, but NCCL spins
+jobs=$((cores / (ranks + 1))) # so many scenarios at once: a rank mostly waits
 [ $jobs -ge 1 ] || jobs=1
-[ $jobs -le 6 ] || jobs=6
+[ $jobs -le 8 ] || jobs=8
 
 # multiplies SCENARIO: whether PowerSGD's products of numbers that round may go through cuBLAS, which has another order.
 multiplies() { grep -qE '^exact = false' "$1" && grep -qiE 'powersgd' "$1"; }

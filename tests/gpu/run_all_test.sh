@@ -56,7 +56,7 @@ silent() { ! grep -qF -- "$1" "$scratch/said" || fail "it says '$1'"; }
 
 run 0
 says '-- passed: kernels and device beside the cpu'
-says '-- passed: catalogue on two ranks'
+says '-- passed: catalogue on 2 ranks'
 says '-- skipped: beside PyTorch'
 silent FAILED
 

@@ -1021,6 +1021,45 @@ TEST(nccl, abort_ends_what_is_in_flight)
     assert_non_null(strstr(j.results[0].error.message, "changed their mind"));
 }
 
+/* The output of an aborted collective looks as if it were done. */
+static cddp_status reads_what_was_aborted(const job *j, cddp_rank *rank, cddp_group *group,
+                                          cddp_error *err)
+{
+    const cddp_device *d = j->bound->device;
+    cddp_error lost = CDDP_ERROR_INIT;
+    vector v = {0}, own = {0};
+    cddp_work *work = NULL;
+    cddp_group *second = NULL;
+    cddp_status status = group_open(j, rank, "second", NULL, &second, err);
+    if (rank->rank == 1) {
+        cd_os_sleep_ns(SECOND);
+        cddp_group_destroy(second);
+        return status;
+    }
+    if (status == CDDP_OK) status = vector_make(&v, d, CDDP_F32, 1021, 1, err);
+    if (status == CDDP_OK) status = vector_make(&own, d, CDDP_F32, 1021, 3, err);
+    if (status == CDDP_OK) status = cddp_group_allreduce(second, &v.t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    if (status == CDDP_OK) status = cddp_group_abort(second, "enough", err);
+    if (status == CDDP_OK && expect(&own, 3, &lost) != CDDP_E_ABORTED)
+        status = cddp_error_set(err, CDDP_E_STATE, "what was aborted can be read");
+    if (status == CDDP_OK && strstr(lost.message, "group 'second' was aborted") == NULL)
+        status = cddp_error_set(err, CDDP_E_STATE, "it says '%s'", lost.message);
+    cddp_group_destroy(second);
+    if (status == CDDP_OK) status = expect(&own, 3, err);
+    vector_drop(&v);
+    vector_drop(&own);
+    (void)group;
+    return status;
+}
+
+TEST(nccl, what_an_aborted_collective_wrote_cannot_be_read)
+{
+    job j = {.world_size = 2, .body = reads_what_was_aborted, .timeout_ns = 20 * SECOND};
+    run_job(&j);
+    assert_all_returned(&j);
+}
+
 static cddp_status split_and_sum(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
 {
     cddp_group *second = NULL;
