@@ -262,6 +262,8 @@ typedef struct lab {
     const mode *m;
     uint32_t rank, world_size;
     reference references[2]; /* of even and of odd sizes */
+    uint32_t faults, faults_of_mode;
+    char first_fault[400];
 
     /* the model at hand */
     cddp_fsdp *fsdp;
@@ -280,6 +282,18 @@ typedef struct lab {
     size_t operation_count;
     cudaEvent_t origin, computes[2][UNITS][2]; /* forward and backward, begin and end */
 } lab;
+
+/* A check that fails: the modes behind it are seen, too, and the ranks stay in step. */
+static void note(lab *l, cddp_status status, cddp_error *err)
+{
+    if (status == CDDP_OK) return;
+    if (l->faults++ == 0)
+        snprintf(l->first_fault, sizeof l->first_fault, "%s: %.300s", l->m->name, err->message);
+    l->faults_of_mode++;
+    printf("rank %u of %u, %s: FAILED: %s\n", l->rank, l->world_size, l->m->name, err->message);
+    fflush(stdout);
+    cd_error_reset(err);
+}
 
 static lab here; /* of this process: the tables have no place for it */
 
@@ -540,17 +554,22 @@ static cddp_status measure_memory(lab *l, footprint *out, cddp_error *err)
     out->allocated = l->peak - live;
     out->taken = cd_cuda_here.memory.taken_bytes - taken;
     if (counts.full_bytes != 0)
-        status = cd_fail(err, CDDP_E_STATE, "%llu bytes are full between iterations",
-                         (unsigned long long)counts.full_bytes);
+        note(l,
+             cd_fail(err, CDDP_E_STATE, "%llu bytes are full between iterations",
+                     (unsigned long long)counts.full_bytes),
+             err);
     if (l->m->is_odd) goto out;
     /* One shard is the parameter itself: nothing is gathered (FSD-13). */
     const int gradients = is_cut ? l->m->with_gradients : 2;
-    CD_TRY_OUT(
-        expect_units("full parameters by the counts", out->counted, is_cut ? l->m->full : 0, err));
-    CD_TRY_OUT(expect_units("full parameters and gradients by the allocator", out->allocated,
-                            gradients, err));
-    CD_TRY_OUT(
-        expect_units("full parameters and gradients by cudaMalloc", out->taken, gradients, err));
+    note(l,
+         expect_units("full parameters by the counts", out->counted, is_cut ? l->m->full : 0, err),
+         err);
+    note(l,
+         expect_units("full parameters and gradients by the allocator", out->allocated, gradients,
+                      err),
+         err);
+    note(l, expect_units("full parameters and gradients by cudaMalloc", out->taken, gradients, err),
+         err);
 out:
     model_close(l);
     return status;
@@ -711,7 +730,8 @@ static cddp_status calibrate(lab *l, const overlap *o, cddp_error *err)
 typedef struct comparison {
     const reference *r;
     int iterations;
-    size_t seen;
+    size_t seen, different;
+    char name[16]; /* of the first one that differs */
 } comparison;
 
 static cddp_status compare_entry(void *context, const cddp_fsdp_entry *entry, cddp_error *err)
@@ -720,10 +740,9 @@ static cddp_status compare_entry(void *context, const cddp_fsdp_entry *entry, cd
     uint64_t digest = 0;
     CD_TRY(entry->tensor.device->digest(&entry->tensor, &digest, err));
     c->seen++;
-    if (digest == c->r->digests[c->iterations][entry->ordinal]) return CDDP_OK;
-    return cd_fail(err, CDDP_E_MISMATCH,
-                   "'%s' differs from the training on the cpu device after %d iterations",
-                   entry->name, c->iterations);
+    if (digest != c->r->digests[c->iterations][entry->ordinal] && c->different++ == 0)
+        snprintf(c->name, sizeof c->name, "%s", entry->name);
+    return CDDP_OK;
 }
 
 static cddp_status compare_values(lab *l, cddp_error *err)
@@ -735,8 +754,13 @@ static cddp_status compare_values(lab *l, cddp_error *err)
     CD_TRY(reference_advance(r, l->iterations, err));
     const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = compare_entry, .context = &c};
     CD_TRY(cddp_fsdp_full_state(l->fsdp, &sink, err));
-    if (c.seen != PARAMETERS)
-        return cd_fail(err, CDDP_E_MISMATCH, "%zu of %d parameters", c.seen, PARAMETERS);
+    if (c.seen != PARAMETERS || c.different > 0)
+        note(l,
+             cd_fail(err, CDDP_E_MISMATCH,
+                     "of %zu parameters %zu differ from the training on the cpu device after %d "
+                     "iterations, '%s' first",
+                     c.seen, c.different, c.iterations, c.name),
+             err);
     return CDDP_OK;
 }
 
@@ -769,9 +793,9 @@ static void print_row(const lab *l, const footprint *memory, const overlap *o, u
     print_beside("forward gathers", &o->forward_gathers);
     print_beside("backward gathers", &o->backward_gathers);
     print_beside("reductions", &o->reductions);
-    printf("; longest compute %.0f us (%d products), gather %.0f us, reduction %.0f us; values "
-           "equal, no host wait, no allocation\n",
-           o->compute_us, l->work, o->gather_us, o->reduction_us);
+    printf("; longest compute %.0f us (%d products), gather %.0f us, reduction %.0f us; %s\n",
+           o->compute_us, l->work, o->gather_us, o->reduction_us,
+           l->faults_of_mode == 0 ? "values equal, no host wait, no allocation" : "FAILED");
     fflush(stdout);
 }
 
@@ -794,10 +818,12 @@ static cddp_status train_once(lab *l, overlap *o, cddp_error *err)
     fall_asleep(false);
     CD_TRY(status);
     if (cd_cuda_here.host_waits != waits)
-        return cd_fail(err, CDDP_E_STATE, "the host waits %llu times in a steady iteration",
-                       (unsigned long long)(cd_cuda_here.host_waits - waits));
+        note(l,
+             cd_fail(err, CDDP_E_STATE, "the host waits %llu times in a steady iteration",
+                     (unsigned long long)(cd_cuda_here.host_waits - waits)),
+             err);
     if (cd_cuda_here.memory.source_calls != calls || cd_cuda_here.memory.taken_bytes != taken)
-        return cd_fail(err, CDDP_E_STATE, "a steady iteration asks for device memory");
+        note(l, cd_fail(err, CDDP_E_STATE, "a steady iteration asks for device memory"), err);
     return CD_PASS(settle(l, o, err));
 }
 
@@ -829,7 +855,7 @@ static cddp_status train_mode(lab *l, const footprint *memory, cddp_error *err)
     CD_TRY(calibrate(l, &o, err));
     for (int n = 0; !shown && n < TRIES; n++) {
         CD_TRY(train_steady(l, &o, err));
-        CD_TRY(judge(l, &o, &shown, err));
+        note(l, judge(l, &o, &shown, err), err);
         if (l->m->is_odd) shown = true; /* without work */
         int64_t again = !shown;
         CD_TRY(most(l, &again, err));
@@ -837,16 +863,18 @@ static cddp_status train_mode(lab *l, const footprint *memory, cddp_error *err)
         if (!shown && l->work < WORK_MAX) l->work = l->work * 2 < WORK_MAX ? l->work * 2 : WORK_MAX;
     }
     if (!shown)
-        return cd_fail(err, CDDP_E_MISMATCH,
-                       "not everything that this mode prefetches is in flight beside computation: "
-                       "forward gathers %d of %d, backward gathers %d of %d, reductions %d of %d; "
-                       "compute %.0f us, gather %.0f us, reduction %.0f us",
-                       count(o.forward_gathers.together), o.forward_gathers.pairs,
-                       count(o.backward_gathers.together), o.backward_gathers.pairs,
-                       count(o.reductions.together), o.reductions.pairs, o.compute_us, o.gather_us,
-                       o.reduction_us);
+        note(l,
+             cd_fail(err, CDDP_E_MISMATCH,
+                     "not everything that this mode prefetches is in flight beside computation: "
+                     "forward gathers %d of %d, backward gathers %d of %d, reductions %d of %d; "
+                     "compute %.0f us, gather %.0f us, reduction %.0f us",
+                     count(o.forward_gathers.together), o.forward_gathers.pairs,
+                     count(o.backward_gathers.together), o.backward_gathers.pairs,
+                     count(o.reductions.together), o.reductions.pairs, o.compute_us, o.gather_us,
+                     o.reduction_us),
+             err);
     const uint64_t peak = l->peak - live;
-    CD_TRY(judge_training(l, peak, err));
+    note(l, judge_training(l, peak, err), err);
     CD_TRY(compare_values(l, err));
     if (l->rank == 0) print_row(l, memory, &o, peak);
     return CDDP_OK;
@@ -873,9 +901,12 @@ static cddp_status run_modes(lab *l, cddp_error *err)
     for (size_t i = 0; i < MODES; i++) {
         cddp_error why = CDDP_ERROR_INIT;
         l->m = &modes[i];
+        l->faults_of_mode = 0;
         if (run_mode(l, &why) != CDDP_OK)
             return cd_fail(err, why.status, "%s: %.400s", l->m->name, why.message);
     }
+    if (l->faults > 0)
+        return cd_fail(err, CDDP_E_MISMATCH, "%u checks fail, first %s", l->faults, l->first_fault);
     return CDDP_OK;
 }
 
