@@ -30,8 +30,8 @@ jobs=$((cores / (ranks + 1))) # so many scenarios at once: a rank mostly waits
 [ $jobs -ge 1 ] || jobs=1
 [ $jobs -le 8 ] || jobs=8
 
-# multiplies SCENARIO: whether PowerSGD's products of numbers that round may go through cuBLAS, which has another order.
-multiplies() { grep -qE '^exact = false' "$1" && grep -qiE 'powersgd' "$1"; }
+# multiplies SCENARIO: whether it has PowerSGD, whose products go through cuBLAS on the GPU alone: another order, other bits.
+multiplies() { grep -qiE 'power_?sgd' "$1"; }
 
 # one SCENARIO: a line "ok", "FAIL …" or "BITS …", with what was said behind it.
 one() {
