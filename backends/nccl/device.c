@@ -26,7 +26,7 @@
 #include <string.h>
 
 #define STAGED_BYTES_MAX ((size_t)1 << 20) /* larger writes do not pay for a copy */
-#define CHUNK_NUMEL 4096u /* of f32 one round of four wide loads per thread */
+#define CHUNK_NUMEL 4096u                  /* of f32 one round of four wide loads per thread */
 
 static cd_cuda *state_of(const cddp_device *device) { return device->self; }
 

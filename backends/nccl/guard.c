@@ -15,8 +15,8 @@
 
 #define POLL_NS UINT64_C(20000)
 
-/* Polls, so that a missing member causes a time-out. The lock is given up between two looks, so that
-** an abort ends this wait too. */
+/* Polls, so that a missing member causes a time-out. The lock is given up between two looks, so
+** that an abort ends this wait too. */
 static cddp_status wait_stream(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *err)
 {
     g->cuda->host_waits++;

@@ -66,7 +66,7 @@ struct cd_nccl_group {
     pthread_t watchdog;
     bool watchdog_runs, closing;
     bool comm_aborted;
-    bool loses; /* it was aborted with an operation in flight */
+    bool loses;    /* it was aborted with an operation in flight */
     bool observes; /* it registered the tracer that gets the device's events */
     cd_watch watch;
     cd_nccl_work *in_flight, *in_flight_last, *free_works;

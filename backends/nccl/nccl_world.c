@@ -108,9 +108,9 @@ static cddp_status share_gpu(const cddp_rank *rank, bool one_host, cddp_error *e
 {
     char host[64];
     snprintf(host, sizeof host, "cddp-%u", rank->rank);
-    const setting settings[] = {{"NCCL_HOSTID", host},     {"NCCL_NET", "Socket"},
-                                {"NCCL_IB_DISABLE", "1"},  {"NCCL_P2P_DISABLE", "1"},
-                                {"NCCL_SHM_DISABLE", "1"}, {"NCCL_NVLS_ENABLE", "0"},
+    const setting settings[] = {{"NCCL_HOSTID", host},      {"NCCL_NET", "Socket"},
+                                {"NCCL_IB_DISABLE", "1"},   {"NCCL_P2P_DISABLE", "1"},
+                                {"NCCL_SHM_DISABLE", "1"},  {"NCCL_NVLS_ENABLE", "0"},
                                 {"NCCL_MNNVL_ENABLE", "0"}, {"NCCL_MAX_CTAS", "1"}};
     CD_TRY(settings_default(settings, sizeof settings / sizeof settings[0], err));
     if (!one_host) return CDDP_OK; /* other hosts are not on the loopback interface */

@@ -1142,8 +1142,8 @@ static cddp_status too_much_memory(const job *j, cddp_rank *rank, cddp_group *gr
 {
     void *storage = NULL;
     (void)rank;
-    cddp_status status = j->bound->device->allocate(j->bound->device, CDDP_F32,
-                                                    INT64_C(1) << 38, &storage, err);
+    cddp_status status =
+        j->bound->device->allocate(j->bound->device, CDDP_F32, INT64_C(1) << 38, &storage, err);
     if (status != CDDP_E_NOMEM)
         return cddp_error_set(err, CDDP_E_STATE, "status %d for 1 TiB", (int)status);
     return sum_of_ones(j, group, err);
