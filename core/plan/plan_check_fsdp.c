@@ -4,6 +4,8 @@
 */
 #include "core/plan/plan_check.h"
 
+#include "core/plan/unit_precision.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +25,8 @@ static const refusal refusals[] = {
     {"amp", NULL,
      "ranks would decide from their own shards whether a gradient overflowed, and skip different "
      "steps"},
-    {"mixed_precision", NULL, "these are the wrapper's dtypes, not those of units"},
+    {"mixed_precision", "buffer_dtype",
+     "a model with buffers is refused: they are cut nowhere, and no rank makes them equal (FSD-20)"},
     {"clip", "group", "squares of shards are added over all of them"},
     {"clip", "place", "gradients of a unit are reduced as one, and clipped behind that"},
     {"model", "ignore",
@@ -138,6 +141,42 @@ static void check_wrapping(cd_contradictions *c, const cddp_plan_settings *s)
     }
 }
 
+static void check_precision(cd_contradictions *c, const cddp_plan_settings *s)
+{
+    const cddp_text_list *units = &s->fsdp.unit_precision;
+    if (units->count > 0 && s->fsdp.layout == CDDP_SHARDING_CUT_ROWS && s->train.micro_steps > 1) {
+        cd_plan_contradict(c, "fsdp.unit_precision",
+                           "fsdp.unit_precision with fsdp.layout = \"rows\" and train.micro_steps: "
+                           "some units would add up in reduce_dtype and some in the gradients "
+                           "themselves (FMP-04); give all of them one [mixed_precision]");
+    }
+    for (size_t i = 0; i < units->count; i++) {
+        cd_unit_precision own, other;
+        if (!cd_unit_precision_read(units->items[i], &own)) {
+            cd_plan_contradict(c, "fsdp.unit_precision",
+                               "fsdp.unit_precision: '%s' is not MODULE=PARAM or "
+                               "MODULE=PARAM/REDUCE, with none, f16, bf16 or f32; the root is "
+                               "\"(root)\"",
+                               units->items[i]);
+            return;
+        }
+        for (size_t k = 0; k < i; k++) {
+            if (!cd_unit_precision_read(units->items[k], &other) || other.length != own.length ||
+                memcmp(other.module, own.module, own.length) != 0)
+                continue;
+            cd_plan_contradict(c, "fsdp.unit_precision",
+                               "fsdp.unit_precision has '%s' and '%s' for one unit",
+                               units->items[k], units->items[i]);
+        }
+        if (s->model.dtype == CDDP_MODEL_DTYPE_F64 && own.param != CDDP_DTYPE_COUNT) {
+            cd_plan_contradict(c, "fsdp.unit_precision",
+                               "model.dtype = \"f64\" computes in f64: fsdp.unit_precision '%s' "
+                               "casts to what computes in f32",
+                               units->items[i]);
+        }
+    }
+}
+
 /* A forward that the wrapper does not see would read parameters that are nowhere full; one with
 ** gradients that no backward follows would leave units full. */
 static void check_evaluation(cd_contradictions *c)
@@ -199,6 +238,7 @@ void cd_plan_check_fsdp(cd_contradictions *c)
     }
     for (size_t i = 0; i < cd_key_count(); i++) look_at_row(c, cd_key_row_get(i));
     check_wrapping(c, &plan->settings);
+    check_precision(c, &plan->settings);
     check_evaluation(c);
     check_mesh(c, &plan->settings.fsdp);
     for (size_t i = 0; i < plan->override_count; i++) {

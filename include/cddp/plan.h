@@ -182,6 +182,7 @@ typedef struct cddp_plan_fsdp {
     int64_t backward_prefetch; /* cddp_plan_fsdp_backward_prefetch */
     bool forward_prefetch, sync_module_states, use_orig_params;
     int64_t order_check; /* cddp_plan_fsdp_order_check */
+    cddp_text_list unit_precision;
 } cddp_plan_fsdp;
 
 typedef struct cddp_plan_settings {
