@@ -37,8 +37,6 @@ static const refusal refusals[] = {
      "order in which gradients happen to be ready"},
     {"streams", NULL, "gradients of a unit are reduced as one, on the default stream"},
     {"train", "zero_grad", "shards' gradients are dropped after each step: \"none\""},
-    {"train", "checkpoint_step", "a checkpoint here is of whole parameters"},
-    {"train", "resume", "a checkpoint here is of whole parameters"},
     {"optimizer", "shard", "the model is sharded, and so is what each rank steps"},
     {"optimizer", "overlap", "there are no buckets"},
     {"optimizer", "in_backward",
@@ -194,30 +192,80 @@ static void check_evaluation(cd_contradictions *c)
 
 static bool is_power_of_two(uint64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
+/* A strategy, with the key of its shard groups. */
+typedef struct mesh {
+    int64_t strategy; /* cddp_plan_fsdp_sharding_strategy */
+    uint64_t group;
+    const char *key, *strategy_key;
+} mesh;
+
 /* Each of the two means is rounded once; powers of two do not round, and the mean of means is that
 ** of all. */
-static void check_mesh(cd_contradictions *c, const cddp_plan_fsdp *f)
+static void check_mesh(cd_contradictions *c, const mesh *m)
 {
-    const uint64_t world = (uint64_t)c->plan->world.size, group = f->shard_group_size;
-    const bool is_hybrid = f->sharding_strategy == CDDP_SHARDING_HYBRID ||
-                           f->sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
+    const uint64_t world = (uint64_t)c->plan->world.size, group = m->group;
+    const bool is_hybrid =
+        m->strategy == CDDP_SHARDING_HYBRID || m->strategy == CDDP_SHARDING_HYBRID_ZERO2;
     const bool divides = group > 1 && group < world && world % group == 0;
     if (!is_hybrid && group > 0) {
-        cd_plan_contradict(c, "fsdp.shard_group_size",
-                           "fsdp.shard_group_size has no effect without a hybrid "
-                           "fsdp.sharding_strategy");
+        cd_plan_contradict(c, m->key, "%s has no effect without a hybrid %s", m->key,
+                           m->strategy_key);
     } else if (is_hybrid && !divides) {
-        cd_plan_contradict(c, "fsdp.shard_group_size",
-                           "fsdp.shard_group_size is %llu: a hybrid fsdp.sharding_strategy needs "
-                           "several groups of several ranks that divide world.size = %llu (HSD-01, "
-                           "HSD-05)",
-                           (unsigned long long)group, (unsigned long long)world);
+        cd_plan_contradict(c, m->key,
+                           "%s is %llu: a hybrid %s needs several groups of several ranks that "
+                           "divide world.size = %llu (HSD-01, HSD-05)",
+                           m->key, (unsigned long long)group, m->strategy_key,
+                           (unsigned long long)world);
     } else if (is_hybrid && (!is_power_of_two(group) || !is_power_of_two(world / group))) {
-        cd_plan_contradict(c, "fsdp.shard_group_size",
-                           "fsdp.shard_group_size = %llu of world.size = %llu: judged are groups "
-                           "and replicas whose numbers are powers of two; other means of means "
-                           "round twice",
-                           (unsigned long long)group, (unsigned long long)world);
+        cd_plan_contradict(c, m->key,
+                           "%s = %llu of world.size = %llu: judged are groups and replicas whose "
+                           "numbers are powers of two; other means of means round twice",
+                           m->key, (unsigned long long)group, (unsigned long long)world);
+    }
+}
+
+static void check_meshes(cd_contradictions *c, const cddp_plan_fsdp *f)
+{
+    const bool changes = f->resume_strategy != CDDP_SHARDING_RESUMES_SAME;
+    check_mesh(c, &(mesh){f->sharding_strategy, f->shard_group_size, "fsdp.shard_group_size",
+                          "fsdp.sharding_strategy"});
+    check_mesh(c, &(mesh){changes ? f->resume_strategy - 1 : CDDP_SHARDING_FULL,
+                          f->resume_shard_group_size, "fsdp.resume_shard_group_size",
+                          "fsdp.resume_strategy"});
+}
+
+static void check_state(cd_contradictions *c, const cddp_plan_settings *s)
+{
+    const cddp_plan_fsdp *f = &s->fsdp;
+    const bool changes = f->resume_strategy != CDDP_SHARDING_RESUMES_SAME ||
+                         f->resume_layout != CDDP_SHARDING_RESUMES_SAME_LAYOUT;
+    const bool is_full = f->state_dict_type == CDDP_SHARDING_STATE_FULL;
+    if (s->train.checkpoint_step == 0 && (!is_full || f->rank0_only)) {
+        cd_plan_contradict(c, "fsdp.state_dict_type",
+                           "fsdp.state_dict_type and fsdp.rank0_only have no effect without "
+                           "train.checkpoint_step");
+    }
+    if (!is_full && f->rank0_only) {
+        cd_plan_contradict(c, "fsdp.rank0_only",
+                           "fsdp.rank0_only is of fsdp.state_dict_type = \"FULL_STATE_DICT\": of "
+                           "shards each rank saves its own (FST-02)");
+    }
+    if (changes && !s->train.resume) {
+        cd_plan_contradict(c, "fsdp.resume_strategy",
+                           "fsdp.resume_strategy and fsdp.resume_layout have no effect without "
+                           "train.resume");
+    }
+    if (f->resume_layout == CDDP_SHARDING_RESUMES_ROWS && f->use_orig_params) {
+        cd_plan_contradict(c, "fsdp.resume_layout",
+                           "fsdp.use_orig_params aligns a flat unit; fsdp.resume_layout = \"rows\" "
+                           "has none");
+    }
+    if (f->resume_layout != CDDP_SHARDING_RESUMES_SAME_LAYOUT && s->train.micro_steps > 1 &&
+        s->mixed_precision.reduce_dtype > 0) {
+        cd_plan_contradict(c, "fsdp.resume_layout",
+                           "fsdp.resume_layout with train.micro_steps and "
+                           "mixed_precision.reduce_dtype: the two layouts add micro-steps up in "
+                           "different dtypes (FMP-04), and no one training is judged by both");
     }
 }
 
@@ -240,7 +288,8 @@ void cd_plan_check_fsdp(cd_contradictions *c)
     check_wrapping(c, &plan->settings);
     check_precision(c, &plan->settings);
     check_evaluation(c);
-    check_mesh(c, &plan->settings.fsdp);
+    check_meshes(c, &plan->settings.fsdp);
+    check_state(c, &plan->settings);
     for (size_t i = 0; i < plan->override_count; i++) {
         const char *why = NULL;
         const cd_key_row *row = cd_key_find_path(plan->overrides[i].key);

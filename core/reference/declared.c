@@ -286,7 +286,9 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
         .gradients = observed->gradients.items};
     CD_TRY(find_spans(w, declaration->rank, declaration->memory, &reduction->spans, err));
     if (settings->fsdp.enable) {
-        const cd_planned_mesh mesh = cd_planned_get_mesh(declaration->plan, settings);
+        cddp_plan_settings now = *settings;
+        if (cd_planned_is_resumed(settings, observed->step)) cd_planned_resume(&now);
+        const cd_planned_mesh mesh = cd_planned_get_mesh(declaration->plan, &now);
         const bool is_hybrid = mesh.shards > 1 && mesh.replicas > 1;
         reduction->before = divided_before(is_hybrid ? mesh.shards : divisor);
         reduction->has_stages = is_hybrid;

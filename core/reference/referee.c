@@ -474,10 +474,26 @@ static cddp_status expect_states(const cd_referee *o, cddp_error *err)
     return CDDP_OK;
 }
 
+/* FST-09: from here on each rank has other elements. */
+static cddp_status resume_units(cd_referee *o, cddp_error *err)
+{
+    const size_t count = o->reference->replica->model->module->parameter_count;
+    cddp_plan_settings now = o->settings;
+    CD_TRY(cd_unit_law_resume(o->units, err));
+    for (size_t i = 0; i < count; i++) o->parts[i] = cd_unit_law_get_place(o->units, i).part;
+    cd_oracle_declare_parts(o->oracle, o->parts);
+    cd_planned_resume(&now);
+    o->sums.options.mesh = cd_planned_get_mesh(o->options.plan, &now);
+    o->sums.options.by_rows = now.fsdp.layout == CDDP_SHARDING_CUT_ROWS;
+    cd_unit_law_emit_parts(o->units, o->options.tracer);
+    return CD_PASS(cd_custody_resumed(o->custody, err));
+}
+
 cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cddp_error *err)
 {
     cd_shown_place place;
     CD_TRY(cd_shown_look(&o->shown, observed, &place, err));
+    if (observed->moment == CDDP_MOMENT_RESUME && o->units != NULL) CD_TRY(resume_units(o, err));
     if (observed->moment == CDDP_MOMENT_AFTER_UPDATE) look_for_update(o, place.step);
     if (observed->moment == CDDP_MOMENT_AFTER_STEP) CD_TRY(expect_states(o, err));
     if (observed->moment == CDDP_MOMENT_JOIN_END &&

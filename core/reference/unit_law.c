@@ -91,6 +91,13 @@ struct cd_unit_law {
     cd_micro_place place;
     int64_t position, passes;
 
+    /* As the run has them now, where the emission is ahead of a resume. */
+    cd_part *run_parts;
+    uint32_t *run_unit_of;
+    int64_t *run_starts;
+    unit *run_units;
+    bool has_resumed, run_has_resumed;
+
     cd_unit_reduction *reductions; /* (reduction_count) that were emitted and not taken */
     size_t reduction_count, reduction_capacity;
     bool lacks_memory;
@@ -193,6 +200,8 @@ static cddp_status make_replica(cd_unit_law *l, cddp_error *err)
     return CDDP_OK;
 }
 
+static void show_run(cd_unit_law *l);
+
 cddp_status cd_unit_law_create(const cd_unit_law_options *options, cd_unit_law **law,
                                cddp_error *err)
 {
@@ -209,6 +218,7 @@ cddp_status cd_unit_law_create(const cd_unit_law_options *options, cd_unit_law *
     l->mesh = cd_planned_get_mesh(l->plan, &l->settings);
     CD_TRY_OUT(make_replica(l, err));
     CD_TRY_OUT(find_units(l, err));
+    show_run(l);
     *law = l;
     l = NULL;
 out:
@@ -225,7 +235,39 @@ void cd_unit_law_destroy(cd_unit_law *l)
 
 cddp_dtype cd_unit_law_get_dtype(const cd_unit_law *l, size_t parameter)
 {
-    return l->units[l->unit_of[parameter]].dtype;
+    return l->run_units[l->run_unit_of[parameter]].dtype;
+}
+
+static void show_run(cd_unit_law *l)
+{
+    l->run_parts = l->parts;
+    l->run_unit_of = l->unit_of;
+    l->run_starts = l->starts;
+    l->run_units = l->units;
+}
+
+/* Ahead of the run. */
+static cddp_status begin_anew(cd_unit_law *l, cddp_error *err)
+{
+    if (l->has_resumed) return CDDP_OK;
+    l->has_resumed = true;
+    cd_planned_resume(&l->settings);
+    l->mesh = cd_planned_get_mesh(l->plan, &l->settings);
+    CD_TRY(find_units(l, err));
+    l->forward = (order){.units = l->forward.units, .capacity = l->forward.capacity};
+    l->has_ended_backward = l->has_ended_reductions = false;
+    l->live = l->peak = 0;
+    l->scattered = NULL;
+    return CDDP_OK;
+}
+
+cddp_status cd_unit_law_resume(cd_unit_law *l, cddp_error *err)
+{
+    if (l->run_has_resumed) return CDDP_OK;
+    CD_TRY(begin_anew(l, err));
+    l->run_has_resumed = true;
+    show_run(l);
+    return CDDP_OK;
 }
 
 /* ---- what the judge of sums asks ---- */
@@ -260,12 +302,12 @@ size_t cd_unit_law_count_left(const cd_unit_law *l, uint32_t step, uint32_t micr
 
 cd_unit_place cd_unit_law_get_place(const cd_unit_law *l, size_t parameter)
 {
-    const unit *u = &l->units[l->unit_of[parameter]];
-    return (cd_unit_place){.unit = l->unit_of[parameter],
+    const unit *u = &l->run_units[l->run_unit_of[parameter]];
+    return (cd_unit_place){.unit = l->run_unit_of[parameter],
                            .name = u->name,
-                           .start = l->starts[parameter],
+                           .start = l->run_starts[parameter],
                            .share = u->share,
-                           .part = l->parts[parameter],
+                           .part = l->run_parts[parameter],
                            .dtype = u->dtype,
                            .wire = u->wire};
 }
@@ -579,6 +621,7 @@ cddp_status cd_unit_law_emit(cd_unit_law *l, const cd_micro *micro, struct cddp_
     const char *gap = find_gap(l, micro);
     size_t at = 0;
     if (!cd_planned_contributes(micro)) return CDDP_OK;
+    if (cd_planned_is_resumed(&l->settings, micro->place.step)) CD_TRY(begin_anew(l, err));
     if (gap != NULL) {
         cd_decisions_give_up(tracer, 1, gap);
         return CDDP_OK;

@@ -33,6 +33,8 @@ cddp_status cd_unit_law_create(const cd_unit_law_options *options, cd_unit_law *
                                cddp_error *err) CDDP_MUST_CHECK;
 void cd_unit_law_destroy(cd_unit_law *law); /* accepts NULL */
 
+/* The training is resumed: other shards, and everything begins anew. Once. */
+cddp_status cd_unit_law_resume(cd_unit_law *law, cddp_error *err) CDDP_MUST_CHECK;
 /* This rank's part of each parameter. */
 void cd_unit_law_emit_parts(const cd_unit_law *law, struct cddp_tracer *tracer);
 /* A micro-step of the rank; after the one before it. */

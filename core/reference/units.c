@@ -274,3 +274,37 @@ bool cd_planned_adds_up_apart(const cddp_plan_settings *settings)
     return settings->fsdp.enable && settings->fsdp.layout == CDDP_SHARDING_CUT_ROWS &&
            settings->train.micro_steps > 1 && reduce != CDDP_DTYPE_COUNT && reduce != param;
 }
+
+void cd_planned_resume(cddp_plan_settings *settings)
+{
+    cddp_plan_fsdp *f = &settings->fsdp;
+    switch (f->resume_strategy) {
+    case CDDP_SHARDING_RESUMES_FULL:
+        f->sharding_strategy = CDDP_SHARDING_FULL;
+        break;
+    case CDDP_SHARDING_RESUMES_GRAD_OP:
+        f->sharding_strategy = CDDP_SHARDING_GRAD_OP;
+        break;
+    case CDDP_SHARDING_RESUMES_NO:
+        f->sharding_strategy = CDDP_SHARDING_NO;
+        break;
+    case CDDP_SHARDING_RESUMES_HYBRID:
+        f->sharding_strategy = CDDP_SHARDING_HYBRID;
+        break;
+    case CDDP_SHARDING_RESUMES_HYBRID_ZERO2:
+        f->sharding_strategy = CDDP_SHARDING_HYBRID_ZERO2;
+        break;
+    default:
+        break;
+    }
+    if (f->resume_strategy != CDDP_SHARDING_RESUMES_SAME)
+        f->shard_group_size = f->resume_shard_group_size;
+    if (f->resume_layout == CDDP_SHARDING_RESUMES_FLAT) f->layout = CDDP_SHARDING_CUT_FLAT;
+    if (f->resume_layout == CDDP_SHARDING_RESUMES_ROWS) f->layout = CDDP_SHARDING_CUT_ROWS;
+}
+
+bool cd_planned_is_resumed(const cddp_plan_settings *settings, uint32_t step)
+{
+    return settings->fsdp.enable && settings->train.resume &&
+           step >= settings->train.checkpoint_step;
+}

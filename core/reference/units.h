@@ -24,6 +24,10 @@ typedef struct cd_planned_units {
 typedef struct cd_planned_mesh {
     uint32_t shards, replicas;
 } cd_planned_mesh;
+/* FST-09: as a training that was resumed is cut. */
+void cd_planned_resume(cddp_plan_settings *settings);
+/* Whether this step comes after the resume. */
+bool cd_planned_is_resumed(const cddp_plan_settings *settings, uint32_t step);
 cd_planned_mesh cd_planned_get_mesh(const cddp_plan *plan, const cddp_plan_settings *settings);
 
 /* What the gradients and the forward of a parameter are cast to; CDDP_DTYPE_COUNT: nothing. */

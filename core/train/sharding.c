@@ -271,6 +271,14 @@ void cd_trainer_unshard(cd_trainer *t)
     t->sharding = NULL;
 }
 
+cddp_fsdp *cd_sharding_get(const cd_trainer *t) { return t->sharding->fsdp; }
+
+uint32_t cd_sharding_get_shards(const cd_trainer *t)
+{
+    const struct cd_sharding *s = t->sharding;
+    return cddp_group_size(s->shards != NULL ? s->shards : t->groups.world);
+}
+
 /* ---- forward ---- */
 
 /* See Note [Forward of a unit] */
