@@ -128,9 +128,10 @@ static void check_wrapping(cd_contradictions *c, const cddp_plan_settings *s)
                            "model would be a mosaic of all ranks' slices (FSD-16), which nothing "
                            "is compared with");
     }
-    if (s->model.device != CDDP_MODEL_DEVICE_CPU) {
+    if (s->model.device == CDDP_MODEL_DEVICE_SHAPE) {
         cd_plan_contradict(c, "fsdp.enable",
-                           "fsdp.enable is judged by numbers: it needs model.device = \"cpu\"");
+                           "fsdp.enable is judged by numbers or by forms: it needs model.device = "
+                           "\"cpu\" or \"symbol\"");
     }
     if (s->model.dtype == CDDP_MODEL_DTYPE_F16 || s->model.dtype == CDDP_MODEL_DTYPE_BF16) {
         cd_plan_contradict(c, "model.dtype",
