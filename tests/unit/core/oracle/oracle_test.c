@@ -332,7 +332,7 @@ static cd_oracle_options set(stage *g, const scene *s)
     for (size_t p = 0; p < PARAMETERS; p++)
         g->metas[p] =
             (cd_oracle_parameter){shapes[p].name,        shapes[p].numel, CDDP_F32, (int32_t)p,
-                                  CD_ORACLE_PATH_BUCKET, {0, 0, 0},       0};
+                                  CD_ORACLE_PATH_BUCKET, {0, 0, 0},       0, {.is_given = false}};
     return (cd_oracle_options){.parameters = g->metas,
                                .parameter_count = PARAMETERS,
                                .buffer_count = 1,

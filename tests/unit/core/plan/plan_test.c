@@ -197,7 +197,7 @@ TEST(plan, an_optimizer_has_options_of_single_ranks)
 }
 
 static const struct {
-    const char *name, *sets[4], *words;
+    const char *name, *sets[8], *words;
 } contradictions[] = {
     /* clang-format off */
     {"an order of no numbers", {"model.layout=channels_last", "model.device=shape"}, "model.layout orders numbers"},
@@ -443,7 +443,7 @@ TEST(plan, contradictions_are_refused_naming_both_sides)
         cddp_plan *plan = make_plan();
         cd_test_row("%s", contradictions[i].name);
         assert_ok(cddp_plan_check(plan, &err), &err);
-        for (size_t k = 0; k < 4 && contradictions[i].sets[k] != NULL; k++) {
+        for (size_t k = 0; k < 8 && contradictions[i].sets[k] != NULL; k++) {
             char key[128];
             const char *equals = strchr(contradictions[i].sets[k], '=');
             const size_t length = (size_t)(equals - contradictions[i].sets[k]);
