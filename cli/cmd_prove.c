@@ -465,10 +465,11 @@ static void put_proved(cd_text *text, const prove_command *c)
                        p->rank_count, p->items);
     else
         cd_text_printf(text,
-                   "  collectives on every one of %" PRIu32 " ranks the gradients of %" PRIu32
-                   " backwards, up to %" PRIu32 " at once, may become ready in any\n              "
-                   "order: the rank issues the same %zu collectives\n",
-                   p->rank_count, p->window_count, p->windows_max, p->items);
+                       "  collectives on every one of %" PRIu32 " ranks the gradients of %" PRIu32
+                       " backwards, up to %" PRIu32
+                       " at once, may become ready in any\n              "
+                       "order: the rank issues the same %zu collectives\n",
+                       p->rank_count, p->window_count, p->windows_max, p->items);
     put_any_ranks(text, p);
     if (p->values) {
         cd_text_printf(text, "  values      for every gradient value and %s ",
@@ -564,12 +565,13 @@ static void put_inputs(cd_text *text, const cd_proof *p)
 static void put_assumptions(cd_text *text, const prove_command *c)
 {
     const cd_proof *p = &c->proof;
-    cd_text_printf(text, "  assumes     what a rank does follows from its program, the order of its "
-                       "gradients and the results of its "
-                       "collectives;\n"
-                       "              collectives of a group take place in order, and their "
-                       "results depend on what is sent alone;\n"
-                       "              no faults; the real %s ran, and one training of ",
+    cd_text_printf(text,
+                   "  assumes     what a rank does follows from its program, the order of its "
+                   "gradients and the results of its "
+                   "collectives;\n"
+                   "              collectives of a group take place in order, and their "
+                   "results depend on what is sent alone;\n"
+                   "              no faults; the real %s ran, and one training of ",
                    c->plan->settings.fsdp.enable ? "units" : "reducer");
     cd_text_printf(text, "%" PRIu64 " steps", c->plan->settings.train.steps);
     cd_text_push(text, p->values ? ", with gradients as exact symbols;\n" : ", with sizes only;\n");

@@ -22,15 +22,15 @@
 #define STEPS 40
 #define RATE 0.1f
 
-enum { WI, WO, OF_BLOCK };                  /* parameters of a block */
+enum { WI, WO, OF_BLOCK };                 /* parameters of a block */
 #define HEAD ((size_t)(OF_BLOCK * BLOCKS)) /* the root's own */
 #define PARAMETERS (HEAD + 1)
 
 /* Passed on; the rank ends with it. */
-#define TRY(call)                                             \
-    do {                                                      \
-        const cddp_status try_status = (call);                \
-        if (try_status != CDDP_OK) return try_status;         \
+#define TRY(call)                                     \
+    do {                                              \
+        const cddp_status try_status = (call);        \
+        if (try_status != CDDP_OK) return try_status; \
     } while (0)
 
 typedef struct encoder {
@@ -43,15 +43,18 @@ typedef struct encoder {
     cddp_error *err;
 } encoder;
 
-static const char *const names[PARAMETERS] = {
-    "block.0.wi.weight", "block.0.wo.weight", "block.1.wi.weight", "block.1.wo.weight",
-    "block.2.wi.weight", "block.2.wo.weight", "head.weight"};
+static const char *const names[PARAMETERS] = {"block.0.wi.weight", "block.0.wo.weight",
+                                              "block.1.wi.weight", "block.1.wo.weight",
+                                              "block.2.wi.weight", "block.2.wo.weight",
+                                              "head.weight"};
 
 static int64_t numel_of(size_t i) { return i == HEAD ? WIDTH : WIDTH * INNER; }
 
 static cddp_tensor shape_of(size_t i, float *storage)
 {
-    const int64_t sizes[2] = {i == HEAD ? 1 : i % OF_BLOCK == WI ? INNER : WIDTH,
+    const int64_t sizes[2] = {i == HEAD            ? 1
+                              : i % OF_BLOCK == WI ? INNER
+                                                   : WIDTH,
                               i == HEAD || i % OF_BLOCK == WI ? WIDTH : INNER};
     return cddp_tensor_of(cddp_device_cpu(), storage, 0, CDDP_F32, sizes, 2);
 }
@@ -180,8 +183,7 @@ static cddp_status train_step(encoder *e, float *loss)
     *loss = 0;
     TRY(cddp_fsdp_pre_forward(e->fsdp, 0, true, e->err));
     TRY(read_unit(e, HEAD, 1));
-    for (size_t s = 0; s < count; s++)
-        fill_input(e->x[0][s], e->rank + (uint32_t)s * e->world);
+    for (size_t s = 0; s < count; s++) fill_input(e->x[0][s], e->rank + (uint32_t)s * e->world);
     for (uint32_t b = 0; b < BLOCKS; b++) { /* unit b + 1 */
         TRY(cddp_fsdp_pre_forward(e->fsdp, b + 1, true, e->err));
         TRY(read_unit(e, OF_BLOCK * b, OF_BLOCK));
@@ -238,8 +240,10 @@ static cddp_status write_entry(void *file, const cddp_fsdp_entry *entry, cddp_er
 static cddp_status save(encoder *e, const char *path)
 {
     FILE *file = e->rank == 0 ? fopen(path, "wb") : NULL;
-    const cddp_fsdp_sink sink = {
-        .size = sizeof sink, .entry = write_entry, .context = file, .rank0_only = true};
+    const cddp_fsdp_sink sink = {.size = sizeof sink,
+                                 .entry = write_entry,
+                                 .context = file,
+                                 .rank0_only = true};
     if (e->rank == 0 && file == NULL)
         return cddp_error_set(e->err, CDDP_E_IO, "cannot write %s", path);
     cddp_status status = cddp_fsdp_full_state(e->fsdp, &sink, e->err);
@@ -344,14 +348,15 @@ static cddp_status program(cddp_context *context, void *argument, cddp_error *er
 int main(int argc, char **argv)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    const cddp_init_options options = {
-        .size = sizeof options, .backend = argc > 4 ? argv[4] : NULL, .prints_plain = true};
+    const cddp_init_options options = {.size = sizeof options,
+                                       .backend = argc > 4 ? argv[4] : NULL,
+                                       .prints_plain = true};
     const int count = argc > 1 ? atoi(argv[1]) : 0;
     const bool saves = argc > 3 && strcmp(argv[2], "save") == 0,
                loads = argc > 3 && strcmp(argv[2], "load") == 0;
     if (argc > 5 || count < 1 || BATCH % count != 0 || saves == loads) {
-        fprintf(stderr, "usage: %s RANKS save|load FILE [BACKEND], RANKS a divisor of %d\n", argv[0],
-                BATCH);
+        fprintf(stderr, "usage: %s RANKS save|load FILE [BACKEND], RANKS a divisor of %d\n",
+                argv[0], BATCH);
         return 2;
     }
     arguments a = {argv[3], loads};

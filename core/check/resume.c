@@ -8,9 +8,10 @@
 ** Exercised     some state was loaded that this trace also saw being saved.
 ** Blame         the rank whose state came back different, or not at all.
 ** Limits        a sharded model that is cut otherwise after the resume: which elements of an
-**               optimizer's state a rank has then, I-CHAIN judges by the reference. That the resumed run then goes on like the uninterrupted one is the oracle's link
-**               8, read by I-REF; of a lossy hook, that runs resumed at different steps end with
-**               the same bits (expect.same_with).
+**               optimizer's state a rank has then, I-CHAIN judges by the reference. That the
+**               resumed run then goes on like the uninterrupted one is the oracle's link 8, read by
+**               I-REF; of a lossy hook, that runs resumed at different steps end with the same bits
+**               (expect.same_with).
 */
 #include "core/check/writer.h"
 
@@ -31,8 +32,8 @@ typedef struct part {
 
 typedef struct state {
     cd_writer writer;
-    cd_table parts;  /* (rank, ordinal) → part */
-    cd_ranks recut;  /* rank → parameters that are cut otherwise than before */
+    cd_table parts;       /* (rank, ordinal) → part */
+    cd_ranks recut;       /* rank → parameters that are cut otherwise than before */
     cd_table values;      /* (rank, what, id) → saved */
     cd_table checkpoints; /* (rank, text) → saved */
     cd_ranks resumed;     /* rank → values that came back */

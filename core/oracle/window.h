@@ -46,9 +46,9 @@ typedef struct cd_window {
     bool is_valid, is_exact_device, divided; /* divided: contributions hold divided values */
     /* the computation of a sample rounds: sums are then taken over whole micro-batches */
     bool rounds;
-    bool counts;   /* this rank is averaged; of other ranks only `fired` matters */
+    bool counts;     /* this rank is averaged; of other ranks only `fired` matters */
     bool has_stages; /* means of means */
-    bool separate; /* the hook adds up micro-steps: nothing is known of its additions */
+    bool separate;   /* the hook adds up micro-steps: nothing is known of its additions */
     uint32_t contributors, parts;
     cd_locals locals; /* every rank's gradients of this reduction, gathered after an error */
     bool has_locals;

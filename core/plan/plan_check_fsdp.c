@@ -26,7 +26,7 @@ static const refusal refusals[] = {
      "ranks would decide from their own shards whether a gradient overflowed, and skip different "
      "steps"},
     {"mixed_precision", "buffer_dtype",
-     "a model with buffers is refused: they are cut nowhere, and no rank makes them equal (FSD-20)"},
+     "a model with buffers is refused: no rank cuts them or makes them equal (FSD-20)"},
     {"clip", "group", "squares of shards are added over all of them"},
     {"clip", "place", "gradients of a unit are reduced as one, and clipped behind that"},
     {"model", "ignore",

@@ -10,8 +10,10 @@ static bool read_dtype(const char *word, size_t length, cddp_dtype *dtype)
     static const struct {
         const char *word;
         cddp_dtype dtype;
-    } words[] = {
-        {"none", CDDP_DTYPE_COUNT}, {"f16", CDDP_F16}, {"bf16", CDDP_BF16}, {"f32", CDDP_F32}};
+    } words[] = {{"none", CDDP_DTYPE_COUNT},
+                 {"f16", CDDP_F16},
+                 {"bf16", CDDP_BF16},
+                 {"f32", CDDP_F32}};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (strlen(words[i].word) != length || memcmp(words[i].word, word, length) != 0) continue;
         *dtype = words[i].dtype;

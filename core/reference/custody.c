@@ -718,9 +718,9 @@ static cddp_status expect_optimizers(const cd_custody *c, int64_t moment, const 
 cddp_status cd_custody_resumed(cd_custody *c, cddp_error *err)
 {
     if (!cd_tracer_wants_digest(c->options.tracer)) return CDDP_OK;
-    return CD_PASS(expect_optimizers(
-        c, CDDP_MOMENT_RESUME, "the elements that this rank has now, as the reference has them",
-        err));
+    return CD_PASS(
+        expect_optimizers(c, CDDP_MOMENT_RESUME,
+                          "the elements that this rank has now, as the reference has them", err));
 }
 
 cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameters, cddp_error *err)

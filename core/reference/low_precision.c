@@ -79,8 +79,7 @@ cddp_status cd_low_precision_init(cd_low_precision *low, const cd_low_options *o
     if (dtypes == NULL) return CDDP_E_NOMEM;
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cddp_dtype dtype = options->precisions[i].param;
-        if (dtype != CDDP_DTYPE_COUNT &&
-            is_cast(options->settings, &module->parameters[i], dtype))
+        if (dtype != CDDP_DTYPE_COUNT && is_cast(options->settings, &module->parameters[i], dtype))
             dtypes[i] = dtype;
     }
     const cddp_status status = make_copies(low, dtypes, err);

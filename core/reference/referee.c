@@ -135,8 +135,7 @@ static cddp_status declare_units(cd_referee *o, cd_oracle_parameter *parameters,
     for (size_t i = 0; i < module->parameter_count; i++) {
         parameters[i].part = o->parts[i];
         parameters[i].unit = units[i];
-        parameters[i].casts =
-            (cd_oracle_casts){true, precisions[i].reduce, precisions[i].param};
+        parameters[i].casts = (cd_oracle_casts){true, precisions[i].reduce, precisions[i].param};
         o->casts_units |= precisions[i].param != CDDP_DTYPE_COUNT;
     }
     return CDDP_OK;
@@ -251,15 +250,14 @@ static cddp_status make_unit_law(cd_referee *o, cddp_error *err)
                                          .allocator = o->allocator};
     if (!o->settings.fsdp.enable) return CDDP_OK;
     CD_TRY(cd_unit_law_create(&options, &o->units, err));
-    const cd_unit_sums_options sums = {
-        .law = o->units,
-        .allocator = o->allocator,
-        .module = o->reference->replica->model->module,
-        .variables = o->variables,
-        .mesh = cd_planned_get_mesh(o->options.plan, &o->settings),
-        .rank = o->options.rank,
-        .by_rows = o->settings.fsdp.layout == CDDP_SHARDING_CUT_ROWS,
-        .tracer = o->options.tracer};
+    const cd_unit_sums_options sums = {.law = o->units,
+                                       .allocator = o->allocator,
+                                       .module = o->reference->replica->model->module,
+                                       .variables = o->variables,
+                                       .mesh = cd_planned_get_mesh(o->options.plan, &o->settings),
+                                       .rank = o->options.rank,
+                                       .by_rows = o->settings.fsdp.layout == CDDP_SHARDING_CUT_ROWS,
+                                       .tracer = o->options.tracer};
     return CD_PASS(cd_unit_sums_init(&o->sums, &sums, err));
 }
 

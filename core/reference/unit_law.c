@@ -139,8 +139,11 @@ static cddp_status find_units(cd_unit_law *l, cddp_error *err)
     l->left = cd_arena_array(&l->memory, count + 1, sizeof *l->left);
     cd_planned_precision *precisions = cd_arena_array(&l->memory, count + 1, sizeof *precisions);
     CD_TRY(cd_arena_check(&l->memory, err, "the units of rank %u", l->rank));
-    const cd_planned_units found = {
-        .parts = l->parts, .units = numbers, .lengths = lengths, .numels = numels, .starts = starts};
+    const cd_planned_units found = {.parts = l->parts,
+                                    .units = numbers,
+                                    .lengths = lengths,
+                                    .numels = numels,
+                                    .starts = starts};
     CD_TRY(cd_planned_find_units(l->plan, &l->settings, module, &l->memory, &found, err));
     CD_TRY(cd_planned_find_precision(l->plan, &l->settings, module, &l->memory, precisions, err));
     name_unit(&l->units[0], NULL, 0);
@@ -353,9 +356,9 @@ static void post(cd_unit_law *l, const unit *u, const posting *p)
         l->lacks_memory = true;
         return;
     }
-    l->reductions[l->reduction_count++] =
-        (cd_unit_reduction){l->place.step, l->place.micro_step, (uint32_t)(u - l->units), p->op,
-                            p->dtype, p->numel, p->replicas};
+    l->reductions[l->reduction_count++] = (cd_unit_reduction){
+        l->place.step, l->place.micro_step, (uint32_t)(u - l->units), p->op, p->dtype,
+        p->numel,      p->replicas};
 }
 
 /* L6; of the whole world where a unit is not cut. */

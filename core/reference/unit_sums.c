@@ -36,8 +36,7 @@ static double divide_before(const divisor *d, cddp_dtype dtype, double x)
 
 static bool is_equal(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
 
-cddp_status cd_unit_sums_init(cd_unit_sums *s, const cd_unit_sums_options *options,
-                              cddp_error *err)
+cddp_status cd_unit_sums_init(cd_unit_sums *s, const cd_unit_sums_options *options, cddp_error *err)
 {
     const cd_module *module = options->module;
     const size_t count = module->parameter_count;
@@ -58,7 +57,7 @@ cddp_status cd_unit_sums_init(cd_unit_sums *s, const cd_unit_sums_options *optio
 
 void cd_unit_sums_fini(cd_unit_sums *s)
 {
-    if (s->offsets != NULL) cd_arena_fini(&s->memory);
+    if (s->options.law != NULL) cd_arena_fini(&s->memory);
 }
 
 void cd_unit_sums_begin_step(cd_unit_sums *s, uint32_t step)
@@ -76,8 +75,7 @@ void cd_unit_sums_accumulated(cd_unit_sums *s, size_t parameter, const double *v
     const size_t numel = s->offsets[parameter + 1] - s->offsets[parameter];
     double *local = s->local + s->offsets[parameter];
     /* FMP-04: by rows another dtype adds up, and slots begin anew */
-    const bool adds_up =
-        s->options.by_rows && place.wire != place.dtype && s->has_local[parameter];
+    const bool adds_up = s->options.by_rows && place.wire != place.dtype && s->has_local[parameter];
     s->micro_step = micro_step;
     s->is_in_backward = true;
     for (size_t k = 0; k < numel; k++) {
@@ -146,9 +144,8 @@ static bool is_laid_out(const cd_unit_sums *s, uint32_t unit)
 static cddp_status judge_posted(cd_unit_sums *s, const cd_unit_reduction *r, const double *posted,
                                 cddp_error *err)
 {
-    const divisor d =
-        divisor_of(r->op == CDDP_OP_REDUCE_SCATTER ? s->options.mesh.shards
-                                                   : s->options.mesh.replicas);
+    const divisor d = divisor_of(r->op == CDDP_OP_REDUCE_SCATTER ? s->options.mesh.shards
+                                                                 : s->options.mesh.replicas);
     const size_t numel = (size_t)r->numel;
     size_t first = s->options.module->parameter_count;
     if (!cd_arena_grow(&s->memory, (void **)&s->is_named, &s->named_capacity, numel + 1,
@@ -162,8 +159,7 @@ static cddp_status judge_posted(cd_unit_sums *s, const cd_unit_reduction *r, con
         first = i;
         for (size_t k = s->offsets[i]; k < s->offsets[i + 1]; k++) {
             const size_t at = place_of(&l, (int64_t)(k - s->offsets[i]));
-            const double expected =
-                s->has_local[i] ? divide_before(&d, r->dtype, s->local[k]) : 0;
+            const double expected = s->has_local[i] ? divide_before(&d, r->dtype, s->local[k]) : 0;
             if (at >= numel) return CDDP_OK; /* I-COUNT */
             note(&c, (int64_t)(k - s->offsets[i]), expected, posted[at]);
             s->is_named[at] = true;
@@ -177,8 +173,9 @@ static cddp_status judge_posted(cd_unit_sums *s, const cd_unit_reduction *r, con
     cd_comparison padding = {.element = -1};
     for (size_t at = 0; at < numel; at++)
         if (!s->is_named[at]) note(&padding, 0, 0, posted[at]);
-    cd_text_format(padding.words, sizeof padding.words, "what a unit pads its gradient with is no "
-                                                        "zero in its reduction");
+    cd_text_format(padding.words, sizeof padding.words,
+                   "what a unit pads its gradient with is no "
+                   "zero in its reduction");
     if (padding.bad > 0 && first < s->options.module->parameter_count) report(s, first, &padding);
     return CDDP_OK;
 }

@@ -33,12 +33,12 @@ typedef struct cd_unit_sums_options {
 typedef struct cd_unit_sums {
     cd_unit_sums_options options;
     cd_arena memory;
-    size_t *offsets;     /* (parameter_count + 1) */
-    double *local;       /* (offsets[parameter_count]) as the slots have them now */
-    double *expected;    /* likewise, what this rank's part of the shard's gradient must be */
-    bool *has_local;     /* (parameter_count) */
-    bool *is_expected;   /* (parameter_count) */
-    double *passed;      /* (passed_numel) the share that goes on to the replicas */
+    size_t *offsets;   /* (parameter_count + 1) */
+    double *local;     /* (offsets[parameter_count]) as the slots have them now */
+    double *expected;  /* likewise, what this rank's part of the shard's gradient must be */
+    bool *has_local;   /* (parameter_count) */
+    bool *is_expected; /* (parameter_count) */
+    double *passed;    /* (passed_numel) the share that goes on to the replicas */
     size_t passed_numel, passed_capacity;
     uint32_t passed_unit;
     double *result; /* (result_capacity) of a sum, divided */

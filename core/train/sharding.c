@@ -120,9 +120,10 @@ static cddp_fsdp_options options_of(const cd_trainer *t)
     o.wrap.min_num_params = (int64_t)p->min_num_params;
     o.wrap.words = p->wrap_modules.items;
     o.wrap.word_count = p->wrap_modules.count;
-    o.mixed_precision = (cddp_fsdp_mixed_precision){
-        cd_mixed_dtype(t->program.settings.mixed_precision.param_dtype),
-        cd_mixed_dtype(t->program.settings.mixed_precision.reduce_dtype)};
+    o.mixed_precision =
+        (cddp_fsdp_mixed_precision){cd_mixed_dtype(t->program.settings.mixed_precision.param_dtype),
+                                    cd_mixed_dtype(
+                                        t->program.settings.mixed_precision.reduce_dtype)};
     return o;
 }
 

@@ -104,8 +104,7 @@ static cddp_status write_entry(void *context, const cddp_fsdp_entry *e, cddp_err
                   row = rows > 0 ? cddp_tensor_numel(whole) / rows : 0;
     const size_t first = bytes_of(whole, row * e->first_row),
                  bytes = bytes_of(whole, cddp_tensor_numel(&e->tensor));
-    uint8_t *to =
-        t->saved.all.bytes + find_place(t, w->optimizer, k, w->slot, e->ordinal) + first;
+    uint8_t *to = t->saved.all.bytes + find_place(t, w->optimizer, k, w->slot, e->ordinal) + first;
     return bytes > 0 ? CD_PASS(e->tensor.device->read(&e->tensor, to, bytes, err)) : CDDP_OK;
 }
 
@@ -201,8 +200,7 @@ static cddp_status save_slot(cd_trainer *t, writing *w, cddp_tensor *vectors, cd
         const int64_t share = cddp_tensor_numel(&flat.tensor);
         CD_TRY_OUT(flat.tensor.device->allocate(flat.tensor.device, flat.tensor.dtype,
                                                 share > 0 ? share : 1, &storage, err));
-        vectors[u] =
-            cddp_tensor_of(flat.tensor.device, storage, 0, flat.tensor.dtype, &share, 1);
+        vectors[u] = cddp_tensor_of(flat.tensor.device, storage, 0, flat.tensor.dtype, &share, 1);
         if (share > 0) CD_TRY_OUT(flat.tensor.device->fill(&vectors[u], 0, NULL, err));
         CD_TRY_OUT(collect_slot(t, w, u, &vectors[u], err));
     }
@@ -240,8 +238,7 @@ static cddp_status save_whole(cd_trainer *t, cd_sharding_saved *saved, cddp_erro
     for (w.optimizer = 0; w.optimizer < r->optimizer_count; w.optimizer++) {
         uint32_t count = 0;
         CD_TRY(count_slots(&r->optimizers[w.optimizer], &count));
-        for (w.slot = 0; w.slot < (int)count; w.slot++)
-            CD_TRY(save_slot(t, &w, vectors, err));
+        for (w.slot = 0; w.slot < (int)count; w.slot++) CD_TRY(save_slot(t, &w, vectors, err));
         w.steps += r->optimizers[w.optimizer].count;
     }
     return CDDP_OK;
@@ -333,8 +330,8 @@ static cddp_status load_parameters(cd_trainer *t, const cd_sharding_saved *saved
     CD_TRY(cd_arena_check(&t->memory, err, "the names of a checkpoint"));
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cddp_tensor *p = &module->parameters[i].tensor;
-        stored[i] = (cddp_fsdp_stored){.name = module->parameters[i].name,
-                                       .dim_count = p->dim_count};
+        stored[i] =
+            (cddp_fsdp_stored){.name = module->parameters[i].name, .dim_count = p->dim_count};
         memcpy(stored[i].sizes, p->sizes, sizeof stored[i].sizes);
     }
     const cddp_fsdp_source source = {.size = sizeof source,

@@ -245,8 +245,9 @@ static void ignore_event(void *self, const cddp_event *event)
     (void)event;
 }
 
-static const cddp_trace_sink nobody = {
-    .size = sizeof nobody, .abi = CDDP_TRACE_ABI, .event = ignore_event};
+static const cddp_trace_sink nobody = {.size = sizeof nobody,
+                                       .abi = CDDP_TRACE_ABI,
+                                       .event = ignore_event};
 
 /* Opens micro-steps until one has something to choose. A single gradient fires at once. */
 static cddp_status open_window(cd_rank_walk *w, cddp_error *err)
