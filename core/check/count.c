@@ -170,7 +170,7 @@ static void event(void *self, const cddp_event *e)
         totals *t = cd_table_add(&s->iterations, CD_KEY(e->rank, u->at_step, u->at_micro));
         if (t != NULL) *t = (totals){u->count, true};
     } else if (e->kind == CDDP_EV_unit) {
-        if (e->as.unit.group >= 0) r->group = e->as.unit.group;
+        r->group = e->as.unit.group >= 0 ? e->as.unit.group : 0; /* anew after a resume */
     } else if (e->kind == CDDP_EV_collective_post) {
         take_post(s, e, r);
     } else if (e->as.unit_pass.pass == CDDP_UNIT_BACKWARD_END) {

@@ -18,6 +18,8 @@
 #include "cddp/fsdp.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/plan/micro.h"
+#include "core/plan/unit_precision.h"
 #include "core/train/trainer.h"
 
 #include <stdio.h>
@@ -118,7 +120,30 @@ static cddp_fsdp_options options_of(const cd_trainer *t)
     o.wrap.min_num_params = (int64_t)p->min_num_params;
     o.wrap.words = p->wrap_modules.items;
     o.wrap.word_count = p->wrap_modules.count;
+    o.mixed_precision =
+        (cddp_fsdp_mixed_precision){cd_mixed_dtype(t->program.settings.mixed_precision.param_dtype),
+                                    cd_mixed_dtype(
+                                        t->program.settings.mixed_precision.reduce_dtype)};
     return o;
+}
+
+/* FSD-12: units of other dtypes. The root's name is empty. */
+static cddp_status find_unit_options(cd_trainer *t, cddp_fsdp_options *o, cddp_error *err)
+{
+    const cddp_text_list *listed = &t->program.settings.fsdp.unit_precision;
+    cddp_fsdp_unit_options *units = cd_arena_array(&t->memory, listed->count + 1, sizeof *units);
+    CD_TRY(cd_arena_check(&t->memory, err, "the dtypes of %zu units", listed->count));
+    for (size_t i = 0; i < listed->count; i++) {
+        cd_unit_precision own;
+        if (!cd_unit_precision_read(listed->items[i], &own)) continue; /* the plan refused it */
+        char *name = cd_arena_push(&t->memory, own.length + 1);
+        CD_TRY(cd_arena_check(&t->memory, err, "the name of unit %zu", i));
+        memcpy(name, own.module, own.length);
+        units[o->unit_options_count++] =
+            (cddp_fsdp_unit_options){name, o->strategy, {own.param, own.reduce}};
+    }
+    o->unit_options = units;
+    return CDDP_OK;
 }
 
 /* Numbers parameters that are reduced, in the model's order, as a wrapper does. */
@@ -193,6 +218,7 @@ static cddp_status create(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
                                     .requires_grad = p->requires_grad,
                                     .expect_sparse = p->expect_sparse};
     }
+    CD_TRY(find_unit_options(t, &options, err));
     options.parameters = given;
     options.parameter_count = count;
     CD_TRY(cddp_fsdp_create(&options, &s->fsdp, err));
@@ -213,7 +239,9 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
                        "(FSD-20): ranks would normalise differently, and nothing says what is "
                        "right; use a model without them (norm=layer)",
                        t->program.settings.model.name);
-    t->reduction.wire = CDDP_DTYPE_COUNT;
+    const cddp_fsdp_mixed_precision mixed = options_of(t).mixed_precision;
+    t->reduction.wire =
+        mixed.reduce_dtype != CDDP_DTYPE_COUNT ? mixed.reduce_dtype : mixed.param_dtype;
     t->reduction.divides_after = true; /* FSD-06: what stands in front is a power of two */
     number_variables(t);
     s->unit_of = cd_arena_array(&t->memory, count, sizeof *s->unit_of);
@@ -242,6 +270,14 @@ void cd_trainer_unshard(cd_trainer *t)
     cddp_group_destroy(s->replicas);
     cddp_group_destroy(s->shards);
     t->sharding = NULL;
+}
+
+cddp_fsdp *cd_sharding_get(const cd_trainer *t) { return t->sharding->fsdp; }
+
+uint32_t cd_sharding_get_shards(const cd_trainer *t)
+{
+    const struct cd_sharding *s = t->sharding;
+    return cddp_group_size(s->shards != NULL ? s->shards : t->groups.world);
 }
 
 /* ---- forward ---- */

@@ -1114,6 +1114,12 @@ static bool mutate_fresh_mixed_copy(cddp_event *e)
     return true;
 }
 
+static bool mutate_fresh_other_dtype(cddp_event *e)
+{
+    if (at(e, CDDP_EV_unit_read, 1, 1)) e->as.unit_read.dtype = CDDP_BF16;
+    return true;
+}
+
 const trace_mutant trace_mutants[] = {
 #define TRACE_MUTANT(check, name, rank, peer, words, what) \
     {#check, #name, rank, peer, words, what, mutate_##check##_##name},
