@@ -32,7 +32,6 @@ static const refusal refusals[] = {
     {"schedule", "ready",
      "units are reduced in the order of backward, which is the same on every rank, and not in the "
      "order in which gradients happen to be ready"},
-    {"streams", NULL, "gradients of a unit are reduced as one, on the default stream"},
     {"train", "zero_grad", "shards' gradients are dropped after each step: \"none\""},
     {"train", "checkpoint_step", "a checkpoint here is of whole parameters"},
     {"train", "resume", "a checkpoint here is of whole parameters"},
