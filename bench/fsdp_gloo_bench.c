@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the sharded runtime costs beside the gathers and reductions that it posts: two real ranks, 12
-** units of 4 MiB, FULL_SHARD with BACKWARD_PRE, nothing computed.
+/* What the sharded runtime costs beside the gathers and reductions that it posts: two real ranks,
+** 12 units of 4 MiB, FULL_SHARD with BACKWARD_PRE, nothing computed.
 **
 ** By turns, in the same processes and the same group: a step of the runtime, and the same
 ** collectives of the same sizes in the same order, posted by hand on buffers that are always

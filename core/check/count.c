@@ -9,8 +9,8 @@
 ** Exercised     an iteration of a rank ended with as many collectives as planned.
 ** Blame         the rank. After its first departure nothing more of it is judged.
 ** Limits        an iteration for which the judge derives nothing is not judged. What happens
-**               between iterations (states, norms) is not counted here. Whether a collective carries
-**               what it should is for others (I-FRESH, I-REF).
+**               between iterations (states, norms) is not counted here. What a collective
+**               carries is for others (I-FRESH, I-REF).
 */
 #include "core/check/writer.h"
 

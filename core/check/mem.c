@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-MEM: a sharded model has no more full parameters at once than its strategy allows, and takes and
-** frees them where it says.
+/* I-MEM: a sharded model has no more full parameters at once than its strategy allows, and
+** takes and frees them where it says.
 **
 ** Judged from   unit_storage, added up here; planned_storage and planned_units, which the judge
 **               derives from the plan; unit_pass and collective_post for where in an iteration
 **               that is. A forward without gradients needs no plan: it leaves what was there.
 ** Exercised     an iteration of a rank ended, and some of it was full meanwhile; or the plan has
 **               nothing full.
-** Blame         the rank; the unit whose storage was taken last, is taken or freed at another place,
-**               or is still there.
+** Blame         the rank; the unit whose storage was taken last, is taken or freed elsewhere, or is
+**               still there.
 ** Limits        full parameters alone: gradients, shards and what a device's allocator keeps are
 **               not counted. An iteration for which the judge derives nothing is not judged. Where
 **               an iteration has a gather, storage may be taken at any time since the last begin or
@@ -39,7 +39,7 @@ typedef struct rank_facts {
     int64_t passes, collectives, moves; /* of the iteration */
     int64_t iteration;
     int64_t evaluated; /* 1 + the unit whose forward without gradients just ended; 0: none did */
-    uint32_t step; /* the last one that it spoke of */
+    uint32_t step;     /* the last one that it spoke of */
     bool is_inside, has_erred;
 } rank_facts;
 
