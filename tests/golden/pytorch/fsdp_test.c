@@ -5,9 +5,9 @@
 ** The elements of a rank, its padding, gathers, frees and reductions in their order, full
 ** parameters in forward, gradients and updated shards must agree, in every bit.
 **
-** Known to differ, and said in docs/fsdp.md: 1.13.1 compares orders in other places. Those exchanges
-** are left out on both sides. Its forward_prefetch looks ahead from the root alone (FSH-11), so there
-** frees are not compared. limit_all_gathers changes nothing of what is compared.
+** Known to differ, and said in docs/fsdp.md: 1.13.1 compares orders in other places. These
+** exchanges are left out on both sides. Its forward_prefetch looks ahead from the root alone
+** (FSH-11), so there frees are not compared. limit_all_gathers changes nothing of what is compared.
 */
 #include "cddp/fsdp.h"
 #include "tests/unit/core/ddp/fixture.h"
