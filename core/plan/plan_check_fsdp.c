@@ -35,7 +35,6 @@ static const refusal refusals[] = {
     {"schedule", "ready",
      "units are reduced in the order of backward, which is the same on every rank, and not in the "
      "order in which gradients happen to be ready"},
-    {"streams", NULL, "gradients of a unit are reduced as one, on the default stream"},
     {"train", "zero_grad", "shards' gradients are dropped after each step: \"none\""},
     {"optimizer", "shard", "the model is sharded, and so is what each rank steps"},
     {"optimizer", "overlap", "there are no buckets"},

@@ -12,6 +12,7 @@
 ** L5  a unit is reduced where it has a gradient (FPM-08), outside of a no_sync window (FSY-02)
 ** L6  before a gather, and before a reduction, ranks compare what they are about to do: in the
 **     first iteration, or in all of them (FSH-13)
+** L7  storage is taken when a gather begins, and given back where a unit is freed
 */
 #include "core/reference/unit_law.h"
 
@@ -28,7 +29,6 @@
 
 #define MEMORY_BLOCK_BYTES ((size_t)4 << 10)
 #define NO_UNIT UINT32_MAX
-#define UNIT_NAME_BYTES 48
 
 typedef enum touch_kind { TOUCH_FORWARD, TOUCH_BACKWARD, TOUCH_GRADIENT } touch_kind;
 
@@ -40,13 +40,14 @@ typedef struct touch {
 } touch;
 
 typedef struct unit {
-    char name[UNIT_NAME_BYTES];
+    const char *name;            /* in full: checks tell units apart by it */
     int64_t numel, share, whole; /* elements; whole: of its parameters alone */
     cddp_dtype dtype, wire;      /* of gathers and of reductions */
     uint32_t trained;
     /* as it stands */
     bool is_full, is_awaited, has_gradient;
     int64_t bytes; /* full now */
+    int64_t moves; /* of its storage, in the iteration */
     /* of the iteration */
     bool may_go_back, may_be_prefetched, is_open, has_ended;
     uint32_t arrived;
@@ -89,7 +90,7 @@ struct cd_unit_law {
     /* of the emission at hand */
     struct cddp_tracer *tracer;
     cd_micro_place place;
-    int64_t position, passes;
+    int64_t position, passes, moves;
 
     /* As the run has them now, where the emission is ahead of a resume. */
     cd_part *run_parts;
@@ -113,13 +114,11 @@ static bool keeps(const cd_unit_law *l)
            l->settings.fsdp.sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
 }
 
-static void name_unit(unit *u, const char *parameter, size_t length)
+static const char *name_unit(cd_unit_law *l, const char *parameter, size_t length)
 {
-    const size_t most = sizeof u->name - 1;
-    memcpy(u->name, length > 0 ? parameter : "(root)",
-           length > most ? most
-           : length > 0  ? length
-                         : sizeof "(root)");
+    char *name = cd_arena_array(&l->memory, length + 1, 1);
+    if (name != NULL) memcpy(name, parameter, length);
+    return name;
 }
 
 static cddp_status find_units(cd_unit_law *l, cddp_error *err)
@@ -146,13 +145,14 @@ static cddp_status find_units(cd_unit_law *l, cddp_error *err)
                                     .starts = starts};
     CD_TRY(cd_planned_find_units(l->plan, &l->settings, module, &l->memory, &found, err));
     CD_TRY(cd_planned_find_precision(l->plan, &l->settings, module, &l->memory, precisions, err));
-    name_unit(&l->units[0], NULL, 0);
+    l->units[0].name = "(root)";
     l->unit_count = 1;
     for (size_t i = 0; i < count; i++) {
         const cd_parameter *p = &module->parameters[i];
         uint32_t *number = &first[numbers[i]];
         if (lengths[i] > 0 && *number == 0) {
-            name_unit(&l->units[l->unit_count], p->name, lengths[i]);
+            l->units[l->unit_count].name = name_unit(l, p->name, lengths[i]);
+            CD_TRY(cd_arena_check(&l->memory, err, "the name of a unit"));
             *number = l->unit_count++;
         }
         unit *u = &l->units[*number];
@@ -374,12 +374,23 @@ static void compare(cd_unit_law *l, const unit *u, bool reduces)
     if (is_hybrid) post(l, u, &(posting){CDDP_OP_ALLGATHER, CDDP_I64, 1, true});
 }
 
-static void add_bytes(cd_unit_law *l, unit *u, int64_t elements)
+static void move(cd_unit_law *l, unit *u, int64_t bytes)
 {
-    const int64_t bytes = elements * (int64_t)cddp_dtype_bytes(u->dtype);
+    if (bytes == 0) return;
+    CD_EMIT(l->tracer, planned_storage, u->name, .at_step = l->place.step,
+            .at_micro = l->place.micro_step, .position = u->moves,
+            .bytes = bytes < 0 ? -bytes : bytes, .released = bytes < 0, .passes = l->passes,
+            .collectives = l->position);
+    u->moves++;
+    l->moves++;
     u->bytes += bytes;
     l->live += bytes;
     if (l->live > l->peak) l->peak = l->live;
+}
+
+static void add_bytes(cd_unit_law *l, unit *u, int64_t elements)
+{
+    move(l, u, elements * (int64_t)cddp_dtype_bytes(u->dtype));
 }
 
 /* L1 */
@@ -407,8 +418,7 @@ static void await(cd_unit_law *l, unit *u)
 
 static void release(cd_unit_law *l, unit *u)
 {
-    l->live -= u->bytes;
-    u->bytes = 0;
+    move(l, u, -u->bytes);
     u->is_full = u->is_awaited = false;
 }
 
@@ -573,7 +583,7 @@ static void begin(cd_unit_law *l, const cd_micro *micro, struct cddp_tracer *tra
     cd_own_begin_step(l->replica, l->rank, micro->place.step);
     l->tracer = tracer;
     l->place = micro->place;
-    l->position = l->passes = 0;
+    l->position = l->passes = l->moves = 0;
     l->touch_count = l->forward.at = 0;
     l->post_forward_count = l->left_count = 0;
     l->needs_gradients = false;
@@ -583,6 +593,7 @@ static void begin(cd_unit_law *l, const cd_micro *micro, struct cddp_tracer *tra
         unit *u = &l->units[k];
         u->may_go_back = u->may_be_prefetched = u->is_open = u->has_ended = false;
         u->trained = u->arrived = 0;
+        u->moves = 0;
         u->position = -1;
         if (micro->place.micro_step == 0) u->has_gradient = false; /* dropped after the step */
     }
@@ -635,6 +646,6 @@ cddp_status cd_unit_law_emit(cd_unit_law *l, const cd_micro *micro, struct cddp_
     walk_backward(l, at);
     if (l->lacks_memory) return cd_fail_memory(err, "the reductions of rank %u", l->rank);
     CD_EMIT(tracer, planned_units, NULL, .at_step = l->place.step, .at_micro = l->place.micro_step,
-            .count = l->position, .peak = l->peak, .left = l->live);
+            .count = l->position, .peak = l->peak, .left = l->live, .moves = l->moves);
     return CDDP_OK;
 }
