@@ -219,9 +219,8 @@ static void take_reset(state *s, const cddp_event *e)
 
 static bool is_reset(const cddp_event *e)
 {
-    return e->kind == CDDP_EV_regroup ||
-           (e->kind == CDDP_EV_mark && e->text != NULL &&
-            strcmp(e->text, "backward_left_early") == 0);
+    return e->kind == CDDP_EV_regroup || (e->kind == CDDP_EV_mark && e->text != NULL &&
+                                          strcmp(e->text, "backward_left_early") == 0);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -323,7 +322,7 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_grad_local, CDDP_EV_used_local, CDDP_EV_used_global,
+static const uint16_t kinds[] = {CDDP_EV_grad_local, CDDP_EV_used_local,   CDDP_EV_used_global,
                                  CDDP_EV_grad_final, CDDP_EV_backward_end, CDDP_EV_regroup,
                                  CDDP_EV_mark};
 

@@ -130,8 +130,10 @@ def settings(text):
     return [word for key in text.split() for word in ("--set", key)] if text else []
 
 
-CLEAN = ["without when", "without rank", "without fault", "without collective", "set world.backend=sim", "set hook.name=allreduce", "set hook.name=",
-         "set clip.place=after_reduction", "set rendezvous.generations=true", "set train.loss=global_mean"]
+FIRST = {'"fault:': "set world.backend=sim", "generations = false": "set rendezvous.generations=true"}
+CLEAN = ["without when", "without rank", "without fault", "without collective", "set hook.name=allreduce", "set hook.name=",
+         "set clip.place=after_reduction",
+         "set train.loss=global_mean"]
 
 
 class Case:
@@ -234,9 +236,14 @@ class Case:
         result = answer["results"][0] if answer["results"] else {"verdict": "", "findings": [1]}
         return result["verdict"] == "verified" and not result["findings"]
 
+    def candidates(self):
+        text = (ROOT / self.path).read_text(encoding="utf-8")
+        first = [how for mark, how in FIRST.items() if mark in text]
+        return first + CLEAN
+
     def twin(self, folder):
         how = "itself" if self.row.get("patch") or self.row.get("set") or "explore" in self.row else self.row.get("clean")
-        for candidate in [how] if how else CLEAN:
+        for candidate in [how] if how else self.candidates():
             if self.is_clean(candidate, folder):
                 self.clean = "the scenario" if candidate == "itself" else self.say(candidate)
                 return
