@@ -7,8 +7,8 @@
 ** event. It also fails when another interleaving of the ranks' events gives other findings
 ** (core/check/check.h). With --marks, every coverage mark listed in the file must have been
 ** reached by some scenario. With --mutant, this program was built with a planted mistake: what
-** scenarios expect does not count, and the first finding must be this check's. CHECK may be "error":
-** a rank must end with one, and nothing be found.
+** scenarios expect does not count, and the first finding must be this check's. CHECK may be
+** "error": a rank must end with one, and nothing be found.
 */
 #include "cddp/plugin.h"
 #include "verify/worlds/compose.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The features, and the rules by which they exclude each other: a table of keys, predicates over draws, and a text. */
+/* The features, and the rules by which they exclude each other: a table of keys, predicates over
+** draws, and a text. */
 #include "tests/property/features.h"
 
 #include "core/base/error.h"

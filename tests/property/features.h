@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Features of a training and their levels, of which programs are drawn; and which of them exclude each other.
+/* Features of a training and their levels, of which programs are drawn; and which of them exclude
+** each other.
 **
 ** Lifetime   drawn features are values; a plan is the caller's.
 ** Threads    no state.
@@ -86,7 +87,8 @@ uint32_t feature_level_count(const feature *f);
 const char *feature_value(const feature_draw *d, size_t f);
 /* A valid program, in which common features are common. */
 void feature_draw_any(cd_prng *prng, feature_draw *d);
-/* The same with two levels given; false: `tries` draws were none, nor is it valid with all other features left alone. */
+/* The same with two levels given; false: `tries` draws were none, nor is it valid with all other
+** features left alone. */
 typedef struct feature_pair {
     size_t a, b;
     uint32_t i, j;
