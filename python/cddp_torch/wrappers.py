@@ -116,6 +116,7 @@ class Wrapper:
         self.failed = False
         self.has_unreduced = False
         self.forwarded = False  # a forward with gradients since the last backward
+        self.is_evaluating = False  # nobody synchronises its buffers, and the next forward says them
         self.is_local = False  # backwards do not synchronise, as far as was said
         self.is_shadowing = False
         self.shadows = 0
@@ -608,11 +609,45 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> boo
         r.emit("join_notify", 1, -1)
     if not grad and not ddp.training and not ddp.broadcast_buffers:
         w.say_buffers(r, WORD["CDDP_MOMENT_FORWARD"])
+        _follow_mode(ddp, True)
     return sync
 
 
 before_training_forward: List[Callable[[Recorder], None]] = []
 before_other_forward: List[Callable[[Recorder], None]] = []
+
+
+_evaluation: Any = None  # the hook of a forward that goes past the wrapper
+
+
+def _follow_mode(module: Any, training: bool) -> None:
+    """Programs evaluate the module inside as well. Its first forward then says what buffers it has."""
+    global _evaluation
+    r = get()
+    for w in wrappers if r is not None and r.wants_digests else []:
+        ddp = w.ddp()
+        if ddp is not None and (module is ddp or module is ddp.module):
+            w.is_evaluating = not training and bool(w.buffers) and not ddp.broadcast_buffers
+    is_wanted = any(w.is_evaluating for w in wrappers)
+    if is_wanted and _evaluation is None:
+        _evaluation = torch.nn.modules.module.register_module_forward_pre_hook(guarded(_say_evaluation))
+    elif not is_wanted and _evaluation is not None:
+        _evaluation.remove()
+        _evaluation = None
+
+
+def _say_evaluation(module: Any, inputs: Any) -> None:
+    r = get()
+    for w in wrappers if r is not None and not torch.is_grad_enabled() else []:
+        ddp = w.ddp()
+        if w.is_evaluating and ddp is not None and module is ddp.module and not module.training:
+            assert r is not None
+            r.use(w.number)
+            r.source(4)
+            r.emit("forward_begin", 0, 0, 0, 0)
+            w.say_buffers(r, WORD["CDDP_MOMENT_FORWARD"])
+            r.emit("forward_end", -1, 0)
+            _follow_mode(module, True)
 
 
 def _end_forward(r: Recorder, w: Wrapper, sync: bool) -> None:
@@ -719,10 +754,25 @@ class _HookCall:
         self.power_sgd: Optional[laws.PowerSGD] = None
 
 
+def _say_local(r: Recorder, w: Wrapper, state: Any) -> None:
+    """From an iteration on, post-local SGD reduces within subgroups, and the others have other gradients."""
+    start = getattr(state, "start_localSGD_iter", None)
+    if start is None or getattr(state, "iter", 0) < start or w.group is None:
+        return
+    subgroup = groups.find(getattr(state, "subgroup", None))
+    members = subgroup.members if subgroup is not None and getattr(state, "post_local_gradient_allreduce", True) else []
+    count = len(members)
+    is_block = count > 0 and members == list(range(members[0], members[0] + count)) and members[0] % count == 0
+    block = count if is_block else 1
+    r.emit("agreement", block, block, block, 0)
+
+
 def _begin_hook(r: Recorder, w: Wrapper, state: Any, bucket: Any) -> Optional[_HookCall]:
     index, buffer = bucket.index(), bucket.buffer()
     if index >= len(w.buckets):
         return None
+    if w.hook_name == "post_localSGD_hook":
+        _say_local(r, w, state)
     w.launch(r, index, buffer, w.is_shadowing, w.group.count if w.group else 0)
     if w.is_shadowing:
         w.launched += 1
@@ -851,7 +901,20 @@ def patch(current: Callable[[], Optional[Recorder]]) -> None:
     cls.__init__, cls.forward, cls.no_sync = __init__, forward, no_sync
     cls.register_comm_hook, cls._register_builtin_comm_hook = register_comm_hook, _register_builtin_comm_hook
     cls._sync_buffers = _sync_buffers
+    _patch_mode()
     _patch_join(cls)
+
+
+def _patch_mode() -> None:
+    real_train = torch.nn.Module.train
+
+    @functools.wraps(real_train)
+    def train(self: Any, mode: bool = True) -> Any:
+        value = real_train(self, mode)
+        guarded(_follow_mode)(self, mode)
+        return value
+
+    torch.nn.Module.train = train
 
 
 def _say_buffer_sync(r: Recorder, ddp: Any, w: Wrapper) -> None:
