@@ -428,7 +428,7 @@ def _members_digest(members: List[int]) -> int:
 
 
 def _label(number: int) -> str:
-    return "world" if number == 0 else "group %d" % number
+    return "world" if number == 0 else "group %d" % number if number < 1 << 20 else "local group %x" % number
 
 
 def _promises_same_bits(backend: str) -> bool:
@@ -490,13 +490,21 @@ def _wrap_default(r: Recorder) -> None:
 wrap_default = guarded(_wrap_default)
 
 
-def _begin_group(r: Recorder, ranks: Optional[List[int]], backend: Optional[str]) -> Tuple[int, List[int]]:
+_local_groups: Dict[Tuple[int, ...], int] = {}  # by members: how many
+
+
+def _begin_group(r: Recorder, ranks: Optional[List[int]], backend: Optional[str], is_local: bool) -> Tuple[int, List[int]]:
     """Said before the group is made: where ranks name other members, nobody comes back from that."""
     global _groups_made
-    number = _groups_made
-    _groups_made += 1
     members = sorted(ranks) if ranks is not None else list(range(r.world_size))
     r.source(5)
+    if is_local:  # only members call, so no common count has a number for it
+        count = _local_groups[tuple(members)] = _local_groups.get(tuple(members), 0) + 1
+        number = hashing.text("local group %d of %s" % (count, members)) >> 12
+    else:
+        number = _groups_made
+        _groups_made += 1
+        r.mark("new_group", (_members_digest(members) & (1 << 36) - 1) << 16 | min(len(members), 0xffff))
     _say_group(r, number, members, str(backend) if backend else _backend_name(dist.distributed_c10d._get_default_group()))
     return number, members
 
@@ -523,7 +531,8 @@ def patch(current: Callable[[], Optional[Recorder]]) -> None:
         if r is None:
             return real_new(*args, **named)
         ranks = args[0] if args else named.get("ranks")
-        begun = guarded(_begin_group)(r, ranks, args[2] if len(args) > 2 else named.get("backend"))
+        is_local = bool(args[4] if len(args) > 4 else named.get("use_local_synchronization", False))
+        begun = guarded(_begin_group)(r, ranks, args[2] if len(args) > 2 else named.get("backend"), is_local)
         value = real_new(*args, **named)
         group = guarded(_end_group)(r, value, begun) if begun is not None else None
         return value if group is None else group
