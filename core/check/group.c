@@ -111,7 +111,7 @@ static void report_calls(state *s, const cd_split *split)
     CD_SAY(f.title, "%s make different groups in call %lld of new_group", who, k);
     CD_SAY(f.expected, "rank %u: %lld members", split->right.rank,
            (long long)(split->right.data[0] & 0xffff));
-    CD_SAY(f.actual, "rank %u: others, %lld in number", split->odd.rank,
+    CD_SAY(f.actual, "rank %u: another list, with %lld", split->odd.rank,
            (long long)(split->odd.data[0] & 0xffff));
     CD_SAY(f.advice,
            "every rank calls new_group for every group, in the same order, also for those "
