@@ -2,8 +2,9 @@
 /* I-GROUP: a reduction has the declared members and divisor; a store key has one owner and one
 ** generation.
 **
-** Judged from   group (by name), which groups a rank takes part in making (mark), wrap, mark_ready's divide factor, join_notify, store_key. A change
-**               of the wrapper's group (regroup) against the decisions of the plan.
+** Judged from   group (by name), mark new_group, wrap, mark_ready's divide factor, join_notify,
+**               store_key. A change of the wrapper's group (regroup) against the decisions of the
+**               plan.
 ** Exercised     a group was opened by at least two ranks.
 ** Blame         the odd ranks of a group's membership; the rank with the wrong divisor; the second
 **               writer of a key; the rank that read what another generation had left.

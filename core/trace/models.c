@@ -73,7 +73,7 @@ static int64_t count_extra(const cd_models *m, size_t end)
     return extra;
 }
 
-static void tell_apart(cd_models *m)
+static void separate(cd_models *m)
 {
     const int64_t extra = count_extra(m, m->module_count);
     if (extra == 0 || m->count + extra > CD_MODELS_MAX) return;
@@ -95,7 +95,7 @@ void cd_models_begin(cd_models *m, int64_t shown, const cddp_trace_sink *where)
 {
     m->shown = shown;
     m->where = where;
-    if (where != NULL && !m->is_apart) tell_apart(m);
+    if (where != NULL && !m->is_apart) separate(m);
     for (uint32_t rank = 0; rank < m->rank_count; rank++)
         m->current[rank] = where != NULL ? index_of(m, rank, 0) : 0;
 }

@@ -4,11 +4,11 @@
 **
 ** A mark "wrapped module" says which of them the events of the rank are about from there on; before
 ** the first mark it is module 0, and after a mark of -1 nobody knows which. What groups say is
-** about all of them. Modules with one number that are wrapped in different groups are different
-** ones: they are told apart after the events were counted, and only then.
+** about all of them. Modules with one number that are wrapped in different groups are
+** different ones: they are separated after the events were counted, and only then.
 **
 ** Lifetime   init → for each module: begin, push every event → fini.
-** Errors     without memory modules are not told apart by their groups.
+** Errors     without memory modules are not separated by their groups.
 */
 #pragma once
 #include "cddp/trace.h"

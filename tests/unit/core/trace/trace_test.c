@@ -273,7 +273,7 @@ static void count_events(void *self, const cddp_event *event)
 
 /* Ranks 0 and 1 wrap a module in group 5, ranks 2 and 3 another one in group 6, all of them a
 ** second one together. */
-TEST(models, modules_of_different_groups_are_told_apart)
+TEST(models, modules_of_different_groups_are_separate)
 {
     static const uint32_t wanted[3][4] = {{1, 1, 0, 0}, {0, 0, 1, 1}, {1, 1, 1, 1}};
     cddp_event events[12];
