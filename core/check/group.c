@@ -2,8 +2,9 @@
 /* I-GROUP: a reduction has the declared members and divisor; a store key has one owner and one
 ** generation.
 **
-** Judged from   group (by name), wrap, mark_ready's divide factor, join_notify, store_key. A change
-**               of the wrapper's group (regroup) against the decisions of the plan.
+** Judged from   group (by name), mark new_group, wrap, mark_ready's divide factor, join_notify,
+**               store_key. A change of the wrapper's group (regroup) against the decisions of the
+**               plan.
 ** Exercised     a group was opened by at least two ranks.
 ** Blame         the odd ranks of a group's membership; the rank with the wrong divisor; the second
 **               writer of a key; the rank that read what another generation had left.
@@ -13,13 +14,14 @@
 #include "core/check/obey.h"
 
 #include "core/base/hash.h"
+#include "core/trace/tracer.h"
 
 #include <string.h>
 
 typedef struct rank_facts {
-    int64_t group;  /* of the wrapper */
-    int64_t active; /* latest answer of the join protocol */
-    int64_t last_step;
+    int64_t group;            /* of the wrapper */
+    int64_t active;           /* latest answer of the join protocol */
+    int64_t last_step, calls; /* calls: of new_group */
     bool is_wrapped, has_joined;
 } rank_facts;
 
@@ -39,6 +41,7 @@ typedef struct key_facts {
 typedef struct state {
     cd_writer writer;
     cd_agree groups; /* name → id, members, members_digest */
+    cd_agree calls;  /* k → members of the k-th group that a rank takes part in making */
     cd_table names;  /* name → text, for the report */
     cd_table slots;  /* (group, group_rank) → world rank + 1 */
     cd_ranks ranks;  /* of rank_facts */
@@ -55,6 +58,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->groups, context->allocator);
+    cd_agree_init(&s->calls, context->allocator);
     cd_table_init(&s->names, context->allocator, CD_WRITER_NAME_BYTES);
     cd_table_init(&s->slots, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
@@ -89,6 +93,31 @@ static void take_group(state *s, const cddp_event *e)
         cd_writer_report(&s->writer, &f);
     }
     *slot = (int64_t)e->rank + 1;
+}
+
+/* Every rank calls, members or not: the k-th call of all of them makes one group. */
+static void take_call(state *s, const cddp_event *e, rank_facts *r)
+{
+    if (e->text == NULL || strcmp(e->text, CD_TRACER_NEW_GROUP) != 0) return;
+    cd_agree_push(&s->calls, &(cd_statement){.key = CD_KEY(r->calls++), CD_SAYS(e->as.mark.value)},
+                  e);
+}
+
+static void report_calls(state *s, const cd_split *split)
+{
+    cddp_finding f = cd_finding_of(&s->writer, split);
+    const long long k = (long long)split->key->part[0] + 1;
+    char who[160];
+    cd_split_print(split, who, sizeof who);
+    CD_SAY(f.title, "%s make different groups in call %lld of new_group", who, k);
+    CD_SAY(f.expected, "rank %u: %lld members", split->right.rank,
+           (long long)(split->right.data[0] & 0xffff));
+    CD_SAY(f.actual, "rank %u: another list, with %lld", split->odd.rank,
+           (long long)(split->odd.data[0] & 0xffff));
+    CD_SAY(f.advice,
+           "every rank calls new_group for every group, in the same order, also for those "
+           "that it is no member of");
+    cd_writer_report(&s->writer, &f);
 }
 
 static void take_ready(state *s, const cddp_event *e)
@@ -267,6 +296,8 @@ static void event(void *self, const cddp_event *e)
         take_key(s, e);
     } else if (r == NULL) {
         return;
+    } else if (e->kind == CDDP_EV_mark) {
+        take_call(s, e, r);
     } else if (e->kind == CDDP_EV_regroup) {
         take_regroup(s, e, r);
     } else if (e->kind == CDDP_EV_decision) {
@@ -307,11 +338,14 @@ static void end(void *self)
                            (unsigned long long)s->groups.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->groups, &cursor, &split);) report_members(s, &split);
+    size_t first = 0; /* what follows the first one is shifted */
+    if (cd_agree_next(&s->calls, &first, &split)) report_calls(s, &split);
     judge_keys(s);
     judge_rest(s);
     cd_obey_report(&s->obey, &s->writer);
     cd_obey_fini(&s->obey);
     cd_agree_fini(&s->groups);
+    cd_agree_fini(&s->calls);
     cd_table_fini(&s->writings);
     cd_table_fini(&s->readings);
     cd_table_fini(&s->names);
@@ -323,7 +357,7 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_group,       CDDP_EV_wrap,      CDDP_EV_mark_ready,
                                  CDDP_EV_join_notify, CDDP_EV_store_key, CDDP_EV_regroup,
-                                 CDDP_EV_decision};
+                                 CDDP_EV_decision,    CDDP_EV_mark};
 
 CD_CHECK_TABLE(group, "I-GROUP", "every reduction has its declared members and divisor",
                "Members and divisor of each reduction are the declared ones; store keys have one "

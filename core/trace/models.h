@@ -4,15 +4,26 @@
 **
 ** A mark "wrapped module" says which of them the events of the rank are about from there on; before
 ** the first mark it is module 0, and after a mark of -1 nobody knows which. What groups say is
-** about all of them.
+** about all of them. Modules with one number that are wrapped in different groups are
+** different ones: they are separated after the events were counted, and only then.
 **
 ** Lifetime   init → for each module: begin, push every event → fini.
-** Errors     without memory everything is shown.
+** Errors     without memory modules are not separated by their groups.
 */
 #pragma once
 #include "cddp/trace.h"
 
 #define CD_MODELS_MAX 1024
+
+/* One that the ranks of a group wrapped, under this number. */
+typedef struct cd_models_module {
+    int64_t number, group;
+} cd_models_module;
+
+typedef struct cd_models_home {
+    uint32_t rank;
+    cd_models_module module;
+} cd_models_home;
 
 typedef struct cd_models {
     const cddp_allocator *allocator;
@@ -21,6 +32,11 @@ typedef struct cd_models {
     int64_t shown;     /* which module */
     bool has_own_data; /* each module has its own samples and seeds; false: all have the same */
     int64_t count;     /* how many there are, after all events were pushed once */
+    int64_t number_count;
+    cd_models_home *homes;     /* (home_count) which of a number a rank means: it wrapped that */
+    cd_models_module *modules; /* (module_count) in order */
+    size_t home_count, home_capacity, module_count, module_capacity;
+    bool is_apart; /* some number is of several modules */
     /* what was seen of a module: gradients that were reduced, and calls of the program about it */
     bool is_reduced[CD_MODELS_MAX], is_named[CD_MODELS_MAX];
     const cddp_trace_sink *where; /* borrowed until the next begin */

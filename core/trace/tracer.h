@@ -91,6 +91,9 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 ** mark. core/trace/models.h shows a judge one of them at a time. */
 #define CD_TRACER_WRAPPERS_MAX 64
 #define CD_TRACER_WRAPPED "wrapped module"
+/* The rank takes part in making a group; value: a digest of its members, then 16 bits with their
+** number. */
+#define CD_TRACER_NEW_GROUP "new_group"
 
 /* The least number that no wrapper of the tracer has; further ones share the last number. */
 int64_t cd_tracer_take_wrapper(struct cddp_tracer *tracer);

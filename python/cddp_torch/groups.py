@@ -28,7 +28,7 @@ class Operation:
 
     __slots__ = ("group", "number", "op", "bucket", "tensors", "results", "on_done", "is_awaited", "is_done", "is_hidden", "digest", "root")
 
-    def __init__(self, group: "RecordedGroup", number: int, op: str) -> None:
+    def __init__(self, group: "RecordedGroup | Channel", number: int, op: str) -> None:
         self.group, self.number, self.op = group, number, op
         self.bucket = -1
         self.tensors: List[torch.Tensor] = []
@@ -81,9 +81,6 @@ def _say_unnamed(op: Any) -> None:
 
 
 def _root(op: str, args: Tuple[Any, ...], named: Dict[str, Any]) -> int:
-    if op in ("send", "recv"):
-        peer = args[1] if len(args) > 1 else named.get("dstRank", named.get("srcRank", -1))
-        return int(peer)
     if op not in ("broadcast", "reduce", "gather", "scatter"):
         return -1
     for value in list(args[1:]) + list(named.values()):
@@ -93,6 +90,40 @@ def _root(op: str, args: Tuple[Any, ...], named: Dict[str, Any]) -> int:
         if isinstance(value, int):
             return value
     return int(named.get("root", 0))
+
+
+class Channel:
+    """Messages from one rank of a group to another, with one tag: a group of two to whoever judges.
+
+    They have numbers of their own. Whoever sends or receives in between is then not behind the others of the
+    group, and the k-th message that leaves is the k-th that arrives.
+    """
+
+    def __init__(self, r: Recorder, group: "RecordedGroup", source: int, target: int, tag: int) -> None:
+        self.members = [group.members[i] for i in (source, target) if i >= 0]
+        self.label = "messages from %s to rank %d%s%s" % (
+            "rank %d" % self.members[0] if source >= 0 else "anyone", self.members[-1],
+            ", tag %d" % tag if tag else "", " in " + group.label if group.id else "")
+        self.id = hashing.text(self.label) >> 12  # judges take 53 bits
+        self.count = self.in_flight = 0
+        r.emit("group", self.id, len(self.members), self.members.index(r.rank), _members_digest(self.members),
+               WORD["CDDP_ORDER_SAME"], text=self.label)
+
+
+def _channel(r: Recorder, group: "RecordedGroup", op: str, args: Tuple[Any, ...], named: Dict[str, Any]) -> Channel:
+    """recv_anysource has no peer."""
+    numbers = [int(x) for x in args[1:] if isinstance(x, int)]
+    tag = int(named.get("tag", numbers[-1] if numbers else 0))
+    peer = -1
+    if len(numbers) + sum(name in named for name in ("dstRank", "srcRank", "tag")) == 2:
+        peer = int(named.get("dstRank", named.get("srcRank", numbers[0] if numbers else -1)))
+    if peer >= len(group.members):
+        peer = -1  # the call fails
+    me = group.rank()
+    for ends in ((peer, me), (me, peer)):  # both, so that each knows of what the other one waits for
+        if ends + (tag,) not in group.channels and ends[1] >= 0:
+            group.channels[ends + (tag,)] = Channel(r, group, ends[0], ends[1], tag)
+    return group.channels[((me, peer) if op == "send" and peer >= 0 else (peer, me)) + (tag,)]
 
 
 def _operands(op: str, args: Tuple[Any, ...], named: Dict[str, Any]) -> Tuple[List[torch.Tensor], List[torch.Tensor]]:
@@ -113,13 +144,18 @@ def _note_post(group: "RecordedGroup", op: str, args: Tuple[Any, ...], named: Di
         return None
     inputs, results = _operands(op, args, named)
     with r.lock:
-        operation = Operation(group, group.count, op)
-        group.count += 1
-        group.in_flight += 1
+        is_message = op in ("send", "recv")
+        place: "RecordedGroup | Channel" = _channel(r, group, op, args, named) if is_message else group
+        operation = Operation(place, place.count, op)
+        place.count += 1
+        place.in_flight += 1
         r.outstanding += 1
         r.has_posted = True
         operation.tensors, operation.results = inputs, results
-        operation.root = _root(op, args, named)
+        if is_message and len(place.members) == 2:
+            operation.root = int(op == "send")
+        else:
+            operation.root = _root(op, args, named)
         if op == "allreduce" and claim_bucket is not None:
             claim_bucket(operation)
         _say_cause(r, operation)
@@ -128,11 +164,11 @@ def _note_post(group: "RecordedGroup", op: str, args: Tuple[Any, ...], named: Di
         numel = sum(t.numel() for t in inputs) if inputs else 0
         if op == "scatter":
             numel = results[0].numel() if results else 0
-        r.emit("collective_post", group.id, operation.number, OPS[op],
+        r.emit("collective_post", place.id, operation.number, OPS[op],
                _reduce_op(args, named) if op in ("allreduce", "reduce", "reduce_scatter") else 0, operation.root,
                DTYPES.get(tensor.dtype, 7) if tensor is not None else 7, numel,
                operation.digest if operation.digest is not None else _digest_all(r, inputs),
-               operation.bucket, -1, group.in_flight)
+               operation.bucket, -1, place.in_flight)
         return operation
 
 
@@ -339,6 +375,7 @@ class RecordedGroup(dist.ProcessGroup):
         self.in_flight = 0
         self.backend = backend
         self.posting = threading.RLock()
+        self.channels: Dict[Tuple[int, ...], Channel] = {}
 
     def getBackendName(self) -> str:
         return self._name
@@ -391,7 +428,7 @@ def _members_digest(members: List[int]) -> int:
 
 
 def _label(number: int) -> str:
-    return "world" if number == 0 else "group %d" % number
+    return "world" if number == 0 else "group %d" % number if number < 1 << 20 else "local group %x" % number
 
 
 def _promises_same_bits(backend: str) -> bool:
@@ -453,13 +490,21 @@ def _wrap_default(r: Recorder) -> None:
 wrap_default = guarded(_wrap_default)
 
 
-def _begin_group(r: Recorder, ranks: Optional[List[int]], backend: Optional[str]) -> Tuple[int, List[int]]:
+_local_groups: Dict[Tuple[int, ...], int] = {}  # by members: how many
+
+
+def _begin_group(r: Recorder, ranks: Optional[List[int]], backend: Optional[str], is_local: bool) -> Tuple[int, List[int]]:
     """Said before the group is made: where ranks name other members, nobody comes back from that."""
     global _groups_made
-    number = _groups_made
-    _groups_made += 1
     members = sorted(ranks) if ranks is not None else list(range(r.world_size))
     r.source(5)
+    if is_local:  # only members call, so no common count has a number for it
+        count = _local_groups[tuple(members)] = _local_groups.get(tuple(members), 0) + 1
+        number = hashing.text("local group %d of %s" % (count, members)) >> 12
+    else:
+        number = _groups_made
+        _groups_made += 1
+        r.mark("new_group", (_members_digest(members) & (1 << 36) - 1) << 16 | min(len(members), 0xffff))
     _say_group(r, number, members, str(backend) if backend else _backend_name(dist.distributed_c10d._get_default_group()))
     return number, members
 
@@ -486,7 +531,8 @@ def patch(current: Callable[[], Optional[Recorder]]) -> None:
         if r is None:
             return real_new(*args, **named)
         ranks = args[0] if args else named.get("ranks")
-        begun = guarded(_begin_group)(r, ranks, args[2] if len(args) > 2 else named.get("backend"))
+        is_local = bool(args[4] if len(args) > 4 else named.get("use_local_synchronization", False))
+        begun = guarded(_begin_group)(r, ranks, args[2] if len(args) > 2 else named.get("backend"), is_local)
         value = real_new(*args, **named)
         group = guarded(_end_group)(r, value, begun) if begun is not None else None
         return value if group is None else group

@@ -24,6 +24,8 @@ class Payload:
 
     def keep(self, name: str, tensor: torch.Tensor) -> None:
         step = self.recorder.step
+        if tensor.is_sparse:
+            return
         self.kept.setdefault(step, []).append((name, tensor.detach().clone()))
         for old in [s for s in self.kept if s < step - 1]:
             del self.kept[old]

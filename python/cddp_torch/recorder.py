@@ -7,6 +7,7 @@ never reaches the job.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import multiprocessing.util
 import os
@@ -29,12 +30,13 @@ DTYPES = {torch.float64: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 
           torch.int64: 5, torch.int32: 6, torch.uint8: 7, torch.int8: 7, torch.bool: 7, torch.int16: 7}
 OK, BACKEND, TIMEOUT, ABORTED = 0, 6, 7, 12
 Result = TypeVar("Result")
+_no_elements = ctypes.create_string_buffer(64)
+NOWHERE = ctypes.addressof(_no_elements)  # where a tensor without elements lies; PyTorch says 0
 
 
 def bits(value: float) -> int:
     """A double as the int64_t that its field is."""
     return int(struct.unpack("=q", struct.pack("=d", value))[0])
-
 
 
 
@@ -204,7 +206,7 @@ class Recorder:
         if not plain.is_contiguous():
             plain = plain.contiguous()
         size = plain.element_size()
-        return hashing.signed(self.writer.digest(plain.data_ptr(), plain.numel() * size, size))
+        return hashing.signed(self.writer.digest(plain.data_ptr() or NOWHERE, plain.numel() * size, size))
 
     def project(self, tensor: torch.Tensor) -> "Optional[tuple[float, float]]":
         """Sum and magnitude of a tensor times fixed weights."""
@@ -214,7 +216,7 @@ class Recorder:
         if not plain.is_contiguous():
             plain = plain.contiguous()
         if self.writer is not None and self.writer.takes_digests:
-            return self.writer.project(plain.data_ptr(), plain.numel(), DTYPES[plain.dtype])
+            return self.writer.project(plain.data_ptr() or NOWHERE, plain.numel(), DTYPES[plain.dtype])
         return _project_by_torch(plain)
 
     # ---- steps ----

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import gradients, groups, hashing, laws
 from .events import KIND, WORD
-from .recorder import DTYPES, Recorder, bits, get, guarded
+from .recorder import DTYPES, NOWHERE, Recorder, bits, get, guarded
 from .writer import DIGESTS, PRESENT_ONLY, PROJECTIONS, TensorRow, Tensors
 
 
@@ -40,7 +40,8 @@ class Rows:
              expected: "Optional[array[int]]" = None) -> None:
         keep: List[torch.Tensor] = []
         if has_plain:
-            found = [t.data_ptr() if t is not None and t.is_contiguous() else _address(t, keep) for t in tensors]
+            found = [(t.data_ptr() or NOWHERE) if t is not None and t.is_contiguous() else _address(t, keep)
+                     for t in tensors]
         else:
             found = [_address(t, keep) for t in tensors]
             content &= ~(DIGESTS | PROJECTIONS)
@@ -80,7 +81,7 @@ def _address(tensor: Optional[torch.Tensor], keep: List[torch.Tensor]) -> int:
         return 1
     plain = tensor.detach().contiguous()
     keep.append(plain)
-    return plain.data_ptr()
+    return plain.data_ptr() or NOWHERE
 
 
 class Bucket:
@@ -110,9 +111,13 @@ class Wrapper:
         self.is_armed = False
         self.launched = 0
         self.done = 0
+        self.posted_elements = 0  # of a backward with sparse gradients, whose buckets nobody knows
+        self.reduced_elements = 0
         self.failed = False
         self.has_unreduced = False
         self.forwarded = False  # a forward with gradients since the last backward
+        self.is_evaluating = False  # nobody synchronises its buffers, and the next forward says them
+        self.is_local = False  # backwards do not synchronise, as far as was said
         self.is_shadowing = False
         self.shadows = 0
         self.has_join = False
@@ -138,7 +143,7 @@ class Wrapper:
         self.value = Rows(r, "value", everything,
                           lambda i, p: {0: WORD["CDDP_WHAT_PARAMETER"], 1: WORD["CDDP_MOMENT_AFTER_STEP"],
                                         2: self.ordinals[i], 5: i})
-        self.final = self.local
+        self.final = Rows(r, "grad_final", everything, lambda i, p: {0: i, 4: -1, 8: DTYPES.get(p.dtype, 7)})
         self.named = named
         self.ignored = ignored
 
@@ -188,17 +193,15 @@ class Wrapper:
         old = {variable: row for bucket in self.buckets for variable, row in _rows_of(bucket)}
         self.buckets = []
         lines: List[Tuple[int, ...]] = []
-        for bucket in ddp.reducer._get_zeros_like_grad_buckets():
-            buffer = bucket.buffer()
-            dtype = DTYPES.get(buffer.dtype, 7)
-            offset, content, members = 0, 0, []
-            for slot, p in enumerate(bucket.parameters()):
-                variable = self.index[id(p)]
-                content = hashing.mix_all(content, (variable, offset, p.numel()))
-                members.append(variable)
-                lines.append((self.generation, bucket.index(), slot, variable, offset, p.numel(), dtype, 0))
-                offset += p.numel()
-            made = Bucket(bucket.index(), buffer.numel(), dtype, members, hashing.signed(content))
+        for index, members in enumerate(self._members(ddp)):
+            dtype = DTYPES.get(self.params[members[0]].dtype, 7)
+            offset, content = 0, 0
+            for slot, variable in enumerate(members):
+                numel = self.params[variable].numel()
+                content = hashing.mix_all(content, (variable, offset, numel))
+                lines.append((self.generation, index, slot, variable, offset, numel, dtype, 0))
+                offset += numel
+            made = Bucket(index, offset, dtype, members, hashing.signed(content))
             made.local = Rows(r, "grad_local", [(v, self.params[v]) for v in members],
                               lambda i, p: {0: i, 4: DTYPES.get(p.dtype, 7)})
             for variable, row in _rows_of(made):
@@ -215,6 +218,9 @@ class Wrapper:
         self.final = Rows(r, "grad_final", list(enumerate(self.params)),
                           lambda i, p: {0: i, 4: where.get(i, -1), 5: self.generation,
                                         8: DTYPES.get(p.dtype, 7)})
+
+    def _members(self, ddp: Any) -> List[List[int]]:
+        return [[self.index[id(p)] for p in bucket.parameters()] for bucket in ddp.reducer._get_zeros_like_grad_buckets()]
 
     def follow_rebuild(self, r: Recorder) -> None:
         ddp = self.ddp()
@@ -267,6 +273,9 @@ class Wrapper:
     def close_backward(self, r: Recorder) -> bool:
         """After a backward: were all buckets reduced and written back?"""
         has_all = self.launched == len(self.buckets) and self.done == self.launched and self.launched > 0
+        if self.has_sparse:
+            is_counted = self.reduced_elements == self.posted_elements == sum(p.numel() for p in self.params)
+            has_all = is_counted or self.hook_name is not None
         if not has_all or self.failed:
             return False
         self.is_armed = self.has_unreduced = False
@@ -385,6 +394,9 @@ def _claim(operation: groups.Operation) -> None:
             operation.bucket = cause.bucket  # a continuation goes on with what it continues
             return
         is_hooked = w.hook_name is not None and not w.is_builtin_hook
+        if w.has_sparse and w.is_armed and tensor.dtype is not torch.int32:
+            _count_elements(w, operation, tensor.numel())
+            return
         if not w.is_shadowing and (not w.is_armed or depth_of_backward() == 0):
             continue
         if not is_hooked and w.launched < len(w.buckets) and tensor.numel() == w.buckets[w.launched].numel and (
@@ -394,6 +406,15 @@ def _claim(operation: groups.Operation) -> None:
         if (w.finds_unused or w.is_static) and tensor.dtype == torch.int32 and tensor.numel() == len(w.params):
             _carry_used_map(r, w, operation, tensor)
             return
+
+
+def _count_elements(w: Wrapper, operation: groups.Operation, numel: int) -> None:
+    w.posted_elements += numel
+
+    def done(ended: groups.Operation, digest: int) -> None:
+        w.reduced_elements += numel if digest != -1 else 0
+
+    operation.on_done = done
 
 
 def _carry(r: Recorder, w: Wrapper, operation: groups.Operation, tensor: torch.Tensor) -> None:
@@ -478,11 +499,14 @@ def begin_backward(r: Recorder) -> None:
     r.begin_backward()
     r.source(4)
     for w in wrappers:
-        w.launched = w.done = 0
+        w.launched = w.done = w.posted_elements = w.reduced_elements = 0
         w.failed = False
         needs = not w.has_hooks and (not w.is_armed or len(wrappers) > 1)
         w.snapshot = _snapshot(w) if needs else None
         if w.forwarded or len(wrappers) == 1:
+            ddp = w.ddp()
+            if ddp is not None:
+                _follow_no_sync(r, ddp, w)
             r.use(w.number)
             r.emit("backward_begin", int(w.is_armed))
 
@@ -549,9 +573,19 @@ def _emit_one(r: Recorder, w: Wrapper, variable: int) -> None:
 
 # ---- patches ----
 
-def _say_no_sync(r: Recorder, w: Wrapper, entered: int) -> None:
-    r.use(w.number)
-    r.emit("no_sync", entered, entered)
+def _follow_no_sync(r: Recorder, ddp: Any, w: Wrapper) -> None:
+    """The context manager sets a flag of the module; so does many a program itself."""
+    is_local = not ddp.require_backward_grad_sync
+    if is_local != w.is_local:
+        w.is_local = is_local
+        r.use(w.number)
+        r.emit("no_sync", int(is_local), int(is_local))
+
+
+def _say_no_sync(ddp: Any) -> None:
+    r, w = get(), of(ddp)
+    if r is not None and w is not None:
+        guarded(_follow_no_sync)(r, ddp, w)
 
 
 def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> bool:
@@ -562,6 +596,7 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> boo
     r.begin_forward(grad)
     r.use(w.number)
     r.source(4)
+    _follow_no_sync(r, ddp, w)
     r.emit("forward_begin", 0, int(sync), int(grad), 0)
     if grad:
         w.forwarded = True
@@ -574,11 +609,45 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> boo
         r.emit("join_notify", 1, -1)
     if not grad and not ddp.training and not ddp.broadcast_buffers:
         w.say_buffers(r, WORD["CDDP_MOMENT_FORWARD"])
+        _follow_mode(ddp, True)
     return sync
 
 
 before_training_forward: List[Callable[[Recorder], None]] = []
 before_other_forward: List[Callable[[Recorder], None]] = []
+
+
+_evaluation: Any = None  # the hook of a forward that goes past the wrapper
+
+
+def _follow_mode(module: Any, training: bool) -> None:
+    """Programs evaluate the module inside as well. Its first forward then says what buffers it has."""
+    global _evaluation
+    r = get()
+    for w in wrappers if r is not None and r.wants_digests else []:
+        ddp = w.ddp()
+        if ddp is not None and (module is ddp or module is ddp.module):
+            w.is_evaluating = not training and bool(w.buffers) and not ddp.broadcast_buffers
+    is_wanted = any(w.is_evaluating for w in wrappers)
+    if is_wanted and _evaluation is None:
+        _evaluation = torch.nn.modules.module.register_module_forward_pre_hook(guarded(_say_evaluation))
+    elif not is_wanted and _evaluation is not None:
+        _evaluation.remove()
+        _evaluation = None
+
+
+def _say_evaluation(module: Any, inputs: Any) -> None:
+    r = get()
+    for w in wrappers if r is not None and not torch.is_grad_enabled() else []:
+        ddp = w.ddp()
+        if w.is_evaluating and ddp is not None and module is ddp.module and not module.training:
+            assert r is not None
+            r.use(w.number)
+            r.source(4)
+            r.emit("forward_begin", 0, 0, 0, 0)
+            w.say_buffers(r, WORD["CDDP_MOMENT_FORWARD"])
+            r.emit("forward_end", -1, 0)
+            _follow_mode(module, True)
 
 
 def _end_forward(r: Recorder, w: Wrapper, sync: bool) -> None:
@@ -598,6 +667,7 @@ def _begin_construction(r: Recorder, args: Tuple[Any, ...], named: Dict[str, Any
     needs = any(bool(named.get(key)) for key in ("find_unused_parameters", "gradient_as_bucket_view", "static_graph"))
     needs = needs or gradients.is_wanted  # in their order of arrival, from which buckets are built anew
     needs = needs or len(args) > 7
+    needs = needs or any(bool(getattr(m, "sparse", False)) for m in module.modules())
     if not needs:
         return None
     found: List[Any] = []
@@ -684,10 +754,25 @@ class _HookCall:
         self.power_sgd: Optional[laws.PowerSGD] = None
 
 
+def _say_local(r: Recorder, w: Wrapper, state: Any) -> None:
+    """From an iteration on, post-local SGD reduces within subgroups, and the others have other gradients."""
+    start = getattr(state, "start_localSGD_iter", None)
+    if start is None or getattr(state, "iter", 0) < start or w.group is None:
+        return
+    subgroup = groups.find(getattr(state, "subgroup", None))
+    members = subgroup.members if subgroup is not None and getattr(state, "post_local_gradient_allreduce", True) else []
+    count = len(members)
+    is_block = count > 0 and members == list(range(members[0], members[0] + count)) and members[0] % count == 0
+    block = count if is_block else 1
+    r.emit("agreement", block, block, block, 0)
+
+
 def _begin_hook(r: Recorder, w: Wrapper, state: Any, bucket: Any) -> Optional[_HookCall]:
     index, buffer = bucket.index(), bucket.buffer()
     if index >= len(w.buckets):
         return None
+    if w.hook_name == "post_localSGD_hook":
+        _say_local(r, w, state)
     w.launch(r, index, buffer, w.is_shadowing, w.group.count if w.group else 0)
     if w.is_shadowing:
         w.launched += 1
@@ -782,15 +867,12 @@ def patch(current: Callable[[], Optional[Recorder]]) -> None:
     @functools.wraps(real_no_sync)
     @contextmanager
     def no_sync(self: Any) -> Iterator[None]:
-        r, w = get(), of(self)
-        if r is not None and w is not None:
-            guarded(_say_no_sync)(r, w, 1)
         try:
             with real_no_sync(self):
+                _say_no_sync(self)
                 yield
         finally:
-            if r is not None and w is not None:
-                guarded(_say_no_sync)(r, w, 0)
+            _say_no_sync(self)
 
     @functools.wraps(real_hook)
     def register_comm_hook(self: Any, state: Any, hook: Any) -> Any:
@@ -819,7 +901,20 @@ def patch(current: Callable[[], Optional[Recorder]]) -> None:
     cls.__init__, cls.forward, cls.no_sync = __init__, forward, no_sync
     cls.register_comm_hook, cls._register_builtin_comm_hook = register_comm_hook, _register_builtin_comm_hook
     cls._sync_buffers = _sync_buffers
+    _patch_mode()
     _patch_join(cls)
+
+
+def _patch_mode() -> None:
+    real_train = torch.nn.Module.train
+
+    @functools.wraps(real_train)
+    def train(self: Any, mode: bool = True) -> Any:
+        value = real_train(self, mode)
+        guarded(_follow_mode)(self, mode)
+        return value
+
+    torch.nn.Module.train = train
 
 
 def _say_buffer_sync(r: Recorder, ddp: Any, w: Wrapper) -> None:
@@ -837,7 +932,7 @@ def _say_buffer_sync(r: Recorder, ddp: Any, w: Wrapper) -> None:
 
 
 def _patch_join(cls: Any) -> None:
-    real_match, real_final, real_join = cls._match_all_reduce_for_bwd_pass, cls._sync_final_model, cls.join
+    real_match, real_final = cls._match_all_reduce_for_bwd_pass, cls._sync_final_model
 
     @functools.wraps(real_match)
     def _match_all_reduce_for_bwd_pass(self: Any) -> Any:
@@ -860,31 +955,48 @@ def _patch_join(cls: Any) -> None:
             w.shadows = 0
         return value
 
-    @functools.wraps(real_join)
-    @contextmanager
-    def join(self: Any, *args: Any, **named: Any) -> Iterator[None]:
+    cls._match_all_reduce_for_bwd_pass, cls._sync_final_model = _match_all_reduce_for_bwd_pass, _sync_final_model
+    _patch_join_context()
+
+
+def _patch_join_context() -> None:
+    """DDP.join makes such a context, and so does a program for several joinables at once."""
+    from torch.distributed.algorithms.join import Join
+    real_init, real_enter, real_exit = Join.__init__, Join.__enter__, Join.__exit__
+    divides: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
+
+    @functools.wraps(real_init)
+    def __init__(self: Any, *args: Any, **named: Any) -> None:
+        real_init(self, *args, **named)
+        divides[self] = bool(named.get("divide_by_initial_world_size", True))
+
+    @functools.wraps(real_enter)
+    def __enter__(self: Any) -> Any:
         r = get()
-        if r is not None:
+        if r is not None and self._enable:
             r.join_depth += 1
-            guarded(_say_join)(r, self, args, named)
+            guarded(_say_join)(r, self, divides.get(self, True))
+        return real_enter(self)
+
+    @functools.wraps(real_exit)
+    def __exit__(self: Any, *args: Any) -> Any:
         try:
-            with real_join(self, *args, **named) as value:
-                yield value
+            return real_exit(self, *args)
         finally:
-            if r is not None:
+            r = get()
+            if r is not None and self._enable:
                 r.join_depth -= 1
 
-    cls._match_all_reduce_for_bwd_pass, cls._sync_final_model = _match_all_reduce_for_bwd_pass, _sync_final_model
-    cls.join = join
+    Join.__init__, Join.__enter__, Join.__exit__ = __init__, __enter__, __exit__
 
 
-def _say_join(r: Recorder, ddp: Any, args: Tuple[Any, ...], named: Dict[str, Any]) -> None:
-    w = of(ddp)
-    if w is not None:
-        r.use(w.number)
-    by_world = args[0] if args else named.get("divide_by_initial_world_size", True)
-    r.option("join.enable", int(bool(args[1] if len(args) > 1 else named.get("enable", True))))
-    r.option("join.divide_by_initial_world_size", int(bool(by_world)))
+def _say_join(r: Recorder, context: Any, divides: bool) -> None:
+    for joinable in context._joinables:
+        w = of(joinable)
+        if w is not None:
+            r.use(w.number)
+            r.option("join.enable", 1)
+            r.option("join.divide_by_initial_world_size", int(divides))
 
 
 def _begin_shadow(r: Recorder, w: Wrapper) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of a user, right ones and wrong ones. Each runs on every rank, inside an initialised group."""
+import copy
 import os
 import signal
 import sys
@@ -12,7 +13,15 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import trainers
 
-CLEAN, WRONG = {}, {}
+CLEAN, WRONG, RANKS = {}, {}, {}
+
+
+def of(ranks):
+    """So many ranks run it; without this, two."""
+    def add(call):
+        RANKS[call.__name__] = ranks
+        return call
+    return add
 
 
 def clean(call):
@@ -500,6 +509,148 @@ def closure(rank):
         optimizer.step(again)
 
 
+@clean
+def flag_in_place_of_no_sync(rank):
+    """As nanoGPT does it."""
+    ddp = DDP(mlp())
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-3)
+    for step in range(4):
+        for micro in range(3):
+            ddp.require_backward_grad_sync = micro == 2
+            x, y = batch(rank, 10 * step + micro)
+            loss = F.cross_entropy(ddp(x), y) / 3
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+@of(3)
+@clean
+def messages_to_one(rank):
+    """They are no operations of the group: others of it may go on meanwhile."""
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(3):
+        train(rank, ddp, optimizer, steps=1, begin=step)
+        if rank == 0:
+            for source in (1, 2) if step < 2 else (None, None):
+                dist.recv(torch.empty(4), source)
+        else:
+            dist.send(torch.ones(4), 0)
+
+
+@of(3)
+@clean
+def messages_in_a_ring(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(3):
+        got = torch.empty(4)
+        works = [dist.isend(torch.full((4,), float(rank)), (rank + 1) % 3), dist.irecv(got, (rank - 1) % 3)]
+        for work in works:
+            work.wait()
+        assert got[0].item() == (rank - 1) % 3
+        train(rank, ddp, optimizer, steps=1, begin=step)
+
+
+def in_pairs(rank, model, **options):
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    torch.manual_seed(rank // 2)
+    ddp = DDP(model(), process_group=groups[rank // 2])
+    train(rank, ddp, sgd(ddp, **options))
+
+
+@of(4)
+@clean
+def groups_start_from_other_values(rank):
+    in_pairs(rank, mlp)
+
+
+@of(4)
+@clean
+def groups_train_other_models(rank):
+    in_pairs(rank, lambda: mlp(16 + 8 * (rank // 2)))
+
+
+@of(3)
+@clean
+def a_rank_outside_of_the_group(rank):
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        ddp = DDP(mlp(), process_group=group)
+        train(rank, ddp, sgd(ddp))
+
+
+@clean
+def uneven_inputs_of_several_joinables(rank):
+    from torch.distributed.algorithms.join import Join
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    with Join([ddp]):
+        for step in range(3 + rank):
+            optimizer.zero_grad()
+            x, y = batch(rank, step)
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+
+
+class Odd(torch.nn.Module):
+    """A parameter without elements, one without dimensions, one that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.out = torch.nn.GRU(8, 8, batch_first=True), torch.nn.Linear(8, 2)
+        self.scale, self.nothing = torch.nn.Parameter(torch.tensor(1.5)), torch.nn.Parameter(torch.empty(0))
+
+    def forward(self, x):
+        for _ in range(2):
+            x = self.cell(x[:, None, :].repeat(1, 3, 1))[0][:, -1]
+        return self.out(x) * self.scale + self.nothing.sum()
+
+
+@clean
+def odd_parameters(rank):
+    ddp = DDP(Odd())
+    train(rank, ddp, sgd(ddp))
+
+
+@clean
+def zeroed_between_forward_and_backward(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        x, y = batch(rank, step)
+        loss = F.cross_entropy(ddp(x), y) + ddp(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@clean
+def zero_redundancy(rank):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    ddp = DDP(mlp())
+    train(rank, ddp, ZeroRedundancyOptimizer(ddp.parameters(), optimizer_class=torch.optim.SGD, lr=0.1))
+
+
+def evaluates_inside(rank, ranks):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2))
+    ddp = DDP(model, broadcast_buffers=False)
+    optimizer = sgd(ddp)
+    for epoch in range(2):
+        ddp.train()
+        train(rank, ddp, optimizer, steps=2, begin=2 * epoch)
+        ddp.eval()
+        if rank in ranks:
+            with torch.no_grad():
+                model(batch(rank, 99)[0])
+
+
+@clean
+def evaluates_inside_on_rank_0(rank):
+    evaluates_inside(rank, (0,))
+
+
 # ---- wrong ----
 
 @wrong("I-PARAMEQ", "I-STEP", words="rank 1")
@@ -630,7 +781,7 @@ def other_registration_order(rank):
         optimizer.step()
 
 
-def epochs(rank, workers, says_epoch, data_rank=None):
+def epochs(rank, workers, says_epoch, data_rank=None, epoch_offset=0):
     data = TensorDataset(torch.randn(24, 8), torch.randint(0, 2, (24,)))
     sampler = DistributedSampler(data, num_replicas=2, rank=rank if data_rank is None else data_rank)
     loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=workers)
@@ -638,7 +789,7 @@ def epochs(rank, workers, says_epoch, data_rank=None):
     optimizer = sgd(ddp)
     for epoch in range(2):
         if says_epoch:
-            sampler.set_epoch(epoch)
+            sampler.set_epoch(epoch + epoch_offset)
         for x, y in loader:
             optimizer.zero_grad()
             F.cross_entropy(ddp(x), y).backward()
@@ -1017,6 +1168,105 @@ def join_hook_divides_by_active_ranks(rank):
             optimizer.step()
 
 
+@wrong("I-BUFEQ", words="evaluation")
+def evaluates_inside_with_other_buffers(rank):
+    evaluates_inside(rank, (0, 1))
+
+
+@of(4)
+@wrong("I-PARAMEQ", words="rank 2 and rank 3")
+def second_of_two_groups_differs(rank):
+    in_pairs(rank, mlp, weight_decay=0.1 * (rank == 3))
+
+
+@wrong("I-GROUP", words="make different groups in call 1 of new_group", limit=6.0)
+def groups_in_another_order(rank):
+    lists = [[0, 1], [0]]
+    for members in lists if rank == 0 else lists[::-1]:
+        dist.new_group(members)
+
+
+@wrong("I-LIVE", words="wait for one another", limit=8.0)
+def both_receive_first(rank):
+    plain(rank)
+    t = torch.ones(3)
+    dist.recv(t, 1 - rank)
+    dist.send(t, 1 - rank)
+
+
+@wrong("I-ORDER", words="root", limit=8.0)
+def roots_differ(rank):
+    plain(rank)
+    dist.broadcast(torch.ones(3), rank)
+
+
+@wrong("I-PARAMEQ", words="step 2")
+def loads_on_rank_0_only(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    state = {name: value + 0.01 for name, value in ddp.state_dict().items()}
+    train(rank, ddp, optimizer, steps=2)
+    if rank == 0:
+        ddp.load_state_dict(state)
+    train(rank, ddp, optimizer, steps=2, begin=2)
+
+
+@wrong("I-PARAMEQ", words="step 2")
+def loses_momentum_on_rank_1(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, steps=2)
+    if rank == 1:
+        optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, steps=2, begin=2)
+
+
+@wrong("I-SEED", words="disagree on shared random stream 'sampler'")
+def epochs_differ(rank):
+    epochs(rank, 0, True, epoch_offset=rank)
+
+
+@wrong("I-STEP", words="disagree on the clip coefficient")
+def clips_on_one_rank(rank):
+    ddp = DDP(mlp())
+    train(rank, ddp, sgd(ddp), before_step=lambda step: rank == 1 or torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.05))
+
+
+@wrong("I-STEP", words="gradients are dropped before the step")
+def keeps_gradients_on_rank_1(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        if rank == 0 or step != 2:
+            optimizer.zero_grad()
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+
+
+@wrong("I-NONE", words="whether 4.bias has a gradient")
+def drops_a_gradient_on_rank_1(rank):
+    ddp = DDP(mlp())
+
+    def drop(step):
+        if rank == 1:
+            ddp.module[4].bias.grad = None
+    train(rank, ddp, sgd(ddp), before_step=drop)
+
+
+@wrong("I-PARAMEQ", "I-ONCE", words="0.weight")
+def gradients_without_backward(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    params = list(ddp.parameters())
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        for p, gradient in zip(params, torch.autograd.grad(F.cross_entropy(ddp(x), y), params)):
+            p.grad = gradient
+        optimizer.step()
+
+
 UNJUDGED = {}
 
 
@@ -1186,6 +1436,61 @@ def adds_after_a_clip(rank):
 def scales_one_gradient(rank):
     ddp = DDP(mlp())
     train(rank, ddp, sgd(ddp), before_step=lambda step: next(ddp.parameters()).grad.mul_(0.5))
+
+
+@unjudged("local SGD is not judged")
+def post_local_sgd(rank):
+    import torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook as p
+    import torch.distributed.algorithms.model_averaging.averagers as averagers
+    from torch.distributed.optim import PostLocalSGDOptimizer
+    ddp = DDP(mlp())
+    alone = [dist.new_group([r]) for r in range(2)][rank]
+    ddp.register_comm_hook(p.PostLocalSGDState(None, alone, start_localSGD_iter=2), p.post_localSGD_hook)
+    averager = averagers.PeriodicModelAverager(period=2, warmup_steps=2)
+    train(rank, ddp, PostLocalSGDOptimizer(torch.optim.SGD(ddp.parameters(), lr=0.1), averager), steps=6)
+
+
+class Sparse(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = torch.nn.Embedding(20, 8, sparse=True), torch.nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.out(self.words(x).mean(1))
+
+
+@unjudged("both sides of a reduction")
+def sparse_gradients(rank):
+    ddp = DDP(Sparse())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    g = torch.Generator().manual_seed(rank)
+    for step in range(4):
+        optimizer.zero_grad()
+        F.cross_entropy(ddp(torch.randint(0, 20, (6, 3), generator=g)), batch(rank, step)[1]).backward()
+        optimizer.step()
+
+
+@unjudged("an optimizer's step")
+def optimizer_of_a_copy(rank):
+    model = mlp()
+    train(rank, DDP(copy.deepcopy(model)), sgd(model))
+
+
+@unjudged("what the program itself made of gradients between their reduction and the optimizer")
+def zeroes_before_the_step(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, before_step=lambda step: optimizer.zero_grad(set_to_none=False))
+
+
+def cancels_the_last_layer(rank):
+    """As DINO does it."""
+    ddp = DDP(mlp())
+
+    def cancel(step):
+        for p in ddp.module[4].parameters():
+            p.grad = None if step < 2 else p.grad
+    train(rank, ddp, sgd(ddp), before_step=cancel)
 
 
 # ---- right, with a line about what was not judged ----

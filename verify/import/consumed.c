@@ -243,6 +243,7 @@ static void take_final(cd_consumed *c, cd_consumed_rank *r, const cddp_event_gra
     if (v == NULL) return;
     v->digest = f->digest;
     v->is_reducing = !f->globally_unused;
+    v->is_due = v->is_reducing && f->presence != CDDP_PRESENCE_ABSENT;
     v->has_reduced = false;
 }
 
@@ -268,8 +269,11 @@ static void take_projection(cd_consumed *c, cd_consumed_rank *r, const cddp_even
 
 static void take_touch(cd_consumed *c, cd_consumed_rank *r, const cddp_event_optimizer_touch *t)
 {
-    cd_consumed_variable *v = t->touched ? find(c, r, t->param) : NULL;
+    cd_consumed_variable *v = find(c, r, t->param);
     if (v == NULL) return;
+    c->dropped += v->is_due && !t->touched;
+    v->is_due = false;
+    if (!t->touched) return;
     r->taken += !v->is_taken;
     v->is_taken = true;
     v->is_changed = v->digest != 0 && t->gradient != 0 && v->digest != t->gradient;

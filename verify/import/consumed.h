@@ -36,6 +36,7 @@ typedef struct cd_consumed_variable {
     int64_t digest, numel, dtype, consumed_dtype;
     bool is_reducing; /* reduced, and the result was not shown yet */
     bool has_reduced; /* it was */
+    bool is_due;      /* reduced to a value that no step met yet */
     bool is_taken;    /* by an optimizer, in the step at hand */
     bool is_changed, is_shown;
 } cd_consumed_variable;
@@ -74,6 +75,7 @@ typedef struct cd_consumed {
     cd_consumed_place wrong;       /* not what the program said */
     cd_consumed_place unexplained; /* it said nothing, and no one factor explains it */
     double scale;                  /* by which the program scaled all gradients of a step itself */
+    uint64_t dropped;              /* reduced gradients that were gone when their optimizer came */
     uint64_t scalings;             /* steps of ranks in which it did */
     bool has_scales;               /* with several factors */
     bool is_out_of_memory;

@@ -81,7 +81,7 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     if (!t->touched) return;
     if (!v->has_local) note(d, CD_DECLARED_LOCAL, e, t->param);
     if (!v->has_reduced) note(d, CD_DECLARED_REDUCED, e, t->param);
-    if (t->gradient == 0) note(d, CD_DECLARED_CONTENT, e, t->param);
+    if (t->gradient == 0 && !v->is_empty) note(d, CD_DECLARED_CONTENT, e, t->param);
     v->has_local = v->has_reduced = v->has_value = false;
     v->touches++;
 }
@@ -93,6 +93,7 @@ static void take_parameter(cd_declared *d, cd_declared_rank *rank, const cddp_ev
     if (v == NULL) return;
     if (v->is_declared && v->name != p->name) note(d, CD_DECLARED_MODELS, e, p->param);
     v->is_declared = true;
+    v->is_empty = p->numel == 0;
     v->name = p->name;
     snprintf(v->words, sizeof v->words, "%s", e->text != NULL ? e->text : "");
 }
@@ -105,13 +106,28 @@ static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event 
         return;
     cd_declared_variable *variable = find(d, rank, v->param);
     if (variable == NULL) return;
-    variable->has_value = v->digest != 0;
+    variable->has_value = v->digest != 0 || variable->is_empty;
     if (v->moment != CDDP_MOMENT_AFTER_STEP) return;
     const bool is_skipped = rank->is_skipping && variable->optimizer == rank->optimizer;
     if (is_skipped && variable->is_seen && variable->digest != 0 && variable->digest != v->digest &&
         d->unskipped.count++ == 0)
         d->unskipped = (cd_declared_place){1, e->rank, e->step, v->param};
     variable->digest = v->digest;
+}
+
+/* Nothing has a digest of 0. */
+static bool is_empty(const cd_declared_rank *rank, int64_t variable)
+{
+    return variable >= 0 && (size_t)variable < rank->variable_count &&
+           rank->variables[variable].is_empty;
+}
+
+/* A group that does not have all ranks. */
+static bool is_part(const cd_declared *d, int64_t group)
+{
+    for (size_t i = 0; i < d->means.group_count; i++)
+        if (d->means.groups[i].id == group) return d->means.groups[i].members < d->rank_count;
+    return false;
 }
 
 static void mark(cd_declared *d, cd_declared_rank *rank, int64_t variable, bool is_reduced)
@@ -135,16 +151,14 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     case CDDP_EV_param:
         take_parameter(d, rank, e);
         break;
-    case CDDP_EV_group:
-        if (e->as.group.members < d->rank_count) rank->part_group = e->as.group.group + 1;
-        break;
     case CDDP_EV_wrap:
         rank->has_wrapper = true;
-        if (e->as.wrap.group + 1 == rank->part_group && e->rank < d->split) d->split = e->rank;
+        if (is_part(d, e->as.wrap.group) && e->rank < d->split) d->split = e->rank;
         break;
     case CDDP_EV_grad_local:
         mark(d, rank, e->as.grad_local.param, false);
-        if (e->as.grad_local.digest == 0 && e->as.grad_local.presence != CDDP_PRESENCE_ABSENT)
+        if (e->as.grad_local.digest == 0 && e->as.grad_local.presence != CDDP_PRESENCE_ABSENT &&
+            !is_empty(rank, e->as.grad_local.param))
             note(d, CD_DECLARED_CONTENT, e, e->as.grad_local.param);
         break;
     case CDDP_EV_grad_final:
@@ -193,6 +207,13 @@ void cd_declared_note_models(cd_declared *d)
 
 /* ---- at the end ---- */
 
+/* Others train in a group that it is no member of. */
+static bool is_outsider(const cd_declared *d, const cd_declared_rank *rank)
+{
+    return d->split < d->rank_count && !rank->has_wrapper && rank->variable_count == 0 &&
+           rank->steps == 0;
+}
+
 static void end_rank(cd_declared *d, uint32_t number)
 {
     cd_declared_rank *rank = &d->ranks[number];
@@ -204,6 +225,7 @@ static void end_rank(cd_declared *d, uint32_t number)
     }
     if (!rank->has_ended) note(d, CD_DECLARED_END, &at, -1);
     bool has_parameters = false;
+    if (is_outsider(d, rank)) return;
     for (size_t i = 0; i < rank->variable_count; i++) {
         const cd_declared_variable *v = &rank->variables[i];
         has_parameters |= v->is_declared;
@@ -236,6 +258,8 @@ static const struct {
                           "declare what it promises: CDDP_HOOK_EXACT or CDDP_HOOK_CASTS_FIRST in "
                           "its table, cddp_law of a Python function; or state a law for every "
                           "bucket with cddp_tracer_law"},
+    [CD_DECLARED_APART] = {"what ranks get that reduce in blocks and go on by themselves",
+                           "local SGD is not judged"},
     [CD_DECLARED_SIDES] = {"both sides of a reduction",
                            "gradients in f32, f64, f16 or bf16, dense and in the memory of the "
                            "host; cddp_record_gradient, cddp_record_reduced"},
@@ -307,6 +331,10 @@ static void note_means(cd_declared *d)
         d->gaps[other].count = m->others;
     } else if (m->sums > 0 && m->means > 0) {
         note(d, CD_DECLARED_MEAN, &at, -1);
+    }
+    if (m->apart > 0) {
+        note(d, CD_DECLARED_APART, &nowhere, -1);
+        d->gaps[CD_DECLARED_APART].count = m->apart;
     }
     if (m->unshown > 0) {
         note(d, CD_DECLARED_SIDES, &nowhere, -1);
@@ -524,13 +552,20 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
             : cd_arena_printf(
                   arena, "; nor that the program itself scaled all reduced gradients by %s%.4g",
                   c->has_scales ? "several factors, the first " : "", c->scale);
-    if (scaled == NULL) return NULL;
+    const char *gone =
+        c->dropped == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why %" PRIu64
+                              " reduced gradients were gone before a step could take them",
+                              c->dropped);
+    if (scaled == NULL || gone == NULL) return NULL;
     return cd_arena_printf(
         arena,
         "the optimizer's arithmetic was not computed anew, nor what happened to "
-        "parameters outside of its steps%s%s%s%s%s",
+        "parameters outside of its steps%s%s%s%s%s%s",
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
-        dropping,
+        gone, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
         has_samples ? "" : "; samples were not shown (cddp_record_samples)");
 }

@@ -25,6 +25,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_REDUCED,    /* and after it */
     CD_DECLARED_MEAN,       /* that a reduction made the mean, or always the sum */
     CD_DECLARED_HOOK,       /* that a comm hook made it, or which law it keeps */
+    CD_DECLARED_APART,      /* what ranks get that need not get the same */
     CD_DECLARED_SIDES,      /* what entered a reduction, or what it delivered */
     CD_DECLARED_DIVISOR,    /* by what it divides, in low precision */
     CD_DECLARED_VALUE,      /* the parameter after the last step that changed it */
@@ -45,6 +46,7 @@ typedef struct cd_declared_place {
 typedef struct cd_declared_variable {
     int64_t name; /* its digest */
     char words[96];
+    bool is_empty; /* it has no elements */
     bool is_declared, has_local, has_reduced, has_value;
     bool is_seen;         /* an optimizer took it, or left it for want of a gradient */
     int64_t optimizer;    /* that did so last */
@@ -60,8 +62,7 @@ typedef struct cd_declared_rank {
     uint64_t updates;  /* steps of any optimizer, this one included */
     int64_t optimizer; /* whose it is */
     bool has_wrapper, has_ended, is_stepping, is_skipping;
-    uint32_t step;      /* of that */
-    int64_t part_group; /* + 1: the last group that does not have all ranks; 0: none */
+    uint32_t step; /* of that */
 } cd_declared_rank;
 
 typedef struct cd_declared {

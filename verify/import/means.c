@@ -193,6 +193,10 @@ static void judge(cd_means *m, const cd_means_entry *e, int64_t members, int64_t
                                   .bound = bound,
                                   .divisor = divisor};
     if (e->is_unused) return;
+    if (e->is_apart) {
+        m->apart++;
+        return;
+    }
     if (!isfinite(e->magnitude) && !e->is_short && !isfinite(e->reduced)) return; /* I-RANGE's */
     if (e->is_short || !isfinite(e->magnitude) || !isfinite(e->reduced)) {
         /* a cast has fewer exponents than what it casts */
@@ -281,6 +285,7 @@ static void take_rank(cd_means *m, const cd_means_rank *r, const cd_means_variab
     e->is_wrapped |= v->bucket >= 0;
     e->has_hook |= r->has_hook;
     e->promise = r->promise;
+    e->is_apart |= v->step + 1 == r->apart;
     e->counts_contributions |= r->counts_contributions;
     e->divides_by_active |= r->divides_by_active;
     m->is_accumulated |= r->accumulates;
@@ -321,6 +326,7 @@ static void take_final(cd_means *m, cd_means_rank *r, const cddp_event *event)
     if (v == NULL) return;
     if (v->is_open) close_reduction(m, r, v, f->param, NULL);
     v->bucket = f->bucket;
+    v->step = event->step;
     v->is_open = !f->globally_unused;
     if (v->is_open) return;
     cd_means_entry *e = open_entry(m, r, (size_t)f->param, v->reductions++);
@@ -428,6 +434,9 @@ void cd_means_push(cd_means *m, const cddp_event *e)
     case CDDP_EV_wrap:
         r->group = e->as.wrap.group;
         r->has_group = true;
+        break;
+    case CDDP_EV_agreement:
+        if (e->as.agreement.gradients > 0) r->apart = e->step + 1;
         break;
     case CDDP_EV_option:
         take_option(r, &e->as.option);

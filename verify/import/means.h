@@ -41,6 +41,7 @@ typedef struct cd_means_entry {
     bool is_unused;  /* by all ranks: nothing was reduced */
     bool is_wrapped; /* by a reducer of ours, which divides */
     bool is_cast, has_hook, counts_contributions, divides_by_active;
+    bool is_apart; /* ranks need not get the same: not judged */
 } cd_means_entry;
 
 typedef struct cd_means_series {
@@ -62,7 +63,8 @@ typedef struct cd_means_variable {
     double sum, magnitude; /* of its gradient before the next reduction */
     int64_t bucket, bucket_dtype, dtype;
     uint64_t reductions, contributions;
-    bool is_open; /* reduced, and the result was not shown yet */
+    uint32_t step; /* of the last one */
+    bool is_open;  /* reduced, and the result was not shown yet */
 } cd_means_variable;
 
 typedef struct cd_means_rank {
@@ -73,6 +75,7 @@ typedef struct cd_means_rank {
     int64_t group;
     int64_t promise, promise_dtype; /* of the hook, with the one that it runs inside */
     bool has_group, has_hook;
+    uint32_t apart; /* + 1: the step in which it need not get what other ranks get; 0: none */
     bool accumulates, counts_contributions, divides_by_active;
 } cd_means_rank;
 
@@ -106,8 +109,9 @@ typedef struct cd_means {
     size_t group_count, group_capacity;
     /* reductions. sums: of programs that reduce themselves; casts: means as a low precision rounds
     ** them; stated: not the mean, and held to the laws that were stated; blind: of variables of
-    ** which no reduction could tell the divisor */
-    uint64_t means, sums, casts, stated, others, unshown, blind;
+    ** which no reduction could tell the divisor; apart: in blocks of ranks that go on by
+    ** themselves */
+    uint64_t means, sums, casts, stated, others, unshown, blind, apart;
     cd_means_wrong wrong;               /* the first of `others` */
     cd_means_explanation *explanations; /* (explanation_count) that all of them have */
     size_t explanation_count, explanation_capacity;

@@ -134,6 +134,16 @@ static void evaluate(reporter *t, bool is_wrong)
     }
 }
 
+/* Both ranks make two groups; where it is wrong, in another order. */
+static void make_groups(reporter *t, bool is_wrong)
+{
+    for (t->rank = 0; t->rank < 2; t->rank++)
+        for (int64_t k = 0; k < 2; k++) {
+            const bool is_first = (k == 0) != (is_wrong && t->rank == 1);
+            SHOW(t, mark, CD_TRACER_NEW_GROUP, .value = is_first ? 7 << 16 | 2 : 9 << 16 | 1);
+        }
+}
+
 static const struct {
     const char *name, *check, *words;
     void (*tell)(reporter *t, bool is_wrong);
@@ -148,6 +158,8 @@ static const struct {
     {"only the forward in no_sync", "I-META", "a backward runs outside no_sync", split_outside, ""},
     {"gradients that pile up", "I-STEP", "disagree on whether gradients are dropped", drop,
      "call zero_grad"},
+    {"groups in another order", "I-GROUP", "make different groups in call 1 of new_group",
+     make_groups, "in the same order"},
     {"an evaluation", "I-BUFEQ", "enter an evaluation with different values", evaluate, ""},
 };
 

@@ -4,6 +4,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/trace/event.h"
+#include "core/trace/models.h"
 #include "core/trace/sink.h"
 #include "core/trace/tracer.h"
 #include "tests/support/test.h"
@@ -262,6 +263,44 @@ TEST(tracer, a_wrapper_has_the_least_free_number_and_a_mark_says_where_another_o
     assert_int_equal(cd_tracer_take_wrapper(t), CD_TRACER_WRAPPERS_MAX - 1);
     cddp_tracer_destroy(t);
     cd_memory_sink_fini(&memory);
+}
+
+static void count_events(void *self, const cddp_event *event)
+{
+    uint32_t *counts = self; /* (4) by rank */
+    if (event->kind == CDDP_EV_wrap) counts[event->rank]++;
+}
+
+/* Ranks 0 and 1 wrap a module in group 5, ranks 2 and 3 another one in group 6, all of them a
+** second one together. */
+TEST(models, modules_of_different_groups_are_separate)
+{
+    static const uint32_t wanted[3][4] = {{1, 1, 0, 0}, {0, 0, 1, 1}, {1, 1, 1, 1}};
+    cddp_event events[12];
+    size_t count = 0;
+    (void)state;
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        events[count] = (cddp_event){.rank = rank, .kind = CDDP_EV_wrap};
+        events[count++].as.wrap.group = rank < 2 ? 5 : 6;
+        events[count] = (cddp_event){.rank = rank, .kind = CDDP_EV_mark, .text = "wrapped module"};
+        events[count++].as.mark.value = 1;
+        events[count++] = (cddp_event){.rank = rank, .kind = CDDP_EV_wrap};
+    }
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_models models;
+    uint32_t counts[4];
+    const cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, counts, count_events, NULL};
+    assert_ok(cd_models_init(&models, 4, NULL, &err), &err);
+    cd_models_begin(&models, 0, NULL);
+    for (size_t i = 0; i < count; i++) cd_models_push(&models, &events[i]);
+    for (int64_t shown = 0; shown < 3; shown++) {
+        memset(counts, 0, sizeof counts);
+        cd_models_begin(&models, shown, &sink);
+        for (size_t i = 0; i < count; i++) cd_models_push(&models, &events[i]);
+        assert_int_equal(models.count, 3);
+        assert_memory_equal(counts, wanted[shown], sizeof counts);
+    }
+    cd_models_fini(&models);
 }
 
 TEST(tracer, a_sink_without_a_function_is_refused)
