@@ -18,6 +18,7 @@
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
+#include "core/base/text.h"
 
 #include <string.h>
 
@@ -307,9 +308,10 @@ static void end(void *self)
     if (s == NULL) return;
     if (s->failures + s->faults + s->deaths > 0)
         cd_writer_exercise(&s->writer,
-                           "%llu operations failed, %llu faults struck, %llu ranks died",
+                           "%llu operations failed, %llu fault%s struck, %llu rank%s died",
                            (unsigned long long)s->failures, (unsigned long long)s->faults,
-                           (unsigned long long)s->deaths);
+                           cd_plural(s->faults), (unsigned long long)s->deaths,
+                           cd_plural(s->deaths));
     if (s->hung == 0 || s->faults > 0) judge_decisions(s);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->decisions);

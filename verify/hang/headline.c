@@ -53,6 +53,13 @@ static uint32_t next_root(const void *self, uint32_t from)
     return CD_NO_RANK;
 }
 
+static bool is_any_root_bad(const of_wait *o)
+{
+    for (uint32_t r = next_root(o, 0); r < o->verdict->rank_count; r = next_root(o, r + 1))
+        if (o->verdict->ranks[r].result.status != CDDP_OK) return true;
+    return false;
+}
+
 static void put_ranks(cd_text *text, uint32_t (*next)(const void *, uint32_t), const of_wait *o)
 {
     char words[160];
@@ -237,7 +244,8 @@ void cd_hang_print(const cddp_verdict *v, cd_text *text)
         cd_text_push(text, ", which ");
         put_ranks(text, next_root, &o);
         cd_rank_list_print(&(cd_rank_list){odd, next_blamed}, CD_NO_RANK, words, sizeof words);
-        cd_text_printf(text, " never joined; %s %s from the others (%s)", words,
+        cd_text_printf(text, " %s; %s %s from the others (%s)",
+                       is_any_root_bad(&o) ? "left with an error" : "never joined", words,
                        odd->rank_count == 1 ? "differs" : "differ", odd->check);
         return;
     }
