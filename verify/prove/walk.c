@@ -6,9 +6,12 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/os_fault.h"
+#include "core/base/os_ticker.h"
 #include "core/ddp/wrap/ddp.h"
 #include "core/ddp/wrap/state_key.h"
 #include "core/model/accumulate.h"
+#include "verify/worlds/compose.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +47,34 @@ static uint32_t first_option(cddp_rank *rank, const cddp_choice *choice)
 }
 static void no_yield(cddp_rank *rank) { (void)rank; }
 
+/* What crashes, leaves or stays here ends the program: it has no stack of its own to lose. */
+static void calls(cddp_rank *rank, const char *hook, const char *function)
+{
+    cd_rank_walk *w = rank->world;
+    if (hook != NULL && (hook != w->hook || function != w->function)) {
+        w->hook = hook;
+        w->function = function;
+        snprintf(w->guest, sizeof w->guest,
+                 "%.60s, in %.24s of rank %u alone in a world of %u rank%s,", hook, function,
+                 rank->rank, rank->world_size, rank->world_size == 1 ? "" : "s");
+    }
+    cd_os_guest_enter(hook != NULL ? "hook " : NULL, hook != NULL ? w->guest : NULL);
+}
+
+#define LOOK_NS UINT64_C(200000000)
+
+static void look(void *options)
+{
+    cd_os_guest_look(cd_compose_stuck_ns(((const cd_prove_rank_options *)options)->plan));
+}
+
+cddp_status cd_rank_watch_begin(const cd_prove_rank_options *options, cddp_error *err)
+{
+    return CD_PASS(cd_os_ticker_begin(LOOK_NS, look, (void *)options, err));
+}
+
+void cd_rank_watch_end(void) { cd_os_ticker_end(); }
+
 static const cddp_world_ops world_ops = {.size = sizeof world_ops,
                                          .abi = CDDP_WORLD_ABI,
                                          .name = "alone",
@@ -52,7 +83,8 @@ static const cddp_world_ops world_ops = {.size = sizeof world_ops,
                                          .sleep_ns = no_sleep,
                                          .compute = no_compute,
                                          .choose = first_option,
-                                         .yield = no_yield};
+                                         .yield = no_yield,
+                                         .calls = calls};
 
 /* ---- the backend ---- */
 
@@ -235,6 +267,8 @@ void cd_rank_walk_fini(cd_rank_walk *w)
 {
     cd_trainer_destroy(w->trainer);
     w->trainer = NULL;
+    cddp_tracer_destroy(w->tracer);
+    w->tracer = NULL;
 }
 
 /* Opens micro-steps until one has something to choose. A single gradient fires at once. */
@@ -265,12 +299,29 @@ static cddp_status open_window(cd_rank_walk *w, cddp_error *err)
     }
 }
 
+static void ignore(void *self, const cddp_event *event) { (void)self, (void)event; }
+
+static const cddp_trace_sink nobody = {.size = sizeof nobody,
+                                       .abi = CDDP_TRACE_ABI,
+                                       .event = ignore};
+
+/* A tracer says which function of a hook runs. Only for a hook from outside: events cost time. */
+static cddp_status trace(cd_rank_walk *w, cddp_error *err)
+{
+    cddp_plan_settings settings;
+    CD_TRY(cddp_plan_rank_settings(w->options->plan, w->port.rank, &settings, err));
+    if (!cd_compose_is_foreign(&settings, w->options->registry)) return CDDP_OK;
+    return CD_PASS(cddp_tracer_create(&w->port, &nobody, CDDP_TRACE_ORDER, &w->tracer, err));
+}
+
 cddp_status cd_rank_walk_begin(cd_rank_walk *w, cddp_error *err)
 {
+    CD_TRY(trace(w, err));
     const cd_trainer_options options = {.plan = w->options->plan,
                                         .rank = &w->port,
                                         .backend = &w->table,
-                                        .registry = w->options->registry};
+                                        .registry = w->options->registry,
+                                        .tracer = w->tracer};
     CD_TRY(cd_trainer_create(&options, &w->trainer, err));
     CD_TRY(cd_trainer_begin(w->trainer, err));
     return CD_PASS(open_window(w, err));
