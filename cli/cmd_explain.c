@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* explain: what a name in a report means. A name is looked up as invariant, word of a report, event,
-** scenario key, law of a hook, exit code, hook and so on; every meaning is printed. A tag such as
-** UNU-04 is answered with the scenarios that exercise it. */
+/* explain: what a name in a report means. A name is looked up as invariant, word of a report,
+** event, scenario key, law of a hook, exit code, hook and so on; every meaning is printed. A tag
+** such as UNU-04 is answered with the scenarios that exercise it. */
 #include "cddp/plan.h"
 #include "cli/catalogue.h"
 #include "cli/command.h"

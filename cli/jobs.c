@@ -339,10 +339,7 @@ cddp_status cd_jobs_run(const cd_jobs *given, cd_result *results, size_t *done, 
     if (jobs->worker_count <= 1) return CD_PASS(run_here(jobs, results, done, err));
     here.process = cd_os_process_id();
     if (jobs->session->store != NULL) remove_leftovers(cddp_store_path(jobs->session->store));
-    pool p = {.jobs = jobs,
-              .results = results,
-              .end = jobs->count,
-              .stride = stride_of(jobs)};
+    pool p = {.jobs = jobs, .results = results, .end = jobs->count, .stride = stride_of(jobs)};
     size_t begun = 0;
     cd_progress_begin(&p.progress, jobs->session->cli, jobs->progress ? jobs->count : 0);
     const cddp_status status = run_crew(&p, &begun, err);

@@ -90,7 +90,7 @@ void cd_os_fault_leave(int exit_code)
 /* ---- guests ---- */
 
 static _Thread_local const char *volatile guest, *volatile guest_name;
-static _Thread_local volatile uint64_t guest_call; /* which, from 1 */
+static _Thread_local volatile uint64_t guest_call;
 static struct host {
     pid_t process; /* 0: nobody watches */
     void (*leave)(void);

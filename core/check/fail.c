@@ -158,9 +158,11 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
     s->deaths++;
     if (r->is_struck) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    /* The world reports the end, at no step. */
-    f.step = r->step;
-    f.micro_step = r->micro_step;
+    /* A world reports the end at no step; a recording knows the step that had begun. */
+    if (e->step <= r->step) {
+        f.step = r->step;
+        f.micro_step = r->micro_step;
+    }
     f.is_cause = x->end == 1; /* of what the others committed or gave up in that step */
     const char *how = x->end == 1 ? "was killed" : "crashed";
     char call[96];

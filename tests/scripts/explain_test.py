@@ -48,9 +48,9 @@ with tempfile.TemporaryDirectory() as folder:
         failures += 1
         print(f"FAILED  the reports have {len(words)} words and {len(laws)} laws: were they cut?")
     # Words in quotes or without are one name, and what is nearly one is suggested.
-    for words_of_command, told in (((("still", "waiting")), "(in a report)"), (("exit", "code", "3"), "exit code 3"), (("unusd",), "did you mean 'unused'?"),
+    for words_of_command, wanted in (((("still", "waiting")), "(in a report)"), (("exit", "code", "3"), "exit code 3"), (("unusd",), "did you mean 'unused'?"),
                                    (("fp16",), "did you mean 'fp16_compress'?")):
-        if told not in run("explain", *words_of_command).stdout:
+        if wanted not in run("explain", *words_of_command).stdout:
             failures += 1
-            print(f"FAILED  explain {' '.join(words_of_command)} does not say {told}")
+            print(f"FAILED  explain {' '.join(words_of_command)} does not say {wanted}")
 sys.exit(1 if failures else 0)

@@ -82,11 +82,11 @@ static bool has_returned(const cddp_verdict *v, uint32_t rank)
            (r->status == CDDP_OK || r->status == CDDP_E_BACKEND || r->status == CDDP_E_MISMATCH);
 }
 
-/* A wait that stands still, of a rank that the finding blames. */
+/* A rank that the finding blames waits. */
 static bool blames_a_wait(const cddp_verdict *v, const cddp_finding *f)
 {
     for (size_t i = 0; i < v->wait_count; i++)
-        if (cd_hang_is_endless(&v->waits[i]) && has_rank(f, v->waits[i].rank)) return true;
+        if (has_rank(f, v->waits[i].rank)) return true;
     return false;
 }
 

@@ -133,7 +133,10 @@ static void put_doing(cd_text *text, const cddp_verdict *v, const cddp_verdict_r
         break;
     case CDDP_RANK_CRASHED:
         cd_text_push(text, find_place_of_death(v, rank)[0] != '\0' ? "exited" : "crashed");
-        if (r->result.detail > 0) cd_text_printf(text, " (exit code %d)", (int)r->result.detail);
+        if (r->result.detail > 128 && r->result.detail < 160)
+            cd_text_printf(text, " (signal %d)", (int)r->result.detail - 128);
+        else if (r->result.detail > 0)
+            cd_text_printf(text, " (exit code %d)", (int)r->result.detail);
         cd_text_push(text, find_place_of_death(v, rank));
         break;
     case CDDP_RANK_INTERRUPTED:

@@ -47,7 +47,7 @@ static uint32_t first_option(cddp_rank *rank, const cddp_choice *choice)
 }
 static void no_yield(cddp_rank *rank) { (void)rank; }
 
-/* What crashes, leaves or stays here ends the program: it has no stack of its own to lose. */
+/* What crashes, leaves or stays here ends the program: it runs on the stack of the program. */
 static void calls(cddp_rank *rank, const char *hook, const char *function)
 {
     cd_rank_walk *w = rank->world;

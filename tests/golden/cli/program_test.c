@@ -621,8 +621,8 @@ TEST(program, a_hook_that_breaks_is_named_with_its_function_by_every_verb)
     program_close(&p);
 }
 
-/* A proof runs ranks of large worlds alone, on the program's own stack: what breaks there breaks the
-** program, which has a name for it. */
+/* A proof runs ranks of large worlds alone, on the program's own stack: what breaks there breaks
+** the program, which has a name for it. */
 TEST(program, a_hook_that_breaks_in_a_proof_of_one_rank_alone_is_named)
 {
     static const struct {

@@ -112,7 +112,7 @@ TEST(hang, a_rank_that_refuses_what_an_odd_one_sends_is_no_culprit)
     for (uint32_t r = 0; r < 3; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r == 2);
     expect_headline(&v, "hang: ranks 1 and 2 wait in allreduce #7 (bucket 0, step 3), which rank 0 "
                         "left with an error; rank 2 differs from the others (I-CONTENT)");
-    /* An error of its own, a rank that was killed, and a finding of the root itself are causes. */
+    /* Its own error, a rank that was killed, and a finding of the root itself are causes. */
     ranks[0].result.status = CDDP_E_STATE;
     assert_null(cd_hang_odd(&v));
     ranks[0].result.status = CDDP_E_BACKEND;
