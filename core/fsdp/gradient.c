@@ -49,6 +49,16 @@ static cddp_status take(cd_fsdp_unit *u, cddp_dtype dtype, int64_t numel, cd_fsd
     return CD_PASS(cd_fsdp_memory_take(u->memory, &wish, buffer, err));
 }
 
+static cddp_status take_slice(cd_fsdp_unit *u, cddp_dtype dtype, cd_fsdp_buffer *buffer,
+                              cddp_error *err)
+{
+    const cd_fsdp_wish wish = {.device = u->device,
+                               .dtype = dtype,
+                               .numel = u->layout.share,
+                               .is_slice = cd_fsdp_unit_is_sharded(u)};
+    return CD_PASS(cd_fsdp_memory_take(u->memory, &wish, buffer, err));
+}
+
 /* ---- slots ---- */
 
 cddp_status cd_fsdp_unit_prepare_gradients(cd_fsdp_unit *u, cddp_error *err)
@@ -202,7 +212,7 @@ cddp_status cd_fsdp_unit_reduce(cd_fsdp_unit *u, cddp_error *err)
         cd_fsdp_memory_give(u->memory, &u->given);
         cd_fsdp_memory_give(u->memory, &u->taken);
     } else if (cd_fsdp_unit_is_sharded(u)) {
-        CD_TRY_OUT(take(u, u->reduce_dtype, l->share, &u->taken, err));
+        CD_TRY_OUT(take_slice(u, u->reduce_dtype, &u->taken, err));
         CD_TRY_OUT(post_scatter(u, err));
     } else {
         CD_TRY_OUT(post_replicate(u, err));
@@ -224,7 +234,7 @@ static cddp_status add_to_shard(cd_fsdp_unit *u, cddp_error *err)
         return CD_PASS(u->device->copy(&u->grad.value, result, NULL, err));
     }
     if (result->dtype != u->dtype) {
-        CD_TRY(take(u, u->dtype, u->layout.share, &cast, err));
+        CD_TRY(take_slice(u, u->dtype, &cast, err));
         CD_TRY_OUT(u->device->copy(&cast.tensor, result, NULL, err));
         result = &cast.tensor;
     }
