@@ -234,6 +234,9 @@ void cd_key_print_fields(const char *table, char *text, size_t text_bytes)
     size_t count = 0, used = 0;
     text[0] = '\0';
     for (size_t i = 0; i < cd_key_count(); i++) count += strcmp(rows[i].table, table) == 0;
+    if (count > FIELDS_SHOWN)
+        snprintf(text, text_bytes, "; `cddp-verify list keys %s` shows those of [%s]", table,
+                 table);
     if (count == 0 || count > FIELDS_SHOWN) return;
     used = (size_t)snprintf(text, text_bytes, "; [%s] has ", table);
     for (size_t i = 0; i < cd_key_count() && used < text_bytes; i++) {

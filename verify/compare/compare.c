@@ -120,8 +120,8 @@ static void match_samples(comparing *k, const cd_traced_step *a, const cd_traced
         MISMATCH(k, "step %" PRIu32 ": %" PRIu64 " sample%s in %s, %" PRIu64 " in %s", a->number,
                  a->samples, cd_plural(a->samples), k->options->one, b->samples, k->options->many);
     } else if (a->ids != b->ids) {
-        MISMATCH(k, "step %" PRIu32 ": %" PRIu64 " sample%s in both, but not the same", a->number,
-                 a->samples, cd_plural(a->samples));
+        MISMATCH(k, "step %" PRIu32 ": %" PRIu64 " sample%s in both, but not the same ones",
+                 a->number, a->samples, cd_plural(a->samples));
     }
     k->c->samples += a->samples;
 }
