@@ -668,10 +668,14 @@ static cddp_status train(const job *j, cddp_group *group, bool views, bool find_
     }
     for (int round = 0; round < 4 && status == CDDP_OK; round++) {
 #ifndef CDDP_NCCL_MODULE
-        uint64_t blocked = fake_cuda.synchronizations;
+        uint64_t blocked = fake_cuda.synchronizations, launches = fake_cuda.launches;
 #endif
         status = backward(&m, d, rank, round, find_unused, err);
 #ifndef CDDP_NCCL_MODULE
+        /* One fill per gradient, which is the backward; the rest goes by buckets. */
+        if (status == CDDP_OK && !views && fake_cuda.launches - launches >= 2 * PARAMETERS)
+            status = cddp_error_set(err, CDDP_E_STATE, "%d launches for %d gradients",
+                                    (int)(fake_cuda.launches - launches), PARAMETERS);
         /* Buckets are rebuilt in the second iteration, and the map of used parameters is read by
         ** the host. */
         if (status == CDDP_OK && round > 1 && !find_unused && fake_cuda.synchronizations != blocked)
@@ -712,6 +716,35 @@ TEST(nccl, the_reducers_streams_are_judged_from_the_trace)
     job j = {.world_size = 2, .body = train_witnessed, .timeout_ns = 60 * SECOND};
     run_job(&j);
     assert_all_returned(&j);
+}
+
+static cddp_status drop_early(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    static model m;
+    const cddp_device *d = j->bound->device;
+    (void)rank;
+    memset(&m, 0, sizeof m);
+    cddp_status status = model_make(&m, d, group, false, false, err);
+    if (status == CDDP_OK) status = cddp_ddp_forward_begin(m.ddp, true, err);
+    if (status == CDDP_OK) status = cddp_ddp_forward_end(m.ddp, NULL, err);
+    for (size_t i = PARAMETERS; i-- > 0 && status == CDDP_OK;) {
+        status = cddp_grad_define(&m.grads[i], &m.parameters[i].tensor, err);
+        if (status == CDDP_OK) status = d->fill(&m.grads[i].value, 1, NULL, err);
+        if (status == CDDP_OK) status = cddp_ddp_mark_variable_ready(m.ddp, i, err);
+        if (i == PARAMETERS - 1) cddp_grad_drop(&m.grads[i]);
+    }
+    model_drop(&m, d);
+    return status;
+}
+
+/* The copies of a bucket start together, when it is complete. */
+TEST(nccl, a_gradient_that_is_dropped_before_its_bucket_is_complete_is_an_error)
+{
+    job j = {.world_size = 1, .body = drop_early, .timeout_ns = 30 * SECOND};
+    run_job(&j);
+    cd_test_row("%s", j.results[0].error.message);
+    assert_int_equal(j.results[0].status, CDDP_E_STATE);
+    assert_non_null(strstr(j.results[0].error.message, "'p39' was dropped after it was ready"));
 }
 
 TEST(nccl, the_reducer_averages_gradients_that_live_on_the_gpu)
