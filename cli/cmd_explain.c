@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* explain: what a name in a report means. A name is looked up as invariant, event, scenario key,
-** exit code and hook; a tag such as UNU-04 is answered with the scenarios that exercise it. */
+/* explain: what a name in a report means. A name is looked up as invariant, word of a report,
+** event, scenario key, law of a hook, exit code, hook and so on; every meaning is printed. A tag
+** such as UNU-04 is answered with the scenarios that exercise it. */
 #include "cddp/plan.h"
 #include "cli/catalogue.h"
 #include "cli/command.h"
 #include "cli/list.h"
 #include "cli/page.h"
+#include "verify/conformance/hook_battery.h"
 #include "verify/conformance/hook_summary.h"
 #include "core/base/suggest.h"
 #include "cli/tag.h"
@@ -19,6 +21,7 @@
 #include <string.h>
 
 #define EXPLAIN_WIDTH 100
+#define NAME_BYTES 256 /* of several words that are one name */
 
 static bool has_item(const cddp_text_list *list, const char *name)
 {
@@ -137,6 +140,9 @@ static bool explain_exit_code(cd_cli *cli, cd_text *text, const char *name)
         "inconclusive: the scenario did not exercise what it claims, a budget ran out, or the run "
         "was interrupted",
     };
+    static const char *const before[] = {"exit code ", "exit "};
+    for (size_t i = 0; i < 2; i++)
+        if (strncmp(name, before[i], strlen(before[i])) == 0) name += strlen(before[i]);
     if (name[0] < '0' || name[0] > '4' || name[1] != '\0') return false;
     cd_text_style(text, CD_STYLE_BOLD, "exit code %s", name);
     cd_text_printf(text, ": %s\n", words[name[0] - '0']);
@@ -149,6 +155,27 @@ static bool explain_row(cd_cli *cli, cd_text *text, const char *name)
     return cd_list_explain(text, name);
 }
 
+/* A law of the battery for hooks. */
+static bool explain_law(cd_cli *cli, cd_text *text, const char *name)
+{
+    (void)cli;
+    for (int law = 0; law < CD_LAW_COUNT; law++) {
+        if (strcmp(cd_hook_law_name((cd_hook_law)law), name) != 0) continue;
+        cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+        cd_text_printf(text, " (law of hook-conformance): %s\n",
+                       cd_hook_law_title((cd_hook_law)law));
+        return true;
+    }
+    return false;
+}
+
+/* "s1:0.2" */
+static bool is_schedule(const char *name)
+{
+    return name[0] == 's' && isdigit((unsigned char)name[1]) &&
+           name[1 + strspn(name + 1, "0123456789")] == ':';
+}
+
 /* A word of the report. */
 static bool explain_word(cd_cli *cli, cd_text *text, const char *name)
 {
@@ -156,7 +183,7 @@ static bool explain_word(cd_cli *cli, cd_text *text, const char *name)
     if (strncmp(name, "I-", 2) == 0) return false;
     cd_text_style(text, CD_STYLE_BOLD, "%s", name);
     cd_text_push(text, " (in a report)\n");
-    return cd_page_print(name, text);
+    return cd_page_print(is_schedule(name) ? "schedule" : name, text);
 }
 
 /* "--keep-going" or "keep-going" */
@@ -222,12 +249,18 @@ static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
 {
     cd_suggestion s;
     const cddp_check *check;
+    const cddp_hook *hook;
     const cddp_event_info *info;
     cddp_key_info key = {.size = sizeof key};
     char path[sizeof key.path] = "";
     cd_suggest_begin(&s, name);
     for (size_t i = 0; (check = cddp_registry_check(cli->registry, i)) != NULL; i++)
         cd_suggest_offer(&s, check->name);
+    for (size_t i = 0; (hook = cddp_registry_hook(cli->registry, i)) != NULL; i++)
+        cd_suggest_offer(&s, hook->name);
+    for (int law = 0; law < CD_LAW_COUNT; law++)
+        cd_suggest_offer(&s, cd_hook_law_name((cd_hook_law)law));
+    for (size_t i = 0; i < CD_OPTION_COUNT; i++) cd_suggest_offer(&s, cd_options[i].name);
     for (uint32_t i = 0; (info = cddp_event_describe(i)) != NULL; i++)
         cd_suggest_offer(&s, info->name);
     for (size_t i = 0; cddp_plan_key(i, &key); i++) {
@@ -247,11 +280,15 @@ static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
 static cddp_status explain(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     static bool (*const lookups[])(cd_cli * cli, cd_text * text, const char *name) = {
-        explain_check, explain_event,  explain_key,     explain_exit_code, explain_hook,
-        explain_row,   explain_option, explain_command, explain_word};
-    if (cli->args->operand_count != 1)
+        explain_check,     explain_word, explain_event, explain_key,    explain_law,
+        explain_exit_code, explain_hook, explain_row,   explain_option, explain_command};
+    char name[NAME_BYTES] = "";
+    if (cli->args->operand_count == 0)
         return cd_fail(err, CDDP_E_ARG, "explain what? for example: cddp-verify explain I-ORDER");
-    const char *name = cli->args->operands[0];
+    /* "still waiting" with and without quotes */
+    for (size_t i = 0, used = 0; i < cli->args->operand_count && used < sizeof name; i++)
+        used += (size_t)snprintf(name + used, sizeof name - used, "%s%s", i > 0 ? " " : "",
+                                 cli->args->operands[i]);
     /* A name may stand for several things: an option and a model, say. */
     bool found = false;
     for (size_t i = 0; i < sizeof lookups / sizeof lookups[0]; i++) {

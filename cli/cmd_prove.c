@@ -11,6 +11,7 @@
 #include "core/plan/plan.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/text.h"
 #include "core/plan/replica/replica.h"
 
 #include <inttypes.h>
@@ -199,8 +200,9 @@ static cddp_status count_variants(prove_command *c, cddp_error *err)
                        c->sync_places, places);
     if (c->used_steps > plan->settings.train.steps)
         return cd_fail(err, CDDP_E_ARG,
-                       "--used-sets %" PRIu64 ": the scenario has %" PRIu64 " steps", c->used_steps,
-                       plan->settings.train.steps);
+                       "--used-sets %" PRIu64 ": the scenario has %" PRIu64 " step%s",
+                       c->used_steps, plan->settings.train.steps,
+                       cd_plural(plan->settings.train.steps));
     if (c->used_steps > 0) CD_TRY(find_units(c, err));
     if (c->used_steps > 0 && c->unit_count == 0)
         return cd_fail(err, CDDP_E_ARG,
@@ -494,8 +496,8 @@ static void put_effort(cd_text *text, const prove_command *c)
 {
     const cd_proof *p = &c->proof;
     cd_text_printf(text,
-                   "  search      %" PRIu64 " states of one rank, %" PRIu64 " steps between them",
-                   p->states, p->events);
+                   "  search      %" PRIu64 " state%s of one rank, %" PRIu64 " step%s between them",
+                   p->states, cd_plural(p->states), p->events, cd_plural(p->events));
     if (p->orders_tried > 1)
         cd_text_printf(text,
                        "; %" PRIu64 " orders of rank 0 that could change a rebuilt layout, %" PRIu64
@@ -573,7 +575,8 @@ static void put_assumptions(cd_text *text, const prove_command *c)
                    "results depend on what is sent alone;\n"
                    "              no faults; the real %s ran, and one training of ",
                    c->plan->settings.fsdp.enable ? "units" : "reducer");
-    cd_text_printf(text, "%" PRIu64 " steps", c->plan->settings.train.steps);
+    cd_text_printf(text, "%" PRIu64 " step%s", c->plan->settings.train.steps,
+                   cd_plural(c->plan->settings.train.steps));
     cd_text_push(text, p->values ? ", with gradients as exact symbols;\n" : ", with sizes only;\n");
     cd_text_push(
         text,

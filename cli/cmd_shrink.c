@@ -14,6 +14,7 @@
 #include "verify/shrink/story.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/text.h"
 #include "scenarios/reader/reader.h"
 
 #include <inttypes.h>
@@ -152,7 +153,8 @@ static void show_progress(void *context, uint64_t trials, uint64_t removed)
     cd_text_printf(&line, "%" PRIu64, trials);
     if (c->options.trials_max > 0)
         cd_text_printf(&line, " of at most %" PRIu64, c->options.trials_max);
-    cd_text_printf(&line, " runs, %" PRIu64 " reductions", removed);
+    cd_text_printf(&line, " run%s, %" PRIu64 " reduction%s", cd_plural(trials), removed,
+                   cd_plural(removed));
     const uint64_t limit_ns = c->options.deadline_ns;
     cd_progress_put_pace(&line, &(cd_pace){.done = (double)trials,
                                            .total = (double)c->options.trials_max,
@@ -308,10 +310,11 @@ static void put_size(const shrink_command *c, cd_text *text)
     cd_text line;
     cd_text_init(&line, false);
     cd_text_printf(&line,
-                   "%" PRIu64 " runs, %" PRIu64
-                   " reductions; %zu decision%s beyond fifo of %zu (%zu of %zu before)",
-                   s->trials, s->removed, s->wishes.count, s->wishes.count == 1 ? "" : "s",
-                   s->best.decisions.count, s->first_deviations, s->first_decisions);
+                   "%" PRIu64 " run%s, %" PRIu64
+                   " reduction%s; %zu decision%s beyond fifo of %zu (%zu of %zu before)",
+                   s->trials, cd_plural(s->trials), s->removed, cd_plural(s->removed),
+                   s->wishes.count, s->wishes.count == 1 ? "" : "s", s->best.decisions.count,
+                   s->first_deviations, s->first_decisions);
     put_line(text, "size", cd_text_get(&line));
     cd_text_fini(&line);
     cd_text_init(&line, false);

@@ -29,7 +29,8 @@
 #define PART ".part-" /* between the name of a store and that of a worker's */
 
 #define LONG_LIST 1000 /* scenarios; from there on a process runs several */
-#define FORKS_MAX 256  /* of a long list */
+#define FORKS_MIN 32   /* of a long list */
+#define FORKS_EACH 8   /* of a long list, for each worker: none waits long for the last one */
 
 typedef struct pool {
     const cd_jobs *jobs;
@@ -324,16 +325,21 @@ static cddp_status run_crew(pool *p, size_t *begun, cddp_error *err)
     return CD_PASS(status);
 }
 
+static size_t stride_of(const cd_jobs *jobs)
+{
+    const size_t forks = FORKS_EACH * jobs->worker_count;
+    if (jobs->count < LONG_LIST) return 1;
+    const size_t stride = jobs->count / (forks > FORKS_MIN ? forks : FORKS_MIN);
+    return stride > 1 ? stride : 1;
+}
+
 cddp_status cd_jobs_run(const cd_jobs *given, cd_result *results, size_t *done, cddp_error *err)
 {
     cd_jobs here = *given, *jobs = &here;
     if (jobs->worker_count <= 1) return CD_PASS(run_here(jobs, results, done, err));
     here.process = cd_os_process_id();
     if (jobs->session->store != NULL) remove_leftovers(cddp_store_path(jobs->session->store));
-    pool p = {.jobs = jobs,
-              .results = results,
-              .end = jobs->count,
-              .stride = jobs->count < LONG_LIST ? 1 : jobs->count / FORKS_MAX};
+    pool p = {.jobs = jobs, .results = results, .end = jobs->count, .stride = stride_of(jobs)};
     size_t begun = 0;
     cd_progress_begin(&p.progress, jobs->session->cli, jobs->progress ? jobs->count : 0);
     const cddp_status status = run_crew(&p, &begun, err);

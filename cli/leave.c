@@ -10,6 +10,7 @@
 #include "core/base/os_fault.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -30,8 +31,13 @@ static _Noreturn void leave(int code) { _exit(code); }
 
 static int code_of_nobody(void)
 {
-    static const char words[] = "cddp-verify: a plugin ended the program: there is no verdict\n";
-    return cd_os_write_all(STDERR_FILENO, words, sizeof words - 1, NULL) == CDDP_OK
+    const char *what, *name;
+    char words[400];
+    cd_os_guest_get(&what, &name);
+    const int length = snprintf(words, sizeof words,
+                                "cddp-verify: %.20s%.280s ended the program: there is no verdict\n",
+                                what[0] != '\0' ? what : "a plugin", name);
+    return cd_os_write_all(STDERR_FILENO, words, (size_t)length, NULL) == CDDP_OK
                ? CD_EXIT_USAGE
                : CD_EXIT_ENVIRONMENT;
 }

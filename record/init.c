@@ -243,22 +243,31 @@ static cddp_status run_rank(cddp_rank *rank, void *argument, cddp_error *err)
     return status != CDDP_OK ? CD_PASS(status) : CD_PASS(kept);
 }
 
-/* A rank whose process died is why the others failed. */
+/* How near a failure is to the cause. A rank whose process died comes first, then one that failed
+** by itself. Those that lost such a one, or waited for it, say whom; one that we ended says least.
+*/
+static int nearness_of(const cddp_rank_result *r)
+{
+    const bool has_died = r->end == CDDP_RANK_KILLED || r->end == CDDP_RANK_CRASHED;
+    const bool is_second =
+        r->status == CDDP_E_BACKEND || r->status == CDDP_E_TIMEOUT || r->status == CDDP_E_ABORTED;
+    if (r->status == CDDP_OK && r->end == CDDP_RANK_RETURNED) return 0;
+    return has_died ? 4 : r->end != CDDP_RANK_RETURNED ? 1 : is_second ? 2 : 3;
+}
+
 static cddp_status first_failure(const cddp_rank_result *results, uint32_t count, cddp_error *err)
 {
     const cddp_rank_result *first = NULL;
-    for (uint32_t i = 0; i < count; i++) {
-        const cddp_rank_result *r = &results[i];
-        const bool has_died = r->end == CDDP_RANK_KILLED || r->end == CDDP_RANK_CRASHED;
-        if (r->status == CDDP_OK && r->end == CDDP_RANK_RETURNED) continue;
-        if (has_died)
-            return cd_fail(err, r->status != CDDP_OK ? r->status : CDDP_E_ABORTED, "%s",
-                           r->error.message);
-        if (first == NULL) first = r;
-    }
+    char name[24], before[24];
+    for (uint32_t i = 0; i < count; i++)
+        if (nearness_of(&results[i]) > (first != NULL ? nearness_of(first) : 0))
+            first = &results[i];
     if (first == NULL) return CDDP_OK;
-    return cd_fail(err, first->status != CDDP_OK ? first->status : CDDP_E_ABORTED, "rank %u: %s",
-                   (unsigned)(first - results), first->error.message);
+    const int length = snprintf(name, sizeof name, "rank %u ", (unsigned)(first - results));
+    snprintf(before, sizeof before, "rank %u: ", (unsigned)(first - results));
+    const bool has_name = strncmp(first->error.message, name, (size_t)length) == 0;
+    return cd_fail(err, first->status != CDDP_OK ? first->status : CDDP_E_ABORTED, "%s%s",
+                   has_name ? "" : before, first->error.message);
 }
 
 /* A signal that ends jobs says nothing of the rank that it reached, nor one that several got. */

@@ -239,11 +239,12 @@ void cd_recording_note(uint32_t rank, const cddp_rank_result *result)
 {
     cd_recording *r = &recording;
     const bool is_killed = result->end == CDDP_RANK_KILLED && result->detail > 0;
+    const bool is_stopped = result->end == CDDP_RANK_HUNG; /* by us, when others had failed */
     char path[sizeof r->path + 64], words[64];
     cd_launcher launcher = {.kind = CD_LAUNCHER_NONE};
     if (r->state == CD_RECORDING_UNREAD) read_environment(r);
     const bool has_failed = result->end == CDDP_RANK_CRASHED && result->detail != 0;
-    if (r->state == CD_RECORDING_OFF || !(is_killed || has_failed)) return;
+    if (r->state == CD_RECORDING_OFF || !(is_killed || is_stopped || has_failed)) return;
     if (cd_launcher_read(&launcher, NULL) != CDDP_OK) return;
     const uint32_t generation =
         r->options.generation != 0 ? r->options.generation : launcher.generation;
@@ -251,8 +252,10 @@ void cd_recording_note(uint32_t rank, const cddp_rank_result *result)
              generation);
     FILE *file = fopen(path, "w");
     if (file == NULL) return; /* then check says that it was killed, or crashed */
-    const int length = snprintf(words, sizeof words, "cddp exit note 1\n%s %d\n",
-                                is_killed ? "signal" : "code", (int)result->detail);
+    const int length =
+        is_stopped ? snprintf(words, sizeof words, "cddp exit note 1\nsignal 9\nstopped 1\n")
+                   : snprintf(words, sizeof words, "cddp exit note 1\n%s %d\n",
+                              is_killed ? "signal" : "code", (int)result->detail);
     (void)fwrite(words, 1, (size_t)length, file);
     fclose(file);
 }

@@ -83,5 +83,5 @@ struct cddp_tracer *cd_record_attach(cddp_rank *rank, struct cddp_tracer *own);
 void cd_recording_project(cd_recording *recording, int64_t variable, const cddp_tensor *gradient,
                           bool is_reduced);
 extern const cd_tracer_watch cd_recording_watch;
-/* Of a rank whose process died: leaves a note beside its shard. */
+/* Of a rank whose process died, or was ended with the job: leaves a note beside its shard. */
 void cd_recording_note(uint32_t rank, const cddp_rank_result *result);

@@ -90,15 +90,24 @@ void cd_os_fault_leave(int exit_code)
 /* ---- guests ---- */
 
 static _Thread_local const char *volatile guest, *volatile guest_name;
+static _Thread_local volatile uint64_t guest_call;
 static struct host {
     pid_t process; /* 0: nobody watches */
     void (*leave)(void);
+    uint64_t call, since_ns; /* seen last, and when first */
 } host;
 
 void cd_os_guest_enter(const char *what, const char *name)
 {
     guest_name = name;
     guest = what;
+    guest_call++;
+}
+
+void cd_os_guest_get(const char **what, const char **name)
+{
+    *what = guest != NULL ? guest : "";
+    *name = guest != NULL ? guest_name : "";
 }
 
 static void put(const char *words)
@@ -107,18 +116,34 @@ static void put(const char *words)
     (void)!write(STDERR_FILENO, words, strlen(words));
 }
 
+void cd_os_guest_look(uint64_t limit_ns)
+{
+    const uint64_t now = cd_os_now_ns();
+    if (guest == NULL || guest_call != host.call) {
+        host.call = guest_call;
+        host.since_ns = now;
+        return;
+    }
+    if (now - host.since_ns < limit_ns || host.process == 0) return;
+    put("cddp-verify: ");
+    put(guest);
+    put(guest_name);
+    put(" does not return: there is no verdict\n");
+    host.leave();
+}
+
 static void on_guest(int signal_number)
 {
     const char *what = guest;
     signal(signal_number, SIG_DFL); /* what faulted does so again */
-    if (host.process != getpid()) return;
+    if (host.process == 0 || (host.process != getpid() && what == NULL)) return;
     put("cddp-verify: ");
     put(what != NULL ? what : "a plugin or cddp itself");
     put(what != NULL ? guest_name : "");
     put(" crashed (");
     put(cd_os_signal_text(signal_number));
     put("): there is no verdict\n");
-    if (what != NULL) host.leave();
+    if (what != NULL && host.process == getpid()) host.leave();
 }
 
 void cd_os_guests_watch(void (*leave)(void))

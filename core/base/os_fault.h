@@ -24,7 +24,13 @@ void cd_os_fault_leave(int exit_code);
 /* ---- a process that has loaded code from outside, and cannot go on without it ---- */
 
 /* A fault of this process is said in words on standard error. In what a guest was named for, leave
-** is called, which does not return; else the process ends as ever. Kept until the process ends. */
+** is called, which does not return; else the process ends as ever. A child that was forked says its
+** guest, and ends as ever. Kept until the process ends. */
 void cd_os_guests_watch(void (*leave)(void));
 /* Whose code this thread runs from now on: "check " and its name, both borrowed; NULL: our own. */
 void cd_os_guest_enter(const char *what, const char *name);
+/* Who it is: both parts, "" each while this thread runs our own code. */
+void cd_os_guest_get(const char **what, const char **name);
+/* Asked every now and then, by a handler of a signal too: a guest that this thread entered at least
+** limit_ns ago, and that was seen in that very call before, is said, and leave is called. */
+void cd_os_guest_look(uint64_t limit_ns);

@@ -40,9 +40,11 @@ void cd_suggest_begin(cd_suggestion *suggestion, const char *wanted)
 void cd_suggest_offer(cd_suggestion *suggestion, const char *name)
 {
     size_t typed = strlen(suggestion->wanted), d = distance(suggestion->wanted, name);
-    /* A name that begins with the typed text is near enough, unless another is nearer. */
-    bool continues =
-        typed >= 3 && strncmp(name, suggestion->wanted, typed) == 0 && suggestion->best == NULL;
+    /* A name that begins with the typed text, or that the typed text begins with, is near enough,
+    ** unless another is nearer. */
+    const size_t common = least(typed, strlen(name)), enough = typed <= strlen(name) ? 3 : 4;
+    bool continues = common >= enough && strncmp(name, suggestion->wanted, common) == 0 &&
+                     suggestion->best == NULL;
     if (continues && d >= suggestion->distance) d = suggestion->distance - 1;
     if (d >= suggestion->distance) return;
     suggestion->distance = d;

@@ -128,6 +128,30 @@ void cd_text_wrap(cd_text *text, const char *words, size_t indent, size_t width)
 }
 
 /* "30 min", "1 min 55 s", "2 h 5 min": of a long time the two largest units, as people say it. */
+/* Moves the word at *from to *to, a space before it if it is not the first. */
+static void keep_word(const char *text, char **to, const char **from, size_t length)
+{
+    if (*to != text && length > 0) *(*to)++ = ' ';
+    memmove(*to, *from, length);
+    *to += length;
+}
+
+void cd_text_pop_common(char *a, char *b)
+{
+    char *a_to = a, *b_to = b;
+    const char *a_from = a, *b_from = b;
+    while (*a_from != '\0' || *b_from != '\0') {
+        const size_t m = strcspn(a_from, " "), n = strcspn(b_from, " ");
+        if (m != n || memcmp(a_from, b_from, n) != 0) {
+            keep_word(a, &a_to, &a_from, m);
+            keep_word(b, &b_to, &b_from, n);
+        }
+        a_from += m + (a_from[m] == ' ');
+        b_from += n + (b_from[n] == ' ');
+    }
+    *a_to = *b_to = '\0';
+}
+
 static void print_long(uint64_t seconds, char *text, size_t text_bytes)
 {
     static const struct {

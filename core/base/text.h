@@ -8,6 +8,8 @@
 #pragma once
 #include "cddp/status.h"
 
+#include <stdint.h>
+
 typedef struct cd_text {
     char *bytes; /* terminated, or NULL while empty */
     size_t length, capacity;
@@ -39,6 +41,13 @@ size_t cd_utf8_length(const char *text);
 /* Makes foreign text harmless for terminals. Control characters other than newline and tab, and
 ** bytes that are no UTF-8, become question marks. */
 void cd_text_clean(char *text);
+
+/* Both are words with a space between them. Words that stand at one place in both, and are equal,
+** are cut out of both; what is left may be "". */
+void cd_text_pop_common(char *a, char *b);
+
+/* Behind a noun: "s" unless there is one of them. */
+static inline const char *cd_plural(uint64_t count) { return count == 1 ? "" : "s"; }
 
 #define CD_DURATION_BYTES 32
 /* "30 min", "1 min 55 s", "1.5 s", "540 us": below a minute the largest unit of which there is at

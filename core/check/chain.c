@@ -430,7 +430,8 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
         /* hook, scaler and averager move in a step; a trace without the moments in between */
         return f->what == CDDP_WHAT_HOOK || f->what == CDDP_WHAT_SCALER ||
                f->what == CDDP_WHAT_AVERAGER || l->step != step ||
-               l->moment == CDDP_MOMENT_AFTER_INIT;
+               l->moment == CDDP_MOMENT_AFTER_INIT ||
+               (l->moment == CDDP_MOMENT_BEGIN && has_stepped && f->what == CDDP_WHAT_PARAMETER);
     case CDDP_MOMENT_BEGIN:
         /* kept from a backward that was left in the middle */
         if (f->what == CDDP_WHAT_GRADIENT) return l->is_open;

@@ -15,6 +15,7 @@
 ** Limits        equal shapes prove nothing here, but what lies in the buffer is I-REF's business.
 */
 #include "core/check/carry.h"
+#include "core/base/text.h"
 
 typedef struct state {
     cd_writer writer;
@@ -100,12 +101,13 @@ static void report_layout(state *s, const cd_split *split)
     CD_SAY(f.title, "%s disagree on slot %lld of bucket %lld, layout %lld", who,
            (long long)split->key->part[2], (long long)split->key->part[1],
            (long long)split->key->part[0]);
-    CD_SAY(f.expected, "rank %u: %s, %lld elements at offset %lld", split->right.rank,
+    CD_SAY(f.expected, "rank %u: %s, %lld element%s at offset %lld", split->right.rank,
            cd_writer_get_parameter(&s->writer, split->right.data[0]),
-           (long long)split->right.data[2], (long long)split->right.data[1]);
-    CD_SAY(f.actual, "rank %u: %s, %lld elements at offset %lld", split->odd.rank,
+           (long long)split->right.data[2], cd_plural((uint64_t)split->right.data[2]),
+           (long long)split->right.data[1]);
+    CD_SAY(f.actual, "rank %u: %s, %lld element%s at offset %lld", split->odd.rank,
            cd_writer_get_parameter(&s->writer, split->odd.data[0]), (long long)split->odd.data[2],
-           (long long)split->odd.data[1]);
+           cd_plural((uint64_t)split->odd.data[2]), (long long)split->odd.data[1]);
     CD_SAY(f.advice, "%s",
            split->key->part[0] > 0 ? "a rebuilt layout must be rank 0's on every rank (REB-07)"
                                    : "bucket options or the parameter list differ between ranks");
@@ -119,12 +121,14 @@ static void report_launch(state *s, const cd_split *split)
     cd_split_print(split, who, sizeof who);
     f.bucket = (int32_t)split->odd.data[0];
     CD_SAY(f.title, "%s disagree on bucket launch #%lld", who, (long long)split->key->part[1]);
-    CD_SAY(f.expected, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx",
+    CD_SAY(f.expected, "rank %u: bucket %lld of layout %lld, %lld element%s, content %016llx",
            split->right.rank, (long long)split->right.data[0], (long long)split->right.data[1],
-           (long long)split->right.data[3], (unsigned long long)split->right.data[2]);
-    CD_SAY(f.actual, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx",
+           (long long)split->right.data[3], cd_plural((uint64_t)split->right.data[3]),
+           (unsigned long long)split->right.data[2]);
+    CD_SAY(f.actual, "rank %u: bucket %lld of layout %lld, %lld element%s, content %016llx",
            split->odd.rank, (long long)split->odd.data[0], (long long)split->odd.data[1],
-           (long long)split->odd.data[3], (unsigned long long)split->odd.data[2]);
+           (long long)split->odd.data[3], cd_plural((uint64_t)split->odd.data[3]),
+           (unsigned long long)split->odd.data[2]);
     CD_SAY(f.advice, "buckets must be launched in index order whatever the order in which "
                      "gradients become ready (RED-06)");
     cd_writer_report(&s->writer, &f);

@@ -18,6 +18,7 @@
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
+#include "core/base/text.h"
 
 #include <string.h>
 
@@ -157,9 +158,11 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
     s->deaths++;
     if (r->is_struck) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    /* The world reports the end, at no step. */
-    f.step = r->step;
-    f.micro_step = r->micro_step;
+    /* A world reports the end at no step; a recording knows the step that had begun. */
+    if (e->step <= r->step) {
+        f.step = r->step;
+        f.micro_step = r->micro_step;
+    }
     f.is_cause = x->end == 1; /* of what the others committed or gave up in that step */
     const char *how = x->end == 1 ? "was killed" : "crashed";
     char call[96];
@@ -307,9 +310,10 @@ static void end(void *self)
     if (s == NULL) return;
     if (s->failures + s->faults + s->deaths > 0)
         cd_writer_exercise(&s->writer,
-                           "%llu operations failed, %llu faults struck, %llu ranks died",
+                           "%llu operations failed, %llu fault%s struck, %llu rank%s died",
                            (unsigned long long)s->failures, (unsigned long long)s->faults,
-                           (unsigned long long)s->deaths);
+                           cd_plural(s->faults), (unsigned long long)s->deaths,
+                           cd_plural(s->deaths));
     if (s->hung == 0 || s->faults > 0) judge_decisions(s);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->decisions);

@@ -14,6 +14,7 @@
 #include "core/check/obey.h"
 
 #include "core/base/hash.h"
+#include "core/base/text.h"
 #include "core/trace/tracer.h"
 
 #include <string.h>
@@ -321,10 +322,12 @@ static void report_members(state *s, const cd_split *split)
     cd_split_print(split, who, sizeof who);
     const char *name = cd_table_find(&s->names, split->key);
     CD_SAY(f.title, "%s disagree on the members of group '%s'", who, name != NULL ? name : "");
-    CD_SAY(f.expected, "rank %u: %lld members, list %016llx", split->right.rank,
-           (long long)split->right.data[1], (unsigned long long)split->right.data[2]);
-    CD_SAY(f.actual, "rank %u: %lld members, list %016llx", split->odd.rank,
-           (long long)split->odd.data[1], (unsigned long long)split->odd.data[2]);
+    CD_SAY(f.expected, "rank %u: %lld member%s, list %016llx", split->right.rank,
+           (long long)split->right.data[1], cd_plural((uint64_t)split->right.data[1]),
+           (unsigned long long)split->right.data[2]);
+    CD_SAY(f.actual, "rank %u: %lld member%s, list %016llx", split->odd.rank,
+           (long long)split->odd.data[1], cd_plural((uint64_t)split->odd.data[1]),
+           (unsigned long long)split->odd.data[2]);
     CD_SAY(f.advice, "two groups with different members need different names");
     cd_writer_report(&s->writer, &f);
 }

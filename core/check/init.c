@@ -18,6 +18,7 @@
 #include "cddp/backend.h"
 #include "cddp/tensor.h"
 #include "core/base/hash.h"
+#include "core/base/text.h"
 
 enum { ABOUT_PARAM, ABOUT_BUFFER, ABOUT_WRAP, ABOUT_VALUE };
 
@@ -162,25 +163,30 @@ static void report_table(state *s, const cd_split *split)
         say_flags(y[4], left, sizeof left);
         CD_SAY(f.title, "%s disagree on the %s of parameter %lld, %s", who, what, (long long)id,
                f.parameter);
-        CD_SAY(f.expected, "rank %u: %lld elements of %s, %s, name digest %016llx",
-               split->right.rank, (long long)x[0], cddp_dtype_name((cddp_dtype)x[1]), right,
-               (unsigned long long)x[3]);
-        CD_SAY(f.actual, "rank %u: %lld elements of %s, %s, name digest %016llx", split->odd.rank,
-               (long long)y[0], cddp_dtype_name((cddp_dtype)y[1]), left, (unsigned long long)y[3]);
+        CD_SAY(f.expected, "rank %u: %lld element%s of %s, %s, name digest %016llx",
+               split->right.rank, (long long)x[0], cd_plural((uint64_t)x[0]),
+               cddp_dtype_name((cddp_dtype)x[1]), right, (unsigned long long)x[3]);
+        CD_SAY(f.actual, "rank %u: %lld element%s of %s, %s, name digest %016llx", split->odd.rank,
+               (long long)y[0], cd_plural((uint64_t)y[0]), cddp_dtype_name((cddp_dtype)y[1]), left,
+               (unsigned long long)y[3]);
         CD_SAY(f.advice,
                "ranks must build the same model; dtypes are not verified at construction (INI-09)");
     } else if (split->key->part[0] == ABOUT_BUFFER) {
         CD_SAY(f.title, "%s disagree on buffer %s", who, cd_writer_get_buffer(&s->writer, id));
-        CD_SAY(f.expected, "rank %u: %lld elements of %s%s", split->right.rank, (long long)x[0],
-               cddp_dtype_name((cddp_dtype)x[1]), x[3] ? ", ignored" : "");
-        CD_SAY(f.actual, "rank %u: %lld elements of %s%s", split->odd.rank, (long long)y[0],
-               cddp_dtype_name((cddp_dtype)y[1]), y[3] ? ", ignored" : "");
+        CD_SAY(f.expected, "rank %u: %lld element%s of %s%s", split->right.rank, (long long)x[0],
+               cd_plural((uint64_t)x[0]), cddp_dtype_name((cddp_dtype)x[1]),
+               x[3] ? ", ignored" : "");
+        CD_SAY(f.actual, "rank %u: %lld element%s of %s%s", split->odd.rank, (long long)y[0],
+               cd_plural((uint64_t)y[0]), cddp_dtype_name((cddp_dtype)y[1]),
+               y[3] ? ", ignored" : "");
     } else {
         CD_SAY(f.title, "%s disagree on how many parameters and buffers are wrapped", who);
-        CD_SAY(f.expected, "rank %u: %lld parameters, %lld buffers%s", split->right.rank,
-               (long long)x[0], (long long)x[1], x[2] ? "" : ", no initial sync");
-        CD_SAY(f.actual, "rank %u: %lld parameters, %lld buffers%s", split->odd.rank,
-               (long long)y[0], (long long)y[1], y[2] ? "" : ", no initial sync");
+        CD_SAY(f.expected, "rank %u: %lld parameter%s, %lld buffer%s%s", split->right.rank,
+               (long long)x[0], cd_plural((uint64_t)x[0]), (long long)x[1],
+               cd_plural((uint64_t)x[1]), x[2] ? "" : ", no initial sync");
+        CD_SAY(f.actual, "rank %u: %lld parameter%s, %lld buffer%s%s", split->odd.rank,
+               (long long)y[0], cd_plural((uint64_t)y[0]), (long long)y[1],
+               cd_plural((uint64_t)y[1]), y[2] ? "" : ", no initial sync");
     }
     cd_writer_report(&s->writer, &f);
 }

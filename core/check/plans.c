@@ -3,6 +3,7 @@
 
 #include "cddp/tensor.h"
 #include "core/base/arena.h"
+#include "core/base/text.h"
 #include "core/trace/setting.h"
 
 #include <stdlib.h>
@@ -213,8 +214,9 @@ static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const
         cd_writer_report(p->writer, &finding);
         return;
     }
-    cd_writer_exercise(p->writer, "bucket caps: layout %lld, %lld buckets",
-                       (long long)f->generation, (long long)d->bucket_count);
+    cd_writer_exercise(p->writer, "bucket caps: layout %lld, %lld bucket%s",
+                       (long long)f->generation, (long long)d->bucket_count,
+                       cd_plural((uint64_t)d->bucket_count));
 }
 
 /* All slots of a layout were reported. */

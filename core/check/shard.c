@@ -12,6 +12,7 @@
 #include "core/check/writer.h"
 
 #include "core/trace/tracer.h"
+#include "core/base/text.h"
 
 typedef struct part {
     int64_t first, count, numel, unit, group, shards;
@@ -76,10 +77,10 @@ static void take_planned(state *s, const cddp_event *e)
     cd_finding_add_event(&f, e->rank, own->sequence);
     CD_SAY(f.title, CDDP_FINDING_WHO ": the part of %s is not the plan's",
            cd_writer_get_ordinal(&s->writer, p->ordinal));
-    CD_SAY(f.expected, "%lld elements from element %lld on", (long long)p->count,
-           (long long)p->first);
-    CD_SAY(f.actual, "%lld elements from element %lld on", (long long)own->count,
-           (long long)own->first);
+    CD_SAY(f.expected, "%lld element%s from element %lld on", (long long)p->count,
+           cd_plural((uint64_t)p->count), (long long)p->first);
+    CD_SAY(f.actual, "%lld element%s from element %lld on", (long long)own->count,
+           cd_plural((uint64_t)own->count), (long long)own->first);
     CD_SAY(f.advice, "shards are slices of equal length, rounded up; padding is at the end "
                      "(FPM-02, FS2-01)");
     cd_writer_hold(&s->writer, CD_KEY(0), &f);
@@ -95,7 +96,8 @@ static void take_gap(state *s, const cddp_event *e)
     CD_SAY(f.title, CDDP_FINDING_WHO ": the padding of %s in unit %lld is not zero",
            g->what == CDDP_WHAT_GRADIENT ? "the gradient's shard" : "the shard",
            (long long)g->unit);
-    CD_SAY(f.expected, "%lld elements of zero, which belong to no parameter", (long long)g->count);
+    CD_SAY(f.expected, "%lld element%s of zero, of no parameter", (long long)g->count,
+           cd_plural((uint64_t)g->count));
     CD_SAY(f.actual, "their norm is %g", norm);
     CD_SAY(f.advice, "padding enters the norm that gradients are clipped by; fill it with zeros "
                      "before a reduction, and let no optimizer step it (FPM-05)");
@@ -152,8 +154,8 @@ static void report_tear(state *s, const tear *t, const part *p)
            cd_writer_get_ordinal(&s->writer, t->ordinal), overlaps ? "two owners" : "no owner");
     CD_SAY(f.expected, "element %lld of %lld is the next one without an owner", (long long)t->at,
            (long long)t->numel);
-    CD_SAY(f.actual, "the next part is that of rank %u, %lld elements from element %lld on",
-           at.rank, (long long)p->count, (long long)p->first);
+    CD_SAY(f.actual, "the next part is that of rank %u, %lld element%s from element %lld on",
+           at.rank, (long long)p->count, cd_plural((uint64_t)p->count), (long long)p->first);
     CD_SAY(f.advice, "shards of a unit tile it: every element lies in one of them");
     cd_writer_hold(&s->writer, CD_KEY(2), &f);
 }

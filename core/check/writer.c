@@ -335,5 +335,8 @@ void cd_writer_exercise(cd_writer *writer, const char *format, ...)
     va_start(args, format);
     vsnprintf(how, sizeof how, format, args);
     va_end(args);
+    const size_t word = strcspn(how + 2, " "); /* "1 reductions repeated" */
+    if (strncmp(how, "1 ", 2) == 0 && word > 1 && how[1 + word] == 's')
+        memmove(how + 1 + word, how + 2 + word, strlen(how + 2 + word) + 1);
     writer->context.exercised(writer->context.reporter, writer->check, how);
 }

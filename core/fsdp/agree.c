@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/text.h"
 #include "core/comm/control.h"
 
 #include <string.h>
@@ -39,25 +40,29 @@ static cddp_status fetch(const cd_fsdp_statement *mine, const int64_t *cards, ui
     return CDDP_OK;
 }
 
-static const char *next_line(char **rest)
+static char *next_line(char **rest)
 {
     char *line = *rest, *end = strchr(line, '\n');
-    if (*line == '\0') return "nothing more";
     *rest = end != NULL ? end + 1 : line + strlen(line);
     if (end != NULL) *end = '\0';
     return line;
 }
 
+static const char nothing[] = "nothing more";
+
 static cddp_status report(const cd_fsdp_statement *mine, char *left, char *right, uint32_t rank,
                           cddp_error *err)
 {
-    const char *a, *b;
+    char *a, *b;
     do {
         a = next_line(&left);
         b = next_line(&right);
     } while (strcmp(a, b) == 0 && (*left != '\0' || *right != '\0'));
+    /* of options, only those that differ */
+    if (strncmp(a, "options ", 8) == 0 && strncmp(b, "options ", 8) == 0) cd_text_pop_common(a, b);
     return cd_fail(err, CDDP_E_MISMATCH, "%s: rank 0 has %.*s, rank %u has %.*s", mine->subject,
-                   SIDE_BYTES, a, rank, SIDE_BYTES, b);
+                   SIDE_BYTES, a[0] != '\0' ? a : nothing, rank, SIDE_BYTES,
+                   b[0] != '\0' ? b : nothing);
 }
 
 static cddp_status explain(const cd_fsdp_statement *mine, const int64_t *cards, uint32_t rank,

@@ -3,6 +3,7 @@
 #include "core/oracle/explain.h"
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "core/oracle/numbers.h"
 #include "core/oracle/weights.h"
 
@@ -368,8 +369,8 @@ static bool is_shifted(const context *x)
             if (from >= 0 && from < n) fits = near(x, (size_t)i, x->s->expected[from]);
         }
         if (fits)
-            return settle(x, CD_SHAPE_SHIFTED, "the right values, shifted by %lld elements",
-                          (long long)-shift);
+            return settle(x, CD_SHAPE_SHIFTED, "the right values, shifted by %lld element%s",
+                          (long long)-shift, cd_plural((uint64_t)(shift < 0 ? -shift : shift)));
     }
     return false;
 }

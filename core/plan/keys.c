@@ -166,6 +166,40 @@ bool cd_key_has_table(const char *table)
     return false;
 }
 
+#define FIELDS_SHOWN 12 /* of a table, in one message */
+
+static bool is_item_table(const char *table)
+{
+    for (size_t i = 0; i < CD_SCOPE_COUNT; i++)
+        if (item_tables[i].name != NULL && strcmp(item_tables[i].name, table) == 0) return true;
+    return false;
+}
+
+/* How many characters of whole words ("first_bucket_") both names begin with. */
+static size_t common_words(const char *a, const char *b)
+{
+    size_t i = 0, length = 0;
+    for (; a[i] != '\0' && a[i] == b[i]; i++)
+        if (a[i] == '_') length = i + 1;
+    const bool is_word = (a[i] == '\0' || a[i] == '_') && (b[i] == '\0' || b[i] == '_');
+    return is_word ? i : length;
+}
+
+/* "at_step" begins as "at", and "first_bucket_mb" as "first_bucket_bytes". */
+static const cd_key_row *find_by_words(const char *table, const char *field)
+{
+    const cd_key_row *best = NULL;
+    size_t longest = 0;
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        const size_t common = common_words(rows[i].field, field);
+        const bool is_near = rows[i].field[common] == '\0' || 2 * common > strlen(field);
+        if (strcmp(rows[i].table, table) != 0 || common <= longest || !is_near) continue;
+        best = &rows[i];
+        longest = common;
+    }
+    return best;
+}
+
 const cd_key_row *cd_key_nearest(const char *table, const char *field)
 {
     cd_suggestion s;
@@ -183,11 +217,36 @@ const cd_key_row *cd_key_nearest(const char *table, const char *field)
             (*rest != '\0' || strcmp(rows[i].field, "name") == 0))
             return &rows[i];
     }
-    /* The right name in the wrong table is the other common slip. */
+    const cd_key_row *alike = find_by_words(table, field);
+    if (alike != NULL) return alike;
+    /* The right name in the wrong table is the other common slip. What findings and marks are
+    ** expected to have is not what an element of a table is given. */
     for (size_t i = 0; i < cd_key_count(); i++) {
-        if (strcmp(rows[i].field, field) == 0) return &rows[i];
+        const bool is_expected = strncmp(rows[i].table, "expect", 6) == 0;
+        if (strcmp(rows[i].field, field) == 0 && (!is_expected || !is_item_table(table)))
+            return &rows[i];
     }
     return NULL;
+}
+
+void cd_key_print_fields(const char *table, char *text, size_t text_bytes)
+{
+    size_t count = 0, used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < cd_key_count(); i++) count += strcmp(rows[i].table, table) == 0;
+    if (count > FIELDS_SHOWN)
+        snprintf(text, text_bytes, "; `cddp-verify list keys %s` shows those of [%s]", table,
+                 table);
+    if (count == 0 || count > FIELDS_SHOWN) return;
+    used = (size_t)snprintf(text, text_bytes, "; [%s] has ", table);
+    for (size_t i = 0; i < cd_key_count() && used < text_bytes; i++) {
+        if (strcmp(rows[i].table, table) != 0) continue;
+        count--;
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", rows[i].field,
+                                 count > 1    ? ", "
+                                 : count == 1 ? " and "
+                                              : "");
+    }
 }
 
 const char *cd_key_nearest_table(const char *table)

@@ -57,6 +57,9 @@ const cd_key_row *cd_key_find_settings(const char *table);
 /* The field of the table that a person probably meant, or one of that very name in another table;
 ** NULL. */
 const cd_key_row *cd_key_nearest(const char *table, const char *field);
+/* "; [fault] has kind, when and at", of a table with few fields; of one with many, how to list
+** them; of no table "". */
+void cd_key_print_fields(const char *table, char *text, size_t text_bytes);
 /* The table that was probably meant; NULL. */
 const char *cd_key_nearest_table(const char *table);
 /* "ddp.bucket_cap_mb", "when[].sync" into text. */

@@ -13,6 +13,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/text.h"
 
 #include <stdlib.h>
 #include <stdio.h>
@@ -230,12 +231,19 @@ static size_t count_items(const char *text)
     return count;
 }
 
-static cddp_status fail_unknown(const char *key, const char *table, const char *field,
-                                cddp_error *err)
+/* Cuts the path into table and field. */
+static cddp_status fail_unknown(const char *key, char *table_and_field, cddp_error *err)
 {
+    char *dot = strrchr(table_and_field, '.');
+    const char *field = dot != NULL ? dot + 1 : table_and_field;
+    const char *table = dot != NULL ? table_and_field : "";
+    if (dot != NULL) *dot = '\0';
     const cd_key_row *near = cd_key_nearest(table, field);
-    char path[96] = "";
-    if (near != NULL) cd_key_path(near, path, sizeof path);
+    char path[200] = "";
+    if (near != NULL)
+        cd_key_path(near, path, sizeof path);
+    else if (table[0] != '\0')
+        cd_key_print_fields(table, path, sizeof path);
     return cd_fail(err, CDDP_E_CONFIG, "unknown key '%s'%s%s%s", key,
                    near != NULL ? "; did you mean '" : "", path, near != NULL ? "'?" : "");
 }
@@ -255,9 +263,10 @@ static void take_wrapper(char *path, uint64_t *wrapper)
 
 /* "when.2.sync" becomes "when.sync" and 2; an element that is the next one is made. For some ranks
 ** "optimizer.lr" is a key of all optimizers. */
-static cddp_status take_index(cddp_plan *plan, char *path, bool has_ranks, const cd_key_row **row,
+static cddp_status take_index(cddp_plan *plan, const char *key, char *path, const cd_key_row **row,
                               size_t *index, cddp_error *err)
 {
+    const bool has_ranks = strchr(key, '@') != NULL;
     for (char *dot = strchr(path, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
         char *end;
         const unsigned long number = strtoul(dot + 1, &end, 10);
@@ -265,12 +274,12 @@ static cddp_status take_index(cddp_plan *plan, char *path, bool has_ranks, const
         memmove(dot, end, strlen(end) + 1);
         *row = cd_key_find_path(path);
         if (*row == NULL || cd_item_table_get((*row)->scope) == NULL)
-            return CD_PASS(fail_unknown(path, "", path, err));
+            return CD_PASS(fail_unknown(key, path, err));
         const size_t count = cd_plan_item_count(plan, (*row)->scope);
         if (number > count && !has_ranks) {
             return cd_fail(err, CDDP_E_CONFIG,
-                           "[[%s]] has %zu elements: number %lu would leave a gap", (*row)->table,
-                           count, number);
+                           "[[%s]] has %zu element%s: number %lu would leave a gap", (*row)->table,
+                           count, cd_plural(count), number);
         }
         if (number == count && !has_ranks) CD_TRY(cd_plan_add_item(plan, (*row)->scope, err));
         *index = number;
@@ -302,13 +311,8 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
     const cd_key_row *row = NULL;
     size_t index = 0;
     take_wrapper(path, &owner.wrapper);
-    CD_TRY(take_index(plan, path, at != NULL, &row, &index, err));
-    if (row == NULL) {
-        char *dot = strrchr(path, '.');
-        const char *field = dot != NULL ? dot + 1 : path;
-        if (dot != NULL) *dot = '\0';
-        return CD_PASS(fail_unknown(key, dot != NULL ? path : "", field, err));
-    }
+    CD_TRY(take_index(plan, key, path, &row, &index, err));
+    if (row == NULL) return CD_PASS(fail_unknown(key, path, err));
     const bool is_list = type_is_list(row->type), is_array = is_list && values[0] == '[';
     cd_key_value parsed = {items, 1};
     if (is_array && !split_array(values, items, &parsed.count))

@@ -9,6 +9,7 @@
 #include "core/base/alloc.h"
 #include "core/base/hash.h"
 #include "core/base/operation.h"
+#include "core/base/text.h"
 
 #include <string.h>
 
@@ -140,8 +141,9 @@ static void check_collective(cd_contradictions *c, const cddp_plan_collective *c
         group != NULL && group->members.count > 0 ? group->members.count : c->plan->world.size;
     if (cd_op_is_rooted(op) && collective->root >= members) {
         cd_plan_contradict(c, "collective.root",
-                           "collective.root = %llu, but the group has %llu ranks",
-                           (unsigned long long)collective->root, (unsigned long long)members);
+                           "collective.root = %llu, but the group has %llu rank%s",
+                           (unsigned long long)collective->root, (unsigned long long)members,
+                           cd_plural(members));
     }
     if ((op == CDDP_OP_SEND || op == CDDP_OP_RECV) && collective->ranks.term_count == 0) {
         cd_plan_contradict(c, "collective.op",

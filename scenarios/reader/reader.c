@@ -371,8 +371,11 @@ static const cd_key_row *leaf_row(reader *r, const cd_toml_leaf *leaf, const key
         /* Every line after a header belongs to its table, even a pasted line that should be at the
         ** top of the file. */
         const bool is_top = near != NULL && near->table[0] == '\0' && path->table[0] != '\0';
+        char fields[PATH_BYTES_MAX + 256] = "";
+        if (near == NULL && path->table[0] != '\0')
+            cd_key_print_fields(path->table, fields, sizeof fields);
         complain(r, at, "unknown key '%s'%s%s%s%s", path->field, where,
-                 near != NULL ? "; did you mean '" : "", meant,
+                 near != NULL ? "; did you mean '" : "", near != NULL ? meant : fields,
                  near == NULL ? ""
                  : is_top     ? "' above the first table?"
                               : "'?");
@@ -666,8 +669,10 @@ static cddp_status report_mistakes(reader *r, cddp_error *err)
                                    .message = "there are more mistakes; the rest is not reported"};
         r->options->complain(r->options->context, &rest);
     }
-    return cd_fail(err, CDDP_E_CONFIG, "%s:%u:%u: %s%s", r->name, r->mistakes[0].line,
-                   r->mistakes[0].column, r->mistakes[0].message,
+    const mistake *first = &r->mistakes[0];
+    char at[32] = ""; /* a table that is missing stands nowhere */
+    if (first->line > 0) snprintf(at, sizeof at, ":%u:%u", first->line, first->column);
+    return cd_fail(err, CDDP_E_CONFIG, "%s%s: %s%s", r->name, at, first->message,
                    r->mistake_count > 1 ? " (and more mistakes)" : "");
 }
 

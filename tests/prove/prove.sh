@@ -174,7 +174,7 @@ complains "neither a number"
 expect 2 "$verify" prove small.toml --no-sync 1
 complains "micro-steps that are not the last"
 expect 2 "$verify" prove small.toml --used-sets 2
-complains "the scenario has 1 steps"
+complains "the scenario has 1 step"
 expect 2 "$verify" prove "$scenarios/powersgd.toml"
 complains "symbol"
 # a world has as many ranks as it likes, and the number of schedules may leave a double behind

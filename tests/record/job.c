@@ -317,6 +317,25 @@ static void hang(const training *t, int step)
         (void)!read(STDIN_FILENO, line, sizeof line);
 }
 
+/* What the recorder cannot see of itself: parameters and gradients when a step begins. */
+static void show_begin(training *t, int step)
+{
+    if (strncmp(t->mistake, "begins", 6) != 0) return;
+    if (makes(t, "begins_changed") && step == 3) t->values[0][3] += 1; /* alike on all ranks */
+    for (size_t p = 0; p < PARAMETERS; p++) {
+        const bool is_there = t->grads[p].kind != CDDP_GRAD_UNDEFINED;
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_BEGIN, p, &t->tensors[p]);
+        cddp_record_value(CDDP_WHAT_GRADIENT, CDDP_MOMENT_BEGIN, p,
+                          is_there ? &t->grads[p].value : NULL);
+    }
+}
+
+/* It says zero_grad, and does not do it. */
+static bool keeps(const training *t, int step)
+{
+    return makes(t, "begins_kept") && step == 3 && t->rank == 1;
+}
+
 /* One rank reduces something that the others know nothing of: a barrier, a flag, or as much as a
 ** bucket has; in a step, or after the last one. */
 static cddp_status post_extra(const training *t, int step, cddp_error *err)
@@ -340,7 +359,12 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     if (speaks(t) && !makes(t, "drops_silently")) cddp_record_zero_grad(true);
     hang(t, step);
     cddp_status status = post_extra(t, step, err);
-    for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_drop(&t->grads[p]);
+    for (volatile bool is_stuck = makes(t, "stalls") && t->rank == 2 && step == 3; is_stuck;)
+        continue;
+    if (makes(t, "fails") && t->rank == 1 && step == 3)
+        return cddp_error_set(err, CDDP_E_IO, "cannot read batch 3");
+    for (size_t p = 0; p < PARAMETERS && !keeps(t, step); p++) cddp_grad_drop(&t->grads[p]);
+    show_begin(t, step);
     for (int micro = 0; status == CDDP_OK && micro < MICRO_STEPS; micro++) {
         const bool accumulates = micro + 1 < MICRO_STEPS;
         if (accumulates && reduces(t)) cddp_ddp_no_sync_begin(t->ddp);

@@ -56,6 +56,15 @@ expect forgets_on_one_rank 1 "I-PARAMEQ"
 expect rates_differ 1 "I-STEP"
 expect changes_gradient 1 "I-CHAIN"
 expect same_samples 1 "I-DATA"
+# What the program shows at the begin of a step is held against the end of the one before.
+expect begins 0 "the optimizer's arithmetic was not computed anew$"
+expect begins_changed 1 "I-CHAIN  all ranks: parameter w changed between after step of step 2 and the begin of step 3"
+expect begins_kept 1 "I-CHAIN  rank 1: gradient of w changed between zero_grad of step 3 and the begin of step 3"
+# The rank that failed, not one that lost it; and one that stood still was not killed, but waited for.
+expect fails 1 "why       rank 1: cannot read batch 3"
+grep -q "^rank 1: cannot read batch 3" "$place/out" || { echo "the program names another failure:"; cat "$place/out"; failed=1; }
+expect stalls 1 "for rank 2, which was still running in"
+grep -q "had shown no event for" "$place/report" || { echo "stalls: no time is said"; cat "$place/report"; failed=1; }
 expect no_end 4 "not shown: the end of the program (cddp_record_close)"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"

@@ -3,6 +3,7 @@
 
 #include "cddp/tensor.h"
 #include "core/base/error.h"
+#include "core/base/text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -116,11 +117,11 @@ static void match_samples(comparing *k, const cd_traced_step *a, const cd_traced
         GAP(k, "step %" PRIu32 ": samples were not recorded in %s (cddp_record_samples)", a->number,
             a->has_samples ? k->options->many : k->options->one);
     } else if (a->samples != b->samples) {
-        MISMATCH(k, "step %" PRIu32 ": %" PRIu64 " samples in %s, %" PRIu64 " in %s", a->number,
-                 a->samples, k->options->one, b->samples, k->options->many);
+        MISMATCH(k, "step %" PRIu32 ": %" PRIu64 " sample%s in %s, %" PRIu64 " in %s", a->number,
+                 a->samples, cd_plural(a->samples), k->options->one, b->samples, k->options->many);
     } else if (a->ids != b->ids) {
-        MISMATCH(k, "step %" PRIu32 ": %" PRIu64 " samples in both, but not the same ones",
-                 a->number, a->samples);
+        MISMATCH(k, "step %" PRIu32 ": %" PRIu64 " sample%s in both, but not the same ones",
+                 a->number, a->samples, cd_plural(a->samples));
     }
     k->c->samples += a->samples;
 }

@@ -86,7 +86,7 @@ static const struct {
     [CD_LAW_JOIN] = {"join", "a rank that has run out of inputs counts as one with zeros"},
     [CD_LAW_LARGE] =
         {"large",
-         "of a large bucket every element is treated as of a small one, the last ones too"},
+         "every element of a large bucket is reduced as in a small one, the last ones included"},
     [CD_LAW_BYTES] =
         {"bytes", "no more bytes travel than the hook promises and its declared wire dtype takes"},
 };

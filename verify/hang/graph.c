@@ -74,6 +74,22 @@ static bool has_rank(const cddp_finding *f, uint32_t rank)
     return false;
 }
 
+/* The rank ended by itself, well or because an exchange with others failed. */
+static bool has_returned(const cddp_verdict *v, uint32_t rank)
+{
+    const cddp_rank_result *r = rank < v->rank_count ? &v->ranks[rank].result : NULL;
+    return r != NULL && r->end == CDDP_RANK_RETURNED &&
+           (r->status == CDDP_OK || r->status == CDDP_E_BACKEND || r->status == CDDP_E_MISMATCH);
+}
+
+/* A rank that the finding blames waits. */
+static bool blames_a_wait(const cddp_verdict *v, const cddp_finding *f)
+{
+    for (size_t i = 0; i < v->wait_count; i++)
+        if (has_rank(f, v->waits[i].rank)) return true;
+    return false;
+}
+
 const cddp_finding *cd_hang_odd(const cddp_verdict *v)
 {
     const cddp_wait *main = cd_hang_main(v);
@@ -82,12 +98,10 @@ const cddp_finding *cd_hang_odd(const cddp_verdict *v)
     if (strcmp(f->check, "I-ORDER") != 0 && strcmp(f->check, "I-CONTENT") != 0) return NULL;
     for (size_t i = 0; i < main->peer_count; i++) {
         const uint32_t peer = main->peers[i];
-        const bool has_returned = peer < v->rank_count &&
-                                  v->ranks[peer].result.end == CDDP_RANK_RETURNED &&
-                                  v->ranks[peer].result.status == CDDP_OK;
-        if (!has_returned || has_rank(f, peer)) return NULL;
+        if (cd_hang_find(v, peer) == NULL && (!has_returned(v, peer) || has_rank(f, peer)))
+            return NULL;
     }
-    return has_rank(f, main->rank) ? f : NULL;
+    return blames_a_wait(v, f) ? f : NULL;
 }
 
 bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)

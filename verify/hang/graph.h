@@ -24,8 +24,9 @@ const cddp_wait *cd_hang_cycle(const cddp_verdict *verdict);
 /* Without a root and a cycle: the finding that names who keeps ranks waiting in what all have
 ** posted, such as another operation under its number. NULL: there is none. */
 const cddp_finding *cd_hang_why(const cddp_verdict *verdict);
-/* With roots that all returned well: the first finding, if it blames ranks that wait and no root,
-** such as one that posted an operation too many. NULL: there is none. */
+/* With roots that all returned, well or since an exchange failed: the first finding, if it blames
+** ranks that wait and no root. Such a rank posted an operation too many, or one of another size,
+** which the root refused. NULL: there is none. */
 const cddp_finding *cd_hang_odd(const cddp_verdict *verdict);
 /* Whether a rank stands at the root of what the main wait waits for, or on its cycle, or is named
 ** by cd_hang_why; or is named by cd_hang_odd, and then no root is. */

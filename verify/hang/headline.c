@@ -53,6 +53,13 @@ static uint32_t next_root(const void *self, uint32_t from)
     return CD_NO_RANK;
 }
 
+static bool is_any_root_bad(const of_wait *o)
+{
+    for (uint32_t r = next_root(o, 0); r < o->verdict->rank_count; r = next_root(o, r + 1))
+        if (o->verdict->ranks[r].result.status != CDDP_OK) return true;
+    return false;
+}
+
 static void put_ranks(cd_text *text, uint32_t (*next)(const void *, uint32_t), const of_wait *o)
 {
     char words[160];
@@ -126,7 +133,10 @@ static void put_doing(cd_text *text, const cddp_verdict *v, const cddp_verdict_r
         break;
     case CDDP_RANK_CRASHED:
         cd_text_push(text, find_place_of_death(v, rank)[0] != '\0' ? "exited" : "crashed");
-        if (r->result.detail > 0) cd_text_printf(text, " (exit code %d)", (int)r->result.detail);
+        if (r->result.detail > 128 && r->result.detail < 160)
+            cd_text_printf(text, " (signal %d)", (int)r->result.detail - 128);
+        else if (r->result.detail > 0)
+            cd_text_printf(text, " (exit code %d)", (int)r->result.detail);
         cd_text_push(text, find_place_of_death(v, rank));
         break;
     case CDDP_RANK_INTERRUPTED:
@@ -237,7 +247,8 @@ void cd_hang_print(const cddp_verdict *v, cd_text *text)
         cd_text_push(text, ", which ");
         put_ranks(text, next_root, &o);
         cd_rank_list_print(&(cd_rank_list){odd, next_blamed}, CD_NO_RANK, words, sizeof words);
-        cd_text_printf(text, " never joined; %s %s from the others (%s)", words,
+        cd_text_printf(text, " %s; %s %s from the others (%s)",
+                       is_any_root_bad(&o) ? "left with an error" : "never joined", words,
                        odd->rank_count == 1 ? "differs" : "differ", odd->check);
         return;
     }

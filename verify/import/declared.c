@@ -98,9 +98,21 @@ static void take_parameter(cd_declared *d, cd_declared_rank *rank, const cddp_ev
     snprintf(v->words, sizeof v->words, "%s", e->text != NULL ? e->text : "");
 }
 
+/* What is shown at the begin of a step I-CHAIN holds against what was shown last. */
+static void take_begin(cd_declared *d, cd_declared_rank *rank, const cddp_event_value *v)
+{
+    const bool is_gradient = v->what == CDDP_WHAT_GRADIENT;
+    if (v->moment != CDDP_MOMENT_BEGIN || !(is_gradient || v->what == CDDP_WHAT_PARAMETER)) return;
+    cd_declared_variable *variable = find(d, rank, v->param);
+    if (variable == NULL) return;
+    variable->begins += !is_gradient && v->digest != 0;
+    variable->clears += is_gradient;
+}
+
 static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
+    take_begin(d, rank, v);
     if (v->what != CDDP_WHAT_PARAMETER ||
         (v->moment != CDDP_MOMENT_AFTER_STEP && v->moment != CDDP_MOMENT_END))
         return;
@@ -533,19 +545,31 @@ const char *cd_declared_print_proven(const cd_declared *d, cd_arena *arena)
                            made[0] != '\0' || law[0] != '\0' ? ", " : "", rescaled);
 }
 
+static void look_at_begins(const cd_declared_rank *rank, bool *begins, bool *clears)
+{
+    for (size_t i = 0; i < rank->variable_count; i++) {
+        const cd_declared_variable *v = &rank->variables[i];
+        if (!v->is_seen) continue;
+        *begins &= v->begins >= rank->steps;
+        *clears &= v->clears >= rank->zero_grads;
+    }
+}
+
 const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 {
     const cd_consumed *c = &d->consumed;
-    bool has_samples = true, drops = true;
+    bool has_samples = true, drops = true, begins = true, clears = true;
     for (uint32_t i = 0; i < d->rank_count; i++) {
         const cd_declared_rank *rank = &d->ranks[i];
+        look_at_begins(rank, &begins, &clears);
         has_samples &= rank->samples > 0;
         drops &= rank->zero_grads > 0 || rank->steps < 2;
     }
-    const char *dropping = !drops           ? "; no zero_grad was shown, so every step adds to the "
-                                              "gradients of the one before"
-                           : d->is_of_torch ? ""
-                                            : "; nor that zero_grad did what was said of it";
+    const char *dropping = !drops ? "; no zero_grad was shown, so every step adds to the "
+                                    "gradients of the one before"
+                           : d->is_of_torch || clears
+                               ? ""
+                               : "; nor that zero_grad did what was said of it";
     const char *scaled =
         c->scalings == 0
             ? ""
@@ -561,9 +585,8 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                               c->dropped);
     if (scaled == NULL || gone == NULL) return NULL;
     return cd_arena_printf(
-        arena,
-        "the optimizer's arithmetic was not computed anew, nor what happened to "
-        "parameters outside of its steps%s%s%s%s%s%s",
+        arena, "the optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s",
+        begins ? "" : ", nor what happened to parameters outside of its steps",
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
         gone, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",

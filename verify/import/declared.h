@@ -52,6 +52,8 @@ typedef struct cd_declared_variable {
     int64_t optimizer;    /* that did so last */
     int64_t digest;       /* after the last step that showed it; 0: none did */
     uint64_t touches, at; /* at: the rank's step in which the optimizer did */
+    uint64_t begins;      /* steps at whose begin its content was shown */
+    uint64_t clears;      /* and that of its gradient */
 } cd_declared_variable;
 
 typedef struct cd_declared_rank {

@@ -160,6 +160,8 @@ cddp_status cd_ends_settle(cd_ends *e, cddp_error *err)
 
 /* ---- words ---- */
 
+#define SAID_NS UINT64_C(1000000000) /* a shorter silence means nothing */
+
 static void print_wait(const cd_ends *e, const cddp_wait *wait, char *text, size_t text_bytes)
 {
     const cd_ends_rank *r = &e->ranks[wait->rank];
@@ -190,7 +192,11 @@ void cd_ends_print(const cd_ends *e, uint32_t rank, char *text, size_t text_byte
     else if (r->is_hung)
         snprintf(text, text_bytes, "it showed no event for %s%s", duration,
                  r->is_running ? "" : ", until the job was ended");
+    else if (r->is_running)
+        snprintf(text, text_bytes, "it still runs");
+    else if (r->has_pulse && r->until_ns - r->last_ns >= SAID_NS)
+        snprintf(text, text_bytes,
+                 "the job was ended while it computed, and had shown no event for %s", duration);
     else
-        snprintf(text, text_bytes, "%s",
-                 r->is_running ? "it still runs" : "the job was ended while it computed");
+        snprintf(text, text_bytes, "the job was ended while it computed");
 }

@@ -114,7 +114,9 @@ cddp_status cd_likeness_walk(const cd_prove_rank_options *options, uint64_t seed
     *found = (cd_likeness){.is_uniform = true};
     CD_TRY(cd_calls_copy(&expected, options->calls, err));
     cd_rank_walk_init(&walk, options, cddp_allocator_default(), &expected);
-    const cddp_status status = walk_windows(&walk, options->chosen, &prng, found, err);
+    cddp_status status = cd_rank_watch_begin(options, err);
+    if (status == CDDP_OK) status = walk_windows(&walk, options->chosen, &prng, found, err);
+    cd_rank_watch_end();
     found->repeats = status == CDDP_OK;
     cd_rank_walk_fini(&walk);
     cd_calls_fini(&expected);
@@ -159,7 +161,9 @@ cddp_status cd_likeness_classify(const cd_prove_rank_options *options, uint32_t 
     *count = 0;
     CD_TRY(cd_calls_copy(&expected, options->calls, err));
     cd_rank_walk_init(&walk, options, cddp_allocator_default(), &expected);
-    const cddp_status status = classify(&walk, window, classes, count, err);
+    cddp_status status = cd_rank_watch_begin(options, err);
+    if (status == CDDP_OK) status = classify(&walk, window, classes, count, err);
+    cd_rank_watch_end();
     cd_rank_walk_fini(&walk);
     cd_calls_fini(&expected);
     if (status == CDDP_OK || status == CDDP_E_NOMEM) return status;

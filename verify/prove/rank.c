@@ -586,6 +586,7 @@ cddp_status cd_prove_rank(const cd_prove_rank_options *options, cd_rank_proof *p
     cddp_status status = CDDP_OK;
     search s = {.options = options, .proof = proof};
     *proof = (cd_rank_proof){.is_complete = true, .proposing = -1};
+    CD_TRY_OUT(cd_rank_watch_begin(options, err));
     if (options->calls != NULL) CD_TRY_OUT(cd_calls_copy(&s.expected, options->calls, err));
     CD_TRY_OUT(walk_first(&s, err));
     CD_TRY_OUT(search_windows(&s, err));
@@ -595,6 +596,7 @@ cddp_status cd_prove_rank(const cd_prove_rank_options *options, cd_rank_proof *p
     proof->calls = s.expected;
     s.expected = (cd_calls){0};
 out:
+    cd_rank_watch_end();
     roots_release(s.roots, s.root_count);
     roots_release(s.next, s.next_count);
     cd_release(cddp_allocator_default(), s.nodes, s.node_capacity * sizeof *s.nodes);
@@ -629,8 +631,10 @@ cddp_status cd_prove_rank_repeats(const cd_prove_rank_options *options, bool *re
     cddp_status status = cd_calls_copy(&expected, options->calls, err);
     if (status != CDDP_OK) return status;
     cd_rank_walk_init(&walk, options, cddp_allocator_default(), &expected);
-    status = cd_rank_walk_begin(&walk, err);
+    status = cd_rank_watch_begin(options, err);
+    if (status == CDDP_OK) status = cd_rank_walk_begin(&walk, err);
     if (status == CDDP_OK) status = cd_rank_walk_to_the_end(&walk, err);
+    cd_rank_watch_end();
     *repeats = status == CDDP_OK;
     if (!*repeats && status != CDDP_E_NOMEM) report_parting(&walk, err, how);
     cd_rank_walk_fini(&walk);

@@ -6,9 +6,12 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/os_fault.h"
+#include "core/base/os_ticker.h"
 #include "core/ddp/wrap/ddp.h"
 #include "core/ddp/wrap/state_key.h"
 #include "core/model/accumulate.h"
+#include "verify/worlds/compose.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +47,34 @@ static uint32_t first_option(cddp_rank *rank, const cddp_choice *choice)
 }
 static void no_yield(cddp_rank *rank) { (void)rank; }
 
+/* What crashes, leaves or stays here ends the program: it runs on the stack of the program. */
+static void calls(cddp_rank *rank, const char *hook, const char *function)
+{
+    cd_rank_walk *w = rank->world;
+    if (hook != NULL && (hook != w->hook || function != w->function)) {
+        w->hook = hook;
+        w->function = function;
+        snprintf(w->guest, sizeof w->guest,
+                 "%.60s, in %.24s of rank %u alone in a world of %u rank%s,", hook, function,
+                 rank->rank, rank->world_size, rank->world_size == 1 ? "" : "s");
+    }
+    cd_os_guest_enter(hook != NULL ? "hook " : NULL, hook != NULL ? w->guest : NULL);
+}
+
+#define LOOK_NS UINT64_C(200000000)
+
+static void look(void *options)
+{
+    cd_os_guest_look(cd_compose_stuck_ns(((const cd_prove_rank_options *)options)->plan));
+}
+
+cddp_status cd_rank_watch_begin(const cd_prove_rank_options *options, cddp_error *err)
+{
+    return CD_PASS(cd_os_ticker_begin(LOOK_NS, look, (void *)options, err));
+}
+
+void cd_rank_watch_end(void) { cd_os_ticker_end(); }
+
 static const cddp_world_ops world_ops = {.size = sizeof world_ops,
                                          .abi = CDDP_WORLD_ABI,
                                          .name = "alone",
@@ -52,7 +83,8 @@ static const cddp_world_ops world_ops = {.size = sizeof world_ops,
                                          .sleep_ns = no_sleep,
                                          .compute = no_compute,
                                          .choose = first_option,
-                                         .yield = no_yield};
+                                         .yield = no_yield,
+                                         .calls = calls};
 
 /* ---- the backend ---- */
 
@@ -277,10 +309,21 @@ static cddp_status open_window(cd_rank_walk *w, cddp_error *err)
     }
 }
 
+/* A sharded model reports its units to the tracer. Otherwise a tracer says which function of a hook
+** runs: only for a hook from outside, since events cost time. */
+static cddp_status trace(cd_rank_walk *w, cddp_error *err)
+{
+    cddp_plan_settings settings;
+    if (w->options->plan->settings.fsdp.enable)
+        return CD_PASS(cddp_tracer_create(&w->port, &nobody, CDDP_TRACE_DIGEST, &w->tracer, err));
+    CD_TRY(cddp_plan_rank_settings(w->options->plan, w->port.rank, &settings, err));
+    if (!cd_compose_is_foreign(&settings, w->options->registry)) return CDDP_OK;
+    return CD_PASS(cddp_tracer_create(&w->port, &nobody, CDDP_TRACE_ORDER, &w->tracer, err));
+}
+
 cddp_status cd_rank_walk_begin(cd_rank_walk *w, cddp_error *err)
 {
-    if (w->options->plan->settings.fsdp.enable)
-        CD_TRY(cddp_tracer_create(&w->port, &nobody, CDDP_TRACE_DIGEST, &w->tracer, err));
+    CD_TRY(trace(w, err));
     const cd_trainer_options options = {.plan = w->options->plan,
                                         .rank = &w->port,
                                         .backend = &w->table,

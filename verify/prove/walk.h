@@ -15,8 +15,9 @@ typedef struct cd_rank_walk {
     cddp_rank port;
     cddp_backend table;
     const cd_prove_rank_options *options;
-    cd_calls *expected; /* borrowed; grows in the first walk when there is none */
-    bool grows;         /* this walk writes the expected sequence */
+    cd_calls *expected;  /* borrowed; grows in the first walk when there is none */
+    bool grows;          /* this walk writes the expected sequence */
+    cddp_tracer *tracer; /* NULL: no hook from outside */
     cd_trainer *trainer;
     /* Of a sharded model, whose ranks gather what they show: it shows as in the record, to nobody;
     ** else NULL. */
@@ -31,7 +32,15 @@ typedef struct cd_rank_walk {
     bool has_parted;
     cd_call said; /* the first that differs */
     bool has_said;
+    const char *hook, *function; /* that the rank called last */
+    char guest[160];             /* "c, in run of rank 1 alone in a world of 7 ranks," */
 } cd_rank_walk;
+
+/* Between begin and end a hook from outside that does not return from one call ends the program,
+** which says its name. Options borrowed until end. */
+cddp_status cd_rank_watch_begin(const cd_prove_rank_options *options,
+                                cddp_error *err) CDDP_MUST_CHECK;
+void cd_rank_watch_end(void);
 
 /* Allocator borrowed until fini. */
 void cd_rank_walk_init(cd_rank_walk *walk, const cd_prove_rank_options *options,

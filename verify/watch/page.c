@@ -49,29 +49,35 @@ static const char *group_name(const cd_watch *w, int64_t id)
     return "";
 }
 
-/* "waits for 2", "runs", "ended" */
+/* "waits for 2", "runs", "was killed" */
 static void put_state(const cd_watch *w, uint32_t rank, cd_text *text)
 {
     const cd_watch_rank *r = &w->ranks[rank];
     const cddp_wait *wait = cd_hang_find(&w->verdict, rank);
+    const bool is_over = r->has_ended && wait == NULL;
     if (!r->is_known) {
         cd_text_push(text, "has shown nothing yet");
     } else if (r->is_gone && !r->has_ended) {
         cd_text_printf(text, "its process %" PRId64 " is gone", r->process);
-    } else if (r->has_ended) {
-        cd_text_push(text, r->end.result.end != CDDP_RANK_RETURNED ? "ended early"
-                           : r->end.result.status == CDDP_OK       ? "ended normally"
-                                                                   : "ended with an error");
+    } else if (is_over && r->end.result.end == CDDP_RANK_RETURNED) {
+        cd_text_push(text, r->end.result.status == CDDP_OK          ? "ended normally"
+                           : r->end.result.status == CDDP_E_TIMEOUT ? "timed out"
+                                                                    : "ended with an error");
+    } else if (is_over) {
+        cd_text_push(text, cd_result_end_name(r->end.result.end));
+        if (r->end.result.end == CDDP_RANK_KILLED && r->end.result.detail > 0)
+            cd_text_printf(text, " (signal %" PRId32 ")", r->end.result.detail);
     } else if (wait == NULL) {
         cd_text_printf(text, "runs, last event %s", kind_name(r));
     } else if (wait->peer_count == 0) {
-        cd_text_push(text, "waits; all members have posted it");
+        cd_text_push(text, r->has_ended ? "was waiting; all members had posted it"
+                                        : "waits; all members have posted it");
     } else {
         char who[160];
         const cd_rank_array peers = {wait->peers, wait->peer_count};
         cd_rank_list_print(&(cd_rank_list){&peers, cd_rank_array_next}, CD_NO_RANK, who,
                            sizeof who);
-        cd_text_printf(text, "waits for %s", who);
+        cd_text_printf(text, "%s for %s", r->has_ended ? "was waiting" : "waits", who);
     }
 }
 
@@ -133,7 +139,7 @@ static void put_rank_line(const cd_watch *w, const same_line *l, cd_text *text)
         cd_duration_print(longest_ns / 1000000000 * 1000000000, since, sizeof since);
     if (longest_ns < 1000000000) snprintf(since, sizeof since, "now");
     cd_text_style(text, cd_hang_is_culprit(&w->verdict, l->rank) ? CD_STYLE_RED : CD_STYLE_NONE,
-                  "  %-16s %-8s %s", who, since, l->words[l->rank]);
+                  "  %-16s %-11s %s", who, since, l->words[l->rank]);
     cd_text_push(text, "\n");
 }
 
@@ -163,6 +169,15 @@ static void put_line(cd_text *text, const char *label, const char *words)
     cd_text_wrap(text, words, 12, WIDTH);
 }
 
+/* Its number before it, unless the message has that. */
+static void put_message(char *words, size_t words_bytes, uint32_t rank, const char *message)
+{
+    char name[24];
+    const int length = snprintf(name, sizeof name, "rank %" PRIu32, rank);
+    const bool has_name = strncmp(message, name, (size_t)length) == 0;
+    snprintf(words, words_bytes, "%s%s%s", has_name ? "" : name, has_name ? "" : ": ", message);
+}
+
 /* What a rank showed last that keeps others waiting: it has no error to quote. */
 static void put_culprits(const cd_watch *w, cd_text *text)
 {
@@ -175,10 +190,10 @@ static void put_culprits(const cd_watch *w, cd_text *text)
             snprintf(words, sizeof words,
                      "rank %" PRIu32 ": its process %" PRId64 " is gone, and it said no end", i,
                      r->process);
+        else if (r->has_ended && r->end.result.error.message[0] == '\0')
+            continue; /* the headline says how */
         else if (r->has_ended)
-            snprintf(words, sizeof words, "rank %" PRIu32 ": %s", i,
-                     r->end.result.error.message[0] != '\0' ? r->end.result.error.message
-                                                            : "it ended");
+            put_message(words, sizeof words, i, r->end.result.error.message);
         else
             snprintf(words, sizeof words,
                      "rank %" PRIu32 ": its last event is %s in step %" PRIu32 ", %s ago", i,
@@ -187,18 +202,10 @@ static void put_culprits(const cd_watch *w, cd_text *text)
     }
 }
 
-static void put_stall(const cd_watch *w, cd_text *text)
+/* Who waits for whom, and what is known of the culprit. */
+static void put_hang(const cd_watch *w, cd_text *text)
 {
-    char since[CD_DURATION_BYTES];
     cd_text line;
-    cd_duration_print(w->silent_ns / 1000000000 * 1000000000, since, sizeof since);
-    cd_text_style(text, CD_STYLE_RED, "no progress for %s", since);
-    cd_text_printf(text, ": no rank has emitted an event, and %" PRId64 " operation%s open\n",
-                   w->open, w->open == 1 ? " is" : "s are");
-    if (w->verdict.wait_count == 0) {
-        put_line(text, "", "no rank waits for an operation: look at what they do between them");
-        return;
-    }
     cd_text_init(&line, false);
     cd_hang_print(&w->verdict, &line);
     const char *words = cd_text_get(&line), *after = strchr(words, ' ');
@@ -207,17 +214,34 @@ static void put_stall(const cd_watch *w, cd_text *text)
     put_culprits(w, text);
 }
 
+static void put_stall(const cd_watch *w, cd_text *text)
+{
+    char since[CD_DURATION_BYTES];
+    cd_duration_print(w->silent_ns / 1000000000 * 1000000000, since, sizeof since);
+    cd_text_style(text, CD_STYLE_RED, "no progress for %s", since);
+    cd_text_printf(text, ": no rank has emitted an event, and %" PRId64 " operation%s open\n",
+                   w->open, w->open == 1 ? " is" : "s are");
+    if (w->verdict.wait_count == 0) {
+        put_line(text, "", "no rank waits for an operation: look at what they do between them");
+        return;
+    }
+    put_hang(w, text);
+}
+
 void cd_watch_print(const cd_watch *w, const cd_watch_page *page, cd_text *text)
 {
     cd_text_style(text, CD_STYLE_BOLD, "%s", page->source);
     cd_text_printf(text, ": %s%s%" PRIu32 " rank%s, %" PRIu32 " running, %" PRIu64 " events\n",
                    page->program, page->program[0] != '\0' ? ", " : "", w->rank_count,
                    w->rank_count == 1 ? "" : "s", w->running, w->event_count);
-    cd_text_style(text, CD_STYLE_CYAN, "  %-16s %-8s %-11s %-36s %s", "who", "since", "where",
+    cd_text_style(text, CD_STYLE_CYAN, "  %-16s %-11s %-11s %-36s %s", "who", "since", "where",
                   "last collective", "and");
     cd_text_push(text, "\n");
     put_ranks(w, text);
-    if (cd_watch_is_stalled(w, page)) put_stall(w, text);
+    if (cd_watch_is_stalled(w, page))
+        put_stall(w, text);
+    else if (w->running == 0 && w->verdict.wait_count > 0)
+        put_hang(w, text);
 }
 
 static void put_json_rank(const cd_watch *w, uint32_t rank, cd_json *json)

@@ -118,12 +118,13 @@ static void take_end(cd_watch_rank *r, const cddp_event *e)
 {
     cddp_rank_result *result = &r->end.result;
     r->has_ended = true;
-    r->is_waiting = false;
     result->status = (cddp_status)e->as.rank_end.status;
     result->detail = (int32_t)e->as.rank_end.detail;
     /* a field of a file may be anything */
     const int64_t end = e->as.rank_end.end;
     result->end = end >= 0 && end <= CDDP_RANK_INTERRUPTED ? (cddp_rank_end)end : CDDP_RANK_CRASHED;
+    /* a rank that hung waits still */
+    r->is_waiting = r->is_waiting && result->end == CDDP_RANK_HUNG;
     snprintf(result->error.message, sizeof result->error.message, "%s",
              e->text != NULL ? e->text : "");
     cd_text_clean(result->error.message);
@@ -183,9 +184,11 @@ static size_t find_peers(const cd_watch *w, const cd_watch_group *g, const cddp_
     for (uint32_t i = 0; i < w->rank_count; i++)
         if (g->posted[i] >= 0 && g->posted[i] <= wait->sequence) peers[count++] = i;
     *is_inside = count == 0;
-    for (uint32_t i = 0; *is_inside && i < w->rank_count; i++)
-        if (g->posted[i] >= 0 && i != wait->rank && (w->ranks[i].is_gone || w->ranks[i].has_ended))
-            peers[count++] = i;
+    for (uint32_t i = 0; *is_inside && i < w->rank_count; i++) {
+        const cd_watch_rank *r = &w->ranks[i];
+        const bool is_over = r->is_gone || (r->has_ended && !r->is_waiting);
+        if (g->posted[i] >= 0 && i != wait->rank && is_over) peers[count++] = i;
+    }
     return count;
 }
 
@@ -225,10 +228,10 @@ cddp_status cd_watch_settle(cd_watch *w, uint64_t now_ns, cddp_error *err)
         ranks[i] = r->end;
         if (r->is_gone && !r->has_ended) ranks[i].result.end = CDDP_RANK_KILLED;
         if (r->time_ns > latest_ns) latest_ns = r->time_ns;
+        if (r->is_waiting && !r->is_gone) CD_TRY(add_wait(w, i, &waits[count++], err));
         if (r->has_ended || r->is_gone) continue;
         w->running++;
         w->open += r->open;
-        if (r->is_waiting) CD_TRY(add_wait(w, i, &waits[count++], err));
     }
     w->now_ns = now_ns;
     w->silent_ns = latest_ns > 0 && now_ns > latest_ns ? now_ns - latest_ns : 0;

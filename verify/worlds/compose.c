@@ -201,21 +201,20 @@ static void size_heap(cd_sim_config *config)
     config->heap_bytes_least = least;
 }
 
-/* Real time for a call of a hook from outside: the time-out of an operation, as on real processes.
-** A busy machine makes anything slow. */
+/* A busy machine makes anything slow. */
 #define STUCK_NS UINT64_C(20000000000)
 #define STUCK_NS_MIN UINT64_C(4000000000)
 /* Others that wait for the rank give up first. */
 #define MARGIN_NS UINT64_C(1000000000)
 
-static uint64_t stuck_ns(const cddp_plan *plan)
+uint64_t cd_compose_stuck_ns(const cddp_plan *plan)
 {
     const uint64_t timeout_ns = plan->world.timeout_ms * 1000000u;
     if (timeout_ns == 0) return STUCK_NS;
     return timeout_ns < STUCK_NS_MIN ? STUCK_NS_MIN : timeout_ns;
 }
 
-static bool chooses_foreign(const cddp_plan_settings *settings, const cddp_registry *registry)
+bool cd_compose_is_foreign(const cddp_plan_settings *settings, const cddp_registry *registry)
 {
     cd_chosen_hook chosen;
     cd_choose_hook(settings, &chosen);
@@ -230,10 +229,10 @@ static bool has_foreign_hook(const cd_compose *c)
     const cddp_plan *plan = c->options.plan;
     cddp_plan_settings settings;
     if (registry == NULL || !cd_registry_has_plugin(registry)) return false;
-    if (chooses_foreign(&plan->settings, registry)) return true;
+    if (cd_compose_is_foreign(&plan->settings, registry)) return true;
     for (uint32_t i = 0; i < plan->world.size; i++)
         if (cddp_plan_rank_settings(plan, i, &settings, NULL) == CDDP_OK &&
-            chooses_foreign(&settings, registry))
+            cd_compose_is_foreign(&settings, registry))
             return true;
     return false;
 }
@@ -288,7 +287,8 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     config.ended = world_ended;
     config.ended_context = c;
     if (has_foreign_hook(c)) {
-        config.stuck_ns = c->options.stuck_ns != 0 ? c->options.stuck_ns : stuck_ns(plan);
+        config.stuck_ns =
+            c->options.stuck_ns != 0 ? c->options.stuck_ns : cd_compose_stuck_ns(plan);
         config.stuck_most_ns = 3 * config.stuck_ns;
     }
     size_heap(&config);
@@ -359,19 +359,18 @@ static cddp_status open_process(cd_compose *c, cddp_error *err)
 {
     const cddp_plan *plan = c->options.plan;
     const char *name = c->options.backend != NULL ? c->options.backend : plan->world.backend;
-    const cd_compose_process_options options = {.plan = plan,
-                                                .registry = c->options.registry,
-                                                .backend = name,
-                                                .node = c->options.node,
-                                                .relay = &c->relay,
-                                                .origin = c->options.origin,
-                                                .run = c->options.run,
-                                                .interrupted = c->options.interrupted,
-                                                .idle = c->options.idle,
-                                                .idle_context = c->options.idle_context,
-                                                .stuck_ns = has_foreign_hook(c)
-                                                                ? stuck_ns(plan) + MARGIN_NS
-                                                                : 0};
+    const cd_compose_process_options options = {
+        .plan = plan,
+        .registry = c->options.registry,
+        .backend = name,
+        .node = c->options.node,
+        .relay = &c->relay,
+        .origin = c->options.origin,
+        .run = c->options.run,
+        .interrupted = c->options.interrupted,
+        .idle = c->options.idle,
+        .idle_context = c->options.idle_context,
+        .stuck_ns = has_foreign_hook(c) ? cd_compose_stuck_ns(plan) + MARGIN_NS : 0};
     CD_TRY(cd_compose_process_open(&options, &c->process, err));
     c->backend = cd_compose_process_backend(c->process);
     if (plan->fault_count > 0)

@@ -65,3 +65,8 @@ bool cd_compose_was_interrupted(const cd_compose *compose);
 ** return. */
 bool cd_compose_is_member(const cd_compose *compose);
 void cd_compose_close(cd_compose *compose); /* accepts NULL */
+/* Do ranks with these settings call a hook that a plugin brought? */
+bool cd_compose_is_foreign(const cddp_plan_settings *settings, const cddp_registry *registry);
+/* Real time for a call of a hook from outside: the time-out of an operation, as on real
+** processes. */
+uint64_t cd_compose_stuck_ns(const cddp_plan *plan);

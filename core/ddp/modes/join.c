@@ -7,6 +7,7 @@
 #include "core/ddp/modes/join.h"
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "core/trace/tracer.h"
 
 #include <string.h>
@@ -186,7 +187,7 @@ cddp_status cd_join_stop_early(cd_join *j, uint64_t active, cddp_error *err)
     int32_t exhausted = 0;
     CD_TRY(ask(j, 1, CDDP_RED_SUM, &exhausted, err));
     return cd_fail(err, CDDP_E_ABORTED,
-                   "rank %u ran out of inputs while %llu ranks had more; "
+                   "rank %u ran out of inputs while %llu rank%s had more; "
                    "throw_on_early_termination stops all of them",
-                   cddp_group_rank(j->group), (unsigned long long)active);
+                   cddp_group_rank(j->group), (unsigned long long)active, cd_plural(active));
 }

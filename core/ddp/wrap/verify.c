@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/rank_list.h"
+#include "core/base/text.h"
 #include "core/comm/control.h"
 
 #include <stdarg.h>
@@ -165,29 +166,19 @@ static cddp_status fetch_text(const text *mine, const int64_t *cards, uint32_t r
     return CDDP_OK;
 }
 
-/* Cuts the next line off *rest. "nothing" after the last one. */
-static const char *next_line(char **rest)
+/* Cuts the next line off *rest; "" after the last one. */
+static char *next_line(char **rest)
 {
-    if (**rest == '\0') return "nothing";
     char *line = *rest, *end = strchr(line, '\n');
-    if (end == NULL) {
-        *rest = line + strlen(line);
-        return line;
-    }
-    *end = '\0';
-    *rest = end + 1;
+    *rest = end != NULL ? end + 1 : line + strlen(line);
+    if (end != NULL) *end = '\0';
     return line;
 }
 
-/* Option lines are long: only the first setting that differs is worth showing. */
-static void skip_common_words(const char **a, const char **b)
+/* Of options, only the settings that differ are worth showing. */
+static void cut_common_options(char *a, char *b)
 {
-    if (strncmp(*a, "options ", 8) != 0 || strncmp(*b, "options ", 8) != 0) return;
-    size_t at = 0, word = 0;
-    for (; (*a)[at] != '\0' && (*a)[at] == (*b)[at]; at++)
-        if ((*a)[at] == ' ') word = at + 1;
-    *a += word;
-    *b += word;
+    if (strncmp(a, "options ", 8) == 0 && strncmp(b, "options ", 8) == 0) cd_text_pop_common(a, b);
 }
 
 /* ---- what a message shows ---- */
@@ -248,20 +239,22 @@ static bool is_one_model(const parting *p, uint32_t rank)
     return true;
 }
 
+static const char nothing[] = "nothing";
+
 static cddp_status report(char *left, char *right, uint32_t rank, const parting *all,
                           cddp_error *err)
 {
-    const char *a = "", *b = "";
-    while (strcmp(a, b) == 0 && (*left != '\0' || *right != '\0')) {
+    char *a, *b;
+    do {
         a = next_line(&left);
         b = next_line(&right);
-    }
-    skip_common_words(&a, &b);
+    } while (strcmp(a, b) == 0 && (*left != '\0' || *right != '\0'));
+    cut_common_options(a, b);
     size_t at = 0;
     while (a[at] != '\0' && a[at] == b[at]) at++;
     char sides[2][SIDE_BYTES], who[64], others[64 + 24] = "";
-    excerpt(a, at, sides[0]);
-    excerpt(b, at, sides[1]);
+    excerpt(a[0] != '\0' ? a : nothing, at, sides[0]);
+    excerpt(b[0] != '\0' ? b : nothing, at, sides[1]);
     cd_rank_list_print(&(cd_rank_list){all, next_parting}, CD_NO_RANK, who, sizeof who);
     /* different among themselves, too: the first of them is shown */
     if (!is_one_model(all, rank)) {

@@ -621,6 +621,36 @@ TEST(program, a_hook_that_breaks_is_named_with_its_function_by_every_verb)
     program_close(&p);
 }
 
+/* A proof runs ranks of large worlds alone, on the program's own stack: what breaks there breaks
+** the program, which has a name for it. */
+TEST(program, a_hook_that_breaks_in_a_proof_of_one_rank_alone_is_named)
+{
+    static const struct {
+        const char *options, *words;
+    } cases[] = {
+        {"crash=alone", "crashed (SIGSEGV): there is no verdict"},
+        {"leave=alone", "ended the program: there is no verdict"},
+        {"loop=alone --set world.timeout_ms=1", "does not return: there is no verdict"},
+    };
+    cd_program p;
+    program_open(&p);
+    setenv("LSAN_OPTIONS", "detect_leaks=0", 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char line[1024];
+        snprintf(line, sizeof line,
+                 "prove scenarios/proofs/views.toml --set hook.name=break --set hook.options=%s "
+                 "--plugin " CRASH_PLUGIN,
+                 cases[i].options);
+        program_run(&p, line);
+        cd_test_row("%s: exit %d: %s %s", line, p.exit_code, p.out, p.err);
+        assert_int_equal(p.exit_code, 2);
+        assert_contains(p.err, "hook break, in run of rank 0 alone in a world of 7 ranks, ");
+        assert_contains(p.err, cases[i].words);
+    }
+    unsetenv("LSAN_OPTIONS");
+    program_close(&p);
+}
+
 /* Each law is tried in its own process, so that the others are judged all the same. */
 TEST(program, a_hook_that_crashes_or_never_returns_breaks_the_law_that_was_tried)
 {

@@ -146,6 +146,30 @@ TEST(text, durations_read_as_people_say_them)
     }
 }
 
+TEST(text, words_that_two_lines_share_are_cut_out)
+{
+    static const struct {
+        const char *name, *a, *b, *left, *right;
+    } rows[] = {
+        {"first", "x=1 y=2", "x=3 y=2", "x=1", "x=3"},
+        {"between", "x=1 y=2 z=3", "x=1 y=4 z=3", "y=2", "y=4"},
+        {"two", "x=1 y=2 z=3", "x=4 y=2 z=5", "x=1 z=3", "x=4 z=5"},
+        {"one more", "x=1", "x=1 y=2 z=3", "", "y=2 z=3"},
+        {"shorter, and another", "x=12", "x=1 y=2", "x=12", "x=1 y=2"},
+        {"equal", "x=1 y=2", "x=1 y=2", "", ""},
+        {"empty", "", "", "", ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char a[32], b[32];
+        snprintf(a, sizeof a, "%s", rows[i].a);
+        snprintf(b, sizeof b, "%s", rows[i].b);
+        cd_test_row("%s", rows[i].name);
+        cd_text_pop_common(a, b);
+        assert_string_equal(a, rows[i].left);
+        assert_string_equal(b, rows[i].right);
+    }
+}
+
 TEST(version, the_text_is_made_of_the_numbers)
 {
     char wanted[32];

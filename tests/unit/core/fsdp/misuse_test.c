@@ -36,7 +36,7 @@ static void differ(lane *l)
         break;
     case 4:
         t.options.backward_prefetch = odd ? CDDP_FSDP_PREFETCH_NONE : CDDP_FSDP_BACKWARD_PRE;
-        words = "rank 0 has options layout=0 backward_prefetch=1";
+        words = "rank 0 has backward_prefetch=1, rank 1 has backward_prefetch=0";
         break;
     default:
         CHECK(false);

@@ -58,6 +58,10 @@ static const struct {
     const char *name, *key, *value, *words;
 } refused[] = {
     {"unknown key", "ddp.find_unused", "true", "did you mean 'ddp.find_unused_parameters'?"},
+    {"first words of a key", "ddp.first_bucket_mb", "1", "did you mean 'ddp.first_bucket_bytes'?"},
+    {"key of an element", "fault.0.step", "1", "unknown key 'fault.0.step'; [fault] has kind, "},
+    {"key of a large table", "when.0.unused", "1", "; `cddp-verify list keys when` shows those"},
+    {"key of a small table", "schedule.color", "1", "; [schedule] has "},
     {"key of another table", "ddp.steps", "3", "did you mean 'train.steps'?"},
     {"not a number", "train.steps", "three", "not a whole number"},
     {"out of range", "world.size", "0", "out of range: 1 to 4096"},

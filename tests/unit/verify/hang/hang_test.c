@@ -94,6 +94,35 @@ TEST(hang, who_posted_another_operation_is_the_culprit)
     assert_false(cd_hang_is_culprit(&v, 2));
 }
 
+/* Rank 0 refused what rank 1 sent: the finding knows which of the two is odd. */
+TEST(hang, a_rank_that_refuses_what_an_odd_one_sends_is_no_culprit)
+{
+    const cddp_wait waits[] = {WAIT(1, 7, 0), WAIT(2, 7, 0)};
+    const uint32_t odd[] = {2}, other[] = {0};
+    cddp_verdict_rank ranks[3] = {{.size = sizeof ranks[0]}};
+    cddp_finding found = {.check = "I-CONTENT", .ranks = odd, .rank_count = 1};
+    const cddp_verdict v = {.waits = waits,
+                            .wait_count = 2,
+                            .ranks = ranks,
+                            .rank_count = 3,
+                            .findings = &found,
+                            .finding_count = 1};
+    (void)state;
+    ranks[0].result.status = CDDP_E_BACKEND;
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r == 2);
+    expect_headline(&v, "hang: ranks 1 and 2 wait in allreduce #7 (bucket 0, step 3), which rank 0 "
+                        "left with an error; rank 2 differs from the others (I-CONTENT)");
+    /* Its own error, a rank that was killed, and a finding of the root itself are causes. */
+    ranks[0].result.status = CDDP_E_STATE;
+    assert_null(cd_hang_odd(&v));
+    ranks[0].result.status = CDDP_E_BACKEND;
+    ranks[0].result.end = CDDP_RANK_KILLED;
+    assert_null(cd_hang_odd(&v));
+    ranks[0].result.end = CDDP_RANK_RETURNED;
+    found.ranks = other;
+    assert_null(cd_hang_odd(&v));
+}
+
 /* One transport refuses what the other waits for. */
 TEST(hang, a_refusal_is_alike_with_the_same_rule_ranks_and_operation)
 {

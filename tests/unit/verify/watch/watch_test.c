@@ -166,6 +166,29 @@ TEST(watch, an_end_is_no_wait)
     cd_watch_fini(&j.watch);
 }
 
+/* A store of a run that hung: who waited for whom when it was over. */
+TEST(watch, ranks_that_hung_are_shown_as_waiting_when_all_is_over)
+{
+    job j;
+    (void)state;
+    begin(&j, 3);
+    for (uint32_t r = 0; r < 3; r++) open_group(&j, r, 0);
+    for (uint32_t r = 0; r < 3; r++) post(&j, r, 0, 0);
+    for (uint32_t r = 0; r < 3; r += 2) await(&j, r, 0, 0);
+    emit(&j, 1, CDDP_EV_rank_end, (int64_t[]){CDDP_E_ABORTED, CDDP_RANK_KILLED, 9, 0, 0},
+         "rank 1 was killed by somebody");
+    for (uint32_t r = 0; r < 3; r += 2)
+        emit(&j, r, CDDP_EV_rank_end, (int64_t[]){CDDP_E_ABORTED, CDDP_RANK_HUNG, 0, 0, 0}, "hung");
+    expect(&j, false, "ranks 0 and 2 now step 0 allreduce #0 (bucket 0) was waiting for rank 1");
+    expect(&j, false, "rank 1 now step 0 allreduce #0 (bucket 0) killed (signal 9)");
+    expect(&j, false, "hang: ranks 0 and 2 wait in allreduce #0 (bucket 0, step 0) for rank 1");
+    expect(&j, false, "why rank 1 was killed by somebody");
+    assert_int_equal(j.watch.running, 0);
+    j.now_ns += 3600 * SECOND;
+    expect_page(&j, false, "no progress", false);
+    cd_watch_fini(&j.watch);
+}
+
 TEST(watch, is_not_disturbed_by_what_cannot_be)
 {
     job j;

@@ -148,8 +148,8 @@ TEST(verify, every_rank_fails_and_shows_both_sides)
         {"requires_grad", differ_requires_grad, {"requires_grad", "frozen"}},
         {"strides", differ_strides, {"strides [3,1]", "strides [1,2]"}}, /* TI-H-09 */
         {"ignore list", differ_ignore, {"'fc.bias' f32", "'fc.bias' ignored"}},
-        {"capacity", differ_options, {"=1048576", "=2097152"}},
-        {"mode", differ_mode, {"find_unused_parameters=0", "find_unused_parameters=1"}},
+        {"capacity", differ_options, {"first_bucket_bytes=1048576 bucket_cap_bytes=1048576, rank 2", "bucket_cap_bytes=2097152"}},
+        {"mode", differ_mode, {"rank 0 has find_unused_parameters=0, rank 2", "rank 2 has find_unused_parameters=1"}},
         {"buffer", differ_buffer, {"'running_mean' f32 [3]", "'running_mean' f32 [4]"}},
         {"buffer's name", differ_buffer_name, {"'running_mean'", "'running_var'"}},
         {"buffer's dtype", differ_buffer_dtype, {"'running_mean' f32", "'running_mean' f64"}},
