@@ -399,7 +399,7 @@ static const struct {
      reduces_in_the_old_group},
     {"a collective elsewhere", "I-GROUP", "a collective is posted in group 'other'",
      posts_elsewhere},
-    {"other members", "I-GROUP", "in group 'part', which is not the plan's", other_members},
+    {"other members", "I-GROUP", "in group 'world', which is not the plan's", other_members},
     {"a group twice", "I-GROUP", "group 'world' is opened again", opens_twice},
     {"a parameter frozen", "I-META", "parameter fc.weight is frozen", freezes},
     {"another hook", "I-META", "the comm hook in force is not the plan's", other_hook},
