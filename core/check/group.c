@@ -332,9 +332,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group,       CDDP_EV_wrap,      CDDP_EV_mark_ready,
-                                 CDDP_EV_join_notify, CDDP_EV_store_key, CDDP_EV_regroup,
-                                 CDDP_EV_decision,    CDDP_EV_mark,      CDDP_EV_unit,
+static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_wrap,       CDDP_EV_mark_ready,
+                                 CDDP_EV_join_notify,     CDDP_EV_store_key,  CDDP_EV_regroup,
+                                 CDDP_EV_decision,        CDDP_EV_mark,       CDDP_EV_unit,
                                  CDDP_EV_collective_post, CDDP_EV_group_close};
 
 CD_CHECK_TABLE(group, "I-GROUP", "every reduction has its declared members and divisor",

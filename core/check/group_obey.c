@@ -17,10 +17,10 @@ typedef struct opened_group {
 } opened_group;
 
 typedef struct rank_groups {
-    int64_t wrapper; /* that the last mark named */
-    int64_t own;     /* the wrapper + 1 whose decisions these are; 0: none yet */
-    int64_t allowed; /* group + 1 that was found to be allowed last */
-    int64_t walked;  /* steps whose changes of the wrapper's group are in .taken */
+    int64_t wrapper;         /* that the last mark named */
+    int64_t own;             /* the wrapper + 1 whose decisions these are; 0: none yet */
+    int64_t allowed;         /* group + 1 that was found to be allowed last */
+    int64_t walked;          /* steps whose changes of the wrapper's group are in .taken */
     int64_t taken_step;      /* + 1, in which it was taken; 0: the first one */
     char plugin[NAME_BYTES]; /* how the names of a plugin's groups begin; "": it has none */
 } rank_groups;
@@ -140,10 +140,10 @@ static void judge_bucket(cd_group_obey *g, rank_groups *r, const cddp_event *e,
     const cd_decided *taken = find_taken(g, r, e),
                      *hooks = find_group(g, e->rank, CD_GROUP_OF_HOOK, -1),
                      *first = find_group(g, e->rank, CD_GROUP_OF_WRAPPER, -1),
-                     *place = cd_obey_find(
-                         &g->places,
-                         &(cd_decision_place){e->rank, CDDP_DECISION_GROUP, CD_GROUP_OF_BUCKETS,
-                                              e->step, e->micro_step});
+                     *place =
+                         cd_obey_find(&g->places, &(cd_decision_place){e->rank, CDDP_DECISION_GROUP,
+                                                                       CD_GROUP_OF_BUCKETS, e->step,
+                                                                       e->micro_step});
     if (place != NULL ? is_called(place, o)
                       : is_called(taken, o) || is_called(hooks, o) || is_called(first, o))
         return;
@@ -213,8 +213,7 @@ void cd_group_obey_learn(cd_group_obey *g, const cddp_event *e)
         if (cd_models_is_mark(e)) r->wrapper = e->as.mark.value;
     } else if (e->kind == CDDP_EV_unit) {
         if (e->as.unit.group >= 0) take(g, r, e, e->as.unit.group);
-    } else if (e->as.collective_post.bucket >= 0 ||
-               r->allowed != e->as.collective_post.group + 1) {
+    } else if (e->as.collective_post.bucket >= 0 || r->allowed != e->as.collective_post.group + 1) {
         take(g, r, e, e->as.collective_post.group);
     }
 }

@@ -182,8 +182,9 @@ static cddp_status digest_given(cd_oracle *o, const judged *j, size_t i, given *
             CD_TRY(device->fill(t, 0, NULL, err));
         if (way > 0) {
             CD_TRY(cd_numbers_read(values, t, err));
-            (way == 1 ? cd_dtype_multiply_reciprocal
-                      : cd_dtype_divide)(t->dtype, values->values, values->count, (int64_t)r->divisor);
+            (way == 1 ? cd_dtype_multiply_reciprocal : cd_dtype_divide)(t->dtype, values->values,
+                                                                        values->count,
+                                                                        (int64_t)r->divisor);
             CD_TRY(cd_numbers_write(&o->other, t, values->values, err));
         }
         CD_TRY(device->digest(t,

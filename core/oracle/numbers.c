@@ -80,9 +80,9 @@ double cd_dtype_round(cddp_dtype dtype, double value)
 
 static double round_once(cddp_dtype dtype, double value)
 {
-    return dtype == CDDP_F64                          ? value
+    return dtype == CDDP_F64                        ? value
            : dtype == CDDP_F32 || dtype == CDDP_C64 ? (double)(float)value
-                                                      : cd_dtype_round(dtype, (double)(float)value);
+                                                    : cd_dtype_round(dtype, (double)(float)value);
 }
 
 /* Twice the precision and two bits more: rounding the quotient of f64 again is harmless. */

@@ -332,7 +332,8 @@ static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *me
         bool truly = is_sparse || meta->path == CD_ORACLE_PATH_DELAYED ||
                      w->division == CD_ORACLE_DIVISION_TRUE;
         if (is_sparse) CD_TRY(cd_numbers_write(&w->numbers, &p->expected, w->numbers.values, err));
-        CD_TRY(divide_gradient(w, is_sparse ? &p->expected : &grad->value, truly, &w->numbers, err));
+        CD_TRY(
+            divide_gradient(w, is_sparse ? &p->expected : &grad->value, truly, &w->numbers, err));
     }
     cd_wide_sum_push(&p->contributions, w->numbers.values);
     return CD_PASS(keep_addend(w, meta, p, grad, err));

@@ -171,9 +171,7 @@ static const char *find_group_of_buckets(const cd_decisions *d, uint32_t step)
 {
     const bool is_alone = d->hook.name[0] == '\0' && cd_decisions_has_free_slot(d);
     if (is_alone) return cd_planned_group_name(d->plan, d->rank, step);
-    return d->hook.name[0] != '\0' && !d->settings.train.resume
-               ? d->group
-               : NULL;
+    return d->hook.name[0] != '\0' && !d->settings.train.resume ? d->group : NULL;
 }
 
 static bool has_swaps(const cd_decisions *d)

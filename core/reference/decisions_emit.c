@@ -146,8 +146,8 @@ static void emit_groups(const cd_decisions *d, struct cddp_tracer *tracer)
         const char *name = cd_planned_group_name(d->plan, d->rank, step);
         const uint32_t size = cd_planned_group_size(d->plan, d->rank, step);
         if (strcmp(name, before) == 0) continue;
-        CD_EMIT(tracer, decision, name, .decision = CDDP_DECISION_GROUP, .id = CD_GROUP_TAKEN, .at_step = step,
-                .at_micro = -1, .value = size);
+        CD_EMIT(tracer, decision, name, .decision = CDDP_DECISION_GROUP, .id = CD_GROUP_TAKEN,
+                .at_step = step, .at_micro = -1, .value = size);
         before = name;
         has_left = size == 0;
     }
