@@ -4,6 +4,7 @@
 **     explore_bench                          all of it, with the sizes below
 **     explore_bench RANKS BUCKETS [SECONDS]  order only, with these
 **     explore_bench judged [SECONDS [cpu]]   only what is judged; cpu: 3 x 4 at random on cpu alone
+**     explore_bench runs COUNT               3 x 4 at random on cpu, so many, to count instructions
 **     explore_bench level [ROUNDS]           3 x 4 at random, level digest against level order, in
 **                                            turns; the median of the rounds' quotients
 **
@@ -299,6 +300,24 @@ static void open_explorer(cd_explorer *e, const cd_explore_subject *subject,
     if (cd_explorer_init(e, &o, &err) != CDDP_OK) die_of(&err);
 }
 
+/* So many, whatever they take. */
+static void judge_runs(uint64_t count, const cd_explore_options *options)
+{
+    static cd_explored what;
+    cd_explore_subject subject = {.order_only = false};
+    cd_explorer e;
+    cddp_error err = CDDP_ERROR_INIT;
+    open_subject(&subject, 3, 4, "cpu");
+    open_explorer(&e, &subject, options);
+    for (const cd_chooser *chooser; e.runs < count && (chooser = cd_explorer_next(&e)) != NULL;)
+        if (cd_explore_run(&subject, &e, chooser, &what, &err) != CDDP_OK ||
+            cd_explorer_done(&e, what.outcome, &err) != CDDP_OK)
+            die_of(&err);
+    printf("%" PRIu64 " runs, %" PRIu64 " of them needed no referee\n", e.runs, subject.recalled);
+    cd_explorer_fini(&e);
+    close_subject(&subject);
+}
+
 /* For so long, or until the search ends. Returns how long it took. */
 static double explore(cd_explore_subject *subject, cd_explorer *e, double seconds)
 {
@@ -390,8 +409,10 @@ int main(int argc, char **argv)
     static bench b;
     bool only_judged = argc > 1 && strcmp(argv[1], "judged") == 0;
     const bool only_levels = argc > 1 && strcmp(argv[1], "level") == 0;
+    const bool only_runs = argc > 2 && strcmp(argv[1], "runs") == 0;
     const double seconds = only_judged && argc > 2 ? atof(argv[2]) : argc > 3 ? atof(argv[3]) : 2.0;
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && !only_judged && !only_levels; i++) {
+    for (size_t i = 0;
+         i < sizeof sizes / sizeof sizes[0] && !only_judged && !only_levels && !only_runs; i++) {
         memset(&b, 0, sizeof b);
         b.ranks = argc > 2 ? (uint32_t)atoi(argv[1]) : sizes[i].ranks;
         b.buckets = argc > 2 ? (uint32_t)atoi(argv[2]) : sizes[i].buckets;
@@ -417,6 +438,7 @@ int main(int argc, char **argv)
                                               .reduce = true,
                                               .merge = true,
                                               .without_coverage = true};
+    if (only_runs) return judge_runs((uint64_t)atoll(argv[2]), &at_random), 0;
     if (only_levels) {
         const int rounds = argc > 2 ? atoi(argv[2]) : 21;
         if (rounds < 1 || rounds > ROUNDS_MAX)

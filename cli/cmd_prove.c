@@ -98,19 +98,18 @@ static cddp_status read_arguments(prove_command *c, cddp_error *err)
     CD_TRY(cd_args_number(args, CD_OPTION_used_sets, &c->used_steps, err));
     CD_TRY(cd_args_number(args, CD_OPTION_no_sync, &c->sync_places, err));
     CD_TRY(cd_overrides_read(args, &c->overrides, err));
-    cd_text_printf(&c->overrides, "model.device=%s\nschedule.ready=chosen\n",
-                   c->calls_only ? "shape" : "symbol");
+    cd_text_printf(&c->overrides, "model.device=%s\n", c->calls_only ? "shape" : "symbol");
     if (c->jobs == 0) c->jobs = cd_os_core_count();
     return CD_PASS(read_budget(c, err));
 }
 
 /* ---- a variant of the scenario ---- */
 
-static cddp_status read_plan(prove_command *c, cddp_error *err)
+static cddp_status read_plan_ready(prove_command *c, const char *ready, cddp_error *err)
 {
     cd_text lines;
     cd_text_init(&lines, false);
-    cd_text_printf(&lines, "%s%s", cd_text_get(&c->overrides), cd_text_get(&c->pattern));
+    cd_text_printf(&lines, "%s%s%s", cd_text_get(&c->overrides), ready, cd_text_get(&c->pattern));
     const cd_session session = {.cli = c->cli,
                                 .level = CDDP_TRACE_DIGEST,
                                 .overrides = cd_text_get(&lines)};
@@ -118,6 +117,14 @@ static cddp_status read_plan(prove_command *c, cddp_error *err)
     cddp_status status = cd_session_load_plan(&session, c->scenario, stderr, &c->plan, err);
     cd_text_fini(&lines);
     return status;
+}
+
+/* Units of a sharded model are reduced in the order of backward: there is one. */
+static cddp_status read_plan(prove_command *c, cddp_error *err)
+{
+    CD_TRY(read_plan_ready(c, "", err));
+    if (c->plan->settings.fsdp.enable) return CDDP_OK;
+    return CD_PASS(read_plan_ready(c, "schedule.ready=chosen\n", err));
 }
 
 /* The assumptions of the proof. */
@@ -449,18 +456,28 @@ static void put_any_ranks(cd_text *text, const cd_proof *p)
 static void put_proved(cd_text *text, const prove_command *c)
 {
     const cd_proof *p = &c->proof;
-    cd_text_printf(text,
-                   "  collectives on every one of %" PRIu32 " ranks the gradients of %" PRIu32
-                   " backwards, up to %" PRIu32 " at once, may become ready in any\n              "
-                   "order: the rank issues the same %zu collectives\n",
-                   p->rank_count, p->window_count, p->windows_max, p->items);
+    const bool is_sharded = c->plan->settings.fsdp.enable;
+    if (is_sharded)
+        cd_text_printf(text,
+                       "  collectives every one of %" PRIu32 " ranks, alone, issues the same %zu "
+                       "collectives; units are reduced in the\n"
+                       "              order of backward, and some of them gather what is shown\n",
+                       p->rank_count, p->items);
+    else
+        cd_text_printf(text,
+                       "  collectives on every one of %" PRIu32 " ranks the gradients of %" PRIu32
+                       " backwards, up to %" PRIu32
+                       " at once, may become ready in any\n              "
+                       "order: the rank issues the same %zu collectives\n",
+                       p->rank_count, p->window_count, p->windows_max, p->items);
     put_any_ranks(text, p);
     if (p->values) {
         cd_text_printf(text, "  values      for every gradient value and %s ",
                        is_one_schedule(c) ? "the" : "every one of the");
         put_count(text, c);
         const cddp_plan_join *join = &c->plan->settings.join;
-        cd_text_push(text, "\n              the reducer writes exactly (1/");
+        cd_text_printf(text, "\n              %s exactly (1/",
+                       is_sharded ? "the shards' gradients are" : "the reducer writes");
         if (join->enable && !join->divide_by_initial_world_size)
             cd_text_push(text, "active ranks");
         else
@@ -548,12 +565,14 @@ static void put_inputs(cd_text *text, const cd_proof *p)
 static void put_assumptions(cd_text *text, const prove_command *c)
 {
     const cd_proof *p = &c->proof;
-    cd_text_push(text, "  assumes     what a rank does follows from its program, the order of its "
-                       "gradients and the results of its "
-                       "collectives;\n"
-                       "              collectives of a group take place in order, and their "
-                       "results depend on what is sent alone;\n"
-                       "              no faults; the real reducer ran, and one training of ");
+    cd_text_printf(text,
+                   "  assumes     what a rank does follows from its program, the order of its "
+                   "gradients and the results of its "
+                   "collectives;\n"
+                   "              collectives of a group take place in order, and their "
+                   "results depend on what is sent alone;\n"
+                   "              no faults; the real %s ran, and one training of ",
+                   c->plan->settings.fsdp.enable ? "units" : "reducer");
     cd_text_printf(text, "%" PRIu64 " steps", c->plan->settings.train.steps);
     cd_text_push(text, p->values ? ", with gradients as exact symbols;\n" : ", with sizes only;\n");
     cd_text_push(

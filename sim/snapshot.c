@@ -10,6 +10,7 @@
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/image.h"
 #include "sim/cluster.h"
 
 #include <string.h>
@@ -17,7 +18,8 @@
 struct cd_snapshot {
     const cddp_allocator *allocator;
     const cd_sim *sim;
-    size_t bytes; /* of data */
+    cd_image *memory;
+    size_t memory_bytes, bytes; /* of the world's memory, and of data */
     uint64_t staging_serial;
     unsigned char data[]; /* (bytes) */
 };
@@ -27,21 +29,19 @@ typedef struct piece {
     size_t bytes;
 } piece;
 
-/* The index-th piece of the world; false behind the last. */
+/* The index-th piece of the world besides its memory; false behind the last. */
 static bool get_piece(cd_sim *sim, uint32_t index, piece *out)
 {
     if (index == 0) {
         *out = (piece){sim, sizeof *sim};
     } else if (index == 1) {
-        *out = (piece){sim->memory.base, sim->memory.used};
-    } else if (index == 2) {
         bool ours = sim->pending.options == sim->host->options;
         *out = (piece){sim->host->options,
                        ours ? sim->pending.option_count * sizeof *sim->host->options : 0};
-    } else if (index == 3) {
+    } else if (index == 2) {
         *out = (piece){sim->schedule.items, sim->schedule.count * sizeof *sim->schedule.items};
-    } else if (index - 4 < sim->world_size) {
-        const cd_fiber *f = &sim->ranks[index - 4].fiber;
+    } else if (index - 3 < sim->world_size) {
+        const cd_fiber *f = &sim->ranks[index - 3].fiber;
         unsigned char *top = f->ended ? f->stack + f->stack_bytes : cd_fiber_get_top(f);
         *out = (piece){top, (size_t)(f->stack + f->stack_bytes - top)};
     } else {
@@ -67,9 +67,15 @@ cddp_status cd_sim_snapshot(cd_sim *sim, cd_snapshot **snapshot, cddp_error *err
     piece p;
     for (uint32_t i = 0; get_piece(sim, i, &p); i++) bytes += p.bytes;
     cd_snapshot *s = cd_allocate(a, sizeof *s + bytes);
-    if (s == NULL) return cd_fail_memory(err, "a snapshot of %zu bytes", bytes);
+    cd_image *memory = s != NULL ? cd_image_take(a, sim->memory.base, sim->memory.used) : NULL;
+    if (memory == NULL) {
+        cd_release(a, s, sizeof *s + bytes);
+        return cd_fail_memory(err, "a snapshot of %zu bytes", bytes + sim->memory.used);
+    }
     s->allocator = a;
     s->sim = sim;
+    s->memory = memory;
+    s->memory_bytes = sim->memory.used;
     s->bytes = bytes;
     s->staging_serial = sim->cluster->staging_serial;
     size_t at = 0;
@@ -94,16 +100,22 @@ void cd_sim_restore(cd_sim *sim, const cd_snapshot *snapshot)
     release_newer(sim->cluster->used_staging, snapshot->staging_serial);
     size_t at = 0;
     piece p;
-    /* The first pieces restore the addresses of the following ones. */
-    for (uint32_t i = 0; get_piece(sim, i, &p); at += p.bytes, i++)
+    /* The first piece and the memory restore the addresses of the following ones. */
+    for (uint32_t i = 0; get_piece(sim, i, &p); at += p.bytes, i++) {
         memcpy(p.memory, snapshot->data + at, p.bytes);
+        if (i == 0) cd_image_put_back(snapshot->memory, sim->memory.base);
+    }
     CD_ASSERT(at == snapshot->bytes);
 }
 
-size_t cd_snapshot_bytes(const cd_snapshot *snapshot) { return snapshot->bytes; }
+size_t cd_snapshot_bytes(const cd_snapshot *snapshot)
+{
+    return snapshot->memory_bytes + snapshot->bytes;
+}
 
 void cd_snapshot_destroy(cd_snapshot *snapshot)
 {
-    if (snapshot != NULL)
-        cd_release(snapshot->allocator, snapshot, sizeof *snapshot + snapshot->bytes);
+    if (snapshot == NULL) return;
+    cd_image_destroy(snapshot->memory);
+    cd_release(snapshot->allocator, snapshot, sizeof *snapshot + snapshot->bytes);
 }

@@ -78,7 +78,8 @@ static void order_host(const cd_stream_device *d, const cddp_stream *s)
     CD_EMIT(d->tracer, order, NULL, .from = s->index, .to = -1, .point = -1, .waits = 1);
 }
 
-static cddp_status wait_idle(cd_stream_device *d, cddp_stream *s, cddp_error *err)
+/* Also of those who only look, for a trace: they leave the failure to the program. */
+static cddp_status look(cd_stream_device *d, cddp_stream *s, cddp_error *err)
 {
     while (s->first != NULL) {
         if (d->sim->current == NULL)
@@ -92,9 +93,14 @@ static cddp_status wait_idle(cd_stream_device *d, cddp_stream *s, cddp_error *er
                            s->index);
     }
     if (d->failure == CDDP_OK) return CDDP_OK;
-    cddp_status status = d->failure;
+    return cd_fail(err, d->failure, "an operation queued earlier failed: %s", d->error.message);
+}
+
+static cddp_status wait_idle(cd_stream_device *d, cddp_stream *s, cddp_error *err)
+{
+    const cddp_status status = look(d, s, err);
     d->failure = CDDP_OK;
-    return cd_fail(err, status, "an operation queued earlier failed: %s", d->error.message);
+    return status;
 }
 
 static cddp_status dev_read(const cddp_tensor *src, void *host, size_t host_bytes, cddp_error *err)
@@ -137,7 +143,7 @@ static cddp_status dev_find_nonfinite(const cddp_tensor *src, int64_t *index, cd
 static cddp_status dev_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(src->device);
-    CD_TRY(wait_idle(d, d->streams[0], err));
+    CD_TRY(look(d, d->streams[0], err));
     cddp_tensor t = cd_stream_unwrapped(d, src);
     return CD_PASS(d->inner->digest(&t, digest, err));
 }

@@ -6,6 +6,9 @@
 
 #include "core/base/error.h"
 
+/* Elements up to which an operation is small. */
+#define FEW ((int64_t)64)
+
 static const struct {
     const char *word;
     bool is_shared;
@@ -107,6 +110,33 @@ static cddp_status leave_out(cd_plant_work *p, cddp_collective *c, cddp_error *e
     return CDDP_OK;
 }
 
+/* Elements from here on are restored, of an output of so many. */
+static int64_t kept_from(cd_plant plant, int64_t numel)
+{
+    switch (plant) {
+    case CD_PLANT_TAIL:
+        return numel - numel % 4;
+    case CD_PLANT_NARROW:
+        return numel % 256;
+    case CD_PLANT_LARGE:
+        return numel > FEW ? 0 : numel;
+    case CD_PLANT_SEGMENTS:
+        return numel > FEW ? FEW : numel;
+    default:
+        return 0;
+    }
+}
+
+static cddp_status refuse_empty(cd_plant plant, const cddp_collective *c, cddp_error *err)
+{
+    const bool is_empty = c->op != CDDP_OP_BARRIER &&
+                          (c->input.device == NULL || cddp_tensor_numel(&c->input) == 0) &&
+                          (c->output.device == NULL || cddp_tensor_numel(&c->output) == 0);
+    return plant == CD_PLANT_EMPTY && is_empty
+               ? cd_fail(err, CDDP_E_BACKEND, "fault: an operation on no elements")
+               : CDDP_OK;
+}
+
 /* A device that only knows sizes has no content that could be wrong. */
 static cddp_status refuse_shapes(const cddp_tensor *t, cddp_error *err)
 {
@@ -126,12 +156,14 @@ cddp_status cd_plant_begin(cd_step_group *g, cd_step_work *w, cd_plant_group *pl
     p->is_counted = plant != CD_PLANT_NONE;
     plants_of->under_way += p->is_counted;
     if (!p->is_struck) return CDDP_OK;
+    CD_TRY(refuse_empty(plant, c, err));
     CD_TRY(refuse_shapes(cd_step_has_output(g, c) ? &c->output : &c->input, err));
     if (plant == CD_PLANT_OP && cd_step_is_reduction(c->op)) c->reduce_op = CDDP_RED_SUM;
     if (plant == CD_PLANT_ROOT) return is_left_out(g, c) ? leave_out(p, c, err) : CDDP_OK;
     const bool keeps = plant == CD_PLANT_ALIAS || plant == CD_PLANT_TAIL ||
                        plant == CD_PLANT_EARLY || plant == CD_PLANT_FIRST ||
-                       plant == CD_PLANT_NARROW;
+                       plant == CD_PLANT_NARROW || plant == CD_PLANT_LARGE ||
+                       plant == CD_PLANT_SEGMENTS;
     if (keeps && cd_step_has_output(g, c)) CD_TRY(keep(&p->before, &c->output, c->stream, err));
     return CDDP_OK;
 }
@@ -170,7 +202,8 @@ static cddp_status strike_output(cd_step_group *g, cd_step_work *w, cd_plant_gro
     const int64_t numel = cddp_tensor_numel(&c->output);
     const bool is_average = cd_step_is_reduction(c->op) && c->reduce_op == CDDP_RED_AVG;
     const bool counts_twice = cd_step_is_reduction(c->op) && is_in_place(c);
-    switch ((cd_plant)g->node->fault.plant) {
+    const cd_plant plant = (cd_plant)g->node->fault.plant;
+    switch (plant) {
     case CD_PLANT_DIVISOR:
         return is_average ? c->output.device->scale(&c->output, &c->output,
                                                     (double)g->size / (g->size + 1), c->stream, err)
@@ -181,16 +214,21 @@ static cddp_status strike_output(cd_step_group *g, cd_step_work *w, cd_plant_gro
                    ? flat.device->reduce(CDDP_RED_SUM, &flat, &p->before.view, c->stream, err)
                    : CDDP_OK;
     }
-    case CD_PLANT_TAIL:
-        return CD_PASS(put_back(p, w, (const int64_t[2]){numel - numel % 4, numel}, err));
+    case CD_PLANT_ELEMENTS:
+        return is_average && numel > 0
+                   ? c->output.device->scale(&c->output, &c->output,
+                                             (double)g->size / (double)numel, c->stream, err)
+                   : CDDP_OK;
     case CD_PLANT_SLOT:
         return CD_PASS(give_last(plants_of, p, w, err));
-    case CD_PLANT_EARLY:
-        return CD_PASS(put_back(p, w, (const int64_t[2]){0, numel}, err));
     case CD_PLANT_FIRST:
         return p->is_second ? put_back(p, w, (const int64_t[2]){0, numel}, err) : CDDP_OK;
+    case CD_PLANT_TAIL:
+    case CD_PLANT_EARLY:
     case CD_PLANT_NARROW:
-        return CD_PASS(put_back(p, w, (const int64_t[2]){numel % 256, numel}, err));
+    case CD_PLANT_LARGE:
+    case CD_PLANT_SEGMENTS:
+        return CD_PASS(put_back(p, w, (const int64_t[2]){kept_from(plant, numel), numel}, err));
     default:
         return CDDP_OK;
     }

@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 
+#include <stdio.h>
 #include <string.h>
 
 cd_cuda cd_cuda_here = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -142,11 +143,36 @@ cudaStream_t cd_cuda_stream(cd_cuda *cuda, cddp_stream *stream)
     return stream != NULL ? stream->stream : cuda->stream;
 }
 
+void cd_cuda_lose(cd_cuda *cuda, const char *reason)
+{
+    pthread_mutex_lock(&cuda->lock);
+    if (cuda->lost_count++ == 0) snprintf(cuda->lost, sizeof cuda->lost, "%s", reason);
+    pthread_mutex_unlock(&cuda->lock);
+}
+
+void cd_cuda_forget_loss(cd_cuda *cuda)
+{
+    pthread_mutex_lock(&cuda->lock);
+    cuda->lost_count--;
+    pthread_mutex_unlock(&cuda->lock);
+}
+
+static cddp_status check_loss(cd_cuda *cuda, const char *what, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    pthread_mutex_lock(&cuda->lock);
+    if (cuda->lost_count > 0)
+        status = cd_fail(err, CDDP_E_ABORTED, "cuda: %s: %s", what, cuda->lost);
+    pthread_mutex_unlock(&cuda->lock);
+    return status;
+}
+
 cddp_status cd_cuda_synchronize(cd_cuda *cuda, cudaStream_t stream, const char *what,
                                 cddp_error *err)
 {
     cuda->host_waits++;
     CD_TRY(cd_cuda_check(cudaStreamSynchronize(stream), what, err));
+    CD_TRY(check_loss(cuda, what, err));
     cd_observe_idle(&cuda->observer, stream);
     return CDDP_OK;
 }

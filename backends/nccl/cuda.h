@@ -47,6 +47,10 @@ typedef struct cd_cuda {
     bool cublas_tried;
     uint64_t host_waits;  /* times that the host waited for the GPU; none in a steady iteration */
     cd_observer observer; /* trace events about this GPU */
+    /* groups that were aborted while they wrote to this GPU and are not closed yet, and what the
+    ** first one says; under the lock */
+    uint32_t lost_count;
+    char lost[420];
 } cd_cuda;
 
 struct cddp_stream {
@@ -70,7 +74,11 @@ cddp_status cd_cuda_record(cd_cuda *cuda, cudaEvent_t event, cudaStream_t stream
                            cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_cuda_wait(cd_cuda *cuda, cudaStream_t stream, cudaEvent_t event,
                          cddp_error *err) CDDP_MUST_CHECK;
-/* Blocks the host until the stream is idle, and counts it. */
+/* An aborted collective ends as if it were done, and leaves anything in its output. While its group
+** is open, whatever the host would learn from this GPU is an error: call before the abort. */
+void cd_cuda_lose(cd_cuda *cuda, const char *reason);
+void cd_cuda_forget_loss(cd_cuda *cuda); /* at the end of such a group */
+/* Blocks the host until the stream is idle, and counts it. Fails after a loss. */
 cddp_status cd_cuda_synchronize(cd_cuda *cuda, cudaStream_t stream, const char *what,
                                 cddp_error *err) CDDP_MUST_CHECK;
 

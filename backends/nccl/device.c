@@ -26,7 +26,7 @@
 #include <string.h>
 
 #define STAGED_BYTES_MAX ((size_t)1 << 20) /* larger writes do not pay for a copy */
-#define CHUNK_NUMEL 16384u
+#define CHUNK_NUMEL 4096u                  /* of f32 one round of four wide loads per thread */
 
 static cd_cuda *state_of(const cddp_device *device) { return device->self; }
 
@@ -274,44 +274,44 @@ static bool fits_batch(const cddp_copy_pair *pair, const cddp_copy_pair *first,
            (scale == CDDP_COPY_PLAIN || pair->dst.dtype == first->dst.dtype);
 }
 
-/* Writes the table of the pairs of one launch and numbers their chunks consecutively. */
-static void batch_fill(cd_cuda_pair *table, cd_cuda_batch *batch, const cddp_copy_pair *pairs,
-                       size_t pair_count, cddp_copy_scale scale)
+/* Takes pairs from *next on until the table is full, and numbers their chunks consecutively. */
+static void batch_fill(cd_cuda_batch *batch, const cddp_copy_pair *pairs, size_t pair_count,
+                       cddp_copy_scale scale, size_t *next)
 {
-    for (size_t i = 0; i < pair_count; i++) {
-        int64_t numel = cddp_tensor_numel(&pairs[i].dst);
-        if (numel == 0 || !fits_batch(&pairs[i], &pairs[0], scale)) continue;
-        table[batch->pair_count++] = (cd_cuda_pair){.dst = address(&pairs[i].dst),
-                                                    .src = address(&pairs[i].src),
-                                                    .numel = numel,
-                                                    .first_chunk = batch->chunk_count,
-                                                    .dst_dtype = (uint32_t)pairs[i].dst.dtype,
-                                                    .src_dtype = (uint32_t)pairs[i].src.dtype};
+    batch->pair_count = 0;
+    batch->chunk_count = 0;
+    batch->moves = scale == CDDP_COPY_PLAIN;
+    batch->is_scaled = scale != CDDP_COPY_PLAIN;
+    for (; *next < pair_count && batch->pair_count < CD_CUDA_BATCH_PAIRS; (*next)++) {
+        const cddp_copy_pair *p = &pairs[*next];
+        int64_t numel = cddp_tensor_numel(&p->dst);
+        if (numel == 0 || !fits_batch(p, &pairs[0], scale)) continue;
+        batch->pairs[batch->pair_count++] = (cd_cuda_pair){.dst = address(&p->dst),
+                                                           .src = address(&p->src),
+                                                           .numel = numel,
+                                                           .first_chunk = batch->chunk_count,
+                                                           .dst_dtype = (uint32_t)p->dst.dtype,
+                                                           .src_dtype = (uint32_t)p->src.dtype};
         batch->chunk_count += (numel + batch->chunk_numel - 1) / batch->chunk_numel;
+        if (p->dst.dtype != p->src.dtype) batch->moves = 0;
+        if (p->dst.dtype != CDDP_F32 || p->src.dtype != CDDP_F32) batch->is_scaled = 0;
     }
 }
 
 static cddp_status batch_run(cd_cuda *cuda, const cddp_copy_pair *pairs, size_t pair_count,
                              cddp_copy_scale scale, int64_t n, cudaStream_t stream, cddp_error *err)
 {
-    cd_ring_slot *slot = NULL;
-    size_t bytes = pair_count * sizeof(cd_cuda_pair);
-    CD_TRY(cd_ring_begin(cuda, bytes, &slot, err));
-    cd_cuda_batch batch = {.pairs = slot->device,
-                           .chunk_numel = CHUNK_NUMEL,
+    cd_cuda_batch batch = {.chunk_numel = CHUNK_NUMEL,
                            .op = batch_ops[scale],
                            .scalar =
                                scalar_of(pairs[0].dst.dtype,
                                          scale == CDDP_COPY_MULTIPLY ? 1.0 / (double)n : 0, n)};
-    batch_fill(slot->host, &batch, pairs, pair_count, scale);
-    if (batch.pair_count == 0) return CDDP_OK;
-    bytes = batch.pair_count * sizeof(cd_cuda_pair);
-    CD_TRY(cd_cuda_check(cudaMemcpyAsync(slot->device, slot->host, bytes, cudaMemcpyHostToDevice,
-                                         stream),
-                         "cudaMemcpyAsync", err));
-    CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_batch(&batch, stream),
-                         "starting a batch of copies", err));
-    CD_TRY(cd_ring_end(slot, stream, err));
+    for (size_t next = 0; next < pair_count;) {
+        batch_fill(&batch, pairs, pair_count, scale, &next);
+        if (batch.pair_count == 0) break;
+        CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_batch(&batch, stream),
+                             "starting a batch of copies", err));
+    }
     for (size_t i = 0; i < pair_count && cuda->observer.tracer != NULL; i++)
         if (fits_batch(&pairs[i], &pairs[0], scale))
             touch_two(cuda, stream, &pairs[i].dst, &pairs[i].src, "copy_many");

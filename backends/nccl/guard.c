@@ -15,7 +15,8 @@
 
 #define POLL_NS UINT64_C(20000)
 
-/* Polls, so that a missing member causes a time-out. */
+/* Polls, so that a missing member causes a time-out. The lock is given up between two looks, so
+** that an abort ends this wait too. */
 static cddp_status wait_stream(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *err)
 {
     g->cuda->host_waits++;
@@ -34,7 +35,10 @@ static cddp_status wait_stream(cd_nccl_group *g, const cd_nccl_work *w, cddp_err
                            "rank %u, group '%s': not every rank came to %s #%llu in time",
                            g->members[g->rank], g->name, cddp_op_name(w->call.op),
                            (unsigned long long)w->call.sequence);
+        pthread_mutex_unlock(&g->lock);
         cd_os_sleep_ns(POLL_NS);
+        pthread_mutex_lock(&g->lock);
+        if (g->comm_aborted) return cd_fail(err, g->watch.status, "%s", g->watch.reason);
     }
 }
 
@@ -47,7 +51,7 @@ cddp_status cd_nccl_guard(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *e
                                          g->stream),
                          "cudaMemcpyAsync", err));
     ncclResult_t code = ncclAllGather(own, all, sizeof mine, ncclUint8, g->comm, g->stream);
-    CD_TRY(cd_nccl_settle(g, code, "exchanging fingerprints", w->deadline_ns, err));
+    CD_TRY(cd_nccl_settle_work(g, code, w, err));
     CD_TRY(cd_cuda_check(cudaMemcpyAsync(g->guard_host, all, g->size * sizeof mine,
                                          cudaMemcpyDeviceToHost, g->stream),
                          "cudaMemcpyAsync", err));

@@ -11,6 +11,7 @@
 #include CD_CUDA_ON_HOST
 #else
 #include <cuda_runtime.h>
+#define CD_ARGUMENT const __grid_constant__ /* read where it lies, at any index */
 #define CD_LAUNCH(kernel, blocks, threads, stream, argument) \
     kernel<<<(unsigned)(blocks), (unsigned)(threads), 0, (cudaStream_t)(stream)>>>(argument)
 #endif
@@ -448,30 +449,86 @@ __global__ void call_kernel(cd_cuda_call c)
 struct alignas(16) Sixteen {
     uint64_t low, high;
 };
+struct alignas(16) Four {
+    float at[4];
+};
 
-/* Bytes [0, count): 16 at a time between the first and the last boundary when both sides share
-** their misalignment. */
+constexpr int FLIGHT = 4; /* loads of a thread that are under way before its first store */
+
+/* Words [0, count), each through `f`. All loads of a round come before its stores. */
+template <typename W, typename F>
+__device__ inline void stream_words(W *d, const W *s, int64_t count, const F &f)
+{
+    const int64_t step = blockDim.x;
+    int64_t i = threadIdx.x;
+    for (; i + (FLIGHT - 1) * step < count; i += FLIGHT * step) {
+        W words[FLIGHT];
+        for (int k = 0; k < FLIGHT; k++) words[k] = s[i + k * step];
+        for (int k = 0; k < FLIGHT; k++) d[i + k * step] = f(words[k]);
+    }
+    for (; i < count; i += step) d[i] = f(s[i]);
+}
+
+/* How many of `count` bytes come before the first boundary of 16, where both sides share their
+** misalignment; -1 where they do not. */
+__device__ inline int64_t bytes_before_wide(const void *d, const void *s, int64_t count)
+{
+    const uint64_t d_at = (uint64_t)(uintptr_t)d, s_at = (uint64_t)(uintptr_t)s;
+    if (((d_at ^ s_at) & 15u) != 0) return -1;
+    const int64_t head = (int64_t)((16u - (d_at & 15u)) & 15u);
+    return head < count ? head : count;
+}
+
+template <typename W> struct Same {
+    __device__ W operator()(W word) const { return word; }
+};
+
 __device__ inline void move_bytes(char *d, const char *s, int64_t count)
 {
     const uint64_t d_at = (uint64_t)(uintptr_t)d, s_at = (uint64_t)(uintptr_t)s;
-    int64_t head = 0, wide = 0;
-    if (((d_at ^ s_at) & 15u) == 0) {
-        head = (int64_t)((16u - (d_at & 15u)) & 15u);
-        if (head > count) head = count;
-        wide = (count - head) / 16;
-    }
+    const int64_t head = bytes_before_wide(d, s, count), wide = head < 0 ? 0 : (count - head) / 16;
     if (wide > 0) {
-        Sixteen *dw = (Sixteen *)(void *)(d + head);
-        const Sixteen *sw = (const Sixteen *)(const void *)(s + head);
-        for (int64_t i = threadIdx.x; i < wide; i += blockDim.x) dw[i] = sw[i];
+        stream_words((Sixteen *)(void *)(d + head), (const Sixteen *)(const void *)(s + head), wide,
+                     Same<Sixteen>());
         for (int64_t i = threadIdx.x; i < head; i += blockDim.x) d[i] = s[i];
         for (int64_t i = head + wide * 16 + threadIdx.x; i < count; i += blockDim.x) d[i] = s[i];
     } else if (((d_at | s_at | (uint64_t)count) & 3u) == 0) {
-        for (int64_t i = threadIdx.x; i < count / 4; i += blockDim.x)
-            ((uint32_t *)(void *)d)[i] = ((const uint32_t *)(const void *)s)[i];
+        stream_words((uint32_t *)(void *)d, (const uint32_t *)(const void *)s, count / 4,
+                     Same<uint32_t>());
     } else {
         for (int64_t i = threadIdx.x; i < count; i += blockDim.x) d[i] = s[i];
     }
+}
+
+/* SCALE and DIVIDE of f32, one number and four at a time. */
+struct Scale {
+    Apply apply;
+    __device__ float operator()(float x) const
+    {
+        float y = 0;
+        apply(&y, x, F32());
+        return y;
+    }
+    __device__ Four operator()(Four x) const
+    {
+        Four y;
+        for (int k = 0; k < 4; k++) y.at[k] = (*this)(x.at[k]);
+        return y;
+    }
+};
+
+__device__ inline void scale_floats(const cd_cuda_batch &b, float *d, const float *s, int64_t count)
+{
+    const Scale scale = {{b.op, b.scalar}};
+    const int64_t before = bytes_before_wide(d, s, count * 4);
+    const int64_t head = before < 0 ? 0 : before / 4, wide = before < 0 ? 0 : (count - head) / 4;
+    if (wide == 0) {
+        stream_words(d, s, count, scale);
+        return;
+    }
+    stream_words((Four *)(void *)(d + head), (const Four *)(const void *)(s + head), wide, scale);
+    for (int64_t i = threadIdx.x; i < head; i += blockDim.x) d[i] = scale(s[i]);
+    for (int64_t i = head + wide * 4 + threadIdx.x; i < count; i += blockDim.x) d[i] = scale(s[i]);
 }
 
 template <typename T, typename Tag>
@@ -498,12 +555,21 @@ __device__ inline uint32_t pair_of(const cd_cuda_batch &b, int64_t chunk)
     return low;
 }
 
+/* The elements [start, start + count) of a pair that a chunk has. */
+__device__ inline int64_t chunk_start(const cd_cuda_batch &b, const cd_cuda_pair &p, int64_t chunk)
+{
+    return (chunk - p.first_chunk) * (int64_t)b.chunk_numel;
+}
+
+__device__ inline int64_t chunk_count(const cd_cuda_batch &b, const cd_cuda_pair &p, int64_t start)
+{
+    return p.numel - start < (int64_t)b.chunk_numel ? p.numel - start : (int64_t)b.chunk_numel;
+}
+
 __device__ inline void batch_chunk(const cd_cuda_batch &b, int64_t chunk)
 {
-    const cd_cuda_pair p = b.pairs[pair_of(b, chunk)];
-    const int64_t start = (chunk - p.first_chunk) * (int64_t)b.chunk_numel;
-    const int64_t count =
-        p.numel - start < (int64_t)b.chunk_numel ? p.numel - start : (int64_t)b.chunk_numel;
+    const cd_cuda_pair &p = b.pairs[pair_of(b, chunk)];
+    const int64_t start = chunk_start(b, p, chunk), count = chunk_count(b, p, start);
     const uint32_t dst_bytes = bytes_of(p.dst_dtype), src_bytes = bytes_of(p.src_dtype);
     char *d = (char *)p.dst + start * (int64_t)dst_bytes;
     const char *s = (const char *)p.src + start * (int64_t)src_bytes;
@@ -543,10 +609,32 @@ __device__ inline void batch_chunk(const cd_cuda_batch &b, int64_t chunk)
     }
 }
 
-__global__ void batch_kernel(cd_cuda_batch b)
+__global__ void batch_kernel(CD_ARGUMENT cd_cuda_batch b)
 {
     for (int64_t chunk = blockIdx.x; chunk < b.chunk_count; chunk += gridDim.x)
         batch_chunk(b, chunk);
+}
+
+/* The two batches of every iteration have kernels of few registers, so that many blocks run at
+** once. */
+__global__ void move_kernel(CD_ARGUMENT cd_cuda_batch b)
+{
+    for (int64_t chunk = blockIdx.x; chunk < b.chunk_count; chunk += gridDim.x) {
+        const cd_cuda_pair &p = b.pairs[pair_of(b, chunk)];
+        const int64_t start = chunk_start(b, p, chunk), bytes = bytes_of(p.dst_dtype);
+        move_bytes((char *)p.dst + start * bytes, (const char *)p.src + start * bytes,
+                   chunk_count(b, p, start) * bytes);
+    }
+}
+
+__global__ void scale_kernel(CD_ARGUMENT cd_cuda_batch b)
+{
+    for (int64_t chunk = blockIdx.x; chunk < b.chunk_count; chunk += gridDim.x) {
+        const cd_cuda_pair &p = b.pairs[pair_of(b, chunk)];
+        const int64_t start = chunk_start(b, p, chunk);
+        scale_floats(b, (float *)p.dst + start, (const float *)p.src + start,
+                     chunk_count(b, p, start));
+    }
 }
 
 /* ---- products ---- */
@@ -960,7 +1048,12 @@ extern "C" int cd_cuda_launch_batch(const cd_cuda_batch *batch, void *stream)
 {
     if (batch->chunk_count == 0) return 0;
     const int64_t blocks = batch->chunk_count < BLOCKS_MAX ? batch->chunk_count : BLOCKS_MAX;
-    CD_LAUNCH(batch_kernel, blocks, THREADS, stream, *batch);
+    if (batch->moves)
+        CD_LAUNCH(move_kernel, blocks, THREADS, stream, *batch);
+    else if (batch->is_scaled)
+        CD_LAUNCH(scale_kernel, blocks, THREADS, stream, *batch);
+    else
+        CD_LAUNCH(batch_kernel, blocks, THREADS, stream, *batch);
     return (int)cudaGetLastError();
 }
 

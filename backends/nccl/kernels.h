@@ -70,13 +70,18 @@ typedef struct cd_cuda_pair {
     uint32_t dst_dtype, src_dtype;
 } cd_cuda_pair;
 
+/* The table travels as the kernel's argument, of which every GPU takes 4 KiB: no copy goes before
+** the launch, and no memory is held until it has run. */
+#define CD_CUDA_BATCH_PAIRS 96
 typedef struct cd_cuda_batch {
-    const cd_cuda_pair *pairs; /* (pair_count) in device memory */
     uint32_t pair_count;
     uint32_t chunk_numel; /* elements per chunk, a multiple of 16 */
     int64_t chunk_count;
-    cd_cuda_op op; /* COPY SCALE DIVIDE */
+    cd_cuda_op op;      /* COPY SCALE DIVIDE */
+    uint32_t moves;     /* 1: every pair is a COPY between equal dtypes */
+    uint32_t is_scaled; /* 1: SCALE or DIVIDE of f32 */
     cd_cuda_scalar scalar;
+    cd_cuda_pair pairs[CD_CUDA_BATCH_PAIRS];
 } cd_cuda_batch;
 
 typedef struct cd_cuda_product {

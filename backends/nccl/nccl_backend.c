@@ -6,7 +6,8 @@
 **       GPU is done with it: its events and its stand-ins for host memory are still in use;
 **   N2  works are issued in order of posting, messages together (nccl_group.h);
 **   N3  the group fails once: every later call reports the first reason. The communicator is
-**       aborted at once, so that no wait outlives its deadline;
+**       aborted at once, so that no wait outlives its deadline. What an aborted operation wrote is
+**       not valid: until the group is closed the host cannot read the GPU (cd_cuda_lose);
 **   N4  post, test and (for device tensors without guard) wait never wait for the GPU. close does.
 **
 ** Options of a group ("key=value,…"):
@@ -48,25 +49,6 @@ static cddp_status report_failure(const cd_nccl_group *g, cddp_error *err)
     return cd_fail(err, g->watch.status, "%s", g->watch.reason);
 }
 
-static void comm_abort(cd_nccl_group *g)
-{
-    if (g->comm != NULL && !g->comm_aborted) (void)ncclCommAbort(g->comm);
-    g->comm_aborted = true;
-}
-
-/* A failed call fails the group (N3). */
-static cddp_status fail_group(cd_nccl_group *g, cddp_status status, const cddp_error *err)
-{
-    if (!g->watch.failed) {
-        g->watch.failed = true;
-        g->watch.status = status;
-        snprintf(g->watch.reason, sizeof g->watch.reason, "%.380s",
-                 err != NULL ? err->message : "an earlier operation failed");
-    }
-    comm_abort(g);
-    return status;
-}
-
 /* ---- works ---- */
 
 /* cudaErrorNotReady while the GPU works on it. A work that was never issued ends with its
@@ -82,6 +64,37 @@ static cudaError_t progress(const cd_nccl_group *g, const cd_nccl_work *w)
 static bool is_done(const cd_nccl_group *g, const cd_nccl_work *w)
 {
     return progress(g, w) != cudaErrorNotReady;
+}
+
+void cd_nccl_abort(cd_nccl_group *g)
+{
+    char reason[420];
+    if (g->comm == NULL || g->comm_aborted) return;
+    for (const cd_nccl_work *w = g->in_flight; w != NULL && !g->loses; w = w->next)
+        g->loses = w->issued && !is_done(g, w);
+    if (g->loses) {
+        snprintf(reason, sizeof reason,
+                 "rank %u, group '%s' was aborted in the middle of an operation, so what it wrote "
+                 "is not valid%s%.200s",
+                 g->members[g->rank], g->name, g->watch.failed ? ": " : "",
+                 g->watch.failed ? g->watch.reason : "");
+        cd_cuda_lose(g->cuda, reason);
+    }
+    (void)ncclCommAbort(g->comm);
+    g->comm_aborted = true;
+}
+
+/* A failed call fails the group (N3). */
+static cddp_status fail_group(cd_nccl_group *g, cddp_status status, const cddp_error *err)
+{
+    if (!g->watch.failed) {
+        g->watch.failed = true;
+        g->watch.status = status;
+        snprintf(g->watch.reason, sizeof g->watch.reason, "%.380s",
+                 err != NULL ? err->message : "an earlier operation failed");
+    }
+    cd_nccl_abort(g);
+    return status;
 }
 
 static void operand_give(cd_nccl_group *g, cd_nccl_operand *o)
@@ -384,7 +397,7 @@ static cddp_status nccl_abort(void *group, const char *reason, cddp_error *err)
     cd_nccl_group *g = group;
     (void)err;
     pthread_mutex_lock(&g->lock);
-    if (cd_watch_abort(&g->watch, reason)) comm_abort(g);
+    if (cd_watch_abort(&g->watch, reason)) cd_nccl_abort(g);
     pthread_mutex_unlock(&g->lock);
     return CDDP_OK;
 }
@@ -416,7 +429,7 @@ static void look(cd_nccl_group *g)
         l.posted_ns = w->posted_ns;
         l.deadline_ns = w->deadline_ns;
     }
-    if (cd_watch_step(&g->watch, &l)) comm_abort(g);
+    if (cd_watch_step(&g->watch, &l)) cd_nccl_abort(g);
 }
 
 static void *watchdog_main(void *argument)
@@ -519,7 +532,7 @@ static cddp_status buffers_take(cd_nccl_group *g, cddp_error *err)
     CD_TRY(cd_cuda_take_pinned(g->cuda, bytes, &g->guard_host, err));
     CD_TRY(cd_cuda_take(g->cuda, sizeof(int32_t), &g->flag, err));
     /* Pooled memory belongs to the default stream, which may still use it. */
-    CD_TRY(cd_cuda_synchronize(g->cuda, g->cuda->stream, "opening a group", err));
+    CD_TRY(cd_cuda_check(cudaStreamSynchronize(g->cuda->stream), "opening a group", err));
     CD_TRY(cd_cuda_check(cudaMemsetAsync(g->flag, 0, sizeof(int32_t), g->stream), "cudaMemsetAsync",
                          err));
     return CDDP_OK;
@@ -561,7 +574,7 @@ static void comm_close(cd_nccl_group *g)
         CDDP_OK)
         (void)ncclCommDestroy(g->comm);
     else
-        comm_abort(g);
+        cd_nccl_abort(g);
 }
 
 static void nccl_observe(void *group, cddp_tracer *tracer)
@@ -583,6 +596,7 @@ static void nccl_close(void *group)
         pthread_cond_signal(&g->wake);
         pthread_mutex_unlock(&g->lock);
         pthread_join(g->watchdog, NULL);
+        g->watchdog_runs = false;
     }
     comm_close(g);
     if (g->stream != NULL) (void)cudaStreamSynchronize(g->stream);
@@ -597,6 +611,7 @@ static void nccl_close(void *group)
         cd_cuda_give(g->cuda, sizeof(int32_t), g->flag);
     }
     if (g->stream != NULL) (void)cudaStreamDestroy(g->stream);
+    if (g->loses) cd_cuda_forget_loss(g->cuda);
     pthread_mutex_destroy(&g->lock);
     pthread_cond_destroy(&g->wake);
     cd_release(g->allocator, g->members, g->size * sizeof *g->members);

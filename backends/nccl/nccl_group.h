@@ -13,7 +13,7 @@
 **            then issued together. So ranks that all send before they receive do not block each
 **            other.
 ** Locks      `lock` guards the communicator, the lists and the watch. The watchdog takes it too. No
-**            thread waits for the GPU while holding it, except the guard, which has a deadline.
+**            thread waits for the GPU or for a peer while holding it.
 */
 #pragma once
 #include <nccl.h>
@@ -66,6 +66,7 @@ struct cd_nccl_group {
     pthread_t watchdog;
     bool watchdog_runs, closing;
     bool comm_aborted;
+    bool loses;    /* it was aborted with an operation in flight */
     bool observes; /* it registered the tracer that gets the device's events */
     cd_watch watch;
     cd_nccl_work *in_flight, *in_flight_last, *free_works;
@@ -96,6 +97,10 @@ typedef union cd_nccl_factor {
 } cd_nccl_factor;
 cd_nccl_factor cd_nccl_factor_of(cddp_dtype dtype, double value);
 
+/* ---- nccl_backend.c ---- */
+/* Aborts the communicator, once. Under the lock. */
+void cd_nccl_abort(cd_nccl_group *group);
+
 /* ---- nccl_world.c ---- */
 /* Chooses this rank's GPU from the host names of all ranks, then opens the group's
 ** communicator. */
@@ -104,9 +109,13 @@ cddp_status cd_nccl_world_open(cd_nccl_group *group, const cddp_rank *rank,
 cddp_status cd_nccl_comm_open(cd_nccl_group *group, const cd_nccl_group *parent,
                               cddp_error *err) CDDP_MUST_CHECK;
 /* Waits until a non-blocking call of NCCL is complete; at the deadline it aborts the
-** communicator. */
+** communicator. While the watchdog runs the caller holds the lock, which is given up between two
+** looks: an abort, or the watchdog, ends this wait too. */
 cddp_status cd_nccl_settle(cd_nccl_group *group, ncclResult_t code, const char *what,
                            uint64_t deadline_ns, cddp_error *err) CDDP_MUST_CHECK;
+/* The same for the call of an operation, with its name, number and deadline. */
+cddp_status cd_nccl_settle_work(cd_nccl_group *group, ncclResult_t code, const cd_nccl_work *work,
+                                cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_nccl_place {
     uint32_t local_rank, local_count; /* index among the ranks of this host */

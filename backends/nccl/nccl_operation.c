@@ -87,11 +87,11 @@ static cddp_status average(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *
 }
 
 static cddp_status group_end(cd_nccl_group *g, const cd_nccl_work *w, ncclResult_t inside,
-                             const char *what, cddp_error *err)
+                             cddp_error *err)
 {
     ncclResult_t code = ncclGroupEnd();
     if (inside != ncclSuccess && inside != ncclInProgress) code = inside;
-    return CD_PASS(cd_nccl_settle(g, code, what, w->deadline_ns, err));
+    return CD_PASS(cd_nccl_settle_work(g, code, w, err));
 }
 
 /* Keeps the first failure of a batch. */
@@ -111,7 +111,7 @@ static cddp_status reduce_scatter_uneven(cd_nccl_group *g, cd_nccl_work *w, cons
         code = first(code, ncclReduce(part, q == g->rank ? w->out.data : NULL, (size_t)counts[q],
                                       r->type, r->op, (int)q, g->comm, g->stream));
     }
-    return CD_PASS(group_end(g, w, code, "reduce_scatter", err));
+    return CD_PASS(group_end(g, w, code, err));
 }
 
 static cddp_status run_reduction(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
@@ -133,7 +133,7 @@ static cddp_status run_reduction(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
                               (int)c->root, g->comm, g->stream);
         else if (n > 0)
             code = ncclReduceScatter(w->in.data, w->out.data, n, r.type, r.op, g->comm, g->stream);
-        status = cd_nccl_settle(g, code, cddp_op_name(c->op), w->deadline_ns, err);
+        status = cd_nccl_settle_work(g, code, w, err);
     }
     if (g->comm_aborted) return status;
     cddp_status ended = reduction_end(g, w, &r, status == CDDP_OK ? err : NULL);
@@ -159,7 +159,7 @@ static cddp_status run_broadcast(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
     if (w->out.bytes > 0)
         code = ncclBroadcast(w->out.data, w->out.data, w->out.bytes, ncclUint8, (int)w->call.root,
                              g->comm, g->stream);
-    return CD_PASS(cd_nccl_settle(g, code, "broadcast", w->deadline_ns, err));
+    return CD_PASS(cd_nccl_settle_work(g, code, w, err));
 }
 
 static cddp_status run_allgather(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
@@ -174,7 +174,7 @@ static cddp_status run_allgather(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
         if (w->in.bytes > 0)
             code =
                 ncclAllGather(w->in.data, w->out.data, w->in.bytes, ncclUint8, g->comm, g->stream);
-        return CD_PASS(cd_nccl_settle(g, code, "allgather", w->deadline_ns, err));
+        return CD_PASS(cd_nccl_settle_work(g, code, w, err));
     }
     if (share_bytes(counts, 0, g->rank, element) != w->in.bytes ||
         share_at(counts, 0, g->size, element) != w->out.bytes)
@@ -189,7 +189,7 @@ static cddp_status run_allgather(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
                                          share_bytes(counts, 0, r, element), ncclUint8, (int)r,
                                          g->comm, g->stream));
     }
-    return CD_PASS(group_end(g, w, code, "allgather", err));
+    return CD_PASS(group_end(g, w, code, err));
 }
 
 /* gather, scatter and alltoall as one exchange: to(r) bytes go to rank r, from(r) bytes come from
@@ -223,7 +223,7 @@ static cddp_status run_exchange(cd_nccl_group *g, cd_nccl_work *w, const exchang
             code = first(code,
                          ncclRecv(w->out.data + in_at, in, ncclUint8, (int)r, g->comm, g->stream));
     }
-    return CD_PASS(group_end(g, w, code, cddp_op_name(w->call.op), err));
+    return CD_PASS(group_end(g, w, code, err));
 }
 
 static cddp_status run_alltoall(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
@@ -280,7 +280,7 @@ static cddp_status run_rooted(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err
 static cddp_status run_barrier(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
 {
     ncclResult_t code = ncclAllReduce(g->flag, g->flag, 1, ncclInt32, ncclSum, g->comm, g->stream);
-    return CD_PASS(cd_nccl_settle(g, code, "barrier", w->deadline_ns, err));
+    return CD_PASS(cd_nccl_settle_work(g, code, w, err));
 }
 
 /* ---- operands in host memory ---- */
@@ -375,7 +375,7 @@ cddp_status cd_nccl_issue_messages(cd_nccl_group *g, cddp_error *err)
             code = first(code,
                          ncclRecv(w->out.data, w->out.bytes, ncclUint8, peer, g->comm, g->stream));
     }
-    CD_TRY(group_end(g, some, code, "send and receive", err));
+    CD_TRY(group_end(g, some, code, err));
     for (cd_nccl_work *w = g->in_flight; w != NULL; w = w->next)
         if (!w->issued) CD_TRY(finish(g, w, err));
     return CDDP_OK;

@@ -8,7 +8,9 @@
 ** hosts use sockets. A user's settings win. This works for processes only, and is slow.
 **
 ** Communicators are made without blocking, so that a missing rank causes a time-out and not a
-** hang.
+** hang. All their connections are made with them (NCCL_RUNTIME_CONNECT=0). NCCL would otherwise
+** connect inside the first collective of each algorithm, where the host waits for every peer.
+** Messages between two ranks still connect with the first one.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/nccl/nccl_group.h"
@@ -89,25 +91,31 @@ static cddp_status hosts_exchange(cd_nccl_group *g, const cddp_rank *rank, char 
     return CDDP_OK;
 }
 
-/* NCCL reads these once per process, with its first communicator. */
+typedef struct setting {
+    const char *name, *value;
+} setting;
+
+/* NCCL reads these once per process, with its first communicator. What the user has set stays. */
+static cddp_status settings_default(const setting *settings, size_t count, cddp_error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (setenv(settings[i].name, settings[i].value, 0) != 0)
+            return cd_fail_memory(err, "%s", settings[i].name);
+    return CDDP_OK;
+}
+
 static cddp_status share_gpu(const cddp_rank *rank, bool one_host, cddp_error *err)
 {
     char host[64];
     snprintf(host, sizeof host, "cddp-%u", rank->rank);
-    const struct {
-        const char *name, *value;
-    } settings[] = {{"NCCL_HOSTID", host},        {"NCCL_NET", "Socket"},
-                    {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"},
-                    {"NCCL_P2P_DISABLE", "1"},    {"NCCL_SHM_DISABLE", "1"},
-                    {"NCCL_NVLS_ENABLE", "0"},    {"NCCL_MNNVL_ENABLE", "0"},
-                    {"NCCL_MAX_CTAS", "1"}};
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
-        if (!one_host && strcmp(settings[i].value, "lo") == 0)
-            continue; /* other hosts are not on the loopback interface */
-        if (setenv(settings[i].name, settings[i].value, 0) != 0)
-            return cd_fail_memory(err, "%s", settings[i].name);
-    }
-    return CDDP_OK;
+    const setting settings[] = {{"NCCL_HOSTID", host},      {"NCCL_NET", "Socket"},
+                                {"NCCL_IB_DISABLE", "1"},   {"NCCL_P2P_DISABLE", "1"},
+                                {"NCCL_SHM_DISABLE", "1"},  {"NCCL_NVLS_ENABLE", "0"},
+                                {"NCCL_MNNVL_ENABLE", "0"}, {"NCCL_MAX_CTAS", "1"}};
+    CD_TRY(settings_default(settings, sizeof settings / sizeof settings[0], err));
+    if (!one_host) return CDDP_OK; /* other hosts are not on the loopback interface */
+    const setting loopback = {"NCCL_SOCKET_IFNAME", "lo"};
+    return CD_PASS(settings_default(&loopback, 1, err));
 }
 
 cddp_status cd_nccl_world_open(cd_nccl_group *g, const cddp_rank *rank, cddp_error *err)
@@ -122,6 +130,8 @@ cddp_status cd_nccl_world_open(cd_nccl_group *g, const cddp_rank *rank, cddp_err
         status = cd_fail_memory(err, "the hosts of %u ranks", w);
         goto out;
     }
+    const setting connect = {"NCCL_RUNTIME_CONNECT", "0"};
+    CD_TRY_OUT(settings_default(&connect, 1, err));
     CD_TRY_OUT(hosts_exchange(g, rank, texts, hosts, err));
     CD_TRY_OUT(cd_nccl_place_of(hosts, w, rank->rank, &place, err));
     if (place.shared) CD_TRY_OUT(share_gpu(rank, place.one_host, err));
@@ -134,14 +144,18 @@ out:
 
 /* ---- communicators ---- */
 
-/* Polls one communicator until its call is complete; ncclInProgress when time runs out first. */
-static ncclResult_t poll_comm(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns)
+/* Polls a communicator until its call is complete. ncclInProgress: time ran out first, or the group
+** of `lock` was aborted meanwhile. The lock is given up between two looks. */
+static ncclResult_t poll_comm(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns,
+                              cd_nccl_group *locked)
 {
-    while (code == ncclInProgress) {
+    while (code == ncclInProgress && (locked == NULL || !locked->comm_aborted)) {
         ncclResult_t now = ncclSuccess, asked = ncclCommGetAsyncError(comm, &now);
         code = asked != ncclSuccess ? asked : now;
         if (code != ncclInProgress || cd_os_now_ns() >= deadline_ns) return code;
+        if (locked != NULL) pthread_mutex_unlock(&locked->lock);
         cd_os_sleep_ns(POLL_NS);
+        if (locked != NULL) pthread_mutex_lock(&locked->lock);
     }
     return code;
 }
@@ -149,14 +163,25 @@ static ncclResult_t poll_comm(ncclComm_t comm, ncclResult_t code, uint64_t deadl
 cddp_status cd_nccl_settle(cd_nccl_group *g, ncclResult_t code, const char *what,
                            uint64_t deadline_ns, cddp_error *err)
 {
-    code = poll_comm(g->comm, code, deadline_ns);
+    code = poll_comm(g->comm, code, deadline_ns, g->watchdog_runs ? g : NULL);
+    if (g->comm_aborted) return cd_fail(err, g->watch.status, "%s", g->watch.reason);
     if (code == ncclInProgress) {
-        (void)ncclCommAbort(g->comm);
-        g->comm_aborted = true;
-        return cd_fail(err, CDDP_E_TIMEOUT, "nccl: %s did not end in time", what);
+        cd_nccl_abort(g);
+        return cd_fail(err, CDDP_E_TIMEOUT,
+                       "rank %u, group '%s': %s did not begin in time; a peer did not take part",
+                       g->members[g->rank], g->name, what);
     }
     if (code != ncclSuccess) return CD_PASS(cd_nccl_fail(g, code, what, err));
     return CDDP_OK;
+}
+
+cddp_status cd_nccl_settle_work(cd_nccl_group *g, ncclResult_t code, const cd_nccl_work *w,
+                                cddp_error *err)
+{
+    char what[64];
+    if (code == ncclSuccess) return CDDP_OK;
+    snprintf(what, sizeof what, "%s #%" PRIu64, cddp_op_name(w->call.op), w->call.sequence);
+    return CD_PASS(cd_nccl_settle(g, code, what, w->deadline_ns, err));
 }
 
 /* Each opening of a name uses its own keys, so that a second group of that name finds nothing
@@ -199,8 +224,10 @@ cddp_status cd_nccl_comm_open(cd_nccl_group *g, const cd_nccl_group *parent, cdd
         /* Disjoint groups of one parent have different lowest members, so the lowest member is the
         ** colour. */
         code = ncclCommSplit(parent->comm, (int)g->members[0], (int)g->rank, &g->comm, &config);
-        /* A split is work of the parent: before it is complete, the child may not even exist. */
-        code = poll_comm(parent->comm, code, deadline_ns);
+        /* A split is work of the parent: before it is complete, the child may not even exist. NCCL
+        ** says success where it only began. */
+        if (code == ncclSuccess) code = ncclInProgress;
+        code = poll_comm(parent->comm, code, deadline_ns, NULL);
         if (code == ncclInProgress || (code == ncclSuccess && g->comm == NULL))
             return cd_fail(err, CDDP_E_TIMEOUT,
                            "group '%s': not every member of '%s' came to split it in time", g->name,

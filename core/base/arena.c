@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define ARENA_ALIGN ((size_t)64)
-#define FIRST_BLOCK_BYTES ((size_t)4096)
+#define FIRST_BLOCK_BYTES ((size_t)1024)
 
 struct cd_arena_block {
     cd_arena_block *next;

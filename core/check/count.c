@@ -4,21 +4,24 @@
 **
 ** Judged from   planned_collective and planned_units, which the judge derives from the plan;
 **               collective_post of the rank between the root's pre-forward and the end of backward
-**               (unit_pass), in whatever group.
+**               (unit_pass), in whatever group. A gather is of the unit for which storage was taken
+**               last (unit_storage), a reduction of the unit whose backward ended last.
 ** Exercised     an iteration of a rank ended with as many collectives as planned.
 ** Blame         the rank. After its first departure nothing more of it is judged.
 ** Limits        an iteration for which the judge derives nothing is not judged. What happens
-**               between iterations (states, norms) is not counted here. Units of equal size differ
-**               in their content alone (I-FRESH, I-REF).
+**               between iterations (states, norms) is not counted here. What a collective
+**               carries is for others (I-FRESH, I-REF).
 */
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
 #include "cddp/tensor.h"
+#include "core/base/hash.h"
 
 typedef struct planned {
     int64_t op, dtype, numel, passes;
     bool replicas;
+    int64_t name; /* of the unit, hashed */
     char unit[48];
 } planned;
 
@@ -27,9 +30,15 @@ typedef struct totals {
     bool is_known;
 } totals;
 
+typedef struct unit_name {
+    int64_t hash;
+    char text[48];
+} unit_name;
+
 typedef struct rank_facts {
     int64_t position, passes; /* of the iteration */
     int64_t group;            /* in which shards lie; 0: not known, or nothing is cut */
+    int64_t taken, ended;     /* units: storage was taken last, backward ended last; -1: none */
     uint32_t step;            /* the last one that it spoke of */
     bool is_inside, has_departed;
 } rank_facts;
@@ -38,6 +47,7 @@ typedef struct state {
     cd_writer writer;
     cd_table collectives; /* (rank, step, micro, position) → planned */
     cd_table iterations;  /* (rank, step, micro) → totals */
+    cd_table names;       /* (rank, unit) → unit_name */
     cd_ranks ranks;       /* of rank_facts */
     uint64_t judged, counted, bytes;
 } state;
@@ -58,6 +68,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_table_init(&s->collectives, context->allocator, sizeof(planned));
     cd_table_init(&s->iterations, context->allocator, sizeof(totals));
+    cd_table_init(&s->names, context->allocator, sizeof(unit_name));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_writer_set_window(&s->writer, &s->collectives, keeps);
     cd_writer_set_window(&s->writer, &s->iterations, keeps);
@@ -75,6 +86,19 @@ static void print(char *text, size_t bytes, const planned *p)
            p->replicas ? " over replicas" : "", (long long)p->passes);
 }
 
+/* Of which unit a collective is that is posted now; NULL: nothing says so. */
+static const unit_name *find_unit(const state *s, const cddp_event *e, const rank_facts *r)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    int64_t unit = -1;
+    if (e->kind != CDDP_EV_collective_post || c->dtype == CDDP_I64) return NULL;
+    if (r->group != 0 && c->group != r->group)
+        return NULL; /* the unit before goes on to replicas */
+    if (c->op == CDDP_OP_ALLGATHER) unit = r->taken;
+    if (cd_operation_reduces(c->op)) unit = r->ended;
+    return unit >= 0 ? cd_table_find(&s->names, CD_KEY(e->rank, unit)) : NULL;
+}
+
 static void depart(state *s, const cddp_event *e, rank_facts *r, const planned *p)
 {
     char wanted[160] = "the end of backward", seen[160] = "the end of backward";
@@ -84,16 +108,18 @@ static void depart(state *s, const cddp_event *e, rank_facts *r, const planned *
     if (!cd_writer_is_first(&s->writer, CD_KEY(0), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     if (p != NULL) print(wanted, sizeof wanted, p);
+    const unit_name *unit = find_unit(s, e, r);
     if (is_post) {
         const bool leaves_group = r->group != 0 && c->group != r->group;
         print(seen, sizeof seen,
-              &(planned){c->op, c->dtype, c->numel, r->passes, leaves_group, ""});
+              &(planned){c->op, c->dtype, c->numel, r->passes, leaves_group, 0, ""});
     }
     CD_SAY(f.title, CDDP_FINDING_WHO ": collective %lld of the iteration is not the plan's",
            (long long)r->position + 1);
     CD_SAY(f.expected, "%s%s%s%s", wanted, p != NULL ? ", of unit '" : "", p != NULL ? p->unit : "",
            p != NULL ? "'" : "");
-    CD_SAY(f.actual, "%s", seen);
+    CD_SAY(f.actual, "%s%s%s%s", seen, unit != NULL ? ", of unit '" : "",
+           unit != NULL ? unit->text : "", unit != NULL ? "'" : "");
     CD_SAY(f.advice, "fsdp.sharding_strategy says what is freed, fsdp.backward_prefetch what is "
                      "gathered ahead (FSD-11, FSH-09)");
     cd_writer_hold(&s->writer, CD_KEY(0), &f);
@@ -109,7 +135,9 @@ static void take_post(state *s, const cddp_event *e, rank_facts *r)
     const bool is_right =
         p != NULL && p->op == c->op && p->dtype == c->dtype && p->numel == c->numel;
     const bool is_there = is_right && p->passes == r->passes;
-    if (!is_there || (r->group != 0 && p->replicas != (c->group != r->group))) {
+    const unit_name *unit = find_unit(s, e, r);
+    const bool is_other = is_there && unit != NULL && unit->hash != p->name;
+    if (!is_there || is_other || (r->group != 0 && p->replicas != (c->group != r->group))) {
         depart(s, e, r, p);
         return;
     }
@@ -135,10 +163,12 @@ static void take_end(state *s, const cddp_event *e, rank_facts *r)
 static void take_pass(const cddp_event *e, rank_facts *r)
 {
     const cddp_event_unit_pass *p = &e->as.unit_pass;
+    if (p->pass == CDDP_UNIT_POST_BACKWARD) r->ended = p->unit;
     const bool begins = p->unit == 0 && p->pass == CDDP_UNIT_PRE_FORWARD && p->grad_mode;
     if (begins && !r->is_inside) {
         r->is_inside = true;
         r->position = r->passes = 0;
+        r->taken = r->ended = -1;
     }
     r->passes++;
 }
@@ -154,6 +184,7 @@ static void take_planned(state *s, const cddp_event *e)
                    .numel = c->numel,
                    .passes = c->passes,
                    .replicas = c->replicas};
+    p->name = (int64_t)cd_hash_text(e->text);
     CD_SAY(p->unit, "%s", e->text != NULL ? e->text : "");
 }
 
@@ -170,7 +201,12 @@ static void event(void *self, const cddp_event *e)
         totals *t = cd_table_add(&s->iterations, CD_KEY(e->rank, u->at_step, u->at_micro));
         if (t != NULL) *t = (totals){u->count, true};
     } else if (e->kind == CDDP_EV_unit) {
-        if (e->as.unit.group >= 0) r->group = e->as.unit.group;
+        unit_name *name = cd_table_add(&s->names, CD_KEY(e->rank, e->as.unit.unit));
+        if (name != NULL) name->hash = (int64_t)cd_hash_text(e->text);
+        if (name != NULL) CD_SAY(name->text, "%s", e->text != NULL ? e->text : "");
+        r->group = e->as.unit.group >= 0 ? e->as.unit.group : 0; /* anew after a resume */
+    } else if (e->kind == CDDP_EV_unit_storage) {
+        if (!e->as.unit_storage.released) r->taken = e->as.unit_storage.unit;
     } else if (e->kind == CDDP_EV_collective_post) {
         take_post(s, e, r);
     } else if (e->as.unit_pass.pass == CDDP_UNIT_BACKWARD_END) {
@@ -191,12 +227,14 @@ static void end(void *self)
                            (unsigned long long)s->bytes);
     cd_table_fini(&s->collectives);
     cd_table_fini(&s->iterations);
+    cd_table_fini(&s->names);
     cd_ranks_fini(&s->ranks);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_planned_collective, CDDP_EV_planned_units,
-                                 CDDP_EV_collective_post, CDDP_EV_unit_pass, CDDP_EV_unit};
+static const uint16_t kinds[] = {
+    CDDP_EV_planned_collective, CDDP_EV_planned_units, CDDP_EV_collective_post,
+    CDDP_EV_unit_pass,          CDDP_EV_unit,          CDDP_EV_unit_storage};
 
 CD_CHECK_TABLE(
     count, "I-COUNT", "a sharded model posts the collectives that its plan implies",

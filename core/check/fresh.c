@@ -10,15 +10,18 @@
 */
 #include "core/check/writer.h"
 
+#include "cddp/tensor.h"
+
 typedef struct content {
     int64_t step, digest; /* of this step */
+    int64_t dtype;        /* in which its unit computes */
     int64_t before, before_step;
     bool is_known, has_before;
 } content;
 
 typedef struct state {
     cd_writer writer;
-    cd_table contents; /* (rank, ordinal, dtype) → content */
+    cd_table contents; /* (rank, ordinal) → content */
     uint64_t compared;
 } state;
 
@@ -34,7 +37,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static void take_fresh(state *s, const cddp_event *e)
 {
     const cddp_event_fresh *f = &e->as.fresh;
-    content *c = cd_table_add(&s->contents, CD_KEY(e->rank, f->ordinal, f->dtype));
+    content *c = cd_table_add(&s->contents, CD_KEY(e->rank, f->ordinal));
     if (c == NULL) return;
     if (c->is_known && c->digest != f->digest) {
         c->before = c->digest;
@@ -43,15 +46,34 @@ static void take_fresh(state *s, const cddp_event *e)
     }
     c->step = f->at_step;
     c->digest = f->digest;
+    c->dtype = f->dtype;
     c->is_known = true;
+}
+
+static void report_dtype(state *s, const cddp_event *e, const content *c)
+{
+    const cddp_event_unit_read *u = &e->as.unit_read;
+    if (!cd_writer_is_first(&s->writer, CD_KEY(0), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the %s computes with %s in %s",
+           u->pass == CDDP_UNIT_PRE_BACKWARD ? "backward" : "forward",
+           cd_writer_get_ordinal(&s->writer, u->ordinal), cddp_dtype_name((cddp_dtype)u->dtype));
+    CD_SAY(f.expected, "%s, the param_dtype of its unit", cddp_dtype_name((cddp_dtype)c->dtype));
+    CD_SAY(f.actual, "%s", cddp_dtype_name((cddp_dtype)u->dtype));
+    CD_SAY(f.advice, "gathers and copies of whole units are cast to param_dtype (FMP-02)");
+    cd_writer_hold(&s->writer, CD_KEY(0), &f);
 }
 
 static void take_read(state *s, const cddp_event *e)
 {
     const cddp_event_unit_read *u = &e->as.unit_read;
-    const content *c = cd_table_find(&s->contents, CD_KEY(e->rank, u->ordinal, u->dtype));
+    const content *c = cd_table_find(&s->contents, CD_KEY(e->rank, u->ordinal));
     if (c == NULL || c->step != (int64_t)e->step || u->digest == 0) return;
     s->compared++;
+    if (u->dtype != c->dtype) {
+        report_dtype(s, e, c);
+        return;
+    }
     if (c->digest == u->digest || !cd_writer_is_first(&s->writer, CD_KEY(0), e)) return;
     const bool is_old = c->has_before && c->before == u->digest;
     cddp_finding f = cd_finding_at(&s->writer, e);

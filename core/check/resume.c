@@ -7,9 +7,11 @@
 **               text.
 ** Exercised     some state was loaded that this trace also saw being saved.
 ** Blame         the rank whose state came back different, or not at all.
-** Limits        that the resumed run then goes on like the uninterrupted one is the oracle's link
-**               8, read by I-REF; of a lossy hook, that runs resumed at different steps end with
-**               the same bits (expect.same_with).
+** Limits        a sharded model that is cut otherwise after the resume: which elements of an
+**               optimizer's state a rank has then, I-CHAIN judges by the reference. That the
+**               resumed run then goes on like the uninterrupted one is the oracle's link 8, read by
+**               I-REF; of a lossy hook, that runs resumed at different steps end with the same bits
+**               (expect.same_with).
 */
 #include "core/check/writer.h"
 
@@ -22,8 +24,16 @@ typedef struct saved {
     bool is_back;
 } saved;
 
+/* A rank's elements of a parameter, and whether it has had others. */
+typedef struct part {
+    int64_t first, count;
+    bool is_known;
+} part;
+
 typedef struct state {
     cd_writer writer;
+    cd_table parts;       /* (rank, ordinal) → part */
+    cd_ranks recut;       /* rank → parameters that are cut otherwise than before */
     cd_table values;      /* (rank, what, id) → saved */
     cd_table checkpoints; /* (rank, text) → saved */
     cd_ranks resumed;     /* rank → values that came back */
@@ -38,6 +48,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_table_init(&s->values, context->allocator, sizeof(saved));
     cd_table_init(&s->checkpoints, context->allocator, sizeof(saved));
+    cd_table_init(&s->parts, context->allocator, sizeof(part));
+    cd_ranks_init(&s->recut, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->resumed, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
@@ -71,6 +83,22 @@ static void report_difference(state *s, const cddp_event *e, const saved *before
     cd_writer_report(&s->writer, &f);
 }
 
+static void take_part(state *s, const cddp_event *e)
+{
+    const cddp_event_unit_part *u = &e->as.unit_part;
+    part *p = cd_table_add(&s->parts, CD_KEY(e->rank, u->ordinal));
+    int64_t *recut = cd_ranks_add(&s->recut, e->rank);
+    if (p == NULL || recut == NULL) return;
+    *recut += p->is_known && (p->first != u->first || p->count != u->count);
+    *p = (part){u->first, u->count, true};
+}
+
+static bool is_recut(const state *s, uint32_t rank)
+{
+    const int64_t *recut = cd_ranks_find(&s->recut, rank);
+    return recut != NULL && *recut > 0;
+}
+
 static void take_value(state *s, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
@@ -85,6 +113,7 @@ static void take_value(state *s, const cddp_event *e)
     if (resumed != NULL) (*resumed)++;
     if (kept == NULL) return;
     kept->is_back = true;
+    if (v->what == CDDP_WHAT_OPTIMIZER && is_recut(s, e->rank)) return;
     s->compared++;
     if (kept->digest == v->digest && kept->presence == v->presence) return;
     char what[120];
@@ -113,6 +142,8 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     if (e->kind == CDDP_EV_checkpoint)
         take_checkpoint(s, e);
+    else if (e->kind == CDDP_EV_unit_part)
+        take_part(s, e);
     else if (e->kind == CDDP_EV_value && (e->as.value.moment == CDDP_MOMENT_CHECKPOINT ||
                                           e->as.value.moment == CDDP_MOMENT_RESUME))
         take_value(s, e);
@@ -126,6 +157,7 @@ static void report_forgotten(state *s)
         const cd_key *key = cd_table_key(&s->values, i);
         const int64_t *resumed = cd_ranks_find(&s->resumed, (uint32_t)key->part[0]);
         if (kept->is_back || resumed == NULL || *resumed == 0) continue;
+        if (key->part[1] == CDDP_WHAT_OPTIMIZER && is_recut(s, (uint32_t)key->part[0])) continue;
         cddp_event at = {.rank = (uint32_t)key->part[0],
                          .step = kept->step,
                          .sequence = kept->sequence};
@@ -149,11 +181,13 @@ static void end(void *self)
     report_forgotten(s);
     cd_table_fini(&s->values);
     cd_table_fini(&s->checkpoints);
+    cd_table_fini(&s->parts);
+    cd_ranks_fini(&s->recut);
     cd_ranks_fini(&s->resumed);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_value, CDDP_EV_checkpoint};
+static const uint16_t kinds[] = {CDDP_EV_value, CDDP_EV_checkpoint, CDDP_EV_unit_part};
 
 CD_CHECK_TABLE(resume, "I-RESUME", "a resumed run continues from what was saved",
                "A resumed run equals the uninterrupted run: model, optimizer, hook state, random "

@@ -11,6 +11,7 @@
 **     U4  globally_unused is set exactly where the map says 0; never for a parameter that is used
 **         here (FIN-02)
 **     U5  a map that is made is reduced and read in the backward that made it (UNU-01)
+**     A rank that leaves a backward half-way, or takes another group, begins a new window (UPG-01).
 ** Exercised     a parameter was unused on some rank in a reduction whose map was read, or a map had
 **               to remember a use from before the micro-step that reduced.
 ** Blame         U1, U4, U5: the rank. U2, U3: the odd ranks, or the map.
@@ -18,6 +19,8 @@
 **               judged by U4 only.
 */
 #include "core/check/writer.h"
+
+#include <string.h>
 
 typedef struct rank_use {
     uint32_t step, micro_step; /* of the first gradient of the window */
@@ -205,6 +208,21 @@ static void take_end(state *s, const cddp_event *e)
     cd_writer_hold(&s->writer, CD_KEY(5), &f);
 }
 
+/* What was used before does not count (UPG-01, UPG-02). */
+static void take_reset(state *s, const cddp_event *e)
+{
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL) return;
+    r->window++;
+    r->has_map = r->has_sum = false;
+}
+
+static bool is_reset(const cddp_event *e)
+{
+    return e->kind == CDDP_EV_regroup || (e->kind == CDDP_EV_mark && e->text != NULL &&
+                                          strcmp(e->text, "backward_left_early") == 0);
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
@@ -233,6 +251,8 @@ static void event(void *self, const cddp_event *e)
         take_final(s, e);
     } else if (e->kind == CDDP_EV_backward_end && e->as.backward_end.finalized) {
         take_end(s, e);
+    } else if (is_reset(e)) {
+        take_reset(s, e);
     }
 }
 
@@ -302,8 +322,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_grad_local, CDDP_EV_used_local, CDDP_EV_used_global,
-                                 CDDP_EV_grad_final, CDDP_EV_backward_end};
+static const uint16_t kinds[] = {CDDP_EV_grad_local, CDDP_EV_used_local,   CDDP_EV_used_global,
+                                 CDDP_EV_grad_final, CDDP_EV_backward_end, CDDP_EV_regroup,
+                                 CDDP_EV_mark};
 
 CD_CHECK_TABLE(used, "I-USED", "use is remembered over the whole window and agreed by all ranks",
                "used(p) on a rank is the OR over all micro-steps since the last reduction; the "

@@ -140,6 +140,7 @@ static void release_copies(cddp_fsdp *f)
 void cddp_fsdp_destroy(cddp_fsdp *f)
 {
     if (f == NULL) return;
+    f->memory.tracer = NULL; /* what goes with the wrapper is no decision of an iteration */
     for (uint32_t k = 0; k < f->unit_count && f->units != NULL; k++)
         cd_fsdp_unit_fini(&f->units[k]);
     release_copies(f);
@@ -386,7 +387,7 @@ static cddp_status run_pre_forward(cddp_fsdp *f, uint32_t unit, bool grad_mode, 
     CD_TRY(check_fresh(f, u, err));
     CD_TRY(gather(f, u, grad_mode, err));
     CD_TRY(cd_fsdp_unit_await(u, err));
-    cd_fsdp_report_read(f, u, CDDP_UNIT_PRE_FORWARD);
+    CD_TRY(cd_fsdp_report_read(f, u, CDDP_UNIT_PRE_FORWARD, err));
     if (grad_mode && !recomputes) CD_TRY(prefetch_forward(f, err));
     p->in_forward = 1;
     p->grad_mode = grad_mode;
@@ -457,7 +458,7 @@ static cddp_status run_pre_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err
     f->progress[unit].in_backward = true;
     CD_TRY(gather(f, u, true, err));
     CD_TRY(cd_fsdp_unit_await(u, err));
-    cd_fsdp_report_read(f, u, CDDP_UNIT_PRE_BACKWARD);
+    CD_TRY(cd_fsdp_report_read(f, u, CDDP_UNIT_PRE_BACKWARD, err));
     if (f->backward_prefetch == CDDP_FSDP_BACKWARD_PRE) CD_TRY(prefetch_backward(f, unit, err));
     if (!cd_fsdp_unit_is_empty(u)) CD_TRY(cd_fsdp_unit_prepare_gradients(u, err));
     return CDDP_OK;

@@ -96,8 +96,8 @@ void cd_fsdp_report_cut(const cddp_fsdp *f);
 /* Of shards, or of their gradients. */
 cddp_status cd_fsdp_report_gaps(const cddp_fsdp *f, bool of_gradients, cddp_error *err);
 /* The full parameters of a unit, as a pass begins to compute with them. */
-void cd_fsdp_report_read(const cddp_fsdp *f, const cd_fsdp_unit *unit,
-                         cddp_event_enum_unit_pass pass);
+cddp_status cd_fsdp_report_read(const cddp_fsdp *f, const cd_fsdp_unit *unit,
+                                cddp_event_enum_unit_pass pass, cddp_error *err) CDDP_MUST_CHECK;
 
 /* "unit 'encoder.0'", or "the root": for messages. Borrowed until destroy. */
 const char *cd_fsdp_unit_words(const cddp_fsdp *f, uint32_t unit);

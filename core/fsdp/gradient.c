@@ -35,17 +35,33 @@ static cddp_status divide_before(const cd_fsdp_divisor *d, const cddp_tensor *t,
     return CD_PASS(t->device->divide(t, t, d->before, NULL, err));
 }
 
-static cddp_status divide_after(const cd_fsdp_divisor *d, const cddp_tensor *t, cddp_error *err)
+/* to: may be the same. */
+static cddp_status divide_after(const cd_fsdp_divisor *d, const cddp_tensor *to,
+                                const cddp_tensor *sum, cddp_error *err)
 {
-    if (d->after != 1) CD_TRY(t->device->divide(t, t, d->after, NULL, err));
-    if (d->times != 1) CD_TRY(t->device->scale(t, t, (double)d->times, NULL, err));
-    return CDDP_OK;
+    const cddp_tensor *from = sum;
+    if (d->after != 1) {
+        CD_TRY(to->device->divide(to, from, d->after, NULL, err));
+        from = to;
+    }
+    if (d->times != 1) return CD_PASS(to->device->scale(to, from, (double)d->times, NULL, err));
+    return from == to ? CDDP_OK : CD_PASS(to->device->copy(to, from, NULL, err));
 }
 
 static cddp_status take(cd_fsdp_unit *u, cddp_dtype dtype, int64_t numel, cd_fsdp_buffer *buffer,
                         cddp_error *err)
 {
     const cd_fsdp_wish wish = {.device = u->device, .dtype = dtype, .numel = numel};
+    return CD_PASS(cd_fsdp_memory_take(u->memory, &wish, buffer, err));
+}
+
+static cddp_status take_slice(cd_fsdp_unit *u, cddp_dtype dtype, cd_fsdp_buffer *buffer,
+                              cddp_error *err)
+{
+    const cd_fsdp_wish wish = {.device = u->device,
+                               .dtype = dtype,
+                               .numel = u->layout.share,
+                               .is_slice = cd_fsdp_unit_is_sharded(u)};
     return CD_PASS(cd_fsdp_memory_take(u->memory, &wish, buffer, err));
 }
 
@@ -202,7 +218,7 @@ cddp_status cd_fsdp_unit_reduce(cd_fsdp_unit *u, cddp_error *err)
         cd_fsdp_memory_give(u->memory, &u->given);
         cd_fsdp_memory_give(u->memory, &u->taken);
     } else if (cd_fsdp_unit_is_sharded(u)) {
-        CD_TRY_OUT(take(u, u->reduce_dtype, l->share, &u->taken, err));
+        CD_TRY_OUT(take_slice(u, u->reduce_dtype, &u->taken, err));
         CD_TRY_OUT(post_scatter(u, err));
     } else {
         CD_TRY_OUT(post_replicate(u, err));
@@ -212,19 +228,22 @@ out:
     return status;
 }
 
-/* The first reduction since the gradient was dropped is it; later ones are added, in dtype. */
-static cddp_status add_to_shard(cd_fsdp_unit *u, cddp_error *err)
+/* The first reduction since the gradient was dropped is it, and is divided into its place; later
+** ones are added, in dtype. */
+static cddp_status add_to_shard(cd_fsdp_unit *u, const cd_fsdp_divisor *d, cddp_error *err)
 {
     cd_fsdp_buffer cast = {.capacity = 0};
     cddp_tensor like = u->shard;
     const cddp_tensor *result = &u->taken.tensor;
     cddp_status status = CDDP_OK;
-    if (u->grad.kind == CDDP_GRAD_UNDEFINED) {
-        CD_TRY(cddp_grad_define(&u->grad, &like, err));
-        return CD_PASS(u->device->copy(&u->grad.value, result, NULL, err));
-    }
+    const bool is_first = u->grad.kind == CDDP_GRAD_UNDEFINED;
+    if (is_first) CD_TRY(cddp_grad_define(&u->grad, &like, err));
+    if (is_first && result->dtype == u->dtype)
+        return CD_PASS(divide_after(d, &u->grad.value, result, err));
+    CD_TRY(divide_after(d, result, result, err));
+    if (is_first) return CD_PASS(u->device->copy(&u->grad.value, result, NULL, err));
     if (result->dtype != u->dtype) {
-        CD_TRY(take(u, u->dtype, u->layout.share, &cast, err));
+        CD_TRY(take_slice(u, u->dtype, &cast, err));
         CD_TRY_OUT(u->device->copy(&cast.tensor, result, NULL, err));
         result = &cast.tensor;
     }
@@ -253,12 +272,14 @@ cddp_status cd_fsdp_unit_advance(cd_fsdp_unit *u, cddp_error *err)
     if (u->reducing == CD_FSDP_REDUCED) return CDDP_OK;
     u->reduction = NULL;
     CD_TRY(cddp_work_wait(work, 0, err));
-    CD_TRY(divide_after(scattered ? &u->of_shards : &u->of_replicas, &u->taken.tensor, err));
     cd_fsdp_memory_give(u->memory, &u->given);
-    if (scattered && u->replicas != NULL) return CD_PASS(post_replicate(u, err));
+    if (scattered && u->replicas != NULL) {
+        CD_TRY(divide_after(&u->of_shards, &u->taken.tensor, &u->taken.tensor, err));
+        return CD_PASS(post_replicate(u, err));
+    }
     u->reducing = CD_FSDP_REDUCED;
     CD_TRY(take_back_shown(u, err));
-    CD_TRY(add_to_shard(u, err));
+    CD_TRY(add_to_shard(u, scattered ? &u->of_shards : &u->of_replicas, err));
     cd_fsdp_memory_give(u->memory, &u->taken);
     return CDDP_OK;
 }

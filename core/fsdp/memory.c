@@ -23,14 +23,14 @@ static void drop_idle(cd_fsdp_memory *m, size_t i)
     m->idle[i] = m->idle[--m->idle_count];
 }
 
-/* The smallest idle buffer that is large enough; idle_count: none. */
+/* The smallest idle buffer that serves; idle_count: none. */
 static size_t find_idle(const cd_fsdp_memory *m, const cd_fsdp_wish *wish)
 {
     size_t best = m->idle_count;
     for (size_t i = 0; i < m->idle_count; i++) {
         const cd_fsdp_buffer *b = &m->idle[i];
         if (b->tensor.device != wish->device || b->tensor.dtype != wish->dtype ||
-            b->capacity < wish->numel)
+            b->capacity < wish->numel || (wish->is_slice && b->capacity / 2 >= wish->numel))
             continue;
         if (best == m->idle_count || b->capacity < m->idle[best].capacity) best = i;
     }
@@ -49,7 +49,8 @@ cddp_status cd_fsdp_memory_take(cd_fsdp_memory *m, const cd_fsdp_wish *wish, cd_
         m->idle[found] = m->idle[--m->idle_count];
     } else {
         for (size_t i = m->idle_count; i-- > 0;)
-            if (m->idle[i].tensor.device == wish->device && m->idle[i].tensor.dtype == wish->dtype)
+            if (m->idle[i].tensor.device == wish->device &&
+                m->idle[i].tensor.dtype == wish->dtype && m->idle[i].capacity < wish->numel)
                 drop_idle(m, i);
         CD_TRY(wish->device->allocate(wish->device, wish->dtype, taken.capacity, &storage, err));
     }

@@ -3,8 +3,8 @@
 **
 ** A buffer that is given back stays idle, for the next unit that wants as much or less. So a steady
 ** iteration allocates nothing, and what is allocated is never more than the most that was in use at
-** once, plus what idle buffers are too large. Before a new buffer is made, idle ones that were too
-** small are released.
+** once, plus what idle buffers are too large. A slice of a unit does not take the place of a whole
+** one. Before a new buffer is made, idle ones that were too small are released.
 **
 ** Streams    everything runs on the default stream, so a buffer that is given back and taken again
 **            is used in the order of that stream.
@@ -35,6 +35,7 @@ typedef struct cd_fsdp_wish {
     int64_t numel;
     bool is_full;
     uint32_t unit; /* of a full one */
+    bool is_slice; /* of a rank: nothing of twice its size and more serves */
 } cd_fsdp_wish;
 
 cddp_status cd_fsdp_memory_take(cd_fsdp_memory *memory, const cd_fsdp_wish *wish,

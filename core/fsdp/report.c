@@ -63,13 +63,17 @@ cddp_status cd_fsdp_report_gaps(const cddp_fsdp *f, bool of_gradients, cddp_erro
     return CDDP_OK;
 }
 
-void cd_fsdp_report_read(const cddp_fsdp *f, const cd_fsdp_unit *u, cddp_event_enum_unit_pass pass)
+/* To look at what was gathered is to wait for it, so a gather that failed shows itself here. */
+cddp_status cd_fsdp_report_read(const cddp_fsdp *f, const cd_fsdp_unit *u,
+                                cddp_event_enum_unit_pass pass, cddp_error *err)
 {
     for (size_t i = 0; cd_tracer_wants_digest(f->tracer) && i < u->layout.member_count; i++) {
         const cd_fsdp_member *m = &u->layout.members[i];
+        uint64_t digest = 0;
         if (m->full.device == NULL) continue;
+        CD_TRY(m->full.device->digest(&m->full, &digest, err));
         CD_EMIT(f->tracer, unit_read, NULL, .ordinal = (int64_t)m->ordinal, .unit = u->index,
-                .pass = pass, .dtype = m->full.dtype,
-                .digest = cd_tracer_digest(f->tracer, &m->full));
+                .pass = pass, .dtype = m->full.dtype, .digest = (int64_t)digest);
     }
+    return CDDP_OK;
 }

@@ -75,7 +75,10 @@ cddp_status cd_fsdp_unit_gather(cd_fsdp_unit *u, cddp_error *err)
     const cddp_tensor *part = &u->shard;
     if (u->state != CD_FSDP_SHARDED) return CDDP_OK;
     if (u->param_dtype != u->dtype) {
-        const cd_fsdp_wish wish = {.device = u->device, .dtype = u->param_dtype, .numel = share};
+        const cd_fsdp_wish wish = {.device = u->device,
+                                   .dtype = u->param_dtype,
+                                   .numel = share,
+                                   .is_slice = cd_fsdp_unit_is_sharded(u)};
         CD_TRY(cd_fsdp_memory_take(u->memory, &wish, &u->cast, err));
         CD_TRY(u->device->copy(&u->cast.tensor, &u->shard, NULL, err));
         part = &u->cast.tensor;

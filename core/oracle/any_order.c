@@ -123,6 +123,7 @@ static double finish(const cd_any_order_rule *rule, double sum, bool in_two_step
     double x = in_two_steps ? round_wide(rule->dtype, sum) : sum;
     x = cd_dtype_round(rule->dtype, x);
     if (rule->divisor > 1) x = cd_dtype_round(rule->dtype, x / (double)rule->divisor);
+    if (rule->times > 1) x = cd_dtype_round(rule->dtype, x * (double)rule->times);
     return cd_dtype_has_all(rule->result, rule->dtype) ? x : cd_dtype_round(rule->result, x);
 }
 

@@ -35,6 +35,7 @@ typedef struct cd_any_order_rule {
     cddp_dtype dtype;  /* of the additions */
     cddp_dtype result; /* of the result, which is cast once more where it is narrower */
     uint64_t divisor;  /* the sum is divided afterwards; 1: not */
+    uint64_t times;    /* and multiplied by a power of two; 0 or 1: not */
 } cd_any_order_rule;
 
 /* More addends than capacity, or than the largest number, give up. */

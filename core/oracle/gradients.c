@@ -17,6 +17,14 @@
 
 /* ---- link 3: the local gradient is what one process computes on the same samples ---- */
 
+/* In which dtype gradients of a parameter are born; CDDP_DTYPE_COUNT: its own. */
+static cddp_dtype local_of(const cd_oracle *o, const cd_oracle_reduction *r, size_t i)
+{
+    const cd_oracle_casts *casts = &o->parameters[i].casts;
+    if (casts->is_given) return casts->local;
+    return r->accumulates_low ? r->local : CDDP_DTYPE_COUNT;
+}
+
 /* One process makes a gradient here, besides what was kept from an earlier step. Under mixed
 ** precision what was kept is cast down first, and may be another number then. */
 static cddp_status is_new_gradient(cd_oracle *o, const cd_oracle_reduction *r, size_t i,
@@ -27,9 +35,10 @@ static cddp_status is_new_gradient(cd_oracle *o, const cd_oracle_reduction *r, s
     if (replica->kind != CDDP_GRAD_DENSE || o->kept[i].kind != CDDP_GRAD_DENSE) return CDDP_OK;
     CD_TRY(cd_oracle_compare_tensors(o, &replica->value, &o->kept[i].value, &c, err));
     *is_new = c.bad > 0;
-    if (c.bad == 0 || !r->accumulates_low || cd_oracle_is_exact_device(o)) return CDDP_OK;
+    const cddp_dtype local = local_of(o, r, i);
+    if (c.bad == 0 || local == CDDP_DTYPE_COUNT || cd_oracle_is_exact_device(o)) return CDDP_OK;
     for (size_t k = 0; k < o->other.count; k++)
-        o->other.values[k] = cd_dtype_round(r->local, o->other.values[k]);
+        o->other.values[k] = cd_dtype_round(local, o->other.values[k]);
     c = cd_compare_bits(o->parameters[i].dtype, o->other.values, o->numbers.values, c.numel);
     *is_new = c.bad > 0;
     return CDDP_OK;
@@ -161,7 +170,7 @@ static cddp_status digest_form(cd_oracle *o, const judged *j, size_t i, given *g
 static bool is_derived(const cd_oracle *o, const cd_oracle_reduction *r, size_t i)
 {
     const bool came = o->captured[i] || o->kept[i].kind == CDDP_GRAD_UNDEFINED;
-    return came && !r->accumulates_low && !r->separate &&
+    return came && local_of(o, r, i) == CDDP_DTYPE_COUNT && !r->separate &&
            o->parameters[i].path == CD_ORACLE_PATH_BUCKET;
 }
 
@@ -307,7 +316,8 @@ static void judge_order(const cd_oracle *o, const judged *j, size_t i, cd_compar
 {
     cd_window_parameter *p = &j->window->parameters[i];
     cd_any_order *a = &p->addends;
-    const cd_any_order_rule rule = {p->added_in, o->parameters[i].dtype, p->divided_after};
+    const cd_any_order_rule rule = {p->added_in, o->parameters[i].dtype, p->divided_after,
+                                    p->times_after};
     double worst = 0;
     if (c->exact || c->bad > 0 || !cd_any_order_find(a, &rule)) return;
     c->bound = 0;
@@ -352,7 +362,8 @@ static void name_order_ratio(const cd_oracle *o, const judged *j, size_t i, cd_c
 {
     const cd_any_order *a = &j->window->parameters[i].addends;
     const cd_any_order_rule rule = {j->window->parameters[i].added_in, o->parameters[i].dtype,
-                                    j->window->parameters[i].divided_after};
+                                    j->window->parameters[i].divided_after,
+                                    j->window->parameters[i].times_after};
     size_t largest = 0;
     if (!a->is_found || c->shape != CD_SHAPE_UNEXPLAINED || a->count < 4) return;
     for (size_t k = 1; k < a->count; k++)
@@ -455,18 +466,19 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     bool delayed = o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
     /* each backward of the window divides and sums it */
     const uint64_t backwards = delayed ? r->micro_step - r->micro_first + 1u : 1;
-    uint64_t casts = r->wire != CDDP_DTYPE_COUNT && !delayed;
-    cddp_dtype dtype = casts ? r->wire : o->parameters[i].dtype;
+    const cddp_dtype wire = cd_window_get_wire(w, &o->parameters[i]), local = local_of(o, r, i);
+    uint64_t casts = wire != CDDP_DTYPE_COUNT && !delayed;
+    cddp_dtype dtype = casts ? wire : o->parameters[i].dtype;
     /* Local gradients were added in another dtype: the whole sum is no finer than the coarsest
     ** step. */
-    bool is_low = r->accumulates_low && !delayed;
+    bool is_low = local != CDDP_DTYPE_COUNT && !delayed;
     cddp_dtype coarsest =
-        is_low && cd_dtype_precision(r->local) < cd_dtype_precision(dtype) ? r->local : dtype;
+        is_low && cd_dtype_precision(local) < cd_dtype_precision(dtype) ? local : dtype;
     /* between two backwards a gradient has the parameter's dtype */
     if (is_low && r->micro_step > r->micro_first &&
         cd_dtype_precision(o->parameters[i].dtype) < cd_dtype_precision(coarsest))
         coarsest = o->parameters[i].dtype;
-    double underflow = is_low ? fmax(cd_dtype_underflow(r->local), cd_dtype_underflow(dtype)) : 0;
+    double underflow = is_low ? fmax(cd_dtype_underflow(local), cd_dtype_underflow(dtype)) : 0;
     /* a rank adds up in the parameter's dtype, which may be coarser than the wire's */
     if (casts && !is_low &&
         cd_dtype_precision(o->parameters[i].dtype) < cd_dtype_precision(coarsest)) {
@@ -483,6 +495,11 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
                              .is_cast = narrows,
                              .cast = o->parameters[i].dtype,
                              .division_is_exact = divided || cd_is_power_of_two(r->divisor)};
+    if (r->separate) { /* a rank adds up what it has of each micro-step */
+        const uint64_t apart = r->micro_step - r->micro_first;
+        reduction.roundings += apart;
+        reduction.addends += apart * ranks;
+    }
     cd_sum_rule mathematics = {.dtype = coarsest,
                                .underflow = underflow,
                                .divisor = r->divisor,

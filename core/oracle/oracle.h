@@ -124,6 +124,12 @@ typedef enum cd_oracle_path {
     CD_ORACLE_PATH_DELAYED
 } cd_oracle_path;
 
+/* In which dtypes the gradient of a parameter is made and summed; CDDP_DTYPE_COUNT: its own. */
+typedef struct cd_oracle_casts {
+    bool is_given; /* else as the reduction says of all */
+    cddp_dtype wire, local;
+} cd_oracle_casts;
+
 typedef struct cd_oracle_parameter {
     const char *name; /* borrowed until destroy */
     int64_t numel;    /* numbers in it: two of each complex one */
@@ -135,6 +141,7 @@ typedef struct cd_oracle_parameter {
     /* those of one number are reduced as one: where one of them has a gradient the others have
     ** zeros (FPM-07); 0: it is reduced by itself */
     uint32_t unit;
+    cd_oracle_casts casts;
 } cd_oracle_parameter;
 
 /* Why the free-running reference cannot repeat a step. */
@@ -208,6 +215,10 @@ typedef struct cd_oracle_reduction {
     /* under mixed precision gradients are born and added up in `local` (MIX-02) */
     bool accumulates_low;
     cddp_dtype local;
+    /* with CD_ORACLE_DIVISION_AFTER: addends are divided by `before`, a power of two, and the sum
+    ** by divisor / before in two exact steps and one that rounds (FSD-06); 0 or 1: they are not */
+    uint64_t before;
+    bool has_stages; /* it is a mean of means (HSD-02) */
     /* additions on the longest path of the reduction; 0: world_size - 1 */
     uint32_t depth;
     bool lossy;           /* the hook obeys its own law: links 1 and 2 are not judged */

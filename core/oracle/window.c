@@ -18,6 +18,11 @@
 #include "core/oracle/exact_inputs.h"
 #include "core/tensor/dtype.h"
 
+cddp_dtype cd_window_get_wire(const cd_window *window, const cd_oracle_parameter *parameter)
+{
+    return parameter->casts.is_given ? parameter->casts.wire : window->wire;
+}
+
 void cd_window_init(cd_window *window, const cddp_allocator *allocator)
 {
     *window = (cd_window){.allocator = allocator,
@@ -265,20 +270,37 @@ static cddp_status divide_gradient(const cd_window *w, const cddp_tensor *grad, 
     return CDDP_OK;
 }
 
+/* Cast to the dtype of the additions, and divided before them; what is left is done behind. */
+static void divide_around(cd_window *w, cd_window_parameter *p)
+{
+    const uint64_t before = w->before > 1 ? w->before : 1;
+    p->divided_after = w->divisor;
+    p->times_after = before;
+    for (; p->times_after > 1 && p->divided_after % 2 == 0; p->times_after /= 2)
+        p->divided_after /= 2;
+    for (size_t i = 0; i < w->numbers.count; i++) {
+        const double cast = cd_dtype_round(p->added_in, w->numbers.values[i]);
+        w->numbers.values[i] = cd_dtype_round(p->added_in, cast / (double)before);
+    }
+}
+
 /* What the reduction adds for this rank, number by number. w->numbers has the contribution to the
 ** exact sum. See Note [Every order] */
 static cddp_status keep_addend(cd_window *w, const cd_oracle_parameter *meta,
                                cd_window_parameter *p, const cddp_grad *grad, cddp_error *err)
 {
     const bool is_delayed = meta->path == CD_ORACLE_PATH_DELAYED;
-    const bool casts = w->wire != CDDP_DTYPE_COUNT && !is_delayed;
-    p->added_in = casts ? w->wire : meta->dtype;
-    p->divided_after = 1;
+    const cddp_dtype wire = cd_window_get_wire(w, meta);
+    const bool casts = wire != CDDP_DTYPE_COUNT && !is_delayed;
+    p->added_in = casts ? wire : meta->dtype;
+    p->divided_after = p->times_after = 1;
     if (p->addends.is_given_up) return CDDP_OK;
     /* rows of a sparse gradient may name an element more than once */
     bool is_known = grad->kind == CDDP_GRAD_DENSE && !w->separate;
     /* each backward of the window sums it, so that all but its last addend are averages */
     is_known = is_known && !(is_delayed && w->micro_step > w->micro_first);
+    /* a second mean may round what is small */
+    is_known = is_known && !(w->has_stages && p->added_in == CDDP_F16);
     const double *low = w->numbers.values, *high = low;
     if (!is_known || (w->division == CD_ORACLE_DIVISION_CAST && !is_delayed)) {
         /* as it is */
@@ -286,9 +308,7 @@ static cddp_status keep_addend(cd_window *w, const cd_oracle_parameter *meta,
         CD_TRY(divide_gradient(w, &grad->value, true, &w->numbers, err));
         low = high = w->numbers.values;
     } else if (w->division == CD_ORACLE_DIVISION_AFTER) {
-        p->divided_after = w->divisor;
-        for (size_t i = 0; i < w->numbers.count; i++)
-            w->numbers.values[i] = cd_dtype_round(p->added_in, w->numbers.values[i]);
+        divide_around(w, p);
     } else if (w->division == CD_ORACLE_DIVISION_EITHER && !casts) {
         CD_TRY(divide_gradient(w, &grad->value, false, &w->numbers, err));
         CD_TRY(divide_gradient(w, &grad->value, true, &w->more, err));
@@ -396,7 +416,7 @@ bool cd_window_holds(const cd_window *window, const cd_start *start,
     const cd_oracle_reduction *r = reduction;
     return w->is_valid && w->step == r->step && w->micro_first == r->micro_first &&
            w->micro_step == r->micro_step && w->rank_first == r->rank_first &&
-           w->rank_count == r->rank_count && w->divisor == r->divisor &&
+           w->rank_count == r->rank_count && w->divisor == r->divisor && w->before == r->before &&
            w->division == r->division && w->wire == r->wire && w->loss_scale == r->loss_scale &&
            w->digest == start->digest;
 }
@@ -416,6 +436,8 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start,
     w->divisor = reduction->divisor;
     w->division = reduction->division;
     w->wire = reduction->wire;
+    w->before = reduction->before;
+    w->has_stages = reduction->has_stages;
     w->digest = start->digest;
     w->loss_scale = reduction->loss_scale;
     w->divided = reduction->division == CD_ORACLE_DIVISION_RECIPROCAL ||

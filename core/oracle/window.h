@@ -32,6 +32,7 @@ typedef struct cd_window_parameter {
     cd_wide_sum contributions;
     cd_any_order addends;   /* the same, one by one, as they are added */
     uint64_t divided_after; /* by what their sum is divided; 1: it is not */
+    uint64_t times_after;   /* and multiplied, by a power of two; 1: it is not */
     cddp_dtype added_in;    /* the dtype of the additions */
     cddp_tensor expected;   /* exact devices: the whole expected form, contiguous */
     bool fired;             /* the backward of some rank gave it a gradient */
@@ -45,8 +46,9 @@ typedef struct cd_window {
     bool is_valid, is_exact_device, divided; /* divided: contributions hold divided values */
     /* the computation of a sample rounds: sums are then taken over whole micro-batches */
     bool rounds;
-    bool counts;   /* this rank is averaged; of other ranks only `fired` matters */
-    bool separate; /* the hook adds up micro-steps: nothing is known of its additions */
+    bool counts;     /* this rank is averaged; of other ranks only `fired` matters */
+    bool has_stages; /* means of means */
+    bool separate;   /* the hook adds up micro-steps: nothing is known of its additions */
     uint32_t contributors, parts;
     cd_locals locals; /* every rank's gradients of this reduction, gathered after an error */
     bool has_locals;
@@ -54,11 +56,14 @@ typedef struct cd_window {
     uint64_t used;   /* the time of its last use */
     /* The reduction that it was computed for. */
     uint32_t step, micro_first, micro_step, rank_first, rank_count;
-    uint64_t divisor, digest;
+    uint64_t divisor, before, digest;
     double loss_scale;
     cd_oracle_division division;
     cddp_dtype wire;
 } cd_window;
+
+/* In which dtype gradients of a parameter are summed; CDDP_DTYPE_COUNT: its own. */
+cddp_dtype cd_window_get_wire(const cd_window *window, const cd_oracle_parameter *parameter);
 
 void cd_window_init(cd_window *window, const cddp_allocator *allocator);
 void cd_window_fini(cd_window *window);

@@ -4,6 +4,8 @@
 */
 #include "core/plan/plan_check.h"
 
+#include "core/plan/unit_precision.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +25,8 @@ static const refusal refusals[] = {
     {"amp", NULL,
      "ranks would decide from their own shards whether a gradient overflowed, and skip different "
      "steps"},
-    {"mixed_precision", NULL, "these are the wrapper's dtypes, not those of units"},
+    {"mixed_precision", "buffer_dtype",
+     "a model with buffers is refused: no rank cuts them or makes them equal (FSD-20)"},
     {"clip", "group", "squares of shards are added over all of them"},
     {"clip", "place", "gradients of a unit are reduced as one, and clipped behind that"},
     {"model", "ignore",
@@ -32,10 +35,7 @@ static const refusal refusals[] = {
     {"schedule", "ready",
      "units are reduced in the order of backward, which is the same on every rank, and not in the "
      "order in which gradients happen to be ready"},
-    {"streams", NULL, "gradients of a unit are reduced as one, on the default stream"},
     {"train", "zero_grad", "shards' gradients are dropped after each step: \"none\""},
-    {"train", "checkpoint_step", "a checkpoint here is of whole parameters"},
-    {"train", "resume", "a checkpoint here is of whole parameters"},
     {"optimizer", "shard", "the model is sharded, and so is what each rank steps"},
     {"optimizer", "overlap", "there are no buckets"},
     {"optimizer", "in_backward",
@@ -127,14 +127,51 @@ static void check_wrapping(cd_contradictions *c, const cddp_plan_settings *s)
                            "model would be a mosaic of all ranks' slices (FSD-16), which nothing "
                            "is compared with");
     }
-    if (s->model.device != CDDP_MODEL_DEVICE_CPU) {
+    if (s->model.device == CDDP_MODEL_DEVICE_SHAPE) {
         cd_plan_contradict(c, "fsdp.enable",
-                           "fsdp.enable is judged by numbers: it needs model.device = \"cpu\"");
+                           "fsdp.enable is judged by numbers or by forms: it needs model.device = "
+                           "\"cpu\" or \"symbol\"");
     }
     if (s->model.dtype == CDDP_MODEL_DTYPE_F16 || s->model.dtype == CDDP_MODEL_DTYPE_BF16) {
         cd_plan_contradict(c, "model.dtype",
                            "model.dtype with fsdp.enable is f32 or f64: sums of shards round "
                            "elsewhere than those of buckets");
+    }
+}
+
+static void check_precision(cd_contradictions *c, const cddp_plan_settings *s)
+{
+    const cddp_text_list *units = &s->fsdp.unit_precision;
+    if (units->count > 0 && s->fsdp.layout == CDDP_SHARDING_CUT_ROWS && s->train.micro_steps > 1) {
+        cd_plan_contradict(c, "fsdp.unit_precision",
+                           "fsdp.unit_precision with fsdp.layout = \"rows\" and train.micro_steps: "
+                           "some units would add up in reduce_dtype and some in the gradients "
+                           "themselves (FMP-04); give all of them one [mixed_precision]");
+    }
+    for (size_t i = 0; i < units->count; i++) {
+        cd_unit_precision own, other;
+        if (!cd_unit_precision_read(units->items[i], &own)) {
+            cd_plan_contradict(c, "fsdp.unit_precision",
+                               "fsdp.unit_precision: '%s' is not MODULE=PARAM or "
+                               "MODULE=PARAM/REDUCE, with none, f16, bf16 or f32; the root is "
+                               "\"(root)\"",
+                               units->items[i]);
+            return;
+        }
+        for (size_t k = 0; k < i; k++) {
+            if (!cd_unit_precision_read(units->items[k], &other) || other.length != own.length ||
+                memcmp(other.module, own.module, own.length) != 0)
+                continue;
+            cd_plan_contradict(c, "fsdp.unit_precision",
+                               "fsdp.unit_precision has '%s' and '%s' for one unit",
+                               units->items[k], units->items[i]);
+        }
+        if (s->model.dtype == CDDP_MODEL_DTYPE_F64 && own.param != CDDP_DTYPE_COUNT) {
+            cd_plan_contradict(c, "fsdp.unit_precision",
+                               "model.dtype = \"f64\" computes in f64: fsdp.unit_precision '%s' "
+                               "casts to what computes in f32",
+                               units->items[i]);
+        }
     }
 }
 
@@ -155,30 +192,80 @@ static void check_evaluation(cd_contradictions *c)
 
 static bool is_power_of_two(uint64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
+/* A strategy, with the key of its shard groups. */
+typedef struct mesh {
+    int64_t strategy; /* cddp_plan_fsdp_sharding_strategy */
+    uint64_t group;
+    const char *key, *strategy_key;
+} mesh;
+
 /* Each of the two means is rounded once; powers of two do not round, and the mean of means is that
 ** of all. */
-static void check_mesh(cd_contradictions *c, const cddp_plan_fsdp *f)
+static void check_mesh(cd_contradictions *c, const mesh *m)
 {
-    const uint64_t world = (uint64_t)c->plan->world.size, group = f->shard_group_size;
-    const bool is_hybrid = f->sharding_strategy == CDDP_SHARDING_HYBRID ||
-                           f->sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
+    const uint64_t world = (uint64_t)c->plan->world.size, group = m->group;
+    const bool is_hybrid =
+        m->strategy == CDDP_SHARDING_HYBRID || m->strategy == CDDP_SHARDING_HYBRID_ZERO2;
     const bool divides = group > 1 && group < world && world % group == 0;
     if (!is_hybrid && group > 0) {
-        cd_plan_contradict(c, "fsdp.shard_group_size",
-                           "fsdp.shard_group_size has no effect without a hybrid "
-                           "fsdp.sharding_strategy");
+        cd_plan_contradict(c, m->key, "%s has no effect without a hybrid %s", m->key,
+                           m->strategy_key);
     } else if (is_hybrid && !divides) {
-        cd_plan_contradict(c, "fsdp.shard_group_size",
-                           "fsdp.shard_group_size is %llu: a hybrid fsdp.sharding_strategy needs "
-                           "several groups of several ranks that divide world.size = %llu (HSD-01, "
-                           "HSD-05)",
-                           (unsigned long long)group, (unsigned long long)world);
+        cd_plan_contradict(c, m->key,
+                           "%s is %llu: a hybrid %s needs several groups of several ranks that "
+                           "divide world.size = %llu (HSD-01, HSD-05)",
+                           m->key, (unsigned long long)group, m->strategy_key,
+                           (unsigned long long)world);
     } else if (is_hybrid && (!is_power_of_two(group) || !is_power_of_two(world / group))) {
-        cd_plan_contradict(c, "fsdp.shard_group_size",
-                           "fsdp.shard_group_size = %llu of world.size = %llu: judged are groups "
-                           "and replicas whose numbers are powers of two; other means of means "
-                           "round twice",
-                           (unsigned long long)group, (unsigned long long)world);
+        cd_plan_contradict(c, m->key,
+                           "%s = %llu of world.size = %llu: judged are groups and replicas whose "
+                           "numbers are powers of two; other means of means round twice",
+                           m->key, (unsigned long long)group, (unsigned long long)world);
+    }
+}
+
+static void check_meshes(cd_contradictions *c, const cddp_plan_fsdp *f)
+{
+    const bool changes = f->resume_strategy != CDDP_SHARDING_RESUMES_SAME;
+    check_mesh(c, &(mesh){f->sharding_strategy, f->shard_group_size, "fsdp.shard_group_size",
+                          "fsdp.sharding_strategy"});
+    check_mesh(c, &(mesh){changes ? f->resume_strategy - 1 : CDDP_SHARDING_FULL,
+                          f->resume_shard_group_size, "fsdp.resume_shard_group_size",
+                          "fsdp.resume_strategy"});
+}
+
+static void check_state(cd_contradictions *c, const cddp_plan_settings *s)
+{
+    const cddp_plan_fsdp *f = &s->fsdp;
+    const bool changes = f->resume_strategy != CDDP_SHARDING_RESUMES_SAME ||
+                         f->resume_layout != CDDP_SHARDING_RESUMES_SAME_LAYOUT;
+    const bool is_full = f->state_dict_type == CDDP_SHARDING_STATE_FULL;
+    if (s->train.checkpoint_step == 0 && (!is_full || f->rank0_only)) {
+        cd_plan_contradict(c, "fsdp.state_dict_type",
+                           "fsdp.state_dict_type and fsdp.rank0_only have no effect without "
+                           "train.checkpoint_step");
+    }
+    if (!is_full && f->rank0_only) {
+        cd_plan_contradict(c, "fsdp.rank0_only",
+                           "fsdp.rank0_only is of fsdp.state_dict_type = \"FULL_STATE_DICT\": of "
+                           "shards each rank saves its own (FST-02)");
+    }
+    if (changes && !s->train.resume) {
+        cd_plan_contradict(c, "fsdp.resume_strategy",
+                           "fsdp.resume_strategy and fsdp.resume_layout have no effect without "
+                           "train.resume");
+    }
+    if (f->resume_layout == CDDP_SHARDING_RESUMES_ROWS && f->use_orig_params) {
+        cd_plan_contradict(c, "fsdp.resume_layout",
+                           "fsdp.use_orig_params aligns a flat unit; fsdp.resume_layout = \"rows\" "
+                           "has none");
+    }
+    if (f->resume_layout != CDDP_SHARDING_RESUMES_SAME_LAYOUT && s->train.micro_steps > 1 &&
+        s->mixed_precision.reduce_dtype > 0) {
+        cd_plan_contradict(c, "fsdp.resume_layout",
+                           "fsdp.resume_layout with train.micro_steps and "
+                           "mixed_precision.reduce_dtype: the two layouts add micro-steps up in "
+                           "different dtypes (FMP-04), and no one training is judged by both");
     }
 }
 
@@ -199,8 +286,10 @@ void cd_plan_check_fsdp(cd_contradictions *c)
     }
     for (size_t i = 0; i < cd_key_count(); i++) look_at_row(c, cd_key_row_get(i));
     check_wrapping(c, &plan->settings);
+    check_precision(c, &plan->settings);
     check_evaluation(c);
-    check_mesh(c, &plan->settings.fsdp);
+    check_meshes(c, &plan->settings.fsdp);
+    check_state(c, &plan->settings);
     for (size_t i = 0; i < plan->override_count; i++) {
         const char *why = NULL;
         const cd_key_row *row = cd_key_find_path(plan->overrides[i].key);

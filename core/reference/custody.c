@@ -678,13 +678,12 @@ static cddp_status part_digest(const cd_optimizer_state *whole, cd_part_range ow
 }
 
 /* The step counts are in no slot: the digest has them. */
-static cddp_status expect_optimizer(const cd_custody *c, size_t optimizer, size_t k, size_t id,
-                                    cddp_error *err)
+static cddp_status expect_optimizer(const cd_custody *c, size_t optimizer, size_t k,
+                                    const derived *at, cddp_error *err)
 {
     const cd_replica_optimizer *o = &c->options.reference->replica->optimizers[optimizer];
     const uint32_t ordinal = o->ordinals[k];
-    const derived d = {CDDP_WHAT_OPTIMIZER, CDDP_MOMENT_AFTER_UPDATE, id, c->variables[ordinal],
-                       "slots and step count as the reference has them"};
+    const derived d = {at->what, at->moment, at->id, c->variables[ordinal], at->how};
     const cd_part *part = cd_oracle_get_part(c->options.oracle, ordinal);
     const int64_t numel = cddp_tensor_numel(&c->module->parameters[ordinal].tensor);
     uint64_t digest = 0;
@@ -704,15 +703,24 @@ static cddp_status expect_optimizer(const cd_custody *c, size_t optimizer, size_
     return CDDP_OK;
 }
 
-static cddp_status expect_optimizers(const cd_custody *c, cddp_error *err)
+static cddp_status expect_optimizers(const cd_custody *c, int64_t moment, const char *how,
+                                     cddp_error *err)
 {
     const cd_replica *r = c->options.reference->replica;
-    size_t id = 0;
+    derived d = {.what = CDDP_WHAT_OPTIMIZER, .moment = moment, .how = how};
     for (size_t i = 0; i < r->optimizer_count; i++) {
-        for (size_t k = 0; k < r->optimizers[i].count; k++, id++)
-            CD_TRY(expect_optimizer(c, i, k, id, err));
+        for (size_t k = 0; k < r->optimizers[i].count; k++, d.id++)
+            CD_TRY(expect_optimizer(c, i, k, &d, err));
     }
     return CDDP_OK;
+}
+
+cddp_status cd_custody_resumed(cd_custody *c, cddp_error *err)
+{
+    if (!cd_tracer_wants_digest(c->options.tracer)) return CDDP_OK;
+    return CD_PASS(
+        expect_optimizers(c, CDDP_MOMENT_RESUME,
+                          "the elements that this rank has now, as the reference has them", err));
 }
 
 cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameters, cddp_error *err)
@@ -725,7 +733,8 @@ cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameter
                                         c->variables[i], "as the oracle saw it after the update"},
                              &parameters[i], err));
     }
-    return CD_PASS(expect_optimizers(c, err));
+    return CD_PASS(expect_optimizers(c, CDDP_MOMENT_AFTER_UPDATE,
+                                     "slots and step count as the reference has them", err));
 }
 
 void cd_custody_note_norm(cd_custody *custody, double norm, double seen)
@@ -782,7 +791,8 @@ out:
 void cd_custody_destroy(cd_custody *c)
 {
     if (c == NULL) return;
-    for (size_t i = 0; c->buffers != NULL && i < c->module->parameter_count; i++) {
+    const bool has_parameters = c->parameters != NULL && c->gradients != NULL;
+    for (size_t i = 0; has_parameters && i < c->module->parameter_count; i++) {
         cd_kept_fini(&c->parameters[i]);
         cd_kept_fini(&c->gradients[i].value);
         cd_kept_fini(&c->gradients[i].rows);

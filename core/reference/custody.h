@@ -51,6 +51,8 @@ cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients,
 cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameters,
                                cddp_error *err) CDDP_MUST_CHECK;
 
+/* A sharded model was loaded: what this rank has of the optimizers' state now. */
+cddp_status cd_custody_resumed(cd_custody *custody, cddp_error *err) CDDP_MUST_CHECK;
 /* A reduction between an update and an average may be that of the averager. */
 cddp_status cd_custody_summed(cd_custody *custody, const cd_observed_summed *summed,
                               cddp_error *err) CDDP_MUST_CHECK;

@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/reference/planned.h"
+#include "core/reference/units.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -231,6 +232,14 @@ void cd_declare_way(cd_decisions *decisions, cd_micro_place place, cd_declared_w
         way->block_count = cd_decisions_get_block(decisions, place);
 }
 
+/* FSD-06: the power of two that divides before the sum. */
+static uint64_t divided_before(uint64_t divisor)
+{
+    uint64_t before = 1;
+    while (divisor % before == 0 && divisor / before > before) before *= 2;
+    return before;
+}
+
 cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_reduced *observed,
                                  cd_oracle_reduction *reduction, cddp_error *err)
 {
@@ -265,7 +274,7 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
         .accumulates_low = low != CDDP_DTYPE_COUNT,
         .local = low,
         .lossy = hook_is_judged_by_its_law(w),
-        .separate = settings->ddp.accumulate_in_hook,
+        .separate = settings->ddp.accumulate_in_hook || cd_planned_adds_up_apart(settings),
         .rounded_once =
             wraps_rounded_once(w) ||
             (observed->hook.is_present && (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0),
@@ -276,6 +285,14 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
         .micro_first = w->first,
         .gradients = observed->gradients.items};
     CD_TRY(find_spans(w, declaration->rank, declaration->memory, &reduction->spans, err));
+    if (settings->fsdp.enable) {
+        cddp_plan_settings now = *settings;
+        if (cd_planned_is_resumed(settings, observed->step)) cd_planned_resume(&now);
+        const cd_planned_mesh mesh = cd_planned_get_mesh(declaration->plan, &now);
+        const bool is_hybrid = mesh.shards > 1 && mesh.replicas > 1;
+        reduction->before = divided_before(is_hybrid ? mesh.shards : divisor);
+        reduction->has_stages = is_hybrid;
+    }
     if (block > 0) { /* LSG-02: the true mean over the block */
         reduction->lossy = false;
         reduction->division = CD_ORACLE_DIVISION_TRUE;

@@ -66,19 +66,24 @@ static cddp_dtype *make_dtypes(const cd_low_precision *low, cddp_error *err)
     return dtypes;
 }
 
-cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings,
-                                  cd_module *module, const cddp_allocator *allocator,
+cddp_status cd_low_precision_init(cd_low_precision *low, const cd_low_options *options,
                                   cddp_error *err)
 {
-    const cddp_dtype dtype = cd_planned_dtype(settings->mixed_precision.param_dtype);
-    *low = (cd_low_precision){.module = module, .allocator = allocator};
-    if (dtype == CDDP_DTYPE_COUNT) return CDDP_OK;
+    cd_module *module = options->module;
+    bool is_needed = false;
+    *low = (cd_low_precision){.module = module, .allocator = options->allocator};
+    for (size_t i = 0; i < module->parameter_count; i++)
+        is_needed |= options->precisions[i].param != CDDP_DTYPE_COUNT;
+    if (!is_needed) return CDDP_OK;
     cddp_dtype *dtypes = make_dtypes(low, err);
     if (dtypes == NULL) return CDDP_E_NOMEM;
-    for (size_t i = 0; i < module->parameter_count; i++)
-        if (is_cast(settings, &module->parameters[i], dtype)) dtypes[i] = dtype;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const cddp_dtype dtype = options->precisions[i].param;
+        if (dtype != CDDP_DTYPE_COUNT && is_cast(options->settings, &module->parameters[i], dtype))
+            dtypes[i] = dtype;
+    }
     const cddp_status status = make_copies(low, dtypes, err);
-    cd_release(allocator, dtypes, (module->parameter_count + 1) * sizeof *dtypes);
+    cd_release(options->allocator, dtypes, (module->parameter_count + 1) * sizeof *dtypes);
     return status;
 }
 

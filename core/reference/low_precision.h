@@ -10,6 +10,7 @@
 #pragma once
 #include "cddp/plan.h"
 #include "core/model/module.h"
+#include "core/reference/units.h"
 
 typedef struct cd_low_parameter {
     cddp_tensor value;         /* device NULL: this parameter is not cast */
@@ -25,8 +26,14 @@ typedef struct cd_low_precision {
     bool is_low;
 } cd_low_precision;
 
-cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings,
-                                  cd_module *module, const cddp_allocator *allocator,
+/* What a module's parameters are cast to. */
+typedef struct cd_low_options {
+    const cddp_plan_settings *settings;
+    const cd_planned_precision *precisions; /* (parameter_count) */
+    cd_module *module;
+    const cddp_allocator *allocator;
+} cd_low_options;
+cddp_status cd_low_precision_init(cd_low_precision *low, const cd_low_options *options,
                                   cddp_error *err) CDDP_MUST_CHECK;
 /* Parameters of a half type, and those that low casts to one, are cast to f32 after that. Their
 ** gradients are born there. Borrows low. */

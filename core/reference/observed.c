@@ -72,6 +72,7 @@ cddp_status cd_tensor_copies_take(cd_tensor_copies *copies, const cddp_tensor *t
 
 void cd_tensor_copies_fini(cd_tensor_copies *copies)
 {
+    if (copies->items == NULL) return; /* nothing was copied */
     for (size_t i = 0; i < copies->count; i++) release_tensor(&copies->items[i]);
     cd_release(copies->allocator, copies->items, copies->count * sizeof *copies->items);
     *copies = (cd_tensor_copies){0};
@@ -79,16 +80,12 @@ void cd_tensor_copies_fini(cd_tensor_copies *copies)
 
 /* ---- gradients ---- */
 
-cddp_status cd_gradient_copies_init(cd_gradient_copies *copies, const cddp_allocator *allocator,
-                                    size_t count, cddp_error *err)
+static cddp_status make_room(cd_gradient_copies *c, cddp_error *err)
 {
-    cd_gradient_copies *c = copies;
-    *c = (cd_gradient_copies){.allocator = allocator};
-    c->items = cd_allocate_array(allocator, count, sizeof *c->items);
-    c->rows = cd_allocate_array(allocator, count, sizeof *c->rows);
-    c->count = count;
+    if (c->items == NULL) c->items = cd_allocate_array(c->allocator, c->count, sizeof *c->items);
+    if (c->rows == NULL) c->rows = cd_allocate_array(c->allocator, c->count, sizeof *c->rows);
     if (c->items == NULL || c->rows == NULL)
-        return cd_fail_memory(err, "copies of %zu gradients", count);
+        return cd_fail_memory(err, "copies of %zu gradients", c->count);
     return CDDP_OK;
 }
 
@@ -108,6 +105,7 @@ static cddp_status copy_sparse(cd_gradient_copies *c, size_t index, const cddp_g
 cddp_status cd_gradient_copies_take(cd_gradient_copies *copies, size_t index,
                                     const cddp_grad *theirs, cddp_error *err)
 {
+    CD_TRY(make_room(copies, err));
     cddp_grad *mine = &copies->items[index];
     /* Sparse gradients have other rows each time, so storage is reused between dense ones only. */
     const bool reuses = mine->kind != CDDP_GRAD_SPARSE && theirs->kind == CDDP_GRAD_DENSE &&
@@ -127,6 +125,7 @@ cddp_status cd_gradient_copies_take(cd_gradient_copies *copies, size_t index,
 
 void cd_gradient_copies_fini(cd_gradient_copies *copies)
 {
+    if (copies->items == NULL && copies->rows == NULL) return;
     for (size_t i = 0; copies->items != NULL && i < copies->count; i++)
         cddp_grad_fini(&copies->items[i]);
     for (size_t i = 0; copies->rows != NULL && i < copies->count; i++)

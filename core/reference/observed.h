@@ -125,16 +125,15 @@ cddp_status cd_tensor_copies_take(cd_tensor_copies *copies, const cddp_tensor *t
                                   cddp_error *err) CDDP_MUST_CHECK;
 void cd_tensor_copies_fini(cd_tensor_copies *copies); /* accepts a zeroed struct */
 
+/* Gradients of a model. Zero-initialise it and set `allocator` and `count`: room is made when the
+** first copy is taken. */
 typedef struct cd_gradient_copies {
     const cddp_allocator *allocator;
-    cddp_grad *items;  /* (count) owned */
+    cddp_grad *items;  /* (count) owned; NULL: nothing was copied yet */
     cddp_tensor *rows; /* (count) owned, of sparse gradients */
     size_t count;
 } cd_gradient_copies;
 
-/* Makes room for the gradients of a model. */
-cddp_status cd_gradient_copies_init(cd_gradient_copies *copies, const cddp_allocator *allocator,
-                                    size_t count, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_gradient_copies_take(cd_gradient_copies *copies, size_t index,
                                     const cddp_grad *theirs, cddp_error *err) CDDP_MUST_CHECK;
 void cd_gradient_copies_fini(cd_gradient_copies *copies); /* accepts a zeroed struct */

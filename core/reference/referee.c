@@ -16,6 +16,7 @@
 #include "core/plan/plan_check.h"
 #include "core/reference/collective.h"
 #include "core/reference/custody.h"
+#include "core/reference/custody_values.h"
 #include "core/reference/decided_groups.h"
 #include "core/reference/decisions.h"
 #include "core/reference/declared.h"
@@ -26,6 +27,7 @@
 #include "core/reference/shown.h"
 #include "core/reference/summed.h"
 #include "core/reference/unit_law.h"
+#include "core/reference/unit_sums.h"
 #include "core/reference/units.h"
 #include "core/trace/tracer.h"
 
@@ -56,6 +58,9 @@ struct cd_referee {
     cd_numbers numbers;               /* of gradients, or a collective's result */
     cd_evaluation evaluation;
     cd_unit_law *units; /* of a sharded model; else NULL */
+    cd_unit_sums sums;  /* of a sharded model with numbers; else zeroed */
+    cd_kept cast;       /* of a parameter, to the dtype of its unit */
+    bool casts_units;   /* some compute in another dtype than their parameters' */
 };
 
 /* ---- opening ---- */
@@ -67,7 +72,7 @@ static bool model_is_sample_wise(const cd_referee *o, const cd_module *module)
 {
     const cddp_dtype dtype = (cddp_dtype)o->settings.model.dtype;
     return module->buffer_count == 0 && dtype != CDDP_F16 && dtype != CDDP_BF16 &&
-           o->settings.mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE &&
+           o->settings.mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE && !o->casts_units &&
            cd_device_is_direct(module->device);
 }
 
@@ -123,9 +128,16 @@ static cddp_status declare_units(cd_referee *o, cd_oracle_parameter *parameters,
     CD_TRY(cd_arena_check(&o->memory, err, "the units of rank %u", o->options.rank));
     CD_TRY(cd_planned_find_units(o->options.plan, &o->settings, module, &o->memory,
                                  &(cd_planned_units){.parts = o->parts, .units = units}, err));
+    cd_planned_precision *precisions =
+        cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *precisions);
+    CD_TRY(cd_arena_check(&o->memory, err, "the dtypes of rank %u", o->options.rank));
+    CD_TRY(cd_planned_find_precision(o->options.plan, &o->settings, module, &o->memory, precisions,
+                                     err));
     for (size_t i = 0; i < module->parameter_count; i++) {
         parameters[i].part = o->parts[i];
         parameters[i].unit = units[i];
+        parameters[i].casts = (cd_oracle_casts){true, precisions[i].reduce, precisions[i].param};
+        o->casts_units |= precisions[i].param != CDDP_DTYPE_COUNT;
     }
     return CDDP_OK;
 }
@@ -196,7 +208,8 @@ static cddp_status make_oracle(cd_referee *o, cddp_error *err)
                                   o->variables[i],
                                   path_of(o, i),
                                   {0, 0, 0},
-                                  0};
+                                  0,
+                                  {.is_given = false}};
     }
     for (size_t i = 0; i < plan->optimizer_count; i++) {
         if (plan->optimizers[i].shard != CDDP_SHARD_NONE)
@@ -216,7 +229,8 @@ static cddp_status make_oracle(cd_referee *o, cddp_error *err)
                                        .tracer = o->options.tracer,
                                        .allocator = o->allocator,
                                        .sample_wise = model_is_sample_wise(o, module),
-                                       .separate = o->settings.ddp.accumulate_in_hook,
+                                       .separate = o->settings.ddp.accumulate_in_hook ||
+                                                   cd_planned_adds_up_apart(&o->settings),
                                        .exact_inputs = o->settings.model.exact,
                                        .step_count = (uint32_t)o->settings.train.steps,
                                        .seed = plan->world.seed,
@@ -235,8 +249,17 @@ static cddp_status make_unit_law(cd_referee *o, cddp_error *err)
                                          .rank = o->options.rank,
                                          .samples = &o->reference->share->samples,
                                          .allocator = o->allocator};
-    return o->settings.fsdp.enable ? CD_PASS(cd_unit_law_create(&options, &o->units, err))
-                                   : CDDP_OK;
+    if (!o->settings.fsdp.enable) return CDDP_OK;
+    CD_TRY(cd_unit_law_create(&options, &o->units, err));
+    const cd_unit_sums_options sums = {.law = o->units,
+                                       .allocator = o->allocator,
+                                       .module = o->reference->replica->model->module,
+                                       .variables = o->variables,
+                                       .mesh = cd_planned_get_mesh(o->options.plan, &o->settings),
+                                       .rank = o->options.rank,
+                                       .by_rows = o->settings.fsdp.layout == CDDP_SHARDING_CUT_ROWS,
+                                       .tracer = o->options.tracer};
+    return CD_PASS(cd_unit_sums_init(&o->sums, &sums, err));
 }
 
 static cddp_status make_decisions(cd_referee *o, cddp_error *err)
@@ -343,6 +366,7 @@ static void emit_owed(const cd_referee *o)
         without_elements += cddp_tensor_numel(&module->parameters[i].tensor) == 0;
         has_one_dtype &= module->parameters[i].tensor.dtype == (cddp_dtype)o->settings.model.dtype;
     }
+    has_one_dtype &= o->settings.fsdp.unit_precision.count == 0;
     for (size_t i = 0; i < replica->optimizer_count; i++) {
         cd_optimizer_state state = {.slot_count = 0};
         if (replica->optimizers[i].count > 0)
@@ -451,10 +475,26 @@ static cddp_status expect_states(const cd_referee *o, cddp_error *err)
     return CDDP_OK;
 }
 
+/* FST-09: from here on each rank has other elements. */
+static cddp_status resume_units(cd_referee *o, cddp_error *err)
+{
+    const size_t count = o->reference->replica->model->module->parameter_count;
+    cddp_plan_settings now = o->settings;
+    CD_TRY(cd_unit_law_resume(o->units, err));
+    for (size_t i = 0; i < count; i++) o->parts[i] = cd_unit_law_get_place(o->units, i).part;
+    cd_oracle_declare_parts(o->oracle, o->parts);
+    cd_planned_resume(&now);
+    o->sums.options.mesh = cd_planned_get_mesh(o->options.plan, &now);
+    o->sums.options.by_rows = now.fsdp.layout == CDDP_SHARDING_CUT_ROWS;
+    cd_unit_law_emit_parts(o->units, o->options.tracer);
+    return CD_PASS(cd_custody_resumed(o->custody, err));
+}
+
 cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cddp_error *err)
 {
     cd_shown_place place;
     CD_TRY(cd_shown_look(&o->shown, observed, &place, err));
+    if (observed->moment == CDDP_MOMENT_RESUME && o->units != NULL) CD_TRY(resume_units(o, err));
     if (observed->moment == CDDP_MOMENT_AFTER_UPDATE) look_for_update(o, place.step);
     if (observed->moment == CDDP_MOMENT_AFTER_STEP) CD_TRY(expect_states(o, err));
     if (observed->moment == CDDP_MOMENT_JOIN_END &&
@@ -473,16 +513,26 @@ cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cdd
 }
 
 /* What units must compute with in this step (I-FRESH). */
-static void emit_fresh(const cd_referee *o, uint32_t step, const cddp_tensor *parameters)
+static cddp_status emit_fresh(cd_referee *o, uint32_t step, const cddp_tensor *parameters,
+                              cddp_error *err)
 {
     const cd_module *module = o->reference->replica->model->module;
     const bool has_content =
         o->units != NULL && cd_tracer_wants_digest(o->options.tracer) && parameters != NULL;
     for (size_t i = 0; has_content && i < module->parameter_count; i++) {
+        const cddp_tensor *p = &parameters[i];
+        const cddp_dtype dtype = cd_unit_law_get_dtype(o->units, i);
+        if (dtype != p->dtype) {
+            const cddp_tensor like =
+                cddp_tensor_of(p->device, NULL, 0, dtype, p->sizes, p->dim_count);
+            CD_TRY(cd_kept_make(&o->cast, &like, err));
+            CD_TRY(p->device->copy(&o->cast.tensor, p, NULL, err));
+            p = &o->cast.tensor;
+        }
         CD_EMIT(o->options.tracer, fresh, NULL, .ordinal = (int64_t)i, .at_step = step,
-                .dtype = parameters[i].dtype,
-                .digest = cd_tracer_digest(o->options.tracer, &parameters[i]));
+                .dtype = dtype, .digest = cd_tracer_digest(o->options.tracer, p));
     }
+    return CDDP_OK;
 }
 
 cddp_status cd_referee_begin(cd_referee *o, const cd_observed_begin *observed, cddp_error *err)
@@ -492,7 +542,8 @@ cddp_status cd_referee_begin(cd_referee *o, const cd_observed_begin *observed, c
     CD_TRY(cd_shown_parameters(&o->shown, "begin.parameters", &observed->parameters, err));
     CD_TRY(cd_shown_gradients(&o->shown, "begin.gradients", &observed->gradients, err));
     CD_TRY(cd_decisions_emit_ahead(&o->decisions, step, o->options.tracer, err));
-    emit_fresh(o, step, observed->parameters.items);
+    if (o->units != NULL) cd_unit_sums_begin_step(&o->sums, step);
+    CD_TRY(emit_fresh(o, step, observed->parameters.items, err));
     o->loss_scale = cd_decisions_begin_step(&o->decisions, step, o->options.tracer);
     CD_TRY(cd_oracle_begin_step(o->oracle, step, observed->parameters.items,
                                 observed->gradients.items, err));
@@ -580,6 +631,11 @@ cddp_status cd_referee_accumulated(cd_referee *o, const cd_observed_accumulated 
         return CDDP_OK;
     }
     CD_TRY(cd_oracle_push_local(o->oracle, observed->parameter, &observed->gradient.copy, err));
+    if (o->units == NULL || observed->gradient.copy.kind != CDDP_GRAD_DENSE ||
+        (o->options.device->flags & CDDP_DEVICE_VALUES) == 0)
+        return CDDP_OK;
+    CD_TRY(cd_numbers_read(&o->numbers, &observed->gradient.copy.value, err));
+    cd_unit_sums_accumulated(&o->sums, observed->parameter, o->numbers.values, o->shown.micro_step);
     return CDDP_OK;
 }
 
@@ -625,6 +681,9 @@ cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observe
     CD_TRY(cd_declare_reduction(&declaration, &reduced, &reduction, err));
     reduction.is_followed = o->travelled > 0 && o->summed >= o->travelled &&
                             reduction.division == CD_ORACLE_DIVISION_AFTER;
+    if (o->units != NULL)
+        CD_TRY(cd_unit_sums_reduced(&o->sums, reduced.gradients.items, &o->numbers,
+                                    &reduction.is_followed, err));
     o->travelled = o->summed = 0;
     CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, reduced.buffers.items, err));
     cd_arena_rewind(&o->memory, mark);
@@ -691,6 +750,7 @@ cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed,
         cd_shown_number(&o->shown, "summed.member", o->options.rank, observed->member);
     CD_TRY(cd_summed_compare(o->options.plan, observed, o->allocator, &found, err));
     CD_TRY(cd_custody_summed(o->custody, observed, err));
+    if (o->units != NULL) CD_TRY(cd_unit_sums_summed(&o->sums, observed, err));
     if (found.numel == 0 && found.bad == 0) return CDDP_OK;
     o->summed += found.exact;
     snprintf(name, sizeof name, "%s %s in %s", observed->scatters ? "reduce_scatter" : "allreduce",
@@ -945,6 +1005,8 @@ void cd_referee_destroy(cd_referee *o)
     cd_reference_destroy(o->free_reference);
     cd_unit_law_destroy(o->units);
     cd_evaluation_fini(&o->evaluation);
+    cd_unit_sums_fini(&o->sums);
+    cd_kept_fini(&o->cast);
     cd_numbers_fini(&o->numbers);
     cd_arena_fini(&o->memory);
 }

@@ -626,6 +626,21 @@ static void set_key(cd_reference *r)
     while (r->settings_of[r->key.settings_rank] != own) r->key.settings_rank++;
 }
 
+static cddp_status find_low(cd_reference *r, cddp_error *err)
+{
+    cd_module *module = r->replica->model->module;
+    const cddp_plan_settings *settings = &r->replica->settings;
+    const cd_arena_mark mark = cd_arena_get_mark(&r->memory);
+    cd_planned_precision *precisions =
+        cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *precisions);
+    CD_TRY(cd_arena_check(&r->memory, err, "the dtypes of a reference"));
+    CD_TRY(cd_planned_find_precision(r->plan, settings, module, &r->memory, precisions, err));
+    const cd_low_options low = {settings, precisions, module, r->allocator};
+    CD_TRY(cd_low_precision_init(&r->low, &low, err));
+    cd_arena_rewind(&r->memory, mark);
+    return CD_PASS(cd_full_precision_init(&r->full, &r->low, err));
+}
+
 cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference,
                                 cddp_error *err)
 {
@@ -663,9 +678,7 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     CD_TRY_OUT(cd_replica_create(&replica, &r->replica, err));
     cd_normaliser_init(&r->normaliser, r->replica, &r->share->samples);
     CD_TRY_OUT(reference_allocate(r, err));
-    CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module,
-                                     r->allocator, err));
-    CD_TRY_OUT(cd_full_precision_init(&r->full, &r->low, err));
+    CD_TRY_OUT(find_low(r, err));
     /* what other ranks exchange with it would be of the other precision */
     r->engine.has_full = r->full.parameters != NULL && !exchanges_statistics(r);
     r->engine.has_wide = cd_wide_is_needed(r->replica);

@@ -38,7 +38,7 @@ static cddp_status compare_any(const cd_ordered_sum *sum, int64_t first, const d
                                int64_t count, const cddp_allocator *allocator, cd_comparison *c,
                                cddp_error *err)
 {
-    const cd_any_order_rule rule = {sum->dtype, sum->dtype, sum->averages ? sum->members : 1};
+    const cd_any_order_rule rule = {sum->dtype, sum->dtype, sum->averages ? sum->members : 1, 1};
     cd_any_order any;
     CD_TRY(cd_any_order_init(&any, allocator, (size_t)count, sum->members, err));
     for (uint32_t m = 0; m < sum->members; m++) {

@@ -12,11 +12,13 @@
 ** L5  a unit is reduced where it has a gradient (FPM-08), outside of a no_sync window (FSY-02)
 ** L6  before a gather, and before a reduction, ranks compare what they are about to do: in the
 **     first iteration, or in all of them (FSH-13)
+** L7  storage is taken when a gather begins, and given back where a unit is freed
 */
 #include "core/reference/unit_law.h"
 
 #include "cddp/backend.h"
 #include "core/base/error.h"
+#include "core/base/operation.h"
 #include "core/reference/decisions.h"
 #include "core/reference/own_pass.h"
 #include "core/reference/planned.h"
@@ -27,7 +29,6 @@
 
 #define MEMORY_BLOCK_BYTES ((size_t)4 << 10)
 #define NO_UNIT UINT32_MAX
-#define UNIT_NAME_BYTES 48
 
 typedef enum touch_kind { TOUCH_FORWARD, TOUCH_BACKWARD, TOUCH_GRADIENT } touch_kind;
 
@@ -39,12 +40,14 @@ typedef struct touch {
 } touch;
 
 typedef struct unit {
-    char name[UNIT_NAME_BYTES];
+    const char *name;            /* in full: checks tell units apart by it */
     int64_t numel, share, whole; /* elements; whole: of its parameters alone */
+    cddp_dtype dtype, wire;      /* of gathers and of reductions */
     uint32_t trained;
     /* as it stands */
     bool is_full, is_awaited, has_gradient;
     int64_t bytes; /* full now */
+    int64_t moves; /* of its storage, in the iteration */
     /* of the iteration */
     bool may_go_back, may_be_prefetched, is_open, has_ended;
     uint32_t arrived;
@@ -67,9 +70,9 @@ struct cd_unit_law {
     cd_replica *replica; /* on a device without numbers */
     cd_part *parts;      /* (parameter_count) */
     uint32_t *unit_of;   /* (parameter_count) */
+    int64_t *starts;     /* (parameter_count) in the vector of its unit */
     unit *units;         /* (unit_count) the root first, with or without parameters */
     uint32_t unit_count;
-    cddp_dtype dtype;
     touch *touches; /* (touch_count) of the pass at hand */
     size_t touch_count, touch_capacity;
 
@@ -87,7 +90,18 @@ struct cd_unit_law {
     /* of the emission at hand */
     struct cddp_tracer *tracer;
     cd_micro_place place;
-    int64_t position, passes;
+    int64_t position, passes, moves;
+
+    /* As the run has them now, where the emission is ahead of a resume. */
+    cd_part *run_parts;
+    uint32_t *run_unit_of;
+    int64_t *run_starts;
+    unit *run_units;
+    bool has_resumed, run_has_resumed;
+
+    cd_unit_reduction *reductions; /* (reduction_count) that were emitted and not taken */
+    size_t reduction_count, reduction_capacity;
+    bool lacks_memory;
 };
 
 /* ---- construction ---- */
@@ -100,13 +114,11 @@ static bool keeps(const cd_unit_law *l)
            l->settings.fsdp.sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
 }
 
-static void name_unit(unit *u, const char *parameter, size_t length)
+static const char *name_unit(cd_unit_law *l, const char *parameter, size_t length)
 {
-    const size_t most = sizeof u->name - 1;
-    memcpy(u->name, length > 0 ? parameter : "(root)",
-           length > most ? most
-           : length > 0  ? length
-                         : sizeof "(root)");
+    char *name = cd_arena_array(&l->memory, length + 1, 1);
+    if (name != NULL) memcpy(name, parameter, length);
+    return name;
 }
 
 static cddp_status find_units(cd_unit_law *l, cddp_error *err)
@@ -117,26 +129,38 @@ static cddp_status find_units(cd_unit_law *l, cddp_error *err)
     uint32_t *numbers = cd_arena_array(&l->memory, count + 1, sizeof *numbers);
     size_t *lengths = cd_arena_array(&l->memory, count + 1, sizeof *lengths);
     int64_t *numels = cd_arena_array(&l->memory, count + 1, sizeof *numels);
+    int64_t *starts = l->starts = cd_arena_array(&l->memory, count + 1, sizeof *starts);
     uint32_t *first = cd_arena_array(&l->memory, count + 2, sizeof *first);
     l->parts = cd_arena_array(&l->memory, count + 1, sizeof *l->parts);
     l->unit_of = cd_arena_array(&l->memory, count + 1, sizeof *l->unit_of);
     l->units = cd_arena_array(&l->memory, count + 1, sizeof *l->units);
     l->post_forward = cd_arena_array(&l->memory, count + 1, sizeof *l->post_forward);
     l->left = cd_arena_array(&l->memory, count + 1, sizeof *l->left);
+    cd_planned_precision *precisions = cd_arena_array(&l->memory, count + 1, sizeof *precisions);
     CD_TRY(cd_arena_check(&l->memory, err, "the units of rank %u", l->rank));
-    const cd_planned_units found = {l->parts, numbers, lengths, numels};
+    const cd_planned_units found = {.parts = l->parts,
+                                    .units = numbers,
+                                    .lengths = lengths,
+                                    .numels = numels,
+                                    .starts = starts};
     CD_TRY(cd_planned_find_units(l->plan, &l->settings, module, &l->memory, &found, err));
-    name_unit(&l->units[0], NULL, 0);
+    CD_TRY(cd_planned_find_precision(l->plan, &l->settings, module, &l->memory, precisions, err));
+    l->units[0].name = "(root)";
     l->unit_count = 1;
     for (size_t i = 0; i < count; i++) {
         const cd_parameter *p = &module->parameters[i];
         uint32_t *number = &first[numbers[i]];
         if (lengths[i] > 0 && *number == 0) {
-            name_unit(&l->units[l->unit_count], p->name, lengths[i]);
+            l->units[l->unit_count].name = name_unit(l, p->name, lengths[i]);
+            CD_TRY(cd_arena_check(&l->memory, err, "the name of a unit"));
             *number = l->unit_count++;
         }
         unit *u = &l->units[*number];
         l->unit_of[i] = *number;
+        u->dtype = precisions[i].param;
+        u->wire = precisions[i].reduce;
+        if (u->dtype == CDDP_DTYPE_COUNT) u->dtype = p->tensor.dtype;
+        if (u->wire == CDDP_DTYPE_COUNT) u->wire = p->tensor.dtype;
         u->numel = numels[i];
         u->whole += cddp_tensor_numel(&p->tensor);
         if (is_cut(l)) u->share = by_rows ? u->share + l->parts[i].share : l->parts[i].share;
@@ -179,6 +203,8 @@ static cddp_status make_replica(cd_unit_law *l, cddp_error *err)
     return CDDP_OK;
 }
 
+static void show_run(cd_unit_law *l);
+
 cddp_status cd_unit_law_create(const cd_unit_law_options *options, cd_unit_law **law,
                                cddp_error *err)
 {
@@ -195,7 +221,7 @@ cddp_status cd_unit_law_create(const cd_unit_law_options *options, cd_unit_law *
     l->mesh = cd_planned_get_mesh(l->plan, &l->settings);
     CD_TRY_OUT(make_replica(l, err));
     CD_TRY_OUT(find_units(l, err));
-    l->dtype = (cddp_dtype)l->replica->model->module->parameters[0].tensor.dtype;
+    show_run(l);
     *law = l;
     l = NULL;
 out:
@@ -210,7 +236,84 @@ void cd_unit_law_destroy(cd_unit_law *l)
     cd_arena_fini(&l->memory);
 }
 
-cddp_dtype cd_unit_law_get_dtype(const cd_unit_law *l) { return l->dtype; }
+cddp_dtype cd_unit_law_get_dtype(const cd_unit_law *l, size_t parameter)
+{
+    return l->run_units[l->run_unit_of[parameter]].dtype;
+}
+
+static void show_run(cd_unit_law *l)
+{
+    l->run_parts = l->parts;
+    l->run_unit_of = l->unit_of;
+    l->run_starts = l->starts;
+    l->run_units = l->units;
+}
+
+/* Ahead of the run. */
+static cddp_status begin_anew(cd_unit_law *l, cddp_error *err)
+{
+    if (l->has_resumed) return CDDP_OK;
+    l->has_resumed = true;
+    cd_planned_resume(&l->settings);
+    l->mesh = cd_planned_get_mesh(l->plan, &l->settings);
+    CD_TRY(find_units(l, err));
+    l->forward = (order){.units = l->forward.units, .capacity = l->forward.capacity};
+    l->has_ended_backward = l->has_ended_reductions = false;
+    l->live = l->peak = 0;
+    l->scattered = NULL;
+    return CDDP_OK;
+}
+
+cddp_status cd_unit_law_resume(cd_unit_law *l, cddp_error *err)
+{
+    if (l->run_has_resumed) return CDDP_OK;
+    CD_TRY(begin_anew(l, err));
+    l->run_has_resumed = true;
+    show_run(l);
+    return CDDP_OK;
+}
+
+/* ---- what the judge of sums asks ---- */
+
+bool cd_unit_law_take(cd_unit_law *l, const cd_unit_reduction *like, cd_unit_reduction *taken)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < l->reduction_count; i++)
+        if (l->reductions[i].step >= like->step) l->reductions[kept++] = l->reductions[i];
+    l->reduction_count = kept;
+    for (size_t i = 0; i < l->reduction_count; i++) {
+        const cd_unit_reduction *r = &l->reductions[i];
+        if (r->step != like->step || r->micro_step != like->micro_step || r->op != like->op ||
+            r->replicas != like->replicas)
+            continue;
+        if (r->dtype != like->dtype || r->numel != like->numel) return false;
+        *taken = *r;
+        memmove(&l->reductions[i], &l->reductions[i + 1],
+                (--l->reduction_count - i) * sizeof *l->reductions);
+        return true;
+    }
+    return false;
+}
+
+size_t cd_unit_law_count_left(const cd_unit_law *l, uint32_t step, uint32_t micro_step)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < l->reduction_count; i++)
+        count += l->reductions[i].step == step && l->reductions[i].micro_step == micro_step;
+    return count;
+}
+
+cd_unit_place cd_unit_law_get_place(const cd_unit_law *l, size_t parameter)
+{
+    const unit *u = &l->run_units[l->run_unit_of[parameter]];
+    return (cd_unit_place){.unit = l->run_unit_of[parameter],
+                           .name = u->name,
+                           .start = l->run_starts[parameter],
+                           .share = u->share,
+                           .part = l->run_parts[parameter],
+                           .dtype = u->dtype,
+                           .wire = u->wire};
+}
 
 /* ---- this rank's parts ---- */
 
@@ -247,6 +350,15 @@ static void post(cd_unit_law *l, const unit *u, const posting *p)
             .at_micro = l->place.micro_step, .position = l->position, .op = p->op,
             .dtype = p->dtype, .numel = p->numel, .passes = l->passes, .replicas = p->replicas);
     l->position++;
+    if (!cd_op_is_reduction(p->op) || l->lacks_memory) return;
+    if (!cd_arena_grow(&l->memory, (void **)&l->reductions, &l->reduction_capacity,
+                       l->reduction_count + 1, sizeof *l->reductions)) {
+        l->lacks_memory = true;
+        return;
+    }
+    l->reductions[l->reduction_count++] = (cd_unit_reduction){
+        l->place.step, l->place.micro_step, (uint32_t)(u - l->units), p->op, p->dtype,
+        p->numel,      p->replicas};
 }
 
 /* L6; of the whole world where a unit is not cut. */
@@ -262,12 +374,23 @@ static void compare(cd_unit_law *l, const unit *u, bool reduces)
     if (is_hybrid) post(l, u, &(posting){CDDP_OP_ALLGATHER, CDDP_I64, 1, true});
 }
 
-static void add_bytes(cd_unit_law *l, unit *u, int64_t elements)
+static void move(cd_unit_law *l, unit *u, int64_t bytes)
 {
-    const int64_t bytes = elements * (int64_t)cddp_dtype_bytes(l->dtype);
+    if (bytes == 0) return;
+    CD_EMIT(l->tracer, planned_storage, u->name, .at_step = l->place.step,
+            .at_micro = l->place.micro_step, .position = u->moves,
+            .bytes = bytes < 0 ? -bytes : bytes, .released = bytes < 0, .passes = l->passes,
+            .collectives = l->position);
+    u->moves++;
+    l->moves++;
     u->bytes += bytes;
     l->live += bytes;
     if (l->live > l->peak) l->peak = l->live;
+}
+
+static void add_bytes(cd_unit_law *l, unit *u, int64_t elements)
+{
+    move(l, u, elements * (int64_t)cddp_dtype_bytes(u->dtype));
 }
 
 /* L1 */
@@ -276,7 +399,7 @@ static void gather(cd_unit_law *l, unit *u)
     if (u->is_full || !is_cut(l) || u->share == 0) return;
     compare(l, u, false);
     add_bytes(l, u, u->share * (int64_t)l->mesh.shards);
-    post(l, u, &(posting){CDDP_OP_ALLGATHER, l->dtype, u->share, false});
+    post(l, u, &(posting){CDDP_OP_ALLGATHER, u->dtype, u->share, false});
     u->is_full = true;
     u->is_awaited = false;
     u->may_be_prefetched = false;
@@ -295,8 +418,7 @@ static void await(cd_unit_law *l, unit *u)
 
 static void release(cd_unit_law *l, unit *u)
 {
-    l->live -= u->bytes;
-    u->bytes = 0;
+    move(l, u, -u->bytes);
     u->is_full = u->is_awaited = false;
 }
 
@@ -392,7 +514,7 @@ static void pass_on(cd_unit_law *l)
 {
     const unit *u = l->scattered;
     l->scattered = NULL;
-    if (u != NULL) post(l, u, &(posting){CDDP_OP_ALLREDUCE, l->dtype, u->share, true});
+    if (u != NULL) post(l, u, &(posting){CDDP_OP_ALLREDUCE, u->wire, u->share, true});
 }
 
 /* L3, L4, L5 */
@@ -410,12 +532,12 @@ static void post_backward(cd_unit_law *l, unit *u)
     compare(l, u, true);
     if (is_cut(l)) {
         const int64_t numel = u->share * (int64_t)l->mesh.shards;
-        post(l, u, &(posting){CDDP_OP_REDUCE_SCATTER, l->dtype, numel, false});
+        post(l, u, &(posting){CDDP_OP_REDUCE_SCATTER, u->wire, numel, false});
         l->scattered = l->mesh.replicas > 1 ? u : NULL;
     } else {
         const bool by_rows = l->settings.fsdp.layout == CDDP_SHARDING_CUT_ROWS;
         const int64_t numel = by_rows ? u->whole : u->numel;
-        post(l, u, &(posting){CDDP_OP_ALLREDUCE, l->dtype, numel, false});
+        post(l, u, &(posting){CDDP_OP_ALLREDUCE, u->wire, numel, false});
     }
 }
 
@@ -461,7 +583,7 @@ static void begin(cd_unit_law *l, const cd_micro *micro, struct cddp_tracer *tra
     cd_own_begin_step(l->replica, l->rank, micro->place.step);
     l->tracer = tracer;
     l->place = micro->place;
-    l->position = l->passes = 0;
+    l->position = l->passes = l->moves = 0;
     l->touch_count = l->forward.at = 0;
     l->post_forward_count = l->left_count = 0;
     l->needs_gradients = false;
@@ -471,6 +593,7 @@ static void begin(cd_unit_law *l, const cd_micro *micro, struct cddp_tracer *tra
         unit *u = &l->units[k];
         u->may_go_back = u->may_be_prefetched = u->is_open = u->has_ended = false;
         u->trained = u->arrived = 0;
+        u->moves = 0;
         u->position = -1;
         if (micro->place.micro_step == 0) u->has_gradient = false; /* dropped after the step */
     }
@@ -512,6 +635,7 @@ cddp_status cd_unit_law_emit(cd_unit_law *l, const cd_micro *micro, struct cddp_
     const char *gap = find_gap(l, micro);
     size_t at = 0;
     if (!cd_planned_contributes(micro)) return CDDP_OK;
+    if (cd_planned_is_resumed(&l->settings, micro->place.step)) CD_TRY(begin_anew(l, err));
     if (gap != NULL) {
         cd_decisions_give_up(tracer, 1, gap);
         return CDDP_OK;
@@ -520,7 +644,8 @@ cddp_status cd_unit_law_emit(cd_unit_law *l, const cd_micro *micro, struct cddp_
     CD_TRY(run_pass(l, micro, err));
     CD_TRY(walk_forward(l, &at, err));
     walk_backward(l, at);
+    if (l->lacks_memory) return cd_fail_memory(err, "the reductions of rank %u", l->rank);
     CD_EMIT(tracer, planned_units, NULL, .at_step = l->place.step, .at_micro = l->place.micro_step,
-            .count = l->position, .peak = l->peak, .left = l->live);
+            .count = l->position, .peak = l->peak, .left = l->live, .moves = l->moves);
     return CDDP_OK;
 }

@@ -8,6 +8,8 @@
 #include "core/reference/units.h"
 
 #include "core/base/error.h"
+#include "core/plan/unit_precision.h"
+#include "core/reference/planned.h"
 
 #include <string.h>
 
@@ -123,7 +125,7 @@ typedef struct placing {
     int64_t alignment;
     uint32_t world;
     cd_part *parts;
-    int64_t *numels; /* NULL: nobody asks */
+    int64_t *numels, *starts; /* NULL: nobody asks */
 } placing;
 
 static void place(search *s, size_t i, const placing *p)
@@ -138,6 +140,7 @@ static void place(search *s, size_t i, const placing *p)
         owned *o = &s->items[k];
         o->is_placed = true;
         at = (at + alignment - 1) / alignment * alignment;
+        if (p->starts != NULL) p->starts[k] = at;
         const int64_t rows = (o->rows + world - 1) / world;
         parts[k] = by_rows ? (cd_part){0, o->rows > 0 ? rows * (o->numel / o->rows) : 0, 0}
                            : (cd_part){at, 0, 0};
@@ -210,7 +213,7 @@ cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_setting
         fsdp->use_orig_params && s.count > 0
             ? ALIGNED_BYTES / (int64_t)cddp_dtype_bytes(module->parameters[0].tensor.dtype)
             : 1;
-    const placing places = {alignment, world, found->parts, found->numels};
+    const placing places = {alignment, world, found->parts, found->numels, found->starts};
     for (size_t i = 0; i < s.count; i++)
         if (!s.items[i].is_placed) place(&s, i, &places);
     for (size_t i = 0; i < s.count; i++) {
@@ -220,4 +223,88 @@ cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_setting
     }
     cd_arena_rewind(memory, mark);
     return CDDP_OK;
+}
+
+/* FMP-01: a unit that is named has its own dtypes, whole. */
+static cd_planned_precision precision_of(const cddp_plan_settings *settings, const char *parameter,
+                                         size_t length)
+{
+    const cddp_text_list *listed = &settings->fsdp.unit_precision;
+    cd_planned_precision found = {cd_planned_dtype(settings->mixed_precision.param_dtype),
+                                  cd_planned_dtype(settings->mixed_precision.reduce_dtype)};
+    for (size_t i = 0; settings->fsdp.enable && i < listed->count; i++) {
+        cd_unit_precision own;
+        if (cd_unit_precision_read(listed->items[i], &own) && own.length == length &&
+            strncmp(own.module, parameter, length) == 0)
+            found = (cd_planned_precision){own.param, own.reduce};
+    }
+    if (found.reduce == CDDP_DTYPE_COUNT) found.reduce = found.param;
+    return found;
+}
+
+cddp_status cd_planned_find_precision(const cddp_plan *plan, const cddp_plan_settings *settings,
+                                      const cd_module *module, cd_arena *memory,
+                                      cd_planned_precision *found, cddp_error *err)
+{
+    const size_t count = module->parameter_count;
+    const cd_arena_mark mark = cd_arena_get_mark(memory);
+    size_t *lengths = cd_arena_array(memory, count + 1, sizeof *lengths);
+    uint32_t *numbers = cd_arena_array(memory, count + 1, sizeof *numbers);
+    cd_part *parts = cd_arena_array(memory, count + 1, sizeof *parts);
+    CD_TRY(cd_arena_check(memory, err, "the dtypes of %zu parameters", count));
+    const cd_planned_units units = {.parts = parts, .units = numbers, .lengths = lengths};
+    if (settings->fsdp.enable)
+        CD_TRY(cd_planned_find_units(plan, settings, module, memory, &units, err));
+    for (size_t i = 0; i < count; i++) {
+        const cddp_dtype dtype = module->parameters[i].tensor.dtype;
+        found[i] = precision_of(settings, module->parameters[i].name, lengths[i]);
+        if (!settings->fsdp.enable) continue;
+        if (found[i].reduce == dtype) found[i].reduce = CDDP_DTYPE_COUNT;
+        if (found[i].param == dtype) found[i].param = CDDP_DTYPE_COUNT;
+    }
+    cd_arena_rewind(memory, mark);
+    return CDDP_OK;
+}
+
+bool cd_planned_adds_up_apart(const cddp_plan_settings *settings)
+{
+    const cddp_dtype low = cd_planned_dtype(settings->mixed_precision.param_dtype),
+                     reduce = cd_planned_dtype(settings->mixed_precision.reduce_dtype),
+                     param = low != CDDP_DTYPE_COUNT ? low : (cddp_dtype)settings->model.dtype;
+    return settings->fsdp.enable && settings->fsdp.layout == CDDP_SHARDING_CUT_ROWS &&
+           settings->train.micro_steps > 1 && reduce != CDDP_DTYPE_COUNT && reduce != param;
+}
+
+void cd_planned_resume(cddp_plan_settings *settings)
+{
+    cddp_plan_fsdp *f = &settings->fsdp;
+    switch (f->resume_strategy) {
+    case CDDP_SHARDING_RESUMES_FULL:
+        f->sharding_strategy = CDDP_SHARDING_FULL;
+        break;
+    case CDDP_SHARDING_RESUMES_GRAD_OP:
+        f->sharding_strategy = CDDP_SHARDING_GRAD_OP;
+        break;
+    case CDDP_SHARDING_RESUMES_NO:
+        f->sharding_strategy = CDDP_SHARDING_NO;
+        break;
+    case CDDP_SHARDING_RESUMES_HYBRID:
+        f->sharding_strategy = CDDP_SHARDING_HYBRID;
+        break;
+    case CDDP_SHARDING_RESUMES_HYBRID_ZERO2:
+        f->sharding_strategy = CDDP_SHARDING_HYBRID_ZERO2;
+        break;
+    default:
+        break;
+    }
+    if (f->resume_strategy != CDDP_SHARDING_RESUMES_SAME)
+        f->shard_group_size = f->resume_shard_group_size;
+    if (f->resume_layout == CDDP_SHARDING_RESUMES_FLAT) f->layout = CDDP_SHARDING_CUT_FLAT;
+    if (f->resume_layout == CDDP_SHARDING_RESUMES_ROWS) f->layout = CDDP_SHARDING_CUT_ROWS;
+}
+
+bool cd_planned_is_resumed(const cddp_plan_settings *settings, uint32_t step)
+{
+    return settings->fsdp.enable && settings->train.resume &&
+           step >= settings->train.checkpoint_step;
 }

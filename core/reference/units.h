@@ -18,12 +18,31 @@ typedef struct cd_planned_units {
     ** padding. */
     size_t *lengths;
     int64_t *numels;
+    int64_t *starts; /* where it begins in the vector of its unit */
 } cd_planned_units;
 /* Ranks among which a unit is cut, and how many copies there are of each shard. */
 typedef struct cd_planned_mesh {
     uint32_t shards, replicas;
 } cd_planned_mesh;
+/* FST-09: as a training that was resumed is cut. */
+void cd_planned_resume(cddp_plan_settings *settings);
+/* Whether this step comes after the resume. */
+bool cd_planned_is_resumed(const cddp_plan_settings *settings, uint32_t step);
 cd_planned_mesh cd_planned_get_mesh(const cddp_plan *plan, const cddp_plan_settings *settings);
+
+/* What the gradients and the forward of a parameter are cast to; CDDP_DTYPE_COUNT: nothing. */
+typedef struct cd_planned_precision {
+    cddp_dtype param, reduce; /* reduce: of the sums over ranks */
+} cd_planned_precision;
+/* found: (parameter_count) of each parameter's unit (FMP-01). Of a wrapped model: as
+** [mixed_precision] has it for all. */
+cddp_status cd_planned_find_precision(const cddp_plan *plan, const cddp_plan_settings *settings,
+                                      const cd_module *module, cd_arena *memory,
+                                      cd_planned_precision *found, cddp_error *err) CDDP_MUST_CHECK;
+
+/* FMP-04: by rows, micro-steps without a reduction are added up in reduce_dtype, each begun without
+** a gradient. */
+bool cd_planned_adds_up_apart(const cddp_plan_settings *settings);
 
 cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_settings *settings,
                                   const cd_module *module, cd_arena *memory,

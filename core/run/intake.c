@@ -49,12 +49,11 @@ struct cd_intake {
 
 /* ---- copies ---- */
 
-static cddp_status init_copies(const cd_intake *n, copies *c, cddp_error *err)
+static void init_copies(const cd_intake *n, copies *c)
 {
     c->parameters.allocator = c->buffers.allocator = c->slots.allocator = c->optimized.allocator =
         n->allocator;
-    CD_TRY(cd_gradient_copies_init(&c->gradients, n->allocator, n->parameter_count, err));
-    return CDDP_OK;
+    c->gradients = (cd_gradient_copies){.allocator = n->allocator, .count = n->parameter_count};
 }
 
 static void fini_copies(copies *c)
@@ -155,8 +154,8 @@ static cddp_status make_room(cd_intake *n, const cd_watched_model *model, cddp_e
     CD_TRY(cd_arena_check(&n->memory, err, "the intake of rank %u", n->options.rank->rank));
     copies *const all[] = {&n->look,  &n->begin,  &n->evaluated, &n->forward, &n->reduced,
                            &n->clips, &n->before, &n->updated,   &n->finish};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) CD_TRY(init_copies(n, all[i], err));
-    CD_TRY(cd_gradient_copies_init(&n->local, n->allocator, n->parameter_count, err));
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) init_copies(n, all[i]);
+    n->local = (cd_gradient_copies){.allocator = n->allocator, .count = n->parameter_count};
     return CDDP_OK;
 }
 

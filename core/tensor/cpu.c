@@ -10,6 +10,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/tensor/digest.h"
 #include "core/tensor/kernels.h"
 #include "core/tensor/linalg.h"
 #include "core/tensor/view.h"
@@ -340,6 +341,11 @@ static void scan(const cddp_tensor *src, take_fn take, void *context)
 {
     unsigned char packed[CHUNK * ELEMENT_BYTES_MAX];
     size_t bytes = cddp_dtype_bytes(src->dtype);
+    int64_t numel = 0;
+    if (cd_view_is_contiguous(src, &numel)) {
+        if (numel > 0) take(context, address(src, src->offset), (size_t)numel);
+        return;
+    }
     cd_walk walk;
     cd_walk_begin(&walk, src);
     for (int64_t ahead; (ahead = cd_walk_ahead(&walk)) > 0;) {
@@ -395,12 +401,8 @@ static cddp_status cpu_find_nonfinite(const cddp_tensor *src, int64_t *index, cd
     return CDDP_OK;
 }
 
-/* A digest is folded from blocks of this many elements, so that it can be taken without gathering
-** everything. */
-enum { DIGEST_BLOCK_BYTES = 4096 };
-
 typedef struct digest_scan {
-    unsigned char block[DIGEST_BLOCK_BYTES];
+    unsigned char block[CD_DIGEST_BLOCK_BYTES];
     size_t used, element_bytes;
     uint64_t digest;
 } digest_scan;
@@ -414,7 +416,7 @@ static void digest_fold(digest_scan *d, const void *bytes, size_t byte_count)
 static void digest_whole(digest_scan *d, const unsigned char *bytes, size_t left)
 {
     for (size_t n; left > 0; bytes += n, left -= n) {
-        n = left < DIGEST_BLOCK_BYTES ? left : DIGEST_BLOCK_BYTES;
+        n = left < CD_DIGEST_BLOCK_BYTES ? left : CD_DIGEST_BLOCK_BYTES;
         digest_fold(d, bytes, n);
     }
 }
@@ -426,19 +428,19 @@ static bool digest_take(void *context, const void *elements, size_t count)
     const unsigned char *bytes = elements;
     size_t left = count * d->element_bytes;
     while (left > 0) {
-        if (d->used == 0 && left >= DIGEST_BLOCK_BYTES) {
-            digest_fold(d, bytes, DIGEST_BLOCK_BYTES);
-            bytes += DIGEST_BLOCK_BYTES;
-            left -= DIGEST_BLOCK_BYTES;
+        if (d->used == 0 && left >= CD_DIGEST_BLOCK_BYTES) {
+            digest_fold(d, bytes, CD_DIGEST_BLOCK_BYTES);
+            bytes += CD_DIGEST_BLOCK_BYTES;
+            left -= CD_DIGEST_BLOCK_BYTES;
             continue;
         }
-        size_t n = DIGEST_BLOCK_BYTES - d->used < left ? DIGEST_BLOCK_BYTES - d->used : left;
+        size_t n = CD_DIGEST_BLOCK_BYTES - d->used < left ? CD_DIGEST_BLOCK_BYTES - d->used : left;
         memcpy(d->block + d->used, bytes, n);
         d->used += n;
         bytes += n;
         left -= n;
-        if (d->used == DIGEST_BLOCK_BYTES) {
-            digest_fold(d, d->block, DIGEST_BLOCK_BYTES);
+        if (d->used == CD_DIGEST_BLOCK_BYTES) {
+            digest_fold(d, d->block, CD_DIGEST_BLOCK_BYTES);
             d->used = 0;
         }
     }
@@ -448,13 +450,17 @@ static bool digest_take(void *context, const void *elements, size_t count)
 static cddp_status cpu_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
 {
     CD_TRY(cd_view_check(src, "digest", "source", err));
-    const size_t numel = (size_t)cddp_tensor_numel(src);
+    int64_t numel = 0;
+    const bool is_contiguous = cd_view_is_contiguous(src, &numel);
     digest_scan scanning; /* not zeroed: most tensors need no block */
     scanning.element_bytes = cddp_dtype_bytes(src->dtype);
-    scanning.digest = numel;
+    scanning.digest = (uint64_t)numel;
     scanning.used = 0;
-    if (cddp_tensor_is_contiguous(src)) {
-        digest_whole(&scanning, address(src, src->offset), numel * scanning.element_bytes);
+    if (is_contiguous) {
+        digest_whole(&scanning,
+                     (const unsigned char *)src->storage +
+                         src->offset * (int64_t)scanning.element_bytes,
+                     (size_t)numel * scanning.element_bytes);
     } else {
         scan(src, digest_take, &scanning);
         if (scanning.used > 0) digest_fold(&scanning, scanning.block, scanning.used);

@@ -25,8 +25,8 @@ static const char *describe(const cddp_tensor *t, char *text, size_t text_bytes)
     return text;
 }
 
-cddp_status cd_view_check(const cddp_tensor *t, const char *operation, const char *operand,
-                          cddp_error *err)
+cddp_status cd_view_refuse(const cddp_tensor *t, const char *operation, const char *operand,
+                           cddp_error *err)
 {
     if (t == NULL || t->device == NULL)
         return cd_fail(err, CDDP_E_ARG, "%s: the %s is an undefined tensor", operation, operand);
@@ -42,10 +42,8 @@ cddp_status cd_view_check(const cddp_tensor *t, const char *operation, const cha
         if (t->sizes[i] < 0)
             return cd_fail(err, CDDP_E_ARG, "%s: size %u of the %s is %" PRId64, operation, i,
                            operand, t->sizes[i]);
-    if (t->storage == NULL || t->offset < 0)
-        return cd_fail(err, CDDP_E_ARG, "%s: the %s has %s", operation, operand,
-                       t->storage == NULL ? "no storage" : "a negative offset");
-    return CDDP_OK;
+    return cd_fail(err, CDDP_E_ARG, "%s: the %s has %s", operation, operand,
+                   t->storage == NULL ? "no storage" : "a negative offset");
 }
 
 static bool sizes_equal(const cddp_tensor *a, const cddp_tensor *b)

@@ -8,10 +8,39 @@
 #pragma once
 #include "cddp/device.h"
 
+static inline bool cd_view_is_sound(const cddp_tensor *t)
+{
+    if (t == NULL || t->device == NULL || t->storage == NULL || t->offset < 0) return false;
+    if ((unsigned)t->dtype >= CDDP_DTYPE_COUNT || t->dim_count > CDDP_DIMS_MAX) return false;
+    bool is_sound = (t->device->dtypes & CDDP_DTYPE_BIT(t->dtype)) != 0;
+    for (uint32_t i = 0; i < t->dim_count; i++) is_sound &= t->sizes[i] >= 0;
+    return is_sound;
+}
+
+/* Says what is wrong with it. */
+cddp_status cd_view_refuse(const cddp_tensor *t, const char *operation, const char *operand,
+                           cddp_error *err);
+
 /* Defined, dimensions and sizes in range, dtype known and held by the device. `operation` names the
-** caller. */
-cddp_status cd_view_check(const cddp_tensor *t, const char *operation, const char *operand,
-                          cddp_error *err);
+** caller. Every operation of every device asks, so it costs no call where nothing is wrong. */
+static inline cddp_status cd_view_check(const cddp_tensor *t, const char *operation,
+                                        const char *operand, cddp_error *err)
+{
+    return cd_view_is_sound(t) ? CDDP_OK : cd_view_refuse(t, operation, operand, err);
+}
+
+/* Contiguous, or without an element; and how many it has. */
+static inline bool cd_view_is_contiguous(const cddp_tensor *t, int64_t *numel)
+{
+    bool is_contiguous = true;
+    int64_t expected = 1;
+    for (uint32_t i = t->dim_count; i-- > 0;) {
+        is_contiguous &= t->sizes[i] == 1 || t->strides[i] == expected;
+        expected *= t->sizes[i];
+    }
+    *numel = expected;
+    return is_contiguous || expected == 0;
+}
 /* Both checked, on the same kind of device, and with the same sizes; or as many elements where one
 ** of the two is one-dimensional (a flat bucket slice). */
 cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src,

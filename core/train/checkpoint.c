@@ -103,17 +103,58 @@ cddp_status cd_trainer_emit_states(cd_trainer *t, int64_t moment, cddp_error *er
     return CDDP_OK;
 }
 
+static void report_bytes(cd_trainer *t, bool loaded, uint32_t steps_done)
+{
+    CD_EMIT(t->tracer, checkpoint, "parameters, buffers, optimizers, hook, scaler, averager",
+            .loaded = loaded, .digest = (int64_t)cd_blob_digest(&t->saved.all), .step = steps_done);
+}
+
 static cddp_status report(cd_trainer *t, bool loaded, uint32_t steps_done, cddp_error *err)
 {
     const cddp_event_enum_moment moment = loaded ? CDDP_MOMENT_RESUME : CDDP_MOMENT_CHECKPOINT;
-    CD_EMIT(t->tracer, checkpoint, "parameters, buffers, optimizers, hook, scaler, averager",
-            .loaded = loaded, .digest = (int64_t)cd_blob_digest(&t->saved.all), .step = steps_done);
+    report_bytes(t, loaded, steps_done);
     return CD_PASS(cd_trainer_show(t, moment, err));
+}
+
+/* FST-09 */
+static void change_sharding(cddp_plan_fsdp *p)
+{
+    if (p->resume_strategy != CDDP_SHARDING_RESUMES_SAME) {
+        p->sharding_strategy = p->resume_strategy - 1;
+        p->shard_group_size = p->resume_shard_group_size;
+    }
+    if (p->resume_layout != CDDP_SHARDING_RESUMES_SAME_LAYOUT) p->layout = p->resume_layout - 1;
+}
+
+static cddp_status resume_sharded(cd_trainer *t, const cd_sharding_saved *saved,
+                                  uint32_t steps_done, cddp_error *err)
+{
+    cd_trainer_drop(t);
+    change_sharding(&t->program.settings.fsdp);
+    CD_TRY(cd_trainer_build(t, err));
+    report_bytes(t, true, steps_done); /* what other ranks saved comes into them */
+    CD_TRY(cd_sharding_load(t, saved, err));
+    CD_TRY(cd_trainer_show(t, CDDP_MOMENT_RESUME, err));
+    cd_trainer_emit_mark(t, "resumed", steps_done);
+    return CDDP_OK;
+}
+
+static cddp_status checkpoint_sharded(cd_trainer *t, uint32_t steps_done, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_sharding_saved saved = {.steps = NULL};
+    CD_TRY_OUT(cd_sharding_save(t, &saved, err));
+    CD_TRY_OUT(report(t, false, steps_done, err));
+    if (t->program.settings.train.resume) CD_TRY_OUT(resume_sharded(t, &saved, steps_done, err));
+out:
+    cd_sharding_saved_fini(&saved);
+    return status;
 }
 
 cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done, cddp_error *err)
 {
     if (t->program.settings.train.checkpoint_step != steps_done) return CDDP_OK;
+    if (t->sharding != NULL) return CD_PASS(checkpoint_sharded(t, steps_done, err));
     CD_TRY(save(t, err));
     CD_POINT_PARAMETERS("checkpoint.parameter", t);
     CD_TRY(report(t, false, steps_done, err));

@@ -501,7 +501,7 @@ cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firin
     t->now.micro = micro;
     t->now.gradient_count = 0;
     if (micro->backward_each || micro->loss_each || micro->backwards > 1 ||
-        micro->abort_after > 0 || t->sharding != NULL) {
+        micro->abort_after > 0) {
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "step %u micro-step %u does not run exactly one whole backward, and cannot "
                        "be cut in pieces",
@@ -510,6 +510,8 @@ cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firin
     if (micro->skip == CDDP_SKIP_ALL) return CDDP_OK;
     CD_TRY(begin_micro(t, micro, &losses, err));
     if (!cd_micro_contributes(micro)) return CDDP_OK;
+    /* Units are gathered in the middle of it, and reduced in its order: it has one piece. */
+    if (t->sharding != NULL) return CD_PASS(run_backward(t, micro, &losses, err));
     cd_graph_callbacks collecting = t->replica->graph->callbacks;
     collecting.collect = collect_firing;
     t->now.collection = &c;
@@ -540,7 +542,7 @@ cddp_status cd_trainer_fire(cd_trainer *t, const cd_firing *firing, cddp_error *
 cddp_status cd_trainer_close_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
     if (micro->skip == CDDP_SKIP_ALL) return CDDP_OK;
-    if (cd_micro_contributes(micro)) CD_TRY(end_backward(t, micro, err));
+    if (cd_micro_contributes(micro) && t->sharding == NULL) CD_TRY(end_backward(t, micro, err));
     CD_TRY(end_micro(t, micro, err));
     return CDDP_OK;
 }

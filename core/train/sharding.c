@@ -11,6 +11,11 @@
 ** shown, parameters and gradients are gathered into the module's tensors. Nothing of the training
 ** reads them there: forward asks the wrapper, optimizers step pieces of the shards.
 **
+** Note [Sharded on streams] Units then live on the device with streams, as gradients do there, and
+** the host computes with a copy: of a unit that was gathered, made on the default stream, for which
+** the host waits. It also waits before a shard is stepped and before anything is shown. What it
+** gives to producers of gradients comes after all that, so they may write where another unit was.
+**
 ** Not here: units (core/fsdp).
 */
 #include "core/train/sharding.h"
@@ -18,6 +23,8 @@
 #include "cddp/fsdp.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/plan/micro.h"
+#include "core/plan/unit_precision.h"
 #include "core/train/trainer.h"
 
 #include <stdio.h>
@@ -49,6 +56,7 @@ struct cd_sharding {
     cddp_grad *pieces; /* (parameter_count) views of the shards' gradients, for optimizers */
     cddp_grad *whole;  /* (parameter_count) gathered, to be shown; owned */
     cddp_tensor *flat; /* (unit_count) the shards' gradients, for a gather */
+    cddp_tensor *full; /* (parameter_count) the host's copies, with streams */
 };
 
 /* ---- construction ---- */
@@ -118,7 +126,30 @@ static cddp_fsdp_options options_of(const cd_trainer *t)
     o.wrap.min_num_params = (int64_t)p->min_num_params;
     o.wrap.words = p->wrap_modules.items;
     o.wrap.word_count = p->wrap_modules.count;
+    o.mixed_precision =
+        (cddp_fsdp_mixed_precision){cd_mixed_dtype(t->program.settings.mixed_precision.param_dtype),
+                                    cd_mixed_dtype(
+                                        t->program.settings.mixed_precision.reduce_dtype)};
     return o;
+}
+
+/* FSD-12: units of other dtypes. The root's name is empty. */
+static cddp_status find_unit_options(cd_trainer *t, cddp_fsdp_options *o, cddp_error *err)
+{
+    const cddp_text_list *listed = &t->program.settings.fsdp.unit_precision;
+    cddp_fsdp_unit_options *units = cd_arena_array(&t->memory, listed->count + 1, sizeof *units);
+    CD_TRY(cd_arena_check(&t->memory, err, "the dtypes of %zu units", listed->count));
+    for (size_t i = 0; i < listed->count; i++) {
+        cd_unit_precision own;
+        if (!cd_unit_precision_read(listed->items[i], &own)) continue; /* the plan refused it */
+        char *name = cd_arena_push(&t->memory, own.length + 1);
+        CD_TRY(cd_arena_check(&t->memory, err, "the name of unit %zu", i));
+        memcpy(name, own.module, own.length);
+        units[o->unit_options_count++] =
+            (cddp_fsdp_unit_options){name, o->strategy, {own.param, own.reduce}};
+    }
+    o->unit_options = units;
+    return CDDP_OK;
 }
 
 /* Numbers parameters that are reduced, in the model's order, as a wrapper does. */
@@ -168,7 +199,8 @@ static cddp_status hand_out_pieces(cd_trainer *t, struct cd_sharding *s, cddp_er
             CD_TRY(cddp_fsdp_get_piece(s->fsdp, ordinal, &piece, err));
             o->pieces[k] = piece.count > 0 ? (int64_t)k : -1;
             o->grads[k] = &s->pieces[ordinal];
-            cd_optimizer_replace(o->optimizer, k, &piece.tensor, o->grads[k]);
+            const cddp_tensor stepped = cd_streams_plain(&t->streams, &piece.tensor);
+            cd_optimizer_replace(o->optimizer, k, &stepped, o->grads[k]);
             CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
         }
     }
@@ -188,11 +220,12 @@ static cddp_status create(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
     for (size_t i = 0; i < count; i++) {
         cd_parameter *p = &module->parameters[i];
         given[i] = (cddp_parameter){.name = p->name,
-                                    .tensor = p->tensor,
+                                    .tensor = cd_streams_queued(&t->streams, &p->tensor),
                                     .grad = &p->grad,
                                     .requires_grad = p->requires_grad,
                                     .expect_sparse = p->expect_sparse};
     }
+    CD_TRY(find_unit_options(t, &options, err));
     options.parameters = given;
     options.parameter_count = count;
     CD_TRY(cddp_fsdp_create(&options, &s->fsdp, err));
@@ -213,12 +246,15 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
                        "(FSD-20): ranks would normalise differently, and nothing says what is "
                        "right; use a model without them (norm=layer)",
                        t->program.settings.model.name);
-    t->reduction.wire = CDDP_DTYPE_COUNT;
+    const cddp_fsdp_mixed_precision mixed = options_of(t).mixed_precision;
+    t->reduction.wire =
+        mixed.reduce_dtype != CDDP_DTYPE_COUNT ? mixed.reduce_dtype : mixed.param_dtype;
     t->reduction.divides_after = true; /* FSD-06: what stands in front is a power of two */
     number_variables(t);
     s->unit_of = cd_arena_array(&t->memory, count, sizeof *s->unit_of);
     s->pieces = cd_arena_array(&t->memory, count, sizeof *s->pieces);
     s->whole = cd_arena_array(&t->memory, count, sizeof *s->whole);
+    s->full = cd_arena_array(&t->memory, count, sizeof *s->full);
     CD_TRY(cd_arena_check(&t->memory, err, "the units of %zu parameters", count));
     CD_TRY(create(t, s, err));
     s->unit_count = cddp_fsdp_unit_count(s->fsdp);
@@ -244,7 +280,36 @@ void cd_trainer_unshard(cd_trainer *t)
     t->sharding = NULL;
 }
 
+cddp_fsdp *cd_sharding_get(const cd_trainer *t) { return t->sharding->fsdp; }
+
+uint32_t cd_sharding_get_shards(const cd_trainer *t)
+{
+    const struct cd_sharding *s = t->sharding;
+    return cddp_group_size(s->shards != NULL ? s->shards : t->groups.world);
+}
+
 /* ---- forward ---- */
+
+/* See Note [Sharded on streams] */
+static cddp_status bring_to_host(cd_trainer *t, uint32_t k, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
+    for (size_t i = 0; t->streams.device != NULL && i < cd_trainer_module(t)->parameter_count;
+         i++) {
+        const cddp_tensor *full = cddp_fsdp_parameter(s->fsdp, i);
+        if (s->unit_of[i] != k || full == NULL) continue;
+        if (s->full[i].device == NULL) {
+            s->full[i] = cd_trainer_module(t)->parameters[i].tensor;
+            s->full[i].offset = 0;
+            s->full[i].storage = cd_arena_array(&t->memory, (size_t)cddp_tensor_numel(full) + 1,
+                                                cddp_dtype_bytes(full->dtype));
+            CD_TRY(cd_arena_check(&t->memory, err, "the host's copy of a unit"));
+        }
+        const cddp_tensor to = cd_streams_queued(&t->streams, &s->full[i]);
+        CD_TRY(to.device->copy(&to, full, NULL, err));
+    }
+    return CD_PASS(cd_streams_settle(&t->streams, err));
+}
 
 /* See Note [Forward of a unit] */
 static cddp_status leave_unit(struct cd_sharding *s, cddp_error *err)
@@ -271,7 +336,8 @@ cddp_status cd_sharding_begin_forward(cd_trainer *t, bool grad_mode, cddp_error 
     CD_EMIT(t->tracer, forward_begin, NULL, .iteration = (int64_t)s->iteration, .sync = sync,
             .grad_mode = grad_mode);
     s->in_forward = true;
-    return CD_PASS(cddp_fsdp_pre_forward(s->fsdp, 0, grad_mode, err));
+    CD_TRY(cddp_fsdp_pre_forward(s->fsdp, 0, grad_mode, err));
+    return CD_PASS(bring_to_host(t, 0, err));
 }
 
 cddp_status cd_sharding_end_forward(cd_trainer *t, cddp_error *err)
@@ -288,6 +354,14 @@ cddp_status cd_sharding_end_forward(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
+/* See Note [Sharded on streams] */
+static cddp_status begin_unit(cd_trainer *t, uint32_t k, cddp_error *err)
+{
+    CD_TRY(cddp_fsdp_pre_backward(t->sharding->fsdp, k, err));
+    CD_TRY(cd_streams_begin_backward(&t->streams, err));
+    return CD_PASS(bring_to_host(t, k, err));
+}
+
 cddp_status cd_sharding_use(cd_trainer *t, uint32_t parameter, bool in_backward, cddp_error *err)
 {
     struct cd_sharding *s = t->sharding;
@@ -295,7 +369,7 @@ cddp_status cd_sharding_use(cd_trainer *t, uint32_t parameter, bool in_backward,
     if (in_backward) {
         if (s->units[k].is_open || s->units[k].has_ended) return CDDP_OK;
         s->units[k].is_open = true;
-        return CD_PASS(cddp_fsdp_pre_backward(s->fsdp, k, err));
+        return CD_PASS(begin_unit(t, k, err));
     }
     const uint64_t run = t->replica->graph->op_count;
     if (k == s->current) s->used_at = run;
@@ -308,12 +382,14 @@ cddp_status cd_sharding_use(cd_trainer *t, uint32_t parameter, bool in_backward,
     CD_TRY(leave_unit(s, err));
     s->used_at = run;
     s->current = k;
-    return CD_PASS(cddp_fsdp_pre_forward(s->fsdp, k, s->grad_mode, err));
+    CD_TRY(cddp_fsdp_pre_forward(s->fsdp, k, s->grad_mode, err));
+    return CD_PASS(bring_to_host(t, k, err));
 }
 
 const cddp_tensor *cd_sharding_parameter(const cd_trainer *t, uint32_t parameter)
 {
-    return cddp_fsdp_parameter(t->sharding->fsdp, parameter);
+    const cddp_tensor *full = cddp_fsdp_parameter(t->sharding->fsdp, parameter);
+    return full != NULL && t->streams.device != NULL ? &t->sharding->full[parameter] : full;
 }
 
 cddp_status cd_sharding_enter_no_sync(cd_trainer *t, cddp_error *err)
@@ -341,7 +417,7 @@ cddp_status cd_sharding_begin_backward(cd_trainer *t, cddp_error *err)
         s->units[k].is_open = s->units[k].has_ended = false;
     }
     s->units[0].is_open = s->units[0].may_go_back;
-    return s->units[0].may_go_back ? CD_PASS(cddp_fsdp_pre_backward(s->fsdp, 0, err)) : CDDP_OK;
+    return s->units[0].may_go_back ? CD_PASS(begin_unit(t, 0, err)) : CDDP_OK;
 }
 
 static cddp_status end_unit(struct cd_sharding *s, uint32_t k, cddp_error *err)
@@ -366,7 +442,8 @@ static cddp_status refresh_pieces(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) {
         cddp_fsdp_piece piece = {.size = sizeof piece};
         CD_TRY(cddp_fsdp_get_piece(s->fsdp, i, &piece, err));
-        s->pieces[i] = piece.count > 0 ? piece.gradient : (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+        s->pieces[i] = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+        if (piece.count > 0) cd_streams_plain_grad(&t->streams, &piece.gradient, &s->pieces[i]);
     }
     return CDDP_OK;
 }
@@ -419,8 +496,9 @@ cddp_status cd_sharding_regrid(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < module->parameter_count; i++) {
         cddp_fsdp_piece piece = {.size = sizeof piece};
         CD_TRY(cddp_fsdp_get_piece(t->sharding->fsdp, i, &piece, err));
+        const cddp_tensor stepped = cd_streams_plain(&t->streams, &piece.tensor);
         if (module->parameters[i].requires_grad && piece.count > 0)
-            CD_TRY(cd_regrid_tensor(t->allocator, &piece.tensor, err));
+            CD_TRY(cd_regrid_tensor(t->allocator, &stepped, err));
     }
     return CDDP_OK;
 }
@@ -440,9 +518,12 @@ cddp_status cd_sharding_zero_grad(cd_trainer *t, bool to_none, cddp_error *err)
 
 static cddp_status show_parameter(void *context, const cddp_fsdp_entry *e, cddp_error *err)
 {
-    const cddp_tensor *to = &cd_trainer_module(context)->parameters[e->ordinal].tensor;
+    const cd_trainer *t = context;
+    const cddp_tensor *to = &cd_trainer_module(t)->parameters[e->ordinal].tensor;
+    const cddp_tensor from = cd_streams_plain(&t->streams, &e->tensor);
     if (cddp_tensor_numel(to) == 0) return CDDP_OK;
-    return CD_PASS(to->device->copy(to, &e->tensor, NULL, err));
+    CD_TRY(cd_streams_look(&t->streams, err));
+    return CD_PASS(to->device->copy(to, &from, NULL, err));
 }
 
 static cddp_status show_gradient(void *context, const cddp_fsdp_entry *e, cddp_error *err)
@@ -452,8 +533,10 @@ static cddp_status show_gradient(void *context, const cddp_fsdp_entry *e, cddp_e
     cddp_grad *to = &t->sharding->whole[e->ordinal];
     if (!p->requires_grad) return CDDP_OK;
     CD_TRY(cddp_grad_define(to, &p->tensor, err));
+    const cddp_tensor from = cd_streams_plain(&t->streams, &e->tensor);
     if (cddp_tensor_numel(&to->value) == 0) return CDDP_OK;
-    return CD_PASS(to->value.device->copy(&to->value, &e->tensor, NULL, err));
+    CD_TRY(cd_streams_look(&t->streams, err));
+    return CD_PASS(to->value.device->copy(&to->value, &from, NULL, err));
 }
 
 static cddp_status gather_gradients(cd_trainer *t, cddp_error *err)

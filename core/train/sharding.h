@@ -6,8 +6,11 @@
 */
 #pragma once
 #include "cddp/ddp.h"
+#include "core/base/arena.h"
 
 typedef struct cd_trainer cd_trainer;
+
+typedef struct cddp_fsdp cddp_fsdp;
 
 cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_unshard(cd_trainer *t);
@@ -39,3 +42,26 @@ cddp_status cd_sharding_clip(cd_trainer *t, double max_norm, double *norm,
 cddp_status cd_sharding_collect(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 /* As last gathered. */
 const cddp_grad *cd_sharding_gradient(const cd_trainer *t, size_t parameter);
+
+/* ---- a checkpoint (sharding_state.c) ---- */
+
+/* The wrapper itself. */
+cddp_fsdp *cd_sharding_get(const cd_trainer *t);
+/* Ranks of a shard group, among which SHARDED_STATE_DICT is divided. */
+uint32_t cd_sharding_get_shards(const cd_trainer *t);
+
+/* What a checkpoint has of a sharded model besides its bytes, which are in t->saved.all: how many
+** steps each parameter of each optimizer has made, and how shards were cut. */
+typedef struct cd_sharding_saved {
+    cd_arena memory;
+    int64_t *steps; /* (entry_count) + 1; 0: no state */
+    size_t entry_count;
+    struct cddp_fsdp_local *shards; /* (unit_count) of LOCAL_STATE_DICT */
+    uint32_t shard_count, unit_count;
+} cd_sharding_saved;
+cddp_status cd_sharding_save(cd_trainer *t, cd_sharding_saved *saved,
+                             cddp_error *err) CDDP_MUST_CHECK;
+/* Into another wrapper of the same model, whatever its strategy and layout. */
+cddp_status cd_sharding_load(cd_trainer *t, const cd_sharding_saved *saved,
+                             cddp_error *err) CDDP_MUST_CHECK;
+void cd_sharding_saved_fini(cd_sharding_saved *saved); /* accepts a zeroed one */

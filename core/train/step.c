@@ -45,9 +45,12 @@ static cddp_status show_update(cd_trainer *t, cddp_error *err)
     bool has_stepped = false;
     for (size_t i = 0; i < t->replica->optimizer_count; i++)
         has_stepped |= t->optimizers[i].is_due && !t->optimizers[i].has_overflowed;
+    if (t->sharding != NULL && has_stepped && cd_tracer_wants_digest(t->tracer))
+        CD_TRY(cd_sharding_collect(t, err));
     if (t->view.watcher == NULL || !has_stepped) return CDDP_OK;
     if (CD_POINT_SKIPS("shown.update", t)) return CDDP_OK;
-    if (t->sharding != NULL) CD_TRY(cd_sharding_collect(t, err));
+    if (t->sharding != NULL && !cd_tracer_wants_digest(t->tracer))
+        CD_TRY(cd_sharding_collect(t, err));
     const cd_watched_update update = {.step = t->now.step,
                                       .replica = t->replica,
                                       .values = cd_trainer_refresh_views(t)};
@@ -204,8 +207,8 @@ cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *e
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err)
 {
     cd_module *module = cd_trainer_module(t);
-    if (CD_POINT_SKIPS("step.zero_grad", t)) return CDDP_OK;
     if (t->program.settings.train.zero_grad == CDDP_ZERO_GRAD_KEEP) return CDDP_OK;
+    if (CD_POINT_SKIPS("step.zero_grad", t)) return CDDP_OK;
     const bool to_none = t->program.settings.train.zero_grad == CDDP_ZERO_GRAD_NONE;
     CD_TRY(cd_module_zero_grad(module, to_none ? CD_ZERO_GRAD_TO_NONE : CD_ZERO_GRAD_TO_ZERO, err));
     if (t->sharding != NULL) CD_TRY(cd_sharding_zero_grad(t, to_none, err));

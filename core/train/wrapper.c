@@ -125,6 +125,7 @@ void cd_trainer_report_gradients(cd_trainer *t)
 {
     const cd_module *module = cd_trainer_module(t);
     const cddp_dtype low = cd_mixed_dtype(t->program.settings.mixed_precision.param_dtype);
+    if (t->program.settings.fsdp.unit_precision.count > 0) return; /* each unit its own */
     for (size_t i = 0; i < module->parameter_count; i++) {
         if (module->parameters[i].tensor.dtype != (cddp_dtype)t->program.settings.model.dtype)
             return;

@@ -112,7 +112,8 @@ CDDP_API bool cddp_ddp_wants_graph_search(const cddp_ddp *ddp);
 CDDP_API cddp_status cddp_ddp_forward_end(cddp_ddp *ddp, const bool *reachable,
                                           cddp_error *err) CDDP_MUST_CHECK;
 
-/* The post-accumulate hook of variable i (RED-04). Its gradient is in its slot, or undefined. */
+/* The post-accumulate hook of variable i (RED-04). Its gradient is in its slot, or undefined, and
+** stays as it is until backward_end: a device with streams copies a bucket's gradients together. */
 CDDP_API cddp_status cddp_ddp_mark_variable_ready(cddp_ddp *ddp, size_t variable,
                                                   cddp_error *err) CDDP_MUST_CHECK;
 /* The same by position in options.parameters, for programs whose backward visits every parameter:

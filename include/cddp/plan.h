@@ -182,6 +182,12 @@ typedef struct cddp_plan_fsdp {
     int64_t backward_prefetch; /* cddp_plan_fsdp_backward_prefetch */
     bool forward_prefetch, sync_module_states, use_orig_params;
     int64_t order_check; /* cddp_plan_fsdp_order_check */
+    cddp_text_list unit_precision;
+    int64_t state_dict_type; /* cddp_plan_fsdp_state_dict_type */
+    bool rank0_only;
+    int64_t resume_strategy; /* cddp_plan_fsdp_resume_strategy: that of sharding_strategy, + 1 */
+    uint64_t resume_shard_group_size;
+    int64_t resume_layout; /* cddp_plan_fsdp_resume_layout: that of layout, + 1 */
 } cddp_plan_fsdp;
 
 typedef struct cddp_plan_settings {

@@ -7,7 +7,8 @@
 ** event. It also fails when another interleaving of the ranks' events gives other findings
 ** (core/check/check.h). With --marks, every coverage mark listed in the file must have been
 ** reached by some scenario. With --mutant, this program was built with a planted mistake: what
-** scenarios expect does not count, and the first finding must be this check's.
+** scenarios expect does not count, and the first finding must be this check's. CHECK may be
+** "error": a rank must end with one, and nothing be found.
 */
 #include "cddp/plugin.h"
 #include "verify/worlds/compose.h"
@@ -125,11 +126,23 @@ static bool judge_runs(const catalogue *c, const char *path, const cddp_verdict 
     return good;
 }
 
+/* Of the first rank that ended with one; NULL: of none. */
+static const char *error_of(const cddp_verdict *v)
+{
+    for (size_t i = 0; i < v->rank_count; i++)
+        if (v->ranks[i].result.status != CDDP_OK) return v->ranks[i].result.error.message;
+    return NULL;
+}
+
 static bool judge_mutant(const catalogue *c, const char *path, const cddp_verdict *v)
 {
-    const bool good = v->finding_count > 0 && strcmp(v->findings[0].check, c->mutant) == 0;
+    const char *error = error_of(v);
+    const bool good = v->finding_count > 0 ? strcmp(v->findings[0].check, c->mutant) == 0
+                                           : strcmp(c->mutant, "error") == 0 && error != NULL;
     printf("%s %s: %s\n", good ? "ok  " : "FAIL", path,
-           v->finding_count > 0 ? v->findings[0].title : "no finding at all");
+           v->finding_count > 0 ? v->findings[0].title
+           : error != NULL      ? error
+                                : "no finding at all");
     if (!good || c->verbose) print_verdict(v);
     return good;
 }

@@ -29,6 +29,7 @@ static const struct {
     {"scenarios/buckets/delayed_under_no_sync.toml", "as delayed_all_reduce"},
     {"scenarios/optim/sharded_delayed.toml", "as delayed_all_reduce"},
     {"scenarios/hooks/powersgd_in_callbacks.toml", "continuations in another order on each rank post other operations (I-ORDER, rightly)"},
+    {"scenarios/bugs/zoo_93_sums_sometimes_wrong.toml", "whether the bit flips is a choice, and it is found where it does"},
     {"scenarios/rendezvous/optional_death_of_the_host.toml", "whether the fault strikes is a choice, and it is found where it does"},
     /* clang-format on */
 };

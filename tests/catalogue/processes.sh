@@ -1,34 +1,43 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # processes.sh PROGRAM BACKEND "RANKS…" SCENARIO…: the scenarios on real processes give the verdict of the simulator, with as many
-# ranks as each says ("-") or with the numbers given. Some scenarios change with another number of ranks: their simulated run no
+# ranks as each says ("-") or with the numbers given; "=3" is 3 where the scenario does not say 3 itself. Two run at a time: most of
+# a run is waiting for processes to start and to end. Some scenarios change with another number of ranks: their simulated run no
 # longer ends as expected. The script counts these and leaves them out, like those that only a simulator can run. Where the
 # backend's order of reduction is known to the simulator, the first divergence of the two traces must not exist, and the record
 # replays on the simulator, unless the scenario ends in an error: who of several processes then hears of the others' end is chance.
 set -u
 program=$1 backend=$2 ranks=$3
 shift 3
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
 passed=0 failed=0 equal=0
 declare -A left=()
 
 leave_out() { left[$1]=$((${left[$1]-0} + 1)); }
 
-# Why this scenario is the simulator's alone; "" when it is not.
-reason() {
-    grep -qE '^\[\[fault\]\]' "$1" && { echo "planted faults"; return; }
-    grep -qE '^\[rendezvous\]' "$1" && { echo "the simulated rendezvous"; return; }
-    grep -qE 'device = "(symbol|shape)"' "$1" && { echo "a device without numbers"; return; }
-    grep -qE '^(streams\.)?producers' "$1" && { echo "streams"; return; }
-    grep -qE '^chooser' "$1" && { echo "a chooser"; return; }
-    grep -qE '^continuations = "on_completion"' "$1" && { echo "continuations on completion"; return; }
-    grep -qE 'in_flight_max' "$1" && { echo "bounded slots"; return; }
-    grep -qE 'name = "plant_' "$1" && { echo "a planted hook"; return; }
-    grep -qE 'I-LIVE' "$1" && { echo "ranks that wait for ever"; return; }
-    grep -qE 'of this iteration is' "$1" && { echo "ranks whose peer was refused"; return; }
-    grep -qE 'same_with' "$1" && { echo "repetitions with dozens of ranks"; return; }
-    grep -qE '^backend = ' "$1" && { echo "a separate backend"; return; }
+# Why this scenario is the simulator's alone; "" when it is not. One process reads all of them.
+# shellcheck disable=SC2016
+reasons() {
+    awk '
+        function because(pattern, why) { if (reason == "" && $0 ~ pattern) reason = why }
+        function close_file() { if (file != "") print reason "|" size "|" file }
+        FNR == 1 { close_file(); file = FILENAME; reason = size = ""; }
+        { because("^\\[\\[fault\\]\\]", "planted faults")
+          because("^\\[rendezvous\\]", "the simulated rendezvous")
+          because("device = \"(symbol|shape)\"", "a device without numbers")
+          because("^(streams\\.)?producers", "streams")
+          because("^chooser", "a chooser")
+          because("^continuations = \"on_completion\"", "continuations on completion")
+          because("in_flight_max", "bounded slots")
+          because("name = \"plant_", "a planted hook")
+          because("I-LIVE", "ranks that wait for ever")
+          because("of this iteration is", "ranks whose peer was refused")
+          because("same_with", "repetitions with dozens of ranks")
+          because("^backend = ", "a separate backend") }
+        /^\[/ { section = $0 }
+        section ~ /^\[world\]/ && /^size = [0-9]+/ { size = $3 }
+        END { close_file() }' "$@"
 }
 
 # one SCENARIO RANKS: sim first; its verdict is what the processes have to give.
@@ -75,12 +84,31 @@ one() {
 
 order=() known=no
 [ "$backend" != gloo ] || { order=(--set network.algorithm=gloo_ring) known=yes; }
-for scenario in "$@"; do
-    why=$(reason "$scenario")
-    for n in $ranks; do
-        if [ -n "$why" ]; then leave_out "$why"; else one "$scenario" "$n"; fi
-    done
-done
-printf '%s, ranks %s: %d with the verdict of the simulator, %d of them with its trace and replayed on it, %d not\n' "$backend" "$ranks" $passed $equal $failed
-for why in "${!left[@]}"; do printf '  left out: %d, %s\n' "${left[$why]}" "$why"; done | sort
-[ $failed -eq 0 ] && [ $passed -gt 0 ]
+
+# worker NUMBER: every second scenario of the list. Leaves its counts behind.
+worker() {
+    local at=0 why size scenario n
+    work=$root/$1
+    mkdir "$work"
+    while IFS='|' read -r why size scenario; do
+        at=$((at + 1))
+        [ $((at % 2)) -eq "$1" ] || continue
+        for n in $ranks; do
+            if [ -n "$why" ]; then leave_out "$why"
+            elif [ "$n" = "=$size" ]; then leave_out "its own number of ranks: the test of that has it"
+            else one "$scenario" "${n#=}"
+            fi
+        done
+    done <"$root/list"
+    printf '%d %d %d\n' $passed $equal $failed >"$root/counts.$1"
+    for why in "${!left[@]}"; do printf '%d|%s\n' "${left[$why]}" "$why"; done >"$root/left.$1"
+}
+
+reasons "$@" >"$root/list"
+worker 0 &
+worker 1 &
+wait
+read -r workers passed equal failed < <(cat "$root"/counts.* | awk '{ p += $1; e += $2; f += $3 } END { print NR, p, e, f }')
+printf '%s, ranks %s: %d with the verdict of the simulator, %d of them with its trace and replayed on it, %d not\n' "$backend" "$ranks" "$passed" "$equal" "$failed"
+cat "$root"/left.* | awk -F '|' '{ count[$2] += $1 } END { for (why in count) print "  left out: " count[why] ", " why }' | sort
+[ "$workers" -eq 2 ] && [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

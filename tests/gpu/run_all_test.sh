@@ -42,6 +42,7 @@ run() {
     [ "$twin" = none ] || stand_in "$build/tests/gpu/cuda_twin_gpu_test" "$twin"
     stand_in "$build/tests/gpu/cuda_layers_gpu_test" "$layers"
     stand_in "$build/tests/gpu/nccl_gpu_test" "$backend"
+    stand_in "$build/tests/gpu/fsdp_gpu_test" "$backend"
     stand_in "$build/tests/gpu/nccl_module_test" 0
     stand_in "$build/tests/gpu/gpu_copy_bench" 0
     stand_in "$build/tests/gpu/gpu_step_bench" 0
@@ -55,7 +56,7 @@ silent() { ! grep -qF -- "$1" "$scratch/said" || fail "it says '$1'"; }
 
 run 0
 says '-- passed: kernels and device beside the cpu'
-says '-- passed: catalogue on two ranks'
+says '-- passed: catalogue on 2 ranks'
 says '-- skipped: beside PyTorch'
 silent FAILED
 

@@ -79,8 +79,9 @@ static int64_t post(writer *w, const operation *o)
     int64_t sequence = w->posted++;
     bool reduces = o->op == CDDP_OP_ALLREDUCE;
     PUT(w, collective_post, NULL, .group = FIXTURE_GROUP, .sequence = sequence, .op = o->op,
-        .reduce_op = reduces ? CDDP_RED_SUM : -1, .root = reduces ? -1 : 0, .dtype = o->dtype,
-        .numel = o->numel, .digest = o->input, .bucket = o->bucket, .in_flight = 1);
+        .reduce_op = reduces ? CDDP_RED_SUM : -1, .root = o->op == CDDP_OP_BROADCAST ? 0 : -1,
+        .dtype = o->dtype, .numel = o->numel, .digest = o->input, .bucket = o->bucket,
+        .in_flight = 1);
     return sequence;
 }
 
@@ -98,6 +99,8 @@ enum { UNIT_NUMEL = 6, UNIT_SHARE = 2, UNIT_BYTES = 24 };
 
 static void put_unit(writer *w)
 {
+    PUT(w, unit, "fc2", .unit = 1, .numel = UNIT_NUMEL, .share = UNIT_SHARE,
+        .shards = FIXTURE_RANKS, .shard = w->rank, .group = FIXTURE_GROUP, .dtype = CDDP_F32);
     const int64_t first = (int64_t)w->rank * UNIT_SHARE;
     PUT(w, unit, "fc1", .unit = 0, .numel = UNIT_NUMEL, .share = UNIT_SHARE,
         .shards = FIXTURE_RANKS, .shard = w->rank, .group = FIXTURE_GROUP, .dtype = CDDP_F32);
@@ -107,26 +110,41 @@ static void put_unit(writer *w)
         .count = UNIT_SHARE);
 }
 
-/* The plan has the buffers' broadcast between its forward and its backward. */
+/* The plan gathers the unit, and has the buffers' broadcast in its forward. */
 static void begin_unit(writer *w, int64_t content)
 {
     PUT(w, planned_collective, "fc1", .at_step = w->step, .at_micro = w->micro, .position = 0,
+        .op = CDDP_OP_ALLGATHER, .dtype = CDDP_F32, .numel = UNIT_SHARE, .passes = 1);
+    PUT(w, planned_collective, "fc1", .at_step = w->step, .at_micro = w->micro, .position = 1,
         .op = CDDP_OP_BROADCAST, .dtype = CDDP_F32, .numel = 2, .passes = 1);
-    PUT(w, planned_units, NULL, .at_step = w->step, .at_micro = w->micro, .count = 1,
-        .peak = UNIT_BYTES, .left = 0);
+    for (int64_t i = 0; i < 2; i++)
+        PUT(w, planned_storage, "fc1", .at_step = w->step, .at_micro = w->micro, .position = i,
+            .bytes = UNIT_BYTES, .released = i, .passes = i == 0 ? 1 : 2, .collectives = 2 * i);
+    PUT(w, planned_units, NULL, .at_step = w->step, .at_micro = w->micro, .count = 2,
+        .peak = UNIT_BYTES, .left = 0, .moves = 2);
     PUT(w, fresh, NULL, .ordinal = FC1_WEIGHT, .at_step = w->step, .dtype = CDDP_F32,
         .digest = content);
     PUT(w, unit_gap, NULL, .unit = 0, .what = CDDP_WHAT_PARAMETER, .count = 1,
         .norm = cd_f64_bits(0));
     PUT(w, unit_pass, NULL, .unit = 0, .pass = CDDP_UNIT_PRE_FORWARD, .grad_mode = 1);
     PUT(w, unit_storage, NULL, .unit = 0, .bytes = UNIT_BYTES);
+    const operation o = {CDDP_OP_ALLGATHER,
+                         CDDP_F32,
+                         UNIT_SHARE,
+                         -1,
+                         DIGEST("share", w->step, 0, w->rank),
+                         DIGEST("unit", w->step, 0, 0)};
+    finish(w, post(w, &o), &o);
     PUT(w, unit_read, NULL, .ordinal = FC1_WEIGHT, .unit = 0, .pass = CDDP_UNIT_PRE_FORWARD,
         .dtype = CDDP_F32, .digest = content);
 }
 
 static void end_unit(writer *w)
 {
+    PUT(w, unit_pass, NULL, .unit = 0, .pass = CDDP_UNIT_POST_FORWARD, .grad_mode = 1);
     PUT(w, unit_storage, NULL, .unit = 0, .bytes = UNIT_BYTES, .released = 1);
+    PUT(w, unit_gap, NULL, .unit = 0, .what = CDDP_WHAT_GRADIENT, .count = 1,
+        .norm = cd_f64_bits(0));
     PUT(w, unit_pass, NULL, .pass = CDDP_UNIT_BACKWARD_END, .grad_mode = 1);
 }
 

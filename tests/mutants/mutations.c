@@ -233,9 +233,9 @@ static bool mutate_meta_evaluation_synchronises(cddp_event *e)
 static bool mutate_life_never_awaited(cddp_event *e)
 {
     const bool is_last = at(e, CDDP_EV_collective_done, 1, FIXTURE_STEPS - 1) &&
-                         e->as.collective_done.sequence == 15;
+                         e->as.collective_done.sequence == 18;
     return !is_last && !(at(e, CDDP_EV_collective_wait, 1, FIXTURE_STEPS - 1) &&
-                         e->as.collective_wait.sequence == 15);
+                         e->as.collective_wait.sequence == 18);
 }
 
 static bool mutate_life_works_left(cddp_event *e)
@@ -308,7 +308,7 @@ static bool mutate_content_posted_otherwise(cddp_event *e)
     const bool is_kept = mutate_meta_hook_named_and_never_called(e);
     if (at(e, CDDP_EV_collective_post, 2, 1) && e->as.collective_post.bucket == 1)
         e->as.collective_post.digest = 5;
-    if (at(e, CDDP_EV_collective_done, 2, 1) && e->as.collective_done.sequence == 8)
+    if (at(e, CDDP_EV_collective_done, 2, 1) && e->as.collective_done.sequence == 10)
         e->as.collective_done.input = e->as.collective_done.start = 5;
     return is_kept;
 }
@@ -316,7 +316,7 @@ static bool mutate_content_posted_otherwise(cddp_event *e)
 static bool mutate_content_result_replaced(cddp_event *e)
 {
     const bool is_kept = mutate_meta_hook_named_and_never_called(e);
-    if (at(e, CDDP_EV_collective_done, ANY, 1) && e->as.collective_done.sequence == 8)
+    if (at(e, CDDP_EV_collective_done, ANY, 1) && e->as.collective_done.sequence == 10)
         e->as.collective_done.digest = 7;
     return is_kept;
 }
@@ -330,7 +330,7 @@ static bool mutate_content_not_a_bucket(cddp_event *e)
 
 static bool mutate_order_other_count(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 4)
+    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 5)
         e->as.collective_post.numel = 4;
     return true;
 }
@@ -351,7 +351,7 @@ static bool mutate_order_pairs_two_steps(cddp_event *e)
 
 static bool mutate_order_other_reduction(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 4)
+    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 5)
         e->as.collective_post.reduce_op = CDDP_RED_MAX;
     return true;
 }
@@ -359,9 +359,9 @@ static bool mutate_order_other_reduction(cddp_event *e)
 /* The last operation of the fixture is the 16th. */
 static bool mutate_order_posts_less(cddp_event *e)
 {
-    bool is_last = (e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 15) ||
-                   (e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 15) ||
-                   (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 15);
+    bool is_last = (e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 18) ||
+                   (e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 18) ||
+                   (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 18);
     return !(is_last && e->rank == 0);
 }
 
@@ -590,7 +590,7 @@ static bool mutate_coll_broadcast_corrupt(cddp_event *e)
 
 static bool mutate_hb_written_after_the_post(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_done, 2, 1) && e->as.collective_done.sequence == 7) {
+    if (at(e, CDDP_EV_collective_done, 2, 1) && e->as.collective_done.sequence == 9) {
         corrupt(&e->as.collective_done.start);
         e->as.collective_done.input = 0; /* in place */
     }
@@ -599,7 +599,7 @@ static bool mutate_hb_written_after_the_post(cddp_event *e)
 
 static bool mutate_hb_input_is_scratch(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_done, 1, 1) && e->as.collective_done.sequence == 7)
+    if (at(e, CDDP_EV_collective_done, 1, 1) && e->as.collective_done.sequence == 9)
         corrupt(&e->as.collective_done.input);
     return true;
 }
@@ -632,7 +632,7 @@ static bool mutate_coll_sum_a_unit_off(cddp_event *e)
 
 static bool mutate_det_other_bits(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 15)
+    if (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 18)
         corrupt(&e->as.collective_done.digest);
     return true;
 }
@@ -902,7 +902,7 @@ static bool mutate_parameq_scaler_stands_still(cddp_event *e)
 
 static bool mutate_fail_reads_incomplete(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_done, 1, 2) && e->as.collective_done.sequence == 13)
+    if (at(e, CDDP_EV_collective_done, 1, 2) && e->as.collective_done.sequence == 16)
         e->as.collective_done.status = CDDP_E_ABORTED;
     return true;
 }
@@ -945,12 +945,12 @@ static bool mutate_live_never_returns(cddp_event *e)
 /* Rank 1 fails before the last operation; the others wait for it until the world ends. */
 static bool mutate_live_waits_for_ended(cddp_event *e)
 {
-    bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 15;
-    bool is_done = e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 15;
+    bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 18;
+    bool is_done = e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 18;
     bool is_after = e->kind == CDDP_EV_group_close || e->kind == CDDP_EV_memory ||
                     (e->kind == CDDP_EV_stop && e->step == 2) ||
                     (e->kind == CDDP_EV_value && e->as.value.moment == CDDP_MOMENT_END);
-    bool is_wait = e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 15;
+    bool is_wait = e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 18;
     if (e->kind == CDDP_EV_rank_end)
         e->as.rank_end = e->rank == 1 ? (cddp_event_rank_end){.status = CDDP_E_IO}
                                       : (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
@@ -962,7 +962,7 @@ static bool mutate_live_waits_for_ended(cddp_event *e)
 ** others wait for it. */
 static bool mutate_live_names_itself(cddp_event *e)
 {
-    const bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 15;
+    const bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 18;
     if (!is_post) return mutate_live_waits_for_ended(e);
     e->as.collective_post.op = e->rank == 1 ? CDDP_OP_SEND : CDDP_OP_RECV;
     e->as.collective_post.root = 1;
@@ -973,8 +973,8 @@ static bool mutate_live_names_itself(cddp_event *e)
 static bool mutate_live_came_late(cddp_event *e)
 {
     static const uint64_t second_ns = 1000000000;
-    const bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 15;
-    const bool is_done = e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 15;
+    const bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 18;
+    const bool is_done = e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 18;
     if (e->kind == CDDP_EV_fault) return false;
     if (e->kind == CDDP_EV_rank_end)
         e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_TIMEOUT};
@@ -988,7 +988,7 @@ static bool mutate_live_came_late(cddp_event *e)
 ** part of it, goes on, and gives up first: it misses rank 1, which is no culprit. */
 static bool mutate_live_stopped_behind_another(cddp_event *e)
 {
-    static const int64_t last[FIXTURE_RANKS] = {15, 14, 14};
+    static const int64_t last[FIXTURE_RANKS] = {18, 17, 17};
     if (e->kind == CDDP_EV_fault) return false;
     if (e->rank >= FIXTURE_RANKS) return true;
     static uint64_t end_of[FIXTURE_RANKS]; /* the last event that each rank still tells of */
@@ -1010,7 +1010,7 @@ static bool mutate_live_stopped_behind_another(cddp_event *e)
 static bool mutate_live_stays_in_hook(cddp_event *e)
 {
     const bool is_post =
-        at(e, CDDP_EV_collective_post, 1, ANY) && e->as.collective_post.sequence == 15;
+        at(e, CDDP_EV_collective_post, 1, ANY) && e->as.collective_post.sequence == 18;
     if (is_post) {
         e->kind = CDDP_EV_hook_call;
         e->text = "narrow";
@@ -1075,7 +1075,7 @@ static bool mutate_count_gathers_less(cddp_event *e)
     e->text = "fc1";
     e->as.planned_collective = (cddp_event_planned_collective){.at_step = 1,
                                                                .at_micro = 0,
-                                                               .position = 1,
+                                                               .position = 2,
                                                                .op = CDDP_OP_ALLGATHER,
                                                                .dtype = CDDP_F32,
                                                                .numel = 2,
@@ -1085,8 +1085,15 @@ static bool mutate_count_gathers_less(cddp_event *e)
 
 static bool mutate_count_gathers_more(cddp_event *e)
 {
-    if (at(e, CDDP_EV_planned_units, 2, 1)) e->as.planned_units.count = 0;
-    return !at(e, CDDP_EV_planned_collective, 2, 1);
+    if (at(e, CDDP_EV_planned_units, 2, 1)) e->as.planned_units.count = 1;
+    return !(at(e, CDDP_EV_planned_collective, 2, 1) && e->as.planned_collective.position == 1);
+}
+
+static bool mutate_count_another_unit(cddp_event *e)
+{
+    if (at(e, CDDP_EV_planned_storage, 1, 1)) e->text = "fc2";
+    if (at(e, CDDP_EV_unit_storage, 1, 1)) e->as.unit_storage.unit = 1;
+    return true;
 }
 
 static bool mutate_mem_one_too_many(cddp_event *e)
@@ -1100,6 +1107,30 @@ static bool mutate_mem_stays_full(cddp_event *e)
     return !(at(e, CDDP_EV_unit_storage, 2, 1) && e->as.unit_storage.released);
 }
 
+/* What stands between its free and the end of backward comes first. */
+static bool mutate_mem_freed_late(cddp_event *e)
+{
+    static cddp_event freed;
+    if (at(e, CDDP_EV_unit_storage, 1, 1) && e->as.unit_storage.released) {
+        freed = *e;
+        e->kind = CDDP_EV_unit_pass;
+        e->as.unit_pass =
+            (cddp_event_unit_pass){.unit = 0, .pass = CDDP_UNIT_POST_BACKWARD, .grad_mode = 1};
+    } else if (at(e, CDDP_EV_unit_gap, 1, 1) && e->as.unit_gap.what == CDDP_WHAT_GRADIENT) {
+        e->kind = CDDP_EV_unit_storage;
+        e->as.unit_storage = freed.as.unit_storage;
+    }
+    return true;
+}
+
+static bool mutate_mem_another_unit(cddp_event *e)
+{
+    if (at(e, CDDP_EV_planned_collective, 0, 1) && e->as.planned_collective.position == 0)
+        e->text = "fc2";
+    if (at(e, CDDP_EV_unit_storage, 0, 1)) e->as.unit_storage.unit = 1;
+    return true;
+}
+
 static bool mutate_fresh_older_copy(cddp_event *e)
 {
     static int64_t before;
@@ -1111,6 +1142,12 @@ static bool mutate_fresh_older_copy(cddp_event *e)
 static bool mutate_fresh_mixed_copy(cddp_event *e)
 {
     if (at(e, CDDP_EV_unit_read, 0, 1)) corrupt(&e->as.unit_read.digest);
+    return true;
+}
+
+static bool mutate_fresh_other_dtype(cddp_event *e)
+{
+    if (at(e, CDDP_EV_unit_read, 1, 1)) e->as.unit_read.dtype = CDDP_BF16;
     return true;
 }
 

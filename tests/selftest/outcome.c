@@ -120,7 +120,10 @@ static bool names_tensor(const st_world *w, const st_point *p, const char *name,
     return variable >= 0 && (w->buckets[variable] >> (f->bucket % 64) & 1u) != 0;
 }
 
-static bool is_buffer(const st_point *p) { return strstr(p->place, ".buffer") != NULL; }
+static bool is_buffer(const st_point *p)
+{
+    return (strstr(p->place, ".buffer") != NULL || strncmp(p->place, "buffers.", 8) == 0);
+}
 
 static const char *struck_name(const st_world *w, const st_point *p, const st_effect *e)
 {

@@ -155,14 +155,12 @@ static cddp_status read_plan(const st_world_row *row, cddp_plan **plan, cddp_err
     return cd_reader_read_file(&reader, row->scenario, plan, err);
 }
 
-cddp_status st_world_open(const st_world_row *row, const cddp_registry *registry, st_world *world,
-                          cddp_error *err)
+/* The clean run of its plan. */
+static cddp_status open_world(st_world *world, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cddp_verdict *verdict = NULL;
     const st_injection none = {.point = SIZE_MAX};
-    *world = (st_world){.row = row, .registry = registry};
-    CD_TRY(read_plan(row, &world->plan, err));
     world->ranks = (uint32_t)world->plan->world.size;
     world->steps = (uint32_t)world->plan->settings.train.steps;
     listener l = {.world = world};
@@ -170,7 +168,7 @@ cddp_status st_world_open(const st_world_row *row, const cddp_registry *registry
     CD_TRY_OUT(run(world, &l, &verdict, err));
     if (verdict->outcome != CDDP_OUTCOME_VERIFIED || verdict->as_expected) {
         CD_TRY_OUT(cd_fail(err, CDDP_E_ARG, "the clean run of world '%s' is not verified: %s",
-                           row->name, verdict->summary));
+                           world->row->name, verdict->summary));
     }
     world->finals = l.finals;
     for (size_t i = 0; i < st_point_count; i++) world->reached[i] = st_injection_reached(i);
@@ -178,6 +176,22 @@ out:
     cddp_verdict_destroy(verdict);
     if (status != CDDP_OK) st_world_close(world);
     return status;
+}
+
+cddp_status st_world_open(const st_world_row *row, const cddp_registry *registry, st_world *world,
+                          cddp_error *err)
+{
+    *world = (st_world){.row = row, .registry = registry};
+    CD_TRY(read_plan(row, &world->plan, err));
+    return CD_PASS(open_world(world, err));
+}
+
+cddp_status st_world_open_plan(struct cddp_plan *plan, const cddp_registry *registry,
+                               st_world *world, cddp_error *err)
+{
+    static const st_world_row row = {"drawn", "", "", ST_RUN, "*"};
+    *world = (st_world){.row = &row, .registry = registry, .plan = plan};
+    return CD_PASS(open_world(world, err));
 }
 
 void st_world_close(st_world *world)

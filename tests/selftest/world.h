@@ -51,6 +51,9 @@ typedef struct st_world {
 
 cddp_status st_world_open(const st_world_row *row, const cddp_registry *registry, st_world *world,
                           cddp_error *err) CDDP_MUST_CHECK;
+/* The same of a plan, which the world takes. */
+cddp_status st_world_open_plan(struct cddp_plan *plan, const cddp_registry *registry,
+                               st_world *world, cddp_error *err) CDDP_MUST_CHECK;
 void st_world_close(st_world *world);
 /* The injection in force strikes. recording: filled, or NULL. The caller destroys the verdict. */
 cddp_status st_world_run(const st_world *world, st_recording *recording, st_finals *finals,

@@ -4,11 +4,11 @@
 
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/image.h"
 #include "sim/fiber.h"
 #include "sim/memory.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define BLOCK_BYTES ((size_t)1 << 35)      /* reserved; touched pages cost */
 #define IMAGE_BYTES_MAX ((size_t)64 << 20) /* what is copied for every schedule */
@@ -23,7 +23,7 @@ struct cd_explore_prefix {
     uint32_t world_size;
     cd_snapshot *world; /* NULL: nothing is kept */
     cd_memory memory_then;
-    unsigned char *image; /* (memory_then.used) of the block */
+    cd_image *image; /* (memory_then.used) of the block */
 };
 
 cddp_status cd_explore_prefix_create(cd_explore_prefix **prefix, cddp_error *err)
@@ -55,7 +55,7 @@ static void release_nothing(void *context, void *block, size_t bytes)
 static void drop_image(cd_explore_prefix *p)
 {
     cd_snapshot_destroy(p->world);
-    free(p->image);
+    cd_image_destroy(p->image);
     p->world = NULL;
     p->image = NULL;
 }
@@ -105,13 +105,12 @@ static bool take_image(cd_explore_prefix *p, cd_sim *sim)
     cddp_error err = CDDP_ERROR_INIT;
     if (cd_sim_snapshot(sim, &p->world, &err) != CDDP_OK) return false;
     if (p->memory.used + cd_snapshot_bytes(p->world) <= IMAGE_BYTES_MAX)
-        p->image = malloc(p->memory.used);
+        p->image = cd_image_take(NULL, p->block, p->memory.used);
     if (p->image == NULL) {
         drop_image(p);
         return false;
     }
     p->memory_then = p->memory;
-    memcpy(p->image, p->block, p->memory.used);
     return true;
 }
 
@@ -120,7 +119,7 @@ static void put_back(cd_explore_prefix *p, cd_sim *sim)
     /* first: it gives back what devices made since, which lies in the block */
     cd_sim_restore(sim, p->world);
     p->memory = p->memory_then;
-    memcpy(p->block, p->image, p->memory.used);
+    cd_image_put_back(p->image, p->block);
 }
 
 void cd_explore_prefix_keep(cd_explore_prefix *p, cd_sim *sim)

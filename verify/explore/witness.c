@@ -10,7 +10,9 @@
 #define RANK_KEY UINT64_C(0x72616e6b)
 #define RUN_KEY UINT64_C(0x72756e)
 
-/* Digits of square roots of primes: a word of an event is folded with those of its place. */
+/* Digits of square roots of primes: a word of an event is folded with those of its place. Two words
+** are multiplied with each other. One that equals its digits would hide the other one: that is as
+** likely as two equal digests. */
 static const uint64_t places[] = {UINT64_C(0x6a09e667f3bcc909), UINT64_C(0xbb67ae8584caa73b),
                                   UINT64_C(0x3c6ef372fe94f82b), UINT64_C(0xa54ff53a5f1d36f1),
                                   UINT64_C(0x510e527fade682d1), UINT64_C(0x9b05688c2b3e6c1f),
@@ -32,11 +34,14 @@ static uint64_t fold(uint64_t a, uint64_t b)
 static uint64_t digest_of(const cddp_event *event)
 {
     const size_t field_count = cddp_event_describe(event->kind)->field_count;
+    const int64_t *fields = event->as.field;
     uint64_t h =
         fold(event->time_ns ^ places[0], ((uint64_t)event->rank << 32 | event->kind) ^ places[1]);
     h += fold(((uint64_t)event->step << 32 | event->micro_step) ^ places[2], places[3]);
-    for (size_t i = 0; i < field_count; i++)
-        h += fold((uint64_t)event->as.field[i] ^ places[i + 3], places[i + 2]);
+    size_t i = 0;
+    for (; i + 1 < field_count; i += 2)
+        h += fold((uint64_t)fields[i] ^ places[i + 3], (uint64_t)fields[i + 1] ^ places[i + 4]);
+    if (i < field_count) h += fold((uint64_t)fields[i] ^ places[i + 3], places[i + 2]);
     return cd_hash_mix(h, event->text != NULL ? cd_hash_text(event->text) : 0);
 }
 

@@ -234,8 +234,20 @@ void cd_rank_walk_init(cd_rank_walk *w, const cd_prove_rank_options *options,
 void cd_rank_walk_fini(cd_rank_walk *w)
 {
     cd_trainer_destroy(w->trainer);
+    cddp_tracer_destroy(w->tracer);
     w->trainer = NULL;
+    w->tracer = NULL;
 }
+
+static void ignore_event(void *self, const cddp_event *event)
+{
+    (void)self;
+    (void)event;
+}
+
+static const cddp_trace_sink nobody = {.size = sizeof nobody,
+                                       .abi = CDDP_TRACE_ABI,
+                                       .event = ignore_event};
 
 /* Opens micro-steps until one has something to choose. A single gradient fires at once. */
 static cddp_status open_window(cd_rank_walk *w, cddp_error *err)
@@ -267,10 +279,13 @@ static cddp_status open_window(cd_rank_walk *w, cddp_error *err)
 
 cddp_status cd_rank_walk_begin(cd_rank_walk *w, cddp_error *err)
 {
+    if (w->options->plan->settings.fsdp.enable)
+        CD_TRY(cddp_tracer_create(&w->port, &nobody, CDDP_TRACE_DIGEST, &w->tracer, err));
     const cd_trainer_options options = {.plan = w->options->plan,
                                         .rank = &w->port,
                                         .backend = &w->table,
-                                        .registry = w->options->registry};
+                                        .registry = w->options->registry,
+                                        .tracer = w->tracer};
     CD_TRY(cd_trainer_create(&options, &w->trainer, err));
     CD_TRY(cd_trainer_begin(w->trainer, err));
     return CD_PASS(open_window(w, err));
@@ -315,12 +330,13 @@ uint64_t cd_rank_walk_key(const cd_rank_walk *w)
 {
     const uint64_t place = (uint64_t)w->step << 40 ^ (uint64_t)w->micro_index << 24 ^
                            (uint64_t)w->call_count << 1 ^ w->has_ended;
-    return cd_hash_mix(cd_ddp_state_key(w->trainer->ddp), place);
+    /* a sharded model has one order, and one state at a place */
+    return w->trainer->ddp != NULL ? cd_hash_mix(cd_ddp_state_key(w->trainer->ddp), place) : place;
 }
 
 uint64_t cd_rank_walk_proposal(const cd_rank_walk *w)
 {
-    return cd_ddp_state_proposal(w->trainer->ddp);
+    return w->trainer->ddp != NULL ? cd_ddp_state_proposal(w->trainer->ddp) : 0;
 }
 
 /* The digit-th of the firings that are left. */

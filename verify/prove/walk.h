@@ -18,6 +18,9 @@ typedef struct cd_rank_walk {
     cd_calls *expected; /* borrowed; grows in the first walk when there is none */
     bool grows;         /* this walk writes the expected sequence */
     cd_trainer *trainer;
+    /* Of a sharded model, whose ranks gather what they show: it shows as in the record, to nobody;
+    ** else NULL. */
+    cddp_tracer *tracer;
     cd_micro micro;
     uint32_t step, micro_index, window; /* window: of those with at least two gradients */
     cd_firing firings[CD_PROVE_EVENTS_MAX];

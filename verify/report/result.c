@@ -103,6 +103,7 @@ cddp_finding cd_result_copy_finding(cd_result *result, const cddp_finding *findi
     copy.ranks = ranks;
     copy.rank_count = ranks != NULL ? finding->rank_count : 0;
     copy.name = finding->name != NULL ? cd_result_copy(result, finding->name) : NULL;
+    copy.wrapper = finding->wrapper != NULL ? cd_result_copy(result, finding->wrapper) : NULL;
     cd_text_clean(copy.parameter);
     cd_text_clean(copy.title);
     make_singular(copy.title);

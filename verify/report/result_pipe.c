@@ -66,6 +66,12 @@ static void visit_array(codec *c, void **items, size_t *count, size_t item_bytes
     }
 }
 
+/* One that may be absent. What was read of it before is another process's address. */
+static void visit_optional_text(codec *c, const char **text)
+{
+    if (*text != NULL) visit_text(c, text);
+}
+
 static void visit_findings(codec *c, cd_result *r)
 {
     cddp_finding *findings = (cddp_finding *)(uintptr_t)r->verdict.findings;
@@ -79,6 +85,8 @@ static void visit_findings(codec *c, cd_result *r)
         visit_bytes(c, &findings[i], sizeof findings[i]);
         visit_array(c, &ranks, &rank_count, sizeof *findings[i].ranks);
         if (rank_count > 0) visit_bytes(c, ranks, rank_count * sizeof *findings[i].ranks);
+        visit_optional_text(c, &findings[i].name);
+        visit_optional_text(c, &findings[i].wrapper);
         if (c->out == NULL) {
             findings[i].check = check;
             findings[i].ranks = ranks;

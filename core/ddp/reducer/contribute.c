@@ -146,9 +146,21 @@ static cddp_status check_gradient(const cd_reducer *r, const cd_variable *v,
     return CDDP_OK;
 }
 
-static cddp_status contribute_dense(cd_reducer *r, const cd_variable *v, const cddp_tensor *view,
+static bool is_view_mode(const cd_reducer *r) { return r->config->gradient_as_bucket_view; }
+
+/* A device with streams takes longer to start a copy than to carry it out. There the copies of a
+** bucket start together, with the bits of one at a time (GRD-03). A slice that is looked at earlier
+** is copied at once: by a hook that adds gradients up, or for the digest of a trace. */
+static bool packs_together(const cd_reducer *r, const cddp_tensor *view)
+{
+    return (view->device->flags & CDDP_DEVICE_ASYNC) != 0 && !is_view_mode(r) &&
+           !r->config->accumulate_in_hook && !cd_tracer_wants_digest(r->tracer);
+}
+
+static cddp_status contribute_dense(cd_reducer *r, size_t variable, const cddp_tensor *view,
                                     int64_t *path, cddp_error *err)
 {
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
     const cddp_tensor *value = &v->grad->value;
     const cddp_device *device = view->device;
     int64_t div = (int64_t)r->divide_factor;
@@ -165,7 +177,10 @@ static cddp_status contribute_dense(cd_reducer *r, const cd_variable *v, const c
         CD_TRY(device->divide(view, view, div, NULL, err));
     } else {
         *path = CDDP_PATH_RECIPROCAL;
-        CD_TRY(device->multiply_reciprocal(view, value, div, NULL, err));
+        if (packs_together(r, view))
+            cd_bitset_add(r->packed_later, variable);
+        else
+            CD_TRY(device->multiply_reciprocal(view, value, div, NULL, err));
     }
     return CDDP_OK;
 }
@@ -224,8 +239,6 @@ static void note_stale(const cd_reducer *r, size_t variable)
     CD_EMIT(r->tracer, mark, "stale_gradient_contributed", .value = (int64_t)variable);
 }
 
-static bool is_view_mode(const cd_reducer *r) { return r->config->gradient_as_bucket_view; }
-
 cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path, cddp_error *err)
 {
     const cd_variable *v = cd_wrapped_variable(r->module, variable);
@@ -246,7 +259,7 @@ cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path,
     note_stale(r, variable);
     if (v->grad->requires_grad)
         CD_EMIT(r->tracer, mark, "create_graph_gradient", .value = (int64_t)variable);
-    CD_TRY(contribute_dense(r, v, view, path, err));
+    CD_TRY(contribute_dense(r, variable, view, path, err));
     CD_POINT_TRACED(TENSOR, "bucket.contribution", r->tracer, variable, view);
     if (r->config->accumulate_in_hook && !cd_bitset_has(r->unused_set, variable))
         CD_TRY(report_hook(r, variable, err));
@@ -256,8 +269,33 @@ cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path,
     return CDDP_OK;
 }
 
+/* The copies that packs_together put off. */
+static cddp_status pack(cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
+{
+    const cddp_device *device = bucket->flat.device;
+    cddp_copy_pair *pairs = r->buckets.pairs;
+    size_t pair_count = 0;
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        const uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
+        if (!cd_bitset_has(r->packed_later, v)) continue;
+        const cd_variable *variable = cd_wrapped_variable(r->module, v);
+        cd_bitset_remove(r->packed_later, v);
+        if (variable->grad->kind != CDDP_GRAD_DENSE)
+            return cd_fail(err, CDDP_E_STATE,
+                           "the gradient of '%s' was dropped after it was ready, before its bucket "
+                           "was complete",
+                           variable->name);
+        pairs[pair_count++] = (cddp_copy_pair){.dst = cd_bucket_set_view(&r->buckets, v),
+                                               .src = variable->grad->value};
+    }
+    if (pair_count == 0) return CDDP_OK;
+    return CD_PASS(device->copy_many(device, pairs, pair_count, CDDP_COPY_MULTIPLY,
+                                     (int64_t)r->divide_factor, NULL, err));
+}
+
 cddp_status cd_reducer_contribute_deferred(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
+    CD_TRY(pack(r, bucket, err));
     if (!r->config->batched_grad_copy || r->scales_in_hook || bucket->is_sparse) return CDDP_OK;
     cddp_copy_pair *pairs = r->buckets.pairs;
     size_t pair_count = 0;

@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/hooks/hook.h"
+#include "core/tensor/digest.h"
 #include "core/tensor/view.h"
 #include "core/trace/points.h"
 #include "core/trace/tracer.h"
@@ -119,12 +120,8 @@ void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
                                                 grad->value.offset);
     int64_t bad = -1;
     const cddp_tensor *value = &grad->value;
-    if (grad->kind != CDDP_GRAD_UNDEFINED && cd_tracer_wants_digest(r->tracer) &&
-        (value->device->flags & CDDP_DEVICE_VALUES) != 0 &&
-        value->device->find_nonfinite(value, &bad, NULL) != CDDP_OK)
-        bad = -1;
-    const int64_t digest =
-        grad->kind == CDDP_GRAD_UNDEFINED ? 0 : cd_tracer_digest(r->tracer, value);
+    const bool digests = grad->kind != CDDP_GRAD_UNDEFINED && cd_tracer_wants_digest(r->tracer);
+    const int64_t digest = digests ? (int64_t)cd_digest_and_find_nonfinite(value, &bad) : 0;
     CD_EMIT(r->tracer, grad_final, NULL, .param = (int64_t)variable,
             .presence = grad->kind == CDDP_GRAD_UNDEFINED ? CDDP_PRESENCE_ABSENT
                         : dense                           ? CDDP_PRESENCE_VALUE
@@ -251,20 +248,22 @@ static int64_t digest_hook_state(const cd_reducer *r, const cd_bucket *bucket)
     return status == CDDP_OK ? (int64_t)digest : 0;
 }
 
-/* Folds the digests of the result's slices, as grad_final has them. */
-static int64_t digest_result(const cd_reducer *r, const cd_bucket *bucket)
+/* The digest of the result, and *slices: those of its slices, folded, as grad_final has them. */
+static int64_t digest_result(const cd_reducer *r, const cd_bucket *bucket, int64_t *slices)
 {
     const cddp_tensor *result = &bucket->future.result;
+    cd_digest_pass pass;
     uint64_t digest = 0;
-    if (bucket->is_sparse || result->dtype != bucket->flat.dtype ||
-        !cd_tracer_wants_digest(r->tracer))
-        return 0;
-    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+    *slices = 0;
+    if (bucket->is_sparse || !cd_tracer_wants_digest(r->tracer) || result->device == NULL) return 0;
+    cd_digest_pass_begin(&pass, result);
+    for (uint32_t i = 0; result->dtype == bucket->flat.dtype && i < bucket->variable_count; i++) {
         const uint32_t variable = r->buckets.layout.indices[bucket->first_slot + i];
         const cddp_tensor slice = cd_bucket_set_view_of(&r->buckets, variable, result);
-        digest = cd_hash_mix(digest, (uint64_t)cd_tracer_digest(r->tracer, &slice));
+        digest = cd_hash_mix(digest, cd_digest_pass_part(&pass, &slice));
     }
-    return (int64_t)digest;
+    *slices = (int64_t)digest;
+    return (int64_t)cd_digest_pass_end(&pass);
 }
 
 /* A recorder compares what a hook delivered with what entered. */
@@ -295,7 +294,8 @@ static cddp_status report_result(cd_reducer *r, cd_bucket *bucket, cddp_error *e
     if (r->tracer == NULL || bucket->is_reported) return CDDP_OK;
     bucket->is_reported = true;
     const cddp_tensor *result = &bucket->future.result;
-    int64_t digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, result);
+    int64_t slices = 0;
+    const int64_t digest = digest_result(r, bucket, &slices);
     int64_t dtype = bucket->is_sparse ? (int64_t)bucket->flat.dtype : (int64_t)result->dtype;
     watch_result(r, bucket);
     if (cd_reducer_hook_of(r, bucket) != NULL)
@@ -304,7 +304,7 @@ static cddp_status report_result(cd_reducer *r, cd_bucket *bucket, cddp_error *e
                 .state = digest_hook_state(r, bucket));
     CD_EMIT(r->tracer, bucket_done, NULL, .bucket = bucket->index,
             .generation = r->buckets.generation, .digest = digest, .dtype = dtype,
-            .slices = digest_result(r, bucket));
+            .slices = slices);
     return CD_PASS(cd_reducer_show(r, &r->buckets, bucket, true, err));
 }
 

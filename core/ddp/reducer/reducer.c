@@ -65,6 +65,7 @@
 #include "core/base/hash.h"
 #include "core/ddp/reducer/static_graph.h"
 #include "core/hooks/hook.h"
+#include "core/tensor/digest.h"
 #include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
@@ -285,28 +286,35 @@ cddp_status cd_reducer_check_future(const cd_reducer *r, cd_bucket *bucket, cddp
                    hook, count, bucket->index, CDDP_FUTURE_WORKS_MAX);
 }
 
-/* Folds the digests of its slices, as mark_ready has them. */
-static int64_t digest_slices(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket)
+/* Its digest, and *slices: those of its slices, folded, as mark_ready has them. */
+static int64_t digest_bucket(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,
+                             int64_t *slices)
 {
-    if (set != &r->buckets || bucket->is_sparse || !cd_tracer_wants_digest(r->tracer)) return 0;
+    cd_digest_pass pass;
     uint64_t digest = 0;
-    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+    *slices = 0;
+    if (bucket->is_sparse || !cd_tracer_wants_digest(r->tracer)) return 0;
+    cd_digest_pass_begin(&pass, &bucket->flat);
+    for (uint32_t i = 0; set == &r->buckets && i < bucket->variable_count; i++) {
         const uint32_t variable = set->layout.indices[bucket->first_slot + i];
-        digest = cd_hash_mix(digest, (uint64_t)cd_reducer_slice_digest(r, variable));
+        const bool has_slice = !cd_wrapped_variable(r->module, variable)->expect_sparse;
+        const cddp_tensor slice = cd_bucket_set_view(&r->buckets, variable);
+        digest = cd_hash_mix(digest, has_slice ? cd_digest_pass_part(&pass, &slice) : 0);
     }
-    return (int64_t)digest;
+    *slices = (int64_t)digest;
+    return (int64_t)cd_digest_pass_end(&pass);
 }
 
 static void emit_launch(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,
                         bool is_last)
 {
+    int64_t slices = 0;
+    const int64_t digest = digest_bucket(r, set, bucket, &slices);
     CD_EMIT(r->tracer, bucket_launch, NULL, .bucket = bucket->index, .generation = set->generation,
             .numel = cddp_tensor_numel(&bucket->flat), .dtype = bucket->flat.dtype,
-            .content = (int64_t)bucket->content_digest,
-            .digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, &bucket->flat),
-            .is_last = is_last, .shadow = set != &r->buckets, .group = cddp_group_id(r->group),
-            .sequence = (int64_t)cddp_group_sequence(r->group),
-            .slices = digest_slices(r, set, bucket));
+            .content = (int64_t)bucket->content_digest, .digest = digest, .is_last = is_last,
+            .shadow = set != &r->buckets, .group = cddp_group_id(r->group),
+            .sequence = (int64_t)cddp_group_sequence(r->group), .slices = slices);
 }
 
 cddp_status cd_reducer_show(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,

@@ -10,5 +10,5 @@ case $version in
 esac
 made=$(mktemp)
 trap 'rm -f "$made"' EXIT
-PYTHONDONTWRITEBYTECODE=1 $python "$1" > "$made"
+PYTHONDONTWRITEBYTECODE=1 $python -W ignore "$1" > "$made"
 "$2" "$made"

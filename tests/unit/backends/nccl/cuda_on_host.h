@@ -43,5 +43,6 @@ void launch(void (*kernel)(A), int64_t blocks, int64_t threads, void *stream, co
 
 } // namespace
 
+#define CD_ARGUMENT
 #define CD_LAUNCH(kernel, blocks, threads, stream, argument) \
     launch(kernel, (int64_t)(blocks), (int64_t)(threads), stream, argument)

@@ -46,7 +46,7 @@ struct CUstream_st {
 
 struct CUevent_st {
     struct CUstream_st *stream; /* of the latest record */
-    uint64_t recorded, reached;
+    uint64_t recorded, reached, tick;
 };
 
 fake_cuda_counts fake_cuda;
@@ -54,10 +54,12 @@ int fake_cuda_devices = 1;
 uint64_t fake_cuda_fail_malloc_at;
 bool fake_cuda_fails_on;
 bool fake_cuda_is_far;
+bool fake_cuda_is_asleep;
 
 /* A watchdog asks for events while its rank enqueues. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUstream_st *streams;
+static uint64_t ticks; /* events that were reached: the clock */
 
 /* ---- queues ---- */
 
@@ -161,6 +163,12 @@ static far_block *far_find(const void *pointer)
 
 /* ---- running ---- */
 
+static void pass(struct CUevent_st *event, uint64_t version)
+{
+    event->reached = version;
+    event->tick = ++ticks;
+}
+
 /* Runs the first operation; false when it cannot go on. */
 static bool step(cudaStream_t s)
 {
@@ -175,7 +183,7 @@ static bool step(cudaStream_t s)
     else if (o->run != NULL)
         o->run(o->argument);
     else
-        o->event->reached = o->version;
+        pass(o->event, o->version);
     s->is_running = false;
     if (!done) return false;
     s->first = o->next;
@@ -299,7 +307,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     pthread_mutex_lock(&lock);
-    bool reached = reach(event, event->recorded);
+    bool reached =
+        fake_cuda_is_asleep ? event->reached == event->recorded : reach(event, event->recorded);
     leave();
     return reached ? cudaSuccess : cudaErrorNotReady;
 }
@@ -309,6 +318,17 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     fake_cuda.synchronizations++;
     while (cudaEventQuery(event) != cudaSuccess) nap();
     return cudaSuccess;
+}
+
+/* A millisecond per event that was reached: an order, no time. */
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
+{
+    pthread_mutex_lock(&lock);
+    const bool reached = start->recorded > 0 && end->recorded > 0 &&
+                         start->reached == start->recorded && end->reached == end->recorded;
+    *ms = (float)end->tick - (float)start->tick;
+    pthread_mutex_unlock(&lock);
+    return reached ? cudaSuccess : cudaErrorNotReady;
 }
 
 /* ---- memory ---- */
@@ -399,6 +419,16 @@ cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags)
 cudaError_t cudaFreeHost(void *pointer)
 {
     release(pointer);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+    *total = *free_bytes = FAR_BYTES;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < far_count; i++)
+        if (far_blocks[i].bytes > 0) *free_bytes -= far_blocks[i].bytes;
+    pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
 

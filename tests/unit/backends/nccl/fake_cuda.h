@@ -6,7 +6,8 @@
 ** Then only the needed operations run: those of that stream up to that point, and those of other
 ** streams through its waits for events. So an operation that uses what another stream makes,
 ** without waiting for that stream's event, runs before it and sees memory that was not written yet.
-** Freed memory is painted.
+** Freed memory is painted. The clock of events counts those that were reached: it has an order and
+** no time.
 **
 ** Memory of the device can be far (fake_cuda_is_far): the host may not touch it, and ends with
 ** SIGSEGV when it does. Only operations on a stream may (a kernel, a copy, NCCL). So code that
@@ -41,7 +42,9 @@ extern fake_cuda_counts fake_cuda;
 extern int fake_cuda_devices; /* 1 */
 /* the n-th allocation, stream or event from now fails; 0: none */
 extern uint64_t fake_cuda_fail_malloc_at;
-extern bool fake_cuda_is_far;   /* memory that is allocated from now on */
+extern bool fake_cuda_is_far; /* memory that is allocated from now on */
+/* a question whether an event was reached makes nothing run; only a wait of the host does */
+extern bool fake_cuda_is_asleep;
 extern bool fake_cuda_fails_on; /* and all behind it, until fail_malloc_at is set again */
 
 #ifdef __cplusplus

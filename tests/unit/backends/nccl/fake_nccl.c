@@ -71,6 +71,7 @@ struct ncclComm {
     int rank;
     atomic_bool aborted, progress_reported;
     uint64_t collectives, sent[RANKS], received[RANKS], splits;
+    ncclComm_t child, *child_at; /* a split under way; under the lock */
 };
 
 static shared *memory;
@@ -447,21 +448,37 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
 }
 
 /* Every member of the parent takes part, so the colour's size is known only by its members' keys:
-** tests split whole. */
+** tests split whole. As NCCL 2.28 it says success at once, and the child is there when the parent's
+** call is complete. */
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *comm,
                            ncclConfig_t *config)
 {
     ncclUniqueId id;
+    ncclComm_t child = NULL;
     memset(&id, 0, sizeof id);
     snprintf(id.internal, sizeof id.internal, "%.60s split %llu of %d", parent->world->id.internal,
              (unsigned long long)parent->splits++, color);
-    return ncclCommInitRankConfig(comm, parent->world->size, id, key, config);
+    ncclResult_t code = ncclCommInitRankConfig(&child, parent->world->size, id, key, config);
+    if (code != ncclInProgress) return code;
+    *comm = NULL;
+    pthread_mutex_lock(&memory->lock);
+    parent->child = child;
+    parent->child_at = comm;
+    pthread_mutex_unlock(&memory->lock);
+    return ncclSuccess;
 }
+
+static bool is_complete(const world *w) { return w->joined == (1u << w->size) - 1; }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
 {
     pthread_mutex_lock(&memory->lock);
-    bool complete = c->world->joined == (1u << c->world->size) - 1;
+    bool complete = is_complete(c->world);
+    if (c->child_at != NULL && is_complete(c->child->world)) {
+        *c->child_at = c->child;
+        c->child_at = NULL;
+    }
+    complete = complete && c->child_at == NULL;
     pthread_mutex_unlock(&memory->lock);
     *state = broken                             ? ncclRemoteError
              : complete && c->progress_reported ? ncclSuccess

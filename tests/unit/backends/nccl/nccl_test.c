@@ -20,6 +20,7 @@
 #include "core/comm/conformance.h"
 #include "core/hooks/hook.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +119,13 @@ static void run_job(job *j)
     for (int i = 0; i < 8; i++) j->results[i].size = sizeof j->results[i];
     assert_ok(cddp_process_world_ops()->launch(world, rank_main, j, j->results, &err), &err);
     cddp_process_world_close(world);
+#ifdef CDDP_NCCL_MODULE /* a GPU is seldom at hand: whatever it says is kept */
+    for (uint32_t r = 0; r < j->world_size; r++)
+        if (j->results[r].end != CDDP_RANK_RETURNED || j->results[r].status != CDDP_OK)
+            print_message("rank %u of %u: end %d, status %d: %s\n", r, j->world_size,
+                          (int)j->results[r].end, (int)j->results[r].status,
+                          j->results[r].error.message);
+#endif
     char command[128];
     snprintf(command, sizeof command, "rm -rf %s", directory);
     assert_int_equal(system(command), 0);
@@ -660,10 +668,14 @@ static cddp_status train(const job *j, cddp_group *group, bool views, bool find_
     }
     for (int round = 0; round < 4 && status == CDDP_OK; round++) {
 #ifndef CDDP_NCCL_MODULE
-        uint64_t blocked = fake_cuda.synchronizations;
+        uint64_t blocked = fake_cuda.synchronizations, launches = fake_cuda.launches;
 #endif
         status = backward(&m, d, rank, round, find_unused, err);
 #ifndef CDDP_NCCL_MODULE
+        /* One fill per gradient, which is the backward; the rest goes by buckets. */
+        if (status == CDDP_OK && !views && fake_cuda.launches - launches >= 2 * PARAMETERS)
+            status = cddp_error_set(err, CDDP_E_STATE, "%d launches for %d gradients",
+                                    (int)(fake_cuda.launches - launches), PARAMETERS);
         /* Buckets are rebuilt in the second iteration, and the map of used parameters is read by
         ** the host. */
         if (status == CDDP_OK && round > 1 && !find_unused && fake_cuda.synchronizations != blocked)
@@ -704,6 +716,35 @@ TEST(nccl, the_reducers_streams_are_judged_from_the_trace)
     job j = {.world_size = 2, .body = train_witnessed, .timeout_ns = 60 * SECOND};
     run_job(&j);
     assert_all_returned(&j);
+}
+
+static cddp_status drop_early(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    static model m;
+    const cddp_device *d = j->bound->device;
+    (void)rank;
+    memset(&m, 0, sizeof m);
+    cddp_status status = model_make(&m, d, group, false, false, err);
+    if (status == CDDP_OK) status = cddp_ddp_forward_begin(m.ddp, true, err);
+    if (status == CDDP_OK) status = cddp_ddp_forward_end(m.ddp, NULL, err);
+    for (size_t i = PARAMETERS; i-- > 0 && status == CDDP_OK;) {
+        status = cddp_grad_define(&m.grads[i], &m.parameters[i].tensor, err);
+        if (status == CDDP_OK) status = d->fill(&m.grads[i].value, 1, NULL, err);
+        if (status == CDDP_OK) status = cddp_ddp_mark_variable_ready(m.ddp, i, err);
+        if (i == PARAMETERS - 1) cddp_grad_drop(&m.grads[i]);
+    }
+    model_drop(&m, d);
+    return status;
+}
+
+/* The copies of a bucket start together, when it is complete. */
+TEST(nccl, a_gradient_that_is_dropped_before_its_bucket_is_complete_is_an_error)
+{
+    job j = {.world_size = 1, .body = drop_early, .timeout_ns = 30 * SECOND};
+    run_job(&j);
+    cd_test_row("%s", j.results[0].error.message);
+    assert_int_equal(j.results[0].status, CDDP_E_STATE);
+    assert_non_null(strstr(j.results[0].error.message, "'p39' was dropped after it was ready"));
 }
 
 TEST(nccl, the_reducer_averages_gradients_that_live_on_the_gpu)
@@ -1013,6 +1054,45 @@ TEST(nccl, abort_ends_what_is_in_flight)
     assert_non_null(strstr(j.results[0].error.message, "changed their mind"));
 }
 
+/* The output of an aborted collective looks as if it were done. */
+static cddp_status reads_what_was_aborted(const job *j, cddp_rank *rank, cddp_group *group,
+                                          cddp_error *err)
+{
+    const cddp_device *d = j->bound->device;
+    cddp_error lost = CDDP_ERROR_INIT;
+    vector v = {0}, own = {0};
+    cddp_work *work = NULL;
+    cddp_group *second = NULL;
+    cddp_status status = group_open(j, rank, "second", NULL, &second, err);
+    if (rank->rank == 1) {
+        cd_os_sleep_ns(SECOND);
+        cddp_group_destroy(second);
+        return status;
+    }
+    if (status == CDDP_OK) status = vector_make(&v, d, CDDP_F32, 1021, 1, err);
+    if (status == CDDP_OK) status = vector_make(&own, d, CDDP_F32, 1021, 3, err);
+    if (status == CDDP_OK) status = cddp_group_allreduce(second, &v.t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    if (status == CDDP_OK) status = cddp_group_abort(second, "enough", err);
+    if (status == CDDP_OK && expect(&own, 3, &lost) != CDDP_E_ABORTED)
+        status = cddp_error_set(err, CDDP_E_STATE, "what was aborted can be read");
+    if (status == CDDP_OK && strstr(lost.message, "group 'second' was aborted") == NULL)
+        status = cddp_error_set(err, CDDP_E_STATE, "it says '%s'", lost.message);
+    cddp_group_destroy(second);
+    if (status == CDDP_OK) status = expect(&own, 3, err);
+    vector_drop(&v);
+    vector_drop(&own);
+    (void)group;
+    return status;
+}
+
+TEST(nccl, what_an_aborted_collective_wrote_cannot_be_read)
+{
+    job j = {.world_size = 2, .body = reads_what_was_aborted, .timeout_ns = 20 * SECOND};
+    run_job(&j);
+    assert_all_returned(&j);
+}
+
 static cddp_status split_and_sum(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
 {
     cddp_group *second = NULL;
@@ -1055,6 +1135,83 @@ TEST(nccl, refuses_options_it_does_not_know_and_parents_that_are_not_there)
         assert_non_null(strstr(j.results[0].error.message, cases[i].words));
     }
 }
+
+#ifdef CDDP_NCCL_MODULE /* ---- failures that only a GPU has ---- */
+
+static cddp_status sum_of_ones(const job *j, cddp_group *group, cddp_error *err)
+{
+    vector v = {0};
+    cddp_work *work = NULL;
+    cddp_status status = vector_make(&v, j->bound->device, CDDP_F32, 1021, 1, err);
+    if (status == CDDP_OK) status = cddp_group_allreduce(group, &v.t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    if (status == CDDP_OK)
+        status = v.device->stream_synchronize(v.device, NULL, err); /* its wait is the stream's */
+    if (status == CDDP_OK) status = expect(&v, (float)cddp_group_size(group), err);
+    vector_drop(&v);
+    return status;
+}
+
+static cddp_status one_is_killed(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    cddp_status status = sum_of_ones(j, group, err);
+    if (status == CDDP_OK && rank->rank == 1) (void)raise(SIGKILL);
+    return status == CDDP_OK ? sum_of_ones(j, group, err) : status;
+}
+
+TEST(nccl, a_peer_that_was_killed_ends_the_wait_for_it)
+{
+    job j = {.world_size = 2, .body = one_is_killed, .timeout_ns = 5 * SECOND};
+    run_job(&j);
+    cd_test_row("%s", j.results[0].error.message);
+    assert_int_not_equal(j.results[1].end, CDDP_RANK_RETURNED);
+    assert_int_equal(j.results[0].end, CDDP_RANK_RETURNED);
+    assert_int_not_equal(j.results[0].status, CDDP_OK);
+    assert_non_null(strstr(j.results[0].error.message, "rank 0, group 'world'"));
+}
+
+static cddp_status too_much_memory(const job *j, cddp_rank *rank, cddp_group *group,
+                                   cddp_error *err)
+{
+    void *storage = NULL;
+    (void)rank;
+    cddp_status status =
+        j->bound->device->allocate(j->bound->device, CDDP_F32, INT64_C(1) << 38, &storage, err);
+    if (status != CDDP_E_NOMEM)
+        return cddp_error_set(err, CDDP_E_STATE, "status %d for 1 TiB", (int)status);
+    return sum_of_ones(j, group, err);
+}
+
+TEST(nccl, memory_that_runs_out_is_an_error_and_the_group_goes_on)
+{
+    job j = {.world_size = 2, .body = too_much_memory, .timeout_ns = 30 * SECOND};
+    run_job(&j);
+    assert_all_returned(&j);
+}
+
+static cddp_status reads_where_nothing_is(const job *j, cddp_rank *rank, cddp_group *group,
+                                          cddp_error *err)
+{
+    const cddp_device *d = j->bound->device;
+    vector v = {0};
+    int64_t n = 1021;
+    cddp_status status = vector_make(&v, d, CDDP_F32, n, 1, err);
+    cddp_tensor nowhere = cddp_tensor_of(d, (void *)(uintptr_t)4096, 0, CDDP_F32, &n, 1);
+    if (status == CDDP_OK && rank->rank == 0) status = d->copy(&v.t, &nowhere, NULL, err);
+    if (status == CDDP_OK) status = sum_of_ones(j, group, err);
+    return status;
+}
+
+TEST(nccl, a_kernel_that_fails_is_named_and_the_peer_ends_in_time)
+{
+    job j = {.world_size = 2, .body = reads_where_nothing_is, .timeout_ns = 5 * SECOND};
+    run_job(&j);
+    cd_test_row("%s", j.results[0].error.message);
+    assert_int_equal(j.results[0].status, CDDP_E_BACKEND);
+    assert_non_null(strstr(j.results[0].error.message, "illegal memory access"));
+    assert_int_not_equal(j.results[1].status, CDDP_OK);
+}
+#endif
 
 #ifndef CDDP_NCCL_MODULE
 

@@ -103,6 +103,23 @@ static void write_state(toy *t, passage *p)
     CHECK_FAILS(cddp_fsdp_sharded_state(t->fsdp, &sink, &l->err), CDDP_E_CONFIG, "its own rows");
 }
 
+/* FST-01: one unit is whole at a time; by rows its shards, too, while they are brought in order. */
+static void check_peak(toy *t)
+{
+    lane *l = t->l;
+    cddp_fsdp_counts counts = {.size = sizeof counts};
+    uint64_t largest = 0;
+    for (uint32_t k = 0; k < cddp_fsdp_unit_count(t->fsdp); k++) {
+        cddp_fsdp_unit_info u = {.size = sizeof u};
+        CHECK_OK(cddp_fsdp_unit(t->fsdp, k, &u, &l->err));
+        const uint64_t bytes = (uint64_t)u.share * u.shard_count * sizeof(float);
+        if (bytes > largest) largest = bytes;
+    }
+    CHECK_OK(cddp_fsdp_get_counts(t->fsdp, &counts, &l->err));
+    CHECK(counts.full_bytes == 0 && counts.full_bytes_peak > 0);
+    CHECK(counts.full_bytes_peak <= (t->options.layout == CDDP_FSDP_ROWS ? 2 : 1) * largest);
+}
+
 static void body(lane *l)
 {
     passage *p = l->lab->data;
@@ -135,6 +152,7 @@ static void body(lane *l)
         const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = save_entry, .context = &again};
         CHECK_OK(cddp_fsdp_full_state(t.fsdp, &sink, &l->err));
         CHECK(memcmp(again.values, p->parameters.values, sizeof again.values) == 0);
+        check_peak(&t);
     }
     toy_fini(&t);
 }

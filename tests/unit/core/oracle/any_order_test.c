@@ -115,7 +115,7 @@ TEST(any_order, an_addend_may_be_one_of_two)
 {
     (void)state;
     cddp_error err = CDDP_ERROR_INIT;
-    const cd_any_order_rule rule = {CDDP_F32, CDDP_F32, 1};
+    const cd_any_order_rule rule = {CDDP_F32, CDDP_F32, 1, 1};
     const double one = 1, low = 2, high = 2 + 0x1p-22;
     cd_any_order a;
     assert_ok(cd_any_order_init(&a, NULL, 1, 2, &err), &err);
@@ -130,7 +130,7 @@ TEST(any_order, more_addends_than_expected_or_known_say_nothing)
 {
     (void)state;
     cddp_error err = CDDP_ERROR_INIT;
-    const cd_any_order_rule rule = {CDDP_F32, CDDP_F32, 1};
+    const cd_any_order_rule rule = {CDDP_F32, CDDP_F32, 1, 1};
     const double one = 1;
     cd_any_order a;
     assert_ok(cd_any_order_init(&a, NULL, 1, 2, &err), &err);

@@ -192,8 +192,8 @@ TEST(oracle_symbol, names_the_contribution_that_is_wrong)
                                      .gradients = toy_gradients,
                                      .buffers = toy_buffers,
                                      .update = toy_update};
-        cd_oracle_parameter meta = {"weight",  NUMEL, CDDP_F32, 0, CD_ORACLE_PATH_BUCKET,
-                                    {0, 0, 0}, 0};
+        cd_oracle_parameter meta = {"weight",  NUMEL, CDDP_F32,           0, CD_ORACLE_PATH_BUCKET,
+                                    {0, 0, 0}, 0,     {.is_given = false}};
         cd_memory_sink_init(&trace, NULL);
         assert_ok(cddp_tracer_create(NULL, &trace.sink, CDDP_TRACE_DIGEST, &tracer, &err), &err);
         cd_oracle_options options = {.parameters = &meta,

@@ -330,9 +330,9 @@ static cd_oracle_options set(stage *g, const scene *s)
     toy_init(&g->engine, s->world_size);
     toy_init(&g->free_engine, s->world_size);
     for (size_t p = 0; p < PARAMETERS; p++)
-        g->metas[p] =
-            (cd_oracle_parameter){shapes[p].name,        shapes[p].numel, CDDP_F32, (int32_t)p,
-                                  CD_ORACLE_PATH_BUCKET, {0, 0, 0},       0};
+        g->metas[p] = (cd_oracle_parameter){
+            shapes[p].name,        shapes[p].numel, CDDP_F32, (int32_t)p,
+            CD_ORACLE_PATH_BUCKET, {0, 0, 0},       0,        {.is_given = false}};
     return (cd_oracle_options){.parameters = g->metas,
                                .parameter_count = PARAMETERS,
                                .buffer_count = 1,

@@ -197,7 +197,7 @@ TEST(plan, an_optimizer_has_options_of_single_ranks)
 }
 
 static const struct {
-    const char *name, *sets[4], *words;
+    const char *name, *sets[8], *words;
 } contradictions[] = {
     /* clang-format off */
     {"an order of no numbers", {"model.layout=channels_last", "model.device=shape"}, "model.layout orders numbers"},
@@ -217,7 +217,20 @@ static const struct {
     {"copies of one rank", {"fsdp.enable=true", "world.size=4", "fsdp.sharding_strategy=HYBRID_SHARD", "fsdp.shard_group_size=1"}, "several groups of several ranks"},
     {"copies that round twice", {"fsdp.enable=true", "world.size=6", "fsdp.sharding_strategy=HYBRID_SHARD", "fsdp.shard_group_size=2"}, "powers of two"},
     {"copies of nothing", {"fsdp.enable=true", "fsdp.shard_group_size=2"}, "no effect without a hybrid"},
-    {"forms of shards", {"fsdp.enable=true", "model.device=symbol"}, "needs model.device"},
+    {"sizes of shards", {"fsdp.enable=true", "model.device=shape"}, "needs model.device"},
+    {"buffers of shards", {"fsdp.enable=true", "mixed_precision.buffer_dtype=bf16"}, "a model with buffers is refused"},
+    {"dtypes that are none", {"fsdp.enable=true", "fsdp.unit_precision=layers.0=int8"}, "is not MODULE=PARAM"},
+    {"dtypes of nothing", {"fsdp.enable=true", "fsdp.unit_precision=bf16"}, "is not MODULE=PARAM"},
+    {"dtypes twice", {"fsdp.enable=true", "fsdp.unit_precision=out=bf16,out=f16/f32"}, "for one unit"},
+    {"dtypes of doubles", {"fsdp.enable=true", "model.dtype=f64", "fsdp.unit_precision=out=bf16"}, "computes in f64"},
+    {"dtypes of windows", {"fsdp.enable=true", "fsdp.layout=rows", "train.micro_steps=2", "fsdp.unit_precision=out=bf16"}, "one [mixed_precision]"},
+    {"a state that is not saved", {"fsdp.enable=true", "fsdp.rank0_only=true"}, "no effect without train.checkpoint_step"},
+    {"shards of rank 0", {"fsdp.enable=true", "train.checkpoint_step=1", "fsdp.rank0_only=true", "fsdp.state_dict_type=LOCAL_STATE_DICT"}, "each rank saves its own"},
+    {"a strategy of no resume", {"fsdp.enable=true", "fsdp.resume_strategy=NO_SHARD"}, "no effect without train.resume"},
+    {"groups of no resume", {"fsdp.enable=true", "fsdp.resume_shard_group_size=2"}, "without a hybrid fsdp.resume_strategy"},
+    {"groups that do not divide", {"fsdp.enable=true", "world.size=5", "train.checkpoint_step=1", "train.resume=true", "fsdp.resume_strategy=HYBRID_SHARD", "fsdp.resume_shard_group_size=2"}, "that divide world.size = 5"},
+    {"rows that come aligned", {"fsdp.enable=true", "train.checkpoint_step=1", "train.resume=true", "fsdp.use_orig_params=true", "fsdp.resume_layout=rows"}, "aligns a flat unit"},
+    {"windows of two layouts", {"fsdp.enable=true", "train.checkpoint_step=1", "train.resume=true", "train.micro_steps=2", "mixed_precision.param_dtype=bf16", "mixed_precision.reduce_dtype=f32", "fsdp.resume_layout=rows"}, "in different dtypes"},
     {"shards of shards", {"fsdp.enable=true", "optimizer.0.shard=flat"}, "the model is sharded"},
     {"a step that shards cannot follow", {"fsdp.enable=true", "when.0.bypass=true"}, "nothing of a sharded model follows it"},
     {"a module list of nothing", {"fsdp.enable=true", "fsdp.wrap_modules=out"}, "no effect without fsdp.auto_wrap_policy"},
@@ -430,7 +443,7 @@ TEST(plan, contradictions_are_refused_naming_both_sides)
         cddp_plan *plan = make_plan();
         cd_test_row("%s", contradictions[i].name);
         assert_ok(cddp_plan_check(plan, &err), &err);
-        for (size_t k = 0; k < 4 && contradictions[i].sets[k] != NULL; k++) {
+        for (size_t k = 0; k < 8 && contradictions[i].sets[k] != NULL; k++) {
             char key[128];
             const char *equals = strchr(contradictions[i].sets[k], '=');
             const size_t length = (size_t)(equals - contradictions[i].sets[k]);

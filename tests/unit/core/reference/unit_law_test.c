@@ -6,6 +6,7 @@
 #include "cddp/backend.h"
 #include "core/plan/plan.h"
 #include "core/reference/planned.h"
+#include "core/reference/unit_sums.h"
 #include "core/trace/sink.h"
 #include "core/trace/tracer.h"
 #include "tests/support/test.h"
@@ -258,6 +259,39 @@ TEST(unit_law, running_out_of_memory_leaves_nothing_behind)
     law l;
     begin(&l, (const char *const[]){NULL});
     cd_test_oom_loop(starve, &l);
+    end(&l);
+}
+
+typedef struct sums {
+    cd_unit_law *law;
+    const cd_module *module;
+} sums;
+
+static cddp_status starve_sums(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    const sums *s = argument;
+    cd_unit_sums made = {.offsets = NULL};
+    const cd_unit_sums_options options = {.law = s->law,
+                                          .allocator = allocator,
+                                          .module = s->module,
+                                          .mesh = {2, 1}};
+    const cddp_status status = cd_unit_sums_init(&made, &options, err);
+    cd_unit_sums_fini(&made);
+    return status;
+}
+
+TEST(unit_sums, running_out_of_memory_leaves_nothing_behind)
+{
+    (void)state;
+    law l;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_replica *replica = NULL;
+    begin(&l, (const char *const[]){NULL});
+    const cd_replica_options options = {.plan = l.plan, .device = cddp_device_shape()};
+    assert_ok(cd_replica_create(&options, &replica, &err), &err);
+    sums s = {l.law, replica->model->module};
+    cd_test_oom_loop(starve_sums, &s);
+    cd_replica_destroy(replica);
     end(&l);
 }
 

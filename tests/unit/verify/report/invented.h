@@ -31,6 +31,7 @@ static inline void invent_findings(cd_result *r, size_t count)
         snprintf(f.advice, sizeof f.advice, "look at the order of gradients");
         if (i > 0) snprintf(f.parameter, sizeof f.parameter, "größer...");
         if (i > 0) f.name = "größer.weight";
+        if (i > 0) f.wrapper = "größer";
         findings[r->verdict.finding_count++] = cd_result_copy_finding(r, &f);
     }
     cddp_event event = {.rank = 1, .sequence = 17, .step = 2, .kind = CDDP_EV_bucket_launch};

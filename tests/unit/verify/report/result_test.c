@@ -44,6 +44,14 @@ TEST(result, a_pipe_carries_every_kind_whole)
         cd_result_init(&copy);
         assert_ok(cd_result_read(&copy, bytes, count, &err), &err);
         assert_same_report(&results[i], &copy);
+        /* Another process reads it: no text may lie where the writer had it. */
+        for (size_t k = 0; k < copy.verdict.finding_count; k++) {
+            const cddp_finding *theirs = &results[i].verdict.findings[k];
+            const cddp_finding *mine = &copy.verdict.findings[k];
+            assert_ptr_not_equal(mine->check, theirs->check);
+            if (theirs->name != NULL) assert_ptr_not_equal(mine->name, theirs->name);
+            if (theirs->wrapper != NULL) assert_ptr_not_equal(mine->wrapper, theirs->wrapper);
+        }
         cd_result_fini(&copy);
         free(bytes);
     }

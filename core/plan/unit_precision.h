@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One entry of fsdp.unit_precision, "MODULE=PARAM" or "MODULE=PARAM/REDUCE": the dtypes of a unit.
+**
+** Errors     none: what cannot be read is false.
+*/
+#pragma once
+#include "cddp/tensor.h"
+
+typedef struct cd_unit_precision {
+    const char *module;       /* its first bytes are the name; borrowed from the text */
+    size_t length;            /* of the name; the root's is 0 */
+    cddp_dtype param, reduce; /* CDDP_DTYPE_COUNT: not given */
+} cd_unit_precision;
+
+bool cd_unit_precision_read(const char *text, cd_unit_precision *read);

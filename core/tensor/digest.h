@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Digests of a tensor and of its parts, in one pass through memory.
+**
+**     cd_digest_pass_begin(&pass, &bucket);
+**     for each slice, in ascending order:
+**         slices = cd_hash_mix(slices, cd_digest_pass_part(&pass, &slice));
+**     whole = cd_digest_pass_end(&pass);
+**
+** Every digest is the one that the device gives (cddp_device.digest), 0 where it cannot. On `cpu` a
+** block of a part is hashed for the part and, while it is in the cache, for the whole. On other
+** devices each is taken by itself. Nothing writes to the tensor between begin and end.
+*/
+#pragma once
+#include "cddp/device.h"
+
+/* A digest is folded from blocks of this many bytes, so that it can be taken without gathering
+** everything. */
+enum { CD_DIGEST_BLOCK_BYTES = 4096 };
+
+typedef struct cd_digest_pass {
+    const cddp_tensor *whole;                /* borrowed until end */
+    const unsigned char *first, *next, *end; /* hashed before next; NULL: not in one pass */
+    uint64_t digest;
+} cd_digest_pass;
+
+void cd_digest_pass_begin(cd_digest_pass *pass, const cddp_tensor *whole);
+uint64_t cd_digest_pass_part(cd_digest_pass *pass, const cddp_tensor *part);
+uint64_t cd_digest_pass_end(cd_digest_pass *pass);
+
+/* The digest, and the index of the first element that is NaN or infinite (-1: none, or the device
+** has no numbers), each as the device gives it. */
+uint64_t cd_digest_and_find_nonfinite(const cddp_tensor *tensor, int64_t *index);

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers of units: used again by what fits, and no larger than that. */
+#include "core/fsdp/memory.h"
+
+#include "cddp/device.h"
+#include "tests/support/test.h"
+
+static void *take(cd_fsdp_memory *m, int64_t numel, bool is_slice, cd_fsdp_buffer *buffer)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const cd_fsdp_wish wish = {.device = cddp_device_cpu(),
+                               .dtype = CDDP_F32,
+                               .numel = numel,
+                               .is_slice = is_slice};
+    assert_ok(cd_fsdp_memory_take(m, &wish, buffer, &err), &err);
+    return buffer->tensor.storage;
+}
+
+/* A rank's part of a gradient is wanted right behind the free of a unit: with two ranks the unit's
+** buffer is twice as large. */
+TEST(memory, of_a_whole_unit_is_not_used_for_a_slice)
+{
+    cd_fsdp_memory m = {.idle_count = 0};
+    cd_fsdp_buffer whole, slice, again;
+    const void *of_whole = take(&m, 64, false, &whole);
+    cd_fsdp_memory_give(&m, &whole);
+    const void *of_slice = take(&m, 32, true, &slice);
+    assert_ptr_not_equal(of_slice, of_whole);
+    assert_int_equal(slice.capacity, 32);
+    assert_ptr_equal(take(&m, 64, false, &again), of_whole); /* it stayed idle */
+    cd_fsdp_memory_give(&m, &slice);
+    assert_ptr_equal(take(&m, 17, true, &slice), of_slice); /* more than half of it */
+    cd_fsdp_memory_give(&m, &slice);
+    cd_fsdp_memory_give(&m, &again);
+    cd_fsdp_memory_fini(&m);
+}
+
+TEST(memory, of_a_unit_is_used_by_smaller_ones_and_the_smallest_that_fits_is_taken)
+{
+    cd_fsdp_memory m = {.idle_count = 0};
+    cd_fsdp_buffer large, small, taken;
+    const void *of_large = take(&m, 100, false, &large), *of_small = take(&m, 40, false, &small);
+    cd_fsdp_memory_give(&m, &large);
+    cd_fsdp_memory_give(&m, &small);
+    assert_ptr_equal(take(&m, 30, false, &small), of_small);
+    assert_ptr_equal(take(&m, 30, false, &taken), of_large);
+    cd_fsdp_memory_give(&m, &small);
+    /* Nothing fits: the small one goes back to the device. */
+    (void)take(&m, 101, false, &large);
+    assert_int_equal(m.idle_count, 0);
+    cd_fsdp_memory_give(&m, &large);
+    cd_fsdp_memory_give(&m, &taken);
+    cd_fsdp_memory_fini(&m);
+}
+
+TEST_MAIN()
