@@ -3,18 +3,19 @@
 ** generation.
 **
 ** Judged from   group (by name), mark new_group, wrap, mark_ready's divide factor, join_notify,
-**               store_key. A change of the wrapper's group (regroup) against the decisions of the
-**               plan.
+**               store_key. A change of the wrapper's group (regroup), and the group of each
+**               collective that a rank posts, against the decisions of the plan (group_obey.h).
 ** Exercised     a group was opened by at least two ranks.
 ** Blame         the odd ranks of a group's membership; the rank with the wrong divisor; the second
 **               writer of a key; the rank that read what another generation had left.
 ** Limits        a factor other than the group's size is accepted under join when it is a number of
 **               active ranks; a hook's own division is I-SCALE's business.
 */
-#include "core/check/obey.h"
+#include "core/check/group_obey.h"
 
 #include "core/base/hash.h"
 #include "core/base/text.h"
+#include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
 #include <string.h>
@@ -50,6 +51,7 @@ typedef struct state {
     cd_table writings; /* (store key, value) → key_use; (store key, value, generation) → key_use */
     cd_table readings; /* (store key, value, generation, rank) → key_use, the first */
     cd_obey obey;
+    cd_group_obey posts;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -67,6 +69,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->writings, context->allocator, sizeof(key_use));
     cd_obey_init(&s->obey, context->allocator);
     cd_table_init(&s->readings, context->allocator, sizeof(key_use));
+    cd_group_obey_init(&s->posts, &s->obey, context);
     return CDDP_OK;
 }
 
@@ -191,8 +194,8 @@ static void judge_rest(state *s)
         uint32_t rank;
         const cd_decided *d = cd_obey_get(&s->obey, i, &rank);
         const rank_facts *r = cd_ranks_find(&s->ranks, rank);
-        if (d->is.decision != CDDP_DECISION_GROUP || d->seen > 0 || r == NULL ||
-            r->last_step < d->is.at_step)
+        if (d->is.decision != CDDP_DECISION_GROUP || d->is.id != CD_GROUP_TAKEN || d->seen > 0 ||
+            r == NULL || r->last_step < d->is.at_step)
             continue;
         const cddp_event at = {.rank = rank,
                                .step = (uint32_t)d->is.at_step,
@@ -290,6 +293,10 @@ static void event(void *self, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (e->kind == CDDP_EV_group) {
         take_group(s, e);
+        cd_group_obey_learn(&s->posts, e);
+    } else if (e->kind == CDDP_EV_collective_post || e->kind == CDDP_EV_mark ||
+               e->kind == CDDP_EV_unit || e->kind == CDDP_EV_group_close) {
+        cd_group_obey_learn(&s->posts, e);
     } else if (e->kind == CDDP_EV_mark_ready) {
         take_ready(s, e);
         if (r != NULL) r->last_step = e->step;
@@ -304,7 +311,8 @@ static void event(void *self, const cddp_event *e)
     } else if (e->kind == CDDP_EV_decision) {
         static const int64_t groups[2] = {CDDP_DECISION_GROUP, CDDP_DECISION_GROUP},
                              steps[2] = {CDDP_DECISION_STEPS, CDDP_DECISION_STEPS};
-        (void)cd_obey_learn(&s->obey, e, groups);
+        if (e->as.decision.id != CD_GROUP_OF_BUCKETS) (void)cd_obey_learn(&s->obey, e, groups);
+        cd_group_obey_decide(&s->posts, e);
         (void)cd_obey_learn(&s->obey, e, steps);
     } else if (e->kind == CDDP_EV_wrap) {
         r->group = e->as.wrap.group;
@@ -345,7 +353,9 @@ static void end(void *self)
     if (cd_agree_next(&s->calls, &first, &split)) report_calls(s, &split);
     judge_keys(s);
     judge_rest(s);
+    cd_group_obey_end(&s->posts);
     cd_obey_report(&s->obey, &s->writer);
+    cd_group_obey_fini(&s->posts);
     cd_obey_fini(&s->obey);
     cd_agree_fini(&s->groups);
     cd_agree_fini(&s->calls);
@@ -358,9 +368,10 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group,       CDDP_EV_wrap,      CDDP_EV_mark_ready,
-                                 CDDP_EV_join_notify, CDDP_EV_store_key, CDDP_EV_regroup,
-                                 CDDP_EV_decision,    CDDP_EV_mark};
+static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_wrap,       CDDP_EV_mark_ready,
+                                 CDDP_EV_join_notify,     CDDP_EV_store_key,  CDDP_EV_regroup,
+                                 CDDP_EV_decision,        CDDP_EV_mark,       CDDP_EV_unit,
+                                 CDDP_EV_collective_post, CDDP_EV_group_close};
 
 CD_CHECK_TABLE(group, "I-GROUP", "every reduction has its declared members and divisor",
                "Members and divisor of each reduction are the declared ones; store keys have one "

@@ -183,13 +183,19 @@ static cddp_status digest_given(cd_oracle *o, const judged *j, size_t i, given *
     if (!is_derived(o, r, i)) return CDDP_OK;
     if (cd_oracle_is_exact_device(o))
         return o->captured[i] ? CD_PASS(digest_form(o, j, i, g, err)) : CDDP_OK;
+    cd_numbers *values = &o->before;
     for (int way = 0; way < 3; way++) {
         if (o->captured[i] && o->local_present[i])
             CD_TRY(cd_numbers_write(&o->other, t, o->local + o->offsets[i], err));
         else
             CD_TRY(device->fill(t, 0, NULL, err));
-        if (way == 1) CD_TRY(device->multiply_reciprocal(t, t, (int64_t)r->divisor, NULL, err));
-        if (way == 2) CD_TRY(device->divide(t, t, (int64_t)r->divisor, NULL, err));
+        if (way > 0) {
+            CD_TRY(cd_numbers_read(values, t, err));
+            (way == 1 ? cd_dtype_multiply_reciprocal : cd_dtype_divide)(t->dtype, values->values,
+                                                                        values->count,
+                                                                        (int64_t)r->divisor);
+            CD_TRY(cd_numbers_write(&o->other, t, values->values, err));
+        }
         CD_TRY(device->digest(t,
                               way == 0   ? &g->plain
                               : way == 1 ? &g->reciprocal

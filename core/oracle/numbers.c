@@ -77,3 +77,22 @@ double cd_dtype_round(cddp_dtype dtype, double value)
         return value;
     }
 }
+
+static double round_once(cddp_dtype dtype, double value)
+{
+    return dtype == CDDP_F64                        ? value
+           : dtype == CDDP_F32 || dtype == CDDP_C64 ? (double)(float)value
+                                                    : cd_dtype_round(dtype, (double)(float)value);
+}
+
+/* Twice the precision and two bits more: rounding the quotient of f64 again is harmless. */
+void cd_dtype_divide(cddp_dtype dtype, double *values, size_t count, int64_t n)
+{
+    for (size_t i = 0; i < count; i++) values[i] = round_once(dtype, values[i] / (double)n);
+}
+
+void cd_dtype_multiply_reciprocal(cddp_dtype dtype, double *values, size_t count, int64_t n)
+{
+    const double factor = cd_dtype_round(dtype, 1.0 / (double)n);
+    for (size_t i = 0; i < count; i++) values[i] = round_once(dtype, values[i] * factor);
+}

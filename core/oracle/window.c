@@ -257,18 +257,17 @@ static void divide_in_wire(cd_window *w)
     }
 }
 
-/* A gradient divided by the device, as a rank would do it, into p->expected. */
-static cddp_status divide_gradient(cd_window *w, cd_window_parameter *p, const cddp_tensor *grad,
-                                   bool truly, cd_numbers *result, cddp_error *err)
+/* A gradient divided as a rank would do it, in its dtype. */
+static cddp_status divide_gradient(const cd_window *w, const cddp_tensor *grad, bool truly,
+                                   cd_numbers *result, cddp_error *err)
 {
-    const cddp_tensor *t = &p->expected;
-    const cddp_device *device = t->device;
-    if (grad != t) CD_TRY(device->copy(t, grad, NULL, err));
+    CD_TRY(cd_numbers_read(result, grad, err));
     if (truly)
-        CD_TRY(device->divide(t, t, (int64_t)w->divisor, NULL, err));
+        cd_dtype_divide(grad->dtype, result->values, result->count, (int64_t)w->divisor);
     else
-        CD_TRY(device->multiply_reciprocal(t, t, (int64_t)w->divisor, NULL, err));
-    return CD_PASS(cd_numbers_read(result, t, err));
+        cd_dtype_multiply_reciprocal(grad->dtype, result->values, result->count,
+                                     (int64_t)w->divisor);
+    return CDDP_OK;
 }
 
 /* Cast to the dtype of the additions, and divided before them; what is left is done behind. */
@@ -306,13 +305,13 @@ static cddp_status keep_addend(cd_window *w, const cd_oracle_parameter *meta,
     if (!is_known || (w->division == CD_ORACLE_DIVISION_CAST && !is_delayed)) {
         /* as it is */
     } else if (is_delayed) {
-        CD_TRY(divide_gradient(w, p, &grad->value, true, &w->numbers, err));
+        CD_TRY(divide_gradient(w, &grad->value, true, &w->numbers, err));
         low = high = w->numbers.values;
     } else if (w->division == CD_ORACLE_DIVISION_AFTER) {
         divide_around(w, p);
     } else if (w->division == CD_ORACLE_DIVISION_EITHER && !casts) {
-        CD_TRY(divide_gradient(w, p, &grad->value, false, &w->numbers, err));
-        CD_TRY(divide_gradient(w, p, &grad->value, true, &w->more, err));
+        CD_TRY(divide_gradient(w, &grad->value, false, &w->numbers, err));
+        CD_TRY(divide_gradient(w, &grad->value, true, &w->more, err));
         low = w->numbers.values;
         high = w->more.values;
     } else {
@@ -325,8 +324,7 @@ static cddp_status keep_addend(cd_window *w, const cd_oracle_parameter *meta,
     return CDDP_OK;
 }
 
-/* A rank's contribution to the reduction of a parameter: its gradient, divided by the device itself
-** as declared. */
+/* A rank's contribution to the reduction of a parameter: its gradient, divided as declared. */
 static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *meta,
                                      cd_window_parameter *p, const cddp_grad *grad, cddp_error *err)
 {
@@ -354,8 +352,8 @@ static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *me
         bool truly = is_sparse || meta->path == CD_ORACLE_PATH_DELAYED ||
                      w->division == CD_ORACLE_DIVISION_TRUE;
         if (is_sparse) CD_TRY(cd_numbers_write(&w->numbers, &p->expected, w->numbers.values, err));
-        CD_TRY(divide_gradient(w, p, is_sparse ? &p->expected : &grad->value, truly, &w->numbers,
-                               err));
+        CD_TRY(
+            divide_gradient(w, is_sparse ? &p->expected : &grad->value, truly, &w->numbers, err));
     }
     cd_wide_sum_push(&p->contributions, w->numbers.values);
     return CD_PASS(keep_addend(w, meta, p, grad, err));

@@ -10,6 +10,7 @@
 cddp_status cd_decisions_init(cd_decisions *d, const cd_decisions_options *options, cddp_error *err)
 {
     *d = (cd_decisions){.plan = options->plan,
+                        .group = options->group,
                         .rank = options->rank,
                         .replica = options->replica,
                         .samples = options->samples,

@@ -40,6 +40,7 @@ typedef struct cd_reduction_walk {
 
 typedef struct cd_decisions {
     const cddp_plan *plan;
+    const char *group; /* in which the wrapper reduces until a [[when]] changes it */
     uint32_t rank;
     cddp_plan_settings settings; /* of the rank */
     const cd_replica *replica;
@@ -60,6 +61,7 @@ typedef struct cd_decisions {
     cd_arena *memory;
     /* false: an optimizer stepped on gradients that nobody judged (when.early_step) */
     bool knows_scale;
+    bool has_left; /* a backward that was emitted is left early, or stepped in */
     /* Of the judged gradients of the step at hand, by which they are clipped, and how far another
     ** order of rounding may be from it. */
     double norm, norm_bound;
@@ -68,6 +70,7 @@ typedef struct cd_decisions {
 
 typedef struct cd_decisions_options {
     const cddp_plan *plan;
+    const char *group; /* of the wrapper; borrowed */
     uint32_t rank;
     const cd_replica *replica;
     cd_samples *samples;
@@ -95,6 +98,9 @@ uint32_t cd_decisions_get_window_first(const cd_decisions *decisions, cd_micro_p
 bool cd_decisions_is_before_start(cd_decisions *decisions, cd_micro_place place);
 /* LSG-02: over how many consecutive ranks the hook averages there. 0: the plan does not say. */
 uint32_t cd_decisions_get_block(cd_decisions *decisions, cd_micro_place place);
+
+/* Mixed precision and optimizers in backward take the hook's slot for themselves. */
+bool cd_decisions_has_free_slot(const cd_decisions *decisions);
 
 /* Says that the judge does not decide something, and why. */
 void cd_decisions_give_up(struct cddp_tracer *tracer, uint64_t count, const char *why);

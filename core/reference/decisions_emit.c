@@ -6,6 +6,7 @@
 #include "core/base/hash.h"
 #include "core/base/pattern.h"
 #include "core/plan/plan.h"
+#include "core/reference/decided_groups.h"
 #include "core/reference/planned.h"
 #include "core/reference/rates.h"
 #include "core/reference/unit_law.h"
@@ -64,8 +65,7 @@ static void emit_parameters(const cd_decisions *d, struct cddp_tracer *tracer)
     }
 }
 
-/* Mixed precision and optimizers in backward take the hook's slot for themselves. */
-static bool has_free_slot(const cd_decisions *d)
+bool cd_decisions_has_free_slot(const cd_decisions *d)
 {
     bool is_free = d->settings.mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE &&
                    d->settings.mixed_precision.reduce_dtype == CDDP_REDUCE_DTYPE_NONE;
@@ -81,7 +81,7 @@ static void emit_hook(const cd_decisions *d, struct cddp_tracer *tracer)
     const char *cursor = NULL;
     cd_decided_option option;
     double number;
-    if (has_free_slot(d)) {
+    if (cd_decisions_has_free_slot(d)) {
         CD_EMIT(tracer, decision, d->hook.name, .decision = CDDP_DECISION_HOOK, .id = 0,
                 .at_step = -1, .at_micro = -1);
         if (d->hook.inner != NULL) {
@@ -139,15 +139,15 @@ static void emit_step_rules(const cd_decisions *d, struct cddp_tracer *tracer)
 /* Where the wrapper's process group becomes another one. value: its ranks; 0: this rank leaves. */
 static void emit_groups(const cd_decisions *d, struct cddp_tracer *tracer)
 {
-    const char *before = "world";
+    const char *before = d->group;
     bool has_swaps = false, has_left = false;
     for (size_t i = 0; i < d->plan->when_count; i++) has_swaps |= d->plan->whens[i].group != NULL;
     for (uint32_t step = 0; has_swaps && !has_left && step < d->settings.train.steps; step++) {
         const char *name = cd_planned_group_name(d->plan, d->rank, step);
         const uint32_t size = cd_planned_group_size(d->plan, d->rank, step);
         if (strcmp(name, before) == 0) continue;
-        CD_EMIT(tracer, decision, name, .decision = CDDP_DECISION_GROUP, .id = -1, .at_step = step,
-                .at_micro = -1, .value = size);
+        CD_EMIT(tracer, decision, name, .decision = CDDP_DECISION_GROUP, .id = CD_GROUP_TAKEN,
+                .at_step = step, .at_micro = -1, .value = size);
         before = name;
         has_left = size == 0;
     }
@@ -266,6 +266,7 @@ static cddp_status emit_micro(cd_decisions *d, cd_micro_place place, struct cddp
     } else {
         cd_decisions_give_up(tracer, 1, "a window whose backward the plan leaves early");
     }
+    cd_decided_groups_emit_place(d, &micro, tracer);
     if (d->units != NULL) CD_TRY(cd_unit_law_emit(d->units, &micro, tracer, err));
     return CDDP_OK;
 }
@@ -423,6 +424,7 @@ cddp_status cd_decisions_emit(cd_decisions *d, struct cddp_tracer *tracer, cddp_
     emit_hook(d, tracer);
     emit_step_rules(d, tracer);
     emit_no_clip(d, tracer);
+    cd_decided_groups_emit(d, tracer);
     emit_groups(d, tracer);
     if (d->units != NULL) cd_unit_law_emit_parts(d->units, tracer);
     if (!divides_losses(d)) {

@@ -17,6 +17,7 @@
 #include "core/reference/collective.h"
 #include "core/reference/custody.h"
 #include "core/reference/custody_values.h"
+#include "core/reference/decided_groups.h"
 #include "core/reference/decisions.h"
 #include "core/reference/declared.h"
 #include "core/reference/evaluation.h"
@@ -264,6 +265,8 @@ static cddp_status make_unit_law(cd_referee *o, cddp_error *err)
 static cddp_status make_decisions(cd_referee *o, cddp_error *err)
 {
     const cd_decisions_options options = {.plan = o->options.plan,
+                                          .group = cd_decided_group_of(o->options.whole,
+                                                                       o->options.wrapper),
                                           .rank = o->options.rank,
                                           .replica = o->reference->replica,
                                           .samples = &o->reference->share->samples,

@@ -16,6 +16,8 @@
 
 typedef struct cd_referee_options {
     const cddp_plan *plan;
+    const cddp_plan *whole; /* where the plan is one of several wrappers: all of it; else NULL */
+    size_t wrapper;         /* which of them */
     uint32_t rank;
     const cddp_device
         *device; /* of the references' tensors: the rank's, so that both compute alike */

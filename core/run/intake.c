@@ -163,6 +163,8 @@ static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_e
 {
     cd_intake *n = self;
     const cd_referee_options options = {.plan = n->options.plan,
+                                        .whole = n->options.whole,
+                                        .wrapper = n->options.wrapper,
                                         .rank = n->options.rank->rank,
                                         .device = model->device,
                                         .allocator = n->allocator,

@@ -11,6 +11,7 @@
 
 typedef struct cd_intake_options {
     const cddp_plan *plan;
+    const cddp_plan *whole; /* where the plan is one of several wrappers: all of it; else NULL */
     const cddp_rank *rank;
     uint32_t wrapper;                    /* which of the rank's */
     struct cddp_tracer *tracer;          /* may be NULL */

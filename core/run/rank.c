@@ -27,6 +27,7 @@ static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options,
 {
     cd_intake *intake = NULL;
     const cd_intake_options watched = {.plan = options->plan,
+                                       .whole = a->options->plan,
                                        .rank = options->rank,
                                        .tracer = options->tracer,
                                        .share = a->wrappers->items[0].share,
@@ -43,6 +44,12 @@ static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options,
     return status;
 }
 
+/* Of a wrapper that is alone; NULL: "world". */
+static const char *find_group_name(const cddp_plan *plan)
+{
+    return plan->wrapper_count == 1 && plan->wrappers[0].own_group ? plan->wrappers[0].name : NULL;
+}
+
 static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a,
                              const cddp_rank_binding *binding, cddp_error *err)
 {
@@ -57,7 +64,8 @@ static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a,
                                   .backend = binding->backend != NULL ? binding->backend
                                                                       : options->backend,
                                   .tracer = tracer,
-                                  .devices = a->devices};
+                                  .devices = a->devices,
+                                  .group_name = find_group_name(options->plan)};
     const cddp_status status =
         a->wrappers->count > 1 ? cd_turns_train(a, &trainer, err) : train(a, &trainer, err);
     if (status != CDDP_OK) {

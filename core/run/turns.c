@@ -54,6 +54,7 @@ static cddp_status open_one(turns *s, size_t index, cddp_error *err)
     cd_tracer_select(options.tracer, options.wrapper);
     if (s->argument->options->oracle) {
         const cd_intake_options watched = {.plan = wrapper->plan,
+                                           .whole = s->plan,
                                            .rank = options.rank,
                                            .wrapper = (uint32_t)index,
                                            .tracer = options.tracer,

@@ -59,7 +59,9 @@ static void put_construction(writer *w)
     PUT(w, param, "fc.weight", .param = 0, .ordinal = 0, .requires_grad = 1);
     static const char *const groups[] = {"world", "part", "other"};
     for (int64_t i = 0; i < 3; i++)
-        PUT(w, group, groups[i], .group = WORLD + i, .members = RANKS, .group_rank = w->rank);
+        PUT(w, group, groups[i], .group = WORLD + i, .members = RANKS, .group_rank = w->rank,
+            .members_digest = 77);
+    PUT(w, collective_post, NULL, .group = WORLD, .bucket = -1); /* before there are decisions */
     PUT(w, wrap, NULL, .params = 1, .group = WORLD);
     PUT(w, hook_in_force, "powersgd", .level = 0);
     PUT(w, hook_option, "start_powerSGD_iter", .value = cd_f64_bits(2));
@@ -77,13 +79,18 @@ static void put_decisions(writer *w)
     DECIDE(w, HOOK, "powersgd", 0, -1, -1, .value = 0);
     DECIDE(w, HOOK_OPTION, "start_powerSGD_iter", 0, -1, -1, .real = cd_f64_bits(2));
     DECIDE(w, SEED, "model", 0, -1, -1, .digest = 0x123456789abcdef0);
-    DECIDE(w, GROUP, "part", -1, 1, -1, .value = RANKS);
+    DECIDE(w, GROUP, "world", CD_GROUP_OF_WRAPPER, -1, -1, .value = RANKS, .detail = w->rank,
+           .digest = 77);
+    DECIDE(w, GROUP, "part", CD_GROUP_NAMED, -1, -1, .value = RANKS, .detail = w->rank,
+           .digest = 77);
+    DECIDE(w, GROUP, "part", CD_GROUP_TAKEN, 1, -1, .value = RANKS);
     for (int64_t step = 0; step < STEPS; step++) {
         DECIDE(w, UPDATE, NULL, 0, step, -1, .value = 1,
                .real = cd_f64_bits(0.125 / (double)(step + 1)));
         DECIDE(w, AVERAGE, "fc.weight", 0, step, -1, .value = step == 1 ? RANKS : 0);
         DECIDE(w, AGREEMENT, NULL, -1, step, -1, .value = RANKS, .detail = RANKS,
                .real = cd_f64_bits(RANKS));
+        DECIDE(w, GROUP, step == 1 ? "part" : "world", CD_GROUP_OF_BUCKETS, step, 1, .value = 1);
         for (int64_t micro = 0; micro < 2; micro++) {
             DECIDE(w, SAMPLE, NULL, 0, step, micro, .value = (step * 2 + micro) * RANKS + w->rank,
                    .real = cd_f64_bits(0.5));
@@ -107,6 +114,8 @@ static void put_micro(writer *w)
         .output = 1, .weight = cd_f64_bits(0.5));
     if (w->micro == 0) PUT(w, backward_entry, NULL, .absent = 1);
     PUT(w, mark_ready, NULL, .param = 0);
+    if (w->micro == 1)
+        PUT(w, collective_post, NULL, .group = w->step == 1 ? PART : WORLD, .sequence = w->step);
     PUT(w, backward_end, NULL, .finalized = w->micro);
 }
 
@@ -284,6 +293,30 @@ static bool regroups_early(cddp_event *e)
     if (e->kind == CDDP_EV_regroup) e->step = 0;
     return true;
 }
+static bool reduces_in_the_old_group(cddp_event *e)
+{
+    const bool is_bucket = e->kind == CDDP_EV_collective_post && e->as.collective_post.bucket >= 0;
+    if (is_bucket) e->as.collective_post.group = WORLD;
+    return true;
+}
+static bool posts_elsewhere(cddp_event *e)
+{
+    const bool is_early = e->kind == CDDP_EV_collective_post && e->as.collective_post.bucket < 0;
+    if (is_early) e->as.collective_post.group = OTHER;
+    return true;
+}
+static bool other_members(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_group) e->as.group.members_digest++;
+    return true;
+}
+static bool opens_twice(cddp_event *e)
+{
+    if (e->kind != CDDP_EV_group) return true;
+    e->as.group.group = WORLD;
+    e->text = "world";
+    return true;
+}
 static bool never_regroups(cddp_event *e) { return e->kind != CDDP_EV_regroup; }
 static bool freezes(cddp_event *e)
 {
@@ -362,6 +395,12 @@ static const struct {
     {"another group too early", "I-GROUP", "the wrapper's process group becomes another one",
      regroups_early},
     {"the old group", "I-GROUP", "the wrapper's process group is not the plan's", never_regroups},
+    {"buckets in the old group", "I-GROUP", "buckets are reduced in group 'world'",
+     reduces_in_the_old_group},
+    {"a collective elsewhere", "I-GROUP", "a collective is posted in group 'other'",
+     posts_elsewhere},
+    {"other members", "I-GROUP", "in group 'world', which is not the plan's", other_members},
+    {"a group twice", "I-GROUP", "group 'world' is opened again", opens_twice},
     {"a parameter frozen", "I-META", "parameter fc.weight is frozen", freezes},
     {"another hook", "I-META", "the comm hook in force is not the plan's", other_hook},
     {"no hook", "I-META", "the comm hook in force is not the plan's", no_hook},

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/reference/decided_groups.h"
+
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/plan/plan.h"
+#include "core/reference/planned.h"
+#include "core/trace/codes.h"
+#include "core/trace/tracer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define NAME_BYTES 192
+
+const char *cd_decided_group_of(const cddp_plan *whole, size_t wrapper)
+{
+    const bool has = whole != NULL && wrapper < whole->wrapper_count;
+    return has && whole->wrappers[wrapper].own_group ? whole->wrappers[wrapper].name : "world";
+}
+
+/* Ranks in order: those of a list, or every stride-th one from the first on. */
+typedef struct members {
+    const uint32_t *items; /* NULL: first, first + stride, … */
+    uint32_t count, first, stride;
+} members;
+
+static uint32_t get_member(const members *m, uint32_t position)
+{
+    return m->items != NULL ? m->items[position] : m->first + position * m->stride;
+}
+
+/* The group event's digest. count: the rank is no member. */
+static uint64_t digest_members(const members *m, uint32_t rank, uint32_t *position)
+{
+    uint64_t digest = m->count;
+    *position = m->count;
+    for (uint32_t i = 0; i < m->count; i++) {
+        digest = cd_hash_mix(digest, get_member(m, i));
+        if (get_member(m, i) == rank) *position = i;
+    }
+    return digest;
+}
+
+static void emit_group(const cd_decisions *d, int64_t id, const char *name, const members *m,
+                       struct cddp_tracer *tracer)
+{
+    uint32_t position;
+    const uint64_t digest = digest_members(m, d->rank, &position);
+    if (position == m->count) return;
+    CD_EMIT(tracer, decision, name, .decision = CDDP_DECISION_GROUP, .id = id, .at_step = -1,
+            .at_micro = -1, .value = m->count, .detail = position, .digest = (int64_t)digest);
+}
+
+static uint32_t count_world(const cd_decisions *d) { return (uint32_t)d->plan->world.size; }
+
+static members all_of(const cd_decisions *d) { return (members){NULL, count_world(d), 0, 1}; }
+
+/* Consecutive ranks, this one among them. */
+static members block_of(const cd_decisions *d, uint32_t size)
+{
+    return (members){NULL, size, d->rank / size * size, 1};
+}
+
+static void name_block(const cd_decisions *d, const char *purpose, uint32_t size,
+                       char name[NAME_BYTES])
+{
+    snprintf(name, NAME_BYTES, "%s/%s of %u from %u", d->group, purpose, size,
+             d->rank / size * size);
+}
+
+/* ---- what uses them ---- */
+
+/* 0: the hook has no groups itself. */
+static uint32_t get_hook_block(const cd_decisions *d)
+{
+    if (cd_decided_hook_average(&d->hook) != CD_AVERAGE_BLOCKS) return 0;
+    const double size = cd_decided_hook_get(&d->hook, "subgroup_size", 0);
+    return size >= 1 && size < (double)count_world(d) ? (uint32_t)size : 0;
+}
+
+static void emit_hook_groups(const cd_decisions *d, struct cddp_tracer *tracer)
+{
+    char name[NAME_BYTES];
+    const uint32_t block = get_hook_block(d);
+    if (!cd_decided_hook_is_known(&d->hook)) {
+        snprintf(name, sizeof name, "%s/", d->group);
+        CD_EMIT(tracer, decision, name, .decision = CDDP_DECISION_GROUP, .id = CD_GROUP_OF_PLUGIN,
+                .at_step = -1, .at_micro = -1);
+    }
+    if (block == 0) return;
+    const members m = block_of(d, block);
+    name_block(d, "post_local_sgd", block, name);
+    emit_group(d, CD_GROUP_OF_HOOK, name, &m, tracer);
+}
+
+static void emit_averager_groups(const cd_decisions *d, struct cddp_tracer *tracer)
+{
+    cd_plan_level levels[CD_PLAN_LEVELS_MAX];
+    char name[NAME_BYTES];
+    if (d->settings.averager.kind == CDDP_AVERAGER_NONE) return;
+    const uint32_t count = cd_plan_read_levels(d->settings.averager.levels, levels);
+    for (uint32_t i = 0; i < count; i++) {
+        if (levels[i].ranks == 0 || levels[i].ranks >= count_world(d)) continue;
+        const members m = block_of(d, levels[i].ranks);
+        name_block(d, "average", levels[i].ranks, name);
+        emit_group(d, CD_GROUP_OF_AVERAGE + i, name, &m, tracer);
+    }
+}
+
+/* HSD-01: consecutive ranks share a copy, and equal places of the copies a shard. */
+static void emit_mesh(const cd_decisions *d, struct cddp_tracer *tracer)
+{
+    const cddp_plan_fsdp *fsdp = &d->settings.fsdp;
+    char name[NAME_BYTES];
+    const bool is_hybrid = fsdp->sharding_strategy == CDDP_SHARDING_HYBRID ||
+                           fsdp->sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
+    if (!fsdp->enable || !is_hybrid) return;
+    const uint32_t node = (uint32_t)fsdp->shard_group_size;
+    const members shards = block_of(d, node),
+                  replicas = {NULL, count_world(d) / node, d->rank % node, node};
+    snprintf(name, sizeof name, "shards %u", d->rank / node);
+    emit_group(d, CD_GROUP_OF_SHARDS, name, &shards, tracer);
+    snprintf(name, sizeof name, "replicas %u", d->rank % node);
+    emit_group(d, CD_GROUP_OF_REPLICAS, name, &replicas, tracer);
+}
+
+static bool is_called(const char *name, const char *other)
+{
+    return name != NULL && other != NULL && strcmp(name, other) == 0;
+}
+
+/* Does a collective, a [[when]] or a norm of the plan name the group? */
+static bool is_used(const cd_decisions *d, const char *name)
+{
+    const cddp_plan *plan = d->plan;
+    bool found = is_called(d->settings.clip.group, name);
+    for (size_t i = 0; i < plan->when_count; i++) found |= is_called(plan->whens[i].group, name);
+    for (size_t i = 0; i < plan->collective_count; i++)
+        found |= is_called(plan->collectives[i].group, name);
+    return found;
+}
+
+static void emit_named_groups(const cd_decisions *d, struct cddp_tracer *tracer)
+{
+    for (size_t i = 0; i < d->plan->group_count; i++) {
+        const cddp_plan_group *group = &d->plan->groups[i];
+        if (!is_used(d, group->name)) continue;
+        const members listed = {group->members.items, (uint32_t)group->members.count, 0, 1},
+                      all = all_of(d);
+        emit_group(d, CD_GROUP_NAMED + (int64_t)i, group->name,
+                   group->members.count > 0 ? &listed : &all, tracer);
+    }
+}
+
+/* ---- as a whole ---- */
+
+void cd_decided_groups_emit(const cd_decisions *d, struct cddp_tracer *tracer)
+{
+    const members all = all_of(d);
+    emit_group(d, CD_GROUP_OF_WRAPPER, d->group, &all, tracer);
+    emit_hook_groups(d, tracer);
+    emit_averager_groups(d, tracer);
+    emit_mesh(d, tracer);
+    emit_named_groups(d, tracer);
+}
+
+/* UPG-02: a comm hook keeps the group that the wrapper had when it was registered. NULL: the plan
+** does not say when that was. */
+static const char *find_group_of_buckets(const cd_decisions *d, uint32_t step)
+{
+    const bool is_alone = d->hook.name[0] == '\0' && cd_decisions_has_free_slot(d);
+    if (is_alone) return cd_planned_group_name(d->plan, d->rank, step);
+    return d->hook.name[0] != '\0' && !d->settings.train.resume ? d->group : NULL;
+}
+
+static bool has_swaps(const cd_decisions *d)
+{
+    bool found = false;
+    for (size_t i = 0; i < d->plan->when_count; i++) found |= d->plan->whens[i].group != NULL;
+    return found;
+}
+
+/* A rank that joins early, or a backward that is left, moves the hook's start. */
+void cd_decided_groups_emit_place(cd_decisions *d, const cd_micro *micro,
+                                  struct cddp_tracer *tracer)
+{
+    char block_name[NAME_BYTES];
+    const char *name = NULL;
+    const uint32_t block = get_hook_block(d);
+    d->has_left |= micro->abort_after > 0 || micro->early_step;
+    if (!cd_decisions_closes(d, micro->place)) return;
+    if (block > 0 && !d->has_left && !d->settings.join.enable && !has_swaps(d)) {
+        const bool is_block = cd_decisions_get_block(d, micro->place) == block;
+        name_block(d, "post_local_sgd", block, block_name);
+        name = is_block ? block_name : d->group;
+    } else if (block == 0 && has_swaps(d)) {
+        name = find_group_of_buckets(d, micro->place.step);
+    }
+    if (name == NULL) return;
+    CD_EMIT(tracer, decision, name, .decision = CDDP_DECISION_GROUP, .id = CD_GROUP_OF_BUCKETS,
+            .at_step = micro->place.step, .at_micro = micro->place.micro_step, .value = 1);
+}
