@@ -150,23 +150,28 @@ static void judge_bucket(cd_group_obey *g, rank_groups *r, const cddp_event *e,
     miss(g, e, o, place != NULL ? place : taken);
 }
 
+static void judge_unit(cd_group_obey *g, const cddp_event *e, const opened_group *o)
+{
+    const cd_decided *shards = find_group(g, e->rank, CD_GROUP_OF_SHARDS, -1),
+                     *resumed = find_group(g, e->rank, CD_GROUP_OF_SHARDS_RESUMED, -1);
+    if (!is_called(shards, o) && !is_called(resumed, o)) miss(g, e, o, shards);
+}
+
 static void judge(cd_group_obey *g, rank_groups *r, const cddp_event *e, int64_t group)
 {
     const opened_group *o = cd_table_find(&g->opened, CD_KEY(e->rank, group));
     if (o == NULL || is_plugins(r, o)) return;
-    const cd_decided *shards = find_group(g, e->rank, CD_GROUP_OF_SHARDS, -1),
-                     *first = find_group(g, e->rank, CD_GROUP_OF_WRAPPER, -1);
-    if (cd_table_find(&g->allowed,
-                      CD_KEY(e->rank, o->name_digest, o->members_digest, o->position)) == NULL)
+    const bool is_allowed =
+        cd_table_find(&g->allowed,
+                      CD_KEY(e->rank, o->name_digest, o->members_digest, o->position)) != NULL;
+    if (!is_allowed)
         miss(g, e, o, find_taken(g, r, e));
-    else if (e->kind == CDDP_EV_unit) {
-        if (!is_called(shards != NULL ? shards : first, o))
-            miss(g, e, o, shards != NULL ? shards : first);
-    } else if (e->as.collective_post.bucket >= 0) {
+    else if (e->kind == CDDP_EV_unit)
+        judge_unit(g, e, o);
+    else if (e->as.collective_post.bucket >= 0)
         judge_bucket(g, r, e, o);
-    } else {
+    else
         r->allowed = group + 1;
-    }
 }
 
 static void keep_first(cd_group_obey *g, const cddp_event *e, int64_t wrapper, int64_t group)
@@ -179,11 +184,10 @@ static void keep_first(cd_group_obey *g, const cddp_event *e, int64_t wrapper, i
 
 static void take(cd_group_obey *g, rank_groups *r, const cddp_event *e, int64_t group)
 {
-    if (r->own == 0) {
+    if (r->own == 0)
         keep_first(g, e, r->wrapper, group);
-    } else if (r->own == r->wrapper + 1) {
+    else if (r->own == r->wrapper + 1)
         judge(g, r, e, group);
-    }
 }
 
 /* Groups of one name would have one sequence of operations. */

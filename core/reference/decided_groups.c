@@ -5,6 +5,7 @@
 #include "core/base/hash.h"
 #include "core/plan/plan.h"
 #include "core/reference/planned.h"
+#include "core/reference/units.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
@@ -108,21 +109,48 @@ static void emit_averager_groups(const cd_decisions *d, struct cddp_tracer *trac
     }
 }
 
+/* Where shards of the model lie, and who has equal ones. */
+typedef struct mesh {
+    int64_t strategy;
+    uint32_t node; /* ranks that have one copy; of a hybrid strategy only */
+    int64_t shards_id, replicas_id;
+} mesh;
+
 /* HSD-01: consecutive ranks share a copy, and equal places of the copies a shard. */
-static void emit_mesh(const cd_decisions *d, struct cddp_tracer *tracer)
+static void emit_mesh(const cd_decisions *d, const mesh *cut, struct cddp_tracer *tracer)
 {
-    const cddp_plan_fsdp *fsdp = &d->settings.fsdp;
     char name[NAME_BYTES];
-    const bool is_hybrid = fsdp->sharding_strategy == CDDP_SHARDING_HYBRID ||
-                           fsdp->sharding_strategy == CDDP_SHARDING_HYBRID_ZERO2;
-    if (!fsdp->enable || !is_hybrid) return;
-    const uint32_t node = (uint32_t)fsdp->shard_group_size;
-    const members shards = block_of(d, node),
-                  replicas = {NULL, count_world(d) / node, d->rank % node, node};
-    snprintf(name, sizeof name, "shards %u", d->rank / node);
-    emit_group(d, CD_GROUP_OF_SHARDS, name, &shards, tracer);
-    snprintf(name, sizeof name, "replicas %u", d->rank % node);
-    emit_group(d, CD_GROUP_OF_REPLICAS, name, &replicas, tracer);
+    const bool is_hybrid =
+        cut->strategy == CDDP_SHARDING_HYBRID || cut->strategy == CDDP_SHARDING_HYBRID_ZERO2;
+    const members all = all_of(d);
+    if (!is_hybrid || cut->node == 0) {
+        emit_group(d, cut->shards_id, d->group, &all, tracer);
+        return;
+    }
+    const members shards = block_of(d, cut->node),
+                  replicas = {NULL, count_world(d) / cut->node, d->rank % cut->node, cut->node};
+    snprintf(name, sizeof name, "shards %u", d->rank / cut->node);
+    emit_group(d, cut->shards_id, name, &shards, tracer);
+    snprintf(name, sizeof name, "replicas %u", d->rank % cut->node);
+    emit_group(d, cut->replicas_id, name, &replicas, tracer);
+}
+
+/* After a resume the shards may lie otherwise. */
+static void emit_meshes(const cd_decisions *d, struct cddp_tracer *tracer)
+{
+    cddp_plan_settings settings = d->settings;
+    const cddp_plan_fsdp *fsdp = &settings.fsdp;
+    if (!fsdp->enable) return;
+    emit_mesh(d,
+              &(mesh){fsdp->sharding_strategy, (uint32_t)fsdp->shard_group_size, CD_GROUP_OF_SHARDS,
+                      CD_GROUP_OF_REPLICAS},
+              tracer);
+    if (!settings.train.resume) return;
+    cd_planned_resume(&settings);
+    emit_mesh(d,
+              &(mesh){fsdp->sharding_strategy, (uint32_t)fsdp->shard_group_size,
+                      CD_GROUP_OF_SHARDS_RESUMED, CD_GROUP_OF_REPLICAS_RESUMED},
+              tracer);
 }
 
 static bool is_called(const char *name, const char *other)
@@ -161,7 +189,7 @@ void cd_decided_groups_emit(const cd_decisions *d, struct cddp_tracer *tracer)
     emit_group(d, CD_GROUP_OF_WRAPPER, d->group, &all, tracer);
     emit_hook_groups(d, tracer);
     emit_averager_groups(d, tracer);
-    emit_mesh(d, tracer);
+    emit_meshes(d, tracer);
     emit_named_groups(d, tracer);
 }
 

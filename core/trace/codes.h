@@ -29,8 +29,8 @@
 #define CD_LAW_COLLECTIVES 8
 
 /* The ids of decisions on process groups. Below 0 they stand for a step: the group that the wrapper
-** takes, and the one in which buckets are reduced there. From 0 on they are groups of the rank, with
-** the digest of their members, and say what each is for. */
+** takes, and the one in which buckets are reduced there. From 0 on they are groups of the rank,
+** with the digest of their members, and say what each is for. */
 #define CD_GROUP_TAKEN (-1)
 #define CD_GROUP_OF_BUCKETS (-2)
 #define CD_GROUP_OF_WRAPPER 0
@@ -38,6 +38,8 @@
 #define CD_GROUP_OF_PLUGIN 2 /* the beginning of the names of all that a plugin's hook may open */
 #define CD_GROUP_OF_SHARDS 3
 #define CD_GROUP_OF_REPLICAS 4
+#define CD_GROUP_OF_SHARDS_RESUMED 5
+#define CD_GROUP_OF_REPLICAS_RESUMED 6
 #define CD_GROUP_OF_AVERAGE 8 /* and up, one of each level */
 #define CD_GROUP_NAMED 64     /* and up, one of each [[group]] */
 
