@@ -291,12 +291,11 @@ static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (e->kind == CDDP_EV_group || e->kind == CDDP_EV_collective_post || e->kind == CDDP_EV_mark ||
+        e->kind == CDDP_EV_unit || e->kind == CDDP_EV_group_close)
+        cd_group_obey_learn(&s->posts, e);
     if (e->kind == CDDP_EV_group) {
         take_group(s, e);
-        cd_group_obey_learn(&s->posts, e);
-    } else if (e->kind == CDDP_EV_collective_post || e->kind == CDDP_EV_mark ||
-               e->kind == CDDP_EV_unit || e->kind == CDDP_EV_group_close) {
-        cd_group_obey_learn(&s->posts, e);
     } else if (e->kind == CDDP_EV_mark_ready) {
         take_ready(s, e);
         if (r != NULL) r->last_step = e->step;

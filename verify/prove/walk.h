@@ -15,12 +15,11 @@ typedef struct cd_rank_walk {
     cddp_rank port;
     cddp_backend table;
     const cd_prove_rank_options *options;
-    cd_calls *expected;  /* borrowed; grows in the first walk when there is none */
-    bool grows;          /* this walk writes the expected sequence */
-    cddp_tracer *tracer; /* NULL: no hook from outside */
+    cd_calls *expected; /* borrowed; grows in the first walk when there is none */
+    bool grows;         /* this walk writes the expected sequence */
     cd_trainer *trainer;
-    /* Of a sharded model, whose ranks gather what they show: it shows as in the record, to nobody;
-    ** else NULL. */
+    /* Of a sharded model, whose ranks gather what they show: it shows as in the record, to nobody.
+    ** Of a hook from outside: it knows the hook's call. Else NULL. */
     cddp_tracer *tracer;
     cd_micro micro;
     uint32_t step, micro_index, window; /* window: of those with at least two gradients */
