@@ -29,6 +29,7 @@ typedef struct prove_command {
     cd_cli *cli;
     const char *scenario;
     cd_text overrides; /* lines that make every variant of the plan, without its pattern */
+    bool is_chosen;    /* the order of gradients is in `overrides` */
     cd_text pattern;   /* lines of the variant at hand, behind those */
     bool calls_only;
     cd_prove_layouts layouts;
@@ -106,11 +107,11 @@ static cddp_status read_arguments(prove_command *c, cddp_error *err)
 
 /* ---- a variant of the scenario ---- */
 
-static cddp_status read_plan_ready(prove_command *c, const char *ready, cddp_error *err)
+static cddp_status read_variant(prove_command *c, cddp_error *err)
 {
     cd_text lines;
     cd_text_init(&lines, false);
-    cd_text_printf(&lines, "%s%s%s", cd_text_get(&c->overrides), ready, cd_text_get(&c->pattern));
+    cd_text_printf(&lines, "%s%s", cd_text_get(&c->overrides), cd_text_get(&c->pattern));
     const cd_session session = {.cli = c->cli,
                                 .level = CDDP_TRACE_DIGEST,
                                 .overrides = cd_text_get(&lines)};
@@ -120,12 +121,15 @@ static cddp_status read_plan_ready(prove_command *c, const char *ready, cddp_err
     return status;
 }
 
-/* Units of a sharded model are reduced in the order of backward: there is one. */
+/* Gradients become ready in any order. Units of a sharded model are reduced in the order of
+** backward: there is one. */
 static cddp_status read_plan(prove_command *c, cddp_error *err)
 {
-    CD_TRY(read_plan_ready(c, "", err));
-    if (c->plan->settings.fsdp.enable) return CDDP_OK;
-    return CD_PASS(read_plan_ready(c, "schedule.ready=chosen\n", err));
+    CD_TRY(read_variant(c, err));
+    if (c->plan->settings.fsdp.enable || c->is_chosen) return CDDP_OK;
+    c->is_chosen = true;
+    cd_text_push(&c->overrides, "schedule.ready=chosen\n");
+    return CD_PASS(read_variant(c, err));
 }
 
 /* The assumptions of the proof. */

@@ -47,6 +47,7 @@ static cddp_status open_one(turns *s, size_t index, cddp_error *err)
     cd_trainer_options options = *s->options;
     options.plan = wrapper->plan;
     options.wrapper = (int64_t)index;
+    if (index > 0) options.named = s->takers[0].trainer->groups.named;
     if (planned->own_group)
         options.group_name = planned->name;
     else

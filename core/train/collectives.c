@@ -60,6 +60,8 @@ cddp_status cd_trainer_open_group(cd_trainer *t, const cddp_plan_group *planned,
 cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err)
 {
     if (t->program.plan->group_count == 0) return CDDP_OK;
+    t->groups.named = t->options.named;
+    if (t->groups.named != NULL) return CDDP_OK;
     t->groups.named =
         cd_arena_array(&t->run_memory, t->program.plan->group_count, sizeof(cddp_group *));
     CD_TRY(cd_arena_check(&t->run_memory, err, "%zu groups", t->program.plan->group_count));
@@ -70,7 +72,8 @@ cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err)
 
 void cd_trainer_close_groups(cd_trainer *t)
 {
-    for (size_t i = 0; t->groups.named != NULL && i < t->program.plan->group_count; i++)
+    const bool has_own = t->groups.named != NULL && t->options.named == NULL;
+    for (size_t i = 0; has_own && i < t->program.plan->group_count; i++)
         cddp_group_destroy(t->groups.named[i]);
     t->groups.named = NULL;
     cd_numbers_fini(&t->groups.numbers);

@@ -49,6 +49,7 @@ typedef struct cd_trainer_options {
     int64_t wrapper;            /* which of the rank's */
     cddp_group *world;          /* that of another wrapper, borrowed; NULL: it makes its own, */
     const char *group_name;     /* of this name; NULL: "world" */
+    cddp_group **named;         /* the plan's groups, of another wrapper, borrowed; or NULL */
     const cd_watcher *watcher;  /* who looks on; borrowed until destroy. NULL: nobody */
     /* (CD_REPLICA_DEVICES) for words of model.device; NULL: over the process heap */
     const cddp_device *devices;

@@ -697,6 +697,12 @@ static bool posts_alike(const cd_lift *l, uint32_t a, uint32_t step, uint32_t b,
     }
 }
 
+/* A run opens its world by itself, beside whatever group of that name the program had. */
+static const char *group_name(const cd_lift_group *g)
+{
+    return strcmp(g->name, "world") == 0 ? "world of the program" : g->name;
+}
+
 static void put_collective(writing *w, const cd_lift_collective *c, const bool *ranks,
                            const bool *steps)
 {
@@ -709,7 +715,7 @@ static void put_collective(writing *w, const cd_lift_collective *c, const bool *
     for (size_t i = 0; i < l->group_count && c->group != l->reducer; i++)
         if (l->groups[i].id == c->group) {
             cd_text_push(w->out, "group = ");
-            put_quoted(w->out, l->groups[i].name);
+            put_quoted(w->out, group_name(&l->groups[i]));
             cd_text_push(w->out, "\n");
         }
     cd_text_printf(w->out, "op = \"%s\"\nplace = \"%s\"\n", cddp_op_name((cddp_op)c->op),
@@ -764,7 +770,7 @@ static void write_groups(writing *w)
             continue;
         }
         cd_text_push(w->out, "\n[[group]]\nname = ");
-        put_quoted(w->out, g->name);
+        put_quoted(w->out, group_name(g));
         cd_text_push(w->out, "\nmembers = [");
         for (int64_t k = 0; k < g->members; k++)
             cd_text_printf(w->out, "%s%" PRIu32, k > 0 ? ", " : "", g->ranks[k]);

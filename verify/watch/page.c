@@ -70,14 +70,14 @@ static void put_state(const cd_watch *w, uint32_t rank, cd_text *text)
     } else if (wait == NULL) {
         cd_text_printf(text, "runs, last event %s", kind_name(r));
     } else if (wait->peer_count == 0) {
-        cd_text_push(text, r->has_ended ? "was waiting; all members had posted it"
+        cd_text_push(text, r->has_ended ? "waited; all members had posted it"
                                         : "waits; all members have posted it");
     } else {
         char who[160];
         const cd_rank_array peers = {wait->peers, wait->peer_count};
         cd_rank_list_print(&(cd_rank_list){&peers, cd_rank_array_next}, CD_NO_RANK, who,
                            sizeof who);
-        cd_text_printf(text, "%s for %s", r->has_ended ? "was waiting" : "waits", who);
+        cd_text_printf(text, "%s for %s", r->has_ended ? "waited" : "waits", who);
     }
 }
 

@@ -126,7 +126,7 @@ typedef struct job {
     lane *l;
     const configuration *c;
     cddp_fsdp *fsdp;
-    char names[UNITS_MAX * MEMBERS_MAX][24], units[UNITS_MAX][16];
+    char names[UNITS_MAX * MEMBERS_MAX][48], units[UNITS_MAX][24];
     const char *words[UNITS_MAX];
 } job;
 

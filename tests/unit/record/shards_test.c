@@ -263,7 +263,7 @@ static void show(cd_declared *d, uint32_t rank, cddp_event event)
 static void show_rank(cd_declared *d, uint32_t rank, int without)
 {
     cddp_event e = {.kind = CDDP_EV_param};
-    e.as.param = (cddp_event_param){.requires_grad = true};
+    e.as.param = (cddp_event_param){.numel = 1, .requires_grad = true};
     if (without != NO_PARAMETER) show(d, rank, e);
     show(d, rank, (cddp_event){.kind = CDDP_EV_wrap});
     e = (cddp_event){.kind = CDDP_EV_grad_local};

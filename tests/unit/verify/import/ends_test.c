@@ -239,7 +239,8 @@ TEST(ends, what_a_rank_did_is_said_in_words)
     assert_non_null(strstr(words, "while it waited in allreduce #7"));
     assert_non_null(strstr(words, "for 12 s; missing: rank 2"));
     cd_ends_print(&j.ends, 2, words, sizeof words);
-    assert_string_equal(words, "the job was ended while it computed");
+    assert_string_equal(words,
+                        "the job was ended while it computed, and had shown no event for 12 s");
     cd_ends_fini(&j.ends);
 }
 

@@ -179,7 +179,7 @@ TEST(watch, ranks_that_hung_are_shown_as_waiting_when_all_is_over)
          "rank 1 was killed by somebody");
     for (uint32_t r = 0; r < 3; r += 2)
         emit(&j, r, CDDP_EV_rank_end, (int64_t[]){CDDP_E_ABORTED, CDDP_RANK_HUNG, 0, 0, 0}, "hung");
-    expect(&j, false, "ranks 0 and 2 now step 0 allreduce #0 (bucket 0) was waiting for rank 1");
+    expect(&j, false, "ranks 0 and 2 now step 0 allreduce #0 (bucket 0) waited for rank 1");
     expect(&j, false, "rank 1 now step 0 allreduce #0 (bucket 0) killed (signal 9)");
     expect(&j, false, "hang: ranks 0 and 2 wait in allreduce #0 (bucket 0, step 0) for rank 1");
     expect(&j, false, "why rank 1 was killed by somebody");
