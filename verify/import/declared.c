@@ -590,7 +590,9 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
         gone, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
-        has_samples ? "" : "; samples were not shown (cddp_record_samples)");
+        has_samples      ? ""
+        : d->is_of_torch ? "; samples were not shown (a DistributedSampler shows them)"
+                         : "; samples were not shown (cddp_record_samples)");
 }
 
 /* ---- life ---- */
