@@ -1009,7 +1009,7 @@ TEST(program, an_interrupt_ends_with_what_is_known)
     ** program: a shell without job control starts what runs in the background with SIGINT
     ** ignored. */
     snprintf(command, sizeof command,
-             "cd '%s' && T='%s'; { '%s' scenarios/gan_unused_params.toml --set train.steps=1000000 "
+             "cd '%s' && T='%s'; { '%s' scenarios/gan_unused_params.toml --set train.steps=200000 "
              "--set "
              "data.samples=1 --trace \"$T/run.db\" "
              ">\"$T/out\" 2>\"$T/err\" & pid=$!; n=0; until [ -s \"$T/run.db-wal\" ] || [ $n -gt "
