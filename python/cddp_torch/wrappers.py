@@ -136,6 +136,7 @@ class Wrapper:
         self.finds_unused = bool(getattr(ddp, "find_unused_parameters", False))
         self.is_static = bool(getattr(ddp, "static_graph", False))
         self.has_hooks = False
+        self.hooked = 0  # parameters with hooks of their own, as far as was said
         self.fired: set = set()
         self.nodes: List[Any] = []
         everything = list(enumerate(self.params))
@@ -588,6 +589,14 @@ def _say_no_sync(ddp: Any) -> None:
         guarded(_follow_no_sync)(r, ddp, w)
 
 
+def _say_tensor_hooks(r: Recorder, w: Wrapper) -> None:
+    """What they make of a gradient comes before it is seen here."""
+    count = sum(1 for p in w.params if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None))
+    if count > w.hooked:
+        w.hooked = count
+        r.mark("tensor hooks", count)
+
+
 def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> bool:
     grad = torch.is_grad_enabled()
     sync = grad and bool(ddp.require_backward_grad_sync)
@@ -600,6 +609,7 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> boo
     r.emit("forward_begin", 0, int(sync), int(grad), 0)
     if grad:
         w.forwarded = True
+        _say_tensor_hooks(r, w)
         for say in before_training_forward:
             say(r)
     else:

@@ -1495,6 +1495,14 @@ def cancels_the_last_layer(rank):
 
 # ---- right, with a line about what was not judged ----
 
+def clamps_each_gradient(rank):
+    """By a hook of each tensor, so before the reduction."""
+    ddp = DDP(mlp())
+    for p in ddp.module.parameters():
+        p.register_hook(lambda g: g.clamp(-0.01, 0.01))
+    train(rank, ddp, sgd(ddp))
+
+
 def scaled_by_hand(rank, factor=0.5):
     ddp = DDP(mlp())
 

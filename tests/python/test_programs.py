@@ -63,6 +63,12 @@ def test_that_reduced_gradients_are_gone_is_said(tmp_path):
     assert code == 0 and "nor why 8 reduced gradients were gone" in " ".join(report.split()), report
 
 
+def test_that_hooks_of_tensors_change_gradients_is_said(tmp_path):
+    harness.run(programs.clamps_each_gradient, str(tmp_path))
+    code, report = harness.check(str(tmp_path))
+    assert code == 0 and "nor what hooks of tensors made of the gradients of 6 parameters" in " ".join(report.split()), report
+
+
 def test_that_gradients_are_never_dropped_is_said(tmp_path):
     harness.run(programs.never_drops_gradients, str(tmp_path))
     code, report = harness.check(str(tmp_path))

@@ -181,6 +181,9 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         break;
     case CDDP_EV_mark:
         d->is_of_torch |= strncmp(e->text != NULL ? e->text : "", "torch ", 6) == 0;
+        if (strcmp(e->text != NULL ? e->text : "", "tensor hooks") == 0 &&
+            e->as.mark.value > d->hooked)
+            d->hooked = e->as.mark.value;
         if (cd_models_is_mark(e) && e->as.mark.value < 0) note(d, CD_DECLARED_MODELS, e, -1);
         if (strcmp(e->text != NULL ? e->text : "", "sharded_units") == 0)
             note(d, CD_DECLARED_SHARDED, e, -1);
@@ -583,12 +586,19 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                               "; nor why %" PRIu64
                               " reduced gradients were gone before a step could take them",
                               c->dropped);
-    if (scaled == NULL || gone == NULL) return NULL;
+    const char *hooked =
+        d->hooked == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor what hooks of tensors made of the gradients of %" PRId64
+                              " parameters before their reduction",
+                              d->hooked);
+    if (scaled == NULL || gone == NULL || hooked == NULL) return NULL;
     return cd_arena_printf(
-        arena, "the optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s",
+        arena, "the optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s",
         begins ? "" : ", nor what happened to parameters outside of its steps",
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
-        gone, dropping,
+        gone, hooked, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
         has_samples      ? ""
         : d->is_of_torch ? "; samples were not shown (a DistributedSampler shows them)"
