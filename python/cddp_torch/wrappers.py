@@ -158,7 +158,8 @@ class Wrapper:
             r.mark("capture late: the module was wrapped before the recording began")
         r.option("ddp.find_unused_parameters", int(self.finds_unused))
         r.option("ddp.broadcast_buffers", int(bool(ddp.broadcast_buffers)))
-        r.option("ddp.gradient_as_bucket_view", int(self.has_views))
+        if r.writer is not None and r.writer.takes_digests:  # else nobody shows where a gradient lies
+            r.option("ddp.gradient_as_bucket_view", int(self.has_views))
         r.option("ddp.static_graph", int(self.is_static))
         if gradients.is_wanted:  # a scenario of these gradients makes the buckets itself
             _say_caps(r, ddp)

@@ -63,6 +63,15 @@ def test_that_reduced_gradients_are_gone_is_said(tmp_path):
     assert code == 0 and "nor why 8 reduced gradients were gone" in " ".join(report.split()), report
 
 
+@pytest.mark.parametrize("name", ["accumulation_with_views", "uneven_inputs_join"])
+def test_without_the_c_library_nobody_is_accused(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("CDDP_TRACE_LIBRARY", "")
+    codes = harness.run(programs.CLEAN[name], str(tmp_path))
+    assert codes == [0, 0], harness.logs(str(tmp_path))
+    code, report = harness.check(str(tmp_path))
+    assert code == 4 and "inconclusive" in report, report
+
+
 def test_that_hooks_of_tensors_change_gradients_is_said(tmp_path):
     harness.run(programs.clamps_each_gradient, str(tmp_path))
     code, report = harness.check(str(tmp_path))
