@@ -136,7 +136,7 @@ class Wrapper:
         self.finds_unused = bool(getattr(ddp, "find_unused_parameters", False))
         self.is_static = bool(getattr(ddp, "static_graph", False))
         self.has_hooks = False
-        self.hooked = 0  # parameters with hooks of their own, as far as was said
+        self.hooked = 0  # parameters with tensor hooks, as far as was said
         self.fired: set = set()
         self.nodes: List[Any] = []
         everything = list(enumerate(self.params))

@@ -75,7 +75,7 @@ typedef struct cd_declared {
     cd_declared_place gaps[CD_DECLARED_COUNT];
     cd_declared_place unskipped; /* a parameter that a skipped step changed */
     bool is_of_torch;            /* whose calls the recorder saw itself */
-    int64_t hooked;              /* parameters whose gradients go through hooks of their own */
+    int64_t hooked;              /* parameters with tensor hooks */
     cd_means means;
     cd_consumed consumed;
     bool is_out_of_memory;
