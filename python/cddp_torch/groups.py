@@ -95,7 +95,7 @@ def _root(op: str, args: Tuple[Any, ...], named: Dict[str, Any]) -> int:
 class Channel:
     """Messages from one rank of a group to another, with one tag: a group of two to whoever judges.
 
-    They have numbers of their own. Whoever sends or receives in between is then not behind the others of the
+    They have their own numbers. Whoever sends or receives in between is then not behind the others of the
     group, and the k-th message that leaves is the k-th that arrives.
     """
 
