@@ -12,18 +12,23 @@ void cd_text_init(cd_text *text, bool color) { *text = (cd_text){.color = color}
 
 void cd_text_fini(cd_text *text)
 {
-    cd_release(NULL, text->bytes, text->capacity);
-    cd_text_init(text, text->color);
+    cd_release(text->allocator, text->bytes, text->capacity);
+    *text = (cd_text){.color = text->color, .allocator = text->allocator};
 }
 
 const char *cd_text_get(const cd_text *text) { return text->bytes != NULL ? text->bytes : ""; }
 
+bool cd_text_reserve(cd_text *text, size_t bytes)
+{
+    if (!text->failed)
+        text->failed = !cd_vec_grow(text->allocator, (void **)&text->bytes, &text->capacity,
+                                    text->length + bytes + 1, 1);
+    return !text->failed;
+}
+
 void cd_text_push_bytes(cd_text *text, const char *bytes, size_t length)
 {
-    if (text->failed) return;
-    text->failed =
-        !cd_vec_grow(NULL, (void **)&text->bytes, &text->capacity, text->length + length + 1, 1);
-    if (text->failed) return;
+    if (!cd_text_reserve(text, length)) return;
     memcpy(text->bytes + text->length, bytes, length);
     text->length += length;
     text->bytes[text->length] = '\0';
@@ -41,11 +46,9 @@ static void push_list(cd_text *text, const char *format, va_list arguments)
     va_list again;
     va_copy(again, arguments);
     int length = vsnprintf(NULL, 0, format, arguments);
-    if (length >= 0 && !text->failed) {
-        size_t needed = text->length + (size_t)length + 1;
-        text->failed = !cd_vec_grow(NULL, (void **)&text->bytes, &text->capacity, needed, 1);
-        if (!text->failed) vsnprintf(text->bytes + text->length, (size_t)length + 1, format, again);
-        if (!text->failed) text->length += (size_t)length;
+    if (length >= 0 && cd_text_reserve(text, (size_t)length)) {
+        vsnprintf(text->bytes + text->length, (size_t)length + 1, format, again);
+        text->length += (size_t)length;
     }
     va_end(again);
 }

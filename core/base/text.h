@@ -6,6 +6,7 @@
 ** Threads    one thread.
 */
 #pragma once
+#include "cddp/alloc.h"
 #include "cddp/status.h"
 
 #include <stdint.h>
@@ -16,6 +17,7 @@ typedef struct cd_text {
     bool color;     /* true: styles become terminal escapes; false: they are left out */
     bool failed;    /* memory ran out; nothing more is appended */
     size_t columns; /* of the terminal that it goes to; 0: not known, or none */
+    const cddp_allocator *allocator; /* NULL: malloc's */
 } cd_text;
 
 typedef enum cd_style {
@@ -29,7 +31,8 @@ typedef enum cd_style {
 } cd_style;
 
 void cd_text_init(cd_text *text, bool color);
-void cd_text_fini(cd_text *text); /* accepts a zeroed one */
+void cd_text_fini(cd_text *text);                  /* accepts a zeroed one */
+bool cd_text_reserve(cd_text *text, size_t bytes); /* behind `length`, for who writes there */
 void cd_text_push(cd_text *text, const char *bytes);
 void cd_text_push_bytes(cd_text *text, const char *bytes, size_t length);
 void cd_text_printf(cd_text *text, const char *format, ...) CDDP_PRINTF(2, 3);

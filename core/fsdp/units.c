@@ -11,10 +11,10 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/text.h"
 #include "core/fsdp/agree.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -355,66 +355,42 @@ cddp_status cd_fsdp_make_units(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_er
 
 /* ---- what ranks say ---- */
 
-typedef struct lines {
-    const cddp_allocator *allocator;
-    char *bytes;
-    size_t used, capacity;
-    bool failed;
-} lines;
-
-static void append(lines *t, const char *format, ...) CDDP_PRINTF(2, 3);
-static void append(lines *t, const char *format, ...)
+static void append_unit(cd_text *t, const cddp_fsdp *f, const cd_fsdp_unit *u)
 {
-    va_list args;
-    va_start(args, format);
-    const int wanted = vsnprintf(NULL, 0, format, args);
-    va_end(args);
-    const size_t n = wanted < 0 ? 0 : (size_t)wanted;
-    if (t->failed ||
-        !cd_vec_grow(t->allocator, (void **)&t->bytes, &t->capacity, t->used + n + 1, 1)) {
-        t->failed = true;
-        return;
-    }
-    va_start(args, format);
-    vsnprintf(t->bytes + t->used, n + 1, format, args);
-    va_end(args);
-    t->used += n;
-}
-
-static void append_unit(lines *t, const cddp_fsdp *f, const cd_fsdp_unit *u)
-{
-    append(t, "unit '%s' %s of %zu parameters", cd_fsdp_unit_words(f, u->index),
-           strategies[u->strategy], u->layout.member_count);
+    cd_text_printf(t, "unit '%s' %s of %zu parameters", cd_fsdp_unit_words(f, u->index),
+                   strategies[u->strategy], u->layout.member_count);
     if (!cd_fsdp_unit_is_empty(u))
-        append(t, " param_dtype %s reduce_dtype %s", cddp_dtype_name(u->param_dtype),
-               cddp_dtype_name(u->reduce_dtype));
-    append(t, "\n");
+        cd_text_printf(t, " param_dtype %s reduce_dtype %s", cddp_dtype_name(u->param_dtype),
+                       cddp_dtype_name(u->reduce_dtype));
+    cd_text_printf(t, "\n");
     for (size_t i = 0; i < u->layout.member_count; i++) {
         const cd_fsdp_member *m = &u->layout.members[i];
-        append(t, "parameter '%s' %s [", m->name, cddp_dtype_name(m->like.dtype));
+        cd_text_printf(t, "parameter '%s' %s [", m->name, cddp_dtype_name(m->like.dtype));
         for (uint32_t d = 0; d < m->like.dim_count; d++)
-            append(t, "%s%lld", d > 0 ? "," : "", (long long)m->like.sizes[d]);
-        append(t, "]%s\n", m->requires_grad ? " requires_grad" : " frozen");
+            cd_text_printf(t, "%s%lld", d > 0 ? "," : "", (long long)m->like.sizes[d]);
+        cd_text_printf(t, "]%s\n", m->requires_grad ? " requires_grad" : " frozen");
     }
 }
 
-static void describe(lines *t, const cddp_fsdp *f, const cddp_fsdp_options *o)
+static void describe(cd_text *t, const cddp_fsdp *f, const cddp_fsdp_options *o)
 {
-    append(t,
-           "options layout=%d backward_prefetch=%d forward_prefetch=%d order_check=%d "
-           "sync_module_states=%d use_orig_params=%d gradient_divide_factor=%u\n",
-           (int)o->layout, (int)o->backward_prefetch, o->forward_prefetch, (int)o->order_check,
-           o->sync_module_states, o->use_orig_params, o->gradient_divide_factor);
-    append(t, "a shard group of %u ranks and %u replicas of it\n", cddp_group_size(f->group),
-           f->replicate_group != NULL ? cddp_group_size(f->replicate_group) : 1);
-    append(t, "%u units\n", f->unit_count);
+    cd_text_printf(t,
+                   "options layout=%d backward_prefetch=%d forward_prefetch=%d order_check=%d "
+                   "sync_module_states=%d use_orig_params=%d gradient_divide_factor=%u\n",
+                   (int)o->layout, (int)o->backward_prefetch, o->forward_prefetch,
+                   (int)o->order_check, o->sync_module_states, o->use_orig_params,
+                   o->gradient_divide_factor);
+    cd_text_printf(t, "a shard group of %u ranks and %u replicas of it\n",
+                   cddp_group_size(f->group),
+                   f->replicate_group != NULL ? cddp_group_size(f->replicate_group) : 1);
+    cd_text_printf(t, "%u units\n", f->unit_count);
     for (uint32_t k = 0; k < f->unit_count; k++) append_unit(t, f, &f->units[k]);
     for (size_t i = 0; i < f->buffer_count && o->sync_module_states; i++) {
-        append(t, "buffer '%s' %s [", f->buffers[i].name,
-               cddp_dtype_name(f->buffers[i].tensor.dtype));
+        cd_text_printf(t, "buffer '%s' %s [", f->buffers[i].name,
+                       cddp_dtype_name(f->buffers[i].tensor.dtype));
         for (uint32_t d = 0; d < f->buffers[i].tensor.dim_count; d++)
-            append(t, "%s%lld", d > 0 ? "," : "", (long long)f->buffers[i].tensor.sizes[d]);
-        append(t, "]\n");
+            cd_text_printf(t, "%s%lld", d > 0 ? "," : "", (long long)f->buffers[i].tensor.sizes[d]);
+        cd_text_printf(t, "]\n");
     }
 }
 
@@ -428,7 +404,7 @@ static const cddp_device *device_of(const cddp_fsdp *f)
 cddp_status cd_fsdp_compare(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    lines text = {.allocator = f->allocator};
+    cd_text text = {.allocator = f->allocator};
     const size_t world = cddp_group_size(f->group);
     cd_control_spec spec = {.allocator = f->allocator,
                             .group = f->group,
@@ -452,22 +428,22 @@ cddp_status cd_fsdp_compare(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error
         goto out;
     }
     mine.text = text.bytes;
-    mine.bytes = text.used;
+    mine.bytes = text.length;
     CD_TRY_OUT(cd_fsdp_agree(f->group, &mine, err));
     if (f->replicate_group != NULL) {
         /* Replicas of one shard are the same rank of their shard groups. */
-        append(&text, "shard %u of %zu\n", cddp_group_rank(f->group), world);
+        cd_text_printf(&text, "shard %u of %zu\n", cddp_group_rank(f->group), world);
         if (text.failed) {
             status = cd_fail_memory(err, "a description of %zu parameters", f->parameter_count);
             goto out;
         }
         mine.text = text.bytes;
-        mine.bytes = text.used;
+        mine.bytes = text.length;
         mine.subject = "replicas shard different models";
         CD_TRY_OUT(cd_fsdp_agree(f->replicate_group, &mine, err));
     }
 out:
-    cd_release(f->allocator, text.bytes, text.capacity);
+    cd_text_fini(&text);
     return status;
 }
 

@@ -21,89 +21,58 @@
 #include "core/base/text.h"
 #include "core/comm/control.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef struct text {
-    const cddp_allocator *allocator;
-    const cddp_device *device; /* of the parameters, for backends that take no host memory */
-    char *bytes;
-    size_t used, capacity;
-    bool failed;
-} text;
-
-static void append(text *t, const char *format, ...) CDDP_PRINTF(2, 3);
-static void append(text *t, const char *format, ...)
+static void append_dims(cd_text *t, const char *before, const int64_t *dims, uint32_t count)
 {
-    va_list args;
-    va_start(args, format);
-    const int wanted = vsnprintf(NULL, 0, format, args);
-    va_end(args);
-    const size_t n = wanted < 0 ? 0 : (size_t)wanted;
-    if (t->failed ||
-        !cd_vec_grow(t->allocator, (void **)&t->bytes, &t->capacity, t->used + n + 1, 1)) {
-        t->failed = true;
-        return;
-    }
-    va_start(args, format);
-    vsnprintf(t->bytes + t->used, n + 1, format, args);
-    va_end(args);
-    t->used += n;
+    cd_text_printf(t, "%s[", before);
+    for (uint32_t i = 0; i < count; i++)
+        cd_text_printf(t, "%s%lld", i > 0 ? "," : "", (long long)dims[i]);
+    cd_text_printf(t, "]");
 }
 
-static void append_dims(text *t, const char *before, const int64_t *dims, uint32_t count)
-{
-    append(t, "%s[", before);
-    for (uint32_t i = 0; i < count; i++) append(t, "%s%lld", i > 0 ? "," : "", (long long)dims[i]);
-    append(t, "]");
-}
-
-static void append_parameter(text *t, const cd_wrapped_parameter *p)
+static void append_parameter(cd_text *t, const cd_wrapped_parameter *p)
 {
     const cddp_tensor *like = &p->tensor.form->like;
-    append(t, "parameter '%s'", p->name);
+    cd_text_printf(t, "parameter '%s'", p->name);
     if (p->is_ignored) {
-        append(t, " %s\n", p->is_delayed ? "delayed" : "ignored");
+        cd_text_printf(t, " %s\n", p->is_delayed ? "delayed" : "ignored");
         return;
     }
-    append(t, " %s ", cddp_dtype_name(like->dtype));
+    cd_text_printf(t, " %s ", cddp_dtype_name(like->dtype));
     append_dims(t, "", like->sizes, like->dim_count);
     append_dims(t, " strides ", like->strides, like->dim_count);
-    append(t, "%s%s\n", p->requires_grad ? " requires_grad" : " frozen",
-           p->expect_sparse ? " sparse" : "");
+    cd_text_printf(t, "%s%s\n", p->requires_grad ? " requires_grad" : " frozen",
+                   p->expect_sparse ? " sparse" : "");
 }
 
-static void append_buffer(text *t, const cd_wrapped_buffer *b)
+static void append_buffer(cd_text *t, const cd_wrapped_buffer *b)
 {
-    append(t, "buffer '%s'", b->name);
+    cd_text_printf(t, "buffer '%s'", b->name);
     if (b->is_ignored) {
-        append(t, " ignored");
+        cd_text_printf(t, " ignored");
     } else {
-        append(t, " %s ", cddp_dtype_name(b->tensor.dtype));
+        cd_text_printf(t, " %s ", cddp_dtype_name(b->tensor.dtype));
         append_dims(t, "", b->tensor.sizes, b->tensor.dim_count);
     }
-    append(t, "\n");
+    cd_text_printf(t, "\n");
 }
 
 /* As long as its list of caps makes it. */
-static void append_options(text *t, const cd_ddp_config *config)
+static void append_options(cd_text *t, const cd_ddp_config *config)
 {
     const size_t bytes = 512 + 64 * config->caps.list_count;
-    if (t->failed ||
-        !cd_vec_grow(t->allocator, (void **)&t->bytes, &t->capacity, t->used + bytes, 1)) {
-        t->failed = true;
-        return;
-    }
-    cd_ddp_config_print(config, t->bytes + t->used, bytes);
-    t->used += strlen(t->bytes + t->used);
-    append(t, "\n");
+    if (!cd_text_reserve(t, bytes)) return;
+    cd_ddp_config_print(config, t->bytes + t->length, bytes);
+    t->length += strlen(t->bytes + t->length);
+    cd_text_printf(t, "\n");
 }
 
-static cddp_status describe(text *t, const cd_wrapped *m, const cd_ddp_config *config,
+static cddp_status describe(cd_text *t, const cd_wrapped *m, const cd_ddp_config *config,
                             cddp_error *err)
 {
-    append(t, "options ");
+    cd_text_printf(t, "options ");
     append_options(t, config);
     for (size_t i = 0; i < m->parameter_count; i++) append_parameter(t, &m->parameters[i]);
     for (size_t i = 0; i < m->buffer_count; i++) append_buffer(t, &m->buffers[i]);
@@ -115,14 +84,14 @@ static cddp_status describe(text *t, const cd_wrapped *m, const cd_ddp_config *c
 /* The card that is all-gathered: enough to see that something differs, and the counts. */
 enum { CARD_COUNT, CARD_DIGEST, CARD_LENGTH, CARD_FIELDS };
 
-static cddp_status gather_cards(const text *mine, const cd_wrapped *m, cddp_group *group,
+static cddp_status gather_cards(const cd_text *mine, const cd_wrapped *m, cddp_group *group,
                                 cd_control *all, cddp_error *err)
 {
     cd_control_spec spec = {.allocator = m->allocator,
                             .group = group,
                             .dtype = CDDP_I64,
                             .numel = CARD_FIELDS,
-                            .device = mine->device};
+                            .device = cd_module_device(m)};
     cddp_status status = CDDP_OK;
     cd_control one = {0};
     CD_TRY_OUT(cd_control_init(&one, &spec, err));
@@ -130,8 +99,8 @@ static cddp_status gather_cards(const text *mine, const cd_wrapped *m, cddp_grou
     CD_TRY_OUT(cd_control_init(all, &spec, err));
     int64_t *card = one.host;
     card[CARD_COUNT] = (int64_t)m->variable_count;
-    card[CARD_DIGEST] = (int64_t)cd_hash64(mine->bytes, mine->used, 0);
-    card[CARD_LENGTH] = (int64_t)mine->used;
+    card[CARD_DIGEST] = (int64_t)cd_hash64(mine->bytes, mine->length, 0);
+    card[CARD_LENGTH] = (int64_t)mine->length;
     CD_TRY_OUT(cd_control_allgather(group, &one, all, err));
 out:
     cd_control_fini(&one);
@@ -142,10 +111,17 @@ out:
 ** memory. A model of a hundred thousand parameters describes itself in less. */
 #define TEXT_BYTES_MAX ((int64_t)64 << 20)
 
+/* What a rank describes, and to whom. */
+typedef struct description {
+    const cd_wrapped *module;
+    const cd_text *text;
+    cddp_group *group;
+} description;
+
 /* The text of one rank, on every rank, terminated. Every rank has the same cards, so all of them
 ** refuse a length, or cut it, alike. */
-static cddp_status fetch_text(const text *mine, const int64_t *cards, uint32_t rank,
-                              cddp_group *group, cd_control *fetched, cddp_error *err)
+static cddp_status fetch_text(const description *mine, const int64_t *cards, uint32_t rank,
+                              cd_control *fetched, cddp_error *err)
 {
     const int64_t sent = cards[rank * CARD_FIELDS + CARD_LENGTH];
     if (sent < 0)
@@ -153,15 +129,16 @@ static cddp_status fetch_text(const text *mine, const int64_t *cards, uint32_t r
                        "ranks wrap different models, and rank %u describes its own in %lld bytes",
                        rank, (long long)sent);
     const size_t length = (size_t)(sent < TEXT_BYTES_MAX ? sent : TEXT_BYTES_MAX);
-    cd_control_spec spec = {.allocator = mine->allocator,
-                            .group = group,
+    const cd_text *text = mine->text;
+    cd_control_spec spec = {.allocator = mine->module->allocator,
+                            .group = mine->group,
                             .dtype = CDDP_U8,
-                            .device = mine->device,
+                            .device = cd_module_device(mine->module),
                             .numel = (int64_t)length + 1};
     CD_TRY(cd_control_init(fetched, &spec, err));
-    if (cddp_group_rank(group) == rank)
-        memcpy(fetched->host, mine->bytes, length < mine->used ? length : mine->used);
-    CD_TRY(cd_control_broadcast(group, fetched, rank, err));
+    if (cddp_group_rank(mine->group) == rank)
+        memcpy(fetched->host, text->bytes, length < text->length ? length : text->length);
+    CD_TRY(cd_control_broadcast(mine->group, fetched, rank, err));
     ((char *)fetched->host)[length] = '\0';
     return CDDP_OK;
 }
@@ -274,14 +251,15 @@ static cddp_status report(char *left, char *right, uint32_t rank, const parting 
                    sides[0], who, have, sides[1], others);
 }
 
-static cddp_status explain_difference(const text *mine, const int64_t *cards, uint32_t rank,
-                                      cddp_group *group, cddp_error *err)
+static cddp_status explain_difference(const description *mine, const int64_t *cards, uint32_t rank,
+                                      cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_control left = {0}, right = {0};
-    CD_TRY_OUT(fetch_text(mine, cards, 0, group, &left, err));
-    CD_TRY_OUT(fetch_text(mine, cards, rank, group, &right, err));
-    status = report(left.host, right.host, rank, &(parting){cards, cddp_group_size(group)}, err);
+    CD_TRY_OUT(fetch_text(mine, cards, 0, &left, err));
+    CD_TRY_OUT(fetch_text(mine, cards, rank, &right, err));
+    status =
+        report(left.host, right.host, rank, &(parting){cards, cddp_group_size(mine->group)}, err);
 out:
     cd_control_fini(&left);
     cd_control_fini(&right);
@@ -292,16 +270,17 @@ static cddp_status explain(const cd_wrapped *module, const cd_ddp_config *config
                            cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    text mine = {.allocator = module->allocator, .device = cd_module_device(module)};
+    cd_text mine = {.allocator = module->allocator};
     cd_control all = {0};
     CD_TRY_OUT(describe(&mine, module, config, err));
     CD_TRY_OUT(gather_cards(&mine, module, group, &all, err));
     const int64_t *cards = all.host;
+    const description said = {module, &mine, group};
     for (uint32_t r = 1; r < cddp_group_size(group) && status == CDDP_OK; r++)
         if (cards[r * CARD_FIELDS + CARD_DIGEST] != cards[CARD_DIGEST])
-            status = explain_difference(&mine, cards, r, group, err);
+            status = explain_difference(&said, cards, r, err);
 out:
-    cd_release(module->allocator, mine.bytes, mine.capacity);
+    cd_text_fini(&mine);
     cd_control_fini(&all);
     return status;
 }
