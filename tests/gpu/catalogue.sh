@@ -7,8 +7,10 @@
 # alone: planted faults, the simulated rendezvous, choosers, devices without numbers, bounded slots, planted hooks,
 # channels-last layers, continuations on completion, ranks that wait for ever or for a peer that was refused. PLUGIN
 # brings nccl in place of the program's own module; "" is none. 77 where there is no GPU.
+# With CDDP_ONE_IN=K one scenario of K is run, drawn by CDDP_SEED, which is the day of the year if it is not set.
 set -u
 program=$1 tree=$2 ranks=$3 plugin=${4:-}
+one_in=${CDDP_ONE_IN:-1} seed=${CDDP_SEED:-$(date +%j)}
 shift $(($# < 4 ? $# : 4))
 with=(--color never)
 [ -z "$plugin" ] || with+=(--plugin "$plugin")
@@ -54,6 +56,14 @@ export -f one multiplies
 export program scratch limit
 export with_text="${with[*]}"
 
+# is_drawn SCENARIO
+is_drawn() {
+    local sum
+    [ "$one_in" -gt 1 ] || return 0
+    sum=$(printf '%s %s' "$seed" "$1" | cksum)
+    [ $((${sum%% *} % one_in)) -eq 0 ]
+}
+
 skipped=0
 list() {
     if [ $# -gt 0 ]; then
@@ -64,7 +74,7 @@ list() {
         size=$(sed -nE 's/^size *= *([0-9]+).*/\1/p' "$scenario" | head -1)
         if [ "${size:-2}" = "$ranks" ] &&
             ! grep -qE '^\[\[fault\]\]|^\[rendezvous\]|device = "(symbol|shape)"|reduction = "b(and|or|xor)"|^chooser|in_flight_max|name = "plant_|I-LIVE|^backend|producers|continuations = "on_completion"|layout = "channels_last"|of this iteration is|"world\.size=' "$scenario"; then
-            echo "$scenario"
+            if is_drawn "$scenario"; then echo "$scenario"; else echo "$scenario" >>"$scratch/left"; fi
         else
             echo "$scenario" >>"$scratch/left"
         fi
@@ -76,6 +86,7 @@ finish() {
     passed=$(grep -c '^ok$' "$scratch/said")
     failed=$(grep -cE '^(FAIL|BITS) ' "$scratch/said")
     [ ! -e "$scratch/left" ] || skipped=$(wc -l <"$scratch/left")
+    [ "$one_in" -eq 1 ] || printf 'one scenario of %d, drawn by CDDP_SEED=%s\n' "$one_in" "$seed"
     printf '%d as on the simulator and with the same bits in both memories, %d not, %d left out%s\n' "$passed" "$failed" "$skipped" "$1"
 }
 : >"$scratch/said"
