@@ -284,7 +284,7 @@ def part_streams(c):
                 result = run(["sh", "-c", line])
                 if result is None:
                     continue
-                wanted = {2} if ">&-" in closed.replace("2>&-", "") else {0}
+                wanted = {3} if ">&-" in closed.replace("2>&-", "") else {0}
                 if result.returncode not in wanted:
                     complain(f"exit {result.returncode}, not one of {sorted(wanted)}", [line], result)
                 if verb.startswith("run"):
