@@ -66,6 +66,17 @@ static cddp_status fail_at(cddp_error *err, const cddp_shard_reader *r, uint64_t
                    (unsigned long long)slot, (unsigned long long)at, what);
 }
 
+/* It ends where it did not end when it was closed. */
+static cddp_status fail_cut(cddp_error *err, const cddp_shard_reader *r)
+{
+    const uint64_t slot_bytes = CDDP_SHARD_SLOT_BYTES;
+    return cd_fail(err, CDDP_E_CORRUPT,
+                   "%s is damaged: its events end at byte %llu, and ended at byte %llu when it was "
+                   "closed (a copy that stopped, or a full disk?); nothing in it was judged",
+                   r->path, (unsigned long long)(CDDP_SHARD_HEADER_BYTES + r->slot * slot_bytes),
+                   (unsigned long long)(CDDP_SHARD_HEADER_BYTES + r->header.slots * slot_bytes));
+}
+
 /* Slot `at` is as its writer left it. A writer may give no seal. */
 static cddp_status check_slot(const cddp_shard_reader *r, const void *slot, uint64_t at,
                               cddp_error *err)
@@ -91,7 +102,7 @@ static cddp_status check_end(cddp_shard_reader *r, cddp_error *err)
     const cddp_shard_header *h = &r->header;
     size_t count = 1;
     if (h->seal != 0 && h->end == CDDP_SHARD_CLOSED && h->slots != (uint32_t)r->slot)
-        return fail_at(err, r, r->slot, "is the end, and there were more when it was closed");
+        return fail_cut(err, r);
     for (uint64_t at = r->slot + 1; count > 0; at += count) {
         CD_TRY(read_slots(r, at, r->block, BLOCK_SLOTS, &count, err));
         for (size_t i = 0; i < count; i++) {
@@ -238,6 +249,8 @@ static cddp_status check_header(cddp_shard_reader *r, size_t byte_count, cddp_er
                        "%s is damaged: it is cut at byte %zu, inside its header; nothing in it was "
                        "judged",
                        r->path, byte_count);
+    if (byte_count == 0)
+        return cd_fail(err, CDDP_E_CORRUPT, "%s is empty: it has no header of a shard", r->path);
     if (byte_count < sizeof *h || h->magic != CDDP_SHARD_MAGIC)
         return cd_fail(err, CDDP_E_CORRUPT, "%s is no shard of a recorded run", r->path);
     if (h->seal != 0 && contradicts_its_seal(h)) return CD_PASS(fail_header(r, err));

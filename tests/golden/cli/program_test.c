@@ -167,7 +167,7 @@ TEST(program, every_mistake_of_set_is_reported_at_once_below_its_option)
         "    ddp.comm_hook=topx\n"
         "                  ^\n",
     };
-    static const char *const verbs[] = {"run", "explore", "prove", "shrink"};
+    static const char *const verbs[] = {"run", "explore", "shrink"};
     cd_program p;
     program_open(&p);
     for (size_t v = 0; v < sizeof verbs / sizeof verbs[0]; v++) {
