@@ -14,7 +14,7 @@ static void add_results(cddp_store *store)
     cddp_error err = CDDP_ERROR_INIT;
     static const uint32_t ranks[] = {0, 1};
     cddp_finding finding = {.size = sizeof finding,
-                            .check = "I-SAME",
+                            .check = "I-PARAMEQ",
                             .step = 1,
                             .rank = 1,
                             .peer = 0,
@@ -30,7 +30,7 @@ static void add_results(cddp_store *store)
                             .advice = "change it"};
     finding.events[0].sequence = 4;
     assert_ok(cddp_store_add_finding(store, &finding, &err), &err);
-    assert_ok(cddp_store_add_exercised(store, "I-SAME", "by a test", &err), &err);
+    assert_ok(cddp_store_add_exercised(store, "I-PARAMEQ", "by a test", &err), &err);
     assert_ok(cddp_store_add_metric(store, "mark: a", 0.5, &err), &err);
 }
 
