@@ -234,7 +234,8 @@ static cddp_status write_events(exporting *x, cddp_store *store, uint64_t run, c
     const int why = errno != 0 ? errno : x->write_errno;
     return why == EPIPE && x->file == stdout
                ? CDDP_OK
-               : cd_fail(err, cd_error_of_errno(why), "cannot write the events: %s", strerror(why));
+               : cd_fail(err, x->file == stdout ? CDDP_E_NOMEM : cd_error_of_errno(why),
+                         "cannot write the events: %s", strerror(why));
 }
 
 int cd_command_export(cd_cli *cli)

@@ -13,7 +13,8 @@ typedef struct watch_command {
     cd_follow *follow;
     cd_watch_page page;
     uint64_t interval_ns;
-    bool is_once, is_json, is_stalled;
+    bool is_once, is_json;
+    int exit_code; /* of the last page */
 } watch_command;
 
 static cddp_status read_arguments(watch_command *c, cddp_error *err)
@@ -35,7 +36,7 @@ static cddp_status read_arguments(watch_command *c, cddp_error *err)
 }
 
 /* On a terminal a page replaces the one before; else an empty line parts them. */
-static cddp_status show(watch_command *c, const cd_watch *watch, bool is_first, cddp_error *err)
+static void show(watch_command *c, const cd_watch *watch, bool is_first)
 {
     cd_text text;
     cd_text_init(&text, c->cli->color_out && !c->is_json);
@@ -45,10 +46,9 @@ static cddp_status show(watch_command *c, const cd_watch *watch, bool is_first, 
         cd_text_push(&text, "\n");
     c->page.program = cd_follow_program(c->follow);
     (c->is_json ? cd_watch_print_json : cd_watch_print)(watch, &c->page, &text);
-    c->is_stalled = cd_watch_is_stalled(watch, &c->page);
-    const bool is_written = cd_cli_write(c->cli, &text, CD_EXIT_VERIFIED) == CD_EXIT_VERIFIED;
+    c->exit_code = cd_watch_is_stalled(watch, &c->page) ? CD_EXIT_FINDINGS : CD_EXIT_VERIFIED;
+    c->exit_code = cd_cli_write(c->cli, &text, c->exit_code);
     cd_text_fini(&text);
-    return is_written ? CDDP_OK : cd_fail(err, CDDP_E_IO, "the page could not be written");
 }
 
 static void rest(uint64_t duration_ns)
@@ -67,8 +67,8 @@ static cddp_status watch(watch_command *c, cddp_error *err)
     for (bool is_first = true;; is_first = false) {
         const uint64_t began_ns = cd_os_now_ns();
         CD_TRY(cd_follow_read(c->follow, &seen, err));
-        CD_TRY(show(c, seen, is_first, err));
-        /* whoever read the pages has gone */
+        show(c, seen, is_first);
+        /* whoever read the pages has gone, or nobody can */
         if (ferror(stdout) != 0) return CDDP_OK;
         if (c->is_once || seen->running == 0 || cd_interrupt_requested()) return CDDP_OK;
         /* reading takes at most half of the time */
@@ -89,5 +89,5 @@ int cd_command_watch(cd_cli *cli)
     if (status == CDDP_OK) status = watch(&c, &err);
     cd_follow_close(c.follow);
     if (status != CDDP_OK) return cd_cli_fail(cli, &err);
-    return c.is_stalled ? CD_EXIT_FINDINGS : CD_EXIT_VERIFIED;
+    return c.exit_code;
 }

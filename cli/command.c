@@ -26,6 +26,15 @@ int cd_cli_fail(const cd_cli *cli, const cddp_error *err)
                : CD_EXIT_USAGE;
 }
 
+int cd_cli_fail_output(const cd_cli *cli, int number)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    /* no status: this command was right, what it was started with is not */
+    (void)cd_fail(&err, CDDP_E_IO, "cannot write to standard output: %s", strerror(number));
+    (void)cd_cli_fail(cli, &err);
+    return CD_EXIT_ENVIRONMENT;
+}
+
 void cd_cli_text_begin(const cd_cli *cli, cd_text *text)
 {
     cd_text_init(text, cli->color_out);
@@ -52,7 +61,5 @@ int cd_cli_write(const cd_cli *cli, const cd_text *text, int exit_code)
     bool written =
         fwrite(cd_text_get(text), 1, text->length, stdout) == text->length && fflush(stdout) == 0;
     if (written || errno == EPIPE) return exit_code;
-    return cd_fail(&err, cd_error_of_errno(errno), "cannot write to standard output: %s",
-                   strerror(errno)),
-           cd_cli_fail(cli, &err);
+    return cd_cli_fail_output(cli, errno);
 }

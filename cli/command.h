@@ -37,6 +37,8 @@ typedef struct cd_cli {
 
 /* Prints "cddp-verify: message" and returns the exit code that belongs to the status. */
 int cd_cli_fail(const cd_cli *cli, const cddp_error *err);
+/* The same when standard output takes no text, for this reason (errno): the environment's fault. */
+int cd_cli_fail_output(const cd_cli *cli, int number);
 /* A text for standard output: with its colours and its width. */
 void cd_cli_text_begin(const cd_cli *cli, cd_text *text);
 /* As "help COMMAND" has it. */

@@ -30,8 +30,33 @@ cddp_status cd_overrides_read(const cd_args *args, cd_text *lines, cddp_error *e
     return CDDP_OK;
 }
 
-static cddp_status apply_line(const char *line, size_t length, cddp_plan *plan, cddp_error *err)
+/* "--set KEY=VALUE: message", with a caret below the key or the value. */
+static void complain(cd_text *complaints, const char *line, size_t column, const char *message)
 {
+    const int length = (int)strcspn(line, "\n");
+    cd_text_printf(complaints, "--set %.*s: %s\n    %.*s\n    %*s^\n", length, line, message,
+                   length, line, (int)column, "");
+}
+
+void cd_overrides_complain(const char *lines, const char *key, const char *message,
+                           cd_text *complaints)
+{
+    const size_t key_length = strlen(key);
+    const char *found = NULL; /* the last one decides */
+    for (const char *line = lines; *line != '\0';
+         line += strcspn(line, "\n"), line += *line == '\n')
+        if (strncmp(line, key, key_length) == 0 && line[key_length] == '=') found = line;
+    if (found != NULL)
+        complain(complaints, found, key_length + 1, message);
+    else
+        cd_text_printf(complaints, "--set: %s\n", message);
+}
+
+static cddp_status apply_line(const char *line, cddp_plan *plan, cd_text *complaints,
+                              cddp_error *err)
+{
+    const size_t length = strcspn(line, "\n");
+    cddp_error why = CDDP_ERROR_INIT;
     char *key = cd_allocate(NULL, length + 1);
     if (key == NULL) return cd_fail_memory(err, "a change of %zu bytes", length);
     memcpy(key, line, length);
@@ -39,22 +64,26 @@ static cddp_status apply_line(const char *line, size_t length, cddp_plan *plan, 
     char *equals = strchr(key, '=');
     cddp_status status = CDDP_OK;
     if (equals == NULL) {
-        status = cd_fail(err, CDDP_E_ARG, "'%.100s' is not KEY=VALUE", key);
+        status = cd_fail(&why, CDDP_E_ARG, "it is not KEY=VALUE");
     } else {
         *equals = '\0';
-        status = cddp_plan_set(plan, key, equals + 1, err);
+        status = cddp_plan_set(plan, key, equals + 1, &why);
     }
+    /* A key that is known stands first in a message about its value. */
+    const bool is_value = equals != NULL && strncmp(why.message, "unknown key", 11) != 0;
+    if (status != CDDP_OK && status != CDDP_E_NOMEM)
+        complain(complaints, line, is_value ? (size_t)(equals + 1 - key) : 0, why.message);
     cd_release(NULL, key, length + 1);
-    return CD_PASS(status);
+    if (status == CDDP_E_NOMEM && err != NULL) *err = why;
+    return status == CDDP_E_NOMEM ? status : CDDP_OK;
 }
 
-cddp_status cd_overrides_apply(const char *lines, cddp_plan *plan, cddp_error *err)
+cddp_status cd_overrides_apply(const char *lines, cddp_plan *plan, cd_text *complaints,
+                               cddp_error *err)
 {
-    while (*lines != '\0') {
-        const size_t length = strcspn(lines, "\n");
-        CD_TRY(apply_line(lines, length, plan, err));
-        lines += length;
-        if (*lines == '\n') lines++;
+    for (; *lines != '\0'; lines += *lines == '\n') {
+        CD_TRY(apply_line(lines, plan, complaints, err));
+        lines += strcspn(lines, "\n");
     }
     return CDDP_OK;
 }

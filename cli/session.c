@@ -117,13 +117,23 @@ static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn 
 }
 
 /* Whether the plan contradicts itself is for cddp_run to say: a scenario may expect just that. */
-static cddp_status apply_overrides(const cd_session *session, cddp_plan *plan, cddp_error *err)
+static void complain_override(void *context, const char *key, const char *message)
 {
-    CD_TRY(cd_overrides_apply(session->overrides, plan, err));
-    if (session->overrides[0] != '\0' && plan->expect.verdict != CDDP_EXPECT_ERROR &&
-        cddp_plan_check(plan, NULL) == CDDP_OK)
-        CD_TRY(cd_plan_check_names(plan, session->cli->registry, err));
-    return CDDP_OK;
+    reading *r = context;
+    cd_overrides_complain(r->session->overrides, key, message, &r->complaints);
+}
+
+/* All mistakes in one go, as of a file. */
+static cddp_status apply_overrides(reading *r, cddp_plan *plan, cddp_error *err)
+{
+    const cd_session *session = r->session;
+    if (session->overrides[0] == '\0') return CDDP_OK;
+    CD_TRY(cd_overrides_apply(session->overrides, plan, &r->complaints, err));
+    if (plan->expect.verdict != CDDP_EXPECT_ERROR && cddp_plan_check(plan, NULL) == CDDP_OK)
+        (void)cd_plan_find_unknown_names(plan, session->cli->registry, complain_override, r);
+    if (r->complaints.failed) return cd_fail_memory(err, "the mistakes of --set");
+    if (r->complaints.length == 0) return CDDP_OK;
+    return cd_fail(err, CDDP_E_CONFIG, "what --set changes is wrong");
 }
 
 void cd_session_read_plan(const cd_session *session, const char *path, const char *text,
@@ -136,7 +146,7 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
     cddp_plan *p = NULL;
     cddp_status status = text == NULL ? cd_reader_read_file(&options, path, &p, &err)
                                       : cd_reader_read_text(&options, path, text, &p, &err);
-    if (status == CDDP_OK) status = apply_overrides(session, p, &err);
+    if (status == CDDP_OK) status = apply_overrides(&r, p, &err);
     const char *backend =
         status == CDDP_OK ? cd_plugins_backend_name(session->cli, p->world.backend) : NULL;
     if (backend != NULL && strcmp(backend, p->world.backend) != 0)
@@ -161,9 +171,10 @@ cddp_status cd_session_load_plan(const cd_session *session, const char *path, FI
     cd_result_init(&mistakes);
     *plan = NULL;
     cd_session_read_plan(session, path, NULL, plan, &mistakes);
-    const bool is_listed = mistakes.details[0] != '\0';
+    const bool is_listed = mistakes.details[0] != '\0',
+               is_of_file = strncmp(mistakes.details, "--set", 5) != 0;
     if (*plan == NULL && is_listed && reported != NULL) fputs(mistakes.details, reported);
-    if (*plan == NULL && is_listed)
+    if (*plan == NULL && is_listed && is_of_file)
         status = cd_fail(err, CDDP_E_CONFIG, "'%s' is not a valid scenario", path);
     else if (*plan == NULL)
         status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.verdict.summary);

@@ -114,8 +114,11 @@ static cddp_status judge_one(const cd_session *session, const cddp_plan *plan, s
         *same = compare(finals, &ends, settings, result);
         goto out;
     }
-    cd_text_printf(&summary, "with %s: %s", settings, ended.verdict.summary);
-    cd_result_set_failure(result, ended.verdict.outcome, cd_text_get(&summary), ended.details);
+    const bool is_listed = ended.details[0] != '\0';
+    cd_text_printf(&summary, "with %s:%s%s", settings, is_listed ? "\n" : " ",
+                   is_listed ? ended.details : ended.verdict.summary);
+    cd_result_set_failure(result, ended.verdict.outcome, cd_text_get(&summary),
+                          is_listed ? cd_text_get(&summary) : "");
     result->verdict.as_expected = false;
 out:
     cddp_plan_destroy(changed);

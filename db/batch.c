@@ -17,6 +17,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/trace/event.h"
+#include "db/seal.h"
 
 #include <string.h>
 
@@ -130,6 +131,59 @@ bool cd_batch_add(cd_batch *batch, const cddp_event *event)
     return true;
 }
 
+/* ---- the seal ---- */
+
+/* A real number, or the bits of a NaN, which SQLite does not have. */
+static bool is_real(const cd_batch *batch, const cddp_event *event, uint32_t position,
+                    double *number)
+{
+    memcpy(number, &event->as.field[position], sizeof *number);
+    return ((batch->real_fields[event->kind] >> position) & 1) != 0 && *number == *number;
+}
+
+static void seal_fields(const cd_batch *batch, const cddp_event *event, cd_seal_row *row)
+{
+    const uint32_t used = cd_event_field_counts[event->kind];
+    double number;
+    for (uint32_t i = 0; i < CDDP_EVENT_FIELDS; i++)
+        if (i >= used)
+            cd_seal_add_null(row);
+        else if (is_real(batch, event, i, &number))
+            cd_seal_add_real(row, number);
+        else
+            cd_seal_add_number(row, event->as.field[i]);
+}
+
+static void seal_number_or_null(cd_seal_row *row, bool is_number, int64_t number)
+{
+    if (is_number)
+        cd_seal_add_number(row, number);
+    else
+        cd_seal_add_null(row);
+}
+
+/* The columns are those of batch_column. */
+uint64_t cd_batch_seal(const cd_batch *batch)
+{
+    uint64_t digest = 0;
+    cd_seal_row row = {.count = 0};
+    for (size_t i = 0; i < batch->count; i++) {
+        const cddp_event *event = &batch->events[i];
+        cd_seal_add_number(&row, batch->first_id + (int64_t)i);
+        cd_seal_add_number(&row, (int64_t)event->time_ns);
+        seal_number_or_null(&row, event->rank != UINT32_MAX, event->rank);
+        cd_seal_add_number(&row, (int64_t)event->sequence);
+        cd_seal_add_number(&row, batch->stored_kinds[event->kind]);
+        cd_seal_add_number(&row, event->step);
+        cd_seal_add_number(&row, event->micro_step);
+        seal_number_or_null(&row, batch->text_numbers[i] != 0,
+                            (batch->run << 32) + batch->text_numbers[i]);
+        seal_fields(batch, event, &row);
+        digest = cd_seal_end_row(&row, digest);
+    }
+    return digest;
+}
+
 /* ---- the virtual table ---- */
 
 enum {
@@ -223,13 +277,11 @@ static void field_result(sqlite3_context *context, const cd_batch *batch, const 
                          uint32_t position)
 {
     if (position >= cd_event_field_counts[event->kind]) return; /* NULL */
-    int64_t value = event->as.field[position];
     double number;
-    memcpy(&number, &value, sizeof number);
-    if (((batch->real_fields[event->kind] >> position) & 1) != 0 && number == number)
+    if (is_real(batch, event, position, &number))
         sqlite3_result_double(context, number);
     else
-        sqlite3_result_int64(context, value);
+        sqlite3_result_int64(context, event->as.field[position]);
 }
 
 static int batch_column(sqlite3_vtab_cursor *cursor, sqlite3_context *context, int column)

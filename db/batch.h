@@ -47,6 +47,9 @@ bool cd_batch_add(cd_batch *batch, const cddp_event *event);
 /* Call when the batch is in the file: forgets its events, keeps its texts. */
 void cd_batch_clear(cd_batch *batch);
 
+/* The digest of its rows, as seal.h makes it. */
+uint64_t cd_batch_seal(const cd_batch *batch);
+
 /* Registers the virtual table cd_batch with a connection. */
 cddp_status cd_batch_attach(cd_batch *batch, cd_sql *sql, cddp_error *err) CDDP_MUST_CHECK;
 

@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/trace/event.h"
 #include "core/trace/setting.h"
+#include "db/seal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -287,6 +288,7 @@ cddp_status cd_kinds_extend(cd_sql *sql, void *argument, cddp_error *err)
     CD_TRY(read_kinds(sql, &map, err));
     CD_TRY(check_fields(sql, &map, counts, err));
     CD_TRY(cd_sql_number(sql, "SELECT max(id) + 1 FROM kind", &next, err));
+    bool is_extended = false;
     for (int i = 0; i < CDDP_EV_COUNT; i++) {
         const cddp_event_info *info = cddp_event_describe((uint32_t)i);
         if (map.stored[i] < 0) {
@@ -295,9 +297,11 @@ cddp_status cd_kinds_extend(cd_sql *sql, void *argument, cddp_error *err)
                                "'%s' has no room for more event kinds; write to a new file",
                                sql->path);
             CD_TRY(add_kind(sql, (int)next++, info, err));
+            is_extended = true;
         } else if (counts[i] < info->field_count) {
             CD_TRY(add_fields(sql, map.stored[i], info, err));
+            is_extended = true;
         }
     }
-    return CDDP_OK;
+    return CD_PASS(is_extended ? cd_seal_add_kinds(sql, err) : CDDP_OK);
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads runs and events back.
 **
-** No value of a file is trusted: kinds are looked up in the map, ids must ascend, ranks and steps
-** must be in range.
+** No value of a file is trusted: rows must be those of their seals, kinds are looked up in the map,
+** ids must ascend, ranks and steps must be in range.
 **
 ** Not here: findings (results.c). */
 #include "db/store.h"
 
 #include "core/base/error.h"
 #include "core/trace/event.h"
+#include "db/seal.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -85,6 +86,7 @@ cddp_status cddp_store_each_run(cddp_store *store, int64_t run, cddp_store_run_f
     for (bool row = true;; found = true) {
         CD_TRY_OUT(cd_sql_step(&store->sql, select, &row, err));
         if (!row) break;
+        CD_TRY_OUT(cd_seal_check_run(&store->sql, sqlite3_column_int64(select, 0), err));
         CD_TRY_OUT(check_run_row(store, select, err));
         cddp_stored_run stored = run_of(select);
         CD_TRY_OUT(fn(context, &stored, err));
@@ -100,16 +102,17 @@ out:
 
 #define EVENT_COLUMNS                                                                              \
     "SELECT id, t, coalesce(rank, 4294967295), seq, kind, step, micro, (SELECT value FROM text x " \
-    "WHERE x.id = "                                                                                \
-    "event.text), "                                                                                \
-    "f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10 FROM event WHERE id > ?1 << 40 AND id < (?1 + "   \
-    "1) << 40 "
+    "WHERE x.id = event.text), "                                                                   \
+    "f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, text "                                           \
+    "FROM event WHERE id > ?1 << 40 AND id <= (?1 << 40) + ?2 "
+
+enum { COLUMN_TEXT_VALUE = 7, COLUMN_FIELDS = 8, COLUMN_TEXT = COLUMN_FIELDS + CDDP_EVENT_FIELDS };
 
 cddp_status cd_cursor_open(cd_cursor *cursor, cddp_store *store, int64_t run,
                            cddp_store_order order, cddp_error *err)
 {
     sqlite3_stmt *select = NULL;
-    int64_t level = -1;
+    int64_t level = -1, last = 0;
     CD_TRY(cd_sql_prepare(&store->sql, "SELECT level FROM run WHERE id = ?", &select, err));
     sqlite3_bind_int64(select, 1, run);
     bool row = false;
@@ -119,11 +122,13 @@ cddp_status cd_cursor_open(cd_cursor *cursor, cddp_store *store, int64_t run,
     if (status != CDDP_OK) return status;
     if (level < 0 || run <= 0)
         return cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRId64, store->path, run);
+    CD_TRY(cd_seal_check_events(&store->sql, run, &last, err));
     CD_TRY(cd_sql_prepare(&store->sql,
                           order == CDDP_STORE_MERGED ? EVENT_COLUMNS "ORDER BY 2, 3, 4"
                                                      : EVENT_COLUMNS "ORDER BY 1",
                           &select, err));
     sqlite3_bind_int64(select, 1, run);
+    sqlite3_bind_int64(select, 2, last);
     *cursor = (cd_cursor){
         .store = store, .statement = select, .run = run, .level = (uint16_t)level, .order = order};
     return CDDP_OK;
@@ -156,6 +161,13 @@ static cddp_status check_row(cd_cursor *cursor, int64_t id, cddp_error *err)
                        "'%s' is damaged: event %" PRId64 " has rank %" PRId64 ", step %" PRId64
                        ", micro-step %" PRId64,
                        path, id, rank, step, micro);
+    /* An index page of a table can be damaged too: then a search misses what a scan finds. */
+    if (sqlite3_column_type(row, COLUMN_TEXT) != SQLITE_NULL &&
+        sqlite3_column_type(row, COLUMN_TEXT_VALUE) == SQLITE_NULL)
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "'%s' is damaged: event %" PRId64 " has text %" PRId64
+                       ", which table 'text' lacks",
+                       path, id, (int64_t)sqlite3_column_int64(row, COLUMN_TEXT));
     return CDDP_OK;
 }
 
@@ -188,9 +200,9 @@ cddp_status cd_cursor_next(cd_cursor *cursor, cddp_event *event, bool *found, cd
     event->step = (uint32_t)sqlite3_column_int64(row, 5);
     event->micro_step = (uint32_t)sqlite3_column_int64(row, 6);
     event->level = cursor->level;
-    event->text = (const char *)sqlite3_column_text(row, 7);
+    event->text = (const char *)sqlite3_column_text(row, COLUMN_TEXT_VALUE);
     for (uint32_t i = 0; i < cd_event_field_counts[event->kind]; i++)
-        event->as.field[i] = field_of(row, 8 + (int)i);
+        event->as.field[i] = field_of(row, COLUMN_FIELDS + (int)i);
     *found = true;
     return CDDP_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "db/seal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -214,6 +215,7 @@ cddp_status cddp_store_each_finding(cddp_store *store, int64_t run, cddp_store_f
     cddp_status status = CDDP_OK;
     sqlite3_stmt *select = NULL, *events = NULL, *ranks = NULL;
     cd_arena arena;
+    CD_TRY(cd_seal_check_part(&store->sql, run, CD_SEALED_FINDINGS, err));
     cd_arena_init(&arena, store->allocator, 4096);
     const cd_arena_mark mark = cd_arena_get_mark(&arena);
     CD_TRY_OUT(cd_sql_prepare(
@@ -254,6 +256,7 @@ cddp_status cddp_store_each_exercised(cddp_store *store, int64_t run, cddp_store
 {
     cddp_status status = CDDP_OK;
     sqlite3_stmt *select = NULL;
+    CD_TRY(cd_seal_check_part(&store->sql, run, CD_SEALED_EXERCISED, err));
     CD_TRY(cd_sql_prepare(&store->sql,
                           "SELECT invariant, how FROM exercised WHERE run = ? ORDER BY position",
                           &select, err));
@@ -273,6 +276,7 @@ cddp_status cddp_store_each_metric(cddp_store *store, int64_t run, cddp_store_me
 {
     cddp_status status = CDDP_OK;
     sqlite3_stmt *select = NULL;
+    CD_TRY(cd_seal_check_part(&store->sql, run, CD_SEALED_METRICS, err));
     CD_TRY(cd_sql_prepare(&store->sql, "SELECT name, value FROM metric WHERE run = ? ORDER BY name",
                           &select, err));
     sqlite3_bind_int64(select, 1, run);

@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "db/kinds.h"
+#include "db/seal.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -21,8 +22,11 @@
 #include <string.h>
 
 /* The SQL from version i to i + 1; version 0 is an empty database, which cd_schema_create fills. A
-** file of an older version is upgraded inside the first transaction that appends to it. */
-static const char *const migrations[CDDP_STORE_VERSION] = {cd_schema_tables};
+** file of an older version is read as it is, and upgraded inside the first transaction that appends
+** to it. */
+static const char *const migrations[CDDP_STORE_VERSION] = {cd_schema_tables, cd_schema_seal};
+
+#define VERSION_SEALED 2 /* since then rows have seals */
 
 static uint32_t big_endian(const unsigned char *bytes)
 {
@@ -101,6 +105,7 @@ static cddp_status fill_blank(cd_sql *sql, void *argument, cddp_error *err)
     if (!blank) return CDDP_OK; /* another program created it meanwhile */
     for (size_t i = 0; i < CDDP_STORE_VERSION; i++) CD_TRY(cd_sql_exec(sql, migrations[i], err));
     CD_TRY(cd_kinds_fill(sql, err));
+    CD_TRY(cd_seal_add_kinds(sql, err));
     CD_TRY(cd_sql_exec(sql, cd_schema_views, err));
     return CD_PASS(set_version(sql, err));
 }
@@ -122,24 +127,42 @@ static cddp_status migrate(cd_sql *sql, void *argument, cddp_error *err)
     const migration *m = argument;
     for (int64_t version = m->from; version < CDDP_STORE_VERSION; version++)
         CD_TRY(cd_sql_exec(sql, migrations[version], err));
+    if (m->from < VERSION_SEALED) CD_TRY(cd_seal_adopt_runs(sql, err));
+    CD_TRY(cd_seal_add_kinds(sql, err));
     return CD_PASS(set_version(sql, err));
 }
 
-static cddp_status check_version(cd_sql *sql, bool writable, cddp_error *err)
+/* The version in the header is one number, so a changed byte makes another version. The seals state
+** it too. Asks a table only when its text is that of ours. */
+static cddp_status check_stated_version(cd_sql *sql, int64_t version, cddp_error *err)
 {
-    int64_t version = 0;
-    CD_TRY(cd_sql_number(sql, "PRAGMA user_version", &version, err));
-    if (version > CDDP_STORE_VERSION || version < 1)
+    sqlite3_stmt *select = NULL;
+    int64_t stated = 0;
+    bool row = false;
+    CD_TRY(cd_sql_prepare(sql,
+                          "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = 'seal'",
+                          &select, err));
+    cddp_status status = cd_sql_step(sql, select, &row, err);
+    const bool is_ours =
+        status == CDDP_OK && row && strstr(cd_schema_seal, cd_sql_text(select, 0)) != NULL;
+    sqlite3_finalize(select);
+    if (status == CDDP_OK && is_ours) status = cd_seal_find_version(sql, &stated, err);
+    if (status != CDDP_OK || stated == 0 || stated == version) return status;
+    return cd_fail(err, CDDP_E_CORRUPT,
+                   "'%s' is damaged: its header says version %" PRId64
+                   ", its table 'seal' version %" PRId64,
+                   sql->path, version, stated);
+}
+
+static cddp_status check_version(cd_sql *sql, int64_t *version, cddp_error *err)
+{
+    CD_TRY(cd_sql_number(sql, "PRAGMA user_version", version, err));
+    CD_TRY(check_stated_version(sql, *version, err));
+    if (*version > CDDP_STORE_VERSION || *version < 1)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "'%s' has store version %" PRId64 "; this program reads versions 1 to %d",
-                       sql->path, version, CDDP_STORE_VERSION);
-    if (version == CDDP_STORE_VERSION) return CDDP_OK;
-    if (!writable)
-        return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "'%s' has store version %" PRId64
-                       "; append a run to it to bring it to version %d",
-                       sql->path, version, CDDP_STORE_VERSION);
-    return CD_PASS(transact(sql, migrate, &(migration){version}, err));
+                       sql->path, *version, CDDP_STORE_VERSION);
+    return CDDP_OK;
 }
 
 static cddp_status refuse_triggers(cd_sql *sql, cddp_error *err)
@@ -157,7 +180,7 @@ static cddp_status refuse_triggers(cd_sql *sql, cddp_error *err)
     return status;
 }
 
-/* Compares every table that schema.sql makes with the one in the file. */
+/* Compares every table of this version with the one in the file. */
 static cddp_status compare_tables(cd_sql *wanted, cd_sql *sql, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -195,7 +218,7 @@ out:
     return status;
 }
 
-static cddp_status check_tables(cd_sql *sql, cddp_error *err)
+static cddp_status check_tables(cd_sql *sql, int64_t version, cddp_error *err)
 {
     cd_sql wanted = {.path = sql->path};
     cddp_status status = CDDP_OK;
@@ -203,19 +226,33 @@ static cddp_status check_tables(cd_sql *sql, cddp_error *err)
         status = cd_sql_fail(&wanted, SQLITE_NOMEM, err);
         goto out;
     }
-    CD_TRY_OUT(cd_sql_exec(&wanted, cd_schema_tables, err));
+    for (int64_t i = 0; i < version; i++) CD_TRY_OUT(cd_sql_exec(&wanted, migrations[i], err));
     CD_TRY_OUT(compare_tables(&wanted, sql, err));
 out:
     cd_sql_close(&wanted);
     return status;
 }
 
+static cddp_status bring_up_to_date(cd_sql *sql, int64_t version, cddp_error *err)
+{
+    if (version < CDDP_STORE_VERSION) CD_TRY(transact(sql, migrate, &(migration){version}, err));
+    CD_TRY(transact(sql, cd_kinds_extend, NULL, err));
+    sql->is_sealed = true;
+    return CDDP_OK;
+}
+
+/* A file that is refused is not changed: every check comes first. */
 cddp_status cd_schema_adopt(cd_sql *sql, bool writable, cd_kind_map *map, cddp_error *err)
 {
-    CD_TRY(check_version(sql, writable, err));
-    CD_TRY(check_tables(sql, err));
+    int64_t version = 0;
+    CD_TRY(check_version(sql, &version, err));
+    CD_TRY(check_tables(sql, version, err));
     CD_TRY(refuse_triggers(sql, err));
-    if (writable) CD_TRY(transact(sql, cd_kinds_extend, NULL, err));
+    sql->is_sealed = version >= VERSION_SEALED;
+    CD_TRY(cd_seal_check_kinds(sql, err));
+    CD_TRY(cd_kinds_read(sql, map, err));
+    if (!writable) return CDDP_OK;
+    CD_TRY(bring_up_to_date(sql, version, err));
     CD_TRY(cd_kinds_read(sql, map, err));
     return CDDP_OK;
 }

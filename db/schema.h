@@ -31,4 +31,5 @@ cddp_status cd_schema_adopt(cd_sql *sql, bool writable, cd_kind_map *map,
                             cddp_error *err) CDDP_MUST_CHECK;
 
 extern const char cd_schema_tables[]; /* db/schema.sql, embedded at build */
+extern const char cd_schema_seal[];   /* db/seal.sql */
 extern const char cd_schema_views[];  /* db/views.sql */

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The tables of a trace store. docs/formats/trace.md explains them; views.sql and the generated ev_* views
--- show them by name. A store whose tables differ from this text in one character is refused, so a change here is a new
--- CDDP_STORE_VERSION with a step in schema.c.
+-- show them by name. A store whose tables differ from this text in one character is refused, so a change is a new
+-- CDDP_STORE_VERSION with a step in schema.c: version 1 is this text, version 2 adds seal.sql.
 
 -- One row per run: its origin and its outcome. An interrupted run stays at complete = 0.
 CREATE TABLE run (

@@ -19,6 +19,7 @@ typedef struct cd_sql {
     uint64_t work_left;
     uint64_t work_budget; /* the budget of each statement */
     bool only_reads;      /* only files beside the store are written */
+    bool is_sealed;       /* the file has seals (seal.h) */
 } cd_sql;
 
 /* writable: opens or creates the file for appending; otherwise the file is not changed. */

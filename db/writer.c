@@ -6,10 +6,11 @@
 **
 ** Invariants:
 **   W1  While a run is open, its row exists with complete = 0; only run_end sets it to 1, in the
-**       transaction that also writes the verdict.
+**       transaction that also writes the verdict and the last seals.
 **   W2  An iteration is in the file once every rank has flushed it. The writer commits when the
 **       last rank flushes (done_everywhere grows), when the batch is full, and at run_end.
 **   W3  Rows of older runs are never changed.
+**   W4  A commit of events and texts has the seals of them (seal.h).
 **
 ** The rank that flushes is the rank of the last event: a tracer flushes right after an event of
 ** its rank.
@@ -20,6 +21,7 @@
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "db/seal.h"
 
 #include <string.h>
 
@@ -39,13 +41,22 @@ static cddp_status insert_texts(cddp_store *store, cddp_error *err)
 {
     const cd_batch *batch = &store->batch;
     const char *text = batch->texts + batch->written_offset;
+    uint64_t digest = 0;
+    if (batch->written_number == batch->next_number) return CDDP_OK;
     for (uint32_t number = batch->written_number; number < batch->next_number; number++) {
-        sqlite3_bind_int64(store->writer.insert_text, 1, (batch->run << 32) + number);
+        const int64_t id = (batch->run << 32) + number;
+        const size_t byte_count = strlen(text);
+        cd_seal_row row = {.count = 0};
+        sqlite3_bind_int64(store->writer.insert_text, 1, id);
         cd_sql_bind_text(store->writer.insert_text, 2, text);
         CD_TRY(cd_sql_run(&store->sql, store->writer.insert_text, err));
-        text += strlen(text) + 1;
+        cd_seal_add_number(&row, id);
+        cd_seal_add_text(&row, text, byte_count);
+        digest = cd_seal_end_row(&row, digest);
+        text += byte_count + 1;
     }
-    return CDDP_OK;
+    return CD_PASS(cd_seal_add(&store->sql, batch->run, "text", batch->written_number,
+                               (int64_t)batch->next_number - 1, digest, err));
 }
 
 static const char *text_of(const cd_batch *batch, uint32_t number)
@@ -74,12 +85,21 @@ static cddp_status insert_parameters(cddp_store *store, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status insert_events(cddp_store *store, cddp_error *err)
+{
+    const cd_batch *batch = &store->batch;
+    const int64_t first = batch->first_id - (batch->run << 40);
+    CD_TRY(cd_sql_run(&store->sql, store->writer.insert_events, err));
+    return CD_PASS(cd_seal_add(&store->sql, batch->run, "event", first,
+                               first + (int64_t)batch->count - 1, cd_batch_seal(batch), err));
+}
+
 static cddp_status insert_batch(cddp_store *store, cddp_error *err)
 {
     CD_TRY(cd_sql_exec(&store->sql, "BEGIN IMMEDIATE", err));
     CD_TRY(insert_texts(store, err));
     CD_TRY(insert_parameters(store, err));
-    CD_TRY(cd_sql_run(&store->sql, store->writer.insert_events, err));
+    CD_TRY(insert_events(store, err));
     CD_TRY(cd_sql_exec(&store->sql, "COMMIT", err));
     return CDDP_OK;
 }
@@ -155,8 +175,8 @@ const cddp_trace_sink *cddp_store_sink(cddp_store *store)
 
 /* ---- a run ---- */
 
-static cddp_status insert_run(cddp_store *store, const cddp_run_provenance *p, int64_t *run,
-                              cddp_error *err)
+static cddp_status insert_run_row(cddp_store *store, const cddp_run_provenance *p, int64_t *run,
+                                  cddp_error *err)
 {
     sqlite3_stmt *insert = NULL;
     CD_TRY(cd_sql_prepare(
@@ -178,6 +198,19 @@ static cddp_status insert_run(cddp_store *store, const cddp_run_provenance *p, i
     cddp_status status = cd_sql_run(&store->sql, insert, err);
     if (status == CDDP_OK) *run = sqlite3_last_insert_rowid(store->sql.db);
     sqlite3_finalize(insert);
+    return status;
+}
+
+static cddp_status insert_run(cddp_store *store, const cddp_run_provenance *p, int64_t *run,
+                              cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    CD_TRY(cd_sql_exec(&store->sql, "BEGIN IMMEDIATE", err));
+    CD_TRY_OUT(insert_run_row(store, p, run, err));
+    CD_TRY_OUT(cd_seal_begin_run(&store->sql, *run, err));
+    CD_TRY_OUT(cd_sql_exec(&store->sql, "COMMIT", err));
+out:
+    if (status != CDDP_OK) rollback(store);
     return status;
 }
 
@@ -249,7 +282,7 @@ out:
     return status;
 }
 
-static cddp_status update_run(cddp_store *store, const cddp_run_outcome *o, cddp_error *err)
+static cddp_status update_run_row(cddp_store *store, const cddp_run_outcome *o, cddp_error *err)
 {
     sqlite3_stmt *update = NULL;
     CD_TRY(cd_sql_prepare(
@@ -266,6 +299,18 @@ static cddp_status update_run(cddp_store *store, const cddp_run_outcome *o, cddp
     sqlite3_bind_int64(update, 7, store->writer.run);
     cddp_status status = cd_sql_run(&store->sql, update, err);
     sqlite3_finalize(update);
+    return status;
+}
+
+static cddp_status update_run(cddp_store *store, const cddp_run_outcome *outcome, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    CD_TRY(cd_sql_exec(&store->sql, "BEGIN IMMEDIATE", err));
+    CD_TRY_OUT(update_run_row(store, outcome, err));
+    CD_TRY_OUT(cd_seal_end_run(&store->sql, store->writer.run, err));
+    CD_TRY_OUT(cd_sql_exec(&store->sql, "COMMIT", err));
+out:
+    if (status != CDDP_OK) rollback(store);
     return status;
 }
 

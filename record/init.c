@@ -270,12 +270,22 @@ static cddp_status first_failure(const cddp_rank_result *results, uint32_t count
                    has_name ? "" : before, first->error.message);
 }
 
-/* A signal that ends jobs says nothing of the rank that it reached, nor one that several got. */
+/* Signals that a process gets for what it does itself. */
+static bool is_crash(int32_t number)
+{
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS, SIGTRAP};
+    for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; i++)
+        if (crashes[i] == number) return true;
+    return false;
+}
+
+/* A signal that ends jobs says nothing of the rank that it reached, nor one that several got. A
+** crash is each rank's own: all of them may run into the same mistake. */
 static bool died_by_itself(const cddp_rank_result *results, uint32_t count, uint32_t rank)
 {
     const int32_t number = results[rank].detail;
     uint32_t alike = 0;
-    if (results[rank].end != CDDP_RANK_KILLED) return true;
+    if (results[rank].end != CDDP_RANK_KILLED || is_crash(number)) return true;
     for (uint32_t i = 0; i < count; i++)
         alike += results[i].end == CDDP_RANK_KILLED && results[i].detail == number;
     return alike == 1 && number != SIGINT && number != SIGTERM && number != SIGHUP;

@@ -66,6 +66,17 @@ static cddp_status fail_at(cddp_error *err, const cddp_shard_reader *r, uint64_t
                    (unsigned long long)slot, (unsigned long long)at, what);
 }
 
+/* It ends where it did not end when it was closed. */
+static cddp_status fail_cut(cddp_error *err, const cddp_shard_reader *r)
+{
+    const uint64_t slot_bytes = CDDP_SHARD_SLOT_BYTES;
+    return cd_fail(err, CDDP_E_CORRUPT,
+                   "%s is damaged: its events end at byte %llu, and ended at byte %llu when it was "
+                   "closed (a copy that stopped, or a full disk?); nothing in it was judged",
+                   r->path, (unsigned long long)(CDDP_SHARD_HEADER_BYTES + r->slot * slot_bytes),
+                   (unsigned long long)(CDDP_SHARD_HEADER_BYTES + r->header.slots * slot_bytes));
+}
+
 /* Slot `at` is as its writer left it. A writer may give no seal. */
 static cddp_status check_slot(const cddp_shard_reader *r, const void *slot, uint64_t at,
                               cddp_error *err)
@@ -91,7 +102,7 @@ static cddp_status check_end(cddp_shard_reader *r, cddp_error *err)
     const cddp_shard_header *h = &r->header;
     size_t count = 1;
     if (h->seal != 0 && h->end == CDDP_SHARD_CLOSED && h->slots != (uint32_t)r->slot)
-        return fail_at(err, r, r->slot, "is the end, and there were more when it was closed");
+        return fail_cut(err, r);
     for (uint64_t at = r->slot + 1; count > 0; at += count) {
         CD_TRY(read_slots(r, at, r->block, BLOCK_SLOTS, &count, err));
         for (size_t i = 0; i < count; i++) {
@@ -208,6 +219,27 @@ static void settle_end(cddp_shard_header *h)
     if (h->end == CDDP_SHARD_OPEN && h->seal_of_end != 0) h->end = CDDP_SHARD_CLOSED;
 }
 
+static cddp_status fail_header(const cddp_shard_reader *r, cddp_error *err)
+{
+    return cd_fail(err, CDDP_E_CORRUPT,
+                   "%s is damaged: its header (bytes 0 to %zu) was changed after it had been "
+                   "written; nothing in it was judged",
+                   r->path, sizeof r->header - 1);
+}
+
+/* A changed byte can make another version, other sizes or other events of the header. It is damage
+** when the seal is right once that number is put back, or wrong although all of them are ours.
+** Whoever has other events sealed their own digest, and another version may seal otherwise. */
+static bool contradicts_its_seal(const cddp_shard_header *h)
+{
+    cddp_shard_header ours = *h;
+    ours.version = CDDP_SHARD_VERSION;
+    ours.header_bytes = CDDP_SHARD_HEADER_BYTES;
+    ours.slot_bytes = CDDP_SHARD_SLOT_BYTES;
+    if (memcmp(&ours, h, sizeof ours) != 0) return h->seal == cd_seal_begin(&ours);
+    return h->seal != cd_seal_begin(h);
+}
+
 static cddp_status check_header(cddp_shard_reader *r, size_t byte_count, cddp_error *err)
 {
     cddp_shard_header *h = &r->header;
@@ -217,8 +249,11 @@ static cddp_status check_header(cddp_shard_reader *r, size_t byte_count, cddp_er
                        "%s is damaged: it is cut at byte %zu, inside its header; nothing in it was "
                        "judged",
                        r->path, byte_count);
+    if (byte_count == 0)
+        return cd_fail(err, CDDP_E_CORRUPT, "%s is empty: it has no header of a shard", r->path);
     if (byte_count < sizeof *h || h->magic != CDDP_SHARD_MAGIC)
         return cd_fail(err, CDDP_E_CORRUPT, "%s is no shard of a recorded run", r->path);
+    if (h->seal != 0 && contradicts_its_seal(h)) return CD_PASS(fail_header(r, err));
     if (h->version != CDDP_SHARD_VERSION || h->header_bytes != CDDP_SHARD_HEADER_BYTES ||
         h->slot_bytes != CDDP_SHARD_SLOT_BYTES)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
@@ -237,12 +272,7 @@ static cddp_status check_header(cddp_shard_reader *r, size_t byte_count, cddp_er
                has_other_end =
                    h->seal != 0 && (is_sealed ? h->seal_of_end != cd_seal_close(h)
                                               : h->end == CDDP_SHARD_FULL && h->failure[0] == '\0');
-    if (is_changed || has_other_end)
-        return cd_fail(err, CDDP_E_CORRUPT,
-                       "%s is damaged: its header (bytes 0 to %zu) was changed after it had been "
-                       "written; nothing in it was judged",
-                       r->path, sizeof *h - 1);
-    return CDDP_OK;
+    return CD_PASS(is_changed || has_other_end ? fail_header(r, err) : CDDP_OK);
 }
 
 static void end_texts(cddp_shard_header *h)

@@ -27,7 +27,7 @@ extern "C" {
 #endif
 
 #define CDDP_STORE_APPLICATION_ID 0x63646470 /* "cddp" */
-#define CDDP_STORE_VERSION 1
+#define CDDP_STORE_VERSION 2
 
 typedef struct cddp_store cddp_store;
 

@@ -68,6 +68,11 @@ grep -q "had shown no event for" "$place/report" || { echo "stalls: no time is s
 expect no_end 4 "not shown: the end of the program (cddp_record_close)"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"
+# An exit that is no crash: nobody killed it.
+expect exits_silently 1 "why       rank 2: its process exited with 0 and without an end of its recording"
+# All ranks run into the same mistake: each of them crashed, and none was ended with the job.
+expect all_crash 1 "ranks     0-3 killed"
+grep -q "found     signal 11" "$place/report" || { echo "all_crash: the signal is not named"; cat "$place/report"; failed=1; }
 expect crosses 1 "I-ORDER"
 # A collective that one rank alone posts: that rank is to blame, not those that it keeps or that it waits for.
 expect extra 1 "I-ORDER  rank 1 against ranks 0, 2 and 3"
@@ -135,6 +140,12 @@ CDDP_RECORD=$place/run.db "$job" 4 none > "$place/out" 2>&1
 # A shard is missing; a file is no shard; one is of another job.
 "$verify" check "$place"/run.db.[012] > "$place/report"
 [ $? -eq 4 ] && grep -q "first on rank 3" "$place/report" || { echo "a missing shard"; failed=1; }
+grep -q "both sides of a reduction" "$place/report" && { echo "what follows from a missing shard is no news"; failed=1; }
+# One was cut.
+cp "$place/run.db.1" "$place/whole" && truncate -s 10000 "$place/run.db.1"
+"$verify" check "$place"/run.db.[0123] > "$place/report" 2>&1
+[ $? -eq 4 ] && grep -q "run.db.1 is damaged: its events end at byte 9984, and ended at byte [0-9]* when it was closed" "$place/report" || { echo "a cut shard"; cat "$place/report"; failed=1; }
+mv "$place/whole" "$place/run.db.1"
 echo "no shard" > "$place/run.db.txt"
 "$verify" check "$place"/run.db.* 2> "$place/report"
 [ $? -eq 2 ] && grep -q "is no shard" "$place/report" || { echo "a file that is no shard"; failed=1; }

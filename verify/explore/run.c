@@ -2,10 +2,12 @@
 /* One run of an exploration. */
 #include "verify/explore/run.h"
 
+#include "verify/hang/headline.h"
 #include "verify/worlds/compose.h"
 #include "verify/explore/prefix.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/text.h"
 #include "core/plan/plan.h"
 #include "core/run/recall.h"
 
@@ -78,8 +80,10 @@ static uint64_t outcome_digest(const cddp_verdict *v, bool anonymous)
     return cd_hash_mix(h, findings_digest(v, anonymous));
 }
 
+/* A hang first, as the report of a run has it; then what is found first. */
 static void report_culprit(const cddp_verdict *v, cd_explored *e)
 {
+    cd_text hang;
     snprintf(e->culprit, sizeof e->culprit, "%s", v->reason[0] != '\0' ? v->reason : v->summary);
     for (size_t i = v->rank_count; i-- > 0;)
         if (v->ranks[i].result.status != CDDP_OK)
@@ -88,6 +92,11 @@ static void report_culprit(const cddp_verdict *v, cd_explored *e)
     if (v->finding_count > 0)
         snprintf(e->culprit, sizeof e->culprit, "%s  %s", v->findings[0].check,
                  v->findings[0].title);
+    cd_text_init(&hang, false);
+    cd_hang_print(v, &hang);
+    if (hang.length > 0) cd_text_printf(&hang, ". %s", e->culprit);
+    if (hang.length > 0) snprintf(e->culprit, sizeof e->culprit, "%s", cd_text_get(&hang));
+    cd_text_fini(&hang);
 }
 
 static void take_verdict(const cd_explore_subject *subject, const cddp_verdict *v,

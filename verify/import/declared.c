@@ -334,6 +334,13 @@ static bool is_certain(const cd_means *m)
     return m->others > 0 && m->is_hooked && is_known && !m->is_accumulated;
 }
 
+static bool lacks_rank(const cd_declared *d)
+{
+    bool lacks = false;
+    for (uint32_t i = 0; i < d->rank_count; i++) lacks |= d->ranks[i].events == 0;
+    return lacks;
+}
+
 static void note_means(cd_declared *d)
 {
     cd_means *m = &d->means;
@@ -351,7 +358,8 @@ static void note_means(cd_declared *d)
         note(d, CD_DECLARED_APART, &nowhere, -1);
         d->gaps[CD_DECLARED_APART].count = m->apart;
     }
-    if (m->unshown > 0) {
+    /* of a rank that recorded nothing no reduction is shown: that is no news */
+    if (m->unshown > 0 && !lacks_rank(d)) {
         note(d, CD_DECLARED_SIDES, &nowhere, -1);
         d->gaps[CD_DECLARED_SIDES].count = m->unshown;
     }

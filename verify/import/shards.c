@@ -306,7 +306,8 @@ static void emit_end(const shard *s, const cd_ends *ends, uint64_t time_ns, bool
     /* its recorder failed, and the program went on */
     if (s->has_given_up && (has_note ? note.signal == 0 && note.code == 0 : !is_over)) return;
     if (r->is_early) {
-        event.text = "its process was gone long before those of the ranks that waited";
+        event.text =
+            "its process was gone, or stood still (SIGSTOP), long before the ranks that waited";
     } else if (r->is_hung) {
         event.as.rank_end = (cddp_event_rank_end){.status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG};
         event.text = doing;

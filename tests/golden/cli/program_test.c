@@ -153,6 +153,38 @@ TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
     program_close(&p);
 }
 
+/* As of a file: all in one go, each with a caret, and said of the option. */
+TEST(program, every_mistake_of_set_is_reported_at_once_below_its_option)
+{
+    static const char *const mistakes[] = {
+        "--set ddp.bucket_cap=3: unknown key 'ddp.bucket_cap'; did you mean 'ddp.bucket_cap_mb'?\n"
+        "    ddp.bucket_cap=3\n"
+        "    ^\n",
+        "--set world.size=two: world.size = 'two' is not a whole number\n"
+        "    world.size=two\n"
+        "               ^\n",
+        "--set ddp.comm_hook=topx: there is no comm hook 'topx'; did you mean 'topk'?\n"
+        "    ddp.comm_hook=topx\n"
+        "                  ^\n",
+    };
+    static const char *const verbs[] = {"run", "explore", "shrink"};
+    cd_program p;
+    program_open(&p);
+    for (size_t v = 0; v < sizeof verbs / sizeof verbs[0]; v++) {
+        char line[256];
+        cd_test_row("%s", verbs[v]);
+        snprintf(line, sizeof line,
+                 "%s scenarios/gan_unused_params.toml --set ddp.bucket_cap=3 --set world.size=two "
+                 "--set ddp.comm_hook=topx",
+                 verbs[v]);
+        program_run(&p, line);
+        assert_int_equal(p.exit_code, 2);
+        for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++)
+            assert_contains(v == 0 ? p.out : p.err, mistakes[i]);
+    }
+    program_close(&p);
+}
+
 TEST(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2)
 {
     cd_program p;

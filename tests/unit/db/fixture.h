@@ -5,6 +5,7 @@
 #include "tests/support/test.h"
 
 #include <inttypes.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,3 +106,42 @@ static inline cddp_run_outcome fixture_outcome(void)
                               .digest = 99,
                               .virtual_time_ns = 1234};
 }
+
+/* ---- a file as bytes, and as a database ---- */
+
+static inline void write_bytes(const char *path, const void *bytes, size_t count)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Returns owned bytes. */
+static inline unsigned char *read_bytes(const char *path, size_t *count)
+{
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    *count = (size_t)info.st_size;
+    unsigned char *bytes = malloc(*count + 1);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(bytes);
+    assert_non_null(file);
+    assert_int_equal(fread(bytes, 1, *count, file), *count);
+    fclose(file);
+    return bytes;
+}
+
+static inline void run_sql(const char *path, const char *text)
+{
+    sqlite3 *db = NULL;
+    char *message = NULL;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    sqlite3_exec(db, text, NULL, NULL, &message);
+    if (message != NULL) print_error("%s: %s\n", text, message);
+    assert_null(message);
+    sqlite3_close(db);
+}
+
+/* Makes a file of version 1, which has no seals: what is in it is refused for what it is. */
+#define WITHOUT_SEALS "DROP TABLE seal; PRAGMA user_version = 1; "

@@ -6,35 +6,12 @@
 #include "core/base/hash.h"
 #include "core/base/prng.h"
 #include "core/trace/sink.h"
+#include "db/seal.h"
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sqlite3.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-
-static void write_bytes(const char *path, const void *bytes, size_t count)
-{
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, count, file), count);
-    assert_int_equal(fclose(file), 0);
-}
-
-/* Returns owned bytes. */
-static unsigned char *read_bytes(const char *path, size_t *count)
-{
-    struct stat info;
-    assert_int_equal(stat(path, &info), 0);
-    *count = (size_t)info.st_size;
-    unsigned char *bytes = malloc(*count + 1);
-    FILE *file = fopen(path, "rb");
-    assert_non_null(bytes);
-    assert_non_null(file);
-    assert_int_equal(fread(bytes, 1, *count, file), *count);
-    fclose(file);
-    return bytes;
-}
 
 static uint64_t file_hash(const char *path)
 {
@@ -57,17 +34,6 @@ static void make_store(const char *path)
     fixture_steps(store, 2, 2, 80);
     assert_ok(cddp_store_run_end(store, &outcome, &err), &err);
     cddp_store_close(store);
-}
-
-static void run_sql(const char *path, const char *text)
-{
-    sqlite3 *db = NULL;
-    char *message = NULL;
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    sqlite3_exec(db, text, NULL, NULL, &message);
-    if (message != NULL) print_error("%s: %s\n", text, message);
-    assert_null(message);
-    sqlite3_close(db);
 }
 
 /* Both ways of opening refuse with these words, and the file is the same afterwards. */
@@ -110,8 +76,11 @@ TEST(refusal, a_newer_version_is_not_guessed_at)
     fixture_open(&f);
     make_store(f.path);
     run_sql(f.path, "PRAGMA user_version = 8");
+    assert_refused(f.path, CDDP_E_CORRUPT,
+                   "is damaged: its header says version 8, its table 'seal' version 2");
+    run_sql(f.path, "UPDATE seal SET last = 8 WHERE name = 'version'");
     assert_refused(f.path, CDDP_E_UNSUPPORTED,
-                   "store version 8; this program reads versions 1 to 1");
+                   "store version 8; this program reads versions 1 to 2");
     fixture_close(&f);
 }
 
@@ -133,10 +102,10 @@ TEST(refusal, hostile_schemas)
          "its table 'metric' differs", CDDP_E_CORRUPT},
         {"a virtual table", "DROP TABLE text; CREATE VIRTUAL TABLE text USING fts5(value)",
          "its table 'text' differs", CDDP_E_CORRUPT},
-        {"kinds beyond the map", "INSERT INTO kind VALUES (100000, 'evil', '')",
+        {"kinds beyond the map", WITHOUT_SEALS "INSERT INTO kind VALUES (100000, 'evil', '')",
          "numbers an event kind 100000", CDDP_E_CORRUPT},
         {"fields of another version",
-         "UPDATE field SET name = 'other' WHERE kind = 0 AND position = 0",
+         WITHOUT_SEALS "UPDATE field SET name = 'other' WHERE kind = 0 AND position = 0",
          "written by another version of cddp: its event 'run_begin'", CDDP_E_UNSUPPORTED},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -204,6 +173,7 @@ TEST(refusal, rows_that_cannot_be_are_named)
         cd_test_row("%s", cases[i].name);
         fixture_open(&f);
         make_store(f.path);
+        run_sql(f.path, WITHOUT_SEALS);
         run_sql(f.path, cases[i].sql);
         assert_true(read_everything(f.path, &err) != CDDP_OK);
         assert_non_null(strstr(err.message, cases[i].words));
@@ -328,6 +298,11 @@ TEST(refusal, a_file_that_unfolds_for_ever_is_given_up)
     free(bytes);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
     assert_fails(cddp_store_each_event(store, 1, CDDP_STORE_RECORDED, &sink, &err), CDDP_E_CORRUPT,
+                 &err, "do not hold what was written");
+    cddp_store_close(store);
+    run_sql(f.path, WITHOUT_SEALS);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
+    assert_fails(cddp_store_each_event(store, 1, CDDP_STORE_RECORDED, &sink, &err), CDDP_E_CORRUPT,
                  &err, "is damaged: event");
     assert_fails(cddp_store_each_event(store, 1, CDDP_STORE_MERGED, &sink, &err), CDDP_E_CORRUPT,
                  &err, "more work than its size allows");
@@ -371,7 +346,19 @@ TEST(refusal, a_store_of_no_runs_says_so)
     fixture_close(&f);
 }
 
-TEST(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended)
+/* As a program would that knows fewer kinds. */
+static void seal_kinds(const char *path)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_sql sql = {.path = path};
+    assert_ok(cd_sql_open(&sql, path, true, &err), &err);
+    assert_ok(cd_seal_add_kinds(&sql, &err), &err);
+    cd_sql_close(&sql);
+}
+
+static void unseal(const char *path) { run_sql(path, WITHOUT_SEALS); }
+
+static void append_to_fewer_kinds(void (*prepare)(const char *path))
 {
     fixture f;
     cddp_error err = CDDP_ERROR_INIT;
@@ -384,6 +371,7 @@ TEST(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended)
     run_sql(f.path, "DELETE FROM kind WHERE id = 3; DELETE FROM field WHERE kind = 3; "
                     "DELETE FROM field WHERE kind = 5 AND position = (SELECT max(position) FROM "
                     "field WHERE kind = 5)");
+    prepare(f.path);
     make_store(f.path);
     cd_memory_sink_init(&memory, NULL);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
@@ -397,6 +385,12 @@ TEST(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended)
     }
     cd_memory_sink_fini(&memory);
     fixture_close(&f);
+}
+
+TEST(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended)
+{
+    append_to_fewer_kinds(seal_kinds);
+    append_to_fewer_kinds(unseal);
 }
 
 /* ---- a disk that is full ---- */

@@ -523,6 +523,8 @@ TEST(declared, a_rank_that_is_not_there_and_a_check_that_judged_nothing_are_gaps
     const char *gaps = cd_declared_print_gaps(&declared, &verdict, &arena);
     assert_non_null(strstr(gaps, "the recording of a rank"));
     assert_non_null(strstr(gaps, "I-GRADEQ had nothing to judge"));
+    /* what follows from it is no news */
+    assert_null(strstr(gaps, "both sides of a reduction"));
     cd_declared_fini(&declared);
     cd_arena_fini(&arena);
 }
