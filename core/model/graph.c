@@ -86,6 +86,7 @@ void cd_graph_begin(cd_graph *graph)
     cd_arena_rewind(&graph->arena, (cd_arena_mark){0});
     graph->node_count = 0;
     graph->sequence = 0;
+    graph->place = 0;
     graph->segment = NULL;
     cd_tape_rewind(&graph->tape);
     memset(graph->accumulate, 0, graph->module->parameter_count * sizeof(cd_node *));
@@ -152,9 +153,17 @@ cddp_status cd_graph_input(cd_graph *graph, const cddp_tensor *tensor, cd_value 
 {
     void *made = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(cd_value), &made, err));
-    *(cd_value *)made = (cd_value){.tensor = *tensor};
+    *(cd_value *)made = (cd_value){.tensor = *tensor, .place = graph->place};
     *value = made;
     return CDDP_OK;
+}
+
+cddp_status cd_graph_read(cd_graph *graph, cd_value *value, cd_value **read, cddp_error *err)
+{
+    const cd_graph_callbacks *cb = &graph->callbacks;
+    *read = value;
+    if (cb->cross == NULL || value == NULL || value->leaf != 0) return CDDP_OK;
+    return CD_PASS(cb->cross(cb->context, value, read, err));
 }
 
 cddp_status cd_graph_detach(cd_graph *graph, const cd_value *value, cd_value **detached,

@@ -225,21 +225,43 @@ cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_setting
     return CDDP_OK;
 }
 
-/* FMP-01: a unit that is named has its own dtypes, whole. */
+/* FMP-01: a unit that is named has its own dtypes and casts, whole. */
+static cd_unit_precision of_unit(const cddp_plan_settings *settings, const char *parameter,
+                                 size_t length)
+{
+    const cddp_plan_fsdp *f = &settings->fsdp;
+    cd_unit_precision found = {
+        .param = cd_planned_dtype(settings->mixed_precision.param_dtype),
+        .reduce = cd_planned_dtype(settings->mixed_precision.reduce_dtype),
+        .output = f->enable ? cd_planned_dtype(f->output_dtype) : CDDP_DTYPE_COUNT,
+        .cast_forward_inputs = f->cast_forward_inputs,
+        .cast_root_forward_inputs = f->cast_root_forward_inputs,
+        .keep_low_precision_grads = f->keep_low_precision_grads};
+    for (size_t i = 0; f->enable && i < f->unit_precision.count; i++) {
+        cd_unit_precision own;
+        if (cd_unit_precision_read(f->unit_precision.items[i], &own) && own.length == length &&
+            strncmp(own.module, parameter, length) == 0)
+            found = own;
+    }
+    return found;
+}
+
 static cd_planned_precision precision_of(const cddp_plan_settings *settings, const char *parameter,
                                          size_t length)
 {
-    const cddp_text_list *listed = &settings->fsdp.unit_precision;
-    cd_planned_precision found = {cd_planned_dtype(settings->mixed_precision.param_dtype),
-                                  cd_planned_dtype(settings->mixed_precision.reduce_dtype)};
-    for (size_t i = 0; settings->fsdp.enable && i < listed->count; i++) {
-        cd_unit_precision own;
-        if (cd_unit_precision_read(listed->items[i], &own) && own.length == length &&
-            strncmp(own.module, parameter, length) == 0)
-            found = (cd_planned_precision){own.param, own.reduce};
-    }
-    if (found.reduce == CDDP_DTYPE_COUNT) found.reduce = found.param;
-    return found;
+    const cd_unit_precision own = of_unit(settings, parameter, length);
+    return (cd_planned_precision){
+        own.param, own.reduce != CDDP_DTYPE_COUNT ? own.reduce : own.param,
+        settings->fsdp.enable && own.keep_low_precision_grads ? own.param : CDDP_DTYPE_COUNT};
+}
+
+cd_planned_casts cd_planned_get_casts(const cddp_plan_settings *settings, const char *name,
+                                      size_t length)
+{
+    const cd_unit_precision own = of_unit(settings, name, length);
+    const bool casts = own.cast_forward_inputs || (length == 0 && own.cast_root_forward_inputs);
+    if (!settings->fsdp.enable) return (cd_planned_casts){CDDP_DTYPE_COUNT, CDDP_DTYPE_COUNT};
+    return (cd_planned_casts){casts ? own.param : CDDP_DTYPE_COUNT, own.output};
 }
 
 cddp_status cd_planned_find_precision(const cddp_plan *plan, const cddp_plan_settings *settings,
@@ -261,6 +283,7 @@ cddp_status cd_planned_find_precision(const cddp_plan *plan, const cddp_plan_set
         if (!settings->fsdp.enable) continue;
         if (found[i].reduce == dtype) found[i].reduce = CDDP_DTYPE_COUNT;
         if (found[i].param == dtype) found[i].param = CDDP_DTYPE_COUNT;
+        if (found[i].kept == dtype) found[i].kept = CDDP_DTYPE_COUNT;
     }
     cd_arena_rewind(memory, mark);
     return CDDP_OK;

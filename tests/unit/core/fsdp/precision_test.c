@@ -113,7 +113,7 @@ static void keeps_low(lane *l)
     toy t;
     toy_init(&t, l);
     t.options.mixed_precision.param_dtype = CDDP_BF16;
-    t.options.keep_low_precision_grads = true;
+    t.options.mixed_precision.keep_low_precision_grads = true;
     toy_wrap(&t);
     cddp_parameter flat;
     for (int step = 0; step < 2; step++) { /* two reductions without a step in between */
