@@ -189,6 +189,11 @@ static void check_casts(cd_contradictions *c, const cddp_plan_settings *s)
                  {"fsdp.cast_root_forward_inputs", !f->cast_root_forward_inputs},
                  {"fsdp.keep_low_precision_grads", f->keep_low_precision_grads}};
     bool keeps = f->keep_low_precision_grads;
+    if (s->model.device == CDDP_MODEL_DEVICE_SYMBOL &&
+        (f->unit_precision.count > 0 || f->output_dtype != CDDP_SHARDING_OUTPUT_NONE))
+        cd_plan_contradict(c, "fsdp.output_dtype",
+                           "model.device = \"symbol\" is exact: casts of fsdp.unit_precision and "
+                           "fsdp.output_dtype need cpu");
     for (size_t i = 0; !is_mixed && i < sizeof casts / sizeof casts[0]; i++)
         if (casts[i].is_given)
             cd_plan_contradict(c, casts[i].key,
