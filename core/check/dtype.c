@@ -220,11 +220,10 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_bucket_layout,
-                                 CDDP_EV_policy,        CDDP_EV_hook_call,
-                                 CDDP_EV_grad_local,    CDDP_EV_mark_ready,
-                                 CDDP_EV_bucket_launch, CDDP_EV_collective_post,
-                                 CDDP_EV_grad_final,    CDDP_EV_planned_part};
+static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_bucket_layout,   CDDP_EV_policy,
+                                 CDDP_EV_hook_call,     CDDP_EV_grad_local,      CDDP_EV_mark_ready,
+                                 CDDP_EV_bucket_launch, CDDP_EV_collective_post, CDDP_EV_grad_final,
+                                 CDDP_EV_planned_part};
 
 CD_CHECK_TABLE(
     dtype, "I-DTYPE", "reductions and accumulations use their declared dtype",

@@ -297,10 +297,10 @@ static cddp_status choose_casts(cd_fsdp_unit *u, const cddp_fsdp_mixed_precision
     const bool casts = mixed->cast_forward_inputs || (is_root && mixed->cast_root_forward_inputs);
     u->input_dtype = casts ? mixed->param_dtype : CDDP_DTYPE_COUNT;
     u->output_dtype = mixed->output_dtype;
-    if (u->output_dtype == CDDP_DTYPE_COUNT || cddp_dtype_is_float(u->output_dtype))
-        return CDDP_OK;
-    return cd_fail(err, CDDP_E_CONFIG, "output_dtype of unit '%s' is %s, which is no floating dtype",
-                   u->name, cddp_dtype_name(u->output_dtype));
+    if (u->output_dtype == CDDP_DTYPE_COUNT || cddp_dtype_is_float(u->output_dtype)) return CDDP_OK;
+    return cd_fail(err, CDDP_E_CONFIG,
+                   "output_dtype of unit '%s' is %s, which is no floating dtype", u->name,
+                   cddp_dtype_name(u->output_dtype));
 }
 
 static cddp_status complete_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_options *o,

@@ -324,8 +324,7 @@ static void judge_order(const cd_oracle *o, const judged *j, size_t i, cd_compar
 {
     cd_window_parameter *p = &j->window->parameters[i];
     cd_any_order *a = &p->addends;
-    const cd_any_order_rule rule = {p->added_in, result_of(o, i), p->divided_after,
-                                    p->times_after};
+    const cd_any_order_rule rule = {p->added_in, result_of(o, i), p->divided_after, p->times_after};
     double worst = 0;
     if (c->exact || c->bad > 0 || !cd_any_order_find(a, &rule)) return;
     c->bound = 0;

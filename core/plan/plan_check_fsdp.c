@@ -197,7 +197,8 @@ static void check_casts(cd_contradictions *c, const cddp_plan_settings *s)
     for (size_t i = 0; !is_mixed && i < sizeof casts / sizeof casts[0]; i++)
         if (casts[i].is_given)
             cd_plan_contradict(c, casts[i].key,
-                               "%s has no effect without mixed_precision.param_dtype", casts[i].key);
+                               "%s has no effect without mixed_precision.param_dtype",
+                               casts[i].key);
     for (size_t i = 0; i < f->unit_precision.count; i++) {
         cd_unit_precision own;
         if (!cd_unit_precision_read(f->unit_precision.items[i], &own)) return;

@@ -7,8 +7,8 @@
 #include "cddp/tensor.h"
 
 typedef struct cd_unit_precision {
-    const char *module;       /* its first bytes are the name; borrowed from the text */
-    size_t length;            /* of the name; the root's is 0 */
+    const char *module;               /* its first bytes are the name; borrowed from the text */
+    size_t length;                    /* of the name; the root's is 0 */
     cddp_dtype param, reduce, output; /* CDDP_DTYPE_COUNT: not given */
     bool cast_forward_inputs, cast_root_forward_inputs, keep_low_precision_grads;
 } cd_unit_precision;

@@ -45,7 +45,7 @@ typedef struct whole_micro {
     const cd_micro *micro;
     const cd_micro_batch *samples;
     cd_crossed *crossed; /* NULL: nothing is cast between units */
-    uint32_t sample; /* one position in the batch, or CD_ORACLE_ALL */
+    uint32_t sample;     /* one position in the batch, or CD_ORACLE_ALL */
     double loss_scale;
     const cddp_tensor
         *entered; /* buffers at the entry of the last forward; NULL: as it finds them */

@@ -230,13 +230,13 @@ static cd_unit_precision of_unit(const cddp_plan_settings *settings, const char 
                                  size_t length)
 {
     const cddp_plan_fsdp *f = &settings->fsdp;
-    cd_unit_precision found = {
-        .param = cd_planned_dtype(settings->mixed_precision.param_dtype),
-        .reduce = cd_planned_dtype(settings->mixed_precision.reduce_dtype),
-        .output = f->enable ? cd_planned_dtype(f->output_dtype) : CDDP_DTYPE_COUNT,
-        .cast_forward_inputs = f->cast_forward_inputs,
-        .cast_root_forward_inputs = f->cast_root_forward_inputs,
-        .keep_low_precision_grads = f->keep_low_precision_grads};
+    cd_unit_precision found = {.param = cd_planned_dtype(settings->mixed_precision.param_dtype),
+                               .reduce = cd_planned_dtype(settings->mixed_precision.reduce_dtype),
+                               .output =
+                                   f->enable ? cd_planned_dtype(f->output_dtype) : CDDP_DTYPE_COUNT,
+                               .cast_forward_inputs = f->cast_forward_inputs,
+                               .cast_root_forward_inputs = f->cast_root_forward_inputs,
+                               .keep_low_precision_grads = f->keep_low_precision_grads};
     for (size_t i = 0; f->enable && i < f->unit_precision.count; i++) {
         cd_unit_precision own;
         if (cd_unit_precision_read(f->unit_precision.items[i], &own) && own.length == length &&
@@ -250,9 +250,11 @@ static cd_planned_precision precision_of(const cddp_plan_settings *settings, con
                                          size_t length)
 {
     const cd_unit_precision own = of_unit(settings, parameter, length);
-    return (cd_planned_precision){
-        own.param, own.reduce != CDDP_DTYPE_COUNT ? own.reduce : own.param,
-        settings->fsdp.enable && own.keep_low_precision_grads ? own.param : CDDP_DTYPE_COUNT};
+    return (cd_planned_precision){own.param,
+                                  own.reduce != CDDP_DTYPE_COUNT ? own.reduce : own.param,
+                                  settings->fsdp.enable && own.keep_low_precision_grads
+                                      ? own.param
+                                      : CDDP_DTYPE_COUNT};
 }
 
 cd_planned_casts cd_planned_get_casts(const cddp_plan_settings *settings, const char *name,

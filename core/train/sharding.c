@@ -365,8 +365,7 @@ const cddp_dtype *cd_sharding_input_dtype(const cd_trainer *t)
 
 cddp_status cd_sharding_cross(cd_trainer *t, cd_value *value, cd_value **read, cddp_error *err)
 {
-    return CD_PASS(
-        cd_crossing_read(&t->sharding->crossing, t->replica->graph, value, read, err));
+    return CD_PASS(cd_crossing_read(&t->sharding->crossing, t->replica->graph, value, read, err));
 }
 
 cddp_status cd_sharding_end_forward(cd_trainer *t, cd_outputs *outputs, cddp_error *err)

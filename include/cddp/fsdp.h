@@ -110,9 +110,9 @@ CDDP_API cddp_status cddp_fsdp_wrap(const cddp_fsdp_module *modules, size_t modu
 
 /* Dtypes of one unit; CDDP_DTYPE_COUNT: not cast (FMP-01). */
 typedef struct cddp_fsdp_mixed_precision {
-    cddp_dtype param_dtype;  /* of forward, backward and gathers */
-    cddp_dtype reduce_dtype; /* of reductions; not set: param_dtype */
-    cddp_dtype output_dtype; /* of what its forward returns (FMP-06) */
+    cddp_dtype param_dtype;        /* of forward, backward and gathers */
+    cddp_dtype reduce_dtype;       /* of reductions; not set: param_dtype */
+    cddp_dtype output_dtype;       /* of what its forward returns (FMP-06) */
     bool keep_low_precision_grads; /* false: the shard's gradient has the original dtype (FMP-08) */
     /* What the program casts to param_dtype: inputs of every forward, false; those of the root's,
     ** true (FMP-05). */

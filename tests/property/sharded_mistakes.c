@@ -81,8 +81,8 @@ static cddp_status change(const cddp_tensor *t, double factor, cddp_error *err)
 
 cddp_status sharded_gather(cd_fsdp_unit *u, cddp_error *err)
 {
-    const bool is_ahead = u->layout.member_count > 0 &&
-                          now.passing[rank_of(u) % RANKS_MAX] != (int64_t)u->index;
+    const bool is_ahead =
+        u->layout.member_count > 0 && now.passing[rank_of(u) % RANKS_MAX] != (int64_t)u->index;
     if (now.mistake == SHARDED_PREFETCH_LEFT_OUT && is_ahead) {
         now.fired = true;
         return CDDP_OK;

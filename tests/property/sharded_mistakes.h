@@ -10,14 +10,14 @@
 
 typedef enum sharded_mistake {
     SHARDED_NO_MISTAKE,
-    SHARDED_FULL_COPY_NUDGED,     /* what was gathered has another element, on one rank */
-    SHARDED_UNIT_KEPT,            /* a unit is not freed after its forward or backward */
-    SHARDED_PREFETCH_LEFT_OUT,    /* a unit is gathered when it is needed, not before */
-    SHARDED_GRADIENT_NUDGED,      /* … before it is reduced, on one rank */
-    SHARDED_GRADIENT_DROPPED,     /* … and not reduced */
-    SHARDED_GRADIENT_ROUNDED,     /* … to bfloat16, on one rank */
-    SHARDED_RESULT_HALVED,        /* the gradient of a shard, behind its reduction, on one rank */
-    SHARDED_SHARD_NUDGED,         /* after it was gathered, on one rank */
+    SHARDED_FULL_COPY_NUDGED,  /* what was gathered has another element, on one rank */
+    SHARDED_UNIT_KEPT,         /* a unit is not freed after its forward or backward */
+    SHARDED_PREFETCH_LEFT_OUT, /* a unit is gathered when it is needed, not before */
+    SHARDED_GRADIENT_NUDGED,   /* … before it is reduced, on one rank */
+    SHARDED_GRADIENT_DROPPED,  /* … and not reduced */
+    SHARDED_GRADIENT_ROUNDED,  /* … to bfloat16, on one rank */
+    SHARDED_RESULT_HALVED,     /* the gradient of a shard, behind its reduction, on one rank */
+    SHARDED_SHARD_NUDGED,      /* after it was gathered, on one rank */
     SHARDED_MISTAKES
 } sharded_mistake;
 

@@ -122,8 +122,9 @@ static ended run(const cell *c, const cddp_registry *registry, sharded_mistake m
     cddp_verdict *verdict = NULL;
     const cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, &e, watch, NULL};
     const cddp_trace_sink *sinks[] = {&sink};
-    const cd_compose_options options = {
-        .plan = plan, .registry = registry, .level = CDDP_TRACE_DIGEST};
+    const cd_compose_options options = {.plan = plan,
+                                        .registry = registry,
+                                        .level = CDDP_TRACE_DIGEST};
     cddp_run_options how = cddp_run_options_default();
     sharded_mistake_begin(mistake);
     assert_ok(cd_compose_open(&options, &compose, &err), &err);
@@ -184,8 +185,8 @@ static void plant(const cell *c, const cddp_registry *registry, const ended *cle
 static void compare_prefetch(const cell *c, const ended *plain, const ended *clean, tally *t)
 {
     const bool gathers_again = c->strategy == 0 || c->strategy == 3;
-    const bool may_move = (gathers_again && c->prefetch > 0) ||
-                          (c->strategy != 2 && c->forward_prefetch);
+    const bool may_move =
+        (gathers_again && c->prefetch > 0) || (c->strategy != 2 && c->forward_prefetch);
     const bool moved = memcmp(plain->events, clean->events, sizeof clean->events) != 0;
     if (plain->gradients != clean->gradients) {
         complain(c, "prefetch", "gradients have other bits than without it");
@@ -254,7 +255,8 @@ TEST(sharded, what_is_not_judged_is_refused_by_name)
         {{"fsdp.cast_forward_inputs=true"}, "no effect without mixed_precision.param_dtype"},
         {{"fsdp.cast_root_forward_inputs=false"}, "no effect without mixed_precision.param_dtype"},
         {{"fsdp.keep_low_precision_grads=true"}, "no effect without mixed_precision.param_dtype"},
-        {{"fsdp.unit_precision=out=none cast_forward_inputs"}, "param_dtype of a unit that has none"},
+        {{"fsdp.unit_precision=out=none cast_forward_inputs"},
+         "param_dtype of a unit that has none"},
         {{"fsdp.unit_precision=out=bf16 casts"}, "Words behind that"},
         {{"clip.max_norm=1", "fsdp.unit_precision=out=bf16 keep_low_precision_grads"},
          "clip.max_norm with keep_low_precision_grads"},
