@@ -40,7 +40,7 @@ typedef struct cd_value {
     cddp_tensor tensor;
     cd_node *node;   /* grad_fn; NULL: wants no gradient */
     uint32_t output; /* which output of the node */
-    uint32_t leaf;   /* the parameter whose value it is, + 1; 0: of none */
+    uint32_t leaf;   /* the parameter whose value it is, or its cast, + 1; 0: of none */
     uint64_t place;  /* the graph's when it was made */
     /* For whoever crosses: what it is once it left its place, and where it entered one. */
     struct cd_value *left, *entered;

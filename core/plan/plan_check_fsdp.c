@@ -181,6 +181,10 @@ static void check_precision(cd_contradictions *c, const cddp_plan_settings *s)
 static void check_casts(cd_contradictions *c, const cddp_plan_settings *s)
 {
     const cddp_plan_fsdp *f = &s->fsdp;
+    if (s->streams.producers > 0 && f->unit_precision.count > 0)
+        cd_plan_contradict(c, "streams.producers",
+                           "streams.producers: the host computes with the parameters, which "
+                           "fsdp.unit_precision would cast on a stream: drop one");
     const bool is_mixed = s->mixed_precision.param_dtype != CDDP_PARAM_DTYPE_NONE;
     const struct {
         const char *key;
