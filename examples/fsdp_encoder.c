@@ -94,7 +94,7 @@ static cddp_status wrap(encoder *e, cddp_group *group)
     options.wrap.words = wrapped;
     options.wrap.word_count = 1;
     options.strategy = CDDP_FSDP_FULL_SHARD;
-    options.mixed_precision = (cddp_fsdp_mixed_precision){CDDP_BF16, CDDP_BF16};
+    options.mixed_precision.param_dtype = options.mixed_precision.reduce_dtype = CDDP_BF16;
     options.backward_prefetch = CDDP_FSDP_BACKWARD_PRE;
     options.sync_module_states = true;
     return cddp_fsdp_create(&options, &e->fsdp, e->err);

@@ -4,7 +4,7 @@
 ** Judged from   bucket_layout against bucket_launch and the gradients that were marked ready for it
 **               (GRD-15); collective_post of a bucket against policy(site 0), or against the
 **               bucket's own dtype without a hook; grad_local against policy(site 1); grad_final
-**               against the parameter.
+**               against the parameter, or against planned_part where the plan keeps another one.
 ** Exercised     a reduction of a bucket was compared with its declared dtype.
 ** Blame         the rank, the bucket and, for a gradient, the parameter.
 ** Limits        only reductions are compared: a hook may gather indices and counts in other
@@ -26,6 +26,8 @@ typedef struct state {
     cd_table buckets;   /* (rank, bucket) → dtype + 1 of the newest layout */
     cd_table gradients; /* (rank, param) → dtype + 1 of the last local gradient */
     cd_table params;    /* param → dtype + 1 */
+    cd_table ordinals;  /* param → position among all parameters + 1 */
+    cd_table planned;   /* that → dtype + 1 of the gradient of a sharded parameter */
     uint64_t compared;
 } state;
 
@@ -39,6 +41,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->buckets, context->allocator, sizeof(int64_t));
     cd_table_init(&s->gradients, context->allocator, sizeof(int64_t));
     cd_table_init(&s->params, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->ordinals, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->planned, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -130,7 +134,9 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
 static void take_final(state *s, const cddp_event *e)
 {
     const cddp_event_grad_final *g = &e->as.grad_final;
-    int64_t expected = recall(&s->params, CD_KEY(g->param));
+    const int64_t ordinal = recall(&s->ordinals, CD_KEY(g->param));
+    int64_t expected = recall(&s->planned, CD_KEY(ordinal));
+    if (expected < 0) expected = recall(&s->params, CD_KEY(g->param));
     if (g->presence == CDDP_PRESENCE_ABSENT || expected < 0 || expected == g->dtype) return;
     char name[128];
     CD_SAY(name, "the final gradient of %s", cd_writer_get_parameter(&s->writer, g->param));
@@ -158,8 +164,12 @@ static void event(void *self, const cddp_event *e)
     if (r == NULL) return;
     switch (e->kind) {
     case CDDP_EV_param:
-        if (e->as.param.param >= 0)
-            remember(&s->params, CD_KEY(e->as.param.param), e->as.param.dtype);
+        if (e->as.param.param < 0) break;
+        remember(&s->params, CD_KEY(e->as.param.param), e->as.param.dtype);
+        remember(&s->ordinals, CD_KEY(e->as.param.param), e->as.param.ordinal);
+        break;
+    case CDDP_EV_planned_part:
+        remember(&s->planned, CD_KEY(e->as.planned_part.ordinal), e->as.planned_part.dtype);
         break;
     case CDDP_EV_bucket_layout:
         remember(&s->buckets, CD_KEY(e->rank, e->as.bucket_layout.bucket),
@@ -205,14 +215,15 @@ static void end(void *self)
     cd_table_fini(&s->buckets);
     cd_table_fini(&s->gradients);
     cd_table_fini(&s->params);
+    cd_table_fini(&s->ordinals);
+    cd_table_fini(&s->planned);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_bucket_layout,
-                                 CDDP_EV_policy,        CDDP_EV_hook_call,
-                                 CDDP_EV_grad_local,    CDDP_EV_mark_ready,
-                                 CDDP_EV_bucket_launch, CDDP_EV_collective_post,
-                                 CDDP_EV_grad_final};
+static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_bucket_layout,   CDDP_EV_policy,
+                                 CDDP_EV_hook_call,     CDDP_EV_grad_local,      CDDP_EV_mark_ready,
+                                 CDDP_EV_bucket_launch, CDDP_EV_collective_post, CDDP_EV_grad_final,
+                                 CDDP_EV_planned_part};
 
 CD_CHECK_TABLE(
     dtype, "I-DTYPE", "reductions and accumulations use their declared dtype",

@@ -35,12 +35,20 @@
 
 /* ---- life ---- */
 
+cddp_fsdp_mixed_precision cddp_fsdp_mixed_precision_default(void)
+{
+    return (cddp_fsdp_mixed_precision){.param_dtype = CDDP_DTYPE_COUNT,
+                                       .reduce_dtype = CDDP_DTYPE_COUNT,
+                                       .output_dtype = CDDP_DTYPE_COUNT,
+                                       .cast_root_forward_inputs = true};
+}
+
 cddp_fsdp_options cddp_fsdp_options_default(void)
 {
     return (cddp_fsdp_options){.size = sizeof(cddp_fsdp_options),
                                .wrap = cddp_fsdp_wrap_policy_default(),
                                .backward_prefetch = CDDP_FSDP_BACKWARD_PRE,
-                               .mixed_precision = {CDDP_DTYPE_COUNT, CDDP_DTYPE_COUNT},
+                               .mixed_precision = cddp_fsdp_mixed_precision_default(),
                                .buffer_dtype = CDDP_DTYPE_COUNT};
 }
 
@@ -187,7 +195,9 @@ cddp_status cddp_fsdp_unit(const cddp_fsdp *f, uint32_t unit, cddp_fsdp_unit_inf
                                      .param_dtype = u->param_dtype,
                                      .reduce_dtype = u->reduce_dtype,
                                      .requires_grad = u->requires_grad,
-                                     .is_full = u->state == CD_FSDP_FULL};
+                                     .is_full = u->state == CD_FSDP_FULL,
+                                     .input_dtype = u->input_dtype,
+                                     .output_dtype = u->output_dtype};
     cd_sized_fill(info, &own, sizeof own);
     return CDDP_OK;
 }

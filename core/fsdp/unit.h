@@ -43,6 +43,7 @@ typedef struct cd_fsdp_unit {
     cd_fsdp_layout layout;
     const cddp_device *device;
     cddp_dtype dtype, param_dtype, reduce_dtype;
+    cddp_dtype input_dtype, output_dtype; /* COUNT: not cast */
     bool requires_grad, keeps_low_precision_grads;
     cd_fsdp_memory *memory;
 

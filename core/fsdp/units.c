@@ -289,6 +289,20 @@ static uint32_t factor_of_replicas(const cd_fsdp_unit *u, uint32_t factor)
     return cd_fsdp_unit_is_sharded(u) ? 1 : factor;
 }
 
+/* FMP-05, FMP-06: what enters and leaves forward, also of a root without parameters. */
+static cddp_status choose_casts(cd_fsdp_unit *u, const cddp_fsdp_mixed_precision *mixed,
+                                cddp_error *err)
+{
+    const bool is_root = u->index == 0;
+    const bool casts = mixed->cast_forward_inputs || (is_root && mixed->cast_root_forward_inputs);
+    u->input_dtype = casts ? mixed->param_dtype : CDDP_DTYPE_COUNT;
+    u->output_dtype = mixed->output_dtype;
+    if (u->output_dtype == CDDP_DTYPE_COUNT || cddp_dtype_is_float(u->output_dtype)) return CDDP_OK;
+    return cd_fail(err, CDDP_E_CONFIG,
+                   "output_dtype of unit '%s' is %s, which is no floating dtype", u->name,
+                   cddp_dtype_name(u->output_dtype));
+}
+
 static cddp_status complete_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_options *o,
                                  cddp_error *err)
 {
@@ -306,6 +320,7 @@ static cddp_status complete_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_
             "others do not (FSD-12)",
             cd_fsdp_unit_words(f, u->index), strategies[u->strategy],
             f->replicate_group != NULL ? "given" : "not");
+    CD_TRY(choose_casts(u, mixed, err));
     choose_groups(f, u);
     u->layout.kind = o->layout;
     cd_fsdp_layout_place(&u->layout, 1);
@@ -318,7 +333,7 @@ static cddp_status complete_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_
         mixed->reduce_dtype != CDDP_DTYPE_COUNT ? mixed->reduce_dtype : u->param_dtype; /* FMP-01 */
     CD_TRY(check_dtype(u, u->param_dtype, "param_dtype", err));
     CD_TRY(check_dtype(u, u->reduce_dtype, "reduce_dtype", err));
-    u->keeps_low_precision_grads = o->keep_low_precision_grads;
+    u->keeps_low_precision_grads = mixed->keep_low_precision_grads;
     for (size_t i = 0; i < u->layout.member_count; i++)
         u->requires_grad = u->requires_grad || u->layout.members[i].requires_grad;
     /* FPM-04: 16 bytes, in the dtype of the forward. */
@@ -362,7 +377,11 @@ static void append_unit(cd_text *t, const cddp_fsdp *f, const cd_fsdp_unit *u)
     if (!cd_fsdp_unit_is_empty(u))
         cd_text_printf(t, " param_dtype %s reduce_dtype %s", cddp_dtype_name(u->param_dtype),
                        cddp_dtype_name(u->reduce_dtype));
-    cd_text_printf(t, "\n");
+    if (u->input_dtype != CDDP_DTYPE_COUNT)
+        cd_text_printf(t, " casts inputs to %s", cddp_dtype_name(u->input_dtype));
+    if (u->output_dtype != CDDP_DTYPE_COUNT)
+        cd_text_printf(t, " output_dtype %s", cddp_dtype_name(u->output_dtype));
+    cd_text_printf(t, "%s\n", u->keeps_low_precision_grads ? " keep_low_precision_grads" : "");
     for (size_t i = 0; i < u->layout.member_count; i++) {
         const cd_fsdp_member *m = &u->layout.members[i];
         cd_text_printf(t, "parameter '%s' %s [", m->name, cddp_dtype_name(m->like.dtype));

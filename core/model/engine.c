@@ -234,7 +234,8 @@ static cddp_status use_leaves(const cd_graph *g, cd_node *node, cddp_error *err)
         const uint32_t parameter = node->leaves[e] - 1;
         CD_TRY(cb->use(cb->context, parameter, true, err));
         const bool is_read = node->inputs != NULL && g->staged == NULL;
-        if (is_read && cb->forward_parameter != NULL)
+        if (!is_read || cb->forward_parameter == NULL) continue;
+        if (node->inputs[e].dtype == cd_graph_source(g, parameter)->dtype) /* else a cast of it */
             node->inputs[e] = *cb->forward_parameter(cb->context, parameter);
     }
     return CDDP_OK;

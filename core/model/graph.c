@@ -86,6 +86,7 @@ void cd_graph_begin(cd_graph *graph)
     cd_arena_rewind(&graph->arena, (cd_arena_mark){0});
     graph->node_count = 0;
     graph->sequence = 0;
+    graph->place = 0;
     graph->segment = NULL;
     cd_tape_rewind(&graph->tape);
     memset(graph->accumulate, 0, graph->module->parameter_count * sizeof(cd_node *));
@@ -152,9 +153,17 @@ cddp_status cd_graph_input(cd_graph *graph, const cddp_tensor *tensor, cd_value 
 {
     void *made = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(cd_value), &made, err));
-    *(cd_value *)made = (cd_value){.tensor = *tensor};
+    *(cd_value *)made = (cd_value){.tensor = *tensor, .place = graph->place};
     *value = made;
     return CDDP_OK;
+}
+
+cddp_status cd_graph_read(cd_graph *graph, cd_value *value, cd_value **read, cddp_error *err)
+{
+    const cd_graph_callbacks *cb = &graph->callbacks;
+    *read = value;
+    if (cb->cross == NULL || value == NULL || value->leaf != 0) return CDDP_OK;
+    return CD_PASS(cb->cross(cb->context, value, read, err));
 }
 
 cddp_status cd_graph_detach(cd_graph *graph, const cd_value *value, cd_value **detached,
@@ -234,7 +243,9 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
     CD_ASSERT(parameter < graph->module->parameter_count);
     const cd_parameter *p = &graph->module->parameters[parameter];
     const cd_graph_callbacks *cb = &graph->callbacks;
-    if (cb->use != NULL) CD_TRY(cb->use(cb->context, parameter, false, err));
+    /* what is recomputed is recomputed for a backward */
+    if (cb->use != NULL)
+        CD_TRY(cb->use(cb->context, parameter, graph->backward != NULL, err));
     const cddp_tensor *source =
         cb->forward_parameter != NULL ? cb->forward_parameter(cb->context, parameter) : &p->tensor;
     const cd_value *leaf = graph->parameters[parameter];
@@ -243,8 +254,13 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
         !same_storage(cd_graph_source(graph, parameter), source))
         CD_TRY(make_leaf(graph, parameter, source, wants, err));
     /* Every use has its own cast, as with autocast. */
-    if (source->dtype == CDDP_F16 || source->dtype == CDDP_BF16)
-        return CD_PASS(cd_cast(graph, graph->parameters[parameter], CDDP_F32, value, err));
+    if (source->dtype == CDDP_F16 || source->dtype == CDDP_BF16) {
+        const uint64_t operations = graph->op_count; /* the cast is part of the one that reads it */
+        CD_TRY(cd_cast(graph, graph->parameters[parameter], CDDP_F32, value, err));
+        graph->op_count = operations;
+        (*value)->leaf = parameter + 1;
+        return CDDP_OK;
+    }
     *value = graph->parameters[parameter];
     return CDDP_OK;
 }

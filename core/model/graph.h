@@ -40,7 +40,11 @@ typedef struct cd_value {
     cddp_tensor tensor;
     cd_node *node;   /* grad_fn; NULL: wants no gradient */
     uint32_t output; /* which output of the node */
-    uint32_t leaf;   /* the parameter whose value it is, + 1; 0: of none */
+    uint32_t leaf;   /* the parameter whose value it is, or its cast, + 1; 0: of none */
+    uint64_t place;  /* the graph's when it was made */
+    /* For whoever crosses: what it is once it left its place, and where it entered one. */
+    struct cd_value *left, *entered;
+    uint64_t entered_at;
 } cd_value;
 
 typedef struct cd_edge {
@@ -86,6 +90,9 @@ typedef struct cd_graph_callbacks {
     /* A parameter is about to be read, in forward or in backward. forward_parameter may answer
     ** otherwise from now on: in backward a node reads what it answers then. */
     cddp_status (*use)(void *context, uint32_t parameter, bool in_backward, cddp_error *err);
+    /* An operation of a forward reads a value: *read is what it reads in its place, which may be
+    ** the value itself. */
+    cddp_status (*cross)(void *context, cd_value *value, cd_value **read, cddp_error *err);
     /* On devices without arithmetic: writes the gradient that one firing of this parameter
     ** contributes (atoms on symbol, nothing on shape). dst has the parameter's sizes. */
     cddp_status (*fresh)(void *context, uint32_t parameter, const cddp_tensor *dst,
@@ -127,6 +134,7 @@ struct cd_graph {
     cddp_tensor *staged;
     bool is_far; /* the tape's device is not the module's */
     uint64_t sequence;
+    uint64_t place;                             /* numbered by the callbacks' owner; begins at 0 */
     uint64_t op_count;                          /* forwards of operations so far */
     const struct cd_backward_options *backward; /* of the innermost backward that runs, or NULL */
     bool inside_grad;                           /* that backward is a cd_graph_grad */
@@ -178,6 +186,10 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
 /* The same value without history. */
 cddp_status cd_graph_detach(cd_graph *graph, const cd_value *value, cd_value **detached,
                             cddp_error *err) CDDP_MUST_CHECK;
+
+/* What an operation reads in place of this value. See the callback `cross`. */
+cddp_status cd_graph_read(cd_graph *graph, cd_value *value, cd_value **read,
+                          cddp_error *err) CDDP_MUST_CHECK;
 
 /* The tensor behind a parameter's value on this tape: what its gradient is laid out like. */
 const cddp_tensor *cd_graph_source(const cd_graph *graph, uint32_t parameter);

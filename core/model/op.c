@@ -78,9 +78,27 @@ static cddp_status run_forward(cd_graph *graph, const cd_apply *apply, cd_value 
     return CD_PASS(cd_op_run(apply->op, &call, false, err));
 }
 
-cddp_status cd_op_apply(cd_graph *graph, const cd_apply *apply, cd_value **outputs, cddp_error *err)
+/* Values in whose place others are read. */
+static cddp_status read_inputs(cd_graph *graph, const cd_apply *given, cd_apply *apply,
+                               cddp_error *err)
 {
-    CD_ASSERT(apply->output_count > 0);
+    void *memory = NULL;
+    *apply = *given;
+    if (graph->callbacks.cross == NULL) return CDDP_OK;
+    CD_TRY(cd_graph_push(graph, given->input_count * sizeof(cd_value *), &memory, err));
+    cd_value **inputs = memory;
+    for (uint32_t i = 0; i < given->input_count; i++)
+        CD_TRY(cd_graph_read(graph, given->inputs[i], &inputs[i], err));
+    apply->inputs = inputs;
+    return CDDP_OK;
+}
+
+cddp_status cd_op_apply(cd_graph *graph, const cd_apply *given, cd_value **outputs, cddp_error *err)
+{
+    CD_ASSERT(given->output_count > 0);
+    cd_apply read;
+    const cd_apply *const apply = &read;
+    CD_TRY(read_inputs(graph, given, &read, err));
     graph->op_count++;
     void *memory = NULL;
     CD_TRY(cd_graph_push(graph, apply->output_count * sizeof(cd_value *), &memory, err));

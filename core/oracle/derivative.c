@@ -10,6 +10,9 @@
 ** Gradients of a half type say little: a few parts in a hundred lie within their rounding. So the
 ** engine does the same micro-step in f32 too, where a layer's mistake has no such room. The half
 ** gradients must be the rounded ones of f32.
+**
+** The second form knows no casts between units. What is judged here is the engine without them:
+** its layers. Link 3 compares with the engine that casts.
 */
 #include "core/oracle/state.h"
 
@@ -431,7 +434,8 @@ cddp_status cd_oracle_judge_derivatives(cd_oracle *o, const cd_start *start,
         judged_part j = {.part = {.rank = o->options.rank,
                                   .step = r->step,
                                   .micro_step = m,
-                                  .sample = CD_ORACLE_ALL}};
+                                  .sample = CD_ORACLE_ALL,
+                                  .is_plain = true}};
         if (e->sample_count(e->self, &j.part) == 0) continue;
         const cd_arena_mark mark = cd_arena_get_mark(&o->second);
         status = judge_part(o, start, &j, err);

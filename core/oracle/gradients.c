@@ -25,6 +25,14 @@ static cddp_dtype local_of(const cd_oracle *o, const cd_oracle_reduction *r, siz
     return r->accumulates_low ? r->local : CDDP_DTYPE_COUNT;
 }
 
+/* What the result of the reduction is cast to (FMP-08). */
+static cddp_dtype result_of(const cd_oracle *o, size_t i)
+{
+    const cd_oracle_casts *casts = &o->parameters[i].casts;
+    const bool is_kept = casts->is_given && casts->kept != CDDP_DTYPE_COUNT;
+    return is_kept ? casts->kept : o->parameters[i].dtype;
+}
+
 /* One process makes a gradient here, besides what was kept from an earlier step. Under mixed
 ** precision what was kept is cast down first, and may be another number then. */
 static cddp_status is_new_gradient(cd_oracle *o, const cd_oracle_reduction *r, size_t i,
@@ -316,8 +324,7 @@ static void judge_order(const cd_oracle *o, const judged *j, size_t i, cd_compar
 {
     cd_window_parameter *p = &j->window->parameters[i];
     cd_any_order *a = &p->addends;
-    const cd_any_order_rule rule = {p->added_in, o->parameters[i].dtype, p->divided_after,
-                                    p->times_after};
+    const cd_any_order_rule rule = {p->added_in, result_of(o, i), p->divided_after, p->times_after};
     double worst = 0;
     if (c->exact || c->bad > 0 || !cd_any_order_find(a, &rule)) return;
     c->bound = 0;
@@ -361,7 +368,7 @@ static bool fits_ratio(const cd_oracle *o, const cd_any_order *a, const cd_any_o
 static void name_order_ratio(const cd_oracle *o, const judged *j, size_t i, cd_comparison *c)
 {
     const cd_any_order *a = &j->window->parameters[i].addends;
-    const cd_any_order_rule rule = {j->window->parameters[i].added_in, o->parameters[i].dtype,
+    const cd_any_order_rule rule = {j->window->parameters[i].added_in, result_of(o, i),
                                     j->window->parameters[i].divided_after,
                                     j->window->parameters[i].times_after};
     size_t largest = 0;
@@ -485,7 +492,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
         coarsest = o->parameters[i].dtype;
         underflow = fmax(cd_dtype_underflow(coarsest), cd_dtype_underflow(dtype));
     }
-    const bool narrows = casts && !cd_dtype_has_all(o->parameters[i].dtype, dtype);
+    const bool narrows = !cd_dtype_has_all(result_of(o, i), dtype);
     bool divided = w->divided && (!casts || w->division == CD_ORACLE_DIVISION_CAST);
     cd_sum_rule reduction = {.dtype = dtype,
                              .divisor = divided ? 1 : r->divisor,
@@ -493,7 +500,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
                              .roundings = divided ? depth : depth + 2 + casts,
                              .rounded_once = r->rounded_once,
                              .is_cast = narrows,
-                             .cast = o->parameters[i].dtype,
+                             .cast = result_of(o, i),
                              .division_is_exact = divided || cd_is_power_of_two(r->divisor)};
     if (r->separate) { /* a rank adds up what it has of each micro-step */
         const uint64_t apart = r->micro_step - r->micro_first;
@@ -507,7 +514,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
                                .roundings = p->samples.push_count + backwards * (depth + 2) + casts,
                                .rounded_once = r->rounded_once && r->separate,
                                .is_cast = narrows,
-                               .cast = o->parameters[i].dtype,
+                               .cast = result_of(o, i),
                                .division_is_exact = cd_is_power_of_two(r->divisor)};
     if (backwards == 1)
         CD_TRY(judge_sum(o, j, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));

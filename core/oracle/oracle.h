@@ -41,6 +41,7 @@ typedef struct cd_oracle_part {
     uint32_t sample; /* position in the micro-batch, or CD_ORACLE_ALL */
     bool objective;  /* the intended training, where its ranks do something else */
     bool reenters;   /* buffers are given again before the last forward, as load had them */
+    bool is_plain;   /* values cross units of a sharded model as they are: nothing casts them */
     cd_oracle_precision precision;
 } cd_oracle_part;
 
@@ -124,10 +125,11 @@ typedef enum cd_oracle_path {
     CD_ORACLE_PATH_DELAYED
 } cd_oracle_path;
 
-/* In which dtypes the gradient of a parameter is made and summed; CDDP_DTYPE_COUNT: its own. */
+/* In which dtypes the gradient of a parameter is made, summed and kept for its optimizer;
+** CDDP_DTYPE_COUNT: its own. */
 typedef struct cd_oracle_casts {
     bool is_given; /* else as the reduction says of all */
-    cddp_dtype wire, local;
+    cddp_dtype wire, local, kept;
 } cd_oracle_casts;
 
 typedef struct cd_oracle_parameter {

@@ -66,7 +66,8 @@ cddp_status cd_common_ratio_add(cd_ratio_evidence *evidence, const cd_wide_sum *
                                 const cddp_allocator *allocator, cddp_error *err)
 {
     const size_t stride = sum->numel / ELEMENTS_MAX + 1, room = sum->numel / stride + 1;
-    const double least = 0x1p12 * cd_dtype_underflow(rule->dtype);
+    /* where a dtype on the way has no further bits, roundings are not in proportion */
+    const double least = 0x1p12 * fmax(rule->underflow, cd_dtype_underflow(rule->dtype));
     cd_ratio_evidence e = *evidence;
     size_t count = 0;
     if (rule->roundings == 0 || rule->roundings > ROUNDINGS_MAX) return CDDP_OK;

@@ -154,7 +154,9 @@ static void check_precision(cd_contradictions *c, const cddp_plan_settings *s)
             cd_plan_contradict(c, "fsdp.unit_precision",
                                "fsdp.unit_precision: '%s' is not MODULE=PARAM or "
                                "MODULE=PARAM/REDUCE, with none, f16, bf16 or f32; the root is "
-                               "\"(root)\"",
+                               "\"(root)\". Words behind that are cast_forward_inputs, "
+                               "keep_low_precision_grads, output_dtype=DTYPE and, of the root, "
+                               "cast_root_forward_inputs=false",
                                units->items[i]);
             return;
         }
@@ -175,12 +177,65 @@ static void check_precision(cd_contradictions *c, const cddp_plan_settings *s)
     }
 }
 
+/* A cast of what nothing is cast to. */
+static void check_casts(cd_contradictions *c, const cddp_plan_settings *s)
+{
+    const cddp_plan_fsdp *f = &s->fsdp;
+    if (s->streams.producers > 0 && f->unit_precision.count > 0)
+        cd_plan_contradict(c, "streams.producers",
+                           "streams.producers: the host computes with the parameters, which "
+                           "fsdp.unit_precision would cast on a stream: drop one");
+    const bool is_mixed = s->mixed_precision.param_dtype != CDDP_PARAM_DTYPE_NONE;
+    const struct {
+        const char *key;
+        bool is_given;
+    } casts[] = {{"fsdp.cast_forward_inputs", f->cast_forward_inputs},
+                 {"fsdp.cast_root_forward_inputs", !f->cast_root_forward_inputs},
+                 {"fsdp.keep_low_precision_grads", f->keep_low_precision_grads}};
+    bool keeps = f->keep_low_precision_grads;
+    if (s->model.device == CDDP_MODEL_DEVICE_SYMBOL &&
+        (f->unit_precision.count > 0 || f->output_dtype != CDDP_SHARDING_OUTPUT_NONE))
+        cd_plan_contradict(c, "fsdp.output_dtype",
+                           "model.device = \"symbol\" is exact: casts of fsdp.unit_precision and "
+                           "fsdp.output_dtype need cpu");
+    for (size_t i = 0; !is_mixed && i < sizeof casts / sizeof casts[0]; i++)
+        if (casts[i].is_given)
+            cd_plan_contradict(c, casts[i].key,
+                               "%s has no effect without mixed_precision.param_dtype",
+                               casts[i].key);
+    for (size_t i = 0; i < f->unit_precision.count; i++) {
+        cd_unit_precision own;
+        if (!cd_unit_precision_read(f->unit_precision.items[i], &own)) return;
+        const bool casts_to_it = own.cast_forward_inputs || own.keep_low_precision_grads ||
+                                 !own.cast_root_forward_inputs;
+        keeps |= own.keep_low_precision_grads;
+        if (own.param == CDDP_DTYPE_COUNT && casts_to_it)
+            cd_plan_contradict(c, "fsdp.unit_precision",
+                               "fsdp.unit_precision '%s' casts to the param_dtype of a unit that "
+                               "has none",
+                               f->unit_precision.items[i]);
+    }
+    if (keeps && s->clip.max_norm > 0)
+        cd_plan_contradict(c, "fsdp.keep_low_precision_grads",
+                           "clip.max_norm with keep_low_precision_grads: a norm of gradients in "
+                           "several dtypes, which are scaled in theirs, is not judged");
+}
+
 /* A forward that the wrapper does not see would read parameters that are nowhere full; one with
 ** gradients that no backward follows would leave units full. */
 static void check_evaluation(cd_contradictions *c)
 {
+    const cddp_plan_fsdp *f = &c->plan->settings.fsdp;
+    const bool casts = f->unit_precision.count > 0 || f->output_dtype != CDDP_SHARDING_OUTPUT_NONE;
     for (size_t i = 0; i < c->plan->when_count; i++) {
         const int64_t way = c->plan->whens[i].evaluate;
+        if (way == CDDP_EVALUATE_WRAPPER && casts) {
+            cd_plan_enter_table(c, "when", i);
+            cd_plan_contradict(c, "when.evaluate",
+                               "when.evaluate with fsdp.unit_precision or fsdp.output_dtype: an "
+                               "evaluation is judged in full precision");
+            cd_plan_enter_table(c, NULL, 0);
+        }
         if (way != CDDP_EVALUATE_MODULE && way != CDDP_EVALUATE_WITH_GRAD) continue;
         cd_plan_enter_table(c, "when", i);
         cd_plan_contradict(c, "when.evaluate",
@@ -287,6 +342,7 @@ void cd_plan_check_fsdp(cd_contradictions *c)
     for (size_t i = 0; i < cd_key_count(); i++) look_at_row(c, cd_key_row_get(i));
     check_wrapping(c, &plan->settings);
     check_precision(c, &plan->settings);
+    check_casts(c, &plan->settings);
     check_evaluation(c);
     check_meshes(c, &plan->settings.fsdp);
     check_state(c, &plan->settings);

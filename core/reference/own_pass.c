@@ -68,6 +68,23 @@ cddp_status cd_own_find_outputs(const cd_model *model, const cd_micro *micro, ui
 
 /* ---- forward ---- */
 
+/* FMP-05: each number becomes the nearest one of the narrower dtype. */
+static cddp_status narrow_inputs(const cd_replica *r, cd_pass *pass, cddp_error *err)
+{
+    const bool has_numbers = (r->model->module->device->flags & CDDP_DEVICE_VALUES) != 0;
+    if (pass->input_dtype == NULL || !has_numbers) return CDDP_OK;
+    for (uint32_t i = 0; i < r->model->input_count; i++) {
+        const cddp_tensor *input = &pass->batch.inputs[i];
+        cddp_tensor narrow;
+        if (r->model->inputs[i].kind != CD_FIELD_REAL) continue;
+        CD_TRY(cd_graph_tensor(r->graph, *pass->input_dtype, input->sizes, input->dim_count,
+                               &narrow, err));
+        CD_TRY(narrow.device->copy(&narrow, input, NULL, err));
+        CD_TRY(narrow.device->copy(input, &narrow, NULL, err));
+    }
+    return CDDP_OK;
+}
+
 cddp_status cd_own_forward(cd_replica *r, const cddp_plan_settings *settings, cd_pass *pass,
                            cddp_error *err)
 {
@@ -79,6 +96,7 @@ cddp_status cd_own_forward(cd_replica *r, const cddp_plan_settings *settings, cd
                                       .sample_count = pass->count,
                                       .sample_ids = &pass->samples->ids[pass->first]};
     CD_TRY(cd_batch_make(r->graph, r->model, &request, &pass->batch, err));
+    CD_TRY(narrow_inputs(r, pass, err));
     CD_TRY(cd_own_find_uses(r->model, micro, r->uses, err));
     pass->batch.iteration = micro->number;
     pass->batch.branch = micro->branch;

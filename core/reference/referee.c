@@ -136,7 +136,8 @@ static cddp_status declare_units(cd_referee *o, cd_oracle_parameter *parameters,
     for (size_t i = 0; i < module->parameter_count; i++) {
         parameters[i].part = o->parts[i];
         parameters[i].unit = units[i];
-        parameters[i].casts = (cd_oracle_casts){true, precisions[i].reduce, precisions[i].param};
+        parameters[i].casts =
+            (cd_oracle_casts){true, precisions[i].reduce, precisions[i].param, precisions[i].kept};
         o->casts_units |= precisions[i].param != CDDP_DTYPE_COUNT;
     }
     return CDDP_OK;

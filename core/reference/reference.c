@@ -44,7 +44,8 @@ typedef struct whole_micro {
     const cddp_plan_settings *settings; /* of the rank */
     const cd_micro *micro;
     const cd_micro_batch *samples;
-    uint32_t sample; /* one position in the batch, or CD_ORACLE_ALL */
+    cd_crossed *crossed; /* NULL: nothing is cast between units */
+    uint32_t sample;     /* one position in the batch, or CD_ORACLE_ALL */
     double loss_scale;
     const cddp_tensor
         *entered; /* buffers at the entry of the last forward; NULL: as it finds them */
@@ -74,7 +75,13 @@ static cddp_status run_micro(const whole_micro *w, cddp_error *err)
         if (w->entered != NULL && f + 1 == micro->forwards) CD_TRY(enter_again(w, err));
         const cd_forward_place place = {micro, f};
         CD_TRY(cd_normaliser_fill(w->normaliser, w->settings, &place, &pass, err));
+        if (w->crossed != NULL) {
+            pass.input_dtype = cd_crossed_get_input(w->crossed);
+            cd_crossed_begin(w->crossed, w->replica->graph);
+        }
         CD_TRY(cd_own_forward(w->replica, w->settings, &pass, err));
+        if (w->crossed != NULL)
+            CD_TRY(cd_crossed_end(w->crossed, w->replica->graph, &pass.outputs, err));
         CD_TRY(cd_own_loss(w->replica, &pass, err));
         cd_replica_add_losses(&pass, &losses);
     }
@@ -182,6 +189,21 @@ static const cddp_tensor *reference_forward_parameter(void *context, uint32_t pa
     const cd_reference *r = context;
     if (r->running != NULL) r->uses[parameter] += r->running->backwards;
     return cd_low_precision_get(r->full.is_low ? &r->full : &r->low, parameter);
+}
+
+static cddp_status reference_use(void *context, uint32_t parameter, bool in_backward,
+                                 cddp_error *err)
+{
+    cd_reference *r = context;
+    (void)err;
+    if (!in_backward) cd_crossed_use(&r->crossed, r->replica->graph, parameter);
+    return CDDP_OK;
+}
+
+static cddp_status reference_cross(void *context, cd_value *value, cd_value **read, cddp_error *err)
+{
+    cd_reference *r = context;
+    return CD_PASS(cd_crossed_read(&r->crossed, r->replica->graph, value, read, err));
 }
 
 /* On exact devices: the same symbol that the rank itself gives to this gradient. */
@@ -360,12 +382,14 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     r->ran = r->replica;
     if (part->precision == CD_ORACLE_IN_F64) CD_TRY(load_wide(r, err));
     cd_own_begin_step(r->ran, part->rank, part->step);
+    const bool casts = r->crossed.units != NULL && !part->is_plain && r->ran == r->replica;
     const cddp_status status =
         run_micro(&(whole_micro){.replica = r->ran,
                                  .normaliser = &r->normaliser,
                                  .settings = settings_of(r, part->rank),
                                  .micro = &micro,
                                  .samples = &samples,
+                                 .crossed = casts ? &r->crossed : NULL,
                                  .sample = part->sample,
                                  .entered = part->reenters ? r->loaded : NULL,
                                  .loss_scale = *r->loss_scale},
@@ -638,6 +662,8 @@ static cddp_status find_low(cd_reference *r, cddp_error *err)
     const cd_low_options low = {settings, precisions, module, r->allocator};
     CD_TRY(cd_low_precision_init(&r->low, &low, err));
     cd_arena_rewind(&r->memory, mark);
+    if (settings->fsdp.enable)
+        CD_TRY(cd_crossed_init(&r->crossed, r->plan, settings, module, &r->memory, err));
     return CD_PASS(cd_full_precision_init(&r->full, &r->low, err));
 }
 
@@ -685,6 +711,10 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     r->ran = r->replica;
     cd_graph_callbacks callbacks = callbacks_of(r);
     callbacks.ready = reference_ready;
+    if (r->crossed.is_needed && cd_graph_computes(r->replica->graph)) {
+        callbacks.use = reference_use;
+        callbacks.cross = reference_cross;
+    }
     cd_graph_set_callbacks(r->replica->graph, &callbacks);
     if (exchanges_statistics(r)) {
         set_key(r);

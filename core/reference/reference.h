@@ -7,6 +7,7 @@
 #include "core/base/arena.h"
 #include "core/oracle/oracle.h"
 #include "core/plan/replica/replica.h"
+#include "core/reference/crossed.h"
 #include "core/reference/example.h"
 #include "core/reference/low_precision.h"
 #include "core/reference/normaliser.h"
@@ -38,6 +39,7 @@ typedef struct cd_reference {
     cd_replica *replica;
     cd_normaliser normaliser; /* of the replica */
     cd_low_precision low, full;
+    cd_crossed crossed; /* of a sharded model; else zeroed */
     cd_wide wide;
     cd_replica *ran;              /* that of the last run: its gradients are asked for */
     cddp_plan_settings *settings; /* (setting_count) those that ranks have; most have the same */

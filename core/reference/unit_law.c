@@ -43,6 +43,7 @@ typedef struct unit {
     const char *name;            /* in full: checks tell units apart by it */
     int64_t numel, share, whole; /* elements; whole: of its parameters alone */
     cddp_dtype dtype, wire;      /* of gathers and of reductions */
+    cddp_dtype kept;             /* of the shard's gradient */
     uint32_t trained;
     /* as it stands */
     bool is_full, is_awaited, has_gradient;
@@ -159,7 +160,9 @@ static cddp_status find_units(cd_unit_law *l, cddp_error *err)
         l->unit_of[i] = *number;
         u->dtype = precisions[i].param;
         u->wire = precisions[i].reduce;
+        u->kept = precisions[i].kept;
         if (u->dtype == CDDP_DTYPE_COUNT) u->dtype = p->tensor.dtype;
+        if (u->kept == CDDP_DTYPE_COUNT) u->kept = p->tensor.dtype;
         if (u->wire == CDDP_DTYPE_COUNT) u->wire = p->tensor.dtype;
         u->numel = numels[i];
         u->whole += cddp_tensor_numel(&p->tensor);
@@ -312,7 +315,8 @@ cd_unit_place cd_unit_law_get_place(const cd_unit_law *l, size_t parameter)
                            .share = u->share,
                            .part = l->run_parts[parameter],
                            .dtype = u->dtype,
-                           .wire = u->wire};
+                           .wire = u->wire,
+                           .kept = u->kept};
 }
 
 /* ---- this rank's parts ---- */
@@ -331,7 +335,7 @@ void cd_unit_law_emit_parts(const cd_unit_law *l, struct cddp_tracer *tracer)
         if (first < 0 || p->share == 0) first = 0;
         if (end < first) end = first;
         CD_EMIT(tracer, planned_part, module->parameters[i].name, .ordinal = (int64_t)i,
-                .first = first, .count = end - first);
+                .first = first, .count = end - first, .dtype = l->units[l->unit_of[i]].kept);
     }
 }
 

@@ -65,5 +65,6 @@ typedef struct cd_unit_place {
     int64_t share;    /* of one rank in the unit; 0: it is not cut */
     cd_part part;
     cddp_dtype dtype, wire; /* of forward and of reductions */
+    cddp_dtype kept;        /* of the shard's gradient, as its optimizer reads it */
 } cd_unit_place;
 cd_unit_place cd_unit_law_get_place(const cd_unit_law *law, size_t parameter);

@@ -195,7 +195,8 @@ static void expect_shard(cd_unit_sums *s, const cd_unit_reduction *r, const doub
         for (int64_t e = 0; e < count; e++) {
             const size_t first = l.is_cut ? own * (size_t)l.place.share : 0, at = place_of(&l, e);
             if (at < first || at - first >= numel) continue;
-            s->expected[s->offsets[i] + (size_t)e] = cd_dtype_round(dtype, result[at - first]);
+            s->expected[s->offsets[i] + (size_t)e] =
+                cd_dtype_round(l.place.kept, cd_dtype_round(dtype, result[at - first]));
         }
     }
 }
@@ -293,8 +294,8 @@ cddp_status cd_unit_sums_reduced(cd_unit_sums *s, const cddp_grad *gradients, cd
             note(&c, e, s->expected[s->offsets[i] + (size_t)e], numbers->values[e]);
         cd_text_format(c.words, sizeof c.words,
                        "the shard's gradient is not the sum of unit '%.40s', divided and cast "
-                       "from %s",
-                       place.name, cddp_dtype_name(place.wire));
+                       "from %s to %s",
+                       place.name, cddp_dtype_name(place.wire), cddp_dtype_name(place.kept));
         if (c.bad > 0) report(s, i, &c);
     }
     *is_followed = has_any && !s->has_unknown &&

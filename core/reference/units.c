@@ -121,6 +121,35 @@ static size_t next_of(const search *s, const owned *of)
     return next;
 }
 
+/* FMP-01: a unit that is named has its own dtypes and casts, whole. */
+static cd_unit_precision of_unit(const cddp_plan_settings *settings, const char *parameter,
+                                 size_t length)
+{
+    const cddp_plan_fsdp *f = &settings->fsdp;
+    cd_unit_precision found = {.param = cd_planned_dtype(settings->mixed_precision.param_dtype),
+                               .reduce = cd_planned_dtype(settings->mixed_precision.reduce_dtype),
+                               .output =
+                                   f->enable ? cd_planned_dtype(f->output_dtype) : CDDP_DTYPE_COUNT,
+                               .cast_forward_inputs = f->cast_forward_inputs,
+                               .cast_root_forward_inputs = f->cast_root_forward_inputs,
+                               .keep_low_precision_grads = f->keep_low_precision_grads};
+    for (size_t i = 0; f->enable && i < f->unit_precision.count; i++) {
+        cd_unit_precision own;
+        if (cd_unit_precision_read(f->unit_precision.items[i], &own) && own.length == length &&
+            strncmp(own.module, parameter, length) == 0)
+            found = own;
+    }
+    return found;
+}
+
+/* FPM-04: elements of its unit's param_dtype in 16 bytes. dtype: of the parameter itself. */
+static int64_t alignment_of(const cddp_plan_settings *settings, const owned *o, cddp_dtype dtype)
+{
+    const cddp_dtype low = of_unit(settings, o->name, o->unit).param;
+    if (!settings->fsdp.use_orig_params) return 1;
+    return ALIGNED_BYTES / (int64_t)cddp_dtype_bytes(low != CDDP_DTYPE_COUNT ? low : dtype);
+}
+
 typedef struct placing {
     int64_t alignment;
     uint32_t world;
@@ -209,13 +238,12 @@ cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_setting
     find_units(&s);
     for (size_t i = 0; i < s.count; i++) found->units[i] = number_of(&s, i);
     const bool is_cut = world > 1;
-    const int64_t alignment =
-        fsdp->use_orig_params && s.count > 0
-            ? ALIGNED_BYTES / (int64_t)cddp_dtype_bytes(module->parameters[0].tensor.dtype)
-            : 1;
-    const placing places = {alignment, world, found->parts, found->numels, found->starts};
-    for (size_t i = 0; i < s.count; i++)
+    for (size_t i = 0; i < s.count; i++) {
+        const placing places = {alignment_of(settings, &s.items[i],
+                                             module->parameters[i].tensor.dtype),
+                                world, found->parts, found->numels, found->starts};
         if (!s.items[i].is_placed) place(&s, i, &places);
+    }
     for (size_t i = 0; i < s.count; i++) {
         if (found->lengths != NULL) found->lengths[i] = s.items[i].unit;
         found->parts[i].period = is_cut && mesh.replicas > 1 ? (int64_t)world : 0;
@@ -225,21 +253,24 @@ cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_setting
     return CDDP_OK;
 }
 
-/* FMP-01: a unit that is named has its own dtypes, whole. */
 static cd_planned_precision precision_of(const cddp_plan_settings *settings, const char *parameter,
                                          size_t length)
 {
-    const cddp_text_list *listed = &settings->fsdp.unit_precision;
-    cd_planned_precision found = {cd_planned_dtype(settings->mixed_precision.param_dtype),
-                                  cd_planned_dtype(settings->mixed_precision.reduce_dtype)};
-    for (size_t i = 0; settings->fsdp.enable && i < listed->count; i++) {
-        cd_unit_precision own;
-        if (cd_unit_precision_read(listed->items[i], &own) && own.length == length &&
-            strncmp(own.module, parameter, length) == 0)
-            found = (cd_planned_precision){own.param, own.reduce};
-    }
-    if (found.reduce == CDDP_DTYPE_COUNT) found.reduce = found.param;
-    return found;
+    const cd_unit_precision own = of_unit(settings, parameter, length);
+    return (cd_planned_precision){own.param,
+                                  own.reduce != CDDP_DTYPE_COUNT ? own.reduce : own.param,
+                                  settings->fsdp.enable && own.keep_low_precision_grads
+                                      ? own.param
+                                      : CDDP_DTYPE_COUNT};
+}
+
+cd_planned_casts cd_planned_get_casts(const cddp_plan_settings *settings, const char *name,
+                                      size_t length)
+{
+    const cd_unit_precision own = of_unit(settings, name, length);
+    const bool casts = own.cast_forward_inputs || (length == 0 && own.cast_root_forward_inputs);
+    if (!settings->fsdp.enable) return (cd_planned_casts){CDDP_DTYPE_COUNT, CDDP_DTYPE_COUNT};
+    return (cd_planned_casts){casts ? own.param : CDDP_DTYPE_COUNT, own.output};
 }
 
 cddp_status cd_planned_find_precision(const cddp_plan *plan, const cddp_plan_settings *settings,
@@ -261,6 +292,7 @@ cddp_status cd_planned_find_precision(const cddp_plan *plan, const cddp_plan_set
         if (!settings->fsdp.enable) continue;
         if (found[i].reduce == dtype) found[i].reduce = CDDP_DTYPE_COUNT;
         if (found[i].param == dtype) found[i].param = CDDP_DTYPE_COUNT;
+        if (found[i].kept == dtype) found[i].kept = CDDP_DTYPE_COUNT;
     }
     cd_arena_rewind(memory, mark);
     return CDDP_OK;

@@ -33,7 +33,16 @@ cd_planned_mesh cd_planned_get_mesh(const cddp_plan *plan, const cddp_plan_setti
 /* What the gradients and the forward of a parameter are cast to; CDDP_DTYPE_COUNT: nothing. */
 typedef struct cd_planned_precision {
     cddp_dtype param, reduce; /* reduce: of the sums over ranks */
+    cddp_dtype kept;          /* of the gradient that optimizers read (FMP-08) */
 } cd_planned_precision;
+
+/* To what the unit with this name casts what enters and leaves its forward. name: its first
+** `length` bytes; 0: the root's. */
+typedef struct cd_planned_casts {
+    cddp_dtype input, output; /* CDDP_DTYPE_COUNT: to nothing */
+} cd_planned_casts;
+cd_planned_casts cd_planned_get_casts(const cddp_plan_settings *settings, const char *name,
+                                      size_t length);
 /* found: (parameter_count) of each parameter's unit (FMP-01). Of a wrapped model: as
 ** [mixed_precision] has it for all. */
 cddp_status cd_planned_find_precision(const cddp_plan *plan, const cddp_plan_settings *settings,

@@ -28,6 +28,7 @@ static cddp_status compute(cd_trainer *t, cd_pass *pass, bool records, double *l
     CD_POINT_FLAG("evaluation.trains", t, trains);
     graph->training = trains;
     graph->grad_enabled = records;
+    pass->input_dtype = cd_sharding_input_dtype(t);
     const cddp_status status = cd_replica_forward(t->replica, pass, err);
     graph->training = true;
     CD_TRY(status);

@@ -64,7 +64,7 @@ static cddp_status replace_buffers(cd_trainer *t, cddp_error *err)
 /* FWD-02: gives the wrapper which variables the outputs can reach, when it wants to know. */
 cddp_status cd_trainer_end_forward(cd_trainer *t, cd_pass *pass, bool searches, cddp_error *err)
 {
-    if (t->sharding != NULL) return CD_PASS(cd_sharding_end_forward(t, err));
+    if (t->sharding != NULL) return CD_PASS(cd_sharding_end_forward(t, &pass->outputs, err));
     if (!searches || !cddp_ddp_wants_graph_search(t->ddp)) {
         CD_TRY(cddp_ddp_forward_end(t->ddp, NULL, err));
         return CDDP_OK;
@@ -108,6 +108,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     t->replica->graph->grad_enabled = micro->grad_mode;
     CD_POINT_PARAMETERS("forward.parameter", t);
     CD_POINT_BUFFERS("forward_shown.buffer", t);
+    pass->input_dtype = cd_sharding_input_dtype(t);
     t->now.is_in_forward = cd_micro_contributes(micro); /* else the reference does not run it */
     const cddp_status status = cd_replica_forward(t->replica, pass, err);
     t->now.is_in_forward = false;
@@ -287,6 +288,11 @@ static cddp_status use_parameter(void *context, uint32_t parameter, bool in_back
     return CD_PASS(cd_sharding_use(context, parameter, in_backward, err));
 }
 
+static cddp_status cross_unit(void *context, cd_value *value, cd_value **read, cddp_error *err)
+{
+    return CD_PASS(cd_sharding_cross(context, value, read, err));
+}
+
 static cddp_stream *producer_of(void *context, uint32_t parameter)
 {
     return cd_streams_producer(&((const cd_trainer *)context)->streams, parameter);
@@ -294,6 +300,7 @@ static cddp_stream *producer_of(void *context, uint32_t parameter)
 
 void cd_trainer_set_callbacks(cd_trainer *t)
 {
+    const bool is_sharded = t->program.settings.fsdp.enable;
     const cd_graph_callbacks callbacks = {.context = t,
                                           .rank_count = cddp_group_size(t->groups.world),
                                           .allgather = gather_statistics,
@@ -305,8 +312,8 @@ void cd_trainer_set_callbacks(cd_trainer *t)
                                           .choose = choose_ready,
                                           .fresh = fresh_gradient,
                                           .forward_parameter = forward_parameter,
-                                          .use = t->program.settings.fsdp.enable ? use_parameter
-                                                                                 : NULL};
+                                          .use = is_sharded ? use_parameter : NULL,
+                                          .cross = is_sharded ? cross_unit : NULL};
     cd_graph_set_callbacks(t->replica->graph, &callbacks);
 }
 

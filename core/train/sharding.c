@@ -25,6 +25,7 @@
 #include "core/base/hash.h"
 #include "core/plan/micro.h"
 #include "core/plan/unit_precision.h"
+#include "core/train/crossing.h"
 #include "core/train/trainer.h"
 
 #include <stdio.h>
@@ -51,9 +52,11 @@ struct cd_sharding {
     uint32_t current; /* in forward besides the root; NO_UNIT: none */
     uint64_t used_at; /* operations that the graph had run when a parameter of it was last read */
     bool in_forward, grad_mode, needs_gradients;
+    cd_crossing crossing;
     bool is_synced; /* the backward at hand reduces */
     uint64_t iteration;
     cddp_grad *pieces; /* (parameter_count) views of the shards' gradients, for optimizers */
+    cddp_grad *wide;   /* (parameter_count) of pieces that are kept in another dtype; owned */
     cddp_grad *whole;  /* (parameter_count) gathered, to be shown; owned */
     cddp_tensor *flat; /* (unit_count) the shards' gradients, for a gather */
     cddp_tensor *full; /* (parameter_count) the host's copies, with streams */
@@ -126,10 +129,13 @@ static cddp_fsdp_options options_of(const cd_trainer *t)
     o.wrap.min_num_params = (int64_t)p->min_num_params;
     o.wrap.words = p->wrap_modules.items;
     o.wrap.word_count = p->wrap_modules.count;
-    o.mixed_precision =
-        (cddp_fsdp_mixed_precision){cd_mixed_dtype(t->program.settings.mixed_precision.param_dtype),
-                                    cd_mixed_dtype(
-                                        t->program.settings.mixed_precision.reduce_dtype)};
+    o.mixed_precision = (cddp_fsdp_mixed_precision){
+        .param_dtype = cd_mixed_dtype(t->program.settings.mixed_precision.param_dtype),
+        .reduce_dtype = cd_mixed_dtype(t->program.settings.mixed_precision.reduce_dtype),
+        .output_dtype = cd_mixed_dtype(p->output_dtype),
+        .keep_low_precision_grads = p->keep_low_precision_grads,
+        .cast_forward_inputs = p->cast_forward_inputs,
+        .cast_root_forward_inputs = p->cast_root_forward_inputs};
     return o;
 }
 
@@ -145,8 +151,15 @@ static cddp_status find_unit_options(cd_trainer *t, cddp_fsdp_options *o, cddp_e
         char *name = cd_arena_push(&t->memory, own.length + 1);
         CD_TRY(cd_arena_check(&t->memory, err, "the name of unit %zu", i));
         memcpy(name, own.module, own.length);
-        units[o->unit_options_count++] =
-            (cddp_fsdp_unit_options){name, o->strategy, {own.param, own.reduce}};
+        units[o->unit_options_count++] = (cddp_fsdp_unit_options){
+            .module = name,
+            .strategy = o->strategy,
+            .mixed_precision = {.param_dtype = own.param,
+                                .reduce_dtype = own.reduce,
+                                .output_dtype = own.output,
+                                .keep_low_precision_grads = own.keep_low_precision_grads,
+                                .cast_forward_inputs = own.cast_forward_inputs,
+                                .cast_root_forward_inputs = own.cast_root_forward_inputs}};
     }
     o->unit_options = units;
     return CDDP_OK;
@@ -253,6 +266,7 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     number_variables(t);
     s->unit_of = cd_arena_array(&t->memory, count, sizeof *s->unit_of);
     s->pieces = cd_arena_array(&t->memory, count, sizeof *s->pieces);
+    s->wide = cd_arena_array(&t->memory, count, sizeof *s->wide);
     s->whole = cd_arena_array(&t->memory, count, sizeof *s->whole);
     s->full = cd_arena_array(&t->memory, count, sizeof *s->full);
     CD_TRY(cd_arena_check(&t->memory, err, "the units of %zu parameters", count));
@@ -263,6 +277,7 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     s->flat = cd_arena_array(&t->memory, s->unit_count, sizeof *s->flat);
     CD_TRY(cd_arena_check(&t->memory, err, "%u units", s->unit_count));
     s->current = NO_UNIT;
+    CD_TRY(cd_crossing_init(&s->crossing, s->fsdp, &t->memory, err));
     CD_TRY(find_units(t, s, err));
     CD_TRY(hand_out_pieces(t, s, err));
     return CD_PASS(cd_sharding_collect(t, err));
@@ -272,8 +287,10 @@ void cd_trainer_unshard(cd_trainer *t)
 {
     struct cd_sharding *s = t->sharding;
     if (s == NULL) return;
-    for (size_t i = 0; s->whole != NULL && i < cd_trainer_module(t)->parameter_count; i++)
+    for (size_t i = 0; s->whole != NULL && i < cd_trainer_module(t)->parameter_count; i++) {
         cddp_grad_fini(&s->whole[i]);
+        cddp_grad_fini(&s->wide[i]);
+    }
     cddp_fsdp_destroy(s->fsdp);
     cddp_group_destroy(s->replicas);
     cddp_group_destroy(s->shards);
@@ -336,13 +353,25 @@ cddp_status cd_sharding_begin_forward(cd_trainer *t, bool grad_mode, cddp_error 
     CD_EMIT(t->tracer, forward_begin, NULL, .iteration = (int64_t)s->iteration, .sync = sync,
             .grad_mode = grad_mode);
     s->in_forward = true;
+    cd_crossing_begin(&s->crossing, t->replica->graph);
     CD_TRY(cddp_fsdp_pre_forward(s->fsdp, 0, grad_mode, err));
     return CD_PASS(bring_to_host(t, 0, err));
 }
 
-cddp_status cd_sharding_end_forward(cd_trainer *t, cddp_error *err)
+const cddp_dtype *cd_sharding_input_dtype(const cd_trainer *t)
+{
+    return t->sharding != NULL ? cd_crossing_get_input(&t->sharding->crossing) : NULL;
+}
+
+cddp_status cd_sharding_cross(cd_trainer *t, cd_value *value, cd_value **read, cddp_error *err)
+{
+    return CD_PASS(cd_crossing_read(&t->sharding->crossing, t->replica->graph, value, read, err));
+}
+
+cddp_status cd_sharding_end_forward(cd_trainer *t, cd_outputs *outputs, cddp_error *err)
 {
     struct cd_sharding *s = t->sharding;
+    CD_TRY(cd_crossing_give_back(&s->crossing, t->replica->graph, outputs, err));
     CD_TRY(leave_unit(s, err));
     s->needs_gradients = s->needs_gradients || s->units[0].trained > 0;
     const bool needs = s->grad_mode && s->needs_gradients;
@@ -382,6 +411,7 @@ cddp_status cd_sharding_use(cd_trainer *t, uint32_t parameter, bool in_backward,
     CD_TRY(leave_unit(s, err));
     s->used_at = run;
     s->current = k;
+    cd_crossing_enter(&s->crossing, t->replica->graph, k);
     CD_TRY(cddp_fsdp_pre_forward(s->fsdp, k, s->grad_mode, err));
     return CD_PASS(bring_to_host(t, k, err));
 }
@@ -436,6 +466,23 @@ cddp_status cd_sharding_ready(cd_trainer *t, uint32_t parameter, cddp_error *err
     return CD_PASS(end_unit(s, k, err));
 }
 
+/* FMP-08: the optimizer computes with the same numbers in the dtype of its parameter. */
+static cddp_status widen_piece(cd_trainer *t, size_t i, cddp_grad *piece, cddp_error *err)
+{
+    cddp_grad *wide = &t->sharding->wide[i];
+    cddp_tensor like = piece->value;
+    if (piece->kind != CDDP_GRAD_DENSE ||
+        like.dtype == cd_trainer_module(t)->parameters[i].tensor.dtype)
+        return CDDP_OK;
+    like.dtype = cd_trainer_module(t)->parameters[i].tensor.dtype;
+    cddp_grad_drop(wide);
+    CD_TRY(cddp_grad_define(wide, &like, err));
+    CD_TRY(cd_streams_look(&t->streams, err));
+    CD_TRY(like.device->copy(&wide->value, &piece->value, NULL, err));
+    *piece = (cddp_grad){.kind = CDDP_GRAD_DENSE, .value = wide->value};
+    return CDDP_OK;
+}
+
 static cddp_status refresh_pieces(cd_trainer *t, cddp_error *err)
 {
     struct cd_sharding *s = t->sharding;
@@ -443,7 +490,9 @@ static cddp_status refresh_pieces(cd_trainer *t, cddp_error *err)
         cddp_fsdp_piece piece = {.size = sizeof piece};
         CD_TRY(cddp_fsdp_get_piece(s->fsdp, i, &piece, err));
         s->pieces[i] = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
-        if (piece.count > 0) cd_streams_plain_grad(&t->streams, &piece.gradient, &s->pieces[i]);
+        if (piece.count == 0) continue;
+        cd_streams_plain_grad(&t->streams, &piece.gradient, &s->pieces[i]);
+        CD_TRY(widen_piece(t, i, &s->pieces[i], err));
     }
     return CDDP_OK;
 }
@@ -464,7 +513,7 @@ static cddp_status emit_finals(const cd_trainer *t, bool digests, cddp_error *er
         CD_EMIT(t->tracer, grad_final, NULL, .param = t->parameters[i].variable,
                 .presence = is_there ? CDDP_PRESENCE_VALUE : CDDP_PRESENCE_ABSENT,
                 .digest = digested ? cd_tracer_digest(t->tracer, &whole->value) : 0, .bucket = -1,
-                .address = -1, .dtype = is_there ? (int64_t)flat.tensor.dtype : -1,
+                .address = -1, .dtype = is_there ? (int64_t)flat.grad->value.dtype : -1,
                 .nonfinite = bad >= 0);
     }
     return CDDP_OK;

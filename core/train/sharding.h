@@ -7,6 +7,7 @@
 #pragma once
 #include "cddp/ddp.h"
 #include "core/base/arena.h"
+#include "core/model/model.h"
 
 typedef struct cd_trainer cd_trainer;
 
@@ -17,7 +18,13 @@ void cd_trainer_unshard(cd_trainer *t);
 
 cddp_status cd_sharding_begin_forward(cd_trainer *t, bool grad_mode,
                                       cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_sharding_end_forward(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+/* To what inputs of the model are cast before that; NULL: they are not. */
+const cddp_dtype *cd_sharding_input_dtype(const cd_trainer *t);
+/* Values become what units that they enter or leave cast them to: outputs of the model too. */
+cddp_status cd_sharding_cross(cd_trainer *t, cd_value *value, cd_value **read,
+                              cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_sharding_end_forward(cd_trainer *t, cd_outputs *outputs,
+                                    cddp_error *err) CDDP_MUST_CHECK;
 /* Before a parameter is read: its unit is gathered. */
 cddp_status cd_sharding_use(cd_trainer *t, uint32_t parameter, bool in_backward,
                             cddp_error *err) CDDP_MUST_CHECK;

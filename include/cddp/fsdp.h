@@ -110,9 +110,17 @@ CDDP_API cddp_status cddp_fsdp_wrap(const cddp_fsdp_module *modules, size_t modu
 
 /* Dtypes of one unit; CDDP_DTYPE_COUNT: not cast (FMP-01). */
 typedef struct cddp_fsdp_mixed_precision {
-    cddp_dtype param_dtype;  /* of forward, backward and gathers */
-    cddp_dtype reduce_dtype; /* of reductions; not set: param_dtype */
+    cddp_dtype param_dtype;        /* of forward, backward and gathers */
+    cddp_dtype reduce_dtype;       /* of reductions; not set: param_dtype */
+    cddp_dtype output_dtype;       /* of what its forward returns (FMP-06) */
+    bool keep_low_precision_grads; /* false: the shard's gradient has the original dtype (FMP-08) */
+    /* What the program casts to param_dtype: inputs of every forward, false; those of the root's,
+    ** true (FMP-05). */
+    bool cast_forward_inputs, cast_root_forward_inputs;
 } cddp_fsdp_mixed_precision;
+
+/* Nothing is cast; PyTorch's defaults. */
+CDDP_API cddp_fsdp_mixed_precision cddp_fsdp_mixed_precision_default(void);
 
 /* What one unit does differently (FSD-12). */
 typedef struct cddp_fsdp_unit_options {
@@ -150,8 +158,7 @@ typedef struct cddp_fsdp_options {
     bool sync_module_states; /* false: contents of ranks are not compared (FSD-16, FSD-17) */
     bool use_orig_params;    /* false: with FLAT, parameters are aligned to 16 bytes (FPM-04) */
     cddp_fsdp_mixed_precision mixed_precision;
-    cddp_dtype buffer_dtype;       /* of floating buffers from the first forward on (FMP-07) */
-    bool keep_low_precision_grads; /* false (FMP-08) */
+    cddp_dtype buffer_dtype; /* of floating buffers from the first forward on (FMP-07) */
     /* by what sums are divided (FS2-11); 0: by the ranks that they are over */
     uint32_t gradient_divide_factor;
 } cddp_fsdp_options;
@@ -179,6 +186,9 @@ typedef struct cddp_fsdp_unit_info {
     uint32_t parameter_count; /* shared ones once */
     cddp_dtype dtype, param_dtype, reduce_dtype;
     bool requires_grad, is_full;
+    /* to what the program casts floating inputs and outputs of its forward; CDDP_DTYPE_COUNT: they
+    ** stay as they are */
+    cddp_dtype input_dtype, output_dtype;
 } cddp_fsdp_unit_info;
 CDDP_API cddp_status cddp_fsdp_unit(const cddp_fsdp *fsdp, uint32_t unit, cddp_fsdp_unit_info *info,
                                     cddp_error *err) CDDP_MUST_CHECK;

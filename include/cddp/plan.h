@@ -183,6 +183,9 @@ typedef struct cddp_plan_fsdp {
     bool forward_prefetch, sync_module_states, use_orig_params;
     int64_t order_check; /* cddp_plan_fsdp_order_check */
     cddp_text_list unit_precision;
+    bool cast_forward_inputs, cast_root_forward_inputs;
+    int64_t output_dtype; /* cddp_plan_fsdp_output_dtype */
+    bool keep_low_precision_grads;
     int64_t state_dict_type; /* cddp_plan_fsdp_state_dict_type */
     bool rank0_only;
     int64_t resume_strategy; /* cddp_plan_fsdp_resume_strategy: that of sharding_strategy, + 1 */

@@ -349,6 +349,7 @@ def page(verifier, defects, cases):
     text += "## Data-parallel training\n\n" + table(COLUMNS, zoo)
     text += "\n## Not planted\n\n" + table(["defect", "thread", "why not"], [r for r in absent if r[0].startswith("ZOO")])
     text += "\n## Sharded training\n\nAs in [zoo.md](zoo.md#defects-of-sharded-training).\n\n" + table(COLUMNS, sharded)
+    text += "\nNot planted:\n\n" + table(["defect", "thread", "why not"], [r for r in absent if r[0].startswith("F-")])
     listed = {(c.tag, c.path) for c in cases}
     text += "\n## More scenarios of the same defects\n\n" + table(OTHER_COLUMNS, sorted(other_rows(verifier, listed), key=lambda r: (number(r[0]), r[1])))
     return text

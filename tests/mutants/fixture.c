@@ -106,8 +106,8 @@ static void put_unit(writer *w)
         .shards = FIXTURE_RANKS, .shard = w->rank, .group = FIXTURE_GROUP, .dtype = CDDP_F32);
     PUT(w, unit_part, params[FC1_WEIGHT].name, .ordinal = FC1_WEIGHT, .unit = 0, .first = first,
         .count = UNIT_SHARE, .numel = UNIT_NUMEL);
-    PUT(w, planned_part, params[FC1_WEIGHT].name, .ordinal = FC1_WEIGHT, .first = first,
-        .count = UNIT_SHARE);
+    PUT(w, planned_part, params[FC1_WEIGHT].name, .dtype = CDDP_F32, .ordinal = FC1_WEIGHT,
+        .first = first, .count = UNIT_SHARE);
 }
 
 /* The plan gathers the unit, and has the buffers' broadcast in its forward. */

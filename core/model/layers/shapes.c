@@ -164,6 +164,9 @@ cddp_status cd_reshape(cd_graph *graph, cd_value *x, const int64_t *sizes, uint3
                        cd_tensor_print_sizes(&view, to, sizeof to),
                        cd_tensor_print_sizes(t, from, sizeof from));
     CD_ASSERT(cddp_tensor_is_contiguous(t));
+    CD_TRY(cd_graph_read(graph, x, &x, err));
+    view.storage = x->tensor.storage;
+    view.offset = x->tensor.offset;
     CD_TRY(cd_graph_input(graph, &view, y, err));
     cd_record record = {
         .op = &reshape_op, .inputs = &x, .input_count = 1, .outputs = y, .output_count = 1};

@@ -226,6 +226,20 @@ static cddp_status resolve_uses(cd_replica *r, const cd_micro *micro, cddp_error
     return CDDP_OK;
 }
 
+/* FMP-05 */
+static cddp_status cast_inputs(cd_replica *r, cd_pass *pass, cddp_error *err)
+{
+    for (uint32_t i = 0; pass->input_dtype != NULL && i < r->model->input_count; i++) {
+        const cddp_tensor *t = &pass->batch.inputs[i];
+        cddp_tensor low;
+        if (!cddp_dtype_is_float(t->dtype) || !cd_graph_computes(r->graph)) continue;
+        CD_TRY(cd_graph_tensor(r->graph, *pass->input_dtype, t->sizes, t->dim_count, &low, err));
+        CD_TRY(t->device->copy(&low, t, NULL, err));
+        CD_TRY(t->device->copy(t, &low, NULL, err));
+    }
+    return CDDP_OK;
+}
+
 cddp_status cd_replica_forward(cd_replica *r, cd_pass *pass, cddp_error *err)
 {
     const cd_micro *micro = pass->micro;
@@ -234,6 +248,7 @@ cddp_status cd_replica_forward(cd_replica *r, cd_pass *pass, cddp_error *err)
                                       .prng = &r->data_prng,
                                       .exact = r->settings.model.exact};
     CD_TRY(cd_batch_make(r->graph, r->model, &request, &pass->batch, err));
+    CD_TRY(cast_inputs(r, pass, err));
     CD_TRY(resolve_uses(r, micro, err));
     pass->batch.weights = pass->samples->weights + pass->first;
     pass->batch.divisor = pass->divisor;

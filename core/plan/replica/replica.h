@@ -94,7 +94,8 @@ typedef struct cd_pass {
     /* (output_count) where the plan has an [[output]] */
     cd_loss_term terms[CD_MODEL_OUTPUTS_MAX];
     bool has_terms;
-    double loss_scale; /* 1 without a scaler */
+    double loss_scale;             /* 1 without a scaler */
+    const cddp_dtype *input_dtype; /* inputs of the model are cast to it; NULL: they are not */
     cd_batch batch;
     cd_outputs outputs;
     /* (loss_count) one, or with loss_each one per output that the forward produced */

@@ -27,9 +27,8 @@ static double norm_of(const toy *t, const clip *c)
 static void clips(lane *l)
 {
     const clip *c = l->lab->data;
-    const cddp_fsdp_unit_options whole = {"a",
-                                          CDDP_FSDP_NO_SHARD,
-                                          {CDDP_DTYPE_COUNT, CDDP_DTYPE_COUNT}};
+    const cddp_fsdp_unit_options whole = {"a", CDDP_FSDP_NO_SHARD,
+                                          cddp_fsdp_mixed_precision_default()};
     toy t;
     double total = 0;
     toy_init(&t, l);

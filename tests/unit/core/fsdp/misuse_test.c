@@ -60,9 +60,8 @@ TEST(create, refuses_what_ranks_say_differently)
 static void is_refused_alone(lane *l)
 {
     static const char *const none[] = {"c.bias"};
-    const cddp_fsdp_unit_options lost = {"c",
-                                         CDDP_FSDP_FULL_SHARD,
-                                         {CDDP_DTYPE_COUNT, CDDP_DTYPE_COUNT}};
+    const cddp_fsdp_unit_options lost = {"c", CDDP_FSDP_FULL_SHARD,
+                                         cddp_fsdp_mixed_precision_default()};
     toy t;
     toy_init(&t, l);
     const cddp_fsdp_options good = t.options;

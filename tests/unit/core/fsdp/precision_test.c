@@ -113,7 +113,7 @@ static void keeps_low(lane *l)
     toy t;
     toy_init(&t, l);
     t.options.mixed_precision.param_dtype = CDDP_BF16;
-    t.options.keep_low_precision_grads = true;
+    t.options.mixed_precision.keep_low_precision_grads = true;
     toy_wrap(&t);
     cddp_parameter flat;
     for (int step = 0; step < 2; step++) { /* two reductions without a step in between */
@@ -135,6 +135,31 @@ static void keeps_low(lane *l)
     toy_fini(&t);
 }
 TEST(precision, of_gradients_stays_low_where_asked) { lab_of(2, keeps_low, NULL); } /* FMP-08 */
+
+/* What a program casts: "a" by itself, the root and "b" as all. */
+static void says_casts(lane *l)
+{
+    toy t;
+    cddp_fsdp_unit_info info = {.size = sizeof info};
+    const cddp_fsdp_unit_options own = {.module = "a",
+                                        .mixed_precision = {.param_dtype = CDDP_F16,
+                                                            .reduce_dtype = CDDP_DTYPE_COUNT,
+                                                            .output_dtype = CDDP_F16,
+                                                            .cast_forward_inputs = true}};
+    toy_init(&t, l);
+    t.options.mixed_precision.param_dtype = CDDP_BF16;
+    t.options.unit_options = &own;
+    t.options.unit_options_count = 1;
+    toy_wrap(&t);
+    CHECK_OK(cddp_fsdp_unit(t.fsdp, 0, &info, &l->err)); /* cast_root_forward_inputs */
+    CHECK(info.input_dtype == CDDP_BF16 && info.output_dtype == CDDP_DTYPE_COUNT);
+    CHECK_OK(cddp_fsdp_unit(t.fsdp, TOY_A, &info, &l->err));
+    CHECK(info.input_dtype == CDDP_F16 && info.output_dtype == CDDP_F16);
+    CHECK_OK(cddp_fsdp_unit(t.fsdp, TOY_B, &info, &l->err));
+    CHECK(info.input_dtype == CDDP_DTYPE_COUNT && info.output_dtype == CDDP_DTYPE_COUNT);
+    toy_fini(&t);
+}
+TEST(precision, of_inputs_and_outputs_is_said) { lab_of(2, says_casts, NULL); } /* FMP-05, FMP-06 */
 
 static void casts_buffers(lane *l)
 {
