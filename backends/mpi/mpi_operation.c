@@ -236,8 +236,8 @@ static cddp_status run_broadcast(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     return CDDP_OK;
 }
 
-/* A copy of the input for premultiplication, as inputs must not change, and where a share is reduced
-** in place: MPI takes no memory twice. */
+/* A copy of the input for premultiplication, as inputs must not change, and where a share is
+** reduced in place: MPI takes no memory twice. */
 static cddp_status input_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_tensor *copy, cddp_error *err)
 {
     const cddp_tensor *in = &w->call.input;

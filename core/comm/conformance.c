@@ -720,8 +720,7 @@ static cddp_status run_flight(battery *b, const test_case *c, cddp_op other, cdd
 static cddp_status run_flights(battery *b, test_case c, cddp_error *err)
 {
     const int64_t counts[] = {0, 17, 1021};
-    const cddp_op other =
-        c.op == CDDP_OP_ALLGATHER ? CDDP_OP_REDUCE_SCATTER : CDDP_OP_ALLGATHER;
+    const cddp_op other = c.op == CDDP_OP_ALLGATHER ? CDDP_OP_REDUCE_SCATTER : CDDP_OP_ALLGATHER;
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         c.numel = counts[i];
         CD_TRY(run_flight(b, &c, c.op, err));

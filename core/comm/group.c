@@ -348,8 +348,7 @@ static cddp_status keep_counts(cddp_group *group, cddp_work *w, cddp_error *err)
     cddp_collective *c = &w->collective;
     const size_t size = group->group_size;
     if (c->counts == NULL && c->send_counts == NULL) return CDDP_OK;
-    if (w->counts == NULL)
-        w->counts = cd_arena_array(&group->arena, 2 * size, sizeof *w->counts);
+    if (w->counts == NULL) w->counts = cd_arena_array(&group->arena, 2 * size, sizeof *w->counts);
     if (w->counts == NULL)
         return cd_fail_memory(err, "group '%s': the shares of %zu ranks", group->name, size);
     if (c->counts != NULL) {

@@ -144,7 +144,8 @@ static cddp_status check_pair(const cddp_group *g, const cddp_collective *c, cdd
         return cd_fail(err, CDDP_E_ARG, "group '%s': %s from %s to %s", g->name,
                        cddp_op_name(c->op), cddp_dtype_name(c->input.dtype),
                        cddp_dtype_name(c->output.dtype));
-    if (!g->table.capabilities.in_place && cddp_tensor_numel(&c->input) > 0 && cd_operands_are_in_place(g, c))
+    if (!g->table.capabilities.in_place && cddp_tensor_numel(&c->input) > 0 &&
+        cd_operands_are_in_place(g, c))
         return cd_fail(err, CDDP_E_UNSUPPORTED, "backend %s does not %s in place", g->table.name,
                        cddp_op_name(c->op));
     return CDDP_OK;

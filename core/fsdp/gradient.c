@@ -198,8 +198,8 @@ static cddp_status post_replicate(cd_fsdp_unit *u, cddp_error *err)
     return CD_PASS(cddp_group_allreduce(u->replicas, &u->sum, CDDP_RED_SUM, &u->reduction, err));
 }
 
-/* Where the shard's sum goes: to the place of its gradient, if it needs no cast, is added to nothing
-** and goes no further; else to memory that is given back. */
+/* Where the shard's sum goes. If it needs no cast, is added to nothing and goes no further, that is
+** the place of its gradient; else it is memory that is given back. */
 static cddp_status take_sum(cd_fsdp_unit *u, cddp_error *err)
 {
     if (u->grad.kind == CDDP_GRAD_UNDEFINED && u->reduce_dtype == u->dtype && u->replicas == NULL) {

@@ -19,9 +19,9 @@
 **  card_averages   long averages are divided by an even number of ranks          allreduce, average
 **  card_short      an all-gather with given shares: rank 0's is one too short    allgather, uneven
 **  card_own_lost   an all-gather in place loses its own share                    allgather in place
-**  card_own_twice  a reduce-scatter in place adds its own share twice            reduce_scatter in place
-**  card_flight     a gather loses its result to the next one that is posted      allgather in flight
-**  card_beside     a reduce-scatter loses its result to a gather posted behind   reduce_scatter in flight
+**  card_own_twice  a reduce-scatter in place adds its own share twice            same, in place
+**  card_flight     a gather loses its result to the next one that is posted      allgather, flight
+**  card_beside     a reduce-scatter loses its own to a gather behind it          same, in flight
 **  card_counts     numbers of operations are kept in 32 bits                     with --counters
 **  card_crashes    rank 1 crashes in a broadcast of 17 elements                  rank 1, broadcast
 **  card_leaves     rank 1 ends its process with 0 there                          rank 1, broadcast
@@ -590,30 +590,14 @@ CARD(card_crashes, CRASHES, false)
 CARD(card_leaves, LEAVES, false)
 CARD(card_spins, SPINS, false)
 
-static const cddp_backend *const backends[] = {&card_clean,
-                                               &card_unfused,
-                                               &card_clobbers,
-                                               &card_root_zeros,
-                                               &card_in_place,
-                                               &card_overwrites,
-                                               &card_segments,
-                                               &card_torn,
-                                               &card_tail,
-                                               &card_empty,
-                                               &card_early,
-                                               &card_nothing,
-                                               &card_silent,
-                                               &card_averages,
-                                               &card_short,
-                                               &card_own_lost,
-                                               &card_own_twice,
-                                               &card_flight,
-                                               &card_beside,
-                                               &card_counts,
-                                               &card_crashes,
-                                               &card_leaves,
-                                               &card_spins,
-                                               NULL};
+static const cddp_backend *const backends[] = {&card_clean,      &card_unfused,   &card_clobbers,
+                                               &card_root_zeros, &card_in_place,  &card_overwrites,
+                                               &card_segments,   &card_torn,      &card_tail,
+                                               &card_empty,      &card_early,     &card_nothing,
+                                               &card_silent,     &card_averages,  &card_short,
+                                               &card_own_lost,   &card_own_twice, &card_flight,
+                                               &card_beside,     &card_counts,    &card_crashes,
+                                               &card_leaves,     &card_spins,     NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1,
