@@ -408,6 +408,7 @@ static void describe(lines *t, const cddp_fsdp *f, const cddp_fsdp_options *o)
     append(t, "a shard group of %u ranks and %u replicas of it\n", cddp_group_size(f->group),
            f->replicate_group != NULL ? cddp_group_size(f->replicate_group) : 1);
     append(t, "%u units\n", f->unit_count);
+    for (uint32_t k = 0; k < f->unit_count; k++) append(t, "unit '%s'\n", cd_fsdp_unit_words(f, k));
     for (uint32_t k = 0; k < f->unit_count; k++) append_unit(t, f, &f->units[k]);
     for (size_t i = 0; i < f->buffer_count && o->sync_module_states; i++) {
         append(t, "buffer '%s' %s [", f->buffers[i].name,
@@ -423,6 +424,30 @@ static const cddp_device *device_of(const cddp_fsdp *f)
     for (uint32_t k = 0; k < f->unit_count; k++)
         if (f->units[k].device != NULL) return f->units[k].device;
     return NULL;
+}
+
+/* In the shard group, then among replicas. A rank whose shard group disagrees takes part in the
+** second exchange, and says so there: its replicas would wait for it. */
+static cddp_status agree(const cddp_fsdp *f, cd_fsdp_statement *mine, lines *text, cddp_error *err)
+{
+    cddp_error own = CDDP_ERROR_INIT;
+    mine->text = text->bytes;
+    mine->bytes = text->used;
+    const cddp_status first = cd_fsdp_agree(f->group, mine, err);
+    if (f->replicate_group == NULL || (first != CDDP_OK && first != CDDP_E_MISMATCH))
+        return CD_PASS(first);
+    if (first == CDDP_OK) /* replicas of one shard are the same rank of their shard groups */
+        append(text, "shard %u of %u\n", cddp_group_rank(f->group), cddp_group_size(f->group));
+    else
+        append(text, "a shard group whose ranks differ\n");
+    if (text->failed)
+        return cd_fail_memory(err, "a description of %zu parameters", f->parameter_count);
+    mine->text = text->bytes;
+    mine->bytes = text->used;
+    mine->subject = "replicas shard different models";
+    const cddp_status second =
+        cd_fsdp_agree(f->replicate_group, mine, first == CDDP_OK ? err : &own);
+    return CD_PASS(first != CDDP_OK ? first : second);
 }
 
 cddp_status cd_fsdp_compare(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
@@ -451,21 +476,7 @@ cddp_status cd_fsdp_compare(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error
         status = cd_fail_memory(err, "a description of %zu parameters", f->parameter_count);
         goto out;
     }
-    mine.text = text.bytes;
-    mine.bytes = text.used;
-    CD_TRY_OUT(cd_fsdp_agree(f->group, &mine, err));
-    if (f->replicate_group != NULL) {
-        /* Replicas of one shard are the same rank of their shard groups. */
-        append(&text, "shard %u of %zu\n", cddp_group_rank(f->group), world);
-        if (text.failed) {
-            status = cd_fail_memory(err, "a description of %zu parameters", f->parameter_count);
-            goto out;
-        }
-        mine.text = text.bytes;
-        mine.bytes = text.used;
-        mine.subject = "replicas shard different models";
-        CD_TRY_OUT(cd_fsdp_agree(f->replicate_group, &mine, err));
-    }
+    status = agree(f, &mine, &text, err);
 out:
     cd_release(f->allocator, text.bytes, text.capacity);
     return status;
