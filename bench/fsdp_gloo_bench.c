@@ -254,8 +254,8 @@ static int judge(const bench *b)
         double medians[STARTS];
         const double ratio = compare(b, who, medians);
         const double low = medians[ENCLOSED_BY], high = medians[STARTS - 1 - ENCLOSED_BY];
-        printf("%-14s %9.3f ms a step, %6.3f ms of its own", names[who], median_ms(b, ELAPSED, who),
-               median_ms(b, OWN, who));
+        printf("%-14s %9.3f ms a step, %6.3f ms on the rank's thread", names[who],
+               median_ms(b, ELAPSED, who), median_ms(b, OWN, who));
         if (who != BY_HAND) printf("   %.3f times by hand (%.3f to %.3f)", ratio, low, high);
         if (who == RUNTIME) {
             printf(", limit %.2f: %s", TIMES_MAX,

@@ -97,7 +97,8 @@ static void take_unit_pass(cd_measure_rank *r, const cddp_event *e)
 {
     const cddp_event_unit_pass *p = &e->as.unit_pass;
     if (p->pass == CDDP_UNIT_PRE_FORWARD && p->grad_mode != 0 && !r->is_in_pass) {
-        if (!r->is_sharded) r->bytes = r->exposed_ns = r->full_peak = 0; /* what was shown until here */
+        /* what was shown until here */
+        if (!r->is_sharded) r->bytes = r->exposed_ns = r->full_peak = 0;
         r->is_sharded = r->is_in_pass = true;
         r->pass_begin_ns = e->time_ns;
     } else if (p->pass == CDDP_UNIT_BACKWARD_END && r->is_in_pass) {
