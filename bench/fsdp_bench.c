@@ -2,19 +2,19 @@
 /* The sharded runtime for many simulated ranks: GPT-2 (1.5 billion parameters), each block a unit;
 ** two iterations without content, on the device `shape`.
 **
-**     fsdp_bench [RANKS…]              without: 8, 64 and 512 ranks
+**     fsdp_bench [RANKS…]              without: 8, 64, 512 and 1,024 ranks
 **     fsdp_bench --limits RANKS SECONDS GIB     fails when it takes more CPU time or memory
 **
 ** One line per strategy: what one rank sends and keeps, beside the law, the time of an iteration in
 ** the simulated network, and what the simulation itself cost. It fails when the counts of the
 ** second iteration are not the law's:
 **
-**     FULL_SHARD      2N - 1 gathers, N reductions, ((2P - R)/W + P) elements given
-**     SHARD_GRAD_OP   N gathers, N reductions, (P/W + P) elements given
+**     FULL_SHARD      2N - 1 gathers, N reductions, ((2P - R)/W + P) elements given, R + 2m full
+**     SHARD_GRAD_OP   N gathers, N reductions, (P/W + P) elements given, P full
 **     NO_SHARD        N all-reductions of P elements
 **
-** N: units; P: their elements with padding; R: those of the root; W: ranks. A ring sends (W-1)
-** times what it gathers, and (W-1)/W of what it reduces.
+** N: units; P: their elements with padding; R: those of the root, m: of a block; W: ranks. A ring
+** sends (W-1) times what it gathers, and (W-1)/W of what it reduces.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/sim/sim_backend.h"
@@ -43,7 +43,7 @@ typedef struct job {
     uint32_t unit_of[PARAMETERS_MAX]; /* the same on every rank */
     bool has_units;
     /* of rank 0 */
-    double elements, root, given; /* P, R; elements given in the second iteration */
+    double elements, root, block, given; /* P, R, m; elements given in the second iteration */
     uint32_t units;
     cddp_fsdp_counts before, after;
     uint64_t begin_ns, end_ns;
@@ -129,7 +129,7 @@ static cddp_status measure_rank(cddp_rank *rank, job *j, cddp_group *group, cddp
         cddp_fsdp_unit_info u = {.size = sizeof u};
         CD_TRY(cddp_fsdp_unit(f, k, &u, err));
         j->elements += (double)u.share * u.shard_count;
-        if (k == 0) j->root = (double)u.share * u.shard_count;
+        *(k == 0 ? &j->root : &j->block) = (double)u.share * u.shard_count;
     }
     return CD_PASS(cddp_fsdp_get_counts(f, &j->after, err));
 }
@@ -205,6 +205,22 @@ static bool same(const char *what, double wanted, double found)
     return false;
 }
 
+/* Bytes, with BACKWARD_PRE; a block is gathered beside its neighbour and the root. */
+static double full_by_law(const job *j)
+{
+    return j->strategy == CDDP_FSDP_FULL_SHARD      ? 4 * (j->root + 2 * j->block)
+           : j->strategy == CDDP_FSDP_SHARD_GRAD_OP ? 4 * j->elements
+                                                    : 0;
+}
+
+/* Bytes that a rank of a ring sends in an iteration. */
+static double sent_by_law(const job *j, double w)
+{
+    const double gathered =
+        j->strategy == CDDP_FSDP_FULL_SHARD ? 2 * j->elements - j->root : j->elements;
+    return 4 * (w - 1) / w * (gathered + j->elements);
+}
+
 static bool obeys_the_law(const job *j, uint32_t ranks)
 {
     const bool keeps = j->strategy == CDDP_FSDP_SHARD_GRAD_OP;
@@ -214,7 +230,8 @@ static bool obeys_the_law(const job *j, uint32_t ranks)
     if (j->strategy == CDDP_FSDP_NO_SHARD)
         return same("gathers", 0, gathers) && same("elements given", p, j->given);
     const bool counts =
-        same("gathers", keeps ? n : 2 * n - 1, gathers) && same("reductions", n, reductions);
+        same("gathers", keeps ? n : 2 * n - 1, gathers) && same("reductions", n, reductions) &&
+        same("bytes of full parameters", full_by_law(j), (double)j->after.full_bytes_peak);
     return counts && same("elements given", (keeps ? p : 2 * p - r) / w + p, j->given);
 }
 
@@ -259,10 +276,11 @@ static bool measure(cddp_fsdp_strategy strategy, uint32_t ranks, double *seconds
     const double w = ranks, p = j.elements, reduced = (w - 1) / w * p;
     const double gathered = (w - 1) * (j.given - p);
     const bool whole = strategy == CDDP_FSDP_NO_SHARD;
-    printf("%-13s %6u ranks %3u units  sends %7.3f GiB  keeps %7.3f GiB with Adam, full at most "
-           "%6.3f  iteration %8.3f ms  |  simulation %7.3f s %6.3f GiB\n",
+    printf("%-13s %6u ranks %3u units  sends %7.3f GiB (law %7.3f)  keeps %7.3f GiB with Adam, "
+           "full at most %6.3f (law %6.3f)  iteration %8.3f ms  |  simulation %7.3f s %6.3f GiB\n",
            names[strategy], ranks, j.units, (whole ? 2 * reduced : gathered + reduced) * 0x1p-28,
-           (whole ? p : p / w) * 16 * 0x1p-30, (double)j.after.full_bytes_peak * 0x1p-30,
+           sent_by_law(&j, w) * 0x1p-30, (whole ? p : p / w) * 16 * 0x1p-30,
+           (double)j.after.full_bytes_peak * 0x1p-30, full_by_law(&j) * 0x1p-30,
            (double)(j.end_ns - j.begin_ns) / 1e6, *seconds, *gib);
     const bool obeys = obeys_the_law(&j, ranks);
     cd_sim_destroy(sim);
@@ -274,7 +292,7 @@ static bool measure(cddp_fsdp_strategy strategy, uint32_t ranks, double *seconds
 
 int main(int argc, char **argv)
 {
-    static const uint32_t usual[] = {8, 64, 512};
+    static const uint32_t usual[] = {8, 64, 512, 1024};
     double seconds = 0, gib = 0;
     bool obeys = true;
     if (argc == 5 && strcmp(argv[1], "--limits") == 0) {
@@ -284,7 +302,7 @@ int main(int argc, char **argv)
                fits ? "kept" : "MISSED");
         return !(obeys && fits);
     }
-    for (int i = 0; i < (argc > 1 ? argc - 1 : 3); i++) {
+    for (int i = 0; i < (argc > 1 ? argc - 1 : 4); i++) {
         const uint32_t ranks = argc > 1 ? (uint32_t)atoi(argv[i + 1]) : usual[i];
         if (ranks < 2) return fprintf(stderr, "usage: fsdp_bench [RANKS…], at least 2 each\n"), 2;
         for (cddp_fsdp_strategy s = CDDP_FSDP_FULL_SHARD; s <= CDDP_FSDP_NO_SHARD; s++)

@@ -2,14 +2,19 @@
 /* What the sharded runtime costs beside the gathers and reductions that it posts: two real ranks,
 ** 12 units of 4 MiB, FULL_SHARD with BACKWARD_PRE, nothing computed.
 **
-** By turns, in the same processes and the same group: a step of the runtime, and the same
+** By turns, in the same processes and the same group: a step of the runtime, and twice the same
 ** collectives of the same sizes in the same order, posted by hand on buffers that are always
-** there. A control posts by hand once more: its difference is not a cost. The runtime also divides
-** gradients, adds them to the shards' and checks what may be used when.
+** there. The two by hand differ by chance alone. The runtime also divides gradients, adds them to
+** the shards' and checks what may be used when.
 **
-** The limit: the median of the steps' ratios is at most 1.10. The order of the sides changes from
-** pair to pair, and the ranks are started several times. With --limits it fails when the third
-** lowest median of a start is over the limit, too: a start may favour one side by chance.
+** The limit: the median of the ratios, of a step to the mean of its two neighbours by hand, is at
+** most 1.10. The order of the sides changes from turn to turn, and the ranks are started several
+** times. With --limits it fails when the third lowest median of a start is over the limit, too: a
+** start may favour one side by chance.
+**
+** Where the two by hand differ by more than 5 % from start to start, the machine is busy, and times
+** are chance. Then what the rank's own thread computes more than by hand is held against a tenth of
+** the processor time of a step by hand, which does not depend on who else uses the machine.
 **
 **     fsdp_gloo_bench [--module FILE.so] [--pairs N] [--layout rows] [--limits]
 */
@@ -21,15 +26,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { UNITS = 12, NUMEL = 1 << 20, STARTS = 7, ENCLOSED_BY = 2, PAIRS_MAX = 200, WARM = 2 };
 #define TIMES_MAX 1.10
+#define QUIET 0.05 /* what two equal sides differ by */
 
 typedef enum side { RUNTIME, BY_HAND, CONTROL, SIDE_COUNT } side;
 
+/* Elapsed; processor time of the rank's own thread, and of all threads. */
+typedef enum clock_of { ELAPSED, OWN, PROCESS, CLOCK_COUNT } clock_of;
+
+/* Of rank 0, by start. */
+typedef struct times {
+    double us[CLOCK_COUNT][SIDE_COUNT][PAIRS_MAX];
+} times;
+
 typedef struct bench {
     bench_call *call;
-    double (*us)[SIDE_COUNT][PAIRS_MAX]; /* (STARTS) shared with the ranks; of rank 0 */
+    times *starts; /* (STARTS) shared with the ranks */
     cddp_fsdp_layout layout;
     int pairs; /* of a start */
     bool limits;
@@ -141,13 +156,28 @@ static cddp_status meet(const rank_side *r, cddp_error *err)
     return cddp_work_wait(work, 0, err);
 }
 
+static void read_clocks(double us[CLOCK_COUNT])
+{
+    static const clockid_t processor[] = {
+        [OWN] = CLOCK_THREAD_CPUTIME_ID, [PROCESS] = CLOCK_PROCESS_CPUTIME_ID};
+    us[ELAPSED] = (double)cd_os_now_ns() / 1e3;
+    for (clock_of c = OWN; c < CLOCK_COUNT; c++) {
+        struct timespec t;
+        clock_gettime(processor[c], &t);
+        us[c] = (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+    }
+}
+
 static cddp_status take_turn(rank_side *r, side who, int pair, cddp_error *err)
 {
     BENCH_TRY(meet(r, err));
-    const uint64_t start = cd_os_now_ns();
+    double before[CLOCK_COUNT], after[CLOCK_COUNT];
+    read_clocks(before);
     BENCH_TRY(who == RUNTIME ? run_runtime(r, err) : run_by_hand(r, err));
-    if (cddp_group_rank(r->group) == 0 && pair >= 0)
-        r->b->us[r->b->call->start][who][pair] = (double)(cd_os_now_ns() - start) / 1e3;
+    read_clocks(after);
+    times *t = &r->b->starts[r->b->call->start];
+    for (clock_of c = ELAPSED; c < CLOCK_COUNT && cddp_group_rank(r->group) == 0 && pair >= 0; c++)
+        t->us[c][who][pair] = after[c] - before[c];
     return CDDP_OK;
 }
 
@@ -182,35 +212,50 @@ static cddp_status rank_run(cddp_group *group, const char *directory, void *argu
 
 /* ---- the verdict ---- */
 
+/* What a side is compared with: the runtime with both by hand, the second with the first. */
+static double base_of(const times *t, side who, int pair)
+{
+    const double *by_hand = t->us[ELAPSED][BY_HAND], *again = t->us[ELAPSED][CONTROL];
+    return who == RUNTIME ? (by_hand[pair] + again[pair]) / 2 : by_hand[pair];
+}
+
 static double compare(const bench *b, side who, double medians[STARTS])
 {
     double all[STARTS * PAIRS_MAX], own[PAIRS_MAX];
     for (int s = 0; s < STARTS; s++) {
         for (int i = 0; i < b->pairs; i++)
-            all[s * b->pairs + i] = own[i] = b->us[s][who][i] / b->us[s][BY_HAND][i];
+            all[s * b->pairs + i] = own[i] =
+                b->starts[s].us[ELAPSED][who][i] / base_of(&b->starts[s], who, i);
         medians[s] = bench_median(own, b->pairs);
     }
     (void)bench_median(medians, STARTS); /* sorts them */
     return bench_median(all, STARTS * b->pairs);
 }
 
-static double median_ms(const bench *b, side who)
+static double median_ms(const bench *b, clock_of clock, side who)
 {
     double all[STARTS * PAIRS_MAX];
     for (int s = 0; s < STARTS; s++)
-        memcpy(all + s * b->pairs, b->us[s][who], (size_t)b->pairs * sizeof *all);
+        memcpy(all + s * b->pairs, b->starts[s].us[clock][who], (size_t)b->pairs * sizeof *all);
     return bench_median(all, STARTS * b->pairs) / 1e3;
 }
 
 static int judge(const bench *b)
 {
     static const char *const names[] = {"the runtime", "by hand", "by hand again"};
+    const double more = median_ms(b, OWN, RUNTIME) - median_ms(b, OWN, BY_HAND);
+    const double computed = 1 + more / median_ms(b, PROCESS, BY_HAND);
+    double control[STARTS];
+    (void)compare(b, CONTROL, control);
+    const bool is_quiet =
+        control[ENCLOSED_BY] >= 1 - QUIET && control[STARTS - 1 - ENCLOSED_BY] <= 1 + QUIET;
     bool misses = false;
     for (side who = RUNTIME; who < SIDE_COUNT; who++) {
         double medians[STARTS];
         const double ratio = compare(b, who, medians);
         const double low = medians[ENCLOSED_BY], high = medians[STARTS - 1 - ENCLOSED_BY];
-        printf("%-14s %9.3f ms a step", names[who], median_ms(b, who));
+        printf("%-14s %9.3f ms a step, %6.3f ms on the rank's thread", names[who],
+               median_ms(b, ELAPSED, who), median_ms(b, OWN, who));
         if (who != BY_HAND) printf("   %.3f times by hand (%.3f to %.3f)", ratio, low, high);
         if (who == RUNTIME) {
             printf(", limit %.2f: %s", TIMES_MAX,
@@ -221,12 +266,14 @@ static int judge(const bench *b)
         }
         printf("\n");
     }
-    return b->limits && misses;
+    printf("computed more: %.3f times by hand, limit %.2f: %s%s\n", computed, TIMES_MAX,
+           computed <= TIMES_MAX ? "kept" : "MISSED", is_quiet ? "" : "; the machine is busy");
+    return b->limits && ((is_quiet && misses) || computed > TIMES_MAX);
 }
 
 int main(int argc, char **argv)
 {
-    bench b = {.pairs = 8};
+    bench b = {.pairs = 6};
     bench_call call = {.module = CDDP_BENCH_MODULE,
                        .options = "guard=0",
                        .size = 2,
@@ -256,13 +303,13 @@ int main(int argc, char **argv)
                 PAIRS_MAX);
         return 2;
     }
-    if (cd_os_shared_open(STARTS * sizeof *b.us, &memory, &err) != CDDP_OK) {
+    if (cd_os_shared_open(STARTS * sizeof *b.starts, &memory, &err) != CDDP_OK) {
         fprintf(stderr, "fsdp_gloo_bench: %s\n", err.message);
         return 1;
     }
-    b.us = memory;
+    b.starts = memory;
     int code = bench_run(&call);
     if (code == 0) code = judge(&b);
-    cd_os_shared_close(memory, STARTS * sizeof *b.us);
+    cd_os_shared_close(memory, STARTS * sizeof *b.starts);
     return code;
 }

@@ -20,7 +20,8 @@
 **
 ** Ranks that disagree: a step inside one node does not see it, and the leaders of other nodes would
 ** wait. So where the inner backend guards its operations, all ranks first compare fingerprints over
-** the flat group. guard=0 leaves that out.
+** a group of all ranks. It is not the flat one: with several operations in flight, a rank may begin
+** to compare k+1 before or after it issues k there (P1). guard=0 leaves that out.
 **
 ** Limits: steps advance only when a rank posts, tests or waits, so the table does not declare
 ** async.
@@ -36,7 +37,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FLAT, UP, LEADERS, DOWN };
+enum { FLAT, UP, LEADERS, DOWN, GUARD };
 
 typedef struct hier_group {
     cd_step_group base;
@@ -196,7 +197,7 @@ static cddp_status hier_begin(cd_step_group *g, cd_step_work *w, cddp_error *err
                                .input = cd_step_bytes(mine, bytes),
                                .output = cd_step_bytes(room_all(g, w), g->size * bytes),
                                .timeout_ns = g->timeout_ns};
-    CD_TRY(cd_step_issue(g, w, FLAT, &c, false, err));
+    CD_TRY(cd_step_issue(g, w, GUARD, &c, false, err));
     return CDDP_OK;
 }
 
@@ -211,7 +212,7 @@ static cddp_status fingerprints_compare(const cd_step_group *g, const cd_step_wo
 
 static cddp_status hier_next(cd_step_group *g, cd_step_work *w, cddp_error *err)
 {
-    if (w->inner_index == FLAT) {
+    if (w->inner_index == GUARD) {
         CD_TRY(fingerprints_compare(g, w, err));
         CD_TRY(issue_first(g, w, err));
         return CDDP_OK;
@@ -271,7 +272,8 @@ static cddp_status hier_open(const cddp_backend *backend, cddp_rank *rank,
     h->guards = g->node->table.capabilities.guards && g->size > 1 &&
                 (spec->options == NULL || strstr(spec->options, "guard=0") == NULL);
     g->extra_bytes = (g->size + 1) * cd_fingerprint_bytes(g->size);
-    const cd_inner_spec flat = {.node = g->node->inner[0], .suffix = "/flat"};
+    const cd_inner_spec flat = {.node = g->node->inner[0], .suffix = "/flat"},
+                        guard = {.node = g->node->inner[0], .suffix = "/guard"};
     h->nodes = cd_arena_array(&g->arena, g->size, sizeof *h->nodes);
     h->leaders = cd_arena_array(&g->arena, g->size, sizeof *h->leaders);
     h->siblings = cd_arena_array(&g->arena, g->size, sizeof *h->siblings);
@@ -280,6 +282,7 @@ static cddp_status hier_open(const cddp_backend *backend, cddp_rank *rank,
     CD_TRY_OUT(nodes_gather(h, err));
     nodes_sort(h);
     CD_TRY_OUT(open_levels(h, spec, err));
+    if (h->guards) CD_TRY_OUT(cd_step_group_open_inner(g, spec, &guard, err));
     *group = g;
     g = NULL;
 out:

@@ -236,12 +236,15 @@ static cddp_status run_broadcast(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     return CDDP_OK;
 }
 
-/* A copy of the input for premultiplication: inputs must not change. */
+/* A copy of the input for premultiplication, as inputs must not change, and where a share is
+** reduced in place: MPI takes no memory twice. */
 static cddp_status input_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_tensor *copy, cddp_error *err)
 {
     const cddp_tensor *in = &w->call.input;
+    const bool scatters_in_place =
+        w->call.op == CDDP_OP_REDUCE_SCATTER && in->storage == w->call.output.storage;
     *copy = *in;
-    if (w->call.reduce_op != CDDP_RED_PREMUL_SUM) return CDDP_OK;
+    if (w->call.reduce_op != CDDP_RED_PREMUL_SUM && !scatters_in_place) return CDDP_OK;
     size_t bytes = (size_t)cddp_tensor_numel(in) * cddp_dtype_bytes(in->dtype);
     void *room = scratch(g, bytes);
     if (room == NULL && bytes > 0) return cd_fail_memory(err, "a copy of %zu bytes", bytes);
@@ -301,6 +304,8 @@ static cddp_status run_moves(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
     void *in = bytes_of(&c->input), *out = bytes_of(&c->output);
     if (c->op == CDDP_OP_ALLGATHER) {
         MPI_Datatype t = g->types[c->output.dtype];
+        const size_t own = (size_t)at[g->rank] * cddp_dtype_bytes(c->output.dtype);
+        if (in == (char *)out + own) in = MPI_IN_PLACE;
         code = MPI_Iallgatherv(in, counts[g->rank], t, out, counts, at, t, g->comm, &request);
     } else if (c->op == CDDP_OP_ALLTOALL) {
         MPI_Datatype t = g->types[c->output.dtype];

@@ -52,12 +52,14 @@ typedef struct test_case {
     int64_t numel;
     uint32_t root;
     bool in_place;
-    bool uneven; /* explicit counts that differ by rank */
+    bool uneven;        /* explicit counts that differ by rank */
+    uint32_t in_flight; /* operations that were posted before any was awaited; 0: one */
+    int64_t salt;       /* so that operations in flight have different values */
 } test_case;
 
 static double value_of(const test_case *c, uint32_t rank, int64_t i)
 {
-    int64_t mixed = 7 * (int64_t)rank + 3 * i;
+    int64_t mixed = 7 * (int64_t)rank + 3 * i + c->salt;
     if (c->reduce_op == CDDP_RED_PRODUCT) return rank < 6 ? (double)(1 + mixed % 2) : 1.0;
     bool narrow = c->dtype == CDDP_U8 || c->dtype == CDDP_BF16 || c->dtype == CDDP_F16;
     return (double)(mixed % (narrow ? 2 : 5));
@@ -207,10 +209,12 @@ static cddp_status guarded_write(battery *b, const guarded *g, cddp_error *err)
 
 static void note_failure(battery *b, const test_case *c, const char *what)
 {
+    char flight[32] = "";
     if (b->row.failed_count++ != 0) return;
+    if (c->in_flight > 0) snprintf(flight, sizeof flight, ", %u in flight", c->in_flight);
     snprintf(b->row.first_failure, sizeof b->row.first_failure,
-             "rank %u of %u, %lld elements%s%s, root %u: %s", b->me, b->size, (long long)c->numel,
-             c->in_place ? ", in place" : "", c->uneven ? ", uneven" : "", c->root, what);
+             "rank %u of %u, %lld elements%s%s%s, root %u: %s", b->me, b->size, (long long)c->numel,
+             c->in_place ? ", in place" : "", c->uneven ? ", uneven" : "", flight, c->root, what);
 }
 
 /* One element, by hand as well. Of a complex number the real part; the other one must be zero. */
@@ -326,6 +330,21 @@ static int64_t shares_total(const battery *b, const test_case *c)
     return total;
 }
 
+/* Where this rank's share begins among the shares of all. */
+static int64_t share_start(const battery *b, const test_case *c)
+{
+    int64_t start = 0;
+    for (uint32_t r = 0; r < b->me; r++) start += share_of(b, c, r);
+    return start;
+}
+
+/* One tensor has the shares of all ranks, and the other one is this rank's among them: how a
+** sharded model gathers and reduces without a copy. */
+static bool is_share_in_place(const test_case *c)
+{
+    return c->in_place && (c->op == CDDP_OP_ALLGATHER || c->op == CDDP_OP_REDUCE_SCATTER);
+}
+
 static int64_t input_numel(const battery *b, const test_case *c)
 {
     bool is_root = c->root == b->me;
@@ -382,8 +401,12 @@ static int64_t output_numel(const battery *b, const test_case *c)
 
 static void fill_input(battery *b, const test_case *c, int64_t numel)
 {
+    const bool gathers = c->in_place && c->op == CDDP_OP_ALLGATHER;
+    const int64_t start = gathers ? share_start(b, c) : 0,
+                  end = gathers ? start + share_of(b, c, b->me) : numel;
     b->is_result = false;
-    for (int64_t i = 0; i < numel; i++) b->host[i] = value_of(c, b->me, i);
+    for (int64_t i = 0; i < numel; i++)
+        b->host[i] = i >= start && i < end ? value_of(c, b->me, i - start) : SENTINEL_VALUE;
 }
 
 /* The i-th element of the output as it must be afterwards. */
@@ -402,7 +425,13 @@ static void fill_expected(battery *b, const test_case *c, int64_t numel)
                                           : SENTINEL_VALUE;
         break;
     case CDDP_OP_REDUCE_SCATTER:
-        for (uint32_t r = 0; r < b->me; r++) before += share_of(b, c, r);
+        before = share_start(b, c);
+        if (c->in_place) { /* the shares of others stay as they were given */
+            fill_input(b, c, numel);
+            for (at = before; at < before + share_of(b, c, b->me); at++)
+                b->host[at] = reduced_of(b, c, at);
+            break;
+        }
         for (int64_t i = 0; i < numel; i++) b->host[i] = reduced_of(b, c, before + i);
         break;
     case CDDP_OP_BROADCAST:
@@ -424,7 +453,7 @@ static void fill_expected(battery *b, const test_case *c, int64_t numel)
     case CDDP_OP_ALLTOALL:
         /* Rank r cuts its input by receiver; ours starts behind the shares of the ranks below
         ** us. */
-        for (uint32_t r = 0; r < b->me; r++) before += share_of(b, c, r);
+        before = share_start(b, c);
         for (uint32_t r = 0; r < b->size; r++)
             for (int64_t i = 0; i < share_of(b, c, b->me); i++)
                 b->host[at++] = value_of(c, r, before + i);
@@ -463,10 +492,20 @@ static void enter(const battery *b, int64_t numel)
     if (b->options->enter != NULL) b->options->enter(b->options->context, &b->row, numel);
 }
 
-/* Posts and waits. run_case does this twice over the same memory, because works must be
-** reusable. */
-static cddp_status call_once(battery *b, const test_case *c, const guarded *in, const guarded *out,
-                             bool *refused, cddp_error *err)
+static void set_operands(battery *b, const test_case *c, const guarded *in, const guarded *out,
+                         cddp_collective *call)
+{
+    if (in->whole.device != NULL) call->input = in->view;
+    if (out->whole.device != NULL) call->output = out->view;
+    if (c->in_place) call->input = call->output;
+    if (is_share_in_place(c))
+        *(c->op == CDDP_OP_ALLGATHER ? &call->input : &call->output) =
+            cddp_tensor_slice(&out->view, share_start(b, c), share_of(b, c, b->me));
+    set_counts(b, c, call);
+}
+
+static cddp_status post(battery *b, const test_case *c, const guarded *in, const guarded *out,
+                        cddp_work **work, cddp_error *err)
 {
     cddp_collective call = {.op = c->op,
                             .reduce_op =
@@ -474,13 +513,18 @@ static cddp_status call_once(battery *b, const test_case *c, const guarded *in, 
                             .root = c->root,
                             .premultiplier = PREMULTIPLIER,
                             .tag = b->tag};
-    if (in->whole.device != NULL) call.input = in->view;
-    if (out->whole.device != NULL) call.output = out->view;
-    if (c->in_place) call.input = call.output;
-    set_counts(b, c, &call);
-    cddp_work *work = NULL;
+    set_operands(b, c, in, out, &call);
     enter(b, c->numel);
-    cddp_status status = cddp_group_post(b->group, &call, &work, err);
+    return CD_PASS(cddp_group_post(b->group, &call, work, err));
+}
+
+/* Posts and waits. run_case does this twice over the same memory, because works must be
+** reusable. */
+static cddp_status call_once(battery *b, const test_case *c, const guarded *in, const guarded *out,
+                             bool *refused, cddp_error *err)
+{
+    cddp_work *work = NULL;
+    cddp_status status = post(b, c, in, out, &work, err);
     *refused = status == CDDP_E_UNSUPPORTED;
     if (*refused) return CDDP_OK;
     if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
@@ -493,7 +537,7 @@ static cddp_status run_case(battery *b, const test_case *c, cddp_error *err)
     cddp_status status = CDDP_OK;
     bool refused = false;
     int64_t in_numel = c->in_place || c->op == CDDP_OP_BROADCAST ? -1 : input_numel(b, c),
-            out_numel = output_numel(b, c);
+            out_numel = is_share_in_place(c) ? shares_total(b, c) : output_numel(b, c);
     b->row.case_count++;
     b->tag++;
     if (in_numel >= 0) {
@@ -606,6 +650,85 @@ static bool declared(const battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op
     return (k->dtypes & CDDP_DTYPE_BIT(dtype)) != 0 && (k->reduce_ops & (1u << reduce_op)) != 0;
 }
 
+/* Several operations at once, as a sharded model has them: gathers ahead of their use beside
+** reductions that nobody awaits yet, with shares that differ by rank and from operation to
+** operation. They take effect in the order of posting (C10-03); the last one is awaited first. */
+#define FLIGHT 4
+
+typedef struct flight {
+    test_case cases[FLIGHT];
+    guarded in[FLIGHT], out[FLIGHT];
+    cddp_work *works[FLIGHT];
+} flight;
+
+static cddp_status flight_post(battery *b, flight *f, cddp_error *err)
+{
+    for (uint32_t k = 0; k < FLIGHT; k++) {
+        test_case *c = &f->cases[k];
+        b->tag++;
+        CD_TRY(guarded_init(b, &f->in[k], c->dtype, input_numel(b, c), err));
+        CD_TRY(guarded_init(b, &f->out[k], c->dtype, output_numel(b, c), err));
+        fill_input(b, c, f->in[k].numel);
+        CD_TRY(guarded_write(b, &f->in[k], err));
+        CD_TRY(post(b, c, &f->in[k], &f->out[k], &f->works[k], err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status flight_end(battery *b, flight *f, cddp_error *err)
+{
+    for (uint32_t k = FLIGHT; k-- > 0;) {
+        cddp_work *work = f->works[k];
+        f->works[k] = NULL;
+        CD_TRY(cddp_work_wait(work, 0, err));
+    }
+    for (uint32_t k = 0; k < FLIGHT; k++) {
+        if (f->cases[k].op != b->row.op) continue; /* judged in its own row */
+        fill_input(b, &f->cases[k], f->in[k].numel);
+        CD_TRY(guarded_compare(b, &f->cases[k], &f->in[k], "input", err));
+        fill_expected(b, &f->cases[k], f->out[k].numel);
+        CD_TRY(guarded_compare(b, &f->cases[k], &f->out[k], "output", err));
+    }
+    return CDDP_OK;
+}
+
+/* other: what every second operation is. */
+static cddp_status run_flight(battery *b, const test_case *c, cddp_op other, cddp_error *err)
+{
+    flight f = {.works = {NULL}};
+    b->row.case_count++;
+    for (uint32_t k = 0; k < FLIGHT; k++) {
+        f.cases[k] = *c;
+        f.cases[k].op = k % 2 == 0 ? c->op : other;
+        f.cases[k].reduce_op =
+            f.cases[k].op == CDDP_OP_REDUCE_SCATTER ? CDDP_RED_SUM : CDDP_RED_COUNT;
+        f.cases[k].uneven = true;
+        f.cases[k].in_flight = FLIGHT;
+        f.cases[k].salt = k;
+        f.cases[k].numel = c->numel * (1 + k % 3);
+    }
+    cddp_status status = flight_post(b, &f, err);
+    if (status == CDDP_OK) status = flight_end(b, &f, err);
+    for (uint32_t k = 0; k < FLIGHT; k++) {
+        cddp_work_release(f.works[k]);
+        guarded_fini(&f.in[k]);
+        guarded_fini(&f.out[k]);
+    }
+    return CD_PASS(status == CDDP_OK ? CDDP_OK : fail_case(b, &f.cases[0], status, err));
+}
+
+static cddp_status run_flights(battery *b, test_case c, cddp_error *err)
+{
+    const int64_t counts[] = {0, 17, 1021};
+    const cddp_op other = c.op == CDDP_OP_ALLGATHER ? CDDP_OP_REDUCE_SCATTER : CDDP_OP_ALLGATHER;
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        c.numel = counts[i];
+        CD_TRY(run_flight(b, &c, c.op, err));
+        if (declared(b, other, c.dtype, CDDP_RED_SUM)) CD_TRY(run_flight(b, &c, other, err));
+    }
+    return CDDP_OK;
+}
+
 /* Transports change their algorithm at round sizes, so counts are one below, exact and one above.
 ** Only sums and averages, and one dtype unless `thorough`. */
 static cddp_status run_switches(battery *b, test_case c, cddp_error *err)
@@ -629,7 +752,8 @@ static cddp_status run_counts(battery *b, test_case c, cddp_error *err)
     int64_t w = b->size;
     const int64_t counts[] = {0, 1, w - 1, w, w + 1, 17, 257, 1021, 4099, 70001};
     size_t n = b->options->thorough ? sizeof counts / sizeof counts[0] : 8;
-    bool in_place = cddp_group_capabilities(b->group)->in_place;
+    const bool in_place = cddp_group_capabilities(b->group)->in_place,
+               plain = c.reduce_op == CDDP_RED_COUNT || c.reduce_op == CDDP_RED_SUM;
     for (size_t i = 0; i < n; i++) {
         c.numel = counts[i];
         c.in_place = c.uneven = false;
@@ -641,9 +765,14 @@ static cddp_status run_counts(battery *b, test_case c, cddp_error *err)
             CD_TRY(run_case(b, &c, err));
         c.in_place = false;
         c.uneven = true;
-        bool may =
-            c.op == CDDP_OP_ALLGATHER || c.op == CDDP_OP_REDUCE_SCATTER || c.op == CDDP_OP_ALLTOALL;
-        if (may) CD_TRY(run_case(b, &c, err));
+        const bool has_shares = c.op == CDDP_OP_ALLGATHER || c.op == CDDP_OP_REDUCE_SCATTER;
+        if (has_shares || c.op == CDDP_OP_ALLTOALL) CD_TRY(run_case(b, &c, err));
+        c.in_place = true;
+        if (has_shares && in_place && plain) {
+            CD_TRY(run_case(b, &c, err));
+            c.uneven = false;
+            CD_TRY(run_case(b, &c, err));
+        }
     }
     return CDDP_OK;
 }
@@ -672,6 +801,9 @@ static cddp_status run_row(battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op
         c.numel = 17;
         if (!b->row.undeclared && plain && barrier && op != CDDP_OP_BROADCAST)
             CD_TRY(run_reuse(b, c, err));
+        if (!b->row.undeclared && plain &&
+            (op == CDDP_OP_ALLGATHER || op == CDDP_OP_REDUCE_SCATTER))
+            CD_TRY(run_flights(b, c, err));
         if (!b->row.undeclared && (plain || averages) &&
             (dtype == CDDP_F32 || b->options->thorough))
             CD_TRY(run_switches(b, c, err));

@@ -342,6 +342,26 @@ static cddp_status find_work(cddp_group *group, cddp_work **work, cddp_error *er
     return CDDP_OK;
 }
 
+/* The caller's tables live until the post returns; a backend needs its shares until the end. */
+static cddp_status keep_counts(cddp_group *group, cddp_work *w, cddp_error *err)
+{
+    cddp_collective *c = &w->collective;
+    const size_t size = group->group_size;
+    if (c->counts == NULL && c->send_counts == NULL) return CDDP_OK;
+    if (w->counts == NULL) w->counts = cd_arena_array(&group->arena, 2 * size, sizeof *w->counts);
+    if (w->counts == NULL)
+        return cd_fail_memory(err, "group '%s': the shares of %zu ranks", group->name, size);
+    if (c->counts != NULL) {
+        memcpy(w->counts, c->counts, size * sizeof *w->counts);
+        c->counts = w->counts;
+    }
+    if (c->send_counts != NULL) {
+        memcpy(w->counts + size, c->send_counts, size * sizeof *w->counts);
+        c->send_counts = w->counts + size;
+    }
+    return CDDP_OK;
+}
+
 cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp_work **work,
                             cddp_error *err)
 {
@@ -356,6 +376,7 @@ cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp
     collective->sequence = group->sequence;
     if (collective->timeout_ns == 0) collective->timeout_ns = group->timeout_ns;
     w->collective = *collective;
+    CD_TRY(keep_counts(group, w, err));
     w->posted_ns = group->tracer != NULL ? group->rank->ops->now_ns(group->rank) : 0;
     w->ended = false;
     group->in_flight++;

@@ -8,6 +8,7 @@ struct cddp_work {
     cddp_group *group;
     void *backend_work;
     cddp_collective collective;
+    int64_t *counts; /* (2 · group_size) its shares, from the group's arena; NULL until some have */
     uint64_t posted_ns;
     cddp_work *next_free;
     bool busy;

@@ -114,6 +114,25 @@ static cddp_status check_equal_shares(const cddp_group *g, const cddp_collective
     return CDDP_OK;
 }
 
+/* Elements of the shares of the ranks below this one. */
+static int64_t share_start(const cddp_group *g, const cddp_collective *c, int64_t equal_share)
+{
+    int64_t start = 0;
+    for (uint32_t r = 0; r < g->group_rank; r++)
+        start += c->counts != NULL ? c->counts[r] : equal_share;
+    return start;
+}
+
+/* All ranks give the same answer, whichever share lies first. */
+bool cd_operands_are_in_place(const cddp_group *g, const cddp_collective *c)
+{
+    const cddp_tensor *in = &c->input, *out = &c->output;
+    int64_t in_at = in->offset, out_at = out->offset;
+    if (c->op == CDDP_OP_ALLGATHER) out_at += share_start(g, c, cddp_tensor_numel(in));
+    if (c->op == CDDP_OP_REDUCE_SCATTER) in_at += share_start(g, c, cddp_tensor_numel(out));
+    return in->storage == out->storage && in_at == out_at;
+}
+
 /* Checks input against output, for operations that have both. */
 static cddp_status check_pair(const cddp_group *g, const cddp_collective *c, cddp_error *err)
 {
@@ -125,8 +144,8 @@ static cddp_status check_pair(const cddp_group *g, const cddp_collective *c, cdd
         return cd_fail(err, CDDP_E_ARG, "group '%s': %s from %s to %s", g->name,
                        cddp_op_name(c->op), cddp_dtype_name(c->input.dtype),
                        cddp_dtype_name(c->output.dtype));
-    bool same = c->input.storage == c->output.storage && c->input.offset == c->output.offset;
-    if (same && cddp_tensor_numel(&c->input) > 0 && !g->table.capabilities.in_place)
+    if (!g->table.capabilities.in_place && cddp_tensor_numel(&c->input) > 0 &&
+        cd_operands_are_in_place(g, c))
         return cd_fail(err, CDDP_E_UNSUPPORTED, "backend %s does not %s in place", g->table.name,
                        cddp_op_name(c->op));
     return CDDP_OK;

@@ -21,8 +21,7 @@ void cd_work_emit_done(const cddp_work *w)
     bool ok = w->outcome == CDDP_OK;
     /* What it gave must be there still, unless the result was to replace it: on the root of a
     ** broadcast and on the ranks that a reduction gives nothing to, too. */
-    bool is_replaced = (operands & CD_OPERAND_OUTPUT) && c->input.storage == c->output.storage &&
-                       c->input.offset == c->output.offset;
+    bool is_replaced = (operands & CD_OPERAND_OUTPUT) && cd_operands_are_in_place(g, c);
     bool sends = c->op == CDDP_OP_BROADCAST && c->root == g->group_rank;
     const cddp_tensor *given = sends                                           ? &c->output
                                : (operands & CD_OPERAND_INPUT) && !is_replaced ? &c->input

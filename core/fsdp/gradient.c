@@ -45,7 +45,8 @@ static cddp_status divide_after(const cd_fsdp_divisor *d, const cddp_tensor *to,
         from = to;
     }
     if (d->times != 1) return CD_PASS(to->device->scale(to, from, (double)d->times, NULL, err));
-    return from == to ? CDDP_OK : CD_PASS(to->device->copy(to, from, NULL, err));
+    if (from->storage == to->storage && from->offset == to->offset) return CDDP_OK;
+    return CD_PASS(to->device->copy(to, from, NULL, err));
 }
 
 static cddp_status take(cd_fsdp_unit *u, cddp_dtype dtype, int64_t numel, cd_fsdp_buffer *buffer,
@@ -184,7 +185,7 @@ static cddp_status post_scatter(cd_fsdp_unit *u, cddp_error *err)
     cddp_collective c = {.op = CDDP_OP_REDUCE_SCATTER,
                          .reduce_op = CDDP_RED_SUM,
                          .input = u->given.tensor,
-                         .output = u->taken.tensor};
+                         .output = u->sum};
     CD_TRY(divide_before(&u->of_shards, &u->given.tensor, err));
     u->reducing = CD_FSDP_SCATTERING;
     return CD_PASS(cddp_group_post(u->shards, &c, &u->reduction, err));
@@ -192,10 +193,25 @@ static cddp_status post_scatter(cd_fsdp_unit *u, cddp_error *err)
 
 static cddp_status post_replicate(cd_fsdp_unit *u, cddp_error *err)
 {
-    CD_TRY(divide_before(&u->of_replicas, &u->taken.tensor, err));
+    CD_TRY(divide_before(&u->of_replicas, &u->sum, err));
     u->reducing = CD_FSDP_REPLICATING;
-    return CD_PASS(
-        cddp_group_allreduce(u->replicas, &u->taken.tensor, CDDP_RED_SUM, &u->reduction, err));
+    return CD_PASS(cddp_group_allreduce(u->replicas, &u->sum, CDDP_RED_SUM, &u->reduction, err));
+}
+
+/* Where the shard's sum goes. If it needs no cast, is added to nothing and goes no further, that is
+** the place of its gradient; else it is memory that is given back. */
+static cddp_status take_sum(cd_fsdp_unit *u, cddp_error *err)
+{
+    if (u->grad.kind == CDDP_GRAD_UNDEFINED && u->reduce_dtype == u->dtype && u->replicas == NULL) {
+        cddp_tensor like = u->shard;
+        CD_TRY(cddp_grad_define(&u->grad, &like, err));
+        u->sum = u->grad.value;
+        cddp_grad_drop(&u->grad); /* until the sum is there */
+        return CDDP_OK;
+    }
+    CD_TRY(take_slice(u, u->reduce_dtype, &u->taken, err));
+    u->sum = u->taken.tensor;
+    return CDDP_OK;
 }
 
 cddp_status cd_fsdp_unit_reduce(cd_fsdp_unit *u, cddp_error *err)
@@ -218,9 +234,10 @@ cddp_status cd_fsdp_unit_reduce(cd_fsdp_unit *u, cddp_error *err)
         cd_fsdp_memory_give(u->memory, &u->given);
         cd_fsdp_memory_give(u->memory, &u->taken);
     } else if (cd_fsdp_unit_is_sharded(u)) {
-        CD_TRY_OUT(take_slice(u, u->reduce_dtype, &u->taken, err));
+        CD_TRY_OUT(take_sum(u, err));
         CD_TRY_OUT(post_scatter(u, err));
     } else {
+        u->sum = u->taken.tensor;
         CD_TRY_OUT(post_replicate(u, err));
     }
 out:
@@ -234,9 +251,13 @@ static cddp_status add_to_shard(cd_fsdp_unit *u, const cd_fsdp_divisor *d, cddp_
 {
     cd_fsdp_buffer cast = {.capacity = 0};
     cddp_tensor like = u->shard;
-    const cddp_tensor *result = &u->taken.tensor;
+    const cddp_tensor *result = &u->sum;
     cddp_status status = CDDP_OK;
     const bool is_first = u->grad.kind == CDDP_GRAD_UNDEFINED;
+    if (!is_first && u->taken.tensor.device == NULL)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the gradient of the shard of '%s' was set while it is being reduced",
+                       u->name);
     if (is_first) CD_TRY(cddp_grad_define(&u->grad, &like, err));
     if (is_first && result->dtype == u->dtype)
         return CD_PASS(divide_after(d, &u->grad.value, result, err));
@@ -274,7 +295,7 @@ cddp_status cd_fsdp_unit_advance(cd_fsdp_unit *u, cddp_error *err)
     CD_TRY(cddp_work_wait(work, 0, err));
     cd_fsdp_memory_give(u->memory, &u->given);
     if (scattered && u->replicas != NULL) {
-        CD_TRY(divide_after(&u->of_shards, &u->taken.tensor, &u->taken.tensor, err));
+        CD_TRY(divide_after(&u->of_shards, &u->sum, &u->sum, err));
         return CD_PASS(post_replicate(u, err));
     }
     u->reducing = CD_FSDP_REDUCED;

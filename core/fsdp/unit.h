@@ -61,6 +61,7 @@ typedef struct cd_fsdp_unit {
     cd_fsdp_buffer accumulated; /* ROWS in no_sync: the same of reduce_dtype (FMP-04) */
     cd_fsdp_reducing reducing;
     cd_fsdp_buffer given, taken; /* (world · share) and (share) of reduce_dtype */
+    cddp_tensor sum;             /* (share) where the sum goes: taken, or the place of grad */
     cddp_work *reduction;
 } cd_fsdp_unit;
 

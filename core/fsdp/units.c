@@ -403,6 +403,8 @@ static void describe(cd_text *t, const cddp_fsdp *f, const cddp_fsdp_options *o)
                    cddp_group_size(f->group),
                    f->replicate_group != NULL ? cddp_group_size(f->replicate_group) : 1);
     cd_text_printf(t, "%u units\n", f->unit_count);
+    for (uint32_t k = 0; k < f->unit_count; k++)
+        cd_text_printf(t, "unit '%s'\n", cd_fsdp_unit_words(f, k));
     for (uint32_t k = 0; k < f->unit_count; k++) append_unit(t, f, &f->units[k]);
     for (size_t i = 0; i < f->buffer_count && o->sync_module_states; i++) {
         cd_text_printf(t, "buffer '%s' %s [", f->buffers[i].name,
@@ -418,6 +420,32 @@ static const cddp_device *device_of(const cddp_fsdp *f)
     for (uint32_t k = 0; k < f->unit_count; k++)
         if (f->units[k].device != NULL) return f->units[k].device;
     return NULL;
+}
+
+/* In the shard group, then among replicas. A rank whose shard group disagrees takes part in the
+** second exchange, and says so there: its replicas would wait for it. */
+static cddp_status agree(const cddp_fsdp *f, cd_fsdp_statement *mine, cd_text *text,
+                         cddp_error *err)
+{
+    cddp_error own = CDDP_ERROR_INIT;
+    mine->text = text->bytes;
+    mine->bytes = text->length;
+    const cddp_status first = cd_fsdp_agree(f->group, mine, err);
+    if (f->replicate_group == NULL || (first != CDDP_OK && first != CDDP_E_MISMATCH))
+        return CD_PASS(first);
+    if (first == CDDP_OK) /* replicas of one shard are the same rank of their shard groups */
+        cd_text_printf(text, "shard %u of %u\n", cddp_group_rank(f->group),
+                       cddp_group_size(f->group));
+    else
+        cd_text_printf(text, "a shard group whose ranks differ\n");
+    if (text->failed)
+        return cd_fail_memory(err, "a description of %zu parameters", f->parameter_count);
+    mine->text = text->bytes;
+    mine->bytes = text->length;
+    mine->subject = "replicas shard different models";
+    const cddp_status second =
+        cd_fsdp_agree(f->replicate_group, mine, first == CDDP_OK ? err : &own);
+    return CD_PASS(first != CDDP_OK ? first : second);
 }
 
 cddp_status cd_fsdp_compare(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
@@ -446,21 +474,7 @@ cddp_status cd_fsdp_compare(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error
         status = cd_fail_memory(err, "a description of %zu parameters", f->parameter_count);
         goto out;
     }
-    mine.text = text.bytes;
-    mine.bytes = text.length;
-    CD_TRY_OUT(cd_fsdp_agree(f->group, &mine, err));
-    if (f->replicate_group != NULL) {
-        /* Replicas of one shard are the same rank of their shard groups. */
-        cd_text_printf(&text, "shard %u of %zu\n", cddp_group_rank(f->group), world);
-        if (text.failed) {
-            status = cd_fail_memory(err, "a description of %zu parameters", f->parameter_count);
-            goto out;
-        }
-        mine.text = text.bytes;
-        mine.bytes = text.length;
-        mine.subject = "replicas shard different models";
-        CD_TRY_OUT(cd_fsdp_agree(f->replicate_group, &mine, err));
-    }
+    status = agree(f, &mine, &text, err);
 out:
     cd_text_fini(&text);
     return status;

@@ -69,11 +69,18 @@
 FLOAT_KERNELS(float, f32)
 FLOAT_KERNELS(double, f64)
 
+/* x / 2^k is x · 2^-k, bit for bit: 2^-k is exact, and both round the same number once. A product
+** takes a fraction of the time, and most worlds are powers of two. */
+static bool is_power_of_two(int64_t n) { return (n & (n - 1)) == 0; }
+
 static void divide_f32(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)
 {
     float *d = dst;
     const float *s = src;
-    if (scalar->count <= 1 << 24) { /* n is an f32: one division, one rounding */
+    if (is_power_of_two(scalar->count)) {
+        const float reciprocal = (float)(1.0 / (double)scalar->count);
+        for (size_t i = 0; i < count; i++) d[i] = s[i] * reciprocal;
+    } else if (scalar->count <= 1 << 24) { /* n is an f32: one division, one rounding */
         const float n = (float)scalar->count;
         for (size_t i = 0; i < count; i++) d[i] = s[i] / n;
     } else { /* correct too: the f64 quotient cannot lie on an f32 midpoint unless it is exact */
@@ -87,6 +94,11 @@ static void divide_f64(void *dst, const void *src, size_t count, const cd_kernel
     double *d = dst;
     const double *s = src;
     const double n = (double)scalar->count;
+    if (is_power_of_two(scalar->count)) {
+        const double reciprocal = 1.0 / n;
+        for (size_t i = 0; i < count; i++) d[i] = s[i] * reciprocal;
+        return;
+    }
     for (size_t i = 0; i < count; i++) d[i] = s[i] / n;
 }
 

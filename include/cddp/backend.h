@@ -40,8 +40,10 @@ typedef enum cddp_op {
 **   allreduce       input (n) → output (n); may be the same memory when the backend declares
 **                   in_place
 **   broadcast       output (n), in place, from root
-**   allgather       input (counts[rank] or n) → output (sum of counts, or W·n), in rank order
-**   reduce_scatter  input (sum of counts, or W·n) → output (counts[rank] or n)
+**   allgather       input (counts[rank] or n) → output (sum of counts, or W·n), in rank order; with
+**                   in_place the input may be this rank's share of the output
+**   reduce_scatter  input (sum of counts, or W·n) → output (counts[rank] or n); with in_place the
+**                   output may be this rank's share of the input, whose other shares stay
 **   reduce          input (n) → output (n) on root only; other ranks' outputs are untouched
 **   gather          input (n) → output (W·n) on root only
 **   scatter         input (W·n) on root → output (n)
@@ -49,7 +51,7 @@ typedef enum cddp_op {
 **   send, recv      input, or output; root is the peer; tag pairs them
 **   barrier         no tensors
 ** Tensors are contiguous. counts, send_counts: (world_size) elements per rank, or NULL for equal
-** shares. */
+** shares; cddp_group_post copies them, and a backend may read them until the work is released. */
 typedef struct cddp_collective {
     uint32_t size; /* sizeof(cddp_collective) known to the writer */
     cddp_op op;

@@ -348,6 +348,29 @@ static void draw_turns(const folders *f)
     write_chart(&c, f, "groups_in_turn");
 }
 
+static void draw_sharded(const folders *f)
+{
+    static const char *const strategies[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"};
+    chart c = {.title = "Eight layers over a slow network: fully sharded, or as DDP",
+               .x_label = "ranks",
+               .y_label = "ms a step",
+               .x_is_logarithmic = true,
+               .y_low = 0,
+               .y_high = 8};
+    rows r = rows_read(f->rows, "sharded");
+    for (int i = 0; i < 3; i++) {
+        chart_series *s = &c.series[i];
+        s->label = i < 2 ? strategies[i] : "NO_SHARD, as DDP";
+        s->is_ours = true;
+        s->colour = i;
+        for (unsigned ranks = 2; ranks <= 16; ranks *= 2)
+            chart_add(&c, i, ranks,
+                      rows_ms(&r, "fsdp.sharding_strategy", strategies[i], SIZE, number_of(ranks)));
+    }
+    rows_free(&r);
+    write_chart(&c, f, "sharded_strategies");
+}
+
 static void draw_servers(const folders *f)
 {
     draw_gain(f);
@@ -382,7 +405,8 @@ int main(int argc, char **argv)
     } figures[] = {
         {"overlap", draw_overlap}, {"no_sync", draw_windows}, {"python_reducers", draw_sweep},
         {"gpus", draw_gpus},       {"servers", draw_servers}, {"scaling", draw_scaling},
-        {"ring", draw_ring},       {"hosts", draw_hosts},     {"turns", draw_turns}};
+        {"ring", draw_ring},       {"hosts", draw_hosts},     {"turns", draw_turns},
+        {"sharded", draw_sharded}};
     if (argc == 2 && strcmp(argv[1], "--python-buckets") == 0) return print_all_python_buckets();
     if (argc < 3) return fprintf(stderr, "usage: paper_figures ROWS FIGURES [FIGURE...]\n"), 2;
     const folders f = {argv[1], argv[2]};

@@ -7,7 +7,7 @@
 set -eu
 program=$1 figures=$2 scenarios=$3 folder=$4
 shift 4
-wanted=${*:-overlap no_sync python_reducers gpus servers scaling ring hosts turns}
+wanted=${*:-overlap no_sync python_reducers gpus servers scaling ring hosts turns sharded}
 
 # NAME SCENARIO OPTION...: rows that fail end it; one GPU has no collective to order, which is inconclusive
 rows() {
@@ -97,5 +97,7 @@ turns() {
             --vary world.backend=rr:1:sim,rr:3:sim,rr:5:sim
     done
 }
+
+sharded() { rows sharded sharded_strategies --vary fsdp.sharding_strategy=FULL_SHARD,SHARD_GRAD_OP,NO_SHARD --vary world.size=2..16; }
 
 for figure in $wanted; do $figure; done

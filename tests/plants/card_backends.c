@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A complete backend over shared memory, and seventeen broken ones, each with one defect that
+/* A complete backend over shared memory, and twenty-two broken ones, each with one defect that
 ** `cddp-verify backend-conformance` must name. Those with a number were found in a real library
 ** (class K of docs/zoo.md).
 **
@@ -17,6 +17,11 @@
 **  card_nothing    an all-reduce of i64 leaves the input as the result   ZOO-109 allreduce i64
 **  card_silent     declares a guard and lets differing counts pass       ZOO-111 guard
 **  card_averages   long averages are divided by an even number of ranks          allreduce, average
+**  card_short      an all-gather with given shares: rank 0's is one too short    allgather, uneven
+**  card_own_lost   an all-gather in place loses its own share                    allgather in place
+**  card_own_twice  a reduce-scatter in place adds its own share twice            same, in place
+**  card_flight     a gather loses its result to the next one that is posted      allgather, flight
+**  card_beside     a reduce-scatter loses its own to a gather behind it          same, in flight
 **  card_counts     numbers of operations are kept in 32 bits                     with --counters
 **  card_crashes    rank 1 crashes in a broadcast of 17 elements                  rank 1, broadcast
 **  card_leaves     rank 1 ends its process with 0 there                          rank 1, broadcast
@@ -61,6 +66,11 @@ typedef enum plant {
     NOTHING,
     SILENT,
     AVERAGES,
+    SHORT,
+    OWN_LOST,
+    OWN_TWICE,
+    FLIGHT,
+    BESIDE,
     COUNTS,
     CRASHES,
     LEAVES,
@@ -296,19 +306,40 @@ static int64_t share_of(const group *g, const work *w, const int64_t *counts, ui
                                                   : in / (int64_t)g->size;
 }
 
+/* A share of one rank, where it lies among those of all ranks. */
+static cddp_status spoil_in_place(group *g, const cddp_collective *c, int64_t before,
+                                  cddp_error *err)
+{
+    const cddp_tensor mine = given(g, c, g->me, before, cddp_tensor_numel(&c->output));
+    if (g->plant == OWN_LOST && c->op == CDDP_OP_ALLGATHER)
+        return c->input.device->fill(&c->input, 0.0, NULL, err);
+    if (g->plant == OWN_TWICE && c->op == CDDP_OP_REDUCE_SCATTER)
+        return c->output.device->reduce(CDDP_RED_SUM, &c->output, &mine, NULL, err);
+    return CDDP_OK;
+}
+
 static cddp_status exchange(group *g, const work *w, cddp_error *err)
 {
     const cddp_collective *c = &w->call;
+    const bool in_place = c->input.storage == c->output.storage;
     cddp_status status = CDDP_OK;
     int64_t before = 0, at = 0;
     /* The splits of the conformance tests: every rank sends rank r as many elements as r expects
     ** from each. */
     for (uint32_t r = 0; r < g->me && c->op != CDDP_OP_ALLGATHER; r++)
         before += share_of(g, w, c->op == CDDP_OP_ALLTOALL ? c->send_counts : c->counts, r);
-    if (c->op == CDDP_OP_REDUCE_SCATTER) return reduce_all(g, c, &c->output, before, err);
-    for (uint32_t r = 0; r < g->size && status == CDDP_OK; r++)
-        status = take(g, c, r, before, share_of(g, w, c->counts, r), &at, err);
-    return status;
+    if (c->op == CDDP_OP_REDUCE_SCATTER) {
+        status = reduce_all(g, c, &c->output, before, err);
+        return status == CDDP_OK && in_place ? spoil_in_place(g, c, before, err) : status;
+    }
+    for (uint32_t r = 0; r < g->size && status == CDDP_OK; r++) {
+        const int64_t share = share_of(g, w, c->counts, r);
+        const bool is_short = g->plant == SHORT && c->op == CDDP_OP_ALLGATHER &&
+                              c->counts != NULL && r == 0 && share > 0;
+        status = take(g, c, r, before, share - is_short, &at, err);
+        at += is_short;
+    }
+    return status == CDDP_OK && in_place ? spoil_in_place(g, c, 0, err) : status;
 }
 
 static cddp_status broadcast(group *g, const cddp_collective *c, cddp_error *err)
@@ -406,7 +437,13 @@ static cddp_status post_collective(group *g, work *w, cddp_error *err)
     ** right bytes. */
     if (g->is_late) publish(g, c->op == CDDP_OP_BARRIER ? &g->late : NULL, g->number);
     g->is_late = false;
-    cddp_status status = g->open != NULL ? finish(g, g->open, err) : CDDP_OK;
+    const work *before = g->open;
+    cddp_status status = before != NULL ? finish(g, g->open, err) : CDDP_OK;
+    const bool is_lost = before != NULL && c->op == CDDP_OP_ALLGATHER &&
+                         ((g->plant == FLIGHT && before->call.op == CDDP_OP_ALLGATHER) ||
+                          (g->plant == BESIDE && before->call.op == CDDP_OP_REDUCE_SCATTER));
+    if (status == CDDP_OK && is_lost)
+        status = before->call.output.device->fill(&before->call.output, 0.0, NULL, err);
     if (status != CDDP_OK) return status;
     if (g->plant == EMPTY && c->op == CDDP_OP_ALLGATHER && size_of(&c->output) == 0)
         return cddp_error_set(err, CDDP_E_BACKEND, "card: division by zero");
@@ -543,30 +580,24 @@ CARD(card_early, EARLY, false)
 CARD(card_nothing, NOTHING, false)
 CARD(card_silent, SILENT, true)
 CARD(card_averages, AVERAGES, false)
+CARD(card_short, SHORT, false)
+CARD(card_own_lost, OWN_LOST, false)
+CARD(card_own_twice, OWN_TWICE, false)
+CARD(card_flight, FLIGHT, false)
+CARD(card_beside, BESIDE, false)
 CARD(card_counts, COUNTS, false)
 CARD(card_crashes, CRASHES, false)
 CARD(card_leaves, LEAVES, false)
 CARD(card_spins, SPINS, false)
 
-static const cddp_backend *const backends[] = {&card_clean,
-                                               &card_unfused,
-                                               &card_clobbers,
-                                               &card_root_zeros,
-                                               &card_in_place,
-                                               &card_overwrites,
-                                               &card_segments,
-                                               &card_torn,
-                                               &card_tail,
-                                               &card_empty,
-                                               &card_early,
-                                               &card_nothing,
-                                               &card_silent,
-                                               &card_averages,
-                                               &card_counts,
-                                               &card_crashes,
-                                               &card_leaves,
-                                               &card_spins,
-                                               NULL};
+static const cddp_backend *const backends[] = {&card_clean,      &card_unfused,   &card_clobbers,
+                                               &card_root_zeros, &card_in_place,  &card_overwrites,
+                                               &card_segments,   &card_torn,      &card_tail,
+                                               &card_empty,      &card_early,     &card_nothing,
+                                               &card_silent,     &card_averages,  &card_short,
+                                               &card_own_lost,   &card_own_twice, &card_flight,
+                                               &card_beside,     &card_counts,    &card_crashes,
+                                               &card_leaves,     &card_spins,     NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1,

@@ -36,6 +36,12 @@ expect card_early 1 "input was overwritten after completion: output element" "al
 expect card_nothing 1 "allreduce i64" "allreduce "
 expect card_silent 1 "guard=1 let rank 1 reduce 5 elements where the others reduce 8" "allreduce "
 expect card_averages 1 "avg: rank 0 of 3, 4095 elements, root [0-2]: output element 0" "allreduce reduce reduce_scatter "
+# What sharding needs: shares that differ by rank, where they lie, and several operations at once.
+expect card_short 1 "[0-9]+ elements, uneven, root [0-2]: output element" "allgather "
+expect card_own_lost 1 "[0-9]+ elements, in place, uneven, root [0-2]: output element" "allgather "
+expect card_own_twice 1 "[0-9]+ elements, in place, uneven, root [0-2]: output element" "reduce_scatter "
+expect card_flight 1 "[0-9]+ elements, uneven, 4 in flight, root [0-2]: output element" "allgather "
+expect card_beside 1 "[0-9]+ elements, uneven, 4 in flight, root [0-2]: output element" "reduce_scatter "
 expect card_counts 0 "conforms .* not run counters beyond 32 bits: --counters 4294967290 runs them" ""
 expect card_counts 1 "card: operation 0 was posted before" "" --counters 4294967290
 expect card_clean 0 "conforms backend card_clean" "" --counters 4294967290

@@ -16,6 +16,8 @@ typedef struct cd_measure_rank {
     uint64_t bytes, steps, memory, memory_peak;
     int64_t generation;
     uint64_t bucket_bytes, bucket_peak; /* of the layout of that generation; of the largest one */
+    bool is_sharded, is_in_pass; /* between the first unit's forward and the end of backward */
+    uint64_t pass_begin_ns, pass_ns, full_bytes, full_peak;
 } cd_measure_rank;
 
 typedef struct cd_region {
@@ -91,6 +93,33 @@ static void take_step(const cd_measure *m, cd_measure_rank *r, const cddp_event 
     r->end_ns = e->time_ns;
 }
 
+static void take_unit_pass(cd_measure_rank *r, const cddp_event *e)
+{
+    const cddp_event_unit_pass *p = &e->as.unit_pass;
+    if (p->pass == CDDP_UNIT_PRE_FORWARD && p->grad_mode != 0 && !r->is_in_pass) {
+        /* what was shown until here */
+        if (!r->is_sharded) r->bytes = r->exposed_ns = r->full_peak = 0;
+        r->is_sharded = r->is_in_pass = true;
+        r->pass_begin_ns = e->time_ns;
+    } else if (p->pass == CDDP_UNIT_BACKWARD_END && r->is_in_pass) {
+        if (r->has_begun) r->pass_ns += e->time_ns - r->pass_begin_ns;
+        r->is_in_pass = false;
+    }
+}
+
+static void take_full(cd_measure_rank *r, const cddp_event_unit_storage *s)
+{
+    if (r->is_sharded && !r->is_in_pass) return;
+    r->full_bytes += s->released != 0 ? 0 - (uint64_t)s->bytes : (uint64_t)s->bytes;
+    if (r->full_bytes > r->full_peak) r->full_peak = r->full_bytes;
+}
+
+/* Does what a rank does now belong to a step? */
+static bool counts(const cd_measure_rank *r)
+{
+    return r->has_begun && (!r->is_sharded || r->is_in_pass);
+}
+
 static void take_event(void *self, const cddp_event *e)
 {
     cd_measure *m = self;
@@ -105,12 +134,12 @@ static void take_event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_collective_post: {
         const cddp_event_collective_post *c = &e->as.collective_post;
-        if (r->has_begun && c->numel > 0 && c->dtype >= 0 && c->dtype < CDDP_DTYPE_COUNT)
+        if (counts(r) && c->numel > 0 && c->dtype >= 0 && c->dtype < CDDP_DTYPE_COUNT)
             r->bytes += (uint64_t)c->numel * cddp_dtype_bytes((cddp_dtype)c->dtype);
         break;
     }
     case CDDP_EV_collective_wait:
-        r->is_waiting = r->has_begun;
+        r->is_waiting = counts(r);
         r->wait_ns = e->time_ns;
         r->group = e->as.collective_wait.group;
         r->sequence = e->as.collective_wait.sequence;
@@ -127,6 +156,12 @@ static void take_event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_memory:
         take_memory(m, r, e);
+        break;
+    case CDDP_EV_unit_pass:
+        take_unit_pass(r, e);
+        break;
+    case CDDP_EV_unit_storage:
+        take_full(r, &e->as.unit_storage);
         break;
     default:
         break;
@@ -155,9 +190,12 @@ cddp_status cd_measure_end(const cd_measure *m, cd_cost *cost, cddp_error *err)
         if ((double)r->exposed_ns / count > cost->exposed_ns)
             cost->exposed_ns = (double)r->exposed_ns / count;
         if ((double)r->bytes / count > cost->bytes) cost->bytes = (double)r->bytes / count;
-        const double memory = (double)(r->memory_peak + r->bucket_peak);
+        const double memory = (double)(r->memory_peak + r->bucket_peak + r->full_peak);
         if (memory > cost->memory) cost->memory = memory;
+        if (r->is_sharded && (double)r->pass_ns / count > cost->step_ns)
+            cost->step_ns = (double)r->pass_ns / count;
     }
+    if (cost->step_ns > 0) return CDDP_OK;
     if (steps > 0 && end_ns > begin_ns) cost->step_ns = (double)(end_ns - begin_ns) / (double)steps;
     return CDDP_OK;
 }

@@ -4,7 +4,11 @@
 **   step      from the first forward to the last optimizer step, by the number of steps
 **   exposed   how long the rank that waits longest waits for collectives, in a step
 **   bytes     what a rank hands to collectives in a step, on the rank with the most
-**   memory    the most bytes that the buckets of a rank have, and the regions that its device shows
+**   memory    the most bytes that the buckets of a rank have, the regions that its device shows,
+**             and the full parameters of a sharded model
+**
+** Of a sharded model what the judge is shown is gathered between steps. So a step is there from the
+** first unit's forward to the end of backward, and nothing else counts.
 **
 ** The first `skip` steps can be left out: buckets are rebuilt after the first one. A step is then
 ** from the end of one to the end of the next. Memory is always that of the whole run.

@@ -97,32 +97,48 @@ def everywhere(mine):
     return found
 
 
-def run(c, rank):
-    out = []
+def train(c, rank):
+    """What this rank has and does: parts and paddings, then micro-steps and gradients and parameters of each step."""
     root, wrappers = wrap(c)
     flats = [w._handles[0].flat_param for w in wrappers]
     optimizer = torch.optim.SGD(root.parameters(), lr=0.5)
-    out.append("config %(number)d %(world)d %(strategy)d %(prefetch)d %(forward)d %(limit)d %(micros)d " % c +
-               " ".join(",".join(str(n) for n in sizes) for sizes in c["units"]))
-    for k, flat in enumerate(flats):
-        padding = getattr(flat, "_shard_numel_padded", 0)
-        whole = flat._unpadded_unsharded_size.numel()
-        out.append("unit %d %d " % (whole, flat.numel()) + " ".join(everywhere("%s+%d" % (parts(flat), padding))))
+    units = [(flat._unpadded_unsharded_size.numel(), flat.numel(), "%s+%d" % (parts(flat), getattr(flat, "_shard_numel_padded", 0)))
+             for flat in flats]
+    steps = []
     for step in range(STEPS):
+        micros = []
         for micro in range(c["micros"]):
             seen = {"units": [], "place": (step, micro), "rank": rank}
             log.clear()
             with root.no_sync() if micro + 1 < c["micros"] else contextlib.nullcontext():
                 root(torch.zeros(()), seen).backward()
-            lines = everywhere((list(log), seen["units"]))
-            assert all(line == lines[0] for line in lines), lines
-            out.append("order " + (", ".join(lines[0][0]) or "-"))
-            if micro == 0:
-                out.append("seen " + " ".join(lines[0][1]))
-        out.append("grads " + " ".join(fnv(torch.cat(g)) for g in zip(*everywhere([f.grad for f in flats]))))
+            micros.append((list(log), seen["units"]))
+        grads = [flat.grad.clone() for flat in flats]
         optimizer.step()
         optimizer.zero_grad()
-        out.append("shards " + " ".join(fnv(torch.cat(g)) for g in zip(*everywhere([f.data for f in flats]))))
+        steps.append((micros, grads, [flat.data.clone() for flat in flats]))
+    return units, steps
+
+
+def of_each_unit(ranks):
+    return " ".join(fnv(torch.cat(slices)) for slices in zip(*ranks))
+
+
+def run(c, rank):
+    out = ["config %(number)d %(world)d %(strategy)d %(prefetch)d %(forward)d %(limit)d %(micros)d " % c +
+           " ".join(",".join(str(n) for n in sizes) for sizes in c["units"])]
+    mine = train(c, rank)
+    ranks = everywhere(mine)  # once: it costs as much as some gathers of units
+    for unit in zip(*[units for units, _ in ranks]):
+        out.append("unit %d %d " % unit[0][:2] + " ".join(words for _, _, words in unit))
+    for step in zip(*[steps for _, steps in ranks]):
+        assert all(micros == step[0][0] for micros, _, _ in step), step
+        for number, (order, seen) in enumerate(step[0][0]):
+            out.append("order " + (", ".join(order) or "-"))
+            if number == 0:
+                out.append("seen " + " ".join(seen))
+        out.append("grads " + of_each_unit([grads for _, grads, _ in step]))
+        out.append("shards " + of_each_unit([data for _, _, data in step]))
     return out
 
 

@@ -57,7 +57,7 @@ static void clips(lane *l)
     toy_fini(&t);
 }
 
-TEST(clip, uses_the_norm_of_the_whole_gradient) /* FCL-01, FCL-04, FCL-06 */
+TEST(clip, uses_the_norm_of_the_whole_gradient) /* FCL-01, FCL-04, FCL-06, TI-N-03 */
 {
     static const double norms[] = {1, 2, 3, INFINITY}, maxima[] = {1, 2.5, 1e9};
     for (uint32_t world = 1; world <= 5; world++) {

@@ -5,7 +5,7 @@
 static void differ(lane *l)
 {
     const int what = *(const int *)l->lab->data;
-    static const char *const only_a[] = {"a"};
+    static const char *const only_a[] = {"a"}, *const only_b[] = {"b"};
     toy t;
     const char *words = NULL;
     toy_init(&t, l);
@@ -38,6 +38,11 @@ static void differ(lane *l)
         t.options.backward_prefetch = odd ? CDDP_FSDP_PREFETCH_NONE : CDDP_FSDP_BACKWARD_PRE;
         words = "rank 0 has backward_prefetch=1, rank 1 has backward_prefetch=0";
         break;
+    case 5:
+        t.options.wrap.word_count = 1;
+        t.options.wrap.words = odd ? only_b : only_a;
+        words = "rank 0 has unit 'a', rank 1 has unit 'b'";
+        break;
     default:
         CHECK(false);
     }
@@ -51,10 +56,84 @@ static void differ(lane *l)
 }
 TEST(create, refuses_what_ranks_say_differently)
 {
-    for (int what = 0; what < 5; what++) {
+    for (int what = 0; what < 6; what++) {
         cd_test_row("difference %d", what);
         lab_of(3, differ, &what);
     }
+}
+
+/* Three ranks and one are no groups of shards: of four ranks, three have one copy, and the fourth
+** another. */
+static void wraps_in_groups_that_do_not_divide(lane *l)
+{
+    static const uint32_t most[] = {0, 1, 2}, last[] = {3}, firsts[] = {0, 3}, second[] = {1},
+                          third[] = {2};
+    const bool alone = l->r == 3;
+    const cddp_group_subset subsets[] = {{sizeof(cddp_group_subset), alone ? "the last" : "most",
+                                          alone ? 1 : 3, alone ? last : most},
+                                         {sizeof(cddp_group_subset),
+                                          l->r % 3 == 0 ? "firsts"
+                                          : l->r == 1   ? "second"
+                                                        : "third",
+                                          l->r % 3 == 0 ? 2 : 1,
+                                          l->r % 3 == 0 ? firsts
+                                          : l->r == 1   ? second
+                                                        : third}};
+    cddp_group *groups[2] = {NULL, NULL};
+    toy t;
+    toy_init(&t, l);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(cddp_group_create_subset(l->group, &subsets[i], &groups[i], &l->err));
+    t.options.group = groups[0];
+    t.options.replicate_group = groups[1];
+    t.options.strategy = CDDP_FSDP_HYBRID_SHARD;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_MISMATCH,
+                alone
+                    ? "replicas shard different models: rank 0 has a shard group of 3 ranks and 2 "
+                      "replicas of it, rank 1 has a shard group of 1 ranks"
+                    : "rank 0 has a shard group of 3 ranks and 2 replicas of it, rank 1 has a "
+                      "shard group of 3 ranks and 1 replicas of it");
+    toy_fini(&t);
+    cddp_group_destroy(groups[1]);
+    cddp_group_destroy(groups[0]);
+}
+TEST(create, refuses_groups_that_do_not_divide)
+{
+    lab_of(4, wraps_in_groups_that_do_not_divide, NULL);
+}
+
+/* Ranks 0 and 1 have one copy and differ; ranks 2 and 3 have another, and learn it from them. */
+static void wraps_beside_a_group_that_differs(lane *l)
+{
+    static const char *const only_a[] = {"a"};
+    const uint32_t own[] = {l->r / 2 * 2, l->r / 2 * 2 + 1}, same[] = {l->r % 2, l->r % 2 + 2};
+    const cddp_group_subset subsets[] = {{sizeof(cddp_group_subset), l->r < 2 ? "copy 0" : "copy 1",
+                                          2, own},
+                                         {sizeof(cddp_group_subset),
+                                          l->r % 2 == 0 ? "shard 0" : "shard 1", 2, same}};
+    cddp_group *groups[2] = {NULL, NULL};
+    toy t;
+    toy_init(&t, l);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(cddp_group_create_subset(l->group, &subsets[i], &groups[i], &l->err));
+    t.options.group = groups[0];
+    t.options.replicate_group = groups[1];
+    t.options.strategy = CDDP_FSDP_HYBRID_SHARD;
+    if (l->r == 1) {
+        t.options.wrap.words = only_a;
+        t.options.wrap.word_count = 1;
+    }
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_MISMATCH,
+                l->r < 2    ? "rank 0 has 3 units, rank 1 has 2 units"
+                : l->r == 2 ? "rank 0 has a shard group whose ranks differ, rank 1 has shard 0 of 2"
+                            : "rank 0 has 2 units, rank 1 has 3 units");
+    toy_fini(&t);
+    cddp_group_destroy(groups[1]);
+    cddp_group_destroy(groups[0]);
+}
+TEST(create, of_every_copy_ends_where_one_differs)
+{
+    lab_of(4, wraps_beside_a_group_that_differs, NULL);
 }
 
 static void is_refused_alone(lane *l)

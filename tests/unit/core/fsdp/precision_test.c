@@ -39,7 +39,7 @@ static void trains(lane *l)
 
 #define NOT CDDP_DTYPE_COUNT
 
-TEST(precision, travels_as_asked) /* FMP-01, FMP-02 */
+TEST(precision, travels_as_asked) /* FMP-01, FMP-02, TI-N-18 */
 {
     static const precision cases[] = {
         {CDDP_FSDP_FLAT, NOT, NOT, CDDP_F32, CDDP_F32, false},
@@ -91,7 +91,7 @@ static void adds_ones(lane *l)
     cddp_grad_fini(&l->grads[0]);
 }
 
-TEST(precision, of_accumulation_is_that_of_the_layout) /* FMP-04 */
+TEST(precision, of_accumulation_is_that_of_the_layout) /* FMP-04, TI-N-19 */
 {
     static const struct {
         precision p;
@@ -199,7 +199,7 @@ static void divides_by(lane *l)
     }
     toy_fini(&t);
 }
-TEST(division, by_a_factor_rounds_once) /* FSD-06, FS2-11 */
+TEST(division, by_a_factor_rounds_once) /* FSD-06, FS2-11, TI-N-17 */
 {
     static const uint32_t factors[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 24, 100};
     for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) {

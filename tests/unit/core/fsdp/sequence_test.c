@@ -27,7 +27,7 @@ static void iterates_twice(lane *l)
     toy_fini(&t);
 }
 
-TEST(sequence, is_that_of_the_strategy)
+TEST(sequence, is_that_of_the_strategy) /* TI-N-01 */
 {
     static const mode modes[] = {
         {CDDP_FSDP_FULL_SHARD, CDDP_FSDP_PREFETCH_NONE, false,
@@ -148,7 +148,7 @@ static void uses_a_unit_twice(lane *l)
     CHECK_SEQUENCE(&t, "AG R, AG a, AG b, AG a, AG b, AG a, RS b, RS a, RS R");
     toy_fini(&t);
 }
-TEST(sequence, of_a_unit_used_twice_has_one_reduction) /* FSH-17 */
+TEST(sequence, of_a_unit_used_twice_has_one_reduction) /* FSH-17, TI-N-12 */
 {
     lab_of(2, uses_a_unit_twice, NULL);
 }
@@ -241,7 +241,7 @@ static void measures(lane *l)
     for (size_t i = 0; i < l->count; i++) cddp_grad_fini(&l->grads[i]);
 }
 
-TEST(memory, of_full_parameters_is_the_law_of_the_strategy)
+TEST(memory, of_full_parameters_is_the_law_of_the_strategy) /* TI-N-06, TI-N-20 */
 {
     static const memory laws[] = {
         {CDDP_FSDP_FULL_SHARD, CDDP_FSDP_PREFETCH_NONE, 32, 16, 32},

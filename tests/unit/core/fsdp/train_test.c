@@ -147,7 +147,7 @@ static void trains_hybrid(lane *l)
     cddp_group_destroy(groups[0]);
 }
 
-TEST(hybrid, is_bitwise_that_of_one_process) /* HSD-01…05, HSD-08 */
+TEST(hybrid, is_bitwise_that_of_one_process) /* HSD-01…05, HSD-08, TI-N-07, TI-N-08 */
 {
     static const uint32_t worlds[][2] = {{4, 2}, {8, 2}, {8, 4}, {4, 1}, {2, 2}};
     for (size_t i = 0; i < sizeof worlds / sizeof worlds[0]; i++) {
@@ -231,6 +231,7 @@ static void shares(lane *l)
     toy_fini(&t);
     l->parameters[3].tensor = lane_tensor(l, CDDP_F32, &four, 1, 0.0);
 }
-TEST(create, knows_shared_and_ignored_parameters) { lab_of(2, shares, NULL); } /* FPM-01, FPM-10 */
+/* FPM-01, FPM-10, TI-N-15 */
+TEST(create, knows_shared_and_ignored_parameters) { lab_of(2, shares, NULL); }
 
 TEST_MAIN()

@@ -71,6 +71,43 @@ TEST(measure, a_wait_that_began_after_the_end_costs_nothing)
     cd_measure_fini(&m);
 }
 
+TEST(measure, what_is_gathered_to_be_shown_costs_nothing)
+{
+    cd_measure m;
+    cd_cost cost;
+    cddp_error err = CDDP_ERROR_INIT;
+    (void)state;
+    cd_measure_init(&m, 0);
+    const cddp_event events[] = {
+        {.kind = CDDP_EV_forward_begin, .time_ns = 100},
+        {.kind = CDDP_EV_collective_post, .as.collective_post = {.numel = 9, .dtype = CDDP_F64}},
+        {.kind = CDDP_EV_unit_pass,
+         .time_ns = 200,
+         .as.unit_pass = {.pass = CDDP_UNIT_PRE_FORWARD, .grad_mode = 1}},
+        {.kind = CDDP_EV_unit_storage, .as.unit_storage = {.bytes = 64}},
+        {.kind = CDDP_EV_collective_post,
+         .as.collective_post = {.sequence = 1, .numel = 2, .dtype = CDDP_F64}},
+        {.kind = CDDP_EV_collective_wait, .time_ns = 210, .as.collective_wait.sequence = 1},
+        {.kind = CDDP_EV_collective_done, .time_ns = 225, .as.collective_done.sequence = 1},
+        {.kind = CDDP_EV_unit_storage, .as.unit_storage = {.bytes = 64, .released = 1}},
+        {.kind = CDDP_EV_unit_pass,
+         .time_ns = 250,
+         .as.unit_pass = {.pass = CDDP_UNIT_BACKWARD_END, .grad_mode = 1}},
+        {.kind = CDDP_EV_unit_storage, .as.unit_storage = {.bytes = 640}},
+        {.kind = CDDP_EV_collective_post,
+         .as.collective_post = {.sequence = 2, .numel = 9, .dtype = CDDP_F64}},
+        {.kind = CDDP_EV_collective_wait, .time_ns = 260, .as.collective_wait.sequence = 2},
+        {.kind = CDDP_EV_collective_done, .time_ns = 290, .as.collective_done.sequence = 2},
+        {.kind = CDDP_EV_unit_storage, .as.unit_storage = {.bytes = 640, .released = 1}},
+        {.kind = CDDP_EV_optimizer_step, .time_ns = 300}};
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        cd_measure_sink(&m)->event(&m, &events[i]);
+    assert_int_equal(cd_measure_end(&m, &cost, &err), CDDP_OK);
+    assert_true(cost.step_ns == 50 && cost.exposed_ns == 15);
+    assert_true(cost.bytes == 16 && cost.memory == 64);
+    cd_measure_fini(&m);
+}
+
 TEST(measure, steps_that_are_left_out_cost_nothing_and_a_step_ends_with_its_last_rank)
 {
     cd_measure m;
