@@ -66,8 +66,9 @@ static bool find_orders(const cd_sum_promise *promise, const cd_observed_summed 
 {
     cd_orders_read(orders, promise->algorithm);
     if (orders->count == 1) {
-        /* whatever the algorithm, parts of a sum go around in a ring */
-        if (s->scatters) orders->kinds[0] = CD_ORDER_RING;
+        /* whatever the algorithm, parts of a sum go around in a ring, if not in rank order */
+        if (s->scatters && orders->kinds[0] != CD_ORDER_IN_RANK_ORDER)
+            orders->kinds[0] = CD_ORDER_RING;
         return true;
     }
     if (orders->count > 1 && !s->scatters && s->dtype != CDDP_F32) return true;

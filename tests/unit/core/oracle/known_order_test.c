@@ -76,7 +76,8 @@ static void try_world(const world *w, cddp_op op, cddp_dtype dtype, cddp_red_op 
     cd_orders orders;
     cd_orders_read(&orders, cd_algorithm_name(w->algorithm));
     const cd_order_kind kind = orders.count == 1 ? orders.kinds[0] : CD_ORDER_UNKNOWN;
-    const cd_ordered_sum sum = {.order = op == CDDP_OP_ALLREDUCE ? kind : CD_ORDER_RING,
+    const bool is_whole = op == CDDP_OP_ALLREDUCE || kind == CD_ORDER_IN_RANK_ORDER;
+    const cd_ordered_sum sum = {.order = is_whole ? kind : CD_ORDER_RING,
                                 .dtype = dtype,
                                 .members = w->members,
                                 .ranks_per_node = w->ranks_per_node,
@@ -142,7 +143,6 @@ TEST(known_order, of_a_choice_is_unknown)
     assert_int_equal(count_orders("ring|linear"), 2);
 }
 
-/* Numbers whose sum says who was added to whom: each addition in bf16 loses what is 2^-8 smaller. */
 static double sum_of(cd_order_kind kind, uint32_t members, int64_t numel, int64_t element,
                      const double *operands)
 {
