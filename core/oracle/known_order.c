@@ -136,10 +136,8 @@ static uint32_t early_owner_of(const cd_ordered_sum *s, int64_t element)
 /* The first member of the ring's order is the owner, or the one before it. */
 static double upward_ring(const cd_ordered_sum *s, int64_t element)
 {
-    const uint32_t n = s->members;
-    if (s->order == CD_ORDER_UPWARD_RING) return upward(s, early_owner_of(s, element), element);
-    const int64_t chunk = divide_up(s->numel, n);
-    return upward(s, (uint32_t)((element / chunk + n - 1) % n), element);
+    const uint32_t n = s->members, owner = early_owner_of(s, element);
+    return upward(s, s->order == CD_ORDER_UPWARD_RING ? owner : (owner + n - 1) % n, element);
 }
 
 /* ---- halves ---- */

@@ -27,7 +27,7 @@ typedef enum cd_order_kind {
     CD_ORDER_DOUBLING,
     CD_ORDER_BACKWARDS,    /* from the last member to the first */
     CD_ORDER_UPWARD_RING,  /* a chunk starts at its owner and goes up; the first ones are longer */
-    CD_ORDER_SHIFTED_RING, /* likewise, but from the member before; the last one is shorter */
+    CD_ORDER_SHIFTED_RING, /* likewise, but from the member before */
     CD_ORDER_COUNT
 } cd_order_kind;
 

@@ -178,8 +178,7 @@ TEST(known_order, of_the_libraries_is_written_out)
         float up = v[early];
         for (int k = 1; k < N; k++) up = add(up, v[(early + k) % N]);
         assert_true(sum_of(CD_ORDER_UPWARD_RING, N, NUMEL, e, x) == (double)up);
-        /* chunks of 2, from the member before */
-        const int before = ((int)e / 2 + N - 1) % N;
+        const int before = (early + N - 1) % N;
         float shifted = v[before];
         for (int k = 1; k < N; k++) shifted = add(shifted, v[(before + k) % N]);
         assert_true(sum_of(CD_ORDER_SHIFTED_RING, N, NUMEL, e, x) == (double)shifted);
