@@ -753,9 +753,10 @@ cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed,
     if (found.numel == 0 && found.bad == 0) {
         const bool is_narrow = observed->dtype != CDDP_F32 && observed->result.count > 0;
         if (is_narrow && observed->members > CD_ANY_ORDER_ADDENDS_MAX)
-            CD_EMIT(o->options.tracer, unjudged,
-                    "of a sum in a half type no order is promised, nor is it a known one: its bound",
-                    .link = CDDP_LINK_SUM, .count = 1);
+            CD_EMIT(
+                o->options.tracer, unjudged,
+                "of a sum in a half type no order is promised, nor is it a known one: its bound",
+                .link = CDDP_LINK_SUM, .count = 1);
         return CDDP_OK;
     }
     o->summed += found.exact;

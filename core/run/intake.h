@@ -19,7 +19,7 @@ typedef struct cd_intake_options {
     cd_reference_share *reference_share; /* likewise */
     struct cd_reductions *reductions;    /* NULL: nothing is known of what others post */
     cd_sum_promise sums;
-    cd_recall *recall;                   /* NULL: every judgement is made */
+    cd_recall *recall; /* NULL: every judgement is made */
 } cd_intake_options;
 
 typedef struct cd_intake cd_intake;

@@ -101,8 +101,8 @@ bool cd_operand_board_read(const cd_operand_board *board, const cd_tracer_reduct
         entry e;
         if (!find(area_of(board, rank), ended, &e)) continue;
         if (e.members != ended->members || e.member >= e.members || e.op != ended->op ||
-            e.scatters != ended->scatters || e.dtype != ended->numbers->dtype ||
-            e.count != count || !copy(board, rank, &e, operands + e.member * count))
+            e.scatters != ended->scatters || e.dtype != ended->numbers->dtype || e.count != count ||
+            !copy(board, rank, &e, operands + e.member * count))
             return false;
         members++;
     }

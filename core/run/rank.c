@@ -37,17 +37,17 @@ cd_intake_options cd_rank_watch(const cd_rank_argument *argument, size_t index,
 {
     const cd_rank_argument *a = argument;
     const cd_run_wrapper *wrapper = &a->wrappers->items[index];
-    return (cd_intake_options){
-        .plan = wrapper->plan,
-        .whole = a->options->plan,
-        .rank = options->rank,
-        .wrapper = (uint32_t)index,
-        .tracer = options->tracer,
-        .share = wrapper->share,
-        .reference_share = wrapper->reference_share,
-        .reductions = a->reductions != NULL ? a->reductions : wrapper->reductions,
-        .sums = promise_of(a, wrapper->plan, options->backend),
-        .recall = a->recall};
+    return (cd_intake_options){.plan = wrapper->plan,
+                               .whole = a->options->plan,
+                               .rank = options->rank,
+                               .wrapper = (uint32_t)index,
+                               .tracer = options->tracer,
+                               .share = wrapper->share,
+                               .reference_share = wrapper->reference_share,
+                               .reductions =
+                                   a->reductions != NULL ? a->reductions : wrapper->reductions,
+                               .sums = promise_of(a, wrapper->plan, options->backend),
+                               .recall = a->recall};
 }
 
 static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options, cddp_error *err)
@@ -103,8 +103,9 @@ static cddp_status run_process(cddp_rank *rank, cd_rank_argument *a,
                                const cddp_rank_binding *binding, cddp_error *err)
 {
     cd_operand_board board;
-    if (rank->world_size > 1 && cd_operand_board_init(&board, binding->shared, binding->shared_bytes,
-                                                      rank->rank, rank->world_size))
+    if (rank->world_size > 1 &&
+        cd_operand_board_init(&board, binding->shared, binding->shared_bytes, rank->rank,
+                              rank->world_size))
         CD_TRY(cd_reductions_create(a->options->allocator, &board, &a->reductions, err));
     const cddp_status status = run_bound(rank, a, binding, err);
     cd_reductions_destroy(a->reductions);

@@ -146,11 +146,8 @@ TEST(known_order, of_a_choice_is_unknown)
 static double sum_of(cd_order_kind kind, uint32_t members, int64_t numel, int64_t element,
                      const double *operands)
 {
-    const cd_ordered_sum sum = {.order = kind,
-                                .dtype = CDDP_F32,
-                                .members = members,
-                                .numel = numel,
-                                .operands = operands};
+    const cd_ordered_sum sum = {
+        .order = kind, .dtype = CDDP_F32, .members = members, .numel = numel, .operands = operands};
     return cd_ordered_sum_get(&sum, element);
 }
 

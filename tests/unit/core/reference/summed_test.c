@@ -18,12 +18,10 @@ static void add_up(cd_order_kind kind, double factor)
 {
     cd_prng prng = cd_prng_seed(11);
     for (size_t i = 0; i < RANKS * NUMEL; i++)
-        operands[i] = cd_dtype_round(CDDP_BF16, ldexp((double)cd_prng_between(&prng, 64, 4096), -9));
-    const cd_ordered_sum sum = {.order = kind,
-                                .dtype = CDDP_BF16,
-                                .members = RANKS,
-                                .numel = NUMEL,
-                                .operands = operands};
+        operands[i] =
+            cd_dtype_round(CDDP_BF16, ldexp((double)cd_prng_between(&prng, 64, 4096), -9));
+    const cd_ordered_sum sum = {
+        .order = kind, .dtype = CDDP_BF16, .members = RANKS, .numel = NUMEL, .operands = operands};
     for (int64_t i = 0; i < NUMEL; i++)
         result[i] = cd_dtype_round(CDDP_BF16, factor * cd_ordered_sum_get(&sum, i));
 }
@@ -41,7 +39,8 @@ static cd_comparison compare(const char *algorithm)
     return found;
 }
 
-static const char of_mpi[] = "binomial_tree|recursive_doubling|upward_ring|shifted_ring|linear|flat";
+static const char of_mpi[] =
+    "binomial_tree|recursive_doubling|upward_ring|shifted_ring|linear|flat";
 
 TEST(summed, has_one_of_the_orders_that_are_promised)
 {

@@ -29,8 +29,7 @@ static void post(job *j, uint32_t rank, uint64_t sequence, double first, size_t 
 {
     double *numbers = calloc(count, sizeof *numbers);
     int64_t numel = NUMEL;
-    const cddp_tensor t =
-        cddp_tensor_of(cddp_device_cpu(), j->storage, 0, CDDP_BF16, &numel, 1);
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), j->storage, 0, CDDP_BF16, &numel, 1);
     assert_non_null(numbers);
     for (size_t i = 0; i < count; i++) numbers[i] = first + (double)i;
     cd_operand_board_post(&j->boards[rank],
@@ -46,8 +45,7 @@ static void post(job *j, uint32_t rank, uint64_t sequence, double first, size_t 
 static bool read_all(job *j, uint64_t sequence, cddp_red_op op, double *operands)
 {
     int64_t numel = NUMEL;
-    const cddp_tensor t =
-        cddp_tensor_of(cddp_device_cpu(), j->storage, 0, CDDP_BF16, &numel, 1);
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), j->storage, 0, CDDP_BF16, &numel, 1);
     return cd_operand_board_read(&j->boards[0],
                                  &(cd_tracer_reduction){.group = 7,
                                                         .sequence = sequence,
