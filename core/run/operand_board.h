@@ -3,7 +3,7 @@
 ** rank writes its own operands, and reads those of the other members when a reduction has ended for
 ** it. A reduction ends only when every member has posted, so nobody waits here.
 **
-** Each rank has a ring of entries and a ring of numbers. An operand that is longer than the numbers,
+** Each rank has a ring of entries and a ring of numbers. An operand that is longer than the ring,
 ** or that its rank has overwritten since, is not found.
 **
 ** Lifetime   a view of memory that is zeroed at first and somebody else's; it owns nothing.
@@ -28,7 +28,7 @@ void cd_operand_board_post(const cd_operand_board *board, const cd_tracer_reduct
                            const double *numbers, size_t count);
 
 /* The operands of all members of a reduction that has ended, member by member: (members · count).
-** ended->numbers is this member's result: of its dtype, and count follows from it. False: an operand
-** is missing, or another operation was posted. */
+** ended->numbers is this member's result, and gives the dtype. False: an operand is missing, or
+** another operation was posted. */
 bool cd_operand_board_read(const cd_operand_board *board, const cd_tracer_reduction *ended,
                            double *operands, size_t count);
