@@ -68,6 +68,7 @@ static cddp_status dispatch_adopt(cd_node *node, cddp_error *err)
         if (other->order < k->order) k->order = other->order;
         /* known, but under several names */
         if (k->order == CDDP_ORDER_KNOWN && !same) k->order = CDDP_ORDER_SAME;
+        if (!same) k->algorithm = NULL;
     }
     k->any_device = true;
     k->devices = 0;

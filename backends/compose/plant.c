@@ -208,6 +208,11 @@ static cddp_status strike_output(cd_step_group *g, cd_step_work *w, cd_plant_gro
         return is_average ? c->output.device->scale(&c->output, &c->output,
                                                     (double)g->size / (g->size + 1), c->stream, err)
                           : CDDP_OK;
+    case CD_PLANT_SHARE:
+        return cd_step_is_reduction(c->op) && c->reduce_op == CDDP_RED_SUM
+                   ? c->output.device->scale(&c->output, &c->output,
+                                             (double)g->size / (g->size + 1), c->stream, err)
+                   : CDDP_OK;
     case CD_PLANT_ALIAS: {
         const cddp_tensor flat = flat_of(&c->output);
         return counts_twice

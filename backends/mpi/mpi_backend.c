@@ -381,7 +381,8 @@ static const cddp_backend mpi = {
     .name = CDDP_MPI_NAME,
     /* MPI promises no association. Both libraries give equal bits on all ranks: each part is
     ** reduced along one tree, by all ranks or by one that sends it on, and a + b has the bits of b
-    ** + a. */
+    ** + a. The trees are those of Open MPI's and MPICH's all-reduces with a commutative operator of
+    ** the user's, whichever of them their settings choose. */
     .capabilities = {.size = sizeof(cddp_capabilities),
                      .ops = ALL_OPS,
                      .dtypes = ALL_DTYPES,
@@ -390,7 +391,8 @@ static const cddp_backend mpi = {
                      .in_place = true,
                      .async = true,
                      .order = CDDP_ORDER_SAME,
-                     .algorithm = "mpi",
+                     .algorithm = "binomial_tree|recursive_doubling|upward_ring|shifted_ring|"
+                                  "linear|flat",
                      .world_size_max = 65536,
                      .guards = true},
     .open = mpi_open,

@@ -38,6 +38,10 @@ cddp_status cd_os_open_regular(const char *path, FILE **file, cddp_error *err) C
 
 /* Zeroed memory, shared with children that are forked later. */
 cddp_status cd_os_shared_open(size_t byte_count, void **bytes, cddp_error *err) CDDP_MUST_CHECK;
+/* Likewise, shared with every process of this machine that opens the file, which exists from the
+** first time on. Its space is reserved: no later write can fail. */
+cddp_status cd_os_shared_file_open(const char *path, size_t byte_count, void **bytes,
+                                   cddp_error *err) CDDP_MUST_CHECK;
 void cd_os_shared_close(void *bytes, size_t byte_count); /* accepts NULL */
 
 /* The pipes that a child writes and the parent reads. */

@@ -143,6 +143,25 @@ cddp_status cd_os_shared_open(size_t byte_count, void **bytes, cddp_error *err)
     return CDDP_OK;
 }
 
+cddp_status cd_os_shared_file_open(const char *path, size_t byte_count, void **bytes,
+                                   cddp_error *err)
+{
+    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return cd_fail(err, cd_error_of_errno(errno), "cannot open '%s': %s", path,
+                       strerror(errno));
+    const int code = posix_fallocate(fd, 0, (off_t)byte_count);
+    void *memory =
+        code == 0 ? mmap(NULL, byte_count, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    const int why = code != 0 ? code : errno;
+    close(fd);
+    if (memory == MAP_FAILED)
+        return cd_fail(err, CDDP_E_NOMEM, "no %zu bytes of shared memory in '%s': %s", byte_count,
+                       path, strerror(why));
+    *bytes = memory;
+    return CDDP_OK;
+}
+
 void cd_os_shared_close(void *bytes, size_t byte_count)
 {
     if (bytes != NULL) munmap(bytes, byte_count);

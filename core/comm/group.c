@@ -264,9 +264,7 @@ void cd_group_show_reduction(const cddp_group *group, const cddp_collective *col
     const cddp_group *g = group;
     const cddp_collective *c = collective;
     const bool scatters = c->op == CDDP_OP_REDUCE_SCATTER && c->counts == NULL;
-    if (g->tracer->operands == NULL || g->table.capabilities.order != CDDP_ORDER_KNOWN ||
-        (c->op != CDDP_OP_ALLREDUCE && !scatters))
-        return;
+    if (g->tracer->operands == NULL || (c->op != CDDP_OP_ALLREDUCE && !scatters)) return;
     cd_tracer_reduce(g->tracer, &(cd_tracer_reduction){.group = g->id,
                                                        .sequence = c->sequence,
                                                        .member = g->group_rank,

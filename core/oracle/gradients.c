@@ -7,8 +7,10 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/oracle/carried.h"
+#include "core/oracle/form_quotient.h"
 #include "core/trace/tracer.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -167,7 +169,8 @@ static cddp_status digest_form(cd_oracle *o, const judged *j, size_t i, given *g
     if (!o->local_present[i] || o->local_forms[i].kind != CDDP_GRAD_DENSE) return CDDP_OK;
     const cddp_tensor *t = &o->local_forms[i].value;
     CD_TRY(t->device->digest(t, &g->plain, err));
-    CD_TRY(t->device->divide(t, t, (int64_t)j->reduction->divisor, NULL, err));
+    bool is_quotient; /* judge_reduced says where it is none */
+    CD_TRY(cd_form_quotient(t, (int64_t)j->reduction->divisor, &is_quotient, err));
     CD_TRY(t->device->digest(t, &g->divided, err));
     g->reciprocal = g->divided;
     return CDDP_OK;
@@ -462,6 +465,13 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     cd_comparison c;
     if (w->is_exact_device) {
         CD_TRY(cd_oracle_compare_forms(o, &p->expected, &r->gradients[i].value, &c, err));
+        if (c.bad == 0 && !p->is_quotient) {
+            c.bad = c.numel;
+            c.element = 0;
+            c.shape = CD_SHAPE_UNEXPLAINED;
+            cd_text_format(c.words, sizeof c.words, "device %s does not divide by %" PRIu64,
+                           r->gradients[i].value.device->name, (uint64_t)r->divisor);
+        }
         if (c.bad > 0) cd_share_note_failed(o->share, w);
         if (c.bad > 0) CD_TRY(emit_contribution(o, j, i, &c, err));
         cd_oracle_report(o, CD_LINK_MATHEMATICS, i, &c);

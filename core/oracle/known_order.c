@@ -7,18 +7,52 @@
 
 #include <string.h>
 
-cd_order_kind cd_order_find(const char *algorithm)
+/* The last five are MPI's, which names them in its backend. */
+static cd_order_kind find(const char *name, size_t length)
 {
     static const struct {
         const char *name;
         cd_order_kind kind;
-    } rows[] = {{"flat", CD_ORDER_IN_RANK_ORDER},       {"ring", CD_ORDER_RING},
-                {"gloo_ring", CD_ORDER_SEGMENTED_RING}, {"halving_doubling", CD_ORDER_HALVING},
-                {"binomial_tree", CD_ORDER_BINOMIAL},   {"double_tree", CD_ORDER_DOUBLE_TREE},
-                {"two_level", CD_ORDER_NODES},          {"hfreduce", CD_ORDER_NODES}};
-    for (size_t i = 0; algorithm != NULL && i < sizeof rows / sizeof rows[0]; i++)
-        if (strcmp(rows[i].name, algorithm) == 0) return rows[i].kind;
+    } rows[] = {{"flat", CD_ORDER_IN_RANK_ORDER},
+                {"ring", CD_ORDER_RING},
+                {"gloo_ring", CD_ORDER_SEGMENTED_RING},
+                {"halving_doubling", CD_ORDER_HALVING},
+                {"binomial_tree", CD_ORDER_BINOMIAL},
+                {"double_tree", CD_ORDER_DOUBLE_TREE},
+                {"two_level", CD_ORDER_NODES},
+                {"hfreduce", CD_ORDER_NODES},
+                {"recursive_doubling", CD_ORDER_DOUBLING},
+                {"linear", CD_ORDER_BACKWARDS},
+                {"upward_ring", CD_ORDER_UPWARD_RING},
+                {"shifted_ring", CD_ORDER_SHIFTED_RING}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (strlen(rows[i].name) == length && memcmp(rows[i].name, name, length) == 0)
+            return rows[i].kind;
     return CD_ORDER_UNKNOWN;
+}
+
+void cd_orders_read(cd_orders *orders, const char *algorithms)
+{
+    cd_orders *o = orders;
+    o->count = 0;
+    for (const char *at = algorithms; at != NULL && *at != '\0';) {
+        const size_t length = strcspn(at, "|");
+        const cd_order_kind kind = find(at, length);
+        if (kind == CD_ORDER_UNKNOWN || o->count == CD_ORDER_COUNT) {
+            o->count = 0;
+            return;
+        }
+        o->kinds[o->count++] = kind;
+        at += length + (at[length] == '|');
+    }
+}
+
+/* Nodes are of a width that only the plan of a simulated network has. */
+void cd_orders_get_all(cd_orders *orders)
+{
+    orders->count = 0;
+    for (int kind = CD_ORDER_UNKNOWN + 1; kind < CD_ORDER_COUNT; kind++)
+        if (kind != CD_ORDER_NODES) orders->kinds[orders->count++] = (cd_order_kind)kind;
 }
 
 static double add(const cd_ordered_sum *s, double a, double b)
@@ -35,6 +69,13 @@ static double in_rank_order(const cd_ordered_sum *s, uint32_t first, uint32_t en
 {
     double sum = operand(s, first, element);
     for (uint32_t m = first + 1; m < end; m++) sum = add(s, sum, operand(s, m, element));
+    return sum;
+}
+
+static double backwards(const cd_ordered_sum *s, int64_t element)
+{
+    double sum = operand(s, s->members - 1, element);
+    for (uint32_t m = s->members - 1; m-- > 0;) sum = add(s, sum, operand(s, m, element));
     return sum;
 }
 
@@ -76,6 +117,29 @@ static uint32_t owner_of(const cd_ordered_sum *s, int64_t element)
     return (uint32_t)(chunk > 0 ? element / chunk % n : 0);
 }
 
+static double upward(const cd_ordered_sum *s, uint32_t first, int64_t element)
+{
+    const uint32_t n = s->members;
+    double sum = operand(s, first, element);
+    for (uint32_t k = 1; k < n; k++) sum = add(s, sum, operand(s, (first + k) % n, element));
+    return sum;
+}
+
+/* Whose chunk an element is, where the first ones have one element more. */
+static uint32_t early_owner_of(const cd_ordered_sum *s, int64_t element)
+{
+    const int64_t n = s->members, late = s->numel / n, more = s->numel % n;
+    if (element < more * (late + 1)) return (uint32_t)(element / (late + 1));
+    return (uint32_t)(more + (element - more * (late + 1)) / late);
+}
+
+/* The first member of the ring's order is the owner, or the one before it. */
+static double upward_ring(const cd_ordered_sum *s, int64_t element)
+{
+    const uint32_t n = s->members, owner = early_owner_of(s, element);
+    return upward(s, s->order == CD_ORDER_UPWARD_RING ? owner : (owner + n - 1) % n, element);
+}
+
 /* ---- halves ---- */
 
 /* Members of one aligned block of 2^levels, those beyond the last power of two with the one that
@@ -97,6 +161,28 @@ static double halving(const cd_ordered_sum *s, int64_t element)
     uint32_t levels = 0;
     while ((UINT64_C(2) << levels) <= s->members) levels++;
     return halves(s, 0, levels, 1u << levels, element);
+}
+
+/* Place p of the power of two: of the first ones each stands for a pair of neighbours. */
+static double doubles(const cd_ordered_sum *s, uint32_t place, uint32_t levels, int64_t element)
+{
+    if (levels > 0) {
+        const uint32_t half = 1u << (levels - 1);
+        return add(s, doubles(s, place, levels - 1, element),
+                   doubles(s, place + half, levels - 1, element));
+    }
+    uint32_t power = 1;
+    while (power <= s->members / 2) power *= 2;
+    const uint32_t pairs = s->members - power;
+    if (place >= pairs) return operand(s, place + pairs, element);
+    return add(s, operand(s, 2 * place, element), operand(s, 2 * place + 1, element));
+}
+
+static double doubling(const cd_ordered_sum *s, int64_t element)
+{
+    uint32_t levels = 0;
+    while ((UINT64_C(2) << levels) <= s->members) levels++;
+    return doubles(s, 0, levels, element);
 }
 
 /* ---- trees ---- */
@@ -146,15 +232,32 @@ static double double_tree(const cd_ordered_sum *s, int64_t place, int64_t nodes,
 
 static double sum_of(const cd_ordered_sum *s, int64_t element)
 {
-    if (s->order == CD_ORDER_IN_RANK_ORDER) return in_rank_order(s, 0, s->members, element);
-    /* whatever the algorithm, parts of a sum go around in a ring */
-    if (s->scatters || s->order == CD_ORDER_RING || s->order == CD_ORDER_SEGMENTED_RING)
-        return around(s, owner_of(s, element), element);
-    if (s->order == CD_ORDER_HALVING) return halving(s, element);
-    if (s->order == CD_ORDER_BINOMIAL) return binomial(s, 0, element);
     const int64_t width =
         s->order == CD_ORDER_NODES && s->ranks_per_node > 0 ? s->ranks_per_node : 1;
-    return double_tree(s, 0, divide_up(s->members, width), element);
+    switch (s->order) {
+    case CD_ORDER_IN_RANK_ORDER:
+        return in_rank_order(s, 0, s->members, element);
+    case CD_ORDER_BACKWARDS:
+        return backwards(s, element);
+    case CD_ORDER_HALVING:
+        return halving(s, element);
+    case CD_ORDER_DOUBLING:
+        return doubling(s, element);
+    case CD_ORDER_BINOMIAL:
+        return binomial(s, 0, element);
+    case CD_ORDER_DOUBLE_TREE:
+    case CD_ORDER_NODES:
+        return double_tree(s, 0, divide_up(s->members, width), element);
+    case CD_ORDER_UPWARD_RING:
+    case CD_ORDER_SHIFTED_RING:
+        return upward_ring(s, element);
+    case CD_ORDER_RING:
+    case CD_ORDER_SEGMENTED_RING:
+    case CD_ORDER_UNKNOWN:
+    case CD_ORDER_COUNT:
+        break;
+    }
+    return around(s, owner_of(s, element), element);
 }
 
 double cd_ordered_sum_get(const cd_ordered_sum *sum, int64_t element)

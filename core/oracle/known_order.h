@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sum of an all-reduce or a reduce-scatter, addition by addition, in the order that an
-** algorithm of the simulated network has.
+** algorithm has: of the simulated network, or of a library that a backend names.
 **
 ** In a half type the bound of a sum of many ranks is percents of its value. Where the order is
 ** known no bound is needed: the result is one number, and every bit of it is compared. The orders
-** are written here from their definitions (`cddp-verify list algorithms`), apart from the
-** simulator.
+** are written here from their definitions (`cddp-verify list algorithms`, docs/backends.md), apart
+** from the simulator and the backends.
 **
 ** Threads    no state.
 ** Errors     none.
@@ -21,10 +21,25 @@ typedef enum cd_order_kind {
     CD_ORDER_HALVING,
     CD_ORDER_BINOMIAL,
     CD_ORDER_DOUBLE_TREE,
-    CD_ORDER_NODES /* inside the nodes in rank order, across them a double tree */
+    CD_ORDER_NODES, /* inside the nodes in rank order, across them a double tree */
+    /* Members at distance 1, 2, 4 … exchange their sums; of more than a power of two the first
+    ** ones add in pairs before. Reducing halves of the vector on the way is the same tree. */
+    CD_ORDER_DOUBLING,
+    CD_ORDER_BACKWARDS,    /* from the last member to the first */
+    CD_ORDER_UPWARD_RING,  /* a chunk starts at its owner and goes up; the first ones are longer */
+    CD_ORDER_SHIFTED_RING, /* likewise, but from the member before */
+    CD_ORDER_COUNT
 } cd_order_kind;
-/* By the name of an algorithm. */
-cd_order_kind cd_order_find(const char *algorithm);
+
+typedef struct cd_orders {
+    cd_order_kind kinds[CD_ORDER_COUNT];
+    uint32_t count; /* 0: the order is not known */
+} cd_orders;
+/* By the names of algorithms, with a bar between two: each operation has one of these orders. One
+** that is not listed here, or NULL, makes the order unknown. */
+void cd_orders_read(cd_orders *orders, const char *algorithms);
+/* Every order that is listed here and needs no plan. */
+void cd_orders_get_all(cd_orders *orders);
 
 typedef struct cd_ordered_sum {
     cd_order_kind order;

@@ -16,6 +16,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/oracle/exact_inputs.h"
+#include "core/oracle/form_quotient.h"
 #include "core/tensor/dtype.h"
 
 cddp_dtype cd_window_get_wire(const cd_window *window, const cd_oracle_parameter *parameter)
@@ -459,7 +460,8 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start,
     }
     for (size_t i = 0; w->is_exact_device && i < w->parameter_count; i++) {
         const cddp_tensor *t = &w->parameters[i].expected;
-        CD_TRY(t->device->divide(t, t, (int64_t)reduction->divisor, NULL, err));
+        CD_TRY(
+            cd_form_quotient(t, (int64_t)reduction->divisor, &w->parameters[i].is_quotient, err));
     }
     w->is_valid = true;
     return CDDP_OK;

@@ -35,6 +35,7 @@ typedef struct cd_window_parameter {
     uint64_t times_after;   /* and multiplied, by a power of two; 1: it is not */
     cddp_dtype added_in;    /* the dtype of the additions */
     cddp_tensor expected;   /* exact devices: the whole expected form, contiguous */
+    bool is_quotient;       /* likewise: the device divided it rightly */
     bool fired;             /* the backward of some rank gave it a gradient */
 } cd_window_parameter;
 

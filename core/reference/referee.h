@@ -13,6 +13,7 @@
 #include "core/oracle/oracle.h"
 #include "core/reference/observed.h"
 #include "core/reference/reference.h"
+#include "core/reference/summed.h"
 
 typedef struct cd_referee_options {
     const cddp_plan *plan;
@@ -23,6 +24,7 @@ typedef struct cd_referee_options {
         *device; /* of the references' tensors: the rank's, so that both compute alike */
     const cddp_allocator *allocator;
     struct cddp_tracer *tracer;          /* may be NULL */
+    cd_sum_promise sums;                 /* of the order of additions */
     cd_oracle_share *share;              /* ranks of one thread; else NULL */
     cd_reference_share *reference_share; /* likewise */
 } cd_referee_options;

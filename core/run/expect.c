@@ -275,9 +275,11 @@ static const char *print_proven_of(const measure *m, const cd_coverage *coverage
     /* a comm hook that rounds or leaves out: its averages are compared where it does not yet */
     const bool is_lossy = made[CD_LINK_LAW] > 0 && coverage->owed[CD_LINK_MATHEMATICS] == 0 &&
                           made[CD_LINK_REDUCTION] < made[CD_LINK_PRESENCE];
-    const char *averages = is_lossy ? "; averages of the hook by its laws alone"
-                           : values ? ""
-                                    : "; no values of averages";
+    const bool is_bounded = coverage != NULL && coverage->given_up[CD_LINK_SUM] > 0;
+    const char *averages = is_lossy     ? "; averages of the hook by its laws alone"
+                           : !values    ? "; no values of averages"
+                           : is_bounded ? "; sums in half types by their bounds alone"
+                                        : "";
     return reported(m, cd_arena_printf(m->arena, "%s%s%s%s%s%s", values ? "values" : "",
                                        values && updates ? ", " : "", updates ? "updates" : "",
                                        order ? ", order" : "", liveness ? ", liveness" : "",

@@ -169,6 +169,7 @@ static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_e
                                         .device = model->device,
                                         .allocator = n->allocator,
                                         .tracer = n->options.tracer,
+                                        .sums = n->options.sums,
                                         .share = n->options.share,
                                         .reference_share = n->options.reference_share};
     n->is_plain = model->device->digest == cddp_device_cpu()->digest;
@@ -433,11 +434,27 @@ static cddp_status intake_travelled(void *self, const cd_watched_travel *watched
     return CD_PASS(cd_recalled_travels(&n->recall, &travels, err));
 }
 
+/* A sum in a half type whose operands nobody here knows. Of few ranks the reference has them. */
+static void report_unknown(const cd_intake *n, const cd_tracer_reduction *r)
+{
+    if (r->members <= CD_ANY_ORDER_ADDENDS_MAX || r->numbers == NULL ||
+        (r->numbers->dtype != CDDP_F16 && r->numbers->dtype != CDDP_BF16))
+        return;
+    CD_EMIT(n->options.tracer, unjudged,
+            "of a sum in a half type the other ranks' operands are not known here: its bound",
+            .link = CDDP_LINK_SUM, .count = 1);
+}
+
 /* See cd_reductions. The operands live there until the last member leaves. */
 static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_error *err)
 {
     cd_reduction_operands all;
-    if (r->numbers == NULL || !cd_reductions_find(n->options.reductions, r, &all)) return CDDP_OK;
+    if (r->numbers == NULL) return CDDP_OK;
+    CD_TRY(cd_reductions_find(n->options.reductions, r, &all, err));
+    if (all.operands == NULL) {
+        report_unknown(n, r);
+        return CDDP_OK;
+    }
     const size_t count = all.numel * r->members;
     CD_TRY(cd_numbers_read(&n->numbers, r->numbers, err));
     if (!cd_vec_grow(n->allocator, (void **)&n->operands, &n->operand_room, count + 1,
@@ -466,7 +483,11 @@ static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_erro
 static cddp_status intake_summed(void *self, const cd_tracer_reduction *reduction, cddp_error *err)
 {
     cd_intake *n = self;
-    if (n->options.reductions == NULL || !n->is_open) return CDDP_OK;
+    if (!n->is_open) return CDDP_OK;
+    if (n->options.reductions == NULL) {
+        if (reduction->is_result) report_unknown(n, reduction);
+        return CDDP_OK;
+    }
     if (!reduction->is_result)
         return CD_PASS(cd_reductions_post(n->options.reductions, reduction, err));
     const cddp_status status = end_sum(n, reduction, err);

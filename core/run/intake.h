@@ -17,8 +17,9 @@ typedef struct cd_intake_options {
     struct cddp_tracer *tracer;          /* may be NULL */
     cd_oracle_share *share;              /* ranks of one thread; else NULL */
     cd_reference_share *reference_share; /* likewise */
-    struct cd_reductions *reductions;    /* likewise */
-    cd_recall *recall;                   /* NULL: every judgement is made */
+    struct cd_reductions *reductions;    /* NULL: nothing is known of what others post */
+    cd_sum_promise sums;
+    cd_recall *recall; /* NULL: every judgement is made */
 } cd_intake_options;
 
 typedef struct cd_intake cd_intake;

@@ -3,7 +3,6 @@
 #include "core/run/rank.h"
 
 #include "core/base/error.h"
-#include "core/run/intake.h"
 #include "core/run/turns.h"
 
 static cddp_status train_watched(const cd_trainer_options *options, cddp_error *err)
@@ -23,17 +22,38 @@ void cd_rank_report_unobserved(const cd_trainer_options *options)
             .link = CDDP_LINK_NONE, .count = (int64_t)options->plan->settings.train.steps);
 }
 
+/* What is promised of the order in which a sum is added up. */
+static cd_sum_promise promise_of(const cd_rank_argument *a, const cddp_plan *plan,
+                                 const cddp_backend *backend)
+{
+    const cddp_capabilities *can = &backend->capabilities;
+    if (a->options->bind == NULL)
+        return (cd_sum_promise){plan->network.algorithm, (uint32_t)plan->network.ranks_per_node};
+    return (cd_sum_promise){can->order != CDDP_ORDER_UNSPECIFIED ? can->algorithm : NULL, 0};
+}
+
+cd_intake_options cd_rank_watch(const cd_rank_argument *argument, size_t index,
+                                const cd_trainer_options *options)
+{
+    const cd_rank_argument *a = argument;
+    const cd_run_wrapper *wrapper = &a->wrappers->items[index];
+    return (cd_intake_options){.plan = wrapper->plan,
+                               .whole = a->options->plan,
+                               .rank = options->rank,
+                               .wrapper = (uint32_t)index,
+                               .tracer = options->tracer,
+                               .share = wrapper->share,
+                               .reference_share = wrapper->reference_share,
+                               .reductions =
+                                   a->reductions != NULL ? a->reductions : wrapper->reductions,
+                               .sums = promise_of(a, wrapper->plan, options->backend),
+                               .recall = a->recall};
+}
+
 static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options, cddp_error *err)
 {
     cd_intake *intake = NULL;
-    const cd_intake_options watched = {.plan = options->plan,
-                                       .whole = a->options->plan,
-                                       .rank = options->rank,
-                                       .tracer = options->tracer,
-                                       .share = a->wrappers->items[0].share,
-                                       .reference_share = a->wrappers->items[0].reference_share,
-                                       .reductions = a->wrappers->items[0].reductions,
-                                       .recall = a->recall};
+    const cd_intake_options watched = cd_rank_watch(a, 0, options);
     if (a->options->oracle) {
         CD_TRY(cd_intake_create(&watched, &intake, err));
         options->watcher = cd_intake_get_watcher(intake);
@@ -79,6 +99,19 @@ static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a,
     return status != CDDP_OK ? status : flushed;
 }
 
+static cddp_status run_process(cddp_rank *rank, cd_rank_argument *a,
+                               const cddp_rank_binding *binding, cddp_error *err)
+{
+    cd_operand_board board;
+    if (rank->world_size > 1 &&
+        cd_operand_board_init(&board, binding->shared, binding->shared_bytes, rank->rank,
+                              rank->world_size))
+        CD_TRY(cd_reductions_create(a->options->allocator, &board, &a->reductions, err));
+    const cddp_status status = run_bound(rank, a, binding, err);
+    cd_reductions_destroy(a->reductions);
+    return status;
+}
+
 cddp_status cd_rank_program(cddp_rank *rank, void *argument, cddp_error *err)
 {
     const cd_rank_argument *a = argument;
@@ -87,8 +120,9 @@ cddp_status cd_rank_program(cddp_rank *rank, void *argument, cddp_error *err)
         CD_TRY(run_bound(rank, a, &binding, err));
         return CDDP_OK;
     }
+    cd_rank_argument own = *a;
     CD_TRY(a->options->bind(a->options->bind_context, rank, &binding, err));
-    const cddp_status status = run_bound(rank, a, &binding, err);
+    const cddp_status status = run_process(rank, &own, &binding, err);
     a->options->unbind(a->options->bind_context, rank, &binding);
     return status;
 }

@@ -2,6 +2,7 @@
 /* The program that every rank runs, on every world. */
 #pragma once
 #include "cddp/run.h"
+#include "core/run/intake.h"
 #include "core/run/wrappers.h"
 #include "core/train/trainer.h"
 
@@ -12,7 +13,12 @@ typedef struct cd_rank_argument {
     struct cd_recall *recall; /* NULL: every judgement is made */
     /* (CD_REPLICA_DEVICES) of the ranks' tensors; NULL: over the process heap */
     const cddp_device *devices;
+    cd_reductions *reductions; /* of a rank that is a process; NULL: those of its wrapper */
 } cd_rank_argument;
+
+/* Of the wrapper at this index, by the backend of the rank. */
+cd_intake_options cd_rank_watch(const cd_rank_argument *argument, size_t index,
+                                const cd_trainer_options *options);
 
 /* A device without numbers has nothing that a watcher could judge. */
 void cd_rank_report_unobserved(const cd_trainer_options *options);

@@ -28,14 +28,20 @@ struct cd_reductions {
     const cddp_allocator *allocator;
     entry *first;
     cd_numbers numbers;
+    bool has_board;
+    cd_operand_board board;
+    double *operands; /* (room) read from the board */
+    size_t room;
 };
 
-cddp_status cd_reductions_create(const cddp_allocator *allocator, cd_reductions **reductions,
-                                 cddp_error *err)
+cddp_status cd_reductions_create(const cddp_allocator *allocator, const cd_operand_board *board,
+                                 cd_reductions **reductions, cddp_error *err)
 {
     cd_reductions *r = cd_allocate_zero(allocator, sizeof *r);
     if (r == NULL) return cd_fail_memory(err, "reductions under way");
     r->allocator = r->numbers.allocator = allocator;
+    r->has_board = board != NULL;
+    if (board != NULL) r->board = *board;
     *reductions = r;
     return CDDP_OK;
 }
@@ -57,6 +63,7 @@ void cd_reductions_destroy(cd_reductions *reductions)
         e = next;
     }
     cd_numbers_fini(&r->numbers);
+    cd_release(r->allocator, r->operands, r->room * sizeof *r->operands);
     cd_release(r->allocator, r, sizeof *r);
 }
 
@@ -114,6 +121,11 @@ cddp_status cd_reductions_post(cd_reductions *reductions, const cd_tracer_reduct
                                cddp_error *err)
 {
     cd_reductions *r = reductions;
+    if (r->has_board) {
+        CD_TRY(cd_numbers_read(&r->numbers, posted->numbers, err));
+        cd_operand_board_post(&r->board, posted, r->numbers.values, r->numbers.count);
+        return CDDP_OK;
+    }
     entry **link = find(r, posted), *e = *link;
     /* another group of the same name and members, whose numbers begin anew */
     if (e != NULL && posted->member < e->members && e->has[posted->member]) {
@@ -132,19 +144,36 @@ cddp_status cd_reductions_post(cd_reductions *reductions, const cd_tracer_reduct
     return CDDP_OK;
 }
 
-bool cd_reductions_find(const cd_reductions *reductions, const cd_tracer_reduction *ended,
-                        cd_reduction_operands *found)
+static cddp_status find_on_board(cd_reductions *r, const cd_tracer_reduction *ended,
+                                 cd_reduction_operands *found, cddp_error *err)
+{
+    const size_t share = ended->scatters ? ended->members : 1;
+    const size_t numel = (size_t)cddp_tensor_numel(ended->numbers) * share;
+    if (numel > NUMBERS_MAX / ended->members) return CDDP_OK;
+    if (!cd_vec_grow(r->allocator, (void **)&r->operands, &r->room, numel * ended->members + 1,
+                     sizeof *r->operands))
+        return cd_fail_memory(err, "the operands of a reduction of %u ranks", ended->members);
+    if (cd_operand_board_read(&r->board, ended, r->operands, numel))
+        *found = (cd_reduction_operands){r->operands, numel, ended->numbers->dtype};
+    return CDDP_OK;
+}
+
+cddp_status cd_reductions_find(cd_reductions *reductions, const cd_tracer_reduction *ended,
+                               cd_reduction_operands *found, cddp_error *err)
 {
     const entry *e = reductions->first;
+    *found = (cd_reduction_operands){NULL, 0, CDDP_F32};
+    if (reductions->has_board) return CD_PASS(find_on_board(reductions, ended, found, err));
     while (e != NULL && (e->group != ended->group || e->sequence != ended->sequence)) e = e->next;
     if (e == NULL || e->is_odd || e->posted != e->members || e->members != ended->members)
-        return false;
+        return CDDP_OK;
     *found = (cd_reduction_operands){e->operands, e->numel, e->dtype};
-    return true;
+    return CDDP_OK;
 }
 
 void cd_reductions_leave(cd_reductions *reductions, const cd_tracer_reduction *ended)
 {
+    if (reductions->has_board) return;
     entry **link = find(reductions, ended), *e = *link;
     if (e == NULL) return;
     e->left++;

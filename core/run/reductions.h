@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operands of reductions under way, of ranks of one thread: what every member posted, as
-** numbers.
+/* The operands of reductions under way: what every member posted, as numbers.
 **
-** A rank of a real process sees its own operand alone. In a simulated world each one is seen when
-** it is posted; when a member's reduction ends, all of them are here.
+** Of ranks of one thread each one is seen when it is posted; when a member's reduction ends, all of
+** them are here. Ranks that are processes of one machine write them to a board (operand_board.h).
 **
 ** Lifetime   one per run: create → (post … → end …)* → destroy.
 ** Threads    that of the ranks.
@@ -11,12 +10,14 @@
 */
 #pragma once
 #include "cddp/alloc.h"
+#include "core/run/operand_board.h"
 #include "core/trace/tracer.h"
 
 typedef struct cd_reductions cd_reductions;
 
-cddp_status cd_reductions_create(const cddp_allocator *allocator, cd_reductions **reductions,
-                                 cddp_error *err) CDDP_MUST_CHECK;
+/* board: of this rank alone, copied; NULL: for ranks of one thread. */
+cddp_status cd_reductions_create(const cddp_allocator *allocator, const cd_operand_board *board,
+                                 cd_reductions **reductions, cddp_error *err) CDDP_MUST_CHECK;
 void cd_reductions_destroy(cd_reductions *reductions); /* accepts NULL */
 
 /* A member posts. */
@@ -28,9 +29,9 @@ typedef struct cd_reduction_operands {
     size_t numel;
     cddp_dtype dtype;
 } cd_reduction_operands;
-/* What all members of a reduction posted, borrowed until this member leaves it. False: some did
-** not, or something else. */
-bool cd_reductions_find(const cd_reductions *reductions, const cd_tracer_reduction *ended,
-                        cd_reduction_operands *found);
+/* What all members of a reduction posted, borrowed until this member leaves it. Not found: some did
+** not, or something else; found->operands is NULL. */
+cddp_status cd_reductions_find(cd_reductions *reductions, const cd_tracer_reduction *ended,
+                               cd_reduction_operands *found, cddp_error *err) CDDP_MUST_CHECK;
 /* The reduction ended for a member. */
 void cd_reductions_leave(cd_reductions *reductions, const cd_tracer_reduction *ended);

@@ -86,8 +86,7 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     run->world = (struct cddp_tracer){.sink = run->sink, .level = options->level};
     run->argument =
         (cd_rank_argument){.options = options, .sink = run->sink, .recall = manner->recall};
-    CD_TRY(cd_run_wrappers_open(&run->wrappers, options->plan, options->allocator,
-                                options->bind == NULL && !options->oracle_apart, err));
+    CD_TRY(cd_run_wrappers_open(&run->wrappers, options, err));
     run->argument.wrappers = &run->wrappers;
     run->tap.without_digests = manner->without_digests;
     if (manner->holds_storage) {

@@ -54,15 +54,7 @@ static cddp_status open_one(turns *s, size_t index, cddp_error *err)
         options.world = shared_group(s, index);
     cd_tracer_select(options.tracer, options.wrapper);
     if (s->argument->options->oracle) {
-        const cd_intake_options watched = {.plan = wrapper->plan,
-                                           .whole = s->plan,
-                                           .rank = options.rank,
-                                           .wrapper = (uint32_t)index,
-                                           .tracer = options.tracer,
-                                           .share = wrapper->share,
-                                           .reference_share = wrapper->reference_share,
-                                           .reductions = wrapper->reductions,
-                                           .recall = s->argument->recall};
+        const cd_intake_options watched = cd_rank_watch(s->argument, index, &options);
         CD_TRY(cd_intake_create(&watched, &s->takers[index].intake, err));
         options.watcher = cd_intake_get_watcher(s->takers[index].intake);
         cd_rank_report_unobserved(&options);

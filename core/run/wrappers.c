@@ -13,23 +13,29 @@ static cddp_status open_one(cd_run_wrappers *w, size_t index, bool shares, cddp_
         CD_TRY(cddp_plan_of_wrapper(w->plan, index, w->allocator, &plan, err));
         own->plan = plan;
     }
+    /* alone, a rank's own operand is the sum; without an order there is nothing to add up */
+    if (w->plan->world.size > 1 && w->has_order)
+        CD_TRY(cd_reductions_create(w->allocator, NULL, &own->reductions, err));
     if (!shares) return CDDP_OK;
     CD_TRY(cd_oracle_share_create(w->allocator, &own->share, err));
-    if (w->plan->world.size > 1) /* alone, a rank's own operand is the sum */
-        CD_TRY(cd_reductions_create(w->allocator, &own->reductions, err));
     own->reference_share = cd_allocate_zero(w->allocator, sizeof *own->reference_share);
     if (own->reference_share == NULL) return cd_fail_memory(err, "what references share");
     cd_reference_share_init(own->reference_share, own->plan, w->allocator);
     return CDDP_OK;
 }
 
-cddp_status cd_run_wrappers_open(cd_run_wrappers *wrappers, const cddp_plan *plan,
-                                 const cddp_allocator *allocator, bool shares, cddp_error *err)
+cddp_status cd_run_wrappers_open(cd_run_wrappers *wrappers, const cddp_run_options *options,
+                                 cddp_error *err)
 {
     cd_run_wrappers *w = wrappers;
+    const cddp_plan *plan = options->plan;
+    const cddp_allocator *allocator = options->allocator;
+    const bool shares = options->bind == NULL && !options->oracle_apart;
     *w = (cd_run_wrappers){.allocator = allocator,
                            .plan = plan,
-                           .count = cddp_plan_wrapper_count(plan)};
+                           .count = cddp_plan_wrapper_count(plan),
+                           .has_order = options->bind == NULL && options->backend != NULL &&
+                                        options->backend->capabilities.order == CDDP_ORDER_KNOWN};
     w->items = cd_allocate_array(allocator, w->count, sizeof *w->items);
     if (w->items == NULL) return cd_fail_memory(err, "%zu wrappers", w->count);
     for (size_t i = 0; i < w->count; i++) CD_TRY(open_one(w, i, shares, err));

@@ -42,7 +42,7 @@ typedef struct cd_tracer_operands {
     void *self;
     /* of a bucket's all-reduces and all-gathers */
     void (*pass)(void *self, uint32_t bucket, bool is_result, const cddp_tensor *numbers);
-    /* of every reduction whose order of additions the backend says is known */
+    /* of every all-reduce and every reduce-scatter of equal shares */
     void (*reduce)(void *self, const cd_tracer_reduction *reduction);
 } cd_tracer_operands;
 

@@ -85,7 +85,10 @@ typedef struct cddp_capabilities {
     bool in_place;
     bool async; /* post returns before completion and progress needs no further calls */
     cddp_order order;
-    const char *algorithm; /* "gloo_ring", "flat", … meaningful with CDDP_ORDER_KNOWN */
+    /* "gloo_ring", "flat", … of the order of additions, a promise that the judge verifies. With
+    ** CDDP_ORDER_SAME several with a bar between two: each all-reduce has one of them; NULL: none.
+    ** A name that is not known promises nothing. */
+    const char *algorithm;
     uint32_t world_size_max;
     bool guards; /* understands the group option guard=1: fingerprints before each collective */
 } cddp_capabilities;

@@ -97,6 +97,10 @@ typedef struct cddp_rank_binding {
     const cddp_backend *backend; /* NULL: that of the run */
     const cddp_trace_sink *sink; /* NULL: those of the run; else this one alone (a shard) */
     void *self;                  /* of whoever bound it */
+    /* Memory that all ranks of this run share, zeroed when it begins: the judge of each rank sees
+    ** there what the others gave to a sum. NULL: sums of real ranks are held to their bounds. */
+    void *shared;
+    size_t shared_bytes;
 } cddp_rank_binding;
 
 typedef struct cddp_run_options {

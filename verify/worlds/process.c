@@ -49,6 +49,11 @@
 
 #define PARTS_MAX 16 /* backends that one composition names */
 
+/* What ranks give to sums. Of a job that we start they lie in a file, often of a small file system;
+** of forked ranks in memory that is taken when it is written. */
+#define SHARED_FORKED_BYTES ((size_t)64 << 20)
+#define SHARED_FILE_BYTES ((size_t)16 << 20)
+
 #define COMMAND_BYTES 8192
 #define COMMAND_WORDS_MAX 512
 
@@ -62,6 +67,8 @@ struct cd_compose_process {
     cd_os_folder folder;        /* of the rendezvous; "" where the transport has one, or a job */
     cd_os_folder scratch;       /* of a job that this process starts */
     cddp_member_options joined; /* rank 0 of a job that somebody else started */
+    void *shared; /* what all ranks see of each other's operands; NULL: they share no memory */
+    size_t shared_bytes;
     uint64_t *hook_since_ns; /* (world_size) when its last event came, a call of a hook; else 0 */
     bool cannot_keep;        /* a sink failed when it was flushed, as on a full disk */
     char command[COMMAND_BYTES], program[4096], run[64];
@@ -286,6 +293,8 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
     s->guarded = *cddp_composition_backend(s->composition);
     s->guarded.self = s;
     s->guarded.open = open_guarded;
+    binding->shared = p->shared;
+    binding->shared_bytes = p->shared_bytes;
     binding->backend = &s->guarded;
     binding->sink = &s->sink;
     binding->self = s;
@@ -373,6 +382,16 @@ static cddp_status announce(void *context, cddp_rank *rank,
 
 /* ---- a job that we start ---- */
 
+/* Where the job's folder has no room for it, the ranks' judges do without. */
+static void open_shared_file(cd_compose_process *p, const char *folder)
+{
+    char path[sizeof p->scratch.path + 16];
+    if (folder == NULL) return;
+    snprintf(path, sizeof path, "%s/operands", folder);
+    if (cd_os_shared_file_open(path, SHARED_FILE_BYTES, &p->shared, NULL) == CDDP_OK)
+        p->shared_bytes = SHARED_FILE_BYTES;
+}
+
 /* Settings, then the launcher's words; behind them this program and its arguments. */
 static cddp_status make_command(cd_compose_process *p, cddp_error *err)
 {
@@ -381,6 +400,8 @@ static cddp_status make_command(cd_compose_process *p, cddp_error *err)
     /* What the launcher's library leaves behind when it is killed goes with this folder. */
     if (cd_os_folder_open(&p->scratch, "/dev/shm", "cddp-job", NULL) == CDDP_OK)
         setenv("CDDP_SCRATCH", p->scratch.path, 1);
+    else
+        unsetenv("CDDP_SCRATCH");
     CD_TRY(cd_compose_process_backend(p)->launcher->command((uint32_t)o->plan->world.size,
                                                             read_variable, p->command,
                                                             sizeof p->command, err));
@@ -472,6 +493,7 @@ static cddp_status open_launched(cd_compose_process *p, cddp_process_options *op
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "a job of the launcher holds one scenario; without it, cddp-verify starts a "
                        "job for each");
+    if (o->origin->hub != NULL) open_shared_file(p, getenv("CDDP_SCRATCH"));
     if (m->rank > 0 || o->origin->hub != NULL) return CD_PASS(open_member(p, *m, err));
     const char *host = getenv("CDDP_HUB_HOST");
     if (host == NULL && !one_host)
@@ -514,6 +536,8 @@ static cddp_status open_forked(cd_compose_process *p, cddp_error *err)
     if (folder == NULL || folder[0] == '\0') folder = "/tmp";
     cddp_error why = CDDP_ERROR_INIT;
     const cddp_status status = cd_os_folder_open(&p->folder, folder, "cddp-rendezvous", &why);
+    if (cd_os_shared_open(SHARED_FORKED_BYTES, &p->shared, NULL) == CDDP_OK)
+        p->shared_bytes = SHARED_FORKED_BYTES;
     if (status == CDDP_OK) return CDDP_OK;
     return cd_fail(err, status, "ranks cannot meet in TMPDIR: %s", why.message);
 }
@@ -602,6 +626,7 @@ void cd_compose_process_close(cd_compose_process *p)
     if (p == NULL) return;
     cddp_process_world_close(p->world);
     cddp_member_world_close(p->member);
+    cd_os_shared_close(p->shared, p->shared_bytes);
     cd_os_folder_close(&p->folder);
     cd_os_folder_close(&p->scratch);
     cddp_composition_close(p->composition);

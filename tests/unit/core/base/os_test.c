@@ -59,6 +59,28 @@ static void read_all(cd_os_child *child, char texts[CD_OS_PIPE_COUNT][64])
     }
 }
 
+TEST(os_shared_file, is_one_memory_for_all_who_open_it)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    char path[] = "/tmp/cddp-shared-XXXXXX";
+    void *one = NULL, *other = NULL;
+    const int fd = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    assert_ok(cd_os_shared_file_open(path, 5000, &one, &err), &err);
+    assert_ok(cd_os_shared_file_open(path, 5000, &other, &err), &err);
+    assert_int_equal(((unsigned char *)one)[4999], 0);
+    ((unsigned char *)one)[4999] = 7;
+    assert_int_equal(((unsigned char *)other)[4999], 7);
+    cd_os_shared_close(one, 5000);
+    cd_os_shared_close(other, 5000);
+    unlink(path);
+    one = NULL;
+    assert_int_equal(cd_os_shared_file_open("/nowhere/at/all", 5000, &one, &err), CDDP_E_IO);
+    assert_null(one);
+}
+
 TEST(os_child, its_pipes_its_exit_code_and_shared_memory_reach_us)
 {
     cddp_error err = CDDP_ERROR_INIT;

@@ -73,7 +73,11 @@ static void try_world(const world *w, cddp_op op, cddp_dtype dtype, cddp_red_op 
     j = (job){.op = op, .dtype = dtype, .reduce_op = reduce_op, .numel = w->numel};
     fill(&j, (uint64_t)w->numel + w->members, operands, w->members);
     fixture_run(&f, reduce);
-    const cd_ordered_sum sum = {.order = cd_order_find(cd_algorithm_name(w->algorithm)),
+    cd_orders orders;
+    cd_orders_read(&orders, cd_algorithm_name(w->algorithm));
+    const cd_order_kind kind = orders.count == 1 ? orders.kinds[0] : CD_ORDER_UNKNOWN;
+    const bool is_whole = op == CDDP_OP_ALLREDUCE || kind == CD_ORDER_IN_RANK_ORDER;
+    const cd_ordered_sum sum = {.order = is_whole ? kind : CD_ORDER_RING,
                                 .dtype = dtype,
                                 .members = w->members,
                                 .ranks_per_node = w->ranks_per_node,
@@ -82,7 +86,7 @@ static void try_world(const world *w, cddp_op op, cddp_dtype dtype, cddp_red_op 
                                 .averages = reduce_op == CDDP_RED_AVG,
                                 .operands = operands};
     const int64_t share = sum.scatters ? w->numel / w->members : w->numel;
-    assert_true(sum.order != CD_ORDER_UNKNOWN);
+    assert_true(kind != CD_ORDER_UNKNOWN);
     for (int64_t i = 0; i < w->numel; i++) {
         cd_test_row("%s, %u ranks, element %d", cd_algorithm_name(w->algorithm), w->members,
                     (int)i);
@@ -122,12 +126,60 @@ TEST(known_order, of_parts_is_a_ring)
         }
 }
 
+static uint32_t count_orders(const char *algorithms)
+{
+    cd_orders orders;
+    cd_orders_read(&orders, algorithms);
+    return orders.count;
+}
+
 TEST(known_order, of_a_choice_is_unknown)
 {
     (void)state;
-    assert_int_equal(cd_order_find("any_order"), CD_ORDER_UNKNOWN);
-    assert_int_equal(cd_order_find("no_such_algorithm"), CD_ORDER_UNKNOWN);
-    assert_int_equal(cd_order_find(NULL), CD_ORDER_UNKNOWN);
+    assert_int_equal(count_orders("any_order"), 0);
+    assert_int_equal(count_orders("no_such_algorithm"), 0);
+    assert_int_equal(count_orders("ring|any_order"), 0);
+    assert_int_equal(count_orders(NULL), 0);
+    assert_int_equal(count_orders("ring|linear"), 2);
+}
+
+static double sum_of(cd_order_kind kind, uint32_t members, int64_t numel, int64_t element,
+                     const double *operands)
+{
+    const cd_ordered_sum sum = {
+        .order = kind, .dtype = CDDP_F32, .members = members, .numel = numel, .operands = operands};
+    return cd_ordered_sum_get(&sum, element);
+}
+
+static float add(float a, float b) { return a + b; }
+
+TEST(known_order, of_the_libraries_is_written_out)
+{
+    (void)state;
+    enum { N = 6, NUMEL = 8 };
+    double x[N * NUMEL];
+    cd_prng prng = cd_prng_seed(7);
+    for (size_t i = 0; i < N * NUMEL; i++)
+        x[i] = (double)(float)ldexp((double)cd_prng_between(&prng, -(1 << 23), 1 << 23),
+                                    (int)cd_prng_between(&prng, -8, 8));
+    for (int64_t e = 0; e < NUMEL; e++) {
+        float v[N];
+        for (int m = 0; m < N; m++) v[m] = (float)x[m * NUMEL + e];
+        cd_test_row("element %d", (int)e);
+        assert_true(sum_of(CD_ORDER_DOUBLING, N, NUMEL, e, x) ==
+                    (double)add(add(add(v[0], v[1]), add(v[2], v[3])), add(v[4], v[5])));
+        assert_true(sum_of(CD_ORDER_BACKWARDS, N, NUMEL, e, x) ==
+                    (double)add(add(add(add(add(v[5], v[4]), v[3]), v[2]), v[1]), v[0]));
+        /* chunks of 2, 2, 1, 1, 1, 1 */
+        const int early = e < 4 ? (int)e / 2 : (int)e - 2;
+        float up = v[early];
+        for (int k = 1; k < N; k++) up = add(up, v[(early + k) % N]);
+        assert_true(sum_of(CD_ORDER_UPWARD_RING, N, NUMEL, e, x) == (double)up);
+        const int before = (early + N - 1) % N;
+        float shifted = v[before];
+        for (int k = 1; k < N; k++) shifted = add(shifted, v[(before + k) % N]);
+        assert_true(sum_of(CD_ORDER_SHIFTED_RING, N, NUMEL, e, x) == (double)shifted);
+    }
 }
 
 TEST_MAIN()
