@@ -263,16 +263,18 @@ void cd_group_show_reduction(const cddp_group *group, const cddp_collective *col
 {
     const cddp_group *g = group;
     const cddp_collective *c = collective;
-    const bool scatters = c->op == CDDP_OP_REDUCE_SCATTER && c->counts == NULL;
+    const bool scatters = c->op == CDDP_OP_REDUCE_SCATTER && c->counts == NULL,
+               gathers = c->op == CDDP_OP_ALLGATHER && c->counts == NULL;
     if (g->tracer->operands == NULL || g->table.capabilities.order != CDDP_ORDER_KNOWN ||
-        (c->op != CDDP_OP_ALLREDUCE && !scatters))
+        (c->op != CDDP_OP_ALLREDUCE && !scatters && !gathers))
         return;
     cd_tracer_reduce(g->tracer, &(cd_tracer_reduction){.group = g->id,
                                                        .sequence = c->sequence,
                                                        .member = g->group_rank,
                                                        .members = g->group_size,
-                                                       .op = c->reduce_op,
+                                                       .op = gathers ? CDDP_RED_SUM : c->reduce_op,
                                                        .scatters = scatters,
+                                                       .gathers = gathers,
                                                        .is_result = is_result,
                                                        .numbers = numbers});
 }

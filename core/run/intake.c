@@ -437,6 +437,8 @@ static cddp_status intake_travelled(void *self, const cd_watched_travel *watched
 static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_error *err)
 {
     cd_reduction_operands all;
+    /* what is gathered is equal on all members (I-COLL, C1): one of them is enough */
+    if (r->gathers && r->member != r->sequence % r->members) return CDDP_OK;
     if (r->numbers == NULL || !cd_reductions_find(n->options.reductions, r, &all)) return CDDP_OK;
     const size_t count = all.numel * r->members;
     CD_TRY(cd_numbers_read(&n->numbers, r->numbers, err));
@@ -446,6 +448,7 @@ static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_erro
     memcpy(n->operands, all.operands, count * sizeof *n->operands);
     cd_observed_summed summed = {.averages = r->op == CDDP_RED_AVG,
                                  .scatters = r->scatters,
+                                 .gathers = r->gathers,
                                  .member = r->member,
                                  .members = r->members,
                                  .dtype = all.dtype,
@@ -453,6 +456,7 @@ static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_erro
                                  .result = {n->numbers.values, n->numbers.count}};
     CD_POINT_TRACED(FLAG, "observed.summed.averages", n->options.tracer, summed.averages);
     CD_POINT_TRACED(FLAG, "observed.summed.scatters", n->options.tracer, summed.scatters);
+    CD_POINT_TRACED(FLAG, "observed.summed.gathers", n->options.tracer, summed.gathers);
     CD_POINT_TRACED(COUNT, "observed.summed.member", n->options.tracer, summed.member);
     CD_POINT_TRACED(COUNT, "observed.summed.members", n->options.tracer, summed.members);
     CD_POINT_TRACED(COUNT, "observed.summed.dtype", n->options.tracer, summed.dtype);
