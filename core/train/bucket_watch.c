@@ -78,9 +78,9 @@ static void reduce(void *self, const cd_tracer_reduction *reduction)
     cd_trainer *t = self;
     const cd_watcher *watcher = t->view.watcher;
     const bool adds = reduction->op == CDDP_RED_SUM || reduction->op == CDDP_RED_AVG;
-    const bool is_seen = watcher != NULL && t->streams.device == NULL && adds &&
-                         (reduction->numbers == NULL ||
-                          is_compared(reduction->numbers, reduction->gathers));
+    const bool is_seen =
+        watcher != NULL && t->streams.device == NULL && adds &&
+        (reduction->numbers == NULL || is_compared(reduction->numbers, reduction->gathers));
     if (!is_seen || t->reduction.travel_status != CDDP_OK) return;
     t->reduction.travel_status =
         watcher->ops->summed(watcher->self, reduction, &t->reduction.travel_error);

@@ -111,9 +111,8 @@ static cddp_status read_generation(const cd_trainer *t, uint32_t *generation, cd
 ** were then says nothing of what they must be. */
 static cddp_status enter_wrapper(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
-    const bool was_there =
-        has_gradients(t) &&
-        t->program.settings.mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE;
+    const bool was_there = has_gradients(t) &&
+                           t->program.settings.mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE;
     uint32_t before = 0, after = 0;
     CD_TRY(read_generation(t, &before, err));
     CD_TRY(cddp_ddp_forward_begin(t->ddp, micro->grad_mode, err));
