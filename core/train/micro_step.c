@@ -126,11 +126,10 @@ static cddp_status enter_wrapper(cd_trainer *t, const cd_micro *micro, cddp_erro
 static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
 {
     const cd_micro *micro = pass->micro;
-    if (t->sharding != NULL) {
+    if (t->sharding != NULL)
         CD_TRY(cd_sharding_begin_forward(t, micro->grad_mode, err));
-    } else if (!micro->bypass) {
+    else if (!micro->bypass)
         CD_TRY(enter_wrapper(t, micro, err));
-    }
     CD_POINT_BUFFERS("forward.buffer", t);
     CD_TRY(cd_trainer_show(t, CDDP_MOMENT_FORWARD, err));
     t->now.has_moved = false;
