@@ -320,6 +320,8 @@ static void report(state *s, const cd_key *key, breach *b)
     char *how = strstr(b->words, found_mark);
     /* of the gradients that it was fed with, or of what the hook did with its buckets */
     f.is_consequence = (v->what == CDDP_WHAT_SCALER || v->what == CDDP_WHAT_HOOK) && b->is_derived;
+    /* gradients are shown there only when they had to move to new buckets */
+    const bool is_rebuild = v->what == CDDP_WHAT_GRADIENT && v->moment == CDDP_MOMENT_FORWARD;
     print_place(places[0], sizeof places[0], from, step);
     print_place(places[1], sizeof places[1], v->moment, b->at.step);
     if (from == AT_SEED)
@@ -329,8 +331,9 @@ static void report(state *s, const cd_key *key, breach *b)
         CD_SAY(f.title, "%s: %s %s in step %u%s", who, what, how + sizeof found_mark - 1,
                b->at.step, cd_writer_get_count(&s->writer, b->count, "tensors"));
     else
-        CD_SAY(f.title, "%s: %s %s between %s and %s%s", who, what,
+        CD_SAY(f.title, "%s: %s %s between %s and %s%s%s", who, what,
                b->has_stayed ? "stays as it was" : "changed", places[0], places[1],
+               is_rebuild ? ", when the buckets were rebuilt" : "",
                cd_writer_get_count(&s->writer, b->count, "tensors"));
     if (how != NULL) *how = '\0';
     if (b->was != 0 && b->words[0] != 0)
@@ -347,6 +350,8 @@ static void report(state *s, const cd_key *key, breach *b)
     say_others(s, b, f.actual, sizeof f.actual);
     CD_SAY(f.advice, "%s",
            b->is_derived ? "what it must be follows from the plan and from what was there before"
+           : is_rebuild  ? "gradients that are there when buckets are rebuilt keep their values: "
+                           "look for what the reducer does with them as it installs new buckets"
                          : "nothing in the plan changes this value there: look for what writes to "
                            "it in that interval");
     cd_writer_report(&s->writer, &f);
@@ -414,6 +419,7 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
     const bool has_stepped = r->stepped == step + 1;
     switch (f->moment) {
     case CDDP_MOMENT_FORWARD:
+        if (f->what == CDDP_WHAT_GRADIENT) return l->is_open; /* shown after a rebuild alone */
         /* a trace without the moment after the forward */
         return l->moment == CDDP_MOMENT_FORWARD || l->moment == CDDP_MOMENT_AFTER_INIT;
     case CDDP_MOMENT_AFTER_BACKWARD:

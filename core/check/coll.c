@@ -13,8 +13,9 @@
 **         the stages: only an error without any other explanation, when every rank's local
 **         gradient was its own one-process gradient up to that step (link 3), and all ranks had
 **         the same parameters and loss scale up to it
-**     C6  compare events of link 17: what a reduction in a half type gave is the sum of what its
-**         members posted, in the backend's order, where all members posted the same operation
+**     C6  compare events of link 17: what a reduction in f32 or a half type gave is the sum of what
+**         its members posted, in the backend's order, and what an all-gather gave is what they
+**         posted, where all members posted the same operation
 **     C5  compare events of link 11: what a collective of the program itself gave is what its
 **         members' inputs make, where all members posted the same operation, for no bucket
 ** Exercised     an output was compared across at least two members, or with what it must be (C5).
@@ -515,7 +516,26 @@ static bool is_about_all(const state *s, const cd_key *operation, const cddp_eve
            label->first.data[0] < 0;
 }
 
-/* C5, C6: the first such operation, on every rank that it is wrong on. */
+static bool is_gather(const state *s, const cd_key *operation)
+{
+    const cd_agree_entry *post = cd_table_find(&s->posts.entries, operation);
+    return post != NULL && post->first.data[0] == CDDP_OP_ALLGATHER;
+}
+
+/* One member's result was compared. Where all got the same (C1), it is wrong on all of them. */
+static void add_members(state *s, const cd_key *operation, cd_rank_set *who)
+{
+    const cd_agree_entry *output = cd_table_find(&s->outputs.entries, operation);
+    if (output == NULL || output->first.next != 0) return;
+    for (size_t i = 0; i < s->slots.count; i++) {
+        const int64_t *slot = cd_table_value(&s->slots, i);
+        if (cd_table_key(&s->slots, i)->part[0] == operation->part[0])
+            cd_rank_set_add(who, &s->writer.memory, (uint32_t)(*slot - 1));
+    }
+}
+
+/* C5, C6: the first such operation, on every rank that it is wrong on. What was gathered wrongly
+** is the cause of what is computed from it, and of parameters that are not those of the chain. */
 static void report_own(state *s)
 {
     const wrong *first = NULL;
@@ -542,6 +562,9 @@ static void report_own(state *s)
     if (first == NULL) return;
     const cddp_event_compare *c = &first->event.as.compare;
     cddp_finding f = cd_finding_at(&s->writer, &first->event);
+    const cd_key *operation = CD_KEY(at->part[0], at->part[1]);
+    f.is_cause = c->link == CD_LINK_SUM && is_gather(s, operation);
+    if (f.is_cause) add_members(s, operation, &who);
     cd_finding_set_ranks(&s->writer, &f, &who);
     CD_SAY(f.title, CDDP_FINDING_WHO ": %s (#%lld) does not give what its members' inputs make",
            first->name, (long long)at->part[1]);

@@ -264,13 +264,19 @@ void cd_group_show_reduction(const cddp_group *group, const cddp_collective *col
     const cddp_group *g = group;
     const cddp_collective *c = collective;
     const bool scatters = c->op == CDDP_OP_REDUCE_SCATTER && c->counts == NULL;
-    if (g->tracer->operands == NULL || (c->op != CDDP_OP_ALLREDUCE && !scatters)) return;
+    /* What is gathered is shown where all ranks live in one thread: the boards of processes hold
+    ** numbers of reductions. */
+    const bool gathers = c->op == CDDP_OP_ALLGATHER && c->counts == NULL &&
+                         g->table.capabilities.order == CDDP_ORDER_KNOWN;
+    if (g->tracer->operands == NULL || (c->op != CDDP_OP_ALLREDUCE && !scatters && !gathers))
+        return;
     cd_tracer_reduce(g->tracer, &(cd_tracer_reduction){.group = g->id,
                                                        .sequence = c->sequence,
                                                        .member = g->group_rank,
                                                        .members = g->group_size,
-                                                       .op = c->reduce_op,
+                                                       .op = gathers ? CDDP_RED_SUM : c->reduce_op,
                                                        .scatters = scatters,
+                                                       .gathers = gathers,
                                                        .is_result = is_result,
                                                        .numbers = numbers});
 }

@@ -740,6 +740,17 @@ cddp_status cd_referee_travels(cd_referee *o, const cd_observed_travels *observe
     return CDDP_OK;
 }
 
+/* Nothing is owed of it: a right one needs no event. */
+static void emit_gathered(const cd_referee *o, const cd_observed_summed *observed,
+                          cd_comparison *found)
+{
+    char name[96];
+    if (found->bad == 0) return;
+    snprintf(name, sizeof name, "allgather in %s", cddp_dtype_name(observed->dtype));
+    cd_text_format(found->words, sizeof found->words, "not what its members posted");
+    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_SUM, -1, name}, found);
+}
+
 /* What this rank received, against what all members posted. Both are held against the plan where
 ** they are used: links 2 and 9, and the chain. */
 cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed, cddp_error *err)
@@ -749,6 +760,10 @@ cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed,
     if (observed->members == o->options.plan->world.size)
         cd_shown_number(&o->shown, "summed.member", o->options.rank, observed->member);
     CD_TRY(cd_summed_compare(&o->options.sums, observed, o->allocator, &found, err));
+    if (observed->gathers) {
+        emit_gathered(o, observed, &found);
+        return CDDP_OK;
+    }
     CD_TRY(cd_custody_summed(o->custody, observed, err));
     if (o->units != NULL) CD_TRY(cd_unit_sums_summed(&o->sums, observed, err));
     if (found.numel == 0 && found.bad == 0) {

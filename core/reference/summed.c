@@ -33,6 +33,19 @@ static void compare_ordered(const cd_ordered_sum *sum, int64_t first, const doub
     }
 }
 
+/* The operands one after the other. */
+static void compare_gathered(const cd_observed_summed *s, cd_comparison *c)
+{
+    if (s->members == 0 || s->operands.count != s->result.count) {
+        note_bad(c, 0, (double)s->operands.count, (double)s->result.count);
+        return;
+    }
+    c->numel = s->result.count;
+    for (size_t i = 0; i < s->result.count; i++)
+        if (!is_equal(s->operands.items[i], s->result.items[i]))
+            note_bad(c, (int64_t)i, s->operands.items[i], s->result.items[i]);
+}
+
 /* See Note [Every order] */
 static cddp_status compare_any(const cd_ordered_sum *sum, int64_t first, const double *result,
                                int64_t count, const cddp_allocator *allocator, cd_comparison *c,
@@ -99,6 +112,10 @@ cddp_status cd_summed_compare(const cd_sum_promise *promise, const cd_observed_s
     const int64_t count = (int64_t)s->result.count;
     const uint64_t parts = s->scatters ? (uint64_t)s->members : 1;
     *found = (cd_comparison){.element = -1, .exact = true, .shape = CD_SHAPE_NONE};
+    if (s->gathers) {
+        compare_gathered(s, found);
+        return CDDP_OK;
+    }
     /* what does not fit together is no reduction */
     if (s->members == 0 || s->member >= s->members ||
         (s->dtype != CDDP_F16 && s->dtype != CDDP_BF16 && s->dtype != CDDP_F32) ||

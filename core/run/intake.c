@@ -449,10 +449,12 @@ static void report_unknown(const cd_intake *n, const cd_tracer_reduction *r)
 static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_error *err)
 {
     cd_reduction_operands all;
+    /* what is gathered is equal on all members (I-COLL, C1): one of them is enough */
+    if (r->gathers && r->member != r->sequence % r->members) return CDDP_OK;
     if (r->numbers == NULL) return CDDP_OK;
     CD_TRY(cd_reductions_find(n->options.reductions, r, &all, err));
     if (all.operands == NULL) {
-        report_unknown(n, r);
+        if (!r->gathers) report_unknown(n, r);
         return CDDP_OK;
     }
     const size_t count = all.numel * r->members;
@@ -463,6 +465,7 @@ static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_erro
     memcpy(n->operands, all.operands, count * sizeof *n->operands);
     cd_observed_summed summed = {.averages = r->op == CDDP_RED_AVG,
                                  .scatters = r->scatters,
+                                 .gathers = r->gathers,
                                  .member = r->member,
                                  .members = r->members,
                                  .dtype = all.dtype,
@@ -470,6 +473,7 @@ static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_erro
                                  .result = {n->numbers.values, n->numbers.count}};
     CD_POINT_TRACED(FLAG, "observed.summed.averages", n->options.tracer, summed.averages);
     CD_POINT_TRACED(FLAG, "observed.summed.scatters", n->options.tracer, summed.scatters);
+    CD_POINT_TRACED(FLAG, "observed.summed.gathers", n->options.tracer, summed.gathers);
     CD_POINT_TRACED(COUNT, "observed.summed.member", n->options.tracer, summed.member);
     CD_POINT_TRACED(COUNT, "observed.summed.members", n->options.tracer, summed.members);
     CD_POINT_TRACED(COUNT, "observed.summed.dtype", n->options.tracer, summed.dtype);

@@ -18,7 +18,8 @@ struct entry {
     uint32_t members, posted, left;
     cddp_red_op op;
     cddp_dtype dtype;
-    bool scatters, is_odd; /* is_odd: members disagree, or there are too many numbers */
+    bool scatters, gathers;
+    bool is_odd; /* is_odd: members disagree, or there are too many numbers */
     size_t numel, room;
     double *operands; /* (room) */
     bool *has;        /* (members) */
@@ -96,6 +97,7 @@ static cddp_status add_entry(cd_reductions *r, const cd_tracer_reduction *posted
                  .op = posted->op,
                  .dtype = posted->numbers->dtype,
                  .scatters = posted->scatters,
+                 .gathers = posted->gathers,
                  .is_odd = is_large,
                  .numel = numel,
                  .room = is_large ? 1 : numel * posted->members + 1};
@@ -113,7 +115,8 @@ static cddp_status add_entry(cd_reductions *r, const cd_tracer_reduction *posted
 static bool agrees(const entry *e, const cd_tracer_reduction *posted)
 {
     return e->members == posted->members && e->op == posted->op &&
-           e->scatters == posted->scatters && e->dtype == posted->numbers->dtype &&
+           e->scatters == posted->scatters && e->gathers == posted->gathers &&
+           e->dtype == posted->numbers->dtype &&
            e->numel == (size_t)cddp_tensor_numel(posted->numbers);
 }
 

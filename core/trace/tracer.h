@@ -27,12 +27,13 @@ typedef struct cd_tracer_watch {
     void (*written)(struct cddp_tracer *tracer, int64_t variable, const cddp_tensor *gradient);
 } cd_tracer_watch;
 
-/* What a member posts to an all-reduce or a reduce-scatter of equal shares, or what it receives. */
+/* What a member posts to an all-reduce, a reduce-scatter or an all-gather of equal shares, or what
+** it receives. */
 typedef struct cd_tracer_reduction {
     uint64_t group, sequence;
     uint32_t member, members;
     cddp_red_op op;
-    bool scatters, is_result;
+    bool scatters, gathers, is_result;
     const cddp_tensor *numbers; /* NULL: it ended without a result */
 } cd_tracer_reduction;
 

@@ -65,20 +65,22 @@ static void travel(void *self, uint32_t bucket, bool is_result, const cddp_tenso
         watcher->ops->travelled(watcher->self, &seen, &t->reduction.travel_error);
 }
 
-static bool is_added_up(const cddp_tensor *t)
+/* Of a sum in f64 a bound says enough; what is gathered stays as it is. */
+static bool is_compared(const cddp_tensor *t, bool gathers)
 {
     return t->device != NULL && (t->device->flags & CDDP_DEVICE_VALUES) != 0 &&
-           (t->dtype == CDDP_F16 || t->dtype == CDDP_BF16 || t->dtype == CDDP_F32);
+           (t->dtype == CDDP_F16 || t->dtype == CDDP_BF16 || t->dtype == CDDP_F32 ||
+            (gathers && t->dtype == CDDP_F64));
 }
 
-/* Of f64 a bound says enough. */
 static void reduce(void *self, const cd_tracer_reduction *reduction)
 {
     cd_trainer *t = self;
     const cd_watcher *watcher = t->view.watcher;
     const bool adds = reduction->op == CDDP_RED_SUM || reduction->op == CDDP_RED_AVG;
-    const bool is_seen = watcher != NULL && t->streams.device == NULL && adds &&
-                         (reduction->numbers == NULL || is_added_up(reduction->numbers));
+    const bool is_seen =
+        watcher != NULL && t->streams.device == NULL && adds &&
+        (reduction->numbers == NULL || is_compared(reduction->numbers, reduction->gathers));
     if (!is_seen || t->reduction.travel_status != CDDP_OK) return;
     t->reduction.travel_status =
         watcher->ops->summed(watcher->self, reduction, &t->reduction.travel_error);

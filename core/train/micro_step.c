@@ -91,17 +91,48 @@ cddp_status cd_trainer_end_forward(cd_trainer *t, cd_pass *pass, bool searches, 
     return CDDP_OK;
 }
 
+static bool has_gradients(const cd_trainer *t)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; i < module->parameter_count; i++)
+        if (module->parameters[i].grad.kind != CDDP_GRAD_UNDEFINED) return true;
+    return false;
+}
+
+static cddp_status read_generation(const cd_trainer *t, uint32_t *generation, cddp_error *err)
+{
+    cddp_bucket_info info = {.size = sizeof info};
+    if (cddp_ddp_bucket_count(t->ddp) > 0) CD_TRY(cddp_ddp_bucket(t->ddp, 0, &info, err));
+    *generation = info.generation;
+    return CDDP_OK;
+}
+
+/* A rebuild moves the gradients that are there (REB-08). Mixed precision casts them, too: what they
+** were then says nothing of what they must be. */
+static cddp_status enter_wrapper(cd_trainer *t, const cd_micro *micro, cddp_error *err)
+{
+    const bool was_there = has_gradients(t) &&
+                           t->program.settings.mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE;
+    uint32_t before = 0, after = 0;
+    CD_TRY(read_generation(t, &before, err));
+    CD_TRY(cddp_ddp_forward_begin(t->ddp, micro->grad_mode, err));
+    CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
+    CD_TRY(read_generation(t, &after, err));
+    t->now.has_moved = was_there && after != before;
+    if (t->now.has_moved) CD_POINT_GRADIENTS("rebuilt.gradient", t);
+    return CDDP_OK;
+}
+
 static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
 {
     const cd_micro *micro = pass->micro;
-    if (t->sharding != NULL) {
+    if (t->sharding != NULL)
         CD_TRY(cd_sharding_begin_forward(t, micro->grad_mode, err));
-    } else if (!micro->bypass) {
-        CD_TRY(cddp_ddp_forward_begin(t->ddp, micro->grad_mode, err));
-        CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
-    }
+    else if (!micro->bypass)
+        CD_TRY(enter_wrapper(t, micro, err));
     CD_POINT_BUFFERS("forward.buffer", t);
     CD_TRY(cd_trainer_show(t, CDDP_MOMENT_FORWARD, err));
+    t->now.has_moved = false;
     cd_trainer_emit_samples(t, pass);
     CD_POINT_SAMPLES("data_shown", t, pass->samples);
     CD_TRY(pass_time(t, t->program.settings.train.forward_us * 1000u, "forward", err));

@@ -329,6 +329,7 @@ static unsigned shown_at(const cd_trainer *t, cddp_event_enum_moment moment)
     case CDDP_MOMENT_BEGIN:
         return SHOWS_PARAMETERS | SHOWS_GRADIENTS | SHOWS_BUFFERS | SHOWS_OPTIMIZERS | SHOWS_STATES;
     case CDDP_MOMENT_FORWARD:
+        return SHOWS_BUFFERS | (t->now.has_moved ? SHOWS_GRADIENTS : 0u);
     case CDDP_MOMENT_AFTER_FORWARD:
         return SHOWS_BUFFERS;
     case CDDP_MOMENT_AFTER_BACKWARD:

@@ -153,6 +153,7 @@ typedef struct cd_trainer_place {
     bool accumulates;              /* the backward that ended reduced nothing */
     bool begins_window;            /* it ended with a reduction, and the step goes on */
     bool is_in_forward;            /* of a micro-step that contributes */
+    bool has_moved;                /* buckets were rebuilt at its begin, with gradients there */
     bool has_stepped;              /* the step was taken, or given up, inside the micro-step */
     bool has_entered;              /* a backward of this step started */
     uint64_t reductions;           /* so far, also before a resume */
