@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import threading
 import weakref
 from array import array
@@ -145,6 +146,7 @@ class Wrapper:
         self.params: List[torch.Tensor] = [p for name, p in named if p.requires_grad and name not in ignored]
         self.names = [name for name, p in named if p.requires_grad and name not in ignored]
         self.ordinals = [i for i, (name, p) in enumerate(named) if p.requires_grad and name not in ignored]
+        self.trained = len(self.params)  # that are not frozen, as far as was said
         self.index = {id(p): i for i, p in enumerate(self.params)}
         self.buffers = [(name, b) for name, b in ddp.module.named_buffers()]
         self.is_host = all(p.device.type == "cpu" for p in self.params)
@@ -406,6 +408,8 @@ def _take_gradient(r: Recorder, w: Wrapper, variable: int) -> None:
         r.emit("projection", variable, 0, bits(total[0]), bits(total[1]), grad.numel(), DTYPES.get(grad.dtype, 7))
 
 
+_requires_grad = operator.attrgetter("requires_grad")
+
 # ---- all of them ----
 
 keep_payload: Optional[Callable[[str, torch.Tensor], None]] = None  # level payload
@@ -658,6 +662,14 @@ def _say_tensor_hooks(r: Recorder, w: Wrapper) -> None:
         r.mark("tensor hooks", count)
 
 
+def _say_frozen(r: Recorder, w: Wrapper) -> None:
+    """After construction; on all ranks alike it is the program's affair."""
+    trained = sum(map(_requires_grad, w.params))
+    if trained != w.trained:
+        w.trained = trained
+        r.mark("frozen parameters", len(w.params) - trained)
+
+
 def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> bool:
     grad = torch.is_grad_enabled()
     sync = grad and bool(ddp.require_backward_grad_sync)
@@ -672,6 +684,7 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> boo
     if grad:
         w.forwarded = True
         _say_tensor_hooks(r, w)
+        _say_frozen(r, w)
         for say in before_training_forward:
             say(r)
     else:

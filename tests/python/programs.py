@@ -706,6 +706,19 @@ def loads_the_best_weights_on_all_ranks(rank):
     ddp.load_state_dict(best)
 
 
+def freezes(rank, ranks):
+    ddp = DDP(mlp(), find_unused_parameters=True)
+    optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, steps=2)
+    ddp.module[0].weight.requires_grad_(rank not in ranks)
+    train(rank, ddp, optimizer, steps=2, begin=2)
+
+
+@clean
+def freezes_on_all_ranks(rank):
+    freezes(rank, (0, 1))
+
+
 def reduces_again(rank, change):
     ddp = DDP(mlp())
 
@@ -1451,6 +1464,11 @@ def evaluates_with_gradients_on_rank_0(rank):
         if rank == 0:
             ddp(batch(0, 99)[0])
     evaluates(rank, evaluate, broadcast_buffers=False)
+
+
+@unjudged("why parameters are frozen on some ranks alone")
+def freezes_on_rank_1(rank):
+    freezes(rank, (1,))
 
 
 @unjudged("why parameters changed after the last step, and not alike on all ranks")

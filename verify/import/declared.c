@@ -3,6 +3,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/trace/models.h"
 #include "core/trace/tracer.h"
 
@@ -199,6 +200,9 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
             note(d, CD_DECLARED_OUTSIDE, e, -1);
         if (strcmp(e->text != NULL ? e->text : "", "buffers outside training") == 0)
             rank->evaluations = e->as.mark.value;
+        if (strcmp(e->text != NULL ? e->text : "", "frozen parameters") == 0)
+            rank->frozen =
+                cd_hash_mix(cd_hash_mix(rank->frozen, e->step), (uint64_t)e->as.mark.value);
         break;
     case CDDP_EV_join_notify:
         rank->has_join = true;
@@ -281,6 +285,18 @@ static void note_buffers(cd_declared *d, uint32_t number)
         note(d, CD_DECLARED_BUFFERS, &(cddp_event){.rank = number, .step = rank->step}, -1);
 }
 
+static void note_frozen(cd_declared *d, uint32_t number)
+{
+    const cd_declared_rank *rank = &d->ranks[number];
+    for (uint32_t r = 0; rank->frozen != 0 && !rank->has_join && r < d->rank_count; r++) {
+        const cd_declared_rank *other = &d->ranks[r];
+        if (!other->has_wrapper || other->group != rank->group || other->frozen == rank->frozen)
+            continue;
+        note(d, CD_DECLARED_FROZEN, &(cddp_event){.rank = number, .step = rank->step}, -1);
+        return;
+    }
+}
+
 static void end_rank(cd_declared *d, uint32_t number)
 {
     cd_declared_rank *rank = &d->ranks[number];
@@ -295,6 +311,7 @@ static void end_rank(cd_declared *d, uint32_t number)
     if (is_outsider(d, rank)) return;
     note_exits(d, number);
     note_buffers(d, number);
+    note_frozen(d, number);
     for (size_t i = 0; i < rank->variable_count; i++) {
         const cd_declared_variable *v = &rank->variables[i];
         has_parameters |= v->is_declared;
@@ -368,6 +385,8 @@ static const struct {
                           NULL},
     [CD_DECLARED_BUFFERS] = {"why buffers changed outside of training steps, on some ranks alone",
                              "evaluate in eval(), or on all ranks", NULL},
+    [CD_DECLARED_FROZEN] = {"why parameters are frozen on some ranks alone, or in other steps",
+                            "set requires_grad on all ranks alike", NULL},
 };
 
 static bool was_exercised(const cddp_verdict *verdict, const char *check)

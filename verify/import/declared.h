@@ -35,6 +35,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_OUTSIDE,    /* how parameters are reduced that an optimizer has and no wrapper */
     CD_DECLARED_EXIT,       /* why parameters changed after the last step, not alike on all ranks */
     CD_DECLARED_BUFFERS,    /* why buffers changed outside of training, on some ranks alone */
+    CD_DECLARED_FROZEN,     /* why parameters were frozen on some ranks alone */
     CD_DECLARED_COUNT
 } cd_declared_gap;
 
@@ -67,6 +68,7 @@ typedef struct cd_declared_rank {
     uint64_t updates;    /* steps of any optimizer, this one included */
     int64_t optimizer;   /* whose it is */
     int64_t group;       /* of its wrapper */
+    uint64_t frozen;     /* a digest of how many parameters were frozen when; 0: none ever */
     int64_t evaluations; /* after which buffers were others than the training left them */
     bool has_wrapper, has_ended, is_stepping, is_skipping, has_join;
     uint32_t step; /* of that */
