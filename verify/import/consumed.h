@@ -23,11 +23,11 @@
 ** Parts         clip_grad_norm_ over some parameters of a wrapper: a recording says how many, and
 **               not which. Each gradient may have that factor or not.
 **
-** Reduced twice    a program that sums gradients which DDP has averaged already multiplies them by
-** the size n of the group. It shows: an all-reduce of its own, after the reduction, took just this
-** gradient (its digest is that of what was reduced), or as many elements as the step consumes; and
-** n times one of the factors explains what was consumed. A factor n alone is no such thing: some
-** programs turn a mean into a sum on purpose.
+** Reduced twice: a program that sums gradients which DDP has averaged already multiplies them by
+** the size n of the group. Two things show it. After the reduction the program itself posted an
+** all-reduce, either of just this gradient (its digest is that of what was reduced) or of as many
+** elements as the step consumes. And n times one of the factors explains what was consumed. A
+** factor n alone is no such thing: some programs turn a mean into a sum on purpose.
 **
 ** Lifetime   init → push every event → end → read → fini.
 ** Errors     without memory nothing is shown.
