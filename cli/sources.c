@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "verify/import/notes.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -53,11 +54,45 @@ static cddp_status add_all(cd_shard_names *names, const char *name, cddp_error *
     return CDDP_OK;
 }
 
+/* "run/rank.1.exit" → "rank.1: signal 9" */
+static void print_note(char *text, size_t bytes, const char *path)
+{
+    char shard[4096];
+    cd_note note;
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    const size_t used = strlen(text), length = strlen(path) - strlen(".exit");
+    snprintf(shard, sizeof shard, "%.*s", (int)length, path);
+    if (used + 1 >= bytes || !cd_note_read(shard, &note)) return;
+    snprintf(text + used, bytes - used, "%s%.*s: %s %" PRId64, used > 0 ? ", " : "",
+             (int)(strlen(name) - strlen(".exit")), name, note.signal > 0 ? "signal" : "exit code",
+             note.signal > 0 ? note.signal : note.code);
+}
+
+/* Ranks that died while they imported, say: whoever started them left notes, and nothing else is
+** known. */
+static cddp_status fail_without_shards(const char *path, cddp_error *err)
+{
+    cd_folder notes;
+    char ends[160] = "";
+    if (cd_folder_read(&notes, &path, 1, cd_note_is, NULL) != CDDP_OK)
+        return cd_fail(err, CDDP_E_ARG, "%s is a folder without a recording", path);
+    for (size_t i = 0; i < notes.count && i < 4; i++) print_note(ends, sizeof ends, notes.paths[i]);
+    const size_t count = notes.count;
+    cd_folder_fini(&notes);
+    return cd_fail(err, CDDP_E_MISMATCH,
+                   "inconclusive: %.120s: the job ended before any of its %zu ranks recorded "
+                   "anything (%s). A recording begins with init_process_group: read what the "
+                   "program itself printed",
+                   path, count, ends);
+}
+
 static cddp_status add_folder(cd_shard_names *names, const char *path, cddp_error *err)
 {
     cd_folder folder;
-    cddp_status status = CDDP_OK;
-    CD_TRY(cd_folder_read(&folder, &path, 1, cd_shards_is_shard, err));
+    cddp_error missing = CDDP_ERROR_INIT;
+    cddp_status status = cd_folder_read(&folder, &path, 1, cd_shards_is_shard, &missing);
+    if (status == CDDP_E_ARG) return CD_PASS(fail_without_shards(path, err));
+    if (status != CDDP_OK) return cd_fail(err, status, "%s", missing.message);
     for (size_t i = 0; status == CDDP_OK && i < folder.count; i++)
         status = add(names, folder.paths[i], err);
     cd_folder_fini(&folder);

@@ -567,6 +567,7 @@ static void take_value(state *s, const cddp_event *e)
     if (r == NULL || (is_born && r->is_rebuilt) || v->what < 0 || v->what > CDDP_WHAT_AVERAGER)
         return;
     if (v->digest == 0 && v->presence != CDDP_PRESENCE_ABSENT) return; /* below this level */
+    if (v->moment == CDDP_MOMENT_EXIT) return; /* after the training: verify/import/declared.h */
     if (v->moment == CDDP_MOMENT_CHECKPOINT) r->is_rebuilt = true;
     link *l = add_link(s, r, e->rank, v->what, v->id);
     if (l == NULL) return;

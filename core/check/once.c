@@ -15,10 +15,15 @@
 ** Blame         O1, O3: the rank and parameter. O2: all ranks that stepped; the finding says why:
 **               the backward did not synchronise, or the bucket was never launched, the bucket
 **               that it waited for and the parameters which that one lacks.
-** Limits        the weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
+** Limits        a program that all-reduces gradients itself (a recorder says so), as many elements
+**               as are pending, is not accused by O2: what it owes is verify/import's business.
+**               The weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
 **               what the engine reports as accumulated.
 */
 #include "core/check/tally.h"
+#include "core/trace/tracer.h"
+
+#include <string.h>
 
 typedef struct ledger {
     int64_t pending, contributions;
@@ -26,12 +31,14 @@ typedef struct ledger {
     uint32_t pending_step, pending_micro; /* the first contribution that has not been reduced */
     uint32_t last_step;
     int64_t ready_window; /* + 1 */
-    int64_t zero_epoch;
+    int64_t zero_epoch, numel;
     bool has_local, was_unused; /* the last time it was marked ready */
 } ledger;
 
 typedef struct rank_facts {
     int64_t window, zero_epoch;
+    int64_t pending; /* elements of gradients that have not been reduced */
+    int64_t own;     /* that the program itself has all-reduced since the last of them came */
     bool last_sync, is_prepared;
     bool has_forward; /* with gradients, in the step of forward_step */
     uint32_t forward_step;
@@ -82,7 +89,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 }
 
 /* O3. */
-static void take_local(state *s, const cddp_event *e, const rank_facts *r)
+static void take_local(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_grad_local *g = &e->as.grad_local;
     ledger *l = g->presence != CDDP_PRESENCE_ABSENT
@@ -106,7 +113,9 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
                          "zero_grad was reported in between");
         cd_writer_hold(&s->writer, CD_KEY(3, g->param), &f);
     }
+    r->own = 0;
     if (l->pending++ == 0) {
+        r->pending += l->numel;
         l->pending_step = e->step;
         l->pending_micro = e->micro_step;
     }
@@ -159,12 +168,18 @@ static void take_launch(state *s, const cddp_event *e, const rank_facts *r)
     x->is_done = false;
 }
 
-static void take_final(state *s, const cddp_event *e)
+static void settle(ledger *l, rank_facts *r)
+{
+    if (l->pending > 0) r->pending -= l->numel;
+    l->pending = 0;
+}
+
+static void take_final(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_grad_final *g = &e->as.grad_final;
     ledger *l = cd_table_add(&s->ledgers, CD_KEY(e->rank, g->param));
     if (l == NULL || g->globally_unused) return;
-    l->pending = 0;
+    settle(l, r);
     l->final_sequence = e->sequence;
 }
 
@@ -265,7 +280,7 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
 }
 
 /* O2. */
-static void take_touch(state *s, const cddp_event *e)
+static void take_touch(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
     ledger *l = t->param >= 0 ? cd_table_find(&s->ledgers, CD_KEY(e->rank, t->param)) : NULL;
@@ -275,7 +290,6 @@ static void take_touch(state *s, const cddp_event *e)
         cd_writer_find_place(&s->writer, e->rank, t->param, &place_found) ? &place_found : NULL;
     const bucket_facts *b =
         place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
-    const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
     if (!t->touched &&
         (l->pending == 0 || l->zero_epoch != r->zero_epoch || l->pending_step != e->step))
         return;
@@ -283,8 +297,13 @@ static void take_touch(state *s, const cddp_event *e)
                        b->done_sequence > l->local_sequence &&
                        l->final_sequence < l->local_sequence;
     if (l->pending == 0 || in_backward) {
-        l->pending = 0;
+        settle(l, r);
         s->consumed++;
+        return;
+    }
+    if (r->own > 0 && r->own >= r->pending) {
+        r->own -= l->numel;
+        settle(l, r);
         return;
     }
     unreduced *u = cd_table_add(&s->steps, CD_KEY(e->step));
@@ -347,10 +366,19 @@ static void event(void *self, const cddp_event *e)
         break;
     }
     case CDDP_EV_grad_final:
-        take_final(s, e);
+        take_final(s, e, r);
         break;
     case CDDP_EV_optimizer_touch:
-        take_touch(s, e);
+        take_touch(s, e, r);
+        break;
+    case CDDP_EV_param: {
+        ledger *l = cd_table_add(&s->ledgers, CD_KEY(e->rank, e->as.param.param));
+        if (l != NULL) l->numel = e->as.param.numel;
+        break;
+    }
+    case CDDP_EV_mark:
+        if (strcmp(e->text != NULL ? e->text : "", CD_TRACER_OWN_REDUCTION) == 0)
+            r->own += e->as.mark.value;
         break;
     case CDDP_EV_compare:
         if (e->as.compare.shape == CD_SHAPE_MISSING || e->as.compare.shape == CD_SHAPE_DOUBLED ||
@@ -418,10 +446,13 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_forward_begin,   CDDP_EV_backward_end, CDDP_EV_zero_grad,
-                                 CDDP_EV_checkpoint,      CDDP_EV_grad_local,   CDDP_EV_mark_ready,
-                                 CDDP_EV_bucket_launch,   CDDP_EV_bucket_done,  CDDP_EV_grad_final,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_compare};
+static const uint16_t kinds[] = {CDDP_EV_forward_begin, CDDP_EV_backward_end,
+                                 CDDP_EV_zero_grad,     CDDP_EV_checkpoint,
+                                 CDDP_EV_grad_local,    CDDP_EV_mark_ready,
+                                 CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
+                                 CDDP_EV_grad_final,    CDDP_EV_optimizer_touch,
+                                 CDDP_EV_compare,       CDDP_EV_param,
+                                 CDDP_EV_mark};
 
 CD_CHECK_TABLE(once, "I-ONCE", "every contribution reaches the optimizer exactly once",
                "Contribution ledger: each (rank, micro-step, parameter) gradient enters the value "

@@ -92,6 +92,8 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 ** mark. core/trace/models.h shows a judge one of them at a time. */
 #define CD_TRACER_WRAPPERS_MAX 64
 #define CD_TRACER_WRAPPED "wrapped module"
+/* A mark: the all-reduce that this rank posts next is the program's own; its value: elements. */
+#define CD_TRACER_OWN_REDUCTION "own reduction"
 /* The rank takes part in making a group; value: a digest of its members, then 16 bits with their
 ** number. */
 #define CD_TRACER_NEW_GROUP "new_group"

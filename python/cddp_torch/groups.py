@@ -45,6 +45,8 @@ class Operation:
 _works: Dict[int, Operation] = {}
 # Asked at each post: which bucket an all-reduce carries; set by cddp_torch.wrappers.
 claim_bucket: Optional[Callable[[Operation], None]] = None
+# Called before a rank leaves a group, None: all of them; set by cddp_torch.wrappers.
+before_leaving: Optional[Callable[[Recorder, Any], None]] = None
 
 
 def _flatten(value: Any) -> List[torch.Tensor]:
@@ -517,7 +519,7 @@ def _end_group(r: Recorder, real: Any, begun: Tuple[int, List[int]]) -> Any:
 
 def patch(current: Callable[[], Optional[Recorder]]) -> None:
     c10d = dist.distributed_c10d
-    real_init, real_new = c10d.init_process_group, c10d.new_group
+    real_init, real_new, real_destroy = c10d.init_process_group, c10d.new_group, c10d.destroy_process_group
 
     def init_process_group(*args: Any, **named: Any) -> Any:
         value = real_init(*args, **named)
@@ -537,9 +539,17 @@ def patch(current: Callable[[], Optional[Recorder]]) -> None:
         group = guarded(_end_group)(r, value, begun) if begun is not None else None
         return value if group is None else group
 
+    def destroy_process_group(*args: Any, **named: Any) -> Any:
+        r = get()
+        group = args[0] if args else named.get("group")
+        if r is not None and before_leaving is not None:
+            guarded(before_leaving)(r, None if group is dist.group.WORLD else group)
+        return real_destroy(*args, **named)
+
     for module in (c10d, dist):
         module.init_process_group = init_process_group
         module.new_group = new_group
+        module.destroy_process_group = destroy_process_group
     guarded(_patch_waits)()
     guarded(_patch_continuations)()
 

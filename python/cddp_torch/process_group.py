@@ -6,7 +6,7 @@
 
 CDDP_BACKEND names the transport: gloo (the default), or a composition such as check:gloo, hier:gloo, rr:2:gloo or
 fault:seed=7,drop=0.01:gloo. One thread per group runs the operations in the order of their posts, and one completes
-their futures in that order. So a callback that waits for a later operation of the same group never returns.
+their futures in that order. Tensors of another device go through another group: "cpu:cddp,cuda:nccl". So a callback that waits for a later operation of the same group never returns.
 """
 from __future__ import annotations
 
@@ -165,6 +165,7 @@ class CddpGroup(dist.ProcessGroup):
         self._posted: "queue.SimpleQueue[Optional[Tuple[Call, Any]]]" = queue.SimpleQueue()
         self._ended: "queue.SimpleQueue[Optional[Tuple[Any, Any, Any]]]" = queue.SimpleQueue()
         self._failure: Optional[BaseException] = None
+        self.others: Dict[str, Any] = {}  # by kind of device: the group of its tensors
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._transport, self._completion)]
         for thread in self._threads:
             thread.start()
@@ -318,8 +319,27 @@ def _missing(op: str) -> Callable[..., Any]:
     return call
 
 
+def _device_of(value: Any) -> Optional[str]:
+    if isinstance(value, torch.Tensor):
+        return str(value.device.type)
+    if isinstance(value, (list, tuple)):
+        return next((found for found in map(_device_of, value) if found is not None), None)
+    return None
+
+
+def _by_device(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def run(self: CddpGroup, *args: Any, **named: Any) -> Any:
+        other = self.others.get(_device_of(args + tuple(named.values())) or "") if self.others else None
+        return call(self, *args, **named) if other is None else getattr(other, call.__name__)(*args, **named)
+
+    return run
+
+
 for _name in _UNSUPPORTED:
     setattr(CddpGroup, _name, _missing(_name))
+for _name in _UNSUPPORTED + ("allreduce", "reduce", "broadcast", "allgather", "_allgather_base"):
+    setattr(CddpGroup, _name, _by_device(getattr(CddpGroup, _name)))
 
 _groups: List[CddpGroup] = []
 _works: Dict[int, Any] = {}
@@ -344,27 +364,58 @@ def _create(store: Any, rank: int, size: int, timeout: Any) -> CddpGroup:
     return CddpGroup(store, rank, size, timeout)
 
 
-def _refuse_parts(call: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """PyTorch takes a part of a group, for one kind of device, from C++ only, and says so in no words."""
+_default_others: Dict[str, str] = {}  # of the default group; new groups have the same
+
+
+def _split(backend: Any) -> Optional[Dict[str, str]]:
+    """"cpu:cddp,cuda:nccl" by device; None: it has no part of cddp, or is one word. Version 1 of PyTorch knows no such names,
+    and version 2 takes a part of a group from C++ only. So the group as a whole is ours, and the others stand behind it."""
+    pairs = [part.strip().split(":") for part in str(backend).lower().split(",")] if backend is not None else []
+    if not any(len(pair) == 2 and pair[1] == "cddp" for pair in pairs):
+        return None
+    by_device = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+    if len(by_device) != len(pairs) or [d for d, b in by_device.items() if b == "cddp"] != ["cpu"]:
+        raise RuntimeError("backend '%s': cddp has the tensors of CPUs, and each other device one backend: cpu:cddp,cuda:nccl" % backend)
+    del by_device["cpu"]
+    return by_device
+
+
+def _dispatching(call: Callable[..., Any], new_group: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """init_process_group, and new_group."""
+    is_default = position == 0
 
     @functools.wraps(call)
     def run(*args: Any, **named: Any) -> Any:
         backend = args[position] if len(args) > position else named.get("backend")
-        parts = str(backend).lower().split(",") if backend is not None else []
-        if any(part.strip().endswith(":cddp") for part in parts):
-            raise RuntimeError("%s('%s'): PyTorch takes the part of a group for one device from C++ only. Make a group with "
-                               "backend='cddp' for CPU tensors, and another one for the rest, by new_group" % (
-                                   call.__name__, backend))
-        return call(*args, **named)
+        others = _split(backend)
+        if others is not None and len(args) > position:
+            args = args[:position] + ("cddp",) + args[position + 1:]
+        elif others is not None:
+            named["backend"] = "cddp"
+        group = call(*args, **named)
+        if is_default:
+            _default_others.clear()
+            _default_others.update(others or {})
+            group = dist.group.WORLD
+        elif backend is None:
+            others = _default_others
+        ranks = None if is_default else args[0] if args else named.get("ranks")
+        for device, other in (others or {}).items():
+            made = new_group(ranks, backend=other)  # every rank makes it, members or not
+            inner = getattr(group, "_real", group)  # behind a recorder's
+            if isinstance(inner, CddpGroup):
+                inner.others[device] = made
+        return None if is_default else group
 
     return run
 
 
 def register() -> None:
+    real_new = dist.new_group
     for name, position in (("init_process_group", 0), ("new_group", 2)):
-        refusing = _refuse_parts(getattr(dist, name), position)
-        setattr(dist, name, refusing)
-        setattr(dist.distributed_c10d, name, refusing)
+        dispatching = _dispatching(getattr(dist, name), real_new, position)
+        setattr(dist, name, dispatching)
+        setattr(dist.distributed_c10d, name, dispatching)
     if not hasattr(dist.Backend, "CDDP"):
         try:
             dist.Backend.register_backend("cddp", _create, devices=["cpu"])

@@ -72,7 +72,7 @@ class Recorder:
         self.continuations: Dict[int, int] = {}  # by thread: how many run now
         self.lock = threading.RLock()
         self._where: Optional[str] = None
-        self._has_end = False
+        self.has_end = False
         self.model = 0  # whose events these are, of several wrapped modules
         self.closers: List[Callable[[], None]] = []
         self.on_failure: List[Callable[[], None]] = []
@@ -112,9 +112,9 @@ class Recorder:
 
     def end(self, status: int, text: Optional[str]) -> None:
         """The program of this rank ended; the first statement counts."""
-        if not self.on or self._has_end:
+        if not self.on or self.has_end:
             return
-        self._has_end = True
+        self.has_end = True
         if status != OK:
             for keep in self.on_failure:
                 keep()

@@ -217,13 +217,15 @@ def _default_of(call: Any, name: str, otherwise: Any) -> Any:
 def _say_zero(r: Recorder, to_none: bool, optimizer: Any) -> None:
     if optimizer is not None and not _known(r, optimizer).parts:
         return
-    r.end_step()
+    if r.has_backward:  # a forward without one, of an evaluation say, is no step
+        r.end_step()
     r.epoch += 1
     for w in wrappers.wrappers:
         if optimizer is None or any(part.wrapper is w for part in _known(r, optimizer).parts):
             w.has_unreduced = False
             w.fired.clear()
             r.use(w.number)
+            w.drop_forward(r)
             r.emit("zero_grad", -1, int(to_none))
 
 

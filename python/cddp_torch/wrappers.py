@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import threading
 import weakref
 from array import array
@@ -53,12 +54,24 @@ class Rows:
         if call.count and r.writer is not None and r.writer.takes_digests:
             r.writer.emit_tensors(call)
         elif call.count:
-            self._emit_presence(r, tensors, bool(content & PRESENT_ONLY))
+            self._emit_presence(r, list(zip(self.rows, tensors)), bool(content & PRESENT_ONLY))
 
-    def _emit_presence(self, r: Recorder, tensors: List[Optional[torch.Tensor]], only_present: bool) -> None:
+    def emit_one(self, r: Recorder, position: int, tensor: Optional[torch.Tensor], content: int, has_plain: bool) -> None:
+        """One of them, in its own row."""
+        if r.writer is not None and not r.writer.takes_digests:
+            self._emit_presence(r, [(self.rows[position], tensor)], False)
+            return
+        count, begin = self.call.count, self.call.tensors
+        self.call.count, self.call.tensors = 1, ctypes.addressof(self.rows[position])
+        try:
+            self.emit(r, [tensor], content, has_plain)
+        finally:
+            self.call.count, self.call.tensors = count, begin
+
+    def _emit_presence(self, r: Recorder, pairs: List[Tuple[Any, Optional[torch.Tensor]]], only_present: bool) -> None:
         """Without the C library: which tensors are there."""
         place = {"grad_local": 1, "grad_final": 1, "optimizer_touch": 2, "value": 3}[self.kind]
-        for row, tensor in zip(self.rows, tensors):
+        for row, tensor in pairs:
             if tensor is None and only_present:
                 continue
             if self.kind == "grad_local" and tensor is not None:
@@ -118,6 +131,10 @@ class Wrapper:
         self.forwarded = False  # a forward with gradients since the last backward
         self.is_evaluating = False  # nobody synchronises its buffers, and the next forward says them
         self.is_local = False  # backwards do not synchronise, as far as was said
+        self.has_left = False  # its group
+        self.versions: List[int] = []  # of buffers, as the last training forward or broadcast left them
+        self.evaluations = 0  # after which they were others
+        self.is_loose = False  # a training forward changed them, and no backward came since
         self.is_shadowing = False
         self.shadows = 0
         self.has_join = False
@@ -129,6 +146,7 @@ class Wrapper:
         self.params: List[torch.Tensor] = [p for name, p in named if p.requires_grad and name not in ignored]
         self.names = [name for name, p in named if p.requires_grad and name not in ignored]
         self.ordinals = [i for i, (name, p) in enumerate(named) if p.requires_grad and name not in ignored]
+        self.trained = len(self.params)  # that are not frozen, as far as was said
         self.index = {id(p): i for i, p in enumerate(self.params)}
         self.buffers = [(name, b) for name, b in ddp.module.named_buffers()]
         self.is_host = all(p.device.type == "cpu" for p in self.params)
@@ -186,6 +204,38 @@ class Wrapper:
             return
         for position, (name, b) in enumerate(self.buffers):
             r.emit("value", WORD["CDDP_WHAT_BUFFER"], moment, position, 2, r.digest(b), -1, -1)
+
+    def say_exit(self, r: Recorder) -> None:
+        """What the ranks leave with, once: what they do with it afterwards is their own affair."""
+        if self.has_left or r.has_end or not r.wants_digests:
+            return
+        self.has_left = True
+        r.use(self.number)
+        self.follow_buffers(r)
+        self.drop_forward(r)
+        rows = Rows(r, "value", list(enumerate(self.params)),
+                    lambda i, p: {0: WORD["CDDP_WHAT_PARAMETER"], 1: WORD["CDDP_MOMENT_EXIT"], 2: self.ordinals[i], 5: i})
+        rows.emit(r, list(self.params), DIGESTS, self.is_host)
+
+    def keep_buffers(self) -> bool:
+        """Had they changed?"""
+        before, self.versions = self.versions, [_version(b) for _, b in self.buffers]
+        return bool(before) and before != self.versions
+
+    def follow_buffers(self, r: Recorder) -> None:
+        """Something else than a training forward or a broadcast changed buffers: mostly an evaluation in train()."""
+        if self.keep_buffers():
+            self._say_evaluation(r)
+
+    def drop_forward(self, r: Recorder) -> None:
+        """No backward comes any more for the last forward."""
+        if self.is_loose:
+            self.is_loose = False
+            self._say_evaluation(r)
+
+    def _say_evaluation(self, r: Recorder) -> None:
+        self.evaluations += 1
+        r.mark("buffers outside training", self.evaluations)
 
     def read_layout(self, r: Recorder) -> None:
         """The buckets in force, as the reducer has them."""
@@ -311,6 +361,10 @@ class Wrapper:
         self.entered.clear()
 
 
+def _version(b: torch.Tensor) -> int:
+    return 0 if b.is_inference() else b._version
+
+
 def _rows_of(bucket: Bucket) -> Iterator[Tuple[int, Any]]:
     if bucket.local is not None:
         for position, variable in enumerate(bucket.params):
@@ -354,11 +408,20 @@ def _take_gradient(r: Recorder, w: Wrapper, variable: int) -> None:
         r.emit("projection", variable, 0, bits(total[0]), bits(total[1]), grad.numel(), DTYPES.get(grad.dtype, 7))
 
 
+_requires_grad = operator.attrgetter("requires_grad")
+
 # ---- all of them ----
 
 keep_payload: Optional[Callable[[str, torch.Tensor], None]] = None  # level payload
 wrappers: List[Wrapper] = []
 _nesting = 0
+
+
+def say_exits(r: Recorder, group: Any) -> None:
+    """Of the modules of this group, None: of all groups."""
+    for w in wrappers:
+        if group is None or w.group is group:
+            w.say_exit(r)
 
 
 def of(ddp: Any) -> Optional[Wrapper]:
@@ -382,6 +445,12 @@ def _claim(operation: groups.Operation) -> None:
     if r is None:
         return
     tensor = operation.tensors[0] if operation.tensors else None
+    _find_bucket(r, operation, tensor)
+    if operation.bucket < 0 and tensor is not None and tensor.is_floating_point() and depth_of_backward() == 0:
+        r.mark("own reduction", sum(t.numel() for t in operation.tensors))
+
+
+def _find_bucket(r: Recorder, operation: groups.Operation, tensor: Optional[torch.Tensor]) -> None:
     for w in wrappers:
         if w.group is not operation.group or tensor is None:
             continue
@@ -483,6 +552,7 @@ def _carry_used_map(r: Recorder, w: Wrapper, operation: groups.Operation, tensor
 
 
 groups.claim_bucket = _claim
+groups.before_leaving = say_exits
 
 
 def depth_of_backward() -> int:
@@ -532,7 +602,7 @@ def end_backward(r: Recorder) -> None:
             _note_local(r, w)
         if was_begun:
             r.emit("backward_end", int(finalized))
-        w.forwarded = False
+        w.forwarded = w.is_loose = False
         w.snapshot = None
 
 
@@ -560,15 +630,9 @@ def _note_local(r: Recorder, w: Wrapper) -> None:
 
 def _emit_one(r: Recorder, w: Wrapper, variable: int) -> None:
     for b in w.buckets:
-        if variable in b.params and b.local is not None and r.writer is not None and r.writer.takes_digests and not w.has_hooks:
-            position = b.params.index(variable)
-            call, rows = b.local.call, b.local.rows
-            count, begin = call.count, call.tensors
-            call.count, call.tensors = 1, ctypes.addressof(rows[position])
-            try:
-                b.local.emit(r, [w.params[variable].grad], w.content(r, True), w.is_host and not w.has_sparse)
-            finally:
-                call.count, call.tensors = count, begin
+        if variable in b.params and b.local is not None and not w.has_hooks:
+            b.local.emit_one(r, b.params.index(variable), w.params[variable].grad, w.content(r, True),
+                             w.is_host and not w.has_sparse)
             return
     _take_gradient(r, w, variable)
 
@@ -598,6 +662,14 @@ def _say_tensor_hooks(r: Recorder, w: Wrapper) -> None:
         r.mark("tensor hooks", count)
 
 
+def _say_frozen(r: Recorder, w: Wrapper) -> None:
+    """After construction; on all ranks alike it is the program's affair."""
+    trained = sum(map(_requires_grad, w.params))
+    if trained != w.trained:
+        w.trained = trained
+        r.mark("frozen parameters", len(w.params) - trained)
+
+
 def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> bool:
     grad = torch.is_grad_enabled()
     sync = grad and bool(ddp.require_backward_grad_sync)
@@ -607,10 +679,12 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> boo
     r.use(w.number)
     r.source(4)
     _follow_no_sync(r, ddp, w)
+    w.follow_buffers(r)
     r.emit("forward_begin", 0, int(sync), int(grad), 0)
     if grad:
         w.forwarded = True
         _say_tensor_hooks(r, w)
+        _say_frozen(r, w)
         for say in before_training_forward:
             say(r)
     else:
@@ -664,6 +738,10 @@ def _say_evaluation(module: Any, inputs: Any) -> None:
 def _end_forward(r: Recorder, w: Wrapper, sync: bool) -> None:
     r.use(w.number)
     w.follow_rebuild(r)
+    if torch.is_grad_enabled():
+        w.is_loose |= w.keep_buffers()
+    else:
+        w.follow_buffers(r)
     if sync:
         w.is_armed = True
         w.used_local, w.used_global = [], []
@@ -709,6 +787,8 @@ def _end_construction(r: Recorder, ddp: DistributedDataParallel, slots: Optional
                 slot.extend((weakref.ref(w), variable))
                 w.nodes.append(node)
         w.has_hooks = True
+    if not wrappers:
+        r.closers.append(lambda: say_exits(r, None))
     wrappers.append(w)
     r.source(4)
     w.say(r)
@@ -930,6 +1010,7 @@ def _patch_mode() -> None:
 
 def _say_buffer_sync(r: Recorder, ddp: Any, w: Wrapper) -> None:
     r.use(w.number)
+    w.keep_buffers()
     hook = getattr(ddp, "buffer_hook", None)
     after = hook is not None and "POST" in str(getattr(hook, "buffer_comm_hook_location", ""))
     authority = 0

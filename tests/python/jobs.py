@@ -114,6 +114,32 @@ def operations(rank):
             raise AssertionError("not refused")
 
 
+def dispatches(rank):
+    """A group of Gloo has the tensors of CUDA and of no device, where any are; the transport of cddp those of CPUs."""
+    for group in (dist.group.WORLD, dist.new_group([0, 1])):
+        assert sorted(group.others) == ["cuda", "meta"], group.others
+        t = torch.ones(3)
+        dist.all_reduce(t, group=group)
+        assert t.tolist() == [2.0] * 3
+        other = group.others["cuda"]
+        dist.all_reduce(t, group=other)
+        assert t.tolist() == [4.0] * 3 and other is not group
+
+        class Taken:
+            def allreduce(self, tensors, opts=None):
+                return "there"
+
+            send = allgather = allreduce
+
+        group.others["meta"] = Taken()
+        nothing = torch.empty(2, device="meta")
+        assert group.allreduce([nothing]) == group.send([nothing], 0) == group.allgather([[nothing]], [nothing]) == "there"
+    if rank == 0:
+        assert not dist.new_group([0], backend="cddp").others
+    else:
+        dist.new_group([0], backend="cddp")
+
+
 def print_sum(rank):
     ddp = DDP(programs.mlp())
     programs.train(rank, ddp, programs.sgd(ddp), steps=5)
@@ -128,14 +154,14 @@ def main():
     if name == "alone":
         print("no group")
         return
-    if os.environ.get("BACKEND") == "cddp":
+    if "cddp" in os.environ.get("BACKEND", ""):
         import cddp_torch.process_group  # noqa: F401
     dist.init_process_group(os.environ.get("BACKEND", "gloo"))
     torch.manual_seed(0)
     own = {"specimen": lambda rank: powersgd(4), "one_bucket": lambda rank: powersgd(1), "only_late": only_late,
            "never_ends": never_ends, "polls": polls,
            "polls_and_posts": polls_and_posts, "asks_for_ever": asks_for_ever, "print_sum": print_sum,
-           "operations": operations}
+           "operations": operations, "dispatches": dispatches}
     call = own.get(name) or programs.CLEAN.get(name) or programs.WRONG[name][0]
     call(dist.get_rank())
     dist.barrier()

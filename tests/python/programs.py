@@ -651,7 +651,166 @@ def evaluates_inside_on_rank_0(rank):
     evaluates_inside(rank, (0,))
 
 
+def normalised():
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2))
+
+
+def evaluates(rank, evaluate, **options):
+    ddp = DDP(normalised(), **options)
+    optimizer = sgd(ddp)
+    for epoch in range(2):
+        ddp.train()
+        train(rank, ddp, optimizer, steps=2, begin=2 * epoch)
+        evaluate(ddp)
+    return ddp
+
+
+@clean
+def evaluates_on_all_ranks_and_saves(rank):
+    def evaluate(ddp):
+        ddp.eval()
+        with torch.no_grad():
+            ddp(batch(rank, 99)[0])
+    ddp = evaluates(rank, evaluate)
+    if rank == 0:
+        torch.save(ddp.module.state_dict(), os.devnull)
+    dist.barrier()
+
+
+@clean
+def evaluates_in_train_mode_on_all_ranks(rank):
+    def evaluate(ddp):
+        with torch.no_grad():
+            ddp(batch(rank, 99)[0])
+    evaluates(rank, evaluate)
+
+
+@clean
+def forward_on_rank_0_without_backward(rank):
+    """To draw something, say: no step begins or ends there."""
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for epoch in range(2):
+        train(rank, ddp, optimizer, steps=2, begin=2 * epoch)
+        if rank == 0:
+            ddp(batch(0, 99)[0])
+
+
+@clean
+def loads_the_best_weights_on_all_ranks(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, steps=2)
+    best = copy.deepcopy(ddp.state_dict())
+    train(rank, ddp, optimizer, steps=2, begin=2)
+    ddp.load_state_dict(best)
+
+
+def freezes(rank, ranks):
+    ddp = DDP(mlp(), find_unused_parameters=True)
+    optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, steps=2)
+    ddp.module[0].weight.requires_grad_(rank not in ranks)
+    train(rank, ddp, optimizer, steps=2, begin=2)
+
+
+@clean
+def freezes_on_all_ranks(rank):
+    freezes(rank, (0, 1))
+
+
+def reduces_again(rank, change):
+    ddp = DDP(mlp())
+
+    def reduce(step):
+        for p in ddp.parameters():
+            change(p)
+
+    train(rank, ddp, sgd(ddp), before_step=reduce)
+
+
+@clean
+def averages_what_is_averaged(rank):
+    def change(p):
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+    reduces_again(rank, change)
+
+
+@clean
+def sums_copies_of_gradients(rank):
+    """For statistics."""
+    reduces_again(rank, lambda p: dist.all_reduce(p.grad.clone()))
+
+
+@clean
+def makes_a_sum_of_the_mean(rank):
+    """As fairseq does it, beside a reduction of numbers for the log."""
+    ddp = DDP(mlp())
+
+    def scale(step):
+        dist.all_reduce(torch.ones(6))
+        for p in ddp.parameters():
+            p.grad.mul_(dist.get_world_size())
+
+    train(rank, ddp, sgd(ddp), before_step=scale)
+
+
 # ---- wrong ----
+
+@wrong("I-ONCE", words="2 times as large, after an all-reduce of the program itself; 48 gradients in all")
+def reduces_gradients_again(rank):
+    reduces_again(rank, lambda p: dist.all_reduce(p.grad))
+
+
+@wrong("I-ONCE", words="0.weight is reduced twice")
+def reduces_gradients_again_as_one(rank):
+    ddp = DDP(mlp())
+
+    def reduce(step):
+        flat = torch.cat([p.grad.reshape(-1) for p in ddp.parameters()])
+        dist.all_reduce(flat)
+        at = 0
+        for p in ddp.parameters():
+            p.grad.copy_(flat[at:at + p.numel()].view_as(p))
+            at += p.numel()
+        torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.05)
+
+    train(rank, ddp, sgd(ddp), before_step=reduce)
+
+
+def accumulates(rank, is_last):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(3):
+        optimizer.zero_grad()
+        for micro in range(3):
+            ddp.require_backward_grad_sync = is_last(step, micro)
+            x, y = batch(rank, 10 * step + micro)
+            (F.cross_entropy(ddp(x), y) / 3).backward()
+        optimizer.step()
+
+
+@wrong("I-ONCE", words="rank 1: the optimizer steps on a local gradient")
+def reduces_early_on_rank_1(rank):
+    accumulates(rank, lambda step, micro: micro == (1 if rank == 1 and step == 1 else 2))
+
+
+@wrong("I-ONCE", words="ranks 0 and 1: the optimizer steps on a local gradient")
+def reduces_early(rank):
+    accumulates(rank, lambda step, micro: micro == 1)
+
+
+@wrong("I-ORDER", words="in evaluate", limit=6.0)
+def evaluates_through_the_wrapper_on_rank_0(rank):
+    """The wrapper broadcasts buffers before a forward."""
+    def evaluate(ddp):
+        if rank == 0:
+            ddp.eval()
+            with torch.no_grad():
+                ddp(batch(0, 99)[0])
+    evaluates(rank, evaluate)
+
 
 @wrong("I-PARAMEQ", "I-STEP", words="rank 1")
 def skips_a_step(rank):
@@ -1276,6 +1435,64 @@ def unjudged(words):
         UNJUDGED[call.__name__] = (call, words)
         return call
     return add
+
+
+statistics_moved = unjudged("why buffers changed outside of training steps, on some ranks alone (evaluate in eval()")
+
+
+@statistics_moved
+def evaluates_inside_in_train_mode_on_rank_0(rank):
+    def evaluate(ddp):
+        if rank == 0:
+            with torch.no_grad():
+                ddp.module(batch(0, 99)[0])
+    evaluates(rank, evaluate)
+
+
+@statistics_moved
+def evaluates_in_train_mode_on_rank_0(rank):
+    def evaluate(ddp):
+        if rank == 0:
+            with torch.no_grad():
+                ddp(batch(0, 99)[0])
+    evaluates(rank, evaluate, broadcast_buffers=False)
+
+
+@statistics_moved
+def evaluates_with_gradients_on_rank_0(rank):
+    def evaluate(ddp):
+        if rank == 0:
+            ddp(batch(0, 99)[0])
+    evaluates(rank, evaluate, broadcast_buffers=False)
+
+
+@unjudged("why parameters are frozen on some ranks alone")
+def freezes_on_rank_1(rank):
+    freezes(rank, (1,))
+
+
+@unjudged("why parameters changed after the last step, and not alike on all ranks")
+def writes_a_parameter_at_the_end(rank):
+    ddp = DDP(mlp())
+    train(rank, ddp, sgd(ddp))
+    if rank == 1:
+        with torch.no_grad():
+            ddp.module[0].weight.add_(0.01)
+
+
+@unjudged("what a program all-reduces itself is not judged")
+def reduces_itself_inside_no_sync(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(3):
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            x, y = batch(rank, step)
+            F.cross_entropy(ddp(x), y).backward()
+        for p in ddp.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= 2
+        optimizer.step()
 
 
 lawless = unjudged("cddp_law of a Python function")

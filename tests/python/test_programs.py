@@ -63,13 +63,31 @@ def test_that_reduced_gradients_are_gone_is_said(tmp_path):
     assert code == 0 and "nor why 8 reduced gradients were gone" in " ".join(report.split()), report
 
 
-@pytest.mark.parametrize("name", ["accumulation_with_views", "uneven_inputs_join"])
+@pytest.mark.parametrize("name", ["accumulation", "accumulation_with_views", "flag_in_place_of_no_sync", "uneven_inputs_join"])
 def test_without_the_c_library_nobody_is_accused(name, tmp_path, monkeypatch):
     monkeypatch.setenv("CDDP_TRACE_LIBRARY", "")
     codes = harness.run(programs.CLEAN[name], str(tmp_path))
     assert codes == [0, 0], harness.logs(str(tmp_path))
     code, report = harness.check(str(tmp_path))
     assert code == 4 and "inconclusive" in report, report
+    assert "cddp_record" not in report, report
+
+
+@pytest.mark.parametrize("name", ["reduces_early_on_rank_1", "reduces_early", "clips_before_the_reduction", "skips_a_step"])
+def test_without_the_c_library_the_same_rank_is_named(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("CDDP_TRACE_LIBRARY", "")
+    program, checks, words, options = programs.WRONG[name]
+    harness.run(program, str(tmp_path), **options)
+    code, report = harness.check(str(tmp_path))
+    found = harness.findings(report)
+    assert code == 1 and found and found[0] in checks and words in report, report
+
+
+def test_a_job_that_died_before_it_recorded_anything_is_inconclusive(tmp_path):
+    for rank, line in ((0, "code 1"), (1, "signal 9")):
+        (tmp_path / ("rank.%d.exit" % rank)).write_text("cddp exit note 1\nrank %d\n%s\n" % (rank, line))
+    code, report = harness.check(str(tmp_path))
+    assert code == 4 and "rank.0: exit code 1, rank.1: signal 9" in report and "init_process_group" in report, report
 
 
 def test_that_hooks_of_tensors_change_gradients_is_said(tmp_path):

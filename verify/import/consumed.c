@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "verify/import/consumed.h"
 
+#include "cddp/backend.h"
 #include "cddp/tensor.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -159,10 +160,33 @@ static bool is_explained(const cd_consumed_rank *r, const cd_consumed_variable *
     return is;
 }
 
+static int64_t elements_of(const cd_consumed_rank *r)
+{
+    int64_t numel = 0;
+    for (size_t i = 0; i < r->count; i++)
+        if (r->variables[i].is_taken) numel += r->variables[i].numel;
+    return numel;
+}
+
+/* By the size of the group, beside a factor that was seen. */
+static bool is_twice(const cd_consumed_rank *r, const cd_consumed_variable *v, int64_t elements)
+{
+    const int64_t n = v->again > 0                                 ? v->again
+                      : r->again_numel >= elements && elements > 0 ? r->again
+                                                                   : 0;
+    bool is = false;
+    for (uint32_t k = 0; n > 1 && k < (r->factor_count > 0 ? r->factor_count : 1); k++) {
+        const double factor = (double)n * (r->factor_count > 0 ? r->factors[k] : 1);
+        is |= is_near(v, factor, bound_of(v, factor, 0, fmax(1, fabs(factor))));
+    }
+    return is;
+}
+
 /* PyTorch's recorder sees who changes gradients, and what the program does beside them. */
 static void judge_seen(cd_consumed *c, const cd_consumed_rank *r)
 {
     uint64_t held = 0, unjudged = 0, others = 0;
+    const int64_t elements = r->again > 0 ? elements_of(r) : 0;
     const bool is_seen = r->factor_count > 0 || r->is_unknown;
     for (size_t i = 0; i < r->count; i++) {
         const cd_consumed_variable *v = &r->variables[i];
@@ -171,6 +195,11 @@ static void judge_seen(cd_consumed *c, const cd_consumed_rank *r)
             unjudged++;
         else if (is_comparable(v) && is_explained(r, v))
             held++;
+        else if (is_comparable(v) && v->reduced_magnitude > 0 && is_twice(r, v, elements))
+            note(&c->twice, (uint32_t)(r - c->ranks), r->step, (int64_t)i,
+                 &(cd_consumed_place){.expected = v->reduced,
+                                      .actual = v->consumed,
+                                      .ratio = v->consumed_magnitude / v->reduced_magnitude});
         else
             others++;
     }
@@ -239,8 +268,10 @@ static void take_final(cd_consumed *c, cd_consumed_rank *r, const cddp_event_gra
     settle(c, r);
     r->factor_count = 0;
     r->is_unknown = false;
+    r->again = r->again_numel = 0;
     v = find(c, r, f->param);
     if (v == NULL) return;
+    v->again = 0;
     v->digest = f->digest;
     v->is_reducing = !f->globally_unused;
     v->is_due = v->is_reducing && f->presence != CDDP_PRESENCE_ABSENT;
@@ -280,12 +311,51 @@ static void take_touch(cd_consumed *c, cd_consumed_rank *r, const cddp_event_opt
     v->is_shown = false;
 }
 
+static void take_group(cd_consumed *c, const cddp_event_group *g)
+{
+    for (size_t i = 0; i < c->group_count; i++)
+        if (c->groups[i].id == g->group) return;
+    if (!cd_vec_grow(c->allocator, (void **)&c->groups, &c->group_capacity, c->group_count + 1,
+                     sizeof *c->groups)) {
+        c->is_out_of_memory = true;
+        return;
+    }
+    c->groups[c->group_count++] = (cd_consumed_group){g->group, g->members};
+}
+
+/* An all-reduce of the program's own. Most programs go through gradients in order. */
+static void take_own(cd_consumed *c, cd_consumed_rank *r, const cddp_event_collective_post *p)
+{
+    int64_t members = 0;
+    if (!r->is_own || p->op != CDDP_OP_ALLREDUCE) return;
+    r->is_own = false;
+    if (p->reduce_op != CDDP_RED_SUM) return;
+    for (size_t i = 0; i < c->group_count; i++)
+        if (c->groups[i].id == p->group) members = c->groups[i].members;
+    r->again = members;
+    r->again_numel += p->numel;
+    for (size_t i = 0; p->digest != 0 && i < r->count; i++) {
+        const size_t at = (r->found + 1 + i) % r->count;
+        if (r->variables[at].digest != p->digest || !r->variables[at].is_due) continue;
+        r->variables[at].again = members;
+        r->found = at;
+        return;
+    }
+}
+
 void cd_consumed_push(cd_consumed *c, const cddp_event *e)
 {
     cd_consumed_rank *r = &c->ranks[e->rank];
     switch (e->kind) {
     case CDDP_EV_mark:
         c->is_of_torch |= strncmp(e->text != NULL ? e->text : "", "torch ", 6) == 0;
+        r->is_own |= strcmp(e->text != NULL ? e->text : "", CD_TRACER_OWN_REDUCTION) == 0;
+        break;
+    case CDDP_EV_group:
+        take_group(c, &e->as.group);
+        break;
+    case CDDP_EV_collective_post:
+        take_own(c, r, &e->as.collective_post);
         break;
     case CDDP_EV_param:
         r->parameters += e->as.param.requires_grad && !e->as.param.ignored;
@@ -337,5 +407,7 @@ void cd_consumed_fini(cd_consumed *c)
         cd_release(c->allocator, c->ranks[i].variables,
                    c->ranks[i].capacity * sizeof *c->ranks[i].variables);
     cd_release(c->allocator, c->ranks, c->rank_count * sizeof *c->ranks);
+    cd_release(c->allocator, c->groups, c->group_capacity * sizeof *c->groups);
     c->ranks = NULL;
+    c->groups = NULL;
 }

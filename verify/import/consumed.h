@@ -23,6 +23,12 @@
 ** Parts         clip_grad_norm_ over some parameters of a wrapper: a recording says how many, and
 **               not which. Each gradient may have that factor or not.
 **
+** Reduced twice: a program that sums gradients which DDP has averaged already multiplies them by
+** the size n of the group. Two things show it. After the reduction the program itself posted an
+** all-reduce, either of just this gradient (its digest is that of what was reduced) or of as many
+** elements as the step consumes. And n times one of the factors explains what was consumed. A
+** factor n alone is no such thing: some programs turn a mean into a sum on purpose.
+**
 ** Lifetime   init → push every event → end → read → fini.
 ** Errors     without memory nothing is shown.
 */
@@ -34,6 +40,7 @@
 typedef struct cd_consumed_variable {
     double reduced, reduced_magnitude, consumed, consumed_magnitude;
     int64_t digest, numel, dtype, consumed_dtype;
+    int64_t again;    /* ranks over which the program summed the reduced one; 0: it did not */
     bool is_reducing; /* reduced, and the result was not shown yet */
     bool has_reduced; /* it was */
     bool is_due;      /* reduced to a value that no step met yet */
@@ -52,8 +59,12 @@ typedef struct cd_consumed_rank {
     uint32_t factor_count;
     double clip, loss_scale; /* of the step at hand, as the program said */
     uint32_t step;
-    bool is_unknown;   /* somebody changed gradients by a factor that nobody knows */
-    bool is_by_itself; /* the program did so, in the step at hand */
+    size_t found;        /* where the last of the program's own all-reduces found its gradient */
+    int64_t again;       /* ranks of these, after the last reduction; 0: there were none */
+    int64_t again_numel; /* and their elements */
+    bool is_own;         /* the next one is the program's own */
+    bool is_unknown;     /* somebody changed gradients by a factor that nobody knows */
+    bool is_by_itself;   /* the program did so, in the step at hand */
 } cd_consumed_rank;
 
 /* Where something else was consumed first: by step, and then by rank. */
@@ -65,13 +76,20 @@ typedef struct cd_consumed_place {
     double ratio; /* of the magnitudes; NaN where the reduced one has none */
 } cd_consumed_place;
 
+typedef struct cd_consumed_group {
+    int64_t id, members;
+} cd_consumed_group;
+
 typedef struct cd_consumed {
     const cddp_allocator *allocator;
     cd_consumed_rank *ranks; /* (rank_count) */
     uint32_t rank_count;
+    cd_consumed_group *groups; /* (group_count) */
+    size_t group_count, group_capacity;
     bool is_of_torch; /* whose recorder sees rewrites; other programs say them with their step */
     /* gradients: that are what was said; that are others than reduced, of which nothing is known */
     uint64_t held, unjudged;
+    cd_consumed_place twice;       /* summed once more after their reduction */
     cd_consumed_place wrong;       /* not what the program said */
     cd_consumed_place unexplained; /* it said nothing, and no one factor explains it */
     double scale;                  /* by which the program scaled all gradients of a step itself */

@@ -3,6 +3,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/trace/models.h"
 #include "core/trace/tracer.h"
 
@@ -109,15 +110,22 @@ static void take_begin(cd_declared *d, cd_declared_rank *rank, const cddp_event_
     variable->clears += is_gradient;
 }
 
+static bool is_kept(int64_t moment)
+{
+    return moment == CDDP_MOMENT_AFTER_INIT || moment == CDDP_MOMENT_AFTER_STEP ||
+           moment == CDDP_MOMENT_END || moment == CDDP_MOMENT_EXIT;
+}
+
 static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
     take_begin(d, rank, v);
-    if (v->what != CDDP_WHAT_PARAMETER ||
-        (v->moment != CDDP_MOMENT_AFTER_STEP && v->moment != CDDP_MOMENT_END))
-        return;
+    if (v->what != CDDP_WHAT_PARAMETER || !is_kept(v->moment)) return;
     cd_declared_variable *variable = find(d, rank, v->param);
     if (variable == NULL) return;
+    if (v->moment == CDDP_MOMENT_EXIT && variable->exit == 0) variable->exit = v->digest;
+    if (v->moment != CDDP_MOMENT_EXIT) variable->last = v->digest;
+    if (v->moment == CDDP_MOMENT_EXIT || v->moment == CDDP_MOMENT_AFTER_INIT) return;
     variable->has_value = v->digest != 0 || variable->is_empty;
     if (v->moment != CDDP_MOMENT_AFTER_STEP) return;
     const bool is_skipped = rank->is_skipping && variable->optimizer == rank->optimizer;
@@ -165,6 +173,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         break;
     case CDDP_EV_wrap:
         rank->has_wrapper = true;
+        rank->group = e->as.wrap.group;
         if (is_part(d, e->as.wrap.group) && e->rank < d->split) d->split = e->rank;
         break;
     case CDDP_EV_grad_local:
@@ -189,6 +198,14 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
             note(d, CD_DECLARED_SHARDED, e, -1);
         if (strcmp(e->text != NULL ? e->text : "", "outside_parameters") == 0)
             note(d, CD_DECLARED_OUTSIDE, e, -1);
+        if (strcmp(e->text != NULL ? e->text : "", "buffers outside training") == 0)
+            rank->evaluations = e->as.mark.value;
+        if (strcmp(e->text != NULL ? e->text : "", "frozen parameters") == 0)
+            rank->frozen =
+                cd_hash_mix(cd_hash_mix(rank->frozen, e->step), (uint64_t)e->as.mark.value);
+        break;
+    case CDDP_EV_join_notify:
+        rank->has_join = true;
         break;
     case CDDP_EV_samples:
         rank->samples++;
@@ -229,6 +246,57 @@ static bool is_outsider(const cd_declared *d, const cd_declared_rank *rank)
            rank->steps == 0;
 }
 
+/* Ranks whose parameter was the same after the last step must leave with the same. What all of
+** them did alike afterwards is their affair: loading the best weights, an average. */
+static void note_exits(cd_declared *d, uint32_t number)
+{
+    const cd_declared_rank *rank = &d->ranks[number];
+    const cddp_event at = {.rank = number, .step = rank->step};
+    for (size_t i = 0; i < rank->variable_count; i++) {
+        const cd_declared_variable *v = &rank->variables[i];
+        bool is_alone = false;
+        if (v->exit == 0 || v->last == 0 || v->exit == v->last) continue;
+        for (uint32_t r = 0; !is_alone && r < d->rank_count; r++) {
+            const cd_declared_rank *other = &d->ranks[r];
+            const cd_declared_variable *w = i < other->variable_count ? &other->variables[i] : NULL;
+            is_alone = w != NULL && w->name == v->name && w->last == v->last && w->exit != 0 &&
+                       w->exit != v->exit;
+        }
+        if (is_alone)
+            note(d, CD_DECLARED_EXIT, &at, (int64_t)i);
+        else
+            d->late++;
+    }
+}
+
+/* Where ranks join, those that are done early evaluate less often. */
+static void note_buffers(cd_declared *d, uint32_t number)
+{
+    const cd_declared_rank *rank = &d->ranks[number];
+    bool is_alone = false;
+    if (rank->evaluations == 0) return;
+    for (uint32_t r = 0; r < d->rank_count; r++) {
+        const cd_declared_rank *other = &d->ranks[r];
+        const int64_t wanted = rank->has_join || other->has_join ? 1 : rank->evaluations;
+        is_alone |=
+            other->has_wrapper && other->group == rank->group && other->evaluations < wanted;
+    }
+    if (is_alone)
+        note(d, CD_DECLARED_BUFFERS, &(cddp_event){.rank = number, .step = rank->step}, -1);
+}
+
+static void note_frozen(cd_declared *d, uint32_t number)
+{
+    const cd_declared_rank *rank = &d->ranks[number];
+    for (uint32_t r = 0; rank->frozen != 0 && !rank->has_join && r < d->rank_count; r++) {
+        const cd_declared_rank *other = &d->ranks[r];
+        if (!other->has_wrapper || other->group != rank->group || other->frozen == rank->frozen)
+            continue;
+        note(d, CD_DECLARED_FROZEN, &(cddp_event){.rank = number, .step = rank->step}, -1);
+        return;
+    }
+}
+
 static void end_rank(cd_declared *d, uint32_t number)
 {
     cd_declared_rank *rank = &d->ranks[number];
@@ -241,6 +309,9 @@ static void end_rank(cd_declared *d, uint32_t number)
     if (!rank->has_ended) note(d, CD_DECLARED_END, &at, -1);
     bool has_parameters = false;
     if (is_outsider(d, rank)) return;
+    note_exits(d, number);
+    note_buffers(d, number);
+    note_frozen(d, number);
     for (size_t i = 0; i < rank->variable_count; i++) {
         const cd_declared_variable *v = &rank->variables[i];
         has_parameters |= v->is_declared;
@@ -252,45 +323,70 @@ static void end_rank(cd_declared *d, uint32_t number)
     if (rank->steps == 0) note(d, CD_DECLARED_STEP, &at, -1);
 }
 
-/* What is missing, and the call that shows it. */
+/* What is missing, and what shows it: in a program of cddp/record.h, and in one of PyTorch where
+** that is something else. */
 static const struct {
-    const char *what, *how;
+    const char *what, *how, *python;
 } gap_words[CD_DECLARED_COUNT] = {
-    [CD_DECLARED_BEGIN] = {"the recording of a rank",
-                           "check run.db.* with the shards of all ranks"},
-    [CD_DECLARED_END] = {"the end of the program", "cddp_record_close"},
-    [CD_DECLARED_PARAMETERS] = {"the parameters", "cddp_ddp_create, or cddp_record_parameter"},
+    [CD_DECLARED_BEGIN] = {"the recording of a rank", "check run.db.* with the shards of all ranks",
+                           "record every rank into the same folder"},
+    [CD_DECLARED_END] = {"the end of the program", "cddp_record_close",
+                         "start it by `python -m cddp_torch run`, which sees how each rank ends"},
+    [CD_DECLARED_PARAMETERS] = {"the parameters", "cddp_ddp_create, or cddp_record_parameter",
+                                "wrap the model in DistributedDataParallel once the recording has "
+                                "begun, or cddp_torch.attach"},
     [CD_DECLARED_MODELS] = {"which of several wrappers a call is about",
-                            "cddp_record_wrapper, before the calls about each of them"},
-    [CD_DECLARED_STEP] = {"an optimizer's step", "cddp_record_optimizer_step"},
-    [CD_DECLARED_TOUCH] = {"what a step did to a parameter", "cddp_record_optimizer_touch"},
-    [CD_DECLARED_LOCAL] = {"a gradient before its reduction", "cddp_record_gradient"},
-    [CD_DECLARED_REDUCED] = {"a gradient after its reduction", "cddp_ddp, or cddp_record_reduced"},
+                            "cddp_record_wrapper, before the calls about each of them",
+                            "wrap each module once the recording has begun"},
+    [CD_DECLARED_STEP] = {"an optimizer's step", "cddp_record_optimizer_step",
+                          "an optimizer of torch.optim, made of the wrapped parameters"},
+    [CD_DECLARED_TOUCH] = {"what a step did to a parameter", "cddp_record_optimizer_touch",
+                           "an optimizer of torch.optim that has every trained parameter"},
+    [CD_DECLARED_LOCAL] = {"a gradient before its reduction", "cddp_record_gradient",
+                           "wrap the module once the recording has begun, and run backward on "
+                           "what it returns"},
+    [CD_DECLARED_REDUCED] = {"a gradient after its reduction", "cddp_ddp, or cddp_record_reduced",
+                             "let DistributedDataParallel reduce it: what a program all-reduces "
+                             "itself is not judged"},
     [CD_DECLARED_MEAN] = {"that a reduction made the mean of what the ranks recorded",
                           "cddp_record_gradient after the last change before the reduction, and "
-                          "cddp_record_reduced before any after it"},
+                          "cddp_record_reduced before any after it",
+                          "change no gradient between its backward and its reduction"},
     [CD_DECLARED_HOOK] = {"that the comm hook makes the mean, or which law it keeps",
                           "declare what it promises: CDDP_HOOK_EXACT or CDDP_HOOK_CASTS_FIRST in "
-                          "its table, cddp_law of a Python function; or state a law for every "
-                          "bucket with cddp_tracer_law"},
+                          "its table; or state a law for every bucket with cddp_tracer_law",
+                          "say what it promises, by cddp_law of a Python function: \"mean\", "
+                          "\"sum\", \"fp16\", \"bf16\" or \"lossy\""},
     [CD_DECLARED_APART] = {"what ranks get that reduce in blocks and go on by themselves",
-                           "local SGD is not judged"},
+                           "local SGD is not judged", NULL},
     [CD_DECLARED_SIDES] = {"both sides of a reduction",
                            "gradients in f32, f64, f16 or bf16, dense and in the memory of the "
-                           "host; cddp_record_gradient, cddp_record_reduced"},
+                           "host; cddp_record_gradient, cddp_record_reduced",
+                           "level digests, and gradients in f32, f64, f16 or bf16, dense and on "
+                           "the CPU"},
     [CD_DECLARED_DIVISOR] = {"by what a reduction in low precision divides: its rounding hides it",
-                             "record without gradient_as_bucket_view"},
-    [CD_DECLARED_VALUE] = {"a parameter after its last update", "cddp_record_value"},
-    [CD_DECLARED_CONTENT] = {"the content of tensors", "level digest"},
+                             "record without gradient_as_bucket_view", NULL},
+    [CD_DECLARED_VALUE] = {"a parameter after its last update", "cddp_record_value",
+                           "level digests, and parameters on the CPU"},
+    [CD_DECLARED_CONTENT] = {"the content of tensors", "level digest",
+                             "level digests, which needs libcddp_trace.so, and tensors on the CPU"},
     [CD_DECLARED_SHARDED] = {"what the units of a sharded model must be",
-                             "cddp_fsdp is not judged yet, docs/fsdp.md"},
+                             "cddp_fsdp is not judged yet, docs/fsdp.md", NULL},
     [CD_DECLARED_REWRITE] = {"what the program itself made of gradients between their reduction "
                              "and the optimizer",
                              "clip with clip_grad_norm_ or clip_grad_value_; change anything else "
-                             "before the backward ends"},
+                             "before the backward ends",
+                             NULL},
     [CD_DECLARED_OUTSIDE] = {"how the ranks keep parameters equal that an optimizer has and no "
                              "wrapper reduces",
-                             "wrap their module in DistributedDataParallel as well"},
+                             "wrap their module in DistributedDataParallel as well", NULL},
+    [CD_DECLARED_EXIT] = {"why parameters changed after the last step, and not alike on all ranks",
+                          "destroy_process_group before one rank alone loads or changes weights",
+                          NULL},
+    [CD_DECLARED_BUFFERS] = {"why buffers changed outside of training steps, on some ranks alone",
+                             "evaluate in eval(), or on all ranks", NULL},
+    [CD_DECLARED_FROZEN] = {"why parameters are frozen on some ranks alone, or in other steps",
+                            "set requires_grad on all ranks alike", NULL},
 };
 
 static bool was_exercised(const cddp_verdict *verdict, const char *check)
@@ -313,17 +409,19 @@ static bool is_alive_anyway(const cd_declared *d, const char *check)
     return is;
 }
 
-static const char *add_place(const char *words, cd_declared_gap gap, const cd_declared_place *p,
+static const char *add_place(const cd_declared *d, const char *words, cd_declared_gap gap,
                              cd_arena *arena)
 {
+    const cd_declared_place *p = &d->gaps[gap];
+    const bool has_python = d->is_of_torch && gap_words[gap].python != NULL;
+    const char *how = has_python ? gap_words[gap].python : gap_words[gap].how;
     const char *variable =
         p->variable >= 0 ? cd_arena_printf(arena, ", parameter %" PRId64, p->variable) : "";
     if (words == NULL || variable == NULL) return NULL;
     return cd_arena_printf(arena,
                            "%snot shown: %s (%s), first on rank %" PRIu32 ", step %" PRIu32
                            "%s; %" PRIu64 " in all\n",
-                           words, gap_words[gap].what, gap_words[gap].how, p->rank, p->step,
-                           variable, p->count);
+                           words, gap_words[gap].what, how, p->rank, p->step, variable, p->count);
 }
 
 /* Where laws and explanations are certain, what is not the mean is a finding. What a program says
@@ -477,12 +575,43 @@ static bool accuse_consumed(const cd_declared *d, cddp_finding *finding)
     return true;
 }
 
+/* The program sums what the wrapper has averaged. */
+static bool accuse_twice(const cd_declared *d, cddp_finding *finding)
+{
+    const cd_consumed_place *p = &d->consumed.twice;
+    if (p->count == 0) return false;
+    cddp_finding f = {.size = sizeof f,
+                      .check = "I-ONCE",
+                      .step = p->step,
+                      .rank = -1,
+                      .peer = -1,
+                      .bucket = -1,
+                      .param = (int32_t)p->variable};
+    name_parameter(d, p->rank, p->variable, &f);
+    snprintf(f.title, sizeof f.title, "all ranks: the gradient of %.80s is reduced twice",
+             f.parameter[0] != '\0' ? f.parameter : "a parameter");
+    snprintf(f.expected, sizeof f.expected,
+             "%.9g: the gradient that the wrapper's backward left, times fixed weights",
+             p->expected);
+    snprintf(f.actual, sizeof f.actual,
+             "%.9g: %.4g times as large, after an all-reduce of the program itself; %" PRIu64
+             " gradients in all",
+             p->actual, p->ratio, p->count);
+    snprintf(f.advice, sizeof f.advice,
+             "leave the all-reduce out: backward has averaged the gradients already. Or run every "
+             "backward inside no_sync, and divide by the number of ranks");
+    *finding = f;
+    return true;
+}
+
 bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
 {
     const cd_means *m = &d->means;
     const cd_means_wrong *w = &m->wrong;
     char cause[120];
-    if (!is_certain(m)) return accuse_consumed(d, finding) || accuse_skipped(d, finding);
+    if (!is_certain(m))
+        return accuse_twice(d, finding) || accuse_consumed(d, finding) ||
+               accuse_skipped(d, finding);
     cddp_finding f = {.size = sizeof f,
                       .check = "I-HOOK",
                       .step = w->step,
@@ -511,8 +640,7 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
     note_consumed(d);
     for (uint32_t i = 0; i < d->rank_count; i++) end_rank(d, i);
     for (int gap = 0; gap < CD_DECLARED_COUNT; gap++)
-        if (d->gaps[gap].count > 0)
-            words = add_place(words, (cd_declared_gap)gap, &d->gaps[gap], arena);
+        if (d->gaps[gap].count > 0) words = add_place(d, words, (cd_declared_gap)gap, arena);
     for (size_t i = 0; d->rank_count > 1 && words != NULL && i < sizeof needed / sizeof *needed;
          i++)
         if (!was_exercised(verdict, needed[i]) && !is_alive_anyway(d, needed[i]))
@@ -601,12 +729,19 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                               "; nor what hooks of tensors made of the gradients of %" PRId64
                               " parameters before their reduction",
                               d->hooked);
-    if (scaled == NULL || gone == NULL || hooked == NULL) return NULL;
+    const char *late =
+        d->late == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why %" PRIu64
+                              " parameters changed after the last step, alike on all ranks",
+                              d->late);
+    if (scaled == NULL || gone == NULL || hooked == NULL || late == NULL) return NULL;
     return cd_arena_printf(
-        arena, "the optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s",
+        arena, "the optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s",
         begins ? "" : ", nor what happened to parameters outside of its steps",
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
-        gone, hooked, dropping,
+        gone, hooked, late, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
         has_samples      ? ""
         : d->is_of_torch ? "; samples were not shown (a DistributedSampler shows them)"

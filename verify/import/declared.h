@@ -33,6 +33,9 @@ typedef enum cd_declared_gap {
     CD_DECLARED_SHARDED,    /* what sharded units must be: no judge knows it */
     CD_DECLARED_REWRITE,    /* what the program made of gradients after their reduction */
     CD_DECLARED_OUTSIDE,    /* how parameters are reduced that an optimizer has and no wrapper */
+    CD_DECLARED_EXIT,       /* why parameters changed after the last step, not alike on all ranks */
+    CD_DECLARED_BUFFERS,    /* why buffers changed outside of training, on some ranks alone */
+    CD_DECLARED_FROZEN,     /* why parameters were frozen on some ranks alone */
     CD_DECLARED_COUNT
 } cd_declared_gap;
 
@@ -51,6 +54,7 @@ typedef struct cd_declared_variable {
     bool is_seen;         /* an optimizer took it, or left it for want of a gradient */
     int64_t optimizer;    /* that did so last */
     int64_t digest;       /* after the last step that showed it; 0: none did */
+    int64_t last, exit;   /* after construction or the last step; as the rank left its group */
     uint64_t touches, at; /* at: the rank's step in which the optimizer did */
     uint64_t begins;      /* steps at whose begin its content was shown */
     uint64_t clears;      /* and that of its gradient */
@@ -60,10 +64,13 @@ typedef struct cd_declared_rank {
     cd_declared_variable *variables; /* (variable_count) */
     size_t variable_count, variable_capacity;
     uint64_t events, steps, samples, waits, zero_grads;
-    uint64_t touches;  /* of the optimizer's step at hand */
-    uint64_t updates;  /* steps of any optimizer, this one included */
-    int64_t optimizer; /* whose it is */
-    bool has_wrapper, has_ended, is_stepping, is_skipping;
+    uint64_t touches;    /* of the optimizer's step at hand */
+    uint64_t updates;    /* steps of any optimizer, this one included */
+    int64_t optimizer;   /* whose it is */
+    int64_t group;       /* of its wrapper */
+    uint64_t frozen;     /* a digest of how many parameters were frozen when; 0: none ever */
+    int64_t evaluations; /* after which buffers were others than the training left them */
+    bool has_wrapper, has_ended, is_stepping, is_skipping, has_join;
     uint32_t step; /* of that */
 } cd_declared_rank;
 
@@ -76,6 +83,7 @@ typedef struct cd_declared {
     cd_declared_place unskipped; /* a parameter that a skipped step changed */
     bool is_of_torch;            /* whose calls the recorder saw itself */
     int64_t hooked;              /* parameters with tensor hooks */
+    uint64_t late; /* parameters that changed after the last step, alike on all ranks */
     cd_means means;
     cd_consumed consumed;
     bool is_out_of_memory;
