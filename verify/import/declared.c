@@ -674,7 +674,7 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
     }
     const char *dropping = !drops ? "; no zero_grad was shown, so every step adds to the "
                                     "gradients of the one before"
-                                    : "";
+                                  : "";
     const char *scaled =
         c->scalings == 0
             ? ""
