@@ -216,6 +216,9 @@ void cddp_record_value(cddp_event_enum_what what, cddp_event_enum_moment moment,
     if (r == NULL) return;
     const bool is_parameter = what == CDDP_WHAT_PARAMETER || what == CDDP_WHAT_GRADIENT;
     const int64_t digest = digest_of(r, tensor);
+    if (what == CDDP_WHAT_PARAMETER && moment == CDDP_MOMENT_AFTER_STEP &&
+        cd_storage_is_shown_again(r, id))
+        moment = CDDP_MOMENT_AFTER_AVERAGE;
     CD_EMIT(&r->tracer, value, NULL, .what = what, .moment = moment, .id = (int64_t)id,
             .presence = presence_of(tensor), .digest = digest,
             .param = is_parameter ? variable_of(r, id) : -1, .nonfinite = -1);

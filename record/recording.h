@@ -32,6 +32,7 @@ typedef struct cd_recorded_parameter {
     const cddp_grad *slot; /* as a wrapper has it; NULL: there is none */
     int64_t digest;        /* as the program showed it last, or as it was found */
     uint64_t shown_in;     /* which of the wrapper's updates came before that */
+    uint64_t stepped_in;   /* and before it was shown after its step */
     bool is_shown, is_held;
 } cd_recorded_parameter;
 

@@ -39,6 +39,16 @@ void cd_storage_show(cd_recording *r, size_t parameter, int64_t digest)
     p->shown_in = cd_recording_here(r)->updates;
 }
 
+bool cd_storage_is_shown_again(cd_recording *r, size_t parameter)
+{
+    cd_recorded_parameter *p = cd_recording_find(r, parameter);
+    const uint64_t updates = cd_recording_here(r)->updates;
+    if (p == NULL || updates == 0) return false;
+    const bool is_again = p->stepped_in == updates;
+    p->stepped_in = updates;
+    return is_again;
+}
+
 /* What the step makes of it nobody knows before the program shows it, before this call or behind
 ** it. */
 void cd_storage_touch(cd_recording *r, size_t parameter)

@@ -24,6 +24,8 @@ void cd_storage_keep(cd_recording *recording, size_t parameter, const cddp_tenso
 void cd_storage_leave(cd_recording *recording);
 /* The program says what a parameter is now, or that an optimizer takes it. */
 void cd_storage_show(cd_recording *recording, size_t parameter, int64_t digest);
+/* It is shown behind that step for a second time: the program changed it once more, by right. */
+bool cd_storage_is_shown_again(cd_recording *recording, size_t parameter);
 void cd_storage_touch(cd_recording *recording, size_t parameter);
 /* The library wrote parameters: what is there is right. */
 void cd_storage_accept(cd_recording *recording);

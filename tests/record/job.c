@@ -462,6 +462,9 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     if (status == CDDP_OK) status = post_extra(&t, STEPS, err);
     nudge(&t, "nudges_last", 3);
     nudge(&t, "own_nudges_last", 3);
+    nudge(&t, "averages_at_end", 3); /* and shows it */
+    if (makes(&t, "averages_at_end"))
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, 0, &t.tensors[0]);
     if (!makes(&t, "own_unended")) cddp_record_storage_end();
     for (size_t p = 0; p < PARAMETERS && has_join(&t); p++)
         cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_END, p, &t.tensors[p]);
