@@ -6,10 +6,10 @@
 ** A parameter changes in its optimizer's step and in the library's own calls (the end of join). The
 ** program shows it behind each step. The recorder looks when a forward with gradients begins behind
 ** a step, when an optimizer steps, and when the wrapper or the recording ends. Equal digests are
-** told as a mark; so is a change. A change and its reverse between two looks is not seen, by
+** reported as a mark; so is a change. A change and its reverse between two looks is not seen, by
 ** design: weights that are exchanged for an evaluation come back.
-** Gradients are looked at from zero_grad on until the next backward, at every call in between. Zeros
-** are told as a mark. What is not zero proves nothing: a program may say it early, and clear late.
+** Gradients are looked at from zero_grad on until the next backward, at every call in between.
+** Zeros are reported as a mark. What is not zero proves nothing: a program may say it early, and clear late.
 **
 ** Lifetime   kept from the creation of a wrapper to its end, or as cddp_record_storage says.
 ** Ownership  borrows tensors and gradient slots in between.

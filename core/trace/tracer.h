@@ -99,8 +99,8 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 ** number. */
 #define CD_TRACER_NEW_GROUP "new_group"
 
-/* What a recorder saw where parameters and gradients lie (record/storage.h). value: how many, all of
-** a wrapper; then which variable. */
+/* What a recorder saw where parameters and gradients lie (record/storage.h). value: how many, that
+** is all of a wrapper; then which variable. */
 #define CD_TRACER_HELD "parameters held"
 #define CD_TRACER_CLEARED "gradients cleared"
 #define CD_TRACER_ONE_HELD "parameter held"

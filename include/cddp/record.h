@@ -97,9 +97,9 @@ CDDP_API void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter,
 CDDP_API void cddp_record_parameter(size_t parameter, const char *name, const cddp_tensor *tensor);
 /* All of them were named: the ranks of the world train them together. */
 CDDP_API void cddp_record_parameters_end(void);
-/* Where that parameter and its gradient lie from now on, so that the recorder looks whether anything
-** but a step changes the one, and whether zero_grad clears the other. gradient: NULL where it has no
-** place of its own. Borrows both until cddp_record_storage_end, or until it is called again for the
+/* Where that parameter and its gradient lie from now on. The recorder looks whether anything but a
+** step changes the parameter, and whether zero_grad clears the gradient. gradient: NULL where its
+** place may change. Borrows both until cddp_record_storage_end, or until it is called again for the
 ** parameter. With cddp_ddp the recorder knows. */
 CDDP_API void cddp_record_storage(size_t parameter, const cddp_tensor *tensor,
                                   const cddp_tensor *gradient);

@@ -504,7 +504,7 @@ static bool accuse_skipped(const cd_declared *d, cddp_finding *finding)
     return true;
 }
 
-/* A change on all ranks may be meant: weights are clamped, or exchanged. One on some of them is not. */
+/* A change on all ranks may be meant: weights are clamped, or exchanged. One on some is not. */
 static bool accuse_changed(const cd_declared *d, cddp_finding *finding)
 {
     const cd_declared_place *p = &d->gaps[CD_DECLARED_CHANGED];
@@ -604,7 +604,7 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
     note_means(d);
     note_consumed(d);
     for (uint32_t i = 0; i < d->rank_count; i++) end_rank(d, i);
-    /* its recorder looks at parameters and gradients by calls of its own */
+    /* its recorder looks at neither */
     for (int gap = CD_DECLARED_HELD; gap <= CD_DECLARED_CLEARED && d->is_of_torch; gap++)
         d->gaps[gap].count = 0;
     for (int gap = 0; gap < CD_DECLARED_COUNT; gap++)

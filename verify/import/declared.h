@@ -102,8 +102,8 @@ const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *ve
                                    cd_arena *arena);
 /* A comm hook that makes something else than it promises, or than any hook may make, a gradient
 ** that is not what the program said of it, a parameter that some ranks change between steps, or a
-** skipped step that changes parameters: *finding says which. For a trace in which no check found anything.
-** Before cd_declared_print_gaps. */
+** skipped step that changes parameters: *finding says which. For a trace in which no check found
+** anything. Before cd_declared_print_gaps. */
 bool cd_declared_accuses(const cd_declared *declared, cddp_finding *finding);
 /* What was shown, in words. */
 const char *cd_declared_print_proven(const cd_declared *declared, cd_arena *arena);
