@@ -9,7 +9,8 @@
 ** reported as a mark; so is a change. A change and its reverse between two looks is not seen, by
 ** design: weights that are exchanged for an evaluation come back.
 ** Gradients are looked at from zero_grad on until the next backward, at every call in between.
-** Zeros are reported as a mark. What is not zero proves nothing: a program may say it early, and clear late.
+** Zeros are reported as a mark. What is not zero proves nothing: a program may say it early, and
+** clear late.
 **
 ** Lifetime   kept from the creation of a wrapper to its end, or as cddp_record_storage says.
 ** Ownership  borrows tensors and gradient slots in between.
