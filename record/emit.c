@@ -75,6 +75,7 @@ void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
     cd_recorded_parameter *p = r != NULL ? cd_recording_find(r, parameter) : NULL;
     if (p == NULL) return;
     const int64_t presence = presence_of(gradient);
+    cd_storage_begin_backward(r);
     if (presence != CDDP_PRESENCE_ABSENT) p->contributions++;
     CD_EMIT(&r->tracer, grad_local, NULL, .param = p->variable, .presence = presence,
             .digest = digest_of(r, gradient), .contributions = p->contributions,

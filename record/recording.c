@@ -86,8 +86,10 @@ static void look(cd_recording *r, const cddp_event *event)
         cd_storage_look_at_gradients(r);
     } else if (event->kind == CDDP_EV_forward_end) {
         cd_storage_look_at_gradients(r);
-    } else if (event->kind == CDDP_EV_grad_local || event->kind == CDDP_EV_mark_ready) {
+    } else if (event->kind == CDDP_EV_mark_ready) {
         cd_storage_begin_backward(r);
+    } else if (event->kind == CDDP_EV_backward_end && event->as.backward_end.finalized) {
+        cd_storage_end_backward(r);
     } else if (event->kind == CDDP_EV_join_end) {
         cd_storage_accept(r);
     }

@@ -55,6 +55,7 @@ typedef struct cd_recorded_wrapper {
     bool has_stepped; /* an optimizer stepped, and no gradient came since */
     /* a clip or a scaler changed gradients in the step at hand; and whether that was said before */
     bool is_rescaled, has_clipped, has_scaled;
+    bool has_added;     /* a backward that was not reduced yet added to gradients */
     bool awaits_clear;  /* zero_grad was said, and nobody saw it done */
     uint64_t updates;   /* of any optimizer */
     uint64_t looked_at; /* before which of them a forward has looked */

@@ -164,6 +164,8 @@ static bool is_cleared(cd_recording *r, const cd_recorded_parameter *p)
 {
     const cddp_tensor *t = p->slot != NULL ? &p->slot->value : &p->gradient;
     if (p->slot != NULL && p->slot->kind == CDDP_GRAD_UNDEFINED) return true;
+    /* defined since its last reduction: it was dropped in between */
+    if (p->slot != NULL && p->slot->is_fresh && !cd_recording_here(r)->has_added) return true;
     if ((p->slot != NULL && p->slot->kind != CDDP_GRAD_DENSE) || t->device == NULL) return false;
     return is_in_host_memory(t) && cddp_tensor_is_contiguous(t) ? has_only_zeros(t)
                                                                 : has_digest_of_zeros(r, t);
@@ -189,4 +191,12 @@ void cd_storage_expect_clear(cd_recording *r)
     cd_storage_look_at_gradients(r);
 }
 
-void cd_storage_begin_backward(cd_recording *r) { cd_recording_here(r)->awaits_clear = false; }
+void cd_storage_begin_backward(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    cd_storage_look_at_gradients(r);
+    w->awaits_clear = false;
+    w->has_added = true;
+}
+
+void cd_storage_end_backward(cd_recording *r) { cd_recording_here(r)->has_added = false; }

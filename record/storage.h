@@ -35,4 +35,5 @@ void cd_storage_look_at_step(cd_recording *recording);
 /* zero_grad was said; then at whatever comes before a backward. */
 void cd_storage_expect_clear(cd_recording *recording);
 void cd_storage_look_at_gradients(cd_recording *recording);
-void cd_storage_begin_backward(cd_recording *recording);
+void cd_storage_begin_backward(cd_recording *recording); /* before its first gradient is shown */
+void cd_storage_end_backward(cd_recording *recording);   /* it was reduced */
