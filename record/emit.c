@@ -4,6 +4,7 @@
 #include "core/base/hash.h"
 #include "core/trace/setting.h"
 #include "record/recording.h"
+#include "record/storage.h"
 
 #include <math.h>
 
@@ -31,12 +32,16 @@ void cddp_record_step_begin(uint64_t step)
     if (r == NULL) return;
     r->says_steps = true;
     cddp_tracer_set_step(&r->tracer, (uint32_t)step, 0);
+    if (!cd_recording_here(r)->has_reducer) cd_storage_look_at_begin(r);
+    cd_storage_look_at_gradients(r);
 }
 
 void cddp_record_micro_step(uint64_t micro_step)
 {
     cd_recording *r = cd_recording_get();
-    if (r != NULL) cddp_tracer_set_step(&r->tracer, r->tracer.step, (uint32_t)micro_step);
+    if (r == NULL) return;
+    cddp_tracer_set_step(&r->tracer, r->tracer.step, (uint32_t)micro_step);
+    cd_storage_look_at_gradients(r);
 }
 
 void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
@@ -51,6 +56,7 @@ void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
     }
     CD_EMIT(&r->tracer, samples, NULL, .epoch = (int64_t)epoch, .count = (int64_t)count,
             .ids = (int64_t)all, .weight = cd_f64_bits((double)count));
+    cd_storage_look_at_gradients(r);
 }
 
 /* A program that says no steps and has no cddp_ddp: a step ends with its optimizer. */
@@ -69,6 +75,7 @@ void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
     cd_recorded_parameter *p = r != NULL ? cd_recording_find(r, parameter) : NULL;
     if (p == NULL) return;
     const int64_t presence = presence_of(gradient);
+    cd_storage_begin_backward(r);
     if (presence != CDDP_PRESENCE_ABSENT) p->contributions++;
     CD_EMIT(&r->tracer, grad_local, NULL, .param = p->variable, .presence = presence,
             .digest = digest_of(r, gradient), .contributions = p->contributions,
@@ -95,6 +102,7 @@ void cddp_record_zero_grad(bool to_none)
     cd_recorded_wrapper *w = cd_recording_here(r);
     for (size_t i = 0; i < w->parameter_count; i++) w->parameters[i].contributions = 0;
     CD_EMIT(&r->tracer, zero_grad, NULL, .optimizer = -1, .to_none = to_none);
+    cd_storage_expect_clear(r);
 }
 
 cddp_record_update cddp_record_update_default(void)
@@ -130,6 +138,7 @@ void cddp_record_optimizer_step(const cddp_record_update *update)
     cd_recording *r = cd_recording_get_wrapped();
     const cddp_record_update *u = update;
     if (r == NULL || u == NULL || u->size < sizeof *u) return;
+    cd_storage_look_at_step(r);
     note_rescaling(r, u);
     cd_recording_here(r)->has_stepped = true;
     CD_EMIT(&r->tracer, optimizer_step, u->name, .optimizer = u->optimizer,
@@ -156,6 +165,7 @@ void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter, const cddp
                 .digest = digest, .bucket = -1, .address = -1, .dtype = gradient->dtype);
     CD_EMIT(&r->tracer, optimizer_touch, NULL, .optimizer = optimizer, .param = variable,
             .touched = touched, .gradient = digest);
+    if (touched) cd_storage_touch(r, parameter);
     /* Alone, what was taken would pass for what was reduced. */
     const bool is_alone = r->rank.world_size == 1 && !w->has_reducer;
     if (w->is_rescaled ? !is_alone : !w->has_reducer)
@@ -206,7 +216,27 @@ void cddp_record_value(cddp_event_enum_what what, cddp_event_enum_moment moment,
     cd_recording *r = cd_recording_get_wrapped();
     if (r == NULL) return;
     const bool is_parameter = what == CDDP_WHAT_PARAMETER || what == CDDP_WHAT_GRADIENT;
+    const int64_t digest = digest_of(r, tensor);
+    if (what == CDDP_WHAT_PARAMETER && moment == CDDP_MOMENT_AFTER_STEP &&
+        cd_storage_is_shown_again(r, id))
+        moment = CDDP_MOMENT_AFTER_AVERAGE;
     CD_EMIT(&r->tracer, value, NULL, .what = what, .moment = moment, .id = (int64_t)id,
-            .presence = presence_of(tensor), .digest = digest_of(r, tensor),
+            .presence = presence_of(tensor), .digest = digest,
             .param = is_parameter ? variable_of(r, id) : -1, .nonfinite = -1);
+    if (what == CDDP_WHAT_PARAMETER) cd_storage_show(r, id, digest);
+}
+
+void cddp_record_storage(size_t parameter, const cddp_tensor *tensor, const cddp_tensor *gradient)
+{
+    cd_recording *r = cd_recording_get_wrapped();
+    if (r == NULL || tensor == NULL || cd_recording_here(r)->has_reducer) return;
+    cd_storage_keep(r, parameter, tensor, NULL);
+    cd_recorded_parameter *p = cd_recording_find(r, parameter);
+    if (p != NULL && gradient != NULL) p->gradient = *gradient;
+}
+
+void cddp_record_storage_end(void)
+{
+    cd_recording *r = cd_recording_get_wrapped();
+    if (r != NULL && !cd_recording_here(r)->has_reducer) cd_storage_leave(r);
 }

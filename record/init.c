@@ -175,6 +175,7 @@ cddp_status cddp_init_with(const cddp_init_options *options, cddp_context **cont
 {
     const cddp_init_options none = {.size = sizeof none};
     CD_TRY(check_options(options, err));
+    if (context == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_init: context is NULL");
     const cddp_init_options *o = options != NULL ? options : &none;
     cddp_context *c = cd_allocate_zero(NULL, sizeof *c);
     if (c == NULL) return cd_fail_memory(err, "a context");
@@ -203,8 +204,15 @@ void cddp_fini(cddp_context *context)
     cd_release(NULL, context, sizeof *context);
 }
 
-cddp_group *cddp_context_group(const cddp_context *context) { return context->group; }
-cddp_rank *cddp_context_rank(const cddp_context *context) { return context->rank; }
+cddp_group *cddp_context_group(const cddp_context *context)
+{
+    return context != NULL ? context->group : NULL;
+}
+
+cddp_rank *cddp_context_rank(const cddp_context *context)
+{
+    return context != NULL ? context->rank : NULL;
+}
 
 /* ---- ranks that this process starts ---- */
 

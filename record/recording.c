@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "record/launcher.h"
+#include "record/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +78,23 @@ static void learn(cd_recording *r, const cddp_event *event)
     }
 }
 
+/* What lies in memory, at the moments that a wrapper shows. */
+static void look(cd_recording *r, const cddp_event *event)
+{
+    if (event->kind == CDDP_EV_forward_begin && event->as.forward_begin.grad_mode) {
+        cd_storage_look_at_begin(r);
+        cd_storage_look_at_gradients(r);
+    } else if (event->kind == CDDP_EV_forward_end) {
+        cd_storage_look_at_gradients(r);
+    } else if (event->kind == CDDP_EV_mark_ready) {
+        cd_storage_begin_backward(r);
+    } else if (event->kind == CDDP_EV_backward_end && event->as.backward_end.finalized) {
+        cd_storage_end_backward(r);
+    } else if (event->kind == CDDP_EV_join_end) {
+        cd_storage_accept(r);
+    }
+}
+
 static void take_event(void *self, const cddp_event *event)
 {
     cd_recording *r = self;
@@ -86,6 +104,7 @@ static void take_event(void *self, const cddp_event *event)
     stamped.step = r->tracer.step;
     stamped.micro_step = r->tracer.micro_step;
     cddp_shard_emit(r->shard, &stamped);
+    look(r, event);
 }
 
 cd_recorded_wrapper *cd_recording_here(cd_recording *r)

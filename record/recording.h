@@ -26,6 +26,14 @@ typedef struct cd_recorded_parameter {
     int64_t variable; /* among the reduced ones; -1: not reduced */
     int64_t contributions;
     bool is_known;
+    /* where it lies, see Note [What is looked at]; no device: unknown */
+    cddp_tensor storage;
+    cddp_tensor gradient;  /* as the program lent it */
+    const cddp_grad *slot; /* as a wrapper has it; NULL: there is none */
+    int64_t digest;        /* as the program showed it last, or as it was found */
+    uint64_t shown_in;     /* which of the wrapper's updates came before that */
+    uint64_t stepped_in;   /* and before it was shown after its step */
+    bool is_shown, is_held;
 } cd_recorded_parameter;
 
 /* The comm hook in force, and the bucket whose result it delivers at the moment. */
@@ -47,6 +55,10 @@ typedef struct cd_recorded_wrapper {
     bool has_stepped; /* an optimizer stepped, and no gradient came since */
     /* a clip or a scaler changed gradients in the step at hand; and whether that was said before */
     bool is_rescaled, has_clipped, has_scaled;
+    bool has_added;     /* a backward that was not reduced yet added to gradients */
+    bool awaits_clear;  /* zero_grad was said, and nobody saw it done */
+    uint64_t updates;   /* of any optimizer */
+    uint64_t looked_at; /* before which of them a forward has looked */
 } cd_recorded_wrapper;
 
 typedef struct cd_recording {

@@ -10,6 +10,7 @@
 */
 #include "record/projection.h"
 #include "record/recording.h"
+#include "record/storage.h"
 
 #include <math.h>
 
@@ -81,4 +82,20 @@ static void see_returned(struct cddp_tracer *tracer, const cd_tracer_share *shar
     }
 }
 
-const cd_tracer_watch cd_recording_watch = {see_entered, see_returned, see_written};
+static void see_kept(struct cddp_tracer *tracer, size_t parameter, const cddp_tensor *tensor,
+                     const cddp_grad *grad)
+{
+    (void)tracer;
+    cd_recording *r = cd_recording_get();
+    if (r != NULL) cd_storage_keep(r, parameter, tensor, grad);
+}
+
+static void see_left(struct cddp_tracer *tracer)
+{
+    (void)tracer;
+    cd_recording *r = cd_recording_get();
+    if (r != NULL) cd_storage_leave(r);
+}
+
+const cd_tracer_watch cd_recording_watch = {see_entered, see_returned, see_written, see_kept,
+                                            see_left};

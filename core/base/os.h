@@ -19,6 +19,8 @@ void cd_os_sleep_ns(uint64_t duration_ns);
 /* Makes the calling thread's sleeps end on time. By default Linux prolongs them by 50 us. */
 void cd_os_sleep_punctually(void);
 uint32_t cd_os_process_id(void);
+/* Can these bytes be read? Those of a freed block may still be. */
+bool cd_os_is_mapped(const void *bytes, size_t byte_count);
 uint32_t cd_os_core_count(void);
 /* Unpredictable bytes, for tokens and challenges; nothing that a run depends on. At most 256. */
 cddp_status cd_os_random(void *bytes, size_t byte_count, cddp_error *err) CDDP_MUST_CHECK;

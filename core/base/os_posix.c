@@ -44,6 +44,14 @@ void cd_os_sleep_punctually(void)
 
 uint32_t cd_os_process_id(void) { return (uint32_t)getpid(); }
 
+/* msync writes nothing of memory that is no file's, and fails where there is none. */
+bool cd_os_is_mapped(const void *bytes, size_t byte_count)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)bytes;
+    const uintptr_t first = at - at % page;
+    return msync((void *)first, (size_t)(at - first) + byte_count, MS_ASYNC) == 0;
+}
+
 uint32_t cd_os_core_count(void)
 {
     long n = sysconf(_SC_NPROCESSORS_ONLN);

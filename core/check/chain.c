@@ -431,7 +431,9 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
     case CDDP_MOMENT_AFTER_UPDATE:
         return has_stepped && (f->what == CDDP_WHAT_PARAMETER || f->what == CDDP_WHAT_OPTIMIZER);
     case CDDP_MOMENT_AFTER_AVERAGE:
-        return r->has_agreement && f->what == CDDP_WHAT_PARAMETER;
+        /* or what a recorded program changed by right behind its step, and showed once more */
+        return (r->has_agreement || l->moment == CDDP_MOMENT_AFTER_STEP) &&
+               f->what == CDDP_WHAT_PARAMETER;
     case CDDP_MOMENT_AFTER_STEP:
         /* hook, scaler and averager move in a step; a trace without the moments in between */
         return f->what == CDDP_WHAT_HOOK || f->what == CDDP_WHAT_SCALER ||

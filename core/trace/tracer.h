@@ -18,13 +18,17 @@ typedef struct cd_tracer_share {
     const cddp_tensor *slice;
 } cd_tracer_share;
 
-/* What a recorder wants to see of gradients besides their digests. It borrows them for the call. */
+/* What a recorder wants to see besides digests. It borrows what it is given for the call. */
 typedef struct cd_tracer_watch {
     /* a variable's slice of a bucket, as a comm hook is given it */
     void (*entered)(struct cddp_tracer *tracer, int64_t variable, const cddp_tensor *slice);
     void (*returned)(struct cddp_tracer *tracer, const cd_tracer_share *share);
     /* a gradient as it was written back */
     void (*written)(struct cddp_tracer *tracer, int64_t variable, const cddp_tensor *gradient);
+    /* a reduced parameter of a wrapper, by its position, and its slot; until the wrapper ends */
+    void (*kept)(struct cddp_tracer *tracer, size_t parameter, const cddp_tensor *tensor,
+                 const cddp_grad *grad);
+    void (*left)(struct cddp_tracer *tracer);
 } cd_tracer_watch;
 
 /* What a member posts to an all-reduce, a reduce-scatter or an all-gather of equal shares, or what
@@ -97,6 +101,14 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 /* The rank takes part in making a group; value: a digest of its members, then 16 bits with their
 ** number. */
 #define CD_TRACER_NEW_GROUP "new_group"
+
+/* What a recorder saw where parameters and gradients lie (record/storage.h). value: how many, that
+** is all of a wrapper; then which variable. */
+#define CD_TRACER_HELD "parameters held"
+#define CD_TRACER_CLEARED "gradients cleared"
+#define CD_TRACER_ONE_HELD "parameter held"
+#define CD_TRACER_CHANGED "parameter changed"
+#define CD_TRACER_CHANGED_LAST "parameter changed at the end"
 
 /* The least number that no wrapper of the tracer has; further ones share the last number. */
 int64_t cd_tracer_take_wrapper(struct cddp_tracer *tracer);

@@ -98,6 +98,7 @@ static int train(training *t)
         failed = train_step(t, step, &loss);
         if (!failed && !t->settings.quiet) printf("step %3d  loss %.5f\n", step, loss);
     }
+    cddp_record_storage_end();
     if (!failed && t->settings.quiet) stopwatch_print(&watch, t->settings.steps);
     return failed ? failed : save(t, end);
 }
@@ -128,8 +129,9 @@ static int run(training *t)
     if (!failed) failed = define_gradients(t);
     for (int p = 0; !failed && p < t->model.parameter_count; p++) {
         const gpt2_parameter *q = &t->model.parameters[p];
-        const cddp_tensor values = view(q, q->values);
+        const cddp_tensor values = view(q, q->values), gradient = view(q, q->gradient);
         cddp_record_parameter((size_t)p, q->name, &values);
+        cddp_record_storage((size_t)p, &values, &gradient);
     }
     cddp_record_parameters_end();
     if (!failed) failed = train(t);

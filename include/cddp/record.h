@@ -68,6 +68,8 @@ CDDP_API void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient
 /* The same gradient after its reduction. For programs that reduce without cddp_ddp; and for those
 ** that clip or unscale gradients afterwards, before they do. */
 CDDP_API void cddp_record_reduced(size_t parameter, const cddp_tensor *gradient);
+/* Where gradients are dropped, or filled with zeros: before it is done or behind it, and before the
+** next backward. The recorder looks whether it was done. */
 CDDP_API void cddp_record_zero_grad(bool to_none);
 
 typedef struct cddp_record_update {
@@ -83,7 +85,7 @@ typedef struct cddp_record_update {
 
 /* Optimizer 0 without a scaler and without clipping. */
 CDDP_API cddp_record_update cddp_record_update_default(void);
-/* An optimizer steps; what it does to each parameter follows. */
+/* An optimizer steps; what it does to each parameter follows. Called before it changes any. */
 CDDP_API void cddp_record_optimizer_step(const cddp_record_update *update);
 /* gradient: the one that it consumed; NULL: it has none and the parameter stays. */
 CDDP_API void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter,
@@ -95,7 +97,16 @@ CDDP_API void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter,
 CDDP_API void cddp_record_parameter(size_t parameter, const char *name, const cddp_tensor *tensor);
 /* All of them were named: the ranks of the world train them together. */
 CDDP_API void cddp_record_parameters_end(void);
-/* The content of a tensor at a moment (CDDP_MOMENT_AFTER_STEP, CDDP_MOMENT_END, …). */
+/* Where that parameter and its gradient lie from now on. The recorder looks whether anything but a
+** step changes the parameter, and whether zero_grad clears the gradient. gradient: NULL where its
+** place may change. Borrows both until cddp_record_storage_end, or until it is called again for the
+** parameter. With cddp_ddp the recorder knows. */
+CDDP_API void cddp_record_storage(size_t parameter, const cddp_tensor *tensor,
+                                  const cddp_tensor *gradient);
+/* The training is over: it looks a last time, and borrows nothing any more. */
+CDDP_API void cddp_record_storage_end(void);
+/* The content of a tensor at a moment. Of each parameter behind each step, and behind whatever else
+** changes it by right: CDDP_MOMENT_AFTER_STEP. */
 CDDP_API void cddp_record_value(cddp_event_enum_what what, cddp_event_enum_moment moment, size_t id,
                                 const cddp_tensor *tensor);
 

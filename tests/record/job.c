@@ -196,6 +196,7 @@ static cddp_status begin_alike(training *t, const char *const *names, cddp_error
     for (size_t p = 0; status == CDDP_OK && p < PARAMETERS; p++) {
         cddp_work *work = NULL;
         cddp_record_parameter(p, names[p], &t->tensors[p]);
+        if (!makes(t, "own_unlent")) cddp_record_storage(p, &t->tensors[p], NULL);
         status = cddp_group_broadcast(t->group, &t->tensors[p], 0, &work, err);
         if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
     }
@@ -320,6 +321,9 @@ static void hang(const training *t, int step)
 /* What the recorder cannot see of itself: parameters and gradients when a step begins. */
 static void show_begin(training *t, int step)
 {
+    for (size_t p = 0; p < PARAMETERS && strncmp(t->mistake, "own", 3) == 0; p++)
+        cddp_record_value(CDDP_WHAT_GRADIENT, CDDP_MOMENT_BEGIN, p,
+                          t->grads[p].kind != CDDP_GRAD_UNDEFINED ? &t->grads[p].value : NULL);
     if (strncmp(t->mistake, "begins", 6) != 0) return;
     if (makes(t, "begins_changed") && step == 3) t->values[0][3] += 1; /* alike on all ranks */
     for (size_t p = 0; p < PARAMETERS; p++) {
@@ -333,7 +337,14 @@ static void show_begin(training *t, int step)
 /* It says zero_grad, and does not do it. */
 static bool keeps(const training *t, int step)
 {
+    if (makes(t, "keeps") || makes(t, "own_keeps")) return step > 0;
     return makes(t, "begins_kept") && step == 3 && t->rank == 1;
+}
+
+/* A parameter that something else than a step changes. */
+static void nudge(training *t, const char *mistake, int step)
+{
+    if (step == 3 && makes(t, mistake)) t->values[0][3] += 0.25;
 }
 
 /* One rank reduces something that the others know nothing of: a barrier, a flag, or as much as a
@@ -365,6 +376,9 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
         return cddp_error_set(err, CDDP_E_IO, "cannot read batch 3");
     for (size_t p = 0; p < PARAMETERS && !keeps(t, step); p++) cddp_grad_drop(&t->grads[p]);
     show_begin(t, step);
+    nudge(t, "nudges", step);
+    const double before = t->values[0][3];
+    if (t->rank == 2) nudge(t, "nudges_one_and_back", step);
     for (int micro = 0; status == CDDP_OK && micro < MICRO_STEPS; micro++) {
         const bool accumulates = micro + 1 < MICRO_STEPS;
         if (accumulates && reduces(t)) cddp_ddp_no_sync_begin(t->ddp);
@@ -377,6 +391,9 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     if (makes(t, "exits_silently") && t->rank == 2 && step == 3) _exit(0);
     if (makes(t, "dies") && t->rank == 2 && step == 3) raise(SIGKILL);
     if (makes(t, "all_crash") && step == 3) raise(SIGSEGV);
+    nudge(t, "nudges_before_step", step);
+    nudge(t, "own_nudges", step);
+    if (makes(t, "nudges_one_and_back")) t->values[0][3] = before;
     if (status == CDDP_OK) update(t, step);
     return status;
 }
@@ -445,6 +462,12 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     for (int epoch = 0; status == CDDP_OK && epoch < epochs_of(&t); epoch++)
         status = train_epoch(&t, epoch, err);
     if (status == CDDP_OK) status = post_extra(&t, STEPS, err);
+    nudge(&t, "nudges_last", 3);
+    nudge(&t, "own_nudges_last", 3);
+    nudge(&t, "averages_at_end", 3); /* and shows it */
+    if (makes(&t, "averages_at_end"))
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, 0, &t.tensors[0]);
+    if (!makes(&t, "own_unended")) cddp_record_storage_end();
     for (size_t p = 0; p < PARAMETERS && has_join(&t); p++)
         cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_END, p, &t.tensors[p]);
     if (status == CDDP_OK && makes(&t, "crosses")) status = cross(&t, group, err);

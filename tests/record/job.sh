@@ -59,6 +59,18 @@ expect same_samples 1 "I-DATA"
 # What the program shows at the begin of a step is held against the end of the one before.
 expect begins 0 "the optimizer's arithmetic was not computed anew$"
 expect begins_changed 1 "I-CHAIN  all ranks: parameter w changed between after step of step 2 and the begin of step 3"
+# Where it shows nothing, the recorder looks itself. A change on all ranks may be meant.
+expect nudges 4 "what changed a parameter outside of the steps .*, first on rank 0, step 3, parameter 0; 4 in all"
+expect nudges_before_step 4 "what changed a parameter outside of the steps .*, first on rank 0, step 3, parameter 0; 4 in all"
+expect nudges_one_and_back 1 "I-CHAIN  rank 2: parameter w changed outside of the steps"
+expect nudges_last 4 "what changed a parameter behind the last step .*, first on rank 0, step 5, parameter 0; 4 in all"
+expect averages_at_end 0 "proven    reductions made the mean"
+expect keeps 4 "that zero_grad did what was said of it .*, first on rank 0, step 1, parameter 1; 40 in all"
+expect own_nudges 4 "what changed a parameter outside of the steps"
+expect own_nudges_last 4 "what changed a parameter behind the last step"
+expect own_keeps 1 "I-CHAIN  all ranks: gradient of w changed between zero_grad of step 1"
+expect own_unlent 4 "that a parameter stays as a step left it, to the next step or the end"
+expect own_unended 4 "that a parameter stays as a step left it, .* step 5"
 expect begins_kept 1 "I-CHAIN  rank 1: gradient of w changed between zero_grad of step 3 and the begin of step 3"
 # The rank that failed, not one that lost it; and one that stood still was not killed, but waited for.
 expect fails 1 "why       rank 1: cannot read batch 3"

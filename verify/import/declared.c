@@ -80,6 +80,8 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     v->optimizer = t->optimizer;
     v->at = rank->updates;
     if (!t->touched) return;
+    if (v->touches > 0 && !v->is_held && !v->is_empty) note(d, CD_DECLARED_HELD, e, t->param);
+    v->is_held = false;
     if (!v->has_local) note(d, CD_DECLARED_LOCAL, e, t->param);
     if (!v->has_reduced) note(d, CD_DECLARED_REDUCED, e, t->param);
     if (t->gradient == 0 && !v->is_empty) note(d, CD_DECLARED_CONTENT, e, t->param);
@@ -106,8 +108,12 @@ static void take_begin(cd_declared *d, cd_declared_rank *rank, const cddp_event_
     if (v->moment != CDDP_MOMENT_BEGIN || !(is_gradient || v->what == CDDP_WHAT_PARAMETER)) return;
     cd_declared_variable *variable = find(d, rank, v->param);
     if (variable == NULL) return;
-    variable->begins += !is_gradient && v->digest != 0;
-    variable->clears += is_gradient;
+    if (is_gradient) {
+        variable->cleared_by = rank->zero_grads;
+        return;
+    }
+    variable->begins += v->digest != 0;
+    variable->is_held |= variable->shown_in == rank->updates && v->digest != 0;
 }
 
 static bool is_kept(int64_t moment)
@@ -127,7 +133,9 @@ static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     if (v->moment != CDDP_MOMENT_EXIT) variable->last = v->digest;
     if (v->moment == CDDP_MOMENT_EXIT || v->moment == CDDP_MOMENT_AFTER_INIT) return;
     variable->has_value = v->digest != 0 || variable->is_empty;
+    if (v->moment == CDDP_MOMENT_END) variable->is_held = variable->has_value;
     if (v->moment != CDDP_MOMENT_AFTER_STEP) return;
+    variable->shown_in = rank->updates;
     const bool is_skipped = rank->is_skipping && variable->optimizer == rank->optimizer;
     if (is_skipped && variable->is_seen && variable->digest != 0 && variable->digest != v->digest &&
         d->unskipped.count++ == 0)
@@ -160,6 +168,45 @@ static void mark(cd_declared *d, cd_declared_rank *rank, int64_t variable, bool 
         v->has_local = true;
 }
 
+/* What a backward adds to was cleared, where the program said so. */
+static void take_local(cd_declared *d, cd_declared_rank *rank, const cddp_event *e)
+{
+    cd_declared_variable *v = find(d, rank, e->as.grad_local.param);
+    if (v == NULL || e->as.grad_local.presence == CDDP_PRESENCE_ABSENT) return;
+    const bool is_shown = !rank->owes_clear || v->cleared_by == rank->zero_grads;
+    if (v->has_gradient && !is_shown && !v->is_empty)
+        note(d, CD_DECLARED_CLEARED, e, e->as.grad_local.param);
+    v->cleared_by = rank->zero_grads; /* once */
+    v->has_gradient = true;
+}
+
+static void hold(cd_declared *d, cd_declared_rank *rank, int64_t variable)
+{
+    cd_declared_variable *v = find(d, rank, variable);
+    if (v != NULL) v->is_held = true;
+}
+
+/* What the recorder saw of parameters and gradients where they lie (record/storage.h). */
+static void take_storage(cd_declared *d, cd_declared_rank *rank, const cddp_event *e)
+{
+    const char *words = e->text != NULL ? e->text : "";
+    const int64_t value = e->as.mark.value;
+    if (strcmp(words, CD_TRACER_HELD) == 0) {
+        for (size_t i = 0; i < rank->variable_count; i++) rank->variables[i].is_held = true;
+    } else if (strcmp(words, CD_TRACER_ONE_HELD) == 0) {
+        hold(d, rank, value);
+    } else if (strcmp(words, CD_TRACER_CHANGED) == 0) {
+        note(d, CD_DECLARED_CHANGED, e, value);
+        rank->has_moved = true;
+        hold(d, rank, value); /* said once */
+    } else if (strcmp(words, CD_TRACER_CHANGED_LAST) == 0) {
+        note(d, CD_DECLARED_LATE, e, value);
+        hold(d, rank, value);
+    } else if (strcmp(words, CD_TRACER_CLEARED) == 0) {
+        rank->owes_clear = false;
+    }
+}
+
 void cd_declared_push(cd_declared *d, const cddp_event *e)
 {
     if (e->rank >= d->rank_count) return;
@@ -178,6 +225,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         break;
     case CDDP_EV_grad_local:
         mark(d, rank, e->as.grad_local.param, false);
+        take_local(d, rank, e);
         if (e->as.grad_local.digest == 0 && e->as.grad_local.presence != CDDP_PRESENCE_ABSENT &&
             !is_empty(rank, e->as.grad_local.param))
             note(d, CD_DECLARED_CONTENT, e, e->as.grad_local.param);
@@ -189,6 +237,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         rank->waits++;
         break;
     case CDDP_EV_mark:
+        take_storage(d, rank, e);
         d->is_of_torch |= strncmp(e->text != NULL ? e->text : "", "torch ", 6) == 0;
         if (strcmp(e->text != NULL ? e->text : "", "tensor hooks") == 0 &&
             e->as.mark.value > d->hooked)
@@ -212,6 +261,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         break;
     case CDDP_EV_zero_grad:
         rank->zero_grads++;
+        rank->owes_clear = true;
         break;
     case CDDP_EV_optimizer_step:
         take_step(d, rank, e);
@@ -316,6 +366,9 @@ static void end_rank(cd_declared *d, uint32_t number)
         const cd_declared_variable *v = &rank->variables[i];
         has_parameters |= v->is_declared;
         if (v->touches > 0 && !v->has_value) note(d, CD_DECLARED_VALUE, &at, (int64_t)i);
+        if (v->touches > 0 && v->has_value && !v->is_held && !v->is_empty)
+            note(d, CD_DECLARED_HELD, &(cddp_event){.rank = number, .step = rank->step},
+                 (int64_t)i);
         if (v->is_declared && !v->is_seen && rank->steps > 0)
             note(d, CD_DECLARED_TOUCH, &at, (int64_t)i);
     }
@@ -368,6 +421,22 @@ static const struct {
                              "record without gradient_as_bucket_view", NULL},
     [CD_DECLARED_VALUE] = {"a parameter after its last update", "cddp_record_value",
                            "level digests, and parameters on the CPU"},
+    [CD_DECLARED_HELD] = {"that a parameter stays as a step left it, to the next step or the end",
+                          "cddp_record_value at CDDP_MOMENT_AFTER_STEP behind each step; "
+                          "destroy the wrapper before cddp_record_close. Without cddp_ddp: "
+                          "cddp_record_storage, cddp_record_storage_end",
+                          NULL},
+    [CD_DECLARED_CHANGED] = {"what changed a parameter outside of the steps",
+                             "cddp_record_optimizer_step before the update, cddp_record_value at "
+                             "CDDP_MOMENT_AFTER_STEP behind it and behind any other change",
+                             NULL},
+    [CD_DECLARED_LATE] = {"what changed a parameter behind the last step",
+                          "cddp_record_value at CDDP_MOMENT_AFTER_STEP behind that change", NULL},
+    [CD_DECLARED_CLEARED] = {"that zero_grad did what was said of it",
+                             "cddp_record_zero_grad behind the clearing, before the backward. "
+                             "Without cddp_ddp: cddp_record_storage. A backward that "
+                             "overwrites gradients has no zero_grad to say",
+                             NULL},
     [CD_DECLARED_CONTENT] = {"the content of tensors", "level digest",
                              "level digests, which needs libcddp_trace.so, and tensors on the CPU"},
     [CD_DECLARED_SHARDED] = {"what the units of a sharded model must be",
@@ -544,6 +613,40 @@ static bool accuse_skipped(const cd_declared *d, cddp_finding *finding)
     return true;
 }
 
+/* A change on all ranks may be meant: weights are clamped, or exchanged. One on some is not. */
+static bool accuse_changed(const cd_declared *d, cddp_finding *finding)
+{
+    const cd_declared_place *p = &d->gaps[CD_DECLARED_CHANGED];
+    uint32_t moved = 0, trained = 0;
+    for (uint32_t i = 0; i < d->rank_count; i++) {
+        moved += d->ranks[i].has_moved;
+        trained += d->ranks[i].steps > 0;
+    }
+    if (p->count == 0 || moved == trained) return false;
+    cddp_finding f = {.size = sizeof f,
+                      .check = "I-CHAIN",
+                      .step = p->step,
+                      .rank = (int32_t)p->rank,
+                      .peer = -1,
+                      .bucket = -1,
+                      .param = (int32_t)p->variable};
+    name_parameter(d, p->rank, p->variable, &f);
+    snprintf(f.title, sizeof f.title,
+             "rank %" PRIu32 ": parameter %.60s changed outside of the steps", p->rank,
+             f.parameter);
+    snprintf(f.expected, sizeof f.expected,
+             "the content that its last step left, as on ranks that did not change it");
+    snprintf(f.actual, sizeof f.actual,
+             "another one before the optimizer of step %" PRIu32 "; on %" PRIu32 " of %" PRIu32
+             " ranks",
+             p->step, moved, trained);
+    snprintf(f.advice, sizeof f.advice,
+             "look at what this rank writes between its steps; show a change that is meant with "
+             "cddp_record_value");
+    *finding = f;
+    return true;
+}
+
 /* What the program said of a gradient is not what it did. */
 static bool accuse_consumed(const cd_declared *d, cddp_finding *finding)
 {
@@ -611,7 +714,7 @@ bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
     char cause[120];
     if (!is_certain(m))
         return accuse_twice(d, finding) || accuse_consumed(d, finding) ||
-               accuse_skipped(d, finding);
+               accuse_changed(d, finding) || accuse_skipped(d, finding);
     cddp_finding f = {.size = sizeof f,
                       .check = "I-HOOK",
                       .step = w->step,
@@ -639,6 +742,9 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
     note_means(d);
     note_consumed(d);
     for (uint32_t i = 0; i < d->rank_count; i++) end_rank(d, i);
+    /* its recorder looks at neither */
+    for (int gap = CD_DECLARED_HELD; gap <= CD_DECLARED_CLEARED && d->is_of_torch; gap++)
+        d->gaps[gap].count = 0;
     for (int gap = 0; gap < CD_DECLARED_COUNT; gap++)
         if (d->gaps[gap].count > 0) words = add_place(d, words, (cd_declared_gap)gap, arena);
     for (size_t i = 0; d->rank_count > 1 && words != NULL && i < sizeof needed / sizeof *needed;
@@ -684,31 +790,28 @@ const char *cd_declared_print_proven(const cd_declared *d, cd_arena *arena)
                            made[0] != '\0' || law[0] != '\0' ? ", " : "", rescaled);
 }
 
-static void look_at_begins(const cd_declared_rank *rank, bool *begins, bool *clears)
+static bool shows_begins(const cd_declared_rank *rank)
 {
     for (size_t i = 0; i < rank->variable_count; i++) {
         const cd_declared_variable *v = &rank->variables[i];
-        if (!v->is_seen) continue;
-        *begins &= v->begins >= rank->steps;
-        *clears &= v->clears >= rank->zero_grads;
+        if (v->is_seen && v->begins < rank->steps) return false;
     }
+    return true;
 }
 
 const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 {
     const cd_consumed *c = &d->consumed;
-    bool has_samples = true, drops = true, begins = true, clears = true;
+    bool has_samples = true, drops = true, begins = true;
     for (uint32_t i = 0; i < d->rank_count; i++) {
         const cd_declared_rank *rank = &d->ranks[i];
-        look_at_begins(rank, &begins, &clears);
+        begins &= !d->is_of_torch || shows_begins(rank);
         has_samples &= rank->samples > 0;
         drops &= rank->zero_grads > 0 || rank->steps < 2;
     }
     const char *dropping = !drops ? "; no zero_grad was shown, so every step adds to the "
                                     "gradients of the one before"
-                           : d->is_of_torch || clears
-                               ? ""
-                               : "; nor that zero_grad did what was said of it";
+                                  : "";
     const char *scaled =
         c->scalings == 0
             ? ""

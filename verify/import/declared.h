@@ -29,6 +29,10 @@ typedef enum cd_declared_gap {
     CD_DECLARED_SIDES,      /* what entered a reduction, or what it delivered */
     CD_DECLARED_DIVISOR,    /* by what it divides, in low precision */
     CD_DECLARED_VALUE,      /* the parameter after the last step that changed it */
+    CD_DECLARED_HELD,       /* that it stays as it is until the next step, or to the end */
+    CD_DECLARED_CHANGED,    /* why it was changed outside of the steps */
+    CD_DECLARED_LATE,       /* and behind the last one */
+    CD_DECLARED_CLEARED,    /* that zero_grad did what was said of it */
     CD_DECLARED_CONTENT,    /* digests */
     CD_DECLARED_SHARDED,    /* what sharded units must be: no judge knows it */
     CD_DECLARED_REWRITE,    /* what the program made of gradients after their reduction */
@@ -57,7 +61,10 @@ typedef struct cd_declared_variable {
     int64_t last, exit;   /* after construction or the last step; as the rank left its group */
     uint64_t touches, at; /* at: the rank's step in which the optimizer did */
     uint64_t begins;      /* steps at whose begin its content was shown */
-    uint64_t clears;      /* and that of its gradient */
+    uint64_t cleared_by;  /* the zero_grad behind which its gradient was shown, counted */
+    uint64_t shown_in;    /* the rank's step behind which its content was shown last */
+    bool is_held;         /* and it was the same when somebody looked, since its last update */
+    bool has_gradient;    /* a backward has added to it once */
 } cd_declared_variable;
 
 typedef struct cd_declared_rank {
@@ -71,7 +78,9 @@ typedef struct cd_declared_rank {
     uint64_t frozen;     /* a digest of how many parameters were frozen when; 0: none ever */
     int64_t evaluations; /* after which buffers were others than the training left them */
     bool has_wrapper, has_ended, is_stepping, is_skipping, has_join;
-    uint32_t step; /* of that */
+    bool owes_clear; /* zero_grad was said, and no mark says that it was done */
+    bool has_moved;  /* a parameter changed outside of a step that had a next one */
+    uint32_t step;   /* of that */
 } cd_declared_rank;
 
 typedef struct cd_declared {
@@ -100,9 +109,9 @@ void cd_declared_note_models(cd_declared *declared);
 const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *verdict,
                                    cd_arena *arena);
 /* A comm hook that makes something else than it promises, or than any hook may make, a gradient
-** that is not what the program said of it, or a skipped step
-** that changes parameters: *finding says which. For a trace in which no check found anything.
-** Before cd_declared_print_gaps. */
+** that is not what the program said of it, a parameter that some ranks change between steps, or a
+** skipped step that changes parameters: *finding says which. For a trace in which no check found
+** anything. Before cd_declared_print_gaps. */
 bool cd_declared_accuses(const cd_declared *declared, cddp_finding *finding);
 /* What was shown, in words. */
 const char *cd_declared_print_proven(const cd_declared *declared, cd_arena *arena);

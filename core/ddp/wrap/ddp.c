@@ -275,6 +275,17 @@ static cddp_status construct(cddp_ddp *d, const cddp_ddp_options *o, cddp_error 
     return CDDP_OK;
 }
 
+/* A recorder looks at parameters between the steps. */
+static void show_storage(const cddp_ddp *d)
+{
+    const cd_tracer_watch *watch = d->tracer != NULL ? d->tracer->watch : NULL;
+    for (size_t v = 0; watch != NULL && v < d->module.variable_count; v++) {
+        const cd_variable *variable = cd_wrapped_variable(&d->module, v);
+        const cddp_tensor tensor = cd_packed_tensor_get(&variable->tensor);
+        watch->kept(d->tracer, d->module.ordinals[v], &tensor, variable->grad);
+    }
+}
+
 cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cddp_error *err)
 {
     if (options == NULL || ddp == NULL)
@@ -307,6 +318,7 @@ cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cdd
     /* A recording has no plan that says so. */
     d->says_settings = o.tracer == NULL && d->tracer != NULL;
     if (status == CDDP_OK && d->says_settings) cd_ddp_settings_emit(&o, d->tracer);
+    if (status == CDDP_OK) show_storage(d);
     if (status != CDDP_OK) {
         note_error(d, status, err);
         cddp_ddp_destroy(d);
@@ -320,6 +332,7 @@ void cddp_ddp_destroy(cddp_ddp *d)
 {
     if (d == NULL) return;
     cd_tracer_select(d->tracer, d->wrapper);
+    if (d->tracer != NULL && d->tracer->watch != NULL) d->tracer->watch->left(d->tracer);
     cd_join_fini(&d->join);
     cd_shadow_fini(&d->shadow);
     cd_delayed_fini(&d->delayed);

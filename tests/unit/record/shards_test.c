@@ -251,12 +251,45 @@ TEST(clocks, of_two_hosts_meet_in_their_collectives)
 
 /* ---- what is owed ---- */
 
-enum { WHOLE, NO_LOCAL, NO_REDUCED, NO_TOUCH, NO_STEP, NO_VALUE, NO_END, NO_DIGEST, NO_PARAMETER };
+enum {
+    WHOLE,
+    NO_LOCAL,
+    NO_REDUCED,
+    NO_TOUCH,
+    NO_STEP,
+    NO_VALUE,
+    NO_END,
+    NO_DIGEST,
+    NO_PARAMETER,
+    NOT_HELD,
+    CHANGED,
+    CHANGED_LAST,
+    NOT_CLEARED
+};
 
 static void show(cd_declared *d, uint32_t rank, cddp_event event)
 {
     event.rank = rank;
     cd_declared_push(d, &event);
+}
+
+static void show_mark(cd_declared *d, uint32_t rank, const char *words)
+{
+    show(d, rank, (cddp_event){.kind = CDDP_EV_mark, .text = words});
+}
+
+/* What a recorder sees behind that step, and the next backward. */
+static void show_storage(cd_declared *d, uint32_t rank, int without)
+{
+    cddp_event e = {.kind = CDDP_EV_grad_local, .step = 1};
+    e.as.grad_local.digest = 1;
+    e.as.grad_local.presence = CDDP_PRESENCE_VALUE;
+    if (without != NOT_HELD) show_mark(d, rank, CD_TRACER_HELD);
+    if (without == CHANGED) show_mark(d, rank, CD_TRACER_CHANGED);
+    if (without == CHANGED_LAST) show_mark(d, rank, CD_TRACER_CHANGED_LAST);
+    show(d, rank, (cddp_event){.kind = CDDP_EV_zero_grad, .step = 1});
+    if (without != NOT_CLEARED) show_mark(d, rank, CD_TRACER_CLEARED);
+    show(d, rank, e);
 }
 
 /* One step of one parameter. */
@@ -268,6 +301,7 @@ static void show_rank(cd_declared *d, uint32_t rank, int without)
     show(d, rank, (cddp_event){.kind = CDDP_EV_wrap});
     e = (cddp_event){.kind = CDDP_EV_grad_local};
     e.as.grad_local.digest = 1;
+    e.as.grad_local.presence = CDDP_PRESENCE_VALUE;
     if (without != NO_LOCAL) show(d, rank, e);
     if (without != NO_REDUCED) show(d, rank, (cddp_event){.kind = CDDP_EV_grad_final});
     if (without != NO_STEP) show(d, rank, (cddp_event){.kind = CDDP_EV_optimizer_step});
@@ -278,6 +312,7 @@ static void show_rank(cd_declared *d, uint32_t rank, int without)
     e = (cddp_event){.kind = CDDP_EV_value};
     e.as.value = (cddp_event_value){.moment = CDDP_MOMENT_AFTER_STEP, .digest = 3};
     if (without != NO_VALUE) show(d, rank, e);
+    show_storage(d, rank, without);
     if (without != NO_END) show(d, rank, (cddp_event){.kind = CDDP_EV_rank_end});
 }
 
@@ -294,7 +329,11 @@ TEST(declared, what_one_rank_does_not_show_is_named_with_the_call_that_shows_it)
                 {NO_VALUE, "cddp_record_value"},
                 {NO_END, "cddp_record_close"},
                 {NO_DIGEST, "level digest"},
-                {NO_PARAMETER, "cddp_record_parameter"}};
+                {NO_PARAMETER, "cddp_record_parameter"},
+                {NOT_HELD, "to the next step or the end"},
+                {CHANGED, "outside of the steps"},
+                {CHANGED_LAST, "behind the last step"},
+                {NOT_CLEARED, "cddp_record_zero_grad"}};
     const cddp_exercise exercises[] = {{"I-ORDER", "", 1},
                                        {"I-LIVE", "", 1},
                                        {"I-ONCE", "", 1},

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "record/storage.h"
+
+#include "cddp/device.h"
+#include "core/base/os.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_watched(const cd_recorded_parameter *p)
+{
+    return p->variable >= 0 && p->storage.device != NULL;
+}
+
+static bool is_in_host_memory(const cddp_tensor *t)
+{
+    return (t->device->flags & CDDP_DEVICE_HOST) != 0 &&
+           (t->device->flags & CDDP_DEVICE_VALUES) != 0;
+}
+
+/* ---- parameters ---- */
+
+void cd_storage_keep(cd_recording *r, size_t parameter, const cddp_tensor *tensor,
+                     const cddp_grad *grad)
+{
+    cd_recorded_parameter *p = cd_recording_find(r, parameter);
+    if (p == NULL) return;
+    p->storage = *tensor;
+    p->slot = grad;
+    p->is_shown = false;
+}
+
+void cd_storage_show(cd_recording *r, size_t parameter, int64_t digest)
+{
+    cd_recorded_parameter *p = cd_recording_find(r, parameter);
+    if (p == NULL) return;
+    p->digest = digest;
+    p->is_shown = digest != 0;
+    p->shown_in = cd_recording_here(r)->updates;
+}
+
+bool cd_storage_is_shown_again(cd_recording *r, size_t parameter)
+{
+    cd_recorded_parameter *p = cd_recording_find(r, parameter);
+    const uint64_t updates = cd_recording_here(r)->updates;
+    if (p == NULL || updates == 0) return false;
+    const bool is_again = p->stepped_in == updates;
+    p->stepped_in = updates;
+    return is_again;
+}
+
+/* What the step makes of it nobody knows before the program shows it, before this call or behind
+** it. */
+void cd_storage_touch(cd_recording *r, size_t parameter)
+{
+    cd_recorded_parameter *p = cd_recording_find(r, parameter);
+    if (p != NULL) p->is_shown &= p->shown_in == cd_recording_here(r)->updates;
+}
+
+void cd_storage_accept(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    for (size_t i = 0; i < w->parameter_count; i++)
+        if (is_watched(&w->parameters[i]))
+            cd_storage_show(r, i, cd_tracer_digest(&r->tracer, &w->parameters[i].storage));
+}
+
+/* A program may have released what it lent, against its word; then there is nothing to look at. */
+static bool is_there(const cd_recorded_parameter *p)
+{
+    const size_t element = cddp_dtype_bytes(p->storage.dtype);
+    const char *first = (const char *)p->storage.storage + (size_t)p->storage.offset * element;
+    return !is_in_host_memory(&p->storage) || !cddp_tensor_is_contiguous(&p->storage) ||
+           cd_os_is_mapped(first, (size_t)cddp_tensor_numel(&p->storage) * element);
+}
+
+/* Of those that the program has shown since their last step. Those under way are left alone. */
+static void look(cd_recording *r, const char *changed, bool is_last)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    size_t reduced = 0, held = 0;
+    if (r->tracer.wrapper < 0 || !cd_tracer_wants_digest(&r->tracer)) return;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        cd_recorded_parameter *p = &w->parameters[i];
+        reduced += p->variable >= 0;
+        p->is_held = is_watched(p) && cddp_tensor_numel(&p->storage) == 0;
+        held += p->is_held;
+        if (!is_watched(p) || !p->is_shown || (is_last && !is_there(p))) continue;
+        const int64_t digest = cd_tracer_digest(&r->tracer, &p->storage);
+        p->is_held = digest == p->digest;
+        held += p->is_held;
+        if (!p->is_held) CD_EMIT(&r->tracer, mark, changed, .value = p->variable);
+        p->digest = digest;
+    }
+    if (held == reduced && held > 0)
+        CD_EMIT(&r->tracer, mark, CD_TRACER_HELD, .value = (int64_t)held);
+    for (size_t i = 0; held < reduced && i < w->parameter_count; i++)
+        if (w->parameters[i].is_held)
+            CD_EMIT(&r->tracer, mark, CD_TRACER_ONE_HELD, .value = w->parameters[i].variable);
+}
+
+void cd_storage_look_at_begin(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    if (w->looked_at == w->updates) return; /* no step since */
+    w->looked_at = w->updates;
+    look(r, CD_TRACER_CHANGED, false);
+}
+
+void cd_storage_look_at_step(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    look(r, CD_TRACER_CHANGED, false);
+    w->updates++;
+}
+
+void cd_storage_leave(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    if (w->updates > 0) look(r, CD_TRACER_CHANGED_LAST, true);
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        w->parameters[i].storage = w->parameters[i].gradient = (cddp_tensor){.device = NULL};
+        w->parameters[i].slot = NULL;
+    }
+}
+
+/* ---- gradients ---- */
+
+/* Zeros of either sign. */
+static bool has_only_zeros(const cddp_tensor *t)
+{
+    static const uint64_t magnitude[] = {[2] = UINT64_C(0x7fff7fff7fff7fff),
+                                         [4] = UINT64_C(0x7fffffff7fffffff),
+                                         [8] = UINT64_C(0x7fffffffffffffff)};
+    const size_t element = cddp_dtype_bytes(t->dtype),
+                 bytes = (size_t)cddp_tensor_numel(t) * element;
+    const bool is_real = t->dtype == CDDP_F16 || t->dtype == CDDP_BF16 || t->dtype == CDDP_F32 ||
+                         t->dtype == CDDP_F64;
+    const uint64_t mask = is_real ? magnitude[element] : UINT64_MAX;
+    const char *at = (const char *)t->storage + (size_t)t->offset * element, *end = at + bytes;
+    uint64_t word;
+    for (; end - at >= (ptrdiff_t)sizeof word; at += sizeof word) {
+        memcpy(&word, at, sizeof word);
+        if ((word & mask) != 0) return false;
+    }
+    word = 0;
+    memcpy(&word, at, (size_t)(end - at));
+    return (word & mask) == 0;
+}
+
+/* In a device's memory, or with strides: by its digest. */
+static bool has_digest_of_zeros(cd_recording *r, const cddp_tensor *t)
+{
+    const int64_t digest = cd_tracer_digest(&r->tracer, t), numel = cddp_tensor_numel(t);
+    void *zeros = calloc((size_t)numel + 1, cddp_dtype_bytes(t->dtype));
+    if (zeros == NULL) return false;
+    const cddp_tensor like = cddp_tensor_of(cddp_device_cpu(), zeros, 0, t->dtype, &numel, 1);
+    const bool is = digest != 0 && digest == cd_tracer_digest(&r->tracer, &like);
+    free(zeros);
+    return is;
+}
+
+static bool is_cleared(cd_recording *r, const cd_recorded_parameter *p)
+{
+    const cddp_tensor *t = p->slot != NULL ? &p->slot->value : &p->gradient;
+    if (p->slot != NULL && p->slot->kind == CDDP_GRAD_UNDEFINED) return true;
+    /* defined since its last reduction: it was dropped in between */
+    if (p->slot != NULL && p->slot->is_fresh && !cd_recording_here(r)->has_added) return true;
+    if ((p->slot != NULL && p->slot->kind != CDDP_GRAD_DENSE) || t->device == NULL) return false;
+    return is_in_host_memory(t) && cddp_tensor_is_contiguous(t) ? has_only_zeros(t)
+                                                                : has_digest_of_zeros(r, t);
+}
+
+void cd_storage_look_at_gradients(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    int64_t count = 0;
+    if (!w->awaits_clear || r->tracer.wrapper < 0 || !cd_tracer_wants_digest(&r->tracer)) return;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        if (w->parameters[i].variable < 0) continue;
+        if (!is_cleared(r, &w->parameters[i])) return;
+        count++;
+    }
+    w->awaits_clear = false;
+    if (count > 0) CD_EMIT(&r->tracer, mark, CD_TRACER_CLEARED, .value = count);
+}
+
+void cd_storage_expect_clear(cd_recording *r)
+{
+    cd_recording_here(r)->awaits_clear = true;
+    cd_storage_look_at_gradients(r);
+}
+
+void cd_storage_begin_backward(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    cd_storage_look_at_gradients(r);
+    w->awaits_clear = false;
+    w->has_added = true;
+}
+
+void cd_storage_end_backward(cd_recording *r) { cd_recording_here(r)->has_added = false; }

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where parameters and their gradients lie, so that the recorder can look at them itself: does a
+** step begin with what the last one left, and did zero_grad do what was said of it?
+**
+** Note [What is looked at]
+** A parameter changes in its optimizer's step and in the library's own calls (the end of join). The
+** program shows it behind each step. The recorder looks when a forward with gradients begins behind
+** a step, when an optimizer steps, and when the wrapper or the recording ends. Equal digests are
+** reported as a mark; so is a change. A change and its reverse between two looks is not seen, by
+** design: weights that are exchanged for an evaluation come back.
+** Gradients are looked at from zero_grad on until the next backward, at every call in between.
+** Zeros are reported as a mark. What is not zero proves nothing: a program may say it early, and
+** clear late.
+**
+** Lifetime   kept from the creation of a wrapper to its end, or as cddp_record_storage says.
+** Ownership  borrows tensors and gradient slots in between.
+*/
+#pragma once
+#include "record/recording.h"
+
+/* Of the reduced parameter at that position, in the wrapper at hand. */
+void cd_storage_keep(cd_recording *recording, size_t parameter, const cddp_tensor *tensor,
+                     const cddp_grad *grad);
+/* The wrapper at hand ends. */
+void cd_storage_leave(cd_recording *recording);
+/* The program says what a parameter is now, or that an optimizer takes it. */
+void cd_storage_show(cd_recording *recording, size_t parameter, int64_t digest);
+/* It is shown behind that step for a second time: the program changed it once more, by right. */
+bool cd_storage_is_shown_again(cd_recording *recording, size_t parameter);
+void cd_storage_touch(cd_recording *recording, size_t parameter);
+/* The library wrote parameters: what is there is right. */
+void cd_storage_accept(cd_recording *recording);
+void cd_storage_look_at_begin(cd_recording *recording);
+void cd_storage_look_at_step(cd_recording *recording);
+/* zero_grad was said; then at whatever comes before a backward. */
+void cd_storage_expect_clear(cd_recording *recording);
+void cd_storage_look_at_gradients(cd_recording *recording);
+void cd_storage_begin_backward(cd_recording *recording); /* before its first gradient is shown */
+void cd_storage_end_backward(cd_recording *recording);   /* it was reduced */
