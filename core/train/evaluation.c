@@ -23,7 +23,6 @@ static cddp_status compute(cd_trainer *t, cd_pass *pass, bool records, double *l
                            cddp_error *err)
 {
     cd_graph *graph = t->replica->graph;
-    const bool has_numbers = (cd_trainer_module(t)->device->flags & CDDP_DEVICE_VALUES) != 0;
     bool trains = false;
     CD_POINT_FLAG("evaluation.trains", t, trains);
     graph->training = trains;
@@ -34,11 +33,7 @@ static cddp_status compute(cd_trainer *t, cd_pass *pass, bool records, double *l
     CD_TRY(status);
     CD_TRY(cd_replica_loss(t->replica, pass, err));
     graph->grad_enabled = true;
-    for (uint32_t i = 0; has_numbers && i < pass->loss_count; i++) {
-        CD_TRY(cd_numbers_read(&t->groups.numbers, &pass->losses[i]->tensor, err));
-        *loss += t->groups.numbers.values[0];
-    }
-    return CDDP_OK;
+    return CD_PASS(cd_trainer_read_loss(t, pass, loss, err));
 }
 
 static cddp_status show(cd_trainer *t, const cd_micro *micro, double loss, cddp_error *err)

@@ -149,7 +149,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     if (!micro->bypass) CD_TRY(cd_trainer_end_forward(t, pass, micro->grad_mode, err));
     if (micro->grad_mode) {
         CD_TRY(cd_replica_loss(t->replica, pass, err));
-        cd_trainer_emit_loss(t, pass);
+        CD_TRY(cd_trainer_emit_loss(t, pass, err));
     }
     cd_trainer_emit_consumed(t, pass);
     return CDDP_OK;

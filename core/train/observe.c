@@ -121,8 +121,19 @@ void cd_trainer_emit_consumed(cd_trainer *t, const cd_pass *pass)
             .ids = (int64_t)ids, .weight = cd_f64_bits(weight));
 }
 
-void cd_trainer_emit_loss(cd_trainer *t, const cd_pass *pass)
+cddp_status cd_trainer_read_loss(cd_trainer *t, const cd_pass *pass, double *loss, cddp_error *err)
 {
+    const bool has_numbers = (cd_trainer_module(t)->device->flags & CDDP_DEVICE_VALUES) != 0;
+    for (uint32_t i = 0; has_numbers && i < pass->loss_count; i++) {
+        CD_TRY(cd_numbers_read(&t->groups.numbers, &pass->losses[i]->tensor, err));
+        *loss += t->groups.numbers.values[0];
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_emit_loss(cd_trainer *t, const cd_pass *pass, cddp_error *err)
+{
+    double value = 0;
     const int64_t forward = pass->count > 0 ? (int64_t)(pass->first / pass->count) : 0;
     const cddp_plan *plan = t->program.plan;
     CD_EMIT(t->tracer, loss, NULL, .forward = forward, .divisor = cd_f64_bits(pass->divisor),
@@ -135,6 +146,11 @@ void cd_trainer_emit_loss(cd_trainer *t, const cd_pass *pass)
                 .scale = cd_f64_bits(pass->loss_scale), .output = (int64_t)k + 1,
                 .weight = cd_f64_bits(pass->terms[i].weight));
     }
+    if (t->tracer == NULL || t->tracer->level < CDDP_TRACE_PAYLOAD) return CDDP_OK;
+    CD_TRY(cd_trainer_read_loss(t, pass, &value, err));
+    CD_EMIT(t->tracer, loss_value, NULL, .forward = forward,
+            .value = cd_f64_bits(value / pass->loss_scale));
+    return CDDP_OK;
 }
 
 /* ---- values ---- */

@@ -352,7 +352,11 @@ void cd_trainer_emit_seeds(cd_trainer *t);
 ** all after it, and its loss. */
 void cd_trainer_emit_samples(cd_trainer *t, const cd_pass *pass);
 void cd_trainer_emit_consumed(cd_trainer *t, const cd_pass *pass);
-void cd_trainer_emit_loss(cd_trainer *t, const cd_pass *pass);
+cddp_status cd_trainer_emit_loss(cd_trainer *t, const cd_pass *pass,
+                                 cddp_error *err) CDDP_MUST_CHECK;
+/* The sum of a pass's losses; as it is where the device has no numbers. */
+cddp_status cd_trainer_read_loss(cd_trainer *t, const cd_pass *pass, double *loss,
+                                 cddp_error *err) CDDP_MUST_CHECK;
 /* How gradients stand before the first backward of a step. */
 cddp_status cd_trainer_emit_entry(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_emit_parameters(cd_trainer *t, cddp_event_enum_moment moment,

@@ -138,8 +138,7 @@ def judged(arguments, build, store, scratch):
             or arguments.units and done[mutant.key][0] == "lived" and done[mutant.key][3] == "not run" and mutant.key not in equal]
     say(f"seed {arguments.seed}: {len(mutants)} mutants, {len(mutants) - len(todo)} judged before in this state of the tree")
     if todo:
-        say("the clean program's run of the catalogue, for limits")
-        judge = Judge(program, mapped, mapped.tree == tree, arguments.units)
+        judge = Judge(program, mapped, mapped.tree == tree, arguments.units, lists.known())
         if not judge.exact:
             say("the map is of another state of the tree: scenarios that it does not name are run too (the verb map renews it)")
         until = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
@@ -227,7 +226,7 @@ def verb_check(_, build, store):
         raise Mistake(f"{lists.EQUIVALENT} names {file}, which is no source of this build")
     found = collect(store, parser, sorted(files))
     lost = sorted(set(wanted) - set(found))
-    both = sorted(set(wanted) & lists.known())
+    both = sorted(set(wanted) & set(lists.known()))
     for key in lost:
         print(f"not a mutant any more: {lists.line_of(key)}")
     for key in both:
@@ -238,15 +237,16 @@ def verb_check(_, build, store):
 
 def verb_keep(_, build, store):
     """Adds what scenarios noticed last to known.txt, and forgets what is no mutant any more or lived."""
-    results = {tuple(row[1:6]): row[6] for row in store.latest()}
+    results = {tuple(row[1:6]): (row[6], row[7]) for row in store.latest()}
     before = lists.known()
-    keys = {key for key, outcome in results.items() if outcome == "noticed"} | {
-        key for key in before if results.get(key, "noticed") == "noticed"}
-    found = collect(store, Parser(build), sorted({key[0] for key in keys} & set(build.sources())))
+    noticed = {key: scenario for key, scenario in before.items() if results.get(key, ("noticed",))[0] == "noticed"}
+    noticed.update((key, scenario) for key, (outcome, scenario) in results.items() if outcome == "noticed")
+    found = collect(store, Parser(build), sorted({key[0] for key in noticed} & set(build.sources())))
     # Which of these functions runs is a matter of the processor.
-    keys = {key for key in keys & set(found) if not key[1].endswith(("_avx2", "_avx512"))}
-    lists.write_known(keys)
-    print(f"{lists.KNOWN.relative_to(ROOT)}: {len(keys)} mutants, {len(keys - before)} of them new, {len(before - keys)} forgotten")
+    noticed = {key: scenario for key, scenario in noticed.items() if key in found and not key[1].endswith(("_avx2", "_avx512"))}
+    lists.write_known(noticed)
+    print(f"{lists.KNOWN.relative_to(ROOT)}: {len(noticed)} mutants, {len(set(noticed) - set(before))} of them new, "
+          f"{len(set(before) - set(noticed))} forgotten")
     return 0
 
 

@@ -7,6 +7,7 @@ from program import PATIENCE, agrees, first_unlike, run, verified
 from tree import ROOT, Mistake, folder_of, read_text
 
 CHUNKS = (6, 24, 400)  # scenarios of a first, second and every later process: most mutants fall at once
+QUICK = ("-O1",)       # for a mutant that one scenario is known to notice
 
 
 def trial(program, mutant, scenarios, scratch):
@@ -36,19 +37,48 @@ def trial(program, mutant, scenarios, scratch):
 
 
 class Judge:
-    def __init__(self, program, mapped, exact, units):
+    def __init__(self, program, mapped, exact, units, known):
         self.program, self.map, self.units = program, mapped, units
         self.exact = exact  # the map is of this very tree: what does not touch a function cannot notice it
+        self.known = known  # the scenario that noticed a mutant last, by key
         self.lock = threading.Lock()
         self.archives = {}
-        outcome = run([str(program.clean), "run", "--keep-going", "scenarios"])
-        if outcome.code != 0:
-            raise Mistake(f"the clean program does not verify the catalogue ({outcome.how}); nothing can be said of mutants")
-        self.runnable = set(verified(outcome))
-        self.seconds = outcome.seconds
+        self.alone = {}  # how the clean program ends each of those
+        self.runnable = None
         self.cost = {name: cost for name, cost in zip(mapped.scenarios, mapped.costs)}
         self.mean = max(1, sum(mapped.costs) // max(1, len(mapped.costs)))
-        self.whole = sum(self.cost.get(name, self.mean) for name in self.runnable) or 1
+
+    def measure(self):
+        """Runs the catalogue on the clean program, when a mutant needs it for the first time."""
+        with self.lock:
+            if self.runnable is not None:
+                return
+            outcome = run([str(self.program.clean), "run", "--keep-going", "scenarios"])
+            if outcome.code != 0:
+                raise Mistake(f"the clean program does not verify the catalogue ({outcome.how}); nothing can be said of mutants")
+            self.seconds = outcome.seconds
+            self.runnable = set(verified(outcome))
+            self.whole = sum(self.cost.get(name, self.mean) for name in self.runnable) or 1
+
+    def again(self, mutant, target, binary):
+        """How the scenario that noticed a mutant last notices it again; None when it does not.
+
+        Little optimisation is enough: a difference from the clean program is one at any level. A scenario that the clean
+        program does not verify any more says nothing.
+        """
+        scenario = self.known.get(mutant.key)
+        if scenario is None or not (ROOT / scenario).is_file():
+            return None
+        with self.lock:
+            if scenario not in self.alone:
+                self.alone[scenario] = run([str(self.program.clean), "run", scenario])
+            clean = self.alone[scenario]
+        if not agrees(clean, [scenario]) or self.program.compile(mutant.file, mutant.apply(read_text(ROOT / mutant.file)), target, QUICK):
+            return None
+        if self.program.relink(mutant.file, target, binary):
+            return None
+        outcome = run([str(binary), "run", scenario], max(1, PATIENCE * clean.seconds))
+        return None if agrees(outcome, [scenario]) else ("noticed", scenario, outcome.how, "not run", 1)
 
     def limit(self, scenarios):
         """Seconds of processor time: many times the clean program's share, and never less than a quarter of its whole run."""
@@ -70,9 +100,13 @@ class Judge:
         name = f"{mutant.id}-{threading.get_ident()}"
         target, binary = self.program.scratch / f"{name}.o", self.program.scratch / name
         try:
+            noticed = self.again(mutant, target, binary) if lived is None else None
+            if noticed:
+                return noticed
             failed = self.program.compile(mutant.file, mutant.apply(read_text(ROOT / mutant.file)), target)
             if failed:
                 return "unbuilt", "", "", "not run", 0
+            self.measure()
             with self.lock:
                 clean = self.program.clean_object(mutant.file)
             if target.read_bytes() == clean:

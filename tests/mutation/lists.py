@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two lists that are kept in the tree: known.txt, mutants that were noticed, and equivalent.txt, mutants that cannot be.
 
-A mutant's line is "file | function | operator | ordinal | text". In equivalent.txt the lines below it, indented, are the argument.
+A mutant's line is "file | function | operator | ordinal | text". The lines below it, indented, are the argument in
+equivalent.txt, and in known.txt the scenario that noticed it last.
 """
 from tree import HERE, Mistake, read_text
 
@@ -19,38 +20,44 @@ def key_of(path, number, line):
     return words[0], words[1], words[2], int(words[3]), words[4]
 
 
+def entries(path, lacks):
+    """What stands indented below each mutant, by key. lacks: what to say of a mutant with nothing below it."""
+    found, key = {}, None
+
+    def end(number):
+        if key is not None and not found[key]:
+            raise Mistake(f"{path}:{number}: {lacks}")
+
+    lines = read_text(path).splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, 1):
+        if not line or line.startswith("#"):
+            continue
+        if not line.startswith(" "):
+            end(number)
+            key = key_of(path, number, line)
+            if key in found:
+                raise Mistake(f"{path}:{number}: this mutant stands here twice")
+            found[key] = ""
+        elif key is None:
+            raise Mistake(f"{path}:{number}: an indented line without a mutant above it")
+        else:
+            found[key] += (" " if found[key] else "") + line.strip()
+    end(len(lines))
+    return found
+
+
 def known(path=KNOWN):
-    """Keys of mutants that were noticed before."""
-    return set() if not path.is_file() else {
-        key_of(path, number, line) for number, line in enumerate(read_text(path).splitlines(), 1)
-        if line and not line.startswith("#")}
+    """The scenario that noticed each mutant, by key."""
+    return entries(path, "the mutant above has no scenario; write the one that noticed it, indented")
 
 
 def equivalent(path=EQUIVALENT):
     """Why each mutant that cannot be noticed cannot, by key."""
-    arguments, key = {}, None
-    if not path.is_file():
-        return arguments
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        if not line or line.startswith("#"):
-            continue
-        if not line.startswith(" "):
-            if key is not None and not arguments[key]:
-                raise Mistake(f"{path}:{number}: the mutant above has no argument; write why it cannot be noticed, indented")
-            key = key_of(path, number, line)
-            if key in arguments:
-                raise Mistake(f"{path}:{number}: this mutant stands here twice")
-            arguments[key] = ""
-        elif key is None:
-            raise Mistake(f"{path}:{number}: an argument without a mutant above it")
-        else:
-            arguments[key] += (" " if arguments[key] else "") + line.strip()
-    if key is not None and not arguments[key]:
-        raise Mistake(f"{path}: the last mutant has no argument")
-    return arguments
+    return entries(path, "the mutant above has no argument; write why it cannot be noticed, indented")
 
 
-def write_known(keys, path=KNOWN):
+def write_known(noticed, path=KNOWN):
     head = ["# SPDX-License-Identifier: Apache-2.0",
             "# Mutants that scenarios noticed: one that lives now is a regression. Written by: /usr/bin/python3 tests/mutation keep"]
-    path.write_text("\n".join(head + sorted(map(line_of, keys))) + "\n", encoding="utf-8")
+    rows = sorted(f"{line_of(key)}\n  {scenario}" for key, scenario in noticed.items())
+    path.write_text("\n".join(head + rows) + "\n", encoding="utf-8")

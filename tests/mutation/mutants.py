@@ -315,7 +315,7 @@ class Walk:
         kind = self.kind
         start, end = self.span(cursor)
         text = self.source[start:end]
-        if not text or text.startswith(LEFT_ALONE + ("(void)", "{")) or text[-1:] == "}":
+        if not text or text.startswith(LEFT_ALONE + ("(void)", "{")) or text[-1:] == "}" or re.match(r"\w+_audit\(", text):
             return
         macro = cursor.kind in (kind.DO_STMT, kind.UNEXPOSED_STMT, kind.IF_STMT) and re.match(r"[A-Z]+_[A-Z_]+\(", text)
         call = cursor.kind in (kind.CALL_EXPR, kind.UNEXPOSED_EXPR) and re.match(r"[\w.>\[\]-]+\(", text)

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import judge
 import lists
 import mutants
 import program
@@ -26,6 +28,7 @@ typedef enum { RED_SUM, RED_MAX } red;
 #define CD_ASSERT(c) ((c) ? (void)0 : (void)1)
 int combine(int a, int b);
 static int touch(int n);
+void nothing_audit(int n);
 static int touch(int n)
 {
     CD_ASSERT(n > 0);
@@ -40,6 +43,7 @@ int walk(int a, int b, const char *name)
     CD_TRY(combine(a, b + 1));
     touch(
         sum);
+    nothing_audit(sum);
     return sum;
 }
 red which(void)
@@ -148,9 +152,12 @@ class Lists(unittest.TestCase):
         self.folder.cleanup()
 
     def test_known_mutants_come_back(self):
-        keys = {("a.c", "f", "logic", 2, "a || b -> &&"), ("a.c", "f", "constant", 1, "x | y ⟨1⟩ -> 0")}
-        lists.write_known(keys, self.path)
-        self.assertEqual(keys, lists.known(self.path))
+        noticed = {("a.c", "f", "logic", 2, "a || b -> &&"): "scenarios/a.toml", ("a.c", "f", "constant", 1, "x | y ⟨1⟩ -> 0"): "scenarios/b.toml"}
+        lists.write_known(noticed, self.path)
+        self.assertEqual(noticed, lists.known(self.path))
+        self.path.write_text("a.c | f | logic | 1 | a -> b\n", encoding="utf-8")
+        with self.assertRaisesRegex(tree.Mistake, "no scenario"):
+            lists.known(self.path)
 
     def test_an_argument_is_required(self):
         self.path.write_text("a.c | f | logic | 1 | a -> b\n  since x,\n  and y\n", encoding="utf-8")
@@ -162,8 +169,7 @@ class Lists(unittest.TestCase):
                 lists.equivalent(self.path)
 
     def test_the_lists_of_the_tree_can_be_read(self):
-        lists.known()
-        self.assertFalse(lists.known() & set(lists.equivalent()))
+        self.assertFalse(set(lists.known()) & set(lists.equivalent()))
 
 
 class Maps(unittest.TestCase):
@@ -213,6 +219,48 @@ class Verdicts(unittest.TestCase):
         counts = table.count([(key, "lived", "not run"), (other, "lived", ""), (other, "noticed", "not run"), (other, "same", ""),
                               (other, "unbuilt", ""), (other, "lived", "a_test")], {key: "since"})
         self.assertEqual(table.Count(drawn=6, built=5, equivalent=2, scenarios=1, units=1, lived=1), counts)
+
+
+class Again(unittest.TestCase):
+    """A mutant is judged by the scenario that noticed it last, and only then by all others."""
+
+    CLEAN = "verified: scenarios/a.toml: x\n"
+
+    def judged(self, printed, clean=CLEAN, noticed_by="scenarios/README.md"):
+        mutant = mutants.Mutant("core/comm/group.c", "f", "logic", 1, "a || b -> &&", 0, 0, "")
+        said = {"clean": clean.replace("scenarios/a.toml", noticed_by), "mutant": printed.replace("scenarios/a.toml", noticed_by)}
+        self.calls = []
+
+        def run(command, limit=None):
+            self.calls.append(command)
+            return program.Outcome(0 if "verified" in said[command[0]] else 1, said[command[0]], 0.01, False)
+
+        class Stub:
+            clean = "clean"
+
+            def compile(self, *_):
+                return None
+
+            def relink(self, *_):
+                return None
+
+        with unittest.mock.patch.object(judge, "run", run):
+            whole = judge.Judge(Stub(), touched.Map(), False, False, {mutant.key: noticed_by})
+            return whole.again(mutant, "mutant.o", "mutant")
+
+    def test_one_scenario_is_enough_to_notice(self):
+        self.assertEqual(("noticed", "scenarios/README.md", "exit 1", "not run", 1), self.judged("I-REF: wrong\n"))
+        self.assertEqual(2, len(self.calls))
+
+    def test_all_others_are_asked_when_it_is_as_before(self):
+        self.assertIsNone(self.judged(self.CLEAN))
+
+    def test_a_scenario_that_the_clean_program_fails_says_nothing(self):
+        self.assertIsNone(self.judged("I-REF: wrong\n", clean="I-REF: wrong\n"))
+
+    def test_a_scenario_that_is_gone_says_nothing(self):
+        self.assertIsNone(self.judged("I-REF: wrong\n", noticed_by="scenarios/gone.toml"))
+        self.assertEqual([], self.calls)
 
 
 class Reports(unittest.TestCase):

@@ -471,6 +471,31 @@ TEST(group, a_subset_is_opened_with_the_options_of_its_parent)
     assert_ok(cddp_group_create_subset(parent, &subset, &part, &f.err), &f.err);
     assert_string_equal(f.script.options, "guard=0");
     assert_int_equal(f.script.in_flight_max, 5);
+    assert_int_equal(part->timeout_ns, 5000);
+    cddp_group_destroy(part);
+    cddp_group_destroy(parent);
+    tear_down(&f);
+}
+
+/* Its members are ranks of the parent, which are other ranks of the world. */
+TEST(group, a_subset_of_a_subset_counts_in_ranks_of_its_parent)
+{
+    fixture f;
+    set_up(&f, false);
+    static const uint32_t ends[] = {0, 2}, both[] = {0, 1};
+    cddp_group *parent = NULL, *part = NULL;
+    const cddp_group_subset of_world = {.size = sizeof of_world,
+                                        .name = "ends",
+                                        .member_count = 2,
+                                        .members = ends};
+    const cddp_group_subset of_parent = {.size = sizeof of_parent,
+                                         .name = "both",
+                                         .member_count = 2,
+                                         .members = both};
+    assert_ok(cddp_group_create_subset(f.group, &of_world, &parent, &f.err), &f.err);
+    assert_ok(cddp_group_create_subset(parent, &of_parent, &part, &f.err), &f.err);
+    assert_int_equal(cd_group_member(part, 0), 0);
+    assert_int_equal(cd_group_member(part, 1), 2);
     cddp_group_destroy(part);
     cddp_group_destroy(parent);
     tear_down(&f);
