@@ -244,8 +244,7 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
     const cd_parameter *p = &graph->module->parameters[parameter];
     const cd_graph_callbacks *cb = &graph->callbacks;
     /* what is recomputed is recomputed for a backward */
-    if (cb->use != NULL)
-        CD_TRY(cb->use(cb->context, parameter, graph->backward != NULL, err));
+    if (cb->use != NULL) CD_TRY(cb->use(cb->context, parameter, graph->backward != NULL, err));
     const cddp_tensor *source =
         cb->forward_parameter != NULL ? cb->forward_parameter(cb->context, parameter) : &p->tensor;
     const cd_value *leaf = graph->parameters[parameter];

@@ -295,6 +295,7 @@ static cddp_status judge_ratio(cd_oracle *o, const cd_wide_sum *sum, const cd_su
     cd_sum_rule last = *rule; /* the last cast is one more rounding, in the coarser dtype */
     if (rule->is_cast) {
         last.roundings++;
+        last.underflow = fmax(last.underflow, cd_dtype_underflow(rule->dtype));
         if (cd_dtype_precision(rule->cast) < cd_dtype_precision(rule->dtype))
             last.dtype = rule->cast;
         rule = &last;

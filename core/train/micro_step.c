@@ -331,7 +331,10 @@ static cddp_stream *producer_of(void *context, uint32_t parameter)
 
 void cd_trainer_set_callbacks(cd_trainer *t)
 {
-    const bool is_sharded = t->program.settings.fsdp.enable;
+    const cddp_plan_fsdp *f = &t->program.settings.fsdp;
+    const bool is_sharded = f->enable;
+    const bool may_cast = f->cast_forward_inputs || f->unit_precision.count > 0 ||
+                          f->output_dtype != CDDP_SHARDING_OUTPUT_NONE;
     const cd_graph_callbacks callbacks = {.context = t,
                                           .rank_count = cddp_group_size(t->groups.world),
                                           .allgather = gather_statistics,
@@ -344,7 +347,7 @@ void cd_trainer_set_callbacks(cd_trainer *t)
                                           .fresh = fresh_gradient,
                                           .forward_parameter = forward_parameter,
                                           .use = is_sharded ? use_parameter : NULL,
-                                          .cross = is_sharded ? cross_unit : NULL};
+                                          .cross = is_sharded && may_cast ? cross_unit : NULL};
     cd_graph_set_callbacks(t->replica->graph, &callbacks);
 }
 
