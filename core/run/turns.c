@@ -10,6 +10,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/inject.h"
 #include "core/plan/plan.h"
 #include "core/run/intake.h"
 
@@ -48,7 +49,9 @@ static cddp_status open_one(turns *s, size_t index, cddp_error *err)
     options.plan = wrapper->plan;
     options.wrapper = (int64_t)index;
     if (index > 0) options.named = s->takers[0].trainer->groups.named;
-    if (planned->own_group)
+    bool has_own_group = planned->own_group;
+    CD_INJECT_FLAG("wrap.own_group", options.rank->rank, 0, has_own_group);
+    if (has_own_group)
         options.group_name = planned->name;
     else
         options.world = shared_group(s, index);

@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/comm/operands.h"
 #include "core/plan/plan.h"
+#include "core/train/points.h"
 
 #include <string.h>
 
@@ -248,6 +249,8 @@ cddp_status cd_trainer_run_collectives(cd_trainer *t, cddp_plan_collective_place
             !cddp_selector_has(&planned->ranks, t->rank->rank) ||
             !cddp_selector_has(&planned->steps, t->now.step))
             continue;
+        if (group != t->groups.world && CD_POINT_TURNS("collective.group", t))
+            group = t->groups.world;
         CD_TRY(run_one(t, planned, group, err));
     }
     return CDDP_OK;

@@ -26,6 +26,7 @@
 #define CD_POINT_COUNT(place, t, number) \
     CD_INJECT_COUNT(place, (t)->rank->rank, (t)->now.step, number)
 #define CD_POINT_FLAG(place, t, flag) CD_INJECT_FLAG(place, (t)->rank->rank, (t)->now.step, flag)
+#define CD_POINT_TURNS(place, t) CD_INJECT_TURNS(place, (t)->rank->rank, (t)->now.step)
 #define CD_POINT_SKIPS(place, t) CD_INJECT_SKIPS(place, (t)->rank->rank, (t)->now.step)
 
 #ifdef CDDP_INJECT

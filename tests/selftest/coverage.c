@@ -57,6 +57,9 @@ static void ask_all(cover *c)
         for (const char *word = enums[i].words; *word != '\0'; word += strlen(word) + 1)
             ask(c, enums[i].name, word);
     }
+    /* which members meet is in no field and no moment */
+    ask(c, "group", "of a wrapper");
+    ask(c, "group", "of a collective");
     const char *moment = "";
     for (size_t i = 0; i < cd_observed_count(); i++) {
         const cd_observed_row *row = cd_observed_get(i);
@@ -91,7 +94,7 @@ static size_t missing_without(const char *word)
 bool st_coverage_plant(void)
 {
     static const char *const planted[] = {"moment: begin of step", "decision: hook option",
-                                          "observed: reduced.gradients"};
+                                          "observed: reduced.gradients", "group: of a wrapper"};
     bool good = true;
     for (size_t i = 0; i < sizeof planted / sizeof planted[0]; i++) {
         if (missing_without(planted[i]) > 0) continue;
