@@ -23,6 +23,7 @@ int main(void)
 {
     cddp_error err = CDDP_ERROR_INIT;
     const cddp_init_options options = {.size = sizeof options, .prints_plain = true};
+    if (cddp_init(NULL, &err) != CDDP_E_ARG) return 2; /* in words, and no crash */
     const cddp_status status = cddp_run_ranks(3, &options, program, NULL, &err);
     if (status != CDDP_OK) fprintf(stderr, "%s\n", err.message);
     return status != CDDP_OK;
