@@ -422,10 +422,28 @@ static cddp_status check_events(cd_sql *sql, void *of, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status find_complete(cd_sql *sql, int64_t run, bool *is_complete, cddp_error *err)
+{
+    sqlite3_stmt *select = NULL;
+    CD_TRY(cd_sql_prepare(sql, "SELECT 1 FROM run WHERE id = ? AND complete = 1", &select, err));
+    sqlite3_bind_int64(select, 1, run);
+    cddp_status status = cd_sql_step(sql, select, is_complete, err);
+    sqlite3_finalize(select);
+    return status;
+}
+
+/* Events of a run that has ended do not change any more, so they are compared once. */
 cddp_status cd_seal_check_events(cd_sql *sql, int64_t run, int64_t *last, cddp_error *err)
 {
     events_of_run e = {.run = run, .last = (INT64_C(1) << 40) - 1};
-    if (sql->is_sealed) CD_TRY(at_one_moment(sql, check_events, &e, err));
+    if (sql->is_sealed && sql->checked_run == run)
+        e.last = sql->checked_last;
+    else if (sql->is_sealed)
+        CD_TRY(at_one_moment(sql, check_events, &e, err));
+    bool is_complete = false;
+    if (sql->is_sealed) CD_TRY(find_complete(sql, run, &is_complete, err));
+    sql->checked_run = is_complete ? run : 0;
+    sql->checked_last = e.last;
     *last = e.last;
     return CDDP_OK;
 }

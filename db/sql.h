@@ -20,6 +20,8 @@ typedef struct cd_sql {
     uint64_t work_budget; /* the budget of each statement */
     bool only_reads;      /* only files beside the store are written */
     bool is_sealed;       /* the file has seals (seal.h) */
+    /* the run whose events were compared with their seals last, 0: none; and its last event then */
+    int64_t checked_run, checked_last;
 } cd_sql;
 
 /* writable: opens or creates the file for appending; otherwise the file is not changed. */

@@ -295,8 +295,8 @@ static void emit_end(const shard *s, const cd_ends *ends, uint64_t time_ns, bool
                         .step = s->step,
                         .kind = CDDP_EV_rank_end,
                         .text = where == IS_GONE
-                                    ? "its recording stops without an end: it was killed, or it "
-                                      "crashed"
+                                    ? "its recording stops without an end: it was killed, it "
+                                      "crashed, or it left by _exit"
                                     : "its recording stops without an end: it was killed or "
                                       "crashed, or it still runs on its machine"};
     event.as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = CDDP_RANK_KILLED};
