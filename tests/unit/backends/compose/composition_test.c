@@ -572,7 +572,7 @@ TEST(fault, the_same_seed_strikes_in_the_same_way)
 TEST(fault, every_plant_changes_a_result_and_repeats_itself)
 {
     /* mistakes that three sums in place can show */
-    static const char *const words[] = {"alias", "slot", "early", "root"};
+    static const char *const words[] = {"alias", "slot", "early", "root", "share"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         char spec[64], later[64];
         cd_test_row("%s", words[i]);
