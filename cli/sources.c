@@ -63,9 +63,10 @@ static void print_note(char *text, size_t bytes, const char *path)
     const size_t used = strlen(text), length = strlen(path) - strlen(".exit");
     snprintf(shard, sizeof shard, "%.*s", (int)length, path);
     if (used + 1 >= bytes || !cd_note_read(shard, &note)) return;
-    snprintf(text + used, bytes - used, "%s%.*s: %s %" PRId64, used > 0 ? ", " : "",
+    snprintf(text + used, bytes - used, "%s%.*s: %s %" PRId64 "%s", used > 0 ? ", " : "",
              (int)(strlen(name) - strlen(".exit")), name, note.signal > 0 ? "signal" : "exit code",
-             note.signal > 0 ? note.signal : note.code);
+             note.signal > 0 ? note.signal : note.code,
+             note.is_stopped || note.is_interrupted ? " as the job was ended" : "");
 }
 
 /* Ranks that died while they imported, say: whoever started them left notes, and nothing else is
