@@ -8,6 +8,9 @@ verify=$1 scenarios=$2
 # shellcheck source=tests/support/claims.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 
+# Changes a store as whoever forges it: without its seals, which would tell.
+edit() { sqlite3 "$1" "DROP TABLE IF EXISTS seal; PRAGMA user_version = 1; $2"; }
+
 claim="a recorded run replays event by event"
 expect 0 "$verify" run "$scenarios/gan_unused_params.toml" --trace runs.db --quiet
 expect 0 "$verify" replay runs.db
@@ -66,7 +69,7 @@ complains "--until 100000: the recorded run has "
 
 claim="a record that was changed by hand does not replay, and both sides are shown"
 cp runs.db edited.db
-sqlite3 edited.db "UPDATE event SET f0 = f0 + 1 WHERE id = (SELECT id FROM event ORDER BY id LIMIT 1 OFFSET 700)" || fail "cannot edit the store"
+edit edited.db "UPDATE event SET f0 = f0 + 1 WHERE id = (SELECT id FROM event ORDER BY id LIMIT 1 OFFSET 700)" || fail "cannot edit the store"
 expect 1 "$verify" replay edited.db --run 1
 says "not reproduced"
 says "recorded"
@@ -94,31 +97,31 @@ says "shrunk: from_line.toml: I-ONCE"
 expect 1 "$verify" run from_store.toml
 says "I-ONCE"
 cp failed.db edited.db
-sqlite3 edited.db "UPDATE finding SET invariant = 'I-COLL'" || fail "cannot edit the store"
+edit edited.db "UPDATE finding SET invariant = 'I-COLL'" || fail "cannot edit the store"
 expect 2 "$verify" shrink edited.db --output none.toml
 complains "failed on backend self with I-COLL. On the simulator, with the same orders, it fails with I-ONCE"
 [ ! -e none.toml ] || fail "something was written"
 
 claim="a record of another world that was changed is found too"
 cp foreign.db edited.db
-sqlite3 edited.db "UPDATE event SET f3 = f3 + 1 WHERE id = (SELECT min(id) FROM event WHERE kind = (SELECT id FROM kind WHERE name = 'collective_done'))" || fail "cannot edit the store"
+edit edited.db "UPDATE event SET f3 = f3 + 1 WHERE id = (SELECT min(id) FROM event WHERE kind = (SELECT id FROM kind WHERE name = 'collective_done'))" || fail "cannot edit the store"
 expect 1 "$verify" replay edited.db
 says "not reproduced"
 says "collective_done"
 cp foreign.db edited.db
-sqlite3 edited.db "DELETE FROM event WHERE id = (SELECT max(id) FROM event WHERE kind = (SELECT id FROM kind WHERE name = 'optimizer_step'))" || fail "cannot edit the store"
+edit edited.db "DELETE FROM event WHERE id = (SELECT max(id) FROM event WHERE kind = (SELECT id FROM kind WHERE name = 'optimizer_step'))" || fail "cannot edit the store"
 expect 1 "$verify" replay edited.db
 says "optimizer_step"
 # Time, and events that only one kind of world reports, are not compared.
 cp foreign.db edited.db
-sqlite3 edited.db "UPDATE event SET t = t + 7" || fail "cannot edit the store"
+edit edited.db "UPDATE event SET t = t + 7" || fail "cannot edit the store"
 expect 0 "$verify" replay edited.db
 
 claim="a run whose digest, outcome, size, seed or steps were edited is not called reproduced"
 for change in "digest = digest + 1" "verdict = 'inconclusive'" "exit_code = 1 - exit_code" \
     "world_size = world_size + 1" "seed = seed + 1" "steps = steps + 1"; do
     cp runs.db edited.db
-    sqlite3 edited.db "UPDATE run SET $change WHERE id = 1" || fail "cannot edit the store"
+    edit edited.db "UPDATE run SET $change WHERE id = 1" || fail "cannot edit the store"
     expect 2 "$verify" replay edited.db --run 1
     complains "run 1 was changed"
     [ "$(wc -l < err)" -eq 1 ] || fail "not one line"
@@ -126,7 +129,7 @@ done
 
 claim="a scenario that no longer means the same is refused"
 cp runs.db other.db
-sqlite3 other.db "UPDATE run SET options = 'train.steps=3' WHERE id = 1" || fail "cannot edit the store"
+edit other.db "UPDATE run SET options = 'train.steps=3' WHERE id = 1" || fail "cannot edit the store"
 expect 2 "$verify" replay other.db --run 1
 complains "no longer means the same"
 
@@ -318,7 +321,7 @@ grep -q "^mine$" failing-shrunk.toml || fail "it was overwritten"
 
 claim="a record that does not repeat itself is not shrunk"
 cp big.db edited.db
-sqlite3 edited.db "UPDATE run SET options = options || 'train.steps=2' WHERE id = 1" || fail "cannot edit the store"
+edit edited.db "UPDATE run SET options = options || 'train.steps=2' WHERE id = 1" || fail "cannot edit the store"
 expect 2 "$verify" shrink edited.db
 complains "no longer means the same"
 
