@@ -55,7 +55,8 @@ static void ask_all(cover *c)
         if (strcmp(enums[i].name, "moment") != 0 && strcmp(enums[i].name, "decision") != 0)
             continue;
         for (const char *word = enums[i].words; *word != '\0'; word += strlen(word) + 1)
-            ask(c, enums[i].name, word);
+            /* recordings alone have it: the run of a plan ends with its group */
+            if (strcmp(word, "exit") != 0) ask(c, enums[i].name, word);
     }
     /* which members meet is in no field and no moment */
     ask(c, "group", "of a wrapper");
