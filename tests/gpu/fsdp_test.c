@@ -76,29 +76,29 @@ typedef struct mode {
 } mode;
 
 /* ROWS has one unit more while its rows are brought together, before its gradient has a place. A
-** reduction in flight has a whole unit and a slice. With SHARD_GRAD_OP the most is full with the
-** unit in front of two that are reduced. */
+** reduction in flight has a whole unit; its sum goes into the gradient's place. With SHARD_GRAD_OP
+** the most is full with the unit in front of two that are reduced. */
 static const mode modes[] = {
     {"FLAT FULL_SHARD", CDDP_FSDP_FLAT, CDDP_FSDP_FULL_SHARD, CDDP_FSDP_PREFETCH_NONE, false, false,
-     2, 4, 7, false, false, false},
+     2, 4, 6, false, false, false},
     {"FLAT FULL_SHARD, BACKWARD_PRE", CDDP_FSDP_FLAT, CDDP_FSDP_FULL_SHARD, CDDP_FSDP_BACKWARD_PRE,
-     false, false, 3, 5, 8, false, true, true},
+     false, false, 3, 5, 7, false, true, true},
     {"FLAT FULL_SHARD, BACKWARD_POST", CDDP_FSDP_FLAT, CDDP_FSDP_FULL_SHARD,
-     CDDP_FSDP_BACKWARD_POST, false, false, 2, 4, 7, false, false, true},
+     CDDP_FSDP_BACKWARD_POST, false, false, 2, 4, 6, false, false, true},
     {"FLAT FULL_SHARD, BACKWARD_PRE, forward_prefetch", CDDP_FSDP_FLAT, CDDP_FSDP_FULL_SHARD,
-     CDDP_FSDP_BACKWARD_PRE, true, false, 3, 5, 8, true, true, true},
+     CDDP_FSDP_BACKWARD_PRE, true, false, 3, 5, 7, true, true, true},
     {"FLAT SHARD_GRAD_OP", CDDP_FSDP_FLAT, CDDP_FSDP_SHARD_GRAD_OP, CDDP_FSDP_PREFETCH_NONE, false,
-     false, UNITS, UNITS + 2, UNITS + 3, false, false, true},
+     false, UNITS, UNITS + 2, UNITS + 2, false, false, true},
     {"FLAT SHARD_GRAD_OP, forward_prefetch", CDDP_FSDP_FLAT, CDDP_FSDP_SHARD_GRAD_OP,
-     CDDP_FSDP_BACKWARD_PRE, true, false, UNITS, UNITS + 2, UNITS + 3, true, false, true},
+     CDDP_FSDP_BACKWARD_PRE, true, false, UNITS, UNITS + 2, UNITS + 2, true, false, true},
     {"ROWS FULL_SHARD", CDDP_FSDP_ROWS, CDDP_FSDP_FULL_SHARD, CDDP_FSDP_PREFETCH_NONE, false, false,
-     3, 4, 7, false, false, false},
+     3, 4, 6, false, false, false},
     {"ROWS FULL_SHARD, BACKWARD_POST", CDDP_FSDP_ROWS, CDDP_FSDP_FULL_SHARD,
-     CDDP_FSDP_BACKWARD_POST, false, false, 3, 4, 7, false, false, true},
+     CDDP_FSDP_BACKWARD_POST, false, false, 3, 4, 6, false, false, true},
     {"ROWS FULL_SHARD, BACKWARD_PRE, forward_prefetch", CDDP_FSDP_ROWS, CDDP_FSDP_FULL_SHARD,
-     CDDP_FSDP_BACKWARD_PRE, true, false, 3, 5, 8, true, true, true},
+     CDDP_FSDP_BACKWARD_PRE, true, false, 3, 5, 7, true, true, true},
     {"ROWS SHARD_GRAD_OP, forward_prefetch", CDDP_FSDP_ROWS, CDDP_FSDP_SHARD_GRAD_OP,
-     CDDP_FSDP_BACKWARD_PRE, true, false, UNITS + 1, UNITS + 2, UNITS + 3, true, false, true},
+     CDDP_FSDP_BACKWARD_PRE, true, false, UNITS + 1, UNITS + 2, UNITS + 2, true, false, true},
     /* values of shapes that need padding */
     {"FLAT FULL_SHARD, BACKWARD_PRE, odd sizes", CDDP_FSDP_FLAT, CDDP_FSDP_FULL_SHARD,
      CDDP_FSDP_BACKWARD_PRE, true, true, 0, 0, 0, true, true, true},

@@ -44,6 +44,11 @@ static bool is_of_world(const cddp_event *e)
     case CDDP_EV_store_wait:
     case CDDP_EV_store_done:
         return true;
+    /* Which sums can be added up again is what the transport promises of its order. */
+    case CDDP_EV_compare:
+        return e->as.compare.link == CDDP_LINK_SUM && e->as.compare.bad == 0;
+    case CDDP_EV_unjudged:
+        return e->as.unjudged.link == CDDP_LINK_SUM;
     default:
         return false;
     }
