@@ -200,9 +200,10 @@ static void put_comment(const shrink_command *c, cd_text *text)
     cd_text_printf(text, "%s %s from %s", WRITTEN_BY_US, cddp_version(), c->cli->args->operands[0]);
     if (c->recipe.run > 0)
         cd_text_printf(text, ", run %" PRId64 " (%s)", c->recipe.run, c->recipe.source);
-    cd_text_printf(text, ".\n# %s%s%s\n", best->reason.check,
-                   best->reason.check[0] != '\0' ? ": " : "", best->failure);
+    cd_text_push(text, ".\n");
     if (best->hang[0] != '\0') cd_text_printf(text, "# %s\n", best->hang);
+    cd_text_printf(text, "# %s%s%s\n", best->reason.check,
+                   best->reason.check[0] != '\0' ? ": " : "", best->failure);
     if (c->shrink.end == CD_SHRINK_MINIMAL)
         cd_text_printf(
             text,
@@ -363,13 +364,14 @@ static int report(shrink_command *c)
     const bool minimal = s->end == CD_SHRINK_MINIMAL;
     cd_report_card_begin(c->cli, &c->target, &text);
     cd_text_style(&text, minimal ? CD_STYLE_GREEN : CD_STYLE_YELLOW, "shrunk");
-    cd_text_printf(&text, ": %s: %s%s%s\n", cd_text_get(&c->path), s->best.reason.check,
-                   s->best.reason.check[0] != '\0' ? "  " : "", s->best.failure);
+    /* who waits for whom is what the user saw: the rule stands behind it */
     if (s->best.hang[0] != '\0') {
-        const size_t label = strcspn(s->best.hang, ":");
-        char name[16];
-        snprintf(name, sizeof name, "%.*s", (int)(label < 15 ? label : 15), s->best.hang);
-        put_line(&text, name, s->best.hang + label + (s->best.hang[label] == ':' ? 2 : 0));
+        cd_text_printf(&text, ": %s: %s\n", cd_text_get(&c->path), s->best.hang);
+        if (s->best.reason.check[0] != '\0')
+            put_line(&text, s->best.reason.check, s->best.failure);
+    } else {
+        cd_text_printf(&text, ": %s: %s%s%s\n", cd_text_get(&c->path), s->best.reason.check,
+                       s->best.reason.check[0] != '\0' ? "  " : "", s->best.failure);
     }
     put_size(c, &text);
     if (c->story.paragraph.length > 0) {
