@@ -167,7 +167,7 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
     const char *how = x->end == 1 ? "was killed" : "crashed";
     char call[96];
     cd_call_take(e->text, call, sizeof call);
-    if (x->end == 3 && call[0] != '\0') how = "exited";
+    if (x->end == 3 && (call[0] != '\0' || (x->detail > 0 && x->detail <= 128))) how = "exited";
     const bool is_in_run = call[0] == '\0' || strncmp(call, "hook ", 5) == 0;
     if (r->hook[0] != '\0' && is_in_run)
         CD_SAY(f.title, "rank %u %s in hook %s (bucket %lld)", e->rank, how, r->hook,

@@ -213,7 +213,7 @@ def strike(c, index):
     allowed = {0, 3, 4, -signal.SIGTERM, -number} if mine else {0, 1, 3, 4, -signal.SIGTERM}
     if result.returncode not in allowed:
         complain(f"{number.name} to {'itself' if mine else 'a child'} of {backend}: exit {result.returncode} after {time.monotonic() - began:.1f} s", command, result)
-    if not mine and result.returncode == 1 and not any(words in result.stdout for words in ("killed", "crashed", "died", "gone")):
+    if not mine and result.returncode == 1 and not any(words in result.stdout for words in ("killed", "crashed", "exited", "died", "gone")):
         complain("a rank that was struck is blamed for something else", command, result)
     for _ in range(100):
         if not any(is_alive(pid) for pid in family):

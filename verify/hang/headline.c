@@ -110,6 +110,13 @@ static const char *find_place_of_death(const cddp_verdict *v, uint32_t rank)
     return "";
 }
 
+/* By its own exit code, and not by a signal. */
+static bool has_exited(const cddp_verdict *v, const cddp_verdict_rank *r)
+{
+    const int32_t code = r->result.detail;
+    return (code > 0 && code <= 128) || find_place_of_death(v, (uint32_t)(r - v->ranks))[0] != '\0';
+}
+
 /* "ended with an error in step 3" */
 static void put_doing(cd_text *text, const cddp_verdict *v, const cddp_verdict_rank *r)
 {
@@ -132,7 +139,7 @@ static void put_doing(cd_text *text, const cddp_verdict *v, const cddp_verdict_r
         cd_text_push(text, "hangs outside a collective");
         break;
     case CDDP_RANK_CRASHED:
-        cd_text_push(text, find_place_of_death(v, rank)[0] != '\0' ? "exited" : "crashed");
+        cd_text_push(text, has_exited(v, r) ? "exited" : "crashed");
         if (r->result.detail > 128 && r->result.detail < 160)
             cd_text_printf(text, " (signal %d)", (int)r->result.detail - 128);
         else if (r->result.detail > 0)
