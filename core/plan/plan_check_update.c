@@ -317,7 +317,14 @@ static void check_shard(cd_contradictions *c)
 static void check_optimizer(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
 {
     if (optimizer->shard != CDDP_SHARD_NONE) check_sharded_optimizer(c, optimizer);
+    const cddp_plan_settings *s = &c->plan->settings;
     const bool keeps_state = optimizer->kind != CDDP_OPTIMIZER_SGD || optimizer->momentum > 0;
+    if (optimizer->steps.term_count > 0 && s->amp.enable && s->clip.max_norm > 0 &&
+        s->clip.place == CDDP_CLIP_AFTER_REDUCTION) {
+        cd_plan_contradict(c, "clip.max_norm",
+                           "clip.max_norm with amp.enable and optimizer.steps: gradients of an "
+                           "optimizer that is not due stay scaled, and would enter the norm");
+    }
     if (optimizer->in_backward || optimizer->overlap != CDDP_PLAN_OVERLAP_NONE)
         check_optimizer_in_backward(c, optimizer);
     check_overlap(c, optimizer);

@@ -70,7 +70,6 @@ static const struct exception {
     {"keep", "join/epochs", "I-REF", "a rank without inputs keeps an older gradient than the others, and the next epoch adds it"},
     {"bf16", "hooks/feedback_across_a_rebuild", "", "its planted hook takes f32 alone, and says so"},
     {"f16", "hooks/feedback_across_a_rebuild", "", "its planted hook takes f32 alone, and says so"},
-    {"clip", "optim/two_flat_shards", "I-CHAIN", "an optimizer that is not due is not unscaled, and its gradients enter the norm of all"},
     {"micro 3", "buffers/evaluation_between_steps", "I-STEP", "a forward with gradients in the middle of a window arms the reducer, and the next backward reduces"},
     /* clang-format on */
 };

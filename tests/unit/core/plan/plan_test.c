@@ -427,6 +427,7 @@ static const struct {
     {"padding of nothing", {"optimizer.0.shard=parameters", "shard.padding@1=dropped"}, "shard.padding has no effect without"},
     {"owners of nothing", {"optimizer.0.shard=flat", "shard.order=registration"}, "shard.order has no effect without"},
     {"a norm that is not asked for", {"clip.group=world"}, "clip.group has no effect without clip.max_norm"},
+    {"a norm of what is not unscaled", {"clip.max_norm=1", "amp.enable=true", "optimizer.0.steps=1-3"}, "stay scaled, and would enter the norm"},
     {"a norm of the own part of nothing", {"clip.max_norm=1", "clip.group@0=own"}, "no effect without optimizer.shard"},
     {"a norm over nobody", {"clip.max_norm=1", "clip.group=pair"}, "no [[group]] is called so"},
     /* clang-format on */
