@@ -367,8 +367,7 @@ static int report(shrink_command *c)
     /* who waits for whom is what the user saw: the rule stands behind it */
     if (s->best.hang[0] != '\0') {
         cd_text_printf(&text, ": %s: %s\n", cd_text_get(&c->path), s->best.hang);
-        if (s->best.reason.check[0] != '\0')
-            put_line(&text, s->best.reason.check, s->best.failure);
+        if (s->best.reason.check[0] != '\0') put_line(&text, s->best.reason.check, s->best.failure);
     } else {
         cd_text_printf(&text, ": %s: %s%s%s\n", cd_text_get(&c->path), s->best.reason.check,
                        s->best.reason.check[0] != '\0' ? "  " : "", s->best.failure);
