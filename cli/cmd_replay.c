@@ -172,6 +172,8 @@ static void report(replay_command *c, cd_text *text)
                                "the transport refused what the simulator lets meet");
         else if (r->has_failed)
             cd_text_push(text, " up to the failure, and the failure is the same");
+        if (r->has_other_bits)
+            cd_text_push(text, " (bits of sums apart, whose order is not known here)");
         cd_text_printf(text, "; recorded verdict: %s\n", c->recipe.verdict);
     }
 }

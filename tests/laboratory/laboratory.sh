@@ -101,6 +101,10 @@ edit edited.db "UPDATE finding SET invariant = 'I-COLL'" || fail "cannot edit th
 expect 2 "$verify" shrink edited.db --output none.toml
 complains "failed on backend self with I-COLL. On the simulator, with the same orders, it fails with I-ONCE"
 [ ! -e none.toml ] || fail "something was written"
+cp failed.db edited.db
+sqlite3 edited.db "DELETE FROM finding" || fail "cannot edit the store"
+expect 2 "$verify" report edited.db
+complains "in table 'finding' does not hold what was written"
 
 claim="a record of another world that was changed is found too"
 cp foreign.db edited.db

@@ -41,6 +41,11 @@ fi
 printf 'goto rank_end\ngoto rank_end\nw\nq\n' | "$verify" replay hang.db --step --from 2 > out 2> err
 says "rank 0 waits for operation #6 of group 'world'; posted so far by rank 0; missing is rank 1"
 
+claim="so is one of more ranks, whose sums have other bits there"
+"$verify" run "$scenarios/bugs/one_rank_stops_early.toml" -n 5 --backend mpi --set world.timeout_ms=2000 --set model.exact=false --trace hang5.db -q > out 2> err
+expect 0 "$verify" replay hang5.db
+says "up to the failure, and the failure is the same"
+
 claim="a record that was changed by hand is refused in one sentence"
 if command -v sqlite3 > out 2>&1; then
     cp mpi.db edited.db

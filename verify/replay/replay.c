@@ -55,24 +55,30 @@ static bool is_of_world(const cddp_event *e)
 }
 
 /* The plan has another backend; what another backend promises of its order is no event of the rank;
-** time passes as it likes. */
-static bool is_compared(uint16_t kind, uint32_t field)
+** time passes as it likes. Of a failure in another order of additions nothing that follows from
+** their bits counts. */
+static bool is_compared(const cd_replay *r, uint16_t kind, uint32_t field)
 {
+    const cddp_field_type type = cddp_event_describe(kind)->fields[field].type;
     if (kind == CDDP_EV_run_begin)
         return field != offsetof(cddp_event_run_begin, plan) / sizeof(int64_t);
     /* Not every transport sees when it starts. */
     if (kind == CDDP_EV_collective_done &&
         field == offsetof(cddp_event_collective_done, start) / sizeof(int64_t))
         return false;
-    if (kind == CDDP_EV_group) return field != offsetof(cddp_event_group, order) / sizeof(int64_t);
-    return cddp_event_describe(kind)->fields[field].type != CDDP_FIELD_ns;
+    if (kind == CDDP_EV_group && field == offsetof(cddp_event_group, order) / sizeof(int64_t))
+        return false;
+    const bool is_of_bits =
+        type == CDDP_FIELD_digest || type == CDDP_FIELD_f64 || type == CDDP_FIELD_presence;
+    if (r->has_other_bits && is_of_bits) return false;
+    return type != CDDP_FIELD_ns;
 }
 
-static bool same_across(const cddp_event *a, const cddp_event *b)
+static bool same_across(const cd_replay *r, const cddp_event *a, const cddp_event *b)
 {
     if (!same_place(a, b)) return false;
     for (uint32_t i = 0; i < cd_event_field_counts[a->kind]; i++)
-        if (is_compared(a->kind, i) && a->as.field[i] != b->as.field[i]) return false;
+        if (is_compared(r, a->kind, i) && a->as.field[i] != b->as.field[i]) return false;
     return true;
 }
 
@@ -107,6 +113,7 @@ static size_t lane_of(const cddp_event *e)
 /* Where ranks failed, how many of them returned is the world's doing, too. */
 static bool is_left_out(const cd_replay *r, const cddp_event *e)
 {
+    if (r->has_other_bits && e->kind == CDDP_EV_compare && e->as.compare.bad == 0) return true;
     return is_of_world(e) || (r->record_fails && e->kind == CDDP_EV_run_end);
 }
 
@@ -161,7 +168,7 @@ static void compare(void *self, const cddp_event *event)
     }
     if (index < r->recorded.count) {
         cddp_event expected = cd_memory_sink_get(&r->recorded, index);
-        if (r->across ? same_across(&expected, event) : same_event(&expected, event)) {
+        if (r->across ? same_across(r, &expected, event) : same_event(&expected, event)) {
             meet(r, index);
             return;
         }
@@ -217,6 +224,7 @@ cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err
         if (lane >= r->cursor_count) r->cursor_count = lane + 1;
         r->record_fails |= is_failure(&r->recorded.events[i]);
     }
+    r->has_other_bits = r->record_fails && !order_known;
     r->cursors = malloc((r->cursor_count + 1) * sizeof *r->cursors);
     r->is_over = calloc(r->cursor_count + 1, sizeof *r->is_over);
     if (r->cursors == NULL || r->is_over == NULL)

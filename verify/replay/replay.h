@@ -27,10 +27,11 @@ typedef struct cd_replay {
     size_t *cursors;
     bool *is_over; /* likewise: the rank failed in both, and is compared no further */
     size_t cursor_count;
-    bool record_fails; /* some rank fails in it */
-    bool has_failed;   /* some rank did: whether both runs fail alike is yet to be seen */
-    bool was_refused;  /* the recorded transport refused an operation that others did not post */
-    bool order_known;  /* of summation; see cd_replay_set_across */
+    bool record_fails;   /* some rank fails in it */
+    bool has_failed;     /* some rank did: whether both runs fail alike is yet to be seen */
+    bool was_refused;    /* the recorded transport refused an operation that others did not post */
+    bool order_known;    /* of summation; see cd_replay_set_across */
+    bool has_other_bits; /* it fails, and its order of summation is not known: bits do not count */
     bool parted;
     bool was_interrupted; /* when it parted: what comes after Ctrl-C is no part of the run */
     bool has_extra;       /* the new run had an event where the record ended */

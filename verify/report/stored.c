@@ -95,7 +95,9 @@ static cddp_status take_findings(cd_result *result, cddp_store *store, const cdd
 {
     cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, result, take_event, NULL};
     collection c = {.result = result, .capacity = run->finding_count};
-    if (run->finding_count == 0) return CDDP_OK;
+    /* also of none: their seal says how many there were */
+    if (run->finding_count == 0)
+        return CD_PASS(cddp_store_each_finding(store, run->run, take_finding, &c, err));
     c.findings = cd_arena_push(&result->arena, run->finding_count * sizeof *c.findings);
     result->verdict.findings = c.findings;
     if (c.findings == NULL) return cd_fail_memory(err, "%zu findings", (size_t)run->finding_count);
