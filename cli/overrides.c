@@ -6,7 +6,31 @@
 #include "core/base/error.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+
+static bool is_malformed(const char *set)
+{
+    const char *equals = strchr(set, '=');
+    return equals == NULL || equals == set || strchr(set, '\n') != NULL;
+}
+
+/* All of them at once. */
+static cddp_status refuse_malformed(const cd_args *args, cddp_error *err)
+{
+    const char *set;
+    size_t count = 0;
+    char names[300] = "";
+    for (size_t i = 0; (set = cd_args_value(args, CD_OPTION_set, i)) != NULL; i++) {
+        if (!is_malformed(set)) continue;
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s'%.100s'", count > 0 ? ", " : "", set);
+        count++;
+    }
+    if (count == 0) return CDDP_OK;
+    return cd_fail(err, CDDP_E_ARG, "--set: %s %s not KEY=VALUE, as in ddp.bucket_cap_mb=1", names,
+                   count == 1 ? "is" : "are");
+}
 
 cddp_status cd_overrides_read(const cd_args *args, cd_text *lines, cddp_error *err)
 {
@@ -16,13 +40,9 @@ cddp_status cd_overrides_read(const cd_args *args, cd_text *lines, cddp_error *e
     CD_TRY(cd_args_number(args, CD_OPTION_world_size, &ranks, err));
     if (cd_args_has(args, CD_OPTION_world_size) && ranks == 0)
         return cd_fail(err, CDDP_E_ARG, "--world-size: there is no world of 0 ranks");
-    for (size_t i = 0; (set = cd_args_value(args, CD_OPTION_set, i)) != NULL; i++) {
-        const char *equals = strchr(set, '=');
-        if (equals == NULL || equals == set || strchr(set, '\n') != NULL)
-            return cd_fail(err, CDDP_E_ARG,
-                           "--set: '%.100s' is not KEY=VALUE, as in ddp.bucket_cap_mb=1", set);
+    CD_TRY(refuse_malformed(args, err));
+    for (size_t i = 0; (set = cd_args_value(args, CD_OPTION_set, i)) != NULL; i++)
         cd_text_printf(lines, "%s\n", set);
-    }
     if (cd_args_has(args, CD_OPTION_world_size))
         cd_text_printf(lines, "world.size=%" PRIu64 "\n", ranks);
     if (cd_args_has(args, CD_OPTION_seed)) cd_text_printf(lines, "world.seed=%" PRIu64 "\n", seed);

@@ -249,10 +249,10 @@ def part_limits(c):
     verbs = [["run", c.small], ["run", c.small, "--trace", "NEW"], ["run", "-k", "-j", "2", c.small, c.small], ["check", store], ["report", store],
              ["replay", store], ["shrink", found, "--budget", "5", "-o", "NEW"], ["explore", c.small, "--budget", "5"],
              ["explore", c.small, "-j", "2", "--budget", "5"], ["diff", store, store], ["watch", "--once", store],
-             ["hook-conformance", "fp16_compress"], ["list", "keys"], ["explain", "I-LIVE"], ["doctor"]]
+             ["hook-conformance", "fp16_compress"], ["hook-conformance", "allreduce"], ["list", "keys"], ["explain", "I-LIVE"], ["doctor"]]
     if "gloo" in c.backends:
         verbs.append(["run", "--backend", "gloo", c.small])
-    limits = [{resource.RLIMIT_AS: size << 20} for size in (24, 32, 48, 64, 96, 160, 280, 320, 400)]
+    limits = [{resource.RLIMIT_AS: size << 20} for size in (24, 32, 48, 64, 96, 112, 120, 160, 280, 320, 400)]
     limits += [{resource.RLIMIT_NOFILE: count} for count in (3, 4, 5, 6, 8, 10, 14)]
     limits += [{resource.RLIMIT_FSIZE: size} for size in (0, 4096, 60000)]
     count = 0

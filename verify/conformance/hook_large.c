@@ -249,7 +249,7 @@ cddp_status cd_large_run(const cd_trial *trial, const cd_large *large, cd_trial_
     CD_TRY_OUT(cd_simulated_begin(&world, &config, err));
     r->backend = world.backend;
     CD_TRY_OUT(cd_sim_ops()->launch(world.sim, rank_program, r, ends, err));
-    cd_trial_take_ends(trial, ends, result);
+    CD_TRY_OUT(cd_trial_take_ends(trial, ends, result, err));
 out:
     cd_simulated_end(&world);
     cd_judged_destroy(r->judged);

@@ -422,12 +422,17 @@ out:
 
 /* ---- the world ---- */
 
-void cd_trial_take_ends(const cd_trial *t, const cddp_rank_result *results, cd_trial_result *result)
+cddp_status cd_trial_take_ends(const cd_trial *t, const cddp_rank_result *results,
+                               cd_trial_result *result, cddp_error *err)
 {
     uint32_t unsupported = 0, wrong = 0;
     for (uint32_t i = 0; i < t->ranks; i++) {
         const cddp_rank_result *e = &results[i];
         if (e->end == CDDP_RANK_RETURNED && e->status == CDDP_OK) continue;
+        /* a machine without memory says nothing of the hook */
+        if (e->end == CDDP_RANK_RETURNED && e->status == CDDP_E_NOMEM)
+            return cd_fail(err, CDDP_E_NOMEM, "the hook was not judged: rank %u of %u: %s", i,
+                           t->ranks, e->error.message);
         unsupported += e->end == CDDP_RANK_RETURNED && e->status == CDDP_E_UNSUPPORTED;
         wrong += e->end == CDDP_RANK_RETURNED && e->status == CDDP_E_CONFIG;
         if (result->failure[0] == '\0')
@@ -438,6 +443,7 @@ void cd_trial_take_ends(const cd_trial *t, const cddp_rank_result *results, cd_t
     }
     result->refused = unsupported == t->ranks;
     result->misconfigured = wrong == t->ranks && !result->created;
+    return CDDP_OK;
 }
 
 cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_error *err)
@@ -474,7 +480,7 @@ cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_er
     CD_TRY_OUT(cd_simulated_begin(&world, &config, err));
     r->backend = world.backend;
     CD_TRY_OUT(cd_sim_ops()->launch(world.sim, rank_program, r, ends, err));
-    cd_trial_take_ends(trial, ends, result);
+    CD_TRY_OUT(cd_trial_take_ends(trial, ends, result, err));
 out:
     cd_simulated_end(&world);
     cd_judged_destroy(r->judged);

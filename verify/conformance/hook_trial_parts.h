@@ -30,9 +30,9 @@ void cd_statements_init(cd_statements *statements, const cd_trial *trial, cd_tri
 /* What a rank's backward of a step brings for an element (of all parameters), when nothing is
 ** lacking. */
 double cd_trial_gradient(const cd_trial *trial, uint32_t rank, uint32_t step, int64_t element);
-/* How ranks ended: failure, refused, misconfigured. */
-void cd_trial_take_ends(const cd_trial *trial, const cddp_rank_result *ends,
-                        cd_trial_result *result);
+/* How ranks ended: failure, refused, misconfigured. Fails where one lacked memory. */
+cddp_status cd_trial_take_ends(const cd_trial *trial, const cddp_rank_result *ends,
+                               cd_trial_result *result, cddp_error *err);
 /* A rank's whole run under DDP. */
 cddp_status cd_trial_ride(const cd_trial *trial, cd_trial_result *result, cddp_group *group,
                           cddp_error *err);
