@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define FIELD_WORDS_MAX 64 /* more than any field has */
 #define EXPLAIN_WIDTH 100
 #define NAME_BYTES 256 /* of several words that are one name */
 
@@ -102,6 +103,38 @@ static bool explain_event(cd_cli *cli, cd_text *text, const char *name)
         cd_text_wrap(text, info->fields[i].doc, 28, EXPLAIN_WIDTH);
     }
     return true;
+}
+
+static bool has_word(const cddp_field_info *field, const char *name)
+{
+    for (int64_t value = -1; value <= FIELD_WORDS_MAX; value++) {
+        const char *word = cddp_event_word(field->type, value);
+        if (word != NULL && strcmp(word, name) == 0) return true;
+    }
+    return false;
+}
+
+/* What a report shows of an event: "digest=" is a field, "killed" what one says. */
+static bool explain_field(cd_cli *cli, cd_text *text, const char *name)
+{
+    (void)cli;
+    const cddp_event_info *info;
+    bool found = false;
+    for (uint32_t kind = 0; (info = cddp_event_describe(kind)) != NULL; kind++)
+        for (uint32_t i = 0; i < info->field_count; i++) {
+            const cddp_field_info *field = &info->fields[i];
+            char place[64];
+            if (strcmp(field->name, name) != 0 && !has_word(field, name)) continue;
+            if (!found) {
+                cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+                cd_text_push(text, " (in events)\n\n");
+            }
+            snprintf(place, sizeof place, "%s.%s", info->name, field->name);
+            cd_text_printf(text, "  %-28s ", place);
+            cd_text_wrap(text, field->doc, 31, EXPLAIN_WIDTH);
+            found = true;
+        }
+    return found;
 }
 
 /* "bucket_cap_mb" is ddp.bucket_cap_mb; a name that several tables have explains each. */
@@ -264,8 +297,10 @@ static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
     for (uint32_t i = 0; (info = cddp_event_describe(i)) != NULL; i++)
         cd_suggest_offer(&s, info->name);
     for (size_t i = 0; cddp_plan_key(i, &key); i++) {
+        const char *dot = strrchr(key.path, '.');
         cd_suggest_offer(&s, key.path);
-        if (s.best == key.path) {
+        if (dot != NULL) cd_suggest_offer(&s, dot + 1);
+        if (s.best == key.path || (dot != NULL && s.best == dot + 1)) {
             snprintf(path, sizeof path, "%s", key.path);
             s.best = path;
         }
@@ -280,7 +315,7 @@ static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
 static cddp_status explain(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     static bool (*const lookups[])(cd_cli * cli, cd_text * text, const char *name) = {
-        explain_check,     explain_word, explain_event, explain_key,    explain_law,
+        explain_check,     explain_word, explain_event, explain_field,  explain_key,    explain_law,
         explain_exit_code, explain_hook, explain_row,   explain_option, explain_command};
     char name[NAME_BYTES] = "";
     if (cli->args->operand_count == 0)

@@ -49,7 +49,9 @@ with tempfile.TemporaryDirectory() as folder:
         print(f"FAILED  the reports have {len(words)} words and {len(laws)} laws: were they cut?")
     # Words in quotes or without are one name, and what is nearly one is suggested.
     for words_of_command, wanted in (((("still", "waiting")), "(in a report)"), (("exit", "code", "3"), "exit code 3"), (("unusd",), "did you mean 'unused'?"),
-                                   (("fp16",), "did you mean 'fp16_compress'?")):
+                                   (("fp16",), "did you mean 'fp16_compress'?"), (("bucket_cap_md",), "did you mean 'ddp.bucket_cap_mb'?"),
+                                   (("digest",), "collective_post.digest"), (("sequence",), "collective_done.sequence"), (("killed",), "rank_end.end"),
+                                   (("after", "backward"), "value.moment"), (("presence",), "value.presence")):
         if wanted not in run("explain", *words_of_command).stdout:
             failures += 1
             print(f"FAILED  explain {' '.join(words_of_command)} does not say {wanted}")
