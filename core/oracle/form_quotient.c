@@ -3,27 +3,13 @@
 #include "core/oracle/form_quotient.h"
 
 #include "core/base/error.h"
+#include "core/oracle/form_scratch.h"
 #include "core/tensor/symbol.h"
 
 /* Tensors like it. */
 typedef struct room {
     cddp_tensor dividend, power, product, twin;
 } room;
-
-static cddp_status make(const cddp_tensor *like, cddp_tensor *tensor, cddp_error *err)
-{
-    void *storage = NULL;
-    CD_TRY(like->device->allocate(like->device, like->dtype, cddp_tensor_numel(like) + 1, &storage,
-                                  err));
-    *tensor = cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
-    return CDDP_OK;
-}
-
-static void release(const cddp_tensor *t)
-{
-    if (t->device != NULL)
-        t->device->release(t->device, t->dtype, cddp_tensor_numel(t) + 1, t->storage);
-}
 
 static cddp_status multiply(room *r, const cddp_tensor *quotient, int64_t n, cddp_error *err)
 {
@@ -47,19 +33,19 @@ cddp_status cd_form_quotient(const cddp_tensor *forms, int64_t n, bool *is_quoti
     cddp_status status = CDDP_OK;
     *is_quotient = true;
     if (n == 1) return CDDP_OK;
-    CD_TRY_OUT(make(forms, &r.dividend, err));
-    CD_TRY_OUT(make(forms, &r.power, err));
-    CD_TRY_OUT(make(forms, &r.product, err));
-    CD_TRY_OUT(make(forms, &r.twin, err));
+    CD_TRY_OUT(cd_form_scratch_make(forms, &r.dividend, err));
+    CD_TRY_OUT(cd_form_scratch_make(forms, &r.power, err));
+    CD_TRY_OUT(cd_form_scratch_make(forms, &r.product, err));
+    CD_TRY_OUT(cd_form_scratch_make(forms, &r.twin, err));
     CD_TRY_OUT(forms->device->copy(&r.dividend, forms, NULL, err));
     CD_TRY_OUT(forms->device->divide(forms, forms, n, NULL, err));
     CD_TRY_OUT(multiply(&r, forms, n, err));
     CD_TRY_OUT(cd_symbol_compare_views(&r.product, &r.dividend, &d, err));
     *is_quotient = d.index < 0;
 out:
-    release(&r.dividend);
-    release(&r.power);
-    release(&r.product);
-    release(&r.twin);
+    cd_form_scratch_release(&r.dividend);
+    cd_form_scratch_release(&r.power);
+    cd_form_scratch_release(&r.product);
+    cd_form_scratch_release(&r.twin);
     return status;
 }

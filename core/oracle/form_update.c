@@ -4,25 +4,11 @@
 #include "core/oracle/form_update.h"
 
 #include "core/base/error.h"
+#include "core/oracle/form_scratch.h"
 
 typedef struct made {
     cddp_tensor direction, momentum, parameter;
 } made;
-
-static cddp_status make_like(const cddp_tensor *like, cddp_tensor *tensor, cddp_error *err)
-{
-    void *storage = NULL;
-    CD_TRY(like->device->allocate(like->device, like->dtype, cddp_tensor_numel(like) + 1, &storage,
-                                  err));
-    *tensor = cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
-    return CDDP_OK;
-}
-
-static void release(const cddp_tensor *t)
-{
-    if (t->device != NULL)
-        t->device->release(t->device, t->dtype, cddp_tensor_numel(t) + 1, t->storage);
-}
 
 /* d = g + λp; b = d at first, then μb + (1−τ)d; p −= η(d + μb) with Nesterov, else ηb. */
 static cddp_status apply(const cd_form_update *u, made *m, cddp_error *err)
@@ -54,15 +40,15 @@ cddp_status cd_form_update_judge(cd_oracle *o, const cd_form_update *update, cdd
     made m = {.direction = {.device = NULL}};
     cddp_status status = CDDP_OK;
     cd_comparison c = {.element = -1};
-    CD_TRY_OUT(make_like(update->before, &m.direction, err));
-    CD_TRY_OUT(make_like(update->before, &m.momentum, err));
-    CD_TRY_OUT(make_like(update->before, &m.parameter, err));
+    CD_TRY_OUT(cd_form_scratch_make(update->before, &m.direction, err));
+    CD_TRY_OUT(cd_form_scratch_make(update->before, &m.momentum, err));
+    CD_TRY_OUT(cd_form_scratch_make(update->before, &m.parameter, err));
     CD_TRY_OUT(apply(update, &m, err));
     CD_TRY_OUT(cd_oracle_compare_forms(o, &m.parameter, update->after, &c, err));
     cd_oracle_report(o, CD_LINK_FORMULA, update->parameter, &c);
 out:
-    release(&m.direction);
-    release(&m.momentum);
-    release(&m.parameter);
+    cd_form_scratch_release(&m.direction);
+    cd_form_scratch_release(&m.momentum);
+    cd_form_scratch_release(&m.parameter);
     return status;
 }
