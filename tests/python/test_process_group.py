@@ -36,7 +36,7 @@ def rank_of(job, rank, environment, log):
     os._exit(code)
 
 
-def run(job, tmp_path, backend="cddp", spec="gloo", ranks=2):
+def run(job, tmp_path, backend="cddp", spec="gloo", ranks=2, limit=LIMIT_S):
     """Ranks are forked from this process, which has imported torch."""
     e = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(harness.free_port()), WORLD_SIZE=str(ranks), OMP_NUM_THREADS="1", USE_LIBUV="0",
              SUM=str(tmp_path / "sum"), BACKEND=backend, CDDP_BACKEND=spec)
@@ -51,7 +51,7 @@ def run(job, tmp_path, backend="cddp", spec="gloo", ranks=2):
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid in pids:
             codes[pids[pid]] = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
-        elif time.monotonic() - began > LIMIT_S:
+        elif time.monotonic() - began > limit:
             for pid, rank in pids.items():
                 if rank not in codes:
                     os.kill(pid, signal.SIGKILL)

@@ -51,6 +51,7 @@ def names_of(module):
 
 def run_all(rank):
     import torch.distributed as dist
+    dist.barrier()  # rank 0 serves the store: the others may still wait in it for the group to be complete
     module = load()
 
     class Own(module.DistributedTest._DistTestBase, __import__("torch.testing._internal.common_utils", fromlist=["x"]).TestCase):
@@ -95,8 +96,9 @@ def test_pytorchs_own_tests_pass(tmp_path, monkeypatch):
         pytest.skip("this PyTorch comes without its tests: %s" % failure)
     import jobs
     monkeypatch.setattr(jobs, "only_late", run_all)
-    codes, said = processes.run("only_late", tmp_path, ranks=3)
+    codes, said = processes.run("only_late", tmp_path, ranks=3, limit=240.0)
     outcomes = []
+    assert all((tmp_path / ("outcome.%d" % rank)).exists() for rank in range(3)), "%s\n%s" % (codes, said[-3000:])
     for rank in range(3):
         with open(str(tmp_path / ("outcome.%d" % rank))) as file:
             outcomes.append(json.load(file))
