@@ -477,6 +477,9 @@ static cddp_status run_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_back
     f->running_forwards--;
     CD_EMIT(f->tracer, unit_pass, NULL, .unit = unit, .pass = CDDP_UNIT_POST_FORWARD,
             .grad_mode = p->grad_mode);
+    /* Shards on the host may change from now on: those that were copied must be there. */
+    if (f->is_offloaded && !p->grad_mode && f->running_forwards == 0)
+        CD_TRY(cd_fsdp_ahead_settle(&f->ahead, err));
     if (!p->grad_mode) return p->was_full ? CDDP_OK : CD_PASS(cd_fsdp_unit_free(u, err));
     if (f->phase == CD_FSDP_BACKWARD) return CDDP_OK; /* recomputed: its backward comes at once */
     if (p->post_position < 0) {

@@ -230,8 +230,9 @@ cddp_status cd_fsdp_unit_gather_whole(cd_fsdp_unit *u, const cddp_tensor *part,
     cddp_status status = CDDP_OK;
     cddp_work *work = NULL;
     cd_fsdp_buffer moved = {.capacity = 0}, shards = {.capacity = 0}, members = {.capacity = 0};
+    const bool comes_from_host = part->device != u->device;
     const int64_t share = u->layout.share, world = (int64_t)u->layout.world;
-    if (part->device != u->device && cd_fsdp_unit_is_sharded(u)) {
+    if (comes_from_host && cd_fsdp_unit_is_sharded(u)) {
         const cd_fsdp_wish wish = {.device = u->device,
                                    .dtype = part->dtype,
                                    .numel = share,
@@ -247,6 +248,8 @@ cddp_status cd_fsdp_unit_gather_whole(cd_fsdp_unit *u, const cddp_tensor *part,
     } else if (share > 0) {
         CD_TRY_OUT(cd_fsdp_move(&shards.tensor, part, NULL, err));
     }
+    /* The program may change what was copied from it. */
+    if (comes_from_host) CD_TRY_OUT(cd_fsdp_ahead_settle(u->ahead, err));
     if (u->layout.kind == CDDP_FSDP_ROWS) {
         CD_TRY_OUT(take(u, part->dtype, u->layout.full_numel, &members, err));
         CD_TRY_OUT(cd_fsdp_layout_unpack(&u->layout, &shards.tensor, &members.tensor, err));

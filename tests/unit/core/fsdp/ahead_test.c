@@ -280,7 +280,7 @@ TEST(offload, shards_and_gradients_are_on_the_host_and_nothing_of_them_on_the_de
 }
 
 /* PyTorch keeps the newest reduction (FSY-08). */
-TEST(offload, adds_up_every_reduction)
+TEST(offload, adds_up_every_reduction) /* TI-N-23 */
 {
     training t = {.on_streams = true, .offloads = true, .micro_steps = 3};
     run(&t, 2);
