@@ -158,10 +158,14 @@ static cddp_status two(cd_stream_op_kind kind, const cddp_tensor *dst, const cdd
     return CD_PASS(cd_stream_push(d, stream, &extra, err));
 }
 
+/* To the host: only the source is this device's. */
 static cddp_status dev_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
                             cddp_error *err)
 {
-    return CD_PASS(two(CD_STREAM_COPY, dst, src, stream, (cd_stream_op){.next = NULL}, err));
+    const bool leaves = cd_stream_device_inner(dst->device) == NULL;
+    cd_stream_device *d = cd_stream_device_of(leaves ? src->device : dst->device);
+    const cd_stream_op o = {.kind = CD_STREAM_COPY, .dst = *dst, .a = *src};
+    return CD_PASS(cd_stream_push(d, stream, &o, err));
 }
 
 static cddp_status dev_copy_many(const cddp_device *table, const cddp_copy_pair *pairs,
@@ -319,7 +323,7 @@ cddp_status cd_stream_device_create(cddp_rank *rank, const cd_stream_device_conf
     d->table = (cddp_device){.size = sizeof d->table,
                              .abi = CDDP_DEVICE_ABI,
                              .name = inner->name,
-                             .flags = inner->flags | CDDP_DEVICE_ASYNC,
+                             .flags = inner->flags | CDDP_DEVICE_ASYNC | CDDP_DEVICE_QUEUES_HOST,
                              .dtypes = inner->dtypes,
                              .self = inner->self,
                              .allocate = dev_allocate,

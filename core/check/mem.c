@@ -2,7 +2,8 @@
 /* I-MEM: a sharded model has no more full parameters at once than its strategy allows, and
 ** takes and frees them where it says.
 **
-** Judged from   unit_storage, added up here; planned_storage and planned_units, which the judge
+** Judged from   unit_storage, added up here; unit_wait, where the host waited for a free on a
+**               device with streams; planned_storage and planned_units, which the judge
 **               derives from the plan; unit_pass and collective_post for where in an iteration
 **               that is. A forward without gradients needs no plan: it leaves what was there.
 ** Exercised     an iteration of a rank ended, and some of it was full meanwhile; or the plan has
@@ -20,6 +21,7 @@
 
 typedef struct planned {
     int64_t peak, left, moves;
+    int64_t reserved, waits; /* reserved 0: no device with streams */
 } planned;
 
 /* Where storage of a unit is taken, or given back. */
@@ -39,7 +41,10 @@ typedef struct rank_facts {
     int64_t passes, collectives, moves; /* of the iteration */
     int64_t iteration;
     int64_t evaluated; /* 1 + the unit whose forward without gradients just ended; 0: none did */
-    uint32_t step;     /* the last one that it spoke of */
+    /* of the iteration: freed bytes that may still be computed with; of them those that no whole
+    ** unit's free covers; frees; those that the host waited for */
+    int64_t pending, unseen, frees, waits;
+    uint32_t step; /* the last one that it spoke of */
     bool is_inside, has_erred;
 } rank_facts;
 
@@ -54,6 +59,7 @@ typedef struct state {
     cd_table moves;      /* (rank, step, micro, unit's name and position) → move */
     cd_table units;      /* (rank, unit) → unit_facts */
     cd_table names;      /* (rank, unit) → unit_name */
+    cd_table frees;      /* (rank, k-th of its iteration) → bytes that it covers */
     cd_ranks ranks;      /* of rank_facts */
     uint64_t judged;
     int64_t peak; /* of all */
@@ -77,6 +83,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->moves, context->allocator, sizeof(move));
     cd_table_init(&s->units, context->allocator, sizeof(unit_facts));
     cd_table_init(&s->names, context->allocator, sizeof(unit_name));
+    cd_table_init(&s->frees, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_writer_set_window(&s->writer, &s->iterations, keeps);
     cd_writer_set_window(&s->writer, &s->moves, keeps);
@@ -157,6 +164,60 @@ static const move *find_move(const state *s, const cddp_event *e, int64_t unit, 
     return cd_table_find(&s->moves, MOVE_KEY(e->rank, e->step, e->micro_step, hash, position));
 }
 
+/* What was freed is memory until the device is done with it. */
+static void report_reserved(state *s, const cddp_event *e, rank_facts *r, const planned *p)
+{
+    r->has_erred = true;
+    if (!cd_writer_is_first(&s->writer, CD_KEY(0), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    CD_SAY(f.title, CDDP_FINDING_WHO
+           ": more memory of full parameters is in use on the device than the plan allows");
+    CD_SAY(f.expected, "at most %lld bytes, with what was freed and is perhaps computed with",
+           (long long)p->reserved);
+    CD_SAY(f.actual,
+           "%lld bytes are full, and for %lld freed ones the host has not waited, with "
+           "unit '%s'",
+           (long long)r->live, (long long)r->pending, name_of(s, e, e->as.unit_storage.unit));
+    CD_SAY(f.advice,
+           "before a gather wait for the oldest of two frees (limit_all_gathers, FSH-12)");
+    cd_writer_hold(&s->writer, CD_KEY(0), &f);
+}
+
+static void report_waits(state *s, const cddp_event *e, rank_facts *r, const planned *p)
+{
+    r->has_erred = true;
+    if (!cd_writer_is_first(&s->writer, CD_KEY(0), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the host waits for freed units at other times than "
+                                     "limit_all_gathers does");
+    CD_SAY(f.expected, "%lld waits in the iteration", (long long)p->waits);
+    CD_SAY(f.actual, "%lld", (long long)r->waits);
+    CD_SAY(f.advice, "before a gather wait for the oldest of two frees (FSH-12)");
+    cd_writer_hold(&s->writer, CD_KEY(0), &f);
+}
+
+/* A unit of which nothing is left is a free that the host may wait for. */
+static void take_free(state *s, const cddp_event *e, rank_facts *r, const unit_facts *u)
+{
+    r->pending += e->as.unit_storage.bytes;
+    r->unseen += e->as.unit_storage.bytes;
+    if (u->bytes > 0) return;
+    int64_t *covered = cd_table_add(&s->frees, CD_KEY(e->rank, r->frees));
+    if (covered == NULL) return;
+    *covered = r->unseen;
+    r->unseen = 0;
+    r->frees++;
+}
+
+/* The oldest. */
+static void take_wait(state *s, const cddp_event *e, rank_facts *r)
+{
+    const int64_t *covered = cd_table_find(&s->frees, CD_KEY(e->rank, r->waits));
+    if (!r->is_inside) return;
+    if (r->waits < r->frees && covered != NULL) r->pending -= *covered;
+    r->waits++;
+}
+
 static bool is_as_planned(const move *wanted, const move *seen)
 {
     return wanted != NULL && wanted->released == seen->released && wanted->bytes == seen->bytes &&
@@ -173,10 +234,15 @@ static void take_storage(state *s, const cddp_event *e, rank_facts *r)
     u->bytes += change;
     r->live += change;
     if (r->live > r->peak) r->peak = r->live;
+    if (m->released && r->is_inside) take_free(s, e, r, u);
     const planned *p = cd_table_find(&s->iterations, CD_KEY(e->rank, e->step, e->micro_step));
     if (!r->is_inside || r->has_erred || p == NULL) return;
     if (r->live > p->peak) {
         report(s, e, r, p);
+        return;
+    }
+    if (p->reserved > 0 && r->live + r->pending > p->reserved) {
+        report_reserved(s, e, r, p);
         return;
     }
     if (u->iteration != r->iteration) u->moves = 0;
@@ -214,6 +280,10 @@ static void take_end(state *s, const cddp_event *e, rank_facts *r)
     }
     if (r->moves != p->moves) {
         report_missing(s, e, r);
+        return;
+    }
+    if (r->waits != p->waits) {
+        report_waits(s, e, r, p);
         return;
     }
     s->judged += r->peak > 0 || p->peak == 0;
@@ -254,6 +324,7 @@ static void take_pass(state *s, const cddp_event *e, rank_facts *r)
         r->is_inside = true;
         r->peak = r->live;
         r->passes = r->collectives = r->moves = 0;
+        r->pending = r->unseen = r->frees = r->waits = 0; /* gathers come behind them */
         r->iteration++;
     }
     r->passes++;
@@ -264,7 +335,7 @@ static void take_plan(state *s, const cddp_event *e)
     if (e->kind == CDDP_EV_planned_units) {
         const cddp_event_planned_units *u = &e->as.planned_units;
         planned *p = cd_table_add(&s->iterations, CD_KEY(e->rank, u->at_step, u->at_micro));
-        if (p != NULL) *p = (planned){u->peak, u->left, u->moves};
+        if (p != NULL) *p = (planned){u->peak, u->left, u->moves, u->reserved, u->waits};
         return;
     }
     const cddp_event_planned_storage *p = &e->as.planned_storage;
@@ -289,6 +360,8 @@ static void event(void *self, const cddp_event *e)
         name->hash = (int64_t)cd_hash_text(e->text);
     } else if (e->kind == CDDP_EV_unit_storage) {
         take_storage(s, e, r);
+    } else if (e->kind == CDDP_EV_unit_wait) {
+        take_wait(s, e, r);
     } else if (e->kind == CDDP_EV_collective_post) {
         r->collectives++;
     } else {
@@ -307,13 +380,15 @@ static void end(void *self)
     cd_table_fini(&s->moves);
     cd_table_fini(&s->units);
     cd_table_fini(&s->names);
+    cd_table_fini(&s->frees);
     cd_ranks_fini(&s->ranks);
     cd_check_end(s);
 }
 
 static const uint16_t kinds[] = {CDDP_EV_planned_units, CDDP_EV_planned_storage,
                                  CDDP_EV_unit,          CDDP_EV_unit_storage,
-                                 CDDP_EV_unit_pass,     CDDP_EV_collective_post};
+                                 CDDP_EV_unit_pass,     CDDP_EV_collective_post,
+                                 CDDP_EV_unit_wait};
 
 CD_CHECK_TABLE(
     mem, "I-MEM", "no more parameters are full at once than the strategy allows",

@@ -17,12 +17,12 @@
 typedef struct part {
     int64_t first, count, numel, unit, group, shards;
     uint64_t sequence;
-    bool is_known;
+    bool is_known, on_host;
 } part;
 
 typedef struct unit_facts {
     int64_t group, shards, shard;
-    bool is_known;
+    bool is_known, on_host;
 } unit_facts;
 
 typedef struct state {
@@ -61,15 +61,32 @@ static void take_part(state *s, const cddp_event *e)
     int64_t *owner = cd_table_add(&s->owners, CD_KEY(p->ordinal, u->group, shard));
     if (kept == NULL || own == NULL || count == NULL || owner == NULL) return;
     *count += !kept->is_known;
-    *kept = *own =
-        (part){p->first, p->count, p->numel, p->unit, u->group, u->shards, e->sequence, true};
+    *kept = *own = (part){p->first,  p->count,    p->numel, p->unit,   u->group,
+                          u->shards, e->sequence, true,     u->on_host};
     *owner = e->rank;
+}
+
+static void judge_home(state *s, const cddp_event *e, const part *own)
+{
+    const cddp_event_planned_part *p = &e->as.planned_part;
+    if (p->on_host < 0 || own->on_host == (p->on_host > 0) ||
+        !cd_writer_is_first(&s->writer, CD_KEY(3), e))
+        return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    cd_finding_add_event(&f, e->rank, own->sequence);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the shard of %s is on the %s",
+           cd_writer_get_ordinal(&s->writer, p->ordinal), own->on_host ? "host" : "device");
+    CD_SAY(f.expected, "on the %s", own->on_host ? "device" : "host");
+    CD_SAY(f.actual, "on the %s", own->on_host ? "host" : "device");
+    CD_SAY(f.advice, "fsdp.cpu_offload says where shards are (FS2-15)");
+    cd_writer_hold(&s->writer, CD_KEY(3), &f);
 }
 
 static void take_planned(state *s, const cddp_event *e)
 {
     const cddp_event_planned_part *p = &e->as.planned_part;
     const part *own = cd_table_find(&s->own, CD_KEY(e->rank, p->ordinal));
+    if (own != NULL) judge_home(s, e, own);
     if (own == NULL || (own->count == p->count && (p->count == 0 || own->first == p->first)) ||
         !cd_writer_is_first(&s->writer, CD_KEY(0), e))
         return;
@@ -110,7 +127,8 @@ static void event(void *self, const cddp_event *e)
     if (e->kind == CDDP_EV_unit) {
         unit_facts *u = cd_table_add(&s->units, CD_KEY(e->rank, e->as.unit.unit));
         if (u != NULL)
-            *u = (unit_facts){e->as.unit.group, e->as.unit.shards, e->as.unit.shard, true};
+            *u = (unit_facts){e->as.unit.group, e->as.unit.shards, e->as.unit.shard, true,
+                              e->as.unit.on_host != 0};
     } else if (e->kind == CDDP_EV_unit_part) {
         take_part(s, e);
     } else if (e->kind == CDDP_EV_planned_part) {

@@ -102,7 +102,7 @@ static cddp_status scale_units(cddp_fsdp *f, double factor, cddp_error *err)
     for (uint32_t k = 0; k < f->unit_count; k++) {
         cd_fsdp_unit *u = &f->units[k];
         if (u->grad.kind == CDDP_GRAD_DENSE && u->layout.share > 0)
-            CD_TRY(u->device->scale(&u->grad.value, &u->grad.value, factor, NULL, err));
+            CD_TRY(u->grad.value.device->scale(&u->grad.value, &u->grad.value, factor, NULL, err));
     }
     return CDDP_OK;
 }

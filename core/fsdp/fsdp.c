@@ -49,7 +49,8 @@ cddp_fsdp_options cddp_fsdp_options_default(void)
                                .wrap = cddp_fsdp_wrap_policy_default(),
                                .backward_prefetch = CDDP_FSDP_BACKWARD_PRE,
                                .mixed_precision = cddp_fsdp_mixed_precision_default(),
-                               .buffer_dtype = CDDP_DTYPE_COUNT};
+                               .buffer_dtype = CDDP_DTYPE_COUNT,
+                               .limit_all_gathers = true};
 }
 
 static cddp_status check_options(const cddp_fsdp_options *o, cddp_error *err)
@@ -77,6 +78,10 @@ static cddp_status check_options(const cddp_fsdp_options *o, cddp_error *err)
             !cddp_tensor_is_contiguous(&o->buffers[i].tensor))
             return cd_fail(err, CDDP_E_ARG, "buffer %zu '%s' has no name, no tensor or gaps", i,
                            o->buffers[i].name != NULL ? o->buffers[i].name : "");
+    if (o->device_id != NULL && o->buffer_dtype != CDDP_DTYPE_COUNT)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "device_id with buffer_dtype: buffers are either moved or cast; give those "
+                       "that are cast on their device");
     if (o->use_orig_params && o->layout == CDDP_FSDP_ROWS)
         return cd_fail(err, CDDP_E_CONFIG,
                        "use_orig_params aligns a flat parameter; CDDP_FSDP_ROWS has none");
@@ -95,6 +100,29 @@ static cddp_status copy_buffers(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_e
         f->buffers[i].name = cd_arena_strdup(&f->arena, o->buffers[i].name);
     }
     return CD_PASS(cd_arena_check(&f->arena, err, "%zu buffers", o->buffer_count));
+}
+
+/* Units of one wrapper are on one device with streams, or on devices without. */
+static cddp_status open_ahead(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
+{
+    const cddp_device *device = NULL;
+    for (uint32_t k = 0; k < f->unit_count; k++) {
+        const cddp_device *d = f->units[k].device;
+        if (d == NULL || (d->flags & CDDP_DEVICE_ASYNC) == 0) continue;
+        if (device != NULL && device != d)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "'%s' is on another device with streams than the units before it: a "
+                           "rank computes on one (FSD-18)",
+                           cd_fsdp_unit_words(f, k));
+        device = d;
+    }
+    return CD_PASS(cd_fsdp_ahead_init(&f->ahead,
+                                      &(cd_fsdp_ahead_spec){.device = device,
+                                                            .memory = &f->memory,
+                                                            .arena = &f->arena,
+                                                            .unit_count = f->unit_count,
+                                                            .has_limit = o->limit_all_gathers},
+                                      err));
 }
 
 cddp_status cddp_fsdp_create(const cddp_fsdp_options *options, cddp_fsdp **fsdp, cddp_error *err)
@@ -116,7 +144,7 @@ cddp_status cddp_fsdp_create(const cddp_fsdp_options *options, cddp_fsdp **fsdp,
     f->group = own.group;
     f->replicate_group = own.replicate_group;
     f->tracer = cd_tracer_attach(cddp_group_world_rank(own.group), own.tracer);
-    f->memory.tracer = f->tracer;
+    cd_fsdp_memory_init(&f->memory, allocator, f->tracer);
     f->backward_prefetch = own.backward_prefetch;
     f->forward_prefetch = own.forward_prefetch;
     f->order_check = own.order_check;
@@ -125,6 +153,7 @@ cddp_status cddp_fsdp_create(const cddp_fsdp_options *options, cddp_fsdp **fsdp,
     CD_TRY_OUT(cd_fsdp_make_units(f, &own, err));
     CD_TRY_OUT(cd_fsdp_compare(f, &own, err));
     CD_TRY_OUT(cd_fsdp_cut(f, &own, err));
+    CD_TRY_OUT(open_ahead(f, &own, err));
     cd_fsdp_report_cut(f);
     CD_EMIT(f->tracer, mark, "sharded_units", .value = f->unit_count);
     *fsdp = f;
@@ -153,6 +182,7 @@ void cddp_fsdp_destroy(cddp_fsdp *f)
         cd_fsdp_unit_fini(&f->units[k]);
     release_copies(f);
     cd_fsdp_memory_fini(&f->memory);
+    cd_fsdp_ahead_fini(&f->ahead);
     cd_control_fini(&f->one);
     cd_control_fini(&f->all);
     cd_control_fini(&f->all_replicas);
@@ -197,7 +227,9 @@ cddp_status cddp_fsdp_unit(const cddp_fsdp *f, uint32_t unit, cddp_fsdp_unit_inf
                                      .requires_grad = u->requires_grad,
                                      .is_full = u->state == CD_FSDP_FULL,
                                      .input_dtype = u->input_dtype,
-                                     .output_dtype = u->output_dtype};
+                                     .output_dtype = u->output_dtype,
+                                     .device = u->device,
+                                     .shard_device = u->shard.device};
     cd_sized_fill(info, &own, sizeof own);
     return CDDP_OK;
 }
@@ -212,7 +244,8 @@ cddp_status cddp_fsdp_get_counts(const cddp_fsdp *f, cddp_fsdp_counts *counts, c
                                   .replica_reductions = f->replica_reductions,
                                   .order_checks = f->order_checks,
                                   .full_bytes = f->memory.full_bytes,
-                                  .full_bytes_peak = f->memory.full_bytes_peak};
+                                  .full_bytes_peak = f->memory.full_bytes_peak,
+                                  .limit_waits = f->limit_waits};
     cd_sized_fill(counts, &own, sizeof own);
     return CDDP_OK;
 }
@@ -309,9 +342,23 @@ static cddp_status give_up(cddp_fsdp *f, cddp_status status, const cddp_error *e
 
 /* ---- gathers ---- */
 
+/* FSH-12: before it is known whether the unit needs a gather. */
+static cddp_status limit(cddp_fsdp *f, const cd_fsdp_unit *u, cddp_error *err)
+{
+    int64_t freed = -1;
+    if (!cd_fsdp_unit_is_sharded(u)) return CDDP_OK;
+    CD_TRY(cd_fsdp_ahead_limit(&f->ahead, &freed, err));
+    if (freed < 0) return CDDP_OK;
+    f->limit_waits++;
+    CD_EMIT(f->tracer, unit_wait, NULL, .unit = freed);
+    return CDDP_OK;
+}
+
 static cddp_status gather(cddp_fsdp *f, cd_fsdp_unit *u, bool compares, cddp_error *err)
 {
-    if (cd_fsdp_unit_is_empty(u) || u->state != CD_FSDP_SHARDED) return CDDP_OK;
+    if (cd_fsdp_unit_is_empty(u)) return CDDP_OK;
+    CD_TRY(limit(f, u, err));
+    if (u->state != CD_FSDP_SHARDED) return CDDP_OK;
     if (cd_fsdp_unit_is_sharded(u)) {
         if (compares) CD_TRY(cd_fsdp_compare_order(f, u->index, false, err));
         f->gathers++;
@@ -388,6 +435,8 @@ static cddp_status run_pre_forward(cddp_fsdp *f, uint32_t unit, bool grad_mode, 
     CD_EMIT(f->tracer, unit_pass, NULL, .unit = unit, .pass = CDDP_UNIT_PRE_FORWARD,
             .grad_mode = grad_mode);
     CD_TRY(cast_buffers(f, err));
+    if (f->phase == CD_FSDP_IDLE && f->running_forwards == 0)
+        CD_TRY(cd_fsdp_ahead_begin(&f->ahead, err));
     const bool recomputes = f->phase == CD_FSDP_BACKWARD; /* activation checkpointing (FSH-22) */
     if (grad_mode && !recomputes) {
         f->phase = CD_FSDP_FORWARD;
@@ -400,6 +449,7 @@ static cddp_status run_pre_forward(cddp_fsdp *f, uint32_t unit, bool grad_mode, 
     CD_TRY(cd_fsdp_report_read(f, u, CDDP_UNIT_PRE_FORWARD, err));
     if (grad_mode && !recomputes) CD_TRY(prefetch_forward(f, err));
     p->in_forward = 1;
+    f->running_forwards++;
     p->grad_mode = grad_mode;
     return CDDP_OK;
 }
@@ -424,8 +474,12 @@ static cddp_status run_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_back
     cd_fsdp_unit *u = &f->units[unit];
     cd_fsdp_progress *p = &f->progress[unit];
     p->in_forward = 0;
+    f->running_forwards--;
     CD_EMIT(f->tracer, unit_pass, NULL, .unit = unit, .pass = CDDP_UNIT_POST_FORWARD,
             .grad_mode = p->grad_mode);
+    /* Shards on the host may change from now on: those that were copied must be there. */
+    if (f->is_offloaded && !p->grad_mode && f->running_forwards == 0)
+        CD_TRY(cd_fsdp_ahead_settle(&f->ahead, err));
     if (!p->grad_mode) return p->was_full ? CDDP_OK : CD_PASS(cd_fsdp_unit_free(u, err));
     if (f->phase == CD_FSDP_BACKWARD) return CDDP_OK; /* recomputed: its backward comes at once */
     if (p->post_position < 0) {
@@ -583,6 +637,7 @@ static void forget_progress(cddp_fsdp *f)
 static cddp_status run_backward_end(cddp_fsdp *f, cddp_error *err)
 {
     while (f->reducing_count > 0) CD_TRY(advance_oldest(f, err));
+    if (f->is_offloaded) CD_TRY(cd_fsdp_ahead_settle(&f->ahead, err)); /* the host reads them */
     CD_TRY(cd_fsdp_end_order(f, &f->backward, "backward", err));
     for (uint32_t k = 0; k < f->unit_count; k++) {
         cd_fsdp_unit *u = &f->units[k];
@@ -651,7 +706,7 @@ cddp_status cddp_fsdp_zero_grad(cddp_fsdp *f, bool set_to_none, cddp_error *err)
         if (set_to_none)
             cddp_grad_drop(&u->grad);
         else if (u->grad.kind == CDDP_GRAD_DENSE)
-            CD_TRY(u->device->fill(&u->grad.value, 0.0, NULL, err));
+            CD_TRY(u->grad.value.device->fill(&u->grad.value, 0.0, NULL, err));
     }
     return CDDP_OK;
 }

@@ -57,11 +57,14 @@ struct cddp_fsdp {
     cddp_dtype buffer_dtype;
     bool has_cast_buffers;
 
+    cd_fsdp_ahead ahead;
+    bool is_offloaded;
     cddp_fsdp_prefetch backward_prefetch;
     bool forward_prefetch;
     cddp_fsdp_order_check order_check;
 
     cd_fsdp_phase phase;
+    uint32_t running_forwards; /* of units, inside each other */
     uint32_t no_sync_depth;
     cd_fsdp_progress *progress; /* (unit_count) */
     uint32_t *post_forward;     /* (unit_count) of the iteration: first post-forwards */
@@ -73,7 +76,7 @@ struct cddp_fsdp {
     size_t reducing_count;
     cddp_error failure; /* of an iteration: final */
 
-    uint64_t gathers, reductions, replica_reductions, order_checks;
+    uint64_t gathers, reductions, replica_reductions, order_checks, limit_waits;
 };
 
 /* units.c: what create does */

@@ -3,7 +3,7 @@
 **
 **   slots → gradient (param_dtype) → given (reduce_dtype) ÷ before → reduce-scatter
 **         → taken ÷ after → (÷ before → all-reduce over the replicas → ÷ after)
-**         → + gradient of the shard (dtype)
+**         → + gradient of the shard (dtype), or a copy of it on the host
 **
 ** Parameters of the unit that took no part contribute zeros (FPM-07), and so does padding.
 **
@@ -16,6 +16,7 @@
 #include "core/fsdp/unit.h"
 
 #include "core/base/error.h"
+#include "core/fsdp/move.h"
 
 cd_fsdp_divisor cd_fsdp_divisor_of(uint32_t factor)
 {
@@ -202,7 +203,8 @@ static cddp_status post_replicate(cd_fsdp_unit *u, cddp_error *err)
 ** the place of its gradient; else it is memory that is given back. */
 static cddp_status take_sum(cd_fsdp_unit *u, cddp_error *err)
 {
-    if (u->grad.kind == CDDP_GRAD_UNDEFINED && u->reduce_dtype == u->dtype && u->replicas == NULL) {
+    if (u->grad.kind == CDDP_GRAD_UNDEFINED && u->reduce_dtype == u->dtype && u->replicas == NULL &&
+        !cd_fsdp_unit_is_offloaded(u)) {
         cddp_tensor like = u->shard;
         CD_TRY(cddp_grad_define(&u->grad, &like, err));
         u->sum = u->grad.value;
@@ -274,6 +276,37 @@ out:
     return status;
 }
 
+/* Offloaded: the mean is copied to the host, in dtype. The first one since the gradient was dropped
+** is waited for at the end of backward; before one is added, the host waits (FS2-15). */
+static cddp_status add_on_host(cd_fsdp_unit *u, const cd_fsdp_divisor *d, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_fsdp_buffer cast = {.capacity = 0}, landed = {.capacity = 0};
+    const cddp_tensor *result = &u->sum;
+    const cddp_device *host = u->shard.device;
+    cddp_tensor like = u->shard;
+    CD_TRY_OUT(divide_after(d, result, result, err));
+    if (result->dtype != u->dtype) {
+        CD_TRY_OUT(take_slice(u, u->dtype, &cast, err));
+        CD_TRY_OUT(u->device->copy(&cast.tensor, result, NULL, err));
+        result = &cast.tensor;
+    }
+    if (u->grad.kind == CDDP_GRAD_UNDEFINED) {
+        CD_TRY_OUT(cddp_grad_define(&u->grad, &like, err));
+        CD_TRY_OUT(cd_fsdp_move(&u->grad.value, result, NULL, err));
+    } else {
+        const cd_fsdp_wish wish = {.device = host, .dtype = u->dtype, .numel = u->layout.share};
+        CD_TRY_OUT(cd_fsdp_memory_take(u->memory, &wish, &landed, err));
+        CD_TRY_OUT(cd_fsdp_move(&landed.tensor, result, NULL, err));
+        CD_TRY_OUT(cd_fsdp_ahead_settle(u->ahead, err));
+        CD_TRY_OUT(host->reduce(CDDP_RED_SUM, &u->grad.value, &landed.tensor, NULL, err));
+    }
+out:
+    cd_fsdp_memory_give(u->memory, &cast);
+    cd_fsdp_memory_give(u->memory, &landed);
+    return status;
+}
+
 /* A gradient that the slot shows in low precision is what the program may have changed. */
 static cddp_status take_back_shown(cd_fsdp_unit *u, cddp_error *err)
 {
@@ -281,9 +314,9 @@ static cddp_status take_back_shown(cd_fsdp_unit *u, cddp_error *err)
         u->grad.value.storage != u->low.storage)
         return CDDP_OK;
     const int64_t share = u->layout.share;
-    u->grad.value = cddp_tensor_of(u->device, u->grad.backing.storage, u->grad.backing.offset,
+    u->grad.value = cddp_tensor_of(u->low.device, u->grad.backing.storage, u->grad.backing.offset,
                                    u->dtype, &share, 1);
-    return CD_PASS(u->device->copy(&u->grad.value, &u->low, NULL, err));
+    return CD_PASS(u->low.device->copy(&u->grad.value, &u->low, NULL, err));
 }
 
 cddp_status cd_fsdp_unit_advance(cd_fsdp_unit *u, cddp_error *err)
@@ -300,23 +333,25 @@ cddp_status cd_fsdp_unit_advance(cd_fsdp_unit *u, cddp_error *err)
     }
     u->reducing = CD_FSDP_REDUCED;
     CD_TRY(take_back_shown(u, err));
-    CD_TRY(add_to_shard(u, scattered ? &u->of_shards : &u->of_replicas, err));
+    const cd_fsdp_divisor *d = scattered ? &u->of_shards : &u->of_replicas;
+    CD_TRY(cd_fsdp_unit_is_offloaded(u) ? add_on_host(u, d, err) : add_to_shard(u, d, err));
     cd_fsdp_memory_give(u->memory, &u->taken);
     return CDDP_OK;
 }
 
 cddp_status cd_fsdp_unit_show_gradient(cd_fsdp_unit *u, cddp_error *err)
 {
+    const cddp_device *home = u->shard.device;
     const int64_t share = u->layout.share;
     void *storage = NULL;
     if (!u->keeps_low_precision_grads || u->param_dtype == u->dtype || share == 0 ||
         u->grad.kind == CDDP_GRAD_UNDEFINED || u->grad.value.dtype != u->dtype)
         return CDDP_OK;
     if (u->low.device == NULL) {
-        CD_TRY(u->device->allocate(u->device, u->param_dtype, share, &storage, err));
-        u->low = cddp_tensor_of(u->device, storage, 0, u->param_dtype, &share, 1);
+        CD_TRY(home->allocate(home, u->param_dtype, share, &storage, err));
+        u->low = cddp_tensor_of(home, storage, 0, u->param_dtype, &share, 1);
     }
-    CD_TRY(u->device->copy(&u->low, &u->grad.value, NULL, err));
+    CD_TRY(home->copy(&u->low, &u->grad.value, NULL, err));
     u->grad.value = u->low;
     return CDDP_OK;
 }

@@ -17,6 +17,15 @@ static int64_t bytes_of(const cd_fsdp_buffer *buffer)
     return cddp_tensor_numel(&buffer->tensor) * (int64_t)cddp_dtype_bytes(buffer->tensor.dtype);
 }
 
+#define MEMORY_BLOCK_BYTES ((size_t)2 << 10)
+
+void cd_fsdp_memory_init(cd_fsdp_memory *m, const cddp_allocator *allocator,
+                         struct cddp_tracer *tracer)
+{
+    *m = (cd_fsdp_memory){.tracer = tracer};
+    cd_arena_init(&m->arena, allocator, MEMORY_BLOCK_BYTES);
+}
+
 static void drop_idle(cd_fsdp_memory *m, size_t i)
 {
     release(&m->idle[i]);
@@ -30,7 +39,8 @@ static size_t find_idle(const cd_fsdp_memory *m, const cd_fsdp_wish *wish)
     for (size_t i = 0; i < m->idle_count; i++) {
         const cd_fsdp_buffer *b = &m->idle[i];
         if (b->tensor.device != wish->device || b->tensor.dtype != wish->dtype ||
-            b->capacity < wish->numel || (wish->is_slice && b->capacity / 2 >= wish->numel))
+            b->capacity < wish->numel || (wish->is_slice && b->capacity / 2 >= wish->numel) ||
+            (wish->is_ahead && b->given > m->settled))
             continue;
         if (best == m->idle_count || b->capacity < m->idle[best].capacity) best = i;
     }
@@ -43,6 +53,9 @@ cddp_status cd_fsdp_memory_take(cd_fsdp_memory *m, const cd_fsdp_wish *wish, cd_
     cd_fsdp_buffer taken = {.capacity = wish->numel > 0 ? wish->numel : 1};
     const size_t found = find_idle(m, wish);
     void *storage = NULL;
+    if (!cd_arena_grow(&m->arena, (void **)&m->idle, &m->idle_capacity,
+                       m->idle_count + m->taken_count + 1, sizeof *m->idle))
+        return cd_fail_memory(err, "a list of %zu buffers", m->idle_count + m->taken_count + 1);
     if (found < m->idle_count) {
         taken = m->idle[found];
         storage = taken.tensor.storage;
@@ -50,7 +63,8 @@ cddp_status cd_fsdp_memory_take(cd_fsdp_memory *m, const cd_fsdp_wish *wish, cd_
     } else {
         for (size_t i = m->idle_count; i-- > 0;)
             if (m->idle[i].tensor.device == wish->device &&
-                m->idle[i].tensor.dtype == wish->dtype && m->idle[i].capacity < wish->numel)
+                m->idle[i].tensor.dtype == wish->dtype && m->idle[i].capacity < wish->numel &&
+                m->idle[i].given <= m->settled)
                 drop_idle(m, i);
         CD_TRY(wish->device->allocate(wish->device, wish->dtype, taken.capacity, &storage, err));
     }
@@ -62,6 +76,7 @@ cddp_status cd_fsdp_memory_take(cd_fsdp_memory *m, const cd_fsdp_wish *wish, cd_
         if (m->full_bytes > m->full_bytes_peak) m->full_bytes_peak = m->full_bytes;
         CD_EMIT(m->tracer, unit_storage, NULL, .unit = taken.unit, .bytes = bytes_of(&taken));
     }
+    m->taken_count++;
     *buffer = taken;
     return CDDP_OK;
 }
@@ -74,12 +89,21 @@ void cd_fsdp_memory_give(cd_fsdp_memory *m, cd_fsdp_buffer *buffer)
         CD_EMIT(m->tracer, unit_storage, NULL, .unit = buffer->unit, .bytes = bytes_of(buffer),
                 .released = 1);
     }
-    if (m->idle_count == CD_FSDP_IDLE_MAX) drop_idle(m, 0);
+    if (m->idle_count >= CD_FSDP_IDLE_MAX && m->idle[0].given <= m->settled) drop_idle(m, 0);
+    buffer->given = ++m->gives;
+    if (!m->has_ahead) m->settled = m->gives;
+    m->taken_count--;
     m->idle[m->idle_count++] = *buffer;
     *buffer = (cd_fsdp_buffer){.capacity = 0};
 }
 
-void cd_fsdp_memory_fini(cd_fsdp_memory *m)
+void cd_fsdp_memory_trim(cd_fsdp_memory *m)
 {
     while (m->idle_count > 0) drop_idle(m, m->idle_count - 1);
+}
+
+void cd_fsdp_memory_fini(cd_fsdp_memory *m)
+{
+    cd_fsdp_memory_trim(m);
+    cd_arena_fini(&m->arena);
 }

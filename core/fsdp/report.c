@@ -18,7 +18,7 @@ void cd_fsdp_report_cut(const cddp_fsdp *f)
         CD_EMIT(f->tracer, unit, cd_fsdp_unit_words(f, k), .unit = k, .numel = u->layout.numel,
                 .share = u->layout.share, .shards = u->layout.world, .shard = u->shard_rank,
                 .group = cd_fsdp_unit_is_sharded(u) ? (int64_t)cddp_group_id(u->shards) : -1,
-                .dtype = u->dtype);
+                .dtype = u->dtype, .on_host = (u->shard.device->flags & CDDP_DEVICE_ASYNC) == 0);
         for (size_t i = 0; i < u->layout.member_count; i++) {
             const cd_fsdp_member *m = &u->layout.members[i];
             int64_t offset = 0;
@@ -42,7 +42,7 @@ static cddp_status report_gaps(const cddp_fsdp *f, const cd_fsdp_unit *u, bool o
          cd_fsdp_layout_next_gap(&u->layout, u->shard_rank, &gap);) {
         const cddp_tensor slice = cddp_tensor_slice(vector, gap.offset, gap.numel);
         double norm = 0;
-        CD_TRY(u->device->norm(&slice, &norm, err));
+        CD_TRY(slice.device->norm(&slice, &norm, err));
         squares += norm * norm;
         count += gap.numel;
     }

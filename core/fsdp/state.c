@@ -10,6 +10,7 @@
 */
 #include "core/base/error.h"
 #include "core/fsdp/fsdp.h"
+#include "core/fsdp/move.h"
 #include "core/base/sized.h"
 
 #include <stdio.h>
@@ -101,7 +102,7 @@ static cddp_status write_own(const cddp_fsdp *f, const writing *w, cddp_error *e
         const cddp_tensor *t = &f->buffers[i].tensor;
         /* FMP-07: the original dtype, with what the copy has now */
         if (f->buffer_copies[i].device != NULL)
-            CD_TRY(t->device->copy(t, &f->buffer_copies[i], NULL, err));
+            CD_TRY(cd_fsdp_move(t, &f->buffer_copies[i], NULL, err));
         cddp_fsdp_entry e = {.name = f->buffers[i].name,
                              .ordinal = i,
                              .is_buffer = true,
@@ -281,9 +282,10 @@ static cddp_status check_source(const cddp_fsdp *f, const cddp_fsdp_source *s, c
 static cddp_status read_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_source *s,
                              cd_fsdp_buffer *read, cddp_error *err)
 {
-    const cd_fsdp_wish wish = {.device = u->device, .dtype = u->dtype, .numel = u->layout.share};
+    const cddp_device *home = u->shard.device;
+    const cd_fsdp_wish wish = {.device = home, .dtype = u->dtype, .numel = u->layout.share};
     CD_TRY(cd_fsdp_memory_take(&f->memory, &wish, read, err));
-    if (u->layout.share > 0) CD_TRY(u->device->fill(&read->tensor, 0.0, NULL, err));
+    if (u->layout.share > 0) CD_TRY(home->fill(&read->tensor, 0.0, NULL, err));
     for (size_t i = 0; i < u->layout.member_count; i++) {
         int64_t offset = 0;
         const cd_range part = cd_fsdp_layout_part(&u->layout, i, u->shard_rank, &offset);
@@ -316,7 +318,7 @@ static cddp_status take_all(cddp_fsdp *f, cddp_status own, cd_fsdp_buffer *read,
     for (uint32_t k = 0; k < f->unit_count; k++) {
         cd_fsdp_unit *u = &f->units[k];
         if (read[k].tensor.device != NULL && u->layout.share > 0)
-            CD_TRY(u->device->copy(&u->shard, &read[k].tensor, NULL, err));
+            CD_TRY(u->shard.device->copy(&u->shard, &read[k].tensor, NULL, err));
         if (!cd_fsdp_unit_is_empty(u)) CD_TRY(cd_fsdp_unit_free(u, err));
     }
     return CDDP_OK;
@@ -388,6 +390,7 @@ cddp_status cddp_fsdp_load_local(cddp_fsdp *f, uint32_t unit, const cddp_fsdp_lo
                        cd_fsdp_unit_words(f, unit), (long long)cddp_tensor_numel(elements),
                        cddp_dtype_name(elements->dtype), (long long)own.share,
                        cddp_dtype_name(u->dtype));
-    CD_TRY(u->device->copy(&u->shard, elements, NULL, err));
+    CD_TRY(cd_fsdp_move(&u->shard, elements, NULL, err));
+    if (cd_fsdp_unit_is_offloaded(u)) CD_TRY(cd_fsdp_ahead_settle(&f->ahead, err));
     return CD_PASS(cd_fsdp_unit_free(u, err));
 }

@@ -13,6 +13,7 @@
 **            slots and the memory.
 */
 #pragma once
+#include "core/fsdp/ahead.h"
 #include "core/fsdp/layout.h"
 #include "core/fsdp/memory.h"
 
@@ -46,12 +47,14 @@ typedef struct cd_fsdp_unit {
     cddp_dtype input_dtype, output_dtype; /* COUNT: not cast */
     bool requires_grad, keeps_low_precision_grads;
     cd_fsdp_memory *memory;
+    cd_fsdp_ahead *ahead; /* the stream on which it is gathered */
 
-    cddp_tensor shard; /* (share) */
-    cddp_grad grad;    /* its slot; backing: (share) of dtype, owned */
+    cddp_tensor shard; /* (share) on its device, or offloaded to the host */
+    cddp_grad grad;    /* its slot, where the shard is; backing: (share) of dtype, owned */
     cddp_tensor low;   /* (share) what the slot shows of it in low precision (FMP-08) */
 
     cd_fsdp_state state;
+    cd_fsdp_buffer moved;  /* (share) of an offloaded shard, while it is gathered */
     cd_fsdp_buffer cast;   /* (share) of param_dtype, while it is gathered */
     cd_fsdp_buffer packed; /* (world · share) what a gather writes */
     cd_fsdp_buffer full;   /* ROWS: whole members. FLAT: packed is */
@@ -71,11 +74,17 @@ static inline bool cd_fsdp_unit_is_empty(const cd_fsdp_unit *u)
     return u->layout.member_count == 0;
 }
 static inline bool cd_fsdp_unit_is_sharded(const cd_fsdp_unit *u) { return u->shards != NULL; }
+static inline bool cd_fsdp_unit_is_offloaded(const cd_fsdp_unit *u)
+{
+    return u->shard.device != u->device;
+}
 /* Keeps its full parameters from forward to backward (FSD-11). */
 bool cd_fsdp_unit_keeps(const cd_fsdp_unit *u);
 
-/* Makes the shard from (world · share) in the original dtype, of which it takes a part. */
-cddp_status cd_fsdp_unit_make_shard(cd_fsdp_unit *u, const cddp_tensor *shards, cddp_error *err);
+/* Makes the shard, on `device`, of whole members in the original dtype: its part of them. FLAT: with
+** what is between and behind them. */
+cddp_status cd_fsdp_unit_make_shard(cd_fsdp_unit *u, const cddp_device *device,
+                                    const cddp_tensor *whole, cddp_error *err);
 void cd_fsdp_unit_fini(cd_fsdp_unit *u);
 
 /* SHARDED → GATHERING; any other state is left as it is. */

@@ -13,6 +13,7 @@
 #include "core/base/hash.h"
 #include "core/base/text.h"
 #include "core/fsdp/agree.h"
+#include "core/fsdp/move.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -162,7 +163,8 @@ static cddp_status name_units(cddp_fsdp *f, const bool *is_unit, cddp_error *err
         f->units[next] = (cd_fsdp_unit){.name = f->tree.modules[m].name,
                                         .index = next,
                                         .module = (uint32_t)m,
-                                        .memory = &f->memory};
+                                        .memory = &f->memory,
+                                        .ahead = &f->ahead};
         f->progress[next].post_position = -1;
         next++;
     }
@@ -303,6 +305,26 @@ static cddp_status choose_casts(cd_fsdp_unit *u, const cddp_fsdp_mixed_precision
                    cddp_dtype_name(u->output_dtype));
 }
 
+/* FSD-18: parameters of the host move to device_id; none moves from one device to another. */
+static cddp_status choose_device(cd_fsdp_unit *u, const cddp_fsdp_options *o, cddp_error *err)
+{
+    const cd_fsdp_member *first = &u->layout.members[0];
+    const cddp_device *there = first->like.device;
+    u->device = o->device_id != NULL ? o->device_id : there;
+    if (u->device != there && cd_fsdp_host_of(u->device) != there)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "device_id is %s%s, and '%s' is on %s: units move from the host to their "
+                       "device, and from no other device (FSD-18)",
+                       u->device->name, u->device->name == there->name ? " (another one)" : "",
+                       first->name, there->name);
+    if (o->cpu_offload.offload_params && (u->device->flags & CDDP_DEVICE_VALUES) == 0 &&
+        (u->device->flags & CDDP_DEVICE_ASYNC) != 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "offload_params: device %s has no numbers that the host could keep",
+                       u->device->name);
+    return CDDP_OK;
+}
+
 static cddp_status complete_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_options *o,
                                  cddp_error *err)
 {
@@ -326,7 +348,7 @@ static cddp_status complete_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_
     cd_fsdp_layout_place(&u->layout, 1);
     if (cd_fsdp_unit_is_empty(u)) return CDDP_OK;
     CD_TRY(check_members(u, o, err));
-    u->device = u->layout.members[0].like.device;
+    CD_TRY(choose_device(u, o, err));
     u->dtype = u->layout.members[0].like.dtype;
     u->param_dtype = mixed->param_dtype != CDDP_DTYPE_COUNT ? mixed->param_dtype : u->dtype;
     u->reduce_dtype =
@@ -395,10 +417,11 @@ static void describe(cd_text *t, const cddp_fsdp *f, const cddp_fsdp_options *o)
 {
     cd_text_printf(t,
                    "options layout=%d backward_prefetch=%d forward_prefetch=%d order_check=%d "
-                   "sync_module_states=%d use_orig_params=%d gradient_divide_factor=%u\n",
+                   "sync_module_states=%d use_orig_params=%d gradient_divide_factor=%u "
+                   "limit_all_gathers=%d offload_params=%d\n",
                    (int)o->layout, (int)o->backward_prefetch, o->forward_prefetch,
                    (int)o->order_check, o->sync_module_states, o->use_orig_params,
-                   o->gradient_divide_factor);
+                   o->gradient_divide_factor, o->limit_all_gathers, o->cpu_offload.offload_params);
     cd_text_printf(t, "a shard group of %u ranks and %u replicas of it\n",
                    cddp_group_size(f->group),
                    f->replicate_group != NULL ? cddp_group_size(f->replicate_group) : 1);
@@ -503,40 +526,65 @@ static cddp_status broadcast(const cddp_fsdp *f, const cddp_tensor *flat, cddp_e
     return CD_PASS(broadcast_in(f->group, flat, err));
 }
 
+/* One unit is whole on its device at a time. */
 static cddp_status cut_unit(cddp_fsdp *f, cd_fsdp_unit *u, bool sync, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_fsdp_layout *l = &u->layout;
-    cd_fsdp_buffer whole = {.capacity = 0}, shards = {.capacity = 0};
-    cd_fsdp_wish wish = {.device = u->device, .dtype = u->dtype, .numel = l->full_numel};
+    cd_fsdp_buffer whole = {.capacity = 0};
+    const cddp_device *home = f->is_offloaded ? cd_fsdp_host_of(u->device) : u->device;
+    const cd_fsdp_wish wish = {.device = u->device, .dtype = u->dtype, .numel = l->full_numel};
     CD_TRY_OUT(cd_fsdp_memory_take(&f->memory, &wish, &whole, err));
     if (l->kind == CDDP_FSDP_FLAT) CD_TRY_OUT(cd_fsdp_layout_fill_gaps(l, &whole.tensor, err));
     for (size_t i = 0; i < l->member_count; i++) {
         const cddp_tensor to = cd_fsdp_layout_view(l, i, &whole.tensor);
-        if (l->members[i].numel > 0)
-            CD_TRY_OUT(u->device->copy(&to, &l->members[i].like, NULL, err));
+        if (l->members[i].numel > 0) CD_TRY_OUT(cd_fsdp_move(&to, &l->members[i].like, NULL, err));
     }
     if (sync) CD_TRY_OUT(broadcast(f, &whole.tensor, err));
-    if (l->kind == CDDP_FSDP_ROWS) {
-        wish.numel = l->share * (int64_t)l->world;
-        CD_TRY_OUT(cd_fsdp_memory_take(&f->memory, &wish, &shards, err));
-        CD_TRY_OUT(cd_fsdp_layout_fill_gaps(l, &shards.tensor, err));
-        CD_TRY_OUT(cd_fsdp_layout_pack(l, &shards.tensor, &whole.tensor, err));
-    }
-    CD_TRY_OUT(cd_fsdp_unit_make_shard(u,
-                                       l->kind == CDDP_FSDP_ROWS ? &shards.tensor : &whole.tensor,
-                                       err));
+    CD_TRY_OUT(cd_fsdp_unit_make_shard(u, home, &whole.tensor, err));
     u->grad.requires_grad = false;
 out:
     cd_fsdp_memory_give(&f->memory, &whole);
-    cd_fsdp_memory_give(&f->memory, &shards);
     return status;
+}
+
+/* FSD-18: what forward computes with is then a copy, until the state is written. */
+static cddp_status move_buffers(cddp_fsdp *f, const cddp_device *device, cddp_error *err)
+{
+    for (size_t i = 0; device != NULL && i < f->buffer_count; i++) {
+        const cddp_tensor *t = &f->buffers[i].tensor;
+        const int64_t numel = cddp_tensor_numel(t);
+        void *storage = NULL;
+        if (t->device == device) continue;
+        if (cd_fsdp_host_of(device) != t->device)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "device_id is %s, and buffer '%s' is on %s: buffers move from the host "
+                           "to their device, and from no other device (FSD-18)",
+                           device->name, f->buffers[i].name, t->device->name);
+        CD_TRY(device->allocate(device, t->dtype, numel > 0 ? numel : 1, &storage, err));
+        f->buffer_copies[i] = *t;
+        f->buffer_copies[i].device = device;
+        f->buffer_copies[i].storage = storage;
+        f->buffer_copies[i].offset = 0;
+        CD_TRY(cd_fsdp_move(&f->buffer_copies[i], t, NULL, err));
+    }
+    return CDDP_OK;
+}
+
+/* The program may give back its storage when the wrapper is there. */
+static cddp_status await_moves(const cddp_fsdp *f, cddp_error *err)
+{
+    const cddp_device *d = device_of(f);
+    if (d == NULL || (d->flags & CDDP_DEVICE_QUEUES_HOST) == 0) return CDDP_OK;
+    return CD_PASS(d->stream_synchronize(d, NULL, err));
 }
 
 cddp_status cd_fsdp_cut(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
 {
+    f->is_offloaded = o->cpu_offload.offload_params;
+    CD_TRY(move_buffers(f, o->device_id, err));
     for (size_t i = 0; i < f->buffer_count && o->sync_module_states; i++) {
-        const cddp_tensor *t = &f->buffers[i].tensor;
+        const cddp_tensor *t = cddp_fsdp_buffer(f, i);
         const int64_t numel = cddp_tensor_numel(t);
         const cddp_tensor flat =
             cddp_tensor_of(t->device, t->storage, t->offset, t->dtype, &numel, 1);
@@ -546,7 +594,9 @@ cddp_status cd_fsdp_cut(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *er
         if (!cd_fsdp_unit_is_empty(&f->units[k]))
             CD_TRY(cut_unit(f, &f->units[k], o->sync_module_states, err));
     /* What was only needed to cut goes back to the device. */
-    cd_fsdp_memory_fini(&f->memory);
+    cd_fsdp_memory_trim(&f->memory);
+    f->memory.full_bytes_peak = 0;
+    if (o->device_id != NULL || f->is_offloaded) CD_TRY(await_moves(f, err));
     for (size_t i = 0; i < f->parameter_count; i++) {
         if (f->unit_of[i] >= 0) f->parameters[i].tensor.storage = NULL;
     }

@@ -116,6 +116,26 @@ static void check_wrapping(cd_contradictions *c, const cddp_plan_settings *s)
                            "fsdp.min_num_params has no effect without fsdp.auto_wrap_policy = "
                            "\"size_based\"");
     }
+    if (s->streams.producers > 0 && f->device_id == CDDP_SHARDING_DEVICE_CPU) {
+        cd_plan_contradict(c, "fsdp.device_id",
+                           "fsdp.device_id = \"cpu\" with streams.producers: units are computed "
+                           "with on the device with streams: \"streams\" (FSD-18)");
+    }
+    if (s->streams.producers == 0 && f->device_id == CDDP_SHARDING_DEVICE_STREAMS) {
+        cd_plan_contradict(c, "fsdp.device_id",
+                           "fsdp.device_id = \"streams\" without streams.producers: there is no "
+                           "device to move to; \"cpu\" (FSD-18)");
+    }
+    if (s->streams.producers == 0 && !f->limit_all_gathers) {
+        cd_plan_contradict(c, "fsdp.limit_all_gathers",
+                           "fsdp.limit_all_gathers = false has no effect without "
+                           "streams.producers: every operation is over when it returns (FSH-12)");
+    }
+    if (s->model.device == CDDP_MODEL_DEVICE_SYMBOL && f->device_id != CDDP_SHARDING_DEVICE_NONE) {
+        cd_plan_contradict(c, "fsdp.device_id",
+                           "fsdp.device_id with model.device = \"symbol\": forms are on no device "
+                           "that they could move to");
+    }
     if (f->layout == CDDP_SHARDING_CUT_ROWS && f->use_orig_params) {
         cd_plan_contradict(c, "fsdp.use_orig_params",
                            "fsdp.use_orig_params aligns a flat unit; fsdp.layout = \"rows\" has "

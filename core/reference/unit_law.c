@@ -13,6 +13,9 @@
 ** L6  before a gather, and before a reduction, ranks compare what they are about to do: in the
 **     first iteration, or in all of them (FSH-13)
 ** L7  storage is taken when a gather begins, and given back where a unit is freed
+** L8  with streams, what was freed in an iteration may be computed with until the host has waited
+**     for that: with limit_all_gathers before a gather, or where a unit is full and needs none, for
+**     the oldest free if there are two or more (FSH-12)
 */
 #include "core/reference/unit_law.h"
 
@@ -55,6 +58,11 @@ typedef struct unit {
     int64_t position; /* among post-forwards; -1: none */
 } unit;
 
+/* A unit was freed, and what of it the default stream may still read. */
+typedef struct free_record {
+    int64_t bytes;
+} free_record;
+
 typedef struct order {
     uint32_t *units; /* (count) */
     size_t count, capacity, at;
@@ -87,6 +95,12 @@ struct cd_unit_law {
     bool needs_gradients, in_window;
     const unit *scattered; /* reduced in its shard group alone so far; NULL: none */
     int64_t live, peak;
+    /* with streams */
+    free_record *frees; /* (free_count) that the host has not waited for, the oldest first */
+    size_t free_count, free_capacity;
+    int64_t unseen;  /* freed bytes that no free covers yet */
+    int64_t pending; /* all freed bytes that may still be computed with */
+    int64_t reserved, waits;
 
     /* of the emission at hand */
     struct cddp_tracer *tracer;
@@ -108,6 +122,8 @@ struct cd_unit_law {
 /* ---- construction ---- */
 
 static bool is_cut(const cd_unit_law *l) { return l->mesh.shards > 1; }
+
+static bool has_streams(const cd_unit_law *l) { return l->settings.streams.producers > 0; }
 
 static bool keeps(const cd_unit_law *l)
 {
@@ -335,7 +351,10 @@ void cd_unit_law_emit_parts(const cd_unit_law *l, struct cddp_tracer *tracer)
         if (first < 0 || p->share == 0) first = 0;
         if (end < first) end = first;
         CD_EMIT(tracer, planned_part, module->parameters[i].name, .ordinal = (int64_t)i,
-                .first = first, .count = end - first, .dtype = l->units[l->unit_of[i]].kept);
+                .first = first, .count = end - first, .dtype = l->units[l->unit_of[i]].kept,
+                .on_host = l->settings.fsdp.cpu_offload ? 1
+                           : has_streams(l)             ? 0
+                                                        : -1);
     }
 }
 
@@ -390,6 +409,9 @@ static void move(cd_unit_law *l, unit *u, int64_t bytes)
     u->bytes += bytes;
     l->live += bytes;
     if (l->live > l->peak) l->peak = l->live;
+    if (bytes < 0) l->pending -= bytes;
+    if (bytes < 0) l->unseen -= bytes;
+    if (l->live + l->pending > l->reserved) l->reserved = l->live + l->pending;
 }
 
 static void add_bytes(cd_unit_law *l, unit *u, int64_t elements)
@@ -397,10 +419,33 @@ static void add_bytes(cd_unit_law *l, unit *u, int64_t elements)
     move(l, u, elements * (int64_t)cddp_dtype_bytes(u->dtype));
 }
 
+/* L8 */
+static void limit(cd_unit_law *l)
+{
+    if (!has_streams(l) || !l->settings.fsdp.limit_all_gathers || l->free_count < 2) return;
+    l->waits++;
+    l->pending -= l->frees[0].bytes;
+    l->free_count--;
+    memmove(l->frees, l->frees + 1, l->free_count * sizeof *l->frees);
+}
+
+static void note_free(cd_unit_law *l)
+{
+    if (!cd_arena_grow(&l->memory, (void **)&l->frees, &l->free_capacity, l->free_count + 1,
+                       sizeof *l->frees)) {
+        l->lacks_memory = true;
+        return;
+    }
+    l->frees[l->free_count++].bytes = l->unseen;
+    l->unseen = 0;
+}
+
 /* L1 */
 static void gather(cd_unit_law *l, unit *u)
 {
-    if (u->is_full || !is_cut(l) || u->share == 0) return;
+    if (!is_cut(l) || u->whole == 0) return;
+    limit(l);
+    if (u->is_full || u->share == 0) return;
     compare(l, u, false);
     add_bytes(l, u, u->share * (int64_t)l->mesh.shards);
     post(l, u, &(posting){CDDP_OP_ALLGATHER, u->dtype, u->share, false});
@@ -422,7 +467,9 @@ static void await(cd_unit_law *l, unit *u)
 
 static void release(cd_unit_law *l, unit *u)
 {
+    const bool has_storage = u->bytes > 0;
     move(l, u, -u->bytes);
+    if (has_storage) note_free(l);
     u->is_full = u->is_awaited = false;
 }
 
@@ -432,8 +479,9 @@ static void release(cd_unit_law *l, unit *u)
 static void prefetch_forward(cd_unit_law *l)
 {
     const order *o = &l->forward;
-    if (l->settings.fsdp.forward_prefetch && o->is_recorded && o->at < o->count)
-        gather(l, &l->units[o->units[o->at]]);
+    if (!l->settings.fsdp.forward_prefetch || !o->is_recorded || o->at >= o->count) return;
+    unit *next = &l->units[o->units[o->at]];
+    if (!next->is_full) gather(l, next);
 }
 
 static cddp_status pre_forward(cd_unit_law *l, uint32_t k, cddp_error *err)
@@ -592,7 +640,9 @@ static void begin(cd_unit_law *l, const cd_micro *micro, struct cddp_tracer *tra
     l->post_forward_count = l->left_count = 0;
     l->needs_gradients = false;
     l->in_window = !micro->sync;
-    l->peak = l->live;
+    l->peak = l->reserved = l->live;
+    l->free_count = 0;
+    l->pending = l->unseen = l->waits = 0; /* gathers come behind all of the iteration before */
     for (uint32_t k = 0; k < l->unit_count; k++) {
         unit *u = &l->units[k];
         u->may_go_back = u->may_be_prefetched = u->is_open = u->has_ended = false;
@@ -650,6 +700,7 @@ cddp_status cd_unit_law_emit(cd_unit_law *l, const cd_micro *micro, struct cddp_
     walk_backward(l, at);
     if (l->lacks_memory) return cd_fail_memory(err, "the reductions of rank %u", l->rank);
     CD_EMIT(tracer, planned_units, NULL, .at_step = l->place.step, .at_micro = l->place.micro_step,
-            .count = l->position, .peak = l->peak, .left = l->live, .moves = l->moves);
+            .count = l->position, .peak = l->peak, .left = l->live, .moves = l->moves,
+            .reserved = has_streams(l) ? l->reserved : 0, .waits = l->waits);
     return CDDP_OK;
 }

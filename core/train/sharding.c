@@ -117,6 +117,10 @@ static cddp_fsdp_options options_of(const cd_trainer *t)
     o.backward_prefetch = (cddp_fsdp_prefetch)p->backward_prefetch;
     o.forward_prefetch = p->forward_prefetch;
     o.order_check = (cddp_fsdp_order_check)p->order_check;
+    o.limit_all_gathers = p->limit_all_gathers;
+    o.cpu_offload.offload_params = p->cpu_offload;
+    if (p->device_id != CDDP_SHARDING_DEVICE_NONE)
+        o.device_id = t->streams.device != NULL ? t->streams.device : cddp_device_cpu();
     o.sync_module_states = p->sync_module_states;
     o.use_orig_params = p->use_orig_params;
     static const cddp_fsdp_wrap_kind kinds[] = {[CDDP_SHARDING_WRAPS_NONE] = CDDP_FSDP_WRAP_NONE,
@@ -233,7 +237,9 @@ static cddp_status create(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
     for (size_t i = 0; i < count; i++) {
         cd_parameter *p = &module->parameters[i];
         given[i] = (cddp_parameter){.name = p->name,
-                                    .tensor = cd_streams_queued(&t->streams, &p->tensor),
+                                    .tensor = options.device_id != NULL
+                                                  ? p->tensor
+                                                  : cd_streams_queued(&t->streams, &p->tensor),
                                     .grad = &p->grad,
                                     .requires_grad = p->requires_grad,
                                     .expect_sparse = p->expect_sparse};

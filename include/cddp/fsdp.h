@@ -129,6 +129,13 @@ typedef struct cddp_fsdp_unit_options {
     cddp_fsdp_mixed_precision mixed_precision;
 } cddp_fsdp_unit_options;
 
+/* CPUOffload */
+typedef struct cddp_fsdp_cpu_offload {
+    /* Shards and their gradients, and so an optimizer's state, lie on the host. A shard is copied to
+    ** the device before it is gathered, its gradient to the host after it was reduced (FS2-15). */
+    bool offload_params;
+} cddp_fsdp_cpu_offload;
+
 typedef struct cddp_fsdp_options {
     uint32_t size; /* sizeof(cddp_fsdp_options) known to the writer */
     /* contiguous; of one storage or one gradient slot: one shared parameter */
@@ -161,6 +168,14 @@ typedef struct cddp_fsdp_options {
     cddp_dtype buffer_dtype; /* of floating buffers from the first forward on (FMP-07) */
     /* by what sums are divided (FS2-11); 0: by the ranks that they are over */
     uint32_t gradient_divide_factor;
+
+    /* On a device with streams the host waits, before a gather, until at most one freed unit is
+    ** still computed with (FSH-12): true. Elsewhere nothing is computed later. */
+    bool limit_all_gathers;
+    cddp_fsdp_cpu_offload cpu_offload;
+    /* Parameters and buffers that lie on the host move to this device, unit by unit, before they
+    ** are cut (FSD-18). NULL: units are where their parameters are. Borrowed until destroy. */
+    const cddp_device *device_id;
 } cddp_fsdp_options;
 
 /* PyTorch's defaults. Fill in parameters, buffers and group afterwards. */
@@ -189,6 +204,8 @@ typedef struct cddp_fsdp_unit_info {
     /* to what the program casts floating inputs and outputs of its forward; CDDP_DTYPE_COUNT: they
     ** stay as they are */
     cddp_dtype input_dtype, output_dtype;
+    /* on which it is computed with, and on which its shard lies; NULL: it has no parameters */
+    const cddp_device *device, *shard_device;
 } cddp_fsdp_unit_info;
 CDDP_API cddp_status cddp_fsdp_unit(const cddp_fsdp *fsdp, uint32_t unit, cddp_fsdp_unit_info *info,
                                     cddp_error *err) CDDP_MUST_CHECK;
@@ -348,6 +365,7 @@ typedef struct cddp_fsdp_counts {
     uint64_t order_checks;                            /* exchanges that compared an order */
     /* full parameters that are allocated: now, and the most so far */
     uint64_t full_bytes, full_bytes_peak;
+    uint64_t limit_waits; /* how often the host waited for limit_all_gathers */
 } cddp_fsdp_counts;
 CDDP_API cddp_status cddp_fsdp_get_counts(const cddp_fsdp *fsdp, cddp_fsdp_counts *counts,
                                           cddp_error *err) CDDP_MUST_CHECK;

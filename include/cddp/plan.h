@@ -191,6 +191,8 @@ typedef struct cddp_plan_fsdp {
     int64_t resume_strategy; /* cddp_plan_fsdp_resume_strategy: that of sharding_strategy, + 1 */
     uint64_t resume_shard_group_size;
     int64_t resume_layout; /* cddp_plan_fsdp_resume_layout: that of layout, + 1 */
+    bool limit_all_gathers, cpu_offload;
+    int64_t device_id; /* cddp_plan_fsdp_device_id */
 } cddp_plan_fsdp;
 
 typedef struct cddp_plan_settings {

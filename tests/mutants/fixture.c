@@ -121,7 +121,7 @@ static void begin_unit(writer *w, int64_t content)
         PUT(w, planned_storage, "fc1", .at_step = w->step, .at_micro = w->micro, .position = i,
             .bytes = UNIT_BYTES, .released = i, .passes = i == 0 ? 1 : 2, .collectives = 2 * i);
     PUT(w, planned_units, NULL, .at_step = w->step, .at_micro = w->micro, .count = 2,
-        .peak = UNIT_BYTES, .left = 0, .moves = 2);
+        .peak = UNIT_BYTES, .left = 0, .moves = 2, .reserved = UNIT_BYTES);
     PUT(w, fresh, NULL, .ordinal = FC1_WEIGHT, .at_step = w->step, .dtype = CDDP_F32,
         .digest = content);
     PUT(w, unit_gap, NULL, .unit = 0, .what = CDDP_WHAT_PARAMETER, .count = 1,

@@ -1061,6 +1061,12 @@ static bool mutate_shard_two_owners(cddp_event *e)
     return true;
 }
 
+static bool mutate_shard_other_home(cddp_event *e)
+{
+    if (at(e, CDDP_EV_planned_part, 2, ANY)) e->as.planned_part.on_host = 1;
+    return true;
+}
+
 static bool mutate_shard_padding_is_used(cddp_event *e)
 {
     if (at(e, CDDP_EV_unit_gap, 0, 1)) e->as.unit_gap.norm = cd_f64_bits(0.5);
@@ -1128,6 +1134,18 @@ static bool mutate_mem_another_unit(cddp_event *e)
     if (at(e, CDDP_EV_planned_collective, 0, 1) && e->as.planned_collective.position == 0)
         e->text = "fc2";
     if (at(e, CDDP_EV_unit_storage, 0, 1)) e->as.unit_storage.unit = 1;
+    return true;
+}
+
+static bool mutate_mem_reserves_more(cddp_event *e)
+{
+    if (at(e, CDDP_EV_planned_units, 2, 1)) e->as.planned_units.reserved = 16;
+    return true;
+}
+
+static bool mutate_mem_waits_less(cddp_event *e)
+{
+    if (at(e, CDDP_EV_planned_units, 0, 1)) e->as.planned_units.waits = 1;
     return true;
 }
 

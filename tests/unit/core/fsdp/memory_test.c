@@ -20,7 +20,8 @@ static void *take(cd_fsdp_memory *m, int64_t numel, bool is_slice, cd_fsdp_buffe
 ** buffer is twice as large. */
 TEST(memory, of_a_whole_unit_is_not_used_for_a_slice)
 {
-    cd_fsdp_memory m = {.idle_count = 0};
+    cd_fsdp_memory m;
+    cd_fsdp_memory_init(&m, NULL, NULL);
     cd_fsdp_buffer whole, slice, again;
     const void *of_whole = take(&m, 64, false, &whole);
     cd_fsdp_memory_give(&m, &whole);
@@ -37,7 +38,8 @@ TEST(memory, of_a_whole_unit_is_not_used_for_a_slice)
 
 TEST(memory, of_a_unit_is_used_by_smaller_ones_and_the_smallest_that_fits_is_taken)
 {
-    cd_fsdp_memory m = {.idle_count = 0};
+    cd_fsdp_memory m;
+    cd_fsdp_memory_init(&m, NULL, NULL);
     cd_fsdp_buffer large, small, taken;
     const void *of_large = take(&m, 100, false, &large), *of_small = take(&m, 40, false, &small);
     cd_fsdp_memory_give(&m, &large);
@@ -50,6 +52,37 @@ TEST(memory, of_a_unit_is_used_by_smaller_ones_and_the_smallest_that_fits_is_tak
     assert_int_equal(m.idle_count, 0);
     cd_fsdp_memory_give(&m, &large);
     cd_fsdp_memory_give(&m, &taken);
+    cd_fsdp_memory_fini(&m);
+}
+
+/* The stream of gathers runs beside the one that used a buffer last. */
+TEST(memory, goes_to_gathers_when_its_last_use_is_over)
+{
+    cd_fsdp_memory m;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_fsdp_memory_init(&m, NULL, NULL);
+    m.has_ahead = true;
+    cd_fsdp_buffer first, second, third;
+    cd_fsdp_wish ahead = {.device = cddp_device_cpu(),
+                          .dtype = CDDP_F32,
+                          .numel = 8,
+                          .is_ahead = true};
+    const void *of_first = take(&m, 8, false, &first);
+    cd_fsdp_memory_give(&m, &first);
+    assert_ok(cd_fsdp_memory_take(&m, &ahead, &second, &err), &err);
+    assert_ptr_not_equal(second.tensor.storage, of_first);
+    assert_ptr_equal(take(&m, 8, false, &first), of_first); /* in the order of its stream */
+    cd_fsdp_memory_give(&m, &first);
+    m.settled = m.gives;
+    assert_ok(cd_fsdp_memory_take(&m, &ahead, &third, &err), &err);
+    assert_ptr_equal(third.tensor.storage, of_first);
+    cd_fsdp_memory_give(&m, &second);
+    cd_fsdp_memory_give(&m, &third);
+    /* More than are kept otherwise: none goes to the device, which would hand it out again. */
+    cd_fsdp_buffer many[CD_FSDP_IDLE_MAX + 4];
+    for (size_t i = 0; i < CD_FSDP_IDLE_MAX + 4; i++) (void)take(&m, 8, false, &many[i]);
+    for (size_t i = 0; i < CD_FSDP_IDLE_MAX + 4; i++) cd_fsdp_memory_give(&m, &many[i]);
+    assert_true(m.idle_count >= CD_FSDP_IDLE_MAX + 4);
     cd_fsdp_memory_fini(&m);
 }
 

@@ -43,6 +43,14 @@ static void differ(lane *l)
         t.options.wrap.words = odd ? only_b : only_a;
         words = "rank 0 has unit 'a', rank 1 has unit 'b'";
         break;
+    case 6:
+        t.options.limit_all_gathers = !odd;
+        words = "rank 0 has limit_all_gathers=1, rank 1 has limit_all_gathers=0";
+        break;
+    case 7:
+        t.options.cpu_offload.offload_params = odd;
+        words = "rank 0 has offload_params=0, rank 1 has offload_params=1";
+        break;
     default:
         CHECK(false);
     }
@@ -56,7 +64,7 @@ static void differ(lane *l)
 }
 TEST(create, refuses_what_ranks_say_differently)
 {
-    for (int what = 0; what < 6; what++) {
+    for (int what = 0; what < 8; what++) {
         cd_test_row("difference %d", what);
         lab_of(3, differ, &what);
     }

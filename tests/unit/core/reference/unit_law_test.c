@@ -185,6 +185,41 @@ TEST(unit_law, the_peak_is_the_root_and_one_unit_or_two_or_all)
     }
 }
 
+/* Of a root and four units. Freed ones count until the host has waited for them: one, where it
+** waits for the older of two (FSH-12); all of the iteration, where it waits for none. */
+TEST(unit_law, with_streams_what_was_freed_counts_until_the_host_has_waited)
+{
+    (void)state;
+    static const struct {
+        const char *name, *sets[9];
+        int64_t layers, waits;
+    } rows[] = {
+        {"none", {"streams.producers", "1", "fsdp.backward_prefetch", "none", NULL}, 3, 6},
+        {"before", {"streams.producers", "1", NULL}, 4, 6},
+        {"forward",
+         {"streams.producers", "1", "fsdp.backward_prefetch", "none", "fsdp.forward_prefetch",
+          "true", NULL},
+         4,
+         6},
+        {"kept", {"streams.producers", "1", "fsdp.sharding_strategy", "SHARD_GRAD_OP", NULL}, 5, 2},
+        {"unlimited",
+         {"streams.producers", "1", "fsdp.backward_prefetch", "none", "fsdp.limit_all_gathers",
+          "false", NULL},
+         9,
+         0},
+        {"no streams", {"fsdp.backward_prefetch", "none", NULL}, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        law l;
+        cd_test_row("%s", rows[i].name);
+        begin(&l, rows[i].sets);
+        const cddp_event_planned_units totals = get_totals(&l, 1, 0);
+        assert_int_equal(totals.reserved, rows[i].layers * LAYER_BYTES);
+        assert_int_equal(totals.waits, rows[i].waits);
+        end(&l);
+    }
+}
+
 TEST(unit_law, a_window_reduces_once_and_keeps_what_the_strategy_keeps)
 {
     (void)state;

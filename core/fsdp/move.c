@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which of two devices copies. */
+#include "core/fsdp/move.h"
+
+#include "core/base/error.h"
+
+const cddp_device *cd_fsdp_host_of(const cddp_device *device)
+{
+    return (device->flags & CDDP_DEVICE_ASYNC) != 0 ? cddp_device_cpu() : device;
+}
+
+static bool is_host(const cddp_device *d)
+{
+    return (d->flags & (CDDP_DEVICE_HOST | CDDP_DEVICE_ASYNC)) == CDDP_DEVICE_HOST;
+}
+
+static void *place_of(const cddp_tensor *t)
+{
+    return (char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype);
+}
+
+cddp_status cd_fsdp_move(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
+                         cddp_error *err)
+{
+    const cddp_device *to = dst->device, *from = src->device;
+    const int64_t numel = cddp_tensor_numel(dst);
+    const size_t bytes = (size_t)numel * cddp_dtype_bytes(dst->dtype);
+    if (numel == 0) return CDDP_OK;
+    if (to == from || (is_host(to) && is_host(from)))
+        return CD_PASS(to->copy(dst, src, stream, err));
+    if ((to->flags & CDDP_DEVICE_QUEUES_HOST) != 0 && is_host(from))
+        return CD_PASS(to->copy(dst, src, stream, err));
+    if ((from->flags & CDDP_DEVICE_QUEUES_HOST) != 0 && is_host(to))
+        return CD_PASS(from->copy(dst, src, stream, err));
+    if (dst->dtype != src->dtype || cddp_tensor_numel(src) != numel)
+        return cd_fail(err, CDDP_E_ARG, "a copy from %s to %s has %s and %s", from->name, to->name,
+                       cddp_dtype_name(src->dtype), cddp_dtype_name(dst->dtype));
+    if (is_host(to)) return CD_PASS(from->read(src, place_of(dst), bytes, err));
+    if (is_host(from)) return CD_PASS(to->write(dst, place_of(src), bytes, err));
+    return cd_fail(err, CDDP_E_UNSUPPORTED,
+                   "a copy from device %s to device %s: neither is the host", from->name, to->name);
+}
