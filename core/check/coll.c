@@ -498,6 +498,7 @@ static bool report_split(state *s, const cd_split *split)
     char who[160], operation[96];
     cd_split_print(split, who, sizeof who);
     cd_operation_print(post->first.data, operation, sizeof operation);
+    f.is_cause = post->first.data[0] == CDDP_OP_BROADCAST; /* of ranks that part with it */
     CD_SAY(f.title, "%s get different results from collective #%lld of group '%s'", who,
            (long long)split->key->part[1], cd_writer_get_group(&s->writer, split->key->part[0]));
     CD_SAY(f.expected, "rank %u: %016llx from %s", split->right.rank,

@@ -73,7 +73,7 @@ static void try_look(cd_sights *s, const cd_key *key, cd_look *look)
         digest = cd_hash_mix(digest, (uint64_t)q->digest);
     }
     look->op = p->op;
-    look->seen = cd_hash_mix(digest, (uint64_t)look->result);
+    look->seen = cd_hash_mix(digest, (uint64_t)look->result) & CD_SUM_SIGHT_BITS;
     look->is_known = true;
     s->open--;
 }

@@ -758,7 +758,7 @@ static cddp_status emit_sight(cd_referee *o, const cd_observed_summed *observed,
     bool is_known;
     CD_TRY(cd_summed_digest(observed, &o->numbers, &digest, &is_known, err));
     if (is_known)
-        CD_EMIT(o->options.tracer, mark, CD_TRACER_SHOWN_SUM, .value = (int64_t)digest);
+        CD_EMIT(o->options.tracer, mark, CD_TRACER_SHOWN_SUM, .value = (int64_t)(digest & CD_SUM_SIGHT_BITS));
     return CDDP_OK;
 }
 

@@ -35,6 +35,7 @@ typedef struct cd_sum_sight {
     bool averages, scatters, gathers;
     int64_t member, members, dtype, numel; /* numel: of what a member posts */
 } cd_sum_sight;
+#define CD_SUM_SIGHT_BITS ((UINT64_C(1) << 52) - 1) /* of the digest: a mark's value is a count */
 static inline uint64_t cd_sum_sight_begin(const cd_sum_sight *sight)
 {
     const cd_sum_sight *s = sight;

@@ -72,7 +72,8 @@ static cddp_event mark_of(const shown *x)
     return (cddp_event){.kind = CDDP_EV_mark,
                         .rank = 1,
                         .text = CD_TRACER_SHOWN_SUM,
-                        .as.mark.value = (int64_t)cd_hash_mix(digest, (uint64_t)x->result)};
+                        .as.mark.value = (int64_t)(cd_hash_mix(digest, (uint64_t)x->result) &
+                                                   CD_SUM_SIGHT_BITS)};
 }
 
 static void push(cd_sights *s, cddp_event e) { cd_sights_push(s, &e); }
