@@ -26,6 +26,7 @@
 **               members did not post the same operation (I-ORDER).
 */
 #include "core/check/operands.h"
+#include "core/check/sight.h"
 #include "core/check/tally.h"
 #include "core/check/writer.h"
 
@@ -89,6 +90,7 @@ typedef struct state {
     cd_agree results;      /* (step, micro-step, bucket) → digest of its result */
     cd_table sparse;       /* param → its gradient has been sparse */
     cd_table changed;      /* (group, sequence) → an input changed */
+    cd_sights sights;
     uint32_t local_step;   /* the first step at which a local gradient was wrong */
     uint32_t slope_step;   /* the first at which one was not its loss's derivative (link 15) */
     int64_t parted_step;   /* the first at which ranks did not start alike */
@@ -161,6 +163,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->results, context->allocator);
     cd_table_init(&s->sparse, context->allocator, sizeof(int64_t));
     cd_table_init(&s->changed, context->allocator, sizeof(int64_t));
+    cd_sights_init(&s->sights, context->allocator);
     set_windows(s);
     return CDDP_OK;
 }
@@ -454,6 +457,7 @@ static void report_average(state *s)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
+    cd_sights_push(&s->sights, e);
     if (e->kind == CDDP_EV_collective_post) {
         take_post(s, e);
     } else if (e->kind == CDDP_EV_collective_done) {
@@ -494,6 +498,7 @@ static bool report_split(state *s, const cd_split *split)
     char who[160], operation[96];
     cd_split_print(split, who, sizeof who);
     cd_operation_print(post->first.data, operation, sizeof operation);
+    f.is_cause = post->first.data[0] == CDDP_OP_BROADCAST; /* of ranks that part with it */
     CD_SAY(f.title, "%s get different results from collective #%lld of group '%s'", who,
            (long long)split->key->part[1], cd_writer_get_group(&s->writer, split->key->part[0]));
     CD_SAY(f.expected, "rank %u: %016llx from %s", split->right.rank,
@@ -546,6 +551,7 @@ static void report_own(state *s)
         const cd_key *key = cd_table_key(&s->wrongs, i);
         const cd_key *operation = CD_KEY(key->part[0], key->part[1]);
         if (!is_about_all(s, operation, &w->event)) continue;
+        if (cd_sights_find_wrong(&s->sights, key) != NULL) continue; /* I-SHOWN's */
         const bool is_same =
             at != NULL && at->part[0] == key->part[0] && at->part[1] == key->part[1];
         const bool precedes = first == NULL || w->event.step < first->event.step ||
@@ -649,6 +655,7 @@ static void end(void *self)
     cd_agree_fini(&s->results);
     cd_table_fini(&s->sparse);
     cd_table_fini(&s->changed);
+    cd_sights_fini(&s->sights);
     cd_check_end(s);
 }
 
@@ -656,7 +663,7 @@ static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_pos
                                  CDDP_EV_collective_done, CDDP_EV_compare,
                                  CDDP_EV_value,           CDDP_EV_hook_call,
                                  CDDP_EV_bucket_done,     CDDP_EV_optimizer_step,
-                                 CDDP_EV_grad_local};
+                                 CDDP_EV_grad_local,      CDDP_EV_mark};
 
 CD_CHECK_TABLE(coll, "I-COLL", "collectives compute what their names say",
                "The backend's result equals the mathematical collective over the whole grid of "

@@ -5,6 +5,7 @@
 #include "core/check/facts.h"
 #include "core/trace/codes.h"
 #include "core/trace/models.h"
+#include "core/trace/tracer.h"
 
 #include <string.h>
 
@@ -22,6 +23,7 @@ typedef struct rank_groups {
     int64_t allowed;         /* group + 1 that was found to be allowed last */
     int64_t walked;          /* steps whose changes of the wrapper's group are in .taken */
     int64_t taken_step;      /* + 1, in which it was taken; 0: the first one */
+    int64_t collective;      /* the plan's, + 1, that the rank posts next; 0: none */
     char plugin[NAME_BYTES]; /* how the names of a plugin's groups begin; "": it has none */
 } rank_groups;
 
@@ -204,6 +206,38 @@ static void open_group(cd_group_obey *g, const rank_groups *r, const cddp_event 
     o->members_digest = e->as.group.members_digest;
 }
 
+/* One group among several that are allowed: that of this [[collective]]. */
+static void judge_collective(cd_group_obey *g, const cddp_event *e, int64_t collective)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    const opened_group *o = cd_table_find(&g->opened, CD_KEY(e->rank, c->group));
+    const cd_decided *planned = find_group(g, e->rank, CD_GROUP_OF_COLLECTIVE + collective, -1);
+    if (o == NULL || planned == NULL || is_called(planned, o)) return;
+    cd_miss m = {.decision = CDDP_DECISION_GROUP, .which = 6, .is_cause = true};
+    CD_SAY(m.what, "[[collective]] %lld (from 0) is posted in group '%.40s'", (long long)collective,
+           o->name);
+    CD_SAY(m.planned, "group '%.60s'", planned->text);
+    CD_SAY(m.seen, "group '%.60s', member %lld of %lld", o->name, (long long)o->position,
+           (long long)o->members);
+    cd_obey_miss(g->obey, e, &m);
+}
+
+static void take_post(cd_group_obey *g, rank_groups *r, const cddp_event *e)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    if (c->bucket >= 0 || r->allowed != c->group + 1) take(g, r, e, c->group);
+    if (c->bucket >= 0 || r->collective == 0) return;
+    if (r->own == r->wrapper + 1) judge_collective(g, e, r->collective - 1);
+    r->collective = 0;
+}
+
+static void take_mark(rank_groups *r, const cddp_event *e)
+{
+    if (cd_models_is_mark(e)) r->wrapper = e->as.mark.value;
+    if (e->text != NULL && strcmp(e->text, CD_TRACER_OWN_COLLECTIVE) == 0)
+        r->collective = e->as.mark.value + 1;
+}
+
 void cd_group_obey_learn(cd_group_obey *g, const cddp_event *e)
 {
     rank_groups *r = cd_ranks_add(&g->ranks, e->rank);
@@ -214,11 +248,11 @@ void cd_group_obey_learn(cd_group_obey *g, const cddp_event *e)
         opened_group *o = cd_table_find(&g->opened, CD_KEY(e->rank, e->as.group_close.group));
         if (o != NULL) o->is_open = false;
     } else if (e->kind == CDDP_EV_mark) {
-        if (cd_models_is_mark(e)) r->wrapper = e->as.mark.value;
+        take_mark(r, e);
     } else if (e->kind == CDDP_EV_unit) {
         if (e->as.unit.group >= 0) take(g, r, e, e->as.unit.group);
-    } else if (e->as.collective_post.bucket >= 0 || r->allowed != e->as.collective_post.group + 1) {
-        take(g, r, e, e->as.collective_post.group);
+    } else {
+        take_post(g, r, e);
     }
 }
 

@@ -6,7 +6,8 @@
 **               its place); the roots of the broadcasts between the first param and wrap; expected,
 **               the plan's initial values.
 ** Exercised     at least two ranks reported the content of a parameter or buffer at moment 1.
-** Blame         who starts from other values than the plan's. Where nobody derived these, the odd
+** Blame         who starts from other values than the plan's. Where a broadcast before the start
+**               gave ranks other bits this follows from it (I-COLL). Where nobody derived these, the odd
 **               ranks; with two ranks both; for another root than 0, the ranks that follow
 **               it.
 ** Limits        ignored parameters and buffers may differ by right (IGN-01); not so those whose
@@ -26,6 +27,8 @@ typedef struct rank_facts {
     int64_t wraps; /* how often it wrapped: again after a resume */
     /* of the last broadcast after the parameters whose root was another rank than 0 */
     int64_t root, root_group;
+    int64_t broadcast; /* of the operation that it posted last: its number + 1; 0: no broadcast */
+    bool has_started;  /* its first values were reported */
 } rank_facts;
 
 typedef struct state {
@@ -35,6 +38,8 @@ typedef struct state {
     cd_table planned; /* (rank, what, id) → digest that the plan's seed gives */
     cd_table ignored; /* (what, id) → 1 when some rank ignores it */
     cd_ranks ranks;   /* of rank_facts */
+    /* (group, sequence) → what a broadcast before the first start delivered */
+    cd_agree delivered;
     bool has_digest, has_init_sync;
 } state;
 
@@ -46,6 +51,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_agree_init(&s->tables, context->allocator);
     cd_agree_init(&s->values, context->allocator);
+    cd_agree_init(&s->delivered, context->allocator);
     cd_table_init(&s->planned, context->allocator, sizeof(int64_t));
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
@@ -75,13 +81,25 @@ static void judge_root(state *s, const cddp_event *e, const rank_facts *r)
     cd_writer_hold(&s->writer, key, &f);
 }
 
+/* Where these differ, the ranks start apart because of them (I-COLL). */
+static void take_delivery(state *s, const cddp_event *e)
+{
+    const cddp_event_collective_done *d = &e->as.collective_done;
+    const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+    if (r == NULL || r->has_started || r->broadcast != d->sequence + 1 || d->status != CDDP_OK ||
+        d->digest == 0)
+        return;
+    cd_agree_push(&s->delivered,
+                  &(cd_statement){.key = CD_KEY(d->group, d->sequence), CD_SAYS(d->digest)}, e);
+}
+
 static void take_wrap(state *s, const cddp_event *e)
 {
     const cddp_event_wrap *w = &e->as.wrap;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r != NULL) {
         judge_root(s, e, r);
-        *r = (rank_facts){.wraps = r->wraps + 1};
+        *r = (rank_facts){.wraps = r->wraps + 1, .has_started = r->has_started};
     }
     s->has_init_sync = s->has_init_sync || w->init_sync != 0;
     cd_agree_push(&s->tables,
@@ -123,6 +141,9 @@ static void event(void *self, const cddp_event *e)
         rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
         if (r != NULL && c->op == CDDP_OP_BROADCAST && c->root != 0)
             r->root = c->root, r->root_group = c->group;
+        if (r != NULL) r->broadcast = c->op == CDDP_OP_BROADCAST ? c->sequence + 1 : 0;
+    } else if (e->kind == CDDP_EV_collective_done) {
+        take_delivery(s, e);
     } else if (e->kind == CDDP_EV_expected && e->as.expected.moment == CDDP_MOMENT_AFTER_INIT) {
         const cddp_event_expected *x = &e->as.expected;
         int64_t *digest = cd_table_add(&s->planned, CD_KEY(e->rank, x->what, x->id));
@@ -131,7 +152,8 @@ static void event(void *self, const cddp_event *e)
                e->as.value.what <= CDDP_WHAT_BUFFER) {
         const cddp_event_value *v = &e->as.value;
         if (v->digest != 0) s->has_digest = true;
-        const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+        rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+        if (r != NULL) r->has_started = true;
         cd_agree_push(&s->values,
                       &(cd_statement){.key = CD_KEY(v->what, v->id, r != NULL ? r->wraps : 0),
                                       CD_SAYS(v->presence, v->digest)},
@@ -229,7 +251,10 @@ static void report_values(state *s)
     if (count == 0) return;
     cddp_finding f = cd_finding_of(&s->writer, &first);
     char who[160];
+    size_t cursor = 0;
+    cd_split odd;
     cd_split_print(&first, who, sizeof who);
+    f.is_consequence = cd_agree_next(&s->delivered, &cursor, &odd);
     bool is_buffer = first.key->part[0] == 1;
     const char *name = is_buffer ? cd_writer_get_buffer(&s->writer, first.key->part[1])
                                  : cd_writer_get_ordinal(&s->writer, first.key->part[1]);
@@ -264,14 +289,17 @@ static void end(void *self)
     report_values(s);
     cd_agree_fini(&s->tables);
     cd_agree_fini(&s->values);
+    cd_agree_fini(&s->delivered);
     cd_table_fini(&s->planned);
     cd_table_fini(&s->ignored);
     cd_ranks_fini(&s->ranks);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer,          CDDP_EV_wrap,
-                                 CDDP_EV_value, CDDP_EV_collective_post, CDDP_EV_expected};
+static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_buffer,
+                                 CDDP_EV_wrap,            CDDP_EV_value,
+                                 CDDP_EV_collective_post, CDDP_EV_collective_done,
+                                 CDDP_EV_expected};
 
 CD_CHECK_TABLE(init, "I-INIT", "all ranks start from the same model",
                "State (parameters, buffers, name tables, ignore lists) agrees on all ranks before "

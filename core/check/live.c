@@ -23,7 +23,8 @@
 **               the rank at the root of the chain, with what it did instead; where most members
 **               returned well without an operation that no plan says is due, the rank that waits in
 **               it, which differs from them; where the root waits
-**               inside an operation that all have posted, the one that stopped inside; of a
+**               inside an operation that all have posted, the one that stopped inside, or all
+**               members where each of them hangs there; of a
 **               message, the one that names itself as its other side; in a cycle all ranks on it.
 **               A rank that gave up because another had stopped is not the culprit. Where a fault
 **               of the network parts the ranks for good, nobody is: both sides are named, and who
@@ -751,11 +752,39 @@ static bool report_blocked(state *s, uint32_t rank, cddp_finding *f)
     return true;
 }
 
+/* Every member hangs in the operation that `r` waits for, and all have posted it: nobody stopped. */
+static bool report_all_inside(state *s, const rank_facts *r, cddp_finding *f)
+{
+    cd_rank_set who = {0};
+    char operation_words[200];
+    for (size_t i = 0; i < s->members.count; i++) {
+        const cd_key *key = cd_table_key(&s->members, i);
+        const member *m = cd_table_value(&s->members, i);
+        if (key->part[0] != r->waiting_group) continue;
+        const rank_facts *x = cd_ranks_find(&s->ranks, (uint32_t)key->part[1]);
+        if (m->posted <= r->waiting_sequence || x == NULL || x->end != 2 || !x->is_waiting ||
+            x->waiting_group != r->waiting_group || x->waiting_sequence != r->waiting_sequence)
+            return false;
+        cd_rank_set_add(&who, &s->writer.memory, (uint32_t)key->part[1]);
+    }
+    if (cd_rank_set_count(&who) < 2) return false;
+    describe_operation(s, r, operation_words, sizeof operation_words);
+    f->rank = -1;
+    cd_finding_set_ranks(&s->writer, f, &who);
+    CD_SAY(f->title, "all members hang inside %s, which all of them have posted", operation_words);
+    CD_SAY(f->expected, "the backend completes what all members have posted");
+    CD_SAY(f->actual, "%s", s->edges[0] != '\0' ? s->edges : "no member leaves it");
+    CD_SAY(f->advice, "no rank is known to have stopped: run the backend's conformance tests at "
+                      "this operation, element count, dtype and world size");
+    return true;
+}
+
 static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding *f)
 {
     static const char *const words[] = {"", "died", "stopped", "crashed"};
     const rank_facts *x = cd_ranks_find(&s->ranks, inside);
     if (x->end == 2 && report_blocked(s, inside, f)) return;
+    if (x->end == 2 && report_all_inside(s, cd_ranks_find(&s->ranks, rank), f)) return;
     const char *did = words[x->end >= 0 && x->end < 4 ? x->end : 2];
     char operation_words[200];
     describe_operation(s, cd_ranks_find(&s->ranks, rank), operation_words, sizeof operation_words);

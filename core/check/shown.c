@@ -3,14 +3,18 @@
 **
 ** Judged from   shown, the digest of the judge's copies at a moment, against the value events of
 **               the same moment, or against grad_local; misshown, what the judge itself found to be
-**               different; bucket_shown against bucket_launch, or bucket_layout.
+**               different; bucket_shown against bucket_launch, or bucket_layout. Of a sum that
+**               seems wrong the mark CD_TRACER_SHOWN_SUM, against what its members posted and what
+**               the rank received (sight.h).
 ** Exercised     copies of a moment were compared with the values that followed them.
 ** Blame         the ranks of which the judge was shown something else.
 ** Limits        without a judge nothing is shown. A moment that a rank never reaches is owed
 **               elsewhere. The state of AMSGrad is not shown.
 */
+#include "core/check/sight.h"
 #include "core/check/writer.h"
 
+#include "cddp/backend.h"
 #include "core/base/hash.h"
 
 #include <string.h>
@@ -60,6 +64,7 @@ typedef struct state {
     cd_table differences; /* (kind, …) → difference */
     cd_table ordinals;    /* (rank, variable) → ordinal */
     cd_table consumed;    /* (rank, ordinal) → digest of the gradient that was stepped with */
+    cd_sights sights;
     uint64_t compared, shown_ranks;
 } state;
 
@@ -75,6 +80,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->differences, context->allocator, sizeof(difference));
     cd_table_init(&s->ordinals, context->allocator, sizeof(int64_t));
     cd_table_init(&s->consumed, context->allocator, sizeof(int64_t));
+    cd_sights_init(&s->sights, context->allocator);
     return CDDP_OK;
 }
 
@@ -356,6 +362,25 @@ static void take_bucket(state *s, const cddp_event *e)
            (long long)x->generation, x->shadow ? "a shadow" : "no shadow");
 }
 
+/* ---- sums ---- */
+
+static void judge_sights(state *s)
+{
+    const cd_key *key;
+    const cd_look *look;
+    for (size_t i = 0; (look = cd_sights_get_wrong(&s->sights, i, &key)) != NULL; i++) {
+        difference *d = note(s, CD_KEY(6), &look->event);
+        if (d == NULL) continue;
+        CD_SAY(d->title, "shown another %s (#%lld of group '%.40s') than its members had",
+               cddp_op_name((cddp_op)look->op), (long long)key->part[1],
+               cd_writer_get_group(&s->writer, key->part[0]));
+        CD_SAY(d->expected, "digest %016llx of what it is, its operands and its result",
+               (unsigned long long)look->seen);
+        CD_SAY(d->actual, "shown: digest %016llx",
+               (unsigned long long)look->event.as.mark.value);
+    }
+}
+
 /* ---- events ---- */
 
 static void event(void *self, const cddp_event *e)
@@ -364,6 +389,12 @@ static void event(void *self, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {
+    case CDDP_EV_group:
+    case CDDP_EV_collective_post:
+    case CDDP_EV_collective_done:
+    case CDDP_EV_mark:
+        cd_sights_push(&s->sights, e);
+        return;
     case CDDP_EV_shown:
         take_shown(s, r, e);
         return;
@@ -407,6 +438,7 @@ static void end(void *self)
     if (s->compared > 0)
         cd_writer_exercise(&s->writer, "%llu times what was shown is what the rank had",
                            (unsigned long long)s->compared);
+    judge_sights(s);
     for (size_t i = 0; i < s->differences.count; i++) report(s, cd_table_value(&s->differences, i));
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->differences);
@@ -414,6 +446,7 @@ static void end(void *self)
     cd_table_fini(&s->consumed);
     cd_table_fini(&s->launches);
     cd_table_fini(&s->layouts);
+    cd_sights_fini(&s->sights);
     cd_check_end(s);
 }
 
@@ -422,7 +455,9 @@ static const uint16_t kinds[] = {CDDP_EV_shown,           CDDP_EV_grad_local,
                                  CDDP_EV_misshown,        CDDP_EV_bucket_launch,
                                  CDDP_EV_bucket_shown,    CDDP_EV_param,
                                  CDDP_EV_optimizer_touch, CDDP_EV_optimizer_step,
-                                 CDDP_EV_bucket_layout};
+                                 CDDP_EV_bucket_layout,   CDDP_EV_group,
+                                 CDDP_EV_collective_post, CDDP_EV_collective_done,
+                                 CDDP_EV_mark};
 
 CD_CHECK_TABLE(shown, "I-SHOWN", "what the judge is shown is what the rank has",
                "Every copy of a value that is judged equals the value that the rank has at that "

@@ -432,7 +432,14 @@ bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_f
         f.rank = -1;
     else
         print_blamed(&f, writer, who, sizeof who);
-    CD_SAY(f.title, "%s: %s: %s", who, what, words[0] != '\0' ? words : "no simple explanation");
+    /* what a device makes wrongly is nobody's who computes with it */
+    const bool is_device = strncmp(words, "device ", 7) == 0;
+    f.is_cause = is_device;
+    if (is_device && c->param < 0)
+        CD_SAY(f.title, "%s: %s", who, words);
+    else
+        CD_SAY(f.title, "%s: %s: %s", who, what,
+               words[0] != '\0' ? words : "no simple explanation");
     say_sides(entry, name, &f);
     advise(tally, entry, &f);
     *finding = f;

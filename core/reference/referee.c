@@ -751,6 +751,17 @@ static void emit_gathered(const cd_referee *o, const cd_observed_summed *observe
     cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_SUM, -1, name}, found);
 }
 
+/* By what a sum seems wrong: a wrong copy of it is nobody's mistake (I-SHOWN). */
+static cddp_status emit_sight(cd_referee *o, const cd_observed_summed *observed, cddp_error *err)
+{
+    uint64_t digest;
+    bool is_known;
+    CD_TRY(cd_summed_digest(observed, &o->numbers, &digest, &is_known, err));
+    if (is_known)
+        CD_EMIT(o->options.tracer, mark, CD_TRACER_SHOWN_SUM, .value = (int64_t)(digest & CD_SUM_SIGHT_BITS));
+    return CDDP_OK;
+}
+
 /* What this rank received, against what all members posted. Both are held against the plan where
 ** they are used: links 2 and 9, and the chain. */
 cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed, cddp_error *err)
@@ -760,6 +771,7 @@ cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed,
     if (observed->members == o->options.plan->world.size)
         cd_shown_number(&o->shown, "summed.member", o->options.rank, observed->member);
     CD_TRY(cd_summed_compare(&o->options.sums, observed, o->allocator, &found, err));
+    if (found.bad > 0) CD_TRY(emit_sight(o, observed, err));
     if (observed->gathers) {
         emit_gathered(o, observed, &found);
         return CDDP_OK;

@@ -2,8 +2,11 @@
 /* Where the order is known every bit follows; else the ends of every order. */
 #include "core/reference/summed.h"
 
+#include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/oracle/known_order.h"
 #include "core/oracle/numbers.h"
+#include "core/trace/codes.h"
 
 #include <math.h>
 
@@ -138,5 +141,62 @@ cddp_status cd_summed_compare(const cd_sum_promise *promise, const cd_observed_s
         CD_TRY(compare_any(&sum, first, s->result.items, count, allocator, found, err));
     else if (!compare_orders(&sum, &orders, first, &s->result, found) && !is_promised)
         *found = (cd_comparison){.element = -1, .shape = CD_SHAPE_NONE};
+    return CDDP_OK;
+}
+
+/* ---- what the judge was shown ---- */
+
+static bool has_bits(cddp_dtype dtype, const cd_observed_reals *reals)
+{
+    for (size_t i = 0; i < reals->count; i++)
+        if (isnan(reals->items[i]) || (dtype == CDDP_I64 && fabs(reals->items[i]) >= 0x1p53))
+            return false;
+    return true;
+}
+
+static cddp_status digest_of(const cd_observed_reals *reals, cddp_dtype dtype, cd_numbers *numbers,
+                             uint64_t *digest, cddp_error *err)
+{
+    const cddp_device *cpu = cddp_device_cpu();
+    const bool has_lanes = dtype == CDDP_C64;
+    const int64_t numel = (int64_t)(has_lanes ? reals->count / 2 : reals->count);
+    cddp_status status;
+    void *storage = NULL;
+    CD_TRY(cpu->allocate(cpu, dtype, numel + 1, &storage, err));
+    const cddp_tensor tensor = cddp_tensor_of(cpu, storage, 0, dtype, &numel, 1),
+                      written = cd_tensor_lanes(&tensor);
+    status = cd_numbers_write(numbers, &written, reals->items, err);
+    if (status == CDDP_OK) status = cpu->digest(&tensor, digest, err);
+    cpu->release(cpu, dtype, numel + 1, storage);
+    return CD_PASS(status);
+}
+
+cddp_status cd_summed_digest(const cd_observed_summed *summed, cd_numbers *numbers,
+                             uint64_t *digest, bool *is_known, cddp_error *err)
+{
+    const cd_observed_summed *s = summed;
+    const size_t lanes = s->dtype == CDDP_C64 ? 2 : 1;
+    const size_t count = s->members > 0 ? s->operands.count / s->members : 0;
+    const cd_sum_sight sight = {.averages = s->averages,
+                                .scatters = s->scatters,
+                                .gathers = s->gathers,
+                                .member = s->member,
+                                .members = s->members,
+                                .dtype = (int64_t)s->dtype,
+                                .numel = (int64_t)(count / lanes)};
+    uint64_t one;
+    *digest = cd_sum_sight_begin(&sight);
+    *is_known = true;
+    if ((unsigned)s->dtype >= CDDP_DTYPE_COUNT || s->members * count != s->operands.count)
+        return CDDP_OK; /* another one than any that was posted */
+    *is_known = has_bits(s->dtype, &s->operands) && has_bits(s->dtype, &s->result);
+    for (uint32_t m = 0; m < s->members && *is_known; m++) {
+        CD_TRY(digest_of(&(cd_observed_reals){s->operands.items + m * count, count}, s->dtype,
+                         numbers, &one, err));
+        *digest = cd_hash_mix(*digest, one);
+    }
+    if (!*is_known) return CDDP_OK;
+    CD_TRY(digest_of(&s->result, s->dtype, numbers, &one, err));
+    *digest = cd_hash_mix(*digest, one);
     return CDDP_OK;
 }

@@ -8,6 +8,7 @@
 #pragma once
 #include "core/oracle/any_order.h"
 #include "core/oracle/compare.h"
+#include "core/oracle/numbers.h"
 #include "core/reference/observed.h"
 
 /* Of the order of additions, by the plan of a simulated network, or by the backend. */
@@ -20,3 +21,7 @@ typedef struct cd_sum_promise {
 cddp_status cd_summed_compare(const cd_sum_promise *promise, const cd_observed_summed *summed,
                               const cddp_allocator *allocator, cd_comparison *found,
                               cddp_error *err) CDDP_MUST_CHECK;
+/* Of all that the comparison rests on: see cd_sum_sight_begin. *is_known: false where the numbers
+** do not have the bits of the tensors that they are copies of (NaN, large integers). */
+cddp_status cd_summed_digest(const cd_observed_summed *summed, cd_numbers *numbers,
+                             uint64_t *digest, bool *is_known, cddp_error *err) CDDP_MUST_CHECK;

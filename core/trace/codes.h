@@ -7,6 +7,7 @@
 */
 #pragma once
 #include "cddp/trace.h"
+#include "core/base/hash.h"
 
 /* A row of events.def gives its constants where CD_CODES_<name> is defined, else nothing. */
 #define CD_CODES_KEEP(...) __VA_ARGS__
@@ -28,6 +29,24 @@
 /* Of bucket_sum: from this number on, what an all-reduce gave, against what the ranks posted. */
 #define CD_LAW_COLLECTIVES 8
 
+/* What a reduction is, to one of its members. Its digest goes on with those of what each member
+** posted, in their order, and ends with that of the result. */
+typedef struct cd_sum_sight {
+    bool averages, scatters, gathers;
+    int64_t member, members, dtype, numel; /* numel: of what a member posts */
+} cd_sum_sight;
+#define CD_SUM_SIGHT_BITS ((UINT64_C(1) << 52) - 1) /* of the digest: a mark's value is a count */
+static inline uint64_t cd_sum_sight_begin(const cd_sum_sight *sight)
+{
+    const cd_sum_sight *s = sight;
+    const int64_t said[] = {s->averages, s->scatters, s->gathers, s->member,
+                            s->members,  s->dtype,    s->numel};
+    uint64_t digest = 0;
+    for (size_t i = 0; i < sizeof said / sizeof said[0]; i++)
+        digest = cd_hash_mix(digest, (uint64_t)said[i]);
+    return digest;
+}
+
 /* The ids of decisions on process groups. Below 0 they stand for a step: the group that the wrapper
 ** takes, and the one in which buckets are reduced there. From 0 on they are groups of the rank,
 ** with the digest of their members, and say what each is for. */
@@ -42,6 +61,8 @@
 #define CD_GROUP_OF_REPLICAS_RESUMED 6
 #define CD_GROUP_OF_AVERAGE 8 /* and up, one of each level */
 #define CD_GROUP_NAMED 64     /* and up, one of each [[group]] */
+/* and up: the group in which the program posts each [[collective]]; without members */
+#define CD_GROUP_OF_COLLECTIVE ((int64_t)1 << 20)
 
 #define CD_CODES_link , CD_CODES_KEEP
 #define CDDP_EVENT_ENUM(name, ...) CD_CODES_ROW(name, __VA_ARGS__)

@@ -98,6 +98,10 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_WRAPPED "wrapped module"
 /* A mark: the all-reduce that this rank posts next is the program's own; its value: elements. */
 #define CD_TRACER_OWN_REDUCTION "own reduction"
+/* A mark: the operation that this rank posts next is the plan's [[collective]] of this number. */
+#define CD_TRACER_OWN_COLLECTIVE "own collective"
+/* A mark: a sum seems wrong; value: of what the judge was shown of it. See cd_sum_sight_begin. */
+#define CD_TRACER_SHOWN_SUM "shown sum"
 /* The rank takes part in making a group; value: a digest of its members, then 16 bits with their
 ** number. */
 #define CD_TRACER_NEW_GROUP "new_group"

@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/comm/operands.h"
 #include "core/plan/plan.h"
+#include "core/trace/tracer.h"
 #include "core/train/points.h"
 
 #include <string.h>
@@ -251,6 +252,7 @@ cddp_status cd_trainer_run_collectives(cd_trainer *t, cddp_plan_collective_place
             continue;
         if (group != t->groups.world && CD_POINT_TURNS("collective.group", t))
             group = t->groups.world;
+        CD_EMIT(t->tracer, mark, CD_TRACER_OWN_COLLECTIVE, .value = (int64_t)i);
         CD_TRY(run_one(t, planned, group, err));
     }
     return CDDP_OK;

@@ -49,8 +49,9 @@
 
 #define PARTS_MAX 16 /* backends that one composition names */
 
-/* What ranks give to sums. Of a job that we start they lie in a file, often of a small file system;
-** of forked ranks in memory that is taken when it is written. */
+/* What ranks give to sums. Of forked ranks they lie in memory that is taken when it is written, of
+** other ranks of one machine in a file, often of a small file system. A rank of a job that somebody
+** else started learns its folder with the address of its judge: "ADDRESS#FOLDER". */
 #define SHARED_FORKED_BYTES ((size_t)64 << 20)
 #define SHARED_FILE_BYTES ((size_t)16 << 20)
 
@@ -65,7 +66,8 @@ struct cd_compose_process {
     cddp_process_world *world;
     cddp_member_world *member;  /* that one */
     cd_os_folder folder;        /* of the rendezvous; "" where the transport has one, or a job */
-    cd_os_folder scratch;       /* of a job that this process starts */
+    cd_os_folder scratch;       /* of a job that this process starts, or judges on one machine */
+    char hub[CDDP_PROCESS_ADDRESS_BYTES]; /* of a rank whose judge is another process */
     cddp_member_options joined; /* rank 0 of a job that somebody else started */
     void *shared; /* what all ranks see of each other's operands; NULL: they share no memory */
     size_t shared_bytes;
@@ -328,13 +330,48 @@ static void unbind_rank(void *context, cddp_rank *rank, cddp_rank_binding *bindi
     cd_release(NULL, s, sizeof *s);
 }
 
+/* ---- what ranks of one machine share ---- */
+
+/* Of the whole job. */
+static bool open_scratch(cd_compose_process *p)
+{
+    return cd_os_folder_open(&p->scratch, "/dev/shm", "cddp-job", NULL) == CDDP_OK;
+}
+
+/* Where the job's folder has no room for it, the ranks' judges do without. */
+static void open_shared_file(cd_compose_process *p, const char *folder)
+{
+    char path[sizeof p->scratch.path + 16];
+    if (folder == NULL) return;
+    snprintf(path, sizeof path, "%s/operands", folder);
+    if (cd_os_shared_file_open(path, SHARED_FILE_BYTES, &p->shared, NULL) == CDDP_OK)
+        p->shared_bytes = SHARED_FILE_BYTES;
+}
+
+/* Behind the address, where it has room. */
+static void add_folder(const cd_compose_process *p, char address[CDDP_PROCESS_ADDRESS_BYTES])
+{
+    const size_t used = strlen(address), more = strlen(p->scratch.path) + 1;
+    if (more == 1 || used + more >= CDDP_PROCESS_ADDRESS_BYTES) return;
+    snprintf(address + used, CDDP_PROCESS_ADDRESS_BYTES - used, "#%s", p->scratch.path);
+}
+
+/* Cuts it off again. */
+static void take_folder(cd_compose_process *p, char *address)
+{
+    char *folder = strchr(address, '#');
+    if (folder == NULL) return;
+    *folder = '\0';
+    open_shared_file(p, folder + 1);
+}
+
 /* ---- a job that somebody else started ---- */
 
 /* Hands the address of the judge from rank 0 to all others, by the only means that they share. */
 static cddp_status meet(void *context, cddp_rank *rank, char address[CDDP_PROCESS_ADDRESS_BYTES],
                         cddp_error *err)
 {
-    const cd_compose_process *p = context;
+    cd_compose_process *p = context;
     const cddp_backend *b = cd_compose_process_backend(p);
     cddp_status status = CDDP_OK;
     void *group = NULL, *work = NULL;
@@ -354,10 +391,12 @@ static cddp_status meet(void *context, cddp_rank *rank, char address[CDDP_PROCES
                                  .op = CDDP_OP_BROADCAST,
                                  .input = text,
                                  .output = text};
+    add_folder(p, address);
     CD_TRY_OUT(b->open(b, rank, &spec, &group, err));
     CD_TRY_OUT(b->post(group, &broadcast, &work, err));
     status = b->wait(group, work, TIMEOUT_NS, err);
     b->release(group, work);
+    if (status == CDDP_OK) take_folder(p, address);
 out:
     b->close(group);
     cd_release(NULL, members, rank->world_size * sizeof *members);
@@ -374,23 +413,15 @@ static void leave(void *context)
 static cddp_status announce(void *context, cddp_rank *rank,
                             char address[CDDP_PROCESS_ADDRESS_BYTES], cddp_error *err)
 {
-    const cd_compose_process *p = context;
+    cd_compose_process *p = context;
     (void)rank;
+    add_folder(p, address);
     CD_TRY(cd_join_announce(p->options.origin->join, p->options.run, address, err));
+    take_folder(p, address);
     return CDDP_OK;
 }
 
 /* ---- a job that we start ---- */
-
-/* Where the job's folder has no room for it, the ranks' judges do without. */
-static void open_shared_file(cd_compose_process *p, const char *folder)
-{
-    char path[sizeof p->scratch.path + 16];
-    if (folder == NULL) return;
-    snprintf(path, sizeof path, "%s/operands", folder);
-    if (cd_os_shared_file_open(path, SHARED_FILE_BYTES, &p->shared, NULL) == CDDP_OK)
-        p->shared_bytes = SHARED_FILE_BYTES;
-}
 
 /* Settings, then the launcher's words; behind them this program and its arguments. */
 static cddp_status make_command(cd_compose_process *p, cddp_error *err)
@@ -398,7 +429,7 @@ static cddp_status make_command(cd_compose_process *p, cddp_error *err)
     const cd_compose_process_options *o = &p->options;
     size_t setting_count = 0, word_count = 0;
     /* What the launcher's library leaves behind when it is killed goes with this folder. */
-    if (cd_os_folder_open(&p->scratch, "/dev/shm", "cddp-job", NULL) == CDDP_OK)
+    if (open_scratch(p))
         setenv("CDDP_SCRATCH", p->scratch.path, 1);
     else
         unsetenv("CDDP_SCRATCH");
@@ -443,7 +474,11 @@ static bool interrupted(void *context)
 
 static cddp_status open_member(cd_compose_process *p, cddp_member_options member, cddp_error *err)
 {
-    member.address = p->options.origin->hub;
+    if (p->options.origin->hub != NULL) {
+        snprintf(p->hub, sizeof p->hub, "%s", p->options.origin->hub);
+        take_folder(p, p->hub);
+        member.address = p->hub;
+    }
     CD_TRY(cddp_member_world_open(&member, &p->member, err));
     return CDDP_OK;
 }
@@ -502,6 +537,7 @@ static cddp_status open_launched(cd_compose_process *p, cddp_process_options *op
                        "address they reach this one");
     options->hub_host = host != NULL ? host : "127.0.0.1";
     options->member = m;
+    if (one_host) (void)open_scratch(p);
     return CDDP_OK;
 }
 
@@ -527,6 +563,7 @@ static cddp_status open_joined(cd_compose_process *p, cddp_process_options *opti
     options->member = m;
     options->ends_members = true;
     options->one_host = o->join->one_host;
+    if (o->join->one_host) (void)open_scratch(p);
     return CDDP_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "cddp/hook.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/oracle/emit.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
@@ -179,6 +180,47 @@ static cddp_status take(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight 
     return CDDP_OK;
 }
 
+/* A hook casts and divides by functions of its device. What these do wrongly is no hook's mistake:
+** then nothing is said of the hook. Asked once for each dtype and number of ranks. */
+static cddp_status try_device(cd_hook_law *law, const cddp_device *device, cddp_dtype dtype,
+                              cddp_error *err)
+{
+    enum { COUNT = 16 };
+    const int64_t count = COUNT, n = law->options.world_size;
+    double whole[COUNT];
+    void *storage = NULL;
+    char name[96];
+    cd_comparison c = {.numel = COUNT, .element = -1, .exact = true};
+    cddp_status status = CDDP_OK;
+    if (law->tried_dtype == dtype && law->tried_ranks == n) return CDDP_OK;
+    for (int64_t i = 0; i < count; i++) whole[i] = (double)(i + 1);
+    CD_TRY(device->allocate(device, dtype, count, &storage, err));
+    const cddp_tensor t = cddp_tensor_of(device, storage, 0, dtype, &count, 1);
+    CD_TRY_OUT(cd_numbers_write(&law->scratch, &t, whole, err));
+    CD_TRY_OUT(device->divide(&t, &t, n, NULL, err));
+    CD_TRY_OUT(cd_numbers_read(&law->scratch, &t, err));
+    for (int64_t i = 0; i < count; i++) {
+        const double expected = cd_law_round(dtype, whole[i] / (double)n);
+        if (law->scratch.values[i] == expected || c.bad++ > 0) continue;
+        c.element = i;
+        c.expected = expected;
+        c.actual = law->scratch.values[i];
+        c.shape = CD_SHAPE_UNEXPLAINED;
+    }
+    law->tried_dtype = dtype;
+    law->tried_ranks = n;
+    law->is_device_wrong = c.bad > 0;
+    cd_text_format(name, sizeof name, "1 to 16 in %s", cddp_dtype_name(dtype));
+    cd_text_format(c.words, sizeof c.words, "device %s does not divide by %lld", device->name,
+                   (long long)n);
+    if (c.bad > 0)
+        cd_comparison_emit(
+            &(cd_comparison_place){law->options.tracer, CD_LINK_PRECISION, -1, name}, &c);
+out:
+    device->release(device, dtype, count, storage);
+    return status;
+}
+
 /* The digest of shares as they are summed: divided before, unless the sum is. */
 static cddp_status digest_divided(cd_hook_law *law, const cd_law_flight *f, uint64_t *digest,
                                   cddp_error *err)
@@ -326,6 +368,8 @@ cddp_status cd_hook_law_launch(cd_hook_law *law, const cd_law_bucket *b, cddp_er
     CD_TRY(find_flight(law, b->index, &f, err));
     CD_TRY(take(law, b, f, err));
     law->state_dtype = f->dtype;
+    CD_TRY(try_device(law, b->flat->device, f->dtype, err));
+    if (law->is_device_wrong) return CDDP_OK;
     CD_TRY(state_slices(law, b, true, err));
     f->has_law = has_law(law, b);
     if (f->has_law) {

@@ -84,6 +84,7 @@ static void put_decisions(writer *w)
     DECIDE(w, GROUP, "part", CD_GROUP_NAMED, -1, -1, .value = RANKS, .detail = w->rank,
            .digest = 77);
     DECIDE(w, GROUP, "part", CD_GROUP_TAKEN, 1, -1, .value = RANKS);
+    DECIDE(w, GROUP, "part", CD_GROUP_OF_COLLECTIVE + 2, -1, -1, .value = 1);
     for (int64_t step = 0; step < STEPS; step++) {
         DECIDE(w, UPDATE, NULL, 0, step, -1, .value = 1,
                .real = cd_f64_bits(0.125 / (double)(step + 1)));
@@ -116,6 +117,8 @@ static void put_micro(writer *w)
     PUT(w, mark_ready, NULL, .param = 0);
     if (w->micro == 1)
         PUT(w, collective_post, NULL, .group = w->step == 1 ? PART : WORLD, .sequence = w->step);
+    PUT(w, mark, CD_TRACER_OWN_COLLECTIVE, .value = 2);
+    PUT(w, collective_post, NULL, .group = PART, .sequence = 2 + w->micro, .bucket = -1);
     PUT(w, backward_end, NULL, .finalized = w->micro);
 }
 
@@ -305,6 +308,14 @@ static bool posts_elsewhere(cddp_event *e)
     if (is_early) e->as.collective_post.group = OTHER;
     return true;
 }
+/* The wrapper's group is a group of the plan, too. */
+static bool another_collective_group(cddp_event *e)
+{
+    const bool is_own = e->kind == CDDP_EV_collective_post && e->as.collective_post.bucket < 0 &&
+                        e->as.collective_post.group == PART;
+    if (is_own) e->as.collective_post.group = WORLD;
+    return true;
+}
 static bool other_members(cddp_event *e)
 {
     if (e->kind == CDDP_EV_group) e->as.group.members_digest++;
@@ -399,6 +410,8 @@ static const struct {
      reduces_in_the_old_group},
     {"a collective elsewhere", "I-GROUP", "a collective is posted in group 'other'",
      posts_elsewhere},
+    {"a collective in another group of the plan", "I-GROUP",
+     "[[collective]] 2 (from 0) is posted in group 'world'", another_collective_group},
     {"other members", "I-GROUP", "in group 'world', which is not the plan's", other_members},
     {"a group twice", "I-GROUP", "group 'world' is opened again", opens_twice},
     {"a parameter frozen", "I-META", "parameter fc.weight is frozen", freezes},

@@ -385,6 +385,38 @@ static void check_element(layer_bench *b, uint32_t parameter, int64_t i)
                  numeric);
 }
 
+/* Running statistics are constants of an evaluation: dx = w·dy/√(var + eps), dw = Σ dy·(x - mean)/√…,
+** db = Σ dy. No second form of a model has this backward, so it stands here in closed form. */
+TEST(gradient, batch_norm_in_evaluation_takes_its_statistics_as_constants)
+{
+    layer_bench b = {.c = NULL};
+    const layer_case *c = cases;
+    cd_value *y = NULL;
+    double dw[3] = {0}, db[3] = {0};
+    (void)state;
+    while (c->run != run_batch_norm_eval) c++;
+    bench_open(&b, c, CDDP_F64);
+    cd_value *loss = bench_forward(&b, 0, SAMPLES, &y);
+    assert_ok(backward_from(&b.f, loss, false), &b.f.err);
+    const cd_module *m = b.f.module;
+    const cddp_tensor *x = &m->parameters[0].tensor;
+    for (int64_t i = 0; i < cddp_tensor_numel(x); i++) {
+        const int64_t sample = i / 12, place = i % 12, k = place / 4;
+        const double dy = 0.5 + (double)((sample * 11 + place * 7) % 13) / 7;
+        const double mean = 0.25 * (double)k, root = sqrt(1.5 - 0.25 * (double)k + 1e-5);
+        dw[k] += dy * (element_get(x, i) - mean) / root;
+        db[k] += dy;
+        if (fabs(element_get(&m->parameters[0].grad.value, i) - (0.5 + (double)k) * dy / root) >
+            1e-12)
+            fail_msg("element %lld: the derivative by x is not its definition's", (long long)i);
+    }
+    for (int64_t k = 0; k < 3; k++) {
+        assert_true(fabs(element_get(&m->parameters[b.norm.weight].grad.value, k) - dw[k]) < 1e-11);
+        assert_true(fabs(element_get(&m->parameters[b.norm.bias].grad.value, k) - db[k]) < 1e-11);
+    }
+    fixture_close(&b.f);
+}
+
 TEST(gradient, of_every_layer_is_the_limit_of_differences)
 {
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
