@@ -10,7 +10,7 @@ from collections import deque
 from typing import Any, Callable, Deque, List, Optional, Tuple
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
@@ -132,6 +132,7 @@ def _say_values(r: Recorder, optimizer: Any) -> None:
         for part in known.parts if known is not None else []:
             r.use(part.wrapper.number)
             part.value.emit(r, list(part.params), DIGESTS, part.wrapper.is_host)
+            part.wrapper.say_frozen(r)
     r.end_step()
     _remember_payload(r)
 
@@ -325,10 +326,25 @@ _samplers: "weakref.WeakKeyDictionary[Any, List[int]]" = weakref.WeakKeyDictiona
 _pending: List[Tuple[_Pass, List[int], int]] = []
 
 
+_ROWS_MAX = 32  # of a batch that are said
+_ROW_BYTES_MIN = 16  # below that, different samples often are the same
+_has_own_batch = False  # of a loader without a sampler for each rank
+
+
+def _takes_all(sampler: Any) -> bool:
+    """A pass of it goes through all samples, whatever other ranks do."""
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and getattr(sampler, "_num_samples", None) is None
+    return type(sampler) is SequentialSampler
+
+
 def _begin_pass(loader_iter: Any) -> None:
     loader = getattr(loader_iter, "_cddp_loader", None)
     sampler = getattr(loader, "sampler", None)
-    if not isinstance(sampler, DistributedSampler) or type(getattr(loader, "batch_sampler", None)) is not BatchSampler:
+    if type(getattr(loader, "batch_sampler", None)) is not BatchSampler:
+        return
+    loader_iter._cddp_takes_all = _takes_all(sampler)
+    if not isinstance(sampler, DistributedSampler):
         return
     entry = _samplers.setdefault(sampler, [len(_samplers), 0])
     loader_iter._cddp_pass = _Pass(entry[0], sampler, entry[1])
@@ -336,6 +352,8 @@ def _begin_pass(loader_iter: Any) -> None:
 
 
 def _take_batch(loader_iter: Any) -> None:
+    global _has_own_batch
+    _has_own_batch = getattr(loader_iter, "_cddp_takes_all", False)
     current = getattr(loader_iter, "_cddp_pass", None)
     if current is None or not current.batches:
         return
@@ -345,7 +363,29 @@ def _take_batch(loader_iter: Any) -> None:
     current.position += len(indices)
 
 
-def _say_samples(r: Recorder) -> None:
+def _find_rows(value: Any) -> Optional[torch.Tensor]:
+    """Of what a forward gets, the first tensor that has one row for each sample."""
+    if isinstance(value, torch.Tensor):
+        is_plain = value.device.type == "cpu" and value.layout is torch.strided and value.dim() > 1
+        return value if is_plain and value.numel() * value.element_size() >= _ROW_BYTES_MIN * value.shape[0] else None
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    return next((found for found in map(_find_rows, items) if found is not None), None)
+
+
+def _say_own_samples(r: Recorder, inputs: Any) -> None:
+    rows = _find_rows(inputs)
+    if rows is None or not r.wants_digests or rows.shape[0] == 0:
+        return
+    r.mark("own batch", rows.shape[0])
+    for row in rows.detach()[:_ROWS_MAX]:
+        r.mark("own sample", r.digest(row))
+
+
+def _say_samples(r: Recorder, inputs: Any) -> None:
+    global _has_own_batch
+    if _has_own_batch and r.world_size > 1:
+        _say_own_samples(r, inputs)
+    _has_own_batch = False
     while _pending:
         current, indices, position = _pending.pop()
         if current.shuffles and not current.is_said:
@@ -362,6 +402,8 @@ def _say_samples(r: Recorder) -> None:
 
 
 def _forget_samples(r: Recorder) -> None:
+    global _has_own_batch
+    _has_own_batch = False
     del _pending[:]
 
 

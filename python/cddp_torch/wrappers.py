@@ -132,7 +132,7 @@ class Wrapper:
         self.is_evaluating = False  # nobody synchronises its buffers, and the next forward says them
         self.is_local = False  # backwards do not synchronise, as far as was said
         self.has_left = False  # its group
-        self.versions: List[int] = []  # of buffers, as the last training forward or broadcast left them
+        self.left: List[int] = []  # contents of buffers, as the last training forward or broadcast left them
         self.evaluations = 0  # after which they were others
         self.is_loose = False  # a training forward changed them, and no backward came since
         self.is_shadowing = False
@@ -165,6 +165,10 @@ class Wrapper:
         self.final = Rows(r, "grad_final", everything, lambda i, p: {0: i, 4: -1, 8: DTYPES.get(p.dtype, 7)})
         self.named = named
         self.ignored = ignored
+        self.frozen = [(i, p) for i, (name, p) in enumerate(named) if not p.requires_grad and name not in ignored
+                       and p.device.type == "cpu" and p.dtype in DTYPES]
+        self.frozen_parts: List[Tuple[Rows, List[torch.Tensor]]] = []
+        self.frozen_step = -1  # in which they were said
 
     # ---- construction ----
 
@@ -216,15 +220,31 @@ class Wrapper:
         rows = Rows(r, "value", list(enumerate(self.params)),
                     lambda i, p: {0: WORD["CDDP_WHAT_PARAMETER"], 1: WORD["CDDP_MOMENT_EXIT"], 2: self.ordinals[i], 5: i})
         rows.emit(r, list(self.params), DIGESTS, self.is_host)
+        self._rows_of_frozen(r, self.frozen, WORD["CDDP_MOMENT_EXIT"]).emit(r, [p for _, p in self.frozen], DIGESTS, True)
 
-    def keep_buffers(self) -> bool:
+    def say_frozen(self, r: Recorder) -> None:
+        """After a step, once. Of very many bytes a part: the same one on all ranks."""
+        if self.frozen_step == r.step or not self.frozen:
+            return
+        self.frozen_step = r.step
+        if not self.frozen_parts:
+            self.frozen_parts = [(self._rows_of_frozen(r, part, WORD["CDDP_MOMENT_AFTER_STEP"]), [p for _, p in part])
+                                 for part in _parts_of(self.frozen)]
+        rows, params = self.frozen_parts[r.step % len(self.frozen_parts)]
+        rows.emit(r, list(params), DIGESTS, True)
+
+    def _rows_of_frozen(self, r: Recorder, pairs: List[Tuple[int, torch.Tensor]], moment: int) -> Rows:
+        """Known by their ordinals alone."""
+        return Rows(r, "value", pairs, lambda i, p: {0: WORD["CDDP_WHAT_PARAMETER"], 1: moment, 2: i, 5: -1})
+
+    def keep_buffers(self, r: Recorder) -> bool:
         """Had they changed?"""
-        before, self.versions = self.versions, [_version(b) for _, b in self.buffers]
-        return bool(before) and before != self.versions
+        before, self.left = self.left, [r.digest(b) or _version(b) for _, b in self.buffers]
+        return bool(before) and before != self.left
 
     def follow_buffers(self, r: Recorder) -> None:
         """Something else than a training forward or a broadcast changed buffers: mostly an evaluation in train()."""
-        if self.keep_buffers():
+        if self.keep_buffers(r):
             self._say_evaluation(r)
 
     def drop_forward(self, r: Recorder) -> None:
@@ -359,6 +379,22 @@ class Wrapper:
             laws.state_cast(r, index, entered, self.flat(index), self.promise.rounds_in or entered.dtype,
                             len(self.group.members) if self.group is not None else 1)
         self.entered.clear()
+
+
+_PART_BYTES = 256 << 20
+
+
+def _parts_of(pairs: List[Tuple[int, torch.Tensor]]) -> List[List[Tuple[int, torch.Tensor]]]:
+    parts: List[List[Tuple[int, torch.Tensor]]] = [[]]
+    size = 0
+    for i, p in pairs:
+        more = p.numel() * p.element_size()
+        if size + more > _PART_BYTES and parts[-1]:
+            parts.append([])
+            size = 0
+        parts[-1].append((i, p))
+        size += more
+    return parts
 
 
 def _version(b: torch.Tensor) -> int:
@@ -670,7 +706,7 @@ def _say_frozen(r: Recorder, w: Wrapper) -> None:
         r.mark("frozen parameters", len(w.params) - trained)
 
 
-def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> bool:
+def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper, inputs: Any) -> bool:
     grad = torch.is_grad_enabled()
     sync = grad and bool(ddp.require_backward_grad_sync)
     if r.join_depth > 0:
@@ -686,7 +722,7 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> boo
         _say_tensor_hooks(r, w)
         _say_frozen(r, w)
         for say in before_training_forward:
-            say(r)
+            say(r, inputs)
     else:
         for forget in before_other_forward:
             forget(r)
@@ -698,7 +734,7 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper) -> boo
     return sync
 
 
-before_training_forward: List[Callable[[Recorder], None]] = []
+before_training_forward: List[Callable[[Recorder, Any], None]] = []
 before_other_forward: List[Callable[[Recorder], None]] = []
 
 
@@ -739,7 +775,7 @@ def _end_forward(r: Recorder, w: Wrapper, sync: bool) -> None:
     r.use(w.number)
     w.follow_rebuild(r)
     if torch.is_grad_enabled():
-        w.is_loose |= w.keep_buffers()
+        w.is_loose |= w.keep_buffers(r)
     else:
         w.follow_buffers(r)
     if sync:
@@ -950,7 +986,7 @@ def patch(current: Callable[[], Optional[Recorder]]) -> None:
         r, w = get(), of(self)
         if r is None or w is None:
             return real_forward(self, *args, **named)
-        sync = guarded(_begin_forward)(r, self, w)
+        sync = guarded(_begin_forward)(r, self, w, (args, named))
         output = real_forward(self, *args, **named)
         guarded(_end_forward)(r, w, bool(sync))
         return output
@@ -1010,7 +1046,7 @@ def _patch_mode() -> None:
 
 def _say_buffer_sync(r: Recorder, ddp: Any, w: Wrapper) -> None:
     r.use(w.number)
-    w.keep_buffers()
+    w.keep_buffers(r)
     hook = getattr(ddp, "buffer_hook", None)
     after = hook is not None and "POST" in str(getattr(hook, "buffer_comm_hook_location", ""))
     authority = 0

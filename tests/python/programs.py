@@ -756,7 +756,94 @@ def makes_a_sum_of_the_mean(rank):
     train(rank, ddp, sgd(ddp), before_step=scale)
 
 
+def with_memory(rank, remember, frozen=True):
+    """A model with a part that no gradient changes; after each backward `remember` may do so."""
+    model = mlp()
+    model[0].weight.requires_grad_(not frozen)
+    model.register_buffer("memory", torch.zeros(4))
+    ddp = DDP(model, broadcast_buffers=False)
+    train(rank, ddp, torch.optim.SGD([p for p in ddp.parameters() if p.requires_grad], lr=0.1),
+          before_step=lambda step: remember(ddp.module, step))
+
+
+@clean
+def momentum_encoder(rank):
+    """As MoCo and BYOL do it."""
+    with_memory(rank, lambda model, step: model[0].weight.data.mul_(0.99).add_(model[2].weight.data[:, :8], alpha=0.01))
+
+
+@clean
+def remembers_the_step_in_a_buffer(rank):
+    with_memory(rank, lambda model, step: model.memory.data.fill_(float(step)))
+
+
+def loads(rank, data, **options):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for epoch in range(2):
+        for x, y in DataLoader(data, batch_size=6, **options):
+            optimizer.zero_grad()
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+
+
+def numbered(begin, end):
+    g = torch.Generator().manual_seed(5)
+    x, y = torch.randn(60, 8, generator=g), torch.randint(0, 2, (60,), generator=g)
+    return TensorDataset(x[begin:end], y[begin:end])
+
+
+@clean
+def shuffles_its_own_files(rank):
+    loads(rank, numbered(24 * rank, 24 * rank + 24), shuffle=True)
+
+
+@clean
+def augments_what_it_shuffles(rank):
+    """Nobody knows whether samples are the same, so nothing is said."""
+    def noisy(rows):
+        x, y = zip(*rows)
+        return torch.stack(x) + 0.1 * torch.randn(len(x), 8), torch.stack(y)
+    torch.manual_seed(rank)
+    loads(rank, numbered(0, 24), shuffle=True, collate_fn=noisy)
+
+
 # ---- wrong ----
+
+@wrong("I-DATA", words="all ranks train on the same samples, in the same order")
+def shuffles_with_one_seed_and_no_sampler(rank):
+    loads(rank, numbered(0, 24), shuffle=True)
+
+
+@wrong("I-DATA", words="all ranks train on the same samples, in the same order")
+def reads_all_files_in_order(rank):
+    loads(rank, numbered(0, 24), num_workers=1)
+
+
+@wrong("I-PARAMEQ", words="rank 0 and rank 1, no majority, hold different values of 0.weight")
+def overwrites_a_frozen_parameter(rank):
+    def write(model, step):
+        if rank == 1 and step == 2:
+            model[0].weight.data.add_(0.01)
+    with_memory(rank, write)
+
+
+@wrong("I-PARAMEQ", words="0.weight")
+def momentum_encoder_that_drifts(rank):
+    with_memory(rank, lambda model, step: model[0].weight.data.add_(0.01 * rank))
+
+
+@wrong("I-PARAMEQ", words="0.weight")
+def unfreezes_behind_the_wrapper(rank):
+    """The wrapper reduces no gradient of it."""
+    model = mlp()
+    model[0].weight.requires_grad_(False)
+    ddp = DDP(model)
+    optimizer = sgd(ddp)
+    train(rank, ddp, optimizer, steps=2)
+    model[0].weight.requires_grad_(True)
+    train(rank, ddp, optimizer, steps=2, begin=2)
+
 
 @wrong("I-ONCE", words="2 times as large")
 def reduces_gradients_again(rank):
@@ -1464,6 +1551,29 @@ def evaluates_with_gradients_on_rank_0(rank):
         if rank == 0:
             ddp(batch(0, 99)[0])
     evaluates(rank, evaluate, broadcast_buffers=False)
+
+
+@statistics_moved
+def writes_a_buffer_on_rank_1(rank):
+    """Through .data, which leaves its version as it was."""
+    def write(model, step):
+        if rank == 1 and step == 1:
+            model.memory.data.add_(1)
+    with_memory(rank, write)
+
+
+@unjudged("a DataLoader without a DistributedSampler gives several ranks the same ones")
+def shuffles_without_a_sampler(rank):
+    torch.manual_seed(rank)
+    loads(rank, numbered(0, 24), shuffle=True)
+
+
+@unjudged("why parameters changed after the last step, and not alike on all ranks")
+def writes_a_frozen_parameter_at_the_end(rank):
+    kept = []
+    with_memory(rank, lambda model, step: kept.append(model))
+    if rank == 1:
+        kept[-1][0].weight.data.add_(0.01)
 
 
 @unjudged("why parameters are frozen on some ranks alone")

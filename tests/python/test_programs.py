@@ -96,6 +96,12 @@ def test_that_hooks_of_tensors_change_gradients_is_said(tmp_path):
     assert code == 0 and "nor what hooks of tensors made of the gradients of 6 parameters" in " ".join(report.split()), report
 
 
+def test_that_frozen_parameters_move_alike_is_said(tmp_path):
+    harness.run(programs.momentum_encoder, str(tmp_path))
+    code, report = harness.check(str(tmp_path))
+    assert code == 0 and "nor why 1 parameter without gradients changed, alike on all ranks" in " ".join(report.split()), report
+
+
 def test_that_gradients_are_never_dropped_is_said(tmp_path):
     harness.run(programs.never_drops_gradients, str(tmp_path))
     code, report = harness.check(str(tmp_path))

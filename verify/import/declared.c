@@ -122,11 +122,34 @@ static bool is_kept(int64_t moment)
            moment == CDDP_MOMENT_END || moment == CDDP_MOMENT_EXIT;
 }
 
+/* Ranks that differ in one are I-PARAMEQ's. What changes it alike on all ranks is their affair: a
+** momentum encoder, say. */
+static void take_still(cd_declared *d, cd_declared_rank *rank, const cddp_event_value *v)
+{
+    if (v->id < 0 || v->id >= VARIABLES_MAX || v->digest == 0) return;
+    const size_t needed = (size_t)v->id + 1;
+    if (!cd_vec_grow(d->allocator, (void **)&rank->stills, &rank->still_capacity, needed,
+                     sizeof *rank->stills)) {
+        d->is_out_of_memory = true;
+        return;
+    }
+    for (; rank->still_count < needed; rank->still_count++)
+        rank->stills[rank->still_count] = (cd_declared_still){.last = 0};
+    cd_declared_still *still = &rank->stills[v->id];
+    if (v->moment == CDDP_MOMENT_EXIT) {
+        if (still->exit == 0) still->exit = v->digest;
+        return;
+    }
+    still->has_moved |= still->last != 0 && still->last != v->digest;
+    still->last = v->digest;
+}
+
 static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
     take_begin(d, rank, v);
     if (v->what != CDDP_WHAT_PARAMETER || !is_kept(v->moment)) return;
+    if (v->param < 0) take_still(d, rank, v);
     cd_declared_variable *variable = find(d, rank, v->param);
     if (variable == NULL) return;
     if (v->moment == CDDP_MOMENT_EXIT && variable->exit == 0) variable->exit = v->digest;
@@ -214,6 +237,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     rank->events++;
     cd_means_push(&d->means, e);
     cd_consumed_push(&d->consumed, e);
+    cd_own_samples_push(&d->samples, e);
     switch (e->kind) {
     case CDDP_EV_param:
         take_parameter(d, rank, e);
@@ -319,6 +343,27 @@ static void note_exits(cd_declared *d, uint32_t number)
     }
 }
 
+static void note_stills(cd_declared *d, uint32_t number)
+{
+    const cd_declared_rank *rank = &d->ranks[number];
+    const cddp_event at = {.rank = number, .step = rank->step};
+    uint64_t moved = 0;
+    for (size_t i = 0; i < rank->still_count; i++) {
+        const cd_declared_still *x = &rank->stills[i];
+        const bool is_late = x->exit != 0 && x->last != 0 && x->exit != x->last;
+        bool is_alone = false;
+        for (uint32_t r = 0; is_late && !is_alone && r < d->rank_count; r++) {
+            const cd_declared_rank *other = &d->ranks[r];
+            const cd_declared_still *y = i < other->still_count ? &other->stills[i] : NULL;
+            is_alone = y != NULL && other->group == rank->group && y->last == x->last &&
+                       y->exit != 0 && y->exit != x->exit;
+        }
+        if (is_alone) note(d, CD_DECLARED_EXIT, &at, -1);
+        moved += x->has_moved || (is_late && !is_alone);
+    }
+    if (moved > d->moved) d->moved = moved;
+}
+
 /* Where ranks join, those that are done early evaluate less often. */
 static void note_buffers(cd_declared *d, uint32_t number)
 {
@@ -360,6 +405,7 @@ static void end_rank(cd_declared *d, uint32_t number)
     bool has_parameters = false;
     if (is_outsider(d, rank)) return;
     note_exits(d, number);
+    note_stills(d, number);
     note_buffers(d, number);
     note_frozen(d, number);
     for (size_t i = 0; i < rank->variable_count; i++) {
@@ -456,6 +502,9 @@ static const struct {
                              "evaluate in eval(), or on all ranks", NULL},
     [CD_DECLARED_FROZEN] = {"why parameters are frozen on some ranks alone, or in other steps",
                             "set requires_grad on all ranks alike", NULL},
+    [CD_DECLARED_SAMPLES] = {"which samples are whose: a DataLoader without a DistributedSampler "
+                             "gives several ranks the same ones",
+                             "DataLoader(data, sampler=DistributedSampler(data))", NULL},
 };
 
 static bool was_exercised(const cddp_verdict *verdict, const char *check)
@@ -545,6 +594,15 @@ static void note_consumed(cd_declared *d)
     if (p->count == 0) return;
     note(d, CD_DECLARED_REWRITE, &(cddp_event){.rank = p->rank, .step = p->step}, p->variable);
     d->gaps[CD_DECLARED_REWRITE].count = p->count;
+}
+
+static void note_samples(cd_declared *d)
+{
+    const uint64_t shared = cd_own_samples_count_shared(&d->samples);
+    d->is_out_of_memory |= d->samples.is_out_of_memory;
+    if (shared == 0) return;
+    note(d, CD_DECLARED_SAMPLES, &(cddp_event){.rank = 0}, -1);
+    d->gaps[CD_DECLARED_SAMPLES].count = shared;
 }
 
 /* ---- a hook that is wrong ---- */
@@ -707,6 +765,31 @@ static bool accuse_twice(const cd_declared *d, cddp_finding *finding)
     return true;
 }
 
+static bool accuse_twins(const cd_declared *d, cddp_finding *finding)
+{
+    cd_own_samples_twins twins;
+    char who[64] = "all ranks";
+    if (!cd_own_samples_find_twins(&d->samples, &twins)) return false;
+    if (!twins.are_all)
+        snprintf(who, sizeof who, "ranks %" PRIu32 " and %" PRIu32, twins.first, twins.second);
+    cddp_finding f = {.size = sizeof f,
+                      .check = "I-DATA",
+                      .rank = twins.are_all ? -1 : (int32_t)twins.second,
+                      .peer = twins.are_all ? -1 : (int32_t)twins.first,
+                      .bucket = -1,
+                      .param = -1};
+    snprintf(f.title, sizeof f.title, "%s train on the same samples, in the same order", who);
+    snprintf(f.expected, sizeof f.expected, "other samples on each rank");
+    snprintf(f.actual, sizeof f.actual,
+             "the first %zu samples, of at least %" PRIu64 " batches, are the same", twins.count,
+             twins.batches);
+    snprintf(f.advice, sizeof f.advice,
+             "the DataLoader has no DistributedSampler, and its order comes from the same seed: "
+             "DataLoader(data, sampler=DistributedSampler(data)), and set_epoch before each epoch");
+    *finding = f;
+    return true;
+}
+
 bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
 {
     const cd_means *m = &d->means;
@@ -714,7 +797,7 @@ bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
     char cause[120];
     if (!is_certain(m))
         return accuse_twice(d, finding) || accuse_consumed(d, finding) ||
-               accuse_changed(d, finding) || accuse_skipped(d, finding);
+               accuse_changed(d, finding) || accuse_skipped(d, finding) || accuse_twins(d, finding);
     cddp_finding f = {.size = sizeof f,
                       .check = "I-HOOK",
                       .step = w->step,
@@ -741,6 +824,7 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
     const char *words = "";
     note_means(d);
     note_consumed(d);
+    note_samples(d);
     for (uint32_t i = 0; i < d->rank_count; i++) end_rank(d, i);
     /* its recorder looks at neither */
     for (int gap = CD_DECLARED_HELD; gap <= CD_DECLARED_CLEARED && d->is_of_torch; gap++)
@@ -839,12 +923,20 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                               "; nor why %" PRIu64
                               " parameters changed after the last step, alike on all ranks",
                               d->late);
-    if (scaled == NULL || gone == NULL || hooked == NULL || late == NULL) return NULL;
+    const char *moved =
+        d->moved == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why %" PRIu64
+                              " parameter%s without gradients changed, alike on all ranks",
+                              d->moved, d->moved == 1 ? "" : "s");
+    if (scaled == NULL || gone == NULL || hooked == NULL || late == NULL || moved == NULL)
+        return NULL;
     return cd_arena_printf(
-        arena, "the optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s",
+        arena, "the optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s",
         begins ? "" : ", nor what happened to parameters outside of its steps",
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
-        gone, hooked, late, dropping,
+        gone, hooked, late, moved, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
         has_samples      ? ""
         : d->is_of_torch ? "; samples were not shown (a DistributedSampler shows them)"
@@ -861,17 +953,22 @@ cddp_status cd_declared_init(cd_declared *d, uint32_t rank_count, const cddp_all
     if (d->ranks == NULL) return cd_fail_memory(err, "%u ranks", rank_count);
     cddp_status status = cd_means_init(&d->means, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_consumed_init(&d->consumed, rank_count, allocator, err);
+    if (status == CDDP_OK) status = cd_own_samples_init(&d->samples, rank_count, allocator, err);
     if (status != CDDP_OK) cd_declared_fini(d);
     return CD_PASS(status);
 }
 
 void cd_declared_fini(cd_declared *d)
 {
-    for (uint32_t i = 0; d->ranks != NULL && i < d->rank_count; i++)
+    for (uint32_t i = 0; d->ranks != NULL && i < d->rank_count; i++) {
         cd_release(d->allocator, d->ranks[i].variables,
                    d->ranks[i].variable_capacity * sizeof *d->ranks[i].variables);
+        cd_release(d->allocator, d->ranks[i].stills,
+                   d->ranks[i].still_capacity * sizeof *d->ranks[i].stills);
+    }
     cd_means_fini(&d->means);
     cd_consumed_fini(&d->consumed);
+    cd_own_samples_fini(&d->samples);
     cd_release(d->allocator, d->ranks, d->rank_count * sizeof *d->ranks);
     d->ranks = NULL;
 }

@@ -12,6 +12,7 @@
 #include "core/base/arena.h"
 #include "verify/import/consumed.h"
 #include "verify/import/means.h"
+#include "verify/import/own_samples.h"
 
 /* What is owed and was not seen, each with the first place. */
 typedef enum cd_declared_gap {
@@ -40,6 +41,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_EXIT,       /* why parameters changed after the last step, not alike on all ranks */
     CD_DECLARED_BUFFERS,    /* why buffers changed outside of training, on some ranks alone */
     CD_DECLARED_FROZEN,     /* why parameters were frozen on some ranks alone */
+    CD_DECLARED_SAMPLES,    /* which samples are whose: ranks take the same ones */
     CD_DECLARED_COUNT
 } cd_declared_gap;
 
@@ -67,9 +69,17 @@ typedef struct cd_declared_variable {
     bool has_gradient;    /* a backward has added to it once */
 } cd_declared_variable;
 
+/* A parameter that no gradient changes, by its ordinal. */
+typedef struct cd_declared_still {
+    int64_t last, exit; /* after construction or the last step; as the rank left its group */
+    bool has_moved;     /* some step, or what came between two of them, changed it */
+} cd_declared_still;
+
 typedef struct cd_declared_rank {
     cd_declared_variable *variables; /* (variable_count) */
     size_t variable_count, variable_capacity;
+    cd_declared_still *stills; /* (still_count) */
+    size_t still_count, still_capacity;
     uint64_t events, steps, samples, waits, zero_grads;
     uint64_t touches;    /* of the optimizer's step at hand */
     uint64_t updates;    /* steps of any optimizer, this one included */
@@ -92,9 +102,11 @@ typedef struct cd_declared {
     cd_declared_place unskipped; /* a parameter that a skipped step changed */
     bool is_of_torch;            /* whose calls the recorder saw itself */
     int64_t hooked;              /* parameters with tensor hooks */
-    uint64_t late; /* parameters that changed after the last step, alike on all ranks */
+    uint64_t late;  /* parameters that changed after the last step, alike on all ranks */
+    uint64_t moved; /* parameters without gradients that changed, of the rank with most of them */
     cd_means means;
     cd_consumed consumed;
+    cd_own_samples samples;
     bool is_out_of_memory;
 } cd_declared;
 
@@ -109,9 +121,9 @@ void cd_declared_note_models(cd_declared *declared);
 const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *verdict,
                                    cd_arena *arena);
 /* A comm hook that makes something else than it promises, or than any hook may make, a gradient
-** that is not what the program said of it, a parameter that some ranks change between steps, or a
-** skipped step that changes parameters: *finding says which. For a trace in which no check found
-** anything. Before cd_declared_print_gaps. */
+** that is not what the program said of it, a parameter that some ranks change between steps, a
+** skipped step that changes parameters, or ranks that take the same samples: *finding says which.
+** For a trace in which no check found anything. Before cd_declared_print_gaps. */
 bool cd_declared_accuses(const cd_declared *declared, cddp_finding *finding);
 /* What was shown, in words. */
 const char *cd_declared_print_proven(const cd_declared *declared, cd_arena *arena);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "verify/import/consumed.h"
 
+#include "cddp/backend.h"
 #include "core/tensor/dtype.h"
 #include "record/projection.h"
 #include "tests/support/test.h"
@@ -243,6 +244,96 @@ TEST(consumed, a_reduction_forgets_what_was_done_before_it)
     assert_int_equal(c.held, 3);
     assert_int_equal(c.unexplained.count, 0);
     assert_int_equal(c.scalings, 0);
+    cd_consumed_fini(&c);
+}
+
+/* ---- reduced twice ---- */
+
+static double doubled(int32_t dtype, double g, int variable, int64_t i)
+{
+    (void)variable;
+    (void)i;
+    return round_to(dtype, 2 * g);
+}
+
+static double clipped_and_doubled(int32_t dtype, double g, int variable, int64_t i)
+{
+    return doubled(dtype, round_to(dtype, 0.25 * g), variable, i);
+}
+
+/* The program itself posts an all-reduce of `digest`, once for each gradient or once in all. */
+static void push_own(cd_consumed *c, int64_t reduce_op, int64_t digest, int64_t numel, int times)
+{
+    for (int k = 0; k < times; k++) {
+        cddp_event e = {.kind = CDDP_EV_collective_post};
+        e.as.collective_post.op = CDDP_OP_ALLREDUCE;
+        e.as.collective_post.reduce_op = reduce_op;
+        e.as.collective_post.numel = numel;
+        e.as.collective_post.digest = digest;
+        cd_consumed_push(c, &(cddp_event){.kind = CDDP_EV_mark, .text = "own reduction"});
+        cd_consumed_push(c, &e);
+    }
+}
+
+/* What DDP has averaged is summed once more. Neither a factor of two alone nor an all-reduce of
+** something else is that. */
+TEST(consumed, a_gradient_that_is_reduced_twice_is_known_by_its_size_and_by_the_second_reduction)
+{
+    const int64_t all = (int64_t)VARIABLES * ELEMENTS;
+    const struct {
+        const char *name;
+        change_fn change;
+        double clip;
+        int64_t reduce_op, digest, numel;
+        int times;
+        uint64_t twice, scalings;
+    } rows[] = {
+        {"each gradient", doubled, 1, CDDP_RED_SUM, 1, ELEMENTS, 3, 3, 0},
+        {"all as one", doubled, 1, CDDP_RED_SUM, 99, all, 1, 3, 0},
+        {"and clipped", clipped_and_doubled, 0.25, CDDP_RED_SUM, 99, all, 1, 3, 0},
+        {"a mean becomes a sum", doubled, 1, CDDP_RED_SUM, 99, 6, 1, 0, 1},
+        {"no reduction", doubled, 1, CDDP_RED_SUM, 0, 0, 0, 0, 1},
+        {"the largest ones", doubled, 1, CDDP_RED_MAX, 1, ELEMENTS, 3, 0, 1},
+        {"of copies", NULL, 1, CDDP_RED_SUM, 1, ELEMENTS, 3, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cd_consumed c;
+        cddp_event group = {.kind = CDDP_EV_group};
+        group.as.group.members = 2;
+        cd_test_row("%s", rows[i].name);
+        begin(&c, true);
+        cd_consumed_push(&c, &group);
+        push_reduced(&c, CDDP_F32, 2);
+        push_own(&c, rows[i].reduce_op, rows[i].digest, rows[i].numel, rows[i].times);
+        if (rows[i].clip != 1) push_rewrite(&c, 2, "clip_grad_norm_", rows[i].clip, VARIABLES);
+        if (rows[i].change != NULL) push_rewrite(&c, 2, "the program itself", (double)NAN, 1);
+        push_step(&c, CDDP_F32, 2, 1, 1, rows[i].change);
+        cd_consumed_end(&c);
+        assert_int_equal(c.twice.count, rows[i].twice);
+        assert_int_equal(c.scalings, rows[i].scalings);
+        assert_int_equal(c.unexplained.count, 0);
+        if (rows[i].twice > 0) assert_int_equal(c.twice.step, 2);
+        cd_consumed_fini(&c);
+    }
+}
+
+/* A second reduction counts for one step. */
+TEST(consumed, a_reduction_of_an_earlier_step_explains_nothing)
+{
+    cd_consumed c;
+    cddp_event group = {.kind = CDDP_EV_group};
+    group.as.group.members = 2;
+    begin(&c, true);
+    cd_consumed_push(&c, &group);
+    push_reduced(&c, CDDP_F32, 0);
+    push_own(&c, CDDP_RED_SUM, 1, ELEMENTS, 3);
+    push_step(&c, CDDP_F32, 0, 1, 1, NULL);
+    push_reduced(&c, CDDP_F32, 1);
+    push_rewrite(&c, 1, "the program itself", (double)NAN, 1);
+    push_step(&c, CDDP_F32, 1, 1, 1, doubled);
+    cd_consumed_end(&c);
+    assert_int_equal(c.twice.count, 0);
+    assert_int_equal(c.scalings, 1);
     cd_consumed_fini(&c);
 }
 

@@ -543,7 +543,7 @@ TEST(declared, without_memory_fails_and_leaves_nothing)
     cd_declared declared;
     cddp_error err = CDDP_ERROR_INIT;
     cd_watch_allocator_init(&watch, NULL);
-    for (uint64_t at = 1; at <= 2; at++) { /* its ranks, and those of cd_means_init */
+    for (uint64_t at = 1; at <= 4; at++) { /* its ranks, and those of its three judges */
         watch.allocation_count = 0;
         watch.fail_at = at;
         assert_int_equal(cd_declared_init(&declared, 3, &watch.table, &err), CDDP_E_NOMEM);

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Samples of loaders that have no sampler for each rank. Nobody knows their numbers, so they are
+** known by their content: two ranks that take the same rows train on the same samples.
+**
+** PyTorch's recorder makes two marks: CD_OWN_BATCH with the rows of a forward, then
+** CD_OWN_SAMPLE with the digest of each of the first rows. Rows that a program changes
+** before its forward (augmentation) have nothing in common, and then nothing is judged.
+**
+** Lifetime   init → push every event → find twins, count shared → fini.
+** Errors     without memory nothing is shown.
+*/
+#pragma once
+#include "cddp/alloc.h"
+#include "cddp/trace.h"
+
+#define CD_OWN_BATCH "own batch"
+#define CD_OWN_SAMPLE "own sample"
+#define CD_OWN_SAMPLES_MAX 4096 /* of a rank: the first ones */
+
+typedef struct cd_own_samples_rank {
+    int64_t *taken; /* (count) in order */
+    size_t count, capacity;
+    uint64_t batches;
+    int64_t group; /* of its wrapper */
+} cd_own_samples_rank;
+
+typedef struct cd_own_samples {
+    const cddp_allocator *allocator;
+    cd_own_samples_rank *ranks; /* (rank_count) */
+    uint32_t rank_count;
+    bool is_out_of_memory;
+} cd_own_samples;
+
+/* Two ranks of a group that take the same samples in the same order. */
+typedef struct cd_own_samples_twins {
+    uint32_t first, second;
+    bool are_all; /* so do all ranks */
+    size_t count;
+    uint64_t batches;
+} cd_own_samples_twins;
+
+cddp_status cd_own_samples_init(cd_own_samples *samples, uint32_t rank_count,
+                                const cddp_allocator *allocator, cddp_error *err) CDDP_MUST_CHECK;
+void cd_own_samples_fini(cd_own_samples *samples); /* accepts a zeroed one */
+/* event->rank is below rank_count. */
+void cd_own_samples_push(cd_own_samples *samples, const cddp_event *event);
+/* A few samples, or the same one many times, show nothing. */
+bool cd_own_samples_find_twins(const cd_own_samples *samples, cd_own_samples_twins *twins);
+/* Samples that several ranks of a group take. 0 too where they are so few of all that a data set
+** may just have them twice. */
+uint64_t cd_own_samples_count_shared(cd_own_samples *samples);
