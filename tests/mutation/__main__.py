@@ -17,7 +17,7 @@ import touched
 from judge import Judge, trial
 from mutants import OPERATORS, Parser
 from program import Program, end_all
-from store import Store
+from store import AGAIN, Store
 from tree import FOLDERS, LEFT_ALONE, ROOT, Absent, Build, Mistake, tree_digest
 
 
@@ -45,8 +45,8 @@ def collect(store, parser, files):
     return found
 
 
-def chosen(arguments, build, store, parser):
-    """The mutants that the options name, in the order of the draw."""
+def chosen(arguments, build, store, parser, lost=None):
+    """The mutants that the options name, in the order of the draw. lost: takes those that the sources do not have any more."""
     folders = folders_of(arguments.folder)
     sources = build.sources(folders)
     if arguments.file:
@@ -66,9 +66,8 @@ def chosen(arguments, build, store, parser):
         if arguments.sample:
             wanted = wanted[:arguments.sample]
         found = collect(store, parser, sorted({key[0] for key in wanted}))
-        lost = [key for key in wanted if key not in found]
-        if lost:
-            say(f"{len(lost)} of {len(wanted)} are not in the sources any more; keep forgets them")
+        if lost is not None:
+            lost.extend(key for key in wanted if key not in found)
         mutants = [found[key] for key in wanted if key in found]
     else:
         mutants = sorted(collect(store, parser, sources).values(), key=lambda mutant: rank(arguments.seed, mutant.key))
@@ -132,21 +131,28 @@ def verb_run(arguments, build, store):
 
 def judged(arguments, build, store, scratch):
     program, mapped, tree = Program(build, scratch), touched.Map(), tree_digest(build)
-    mutants = chosen(arguments, build, store, Parser(build))
+    lost = []
+    mutants = chosen(arguments, build, store, Parser(build), lost)
+    # What is judged again was not drawn: it is no part of the numbers of a seed.
+    seed = AGAIN if arguments.known or arguments.lived else arguments.seed
+    if seed != AGAIN:
+        store.draw(tree, seed, mutants)
     done, equal = store.done(tree), lists.equivalent()
     todo = [mutant for mutant in mutants if mutant.key not in done
             or arguments.units and done[mutant.key][0] == "lived" and done[mutant.key][3] == "not run" and mutant.key not in equal]
     say(f"seed {arguments.seed}: {len(mutants)} mutants, {len(mutants) - len(todo)} judged before in this state of the tree")
     if todo:
-        judge = Judge(program, mapped, mapped.tree == tree, arguments.units, lists.known())
+        judge = Judge(program, mapped, arguments.mapped or mapped.tree == tree, arguments.units, lists.known())
+        if arguments.mapped and mapped.tree != tree:
+            say("the map is of another state of the tree, and only scenarios that it names are run: others may notice what lives")
         if not judge.exact:
             say("the map is of another state of the tree: scenarios that it does not name are run too (the verb map renews it)")
         until = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
-        work(arguments, judge, store, tree, todo, until, equal, done)
-    return report(store.done(tree), mutants, equal, lists.known())
+        work(arguments, judge, store, (tree, seed), todo, until, equal, done)
+    return report(store.done(tree), mutants, equal, lists.known(), lost)
 
 
-def work(arguments, judge, store, tree, todo, until, equal, done):
+def work(arguments, judge, store, place, todo, until, equal, done):
     pool = concurrent.futures.ThreadPoolExecutor(arguments.jobs)
     running, waiting, ended = {}, iter(todo), 0
     try:
@@ -163,7 +169,7 @@ def work(arguments, judge, store, tree, todo, until, equal, done):
             for future in concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED).done:
                 mutant = running.pop(future)
                 outcome, scenario, how, units, tried = future.result()
-                store.keep(tree, arguments.seed, mutant, outcome, scenario, how, units, tried)
+                store.keep(*place, mutant, outcome, scenario, how, units, tried)
                 ended += 1
                 if not arguments.quiet:
                     what = {"noticed": f"noticed by {scenario}, {how}", "same": "same object code", "unbuilt": "does not compile",
@@ -178,11 +184,15 @@ def work(arguments, judge, store, tree, todo, until, equal, done):
     pool.shutdown()
 
 
-def report(done, mutants, equal, known):
-    """Prints the sum and what lived; 1 when a mutant lived that was noticed before."""
+def report(done, mutants, equal, known, lost=()):
+    """Prints the sum, what lived and what is lost; 1 when a mutant lived that was noticed before."""
     results = [(mutant, done[mutant.key]) for mutant in mutants if mutant.key in done]
     counts = table.count([(mutant.key, result[0], result[3]) for mutant, result in results], equal)
     print(table.sentence(counts, len(mutants)))
+    if lost:
+        print(f"{len(lost)} more cannot be judged, since the sources do not have them any more (keep takes them out of known.txt):")
+        for key in lost:
+            print(f"  {lists.line_of(key)}")
     worse = 0
     for mutant, result in results:
         if result[0] != "lived" or mutant.key in equal or result[3] not in ("", "not run"):
@@ -226,12 +236,18 @@ def verb_check(_, build, store):
         raise Mistake(f"{lists.EQUIVALENT} names {file}, which is no source of this build")
     found = collect(store, parser, sorted(files))
     lost = sorted(set(wanted) - set(found))
-    both = sorted(set(wanted) & set(lists.known()))
+    known = lists.known()
+    both = sorted(set(wanted) & set(known))
     for key in lost:
         print(f"not a mutant any more: {lists.line_of(key)}")
     for key in both:
         print(f"called equivalent, and was noticed: {lists.line_of(key)}")
-    print(f"{len(wanted)} arguments, {len(lost)} of them about nothing, {len(both)} of them refuted")
+    found = collect(store, parser, sorted({key[0] for key in known} & set(build.sources())))
+    gone = sorted(set(known) - set(found))
+    for key in gone:
+        print(f"known, and not a mutant any more: {lists.line_of(key)}")
+    print(f"{len(wanted)} arguments, {len(lost)} of them about nothing, {len(both)} of them refuted; "
+          f"{len(known)} known mutants, {len(gone)} of them not in the sources any more")
     return 1 if lost or both else 0
 
 
@@ -245,6 +261,10 @@ def verb_keep(_, build, store):
     # Which of these functions runs is a matter of the processor.
     noticed = {key: scenario for key, scenario in noticed.items() if key in found and not key[1].endswith(("_avx2", "_avx512"))}
     lists.write_known(noticed)
+    for key in sorted(set(before) - set(noticed)):
+        why = "it lived when it was judged last" if key in found and results.get(key, ("noticed",))[0] != "noticed" else \
+            "it is not in the sources any more" if key not in found else "whether it runs is a matter of the processor"
+        print(f"forgotten, since {why}: {lists.line_of(key)}")
     print(f"{lists.KNOWN.relative_to(ROOT)}: {len(noticed)} mutants, {len(set(noticed) - set(before))} of them new, "
           f"{len(set(before) - set(noticed))} forgotten")
     return 0
@@ -252,11 +272,13 @@ def verb_keep(_, build, store):
 
 def verb_table(arguments, build, store):
     found = collect(store, Parser(build), build.sources())
-    rows = [row for row in store.latest() if row[1] not in LEFT_ALONE]
-    text = table.table(rows, found, lists.equivalent(), touched.Map())
+    judged = [row for row in store.drawn() if row[1] not in LEFT_ALONE]
+    rows = table.merged(table.kept(), table.rows_of(judged, lists.equivalent(), touched.Map()))
+    text = table.table(rows, found)
     if arguments.write:
+        table.keep(rows)
         table.put(text)
-        print(f"{table.PAGE.relative_to(ROOT)} is written")
+        print(f"{table.PAGE.relative_to(ROOT)} and {table.NUMBERS.relative_to(ROOT)} are written")
     else:
         print(text)
     return 0
@@ -297,6 +319,7 @@ def parse(words):
     run.add_argument("--units", action="store_true", help="run the unit tests of the folder on those that lived")
     run.add_argument("--known", action="store_true", help="draw from known.txt")
     run.add_argument("--lived", action="store_true", help="draw from those that lived when they were judged last")
+    run.add_argument("--mapped", action="store_true", help="run only scenarios that the map names, though it is of another state of the tree")
     run.add_argument("--quiet", action="store_true", help="no line for each mutant")
     run.set_defaults(call=verb_run)
     attempt = verbs.add_parser("try", parents=[selection], help="run scenarios on mutants, for one that is being written; 1 when it ends as before")

@@ -19,7 +19,7 @@ import program
 import table
 import touched
 import tree
-from store import Store
+from store import AGAIN, Store
 
 SMALL = """\
 typedef enum { RED_SUM, RED_MAX } red;
@@ -221,6 +221,48 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(table.Count(drawn=6, built=5, equivalent=2, scenarios=1, units=1, lived=1), counts)
 
 
+class Numbers(unittest.TestCase):
+    """Draws outlive the store that they were judged in."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.folder.name)
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    @staticmethod
+    def mutant(n):
+        return mutants.Mutant("core/ddp/a.c", "f", "logic", n, "a || b -> &&", 0, 1, "x")
+
+    def test_rows_come_back(self):
+        rows = [table.Row("core/ddp", "23", 25, 25, 1, None, 13, None, 11, 1), table.Row("core/comm", "7", 3, 3, 0, 1, 2, 0, 1, None)]
+        table.keep(rows, self.path / "numbers.txt")
+        self.assertEqual(rows, table.kept(self.path / "numbers.txt"))
+        self.assertEqual([], table.kept(self.path / "none.txt"))
+        (self.path / "numbers.txt").write_text("core/ddp | 23 | many\n", encoding="utf-8")
+        with self.assertRaisesRegex(tree.Mistake, r"numbers.txt:1: not \"folder \| seed"):
+            table.kept(self.path / "numbers.txt")
+
+    def test_a_new_draw_does_not_delete_an_old_one(self):
+        old = [table.Row("core/ddp", "23", 25, 25, 1, None, 13, None, 11, 1), table.Row("core/ddp", "5", 9, 9, 0, 4, 5, 0, 4, 0)]
+        new = [table.Row("core/ddp", "5", 9, 9, 0, 4, 8, 0, 1, 0), table.Row("core/ddp", "23", 2, 2, 0, 1, 1, 0, 1, 0)]
+        self.assertEqual([new[0], old[0]], table.merged(old, new))
+        self.assertIn("| `core/ddp` | 0 | 23 | 25 | 25 | 1 |  |  | 13 | 54 % | not run | 11 | 1 |", table.table(old, {}))
+
+    def test_the_first_outcome_is_remembered_beside_the_last(self):
+        store = Store(self.path / "m.db")
+        store.keep("t1", "7", self.mutant(1), "lived")
+        store.keep("t1", AGAIN, self.mutant(2), "noticed", "scenarios/a.toml")
+        store.keep("t2", AGAIN, self.mutant(1), "noticed", "scenarios/a.toml")
+        key = self.mutant(1).key
+        self.assertEqual([("7", *key, "lived", "noticed", "not run")], store.drawn())
+        store.draw("t1", "9", [self.mutant(2)])
+        self.assertEqual({"7", "9"}, {row[0] for row in store.drawn()})
+        rows = table.rows_of(store.drawn(), {}, touched.Map())
+        self.assertEqual([("7", 0, 1), ("9", 1, 1)], [(row.seed, row.first, row.scenarios) for row in rows])
+
+
 class Again(unittest.TestCase):
     """A mutant is judged by the scenario that noticed it last, and only then by all others."""
 
@@ -284,6 +326,14 @@ class Reports(unittest.TestCase):
         code, text = self.report(("lived", "", "", "not run", 9), known=["mutant"])
         self.assertEqual(1, code)
         self.assertIn("LIVES, NOTICED BEFORE", text)
+
+    def test_what_the_sources_do_not_have_any_more_is_named_and_counted(self):
+        out = io.StringIO()
+        gone = ("core/ddp/a.c", "g", "logic", 1, "c && d -> ||")
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(0, self.main.report({}, [], {}, {}, [gone]))
+        self.assertIn("1 more cannot be judged, since the sources do not have them any more", out.getvalue())
+        self.assertIn("core/ddp/a.c | g | logic | 1 | c && d -> ||", out.getvalue())
 
     def test_others_that_live_are_reported(self):
         code, text = self.report(("lived", "", "", "", 9))

@@ -6,11 +6,13 @@ import sqlite3
 from mutants import Mutant
 from tree import HERE, ROOT, Mistake, digest, read_text
 
+AGAIN = "again"  # the seed of what was not drawn, but judged because it was known or lived
+
 SCHEMA = """
 create table if not exists judged(
   id integer primary key,  -- a later result has a larger one
   tree text not null,      -- digest of the sources and scenarios
-  seed text not null,      -- of the draw
+  seed text not null,      -- of the draw; again: not drawn
   file text not null, function text not null, operator text not null, ordinal integer not null, text text not null,
   outcome text not null,   -- unbuilt, same, noticed, lived
   scenario text not null,  -- that noticed it, or empty
@@ -60,6 +62,21 @@ class Store:
         with self.db:
             self.db.execute("insert or replace into judged values (null,?,?,?,?,?,?,?,?,?,?,?,?)",
                             (tree, seed, *mutant.key, outcome, scenario, how, units, tried))
+
+    def draw(self, tree, seed, mutants):
+        """What was judged again in this state of the tree and is drawn now, belongs to the seed that draws it."""
+        with self.db:
+            self.db.executemany(
+                "update judged set seed = ? where seed = ? and tree = ? and file = ? and function = ? and operator = ? "
+                "and ordinal = ? and text = ?", [(seed, AGAIN, tree, *mutant.key) for mutant in mutants])
+
+    def drawn(self):
+        """Mutants that a seed drew: seed, key, the first outcome, the last outcome and its units."""
+        firsts = {row[1:6]: (row[0], row[6]) for row in self.db.execute(
+            "select seed, file, function, operator, ordinal, text, outcome, min(id) from judged where seed != ? "
+            "group by file, function, operator, ordinal, text", (AGAIN,))}
+        return [(firsts[row[1:6]][0], *row[1:6], firsts[row[1:6]][1], row[6], row[9])
+                for row in self.latest() if row[1:6] in firsts]
 
     def latest(self):
         """The last result of each mutant: seed, key, outcome, scenario, how, units."""

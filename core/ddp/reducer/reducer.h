@@ -90,6 +90,8 @@ typedef struct cd_reducer_spec {
 
 cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cddp_error *err);
 void cd_reducer_fini(cd_reducer *reducer); /* accepts a zeroed reducer */
+/* A new used map, whose memory a group's backend can reach. The old one is the caller's to end. */
+cddp_status cd_reducer_init_used_map(cd_reducer *reducer, const cddp_group *group, cddp_error *err);
 
 /* RED-02. reachable: (variable_count), read only in dynamic find_unused_parameters mode. Refused
 ** while a backward is half done (RED-11). */

@@ -86,7 +86,7 @@ out:
     return status;
 }
 
-static cddp_status init_used_map(cd_reducer *r, const cddp_group *group, cddp_error *err)
+cddp_status cd_reducer_init_used_map(cd_reducer *r, const cddp_group *group, cddp_error *err)
 {
     cd_control_spec spec = {.allocator = r->allocator,
                             .group = group,
@@ -124,7 +124,7 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
     /* UNU-02: only these modes have a map. Static graph may also be chosen later, so the map is
     ** made then. */
     if (r.config->find_unused_parameters || r.static_graph)
-        CD_TRY_OUT(init_used_map(&r, r.group, err));
+        CD_TRY_OUT(cd_reducer_init_used_map(&r, r.group, err));
     if (r.config->gradient_as_bucket_view) CD_TRY_OUT(cd_bucket_set_lend_backing(&r.buckets, err));
     *reducer = r;
     cd_reducer_audit(reducer);
@@ -139,7 +139,7 @@ cddp_status cd_reducer_take_group(cd_reducer *r, cddp_group *group, cddp_error *
     if (group != NULL && group != r->group) CD_TRY(cd_reducer_forget_layout(r, err));
     if (group != NULL && r->used_map.count > 0) { /* its memory is where the backend can reach it */
         cd_unused_map old = r->used_map;
-        CD_TRY(init_used_map(r, group, err));
+        CD_TRY(cd_reducer_init_used_map(r, group, err));
         cd_unused_map_fini(&old);
     }
     r->group = group;

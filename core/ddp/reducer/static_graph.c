@@ -32,14 +32,7 @@ cddp_status cd_static_graph_set(cd_reducer *r, cddp_error *err)
                        "construction, before "
                        "the training loop",
                        (unsigned long long)r->iteration);
-    if (r->used_map.count == 0) {
-        cd_control_spec spec = {.allocator = r->allocator,
-                                .group = r->group,
-                                .dtype = CDDP_I32,
-                                .device = cd_module_device(r->module),
-                                .numel = (int64_t)r->variable_count};
-        CD_TRY(cd_unused_map_init(&r->used_map, &spec, err));
-    }
+    if (r->used_map.count == 0) CD_TRY(cd_reducer_init_used_map(r, r->group, err));
     if (r->config->find_unused_parameters)
         CD_EMIT(r->tracer, mark, "static_graph_ignores_find_unused", .value = 0);
     r->static_graph = true;

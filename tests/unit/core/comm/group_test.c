@@ -670,9 +670,33 @@ TEST(work, a_time_out_names_operation_group_rank_and_who_is_missing)
         "allreduce #0 of group 'default' on rank 0: scripted wait failure; rank 2 has not arrived");
     assert_int_equal(f.script.last_timeout_ns, 123);
     assert_int_equal(f.script.releases, 1);
-    assert_string_equal(last_event(&f, CDDP_EV_waiting_for).text, "rank 2 has not arrived");
+    cddp_event waits = last_event(&f, CDDP_EV_waiting_for);
+    assert_string_equal(waits.text, "rank 2 has not arrived");
+    assert_int_equal(waits.as.waiting_for.group, cddp_group_id(f.group));
+    assert_int_equal(waits.as.waiting_for.sequence, 0);
+    assert_int_equal(waits.as.waiting_for.op, CDDP_OP_ALLREDUCE);
+    assert_int_equal(waits.as.waiting_for.peer, -1);
+    assert_int_equal(waits.as.waiting_for.who, 0);
     assert_int_equal(last_event(&f, CDDP_EV_collective_done).as.collective_done.status,
                      CDDP_E_TIMEOUT);
+    tear_down(&f);
+}
+
+TEST(work, a_failure_of_which_the_backend_knows_no_more_waits_for_nobody)
+{
+    fixture f;
+    set_up(&f, false);
+    float value = 1;
+    cddp_tensor t = floats(&value, 1);
+    cddp_work *work = NULL;
+    f.script.wait_status = CDDP_E_BACKEND;
+    assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), &f.err);
+    assert_fails(cddp_work_wait(work, 0, &f.err), CDDP_E_BACKEND, &f.err, "scripted wait failure");
+    assert_null(strstr(f.err.message, "failure;"));
+    assert_int_equal(count_events(&f, CDDP_EV_waiting_for), 0);
+    /* and nobody need want to know */
+    assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), &f.err);
+    assert_int_equal(cddp_work_wait(work, 0, NULL), CDDP_E_BACKEND);
     tear_down(&f);
 }
 

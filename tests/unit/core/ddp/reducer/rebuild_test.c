@@ -278,6 +278,25 @@ LAB(static_graph, can_be_set_after_construction_but_not_after_a_forward, 1)
                 "before the training loop");
 }
 
+/* Its used map is made then: as wide as one that is made with the wrapper. */
+LAB(static_graph, set_after_construction_sums_the_use_of_all_ranks, 3)
+{
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f"};
+    for (int i = 0; i < 6; i++) lane_add(l, names[i], CDDP_F32, 2);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_set_static_graph(l->ddp, &l->err));
+    lane_forward(l);
+    lane_grad(l, 3 + l->r, 3.0); /* d, e and f are each used on one rank, a to c on none */
+    lane_end(l);
+    for (size_t v = 0; v < 6; v++) CHECK(v < 3 ? !lane_has(l, v) : lane_value(l, v) == 1.0);
+    for (size_t i = 0; i < l->sink.count; i++) {
+        const cddp_event *e = &l->sink.events[i];
+        CHECK(e->kind != CDDP_EV_used_global ||
+              e->as.used_global.used == (e->as.used_global.param < 3 ? 0 : 1));
+    }
+    CHECK(lane_count(l, CDDP_EV_used_global, -1) == 6);
+}
+
 LAB(static_graph, ignores_find_unused_parameters, 2) /* STA-02 */
 {
     l->options.static_graph = l->options.find_unused_parameters = true;
