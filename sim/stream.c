@@ -140,10 +140,28 @@ static cddp_status dev_find_nonfinite(const cddp_tensor *src, int64_t *index, cd
     return CD_PASS(d->inner->find_nonfinite(&t, index, err));
 }
 
+/* What a collective was given, or gives, is looked at where it was posted: on a stream of its own,
+** that is what is queued there for it, and a copy from the host in front of it. */
+static bool is_for_collectives(const cddp_stream *s, const void *storage)
+{
+    for (const cd_stream_op *o = s->first; o != NULL; o = o->next) {
+        const bool is_part = o->kind == CD_STREAM_START || o->kind == CD_STREAM_JOIN;
+        if (is_part &&
+            (o->part->what.input.storage == storage || o->part->what.output.storage == storage))
+            return true;
+        if (o->kind < CD_STREAM_RECORD && o->dst.storage == storage &&
+            (s->has_posts || cd_stream_device_inner(o->a.device) == NULL))
+            return true;
+    }
+    return false;
+}
+
 static cddp_status dev_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(src->device);
     CD_TRY(look(d, d->streams[0], err));
+    for (uint32_t i = 1; i < d->stream_count; i++)
+        if (is_for_collectives(d->streams[i], src->storage)) CD_TRY(look(d, d->streams[i], err));
     cddp_tensor t = cd_stream_unwrapped(d, src);
     return CD_PASS(d->inner->digest(&t, digest, err));
 }
