@@ -60,9 +60,12 @@ static double add(const cd_ordered_sum *s, double a, double b)
     return cd_dtype_round(s->dtype, (double)((float)a + (float)b));
 }
 
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 static double operand(const cd_ordered_sum *s, uint32_t member, int64_t element)
 {
-    return s->operands[(int64_t)member * s->numel + element];
+    const int64_t stride = s->stride > 1 ? s->stride : 1;
+    return s->operands[(int64_t)member * divide_up(s->numel, stride) + element / stride];
 }
 
 static double in_rank_order(const cd_ordered_sum *s, uint32_t first, uint32_t end, int64_t element)
@@ -93,8 +96,6 @@ static double around(const cd_ordered_sum *s, uint32_t owner, int64_t element)
     }
     return sum;
 }
-
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Gloo cuts a buffer into segments of at most 1 MiB, at least two per member and the same number
 ** for each; a segment is whole elements. */

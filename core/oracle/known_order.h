@@ -48,8 +48,9 @@ typedef struct cd_ordered_sum {
     int64_t numel;          /* of an operand */
     bool scatters;          /* every member has its share of the sum only, all of one length */
     bool averages;          /* the sum is divided by the members in the end */
-    const double *operands; /* (members · numel) */
+    int64_t stride;         /* operands have every stride-th element only; 0: all */
+    const double *operands; /* (members · elements that they have) */
 } cd_ordered_sum;
 
-/* Element `element` of the sum over all members. The order must be known. */
+/* Element `element` of the sum over all members, which operands have. The order must be known. */
 double cd_ordered_sum_get(const cd_ordered_sum *sum, int64_t element);

@@ -777,7 +777,7 @@ cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed,
         return CDDP_OK;
     }
     CD_TRY(cd_custody_summed(o->custody, observed, err));
-    if (o->units != NULL) CD_TRY(cd_unit_sums_summed(&o->sums, observed, err));
+    if (o->units != NULL && observed->stride == 1) CD_TRY(cd_unit_sums_summed(&o->sums, observed, err));
     if (found.numel == 0 && found.bad == 0) {
         const bool is_narrow = observed->dtype != CDDP_F32 && observed->result.count > 0;
         if (is_narrow && observed->members > CD_ANY_ORDER_ADDENDS_MAX)

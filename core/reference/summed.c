@@ -28,11 +28,13 @@ static void note_bad(cd_comparison *c, int64_t element, double expected, double 
 static void compare_ordered(const cd_ordered_sum *sum, int64_t first, const double *result,
                             int64_t count, cd_comparison *c)
 {
-    const int64_t additions = count * (int64_t)sum->members, stride = additions / ADDITIONS_MAX + 1;
-    for (int64_t i = 0; i < count; i += stride) {
-        const double expected = cd_ordered_sum_get(sum, first + i);
+    const int64_t additions = count / sum->stride * (int64_t)sum->members,
+                  stride = (additions / ADDITIONS_MAX + 1) * sum->stride;
+    for (int64_t at = (first + sum->stride - 1) / sum->stride * sum->stride; at < first + count;
+         at += stride) {
+        const double expected = cd_ordered_sum_get(sum, at), actual = result[at - first];
         c->numel++;
-        if (!is_equal(expected, result[i])) note_bad(c, i, expected, result[i]);
+        if (!is_equal(expected, actual)) note_bad(c, at - first, expected, actual);
     }
 }
 
@@ -107,6 +109,13 @@ static bool compare_orders(cd_ordered_sum *sum, const cd_orders *orders, int64_t
     return false;
 }
 
+/* Elements of an operand that are there. */
+static uint64_t count_shown(const cd_observed_summed *s)
+{
+    const uint64_t numel = s->result.count * (s->scatters ? (uint64_t)s->members : 1);
+    return s->stride > 1 ? (numel + s->stride - 1) / s->stride : numel;
+}
+
 cddp_status cd_summed_compare(const cd_sum_promise *promise, const cd_observed_summed *summed,
                               const cddp_allocator *allocator, cd_comparison *found,
                               cddp_error *err)
@@ -114,6 +123,7 @@ cddp_status cd_summed_compare(const cd_sum_promise *promise, const cd_observed_s
     const cd_observed_summed *s = summed;
     const int64_t count = (int64_t)s->result.count;
     const uint64_t parts = s->scatters ? (uint64_t)s->members : 1;
+    const uint64_t shown = count_shown(s);
     *found = (cd_comparison){.element = -1, .exact = true, .shape = CD_SHAPE_NONE};
     if (s->gathers) {
         compare_gathered(s, found);
@@ -122,22 +132,22 @@ cddp_status cd_summed_compare(const cd_sum_promise *promise, const cd_observed_s
     /* what does not fit together is no reduction */
     if (s->members == 0 || s->member >= s->members ||
         (s->dtype != CDDP_F16 && s->dtype != CDDP_BF16 && s->dtype != CDDP_F32) ||
-        s->operands.count != s->result.count * parts * s->members) {
-        note_bad(found, 0, (double)(s->result.count * parts * s->members),
-                 (double)s->operands.count);
+        s->stride == 0 || s->operands.count != shown * s->members) {
+        note_bad(found, 0, (double)(shown * s->members), (double)s->operands.count);
         return CDDP_OK;
     }
     cd_ordered_sum sum = {.dtype = s->dtype,
                           .members = s->members,
                           .ranks_per_node = promise->ranks_per_node,
-                          .numel = (int64_t)(s->operands.count / s->members),
+                          .numel = (int64_t)(s->result.count * parts),
+                          .stride = s->stride,
                           .scatters = s->scatters,
                           .averages = s->averages,
                           .operands = s->operands.items};
     const int64_t first = s->scatters ? (int64_t)s->member * count : 0;
     cd_orders orders;
     const bool is_promised = find_orders(promise, s, &orders);
-    if (!is_promised && s->members <= CD_ANY_ORDER_ADDENDS_MAX)
+    if (!is_promised && s->members <= CD_ANY_ORDER_ADDENDS_MAX && s->stride == 1)
         CD_TRY(compare_any(&sum, first, s->result.items, count, allocator, found, err));
     else if (!compare_orders(&sum, &orders, first, &s->result, found) && !is_promised)
         *found = (cd_comparison){.element = -1, .shape = CD_SHAPE_NONE};
@@ -187,9 +197,11 @@ cddp_status cd_summed_digest(const cd_observed_summed *summed, cd_numbers *numbe
     uint64_t one;
     *digest = cd_sum_sight_begin(&sight);
     *is_known = true;
-    if ((unsigned)s->dtype >= CDDP_DTYPE_COUNT || s->members * count != s->operands.count)
+    if ((unsigned)s->dtype >= CDDP_DTYPE_COUNT || s->members * count != s->operands.count ||
+        s->stride == 0 || (!s->gathers && count_shown(s) != count))
         return CDDP_OK; /* another one than any that was posted */
-    *is_known = has_bits(s->dtype, &s->operands) && has_bits(s->dtype, &s->result);
+    *is_known = s->stride == 1 && has_bits(s->dtype, &s->operands) &&
+                has_bits(s->dtype, &s->result);
     for (uint32_t m = 0; m < s->members && *is_known; m++) {
         CD_TRY(digest_of(&(cd_observed_reals){s->operands.items + m * count, count}, s->dtype,
                          numbers, &one, err));

@@ -457,7 +457,7 @@ static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_erro
         if (!r->gathers) report_unknown(n, r);
         return CDDP_OK;
     }
-    const size_t count = all.numel * r->members;
+    const size_t count = all.count * r->members;
     CD_TRY(cd_numbers_read(&n->numbers, r->numbers, err));
     if (!cd_vec_grow(n->allocator, (void **)&n->operands, &n->operand_room, count + 1,
                      sizeof *n->operands))
@@ -469,6 +469,7 @@ static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_erro
                                  .member = r->member,
                                  .members = r->members,
                                  .dtype = all.dtype,
+                                 .stride = all.stride,
                                  .operands = {n->operands, count},
                                  .result = {n->numbers.values, n->numbers.count}};
     CD_POINT_TRACED(FLAG, "observed.summed.averages", n->options.tracer, summed.averages);
@@ -477,6 +478,7 @@ static cddp_status end_sum(cd_intake *n, const cd_tracer_reduction *r, cddp_erro
     CD_POINT_TRACED(COUNT, "observed.summed.member", n->options.tracer, summed.member);
     CD_POINT_TRACED(COUNT, "observed.summed.members", n->options.tracer, summed.members);
     CD_POINT_TRACED(COUNT, "observed.summed.dtype", n->options.tracer, summed.dtype);
+    CD_POINT_TRACED(COUNT, "observed.summed.stride", n->options.tracer, summed.stride);
     CD_POINT_TRACED(NUMBER, "observed.summed.operands", n->options.tracer,
                     *(double *)summed.operands.items);
     CD_POINT_TRACED(NUMBER, "observed.summed.result", n->options.tracer,

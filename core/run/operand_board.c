@@ -7,10 +7,13 @@
 #include <string.h>
 
 #define ENTRIES 256u
+/* Numbers of all members together that are kept whole; of longer operands so many of each. */
+#define WHOLE_MAX ((size_t)1 << 22)
+#define KEPT_MAX ((uint64_t)4096)
 
 typedef struct entry {
     uint64_t group, sequence, first; /* first: its first number, counted from the rank's first */
-    uint64_t count;
+    uint64_t kept, count; /* numbers here; of the operand */
     uint32_t member, members;
     cddp_red_op op;
     cddp_dtype dtype;
@@ -46,6 +49,14 @@ bool cd_operand_board_init(cd_operand_board *board, void *memory, size_t bytes, 
     return memory != NULL && share > 2 * sizeof(area);
 }
 
+uint32_t cd_operand_board_get_stride(const cd_operand_board *board, size_t count, uint32_t members)
+{
+    const uint64_t room = room_of(board), kept = room / 2 < KEPT_MAX ? room / 2 : KEPT_MAX;
+    const bool is_whole = count <= room && count <= WHOLE_MAX / (members > 0 ? members : 1);
+    const uint64_t stride = is_whole ? 1 : (count + kept - 1) / kept;
+    return stride < UINT32_MAX ? (uint32_t)stride : UINT32_MAX;
+}
+
 void cd_operand_board_post(const cd_operand_board *board, const cd_tracer_reduction *posted,
                            const double *numbers, size_t count)
 {
@@ -53,14 +64,16 @@ void cd_operand_board_post(const cd_operand_board *board, const cd_tracer_reduct
     float *to = numbers_of(board, board->rank);
     const uint64_t room = room_of(board), first = atomic_load(&own->begun),
                    entered = atomic_load(&own->entered);
-    const bool fits = count <= room;
-    if (fits) atomic_store(&own->begun, first + count);
+    const uint32_t stride = cd_operand_board_get_stride(board, count, posted->members);
+    const uint64_t kept = (count + stride - 1) / stride;
+    atomic_store(&own->begun, first + kept);
     atomic_thread_fence(memory_order_seq_cst);
-    for (size_t i = 0; fits && i < count; i++) to[(first + i) % room] = (float)numbers[i];
+    for (uint64_t i = 0; i < kept; i++) to[(first + i) % room] = (float)numbers[i * stride];
     own->entries[entered % ENTRIES] = (entry){.group = posted->group,
                                               .sequence = posted->sequence,
                                               .first = first,
-                                              .count = fits ? count : 0,
+                                              .kept = kept,
+                                              .count = count,
                                               .member = posted->member,
                                               .members = posted->members,
                                               .op = posted->op,
@@ -88,7 +101,7 @@ static bool copy(const cd_operand_board *b, uint32_t rank, const entry *e, doubl
     area *a = area_of(b, rank);
     const float *from = numbers_of(b, rank);
     const uint64_t room = room_of(b);
-    for (uint64_t i = 0; i < e->count; i++) to[i] = (double)from[(e->first + i) % room];
+    for (uint64_t i = 0; i < e->kept; i++) to[i] = (double)from[(e->first + i) % room];
     atomic_thread_fence(memory_order_seq_cst);
     return atomic_load(&a->begun) - e->first <= room;
 }
@@ -102,7 +115,7 @@ bool cd_operand_board_read(const cd_operand_board *board, const cd_tracer_reduct
         if (!find(area_of(board, rank), ended, &e)) continue;
         if (e.members != ended->members || e.member >= e.members || e.op != ended->op ||
             e.scatters != ended->scatters || e.dtype != ended->numbers->dtype || e.count != count ||
-            !copy(board, rank, &e, operands + e.member * count))
+            !copy(board, rank, &e, operands + e.member * e.kept))
             return false;
         members++;
     }

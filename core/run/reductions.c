@@ -152,12 +152,13 @@ static cddp_status find_on_board(cd_reductions *r, const cd_tracer_reduction *en
 {
     const size_t share = ended->scatters ? ended->members : 1;
     const size_t numel = (size_t)cddp_tensor_numel(ended->numbers) * share;
-    if (numel > NUMBERS_MAX / ended->members) return CDDP_OK;
-    if (!cd_vec_grow(r->allocator, (void **)&r->operands, &r->room, numel * ended->members + 1,
+    const uint32_t stride = cd_operand_board_get_stride(&r->board, numel, ended->members);
+    const size_t count = (numel + stride - 1) / stride;
+    if (!cd_vec_grow(r->allocator, (void **)&r->operands, &r->room, count * ended->members + 1,
                      sizeof *r->operands))
         return cd_fail_memory(err, "the operands of a reduction of %u ranks", ended->members);
     if (cd_operand_board_read(&r->board, ended, r->operands, numel))
-        *found = (cd_reduction_operands){r->operands, numel, ended->numbers->dtype};
+        *found = (cd_reduction_operands){r->operands, count, stride, ended->numbers->dtype};
     return CDDP_OK;
 }
 
@@ -165,12 +166,12 @@ cddp_status cd_reductions_find(cd_reductions *reductions, const cd_tracer_reduct
                                cd_reduction_operands *found, cddp_error *err)
 {
     const entry *e = reductions->first;
-    *found = (cd_reduction_operands){NULL, 0, CDDP_F32};
+    *found = (cd_reduction_operands){NULL, 0, 1, CDDP_F32};
     if (reductions->has_board) return CD_PASS(find_on_board(reductions, ended, found, err));
     while (e != NULL && (e->group != ended->group || e->sequence != ended->sequence)) e = e->next;
     if (e == NULL || e->is_odd || e->posted != e->members || e->members != ended->members)
         return CDDP_OK;
-    *found = (cd_reduction_operands){e->operands, e->numel, e->dtype};
+    *found = (cd_reduction_operands){e->operands, e->numel, 1, e->dtype};
     return CDDP_OK;
 }
 

@@ -25,8 +25,9 @@ cddp_status cd_reductions_post(cd_reductions *reductions, const cd_tracer_reduct
                                cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_reduction_operands {
-    const double *operands; /* (members · numel) */
-    size_t numel;
+    const double *operands; /* (members · count) */
+    size_t count;
+    uint32_t stride; /* every stride-th element of what each member posted; 1: all of them */
     cddp_dtype dtype;
 } cd_reduction_operands;
 /* What all members of a reduction posted, borrowed until this member leaves it. Not found: some did

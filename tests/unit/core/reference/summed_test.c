@@ -31,6 +31,7 @@ static cd_comparison compare(const char *algorithm)
     const cd_sum_promise promise = {algorithm, 0};
     const cd_observed_summed summed = {.members = RANKS,
                                        .dtype = CDDP_BF16,
+                                       .stride = 1,
                                        .operands = {operands, RANKS * NUMEL},
                                        .result = {result, NUMEL}};
     cd_comparison found;
@@ -60,6 +61,34 @@ TEST(summed, has_one_of_the_orders_that_are_promised)
         assert_int_equal(unknown.numel, NUMEL);
         add_up(legal[k], (double)RANKS / (RANKS + 1));
         assert_true(compare(of_mpi).bad > 0);
+    }
+}
+
+/* What is longer than the memory that processes share: every third element of each operand. */
+TEST(summed, is_judged_on_the_elements_that_are_there)
+{
+    (void)state;
+    enum { STRIDE = 3, KEPT = (NUMEL + STRIDE - 1) / STRIDE };
+    static double kept[RANKS * KEPT];
+    const cd_sum_promise promise = {of_mpi, 0};
+    for (int planted = 0; planted < 2; planted++) {
+        cd_observed_summed summed = {.members = RANKS,
+                                     .dtype = CDDP_BF16,
+                                     .stride = STRIDE,
+                                     .operands = {kept, RANKS * KEPT},
+                                     .result = {result, NUMEL}};
+        cd_comparison found;
+        cddp_error err = CDDP_ERROR_INIT;
+        add_up(CD_ORDER_UPWARD_RING, planted ? (double)RANKS / (RANKS + 1) : 1);
+        for (size_t m = 0; m < RANKS; m++)
+            for (size_t i = 0; i < KEPT; i++)
+                kept[m * KEPT + i] = operands[m * NUMEL + i * STRIDE];
+        assert_ok(cd_summed_compare(&promise, &summed, NULL, &found, &err), &err);
+        assert_int_equal(found.numel, KEPT);
+        assert_int_equal(found.bad > 0, planted);
+        summed.stride = 1; /* fewer operands than that has */
+        assert_ok(cd_summed_compare(&promise, &summed, NULL, &found, &err), &err);
+        assert_true(found.bad > 0);
     }
 }
 

@@ -83,15 +83,37 @@ TEST(operand_board, loses_what_is_overwritten_and_says_so)
     open_job(&j);
     for (uint32_t r = 0; r < RANKS; r++) post(&j, r, 0, r, NUMEL);
     assert_true(read_all(&j, 0, CDDP_RED_SUM, x));
-    /* more numbers than there is room for are not kept, and overwrite nothing */
-    post(&j, 1, 1, 0, 100000);
-    assert_true(read_all(&j, 0, CDDP_RED_SUM, x));
     for (uint64_t k = 2; k < 200; k++) post(&j, 1, k, 0, 700); /* around the ring */
     assert_false(read_all(&j, 0, CDDP_RED_SUM, x));
     for (uint32_t r = 0; r < RANKS; r++) post(&j, r, 500, r, NUMEL);
     assert_true(read_all(&j, 500, CDDP_RED_SUM, x));
     for (uint64_t k = 501; k < 800; k++) post(&j, 2, k, 0, 1); /* more entries than are kept */
     assert_false(read_all(&j, 500, CDDP_RED_SUM, x));
+    free(j.memory);
+}
+
+TEST(operand_board, has_every_nth_number_of_what_is_longer_than_the_ring)
+{
+    (void)state;
+    enum { LONG = 100001 };
+    job j;
+    open_job(&j);
+    const uint32_t stride = cd_operand_board_get_stride(&j.boards[0], LONG, RANKS);
+    const size_t kept = (LONG + stride - 1) / stride;
+    int64_t numel = LONG;
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), j.storage, 0, CDDP_BF16, &numel, 1);
+    const cd_tracer_reduction ended = {
+        .group = 7, .sequence = 1, .members = RANKS, .numbers = &t};
+    double *x = calloc(RANKS * kept, sizeof *x);
+    assert_non_null(x);
+    assert_true(stride > 1 && kept >= 1000);
+    assert_int_equal(cd_operand_board_get_stride(&j.boards[0], NUMEL, RANKS), 1);
+    for (uint32_t r = 0; r < RANKS; r++) post(&j, r, 1, 1000000.0 * r, LONG);
+    assert_true(cd_operand_board_read(&j.boards[0], &ended, x, LONG));
+    for (size_t m = 0; m < RANKS; m++)
+        for (size_t i = 0; i < kept; i++)
+            assert_true(x[m * kept + i] == 1000000.0 * (double)(RANKS - 1 - m) + (double)(i * stride));
+    free(x);
     free(j.memory);
 }
 
