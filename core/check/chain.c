@@ -10,7 +10,8 @@
 **               which the value was last accepted to the one at which it was another.
 ** Limits        the rank's own chain only. Values that come from another rank are accepted here:
 **               after the initial broadcast, after a broadcast of buffers and at the end of join,
-**               on every rank but the authority (I-INIT, I-BUFEQ and I-PARAMEQ judge them).
+**               on every rank but the authority (I-INIT, I-BUFEQ and I-PARAMEQ judge them). A
+**               buffer that is ignored comes from nobody.
 **               Results of backward, forward, hooks and optimizers are the oracle's to judge;
 **               without it the link is counted as not judged. After a break the chain goes on
 **               from what was found.
@@ -90,6 +91,7 @@ typedef struct state {
     cd_table links;        /* (rank, what, id) → link */
     cd_table expectations; /* (rank, what, id, moment) → expectation */
     cd_table ordinals;     /* (rank, variable) → ordinal + 1 */
+    cd_table ignored;      /* (rank, buffer) → 1: no broadcast may bring it (IGN-02) */
     cd_table sources;      /* (what, id) → ranks that began with the wrong start */
     cd_table breaches;     /* (what, to, from) → breach */
     cd_ranks ranks;        /* of rank_facts */
@@ -106,6 +108,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->links, context->allocator, sizeof(link));
     cd_table_init(&s->expectations, context->allocator, sizeof(expectation));
     cd_table_init(&s->ordinals, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
     cd_table_init(&s->sources, context->allocator, sizeof(cd_rank_set));
     cd_table_init(&s->breaches, context->allocator, sizeof(breach));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
@@ -400,6 +403,8 @@ static bool is_received(state *s, const rank_facts *r, const found *f)
 {
     const uint32_t rank = f->event->rank;
     const bool is_copied = f->what == CDDP_WHAT_PARAMETER || f->what == CDDP_WHAT_BUFFER;
+    if (f->what == CDDP_WHAT_BUFFER && cd_table_find(&s->ignored, CD_KEY(rank, f->id)) != NULL)
+        return false;
     if (f->moment == CDDP_MOMENT_AFTER_INIT) return r->has_init_sync && rank != 0 && is_copied;
     if (ends_join(r, f->moment)) {
         const bool is_own = r->joined - 1 == (int64_t)rank;
@@ -692,8 +697,14 @@ static void take_compare(state *s, const cddp_event *e, rank_facts *r)
 
 static void learn(state *s, const cddp_event *e, rank_facts *r)
 {
-    int64_t *ordinal;
+    int64_t *ordinal, *ignored;
     switch (e->kind) {
+    case CDDP_EV_buffer:
+        ignored = e->as.buffer.ignored
+                      ? cd_table_add(&s->ignored, CD_KEY(e->rank, e->as.buffer.buffer))
+                      : NULL;
+        if (ignored != NULL) *ignored = 1;
+        return;
     case CDDP_EV_param:
         if (e->as.param.param < 0) return;
         ordinal = cd_table_add(&s->ordinals, CD_KEY(e->rank, e->as.param.param));
@@ -791,6 +802,7 @@ static void end(void *self)
     cd_table_fini(&s->links);
     cd_table_fini(&s->expectations);
     cd_table_fini(&s->ordinals);
+    cd_table_fini(&s->ignored);
     cd_table_fini(&s->sources);
     cd_table_fini(&s->breaches);
     cd_ranks_fini(&s->ranks);
@@ -801,7 +813,8 @@ static const uint16_t kinds[] = {
     CDDP_EV_param,      CDDP_EV_wrap,           CDDP_EV_value,           CDDP_EV_expected,
     CDDP_EV_agreement,  CDDP_EV_forward_begin,  CDDP_EV_buffer_sync,     CDDP_EV_backward_begin,
     CDDP_EV_grad_final, CDDP_EV_optimizer_step, CDDP_EV_optimizer_touch, CDDP_EV_zero_grad,
-    CDDP_EV_join_end,   CDDP_EV_compare,        CDDP_EV_hook_law,        CDDP_EV_rewrite};
+    CDDP_EV_join_end,   CDDP_EV_compare,        CDDP_EV_hook_law,        CDDP_EV_rewrite,
+    CDDP_EV_buffer};
 
 CD_CHECK_TABLE(chain, "I-CHAIN", "a step begins with what the last one left",
                "Parameters, gradients, buffers and optimizer state change only where the plan "

@@ -234,6 +234,7 @@ static void put_construction(writer *w)
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
         VALUE(w, 0, CDDP_MOMENT_AFTER_INIT, p, DIGEST("parameter", p, 0, 0));
     VALUE(w, 1, CDDP_MOMENT_AFTER_INIT, 0, DIGEST("buffer", 0, 0, 0));
+    VALUE(w, 1, CDDP_MOMENT_AFTER_INIT, 1, DIGEST("ignored buffer", 0, 0, 0));
     put_unit(w);
     put_streams(w);
 }
@@ -270,6 +271,8 @@ static void put_forward(writer *w, bool sync)
     }
     VALUE(w, 1, CDDP_MOMENT_FORWARD, 0,
           sync ? DIGEST("own buffer", w->step, 1, w->rank) : DIGEST("buffer", w->step, 0, 0));
+    VALUE(w, 1, CDDP_MOMENT_FORWARD, 1, DIGEST("ignored buffer", 0, 0, 0));
+    VALUE(w, 1, CDDP_MOMENT_AFTER_FORWARD, 1, DIGEST("ignored buffer", 0, 0, 0));
     PUT(w, forward_end, NULL, .unused = sync ? 1 : -1, .prepared = sync);
 }
 

@@ -888,6 +888,12 @@ static bool mutate_chain_moves_before_the_end(cddp_event *e)
     return true;
 }
 
+static bool mutate_chain_ignored_buffer_is_sent(cddp_event *e)
+{
+    if (IS_VALUE(e, 1, 1, CDDP_WHAT_BUFFER, CDDP_MOMENT_FORWARD, 1)) corrupt(&e->as.value.digest);
+    return true;
+}
+
 static bool mutate_parameq_state_drifts(cddp_event *e)
 {
     if (IS_VALUE(e, 2, 2, 3, CDDP_MOMENT_AFTER_STEP, FC2_BIAS)) corrupt(&e->as.value.digest);

@@ -501,6 +501,24 @@ TEST(group, a_subset_of_a_subset_counts_in_ranks_of_its_parent)
     tear_down(&f);
 }
 
+/* The order is the caller's: it decides who is rank 0 of the group, and whose share is whose. */
+TEST(group, a_subset_keeps_the_order_of_its_members)
+{
+    fixture f;
+    set_up(&f, false);
+    static const uint32_t backwards[] = {2, 0, 1};
+    cddp_group *part = NULL;
+    const cddp_group_subset subset = {.size = sizeof subset,
+                                      .name = "backwards",
+                                      .member_count = 3,
+                                      .members = backwards};
+    assert_ok(cddp_group_create_subset(f.group, &subset, &part, &f.err), &f.err);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(cd_group_member(part, i), backwards[i]);
+    assert_int_equal(cddp_group_rank(part), 1);
+    cddp_group_destroy(part);
+    tear_down(&f);
+}
+
 /* The commonest way to a NULL work: the status of the post was ignored. */
 TEST(group, what_is_null_is_an_error_and_not_a_crash)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rebuilding in arrival order and the static graph (REB, STA). */
+#include "core/hooks/hook.h"
 #include "tests/unit/core/ddp/fixture.h"
 
 /* Three Linear layers as PyTorch saw them in VER-04: weight and bias, caps of 20 and 31 bytes.
@@ -55,6 +56,34 @@ LAB(rebuild, uses_the_list_of_capacities_at_first_and_again, 2) /* BKT-15, VER-0
     lane_iterate(l, 1.0);
     lane_iterate(l, 1.0);
     CHECK_LAYOUT("5 4, 3 2, 1 0");
+}
+
+static uint32_t heard_buckets[4], heard_count;
+
+static cddp_status take_rebuilt(void *self, uint32_t bucket_count, cddp_error *err)
+{
+    (void)self;
+    (void)err;
+    heard_buckets[heard_count++ % 4] = bucket_count;
+    return CDDP_OK;
+}
+
+/* A hook that keeps state by bucket must hear of every layout but the first (REB-10). */
+LAB(rebuild, a_hook_hears_of_it_once_with_the_new_number_of_buckets, 1)
+{
+    cddp_hook hook = *cd_hook_find("allreduce");
+    hook.name = "listens";
+    hook.rebuilt = take_rebuilt;
+    heard_count = 0;
+    three_layers(l);
+    small_caps(l);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &hook, NULL, NULL, &l->err));
+    lane_iterate(l, 1.0);
+    CHECK(heard_count == 0);
+    for (int step = 0; step < 3; step++) lane_iterate(l, 1.0);
+    CHECK_LAYOUT("5 4, 3 2 1 0");
+    CHECK(heard_count == 1 && heard_buckets[0] == 2);
 }
 
 LAB(rebuild, never_happens_with_a_dynamic_graph_search, 2) /* REB-01 */
