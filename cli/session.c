@@ -435,7 +435,8 @@ static cddp_status check_shortage(const cddp_verdict *v, cddp_error *err)
     if (v->as_expected || v->outcome == CDDP_OUTCOME_VERIFIED) return CDDP_OK;
     for (size_t r = 0; r < v->rank_count; r++) {
         const cddp_rank_result *end = &v->ranks[r].result;
-        if (end->end == CDDP_RANK_RETURNED && end->status == CDDP_E_NOMEM)
+        const bool has_said = end->end == CDDP_RANK_RETURNED || end->end == CDDP_RANK_CRASHED;
+        if (has_said && end->status == CDDP_E_NOMEM)
             return cd_fail(err, CDDP_E_NOMEM,
                            "rank %zu: %.150s; memory, processes or files of this machine ran out, "
                            "and nothing was judged (see ulimit -a)",
