@@ -42,6 +42,8 @@ cddp_status cd_os_open_regular(const char *path, FILE **file, cddp_error *err) C
 ** printed would go into it. Opens /dev/null in its place, such that reading and writing fail as
 ** before. */
 cddp_status cd_os_hold_standard_streams(cddp_error *err) CDDP_MUST_CHECK;
+/* How many bytes of memory this process may have (ulimit -v); UINT64_MAX: as many as it wants. */
+uint64_t cd_os_memory_limit(void);
 /* Has another process of this machine locked the byte at offset? */
 bool cd_os_is_locked(const char *path, int64_t offset);
 

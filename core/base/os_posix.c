@@ -151,6 +151,13 @@ cddp_status cd_os_hold_standard_streams(cddp_error *err)
     return CDDP_OK;
 }
 
+uint64_t cd_os_memory_limit(void)
+{
+    struct rlimit limit;
+    const bool is_known = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    return is_known ? (uint64_t)limit.rlim_cur : UINT64_MAX;
+}
+
 bool cd_os_is_locked(const char *path, int64_t offset)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = offset, .l_len = 1};

@@ -187,8 +187,10 @@ bool cd_result_was_struck(const cd_result *result, char *text, size_t text_bytes
 {
     const char *last = strrchr(result->backend, ':');
     char words[64];
-    /* there a scenario plants what strikes */
-    if (strcmp(last != NULL ? last + 1 : result->backend, "sim") == 0) return false;
+    /* There a scenario, or the backend itself, plants what strikes. */
+    if (strstr(result->backend, "fault:") != NULL ||
+        strcmp(last != NULL ? last + 1 : result->backend, "sim") == 0)
+        return false;
     for (size_t i = 0; i < result->verdict.rank_count; i++) {
         const cddp_rank_result *r = &result->verdict.ranks[i].result;
         if (!is_from_outside(r)) continue;
