@@ -46,7 +46,8 @@ static void show(watch_command *c, const cd_watch *watch, bool is_first)
         cd_text_push(&text, "\n");
     c->page.program = cd_follow_program(c->follow);
     (c->is_json ? cd_watch_print_json : cd_watch_print)(watch, &c->page, &text);
-    c->exit_code = cd_watch_is_stalled(watch, &c->page) ? CD_EXIT_FINDINGS : CD_EXIT_VERIFIED;
+    const bool is_wrong = cd_watch_is_stalled(watch, &c->page) || cd_watch_is_dead(watch);
+    c->exit_code = is_wrong ? CD_EXIT_FINDINGS : CD_EXIT_VERIFIED;
     c->exit_code = cd_cli_write(c->cli, &text, c->exit_code);
     cd_text_fini(&text);
 }
@@ -70,7 +71,8 @@ static cddp_status watch(watch_command *c, cddp_error *err)
         show(c, seen, is_first);
         /* whoever read the pages has gone, or nobody can */
         if (ferror(stdout) != 0) return CDDP_OK;
-        if (c->is_once || seen->running == 0 || cd_interrupt_requested()) return CDDP_OK;
+        const bool is_over = seen->running == 0 || cd_watch_is_dead(seen);
+        if (c->is_once || is_over || cd_interrupt_requested()) return CDDP_OK;
         /* reading takes at most half of the time */
         const uint64_t took_ns = cd_os_now_ns() - began_ns;
         rest(took_ns > c->interval_ns / 2 ? took_ns : c->interval_ns - took_ns);

@@ -12,17 +12,18 @@
 #include "cli/follow.h"
 
 #include "cddp/shard.h"
-#include "cli/folder.h"
 #include "cddp/store.h"
+#include "cli/folder.h"
+#include "cli/provenance.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "db/store.h"
 #include "verify/import/notes.h"
 #include "verify/import/shards.h"
 
 #include <errno.h>
 #include <glob.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,7 @@ struct cd_follow {
     bool has_watch;
     struct timespec store_time, wal_time; /* when a store was last read */
     off_t store_bytes, wal_bytes;
+    bool has_end; /* the last run of the store */
 };
 
 static uint64_t now_ns(void)
@@ -212,8 +214,10 @@ static cddp_status read_shard(cd_follow *f, shard *s, cddp_error *err)
     if (h->rank >= f->watch.rank_count) return CDDP_OK; /* the header was changed meanwhile */
     cd_watch_rank *r = &f->watch.ranks[h->rank];
     r->process = (int64_t)h->process;
-    r->is_gone = s->is_here && h->end == CDDP_SHARD_OPEN && h->process > 1 &&
-                 h->process < INT32_MAX && kill((pid_t)h->process, 0) != 0 && errno == ESRCH;
+    const bool is_known =
+        s->is_here && h->end == CDDP_SHARD_OPEN && h->process > 1 && h->process < INT32_MAX;
+    r->is_gone = is_known && !cd_os_process_is_running(r->process);
+    r->is_stopped = is_known && cd_os_process_is_stopped(r->process);
     return CDDP_OK;
 }
 
@@ -243,7 +247,18 @@ static void take_event(void *self, const cddp_event *event)
     l->failed = cd_watch_push(&l->follow->watch, event, &l->failure) != CDDP_OK;
 }
 
-/* The newest event is as old as the file: the times of a run begin with the run. */
+/* When the newest event was. Real processes count from the begin of their run. Virtual time says
+** nothing: then the event is as old as the file. */
+static uint64_t find_latest(const store_look *l, const cddp_stored_run *run)
+{
+    uint64_t begin_ns = 0;
+    const bool is_real = strcmp(run->provenance.backend, "sim") != 0 &&
+                         cd_provenance_read_time(run->provenance.recorded_at, &begin_ns);
+    const bool is_sane =
+        is_real && l->latest_ns < l->written_ns && begin_ns <= l->written_ns - l->latest_ns;
+    return is_sane ? begin_ns + l->latest_ns : l->written_ns;
+}
+
 static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_error *err)
 {
     store_look *l = context;
@@ -260,8 +275,9 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
     cd_text_clean(f->program);
     CD_TRY(cddp_store_each_event(l->store, run->run, CDDP_STORE_RECORDED, &l->sink, err));
     if (l->failed) return cd_fail(err, l->failure.status, "%s", l->failure.message);
-    for (uint32_t i = 0; i < f->watch.rank_count; i++)
-        f->watch.ranks[i].time_ns += l->written_ns - l->latest_ns;
+    f->has_end = run->complete;
+    const uint64_t shift_ns = find_latest(l, run) - l->latest_ns; /* modulo 2^64 */
+    for (uint32_t i = 0; i < f->watch.rank_count; i++) f->watch.ranks[i].time_ns += shift_ns;
     return CDDP_OK;
 }
 
@@ -364,6 +380,7 @@ void cd_follow_close(cd_follow *f)
 cddp_status cd_follow_read(cd_follow *f, const cd_watch **watch, cddp_error *err)
 {
     CD_TRY(f->is_store ? read_store(f, err) : read_shards(f, err));
+    if (f->is_store) f->watch.is_abandoned = !f->has_end && !cd_store_is_open(f->paths[0]);
     CD_TRY(cd_watch_settle(&f->watch, now_ns(), err));
     *watch = &f->watch;
     return CDDP_OK;

@@ -12,8 +12,8 @@
 #include "cli/plugins.h"
 #include "cli/sources.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,18 +107,6 @@ static cd_origin find_origin(char **argv)
     return (cd_origin){argv, hub, number % CD_ORIGIN_RUNS, number / CD_ORIGIN_RUNS, NULL};
 }
 
-/* A descriptor that was closed would be given to the next file or pipe, and reports would go into
-** it. False: it cannot be opened, and there is nowhere to say so. */
-static bool open_standard_streams(void)
-{
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        while (fcntl(fd, F_GETFD) < 0) {
-            const int opened = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-            if (opened < 0) return false;
-        }
-    return true;
-}
-
 /* Launchers change their folder, and transports want an absolute path. */
 static void make_temporary_folder_absolute(void)
 {
@@ -136,7 +124,7 @@ int main(int argc, char **argv)
     cd_cli cli = {.args = &args,
                   .program = argc > 0 ? argv[0] : "cddp-verify",
                   .origin = find_origin(argv)};
-    if (!open_standard_streams()) return CD_EXIT_ENVIRONMENT;
+    if (cd_os_hold_standard_streams(NULL) != CDDP_OK) return CD_EXIT_ENVIRONMENT;
     /* A full disk and a closed pipe are failures of a write, which says so, not reasons to die
     ** without a word. */
     signal(SIGPIPE, SIG_IGN);

@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "core/base/os_fault.h"
+#include "core/base/os_ticker.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -19,7 +20,12 @@
 #include <string.h>
 #include <unistd.h>
 
+/* No plugin takes longer to load, its libraries included. --limit says otherwise. */
+#define LOAD_LIMIT_NS UINT64_C(10000000000)
+#define LOOK_NS UINT64_C(100000000) /* between two looks at one that is being loaded */
+
 struct cd_plugins {
+    uint64_t limit_ns; /* of what a plugin does in this process before there are ranks */
     void **handles;
     size_t handle_count, handle_capacity;
     /* backends that found nothing missing: asking again would cost a process each time */
@@ -33,9 +39,41 @@ static const char *loader_words(void)
     return words != NULL ? words : "the loader gives no reason";
 }
 
-/* Loads one object and adds what it lists. */
+static void look(void *argument)
+{
+    const uint64_t *limit_ns = argument;
+    cd_os_guest_look(*limit_ns);
+}
+
+/* From here on code of a plugin runs in this process. Where it crashes, leaves or does not return,
+** the program ends, and says who it was. Both words are borrowed until leave_guest. A machine
+** without a timer just waits for it. */
+static void enter_guest(cd_plugins *plugins, const char *what, const char *name)
+{
+    if (cd_os_ticker_begin(LOOK_NS, look, &plugins->limit_ns, NULL) != CDDP_OK) cd_os_ticker_end();
+    cd_os_guest_enter(what, name);
+}
+
+static void leave_guest(void)
+{
+    cd_os_guest_enter(NULL, NULL);
+    cd_os_ticker_end();
+}
+
+/* Constructors of a plugin run in it. */
+static void *open_plugin(cd_plugins *plugins, const char *path, const char *place, int flags)
+{
+    char name[300];
+    snprintf(name, sizeof name, "'%.250s', while it was loaded,", path);
+    enter_guest(plugins, "plugin ", name);
+    void *handle = dlopen(place, flags);
+    leave_guest();
+    return handle;
+}
+
+/* Loads one object and adds what it lists. A guest is one that the command line names. */
 static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char *path,
-                        cddp_error *err)
+                        bool is_guest, cddp_error *err)
 {
     /* Without a slash the loader would search its own folders. */
     char place[4096];
@@ -48,7 +86,8 @@ static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char
     if (!cd_os_is_absent(place)) CD_TRY(cd_os_open_regular(place, &file, err));
     if (file != NULL) fclose(file);
     /* Never unmapped: MPI and CUDA leave functions behind that run when the process ends. */
-    void *handle = dlopen(place, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    const int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+    void *handle = is_guest ? open_plugin(plugins, path, place, flags) : dlopen(place, flags);
     if (handle == NULL) {
         /* The loader repeats the path in front of its reason. */
         const char *words = loader_words();
@@ -69,13 +108,17 @@ static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char
 cddp_status cd_plugins_open(cd_cli *cli, cd_plugins **plugins, cddp_error *err)
 {
     const char *path;
+    uint64_t seconds = 0;
     cd_plugins *p = cd_allocate_zero(NULL, sizeof *p);
     if (p == NULL) return cd_fail_memory(err, "plugins");
     *plugins = p;
+    CD_TRY(cd_args_budget(cli->args, CD_OPTION_limit, "seconds", &seconds, &p->limit_ns, err));
+    if (p->limit_ns == 0) p->limit_ns = seconds * UINT64_C(1000000000);
+    if (p->limit_ns == 0) p->limit_ns = LOAD_LIMIT_NS;
     if (cd_args_value(cli->args, CD_OPTION_plugin, 0) != NULL)
         cd_os_guests_watch(cd_leave_without_verdict);
     for (size_t i = 0; (path = cd_args_value(cli->args, CD_OPTION_plugin, i)) != NULL; i++)
-        CD_TRY(load(p, cli->registry, path, err));
+        CD_TRY(load(p, cli->registry, path, true, err));
     return CDDP_OK;
 }
 
@@ -145,13 +188,24 @@ static cddp_status need_part(void *context, const char *name, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status ask(cd_plugins *plugins, const cddp_backend *backend, cddp_error *err)
+{
+    char name[300];
+    if (cd_backend_row_find(backend->name) != NULL) return CD_PASS(backend->probe(backend, err));
+    snprintf(name, sizeof name, "%.250s, in probe,", backend->name);
+    enter_guest(plugins, "backend ", name);
+    const cddp_status status = backend->probe(backend, err);
+    leave_guest();
+    return CD_PASS(status);
+}
+
 /* Asks a backend what this machine lacks for it, until it is nothing. */
 static cddp_status probe(cd_plugins *plugins, const cddp_backend *backend, cddp_error *err)
 {
     cddp_error reason = CDDP_ERROR_INIT;
     for (size_t i = 0; i < plugins->working_count; i++)
         if (plugins->working[i] == backend) return CDDP_OK;
-    if (backend->probe(backend, &reason) != CDDP_OK)
+    if (ask(plugins, backend, &reason) != CDDP_OK)
         return cd_fail(err, CDDP_E_BACKEND, "backend %s does not work here: %.400s", backend->name,
                        reason.message);
     if (!cd_vec_grow(NULL, (void **)&plugins->working, &plugins->working_capacity,
@@ -179,7 +233,7 @@ cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *e
                        row->absent);
     if (row->module[0] == '\0') return CDDP_OK; /* compiled in */
     module_path(row->module, path, sizeof path);
-    if (load(cli->plugins, cli->registry, path, &reason) != CDDP_OK)
+    if (load(cli->plugins, cli->registry, path, false, &reason) != CDDP_OK)
         return cd_fail(err, CDDP_E_BACKEND, "backend %s does not work here: %.400s", name,
                        reason.message);
     backend = cddp_registry_find_backend(cli->registry, name);

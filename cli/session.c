@@ -429,17 +429,27 @@ static cddp_status check_capabilities(const cddp_verdict *v, cddp_error *err)
                    v->ranks[0].result.error.message);
 }
 
+/* Its number before the message, unless the message has that. */
+static cddp_status refuse_shortage(uint32_t rank, const char *message, cddp_error *err)
+{
+    char name[24], prefix[32] = "";
+    snprintf(name, sizeof name, "rank %u", (unsigned)rank);
+    if (strstr(message, name) == NULL) snprintf(prefix, sizeof prefix, "%s: ", name);
+    return cd_fail(err, CDDP_E_NOMEM,
+                   "%s%.150s; memory, processes or files of this machine ran out, "
+                   "and nothing was judged (see ulimit -a)",
+                   prefix, message);
+}
+
 /* What ran out on this machine says nothing about the training. */
 static cddp_status check_shortage(const cddp_verdict *v, cddp_error *err)
 {
     if (v->as_expected || v->outcome == CDDP_OUTCOME_VERIFIED) return CDDP_OK;
     for (size_t r = 0; r < v->rank_count; r++) {
         const cddp_rank_result *end = &v->ranks[r].result;
-        if (end->end == CDDP_RANK_RETURNED && end->status == CDDP_E_NOMEM)
-            return cd_fail(err, CDDP_E_NOMEM,
-                           "rank %zu: %.150s; memory, processes or files of this machine ran out, "
-                           "and nothing was judged (see ulimit -a)",
-                           r, end->error.message);
+        const bool has_said = end->end == CDDP_RANK_RETURNED || end->end == CDDP_RANK_CRASHED;
+        if (has_said && end->status == CDDP_E_NOMEM)
+            return refuse_shortage((uint32_t)r, end->error.message, err);
     }
     return CDDP_OK;
 }

@@ -11,6 +11,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -90,6 +91,17 @@ void cddp_store_close(cddp_store *store)
     cd_batch_fini(&store->batch);
     cd_strfree(store->allocator, store->path);
     cd_release(store->allocator, store, sizeof *store);
+}
+
+/* While a store is written, every process that has it open holds a lock on this byte of its index
+** of changes, which SQLite calls the "dead man switch". */
+#define DEAD_MAN_SWITCH 128
+
+bool cd_store_is_open(const char *path)
+{
+    char index[4200];
+    const int length = snprintf(index, sizeof index, "%s-shm", path);
+    return length < (int)sizeof index && cd_os_is_locked(index, DEAD_MAN_SWITCH);
 }
 
 const char *cddp_store_path(const cddp_store *store) { return store->path; }

@@ -33,6 +33,9 @@ struct cddp_store {
     cd_writer writer;
 };
 
+/* Has some process the store open for writing, or beside one that writes it? Only processes of this
+** machine are seen. */
+bool cd_store_is_open(const char *path);
 /* Ends writing without an outcome: commits the pending events and frees the run's resources. */
 void cd_writer_abandon(cddp_store *store);
 /* Adds one event to the open run. A failure is kept; flush and run_end report it. */

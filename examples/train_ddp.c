@@ -58,10 +58,11 @@ static cddp_status train_step(training *t, classifier *model, const share *mine,
     *loss = classifier_loss_and_gradients(model, mine, g);
     if (t->status != CDDP_OK) return t->status;
     status = cddp_ddp_backward_end(t->ddp, t->err);
+    if (status != CDDP_OK) return status; /* no rank steps on gradients that did not arrive */
     cddp_record_update update = cddp_record_update_default();
     update.lr = 0.5;
     cddp_record_optimizer_step(&update);
-    for (size_t i = 0; status == CDDP_OK && i < PARAMETERS; i++) {
+    for (size_t i = 0; i < PARAMETERS; i++) {
         double *p = classifier_parameter(model, i, &count, &name);
         const double *average = (double *)grads[i].value.storage + grads[i].value.offset;
         for (size_t k = 0; k < count; k++) p[k] -= 0.5 * average[k];

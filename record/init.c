@@ -11,6 +11,7 @@
 #include "cddp/self.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 #include "core/base/os_folder.h"
 #include "record/launcher.h"
 #include "record/module.h"
@@ -175,6 +176,7 @@ cddp_status cddp_init_with(const cddp_init_options *options, cddp_context **cont
 {
     const cddp_init_options none = {.size = sizeof none};
     CD_TRY(check_options(options, err));
+    CD_TRY(cd_os_hold_standard_streams(err));
     if (context == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_init: context is NULL");
     const cddp_init_options *o = options != NULL ? options : &none;
     cddp_context *c = cd_allocate_zero(NULL, sizeof *c);
@@ -343,6 +345,7 @@ cddp_status cddp_run_ranks(uint32_t count, const cddp_init_options *options, cdd
     CD_TRY(check_options(options, err));
     if (count == 0 || program == NULL)
         return cd_fail(err, CDDP_E_ARG, "cddp_run_ranks: at least one rank, and a program");
+    CD_TRY(cd_os_hold_standard_streams(err));
     ranks r = {.program = program,
                .argument = argument,
                .timeout_ns = options != NULL ? options->timeout_ns : 0,

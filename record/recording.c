@@ -262,8 +262,8 @@ void cd_recording_note(uint32_t rank, const cddp_rank_result *result)
     char path[sizeof r->path + 64], words[64];
     cd_launcher launcher = {.kind = CD_LAUNCHER_NONE};
     if (r->state == CD_RECORDING_UNREAD) read_environment(r);
-    const bool has_failed = result->end == CDDP_RANK_CRASHED && result->detail != 0;
-    if (r->state == CD_RECORDING_OFF || !(is_killed || is_stopped || has_failed)) return;
+    const bool has_left = result->end == CDDP_RANK_CRASHED; /* with 0 too: by _exit */
+    if (r->state == CD_RECORDING_OFF || !(is_killed || is_stopped || has_left)) return;
     if (cd_launcher_read(&launcher, NULL) != CDDP_OK) return;
     const uint32_t generation =
         r->options.generation != 0 ? r->options.generation : launcher.generation;

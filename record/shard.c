@@ -257,6 +257,7 @@ static cddp_status check_options(const cddp_shard_options *o, cddp_error *err)
 cddp_status cddp_shard_open(const cddp_shard_options *options, cddp_shard **shard, cddp_error *err)
 {
     CD_TRY(check_options(options, err));
+    CD_TRY(cd_os_hold_standard_streams(err));
     cddp_shard *s = cd_allocate_zero(NULL, sizeof *s);
     if (s == NULL) return cd_fail_memory(err, "the shard %s", options->path);
     const cddp_status status = cd_shard_file_open(&s->file, options->path, err);

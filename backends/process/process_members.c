@@ -138,8 +138,29 @@ static void judge_loss(cd_process_watched *r, bool arrived)
     const char *note = w->notes + (size_t)r->rank * CD_PROCESS_NOTE_BYTES;
     const char *lead = note[0] != '\0' ? "; its last note: " : "";
     bool is_first = r->lost_ns == w->first_lost_ns;
+    const bool is_starting = strstr(note, "connecting group") != NULL;
+    /* Nothing of the job ran: what its launcher lacks, this machine lacks. */
+    const bool is_lacking = w->options.command != NULL && w->arrived_ns == 0;
     if (w->killed || r->overdue || r->stuck) {
         cd_process_watched_judge(r, 0, SIGKILL);
+    } else if (w->options.command != NULL && w->starter_ended && w->starter_signal != 0) {
+        result->end = CDDP_RANK_KILLED;
+        result->status =
+            cd_fail(&result->error, CDDP_E_ABORTED,
+                    "rank %u ended since its launcher was killed by signal %d (%s): %s%s%s",
+                    r->rank, w->starter_signal, cd_os_signal_text(w->starter_signal),
+                    w->options.command[0], lead, note);
+    } else if (is_starting && r->start_words[0] != '\0') {
+        result->end = CDDP_RANK_CRASHED;
+        result->status = cd_fail(&result->error, CDDP_E_NOMEM, "MPI did not start on rank %u: %s",
+                                 r->rank, r->start_words);
+    } else if (arrived && is_first && is_starting && cd_os_memory_limit() != UINT64_MAX) {
+        /* Libraries die there without a word where they get no memory. */
+        result->end = CDDP_RANK_CRASHED;
+        result->status = cd_fail(
+            &result->error, CDDP_E_NOMEM,
+            "rank %u died while its transport started, with %llu KiB of memory at most (ulimit -v)",
+            r->rank, (unsigned long long)(cd_os_memory_limit() >> 10));
     } else if (arrived && !is_first) {
         result->end = CDDP_RANK_HUNG;
         result->status =
@@ -153,15 +174,16 @@ static void judge_loss(cd_process_watched *r, bool arrived)
     } else if (find_lateness(r) != 0) {
         result->end = CDDP_RANK_CRASHED;
         result->status =
-            cd_fail(&result->error, CDDP_E_BACKEND, "rank %u never reported, %.3f s after %s",
-                    r->rank, (double)find_lateness(r) / 1e9,
+            cd_fail(&result->error, is_lacking ? CDDP_E_NOMEM : CDDP_E_BACKEND,
+                    "rank %u never reported, %.3f s after %s", r->rank,
+                    (double)find_lateness(r) / 1e9,
                     w->arrived_ns != 0 ? "the first of the others had" : "the start; nobody did");
     } else {
         const char *words = w->starter_words[0] != '\0' ? ": " : "";
         result->end = CDDP_RANK_CRASHED;
         result->detail = w->starter_code;
         result->status =
-            cd_fail(&result->error, CDDP_E_BACKEND,
+            cd_fail(&result->error, is_lacking ? CDDP_E_NOMEM : CDDP_E_BACKEND,
                     "rank %u never reported; its launcher ended with code %d%s%s", r->rank,
                     w->starter_signal != 0 ? 128 + w->starter_signal : w->starter_code, words,
                     w->starter_words);

@@ -24,13 +24,15 @@ typedef struct cd_process_watched {
     cd_process_lines lines[CD_OS_PIPE_COUNT]; /* of stdout and stderr */
     cddp_rank_result *result;                 /* borrowed until launch returns */
     uint32_t rank;
-    uint32_t streams;    /* bit per cd_os_pipe that came; they end one by one */
-    int64_t process;     /* its id, when it lives on this host; else 0 */
-    bool has_result;     /* its record came */
-    uint64_t lost_ns;    /* when its connection ended without one; 0: not */
-    uint64_t stopped_ns; /* since when it has been stopped; 0: it is not */
-    bool overdue;        /* it was stopped for too long, and killed for that */
-    bool stuck;          /* it never came back, and was killed for that */
+    uint32_t streams;     /* bit per cd_os_pipe that came; they end one by one */
+    int64_t process;      /* its id, when it lives on this host; else 0 */
+    bool has_result;      /* its record came */
+    uint64_t lost_ns;     /* when its connection ended without one; 0: not */
+    uint64_t stopped_ns;  /* since when it has been stopped; 0: it is not */
+    bool overdue;         /* it was stopped for too long, and killed for that */
+    bool was_stopped;     /* when the patience with all ended */
+    char start_words[96]; /* the last line on its standard error about the start of MPI; "" */
+    bool stuck;           /* it never came back, and was killed for that */
     bool ended; /* reaped and drained; or it reported how it went, or its connection ended */
 } cd_process_watched;
 

@@ -107,9 +107,14 @@ static void forward_stdout(void *context, const char *line, size_t length)
     forward_line(context, false, line, length);
 }
 
+/* Launchers start programs of MPI, whose library ends the process itself where it cannot start. */
 static void forward_stderr(void *context, const char *line, size_t length)
 {
-    forward_line(context, true, line, length);
+    cd_process_watched *r = context;
+    char words[sizeof r->start_words];
+    snprintf(words, sizeof words, "%.*s", (int)length, line);
+    if (strstr(words, "MPI_Init") != NULL) memcpy(r->start_words, words, sizeof words);
+    forward_line(r, true, line, length);
 }
 
 void cd_process_watched_fail(cd_process_watched *r)
@@ -181,6 +186,7 @@ void cd_process_watched_judge(cd_process_watched *r, int exit_code, int signal_n
                     "rank %u did not come back from what it called, so it was ended", r->rank);
     } else if (r->overdue) {
         result->end = CDDP_RANK_KILLED;
+        result->detail = SIGSTOP;
         result->status =
             cd_fail(&result->error, CDDP_E_ABORTED,
                     "rank %u was stopped and did not go on for %.3f s, so it was killed%s%s",
@@ -199,9 +205,11 @@ void cd_process_watched_judge(cd_process_watched *r, int exit_code, int signal_n
             snprintf(why, sizeof why, "at the deadline of %.3f s",
                      (double)w->options.deadline_ns / 1e9);
         }
-        result->end = CDDP_RANK_HUNG;
-        result->status = cd_fail(&result->error, CDDP_E_TIMEOUT, "rank %u was still running %s%s%s",
-                                 r->rank, why, lead, note);
+        result->end = r->was_stopped ? CDDP_RANK_KILLED : CDDP_RANK_HUNG;
+        result->detail = r->was_stopped ? SIGSTOP : 0;
+        result->status =
+            cd_fail(&result->error, CDDP_E_TIMEOUT, "rank %u was still %s %s%s%s", r->rank,
+                    r->was_stopped ? "stopped (SIGSTOP)" : "running", why, lead, note);
     } else if (signal_number != 0) {
         result->end = CDDP_RANK_KILLED;
         result->detail = signal_number;
@@ -301,7 +309,11 @@ static void look_for_stopped(cddp_process_world *w)
 static void end_patience(cddp_process_world *w)
 {
     w->killed = true;
-    for (uint32_t i = 0; i < w->options.world_size; i++) cd_os_child_kill(&w->watched[i].child);
+    for (uint32_t i = 0; i < w->options.world_size; i++) {
+        cd_process_watched *r = &w->watched[i];
+        r->was_stopped = !r->ended && cd_os_process_is_stopped(r->process);
+        cd_os_child_kill(&r->child);
+    }
     if (reports_by_itself(&w->options)) cd_process_members_kill(w);
     if (w->options.command == NULL && reports_by_itself(&w->options)) cd_os_child_kill(&w->starter);
 }
@@ -386,6 +398,7 @@ cddp_status cddp_process_world_open(const cddp_process_options *options, cddp_pr
     CD_TRY(CD_SIZED_CHECK(options, cddp_process_options, world_size, err));
     if (options->world_size == 0)
         return cd_fail(err, CDDP_E_ARG, "a world needs at least one rank");
+    CD_TRY(cd_os_hold_standard_streams(err));
     cddp_status status = CDDP_OK;
     cd_arena arena;
     cd_arena_init(&arena, options->allocator, 4096);

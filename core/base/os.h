@@ -38,6 +38,15 @@ bool cd_os_is_absent(const char *path);
 ** end. */
 cddp_status cd_os_open_regular(const char *path, FILE **file, cddp_error *err) CDDP_MUST_CHECK;
 
+/* A standard stream that was closed would be given to the next file, socket or pipe, and what is
+** printed would go into it. Opens /dev/null in its place, such that reading and writing fail as
+** before. */
+cddp_status cd_os_hold_standard_streams(cddp_error *err) CDDP_MUST_CHECK;
+/* How many bytes of memory this process may have (ulimit -v); UINT64_MAX: as many as it wants. */
+uint64_t cd_os_memory_limit(void);
+/* Has another process of this machine locked the byte at offset? */
+bool cd_os_is_locked(const char *path, int64_t offset);
+
 /* Zeroed memory, shared with children that are forked later. */
 cddp_status cd_os_shared_open(size_t byte_count, void **bytes, cddp_error *err) CDDP_MUST_CHECK;
 /* Likewise, shared with every process of this machine that opens the file, which exists from the

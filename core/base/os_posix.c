@@ -140,6 +140,34 @@ cddp_status cd_os_open_regular(const char *path, FILE **file, cddp_error *err)
     return status;
 }
 
+cddp_status cd_os_hold_standard_streams(cddp_error *err)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        while (fcntl(fd, F_GETFD) < 0)
+            if (open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+                return cd_fail(err, CDDP_E_IO,
+                               "a standard stream is closed, and /dev/null cannot be opened: %s",
+                               strerror(errno));
+    return CDDP_OK;
+}
+
+uint64_t cd_os_memory_limit(void)
+{
+    struct rlimit limit;
+    const bool is_known = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    return is_known ? (uint64_t)limit.rlim_cur : UINT64_MAX;
+}
+
+bool cd_os_is_locked(const char *path, int64_t offset)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = offset, .l_len = 1};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    const bool is_locked = fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    close(fd);
+    return is_locked;
+}
+
 cddp_status cd_os_shared_open(size_t byte_count, void **bytes, cddp_error *err)
 {
     void *memory =

@@ -17,6 +17,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/os_fault.h"
+#include "core/check/deviation.h"
 #include "core/check/facts.h"
 #include "core/check/table.h"
 #include "core/check/writer.h"
@@ -532,6 +533,22 @@ static void finish_finding(cd_judge *j, held *h)
     if (is_all) f->rank = -1;
 }
 
+/* The first finding says in which option ranks differ, where they do: that is mostly its cause. */
+static void name_deviation(cd_judge *j)
+{
+    cd_deviation d;
+    char advice[sizeof j->findings[0].finding.advice];
+    if (j->shown_count == 0 || !cd_deviation_find(&j->facts, &j->memory, &d)) return;
+    cddp_finding *f = &j->findings[j->sorted[0]].finding;
+    cd_say(advice, sizeof advice, "%s", f->advice);
+    const char *gap = advice[0] != '\0' ? ". " : "";
+    if (d.count > 1)
+        CD_SAY(f->advice, "%s; %u more differ between ranks%s%s", d.words, d.count - 1, gap,
+               advice);
+    else
+        CD_SAY(f->advice, "%s%s%s", d.words, gap, advice);
+}
+
 cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)
 {
     if (judge->ended) return cd_fail(err, CDDP_E_STATE, "the judge has already ended");
@@ -541,6 +558,9 @@ cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)
     if (judge->out_of_memory)
         return cd_fail_memory(err, "the judge of the trace; it was not judged");
     sort_findings(judge);
+    name_deviation(judge);
+    if (judge->out_of_memory)
+        return cd_fail_memory(err, "the judge of the trace; it was not judged");
     return CDDP_OK;
 }
 

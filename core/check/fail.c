@@ -19,6 +19,7 @@
 
 #include "cddp/backend.h"
 #include "core/base/text.h"
+#include "core/trace/rank_end.h"
 
 #include <string.h>
 
@@ -164,10 +165,9 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
         f.micro_step = r->micro_step;
     }
     f.is_cause = x->end == 1; /* of what the others committed or gave up in that step */
-    const char *how = x->end == 1 ? "was killed" : "crashed";
+    const char *how = cd_rank_end_words(x->end, x->detail, e->text);
     char call[96];
     cd_call_take(e->text, call, sizeof call);
-    if (x->end == 3 && (call[0] != '\0' || (x->detail > 0 && x->detail <= 128))) how = "exited";
     const bool is_in_run = call[0] == '\0' || strncmp(call, "hook ", 5) == 0;
     if (r->hook[0] != '\0' && is_in_run)
         CD_SAY(f.title, "rank %u %s in hook %s (bucket %lld)", e->rank, how, r->hook,
@@ -175,7 +175,9 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
     else if (call[0] != '\0')
         CD_SAY(f.title, "rank %u %s in %s", e->rank, how, call);
     else
-        CD_SAY(f.title, "rank %u %s", e->rank, how);
+        CD_SAY(f.title, "rank %u %s%s", e->rank, how,
+               x->end == 3 && x->detail == 0 && strstr(how, "exit code") != NULL ? " before the end"
+                                                                                 : "");
     CD_SAY(f.expected, "it returns");
     describe_absence(s, e->rank, &f);
     if (x->detail == 0 && e->text != NULL)

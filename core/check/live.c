@@ -40,6 +40,7 @@
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
+#include "core/trace/rank_end.h"
 
 #include <string.h>
 
@@ -78,7 +79,8 @@ typedef struct rank_facts {
     /* of a comm hook that it called and that has not posted or returned since; "": none */
     char hook[48];
     int64_t hook_bucket;
-    char call[96]; /* where it ended, as its world said it: "save of hook x"; "": nobody said */
+    const char *how; /* it ended, where it did not return */
+    char call[96];   /* where it ended, as its world said it: "save of hook x"; "": nobody said */
 } rank_facts;
 
 /* How often a rank posted an operation since its last forward or backward began. */
@@ -461,6 +463,7 @@ static void event(void *self, const cddp_event *e)
         r->has_ended = true;
         if (e->step > r->step) r->step = e->step; /* where a recording stops */
         r->end = e->as.rank_end.end;
+        r->how = cd_rank_end_words(r->end, e->as.rank_end.detail, e->text);
         r->status = e->as.rank_end.status;
         r->end_sequence = e->sequence;
         if (r->end != 0) cd_call_take(e->text, r->call, sizeof r->call);
@@ -566,8 +569,6 @@ static void describe_place(const rank_facts *r, char *text, size_t text_bytes)
 
 static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
 {
-    static const char *const words[] = {"ended normally", "was killed",
-                                        "hangs outside a collective", "crashed", "was interrupted"};
     if (!r->has_ended)
         cd_say(text, text_bytes, "was last seen at step %u", r->step);
     else if (r->end == 0 && r->status != CDDP_OK)
@@ -576,7 +577,7 @@ static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
     else if (r->end == 2)
         describe_place(r, text, text_bytes);
     else
-        cd_say(text, text_bytes, "%s after step %u", words[r->end >= 0 && r->end < 5 ? r->end : 2],
+        cd_say(text, text_bytes, "%s after step %u", r->end == 0 ? "ended normally" : r->how,
                r->step);
 }
 
@@ -781,11 +782,13 @@ static bool report_all_inside(state *s, const rank_facts *r, cddp_finding *f)
 
 static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding *f)
 {
-    static const char *const words[] = {"", "died", "stopped", "crashed"};
     const rank_facts *x = cd_ranks_find(&s->ranks, inside);
     if (x->end == 2 && report_blocked(s, inside, f)) return;
     if (x->end == 2 && report_all_inside(s, cd_ranks_find(&s->ranks, rank), f)) return;
-    const char *did = words[x->end >= 0 && x->end < 4 ? x->end : 2];
+    const char *did = x->end == 0                                        ? ""
+                      : x->end == 2                                      ? "stopped"
+                      : x->end == 1 && strcmp(x->how, "was killed") == 0 ? "died"
+                                                                         : x->how;
     char operation_words[200];
     describe_operation(s, cd_ranks_find(&s->ranks, rank), operation_words, sizeof operation_words);
     f->rank = (int32_t)inside;

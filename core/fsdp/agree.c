@@ -50,7 +50,21 @@ static char *next_line(char **rest)
 
 static const char nothing[] = "nothing more";
 
-static cddp_status report(const cd_fsdp_statement *mine, char *left, char *right, uint32_t rank,
+/* Of two statements: the ranks that make them, of which one differs from most others. */
+typedef struct parting {
+    uint32_t odd, other;
+} parting;
+
+static parting find_parting(const int64_t *cards, uint32_t rank, uint32_t rank_count)
+{
+    uint32_t alike = 0;
+    for (uint32_t r = 0; r < rank_count; r++)
+        alike += cards[r * CARD_FIELDS + CARD_DIGEST] == cards[CARD_DIGEST];
+    return alike * 2 > rank_count ? (parting){rank, 0} : (parting){0, rank};
+}
+
+/* left and right: what p->odd and p->other say. */
+static cddp_status report(const cd_fsdp_statement *mine, char *left, char *right, const parting *p,
                           cddp_error *err)
 {
     char *a, *b;
@@ -60,8 +74,8 @@ static cddp_status report(const cd_fsdp_statement *mine, char *left, char *right
     } while (strcmp(a, b) == 0 && (*left != '\0' || *right != '\0'));
     /* of options, only those that differ */
     if (strncmp(a, "options ", 8) == 0 && strncmp(b, "options ", 8) == 0) cd_text_pop_common(a, b);
-    return cd_fail(err, CDDP_E_MISMATCH, "%s: rank 0 has %.*s, rank %u has %.*s", mine->subject,
-                   SIDE_BYTES, a[0] != '\0' ? a : nothing, rank, SIDE_BYTES,
+    return cd_fail(err, CDDP_E_MISMATCH, "%s: rank %u has %.*s, rank %u has %.*s", mine->subject,
+                   p->odd, SIDE_BYTES, a[0] != '\0' ? a : nothing, p->other, SIDE_BYTES,
                    b[0] != '\0' ? b : nothing);
 }
 
@@ -70,9 +84,10 @@ static cddp_status explain(const cd_fsdp_statement *mine, const int64_t *cards, 
 {
     cddp_status status = CDDP_OK;
     cd_control left = {0}, right = {0};
-    CD_TRY_OUT(fetch(mine, cards, 0, group, &left, err));
-    CD_TRY_OUT(fetch(mine, cards, rank, group, &right, err));
-    status = report(mine, left.host, right.host, rank, err);
+    const parting p = find_parting(cards, rank, cddp_group_size(group));
+    CD_TRY_OUT(fetch(mine, cards, p.odd, group, &left, err));
+    CD_TRY_OUT(fetch(mine, cards, p.other, group, &right, err));
+    status = report(mine, left.host, right.host, &p, err);
 out:
     cd_control_fini(&left);
     cd_control_fini(&right);

@@ -140,9 +140,22 @@ static const char *rank_words(const cddp_rank_result *result)
     return "";
 }
 
+/* Whether all ranks failed, and with the same words. */
+static bool all_fail_alike(const cddp_verdict *v)
+{
+    for (size_t i = 0; i < v->rank_count; i++)
+        if (!rank_failed(&v->ranks[i].result) ||
+            strcmp(rank_words(&v->ranks[i].result), rank_words(&v->ranks[0].result)) != 0)
+            return false;
+    return v->rank_count > 1;
+}
+
 /* NULL, or the first rank that failed, in words. */
 static const char *first_failure(const measure *m)
 {
+    if (all_fail_alike(m->verdict))
+        return reported(m, cd_arena_printf(m->arena, "the ranks did not finish: %s",
+                                           rank_words(&m->verdict->ranks[0].result)));
     for (size_t i = 0; i < m->verdict->rank_count; i++) {
         const cddp_rank_result *result = &m->verdict->ranks[i].result;
         if (rank_failed(result)) {

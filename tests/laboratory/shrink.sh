@@ -14,7 +14,7 @@ count=0
 fail() { printf 'FAILED: %s: %s\n' "$claim" "$*" >&2; cat out err small.toml >&2 2> /dev/null; exit 1; }
 # The invariant and the sentence of the first finding, or of the rank that failed, without numbers, names and who.
 sentence() {
-    sed -n -e 's/^  \(I-[A-Z]*\)  /\1 /p' -e 's/^ *rank \([0-9]*\) did not finish: /E /p' "$1" | head -n 1 |
+    sed -n -e 's/^  \(I-[A-Z]*\)  /\1 /p' -e 's/^ *\(rank [0-9]*\|the ranks\) did not finish: /E /p' "$1" | head -n 1 |
         sed -e 's/([^)]*)//g' -e "s/'[^']*'//g" | tr -s ' ,:;' '\n' |
         grep -v -e '[0-9]' -e '\.' -e '^ranks\?$' -e '^and$' -e '^against$' -e '^all$' -e '^no$' -e '^majority$' -e '^.\?$' | tr '\n' ' '
 }

@@ -15,8 +15,8 @@ while read -r at step; do
         --set world.timeout_ms=60000 >"$work/out" 2>&1 </dev/null
     code=$?
     tr -s ' \n' ' ' <"$work/out" >"$work/line"
-    if [ $code -ne 1 ] || ! grep -q "I-FAIL rank 1 was killed where step $step, rank 1" "$work/line" ||
-        ! grep -qE "ranks 0, 2 and 3 (lost rank 1,|wait in (allgather|reduce_scatter) #[0-9]+ .step $step. for rank 1,) which was killed" "$work/line"; then
+    if [ $code -ne 1 ] || ! grep -qE "I-FAIL rank 1 (was killed|died) where step $step, rank 1" "$work/line" ||
+        ! grep -qE "ranks 0, 2 and 3 (lost rank 1,|wait in (allgather|reduce_scatter) #[0-9]+ .step $step. for rank 1,) which (was killed|died)" "$work/line"; then
         printf 'FAIL: operation %d: exit %d instead of 1, or not ranks 0, 2 and 3 in step %d for rank 1:\n' "$at" $code "$step"
         head -12 "$work/out"
         failed=1

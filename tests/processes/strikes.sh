@@ -48,7 +48,7 @@ judge_words() {
     # Once all have joined the group the start is over, as it may be on a fast machine.
     [ "$(grep -sc 'text="world"' "$work/out")" -lt $ranks ] || phase=training
     if [ "$phase" = start ]; then
-        [ "$(sed -n 's/^  I-FAIL  rank \([0-9]*\) \(was killed\|crashed\|exited\)$/\1/p' "$work/out")" = "$rank" ] ||
+        [ "$(sed -n 's/^  I-FAIL  rank \([0-9]*\) \(was killed\|died\|stood still (SIGSTOP)\|never reported\|crashed\|exited\)$/\1/p' "$work/out")" = "$rank" ] ||
             words="$words; rank $rank alone is not named"
         tr -s ' \n' ' ' <"$work/out" | grep -qE "rank $rank (never reported|(died|was)[^;]*; its last note: )" ||
             words="$words; what it did is not said"

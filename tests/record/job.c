@@ -389,6 +389,8 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
         status = reduce_alone(t, step, err);
     if (makes(t, "exits") && t->rank == 2 && step == 3) exit(3);
     if (makes(t, "dies") && t->rank == 2 && step == 3) raise(SIGKILL);
+    if (makes(t, "exits_0") && t->rank == 2 && step == 3) _exit(0);
+    if (makes(t, "stops") && t->rank == 2 && step == 3) raise(SIGSTOP);
     if (makes(t, "all_crash") && step == 3) raise(SIGSEGV);
     nudge(t, "nudges_before_step", step);
     nudge(t, "own_nudges", step);

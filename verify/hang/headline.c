@@ -4,6 +4,7 @@
 
 #include "cddp/backend.h"
 #include "core/base/rank_list.h"
+#include "core/trace/rank_end.h"
 #include "verify/hang/graph.h"
 
 #include <inttypes.h>
@@ -110,18 +111,12 @@ static const char *find_place_of_death(const cddp_verdict *v, uint32_t rank)
     return "";
 }
 
-/* By its own exit code, and not by a signal. */
-static bool has_exited(const cddp_verdict *v, const cddp_verdict_rank *r)
-{
-    const int32_t code = r->result.detail;
-    return (code > 0 && code <= 128) || find_place_of_death(v, (uint32_t)(r - v->ranks))[0] != '\0';
-}
-
 /* "ended with an error in step 3" */
 static void put_doing(cd_text *text, const cddp_verdict *v, const cddp_verdict_rank *r)
 {
     const uint32_t rank = (uint32_t)(r - v->ranks);
     const char *call = r->result.end == CDDP_RANK_HUNG ? find_call(v, rank) : NULL;
+    char words[64];
     if (call != NULL) {
         cd_text_push(text, call);
         return;
@@ -131,20 +126,15 @@ static void put_doing(cd_text *text, const cddp_verdict *v, const cddp_verdict_r
         cd_text_push(text, r->result.status == CDDP_OK ? "ended normally" : "ended with an error");
         break;
     case CDDP_RANK_KILLED:
-        cd_text_push(text, "was killed");
-        if (r->result.detail > 0) cd_text_printf(text, " (signal %d)", (int)r->result.detail);
+    case CDDP_RANK_CRASHED:
+        cd_rank_end_print(&r->result, words, sizeof words);
+        cd_text_push(text, words);
         cd_text_push(text, find_place_of_death(v, rank));
         break;
     case CDDP_RANK_HUNG:
-        cd_text_push(text, "hangs outside a collective");
-        break;
-    case CDDP_RANK_CRASHED:
-        cd_text_push(text, has_exited(v, r) ? "exited" : "crashed");
-        if (r->result.detail > 128 && r->result.detail < 160)
-            cd_text_printf(text, " (signal %d)", (int)r->result.detail - 128);
-        else if (r->result.detail > 0)
-            cd_text_printf(text, " (exit code %d)", (int)r->result.detail);
-        cd_text_push(text, find_place_of_death(v, rank));
+        cd_text_push(text, strstr(r->result.error.message, "SIGSTOP") != NULL
+                               ? "is stopped (SIGSTOP)"
+                               : "hangs outside a collective");
         break;
     case CDDP_RANK_INTERRUPTED:
         cd_text_push(text, "was still running");

@@ -139,7 +139,7 @@ static void find_hung(cd_ends *e, bool *may_come)
     for (size_t i = 0; i < v->wait_count; i++) {
         const cddp_wait *w = &v->waits[i];
         if (may_come[w->rank]) continue;
-        e->ranks[w->rank].is_hung = true;
+        e->ranks[w->rank].is_hung = e->has_hung = true;
         for (size_t k = 0; k < w->peer_count; k++)
             if (is_silent(e, w->peers[k])) e->ranks[w->peers[k]].is_hung = true;
     }

@@ -38,6 +38,7 @@ typedef struct cd_ends {
     cd_watch watch;
     cd_ends_rank *ranks; /* (watch.rank_count) */
     uint64_t stall_ns;
+    bool has_hung; /* filled by settle: some rank */
 } cd_ends;
 
 cddp_status cd_ends_init(cd_ends *ends, uint32_t rank_count, uint64_t stall_ns,

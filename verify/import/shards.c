@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/os.h"
+#include "core/trace/rank_end.h"
 #include "verify/import/clocks.h"
 #include "verify/import/ends.h"
 #include "verify/import/notes.h"
@@ -303,17 +304,27 @@ static void emit_end(const shard *s, const cd_ends *ends, uint64_t time_ns, bool
     cd_ends_print(ends, rank, doing, sizeof doing);
     const bool is_ended = note.is_interrupted || (note.is_stopped && r->has_pulse) ||
                           (!has_note && (!is_over || where == IS_RUNNING));
+    /* It left with 0 where nobody missed it: its end was not recorded, and that is all. */
+    const bool has_left =
+        has_note && note.signal == 0 && note.code == 0 && !is_over && !ends->has_hung;
     /* its recorder failed, and the program went on */
     if (s->has_given_up && (has_note ? note.signal == 0 && note.code == 0 : !is_over)) return;
-    if (r->is_early) {
+    const bool is_still =
+        where == IS_RUNNING && cd_os_process_is_stopped((int64_t)header_of(s)->process);
+    if (is_still || (r->is_early && has_note && note.is_stopped)) {
+        event.as.rank_end.detail = CD_RANK_STOPPED;
+        event.text = is_still ? "its process stands still (SIGSTOP)"
+                              : "its process stood still (SIGSTOP) until the job was ended";
+    } else if (r->is_early) {
         event.text =
             "its process was gone, or stood still (SIGSTOP), long before the ranks that waited";
     } else if (r->is_hung) {
         event.as.rank_end = (cddp_event_rank_end){.status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG};
         event.text = doing;
-    } else if (is_ended) {
+    } else if (is_ended || has_left) {
         event.as.rank_end.end = CDDP_RANK_INTERRUPTED;
-        event.text = doing;
+        event.text =
+            has_left ? "its process left with exit code 0 before the end of its recording" : doing;
     } else if (has_note) {
         cd_note_fill(&note, &event);
     }

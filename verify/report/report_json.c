@@ -167,7 +167,7 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     cd_report_json_hang(json, &result->verdict);
     put_lists(json, result);
     put_place(json, result);
-    cd_json_put_text(json, "reproduce", result->reproduce);
+    cd_json_put_text(json, "reproduce", cd_result_get_reproduction(result));
     cd_json_close(json, '}');
 }
 

@@ -6,6 +6,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/trace/event.h"
+#include "core/trace/rank_end.h"
 #include "verify/hang/graph.h"
 
 #include <stdio.h>
@@ -170,6 +171,40 @@ const char *cd_result_end_name(cddp_rank_end end)
 bool cd_result_is_clean(const cddp_verdict_rank *rank)
 {
     return rank->result.end == CDDP_RANK_RETURNED && rank->result.status == CDDP_OK;
+}
+
+/* A signal that programs do not send themselves, as Linux numbers them. */
+static bool is_from_outside(const cddp_rank_result *r)
+{
+    enum { HANG_UP = 1, INTERRUPT = 2, KILL = 9, TERMINATE = 15 };
+    const int32_t number = r->detail;
+    if (r->end != CDDP_RANK_KILLED) return false;
+    return number == HANG_UP || number == INTERRUPT || number == KILL || number == TERMINATE ||
+           number == CD_RANK_STOPPED || strstr(r->error.message, "its launcher was killed") != NULL;
+}
+
+bool cd_result_was_struck(const cd_result *result, char *text, size_t text_bytes)
+{
+    const char *last = strrchr(result->backend, ':');
+    char words[64];
+    /* There a scenario, or the backend itself, plants what strikes. */
+    if (strstr(result->backend, "fault:") != NULL ||
+        strcmp(last != NULL ? last + 1 : result->backend, "sim") == 0)
+        return false;
+    for (size_t i = 0; i < result->verdict.rank_count; i++) {
+        const cddp_rank_result *r = &result->verdict.ranks[i].result;
+        if (!is_from_outside(r)) continue;
+        cd_rank_end_print(r, words, sizeof words);
+        snprintf(text, text_bytes, "rank %zu %s, by somebody outside", i, words);
+        return true;
+    }
+    return false;
+}
+
+const char *cd_result_get_reproduction(const cd_result *result)
+{
+    char words[128];
+    return cd_result_was_struck(result, words, sizeof words) ? "" : result->reproduce;
 }
 
 cddp_status cd_result_take_waits(cd_result *result, const cddp_verdict *v, cddp_error *err)

@@ -82,6 +82,11 @@ cd_result_context cd_result_get_context(const cd_result *result, size_t index);
 bool cd_result_wants_context(const cd_result *result);
 /* A rank that returned without an error says nothing that a report shows. */
 bool cd_result_is_clean(const cddp_verdict_rank *rank);
+/* Whether somebody outside ended a rank of real processes: no run of the scenario ends so again.
+** text: "rank 1 was killed (signal 9) from outside". */
+bool cd_result_was_struck(const cd_result *result, char *text, size_t text_bytes);
+/* The command that ends in the same way; "" where none does. */
+const char *cd_result_get_reproduction(const cd_result *result);
 /* "killed", "hung", … */
 const char *cd_result_end_name(cddp_rank_end end);
 

@@ -303,7 +303,7 @@ static void put_result(cd_json *json, const cd_report *report, size_t index)
     cd_json_key(json, "properties");
     cd_json_open(json, '{');
     cd_json_put_text(json, "scenario", result->title);
-    cd_json_put_text(json, "reproduce", result->reproduce);
+    cd_json_put_text(json, "reproduce", cd_result_get_reproduction(result));
     put_consequences(json, &result->verdict);
     cd_json_close(json, '}');
     cd_json_close(json, '}');

@@ -306,6 +306,23 @@ static void put_details(cd_text *text, const cd_result *result)
     if (result->details[strlen(result->details) - 1] != '\n') cd_text_push(text, "\n");
 }
 
+/* What runs it again, where that can end in the same way. */
+static void put_reproduction(cd_text *text, const cd_result *result)
+{
+    char struck[128], words[240];
+    if (result->reproduce[0] != '\0' && cd_result_was_struck(result, struck, sizeof struck)) {
+        snprintf(words, sizeof words,
+                 "not by a run of the scenario: %s. [[fault]] with kind = \"kill\" plants such an "
+                 "end on the simulator",
+                 struck);
+        put_line(text, "reproduce", words);
+        return;
+    }
+    put_pasteable(text, "reproduce", result->reproduce);
+    if (result->verdict.outcome == CDDP_OUTCOME_FINDINGS)
+        put_pasteable(text, "shrink", result->shrink);
+}
+
 static void put_result(cd_text *text, const cd_report *report, const cd_result *result)
 {
     put_header(text, result);
@@ -336,9 +353,7 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     if (result->judged && !was_refused) put_facts(text, report, result);
     if (!was_refused &&
         (result->verdict.outcome != CDDP_OUTCOME_VERIFIED || result->verdict.finding_count > 0))
-        put_pasteable(text, "reproduce", result->reproduce);
-    if (result->verdict.outcome == CDDP_OUTCOME_FINDINGS)
-        put_pasteable(text, "shrink", result->shrink);
+        put_reproduction(text, result);
 }
 
 static void put_totals(cd_text *text, const cd_report *report)

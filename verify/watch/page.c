@@ -4,6 +4,7 @@
 #include "cddp/cddp.h"
 #include "core/base/alloc.h"
 #include "core/base/rank_list.h"
+#include "core/trace/rank_end.h"
 #include "verify/hang/graph.h"
 #include "verify/hang/headline.h"
 #include "verify/report/json.h"
@@ -15,6 +16,17 @@
 #include <string.h>
 
 #define WIDTH 110
+
+bool cd_watch_is_dead(const cd_watch *w)
+{
+    uint32_t gone = 0;
+    for (uint32_t i = 0; i < w->rank_count; i++) {
+        const cd_watch_rank *r = &w->ranks[i];
+        if (r->is_known && !r->has_ended && !r->is_gone && !w->is_abandoned) return false;
+        gone += r->is_gone && !r->has_ended;
+    }
+    return gone > 0 || w->is_abandoned;
+}
 
 bool cd_watch_is_stalled(const cd_watch *w, const cd_watch_page *page)
 {
@@ -55,6 +67,7 @@ static void put_state(const cd_watch *w, uint32_t rank, cd_text *text)
     const cd_watch_rank *r = &w->ranks[rank];
     const cddp_wait *wait = cd_hang_find(&w->verdict, rank);
     const bool is_over = r->has_ended && wait == NULL;
+    const bool has_passed = r->has_ended || w->is_abandoned;
     if (!r->is_known) {
         cd_text_push(text, "has shown nothing yet");
     } else if (r->is_gone && !r->has_ended) {
@@ -64,20 +77,23 @@ static void put_state(const cd_watch *w, uint32_t rank, cd_text *text)
                            : r->end.result.status == CDDP_E_TIMEOUT ? "timed out"
                                                                     : "ended with an error");
     } else if (is_over) {
-        cd_text_push(text, cd_result_end_name(r->end.result.end));
-        if (r->end.result.end == CDDP_RANK_KILLED && r->end.result.detail > 0)
-            cd_text_printf(text, " (signal %" PRId32 ")", r->end.result.detail);
+        char words[64];
+        cd_rank_end_print(&r->end.result, words, sizeof words);
+        cd_text_push(text, words);
+    } else if (r->is_stopped) {
+        cd_text_printf(text, "is stopped (SIGSTOP), last event %s", kind_name(r));
     } else if (wait == NULL) {
-        cd_text_printf(text, "runs, last event %s", kind_name(r));
+        cd_text_printf(text, "%s, last event %s", w->is_abandoned ? "said no end" : "runs",
+                       kind_name(r));
     } else if (wait->peer_count == 0) {
-        cd_text_push(text, r->has_ended ? "waited; all members had posted it"
-                                        : "waits; all members have posted it");
+        cd_text_push(text, has_passed ? "waited; all members had posted it"
+                                      : "waits; all members have posted it");
     } else {
         char who[160];
         const cd_rank_array peers = {wait->peers, wait->peer_count};
         cd_rank_list_print(&(cd_rank_list){&peers, cd_rank_array_next}, CD_NO_RANK, who,
                            sizeof who);
-        cd_text_printf(text, "%s for %s", r->has_ended ? "waited" : "waits", who);
+        cd_text_printf(text, "%s for %s", has_passed ? "waited" : "waits", who);
     }
 }
 
@@ -185,6 +201,7 @@ static void put_culprits(const cd_watch *w, cd_text *text)
         const cd_watch_rank *r = &w->ranks[i];
         char since[CD_DURATION_BYTES], words[CDDP_ERROR_MESSAGE_BYTES + 64];
         if (!cd_hang_is_culprit(&w->verdict, i) || cd_hang_find(&w->verdict, i) != NULL) continue;
+        const char *still = r->is_stopped ? ": its process is stopped (SIGSTOP)" : "";
         cd_duration_print(age_of(w, r) / 1000000000 * 1000000000, since, sizeof since);
         if (r->is_gone && !r->has_ended)
             snprintf(words, sizeof words,
@@ -196,8 +213,8 @@ static void put_culprits(const cd_watch *w, cd_text *text)
             put_message(words, sizeof words, i, r->end.result.error.message);
         else
             snprintf(words, sizeof words,
-                     "rank %" PRIu32 ": its last event is %s in step %" PRIu32 ", %s ago", i,
-                     kind_name(r), r->end.step, since);
+                     "rank %" PRIu32 "%s: its last event is %s in step %" PRIu32 ", %s ago", i,
+                     still, kind_name(r), r->end.step, since);
         put_line(text, "why", words);
     }
 }
@@ -228,6 +245,16 @@ static void put_stall(const cd_watch *w, cd_text *text)
     put_hang(w, text);
 }
 
+/* A job that has no end and will have none: it or its judge was killed. */
+static void put_death(const cd_watch *w, cd_text *text)
+{
+    char since[CD_DURATION_BYTES];
+    cd_duration_print(w->silent_ns / 1000000000 * 1000000000, since, sizeof since);
+    cd_text_style(text, CD_STYLE_RED, "nothing writes it any more");
+    cd_text_printf(text, ": the last event was %s ago, and it says no end\n", since);
+    if (w->verdict.wait_count > 0) put_hang(w, text);
+}
+
 void cd_watch_print(const cd_watch *w, const cd_watch_page *page, cd_text *text)
 {
     cd_text_style(text, CD_STYLE_BOLD, "%s", page->source);
@@ -238,7 +265,9 @@ void cd_watch_print(const cd_watch *w, const cd_watch_page *page, cd_text *text)
                   "last collective", "and");
     cd_text_push(text, "\n");
     put_ranks(w, text);
-    if (cd_watch_is_stalled(w, page))
+    if (cd_watch_is_dead(w))
+        put_death(w, text);
+    else if (cd_watch_is_stalled(w, page))
         put_stall(w, text);
     else if (w->running == 0 && w->verdict.wait_count > 0)
         put_hang(w, text);
@@ -264,7 +293,7 @@ static void put_json_rank(const cd_watch *w, uint32_t rank, cd_json *json)
         cd_json_integer(json, r->process);
     else
         cd_json_text(json, NULL);
-    cd_json_put_flag(json, "running", !r->has_ended && !r->is_gone);
+    cd_json_put_flag(json, "running", !r->has_ended && !r->is_gone && !w->is_abandoned);
     cd_json_key(json, "collective");
     if (p == NULL) {
         cd_json_text(json, NULL);
@@ -303,11 +332,12 @@ void cd_watch_print_json(const cd_watch *w, const cd_watch_page *page, cd_text *
     cd_json_key(&json, "silent_seconds");
     cd_json_number(&json, (double)w->silent_ns / 1e9);
     cd_json_put_flag(&json, "stalled", is_stalled);
+    cd_json_put_flag(&json, "dead", cd_watch_is_dead(w));
     cd_json_key(&json, "ranks");
     cd_json_open(&json, '[');
     for (uint32_t i = 0; i < w->rank_count; i++) put_json_rank(w, i, &json);
     cd_json_close(&json, ']');
-    if (is_stalled) cd_report_json_hang(&json, &w->verdict);
+    if (is_stalled || cd_watch_is_dead(w)) cd_report_json_hang(&json, &w->verdict);
     cd_json_close(&json, '}');
     cd_text_push(text, "\n");
 }

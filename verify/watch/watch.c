@@ -176,7 +176,13 @@ static const cd_watch_post *find_post(const cd_watch_rank *r, int64_t group, int
     return NULL;
 }
 
-/* Members that have not posted it; where all have, those that are gone. */
+static bool is_still(const cd_watch_rank *r)
+{
+    return r->is_stopped && !r->is_gone && !r->has_ended;
+}
+
+/* Members that have not posted it; where all have, those that are gone or
+** stand still. */
 static size_t find_peers(const cd_watch *w, const cd_watch_group *g, const cddp_wait *wait,
                          uint32_t *peers, bool *is_inside)
 {
@@ -187,7 +193,7 @@ static size_t find_peers(const cd_watch *w, const cd_watch_group *g, const cddp_
     for (uint32_t i = 0; *is_inside && i < w->rank_count; i++) {
         const cd_watch_rank *r = &w->ranks[i];
         const bool is_over = r->is_gone || (r->has_ended && !r->is_waiting);
-        if (g->posted[i] >= 0 && i != wait->rank && is_over) peers[count++] = i;
+        if (g->posted[i] >= 0 && i != wait->rank && (is_over || is_still(r))) peers[count++] = i;
     }
     return count;
 }
@@ -213,6 +219,12 @@ static cddp_status add_wait(cd_watch *w, uint32_t rank, cddp_wait *wait, cddp_er
     return CDDP_OK;
 }
 
+static void set_end(cddp_rank_result *result, cddp_rank_end end, const char *words)
+{
+    result->end = end;
+    snprintf(result->error.message, sizeof result->error.message, "%s", words);
+}
+
 cddp_status cd_watch_settle(cd_watch *w, uint64_t now_ns, cddp_error *err)
 {
     uint64_t latest_ns = 0;
@@ -226,10 +238,12 @@ cddp_status cd_watch_settle(cd_watch *w, uint64_t now_ns, cddp_error *err)
     for (uint32_t i = 0; i < w->rank_count; i++) {
         const cd_watch_rank *r = &w->ranks[i];
         ranks[i] = r->end;
-        if (r->is_gone && !r->has_ended) ranks[i].result.end = CDDP_RANK_KILLED;
+        if (r->is_gone && !r->has_ended) set_end(&ranks[i].result, CDDP_RANK_KILLED, "it is gone");
+        if (is_still(r)) set_end(&ranks[i].result, CDDP_RANK_HUNG, "it is stopped (SIGSTOP)");
         if (r->time_ns > latest_ns) latest_ns = r->time_ns;
-        if (r->is_waiting && !r->is_gone) CD_TRY(add_wait(w, i, &waits[count++], err));
-        if (r->has_ended || r->is_gone) continue;
+        if (r->is_waiting && !r->is_gone && !is_still(r))
+            CD_TRY(add_wait(w, i, &waits[count++], err));
+        if (r->has_ended || r->is_gone || w->is_abandoned) continue;
         w->running++;
         w->open += r->open;
     }

@@ -30,7 +30,8 @@ typedef struct cd_watch_rank {
     cd_watch_post posts[CD_WATCH_POSTS]; /* the last ones, by post_count modulo their number */
     uint16_t kind;                       /* of its last event */
     bool is_known, has_ended, is_waiting, is_last_done;
-    bool is_gone; /* its process is no more, and it said no end */
+    bool is_gone;    /* its process is no more, and it said no end */
+    bool is_stopped; /* its process stands still (SIGSTOP) */
 } cd_watch_rank;
 
 typedef struct cd_watch_group {
@@ -46,6 +47,7 @@ typedef struct cd_watch {
     cd_watch_group *groups; /* (group_count) by id */
     size_t group_count, group_capacity;
     uint64_t event_count;
+    bool is_abandoned; /* nobody writes its trace any more, and it has no end */
     /* filled by settle */
     cddp_verdict verdict;       /* ranks and waits alone */
     uint64_t now_ns, silent_ns; /* since the last event of any rank */
@@ -69,7 +71,8 @@ typedef struct cd_watch_page {
     uint64_t stall_ns;            /* so long without an event, while an operation is open */
 } cd_watch_page;
 
-/* After settle. */
+/* After settle. Its ranks or their judge ended, and said no end: nothing will come any more. */
+bool cd_watch_is_dead(const cd_watch *watch);
 bool cd_watch_is_stalled(const cd_watch *watch, const cd_watch_page *page);
 void cd_watch_print(const cd_watch *watch, const cd_watch_page *page, cd_text *text);
 void cd_watch_print_json(const cd_watch *watch, const cd_watch_page *page, cd_text *text);

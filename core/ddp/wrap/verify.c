@@ -216,7 +216,42 @@ static bool is_one_model(const parting *p, uint32_t rank)
     return true;
 }
 
+/* The ranks that have rank 0's model. */
+static uint32_t next_alike(const void *self, uint32_t from)
+{
+    const parting *p = self;
+    for (; from < p->rank_count; from++)
+        if (p->cards[from * CARD_FIELDS + CARD_DIGEST] == p->cards[CARD_DIGEST]) return from;
+    return CD_NO_RANK;
+}
+
 static const char nothing[] = "nothing";
+
+/* One of the two models that are shown. */
+typedef struct side {
+    char shown[SIDE_BYTES];
+    char who[64];
+    long long count; /* of parameters that it reduces */
+} side;
+
+static const char *have(const side *s) { return strncmp(s->who, "ranks", 5) == 0 ? "have" : "has"; }
+
+/* First the one that differs from most; of as many on either side, rank 0's. */
+static cddp_status report_sides(const side *first, const side *second, const char *others,
+                                cddp_error *err)
+{
+    if (first->count != second->count)
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "ranks wrap different models: %s %s %lld parameters, %s %lld; "
+                       "first difference: "
+                       "%s %s %s, %s %s %s%s",
+                       first->who, have(first)[3] == 'e' ? "reduce" : "reduces", first->count,
+                       second->who, second->count, first->who, have(first), first->shown,
+                       second->who, have(second), second->shown, others);
+    return cd_fail(err, CDDP_E_MISMATCH, "ranks wrap different models: %s %s %s, %s %s %s%s",
+                   first->who, have(first), first->shown, second->who, have(second), second->shown,
+                   others);
+}
 
 static cddp_status report(char *left, char *right, uint32_t rank, const parting *all,
                           cddp_error *err)
@@ -229,26 +264,23 @@ static cddp_status report(char *left, char *right, uint32_t rank, const parting 
     cut_common_options(a, b);
     size_t at = 0;
     while (a[at] != '\0' && a[at] == b[at]) at++;
-    char sides[2][SIDE_BYTES], who[64], others[64 + 24] = "";
-    excerpt(a[0] != '\0' ? a : nothing, at, sides[0]);
-    excerpt(b[0] != '\0' ? b : nothing, at, sides[1]);
-    cd_rank_list_print(&(cd_rank_list){all, next_parting}, CD_NO_RANK, who, sizeof who);
+    side zero = {.who = "rank 0", .count = (long long)all->cards[CARD_COUNT]},
+         other = {.count = (long long)all->cards[rank * CARD_FIELDS + CARD_COUNT]};
+    char others[64 + 24] = "";
+    uint32_t parting_count = 0;
+    excerpt(a[0] != '\0' ? a : nothing, at, zero.shown);
+    excerpt(b[0] != '\0' ? b : nothing, at, other.shown);
+    cd_rank_list_print(&(cd_rank_list){all, next_parting}, CD_NO_RANK, other.who, sizeof other.who);
+    for (uint32_t r = rank; r != CD_NO_RANK; r = next_parting(all, r + 1)) parting_count++;
     /* different among themselves, too: the first of them is shown */
     if (!is_one_model(all, rank)) {
-        snprintf(others, sizeof others, "; %s differ from rank 0", who);
-        snprintf(who, sizeof who, "rank %u", rank);
+        snprintf(others, sizeof others, "; %s differ from rank 0", other.who);
+        snprintf(other.who, sizeof other.who, "rank %u", rank);
     }
-    const char *have = strncmp(who, "ranks", 5) == 0 ? "have" : "has";
-    long long counts[2] = {(long long)all->cards[CARD_COUNT],
-                           (long long)all->cards[rank * CARD_FIELDS + CARD_COUNT]};
-    if (counts[0] != counts[1])
-        return cd_fail(err, CDDP_E_MISMATCH,
-                       "ranks wrap different models: rank 0 reduces %lld parameters, %s %lld; "
-                       "first difference: "
-                       "rank 0 has %s, %s %s %s%s",
-                       counts[0], who, counts[1], sides[0], who, have, sides[1], others);
-    return cd_fail(err, CDDP_E_MISMATCH, "ranks wrap different models: rank 0 has %s, %s %s %s%s",
-                   sides[0], who, have, sides[1], others);
+    if (others[0] != '\0' || parting_count * 2 >= all->rank_count)
+        return CD_PASS(report_sides(&zero, &other, others, err));
+    cd_rank_list_print(&(cd_rank_list){all, next_alike}, CD_NO_RANK, zero.who, sizeof zero.who);
+    return CD_PASS(report_sides(&other, &zero, others, err));
 }
 
 static cddp_status explain_difference(const description *mine, const int64_t *cards, uint32_t rank,

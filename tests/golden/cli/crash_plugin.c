@@ -7,6 +7,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/device.h"
 #include "cddp/plugin.h"
+#include "cddp/self.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -250,8 +251,40 @@ static const cddp_hook *const hooks[] = {&crash_hook, &leave_hook,   &now_hook, 
                                          &quick_hook, &lawless_hook, &lawful_hook, &spin_hook,
                                          &sulk_hook,  &break_hook,   NULL};
 
+/* ---- what it does before there are ranks: CRASH_PLUGIN_ON_LOAD says what ---- */
+
+static void break_down(const char *how)
+{
+    if (strcmp(how, "abort") == 0) abort();
+    if (strcmp(how, "crash") == 0) raise(SIGSEGV);
+    if (strcmp(how, "leave") == 0) exit(0);
+    if (strcmp(how, "leave_now") == 0) _exit(0);
+    while (strcmp(how, "loop") == 0) pause();
+}
+
+static cddp_status break_probe(const cddp_backend *backend, cddp_error *err)
+{
+    const char *how = getenv("CRASH_PLUGIN_IN_PROBE");
+    (void)backend, (void)err;
+    break_down(how != NULL ? how : "");
+    return CDDP_OK;
+}
+
+static cddp_backend fragile; /* of a world of one rank */
+static const cddp_backend *const backends[] = {&fragile, NULL};
+
+__attribute__((constructor)) static void begin(void)
+{
+    const char *how = getenv("CRASH_PLUGIN_ON_LOAD");
+    fragile = *cddp_backend_self();
+    fragile.name = "fragile";
+    fragile.probe = break_probe;
+    if (how != NULL) break_down(how);
+}
+
 CDDP_PLUGIN_EXPORT const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin),
                                                        .abi = CDDP_PLUGIN_ABI,
                                                        .name = "crash",
                                                        .version = "1",
+                                                       .backends = backends,
                                                        .hooks = hooks};

@@ -596,7 +596,7 @@ TEST(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program)
         program_write(&p, "a.toml", text);
         program_run(&p, "\"$T/a.toml\" --plugin " CRASH_PLUGIN);
         assert_int_equal(p.exit_code, 1);
-        snprintf(text, sizeof text, "rank 0 exited in hook %s (bucket 0)", hooks[i]);
+        snprintf(text, sizeof text, "rank 0 left with exit code 0 in hook %s (bucket 0)", hooks[i]);
         assert_contains(p.out, text);
         assert_contains(p.out, "left with exit code 0 in run of hook");
         snprintf(text, sizeof text, "hook-conformance %s --plugin " CRASH_PLUGIN, hooks[i]);
@@ -678,6 +678,52 @@ TEST(program, a_hook_that_breaks_in_a_proof_of_one_rank_alone_is_named)
         assert_int_equal(p.exit_code, 2);
         assert_contains(p.err, "hook break, in run of rank 0 alone in a world of 7 ranks, ");
         assert_contains(p.err, cases[i].words);
+    }
+    unsetenv("LSAN_OPTIONS");
+    program_close(&p);
+}
+
+/* A plugin's constructors and its probe run in the program itself. */
+TEST(program, a_plugin_that_breaks_while_it_is_loaded_is_named)
+{
+    static const struct {
+        const char *variable, *how, *words;
+    } cases[] = {
+        {"ON_LOAD", "abort", "crash_plugin.so', while it was loaded, crashed (SIGABRT)"},
+        {"ON_LOAD", "crash", "crash_plugin.so', while it was loaded, crashed (SIGSEGV)"},
+        {"ON_LOAD", "leave", "crash_plugin.so', while it was loaded, ended the program"},
+        {"ON_LOAD", "leave_now", "crash_plugin.so', while it was loaded, ended the program"},
+        {"ON_LOAD", "loop", "crash_plugin.so', while it was loaded, does not return"},
+        {"IN_PROBE", "abort", "backend fragile, in probe, crashed (SIGABRT)"},
+        {"IN_PROBE", "leave_now", "backend fragile, in probe, ended the program"},
+        {"IN_PROBE", "loop", "backend fragile, in probe, does not return"},
+    };
+    static const char *const verbs[] = {"hook-conformance lawful --limit 1s",
+                                        "backend-conformance fragile -n 1 --limit 1s",
+                                        "\"$T/a.toml\" -n 1 --backend fragile"};
+    cd_program p;
+    program_open(&p);
+    setenv("LSAN_OPTIONS", "detect_leaks=0", 0);
+    program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (size_t v = 0; v < sizeof verbs / sizeof verbs[0]; v++) {
+            char before[80], line[1024];
+            const bool is_slow = v == 2 && strcmp(cases[i].how, "loop") == 0; /* without --limit */
+            if (is_slow || (v == 0 && cases[i].variable[0] == 'I')) continue;
+            snprintf(before, sizeof before, "CRASH_PLUGIN_%s=%s ", cases[i].variable, cases[i].how);
+            snprintf(line, sizeof line, "%s --plugin " CRASH_PLUGIN, verbs[v]);
+            program_run_with(&p, before, line);
+            cd_test_row("%s%s: exit %d: %s %s", before, line, p.exit_code, p.out, p.err);
+            assert_int_equal(p.exit_code, 2);
+            assert_contains(p.err, cases[i].words);
+            assert_contains(p.err, "there is no verdict");
+        }
+    for (size_t v = 0; v < sizeof verbs / sizeof verbs[0]; v++) {
+        char line[1024];
+        snprintf(line, sizeof line, "%s --plugin " CRASH_PLUGIN, verbs[v]);
+        program_run(&p, line);
+        cd_test_row("%s: exit %d: %s %s", line, p.exit_code, p.out, p.err);
+        assert_null(strstr(p.err, "there is no verdict"));
     }
     unsetenv("LSAN_OPTIONS");
     program_close(&p);

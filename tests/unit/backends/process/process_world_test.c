@@ -571,6 +571,8 @@ TEST(member_world, a_command_that_starts_nobody_is_reported_with_its_words)
     for (uint32_t r = 0; r < RANKS; r++) {
         assert_int_equal(results[r].end, CDDP_RANK_CRASHED);
         assert_int_equal(results[r].detail, 9);
+        /* nothing of the job ran: it says nothing about the program */
+        assert_int_equal(results[r].status, CDDP_E_NOMEM);
         assert_non_null(strstr(results[r].error.message,
                                "never reported; its launcher ended with code 9: no such cluster"));
     }

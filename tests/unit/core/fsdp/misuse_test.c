@@ -14,34 +14,34 @@ static void differ(lane *l)
     switch (what) {
     case 0:
         if (odd) t.options.strategy = CDDP_FSDP_SHARD_GRAD_OP;
-        words = "rank 0 has unit '(root)' FULL_SHARD of 2 parameters param_dtype f32 reduce_dtype "
-                "f32, rank 1 has unit '(root)' SHARD_GRAD_OP";
+        words = "rank 1 has unit '(root)' SHARD_GRAD_OP of 2 parameters param_dtype f32 "
+                "reduce_dtype f32, rank 0 has unit '(root)' FULL_SHARD";
         break;
     case 1:
         if (odd)
             l->parameters[2].tensor =
                 cddp_tensor_of(l->device, l->parameters[2].tensor.storage, 0, CDDP_F32, shape, 2);
-        words = "rank 0 has parameter 'a.weight' f32 [5,3] requires_grad, rank 1 has parameter "
-                "'a.weight' f32 [3,5]";
+        words = "rank 1 has parameter 'a.weight' f32 [3,5] requires_grad, rank 0 has parameter "
+                "'a.weight' f32 [5,3]";
         break;
     case 2:
         t.options.wrap.word_count = odd ? 1 : 2;
         t.options.wrap.words = odd ? only_a : toy_units;
-        words = "rank 0 has 3 units, rank 1 has 2 units";
+        words = "rank 1 has 2 units, rank 0 has 3 units";
         break;
     case 3:
         if (odd) l->parameters[5].name = "b.offset";
-        words = "rank 0 has parameter 'b.bias' f32 [4] requires_grad, rank 1 has parameter "
-                "'b.offset'";
+        words = "rank 1 has parameter 'b.offset' f32 [4] requires_grad, rank 0 has parameter "
+                "'b.bias'";
         break;
     case 4:
         t.options.backward_prefetch = odd ? CDDP_FSDP_PREFETCH_NONE : CDDP_FSDP_BACKWARD_PRE;
-        words = "rank 0 has backward_prefetch=1, rank 1 has backward_prefetch=0";
+        words = "rank 1 has backward_prefetch=0, rank 0 has backward_prefetch=1";
         break;
     case 5:
         t.options.wrap.word_count = 1;
         t.options.wrap.words = odd ? only_b : only_a;
-        words = "rank 0 has unit 'a', rank 1 has unit 'b'";
+        words = "rank 1 has unit 'b', rank 0 has unit 'a'";
         break;
     case 6:
         t.options.limit_all_gathers = !odd;

@@ -147,7 +147,51 @@ TEST(watch, says_that_a_process_is_gone)
     j.watch.ranks[1].is_gone = true;
     j.watch.ranks[1].process = 4711;
     expect(&j, true, "rank 1: its process 4711 is gone, and it said no end");
-    expect(&j, true, "for rank 1, which was killed");
+    expect(&j, true, "for rank 1, which died");
+    expect_page(&j, true, "nothing writes it any more", false);
+    assert_false(cd_watch_is_dead(&j.watch));
+    j.watch.ranks[0].is_gone = true;
+    assert_true(cd_watch_is_dead(&j.watch));
+    expect(&j, false, "nothing writes it any more: the last event was 1 min ago");
+    cd_watch_fini(&j.watch);
+}
+
+/* It waits as the others do, but is what they wait for. */
+TEST(watch, a_process_that_is_stopped_is_the_culprit)
+{
+    job j;
+    (void)state;
+    begin(&j, 3);
+    for (uint32_t r = 0; r < 3; r++) open_group(&j, r, 0);
+    for (uint32_t r = 0; r < 3; r++) post(&j, r, 0, 0);
+    for (uint32_t r = 0; r < 3; r++) await(&j, r, 0, 0);
+    j.now_ns += 60 * SECOND;
+    expect_page(&j, true, "SIGSTOP", false);
+    j.watch.ranks[1].is_stopped = true;
+    expect(&j, true,
+           "hang: ranks 0 and 2 wait in allreduce #0 (bucket 0, step 0) for rank 1, which "
+           "is stopped (SIGSTOP)");
+    expect(&j, true, "rank 1 1 min step 0 allreduce #0 (bucket 0) is stopped (SIGSTOP)");
+    expect(&j, true, "why rank 1: its process is stopped (SIGSTOP)");
+    cd_watch_fini(&j.watch);
+}
+
+/* A store whose judge was killed: its ranks have no end, and nothing will come. */
+TEST(watch, a_store_that_nobody_writes_is_no_job_that_runs)
+{
+    job j;
+    (void)state;
+    begin(&j, 2);
+    for (uint32_t r = 0; r < 2; r++) open_group(&j, r, 0);
+    post(&j, 0, 0, 0);
+    await(&j, 0, 0, 0);
+    j.now_ns += 7 * SECOND;
+    j.watch.is_abandoned = true;
+    expect(&j, false, "2 ranks, 0 running");
+    expect(&j, false, "nothing writes it any more: the last event was 7 s ago, and it says no end");
+    expect(&j, false, "rank 0 7 s step 0 allreduce #0 (bucket 0) waited for rank 1");
+    expect(&j, false, "hang: rank 0 waits in allreduce #0 (bucket 0, step 0) for rank 1");
+    expect_page(&j, false, "runs", false);
     cd_watch_fini(&j.watch);
 }
 
@@ -180,7 +224,7 @@ TEST(watch, ranks_that_hung_are_shown_as_waiting_when_all_is_over)
     for (uint32_t r = 0; r < 3; r += 2)
         emit(&j, r, CDDP_EV_rank_end, (int64_t[]){CDDP_E_ABORTED, CDDP_RANK_HUNG, 0, 0, 0}, "hung");
     expect(&j, false, "ranks 0 and 2 now step 0 allreduce #0 (bucket 0) waited for rank 1");
-    expect(&j, false, "rank 1 now step 0 allreduce #0 (bucket 0) killed (signal 9)");
+    expect(&j, false, "rank 1 now step 0 allreduce #0 (bucket 0) was killed (signal 9)");
     expect(&j, false, "hang: ranks 0 and 2 wait in allreduce #0 (bucket 0, step 0) for rank 1");
     expect(&j, false, "why rank 1 was killed by somebody");
     assert_int_equal(j.watch.running, 0);

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a rank ended that did not return, in words: from its rank_end. */
+#pragma once
+#include "cddp/world.h"
+
+/* The detail of a rank that was killed because it stood still: SIGSTOP, as Linux numbers it. */
+#define CD_RANK_STOPPED 19
+
+/* After "rank 1 ": "was killed", "left with exit code 0", "stood still (SIGSTOP)". "died" where
+** nobody saw how its process ended. text: that of rank_end, or the message of the rank's result;
+** NULL or "": none. Returns borrowed: static. */
+const char *cd_rank_end_words(int64_t end, int64_t detail, const char *text);
+/* The same, with the number of its signal or its exit code: "was killed (signal 9)". */
+void cd_rank_end_print(const cddp_rank_result *result, char *text, size_t text_bytes);
