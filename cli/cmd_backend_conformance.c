@@ -2,6 +2,7 @@
 /* backend-conformance: the battery of core/comm over any backend that can be opened here, and its
 ** report card. */
 #include "cddp/cddp.h"
+#include "core/base/format.h"
 #include "verify/worlds/compose.h"
 #include "cli/interrupt.h"
 #include "cli/leave.h"
@@ -189,8 +190,8 @@ static void put_rank_failures(cd_text *text, const card *c, const cddp_rank_resu
         /* an error that is returned names the operation itself */
         if (results[r].end == CDDP_RANK_RETURNED && !cd_interrupt_is_late()) where[0] = '\0';
         if (cd_interrupt_is_late())
-            snprintf(words, sizeof words, "was not done after %.3g s%s", (double)c->limit_ns / 1e9,
-                     where);
+            cd_real_format(words, sizeof words, "was not done after %.3g s%s",
+                           (double)c->limit_ns / 1e9, where);
         else
             snprintf(words, sizeof words, "%s%s",
                      results[r].error.message[0] != '\0' ? results[r].error.message

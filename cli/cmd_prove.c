@@ -5,6 +5,7 @@
 #include "cli/overrides.h"
 #include "cli/progress.h"
 #include "cli/report_card.h"
+#include "core/base/format.h"
 #include "verify/report/command_line.h"
 #include "verify/prove/prove.h"
 #include "cli/session.h"
@@ -271,14 +272,14 @@ static double seconds_needed(const prove_command *c, const cd_proof *proof)
     return seconds * proof->orders_estimate / (double)proof->orders_tried;
 }
 
-static void put_duration(double seconds)
+static void push_duration(cd_text *text, double seconds)
 {
     if (seconds < 120)
-        fprintf(stderr, "about %.0f s", seconds);
+        cd_text_printf(text, "about %.0f s", seconds);
     else if (seconds < 7200)
-        fprintf(stderr, "about %.0f minutes", seconds / 60);
+        cd_text_printf(text, "about %.0f minutes", seconds / 60);
     else
-        fprintf(stderr, "about %.3g hours", seconds / 3600);
+        cd_text_printf(text, "about %.3g hours", seconds / 3600);
 }
 
 /* Before a search that takes more than a moment: how much there is, how long that takes, and when
@@ -289,21 +290,26 @@ static void announce(prove_command *c, const cd_proof *proof)
                           cd_os_now_ns() - c->began_ns > (uint64_t)2 * 1000000000u;
     if (c->is_announced || proof->orders_all * proof->states_estimate < 1e6 || !is_known) return;
     c->is_announced = true;
-    fprintf(stderr,
-            "%sprove: about %.3g schedules; %.6g orders of rank 0 could change a rebuilt layout",
-            c->cli->progress ? "\r\033[K" : "", proof->estimate, proof->orders_all);
-    if (proof->forms > 0) fprintf(stderr, ", %.6g forms of which are recorded", proof->forms);
-    fprintf(stderr, ", and about %.3g states are searched behind each. By the first ones it takes ",
-            proof->states_estimate);
+    cd_text line = {0};
+    cd_text_printf(
+        &line, "%sprove: about %.3g schedules; %.6g orders of rank 0 could change a rebuilt layout",
+        c->cli->progress ? "\r\033[K" : "", proof->estimate, proof->orders_all);
+    if (proof->forms > 0) cd_text_printf(&line, ", %.6g forms of which are recorded", proof->forms);
+    cd_text_printf(&line,
+                   ", and about %.3g states are searched behind each. By the first ones it takes ",
+                   proof->states_estimate);
     const double seconds = seconds_needed(c, proof);
-    put_duration(seconds);
+    push_duration(&line, seconds);
     const double budget = (double)c->time_budget_ns / 1e9;
     if (c->time_budget_ns == 0)
-        fprintf(stderr, "; at most %" PRIu64 " orders are searched (--budget)\n", c->orders_max);
+        cd_text_printf(&line, "; at most %" PRIu64 " orders are searched (--budget)\n",
+                       c->orders_max);
     else if (seconds > 1.5 * budget)
-        fprintf(stderr, ": this will not end as a proof within %s (--budget)\n", c->budget);
+        cd_text_printf(&line, ": this will not end as a proof within %s (--budget)\n", c->budget);
     else
-        fprintf(stderr, "; it ends after %s at the latest (--budget)\n", c->budget);
+        cd_text_printf(&line, "; it ends after %s at the latest (--budget)\n", c->budget);
+    fputs(cd_text_get(&line), stderr);
+    cd_text_fini(&line);
 }
 
 static void show_progress(void *context, const cd_proof *proof)
@@ -523,7 +529,7 @@ static void put_effort(cd_text *text, const prove_command *c)
     cd_text_push(text, "\n");
     if (p->probes == 0) return;
     char estimate[32] = "more than 1e308";
-    if (!isinf(p->estimate)) snprintf(estimate, sizeof estimate, "about %.4g", p->estimate);
+    if (!isinf(p->estimate)) cd_real_format(estimate, sizeof estimate, "about %.4g", p->estimate);
     cd_text_printf(text,
                    "  estimate    before the search: %s schedules; %.4g states, for each "
                    "order that matters anew (%" PRIu32 " random descents",

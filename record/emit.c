@@ -74,11 +74,12 @@ void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
     if (r != NULL) follow_optimizer(r);
     cd_recorded_parameter *p = r != NULL ? cd_recording_find(r, parameter) : NULL;
     if (p == NULL) return;
-    const int64_t presence = presence_of(gradient);
+    const int64_t presence = presence_of(gradient), digest = digest_of(r, gradient);
     cd_storage_begin_backward(r);
+    cd_storage_show_gradient(r, parameter, digest);
     if (presence != CDDP_PRESENCE_ABSENT) p->contributions++;
     CD_EMIT(&r->tracer, grad_local, NULL, .param = p->variable, .presence = presence,
-            .digest = digest_of(r, gradient), .contributions = p->contributions,
+            .digest = digest, .contributions = p->contributions,
             .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
     cd_recording_project(r, p->variable, gradient, false);
 }
@@ -165,6 +166,7 @@ void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter, const cddp
                 .digest = digest, .bucket = -1, .address = -1, .dtype = gradient->dtype);
     CD_EMIT(&r->tracer, optimizer_touch, NULL, .optimizer = optimizer, .param = variable,
             .touched = touched, .gradient = digest);
+    if (touched && !w->is_rescaled) cd_storage_look_at_taken(r, parameter, gradient, digest);
     if (touched) cd_storage_touch(r, parameter);
     /* Alone, what was taken would pass for what was reduced. */
     const bool is_alone = r->rank.world_size == 1 && !w->has_reducer;

@@ -83,6 +83,7 @@ static void look(cd_recording *r, const cddp_event *event)
 {
     if (event->kind == CDDP_EV_forward_begin && event->as.forward_begin.grad_mode) {
         cd_storage_look_at_begin(r);
+        cd_storage_look_at_accumulated(r);
         cd_storage_look_at_gradients(r);
     } else if (event->kind == CDDP_EV_forward_end) {
         cd_storage_look_at_gradients(r);

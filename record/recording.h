@@ -33,6 +33,7 @@ typedef struct cd_recorded_parameter {
     int64_t digest;        /* as the program showed it last, or as it was found */
     uint64_t shown_in;     /* which of the wrapper's updates came before that */
     uint64_t stepped_in;   /* and before it was shown after its step */
+    int64_t local; /* of its gradient, as a backward left it that was not reduced; 0: none */
     bool is_shown, is_held;
 } cd_recorded_parameter;
 

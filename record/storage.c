@@ -187,7 +187,9 @@ void cd_storage_look_at_gradients(cd_recording *r)
 
 void cd_storage_expect_clear(cd_recording *r)
 {
-    cd_recording_here(r)->awaits_clear = true;
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    w->awaits_clear = true;
+    for (size_t i = 0; i < w->parameter_count; i++) w->parameters[i].local = 0;
     cd_storage_look_at_gradients(r);
 }
 
@@ -199,4 +201,61 @@ void cd_storage_begin_backward(cd_recording *r)
     w->has_added = true;
 }
 
-void cd_storage_end_backward(cd_recording *r) { cd_recording_here(r)->has_added = false; }
+void cd_storage_end_backward(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    w->has_added = false;
+    for (size_t i = 0; i < w->parameter_count; i++) w->parameters[i].local = 0;
+}
+
+/* ---- gradients that are there ---- */
+
+/* Where it lies; NULL: nobody knows, or there is none. */
+static const cddp_tensor *find_gradient(const cd_recorded_parameter *p)
+{
+    if (p->slot != NULL) return p->slot->kind == CDDP_GRAD_DENSE ? &p->slot->value : NULL;
+    return p->gradient.device != NULL ? &p->gradient : NULL;
+}
+
+void cd_storage_show_gradient(cd_recording *r, size_t parameter, int64_t digest)
+{
+    cd_recorded_parameter *p = cd_recording_find(r, parameter);
+    if (p != NULL) p->local = digest;
+}
+
+/* Of a wrapper, whose forward comes before anything of the next backward. */
+void cd_storage_look_at_accumulated(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    if (!w->has_added || !w->has_reducer || r->tracer.wrapper < 0) return;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        cd_recorded_parameter *p = &w->parameters[i];
+        const cddp_tensor *there = find_gradient(p);
+        const int64_t digest =
+            p->local != 0 && there != NULL ? cd_tracer_digest(&r->tracer, there) : p->local;
+        if (p->local != 0 && (there == NULL || digest != p->local))
+            CD_EMIT(&r->tracer, mark, CD_TRACER_GRADIENT_CHANGED, .value = p->variable);
+        p->local = 0; /* once */
+    }
+}
+
+static bool is_same_place(const cddp_tensor *a, const cddp_tensor *b)
+{
+    return a->storage == b->storage && a->offset == b->offset;
+}
+
+/* A program that took its gradients along and cleared their place has zeros there. */
+void cd_storage_look_at_taken(cd_recording *r, size_t parameter, const cddp_tensor *gradient,
+                              int64_t digest)
+{
+    const cd_recorded_parameter *p = cd_recording_find(r, parameter);
+    const cddp_tensor *there = p != NULL ? find_gradient(p) : NULL;
+    if (there == NULL || digest == 0 || r->tracer.wrapper < 0 || is_same_place(there, gradient) ||
+        there->dtype != gradient->dtype ||
+        cddp_tensor_numel(there) != cddp_tensor_numel(gradient) ||
+        cd_tracer_digest(&r->tracer, there) == digest)
+        return;
+    const bool is_plain = is_in_host_memory(there) && cddp_tensor_is_contiguous(there);
+    if (!(is_plain ? has_only_zeros(there) : has_digest_of_zeros(r, there)))
+        CD_EMIT(&r->tracer, mark, CD_TRACER_ELSEWHERE, .value = p->variable);
+}

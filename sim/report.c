@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reports which rank waits for which, as text and as events, when a world has stopped. */
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/rank_list.h"
 #include "core/base/text.h"
 #include "sim/cluster.h"
@@ -22,7 +23,7 @@ static void add(text_builder *b, const char *format, ...)
     va_list args;
     va_start(args, format);
     size_t room = b->length < b->bytes ? b->bytes - b->length : 0;
-    int n = vsnprintf(room > 0 ? b->text + b->length : NULL, room, format, args);
+    int n = cd_vformat(room > 0 ? b->text + b->length : NULL, room, format, args);
     va_end(args);
     if (n > 0) b->length += (size_t)n;
 }

@@ -11,6 +11,7 @@
 */
 #include "backends/compose/node.h"
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/suggest.h"
 
 #include <stdarg.h>
@@ -45,7 +46,7 @@ cddp_status cd_spec_refuse(const cd_node *node, const char *at, cddp_error *err,
     char words[256];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(words, sizeof words, format, arguments);
+    cd_vformat(words, sizeof words, format, arguments);
     va_end(arguments);
     return refuse_at(node->spec, at, err, words);
 }

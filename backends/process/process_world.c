@@ -23,6 +23,7 @@
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/sized.h"
 
 #include <inttypes.h>
@@ -199,11 +200,11 @@ void cd_process_watched_judge(cd_process_watched *r, int exit_code, int signal_n
     } else if (w->killed && signal_number != 0) {
         char why[96];
         if (w->failed >= 0) {
-            snprintf(why, sizeof why, "%.3f s after rank %d failed",
-                     (double)w->options.grace_ns / 1e9, w->failed);
+            cd_real_format(why, sizeof why, "%.3f s after rank %d failed",
+                           (double)w->options.grace_ns / 1e9, w->failed);
         } else {
-            snprintf(why, sizeof why, "at the deadline of %.3f s",
-                     (double)w->options.deadline_ns / 1e9);
+            cd_real_format(why, sizeof why, "at the deadline of %.3f s",
+                           (double)w->options.deadline_ns / 1e9);
         }
         result->end = r->was_stopped ? CDDP_RANK_KILLED : CDDP_RANK_HUNG;
         result->detail = r->was_stopped ? SIGSTOP : 0;

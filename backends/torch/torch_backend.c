@@ -14,6 +14,7 @@
 #include "cddp/rendezvous.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/os.h"
 
 #include <errno.h>
@@ -356,8 +357,8 @@ static cddp_status meet(group *g, const cddp_backend *backend, const cddp_group_
         CD_TRY(store->get(store->self, key, START_NS, address, &length, err));
         address[length] = '\0';
     }
-    snprintf(line, sizeof line, "join %s %.200s %u %u %.3f", backend->name + strlen("torch-"),
-             address, g->rank, g->size, (double)g->timeout_ns / 1e9);
+    cd_real_format(line, sizeof line, "join %s %.200s %u %u %.3f", backend->name + strlen("torch-"),
+                   address, g->rank, g->size, (double)g->timeout_ns / 1e9);
     return CD_PASS(ask(g, line, address, err));
 }
 

@@ -3,6 +3,7 @@
 #include "core/base/arena.h"
 
 #include "core/base/alloc.h"
+#include "core/base/format.h"
 
 #include <stdalign.h>
 #include <stdarg.h>
@@ -141,13 +142,13 @@ char *cd_arena_printf(cd_arena *arena, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(NULL, 0, format, args);
+    int n = cd_vformat(NULL, 0, format, args);
     va_end(args);
     if (n < 0) return NULL;
     char *text = push_aligned(arena, (size_t)n + 1, 1);
     if (text == NULL) return NULL;
     va_start(args, format);
-    vsnprintf(text, (size_t)n + 1, format, args);
+    cd_vformat(text, (size_t)n + 1, format, args);
     va_end(args);
     return text;
 }

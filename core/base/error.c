@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The error object: text of statuses, creation, frames, printing. Nothing here allocates. */
 #include "core/base/error.h"
+#include "core/base/format.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -39,7 +40,7 @@ static void fill(cddp_error *err, cddp_status status, const char *format, va_lis
 {
     /* The message may quote the error that it replaces, so it is formatted aside first. */
     char message[CDDP_ERROR_MESSAGE_BYTES];
-    vsnprintf(message, sizeof message, format, args);
+    cd_vformat(message, sizeof message, format, args);
     err->status = status;
     err->frame_count = 0;
     memcpy(err->message, message, sizeof message);
@@ -63,7 +64,7 @@ cddp_status cd_error_fail_memory(cddp_error *err, const char *file, const char *
     char what[CDDP_ERROR_MESSAGE_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
+    cd_vformat(what, sizeof what, format, args);
     va_end(args);
     return cd_error_fail(err, CDDP_E_NOMEM, file, function, line, "no memory for %s", what);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One line per message, formatted on the stack. */
 #include "core/base/log.h"
+#include "core/base/format.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -22,7 +23,7 @@ void cd_log_write(const cd_log *log, cd_log_level level, cd_log_place place, con
     size_t used = n < 0 ? 0 : (size_t)n;
     va_list args;
     va_start(args, format);
-    n = vsnprintf(line + used, sizeof line - used - 1, format, args);
+    n = cd_vformat(line + used, sizeof line - used - 1, format, args);
     va_end(args);
     if (n > 0) used += (size_t)n < sizeof line - used - 1 ? (size_t)n : sizeof line - used - 2;
     line[used++] = '\n';

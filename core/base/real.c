@@ -2,6 +2,7 @@
 /* The C library reads and writes numbers with the locale's decimal point. It is put in on the way
 ** there, and taken out on the way back: so rounding stays the C library's. */
 #include "core/base/real.h"
+#include "core/base/format.h"
 
 #include <locale.h>
 #include <stdint.h>
@@ -52,7 +53,7 @@ double cd_real_parse(const char *text, char **end)
 void cd_real_print(double number, int precision, char *text, size_t text_bytes)
 {
     const char *point = locale_point();
-    snprintf(text, text_bytes, "%.*g", precision, number);
+    cd_real_format(text, text_bytes, "%.*g", precision, number);
     char *at = strcmp(point, ".") != 0 ? strstr(text, point) : NULL;
     if (at == NULL) return;
     *at = '.';

@@ -3,6 +3,7 @@
 #include "core/base/text.h"
 
 #include "core/base/alloc.h"
+#include "core/base/format.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -45,9 +46,9 @@ static void push_list(cd_text *text, const char *format, va_list arguments)
 {
     va_list again;
     va_copy(again, arguments);
-    int length = vsnprintf(NULL, 0, format, arguments);
+    int length = cd_vformat(NULL, 0, format, arguments);
     if (length >= 0 && cd_text_reserve(text, (size_t)length)) {
-        vsnprintf(text->bytes + text->length, (size_t)length + 1, format, again);
+        cd_vformat(text->bytes + text->length, (size_t)length + 1, format, again);
         text->length += (size_t)length;
     }
     va_end(again);
@@ -183,5 +184,5 @@ void cd_duration_print(uint64_t ns, char *text, size_t text_bytes)
         return;
     }
     while (i + 1 < sizeof units / sizeof units[0] && (double)ns < units[i].ns) i++;
-    snprintf(text, text_bytes, "%.4g %s", (double)ns / units[i].ns, units[i].name);
+    cd_real_format(text, text_bytes, "%.4g %s", (double)ns / units[i].ns, units[i].name);
 }

@@ -5,6 +5,7 @@
 #include "cddp/backend.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/check/facts.h"
 #include "core/trace/setting.h"
 
@@ -168,7 +169,7 @@ void cd_say(char *text, size_t text_bytes, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    int wanted = vsnprintf(text, text_bytes, format, args);
+    int wanted = cd_vformat(text, text_bytes, format, args);
     va_end(args);
     /* A cut text ends in dots, so that nobody takes it for the whole. */
     if (wanted >= (int)text_bytes && text_bytes > 4) memcpy(text + text_bytes - 4, "...", 4);
@@ -333,7 +334,7 @@ void cd_writer_exercise(cd_writer *writer, const char *format, ...)
     char how[160];
     va_list args;
     va_start(args, format);
-    vsnprintf(how, sizeof how, format, args);
+    cd_vformat(how, sizeof how, format, args);
     va_end(args);
     const size_t word = strcspn(how + 2, " "); /* "1 reductions repeated" */
     if (strncmp(how, "1 ", 2) == 0 && word > 1 && how[1 + word] == 's')

@@ -15,6 +15,7 @@
 
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/comm/operands.h"
 
 #include <math.h>
@@ -305,9 +306,9 @@ static cddp_status guarded_compare(battery *b, const test_case *c, const guarded
             snprintf(hex[1] + 2 * k, 4, "%02x", b->bytes_too[(size_t)i * step + k]);
         }
         bool outside = i < SENTINEL || i >= SENTINEL + g->numel;
-        snprintf(what, sizeof what, "%s element %lld%s is %s, expected %s (%g)", name,
-                 (long long)(i - SENTINEL), outside ? " (outside the tensor)" : "", hex[1], hex[0],
-                 b->host[i]);
+        cd_real_format(what, sizeof what, "%s element %lld%s is %s, expected %s (%g)", name,
+                       (long long)(i - SENTINEL), outside ? " (outside the tensor)" : "", hex[1],
+                       hex[0], b->host[i]);
         note_failure(b, c, what);
         return CDDP_OK;
     }

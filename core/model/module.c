@@ -10,6 +10,7 @@
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/format.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -38,7 +39,7 @@ cddp_status cd_module_push(cd_module *module, cddp_error *err, const char *forma
     va_list args;
     va_start(args, format);
     size_t room = sizeof module->scope - module->scope_bytes;
-    int n = vsnprintf(module->scope + module->scope_bytes, room, format, args);
+    int n = cd_vformat(module->scope + module->scope_bytes, room, format, args);
     va_end(args);
     if (n < 0 || (size_t)n + 2 > room || module->scope_depth == CD_SCOPES_MAX) {
         module->scope[module->scope_bytes] = 0;

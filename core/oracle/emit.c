@@ -2,6 +2,7 @@
 /* One event per comparison; it has text only where something is wrong. */
 #include "core/oracle/emit.h"
 
+#include "core/base/format.h"
 #include "core/trace/tracer.h"
 
 #include <stdarg.h>
@@ -27,6 +28,6 @@ void cd_text_format(char *text, size_t text_bytes, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(text, text_bytes, format, args);
+    cd_vformat(text, text_bytes, format, args);
     va_end(args);
 }

@@ -3,6 +3,7 @@
 #include "core/oracle/explain.h"
 
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/text.h"
 #include "core/oracle/numbers.h"
 #include "core/oracle/weights.h"
@@ -75,7 +76,7 @@ static bool settle(const context *x, cd_shape shape, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(x->c->words, sizeof x->c->words, format, args);
+    cd_vformat(x->c->words, sizeof x->c->words, format, args);
     va_end(args);
     x->c->shape = shape;
     return true;

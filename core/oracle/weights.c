@@ -5,6 +5,7 @@
 #include "core/oracle/weights.h"
 
 #include "core/base/alloc.h"
+#include "core/base/format.h"
 #include "core/oracle/emit.h"
 #include "core/oracle/numbers.h"
 
@@ -202,7 +203,7 @@ static void print_weight(double weight, char text[32])
     if (f.denominator > 1)
         snprintf(text, 32, "%lld/%lld", (long long)f.numerator, (long long)f.denominator);
     else
-        snprintf(text, 32, "%.6g", weight);
+        cd_real_format(text, 32, "%.6g", weight);
 }
 
 static void print_column(const column *k, char text[64])

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* docs/formats/scenario.md: the introduction is here, every table comes from the key table. */
+#include "core/base/format.h"
 #include "core/plan/keys.h"
 
 #include <stdio.h>
@@ -70,6 +71,12 @@ static const char *const introduction =
     "wrapper.1.ddp.static_graph=true`, reach the second one.\n"
     "  The seed of each wrapper is `world.seed` plus its position, so that no two have equal "
     "values.\n"
+    "  With `join.enable` all join one context, and the first table's wrapper says that the rank "
+    "has "
+    "inputs. So each iteration\n"
+    "  has one forward of every wrapper, that one first: with several micro-steps `schedule.turns "
+    "= "
+    "\"micro_step\"`.\n"
     "* `[[rank]]` tables change settings for some ranks, as real jobs diverge. They have `ranks` "
     "and any key\n"
     "  marked *per rank* below:\n"
@@ -164,8 +171,8 @@ static void write_row(const writer *w, const cd_key_row *row)
         print_choices(row->choices, choices, sizeof choices);
         snprintf(value, sizeof value, "`%s`", choices);
     } else if (is_number) {
-        snprintf(value, sizeof value, "%s, %.10g to %.10g", type_words(row->type), row->low,
-                 row->high);
+        cd_real_format(value, sizeof value, "%s, %.10g to %.10g", type_words(row->type), row->low,
+                       row->high);
     } else {
         snprintf(value, sizeof value, "%s", type_words(row->type));
     }

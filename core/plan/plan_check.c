@@ -11,6 +11,7 @@
 #include "core/plan/plan_check.h"
 
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/plan/chosen_hook.h"
 #include "core/plan/own_messages.h"
 
@@ -28,7 +29,7 @@ void cd_plan_contradict(cd_contradictions *c, const char *key, const char *forma
     }
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    cd_vformat(message, sizeof message, format, args);
     va_end(args);
     c->count++;
     if (c->report != NULL) c->report(c->context, key, message);

@@ -112,6 +112,7 @@ static void check_order(cd_contradictions *c, size_t index)
 static void refuse_modes(cd_contradictions *c)
 {
     const cddp_plan *plan = c->plan;
+    bool has_own_group = false;
     cd_plan_enter_table(c, NULL, 0);
     if (plan->wrapper_count > CDDP_PLAN_WRAPPERS_MAX)
         cd_plan_contradict(c, "wrapper.name", "%zu wrappers: at most %d", plan->wrapper_count,
@@ -119,18 +120,13 @@ static void refuse_modes(cd_contradictions *c)
     for (uint32_t rank = 0; rank < plan->world.size; rank++) {
         cddp_plan_settings s;
         if (cddp_plan_rank_settings(plan, rank, &s, NULL) != CDDP_OK) break;
-        if (s.join.enable)
-            cd_plan_contradict(c, "join.enable",
-                               "join.enable with [[wrapper]]: a context that several wrappers "
-                               "join together is not judged");
-        if (s.fsdp.enable)
-            cd_plan_contradict(c, "fsdp.enable",
-                               "fsdp.enable with [[wrapper]]: a sharded model has no wrapper");
-        if (s.streams.producers > 0)
-            cd_plan_contradict(c, "streams.producers",
-                               "streams.producers with [[wrapper]]: streams that several wrappers "
-                               "share are not judged");
-        if (s.join.enable || s.fsdp.enable || s.streams.producers > 0) break;
+        for (size_t i = 0; s.join.enable && i < plan->wrapper_count; i++)
+            has_own_group |= plan->wrappers[i].own_group;
+        if (has_own_group && plan->wrapper_count > 1)
+            cd_plan_contradict(c, "wrapper.own_group",
+                               "wrapper.own_group with join.enable: wrappers that join together "
+                               "have one process group (JON-01)");
+        if (has_own_group) break;
     }
     for (size_t i = 0; i < plan->when_count; i++) {
         cd_plan_enter_table(c, "when", i);

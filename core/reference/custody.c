@@ -19,6 +19,7 @@
 #include "core/reference/custody.h"
 
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/hash.h"
 #include "core/plan/plan.h"
 #include "core/reference/custody_average.h"
@@ -278,13 +279,13 @@ static void say_change(change planned, change done, char *words, size_t word_byt
     else if (done.inverse == 1 && planned.inverse != 1)
         snprintf(words, word_bytes, "is not unscaled by the loss scale");
     else if (done.inverse != planned.inverse)
-        snprintf(words, word_bytes, "is unscaled by the loss scale %.9g instead of %.9g",
-                 1 / done.inverse, 1 / planned.inverse);
+        cd_real_format(words, word_bytes, "is unscaled by the loss scale %.9g instead of %.9g",
+                       1 / done.inverse, 1 / planned.inverse);
     else if (done.factor == 1)
-        snprintf(words, word_bytes, "is not clipped by the clip factor %.9g", planned.factor);
+        cd_real_format(words, word_bytes, "is not clipped by the clip factor %.9g", planned.factor);
     else
-        snprintf(words, word_bytes, "is multiplied by the clip factor %.9g instead of %.9g",
-                 done.factor, planned.factor);
+        cd_real_format(words, word_bytes, "is multiplied by the clip factor %.9g instead of %.9g",
+                       done.factor, planned.factor);
 }
 
 /* Where the rank prepared the gradient otherwise: which decision makes what it has. */
@@ -553,8 +554,8 @@ static cddp_status end_scaling(cd_custody *c, const cd_custody_moment *now, cddp
         !writer.write(writer.context, &clean, sizeof clean))
         return cd_fail_memory(err, "the state of a loss scaler");
     char how[100];
-    snprintf(how, sizeof how, "scale %.9g with %llu clean steps, by the policy", scale,
-             (unsigned long long)clean);
+    cd_real_format(how, sizeof how, "scale %.9g with %llu clean steps, by the policy", scale,
+                   (unsigned long long)clean);
     expect(c, &(derived){CDDP_WHAT_SCALER, now->moment, 0, -1, how}, cd_blob_digest(&c->scaler),
            true);
     return CDDP_OK;

@@ -108,7 +108,9 @@ static void push_all(void *self, const cddp_event *event)
     cd_judges *j = self;
     if (cd_models_is_mark(event)) note_turn(j, event);
     for (size_t i = 0; i < j->count; i++) cd_models_push(&j->items[i].models, event);
-    if (event->kind == CDDP_EV_forward_begin && event->rank < j->plan->world.size)
+    /* a rank without inputs shadows the others' turns, in the step in which it stays */
+    if (event->kind == CDDP_EV_forward_begin && !event->as.forward_begin.joined &&
+        event->rank < j->plan->world.size)
         follow_turns(j, event);
 }
 

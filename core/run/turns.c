@@ -141,18 +141,39 @@ static cddp_status take_micro_steps(turns *s, uint32_t step, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status train_all(turns *s, cddp_error *err)
+/* All join the context of the first one, which notifies the other ranks. end: excluded. */
+static cddp_status train_epoch(turns *s, uint32_t first, uint32_t end, cddp_error *err)
 {
     const uint32_t rank = s->options->rank->rank;
     const bool is_by_micro_step = s->plan->schedule.turns == CDDP_TURNS_MICRO_STEP;
     bool goes_on = true;
-    for (size_t i = 0; i < s->count; i++) CD_TRY(open_one(s, i, err));
-    for (uint32_t step = 0; goes_on; step++) {
+    for (size_t i = 0; i < s->count; i++) {
+        s->takers[i].has_left = false;
+        cd_trainer_select(s->takers[i].trainer);
+        CD_TRY(cd_trainer_begin(s->takers[i].trainer, i > 0 ? s->takers[0].trainer : NULL, err));
+    }
+    for (uint32_t step = first; goes_on && step < end; step++) {
         cd_plan_order_wrappers(s->plan, rank, step, s->order);
         CD_TRY(is_by_micro_step ? take_micro_steps(s, step, err) : take_whole_steps(s, step, err));
         goes_on = false;
         for (size_t i = 0; i < s->count; i++) goes_on |= !s->takers[i].has_left;
     }
+    return CDDP_OK;
+}
+
+static cddp_status train_all(turns *s, cddp_error *err)
+{
+    for (size_t i = 0; i < s->count; i++) CD_TRY(open_one(s, i, err));
+    const cd_trainer *first = s->takers[0].trainer;
+    const uint32_t epochs = cd_trainer_epochs(first), length = cd_trainer_steps(first) / epochs;
+    for (uint32_t epoch = 0; epoch + 1 < epochs; epoch++) {
+        CD_TRY(train_epoch(s, epoch * length, (epoch + 1) * length, err));
+        for (size_t i = 0; i < s->count; i++) {
+            cd_trainer_select(s->takers[i].trainer);
+            CD_TRY(cd_trainer_end_epoch(s->takers[i].trainer, (epoch + 1) * length, err));
+        }
+    }
+    CD_TRY(train_epoch(s, (epochs - 1) * length, UINT32_MAX, err));
     for (size_t i = 0; i < s->count; i++) {
         cd_trainer_select(s->takers[i].trainer);
         CD_TRY(cd_trainer_finish(s->takers[i].trainer, err));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queries on forms: writes fresh atoms, visits canonical runs, compares, prints. */
+#include "core/base/format.h"
 #include "core/tensor/symbol_storage.h"
 
 #include "core/base/error.h"
@@ -198,7 +199,7 @@ static void put(text_writer *w, const char *format, ...)
     va_list args;
     va_start(args, format);
     size_t space = w->used < w->bytes ? w->bytes - w->used : 0;
-    int n = vsnprintf(space > 0 ? w->text + w->used : NULL, space, format, args);
+    int n = cd_vformat(space > 0 ? w->text + w->used : NULL, space, format, args);
     va_end(args);
     if (n > 0) w->used += (size_t)n;
 }

@@ -113,6 +113,10 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_ONE_HELD "parameter held"
 #define CD_TRACER_CHANGED "parameter changed"
 #define CD_TRACER_CHANGED_LAST "parameter changed at the end"
+/* a gradient is another one than a backward left that was not reduced yet */
+#define CD_TRACER_GRADIENT_CHANGED "gradient changed between backwards"
+/* what a step took is not the gradient in its place */
+#define CD_TRACER_ELSEWHERE "gradient taken from elsewhere"
 
 /* The least number that no wrapper of the tracer has; further ones share the last number. */
 int64_t cd_tracer_take_wrapper(struct cddp_tracer *tracer);

@@ -326,6 +326,11 @@ cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last, cddp_error 
 
 uint32_t cd_trainer_steps(const cd_trainer *t) { return (uint32_t)t->program.settings.train.steps; }
 
+uint32_t cd_trainer_epochs(const cd_trainer *t)
+{
+    return (uint32_t)t->program.settings.join.epochs;
+}
+
 uint32_t cd_trainer_micro_steps(const cd_trainer *t)
 {
     return (uint32_t)t->program.settings.train.micro_steps;
@@ -412,13 +417,15 @@ static cddp_status collect_state(cd_trainer *t, cddp_join_options *options, cddp
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_begin(cd_trainer *t, cddp_error *err)
+cddp_status cd_trainer_begin(cd_trainer *t, const cd_trainer *first, cddp_error *err)
 {
     const cddp_plan_join *join = &t->program.settings.join;
+    t->join.is_follower = first != NULL;
     if (join->enable) {
         cddp_join_options options = cddp_join_options_default();
         options.divide_by_initial_world_size = join->divide_by_initial_world_size;
         options.throw_on_early_termination = join->throw_on_early_termination;
+        options.first = first != NULL ? first->ddp : NULL;
         if (join->broadcast_optimizer_state) CD_TRY(collect_state(t, &options, err));
         CD_TRY(cddp_ddp_join_begin(t->ddp, &options, err));
     }
@@ -428,14 +435,14 @@ cddp_status cd_trainer_begin(cd_trainer *t, cddp_error *err)
 static cddp_status end_join(cd_trainer *t, cddp_error *err)
 {
     if (t->program.settings.join.enable) {
-        CD_TRY(cddp_ddp_join_end(t->ddp, err));
+        if (!t->join.is_follower) CD_TRY(cddp_ddp_join_end(t->ddp, err));
         CD_TRY(cd_streams_settle(&t->streams, err));
     }
     return CDDP_OK;
 }
 
 /* All ranks have met again, and go on with what the last joiner handed on. end: of the epoch. */
-static cddp_status end_epoch(cd_trainer *t, uint32_t end, cddp_error *err)
+cddp_status cd_trainer_end_epoch(cd_trainer *t, uint32_t end, cddp_error *err)
 {
     CD_TRY(end_join(t, err));
     t->now.step = end - 1;
@@ -472,12 +479,12 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
 cddp_status cd_trainer_train(cd_trainer *t, cddp_error *err)
 {
     const uint32_t length = cd_epoch_length(&t->program.settings);
-    const uint32_t epochs = (uint32_t)t->program.settings.join.epochs;
+    const uint32_t epochs = cd_trainer_epochs(t);
     for (uint32_t epoch = 0; epoch < epochs; epoch++) {
         const uint32_t end = (epoch + 1) * length;
-        CD_TRY(cd_trainer_begin(t, err));
+        CD_TRY(cd_trainer_begin(t, NULL, err));
         CD_TRY(train_steps(t, epoch * length, end, err));
-        if (epoch + 1 < epochs) CD_TRY(end_epoch(t, end, err));
+        if (epoch + 1 < epochs) CD_TRY(cd_trainer_end_epoch(t, end, err));
     }
     CD_TRY(cd_trainer_finish(t, err));
     return CDDP_OK;

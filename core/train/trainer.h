@@ -137,6 +137,7 @@ typedef struct cd_trainer_join {
     /* (slot_count) of the optimizers, those that exist first; as many again for the self-test */
     cddp_tensor *slots;
     size_t slot_count;
+    bool is_follower; /* its context is that of another trainer's wrapper, which ends it */
 } cd_trainer_join;
 
 typedef struct cd_trainer_saved {
@@ -196,13 +197,18 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
 cddp_status cd_trainer_train(cd_trainer *trainer, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_destroy(cd_trainer *trainer); /* accepts NULL */
 
-/* The training in pieces, for a rank whose wrappers take turns: select → (enter_step → run_turn for
-** each micro-step → leave_step)* → finish, with a select wherever another trainer went on in
-** between. has_step: false where the rank leaves the loop before this step. */
+/* The training in pieces, for a rank whose wrappers take turns: select → (begin → (enter_step →
+** run_turn for each micro-step → leave_step)* → end_epoch)* → finish, with a select wherever
+** another trainer went on in between. The last epoch ends with finish. has_step: false where the
+** rank leaves the loop before this step. */
 void cd_trainer_select(cd_trainer *trainer);
 cddp_status cd_trainer_enter_step(cd_trainer *trainer, uint32_t step, bool *has_step,
                                   cddp_error *err) CDDP_MUST_CHECK;
 uint32_t cd_trainer_steps(const cd_trainer *trainer);
+uint32_t cd_trainer_epochs(const cd_trainer *trainer);
+/* end: of the epoch, the first step behind it. */
+cddp_status cd_trainer_end_epoch(cd_trainer *trainer, uint32_t end,
+                                 cddp_error *err) CDDP_MUST_CHECK;
 uint32_t cd_trainer_micro_steps(const cd_trainer *trainer);
 /* micro: filled, and borrowed until the step is left. */
 cddp_status cd_trainer_run_turn(cd_trainer *trainer, uint32_t micro_step, cd_micro *micro,
@@ -257,7 +263,9 @@ typedef struct cd_firing {
     uint32_t parameter;  /* ordinal in the module */
     cddp_grad_kind kind; /* of the gradient that arrived */
 } cd_firing;
-cddp_status cd_trainer_begin(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+/* first: the trainer whose wrapper this one's joins together with; NULL: there is none. */
+cddp_status cd_trainer_begin(cd_trainer *t, const cd_trainer *first,
+                             cddp_error *err) CDDP_MUST_CHECK;
 bool cd_trainer_has_step(const cd_trainer *t, uint32_t step);
 cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err) CDDP_MUST_CHECK;
 /* Everything up to the backward, and what fires in it, in the engine's order; micro is borrowed

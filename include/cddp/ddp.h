@@ -147,13 +147,17 @@ typedef struct cddp_join_options {
     /* with join_broadcast_optimizer_state: what to broadcast at the end */
     const cddp_tensor *optimizer_state;
     size_t optimizer_state_count;
+    /* NULL: this wrapper joins alone, or is the first one of several. Else the first one of those
+    ** that this wrapper joins together with, as in PyTorch's Join([first, this]): its join has
+    ** begun. All are of one group, and in each iteration the first one's forward comes first. */
+    cddp_ddp *first;
 } cddp_join_options;
 
 CDDP_API cddp_join_options cddp_join_options_default(void);
 CDDP_API cddp_status cddp_ddp_join_begin(cddp_ddp *ddp, const cddp_join_options *options,
                                          cddp_error *err) CDDP_MUST_CHECK;
 /* This rank has no more inputs: shadows the others until none is active, then the final
-** broadcast. */
+** broadcast. Of several that joined together it is called for the first one, and ends all. */
 CDDP_API cddp_status cddp_ddp_join_end(cddp_ddp *ddp, cddp_error *err) CDDP_MUST_CHECK;
 
 /* ---- configuration ---- */

@@ -14,6 +14,7 @@
 #include "core/base/alloc.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/os.h"
 #include "core/plan/plan.h"
 #include "scenarios/reader/toml_shim.h"
@@ -67,7 +68,7 @@ static void complain(reader *r, place at, const char *format, ...)
         return;
     }
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    cd_vformat(message, sizeof message, format, args);
     va_end(args);
     const char *copy = cd_arena_printf(&r->arena, "%s", message);
     if (copy == NULL ||

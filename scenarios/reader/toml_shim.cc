@@ -2,6 +2,7 @@
 // The only C++ of the reader: walks a toml++ document and reports its leaves and tables. See
 // toml_shim.h.
 #include "scenarios/reader/toml_shim.h"
+#include "core/base/format.h"
 
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
@@ -79,7 +80,7 @@ struct walk {
     static std::string number_text(double value)
     {
         char text[40];
-        std::snprintf(text, sizeof text, "%.17g", value);
+        cd_real_format(text, sizeof text, "%.17g", value);
         return text;
     }
 

@@ -219,9 +219,19 @@ static int64_t sample_of(const training *t, int step, int micro, int k)
     return makes(t, "same_samples") ? row : row * t->world_size + t->rank;
 }
 
+/* Of w, in step 2 on all ranks: what a backward left, before the next one adds to it; or what it
+** makes, before the program shows it. */
+static void spoil_gradient(training *t, const char *mistake, int step, size_t p)
+{
+    if (!makes(t, mistake) || step != 2 || p != 0 || t->grads[p].kind == CDDP_GRAD_UNDEFINED)
+        return;
+    ((double *)t->grads[p].value.storage)[t->grads[p].value.offset + 5] = 0;
+}
+
 static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
 {
     int64_t ids[SAMPLES];
+    spoil_gradient(t, "changes_accumulated", step, 0);
     for (int k = 0; k < SAMPLES; k++) ids[k] = sample_of(t, step, micro, k);
     if (speaks(t) && !makes(t, "unnumbered")) cddp_record_micro_step((uint64_t)micro);
     if (speaks(t)) cddp_record_samples(0, ids, SAMPLES);
@@ -235,6 +245,7 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
             memset((double *)t->grads[p].value.storage + t->grads[p].value.offset, 0,
                    (size_t)cddp_tensor_numel(&t->tensors[p]) * sizeof(double));
         for (int k = 0; k < SAMPLES; k++) accumulate(t, p, ids[k]);
+        spoil_gradient(t, "changes_unrecorded", step, p);
         if (speaks(t)) cddp_record_gradient(p, &t->grads[p].value);
         if (reduces(t)) status = cddp_ddp_mark_variable_ready(t->ddp, p, err);
     }
@@ -288,6 +299,21 @@ static void rescale(training *t, cddp_record_update *how)
     }
 }
 
+/* What the optimizer reads, and what the program shows of it: the gradient in its place; an equal
+** copy; a copy, and the place was cleared; or a copy of what was there before it was changed. */
+static const cddp_tensor *take_gradient(training *t, size_t p, cddp_tensor *taken)
+{
+    static double copies[PARAMETERS][WEIGHTS];
+    const int64_t count = cddp_tensor_numel(&t->tensors[p]);
+    double *g = (double *)t->grads[p].value.storage + t->grads[p].value.offset;
+    if (strncmp(t->mistake, "takes", 5) != 0) return &t->grads[p].value;
+    memcpy(copies[p], g, (size_t)count * sizeof *g);
+    *taken = cddp_tensor_of(cddp_device_cpu(), copies[p], 0, CDDP_F64, &count, 1);
+    if (makes(t, "takes_along")) memset(g, 0, (size_t)count * sizeof *g);
+    if (makes(t, "takes_elsewhere")) g[2] += 1;
+    return taken;
+}
+
 static void update(training *t, int step)
 {
     cddp_record_update how = cddp_record_update_default();
@@ -301,10 +327,13 @@ static void update(training *t, int step)
     if (speaks(t)) cddp_record_optimizer_step(&how);
     for (size_t p = 0; p < PARAMETERS && !skips; p++) {
         if (forgets(t, step, p)) continue;
-        const double *g = (const double *)t->grads[p].value.storage + t->grads[p].value.offset;
+        cddp_tensor copy;
+        const cddp_tensor *taken = take_gradient(t, p, &copy),
+                          *read = makes(t, "takes_elsewhere") ? &t->grads[p].value : taken;
+        const double *g = (const double *)read->storage + read->offset;
         const int64_t count = cddp_tensor_numel(&t->tensors[p]);
         for (int64_t i = 0; i < count; i++) t->values[p][i] -= how.lr * g[i];
-        if (speaks(t)) cddp_record_optimizer_touch(0, p, &t->grads[p].value);
+        if (speaks(t)) cddp_record_optimizer_touch(0, p, taken);
     }
     for (size_t p = 0; p < PARAMETERS && speaks(t); p++)
         cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, p, &t->tensors[p]);

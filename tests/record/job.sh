@@ -23,7 +23,8 @@ expect() {
     fi
 }
 
-expect none 0 "proven    reductions made the mean of the recorded gradients"
+mean="proven    reductions made the mean of the recorded gradients, equal"
+expect none 0 "$mean"
 # What the optimizer takes is the reduced gradient times what the program says.
 for right in clips scales clips_and_scales; do
     expect $right 0 "clip and loss scale that were said"
@@ -36,7 +37,7 @@ expect clips_in_f32 1 "I-CHAIN .*w that is not the reduced one times 0.3 / 1"
 expect scales_twice 1 "I-CHAIN .*w that is not the reduced one times 1 / 2"
 expect replaces_after_clip 1 "I-CHAIN .*w that is not the reduced one times 0.999 / 1"
 expect exchanges_after_clip 1 "I-CHAIN .*w that is not the reduced one times 0.5 / 1"
-expect drops_silently 0 "no zero_grad was shown"
+expect drops_silently 0 "so every step adds to the"
 expect own_mean 0 "proven    reductions made the mean of the recorded gradients"
 expect own_unnumbered 0 "4 ranks, 6 steps"
 expect unnumbered 0 "4 ranks, 6 steps"
@@ -55,6 +56,13 @@ expect forgets 4 "what a step did to a parameter (cddp_record_optimizer_touch), 
 expect forgets_on_one_rank 1 "I-PARAMEQ"
 expect rates_differ 1 "I-STEP"
 expect changes_gradient 1 "I-CHAIN"
+# What lies in a gradient's place is looked at: between backwards that add up, and when a step takes it.
+expect takes_copy 0 "$mean"
+expect takes_along 0 "$mean"
+expect takes_elsewhere 4 "which gradient a step took: .* (cddp_record_optimizer_touch with the tensor that the optimizer reads), first on rank 0, step 0, parameter 0"
+expect changes_accumulated 4 "what changed a gradient between two backwards that add up .*, first on rank 0, step 2, parameter 0; 4 in all"
+# What a backward makes is the program's: the report says that it was not judged.
+expect changes_unrecorded 0 "how gradients came to be before cddp_record_gradient (compare sees it)"
 expect same_samples 1 "I-DATA"
 # What the program shows at the begin of a step is held against the end of the one before.
 expect begins 0 "the optimizer's arithmetic was not computed anew$"
@@ -92,7 +100,6 @@ expect extra_last 1 "I-ORDER  rank 1 posted collective #10 of group 'world', whi
 grep -q "ranks 0, 2 and 3 never joined; rank 1 differs" "$place/report" || { echo "the headline of extra_last"; failed=1; }
 
 # Comm hooks and uneven inputs: right ones, of the library and of the program.
-mean="proven    reductions made the mean of the recorded gradients, equal"
 expect hook_mean 0 "$mean"
 expect hook_mean_declared 0 "$mean"
 expect hook_cast 0 "as a low precision rounds it"

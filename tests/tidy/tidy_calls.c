@@ -57,11 +57,45 @@ static const char *next_call(const char *code, const char *at, const char *name)
     return NULL;
 }
 
+/* The end of a conversion that begins at '%', when it makes a number with a decimal point. */
+static bool prints_real(const char *at)
+{
+    at++;
+    at += strspn(at, "-+ #0123456789*.lL");
+    return *at != '\0' && strchr("aAeEfFgG", *at) != NULL && !tidy_is_word(at[1]);
+}
+
+/* A host program may have set a locale with a decimal comma. The call is found where constants are
+** blanks, and read where they are not. */
+static void check_reals(const tidy_file *f, tidy_report *report)
+{
+    for (const char *at = f->code; (at = next_call(f->code, at, "snprintf")) != NULL; at++) {
+        size_t depth = 0, end = 0;
+        do {
+            depth += at[end] == '(';
+            depth -= at[end] == ')';
+        } while (at[++end] != '\0' && (depth > 0 || at[end - 1] != ')'));
+        const char *text = f->text + (at - f->code);
+        for (size_t i = 0; i < end; i++) {
+            if (text[i] == '%' && text[i + 1] == '%') {
+                i++;
+            } else if (text[i] == '%' && at[i] == ' ' && prints_real(text + i)) {
+                tidy_report_add(report, f, at,
+                                "snprintf of a real number: the locale's decimal point; use "
+                                "core/base/format.h");
+                break;
+            }
+        }
+    }
+}
+
 void tidy_check_bans(const tidy_tree *tree, tidy_report *report)
 {
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
         if (!tidy_is_c(f->path)) continue;
+        if (is_banned_at("core sim backends record scenarios db verify cli", f->path))
+            check_reals(f, report);
         for (size_t b = 0; b < sizeof bans / sizeof bans[0]; b++) {
             if (!is_banned_at(bans[b].where, f->path) || is_allowed_at(bans[b].name, f->path))
                 continue;

@@ -142,6 +142,9 @@ TEST(tidy, sees_banned_calls_but_not_words_members_comments_or_strings)
            {"core/ddp/a.c", "printf(\"x\");", "printf: libraries do not print"},
            {"core/ddp/a.c", "w->time(1); w.time(2); strand(3); snprintf(t, 4, \"rand(5)\"); /* time(6) */ // exp(7)\n", NULL},
            {"cli/a.c", "getenv(\"HOME\"); printf(\"x\"); free(p);", NULL},
+           {"core/ddp/a.c", "vsnprintf(t, n, f, a);", "vsnprintf: the locale's"}, {"verify/a.c", "x = strtod(t, e);", "strtod: the locale's"},
+           {"db/a.c", "snprintf(t, n,\n  \"%s: %.3g\", a, f(b));", "snprintf of a real number"},
+           {"db/a.c", "snprintf(t, n, \"100%% %d %s\", a, b); g(\"%g\");", NULL},
         /* clang-format on */
         {"core/base/os_posix.c", "clock_gettime(c, &t);", NULL});
 }

@@ -11,6 +11,7 @@
 */
 #include "verify/conformance/hook_battery.h"
 
+#include "core/base/format.h"
 #include "verify/conformance/hook_large.h"
 #include "verify/conformance/hook_measure.h"
 #include "verify/conformance/hook_trial.h"
@@ -120,7 +121,7 @@ static void judge(battery *t, cd_hook_law law, const char *format, ...)
     if (format == NULL || line->failed_count++ > 0) return;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(line->first, sizeof line->first, format, arguments);
+    cd_vformat(line->first, sizeof line->first, format, arguments);
     va_end(arguments);
 }
 
@@ -587,11 +588,12 @@ static bool agree_where_present(const cd_trial *trial, const cd_trial_result *a,
                 int64_t numel, from = cd_trial_offset(trial, p, &numel);
                 for (int64_t e = from; e < from + numel && is_compared(trial, s, p); e++) {
                     if (cd_measure_same_bits(a->out[r][s][e], b->out[r][s][e])) continue;
-                    snprintf(at, at_bytes,
-                             "%s, rank %u of %u, step %u, element %lld is %.9g; with zeros in a "
-                             "whole backward it is %.9g",
-                             cddp_dtype_name(trial->dtype), r, trial->ranks, s, (long long)e,
-                             a->out[r][s][e], b->out[r][s][e]);
+                    cd_real_format(
+                        at, at_bytes,
+                        "%s, rank %u of %u, step %u, element %lld is %.9g; with zeros in a "
+                        "whole backward it is %.9g",
+                        cddp_dtype_name(trial->dtype), r, trial->ranks, s, (long long)e,
+                        a->out[r][s][e], b->out[r][s][e]);
                     return false;
                 }
             }
@@ -684,7 +686,7 @@ static void judge_large(battery *t, const large_case *c, const char *format, ...
     char words[200] = "";
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(words, sizeof words, format, arguments);
+    cd_vformat(words, sizeof words, format, arguments);
     va_end(arguments);
     judge(t, CD_LAW_LARGE, "%s, a bucket of %lld elements: %s", cddp_dtype_name(c->trial.dtype),
           (long long)c->large.numel, words);
@@ -894,8 +896,8 @@ static void report_end(battery *t, const chapter *c, const cd_crew_end *end)
     cd_text_clean(t->printed);
     if (t->printed[0] != '\0') snprintf(printed, sizeof printed, "; it printed \"%s\"", t->printed);
     if (end->is_late)
-        snprintf(how, sizeof how, "does not return: it was stopped after %.3g s",
-                 (double)t->subject->limit_ns / 1e9);
+        cd_real_format(how, sizeof how, "does not return: it was stopped after %.3g s",
+                       (double)t->subject->limit_ns / 1e9);
     else if (end->signal_number != 0)
         snprintf(how, sizeof how, "crashed (%s, signal %d)", cd_os_signal_text(end->signal_number),
                  end->signal_number);

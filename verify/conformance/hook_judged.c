@@ -6,6 +6,7 @@
 #include "verify/conformance/hook_judged.h"
 
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/hash.h"
 #include "core/oracle/hook_law/hook_law.h"
 #include "core/trace/tracer.h"
@@ -65,7 +66,7 @@ static void breach(char *text, size_t bytes, const char *format, ...)
     if (text[0] != '\0') return;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, bytes, format, arguments);
+    cd_vformat(text, bytes, format, arguments);
     va_end(arguments);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums and differences over what went into a trial and what came out. */
 #include "verify/conformance/hook_measure.h"
+#include "core/base/format.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,10 +16,10 @@ bool cd_measure_equal(const cd_trial *trial, const cd_trial_result *a, const cd_
         for (uint32_t r = 0; r < trial->ranks; r++)
             for (int64_t e = 0; e < a->numel; e++) {
                 if (cd_measure_same_bits(a->out[r][s][e], b->out[r][s][e])) continue;
-                snprintf(at, at_bytes,
-                         "%s, %u ranks: rank %u, step %u, element %lld is %.9g, not %.9g",
-                         cddp_dtype_name(trial->dtype), trial->ranks, r, s, (long long)e,
-                         a->out[r][s][e], b->out[r][s][e]);
+                cd_real_format(at, at_bytes,
+                               "%s, %u ranks: rank %u, step %u, element %lld is %.9g, not %.9g",
+                               cddp_dtype_name(trial->dtype), trial->ranks, r, s, (long long)e,
+                               a->out[r][s][e], b->out[r][s][e]);
                 return false;
             }
     return true;

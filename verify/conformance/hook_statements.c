@@ -4,6 +4,7 @@
 **
 ** The n-th statement of every rank about a law and a bucket belongs together.
 */
+#include "core/base/format.h"
 #include "verify/conformance/hook_trial_parts.h"
 
 #include "core/trace/tracer.h"
@@ -29,10 +30,10 @@ static void judge(cd_statements *s, uint32_t law, const cddp_event *e, const cd_
     r->stated[law].count++;
     if (fabs(j->left - j->right) <= j->bound || r->breach[0] != '\0') return;
     if (j->count == 1 && !e->as.hook_law.over_ranks) snprintf(who, sizeof who, "rank %u", e->rank);
-    snprintf(r->breach, sizeof r->breach,
-             "%s of %u, step %u, bucket %lld: %s: %.9g, not within %.3g of %.9g", who,
-             s->trial->ranks, e->step, (long long)e->as.hook_law.bucket, r->stated[law].name,
-             j->left, j->bound, j->right);
+    cd_real_format(r->breach, sizeof r->breach,
+                   "%s of %u, step %u, bucket %lld: %s: %.9g, not within %.3g of %.9g", who,
+                   s->trial->ranks, e->step, (long long)e->as.hook_law.bucket, r->stated[law].name,
+                   j->left, j->bound, j->right);
 }
 
 static void take(void *self, const cddp_event *e)

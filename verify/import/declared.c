@@ -3,6 +3,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/hash.h"
 #include "core/trace/models.h"
 #include "core/trace/tracer.h"
@@ -225,6 +226,10 @@ static void take_storage(cd_declared *d, cd_declared_rank *rank, const cddp_even
     } else if (strcmp(words, CD_TRACER_CHANGED_LAST) == 0) {
         note(d, CD_DECLARED_LATE, e, value);
         hold(d, rank, value);
+    } else if (strcmp(words, CD_TRACER_GRADIENT_CHANGED) == 0) {
+        note(d, CD_DECLARED_ACCUMULATED, e, value);
+    } else if (strcmp(words, CD_TRACER_ELSEWHERE) == 0) {
+        note(d, CD_DECLARED_TAKEN, e, value);
     } else if (strcmp(words, CD_TRACER_CLEARED) == 0) {
         rank->owes_clear = false;
     }
@@ -500,6 +505,14 @@ static const struct {
                           NULL},
     [CD_DECLARED_BUFFERS] = {"why buffers changed outside of training steps, on some ranks alone",
                              "evaluate in eval(), or on all ranks", NULL},
+    [CD_DECLARED_ACCUMULATED] = {"what changed a gradient between two backwards that add up",
+                                 "change it after the last of them, behind the reduction, and say "
+                                 "by what in cddp_record_optimizer_step",
+                                 NULL},
+    [CD_DECLARED_TAKEN] = {"which gradient a step took: what the program showed is not what lies "
+                           "in the gradient's place",
+                           "cddp_record_optimizer_touch with the tensor that the optimizer reads",
+                           NULL},
     [CD_DECLARED_FROZEN] = {"why parameters are frozen on some ranks alone, or in other steps",
                             "set requires_grad on all ranks alike", NULL},
     [CD_DECLARED_SAMPLES] = {"which samples are whose: a DataLoader without a DistributedSampler "
@@ -718,17 +731,18 @@ static bool accuse_consumed(const cd_declared *d, cddp_finding *finding)
                       .bucket = -1,
                       .param = (int32_t)p->variable};
     name_parameter(d, p->rank, p->variable, &f);
-    snprintf(
+    cd_real_format(
         f.title, sizeof f.title,
         "the optimizer takes a gradient of %.60s that is not the reduced one times %.6g / %.6g",
         f.parameter[0] != '\0' ? f.parameter : "a parameter", p->clip, p->loss_scale);
-    snprintf(f.expected, sizeof f.expected,
-             "%.9g, within %.3g: the reduced gradient times fixed weights, times clip / loss scale "
-             "as cddp_record_optimizer_step got them",
-             p->expected, p->bound);
-    snprintf(f.actual, sizeof f.actual,
-             "%.9g; the sizes have the ratio %.9g; %" PRIu64 " gradients in all", p->actual,
-             p->ratio, p->count);
+    cd_real_format(
+        f.expected, sizeof f.expected,
+        "%.9g, within %.3g: the reduced gradient times fixed weights, times clip / loss scale "
+        "as cddp_record_optimizer_step got them",
+        p->expected, p->bound);
+    cd_real_format(f.actual, sizeof f.actual,
+                   "%.9g; the sizes have the ratio %.9g; %" PRIu64 " gradients in all", p->actual,
+                   p->ratio, p->count);
     snprintf(f.advice, sizeof f.advice,
              "look at what the program does between the reduction and the step, or say the clip "
              "and the loss scale that it used");
@@ -751,13 +765,13 @@ static bool accuse_twice(const cd_declared *d, cddp_finding *finding)
     name_parameter(d, p->rank, p->variable, &f);
     snprintf(f.title, sizeof f.title, "all ranks: the gradient of %.80s is reduced twice",
              f.parameter[0] != '\0' ? f.parameter : "a parameter");
-    snprintf(f.expected, sizeof f.expected,
-             "%.9g: the gradient that the wrapper's backward left, times fixed weights",
-             p->expected);
-    snprintf(f.actual, sizeof f.actual,
-             "%.9g: %.4g times as large, after an all-reduce of the program itself; %" PRIu64
-             " gradients in all",
-             p->actual, p->ratio, p->count);
+    cd_real_format(f.expected, sizeof f.expected,
+                   "%.9g: the gradient that the wrapper's backward left, times fixed weights",
+                   p->expected);
+    cd_real_format(f.actual, sizeof f.actual,
+                   "%.9g: %.4g times as large, after an all-reduce of the program itself; %" PRIu64
+                   " gradients in all",
+                   p->actual, p->ratio, p->count);
     snprintf(f.advice, sizeof f.advice,
              "leave the all-reduce out: backward has averaged the gradients already. Or run every "
              "backward inside no_sync, and divide by the number of ranks");
@@ -808,10 +822,10 @@ bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
     name_parameter(d, 0, w->variable, &f);
     say_cause(m, cause, sizeof cause);
     snprintf(f.title, sizeof f.title, "the comm hook %.40s delivers %.95s", m->hook, cause);
-    snprintf(f.expected, sizeof f.expected, "%.9g, within %.3g: the %s, times fixed weights",
-             w->expected, w->bound, w->divisor == 1 ? "sum" : "mean");
-    snprintf(f.actual, sizeof f.actual, "%.9g; %" PRIu64 " reductions in all", w->actual,
-             m->others);
+    cd_real_format(f.expected, sizeof f.expected, "%.9g, within %.3g: the %s, times fixed weights",
+                   w->expected, w->bound, w->divisor == 1 ? "sum" : "mean");
+    cd_real_format(f.actual, sizeof f.actual, "%.9g; %" PRIu64 " reductions in all", w->actual,
+                   m->others);
     snprintf(f.advice, sizeof f.advice,
              "a hook has to return the mean over all ranks (HOOK-08); one that sums on purpose, or "
              "compresses, has to declare it");
@@ -933,7 +947,9 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
     if (scaled == NULL || gone == NULL || hooked == NULL || late == NULL || moved == NULL)
         return NULL;
     return cd_arena_printf(
-        arena, "the optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s",
+        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s",
+        d->is_of_torch ? ""
+                       : "how gradients came to be before cddp_record_gradient (compare sees it); ",
         begins ? "" : ", nor what happened to parameters outside of its steps",
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
         gone, hooked, late, moved, dropping,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* JSON as dumps have it. */
 #include "core/base/error.h"
+#include "core/base/real.h"
 #include "verify/import/value.h"
 
 #include <stdlib.h>
@@ -103,7 +104,7 @@ static cd_value *parse_number(parser *p)
         count > 0 ? cd_value_push(p->arena, is_real ? CD_VALUE_REAL : CD_VALUE_NUMBER) : NULL;
     if (v == NULL) return NULL;
     if (is_real)
-        v->real = strtod(digits, NULL);
+        v->real = cd_real_parse(digits, NULL);
     else
         v->number = strtoll(digits, NULL, 10);
     return v;

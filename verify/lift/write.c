@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the scenario: what all ranks do in every step first, then [[when]] for what differs. */
+#include "core/base/format.h"
 #include "verify/lift/lift.h"
 
 #include "cddp/backend.h"
@@ -62,7 +63,7 @@ static void put_quoted(cd_text *t, const char *words)
 static void put_real(cd_text *t, double value)
 {
     char number[40];
-    snprintf(number, sizeof number, "%.17g", value);
+    cd_real_format(number, sizeof number, "%.17g", value);
     cd_text_push(t, number);
     if (strcspn(number, ".e") == strlen(number)) cd_text_push(t, ".0");
 }

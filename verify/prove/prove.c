@@ -2,6 +2,7 @@
 /* A proof of one scenario. See prove.h. */
 #include "verify/prove/prove.h"
 
+#include "core/base/format.h"
 #include "verify/worlds/symmetry.h"
 #include "verify/prove/likeness.h"
 #include "verify/prove/sizes.h"
@@ -760,7 +761,8 @@ static void count_schedules(proving *p)
         if (isinf(product))
             snprintf(proof->schedules_exactly, sizeof proof->schedules_exactly, "more than 1e308");
         else
-            snprintf(proof->schedules_exactly, sizeof proof->schedules_exactly, "%.4g", product);
+            cd_real_format(proof->schedules_exactly, sizeof proof->schedules_exactly, "%.4g",
+                           product);
         return;
     }
     char digits[64], *to = proof->schedules_exactly;

@@ -13,6 +13,7 @@
 */
 #include "verify/prove/sizes.h"
 
+#include "core/base/format.h"
 #include "verify/prove/world.h"
 #include "core/base/error.h"
 #include "core/comm/operands.h"
@@ -42,7 +43,7 @@ static void miss(sizing *s, const char *format, ...)
     va_list args;
     s->over = true;
     va_start(args, format);
-    vsnprintf(s->proof->any_missing, sizeof s->proof->any_missing, format, args);
+    cd_vformat(s->proof->any_missing, sizeof s->proof->any_missing, format, args);
     va_end(args);
 }
 

@@ -330,7 +330,7 @@ cddp_status cd_rank_walk_begin(cd_rank_walk *w, cddp_error *err)
                                         .registry = w->options->registry,
                                         .tracer = w->tracer};
     CD_TRY(cd_trainer_create(&options, &w->trainer, err));
-    CD_TRY(cd_trainer_begin(w->trainer, err));
+    CD_TRY(cd_trainer_begin(w->trainer, NULL, err));
     return CD_PASS(open_window(w, err));
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/real.h"
 #include "core/model/model.h"
 
 #include <inttypes.h>
@@ -317,7 +318,7 @@ static bool add_numbers(cd_edit_list *list, const cd_draft *draft)
             if (row_is(s->row, sizes[k].path))
                 ok = add_smaller(list, (cd_edit){.kind = CD_EDIT_NUMBER, .at = i},
                                  strtoull(s->items[0], NULL, 10), sizes[k].least);
-        if (row_is(s->row, "ddp.bucket_cap_mb") && strtod(s->items[0], NULL) < 1)
+        if (row_is(s->row, "ddp.bucket_cap_mb") && cd_real_parse(s->items[0], NULL) < 1)
             ok = ok && add(list, (cd_edit){.kind = CD_EDIT_CAP, .at = i});
     }
     return ok;
@@ -781,9 +782,10 @@ cddp_status cd_edit_apply(const cd_edit *edit, const cd_draft *from, cd_draft *t
     case CD_EDIT_NUMBER:
         return CD_PASS(set_item(to, s, cd_arena_printf(&to->arena, "%zu", edit->count), err));
     case CD_EDIT_CAP:
-        return CD_PASS(set_item(to, s,
-                                cd_arena_printf(&to->arena, "%.17g", 2 * strtod(s->items[0], NULL)),
-                                err));
+        return CD_PASS(
+            set_item(to, s,
+                     cd_arena_printf(&to->arena, "%.17g", 2 * cd_real_parse(s->items[0], NULL)),
+                     err));
     }
     return CDDP_OK;
 }

@@ -2,6 +2,8 @@
 #include "verify/sweep/sheet.h"
 
 #include "core/base/error.h"
+#include "core/base/format.h"
+#include "core/base/real.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -75,7 +77,7 @@ static void put_bytes(double n, char *text, size_t bytes)
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     size_t unit = 0;
     while (n >= 1024 && unit < 4) n /= 1024, unit++;
-    snprintf(text, bytes, "%.*f %s", unit == 0 || n >= 100 ? 0 : 1, n, units[unit]);
+    cd_real_format(text, bytes, "%.*f %s", unit == 0 || n >= 100 ? 0 : 1, n, units[unit]);
 }
 
 static size_t key_width(const cd_grid *g, size_t axis)
@@ -249,9 +251,10 @@ static cddp_status take_line(cd_sheet *s, char *line, char **rest, size_t number
     const cd_sheet_row row = {.exit_code = atoi(fields[costs + 4]),
                               .verdict = fields[costs + 5],
                               .why = fields[costs + 6],
-                              .cost = {strtod(fields[costs], NULL), strtod(fields[costs + 1], NULL),
-                                       strtod(fields[costs + 2], NULL),
-                                       strtod(fields[costs + 3], NULL)}};
+                              .cost = {cd_real_parse(fields[costs], NULL),
+                                       cd_real_parse(fields[costs + 1], NULL),
+                                       cd_real_parse(fields[costs + 2], NULL),
+                                       cd_real_parse(fields[costs + 3], NULL)}};
     return CD_PASS(cd_sheet_take(s, cell, &row, err));
 }
 

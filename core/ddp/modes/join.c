@@ -49,6 +49,9 @@ cddp_status cd_join_configure(cd_join *j, const cd_join_spec *spec, cddp_error *
     j->tracer = spec->tracer;
     CD_TRY(make_controls(j, spec, err));
     j->is_enabled = spec->options->enable;
+    j->is_follower = spec->first != NULL;
+    j->first = spec->first;
+    j->begun = 0;
     j->divide_by_initial_world_size = spec->options->divide_by_initial_world_size;
     j->throw_on_early_termination = spec->options->throw_on_early_termination;
     return CDDP_OK;
@@ -108,9 +111,10 @@ static cddp_status ask(cd_join *j, int32_t mine, cddp_red_op op, int32_t *answer
 cddp_status cd_join_notify(cd_join *j, cddp_error *err)
 {
     if (!j->is_enabled) return CDDP_OK;
-    CD_TRY(post_number(j, &j->notify, true, &j->notify_work, err));
+    j->begun++;
+    if (!j->is_follower) CD_TRY(post_number(j, &j->notify, true, &j->notify_work, err));
     CD_EMIT(j->tracer, join_notify, NULL, .active = 1, .active_ranks = -1);
-    if (!j->throw_on_early_termination) return CDDP_OK;
+    if (j->is_follower || !j->throw_on_early_termination) return CDDP_OK;
     int32_t exhausted = 0;
     CD_TRY(ask(j, 0, CDDP_RED_SUM, &exhausted, err));
     CD_TRY(check_number(j, exhausted, err));
@@ -147,8 +151,13 @@ cddp_status cd_join_find_authority(cd_join *j, bool proposes, uint32_t *rank, cd
 cddp_status cd_join_active_ranks(cd_join *j, uint64_t *count, cddp_error *err)
 {
     if (!j->is_enabled || j->divide_by_initial_world_size) return CDDP_OK;
+    cd_join *first = j->is_follower ? j->first : j;
     uint64_t active = 0;
-    CD_TRY(read_number(j, &j->notify, &j->notify_work, &active, err));
+    if (first == NULL)
+        return cd_fail(err, CDDP_E_STATE,
+                       "join: the wrapper that this one joined together with is gone, so the "
+                       "number of active ranks is not known");
+    CD_TRY(read_number(first, &first->notify, &first->notify_work, &active, err));
     if (active == 0)
         return cd_fail(err, CDDP_E_STATE,
                        "join: this backward has no forward inside of join_begin, so the number of "

@@ -16,6 +16,11 @@ typedef struct cd_join {
     cddp_tracer *tracer; /* may be NULL */
     bool is_enabled;     /* notifications and votes are being sent */
     bool divide_by_initial_world_size, throw_on_early_termination;
+    /* Several that joined together (JON-01): the first one notifies, and the others divide by what
+    ** it heard. */
+    bool is_follower;
+    struct cd_join *first;   /* of a follower; NULL: it is gone */
+    uint64_t begun;          /* forwards of this rank since join_begin */
     cd_control notify, vote; /* f32, one element each, in flight across a forward */
     cd_control one;          /* i32: blocking questions */
     cddp_work *notify_work, *vote_work;
@@ -27,6 +32,7 @@ typedef struct cd_join_spec {
     cddp_tracer *tracer;
     const cddp_device *device; /* of the parameters */
     const cddp_join_options *options;
+    cd_join *first; /* NULL: it notifies itself */
 } cd_join_spec;
 
 void cd_join_fini(cd_join *join); /* accepts a zeroed join */
@@ -36,7 +42,7 @@ void cd_join_abandon(cd_join *join);
 
 /* ---- an active rank ---- */
 
-/* JON-03, at the start of an active rank's forward. */
+/* JON-03, at the start of an active rank's forward. A follower has been notified of already. */
 cddp_status cd_join_notify(cd_join *join, cddp_error *err);
 /* JON-09, at the end of an active rank's forward_begin. */
 cddp_status cd_join_vote(cd_join *join, bool will_sync, cddp_error *err);

@@ -7,6 +7,7 @@
 #include "core/ddp/parts/logger.h"
 
 #include "core/base/alloc.h"
+#include "core/base/format.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -60,12 +61,12 @@ void cd_logger_text_append(cd_logger *logger, const char *format, ...)
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
-    int wanted = vsnprintf(NULL, 0, format, args);
+    int wanted = cd_vformat(NULL, 0, format, args);
     va_end(args);
     size_t needed = logger->text_used + (size_t)wanted + 1;
     if (wanted >= 0 &&
         cd_vec_grow(logger->allocator, (void **)&logger->text, &logger->text_capacity, needed, 1)) {
-        vsnprintf(logger->text + logger->text_used, (size_t)wanted + 1, format, again);
+        cd_vformat(logger->text + logger->text_used, (size_t)wanted + 1, format, again);
         logger->text_used += (size_t)wanted;
     }
     va_end(again);

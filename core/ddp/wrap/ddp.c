@@ -333,6 +333,7 @@ void cddp_ddp_destroy(cddp_ddp *d)
     if (d == NULL) return;
     cd_tracer_select(d->tracer, d->wrapper);
     if (d->tracer != NULL && d->tracer->watch != NULL) d->tracer->watch->left(d->tracer);
+    cd_shadow_leave(d);
     cd_join_fini(&d->join);
     cd_shadow_fini(&d->shadow);
     cd_delayed_fini(&d->delayed);
@@ -382,6 +383,7 @@ static cddp_status begin_forward(cddp_ddp *d, bool grad_mode, cddp_error *err)
                                     "forward_begin again before forward_end: each forward has "
                                     "one of both"),
                             err));
+    if (d->config.strict) CD_TRY(keep(d, cd_shadow_check_turn(d, err), err));
     d->grad_mode = grad_mode;
     if (!d->has_reducer) return CDDP_OK; /* DEL-06 */
     bool sync = grad_mode && d->no_sync_depth == 0;
@@ -588,6 +590,8 @@ cddp_status cddp_ddp_join_begin(cddp_ddp *d, const cddp_join_options *options, c
 static cddp_status end_join(cddp_ddp *d, cddp_error *err)
 {
     CD_TRY(check_sound(d, err));
+    for (cddp_ddp *at = d->shadow.next; at != NULL; at = at->shadow.next)
+        CD_TRY(check_sound(at, err));
     CD_TRY(cd_shadow_end_join(d, err));
     return CDDP_OK;
 }
@@ -812,6 +816,7 @@ static cddp_status update_process_group(cddp_ddp *d, cddp_group *group, cddp_err
         CD_EMIT(d->tracer, regroup, NULL,
                 .group = group != NULL ? (int64_t)cddp_group_id(group) : -1);
     }
+    cd_shadow_leave(d);
     cd_join_fini(&d->join);
     cd_shadow_fini(&d->shadow);
     cd_delayed_abandon(&d->delayed);

@@ -13,6 +13,12 @@
 ** Deviation: a joined rank contributes zeros to the used map. PyTorch sends its last reduced map
 ** again, so a parameter used before the join never counts as globally unused afterwards (JON-15).
 **
+** Several wrappers that joined together: the first one notifies, and a joined rank runs the shadow
+** iteration of each in turn before it asks again (JON-01, JON-04).
+**
+** Deviation: each of them divides by the active ranks that the first one counted. In PyTorch those
+** behind the first never hear the number, and divide by all ranks (JON-11).
+**
 ** At the end the largest rank among those that ran longest broadcasts parameters and buffers
 ** (JON-12), and optimizer state when asked for: without it replicas part again in the next step
 ** (INT-01).
@@ -45,6 +51,76 @@ void cd_shadow_fini(cd_shadow *s)
     memset(s, 0, sizeof *s);
 }
 
+/* ---- several that join together ---- */
+
+void cd_shadow_leave(cddp_ddp *d)
+{
+    cd_shadow *s = &d->shadow;
+    for (cddp_ddp *at = s->first; at != NULL; at = at->shadow.next)
+        if (at->shadow.next == d) at->shadow.next = s->next;
+    /* the first one goes: the others know nobody who notifies */
+    for (cddp_ddp *at = s->first == NULL ? s->next : NULL, *next; at != NULL; at = next) {
+        next = at->shadow.next;
+        at->shadow.first = at->shadow.next = NULL;
+        at->join.first = NULL;
+    }
+    s->first = s->next = NULL;
+    d->join.first = NULL;
+}
+
+static cddp_status check_first(const cddp_ddp *d, const cddp_join_options *o, cddp_error *err)
+{
+    const cddp_ddp *first = o->first;
+    if (first == NULL) return CDDP_OK;
+    if (first == d || !first->shadow.in_context || first->shadow.first != NULL)
+        return cd_fail(err, CDDP_E_STATE,
+                       "join options.first is no wrapper whose join has begun and which is the "
+                       "first one: call join_begin of the first wrapper, then of the others");
+    if (first->group != d->group)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "wrappers that join together have one process group: the first one's is "
+                       "another"); /* JON-01 */
+    if (first->join.is_enabled != o->enable)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "join options.enable is %s for the first wrapper, and %s for this one",
+                       first->join.is_enabled ? "true" : "false", o->enable ? "true" : "false");
+    return CDDP_OK;
+}
+
+static void follow(cddp_ddp *d, cddp_ddp *first)
+{
+    cddp_ddp *last = first;
+    if (first == NULL) return;
+    while (last->shadow.next != NULL) last = last->shadow.next;
+    last->shadow.next = d;
+    d->shadow.first = first;
+}
+
+cddp_status cd_shadow_check_turn(const cddp_ddp *d, cddp_error *err)
+{
+    const cd_shadow *s = &d->shadow;
+    if (!s->in_context || !d->join.is_enabled) return CDDP_OK;
+    if (s->first != NULL && s->first->join.begun != d->join.begun + 1)
+        return cd_fail(err, CDDP_E_STATE,
+                       "forward_begin before that of the first wrapper of the join context: the "
+                       "first one's says that this rank has inputs, so it begins each iteration");
+    for (const cddp_ddp *at = s->next; at != NULL; at = at->shadow.next)
+        if (at->join.begun != d->join.begun)
+            return cd_fail(err, CDDP_E_STATE,
+                           "forward_begin again before that of another wrapper of the join "
+                           "context: a rank without inputs shadows all of them in each iteration");
+    return CDDP_OK;
+}
+
+/* What follows is about this wrapper. */
+static void turn_to(const cddp_ddp *d)
+{
+    cd_tracer_select(d->tracer, d->wrapper);
+    if (d->tracer != NULL) d->tracer->operands = d->shadow.operands;
+}
+
+/* ---- the context ---- */
+
 cddp_status cd_shadow_begin_join(cddp_ddp *d, const cddp_join_options *o, cddp_error *err)
 {
     cd_shadow *s = &d->shadow;
@@ -67,10 +143,15 @@ cddp_status cd_shadow_begin_join(cddp_ddp *d, const cddp_join_options *o, cddp_e
                                .group = d->group,
                                .tracer = d->tracer,
                                .device = cd_module_device(&d->module),
-                               .options = o};
+                               .options = o,
+                               .first = o->first != NULL ? &o->first->join : NULL};
+    CD_TRY(check_first(d, o, err));
+    cd_shadow_leave(d);
     CD_TRY(cd_join_configure(&d->join, &spec, err));
+    follow(d, o->first);
     if (d->says_settings) cd_join_settings_emit(o, d->tracer);
     s->in_context = true;
+    s->operands = d->tracer != NULL ? d->tracer->operands : NULL;
     s->optimizer_state = o->optimizer_state;
     s->optimizer_state_count = o->optimizer_state_count;
     return CDDP_OK;
@@ -189,6 +270,19 @@ static cddp_status shadow_iteration(cddp_ddp *d, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Every wrapper mirrors one iteration, in the order in which they joined (JON-04). */
+static cddp_status shadow_all(cddp_ddp *first, uint64_t active, cddp_error *err)
+{
+    CD_TRY(shadow_iteration(first, err));
+    for (cddp_ddp *d = first->shadow.next; d != NULL; d = d->shadow.next) {
+        turn_to(d);
+        CD_EMIT(d->tracer, join_notify, NULL, .active = 0, .active_ranks = (int64_t)active);
+        CD_TRY(shadow_iteration(d, err));
+    }
+    if (first->shadow.next != NULL) turn_to(first);
+    return CDDP_OK;
+}
+
 static cddp_status shadow_until_all_joined(cddp_ddp *d, bool *is_last_joiner, uint64_t *shadows,
                                            cddp_error *err)
 {
@@ -202,7 +296,7 @@ static cddp_status shadow_until_all_joined(cddp_ddp *d, bool *is_last_joiner, ui
             return CD_PASS(cd_join_stop_early(&d->join, active, err));
         if (*shadows == SHADOW_WARNING)
             CD_EMIT(d->tracer, mark, "join_shadows_many_iterations", .value = (int64_t)*shadows);
-        CD_TRY(shadow_iteration(d, err));
+        CD_TRY(shadow_all(d, active, err));
     }
 }
 
@@ -219,14 +313,11 @@ static void abandon(cddp_ddp *d)
     cd_unused_map_abandon(&r->used_map);
 }
 
-static cddp_status shadow_and_end(cddp_ddp *d, cddp_error *err)
+/* JON-12 */
+static cddp_status hand_on(cddp_ddp *d, bool is_last_joiner, uint64_t shadows, cddp_error *err)
 {
     cd_shadow *s = &d->shadow;
-    bool is_last_joiner = true;
-    uint64_t shadows = 0;
     uint32_t authority = 0;
-    CD_TRY(cd_join_await(&d->join, err));
-    CD_TRY(shadow_until_all_joined(d, &is_last_joiner, &shadows, err));
     CD_TRY(cd_join_find_authority(&d->join, is_last_joiner, &authority, err));
     CD_POINT_TRACED(COUNT, "join.authority", d->tracer, authority);
     cd_state_broadcast what = {.root = authority,
@@ -241,15 +332,33 @@ static cddp_status shadow_and_end(cddp_ddp *d, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status shadow_and_end(cddp_ddp *first, cddp_error *err)
+{
+    bool is_last_joiner = true;
+    uint64_t shadows = 0;
+    for (cddp_ddp *d = first; d != NULL; d = d->shadow.next) CD_TRY(cd_join_await(&d->join, err));
+    CD_TRY(shadow_until_all_joined(first, &is_last_joiner, &shadows, err));
+    for (cddp_ddp *d = first; d != NULL; d = d->shadow.next) {
+        if (d != first) turn_to(d);
+        CD_TRY(hand_on(d, is_last_joiner, shadows, err));
+    }
+    return CDDP_OK;
+}
+
 cddp_status cd_shadow_end_join(cddp_ddp *d, cddp_error *err)
 {
     cd_shadow *s = &d->shadow;
     if (!s->in_context) return cd_fail(err, CDDP_E_STATE, "join_end without join_begin");
-    s->in_context = false;
+    if (s->first != NULL)
+        return cd_fail(err, CDDP_E_STATE,
+                       "join_end of a wrapper that joined together with another one: that of the "
+                       "first one ends all");
+    for (cddp_ddp *at = d; at != NULL; at = at->shadow.next) at->shadow.in_context = false;
     if (!d->join.is_enabled) return CDDP_OK;
     cddp_status status = shadow_and_end(d, err);
+    if (s->next != NULL) turn_to(d);
     if (status == CDDP_OK) return CDDP_OK;
-    abandon(d);
+    for (cddp_ddp *at = d; at != NULL; at = at->shadow.next) abandon(at);
     cd_error_frame(err, __FILE__, __func__, __LINE__);
     return status;
 }

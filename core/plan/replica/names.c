@@ -4,6 +4,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/pattern.h"
 #include "core/base/suggest.h"
 #include "core/plan/chosen_hook.h"
@@ -26,7 +27,7 @@ static void report(names *n, const char *key, const char *format, ...)
     char message[CDDP_ERROR_MESSAGE_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    cd_vformat(message, sizeof message, format, args);
     va_end(args);
     n->count++;
     n->report(n->context, key, message);

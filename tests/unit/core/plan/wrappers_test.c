@@ -183,9 +183,7 @@ TEST(wrappers, what_they_cannot_have_together_is_refused)
 {
     static const struct {
         const char *key, *value, *words;
-    } rows[] = {{"join.enable", "true", "join.enable with [[wrapper]]"},
-                {"fsdp.enable", "true", "fsdp.enable with [[wrapper]]"},
-                {"streams.producers@1", "2", "streams.producers with [[wrapper]]"},
+    } rows[] = {{"join.enable", "true", "wrapper.own_group with join.enable"},
                 {"when.0.group", "world", "when.group with [[wrapper]]"},
                 {"collective.0.op", "barrier", "collective.wrapper says in whose iteration"},
                 {"wrapper.1.name", "a", "two wrappers have that name"},

@@ -241,6 +241,143 @@ LAB(join, can_broadcast_optimizer_state_at_the_end, 2)
     lane_release(l, &momentum);
 }
 
+/* ---- two wrappers that join together (JON-01) ---- */
+
+/* The second one; the first is the lane's. */
+typedef struct follower {
+    cddp_ddp *ddp;
+    cddp_parameter parameter;
+    cddp_tensor value;
+    cddp_grad grad;
+} follower;
+
+static void follow(lane *l, follower *f, const cddp_join_options *options)
+{
+    const int64_t numel = 2;
+    cddp_ddp_options o = l->options;
+    cddp_join_options join = *options;
+    *f = (follower){.value = lane_tensor(l, CDDP_F32, &numel, 1, 1)};
+    f->parameter =
+        (cddp_parameter){.name = "q", .tensor = f->value, .grad = &f->grad, .requires_grad = true};
+    o.parameters = &f->parameter;
+    o.parameter_count = 1;
+    CHECK_OK(cddp_ddp_create(&o, &f->ddp, &l->err));
+    join.first = l->ddp;
+    CHECK_OK(cddp_ddp_join_begin(f->ddp, &join, &l->err));
+}
+
+static float iterate(lane *l, follower *f, double value)
+{
+    CHECK_OK(cddp_ddp_forward_begin(f->ddp, true, &l->err));
+    CHECK_OK(cddp_ddp_forward_end(f->ddp, NULL, &l->err));
+    cddp_grad_drop(&f->grad);
+    CHECK_OK(cddp_grad_define(&f->grad, &f->value, &l->err));
+    CHECK_OK(f->grad.value.device->fill(&f->grad.value, value, NULL, &l->err));
+    CHECK_OK(cddp_ddp_mark_parameter_ready(f->ddp, 0, &l->err));
+    CHECK_OK(cddp_ddp_backward_end(f->ddp, &l->err));
+    return (float)lane_first(l, &f->grad.value);
+}
+
+static void leave(lane *l, follower *f)
+{
+    cddp_ddp_destroy(f->ddp);
+    cddp_grad_fini(&f->grad);
+    lane_release(l, &f->value);
+}
+
+/* VER-08 for both: one notification per iteration, and one number of active ranks. In PyTorch the
+** second one would divide by three. */
+static void together_body(lane *l)
+{
+    static const float initial[4] = {2, 2, 5.0f / 3, 1}, effective[4] = {2, 2, 2.5f, 3};
+    cddp_join_options o = cddp_join_options_default();
+    follower f;
+    o.divide_by_initial_world_size = l->lab->data != NULL;
+    const float *wanted = o.divide_by_initial_world_size ? initial : effective;
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_join_begin(l->ddp, &o, &l->err));
+    follow(l, &f, &o);
+    for (uint32_t i = 0; i < 2 + l->r; i++) {
+        lane_mark(l);
+        step(l, 1.0 + l->r);
+        CHECK(lane_f32(l, 0) > wanted[i] - 1e-6f && lane_f32(l, 0) < wanted[i] + 1e-6f);
+        const float second = 10 * wanted[i], got = iterate(l, &f, 10 * (1.0 + l->r));
+        CHECK(got > second - 1e-5f && got < second + 1e-5f);
+        CHECK(lane_posts(l, CDDP_OP_ALLREDUCE) == 5); /* notify, and a vote and a bucket of each */
+    }
+    CHECK_FAILS(cddp_ddp_join_end(f.ddp, &l->err), CDDP_E_STATE, "that of the first one ends all");
+    CHECK_OK(cddp_ddp_join_end(l->ddp, &l->err));
+    CHECK_FAILS(cddp_ddp_join_end(f.ddp, &l->err), CDDP_E_STATE, "without join_begin");
+    leave(l, &f);
+}
+TEST(join, two_wrappers_divide_by_the_initial_world_size)
+{
+    lab_of(3, together_body, factors_body);
+}
+TEST(join, two_wrappers_divide_by_the_active_ranks) { lab_of(3, together_body, NULL); }
+
+LAB(join, the_first_wrapper_may_go_before_the_others, 2)
+{
+    cddp_join_options o = cddp_join_options_default();
+    follower f;
+    o.divide_by_initial_world_size = false;
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_join_begin(l->ddp, &o, &l->err));
+    follow(l, &f, &o);
+    step(l, 1.0);
+    CHECK(iterate(l, &f, 3.0) == 3.0f);
+    lane_unwrap(l);
+    CHECK_OK(cddp_ddp_forward_begin(f.ddp, true, &l->err));
+    CHECK_OK(cddp_ddp_forward_end(f.ddp, NULL, &l->err));
+    CHECK_FAILS(cddp_ddp_mark_parameter_ready(f.ddp, 0, &l->err), CDDP_E_STATE,
+                "that this one joined together with is gone");
+    leave(l, &f);
+}
+
+LAB(join, wrappers_of_one_context_take_their_turns, 2)
+{
+    cddp_join_options o = cddp_join_options_default();
+    follower f;
+    lane_add(l, "p", CDDP_F32, 2);
+    l->options.strict = true;
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_join_begin(l->ddp, &o, &l->err));
+    follow(l, &f, &o);
+    CHECK_FAILS(cddp_ddp_forward_begin(f.ddp, true, &l->err), CDDP_E_STATE,
+                "before that of the first wrapper of the join context");
+    leave(l, &f);
+    follow(l, &f, &o);
+    step(l, 1.0);
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "again before that of another wrapper of the join context");
+    o.first = l->ddp;
+    CHECK_FAILS(cddp_ddp_join_begin(f.ddp, &o, &l->err), CDDP_E_STATE, "do not nest");
+    leave(l, &f);
+}
+
+LAB(join, what_joins_together_has_begun_and_has_one_group, 2)
+{
+    cddp_join_options o = cddp_join_options_default();
+    cddp_ddp *second = NULL;
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_create(&l->options, &second, &l->err));
+    o.first = l->ddp;
+    CHECK_FAILS(cddp_ddp_join_begin(second, &o, &l->err), CDDP_E_STATE,
+                "call join_begin of the first wrapper, then of the others");
+    CHECK_FAILS(cddp_ddp_join_begin(l->ddp, &o, &l->err), CDDP_E_STATE,
+                "call join_begin of the first wrapper, then of the others");
+    o.first = NULL;
+    CHECK_OK(cddp_ddp_join_begin(l->ddp, &o, &l->err));
+    o.first = l->ddp;
+    o.enable = false;
+    CHECK_FAILS(cddp_ddp_join_begin(second, &o, &l->err), CDDP_E_CONFIG,
+                "enable is true for the first wrapper, and false for this one");
+    cddp_ddp_destroy(second);
+}
+
 /* TI-M-07: any input counts, both divisors: the gradient of step i is the mean over those who still
 ** have inputs. */
 static void random_body(lane *l)

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L
+#include "core/base/format.h"
+
+#include <langinfo.h>
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+
+int cd_vformat(char *text, size_t text_bytes, const char *format, va_list args)
+{
+    /* mostly so, and then nothing needs to be changed */
+    if (strcmp(nl_langinfo(RADIXCHAR), ".") == 0)
+        return vsnprintf(text, text_bytes, format, args);
+    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (plain == (locale_t)0) return vsnprintf(text, text_bytes, format, args);
+    const locale_t before = uselocale(plain);
+    const int length = vsnprintf(text, text_bytes, format, args);
+    uselocale(before);
+    freelocale(plain);
+    return length;
+}
+
+int cd_real_format(char *text, size_t text_bytes, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const int length = cd_vformat(text, text_bytes, format, args);
+    va_end(args);
+    return length;
+}
