@@ -140,8 +140,8 @@ static cddp_status dev_find_nonfinite(const cddp_tensor *src, int64_t *index, cd
     return CD_PASS(d->inner->find_nonfinite(&t, index, err));
 }
 
-/* What a collective was given, or gives, is looked at where it was posted: on a stream of its own,
-** that is what is queued there for it, and a copy from the host in front of it. */
+/* What a collective was given, or gives, is looked at where it was posted. On another stream than
+** the default one that is what is queued there for it, and a copy from the host in front of it. */
 static bool is_for_collectives(const cddp_stream *s, const void *storage)
 {
     for (const cd_stream_op *o = s->first; o != NULL; o = o->next) {

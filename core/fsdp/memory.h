@@ -6,9 +6,9 @@
 ** once, plus what idle buffers are too large. A slice of a unit does not take the place of a whole
 ** one. Before a new buffer is made, idle ones that were too small are released.
 **
-** Streams    a buffer that is given back was used in the order of the default stream, so whatever is
+** Streams    a buffer that is given back was used in the order of the default stream, so what is
 **            queued there may use it again. The stream of gathers runs beside that one. It gets a
-**            buffer (wish.is_ahead) that was given back before it, or the host, last waited for the
+**            buffer (wish.is_ahead) that was given back before it or the host last waited for the
 **            default stream, or a new one (ahead.h).
 ** Ownership  init → take/give → fini. A buffer is a value; `tensor.device` NULL: none.
 */
@@ -16,7 +16,7 @@
 #include "cddp/device.h"
 #include "core/base/arena.h"
 
-#define CD_FSDP_IDLE_MAX 16 /* and those that gathers do not come behind yet */
+#define CD_FSDP_IDLE_MAX 16 /* and those that are not settled */
 
 typedef struct cd_fsdp_buffer {
     cddp_tensor tensor; /* one-dimensional, as many elements as were asked for */

@@ -81,8 +81,8 @@ static inline bool cd_fsdp_unit_is_offloaded(const cd_fsdp_unit *u)
 /* Keeps its full parameters from forward to backward (FSD-11). */
 bool cd_fsdp_unit_keeps(const cd_fsdp_unit *u);
 
-/* Makes the shard, on `device`, of whole members in the original dtype: its part of them. FLAT: with
-** what is between and behind them. */
+/* Makes the shard, on `device`, of whole members in the original dtype: its part of them. FLAT:
+** with what is between and behind them. */
 cddp_status cd_fsdp_unit_make_shard(cd_fsdp_unit *u, const cddp_device *device,
                                     const cddp_tensor *whole, cddp_error *err);
 void cd_fsdp_unit_fini(cd_fsdp_unit *u);

@@ -35,8 +35,8 @@ enum {
     CDDP_DEVICE_EXACT = 1u << 1, /* arithmetic never rounds (symbol); lossy casts are refused */
     CDDP_DEVICE_ASYNC = 1u << 2, /* operations are ordered by streams and events */
     CDDP_DEVICE_HOST = 1u << 3,  /* storage is a host pointer that the CPU may dereference */
-    /* with ASYNC: one operand of copy may be of cddp_device_cpu(), contiguous. It is read or written
-    ** when the stream reaches the copy */
+    /* with ASYNC: one operand of copy may be of cddp_device_cpu(), contiguous. It is read or
+    ** written when the stream reaches the copy */
     CDDP_DEVICE_QUEUES_HOST = 1u << 4
 };
 

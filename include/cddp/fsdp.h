@@ -131,8 +131,9 @@ typedef struct cddp_fsdp_unit_options {
 
 /* CPUOffload */
 typedef struct cddp_fsdp_cpu_offload {
-    /* Shards and their gradients, and so an optimizer's state, lie on the host. A shard is copied to
-    ** the device before it is gathered, its gradient to the host after it was reduced (FS2-15). */
+    /* Shards and their gradients, and so an optimizer's state, lie on the host. A shard is copied
+    ** to the device before it is gathered, its gradient to the host after it was reduced
+    ** (FS2-15). */
     bool offload_params;
 } cddp_fsdp_cpu_offload;
 

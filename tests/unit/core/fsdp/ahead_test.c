@@ -29,6 +29,7 @@ typedef struct training {
     int64_t made, made_peak; /* bytes on the device when it is wrapped, and the most until then */
     int64_t first_pass, second_pass; /* bytes that passes without gradients ask the device for */
     float values[LAB_RANKS][UNITS][NUMEL];
+    float sums[LAB_RANKS][NUMEL]; /* of what passes computed with */
 } training;
 
 typedef struct model {
@@ -36,6 +37,7 @@ typedef struct model {
     training *t;
     const cddp_device *device;
     cddp_fsdp *fsdp;
+    cddp_tensor sum; /* (NUMEL) of the host, as the device sees it */
 } model;
 
 /* The host waits for what it is about to read. */
@@ -106,12 +108,25 @@ static void open(model *m)
     }
 }
 
+/* Long after the host has gone on. */
+static void compute(model *m, size_t i)
+{
+    lane *l = m->l;
+    const cddp_tensor *full = cddp_fsdp_parameter(m->fsdp, i);
+    CHECK(full != NULL && cddp_tensor_numel(full) == NUMEL);
+    if (m->t->casts) return;
+    for (int n = 0; n < 20; n++) CHECK_OK(m->device->scale(&m->sum, &m->sum, 1.0, NULL, &l->err));
+    CHECK_OK(m->device->axpy(&m->sum, (double)(1 + i), full, NULL, &l->err));
+}
+
 static void evaluate(model *m)
 {
     lane *l = m->l;
     CHECK_OK(cddp_fsdp_pre_forward(m->fsdp, 0, false, &l->err));
+    compute(m, 0);
     for (uint32_t k = 1; k < UNITS; k++) {
         CHECK_OK(cddp_fsdp_pre_forward(m->fsdp, k, false, &l->err));
+        compute(m, k);
         CHECK_OK(cddp_fsdp_post_forward(m->fsdp, k, false, &l->err));
     }
     CHECK_OK(cddp_fsdp_post_forward(m->fsdp, 0, false, &l->err));
@@ -178,7 +193,9 @@ static void train(lane *l)
     model m = {.l = l, .t = t};
     int64_t peak = 0;
     cddp_fsdp_counts counts = {.size = sizeof counts};
+    const int64_t numel = NUMEL;
     open(&m);
+    m.sum = cddp_tensor_of(m.device, t->sums[l->r], 0, CDDP_F32, &numel, 1);
     for (int pass = 0; pass < 2; pass++) {
         int64_t taken = 0;
         lane_mark(l);
@@ -215,8 +232,10 @@ static void check_values(const training *t, uint32_t world)
     training plain = *t;
     plain.on_streams = plain.offloads = plain.moves = false;
     memset(plain.values, 0, sizeof plain.values);
+    memset(plain.sums, 0, sizeof plain.sums);
     run(&plain, world);
     assert_memory_equal(t->values, plain.values, sizeof plain.values);
+    assert_memory_equal(t->sums, plain.sums, sizeof plain.sums);
 }
 
 TEST(ahead, the_host_waits_for_the_oldest_of_two_frees)
@@ -231,7 +250,7 @@ TEST(ahead, the_host_waits_for_the_oldest_of_two_frees)
     assert_int_equal(t.second_pass, 0);
 }
 
-TEST(ahead, without_the_limit_every_gather_of_a_pass_has_memory_of_its_own)
+TEST(ahead, without_the_limit_every_gather_of_a_pass_has_new_memory)
 {
     training t = {.on_streams = true, .unlimited = true};
     run(&t, 2);
@@ -239,6 +258,18 @@ TEST(ahead, without_the_limit_every_gather_of_a_pass_has_memory_of_its_own)
     assert_int_equal(t.waits, 0);
     assert_int_equal(t.first_pass, UNITS * UNIT_BYTES);
     assert_int_equal(t.second_pass, 0); /* it comes behind the first one */
+}
+
+TEST(ahead, passes_compute_with_what_was_gathered_for_them)
+{
+    for (int i = 0; i < 4; i++) {
+        training t = {.on_streams = true,
+                      .unlimited = i % 2 == 1,
+                      .layout = i / 2 == 0 ? CDDP_FSDP_FLAT : CDDP_FSDP_ROWS};
+        cd_test_row("mode %d", i);
+        run(&t, 2);
+        check_values(&t, 2);
+    }
 }
 
 TEST(ahead, where_nothing_is_computed_later_nobody_waits)
@@ -265,7 +296,7 @@ TEST(ahead, every_mode_has_the_bits_of_a_device_that_works_at_once)
     }
 }
 
-TEST(offload, shards_and_gradients_are_on_the_host_and_nothing_of_them_on_the_device)
+TEST(offload, shards_and_gradients_are_on_the_host_and_not_on_the_device)
 {
     for (int i = 0; i < 4; i++) {
         training t = {.on_streams = true,
