@@ -296,9 +296,8 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_buffer,
-                                 CDDP_EV_wrap,            CDDP_EV_value,
-                                 CDDP_EV_collective_post, CDDP_EV_collective_done,
+static const uint16_t kinds[] = {CDDP_EV_param,   CDDP_EV_buffer,          CDDP_EV_wrap,
+                                 CDDP_EV_value,   CDDP_EV_collective_post, CDDP_EV_collective_done,
                                  CDDP_EV_expected};
 
 CD_CHECK_TABLE(init, "I-INIT", "all ranks start from the same model",

@@ -26,11 +26,6 @@ done
 # the averages of local SGD alone: what is before them is right
 run 0 "proven    values" "$backend" hooks/local_sgd_in_bfloat
 run 1 "(#5) $of_bits" "fault:from=4,plant=share:$backend" hooks/local_sgd_in_bfloat
-# what is longer than the memory that ranks share is judged on every n-th element
-run 0 "proven    values, updates, order, liveness" "$backend" models/mlp_two_ranks -n 12 -s model.dtype=bf16 -s train.steps=1 \
-    -s model.options=width=2200,depth=1
-run 1 "$of_bits" "fault:plant=share:$backend" models/mlp_two_ranks -n 12 -s model.dtype=bf16 -s train.steps=1 \
-    -s model.options=width=2200,depth=1
 # ranks that somebody else started share their operands, too
 job() { # EXIT WORDS BACKEND
     local code out=$(mktemp)
