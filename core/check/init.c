@@ -7,9 +7,9 @@
 **               the plan's initial values.
 ** Exercised     at least two ranks reported the content of a parameter or buffer at moment 1.
 ** Blame         who starts from other values than the plan's. Where a broadcast before the start
-**               gave ranks other bits this follows from it (I-COLL). Where nobody derived these, the odd
-**               ranks; with two ranks both; for another root than 0, the ranks that follow
-**               it.
+**               gave ranks other bits this follows from it (I-COLL). Where nobody derived these,
+**               the odd ranks; with two ranks both; for another root than 0, the ranks that
+**               follow it.
 ** Limits        ignored parameters and buffers may differ by right (IGN-01); not so those whose
 **               reduction is only delayed (DEL-01).
 */
