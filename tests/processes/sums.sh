@@ -32,7 +32,7 @@ job() { # EXIT WORDS BACKEND
     if [ "$backend" = gloo ]; then
         port=$((20000 + RANDOM % 10000))
         for i in 11 10 9 8 7 6 5 4 3 2 1 0; do
-            RANK=$i WORLD_SIZE=12 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 2 60 "$program" run --verbose \
+            RANK=$i WORLD_SIZE=12 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 2 60 "$program" run --verbose --color never \
                 --backend "$3" -n 12 scenarios/models/mlp_two_ranks.toml -s model.dtype=bf16 >"$out.$i" 2>&1 </dev/null &
         done
         wait $!
@@ -40,7 +40,7 @@ job() { # EXIT WORDS BACKEND
         wait
         cat "$out.0" >"$out"
     else
-        timeout -k 2 60 "${launcher[@]}" -n 12 "$program" run --verbose --backend "$3" -n 12 scenarios/models/mlp_two_ranks.toml \
+        timeout -k 2 60 "${launcher[@]}" -n 12 "$program" run --verbose --color never --backend "$3" -n 12 scenarios/models/mlp_two_ranks.toml \
             -s model.dtype=bf16 >"$out" 2>&1 </dev/null
         code=$?
     fi
