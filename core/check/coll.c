@@ -91,9 +91,9 @@ typedef struct state {
     cd_table sparse;       /* param → its gradient has been sparse */
     cd_table changed;      /* (group, sequence) → an input changed */
     cd_sights sights;
-    uint32_t local_step;   /* the first step at which a local gradient was wrong */
-    uint32_t slope_step;   /* the first at which one was not its loss's derivative (link 15) */
-    int64_t parted_step;   /* the first at which ranks did not start alike */
+    uint32_t local_step; /* the first step at which a local gradient was wrong */
+    uint32_t slope_step; /* the first at which one was not its loss's derivative (link 15) */
+    int64_t parted_step; /* the first at which ranks did not start alike */
     bool has_local, has_slope, has_hook, has_parted;
 } state;
 

@@ -7,9 +7,9 @@
 **               the plan's initial values.
 ** Exercised     at least two ranks reported the content of a parameter or buffer at moment 1.
 ** Blame         who starts from other values than the plan's. Where a broadcast before the start
-**               gave ranks other bits this follows from it (I-COLL). Where nobody derived these, the odd
-**               ranks; with two ranks both; for another root than 0, the ranks that follow
-**               it.
+**               gave ranks other bits this follows from it (I-COLL). Where nobody derived these,
+**               the odd ranks; with two ranks both; for another root than 0, the ranks that
+**               follow it.
 ** Limits        ignored parameters and buffers may differ by right (IGN-01); not so those whose
 **               reduction is only delayed (DEL-01).
 */
@@ -296,9 +296,8 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_buffer,
-                                 CDDP_EV_wrap,            CDDP_EV_value,
-                                 CDDP_EV_collective_post, CDDP_EV_collective_done,
+static const uint16_t kinds[] = {CDDP_EV_param,   CDDP_EV_buffer,          CDDP_EV_wrap,
+                                 CDDP_EV_value,   CDDP_EV_collective_post, CDDP_EV_collective_done,
                                  CDDP_EV_expected};
 
 CD_CHECK_TABLE(init, "I-INIT", "all ranks start from the same model",

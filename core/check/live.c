@@ -753,7 +753,7 @@ static bool report_blocked(state *s, uint32_t rank, cddp_finding *f)
     return true;
 }
 
-/* Every member hangs in the operation that `r` waits for, and all have posted it: nobody stopped. */
+/* Every member hangs in the operation that `r` waits for, which all have posted: none stopped. */
 static bool report_all_inside(state *s, const rank_facts *r, cddp_finding *f)
 {
     cd_rank_set who = {0};

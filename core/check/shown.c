@@ -376,8 +376,7 @@ static void judge_sights(state *s)
                cd_writer_get_group(&s->writer, key->part[0]));
         CD_SAY(d->expected, "digest %016llx of what it is, its operands and its result",
                (unsigned long long)look->seen);
-        CD_SAY(d->actual, "shown: digest %016llx",
-               (unsigned long long)look->event.as.mark.value);
+        CD_SAY(d->actual, "shown: digest %016llx", (unsigned long long)look->event.as.mark.value);
     }
 }
 
@@ -450,14 +449,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_shown,           CDDP_EV_grad_local,
-                                 CDDP_EV_value,           CDDP_EV_expected,
-                                 CDDP_EV_misshown,        CDDP_EV_bucket_launch,
-                                 CDDP_EV_bucket_shown,    CDDP_EV_param,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_optimizer_step,
-                                 CDDP_EV_bucket_layout,   CDDP_EV_group,
-                                 CDDP_EV_collective_post, CDDP_EV_collective_done,
-                                 CDDP_EV_mark};
+static const uint16_t kinds[] = {
+    CDDP_EV_shown,           CDDP_EV_grad_local,      CDDP_EV_value,         CDDP_EV_expected,
+    CDDP_EV_misshown,        CDDP_EV_bucket_launch,   CDDP_EV_bucket_shown,  CDDP_EV_param,
+    CDDP_EV_optimizer_touch, CDDP_EV_optimizer_step,  CDDP_EV_bucket_layout, CDDP_EV_group,
+    CDDP_EV_collective_post, CDDP_EV_collective_done, CDDP_EV_mark};
 
 CD_CHECK_TABLE(shown, "I-SHOWN", "what the judge is shown is what the rank has",
                "Every copy of a value that is judged equals the value that the rank has at that "

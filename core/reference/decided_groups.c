@@ -145,17 +145,16 @@ static uint32_t emit_meshes(const cd_decisions *d, struct cddp_tracer *tracer)
     cddp_plan_settings settings = d->settings;
     const cddp_plan_fsdp *fsdp = &settings.fsdp;
     if (!fsdp->enable) return 0;
-    uint32_t emitted =
-        emit_mesh(d,
-              &(mesh){fsdp->sharding_strategy, (uint32_t)fsdp->shard_group_size, CD_GROUP_OF_SHARDS,
-                      CD_GROUP_OF_REPLICAS},
-              tracer);
+    uint32_t emitted = emit_mesh(d,
+                                 &(mesh){fsdp->sharding_strategy, (uint32_t)fsdp->shard_group_size,
+                                         CD_GROUP_OF_SHARDS, CD_GROUP_OF_REPLICAS},
+                                 tracer);
     if (!settings.train.resume) return emitted;
     cd_planned_resume(&settings);
     emitted += emit_mesh(d,
-              &(mesh){fsdp->sharding_strategy, (uint32_t)fsdp->shard_group_size,
-                      CD_GROUP_OF_SHARDS_RESUMED, CD_GROUP_OF_REPLICAS_RESUMED},
-              tracer);
+                         &(mesh){fsdp->sharding_strategy, (uint32_t)fsdp->shard_group_size,
+                                 CD_GROUP_OF_SHARDS_RESUMED, CD_GROUP_OF_REPLICAS_RESUMED},
+                         tracer);
     return emitted;
 }
 

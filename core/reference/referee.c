@@ -758,7 +758,8 @@ static cddp_status emit_sight(cd_referee *o, const cd_observed_summed *observed,
     bool is_known;
     CD_TRY(cd_summed_digest(observed, &o->numbers, &digest, &is_known, err));
     if (is_known)
-        CD_EMIT(o->options.tracer, mark, CD_TRACER_SHOWN_SUM, .value = (int64_t)(digest & CD_SUM_SIGHT_BITS));
+        CD_EMIT(o->options.tracer, mark, CD_TRACER_SHOWN_SUM,
+                .value = (int64_t)(digest & CD_SUM_SIGHT_BITS));
     return CDDP_OK;
 }
 
@@ -777,7 +778,8 @@ cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed,
         return CDDP_OK;
     }
     CD_TRY(cd_custody_summed(o->custody, observed, err));
-    if (o->units != NULL && observed->stride == 1) CD_TRY(cd_unit_sums_summed(&o->sums, observed, err));
+    if (o->units != NULL && observed->stride == 1)
+        CD_TRY(cd_unit_sums_summed(&o->sums, observed, err));
     if (found.numel == 0 && found.bad == 0) {
         const bool is_narrow = observed->dtype != CDDP_F32 && observed->result.count > 0;
         if (is_narrow && observed->members > CD_ANY_ORDER_ADDENDS_MAX)

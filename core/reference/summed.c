@@ -131,8 +131,8 @@ cddp_status cd_summed_compare(const cd_sum_promise *promise, const cd_observed_s
     }
     /* what does not fit together is no reduction */
     if (s->members == 0 || s->member >= s->members ||
-        (s->dtype != CDDP_F16 && s->dtype != CDDP_BF16 && s->dtype != CDDP_F32) ||
-        s->stride == 0 || s->operands.count != shown * s->members) {
+        (s->dtype != CDDP_F16 && s->dtype != CDDP_BF16 && s->dtype != CDDP_F32) || s->stride == 0 ||
+        s->operands.count != shown * s->members) {
         note_bad(found, 0, (double)(shown * s->members), (double)s->operands.count);
         return CDDP_OK;
     }
@@ -200,8 +200,8 @@ cddp_status cd_summed_digest(const cd_observed_summed *summed, cd_numbers *numbe
     if ((unsigned)s->dtype >= CDDP_DTYPE_COUNT || s->members * count != s->operands.count ||
         s->stride == 0 || (!s->gathers && count_shown(s) != count))
         return CDDP_OK; /* another one than any that was posted */
-    *is_known = s->stride == 1 && has_bits(s->dtype, &s->operands) &&
-                has_bits(s->dtype, &s->result);
+    *is_known =
+        s->stride == 1 && has_bits(s->dtype, &s->operands) && has_bits(s->dtype, &s->result);
     for (uint32_t m = 0; m < s->members && *is_known; m++) {
         CD_TRY(digest_of(&(cd_observed_reals){s->operands.items + m * count, count}, s->dtype,
                          numbers, &one, err));

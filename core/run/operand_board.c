@@ -13,7 +13,7 @@
 
 typedef struct entry {
     uint64_t group, sequence, first; /* first: its first number, counted from the rank's first */
-    uint64_t kept, count; /* numbers here; of the operand */
+    uint64_t kept, count;            /* numbers here; of the operand */
     uint32_t member, members;
     cddp_red_op op;
     cddp_dtype dtype;

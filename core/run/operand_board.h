@@ -31,7 +31,7 @@ void cd_operand_board_post(const cd_operand_board *board, const cd_tracer_reduct
                            const double *numbers, size_t count);
 
 /* The operands of all members of a reduction that has ended, member by member, each of what is
-** kept of `count` numbers. ended->numbers is this member's result, and gives the dtype. False: an operand is missing, or
-** another operation was posted. */
+** kept of `count` numbers. ended->numbers is this member's result, and gives the dtype. False: an
+** operand is missing, or another operation was posted. */
 bool cd_operand_board_read(const cd_operand_board *board, const cd_tracer_reduction *ended,
                            double *operands, size_t count);

@@ -842,6 +842,16 @@ static bool mutate_shown_other_buckets(cddp_event *e)
     return true;
 }
 
+static bool mutate_shown_other_sum(cddp_event *e)
+{
+    if (at(e, CDDP_EV_hook_done, 0, 1) && e->as.hook_done.bucket == 0) {
+        e->kind = CDDP_EV_mark;
+        e->text = CD_TRACER_SHOWN_SUM;
+        e->as.mark = (cddp_event_mark){.value = 7};
+    }
+    return true;
+}
+
 static bool mutate_shown_other_wire(cddp_event *e)
 {
     if (at(e, CDDP_EV_bucket_shown, 0, 1) && e->as.bucket_shown.bucket == 0) {

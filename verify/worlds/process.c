@@ -64,11 +64,11 @@ struct cd_compose_process {
     cddp_composition *composition;
     /* of the ranks that we judge; NULL when we are one that others judge */
     cddp_process_world *world;
-    cddp_member_world *member;  /* that one */
-    cd_os_folder folder;        /* of the rendezvous; "" where the transport has one, or a job */
-    cd_os_folder scratch;       /* of a job that this process starts, or judges on one machine */
+    cddp_member_world *member; /* that one */
+    cd_os_folder folder;       /* of the rendezvous; "" where the transport has one, or a job */
+    cd_os_folder scratch;      /* of a job that this process starts, or judges on one machine */
     char hub[CDDP_PROCESS_ADDRESS_BYTES]; /* of a rank whose judge is another process */
-    cddp_member_options joined; /* rank 0 of a job that somebody else started */
+    cddp_member_options joined;           /* rank 0 of a job that somebody else started */
     void *shared; /* what all ranks see of each other's operands; NULL: they share no memory */
     size_t shared_bytes;
     uint64_t *hook_since_ns; /* (world_size) when its last event came, a call of a hook; else 0 */

@@ -214,8 +214,8 @@ static cddp_status try_device(cd_hook_law *law, const cddp_device *device, cddp_
     cd_text_format(c.words, sizeof c.words, "device %s does not divide by %lld", device->name,
                    (long long)n);
     if (c.bad > 0)
-        cd_comparison_emit(
-            &(cd_comparison_place){law->options.tracer, CD_LINK_PRECISION, -1, name}, &c);
+        cd_comparison_emit(&(cd_comparison_place){law->options.tracer, CD_LINK_PRECISION, -1, name},
+                           &c);
 out:
     device->release(device, dtype, count, storage);
     return status;

@@ -85,9 +85,9 @@ struct cd_hook_law {
     uint64_t rebuilds;                        /* of buckets, which a batched hook learns of */
     uint64_t elements_before, elements_after; /* of compressed buckets so far */
     cddp_dtype state_dtype;                   /* of what the hook keeps */
-    cddp_dtype tried_dtype; /* of the device's last trial */
-    int64_t tried_ranks;    /* 0: there was none */
-    bool is_device_wrong; /* it does not divide */
+    cddp_dtype tried_dtype;                   /* of the device's last trial */
+    int64_t tried_ranks;                      /* 0: there was none */
+    bool is_device_wrong;                     /* it does not divide */
     cd_numbers numbers, scratch;
     double *room; /* (room_count) */
     size_t room_count;

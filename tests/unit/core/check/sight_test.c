@@ -34,10 +34,10 @@ static cddp_event post_of(uint32_t rank)
 
 static cddp_event done_of(uint32_t rank)
 {
-    return (cddp_event){
-        .kind = CDDP_EV_collective_done,
-        .rank = rank,
-        .as.collective_done = {.group = GROUP, .sequence = SEQUENCE, .digest = RESULT}};
+    return (
+        cddp_event){.kind = CDDP_EV_collective_done,
+                    .rank = rank,
+                    .as.collective_done = {.group = GROUP, .sequence = SEQUENCE, .digest = RESULT}};
 }
 
 /* What rank 1 was shown, with one thing changed. */
@@ -100,10 +100,8 @@ TEST(sight, names_what_the_judge_was_shown_wrongly_and_nothing_else)
             push(&s, post_of(2));
         }
         assert_int_equal(cd_sights_get_wrong(&s, 0, &key) != NULL, x->is_wrong);
-        assert_int_equal(
-            cd_sights_find_wrong(
-                &s, &(cd_key){{GROUP, SEQUENCE, 1, 0}}) != NULL,
-            x->is_wrong);
+        assert_int_equal(cd_sights_find_wrong(&s, &(cd_key){{GROUP, SEQUENCE, 1, 0}}) != NULL,
+                         x->is_wrong);
         assert_null(cd_sights_find_wrong(&s, &(cd_key){{GROUP, SEQUENCE, 2, 0}}));
         cd_sights_fini(&s);
     }

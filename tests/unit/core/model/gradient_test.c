@@ -385,8 +385,9 @@ static void check_element(layer_bench *b, uint32_t parameter, int64_t i)
                  numeric);
 }
 
-/* Running statistics are constants of an evaluation: dx = w·dy/√(var + eps), dw = Σ dy·(x - mean)/√…,
-** db = Σ dy. No second form of a model has this backward, so it stands here in closed form. */
+/* Running statistics are constants of an evaluation: with r = √(var + eps) these are dx = w·dy/r,
+** dw = Σ dy·(x - mean)/r and db = Σ dy. No second form of a model has this backward, so it stands
+** here in closed form. */
 TEST(gradient, batch_norm_in_evaluation_takes_its_statistics_as_constants)
 {
     layer_bench b = {.c = NULL};

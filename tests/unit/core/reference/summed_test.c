@@ -81,8 +81,7 @@ TEST(summed, is_judged_on_the_elements_that_are_there)
         cddp_error err = CDDP_ERROR_INIT;
         add_up(CD_ORDER_UPWARD_RING, planted ? (double)RANKS / (RANKS + 1) : 1);
         for (size_t m = 0; m < RANKS; m++)
-            for (size_t i = 0; i < KEPT; i++)
-                kept[m * KEPT + i] = operands[m * NUMEL + i * STRIDE];
+            for (size_t i = 0; i < KEPT; i++) kept[m * KEPT + i] = operands[m * NUMEL + i * STRIDE];
         assert_ok(cd_summed_compare(&promise, &summed, NULL, &found, &err), &err);
         assert_int_equal(found.numel, KEPT);
         assert_int_equal(found.bad > 0, planted);

@@ -102,8 +102,7 @@ TEST(operand_board, has_every_nth_number_of_what_is_longer_than_the_ring)
     const size_t kept = (LONG + stride - 1) / stride;
     int64_t numel = LONG;
     const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), j.storage, 0, CDDP_BF16, &numel, 1);
-    const cd_tracer_reduction ended = {
-        .group = 7, .sequence = 1, .members = RANKS, .numbers = &t};
+    const cd_tracer_reduction ended = {.group = 7, .sequence = 1, .members = RANKS, .numbers = &t};
     double *x = calloc(RANKS * kept, sizeof *x);
     assert_non_null(x);
     assert_true(stride > 1 && kept >= 1000);
@@ -112,7 +111,8 @@ TEST(operand_board, has_every_nth_number_of_what_is_longer_than_the_ring)
     assert_true(cd_operand_board_read(&j.boards[0], &ended, x, LONG));
     for (size_t m = 0; m < RANKS; m++)
         for (size_t i = 0; i < kept; i++)
-            assert_true(x[m * kept + i] == 1000000.0 * (double)(RANKS - 1 - m) + (double)(i * stride));
+            assert_true(x[m * kept + i] ==
+                        1000000.0 * (double)(RANKS - 1 - m) + (double)(i * stride));
     free(x);
     free(j.memory);
 }
