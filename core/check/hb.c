@@ -364,7 +364,7 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_regroup:
         take_rebuild(s, e);
         break;
-    case CDDP_EV_mark: /* what it had in flight is given back, and nothing reads it later (UPG-02) */
+    case CDDP_EV_mark: /* what it had in flight is given back; nothing reads it later (UPG-02) */
         if (e->text != NULL && strcmp(e->text, "backward_left_early") == 0) take_rebuild(s, e);
         break;
     case CDDP_EV_grad_final:
