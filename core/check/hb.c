@@ -5,7 +5,8 @@
 ** Judged from   three sources, each rank by itself.
 **     Buckets   between bucket_launch and bucket_done a bucket is in flight: a mark_ready into it,
 **               a grad_local of a parameter whose gradient is a view of it, and an optimizer_touch
-**               of one of its parameters are races.
+**               of one of its parameters are races. A backward that is left, and a change of the
+**               wrapper's group, give back what is in flight (mark, regroup).
 **     Streams   touch and order events, by vector clocks: every touch ticks its stream; `order`
 **               records a clock at a mark and joins it where it is waited for; what the host queues
 **               comes after everything that it waited for. Two accesses to overlapping bytes, one
@@ -360,6 +361,12 @@ static void event(void *self, const cddp_event *e)
         take_rebuild(s, e);
         take_occasion(s, e, -1, -1);
         break;
+    case CDDP_EV_regroup:
+        take_rebuild(s, e);
+        break;
+    case CDDP_EV_mark: /* what it had in flight is given back; nothing reads it later (UPG-02) */
+        if (e->text != NULL && strcmp(e->text, "backward_left_early") == 0) take_rebuild(s, e);
+        break;
     case CDDP_EV_grad_final:
         take_final(s, e);
         take_occasion(s, e, -1, -1);
@@ -417,12 +424,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_bucket_launch,   CDDP_EV_bucket_done,
-                                 CDDP_EV_rebuild,         CDDP_EV_grad_final,
-                                 CDDP_EV_grad_local,      CDDP_EV_mark_ready,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_order,
-                                 CDDP_EV_touch,           CDDP_EV_collective_post,
-                                 CDDP_EV_collective_done};
+static const uint16_t kinds[] = {
+    CDDP_EV_bucket_launch, CDDP_EV_bucket_done,     CDDP_EV_rebuild,         CDDP_EV_grad_final,
+    CDDP_EV_grad_local,    CDDP_EV_mark_ready,      CDDP_EV_optimizer_touch, CDDP_EV_order,
+    CDDP_EV_touch,         CDDP_EV_collective_post, CDDP_EV_collective_done, CDDP_EV_regroup,
+    CDDP_EV_mark};
 
 CD_CHECK_TABLE(hb, "I-HB", "no buffer is touched while somebody else may use it",
                "Happens-before: last write before the launch reads, completion before the next "

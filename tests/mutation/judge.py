@@ -156,4 +156,6 @@ class Judge:
         links = [link for link in self.program.links if link.startswith(folder + "/")]
         if folder_of(file) == "core/hooks":
             links += [link for link in self.program.links if link.startswith("tests/conformance/") and "hook" in link]
+        if folder_of(file) == "core/comm":
+            links += [link for link in self.program.links if link.startswith("tests/unit/sim/") and "monitored" in link]
         return sorted(links, key=lambda link: (stem not in pathlib.Path(link).name, link))

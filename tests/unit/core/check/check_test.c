@@ -306,6 +306,43 @@ TEST(hb, any_number_of_streams_is_watched_and_no_open_access_is_forgotten)
     }
 }
 
+/* Bucket 0 of rank `of` is launched, `between` happens on rank 0, and rank 0 fills it again. */
+static size_t count_refills(uint32_t of, const cddp_event *between)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_judge *judge = NULL;
+    assert_ok(cd_judge_create(&(cd_judge_options){.allocator = NULL}, &judge, &err), &err);
+    const cddp_trace_sink *sink = cd_judge_get_sink(judge);
+    cddp_event e = {.kind = CDDP_EV_bucket_launch, .rank = of, .sequence = 1};
+    sink->event(sink->self, &e);
+    e = *between;
+    e.sequence = 2;
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_mark_ready, .sequence = 3};
+    sink->event(sink->self, &e);
+    assert_ok(cd_judge_end(judge, &err), &err);
+    size_t count = 0;
+    for (size_t i = 0; i < cd_judge_finding_count(judge); i++)
+        count += strcmp(cd_judge_get_finding(judge, i)->check, "I-HB") == 0;
+    cd_judge_destroy(judge);
+    return count;
+}
+
+/* The works of a backward that is left are given back, and nothing reads its buckets later. */
+TEST(hb, a_bucket_of_a_backward_that_was_left_may_be_filled_again)
+{
+    (void)state;
+    const cddp_event left = {.kind = CDDP_EV_mark, .text = "backward_left_early"},
+                     other = {.kind = CDDP_EV_mark, .text = "rebuild_during_accumulation"},
+                     regroup = {.kind = CDDP_EV_regroup},
+                     elsewhere = {.kind = CDDP_EV_regroup, .rank = 1};
+    assert_int_equal(count_refills(0, &left), 0);
+    assert_int_equal(count_refills(0, &regroup), 0);
+    assert_int_equal(count_refills(0, &other), 1);
+    assert_int_equal(count_refills(0, &elsewhere), 1);
+    assert_int_equal(count_refills(1, &other), 0);
+}
+
 /* ---- steps on what is not finite ---- */
 
 typedef struct range_step {

@@ -426,4 +426,16 @@ TEST(hook, every_row_of_the_table_is_found_by_its_name_and_is_acceptable)
     assert_null(cd_hook_find("no such hook"));
 }
 
+TEST(hook, one_that_works_on_flat_buckets_refuses_a_sparse_one_by_name)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const cddp_grad rows = {.kind = CDDP_GRAD_SPARSE};
+    const cddp_grad_bucket flat = {.size = sizeof flat, .index = 3},
+                           sparse = {.size = sizeof sparse, .index = 3, .sparse = &rows};
+    assert_ok(cd_hook_refuse_sparse(&flat, "topk", &err), &err);
+    assert_int_equal(cd_hook_refuse_sparse(&sparse, "topk", &err), CDDP_E_UNSUPPORTED);
+    assert_string_equal(err.message,
+                        "comm hook topk works on flat buckets; bucket 3 holds a sparse gradient");
+}
+
 TEST_MAIN()
