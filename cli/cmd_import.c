@@ -9,6 +9,10 @@
 #include "verify/import/flight.h"
 
 #include <inttypes.h>
+#include <string.h>
+
+/* What a log says of a mismatch stands for dumps of the ranks that it names. */
+static bool is_log(const cd_flights_facts *facts) { return strcmp(facts->version, "log") == 0; }
 
 static cddp_status keep(cddp_store *store, cd_flights *flights, const char *source, int64_t *run,
                         cddp_error *err)
@@ -17,7 +21,8 @@ static cddp_status keep(cddp_store *store, cd_flights *flights, const char *sour
     cd_provenance_init(&here);
     const cd_flights_facts facts = cd_flights_get(flights);
     const cddp_run_provenance provenance = {.size = sizeof provenance,
-                                            .title = "dumps of a flight recorder",
+                                            .title = is_log(&facts) ? "a log of a PyTorch job"
+                                                                    : "dumps of a flight recorder",
                                             .source = source,
                                             .backend = "recorded",
                                             .version = cddp_version(),
@@ -36,10 +41,15 @@ static cddp_status keep(cddp_store *store, cd_flights *flights, const char *sour
 
 static void print(cd_text *out, const cd_flights_facts *facts, const char *path, int64_t run)
 {
-    cd_text_printf(out, "%u dumps of %u ranks, version %s, %zu operations: run %" PRId64 " of %s\n",
-                   facts->dump_count, facts->world_size, facts->version, facts->entry_count, run,
-                   path);
-    if (facts->missing < facts->world_size)
+    if (is_log(facts))
+        cd_text_printf(out, "a log of %u ranks that differ: run %" PRId64 " of %s\n",
+                       facts->dump_count, run, path);
+    else
+        cd_text_printf(out,
+                       "%u dumps of %u ranks, version %s, %zu operations: run %" PRId64 " of %s\n",
+                       facts->dump_count, facts->world_size, facts->version, facts->entry_count,
+                       run, path);
+    if (facts->missing < facts->world_size && !is_log(facts))
         cd_text_printf(out, "no dump from rank %u; it may be the one that failed\n",
                        facts->missing);
     cd_text_printf(out, "judge it with: cddp-verify check %s --run %" PRId64 "\n", path, run);

@@ -63,10 +63,18 @@ def _rank(program, rank, ranks, port, directory, level, arguments):
     os._exit(code)
 
 
+def _import_once():
+    """PyTorch 2 imports most of itself when the first optimizer is made. Ranks need not do that, each for itself."""
+    import torch
+
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
 def run(program, directory, ranks=2, level="digests", limit=40.0, grace=1.5, **arguments):
     """The codes of all ranks, negative for signals; None where one had to be stopped."""
     from cddp_torch import launch
 
+    _import_once()
     port = free_port()
     pids = {}
     for rank in range(ranks):

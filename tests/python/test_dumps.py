@@ -163,3 +163,54 @@ def test_two_dumps_of_one_rank_and_no_dump_at_all(folder):
     write(folder, {0: dump([], 1)}, name="other_rank_%d")
     code, report = imported(folder)
     assert code == 2 and "another dump of rank 0" in report
+
+
+# ---- logs ----
+
+MISMATCH = "Detected mismatch between collectives on ranks. Rank %s, but Rank %s."
+
+
+def side(rank, op, shape=None, number=None, dtype="Float"):
+    fields = [] if number is None else ["SequenceNumber=%d" % number]
+    fields.append("OpType=" + op)
+    if shape is not None:
+        fields += ["TensorShape=%s" % shape, "TensorDtypes=" + dtype,
+                   "TensorDeviceTypes=TensorOptions(dtype=float (default), device=cpu, memory_format=(nullopt))"]
+    return "%d is running collective: CollectiveFingerPrint(%s)" % (rank, ", ".join(fields))
+
+
+def log(folder, *lines, name="job.log"):
+    (folder / name).write_text("step 12\n%s\n[rank1]: Traceback (most recent call last):\n" % "\n".join(lines))
+
+
+def test_a_log_with_a_mismatch_shows_both_sides(folder):
+    log(folder, "[rank1]: RuntimeError: " + MISMATCH % (side(1, "_ALLGATHER_BASE", [2, 8], 101), side(3, "REDUCE", [16], 101)))
+    code, report = imported(folder)
+    assert code == 1 and harness.findings(report)[0] == "I-ORDER", report
+    assert "allgather(sum) of 16 f32" in report and "reduce(sum) of 16" in report, report
+    assert "rank 0 " not in report and "rank 2 " not in report.split("because")[0], report
+
+
+def test_of_itself_a_rank_knows_best(folder):
+    """As PyTorch 1.13 prints it: what it says of the other side of a barrier is wrong."""
+    log(folder, MISMATCH % (side(0, "BARRIER"), side(1, "GATHER", [])), name="rank0.log")
+    log(folder, MISMATCH % (side(1, "ALLREDUCE", [2, 8]), side(0, "ALLREDUCE_COALESCED", [])), name="rank1.log")
+    code, report = imported(folder)
+    assert code == 1 and "barrier" in report and "allreduce(sum) of 16 f32" in report and "gather" not in report, report
+
+
+def test_a_dump_says_more_than_a_log(folder):
+    write(folder, {r: dump([entry(1, "all_reduce", [[8]])], 2) for r in range(2)})
+    log(folder, MISMATCH % (side(0, "BARRIER"), side(1, "REDUCE", [4])))
+    code, report = imported(folder)
+    assert "2 dumps of 2 ranks" in report and harness.findings(report) == [], report
+
+
+@pytest.mark.parametrize("text", ["", "Timed out waiting 1800000ms for recv operation to complete from [10.0.0.1]:3000",
+                                  "Detected mismatch between collectives on ranks. Rank ",
+                                  "Detected mismatch between collectives on ranks. Rank 99999999999 is running collective: X",
+                                  "Detected mismatch between collectives on ranks. Rank 0 is running collective: "])
+def test_a_log_that_does_not_suffice_is_refused(text, folder):
+    log(folder, text)
+    code, report = imported(folder)
+    assert code == 2 and len(report.splitlines()) == 1, report

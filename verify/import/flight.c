@@ -6,6 +6,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "verify/import/torch_log.h"
 #include "verify/import/value.h"
 
 #include <ctype.h>
@@ -27,6 +28,7 @@ typedef struct group {
 typedef struct dump {
     uint32_t rank;
     const cd_value *root, *entries;
+    bool is_log; /* it stands for what a log said */
 } dump;
 
 /* An event with its place, to be put in order of time. */
@@ -38,20 +40,13 @@ typedef struct timed {
 struct cd_flights {
     cd_arena arena;
     dump *dumps; /* (dump_count) by rank */
-    size_t dump_count;
+    size_t dump_count, dump_capacity;
     group *groups; /* (group_count) */
     size_t group_count, group_capacity;
+    cd_torch_log log;
     uint32_t world_size;
     size_t entry_count;
 };
-
-bool cd_flights_is_dump(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    const int first = file != NULL ? fgetc(file) : EOF;
-    if (file != NULL) fclose(file);
-    return first == 0x80 || first == '{';
-}
 
 /* ---- reading ---- */
 
@@ -72,6 +67,22 @@ static cddp_status read_file(cd_arena *arena, const char *path, char **bytes, si
     return CDDP_OK;
 }
 
+bool cd_flights_is_dump(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    const int first = file != NULL ? fgetc(file) : EOF;
+    if (file != NULL) fclose(file);
+    if (first == EOF || first == 0x80 || first == '{') return first != EOF;
+    cd_arena arena;
+    char *bytes = NULL;
+    size_t byte_count = 0;
+    cd_arena_init(&arena, NULL, 0);
+    const bool is =
+        read_file(&arena, path, &bytes, &byte_count, NULL) == CDDP_OK && cd_torch_log_is_one(bytes);
+    cd_arena_fini(&arena);
+    return is;
+}
+
 /* The last number in the name of the file: nccl_trace_rank_3, node7_rank_12.json. */
 static bool read_rank(const char *path, uint32_t *rank)
 {
@@ -85,13 +96,20 @@ static bool read_rank(const char *path, uint32_t *rank)
     return number < RANKS_MAX;
 }
 
+/* d->root is NULL where it was a log. */
 static cddp_status open_dump(cd_flights *f, const char *path, dump *d, cddp_error *err)
 {
     char *bytes = NULL;
     size_t byte_count = 0;
     cd_value *root = NULL;
     cddp_error inner = CDDP_ERROR_INIT;
+    *d = (dump){.root = NULL};
     CD_TRY(read_file(&f->arena, path, &bytes, &byte_count, err));
+    if (byte_count > 0 && (unsigned char)bytes[0] != 0x80 && bytes[0] != '{' &&
+        cd_torch_log_is_one(bytes)) {
+        cd_torch_log_read(&f->log, bytes);
+        return CDDP_OK;
+    }
     const bool is_json = byte_count > 0 && bytes[0] == '{';
     const cddp_status status = is_json
                                    ? cd_json_read(&f->arena, bytes, byte_count, &root, &inner)
@@ -107,8 +125,6 @@ static cddp_status open_dump(cd_flights *f, const char *path, dump *d, cddp_erro
     if (!read_rank(path, &d->rank))
         return cd_fail(err, CDDP_E_ARG, "%s: no rank in the name of the file", path);
     d->root = root;
-    d->entries = cd_value_find(root, "entries");
-    f->entry_count += cd_value_count(d->entries);
     return CDDP_OK;
 }
 
@@ -216,20 +232,48 @@ static void find_begins(cd_flights *f)
 
 /* ---- life ---- */
 
+static const dump *find_dump(const cd_flights *f, uint32_t rank)
+{
+    for (size_t i = 0; i < f->dump_count; i++)
+        if (f->dumps[i].rank == rank) return &f->dumps[i];
+    return NULL;
+}
+
+/* In the order of their ranks. */
+static cddp_status add_dump(cd_flights *f, const dump *d, cddp_error *err)
+{
+    size_t at = f->dump_count;
+    if (d->root == NULL || !cd_arena_grow(&f->arena, (void **)&f->dumps, &f->dump_capacity,
+                                          f->dump_count + 1, sizeof *f->dumps))
+        return cd_fail_memory(err, "the dump of rank %u", d->rank);
+    for (; at > 0 && f->dumps[at - 1].rank > d->rank; at--) f->dumps[at] = f->dumps[at - 1];
+    f->dumps[at] = *d;
+    f->dumps[at].entries = cd_value_find(d->root, "entries");
+    f->entry_count += cd_value_count(f->dumps[at].entries);
+    f->dump_count++;
+    return CDDP_OK;
+}
+
 static cddp_status read_all(cd_flights *f, const char *const *paths, size_t count, cddp_error *err)
 {
-    f->dumps = cd_arena_array(&f->arena, count, sizeof *f->dumps);
-    CD_TRY(cd_arena_check(&f->arena, err, "%zu dumps", count));
     for (size_t i = 0; i < count; i++) {
         dump d;
         CD_TRY(open_dump(f, paths[i], &d, err));
-        size_t at = f->dump_count;
-        for (; at > 0 && f->dumps[at - 1].rank > d.rank; at--) f->dumps[at] = f->dumps[at - 1];
-        if (at > 0 && f->dumps[at - 1].rank == d.rank)
+        if (d.root == NULL) continue;
+        if (find_dump(f, d.rank) != NULL)
             return cd_fail(err, CDDP_E_MISMATCH, "%s is another dump of rank %u", paths[i], d.rank);
-        f->dumps[at] = d;
-        f->dump_count++;
+        CD_TRY(add_dump(f, &d, err));
     }
+    for (size_t i = 0; i < f->log.count; i++) {
+        const dump d = {.rank = f->log.ranks[i].rank,
+                        .root = cd_torch_log_make_dump(&f->log, i),
+                        .is_log = true};
+        if (find_dump(f, d.rank) == NULL) CD_TRY(add_dump(f, &d, err));
+    }
+    CD_TRY(cd_arena_check(&f->arena, err, "%zu dumps", count));
+    if (f->dump_count == 0 && count > 0)
+        return cd_fail(err, CDDP_E_CORRUPT, "%s: the mismatch in it names no rank and operation",
+                       paths[0]);
     for (size_t i = 0; i < f->dump_count; i++)
         if (!read_groups(f, &f->dumps[i]))
             return cd_fail(err, CDDP_E_CORRUPT, "the process groups of rank %u are damaged",
@@ -244,6 +288,7 @@ cddp_status cd_flights_open(const char *const *paths, size_t path_count, cd_flig
     cd_flights *f = cd_allocate_zero(NULL, sizeof *f);
     if (f == NULL) return cd_fail_memory(err, "%zu dumps", path_count);
     cd_arena_init(&f->arena, NULL, 1 << 16);
+    f->log.arena = &f->arena;
     const cddp_status status = read_all(f, paths, path_count, err);
     if (status == CDDP_OK)
         *flights = f;
@@ -257,13 +302,6 @@ void cd_flights_close(cd_flights *f)
     if (f == NULL) return;
     cd_arena_fini(&f->arena);
     cd_release(NULL, f, sizeof *f);
-}
-
-static const dump *find_dump(const cd_flights *f, uint32_t rank)
-{
-    for (size_t i = 0; i < f->dump_count; i++)
-        if (f->dumps[i].rank == rank) return &f->dumps[i];
-    return NULL;
 }
 
 cd_flights_facts cd_flights_get(const cd_flights *f)
@@ -469,6 +507,11 @@ static cddp_status replay_rank(cd_flights *f, uint32_t rank, const cddp_trace_si
     lines l = {.arena = &f->arena};
     EMIT(sink, rank, &sequence, rank_begin, NULL, .world_size = f->world_size);
     emit_groups(f, sink, rank, &sequence);
+    if (d == NULL && f->log.count > 0) {
+        EMIT(sink, rank, &sequence, rank_end, "no log says what it did", .status = CDDP_E_ABORTED,
+             .end = CDDP_RANK_INTERRUPTED);
+        return CDDP_OK;
+    }
     if (d == NULL) {
         EMIT(sink, rank, &sequence, rank_end, "it left no dump; it may be the one that failed",
              .status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG);
@@ -485,7 +528,9 @@ static cddp_status replay_rank(cd_flights *f, uint32_t rank, const cddp_trace_si
     if (waits.number >= 0) {
         EMIT(sink, rank, &sequence, collective_wait, NULL, .group = waits.group,
              .sequence = waits.number);
-        EMIT(sink, rank, &sequence, rank_end, "an operation of its dump had not completed",
+        EMIT(sink, rank, &sequence, rank_end,
+             d->is_log ? "its log ends with a mismatch"
+                       : "an operation of its dump had not completed",
              .status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG);
     } else {
         EMIT(sink, rank, &sequence, rank_end, "nothing of its dump was under way",

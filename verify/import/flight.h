@@ -5,6 +5,8 @@
 ** at different places. They are compared from the first collective that all of them still have.
 ** What a dump lacks (reduction, root, contents) is equal on all ranks here, and so never differs.
 ** A rank of a group that left no dump is a rank that hangs: it may be the one that failed.
+** A log with a mismatch (verify/import/torch_log.h) stands for dumps of the ranks that it names,
+** and says nothing of others.
 **
 ** Lifetime   open → get, replay… → close.
 ** Threads    one thread.
@@ -29,5 +31,5 @@ cd_flights_facts cd_flights_get(const cd_flights *flights);
 /* Shows the run to a sink, from run_begin to run_end. */
 cddp_status cd_flights_replay(cd_flights *flights, const cddp_trace_sink *sink,
                               cddp_error *err) CDDP_MUST_CHECK;
-/* Could this be a dump? By its first byte. */
+/* Could this be a dump, by its first byte, or a log with a mismatch? */
 bool cd_flights_is_dump(const char *path);
