@@ -476,7 +476,7 @@ static cddp_status check_shortage(const cddp_verdict *v, cddp_error *err)
         const cddp_rank_result *end = &v->ranks[r].result;
         const bool has_said = end->end == CDDP_RANK_RETURNED || end->end == CDDP_RANK_CRASHED;
         if (has_said && end->status == CDDP_E_NOMEM)
-            return refuse_shortage((uint32_t)r, end->error.message, err);
+            return CD_PASS(refuse_shortage((uint32_t)r, end->error.message, err));
     }
     return CDDP_OK;
 }

@@ -67,12 +67,12 @@ hung() {
 }
 hung leaves
 hung dies
-hung exits
 # Who computed on when the job was ended, or failed by itself, while others waited for it.
 hung stalls
 grep -q "not expressed: what rank 2 did while others waited for it; here it hangs" notes || fail "stalls: no note" notes
 hung fails
-grep -q "not expressed: rank 1 ended with an error of its own; here it is killed" notes || fail "fails: no note" notes
+grep -q "not expressed: rank 1 ended with its own error; here it is killed" notes || fail "fails: no note" notes
+hung exits
 
 # What runs scenarios goes on from there.
 "$verify" explore job.toml --budget 5 > report 2>&1

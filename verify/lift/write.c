@@ -847,7 +847,7 @@ static void write_ends(writing *w)
         else if (r->end == CDDP_RANK_RETURNED)
             NOTE(w,
                  "rank %" PRIu32
-                 " ended with an error of its own; here it is killed before its next operation",
+                 " ended with its own error; here it is killed before its next operation",
                  i);
         else if (r->end == CDDP_RANK_INTERRUPTED)
             NOTE(w,
