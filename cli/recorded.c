@@ -27,10 +27,17 @@ cddp_status cd_recorded_read_plan(const cd_recipe *recipe, const cd_session *ses
                        "one; check judges the run, report and diff show it",
                        recipe->run, session->cli->args->operands[0]);
     cd_result_init(&mistakes);
-    cd_session_read_plan(session, recipe->source, recipe->scenario, &read, &mistakes);
-    if (read == NULL)
-        status = cd_fail(err, CDDP_E_CONFIG, "the recorded scenario cannot be read any more: %s %s",
-                         mistakes.verdict.summary, mistakes.details);
+    cd_session reading = *session;
+    reading.may_skip = true; /* tells what a plugin may bring from mistakes */
+    cd_session_read_plan(&reading, recipe->source, recipe->scenario, &read, &mistakes);
+    if (read == NULL && mistakes.skipped)
+        status = cd_fail(err, CDDP_E_CONFIG,
+                         "run %" PRId64 " was recorded with a plugin that is not loaded: %.200s. "
+                         "Load it with --plugin FILE.so",
+                         recipe->run, mistakes.verdict.summary);
+    else if (read == NULL)
+        status = cd_fail(err, CDDP_E_CONFIG, "the recorded scenario cannot be read any more: %s",
+                         mistakes.details[0] != '\0' ? mistakes.details : mistakes.verdict.summary);
     else
         status = cd_recipe_check_plan(recipe, read, err);
     if (status == CDDP_OK)

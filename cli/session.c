@@ -136,6 +136,31 @@ static cddp_status apply_overrides(reading *r, cddp_plan *plan, cddp_error *err)
     return cd_fail(err, CDDP_E_CONFIG, "what --set changes is wrong");
 }
 
+/* Of a file that cannot be read: what is wrong with --set by itself. Items of lists are the file's.
+*/
+static cddp_status examine_overrides(reading *r, cddp_error *err)
+{
+    const cd_session *session = r->session;
+    cddp_plan *plan = NULL;
+    cd_text lines;
+    cddp_status status = CDDP_OK;
+    if (session->overrides[0] == '\0') return CDDP_OK;
+    cd_text_init(&lines, false);
+    for (const char *line = session->overrides; *line != '\0';) {
+        const size_t length = strcspn(line, "\n");
+        const char *item = memchr(line, '[', strcspn(line, "=\n"));
+        if (item == NULL) cd_text_printf(&lines, "%.*s\n", (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+    CD_TRY_OUT(cddp_plan_create(NULL, &plan, err));
+    CD_TRY_OUT(cd_overrides_apply(cd_text_get(&lines), plan, &r->complaints, err));
+    (void)cd_plan_find_unknown_names(plan, session->cli->registry, complain_override, r);
+out:
+    cddp_plan_destroy(plan);
+    cd_text_fini(&lines);
+    return status;
+}
+
 void cd_session_read_plan(const cd_session *session, const char *path, const char *text,
                           cddp_plan **plan, cd_result *result)
 {
@@ -157,6 +182,8 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
         cddp_plan_destroy(p);
         cd_result_set_skipped(result, err.message);
     } else {
+        if (p == NULL && text == NULL && examine_overrides(&r, NULL) != CDDP_OK)
+            cd_text_push(&r.complaints, "--set was not examined: there is no memory\n");
         cddp_plan_destroy(p);
         cd_result_set_failure(result, CD_EXIT_USAGE, err.message, cd_text_get(&r.complaints));
     }
@@ -449,7 +476,7 @@ static cddp_status check_shortage(const cddp_verdict *v, cddp_error *err)
         const cddp_rank_result *end = &v->ranks[r].result;
         const bool has_said = end->end == CDDP_RANK_RETURNED || end->end == CDDP_RANK_CRASHED;
         if (has_said && end->status == CDDP_E_NOMEM)
-            return refuse_shortage((uint32_t)r, end->error.message, err);
+            return CD_PASS(refuse_shortage((uint32_t)r, end->error.message, err));
     }
     return CDDP_OK;
 }

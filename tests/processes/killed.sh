@@ -33,6 +33,11 @@ wait "$pid" 2>/dev/null
 for _ in $(seq 100); do pgrep -g "$pid" >/dev/null || break; sleep 0.1; done
 pgrep -g "$pid" >/dev/null && { complain "ranks stayed behind"; kill -KILL -- "-$pid"; }
 
+# watch sees that nothing will come any more.
+timeout 60 "$program" watch "$work/run.db" --once --color never >"$work/page" 2>&1
+[ $? -eq 1 ] && grep -q "^nothing writes it any more: the last event was " "$work/page" && grep -q ", 0 running, " "$work/page" ||
+    complain "watch takes the run for one that goes on: $(cat "$work/page")"
+
 ended=$(ended)
 reported=$(awk -v ended="$ended" '$2 ~ /^[0-9]+$/ && $3 ~ /^[0-9]+$/ && $3 < ended { n++ } END { print n + 0 }' "$work/log")
 [ "$ended" -ge $steps ] || complain "only $ended iterations had ended"

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# shortage.sh PROGRAM: a run for which memory, processes or files do not suffice is exit 3 and says
+# shortage.sh PROGRAM [MPI…]: a run for which memory, processes or files do not suffice is exit 3 and says
 # what ran out; it is never a finding. With enough of them it is verified.
 set -u
 program=$1
+shift
+mpis=$*
 failed=0
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 
@@ -23,5 +26,10 @@ try() {
 for files in 12 16 20 24 28; do try "$files files" gloo -n $files; done
 for memory in 90000 110000 130000; do try "$memory KiB" gloo -v $memory; done
 try "600000 KiB" sim -v 600000
+# mpirun, and MPI in the ranks, end by themselves where they get nothing
+for backend in $mpis; do
+    for files in 16 20; do try "$files files" $backend -n $files; done
+    for memory in 60000 100000 120000; do try "$memory KiB" $backend -v $memory; done
+done
 [ $failed -eq 0 ] && echo "shortage: exit 3 or verified"
 exit $failed

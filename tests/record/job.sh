@@ -85,9 +85,16 @@ expect fails 1 "why       rank 1: cannot read batch 3"
 grep -q "^rank 1: cannot read batch 3" "$place/out" || { echo "the program names another failure:"; cat "$place/out"; failed=1; }
 expect stalls 1 "for rank 2, which was still running in"
 grep -q "had shown no event for" "$place/report" || { echo "stalls: no time is said"; cat "$place/report"; failed=1; }
+expect exits_0 1 "I-FAIL  rank 2 left with exit code 0 before the end"
+grep -q "lost rank 2, which left with exit code 0 in" "$place/report" || { echo "exits_0: the headline"; cat "$place/report"; failed=1; }
+expect stops 1 "I-FAIL  rank 2 stood still (SIGSTOP)"
+grep -q "for rank 2, which stood still (SIGSTOP)" "$place/report" || { echo "stops: the headline"; cat "$place/report"; failed=1; }
 expect no_end 4 "not shown: the end of the program (cddp_record_close)"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"
+# Without standard streams: what it prints goes nowhere, and nothing else of it.
+(CDDP_RECORD=$place/closed.db "$job" 4 none <&- >&- 2>&-) || { echo "without standard streams the program fails"; failed=1; }
+"$verify" check "$place"/closed.db.* >"$place/report" 2>&1 || { echo "without standard streams"; cat "$place/report"; failed=1; }
 # All ranks run into the same mistake: each of them crashed, and none was ended with the job.
 expect all_crash 1 "ranks     0-3 killed"
 grep -q "found     signal 11" "$place/report" || { echo "all_crash: the signal is not named"; cat "$place/report"; failed=1; }

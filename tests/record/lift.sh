@@ -67,6 +67,11 @@ hung() {
 }
 hung leaves
 hung dies
+# Who computed on when the job was ended, or failed by itself, while others waited for it.
+hung stalls
+grep -q "not expressed: what rank 2 did while others waited for it; here it hangs" notes || fail "stalls: no note" notes
+hung fails
+grep -q "not expressed: rank 1 ended with its own error; here it is killed" notes || fail "fails: no note" notes
 hung exits
 
 # What runs scenarios goes on from there.

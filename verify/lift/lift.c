@@ -9,6 +9,7 @@
 #include "cddp/backend.h"
 
 #include "core/base/error.h"
+#include "core/trace/rank_end.h"
 #include "core/trace/setting.h"
 #include "core/trace/tracer.h"
 
@@ -222,6 +223,9 @@ static void take_loop(cd_lift *l, cd_lift_rank *r, const cddp_event *e)
         r->is_over = true;
         r->status = e->as.rank_end.status;
         r->end = e->as.rank_end.end;
+        /* it stood still until it was killed for that */
+        if (r->end == CDDP_RANK_KILLED && e->as.rank_end.detail == CD_RANK_STOPPED)
+            r->end = CDDP_RANK_HUNG;
         break;
     default:
         break;

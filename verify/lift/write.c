@@ -646,14 +646,27 @@ static void compare_passes(writing *w, int64_t samples)
 /* It ended, or stood still, while it waited for another rank: no cause. */
 static bool is_waiting(const cd_lift_rank *r) { return r->outstanding > 0 || r->has_failed; }
 
+/* Others waited, when all was over, in operations that this one had not come to. */
+static bool is_missed(const cd_lift *l, const cd_lift_rank *r)
+{
+    for (uint32_t i = 0; i < l->rank_count; i++) {
+        const cd_lift_rank *o = &l->ranks[i];
+        if (o->is_over && is_waiting(o) && o->collectives > r->collectives) return true;
+    }
+    return false;
+}
+
 /* What the rank does by itself; NULL: nothing. */
-static const char *find_fault(const cd_lift_rank *r)
+static const char *find_fault(const cd_lift *l, const cd_lift_rank *r)
 {
     if (!r->is_over) return NULL;
     if (r->end == CDDP_RANK_KILLED) return "kill";
     if (is_waiting(r)) return NULL;
     if (r->end == CDDP_RANK_HUNG) return "hang";
-    return r->end == CDDP_RANK_CRASHED ? "kill" : NULL;
+    if (r->end == CDDP_RANK_CRASHED) return "kill";
+    if (!is_missed(l, r)) return NULL;
+    if (r->end == CDDP_RANK_INTERRUPTED) return "hang";
+    return r->end == CDDP_RANK_RETURNED && r->status != CDDP_OK ? "kill" : NULL;
 }
 
 static void continue_ranks(writing *w)
@@ -661,11 +674,11 @@ static void continue_ranks(writing *w)
     cd_lift *l = w->l;
     uint32_t most = l->rank_count;
     for (uint32_t i = 0; i < l->rank_count; i++)
-        if (find_fault(&l->ranks[i]) == NULL &&
+        if (find_fault(l, &l->ranks[i]) == NULL &&
             (most == l->rank_count || l->ranks[i].collectives > l->ranks[most].collectives))
             most = i;
     for (uint32_t i = 0; most < l->rank_count && i < l->rank_count; i++)
-        if (find_fault(&l->ranks[i]) != NULL) cd_lift_continue(l, i, most);
+        if (find_fault(l, &l->ranks[i]) != NULL) cd_lift_continue(l, i, most);
 }
 
 /* ---- collectives ---- */
@@ -816,7 +829,13 @@ static void write_ends(writing *w)
     }
     for (uint32_t i = 0; i < l->rank_count; i++) {
         const cd_lift_rank *r = &l->ranks[i];
-        const char *kind = find_fault(r);
+        const char *kind = find_fault(l, r);
+        if (kind == NULL && !r->is_over && is_missed(l, r))
+            NOTE(w,
+                 "the hang: others waited for rank %" PRIu32
+                 ", and nothing that was recorded says why it did not come. A run of this scenario "
+                 "may go through",
+                 i);
         if (kind == NULL) continue;
         cd_text_printf(w->out,
                        "\n[[fault]]\nkind = \"%s\"\nrank = %" PRIu32
@@ -825,6 +844,16 @@ static void write_ends(writing *w)
         if (r->end == CDDP_RANK_CRASHED)
             NOTE(w,
                  "rank %" PRIu32 " left the program; here it is killed before its next operation",
+                 i);
+        else if (r->end == CDDP_RANK_RETURNED)
+            NOTE(w,
+                 "rank %" PRIu32
+                 " ended with its own error; here it is killed before its next operation",
+                 i);
+        else if (r->end == CDDP_RANK_INTERRUPTED)
+            NOTE(w,
+                 "what rank %" PRIu32
+                 " did while others waited for it; here it hangs before its next operation",
                  i);
     }
     if (!l->is_complete)

@@ -220,13 +220,13 @@ static void put_culprits(const cd_watch *w, cd_text *text)
 }
 
 /* Who waits for whom, and what is known of the culprit. */
-static void put_hang(const cd_watch *w, cd_text *text)
+static void put_hang(const cd_watch *w, const char *label, cd_text *text)
 {
     cd_text line;
     cd_text_init(&line, false);
     cd_hang_print(&w->verdict, &line);
     const char *words = cd_text_get(&line), *after = strchr(words, ' ');
-    put_line(text, "hang:", after != NULL ? after + 1 : words);
+    put_line(text, label, after != NULL ? after + 1 : words);
     cd_text_fini(&line);
     put_culprits(w, text);
 }
@@ -242,7 +242,7 @@ static void put_stall(const cd_watch *w, cd_text *text)
         put_line(text, "", "no rank waits for an operation: look at what they do between them");
         return;
     }
-    put_hang(w, text);
+    put_hang(w, "hang:", text);
 }
 
 /* A job that has no end and will have none: it or its judge was killed. */
@@ -252,7 +252,7 @@ static void put_death(const cd_watch *w, cd_text *text)
     cd_duration_print(w->silent_ns / 1000000000 * 1000000000, since, sizeof since);
     cd_text_style(text, CD_STYLE_RED, "nothing writes it any more");
     cd_text_printf(text, ": the last event was %s ago, and it says no end\n", since);
-    if (w->verdict.wait_count > 0) put_hang(w, text);
+    if (w->verdict.wait_count > 0) put_hang(w, "last:", text);
 }
 
 void cd_watch_print(const cd_watch *w, const cd_watch_page *page, cd_text *text)
@@ -270,7 +270,7 @@ void cd_watch_print(const cd_watch *w, const cd_watch_page *page, cd_text *text)
     else if (cd_watch_is_stalled(w, page))
         put_stall(w, text);
     else if (w->running == 0 && w->verdict.wait_count > 0)
-        put_hang(w, text);
+        put_hang(w, "hang:", text);
 }
 
 static void put_json_rank(const cd_watch *w, uint32_t rank, cd_json *json)
@@ -337,7 +337,7 @@ void cd_watch_print_json(const cd_watch *w, const cd_watch_page *page, cd_text *
     cd_json_open(&json, '[');
     for (uint32_t i = 0; i < w->rank_count; i++) put_json_rank(w, i, &json);
     cd_json_close(&json, ']');
-    if (is_stalled || cd_watch_is_dead(w)) cd_report_json_hang(&json, &w->verdict);
+    if (is_stalled) cd_report_json_hang(&json, &w->verdict);
     cd_json_close(&json, '}');
     cd_text_push(text, "\n");
 }

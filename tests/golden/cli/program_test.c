@@ -683,6 +683,97 @@ TEST(program, a_hook_that_breaks_in_a_proof_of_one_rank_alone_is_named)
     program_close(&p);
 }
 
+/* The same words where the hook's rank is a process. */
+TEST(program, a_hook_that_leaves_a_process_is_named)
+{
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n[hook]\nname = \"leave_now\"\n");
+    program_run(&p, "\"$T/a.toml\" --backend gloo --plugin " CRASH_PLUGIN);
+    if (p.exit_code != 3) { /* there is no Gloo here */
+        assert_int_equal(p.exit_code, 1);
+        assert_contains(p.out, "rank 0 left with exit code 0 in hook leave_now (bucket 0)");
+    }
+    program_close(&p);
+}
+
+/* A run is replayed with what it was recorded with. */
+TEST(program, a_replay_without_its_plugin_says_which_one_is_missing)
+{
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n[hook]\nname = \"lawful\"\n");
+    program_run(&p, "\"$T/a.toml\" --trace \"$T/a.db\" --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 0);
+    program_run(&p, "replay \"$T/a.db\"");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.err, "run 1 was recorded with a plugin that is not loaded: ");
+    assert_contains(p.err, "there is no comm hook 'lawful'");
+    assert_contains(p.err, "Load it with --plugin FILE.so");
+    program_run(&p, "replay \"$T/a.db\" --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 0);
+    program_close(&p);
+}
+
+/* One rank of three was started with another option: it is named, with both values. */
+TEST(program, the_option_that_differs_between_ranks_is_named)
+{
+    static const struct {
+        const char *option, *words;
+    } rows[] = {
+        {"ddp.init_sync = false", "ddp.init_sync is false on rank 1, true on ranks 0 and 2"},
+        {"ddp.comm_hook = \"fp16\"", "ddp.comm_hook is fp16 on rank 1, not given on ranks 0 and 2"},
+        {"join.enable = true", "join.enable is true on rank 1, false on ranks 0 and 2"},
+        {"ddp.static_graph = true", "rank 1 has static_graph=1, ranks 0 and 2 have static_graph=0"},
+        {"ddp.bucket_cap_mb = 1",
+         "rank 1 has bucket_cap_bytes=1048576, ranks 0 and 2 have bucket_cap_bytes=26214400"},
+        {"ddp.broadcast_buffers = false",
+         "rank 1 has broadcast_buffers=0, ranks 0 and 2 have broadcast_buffers=1"},
+    };
+    cd_program p;
+    program_open(&p);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        for (int size = 2; size <= 3; size++) {
+            char text[512], flat[8192] = "";
+            snprintf(text, sizeof text,
+                     "schema = 1\ntitle = \"a\"\nworld.size = %d\nmodel.name = \"cnn\"\n"
+                     "model.options = \"norm=batch\"\n[[rank]]\nranks = 1\n%s\n",
+                     size, rows[i].option);
+            program_write(&p, "a.toml", text);
+            program_run(&p, "\"$T/a.toml\"");
+            cd_test_row("%s of %d: exit %d: %s", rows[i].option, size, p.exit_code, p.out);
+            assert_int_equal(p.exit_code, 1);
+            size_t used = 0; /* long lines were folded */
+            for (const char *at = p.out; *at != '\0' && used + 1 < sizeof flat; at++)
+                if (*at > ' ' || (used > 0 && flat[used - 1] != ' '))
+                    flat[used++] = *at > ' ' ? *at : ' ';
+            /* with two ranks nobody knows which is right: both are named */
+            if (size == 3)
+                assert_contains(flat, rows[i].words);
+            else
+                assert_true(strstr(flat, "rank 0 has ") != NULL ||
+                            strstr(flat, "on rank 1, ") != NULL);
+        }
+    program_close(&p);
+}
+
+/* A bad file beside a bad --set: all of it in one go. */
+TEST(program, mistakes_of_a_file_and_of_set_are_listed_together)
+{
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n[ddp]\nbucket_cap = 3\n");
+    program_run(&p, "\"$T/a.toml\" --set ddp.foo=1 --set train.steps=abc --set hook.name=topkk "
+                    "--set 'fault[0].rank=1'");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "unknown key 'bucket_cap' in [ddp]");
+    assert_contains(p.out, "--set ddp.foo=1: unknown key 'ddp.foo'");
+    assert_contains(p.out, "--set train.steps=abc: train.steps = 'abc' is not a whole number");
+    assert_contains(p.out, "--set hook.name=topkk: there is no comm hook 'topkk'; did you mean");
+    assert_null(strstr(p.out, "--set fault")); /* a [[fault]] is the file's, which cannot be read */
+    program_close(&p);
+}
+
 /* A plugin's constructors and its probe run in the program itself. */
 TEST(program, a_plugin_that_breaks_while_it_is_loaded_is_named)
 {

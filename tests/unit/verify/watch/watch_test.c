@@ -190,7 +190,7 @@ TEST(watch, a_store_that_nobody_writes_is_no_job_that_runs)
     expect(&j, false, "2 ranks, 0 running");
     expect(&j, false, "nothing writes it any more: the last event was 7 s ago, and it says no end");
     expect(&j, false, "rank 0 7 s step 0 allreduce #0 (bucket 0) waited for rank 1");
-    expect(&j, false, "hang: rank 0 waits in allreduce #0 (bucket 0, step 0) for rank 1");
+    expect(&j, false, "last: rank 0 waits in allreduce #0 (bucket 0, step 0) for rank 1");
     expect_page(&j, false, "runs", false);
     cd_watch_fini(&j.watch);
 }
@@ -265,6 +265,7 @@ TEST(watch, json_has_the_same)
     cd_watch_print_json(&j.watch, &page, &text);
     const char *json = cd_text_get(&text);
     assert_non_null(strstr(json, "\"stalled\": true"));
+    assert_non_null(strstr(json, "\"dead\": false"));
     assert_non_null(strstr(json, "\"silent_seconds\": 2"));
     assert_non_null(strstr(json, "\"headline\": \"hang: rank 0 waits in allreduce #0"));
     assert_non_null(strstr(json, "\"culprits\": [\n      1\n    ]"));
