@@ -76,7 +76,7 @@ void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
     if (p == NULL) return;
     const int64_t presence = presence_of(gradient), digest = digest_of(r, gradient);
     cd_storage_begin_backward(r);
-    cd_storage_show_gradient(r, parameter, digest);
+    cd_storage_show_gradient(r, parameter, gradient, digest);
     if (presence != CDDP_PRESENCE_ABSENT) p->contributions++;
     CD_EMIT(&r->tracer, grad_local, NULL, .param = p->variable, .presence = presence,
             .digest = digest, .contributions = p->contributions,

@@ -13,6 +13,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/trace/setting.h"
 #include "record/launcher.h"
 #include "record/storage.h"
 
@@ -64,6 +65,9 @@ static void learn(cd_recording *r, const cddp_event *event)
 {
     if (event->kind == CDDP_EV_hook_in_force) learn_hook(r, &event->as.hook_in_force);
     if (event->kind == CDDP_EV_join_notify) cd_recording_here(r)->has_join = true;
+    if (event->kind == CDDP_EV_option &&
+        event->as.option.key == cd_setting_id(CDDP_KEY_ddp_accumulate_in_hook))
+        cd_recording_here(r)->adds_in_hook = event->as.option.value != 0;
     if (event->kind == CDDP_EV_param && event->as.param.ordinal >= 0) {
         cd_recorded_parameter *p = cd_recording_find(r, (size_t)event->as.param.ordinal);
         if (p == NULL) return;

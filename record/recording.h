@@ -33,7 +33,9 @@ typedef struct cd_recorded_parameter {
     int64_t digest;        /* as the program showed it last, or as it was found */
     uint64_t shown_in;     /* which of the wrapper's updates came before that */
     uint64_t stepped_in;   /* and before it was shown after its step */
-    int64_t local; /* of its gradient, as a backward left it that was not reduced; 0: none */
+    /* of its gradient, as a backward left it that was not reduced; 0: none */
+    int64_t local;
+    cddp_dtype local_dtype;
     bool is_shown, is_held;
 } cd_recorded_parameter;
 
@@ -50,10 +52,11 @@ typedef struct cd_recorded_wrapper {
     cd_recorded_parameter *parameters; /* (parameter_count) */
     size_t parameter_count, parameter_capacity;
     cd_recorded_hook hook;
-    bool has_wrapper; /* a wrap event came */
-    bool has_reducer; /* that of a cddp_ddp, which says what it reduced */
-    bool has_join;    /* a rank may run out of inputs */
-    bool has_stepped; /* an optimizer stepped, and no gradient came since */
+    bool has_wrapper;  /* a wrap event came */
+    bool has_reducer;  /* that of a cddp_ddp, which says what it reduced */
+    bool has_join;     /* a rank may run out of inputs */
+    bool adds_in_hook; /* the hook has what backwards add up, not the gradients */
+    bool has_stepped;  /* an optimizer stepped, and no gradient came since */
     /* a clip or a scaler changed gradients in the step at hand; and whether that was said before */
     bool is_rescaled, has_clipped, has_scaled;
     bool has_added;     /* a backward that was not reduced yet added to gradients */

@@ -217,23 +217,26 @@ static const cddp_tensor *find_gradient(const cd_recorded_parameter *p)
     return p->gradient.device != NULL ? &p->gradient : NULL;
 }
 
-void cd_storage_show_gradient(cd_recording *r, size_t parameter, int64_t digest)
+void cd_storage_show_gradient(cd_recording *r, size_t parameter, const cddp_tensor *gradient,
+                              int64_t digest)
 {
     cd_recorded_parameter *p = cd_recording_find(r, parameter);
-    if (p != NULL) p->local = digest;
+    if (p == NULL) return;
+    p->local = digest;
+    p->local_dtype = gradient != NULL ? gradient->dtype : CDDP_DTYPE_COUNT;
 }
 
-/* Of a wrapper, whose forward comes before anything of the next backward. */
+/* Of a wrapper, whose forward comes before anything of the next backward. A wrapper with mixed
+** precision has cast it meanwhile. */
 void cd_storage_look_at_accumulated(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
-    if (!w->has_added || !w->has_reducer || r->tracer.wrapper < 0) return;
+    if (!w->has_added || !w->has_reducer || w->adds_in_hook || r->tracer.wrapper < 0) return;
     for (size_t i = 0; i < w->parameter_count; i++) {
         cd_recorded_parameter *p = &w->parameters[i];
-        const cddp_tensor *there = find_gradient(p);
-        const int64_t digest =
-            p->local != 0 && there != NULL ? cd_tracer_digest(&r->tracer, there) : p->local;
-        if (p->local != 0 && (there == NULL || digest != p->local))
+        const cddp_tensor *there = p->local != 0 ? find_gradient(p) : NULL;
+        if (there != NULL && there->dtype == p->local_dtype &&
+            cd_tracer_digest(&r->tracer, there) != p->local)
             CD_EMIT(&r->tracer, mark, CD_TRACER_GRADIENT_CHANGED, .value = p->variable);
         p->local = 0; /* once */
     }

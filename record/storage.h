@@ -41,7 +41,8 @@ void cd_storage_look_at_gradients(cd_recording *recording);
 void cd_storage_begin_backward(cd_recording *recording); /* before its first gradient is shown */
 void cd_storage_end_backward(cd_recording *recording);   /* it was reduced */
 /* What the program says of a gradient behind a backward: digest. Then whether it stays so. */
-void cd_storage_show_gradient(cd_recording *recording, size_t parameter, int64_t digest);
+void cd_storage_show_gradient(cd_recording *recording, size_t parameter,
+                              const cddp_tensor *gradient, int64_t digest);
 void cd_storage_look_at_accumulated(cd_recording *recording);
 /* An optimizer takes this gradient, of that digest. */
 void cd_storage_look_at_taken(cd_recording *recording, size_t parameter,

@@ -271,7 +271,11 @@ static void report_drops(state *s, const cd_split *split)
     cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
-    CD_SAY(f.title, "%s disagree on whether gradients are dropped before the step", who);
+    if (split->right.rank == split->odd.rank)
+        CD_SAY(f.title, "rank %u: an optimizer steps twice in one step, on the same gradients",
+               split->odd.rank);
+    else
+        CD_SAY(f.title, "%s disagree on whether gradients are dropped before the step", who);
     CD_SAY(f.expected, "rank %u: zero_grad %lld time%s since its last step", split->right.rank,
            (long long)split->right.data[0], split->right.data[0] == 1 ? "" : "s");
     CD_SAY(f.actual, "rank %u: %lld time%s", split->odd.rank, (long long)split->odd.data[0],

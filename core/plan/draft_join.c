@@ -18,11 +18,18 @@ static bool is_said_alike(const cd_draft_setting *a, const cd_draft_setting *b)
     return is;
 }
 
-/* For everybody, and not in a table that repeats; NULL: at its default. */
-static const cd_draft_setting *find_common(const cd_draft *draft, const cd_key_row *row)
+static bool is_of_same_ranks(const cd_draft_setting *a, const cd_draft_setting *b)
+{
+    return a->ranks == NULL || b->ranks == NULL ? a->ranks == b->ranks
+                                                : strcmp(a->ranks, b->ranks) == 0;
+}
+
+/* For the same ranks, and not in a table that repeats; NULL: at its default. */
+static const cd_draft_setting *find_common(const cd_draft *draft, const cd_draft_setting *setting)
 {
     for (size_t i = 0; i < draft->count; i++)
-        if (draft->settings[i].row == row && draft->settings[i].ranks == NULL)
+        if (draft->settings[i].row == setting->row &&
+            is_of_same_ranks(&draft->settings[i], setting))
             return &draft->settings[i];
     return NULL;
 }
@@ -31,7 +38,7 @@ static bool all_say(const joining *j, const cd_draft_setting *setting)
 {
     bool all = true;
     for (size_t i = 0; all && i < j->count; i++) {
-        const cd_draft_setting *other = find_common(j->parts[i].draft, setting->row);
+        const cd_draft_setting *other = find_common(j->parts[i].draft, setting);
         all = other != NULL && is_said_alike(setting, other);
     }
     return all;
@@ -49,7 +56,7 @@ static cddp_status join_setting(const joining *j, size_t part, const cd_draft_se
                                 cddp_error *err)
 {
     cd_draft_setting own = *setting;
-    if (setting->ranks == NULL && all_say(j, setting))
+    if (all_say(j, setting))
         return part == 0 ? CD_PASS(cd_draft_push(j->joined, &own, err)) : CDDP_OK;
     if (setting->row->table[0] == '\0') /* title and about */
         return part == 0 ? CD_PASS(cd_draft_push(j->joined, &own, err)) : CDDP_OK;

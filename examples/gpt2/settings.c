@@ -52,6 +52,18 @@ int settings_read(settings *s, int argc, char **argv)
     return -1;
 }
 
+int settings_read_alone(settings *s, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--ranks") != 0 && strcmp(argv[i], "--reproducible") != 0 &&
+            strcmp(argv[i], "--timeout") != 0)
+            continue;
+        fprintf(stderr, "%s: this program is one process; train_gpt2_ddp has ranks\n", argv[i]);
+        return -1;
+    }
+    return settings_read(s, argc, argv);
+}
+
 static double seconds(clockid_t of)
 {
     struct timespec t = {0};

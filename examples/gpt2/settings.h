@@ -23,3 +23,5 @@ void stopwatch_print(const stopwatch *watch, int steps);
 
 /* 0, or -1 after a line that says what is wrong. */
 int settings_read(settings *s, int argc, char **argv);
+/* Of a program that is one process: it has no ranks, and nothing to sum over them. */
+int settings_read_alone(settings *s, int argc, char **argv);

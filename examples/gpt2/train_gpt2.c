@@ -100,6 +100,6 @@ static int run(training *t)
 int main(int argc, char **argv)
 {
     training t = {.tokens = NULL};
-    if (settings_read(&t.settings, argc, argv) != 0) return 2;
+    if (settings_read_alone(&t.settings, argc, argv) != 0) return 2;
     return run(&t);
 }

@@ -144,7 +144,7 @@ int main(int argc, char **argv)
     training t = {.tokens = NULL};
     cddp_error err = CDDP_ERROR_INIT;
     cddp_record_options alone = cddp_record_options_default();
-    if (settings_read(&t.settings, argc, argv) != 0) return 2;
+    if (settings_read_alone(&t.settings, argc, argv) != 0) return 2;
     alone.world_size = 1;
     if (t.settings.record != NULL && cddp_record_open(t.settings.record, &alone, &err) != CDDP_OK)
         fprintf(stderr, "%s\n", err.message);

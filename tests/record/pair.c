@@ -187,8 +187,43 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     cddp_record_step_begin((uint64_t)step);
     cddp_record_samples(0, &id, 1);
     if (makes(t, "interleaved") || makes(t, "crosses")) return train_both(t, step, err);
-    for (int number = 0; status == CDDP_OK && number < MODELS; number++)
-        status = train_one(t, number, step, err);
+    for (int number = 0; status == CDDP_OK && number < MODELS; number++) {
+        if (makes(t, "join_rests") && number == 1 && step == 1) continue;
+        status = train_one(t, makes(t, "join_exchanged") ? 1 - number : number, step, err);
+    }
+    return status;
+}
+
+static bool has_join(const training *t) { return strncmp(t->mistake, "join", 4) == 0; }
+
+/* Under join rank r leaves r steps out. */
+static int steps_of(const training *t) { return has_join(t) ? STEPS - (int)t->rank : STEPS; }
+
+static cddp_status begin_join(training *t, cddp_error *err)
+{
+    cddp_join_options options = cddp_join_options_default();
+    cddp_status status = CDDP_OK;
+    options.divide_by_initial_world_size = !makes(t, "join_by_active");
+    for (int number = 0; status == CDDP_OK && has_join(t) && number < MODELS; number++) {
+        options.first = number > 0 ? t->models[0].ddp : NULL;
+        if (makes(t, "join_apart")) options.first = NULL; /* two contexts, ended one by one */
+        status = cddp_ddp_join_begin(t->models[number].ddp, &options, err);
+    }
+    return status;
+}
+
+/* The last joiner's parameters are everybody's now. */
+static cddp_status end_join(training *t, cddp_error *err)
+{
+    cddp_status status = has_join(t) ? cddp_ddp_join_end(t->models[0].ddp, err) : CDDP_OK;
+    if (status == CDDP_OK && makes(t, "join_apart"))
+        status = cddp_ddp_join_end(t->models[1].ddp, err);
+    for (int number = 0; has_join(t) && status == CDDP_OK && number < MODELS; number++) {
+        say(t, number);
+        for (size_t p = 0; p < PARAMETERS; p++)
+            cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_END, p,
+                              &t->models[number].tensors[p]);
+    }
     return status;
 }
 
@@ -202,8 +237,10 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     cddp_status status = open_second(&t, err);
     for (int number = 0; status == CDDP_OK && number < MODELS; number++)
         status = wrap(&t, number, err);
-    for (int step = 0; status == CDDP_OK && step < STEPS; step++)
+    if (status == CDDP_OK) status = begin_join(&t, err);
+    for (int step = 0; status == CDDP_OK && step < steps_of(&t); step++)
         status = train_step(&t, step, err);
+    if (status == CDDP_OK) status = end_join(&t, err);
     for (int number = 0; number < MODELS; number++) {
         cddp_ddp_destroy(t.models[number].ddp);
         for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_fini(&t.models[number].grads[p]);

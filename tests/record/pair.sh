@@ -35,6 +35,16 @@ expect changes_second 1 "I-CHAIN"
 expect second_stays_local 1 "I-ONCE"
 expect crosses 1 "I-ORDER"
 
+# Both join one context, and ranks run out of inputs; the mistakes are errors at once, in words.
+expect join 0 "$proven"
+expect join_by_active 0 "$proven"
+grep -q "wrapped modules 1 to 2" "$place/report" || { echo "join: one of two"; cat "$place/report"; failed=1; }
+expect join_exchanged 1 "forward_begin before that of the first wrapper of the join context"
+expect join_rests 1 "forward_begin again before that of another wrapper of the join context"
+expect join_apart 1 "I-ORDER"
+rm -f "$place"/run.db*
+CDDP_RECORD=$place/run.db "$pair" 3 crosses > "$place/out" 2>&1
+
 # In a store it is judged again, with the same name; a comparison needs one wrapper.
 "$verify" check "$place"/run.db.? --trace "$place/all.db" > "$place/report"
 "$verify" check "$place/all.db" > "$place/report"
@@ -60,6 +70,7 @@ lifted none 0 'ddp.gradient_as_bucket_view = true' "proven    values"
 lifted own_groups 0 'own_group = true' "proven    values"
 lifted interleaved 0 'wrappers = \|name = "wrapper_1"' "proven    values"
 grep -q "forward before another one's backward" "$place/notes" || { echo "lift says nothing"; failed=1; }
+lifted join_by_active 0 'data.inputs = 2' "proven    values"
 lifted crosses 1 'wrappers = \["wrapper_0", "wrapper_1"\]' "rank 1 against ranks 0 and 2"
 lifted second_accumulates 1 'sync = false' "wrapper 'wrapper_1'"
 grep -q "wrapper_1: its optimizer steps in 2 of 4 steps" "$place/notes" || { echo "lift does not say which steps are taken"; cat "$place/notes"; failed=1; }

@@ -60,7 +60,11 @@ static cddp_shard *open_shard(void)
 
 static void emit_mark(cddp_shard *shard, const char *name, int64_t value)
 {
-    cddp_event event = {.kind = CDDP_EV_mark, .step = (uint32_t)value, .text = name, .time_ns = 5};
+    cddp_event event = {.kind = CDDP_EV_mark,
+                        .step = (uint32_t)value,
+                        .micro_step = (uint32_t)value + 1,
+                        .text = name,
+                        .time_ns = 5};
     event.as.mark.value = value;
     cddp_shard_emit(shard, &event);
 }
@@ -114,6 +118,7 @@ TEST(shard, what_is_emitted_is_read_with_its_texts)
             assert_int_equal(cddp_shard_reader_next(reader, &event, &found, &err), CDDP_OK);
             assert_true(found);
             assert_int_equal(event.step, i);
+            assert_int_equal(event.micro_step, i + 1);
             assert_int_equal(event.time_ns, 5);
             if (texts[i] == NULL)
                 assert_null(event.text);
@@ -208,6 +213,7 @@ TEST(shard, a_child_process_adds_nothing)
     int status = 1;
     waitpid(child, &status, 0);
     assert_int_equal(status, 0);
+    assert_int_equal(count_marks(), 1); /* before the parent writes over it */
     emit_mark(shard, "parent", 1);
     assert_int_equal(cddp_shard_close(shard, &err), CDDP_OK);
     assert_int_equal(count_marks(), 2);
