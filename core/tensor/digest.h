@@ -38,8 +38,8 @@ typedef struct cd_digest_written {
     int64_t nonfinite; /* as above */
 } cd_digest_written;
 
-/* Both lie in host memory one element behind the other, `cpu` hashes dst, and they are so large that
-** it is worth while. */
+/* Both lie in host memory one element behind the other, `cpu` hashes dst, and they are large enough
+** for it to pay. */
 bool cd_digest_may_follow(const cddp_tensor *dst, const cddp_tensor *src);
 /* For such a pair: dst = src by the device's copy, or dst = src × fl(1/n) by its
 ** multiply_reciprocal, and what dst is then. Block by block, with the bits of one call. */

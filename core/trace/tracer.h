@@ -51,7 +51,7 @@ typedef struct cd_tracer_operands {
     void (*reduce)(void *self, const cd_tracer_reduction *reduction);
 } cd_tracer_operands;
 
-/* Who has read a tensor in this moment, or reads it in parts at once (core/ddp/parts/reading.h). */
+/* Who has just read a tensor, or reads its parts with it (core/ddp/reducer/reading.h). */
 typedef struct cd_tracer_reader {
     void *self;
     /* false: not that one */

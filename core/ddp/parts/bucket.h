@@ -14,8 +14,15 @@
 #include "core/base/arena.h"
 #include "core/ddp/parts/bucket_plan.h"
 #include "core/ddp/parts/module.h"
-#include "core/ddp/parts/reading.h"
 #include "core/tensor/digest.h"
+
+/* What was read of a bucket's memory (core/ddp/reducer/reading.h). */
+typedef struct cd_reading {
+    int64_t digest, slices; /* slices: folded, as the events have them */
+    bool is_known;          /* nobody wrote since */
+    bool has_slices;        /* the set's slice_digests are those of the result */
+    bool has_written;       /* the set's `written` are the gradients of the bucket */
+} cd_reading;
 
 typedef struct cd_bucket {
     uint32_t index;

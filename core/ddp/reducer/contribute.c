@@ -158,7 +158,7 @@ static bool packs_together(const cd_reducer *r, const cddp_tensor *view)
            !r->config->accumulate_in_hook && !cd_tracer_wants_digest(r->tracer);
 }
 
-/* What is packed is hashed on its way, where nobody writes to the slice before mark_ready says so. */
+/* What is packed is hashed on its way, where nobody writes to the slice before mark_ready. */
 static bool hashes_on_the_way(const cd_reducer *r, const cddp_tensor *view,
                               const cddp_tensor *value)
 {

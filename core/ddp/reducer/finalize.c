@@ -389,11 +389,11 @@ static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cdd
     cddp_grad_bucket plain;
     const bool is_shared = !has_hook && cd_reading_may_be_shared(r->tracer, bucket);
     if (has_hook) cd_tracer_call(r->tracer, r->hook->name, "a stage");
-    if (is_shared) cd_reading_begin_wait(&r->buckets, bucket, r->tracer);
+    if (is_shared) cd_reader_begin_wait(&r->reader, &r->buckets, bucket, r->tracer);
     const cddp_status status =
         cd_future_advance(&bucket->future, self,
                           cd_bucket_set_reported(&r->buckets, bucket, &plain), complete, err);
-    if (is_shared) cd_reading_end(r->tracer);
+    if (is_shared) cd_reader_end(&r->reader, r->tracer);
     if (has_hook) cd_tracer_call(r->tracer, NULL, NULL);
     CD_TRY(status);
     bucket->wire_bytes += cddp_group_bytes(group) - bytes;

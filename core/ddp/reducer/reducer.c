@@ -391,13 +391,12 @@ static cddp_status add_allreduce(const cd_reducer *r, cd_bucket *bucket, cddp_er
 }
 
 /* digest: of the bucket, which was read for its launch. */
-static cddp_status start_plain(const cd_reducer *r, cd_bucket *bucket, int64_t digest,
-                               cddp_error *err)
+static cddp_status start_plain(cd_reducer *r, cd_bucket *bucket, int64_t digest, cddp_error *err)
 {
     const bool is_shared = cd_reading_may_be_shared(r->tracer, bucket);
-    if (is_shared) cd_reading_begin_post(bucket, r->tracer, digest);
+    if (is_shared) cd_reader_begin_post(&r->reader, bucket, r->tracer, digest);
     const cddp_status status = add_allreduce(r, bucket, err);
-    if (is_shared) cd_reading_end(r->tracer);
+    if (is_shared) cd_reader_end(&r->reader, r->tracer);
     return CD_PASS(status);
 }
 
@@ -410,13 +409,12 @@ cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket_set *set, cd_bucket
     CD_POINT_TRACED(TENSOR, "bucket.launched", r->tracer, bucket->index, &bucket->flat);
     uint64_t bytes = cddp_group_bytes(group);
     bucket->future = (cddp_future){.size = sizeof bucket->future};
-    if (cd_reducer_hook_of(r, bucket) != NULL) {
+    if (cd_reducer_hook_of(r, bucket) != NULL)
         CD_TRY(run_hook(r, set, bucket, err));
-    } else if (bucket->is_sparse) {
+    else if (bucket->is_sparse)
         CD_TRY(start_sparse(r, set, bucket, err));
-    } else {
+    else
         CD_TRY(start_plain(r, bucket, digest, err));
-    }
     bucket->wire_bytes = cddp_group_bytes(group) - bytes;
     return CD_PASS(cd_reducer_check_future(r, bucket, err));
 }

@@ -20,6 +20,7 @@
 #include "core/ddp/parts/observer.h"
 #include "core/ddp/parts/options.h"
 #include "core/ddp/modes/sparse.h"
+#include "core/ddp/reducer/reading.h"
 #include "core/ddp/reducer/unused_map.h"
 #include "core/ddp/modes/join.h"
 

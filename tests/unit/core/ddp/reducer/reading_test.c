@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What two events report after one reading is what each would have read, and whoever writes between
-** two readings is seen. See Note [One reading for two events] in core/ddp/parts/reading.h. */
+** two readings is seen. See Note [One reading for two events] in core/ddp/reducer/reading.h. */
 #include "core/base/hash.h"
 #include "core/trace/event.h"
 #include "tests/unit/core/ddp/fixture.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See Note [One reading for two events] in reading.h. */
-#include "core/ddp/parts/reading.h"
+#include "core/ddp/reducer/reading.h"
 
 #include "core/base/hash.h"
-#include "core/ddp/parts/bucket.h"
 #include "core/tensor/digest.h"
 #include "core/trace/points.h"
 
@@ -40,45 +39,55 @@ static int64_t read_slices(const cd_bucket_set *set, const cd_bucket *bucket,
 
 static bool read_bucket(void *self, const cddp_tensor *tensor, int64_t *digest)
 {
-    cd_reading *reading = self;
-    if (!is_same(tensor, &reading->bucket->flat)) return false;
-    if (reading->set != NULL) { /* as it is now */
-        reading->digest =
-            read_slices(reading->set, reading->bucket, &reading->bucket->flat, &reading->slices);
-        reading->is_known = true;
-    } else if (!reading->is_known) {
-        return false;
-    } else {
-        reading->is_known = false;
+    const cd_reader *reader = self;
+    cd_reading *reading = &reader->bucket->reading;
+    if (!is_same(tensor, &reader->bucket->flat)) return false;
+    if (reader->set == NULL) {
+        *digest = reading->digest;
+        const bool is_known = reading->is_known;
+        reading->is_known = false; /* it is true of one post */
+        return is_known;
     }
+    reading->digest =
+        read_slices(reader->set, reader->bucket, &reader->bucket->flat, &reading->slices);
+    reading->is_known = true;
     *digest = reading->digest;
     return true;
 }
 
-void cd_reading_begin_post(cd_bucket *bucket, struct cddp_tracer *tracer, int64_t digest)
+static void begin(cd_reader *reader, const cd_reader *as, struct cddp_tracer *tracer)
 {
-    bucket->reading = (cd_reading){.reader = {&bucket->reading, read_bucket},
-                                   .bucket = bucket,
-                                   .digest = digest,
-                                   .is_known = true};
-    tracer->reader = &bucket->reading.reader;
+    *reader = *as;
+    reader->reader = (cd_tracer_reader){reader, read_bucket};
+    tracer->reader = &reader->reader;
 }
 
-void cd_reading_begin_wait(const cd_bucket_set *set, cd_bucket *bucket, struct cddp_tracer *tracer)
+void cd_reader_begin_post(cd_reader *reader, cd_bucket *bucket, struct cddp_tracer *tracer,
+                          int64_t digest)
 {
-    bucket->reading =
-        (cd_reading){.reader = {&bucket->reading, read_bucket}, .set = set, .bucket = bucket};
-    tracer->reader = &bucket->reading.reader;
+    bucket->reading = (cd_reading){.digest = digest, .is_known = true};
+    begin(reader, &(cd_reader){.bucket = bucket}, tracer);
 }
 
-void cd_reading_end(struct cddp_tracer *tracer) { tracer->reader = NULL; }
+void cd_reader_begin_wait(cd_reader *reader, const cd_bucket_set *set, cd_bucket *bucket,
+                          struct cddp_tracer *tracer)
+{
+    bucket->reading = (cd_reading){.is_known = false};
+    begin(reader, &(cd_reader){.set = set, .bucket = bucket}, tracer);
+}
+
+void cd_reader_end(cd_reader *reader, struct cddp_tracer *tracer)
+{
+    if (reader->set == NULL) reader->bucket->reading.is_known = false;
+    tracer->reader = NULL;
+}
 
 int64_t cd_reading_take_result(const cd_bucket_set *set, cd_bucket *bucket, int64_t *slices)
 {
     cd_reading *reading = &bucket->reading;
     const cddp_tensor *result = &bucket->future.result;
-    const bool is_read = reading->set == set && reading->is_known && is_same(result, &bucket->flat);
-    if (!is_read) reading->digest = read_slices(set, bucket, result, &reading->slices);
+    if (!reading->is_known || !is_same(result, &bucket->flat))
+        reading->digest = read_slices(set, bucket, result, &reading->slices);
     reading->is_known = false;
     *slices = reading->slices;
     return reading->digest;

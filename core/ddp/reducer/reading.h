@@ -4,7 +4,7 @@
 ** Note [One reading for two events]
 ** A bucket that is launched without a comm hook is posted at once, and a result that a wait brought
 ** is reported at once. Between the two no other code of the rank runs. So both events report what
-** was read once. Two places of the trace keep a reading of their own wherever somebody could write
+** was read once. Each is read by itself wherever somebody could write
 ** between them: behind a hook, on a device with streams, and in the build of the self-test, which
 ** writes there.
 **
@@ -16,32 +16,27 @@
 **            is taken once.
 */
 #pragma once
+#include "core/ddp/parts/bucket.h"
 #include "core/trace/tracer.h"
 
-struct cd_bucket;
-struct cd_bucket_set;
-
-typedef struct cd_reading {
+/* Of a reducer; while a bucket is posted or waited for. */
+typedef struct cd_reader {
     cd_tracer_reader reader;
-    const struct cd_bucket_set *set; /* its slices are read; NULL: a post */
-    const struct cd_bucket *bucket;
-    int64_t digest, slices; /* slices: folded, as the events have them */
-    bool is_known;
-    bool has_slices;  /* the set's slice_digests are those of the result, and nobody wrote since */
-    bool has_written; /* the set's `written` are the gradients of the bucket, and nobody did */
-} cd_reading;
+    const cd_bucket_set *set; /* its slices are read; NULL: a post */
+    cd_bucket *bucket;
+} cd_reader;
 
 /* May two events of this bucket, which no hook handles, report one reading? */
-bool cd_reading_may_be_shared(const struct cddp_tracer *tracer, const struct cd_bucket *bucket);
+bool cd_reading_may_be_shared(const struct cddp_tracer *tracer, const cd_bucket *bucket);
 
 /* The next post of the bucket reports this digest. */
-void cd_reading_begin_post(struct cd_bucket *bucket, struct cddp_tracer *tracer, int64_t digest);
+void cd_reader_begin_post(cd_reader *reader, cd_bucket *bucket, struct cddp_tracer *tracer,
+                          int64_t digest);
 /* Whoever reads the bucket until the end reads its slices, too. */
-void cd_reading_begin_wait(const struct cd_bucket_set *set, struct cd_bucket *bucket,
-                           struct cddp_tracer *tracer);
-void cd_reading_end(struct cddp_tracer *tracer);
+void cd_reader_begin_wait(cd_reader *reader, const cd_bucket_set *set, cd_bucket *bucket,
+                          struct cddp_tracer *tracer);
+void cd_reader_end(cd_reader *reader, struct cddp_tracer *tracer);
 
 /* The digest of the bucket's result, and *slices: those of its slices. What a wait has just read is
 ** taken. */
-int64_t cd_reading_take_result(const struct cd_bucket_set *set, struct cd_bucket *bucket,
-                               int64_t *slices);
+int64_t cd_reading_take_result(const cd_bucket_set *set, cd_bucket *bucket, int64_t *slices);
