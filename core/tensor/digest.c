@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/tensor/digest.h"
 
+#include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/tensor/kernels.h"
 #include "core/tensor/view.h"
@@ -32,12 +33,11 @@ static size_t block_bytes(const unsigned char *at, const unsigned char *end)
 
 void cd_digest_pass_begin(cd_digest_pass *pass, const cddp_tensor *whole)
 {
-    int64_t numel = 0;
     *pass = (cd_digest_pass){.whole = whole};
-    if (!is_plain(whole, &numel)) return;
+    if (!is_plain(whole, &pass->numel)) return;
     pass->first = pass->next = address_of(whole);
-    pass->end = pass->next + (size_t)numel * cddp_dtype_bytes(whole->dtype);
-    pass->digest = (uint64_t)numel;
+    pass->end = pass->next + (size_t)pass->numel * cddp_dtype_bytes(whole->dtype);
+    pass->digest = (uint64_t)pass->numel;
 }
 
 /* Hashes the whole blocks before `until`. */
@@ -57,6 +57,10 @@ uint64_t cd_digest_pass_part(cd_digest_pass *pass, const cddp_tensor *part)
     const unsigned char *at = address_of(part);
     const unsigned char *const end = at + (size_t)numel * cddp_dtype_bytes(part->dtype);
     const bool is_inside = at >= pass->first && end <= pass->end;
+    if (at == pass->first && end == pass->end && numel == pass->numel) { /* it is the whole */
+        advance(pass, end);
+        return pass->digest;
+    }
     uint64_t digest = (uint64_t)numel;
     for (size_t n; at < end; at += n) {
         n = block_bytes(at, end);
@@ -80,6 +84,24 @@ static int64_t find_nonfinite(const cddp_tensor *t)
     return has_numbers && t->device->find_nonfinite(t, &index, NULL) == CDDP_OK ? index : -1;
 }
 
+/* Folds `bytes` more, a multiple of the block unless they are the last ones. at: how many elements
+** come before. */
+static void follow(const cddp_tensor *t, const unsigned char *first, size_t bytes, int64_t at,
+                   cd_digest_written *written)
+{
+    const size_t element = cddp_dtype_bytes(t->dtype);
+    const unsigned char *const end = first + bytes;
+    for (const unsigned char *next = first; next < end;) {
+        const size_t n = block_bytes(next, end), count = n / element;
+        written->digest = cd_hash64(next, n, written->digest);
+        const size_t found =
+            written->nonfinite < 0 ? cd_kernel_find_nonfinite(t->dtype, next, count) : count;
+        if (found < count)
+            written->nonfinite = at + (int64_t)((size_t)(next - first) / element + found);
+        next += n;
+    }
+}
+
 uint64_t cd_digest_and_find_nonfinite(const cddp_tensor *tensor, int64_t *index)
 {
     int64_t numel = 0;
@@ -88,18 +110,63 @@ uint64_t cd_digest_and_find_nonfinite(const cddp_tensor *tensor, int64_t *index)
         *index = find_nonfinite(tensor);
         return digest_of(tensor);
     }
-    const size_t bytes = cddp_dtype_bytes(tensor->dtype);
-    const unsigned char *const first = address_of(tensor), *const end =
-                                                               first + (size_t)numel * bytes;
-    uint64_t digest = (uint64_t)numel;
-    *index = -1;
-    for (const unsigned char *at = first; at < end;) {
-        const size_t n = block_bytes(at, end), count = n / bytes;
-        digest = cd_hash64(at, n, digest);
-        const size_t found =
-            *index < 0 ? cd_kernel_find_nonfinite(tensor->dtype, at, count) : count;
-        if (found < count) *index = (int64_t)((size_t)(at - first) / bytes + found);
-        at += n;
+    cd_digest_written written = {(uint64_t)numel, -1};
+    follow(tensor, address_of(tensor), (size_t)numel * cddp_dtype_bytes(tensor->dtype), 0,
+           &written);
+    *index = written.nonfinite;
+    return written.digest;
+}
+
+/* ---- what is written ---- */
+
+/* The first cache of any processor has as many, and the second one many times as many. */
+enum { WRITTEN_BYTES = 4 * CD_DIGEST_BLOCK_BYTES };
+
+bool cd_digest_may_follow(const cddp_tensor *dst, const cddp_tensor *src)
+{
+    int64_t to = 0, from = 0;
+    /* less is in the cache afterwards anyway */
+    if (cddp_tensor_numel(dst) * (int64_t)cddp_dtype_bytes(dst->dtype) <= WRITTEN_BYTES)
+        return false;
+    return is_plain(dst, &to) && is_plain(src, &from) && to == from && dst->dtype == src->dtype &&
+           dst->device == src->device &&
+           dst->device->find_nonfinite == cddp_device_cpu()->find_nonfinite;
+}
+
+static cddp_tensor piece_of(const cddp_tensor *t, int64_t at, int64_t count)
+{
+    return cddp_tensor_of(t->device, t->storage, t->offset + at, t->dtype, &count, 1);
+}
+
+/* n: 0 for a copy */
+static cddp_status write_and_follow(const cddp_copy_pair *pair, int64_t n,
+                                    cd_digest_written *written, cddp_error *err)
+{
+    const cddp_device *device = pair->dst.device;
+    const size_t element = cddp_dtype_bytes(pair->dst.dtype);
+    const int64_t numel = cddp_tensor_numel(&pair->dst), most = (int64_t)(WRITTEN_BYTES / element);
+    cd_digest_written w = {(uint64_t)numel, -1};
+    for (int64_t at = 0, count; at < numel; at += count) {
+        count = numel - at < most ? numel - at : most;
+        const cddp_tensor dst = piece_of(&pair->dst, at, count),
+                          src = piece_of(&pair->src, at, count);
+        if (n == 0)
+            CD_TRY(device->copy(&dst, &src, NULL, err));
+        else
+            CD_TRY(device->multiply_reciprocal(&dst, &src, n, NULL, err));
+        follow(&dst, address_of(&dst), (size_t)count * element, at, &w);
     }
-    return digest;
+    *written = w;
+    return CDDP_OK;
+}
+
+cddp_status cd_digest_copy(const cddp_copy_pair *pair, cd_digest_written *written, cddp_error *err)
+{
+    return CD_PASS(write_and_follow(pair, 0, written, err));
+}
+
+cddp_status cd_digest_multiply_reciprocal(const cddp_copy_pair *pair, int64_t n,
+                                          cd_digest_written *written, cddp_error *err)
+{
+    return CD_PASS(write_and_follow(pair, n, written, err));
 }

@@ -20,6 +20,7 @@ enum { CD_DIGEST_BLOCK_BYTES = 4096 };
 typedef struct cd_digest_pass {
     const cddp_tensor *whole;                /* borrowed until end */
     const unsigned char *first, *next, *end; /* hashed before next; NULL: not in one pass */
+    int64_t numel;
     uint64_t digest;
 } cd_digest_pass;
 
@@ -30,3 +31,20 @@ uint64_t cd_digest_pass_end(cd_digest_pass *pass);
 /* The digest, and the index of the first element that is NaN or infinite (-1: none, or the device
 ** has no numbers), each as the device gives it. */
 uint64_t cd_digest_and_find_nonfinite(const cddp_tensor *tensor, int64_t *index);
+
+/* What was written, hashed while it is in the cache. */
+typedef struct cd_digest_written {
+    uint64_t digest;
+    int64_t nonfinite; /* as above */
+} cd_digest_written;
+
+/* Both lie in host memory one element behind the other, `cpu` hashes dst, and they are large enough
+** for it to pay. */
+bool cd_digest_may_follow(const cddp_tensor *dst, const cddp_tensor *src);
+/* For such a pair: dst = src by the device's copy, or dst = src × fl(1/n) by its
+** multiply_reciprocal, and what dst is then. Block by block, with the bits of one call. */
+cddp_status cd_digest_copy(const cddp_copy_pair *pair, cd_digest_written *written,
+                           cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_digest_multiply_reciprocal(const cddp_copy_pair *pair, int64_t n,
+                                          cd_digest_written *written,
+                                          cddp_error *err) CDDP_MUST_CHECK;

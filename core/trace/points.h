@@ -8,6 +8,8 @@
 #include "core/base/inject.h"
 
 #ifdef CDDP_INJECT
+/* Somebody writes at a point: nothing that was read before it is true behind it. */
+#define CD_POINTS_STRIKE true
 #include "core/trace/tracer.h"
 
 #define CD_POINT_TRACED(kind, place, tracer, ...)                                       \
@@ -28,6 +30,7 @@
         }                                                                             \
     } while (0)
 #else
+#define CD_POINTS_STRIKE false
 #define CD_POINT_TRACED_SKIPS(place, tracer) false
 #define CD_POINT_WRITTEN(r, bucket) ((void)0)
 #define CD_POINT_TRACED(kind, place, tracer, ...) ((void)0)

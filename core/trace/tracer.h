@@ -51,6 +51,13 @@ typedef struct cd_tracer_operands {
     void (*reduce)(void *self, const cd_tracer_reduction *reduction);
 } cd_tracer_operands;
 
+/* Who has just read a tensor, or reads its parts with it (core/ddp/reducer/reading.h). */
+typedef struct cd_tracer_reader {
+    void *self;
+    /* false: not that one */
+    bool (*read)(void *self, const cddp_tensor *tensor, int64_t *digest);
+} cd_tracer_reader;
+
 struct cddp_tracer {
     const cddp_trace_sink *sink;
     cddp_rank *rank; /* NULL: the world itself */
@@ -61,6 +68,7 @@ struct cddp_tracer {
     cddp_trace_level level;
     const cd_tracer_watch *watch;       /* NULL without a recorder */
     const cd_tracer_operands *operands; /* NULL: nobody looks */
+    const cd_tracer_reader *reader;     /* NULL: digests are the device's */
     int64_t wrapper;                    /* which one the last event was about; -1: unknown */
     uint64_t wrappers;                  /* which numbers are in use, a bit each */
 };
@@ -129,7 +137,8 @@ static inline void cd_tracer_select(struct cddp_tracer *tracer, int64_t wrapper)
     if (tracer != NULL && tracer->wrapper != wrapper) cd_tracer_mark_wrapper(tracer, wrapper);
 }
 
-/* The digest of a tensor's content when the level asks for it and the device can, else 0. */
+/* The digest of a tensor's content when the level asks for it and the device can, else 0. A reader
+** is asked first. */
 int64_t cd_tracer_digest(const struct cddp_tracer *tracer, const cddp_tensor *tensor);
 
 /* label: of the collective, the bucket's number + 1 */

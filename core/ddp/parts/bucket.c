@@ -259,8 +259,9 @@ static cddp_status allocate_tables(cd_bucket_set *set, bool for_copies, cddp_err
     const size_t pairs = for_copies ? set->largest_count : 0;
     const size_t bytes =
         CD_ARENA_BYTES(b * sizeof *set->buckets) + CD_ARENA_BYTES(b * sizeof *set->slabs) +
-        2 * CD_ARENA_BYTES(n * sizeof *set->offsets) +
-        2 * CD_ARENA_BYTES(n * sizeof *set->slot_of) + CD_ARENA_BYTES(pairs * sizeof *set->pairs);
+        3 * CD_ARENA_BYTES(n * sizeof *set->offsets) +
+        2 * CD_ARENA_BYTES(n * sizeof *set->slot_of) + CD_ARENA_BYTES(pairs * sizeof *set->pairs) +
+        CD_ARENA_BYTES(pairs * sizeof *set->written);
     cd_arena_init(&set->arena, set->allocator, 0);
     if (!cd_arena_reserve(&set->arena, bytes))
         return cd_fail_memory(err, "%zu buckets of %zu variables", b, n);
@@ -268,9 +269,13 @@ static cddp_status allocate_tables(cd_bucket_set *set, bool for_copies, cddp_err
     set->slabs = cd_arena_push(&set->arena, b * sizeof *set->slabs);
     set->offsets = cd_arena_push(&set->arena, n * sizeof *set->offsets);
     set->lengths = cd_arena_push(&set->arena, n * sizeof *set->lengths);
+    set->slice_digests = cd_arena_push(&set->arena, n * sizeof *set->slice_digests);
     set->slot_of = cd_arena_push(&set->arena, n * sizeof *set->slot_of);
     set->bucket_of = cd_arena_push(&set->arena, n * sizeof *set->bucket_of);
-    if (pairs > 0) set->pairs = cd_arena_push(&set->arena, pairs * sizeof *set->pairs);
+    if (pairs > 0) {
+        set->pairs = cd_arena_push(&set->arena, pairs * sizeof *set->pairs);
+        set->written = cd_arena_push(&set->arena, pairs * sizeof *set->written);
+    }
     return CDDP_OK;
 }
 

@@ -14,6 +14,15 @@
 #include "core/base/arena.h"
 #include "core/ddp/parts/bucket_plan.h"
 #include "core/ddp/parts/module.h"
+#include "core/tensor/digest.h"
+
+/* What was read of a bucket's memory (core/ddp/reducer/reading.h). */
+typedef struct cd_reading {
+    int64_t digest, slices; /* slices: folded, as the events have them */
+    bool is_known;          /* nobody wrote since */
+    bool has_slices;        /* the set's slice_digests are those of the result */
+    bool has_written;       /* the set's `written` are the gradients of the bucket */
+} cd_reading;
 
 typedef struct cd_bucket {
     uint32_t index;
@@ -33,6 +42,7 @@ typedef struct cd_bucket {
     cddp_future future;
     uint64_t wire_bytes; /* the future's works have posted so far */
     void *future_self;   /* what the future's stages are given when no hook is registered */
+    cd_reading reading;
 } cd_bucket;
 
 typedef struct cd_slab cd_slab;
@@ -47,6 +57,7 @@ typedef struct cd_bucket_set {
     size_t bucket_count, variable_count;
     /* By slot; the slots of a bucket are adjacent. */
     int64_t *offsets, *lengths; /* elements of the flat tensor */
+    int64_t *slice_digests;     /* of the result, as its reading found them */
     /* For hooks; NULL without one (cd_bucket_set_show_to_hook). */
     cddp_grad_bucket *hook_buckets; /* (bucket_count) what a comm hook sees */
     cddp_tensor *slices;            /* by slot: contiguous (HOOK-06) */
@@ -55,6 +66,8 @@ typedef struct cd_bucket_set {
     uint32_t *slot_of, *bucket_of;
     /* (largest_count) room for the grouped copy of one bucket, where there are any */
     cddp_copy_pair *pairs;
+    /* by the place in the bucket: gradients, as they were copied out of it */
+    cd_digest_written *written;
     size_t largest_count; /* variables of the bucket that has most */
     cd_slab *slabs;
     size_t slab_count;

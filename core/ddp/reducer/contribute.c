@@ -18,6 +18,7 @@
 #include "cddp/device.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
+#include "core/tensor/digest.h"
 #include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
@@ -157,9 +158,31 @@ static bool packs_together(const cd_reducer *r, const cddp_tensor *view)
            !r->config->accumulate_in_hook && !cd_tracer_wants_digest(r->tracer);
 }
 
-static cddp_status contribute_dense(cd_reducer *r, size_t variable, const cddp_tensor *view,
-                                    int64_t *path, cddp_error *err)
+/* What is packed is hashed on its way, where nobody writes to the slice before mark_ready. */
+static bool hashes_on_the_way(const cd_reducer *r, const cddp_tensor *view,
+                              const cddp_tensor *value)
 {
+    return !CD_POINTS_STRIKE && cd_tracer_wants_digest(r->tracer) &&
+           !r->config->accumulate_in_hook && cd_digest_may_follow(view, value);
+}
+
+static cddp_status pack_one(const cd_reducer *r, const cddp_tensor *view, const cddp_tensor *value,
+                            cd_contribution *contribution, cddp_error *err)
+{
+    const int64_t div = (int64_t)r->divide_factor;
+    if (!hashes_on_the_way(r, view, value))
+        return CD_PASS(view->device->multiply_reciprocal(view, value, div, NULL, err));
+    cd_digest_written written;
+    CD_TRY(cd_digest_multiply_reciprocal(&(cddp_copy_pair){*view, *value}, div, &written, err));
+    contribution->digest = (int64_t)written.digest;
+    contribution->is_hashed = true;
+    return CDDP_OK;
+}
+
+static cddp_status contribute_dense(cd_reducer *r, size_t variable, const cddp_tensor *view,
+                                    cd_contribution *contribution, cddp_error *err)
+{
+    int64_t *path = &contribution->path;
     const cd_variable *v = cd_wrapped_variable(r->module, variable);
     const cddp_tensor *value = &v->grad->value;
     const cddp_device *device = view->device;
@@ -180,7 +203,7 @@ static cddp_status contribute_dense(cd_reducer *r, size_t variable, const cddp_t
         if (packs_together(r, view))
             cd_bitset_add(r->packed_later, variable);
         else
-            CD_TRY(device->multiply_reciprocal(view, value, div, NULL, err));
+            CD_TRY(pack_one(r, view, value, contribution, err));
     }
     return CDDP_OK;
 }
@@ -239,9 +262,12 @@ static void note_stale(const cd_reducer *r, size_t variable)
     CD_EMIT(r->tracer, mark, "stale_gradient_contributed", .value = (int64_t)variable);
 }
 
-cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path, cddp_error *err)
+cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, cd_contribution *contribution,
+                                  cddp_error *err)
 {
     const cd_variable *v = cd_wrapped_variable(r->module, variable);
+    int64_t *path = &contribution->path;
+    *contribution = (cd_contribution){.path = 0};
     if (v->expect_sparse) {
         *path = CDDP_PATH_SPARSE;
         return CD_PASS(contribute_sparse(r, v, err));
@@ -259,7 +285,7 @@ cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path,
     note_stale(r, variable);
     if (v->grad->requires_grad)
         CD_EMIT(r->tracer, mark, "create_graph_gradient", .value = (int64_t)variable);
-    CD_TRY(contribute_dense(r, variable, view, path, err));
+    CD_TRY(contribute_dense(r, variable, view, contribution, err));
     CD_POINT_TRACED(TENSOR, "bucket.contribution", r->tracer, variable, view);
     if (r->config->accumulate_in_hook && !cd_bitset_has(r->unused_set, variable))
         CD_TRY(report_hook(r, variable, err));

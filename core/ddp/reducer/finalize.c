@@ -80,6 +80,7 @@ cddp_status cd_reducer_ask_unused(cd_reducer *r, cd_bucket *bucket, cddp_error *
     if (bucket->is_answered || bucket->is_sparse) return CDDP_OK;
     bucket->is_answered = true;
     if (r->used_map.count == 0 || !(cd_reducer_is_dynamic(r) || r->static_graph)) return CDDP_OK;
+    bucket->reading.has_slices = false; /* this may wait for other ranks */
     for (uint32_t i = 0; i < bucket->variable_count; i++) {
         uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
         bool is_unused = false;
@@ -96,7 +97,7 @@ static bool is_same_view(const cddp_tensor *a, const cddp_tensor *b)
 }
 
 /* Of what the bucket delivered for it, where that has the gradient's own dtype. A gradient that is
-** this slice has been hashed in this moment. */
+** this slice has been hashed in this moment. See Note [One reading for two events]. */
 static int64_t digest_slice(const cd_reducer *r, size_t variable, const cddp_grad *grad,
                             int64_t hashed)
 {
@@ -107,7 +108,22 @@ static int64_t digest_slice(const cd_reducer *r, size_t variable, const cddp_gra
         result->dtype != grad->value.dtype)
         return 0;
     const cddp_tensor slice = cd_bucket_set_view_of(&r->buckets, variable, result);
-    return is_same_view(&slice, &grad->value) ? hashed : cd_tracer_digest(r->tracer, &slice);
+    if (is_same_view(&slice, &grad->value)) return hashed;
+    if (bucket->reading.has_slices) return r->buckets.slice_digests[r->buckets.slot_of[variable]];
+    return cd_tracer_digest(r->tracer, &slice);
+}
+
+/* The digest of a gradient, and whether it has an element that is no number. */
+static int64_t digest_final(const cd_reducer *r, size_t variable, const cddp_tensor *value,
+                            int64_t *nonfinite)
+{
+    const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
+    if (!bucket->reading.has_written || cd_reducer_is_unused(r, variable))
+        return (int64_t)cd_digest_and_find_nonfinite(value, nonfinite);
+    const cd_digest_written *w =
+        &r->buckets.written[r->buckets.slot_of[variable] - bucket->first_slot];
+    *nonfinite = w->nonfinite;
+    return (int64_t)w->digest;
 }
 
 void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
@@ -121,7 +137,7 @@ void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
     int64_t bad = -1;
     const cddp_tensor *value = &grad->value;
     const bool digests = grad->kind != CDDP_GRAD_UNDEFINED && cd_tracer_wants_digest(r->tracer);
-    const int64_t digest = digests ? (int64_t)cd_digest_and_find_nonfinite(value, &bad) : 0;
+    const int64_t digest = digests ? digest_final(r, variable, value, &bad) : 0;
     CD_EMIT(r->tracer, grad_final, NULL, .param = (int64_t)variable,
             .presence = grad->kind == CDDP_GRAD_UNDEFINED ? CDDP_PRESENCE_ABSENT
                         : dense                           ? CDDP_PRESENCE_VALUE
@@ -186,7 +202,6 @@ static cddp_status write_back_sparse(cd_reducer *r, const cd_bucket *bucket)
     return CDDP_OK;
 }
 
-/* An optimizer that consumes its gradients has none written back (FIN-07). */
 static bool is_consumed(const cd_reducer *r, size_t variable)
 {
     return !r->writes_back && r->optimizer_managed[variable];
@@ -201,26 +216,55 @@ static void emit_finals(const cd_reducer *r, const cd_bucket *bucket)
     }
 }
 
+/* Gradients are hashed on their way out, where nobody writes to them before grad_final says so. */
+static bool hashes_on_the_way(const cd_reducer *r, size_t pair_count)
+{
+    const cddp_copy_pair *pairs = r->buckets.pairs;
+    bool may = !CD_POINTS_STRIKE && cd_tracer_wants_digest(r->tracer);
+    for (size_t i = 0; may && i < pair_count; i++)
+        may = pairs[i].dst.device->copy_many == cddp_device_cpu()->copy_many &&
+              cd_digest_may_follow(&pairs[i].dst, &pairs[i].src);
+    return may;
+}
+
+/* An optimizer that consumes its gradients has none written back (FIN-07). */
+static bool is_written_back(const cd_reducer *r, size_t variable)
+{
+    return !cd_reducer_is_unused(r, variable) && !is_consumed(r, variable);
+}
+
+/* One pair for each variable that is written back, in the order of the bucket. */
+static cddp_status copy_back(cd_reducer *r, cd_bucket *bucket, size_t pair_count, cddp_error *err)
+{
+    const cddp_device *device = bucket->flat.device;
+    const cddp_copy_pair *pair = r->buckets.pairs;
+    if (!hashes_on_the_way(r, pair_count))
+        return CD_PASS(device->copy_many(device, pair, pair_count, CDDP_COPY_PLAIN, 1, NULL, err));
+    for (uint32_t i = 0; i < bucket->variable_count; i++)
+        if (is_written_back(r, r->buckets.layout.indices[bucket->first_slot + i]))
+            CD_TRY(cd_digest_copy(pair++, &r->buckets.written[i], err));
+    bucket->reading.has_written = true;
+    return CDDP_OK;
+}
+
 static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, const cddp_tensor *result,
                               cddp_error *err)
 {
     if (bucket->is_sparse) return write_back_sparse(r, bucket);
-    const cddp_device *device = bucket->flat.device;
     bool views = r->config->gradient_as_bucket_view;
     size_t pair_count = 0;
     for (uint32_t i = 0; i < bucket->variable_count; i++) {
         uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
-        if (cd_reducer_is_unused(r, v) || is_consumed(r, v)) continue;
+        if (!is_written_back(r, v)) continue;
         if (views)
             CD_TRY(point_at_view(r, v, err));
         else
             CD_TRY(prepare_copy(r, v, result, &r->buckets.pairs[pair_count++], err));
     }
-    if (pair_count > 0)
-        CD_TRY(
-            device->copy_many(device, r->buckets.pairs, pair_count, CDDP_COPY_PLAIN, 1, NULL, err));
+    if (pair_count > 0) CD_TRY(copy_back(r, bucket, pair_count, err));
     CD_POINT_WRITTEN(r, bucket);
     emit_finals(r, bucket);
+    bucket->reading.has_written = false;
     return CDDP_OK;
 }
 
@@ -249,21 +293,18 @@ static int64_t digest_hook_state(const cd_reducer *r, const cd_bucket *bucket)
 }
 
 /* The digest of the result, and *slices: those of its slices, folded, as grad_final has them. */
-static int64_t digest_result(const cd_reducer *r, const cd_bucket *bucket, int64_t *slices)
+static int64_t digest_result(const cd_reducer *r, cd_bucket *bucket, int64_t *slices)
 {
-    const cddp_tensor *result = &bucket->future.result;
-    cd_digest_pass pass;
-    uint64_t digest = 0;
     *slices = 0;
-    if (bucket->is_sparse || !cd_tracer_wants_digest(r->tracer) || result->device == NULL) return 0;
-    cd_digest_pass_begin(&pass, result);
-    for (uint32_t i = 0; result->dtype == bucket->flat.dtype && i < bucket->variable_count; i++) {
-        const uint32_t variable = r->buckets.layout.indices[bucket->first_slot + i];
-        const cddp_tensor slice = cd_bucket_set_view_of(&r->buckets, variable, result);
-        digest = cd_hash_mix(digest, cd_digest_pass_part(&pass, &slice));
-    }
-    *slices = (int64_t)digest;
-    return (int64_t)cd_digest_pass_end(&pass);
+    if (bucket->is_sparse || !cd_tracer_wants_digest(r->tracer) ||
+        bucket->future.result.device == NULL)
+        return 0;
+    const int64_t whole = cd_reading_take_result(&r->buckets, bucket, slices);
+    /* write_back comes next, and nobody else sees the result before it */
+    bucket->reading.has_slices = cd_reading_may_be_shared(r->tracer, bucket) &&
+                                 bucket->future.result.dtype == bucket->flat.dtype &&
+                                 cd_reducer_hook_of(r, bucket) == NULL && r->consumers.count == 1;
+    return whole;
 }
 
 /* A recorder compares what a hook delivered with what entered. */
@@ -346,10 +387,13 @@ static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cdd
     void *self = has_hook ? r->hook_self : bucket->future_self;
     uint64_t bytes = cddp_group_bytes(group);
     cddp_grad_bucket plain;
+    const bool is_shared = !has_hook && cd_reading_may_be_shared(r->tracer, bucket);
     if (has_hook) cd_tracer_call(r->tracer, r->hook->name, "a stage");
+    if (is_shared) cd_reader_begin_wait(&r->reader, &r->buckets, bucket, r->tracer);
     const cddp_status status =
         cd_future_advance(&bucket->future, self,
                           cd_bucket_set_reported(&r->buckets, bucket, &plain), complete, err);
+    if (is_shared) cd_reader_end(&r->reader, r->tracer);
     if (has_hook) cd_tracer_call(r->tracer, NULL, NULL);
     CD_TRY(status);
     bucket->wire_bytes += cddp_group_bytes(group) - bytes;

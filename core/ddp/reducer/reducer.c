@@ -305,8 +305,9 @@ static int64_t digest_bucket(const cd_reducer *r, const cd_bucket_set *set, cons
     return (int64_t)cd_digest_pass_end(&pass);
 }
 
-static void emit_launch(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,
-                        bool is_last)
+/* Returns the digest. */
+static int64_t emit_launch(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,
+                           bool is_last)
 {
     int64_t slices = 0;
     const int64_t digest = digest_bucket(r, set, bucket, &slices);
@@ -315,6 +316,7 @@ static void emit_launch(const cd_reducer *r, const cd_bucket_set *set, const cd_
             .content = (int64_t)bucket->content_digest, .digest = digest, .is_last = is_last,
             .shadow = set != &r->buckets, .group = cddp_group_id(r->group),
             .sequence = (int64_t)cddp_group_sequence(r->group), .slices = slices);
+    return digest;
 }
 
 cddp_status cd_reducer_show(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,
@@ -379,25 +381,40 @@ static cddp_status start_sparse(cd_reducer *r, const cd_bucket_set *set, cd_buck
     return CDDP_OK;
 }
 
+static cddp_status add_allreduce(const cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
+    /* The label is the bucket's own index, also where hooks see 0 (STA-04). */
+    const cddp_grad_bucket label = {.index = bucket->index};
+    CD_TRY(cd_future_add_allreduce(&bucket->future, &label, &bucket->flat, r->group, err));
+    bucket->future.result = bucket->flat;
+    return CDDP_OK;
+}
+
+/* digest: of the bucket, which was read for its launch. */
+static cddp_status start_plain(cd_reducer *r, cd_bucket *bucket, int64_t digest, cddp_error *err)
+{
+    const bool is_shared = cd_reading_may_be_shared(r->tracer, bucket);
+    if (is_shared) cd_reader_begin_post(&r->reader, bucket, r->tracer, digest);
+    const cddp_status status = add_allreduce(r, bucket, err);
+    if (is_shared) cd_reader_end(&r->reader, r->tracer);
+    return CD_PASS(status);
+}
+
 cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket_set *set, cd_bucket *bucket,
                                     uint32_t index, cddp_error *err)
 {
     cddp_group *group = r->hook != NULL ? r->hook_group : r->group;
     CD_POINT_TRACED(TENSOR, "bucket.packed", r->tracer, bucket->index, &bucket->flat);
-    emit_launch(r, set, bucket, cd_bucket_set_report(set, bucket, index));
+    const int64_t digest = emit_launch(r, set, bucket, cd_bucket_set_report(set, bucket, index));
     CD_POINT_TRACED(TENSOR, "bucket.launched", r->tracer, bucket->index, &bucket->flat);
     uint64_t bytes = cddp_group_bytes(group);
     bucket->future = (cddp_future){.size = sizeof bucket->future};
-    if (cd_reducer_hook_of(r, bucket) != NULL) {
+    if (cd_reducer_hook_of(r, bucket) != NULL)
         CD_TRY(run_hook(r, set, bucket, err));
-    } else if (bucket->is_sparse) {
+    else if (bucket->is_sparse)
         CD_TRY(start_sparse(r, set, bucket, err));
-    } else {
-        /* The label is the bucket's own index, also where hooks see 0 (STA-04). */
-        const cddp_grad_bucket label = {.index = bucket->index};
-        CD_TRY(cd_future_add_allreduce(&bucket->future, &label, &bucket->flat, group, err));
-        bucket->future.result = bucket->flat;
-    }
+    else
+        CD_TRY(start_plain(r, bucket, digest, err));
     bucket->wire_bytes = cddp_group_bytes(group) - bytes;
     return CD_PASS(cd_reducer_check_future(r, bucket, err));
 }
@@ -477,12 +494,13 @@ static inline cddp_status fill_slice(cd_reducer *r, size_t variable, bool is_unu
                                      cddp_error *err)
 {
     const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
-    int64_t path = 0;
-    CD_TRY(cd_reducer_contribute(r, variable, &path, err));
+    cd_contribution contribution;
+    CD_TRY(cd_reducer_contribute(r, variable, &contribution, err));
     CD_EMIT(r->tracer, mark_ready, NULL, .param = (int64_t)variable, .bucket = bucket->index,
             .slot = (int64_t)r->buckets.slot_of[variable] - (int64_t)bucket->first_slot,
-            .path = path, .factor = (int64_t)r->divide_factor, .unused = is_unused,
-            .digest = cd_reducer_slice_digest(r, variable));
+            .path = contribution.path, .factor = (int64_t)r->divide_factor, .unused = is_unused,
+            .digest = contribution.is_hashed ? contribution.digest
+                                             : cd_reducer_slice_digest(r, variable));
     return CDDP_OK;
 }
 

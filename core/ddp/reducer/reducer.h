@@ -20,6 +20,7 @@
 #include "core/ddp/parts/observer.h"
 #include "core/ddp/parts/options.h"
 #include "core/ddp/modes/sparse.h"
+#include "core/ddp/reducer/reading.h"
 #include "core/ddp/reducer/unused_map.h"
 #include "core/ddp/modes/join.h"
 
@@ -76,6 +77,13 @@ typedef struct cd_reducer {
 #undef CD_TABLE
 #undef CD_PART
 } cd_reducer;
+
+/* How a gradient came into its bucket. */
+typedef struct cd_contribution {
+    int64_t path;   /* as in the mark_ready event */
+    int64_t digest; /* of the slice, where it was hashed on the way */
+    bool is_hashed;
+} cd_contribution;
 
 typedef struct cd_reducer_spec {
     cddp_group *group;
@@ -155,10 +163,9 @@ cddp_status cd_reducer_mark_variable_ready(cd_reducer *reducer, size_t variable,
 /* Contributes the gradient and emits mark_ready. */
 cddp_status cd_reducer_fill_slice(cd_reducer *reducer, size_t variable, bool is_unused,
                                   cddp_error *err);
-/* Copies, scales or zero-fills the gradient into its bucket; *path as in the mark_ready event
-** (GRD-03…08). */
-cddp_status cd_reducer_contribute(cd_reducer *reducer, size_t variable, int64_t *path,
-                                  cddp_error *err);
+/* Copies, scales or zero-fills the gradient into its bucket (GRD-03…08). */
+cddp_status cd_reducer_contribute(cd_reducer *reducer, size_t variable,
+                                  cd_contribution *contribution, cddp_error *err);
 /* Inside no_sync. With accumulate_in_hook the hook takes the gradient, the slot forgets it. */
 cddp_status cd_reducer_hand_over(cd_reducer *reducer, size_t variable, cddp_error *err);
 /* Copies that batched_grad_copy put off until the bucket is complete (GRD-08). */

@@ -86,4 +86,83 @@ TEST(digest, the_first_number_that_is_not_finite_is_found_on_the_way)
     assert_int_equal(found, -1);
 }
 
+/* ---- what is written ---- */
+
+enum { WRITTEN = 3 * 4096 + 5 };
+static _Alignas(64) double wide_from[WRITTEN], wide_to[WRITTEN];
+static _Alignas(64) double wide_expected[WRITTEN];
+
+static cddp_tensor wide(double *storage, cddp_dtype dtype, int64_t offset, int64_t numel)
+{
+    return cddp_tensor_of(cddp_device_cpu(), storage, offset, dtype, &numel, 1);
+}
+
+static void fill_wide(cddp_dtype dtype)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    for (int64_t i = 0; i < WRITTEN; i++) {
+        const cddp_tensor one = wide(wide_from, dtype, i, 1);
+        assert_ok(one.device->fill(&one, (double)(i * 7919 % 1009) - 500, NULL, &err), &err);
+    }
+}
+
+TEST(digest, what_is_written_is_hashed_as_behind_one_call)
+{
+    static const cddp_dtype dtypes[] = {CDDP_F64, CDDP_F32, CDDP_BF16, CDDP_F16, CDDP_C64};
+    static const int64_t places[] = {-1, 0, 2047, 2048, 4096, WRITTEN - 4};
+    cddp_error err = CDDP_ERROR_INIT;
+    for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
+        for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+            cd_test_row("dtype %s, an infinity at %d", cddp_dtype_name(dtypes[d]), (int)places[p]);
+            fill_wide(dtypes[d]);
+            const cddp_tensor from = wide(wide_from, dtypes[d], 3, WRITTEN - 3),
+                              to = wide(wide_to, dtypes[d], 1, WRITTEN - 3),
+                              expected = wide(wide_expected, dtypes[d], 1, WRITTEN - 3);
+            if (places[p] >= 0) {
+                const cddp_tensor one = wide(wide_from, dtypes[d], 3 + places[p], 1);
+                assert_ok(one.device->fill(&one, (double)INFINITY, NULL, &err), &err);
+            }
+            const cddp_copy_pair pair = {to, from};
+            assert_true(cd_digest_may_follow(&to, &from));
+            for (int64_t n = 0; n <= 3; n += 3) {
+                cd_digest_written written;
+                int64_t nonfinite = -1;
+                if (n == 0) {
+                    assert_ok(cd_digest_copy(&pair, &written, &err), &err);
+                    assert_ok(to.device->copy(&expected, &from, NULL, &err), &err);
+                } else {
+                    assert_ok(cd_digest_multiply_reciprocal(&pair, n, &written, &err), &err);
+                    assert_ok(to.device->multiply_reciprocal(&expected, &from, n, NULL, &err),
+                              &err);
+                }
+                assert_int_equal(written.digest, digest_of(&expected));
+                assert_int_equal(written.digest, digest_of(&to));
+                assert_ok(to.device->find_nonfinite(&expected, &nonfinite, &err), &err);
+                assert_int_equal(written.nonfinite, nonfinite);
+                assert_int_equal(written.nonfinite, places[p]);
+            }
+        }
+    }
+}
+
+/* A device that does something else is asked as one that does everything at once would be. */
+TEST(digest, what_does_not_lie_in_one_piece_is_not_followed)
+{
+    const int64_t sizes[] = {64, 128}, strides[] = {1, 64};
+    cddp_device other = *cddp_device_cpu();
+    cddp_tensor turned = wide(wide_from, CDDP_F64, 0, 64 * 128);
+    const cddp_tensor plain = wide(wide_to, CDDP_F64, 0, 64 * 128),
+                      small = wide(wide_to, CDDP_F64, 0, 8);
+    turned.dim_count = 2;
+    for (int i = 0; i < 2; i++) turned.sizes[i] = sizes[i], turned.strides[i] = strides[i];
+    assert_false(cd_digest_may_follow(&plain, &turned));
+    assert_false(cd_digest_may_follow(&turned, &plain));
+    assert_false(cd_digest_may_follow(&small, &small));
+    cddp_tensor narrow = plain, elsewhere = plain;
+    narrow.dtype = CDDP_F32;
+    elsewhere.device = &other;
+    assert_false(cd_digest_may_follow(&plain, &narrow));
+    assert_false(cd_digest_may_follow(&plain, &elsewhere));
+}
+
 TEST_MAIN()
