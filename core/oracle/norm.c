@@ -3,11 +3,11 @@
 ** once, whichever rank steps them.
 **
 ** Of p = 2: both sides add squares in f64. The run adds per tensor, then tensors, then ranks, with
-** a root and a square for each tensor. The oracle adds per rank. With n elements of p tensors on W ranks that
-** is at most n + 3p + W + 4 roundings on the run's way and n + W + 4 here, each of 2^-53 of a sum
-** of positive terms; the root halves them. A square that underflows loses at most 2^-1074, so the
-** root of all of them is off by no more than √(n + p) · 2^-537. Of other norms it is the same with
-** other powers. See Note [Roundings of a p-norm] */
+** a root and a square for each tensor. The oracle adds per rank. With n elements of p tensors on W
+** ranks that is at most n + 3p + W + 4 roundings on the run's way and n + W + 4 here, each of 2^-53
+** of a sum of positive terms; the root halves them. A square that underflows loses at most 2^-1074,
+** so the root of all of them is off by no more than √(n + p) · 2^-537. Of other norms it is the
+** same with other powers. See Note [Roundings of a p-norm] */
 #include "core/oracle/state.h"
 
 #include "core/base/error.h"
