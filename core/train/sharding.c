@@ -267,6 +267,11 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     struct cd_sharding *s = cd_arena_push(&t->memory, sizeof *s);
     CD_TRY(cd_arena_check(&t->memory, err, "a sharded model"));
     t->sharding = s;
+    if (t->replica->model->exchanges_statistics)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "fsdp.enable: model '%s' exchanges the statistics of its batch norm inside "
+                       "of units' forwards, which I-COUNT does not count; use norm=batch or layer",
+                       t->program.settings.model.name);
     if (module->buffer_count > 0 && t->program.settings.train.checkpoint_step > 0)
         return cd_fail(err, CDDP_E_CONFIG,
                        "fsdp.enable with train.checkpoint_step: model '%s' has buffers, which are "
