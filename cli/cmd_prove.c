@@ -10,6 +10,7 @@
 #include "verify/prove/prove.h"
 #include "cli/session.h"
 #include "core/plan/plan.h"
+#include "core/plan/zero.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "core/base/text.h"
@@ -127,7 +128,7 @@ static cddp_status read_variant(prove_command *c, cddp_error *err)
 static cddp_status read_plan(prove_command *c, cddp_error *err)
 {
     CD_TRY(read_variant(c, err));
-    if (c->plan->settings.fsdp.enable || c->is_chosen) return CDDP_OK;
+    if (cd_zero_shards_model(c->plan) || c->is_chosen) return CDDP_OK;
     c->is_chosen = true;
     cd_text_push(&c->overrides, "schedule.ready=chosen\n");
     return CD_PASS(read_variant(c, err));
@@ -468,7 +469,7 @@ static void put_any_ranks(cd_text *text, const cd_proof *p)
 static void put_proved(cd_text *text, const prove_command *c)
 {
     const cd_proof *p = &c->proof;
-    const bool is_sharded = c->plan->settings.fsdp.enable;
+    const bool is_sharded = cd_zero_shards_model(c->plan);
     if (is_sharded)
         cd_text_printf(text,
                        "  collectives every one of %" PRIu32 " ranks, alone, issues the same %zu "
@@ -584,7 +585,7 @@ static void put_assumptions(cd_text *text, const prove_command *c)
                    "              collectives of a group take place in order, and their "
                    "results depend on what is sent alone;\n"
                    "              no faults; the real %s ran, and one training of ",
-                   c->plan->settings.fsdp.enable ? "units" : "reducer");
+                   cd_zero_shards_model(c->plan) ? "units" : "reducer");
     cd_text_printf(text, "%" PRIu64 " step%s", c->plan->settings.train.steps,
                    cd_plural(c->plan->settings.train.steps));
     cd_text_push(text, p->values ? ", with gradients as exact symbols;\n" : ", with sizes only;\n");

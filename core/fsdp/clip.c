@@ -14,61 +14,21 @@
 */
 #include "core/base/error.h"
 #include "core/fsdp/fsdp.h"
-#include "core/tensor/dtype.h"
-#include "core/tensor/math.h"
+#include "core/tensor/p_norm.h"
 
 #include <math.h>
 
-#define CHUNK_ELEMENTS 512
-
 typedef struct norm {
-    double p;
-    double sharded, whole; /* Σ|g|^p, or the maximum */
+    cd_p_norm sharded, whole;
 } norm;
-
-static double power(double x, double p) { return x > 0 ? cd_exp(p * cd_log(x)) : x; }
-
-static double term(const norm *n, double x)
-{
-    const double magnitude = fabs(x);
-    if (isinf(n->p) || n->p == 1) return magnitude;
-    return n->p == 2 ? magnitude * magnitude : power(magnitude, n->p);
-}
-
-/* A NaN stays: no maximum hides it. */
-static void add(const norm *n, double *to, double x)
-{
-    if (!isinf(n->p))
-        *to += x;
-    else if (!(x <= *to) && *to == *to)
-        *to = x;
-}
-
-static cddp_status add_tensor(const norm *n, double *to, const cddp_tensor *t, cddp_error *err)
-{
-    uint64_t chunk[CHUNK_ELEMENTS]; /* elements have at most 8 bytes */
-    const int64_t numel = cddp_tensor_numel(t);
-    const size_t bytes = cddp_dtype_bytes(t->dtype);
-    for (int64_t at = 0; at < numel; at += CHUNK_ELEMENTS) {
-        const int64_t count = numel - at < CHUNK_ELEMENTS ? numel - at : CHUNK_ELEMENTS;
-        const cddp_tensor part = cddp_tensor_slice(t, at, count);
-        CD_TRY(t->device->read(&part, chunk, (size_t)count * bytes, err));
-        for (int64_t i = 0; i < count; i++)
-            add(n, to, term(n, cd_element_get(t->dtype, (const char *)chunk + (size_t)i * bytes)));
-    }
-    return CDDP_OK;
-}
 
 static cddp_status add_units(const cddp_fsdp *f, norm *n, cddp_error *err)
 {
     for (uint32_t k = 0; k < f->unit_count; k++) {
         const cd_fsdp_unit *u = &f->units[k];
         if (u->grad.kind != CDDP_GRAD_DENSE) continue;
-        if ((u->device->flags & CDDP_DEVICE_VALUES) == 0)
-            return cd_fail(err, CDDP_E_UNSUPPORTED, "device %s has no numbers to take a norm of",
-                           u->device->name);
-        CD_TRY(add_tensor(n, cd_fsdp_unit_is_sharded(u) ? &n->sharded : &n->whole, &u->grad.value,
-                          err));
+        CD_TRY(cd_p_norm_add_tensor(cd_fsdp_unit_is_sharded(u) ? &n->sharded : &n->whole,
+                                    &u->grad.value, err));
     }
     return CDDP_OK;
 }
@@ -89,10 +49,10 @@ static cddp_status sum_over_group(cddp_fsdp *f, norm *n, cddp_error *err)
                                   .dtype = CDDP_F64,
                                   .numel = 1};
     CD_TRY(cd_control_init(&one, &spec, err));
-    *(double *)one.host = n->sharded;
+    *(double *)one.host = n->sharded.sum;
     const cddp_status status =
-        cd_control_allreduce(f->group, &one, isinf(n->p) ? CDDP_RED_MAX : CDDP_RED_SUM, err);
-    if (status == CDDP_OK) n->sharded = *(const double *)one.host;
+        cd_control_allreduce(f->group, &one, cd_p_norm_reduction(n->sharded.p), err);
+    if (status == CDDP_OK) n->sharded.sum = *(const double *)one.host;
     cd_control_fini(&one);
     return CD_PASS(status);
 }
@@ -122,7 +82,7 @@ static cddp_status check_reduced(const cddp_fsdp *f, cddp_error *err)
 cddp_status cddp_fsdp_clip_grad_norm(cddp_fsdp *f, double max_norm, double norm_type,
                                      double *total_norm, cddp_error *err)
 {
-    norm n = {.p = norm_type};
+    norm n = {.sharded = {.p = norm_type}, .whole = {.p = norm_type}};
     CD_TRY(cd_fsdp_check_idle(f, "cddp_fsdp_clip_grad_norm", err));
     if (!(max_norm >= 0) || !(norm_type >= 1))
         return cd_fail(err, CDDP_E_ARG,
@@ -132,12 +92,8 @@ cddp_status cddp_fsdp_clip_grad_norm(cddp_fsdp *f, double max_norm, double norm_
     CD_TRY(check_reduced(f, err));
     CD_TRY(add_units(f, &n, err));
     CD_TRY(sum_over_group(f, &n, err));
-    double total = n.sharded;
-    add(&n, &total, n.whole);
-    if (n.p == 2)
-        total = sqrt(total);
-    else if (!isinf(n.p) && n.p != 1)
-        total = power(total, 1 / n.p);
+    cd_p_norm_add(&n.sharded, n.whole.sum);
+    const double total = cd_p_norm_get(&n.sharded);
     const double factor = max_norm / (total + 1e-6);
     if (factor < 1) CD_TRY(scale_units(f, factor, err));
     if (total_norm != NULL) *total_norm = total;

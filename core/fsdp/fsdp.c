@@ -61,6 +61,16 @@ static cddp_status check_options(const cddp_fsdp_options *o, cddp_error *err)
                        o->group == NULL        ? "group"
                        : o->parameters == NULL ? "parameters"
                                                : "buffers");
+    if (o->prefetch_numel < 0 || o->live_numel_max < 0 || o->persistence_threshold < 0)
+        return cd_fail(err, CDDP_E_ARG,
+                       "cddp_fsdp_create: prefetch_numel %lld, live_numel_max %lld or "
+                       "persistence_threshold %lld is below 0",
+                       (long long)o->prefetch_numel, (long long)o->live_numel_max,
+                       (long long)o->persistence_threshold);
+    if (o->persistence_threshold > 0 && o->replicate_group != NULL)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "cddp_fsdp_create: persistence_threshold with replicate_group: units of a "
+                       "hybrid strategy are all cut (FSD-12)");
     if ((unsigned)o->strategy >= CDDP_FSDP_STRATEGY_COUNT ||
         (unsigned)o->layout >= CDDP_FSDP_LAYOUT_COUNT ||
         (unsigned)o->backward_prefetch >= CDDP_FSDP_PREFETCH_COUNT ||
@@ -147,6 +157,8 @@ cddp_status cddp_fsdp_create(const cddp_fsdp_options *options, cddp_fsdp **fsdp,
     cd_fsdp_memory_init(&f->memory, allocator, f->tracer);
     f->backward_prefetch = own.backward_prefetch;
     f->forward_prefetch = own.forward_prefetch;
+    f->prefetch_numel = own.prefetch_numel;
+    f->live_numel_max = own.live_numel_max;
     f->order_check = own.order_check;
     f->compares_reductions = true;
     CD_TRY_OUT(copy_buffers(f, &own, err));
@@ -373,23 +385,54 @@ static bool is_prefetched(const cddp_fsdp *f, const cd_fsdp_unit *u)
            f->progress[u->index].needs_unshard;
 }
 
-/* FSH-09, FSH-10: one unit ahead, in the reverse of this iteration's post-forwards. */
-static cddp_status prefetch_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err)
+/* Elements of a unit where it is full, with its padding; 0: it is never cut. */
+static int64_t full_numel(const cd_fsdp_unit *u)
 {
-    const int64_t at = f->progress[unit].post_position - 1;
-    if (at < 0) return CDDP_OK;
-    cd_fsdp_unit *target = &f->units[f->post_forward[at]];
-    return is_prefetched(f, target) ? CD_PASS(gather(f, target, true, err)) : CDDP_OK;
+    return cd_fsdp_unit_is_sharded(u) ? u->layout.share * (int64_t)u->layout.world : 0;
 }
 
-/* FSH-11: the order of the first iteration, one unit ahead. */
+/* ZER-07: a unit is not gathered ahead where more would be full than is allowed. */
+static bool has_room(const cddp_fsdp *f, const cd_fsdp_unit *target)
+{
+    int64_t live = full_numel(target);
+    for (uint32_t k = 0; k < f->unit_count; k++)
+        if (f->units[k].state != CD_FSDP_SHARDED) live += full_numel(&f->units[k]);
+    return f->live_numel_max == 0 || live <= f->live_numel_max;
+}
+
+/* ZER-08: one unit ahead, and further ones until those ahead have prefetch_numel elements.
+** goes_on: the one behind the target is looked at, too. */
+static cddp_status look_ahead(cddp_fsdp *f, cd_fsdp_unit *target, bool is_wanted, int64_t *ahead,
+                              bool *goes_on, cddp_error *err)
+{
+    const bool gathers =
+        is_wanted && !cd_fsdp_unit_is_empty(target) && target->state == CD_FSDP_SHARDED;
+    const bool is_full_up = gathers && cd_fsdp_unit_is_sharded(target) && !has_room(f, target);
+    *ahead += full_numel(target);
+    *goes_on = !is_full_up && *ahead < f->prefetch_numel;
+    return gathers && !is_full_up ? CD_PASS(gather(f, target, true, err)) : CDDP_OK;
+}
+
+/* FSH-09, FSH-10: in the reverse of this iteration's post-forwards. */
+static cddp_status prefetch_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err)
+{
+    int64_t at = f->progress[unit].post_position - 1, ahead = 0;
+    for (bool goes_on = true; goes_on && at >= 0; at--) {
+        cd_fsdp_unit *target = &f->units[f->post_forward[at]];
+        CD_TRY(look_ahead(f, target, is_prefetched(f, target), &ahead, &goes_on, err));
+    }
+    return CDDP_OK;
+}
+
+/* FSH-11: the order of the first iteration. */
 static cddp_status prefetch_forward(cddp_fsdp *f, cddp_error *err)
 {
-    if (!f->forward_prefetch || !f->forward.is_recorded || f->forward.at >= f->forward.count)
-        return CDDP_OK;
-    cd_fsdp_unit *target = &f->units[f->forward.units[f->forward.at]];
-    if (cd_fsdp_unit_is_empty(target) || target->state != CD_FSDP_SHARDED) return CDDP_OK;
-    return CD_PASS(gather(f, target, true, err));
+    const cd_fsdp_order *o = &f->forward;
+    int64_t ahead = 0;
+    bool goes_on = f->forward_prefetch && o->is_recorded;
+    for (size_t at = o->at; goes_on && at < o->count; at++)
+        CD_TRY(look_ahead(f, &f->units[o->units[at]], true, &ahead, &goes_on, err));
+    return CDDP_OK;
 }
 
 /* ---- forward ---- */

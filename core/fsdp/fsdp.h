@@ -61,6 +61,7 @@ struct cddp_fsdp {
     bool is_offloaded;
     cddp_fsdp_prefetch backward_prefetch;
     bool forward_prefetch;
+    int64_t prefetch_numel, live_numel_max;
     cddp_fsdp_order_check order_check;
 
     cd_fsdp_phase phase;

@@ -325,6 +325,14 @@ static cddp_status choose_device(cd_fsdp_unit *u, const cddp_fsdp_options *o, cd
     return CDDP_OK;
 }
 
+/* ZER-06: too small to be cut. Its size does not depend on the ranks. */
+static bool is_persistent(cd_fsdp_unit *u, const cddp_fsdp_options *o, int64_t alignment)
+{
+    u->layout.world = 1;
+    cd_fsdp_layout_place(&u->layout, alignment);
+    return u->layout.numel < o->persistence_threshold;
+}
+
 static cddp_status complete_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_options *o,
                                  cddp_error *err)
 {
@@ -343,10 +351,12 @@ static cddp_status complete_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_
             cd_fsdp_unit_words(f, u->index), strategies[u->strategy],
             f->replicate_group != NULL ? "given" : "not");
     CD_TRY(choose_casts(u, mixed, err));
-    choose_groups(f, u);
     u->layout.kind = o->layout;
-    cd_fsdp_layout_place(&u->layout, 1);
-    if (cd_fsdp_unit_is_empty(u)) return CDDP_OK;
+    if (cd_fsdp_unit_is_empty(u)) {
+        choose_groups(f, u);
+        cd_fsdp_layout_place(&u->layout, 1);
+        return CDDP_OK;
+    }
     CD_TRY(check_members(u, o, err));
     CD_TRY(choose_device(u, o, err));
     u->dtype = u->layout.members[0].like.dtype;
@@ -359,8 +369,11 @@ static cddp_status complete_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_
     for (size_t i = 0; i < u->layout.member_count; i++)
         u->requires_grad = u->requires_grad || u->layout.members[i].requires_grad;
     /* FPM-04: 16 bytes, in the dtype of the forward. */
-    if (o->use_orig_params && o->layout == CDDP_FSDP_FLAT)
-        cd_fsdp_layout_place(&u->layout, (int64_t)(16 / cddp_dtype_bytes(u->param_dtype)));
+    const bool aligns = o->use_orig_params && o->layout == CDDP_FSDP_FLAT;
+    const int64_t alignment = aligns ? (int64_t)(16 / cddp_dtype_bytes(u->param_dtype)) : 1;
+    if (is_persistent(u, o, alignment)) u->strategy = CDDP_FSDP_NO_SHARD;
+    choose_groups(f, u);
+    cd_fsdp_layout_place(&u->layout, alignment);
     const uint32_t factor = o->gradient_divide_factor;
     u->of_shards = cd_fsdp_divisor_of(factor != 0 ? factor : u->layout.world);
     u->of_replicas = cd_fsdp_divisor_of(factor_of_replicas(u, factor));
@@ -418,10 +431,13 @@ static void describe(cd_text *t, const cddp_fsdp *f, const cddp_fsdp_options *o)
     cd_text_printf(t,
                    "options layout=%d backward_prefetch=%d forward_prefetch=%d order_check=%d "
                    "sync_module_states=%d use_orig_params=%d gradient_divide_factor=%u "
-                   "limit_all_gathers=%d offload_params=%d\n",
+                   "limit_all_gathers=%d offload_params=%d prefetch_numel=%lld live_numel_max=%lld "
+                   "persistence_threshold=%lld\n",
                    (int)o->layout, (int)o->backward_prefetch, o->forward_prefetch,
                    (int)o->order_check, o->sync_module_states, o->use_orig_params,
-                   o->gradient_divide_factor, o->limit_all_gathers, o->cpu_offload.offload_params);
+                   o->gradient_divide_factor, o->limit_all_gathers, o->cpu_offload.offload_params,
+                   (long long)o->prefetch_numel, (long long)o->live_numel_max,
+                   (long long)o->persistence_threshold);
     cd_text_printf(t, "a shard group of %u ranks and %u replicas of it\n",
                    cddp_group_size(f->group),
                    f->replicate_group != NULL ? cddp_group_size(f->replicate_group) : 1);

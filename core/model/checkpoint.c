@@ -11,6 +11,10 @@
 ** node of that run has the saved tensors of the i-th node of the segment. A part that records other
 ** nodes the second time is an error.
 **
+** Note [A part runs as it ran] Its second run begins at the place of the first one, and finds its
+** input as that one did. So whoever crosses casts the same values, and records the same nodes. What
+** the part made of its input is the part's own, and nobody behind it reads that.
+**
 ** Not here: freeing memory. Activations stay in the tape until the next iteration; only the order
 ** of events is reproduced.
 */
@@ -22,19 +26,64 @@
 #include "core/model/engine.h"
 #include "core/model/op.h"
 
-struct cd_segment {
+/* See Note [A part runs as it ran] */
+typedef struct part_run {
     cd_part_fn part;
     void *context;
+    uint64_t place;
+    cd_value before; /* the input */
+} part_run;
+
+struct cd_segment {
+    part_run run;
     cd_value *input;
     size_t first, count; /* its nodes: graph->nodes[first … first+count-1], leaves skipped */
     bool restored;
 };
 
+static part_run find_run(const cd_graph *graph, const cd_checkpoint *checkpoint,
+                         const cd_value *input)
+{
+    return (part_run){checkpoint->part, checkpoint->context, graph->place, *input};
+}
+
+static void forget_crossing(cd_value *input, const cd_value *before)
+{
+    input->left = before->left;
+    input->entered = before->entered;
+    input->entered_at = before->entered_at;
+}
+
+static cddp_status run_first(cd_graph *graph, const part_run *run, cd_value *input,
+                             cd_value **output, cddp_error *err)
+{
+    const cddp_status status = run->part(graph, run->context, input, output, err);
+    forget_crossing(input, &run->before);
+    return status;
+}
+
+static cddp_status run_again(cd_graph *graph, const part_run *run, cd_value *input,
+                             cd_value **output, cddp_error *err)
+{
+    const uint64_t place = graph->place;
+    const bool enabled = graph->grad_enabled, recomputes = graph->recomputes;
+    const cd_value now = *input;
+    graph->grad_enabled = graph->recomputes = true;
+    graph->place = run->place;
+    input->place = run->before.place;
+    forget_crossing(input, &run->before);
+    const cddp_status status = run->part(graph, run->context, input, output, err);
+    forget_crossing(input, &now);
+    graph->place = place;
+    graph->recomputes = recomputes;
+    graph->grad_enabled = enabled;
+    return status;
+}
+
 /* ---- re-entrant ---- */
 
 typedef struct reentrant {
-    cd_part_fn part;
-    void *context;
+    part_run run;
     cd_value *input;
     cd_gradient input_gradient; /* what arrived at the detached input during the nested backward */
 } reentrant;
@@ -68,7 +117,9 @@ static cddp_status enter_part(cd_graph *graph, reentrant *state, cd_value **outp
     CD_TRY(cd_graph_record(graph, &record, err));
     CD_ASSERT(input->node != NULL);
     input->node->edges[0] = (cd_edge){0};
-    return CD_PASS(state->part(graph, state->context, input, output, err));
+    part_run run = state->run;
+    run.before.left = run.before.entered = NULL; /* those have other nodes */
+    return CD_PASS(run_again(graph, &run, input, output, err));
 }
 
 static cddp_status reentrant_route(const cd_op_call *call, cddp_error *err)
@@ -81,7 +132,7 @@ static cddp_status reentrant_route(const cd_op_call *call, cddp_error *err)
     reentrant *state = call->state;
     state->input_gradient = (cd_gradient){0};
     cd_backward_options options = *graph->backward;
-    bool enabled = graph->grad_enabled;
+    const bool enabled = graph->grad_enabled;
     cd_value *output = NULL;
     graph->grad_enabled = true;
     cddp_status status = enter_part(graph, state, &output, err);
@@ -112,17 +163,18 @@ static cddp_status run_reentrant(cd_graph *graph, const cd_checkpoint *checkpoin
     void *memory = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(reentrant), &memory, err));
     reentrant *state = memory;
-    *state = (reentrant){.part = checkpoint->part, .context = checkpoint->context, .input = input};
+    *state = (reentrant){.run = find_run(graph, checkpoint, input), .input = input};
     bool enabled = graph->grad_enabled;
     cd_value *inner = NULL, *made = NULL;
     graph->grad_enabled = false;
-    cddp_status status = checkpoint->part(graph, checkpoint->context, input, &inner, err);
+    cddp_status status = run_first(graph, &state->run, input, &inner, err);
     graph->grad_enabled = enabled;
     if (status != CDDP_OK) {
         cd_error_frame(err, __FILE__, __func__, __LINE__);
         return status;
     }
     CD_TRY(cd_graph_detach(graph, inner, &made, err));
+    made->place = inner->place;
     cd_record record = {.op = &reentrant_op,
                         .inputs = &input,
                         .input_count = 1,
@@ -153,12 +205,11 @@ static cddp_status run_segment(cd_graph *graph, const cd_checkpoint *checkpoint,
     void *memory = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(cd_segment), &memory, err));
     cd_segment *s = memory;
-    *s = (cd_segment){.part = checkpoint->part,
-                      .context = checkpoint->context,
+    *s = (cd_segment){.run = find_run(graph, checkpoint, input),
                       .input = input,
                       .first = graph->node_count};
     graph->segment = s;
-    cddp_status status = checkpoint->part(graph, checkpoint->context, input, output, err);
+    cddp_status status = run_first(graph, &s->run, input, output, err);
     graph->segment = NULL;
     if (status != CDDP_OK) {
         cd_error_frame(err, __FILE__, __func__, __LINE__);
@@ -176,12 +227,9 @@ static cddp_status run_segment(cd_graph *graph, const cd_checkpoint *checkpoint,
 /* Runs the part again on a side tape and moves its saved tensors into the segment's nodes. */
 static cddp_status recompute(cd_graph *graph, cd_segment *s, cddp_error *err)
 {
-    bool enabled = graph->grad_enabled;
     size_t again = graph->node_count;
     cd_value *output = NULL;
-    graph->grad_enabled = true;
-    cddp_status status = s->part(graph, s->context, s->input, &output, err);
-    graph->grad_enabled = enabled;
+    cddp_status status = run_again(graph, &s->run, s->input, &output, err);
     if (status != CDDP_OK) {
         cd_error_frame(err, __FILE__, __func__, __LINE__);
         return status;

@@ -142,6 +142,7 @@ struct cd_graph {
     bool training;                              /* dropout and batch norm */
     /* non-reentrant checkpoint being recorded or recomputed */
     cd_segment *segment;
+    bool recomputes; /* a checkpointed part runs again, inside of backward */
 };
 
 /* Borrows module and allocator until destroy. */

@@ -10,6 +10,8 @@
 
 #include "core/base/error.h"
 #include "core/base/prng.h"
+#include "core/oracle/power_sum.h"
+#include "core/tensor/math.h"
 
 #include <math.h>
 
@@ -39,11 +41,12 @@ typedef struct carried_parameter {
 struct cd_carried {
     carried_parameter *parameters; /* (parameter_count) */
     bool has_begun, is_off_the_grid;
-    bool is_behind;         /* an update was judged, and its formulas not yet */
-    double squares, spread; /* of the gradients' norm and of its radius */
-    uint64_t normed;        /* elements in it */
-    bool has_restarted;     /* in this step */
-    uint64_t differing;     /* comparisons that had failed when the step began */
+    bool is_behind;        /* an update was judged, and its formulas not yet */
+    double powers, spread; /* of the gradients' norm and of its radius */
+    double largest;        /* |ln x| in it */
+    uint64_t normed;       /* elements in it */
+    bool has_restarted;    /* in this step */
+    uint64_t differing;    /* comparisons that had failed when the step began */
 };
 
 static size_t elements_of(const cd_oracle *o, size_t i)
@@ -178,7 +181,7 @@ cddp_status cd_carried_begin(cd_oracle *o, cddp_error *err)
 {
     struct cd_carried *c = o->carried;
     if (!can_carry(o) || !cd_oracle_has_values(o)) return CDDP_OK;
-    c->squares = c->spread = 0;
+    c->powers = c->spread = c->largest = 0;
     c->normed = 0;
     c->has_restarted = false;
     /* what other links have named is not named again */
@@ -265,8 +268,11 @@ void cd_carried_take_gradient(cd_oracle *o, size_t i, const cd_carried_sum *from
     }
     for (size_t k = 0; o->options.clip_max_norm > 0 && k < from->sum->numel; k++) {
         const cd_ball g = unscale(batch_gradient(from, k), dtype, o->loss_scale);
-        c->squares += g.value * g.value;
-        c->spread += g.radius * g.radius;
+        const double power = o->options.clip_norm_type;
+        cd_power_add(power, &c->powers, cd_power_term(power, g.value));
+        cd_power_add(power, &c->spread, cd_power_term(power, g.radius));
+        if (g.value != 0 && isfinite(g.value))
+            c->largest = fmax(c->largest, fabs(cd_log(fabs(g.value))));
         c->normed++;
     }
 }
@@ -283,8 +289,12 @@ static cd_ball find_factor(const cd_oracle *o, double loss_scale)
     const double max_norm = o->options.clip_max_norm;
     const double scale = o->options.clips_scaled ? loss_scale : 1;
     if (max_norm == 0) return cd_ball_of(1);
-    const double norm = sqrt(c->squares) * scale;
-    const double radius = sqrt(c->spread) * scale + norm * 0x1p-50 * (double)(c->normed + 16);
+    const double p = o->options.clip_norm_type;
+    const double norm = cd_power_root(p, c->powers) * scale;
+    const double roundings = (double)(c->normed + 16) + cd_power_roundings(p, c->largest);
+    const double radius = cd_power_root(p, c->spread) * scale * (1 + 0x1p-50 * roundings) +
+                          norm * 0x1p-50 * roundings +
+                          2 * cd_power_underflow(p, (double)c->normed) * scale;
     const double low = clip_factor(max_norm, norm + radius);
     const double high = clip_factor(max_norm, norm - radius);
     return (cd_ball){(low + high) / 2, (high - low) / 2 + 0x1p-50};
@@ -431,7 +441,7 @@ cddp_status cd_carried_step(cd_oracle *o, const cd_oracle_formulas *f, cddp_erro
     const bool has_factor = o->options.clip_max_norm == 0 || is_known;
     for (size_t i = 0; i < o->options.parameter_count; i++)
         CD_TRY(step_parameter(o, f, i, has_factor ? &factor : NULL, err));
-    o->carried->squares = o->carried->spread = 0;
+    o->carried->powers = o->carried->spread = o->carried->largest = 0;
     /* the reference itself gave the step up, and the balls did not */
     if (gap != CD_FREE_NO_GAP && is_known) {
         o->free_gaps[gap]--;

@@ -54,7 +54,7 @@ static cddp_status push_arrays(cd_oracle *o, cddp_error *err)
     o->captured = cd_arena_array(&o->arena, n, sizeof *o->captured);
     o->local_present = cd_arena_array(&o->arena, n, sizeof *o->local_present);
     o->free_gradients = cd_arena_array(&o->arena, n, sizeof *o->free_gradients);
-    o->squares = cd_arena_array(&o->arena, o->options.world_size, sizeof *o->squares);
+    o->powers = cd_arena_array(&o->arena, o->options.world_size, sizeof *o->powers);
     CD_TRY(cd_arena_check(&o->arena, err, "the oracle of rank %u", o->options.rank));
     for (size_t i = 0; i < n; i++) {
         o->parameters[i] = o->options.parameters[i];

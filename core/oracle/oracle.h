@@ -186,8 +186,11 @@ typedef struct cd_oracle_options {
     uint64_t seed;
     /* gradients are clipped to this norm after the reduction; 0: not, below 0: to one of some of
     ** them, or in another place */
+    bool rounds_buffers;     /* a forward leaves buffers in numbers of buffer_dtype (FMP-07) */
+    cddp_dtype buffer_dtype; /* where it does */
     double clip_max_norm;
-    bool clips_scaled; /* before the loss scale is taken back */
+    double clip_norm_type; /* p of that norm */
+    bool clips_scaled;     /* before the loss scale is taken back */
     /* after each step the parameters go to the nearest k/8, -8 ≤ k ≤ 8, ties up, modulo 17 */
     bool on_grid;
 } cd_oracle_options;
@@ -245,8 +248,8 @@ typedef struct cd_oracle_reduction {
 /* A norm by which gradients are about to be clipped. */
 typedef struct cd_oracle_norm {
     const cddp_grad *gradients; /* (parameter_count) as they are now */
-    double norm;
-    const uint32_t *ranks; /* (rank_count) whose parts entered, as the program has it */
+    double norm, p;             /* p: of the p-norm */
+    const uint32_t *ranks;      /* (rank_count) whose parts entered, as the program has it */
     uint32_t rank_count;
 } cd_oracle_norm;
 

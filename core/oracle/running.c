@@ -45,7 +45,8 @@ typedef struct moved {
     double value, error;
 } moved;
 
-static void move(const cd_oracle *o, const cd_second_channel *c, bool is_var, double unit, moved *m)
+static void move(const cd_oracle *o, const cd_second_channel *c, bool is_var, cddp_dtype dtype,
+                 moved *m)
 {
     const cd_scalar which = is_var ? c->squares : c->mean;
     const double value = cd_scalars_get(&o->scalars, which),
@@ -55,8 +56,9 @@ static void move(const cd_oracle *o, const cd_second_channel *c, bool is_var, do
     const double divisor = is_var ? (double)c->count - 1 : 1;
     m->error = (1 - MOMENTUM) * m->error + MOMENTUM * error / divisor;
     m->value = (1 - MOMENTUM) * m->value + MOMENTUM * value / divisor;
-    /* rounded once, to the dtype of the buffer */
-    m->error += (unit + 0x1p-50) * (fabs(m->value) + m->error) + 0x1p-149;
+    /* rounded once, to the dtype of the buffer, or to that of [mixed_precision] */
+    m->error += (cd_dtype_roundoff(dtype) + 0x1p-50) * (fabs(m->value) + m->error) +
+                (o->options.rounds_buffers ? cd_dtype_underflow(dtype) : 0) + 0x1p-149;
 }
 
 static cddp_status judge_one(cd_oracle *o, const cd_start *start, const layer *l, bool is_var,
@@ -65,7 +67,7 @@ static cddp_status judge_one(cd_oracle *o, const cd_start *start, const layer *l
     const int64_t buffer = is_var ? l->var : l->mean;
     const cd_oracle_engine *e = start->engine;
     const cddp_tensor *after = &e->buffers(e->self)[buffer];
-    const double unit = cd_dtype_roundoff(after->dtype);
+    const cddp_dtype dtype = o->options.rounds_buffers ? o->options.buffer_dtype : after->dtype;
     cd_comparison c = {.numel = l->norms->count, .element = -1};
     CD_TRY(cd_numbers_read(&o->numbers, &start->buffers[buffer], err));
     CD_TRY(cd_numbers_read(&o->other, after, err));
@@ -73,7 +75,7 @@ static cddp_status judge_one(cd_oracle *o, const cd_start *start, const layer *l
         moved m = {o->numbers.values[k], 0};
         for (size_t f = 0; f < l->program->forward_count; f++)
             for (size_t i = 0; i < l->moves; i++)
-                move(o, &l->norms[f * l->stride].channels[k], is_var, unit, &m);
+                move(o, &l->norms[f * l->stride].channels[k], is_var, dtype, &m);
         const double actual = o->other.values[k];
         if (!isfinite(m.value) || !isfinite(m.error)) continue;
         if (fabs(actual - m.value) <= m.error) {

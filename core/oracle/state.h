@@ -23,7 +23,7 @@ struct cd_oracle {
     cd_oracle_share *share;         /* the run's, or own */
     cd_oracle_share own;
     cd_numbers numbers, other, before;
-    double *squares; /* (world_size) of a norm */
+    double *powers; /* (world_size) of a norm */
     /* The free-running reference: it has the run's values; the run has others than it. */
     bool is_free_valid, has_free_parted, is_sharded;
     cd_free_gap free_gap;                  /* of this step */

@@ -9,6 +9,7 @@
 #include "cddp/ddp.h"
 #include "core/base/suggest.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/text.h"
+#include "core/plan/zero.h"
 
 #include <stdlib.h>
 #include <stdio.h>
@@ -238,6 +239,8 @@ static cddp_status fail_unknown(const char *key, char *table_and_field, cddp_err
     const char *field = dot != NULL ? dot + 1 : table_and_field;
     const char *table = dot != NULL ? table_and_field : "";
     if (dot != NULL) *dot = '\0';
+    const char *why = cd_zero_find_refusal(table, field);
+    if (why != NULL) return cd_fail(err, CDDP_E_CONFIG, "'%s' has no meaning here: %s", key, why);
     const cd_key_row *near = cd_key_nearest(table, field);
     char path[200] = "";
     if (near != NULL)
@@ -339,6 +342,7 @@ cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t rank,
                        (unsigned long long)plan->world.size);
     }
     *settings = plan->settings;
+    cd_zero_resolve(plan, settings);
     for (size_t i = 0; i < plan->override_count; i++) {
         const cddp_plan_override *override = &plan->overrides[i];
         const cd_key_row *row = cd_key_find_path(override->key);

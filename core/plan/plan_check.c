@@ -14,7 +14,9 @@
 #include "core/base/format.h"
 #include "core/plan/chosen_hook.h"
 #include "core/plan/own_messages.h"
+#include "core/plan/zero.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -162,6 +164,18 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
                            "length",
                            (unsigned long long)s->train.steps, (unsigned long long)s->join.epochs);
     }
+    if (s->clip.norm_type != 2 && s->clip.max_norm <= 0)
+        cd_plan_contradict(c, "clip.norm_type",
+                           "clip.norm_type has no effect without clip.max_norm");
+    if (s->clip.norm_type > 16 && !isinf(s->clip.norm_type))
+        cd_plan_contradict(c, "clip.norm_type",
+                           "clip.norm_type is %g: powers of small gradients vanish beyond 16; "
+                           "1 to 16, or inf",
+                           s->clip.norm_type);
+    if (s->clip.norm_type != 2 && s->clip.place == CDDP_CLIP_BEFORE_REDUCTION)
+        cd_plan_contradict(c, "clip.norm_type",
+                           "clip.norm_type with clip.place = \"before_reduction\": that mistake "
+                           "clips each gradient by its own 2-norm");
     if (s->clip.place != CDDP_CLIP_AFTER_REDUCTION && s->clip.max_norm <= 0)
         cd_plan_contradict(c, "clip.place", "clip.place has no effect without clip.max_norm");
     if (s->clip.place == CDDP_CLIP_BEFORE_UNSCALE && !s->amp.enable) {
@@ -195,7 +209,7 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
                            "streams.producers: gradients without numbers are not produced: it "
                            "needs model.device = \"cpu\"");
     }
-    if (s->streams.producers > 0 &&
+    if (s->streams.producers > 0 && !s->fsdp.enable &&
         s->mixed_precision.param_dtype + s->mixed_precision.reduce_dtype > 0) {
         cd_plan_contradict(c, "streams.producers",
                            "streams.producers: the host computes with the parameters, which "
@@ -339,7 +353,7 @@ static void check_evaluation(cd_contradictions *c, const cddp_plan_when *when)
                            "when.evaluate through the wrapper with join.enable: a joined rank "
                            "would shadow an iteration that does not come; use \"module\"");
     }
-    if (wraps && s->mixed_precision.param_dtype != CDDP_PARAM_DTYPE_NONE) {
+    if (wraps && !s->fsdp.enable && s->mixed_precision.param_dtype != CDDP_PARAM_DTYPE_NONE) {
         cd_plan_contradict(c, "when.evaluate",
                            "when.evaluate through the wrapper with mixed_precision.param_dtype: "
                            "low-precision copies are given back by the next backward only; use "
@@ -353,7 +367,7 @@ static const char *find_bound_to_the_world(const cddp_plan *plan)
     const cddp_plan_settings *s = &plan->settings;
     bool is_sharded = false, is_nameless = false;
     for (size_t i = 0; i < plan->optimizer_count; i++) {
-        is_sharded |= plan->optimizers[i].shard != CDDP_SHARD_NONE ||
+        is_sharded |= cd_zero_get_shard(plan, i) != CDDP_SHARD_NONE ||
                       plan->optimizers[i].overlap != CDDP_PLAN_OVERLAP_NONE ||
                       plan->optimizers[i].in_backward;
     }
@@ -621,11 +635,16 @@ static void check_expect(cd_contradictions *c)
     }
 }
 
-static size_t search_one(void *self, const cddp_plan *plan, cd_contradiction_fn report_fn,
+static size_t search_one(void *self, const cddp_plan *written, cd_contradiction_fn report_fn,
                          void *context)
 {
     (void)self;
-    cd_contradictions c = {.plan = plan, .report = report_fn, .context = context};
+    cddp_plan resolved = *written;
+    const cddp_plan *plan = &resolved;
+    cd_contradictions c = {.plan = written, .report = report_fn, .context = context};
+    cd_plan_check_zero(&c);
+    cd_zero_resolve(written, &resolved.settings);
+    c.plan = plan;
     if (plan->title == NULL) cd_plan_contradict(&c, "title", "a scenario needs a title");
     check_settings(&c, &plan->settings);
     for (size_t i = 0; i < plan->override_count; i++) {

@@ -32,6 +32,8 @@ const cddp_plan_group *cd_plan_find_group(const cddp_plan *plan, const char *nam
 void cd_plan_check_update(cd_contradictions *c);
 /* plan_check_wrappers.c: what several wrappers cannot have together. */
 void cd_plan_check_wrappers(cd_contradictions *c);
+/* plan_check_zero.c: DeepSpeed's words; of a plan as it was written. */
+void cd_plan_check_zero(cd_contradictions *c);
 /* plan_check_fsdp.c: a fully sharded model. */
 void cd_plan_check_fsdp(cd_contradictions *c);
 /* plan_check_world.c: the network, how ranks meet, what happens to them, their groups and

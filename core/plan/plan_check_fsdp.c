@@ -25,8 +25,6 @@ static const refusal refusals[] = {
     {"amp", NULL,
      "ranks would decide from their own shards whether a gradient overflowed, and skip different "
      "steps"},
-    {"mixed_precision", "buffer_dtype",
-     "a model with buffers is refused: no rank cuts them or makes them equal (FSD-20)"},
     {"clip", "group", "squares of shards are added over all of them"},
     {"clip", "place", "gradients of a unit are reduced as one, and clipped behind that"},
     {"model", "ignore",
@@ -202,10 +200,6 @@ static void check_precision(cd_contradictions *c, const cddp_plan_settings *s)
 static void check_casts(cd_contradictions *c, const cddp_plan_settings *s)
 {
     const cddp_plan_fsdp *f = &s->fsdp;
-    if (s->streams.producers > 0 && f->unit_precision.count > 0)
-        cd_plan_contradict(c, "streams.producers",
-                           "streams.producers: the host computes with the parameters, which "
-                           "fsdp.unit_precision would cast on a stream: drop one");
     const bool is_mixed = s->mixed_precision.param_dtype != CDDP_PARAM_DTYPE_NONE;
     const struct {
         const char *key;
@@ -246,17 +240,8 @@ static void check_casts(cd_contradictions *c, const cddp_plan_settings *s)
 ** gradients that no backward follows would leave units full. */
 static void check_evaluation(cd_contradictions *c)
 {
-    const cddp_plan_fsdp *f = &c->plan->settings.fsdp;
-    const bool casts = f->unit_precision.count > 0 || f->output_dtype != CDDP_SHARDING_OUTPUT_NONE;
     for (size_t i = 0; i < c->plan->when_count; i++) {
         const int64_t way = c->plan->whens[i].evaluate;
-        if (way == CDDP_EVALUATE_WRAPPER && casts) {
-            cd_plan_enter_table(c, "when", i);
-            cd_plan_contradict(c, "when.evaluate",
-                               "when.evaluate with fsdp.unit_precision or fsdp.output_dtype: an "
-                               "evaluation is judged in full precision");
-            cd_plan_enter_table(c, NULL, 0);
-        }
         if (way != CDDP_EVALUATE_MODULE && way != CDDP_EVALUATE_WITH_GRAD) continue;
         cd_plan_enter_table(c, "when", i);
         cd_plan_contradict(c, "when.evaluate",

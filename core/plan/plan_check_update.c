@@ -6,6 +6,8 @@
 */
 #include "core/plan/plan_check.h"
 
+#include "core/plan/zero.h"
+
 #include <string.h>
 
 static void check_periods(cd_contradictions *c, const cddp_plan_averager *a)
@@ -79,8 +81,8 @@ static void check_averager(cd_contradictions *c, const cddp_plan_settings *s)
 
 static bool has_sharded_optimizer(const cddp_plan *plan)
 {
-    for (size_t i = 0; i < plan->optimizer_count; i++) {
-        if (plan->optimizers[i].shard != CDDP_SHARD_NONE) return true;
+    for (size_t i = 0; i < cd_plan_optimizer_count(plan); i++) {
+        if (cd_zero_get_shard(plan, i) != CDDP_SHARD_NONE) return true;
     }
     return false;
 }
@@ -296,9 +298,10 @@ static void check_shard(cd_contradictions *c)
                               ? "shard.padding"
                               : NULL;
     bool has_whole = false, has_flat = false;
-    for (size_t i = 0; i < plan->optimizer_count; i++) {
-        has_whole |= plan->optimizers[i].shard == CDDP_SHARD_PARAMETERS;
-        has_flat |= plan->optimizers[i].shard == CDDP_SHARD_FLAT;
+    for (size_t i = 0; i < cd_plan_optimizer_count(plan); i++) {
+        const int64_t shard = cd_zero_get_shard(plan, i);
+        has_whole |= shard == CDDP_SHARD_PARAMETERS;
+        has_flat |= shard == CDDP_SHARD_FLAT;
     }
     for (size_t i = 0; i < plan->override_count; i++) {
         order = strcmp(plan->overrides[i].key, "shard.order") == 0 ? "shard.order" : order;
@@ -316,7 +319,8 @@ static void check_shard(cd_contradictions *c)
 
 static void check_optimizer(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
 {
-    if (optimizer->shard != CDDP_SHARD_NONE) check_sharded_optimizer(c, optimizer);
+    if (optimizer->shard != CDDP_SHARD_NONE || c->plan->zero.stage == 1)
+        check_sharded_optimizer(c, optimizer);
     const cddp_plan_settings *s = &c->plan->settings;
     const bool keeps_state = optimizer->kind != CDDP_OPTIMIZER_SGD || optimizer->momentum > 0;
     if (optimizer->steps.term_count > 0 && s->amp.enable && s->clip.max_norm > 0 &&

@@ -6,14 +6,9 @@
 #include "core/reference/units.h"
 
 /* A place is a number of the forwards, and which unit's: forward × (units + 1) + unit. */
-static uint64_t place_of(const cd_crossed *c)
+static uint32_t unit_of_place(const cd_crossed *c, uint64_t place)
 {
-    return c->running == 0 ? 0 : c->forwards * (c->unit_count + 1) + c->running;
-}
-
-static const cd_crossed_unit *unit_of_place(const cd_crossed *c, uint64_t place)
-{
-    return &c->units[place % (c->unit_count + 1)];
+    return (uint32_t)(place % (c->unit_count + 1));
 }
 
 cddp_status cd_crossed_init(cd_crossed *c, const cddp_plan *plan,
@@ -55,19 +50,18 @@ const cddp_dtype *cd_crossed_get_input(const cd_crossed *c)
 
 void cd_crossed_begin(cd_crossed *c, cd_graph *graph)
 {
-    c->running = 0;
     c->forwards = 0;
-    c->is_running = true;
-    graph->place = place_of(c);
+    c->is_running = c->is_active = true;
+    graph->place = 0;
 }
 
 void cd_crossed_use(cd_crossed *c, cd_graph *graph, uint32_t parameter)
 {
     const uint32_t unit = c->unit_of[parameter];
-    if (!c->is_running || unit == 0 || unit == c->running) return;
-    c->running = unit;
+    const bool is_forward = c->is_active && (c->is_running || graph->recomputes);
+    if (!is_forward || unit == 0 || unit == unit_of_place(c, graph->place)) return;
     c->forwards++;
-    graph->place = place_of(c);
+    graph->place = c->forwards * (c->unit_count + 1) + unit;
 }
 
 /* Rounded to the dtype's numbers, and so is the gradient that comes back. */
@@ -92,7 +86,8 @@ static cddp_status find_output(cd_crossed *c, cd_graph *graph, cd_value *value, 
     if (value->left == NULL) {
         cd_value *made = value;
         if (value->place != 0)
-            CD_TRY(round_value(c, graph, &made, unit_of_place(c, value->place)->output, err));
+            CD_TRY(
+                round_value(c, graph, &made, c->units[unit_of_place(c, value->place)].output, err));
         value->left = made;
     }
     *output = value->left;
@@ -104,15 +99,17 @@ cddp_status cd_crossed_read(cd_crossed *c, cd_graph *graph, cd_value *value, cd_
 {
     const bool is_inside = value->place == graph->place;
     *read = value;
-    if (!c->is_running || c->is_casting || is_inside || !cddp_dtype_is_float(value->tensor.dtype))
+    const uint32_t running = unit_of_place(c, graph->place);
+    const bool is_forward = c->is_active && (c->is_running || graph->recomputes);
+    if (!is_forward || c->is_casting || is_inside || !cddp_dtype_is_float(value->tensor.dtype))
         return CDDP_OK;
-    if (c->running != 0 && value->entered != NULL && value->entered_at == graph->place) {
+    if (running != 0 && value->entered != NULL && value->entered_at == graph->place) {
         *read = value->entered;
         return CDDP_OK;
     }
     CD_TRY(find_output(c, graph, value, read, err));
-    if (c->running == 0) return CDDP_OK;
-    CD_TRY(round_value(c, graph, read, c->units[c->running].input, err));
+    if (running == 0) return CDDP_OK;
+    CD_TRY(round_value(c, graph, read, c->units[running].input, err));
     value->entered = *read;
     value->entered_at = graph->place;
     return CDDP_OK;

@@ -24,9 +24,9 @@ typedef struct cd_crossed {
     cd_crossed_unit *units; /* (unit_count) the root first */
     uint32_t *unit_of;      /* (parameter_count) */
     uint32_t unit_count;
-    uint32_t running;  /* the unit whose forward runs; 0: the root's alone */
     uint64_t forwards; /* that began below the root */
     bool is_needed, is_running, is_casting;
+    bool is_active; /* in the pass at hand; what its backward recomputes is cast, too */
 } cd_crossed;
 
 cddp_status cd_crossed_init(cd_crossed *crossed, const cddp_plan *plan,

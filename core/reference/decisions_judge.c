@@ -10,8 +10,10 @@
 #include "core/reference/decisions.h"
 
 #include "core/base/error.h"
+#include "core/oracle/power_sum.h"
 #include "core/reference/planned.h"
 #include "core/reference/rates.h"
+#include "core/tensor/math.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
@@ -46,7 +48,8 @@ double cd_decisions_begin_step(cd_decisions *d, uint32_t step, struct cddp_trace
 /* ---- a gradient ---- */
 
 typedef struct measure {
-    double squares, bound; /* bound: of the norm, absolute */
+    double sum, norm, bound; /* sum: of p-th powers; bound: of the norm, absolute */
+    double largest;          /* |ln x| */
     int64_t elements;
     bool is_nan;
 } measure;
@@ -118,16 +121,19 @@ static const cddp_plan_group *find_group(const cd_decisions *d)
     return NULL;
 }
 
-static void add_squares(const cd_decisions *d, size_t parameter, const cd_numbers *numbers,
-                        measure *m)
+static void add_powers(const cd_decisions *d, size_t parameter, const cd_numbers *numbers,
+                       measure *m)
 {
+    const double p = d->settings.clip.norm_type;
     const cddp_plan_group *group = find_group(d);
     for (size_t k = 0; k < numbers->count; k++) { /* in the order of the elements */
         const double x = numbers->values[k];
         const uint32_t weight =
             d->settings.clip.group != NULL ? weigh(d, parameter, (int64_t)k, group) : 1;
-        m->squares += weight * (x * x);
+        const double term = cd_power_term(p, x);
+        if (weight > 0) cd_power_add(p, &m->sum, isinf(p) ? term : weight * term);
         m->is_nan |= isnan(x);
+        if (x != 0 && isfinite(x)) m->largest = fmax(m->largest, fabs(cd_log(fabs(x))));
     }
 }
 
@@ -188,13 +194,14 @@ static cddp_status measure_all(const cd_decisions *d, const cddp_grad *gradients
                                cd_numbers *numbers, measure *m, cddp_error *err)
 {
     const size_t count = d->replica->model->module->parameter_count;
+    const double p = d->settings.clip.norm_type;
     double relative = 0, absolute = 0;
     *m = (measure){0};
     for (size_t i = 0; i < count; i++) {
         double unit, least;
         if (gradients[i].kind == CDDP_GRAD_UNDEFINED) continue;
         CD_TRY(cd_numbers_read(numbers, &gradients[i].value, err));
-        add_squares(d, i, numbers, m);
+        add_powers(d, i, numbers, m);
         get_precision(gradients[i].value.dtype, &unit, &least);
         m->elements += (int64_t)numbers->count;
         relative = unit > relative ? unit : relative;
@@ -204,10 +211,13 @@ static cddp_status measure_all(const cd_decisions *d, const cddp_grad *gradients
                              ? 1.0
                              : cd_scaling_get_inverse(&d->scaling);
     const double roundings =
-        (scale != 1.0 ? 2 * relative : 0) + 0x1p-51 * (double)(m->elements + 8);
-    m->squares *= scale * scale;
+        (scale != 1.0 ? 2 * relative : 0) +
+        0x1p-51 * ((double)(m->elements + 8) + cd_power_roundings(p, m->largest));
+    m->norm = cd_power_root(p, m->sum) * scale;
     m->bound =
-        roundings * sqrt(m->squares) + (scale != 1.0 ? absolute * sqrt((double)m->elements) : 0);
+        roundings * m->norm +
+        (p == 2 ? 0 : 2 * scale * cd_power_underflow(p, (double)m->elements)) +
+        (scale != 1.0 ? absolute * (isinf(p) ? 1 : cd_power_root(p, (double)m->elements)) : 0);
     return CDDP_OK;
 }
 
@@ -226,7 +236,7 @@ static cddp_status emit_clip(cd_decisions *d, uint32_t step, const cddp_grad *gr
     measure m;
     const double max_norm = d->settings.clip.max_norm;
     CD_TRY(measure_all(d, gradients, numbers, &m, err));
-    const double norm = m.is_nan ? (double)NAN : sqrt(m.squares);
+    const double norm = m.is_nan ? (double)NAN : m.norm;
     d->norm = norm;
     d->norm_bound = m.bound + 0x1p-52 * norm;
     d->knows_norm = true;

@@ -14,6 +14,7 @@
 #include "core/oracle/hook_law/hook_law.h"
 #include "core/plan/plan.h"
 #include "core/plan/plan_check.h"
+#include "core/plan/zero.h"
 #include "core/reference/collective.h"
 #include "core/reference/custody.h"
 #include "core/reference/custody_values.h"
@@ -92,7 +93,7 @@ static cddp_status declare_parts(cd_referee *o, size_t optimizer, cd_oracle_para
                                  cddp_error *err)
 {
     const cd_replica_optimizer *own = &o->reference->replica->optimizers[optimizer];
-    const int64_t kind = o->options.plan->optimizers[optimizer].shard;
+    const int64_t kind = cd_zero_get_shard(o->options.plan, optimizer);
     const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
     int64_t *numels = cd_arena_array(&o->memory, own->count, sizeof *numels);
     cd_part *parts = cd_arena_array(&o->memory, own->count, sizeof *parts);
@@ -145,9 +146,9 @@ static cddp_status declare_units(cd_referee *o, cd_oracle_parameter *parameters,
 /* No rank has the whole state of a sharded optimizer. */
 static bool is_sharded(const cddp_plan *plan)
 {
-    bool is_sharded = plan->settings.fsdp.enable;
+    bool is_sharded = cd_zero_shards_model(plan) || cd_zero_get_shard(plan, 0) != CDDP_SHARD_NONE;
     for (size_t i = 0; i < plan->optimizer_count; i++) {
-        is_sharded |= plan->optimizers[i].shard != CDDP_SHARD_NONE ||
+        is_sharded |= cd_zero_get_shard(plan, i) != CDDP_SHARD_NONE ||
                       plan->optimizers[i].overlap >= CDDP_PLAN_OVERLAP_HOOK_WITH_ZERO_STEP;
     }
     return is_sharded;
@@ -211,33 +212,36 @@ static cddp_status make_oracle(cd_referee *o, cddp_error *err)
                                   0,
                                   {.is_given = false}};
     }
-    for (size_t i = 0; i < plan->optimizer_count; i++) {
-        if (plan->optimizers[i].shard != CDDP_SHARD_NONE)
+    for (size_t i = 0; i < cd_plan_optimizer_count(plan); i++) {
+        if (cd_zero_get_shard(plan, i) != CDDP_SHARD_NONE)
             CD_TRY(declare_parts(o, i, parameters, err));
     }
     if (o->settings.fsdp.enable) CD_TRY(declare_units(o, parameters, err));
     for (size_t i = 0; i < module->parameter_count; i++) o->parts[i] = parameters[i].part;
-    const cd_oracle_options options = {.parameters = parameters,
-                                       .parameter_count = module->parameter_count,
-                                       .buffer_count = module->buffer_count,
-                                       .rank = o->options.rank,
-                                       .world_size = (uint32_t)plan->world.size,
-                                       .engine = &o->reference->engine,
-                                       .free_engine = &o->free_reference->engine,
-                                       .free_gap = free_gap_of(o),
-                                       .share = o->options.share,
-                                       .tracer = o->options.tracer,
-                                       .allocator = o->allocator,
-                                       .sample_wise = model_is_sample_wise(o, module),
-                                       .separate = o->settings.ddp.accumulate_in_hook ||
-                                                   cd_planned_adds_up_apart(&o->settings),
-                                       .exact_inputs = o->settings.model.exact,
-                                       .step_count = (uint32_t)o->settings.train.steps,
-                                       .seed = plan->world.seed,
-                                       .on_grid = o->settings.model.exact,
-                                       .clip_max_norm = planned_norm(o),
-                                       .clips_scaled =
-                                           o->settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE};
+    const cd_oracle_options options = {
+        .parameters = parameters,
+        .parameter_count = module->parameter_count,
+        .buffer_count = module->buffer_count,
+        .rank = o->options.rank,
+        .world_size = (uint32_t)plan->world.size,
+        .engine = &o->reference->engine,
+        .free_engine = &o->free_reference->engine,
+        .free_gap = free_gap_of(o),
+        .share = o->options.share,
+        .tracer = o->options.tracer,
+        .allocator = o->allocator,
+        .sample_wise = model_is_sample_wise(o, module),
+        .separate = o->settings.ddp.accumulate_in_hook || cd_planned_adds_up_apart(&o->settings),
+        .exact_inputs = o->settings.model.exact,
+        .step_count = (uint32_t)o->settings.train.steps,
+        .seed = plan->world.seed,
+        .on_grid = o->settings.model.exact,
+        .rounds_buffers = o->settings.fsdp.enable &&
+                          o->settings.mixed_precision.buffer_dtype != CDDP_BUFFER_DTYPE_NONE,
+        .buffer_dtype = cd_planned_dtype(o->settings.mixed_precision.buffer_dtype),
+        .clip_max_norm = planned_norm(o),
+        .clip_norm_type = o->settings.clip.norm_type,
+        .clips_scaled = o->settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE};
     CD_TRY(cd_oracle_create(&options, &o->oracle, err));
     cd_arena_rewind(&o->memory, mark);
     return CDDP_OK;
@@ -840,8 +844,11 @@ static void hold_ranks(const cd_referee *o, const cd_observed_ranks *ranks)
 cddp_status cd_referee_clips(cd_referee *o, const cd_observed_clips *observed, cddp_error *err)
 {
     hold_ranks(o, &observed->ranks);
-    const cd_oracle_norm norm = {observed->gradients.items, observed->norm, observed->ranks.items,
-                                 (uint32_t)observed->ranks.count};
+    const cd_oracle_norm norm = {.gradients = observed->gradients.items,
+                                 .norm = observed->norm,
+                                 .p = o->settings.clip.norm_type,
+                                 .ranks = observed->ranks.items,
+                                 .rank_count = (uint32_t)observed->ranks.count};
     CD_TRY(cd_oracle_judge_norm(o->oracle, &norm, err));
     double own = observed->norm;
     if (!cd_decisions_get_norm(&o->decisions, observed->norm, &own)) own = observed->norm;

@@ -59,6 +59,25 @@ static cddp_status enter_again(const whole_micro *w, cddp_error *err)
     return CDDP_OK;
 }
 
+/* FMP-07: of a sharded model. A layer leaves numbers of the module's dtype, which become the
+** nearest ones of buffer_dtype. */
+static cddp_status round_buffers(const whole_micro *w, cddp_error *err)
+{
+    const cd_module *module = w->replica->model->module;
+    const cddp_dtype low = cd_planned_dtype(w->settings->mixed_precision.buffer_dtype);
+    const bool has_numbers = (module->device->flags & CDDP_DEVICE_VALUES) != 0;
+    if (!w->settings->fsdp.enable || low == CDDP_DTYPE_COUNT || !has_numbers) return CDDP_OK;
+    for (size_t i = 0; i < module->buffer_count; i++) {
+        const cddp_tensor *t = &module->buffers[i].tensor;
+        cddp_tensor narrow;
+        if (!cddp_dtype_is_float(t->dtype) || cddp_tensor_numel(t) == 0) continue;
+        CD_TRY(cd_graph_tensor(w->replica->graph, low, t->sizes, t->dim_count, &narrow, err));
+        CD_TRY(module->device->copy(&narrow, t, NULL, err));
+        CD_TRY(module->device->copy(t, &narrow, NULL, err));
+    }
+    return CDDP_OK;
+}
+
 static cddp_status run_micro(const whole_micro *w, cddp_error *err)
 {
     const cd_micro *micro = w->micro;
@@ -79,14 +98,16 @@ static cddp_status run_micro(const whole_micro *w, cddp_error *err)
             pass.input_dtype = cd_crossed_get_input(w->crossed);
             cd_crossed_begin(w->crossed, w->replica->graph);
         }
+        CD_TRY(round_buffers(w, err));
         CD_TRY(cd_own_forward(w->replica, w->settings, &pass, err));
         if (w->crossed != NULL)
             CD_TRY(cd_crossed_end(w->crossed, w->replica->graph, &pass.outputs, err));
+        CD_TRY(round_buffers(w, err));
         CD_TRY(cd_own_loss(w->replica, &pass, err));
         cd_replica_add_losses(&pass, &losses);
     }
     CD_TRY(run_backwards(w->replica, micro, &losses, err));
-    return CDDP_OK;
+    return CD_PASS(round_buffers(w, err)); /* a layer may have run again */
 }
 
 /* ---- the engine's table ---- */
@@ -196,7 +217,8 @@ static cddp_status reference_use(void *context, uint32_t parameter, bool in_back
 {
     cd_reference *r = context;
     (void)err;
-    if (!in_backward) cd_crossed_use(&r->crossed, r->replica->graph, parameter);
+    if (!in_backward || r->replica->graph->recomputes)
+        cd_crossed_use(&r->crossed, r->replica->graph, parameter);
     return CDDP_OK;
 }
 
@@ -383,6 +405,7 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     if (part->precision == CD_ORACLE_IN_F64) CD_TRY(load_wide(r, err));
     cd_own_begin_step(r->ran, part->rank, part->step);
     const bool casts = r->crossed.units != NULL && !part->is_plain && r->ran == r->replica;
+    r->crossed.is_active = casts;
     const cddp_status status =
         run_micro(&(whole_micro){.replica = r->ran,
                                  .normaliser = &r->normaliser,

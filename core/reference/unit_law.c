@@ -8,7 +8,8 @@
 **     (FSH-20). In a no_sync window SHARD_GRAD_OP keeps it (FSY-03)
 ** L4  prefetch gathers one unit ahead: the one before it in the order of post-forwards, when that
 **     was freed and its backward is to come (FSH-09, FSH-10); in forward the next one of the order
-**     of the first iteration (FSH-11)
+**     of the first iteration (FSH-11). Stage 3 of ZeRO looks further, and stops where more were
+**     full than it may be (ZER-07, ZER-08)
 ** L5  a unit is reduced where it has a gradient (FPM-08), outside of a no_sync window (FSY-02)
 ** L6  before a gather, and before a reduction, ranks compare what they are about to do: in the
 **     first iteration, or in all of them (FSH-13)
@@ -475,13 +476,42 @@ static void release(cd_unit_law *l, unit *u)
 
 /* ---- forward ---- */
 
+static int64_t count_full(const cd_unit_law *l, const unit *u)
+{
+    return is_cut(l) ? u->share * (int64_t)l->mesh.shards : 0;
+}
+
+/* ZER-07 */
+static bool exceeds(const cd_unit_law *l, const unit *target)
+{
+    const uint64_t most = l->plan->zero.stage == 3 ? l->plan->zero.stage3_max_live_parameters : 0;
+    int64_t live = count_full(l, target);
+    for (uint32_t k = 0; k < l->unit_count; k++)
+        if (l->units[k].is_full) live += count_full(l, &l->units[k]);
+    return most > 0 && live > (int64_t)most;
+}
+
+/* A look at the unit that is so many elements ahead; ahead grows by its own. False: it is the last
+** one that is looked at (ZER-08). */
+static bool look_at(cd_unit_law *l, unit *target, bool may_gather, int64_t *ahead)
+{
+    const int64_t bucket =
+        l->plan->zero.stage == 3 ? (int64_t)l->plan->zero.stage3_prefetch_bucket_size : 0;
+    const bool gathers = may_gather && !target->is_full && is_cut(l) && target->share > 0;
+    if (gathers && exceeds(l, target)) return false;
+    if (gathers) gather(l, target);
+    *ahead += count_full(l, target);
+    return *ahead < bucket;
+}
+
 /* L4; the order of the first iteration is known when its backward begins. */
 static void prefetch_forward(cd_unit_law *l)
 {
     const order *o = &l->forward;
-    if (!l->settings.fsdp.forward_prefetch || !o->is_recorded || o->at >= o->count) return;
-    unit *next = &l->units[o->units[o->at]];
-    if (!next->is_full) gather(l, next);
+    int64_t ahead = 0;
+    if (!l->settings.fsdp.forward_prefetch || !o->is_recorded) return;
+    for (size_t at = o->at; at < o->count; at++)
+        if (!look_at(l, &l->units[o->units[at]], true, &ahead)) return;
 }
 
 static cddp_status pre_forward(cd_unit_law *l, uint32_t k, cddp_error *err)
@@ -547,9 +577,12 @@ static cddp_status walk_forward(cd_unit_law *l, size_t *at, cddp_error *err)
 
 static void prefetch_backward(cd_unit_law *l, const unit *u, int64_t when)
 {
-    if (l->settings.fsdp.backward_prefetch != when || u->position < 1) return;
-    unit *target = &l->units[l->post_forward[u->position - 1]];
-    if (target->may_be_prefetched) gather(l, target);
+    int64_t ahead = 0;
+    if (l->settings.fsdp.backward_prefetch != when) return;
+    for (int64_t at = u->position - 1; at >= 0; at--) {
+        unit *target = &l->units[l->post_forward[at]];
+        if (!look_at(l, target, target->may_be_prefetched, &ahead)) return;
+    }
 }
 
 static void pre_backward(cd_unit_law *l, unit *u)
@@ -582,7 +615,7 @@ static void post_backward(cd_unit_law *l, unit *u)
     if (u->whole == 0) return;
     pass_on(l);
     compare(l, u, true);
-    if (is_cut(l)) {
+    if (is_cut(l) && u->share > 0) {
         const int64_t numel = u->share * (int64_t)l->mesh.shards;
         post(l, u, &(posting){CDDP_OP_REDUCE_SCATTER, u->wire, numel, false});
         l->scattered = l->mesh.replicas > 1 ? u : NULL;

@@ -97,8 +97,8 @@ typedef struct laying {
 static laying lay_out(const cd_unit_sums *s, size_t parameter)
 {
     laying l = {.place = cd_unit_law_get_place(s->options.law, parameter),
-                .is_cut = s->options.mesh.shards > 1,
                 .by_rows = s->options.by_rows};
+    l.is_cut = s->options.mesh.shards > 1 && l.place.share > 0; /* ZER-06 */
     for (size_t i = 0; l.by_rows && i < s->options.module->parameter_count; i++) {
         const cd_unit_place other = cd_unit_law_get_place(s->options.law, i);
         if (other.unit == l.place.unit && other.start < l.place.start) l.before += other.part.share;
@@ -141,11 +141,18 @@ static bool is_laid_out(const cd_unit_sums *s, uint32_t unit)
     return true;
 }
 
+/* Ranks of a sum: a shard group, its replicas, or all where a unit is not cut. */
+static uint32_t count_members(const cd_unit_sums *s, bool scatters)
+{
+    const cd_planned_mesh mesh = s->options.mesh;
+    const bool is_hybrid = mesh.shards > 1 && mesh.replicas > 1;
+    return scatters ? mesh.shards : is_hybrid ? mesh.replicas : mesh.shards * mesh.replicas;
+}
+
 static cddp_status judge_posted(cd_unit_sums *s, const cd_unit_reduction *r, const double *posted,
                                 cddp_error *err)
 {
-    const divisor d = divisor_of(r->op == CDDP_OP_REDUCE_SCATTER ? s->options.mesh.shards
-                                                                 : s->options.mesh.replicas);
+    const divisor d = divisor_of(count_members(s, r->op == CDDP_OP_REDUCE_SCATTER));
     const size_t numel = (size_t)r->numel;
     size_t first = s->options.module->parameter_count;
     if (!cd_arena_grow(&s->memory, (void **)&s->is_named, &s->named_capacity, numel + 1,
@@ -232,9 +239,7 @@ static void judge_passed(cd_unit_sums *s, const cd_unit_reduction *r, const doub
 
 static bool fits(const cd_unit_sums *s, const cd_observed_summed *m, const cd_unit_reduction *r)
 {
-    const cd_planned_mesh mesh = s->options.mesh;
-    const uint32_t members = r->op == CDDP_OP_REDUCE_SCATTER ? mesh.shards : mesh.replicas;
-    return members == m->members && !m->averages &&
+    return count_members(s, r->op == CDDP_OP_REDUCE_SCATTER) == m->members && !m->averages &&
            m->operands.count == (size_t)r->numel * m->members;
 }
 
@@ -255,8 +260,9 @@ cddp_status cd_unit_sums_summed(cd_unit_sums *s, const cd_observed_summed *m, cd
         s->has_unknown = true;
         return CDDP_OK;
     }
-    const uint32_t member =
-        m->scatters ? s->options.rank % mesh.shards : s->options.rank / mesh.shards;
+    const uint32_t member = m->scatters ? s->options.rank % mesh.shards
+                            : is_hybrid ? s->options.rank / mesh.shards
+                                        : s->options.rank;
     const double *posted = m->operands.items + (size_t)member * (size_t)r.numel;
     const divisor d = divisor_of(m->members);
     if (r.replicas)

@@ -22,6 +22,7 @@ typedef struct owned {
     size_t first;  /* the first parameter below that module; the root's counts as 0 */
     size_t unit;   /* length of its unit's name */
     bool is_in_unit, is_placed;
+    bool is_whole; /* ZER-06: too small a unit to be cut */
 } owned;
 
 typedef struct search {
@@ -152,6 +153,7 @@ static int64_t alignment_of(const cddp_plan_settings *settings, const owned *o, 
 
 typedef struct placing {
     int64_t alignment;
+    int64_t least; /* elements of a unit that is cut */
     uint32_t world;
     cd_part *parts;
     int64_t *numels, *starts; /* NULL: nobody asks */
@@ -180,9 +182,11 @@ static void place(search *s, size_t i, const placing *p)
         const owned *o = &s->items[k];
         if (o->unit == of->unit && is_below(o, of, of->unit)) parts[k].share = share;
     }
-    for (size_t k = 0; k < s->count && p->numels != NULL; k++) {
-        const owned *o = &s->items[k];
-        if (o->unit == of->unit && is_below(o, of, of->unit)) p->numels[k] = at;
+    for (size_t k = 0; k < s->count; k++) {
+        owned *o = &s->items[k];
+        if (o->unit != of->unit || !is_below(o, of, of->unit)) continue;
+        if (p->numels != NULL) p->numels[k] = at;
+        o->is_whole = at < p->least;
     }
     for (size_t k = 0; k < s->count; k++)
         if (s->items[k].is_placed && parts[k].share == 0) parts[k].share = 1;
@@ -238,16 +242,23 @@ cddp_status cd_planned_find_units(const cddp_plan *plan, const cddp_plan_setting
     find_units(&s);
     for (size_t i = 0; i < s.count; i++) found->units[i] = number_of(&s, i);
     const bool is_cut = world > 1;
+    const int64_t least =
+        plan->zero.stage == 3 ? (int64_t)plan->zero.stage3_param_persistence_threshold : 0;
     for (size_t i = 0; i < s.count; i++) {
         const placing places = {alignment_of(settings, &s.items[i],
                                              module->parameters[i].tensor.dtype),
-                                world, found->parts, found->numels, found->starts};
+                                least,
+                                world,
+                                found->parts,
+                                found->numels,
+                                found->starts};
         if (!s.items[i].is_placed) place(&s, i, &places);
     }
     for (size_t i = 0; i < s.count; i++) {
         if (found->lengths != NULL) found->lengths[i] = s.items[i].unit;
         found->parts[i].period = is_cut && mesh.replicas > 1 ? (int64_t)world : 0;
-        if (!is_cut) found->parts[i].share = found->parts[i].start = 0;
+        if (!is_cut || s.items[i].is_whole) found->parts[i].period = 0;
+        if (!is_cut || s.items[i].is_whole) found->parts[i].share = found->parts[i].start = 0;
     }
     cd_arena_rewind(memory, mark);
     return CDDP_OK;

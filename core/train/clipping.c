@@ -105,24 +105,36 @@ void cd_trainer_close_clipping(cd_trainer *t)
     t->clipping = NULL;
 }
 
-static cddp_status add_over_group(const struct cd_clipping *c, double *squares, cddp_error *err)
+static cddp_status add_over_group(const struct cd_clipping *c, double p, double *squares,
+                                  cddp_error *err)
 {
     cddp_work *work = NULL;
     const cddp_device *device = c->sum.device;
     CD_TRY(device->write(&c->sum, squares, sizeof *squares, err));
-    CD_TRY(cddp_group_allreduce(c->group, &c->sum, CDDP_RED_SUM, &work, err));
+    CD_TRY(cddp_group_allreduce(c->group, &c->sum, cd_p_norm_reduction(p), &work, err));
     CD_TRY(cddp_work_wait(work, 0, err));
     CD_TRY(device->read(&c->sum, squares, sizeof *squares, err));
     return CDDP_OK;
+}
+
+/* Σ|x|^p of this rank's gradients; of p = 2 as the device has the norm of each. */
+static cddp_status add_own(const cd_trainer *t, cd_p_norm *norm, cddp_error *err)
+{
+    const struct cd_clipping *c = t->clipping;
+    const cddp_grad *const *grads =
+        c->takes_own ? c->own : (const cddp_grad *const *)t->trained.grads;
+    const size_t count = c->takes_own ? c->own_count : t->trained.count;
+    if (norm->p == 2) return CD_PASS(cd_clip_add_squares(grads, count, &norm->sum, err));
+    return CD_PASS(cd_clip_add_norm(grads, count, norm, err));
 }
 
 /* See Note [Whose norm] */
 static cddp_status find_norm(cd_trainer *t, double *norm, cddp_error *err)
 {
     const struct cd_clipping *c = t->clipping;
-    double squares = 0;
+    cd_p_norm own = {.p = t->program.settings.clip.norm_type};
     if (t->sharding != NULL) {
-        CD_TRY(cd_sharding_clip(t, t->program.settings.clip.max_norm, norm, err));
+        CD_TRY(cd_sharding_clip(t, norm, err));
         CD_POINT_NUMBER("clip.norm", t, *norm);
         return CDDP_OK;
     }
@@ -130,10 +142,9 @@ static cddp_status find_norm(cd_trainer *t, double *norm, cddp_error *err)
         if (t->optimizers[i].shard != NULL)
             CD_TRY(cd_shard_take_gradients(t->optimizers[i].shard, err));
     }
-    CD_TRY(cd_clip_add_squares(c->takes_own ? c->own : (const cddp_grad *const *)t->trained.grads,
-                               c->takes_own ? c->own_count : t->trained.count, &squares, err));
-    if (c->group != NULL) CD_TRY(add_over_group(c, &squares, err));
-    *norm = sqrt(squares);
+    CD_TRY(add_own(t, &own, err));
+    if (c->group != NULL) CD_TRY(add_over_group(c, own.p, &own.sum, err));
+    *norm = cd_p_norm_get(&own);
     CD_POINT_NUMBER("clip.norm", t, *norm);
     return CDDP_OK;
 }

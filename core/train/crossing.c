@@ -15,7 +15,7 @@ cddp_status cd_crossing_init(cd_crossing *c, const cddp_fsdp *fsdp, cd_arena *me
     const uint32_t count = cddp_fsdp_unit_count(fsdp);
     *c = (cd_crossing){.inputs = cd_arena_array(memory, count + 1, sizeof *c->inputs),
                        .outputs = cd_arena_array(memory, count + 1, sizeof *c->outputs),
-                       .is_off = true};
+                       .is_over = true};
     CD_TRY(cd_arena_check(memory, err, "the casts of %u units", count));
     for (uint32_t k = 0; k < count; k++) {
         cddp_fsdp_unit_info info = {.size = sizeof info};
@@ -37,12 +37,17 @@ void cd_crossing_begin(cd_crossing *c, cd_graph *graph)
 {
     graph->place = 0;
     c->forwards = 0;
-    c->is_off = !c->casts || !cd_graph_computes(graph);
+    c->is_over = false;
 }
 
 void cd_crossing_enter(cd_crossing *c, cd_graph *graph, uint32_t unit)
 {
     graph->place = ++c->forwards << UNIT_BITS | unit;
+}
+
+void cd_crossing_enter_again(cd_crossing *c, cd_graph *graph, uint32_t unit)
+{
+    if (unit != 0 && unit != unit_at(graph->place)) cd_crossing_enter(c, graph, unit);
 }
 
 void cd_crossing_leave(cd_crossing *c, cd_graph *graph)
@@ -60,10 +65,10 @@ static cddp_status cast(cd_crossing *c, cd_graph *graph, cd_value *value, cddp_d
     *made = value;
     if (dtype == CDDP_DTYPE_COUNT || cddp_dtype_bytes(dtype) >= cddp_dtype_bytes(computed))
         return CDDP_OK;
-    c->is_off = true;
+    c->is_casting = true;
     cddp_status status = cd_cast(graph, value, dtype, &low, err);
     if (status == CDDP_OK) status = cd_cast(graph, low, computed, made, err);
-    c->is_off = false;
+    c->is_casting = false;
     return CD_PASS(status);
 }
 
@@ -85,11 +90,9 @@ cddp_status cd_crossing_read(cd_crossing *c, cd_graph *graph, cd_value *value, c
     const uint32_t unit = unit_at(graph->place);
     cd_value *given = NULL;
     *read = value;
-    if (c->casts && graph->backward != NULL && cd_graph_computes(graph))
-        return cd_fail(err, CDDP_E_CONFIG,
-                       "activation checkpointing with casts of units' inputs or outputs: a forward "
-                       "that is recomputed in backward is not known to be a unit's");
-    if (c->is_off || value->place == graph->place || !cddp_dtype_is_float(value->tensor.dtype))
+    const bool is_off = c->is_casting || !c->casts || !cd_graph_computes(graph) ||
+                        (c->is_over && !graph->recomputes);
+    if (is_off || value->place == graph->place || !cddp_dtype_is_float(value->tensor.dtype))
         return CDDP_OK;
     CD_TRY(leave(c, graph, value, &given, err));
     if (unit == 0) {
@@ -107,13 +110,14 @@ cddp_status cd_crossing_read(cd_crossing *c, cd_graph *graph, cd_value *value, c
 cddp_status cd_crossing_give_back(cd_crossing *c, cd_graph *graph, cd_outputs *outputs,
                                   cddp_error *err)
 {
+    const bool is_off = !c->casts || !cd_graph_computes(graph);
     graph->place = 0;
-    for (uint32_t i = 0; !c->is_off && i < outputs->count; i++) {
+    for (uint32_t i = 0; !is_off && i < outputs->count; i++) {
         cd_value **value = &outputs->values[i];
         if (*value == NULL || !cddp_dtype_is_float((*value)->tensor.dtype)) continue;
         CD_TRY(leave(c, graph, *value, value, err));
         CD_TRY(cast(c, graph, *value, c->outputs[0], value, err));
     }
-    c->is_off = true;
+    c->is_over = true;
     return CDDP_OK;
 }

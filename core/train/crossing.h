@@ -7,7 +7,7 @@
 **
 ** Lifetime   init, once the units are known → (begin → (enter → leave)* → give_back)*. Lies in the
 **            given arena.
-** Errors     no memory; a forward that is recomputed in backward.
+** Errors     no memory.
 */
 #pragma once
 #include "cddp/fsdp.h"
@@ -18,7 +18,8 @@ typedef struct cd_crossing {
     cddp_dtype *inputs, *outputs; /* (unit_count) CDDP_DTYPE_COUNT: values stay as they are */
     uint64_t forwards;            /* of units below the root, in this one of the model */
     bool casts;                   /* some unit casts what is not an input of the model */
-    bool is_off;                  /* behind a forward, and while a value is cast */
+    bool is_over;                 /* behind a forward: only what is recomputed is cast */
+    bool is_casting;
 } cd_crossing;
 
 cddp_status cd_crossing_init(cd_crossing *crossing, const cddp_fsdp *fsdp, cd_arena *memory,
@@ -27,6 +28,9 @@ cddp_status cd_crossing_init(cd_crossing *crossing, const cddp_fsdp *fsdp, cd_ar
 const cddp_dtype *cd_crossing_get_input(const cd_crossing *crossing);
 void cd_crossing_begin(cd_crossing *crossing, cd_graph *graph);
 void cd_crossing_enter(cd_crossing *crossing, cd_graph *graph, uint32_t unit);
+/* A forward that is recomputed in backward reads a parameter of this unit: where another one's runs
+** there, this one's begins. */
+void cd_crossing_enter_again(cd_crossing *crossing, cd_graph *graph, uint32_t unit);
 void cd_crossing_leave(cd_crossing *crossing, cd_graph *graph);
 /* cd_graph_callbacks.cross */
 cddp_status cd_crossing_read(cd_crossing *crossing, cd_graph *graph, cd_value *value,

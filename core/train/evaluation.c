@@ -19,6 +19,7 @@
 #include "core/train/points.h"
 #include "core/train/sharding.h"
 
+/* Outputs of a sharded model are cast where they leave it, before the loss reads them. */
 static cddp_status compute(cd_trainer *t, cd_pass *pass, bool records, double *loss,
                            cddp_error *err)
 {
@@ -31,6 +32,7 @@ static cddp_status compute(cd_trainer *t, cd_pass *pass, bool records, double *l
     const cddp_status status = cd_replica_forward(t->replica, pass, err);
     graph->training = true;
     CD_TRY(status);
+    if (t->sharding != NULL) CD_TRY(cd_trainer_end_forward(t, pass, records, err));
     CD_TRY(cd_replica_loss(t->replica, pass, err));
     graph->grad_enabled = true;
     return CD_PASS(cd_trainer_read_loss(t, pass, loss, err));
@@ -63,6 +65,6 @@ cddp_status cd_trainer_evaluate(cd_trainer *t, const cd_micro *micro, const cd_m
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
     CD_TRY(compute(t, &pass, records, &loss, err));
-    if (wraps) CD_TRY(cd_trainer_end_forward(t, &pass, records, err));
+    if (wraps && t->sharding == NULL) CD_TRY(cd_trainer_end_forward(t, &pass, records, err));
     return CD_PASS(show(t, micro, loss, err));
 }

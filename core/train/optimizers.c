@@ -4,6 +4,7 @@
 #include "core/train/trainer.h"
 
 #include "core/base/error.h"
+#include "core/plan/zero.h"
 
 static size_t optimizer_count(const cd_trainer *t)
 {
@@ -19,7 +20,7 @@ static cddp_status cut(void *context, size_t index, cd_replica_optimizer *optimi
     cd_shard **shard = &t->optimizers[index].shard;
     const cd_shard_options options = {
         .optimizer = optimizer->name,
-        .kind = (cddp_plan_optimizer_shard)t->program.plan->optimizers[index].shard,
+        .kind = (cddp_plan_optimizer_shard)cd_zero_get_shard(t->program.plan, index),
         .order = (cddp_plan_shard_order)t->program.settings.shard.order,
         .padding = (cddp_plan_shard_padding)t->program.settings.shard.padding,
         .rank = t->rank->rank,

@@ -123,6 +123,12 @@ static cddp_fsdp_options options_of(const cd_trainer *t)
         o.device_id = t->streams.device != NULL ? t->streams.device : cddp_device_cpu();
     o.sync_module_states = p->sync_module_states;
     o.use_orig_params = p->use_orig_params;
+    if (t->program.plan->zero.stage == 3) {
+        const cddp_plan_zero *z = &t->program.plan->zero;
+        o.prefetch_numel = (int64_t)z->stage3_prefetch_bucket_size;
+        o.live_numel_max = (int64_t)z->stage3_max_live_parameters;
+        o.persistence_threshold = (int64_t)z->stage3_param_persistence_threshold;
+    }
     static const cddp_fsdp_wrap_kind kinds[] = {[CDDP_SHARDING_WRAPS_NONE] = CDDP_FSDP_WRAP_NONE,
                                                 [CDDP_SHARDING_WRAPS_ALWAYS] =
                                                     CDDP_FSDP_WRAP_ALWAYS,
@@ -247,6 +253,14 @@ static cddp_status create(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
     CD_TRY(find_unit_options(t, &options, err));
     options.parameters = given;
     options.parameter_count = count;
+    cddp_buffer *buffers = cd_arena_array(&t->memory, module->buffer_count + 1, sizeof *buffers);
+    CD_TRY(cd_arena_check(&t->memory, err, "%zu buffers", module->buffer_count));
+    for (size_t i = 0; i < module->buffer_count; i++)
+        buffers[i] =
+            (cddp_buffer){.name = module->buffers[i].name, .tensor = module->buffers[i].tensor};
+    options.buffers = buffers;
+    options.buffer_count = module->buffer_count;
+    options.buffer_dtype = cd_mixed_dtype(t->program.settings.mixed_precision.buffer_dtype);
     CD_TRY(cddp_fsdp_create(&options, &s->fsdp, err));
     cd_arena_rewind(&t->memory, mark);
     return CDDP_OK;
@@ -259,11 +273,20 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     struct cd_sharding *s = cd_arena_push(&t->memory, sizeof *s);
     CD_TRY(cd_arena_check(&t->memory, err, "a sharded model"));
     t->sharding = s;
-    if (module->buffer_count > 0)
+    if (t->replica->model->exchanges_statistics)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "fsdp.enable: model '%s' has buffers, which no sharded rank synchronises "
-                       "(FSD-20): ranks would normalise differently, and nothing says what is "
-                       "right; use a model without them (norm=layer)",
+                       "fsdp.enable: model '%s' exchanges the statistics of its batch norm inside "
+                       "of units' forwards, which I-COUNT does not count; use norm=batch or layer",
+                       t->program.settings.model.name);
+    if (module->buffer_count > 0 && t->program.settings.train.checkpoint_step > 0)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "fsdp.enable with train.checkpoint_step: model '%s' has buffers, which are "
+                       "each rank's own (FSD-20): no checkpoint of shards has them",
+                       t->program.settings.model.name);
+    if (module->buffer_count == 0 &&
+        t->program.settings.mixed_precision.buffer_dtype != CDDP_BUFFER_DTYPE_NONE)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "mixed_precision.buffer_dtype has no effect: model '%s' has no buffers",
                        t->program.settings.model.name);
     const cddp_fsdp_mixed_precision mixed = options_of(t).mixed_precision;
     t->reduction.wire =
@@ -313,6 +336,21 @@ uint32_t cd_sharding_get_shards(const cd_trainer *t)
 
 /* ---- forward ---- */
 
+/* FMP-07: buffers have the numbers of buffer_dtype from the first forward on. Layers compute in the
+** module's dtype, so what they left is rounded through the unit's copies. */
+static cddp_status round_buffers(cd_trainer *t, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; i < module->buffer_count; i++) {
+        const cddp_tensor *own = &module->buffers[i].tensor,
+                          *low = cddp_fsdp_buffer(t->sharding->fsdp, i);
+        if (low == NULL || low->dtype == own->dtype || cddp_tensor_numel(own) == 0) continue;
+        CD_TRY(low->device->copy(low, own, NULL, err));
+        CD_TRY(low->device->copy(own, low, NULL, err));
+    }
+    return CDDP_OK;
+}
+
 /* See Note [Sharded on streams] */
 static cddp_status bring_to_host(cd_trainer *t, uint32_t k, cddp_error *err)
 {
@@ -323,6 +361,7 @@ static cddp_status bring_to_host(cd_trainer *t, uint32_t k, cddp_error *err)
         if (s->unit_of[i] != k || full == NULL) continue;
         if (s->full[i].device == NULL) {
             s->full[i] = cd_trainer_module(t)->parameters[i].tensor;
+            s->full[i].dtype = full->dtype;
             s->full[i].offset = 0;
             s->full[i].storage = cd_arena_array(&t->memory, (size_t)cddp_tensor_numel(full) + 1,
                                                 cddp_dtype_bytes(full->dtype));
@@ -361,6 +400,7 @@ cddp_status cd_sharding_begin_forward(cd_trainer *t, bool grad_mode, cddp_error 
     s->in_forward = true;
     cd_crossing_begin(&s->crossing, t->replica->graph);
     CD_TRY(cddp_fsdp_pre_forward(s->fsdp, 0, grad_mode, err));
+    CD_TRY(round_buffers(t, err));
     return CD_PASS(bring_to_host(t, 0, err));
 }
 
@@ -383,6 +423,7 @@ cddp_status cd_sharding_end_forward(cd_trainer *t, cd_outputs *outputs, cddp_err
     const bool needs = s->grad_mode && s->needs_gradients;
     s->units[0].may_go_back |= needs;
     s->in_forward = false;
+    CD_TRY(round_buffers(t, err));
     CD_TRY(cddp_fsdp_post_forward(s->fsdp, 0, needs, err));
     CD_EMIT(t->tracer, forward_end, NULL, .unused = -1,
             .prepared = s->grad_mode && t->now.micro->sync);
@@ -402,6 +443,8 @@ cddp_status cd_sharding_use(cd_trainer *t, uint32_t parameter, bool in_backward,
     struct cd_sharding *s = t->sharding;
     const uint32_t k = s->unit_of[parameter];
     if (in_backward) {
+        if (t->replica->graph->recomputes)
+            cd_crossing_enter_again(&s->crossing, t->replica->graph, k);
         if (s->units[k].is_open || s->units[k].has_ended) return CDDP_OK;
         s->units[k].is_open = true;
         return CD_PASS(begin_unit(t, k, err));
@@ -534,6 +577,7 @@ cddp_status cd_sharding_end_backward(cd_trainer *t, cddp_error *err)
     s->forward_count = 0;
     for (uint32_t k = 0; k < s->unit_count; k++) s->units[k].may_go_back = false;
     CD_TRY(cddp_fsdp_backward_end(s->fsdp, err));
+    CD_TRY(round_buffers(t, err)); /* a layer may have run again */
     CD_TRY(refresh_pieces(t, err));
     const bool digests = cd_tracer_wants_digest(t->tracer);
     if (s->is_synced && digests) CD_TRY(cd_sharding_collect(t, err));
@@ -558,9 +602,11 @@ cddp_status cd_sharding_regrid(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_sharding_clip(cd_trainer *t, double max_norm, double *norm, cddp_error *err)
+cddp_status cd_sharding_clip(cd_trainer *t, double *norm, cddp_error *err)
 {
-    return CD_PASS(cddp_fsdp_clip_grad_norm(t->sharding->fsdp, max_norm, 2, norm, err));
+    const cddp_plan_clip *clip = &t->program.settings.clip;
+    return CD_PASS(
+        cddp_fsdp_clip_grad_norm(t->sharding->fsdp, clip->max_norm, clip->norm_type, norm, err));
 }
 
 cddp_status cd_sharding_zero_grad(cd_trainer *t, bool to_none, cddp_error *err)
@@ -574,6 +620,7 @@ cddp_status cd_sharding_zero_grad(cd_trainer *t, bool to_none, cddp_error *err)
 static cddp_status show_parameter(void *context, const cddp_fsdp_entry *e, cddp_error *err)
 {
     const cd_trainer *t = context;
+    if (e->is_buffer) return CDDP_OK; /* the module's are this rank's own */
     const cddp_tensor *to = &cd_trainer_module(t)->parameters[e->ordinal].tensor;
     const cddp_tensor from = cd_streams_plain(&t->streams, &e->tensor);
     if (cddp_tensor_numel(to) == 0) return CDDP_OK;

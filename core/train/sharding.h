@@ -42,8 +42,7 @@ cddp_status cd_sharding_zero_grad(cd_trainer *t, bool to_none, cddp_error *err) 
 
 /* The norm of all gradients, by which those of the shards are scaled. What was gathered to be shown
 ** stays as it was. */
-cddp_status cd_sharding_clip(cd_trainer *t, double max_norm, double *norm,
-                             cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_sharding_clip(cd_trainer *t, double *norm, cddp_error *err) CDDP_MUST_CHECK;
 
 /* Gathers parameters and gradients to be shown. */
 cddp_status cd_sharding_collect(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;

@@ -91,6 +91,7 @@ typedef struct writing {
 
 static cddp_status write_entry(void *context, const cddp_fsdp_entry *e, cddp_error *err)
 {
+    if (e->is_buffer) return CDDP_OK; /* cd_trainer_shard refuses them beside a checkpoint */
     const writing *w = context;
     cd_trainer *t = w->t;
     size_t k = 0;

@@ -177,10 +177,37 @@ typedef struct cddp_fsdp_options {
     /* Parameters and buffers that lie on the host move to this device, unit by unit, before they
     ** are cut (FSD-18). NULL: units are where their parameters are. Borrowed until destroy. */
     const cddp_device *device_id;
+    /* Prefetch gathers further units ahead until those ahead have so many elements, padding
+    ** included; 0: one unit (ZER-08) */
+    int64_t prefetch_numel;
+    /* … and none with which more elements were full; 0: no limit (ZER-07) */
+    int64_t live_numel_max;
+    /* units of fewer elements stay whole on every rank, as with NO_SHARD (ZER-06) */
+    int64_t persistence_threshold;
 } cddp_fsdp_options;
 
 /* PyTorch's defaults. Fill in parameters, buffers and group afterwards. */
 CDDP_API cddp_fsdp_options cddp_fsdp_options_default(void);
+
+/* Stages 2 and 3 of ZeRO in DeepSpeed's words. Stage 1 is cddp/zero.h. */
+typedef struct cddp_fsdp_zero {
+    uint32_t size;  /* sizeof(cddp_fsdp_zero) known to the writer */
+    uint32_t stage; /* 2: SHARD_GRAD_OP, 3: FULL_SHARD */
+    /* of stage 3, in elements: 0 gathers nothing ahead */
+    int64_t stage3_prefetch_bucket_size;
+    int64_t stage3_max_live_parameters;         /* 0: no limit */
+    int64_t stage3_param_persistence_threshold; /* 0: every unit is cut */
+    uint32_t mics_shard_size; /* of stage 3: ranks of a shard group; 0: all. Others are replicas,
+                              ** in options.replicate_group */
+} cddp_fsdp_zero;
+
+/* DeepSpeed's defaults of stage 3, but a threshold of 0. */
+CDDP_API cddp_fsdp_zero cddp_fsdp_zero_default(void);
+/* Sets strategy, prefetch, live_numel_max and persistence_threshold of options. What a stage does
+** not know is refused. */
+CDDP_API cddp_status cddp_fsdp_options_set_zero(cddp_fsdp_options *options,
+                                                const cddp_fsdp_zero *zero,
+                                                cddp_error *err) CDDP_MUST_CHECK;
 
 /* Wraps, compares what ranks declare, cuts. Collective over the groups. */
 CDDP_API cddp_status cddp_fsdp_create(const cddp_fsdp_options *options, cddp_fsdp **fsdp,

@@ -145,8 +145,9 @@ typedef struct cddp_plan_amp {
 } cddp_plan_amp;
 
 typedef struct cddp_plan_clip {
-    double max_norm; /* 0: no clipping */
-    int64_t place;   /* cddp_plan_clip_place */
+    double max_norm;  /* 0: no clipping */
+    double norm_type; /* p of the norm; infinity: the largest magnitude */
+    int64_t place;    /* cddp_plan_clip_place */
     /* NULL: by the norm of what the rank has; else of what it updates, over these ranks */
     const char *group;
 } cddp_plan_clip;
@@ -194,6 +195,15 @@ typedef struct cddp_plan_fsdp {
     bool limit_all_gathers, cpu_offload;
     int64_t device_id; /* cddp_plan_fsdp_device_id */
 } cddp_plan_fsdp;
+
+/* Stages of ZeRO in DeepSpeed's words. */
+typedef struct cddp_plan_zero {
+    uint64_t stage; /* 0: none */
+    uint64_t reduce_bucket_size, mics_shard_size;
+    uint64_t stage3_prefetch_bucket_size, stage3_max_live_parameters,
+        stage3_param_persistence_threshold;
+    bool overlap_comm, contiguous_gradients;
+} cddp_plan_zero;
 
 typedef struct cddp_plan_settings {
     cddp_plan_model model;
@@ -437,6 +447,7 @@ typedef struct cddp_plan {
     cddp_plan_memory *memory;
     const cddp_plan_wrapper *wrappers;
     size_t wrapper_count;
+    cddp_plan_zero zero;
 } cddp_plan;
 
 /* Every default in force: model mlp, two ranks, the simulator, plain SGD, expected to be

@@ -17,6 +17,7 @@
 #include "core/base/format.h"
 #include "core/base/os.h"
 #include "core/plan/plan.h"
+#include "core/plan/zero.h"
 #include "scenarios/reader/toml_shim.h"
 
 #include <errno.h>
@@ -204,6 +205,8 @@ static bool visit_table(void *context, const cd_toml_table *table)
     } else if (path.index < 0 &&
                (item_scope(name) != CD_SCOPE_COUNT || strcmp(name, "rank") == 0)) {
         complain(r, at, "[%s] may appear several times: write [[%s]]", name, name);
+    } else if (path.index < 0 && cd_zero_find_refusal(name, "") != NULL) {
+        complain(r, at, "[%s] has no meaning here: %s", name, cd_zero_find_refusal(name, ""));
     } else if (path.index < 0 && !table_is_known(name)) {
         const char *near = cd_key_nearest_table(name);
         const bool repeats = near != NULL && item_scope(near) != CD_SCOPE_COUNT;
@@ -361,6 +364,11 @@ static const cd_key_row *leaf_row(reader *r, const cd_toml_leaf *leaf, const key
 {
     const place at = {leaf->line, leaf->column};
     const cd_key_row *row = cd_key_find(path->table, path->field);
+    const char *refusal = cd_zero_find_refusal(path->table, path->field);
+    if (row == NULL && refusal != NULL) {
+        complain(r, at, "'%s' in [%s] has no meaning here: %s", path->field, path->table, refusal);
+        return NULL;
+    }
     if (row == NULL) {
         const cd_key_row *near = cd_key_nearest(path->table, path->field);
         char where[PATH_BYTES_MAX + 16] = "", meant[PATH_BYTES_MAX] = "";

@@ -247,7 +247,6 @@ TEST(sharded, what_is_not_judged_is_refused_by_name)
     } refused[] = {
         {{"amp.enable=true"}, "amp.enable with fsdp.enable"},
         {{"hook.name=allreduce"}, "hook.name with fsdp.enable"},
-        {{"mixed_precision.buffer_dtype=bf16"}, "mixed_precision.buffer_dtype with fsdp.enable"},
         {{"model.dtype=bf16"}, "model.dtype with fsdp.enable"},
         {{"model.dtype=f64", "mixed_precision.param_dtype=bf16"}, "f64"},
         {{"fsdp.sharding_strategy=HYBRID_SHARD", "fsdp.shard_group_size=2"}, "HSD-01"},

@@ -9,6 +9,7 @@
 #include "core/base/hash.h"
 #include "core/base/text.h"
 #include "core/plan/plan.h"
+#include "core/plan/zero.h"
 #include "core/run/recall.h"
 
 #include <stdio.h>
@@ -31,7 +32,7 @@ cddp_status cd_explore_prepare(cddp_plan *plan, bool exhaustive, cd_text *overri
 {
     /* a failure that the scenario expects may need the order of the engine */
     const bool expects_failure = plan->expect.finding_count > 0 || plan->expect.error.count > 0;
-    const bool has_one_order = plan->settings.fsdp.enable; /* that of backward, on every rank */
+    const bool has_one_order = cd_zero_shards_model(plan); /* that of backward, on every rank */
     if (plan->schedule.ready == CDDP_READY_ENGINE && !expects_failure && !has_one_order)
         CD_TRY(change(plan, "schedule.ready", "chosen", overrides, err));
     if (!exhaustive || plan->fault_count > 0) return CDDP_OK; /* faults strike at times */

@@ -11,6 +11,7 @@
 #include "core/ddp/wrap/ddp.h"
 #include "core/ddp/wrap/state_key.h"
 #include "core/model/accumulate.h"
+#include "core/plan/zero.h"
 #include "verify/worlds/compose.h"
 
 #include <stdio.h>
@@ -314,7 +315,7 @@ static cddp_status open_window(cd_rank_walk *w, cddp_error *err)
 static cddp_status trace(cd_rank_walk *w, cddp_error *err)
 {
     cddp_plan_settings settings;
-    if (w->options->plan->settings.fsdp.enable)
+    if (cd_zero_shards_model(w->options->plan))
         return CD_PASS(cddp_tracer_create(&w->port, &nobody, CDDP_TRACE_DIGEST, &w->tracer, err));
     CD_TRY(cddp_plan_rank_settings(w->options->plan, w->port.rank, &settings, err));
     if (!cd_compose_is_foreign(&settings, w->options->registry)) return CDDP_OK;

@@ -19,6 +19,15 @@ cddp_status cd_clip_add_squares(const cddp_grad *const *grads, size_t count, dou
     return CDDP_OK;
 }
 
+cddp_status cd_clip_add_norm(const cddp_grad *const *grads, size_t count, cd_p_norm *norm,
+                             cddp_error *err)
+{
+    for (size_t i = 0; i < count; i++) /* in the order of the slots */
+        if (grads[i]->kind != CDDP_GRAD_UNDEFINED)
+            CD_TRY(cd_p_norm_add_tensor(norm, &grads[i]->value, err));
+    return CDDP_OK;
+}
+
 double cd_clip_factor(double max_norm, double total)
 {
     const double ratio = max_norm / (total + 1e-6);

@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/plan/plan.h"
 #include "core/plan/replica/replica.h"
+#include "core/plan/zero.h"
 
 static cd_optimizer_options optimizer_options(const cddp_plan_optimizer *planned)
 {
@@ -58,7 +59,7 @@ static cddp_status make_optimizer(cd_replica *r, size_t index, const cddp_plan_o
     options.defers_state =
         (made->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && cutter != NULL) || steps_pieces;
     CD_TRY(collect_parameters(r, planned, made, err));
-    const bool is_cut = planned->shard != CDDP_SHARD_NONE && cutter != NULL;
+    const bool is_cut = cd_zero_get_shard(r->plan, index) != CDDP_SHARD_NONE && cutter != NULL;
     made->pieces = is_cut ? cd_arena_array(&r->memory, made->count, sizeof *made->pieces) : NULL;
     const cd_arena_mark mark = cd_arena_get_mark(&r->memory);
     cd_optimizer_parameter *parameters =
@@ -107,8 +108,8 @@ cddp_status cd_replica_make_optimizers(cd_replica *r, const cd_optimizer_cutter 
         const cddp_plan_optimizer planned = cd_plan_optimizer_of(r->plan, r->rank, i);
         CD_TRY(make_optimizer(r, i, &planned, cutter, err));
     }
-    for (size_t i = 0; i < r->plan->optimizer_count; i++) {
-        const bool is_sharded = r->plan->optimizers[i].shard != CDDP_SHARD_NONE;
+    for (size_t i = 0; i < r->optimizer_count; i++) {
+        const bool is_sharded = cd_zero_get_shard(r->plan, i) != CDDP_SHARD_NONE;
         for (size_t other = 0; is_sharded && other < r->optimizer_count; other++)
             CD_TRY(check_owners(r, i, other, err));
     }
@@ -123,8 +124,8 @@ bool cd_replica_assigns_buckets(const cd_replica *replica, size_t optimizer)
 bool cd_replica_is_sharded(const cd_replica *replica)
 {
     if (replica->settings.fsdp.enable) return true;
-    for (size_t i = 0; i < replica->plan->optimizer_count; i++) {
-        if (replica->plan->optimizers[i].shard != CDDP_SHARD_NONE ||
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        if (cd_zero_get_shard(replica->plan, i) != CDDP_SHARD_NONE ||
             cd_replica_assigns_buckets(replica, i))
             return true;
     }

@@ -3,6 +3,7 @@
 
 #include "core/base/alloc.h"
 #include "core/plan/own_messages.h"
+#include "core/plan/zero.h"
 #include "tests/support/test.h"
 
 #include <stdio.h>
@@ -175,6 +176,36 @@ TEST(plan, an_override_changes_only_its_ranks)
     cddp_plan_destroy(plan);
 }
 
+TEST(plan, a_stage_of_zero_is_what_other_keys_say)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan_settings settings;
+    for (int stage = 0; stage <= 3; stage++) {
+        char text[8];
+        cddp_plan *plan = make_plan();
+        snprintf(text, sizeof text, "%d", stage);
+        assert_ok(cddp_plan_set(plan, "zero.stage", text, &err), &err);
+        if (stage == 1)
+            assert_ok(cddp_plan_set(plan, "zero.reduce_bucket_size", "262144", &err), &err);
+        assert_ok(cddp_plan_check(plan, &err), &err);
+        assert_ok(cddp_plan_rank_settings(plan, 0, &settings, &err), &err);
+        assert_int_equal(settings.fsdp.enable, stage >= 2);
+        assert_int_equal(settings.fsdp.sharding_strategy,
+                         stage == 2 ? CDDP_SHARDING_GRAD_OP : CDDP_SHARDING_FULL);
+        assert_int_equal(settings.fsdp.forward_prefetch, stage == 3);
+        assert_true(settings.ddp.bucket_cap_mb == (stage == 1 ? 1.0 : 0.0));
+        assert_int_equal(cd_zero_get_shard(plan, 0), stage == 1 ? CDDP_SHARD_FLAT : 0);
+        assert_int_equal(cd_zero_shards_model(plan), stage >= 2);
+        assert_fails(cddp_plan_set(plan, "zero.sub_group_size", "1", &err), CDDP_E_CONFIG, &err,
+                     "has no meaning here: an optimizer steps all of its shards at once");
+        assert_fails(cddp_plan_set(plan, "zero.offload_param.device", "cpu", &err), CDDP_E_CONFIG,
+                     &err, "has no meaning here: where shards lie");
+        assert_fails(cddp_plan_set(plan, "zero.stages", "1", &err), CDDP_E_CONFIG, &err,
+                     "did you mean 'zero.stage'?");
+        cddp_plan_destroy(plan);
+    }
+}
+
 TEST(plan, an_optimizer_has_options_of_single_ranks)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -222,7 +253,6 @@ static const struct {
     {"copies that round twice", {"fsdp.enable=true", "world.size=6", "fsdp.sharding_strategy=HYBRID_SHARD", "fsdp.shard_group_size=2"}, "powers of two"},
     {"copies of nothing", {"fsdp.enable=true", "fsdp.shard_group_size=2"}, "no effect without a hybrid"},
     {"sizes of shards", {"fsdp.enable=true", "model.device=shape"}, "needs model.device"},
-    {"buffers of shards", {"fsdp.enable=true", "mixed_precision.buffer_dtype=bf16"}, "a model with buffers is refused"},
     {"dtypes that are none", {"fsdp.enable=true", "fsdp.unit_precision=layers.0=int8"}, "is not MODULE=PARAM"},
     {"dtypes of nothing", {"fsdp.enable=true", "fsdp.unit_precision=bf16"}, "is not MODULE=PARAM"},
     {"dtypes twice", {"fsdp.enable=true", "fsdp.unit_precision=out=bf16,out=f16/f32"}, "for one unit"},
@@ -233,7 +263,6 @@ static const struct {
     {"inputs of the root, of another unit", {"fsdp.enable=true", "fsdp.unit_precision=out=bf16 cast_root_forward_inputs=false"}, "Words behind that"},
     {"a norm of several dtypes", {"fsdp.enable=true", "fsdp.keep_low_precision_grads=true", "mixed_precision.param_dtype=bf16", "clip.max_norm=1"}, "is not judged"},
     {"casts of forms", {"fsdp.enable=true", "model.device=symbol", "fsdp.output_dtype=bf16"}, "need cpu"},
-    {"an evaluation that casts", {"fsdp.enable=true", "fsdp.output_dtype=bf16", "when.0.evaluate=wrapper"}, "judged in full precision"},
     {"dtypes of windows", {"fsdp.enable=true", "fsdp.layout=rows", "train.micro_steps=2", "fsdp.unit_precision=out=bf16"}, "one [mixed_precision]"},
     {"a state that is not saved", {"fsdp.enable=true", "fsdp.rank0_only=true"}, "no effect without train.checkpoint_step"},
     {"shards of rank 0", {"fsdp.enable=true", "train.checkpoint_step=1", "fsdp.rank0_only=true", "fsdp.state_dict_type=LOCAL_STATE_DICT"}, "each rank saves its own"},
@@ -256,6 +285,22 @@ static const struct {
     {"one rank's buckets of shards", {"fsdp.enable=true", "ddp.bucket_cap_mb@1=1"}, "a sharded model is not wrapped"},
     {"micro-steps of one rank's shards", {"fsdp.enable=true", "train.micro_steps@1=3"}, "every micro-step gathers units"},
     {"ready orders of shards", {"fsdp.enable=true", "schedule.ready=reversed"}, "in the order of backward"},
+    {"a norm of nothing", {"clip.norm_type=1"}, "clip.norm_type has no effect without clip.max_norm"},
+    {"a norm beyond powers", {"clip.max_norm=1", "clip.norm_type=17"}, "powers of small gradients vanish"},
+    {"norms of single gradients", {"clip.max_norm=1", "clip.norm_type=1", "clip.place=before_reduction"}, "by its own 2-norm"},
+    {"words of no stage", {"zero.mics_shard_size=2"}, "zero.mics_shard_size has no effect without zero.stage"},
+    {"words of stage 1", {"zero.stage=3", "zero.reduce_bucket_size=10"}, "reduce whole units"},
+    {"words of stage 3", {"zero.stage=2", "zero.stage3_prefetch_bucket_size=10"}, "no effect with zero.stage = 2"},
+    {"parameters that are all there", {"zero.stage=1", "zero.stage3_max_live_parameters=10"}, "have all parameters at once"},
+    {"a sum that waits", {"zero.stage=2", "zero.overlap_comm=false"}, "always run while backward goes on"},
+    {"gradients here and there", {"zero.stage=1", "zero.contiguous_gradients=false"}, "always lie in one buffer"},
+    {"a stage and its strategy", {"zero.stage=2", "fsdp.sharding_strategy=NO_SHARD"}, "fsdp.sharding_strategy with zero.stage = 2, which sets it"},
+    {"a stage and its model", {"zero.stage=3", "fsdp.enable=true"}, "fsdp.enable with zero.stage = 3"},
+    {"a stage and its buckets", {"zero.stage=1", "ddp.bucket_cap_mb=1"}, "ddp.bucket_cap_mb with zero.stage = 1"},
+    {"a stage and its optimizer", {"zero.stage=1", "optimizer.0.shard=parameters"}, "optimizer.shard with zero.stage = 1"},
+    {"small units of replicas", {"zero.stage=3", "world.size=4", "zero.mics_shard_size=2", "zero.stage3_param_persistence_threshold=9"}, "are all cut"},
+    {"groups of stage 3 that do not divide", {"zero.stage=3", "world.size=5", "zero.mics_shard_size=2"}, "that divide world.size = 5"},
+    {"hooks of stage 3", {"zero.stage=3", "hook.name=allreduce"}, "units are reduced and scattered"},
     {"what is not a shard", {"fsdp.enable=true", "model.ignore=out.*"}, "trained by each rank alone"},
     {"skip without knowing", {"ddp.skip_all_reduce_unused_params=true"}, "needs ddp.find_unused_parameters"},
     {"two ways to say the size", {"ddp.bucket_cap_mb=1", "ddp.bucket_cap_mb_list=1,2"}, "give one of them"},
