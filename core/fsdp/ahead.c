@@ -5,9 +5,12 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 
+/* The cuda device copies to and from the host while it waits. Its units are gathered on the default
+** stream, whose order bounds what they need. */
 static bool has_streams(const cddp_device *device)
 {
-    return device != NULL && (device->flags & CDDP_DEVICE_ASYNC) != 0;
+    const uint32_t needed = CDDP_DEVICE_ASYNC | CDDP_DEVICE_QUEUES_HOST;
+    return device != NULL && (device->flags & needed) == needed;
 }
 
 cddp_status cd_fsdp_ahead_init(cd_fsdp_ahead *a, const cd_fsdp_ahead_spec *spec, cddp_error *err)
