@@ -11,10 +11,11 @@
 ** times one read of the bytes that it hashes. A counting device gives their exact number. Rates are
 ** CPU time.
 **
-** Nine readings of the gradients are hashed, each at a moment behind which somebody may write. They
-** are the contribution, the bucket and its slices at the launch and when the result is reported,
-** the bucket at the post and at the end, and each gradient beside its slice. With views the last
-** two are one.
+** Six readings of the gradients are hashed, each at a moment behind which somebody may write.
+** They are the contribution, the bucket and its slices at the launch and at the end of the wait,
+** and each gradient. The post and the report take what the launch and the wait read, and a slice
+** that is written back at once what the report read (core/ddp/reducer/reading.h). Large
+** contributions and gradients are hashed while they are copied.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/ddp.h"
