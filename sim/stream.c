@@ -140,30 +140,20 @@ static cddp_status dev_find_nonfinite(const cddp_tensor *src, int64_t *index, cd
     return CD_PASS(d->inner->find_nonfinite(&t, index, err));
 }
 
-/* What a collective was given, or gives, is looked at where it was posted. On another stream than
-** the default one that is what is queued there for it, and a copy from the host in front of it. */
-static bool is_for_collectives(const cddp_stream *s, const void *storage)
-{
-    for (const cd_stream_op *o = s->first; o != NULL; o = o->next) {
-        const bool is_part = o->kind == CD_STREAM_START || o->kind == CD_STREAM_JOIN;
-        if (is_part &&
-            (o->part->what.input.storage == storage || o->part->what.output.storage == storage))
-            return true;
-        if (o->kind < CD_STREAM_RECORD && o->dst.storage == storage &&
-            (s->has_posts || cd_stream_device_inner(o->a.device) == NULL))
-            return true;
-    }
-    return false;
-}
-
 static cddp_status dev_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(src->device);
     CD_TRY(look(d, d->streams[0], err));
-    for (uint32_t i = 1; i < d->stream_count; i++)
-        if (is_for_collectives(d->streams[i], src->storage)) CD_TRY(look(d, d->streams[i], err));
     cddp_tensor t = cd_stream_unwrapped(d, src);
     return CD_PASS(d->inner->digest(&t, digest, err));
+}
+
+static cddp_status dev_digest_on(const cddp_tensor *src, cddp_stream *stream, uint64_t *digest,
+                                 cddp_error *err)
+{
+    cd_stream_device *d = cd_stream_device_of(src->device);
+    CD_TRY(look(d, cd_stream_or_default(d, stream), err));
+    return CD_PASS(dev_digest(src, digest, err));
 }
 
 static cddp_status two(cd_stream_op_kind kind, const cddp_tensor *dst, const cddp_tensor *src,
@@ -360,6 +350,7 @@ cddp_status cd_stream_device_create(cddp_rank *rank, const cd_stream_device_conf
                              .norm = dev_norm,
                              .find_nonfinite = dev_find_nonfinite,
                              .digest = dev_digest,
+                             .digest_on = dev_digest_on,
                              .stream_create = dev_stream_create,
                              .stream_destroy = dev_stream_destroy,
                              .stream_synchronize = dev_stream_synchronize,

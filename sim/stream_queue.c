@@ -239,7 +239,6 @@ bool cd_stream_push_start(cd_part *part, const cddp_collective *what)
                       *own = stream_of(d, part->coll->comm);
     cd_stream_op o = {.kind = CD_STREAM_START, .part = part};
     if (own == NULL) return false;
-    cd_stream_or_default(d, what->stream)->has_posts = true;
     part->point = take_point(d);
     if (!part->is_unordered[0]) {
         report_record(d, posted, part->point);

@@ -59,7 +59,6 @@ struct cddp_stream {
     uint32_t index;
     cd_stream_op *first, *last;
     bool is_running;
-    bool has_posts; /* a collective was posted on it */
     cd_sim_rank *waiter;
 };
 

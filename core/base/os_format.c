@@ -10,8 +10,7 @@
 int cd_vformat(char *text, size_t text_bytes, const char *format, va_list args)
 {
     /* mostly so, and then nothing needs to be changed */
-    if (strcmp(nl_langinfo(RADIXCHAR), ".") == 0)
-        return vsnprintf(text, text_bytes, format, args);
+    if (strcmp(nl_langinfo(RADIXCHAR), ".") == 0) return vsnprintf(text, text_bytes, format, args);
     const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (plain == (locale_t)0) return vsnprintf(text, text_bytes, format, args);
     const locale_t before = uselocale(plain);

@@ -293,7 +293,7 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
             .op = c->op, .reduce_op = cd_op_is_reduction(c->op) ? (int64_t)c->reduce_op : -1,
             .root = cd_op_is_rooted(c->op) ? (int64_t)c->root : -1,
             .dtype = has_data ? (int64_t)t->dtype : -1, .numel = size_of(c, t),
-            .digest = has_data && sends ? cd_tracer_digest(g->tracer, t) : 0,
+            .digest = has_data && sends ? cd_tracer_digest_on(g->tracer, t, c->stream) : 0,
             .bucket = (int64_t)c->label - 1, .address = has_data ? t->offset : -1,
             .in_flight = g->in_flight);
     if (c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_ALLGATHER)

@@ -29,10 +29,11 @@ void cd_work_emit_done(const cddp_work *w)
     const bool gave = (operands & CD_OPERAND_INPUT) != 0 || sends;
     CD_EMIT(g->tracer, collective_done, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
             .status = w->outcome,
-            .digest =
-                ok && (operands & CD_OPERAND_OUTPUT) ? cd_tracer_digest(g->tracer, &c->output) : 0,
+            .digest = ok && (operands & CD_OPERAND_OUTPUT)
+                          ? cd_tracer_digest_on(g->tracer, &c->output, c->stream)
+                          : 0,
             .duration = (int64_t)(g->rank->ops->now_ns(g->rank) - w->posted_ns),
-            .input = ok && given != NULL ? cd_tracer_digest(g->tracer, given) : 0,
+            .input = ok && given != NULL ? cd_tracer_digest_on(g->tracer, given, c->stream) : 0,
             .start = ok && gave && w->backend_work != NULL
                          ? g->table.digest_read(g->backend_group, w->backend_work)
                          : 0);

@@ -100,6 +100,23 @@ int64_t cd_tracer_digest(const struct cddp_tracer *tracer, const cddp_tensor *te
     return (int64_t)digest;
 }
 
+static bool has_digest_on(const cddp_device *d)
+{
+    return d->size >= offsetof(cddp_device, digest_on) + sizeof d->digest_on &&
+           d->digest_on != NULL;
+}
+
+int64_t cd_tracer_digest_on(const struct cddp_tracer *tracer, const cddp_tensor *tensor,
+                            cddp_stream *stream)
+{
+    uint64_t digest = 0;
+    if (stream == NULL || tensor->device == NULL || !has_digest_on(tensor->device))
+        return cd_tracer_digest(tracer, tensor);
+    if (!cd_tracer_wants_digest(tracer)) return 0;
+    return tensor->device->digest_on(tensor, stream, &digest, NULL) == CDDP_OK ? (int64_t)digest
+                                                                               : 0;
+}
+
 void cddp_tracer_mark(cddp_tracer *tracer, const char *name, int64_t value)
 {
     CD_EMIT(tracer, mark, name, .value = value);

@@ -167,6 +167,11 @@ struct cddp_device {
     ** because the call cannot return an error for it. */
     cddp_status (*add_at)(const cddp_tensor *flat, const cddp_tensor *indices,
                           const cddp_tensor *values, cddp_stream *stream, cddp_error *err);
+
+    /* does: the digest that src has when the stream has done what it was given so far. Blocks.
+    ** (optional: NULL: digest) */
+    cddp_status (*digest_on)(const cddp_tensor *src, cddp_stream *stream, uint64_t *digest,
+                             cddp_error *err);
 };
 
 /* The three devices that need nothing from outside. Returns borrowed static tables. */
