@@ -137,12 +137,14 @@ static inline void cd_tracer_select(struct cddp_tracer *tracer, int64_t wrapper)
     if (tracer != NULL && tracer->wrapper != wrapper) cd_tracer_mark_wrapper(tracer, wrapper);
 }
 
+struct cddp_stream;
+
 /* The digest of a tensor's content when the level asks for it and the device can, else 0. A reader
 ** is asked first. */
 int64_t cd_tracer_digest(const struct cddp_tracer *tracer, const cddp_tensor *tensor);
 /* Likewise, of what a stream was given so far to make of it; NULL: the default stream. */
 int64_t cd_tracer_digest_on(const struct cddp_tracer *tracer, const cddp_tensor *tensor,
-                            cddp_stream *stream);
+                            struct cddp_stream *stream);
 
 /* label: of the collective, the bucket's number + 1 */
 static inline void cd_tracer_pass(const struct cddp_tracer *tracer, uint64_t label, bool is_result,

@@ -799,7 +799,7 @@ static void print_row(const lab *l, const footprint *memory, const overlap *o, u
     fflush(stdout);
 }
 
-/* Nothing runs before settle decides what is first. */
+/* Nothing runs before settle decides what is first, and in it nothing that a watchdog asks for. */
 static void fall_asleep(bool is_asleep)
 {
 #ifdef CDDP_ON_GPU
@@ -809,14 +809,11 @@ static void fall_asleep(bool is_asleep)
 #endif
 }
 
-static cddp_status train_once(lab *l, overlap *o, cddp_error *err)
+static cddp_status train_and_settle(lab *l, overlap *o, cddp_error *err)
 {
     const uint64_t waits = cd_cuda_here.host_waits, calls = cd_cuda_here.memory.source_calls,
                    taken = cd_cuda_here.memory.taken_bytes;
-    fall_asleep(true);
-    const cddp_status status = train(l, true, err);
-    fall_asleep(false);
-    CD_TRY(status);
+    CD_TRY(train(l, true, err));
     if (cd_cuda_here.host_waits != waits)
         note(l,
              cd_fail(err, CDDP_E_STATE, "the host waits %llu times in a steady iteration",
@@ -825,6 +822,14 @@ static cddp_status train_once(lab *l, overlap *o, cddp_error *err)
     if (cd_cuda_here.memory.source_calls != calls || cd_cuda_here.memory.taken_bytes != taken)
         note(l, cd_fail(err, CDDP_E_STATE, "a steady iteration asks for device memory"), err);
     return CD_PASS(settle(l, o, err));
+}
+
+static cddp_status train_once(lab *l, overlap *o, cddp_error *err)
+{
+    fall_asleep(true);
+    const cddp_status status = train_and_settle(l, o, err);
+    fall_asleep(false);
+    return CD_PASS(status);
 }
 
 static cddp_status train_steady(lab *l, overlap *o, cddp_error *err)

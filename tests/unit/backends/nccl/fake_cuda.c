@@ -304,19 +304,24 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t event)
+static bool is_reached(cudaEvent_t event, bool is_asleep)
 {
     pthread_mutex_lock(&lock);
-    bool reached =
-        fake_cuda_is_asleep ? event->reached == event->recorded : reach(event, event->recorded);
+    const bool reached =
+        is_asleep ? event->reached == event->recorded : reach(event, event->recorded);
     leave();
-    return reached ? cudaSuccess : cudaErrorNotReady;
+    return reached;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    return is_reached(event, fake_cuda_is_asleep) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     fake_cuda.synchronizations++;
-    while (cudaEventQuery(event) != cudaSuccess) nap();
+    while (!is_reached(event, false)) nap();
     return cudaSuccess;
 }
 

@@ -45,11 +45,11 @@ static void differ(lane *l)
         break;
     case 6:
         t.options.limit_all_gathers = !odd;
-        words = "rank 0 has limit_all_gathers=1, rank 1 has limit_all_gathers=0";
+        words = "rank 1 has limit_all_gathers=0, rank 0 has limit_all_gathers=1";
         break;
     case 7:
         t.options.cpu_offload.offload_params = odd;
-        words = "rank 0 has offload_params=0, rank 1 has offload_params=1";
+        words = "rank 1 has offload_params=1, rank 0 has offload_params=0";
         break;
     default:
         CHECK(false);
