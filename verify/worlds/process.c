@@ -351,9 +351,10 @@ static void open_shared_file(cd_compose_process *p, const char *folder)
 /* Behind the address, where it has room. */
 static void add_folder(const cd_compose_process *p, char address[CDDP_PROCESS_ADDRESS_BYTES])
 {
-    const size_t used = strlen(address), more = strlen(p->scratch.path) + 1;
-    if (more == 1 || used + more >= CDDP_PROCESS_ADDRESS_BYTES) return;
-    snprintf(address + used, CDDP_PROCESS_ADDRESS_BYTES - used, "#%s", p->scratch.path);
+    const size_t used = strlen(address), more = strlen(p->scratch.path);
+    if (more == 0 || used + 1 + more >= CDDP_PROCESS_ADDRESS_BYTES) return;
+    address[used] = '#';
+    memcpy(address + used + 1, p->scratch.path, more + 1);
 }
 
 /* Cuts it off again. */
