@@ -28,9 +28,9 @@ ranks=$(pgrep -P "$launcher")
 kill -KILL "$launcher"
 wait $judge
 [ $? -eq 1 ] || fail "the exit code"
-says "I-FAIL rank 0 ended when its launcher was killed"
+says "I-FAIL (rank [01]|ranks 0 and 1|all ranks):? (each )?ended when (its|their) launcher was killed"
 says "ended since its launcher was killed by signal 9 \(SIGKILL\): [^ ]*mpi"
-says "reproduce not by a run of the scenario: rank 0 ended when its launcher was killed"
+says "reproduce not by a run of the scenario: rank [01] ended when its launcher was killed"
 grep -q "^  shrink" "$work/out" && fail "a line that shrinks"
 for rank in $ranks; do
     for _ in $(seq 100); do
