@@ -541,12 +541,13 @@ static void name_deviation(cd_judge *j)
     if (j->shown_count == 0 || !cd_deviation_find(&j->facts, &j->memory, &d)) return;
     cddp_finding *f = &j->findings[j->sorted[0]].finding;
     cd_say(advice, sizeof advice, "%s", f->advice);
-    const char *gap = advice[0] != '\0' ? ". " : "";
-    if (d.count > 1)
-        CD_SAY(f->advice, "%s; %u more differ between ranks%s%s", d.words, d.count - 1, gap,
-               advice);
+    const char *gap = advice[0] != '\0' ? "; " : "";
+    if (d.count > 2)
+        CD_SAY(f->advice, "%s, and %u more options differ between ranks%s%s", d.words, d.count - 1,
+               gap, advice);
     else
-        CD_SAY(f->advice, "%s%s%s", d.words, gap, advice);
+        CD_SAY(f->advice, "%s%s%s%s", d.words,
+               d.count > 1 ? ", and one more option differs between ranks" : "", gap, advice);
 }
 
 cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)

@@ -33,7 +33,7 @@ void cd_sights_init(cd_sights *sights, const cddp_allocator *allocator)
     cd_table_init(&sights->places, allocator, sizeof(int64_t));
     cd_ranks_init(&sights->dones, allocator, sizeof(done));
     cd_table_init(&sights->looks, allocator, sizeof(cd_look));
-    sights->open = 0;
+    sights->settled = 0;
 }
 
 void cd_sights_fini(cd_sights *sights)
@@ -57,7 +57,9 @@ static void try_look(cd_sights *s, const cd_key *key, cd_look *look)
     const int64_t group = key->part[0], sequence = key->part[1], rank = key->part[2];
     const recent *own = cd_table_find(&s->recent, CD_KEY(group, rank));
     const posted *p = find_post(s, group, rank, sequence);
-    if (look->is_known || own == NULL || p == NULL || look->result == 0) return;
+    if (look->is_known || look->is_lost) return;
+    look->is_lost = p == NULL || look->result == 0;
+    if (look->is_lost) return;
     const cd_sum_sight sight = {.averages = p->reduce_op == CDDP_RED_AVG,
                                 .scatters = p->op == CDDP_OP_REDUCE_SCATTER,
                                 .gathers = p->op == CDDP_OP_ALLGATHER,
@@ -75,13 +77,18 @@ static void try_look(cd_sights *s, const cd_key *key, cd_look *look)
     look->op = p->op;
     look->seen = cd_hash_mix(digest, (uint64_t)look->result) & CD_SUM_SIGHT_BITS;
     look->is_known = true;
-    s->open--;
 }
 
+/* Looks stand in the order in which they came, so that few of them are still open. */
 static void try_looks(cd_sights *s)
 {
-    for (size_t i = 0; s->open > 0 && i < s->looks.count; i++)
-        try_look(s, cd_table_key(&s->looks, i), cd_table_value(&s->looks, i));
+    bool is_first = true;
+    for (size_t i = s->settled; i < s->looks.count; i++) {
+        cd_look *look = cd_table_value(&s->looks, i);
+        try_look(s, cd_table_key(&s->looks, i), look);
+        is_first = is_first && (look->is_known || look->is_lost);
+        if (is_first) s->settled = i + 1;
+    }
 }
 
 static void take_group(cd_sights *s, const cddp_event *e)
@@ -115,7 +122,6 @@ static void take_mark(cd_sights *s, const cddp_event *e)
     if (look == NULL) return;
     *look = (cd_look){.event = *e, .result = d->digest};
     look->event.text = NULL;
-    s->open++;
     try_look(s, key, look);
 }
 

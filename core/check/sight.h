@@ -19,6 +19,7 @@ typedef struct cd_look {
     int64_t result;   /* as the rank reported it */
     uint64_t seen;    /* what the digest must be */
     bool is_known;    /* every member's digest is there */
+    bool is_lost;     /* its operation is none of the latest any more */
 } cd_look;
 
 typedef struct cd_sights {
@@ -26,7 +27,7 @@ typedef struct cd_sights {
     cd_table places; /* (group, place) → rank + 1 */
     cd_ranks dones;  /* rank → the operation that it completed last */
     cd_table looks;  /* (group, sequence, rank) → cd_look */
-    uint32_t open;   /* looks that are not known yet */
+    size_t settled;  /* so many of the first looks are not tried any more */
 } cd_sights;
 
 void cd_sights_init(cd_sights *sights, const cddp_allocator *allocator);
