@@ -25,6 +25,7 @@
 
 #include "core/base/error.h"
 #include "core/base/sized.h"
+#include "core/tensor/cpu.h"
 #include "core/trace/attach.h"
 #include "core/trace/tracer.h"
 
@@ -151,6 +152,8 @@ cddp_status cddp_fsdp_create(const cddp_fsdp_options *options, cddp_fsdp **fsdp,
     if (f == NULL) return cd_fail_memory(err, "a sharded model");
     f->arena = arena;
     f->allocator = allocator;
+    f->host_table = cd_device_with_allocator(cddp_device_cpu(), allocator);
+    f->host = allocator != NULL ? &f->host_table : cddp_device_cpu();
     f->group = own.group;
     f->replicate_group = own.replicate_group;
     f->tracer = cd_tracer_attach(cddp_group_world_rank(own.group), own.tracer);

@@ -59,6 +59,8 @@ struct cddp_fsdp {
 
     cd_fsdp_ahead ahead;
     bool is_offloaded;
+    const cddp_device *host; /* of offloaded shards: cpu, or its storage from the allocator */
+    cddp_device host_table;
     cddp_fsdp_prefetch backward_prefetch;
     bool forward_prefetch;
     int64_t prefetch_numel, live_numel_max;

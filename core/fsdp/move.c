@@ -4,14 +4,14 @@
 
 #include "core/base/error.h"
 
-const cddp_device *cd_fsdp_host_of(const cddp_device *device)
+bool cd_fsdp_is_host(const cddp_device *device)
 {
-    return (device->flags & CDDP_DEVICE_ASYNC) != 0 ? cddp_device_cpu() : device;
+    return (device->flags & (CDDP_DEVICE_HOST | CDDP_DEVICE_ASYNC)) == CDDP_DEVICE_HOST;
 }
 
-static bool is_host(const cddp_device *d)
+bool cd_fsdp_may_move(const cddp_device *from, const cddp_device *to)
 {
-    return (d->flags & (CDDP_DEVICE_HOST | CDDP_DEVICE_ASYNC)) == CDDP_DEVICE_HOST;
+    return from == to || (cd_fsdp_is_host(from) && (to->flags & CDDP_DEVICE_ASYNC) != 0);
 }
 
 static void *place_of(const cddp_tensor *t)
@@ -26,17 +26,17 @@ cddp_status cd_fsdp_move(const cddp_tensor *dst, const cddp_tensor *src, cddp_st
     const int64_t numel = cddp_tensor_numel(dst);
     const size_t bytes = (size_t)numel * cddp_dtype_bytes(dst->dtype);
     if (numel == 0) return CDDP_OK;
-    if (to == from || (is_host(to) && is_host(from)))
+    if (to == from || (cd_fsdp_is_host(to) && cd_fsdp_is_host(from)))
         return CD_PASS(to->copy(dst, src, stream, err));
-    if ((to->flags & CDDP_DEVICE_QUEUES_HOST) != 0 && is_host(from))
+    if ((to->flags & CDDP_DEVICE_QUEUES_HOST) != 0 && cd_fsdp_is_host(from))
         return CD_PASS(to->copy(dst, src, stream, err));
-    if ((from->flags & CDDP_DEVICE_QUEUES_HOST) != 0 && is_host(to))
+    if ((from->flags & CDDP_DEVICE_QUEUES_HOST) != 0 && cd_fsdp_is_host(to))
         return CD_PASS(from->copy(dst, src, stream, err));
     if (dst->dtype != src->dtype || cddp_tensor_numel(src) != numel)
         return cd_fail(err, CDDP_E_ARG, "a copy from %s to %s has %s and %s", from->name, to->name,
                        cddp_dtype_name(src->dtype), cddp_dtype_name(dst->dtype));
-    if (is_host(to)) return CD_PASS(from->read(src, place_of(dst), bytes, err));
-    if (is_host(from)) return CD_PASS(to->write(dst, place_of(src), bytes, err));
+    if (cd_fsdp_is_host(to)) return CD_PASS(from->read(src, place_of(dst), bytes, err));
+    if (cd_fsdp_is_host(from)) return CD_PASS(to->write(dst, place_of(src), bytes, err));
     return cd_fail(err, CDDP_E_UNSUPPORTED,
                    "a copy from device %s to device %s: neither is the host", from->name, to->name);
 }

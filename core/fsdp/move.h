@@ -7,9 +7,11 @@
 #pragma once
 #include "cddp/device.h"
 
-/* Where the host keeps what it takes from a device: itself, if its operations are over when they
-** return. */
-const cddp_device *cd_fsdp_host_of(const cddp_device *device);
+/* Its storage is the host's, and its operations are over when they return. */
+bool cd_fsdp_is_host(const cddp_device *device);
+/* Parameters and buffers of the first may come to be of the second: it is the same, or the first is
+** the host and the second works behind it. */
+bool cd_fsdp_may_move(const cddp_device *from, const cddp_device *to);
 /* Both are contiguous; of two devices, one is the host's. */
 cddp_status cd_fsdp_move(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
                          cddp_error *err);

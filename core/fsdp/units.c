@@ -311,7 +311,7 @@ static cddp_status choose_device(cd_fsdp_unit *u, const cddp_fsdp_options *o, cd
     const cd_fsdp_member *first = &u->layout.members[0];
     const cddp_device *there = first->like.device;
     u->device = o->device_id != NULL ? o->device_id : there;
-    if (u->device != there && cd_fsdp_host_of(u->device) != there)
+    if (!cd_fsdp_may_move(there, u->device))
         return cd_fail(err, CDDP_E_CONFIG,
                        "device_id is %s%s, and '%s' is on %s: units move from the host to their "
                        "device, and from no other device (FSD-18)",
@@ -548,7 +548,8 @@ static cddp_status cut_unit(cddp_fsdp *f, cd_fsdp_unit *u, bool sync, cddp_error
     cddp_status status = CDDP_OK;
     cd_fsdp_layout *l = &u->layout;
     cd_fsdp_buffer whole = {.capacity = 0};
-    const cddp_device *home = f->is_offloaded ? cd_fsdp_host_of(u->device) : u->device;
+    const bool is_offloaded = f->is_offloaded && (u->device->flags & CDDP_DEVICE_ASYNC) != 0;
+    const cddp_device *home = is_offloaded ? f->host : u->device;
     const cd_fsdp_wish wish = {.device = u->device, .dtype = u->dtype, .numel = l->full_numel};
     CD_TRY_OUT(cd_fsdp_memory_take(&f->memory, &wish, &whole, err));
     if (l->kind == CDDP_FSDP_FLAT) CD_TRY_OUT(cd_fsdp_layout_fill_gaps(l, &whole.tensor, err));
@@ -572,7 +573,7 @@ static cddp_status move_buffers(cddp_fsdp *f, const cddp_device *device, cddp_er
         const int64_t numel = cddp_tensor_numel(t);
         void *storage = NULL;
         if (t->device == device) continue;
-        if (cd_fsdp_host_of(device) != t->device)
+        if (!cd_fsdp_may_move(t->device, device))
             return cd_fail(err, CDDP_E_CONFIG,
                            "device_id is %s, and buffer '%s' is on %s: buffers move from the host "
                            "to their device, and from no other device (FSD-18)",

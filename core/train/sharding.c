@@ -120,7 +120,7 @@ static cddp_fsdp_options options_of(const cd_trainer *t)
     o.limit_all_gathers = p->limit_all_gathers;
     o.cpu_offload.offload_params = p->cpu_offload;
     if (p->device_id != CDDP_SHARDING_DEVICE_NONE)
-        o.device_id = t->streams.device != NULL ? t->streams.device : cddp_device_cpu();
+        o.device_id = t->streams.device != NULL ? t->streams.device : cd_trainer_module(t)->device;
     o.sync_module_states = p->sync_module_states;
     o.use_orig_params = p->use_orig_params;
     if (t->program.plan->zero.stage == 3) {

@@ -6,8 +6,9 @@
 #include "cddp/device.h"
 #include "core/base/error.h"
 
-cddp_status cd_streams_open(cd_streams *streams, const cddp_plan_streams *planned, cddp_rank *rank,
-                            struct cddp_tracer *tracer, cddp_error *err)
+cddp_status cd_streams_open(cd_streams *streams, const cddp_plan_streams *planned,
+                            const cddp_device *home, cddp_rank *rank, struct cddp_tracer *tracer,
+                            cddp_error *err)
 {
     const cddp_world_ops *ops = rank->ops;
     const bool has_streams =
@@ -21,9 +22,9 @@ cddp_status cd_streams_open(cd_streams *streams, const cddp_plan_streams *planne
             (unsigned long long)planned->producers, ops->name);
     }
     streams->rank = rank;
-    /* The table that all ranks share: messages on their way outlive the rank that sent them. */
+    streams->home = home;
     const cddp_streams_options options = {.size = sizeof options,
-                                          .inner = cddp_device_cpu(),
+                                          .inner = home,
                                           .tracer = tracer,
                                           .operation_ns = planned->operation_us * 1000u};
     CD_TRY(ops->streams_open(rank, &options, &streams->device, err));
@@ -61,7 +62,7 @@ cddp_tensor cd_streams_queued(const cd_streams *streams, const cddp_tensor *tens
 cddp_tensor cd_streams_plain(const cd_streams *streams, const cddp_tensor *tensor)
 {
     cddp_tensor t = *tensor;
-    if (streams->device != NULL && t.device == streams->device) t.device = cddp_device_cpu();
+    if (streams->device != NULL && t.device == streams->device) t.device = streams->home;
     return t;
 }
 
@@ -70,7 +71,7 @@ void cd_streams_plain_grad(const cd_streams *streams, const cddp_grad *grad, cdd
     *plain = *grad;
     if (streams->device == NULL) return;
     plain->value = cd_streams_plain(streams, &grad->value);
-    if (plain->backing.device == streams->device) plain->backing.device = cddp_device_cpu();
+    if (plain->backing.device == streams->device) plain->backing.device = streams->home;
 }
 
 cddp_status cd_streams_lend(const cd_streams *streams, cd_module *module, cddp_error *err)

@@ -22,14 +22,18 @@
 
 typedef struct cd_streams {
     cddp_rank *rank;
-    const cddp_device *device; /* over cpu; NULL: no streams */
+    const cddp_device *home;   /* where the host's memory is: of the process, or of the run */
+    const cddp_device *device; /* over it; NULL: no streams */
     uint32_t producer_count;
     cddp_stream *producers[CD_PRODUCERS_MAX];
     cddp_mark *marks[CD_PRODUCERS_MAX]; /* of the last gradient that each was given */
 } cd_streams;
 
-cddp_status cd_streams_open(cd_streams *streams, const cddp_plan_streams *planned, cddp_rank *rank,
-                            struct cddp_tracer *tracer, cddp_error *err) CDDP_MUST_CHECK;
+/* home: borrowed; all ranks share it, since messages on their way outlive the rank that sent
+** them. */
+cddp_status cd_streams_open(cd_streams *streams, const cddp_plan_streams *planned,
+                            const cddp_device *home, cddp_rank *rank, struct cddp_tracer *tracer,
+                            cddp_error *err) CDDP_MUST_CHECK;
 /* Forgets what is queued; storage may still be given back. */
 void cd_streams_close(cd_streams *streams);
 

@@ -245,7 +245,9 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     CD_TRY_OUT(cd_trainer_open_groups(t, err));
     CD_TRY_OUT(
         cd_sampler_create(t->program.plan, t->rank->rank, allocator, &t->program.sampler, err));
-    CD_TRY_OUT(cd_streams_open(&t->streams, &t->program.settings.streams, t->rank, t->tracer, err));
+    CD_TRY_OUT(cd_streams_open(&t->streams, &t->program.settings.streams,
+                               cd_replica_device(&t->program.settings, t->options.devices), t->rank,
+                               t->tracer, err));
     CD_TRY_OUT(cd_trainer_build(t, err));
     cd_trainer_emit_seeds(t);
     if (t->program.settings.amp.enable) {

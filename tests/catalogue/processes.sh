@@ -6,7 +6,9 @@
 # longer ends as expected. The script counts these and leaves them out, like those that only a simulator can run. Where the
 # backend's order of reduction is known to the simulator, the first divergence of the two traces must not exist, and the record
 # replays on the simulator, unless the scenario ends in an error: who of several processes then hears of the others' end is chance.
+# With CDDP_ONE_IN=K one scenario of K is run, drawn by CDDP_SEED, which is the day of the year if it is not set.
 set -u
+one_in=${CDDP_ONE_IN:-1} seed=${CDDP_SEED:-$(date +%j)}
 program=$1 backend=$2 ranks=$3
 shift 3
 root=$(mktemp -d)
@@ -104,6 +106,18 @@ worker() {
     for why in "${!left[@]}"; do printf '%d|%s\n' "${left[$why]}" "$why"; done >"$root/left.$1"
 }
 
+is_drawn() {
+    local sum
+    sum=$(printf '%s %s' "$seed" "$1" | cksum)
+    [ $((${sum%% *} % one_in)) -eq 0 ]
+}
+
+if [ "$one_in" -gt 1 ]; then
+    printf 'one scenario of %d, drawn by CDDP_SEED=%s\n' "$one_in" "$seed"
+    drawn=()
+    for scenario; do ! is_drawn "$scenario" || drawn+=("$scenario"); done
+    set -- "${drawn[@]}"
+fi
 reasons "$@" >"$root/list"
 worker 0 &
 worker 1 &

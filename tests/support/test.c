@@ -89,6 +89,17 @@ int cd_test_main(int argc, char **argv, const char *file)
     return run_all(file);
 }
 
+bool cd_test_draws(size_t at)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    const char *drawn = getenv("CDDP_SEED");
+    return (at + (drawn != NULL ? strtoull(drawn, NULL, 10) : 0)) % 3 == 0;
+#else
+    (void)at;
+    return true;
+#endif
+}
+
 void cd_test_assert_ok(cddp_status status, const cddp_error *err, const char *call,
                        const char *file, int line)
 {

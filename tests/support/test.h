@@ -51,6 +51,9 @@ int cd_test_main(int argc, char **argv, const char *file);
 uint64_t cd_test_seed(void);
 /* Ends the whole executable as skipped (77), saying why. */
 void cd_test_skip_all(const char *reason);
+/* Whether a row of a long table is run: every one in a plain build; under sanitizers, where each
+** costs ten times as much, one of three, drawn by CDDP_SEED. */
+bool cd_test_draws(size_t row);
 /* Names the row of a table-driven test; printed with the next failure. */
 void cd_test_row(const char *format, ...) CDDP_PRINTF(1, 2);
 

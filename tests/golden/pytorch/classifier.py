@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""A small classifier trained by two ranks over Gloo with PyTorch's PowerSGD at rank 1, from five seeds, for classifier_test.c
+"""A small classifier trained by two ranks over Gloo with PyTorch's PowerSGD at rank 1, from ten seeds, for classifier_test.c
 to train too. Printed per seed: the loss over all samples after training, and how many are classified rightly.
 
 Eight inputs, sixteen hidden units, four classes whose centres overlap; the seed makes samples, first weights and PyTorch's
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ranks import grid, run_ranks
 
-SEEDS, STEPS, SAMPLES, BATCH = 5, 120, 128, 8
+SEEDS, STEPS, SAMPLES, BATCH = 10, 120, 128, 8
 RATE = 0.25
 
 

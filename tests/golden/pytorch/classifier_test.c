@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small classifier trained with PowerSGD at rank 1 from five seeds, here and by PyTorch 1.13.1
+/* A small classifier trained with PowerSGD at rank 1 from ten seeds, here and by PyTorch 1.13.1
 ** (classifier.py): training here ends no worse. Both begin with the same weights and see the same
 ** samples; the random factors differ, so where training ends differs by chance, and "no worse" is a
-** question of statistics: the mean difference of the five losses must not be so far above zero that
-** Student's one-sided test would reject, at five percent, that it is zero: t(0.95, 4) = 2.132
-** standard errors.
+** question of statistics: the mean difference of the ten losses must not be so far above zero that
+** Student's one-sided test would reject that it is zero: t(0.9999, 9) = 6.01 standard errors.
+** PyTorch's numbers are others on every kind of processor, and each kind is a new draw: so one
+** right program in ten thousand may be rejected, not one in twenty. That the test still sees what
+** is wrong is what the second one shows.
 */
 #include "core/hooks/hook.h"
 #include "core/model/optim/optimizer.h"
@@ -12,8 +14,8 @@
 
 #include <math.h>
 
-enum { SEEDS = 5, STEPS = 120, SAMPLES = 128, BATCH = 8, FEATURES = 8, CLASSES = 4, WORLD = 2 };
-#define STUDENT 2.132
+enum { SEEDS = 10, STEPS = 120, SAMPLES = 128, BATCH = 8, FEATURES = 8, CLASSES = 4, WORLD = 2 };
+#define STUDENT 6.01
 
 static const char *path;
 
@@ -136,7 +138,7 @@ static double standard_errors(const outcome *a, const outcome *b)
     return mean / sqrt(squares / (SEEDS - 1) / SEEDS);
 }
 
-TEST(powersgd, a_classifier_ends_no_worse_than_with_pytorch_over_five_seeds)
+TEST(powersgd, a_classifier_ends_no_worse_than_with_pytorch_over_ten_seeds)
 {
     const outcome a = ours("start_powerSGD_iter=2"), b = theirs();
     cd_test_row("%g standard errors above PyTorch; %d right, there %d", standard_errors(&a, &b),

@@ -184,6 +184,7 @@ TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
         /* clang-format on */
     };
     for (size_t i = 0; card_hooks[i] != NULL; i++) {
+        if (!cd_test_draws(i)) continue;
         cd_hook_card card = judged(card_hooks[i], NULL, NULL);
         const cd_hook_line *line = &card.lines[expected[i].law];
         cd_test_row("%s: %s: %s", card_hooks[i]->name, cd_hook_law_name(expected[i].law),
