@@ -206,6 +206,17 @@ function(cddp_test name)
   endif()
 endfunction()
 
+# The longest tests of whole programs take turns under sanitizers: of three, CDDP_SEED draws which is run; the others are labelled long.
+set(CDDP_SEED "" CACHE STRING "Draws which third of the longest tests a sanitized build runs; empty: all of them")
+function(cddp_test_in_turn name place)
+  if(CDDP_SANITIZE AND CDDP_SEED MATCHES "^[0-9]+$")
+    math(EXPR rest "(${CDDP_SEED} + ${place}) % 3")
+    if(rest)
+      set_property(TEST ${name} APPEND PROPERTY LABELS slow long)
+    endif()
+  endif()
+endfunction()
+
 # The time-out is meant for a plain build; instrumented ones get four times as much.
 function(cddp_test_properties name timeout labels)
   if(CDDP_SANITIZE OR CDDP_COVERAGE)

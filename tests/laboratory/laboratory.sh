@@ -293,8 +293,10 @@ await_catch $pid "$verify" || fail "it never catches it"
 kill -INT $pid
 wait $pid
 [ $? -eq 4 ] || fail "not 4 after an interrupt"
-says "interrupted after"
-says "equal so far"
+if ! grep -q "the step at hand did not end" err; then # as on a busy machine, where a sanitized program reads the record for that long
+    says "interrupted after"
+    says "equal so far"
+fi
 expect 0 "$verify" replay long.db
 rm long.db
 
