@@ -407,9 +407,8 @@ cddp_status cd_fsdp_make_units(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_er
 
 static void append_unit(cd_text *t, const cddp_fsdp *f, const cd_fsdp_unit *u)
 {
-    cd_text_printf(t, "unit '%s' %s of %zu parameter%s", cd_fsdp_unit_words(f, u->index),
-                   strategies[u->strategy], u->layout.member_count,
-                   u->layout.member_count == 1 ? "" : "s");
+    cd_text_printf(t, "unit '%s' %s of %zu parameters", cd_fsdp_unit_words(f, u->index),
+                   strategies[u->strategy], u->layout.member_count);
     if (!cd_fsdp_unit_is_empty(u))
         cd_text_printf(t, " param_dtype %s reduce_dtype %s", cddp_dtype_name(u->param_dtype),
                        cddp_dtype_name(u->reduce_dtype));
@@ -439,11 +438,10 @@ static void describe(cd_text *t, const cddp_fsdp *f, const cddp_fsdp_options *o)
                    o->gradient_divide_factor, o->limit_all_gathers, o->cpu_offload.offload_params,
                    (long long)o->prefetch_numel, (long long)o->live_numel_max,
                    (long long)o->persistence_threshold);
-    const uint32_t ranks = cddp_group_size(f->group),
-                   replicas = f->replicate_group != NULL ? cddp_group_size(f->replicate_group) : 1;
-    cd_text_printf(t, "a shard group of %u rank%s and %u replica%s of it\n", ranks,
-                   ranks == 1 ? "" : "s", replicas, replicas == 1 ? "" : "s");
-    cd_text_printf(t, "%u unit%s\n", f->unit_count, f->unit_count == 1 ? "" : "s");
+    cd_text_printf(t, "a shard group of %u ranks and %u replicas of it\n",
+                   cddp_group_size(f->group),
+                   f->replicate_group != NULL ? cddp_group_size(f->replicate_group) : 1);
+    cd_text_printf(t, "%u units\n", f->unit_count);
     for (uint32_t k = 0; k < f->unit_count; k++)
         cd_text_printf(t, "unit '%s'\n", cd_fsdp_unit_words(f, k));
     for (uint32_t k = 0; k < f->unit_count; k++) append_unit(t, f, &f->units[k]);

@@ -4,6 +4,8 @@
 
 #include "core/base/hash.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 const cddp_wait *cd_hang_find(const cddp_verdict *v, uint32_t rank)
@@ -104,11 +106,19 @@ const cddp_finding *cd_hang_odd(const cddp_verdict *v)
     return blames_a_wait(v, f) ? f : NULL;
 }
 
+/* Nobody waits, and the summary begins with the rank whose failure is the cause. */
+static bool is_named(const cddp_verdict *v, uint32_t rank)
+{
+    char words[40];
+    snprintf(words, sizeof words, "rank %" PRIu32 " did not finish", rank);
+    return v->summary != NULL && strncmp(v->summary, words, strlen(words)) == 0;
+}
+
 bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)
 {
     const cddp_wait *main = cd_hang_main(v);
     const cddp_finding *odd = cd_hang_odd(v);
-    if (main == NULL) return false;
+    if (main == NULL) return v->finding_count == 0 && is_named(v, rank);
     if (odd != NULL) return has_rank(odd, rank);
     if (has_root(v, main)) {
         bool is_peer = false;

@@ -29,7 +29,8 @@ const cddp_finding *cd_hang_why(const cddp_verdict *verdict);
 ** which the root refused. NULL: there is none. */
 const cddp_finding *cd_hang_odd(const cddp_verdict *verdict);
 /* Whether a rank stands at the root of what the main wait waits for, or on its cycle, or is named
-** by cd_hang_why; or is named by cd_hang_odd, and then no root is. */
+** by cd_hang_why; or is named by cd_hang_odd, and then no root is. Where nobody waits and nothing was
+** found: whether the summary names its failure as the cause. */
 bool cd_hang_is_culprit(const cddp_verdict *verdict, uint32_t rank);
 
 /* Two runs hang alike when the first finding has the same invariant and the same ranks, and the

@@ -149,8 +149,8 @@ static void put_exercises(cd_text *text, const cd_result *result)
 
 static bool is_culprit(const cddp_verdict *v, uint32_t rank)
 {
-    if (v->wait_count > 0) return cd_hang_is_culprit(v, rank);
-    for (size_t i = 0; v->finding_count > 0 && i < v->findings[0].rank_count; i++)
+    if (v->wait_count > 0 || v->finding_count == 0) return cd_hang_is_culprit(v, rank);
+    for (size_t i = 0; i < v->findings[0].rank_count; i++)
         if (v->findings[0].ranks[i] == rank) return true;
     return false;
 }
@@ -203,9 +203,18 @@ static uint32_t next_alike(const void *self, uint32_t from)
     return CD_NO_RANK;
 }
 
-static bool names_rank(const char *words, uint32_t rank)
+/* Another rank shares the line, and its own words name it in the place of `rank`. */
+static bool is_for_others(const rank_line *l, uint32_t rank)
 {
-    return !cd_rank_words_are_alike(words, rank, words, CD_NO_RANK);
+    for (uint32_t i = next_alike(l, rank + 1); i != CD_NO_RANK; i = next_alike(l, i + 1)) {
+        cd_text words;
+        cd_text_init(&words, false);
+        put_end(&words, l->report, l->verdict, i);
+        const bool is_same = strcmp(cd_text_get(&words), l->words) == 0;
+        cd_text_fini(&words);
+        if (!is_same) return true;
+    }
+    return false;
 }
 
 /* "0, 1 and 3 timed out in …"; marks them as shown. */
@@ -224,8 +233,7 @@ static void put_rank(cd_text *text, const char *label, rank_line *l, bool *shown
         cd_rank_list_print(&(cd_rank_list){l, next_alike}, CD_NO_RANK, who, sizeof who);
     const char *numbers = strchr(who, ' ');
     cd_text_printf(&line, "%s %s", numbers != NULL ? numbers + 1 : who, l->words);
-    const bool is_shared = !l->report->verbose && next_alike(l, rank + 1) != CD_NO_RANK;
-    if (is_shared && names_rank(l->words, rank))
+    if (!l->report->verbose && is_for_others(l, rank))
         cd_text_printf(&line, " (as rank %" PRIu32 " says it)", rank);
     put_line(text, label, cd_text_get(&line));
     shown[rank] = true;

@@ -74,6 +74,18 @@ TEST(hang, nobody_known_is_said)
     expect_headline(&(cddp_verdict){.size = sizeof v}, "");
 }
 
+TEST(hang, a_cycle_in_one_operation_names_it_once)
+{
+    const cddp_wait waits[] = {WAIT(0, 7, 1), WAIT(1, 7, 2), WAIT(2, 7, 3), WAIT(3, 7, 1)};
+    const cddp_wait pair[] = {WAIT(0, 7, 1), WAIT(1, 7, 0)};
+    const cddp_verdict v = {.waits = waits, .wait_count = 4};
+    (void)state;
+    for (uint32_t r = 0; r < 4; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r > 0);
+    expect_headline(&v, "hang: ranks 1-3 wait in allreduce #7 (bucket 0, step 3) for one another");
+    expect_headline(&(cddp_verdict){.waits = pair, .wait_count = 2},
+                    "hang: ranks 0 and 1 wait in allreduce #7 (bucket 0, step 3) for each other");
+}
+
 /* All have posted under the number, and I-LIVE found who posted something else. */
 TEST(hang, who_posted_another_operation_is_the_culprit)
 {
