@@ -132,6 +132,8 @@ static void report_other_failure(const replay_command *c, cd_text *text)
 static bool fails_alike(const replay_command *c)
 {
     const cddp_verdict *recorded = &c->recorded.verdict, *now = &c->result.verdict;
+    if (c->replay.struck >= 0)
+        return cd_hang_has_same_root(recorded, now, (uint32_t)c->replay.struck);
     return c->replay.was_refused ? cd_hang_is_same_refusal(recorded, now)
                                  : cd_hang_is_same(recorded, now);
 }
@@ -170,6 +172,11 @@ static void report(replay_command *c, cd_text *text)
         if (r->was_refused)
             cd_text_push(text, " up to the failure, which has the same rule, ranks and operation: "
                                "the transport refused what the simulator lets meet");
+        else if (r->struck >= 0)
+            cd_text_printf(text,
+                           " up to the failure: with rank %" PRId64
+                           " killed at the same place, the same ranks wait",
+                           r->struck);
         else if (r->has_failed)
             cd_text_push(text, " up to the failure, and the failure is the same");
         if (r->has_other_bits)
@@ -240,6 +247,7 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
                           .schedule = c->recipe.schedule[0] != '\0' ? c->recipe.schedule : NULL};
     CD_TRY(cd_recorded_read_plan(&c->recipe, &session, &plan, err));
     cddp_status status = c->replay.across ? cd_recipe_transfer(&c->recipe, plan, err) : CDDP_OK;
+    if (status == CDDP_OK && c->replay.across) status = cd_replay_plant(&c->replay, plan, err);
     if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &c->result, err);
     if (status == CDDP_OK) status = check_outcome(c, plan, err);
     if (status == CDDP_OK) status = judge_failure(c, err);

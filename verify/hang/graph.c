@@ -172,11 +172,9 @@ bool cd_hang_is_same_refusal(const cddp_verdict *a, const cddp_verdict *b)
     return same_blame(x, y) && operation[0] == '#' && strcmp(operation, operation_of(y)) == 0;
 }
 
-bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b)
+static bool same_waits(const cddp_verdict *a, const cddp_verdict *b)
 {
-    if ((a->finding_count > 0) != (b->finding_count > 0) || a->wait_count != b->wait_count)
-        return false;
-    if (a->finding_count > 0 && !same_blame(&a->findings[0], &b->findings[0])) return false;
+    if (a->wait_count != b->wait_count) return false;
     for (size_t i = 0; i < a->wait_count; i++) {
         const cddp_wait *x = &a->waits[i], *y = &b->waits[i];
         if (x->rank != y->rank || x->group != y->group || x->sequence != y->sequence ||
@@ -187,6 +185,19 @@ bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b)
             return false;
     }
     return true;
+}
+
+bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b)
+{
+    if ((a->finding_count > 0) != (b->finding_count > 0)) return false;
+    if (a->finding_count > 0 && !same_blame(&a->findings[0], &b->findings[0])) return false;
+    return same_waits(a, b);
+}
+
+bool cd_hang_has_same_root(const cddp_verdict *a, const cddp_verdict *b, uint32_t root)
+{
+    if (a->wait_count == 0) return b->wait_count == 0;
+    return same_waits(a, b) && cd_hang_is_culprit(a, root) && cd_hang_is_culprit(b, root);
 }
 
 /* ---- the shape ---- */

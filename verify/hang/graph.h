@@ -37,6 +37,9 @@ bool cd_hang_is_culprit(const cddp_verdict *verdict, uint32_t rank);
 ** same ranks wait, each in the same operation of the same group for the same peers. How their
 ** waits ended, texts and times do not count. */
 bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b);
+/* Nobody waits in either; or the same ranks do, in the same operations for the same peers, and
+** `root` is the culprit of both: of a rank that was killed here by somebody and there by a planted fault, whatever the rule. */
+bool cd_hang_has_same_root(const cddp_verdict *a, const cddp_verdict *b, uint32_t root);
 
 /* Where the transport of one refused what the other waits for, or lets pass: their first findings
 ** have the same invariant and the same ranks, and so has the first disagreement over an operation
