@@ -81,6 +81,19 @@ static void put_event(cd_text *text, const char *label, const cddp_event *event)
     cd_text_wrap(text, words, 13, 110);
 }
 
+/* Why a death inside an operation may look otherwise here. */
+static void put_death(const cd_replay *r, cd_text *text)
+{
+    if (r->struck < 0) return;
+    cd_text_printf(text, "  %-11s", "note");
+    cd_text_wrap(
+        text,
+        "a signal ended a rank, and here a planted fault does. An operation that was under "
+        "way may have ended on some ranks of the record only; on the simulator it ends "
+        "on all of them or on none",
+        13, 110);
+}
+
 static void report_parting(const replay_command *c, cd_text *text)
 {
     const cd_replay *r = &c->replay;
@@ -97,6 +110,7 @@ static void report_parting(const replay_command *c, cd_text *text)
         put_event(text, "now", &r->extra);
     else
         cd_text_push(text, "  now        the run ended here\n");
+    put_death(r, text);
     if (r->across && !r->order_known)
         cd_text_printf(text,
                        "  note       the simulator does not know in which order %s sums: values "
@@ -127,6 +141,7 @@ static void report_other_failure(const replay_command *c, cd_text *text)
                    c->recipe.run, c->replay.met);
     put_failure(text, "recorded", &c->recorded.verdict);
     put_failure(text, "now", &c->result.verdict);
+    put_death(&c->replay, text);
 }
 
 static bool fails_alike(const replay_command *c)

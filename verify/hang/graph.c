@@ -172,32 +172,38 @@ bool cd_hang_is_same_refusal(const cddp_verdict *a, const cddp_verdict *b)
     return same_blame(x, y) && operation[0] == '#' && strcmp(operation, operation_of(y)) == 0;
 }
 
-static bool same_waits(const cddp_verdict *a, const cddp_verdict *b)
+static bool same_operation(const cddp_wait *x, const cddp_wait *y)
 {
-    if (a->wait_count != b->wait_count) return false;
-    for (size_t i = 0; i < a->wait_count; i++) {
-        const cddp_wait *x = &a->waits[i], *y = &b->waits[i];
-        if (x->rank != y->rank || x->group != y->group || x->sequence != y->sequence ||
-            x->op != y->op || x->is_inside != y->is_inside)
-            return false;
-        /* Inside an operation only the simulator sees whom a rank waits for. */
-        if (!x->is_inside && !same_ranks(x->peers, x->peer_count, y->peers, y->peer_count))
-            return false;
-    }
-    return true;
+    return x->rank == y->rank && x->group == y->group && x->sequence == y->sequence &&
+           x->op == y->op;
+}
+
+static bool same_peers(const cddp_wait *x, const cddp_wait *y)
+{
+    return same_ranks(x->peers, x->peer_count, y->peers, y->peer_count);
 }
 
 bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b)
 {
-    if ((a->finding_count > 0) != (b->finding_count > 0)) return false;
+    if ((a->finding_count > 0) != (b->finding_count > 0) || a->wait_count != b->wait_count)
+        return false;
     if (a->finding_count > 0 && !same_blame(&a->findings[0], &b->findings[0])) return false;
-    return same_waits(a, b);
+    for (size_t i = 0; i < a->wait_count; i++) {
+        const cddp_wait *x = &a->waits[i], *y = &b->waits[i];
+        if (!same_operation(x, y) || x->is_inside != y->is_inside) return false;
+        /* Inside an operation only the simulator sees whom a rank waits for. */
+        if (!x->is_inside && !same_peers(x, y)) return false;
+    }
+    return true;
 }
 
 bool cd_hang_has_same_root(const cddp_verdict *a, const cddp_verdict *b, uint32_t root)
 {
-    if (a->wait_count == 0) return b->wait_count == 0;
-    return same_waits(a, b) && cd_hang_is_culprit(a, root) && cd_hang_is_culprit(b, root);
+    if (a->wait_count != b->wait_count) return false;
+    for (size_t i = 0; i < a->wait_count; i++)
+        if (!same_operation(&a->waits[i], &b->waits[i]) || !same_peers(&a->waits[i], &b->waits[i]))
+            return false;
+    return a->wait_count == 0 || (cd_hang_is_culprit(a, root) && cd_hang_is_culprit(b, root));
 }
 
 /* ---- the shape ---- */

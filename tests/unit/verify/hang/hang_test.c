@@ -218,6 +218,25 @@ TEST(hang, alike_is_the_same_graph_and_finding)
     assert_false(cd_hang_is_same(&a, &b));
 }
 
+/* Of ranks that were killed in two ways: whether they died before or after they posted it does not
+** count, who waits for whom does. */
+TEST(hang, the_same_root_is_the_same_graph_with_that_culprit)
+{
+    const cddp_wait waits[] = {WAIT(0, 7, 2), WAIT(1, 7, 2)};
+    cddp_wait others[] = {WAIT(0, 7, 2), WAIT(1, 7, 2)};
+    const cddp_wait of_another[] = {WAIT(0, 7, 1), WAIT(2, 7, 1)};
+    const cddp_verdict a = {.waits = waits, .wait_count = 2}, none = {.wait_count = 0};
+    cddp_verdict b = {.waits = others, .wait_count = 2};
+    (void)state;
+    others[0].is_inside = true;
+    assert_true(cd_hang_has_same_root(&a, &b, 2) && cd_hang_has_same_root(&none, &none, 2));
+    assert_false(cd_hang_has_same_root(&a, &b, 1) || cd_hang_has_same_root(&a, &none, 2));
+    others[1].sequence = 6;
+    assert_false(cd_hang_has_same_root(&a, &b, 2));
+    b.waits = of_another;
+    assert_false(cd_hang_has_same_root(&a, &b, 2) || cd_hang_has_same_root(&a, &b, 1));
+}
+
 TEST(hang, the_shape_knows_no_numbers)
 {
     const cddp_wait four[] = {WAIT(0, 7, 2), WAIT(1, 7, 2), WAIT(3, 7, 2)};
