@@ -54,8 +54,8 @@ cddp_status cd_replay_load(cd_replay *replay, cddp_store *store, int64_t run,
 /* After load: the record is of real processes, the run that comes is the simulator's. */
 cddp_status cd_replay_set_across(cd_replay *replay, bool order_known,
                                  cddp_error *err) CDDP_MUST_CHECK;
-/* Then: the rank that a signal ended is killed there, too, by a fault of `plan`, in the operation in
-** which, or before which, the record ends. */
+/* Then: the rank that a signal ended is killed there, too, by a fault of `plan`: in the operation
+** in which, or before which, its record ends. */
 cddp_status cd_replay_plant(cd_replay *replay, cddp_plan *plan, cddp_error *err) CDDP_MUST_CHECK;
 /* After the run: whether the whole record came again; if it ended too early, expected says
 ** where. */

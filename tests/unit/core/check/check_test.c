@@ -1268,11 +1268,14 @@ TEST(live, a_rank_that_posts_one_operation_without_end_goes_round_in_circles)
     }
 }
 
-#define PUT_MEMBER(judge, rank_)                                                                 \
-    PUT_AT(judge, rank_, 0, group, .group = 7, .group_rank = (int64_t)(rank_));                  \
-    PUT_AT(judge, rank_, 0, collective_post, .group = 7, .sequence = 0, .op = CDDP_OP_ALLREDUCE, \
-           .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_F32, .numel = 4, .bucket = 0);   \
-    PUT_AT(judge, rank_, 0, collective_wait, .group = 7, .sequence = 0)
+/* It joins the group, posts the first operation and waits for it. */
+static void put_member(cd_judge *judge, uint32_t rank)
+{
+    PUT_AT(judge, rank, 0, group, .group = 7, .group_rank = (int64_t)rank);
+    PUT_AT(judge, rank, 0, collective_post, .group = 7, .sequence = 0, .op = CDDP_OP_ALLREDUCE,
+           .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_F32, .numel = 4, .bucket = 0);
+    PUT_AT(judge, rank, 0, collective_wait, .group = 7, .sequence = 0);
+}
 
 /* All have posted it. Ranks that its death leaves waiting are ended by the launcher. */
 TEST(live, of_ranks_inside_an_operation_the_one_that_died_stopped_it)
@@ -1280,9 +1283,7 @@ TEST(live, of_ranks_inside_an_operation_the_one_that_died_stopped_it)
     (void)state;
     for (uint32_t dead = 0; dead < 3; dead++) {
         cd_judge *judge = make_judge_of("I-LIVE");
-        for (uint32_t rank = 0; rank < 3; rank++) {
-            PUT_MEMBER(judge, rank);
-        }
+        for (uint32_t rank = 0; rank < 3; rank++) put_member(judge, rank);
         for (uint32_t rank = 0; rank < 3; rank++)
             PUT_AT(judge, rank, 0, rank_end,
                    .end = rank == dead ? CDDP_RANK_KILLED : CDDP_RANK_HUNG,
@@ -1308,13 +1309,11 @@ TEST(live, a_rank_under_whose_operation_another_aborts_the_group_lost_that_one)
     for (int goes_on = 0; goes_on < 2; goes_on++) {
         cd_judge *judge = make_judge_of("I-LIVE");
         PUT_AT(judge, 1, 0, group, .group = 7, .group_rank = 1);
-        PUT_MEMBER(judge, 0);
+        put_member(judge, 0);
         PUT_AT(judge, 1, 0, group_abort, .group = 7);
         PUT_AT(judge, 0, 0, collective_done, .group = 7, .sequence = 0, .status = CDDP_E_ABORTED);
         PUT_AT(judge, 0, 0, group_abort, .group = 7);
-        if (goes_on) {
-            PUT_MEMBER(judge, 0);
-        }
+        if (goes_on) put_member(judge, 0);
         for (uint32_t rank = 0; rank < 2; rank++)
             PUT_AT(judge, rank, 0, rank_end, .end = CDDP_RANK_RETURNED, .status = CDDP_E_STATE);
         cddp_error err = CDDP_ERROR_INIT;
