@@ -174,6 +174,13 @@ static bool explain_exit_code(cd_cli *cli, cd_text *text, const char *name)
         "was interrupted",
     };
     static const char *const before[] = {"exit code ", "exit "};
+    if (strcmp(name, "exit code") == 0 || strcmp(name, "exit codes") == 0) {
+        for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+            cd_text_style(text, CD_STYLE_BOLD, "exit code %zu", i);
+            cd_text_printf(text, ": %s\n", words[i]);
+        }
+        return true;
+    }
     for (size_t i = 0; i < 2; i++)
         if (strncmp(name, before[i], strlen(before[i])) == 0) name += strlen(before[i]);
     if (name[0] < '0' || name[0] > '4' || name[1] != '\0') return false;

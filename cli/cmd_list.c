@@ -232,9 +232,28 @@ static cddp_status list_table(cd_cli *cli, cd_text *text, cddp_error *err)
     return CDDP_OK;
 }
 
-bool cd_list_explain(cd_text *text, const char *name)
+/* "widths", with every model that has it. */
+static bool explain_model_option(cd_text *text, const char *name)
 {
     bool found = false;
+    const char *type, *option, *initial, *doc;
+    for (size_t i = 0; (type = cd_model_type_name(i)) != NULL; i++)
+        for (size_t k = 0; cd_model_type_option(i, k, &option, &initial, &doc); k++) {
+            if (strcmp(option, name) != 0) continue;
+            if (!found) {
+                cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+                cd_text_push(text, " (option of models, in model.options)\n");
+            }
+            cd_text_printf(text, "  %s: %s=%s  ", type, option, initial);
+            cd_text_wrap(text, doc, 6, LIST_WIDTH);
+            found = true;
+        }
+    return found;
+}
+
+bool cd_list_explain(cd_text *text, const char *name)
+{
+    bool found = explain_model_option(text, name);
     const char *type, *option, *initial, *doc, *form, *summary;
     for (size_t i = 0; i < TABLE_COUNT; i++)
         for (size_t k = 0; k < tables[i].count; k++) {

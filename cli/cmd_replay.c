@@ -81,6 +81,19 @@ static void put_event(cd_text *text, const char *label, const cddp_event *event)
     cd_text_wrap(text, words, 13, 110);
 }
 
+/* Why a death inside an operation may look otherwise here. */
+static void put_death(const cd_replay *r, cd_text *text)
+{
+    if (r->struck < 0) return;
+    cd_text_printf(text, "  %-11s", "note");
+    cd_text_wrap(
+        text,
+        "a signal ended a rank, and here a planted fault does. An operation that was under "
+        "way may have ended on some ranks of the record only; on the simulator it ends "
+        "on all of them or on none",
+        13, 110);
+}
+
 static void report_parting(const replay_command *c, cd_text *text)
 {
     const cd_replay *r = &c->replay;
@@ -97,6 +110,7 @@ static void report_parting(const replay_command *c, cd_text *text)
         put_event(text, "now", &r->extra);
     else
         cd_text_push(text, "  now        the run ended here\n");
+    put_death(r, text);
     if (r->across && !r->order_known)
         cd_text_printf(text,
                        "  note       the simulator does not know in which order %s sums: values "
@@ -127,11 +141,14 @@ static void report_other_failure(const replay_command *c, cd_text *text)
                    c->recipe.run, c->replay.met);
     put_failure(text, "recorded", &c->recorded.verdict);
     put_failure(text, "now", &c->result.verdict);
+    put_death(&c->replay, text);
 }
 
 static bool fails_alike(const replay_command *c)
 {
     const cddp_verdict *recorded = &c->recorded.verdict, *now = &c->result.verdict;
+    if (c->replay.struck >= 0)
+        return cd_hang_has_same_root(recorded, now, (uint32_t)c->replay.struck);
     return c->replay.was_refused ? cd_hang_is_same_refusal(recorded, now)
                                  : cd_hang_is_same(recorded, now);
 }
@@ -170,6 +187,11 @@ static void report(replay_command *c, cd_text *text)
         if (r->was_refused)
             cd_text_push(text, " up to the failure, which has the same rule, ranks and operation: "
                                "the transport refused what the simulator lets meet");
+        else if (r->struck >= 0)
+            cd_text_printf(text,
+                           " up to the failure: with rank %" PRId64
+                           " killed at the same place, the same ranks wait",
+                           r->struck);
         else if (r->has_failed)
             cd_text_push(text, " up to the failure, and the failure is the same");
         if (r->has_other_bits)
@@ -240,6 +262,7 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
                           .schedule = c->recipe.schedule[0] != '\0' ? c->recipe.schedule : NULL};
     CD_TRY(cd_recorded_read_plan(&c->recipe, &session, &plan, err));
     cddp_status status = c->replay.across ? cd_recipe_transfer(&c->recipe, plan, err) : CDDP_OK;
+    if (status == CDDP_OK && c->replay.across) status = cd_replay_plant(&c->replay, plan, err);
     if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &c->result, err);
     if (status == CDDP_OK) status = check_outcome(c, plan, err);
     if (status == CDDP_OK) status = judge_failure(c, err);

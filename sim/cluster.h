@@ -6,7 +6,7 @@
 #pragma once
 #include "sim/collective.h"
 
-#define CD_WHY_BYTES 160
+#define CD_WHY_BYTES CDDP_ERROR_MESSAGE_BYTES
 
 typedef enum cd_part_state {
     CD_PART_EMPTY,   /* this member has not posted it */

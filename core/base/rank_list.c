@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/base/rank_list.h"
 
-#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #define ITEMS_SHOWN 6u /* ranks and ranges that a text names before it counts */
 
@@ -68,4 +68,33 @@ uint32_t cd_rank_array_next(const void *self, uint32_t from)
             high = middle;
     }
     return low < a->count ? a->items[low] : CD_NO_RANK;
+}
+
+/* Whether `words` go on with "rank N" of this rank; past it. */
+static bool names_itself(const char **words, uint32_t rank)
+{
+    char name[24];
+    const size_t length = (size_t)snprintf(name, sizeof name, "rank %u", rank);
+    const char after = strncmp(*words, name, length) == 0 ? (*words)[length] : '0';
+    if (after >= '0' && after <= '9') return false;
+    *words += length;
+    return true;
+}
+
+bool cd_rank_words_are_alike(const char *a, uint32_t rank_a, const char *b, uint32_t rank_b)
+{
+    for (;;) {
+        const char *past_a = a, *past_b = b;
+        if (names_itself(&past_a, rank_a) && names_itself(&past_b, rank_b)) {
+            a = past_a;
+            b = past_b;
+        } else if (*a != *b) {
+            return false;
+        } else if (*a == '\0') {
+            return true;
+        } else {
+            a++;
+            b++;
+        }
+    }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a text names several ranks. Every text that does so uses this printer. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,3 +24,6 @@ typedef struct cd_rank_array {
     size_t count;
 } cd_rank_array;
 uint32_t cd_rank_array_next(const void *self, uint32_t from);
+
+/* Two ranks say the same, each of itself: "on rank 0, …" and "on rank 1, …". */
+bool cd_rank_words_are_alike(const char *a, uint32_t rank_a, const char *b, uint32_t rank_b);

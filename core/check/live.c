@@ -9,7 +9,7 @@
 **               whose message names itself. store_wait, store_done: a rank that gave up meeting the
 **               others at the rendezvous store waited for who sets the key that it asked for, or
 **               for the store's host. waiting_for: for whom the world says that a rank waits, where
-**               it opens a group.
+**               it opens a group. group_abort: who ended the operations of others.
 **               Of an operation that all have posted: whether they posted the same one, and whether
 **               one came when another had given up (join_notify: a rank without inputs takes no
 **               steps).
@@ -81,6 +81,7 @@ typedef struct rank_facts {
     int64_t hook_bucket;
     const char *how; /* it ended, where it did not return */
     char call[96];   /* where it ended, as its world said it: "save of hook x"; "": nobody said */
+    int64_t aborter; /* + 1: who aborted the group of the operation that it waited for */
 } rank_facts;
 
 /* How often a rank posted an operation since its last forward or backward began. */
@@ -119,6 +120,7 @@ typedef struct state {
     cd_table operations;         /* (group, k) → operation */
     cd_table repeated;           /* (rank, operation) → repeats */
     cd_table continuations;      /* (group, k, rank) → continuation */
+    cd_table aborts;             /* group → the first rank that aborted it, + 1 */
     int64_t parameters, buffers; /* of the model */
     uint64_t waits;
     bool has_fault;
@@ -147,6 +149,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->operations, context->allocator, sizeof(operation));
     cd_table_init(&s->repeated, context->allocator, sizeof(repeats));
     cd_table_init(&s->continuations, context->allocator, sizeof(continuation));
+    cd_table_init(&s->aborts, context->allocator, sizeof(int64_t));
     cd_writer_set_window(&s->writer, &s->operations, keeps_operation);
     cd_writer_set_window(&s->writer, &s->continuations, keeps_continuation);
     return CDDP_OK;
@@ -311,6 +314,25 @@ static void count_post(state *s, const cddp_event *e, rank_facts *r)
     report_livelock(s, e, r);
 }
 
+static void take_abort(state *s, const cddp_event *e)
+{
+    int64_t *aborter = cd_table_add(&s->aborts, CD_KEY(e->as.group_abort.group));
+    if (aborter != NULL && *aborter == 0) *aborter = (int64_t)e->rank + 1;
+}
+
+/* Another rank aborted the group under an operation of this one. */
+static void take_aborted(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_collective_done *d = &e->as.collective_done;
+    const int64_t *aborter = cd_table_find(&s->aborts, CD_KEY(d->group));
+    if (r->aborter != 0 || r->has_given_up || aborter == NULL || *aborter == (int64_t)e->rank + 1)
+        return;
+    r->aborter = *aborter;
+    r->waiting_group = d->group;
+    r->waiting_sequence = d->sequence;
+    r->wait_sequence = e->sequence;
+}
+
 static void take_done(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_collective_done *d = &e->as.collective_done;
@@ -328,11 +350,13 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
         r->is_waiting = false;
         if (d->status == CDDP_OK) s->waits++;
     }
+    if (d->status == CDDP_E_ABORTED) take_aborted(s, e, r);
 }
 
 static void take_wait(const cddp_event *e, rank_facts *r)
 {
     if (r->has_given_up) return;
+    r->aborter = 0;
     r->is_waiting = true;
     r->waiting_group = e->as.collective_wait.group;
     r->waiting_sequence = e->as.collective_wait.sequence;
@@ -424,6 +448,7 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_collective_post:
         r->hook[0] = '\0';
+        r->aborter = 0; /* it goes on */
         take_post(s, e, r);
         take_continuation(s, e, r);
         count_post(s, e, r);
@@ -449,6 +474,9 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_collective_done:
         take_done(s, e, r);
         follow_continuation(s, e, e->as.collective_done.group, e->as.collective_done.sequence);
+        break;
+    case CDDP_EV_group_abort:
+        take_abort(s, e);
         break;
     case CDDP_EV_join_notify:
         r->is_shadow = !e->as.join_notify.active;
@@ -515,22 +543,27 @@ static int64_t reported_to_be_gone(const state *s, const rank_facts *r)
     return -1;
 }
 
+static bool has_died(const rank_facts *r) { return r->end == 1 || r->end == 3; }
+
 /* A member that died or stopped inside the operation that `r` waits for, which all have posted; -1:
-** none. A rank that waits in another one got past this. A hung rank may be such a member itself. */
+** none. A rank that waits in another one got past this. A hung rank may be such a member itself:
+** where one died, the others hang for that reason. */
 static int64_t stopped_inside(const state *s, const rank_facts *r)
 {
     if (!r->is_waiting && !r->has_given_up) return -1;
-    const int64_t reported = reported_to_be_gone(s, r);
-    if (reported >= 0) return reported;
+    int64_t stopped = reported_to_be_gone(s, r);
+    if (stopped >= 0) return stopped;
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *x = cd_ranks_find(&s->ranks, i);
         const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
         if (!is_gone(x) || x->is_struck || m == NULL || m->posted <= r->waiting_sequence) continue;
         bool here =
             x->waiting_group == r->waiting_group && x->waiting_sequence == r->waiting_sequence;
-        if (!x->is_waiting || here) return i;
+        if (x->is_waiting && !here) continue;
+        if (has_died(x)) return i;
+        if (stopped < 0) stopped = i;
     }
-    return -1;
+    return stopped;
 }
 
 /* Another rank, whose part of the message that `r` waits for names itself as the other side: it
@@ -1095,7 +1128,7 @@ static void report(state *s, uint32_t rank)
     bool hung = r->end == 2;
     /* A transport that notices that a peer has gone ends the wait with a failure; had
     ** the peer stayed, the wait would have lasted for ever. */
-    bool died = root != NULL && (root->end == 1 || root->end == 3);
+    bool died = root != NULL && has_died(root);
     bool left = root != NULL && c.length > 1 && root->has_ended &&
                 ((root->end == 0 && root->status == CDDP_OK) || died);
     /* The root waits as well, inside an operation that all have posted. */
@@ -1192,6 +1225,7 @@ static bool is_wait(const state *s, const rank_facts *r)
     if (r->has_given_up)
         return r->wait_status == CDDP_E_TIMEOUT || r->wait_status == CDDP_E_BACKEND ||
                r->wait_status == CDDP_E_IO;
+    if (r->aborter > 0 && r->end == 0) return r->status != CDDP_OK;
     return r->end == 2 && (r->is_waiting || r->reported_peer > 0);
 }
 
@@ -1201,7 +1235,9 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
     cddp_wait wait = {.size = sizeof wait,
                       .rank = rank,
                       .step = r->step,
-                      .status = r->has_given_up ? (cddp_status)r->wait_status : CDDP_OK,
+                      .status = r->has_given_up  ? (cddp_status)r->wait_status
+                                : r->aborter > 0 ? CDDP_E_ABORTED
+                                                 : CDDP_OK,
                       .group = -1,
                       .sequence = -1,
                       .op = -1,
@@ -1210,7 +1246,7 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
     if (r->meeting.has_given_up) {
         wait.status = CDDP_E_TIMEOUT;
         add_one(s, &peers, r->meeting.missing);
-    } else if (!r->is_waiting && !r->has_given_up) {
+    } else if (!r->is_waiting && !r->has_given_up && r->aborter == 0) {
         add_one(s, &peers, r->reported_peer - 1);
     } else {
         const operation *o =
@@ -1222,7 +1258,10 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
         if (o != NULL) wait.bucket = posted_by(o, rank)->bucket;
         add_absent(s, r, &peers);
         wait.is_inside = cd_rank_set_count(&peers) == 0;
-        if (wait.is_inside) add_one(s, &peers, inside_for(s, rank, r));
+        if (wait.is_inside && r->aborter > 0)
+            add_one(s, &peers, r->aborter - 1);
+        else if (wait.is_inside)
+            add_one(s, &peers, inside_for(s, rank, r));
     }
     wait.peer_count = cd_rank_set_count(&peers);
     /* Lost or broken, with everybody there: the transport failed, and nobody is waited for. Nor by
@@ -1278,6 +1317,7 @@ static void end(void *self)
     cd_table_fini(&s->operations);
     cd_table_fini(&s->repeated);
     cd_table_fini(&s->continuations);
+    cd_table_fini(&s->aborts);
     cd_check_end(s);
 }
 
@@ -1286,7 +1326,7 @@ static const uint16_t kinds[] = {
     CDDP_EV_rank_end,   CDDP_EV_fault,           CDDP_EV_waiting_for,     CDDP_EV_store_wait,
     CDDP_EV_store_done, CDDP_EV_forward_begin,   CDDP_EV_backward_begin,  CDDP_EV_param,
     CDDP_EV_mark,       CDDP_EV_buffer,          CDDP_EV_cause,           CDDP_EV_join_notify,
-    CDDP_EV_hook_call,  CDDP_EV_hook_done};
+    CDDP_EV_hook_call,  CDDP_EV_hook_done,       CDDP_EV_group_abort};
 
 CD_CHECK_TABLE(live, "I-LIVE", "no rank waits forever",
                "Under a fair schedule and bounded in-flight slots no rank waits forever; the "

@@ -63,6 +63,20 @@ static parting find_parting(const int64_t *cards, uint32_t rank, uint32_t rank_c
     return alike * 2 > rank_count ? (parting){rank, 0} : (parting){0, rank};
 }
 
+/* "1 units" in what a rank says of itself reads "1 unit"; what is in quotes stays. What ranks
+** exchange has one form, so that recorded runs stay comparable. */
+static void use_singulars(char *line)
+{
+    bool is_quoted = false;
+    for (char *at = line; *at != '\0'; at++) {
+        is_quoted ^= *at == '\'';
+        if (is_quoted || strncmp(at, "1 ", 2) != 0 || (at > line && at[-1] != ' ')) continue;
+        const size_t word = strspn(at + 2, "abcdefghijklmnopqrstuvwxyz");
+        char *last = at + 2 + word - 1;
+        if (word > 1 && *last == 's') memmove(last, last + 1, strlen(last));
+    }
+}
+
 /* left and right: what p->odd and p->other say. */
 static cddp_status report(const cd_fsdp_statement *mine, char *left, char *right, const parting *p,
                           cddp_error *err)
@@ -74,6 +88,8 @@ static cddp_status report(const cd_fsdp_statement *mine, char *left, char *right
     } while (strcmp(a, b) == 0 && (*left != '\0' || *right != '\0'));
     /* of options, only those that differ */
     if (strncmp(a, "options ", 8) == 0 && strncmp(b, "options ", 8) == 0) cd_text_pop_common(a, b);
+    use_singulars(a);
+    use_singulars(b);
     return cd_fail(err, CDDP_E_MISMATCH, "%s: rank %u has %.*s, rank %u has %.*s", mine->subject,
                    p->odd, SIDE_BYTES, a[0] != '\0' ? a : nothing, p->other, SIDE_BYTES,
                    b[0] != '\0' ? b : nothing);

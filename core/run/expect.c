@@ -9,10 +9,13 @@
 #include "core/run/verdict.h"
 
 #include "core/base/error.h"
+#include "core/base/rank_list.h"
 #include "core/plan/keys.h"
 #include "core/plan/own_messages.h"
 
 #include <string.h>
+
+#define RANKS_COMPARED 256 /* in larger worlds words are not compared each with each */
 
 typedef struct measure {
     const cddp_plan *plan;
@@ -140,30 +143,62 @@ static const char *rank_words(const cddp_rank_result *result)
     return "";
 }
 
+static bool are_alike(const cddp_verdict *v, size_t a, size_t b)
+{
+    return cd_rank_words_are_alike(rank_words(&v->ranks[a].result), (uint32_t)a,
+                                   rank_words(&v->ranks[b].result), (uint32_t)b);
+}
+
 /* Whether all ranks failed, and with the same words. */
 static bool all_fail_alike(const cddp_verdict *v)
 {
     for (size_t i = 0; i < v->rank_count; i++)
-        if (!rank_failed(&v->ranks[i].result) ||
-            strcmp(rank_words(&v->ranks[i].result), rank_words(&v->ranks[0].result)) != 0)
-            return false;
+        if (!rank_failed(&v->ranks[i].result) || !are_alike(v, i, 0)) return false;
     return v->rank_count > 1;
 }
 
-/* NULL, or the first rank that failed, in words. */
+/* It ended in the way of a rank that others kept from going on. */
+static bool may_follow(const cddp_rank_result *result)
+{
+    const bool has_lost = result->status == CDDP_E_ABORTED || result->status == CDDP_E_BACKEND ||
+                          result->status == CDDP_E_IO || result->status == CDDP_E_TIMEOUT;
+    return result->end == CDDP_RANK_HUNG || result->end == CDDP_RANK_INTERRUPTED ||
+           (result->end == CDDP_RANK_RETURNED && has_lost);
+}
+
+/* How many ranks failed with the words of this one, itself included. */
+static size_t count_alike(const cddp_verdict *v, size_t index)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < v->rank_count; i++)
+        count += rank_failed(&v->ranks[i].result) && are_alike(v, i, index);
+    return count;
+}
+
+/* NULL, or the rank whose failure is the cause, in words: one that no other rank explains, and of
+** several the one whose words the fewest share. */
 static const char *first_failure(const measure *m)
 {
-    if (all_fail_alike(m->verdict))
+    const cddp_verdict *v = m->verdict;
+    const cddp_rank_result *cause = NULL;
+    size_t rank = 0, alike = 0;
+    if (all_fail_alike(v))
         return reported(m, cd_arena_printf(m->arena, "the ranks did not finish: %s",
-                                           rank_words(&m->verdict->ranks[0].result)));
-    for (size_t i = 0; i < m->verdict->rank_count; i++) {
-        const cddp_rank_result *result = &m->verdict->ranks[i].result;
-        if (rank_failed(result)) {
-            return reported(m, cd_arena_printf(m->arena, "rank %zu did not finish: %s", i,
-                                               rank_words(result)));
-        }
+                                           rank_words(&v->ranks[0].result)));
+    for (size_t i = 0; i < v->rank_count; i++) {
+        const cddp_rank_result *result = &v->ranks[i].result;
+        if (!rank_failed(result) || (cause != NULL && may_follow(result) && !may_follow(cause)))
+            continue;
+        const bool is_better = cause == NULL || (may_follow(cause) && !may_follow(result));
+        const size_t count = v->rank_count <= RANKS_COMPARED ? count_alike(v, i) : 0;
+        if (!is_better && count >= alike) continue;
+        cause = result;
+        rank = i;
+        alike = count;
     }
-    return NULL;
+    if (cause == NULL) return NULL;
+    return reported(m, cd_arena_printf(m->arena, "rank %zu did not finish: %s", rank,
+                                       rank_words(cause)));
 }
 
 /* Every rank ended by itself because its settings are invalid: nothing was wrong with the training,

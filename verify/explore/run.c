@@ -2,6 +2,7 @@
 /* One run of an exploration. */
 #include "verify/explore/run.h"
 
+#include "verify/hang/graph.h"
 #include "verify/hang/headline.h"
 #include "verify/worlds/compose.h"
 #include "verify/explore/prefix.h"
@@ -12,6 +13,7 @@
 #include "core/plan/zero.h"
 #include "core/run/recall.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -90,6 +92,12 @@ static void report_culprit(const cddp_verdict *v, cd_explored *e)
         if (v->ranks[i].result.status != CDDP_OK)
             snprintf(e->culprit, sizeof e->culprit, "rank %zu: %s", i,
                      v->ranks[i].result.error.message);
+    for (uint32_t i = 0; i < v->rank_count; i++) {
+        const char *message = v->ranks[i].result.error.message;
+        if (!cd_hang_is_culprit(v, i) || cd_hang_find(v, i) != NULL || message[0] == '\0') continue;
+        snprintf(e->culprit, sizeof e->culprit, "rank %" PRIu32 ": %s", i, message);
+        break;
+    }
     if (v->finding_count > 0)
         snprintf(e->culprit, sizeof e->culprit, "%s  %s", v->findings[0].check,
                  v->findings[0].title);

@@ -4,6 +4,8 @@
 
 #include "core/base/hash.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 const cddp_wait *cd_hang_find(const cddp_verdict *v, uint32_t rank)
@@ -104,11 +106,19 @@ const cddp_finding *cd_hang_odd(const cddp_verdict *v)
     return blames_a_wait(v, f) ? f : NULL;
 }
 
+/* Nobody waits, and the summary begins with the rank whose failure is the cause. */
+static bool is_named(const cddp_verdict *v, uint32_t rank)
+{
+    char words[40];
+    snprintf(words, sizeof words, "rank %" PRIu32 " did not finish", rank);
+    return v->summary != NULL && strncmp(v->summary, words, strlen(words)) == 0;
+}
+
 bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)
 {
     const cddp_wait *main = cd_hang_main(v);
     const cddp_finding *odd = cd_hang_odd(v);
-    if (main == NULL) return false;
+    if (main == NULL) return v->finding_count == 0 && is_named(v, rank);
     if (odd != NULL) return has_rank(odd, rank);
     if (has_root(v, main)) {
         bool is_peer = false;
@@ -162,6 +172,17 @@ bool cd_hang_is_same_refusal(const cddp_verdict *a, const cddp_verdict *b)
     return same_blame(x, y) && operation[0] == '#' && strcmp(operation, operation_of(y)) == 0;
 }
 
+static bool same_operation(const cddp_wait *x, const cddp_wait *y)
+{
+    return x->rank == y->rank && x->group == y->group && x->sequence == y->sequence &&
+           x->op == y->op;
+}
+
+static bool same_peers(const cddp_wait *x, const cddp_wait *y)
+{
+    return same_ranks(x->peers, x->peer_count, y->peers, y->peer_count);
+}
+
 bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b)
 {
     if ((a->finding_count > 0) != (b->finding_count > 0) || a->wait_count != b->wait_count)
@@ -169,14 +190,20 @@ bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b)
     if (a->finding_count > 0 && !same_blame(&a->findings[0], &b->findings[0])) return false;
     for (size_t i = 0; i < a->wait_count; i++) {
         const cddp_wait *x = &a->waits[i], *y = &b->waits[i];
-        if (x->rank != y->rank || x->group != y->group || x->sequence != y->sequence ||
-            x->op != y->op || x->is_inside != y->is_inside)
-            return false;
+        if (!same_operation(x, y) || x->is_inside != y->is_inside) return false;
         /* Inside an operation only the simulator sees whom a rank waits for. */
-        if (!x->is_inside && !same_ranks(x->peers, x->peer_count, y->peers, y->peer_count))
-            return false;
+        if (!x->is_inside && !same_peers(x, y)) return false;
     }
     return true;
+}
+
+bool cd_hang_has_same_root(const cddp_verdict *a, const cddp_verdict *b, uint32_t root)
+{
+    if (a->wait_count != b->wait_count) return false;
+    for (size_t i = 0; i < a->wait_count; i++)
+        if (!same_operation(&a->waits[i], &b->waits[i]) || !same_peers(&a->waits[i], &b->waits[i]))
+            return false;
+    return a->wait_count == 0 || (cd_hang_is_culprit(a, root) && cd_hang_is_culprit(b, root));
 }
 
 /* ---- the shape ---- */

@@ -29,13 +29,18 @@ const cddp_finding *cd_hang_why(const cddp_verdict *verdict);
 ** which the root refused. NULL: there is none. */
 const cddp_finding *cd_hang_odd(const cddp_verdict *verdict);
 /* Whether a rank stands at the root of what the main wait waits for, or on its cycle, or is named
-** by cd_hang_why; or is named by cd_hang_odd, and then no root is. */
+** by cd_hang_why; or is named by cd_hang_odd, and then no root is. Where nobody waits and nothing
+** was found: whether the summary names its failure as the cause. */
 bool cd_hang_is_culprit(const cddp_verdict *verdict, uint32_t rank);
 
 /* Two runs hang alike when the first finding has the same invariant and the same ranks, and the
 ** same ranks wait, each in the same operation of the same group for the same peers. How their
 ** waits ended, texts and times do not count. */
 bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b);
+/* Nobody waits in either; or the same ranks do, in the same operations for the same peers, and
+** `root` is the culprit of both: of a rank that was killed here by somebody and there by a planted
+** fault, whatever the rule. */
+bool cd_hang_has_same_root(const cddp_verdict *a, const cddp_verdict *b, uint32_t root);
 
 /* Where the transport of one refused what the other waits for, or lets pass: their first findings
 ** have the same invariant and the same ranks, and so has the first disagreement over an operation

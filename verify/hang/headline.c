@@ -170,16 +170,41 @@ static void put_roots(cd_text *text, const of_wait *o)
     put_doing(text, v, &v->ranks[first]);
 }
 
-/* "rank 0 waits in … for rank 1, which waits in … for rank 0", from the lowest rank on it. */
+/* The least rank on the cycle that is not below `from`. */
+static uint32_t next_on_cycle(const void *self, uint32_t from)
+{
+    const of_wait *o = self;
+    const cddp_wait *w = o->main;
+    uint32_t least = CD_NO_RANK;
+    do {
+        if (w->rank >= from && w->rank < least) least = w->rank;
+        w = cd_hang_find(o->verdict, w->peers[0]);
+    } while (w != o->main);
+    return least;
+}
+
+/* "rank 0 waits in … for rank 1, which waits in … for rank 0", from the lowest rank on it; "ranks
+** 0-2 wait in … for one another" where it is one operation. */
 static void put_cycle(cd_text *text, const cddp_verdict *v, const cddp_wait *cycle)
 {
+    const of_wait o = {v, cycle};
     const cddp_wait *first = cycle, *w = cycle;
     uint32_t length = 0;
+    bool is_one = true;
     do {
         if (w->rank < first->rank) first = w;
+        is_one = is_one && is_beside(w, cycle) && w->op == cycle->op && w->sequence >= 0 &&
+                 !is_message(w);
         w = cd_hang_find(v, w->peers[0]);
         length++;
     } while (w != cycle);
+    if (is_one && length > 1) {
+        put_ranks(text, next_on_cycle, &o);
+        cd_text_push(text, " wait ");
+        cd_hang_print_operation(first, text);
+        cd_text_push(text, length > 2 ? " for one another" : " for each other");
+        return;
+    }
     cd_text_printf(text, "rank %" PRIu32, first->rank);
     w = first;
     for (uint32_t i = 0; i < length && i < CYCLE_SHOWN; i++) {

@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/trace/event.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,12 @@ static bool is_failure(const cddp_event *e)
     }
 }
 
+/* A signal ended the rank. */
+static bool is_struck(const cddp_event *e)
+{
+    return e->kind == CDDP_EV_rank_end && e->as.rank_end.end == CDDP_RANK_KILLED;
+}
+
 static size_t lane_of(const cddp_event *e)
 {
     return e->rank == UINT32_MAX ? 0 : (size_t)e->rank + 1;
@@ -146,6 +153,22 @@ static void meet(cd_replay *r, size_t index)
     r->cursors[lane] = find_next(r, lane, index + 1);
 }
 
+/* Of a rank that a signal ended: its record ends, or the planted fault strikes. */
+static bool is_end_of_struck(const cd_replay *r, size_t index, const cddp_event *event)
+{
+    if (!r->across || r->struck < 0 || index >= r->recorded.count) return false;
+    return is_struck(&r->recorded.events[index]) ||
+           (event->rank == (uint32_t)r->struck && is_struck(event));
+}
+
+/* The fault strikes in the operation: the record may show how the rank waited in it. */
+static void skip_to_death(cd_replay *r, size_t lane, size_t index)
+{
+    for (; index < r->recorded.count && !is_struck(&r->recorded.events[index]);
+         index = find_next(r, lane, index + 1))
+        r->met++;
+}
+
 /* A failure in both is met without being equal: the rank is over then. */
 static void compare(void *self, const cddp_event *event)
 {
@@ -159,8 +182,11 @@ static void compare(void *self, const cddp_event *event)
     const bool is_refused = r->across && index < r->recorded.count &&
                             is_refusal(&r->recorded.events[index]) && !is_refusal(event);
     r->was_refused |= is_refused;
-    if (is_refused || (r->across && index < r->recorded.count && is_failure(event) &&
-                       is_failure(&r->recorded.events[index]))) {
+    const bool is_cut = is_end_of_struck(r, index, event);
+    if (is_cut) skip_to_death(r, lane_of(event), index);
+    if (is_refused || is_cut ||
+        (r->across && index < r->recorded.count && is_failure(event) &&
+         is_failure(&r->recorded.events[index]))) {
         r->cursors[lane_of(event)] = r->recorded.count;
         r->is_over[lane_of(event)] = true;
         r->has_failed = true;
@@ -195,7 +221,8 @@ static cddp_status flush(void *self, cddp_error *err)
 void cd_replay_init(cd_replay *replay)
 {
     *replay = (cd_replay){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, replay, compare, flush},
-                          .until_kind = -1};
+                          .until_kind = -1,
+                          .struck = -1};
     cd_memory_sink_init(&replay->recorded, NULL);
 }
 
@@ -238,6 +265,65 @@ cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err
     }
     memset(r->is_over, 0, r->cursor_count * sizeof *r->is_over);
     for (size_t lane = 0; lane < r->cursor_count; lane++) r->cursors[lane] = find_next(r, lane, 0);
+    return CDDP_OK;
+}
+
+/* Where a rank was in its operations when its record ended. */
+typedef struct last_place {
+    uint64_t count;          /* of operations that it posted */
+    int64_t group, sequence; /* of the last */
+    bool is_done;            /* on this rank */
+    bool is_done_elsewhere;
+} last_place;
+
+static last_place find_last_place(const cd_replay *r, uint32_t rank)
+{
+    last_place at = {.group = -1, .sequence = -1};
+    for (size_t i = 0; i < r->recorded.count; i++) {
+        const cddp_event *e = &r->recorded.events[i];
+        if (e->rank != rank || e->kind != CDDP_EV_collective_post) continue;
+        at.count++;
+        at.group = e->as.collective_post.group;
+        at.sequence = e->as.collective_post.sequence;
+    }
+    for (size_t i = 0; i < r->recorded.count; i++) {
+        const cddp_event *e = &r->recorded.events[i];
+        const cddp_event_collective_done *d = &e->as.collective_done;
+        if (e->kind != CDDP_EV_collective_done || d->status != CDDP_OK || d->group != at.group ||
+            d->sequence != at.sequence)
+            continue;
+        at.is_done |= e->rank == rank;
+        at.is_done_elsewhere |= e->rank != rank;
+    }
+    return at;
+}
+
+cddp_status cd_replay_plant(cd_replay *r, cddp_plan *plan, cddp_error *err)
+{
+    for (size_t i = 0; i < r->recorded.count && r->struck < 0; i++)
+        if (is_struck(&r->recorded.events[i])) r->struck = r->recorded.events[i].rank;
+    if (r->struck < 0) return CDDP_OK;
+    const last_place last = find_last_place(r, (uint32_t)r->struck);
+    const bool is_before = last.count == 0 || last.is_done;
+    char key[48], value[32];
+    const struct {
+        const char *name, *value;
+        uint64_t number;
+    } settings[] = {{"kind", "kill", 0},
+                    {"when",
+                     is_before                ? "before"
+                     : last.is_done_elsewhere ? "after"
+                                              : "inside",
+                     0},
+                    {"at", NULL, is_before ? last.count : last.count - 1},
+                    {"rank", NULL, (uint64_t)r->struck}};
+    const size_t index = plan->fault_count;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        snprintf(key, sizeof key, "fault.%zu.%s", index, settings[i].name);
+        snprintf(value, sizeof value, "%" PRIu64, settings[i].number);
+        CD_TRY(
+            cddp_plan_set(plan, key, settings[i].value != NULL ? settings[i].value : value, err));
+    }
     return CDDP_OK;
 }
 

@@ -6,12 +6,15 @@
 ** (choices, computing, memory). Everything that a rank did and saw has to be equal, bit for bit, up
 ** to where it fails in both. A failure looks different in every world; whether two runs fail alike
 ** is said by their verdicts (cd_hang_is_same).
+** A rank that a signal ended is killed by a planted fault, where the record shows it last;
+** what it did between there and its death is not compared.
 **
 ** Lifetime   init → load → compare as a watcher of the new run → inspect → fini.
 ** Errors     a run that cannot be re-executed here says why: another backend, an incomplete record,
 **            a scenario that no longer means the same.
 */
 #pragma once
+#include "cddp/plan.h"
 #include "cddp/store.h"
 #include "core/trace/sink.h"
 
@@ -29,6 +32,7 @@ typedef struct cd_replay {
     size_t cursor_count;
     bool record_fails;   /* some rank fails in it */
     bool has_failed;     /* some rank did: whether both runs fail alike is yet to be seen */
+    int64_t struck;      /* the rank that a signal ended, or -1; see cd_replay_plant */
     bool was_refused;    /* the recorded transport refused an operation that others did not post */
     bool order_known;    /* of summation; see cd_replay_set_across */
     bool has_other_bits; /* it fails, and its order of summation is not known: bits do not count */
@@ -50,6 +54,9 @@ cddp_status cd_replay_load(cd_replay *replay, cddp_store *store, int64_t run,
 /* After load: the record is of real processes, the run that comes is the simulator's. */
 cddp_status cd_replay_set_across(cd_replay *replay, bool order_known,
                                  cddp_error *err) CDDP_MUST_CHECK;
+/* Then: the rank that a signal ended is killed there, too, by a fault of `plan`: in the operation
+** in which, or before which, its record ends. */
+cddp_status cd_replay_plant(cd_replay *replay, cddp_plan *plan, cddp_error *err) CDDP_MUST_CHECK;
 /* After the run: whether the whole record came again; if it ended too early, expected says
 ** where. */
 bool cd_replay_end(cd_replay *replay);

@@ -61,6 +61,32 @@ static void put_place(cd_text *text, const cddp_finding *f)
     cd_text_fini(&place);
 }
 
+/* The advice of the first finding begins with the option in which ranks differ, where they do:
+** "ddp.bucket_cap_mb is 1 on rank 1, 25 on rank 0; …". With the gap behind it; 0: there is none. */
+static size_t differs_length(const cd_result *result, size_t index)
+{
+    const char *advice = result->verdict.findings[index].advice;
+    const size_t path = strspn(advice, "abcdefghijklmnopqrstuvwxyz0123456789_.[]");
+    const char *gap = strstr(advice, "; ");
+    const size_t length = gap != NULL ? (size_t)(gap - advice) : strlen(advice);
+    const char *on = strstr(advice, " on rank");
+    const bool names_ranks = on != NULL && on < advice + length;
+    if (index > 0 || memchr(advice, '.', path) == NULL || !names_ranks) return 0;
+    if (strncmp(advice + path, " is ", 4) != 0) return 0;
+    return gap != NULL ? length + 2 : length;
+}
+
+/* What mostly is the cause, of a hang as well as of a finding. */
+static void put_differs(cd_text *text, const cd_result *result)
+{
+    const size_t length = result->verdict.finding_count > 0 ? differs_length(result, 0) : 0;
+    char words[sizeof result->verdict.findings[0].advice];
+    if (length == 0) return;
+    snprintf(words, sizeof words, "%.*s", (int)length, result->verdict.findings[0].advice);
+    if (strcmp(words + length - 2, "; ") == 0) words[length - 2] = '\0';
+    put_line(text, "differs", words);
+}
+
 static void put_finding(cd_text *text, const cd_result *result, size_t index)
 {
     const cddp_finding *f = &result->verdict.findings[index];
@@ -75,7 +101,7 @@ static void put_finding(cd_text *text, const cd_result *result, size_t index)
     put_line(text, "found", f->actual);
     for (size_t i = 0; i < context.count; i++)
         put_line(text, i == 0 ? "events" : "", context.lines[i]);
-    put_line(text, "advice", f->advice);
+    put_line(text, "advice", f->advice + differs_length(result, index));
 }
 
 /* "then I-REF 3 times, I-PARAMEQ once" */
@@ -123,8 +149,8 @@ static void put_exercises(cd_text *text, const cd_result *result)
 
 static bool is_culprit(const cddp_verdict *v, uint32_t rank)
 {
-    if (v->wait_count > 0) return cd_hang_is_culprit(v, rank);
-    for (size_t i = 0; v->finding_count > 0 && i < v->findings[0].rank_count; i++)
+    if (v->wait_count > 0 || v->finding_count == 0) return cd_hang_is_culprit(v, rank);
+    for (size_t i = 0; i < v->findings[0].rank_count; i++)
         if (v->findings[0].ranks[i] == rank) return true;
     return false;
 }
@@ -153,10 +179,11 @@ static void put_end(cd_text *line, const cd_report *report, const cddp_verdict *
                    r->error.message[0] != '\0' ? ": " : "", r->error.message);
 }
 
-/* Ranks whose lines are equal share one. */
+/* Ranks whose lines are equal, but for their own number, share one. */
 typedef struct rank_line {
     const cddp_verdict *verdict;
     const cd_report *report;
+    uint32_t rank;
     const char *words;
     const bool *shown; /* (rank_count) */
 } rank_line;
@@ -169,11 +196,25 @@ static uint32_t next_alike(const void *self, uint32_t from)
         cd_text words;
         cd_text_init(&words, false);
         put_end(&words, l->report, l->verdict, i);
-        const bool is_alike = strcmp(cd_text_get(&words), l->words) == 0;
+        const bool is_alike = cd_rank_words_are_alike(cd_text_get(&words), i, l->words, l->rank);
         cd_text_fini(&words);
         if (is_alike) return i;
     }
     return CD_NO_RANK;
+}
+
+/* Another rank shares the line, and its own words name it in the place of `rank`. */
+static bool is_for_others(const rank_line *l, uint32_t rank)
+{
+    for (uint32_t i = next_alike(l, rank + 1); i != CD_NO_RANK; i = next_alike(l, i + 1)) {
+        cd_text words;
+        cd_text_init(&words, false);
+        put_end(&words, l->report, l->verdict, i);
+        const bool is_same = strcmp(cd_text_get(&words), l->words) == 0;
+        cd_text_fini(&words);
+        if (!is_same) return true;
+    }
+    return false;
 }
 
 /* "0, 1 and 3 timed out in …"; marks them as shown. */
@@ -185,12 +226,15 @@ static void put_rank(cd_text *text, const char *label, rank_line *l, bool *shown
     cd_text_init(&line, false);
     put_end(&words, l->report, l->verdict, rank);
     l->words = cd_text_get(&words);
+    l->rank = rank;
     if (l->report->verbose)
         snprintf(who, sizeof who, "rank %" PRIu32, rank);
     else
         cd_rank_list_print(&(cd_rank_list){l, next_alike}, CD_NO_RANK, who, sizeof who);
     const char *numbers = strchr(who, ' ');
     cd_text_printf(&line, "%s %s", numbers != NULL ? numbers + 1 : who, l->words);
+    if (!l->report->verbose && is_for_others(l, rank))
+        cd_text_printf(&line, " (as rank %" PRIu32 " says it)", rank);
     put_line(text, label, cd_text_get(&line));
     shown[rank] = true;
     for (uint32_t i = next_alike(l, 0); i != CD_NO_RANK && !l->report->verbose;
@@ -210,7 +254,7 @@ static void put_ranks(cd_text *text, const cd_report *report, const cd_result *r
     size_t lines = 0, left = 0;
     bool *shown = cd_allocate_zero(NULL, count + 1);
     if (shown == NULL) return;
-    rank_line l = {v, report, NULL, shown};
+    rank_line l = {v, report, 0, NULL, shown};
     if (explained < count) shown[explained] = true;
     for (int others = 0; others < 2; others++) {
         for (uint32_t i = 0; i < count; i++) {
@@ -336,6 +380,7 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
                      strstr(result->verdict.summary, result->verdict.findings[0].title) != NULL);
     if (result->verdict.summary[0] != '\0' && result->details[0] == '\0' && !reported)
         put_line(text, "", result->verdict.summary);
+    put_differs(text, result);
     if (strcmp(result->verdict.reason, result->verdict.summary) != 0)
         put_line(text, "because", result->verdict.reason);
     for (size_t i = 0; i < result->verdict.finding_count && (i == 0 || report->verbose); i++)

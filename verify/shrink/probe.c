@@ -136,6 +136,12 @@ bool cd_reason_take(cd_reason *reason, const cddp_verdict *v)
     if (v->outcome != CDDP_OUTCOME_FINDINGS) return false;
     for (size_t i = v->rank_count; i-- > 0;)
         if (rank_failure(&v->ranks[i].result) != NULL) failure = rank_failure(&v->ranks[i].result);
+    for (uint32_t i = 0; i < v->rank_count && v->finding_count == 0; i++) {
+        const char *cause = rank_failure(&v->ranks[i].result);
+        if (cause == NULL || !cd_hang_is_culprit(v, i) || cd_hang_find(v, i) != NULL) continue;
+        failure = cause;
+        break;
+    }
     reason->finished = failure == NULL;
     if (v->finding_count == 0) {
         take_sentence(failure != NULL ? failure : "", "", reason->sentence,

@@ -226,11 +226,12 @@ static cddp_status take_gradient(cd_reducer *r, size_t variable, cddp_error *err
     if (!r->has_marked_unused) CD_TRY(mark_unused_ready(r, err));
     if (r->static_graph) {
         if (r->remaining[variable] == 0) /* ERR-05 */
-            return cd_fail(err, CDDP_E_STATE,
-                           "static_graph, but the graph changed: '%s' received a gradient %u times "
-                           "in the first "
-                           "iteration and now once more; do not set static_graph for this model",
-                           v->name, r->hook_counts[variable]);
+            return cd_fail(
+                err, CDDP_E_STATE,
+                "static_graph, but the graph changed: '%s' received a gradient %u time%s "
+                "in the first iteration and now once more; do not set static_graph for "
+                "this model",
+                v->name, r->hook_counts[variable], r->hook_counts[variable] == 1 ? "" : "s");
         if (--r->remaining[variable] > 0) return CDDP_OK;
     }
     record_arrival(r, variable);

@@ -5,6 +5,7 @@
 #include "core/base/bitset.h"
 #include "core/base/hash.h"
 #include "core/base/log.h"
+#include "core/base/rank_list.h"
 #include "tests/support/test.h"
 
 #include <stdio.h>
@@ -167,6 +168,25 @@ TEST(text, words_that_two_lines_share_are_cut_out)
         cd_text_pop_common(a, b);
         assert_string_equal(a, rows[i].left);
         assert_string_equal(b, rows[i].right);
+    }
+}
+
+TEST(text, ranks_may_say_the_same_each_of_itself)
+{
+    static const struct {
+        const char *a, *b;
+        bool are_alike;
+    } rows[] = {{"on rank 1, 2 of 8", "on rank 12, 2 of 8", true},
+                {"rank 1", "rank 12", true},
+                {"on rank 1, 2 of 8", "on rank 12, 3 of 8", false},
+                {"on rank 2, 2 of 8", "on rank 2, 2 of 8", true},
+                {"on rank 13", "on rank 12", false},
+                {"rank 1", "rank 12 and more", false},
+                {"", "", true}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_test_row("%s", rows[i].a);
+        assert_int_equal(cd_rank_words_are_alike(rows[i].a, 1, rows[i].b, 12), rows[i].are_alike);
     }
 }
 

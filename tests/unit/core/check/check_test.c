@@ -1268,6 +1268,68 @@ TEST(live, a_rank_that_posts_one_operation_without_end_goes_round_in_circles)
     }
 }
 
+/* It joins the group, posts the first operation and waits for it. */
+static void put_member(cd_judge *judge, uint32_t rank)
+{
+    PUT_AT(judge, rank, 0, group, .group = 7, .group_rank = (int64_t)rank);
+    PUT_AT(judge, rank, 0, collective_post, .group = 7, .sequence = 0, .op = CDDP_OP_ALLREDUCE,
+           .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_F32, .numel = 4, .bucket = 0);
+    PUT_AT(judge, rank, 0, collective_wait, .group = 7, .sequence = 0);
+}
+
+/* All have posted it. Ranks that its death leaves waiting are ended by the launcher. */
+TEST(live, of_ranks_inside_an_operation_the_one_that_died_stopped_it)
+{
+    (void)state;
+    for (uint32_t dead = 0; dead < 3; dead++) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        for (uint32_t rank = 0; rank < 3; rank++) put_member(judge, rank);
+        for (uint32_t rank = 0; rank < 3; rank++)
+            PUT_AT(judge, rank, 0, rank_end,
+                   .end = rank == dead ? CDDP_RANK_KILLED : CDDP_RANK_HUNG,
+                   .status = CDDP_E_ABORTED, .detail = rank == dead ? 9 : 0);
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_ok(cd_judge_end(judge, &err), &err);
+        cd_test_row("rank %u died", dead);
+        assert_int_equal(cd_judge_finding_count(judge), 1);
+        assert_int_equal(cd_judge_get_finding(judge, 0)->rank, dead);
+        assert_int_equal(cd_judge_wait_count(judge), 2);
+        for (size_t i = 0; i < 2; i++) {
+            const cddp_wait *wait = cd_judge_get_wait(judge, i);
+            assert_true(wait->is_inside && wait->peer_count == 1 && wait->peers[0] == dead);
+        }
+        cd_judge_destroy(judge);
+    }
+}
+
+/* What it waits in ends with its status, as on a transport that loses the peer. */
+TEST(live, a_rank_under_whose_operation_another_aborts_the_group_lost_that_one)
+{
+    (void)state;
+    for (int goes_on = 0; goes_on < 2; goes_on++) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        PUT_AT(judge, 1, 0, group, .group = 7, .group_rank = 1);
+        put_member(judge, 0);
+        PUT_AT(judge, 1, 0, group_abort, .group = 7);
+        PUT_AT(judge, 0, 0, collective_done, .group = 7, .sequence = 0, .status = CDDP_E_ABORTED);
+        PUT_AT(judge, 0, 0, group_abort, .group = 7);
+        if (goes_on) put_member(judge, 0);
+        for (uint32_t rank = 0; rank < 2; rank++)
+            PUT_AT(judge, rank, 0, rank_end, .end = CDDP_RANK_RETURNED, .status = CDDP_E_STATE);
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_ok(cd_judge_end(judge, &err), &err);
+        cd_test_row("goes on: %d", goes_on);
+        assert_int_equal(cd_judge_finding_count(judge), 0);
+        assert_int_equal(cd_judge_wait_count(judge), !goes_on);
+        if (!goes_on) {
+            const cddp_wait *wait = cd_judge_get_wait(judge, 0);
+            assert_int_equal(wait->status, CDDP_E_ABORTED);
+            assert_true(wait->rank == 0 && wait->peer_count == 1 && wait->peers[0] == 1);
+        }
+        cd_judge_destroy(judge);
+    }
+}
+
 /* Bucket 0 of every step on three ranks; one of them leaves a step out, or has one more. */
 TEST(order, a_bucket_that_meets_another_step_is_named_with_what_is_missing)
 {

@@ -98,9 +98,9 @@ static void wraps_in_groups_that_do_not_divide(lane *l)
     CHECK_FAILS(toy_try_wrap(&t), CDDP_E_MISMATCH,
                 alone
                     ? "replicas shard different models: rank 0 has a shard group of 3 ranks and 2 "
-                      "replicas of it, rank 1 has a shard group of 1 ranks"
+                      "replicas of it, rank 1 has a shard group of 1 rank"
                     : "rank 0 has a shard group of 3 ranks and 2 replicas of it, rank 1 has a "
-                      "shard group of 3 ranks and 1 replicas of it");
+                      "shard group of 3 ranks and 1 replica of it");
     toy_fini(&t);
     cddp_group_destroy(groups[1]);
     cddp_group_destroy(groups[0]);

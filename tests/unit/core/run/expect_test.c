@@ -161,6 +161,51 @@ TEST(expect, settings_that_every_rank_refuses_are_an_error_and_not_a_finding)
     }
 }
 
+TEST(expect, the_rank_that_no_other_rank_explains_is_named)
+{
+    static const struct {
+        const char *name;
+        cddp_rank_result ranks[3];
+        const char *summary;
+    } rows[] = {{"an abort follows its cause",
+                 {{.status = CDDP_E_ABORTED, .error.message = "rank 2 aborted the group: why"},
+                  {.status = CDDP_OK},
+                  {.status = CDDP_E_STATE, .error.message = "why"}},
+                 "rank 2 did not finish: why"},
+                {"the fewest say it",
+                 {{.status = CDDP_E_ABORTED, .error.message = "1 of 3 ranks ran out"},
+                  {.status = CDDP_E_ABORTED, .error.message = "rank 1 ran out"},
+                  {.status = CDDP_E_ABORTED, .error.message = "1 of 3 ranks ran out"}},
+                 "rank 1 did not finish: rank 1 ran out"},
+                {"a death comes before what waits",
+                 {{.status = CDDP_E_TIMEOUT, .error.message = "it waits for rank 1"},
+                  {.status = CDDP_E_ABORTED, .end = CDDP_RANK_KILLED},
+                  {.status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG}},
+                 "rank 1 did not finish: it was killed"},
+                {"all say the same, each of itself",
+                 {{.status = CDDP_E_STATE, .error.message = "on rank 0, none"},
+                  {.status = CDDP_E_STATE, .error.message = "on rank 1, none"},
+                  {.status = CDDP_E_STATE, .error.message = "on rank 2, none"}},
+                 "the ranks did not finish: on rank 0, none"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = NULL;
+        cd_arena arena;
+        cddp_verdict_rank ranks[3] = {{.size = sizeof ranks[0]}};
+        cddp_verdict verdict = {.size = sizeof verdict, .ranks = ranks, .rank_count = 3};
+        cd_test_row("%s", rows[i].name);
+        cd_arena_init(&arena, NULL, 4096);
+        assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+        for (size_t r = 0; r < 3; r++) ranks[r].result = rows[i].ranks[r];
+        assert_ok(cd_verdict_measure(&(cd_verdict_input){.plan = plan}, &arena, &verdict, &err),
+                  &err);
+        assert_string_equal(verdict.summary, rows[i].summary);
+        cddp_plan_destroy(plan);
+        cd_arena_fini(&arena);
+    }
+}
+
 TEST(expect, a_contradiction_is_an_error_unless_the_plan_expects_it)
 {
     cddp_error err = CDDP_ERROR_INIT;

@@ -74,6 +74,18 @@ TEST(hang, nobody_known_is_said)
     expect_headline(&(cddp_verdict){.size = sizeof v}, "");
 }
 
+TEST(hang, a_cycle_in_one_operation_names_it_once)
+{
+    const cddp_wait waits[] = {WAIT(0, 7, 1), WAIT(1, 7, 2), WAIT(2, 7, 3), WAIT(3, 7, 1)};
+    const cddp_wait pair[] = {WAIT(0, 7, 1), WAIT(1, 7, 0)};
+    const cddp_verdict v = {.waits = waits, .wait_count = 4};
+    (void)state;
+    for (uint32_t r = 0; r < 4; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r > 0);
+    expect_headline(&v, "hang: ranks 1-3 wait in allreduce #7 (bucket 0, step 3) for one another");
+    expect_headline(&(cddp_verdict){.waits = pair, .wait_count = 2},
+                    "hang: ranks 0 and 1 wait in allreduce #7 (bucket 0, step 3) for each other");
+}
+
 /* All have posted under the number, and I-LIVE found who posted something else. */
 TEST(hang, who_posted_another_operation_is_the_culprit)
 {
@@ -204,6 +216,25 @@ TEST(hang, alike_is_the_same_graph_and_finding)
     other[0].op = CDDP_OP_ALLREDUCE;
     b.wait_count = 1;
     assert_false(cd_hang_is_same(&a, &b));
+}
+
+/* Of ranks that were killed in two ways: whether they died before or after they posted it does not
+** count, who waits for whom does. */
+TEST(hang, the_same_root_is_the_same_graph_with_that_culprit)
+{
+    const cddp_wait waits[] = {WAIT(0, 7, 2), WAIT(1, 7, 2)};
+    cddp_wait others[] = {WAIT(0, 7, 2), WAIT(1, 7, 2)};
+    const cddp_wait of_another[] = {WAIT(0, 7, 1), WAIT(2, 7, 1)};
+    const cddp_verdict a = {.waits = waits, .wait_count = 2}, none = {.wait_count = 0};
+    cddp_verdict b = {.waits = others, .wait_count = 2};
+    (void)state;
+    others[0].is_inside = true;
+    assert_true(cd_hang_has_same_root(&a, &b, 2) && cd_hang_has_same_root(&none, &none, 2));
+    assert_false(cd_hang_has_same_root(&a, &b, 1) || cd_hang_has_same_root(&a, &none, 2));
+    others[1].sequence = 6;
+    assert_false(cd_hang_has_same_root(&a, &b, 2));
+    b.waits = of_another;
+    assert_false(cd_hang_has_same_root(&a, &b, 2) || cd_hang_has_same_root(&a, &b, 1));
 }
 
 TEST(hang, the_shape_knows_no_numbers)
