@@ -207,9 +207,11 @@ static void put_rank_failures(cd_text *text, const card *c, const cddp_rank_resu
 ** NULL: all had enough. */
 static const cddp_rank_result *find_starved(const cddp_rank_result *results, uint32_t ranks)
 {
-    for (uint32_t r = 0; r < ranks; r++)
-        if (results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_E_NOMEM)
-            return &results[r];
+    for (uint32_t r = 0; r < ranks; r++) {
+        const bool has_said =
+            results[r].end == CDDP_RANK_RETURNED || results[r].end == CDDP_RANK_CRASHED;
+        if (has_said && results[r].status == CDDP_E_NOMEM) return &results[r];
+    }
     return NULL;
 }
 
@@ -374,7 +376,8 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
         cddp_error err = CDDP_ERROR_INIT;
         (void)cd_fail(&err, CDDP_E_NOMEM,
                       "backend %s was not judged: rank %u of %" PRIu32
-                      ": %s; what ranks gather grows with their square",
+                      ": %.120s; memory, processes or files ran out, and what ranks gather grows "
+                      "with their square",
                       c->backend, (unsigned)(starved - results), ranks, starved->error.message);
         return cd_cli_fail(c->cli, &err);
     }
