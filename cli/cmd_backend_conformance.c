@@ -215,14 +215,15 @@ static const cddp_rank_result *find_starved(const cddp_rank_result *results, uin
     return NULL;
 }
 
-/* Nor does a rank that somebody ended. An MPI rank catches SIGTERM and says so. NULL: there is none. */
+/* Nor does a rank that somebody ended. An MPI rank catches SIGTERM and says so. NULL: there is
+** none. */
 static const cddp_rank_result *find_ended_outside(const cddp_rank_result *results, uint32_t ranks)
 {
     for (uint32_t r = 0; r < ranks; r++) {
-        const bool is_told = results[r].end == CDDP_RANK_RETURNED &&
-                             results[r].status == CDDP_E_ABORTED &&
-                             strcmp(results[r].error.message, "interrupted") == 0;
-        if (is_told || cd_rank_end_is_from_outside(&results[r])) return &results[r];
+        const bool is_interrupted = results[r].end == CDDP_RANK_RETURNED &&
+                                    results[r].status == CDDP_E_ABORTED &&
+                                    strcmp(results[r].error.message, "interrupted") == 0;
+        if (is_interrupted || cd_rank_end_is_from_outside(&results[r])) return &results[r];
     }
     return NULL;
 }

@@ -35,8 +35,8 @@ static cddp_status check_range(const cd_key_row *row, double value, const char *
                    row->low, row->high);
 }
 
-/* Without the underscores that TOML permits between two digits. False: it does not fit, or one stands
-** elsewhere. */
+/* Without the underscores that TOML permits between two digits. False: it does not fit, or one
+** stands elsewhere. */
 static bool strip_underscores(const char *text, char *plain, size_t plain_bytes)
 {
     size_t used = 0;

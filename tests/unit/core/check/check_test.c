@@ -1245,8 +1245,8 @@ static void expect_finding(cd_judge *judge, const char *title, const char *actua
     cd_judge_destroy(judge);
 }
 
-/* One rank posts a flag again and again in one micro-step, or once in each of as many. Where the loop
-** ends, with the program or before the next pass, it was long and no more. */
+/* One rank posts a flag again and again in one micro-step, or once in each of as many. Where the
+** loop ends, with the program or before the next pass, it was long and no more. */
 TEST(live, a_rank_that_posts_one_operation_without_end_goes_round_in_circles)
 {
     (void)state;
