@@ -160,7 +160,12 @@ static cddp_status check_options(const cd_args *args, cddp_error *err)
 {
     for (size_t i = 0; i < args->given_count; i++) {
         const cd_option_info *info = &cd_options[args->given[i].option];
-        if ((info->commands & (1u << args->command)) == 0)
+        const bool is_known = (info->commands & (1u << args->command)) != 0;
+        if (!is_known && args->command == CD_COMMAND_new && strcmp(info->name, "backend") == 0)
+            return cd_fail(err, CDDP_E_ARG,
+                           "--backend means nothing to 'new'; did you mean 'cddp-verify new "
+                           "backend'?");
+        if (!is_known)
             return cd_fail(err, CDDP_E_ARG,
                            "--%s means nothing to '%s'; \"cddp-verify help %s\" lists its options",
                            info->name, cd_commands[args->command].name,

@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "core/comm/conformance.h"
+#include "core/trace/rank_end.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -206,9 +207,24 @@ static void put_rank_failures(cd_text *text, const card *c, const cddp_rank_resu
 ** NULL: all had enough. */
 static const cddp_rank_result *find_starved(const cddp_rank_result *results, uint32_t ranks)
 {
-    for (uint32_t r = 0; r < ranks; r++)
-        if (results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_E_NOMEM)
-            return &results[r];
+    for (uint32_t r = 0; r < ranks; r++) {
+        const bool has_said =
+            results[r].end == CDDP_RANK_RETURNED || results[r].end == CDDP_RANK_CRASHED;
+        if (has_said && results[r].status == CDDP_E_NOMEM) return &results[r];
+    }
+    return NULL;
+}
+
+/* Nor does a rank that somebody ended. An MPI rank catches SIGTERM and says so. NULL: there is
+** none. */
+static const cddp_rank_result *find_ended_outside(const cddp_rank_result *results, uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++) {
+        const bool is_interrupted = results[r].end == CDDP_RANK_RETURNED &&
+                                    results[r].status == CDDP_E_ABORTED &&
+                                    strcmp(results[r].error.message, "interrupted") == 0;
+        if (is_interrupted || cd_rank_end_is_from_outside(&results[r])) return &results[r];
+    }
     return NULL;
 }
 
@@ -341,18 +357,37 @@ static int send(const card *c, cd_text *text, const cddp_rank_result *results, u
                                verdicts[exit_code], exit_code, NULL);
 }
 
+/* A row that failed is a finding, whatever came later. */
+static bool has_failed(const card *c)
+{
+    for (int op = 0; op < CDDP_OP_COUNT; op++)
+        for (int dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++)
+            if (c->lines[op][dtype].failed_rows > 0) return true;
+    return false;
+}
+
 static int report(const card *c, const cddp_rank_result *results, uint32_t ranks)
 {
     uint32_t failed = 0, cases = 0, lines = 0;
     bool all_returned = true, verbose = cd_args_has(c->cli->args, CD_OPTION_verbose);
-    const cddp_rank_result *starved = find_starved(results, ranks);
+    const cddp_rank_result *starved = find_starved(results, ranks),
+                           *outside = find_ended_outside(results, ranks);
     cd_text text;
     if (starved != NULL) {
         cddp_error err = CDDP_ERROR_INIT;
         (void)cd_fail(&err, CDDP_E_NOMEM,
                       "backend %s was not judged: rank %u of %" PRIu32
-                      ": %s; what ranks gather grows with their square",
+                      ": %.120s; memory, processes or files ran out, and what ranks gather grows "
+                      "with their square",
                       c->backend, (unsigned)(starved - results), ranks, starved->error.message);
+        return cd_cli_fail(c->cli, &err);
+    }
+    if (outside != NULL && !cd_interrupt_requested() && !has_failed(c)) {
+        cddp_error err = CDDP_ERROR_INIT;
+        (void)cd_fail(&err, CDDP_E_NOMEM,
+                      "backend %s was not judged: somebody ended rank %u of %" PRIu32
+                      ", or the system did for want of memory: %.160s",
+                      c->backend, (unsigned)(outside - results), ranks, outside->error.message);
         return cd_cli_fail(c->cli, &err);
     }
     cd_report_card_begin(c->cli, &c->target, &text);

@@ -4,6 +4,7 @@
 #include "cddp/cddp.h"
 #include "verify/conformance/hook_battery.h"
 #include "verify/conformance/hook_trial.h"
+#include "cli/interrupt.h"
 #include "cli/plugins.h"
 #include "cli/progress.h"
 #include "cli/report_card.h"
@@ -175,7 +176,8 @@ static int report(cd_cli *cli, const cd_report_target *target, const cd_hook_sub
     }
     put_traits(&text, subject, card);
     bool good = failed == 0 && card->lines[CD_LAW_RUNS].case_count > 0,
-         untried = good && is_untried(subject, card);
+         is_cut = failed == 0 && cd_interrupt_requested(),
+         untried = is_cut || (good && is_untried(subject, card));
     cd_text_style(&text,
                   untried ? CD_STYLE_YELLOW
                   : good  ? CD_STYLE_GREEN
@@ -191,8 +193,11 @@ static int report(cd_cli *cli, const cd_report_target *target, const cd_hook_sub
         cd_text_printf(&text, ", %" PRIu32 " law%s broken", failed, failed == 1 ? "" : "s");
     if (card->ended_count > 0)
         cd_text_printf(&text, ", %" PRIu32 " processes did not come to the end", card->ended_count);
-    if (card->lines[CD_LAW_RUNS].case_count == 0) cd_text_push(&text, ", takes no dtype at all");
-    if (untried)
+    if (cd_interrupt_requested())
+        cd_text_push(&text, ", then it was interrupted");
+    else if (card->lines[CD_LAW_RUNS].case_count == 0)
+        cd_text_push(&text, ", takes no dtype at all");
+    if (untried && !is_cut)
         cd_text_push(
             &text, ", none of which saw it lose anything: --hook-options may let it begin earlier");
     cd_text_push(&text, "\n");
@@ -233,13 +238,18 @@ int cd_command_hook_conformance(cd_cli *cli)
 {
     cddp_error err = CDDP_ERROR_INIT;
     watcher w = {.cli = cli};
-    cd_hook_subject subject = {.output = pass_on, .progress = show_progress, .context = &w};
+    cd_hook_subject subject = {.output = pass_on,
+                               .progress = show_progress,
+                               .interrupted = cd_interrupt_requested,
+                               .context = &w};
     cd_hook_card card;
     cd_report_target target;
     cddp_status status = cd_report_target_read(cli->args, &target, &err);
     if (status == CDDP_OK) status = cd_report_target_check(&target, &err);
     if (status == CDDP_OK) status = find_subject(cli, &subject, &err);
+    if (status == CDDP_OK) cd_interrupt_begin();
     if (status == CDDP_OK) status = cd_hook_battery_run(&subject, &card, &err);
+    if (status == CDDP_E_ABORTED && cd_interrupt_requested()) status = CDDP_OK;
     cd_progress_end(&w.progress);
     return status == CDDP_OK ? report(cli, &target, &subject, &card) : cd_cli_fail(cli, &err);
 }

@@ -243,9 +243,15 @@ static cddp_status take(void *context, const cd_crew_end *end, bool *is_last, cd
         row.verdict = result.name;
         row.why = why_not(&result);
     } else {
-        snprintf(words, sizeof words, "the process that ran it was ended by signal %d",
+        const char *outside =
+            cd_os_signal_is_from_outside(end->signal_number) ? "from outside " : "";
+        snprintf(words, sizeof words, "the process that ran it was ended %sby signal %d", outside,
                  end->signal_number);
         row.why = words;
+        if (outside[0] != '\0') {
+            row.exit_code = CD_EXIT_ENVIRONMENT;
+            row.verdict = "environment";
+        }
     }
     cddp_status status = cd_sheet_take(&s->sheet, s->cells[end->task], &row, err);
     if (is_whole && row.exit_code != CD_EXIT_VERIFIED)

@@ -129,18 +129,11 @@ static cddp_status work(void *context, size_t task, cd_text *bytes, cddp_error *
 
 /* ---- our side ---- */
 
-/* Signals that a program does not raise by its own mistake. */
-static bool is_from_outside(int signal_number)
-{
-    return signal_number == SIGKILL || signal_number == SIGTERM || signal_number == SIGINT ||
-           signal_number == SIGHUP || signal_number == SIGXCPU;
-}
-
 static void note_death(pool *p, const cd_crew_end *end, size_t index)
 {
     char words[160];
     cd_result *result = &p->results[index];
-    const bool is_outside = is_from_outside(end->signal_number);
+    const bool is_outside = cd_os_signal_is_from_outside(end->signal_number);
     cd_result_fini(result);
     cd_result_init(result);
     result->source = cd_result_copy(result, p->jobs->paths[index]);

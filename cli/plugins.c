@@ -20,7 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* No plugin takes longer to load, its libraries included. --limit says otherwise. */
+/* No plugin takes longer to load, its libraries included. --plugin-limit says otherwise, or --limit
+** where there is none. */
 #define LOAD_LIMIT_NS UINT64_C(10000000000)
 #define LOOK_NS UINT64_C(100000000) /* between two looks at one that is being loaded */
 
@@ -115,6 +116,7 @@ cddp_status cd_plugins_open(cd_cli *cli, cd_plugins **plugins, cddp_error *err)
     CD_TRY(cd_args_budget(cli->args, CD_OPTION_limit, "seconds", &seconds, &p->limit_ns, err));
     if (p->limit_ns == 0) p->limit_ns = seconds * UINT64_C(1000000000);
     if (p->limit_ns == 0) p->limit_ns = LOAD_LIMIT_NS;
+    CD_TRY(cd_args_time(cli->args, CD_OPTION_plugin_limit, &p->limit_ns, err));
     if (cd_args_value(cli->args, CD_OPTION_plugin, 0) != NULL)
         cd_os_guests_watch(cd_leave_without_verdict);
     for (size_t i = 0; (path = cd_args_value(cli->args, CD_OPTION_plugin, i)) != NULL; i++)

@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/os.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define WAIT_NS 100000000u            /* between two looks at `interrupted` */
@@ -124,11 +125,24 @@ static cddp_status drain(crew *c, uint32_t slot, cddp_error *err)
     return record->failed ? cd_fail_memory(err, "the result of a worker") : CDDP_OK;
 }
 
+cddp_status cd_crew_check_outside(const cd_crew_end *end, const char *what, cddp_error *err)
+{
+    if (end->is_whole || end->is_late || !cd_os_signal_is_from_outside(end->signal_number))
+        return CDDP_OK;
+    return cd_fail(err, CDDP_E_NOMEM,
+                   "%s was ended from outside by signal %d (%s): by somebody, or by the system for "
+                   "want of memory",
+                   what, end->signal_number, cd_os_signal_text(end->signal_number));
+}
+
 /* An error when a worker without a result is the end of the whole. */
 static cddp_status check_needed(const crew *c, size_t number, cddp_error *err)
 {
     const cd_crew_end end = end_of(&c->tasks[number], number);
     if (c->options->needed == NULL || is_interrupted(c->options)) return CDDP_OK;
+    char what[60];
+    snprintf(what, sizeof what, "a process that %s", c->options->needed);
+    CD_TRY(cd_crew_check_outside(&end, what, err));
     if (!end.is_whole)
         return cd_fail(err, CDDP_E_STATE, "a process that %s ended early (code %d, signal %d)",
                        c->options->needed, end.exit_code, end.signal_number);

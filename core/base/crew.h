@@ -47,9 +47,15 @@ typedef struct cd_crew_options {
     ** nothing more */
     bool drains;
     /* "explored": the first worker that fails or dies is the error of the whole, at once, as "a
-    ** process that explored ended early". NULL: `take` is asked. */
+    ** process that explored ended early"; CDDP_E_NOMEM when it was ended from outside. NULL: `take`
+    ** is asked. */
     const char *needed;
 } cd_crew_options;
+
+/* CDDP_E_NOMEM when the worker was ended from outside, by somebody or for want of memory: that says
+** nothing about its task. `what`: "the process that tried it". */
+cddp_status cd_crew_check_outside(const cd_crew_end *end, const char *what,
+                                  cddp_error *err) CDDP_MUST_CHECK;
 
 /* Tasks that were begun, and those that were taken; valid after an error too. */
 typedef struct cd_crew_count {

@@ -26,6 +26,9 @@ uint32_t cd_os_core_count(void);
 cddp_status cd_os_random(void *bytes, size_t byte_count, cddp_error *err) CDDP_MUST_CHECK;
 /* "Killed" for 9; never NULL. */
 const char *cd_os_signal_text(int signal_number);
+/* A signal that a program does not raise by its own mistake: Ctrl-C, `kill`, or the system when
+** memory runs out. */
+bool cd_os_signal_is_from_outside(int signal_number);
 /* The limit on the size of files that this process writes; UINT64_MAX: none. */
 uint64_t cd_os_file_bytes_max(void);
 

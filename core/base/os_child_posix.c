@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,11 +43,23 @@ static void die_with(pid_t parent)
 #endif
 }
 
-/* The child's side of the fork. */
-static void child_main(int ends[CD_OS_PIPE_COUNT][2], pid_t parent, cd_os_child_fn program,
-                       void *argument)
+/* A SIGTERM that comes before the child has left the parent's handler waits until it has. */
+static pid_t fork_child(void)
 {
-    die_with(parent);
+    sigset_t blocked, before;
+    const pid_t parent = getpid();
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before);
+    const pid_t pid = fork();
+    if (pid == 0) die_with(parent);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return pid;
+}
+
+/* The child's side of the fork. */
+static void child_main(int ends[CD_OS_PIPE_COUNT][2], cd_os_child_fn program, void *argument)
+{
     dup2(ends[CD_OS_PIPE_STDOUT][1], STDOUT_FILENO);
     dup2(ends[CD_OS_PIPE_STDERR][1], STDERR_FILENO);
     close_fd(&ends[CD_OS_PIPE_STDOUT][1]);
@@ -68,12 +81,12 @@ cddp_status cd_os_child_open(cd_os_child *child, cd_os_child_fn program, void *a
         goto out;
     }
     fflush(NULL); /* or the child would print our buffered output again */
-    pid_t parent = getpid(), pid = fork();
+    const pid_t pid = fork_child();
     if (pid < 0) {
         status = cd_fail(err, CDDP_E_NOMEM, "cannot start a process: %s", strerror(errno));
         goto out;
     }
-    if (pid == 0) child_main(ends, parent, program, argument);
+    if (pid == 0) child_main(ends, program, argument);
     child->process = pid;
     for (int i = 0; i < CD_OS_PIPE_COUNT; i++) {
         child->fds[i] = ends[i][0];
@@ -152,9 +165,8 @@ void cd_os_child_close(cd_os_child *child)
 cddp_status cd_os_fork(int64_t *process, cddp_error *err)
 {
     fflush(NULL); /* or the child would print our buffered output again */
-    pid_t parent = getpid(), pid = fork();
+    const pid_t pid = fork_child();
     if (pid < 0) return cd_fail(err, CDDP_E_NOMEM, "cannot start a process: %s", strerror(errno));
-    if (pid == 0) die_with(parent);
     *process = pid;
     return CDDP_OK;
 }

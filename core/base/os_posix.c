@@ -80,6 +80,12 @@ const char *cd_os_signal_text(int signal_number)
     return text != NULL ? text : "unknown signal";
 }
 
+bool cd_os_signal_is_from_outside(int signal_number)
+{
+    return signal_number == SIGKILL || signal_number == SIGTERM || signal_number == SIGINT ||
+           signal_number == SIGHUP || signal_number == SIGXCPU;
+}
+
 uint64_t cd_os_file_bytes_max(void)
 {
     struct rlimit limit;

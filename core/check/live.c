@@ -72,8 +72,9 @@ typedef struct rank_facts {
     bool is_waiting, has_ended, has_given_up, has_timed_out, is_struck, is_known;
     uint64_t span, span_posts; /* from one forward or backward to the next */
     uint32_t span_step, span_micro;
-    bool has_repeated; /* it was reported */
-    bool is_shadow;    /* its inputs ran out: it joins in the others' operations */
+    uint64_t circle_span; /* + 1: the last in which it posted more than any program does */
+    cddp_event circle;    /* the post that was one too many there; without its text */
+    bool is_shadow;       /* its inputs ran out: it joins in the others' operations */
     uint64_t given_up_ns;
     int64_t cause; /* + 1: of the operation that it posts next */
     /* of a comm hook that it called and that has not posted or returned since; "": none */
@@ -254,6 +255,13 @@ static uint64_t repeats_allowed(const state *s)
            ((uint64_t)s->parameters + (uint64_t)s->buffers + s->ranks.count + CONTROLS_MAX);
 }
 
+/* A loop that ended was long, no livelock: the rank came to its next pass, or returned. */
+static bool goes_round(const rank_facts *r)
+{
+    const bool has_returned = r->has_ended && r->end == CDDP_RANK_RETURNED && r->status == CDDP_OK;
+    return r->circle_span == r->span + 1 && !has_returned;
+}
+
 static void report_livelock(state *s, const cddp_event *e, const rank_facts *r)
 {
     const repeats *most = NULL;
@@ -309,9 +317,10 @@ static void count_post(state *s, const cddp_event *e, rank_facts *r)
         *x = (repeats){
             {c->op, c->reduce_op, c->root, c->dtype, c->numel}, c->bucket, c->group, r->span, 0};
     x->count++;
-    if (r->has_repeated || r->span_posts <= repeats_allowed(s)) return;
-    r->has_repeated = true;
-    report_livelock(s, e, r);
+    if (r->circle_span == r->span + 1 || r->span_posts <= repeats_allowed(s)) return;
+    r->circle_span = r->span + 1;
+    r->circle = *e;
+    r->circle.text = NULL;
 }
 
 static void take_abort(state *s, const cddp_event *e)
@@ -1311,6 +1320,7 @@ static void end(void *self)
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *r = cd_ranks_find(&s->ranks, i);
         if (r->is_known && is_wait(s, r)) report_wait(s, i, r);
+        if (goes_round(r)) report_livelock(s, &r->circle, r);
     }
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->members);

@@ -11,6 +11,7 @@
 #include "core/base/real.h"
 #include "core/base/suggest.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,13 +35,42 @@ static cddp_status check_range(const cd_key_row *row, double value, const char *
                    row->low, row->high);
 }
 
+/* Without the underscores that TOML permits between two digits. False: it does not fit, or one
+** stands elsewhere. */
+static bool strip_underscores(const char *text, char *plain, size_t plain_bytes)
+{
+    size_t used = 0;
+    for (const char *c = text; *c != '\0'; c++) {
+        const bool is_between = *c == '_' && c > text && isxdigit((unsigned char)c[-1]) != 0 &&
+                                isxdigit((unsigned char)c[1]) != 0;
+        if (is_between) continue;
+        if (*c == '_' || used + 1 >= plain_bytes) return false;
+        plain[used++] = *c;
+    }
+    plain[used] = '\0';
+    return true;
+}
+
+/* 0x, 0o and 0b, as TOML has them: without a sign. 10: none of them. */
+static int take_base(const char **digits)
+{
+    const char *d = *digits;
+    const int base = d[0] != '0' ? 10 : d[1] == 'x' ? 16 : d[1] == 'o' ? 8 : d[1] == 'b' ? 2 : 10;
+    if (base != 10 && isxdigit((unsigned char)d[2]) != 0) *digits += 2;
+    return base;
+}
+
 static cddp_status parse_integer(const cd_key_row *row, const char *text, int64_t *value,
                                  cddp_error *err)
 {
-    char *end;
+    char *end, plain[80];
+    const char *digits = plain;
+    if (!strip_underscores(text, plain, sizeof plain))
+        return CD_PASS(refuse(row, text, "a whole number", err));
+    const int base = take_base(&digits);
     errno = 0;
-    long long number = strtoll(text, &end, 10);
-    if (end == text || *end != '\0') return CD_PASS(refuse(row, text, "a whole number", err));
+    long long number = strtoll(digits, &end, base);
+    if (end == digits || *end != '\0') return CD_PASS(refuse(row, text, "a whole number", err));
     /* what does not fit became the largest there is */
     CD_TRY(check_range(row, (double)number, text, err));
     if (errno != 0) return CD_PASS(refuse(row, text, "a whole number of 64 bits", err));
@@ -51,9 +81,11 @@ static cddp_status parse_integer(const cd_key_row *row, const char *text, int64_
 static cddp_status parse_number(const cd_key_row *row, const char *text, double *value,
                                 cddp_error *err)
 {
-    char *end;
-    double number = cd_real_parse(text, &end);
-    if (end == text || *end != '\0' || number != number)
+    char *end, plain[80];
+    if (!strip_underscores(text, plain, sizeof plain))
+        return CD_PASS(refuse(row, text, "a number", err));
+    double number = cd_real_parse(plain, &end);
+    if (end == plain || *end != '\0' || number != number)
         return CD_PASS(refuse(row, text, "a number", err));
     CD_TRY(check_range(row, number, text, err));
     *value = number;

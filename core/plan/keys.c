@@ -201,9 +201,16 @@ static const cd_key_row *find_by_words(const char *table, const char *field)
     return best;
 }
 
+/* A word of so few letters is near many. */
+static bool is_short(const char *field) { return strlen(field) <= 3; }
+
 const cd_key_row *cd_key_nearest(const char *table, const char *field)
 {
     cd_suggestion s;
+    /* "lr" in [train] is that of [[optimizer]], and no misspelt train.lr_decay. */
+    for (size_t i = 0; i < cd_key_count() && is_short(field); i++)
+        if (strcmp(rows[i].field, field) == 0 && strncmp(rows[i].table, "expect", 6) != 0)
+            return &rows[i];
     cd_suggest_begin(&s, field);
     for (size_t i = 0; i < cd_key_count(); i++) {
         if (strcmp(rows[i].table, table) == 0) cd_suggest_offer(&s, rows[i].field);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/trace/rank_end.h"
 
+#include "core/base/os.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -43,4 +45,12 @@ void cd_rank_end_print(const cddp_rank_result *r, char *text, size_t text_bytes)
         snprintf(text, text_bytes, "%s (exit code %d)", words, detail);
     else
         snprintf(text, text_bytes, "%s", words);
+}
+
+bool cd_rank_end_is_from_outside(const cddp_rank_result *r)
+{
+    if (r->end != CDDP_RANK_KILLED) return false;
+    if (r->detail == CD_RANK_STOPPED) return true;
+    return r->detail != 0 ? cd_os_signal_is_from_outside((int)r->detail)
+                          : strstr(r->error.message, "its launcher was killed by") != NULL;
 }

@@ -12,3 +12,6 @@
 const char *cd_rank_end_words(int64_t end, int64_t detail, const char *text);
 /* The same, with the number of its signal or its exit code: "was killed (signal 9)". */
 void cd_rank_end_print(const cddp_rank_result *result, char *text, size_t text_bytes);
+/* Somebody ended or stopped the process of the rank, or its launcher, or the system did for want of
+** memory: that is no defect of what the rank did. */
+bool cd_rank_end_is_from_outside(const cddp_rank_result *result);

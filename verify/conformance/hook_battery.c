@@ -909,12 +909,19 @@ static void report_end(battery *t, const chapter *c, const cd_crew_end *end)
     card->late_count += end->is_late;
 }
 
+static bool is_interrupted(const battery *t)
+{
+    return t->subject->interrupted != NULL && t->subject->interrupted();
+}
+
 static cddp_status take_chapter(void *context, const cd_crew_end *end, bool *is_last,
                                 cddp_error *err)
 {
     const errand *e = context;
     battery *t = e->battery;
     (void)is_last;
+    if (is_interrupted(t)) return CDDP_OK;
+    CD_TRY(cd_crew_check_outside(end, "a process that tried the hook", err));
     if (!end->is_whole) {
         report_end(t, e->chapter, end);
         return CDDP_OK;
@@ -944,7 +951,9 @@ static cddp_status run_chapter(battery *t, const chapter *c, cddp_error *err)
                                      .take = take_chapter,
                                      .progress = show_progress,
                                      .output = keep_printed,
+                                     .interrupted = t->subject->interrupted,
                                      .limit_ns = t->subject->limit_ns};
+    if (is_interrupted(t)) return cd_fail(err, CDDP_E_ABORTED, "interrupted");
     if (t->card->late_count >= LATE_MAX) {
         if (t->card->not_run[0] == '\0')
             snprintf(t->card->not_run, sizeof t->card->not_run,
@@ -955,6 +964,7 @@ static cddp_status run_chapter(battery *t, const chapter *c, cddp_error *err)
     t->printed[0] = '\0';
     *t->place = (cd_trial_place){.function = ""};
     CD_TRY(cd_crew_run(&options, &count, err));
+    if (is_interrupted(t)) return cd_fail(err, CDDP_E_ABORTED, "interrupted");
     t->done++;
     return CDDP_OK;
 }

@@ -56,6 +56,9 @@ typedef struct cd_hook_subject {
     /* several times a second: what is being tried, and how much of all is done; NULL: nobody asks
     */
     void (*progress)(void *context, size_t done, size_t total, const char *law);
+    /* asked several times a second; true: CDDP_E_ABORTED, the card has what was tried. May be NULL.
+    */
+    bool (*interrupted)(void);
     void *context;
 } cd_hook_subject;
 

@@ -588,6 +588,7 @@ static cddp_status gather(proving *p, const shared *all, cddp_error *err)
 static cddp_status take_part(void *context, const cd_crew_end *end, bool *is_last, cddp_error *err)
 {
     (void)context, (void)is_last;
+    CD_TRY(cd_crew_check_outside(end, "a process of the proof", err));
     return end->status == CDDP_OK ? CDDP_OK : cd_fail(err, end->status, "%s", end->message);
 }
 

@@ -328,7 +328,8 @@ static cddp_status collect(void *context, const cd_crew_end *end, bool *is_last,
 {
     const batch *b = context;
     answer *a = &b->answers[end->task];
-    (void)is_last, (void)err;
+    (void)is_last;
+    CD_TRY(cd_crew_check_outside(end, "a process that tried an attempt", err));
     *a = (answer){.policy = SIZE_MAX, .trials = 1};
     if (end->byte_count == sizeof *a) memcpy(a, end->bytes, sizeof *a);
     return CDDP_OK;

@@ -19,13 +19,16 @@
 
 bool cd_watch_is_dead(const cd_watch *w)
 {
-    uint32_t gone = 0;
+    uint32_t gone = 0, known = 0, ended = 0;
     for (uint32_t i = 0; i < w->rank_count; i++) {
         const cd_watch_rank *r = &w->ranks[i];
         if (r->is_known && !r->has_ended && !r->is_gone && !w->is_abandoned) return false;
         gone += r->is_gone && !r->has_ended;
+        known += r->is_known;
+        ended += r->is_known && r->has_ended;
     }
-    return gone > 0 || w->is_abandoned;
+    /* a run that was interrupted is not finished, but says how each rank ended */
+    return gone > 0 || (w->is_abandoned && (known == 0 || ended < known));
 }
 
 bool cd_watch_is_stalled(const cd_watch *w, const cd_watch_page *page)

@@ -178,6 +178,8 @@ static const struct {
      "unknown key 'about' in [ddp]; did you mean 'about' above the first table?"},
     {"the right name with its table before it", "schema=1\ntitle=\"t\"\nworld_size=3\n",
      "unknown key 'world_size'; did you mean 'world.size'?"},
+    {"a short name of another table", "schema=1\ntitle=\"t\"\n[train]\nlr=1\n",
+     "unknown key 'lr' in [train]; did you mean 'optimizer[].lr'?"},
     {"a word too many", "schema=1\ntitle=\"t\"\n[[fault]]\nat_step=2\n",
      "unknown key 'at_step' in [fault]; did you mean 'at'?"},
     {"a key that only findings have", "schema=1\ntitle=\"t\"\n[[fault]]\nstep=2\n",

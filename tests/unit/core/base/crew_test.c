@@ -154,7 +154,7 @@ TEST(crew, a_worker_that_dies_is_the_result_of_its_task_alone)
 static cddp_status die_first_of_many(void *context, size_t task, cd_text *result, cddp_error *err)
 {
     (void)context, (void)result, (void)err;
-    if (task == 2) raise(SIGKILL);
+    if (task == 2) _exit(7);
     while (true) cd_os_sleep_ns(1000 * MS); /* until the crew stops it */
     return CDDP_OK;
 }
@@ -168,9 +168,48 @@ TEST(crew, where_every_worker_is_needed_the_first_death_ends_the_others_at_once)
     j.options.work = die_first_of_many;
     j.options.needed = "tried";
     assert_int_equal(cd_crew_run(&j.options, &count, &err), CDDP_E_STATE);
-    assert_string_equal(err.message, "a process that tried ended early (code 0, signal 9)");
+    assert_string_equal(err.message, "a process that tried ended early (code 7, signal 0)");
     assert_int_equal(j.taken_count, 0);
     assert_no_child_is_left();
+}
+
+static cddp_status die_from_outside(void *context, size_t task, cd_text *result, cddp_error *err)
+{
+    (void)result, (void)err;
+    if (task == 2) raise(*(const int *)context);
+    while (true) cd_os_sleep_ns(1000 * MS); /* until the crew stops it */
+    return CDDP_OK;
+}
+
+/* Who was killed, by somebody or for want of memory, says nothing about what it tried. */
+TEST(crew, a_death_from_outside_is_a_shortage_and_no_defect)
+{
+    static const int signals[] = {SIGKILL, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_crew_count count;
+        job j;
+        int number = signals[i];
+        job_init(&j, 4);
+        j.options.work = die_from_outside;
+        j.options.context = &number;
+        j.options.needed = "tried";
+        assert_int_equal(cd_crew_run(&j.options, &count, &err), CDDP_E_NOMEM);
+        assert_non_null(strstr(err.message, "a process that tried was ended from outside"));
+        assert_no_child_is_left();
+    }
+}
+
+TEST(crew, only_a_signal_that_nobody_here_sent_comes_from_outside)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const cd_crew_end crash = {.signal_number = SIGSEGV}, left = {.exit_code = 9},
+                      late = {.signal_number = SIGKILL, .is_late = true},
+                      done = {.signal_number = SIGKILL, .is_whole = true};
+    assert_ok(cd_crew_check_outside(&crash, "it", &err), &err);
+    assert_ok(cd_crew_check_outside(&left, "it", &err), &err);
+    assert_ok(cd_crew_check_outside(&late, "it", &err), &err);
+    assert_ok(cd_crew_check_outside(&done, "it", &err), &err);
 }
 
 TEST(crew, where_every_worker_is_needed_its_error_is_the_error_of_the_whole)
@@ -183,7 +222,7 @@ TEST(crew, where_every_worker_is_needed_its_error_is_the_error_of_the_whole)
     j.options.needed = "tried";
     j.options.task_count = 4;
     const cddp_status status = cd_crew_run(&j.options, &count, &err);
-    assert_true(status == CDDP_E_STATE || status == CDDP_E_LIMIT);
+    assert_true(status == CDDP_E_NOMEM || status == CDDP_E_STATE || status == CDDP_E_LIMIT);
     assert_no_child_is_left();
 }
 

@@ -1245,11 +1245,12 @@ static void expect_finding(cd_judge *judge, const char *title, const char *actua
     cd_judge_destroy(judge);
 }
 
-/* One rank posts a flag again and again in one micro-step, or once in each of as many. */
+/* One rank posts a flag again and again in one micro-step, or once in each of as many. Where the
+** loop ends, with the program or before the next pass, it was long and no more. */
 TEST(live, a_rank_that_posts_one_operation_without_end_goes_round_in_circles)
 {
     (void)state;
-    for (int per_pass = 0; per_pass < 3; per_pass++) {
+    for (int per_pass = 0; per_pass < 6; per_pass++) {
         cd_judge *judge = make_judge_of("I-LIVE");
         PUT_AT(judge, 1, 0, param, .param = 0, .ordinal = 0, .numel = 4);
         for (int64_t k = 0; k < 5000; k++) {
@@ -1261,9 +1262,14 @@ TEST(live, a_rank_that_posts_one_operation_without_end_goes_round_in_circles)
                    .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_I32, .numel = 1,
                    .bucket = -1);
         }
+        if (per_pass >= 3 && per_pass < 5) /* it returns, or fails */
+            PUT_AT(judge, 1, 3, rank_end, .end = CDDP_RANK_RETURNED,
+                   .status = per_pass == 3 ? CDDP_OK : CDDP_E_TIMEOUT);
+        if (per_pass == 5) PUT_AT(judge, 1, 4, forward_begin, .sync = 1);
+        const bool is_endless = per_pass == 0 || per_pass == 4;
         cd_test_row("one per pass: %d", per_pass);
         expect_finding(judge,
-                       per_pass ? NULL : "rank 1 goes round in circles: it posts allreduce(sum)",
+                       !is_endless ? NULL : "rank 1 goes round in circles: it posts allreduce(sum)",
                        "and it goes on");
     }
 }

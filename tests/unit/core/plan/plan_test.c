@@ -65,6 +65,12 @@ static const struct {
     {"key of a small table", "schedule.color", "1", "; [schedule] has "},
     {"key of another table", "ddp.steps", "3", "did you mean 'train.steps'?"},
     {"not a number", "train.steps", "three", "not a whole number"},
+    {"underscore that stands alone", "train.steps", "1__0", "not a whole number"},
+    {"underscore at the end", "train.steps", "10_", "not a whole number"},
+    {"prefix without digits", "train.steps", "0x", "not a whole number"},
+    {"sign behind a prefix", "train.steps", "0x-1", "not a whole number"},
+    {"digit that no base 2 has", "train.steps", "0b12", "not a whole number"},
+    {"underscore beside the point", "ddp.bucket_cap_mb", "1_.5", "not a number"},
     {"out of range", "world.size", "0", "out of range: 1 to 4096"},
     {"not a flag", "ddp.static_graph", "yes", "is not true or false"},
     {"no such word", "train.zero_grad", "nil", "one of none|zero|keep"},
@@ -83,6 +89,25 @@ TEST(plan, refused_values_are_named_with_what_would_be_accepted)
         assert_fails(cddp_plan_set(plan, refused[i].key, refused[i].value, &err), CDDP_E_CONFIG,
                      &err, refused[i].words);
     }
+    cddp_plan_destroy(plan);
+}
+
+TEST(plan, numbers_are_written_as_toml_has_them)
+{
+    static const struct {
+        const char *value;
+        int64_t steps;
+    } cases[] = {{"+7", 7},    {"1_000", 1000}, {"0x1f", 31}, {"0x1_F", 31},
+                 {"0o17", 15}, {"0b101", 5},    {"010", 10}};
+    cddp_plan *plan = make_plan();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_test_row("%s", cases[i].value);
+        assert_ok(cddp_plan_set(plan, "train.steps", cases[i].value, &err), &err);
+        assert_int_equal(plan->settings.train.steps, cases[i].steps);
+    }
+    assert_ok(cddp_plan_set(plan, "ddp.bucket_cap_mb", "1_0.2_5", NULL), NULL);
+    assert_true(plan->settings.ddp.bucket_cap_mb == 10.25);
     cddp_plan_destroy(plan);
 }
 

@@ -210,6 +210,25 @@ TEST(watch, an_end_is_no_wait)
     cd_watch_fini(&j.watch);
 }
 
+/* Ctrl-C leaves a run without a verdict, in which each rank has an end. */
+TEST(watch, a_run_whose_ranks_were_interrupted_has_ended)
+{
+    job j;
+    (void)state;
+    begin(&j, 2);
+    for (uint32_t r = 0; r < 2; r++) open_group(&j, r, 0);
+    j.watch.is_abandoned = true;
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_true(cd_watch_is_dead(&j.watch)); /* somebody still has none */
+        emit(&j, r, CDDP_EV_rank_end, (int64_t[]){CDDP_E_ABORTED, CDDP_RANK_INTERRUPTED, 0, 0, 0},
+             NULL);
+    }
+    assert_false(cd_watch_is_dead(&j.watch));
+    expect(&j, false, "was interrupted");
+    expect_page(&j, false, "nothing writes it any more", false);
+    cd_watch_fini(&j.watch);
+}
+
 /* A store of a run that hung: who waited for whom when it was over. */
 TEST(watch, ranks_that_hung_are_shown_as_waiting_when_all_is_over)
 {
