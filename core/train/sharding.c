@@ -278,10 +278,11 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
                        "fsdp.enable: model '%s' exchanges the statistics of its batch norm inside "
                        "of units' forwards, which I-COUNT does not count; use norm=batch or layer",
                        t->program.settings.model.name);
-    if (module->buffer_count > 0 && t->program.settings.train.checkpoint_step > 0)
+    if (module->buffer_count > 0 && t->program.settings.fsdp.rank0_only)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "fsdp.enable with train.checkpoint_step: model '%s' has buffers, which are "
-                       "each rank's own (FSD-20): no checkpoint of shards has them",
+                       "fsdp.rank0_only: model '%s' has buffers, which are each rank's own "
+                       "(FSD-20). The state of rank 0 alone has that rank's, and the others' would "
+                       "be lost: drop fsdp.rank0_only",
                        t->program.settings.model.name);
     if (module->buffer_count == 0 &&
         t->program.settings.mixed_precision.buffer_dtype != CDDP_BUFFER_DTYPE_NONE)
