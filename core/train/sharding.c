@@ -273,10 +273,14 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     struct cd_sharding *s = cd_arena_push(&t->memory, sizeof *s);
     CD_TRY(cd_arena_check(&t->memory, err, "a sharded model"));
     t->sharding = s;
-    if (t->replica->model->exchanges_statistics)
+    const cddp_fsdp_mixed_precision mixed = options_of(t).mixed_precision;
+    const bool casts =
+        mixed.param_dtype != CDDP_DTYPE_COUNT || t->program.settings.fsdp.unit_precision.count > 0;
+    if (t->replica->model->exchanges_statistics && casts)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "fsdp.enable: model '%s' exchanges the statistics of its batch norm inside "
-                       "of units' forwards, which I-COUNT does not count; use norm=batch or layer",
+                       "fsdp.enable with mixed_precision.param_dtype or fsdp.unit_precision: model "
+                       "'%s' exchanges the statistics of numbers that were cast, which the "
+                       "reference does not cast: use norm=batch, or drop the casts",
                        t->program.settings.model.name);
     if (module->buffer_count > 0 && t->program.settings.fsdp.rank0_only)
         return cd_fail(err, CDDP_E_CONFIG,
@@ -289,7 +293,6 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG,
                        "mixed_precision.buffer_dtype has no effect: model '%s' has no buffers",
                        t->program.settings.model.name);
-    const cddp_fsdp_mixed_precision mixed = options_of(t).mixed_precision;
     t->reduction.wire =
         mixed.reduce_dtype != CDDP_DTYPE_COUNT ? mixed.reduce_dtype : mixed.param_dtype;
     t->reduction.divides_after = true; /* FSD-06: what stands in front is a power of two */
