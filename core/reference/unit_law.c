@@ -17,8 +17,8 @@
 ** L8  with streams, what was freed in an iteration may be computed with until the host has waited
 **     for that: with limit_all_gathers before a gather, or where a unit is full and needs none, for
 **     the oldest free if there are two or more (FSH-12)
-** L9  a synchronised batch norm exchanges statistics in its forward, and sums in its backward, right
-**     after it read its parameters. A layer that is computed again exchanges again
+** L9  a synchronised batch norm exchanges statistics in its forward, and sums in its backward, after
+**     it read its parameters. A layer that is computed again exchanges again
 */
 #include "core/reference/unit_law.h"
 
@@ -765,8 +765,8 @@ static cddp_status run_pass(cd_unit_law *l, const cd_micro *micro, cddp_error *e
     return CD_PASS(cd_module_zero_grad(module, CD_ZERO_GRAD_TO_NONE, err));
 }
 
-/* Whether the exchanges of backward can be told apart: a layer runs once, and perhaps once again in
-** backward. */
+/* False: which exchanges of backward are of a forward is unknown. A layer runs once, and perhaps
+** once again in backward. */
 static bool count_exchanges(cd_unit_law *l)
 {
     bool is_derived = true;

@@ -15,6 +15,9 @@
 ** the host computes with a copy: of a unit that was gathered, made on the default stream, for which
 ** the host waits. It also waits before a shard is stepped and before anything is shown. What it
 ** gives to producers of gradients comes after all that, so they may write where another unit was.
+** Layers of a device that computes read a unit until it is freed, and the host is ahead of them. So
+** the default stream reads it once more before that, and nobody waits: memory that a gather takes
+** too early is found.
 **
 ** Not here: units (core/fsdp).
 */
@@ -377,9 +380,24 @@ static cddp_status bring_to_host(cd_trainer *t, uint32_t k, cddp_error *err)
     return CD_PASS(cd_streams_settle(&t->streams, err));
 }
 
-/* See Note [Forward of a unit] */
-static cddp_status leave_unit(struct cd_sharding *s, cddp_error *err)
+/* See Note [Sharded on streams]: into the host's copy, which has the same numbers. */
+static cddp_status read_again(cd_trainer *t, uint32_t k, cddp_error *err)
 {
+    const struct cd_sharding *s = t->sharding;
+    if (t->streams.device == NULL) return CDDP_OK;
+    for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) {
+        const cddp_tensor *full = cddp_fsdp_parameter(s->fsdp, i);
+        if (s->unit_of[i] != k || full == NULL || s->full[i].device == NULL) continue;
+        const cddp_tensor to = cd_streams_queued(&t->streams, &s->full[i]);
+        CD_TRY(to.device->copy(&to, full, NULL, err));
+    }
+    return CDDP_OK;
+}
+
+/* See Note [Forward of a unit] */
+static cddp_status leave_unit(cd_trainer *t, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
     const uint32_t left = s->current;
     if (left == NO_UNIT) return CDDP_OK;
     s->current = NO_UNIT;
@@ -389,6 +407,7 @@ static cddp_status leave_unit(struct cd_sharding *s, cddp_error *err)
     uint32_t at = 0;
     while (at < s->forward_count && s->forward[at] != left) at++;
     if (at == s->forward_count) s->forward[s->forward_count++] = left;
+    CD_TRY(read_again(t, left, err));
     return CD_PASS(cddp_fsdp_post_forward(s->fsdp, left, needs, err));
 }
 
@@ -422,12 +441,13 @@ cddp_status cd_sharding_end_forward(cd_trainer *t, cd_outputs *outputs, cddp_err
 {
     struct cd_sharding *s = t->sharding;
     CD_TRY(cd_crossing_give_back(&s->crossing, t->replica->graph, outputs, err));
-    CD_TRY(leave_unit(s, err));
+    CD_TRY(leave_unit(t, err));
     s->needs_gradients = s->needs_gradients || s->units[0].trained > 0;
     const bool needs = s->grad_mode && s->needs_gradients;
     s->units[0].may_go_back |= needs;
     s->in_forward = false;
     CD_TRY(round_buffers(t, err));
+    CD_TRY(read_again(t, 0, err));
     CD_TRY(cddp_fsdp_post_forward(s->fsdp, 0, needs, err));
     CD_EMIT(t->tracer, forward_end, NULL, .unused = -1,
             .prepared = s->grad_mode && t->now.micro->sync);
@@ -461,7 +481,7 @@ cddp_status cd_sharding_use(cd_trainer *t, uint32_t parameter, bool in_backward,
                        "fsdp: one operation reads '%s' and a parameter of another unit, which "
                        "would be freed before it: wrap a module above both",
                        cd_trainer_module(t)->parameters[parameter].name);
-    CD_TRY(leave_unit(s, err));
+    CD_TRY(leave_unit(t, err));
     s->used_at = run;
     s->current = k;
     cd_crossing_enter(&s->crossing, t->replica->graph, k);
@@ -503,8 +523,10 @@ cddp_status cd_sharding_begin_backward(cd_trainer *t, cddp_error *err)
     return s->units[0].may_go_back ? CD_PASS(begin_unit(t, 0, err)) : CDDP_OK;
 }
 
-static cddp_status end_unit(struct cd_sharding *s, uint32_t k, cddp_error *err)
+static cddp_status end_unit(cd_trainer *t, uint32_t k, cddp_error *err)
 {
+    struct cd_sharding *s = t->sharding;
+    CD_TRY(read_again(t, k, err));
     s->units[k].is_open = false;
     s->units[k].has_ended = true;
     return CD_PASS(cddp_fsdp_post_backward(s->fsdp, k, err));
@@ -516,7 +538,7 @@ cddp_status cd_sharding_ready(cd_trainer *t, uint32_t parameter, cddp_error *err
     const uint32_t k = s->unit_of[parameter];
     if (!s->units[k].is_open) return CDDP_OK;
     if (++s->units[k].arrived < s->units[k].trained || k == 0) return CDDP_OK; /* FSH-04 */
-    return CD_PASS(end_unit(s, k, err));
+    return CD_PASS(end_unit(t, k, err));
 }
 
 /* FMP-08: the optimizer computes with the same numbers in the dtype of its parameter. */
@@ -576,8 +598,8 @@ cddp_status cd_sharding_end_backward(cd_trainer *t, cddp_error *err)
 {
     struct cd_sharding *s = t->sharding;
     for (uint32_t i = s->forward_count; i-- > 0;)
-        if (s->units[s->forward[i]].is_open) CD_TRY(end_unit(s, s->forward[i], err));
-    if (s->units[0].is_open) CD_TRY(end_unit(s, 0, err));
+        if (s->units[s->forward[i]].is_open) CD_TRY(end_unit(t, s->forward[i], err));
+    if (s->units[0].is_open) CD_TRY(end_unit(t, 0, err));
     s->forward_count = 0;
     for (uint32_t k = 0; k < s->unit_count; k++) s->units[k].may_go_back = false;
     CD_TRY(cddp_fsdp_backward_end(s->fsdp, err));
