@@ -17,8 +17,8 @@
 ** L8  with streams, what was freed in an iteration may be computed with until the host has waited
 **     for that: with limit_all_gathers before a gather, or where a unit is full and needs none, for
 **     the oldest free if there are two or more (FSH-12)
-** L9  a synchronised batch norm exchanges statistics in its forward, and sums in its backward, after
-**     it read its parameters. A layer that is computed again exchanges again
+** L9  a synchronised batch norm exchanges statistics in its forward, and sums in its backward, when
+**     it has read its parameters. A layer that is computed again exchanges again
 */
 #include "core/reference/unit_law.h"
 

@@ -365,7 +365,9 @@ typedef struct cddp_fsdp_source {
 } cddp_fsdp_source;
 /* Makes the shards those of a stored state, whatever world, strategy and layout wrote it (FST-09):
 ** each rank reads its own elements. Names or shapes that are missing, too many or different are
-** refused before anything is changed, on all ranks. Collective. */
+** refused before anything is changed, on all ranks. Buffers and ignored parameters that the state
+** names are read whole, into the program's tensors and into cddp_fsdp_buffer; others stay as they
+** are. Collective. */
 CDDP_API cddp_status cddp_fsdp_load(cddp_fsdp *fsdp, const cddp_fsdp_source *source,
                                     cddp_error *err) CDDP_MUST_CHECK;
 
