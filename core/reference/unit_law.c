@@ -199,9 +199,11 @@ static cddp_status find_units(cd_unit_law *l, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Forms have no statistics. */
 static bool exchanges_statistics(const cd_unit_law *l)
 {
-    return l->replica->model->exchanges_statistics && l->plan->world.size > 1;
+    return l->replica->model->exchanges_statistics && l->plan->world.size > 1 &&
+           l->settings.model.device == CDDP_MODEL_DEVICE_CPU;
 }
 
 /* By names: "x.bias" beside the buffer "x.running_mean". */
