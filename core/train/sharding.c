@@ -212,6 +212,16 @@ static cddp_status find_units(cd_trainer *t, struct cd_sharding *s, cddp_error *
     return CDDP_OK;
 }
 
+/* What the host steps. Tables of devices that the wrapper made for offloaded shards end with it,
+** and the optimizer's state does not. */
+static cddp_tensor plain_piece(const cd_trainer *t, const cddp_tensor *piece)
+{
+    cddp_tensor plain = cd_streams_plain(&t->streams, piece);
+    const bool is_offloaded = t->streams.device != NULL && t->program.settings.fsdp.cpu_offload;
+    if (is_offloaded && plain.device != NULL) plain.device = t->streams.home;
+    return plain;
+}
+
 /* FPM-09: a parameter without elements on this rank is an empty tensor. */
 static cddp_status hand_out_pieces(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
 {
@@ -225,7 +235,7 @@ static cddp_status hand_out_pieces(cd_trainer *t, struct cd_sharding *s, cddp_er
             CD_TRY(cddp_fsdp_get_piece(s->fsdp, ordinal, &piece, err));
             o->pieces[k] = piece.count > 0 ? (int64_t)k : -1;
             o->grads[k] = &s->pieces[ordinal];
-            const cddp_tensor stepped = cd_streams_plain(&t->streams, &piece.tensor);
+            const cddp_tensor stepped = plain_piece(t, &piece.tensor);
             cd_optimizer_replace(o->optimizer, k, &stepped, o->grads[k]);
             CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
         }
@@ -567,6 +577,7 @@ static cddp_status refresh_pieces(cd_trainer *t, cddp_error *err)
         s->pieces[i] = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
         if (piece.count == 0) continue;
         cd_streams_plain_grad(&t->streams, &piece.gradient, &s->pieces[i]);
+        s->pieces[i].value = plain_piece(t, &s->pieces[i].value);
         CD_TRY(widen_piece(t, i, &s->pieces[i], err));
     }
     return CDDP_OK;
@@ -621,7 +632,7 @@ cddp_status cd_sharding_regrid(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < module->parameter_count; i++) {
         cddp_fsdp_piece piece = {.size = sizeof piece};
         CD_TRY(cddp_fsdp_get_piece(t->sharding->fsdp, i, &piece, err));
-        const cddp_tensor stepped = cd_streams_plain(&t->streams, &piece.tensor);
+        const cddp_tensor stepped = plain_piece(t, &piece.tensor);
         if (module->parameters[i].requires_grad && piece.count > 0)
             CD_TRY(cd_regrid_tensor(t->allocator, &stepped, err));
     }

@@ -273,7 +273,8 @@ CDDP_API cddp_status cddp_fsdp_no_sync_end(cddp_fsdp *fsdp, cddp_error *err) CDD
 /* ---- the optimizer ---- */
 
 /* The shard of a unit as the optimizer sees it, with its padding (FPM-09). grad: the slot of its
-** gradient. Borrowed until destroy. tensor.device is NULL when the unit has no parameters. */
+** gradient. Borrowed until destroy. tensor.device is NULL when the unit has no parameters. Of an
+** offloaded shard it is the wrapper's own: give back what is allocated on it before destroy. */
 CDDP_API cddp_status cddp_fsdp_flat(const cddp_fsdp *fsdp, uint32_t unit, cddp_parameter *flat,
                                     cddp_error *err) CDDP_MUST_CHECK;
 
