@@ -13,3 +13,6 @@ static inline bool cd_op_is_reduction(cddp_op op)
 {
     return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
 }
+
+/* How a planned_collective names the layer whose statistics it exchanges, in place of a unit. */
+#define CD_STATISTICS_OF "statistics of "

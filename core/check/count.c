@@ -10,18 +10,22 @@
 ** Blame         the rank. After its first departure nothing more of it is judged.
 ** Limits        an iteration for which the judge derives nothing is not judged. What happens
 **               between iterations (states, norms) is not counted here. What a collective
-**               carries is for others (I-FRESH, I-REF).
+**               carries is for others (I-FRESH, I-REF). So is the group in which a layer exchanges
+**               statistics: those of other ranks are wrong (I-REF).
 */
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
 #include "cddp/tensor.h"
 #include "core/base/hash.h"
+#include "core/base/operation.h"
+
+#include <string.h>
 
 typedef struct planned {
     int64_t op, dtype, numel, passes;
-    bool replicas;
-    int64_t name; /* of the unit, hashed */
+    bool replicas, is_exchange; /* of a layer's statistics, among all ranks */
+    int64_t name;               /* of the unit, hashed */
     char unit[48];
 } planned;
 
@@ -112,12 +116,16 @@ static void depart(state *s, const cddp_event *e, rank_facts *r, const planned *
     if (is_post) {
         const bool leaves_group = r->group != 0 && c->group != r->group;
         print(seen, sizeof seen,
-              &(planned){c->op, c->dtype, c->numel, r->passes, leaves_group, 0, ""});
+              &(planned){.op = c->op,
+                         .dtype = c->dtype,
+                         .numel = c->numel,
+                         .passes = r->passes,
+                         .replicas = leaves_group});
     }
     CD_SAY(f.title, CDDP_FINDING_WHO ": collective %lld of the iteration is not the plan's",
            (long long)r->position + 1);
-    CD_SAY(f.expected, "%s%s%s%s", wanted, p != NULL ? ", of unit '" : "", p != NULL ? p->unit : "",
-           p != NULL ? "'" : "");
+    const char *of = p == NULL ? "" : p->is_exchange ? ", statistics of '" : ", of unit '";
+    CD_SAY(f.expected, "%s%s%s%s", wanted, of, p != NULL ? p->unit : "", p != NULL ? "'" : "");
     CD_SAY(f.actual, "%s%s%s%s", seen, unit != NULL ? ", of unit '" : "",
            unit != NULL ? unit->text : "", unit != NULL ? "'" : "");
     CD_SAY(f.advice, "fsdp.sharding_strategy says what is freed, fsdp.backward_prefetch what is "
@@ -136,8 +144,10 @@ static void take_post(state *s, const cddp_event *e, rank_facts *r)
         p != NULL && p->op == c->op && p->dtype == c->dtype && p->numel == c->numel;
     const bool is_there = is_right && p->passes == r->passes;
     const unit_name *unit = find_unit(s, e, r);
-    const bool is_other = is_there && unit != NULL && unit->hash != p->name;
-    if (!is_there || is_other || (r->group != 0 && p->replicas != (c->group != r->group))) {
+    const bool is_of_unit = is_there && !p->is_exchange;
+    const bool is_other = is_of_unit && unit != NULL && unit->hash != p->name;
+    const bool is_elsewhere = is_of_unit && r->group != 0 && p->replicas != (c->group != r->group);
+    if (!is_there || is_other || is_elsewhere) {
         depart(s, e, r, p);
         return;
     }
@@ -184,8 +194,11 @@ static void take_planned(state *s, const cddp_event *e)
                    .numel = c->numel,
                    .passes = c->passes,
                    .replicas = c->replicas};
+    const char *text = e->text != NULL ? e->text : "";
+    const size_t prefix = sizeof CD_STATISTICS_OF - 1;
     p->name = (int64_t)cd_hash_text(e->text);
-    CD_SAY(p->unit, "%s", e->text != NULL ? e->text : "");
+    p->is_exchange = strncmp(text, CD_STATISTICS_OF, prefix) == 0;
+    CD_SAY(p->unit, "%s", p->is_exchange ? text + prefix : text);
 }
 
 static void event(void *self, const cddp_event *e)

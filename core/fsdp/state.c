@@ -245,35 +245,50 @@ static const char *print_sizes(char *text, size_t bytes, const int64_t *sizes, u
     return text;
 }
 
-/* Parameters that are wrapped: ignored ones and buffers the program reads itself. */
+/* Parameters in their order, then buffers. */
+typedef struct item {
+    const char *name;
+    const cddp_tensor *tensor;
+    bool is_cut; /* else this rank's own: an ignored parameter, or a buffer */
+} item;
+
+static size_t count_items(const cddp_fsdp *f) { return f->parameter_count + f->buffer_count; }
+
+static item get_item(const cddp_fsdp *f, size_t i)
+{
+    if (i < f->parameter_count)
+        return (item){f->parameters[i].name, &f->parameters[i].tensor, f->unit_of[i] >= 0};
+    const cddp_buffer *b = &f->buffers[i - f->parameter_count];
+    return (item){b->name, &b->tensor, false};
+}
+
+/* What is this rank's own is read where the state names it, else the program does that itself. */
 static cddp_status check_source(const cddp_fsdp *f, const cddp_fsdp_source *s, cddp_error *err)
 {
     char left[96], right[96];
-    for (size_t i = 0; i < f->parameter_count; i++) {
-        const cddp_tensor *t = &f->parameters[i].tensor;
-        const cddp_fsdp_stored *stored = find_stored(s, f->parameters[i].name);
-        if (f->unit_of[i] < 0) continue;
+    for (size_t i = 0; i < count_items(f); i++) {
+        const item m = get_item(f, i);
+        const cddp_fsdp_stored *stored = find_stored(s, m.name);
+        if (stored == NULL && !m.is_cut) continue;
         if (stored == NULL)
             return cd_fail(err, CDDP_E_MISMATCH,
                            "the stored state has no '%s', which the model has; nothing was loaded",
-                           f->parameters[i].name);
-        if (!has_shape(stored, t))
+                           m.name);
+        if (!has_shape(stored, m.tensor))
             return cd_fail(err, CDDP_E_MISMATCH,
                            "'%s' is [%s] in the stored state and [%s] in the model; nothing was "
                            "loaded",
-                           f->parameters[i].name,
-                           print_sizes(left, sizeof left, stored->sizes, stored->dim_count),
-                           print_sizes(right, sizeof right, t->sizes, t->dim_count));
+                           m.name, print_sizes(left, sizeof left, stored->sizes, stored->dim_count),
+                           print_sizes(right, sizeof right, m.tensor->sizes, m.tensor->dim_count));
     }
     for (size_t k = 0; k < s->stored_count; k++) {
+        const char *name = s->stored[k].name;
         size_t i = 0;
-        while (i < f->parameter_count && (f->unit_of[i] < 0 || s->stored[k].name == NULL ||
-                                          strcmp(f->parameters[i].name, s->stored[k].name) != 0))
-            i++;
-        if (i == f->parameter_count)
+        while (i < count_items(f) && (name == NULL || strcmp(get_item(f, i).name, name) != 0)) i++;
+        if (i == count_items(f))
             return cd_fail(err, CDDP_E_MISMATCH,
                            "the stored state has '%s', which the model has not; nothing was loaded",
-                           s->stored[k].name != NULL ? s->stored[k].name : "(no name)");
+                           name != NULL ? name : "(no name)");
     }
     return CDDP_OK;
 }
@@ -297,14 +312,45 @@ static cddp_status read_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_sour
     return CDDP_OK;
 }
 
+static cddp_status read_own(cddp_fsdp *f, const item *m, const cddp_fsdp_source *s,
+                            cd_fsdp_buffer *read, cddp_error *err)
+{
+    const cd_fsdp_wish wish = {.device = m->tensor->device,
+                               .dtype = m->tensor->dtype,
+                               .numel = cddp_tensor_numel(m->tensor)};
+    if (m->is_cut || wish.numel == 0 || find_stored(s, m->name) == NULL) return CDDP_OK;
+    CD_TRY(cd_fsdp_memory_take(&f->memory, &wish, read, err));
+    return CD_PASS(s->read(s->context, m->name, 0, &read->tensor, err));
+}
+
+/* read: (unit_count + items) */
 static cddp_status read_all(cddp_fsdp *f, const cddp_fsdp_source *s, cd_fsdp_buffer *read,
                             cddp_error *err)
 {
     CD_TRY(check_source(f, s, err));
+    for (size_t i = 0; i < count_items(f); i++) {
+        const item m = get_item(f, i);
+        CD_TRY(read_own(f, &m, s, &read[f->unit_count + i], err));
+    }
     for (uint32_t k = 0; k < f->unit_count; k++)
         if (!cd_fsdp_unit_is_empty(&f->units[k]))
             CD_TRY(read_unit(f, &f->units[k], s, &read[k], err));
     return CDDP_OK;
+}
+
+/* Into the program's tensor, and into what forward computes with in its place (FMP-07, FSD-18). */
+static cddp_status take_own(cddp_fsdp *f, size_t i, const cd_fsdp_buffer *read, cddp_error *err)
+{
+    const cddp_tensor *to = get_item(f, i).tensor;
+    if (read->tensor.device == NULL) return CDDP_OK;
+    const cddp_tensor from = cddp_tensor_of(to->device, read->tensor.storage, read->tensor.offset,
+                                            to->dtype, to->sizes, to->dim_count);
+    CD_TRY(to->device->copy(to, &from, NULL, err));
+    if (i < f->parameter_count) return CDDP_OK;
+    const cddp_tensor *copy = &f->buffer_copies[i - f->parameter_count];
+    if (copy->device == NULL) return CDDP_OK;
+    CD_TRY(cd_fsdp_move(copy, to, NULL, err));
+    return CD_PASS(cd_fsdp_ahead_settle(&f->ahead, err));
 }
 
 /* All ranks take what they read, or none does. */
@@ -315,6 +361,8 @@ static cddp_status take_all(cddp_fsdp *f, cddp_status own, cd_fsdp_buffer *read,
     if (fine == 0)
         return cd_fail(err, CDDP_E_MISMATCH,
                        "another rank cannot load its part of the state; nothing was loaded");
+    for (size_t i = 0; i < count_items(f); i++)
+        CD_TRY(take_own(f, i, &read[f->unit_count + i], err));
     for (uint32_t k = 0; k < f->unit_count; k++) {
         cd_fsdp_unit *u = &f->units[k];
         if (read[k].tensor.device != NULL && u->layout.share > 0)
@@ -333,11 +381,12 @@ cddp_status cddp_fsdp_load(cddp_fsdp *f, const cddp_fsdp_source *source, cddp_er
         return cd_fail(err, CDDP_E_ARG, "cddp_fsdp_load: the source has no %s",
                        source->read == NULL ? "read" : "stored");
     const cd_arena_mark mark = cd_arena_get_mark(&f->arena);
-    cd_fsdp_buffer *read = cd_arena_array(&f->arena, f->unit_count, sizeof *read);
+    const size_t count = f->unit_count + count_items(f);
+    cd_fsdp_buffer *read = cd_arena_array(&f->arena, count, sizeof *read);
     CD_TRY(cd_arena_check(&f->arena, err, "a state of %u units", f->unit_count));
     const cddp_status own = read_all(f, source, read, err);
     const cddp_status all = take_all(f, own, read, own == CDDP_OK ? err : &other);
-    for (uint32_t k = 0; k < f->unit_count; k++) cd_fsdp_memory_give(&f->memory, &read[k]);
+    for (size_t k = 0; k < count; k++) cd_fsdp_memory_give(&f->memory, &read[k]);
     cd_arena_rewind(&f->arena, mark);
     return CD_PASS(own != CDDP_OK ? own : all);
 }

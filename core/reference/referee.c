@@ -390,7 +390,7 @@ static void emit_owed(const cd_referee *o)
                                             cd_decided_hook_is_known(hook) &&
                                             cd_tracer_wants_digest(o->options.tracer),
                                  .exchanges = replica->model->exchanges_statistics &&
-                                              o->options.plan->world.size > 1,
+                                              o->options.plan->world.size > 1 && has_numbers,
                                  .has_state = has_state,
                                  .has_one_dtype = has_one_dtype,
                                  .is_sharded = cd_replica_is_sharded(replica)};

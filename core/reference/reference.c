@@ -248,9 +248,11 @@ static cd_graph_callbacks callbacks_of(cd_reference *r)
                                 .allreduce = reference_allreduce};
 }
 
+/* Where layers compute: forms and sizes have no statistics. */
 static bool exchanges_statistics(const cd_reference *r)
 {
-    return r->replica->model->exchanges_statistics && r->plan->world.size > 1;
+    return r->replica->model->exchanges_statistics && r->plan->world.size > 1 &&
+           cd_graph_computes(r->replica->graph);
 }
 
 /* Numbers of the other precision have other statistics, and other ranks to exchange them with. */

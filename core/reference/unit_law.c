@@ -17,6 +17,8 @@
 ** L8  with streams, what was freed in an iteration may be computed with until the host has waited
 **     for that: with limit_all_gathers before a gather, or where a unit is full and needs none, for
 **     the oldest free if there are two or more (FSH-12)
+** L9  a synchronised batch norm exchanges statistics in its forward, and sums in its backward, when
+**     it has read its parameters. A layer that is computed again exchanges again
 */
 #include "core/reference/unit_law.h"
 
@@ -59,6 +61,14 @@ typedef struct unit {
     int64_t position; /* among post-forwards; -1: none */
 } unit;
 
+/* The exchanges of a layer with synchronised batch norm, which follow the use of its bias. */
+typedef struct exchange {
+    const char *name; /* NULL: the parameter is no such bias */
+    int64_t channels;
+    uint32_t forwards, backwards; /* uses of the pass at hand */
+    uint32_t exchanged;           /* in backward */
+} exchange;
+
 /* A unit was freed, and what of it the default stream may still read. */
 typedef struct free_record {
     int64_t bytes;
@@ -81,6 +91,7 @@ struct cd_unit_law {
     cd_part *parts;      /* (parameter_count) */
     uint32_t *unit_of;   /* (parameter_count) */
     int64_t *starts;     /* (parameter_count) in the vector of its unit */
+    exchange *exchanges; /* (parameter_count) */
     unit *units;         /* (unit_count) the root first, with or without parameters */
     uint32_t unit_count;
     touch *touches; /* (touch_count) of the pass at hand */
@@ -188,6 +199,39 @@ static cddp_status find_units(cd_unit_law *l, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Forms have no statistics. */
+static bool exchanges_statistics(const cd_unit_law *l)
+{
+    return l->replica->model->exchanges_statistics && l->plan->world.size > 1 &&
+           l->settings.model.device == CDDP_MODEL_DEVICE_CPU;
+}
+
+/* By names: "x.bias" beside the buffer "x.running_mean". */
+static cddp_status find_exchanges(cd_unit_law *l, cddp_error *err)
+{
+    static const char bias[] = ".bias", mean[] = ".running_mean";
+    const cd_module *module = l->replica->model->module;
+    l->exchanges = cd_arena_array(&l->memory, module->parameter_count + 1, sizeof *l->exchanges);
+    CD_TRY(cd_arena_check(&l->memory, err, "the batch norms of rank %u", l->rank));
+    for (size_t b = 0; exchanges_statistics(l) && b < module->buffer_count; b++) {
+        const char *name = module->buffers[b].name, *end = strstr(name, mean);
+        if (end == NULL || end[sizeof mean - 1] != '\0') continue;
+        const size_t length = (size_t)(end - name), prefix = sizeof CD_STATISTICS_OF - 1;
+        for (size_t i = 0; i < module->parameter_count; i++) {
+            const char *own = module->parameters[i].name;
+            if (strncmp(own, name, length) != 0 || strcmp(own + length, bias) != 0) continue;
+            char *text = cd_arena_array(&l->memory, prefix + length + 1, 1);
+            CD_TRY(cd_arena_check(&l->memory, err, "the name of a batch norm"));
+            memcpy(text, CD_STATISTICS_OF, prefix);
+            memcpy(text + prefix, name, length);
+            l->exchanges[i] =
+                (exchange){.name = text,
+                           .channels = cddp_tensor_numel(&module->parameters[i].tensor)};
+        }
+    }
+    return CDDP_OK;
+}
+
 static cddp_status note(cd_unit_law *l, const touch *t, cddp_error *err)
 {
     if (!cd_arena_grow(&l->memory, (void **)&l->touches, &l->touch_capacity, l->touch_count + 1,
@@ -241,6 +285,7 @@ cddp_status cd_unit_law_create(const cd_unit_law_options *options, cd_unit_law *
     l->mesh = cd_planned_get_mesh(l->plan, &l->settings);
     CD_TRY_OUT(make_replica(l, err));
     CD_TRY_OUT(find_units(l, err));
+    CD_TRY_OUT(find_exchanges(l, err));
     show_run(l);
     *law = l;
     l = NULL;
@@ -383,6 +428,20 @@ static void post(cd_unit_law *l, const unit *u, const posting *p)
     l->reductions[l->reduction_count++] = (cd_unit_reduction){
         l->place.step, l->place.micro_step, (uint32_t)(u - l->units), p->op, p->dtype,
         p->numel,      p->replicas};
+}
+
+/* L9; (mean, spread) of each channel and their count, or two sums of each channel. */
+static void exchange_statistics(cd_unit_law *l, const touch *t)
+{
+    exchange *x = &l->exchanges[t->parameter];
+    if (x->name == NULL || t->kind == TOUCH_GRADIENT) return;
+    const bool is_again = x->backwards > x->forwards && x->exchanged % 2 == 0;
+    const bool is_forward = t->kind == TOUCH_FORWARD || is_again;
+    x->exchanged += t->kind == TOUCH_BACKWARD;
+    CD_EMIT(l->tracer, planned_collective, x->name, .at_step = l->place.step,
+            .at_micro = l->place.micro_step, .position = l->position, .op = CDDP_OP_ALLGATHER,
+            .dtype = CDDP_F64, .numel = 2 * x->channels + is_forward, .passes = l->passes);
+    l->position++;
 }
 
 /* L6; of the whole world where a unit is not cut. */
@@ -563,10 +622,12 @@ static cddp_status walk_forward(cd_unit_law *l, size_t *at, cddp_error *err)
     CD_TRY(pre_forward(l, 0, err));
     for (; *at < l->touch_count && l->touches[*at].kind == TOUCH_FORWARD; (*at)++) {
         const uint32_t k = l->unit_of[l->touches[*at].parameter];
-        if (k == 0 || k == current) continue;
-        leave(l, &current);
-        current = k;
-        CD_TRY(pre_forward(l, k, err));
+        if (k != 0 && k != current) {
+            leave(l, &current);
+            current = k;
+            CD_TRY(pre_forward(l, k, err));
+        }
+        exchange_statistics(l, &l->touches[*at]);
     }
     leave(l, &current);
     post_forward(l, 0);
@@ -646,6 +707,7 @@ static void walk_backward(cd_unit_law *l, size_t at)
             take_gradient(l, t);
         else if (t->kind == TOUCH_BACKWARD && !u->is_open && !u->has_ended)
             pre_backward(l, u);
+        exchange_statistics(l, t);
     }
     for (uint32_t i = l->left_count; i-- > 0;)
         if (l->units[l->left[i]].is_open) post_backward(l, &l->units[l->left[i]]);
@@ -705,6 +767,27 @@ static cddp_status run_pass(cd_unit_law *l, const cd_micro *micro, cddp_error *e
     return CD_PASS(cd_module_zero_grad(module, CD_ZERO_GRAD_TO_NONE, err));
 }
 
+/* False: which exchanges of backward are of a forward is unknown. A layer runs once, and perhaps
+** once again in backward. */
+static bool count_exchanges(cd_unit_law *l)
+{
+    bool is_derived = true;
+    const size_t count = l->replica->model->module->parameter_count;
+    for (size_t i = 0; i < count; i++)
+        l->exchanges[i].forwards = l->exchanges[i].backwards = l->exchanges[i].exchanged = 0;
+    for (size_t i = 0; i < l->touch_count; i++) {
+        exchange *x = &l->exchanges[l->touches[i].parameter];
+        x->forwards += l->touches[i].kind == TOUCH_FORWARD;
+        x->backwards += l->touches[i].kind == TOUCH_BACKWARD;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const exchange *x = &l->exchanges[i];
+        const bool is_twice = x->forwards == 1 && x->backwards == 2;
+        is_derived &= x->name == NULL || x->backwards <= x->forwards || is_twice;
+    }
+    return is_derived;
+}
+
 /* Why nothing is derived; NULL: it is. */
 static const char *find_gap(const cd_unit_law *l, const cd_micro *micro)
 {
@@ -729,6 +812,10 @@ cddp_status cd_unit_law_emit(cd_unit_law *l, const cd_micro *micro, struct cddp_
     }
     begin(l, micro, tracer);
     CD_TRY(run_pass(l, micro, err));
+    if (!count_exchanges(l)) {
+        cd_decisions_give_up(tracer, 1, "the exchanges of a batch norm that runs several times");
+        return CDDP_OK;
+    }
     CD_TRY(walk_forward(l, &at, err));
     walk_backward(l, at);
     if (l->lacks_memory) return cd_fail_memory(err, "the reductions of rank %u", l->rank);

@@ -13,6 +13,7 @@
 #include "core/train/trainer.h"
 
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/train/points.h"
 
 static cddp_status save_hook(cd_trainer *t, cd_blob *to, cddp_error *err)
@@ -103,16 +104,21 @@ cddp_status cd_trainer_emit_states(cd_trainer *t, int64_t moment, cddp_error *er
     return CDDP_OK;
 }
 
-static void report_bytes(cd_trainer *t, bool loaded, uint32_t steps_done)
+/* own: what of a sharded model is not in the bytes of all; NULL: nothing */
+static void report_bytes(cd_trainer *t, bool loaded, uint32_t steps_done, const cd_blob *own)
 {
+    const uint64_t all = cd_blob_digest(&t->saved.all);
+    const bool has_own = own != NULL && own->used > 0;
+    const uint64_t digest = has_own ? cd_hash_mix(all, cd_blob_digest(own)) : all;
     CD_EMIT(t->tracer, checkpoint, "parameters, buffers, optimizers, hook, scaler, averager",
-            .loaded = loaded, .digest = (int64_t)cd_blob_digest(&t->saved.all), .step = steps_done);
+            .loaded = loaded, .digest = (int64_t)digest, .step = steps_done);
 }
 
-static cddp_status report(cd_trainer *t, bool loaded, uint32_t steps_done, cddp_error *err)
+static cddp_status report(cd_trainer *t, bool loaded, uint32_t steps_done, const cd_blob *own,
+                          cddp_error *err)
 {
     const cddp_event_enum_moment moment = loaded ? CDDP_MOMENT_RESUME : CDDP_MOMENT_CHECKPOINT;
-    report_bytes(t, loaded, steps_done);
+    report_bytes(t, loaded, steps_done, own);
     return CD_PASS(cd_trainer_show(t, moment, err));
 }
 
@@ -126,13 +132,13 @@ static void change_sharding(cddp_plan_fsdp *p)
     if (p->resume_layout != CDDP_SHARDING_RESUMES_SAME_LAYOUT) p->layout = p->resume_layout - 1;
 }
 
-static cddp_status resume_sharded(cd_trainer *t, const cd_sharding_saved *saved,
-                                  uint32_t steps_done, cddp_error *err)
+static cddp_status resume_sharded(cd_trainer *t, cd_sharding_saved *saved, uint32_t steps_done,
+                                  cddp_error *err)
 {
     cd_trainer_drop(t);
     change_sharding(&t->program.settings.fsdp);
     CD_TRY(cd_trainer_build(t, err));
-    report_bytes(t, true, steps_done); /* what other ranks saved comes into them */
+    report_bytes(t, true, steps_done, &saved->buffers); /* what other ranks saved comes into them */
     CD_TRY(cd_sharding_load(t, saved, err));
     CD_TRY(cd_trainer_show(t, CDDP_MOMENT_RESUME, err));
     cd_trainer_emit_mark(t, "resumed", steps_done);
@@ -144,7 +150,7 @@ static cddp_status checkpoint_sharded(cd_trainer *t, uint32_t steps_done, cddp_e
     cddp_status status = CDDP_OK;
     cd_sharding_saved saved = {.steps = NULL};
     CD_TRY_OUT(cd_sharding_save(t, &saved, err));
-    CD_TRY_OUT(report(t, false, steps_done, err));
+    CD_TRY_OUT(report(t, false, steps_done, &saved.buffers, err));
     if (t->program.settings.train.resume) CD_TRY_OUT(resume_sharded(t, &saved, steps_done, err));
 out:
     cd_sharding_saved_fini(&saved);
@@ -157,7 +163,7 @@ cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done, cddp_error
     if (t->sharding != NULL) return CD_PASS(checkpoint_sharded(t, steps_done, err));
     CD_TRY(save(t, err));
     CD_POINT_PARAMETERS("checkpoint.parameter", t);
-    CD_TRY(report(t, false, steps_done, err));
+    CD_TRY(report(t, false, steps_done, NULL, err));
     if (t->program.settings.train.resume) {
         cd_trainer_drop(t);
         CD_TRY(cd_trainer_build(t, err));
@@ -165,7 +171,7 @@ cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done, cddp_error
         CD_POINT_PARAMETERS("load.parameter", t);
         CD_POINT_BUFFERS("load.buffer", t);
         CD_POINT_SLOTS("load.slot", t);
-        CD_TRY(report(t, true, steps_done, err));
+        CD_TRY(report(t, true, steps_done, NULL, err));
         CD_POINT_PARAMETERS("resume.parameter", t);
         CD_POINT_SLOTS("resume.slot", t);
         cd_trainer_emit_mark(t, "resumed", steps_done);

@@ -15,6 +15,9 @@
 ** the host computes with a copy: of a unit that was gathered, made on the default stream, for which
 ** the host waits. It also waits before a shard is stepped and before anything is shown. What it
 ** gives to producers of gradients comes after all that, so they may write where another unit was.
+** Layers of a device that computes read a unit until it is freed, and the host is ahead of them. So
+** the default stream reads it once more before that, and nobody waits: memory that a gather takes
+** too early is found.
 **
 ** Not here: units (core/fsdp).
 */
@@ -209,6 +212,16 @@ static cddp_status find_units(cd_trainer *t, struct cd_sharding *s, cddp_error *
     return CDDP_OK;
 }
 
+/* What the host steps. Tables of devices that the wrapper made for offloaded shards end with it,
+** and the optimizer's state does not. */
+static cddp_tensor plain_piece(const cd_trainer *t, const cddp_tensor *piece)
+{
+    cddp_tensor plain = cd_streams_plain(&t->streams, piece);
+    const bool is_offloaded = t->streams.device != NULL && t->program.settings.fsdp.cpu_offload;
+    if (is_offloaded && plain.device != NULL) plain.device = t->streams.home;
+    return plain;
+}
+
 /* FPM-09: a parameter without elements on this rank is an empty tensor. */
 static cddp_status hand_out_pieces(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
 {
@@ -222,7 +235,7 @@ static cddp_status hand_out_pieces(cd_trainer *t, struct cd_sharding *s, cddp_er
             CD_TRY(cddp_fsdp_get_piece(s->fsdp, ordinal, &piece, err));
             o->pieces[k] = piece.count > 0 ? (int64_t)k : -1;
             o->grads[k] = &s->pieces[ordinal];
-            const cddp_tensor stepped = cd_streams_plain(&t->streams, &piece.tensor);
+            const cddp_tensor stepped = plain_piece(t, &piece.tensor);
             cd_optimizer_replace(o->optimizer, k, &stepped, o->grads[k]);
             CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
         }
@@ -273,22 +286,26 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     struct cd_sharding *s = cd_arena_push(&t->memory, sizeof *s);
     CD_TRY(cd_arena_check(&t->memory, err, "a sharded model"));
     t->sharding = s;
-    if (t->replica->model->exchanges_statistics)
+    const cddp_fsdp_mixed_precision mixed = options_of(t).mixed_precision;
+    const bool casts =
+        mixed.param_dtype != CDDP_DTYPE_COUNT || t->program.settings.fsdp.unit_precision.count > 0;
+    if (t->replica->model->exchanges_statistics && casts)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "fsdp.enable: model '%s' exchanges the statistics of its batch norm inside "
-                       "of units' forwards, which I-COUNT does not count; use norm=batch or layer",
+                       "fsdp.enable with mixed_precision.param_dtype or fsdp.unit_precision: model "
+                       "'%s' exchanges the statistics of numbers that were cast, which the "
+                       "reference does not cast: use norm=batch, or drop the casts",
                        t->program.settings.model.name);
-    if (module->buffer_count > 0 && t->program.settings.train.checkpoint_step > 0)
+    if (module->buffer_count > 0 && t->program.settings.fsdp.rank0_only)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "fsdp.enable with train.checkpoint_step: model '%s' has buffers, which are "
-                       "each rank's own (FSD-20): no checkpoint of shards has them",
+                       "fsdp.rank0_only: model '%s' has buffers, which are each rank's own "
+                       "(FSD-20). The state of rank 0 alone has that rank's, and the others' would "
+                       "be lost: drop fsdp.rank0_only",
                        t->program.settings.model.name);
     if (module->buffer_count == 0 &&
         t->program.settings.mixed_precision.buffer_dtype != CDDP_BUFFER_DTYPE_NONE)
         return cd_fail(err, CDDP_E_CONFIG,
                        "mixed_precision.buffer_dtype has no effect: model '%s' has no buffers",
                        t->program.settings.model.name);
-    const cddp_fsdp_mixed_precision mixed = options_of(t).mixed_precision;
     t->reduction.wire =
         mixed.reduce_dtype != CDDP_DTYPE_COUNT ? mixed.reduce_dtype : mixed.param_dtype;
     t->reduction.divides_after = true; /* FSD-06: what stands in front is a power of two */
@@ -373,9 +390,24 @@ static cddp_status bring_to_host(cd_trainer *t, uint32_t k, cddp_error *err)
     return CD_PASS(cd_streams_settle(&t->streams, err));
 }
 
-/* See Note [Forward of a unit] */
-static cddp_status leave_unit(struct cd_sharding *s, cddp_error *err)
+/* See Note [Sharded on streams]: into the host's copy, which has the same numbers. */
+static cddp_status read_again(cd_trainer *t, uint32_t k, cddp_error *err)
 {
+    const struct cd_sharding *s = t->sharding;
+    if (t->streams.device == NULL) return CDDP_OK;
+    for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) {
+        const cddp_tensor *full = cddp_fsdp_parameter(s->fsdp, i);
+        if (s->unit_of[i] != k || full == NULL || s->full[i].device == NULL) continue;
+        const cddp_tensor to = cd_streams_queued(&t->streams, &s->full[i]);
+        CD_TRY(to.device->copy(&to, full, NULL, err));
+    }
+    return CDDP_OK;
+}
+
+/* See Note [Forward of a unit] */
+static cddp_status leave_unit(cd_trainer *t, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
     const uint32_t left = s->current;
     if (left == NO_UNIT) return CDDP_OK;
     s->current = NO_UNIT;
@@ -385,6 +417,7 @@ static cddp_status leave_unit(struct cd_sharding *s, cddp_error *err)
     uint32_t at = 0;
     while (at < s->forward_count && s->forward[at] != left) at++;
     if (at == s->forward_count) s->forward[s->forward_count++] = left;
+    CD_TRY(read_again(t, left, err));
     return CD_PASS(cddp_fsdp_post_forward(s->fsdp, left, needs, err));
 }
 
@@ -418,12 +451,13 @@ cddp_status cd_sharding_end_forward(cd_trainer *t, cd_outputs *outputs, cddp_err
 {
     struct cd_sharding *s = t->sharding;
     CD_TRY(cd_crossing_give_back(&s->crossing, t->replica->graph, outputs, err));
-    CD_TRY(leave_unit(s, err));
+    CD_TRY(leave_unit(t, err));
     s->needs_gradients = s->needs_gradients || s->units[0].trained > 0;
     const bool needs = s->grad_mode && s->needs_gradients;
     s->units[0].may_go_back |= needs;
     s->in_forward = false;
     CD_TRY(round_buffers(t, err));
+    CD_TRY(read_again(t, 0, err));
     CD_TRY(cddp_fsdp_post_forward(s->fsdp, 0, needs, err));
     CD_EMIT(t->tracer, forward_end, NULL, .unused = -1,
             .prepared = s->grad_mode && t->now.micro->sync);
@@ -457,7 +491,7 @@ cddp_status cd_sharding_use(cd_trainer *t, uint32_t parameter, bool in_backward,
                        "fsdp: one operation reads '%s' and a parameter of another unit, which "
                        "would be freed before it: wrap a module above both",
                        cd_trainer_module(t)->parameters[parameter].name);
-    CD_TRY(leave_unit(s, err));
+    CD_TRY(leave_unit(t, err));
     s->used_at = run;
     s->current = k;
     cd_crossing_enter(&s->crossing, t->replica->graph, k);
@@ -499,8 +533,10 @@ cddp_status cd_sharding_begin_backward(cd_trainer *t, cddp_error *err)
     return s->units[0].may_go_back ? CD_PASS(begin_unit(t, 0, err)) : CDDP_OK;
 }
 
-static cddp_status end_unit(struct cd_sharding *s, uint32_t k, cddp_error *err)
+static cddp_status end_unit(cd_trainer *t, uint32_t k, cddp_error *err)
 {
+    struct cd_sharding *s = t->sharding;
+    CD_TRY(read_again(t, k, err));
     s->units[k].is_open = false;
     s->units[k].has_ended = true;
     return CD_PASS(cddp_fsdp_post_backward(s->fsdp, k, err));
@@ -512,7 +548,7 @@ cddp_status cd_sharding_ready(cd_trainer *t, uint32_t parameter, cddp_error *err
     const uint32_t k = s->unit_of[parameter];
     if (!s->units[k].is_open) return CDDP_OK;
     if (++s->units[k].arrived < s->units[k].trained || k == 0) return CDDP_OK; /* FSH-04 */
-    return CD_PASS(end_unit(s, k, err));
+    return CD_PASS(end_unit(t, k, err));
 }
 
 /* FMP-08: the optimizer computes with the same numbers in the dtype of its parameter. */
@@ -541,6 +577,7 @@ static cddp_status refresh_pieces(cd_trainer *t, cddp_error *err)
         s->pieces[i] = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
         if (piece.count == 0) continue;
         cd_streams_plain_grad(&t->streams, &piece.gradient, &s->pieces[i]);
+        s->pieces[i].value = plain_piece(t, &s->pieces[i].value);
         CD_TRY(widen_piece(t, i, &s->pieces[i], err));
     }
     return CDDP_OK;
@@ -572,8 +609,8 @@ cddp_status cd_sharding_end_backward(cd_trainer *t, cddp_error *err)
 {
     struct cd_sharding *s = t->sharding;
     for (uint32_t i = s->forward_count; i-- > 0;)
-        if (s->units[s->forward[i]].is_open) CD_TRY(end_unit(s, s->forward[i], err));
-    if (s->units[0].is_open) CD_TRY(end_unit(s, 0, err));
+        if (s->units[s->forward[i]].is_open) CD_TRY(end_unit(t, s->forward[i], err));
+    if (s->units[0].is_open) CD_TRY(end_unit(t, 0, err));
     s->forward_count = 0;
     for (uint32_t k = 0; k < s->unit_count; k++) s->units[k].may_go_back = false;
     CD_TRY(cddp_fsdp_backward_end(s->fsdp, err));
@@ -595,7 +632,7 @@ cddp_status cd_sharding_regrid(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < module->parameter_count; i++) {
         cddp_fsdp_piece piece = {.size = sizeof piece};
         CD_TRY(cddp_fsdp_get_piece(t->sharding->fsdp, i, &piece, err));
-        const cddp_tensor stepped = cd_streams_plain(&t->streams, &piece.tensor);
+        const cddp_tensor stepped = plain_piece(t, &piece.tensor);
         if (module->parameters[i].requires_grad && piece.count > 0)
             CD_TRY(cd_regrid_tensor(t->allocator, &stepped, err));
     }

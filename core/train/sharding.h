@@ -8,6 +8,7 @@
 #include "cddp/ddp.h"
 #include "core/base/arena.h"
 #include "core/model/model.h"
+#include "core/tensor/blob.h"
 
 typedef struct cd_trainer cd_trainer;
 
@@ -57,17 +58,18 @@ cddp_fsdp *cd_sharding_get(const cd_trainer *t);
 uint32_t cd_sharding_get_shards(const cd_trainer *t);
 
 /* What a checkpoint has of a sharded model besides its bytes, which are in t->saved.all: how many
-** steps each parameter of each optimizer has made, and how shards were cut. */
+** steps each parameter of each optimizer has made, how shards were cut, and this rank's buffers. */
 typedef struct cd_sharding_saved {
     cd_arena memory;
     int64_t *steps; /* (entry_count) + 1; 0: no state */
     size_t entry_count;
     struct cddp_fsdp_local *shards; /* (unit_count) of LOCAL_STATE_DICT */
     uint32_t shard_count, unit_count;
+    cd_blob buffers;
 } cd_sharding_saved;
 cddp_status cd_sharding_save(cd_trainer *t, cd_sharding_saved *saved,
                              cddp_error *err) CDDP_MUST_CHECK;
 /* Into another wrapper of the same model, whatever its strategy and layout. */
-cddp_status cd_sharding_load(cd_trainer *t, const cd_sharding_saved *saved,
+cddp_status cd_sharding_load(cd_trainer *t, cd_sharding_saved *saved,
                              cddp_error *err) CDDP_MUST_CHECK;
 void cd_sharding_saved_fini(cd_sharding_saved *saved); /* accepts a zeroed one */

@@ -10,6 +10,9 @@
 **                       sum of 64-bit words puts them together
 **   LOCAL_STATE_DICT    the shards as they lie, behind each other; they fit the same cut only
 **
+** Buffers are each rank's own (FSD-20), and so is what is saved of them: they are in a blob that no
+** rank gives to others.
+**
 ** A rank that has no element of a parameter does not know how often it was stepped: ranks agree on
 ** that (FST-10).
 **
@@ -87,14 +90,15 @@ typedef struct writing {
     size_t optimizer;
     int slot;             /* -1: values */
     const int64_t *steps; /* (count of the optimizer) */
+    cd_blob *buffers;
 } writing;
 
 static cddp_status write_entry(void *context, const cddp_fsdp_entry *e, cddp_error *err)
 {
-    if (e->is_buffer) return CDDP_OK; /* cd_trainer_shard refuses them beside a checkpoint */
     const writing *w = context;
     cd_trainer *t = w->t;
     size_t k = 0;
+    if (e->is_buffer) return CD_PASS(cd_blob_push_tensor(w->buffers, &e->tensor, err));
     if (w->slot >= 0) {
         const cd_replica_optimizer *o = &t->replica->optimizers[w->optimizer];
         while (k < o->count && o->ordinals[k] != e->ordinal) k++;
@@ -227,7 +231,7 @@ static cddp_status count_slots(const cd_replica_optimizer *o, uint32_t *count)
 
 static cddp_status save_whole(cd_trainer *t, cd_sharding_saved *saved, cddp_error *err)
 {
-    writing w = {t, 0, -1, saved->steps};
+    writing w = {t, 0, -1, saved->steps, &saved->buffers};
     const cd_replica *r = t->replica;
     const cddp_fsdp_sink sink = sink_of(t, &w);
     cddp_tensor *vectors =
@@ -248,7 +252,10 @@ static cddp_status save_whole(cd_trainer *t, cd_sharding_saved *saved, cddp_erro
 static cddp_status save_shards(cd_trainer *t, cd_sharding_saved *saved, cddp_error *err)
 {
     cddp_fsdp *f = cd_sharding_get(t);
+    const cd_module *module = cd_trainer_module(t);
     cd_blob_clear(&t->saved.all);
+    for (size_t i = 0; i < module->buffer_count; i++)
+        CD_TRY(cd_blob_push_tensor(&saved->buffers, &module->buffers[i].tensor, err));
     for (uint32_t u = 0; u < saved->unit_count; u++) {
         cddp_parameter flat = {.name = NULL};
         saved->shards[u].size = sizeof saved->shards[u];
@@ -265,6 +272,7 @@ cddp_status cd_sharding_save(cd_trainer *t, cd_sharding_saved *saved, cddp_error
     const cd_replica *r = t->replica;
     *saved = (cd_sharding_saved){.shard_count = cd_sharding_get_shards(t),
                                  .unit_count = cddp_fsdp_unit_count(cd_sharding_get(t))};
+    saved->buffers.allocator = t->allocator;
     cd_arena_init(&saved->memory, t->allocator, MEMORY_BLOCK_BYTES);
     for (size_t i = 0; i < r->optimizer_count; i++) saved->entry_count += r->optimizers[i].count;
     saved->steps = cd_arena_array(&saved->memory, saved->entry_count + 1, sizeof *saved->steps);
@@ -279,6 +287,7 @@ cddp_status cd_sharding_save(cd_trainer *t, cd_sharding_saved *saved, cddp_error
 void cd_sharding_saved_fini(cd_sharding_saved *saved)
 {
     if (saved->steps != NULL || saved->shards != NULL) cd_arena_fini(&saved->memory);
+    cd_blob_fini(&saved->buffers);
     *saved = (cd_sharding_saved){.steps = NULL};
 }
 
@@ -383,10 +392,20 @@ static cddp_status load_shards(cd_trainer *t, const cd_sharding_saved *saved, cd
     return CD_PASS(cd_replica_load_optimizers(t->replica, &reader, err));
 }
 
-cddp_status cd_sharding_load(cd_trainer *t, const cd_sharding_saved *saved, cddp_error *err)
+/* Into the module's own tensors: the wrapper casts or moves them at the next forward. */
+static cddp_status load_buffers(const cd_trainer *t, cd_sharding_saved *saved, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; i < module->buffer_count; i++)
+        CD_TRY(cd_blob_pop_tensor(&saved->buffers, &module->buffers[i].tensor, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_sharding_load(cd_trainer *t, cd_sharding_saved *saved, cddp_error *err)
 {
     const cd_replica *r = t->replica;
     size_t at = 0;
+    CD_TRY(load_buffers(t, saved, err));
     if (t->program.settings.fsdp.state_dict_type == CDDP_SHARDING_STATE_LOCAL) {
         CD_TRY(load_shards(t, saved, err));
         return CD_PASS(cd_sharding_collect(t, err));

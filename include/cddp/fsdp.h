@@ -273,7 +273,8 @@ CDDP_API cddp_status cddp_fsdp_no_sync_end(cddp_fsdp *fsdp, cddp_error *err) CDD
 /* ---- the optimizer ---- */
 
 /* The shard of a unit as the optimizer sees it, with its padding (FPM-09). grad: the slot of its
-** gradient. Borrowed until destroy. tensor.device is NULL when the unit has no parameters. */
+** gradient. Borrowed until destroy. tensor.device is NULL when the unit has no parameters. Of an
+** offloaded shard it is the wrapper's own: give back what is allocated on it before destroy. */
 CDDP_API cddp_status cddp_fsdp_flat(const cddp_fsdp *fsdp, uint32_t unit, cddp_parameter *flat,
                                     cddp_error *err) CDDP_MUST_CHECK;
 
@@ -365,7 +366,9 @@ typedef struct cddp_fsdp_source {
 } cddp_fsdp_source;
 /* Makes the shards those of a stored state, whatever world, strategy and layout wrote it (FST-09):
 ** each rank reads its own elements. Names or shapes that are missing, too many or different are
-** refused before anything is changed, on all ranks. Collective. */
+** refused before anything is changed, on all ranks. Buffers and ignored parameters that the state
+** names are read whole, into the program's tensors and into cddp_fsdp_buffer; others stay as they
+** are. Collective. */
 CDDP_API cddp_status cddp_fsdp_load(cddp_fsdp *fsdp, const cddp_fsdp_source *source,
                                     cddp_error *err) CDDP_MUST_CHECK;
 

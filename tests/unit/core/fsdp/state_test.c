@@ -252,4 +252,46 @@ static void refuses(lane *l)
 }
 TEST(state, is_refused_as_a_whole) { lab_of(2, refuses, NULL); } /* FST-04, FST-10 */
 
+/* "mean" has 2.1, "count" 9; the rest is zero. */
+static cddp_status read_with_buffers(void *context, const char *name, int64_t first,
+                                     const cddp_tensor *to, cddp_error *err)
+{
+    if (strcmp(name, "mean") == 0) return to->device->fill(to, 2.1, NULL, err);
+    if (strcmp(name, "count") == 0) return to->device->fill(to, 9, NULL, err);
+    return read_entry(context, name, first, to, err);
+}
+
+static void loads_buffers(lane *l)
+{
+    toy t;
+    saved zeros = {.entries = 0};
+    cddp_fsdp_stored stored[TOY_PARAMETERS + 2];
+    lane_add_buffer(l, "mean", CDDP_F32, 3, 0.1);
+    lane_add_buffer(l, "count", CDDP_I64, 1, 7);
+    toy_init(&t, l);
+    t.options.buffers = l->buffers;
+    t.options.buffer_count = 2;
+    t.options.buffer_dtype = CDDP_BF16;
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    describe(stored);
+    stored[TOY_PARAMETERS] = (cddp_fsdp_stored){.name = "mean", .dim_count = 1, .sizes = {4}};
+    stored[TOY_PARAMETERS + 1] = (cddp_fsdp_stored){.name = "count", .dim_count = 1, .sizes = {1}};
+    const cddp_fsdp_source source = {.size = sizeof source,
+                                     .stored = stored,
+                                     .stored_count = TOY_PARAMETERS + 2,
+                                     .read = read_with_buffers,
+                                     .context = &zeros};
+    CHECK_FAILS(cddp_fsdp_load(t.fsdp, &source, &l->err), CDDP_E_MISMATCH,
+                "'mean' is [4] in the stored state and [3] in the model");
+    CHECK(toy_get(l, &l->buffers[1].tensor, 0) == 7);
+    stored[TOY_PARAMETERS].sizes[0] = 3;
+    CHECK_OK(cddp_fsdp_load(t.fsdp, &source, &l->err));
+    CHECK(toy_get(l, &l->buffers[0].tensor, 2) == (double)2.1f);
+    CHECK(toy_get(l, cddp_fsdp_buffer(t.fsdp, 0), 2) == 2.09375); /* what forward computes with */
+    CHECK(toy_get(l, cddp_fsdp_buffer(t.fsdp, 1), 0) == 9);
+    toy_fini(&t);
+}
+TEST(state, of_buffers_is_loaded_where_it_is_named) { lab_of(2, loads_buffers, NULL); } /* FMP-07 */
+
 TEST_MAIN()
