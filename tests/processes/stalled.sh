@@ -16,8 +16,8 @@ SH
 timeout -k 2 100 "$@" sh "$work/rank" "$program" run --backend "$backend" --color never scenarios/models/mlp_two_ranks.toml \
     --set world.timeout_ms=1000 >"$work/out" 2>&1 </dev/null
 code=$?
-if [ $code -ne 1 ] || ! grep -q "rank 1 never reported, 20.000 s after the start; nobody did" "$work/out"; then
-    printf 'FAIL: exit %d instead of 1, or nobody says that rank 1 never reported:\n' $code
+if [ $code -ne 1 ] || ! grep -q "^  ranks  *0 and 1 crashed: rank 0 never reported, 20.000 s after the start; nobody did" "$work/out"; then
+    printf 'FAIL: exit %d instead of 1, or nobody says that ranks 0 and 1 never reported:\n' $code
     head -30 "$work/out"
     exit 1
 fi
