@@ -210,11 +210,19 @@ function(cddp_test name)
   endif()
 endfunction()
 
-# The longest tests of whole programs take turns under sanitizers: of three, CDDP_SEED draws which is run; the others are labelled long.
-set(CDDP_SEED "" CACHE STRING "Draws which third of the longest tests a sanitized build runs; empty: all of them")
+# The longest tests take turns: CDDP_SEED draws which are run; the others are labelled long. Tests of whole programs are one of three
+# under sanitizers, since the plain build has them all; WITH EVERY_BUILD, one of two, whatever the build.
+set(CDDP_SEED "" CACHE STRING "Draws which part of the longest tests is run; empty: all of them")
 function(cddp_test_in_turn name place)
-  if(CDDP_SANITIZE AND CDDP_SEED MATCHES "^[0-9]+$")
-    math(EXPR rest "(${CDDP_SEED} + ${place}) % 3")
+  cmake_parse_arguments(T "" "WITH" "" ${ARGN})
+  set(of 3)
+  if(T_WITH STREQUAL "EVERY_BUILD")
+    set(of 2)
+  elseif(NOT CDDP_SANITIZE)
+    return()
+  endif()
+  if(CDDP_SEED MATCHES "^[0-9]+$")
+    math(EXPR rest "(${CDDP_SEED} + ${place}) % ${of}")
     if(rest)
       set_property(TEST ${name} APPEND PROPERTY LABELS slow long)
     endif()
