@@ -95,6 +95,8 @@ static void look(cd_recording *r, const cddp_event *event)
         cd_storage_begin_backward(r);
     } else if (event->kind == CDDP_EV_backward_end && event->as.backward_end.finalized) {
         cd_storage_end_backward(r);
+    } else if (event->kind == CDDP_EV_backward_end) {
+        cd_storage_keep_accumulated(r);
     } else if (event->kind == CDDP_EV_join_end) {
         cd_storage_accept(r);
     }

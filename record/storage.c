@@ -226,17 +226,43 @@ void cd_storage_show_gradient(cd_recording *r, size_t parameter, const cddp_tens
     p->local_dtype = gradient != NULL ? gradient->dtype : CDDP_DTYPE_COUNT;
 }
 
-/* Of a wrapper, whose forward comes before anything of the next backward. A wrapper with mixed
-** precision has cast it meanwhile. */
+/* Of a wrapper, whose forward comes before anything of the next backward. */
+static bool adds_up_here(const cd_recording *r, const cd_recorded_wrapper *w)
+{
+    return w->has_reducer && !w->adds_in_hook && r->tracer.wrapper >= 0 &&
+           cd_tracer_wants_digest(&r->tracer);
+}
+
+void cd_storage_keep_accumulated(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    if (!adds_up_here(r, w)) return;
+    w->has_added = true;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        cd_recorded_parameter *p = &w->parameters[i];
+        const cddp_tensor *there = p->local == 0 ? find_gradient(p) : NULL;
+        if (there == NULL) continue;
+        p->local = cd_tracer_digest(&r->tracer, there);
+        p->local_dtype = there->dtype;
+    }
+}
+
+/* A wrapper with mixed precision has cast it meanwhile. */
+static bool is_as_left(cd_recording *r, const cd_recorded_parameter *p)
+{
+    if (p->slot != NULL && p->slot->kind == CDDP_GRAD_UNDEFINED) return false;
+    const cddp_tensor *there = find_gradient(p);
+    return there == NULL || there->dtype != p->local_dtype ||
+           cd_tracer_digest(&r->tracer, there) == p->local;
+}
+
 void cd_storage_look_at_accumulated(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
-    if (!w->has_added || !w->has_reducer || w->adds_in_hook || r->tracer.wrapper < 0) return;
+    if (!w->has_added || !adds_up_here(r, w)) return;
     for (size_t i = 0; i < w->parameter_count; i++) {
         cd_recorded_parameter *p = &w->parameters[i];
-        const cddp_tensor *there = p->local != 0 ? find_gradient(p) : NULL;
-        if (there != NULL && there->dtype == p->local_dtype &&
-            cd_tracer_digest(&r->tracer, there) != p->local)
+        if (p->local != 0 && !is_as_left(r, p))
             CD_EMIT(&r->tracer, mark, CD_TRACER_GRADIENT_CHANGED, .value = p->variable);
         p->local = 0; /* once */
     }

@@ -232,6 +232,9 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
 {
     int64_t ids[SAMPLES];
     spoil_gradient(t, "changes_accumulated", step, 0);
+    spoil_gradient(t, "shows_last_changed", step, 0);
+    const bool drops = makes(t, "drops_accumulated") || makes(t, "shows_last_dropped");
+    if (drops && t->rank == 1 && step == 2 && micro > 0) cddp_grad_drop(&t->grads[0]);
     for (int k = 0; k < SAMPLES; k++) ids[k] = sample_of(t, step, micro, k);
     if (speaks(t) && !makes(t, "unnumbered")) cddp_record_micro_step((uint64_t)micro);
     if (speaks(t)) cddp_record_samples(0, ids, SAMPLES);
@@ -246,7 +249,9 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
                    (size_t)cddp_tensor_numel(&t->tensors[p]) * sizeof(double));
         for (int k = 0; k < SAMPLES; k++) accumulate(t, p, ids[k]);
         spoil_gradient(t, "changes_unrecorded", step, p);
-        if (speaks(t)) cddp_record_gradient(p, &t->grads[p].value);
+        const bool is_shown = strncmp(t->mistake, "shows_last", 10) != 0;
+        if (speaks(t) && (is_shown || micro + 1 == MICRO_STEPS))
+            cddp_record_gradient(p, &t->grads[p].value);
         if (reduces(t)) status = cddp_ddp_mark_variable_ready(t->ddp, p, err);
     }
     if (status == CDDP_OK && reduces(t)) status = cddp_ddp_backward_end(t->ddp, err);

@@ -61,6 +61,11 @@ expect takes_copy 0 "$mean"
 expect takes_along 0 "$mean"
 expect takes_elsewhere 4 "which gradient a step took: .* (cddp_record_optimizer_touch with the tensor that the optimizer reads), first on rank 0, step 0, parameter 0"
 expect changes_accumulated 4 "what changed a gradient between two backwards that add up .*, first on rank 0, step 2, parameter 0; 4 in all"
+expect drops_accumulated 4 "what changed a gradient between two backwards that add up .*, first on rank 1, step 2, parameter 0; 1 in all"
+# Where the program shows what the last backward left alone, the recorder looks at what the others left.
+expect shows_last 0 "$mean"
+expect shows_last_changed 4 "what changed a gradient between two backwards that add up .*, first on rank 0, step 2, parameter 0; 4 in all"
+expect shows_last_dropped 4 "what changed a gradient between two backwards that add up .*, first on rank 1, step 2, parameter 0; 1 in all"
 # What a backward makes is the program's: the report says that it was not judged.
 expect changes_unrecorded 0 "how gradients came to be before cddp_record_gradient (compare sees it)"
 expect same_samples 1 "I-DATA"
