@@ -557,7 +557,7 @@ static void check_output(cd_contradictions *c, size_t index)
                           output->objective == CDDP_OUTPUT_OBJECTIVE_TOKEN_MEAN;
     const bool says_nothing =
         !is_normalised && output->objective == CDDP_OUTPUT_OBJECTIVE_COMMON && output->weight == 1;
-    if (output->name == NULL) {
+    if (output->name == NULL || output->name[0] == '\0') {
         cd_plan_contradict(c, "output.name", "[[output]] number %zu names no output", index);
         return;
     }
@@ -629,7 +629,8 @@ static void check_expect(cd_contradictions *c)
     }
     for (size_t i = 0; i < expect->finding_count; i++) {
         cd_plan_enter_table(c, "expect.finding", i);
-        if (expect->findings[i].check == NULL) {
+        const char *check = expect->findings[i].check;
+        if (check == NULL || check[0] == '\0') {
             cd_plan_contradict(c, "expect.finding.check",
                                "[[expect.finding]] number %zu names no check", i);
         }
