@@ -114,10 +114,26 @@ void cd_storage_look_at_step(cd_recording *r)
     w->updates++;
 }
 
+/* What no gradient changes is shown once, behind the last step; a change alike on all ranks is their
+** affair. */
+static void show_frozen(cd_recording *r)
+{
+    const cd_recorded_wrapper *w = cd_recording_here(r);
+    if (r->tracer.wrapper < 0 || !cd_tracer_wants_digest(&r->tracer)) return;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        const cd_recorded_parameter *p = &w->parameters[i];
+        if (!p->is_frozen || p->storage.device == NULL || !is_there(p)) continue;
+        CD_EMIT(&r->tracer, value, NULL, .what = CDDP_WHAT_PARAMETER,
+                .moment = CDDP_MOMENT_AFTER_STEP, .id = (int64_t)i, .presence = CDDP_PRESENCE_VALUE,
+                .digest = cd_tracer_digest(&r->tracer, &p->storage), .param = -1, .nonfinite = -1);
+    }
+}
+
 void cd_storage_leave(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
     if (w->updates > 0) look(r, CD_TRACER_CHANGED_LAST, true);
+    show_frozen(r);
     for (size_t i = 0; i < w->parameter_count; i++) {
         w->parameters[i].storage = w->parameters[i].gradient = (cddp_tensor){.device = NULL};
         w->parameters[i].slot = NULL;

@@ -8,6 +8,7 @@
 ** a step, when an optimizer steps, and when the wrapper or the recording ends. Equal digests are
 ** reported as a mark; so is a change. A change and its reverse between two looks is not seen, by
 ** design: weights that are exchanged for an evaluation come back.
+** What no gradient changes is shown when the wrapper ends, for the ranks to be compared.
 ** Gradients are looked at from zero_grad on until the next backward, at every call in between.
 ** Zeros are reported as a mark. What is not zero proves nothing: a program may say it early, and
 ** clear late.

@@ -29,6 +29,7 @@ typedef struct training {
     cddp_group *group;
     cddp_ddp *ddp;
     double values[PARAMETERS][WEIGHTS];
+    double still[BIASES]; /* of a parameter that no gradient changes; of "still…" alone */
     cddp_grad grads[PARAMETERS];
     cddp_tensor tensors[PARAMETERS];
     uint32_t rank, world_size;
@@ -421,6 +422,8 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     }
     if (status == CDDP_OK && strncmp(t->mistake, "own", 3) == 0)
         status = reduce_alone(t, step, err);
+    const bool drifts = makes(t, "still_drifts") || makes(t, "still_ignored_drifts");
+    if (drifts || makes(t, "still_follows")) t->still[3] += drifts ? t->rank : 1;
     if (makes(t, "exits") && t->rank == 2 && step == 3) exit(3);
     if (makes(t, "dies") && t->rank == 2 && step == 3) raise(SIGKILL);
     if (makes(t, "exits_0") && t->rank == 2 && step == 3) _exit(0);
@@ -470,7 +473,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
                   .world_size = cddp_group_size(group)};
     static const char *const names[PARAMETERS] = {"w", "b"};
     static const int64_t sizes[PARAMETERS] = {WEIGHTS, BIASES};
-    cddp_parameter parameters[PARAMETERS];
+    cddp_parameter parameters[PARAMETERS + 1];
     for (size_t p = 0; p < PARAMETERS; p++) {
         for (int64_t i = 0; i < sizes[p]; i++) t.values[p][i] = 0.5 * (double)(t.rank + 1);
         t.tensors[p] = cddp_tensor_of(cddp_device_cpu(), t.values[p], 0, CDDP_F64, &sizes[p], 1);
@@ -479,9 +482,15 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
                                          .grad = &t.grads[p],
                                          .requires_grad = true};
     }
+    const bool has_still = strncmp(t.mistake, "still", 5) == 0;
+    static const char *const ignored[] = {"still"};
+    const cddp_tensor still = cddp_tensor_of(cddp_device_cpu(), t.still, 0, CDDP_F64, &sizes[1], 1);
+    parameters[PARAMETERS] = (cddp_parameter){.name = ignored[0], .tensor = still};
     cddp_ddp_options options = cddp_ddp_options_default();
     options.parameters = parameters;
-    options.parameter_count = PARAMETERS;
+    options.parameter_count = PARAMETERS + has_still;
+    options.parameters_and_buffers_to_ignore = ignored;
+    options.ignore_count = makes(&t, "still_ignored_drifts");
     options.group = group;
     options.bucket_cap_mb = 0.001;
     if (makes(&t, "hook_first_bucket_only")) options.bucket_cap_mb = 0.00005;

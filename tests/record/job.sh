@@ -62,6 +62,11 @@ expect takes_along 0 "$mean"
 expect takes_elsewhere 4 "which gradient a step took: .* (cddp_record_optimizer_touch with the tensor that the optimizer reads), first on rank 0, step 0, parameter 0"
 expect changes_accumulated 4 "what changed a gradient between two backwards that add up .*, first on rank 0, step 2, parameter 0; 4 in all"
 expect drops_accumulated 4 "what changed a gradient between two backwards that add up .*, first on rank 1, step 2, parameter 0; 1 in all"
+# A parameter that no gradient changes: ranks must agree on it at the end, and may change it alike.
+expect still 0 "$mean"
+expect still_follows 0 "$mean"
+expect still_drifts 1 "I-PARAMEQ  rank 0 and .* hold different values of still after the step"
+expect still_ignored_drifts 0 "nor the 1 parameter on the ignore list, where ranks may differ"
 # Where the program shows what the last backward left alone, the recorder looks at what the others left.
 expect shows_last 0 "$mean"
 expect shows_last_changed 4 "what changed a gradient between two backwards that add up .*, first on rank 0, step 2, parameter 0; 4 in all"
