@@ -284,6 +284,21 @@ void cd_storage_look_at_accumulated(cd_recording *r)
     }
 }
 
+/* Mixed precision casts in between. */
+void cd_storage_look_at_given(cd_recording *r, int64_t variable, const cddp_tensor *slice)
+{
+    const cd_recorded_wrapper *w = cd_recording_here(r);
+    const cd_recorded_parameter *p = NULL;
+    if (!adds_up_here(r, w)) return;
+    const size_t from =
+        variable > 0 ? (size_t)variable : 0; /* no position lies before its number */
+    for (size_t i = from; p == NULL && i < w->parameter_count; i++)
+        if (w->parameters[i].variable == variable) p = &w->parameters[i];
+    if (p != NULL && p->local != 0 && p->local_dtype == slice->dtype &&
+        cd_tracer_digest(&r->tracer, slice) != p->local)
+        CD_EMIT(&r->tracer, mark, CD_TRACER_GIVEN_CHANGED, .value = variable);
+}
+
 static bool is_same_place(const cddp_tensor *a, const cddp_tensor *b)
 {
     return a->storage == b->storage && a->offset == b->offset;

@@ -13,7 +13,8 @@
 ** Zeros are reported as a mark. What is not zero proves nothing: a program may say it early, and
 ** clear late.
 ** Where backwards add up before one is reduced, the next forward must find the gradients that the
-** last backward left: as the program showed them, or else as they lay there at its end. What a step takes is held against what lies in the gradient's place, where
+** last backward left: as the program showed them, or else as they lay there at its end. What a comm
+** hook gets of a gradient must be what the program showed of it. What a step takes is held against what lies in the gradient's place, where
 ** no clip and no loss scale came between. Other numbers are reported as a mark.
 **
 ** Lifetime   kept from the creation of a wrapper to its end, or as cddp_record_storage says.
@@ -46,6 +47,8 @@ void cd_storage_show_gradient(cd_recording *recording, size_t parameter,
                               const cddp_tensor *gradient, int64_t digest);
 void cd_storage_keep_accumulated(cd_recording *recording); /* a backward ended, not reduced */
 void cd_storage_look_at_accumulated(cd_recording *recording);
+/* A comm hook gets this of a variable, which the program showed before. */
+void cd_storage_look_at_given(cd_recording *recording, int64_t variable, const cddp_tensor *slice);
 /* An optimizer takes this gradient, of that digest. */
 void cd_storage_look_at_taken(cd_recording *recording, size_t parameter,
                               const cddp_tensor *gradient, int64_t digest);

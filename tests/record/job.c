@@ -253,6 +253,7 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
         const bool is_shown = strncmp(t->mistake, "shows_last", 10) != 0;
         if (speaks(t) && (is_shown || micro + 1 == MICRO_STEPS))
             cddp_record_gradient(p, &t->grads[p].value);
+        spoil_gradient(t, "hook_given_another", step, p);
         if (reduces(t)) status = cddp_ddp_mark_variable_ready(t->ddp, p, err);
     }
     if (status == CDDP_OK && reduces(t)) status = cddp_ddp_backward_end(t->ddp, err);

@@ -119,6 +119,7 @@ grep -q "ranks 0, 2 and 3 never joined; rank 1 differs" "$place/report" || { ech
 # Comm hooks and uneven inputs: right ones, of the library and of the program.
 expect hook_mean 0 "$mean"
 expect hook_mean_declared 0 "$mean"
+expect hook_given_another 4 "what changed a gradient between cddp_record_gradient and the comm hook .*, first on rank 0, step 2, parameter 0; 4 in all"
 expect hook_cast 0 "as a low precision rounds it"
 expect hook_of_library:allreduce 0 "$mean"
 expect hook_of_library:reproducible 0 "$mean"

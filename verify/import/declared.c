@@ -237,6 +237,8 @@ static void take_storage(cd_declared *d, cd_declared_rank *rank, const cddp_even
         hold(d, rank, value);
     } else if (strcmp(words, CD_TRACER_GRADIENT_CHANGED) == 0) {
         note(d, CD_DECLARED_ACCUMULATED, e, value);
+    } else if (strcmp(words, CD_TRACER_GIVEN_CHANGED) == 0) {
+        note(d, CD_DECLARED_GIVEN, e, value);
     } else if (strcmp(words, CD_TRACER_ELSEWHERE) == 0) {
         note(d, CD_DECLARED_TAKEN, e, value);
     } else if (strcmp(words, CD_TRACER_CLEARED) == 0) {
@@ -518,6 +520,8 @@ static const struct {
                                  "change it after the last of them, behind the reduction, and say "
                                  "by what in cddp_record_optimizer_step",
                                  NULL},
+    [CD_DECLARED_GIVEN] = {"what changed a gradient between cddp_record_gradient and the comm hook",
+                           "show it as it is marked ready, and leave it alone from there on", NULL},
     [CD_DECLARED_TAKEN] = {"which gradient a step took: what the program showed is not what lies "
                            "in the gradient's place",
                            "cddp_record_optimizer_touch with the tensor that the optimizer reads",

@@ -42,6 +42,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_BUFFERS,    /* why buffers changed outside of training, on some ranks alone */
     CD_DECLARED_FROZEN,     /* why parameters were frozen on some ranks alone */
     CD_DECLARED_SAMPLES,    /* which samples are whose: ranks take the same ones */
+    CD_DECLARED_GIVEN,       /* what changed a gradient on its way to a comm hook */
     CD_DECLARED_ACCUMULATED, /* what changed a gradient between two backwards that add up */
     CD_DECLARED_TAKEN,       /* which gradient a step took: not the one in its place */
     CD_DECLARED_COUNT
