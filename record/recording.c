@@ -73,6 +73,7 @@ static void learn(cd_recording *r, const cddp_event *event)
         if (p == NULL) return;
         p->variable = event->as.param.param;
         p->is_known = true;
+        p->is_frozen = !event->as.param.requires_grad && !event->as.param.ignored;
     } else if (event->kind == CDDP_EV_group && event->as.group.members == r->rank.world_size) {
         if (r->group < 0) r->group = event->as.group.group;
     } else if (event->kind == CDDP_EV_wrap) {
@@ -95,6 +96,8 @@ static void look(cd_recording *r, const cddp_event *event)
         cd_storage_begin_backward(r);
     } else if (event->kind == CDDP_EV_backward_end && event->as.backward_end.finalized) {
         cd_storage_end_backward(r);
+    } else if (event->kind == CDDP_EV_backward_end) {
+        cd_storage_keep_accumulated(r);
     } else if (event->kind == CDDP_EV_join_end) {
         cd_storage_accept(r);
     }

@@ -26,6 +26,7 @@ typedef struct cd_recorded_parameter {
     int64_t variable; /* among the reduced ones; -1: not reduced */
     int64_t contributions;
     bool is_known;
+    bool is_frozen; /* no gradient changes it, and it is not ignored */
     /* where it lies, see Note [What is looked at]; no device: unknown */
     cddp_tensor storage;
     cddp_tensor gradient;  /* as the program lent it */

@@ -114,10 +114,26 @@ void cd_storage_look_at_step(cd_recording *r)
     w->updates++;
 }
 
+/* What no gradient changes is shown once, behind the last step; a change alike on all ranks is their
+** affair. */
+static void show_frozen(cd_recording *r)
+{
+    const cd_recorded_wrapper *w = cd_recording_here(r);
+    if (r->tracer.wrapper < 0 || !cd_tracer_wants_digest(&r->tracer)) return;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        const cd_recorded_parameter *p = &w->parameters[i];
+        if (!p->is_frozen || p->storage.device == NULL || !is_there(p)) continue;
+        CD_EMIT(&r->tracer, value, NULL, .what = CDDP_WHAT_PARAMETER,
+                .moment = CDDP_MOMENT_AFTER_STEP, .id = (int64_t)i, .presence = CDDP_PRESENCE_VALUE,
+                .digest = cd_tracer_digest(&r->tracer, &p->storage), .param = -1, .nonfinite = -1);
+    }
+}
+
 void cd_storage_leave(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
     if (w->updates > 0) look(r, CD_TRACER_CHANGED_LAST, true);
+    show_frozen(r);
     for (size_t i = 0; i < w->parameter_count; i++) {
         w->parameters[i].storage = w->parameters[i].gradient = (cddp_tensor){.device = NULL};
         w->parameters[i].slot = NULL;
@@ -226,20 +242,61 @@ void cd_storage_show_gradient(cd_recording *r, size_t parameter, const cddp_tens
     p->local_dtype = gradient != NULL ? gradient->dtype : CDDP_DTYPE_COUNT;
 }
 
-/* Of a wrapper, whose forward comes before anything of the next backward. A wrapper with mixed
-** precision has cast it meanwhile. */
+/* Of a wrapper, whose forward comes before anything of the next backward. */
+static bool adds_up_here(const cd_recording *r, const cd_recorded_wrapper *w)
+{
+    return w->has_reducer && !w->adds_in_hook && r->tracer.wrapper >= 0 &&
+           cd_tracer_wants_digest(&r->tracer);
+}
+
+void cd_storage_keep_accumulated(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    if (!adds_up_here(r, w)) return;
+    w->has_added = true;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        cd_recorded_parameter *p = &w->parameters[i];
+        const cddp_tensor *there = p->local == 0 ? find_gradient(p) : NULL;
+        if (there == NULL) continue;
+        p->local = cd_tracer_digest(&r->tracer, there);
+        p->local_dtype = there->dtype;
+    }
+}
+
+/* A wrapper with mixed precision has cast it meanwhile. */
+static bool is_as_left(cd_recording *r, const cd_recorded_parameter *p)
+{
+    if (p->slot != NULL && p->slot->kind == CDDP_GRAD_UNDEFINED) return false;
+    const cddp_tensor *there = find_gradient(p);
+    return there == NULL || there->dtype != p->local_dtype ||
+           cd_tracer_digest(&r->tracer, there) == p->local;
+}
+
 void cd_storage_look_at_accumulated(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
-    if (!w->has_added || !w->has_reducer || w->adds_in_hook || r->tracer.wrapper < 0) return;
+    if (!w->has_added || !adds_up_here(r, w)) return;
     for (size_t i = 0; i < w->parameter_count; i++) {
         cd_recorded_parameter *p = &w->parameters[i];
-        const cddp_tensor *there = p->local != 0 ? find_gradient(p) : NULL;
-        if (there != NULL && there->dtype == p->local_dtype &&
-            cd_tracer_digest(&r->tracer, there) != p->local)
+        if (p->local != 0 && !is_as_left(r, p))
             CD_EMIT(&r->tracer, mark, CD_TRACER_GRADIENT_CHANGED, .value = p->variable);
         p->local = 0; /* once */
     }
+}
+
+/* Mixed precision casts in between. */
+void cd_storage_look_at_given(cd_recording *r, int64_t variable, const cddp_tensor *slice)
+{
+    const cd_recorded_wrapper *w = cd_recording_here(r);
+    const cd_recorded_parameter *p = NULL;
+    if (!adds_up_here(r, w)) return;
+    const size_t from =
+        variable > 0 ? (size_t)variable : 0; /* no position lies before its number */
+    for (size_t i = from; p == NULL && i < w->parameter_count; i++)
+        if (w->parameters[i].variable == variable) p = &w->parameters[i];
+    if (p != NULL && p->local != 0 && p->local_dtype == slice->dtype &&
+        cd_tracer_digest(&r->tracer, slice) != p->local)
+        CD_EMIT(&r->tracer, mark, CD_TRACER_GIVEN_CHANGED, .value = variable);
 }
 
 static bool is_same_place(const cddp_tensor *a, const cddp_tensor *b)

@@ -8,11 +8,13 @@
 ** a step, when an optimizer steps, and when the wrapper or the recording ends. Equal digests are
 ** reported as a mark; so is a change. A change and its reverse between two looks is not seen, by
 ** design: weights that are exchanged for an evaluation come back.
+** What no gradient changes is shown when the wrapper ends, for the ranks to be compared.
 ** Gradients are looked at from zero_grad on until the next backward, at every call in between.
 ** Zeros are reported as a mark. What is not zero proves nothing: a program may say it early, and
 ** clear late.
 ** Where backwards add up before one is reduced, the next forward must find the gradients that the
-** last backward left. What a step takes is held against what lies in the gradient's place, where
+** last backward left: as the program showed them, or else as they lay there at its end. What a comm
+** hook gets of a gradient must be what the program showed of it. What a step takes is held against what lies in the gradient's place, where
 ** no clip and no loss scale came between. Other numbers are reported as a mark.
 **
 ** Lifetime   kept from the creation of a wrapper to its end, or as cddp_record_storage says.
@@ -43,7 +45,10 @@ void cd_storage_end_backward(cd_recording *recording);   /* it was reduced */
 /* What the program says of a gradient behind a backward: digest. Then whether it stays so. */
 void cd_storage_show_gradient(cd_recording *recording, size_t parameter,
                               const cddp_tensor *gradient, int64_t digest);
+void cd_storage_keep_accumulated(cd_recording *recording); /* a backward ended, not reduced */
 void cd_storage_look_at_accumulated(cd_recording *recording);
+/* A comm hook gets this of a variable, which the program showed before. */
+void cd_storage_look_at_given(cd_recording *recording, int64_t variable, const cddp_tensor *slice);
 /* An optimizer takes this gradient, of that digest. */
 void cd_storage_look_at_taken(cd_recording *recording, size_t parameter,
                               const cddp_tensor *gradient, int64_t digest);

@@ -28,7 +28,9 @@ static void see_entered(struct cddp_tracer *tracer, int64_t variable, const cddp
 {
     (void)tracer;
     cd_recording *r = cd_recording_get();
-    if (r != NULL) cd_recording_project(r, variable, slice, false);
+    if (r == NULL) return;
+    cd_storage_look_at_given(r, variable, slice);
+    cd_recording_project(r, variable, slice, false);
 }
 
 static void see_written(struct cddp_tracer *tracer, int64_t variable, const cddp_tensor *gradient)

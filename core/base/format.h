@@ -19,6 +19,12 @@ extern "C" {
 int cd_real_format(char *text, size_t text_bytes, const char *format, ...) CDDP_PRINTF(3, 4);
 int cd_vformat(char *text, size_t text_bytes, const char *format, va_list args) CDDP_PRINTF(3, 0);
 
+/* A ratio, as "%s" of a message: with as many digits as it takes not to read 1, where it is not. */
+typedef struct cd_ratio_text {
+    char text[32];
+} cd_ratio_text;
+cd_ratio_text cd_ratio_print(double ratio);
+
 #ifdef __cplusplus
 }
 #endif

@@ -28,3 +28,11 @@ int cd_real_format(char *text, size_t text_bytes, const char *format, ...)
     va_end(args);
     return length;
 }
+
+cd_ratio_text cd_ratio_print(double ratio)
+{
+    cd_ratio_text t;
+    const bool is_near_one = ratio > 0.9999 && ratio < 1.0001;
+    cd_real_format(t.text, sizeof t.text, is_near_one ? "%.9g" : "%.6g", ratio);
+    return t;
+}

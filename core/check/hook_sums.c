@@ -3,6 +3,7 @@
 #include "core/check/hook_sums.h"
 
 #include "cddp/backend.h"
+#include "core/base/format.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
@@ -448,7 +449,8 @@ static void report_breach(cd_hook_sums *s, int64_t bucket, const sum *j)
     /* not more: the last digits depend on the order of ranks */
     CD_SAY(f.expected, "%.9g, within %.3g", j->given, j->bound);
     if (j->given != 0)
-        CD_SAY(f.actual, "%.9g, which is %.6g of it", worst->got, worst->got / j->given);
+        CD_SAY(f.actual, "%.9g, which is %s of it", worst->got,
+               cd_ratio_print(worst->got / j->given).text);
     else
         CD_SAY(f.actual, "%.9g", worst->got);
     CD_SAY(f.advice, "%s",

@@ -25,7 +25,8 @@
 **               it, which differs from them; where the root waits
 **               inside an operation that all have posted, the one that stopped inside, or all
 **               members where each of them hangs there; of a
-**               message, the one that names itself as its other side; in a cycle all ranks on it.
+**               message, the one that names itself as its other side, or both where both have
+**               the same side; in a cycle all ranks on it.
 **               A rank that gave up because another had stopped is not the culprit. Where a fault
 **               of the network parts the ranks for good, nobody is: both sides are named, and who
 **               waits for whom. At the store: the rank at the root of the chain of the first that
@@ -97,6 +98,7 @@ typedef struct posted {
     int64_t step;     /* of a bucket's operation, else -1: buckets of one step belong together */
     int64_t reporter; /* + 1 */
     uint32_t count;
+    int64_t index; /* of the reporter in the group */
 } posted;
 
 /* As the least rank posted it, and as others did. When the last came, who may have come too late
@@ -170,9 +172,16 @@ static bool keeps_operation(void *self, const cd_key *key, const void *value)
              (int64_t)o->first.count >= group.members);
 }
 
+/* Both send to each other, or both receive from each other. */
+static bool is_same_side(const posted *a, const posted *b)
+{
+    return is_message(a->data[0]) && a->data[0] == b->data[0] && a->data[2] == b->index &&
+           b->data[2] == a->index;
+}
+
 static bool is_same_post(const posted *a, const posted *b)
 {
-    if (is_message(a->data[0]) && is_message(b->data[0])) return true;
+    if (is_message(a->data[0]) && is_message(b->data[0])) return !is_same_side(a, b);
     for (size_t i = 0; i < 4; i++)
         if (a->data[i] != b->data[i]) return false;
     return (a->data[0] == CDDP_OP_BARRIER || a->data[4] == b->data[4]) &&
@@ -221,7 +230,8 @@ static void take_post(state *s, const cddp_event *e, const rank_facts *r)
                                  c->bucket,
                                  is_of_step ? (int64_t)e->step : -1,
                                  (int64_t)e->rank + 1,
-                                 1},
+                                 1,
+                                 m != NULL ? m->index : -1},
                        e);
 }
 
@@ -938,6 +948,17 @@ static void report_split(state *s, const operation *o, int64_t group, int64_t nu
     cd_finding_set_ranks(&s->writer, f, &who);
     describe_post(odd, odd_words, sizeof odd_words);
     describe_post(most, most_words, sizeof most_words);
+    if (is_same_side(odd, most)) {
+        const bool sends = odd->data[0] == CDDP_OP_SEND;
+        const uint32_t low = rank < peer ? rank : peer, high = rank < peer ? peer : rank;
+        CD_SAY(f->title, "as #%lld of group '%s' ranks %u and %u both %s each other",
+               (long long)number, cd_writer_get_group(&s->writer, group), low, high,
+               sends ? "send to" : "receive from");
+        CD_SAY(f->expected, "one of them %s", sends ? "receives" : "sends");
+        CD_SAY(f->actual, "rank %u: %s; rank %u: %s", rank, odd_words, peer, most_words);
+        CD_SAY(f->advice, "one of the two has the other side of this message");
+        return;
+    }
     CD_SAY(f->title, "as #%lld of group '%s' rank %u posted %s, and rank %u %s", (long long)number,
            cd_writer_get_group(&s->writer, group), rank, odd_words, peer, most_words);
     CD_SAY(f->expected, "rank %u: %s", peer, most_words);

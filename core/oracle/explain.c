@@ -250,11 +250,12 @@ static bool is_ratio(const context *x, size_t support_min, bool closed_only)
         x->c->ratio = ratio;
         if (ratio < 1 && ratio > 0)
             return settle(x, CD_SHAPE_RATIO, "ratio 1/%.6g on every element: %s", 1 / ratio, words);
-        return settle(x, CD_SHAPE_RATIO, "ratio %.6g on every element: %s", ratio, words);
+        return settle(x, CD_SHAPE_RATIO, "ratio %s on every element: %s",
+                      cd_ratio_print(ratio).text, words);
     }
     if (closed_only) return false;
     x->c->ratio = ratio;
-    return settle(x, CD_SHAPE_RATIO, "ratio %.9g on every element", ratio);
+    return settle(x, CD_SHAPE_RATIO, "ratio %s on every element", cd_ratio_print(ratio).text);
 }
 
 /* A single contribution that explains the error names the culprit. Several may explain it, because

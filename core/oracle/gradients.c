@@ -5,6 +5,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/hash.h"
 #include "core/oracle/carried.h"
 #include "core/oracle/form_quotient.h"
@@ -315,7 +316,7 @@ static cddp_status judge_ratio(cd_oracle *o, const cd_wide_sum *sum, const cd_su
     if (is_wrong && !explains(sum, actual, rule, ratio)) return CDDP_OK;
     name_ratio(c, sum, actual, rule);
     c->ratio = ratio;
-    cd_text_format(c->words, sizeof c->words, "ratio %.6g, %s%s", ratio,
+    cd_text_format(c->words, sizeof c->words, "ratio %s, %s%s", cd_ratio_print(ratio).text,
                    is_alone ? "estimated from the whole tensor"
                             : "estimated from all gradients of this rank up to this one",
                    is_wrong ? "" : ", though each element lies within its bound");
@@ -387,7 +388,8 @@ static void name_order_ratio(const cd_oracle *o, const judged *j, size_t i, cd_c
         if (!fits_ratio(o, a, &rule, ratio)) continue;
         c->shape = CD_SHAPE_RATIO;
         c->ratio = ratio;
-        cd_text_format(c->words, sizeof c->words, "ratio %.6g on every element", ratio);
+        cd_text_format(c->words, sizeof c->words, "ratio %s on every element",
+                       cd_ratio_print(ratio).text);
         return;
     }
 }

@@ -159,6 +159,18 @@ static bool solve(problem *x, double *basis, double *target, size_t rows)
     return true;
 }
 
+/* Weights that are all equal are a ratio. Near to 1 what is left of each is rounding as well. */
+static bool are_equal(const problem *x)
+{
+    double low = x->columns[0].weight, high = low;
+    for (size_t k = 1; k < x->count; k++) {
+        low = fmin(low, x->columns[k].weight);
+        high = fmax(high, x->columns[k].weight);
+    }
+    const double off = fmax(fabs(low - 1), fabs(high - 1));
+    return high - low <= (off < 1e-3 ? off : 1e-6);
+}
+
 static bool fit_many(problem *x)
 {
     const size_t numel = x->c->numel, stride = numel / ROWS_MAX + 1,
@@ -173,7 +185,7 @@ static bool fit_many(problem *x)
             work[k * rows + i] = value_of(x->s, &x->columns[k], i * stride);
         target[i] = error_of(x, i * stride);
     }
-    const bool is_found = solve(x, work, target, rows) && fits_rounded(x, rows);
+    const bool is_found = solve(x, work, target, rows) && fits_rounded(x, rows) && !are_equal(x);
     cd_release(allocator, work, (x->count + 1) * rows * sizeof *work);
     return is_found;
 }
@@ -203,7 +215,7 @@ static void print_weight(double weight, char text[32])
     if (f.denominator > 1)
         snprintf(text, 32, "%lld/%lld", (long long)f.numerator, (long long)f.denominator);
     else
-        cd_real_format(text, 32, "%.6g", weight);
+        snprintf(text, 32, "%s", cd_ratio_print(weight).text);
 }
 
 static void print_column(const column *k, char text[64])
@@ -226,7 +238,7 @@ static uint64_t samples_of(const cd_locals *l, uint32_t rank)
     return samples;
 }
 
-/* Whether the weights of ranks are in proportion to their samples, which are not all equal. */
+/* Whether the weights of ranks, which are not all equal, are in proportion to their samples. */
 static bool is_by_samples(const problem *x)
 {
     uint64_t all = 0;
@@ -299,6 +311,17 @@ static void describe_many(const problem *x, cd_weights *found)
     }
 }
 
+/* False where it is 1 but for rounding: that explains nothing. */
+static bool describe_ratio(const problem *x, cd_weights *found)
+{
+    double sum = 0;
+    for (size_t k = 0; k < x->count; k++) sum += x->columns[k].weight;
+    found->weight = sum / (double)x->count;
+    cd_text_format(found->words, sizeof found->words, "ratio %s on every element",
+                   cd_ratio_print(found->weight).text);
+    return fabs(found->weight - 1) > 5e-7;
+}
+
 /* Names the rank, and the micro-step, where all weights other than 1 are of the same. */
 static void find_source(const problem *x, cd_weights *found)
 {
@@ -353,6 +376,7 @@ bool cd_weights_find(const cd_comparison *comparison, const cd_suspect *suspect,
     bool is_found = take_columns(&x, false) && fit_many(&x);
     if (!is_found && has_micros) is_found = take_columns(&x, true) && fit_many(&x);
     if (!is_found) return false;
+    if (are_equal(&x)) return describe_ratio(&x, found);
     find_source(&x, found);
     describe_many(&x, found);
     return true;

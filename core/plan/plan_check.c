@@ -23,7 +23,7 @@
 
 void cd_plan_contradict(cd_contradictions *c, const char *key, const char *format, ...)
 {
-    char message[256], place[96];
+    char message[384], place[96];
     const size_t length = c->table != NULL ? strlen(c->table) : 0;
     if (length > 0 && strncmp(key, c->table, length) == 0 && key[length] == '.') {
         snprintf(place, sizeof place, "%s[%zu]%s", c->table, c->index, key + length);
@@ -74,8 +74,9 @@ const cddp_plan_group *cd_plan_find_group(const cddp_plan *plan, const char *nam
     return NULL;
 }
 
-static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
+void cd_plan_check_settings(cd_contradictions *c)
 {
+    const cddp_plan_settings *s = &c->plan->settings;
     const cddp_plan_ddp *ddp = &s->ddp;
     if (ddp->skip_all_reduce_unused_params && !ddp->find_unused_parameters && !ddp->static_graph) {
         cd_plan_contradict(c, "ddp.skip_all_reduce_unused_params",
@@ -556,7 +557,7 @@ static void check_output(cd_contradictions *c, size_t index)
                           output->objective == CDDP_OUTPUT_OBJECTIVE_TOKEN_MEAN;
     const bool says_nothing =
         !is_normalised && output->objective == CDDP_OUTPUT_OBJECTIVE_COMMON && output->weight == 1;
-    if (output->name == NULL) {
+    if (output->name == NULL || output->name[0] == '\0') {
         cd_plan_contradict(c, "output.name", "[[output]] number %zu names no output", index);
         return;
     }
@@ -628,7 +629,8 @@ static void check_expect(cd_contradictions *c)
     }
     for (size_t i = 0; i < expect->finding_count; i++) {
         cd_plan_enter_table(c, "expect.finding", i);
-        if (expect->findings[i].check == NULL) {
+        const char *check = expect->findings[i].check;
+        if (check == NULL || check[0] == '\0') {
             cd_plan_contradict(c, "expect.finding.check",
                                "[[expect.finding]] number %zu names no check", i);
         }
@@ -641,12 +643,13 @@ static size_t search_one(void *self, const cddp_plan *written, cd_contradiction_
     (void)self;
     cddp_plan resolved = *written;
     const cddp_plan *plan = &resolved;
-    cd_contradictions c = {.plan = written, .report = report_fn, .context = context};
+    cd_heard heard = {.report = report_fn, .context = context};
+    cd_contradictions c = {.plan = written, .report = cd_heard_take, .context = &heard};
     cd_plan_check_zero(&c);
     cd_zero_resolve(written, &resolved.settings);
     c.plan = plan;
     if (plan->title == NULL) cd_plan_contradict(&c, "title", "a scenario needs a title");
-    check_settings(&c, &plan->settings);
+    cd_plan_check_settings(&c);
     for (size_t i = 0; i < plan->override_count; i++) {
         cd_plan_check_selector(&c, "rank.ranks", &plan->overrides[i].ranks, plan->world.size,
                                "world.size");
@@ -675,7 +678,7 @@ static size_t search_one(void *self, const cddp_plan *written, cd_contradiction_
                     : "schedule.string has no effect without schedule.chooser = \"replay\"");
     }
     check_expect(&c);
-    return c.count;
+    return c.count + cd_plan_check_ranks(plan, &heard);
 }
 
 size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn report_fn,

@@ -28,6 +28,23 @@ void cd_plan_check_selector(cd_contradictions *c, const char *key, const cddp_se
 /* may be NULL */
 const cddp_plan_group *cd_plan_find_group(const cddp_plan *plan, const char *name);
 
+/* plan_check.c: settings among themselves. */
+void cd_plan_check_settings(cd_contradictions *c);
+
+/* plan_check_ranks.c: what settings of single ranks contradict, where it was not said of all. */
+typedef struct cd_heard {
+    cd_contradiction_fn report;
+    void *context;
+    uint64_t said[64]; /* hashes; more are said again */
+    size_t count;
+    bool is_of_a_rank; /* what comes now: of the settings of this one */
+    uint32_t rank;
+    size_t again; /* contradictions that were said before */
+} cd_heard;
+void cd_heard_take(void *heard, const char *key, const char *message);
+/* How many are new. */
+size_t cd_plan_check_ranks(const cddp_plan *plan, cd_heard *heard);
+
 /* plan_check_update.c: optimizers, their parts, clipping, averaging. */
 void cd_plan_check_update(cd_contradictions *c);
 /* plan_check_wrappers.c: what several wrappers cannot have together. */

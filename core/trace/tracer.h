@@ -123,6 +123,7 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_CHANGED_LAST "parameter changed at the end"
 /* a gradient is another one than a backward left that was not reduced yet */
 #define CD_TRACER_GRADIENT_CHANGED "gradient changed between backwards"
+#define CD_TRACER_GIVEN_CHANGED "gradient changed before its hook"
 /* what a step took is not the gradient in its place */
 #define CD_TRACER_ELSEWHERE "gradient taken from elsewhere"
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """campaign.py CDDP_VERIFY SCENARIOS [--seed N] [--jobs N] [--plugin BAD_HOOK] [PART...]: tries to break the verifier. README.md says how."""
 import concurrent.futures
+import glob
 import os
 import random
 import resource
@@ -384,6 +385,31 @@ def part_mistakes(c):
     return len(alone) + len(pairs)
 
 
+def part_lacks(c):
+    """A key of a table that is left out, or whose text is empty, as it stands in some scenario."""
+    scenarios = os.path.dirname(os.path.dirname(c.small))
+    tried, commands = set(), []
+    for path in sorted(glob.glob(scenarios + "/**/*.toml", recursive=True)):
+        lines, table = open(path).read().splitlines(), ""
+        for at, line in enumerate(lines):
+            if line.startswith("["):
+                table = line
+            key, equals, value = line.partition(" = ")
+            if not equals or not table or not key.isidentifier() or value.endswith("["):
+                continue
+            for form in ["left out"] + ["empty"] * value.startswith('"') + ["of empty ones"] * value.startswith("["):
+                if (table, key, form) in tried:
+                    continue
+                tried.add((table, key, form))
+                changed = {"left out": [], "empty": [f'{key} = ""'], "of empty ones": [f'{key} = [""]']}[form]
+                copy = os.path.join(c.work, f"lacks_{len(commands)}.toml")
+                with open(copy, "w") as file:
+                    file.write("\n".join(lines[:at] + changed + lines[at + 1:]) + "\n")
+                commands.append([c.verify, "run", copy, "--backend", "sim"])
+    in_parallel(c.jobs, commands, {0, 1, 2, 3, 4})
+    return len(commands)
+
+
 def part_hooks(c):
     """A hook that never returns ends with the run's time limit, as a finding that names it."""
     if c.plugin is None:
@@ -536,7 +562,7 @@ def main():
     open(c.long, "w").write(HEAD)
     listed = subprocess.run([c.verify, "doctor"], capture_output=True, text=True).stdout
     c.backends = ["sim"] + [name for name, line in (("gloo", "works  gloo"), ("mpi", "works  mpi")) if line in listed]
-    parts = words[2:] or ["set", "stores", "signals", "limits", "streams", "files", "mistakes", "sizes", "hooks", "checks", "steps"]
+    parts = words[2:] or ["set", "stores", "signals", "limits", "streams", "files", "mistakes", "lacks", "sizes", "hooks", "checks", "steps"]
     try:
         for part in parts:
             began = time.monotonic()

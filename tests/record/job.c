@@ -29,6 +29,7 @@ typedef struct training {
     cddp_group *group;
     cddp_ddp *ddp;
     double values[PARAMETERS][WEIGHTS];
+    double still[BIASES]; /* of a parameter that no gradient changes; of "still…" alone */
     cddp_grad grads[PARAMETERS];
     cddp_tensor tensors[PARAMETERS];
     uint32_t rank, world_size;
@@ -232,6 +233,9 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
 {
     int64_t ids[SAMPLES];
     spoil_gradient(t, "changes_accumulated", step, 0);
+    spoil_gradient(t, "shows_last_changed", step, 0);
+    const bool drops = makes(t, "drops_accumulated") || makes(t, "shows_last_dropped");
+    if (drops && t->rank == 1 && step == 2 && micro > 0) cddp_grad_drop(&t->grads[0]);
     for (int k = 0; k < SAMPLES; k++) ids[k] = sample_of(t, step, micro, k);
     if (speaks(t) && !makes(t, "unnumbered")) cddp_record_micro_step((uint64_t)micro);
     if (speaks(t)) cddp_record_samples(0, ids, SAMPLES);
@@ -246,7 +250,10 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
                    (size_t)cddp_tensor_numel(&t->tensors[p]) * sizeof(double));
         for (int k = 0; k < SAMPLES; k++) accumulate(t, p, ids[k]);
         spoil_gradient(t, "changes_unrecorded", step, p);
-        if (speaks(t)) cddp_record_gradient(p, &t->grads[p].value);
+        const bool is_shown = strncmp(t->mistake, "shows_last", 10) != 0;
+        if (speaks(t) && (is_shown || micro + 1 == MICRO_STEPS))
+            cddp_record_gradient(p, &t->grads[p].value);
+        spoil_gradient(t, "hook_given_another", step, p);
         if (reduces(t)) status = cddp_ddp_mark_variable_ready(t->ddp, p, err);
     }
     if (status == CDDP_OK && reduces(t)) status = cddp_ddp_backward_end(t->ddp, err);
@@ -416,6 +423,8 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     }
     if (status == CDDP_OK && strncmp(t->mistake, "own", 3) == 0)
         status = reduce_alone(t, step, err);
+    const bool drifts = makes(t, "still_drifts") || makes(t, "still_ignored_drifts");
+    if (drifts || makes(t, "still_follows")) t->still[3] += drifts ? t->rank : 1;
     if (makes(t, "exits") && t->rank == 2 && step == 3) exit(3);
     if (makes(t, "dies") && t->rank == 2 && step == 3) raise(SIGKILL);
     if (makes(t, "exits_0") && t->rank == 2 && step == 3) _exit(0);
@@ -465,7 +474,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
                   .world_size = cddp_group_size(group)};
     static const char *const names[PARAMETERS] = {"w", "b"};
     static const int64_t sizes[PARAMETERS] = {WEIGHTS, BIASES};
-    cddp_parameter parameters[PARAMETERS];
+    cddp_parameter parameters[PARAMETERS + 1];
     for (size_t p = 0; p < PARAMETERS; p++) {
         for (int64_t i = 0; i < sizes[p]; i++) t.values[p][i] = 0.5 * (double)(t.rank + 1);
         t.tensors[p] = cddp_tensor_of(cddp_device_cpu(), t.values[p], 0, CDDP_F64, &sizes[p], 1);
@@ -474,9 +483,15 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
                                          .grad = &t.grads[p],
                                          .requires_grad = true};
     }
+    const bool has_still = strncmp(t.mistake, "still", 5) == 0;
+    static const char *const ignored[] = {"still"};
+    const cddp_tensor still = cddp_tensor_of(cddp_device_cpu(), t.still, 0, CDDP_F64, &sizes[1], 1);
+    parameters[PARAMETERS] = (cddp_parameter){.name = ignored[0], .tensor = still};
     cddp_ddp_options options = cddp_ddp_options_default();
     options.parameters = parameters;
-    options.parameter_count = PARAMETERS;
+    options.parameter_count = PARAMETERS + has_still;
+    options.parameters_and_buffers_to_ignore = ignored;
+    options.ignore_count = makes(&t, "still_ignored_drifts");
     options.group = group;
     options.bucket_cap_mb = 0.001;
     if (makes(&t, "hook_first_bucket_only")) options.bucket_cap_mb = 0.00005;

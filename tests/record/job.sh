@@ -61,6 +61,16 @@ expect takes_copy 0 "$mean"
 expect takes_along 0 "$mean"
 expect takes_elsewhere 4 "which gradient a step took: .* (cddp_record_optimizer_touch with the tensor that the optimizer reads), first on rank 0, step 0, parameter 0"
 expect changes_accumulated 4 "what changed a gradient between two backwards that add up .*, first on rank 0, step 2, parameter 0; 4 in all"
+expect drops_accumulated 4 "what changed a gradient between two backwards that add up .*, first on rank 1, step 2, parameter 0; 1 in all"
+# A parameter that no gradient changes: ranks must agree on it at the end, and may change it alike.
+expect still 0 "$mean"
+expect still_follows 0 "$mean"
+expect still_drifts 1 "I-PARAMEQ  rank 0 and .* hold different values of still after the step"
+expect still_ignored_drifts 0 "nor the 1 parameter on the ignore list, where ranks may differ"
+# Where the program shows what the last backward left alone, the recorder looks at what the others left.
+expect shows_last 0 "$mean"
+expect shows_last_changed 4 "what changed a gradient between two backwards that add up .*, first on rank 0, step 2, parameter 0; 4 in all"
+expect shows_last_dropped 4 "what changed a gradient between two backwards that add up .*, first on rank 1, step 2, parameter 0; 1 in all"
 # What a backward makes is the program's: the report says that it was not judged.
 expect changes_unrecorded 0 "how gradients came to be before cddp_record_gradient (compare sees it)"
 expect same_samples 1 "I-DATA"
@@ -109,6 +119,7 @@ grep -q "ranks 0, 2 and 3 never joined; rank 1 differs" "$place/report" || { ech
 # Comm hooks and uneven inputs: right ones, of the library and of the program.
 expect hook_mean 0 "$mean"
 expect hook_mean_declared 0 "$mean"
+expect hook_given_another 4 "what changed a gradient between cddp_record_gradient and the comm hook .*, first on rank 0, step 2, parameter 0; 4 in all"
 expect hook_cast 0 "as a low precision rounds it"
 expect hook_of_library:allreduce 0 "$mean"
 expect hook_of_library:reproducible 0 "$mean"

@@ -33,6 +33,18 @@ static bool has_root(const cddp_verdict *v, const cddp_wait *wait)
     return false;
 }
 
+/* Who waits for one that waits inside an operation that all have posted waits for that one's reason;
+** in a cycle nobody is the last. */
+static const cddp_wait *last_of(const cddp_verdict *v, const cddp_wait *wait)
+{
+    const cddp_wait *at = wait;
+    for (size_t i = 0; at != NULL && i < v->wait_count; i++) {
+        if (at->peer_count == 0) return at;
+        at = cd_hang_find(v, at->peers[0]);
+    }
+    return wait;
+}
+
 const cddp_wait *cd_hang_main(const cddp_verdict *v)
 {
     const cddp_wait *lost = NULL, *in_cycle = NULL;
@@ -43,7 +55,7 @@ const cddp_wait *cd_hang_main(const cddp_verdict *v)
         if (in_cycle == NULL && w->peer_count > 0) in_cycle = w;
     }
     if (lost != NULL) return lost;
-    return in_cycle != NULL ? in_cycle : v->wait_count > 0 ? &v->waits[0] : NULL;
+    return in_cycle != NULL ? last_of(v, in_cycle) : v->wait_count > 0 ? &v->waits[0] : NULL;
 }
 
 /* After as many steps along first peers as there are waits, it is on the cycle. */

@@ -90,9 +90,26 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     v->touches++;
 }
 
+static cd_declared_still *find_still(cd_declared *d, cd_declared_rank *rank, int64_t id)
+{
+    if (id < 0 || id >= VARIABLES_MAX) return NULL;
+    const size_t needed = (size_t)id + 1;
+    if (!cd_vec_grow(d->allocator, (void **)&rank->stills, &rank->still_capacity, needed,
+                     sizeof *rank->stills)) {
+        d->is_out_of_memory = true;
+        return NULL;
+    }
+    for (; rank->still_count < needed; rank->still_count++)
+        rank->stills[rank->still_count] = (cd_declared_still){.last = 0};
+    return &rank->stills[id];
+}
+
 static void take_parameter(cd_declared *d, cd_declared_rank *rank, const cddp_event *e)
 {
     const cddp_event_param *p = &e->as.param;
+    cd_declared_still *ignored = p->ignored ? find_still(d, rank, p->ordinal) : NULL;
+    if (ignored != NULL) ignored->is_ignored = true;
+    d->ignored += p->ignored && e->rank == 0;
     cd_declared_variable *v = p->requires_grad && !p->ignored ? find(d, rank, p->param) : NULL;
     if (v == NULL) return;
     if (v->is_declared && v->name != p->name) note(d, CD_DECLARED_MODELS, e, p->param);
@@ -127,16 +144,8 @@ static bool is_kept(int64_t moment)
 ** momentum encoder, say. */
 static void take_still(cd_declared *d, cd_declared_rank *rank, const cddp_event_value *v)
 {
-    if (v->id < 0 || v->id >= VARIABLES_MAX || v->digest == 0) return;
-    const size_t needed = (size_t)v->id + 1;
-    if (!cd_vec_grow(d->allocator, (void **)&rank->stills, &rank->still_capacity, needed,
-                     sizeof *rank->stills)) {
-        d->is_out_of_memory = true;
-        return;
-    }
-    for (; rank->still_count < needed; rank->still_count++)
-        rank->stills[rank->still_count] = (cd_declared_still){.last = 0};
-    cd_declared_still *still = &rank->stills[v->id];
+    cd_declared_still *still = v->digest != 0 ? find_still(d, rank, v->id) : NULL;
+    if (still == NULL) return;
     if (v->moment == CDDP_MOMENT_EXIT) {
         if (still->exit == 0) still->exit = v->digest;
         return;
@@ -228,6 +237,8 @@ static void take_storage(cd_declared *d, cd_declared_rank *rank, const cddp_even
         hold(d, rank, value);
     } else if (strcmp(words, CD_TRACER_GRADIENT_CHANGED) == 0) {
         note(d, CD_DECLARED_ACCUMULATED, e, value);
+    } else if (strcmp(words, CD_TRACER_GIVEN_CHANGED) == 0) {
+        note(d, CD_DECLARED_GIVEN, e, value);
     } else if (strcmp(words, CD_TRACER_ELSEWHERE) == 0) {
         note(d, CD_DECLARED_TAKEN, e, value);
     } else if (strcmp(words, CD_TRACER_CLEARED) == 0) {
@@ -364,7 +375,7 @@ static void note_stills(cd_declared *d, uint32_t number)
                        y->exit != 0 && y->exit != x->exit;
         }
         if (is_alone) note(d, CD_DECLARED_EXIT, &at, -1);
-        moved += x->has_moved || (is_late && !is_alone);
+        moved += !x->is_ignored && (x->has_moved || (is_late && !is_alone));
     }
     if (moved > d->moved) d->moved = moved;
 }
@@ -509,6 +520,8 @@ static const struct {
                                  "change it after the last of them, behind the reduction, and say "
                                  "by what in cddp_record_optimizer_step",
                                  NULL},
+    [CD_DECLARED_GIVEN] = {"what changed a gradient between cddp_record_gradient and the comm hook",
+                           "show it as it is marked ready, and leave it alone from there on", NULL},
     [CD_DECLARED_TAKEN] = {"which gradient a step took: what the program showed is not what lies "
                            "in the gradient's place",
                            "cddp_record_optimizer_touch with the tensor that the optimizer reads",
@@ -944,15 +957,22 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                               "; nor why %" PRIu64
                               " parameter%s without gradients changed, alike on all ranks",
                               d->moved, d->moved == 1 ? "" : "s");
-    if (scaled == NULL || gone == NULL || hooked == NULL || late == NULL || moved == NULL)
+    const char *ignored =
+        d->ignored == 0 ? ""
+                        : cd_arena_printf(arena,
+                                          "; nor the %" PRIu64
+                                          " parameter%s on the ignore list, where ranks may differ",
+                                          d->ignored, d->ignored == 1 ? "" : "s");
+    if (scaled == NULL || gone == NULL || hooked == NULL || late == NULL || moved == NULL ||
+        ignored == NULL)
         return NULL;
     return cd_arena_printf(
-        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s",
+        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s",
         d->is_of_torch ? ""
                        : "how gradients came to be before cddp_record_gradient (compare sees it); ",
         begins ? "" : ", nor what happened to parameters outside of its steps",
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
-        gone, hooked, late, moved, dropping,
+        gone, hooked, late, moved, ignored, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
         has_samples      ? ""
         : d->is_of_torch ? "; samples were not shown (a DistributedSampler shows them)"

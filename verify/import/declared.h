@@ -42,6 +42,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_BUFFERS,    /* why buffers changed outside of training, on some ranks alone */
     CD_DECLARED_FROZEN,     /* why parameters were frozen on some ranks alone */
     CD_DECLARED_SAMPLES,    /* which samples are whose: ranks take the same ones */
+    CD_DECLARED_GIVEN,       /* what changed a gradient on its way to a comm hook */
     CD_DECLARED_ACCUMULATED, /* what changed a gradient between two backwards that add up */
     CD_DECLARED_TAKEN,       /* which gradient a step took: not the one in its place */
     CD_DECLARED_COUNT
@@ -75,6 +76,7 @@ typedef struct cd_declared_variable {
 typedef struct cd_declared_still {
     int64_t last, exit; /* after construction or the last step; as the rank left its group */
     bool has_moved;     /* some step, or what came between two of them, changed it */
+    bool is_ignored;    /* by the wrapper: ranks may differ */
 } cd_declared_still;
 
 typedef struct cd_declared_rank {
@@ -106,6 +108,7 @@ typedef struct cd_declared {
     int64_t hooked;              /* parameters with tensor hooks */
     uint64_t late;  /* parameters that changed after the last step, alike on all ranks */
     uint64_t moved; /* parameters without gradients that changed, of the rank with most of them */
+    uint64_t ignored; /* parameters of rank 0 on the ignore list */
     cd_means means;
     cd_consumed consumed;
     cd_own_samples samples;

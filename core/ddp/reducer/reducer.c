@@ -365,6 +365,9 @@ static cddp_status run_hook(cd_reducer *r, const cd_bucket_set *set, cd_bucket *
     const cddp_status status =
         r->hook->run(r->hook_self, reported, r->hook_group, &bucket->future, err);
     cd_tracer_call(r->tracer, NULL, NULL);
+    if (status != CDDP_OK && err != NULL && err->status != status)
+        return cd_fail(err, status, "hook %s: %s (it says nothing more)", r->hook->name,
+                       cddp_status_text(status));
     return CD_PASS(status);
 }
 

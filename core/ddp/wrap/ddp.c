@@ -284,6 +284,11 @@ static void show_storage(const cddp_ddp *d)
         const cddp_tensor tensor = cd_packed_tensor_get(&variable->tensor);
         watch->kept(d->tracer, d->module.ordinals[v], &tensor, variable->grad);
     }
+    for (size_t i = 0; watch != NULL && i < d->module.parameter_count; i++) {
+        const cd_wrapped_parameter *p = &d->module.parameters[i];
+        const cddp_tensor tensor = cd_packed_tensor_get(&p->tensor);
+        if (!p->requires_grad && !p->is_ignored) watch->kept(d->tracer, i, &tensor, NULL);
+    }
 }
 
 cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cddp_error *err)

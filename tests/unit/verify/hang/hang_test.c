@@ -74,6 +74,18 @@ TEST(hang, nobody_known_is_said)
     expect_headline(&(cddp_verdict){.size = sizeof v}, "");
 }
 
+/* Ranks 2 and 3 wait for those that wait in a group of their own. */
+TEST(hang, who_waits_for_a_wait_without_a_cause_is_not_the_headline)
+{
+    cddp_wait waits[] = {WAIT(0, 4, 1), WAIT(1, 4, 0), WAIT(2, 7, 0), WAIT(3, 7, 0)};
+    const cddp_verdict v = {.waits = waits, .wait_count = 4};
+    (void)state;
+    waits[0].peer_count = waits[1].peer_count = 0;
+    waits[0].group = waits[1].group = 9;
+    expect_headline(&v, "hang: ranks 0 and 1 wait in allreduce #4 (bucket 0, step 3), which all "
+                        "members have posted; who stopped there is not known");
+}
+
 TEST(hang, a_cycle_in_one_operation_names_it_once)
 {
     const cddp_wait waits[] = {WAIT(0, 7, 1), WAIT(1, 7, 2), WAIT(2, 7, 3), WAIT(3, 7, 1)};
