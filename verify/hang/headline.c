@@ -288,6 +288,10 @@ void cd_hang_print(const cddp_verdict *v, cd_text *text)
         cd_text_printf(text, ": %s", why->title);
         return;
     }
+    if (!has_root && !o.main->is_inside && o.main->sequence >= 0) {
+        cd_text_push(text, ", and not every member is recorded: who did not come is not known");
+        return;
+    }
     if (!has_root) {
         cd_text_push(text, ", which all members have posted; who stopped there is not known");
         return;

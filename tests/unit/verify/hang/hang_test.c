@@ -69,6 +69,9 @@ TEST(hang, nobody_known_is_said)
     const cddp_verdict v = {.waits = waits, .wait_count = 2};
     (void)state;
     waits[0].peer_count = waits[1].peer_count = 0;
+    expect_headline(&v, "hang: ranks 0 and 1 wait in allreduce #7 (bucket 0, step 3), and not "
+                        "every member is recorded: who did not come is not known");
+    waits[0].is_inside = waits[1].is_inside = true;
     expect_headline(&v, "hang: ranks 0 and 1 wait in allreduce #7 (bucket 0, step 3), which all "
                         "members have posted; who stopped there is not known");
     expect_headline(&(cddp_verdict){.size = sizeof v}, "");
