@@ -81,7 +81,8 @@ typedef struct rank_facts {
     uint64_t span_ns, post_ns, end_ns; /* the first post of the span, the last one; its end */
     bool is_shadow;                    /* its inputs ran out: it joins in the others' operations */
     uint64_t given_up_ns;
-    int64_t cause; /* + 1: of the operation that it posts next */
+    uint64_t kept_from_ns, kept_until_ns; /* by a planted hang, which may be behind the post */
+    int64_t cause;                        /* + 1: of the operation that it posts next */
     /* of a comm hook that it called and that has not posted or returned since; "": none */
     char hook[48];
     int64_t hook_bucket;
@@ -421,6 +422,10 @@ static void event(void *self, const cddp_event *e)
         rank_facts *struck =
             is_network ? NULL : cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target);
         if (struck != NULL) struck->is_struck = true;
+        if (struck != NULL && e->as.fault.kind == CDDP_FAULT_HANG && e->as.fault.duration > 0) {
+            struck->kept_from_ns = e->time_ns;
+            struck->kept_until_ns = e->time_ns + (uint64_t)e->as.fault.duration;
+        }
         if (struck == NULL && e->as.fault.duration == 0 && s->parted[0] == '\0') {
             CD_SAY(s->parted, "%s", e->text != NULL ? e->text : "the network parts");
             s->parted_sequence = e->sequence;
@@ -962,6 +967,20 @@ static int64_t come_late(const state *s, const rank_facts *r)
                                                                         : -1;
 }
 
+/* How long after `r` had given up `peer` came, or was let go on; 0: that is not known. */
+static uint64_t lateness(const state *s, const rank_facts *r, uint32_t peer)
+{
+    const rank_facts *x = cd_ranks_find(&s->ranks, peer);
+    if (!r->has_timed_out || x == NULL) return 0;
+    if (come_late(s, r) == (int64_t)peer) {
+        const operation *o =
+            cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
+        return o->last_ns - r->given_up_ns;
+    }
+    const bool was_kept = x->kept_from_ns < r->given_up_ns && r->given_up_ns < x->kept_until_ns;
+    return was_kept ? x->kept_until_ns - r->given_up_ns : 0;
+}
+
 static void describe_post(const posted *p, char *text, size_t text_bytes)
 {
     char words[96];
@@ -1353,6 +1372,8 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
             add_one(s, &peers, r->aborter - 1);
         else if (wait.is_inside)
             add_one(s, &peers, inside_for(s, rank, r));
+        if (wait.is_inside && cd_rank_set_count(&peers) == 1)
+            wait.late_ns = lateness(s, r, cd_rank_set_next(&peers, 0));
     }
     wait.peer_count = cd_rank_set_count(&peers);
     /* Lost or broken, with everybody there: the transport failed, and nobody is waited for. Nor by

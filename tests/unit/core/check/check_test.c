@@ -1343,6 +1343,50 @@ static void put_member(cd_judge *judge, uint32_t rank)
     PUT_AT(judge, rank, 0, collective_wait, .group = 7, .sequence = 0);
 }
 
+/* A planted fault kept rank 2 from coming before the others' time-outs. */
+TEST(live, of_a_rank_that_a_fault_kept_it_is_said_how_late_it_came)
+{
+    (void)state;
+    for (int is_behind = 0; is_behind < 2; is_behind++) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        /* a hang may begin when it has posted */
+        if (is_behind)
+            PUT_AT(judge, 0, 0, fault, .kind = CDDP_FAULT_HANG, .target = 2, .peer = -1,
+                   .duration = 500 * MS);
+        else
+            PUT_AT(judge, 0, 0, fault, .kind = CDDP_FAULT_SLOW_RANK, .target = 2, .peer = -1);
+        for (uint32_t rank = 0; rank < 3; rank++)
+            PUT_AT(judge, rank, 0, group, .group = 7, .group_rank = (int64_t)rank, .members = 3);
+        for (uint32_t rank = 0; rank < 3; rank++) {
+            cddp_event e = {.rank = rank, .kind = CDDP_EV_collective_post};
+            if (rank == 2 && !is_behind) e.time_ns = 500 * MS;
+            e.as.collective_post = (cddp_event_collective_post){.group = 7,
+                                                                .op = CDDP_OP_ALLREDUCE,
+                                                                .reduce_op = CDDP_RED_SUM,
+                                                                .root = -1,
+                                                                .bucket = 0};
+            put(judge, e);
+            e = (cddp_event){.rank = rank, .kind = CDDP_EV_collective_done};
+            e.time_ns = rank == 2 ? 600 * MS : 100 * MS;
+            e.as.collective_done =
+                (cddp_event_collective_done){.group = 7, .status = CDDP_E_TIMEOUT};
+            put(judge, e);
+            PUT_AT(judge, rank, 0, rank_end, .status = CDDP_E_TIMEOUT);
+        }
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_wait_count(judge), 2);
+        for (size_t i = 0; i < 2; i++) {
+            const cddp_wait *w = cd_judge_get_wait(judge, i);
+            assert_int_equal(w->rank, i);
+            assert_int_equal(w->peer_count, 1);
+            assert_int_equal(w->peers[0], 2);
+            assert_int_equal(w->late_ns, 400 * MS);
+        }
+        cd_judge_destroy(judge);
+    }
+}
+
 /* What rank 2 posted is not known: there is no record of it, or one that stops. */
 TEST(live, a_member_without_a_record_to_its_end_is_not_to_blame)
 {
