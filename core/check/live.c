@@ -19,7 +19,7 @@
 **               its buckets, buffers, control messages and peers can explain (repeats_allowed), and
 **               its world says that it never came back. A record that merely stops inside a loop is
 **               no livelock: nobody knows how long the loop would have been.
-**               A member whose recording is missing, or stops before the rank ended, may have posted
+**               A member whose record is missing, or stops before the rank ended, may have posted
 **               anything: it is never the one that did not come.
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
 ** Blame         who posted another operation under a number than several others, with whom it

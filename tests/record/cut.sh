@@ -34,7 +34,7 @@ for at in 0 1 3 5 7; do
 done
 rm -f "$place"/*.db.*
 
-# Inside the loop, when more was posted than a livelock is told by. It is as long on one rank, and takes less time.
+# Inside the loop, when more was posted than a livelock needs. It is as long on one rank, and takes less time.
 CDDP_RECORD=$place/run.db "$job" 1 evaluates >"$place/page" 2>&1 || fail "the program with a loop"
 "$verify" check "$place"/run.db.0 >"$place/page" 2>&1
 grep -q "in circles" "$place/page" && fail "a loop that ends is no livelock"

@@ -56,7 +56,7 @@ void cd_result_fini(cd_result *result); /* accepts a zeroed one */
 
 /* Texts are copied clean (cd_text_clean); NULL copies "". */
 const char *cd_result_copy(cd_result *result, const char *text);
-/* The option in which ranks differ, which the advice of the first finding begins with where they do:
+/* The option in which ranks differ; where they do, the advice of the first finding begins with it:
 ** "ddp.bucket_cap_mb is 1 on rank 1, 25 on rank 0"; or "". And the advice without it. */
 #define CD_DIFFERS_BYTES sizeof((cddp_finding *)0)->advice
 void cd_result_print_differs(const cd_result *result, char *text, size_t text_bytes);

@@ -158,7 +158,7 @@ TEST(watch, says_that_a_process_is_gone)
     cd_watch_fini(&j.watch);
 }
 
-/* Its shard lies elsewhere, or its recorder stopped: it may have posted what the others wait for. */
+/* Its shard lies elsewhere, or its recorder stopped: it may have posted what others wait for. */
 TEST(watch, a_rank_of_which_nothing_is_known_is_not_the_culprit)
 {
     (void)state;
