@@ -15,9 +15,11 @@ static void installed_path(char *path, size_t bytes)
     char program[2048];
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(program, '/');
-    if (slash != NULL) *slash = '\0';
-    snprintf(path, bytes, "%s/../share/cddp/scenarios", slash != NULL ? program : ".");
+    for (int folder = 0; folder < 2; folder++) { /* its name, and bin */
+        char *slash = strrchr(program, '/');
+        if (slash != NULL) *slash = '\0';
+    }
+    snprintf(path, bytes, "%s/share/cddp/scenarios", program);
 }
 
 cddp_status cd_catalogue_add(cd_file_list *list, bool *found, cddp_error *err)

@@ -254,12 +254,67 @@ static bool explain_command(cd_cli *cli, cd_text *text, const char *name)
     return false;
 }
 
+typedef struct hook_option {
+    const char *hooks, *name, *initial, *doc;
+} hook_option;
+
+static const hook_option hook_options[] = {
+#define HOOK_OPTION(...) {__VA_ARGS__},
+#include "cli/hook_options.def"
+#undef HOOK_OPTION
+};
+
+#define HOOK_OPTION_COUNT (sizeof hook_options / sizeof hook_options[0])
+
+/* "topk: ratio=0.01  …" */
+static void put_hook_option(cd_text *text, const char *owner, const hook_option *o)
+{
+    cd_text_printf(text, "  %s%s%s%s%s  ", owner, owner[0] != '\0' ? ": " : "", o->name,
+                   o->initial[0] != '\0' ? "=" : "", o->initial);
+    cd_text_wrap(text, o->doc, 6, EXPLAIN_WIDTH);
+}
+
+/* "ratio", with every hook that has it. */
+static bool explain_hook_option(cd_cli *cli, cd_text *text, const char *name)
+{
+    bool found = false;
+    (void)cli;
+    for (size_t i = 0; i < HOOK_OPTION_COUNT; i++) {
+        if (strcmp(hook_options[i].name, name) != 0) continue;
+        if (!found) {
+            cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+            cd_text_push(text, " (option of comm hooks, in hook.options or --hook-options)\n");
+        }
+        put_hook_option(text, hook_options[i].hooks, &hook_options[i]);
+        found = true;
+    }
+    return found;
+}
+
+/* Of "powersgd, batched_powersgd". */
+static bool is_hook_of(const char *hooks, const char *name)
+{
+    for (const char *at = hooks; *at != '\0'; at += strspn(at, ", ")) {
+        const size_t length = strcspn(at, ",");
+        if (length == strlen(name) && strncmp(at, name, length) == 0) return true;
+        at += length;
+    }
+    return false;
+}
+
 static bool explain_hook(cd_cli *cli, cd_text *text, const char *name)
 {
     const cddp_hook *hook = cddp_registry_find_hook(cli->registry, name);
     if (hook == NULL) return false;
     cd_text_style(text, CD_STYLE_BOLD, "%s", hook->name);
     cd_text_printf(text, ": %s\n", cd_hook_summary(hook->name));
+    bool has_options = false;
+    for (size_t i = 0; i < HOOK_OPTION_COUNT; i++) {
+        if (!is_hook_of(hook_options[i].hooks, hook->name)) continue;
+        if (!has_options) cd_text_push(text, "\noptions, in hook.options or --hook-options:\n");
+        put_hook_option(text, "", &hook_options[i]);
+        has_options = true;
+    }
     return true;
 }
 
@@ -301,6 +356,7 @@ static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
     for (int law = 0; law < CD_LAW_COUNT; law++)
         cd_suggest_offer(&s, cd_hook_law_name((cd_hook_law)law));
     for (size_t i = 0; i < CD_OPTION_COUNT; i++) cd_suggest_offer(&s, cd_options[i].name);
+    for (size_t i = 0; i < HOOK_OPTION_COUNT; i++) cd_suggest_offer(&s, hook_options[i].name);
     for (uint32_t i = 0; (info = cddp_event_describe(i)) != NULL; i++)
         cd_suggest_offer(&s, info->name);
     for (size_t i = 0; cddp_plan_key(i, &key); i++) {
@@ -322,8 +378,9 @@ static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
 static cddp_status explain(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     static bool (*const lookups[])(cd_cli * cli, cd_text * text, const char *name) = {
-        explain_check,     explain_word, explain_event, explain_field,  explain_key,    explain_law,
-        explain_exit_code, explain_hook, explain_row,   explain_option, explain_command};
+        explain_check,       explain_word, explain_event,     explain_field,
+        explain_key,         explain_law,  explain_exit_code, explain_hook,
+        explain_hook_option, explain_row,  explain_option,    explain_command};
     char name[NAME_BYTES] = "";
     if (cli->args->operand_count == 0)
         return cd_fail(err, CDDP_E_ARG, "explain what? for example: cddp-verify explain I-ORDER");

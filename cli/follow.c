@@ -216,6 +216,7 @@ static cddp_status read_shard(cd_follow *f, shard *s, cddp_error *err)
     r->process = (int64_t)h->process;
     const bool is_known =
         s->is_here && h->end == CDDP_SHARD_OPEN && h->process > 1 && h->process < INT32_MAX;
+    r->is_cut |= h->end != CDDP_SHARD_OPEN && !r->has_ended;
     r->is_gone = is_known && !cd_os_process_is_running(r->process);
     r->is_stopped = is_known && cd_os_process_is_stopped(r->process);
     return CDDP_OK;

@@ -129,7 +129,12 @@ static const char *print_ended(cd_result *result, const witness *w)
 {
     const char *words = NULL;
     if (w->ended[0] == '\0') return "";
-    if (w->has_waited)
+    if (w->has_waited && strstr(w->ended, "no recording says") != NULL)
+        words = cd_arena_printf(&result->arena,
+                                "rank %" PRIu32 ": %s. Whether that is a hang, and whose, would be "
+                                "seen from the recordings of all ranks\n",
+                                w->ended_rank, w->ended);
+    else if (w->has_waited)
         words = cd_arena_printf(&result->arena,
                                 "rank %" PRIu32 ": %s. That is a hang once nothing has moved for "
                                 "--stall (30s): the others may have been about to come\n",

@@ -222,7 +222,8 @@ static void take_wait(void *reporter, const cddp_wait *wait)
     if (peers == NULL || name == NULL) return;
     if (bytes > 0) memcpy(peers, wait->peers, bytes);
     memmove(&j->waits[at + 1], &j->waits[at], (j->wait_count++ - at) * sizeof *j->waits);
-    j->waits[at] = *wait;
+    j->waits[at] = (cddp_wait){.size = 0};
+    memcpy(&j->waits[at], wait, wait->size < sizeof *wait ? wait->size : sizeof *wait);
     j->waits[at].size = sizeof *wait;
     j->waits[at].name = name;
     j->waits[at].peers = peers;

@@ -16,7 +16,11 @@
 **               A rank that waits, in a continuation of an operation, for one that it posted
 **               there (cause) keeps the thread that completes operations.
 **               Livelock: a rank posts more collectives between two forwards or backwards than
-**               its buckets, buffers, control messages and peers can explain (repeats_allowed).
+**               its buckets, buffers, control messages and peers can explain (repeats_allowed), and
+**               its world says that it never came back. A record that merely stops inside a loop is
+**               no livelock: nobody knows how long the loop would have been.
+**               A member whose record is missing, or stops before the rank ended, may have posted
+**               anything: it is never the one that did not come.
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
 ** Blame         who posted another operation under a number than several others, with whom it
 **               waits; who posted it after the time-out of another; else
@@ -75,9 +79,11 @@ typedef struct rank_facts {
     uint32_t span_step, span_micro;
     uint64_t circle_span; /* + 1: the last in which it posted more than any program does */
     cddp_event circle;    /* the post that was one too many there; without its text */
-    bool is_shadow;       /* its inputs ran out: it joins in the others' operations */
+    uint64_t span_ns, post_ns, end_ns; /* the first post of the span, the last one; its end */
+    bool is_shadow;                    /* its inputs ran out: it joins in the others' operations */
     uint64_t given_up_ns;
-    int64_t cause; /* + 1: of the operation that it posts next */
+    uint64_t kept_from_ns, kept_until_ns; /* by a planted hang, which may be behind the post */
+    int64_t cause;                        /* + 1: of the operation that it posts next */
     /* of a comm hook that it called and that has not posted or returned since; "": none */
     char hook[48];
     int64_t hook_bucket;
@@ -259,17 +265,11 @@ static void follow_continuation(state *s, const cddp_event *e, int64_t group, in
 ** message (used map, join, flags, the program's own collectives). */
 #define STAGES_MAX 64u /* of a comm hook, or of the retries of an operation */
 #define CONTROLS_MAX 32u
+#define LIVELOCK_GAPS_MAX 4u /* times between two posts that may pass before its end */
 static uint64_t repeats_allowed(const state *s)
 {
     return STAGES_MAX *
            ((uint64_t)s->parameters + (uint64_t)s->buffers + s->ranks.count + CONTROLS_MAX);
-}
-
-/* A loop that ended was long, no livelock: the rank came to its next pass, or returned. */
-static bool goes_round(const rank_facts *r)
-{
-    const bool has_returned = r->has_ended && r->end == CDDP_RANK_RETURNED && r->status == CDDP_OK;
-    return r->circle_span == r->span + 1 && !has_returned;
 }
 
 static void report_livelock(state *s, const cddp_event *e, const rank_facts *r)
@@ -315,7 +315,8 @@ static void count_post(state *s, const cddp_event *e, rank_facts *r)
         r->span_step = e->step;
         r->span_micro = e->micro_step;
     }
-    r->span_posts++;
+    if (r->span_posts++ == 0) r->span_ns = e->time_ns;
+    r->post_ns = e->time_ns;
     /* fields may be -1 */
     const uint64_t what = (uint64_t)c->op | (uint64_t)c->reduce_op << 8 | (uint64_t)c->dtype << 16 |
                           (uint64_t)c->root << 24;
@@ -431,6 +432,10 @@ static void event(void *self, const cddp_event *e)
         rank_facts *struck =
             is_network ? NULL : cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target);
         if (struck != NULL) struck->is_struck = true;
+        if (struck != NULL && e->as.fault.kind == CDDP_FAULT_HANG && e->as.fault.duration > 0) {
+            struck->kept_from_ns = e->time_ns;
+            struck->kept_until_ns = e->time_ns + (uint64_t)e->as.fault.duration;
+        }
         if (struck == NULL && e->as.fault.duration == 0 && s->parted[0] == '\0') {
             CD_SAY(s->parted, "%s", e->text != NULL ? e->text : "the network parts");
             s->parted_sequence = e->sequence;
@@ -513,6 +518,7 @@ static void event(void *self, const cddp_event *e)
         r->how = cd_rank_end_words(r->end, e->as.rank_end.detail, e->text);
         r->status = e->as.rank_end.status;
         r->end_sequence = e->sequence;
+        r->end_ns = e->time_ns;
         if (r->end != 0) cd_call_take(e->text, r->call, sizeof r->call);
         break;
     default:
@@ -532,6 +538,32 @@ static bool is_gone(const rank_facts *r)
     return r != NULL && r->has_ended && r->end != 0 && r->end != 4 && !r->has_given_up;
 }
 
+/* Its record stops, and nobody said how the rank ended: what it did after that is not known. */
+static bool is_lost(const rank_facts *r) { return r != NULL && r->is_known && !r->has_ended; }
+
+/* Whether `r` waits for what a member may have posted, of which there is no record, or none that
+** reaches its end; *lost: those whose record stops, *absent: how many have none at all. */
+static bool is_unknown(state *s, const rank_facts *r, cd_rank_set *lost, uint32_t *absent)
+{
+    cddp_fact_group group;
+    int64_t members = 0;
+    *absent = 0;
+    if (!(r->is_waiting || r->has_given_up)) return false;
+    for (size_t i = 0; i < s->members.count; i++) {
+        const cd_key *key = cd_table_key(&s->members, i);
+        const member *m = cd_table_value(&s->members, i);
+        if (key->part[0] != r->waiting_group) continue;
+        members++;
+        if (m->posted <= r->waiting_sequence &&
+            is_lost(cd_ranks_find(&s->ranks, (uint32_t)key->part[1])))
+            cd_rank_set_add(lost, &s->writer.memory, (uint32_t)key->part[1]);
+    }
+    if (cd_writer_find_group(&s->writer, r->waiting_group, &group) && group.members > members &&
+        group.members <= CD_RANKS_MAX)
+        *absent = (uint32_t)(group.members - members);
+    return *absent > 0 || cd_rank_set_count(lost) > 0;
+}
+
 /* The member of the group that has not posted the operation that `rank` waits for: the first that
 ** went away, or else the first; -1 when there is none. */
 static int64_t missing_for(const state *s, const rank_facts *r)
@@ -544,6 +576,7 @@ static int64_t missing_for(const state *s, const rank_facts *r)
         if (key->part[0] != r->waiting_group || m->posted > r->waiting_sequence) continue;
         const rank_facts *x = cd_ranks_find(&s->ranks, (uint32_t)key->part[1]);
         if (is_gone(x) && !x->is_waiting && (gone < 0 || key->part[1] < gone)) gone = key->part[1];
+        if (is_lost(x)) continue;
         if (missing < 0 || key->part[1] < missing) missing = key->part[1];
     }
     return gone >= 0 ? gone : missing;
@@ -657,6 +690,31 @@ static chain follow(state *s, uint32_t from)
     }
     c.is_cycle = true;
     return c;
+}
+
+/* It posts faster than the time since its last post lets one say that it stopped. */
+static bool is_posting(const rank_facts *r)
+{
+    const uint64_t took_ns = r->post_ns - r->span_ns;
+    return r->end_ns >= r->post_ns &&
+           r->end_ns - r->post_ns <= LIVELOCK_GAPS_MAX * (took_ns / r->span_posts);
+}
+
+/* A loop that ended was long, no livelock: the rank came to its next pass, or returned. So was one
+** that something else ended: the rank or a peer died or hangs elsewhere, a wait failed, or the
+** record stops. What is left are ranks that post on and on until their world gives up. */
+static bool goes_round(state *s, uint32_t rank, const rank_facts *r)
+{
+    if (r->circle_span != r->span + 1 || !r->has_ended || r->end != CDDP_RANK_HUNG) return false;
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, i);
+        if (x->is_known && (!x->has_ended || x->end != CDDP_RANK_HUNG || x->has_given_up))
+            return false;
+    }
+    const chain c = follow(s, rank);
+    const rank_facts *root = cd_ranks_find(&s->ranks, c.root);
+    return !s->has_fault && !c.is_cycle && root != NULL && root->circle_span == root->span + 1 &&
+           root->call[0] == '\0' && is_posting(r) && is_posting(root);
 }
 
 /* An operation as `rank` posted it. */
@@ -919,6 +977,20 @@ static int64_t come_late(const state *s, const rank_facts *r)
                                                                         : -1;
 }
 
+/* How long after `r` had given up `peer` came, or was let go on; 0: that is not known. */
+static uint64_t lateness(const state *s, const rank_facts *r, uint32_t peer)
+{
+    const rank_facts *x = cd_ranks_find(&s->ranks, peer);
+    if (!r->has_timed_out || x == NULL) return 0;
+    if (come_late(s, r) == (int64_t)peer) {
+        const operation *o =
+            cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
+        return o->last_ns - r->given_up_ns;
+    }
+    const bool was_kept = x->kept_from_ns < r->given_up_ns && r->given_up_ns < x->kept_until_ns;
+    return was_kept ? x->kept_until_ns - r->given_up_ns : 0;
+}
+
 static void describe_post(const posted *p, char *text, size_t text_bytes)
 {
     char words[96];
@@ -1150,12 +1222,37 @@ static void report_stay(state *s, uint32_t rank, cddp_finding *f)
     advise_hook(r, f);
 }
 
+/* All members of which something is known have posted it, and who may not have is not known. */
+static void report_unknown(state *s, const rank_facts *r, const cd_rank_set *lost, uint32_t absent,
+                           cddp_finding *f)
+{
+    char operation_words[200], who[96] = "", missing[48] = "";
+    describe_operation(s, r, operation_words, sizeof operation_words);
+    if (cd_rank_set_count(lost) > 0) cd_rank_set_print(lost, CD_NO_RANK, who, sizeof who);
+    if (absent > 0) cd_say(missing, sizeof missing, "%u member%s", absent, absent == 1 ? "" : "s");
+    f->rank = -1;
+    cd_finding_set_ranks(&s->writer, f, &(cd_rank_set){0}); /* nobody is blamed */
+    CD_SAY(f->title, "ranks wait in %s, and no record says whether %s%s%s came", operation_words,
+           who, who[0] != '\0' && absent > 0 ? " and " : "", missing);
+    CD_SAY(f->expected, "the record of every member, up to its end");
+    if (absent > 0)
+        CD_SAY(f->actual, "no record of %s of the group", missing);
+    else
+        CD_SAY(f->actual, "the record of %s stops before", who);
+    CD_SAY(f->advice, "judge the records of all ranks together: the cause may be in one that is "
+                      "not here");
+}
+
 static void report(state *s, uint32_t rank)
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, rank);
     chain c = follow(s, rank);
     const rank_facts *root = cd_ranks_find(&s->ranks, c.root);
     bool hung = r->end == 2;
+    cd_rank_set lost = {0};
+    uint32_t absent = 0;
+    const bool may_have_come =
+        !c.is_cycle && root != NULL && is_stuck(root) && is_unknown(s, root, &lost, &absent);
     /* A transport that notices that a peer has gone ends the wait with a failure; had
     ** the peer stayed, the wait would have lasted for ever. */
     bool died = root != NULL && has_died(root);
@@ -1189,6 +1286,8 @@ static void report(state *s, uint32_t rank)
         report_cycle(s, &c, &f);
     else if (split != NULL)
         report_split(s, split, root->waiting_group, number, &f);
+    else if (may_have_come && (inside < 0 || !has_died(cd_ranks_find(&s->ranks, (uint32_t)inside))))
+        report_unknown(s, root, &lost, absent, &f);
     else if (inside >= 0 && (c.length == 1 || inside != c.root))
         report_inside(s, c.root, (uint32_t)inside, &f);
     else if (late >= 0 && late != (int64_t)c.root)
@@ -1202,13 +1301,14 @@ static void report(state *s, uint32_t rank)
 
 /* ---- who waits for whom ---- */
 
-/* The members that have not posted what `r` waits for. */
+/* The members that have not posted what `r` waits for, as far as their records reach. */
 static void add_absent(state *s, const rank_facts *r, cd_rank_set *peers)
 {
     for (size_t i = 0; i < s->members.count; i++) {
         const cd_key *key = cd_table_key(&s->members, i);
         const member *m = cd_table_value(&s->members, i);
-        if (key->part[0] == r->waiting_group && m->posted <= r->waiting_sequence)
+        if (key->part[0] == r->waiting_group && m->posted <= r->waiting_sequence &&
+            !is_lost(cd_ranks_find(&s->ranks, (uint32_t)key->part[1])))
             cd_rank_set_add(peers, &s->writer.memory, (uint32_t)key->part[1]);
     }
 }
@@ -1261,7 +1361,8 @@ static bool is_wait(const state *s, const rank_facts *r)
 
 static void report_wait(state *s, uint32_t rank, const rank_facts *r)
 {
-    cd_rank_set peers = {0};
+    cd_rank_set peers = {0}, lost = {0};
+    uint32_t absent = 0;
     cddp_wait wait = {.size = sizeof wait,
                       .rank = rank,
                       .step = r->step,
@@ -1287,11 +1388,13 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
         wait.op = op_of(o, rank);
         if (o != NULL) wait.bucket = posted_by(o, rank)->bucket;
         add_absent(s, r, &peers);
-        wait.is_inside = cd_rank_set_count(&peers) == 0;
+        wait.is_inside = cd_rank_set_count(&peers) == 0 && !is_unknown(s, r, &lost, &absent);
         if (wait.is_inside && r->aborter > 0)
             add_one(s, &peers, r->aborter - 1);
         else if (wait.is_inside)
             add_one(s, &peers, inside_for(s, rank, r));
+        if (wait.is_inside && cd_rank_set_count(&peers) == 1)
+            wait.late_ns = lateness(s, r, cd_rank_set_next(&peers, 0));
     }
     wait.peer_count = cd_rank_set_count(&peers);
     /* Lost or broken, with everybody there: the transport failed, and nobody is waited for. Nor by
@@ -1336,12 +1439,13 @@ static void end(void *self)
     const int64_t alone = first_to_give_up(s);
     if (alone >= 0)
         report_meeting(s, (uint32_t)alone);
-    else if (stuck >= 0)
+    else if (stuck >= 0 &&
+             !goes_round(s, (uint32_t)stuck, cd_ranks_find(&s->ranks, (uint32_t)stuck)))
         report(s, (uint32_t)stuck);
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *r = cd_ranks_find(&s->ranks, i);
         if (r->is_known && is_wait(s, r)) report_wait(s, i, r);
-        if (goes_round(r)) report_livelock(s, &r->circle, r);
+        if (goes_round(s, i, r)) report_livelock(s, &r->circle, r);
     }
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->members);

@@ -71,6 +71,8 @@ typedef struct cddp_wait {
     const uint32_t *peers;
     size_t peer_count;
     bool is_inside; /* all came, and peers are who stopped there */
+    /* of one peer, which came after this rank had given up: so long after that; else 0 */
+    uint64_t late_ns;
 } cddp_wait;
 
 /* ---- facts: what the trace has said of the run itself, up to the event that a check is shown

@@ -155,6 +155,24 @@ def look_at(folder, words, schema, is_failing):
     check(f"{words}: the same exit code in every format: {codes}", len(codes) == 1)
 
 
+def look_at_difference(folder):
+    """The option in which ranks differ is in every format, and in each message once."""
+    path = os.path.join(folder, "differs.toml")
+    with open(f"{SOURCE}/scenarios/bugs/registration_order_differs.toml", encoding="utf-8") as file:
+        text = file.read()
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text[:text.index("[expect]")])
+    words = "model.options is list=a:5;c:5;b:5 on rank 1, list=a:5;b:5;c:5 on ranks 0 and 2"
+    report = json.loads(run(folder, ["run", path], "json")[1])
+    check("differs as json", report["results"][0].get("differs") == words)
+    message = re.search('message="([^"]*)"', run(folder, ["run", path], "junit")[1]).group(1)
+    check(f"differs as junit: {message}", message.endswith("; " + words))
+    (result,) = json.loads(run(folder, ["run", path], "sarif")[1])["runs"][0]["results"]
+    check(f"differs as sarif: {result['message']}", result["message"]["text"].count(words) == 1 and result["properties"].get("differs") == words)
+    same = json.loads(run(folder, ["run", "scenarios/bugs/hung_job.toml"], "json")[1])
+    check("what does not differ is not said", "differs" not in same["results"][0])
+
+
 def main():
     report, compare, watch = load("report"), load("compare"), load("watch")
     bug, hang = "scenarios/bugs/first_micro_step_synchronises.toml", "scenarios/bugs/hung_job.toml"
@@ -174,6 +192,7 @@ def main():
                            cwd=SOURCE, stdout=subprocess.DEVNULL, check=False)
         look_at(folder, ["run", "scenarios/bugs", "scenarios/errors", "scenarios/faults", "-k"], report, False)
         look_at(folder, ["run", failing, broken, "-k"], report, True)
+        look_at_difference(folder)
         look_at(folder, ["check", store], report, True)
         look_at(folder, ["report", store], report, True)
         look_at(folder, ["replay", failing, "--schedule", "s1:"], report, True)

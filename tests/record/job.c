@@ -399,6 +399,21 @@ static cddp_status post_extra(const training *t, int step, cddp_error *err)
     return status == CDDP_OK ? cddp_work_wait(work, 0, err) : status;
 }
 
+/* A long loop of small collectives between two passes, as an evaluation has it. */
+static cddp_status evaluate(const training *t, int step, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (int i = 0; makes(t, "evaluates") && step == 3 && status == CDDP_OK && i < 3000; i++) {
+        const int64_t count = 1;
+        double loss = i;
+        cddp_work *work = NULL;
+        const cddp_tensor x = cddp_tensor_of(cddp_device_cpu(), &loss, 0, CDDP_F64, &count, 1);
+        status = cddp_group_allreduce(t->group, &x, CDDP_RED_SUM, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    }
+    return status;
+}
+
 static cddp_status train_step(training *t, int step, cddp_error *err)
 {
     if (speaks(t) && !makes(t, "own_unnumbered") && !makes(t, "unnumbered"))
@@ -434,7 +449,7 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     nudge(t, "own_nudges", step);
     if (makes(t, "nudges_one_and_back")) t->values[0][3] = before;
     if (status == CDDP_OK) update(t, step);
-    return status;
+    return status == CDDP_OK ? evaluate(t, step, err) : status;
 }
 
 /* Two all-reduces that one rank posts the other way round. */

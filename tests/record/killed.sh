@@ -51,6 +51,12 @@ for signal in KILL TERM; do
     grep -q "hang:" "$place/page" && fail "a hang that is none"
 done
 
+# Where rank 2 was is known from its recording alone.
+"$verify" check "$place"/run.db.[013] --stall 1s >"$place/page" 2>&1
+[ $? -eq 4 ] || fail "the exit code without the recording of rank 2"
+says "in allreduce #7 \\(bucket 0, step 3\\), for [0-9.]+ s; no recording says whether 1 other member came"
+grep -q "hang:" "$place/page" && fail "a culprit that nobody knows"
+
 # A store keeps what was decided.
 "$verify" check "$place"/run.db.* --stall 1s --trace "$place/all.db" >"$place/page" 2>&1
 "$verify" check "$place/all.db" >"$place/page" 2>&1

@@ -55,4 +55,20 @@ with tempfile.TemporaryDirectory() as folder:
         if wanted not in run("explain", *words_of_command).stdout:
             failures += 1
             print(f"FAILED  explain {' '.join(words_of_command)} does not say {wanted}")
+# Every option that a comm hook reads, by its name alone, and in the page of the hook.
+options = 0
+for source in sorted(os.listdir(f"{ROOT}/core/hooks")):
+    if not source.endswith(".c"):
+        continue
+    with open(f"{ROOT}/core/hooks/{source}", encoding="utf-8") as file:
+        for option in re.findall(r'^ +{"(\w+)", CD_OPTION_', file.read(), re.M):
+            options += 1
+            said = run("explain", option).stdout
+            hook = re.search(rf"^  (\w+)[^:]*: {option}(?:=|  )", said, re.M)
+            if "(option of comm hooks" not in said or hook is None or f"\n  {option}" not in run("explain", hook.group(1)).stdout:
+                failures += 1
+                print(f"FAILED  explain {option}: {said[:200]}")
+if options < 20:
+    failures += 1
+    print(f"FAILED  the hooks have {options} options: were they found?")
 sys.exit(1 if failures else 0)

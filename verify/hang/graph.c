@@ -121,9 +121,12 @@ const cddp_finding *cd_hang_odd(const cddp_verdict *v)
 /* Nobody waits, and the summary begins with the rank whose failure is the cause. */
 static bool is_named(const cddp_verdict *v, uint32_t rank)
 {
+    static const char expected[] = "as expected: ";
     char words[40];
+    const char *summary = v->summary != NULL ? v->summary : "";
+    if (strncmp(summary, expected, strlen(expected)) == 0) summary += strlen(expected);
     snprintf(words, sizeof words, "rank %" PRIu32 " did not finish", rank);
-    return v->summary != NULL && strncmp(v->summary, words, strlen(words)) == 0;
+    return strncmp(summary, words, strlen(words)) == 0;
 }
 
 bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)

@@ -158,6 +158,12 @@ static void put_roots(cd_text *text, const of_wait *o)
     bool is_one_kind = true;
     put_ranks(text, next_root, o);
     if (first >= v->rank_count) return;
+    if (o->main->late_ns > 0) {
+        char late[CD_DURATION_BYTES];
+        cd_duration_print(o->main->late_ns, late, sizeof late);
+        cd_text_printf(text, ", which came %s after the time-out", late);
+        return;
+    }
     const uint32_t second = next_root(o, first + 1);
     for (uint32_t r = second; r < v->rank_count; r = next_root(o, r + 1))
         is_one_kind = is_one_kind && is_alike(&v->ranks[first], &v->ranks[r]);
@@ -286,6 +292,10 @@ void cd_hang_print(const cddp_verdict *v, cd_text *text)
     const cddp_finding *why = cd_hang_why(v);
     if (why != NULL) {
         cd_text_printf(text, ": %s", why->title);
+        return;
+    }
+    if (!has_root && !o.main->is_inside && o.main->sequence >= 0) {
+        cd_text_push(text, ", and not every member is recorded: who did not come is not known");
         return;
     }
     if (!has_root) {

@@ -43,6 +43,7 @@ cddp_status cd_ends_push(cd_ends *e, const cddp_event *event, cddp_error *err)
 
 /* ---- what is known of one rank ---- */
 
+/* Its process is there to be asked, and its recording is whole so far. */
 static bool is_open(const cd_ends *e, uint32_t rank)
 {
     const cd_ends_rank *r = &e->ranks[rank];
@@ -98,6 +99,7 @@ static bool is_numbered(const cd_ends *e, const cddp_wait *wait)
 static bool are_silent(const cd_ends *e, const cddp_wait *wait)
 {
     const cd_watch_group *g = cd_watch_find_group(&e->watch, wait->group);
+    if (g != NULL && cd_watch_count_unknown(&e->watch, g, wait->sequence) > 0) return false;
     for (uint32_t i = 0; g != NULL && i < e->watch.rank_count; i++)
         if (g->posted[i] >= 0 && is_open(e, i) && !is_silent(e, i)) return false;
     return g != NULL && has_waited(e, wait->rank);
@@ -151,7 +153,10 @@ cddp_status cd_ends_settle(cd_ends *e, cddp_error *err)
     bool *may_come = cd_allocate_array(NULL, count, sizeof *may_come);
     if (may_come == NULL) return cd_fail_memory(err, "%u ranks", (unsigned)count);
     find_early(e);
-    for (uint32_t i = 0; i < count; i++) e->watch.ranks[i].is_gone = !is_open(e, i);
+    for (uint32_t i = 0; i < count; i++) {
+        e->watch.ranks[i].is_gone = !is_open(e, i);
+        e->watch.ranks[i].is_cut = e->ranks[i].left == CD_LEFT_BY_CUT;
+    }
     const cddp_status status = cd_watch_settle(&e->watch, 0, err);
     if (status == CDDP_OK) find_hung(e, may_come);
     cd_release(NULL, may_come, count * sizeof *may_come);
@@ -175,6 +180,13 @@ static void print_wait(const cd_ends *e, const cddp_wait *wait, char *text, size
              r->is_running ? "it still runs, and waits" : "the job was ended while it waited",
              cd_text_get(&place), r->has_pulse ? ", for " : "", r->has_pulse ? duration : "");
     cd_text_fini(&place);
+    const cd_watch_group *g = cd_watch_find_group(&e->watch, wait->group);
+    const uint32_t unknown = g != NULL ? cd_watch_count_unknown(&e->watch, g, wait->sequence) : 0;
+    const size_t length = strlen(text);
+    if (unknown > 0)
+        snprintf(text + length, text_bytes - length,
+                 "; no recording says whether %u other member%s came", unknown,
+                 unknown == 1 ? "" : "s");
     if (wait->is_inside || wait->peer_count == 0) return;
     cd_rank_list_print(&(cd_rank_list){&list, cd_rank_array_next}, CD_NO_RANK, peers, sizeof peers);
     const size_t used = strlen(text);

@@ -8,6 +8,8 @@
 **       as long; or, where all have posted the operation, of all members;
 **   E3  of a rank that hangs by itself: chains and cycles of ranks that wait.
 ** A rank whose process was gone for the stall before that of one that waits for it died by itself.
+** Of a member that has no recording, or one that stopped before its program did, nobody knows what
+** it posted: it is never the one that did not come, and where no other is missing nobody hangs.
 ** Messages of groups of more than two ranks are not paired by their numbers: only E2 is known.
 **
 ** Lifetime   init → push every event → settle → read → fini.
@@ -18,7 +20,8 @@
 
 typedef enum cd_left {
     CD_LEFT_OPEN,    /* its recording has no end, and nobody knows more */
-    CD_LEFT_BY_END,  /* it has an end, or its recording stopped before its program did */
+    CD_LEFT_BY_END,  /* it has an end */
+    CD_LEFT_BY_CUT,  /* its recording stopped before its program did: the rest is not known */
     CD_LEFT_BY_DEATH /* its process died by itself */
 } cd_left;
 

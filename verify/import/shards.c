@@ -216,9 +216,7 @@ static cddp_status advance(const cd_shards *s, shard *one, cddp_error *err)
     if (!one->is_pending) return CDDP_OK;
     one->event.time_ns = cd_clocks_time(&s->clocks, one->domain, one->event.time_ns);
     one->has_ended |= one->event.kind == CDDP_EV_rank_end;
-    one->has_given_up |=
-        one->event.kind == CDDP_EV_mark && one->event.text != NULL &&
-        strncmp(one->event.text, "recorder failed", strlen("recorder failed")) == 0;
+    one->has_given_up |= cd_watch_is_failure(&one->event);
     return CDDP_OK;
 }
 
@@ -270,8 +268,10 @@ static cddp_status settle_ends(const cd_shards *s, const shard *shards, size_t c
             r->has_pulse = true;
             if (until_ns > r->until_ns) r->until_ns = until_ns;
         }
-        if (!lacks_end(one))
+        if (one->has_ended)
             r->left = CD_LEFT_BY_END;
+        else if (one->has_given_up || !lacks_end(one))
+            r->left = CD_LEFT_BY_CUT;
         else if (cd_note_read(one->path, &note) && !note.is_stopped && !note.is_interrupted)
             r->left = CD_LEFT_BY_DEATH;
     }

@@ -52,11 +52,15 @@ static void put_problem(cd_text *text, const char *element, const char *type,
     cd_report one = {.results = result, .count = 1, .exit_code = result->verdict.outcome};
     const char *message = result->verdict.finding_count > 0 ? result->verdict.findings[0].title
                                                             : result->verdict.reason;
+    char differs[CD_DIFFERS_BYTES];
+    cd_result_print_differs(result, differs, sizeof differs);
     cd_text_init(&headline, false);
     cd_hang_print(&result->verdict, &headline);
+    if (headline.length == 0) cd_text_push(&headline, message);
+    if (differs[0] != '\0') cd_text_printf(&headline, "; %s", differs);
     cd_text_printf(text, "      <%s", element);
     put_attribute(text, "type", type);
-    put_attribute(text, "message", headline.length > 0 ? cd_text_get(&headline) : message);
+    put_attribute(text, "message", cd_text_get(&headline));
     cd_text_fini(&headline);
     cd_text_push(text, ">");
     cd_text_init(&body, false);

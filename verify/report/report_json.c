@@ -113,10 +113,18 @@ void cd_report_json_hang(cd_json *json, const cddp_verdict *v)
         cd_json_open(json, '[');
         for (size_t k = 0; k < w->peer_count; k++) cd_json_integer(json, w->peers[k]);
         cd_json_close(json, ']');
+        if (w->late_ns > 0) cd_json_put_integer(json, "late_ns", (int64_t)w->late_ns);
         cd_json_close(json, '}');
     }
     cd_json_close(json, ']');
     cd_json_close(json, '}');
+}
+
+static void put_differs(cd_json *json, const cd_result *result)
+{
+    char words[CD_DIFFERS_BYTES];
+    cd_result_print_differs(result, words, sizeof words);
+    if (words[0] != '\0') cd_json_put_text(json, "differs", words);
 }
 
 static void put_place(cd_json *json, const cd_result *r)
@@ -165,6 +173,7 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     if (result->variant_count > 0) cd_json_put_integer(json, "same_with", result->variant_count);
     if (report->timings) cd_json_put_integer(json, "wall_ns", (int64_t)result->wall_ns);
     cd_report_json_hang(json, &result->verdict);
+    put_differs(json, result);
     put_lists(json, result);
     put_place(json, result);
     cd_json_put_text(json, "reproduce", cd_result_get_reproduction(result));

@@ -117,6 +117,34 @@ cddp_finding cd_result_copy_finding(cd_result *result, const cddp_finding *findi
     return copy;
 }
 
+/* With the gap behind it; 0: there is none. */
+static size_t differs_length(const cd_result *result, size_t index)
+{
+    const char *advice = result->verdict.findings[index].advice;
+    const size_t path = strspn(advice, "abcdefghijklmnopqrstuvwxyz0123456789_.[]");
+    const char *gap = strstr(advice, "; ");
+    const size_t length = gap != NULL ? (size_t)(gap - advice) : strlen(advice);
+    const char *on = strstr(advice, " on rank");
+    const bool names_ranks = on != NULL && on < advice + length;
+    if (index > 0 || memchr(advice, '.', path) == NULL || !names_ranks) return 0;
+    if (strncmp(advice + path, " is ", 4) != 0) return 0;
+    return gap != NULL ? length + 2 : length;
+}
+
+void cd_result_print_differs(const cd_result *result, char *text, size_t text_bytes)
+{
+    const size_t length = result->verdict.finding_count > 0 ? differs_length(result, 0) : 0;
+    snprintf(text, text_bytes, "%.*s", (int)length,
+             length > 0 ? result->verdict.findings[0].advice : "");
+    const size_t end = strlen(text);
+    if (end > 2 && strcmp(text + end - 2, "; ") == 0) text[end - 2] = '\0';
+}
+
+const char *cd_result_get_advice(const cd_result *result, size_t index)
+{
+    return result->verdict.findings[index].advice + differs_length(result, index);
+}
+
 const char *cd_finding_parameter(const cddp_finding *finding)
 {
     return finding->name != NULL ? finding->name : finding->parameter;

@@ -56,6 +56,11 @@ void cd_result_fini(cd_result *result); /* accepts a zeroed one */
 
 /* Texts are copied clean (cd_text_clean); NULL copies "". */
 const char *cd_result_copy(cd_result *result, const char *text);
+/* The option in which ranks differ; where they do, the advice of the first finding begins with it:
+** "ddp.bucket_cap_mb is 1 on rank 1, 25 on rank 0"; or "". And the advice without it. */
+#define CD_DIFFERS_BYTES sizeof((cddp_finding *)0)->advice
+void cd_result_print_differs(const cd_result *result, char *text, size_t text_bytes);
+const char *cd_result_get_advice(const cd_result *result, size_t index);
 /* The whole name of its parameter, or "". */
 const char *cd_finding_parameter(const cddp_finding *finding);
 /* A copy with clean texts; the names of its check and parameter lie in the arena. */

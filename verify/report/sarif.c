@@ -290,9 +290,14 @@ static void put_result(cd_json *json, const cd_report *report, size_t index)
     /* The culprit of a hang comes first, as in every report. */
     cd_hang_print(&result->verdict, &words);
     if (words.length > 0) cd_text_push(&words, ". ");
+    /* Then what mostly is the cause of either. */
+    char differs[CD_DIFFERS_BYTES];
+    cd_result_print_differs(result, differs, sizeof differs);
+    if (differs[0] != '\0') cd_text_printf(&words, "%s. ", differs);
     cd_text_printf(&words, "%s (step %u). Expected: %s. Found: %s.", f->title, (unsigned)f->step,
                    f->expected, f->actual);
-    if (f->advice[0] != '\0') cd_text_printf(&words, " %s", f->advice);
+    const char *advice = cd_result_get_advice(result, 0);
+    if (advice[0] != '\0') cd_text_printf(&words, " %s", advice);
     cd_json_open(json, '{');
     /* A finding that its scenario expects is shown, but is no reason to fail. */
     put_kind(json, report, f->check, result->verdict.outcome != CDDP_OUTCOME_VERIFIED);
@@ -303,6 +308,7 @@ static void put_result(cd_json *json, const cd_report *report, size_t index)
     cd_json_key(json, "properties");
     cd_json_open(json, '{');
     cd_json_put_text(json, "scenario", result->title);
+    if (differs[0] != '\0') cd_json_put_text(json, "differs", differs);
     cd_json_put_text(json, "reproduce", cd_result_get_reproduction(result));
     put_consequences(json, &result->verdict);
     cd_json_close(json, '}');

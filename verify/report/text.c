@@ -61,29 +61,11 @@ static void put_place(cd_text *text, const cddp_finding *f)
     cd_text_fini(&place);
 }
 
-/* The advice of the first finding begins with the option in which ranks differ, where they do:
-** "ddp.bucket_cap_mb is 1 on rank 1, 25 on rank 0; …". With the gap behind it; 0: there is none. */
-static size_t differs_length(const cd_result *result, size_t index)
-{
-    const char *advice = result->verdict.findings[index].advice;
-    const size_t path = strspn(advice, "abcdefghijklmnopqrstuvwxyz0123456789_.[]");
-    const char *gap = strstr(advice, "; ");
-    const size_t length = gap != NULL ? (size_t)(gap - advice) : strlen(advice);
-    const char *on = strstr(advice, " on rank");
-    const bool names_ranks = on != NULL && on < advice + length;
-    if (index > 0 || memchr(advice, '.', path) == NULL || !names_ranks) return 0;
-    if (strncmp(advice + path, " is ", 4) != 0) return 0;
-    return gap != NULL ? length + 2 : length;
-}
-
 /* What mostly is the cause, of a hang as well as of a finding. */
 static void put_differs(cd_text *text, const cd_result *result)
 {
-    const size_t length = result->verdict.finding_count > 0 ? differs_length(result, 0) : 0;
-    char words[sizeof result->verdict.findings[0].advice];
-    if (length == 0) return;
-    snprintf(words, sizeof words, "%.*s", (int)length, result->verdict.findings[0].advice);
-    if (strcmp(words + length - 2, "; ") == 0) words[length - 2] = '\0';
+    char words[CD_DIFFERS_BYTES];
+    cd_result_print_differs(result, words, sizeof words);
     put_line(text, "differs", words);
 }
 
@@ -101,7 +83,7 @@ static void put_finding(cd_text *text, const cd_result *result, size_t index)
     put_line(text, "found", f->actual);
     for (size_t i = 0; i < context.count; i++)
         put_line(text, i == 0 ? "events" : "", context.lines[i]);
-    put_line(text, "advice", f->advice + differs_length(result, index));
+    put_line(text, "advice", cd_result_get_advice(result, index));
 }
 
 /* "then I-REF 3 times, I-PARAMEQ once" */
@@ -234,7 +216,7 @@ static void put_rank(cd_text *text, const char *label, rank_line *l, bool *shown
     const char *numbers = strchr(who, ' ');
     cd_text_printf(&line, "%s %s", numbers != NULL ? numbers + 1 : who, l->words);
     if (!l->report->verbose && is_for_others(l, rank))
-        cd_text_printf(&line, " (as rank %" PRIu32 " says it)", rank);
+        cd_text_printf(&line, " (the words of rank %" PRIu32 ")", rank);
     put_line(text, label, cd_text_get(&line));
     shown[rank] = true;
     for (uint32_t i = next_alike(l, 0); i != CD_NO_RANK && !l->report->verbose;
@@ -272,6 +254,23 @@ static void put_ranks(cd_text *text, const cd_report *report, const cd_result *r
     cd_release(NULL, shown, count + 1);
 }
 
+/* It did what the others waited for, and too late. */
+static bool put_lateness(cd_text *text, const cddp_verdict *v, uint32_t rank)
+{
+    const cddp_wait *main = cd_hang_main(v);
+    char late[CD_DURATION_BYTES];
+    cd_text line;
+    if (main->late_ns == 0) return false;
+    cd_text_init(&line, false);
+    cd_duration_print(main->late_ns, late, sizeof late);
+    cd_text_printf(&line, "rank %" PRIu32 " is slow, or was kept: it took part ", rank);
+    cd_hang_print_operation(main, &line);
+    cd_text_printf(&line, " %s after rank %" PRIu32 " had given up", late, main->rank);
+    put_line(text, "why", cd_text_get(&line));
+    cd_text_fini(&line);
+    return true;
+}
+
 /* "hang: ranks 0, 1 and 3 wait …", and the message of the first culprit that has one, which is
 ** explained with it. False: nobody waits. */
 static bool put_hang(cd_text *text, const cd_result *result, uint32_t *explained)
@@ -293,7 +292,9 @@ static bool put_hang(cd_text *text, const cd_result *result, uint32_t *explained
     for (uint32_t i = 0; has_one && i < v->rank_count; i++) {
         const char *message = v->ranks[i].result.error.message;
         char name[24];
-        if (!is_culprit(v, i) || cd_hang_find(v, i) != NULL || message[0] == '\0') continue;
+        if (!is_culprit(v, i) || cd_hang_find(v, i) != NULL) continue;
+        if (put_lateness(text, v, i)) break; /* its own error is what came of that */
+        if (message[0] == '\0') continue;
         snprintf(name, sizeof name, "rank %" PRIu32, i);
         cd_text_init(&line, false);
         cd_text_printf(&line, "%s%s%s", strstr(message, name) == NULL ? name : "",

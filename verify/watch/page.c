@@ -22,7 +22,8 @@ bool cd_watch_is_dead(const cd_watch *w)
     uint32_t gone = 0, known = 0, ended = 0;
     for (uint32_t i = 0; i < w->rank_count; i++) {
         const cd_watch_rank *r = &w->ranks[i];
-        if (r->is_known && !r->has_ended && !r->is_gone && !w->is_abandoned) return false;
+        if (r->is_known && !r->has_ended && !r->is_gone && !r->is_cut && !w->is_abandoned)
+            return false;
         gone += r->is_gone && !r->has_ended;
         known += r->is_known;
         ended += r->is_known && r->has_ended;
@@ -73,6 +74,8 @@ static void put_state(const cd_watch *w, uint32_t rank, cd_text *text)
     const bool has_passed = r->has_ended || w->is_abandoned;
     if (!r->is_known) {
         cd_text_push(text, "has shown nothing yet");
+    } else if (r->is_cut && !r->has_ended) {
+        cd_text_push(text, "its recording stopped, what it does is not known");
     } else if (r->is_gone && !r->has_ended) {
         cd_text_printf(text, "its process %" PRId64 " is gone", r->process);
     } else if (is_over && r->end.result.end == CDDP_RANK_RETURNED) {
@@ -88,6 +91,9 @@ static void put_state(const cd_watch *w, uint32_t rank, cd_text *text)
     } else if (wait == NULL) {
         cd_text_printf(text, "%s, last event %s", w->is_abandoned ? "said no end" : "runs",
                        kind_name(r));
+    } else if (wait->peer_count == 0 && !wait->is_inside && wait->sequence >= 0) {
+        cd_text_push(text, has_passed ? "waited; not every member is recorded"
+                                      : "waits; not every member is recorded");
     } else if (wait->peer_count == 0) {
         cd_text_push(text, has_passed ? "waited; all members had posted it"
                                       : "waits; all members have posted it");
@@ -296,7 +302,8 @@ static void put_json_rank(const cd_watch *w, uint32_t rank, cd_json *json)
         cd_json_integer(json, r->process);
     else
         cd_json_text(json, NULL);
-    cd_json_put_flag(json, "running", !r->has_ended && !r->is_gone && !w->is_abandoned);
+    cd_json_put_flag(json, "running",
+                     !r->has_ended && !r->is_gone && !r->is_cut && !w->is_abandoned);
     cd_json_key(json, "collective");
     if (p == NULL) {
         cd_json_text(json, NULL);

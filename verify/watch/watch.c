@@ -61,6 +61,17 @@ const cd_watch_group *cd_watch_find_group(const cd_watch *w, int64_t id)
     return find_group(w, id);
 }
 
+uint32_t cd_watch_count_unknown(const cd_watch *w, const cd_watch_group *g, int64_t sequence)
+{
+    int64_t known = 0, cut = 0;
+    for (uint32_t i = 0; i < w->rank_count; i++) {
+        known += g->posted[i] >= 0;
+        cut += g->posted[i] >= 0 && g->posted[i] <= sequence && w->ranks[i].is_cut;
+    }
+    const int64_t absent = g->members > known ? g->members - known : 0;
+    return (uint32_t)(cut + (absent < w->rank_count ? absent : w->rank_count));
+}
+
 static cddp_status take_group(cd_watch *w, const cddp_event *e, cddp_error *err)
 {
     const int64_t id = e->as.group.group;
@@ -80,6 +91,7 @@ static cddp_status take_group(cd_watch *w, const cddp_event *e, cddp_error *err)
         snprintf(g->name, sizeof g->name, "%s", e->text != NULL ? e->text : "");
         cd_text_clean(g->name);
     }
+    if (g->members == 0) g->members = e->as.group.members;
     if (g->posted[e->rank] < 0) g->posted[e->rank] = 0;
     return CDDP_OK;
 }
@@ -130,6 +142,12 @@ static void take_end(cd_watch_rank *r, const cddp_event *e)
     cd_text_clean(result->error.message);
 }
 
+bool cd_watch_is_failure(const cddp_event *e)
+{
+    return e->kind == CDDP_EV_mark && e->text != NULL &&
+           strncmp(e->text, "recorder failed", strlen("recorder failed")) == 0;
+}
+
 cddp_status cd_watch_push(cd_watch *w, const cddp_event *e, cddp_error *err)
 {
     if (e->rank >= w->rank_count) return CDDP_OK;
@@ -157,6 +175,9 @@ cddp_status cd_watch_push(cd_watch *w, const cddp_event *e, cddp_error *err)
     case CDDP_EV_rank_end:
         take_end(r, e);
         break;
+    case CDDP_EV_mark:
+        r->is_cut |= cd_watch_is_failure(e);
+        break;
     default:
         break;
     }
@@ -182,17 +203,19 @@ static bool is_still(const cd_watch_rank *r)
 }
 
 /* Members that have not posted it; where all have, those that are gone or
-** stand still. */
+** stand still. Of one whose recording was cut nobody knows. */
 static size_t find_peers(const cd_watch *w, const cd_watch_group *g, const cddp_wait *wait,
                          uint32_t *peers, bool *is_inside)
 {
     size_t count = 0;
     for (uint32_t i = 0; i < w->rank_count; i++)
-        if (g->posted[i] >= 0 && g->posted[i] <= wait->sequence) peers[count++] = i;
-    *is_inside = count == 0;
+        if (g->posted[i] >= 0 && g->posted[i] <= wait->sequence && !w->ranks[i].is_cut)
+            peers[count++] = i;
+    *is_inside = count == 0 && cd_watch_count_unknown(w, g, wait->sequence) == 0;
     for (uint32_t i = 0; *is_inside && i < w->rank_count; i++) {
         const cd_watch_rank *r = &w->ranks[i];
         const bool is_over = r->is_gone || (r->has_ended && !r->is_waiting);
+        if (r->is_cut) continue;
         if (g->posted[i] >= 0 && i != wait->rank && (is_over || is_still(r))) peers[count++] = i;
     }
     return count;
@@ -241,9 +264,9 @@ cddp_status cd_watch_settle(cd_watch *w, uint64_t now_ns, cddp_error *err)
         if (r->is_gone && !r->has_ended) set_end(&ranks[i].result, CDDP_RANK_KILLED, "it is gone");
         if (is_still(r)) set_end(&ranks[i].result, CDDP_RANK_HUNG, "it is stopped (SIGSTOP)");
         if (r->time_ns > latest_ns) latest_ns = r->time_ns;
-        if (r->is_waiting && !r->is_gone && !is_still(r))
+        if (r->is_waiting && !r->is_gone && !r->is_cut && !is_still(r))
             CD_TRY(add_wait(w, i, &waits[count++], err));
-        if (r->has_ended || r->is_gone || w->is_abandoned) continue;
+        if (r->has_ended || r->is_gone || r->is_cut || w->is_abandoned) continue;
         w->running++;
         w->open += r->open;
     }

@@ -32,11 +32,13 @@ typedef struct cd_watch_rank {
     bool is_known, has_ended, is_waiting, is_last_done;
     bool is_gone;    /* its process is no more, and it said no end */
     bool is_stopped; /* its process stands still (SIGSTOP) */
+    bool is_cut;     /* its recording stopped before its program did: what it does is not known */
 } cd_watch_rank;
 
 typedef struct cd_watch_group {
     int64_t id;
     char name[64];
+    int64_t members; /* as one of them said; 0: nobody did */
     int64_t *posted; /* (rank_count) + 1 of the last; 0: none; -1: no member */
     bool has_messages;
 } cd_watch_group;
@@ -61,7 +63,13 @@ void cd_watch_fini(cd_watch *watch); /* accepts a zeroed one */
 /* Its time is on the clock that settle is given. Ranks beyond rank_count are ignored. */
 cddp_status cd_watch_push(cd_watch *watch, const cddp_event *event,
                           cddp_error *err) CDDP_MUST_CHECK;
+/* The recorder of a rank failed, and its program went on. */
+bool cd_watch_is_failure(const cddp_event *event);
 const cd_watch_group *cd_watch_find_group(const cd_watch *watch, int64_t id); /* NULL: unknown */
+/* Members that may have posted the operation, as nothing is known of them that far: they have shown
+** nothing, or their recording stopped before their program did. */
+uint32_t cd_watch_count_unknown(const cd_watch *watch, const cd_watch_group *group,
+                                int64_t sequence);
 /* Who waits for whom now. */
 cddp_status cd_watch_settle(cd_watch *watch, uint64_t now_ns, cddp_error *err) CDDP_MUST_CHECK;
 

@@ -1245,33 +1245,93 @@ static void expect_finding(cd_judge *judge, const char *title, const char *actua
     cd_judge_destroy(judge);
 }
 
-/* One rank posts a flag again and again in one micro-step, or once in each of as many. Where the
-** loop ends, with the program or before the next pass, it was long and no more. */
-TEST(live, a_rank_that_posts_one_operation_without_end_goes_round_in_circles)
+#define MS UINT64_C(1000000)
+
+/* One rank posts a flag 5000 times, one in a millisecond; `pass`: with this event before each. */
+static cd_judge *judge_loop(cddp_event_kind pass)
+{
+    cd_judge *judge = make_judge_of("I-LIVE");
+    PUT_AT(judge, 1, 0, param, .param = 0, .ordinal = 0, .numel = 4);
+    for (uint64_t k = 0; k < 5000; k++) {
+        if (pass == CDDP_EV_forward_begin) PUT_AT(judge, 1, 3, forward_begin, .sync = 1);
+        if (pass == CDDP_EV_mark) /* of one unit of a sharded model */
+            put(judge,
+                (cddp_event){.rank = 1, .step = 3, .kind = CDDP_EV_mark, .text = "sharded_pass"});
+        cddp_event e = {.rank = 1, .step = 3, .kind = CDDP_EV_collective_post, .time_ns = k * MS};
+        e.as.collective_post = (cddp_event_collective_post){.group = 7,
+                                                            .sequence = (int64_t)k,
+                                                            .op = CDDP_OP_ALLREDUCE,
+                                                            .reduce_op = CDDP_RED_SUM,
+                                                            .root = -1,
+                                                            .dtype = CDDP_I32,
+                                                            .numel = 1,
+                                                            .bucket = -1};
+        put(judge, e);
+    }
+    return judge;
+}
+
+static void end_loop(cd_judge *judge, uint32_t rank, cddp_rank_end how, cddp_status status,
+                     uint64_t ms)
+{
+    cddp_event e = {.rank = rank, .step = 3, .kind = CDDP_EV_rank_end, .time_ns = ms * MS};
+    e.as.rank_end = (cddp_event_rank_end){.end = how, .status = status};
+    put(judge, e);
+}
+
+TEST(live, a_rank_that_posts_one_operation_until_its_world_gives_up_goes_round_in_circles)
 {
     (void)state;
-    for (int per_pass = 0; per_pass < 6; per_pass++) {
-        cd_judge *judge = make_judge_of("I-LIVE");
-        PUT_AT(judge, 1, 0, param, .param = 0, .ordinal = 0, .numel = 4);
-        for (int64_t k = 0; k < 5000; k++) {
-            if (per_pass == 1) PUT_AT(judge, 1, 3, forward_begin, .sync = 1);
-            if (per_pass == 2) /* of one unit of a sharded model */
-                put(judge, (cddp_event){
-                               .rank = 1, .step = 3, .kind = CDDP_EV_mark, .text = "sharded_pass"});
-            PUT_AT(judge, 1, 3, collective_post, .group = 7, .sequence = k, .op = CDDP_OP_ALLREDUCE,
-                   .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_I32, .numel = 1,
-                   .bucket = -1);
-        }
-        if (per_pass >= 3 && per_pass < 5) /* it returns, or fails */
-            PUT_AT(judge, 1, 3, rank_end, .end = CDDP_RANK_RETURNED,
-                   .status = per_pass == 3 ? CDDP_OK : CDDP_E_TIMEOUT);
-        if (per_pass == 5) PUT_AT(judge, 1, 4, forward_begin, .sync = 1);
-        const bool is_endless = per_pass == 0 || per_pass == 4;
-        cd_test_row("one per pass: %d", per_pass);
+    static const cddp_event_kind passes[] = {CDDP_EV_run_begin, CDDP_EV_forward_begin,
+                                             CDDP_EV_mark};
+    for (size_t i = 0; i < 3; i++) {
+        cd_judge *judge = judge_loop(passes[i]);
+        end_loop(judge, 1, CDDP_RANK_HUNG, CDDP_E_TIMEOUT, 5002);
+        cd_test_row("pass %zu", i);
         expect_finding(judge,
-                       !is_endless ? NULL : "rank 1 goes round in circles: it posts allreduce(sum)",
-                       "and it goes on");
+                       i > 0 ? "rank 1 never comes back"
+                             : "rank 1 goes round in circles: it posts allreduce(sum)",
+                       i > 0 ? "outside a collective" : "and it goes on");
     }
+}
+
+/* The loop ends, with the program or before the next pass; or it would have, and the rank was ended
+** in it; or it stopped for some other reason. */
+TEST(live, a_long_loop_that_ends_or_whose_record_stops_is_no_livelock)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool has_end;
+        cddp_rank_end end;
+        cddp_status status;
+        uint64_t ms;     /* of its end */
+        int64_t other;   /* how another rank ended; -1: there is none */
+        const char *why; /* what is found instead */
+    } cases[] = {{"the record stops", false, 0, 0, 0, -1, NULL},
+                 {"it returns", true, CDDP_RANK_RETURNED, CDDP_OK, 5001, -1, NULL},
+                 {"it fails", true, CDDP_RANK_RETURNED, CDDP_E_IO, 5001, -1, NULL},
+                 {"it gives up", true, CDDP_RANK_RETURNED, CDDP_E_TIMEOUT, 5001, -1, NULL},
+                 {"it is killed", true, CDDP_RANK_KILLED, CDDP_E_ABORTED, 5001, -1, NULL},
+                 {"it crashes", true, CDDP_RANK_CRASHED, CDDP_E_ABORTED, 5001, -1, NULL},
+                 {"the job is ended", true, CDDP_RANK_INTERRUPTED, CDDP_E_ABORTED, 5001, -1, NULL},
+                 {"it stood still", true, CDDP_RANK_HUNG, CDDP_E_TIMEOUT, 35000, -1,
+                  "never comes back"},
+                 {"a peer died", true, CDDP_RANK_HUNG, CDDP_E_TIMEOUT, 5001, CDDP_RANK_KILLED,
+                  "never comes back"},
+                 {"a peer returned", true, CDDP_RANK_HUNG, CDDP_E_TIMEOUT, 5001, CDDP_RANK_RETURNED,
+                  "never comes back"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_judge *judge = judge_loop(CDDP_EV_run_begin);
+        if (cases[i].has_end) end_loop(judge, 1, cases[i].end, cases[i].status, cases[i].ms);
+        if (cases[i].other >= 0)
+            end_loop(judge, 0, (cddp_rank_end)cases[i].other, CDDP_OK, cases[i].ms);
+        cd_test_row("%s", cases[i].name);
+        expect_finding(judge, cases[i].why, "outside a collective");
+    }
+    cd_judge *judge = judge_loop(CDDP_EV_run_begin);
+    PUT_AT(judge, 1, 4, forward_begin, .sync = 1);
+    expect_finding(judge, NULL, "");
 }
 
 /* It joins the group, posts the first operation and waits for it. */
@@ -1281,6 +1341,74 @@ static void put_member(cd_judge *judge, uint32_t rank)
     PUT_AT(judge, rank, 0, collective_post, .group = 7, .sequence = 0, .op = CDDP_OP_ALLREDUCE,
            .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_F32, .numel = 4, .bucket = 0);
     PUT_AT(judge, rank, 0, collective_wait, .group = 7, .sequence = 0);
+}
+
+/* A planted fault kept rank 2 from coming before the others' time-outs. */
+TEST(live, of_a_rank_that_a_fault_kept_it_is_said_how_late_it_came)
+{
+    (void)state;
+    for (int is_behind = 0; is_behind < 2; is_behind++) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        /* a hang may begin when it has posted */
+        if (is_behind)
+            PUT_AT(judge, 0, 0, fault, .kind = CDDP_FAULT_HANG, .target = 2, .peer = -1,
+                   .duration = 500 * MS);
+        else
+            PUT_AT(judge, 0, 0, fault, .kind = CDDP_FAULT_SLOW_RANK, .target = 2, .peer = -1);
+        for (uint32_t rank = 0; rank < 3; rank++)
+            PUT_AT(judge, rank, 0, group, .group = 7, .group_rank = (int64_t)rank, .members = 3);
+        for (uint32_t rank = 0; rank < 3; rank++) {
+            cddp_event e = {.rank = rank, .kind = CDDP_EV_collective_post};
+            if (rank == 2 && !is_behind) e.time_ns = 500 * MS;
+            e.as.collective_post = (cddp_event_collective_post){.group = 7,
+                                                                .op = CDDP_OP_ALLREDUCE,
+                                                                .reduce_op = CDDP_RED_SUM,
+                                                                .root = -1,
+                                                                .bucket = 0};
+            put(judge, e);
+            e = (cddp_event){.rank = rank, .kind = CDDP_EV_collective_done};
+            e.time_ns = rank == 2 ? 600 * MS : 100 * MS;
+            e.as.collective_done =
+                (cddp_event_collective_done){.group = 7, .status = CDDP_E_TIMEOUT};
+            put(judge, e);
+            PUT_AT(judge, rank, 0, rank_end, .status = CDDP_E_TIMEOUT);
+        }
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_wait_count(judge), 2);
+        for (size_t i = 0; i < 2; i++) {
+            const cddp_wait *w = cd_judge_get_wait(judge, i);
+            assert_int_equal(w->rank, i);
+            assert_int_equal(w->peer_count, 1);
+            assert_int_equal(w->peers[0], 2);
+            assert_int_equal(w->late_ns, 400 * MS);
+        }
+        cd_judge_destroy(judge);
+    }
+}
+
+/* What rank 2 posted is not known: there is no record of it, or one that stops. */
+TEST(live, a_member_without_a_record_to_its_end_is_not_to_blame)
+{
+    (void)state;
+    for (int is_cut = 0; is_cut < 2; is_cut++) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        for (uint32_t rank = 0; rank < 2u + (uint32_t)is_cut; rank++)
+            PUT_AT(judge, rank, 0, group, .group = 7, .group_rank = (int64_t)rank, .members = 3);
+        for (uint32_t rank = 0; rank < 2; rank++) put_member(judge, rank);
+        for (uint32_t rank = 0; rank < 2; rank++)
+            PUT_AT(judge, rank, 0, rank_end, .end = CDDP_RANK_HUNG, .status = CDDP_E_TIMEOUT);
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_ok(cd_judge_end(judge, &err), &err);
+        cd_test_row("record stops: %d", is_cut);
+        assert_int_equal(cd_judge_finding_count(judge), 1);
+        const cddp_finding *f = cd_judge_get_finding(judge, 0);
+        assert_int_equal(f->rank, -1);
+        assert_int_equal(f->rank_count, 0);
+        assert_non_null(strstr(f->title, is_cut ? "no record says whether rank 2 came"
+                                                : "no record says whether 1 member came"));
+        cd_judge_destroy(judge);
+    }
 }
 
 /* All have posted it. Ranks that its death leaves waiting are ended by the launcher. */

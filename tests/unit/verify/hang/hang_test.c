@@ -42,6 +42,33 @@ TEST(hang, the_root_is_the_culprit)
                     "which was killed (signal 9) in step 4");
 }
 
+/* Its own error is what came of the others' time-outs. */
+TEST(hang, a_rank_that_came_late_is_said_to_be_late)
+{
+    cddp_wait waits[] = {WAIT(0, 7, 2), WAIT(1, 7, 2)};
+    cddp_verdict_rank ranks[3] = {{.size = sizeof ranks[0]}};
+    const cddp_verdict v = {.waits = waits, .wait_count = 2, .ranks = ranks, .rank_count = 3};
+    (void)state;
+    ranks[2].result.status = CDDP_E_TIMEOUT;
+    for (size_t i = 0; i < 2; i++) waits[i].is_inside = true;
+    waits[0].late_ns = waits[1].late_ns = 400000000;
+    assert_true(cd_hang_is_culprit(&v, 2));
+    expect_headline(&v, "hang: ranks 0 and 1 wait in allreduce #7 (bucket 0, step 3) for rank 2, "
+                        "which came 400 ms after the time-out");
+}
+
+/* Nobody waits, and the summary names who failed first. */
+TEST(hang, the_rank_of_the_summary_is_the_culprit)
+{
+    static const char *const summaries[] = {"rank 1 did not finish: it was killed",
+                                            "as expected: rank 1 did not finish: it was killed"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        const cddp_verdict v = {.summary = summaries[i]};
+        for (uint32_t r = 0; r < 3; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r == 1);
+    }
+}
+
 TEST(hang, a_chain_leads_to_its_root)
 {
     const cddp_wait waits[] = {WAIT(0, 7, 1), WAIT(1, 4, 2)};
@@ -69,6 +96,9 @@ TEST(hang, nobody_known_is_said)
     const cddp_verdict v = {.waits = waits, .wait_count = 2};
     (void)state;
     waits[0].peer_count = waits[1].peer_count = 0;
+    expect_headline(&v, "hang: ranks 0 and 1 wait in allreduce #7 (bucket 0, step 3), and not "
+                        "every member is recorded: who did not come is not known");
+    waits[0].is_inside = waits[1].is_inside = true;
     expect_headline(&v, "hang: ranks 0 and 1 wait in allreduce #7 (bucket 0, step 3), which all "
                         "members have posted; who stopped there is not known");
     expect_headline(&(cddp_verdict){.size = sizeof v}, "");

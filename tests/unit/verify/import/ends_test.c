@@ -22,14 +22,16 @@ static void emit(job *j, uint32_t rank, uint16_t kind, const int64_t fields[3])
     assert_int_equal(cd_ends_push(&j->ends, &e, NULL), CDDP_OK);
 }
 
-static void begin(job *j)
+static void begin_with(job *j, uint32_t recorded)
 {
     *j = (job){.now_ns = 1000 * SECOND};
     assert_int_equal(cd_ends_init(&j->ends, RANKS, STALL_S * SECOND, NULL), CDDP_OK);
     for (int64_t group = 0; group < 2; group++)
-        for (uint32_t i = 0; i < RANKS; i++)
+        for (uint32_t i = 0; i < recorded; i++)
             emit(j, i, CDDP_EV_group, (int64_t[]){group, RANKS, i});
 }
+
+static void begin(job *j) { begin_with(j, RANKS); }
 
 static void compute(job *j, uint32_t rank) { emit(j, rank, CDDP_EV_forward_begin, NULL); }
 static void later(job *j, uint64_t seconds) { j->now_ns += seconds * SECOND; }
@@ -138,6 +140,20 @@ TEST(ends, an_operation_under_way_that_all_have_posted_is_no_hang)
     await(&j, 0, 0, 0);
     await(&j, 1, 0, 0);
     end_all(&j, "---");
+}
+
+/* Of rank 2 there is no recording, or one that its recorder could not go on with. */
+TEST(ends, a_member_that_may_have_come_unrecorded_hangs_nobody)
+{
+    for (int is_cut = 0; is_cut < 2; is_cut++) {
+        job j;
+        begin_with(&j, is_cut ? RANKS : RANKS - 1);
+        for (uint32_t i = 0; i < RANKS - 1; i++) await(&j, i, 0, 0);
+        if (is_cut) j.ends.ranks[2].left = CD_LEFT_BY_CUT;
+        later(&j, 2 * STALL_S);
+        for (uint32_t i = 0; i < RANKS - 1; i++) live_on(&j, i);
+        end(&j, "---");
+    }
 }
 
 TEST(ends, an_operation_that_all_have_posted_and_that_never_ends_is_one)

@@ -2,6 +2,7 @@
 /* What watch says of a job, from its events: who waits, who is at fault, when nothing moves. */
 #include "tests/support/test.h"
 #include "cddp/backend.h"
+#include "verify/hang/graph.h"
 #include "verify/watch/watch.h"
 
 #include <string.h>
@@ -30,7 +31,8 @@ static void emit(job *j, uint32_t rank, uint16_t kind, const int64_t fields[5], 
 
 static void open_group(job *j, uint32_t rank, int64_t id)
 {
-    emit(j, rank, CDDP_EV_group, (int64_t[]){id, 3, rank, 0, 0}, id == 0 ? "world" : "rows");
+    const int64_t members = j->watch.rank_count;
+    emit(j, rank, CDDP_EV_group, (int64_t[]){id, members, rank, 0, 0}, id == 0 ? "world" : "rows");
 }
 
 static void post(job *j, uint32_t rank, int64_t group, int64_t sequence)
@@ -154,6 +156,31 @@ TEST(watch, says_that_a_process_is_gone)
     assert_true(cd_watch_is_dead(&j.watch));
     expect(&j, false, "nothing writes it any more: the last event was 1 min ago");
     cd_watch_fini(&j.watch);
+}
+
+/* Its shard lies elsewhere, or its recorder stopped: it may have posted what others wait for. */
+TEST(watch, a_rank_of_which_nothing_is_known_is_not_the_culprit)
+{
+    (void)state;
+    for (int is_cut = 0; is_cut < 2; is_cut++) {
+        job j;
+        begin(&j, 3);
+        for (uint32_t r = 0; r < 2u + (uint32_t)is_cut; r++) open_group(&j, r, 0);
+        if (is_cut) emit(&j, 2, CDDP_EV_mark, NULL, "recorder failed: no space");
+        for (uint32_t r = 0; r < 2; r++) post(&j, r, 0, 0);
+        for (uint32_t r = 0; r < 2; r++) await(&j, r, 0, 0);
+        j.now_ns += 60 * SECOND;
+        cd_test_row("recorder failed: %d", is_cut);
+        expect(&j, true, "not every member is recorded: who did not come is not known");
+        expect_page(&j, true, "all members have posted", false);
+        expect_page(&j, true,
+                    is_cut ? "its recording stopped, what it does is not known"
+                           : "has shown nothing yet",
+                    true);
+        expect_page(&j, true, "why", false);
+        assert_false(cd_hang_is_culprit(&j.watch.verdict, 2));
+        cd_watch_fini(&j.watch);
+    }
 }
 
 /* It waits as the others do, but is what they wait for. */
