@@ -10,8 +10,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-__attribute__((visibility("default"))) int connect(int fd, const struct sockaddr *address, socklen_t length);
-__attribute__((visibility("default"))) int MPI_Init_thread(int *argc, char ***argv, int required, int *provided);
+__attribute__((visibility("default"))) int connect(int fd, const struct sockaddr *address,
+                                                   socklen_t length);
+__attribute__((visibility("default"))) int MPI_Init_thread(int *argc, char ***argv, int required,
+                                                           int *provided);
 
 typedef int (*connect_fn)(int fd, const struct sockaddr *address, socklen_t length);
 
