@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # ended.sh PROGRAM [BACKEND…]: somebody ends a process of a report card, or the card itself. A hook or backend is never blamed for that, but
-# for a crash of its own.
+# for its crash.
 set -u
 program=$(readlink -f "$1")
 shift
