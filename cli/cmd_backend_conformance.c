@@ -215,6 +215,13 @@ static const cddp_rank_result *find_starved(const cddp_rank_result *results, uin
     return NULL;
 }
 
+/* It was killed, and nobody saw by which signal. A crash is reported by the rank's MPI; kill -9 is
+** not. */
+static bool is_unseen_death(const cddp_rank_result *result)
+{
+    return result->end == CDDP_RANK_KILLED && result->detail == 0;
+}
+
 /* Nor does a rank that somebody ended. An MPI rank catches SIGTERM and says so. NULL: there is
 ** none. */
 static const cddp_rank_result *find_ended_outside(const cddp_rank_result *results, uint32_t ranks)
@@ -223,7 +230,9 @@ static const cddp_rank_result *find_ended_outside(const cddp_rank_result *result
         const bool is_interrupted = results[r].end == CDDP_RANK_RETURNED &&
                                     results[r].status == CDDP_E_ABORTED &&
                                     strcmp(results[r].error.message, "interrupted") == 0;
-        if (is_interrupted || cd_rank_end_is_from_outside(&results[r])) return &results[r];
+        if (is_interrupted || is_unseen_death(&results[r]) ||
+            cd_rank_end_is_from_outside(&results[r]))
+            return &results[r];
     }
     return NULL;
 }
@@ -385,9 +394,12 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
     if (outside != NULL && !cd_interrupt_requested() && !has_failed(c)) {
         cddp_error err = CDDP_ERROR_INIT;
         (void)cd_fail(&err, CDDP_E_NOMEM,
-                      "backend %s was not judged: somebody ended rank %u of %" PRIu32
-                      ", or the system did for want of memory: %.160s",
-                      c->backend, (unsigned)(outside - results), ranks, outside->error.message);
+                      "backend %s was not judged: %s rank %u of %" PRIu32
+                      ", or the system did for want of memory: %.140s",
+                      c->backend,
+                      is_unseen_death(outside) ? "without a crash report somebody ended"
+                                               : "somebody ended",
+                      (unsigned)(outside - results), ranks, outside->error.message);
         return cd_cli_fail(c->cli, &err);
     }
     cd_report_card_begin(c->cli, &c->target, &text);

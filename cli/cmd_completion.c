@@ -57,7 +57,7 @@ static const operand operands[] = {{"run", "scenario"},
 static const operand plain_words[] = {
     {"list", "hooks backends checks scenarios keys events models optimizers faults marks choosers "
              "algorithms links schema"},
-    {"new", "scenario hang job hook backend"},
+    {"new", "scenario hang job hook stateful-hook backend wrong-backend"},
     {"shell", "bash zsh fish"},
     {"format", "text json junit sarif html perfetto svg csv jsonl"},
     {"color", "auto always never"},

@@ -11,7 +11,7 @@
 
 /* made by CMake from cli/templates and examples */
 extern const char cd_template_scenario[], cd_template_hang[], cd_template_job[], cd_template_hook[],
-    cd_template_backend[];
+    cd_template_stateful_hook[], cd_template_backend[], cd_template_wrong_backend[];
 
 typedef struct template_row {
     const char *name, *file, *text, *next;
@@ -22,7 +22,9 @@ static const template_row templates[] = {
     {"hang", "hang.toml", cd_template_hang, "cddp-verify run"},
     {"job", "job.toml", cd_template_job, "cddp-verify run"},
     {"hook", "hook.c", cd_template_hook, "read its first lines, in"},
+    {"stateful-hook", "hook.c", cd_template_stateful_hook, "read its first lines, in"},
     {"backend", "backend.c", cd_template_backend, "read its first lines, in"},
+    {"wrong-backend", "backend.c", cd_template_wrong_backend, "read its first lines, in"},
 };
 
 static cddp_status choose(const cd_args *args, const template_row **chosen, cddp_error *err)
@@ -39,8 +41,8 @@ static cddp_status choose(const cd_args *args, const template_row **chosen, cddp
         cd_suggest_offer(&s, templates[i].name);
     }
     return cd_fail(err, CDDP_E_ARG,
-                   "there is no template '%.60s'%s%s%s. There are scenario, hang, job, hook and "
-                   "backend",
+                   "there is no template '%.60s'%s%s%s. There are scenario, hang, job, hook, "
+                   "stateful-hook, backend and wrong-backend",
                    wanted, s.best != NULL ? "; did you mean '" : "", s.best != NULL ? s.best : "",
                    s.best != NULL ? "'?" : "");
 }

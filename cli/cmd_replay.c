@@ -45,6 +45,12 @@ static cddp_status find_run(replay_command *c, cddp_error *err)
         return cd_fail(err, CDDP_E_ARG,
                        "run %" PRId64 " (%s) never began: it has no events that could come again",
                        c->recipe.run, c->recipe.verdict);
+    if (cd_recipe_is_foreign(&c->recipe) && c->recipe.exit_code == CD_EXIT_ENVIRONMENT)
+        return cd_fail(err, CDDP_E_BACKEND,
+                       "run %" PRId64 " was not judged, for want of something on the machine that "
+                       "it ran on (\"cddp-verify report %.100s\" says what): there is nothing to "
+                       "reproduce",
+                       c->recipe.run, args->operands[0]);
     if (cd_recipe_is_foreign(&c->recipe))
         CD_TRY(cd_replay_set_across(&c->replay, c->recipe.algorithm[0] != '\0', err));
     return CDDP_OK;

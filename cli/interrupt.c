@@ -72,6 +72,8 @@ void cd_interrupt_begin(void)
         sigaction(SIGHUP, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    action.sa_flags = 0;
+    sigaction(SIGUSR1, &action, NULL);
 }
 
 void cd_interrupt_as_rank(void) { signal(SIGTERM, SIG_DFL); }

@@ -9,7 +9,8 @@
 #pragma once
 #include "cddp/trace.h"
 
-/* from now on SIGINT, SIGTERM and, unless it is ignored, SIGHUP raise the flag */
+/* From now on SIGINT, SIGTERM and, unless it is ignored, SIGHUP raise the flag. So does SIGUSR1, by
+** which a pool of processes asks its workers to end. */
 void cd_interrupt_begin(void);
 bool cd_interrupt_requested(void);
 /* raises the flag when so much time has passed, rounded up to seconds; is_late: that was it */

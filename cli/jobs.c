@@ -138,8 +138,9 @@ static void note_death(pool *p, const cd_crew_end *end, size_t index)
     cd_result_init(result);
     result->source = cd_result_copy(result, p->jobs->paths[index]);
     if (is_outside && cd_interrupt_requested()) {
-        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE, "interrupted before the run had ended",
-                              "");
+        cd_result_set_failure(
+            result, CD_EXIT_INCONCLUSIVE,
+            "interrupted; its process was stopped before it could say what it knew", "");
         return;
     }
     if (is_outside)

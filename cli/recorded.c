@@ -109,6 +109,12 @@ cddp_status cd_recorded_judge(cd_result *result, const cd_session *session,
         return CD_PASS(cd_imported_judge(result, session, run, err));
     cd_session_read_plan(&reading, run->provenance.source, run->provenance.scenario, &plan, result);
     if (plan == NULL) return CDDP_OK;
+    /* Nor was it judged then: how its ranks ended is the machine's doing. */
+    if (run->complete && run->outcome.exit_code == CD_EXIT_ENVIRONMENT) {
+        cd_result_set_failure(result, CD_EXIT_ENVIRONMENT, run->outcome.reason, "");
+        cddp_plan_destroy(plan);
+        return CDDP_OK;
+    }
     cddp_status status = judge_plan(result, session, plan, run, err);
     cddp_plan_destroy(plan);
     /* That ranks did not finish is all that an interruption shows by itself. */

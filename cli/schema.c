@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define TABLES_MAX 64
+#define WRAPPER "wrapper[]"
 
 static void put_type(cd_json *json, const char *type) { cd_json_put_text(json, "type", type); }
 
@@ -53,8 +54,11 @@ static void put_key(cd_json *json, const cddp_key_info *key)
         put_type(json, "boolean");
         break;
     case CDDP_KEY_INTEGER:
+        put_type(json, "integer");
+        break;
     case CDDP_KEY_UNSIGNED:
         put_type(json, "integer");
+        cd_json_put_integer(json, "minimum", 0);
         break;
     case CDDP_KEY_NUMBER:
         put_type(json, "number");
@@ -154,6 +158,11 @@ static void put_table(cd_json *json, const char (*tables)[64], size_t count, con
     cd_json_open(json, '{');
     put_keys(json, table, per_rank);
     put_tables(json, tables, count, table, per_rank);
+    /* a wrapper may have every table for itself */
+    for (size_t i = 0; strcmp(table, WRAPPER) == 0 && i < count; i++)
+        if (tables[i][0] != '\0' && strchr(tables[i], '.') == NULL &&
+            strcmp(tables[i], WRAPPER) != 0)
+            put_table(json, tables, count, tables[i], per_rank);
     cd_json_close(json, '}');
     if (is_numbered) put_numbered(json, table);
     if (bracket != NULL) cd_json_close(json, '}');

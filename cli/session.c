@@ -360,8 +360,24 @@ static void report_unjudged(const law_counter *c, cd_result *result)
     result->unjudged = cd_result_copy(result, words);
 }
 
+/* Whether a world of real processes came together. */
+typedef struct start_watch {
+    cddp_trace_sink sink;
+    uint64_t joined; /* ranks that opened the group of all */
+    bool has_done;   /* an operation has ended well */
+} start_watch;
+
+static void watch_start(void *self, const cddp_event *event)
+{
+    start_watch *w = self;
+    w->joined += event->kind == CDDP_EV_group && strcmp(event->text, "world") == 0;
+    w->has_done |= event->kind == CDDP_EV_collective_done &&
+                   event->as.collective_done.status == (int64_t)CDDP_OK;
+}
+
 typedef struct run_sinks {
     law_counter laws;
+    start_watch start;
     const cddp_trace_sink *list[8];
     size_t count;
     cd_recorder recorder;
@@ -376,7 +392,10 @@ static void add_sinks(const cd_session *session, const cd_compose *compose, cons
     if (sinks->laws.hook != NULL) sinks->list[sinks->count++] = &sinks->laws.sink;
     if (plan->expect.same_with.count > 0) sinks->list[sinks->count++] = &sinks->finals.sink;
     sinks->list[sinks->count++] = &sinks->recorder.sink;
-    if (!cd_compose_has_processes(compose)) sinks->list[sinks->count++] = cd_interrupt_sink();
+    sinks->start = (start_watch){
+        .sink = {sizeof sinks->start.sink, CDDP_TRACE_ABI, &sinks->start, watch_start, NULL}};
+    sinks->list[sinks->count++] =
+        cd_compose_has_processes(compose) ? &sinks->start.sink : cd_interrupt_sink();
     if (session->store != NULL) sinks->list[sinks->count++] = cddp_store_sink(session->store);
     if (session->watcher != NULL) sinks->list[sinks->count++] = session->watcher;
     if (session->log != NULL && !cd_compose_is_member(compose))
@@ -481,6 +500,41 @@ static cddp_status check_shortage(const cddp_verdict *v, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Its transport failed it, or it was ended while it waited there for one that it failed, or, with
+** all others, it never reported. */
+static bool is_unmet(const cddp_rank_result *end)
+{
+    if (end->end == CDDP_RANK_HUNG)
+        return strstr(end->error.message, "connecting group 'world'") != NULL;
+    if (end->end == CDDP_RANK_CRASHED) return end->status == CDDP_E_BACKEND;
+    return end->end == CDDP_RANK_RETURNED &&
+           (end->status == CDDP_E_BACKEND || end->status == CDDP_E_TIMEOUT ||
+            end->status == CDDP_E_IO || end->status == CDDP_E_ABORTED);
+}
+
+/* Nor does a transport that never connected the ranks, where none of them died, stood still or
+** failed by itself: what lies between them is the machine's. */
+static cddp_status check_start(const cddp_verdict *v, const start_watch *w, const cddp_plan *plan,
+                               cddp_error *err)
+{
+    if (v->as_expected || v->outcome == CDDP_OUTCOME_VERIFIED || v->rank_count < 2 ||
+        plan->fault_count > 0 || w->has_done || w->joined >= v->rank_count)
+        return CDDP_OK;
+    size_t reporter = 0;
+    for (size_t r = v->rank_count; r-- > 0;) {
+        if (!is_unmet(&v->ranks[r].result)) return CDDP_OK;
+        if (v->ranks[r].result.end == CDDP_RANK_RETURNED) reporter = r;
+    }
+    for (size_t i = 0; i < v->finding_count; i++)
+        if (strcmp(v->findings[i].check, "I-FAIL") != 0 &&
+            strcmp(v->findings[i].check, "I-LIVE") != 0)
+            return CDDP_OK;
+    return cd_fail(err, CDDP_E_BACKEND,
+                   "the ranks did not meet, and nothing was judged: %.130s. Look for a firewall, "
+                   "other programs on their ports, or a job that lacks a process",
+                   v->ranks[reporter].result.error.message);
+}
+
 static cddp_status run_composed(const cd_session *session, const cddp_plan *plan,
                                 cd_compose *compose, run_sinks *sinks, cd_result *result,
                                 cddp_error *err)
@@ -496,6 +550,7 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
     run.oracle_apart = session->oracle_apart;
     CD_TRY_OUT(cddp_run(&run, &verdict, err));
     CD_TRY_OUT(check_shortage(verdict, err));
+    CD_TRY_OUT(check_start(verdict, &sinks->start, plan, err));
     CD_TRY_OUT(check_capabilities(verdict, err));
     CD_TRY_OUT(cd_result_take_verdict(result, verdict, err));
     cd_result_locate(result, result->source, plan->text);

@@ -17,6 +17,7 @@ typedef struct cd_writer {
     uint32_t *steps_done;     /* (world_size) flushes of each rank */
     uint32_t done_everywhere; /* the minimum of steps_done */
     uint32_t behind_count;    /* ranks at that minimum */
+    int64_t open_groups;      /* of all ranks */
     int64_t finding_count, exercised_count;
     sqlite3_stmt *insert_events, *insert_text, *insert_parameter;
     bool failed; /* the first failure, kept until flush or run_end reports it */

@@ -11,6 +11,8 @@
 **       last rank flushes (done_everywhere grows), when the batch is full, and at run_end.
 **   W3  Rows of older runs are never changed.
 **   W4  A commit of events and texts has the seals of them (seal.h).
+**   W5  Everything is in the file once the last open group was closed: what closes the transport
+**       then may end the process.
 **
 ** The rank that flushes is the rank of the last event: a tracer flushes right after an event of
 ** its rank.
@@ -135,8 +137,15 @@ void cd_writer_add(cddp_store *store, const cddp_event *event)
     w->last_rank = event->rank;
     if (w->failed) return;
     if (store->batch.count >= BATCH_EVENTS_MAX && cd_writer_commit(store, NULL) != CDDP_OK) return;
-    if (cd_batch_add(&store->batch, event)) return;
-    w->failed = cd_fail_memory(&w->failure, "the events of '%s'", store->path) != CDDP_OK;
+    if (!cd_batch_add(&store->batch, event)) {
+        w->failed = cd_fail_memory(&w->failure, "the events of '%s'", store->path) != CDDP_OK;
+        return;
+    }
+    /* W5. A failure is kept, as ever. */
+    w->open_groups += event->kind == CDDP_EV_group;
+    if (event->kind == CDDP_EV_group_close && --w->open_groups == 0 &&
+        cd_writer_commit(store, NULL) != CDDP_OK)
+        return;
 }
 
 static void sink_event(void *self, const cddp_event *event) { cd_writer_add(self, event); }

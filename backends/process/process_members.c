@@ -166,6 +166,8 @@ static void judge_loss(cd_process_watched *r, bool arrived)
         result->status =
             cd_fail(&result->error, CDDP_E_ABORTED,
                     "rank %u was ended with the others when one had died%s%s", r->rank, lead, note);
+    } else if (arrived && r->said_signal > 0) {
+        cd_process_watched_judge(r, 0, r->said_signal);
     } else if (arrived) {
         result->end = CDDP_RANK_KILLED;
         result->status =

@@ -32,6 +32,7 @@ typedef struct cd_process_watched {
     bool overdue;         /* it was stopped for too long, and killed for that */
     bool was_stopped;     /* when the patience with all ended */
     char start_words[96]; /* the last line on its standard error about the start of MPI; "" */
+    int said_signal;      /* that ended it, as Open MPI reports it on its standard error; 0 */
     bool stuck;           /* it never came back, and was killed for that */
     bool ended; /* reaped and drained; or it reported how it went, or its connection ended */
 } cd_process_watched;

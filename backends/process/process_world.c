@@ -29,6 +29,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define DEFAULT_GRACE_NS UINT64_C(5000000000)
@@ -115,6 +116,10 @@ static void forward_stderr(void *context, const char *line, size_t length)
     char words[sizeof r->start_words];
     snprintf(words, sizeof words, "%.*s", (int)length, line);
     if (strstr(words, "MPI_Init") != NULL) memcpy(r->start_words, words, sizeof words);
+    /* "[host:4047] Signal: Segmentation fault (11)" */
+    const char *said = strstr(words, "] Signal: "),
+               *number = said != NULL ? strrchr(said, '(') : NULL;
+    if (number != NULL) r->said_signal = atoi(number + 1);
     forward_line(r, true, line, length);
 }
 

@@ -191,15 +191,20 @@ static uint64_t patience_ns(const crew *c)
     return WAIT_NS;
 }
 
-/* Ctrl-C reaches workers by itself; SIGTERM reached us alone, and a worker may be in a loop. */
+/* The signal may have reached us alone, so workers are asked to end. One that is in a loop does not
+** listen, and is stopped. */
 static void end_drain(crew *c)
 {
     const uint64_t now_ns = cd_os_now_ns();
     if (!is_interrupted(c->options) || !c->options->drains) return;
-    if (c->interrupted_ns == 0) c->interrupted_ns = now_ns;
-    if (now_ns - c->interrupted_ns < DRAIN_NS) return;
-    for (uint32_t i = 0; i < c->options->worker_count; i++)
-        if (c->slots[i] != NONE) cd_os_child_kill(&c->children[i]);
+    const bool is_first = c->interrupted_ns == 0;
+    if (is_first) c->interrupted_ns = now_ns;
+    const bool is_over = now_ns - c->interrupted_ns >= DRAIN_NS;
+    for (uint32_t i = 0; i < c->options->worker_count; i++) {
+        if (c->slots[i] == NONE) continue;
+        if (is_first) cd_os_child_interrupt(&c->children[i]);
+        if (is_over) cd_os_child_kill(&c->children[i]);
+    }
 }
 
 /* One round over all workers: begin, wait, read, hand over. */

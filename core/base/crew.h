@@ -43,8 +43,8 @@ typedef struct cd_crew_options {
     /* true: no task is begun any more; NULL: never. Workers may ask it, too. */
     bool (*interrupted)(void);
     uint64_t limit_ns; /* how long a task may take; 0: as long as it likes */
-    /* of interrupted workers: wait until they end, for at most 5 s; false: stop them, and take
-    ** nothing more */
+    /* of interrupted workers: ask them to end, see cd_os_child_interrupt, and wait for at most 5 s;
+    ** false: stop them, and take nothing more */
     bool drains;
     /* "explored": the first worker that fails or dies is the error of the whole, at once, as "a
     ** process that explored ended early"; CDDP_E_NOMEM when it was ended from outside. NULL: `take`

@@ -90,6 +90,9 @@ cddp_status cd_os_children_wait(const cd_os_child *children, size_t count, uint6
 cddp_status cd_os_child_read(cd_os_child *child, cd_os_pipe pipe, void *bytes, size_t byte_capacity,
                              size_t *byte_count, cddp_error *err) CDDP_MUST_CHECK;
 void cd_os_child_kill(cd_os_child *child);
+/* Asks it to end with what it has, by SIGUSR1, which it must catch. Ctrl-C reaches children by
+** itself and SIGTERM ends them at once, so neither can ask. */
+void cd_os_child_interrupt(cd_os_child *child);
 /* Forks and returns twice: here with *process, and in the child with *process 0. On Linux the child
 ** dies with this process. Both have the same stdout and stderr. */
 cddp_status cd_os_fork(int64_t *process, cddp_error *err) CDDP_MUST_CHECK;

@@ -140,6 +140,11 @@ void cd_os_child_kill(cd_os_child *child)
     if (child->process > 0) kill((pid_t)child->process, SIGKILL);
 }
 
+void cd_os_child_interrupt(cd_os_child *child)
+{
+    if (child->process > 0) kill((pid_t)child->process, SIGUSR1);
+}
+
 bool cd_os_child_poll(cd_os_child *child, int *exit_code, int *signal_number)
 {
     if (child->process <= 0) return true;

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The smallest communication hook: it divides, and sums. Begin here; alternate_hook.c has state. */
+/* The smallest communication hook: it divides, and sums. Begin here; alternate_hook.c has state.
+**
+**     cc -shared -fPIC $(pkg-config --cflags cddp) mean_hook.c -o mean_hook.so
+**     cddp-verify hook-conformance mean --plugin ./mean_hook.so
+*/
 #include <cddp/device.h>
 #include <cddp/plugin.h>
 

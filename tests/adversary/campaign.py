@@ -467,6 +467,9 @@ def part_sizes(c):
         "depth": lambda n: HEAD + "[a" + ".a" * n + "]\n",
         "brackets": lambda n: HEAD + "x = " + "[" * n + "]" * n + "\n",
         "faults": lambda n: HEAD + '[[fault]]\nkind="kill"\nrank=0\n' * n,
+        "collectives": lambda n: HEAD + '[[collective]]\nop="reduceall"\n' * n,
+        "wrappers": lambda n: HEAD + "".join(f'[[wrapper]]\nname="w{i}"\n' for i in range(n)),
+        "marks": lambda n: HEAD + "[expect]\nmarks = [" + ",".join(f'"m{i}"' for i in range(n)) + "]\n",
         "conditions": lambda n: HEAD + "[[when]]\nranks=0\nsteps=0\n" * n,
     }
     for name, text in rows.items():

@@ -3,6 +3,7 @@
 
 usage: formats_test.py CDDP-VERIFY SOURCE-FOLDER
 """
+import glob
 import json
 import os
 import re
@@ -11,6 +12,10 @@ import subprocess
 import sys
 import tempfile
 
+try:
+    import tomllib
+except ImportError:
+    tomllib = None
 try:
     import jsonschema
 except ImportError:
@@ -92,6 +97,41 @@ def validate(what, document, schema):
     if jsonschema is not None:
         others = [e.message for e in jsonschema.validators.validator_for(schema)(schema).iter_errors(document)]
         check(f"{what}: jsonschema: {others[:3]}", not others)
+
+
+# ---- scenarios ----
+
+def with_value(path, value):
+    """A small scenario that is right but for this."""
+    scenario = {"schema": 1, "title": "t", "world": {"size": 2}, "model": {"name": "mlp"}, "train": {"steps": 1}}
+    *tables, key = path.split(".")
+    table = scenario
+    for name in tables:
+        table = table.setdefault(name, {})
+    table[key] = value
+    return scenario
+
+
+MISTAKES = [("world.size", "two"), ("world.sise", 2), ("train.steps", -1), ("train.steps", 1.5), ("ddp.static_graph", "yes"), ("nosuch", {"k": 1}),
+            ("optimizer", {"kind": "sgd"}), ("expect.verdict", "maybe"), ("wrapper", [{"name": "a", "modell": {}}]), ("fault", [{"kindd": "kill"}])]
+
+
+def look_at_scenarios():
+    """What an editor says: nothing of the catalogue, and something of each mistake."""
+    if jsonschema is None or tomllib is None:
+        return
+    done = subprocess.run([VERIFY, "list", "schema"], stdout=subprocess.PIPE, check=True)
+    schema = json.loads(done.stdout)
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    paths = glob.glob(f"{SOURCE}/scenarios/**/*.toml", recursive=True)
+    check("there are scenarios", len(paths) > 500)
+    for path in paths:
+        with open(path, "rb") as file:
+            wrong = [e.message for e in validator.iter_errors(tomllib.load(file))]
+        check(f"{path}: {wrong[:3]}", not wrong)
+    check("a small scenario is right", validator.is_valid(with_value("world.size", 2)))
+    for path, value in MISTAKES:
+        check(f"{path} = {value} is a mistake", not validator.is_valid(with_value(path, value)))
 
 
 # ---- the commands ----
@@ -212,6 +252,7 @@ def main():
         look_at(folder, ["compare", one, many], compare, False)
         _, page = run(folder, ["watch", store, "--once"], "json")
         validate("watch", json.loads(page), watch)
+    look_at_scenarios()
     print(f"{shown} checks, {failures} failed" + ("" if jsonschema is not None else "; python3-jsonschema is not installed"))
     return failures != 0
 

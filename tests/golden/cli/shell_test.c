@@ -208,6 +208,33 @@ TEST(template, each_suggestion_can_be_taken)
     assert_true(count >= 5);
 }
 
+/* That these compile, and what their cards say, is shown where they are built against an
+** installation (tests/install). */
+TEST(template, of_a_plugin_is_an_example_to_the_byte)
+{
+    static const char *const rows[][2] = {{"hook", "hook/mean_hook.c"},
+                                          {"stateful-hook", "hook/alternate_hook.c"},
+                                          {"backend", "backend/loopback_backend.c"},
+                                          {"wrong-backend", "backend/dummy_backend.c"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_program p;
+        char words[1200];
+        cd_test_row("%s", rows[i][0]);
+        program_open(&p);
+        snprintf(words, sizeof words, "new %s --output $T/plugin.c", rows[i][0]);
+        program_run(&p, words);
+        assert_int_equal(p.exit_code, 0);
+        snprintf(words, sizeof words, "%s/plugin.c", p.place);
+        char *written = program_slurp(words);
+        snprintf(words, sizeof words, SOURCE_ROOT "/examples/%s", rows[i][1]);
+        char *example = program_slurp(words);
+        assert_string_equal(written, example);
+        free(example);
+        free(written);
+        program_close(&p);
+    }
+}
+
 TEST(document, its_examples_run)
 {
     static const struct {

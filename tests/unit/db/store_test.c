@@ -329,6 +329,30 @@ TEST(store, a_finished_iteration_can_be_read_while_the_run_goes_on)
     fixture_close(&f);
 }
 
+TEST(store, everything_can_be_read_once_the_last_group_was_closed)
+{
+    fixture f;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    cd_memory_sink memory;
+    int64_t run = 0;
+    cddp_run_provenance provenance = fixture_provenance(2);
+    fixture_open(&f);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
+    assert_ok(cddp_store_run_begin(store, &provenance, &run, &err), &err);
+    const cddp_trace_sink *sink = cddp_store_sink(store);
+    for (uint32_t i = 0; i < 4; i++) {
+        cddp_event e = {.kind = i < 2 ? CDDP_EV_group : CDDP_EV_group_close, .rank = i % 2};
+        e.sequence = i;
+        sink->event(sink->self, &e);
+        read_events(f.path, 1, CDDP_STORE_RECORDED, &memory);
+        assert_int_equal(memory.count, i < 3 ? 0 : 4);
+        cd_memory_sink_fini(&memory);
+    }
+    cddp_store_close(store);
+    fixture_close(&f);
+}
+
 TEST(store, shards_merge_into_one_order_whatever_the_order_of_the_paths)
 {
     fixture f;

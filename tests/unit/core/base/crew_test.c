@@ -380,6 +380,47 @@ TEST(crew, workers_of_an_interrupted_crew_that_drains_end_by_themselves)
     assert_no_child_is_left();
 }
 
+static volatile sig_atomic_t is_asked;
+static void note_question(int signal_number)
+{
+    (void)signal_number;
+    is_asked = 1;
+}
+
+static size_t begun_before;
+static bool say_yes_once_two_have_begun(void) { return begun_before > 0; }
+static void note_begun(void *context, size_t taken)
+{
+    (void)context, (void)taken;
+    begun_before++;
+}
+
+static cddp_status work_until_asked(void *context, size_t task, cd_text *result, cddp_error *err)
+{
+    (void)context, (void)task, (void)err;
+    while (!is_asked) cd_os_sleep_ns(MS);
+    cd_text_push(result, "asked");
+    return CDDP_OK;
+}
+
+TEST(crew, workers_of_an_interrupted_crew_that_drains_are_asked_to_end)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_crew_count count;
+    job j;
+    job_init(&j, 2);
+    signal(SIGUSR1, note_question);
+    j.options.work = work_until_asked;
+    j.options.progress = note_begun;
+    j.options.interrupted = say_yes_once_two_have_begun;
+    j.options.drains = true;
+    assert_ok(cd_crew_run(&j.options, &count, &err), &err);
+    assert_int_equal(count.begun, 2);
+    assert_int_equal(count.taken, 2);
+    for (size_t t = 0; t < 2; t++) assert_string_equal(j.taken[t], "asked");
+    assert_no_child_is_left();
+}
+
 /* ---- what cannot be begun ---- */
 
 TEST(crew, a_worker_that_cannot_be_started_ends_those_that_were)

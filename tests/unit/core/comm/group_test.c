@@ -8,6 +8,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/comm/group.h"
+#include "core/comm/hold.h"
 #include "core/trace/sink.h"
 #include "tests/support/test.h"
 
@@ -645,6 +646,31 @@ TEST(work, a_handle_that_was_given_back_is_an_error_and_not_an_assertion)
     cddp_work_release(work);
     cd_group_audit(f.group);
     assert_int_equal(f.script.releases, 1);
+    tear_down(&f);
+}
+
+TEST(work, a_handle_of_a_closed_group_is_an_error_and_not_an_assertion)
+{
+    fixture f;
+    set_up(&f, false);
+    float value = 1;
+    cddp_tensor t = floats(&value, 1);
+    cddp_work *work = NULL, *other = NULL;
+    bool done = false;
+    assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), &f.err);
+    cd_group_hold(f.group); /* as a wrapper does */
+    cddp_group_destroy(f.group);
+    assert_fails(cddp_work_test(work, &done, &f.err), CDDP_E_STATE, &f.err,
+                 "allreduce #0: its group 'default' was destroyed, and the operation with it");
+    assert_fails(cddp_work_wait(work, 0, &f.err), CDDP_E_STATE, &f.err,
+                 "allreduce #0: its group 'default' was destroyed, and the operation with it");
+    assert_fails(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &other, &f.err), CDDP_E_STATE,
+                 &f.err, "group 'default' was destroyed");
+    assert_fails(cddp_group_abort(f.group, "", &f.err), CDDP_E_STATE, &f.err, "was destroyed");
+    cddp_work_release(work);
+    assert_int_equal(f.script.releases, 1); /* when the group was closed */
+    cd_group_let_go(f.group);
+    f.group = NULL;
     tear_down(&f);
 }
 
