@@ -114,8 +114,8 @@ void cd_storage_look_at_step(cd_recording *r)
     w->updates++;
 }
 
-/* What no gradient changes is shown once, behind the last step; a change alike on all ranks is their
-** affair. */
+/* What no gradient changes is shown once, behind the last step. A change alike on all ranks is
+** their affair. */
 static void show_frozen(cd_recording *r)
 {
     const cd_recorded_wrapper *w = cd_recording_here(r);

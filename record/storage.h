@@ -14,8 +14,9 @@
 ** clear late.
 ** Where backwards add up before one is reduced, the next forward must find the gradients that the
 ** last backward left: as the program showed them, or else as they lay there at its end. What a comm
-** hook gets of a gradient must be what the program showed of it. What a step takes is held against what lies in the gradient's place, where
-** no clip and no loss scale came between. Other numbers are reported as a mark.
+** hook gets of a gradient must be what the program showed of it. What a step takes is held against
+** what lies in the gradient's place, where no clip and no loss scale came between. Other numbers
+** are reported as a mark.
 **
 ** Lifetime   kept from the creation of a wrapper to its end, or as cddp_record_storage says.
 ** Ownership  borrows tensors and gradient slots in between.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings of single ranks are held to the rules of all: what has no meaning for a world has none for
-** a rank. That ranks differ is no contradiction; scenarios are for that.
+/* Settings of single ranks are held to the rules of all: what has no meaning for a world has none
+** for a rank. That ranks differ is no contradiction; scenarios are for that.
 */
 #include "core/base/hash.h"
 #include "core/plan/plan_check.h"

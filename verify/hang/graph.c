@@ -33,8 +33,8 @@ static bool has_root(const cddp_verdict *v, const cddp_wait *wait)
     return false;
 }
 
-/* Who waits for one that waits inside an operation that all have posted waits for that one's reason;
-** in a cycle nobody is the last. */
+/* Who waits for one that waits inside an operation that all have posted waits for that one's
+** reason. In a cycle nobody is the last. */
 static const cddp_wait *last_of(const cddp_verdict *v, const cddp_wait *wait)
 {
     const cddp_wait *at = wait;

@@ -42,7 +42,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_BUFFERS,    /* why buffers changed outside of training, on some ranks alone */
     CD_DECLARED_FROZEN,     /* why parameters were frozen on some ranks alone */
     CD_DECLARED_SAMPLES,    /* which samples are whose: ranks take the same ones */
-    CD_DECLARED_GIVEN,       /* what changed a gradient on its way to a comm hook */
+    CD_DECLARED_GIVEN,      /* what changed a gradient on its way to a comm hook */
     CD_DECLARED_ACCUMULATED, /* what changed a gradient between two backwards that add up */
     CD_DECLARED_TAKEN,       /* which gradient a step took: not the one in its place */
     CD_DECLARED_COUNT
@@ -106,8 +106,8 @@ typedef struct cd_declared {
     cd_declared_place unskipped; /* a parameter that a skipped step changed */
     bool is_of_torch;            /* whose calls the recorder saw itself */
     int64_t hooked;              /* parameters with tensor hooks */
-    uint64_t late;  /* parameters that changed after the last step, alike on all ranks */
-    uint64_t moved; /* parameters without gradients that changed, of the rank with most of them */
+    uint64_t late;    /* parameters that changed after the last step, alike on all ranks */
+    uint64_t moved;   /* parameters without gradients that changed, of the rank with most of them */
     uint64_t ignored; /* parameters of rank 0 on the ignore list */
     cd_means means;
     cd_consumed consumed;

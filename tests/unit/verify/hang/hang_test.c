@@ -104,7 +104,7 @@ TEST(hang, nobody_known_is_said)
     expect_headline(&(cddp_verdict){.size = sizeof v}, "");
 }
 
-/* Ranks 2 and 3 wait for those that wait in a group of their own. */
+/* Ranks 2 and 3 wait for those that wait in another group. */
 TEST(hang, who_waits_for_a_wait_without_a_cause_is_not_the_headline)
 {
     cddp_wait waits[] = {WAIT(0, 4, 1), WAIT(1, 4, 0), WAIT(2, 7, 0), WAIT(3, 7, 0)};
@@ -112,6 +112,7 @@ TEST(hang, who_waits_for_a_wait_without_a_cause_is_not_the_headline)
     (void)state;
     waits[0].peer_count = waits[1].peer_count = 0;
     waits[0].group = waits[1].group = 9;
+    waits[0].is_inside = waits[1].is_inside = true;
     expect_headline(&v, "hang: ranks 0 and 1 wait in allreduce #4 (bucket 0, step 3), which all "
                         "members have posted; who stopped there is not known");
 }
