@@ -63,6 +63,7 @@ struct cd_sharding {
     cddp_grad *whole;  /* (parameter_count) gathered, to be shown; owned */
     cddp_tensor *flat; /* (unit_count) the shards' gradients, for a gather */
     cddp_tensor *full; /* (parameter_count) the host's copies, with streams */
+    cd_sharding_entries came;
 };
 
 /* ---- construction ---- */
@@ -344,6 +345,11 @@ void cd_trainer_unshard(cd_trainer *t)
 }
 
 cddp_fsdp *cd_sharding_get(const cd_trainer *t) { return t->sharding->fsdp; }
+
+uint32_t cd_sharding_unit_of(const cd_trainer *t, size_t parameter)
+{
+    return t->sharding->unit_of[parameter];
+}
 
 uint32_t cd_sharding_get_shards(const cd_trainer *t)
 {
@@ -657,6 +663,7 @@ cddp_status cd_sharding_zero_grad(cd_trainer *t, bool to_none, cddp_error *err)
 static cddp_status show_parameter(void *context, const cddp_fsdp_entry *e, cddp_error *err)
 {
     const cd_trainer *t = context;
+    CD_TRY(cd_sharding_entries_take(&t->sharding->came, t, e, err));
     if (e->is_buffer) return CDDP_OK; /* the module's are this rank's own */
     const cddp_tensor *to = &cd_trainer_module(t)->parameters[e->ordinal].tensor;
     const cddp_tensor from = cd_streams_plain(&t->streams, &e->tensor);
@@ -668,6 +675,7 @@ static cddp_status show_parameter(void *context, const cddp_fsdp_entry *e, cddp_
 static cddp_status show_gradient(void *context, const cddp_fsdp_entry *e, cddp_error *err)
 {
     cd_trainer *t = context;
+    CD_TRY(cd_sharding_entries_take(&t->sharding->came, t, e, err));
     const cd_parameter *p = &cd_trainer_module(t)->parameters[e->ordinal];
     cddp_grad *to = &t->sharding->whole[e->ordinal];
     if (!p->requires_grad) return CDDP_OK;
@@ -689,14 +697,20 @@ static cddp_status gather_gradients(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) cddp_grad_drop(&s->whole[i]);
     const cddp_fsdp_slots slots = {.size = sizeof slots, .tensors = s->flat, .slot_count = 1};
     const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = show_gradient, .context = t};
-    return CD_PASS(cddp_fsdp_optimizer_state(s->fsdp, &slots, &sink, err));
+    CD_TRY(cd_sharding_entries_begin(&s->came, t, err));
+    CD_TRY(cddp_fsdp_optimizer_state(s->fsdp, &slots, &sink, err));
+    return CD_PASS(cd_sharding_entries_end(&s->came, t, s->flat, err));
 }
 
 /* See Note [What is shown of shards] */
 cddp_status cd_sharding_collect(cd_trainer *t, cddp_error *err)
 {
     const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = show_parameter, .context = t};
+    cd_sharding_entries *came = &t->sharding->came;
+    came->memory = &t->memory;
+    CD_TRY(cd_sharding_entries_begin(came, t, err));
     CD_TRY(cddp_fsdp_full_state(t->sharding->fsdp, &sink, err));
+    CD_TRY(cd_sharding_entries_end(came, t, NULL, err));
     return CD_PASS(gather_gradients(t, err));
 }
 
