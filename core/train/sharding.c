@@ -697,9 +697,9 @@ static cddp_status gather_gradients(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) cddp_grad_drop(&s->whole[i]);
     const cddp_fsdp_slots slots = {.size = sizeof slots, .tensors = s->flat, .slot_count = 1};
     const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = show_gradient, .context = t};
-    CD_TRY(cd_sharding_entries_begin(&s->came, t, err));
+    CD_TRY(cd_sharding_entries_begin(&s->came, t, s->flat, err));
     CD_TRY(cddp_fsdp_optimizer_state(s->fsdp, &slots, &sink, err));
-    return CD_PASS(cd_sharding_entries_end(&s->came, t, s->flat, err));
+    return CD_PASS(cd_sharding_entries_end(&s->came, t, err));
 }
 
 /* See Note [What is shown of shards] */
@@ -708,9 +708,9 @@ cddp_status cd_sharding_collect(cd_trainer *t, cddp_error *err)
     const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = show_parameter, .context = t};
     cd_sharding_entries *came = &t->sharding->came;
     came->memory = &t->memory;
-    CD_TRY(cd_sharding_entries_begin(came, t, err));
+    CD_TRY(cd_sharding_entries_begin(came, t, NULL, err));
     CD_TRY(cddp_fsdp_full_state(t->sharding->fsdp, &sink, err));
-    CD_TRY(cd_sharding_entries_end(came, t, NULL, err));
+    CD_TRY(cd_sharding_entries_end(came, t, err));
     return CD_PASS(gather_gradients(t, err));
 }
 

@@ -56,19 +56,20 @@ const cddp_grad *cd_sharding_gradient(const cd_trainer *t, size_t parameter);
 /* Names that came: known to the model, in its shapes, once each. begin → take… → end. */
 typedef struct cd_sharding_entries {
     cd_arena *memory;
-    bool *seen;       /* (parameters, then buffers) */
-    bool takes_rows;  /* a part of the rows will do */
-    bool takes_bytes; /* in the model's dtype */
+    bool *seen;      /* (parameters, then buffers) */
+    bool takes_rows; /* a part of the rows will do */
+    const cddp_tensor *vectors;
 } cd_sharding_entries;
+/* vectors: (unit_count) an optimizer's state or gradients, whose dtypes are expected; borrowed until
+** end. NULL: parameters and buffers, in the model's. */
 cddp_status cd_sharding_entries_begin(cd_sharding_entries *came, const cd_trainer *t,
-                                      cddp_error *err) CDDP_MUST_CHECK;
+                                      const cddp_tensor *vectors, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_sharding_entries_take(cd_sharding_entries *came, const cd_trainer *t,
                                      const cddp_fsdp_entry *entry,
                                      cddp_error *err) CDDP_MUST_CHECK;
-/* All that is due came. vectors: (unit_count) those of an optimizer's state or of gradients;
-** NULL: parameters and buffers. */
+/* All that is due came. */
 cddp_status cd_sharding_entries_end(const cd_sharding_entries *came, const cd_trainer *t,
-                                    const cddp_tensor *vectors, cddp_error *err) CDDP_MUST_CHECK;
+                                    cddp_error *err) CDDP_MUST_CHECK;
 uint32_t cd_sharding_unit_of(const cd_trainer *t, size_t parameter);
 
 /* ---- a checkpoint (sharding_state.c) ---- */

@@ -35,9 +35,18 @@ static bool fits(const cddp_fsdp_entry *e, const cddp_tensor *whole)
            cddp_tensor_numel(&e->tensor) == e->row_count * row;
 }
 
-static cddp_status check_entry(const cddp_fsdp_entry *e, const char *name, const cddp_tensor *whole,
-                               const cd_sharding_entries *came, cddp_error *err)
+/* What an entry is to be. */
+typedef struct due {
+    const char *name;
+    const cddp_tensor *whole;
+    cddp_dtype dtype;
+    bool takes_rows;
+} due;
+
+static cddp_status check_entry(const cddp_fsdp_entry *e, const due *d, cddp_error *err)
 {
+    const char *name = d->name;
+    const cddp_tensor *whole = d->whole;
     char left[96], right[96];
     if (e->name == NULL || strcmp(e->name, name) != 0)
         return cd_fail(err, CDDP_E_MISMATCH,
@@ -45,21 +54,20 @@ static cddp_status check_entry(const cddp_fsdp_entry *e, const char *name, const
                        "the model",
                        e->name != NULL ? e->name : "(no name)", e->ordinal, name);
     const bool is_part = e->row_count != rows_of(whole);
-    if (!fits(e, whole) || (is_part && !came->takes_rows) ||
-        (came->takes_bytes && e->tensor.dtype != whole->dtype))
+    if (!fits(e, whole) || (is_part && !d->takes_rows) || e->tensor.dtype != d->dtype)
         return cd_fail(err, CDDP_E_MISMATCH,
                        "the sharded model gives %lld rows of '%s' from row %lld on, %s [%s]; the "
                        "model has it as %s [%s]",
                        (long long)e->row_count, name, (long long)e->first_row,
                        cddp_dtype_name(e->tensor.dtype),
                        print_sizes(left, sizeof left, e->sizes, e->dim_count),
-                       cddp_dtype_name(whole->dtype),
+                       cddp_dtype_name(d->dtype),
                        print_sizes(right, sizeof right, whole->sizes, whole->dim_count));
     return CDDP_OK;
 }
 
 cddp_status cd_sharding_entries_begin(cd_sharding_entries *came, const cd_trainer *t,
-                                      cddp_error *err)
+                                      const cddp_tensor *vectors, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     const size_t count = module->parameter_count + module->buffer_count;
@@ -68,6 +76,7 @@ cddp_status cd_sharding_entries_begin(cd_sharding_entries *came, const cd_traine
         CD_TRY(cd_arena_check(came->memory, err, "the names of a state"));
     }
     memset(came->seen, 0, (count + 1) * sizeof *came->seen);
+    came->vectors = vectors;
     return CDDP_OK;
 }
 
@@ -81,22 +90,26 @@ cddp_status cd_sharding_entries_take(cd_sharding_entries *came, const cd_trainer
         return cd_fail(err, CDDP_E_MISMATCH,
                        "the sharded model gives %s number %zu of its state, and the model has %zu",
                        e->is_buffer ? "buffer" : "parameter", e->ordinal, count);
-    const char *name =
-        e->is_buffer ? module->buffers[e->ordinal].name : module->parameters[e->ordinal].name;
-    const cddp_tensor *whole =
+    due d = {.takes_rows = came->takes_rows};
+    d.name = e->is_buffer ? module->buffers[e->ordinal].name : module->parameters[e->ordinal].name;
+    d.whole =
         e->is_buffer ? &module->buffers[e->ordinal].tensor : &module->parameters[e->ordinal].tensor;
-    CD_TRY(check_entry(e, name, whole, came, err));
+    d.dtype = d.whole->dtype;
+    if (came->vectors != NULL && !e->is_buffer)
+        d.dtype = came->vectors[cd_sharding_unit_of(t, e->ordinal)].dtype;
+    CD_TRY(check_entry(e, &d, err));
     if (came->seen[at])
         return cd_fail(err, CDDP_E_MISMATCH,
                        "the sharded model gives '%s' of its state twice, and the model has it once",
-                       name);
+                       d.name);
     came->seen[at] = true;
     return CDDP_OK;
 }
 
 cddp_status cd_sharding_entries_end(const cd_sharding_entries *came, const cd_trainer *t,
-                                    const cddp_tensor *vectors, cddp_error *err)
+                                    cddp_error *err)
 {
+    const cddp_tensor *vectors = came->vectors;
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->parameter_count; i++) {
         const bool is_due = vectors == NULL || vectors[cd_sharding_unit_of(t, i)].device != NULL;

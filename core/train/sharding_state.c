@@ -217,9 +217,9 @@ static cddp_status save_slot(cd_trainer *t, writing *w, cddp_tensor *vectors, cd
         if (share > 0) CD_TRY_OUT(flat.tensor.device->fill(&vectors[u], 0, NULL, err));
         CD_TRY_OUT(collect_slot(t, w, u, &vectors[u], err));
     }
-    CD_TRY_OUT(cd_sharding_entries_begin(&w->came, t, err));
+    CD_TRY_OUT(cd_sharding_entries_begin(&w->came, t, vectors, err));
     CD_TRY_OUT(cddp_fsdp_optimizer_state(f, &slots, &sink, err));
-    if (is_written(t)) CD_TRY_OUT(cd_sharding_entries_end(&w->came, t, vectors, err));
+    if (is_written(t)) CD_TRY_OUT(cd_sharding_entries_end(&w->came, t, err));
 out:
     for (uint32_t u = 0; u < units; u++) {
         const int64_t numel = vectors[u].device != NULL ? cddp_tensor_numel(&vectors[u]) : 0;
@@ -245,19 +245,17 @@ static cddp_status save_whole(cd_trainer *t, cd_sharding_saved *saved, cddp_erro
                  .slot = -1,
                  .steps = saved->steps,
                  .buffers = &saved->buffers,
-                 .came = {.memory = &saved->memory,
-                          .takes_rows = is_sharded_state(t),
-                          .takes_bytes = true}};
+                 .came = {.memory = &saved->memory, .takes_rows = is_sharded_state(t)}};
     const cd_replica *r = t->replica;
     const cddp_fsdp_sink sink = sink_of(t, &w);
     cddp_tensor *vectors =
         cd_arena_array(&saved->memory, cddp_fsdp_unit_count(cd_sharding_get(t)), sizeof *vectors);
     CD_TRY(cd_arena_check(&saved->memory, err, "a checkpoint"));
     CD_TRY(make_room(t, find_place(t, r->optimizer_count, 0, 0, 0), err));
-    CD_TRY(cd_sharding_entries_begin(&w.came, t, err));
+    CD_TRY(cd_sharding_entries_begin(&w.came, t, NULL, err));
     CD_TRY(is_sharded_state(t) ? cddp_fsdp_sharded_state(cd_sharding_get(t), &sink, err)
                                : cddp_fsdp_full_state(cd_sharding_get(t), &sink, err));
-    if (is_written(t)) CD_TRY(cd_sharding_entries_end(&w.came, t, NULL, err));
+    if (is_written(t)) CD_TRY(cd_sharding_entries_end(&w.came, t, err));
     for (w.optimizer = 0; w.optimizer < r->optimizer_count; w.optimizer++) {
         uint32_t count = 0;
         CD_TRY(count_slots(&r->optimizers[w.optimizer], &count));
