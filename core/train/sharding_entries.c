@@ -56,9 +56,10 @@ static cddp_status check_entry(const cddp_fsdp_entry *e, const due *d, cddp_erro
     const bool is_part = e->row_count != rows_of(whole);
     if (!fits(e, whole) || (is_part && !d->takes_rows) || e->tensor.dtype != d->dtype)
         return cd_fail(err, CDDP_E_MISMATCH,
-                       "the sharded model gives %lld rows of '%s' from row %lld on, %s [%s]; the "
-                       "model has it as %s [%s]",
+                       "the sharded model gives %lld rows of '%s' from row %lld on, %lld elements "
+                       "of %s [%s]; the model has it as %s [%s]",
                        (long long)e->row_count, name, (long long)e->first_row,
+                       e->tensor.device != NULL ? (long long)cddp_tensor_numel(&e->tensor) : 0,
                        cddp_dtype_name(e->tensor.dtype),
                        print_sizes(left, sizeof left, e->sizes, e->dim_count),
                        cddp_dtype_name(d->dtype),
