@@ -461,11 +461,22 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {
-    CDDP_EV_bucket_launch, CDDP_EV_bucket_done,     CDDP_EV_rebuild,         CDDP_EV_grad_final,
-    CDDP_EV_grad_local,    CDDP_EV_mark_ready,      CDDP_EV_optimizer_touch, CDDP_EV_order,
-    CDDP_EV_touch,         CDDP_EV_collective_post, CDDP_EV_collective_done, CDDP_EV_regroup,
-    CDDP_EV_mark,          CDDP_EV_unit,            CDDP_EV_unit_pass,       CDDP_EV_unit_storage};
+static const uint16_t kinds[] = {CDDP_EV_bucket_launch,
+                                 CDDP_EV_bucket_done,
+                                 CDDP_EV_rebuild,
+                                 CDDP_EV_grad_final,
+                                 CDDP_EV_grad_local,
+                                 CDDP_EV_mark_ready,
+                                 CDDP_EV_optimizer_touch,
+                                 CDDP_EV_order,
+                                 CDDP_EV_touch,
+                                 CDDP_EV_collective_post,
+                                 CDDP_EV_collective_done,
+                                 CDDP_EV_regroup,
+                                 CDDP_EV_mark,
+                                 CDDP_EV_unit,
+                                 CDDP_EV_unit_pass,
+                                 CDDP_EV_unit_storage};
 
 CD_CHECK_TABLE(hb, "I-HB", "no buffer is touched while somebody else may use it",
                "Happens-before: last write before the launch reads, completion before the next "

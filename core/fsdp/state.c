@@ -444,7 +444,8 @@ cddp_status cddp_fsdp_load_local(cddp_fsdp *f, uint32_t unit, const cddp_fsdp_lo
                        "the stored shard of '%s' is given as %s%lld elements of %s, not %lld of %s "
                        "without gaps",
                        cd_fsdp_unit_words(f, unit),
-                       elements->device == NULL || elements->storage == NULL ? "no storage for " : "",
+                       elements->device == NULL || elements->storage == NULL ? "no storage for "
+                                                                             : "",
                        (long long)cddp_tensor_numel(elements), cddp_dtype_name(elements->dtype),
                        (long long)own.share, cddp_dtype_name(u->dtype));
     CD_TRY(cd_fsdp_move(&u->shard, elements, NULL, err));

@@ -59,10 +59,10 @@ struct cd_sharding {
     cd_crossing crossing;
     bool is_synced; /* the backward at hand reduces */
     uint64_t iteration;
-    cddp_grad *pieces; /* (parameter_count) views of the shards' gradients, for optimizers */
-    cddp_grad *wide;   /* (parameter_count) of pieces that are kept in another dtype; owned */
-    cddp_grad *whole;  /* (parameter_count) gathered, to be shown; owned */
-    cddp_tensor *flat; /* (unit_count) the shards' gradients, for a gather */
+    cddp_grad *pieces;   /* (parameter_count) views of the shards' gradients, for optimizers */
+    cddp_grad *wide;     /* (parameter_count) of pieces that are kept in another dtype; owned */
+    cddp_grad *whole;    /* (parameter_count) gathered, to be shown; owned */
+    cddp_tensor *flat;   /* (unit_count) the shards' gradients, for a gather */
     cddp_stream *copies; /* on which they are made; NULL: no streams */
     /* (parameter_count) with streams: the host's copies, and where the default stream puts what it
     ** reads */

@@ -65,8 +65,7 @@ typedef struct cd_sharding_entries {
 cddp_status cd_sharding_entries_begin(cd_sharding_entries *came, const cd_trainer *t,
                                       const cddp_tensor *vectors, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_sharding_entries_take(cd_sharding_entries *came, const cd_trainer *t,
-                                     const cddp_fsdp_entry *entry,
-                                     cddp_error *err) CDDP_MUST_CHECK;
+                                     const cddp_fsdp_entry *entry, cddp_error *err) CDDP_MUST_CHECK;
 /* All that is due came. */
 cddp_status cd_sharding_entries_end(const cd_sharding_entries *came, const cd_trainer *t,
                                     cddp_error *err) CDDP_MUST_CHECK;
