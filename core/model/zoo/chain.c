@@ -26,7 +26,8 @@ static const cd_option options[] = {
     {"tied", CD_OPTION_INTEGER, offsetof(chain, tied), "0", NULL, 0, 1, "all layers share the weight of the first"},
     /* clang-format on */
     {"checkpoint", CD_OPTION_CHOICE, offsetof(chain, checkpoint), "none",
-     "none|reentrant|non_reentrant", 0, 0, "activation checkpointing of every layer but the one that runs first"},
+     "none|reentrant|non_reentrant", 0, 0,
+     "activation checkpointing of every layer but the one that runs first"},
     {"order", CD_OPTION_INTEGERS, offsetof(chain, order), "-1", NULL, -1, DEPTH_MAX - 1,
      "in which order layers run, some of them again perhaps; -1: each once"},
     {"loss", CD_OPTION_CHOICE, offsetof(chain, loss), "dot", CD_LOSSES, 0, 0,
