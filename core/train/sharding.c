@@ -284,6 +284,23 @@ static cddp_status create(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
     return CDDP_OK;
 }
 
+/* The reference computes statistics with parameters that are all cast to one dtype. What layers read
+** it does not cast, nor units by themselves. */
+static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
+{
+    const cd_crossing *c = &t->sharding->crossing;
+    const bool casts = c->casts || cd_crossing_get_input(c) != NULL;
+    if (!t->replica->model->exchanges_statistics ||
+        (!casts && t->program.settings.fsdp.unit_precision.count == 0))
+        return CDDP_OK;
+    return cd_fail(err, CDDP_E_CONFIG,
+                   "model '%s' exchanges the statistics of numbers that were cast as they entered "
+                   "or left a unit, or by units of several dtypes, which the reference does not "
+                   "cast: use norm=batch, or mixed_precision.param_dtype with "
+                   "fsdp.cast_root_forward_inputs=false alone",
+                   t->program.settings.model.name);
+}
+
 cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
@@ -292,14 +309,6 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_arena_check(&t->memory, err, "a sharded model"));
     t->sharding = s;
     const cddp_fsdp_mixed_precision mixed = options_of(t).mixed_precision;
-    const bool casts =
-        mixed.param_dtype != CDDP_DTYPE_COUNT || t->program.settings.fsdp.unit_precision.count > 0;
-    if (t->replica->model->exchanges_statistics && casts)
-        return cd_fail(err, CDDP_E_CONFIG,
-                       "fsdp.enable with mixed_precision.param_dtype or fsdp.unit_precision: model "
-                       "'%s' exchanges the statistics of numbers that were cast, which the "
-                       "reference does not cast: use norm=batch, or drop the casts",
-                       t->program.settings.model.name);
     if (module->buffer_count > 0 && t->program.settings.fsdp.rank0_only)
         return cd_fail(err, CDDP_E_CONFIG,
                        "fsdp.rank0_only: model '%s' has buffers, which are each rank's own "
@@ -332,6 +341,7 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_arena_check(&t->memory, err, "%u units", s->unit_count));
     s->current = NO_UNIT;
     CD_TRY(cd_crossing_init(&s->crossing, s->fsdp, &t->memory, err));
+    CD_TRY(check_statistics(t, err));
     CD_TRY(find_units(t, s, err));
     CD_TRY(hand_out_pieces(t, s, err));
     return CD_PASS(cd_sharding_collect(t, err));
