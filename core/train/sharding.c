@@ -284,8 +284,8 @@ static cddp_status create(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
     return CDDP_OK;
 }
 
-/* The reference computes statistics with parameters that are all cast to one dtype. What layers read
-** it does not cast, nor units by themselves. */
+/* The reference computes statistics with parameters that are all cast to one dtype. It casts
+** nothing that layers read, nor single units. */
 static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
 {
     const cd_crossing *c = &t->sharding->crossing;
@@ -295,9 +295,9 @@ static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
         return CDDP_OK;
     return cd_fail(err, CDDP_E_CONFIG,
                    "model '%s' exchanges the statistics of numbers that were cast as they entered "
-                   "or left a unit, or by units of several dtypes, which the reference does not "
-                   "cast: use norm=batch, or mixed_precision.param_dtype with "
-                   "fsdp.cast_root_forward_inputs=false alone",
+                   "or left a unit, which the reference does not cast. Use norm=batch, or "
+                   "mixed_precision.param_dtype with fsdp.cast_root_forward_inputs=false, without "
+                   "fsdp.unit_precision",
                    t->program.settings.model.name);
 }
 

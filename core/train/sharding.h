@@ -60,8 +60,8 @@ typedef struct cd_sharding_entries {
     bool takes_rows; /* a part of the rows will do */
     const cddp_tensor *vectors;
 } cd_sharding_entries;
-/* vectors: (unit_count) an optimizer's state or gradients, whose dtypes are expected; borrowed until
-** end. NULL: parameters and buffers, in the model's. */
+/* vectors: (unit_count) an optimizer's state or gradients, whose dtypes are expected; borrowed
+** until end. NULL: parameters and buffers, in the model's. */
 cddp_status cd_sharding_entries_begin(cd_sharding_entries *came, const cd_trainer *t,
                                       const cddp_tensor *vectors, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_sharding_entries_take(cd_sharding_entries *came, const cd_trainer *t,
