@@ -15,8 +15,8 @@
 **               (core/check/operands.h).
 ** Exercised     a bucket was filled again after an earlier launch had completed, or two conflicting
 **               accesses on different streams were ordered.
-** Blame         the rank; the finding names both accesses, and the parameter or bucket that was at
-**               hand.
+** Blame         the rank; the finding names both accesses, and the parameter, bucket or unit that
+**               was at hand.
 ** Memory        a clock per stream, and of each region the accesses that can still race: one that
 **               the host has waited for, or that a later one of its stream covers, is forgotten.
 */
@@ -50,10 +50,15 @@ typedef struct access {
     bool is_write;
 } access;
 
-/* What the rank was about when it queued something: the gradient that arrived, or the bucket. */
+/* What the rank was about when it queued something: the gradient that arrived, the bucket, or the
+** unit of a sharded model. */
 typedef struct occasion {
-    int64_t param, bucket; /* + 1; 0: none */
+    int64_t param, bucket, unit; /* + 1; 0: none */
 } occasion;
+
+typedef struct unit_name {
+    char text[CD_WRITER_NAME_BYTES];
+} unit_name;
 
 typedef struct region_history {
     access *accesses; /* (count) in the order of the trace */
@@ -67,6 +72,7 @@ typedef struct state {
     cd_table views;     /* (rank, param) → 1 when its gradient is a view of its bucket */
     cd_ranks clocks;    /* of clocks */
     cd_ranks occasions; /* of occasion */
+    cd_table units;     /* (rank, unit) → unit_name */
     cd_table points;    /* (rank, point) → stream_clock */
     cd_table regions;   /* (rank, region) → region_history */
     cd_operands operands;
@@ -83,6 +89,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->views, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->clocks, context->allocator, sizeof(clocks));
     cd_ranks_init(&s->occasions, context->allocator, sizeof(occasion));
+    cd_table_init(&s->units, context->allocator, sizeof(unit_name));
     cd_table_init(&s->points, context->allocator, sizeof(stream_clock));
     cd_table_init(&s->regions, context->allocator, sizeof(region_history));
     cd_operands_init(&s->operands, context->allocator);
@@ -259,7 +266,25 @@ static void take_order(state *s, const cddp_event *e)
 static void take_occasion(state *s, const cddp_event *e, int64_t param, int64_t bucket)
 {
     occasion *o = cd_ranks_add(&s->occasions, e->rank);
-    if (o != NULL) *o = (occasion){param + 1, bucket + 1};
+    if (o != NULL) *o = (occasion){.param = param + 1, .bucket = bucket + 1};
+}
+
+/* A pass of a unit, or storage that is taken for its full parameters: a gather comes next. */
+static void take_unit(state *s, const cddp_event *e)
+{
+    const bool is_pass = e->kind == CDDP_EV_unit_pass;
+    const bool ends = is_pass && e->as.unit_pass.pass == CDDP_UNIT_BACKWARD_END;
+    if (!is_pass && e->as.unit_storage.released) return;
+    const int64_t unit = is_pass ? e->as.unit_pass.unit : e->as.unit_storage.unit;
+    occasion *o = cd_ranks_add(&s->occasions, e->rank);
+    if (o != NULL) *o = (occasion){.unit = ends ? 0 : unit + 1};
+}
+
+static void name_unit(state *s, const cddp_event *e)
+{
+    unit_name *name = cd_table_add(&s->units, CD_KEY(e->rank, e->as.unit.unit));
+    const char *text = e->text != NULL && e->text[0] != '\0' ? e->text : "(root)";
+    if (name != NULL) cd_say(name->text, sizeof name->text, "%s", text);
 }
 
 static void report_race(state *s, const cddp_event *e, const access *before)
@@ -280,6 +305,10 @@ static void report_race(state *s, const cddp_event *e, const access *before)
         if (cd_writer_find_place(&s->writer, e->rank, o->param - 1, &place))
             f.bucket = (int32_t)place.bucket;
         CD_SAY(what, "memory of %s", f.parameter);
+    }
+    if (o != NULL && o->unit > 0) {
+        const unit_name *unit = cd_table_find(&s->units, CD_KEY(e->rank, o->unit - 1));
+        if (unit != NULL) CD_SAY(what, "memory of unit '%s'", unit->text);
     }
     CD_SAY(f.title,
            CDDP_FINDING_WHO ": %s is %s on stream %lld without waiting for the %s on stream %lld",
@@ -400,6 +429,13 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_touch:
         take_touch(s, e);
         break;
+    case CDDP_EV_unit:
+        name_unit(s, e);
+        break;
+    case CDDP_EV_unit_pass:
+    case CDDP_EV_unit_storage:
+        take_unit(s, e);
+        break;
     default:
         break;
     }
@@ -418,17 +454,29 @@ static void end(void *self)
     cd_table_fini(&s->views);
     cd_ranks_fini(&s->clocks);
     cd_ranks_fini(&s->occasions);
+    cd_table_fini(&s->units);
     cd_table_fini(&s->points);
     cd_table_fini(&s->regions);
     cd_operands_fini(&s->operands);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {
-    CDDP_EV_bucket_launch, CDDP_EV_bucket_done,     CDDP_EV_rebuild,         CDDP_EV_grad_final,
-    CDDP_EV_grad_local,    CDDP_EV_mark_ready,      CDDP_EV_optimizer_touch, CDDP_EV_order,
-    CDDP_EV_touch,         CDDP_EV_collective_post, CDDP_EV_collective_done, CDDP_EV_regroup,
-    CDDP_EV_mark};
+static const uint16_t kinds[] = {CDDP_EV_bucket_launch,
+                                 CDDP_EV_bucket_done,
+                                 CDDP_EV_rebuild,
+                                 CDDP_EV_grad_final,
+                                 CDDP_EV_grad_local,
+                                 CDDP_EV_mark_ready,
+                                 CDDP_EV_optimizer_touch,
+                                 CDDP_EV_order,
+                                 CDDP_EV_touch,
+                                 CDDP_EV_collective_post,
+                                 CDDP_EV_collective_done,
+                                 CDDP_EV_regroup,
+                                 CDDP_EV_mark,
+                                 CDDP_EV_unit,
+                                 CDDP_EV_unit_pass,
+                                 CDDP_EV_unit_storage};
 
 CD_CHECK_TABLE(hb, "I-HB", "no buffer is touched while somebody else may use it",
                "Happens-before: last write before the launch reads, completion before the next "

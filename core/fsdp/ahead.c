@@ -66,6 +66,15 @@ cddp_status cd_fsdp_ahead_join(cd_fsdp_ahead *a, cddp_error *err)
     return CD_PASS(d->mark_wait(d, a->gathered, NULL, err));
 }
 
+cddp_status cd_fsdp_ahead_let(cd_fsdp_ahead *a, bool behind_gathers, cddp_stream *stream,
+                              cddp_error *err)
+{
+    const cddp_device *d = a->device;
+    cddp_mark *mark = behind_gathers ? a->gathered : a->computed;
+    if (!behind_gathers) CD_TRY(d->mark_record(d, mark, NULL, err));
+    return CD_PASS(d->mark_wait(d, mark, stream, err));
+}
+
 cddp_status cd_fsdp_ahead_note_free(cd_fsdp_ahead *a, uint32_t unit, cddp_error *err)
 {
     if (a->device == NULL || !a->has_limit) return CDDP_OK;

@@ -60,6 +60,10 @@ cddp_stream *cd_fsdp_ahead_get_stream(const cd_fsdp_ahead *ahead);
 cddp_status cd_fsdp_ahead_begin(cd_fsdp_ahead *ahead, cddp_error *err);
 /* The default stream comes behind what gathers were given so far. */
 cddp_status cd_fsdp_ahead_join(cd_fsdp_ahead *ahead, cddp_error *err);
+/* Another stream comes behind what gathers were given until the last join; else behind what the
+** default stream was given so far. */
+cddp_status cd_fsdp_ahead_let(cd_fsdp_ahead *ahead, bool behind_gathers, cddp_stream *stream,
+                              cddp_error *err);
 /* The host has freed a unit. */
 cddp_status cd_fsdp_ahead_note_free(cd_fsdp_ahead *ahead, uint32_t unit, cddp_error *err);
 /* Before a gather. *unit: for whose free the host waited; -1: it did not. */

@@ -553,6 +553,19 @@ cddp_status cddp_fsdp_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_backw
     return give_up(f, CD_PASS(run_post_forward(f, unit, needs_backward, err)), err);
 }
 
+cddp_status cddp_fsdp_wait_unit(cddp_fsdp *f, uint32_t unit, cddp_stream *stream, cddp_error *err)
+{
+    CD_TRY(check_unit(f, unit, "cddp_fsdp_wait_unit", err));
+    const cd_fsdp_unit *u = &f->units[unit];
+    if (u->state != CD_FSDP_FULL && !cd_fsdp_unit_is_empty(u))
+        return cd_fail(
+            err, CDDP_E_STATE,
+            "a stream is to wait for '%s', which is not full: call cddp_fsdp_pre_forward "
+            "or cddp_fsdp_pre_backward before",
+            cd_fsdp_unit_words(f, unit));
+    return CD_PASS(cd_fsdp_unit_let(u, stream, err));
+}
+
 /* ---- backward ---- */
 
 static cddp_status run_pre_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err)

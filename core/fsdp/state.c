@@ -289,6 +289,11 @@ static cddp_status check_source(const cddp_fsdp *f, const cddp_fsdp_source *s, c
             return cd_fail(err, CDDP_E_MISMATCH,
                            "the stored state has '%s', which the model has not; nothing was loaded",
                            name != NULL ? name : "(no name)");
+        if (find_stored(s, name) != &s->stored[k])
+            return cd_fail(err, CDDP_E_MISMATCH,
+                           "the stored state has '%s' twice, and the model has it once; nothing "
+                           "was loaded",
+                           name);
     }
     return CDDP_OK;
 }
@@ -327,6 +332,10 @@ static cddp_status read_own(cddp_fsdp *f, const item *m, const cddp_fsdp_source 
 static cddp_status read_all(cddp_fsdp *f, const cddp_fsdp_source *s, cd_fsdp_buffer *read,
                             cddp_error *err)
 {
+    CD_TRY(CD_SIZED_CHECK(s, cddp_fsdp_source, context, err));
+    if (s->read == NULL || (s->stored == NULL && s->stored_count > 0))
+        return cd_fail(err, CDDP_E_ARG, "cddp_fsdp_load: the source has no %s",
+                       s->read == NULL ? "read" : "stored");
     CD_TRY(check_source(f, s, err));
     for (size_t i = 0; i < count_items(f); i++) {
         const item m = get_item(f, i);
@@ -376,10 +385,6 @@ cddp_status cddp_fsdp_load(cddp_fsdp *f, const cddp_fsdp_source *source, cddp_er
 {
     cddp_error other = CDDP_ERROR_INIT;
     CD_TRY(cd_fsdp_check_idle(f, "cddp_fsdp_load", err));
-    CD_TRY(CD_SIZED_CHECK(source, cddp_fsdp_source, context, err));
-    if (source->read == NULL || (source->stored == NULL && source->stored_count > 0))
-        return cd_fail(err, CDDP_E_ARG, "cddp_fsdp_load: the source has no %s",
-                       source->read == NULL ? "read" : "stored");
     const cd_arena_mark mark = cd_arena_get_mark(&f->arena);
     const size_t count = f->unit_count + count_items(f);
     cd_fsdp_buffer *read = cd_arena_array(&f->arena, count, sizeof *read);
@@ -432,13 +437,17 @@ cddp_status cddp_fsdp_load_local(cddp_fsdp *f, uint32_t unit, const cddp_fsdp_lo
             cd_fsdp_unit_words(f, unit), (long long)stored->numel, (long long)own.numel,
             (unsigned long long)stored->layout, (unsigned long long)own.layout);
     if (elements == NULL || own.share == 0) return CDDP_OK;
-    if (cddp_tensor_numel(elements) != own.share || elements->dtype != u->dtype)
+    if (elements->device == NULL || elements->storage == NULL ||
+        cddp_tensor_numel(elements) != own.share || elements->dtype != u->dtype ||
+        !cddp_tensor_is_contiguous(elements))
         return cd_fail(err, CDDP_E_ARG,
-                       "the stored shard of '%s' is given as %lld of %s, not %lld "
-                       "of %s",
-                       cd_fsdp_unit_words(f, unit), (long long)cddp_tensor_numel(elements),
-                       cddp_dtype_name(elements->dtype), (long long)own.share,
-                       cddp_dtype_name(u->dtype));
+                       "the stored shard of '%s' is given as %s%lld elements of %s, not %lld of %s "
+                       "without gaps",
+                       cd_fsdp_unit_words(f, unit),
+                       elements->device == NULL || elements->storage == NULL ? "no storage for "
+                                                                             : "",
+                       (long long)cddp_tensor_numel(elements), cddp_dtype_name(elements->dtype),
+                       (long long)own.share, cddp_dtype_name(u->dtype));
     CD_TRY(cd_fsdp_move(&u->shard, elements, NULL, err));
     if (cd_fsdp_unit_is_offloaded(u)) CD_TRY(cd_fsdp_ahead_settle(&f->ahead, err));
     return CD_PASS(cd_fsdp_unit_free(u, err));

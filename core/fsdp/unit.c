@@ -170,6 +170,22 @@ cddp_status cd_fsdp_unit_await(cd_fsdp_unit *u, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Casts of whole units and rows that were put in order are work of the default stream. */
+cddp_status cd_fsdp_unit_let(const cd_fsdp_unit *u, cddp_stream *stream, cddp_error *err)
+{
+    const cddp_device *d = u->device;
+    const bool is_as_gathered = cd_fsdp_unit_is_sharded(u) && u->layout.kind == CDDP_FSDP_FLAT;
+    cddp_mark *mark = NULL;
+    if (stream == NULL || d == NULL || (d->flags & CDDP_DEVICE_ASYNC) == 0) return CDDP_OK;
+    if (u->ahead->device == d)
+        return CD_PASS(cd_fsdp_ahead_let(u->ahead, is_as_gathered, stream, err));
+    CD_TRY(d->mark_create(d, &mark, err));
+    cddp_status status = d->mark_record(d, mark, NULL, err);
+    if (status == CDDP_OK) status = d->mark_wait(d, mark, stream, err);
+    d->mark_destroy(d, mark);
+    return CD_PASS(status);
+}
+
 cddp_status cd_fsdp_unit_free(cd_fsdp_unit *u, cddp_error *err)
 {
     const bool is_gathering = u->state == CD_FSDP_GATHERING;

@@ -91,6 +91,8 @@ void cd_fsdp_unit_fini(cd_fsdp_unit *u);
 cddp_status cd_fsdp_unit_gather(cd_fsdp_unit *u, cddp_error *err);
 /* GATHERING → FULL. */
 cddp_status cd_fsdp_unit_await(cd_fsdp_unit *u, cddp_error *err);
+/* FULL: the stream comes behind what made it so. */
+cddp_status cd_fsdp_unit_let(const cd_fsdp_unit *u, cddp_stream *stream, cddp_error *err);
 /* Any state → SHARDED. A gather that nobody waited for is awaited first (FS2-08). */
 cddp_status cd_fsdp_unit_free(cd_fsdp_unit *u, cddp_error *err);
 /* Is this rank's part of the full copy what its shard is now? FLAT and ROWS. */

@@ -12,12 +12,13 @@
 ** reads them there: forward asks the wrapper, optimizers step pieces of the shards.
 **
 ** Note [Sharded on streams] Units then live on the device with streams, as gradients do there, and
-** the host computes with a copy: of a unit that was gathered, made on the default stream, for which
-** the host waits. It also waits before a shard is stepped and before anything is shown. What it
-** gives to producers of gradients comes after all that, so they may write where another unit was.
-** Layers of a device that computes read a unit until it is freed, and the host is ahead of them. So
-** the default stream reads it once more before that, and nobody waits: memory that a gather takes
-** too early is found.
+** the host computes with a copy: of a unit that was gathered, made on a stream beside the default
+** one, for which the host waits. It waits for the default stream before a shard is stepped and
+** before anything is shown. Producers of gradients wait for it when a unit's backward begins, so
+** they may write where another unit was. Layers of a device that computes read a unit from
+** its gather until it is freed, and the host is ahead of them. So the default stream reads it when
+** its pass begins and before it is freed, and nobody waits: a gather that it does not wait for is
+** found, and memory that another gather takes too early.
 **
 ** Not here: units (core/fsdp).
 */
@@ -58,11 +59,15 @@ struct cd_sharding {
     cd_crossing crossing;
     bool is_synced; /* the backward at hand reduces */
     uint64_t iteration;
-    cddp_grad *pieces; /* (parameter_count) views of the shards' gradients, for optimizers */
-    cddp_grad *wide;   /* (parameter_count) of pieces that are kept in another dtype; owned */
-    cddp_grad *whole;  /* (parameter_count) gathered, to be shown; owned */
-    cddp_tensor *flat; /* (unit_count) the shards' gradients, for a gather */
-    cddp_tensor *full; /* (parameter_count) the host's copies, with streams */
+    cddp_grad *pieces;   /* (parameter_count) views of the shards' gradients, for optimizers */
+    cddp_grad *wide;     /* (parameter_count) of pieces that are kept in another dtype; owned */
+    cddp_grad *whole;    /* (parameter_count) gathered, to be shown; owned */
+    cddp_tensor *flat;   /* (unit_count) the shards' gradients, for a gather */
+    cddp_stream *copies; /* on which they are made; NULL: no streams */
+    /* (parameter_count) with streams: the host's copies, and where the default stream puts what it
+    ** reads */
+    cddp_tensor *full, *read;
+    cd_sharding_entries came;
 };
 
 /* ---- construction ---- */
@@ -279,6 +284,23 @@ static cddp_status create(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
     return CDDP_OK;
 }
 
+/* The reference computes statistics with parameters that are all cast to one dtype. It casts
+** nothing that layers read, nor single units. */
+static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
+{
+    const cd_crossing *c = &t->sharding->crossing;
+    const bool casts = c->casts || cd_crossing_get_input(c) != NULL;
+    if (!t->replica->model->exchanges_statistics ||
+        (!casts && t->program.settings.fsdp.unit_precision.count == 0))
+        return CDDP_OK;
+    return cd_fail(err, CDDP_E_CONFIG,
+                   "model '%s' exchanges the statistics of numbers that were cast as they entered "
+                   "or left a unit, which the reference does not cast. Use norm=batch, or "
+                   "mixed_precision.param_dtype with fsdp.cast_root_forward_inputs=false, without "
+                   "fsdp.unit_precision",
+                   t->program.settings.model.name);
+}
+
 cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
@@ -287,14 +309,6 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_arena_check(&t->memory, err, "a sharded model"));
     t->sharding = s;
     const cddp_fsdp_mixed_precision mixed = options_of(t).mixed_precision;
-    const bool casts =
-        mixed.param_dtype != CDDP_DTYPE_COUNT || t->program.settings.fsdp.unit_precision.count > 0;
-    if (t->replica->model->exchanges_statistics && casts)
-        return cd_fail(err, CDDP_E_CONFIG,
-                       "fsdp.enable with mixed_precision.param_dtype or fsdp.unit_precision: model "
-                       "'%s' exchanges the statistics of numbers that were cast, which the "
-                       "reference does not cast: use norm=batch, or drop the casts",
-                       t->program.settings.model.name);
     if (module->buffer_count > 0 && t->program.settings.fsdp.rank0_only)
         return cd_fail(err, CDDP_E_CONFIG,
                        "fsdp.rank0_only: model '%s' has buffers, which are each rank's own "
@@ -315,8 +329,11 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     s->wide = cd_arena_array(&t->memory, count, sizeof *s->wide);
     s->whole = cd_arena_array(&t->memory, count, sizeof *s->whole);
     s->full = cd_arena_array(&t->memory, count, sizeof *s->full);
+    s->read = cd_arena_array(&t->memory, count, sizeof *s->read);
     CD_TRY(cd_arena_check(&t->memory, err, "the units of %zu parameters", count));
     CD_TRY(create(t, s, err));
+    if (t->streams.device != NULL)
+        CD_TRY(t->streams.device->stream_create(t->streams.device, &s->copies, err));
     s->unit_count = cddp_fsdp_unit_count(s->fsdp);
     s->units = cd_arena_array(&t->memory, s->unit_count, sizeof *s->units);
     s->forward = cd_arena_array(&t->memory, s->unit_count, sizeof *s->forward);
@@ -324,6 +341,7 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_arena_check(&t->memory, err, "%u units", s->unit_count));
     s->current = NO_UNIT;
     CD_TRY(cd_crossing_init(&s->crossing, s->fsdp, &t->memory, err));
+    CD_TRY(check_statistics(t, err));
     CD_TRY(find_units(t, s, err));
     CD_TRY(hand_out_pieces(t, s, err));
     return CD_PASS(cd_sharding_collect(t, err));
@@ -337,6 +355,7 @@ void cd_trainer_unshard(cd_trainer *t)
         cddp_grad_fini(&s->whole[i]);
         cddp_grad_fini(&s->wide[i]);
     }
+    if (s->copies != NULL) t->streams.device->stream_destroy(t->streams.device, s->copies);
     cddp_fsdp_destroy(s->fsdp);
     cddp_group_destroy(s->replicas);
     cddp_group_destroy(s->shards);
@@ -344,6 +363,11 @@ void cd_trainer_unshard(cd_trainer *t)
 }
 
 cddp_fsdp *cd_sharding_get(const cd_trainer *t) { return t->sharding->fsdp; }
+
+uint32_t cd_sharding_unit_of(const cd_trainer *t, size_t parameter)
+{
+    return t->sharding->unit_of[parameter];
+}
 
 uint32_t cd_sharding_get_shards(const cd_trainer *t)
 {
@@ -368,40 +392,49 @@ static cddp_status round_buffers(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status make_copy(cd_trainer *t, size_t i, const cddp_tensor *full, cddp_tensor *copy,
+                             cddp_error *err)
+{
+    if (copy->device != NULL) return CDDP_OK;
+    *copy = cd_trainer_module(t)->parameters[i].tensor;
+    copy->dtype = full->dtype;
+    copy->offset = 0;
+    copy->storage = cd_arena_array(&t->memory, (size_t)cddp_tensor_numel(full) + 1,
+                                   cddp_dtype_bytes(full->dtype));
+    return CD_PASS(cd_arena_check(&t->memory, err, "the host's copy of a unit"));
+}
+
+/* See Note [Sharded on streams] */
+static cddp_status read_as_layers(cd_trainer *t, uint32_t k, cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
+    if (t->streams.device == NULL) return CDDP_OK;
+    for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) {
+        const cddp_tensor *full = cddp_fsdp_parameter(s->fsdp, i);
+        if (s->unit_of[i] != k || full == NULL) continue;
+        CD_TRY(make_copy(t, i, full, &s->read[i], err));
+        const cddp_tensor to = cd_streams_queued(&t->streams, &s->read[i]);
+        CD_TRY(to.device->copy(&to, full, NULL, err));
+    }
+    return CDDP_OK;
+}
+
 /* See Note [Sharded on streams] */
 static cddp_status bring_to_host(cd_trainer *t, uint32_t k, cddp_error *err)
 {
     struct cd_sharding *s = t->sharding;
-    for (size_t i = 0; t->streams.device != NULL && i < cd_trainer_module(t)->parameter_count;
-         i++) {
-        const cddp_tensor *full = cddp_fsdp_parameter(s->fsdp, i);
-        if (s->unit_of[i] != k || full == NULL) continue;
-        if (s->full[i].device == NULL) {
-            s->full[i] = cd_trainer_module(t)->parameters[i].tensor;
-            s->full[i].dtype = full->dtype;
-            s->full[i].offset = 0;
-            s->full[i].storage = cd_arena_array(&t->memory, (size_t)cddp_tensor_numel(full) + 1,
-                                                cddp_dtype_bytes(full->dtype));
-            CD_TRY(cd_arena_check(&t->memory, err, "the host's copy of a unit"));
-        }
-        const cddp_tensor to = cd_streams_queued(&t->streams, &s->full[i]);
-        CD_TRY(to.device->copy(&to, full, NULL, err));
-    }
-    return CD_PASS(cd_streams_settle(&t->streams, err));
-}
-
-/* See Note [Sharded on streams]: into the host's copy, which has the same numbers. */
-static cddp_status read_again(cd_trainer *t, uint32_t k, cddp_error *err)
-{
-    const struct cd_sharding *s = t->sharding;
-    if (t->streams.device == NULL) return CDDP_OK;
+    const cddp_device *device = t->streams.device;
+    if (device == NULL) return CDDP_OK;
+    CD_TRY(read_as_layers(t, k, err));
+    CD_TRY(cddp_fsdp_wait_unit(s->fsdp, k, s->copies, err));
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) {
         const cddp_tensor *full = cddp_fsdp_parameter(s->fsdp, i);
-        if (s->unit_of[i] != k || full == NULL || s->full[i].device == NULL) continue;
+        if (s->unit_of[i] != k || full == NULL) continue;
+        CD_TRY(make_copy(t, i, full, &s->full[i], err));
         const cddp_tensor to = cd_streams_queued(&t->streams, &s->full[i]);
-        CD_TRY(to.device->copy(&to, full, NULL, err));
+        CD_TRY(device->copy(&to, full, s->copies, err));
     }
-    return CDDP_OK;
+    return CD_PASS(device->stream_synchronize(device, s->copies, err));
 }
 
 /* See Note [Forward of a unit] */
@@ -417,7 +450,7 @@ static cddp_status leave_unit(cd_trainer *t, cddp_error *err)
     uint32_t at = 0;
     while (at < s->forward_count && s->forward[at] != left) at++;
     if (at == s->forward_count) s->forward[s->forward_count++] = left;
-    CD_TRY(read_again(t, left, err));
+    CD_TRY(read_as_layers(t, left, err));
     return CD_PASS(cddp_fsdp_post_forward(s->fsdp, left, needs, err));
 }
 
@@ -457,7 +490,7 @@ cddp_status cd_sharding_end_forward(cd_trainer *t, cd_outputs *outputs, cddp_err
     s->units[0].may_go_back |= needs;
     s->in_forward = false;
     CD_TRY(round_buffers(t, err));
-    CD_TRY(read_again(t, 0, err));
+    CD_TRY(read_as_layers(t, 0, err));
     CD_TRY(cddp_fsdp_post_forward(s->fsdp, 0, needs, err));
     CD_EMIT(t->tracer, forward_end, NULL, .unused = -1,
             .prepared = s->grad_mode && t->now.micro->sync);
@@ -536,7 +569,7 @@ cddp_status cd_sharding_begin_backward(cd_trainer *t, cddp_error *err)
 static cddp_status end_unit(cd_trainer *t, uint32_t k, cddp_error *err)
 {
     struct cd_sharding *s = t->sharding;
-    CD_TRY(read_again(t, k, err));
+    CD_TRY(read_as_layers(t, k, err));
     s->units[k].is_open = false;
     s->units[k].has_ended = true;
     return CD_PASS(cddp_fsdp_post_backward(s->fsdp, k, err));
@@ -657,6 +690,7 @@ cddp_status cd_sharding_zero_grad(cd_trainer *t, bool to_none, cddp_error *err)
 static cddp_status show_parameter(void *context, const cddp_fsdp_entry *e, cddp_error *err)
 {
     const cd_trainer *t = context;
+    CD_TRY(cd_sharding_entries_take(&t->sharding->came, t, e, err));
     if (e->is_buffer) return CDDP_OK; /* the module's are this rank's own */
     const cddp_tensor *to = &cd_trainer_module(t)->parameters[e->ordinal].tensor;
     const cddp_tensor from = cd_streams_plain(&t->streams, &e->tensor);
@@ -668,6 +702,7 @@ static cddp_status show_parameter(void *context, const cddp_fsdp_entry *e, cddp_
 static cddp_status show_gradient(void *context, const cddp_fsdp_entry *e, cddp_error *err)
 {
     cd_trainer *t = context;
+    CD_TRY(cd_sharding_entries_take(&t->sharding->came, t, e, err));
     const cd_parameter *p = &cd_trainer_module(t)->parameters[e->ordinal];
     cddp_grad *to = &t->sharding->whole[e->ordinal];
     if (!p->requires_grad) return CDDP_OK;
@@ -689,14 +724,20 @@ static cddp_status gather_gradients(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) cddp_grad_drop(&s->whole[i]);
     const cddp_fsdp_slots slots = {.size = sizeof slots, .tensors = s->flat, .slot_count = 1};
     const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = show_gradient, .context = t};
-    return CD_PASS(cddp_fsdp_optimizer_state(s->fsdp, &slots, &sink, err));
+    CD_TRY(cd_sharding_entries_begin(&s->came, t, s->flat, err));
+    CD_TRY(cddp_fsdp_optimizer_state(s->fsdp, &slots, &sink, err));
+    return CD_PASS(cd_sharding_entries_end(&s->came, t, err));
 }
 
 /* See Note [What is shown of shards] */
 cddp_status cd_sharding_collect(cd_trainer *t, cddp_error *err)
 {
     const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = show_parameter, .context = t};
+    cd_sharding_entries *came = &t->sharding->came;
+    came->memory = &t->memory;
+    CD_TRY(cd_sharding_entries_begin(came, t, NULL, err));
     CD_TRY(cddp_fsdp_full_state(t->sharding->fsdp, &sink, err));
+    CD_TRY(cd_sharding_entries_end(came, t, err));
     return CD_PASS(gather_gradients(t, err));
 }
 

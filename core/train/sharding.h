@@ -13,6 +13,7 @@
 typedef struct cd_trainer cd_trainer;
 
 typedef struct cddp_fsdp cddp_fsdp;
+typedef struct cddp_fsdp_entry cddp_fsdp_entry;
 
 cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_unshard(cd_trainer *t);
@@ -49,6 +50,26 @@ cddp_status cd_sharding_clip(cd_trainer *t, double *norm, cddp_error *err) CDDP_
 cddp_status cd_sharding_collect(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 /* As last gathered. */
 const cddp_grad *cd_sharding_gradient(const cd_trainer *t, size_t parameter);
+
+/* ---- what the wrapper gives of its state (sharding_entries.c) ---- */
+
+/* Names that came: known to the model, in its shapes, once each. begin → take… → end. */
+typedef struct cd_sharding_entries {
+    cd_arena *memory;
+    bool *seen;      /* (parameters, then buffers) */
+    bool takes_rows; /* a part of the rows will do */
+    const cddp_tensor *vectors;
+} cd_sharding_entries;
+/* vectors: (unit_count) an optimizer's state or gradients, whose dtypes are expected; borrowed
+** until end. NULL: parameters and buffers, in the model's. */
+cddp_status cd_sharding_entries_begin(cd_sharding_entries *came, const cd_trainer *t,
+                                      const cddp_tensor *vectors, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_sharding_entries_take(cd_sharding_entries *came, const cd_trainer *t,
+                                     const cddp_fsdp_entry *entry, cddp_error *err) CDDP_MUST_CHECK;
+/* All that is due came. */
+cddp_status cd_sharding_entries_end(const cd_sharding_entries *came, const cd_trainer *t,
+                                    cddp_error *err) CDDP_MUST_CHECK;
+uint32_t cd_sharding_unit_of(const cd_trainer *t, size_t parameter);
 
 /* ---- a checkpoint (sharding_state.c) ---- */
 

@@ -91,13 +91,15 @@ typedef struct writing {
     int slot;             /* -1: values */
     const int64_t *steps; /* (count of the optimizer) */
     cd_blob *buffers;
+    cd_sharding_entries came;
 } writing;
 
 static cddp_status write_entry(void *context, const cddp_fsdp_entry *e, cddp_error *err)
 {
-    const writing *w = context;
+    writing *w = context;
     cd_trainer *t = w->t;
     size_t k = 0;
+    CD_TRY(cd_sharding_entries_take(&w->came, t, e, err));
     if (e->is_buffer) return CD_PASS(cd_blob_push_tensor(w->buffers, &e->tensor, err));
     if (w->slot >= 0) {
         const cd_replica_optimizer *o = &t->replica->optimizers[w->optimizer];
@@ -124,6 +126,12 @@ static cddp_fsdp_sink sink_of(const cd_trainer *t, writing *w)
 static bool is_sharded_state(const cd_trainer *t)
 {
     return t->program.settings.fsdp.state_dict_type == CDDP_SHARDING_STATE_SHARDED;
+}
+
+/* FST-02 */
+static bool is_written(const cd_trainer *t)
+{
+    return !t->program.settings.fsdp.rank0_only || t->rank->rank == 0;
 }
 
 /* Which state there is, and after how many steps, wherever it lies. */
@@ -209,7 +217,9 @@ static cddp_status save_slot(cd_trainer *t, writing *w, cddp_tensor *vectors, cd
         if (share > 0) CD_TRY_OUT(flat.tensor.device->fill(&vectors[u], 0, NULL, err));
         CD_TRY_OUT(collect_slot(t, w, u, &vectors[u], err));
     }
+    CD_TRY_OUT(cd_sharding_entries_begin(&w->came, t, vectors, err));
     CD_TRY_OUT(cddp_fsdp_optimizer_state(f, &slots, &sink, err));
+    if (is_written(t)) CD_TRY_OUT(cd_sharding_entries_end(&w->came, t, err));
 out:
     for (uint32_t u = 0; u < units; u++) {
         const int64_t numel = vectors[u].device != NULL ? cddp_tensor_numel(&vectors[u]) : 0;
@@ -231,15 +241,21 @@ static cddp_status count_slots(const cd_replica_optimizer *o, uint32_t *count)
 
 static cddp_status save_whole(cd_trainer *t, cd_sharding_saved *saved, cddp_error *err)
 {
-    writing w = {t, 0, -1, saved->steps, &saved->buffers};
+    writing w = {.t = t,
+                 .slot = -1,
+                 .steps = saved->steps,
+                 .buffers = &saved->buffers,
+                 .came = {.memory = &saved->memory, .takes_rows = is_sharded_state(t)}};
     const cd_replica *r = t->replica;
     const cddp_fsdp_sink sink = sink_of(t, &w);
     cddp_tensor *vectors =
         cd_arena_array(&saved->memory, cddp_fsdp_unit_count(cd_sharding_get(t)), sizeof *vectors);
     CD_TRY(cd_arena_check(&saved->memory, err, "a checkpoint"));
     CD_TRY(make_room(t, find_place(t, r->optimizer_count, 0, 0, 0), err));
+    CD_TRY(cd_sharding_entries_begin(&w.came, t, NULL, err));
     CD_TRY(is_sharded_state(t) ? cddp_fsdp_sharded_state(cd_sharding_get(t), &sink, err)
                                : cddp_fsdp_full_state(cd_sharding_get(t), &sink, err));
+    if (is_written(t)) CD_TRY(cd_sharding_entries_end(&w.came, t, err));
     for (w.optimizer = 0; w.optimizer < r->optimizer_count; w.optimizer++) {
         uint32_t count = 0;
         CD_TRY(count_slots(&r->optimizers[w.optimizer], &count));
@@ -319,6 +335,35 @@ out:
     return status;
 }
 
+/* Elements of a parameter, or of a slot of its state, that a shard has. */
+typedef struct part {
+    size_t ordinal;
+    int64_t first;
+    const cddp_tensor *to;
+    size_t place; /* of the whole */
+} part;
+
+static cddp_status read_part(const cd_trainer *t, const part *p, cddp_error *err)
+{
+    const cddp_tensor *whole = parameter_of(t, p->ordinal);
+    const int64_t numel = cddp_tensor_numel(p->to), all = cddp_tensor_numel(whole);
+    const size_t end = p->place + bytes_of(whole, all);
+    if (p->first < 0 || p->first > all || numel > all - p->first || p->to->dtype != whole->dtype)
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "the sharded model reads elements %lld to %lld of '%s' as %s; the stored "
+                       "state has %lld of %s",
+                       (long long)p->first, (long long)p->first + (long long)numel,
+                       cd_trainer_module(t)->parameters[p->ordinal].name,
+                       cddp_dtype_name(p->to->dtype), (long long)all,
+                       cddp_dtype_name(whole->dtype));
+    if (end > t->saved.all.used)
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "the stored state has %zu bytes, and '%s' needs those up to %zu",
+                       t->saved.all.used, cd_trainer_module(t)->parameters[p->ordinal].name, end);
+    const uint8_t *from = t->saved.all.bytes + p->place + bytes_of(whole, p->first);
+    return CD_PASS(p->to->device->write(p->to, from, bytes_of(p->to, numel), err));
+}
+
 static cddp_status read_parameter(void *context, const char *name, int64_t first,
                                   const cddp_tensor *to, cddp_error *err)
 {
@@ -326,8 +371,11 @@ static cddp_status read_parameter(void *context, const char *name, int64_t first
     const cd_module *module = cd_trainer_module(t);
     size_t i = 0;
     while (i < module->parameter_count && strcmp(module->parameters[i].name, name) != 0) i++;
-    const uint8_t *from = t->saved.all.bytes + find_place(t, 0, 0, -1, i) + bytes_of(to, first);
-    return CD_PASS(to->device->write(to, from, bytes_of(to, cddp_tensor_numel(to)), err));
+    if (i == module->parameter_count)
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "the sharded model reads '%s', which the stored state has not", name);
+    const part wanted = {i, first, to, find_place(t, 0, 0, -1, i)};
+    return CD_PASS(read_part(t, &wanted, err));
 }
 
 static cddp_status load_parameters(cd_trainer *t, const cd_sharding_saved *saved, cddp_error *err)
@@ -367,12 +415,9 @@ static cddp_status load_entry(cd_trainer *t, size_t optimizer, size_t k, int64_t
     CD_TRY(cd_optimizer_state_set(o->optimizer, (size_t)held, true, (uint64_t)(steps - 1), err));
     cd_optimizer_get_state(o->optimizer, (size_t)held, &state);
     for (uint32_t s = 0; s < state.slot_count; s++) {
-        const cddp_tensor *to = &state.slots[s];
-        if (to->device == NULL) continue;
-        const uint8_t *from = t->saved.all.bytes +
-                              find_place(t, optimizer, k, (int)s, o->ordinals[k]) +
-                              bytes_of(to, piece.first);
-        CD_TRY(to->device->write(to, from, bytes_of(to, cddp_tensor_numel(to)), err));
+        const part wanted = {o->ordinals[k], piece.first, &state.slots[s],
+                             find_place(t, optimizer, k, (int)s, o->ordinals[k])};
+        if (wanted.to->device != NULL) CD_TRY(read_part(t, &wanted, err));
     }
     return CDDP_OK;
 }
@@ -382,12 +427,17 @@ static cddp_status load_shards(cd_trainer *t, const cd_sharding_saved *saved, cd
 {
     cddp_fsdp *f = cd_sharding_get(t);
     const cddp_state_reader reader = cd_blob_reader(&t->saved.all);
+    if (saved->unit_count != cddp_fsdp_unit_count(f))
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "the stored shards are those of %u units, and the model has %u",
+                       saved->unit_count, cddp_fsdp_unit_count(f));
+    for (uint32_t u = 0; u < saved->unit_count; u++)
+        CD_TRY(cddp_fsdp_load_local(f, u, &saved->shards[u], NULL, err));
     for (uint32_t u = 0; u < saved->unit_count; u++) {
         cddp_parameter flat = {.name = NULL};
         CD_TRY(cddp_fsdp_flat(f, u, &flat, err));
-        if (flat.tensor.device == NULL) continue;
-        CD_TRY(cddp_fsdp_load_local(f, u, &saved->shards[u], NULL, err));
-        CD_TRY(cd_blob_pop_tensor(&t->saved.all, &flat.tensor, err));
+        if (flat.tensor.device != NULL)
+            CD_TRY(cd_blob_pop_tensor(&t->saved.all, &flat.tensor, err));
     }
     return CD_PASS(cd_replica_load_optimizers(t->replica, &reader, err));
 }

@@ -262,6 +262,11 @@ CDDP_API cddp_status cddp_fsdp_backward_end(cddp_fsdp *fsdp, cddp_error *err) CD
 ** the unit is not full. Ignored parameters are themselves. ordinal: position in options.parameters.
 ** Borrowed until the unit is freed. */
 CDDP_API const cddp_tensor *cddp_fsdp_parameter(const cddp_fsdp *fsdp, size_t ordinal);
+/* Another stream than the default one comes behind what made the unit full: for work beside the
+** default stream, such as a copy. Before the unit is freed, the host or the default stream has to
+** wait for that work. NULL, and devices without streams: nothing to do. */
+CDDP_API cddp_status cddp_fsdp_wait_unit(cddp_fsdp *fsdp, uint32_t unit, cddp_stream *stream,
+                                         cddp_error *err) CDDP_MUST_CHECK;
 /* What forward computes with in place of a buffer: itself, or its copy in buffer_dtype. */
 CDDP_API const cddp_tensor *cddp_fsdp_buffer(const cddp_fsdp *fsdp, size_t buffer);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* chain: only square linear layers, one after the other. Every layer can run 0, 1 or 2 times, and
-** every number is exact for dyadic parameters and inputs. The layers may share one weight, and all
-** but the first may be checkpointed. The first one's input wants no gradient, so a re-entrant
-** checkpoint around it would have none.
+** every number is exact for dyadic parameters and inputs. An order may name a layer again, with
+** others in between. The layers may share one weight, and all but the one that runs first may be
+** checkpointed. Its input wants no gradient, so a re-entrant checkpoint around it would have none.
 */
 #include "core/model/checkpoint.h"
 #include "core/base/error.h"
@@ -14,6 +14,7 @@
 
 typedef struct chain {
     int64_t depth, width, bias, tied, checkpoint, loss;
+    cd_integers order;
     cd_linear_part layers[DEPTH_MAX];
 } chain;
 
@@ -25,14 +26,28 @@ static const cd_option options[] = {
     {"tied", CD_OPTION_INTEGER, offsetof(chain, tied), "0", NULL, 0, 1, "all layers share the weight of the first"},
     /* clang-format on */
     {"checkpoint", CD_OPTION_CHOICE, offsetof(chain, checkpoint), "none",
-     "none|reentrant|non_reentrant", 0, 0, "activation checkpointing of every layer but the first"},
+     "none|reentrant|non_reentrant", 0, 0,
+     "activation checkpointing of every layer but the one that runs first"},
+    {"order", CD_OPTION_INTEGERS, offsetof(chain, order), "-1", NULL, -1, DEPTH_MAX - 1,
+     "in which order layers run, some of them again perhaps; -1: each once"},
     {"loss", CD_OPTION_CHOICE, offsetof(chain, loss), "dot", CD_LOSSES, 0, 0,
      "squared error, inner product with the target, binary or softmax cross-entropy"},
 };
 
+static cddp_status check_order(const chain *m, cddp_error *err)
+{
+    if (m->order.count == 1 && m->order.items[0] < 0) return CDDP_OK;
+    for (uint32_t i = 0; i < m->order.count; i++)
+        if (m->order.items[i] < 0 || m->order.items[i] >= m->depth)
+            return cd_fail(err, CDDP_E_CONFIG, "model chain: order names layer %lld of %lld",
+                           (long long)m->order.items[i], (long long)m->depth);
+    return CDDP_OK;
+}
+
 static cddp_status build(cd_model *model, cddp_error *err)
 {
     chain *m = model->state;
+    CD_TRY(check_order(m, err));
     for (int64_t i = 0; i < m->depth; i++) {
         char name[32];
         snprintf(name, sizeof name, "layers.%d", (int)i);
@@ -60,9 +75,14 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
 {
     chain *m = model->state;
     cd_value *x = NULL;
+    const bool is_listed = m->order.items[0] < 0;
+    const size_t count = is_listed ? model->unit_count : m->order.count,
+                 first = is_listed ? 0 : (size_t)m->order.items[0];
     CD_TRY(cd_graph_input(graph, &batch->inputs[0], &x, err));
-    for (size_t i = 0; i < model->unit_count; i++) {
-        cd_checkpoint_kind kind = i > 0 ? (cd_checkpoint_kind)m->checkpoint : CD_CHECKPOINT_NONE;
+    for (size_t at = 0; at < count; at++) {
+        const size_t i = is_listed ? at : (size_t)m->order.items[at];
+        cd_checkpoint_kind kind =
+            i != first ? (cd_checkpoint_kind)m->checkpoint : CD_CHECKPOINT_NONE;
         cd_checkpoint checkpoint = {kind, run_layer, &m->layers[i]};
         for (uint8_t use = 0; use < cd_model_unit_uses(model, batch, i); use++)
             CD_TRY(cd_checkpoint_run(graph, &checkpoint, x, &x, err));

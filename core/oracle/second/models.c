@@ -126,9 +126,14 @@ static cd_block chain_layer(cd_second_writer *w, size_t i, size_t width, cd_bloc
 static void write_chain(cd_second_writer *w, outputs *o)
 {
     const size_t depth = number(w, "depth", 3), width = number(w, "width", 4);
+    int64_t order[64];
+    const size_t listed = cd_option_list(w, "order", "-1", order, 64);
+    const bool is_listed = listed > 0 && order[0] >= 0;
     cd_block x = cd_second_input(w, 0);
-    for (size_t i = 0; i < depth && !cd_second_stops(w); i++)
+    for (size_t at = 0; at < (is_listed ? listed : depth) && !cd_second_stops(w); at++) {
+        const size_t i = is_listed ? (size_t)order[at] : at;
         for (uint32_t use = 0; use < uses_of(w, i); use++) x = chain_layer(w, i, width, x);
+    }
     set_output(w, o, 0, x, loss_of(w, "dot"));
 }
 

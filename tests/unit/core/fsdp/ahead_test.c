@@ -347,6 +347,51 @@ TEST(device_id, moves_one_unit_at_a_time)
     }
 }
 
+/* FSH-07: a copy of a unit beside the default stream, for which the host waits alone. */
+static void copies_beside(lane *l)
+{
+    training *t = l->lab->data;
+    model m = {.l = l, .t = t};
+    float copied[NUMEL] = {0}, whole[NUMEL] = {0};
+    const int64_t sizes[] = {SIDE, SIDE}, numel = NUMEL;
+    cddp_stream *beside = NULL;
+    open(&m);
+    const cddp_device *d = m.device;
+    m.sum = cddp_tensor_of(d, t->sums[l->r], 0, CDDP_F32, &numel, 1);
+    CHECK_OK(d->stream_create(d, &beside, &l->err));
+    CHECK_FAILS(cddp_fsdp_wait_unit(m.fsdp, 1, beside, &l->err), CDDP_E_STATE,
+                "a stream is to wait for 'a', which is not full");
+    CHECK_OK(cddp_fsdp_pre_forward(m.fsdp, 0, false, &l->err));
+    CHECK_OK(cddp_fsdp_pre_forward(m.fsdp, 1, false, &l->err));
+    CHECK_OK(cddp_fsdp_wait_unit(m.fsdp, 1, NULL, &l->err));
+    CHECK_OK(cddp_fsdp_wait_unit(m.fsdp, 1, beside, &l->err));
+    const cddp_tensor *full = cddp_fsdp_parameter(m.fsdp, 1);
+    cddp_tensor to = cddp_tensor_of(d, copied, 0, CDDP_F32, sizes, 2);
+    CHECK_OK(d->copy(&to, full, beside, &l->err));
+    CHECK_OK(d->stream_synchronize(d, beside, &l->err));
+    to.storage = whole;
+    CHECK_OK(d->copy(&to, full, NULL, &l->err));
+    settle(&m);
+    CHECK(memcmp(copied, whole, sizeof whole) == 0);
+    CHECK(whole[0] == 3.0F && whole[NUMEL - 1] == 3.0F - (NUMEL - 1));
+    CHECK_OK(cddp_fsdp_post_forward(m.fsdp, 1, false, &l->err));
+    CHECK_OK(cddp_fsdp_post_forward(m.fsdp, 0, false, &l->err));
+    d->stream_destroy(d, beside);
+    cddp_fsdp_destroy(m.fsdp);
+    l->rank->ops->streams_close(l->rank, d);
+}
+TEST(ahead, another_stream_waits_for_a_unit)
+{
+    for (int i = 0; i < 4; i++) {
+        training t = {.on_streams = true,
+                      .layout = i % 2 == 0 ? CDDP_FSDP_FLAT : CDDP_FSDP_ROWS,
+                      .strategy = i < 2 ? CDDP_FSDP_FULL_SHARD : CDDP_FSDP_NO_SHARD,
+                      .offloads = i >= 2};
+        cd_test_row("mode %d", i);
+        lab_of(2, copies_beside, &t);
+    }
+}
+
 static void names_another_device(lane *l)
 {
     cddp_fsdp_options o = cddp_fsdp_options_default();

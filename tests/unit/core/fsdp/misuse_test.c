@@ -359,4 +359,46 @@ static void steps_inside_a_window(lane *l)
 }
 TEST(freshness, of_a_window_is_checked) { lab_of(2, steps_inside_a_window, NULL); } /* FSY-03 */
 
+static cddp_status read_ones(void *context, const char *name, int64_t first, const cddp_tensor *to,
+                             cddp_error *err)
+{
+    (void)context, (void)name, (void)first;
+    return to->device->fill(to, 1.0, NULL, err);
+}
+
+/* What SHARD_GRAD_OP keeps in a window is gathered again, whole or one unit of it (F-15). */
+static void loads_inside_a_window(lane *l)
+{
+    toy t;
+    cddp_fsdp_stored stored[TOY_PARAMETERS];
+    float twos[10];
+    toy_init(&t, l);
+    t.options.strategy = CDDP_FSDP_SHARD_GRAD_OP;
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    CHECK_OK(cddp_fsdp_no_sync_begin(t.fsdp, &l->err));
+    toy_iterate(&t, 1);
+    for (size_t i = 0; i < TOY_PARAMETERS; i++) {
+        stored[i] = (cddp_fsdp_stored){.name = toy_shapes[i].name, .dim_count = toy_shapes[i].dims};
+        memcpy(stored[i].sizes, toy_shapes[i].sizes, sizeof toy_shapes[i].sizes);
+        for (int64_t e = 0; e < toy_numel(i); e++) t.values[i][e] = 1;
+    }
+    const cddp_fsdp_source source = {.size = sizeof source,
+                                     .stored = stored,
+                                     .stored_count = TOY_PARAMETERS,
+                                     .read = read_ones};
+    CHECK_OK(cddp_fsdp_load(t.fsdp, &source, &l->err));
+    toy_iterate(&t, 2); /* compares what it computes with */
+    cddp_fsdp_local local = {.size = sizeof local};
+    const int64_t share = 10;
+    for (int64_t e = 0; e < share; e++) twos[e] = 2;
+    for (int64_t e = 0; e < 2 * share; e++) t.values[e >= 15 ? 3 : 2][e % 15] = 2;
+    const cddp_tensor elements = cddp_tensor_of(l->device, twos, 0, CDDP_F32, &share, 1);
+    CHECK_OK(cddp_fsdp_get_local(t.fsdp, TOY_A, &local, &l->err));
+    CHECK_OK(cddp_fsdp_load_local(t.fsdp, TOY_A, &local, &elements, &l->err));
+    toy_iterate(&t, 3);
+    toy_fini(&t);
+}
+TEST(freshness, of_a_state_that_is_loaded) { lab_of(2, loads_inside_a_window, NULL); } /* FSH-15 */
+
 TEST_MAIN()

@@ -252,6 +252,167 @@ static void refuses(lane *l)
 }
 TEST(state, is_refused_as_a_whole) { lab_of(2, refuses, NULL); } /* FST-04, FST-10 */
 
+/* A reader whose state ends early. */
+static cddp_status ends_early(void *context, const char *name, int64_t first, const cddp_tensor *to,
+                              cddp_error *err)
+{
+    if (strcmp(name, "b.weight") != 0) return read_entry(context, name, first, to, err);
+    return cddp_error_set(err, CDDP_E_IO, "'%s' ends %lld elements early", name,
+                          (long long)cddp_tensor_numel(to));
+}
+
+typedef struct damage {
+    const char *name;
+    void (*strike)(cddp_fsdp_source *source, cddp_fsdp_stored *stored);
+    cddp_status status;
+    const char *words;
+} damage;
+
+static void lacks_a_member(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    stored[3] = stored[--s->stored_count];
+}
+static void lacks_a_unit(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    (void)stored;
+    s->stored_count -= 2;
+}
+static void lacks_everything(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    (void)stored;
+    s->stored_count = 0;
+}
+static void has_another_name(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    stored[s->stored_count++] =
+        (cddp_fsdp_stored){.name = "c.weight", .dim_count = 1, .sizes = {4}};
+}
+static void has_no_name(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    stored[s->stored_count++] = (cddp_fsdp_stored){.name = NULL};
+}
+static void has_one_twice(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    stored[s->stored_count] = stored[2];
+    stored[s->stored_count++].sizes[0] = 99;
+}
+static void has_fewer_rows(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    (void)s;
+    stored[2].sizes[0] = 3; /* the part of a shard */
+}
+static void has_no_dimensions(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    (void)s;
+    stored[2].dim_count = 0;
+}
+static void has_too_many_dimensions(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    (void)s;
+    stored[2].dim_count = 4000000000u;
+}
+static void is_short(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    (void)stored;
+    s->read = ends_early;
+}
+static void cannot_be_read(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    (void)stored;
+    s->read = NULL;
+}
+
+static const damage damages[] = {
+    {"a member less", lacks_a_member, CDDP_E_MISMATCH, "has no 'a.bias', which the model has"},
+    {"a unit less", lacks_a_unit, CDDP_E_MISMATCH, "has no 'b.weight', which the model has"},
+    {"nothing", lacks_everything, CDDP_E_MISMATCH, "which the model has; nothing was loaded"},
+    {"a name more", has_another_name, CDDP_E_MISMATCH, "has 'c.weight', which the model has not"},
+    {"no name", has_no_name, CDDP_E_MISMATCH, "has '(no name)', which the model has not"},
+    {"one twice", has_one_twice, CDDP_E_MISMATCH, "'a.weight' twice, and the model has it once"},
+    {"fewer rows", has_fewer_rows, CDDP_E_MISMATCH,
+     "'a.weight' is [3,3] in the stored state and [5,3] in the model"},
+    {"no dimensions", has_no_dimensions, CDDP_E_MISMATCH, "'a.weight' is [] in the stored state"},
+    {"too many dimensions", has_too_many_dimensions, CDDP_E_MISMATCH, "'a.weight' is [5,3,0,"},
+    {"short", is_short, CDDP_E_IO, "'b.weight' ends"},
+    {"no reader", cannot_be_read, CDDP_E_ARG, "the source has no read"},
+};
+enum { DAMAGES = sizeof damages / sizeof damages[0] };
+
+/* Rank 1 alone has a damaged state: rank 0 loads nothing either. Then both have. */
+static void is_damaged(lane *l)
+{
+    const damage *d = l->lab->data;
+    toy t;
+    saved zeros = {.entries = 0};
+    toy_init(&t, l);
+    toy_wrap(&t);
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        cddp_fsdp_stored stored[TOY_PARAMETERS + 1];
+        describe(stored);
+        cddp_fsdp_source source = {.size = sizeof source,
+                                   .stored = stored,
+                                   .stored_count = TOY_PARAMETERS,
+                                   .read = read_entry,
+                                   .context = &zeros};
+        const bool mine = ranks == 2 || l->r == 1;
+        if (mine) d->strike(&source, stored);
+        CHECK_FAILS(cddp_fsdp_load(t.fsdp, &source, &l->err), mine ? d->status : CDDP_E_MISMATCH,
+                    mine ? d->words : "another rank cannot load its part");
+        toy_check_padding(&t); /* the values that it began with */
+    }
+    toy_iterate(&t, 0); /* and it goes on */
+    toy_fini(&t);
+}
+TEST(state, that_is_damaged_is_one_sentence_and_changes_nothing)
+{
+    for (size_t i = 0; i < DAMAGES; i++) {
+        damage d = damages[i];
+        cd_test_row("%s", d.name);
+        lab_of(2, is_damaged, &d);
+    }
+}
+
+/* A shard as it lies, and what is wrong with it. */
+static void shard_is_damaged(lane *l)
+{
+    toy t;
+    float mine[10] = {77};
+    const int64_t share = 10;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    cddp_fsdp_local local = {.size = sizeof local};
+    CHECK_OK(cddp_fsdp_get_local(t.fsdp, TOY_A, &local, &l->err));
+    const cddp_tensor good = cddp_tensor_of(l->device, mine, 0, CDDP_F32, &share, 1);
+    cddp_tensor elements = good;
+    elements.sizes[0] = 9;
+    CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_A, &local, &elements, &l->err), CDDP_E_ARG,
+                "the stored shard of 'a' is given as 9 elements of f32, not 10 of f32");
+    elements = good;
+    elements.dtype = CDDP_BF16;
+    CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_A, &local, &elements, &l->err), CDDP_E_ARG,
+                "as 10 elements of bf16, not 10 of f32");
+    elements = good;
+    elements.storage = NULL;
+    CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_A, &local, &elements, &l->err), CDDP_E_ARG,
+                "as no storage for 10 elements of f32, not 10 of f32");
+    elements = (cddp_tensor){.device = NULL};
+    CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_A, &local, &elements, &l->err), CDDP_E_ARG,
+                "as no storage for 1 elements of f64, not 10 of f32");
+    CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_UNITS, &local, &good, &l->err), CDDP_E_ARG,
+                "unit 3 of 3");
+    cddp_fsdp_local other = local;
+    other.share = -1;
+    CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_A, &other, &good, &l->err), CDDP_E_MISMATCH,
+                "of 2 with -1 elements, this rank has number");
+    other = local;
+    other.rank = 1 - l->r;
+    CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_A, &other, &good, &l->err), CDDP_E_MISMATCH,
+                "of 2 with 10 elements, this rank has number");
+    toy_check_padding(&t);
+    toy_fini(&t);
+}
+TEST(state, of_a_damaged_shard_is_one_sentence) { lab_of(2, shard_is_damaged, NULL); } /* FST-04 */
+
 /* "mean" has 2.1, "count" 9; the rest is zero. */
 static cddp_status read_with_buffers(void *context, const char *name, int64_t first,
                                      const cddp_tensor *to, cddp_error *err)
