@@ -11,6 +11,7 @@
 #include "cddp/self.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/base/os.h"
 #include "core/base/os_folder.h"
 #include "record/launcher.h"
@@ -230,6 +231,7 @@ typedef struct ranks {
 
 static cddp_status run_program(const ranks *r, cddp_rank *rank, cddp_error *err)
 {
+    cd_recording_begin_run(cd_hash_text(r->url)); /* the folder's name is drawn */
     cddp_context *c = cd_allocate_zero(NULL, sizeof *c);
     if (c == NULL) return cd_fail_memory(err, "a context");
     c->backend = r->backend;

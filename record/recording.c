@@ -201,7 +201,8 @@ static cddp_status open_shard(cd_recording *r, uint32_t rank, uint32_t world_siz
                                         .world_size = world_size,
                                         .generation = r->options.generation,
                                         .level = r->options.level,
-                                        .job = launcher.job};
+                                        .job = r->run != 0 ? CDDP_SHARD_RUN << 48 | r->run >> 16
+                                                           : launcher.job};
     CD_TRY(cddp_shard_open(&options, &r->shard, err));
     r->rank = (cddp_rank){&clock_ops, NULL, rank, world_size, NULL};
     remove_older(r);
@@ -309,7 +310,7 @@ cddp_status cddp_record_open(const char *path, const cddp_record_options *option
     cd_launcher launcher = {.kind = CD_LAUNCHER_NONE};
     CD_TRY(cd_launcher_read(&launcher, err));
     if (r->state == CD_RECORDING_ON) leave_parent(r);
-    *r = (cd_recording){.state = CD_RECORDING_ARMED, .options = o};
+    *r = (cd_recording){.state = CD_RECORDING_ARMED, .options = o, .run = r->run};
     snprintf(r->path, sizeof r->path, "%s", path);
     const bool is_said = o.world_size > 0, is_launched = launcher.kind != CD_LAUNCHER_NONE;
     if (!is_said && !is_launched) return CDDP_OK;
@@ -374,6 +375,8 @@ void cddp_record_wrapper(size_t wrapper)
     if (r == NULL) return;
     r->said = wrapper < CD_TRACER_WRAPPERS_MAX ? (int64_t)wrapper + 1 : CD_TRACER_WRAPPERS_MAX;
 }
+
+void cd_recording_begin_run(uint64_t run) { recording.run = run; }
 
 bool cddp_record_is_on(void) { return cd_recording_get() != NULL; }
 

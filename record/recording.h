@@ -71,6 +71,7 @@ typedef struct cd_recording {
     char path[512];
     cddp_record_options options;
     uint32_t process; /* that opened the shard */
+    uint64_t run;     /* of cddp_run_ranks, equal on its ranks; 0: a launcher started this one */
     cddp_shard *shard;
     cddp_rank rank; /* the clock of the tracer: the machine's */
     cddp_trace_sink sink;
@@ -100,5 +101,7 @@ struct cddp_tracer *cd_record_attach(cddp_rank *rank, struct cddp_tracer *own);
 void cd_recording_project(cd_recording *recording, int64_t variable, const cddp_tensor *gradient,
                           bool is_reduced);
 extern const cd_tracer_watch cd_recording_watch;
+/* In each rank that cddp_run_ranks starts, before it opens anything: a number of that run. */
+void cd_recording_begin_run(uint64_t run);
 /* Of a rank whose process died, or was ended with the job: leaves a note beside its shard. */
 void cd_recording_note(uint32_t rank, const cddp_rank_result *result);

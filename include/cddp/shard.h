@@ -36,6 +36,9 @@ typedef enum cddp_shard_end {
     CDDP_SHARD_FULL    /* the recording stopped: `failure` says why, `lost` how much is missing */
 } cddp_shard_end;
 
+/* The upper 16 bits of a job's number that cddp_run_ranks drew: a restart has another number. */
+#define CDDP_SHARD_RUN UINT64_C(0xc0dd)
+
 /* At byte 0. Numbers are those of the machine that wrote them. Texts end in a zero. */
 typedef struct cddp_shard_header {
     uint64_t magic; /* written last */

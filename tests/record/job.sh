@@ -184,4 +184,18 @@ mv "$place/whole" "$place/run.db.1"
 echo "no shard" > "$place/run.db.txt"
 "$verify" check "$place"/run.db.* 2> "$place/report"
 [ $? -eq 2 ] && grep -q "is no shard" "$place/report" || { echo "a file that is no shard"; failed=1; }
+# A rank of another run is refused, though both were right.
+mkdir "$place/other"
+for run in "$place/run.db" "$place/other/run.db"; do
+    rm -f "$run"*
+    CDDP_RECORD=$run "$job" 4 none > "$place/out" 2>&1
+done
+cp "$place/other/run.db.1" "$place/run.db.1"
+"$verify" check "$place"/run.db.* > "$place/report" 2>&1
+code=$?
+if [ $code -ne 4 ] || ! grep -q "are of different jobs" "$place/report"; then
+    echo "two runs: check ended with $code:"
+    cat "$place/report"
+    failed=1
+fi
 exit $failed

@@ -75,7 +75,9 @@ static void sort(cd_shards *s)
 static cddp_status check_pair(const shard *a, const shard *b, cddp_error *err)
 {
     const cddp_shard_header *x = header_of(a), *y = header_of(b);
-    if (x->job != 0 && y->job != 0 && x->job != y->job)
+    const bool is_of_runs = x->job >> 48 == CDDP_SHARD_RUN && y->job >> 48 == CDDP_SHARD_RUN;
+    if (x->job != 0 && y->job != 0 && x->job != y->job &&
+        !(is_of_runs && x->generation != y->generation))
         return cd_fail(err, CDDP_E_MISMATCH, "%s and %s are of different jobs", a->path, b->path);
     if (x->generation != y->generation) return CDDP_OK;
     if (x->world_size != y->world_size)
