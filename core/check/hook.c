@@ -188,10 +188,14 @@ static void take_law(state *s, const cddp_event *e)
                (long long)l->bucket, text);
     CD_SAY(f.expected, "%.17g, within %.3g", right, bound);
     CD_SAY(f.actual, "%.17g", left);
-    CD_SAY(f.advice, "the hook itself stated both sides of this law%s",
-           was_rebuilt(s, e->rank) ? "; state that it keys by bucket index does not survive the "
-                                     "rebuild"
-                                   : "");
+    if (l->bucket < 0)
+        CD_SAY(f.advice, "a law without a bucket is the model averager's, or one that a plugin "
+                         "states: compare what was given to the sum, and what came back");
+    else
+        CD_SAY(f.advice, "the hook itself stated both sides of this law%s",
+               was_rebuilt(s, e->rank) ? "; state that it keys by bucket index does not survive "
+                                         "the rebuild"
+                                       : "");
     cd_writer_hold(&s->writer, CD_KEY(1, l->bucket), &f);
 }
 

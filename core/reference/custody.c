@@ -467,7 +467,7 @@ static uint32_t block_of(const cd_custody *c, const cd_custody_moment *now, size
 static cddp_status sum_functionals(cd_custody *c, const cd_custody_moment *now,
                                    cd_functionals *functionals, cddp_error *err)
 {
-    *functionals = (cd_functionals){.tensors = 0};
+    *functionals = (cd_functionals){.of = {{.tensors = 0}}};
     for (size_t i = 0; i < c->module->parameter_count; i++) {
         const uint32_t block = block_of(c, now, i);
         if (block != 0) {
@@ -505,7 +505,7 @@ cddp_status cd_custody_summed(cd_custody *custody, const cd_observed_summed *sum
     cd_custody *c = custody;
     size_t at = 0;
     if (!c->is_before_average || !cd_awaited_average_takes(&c->awaited, summed)) return CDDP_OK;
-    cd_awaited_average_state(&c->awaited, summed, c->options.tracer);
+    if (!cd_awaited_average_state(&c->awaited, summed, c->options.tracer)) return CDDP_OK;
     for (size_t i = 0; i < c->module->parameter_count; i++) {
         if (c->blocks[i] == 0) continue;
         const cddp_tensor *like = &c->module->parameters[i].tensor;
@@ -527,6 +527,10 @@ static cddp_status leave_average(cd_custody *c, const cd_custody_moment *now, cd
     c->is_before_average = false;
     CD_TRY(sum_functionals(c, now, &after, err));
     cd_functionals_state(&c->before_average, &after, c->options.tracer);
+    if (c->awaited.is_open && c->before_average.of[1].tensors > 0)
+        CD_EMIT(c->options.tracer, unjudged,
+                "of an average of half types the sum is not seen bit for bit here: its bound",
+                .link = CDDP_LINK_SUM, .count = 1);
     return CDDP_OK;
 }
 

@@ -24,6 +24,7 @@
 #include "core/trace/tracer.h"
 
 #include <math.h>
+#include <string.h>
 
 bool cd_custody_averager_read(cd_custody_averager *averager, const cddp_plan *plan,
                               const cddp_plan_settings *settings, uint32_t rank)
@@ -70,6 +71,8 @@ uint32_t cd_custody_averager_due(const cd_custody_averager *averager, uint32_t s
     return due;
 }
 
+static bool is_half(cddp_dtype dtype) { return dtype == CDDP_F16 || dtype == CDDP_BF16; }
+
 /* What a functional makes of the elements of a tensor. */
 typedef struct weighing {
     uint64_t seed;
@@ -99,8 +102,8 @@ static double weight(const weighing *w, size_t element)
 cddp_status cd_functionals_add(cd_functionals *functionals, const cd_custody_averager *averager,
                                const cd_averaged *averaged, cd_numbers *numbers, cddp_error *err)
 {
-    cd_functionals *f = functionals;
     const cddp_dtype dtype = averaged->tensor->dtype;
+    cd_functional_sums *f = &functionals->of[is_half(dtype)];
     const double unit = cd_dtype_roundoff(dtype), least = cd_dtype_underflow(dtype),
                  rounding = cd_gamma(dtype, averager->world_size) + 2 * unit;
     weighing weighings[CD_FUNCTIONALS];
@@ -126,14 +129,9 @@ cddp_status cd_functionals_add(cd_functionals *functionals, const cd_custody_ave
     return CDDP_OK;
 }
 
-void cd_functionals_state(const cd_functionals *before, const cd_functionals *after,
-                          struct cddp_tracer *tracer)
+static void state_sums(const cd_functional_sums *before, const cd_functional_sums *after,
+                       const char *const names[CD_FUNCTIONALS], struct cddp_tracer *tracer)
 {
-    static const char *const names[CD_FUNCTIONALS] = {
-        "an average keeps the sum of the parameters over the ranks: with weights",
-        "an average keeps the sum of the parameters over the ranks: with other weights",
-        "an average keeps the sum of the parameters over the ranks: one element of each",
-        "an average keeps the sum of the parameters over the ranks: one element"};
     for (uint32_t k = 0; before->tensors > 0 && k < CD_FUNCTIONALS; k++) {
         /* an overflow is I-RANGE's */
         const bool can_say = isfinite(before->sums[k]) && isfinite(after->sums[k]);
@@ -148,11 +146,29 @@ void cd_functionals_state(const cd_functionals *before, const cd_functionals *af
     }
 }
 
+void cd_functionals_state(const cd_functionals *before, const cd_functionals *after,
+                          struct cddp_tracer *tracer)
+{
+    static const char *const names[CD_FUNCTIONAL_WIDTHS][CD_FUNCTIONALS] = {
+        {"an average keeps the sum of the parameters over the ranks: with weights",
+         "an average keeps the sum of the parameters over the ranks: with other weights",
+         "an average keeps the sum of the parameters over the ranks: one element of each",
+         "an average keeps the sum of the parameters over the ranks: one element"},
+        {"an average keeps the sum of the parameters in half types over the ranks: with weights",
+         "an average keeps the sum of the parameters in half types over the ranks: with other "
+         "weights",
+         "an average keeps the sum of the parameters in half types over the ranks: one element of "
+         "each",
+         "an average keeps the sum of the parameters in half types over the ranks: one element"}};
+    for (uint32_t width = 0; width < CD_FUNCTIONAL_WIDTHS; width++)
+        state_sums(&before->of[width], &after->of[width], names[width], tracer);
+}
+
 /* ---- bit for bit ---- */
 
 void cd_awaited_average_fini(cd_awaited_average *awaited)
 {
-    cd_release(awaited->allocator, awaited->given, awaited->room * sizeof *awaited->given);
+    cd_release(awaited->allocator, awaited->before, awaited->room * sizeof *awaited->before);
     *awaited = (cd_awaited_average){.allocator = awaited->allocator};
 }
 
@@ -163,23 +179,26 @@ void cd_awaited_average_begin(cd_awaited_average *awaited)
     awaited->is_mixed = false;
 }
 
+static cddp_dtype meet(cddp_dtype a, cddp_dtype b)
+{
+    if (a == b) return a;
+    return a == CDDP_F64 || b == CDDP_F64 ? CDDP_F64 : CDDP_F32;
+}
+
 cddp_status cd_awaited_average_add(cd_awaited_average *awaited, const cd_averaged *averaged,
                                    const cd_numbers *numbers, cddp_error *err)
 {
     cd_awaited_average *a = awaited;
     const cddp_dtype dtype = averaged->tensor->dtype;
-    if (a->count == 0) {
-        a->dtype = dtype;
-        a->ranks = averaged->block;
-    }
-    a->is_mixed = a->is_mixed || dtype != a->dtype || averaged->block != a->ranks ||
-                  (dtype != CDDP_F16 && dtype != CDDP_BF16 && dtype != CDDP_F32);
+    a->dtype = a->count == 0 ? dtype : meet(a->dtype, dtype);
+    if (a->count == 0) a->ranks = averaged->block;
+    a->is_mixed = a->is_mixed || averaged->block != a->ranks;
     if (a->is_mixed) return CDDP_OK;
-    if (!cd_vec_grow(a->allocator, (void **)&a->given, &a->room, a->count + numbers->count,
-                     sizeof *a->given))
+    if (!cd_vec_grow(a->allocator, (void **)&a->before, &a->room, a->count + numbers->count,
+                     sizeof *a->before))
         return cd_fail_memory(err, "the shares of an average");
-    for (size_t i = 0; i < numbers->count; i++)
-        a->given[a->count++] = cd_dtype_round(dtype, numbers->values[i] / (double)a->ranks);
+    memcpy(a->before + a->count, numbers->values, numbers->count * sizeof *a->before);
+    a->count += numbers->count;
     return CDDP_OK;
 }
 
@@ -188,28 +207,37 @@ bool cd_awaited_average_takes(cd_awaited_average *awaited, const cd_observed_sum
     cd_awaited_average *a = awaited;
     const cd_observed_summed *s = summed;
     const bool fits = a->is_open && !a->is_mixed && a->count > 0 && !s->scatters && !s->averages &&
-                      s->dtype == a->dtype && s->members == a->ranks && s->member < s->members &&
-                      s->result.count == a->count && s->operands.count == a->count * s->members;
+                      s->member < s->members && s->result.count == a->count &&
+                      s->operands.count == a->count * s->members;
     a->is_open = a->is_open && !fits;
     return fits;
 }
 
-void cd_awaited_average_state(const cd_awaited_average *awaited, const cd_observed_summed *summed,
+static void state_difference(const char *name, double found, double expected,
+                             struct cddp_tracer *tracer)
+{
+    cddp_tracer_law(tracer, &(cddp_law){sizeof(cddp_law), name, -1, found, expected, 0, false});
+}
+
+bool cd_awaited_average_state(const cd_awaited_average *awaited, const cd_observed_summed *summed,
                               struct cddp_tracer *tracer)
 {
-    const double *given = summed->operands.items + summed->member * awaited->count;
+    const cd_awaited_average *a = awaited;
+    const double *given = summed->operands.items + summed->member * a->count;
     double differing = 0;
-    for (size_t i = 0; i < awaited->count; i++) {
-        const double expected = awaited->given[i];
+    if (summed->dtype != a->dtype || summed->members != a->ranks) {
+        state_difference("an average is over the ranks of its block", summed->members, a->ranks,
+                         tracer);
+        state_difference("an average is in the widest dtype of its parameters: its roundoff",
+                         cd_dtype_roundoff(summed->dtype), cd_dtype_roundoff(a->dtype), tracer);
+        return false;
+    }
+    for (size_t i = 0; i < a->count; i++) {
+        const double expected = cd_dtype_round(a->dtype, a->before[i] / (double)a->ranks);
         differing += !(given[i] == expected || (isnan(given[i]) && isnan(expected)));
     }
-    const cddp_law law = {sizeof law,
-                          "to an average a rank gives its parameters, divided by the ranks: "
-                          "elements that differ",
-                          -1,
-                          differing,
-                          0,
-                          0,
-                          false};
-    cddp_tracer_law(tracer, &law);
+    state_difference("to an average a rank gives its parameters, divided by the ranks: "
+                     "elements that differ",
+                     differing, 0, tracer);
+    return true;
 }

@@ -767,14 +767,28 @@ static cddp_status emit_sight(cd_referee *o, const cd_observed_summed *observed,
     return CDDP_OK;
 }
 
+/* The place of this rank among the members of a reduction of all: its rank, or where a group of the
+** plan lists all ranks in another order, its place there. */
+static void hold_member(cd_referee *o, uint32_t member)
+{
+    const cddp_plan *plan = o->options.plan;
+    const uint32_t rank = o->options.rank;
+    bool is_known = member == rank;
+    for (size_t i = 0; i < plan->group_count && !is_known; i++) {
+        const cddp_u32_list *members = &plan->groups[i].members;
+        is_known = members->count == plan->world.size && member < members->count &&
+                   members->items[member] == rank;
+    }
+    cd_shown_number(&o->shown, "summed.member", is_known ? member : rank, member);
+}
+
 /* What this rank received, against what all members posted. Both are held against the plan where
 ** they are used: links 2 and 9, and the chain. */
 cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed, cddp_error *err)
 {
     char name[96];
     cd_comparison found;
-    if (observed->members == o->options.plan->world.size)
-        cd_shown_number(&o->shown, "summed.member", o->options.rank, observed->member);
+    if (observed->members == o->options.plan->world.size) hold_member(o, observed->member);
     CD_TRY(cd_summed_compare(&o->options.sums, observed, o->allocator, &found, err));
     if (found.bad > 0) CD_TRY(emit_sight(o, observed, err));
     if (observed->gathers) {
