@@ -89,9 +89,11 @@ void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job,
                          const cddp_grad_bucket *bucket)
 {
     cd_host_sums owed = {.count = 0}, out = {.count = 0};
-    if (!states_law(s, bucket) || !isfinite(job->law_right)) return; /* an overflow is I-RANGE's */
+    if (!states_law(s, bucket)) return;
     add_errors(s, bucket, &owed);
     cd_host_add_all(&out, 0, &bucket->buffer);
+    /* an overflow is I-RANGE's: this rank's, or another's that came back to it */
+    if (!isfinite(job->law_right) || !isfinite(out.sum + owed.sum)) return;
     double unit = cd_host_unit(bucket->buffer.dtype), least = cd_host_least(bucket->buffer.dtype);
     double sums = 0x1p-52 * (double)(out.count + owed.count) *
                   (job->law_magnitude + out.magnitude + owed.magnitude);

@@ -69,7 +69,8 @@ typedef struct cd_model_options {
     bool channels_last;        /* parameters of four dimensions have their channels innermost */
     const cddp_device *device; /* borrowed until destroy */
     const cddp_allocator *allocator; /* borrowed until destroy; NULL: the heap */
-    const cd_prng *prng;             /* initial parameters and dropout */
+    const cd_prng *prng;             /* initial parameters */
+    const cd_prng *masks;            /* dropout; NULL: prng */
 } cd_model_options;
 
 cddp_status cd_model_create(const cd_model_options *options, cd_model **model,

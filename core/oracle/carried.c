@@ -215,10 +215,12 @@ static double bound_sum(const cd_carried_sum *from, size_t at)
     const cd_sum_rule *rule = from->rule;
     const double least = fmax(rule->underflow, cd_dtype_underflow(rule->dtype));
     const double size = from->sum->magnitude[at] / (double)rule->divisor;
-    const bool is_exact = rule->division_is_exact &&
-                          cd_wide_sum_is_exact(from->sum, at, cd_dtype_precision(rule->dtype)) &&
-                          (from->sum->low[at] == INT32_MAX ||
-                           ldexp(1, from->sum->low[at]) >= (double)rule->divisor * 2 * least);
+    const bool is_exact =
+        rule->division_is_exact &&
+        cd_wide_sum_is_exact(from->sum, at,
+                             cd_dtype_precision(rule->dtype) - rule->places_between) &&
+        (from->sum->low[at] == INT32_MAX ||
+         ldexp(1, from->sum->low[at]) >= (double)rule->divisor * 2 * least);
     const double bound = is_exact ? 0
                                   : cd_gamma(rule->dtype, rule->roundings) * size * (1 + 0x1p-40) +
                                         (double)rule->addends * least;

@@ -128,7 +128,8 @@ static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, si
     if (rule->rounded_once)
         return rule->is_cast ? judge_rounding_and_cast(rule, actual, value)
                              : judge_rounding(sum, rule, i, actual, residual);
-    if (rule->division_is_exact && cd_wide_sum_is_exact(sum, i, cd_dtype_precision(rule->dtype)) &&
+    const int precision = cd_dtype_precision(rule->dtype) - rule->places_between;
+    if (rule->division_is_exact && cd_wide_sum_is_exact(sum, i, precision) &&
         !underflows(sum, rule, i))
         return rule->is_cast
                    ? (verdict){0, actual == cd_dtype_round(rule->cast, value) ? 0 : INFINITY, true}

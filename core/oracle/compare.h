@@ -42,6 +42,8 @@ typedef struct cd_sum_rule {
     bool rounded_once;
     /* the division does not round: it is already done (divisor 1) or by a power of two */
     bool division_is_exact;
+    /* binary places below the last addend's that exact divisions between the additions need */
+    int places_between;
     /* of one operation, where some step has a narrower range than dtype; 0: dtype's */
     double underflow;
     /* the result is cast to `cast` in the end, which lacks numbers of the wire's dtype */

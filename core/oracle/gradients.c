@@ -460,6 +460,14 @@ static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_w
     return CDDP_OK;
 }
 
+/* What a sum that is divided again between its additions has below its last place. */
+static int places_of(uint64_t divisor, uint64_t times)
+{
+    int places = 0;
+    for (uint64_t left = divisor; left > 1 && times > 0; left >>= 1) places += (int)times;
+    return places;
+}
+
 static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_error *err)
 {
     const cd_oracle_reduction *r = j->reduction;
@@ -526,6 +534,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
                                .addends = backwards * (ranks + depth) + w->parts,
                                .roundings = p->samples.push_count + backwards * (depth + 2) + casts,
                                .rounded_once = r->rounded_once && r->separate,
+                               .places_between = places_of(r->divisor, backwards - 1),
                                .is_cast = narrows,
                                .cast = result_of(o, i),
                                .division_is_exact = cd_is_power_of_two(r->divisor)};

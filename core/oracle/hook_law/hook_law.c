@@ -367,7 +367,7 @@ cddp_status cd_hook_law_launch(cd_hook_law *law, const cd_law_bucket *b, cddp_er
     if (b->ranks != 0) law->options.world_size = b->ranks;
     CD_TRY(find_flight(law, b->index, &f, err));
     CD_TRY(take(law, b, f, err));
-    law->state_dtype = f->dtype;
+    for (uint32_t i = 0; i < b->count; i++) law->variables[b->variables[i]].dtype = f->dtype;
     CD_TRY(try_device(law, b->flat->device, f->dtype, err));
     if (law->is_device_wrong) return CDDP_OK;
     CD_TRY(state_slices(law, b, true, err));

@@ -99,10 +99,10 @@ static cddp_status put_low_rank(saved *s, cddp_error *err)
         put_number(s, owes ? (uint64_t)v->numel : UINT64_MAX);
         put_number(s, has_q ? (uint64_t)v->factor_numel : 0);
         put_number(s, has_q ? (uint64_t)v->factor_rank : 0);
-        put_number(s, owes ? (uint64_t)law->state_dtype : 0);
-        put_number(s, has_q ? (uint64_t)law->state_dtype : 0);
-        if (owes) CD_TRY(put_values(s, law->state_dtype, v->debt, v->numel, err));
-        if (has_q) CD_TRY(put_values(s, law->state_dtype, v->factor, v->factor_numel, err));
+        put_number(s, owes ? (uint64_t)v->dtype : 0);
+        put_number(s, has_q ? (uint64_t)v->dtype : 0);
+        if (owes) CD_TRY(put_values(s, v->dtype, v->debt, v->numel, err));
+        if (has_q) CD_TRY(put_values(s, v->dtype, v->factor, v->factor_numel, err));
     }
     return CDDP_OK;
 }
@@ -117,8 +117,8 @@ static cddp_status put_residue(saved *s, cddp_error *err)
     for (size_t i = 0; i < count; i++) {
         const cd_law_variable *v = &law->variables[i];
         put_number(s, v->debt != NULL ? (uint64_t)v->numel : UINT64_MAX);
-        put_number(s, v->debt != NULL ? (uint64_t)law->state_dtype : 0);
-        if (v->debt != NULL) CD_TRY(put_values(s, law->state_dtype, v->debt, v->numel, err));
+        put_number(s, v->debt != NULL ? (uint64_t)v->dtype : 0);
+        if (v->debt != NULL) CD_TRY(put_values(s, v->dtype, v->debt, v->numel, err));
     }
     return CDDP_OK;
 }

@@ -38,6 +38,7 @@ typedef struct cd_law_variable {
     double *factor;
     int64_t factor_room, factor_numel, factor_rank;
     uint64_t factor_rebuilds; /* of .rebuilds */
+    cddp_dtype dtype;         /* of its bucket, and of what the hook keeps of it */
     bool has_slot;            /* the hook keeps something of it, or of one behind it */
     bool is_factor_lost;      /* a round was not observed */
 } cd_law_variable;
@@ -84,7 +85,6 @@ struct cd_hook_law {
     bool is_lost; /* a bucket returned that did not go as planned: the hook's state is not known */
     uint64_t rebuilds;                        /* of buckets, which a batched hook learns of */
     uint64_t elements_before, elements_after; /* of compressed buckets so far */
-    cddp_dtype state_dtype;                   /* of what the hook keeps */
     cddp_dtype tried_dtype;                   /* of the device's last trial */
     int64_t tried_ranks;                      /* 0: there was none */
     bool is_device_wrong;                     /* it does not divide */

@@ -86,9 +86,10 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
 {
     const cddp_plan_model *model = &r->settings.model;
     const cd_prng root = cd_prng_seed(r->plan->world.seed);
+    const cd_prng shared = cd_prng_split(&root, "model");
     const cd_prng prng = model->init == CDDP_MODEL_INIT_DISTINCT
                              ? cd_prng_split_index(&root, "model", r->rank + 1u)
-                             : cd_prng_split(&root, "model");
+                             : shared;
     const cd_model_options options = {.name = model->name,
                                       .options = model->options,
                                       .dtype = (cddp_dtype)model->dtype,
@@ -97,7 +98,9 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
                                           model->layout == CDDP_MODEL_LAYOUT_CHANNELS_LAST,
                                       .device = device,
                                       .allocator = r->allocator,
-                                      .prng = &prng};
+                                      .prng = &prng,
+                                      /* a sample has its mask on whichever rank it is */
+                                      .masks = &shared};
     r->model_prng = prng;
     CD_TRY(cd_model_create(&options, &r->model, err));
     r->data_prng = cd_prng_split(&root, "data");
