@@ -16,6 +16,7 @@
 **               without it the link is counted as not judged. After a break the chain goes on
 **               from what was found.
 */
+#include "core/check/lists.h"
 #include "core/check/writer.h"
 
 #include <string.h>
@@ -465,6 +466,14 @@ static bool has_no_values(state *s, uint32_t rank)
            setting.value == CDDP_MODEL_DEVICE_SHAPE;
 }
 
+/* DEL-04: a forward of the wrapper leaves slices of zeros, one that evaluates too. */
+static bool is_delayed(state *s, const found *f)
+{
+    return f->event->text != NULL &&
+           cd_lists_find(&s->writer, f->event->rank, CDDP_KEY_ddp_delay_all_reduce_named_params,
+                         f->event->text) == CD_LISTED;
+}
+
 static bool is_same(state *s, const link *l, const found *f)
 {
     if (f->what == CDDP_WHAT_GRADIENT) {
@@ -474,6 +483,8 @@ static bool is_same(state *s, const link *l, const found *f)
         /* there, and nobody can say more: a digest without values shows no zeros */
         if (l->is_zeroed && is && has_no_values(s, f->event->rank)) return true;
         if (l->is_zeroed && is) return f->presence == CDDP_PRESENCE_ZERO;
+        if (!was && f->presence == CDDP_PRESENCE_ZERO && f->moment == CDDP_MOMENT_FORWARD)
+            return is_delayed(s, f);
         if (was != is || !is) return was == is;
     }
     return l->digest == f->digest;
