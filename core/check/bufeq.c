@@ -242,7 +242,7 @@ static void end(void *self)
         const bool is_evaluation = split.key->part[1] == EVALUATION;
         CD_SAY(f.title, "%s enter %s with different values of buffer %s%s", who,
                is_evaluation ? "an evaluation" : "forward",
-               cd_writer_get_buffer(&s->writer, split.key->part[3]),
+               cd_writer_get_buffer(&s->writer, split.key->part[2]),
                cd_writer_get_count(&s->writer, count, "buffers"));
         CD_SAY(f.expected, "rank %u: digest %016llx", split.right.rank,
                (unsigned long long)split.right.data[1]);

@@ -121,15 +121,18 @@ static void split_outside(reporter *t, bool is_wrong)
     SHOW(t, backward_begin, NULL, .sync = !is_wrong);
 }
 
+/* Where it is wrong the second buffer differs. */
 static void evaluate(reporter *t, bool is_wrong)
 {
     for (t->rank = 0; t->rank < 2; t->rank++) {
         SHOW(t, buffer, "running_mean", .numel = 4, .dtype = CDDP_F32);
-        SHOW(t, wrap, NULL, .params = 1, .buffers = 1);
+        SHOW(t, buffer, "running_var", .buffer = 1, .numel = 4, .dtype = CDDP_F32);
+        SHOW(t, wrap, NULL, .params = 1, .buffers = 2);
         SHOW(t, forward_begin, NULL, .grad_mode = 0);
-        SHOW(t, value, NULL, .what = CDDP_WHAT_BUFFER, .moment = CDDP_MOMENT_FORWARD,
-             .presence = CDDP_PRESENCE_VALUE, .digest = is_wrong ? 5 + t->rank : 5, .param = -1,
-             .nonfinite = -1);
+        for (int64_t id = 0; id < 2; id++)
+            SHOW(t, value, NULL, .what = CDDP_WHAT_BUFFER, .moment = CDDP_MOMENT_FORWARD, .id = id,
+                 .presence = CDDP_PRESENCE_VALUE, .digest = is_wrong && id == 1 ? 5 + t->rank : 5,
+                 .param = -1, .nonfinite = -1);
         SHOW(t, forward_end, NULL, .unused = -1);
     }
 }
@@ -160,7 +163,8 @@ static const struct {
      "call zero_grad"},
     {"groups in another order", "I-GROUP", "make different groups in call 1 of new_group",
      make_groups, "in the same order"},
-    {"an evaluation", "I-BUFEQ", "enter an evaluation with different values", evaluate, ""},
+    {"an evaluation", "I-BUFEQ", "enter an evaluation with different values of buffer running_var",
+     evaluate, ""},
 };
 
 TEST(recorded, each_mistake_is_found_and_its_right_twin_is_not_accused)
