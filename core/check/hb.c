@@ -10,7 +10,9 @@
 **     Streams   touch and order events, by vector clocks: every touch ticks its stream; `order`
 **               records a clock at a mark and joins it where it is waited for; what the host queues
 **               comes after everything that it waited for. Two accesses to overlapping bytes, one
-**               of them a write, must be ordered.
+**               of them a write, must be ordered. A forward on the host reads the buffers that a
+**               buffer_sync in front of it has queued.
+**     Delayed   a mark says that a delayed gradient came behind the start of its all-reduce.
 **     Inputs    what an operation is given stays the same from its post to its start and to its end
 **               (core/check/operands.h).
 ** Exercised     a bucket was filled again after an earlier launch had completed, or two conflicting
@@ -22,6 +24,7 @@
 */
 #include "core/check/operands.h"
 #include "core/check/writer.h"
+#include "core/trace/tracer.h"
 
 #include <string.h>
 
@@ -56,6 +59,12 @@ typedef struct occasion {
     int64_t param, bucket, unit; /* + 1; 0: none */
 } occasion;
 
+/* Buffers that a broadcast brought, on the default stream. */
+typedef struct arrival {
+    int64_t time; /* of their copies; 0: the host has looked, or nothing is queued */
+    uint64_t sequence;
+} arrival;
+
 typedef struct unit_name {
     char text[CD_WRITER_NAME_BYTES];
 } unit_name;
@@ -72,6 +81,7 @@ typedef struct state {
     cd_table views;     /* (rank, param) → 1 when its gradient is a view of its bucket */
     cd_ranks clocks;    /* of clocks */
     cd_ranks occasions; /* of occasion */
+    cd_ranks arrivals;  /* of arrival */
     cd_table units;     /* (rank, unit) → unit_name */
     cd_table points;    /* (rank, point) → stream_clock */
     cd_table regions;   /* (rank, region) → region_history */
@@ -89,6 +99,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->views, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->clocks, context->allocator, sizeof(clocks));
     cd_ranks_init(&s->occasions, context->allocator, sizeof(occasion));
+    cd_ranks_init(&s->arrivals, context->allocator, sizeof(arrival));
     cd_table_init(&s->units, context->allocator, sizeof(unit_name));
     cd_table_init(&s->points, context->allocator, sizeof(stream_clock));
     cd_table_init(&s->regions, context->allocator, sizeof(region_history));
@@ -210,6 +221,7 @@ static int64_t stream_index(int64_t on_stream)
 }
 
 #define HOST 0
+#define DEFAULT_STREAM 1
 
 static int64_t knows(const stream_clock *clock, int64_t stream)
 {
@@ -374,6 +386,56 @@ static void take_touch(state *s, const cddp_event *e)
     keep(s, c, h, &(access){stream, now, t->begin, t->end, e->sequence, t->write != 0});
 }
 
+/* DEL-05 */
+static void take_late(state *s, const cddp_event *e)
+{
+    if (!cd_writer_is_first(&s->writer, CD_KEY(-3), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    const char *name = cd_writer_get_ordinal(&s->writer, e->as.mark.value);
+    CD_SAY(f.parameter, "%s", name);
+    CD_SAY(f.title,
+           CDDP_FINDING_WHO ": the gradient of %s comes while the delayed all-reduce is under way",
+           name);
+    CD_SAY(f.expected, "all delayed gradients are there when the all-reduce begins");
+    CD_SAY(f.actual, "this one is added into its memory afterwards");
+    CD_SAY(f.advice, "ddp.param_to_hook_all_reduce must name the parameter whose gradient comes "
+                     "last; nothing else checks it (DEL-05)");
+    cd_writer_hold(&s->writer, CD_KEY(-3), &f);
+}
+
+/* The forward runs on the host, which then reads the buffers. Looks for a trace wait too, and leave
+** no order: the program owes its own. */
+static void take_buffers(state *s, const cddp_event *e)
+{
+    const clocks *c = cd_ranks_find(&s->clocks, e->rank); /* NULL: no streams */
+    if (c == NULL || c->count <= DEFAULT_STREAM ||
+        e->as.buffer_sync.location != CDDP_LOCATION_BEFORE_FORWARD)
+        return;
+    arrival *a = cd_ranks_add(&s->arrivals, e->rank);
+    if (a == NULL) return;
+    *a = (arrival){knows(&c->of[DEFAULT_STREAM], DEFAULT_STREAM), e->sequence};
+}
+
+static void take_forward(state *s, const cddp_event *e)
+{
+    const clocks *c = cd_ranks_find(&s->clocks, e->rank);
+    arrival *a = cd_ranks_find(&s->arrivals, e->rank);
+    if (c == NULL || a == NULL || a->time == 0) return;
+    const bool is_known = a->time <= knows(&c->of[HOST], DEFAULT_STREAM);
+    a->time = 0;
+    s->ordered += is_known;
+    if (is_known || !cd_writer_is_first(&s->writer, CD_KEY(-2), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    cd_finding_add_event(&f, e->rank, a->sequence);
+    CD_SAY(f.title,
+           CDDP_FINDING_WHO ": the forward reads buffers whose broadcast may be under way");
+    CD_SAY(f.expected, "the host waits for the default stream between event %llu and event %llu",
+           (unsigned long long)a->sequence, (unsigned long long)e->sequence);
+    CD_SAY(f.actual, "the copies of the broadcast are queued, and nobody waits for them");
+    CD_SAY(f.advice, "synchronise the stream of the broadcast before the forward runs");
+    cd_writer_hold(&s->writer, CD_KEY(-2), &f);
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
@@ -395,6 +457,7 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_mark: /* what it had in flight is given back; nothing reads it later (UPG-02) */
         if (e->text != NULL && strcmp(e->text, "backward_left_early") == 0) take_rebuild(s, e);
+        if (e->text != NULL && strcmp(e->text, CD_TRACER_DELAYED_LATE) == 0) take_late(s, e);
         break;
     case CDDP_EV_grad_final:
         take_final(s, e);
@@ -426,6 +489,13 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_order:
         take_order(s, e);
         break;
+    case CDDP_EV_buffer_sync:
+        take_buffers(s, e);
+        break;
+    case CDDP_EV_sample:
+    case CDDP_EV_forward_end: /* an evaluation names no samples */
+        take_forward(s, e);
+        break;
     case CDDP_EV_touch:
         take_touch(s, e);
         break;
@@ -454,6 +524,7 @@ static void end(void *self)
     cd_table_fini(&s->views);
     cd_ranks_fini(&s->clocks);
     cd_ranks_fini(&s->occasions);
+    cd_ranks_fini(&s->arrivals);
     cd_table_fini(&s->units);
     cd_table_fini(&s->points);
     cd_table_fini(&s->regions);
@@ -470,6 +541,9 @@ static const uint16_t kinds[] = {CDDP_EV_bucket_launch,
                                  CDDP_EV_optimizer_touch,
                                  CDDP_EV_order,
                                  CDDP_EV_touch,
+                                 CDDP_EV_buffer_sync,
+                                 CDDP_EV_sample,
+                                 CDDP_EV_forward_end,
                                  CDDP_EV_collective_post,
                                  CDDP_EV_collective_done,
                                  CDDP_EV_regroup,

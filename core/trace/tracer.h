@@ -113,6 +113,8 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 /* The rank takes part in making a group; value: a digest of its members, then 16 bits with their
 ** number. */
 #define CD_TRACER_NEW_GROUP "new_group"
+/* A delayed gradient came behind the start of its all-reduce; value: the parameter. */
+#define CD_TRACER_DELAYED_LATE "delayed gradient came late"
 
 /* What a recorder saw where parameters and gradients lie (record/storage.h). value: how many, that
 ** is all of a wrapper; then which variable. */

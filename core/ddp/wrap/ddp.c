@@ -478,12 +478,29 @@ static cddp_status check_forward(cddp_ddp *d, const char *name, cddp_error *err)
              err));
 }
 
+/* DEL-05: the sum of the delayed ones is under way, and this gradient was added into its memory. */
+static cddp_status check_delayed(cddp_ddp *d, size_t ordinal, cddp_error *err)
+{
+    const cd_wrapped_parameter *p = &d->module.parameters[ordinal];
+    if (!p->is_delayed || d->delayed.work == NULL || ordinal == d->delayed.trigger) return CDDP_OK;
+    CD_EMIT(d->tracer, mark, CD_TRACER_DELAYED_LATE, .value = (int64_t)ordinal);
+    if (!d->config.strict) return CDDP_OK;
+    return CD_PASS(keep(d,
+                        cd_fail(err, CDDP_E_STATE,
+                                "'%s' was marked ready after the delayed all-reduce had begun with "
+                                "'%s': param_to_hook_all_reduce must be the parameter whose "
+                                "gradient comes last",
+                                p->name, d->module.parameters[d->delayed.trigger].name),
+                        err));
+}
+
 static cddp_status parameter_ready(cddp_ddp *d, size_t ordinal, cddp_error *err)
 {
     const cd_wrapped_parameter *p = &d->module.parameters[ordinal];
     CD_TRY(check_sound(d, err)); /* also of a parameter that is not reduced */
     if (d->hooks_removed) return CDDP_OK;
     if (p->variable != CD_NOT_REDUCED || p->is_delayed) CD_TRY(check_forward(d, p->name, err));
+    CD_TRY(check_delayed(d, ordinal, err));
     if (p->variable != CD_NOT_REDUCED)
         CD_TRY(cd_reducer_autograd_hook(&d->reducer, p->variable, err));
     if (d->delayed.is_active && d->delayed.trigger == ordinal && d->group != NULL)
