@@ -242,13 +242,15 @@ static cd_ball batch_gradient(const cd_carried_sum *from, size_t at)
     return ordered.radius < bounded.radius ? ordered : bounded;
 }
 
-/* Unscaling rounds the inverse of the scale and the product, unless the scale is a power of two. */
+/* A gradient is multiplied by the inverse of the scale, which a scaler rounds to f32 whatever the
+** gradient's dtype is. The product rounds, unless the scale is a power of two. */
 static cd_ball unscale(cd_ball g, cddp_dtype dtype, double loss_scale)
 {
     int exponent;
-    g.value /= loss_scale;
-    g.radius /= loss_scale;
     if (loss_scale == 1) return g;
+    const double inverse = (double)(float)(1.0 / loss_scale);
+    g.value *= inverse;
+    g.radius *= inverse;
     const bool is_power = frexp(loss_scale, &exponent) == 0.5;
     const double rounded = is_power ? 0 : 3 * cd_dtype_roundoff(dtype) * (fabs(g.value) + g.radius);
     g.radius = (g.radius + rounded) * (1 + 0x1p-40);

@@ -519,7 +519,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
                              .divisor = divided ? 1 : r->divisor,
                              .addends = ranks + depth,
                              .roundings = divided ? depth : depth + 2 + casts,
-                             .rounded_once = r->rounded_once,
+                             .rounded_once = r->rounded_once && !delayed, /* no hook's */
                              .is_cast = narrows,
                              .cast = result_of(o, i),
                              .division_is_exact = divided || cd_is_power_of_two(r->divisor)};
@@ -533,7 +533,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
                                .divisor = r->divisor,
                                .addends = backwards * (ranks + depth) + w->parts,
                                .roundings = p->samples.push_count + backwards * (depth + 2) + casts,
-                               .rounded_once = r->rounded_once && r->separate,
+                               .rounded_once = r->rounded_once && r->separate && !delayed,
                                .places_between = places_of(r->divisor, backwards - 1),
                                .is_cast = narrows,
                                .cast = result_of(o, i),

@@ -83,6 +83,12 @@ static void sum_backward_weights(cd_trainer *t)
     }
 }
 
+static bool is_local_sgd(const cddp_plan_hook *hook)
+{
+    const char *name = hook->inner != NULL && hook->inner[0] != '\0' ? hook->inner : hook->name;
+    return name != NULL && strcmp(name, "post_local_sgd") == 0;
+}
+
 /* JON-18. */
 static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
 {
@@ -92,6 +98,15 @@ static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
             err, CDDP_E_CONFIG,
             "model '%s' has synchronised batch norm: a rank that joined runs no forward that could "
             "answer its exchanges; use norm=batch, or drop join.enable",
+            t->program.settings.model.name);
+    }
+    if (exchanges && t->program.settings.averager.kind != CDDP_AVERAGER_NONE &&
+        is_local_sgd(&t->program.settings.hook)) {
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "model '%s' has synchronised batch norm, whose statistics are over the ranks, and under "
+            "local SGD these have different parameters: no single process has such statistics; use "
+            "norm=batch",
             t->program.settings.model.name);
     }
     for (size_t i = 0; exchanges && i < t->program.plan->when_count; i++) {

@@ -28,7 +28,9 @@ const feature features[FEATURES] = {
     [STATIC] = {"ddp.static_graph", {"false", "true"}},
     [BATCHED] = {"ddp.batched_grad_copy", {"false", "true"}},
     [BUFFERS] = {"ddp.broadcast_buffers", {"true", "false"}},
-    [HOOK] = {"hook.name", {"", "allreduce", "fp16_compress", "bf16_compress"}},
+    [HOOK] = {"hook.name",
+              {"", "allreduce", "fp16_compress", "bf16_compress", "reproducible", "powersgd",
+               "topk", "quantize_per_tensor", "post_local_sgd"}},
     [CHOOSER] = {"schedule.chooser", {"fifo", "random"}},
     [READY] = {"schedule.ready", {"engine", "reversed", "shuffled", "chosen"}},
     [JOIN] = {"join.enable", {"false", "true"}},
@@ -68,6 +70,10 @@ const feature features[FEATURES] = {
     [FORWARDS] = {"when.0.forwards", {"", "2"}},
     [SYNC] = {"when.0.sync", {"", "true"}},
     [OWN_MICROS] = {"train.micro_steps@0", {"", "3"}},
+    [INIT] = {"model.init", {"shared", "distinct"}},
+    [DROPOUT] = {"model.options", {"", "dropout=0.25"}},
+    [EVALUATE] = {"when.0.evaluate", {"", "wrapper", "module"}},
+    [POISON] = {"when.0.poison", {"", "inf"}},
 };
 
 uint32_t feature_level_count(const feature *f)
@@ -99,8 +105,8 @@ static bool makes_sense_beside_hooks(const feature_draw *d)
     /* OIB-01 */
     if (in_backward && (casts || !is(d, HOOK, "") || is(d, AMP, "true") || is(d, CLIP, "1")))
         return false;
-    if (delays && (!is(d, MODEL, "mlp") || !is(d, MICROS, "1") || is(d, JOIN, "true") ||
-                   in_backward || !is(d, READY, "engine")))
+    if (delays &&
+        (!is(d, MODEL, "mlp") || is(d, JOIN, "true") || in_backward || !is(d, READY, "engine")))
         return false; /* DEL-03; the trigger's gradient is the last (DEL-05) */
     return true;
 }
@@ -197,6 +203,32 @@ static bool makes_sense_as_a_loss(const feature_draw *d)
     return is(d, LOSS, "token_mean") || is(d, LOSS, "global_token_mean");
 }
 
+/* Comm hooks that keep a state or change more than a dtype. */
+static bool has_own_hook(const feature_draw *d)
+{
+    return !is(d, HOOK, "") && !is(d, HOOK, "allreduce") && !is(d, HOOK, "fp16_compress") &&
+           !is(d, HOOK, "bf16_compress");
+}
+
+/* What the model and a step are besides. */
+static bool makes_sense_at_the_edges(const feature_draw *d)
+{
+    const bool drops = !is(d, DROPOUT, ""), is_poisoned = !is(d, POISON, "");
+    if (has_own_hook(d) && (is(d, DEVICE, "symbol") || !is(d, STREAMS, "0"))) return false;
+    /* replicas part; it starts with a step, and shares no statistics */
+    if (is(d, HOOK, "post_local_sgd") &&
+        (is(d, AVERAGER, "") || !is(d, SYNC, "") || !is(d, OWN_MICROS, "") ||
+         is(d, NORM, "norm=sync")))
+        return false;
+    /* forms are linear, and norms have the key */
+    if (drops && (!is(d, MODEL, "mlp") || is(d, DEVICE, "symbol") || !is(d, NORM, "")))
+        return false;
+    /* the scaler leaves the step out on every rank */
+    if (is_poisoned && !is(d, AMP, "true")) return false;
+    if (!is(d, EVALUATE, "") && is(d, JOIN, "true")) return false;
+    return !is(d, INIT, "distinct") || !is(d, WORLD, "1");
+}
+
 /* Combinations that are no valid program, or that the single-process reference does not declare. */
 static bool makes_sense(const feature_draw *d)
 {
@@ -226,7 +258,7 @@ static bool makes_sense(const feature_draw *d)
     if (is(d, CHOOSER, "fifo") && is(d, READY, "chosen")) return false;
     return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d) &&
            makes_sense_beside_the_reducer(d) && makes_sense_when_sharded(d) &&
-           makes_sense_behind_the_hook(d) && makes_sense_in_time(d);
+           makes_sense_behind_the_hook(d) && makes_sense_in_time(d) && makes_sense_at_the_edges(d);
 }
 
 /* The plan, or NULL when the reader refuses the combination. */
@@ -242,23 +274,34 @@ cddp_plan *feature_plan(const feature_draw *d)
     static const char branches[] = "[[when]]\nranks = \"1%2\"\nbranch = 1\n";
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
-    char text[1024], sets[FEATURES + 2][96];
-    const char *list[FEATURES + 2];
+    char text[1024], sets[FEATURES + 3][96];
+    const char *list[FEATURES + 3];
     size_t count = 0;
     const bool has_even_steps = is(d, CREATE_GRAPH, "true") || is(d, REPLACE, "true");
-    snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s%s%s%s%s%s%s%s",
-             is(d, DELAYED, "") ? "" : triggers, is(d, JOIN, "true") ? joins : "",
-             has_even_steps ? even_steps : "",
-             is(d, CREATE_GRAPH, "true") ? "create_graph = true\n" : "",
-             is(d, REPLACE, "true") ? "replace_buffers = true\n" : "",
-             is(d, BRANCH, "1") ? branches : "",
-             is(d, FORWARDS, "2") ? "[[when]]\nmicro_steps = 0\nforwards = 2\n" : "",
-             is(d, SYNC, "true") ? "[[when]]\nmicro_steps = 0\nsync = true\n" : "",
-             is(d, RESUME, "0") ? "" : "[train]\nresume = true\n");
+    snprintf(
+        text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s%s%s%s%s%s%s%s%s%s%s",
+        is(d, DELAYED, "") ? "" : triggers, is(d, JOIN, "true") ? joins : "",
+        has_even_steps ? even_steps : "",
+        is(d, CREATE_GRAPH, "true") ? "create_graph = true\n" : "",
+        is(d, REPLACE, "true") ? "replace_buffers = true\n" : "",
+        is(d, BRANCH, "1") ? branches : "",
+        is(d, FORWARDS, "2") ? "[[when]]\nmicro_steps = 0\nforwards = 2\n" : "",
+        is(d, SYNC, "true") ? "[[when]]\nmicro_steps = 0\nsync = true\n" : "",
+        is(d, EVALUATE, "wrapper")  ? "[[when]]\nevaluate = \"wrapper\"\n"
+        : is(d, EVALUATE, "module") ? "[[when]]\nevaluate = \"module\"\n"
+                                    : "",
+        is(d, POISON, "") ? "" : "[[when]]\nranks = 0\nsteps = \"1%2\"\npoison = \"inf\"\n",
+        is(d, HOOK, "powersgd") ? "[hook]\noptions = \"start_powerSGD_iter=2,"
+                                  "min_compression_rate=0.5\"\n"
+        : is(d, HOOK, "post_local_sgd")
+            ? "[hook]\noptions = \"start_localSGD_iter=1,post_local_gradient_allreduce=false\"\n"
+            : "",
+        is(d, RESUME, "0") ? "" : "[train]\nresume = true\n");
     snprintf(sets[count++], sizeof sets[0], "world.seed=%llu",
              (unsigned long long)(d->seed % 1000000));
     for (size_t f = 0; f < FEATURES; f++)
         if (f != BRANCH && f != CREATE_GRAPH && f != REPLACE && f != FORWARDS && f != SYNC &&
+            f != EVALUATE && f != POISON &&
             (f < REDUCTION || f > PLACE || !is(d, COLLECTIVE, "")) &&
             feature_value(d, f)[0] != '\0')
             snprintf(sets[count++], sizeof sets[0], "%s=%s", features[f].key, feature_value(d, f));
@@ -286,6 +329,8 @@ static void draw_levels(cd_prng *prng, feature_draw *d)
     if (!cd_prng_chance(prng, 1, 3)) d->level[AVERAGER] = d->level[PERIODS] = 0;
     if (!cd_prng_chance(prng, 1, 3)) d->level[RESUME] = 0;
     if (!cd_prng_chance(prng, 1, 3)) d->level[FORWARDS] = d->level[SYNC] = d->level[OWN_MICROS] = 0;
+    if (!cd_prng_chance(prng, 1, 3)) d->level[INIT] = d->level[DROPOUT] = 0;
+    if (!cd_prng_chance(prng, 1, 3)) d->level[EVALUATE] = d->level[POISON] = 0;
     if (cd_prng_chance(prng, 1, 2)) d->level[MODEL] = (uint32_t)cd_prng_below(prng, 4);
 }
 

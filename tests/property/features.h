@@ -73,6 +73,10 @@ enum {
     FORWARDS,
     SYNC,
     OWN_MICROS,
+    INIT,
+    DROPOUT,
+    EVALUATE,
+    POISON,
     FEATURES
 };
 
