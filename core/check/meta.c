@@ -221,9 +221,11 @@ static void take_hook(state *s, rank_facts *r, const cddp_event *e)
     if (call == NULL) return;
     if (e->kind == CDDP_EV_hook_call) {
         r->has_hook_call = true;
-        *call = (hook_call){.bytes = r->wire != 0 && is_wider(e->as.hook_call.dtype, r->wire)
-                                         ? e->as.hook_call.bytes
-                                         : 0};
+        /* the posts of a static graph's first pass do not say of which bucket they are (STA-04) */
+        const bool is_named =
+            e->as.hook_call.generation > 0 || !has_flag(s, e->rank, CDDP_KEY_ddp_static_graph);
+        const bool narrows = r->wire != 0 && is_wider(e->as.hook_call.dtype, r->wire);
+        *call = (hook_call){.bytes = narrows && is_named ? e->as.hook_call.bytes : 0};
         return;
     }
     if (call->bytes > 0 && e->as.hook_done.wire_bytes > 0) {

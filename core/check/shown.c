@@ -298,9 +298,9 @@ static void take_misshown(state *s, const rank_facts *r, const cddp_event *e)
                                                          : cd_writer_get_ordinal(&s->writer, x->id);
         CD_SAY(d->title, "shown two contents of %s at one moment: '%s' at '%s'", tensor, name,
                moment);
-        CD_SAY(d->expected, "digest %016llx, as at the look of that moment",
+        CD_SAY(d->expected, "digest %013llx, as at the look of that moment",
                (unsigned long long)x->expected);
-        CD_SAY(d->actual, "shown: digest %016llx", (unsigned long long)x->actual);
+        CD_SAY(d->actual, "shown: digest %013llx", (unsigned long long)x->actual);
         if (x->what != CDDP_WHAT_BUFFER) CD_SAY(d->parameter, "%s", tensor);
     }
 }

@@ -110,16 +110,29 @@ static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_
     return CDDP_OK;
 }
 
+static bool is_added_up(const cd_oracle *o, const cd_oracle_reduction *r, size_t i)
+{
+    return r->separate && o->parameters[i].path != CD_ORACLE_PATH_LOCAL &&
+           o->parameters[i].path != CD_ORACLE_PATH_DELAYED;
+}
+
 static cddp_status judge_locals(cd_oracle *o, const cd_start *start, const cd_oracle_reduction *r,
                                 cddp_error *err)
 {
-    cd_oracle_reduction own = *r;
-    own.spans = NULL;
-    if (r->separate) own.micro_first = r->micro_step;
-    CD_TRY(cd_start_run_rank(start, &own, o->options.rank, err));
-    const cddp_grad *replica = start->engine->gradients(start->engine->self);
-    for (size_t i = 0; i < o->options.parameter_count; i++)
-        CD_TRY(judge_local(o, r, i, &replica[i], err));
+    /* a hook that adds up takes the gradients of its buckets alone: others accumulate as ever */
+    size_t apart = 0;
+    for (size_t i = 0; i < o->options.parameter_count; i++) apart += !is_added_up(o, r, i);
+    for (int adds_up = r->separate ? 1 : 0; adds_up >= 0; adds_up--) {
+        cd_oracle_reduction own = *r;
+        own.spans = NULL;
+        if (adds_up) own.micro_first = r->micro_step;
+        if (apart == 0 && !adds_up && r->separate) break;
+        CD_TRY(cd_start_run_rank(start, &own, o->options.rank, err));
+        const cddp_grad *replica = start->engine->gradients(start->engine->self);
+        for (size_t i = 0; i < o->options.parameter_count; i++)
+            if (is_added_up(o, r, i) == (adds_up != 0))
+                CD_TRY(judge_local(o, r, i, &replica[i], err));
+    }
     return CDDP_OK;
 }
 

@@ -317,6 +317,7 @@ static cddp_status make_hook_law(cd_referee *o, cddp_error *err)
                                    .rank = o->options.rank,
                                    .world_size = (uint32_t)o->options.plan->world.size,
                                    .seed = o->options.plan->world.seed,
+                                   .on_streams = cd_plan_has_streams(o->options.plan),
                                    .is_static = o->settings.ddp.static_graph,
                                    .forms = forms,
                                    .tracer = o->options.tracer,

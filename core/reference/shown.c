@@ -35,6 +35,7 @@ cddp_status cd_shown_init(cd_shown *shown, const cd_shown_options *options, cddp
     add_digests(options->memory, &shown->reduced_gradients, module->parameter_count);
     add_digests(options->memory, &shown->prepared, module->parameter_count);
     add_digests(options->memory, &shown->buffers, module->buffer_count);
+    add_digests(options->memory, &shown->latest_buffers, module->buffer_count);
     add_digests(options->memory, &shown->reduced_buffers, module->buffer_count);
     add_digests(options->memory, &shown->evaluated_buffers, module->buffer_count);
     return CD_PASS(cd_arena_check(options->memory, err, "what rank %u shows", options->rank));
@@ -216,6 +217,9 @@ static void emit_look(const cd_shown *s, int64_t what, int64_t moment,
             .count = (int64_t)digests->count, .digest = (int64_t)digest);
 }
 
+/* As a number that a trace keeps whole. */
+#define DIGEST_BITS ((UINT64_C(1) << 52) - 1)
+
 /* One tensor is enough: it says where the copy is wrong. */
 static void compare(const cd_shown *s, const char *field, int64_t what,
                     const cd_shown_digests *digests, const cd_shown_digests *other)
@@ -223,8 +227,9 @@ static void compare(const cd_shown *s, const char *field, int64_t what,
     if (!digests->is_known || !other->is_known) return;
     for (size_t i = 0; i < digests->count; i++) {
         if (digests->items[i] == other->items[i]) continue;
-        CD_EMIT(s->tracer, misshown, field, .id = (int64_t)i, .expected = (int64_t)other->items[i],
-                .actual = (int64_t)digests->items[i], .what = what);
+        CD_EMIT(s->tracer, misshown, field, .id = (int64_t)i,
+                .expected = (int64_t)(other->items[i] & DIGEST_BITS),
+                .actual = (int64_t)(digests->items[i] & DIGEST_BITS), .what = what);
         return;
     }
 }
@@ -289,7 +294,7 @@ cddp_status cd_shown_evaluated(cd_shown *shown, const cd_observed_evaluated *obs
             &s->latest_parameters);
     s->reduced_gradients.is_known = false; /* its room is free here */
     CD_TRY(digest_tensors(s, &observed->buffers, &s->evaluated_buffers, err));
-    if (is_equal(&s->evaluated_buffers, &s->buffers) || micro.touch_buffers)
+    if (is_equal(&s->evaluated_buffers, &s->latest_buffers) || micro.touch_buffers)
         s->evaluated_buffers.is_known = false;
     return CDDP_OK;
 }
@@ -337,11 +342,10 @@ static void close_reduction(cd_shown *s)
     s->was_reduced = false;
 }
 
-static void keep_parameters(cd_shown *s)
+static void keep(const cd_shown_digests *look, cd_shown_digests *kept)
 {
-    cd_shown_digests *kept = &s->latest_parameters;
-    if (!s->parameters.is_known) return;
-    for (size_t i = 0; i < kept->count; i++) kept->items[i] = s->parameters.items[i];
+    if (!look->is_known) return;
+    for (size_t i = 0; i < kept->count; i++) kept->items[i] = look->items[i];
     kept->is_known = true;
 }
 
@@ -354,9 +358,10 @@ cddp_status cd_shown_look(cd_shown *shown, const cd_observed_look *observed, cd_
     cd_shown_number(s, "look.micro_step", place->micro_step, observed->micro_step);
     cd_shown_number(s, "look.accumulates", place->accumulates, observed->accumulates);
     CD_TRY(digest_tensors(s, &observed->parameters, &s->parameters, err));
-    keep_parameters(s);
+    keep(&s->parameters, &s->latest_parameters);
     CD_TRY(digest_gradients(s, &observed->gradients, &s->gradients, err));
     CD_TRY(digest_tensors(s, &observed->buffers, &s->buffers, err));
+    keep(&s->buffers, &s->latest_buffers);
     emit_look(s, CDDP_WHAT_PARAMETER, observed->moment, &s->parameters);
     emit_look(s, CDDP_WHAT_GRADIENT, observed->moment, &s->gradients);
     emit_look(s, CDDP_WHAT_BUFFER, observed->moment, &s->buffers);

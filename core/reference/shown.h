@@ -30,8 +30,8 @@ typedef struct cd_shown {
     const cd_replica *replica;          /* the reference's */
     uint32_t rank;
     struct cddp_tracer *tracer;
-    cd_shown_digests parameters, gradients, buffers; /* of the last look */
-    cd_shown_digests latest_parameters;              /* of the last look that showed them */
+    cd_shown_digests parameters, gradients, buffers;    /* of the last look */
+    cd_shown_digests latest_parameters, latest_buffers; /* of the last look that showed them */
     cd_shown_digests reduced_gradients, reduced_buffers;
     /* not those of the last look: an evaluation received them, and the next forward begins with
     ** them */

@@ -218,7 +218,7 @@ static bool makes_sense_at_the_edges(const feature_draw *d)
     /* replicas part; it starts with a step, and shares no statistics */
     if (is(d, HOOK, "post_local_sgd") &&
         (is(d, AVERAGER, "") || !is(d, SYNC, "") || !is(d, OWN_MICROS, "") ||
-         is(d, NORM, "norm=sync")))
+         is(d, NORM, "norm=sync") || is(d, STATIC, "true")))
         return false;
     /* forms are linear, and norms have the key */
     if (drops && (!is(d, MODEL, "mlp") || is(d, DEVICE, "symbol") || !is(d, NORM, "")))

@@ -32,7 +32,8 @@ typedef struct cd_hook_law_options {
     uint64_t seed;            /* the plan's */
     const cddp_tensor *forms; /* (variable_count) shapes, strides and dtypes of the parameters */
     size_t variable_count;
-    bool is_static; /* its first pass calls every bucket the first one, also in posts (STA-04) */
+    bool on_streams; /* of the run's device: a hook does not wait there to state laws */
+    bool is_static;  /* its first pass calls every bucket the first one, also in posts (STA-04) */
     cddp_tracer *tracer;
     const cddp_allocator *allocator;
 } cd_hook_law_options;

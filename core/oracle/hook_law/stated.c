@@ -71,7 +71,9 @@ void cd_law_owe_stated(const cd_hook_law *law, const cd_law_bucket *b, const cd_
 {
     const uint64_t count = count_stated(law, f) + law->hook.is_wrapped;
     /* what a plugin's hook states is its own */
-    if (count == 0 || law->hook.is_followed || !can_look(b->flat->device)) return;
+    if (count == 0 || law->hook.is_followed || !can_look(b->flat->device) ||
+        law->options.on_streams)
+        return;
     /* so many roundings that some bound is no number */
     if (law->options.world_size * cd_dtype_roundoff(f->dtype) > 0.25) return;
     if (!is_finite(f->share, f->numel) || !is_finite(result, f->numel)) return;
