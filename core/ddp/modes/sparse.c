@@ -43,6 +43,10 @@ struct cd_sparse {
     int64_t *rows; /* (row_count) of the result, strictly increasing; room for row_capacity */
     size_t row_count, row_capacity;
     bool has_metadata;
+    /* what this rank's gradient borrows while the rank has joined and others reduce */
+    storage lent;
+    int64_t *lent_rows;
+    size_t lent_capacity;
 };
 
 static int64_t columns_of(const cddp_tensor *t)
@@ -93,8 +97,10 @@ void cd_sparse_set_fini(cd_sparse_set *set)
         cd_control_fini(&s->rows_all);
         release_storage(&s->gathered);
         release_storage(&s->result);
+        release_storage(&s->lent);
         cd_release(set->allocator, s->shares, s->share_capacity * sizeof *s->shares);
         cd_release(set->allocator, s->rows, s->row_capacity * sizeof *s->rows);
+        cd_release(set->allocator, s->lent_rows, s->lent_capacity * sizeof *s->lent_rows);
     }
     memset(set, 0, sizeof *set);
 }
@@ -366,6 +372,26 @@ static cddp_status post_counts(cd_sparse *s, const cd_sparse_launch *launch, cdd
     return CDDP_OK;
 }
 
+/* JON-06: the gradient of a joined rank stays as its last step left it, and it borrows the result of
+** its last reduction. So the sums of others go elsewhere. */
+static void set_gradient_aside(cd_sparse *s)
+{
+    const cddp_grad *grad = s->variable->grad;
+    const bool borrows = grad->kind == CDDP_GRAD_SPARSE && s->result.block != NULL &&
+                         grad->value.storage == s->result.block;
+    if (!borrows) return;
+    const storage result = s->result;
+    int64_t *rows = s->rows;
+    const size_t capacity = s->row_capacity;
+    s->result = s->lent;
+    s->lent = result;
+    if (s->has_metadata) return; /* its rows are those that the program named */
+    s->rows = s->lent_rows;
+    s->row_capacity = s->lent_capacity;
+    s->lent_rows = rows;
+    s->lent_capacity = capacity;
+}
+
 cddp_status cd_sparse_launch_reduce(cd_sparse_set *set, const cd_sparse_launch *launch,
                                     cddp_future *future, void **self, cddp_error *err)
 {
@@ -374,6 +400,7 @@ cddp_status cd_sparse_launch_reduce(cd_sparse_set *set, const cd_sparse_launch *
         return cd_fail(err, CDDP_E_ARG, "'%s' is not a sparse parameter", launch->variable->name);
     s->group = launch->group;
     *self = s;
+    if (!launch->contribute) set_gradient_aside(s);
     if (s->has_metadata) return CD_PASS(post_with_metadata(s, launch, future, err));
     return CD_PASS(post_counts(s, launch, future, err));
 }
