@@ -18,6 +18,7 @@
 **                                         not launched (UNU-14)
 **     model.ignore, ddp.delay_all_reduce_named_params   the reducer omits exactly what they name
 **                                                       (IGN-01, DEL-01)
+**     ddp.param_to_hook_all_reduce   its gradient begins an all-reduce in every backward (DEL-03)
 **     ddp.bucket_cap_mb and the other caps   every layout is what they and the order of arrival
 **                                            give (plans.h)
 **     decisions of the plan          which parameters the reducer takes, the hook and its options,
@@ -34,11 +35,12 @@
 #include "core/check/meta_obey.h"
 #include "core/check/plans.h"
 
+#include "cddp/backend.h"
 #include "cddp/tensor.h"
 
 #include <string.h>
 
-enum { KEY_PARAMETER, KEY_BUFFER, KEY_EVALUATION }; /* of findings that are held */
+enum { KEY_PARAMETER, KEY_BUFFER, KEY_EVALUATION, KEY_DELAYED }; /* of findings that are held */
 
 typedef struct rank_facts {
     bool has_map, has_buffer_sync, has_hook_call, has_notified; /* effects */
@@ -47,7 +49,9 @@ typedef struct rank_facts {
     bool has_forward, was_sync;   /* the last forward that records gradients */
     int64_t skipped, not_skipped; /* buckets nobody used here */
     int64_t buffers, launches, depth, silent_backwards, world_size;
-    int64_t wire; /* declared dtype + 1; 0: none */
+    int64_t wire;      /* declared dtype + 1; 0: none */
+    int64_t trigger;   /* variable of ddp.param_to_hook_all_reduce + 1; 0: none that is reduced */
+    bool owes_delayed; /* the trigger's gradient is there, and no all-reduce began */
     int64_t narrow_calls, wide_calls;
     cddp_event last; /* any event of the rank, as a place for findings at the end */
 } rank_facts;
@@ -238,6 +242,31 @@ static void take_hook(state *s, rank_facts *r, const cddp_event *e)
     call->bytes = 0;
 }
 
+/* The delayed all-reduce begins in every backward, inside no_sync too (DEL-03). */
+static void take_trigger(rank_facts *r, const cddp_event *e)
+{
+    const cddp_event_grad_local *l = &e->as.grad_local;
+    if (r->trigger != 0 && l->param == r->trigger - 1 && l->presence != CDDP_PRESENCE_ABSENT)
+        r->owes_delayed = true;
+}
+
+static void judge_delayed(state *s, rank_facts *r, const cddp_event *e)
+{
+    const bool is_missing = r->owes_delayed;
+    r->owes_delayed = false;
+    if (!is_missing || !cd_writer_is_first(&s->writer, CD_KEY(KEY_DELAYED), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    cd_finding_set_parameter(&s->writer, &f, r->trigger - 1);
+    CD_SAY(f.title,
+           CDDP_FINDING_WHO ": the delayed all-reduce does not begin with the gradient of %s",
+           f.parameter);
+    CD_SAY(f.expected, "in every backward, inside no_sync too (DEL-03)");
+    CD_SAY(f.actual, "the backward ends without it");
+    CD_SAY(f.advice, "delayed parameters do not know of no_sync: their gradients are averaged in "
+                     "each backward");
+    cd_writer_hold(&s->writer, CD_KEY(KEY_DELAYED), &f);
+}
+
 /* Marked, launched or left out: what this rank knows of the bucket's parameters when it goes. */
 static void take_use(state *s, rank_facts *r, const cddp_event *e, int64_t bucket)
 {
@@ -311,6 +340,10 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_param:
         take_name(s, e, e->as.param.ignored);
+        if (e->text != NULL && e->as.param.param >= 0 &&
+            cd_lists_find(&s->writer, e->rank, CDDP_KEY_ddp_param_to_hook_all_reduce, e->text) ==
+                CD_LISTED)
+            r->trigger = e->as.param.param + 1;
         break;
     case CDDP_EV_buffer:
         take_name(s, e, e->as.buffer.ignored);
@@ -332,7 +365,11 @@ static void event(void *self, const cddp_event *e)
         if (!r->is_armed && !r->last_sync)
             report_no_sync(s, e, r, "a bucket is launched after a forward inside it");
         break;
+    case CDDP_EV_grad_local:
+        take_trigger(r, e);
+        break;
     case CDDP_EV_backward_end:
+        judge_delayed(s, r, e);
         if (e->as.backward_end.finalized) {
             r->finalized = true;
             r->is_armed = false;
@@ -359,6 +396,8 @@ static void event(void *self, const cddp_event *e)
         if (e->as.policy.site == CDDP_SITE_WIRE) r->wire = e->as.policy.dtype + 1;
         break;
     case CDDP_EV_collective_post:
+        if (e->as.collective_post.op == CDDP_OP_ALLREDUCE && e->as.collective_post.bucket < 0)
+            r->owes_delayed = false;
         take_post(s, r, e);
         break;
     case CDDP_EV_hook_call:
@@ -445,7 +484,8 @@ static const uint16_t kinds[] = {CDDP_EV_rank_begin,      CDDP_EV_wrap,
                                  CDDP_EV_decision,        CDDP_EV_hook_in_force,
                                  CDDP_EV_hook_option,     CDDP_EV_average,
                                  CDDP_EV_agreement,       CDDP_EV_rank_end,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_backward_begin};
+                                 CDDP_EV_optimizer_touch, CDDP_EV_backward_begin,
+                                 CDDP_EV_grad_local};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
                "Every accepted setting has its observable effect; the checker itself is sound on "
