@@ -105,7 +105,8 @@ cddp_status cd_model_create(const cd_model_options *options, cd_model **model, c
     m->allocator = options->allocator;
     m->dtype = options->dtype;
     m->compute_dtype = options->dtype == CDDP_F64 ? CDDP_F64 : CDDP_F32;
-    cd_prng dropout = cd_prng_split(options->masks != NULL ? options->masks : options->prng, "dropout");
+    cd_prng dropout =
+        cd_prng_split(options->masks != NULL ? options->masks : options->prng, "dropout");
     m->seed = cd_prng_next(&dropout);
     cddp_status status = build(m, options, err);
     if (status != CDDP_OK) {

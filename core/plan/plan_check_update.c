@@ -161,7 +161,8 @@ static void check_optimizer_in_backward(cd_contradictions *c, const cddp_plan_op
     for (size_t i = 0; i < c->plan->when_count; i++) {
         if (c->plan->whens[i].skip != CDDP_SKIP_STEP) continue;
         cd_plan_contradict(c, "when.skip",
-                           "%s steps in the backward: when.skip = \"step\" leaves nothing out", key);
+                           "%s steps in the backward: when.skip = \"step\" leaves nothing out",
+                           key);
         break;
     }
     if (s->amp.enable || s->clip.max_norm > 0) {

@@ -104,7 +104,8 @@ static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
         is_local_sgd(&t->program.settings.hook)) {
         return cd_fail(
             err, CDDP_E_CONFIG,
-            "model '%s' has synchronised batch norm, whose statistics are over the ranks, and under "
+            "model '%s' has synchronised batch norm, whose statistics are over the ranks, and "
+            "under "
             "local SGD these have different parameters: no single process has such statistics; use "
             "norm=batch",
             t->program.settings.model.name);

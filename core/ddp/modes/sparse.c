@@ -44,9 +44,9 @@ struct cd_sparse {
     size_t row_count, row_capacity;
     bool has_metadata;
     /* what this rank's gradient borrows while the rank has joined and others reduce */
-    storage lent;
-    int64_t *lent_rows;
-    size_t lent_capacity;
+    storage aside;
+    int64_t *aside_rows;
+    size_t aside_capacity;
 };
 
 static int64_t columns_of(const cddp_tensor *t)
@@ -97,10 +97,10 @@ void cd_sparse_set_fini(cd_sparse_set *set)
         cd_control_fini(&s->rows_all);
         release_storage(&s->gathered);
         release_storage(&s->result);
-        release_storage(&s->lent);
+        release_storage(&s->aside);
         cd_release(set->allocator, s->shares, s->share_capacity * sizeof *s->shares);
         cd_release(set->allocator, s->rows, s->row_capacity * sizeof *s->rows);
-        cd_release(set->allocator, s->lent_rows, s->lent_capacity * sizeof *s->lent_rows);
+        cd_release(set->allocator, s->aside_rows, s->aside_capacity * sizeof *s->aside_rows);
     }
     memset(set, 0, sizeof *set);
 }
@@ -383,13 +383,13 @@ static void set_gradient_aside(cd_sparse *s)
     const storage result = s->result;
     int64_t *rows = s->rows;
     const size_t capacity = s->row_capacity;
-    s->result = s->lent;
-    s->lent = result;
+    s->result = s->aside;
+    s->aside = result;
     if (s->has_metadata) return; /* its rows are those that the program named */
-    s->rows = s->lent_rows;
-    s->row_capacity = s->lent_capacity;
-    s->lent_rows = rows;
-    s->lent_capacity = capacity;
+    s->rows = s->aside_rows;
+    s->row_capacity = s->aside_capacity;
+    s->aside_rows = rows;
+    s->aside_capacity = capacity;
 }
 
 cddp_status cd_sparse_launch_reduce(cd_sparse_set *set, const cd_sparse_launch *launch,
