@@ -35,7 +35,8 @@ typedef struct cd_functional_sums {
     size_t tensors;
     int64_t added; /* elements */
 } cd_functional_sums;
-/* Of half types and of others apart: what may round away in one would hide a mistake in the other. */
+/* Of half types and of others apart: what may round away in one would hide a mistake in the
+** other. */
 #define CD_FUNCTIONAL_WIDTHS 2
 typedef struct cd_functionals {
     cd_functional_sums of[CD_FUNCTIONAL_WIDTHS];
@@ -54,9 +55,9 @@ cddp_status cd_functionals_add(cd_functionals *functionals, const cd_custody_ave
 void cd_functionals_state(const cd_functionals *before, const cd_functionals *after,
                           struct cddp_tracer *tracer);
 
-/* An average of which every bit follows once the sum over the ranks is seen: what a rank gives to it
-** is each parameter ÷ the ranks, in the order of the model and the widest of their dtypes (two half
-** types that differ meet in f32); what came back is what each parameter becomes. */
+/* An average of which every bit follows once the sum over the ranks is seen: what a rank gives to
+** it is each parameter ÷ the ranks, in the order of the model and the widest of their dtypes (two
+** half types that differ meet in f32); what came back is what each parameter becomes. */
 typedef struct cd_awaited_average {
     const cddp_allocator *allocator;
     double *before; /* (count) */
@@ -70,9 +71,10 @@ void cd_awaited_average_begin(cd_awaited_average *awaited);
 /* What is averaged next; numbers: its elements before. */
 cddp_status cd_awaited_average_add(cd_awaited_average *awaited, const cd_averaged *averaged,
                                    const cd_numbers *numbers, cddp_error *err) CDDP_MUST_CHECK;
-/* Is this that sum? It is awaited once. One of as many elements in another dtype or over other ranks
-** is none, which cd_awaited_average_state says. */
+/* Is this that sum? It is awaited once. One of as many elements in another dtype or over other
+** ranks is none, which cd_awaited_average_state says. */
 bool cd_awaited_average_takes(cd_awaited_average *awaited, const cd_observed_summed *summed);
-/* States that this rank gave what it has to. False: no bits follow, since dtype or ranks are others. */
+/* States that this rank gave what it has to. False: no bits follow, since dtype or ranks are
+** others. */
 bool cd_awaited_average_state(const cd_awaited_average *awaited, const cd_observed_summed *summed,
                               struct cddp_tracer *tracer);

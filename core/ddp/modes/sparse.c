@@ -372,8 +372,8 @@ static cddp_status post_counts(cd_sparse *s, const cd_sparse_launch *launch, cdd
     return CDDP_OK;
 }
 
-/* JON-06: the gradient of a joined rank stays as its last step left it, and it borrows the result of
-** its last reduction. So the sums of others go elsewhere. */
+/* JON-06: the gradient of a joined rank stays as its last step left it, and it borrows the result
+** of its last reduction. So the sums of others go elsewhere. */
 static void set_gradient_aside(cd_sparse *s)
 {
     const cddp_grad *grad = s->variable->grad;
