@@ -890,9 +890,54 @@ static bool report_all_inside(state *s, const rank_facts *r, cddp_finding *f)
     return true;
 }
 
+/* Has every member posted what the rank waits for? */
+static bool is_posted_by_all(const state *s, const rank_facts *r)
+{
+    for (size_t i = 0; i < s->members.count; i++) {
+        const member *m = cd_table_value(&s->members, i);
+        if (cd_table_key(&s->members, i)->part[0] == r->waiting_group &&
+            m->posted <= r->waiting_sequence)
+            return false;
+    }
+    return true;
+}
+
+/* Two ranks that hang in two operations, each of which the other has posted as well: neither
+** stopped. */
+static bool report_crossed(state *s, uint32_t rank, cddp_finding *f)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, rank);
+    cd_rank_set who = {0};
+    char one[200], other[200];
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, i);
+        if (x == NULL || x == r || x->end != 2 || !x->is_waiting ||
+            x->waiting_group == r->waiting_group ||
+            cd_table_find(&s->members, CD_KEY(r->waiting_group, i)) == NULL ||
+            cd_table_find(&s->members, CD_KEY(x->waiting_group, rank)) == NULL ||
+            !is_posted_by_all(s, r) || !is_posted_by_all(s, x))
+            continue;
+        cd_rank_set_add(&who, &s->writer.memory, rank);
+        cd_rank_set_add(&who, &s->writer.memory, i);
+        describe_operation(s, r, one, sizeof one);
+        describe_operation(s, x, other, sizeof other);
+        f->rank = -1;
+        cd_finding_set_ranks(&s->writer, f, &who);
+        CD_SAY(f->title, "rank %u waits in %s, and rank %u in %s; both have posted both", rank, one,
+               i, other);
+        CD_SAY(f->expected, "what all members have posted ends, whichever they wait for first");
+        CD_SAY(f->actual, "%s", s->edges[0] != '\0' ? s->edges : "neither ends");
+        CD_SAY(f->advice, "the backend goes on with an operation only while its group is waited "
+                          "for, as compositions do: let all ranks wait in one order");
+        return true;
+    }
+    return false;
+}
+
 static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding *f)
 {
     const rank_facts *x = cd_ranks_find(&s->ranks, inside);
+    if (x->end == 2 && x->is_waiting && report_crossed(s, inside, f)) return;
     if (x->end == 2 && report_blocked(s, inside, f)) return;
     if (x->end == 2 && report_all_inside(s, cd_ranks_find(&s->ranks, rank), f)) return;
     const char *did = x->end == 0                                        ? ""
