@@ -23,16 +23,34 @@
 
 #include "cddp/backend.h"
 
-enum { EVALUATION = -1 }; /* in place of the number of a forward */
+/* in place of the number of a forward; END_OF_JOIN: and the join's in place of the step */
+enum { EVALUATION = -1, END_OF_JOIN = -2 };
+
+/* Who took the same rank for the authority in an iteration of a join. */
+typedef struct claim {
+    int64_t authority; /* + 1; 0: nobody took one */
+    cddp_event first;
+    cd_rank_set who;
+} claim;
+
+/* An iteration of a join, over all ranks, each of which says whether it still has inputs. */
+typedef struct turn {
+    size_t spoke;           /* ranks */
+    int64_t largest_active; /* + 1; 0: none */
+    claim claims[2];
+} turn;
 
 typedef struct rank_facts {
     int64_t authority;
+    int64_t handed_on;             /* by whom, at the end of the last join */
     int64_t last_root;             /* of the last broadcast posted; -1: none yet */
     uint32_t step, forward, joins; /* forward: of the step, those that synchronised before */
+    uint32_t turns;                /* of this join */
     bool is_synced, has_begun, has_join;
     bool has_buffers;   /* to broadcast */
     bool is_evaluation; /* this forward records no gradients */
     bool is_shown;      /* what the synchronisation brought */
+    bool has_left;      /* a join, and has shown nothing since */
     /* the forward before synchronised, or there was none (BUF-05); this one did, before or after
     ** it */
     bool is_due, has_synced;
@@ -50,8 +68,25 @@ typedef struct state {
     cd_ranks ranks;   /* of rank_facts */
     cd_table ignored; /* buffer → 1 */
     cd_table joins;   /* number of the join context → join_facts */
+    cd_table turns;   /* (number of the join context, iteration) → turn */
     bool has_digest;
 } state;
+
+/* JON-07. Of an iteration in which a rank said nothing others report. */
+static const claim *find_wrong(const state *s, const turn *t)
+{
+    if (t->spoke != s->ranks.count || t->largest_active == 0) return NULL;
+    for (size_t i = 0; i < 2; i++)
+        if (t->claims[i].authority != 0 && t->claims[i].authority != t->largest_active)
+            return &t->claims[i];
+    return NULL;
+}
+
+static bool keeps_turn(void *self, const cd_key *key, const void *value)
+{
+    (void)key;
+    return find_wrong(self, value) != NULL;
+}
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
@@ -63,13 +98,30 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
     cd_table_init(&s->joins, context->allocator, sizeof(join_facts));
+    cd_table_init(&s->turns, context->allocator, sizeof(turn));
+    cd_writer_set_window(&s->writer, &s->turns, keeps_turn);
     return CDDP_OK;
+}
+
+/* JON-12: what the last joiner has, all have. */
+static void take_end_of_join(state *s, const cddp_event *e, const rank_facts *r)
+{
+    const cddp_event_value *v = &e->as.value;
+    const bool hands_on = cd_writer_has_flag(&s->writer, e->rank, CDDP_KEY_ddp_broadcast_buffers) &&
+                          cd_table_find(&s->ignored, CD_KEY(v->id)) == NULL;
+    if (!hands_on || v->digest == 0) return;
+    const cd_key *key = CD_KEY(r->joins, END_OF_JOIN, v->id);
+    cd_agree_push(&s->buffers, &(cd_statement){.key = key, CD_SAYS(v->presence, v->digest)}, e);
+    if (r->handed_on >= 0) cd_agree_set_authority(&s->buffers, key, (uint32_t)r->handed_on);
 }
 
 static void take_value(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_value *v = &e->as.value;
-    if (v->what != CDDP_WHAT_BUFFER || v->moment != CDDP_MOMENT_FORWARD) return;
+    if (v->what != CDDP_WHAT_BUFFER) return;
+    if (r->has_left && (v->moment == CDDP_MOMENT_END || v->moment == CDDP_MOMENT_BEGIN))
+        take_end_of_join(s, e, r);
+    if (v->moment != CDDP_MOMENT_FORWARD) return;
     /* Nobody keeps them equal, and the results of an evaluation are those of one rank. */
     const bool matters = r->is_evaluation &&
                          !cd_writer_has_flag(&s->writer, e->rank, CDDP_KEY_ddp_broadcast_buffers);
@@ -140,12 +192,62 @@ static void take_forward_end(state *s, const cddp_event *e, rank_facts *r)
     cd_writer_hold(&s->writer, key, &f);
 }
 
+/* ---- who has inputs left ---- */
+
+static void take_turn(state *s, const cddp_event *e, rank_facts *r)
+{
+    turn *t = cd_table_add(&s->turns, CD_KEY(r->joins, r->turns++));
+    if (t == NULL) return;
+    t->spoke++;
+    if (e->as.join_notify.active && t->largest_active < (int64_t)e->rank + 1)
+        t->largest_active = (int64_t)e->rank + 1;
+}
+
+/* A rank says whether it is active in front of each forward. */
+static void take_claim(state *s, const cddp_event *e, const rank_facts *r)
+{
+    const int64_t authority = e->as.buffer_sync.authority + 1;
+    turn *t = r->turns > 0 ? cd_table_find(&s->turns, CD_KEY(r->joins, r->turns - 1)) : NULL;
+    if (t == NULL || authority <= 0) return;
+    claim *c = &t->claims[t->claims[0].authority != 0 && t->claims[0].authority != authority];
+    if (c->authority == 0) {
+        *c = (claim){.authority = authority, .first = *e};
+        c->first.text = NULL;
+    }
+    if (c->authority == authority) cd_rank_set_add(&c->who, &s->writer.memory, e->rank);
+}
+
+static void judge_turns(state *s)
+{
+    for (size_t i = 0; i < s->turns.count; i++) {
+        const turn *t = cd_table_value(&s->turns, i);
+        const claim *c = find_wrong(s, t);
+        if (c == NULL) continue;
+        cddp_finding f = cd_finding_at(&s->writer, &c->first);
+        cd_finding_set_ranks(&s->writer, &f, &c->who);
+        CD_SAY(f.title,
+               "rank %lld is taken for the authority over buffers in a forward, not rank %lld",
+               (long long)c->authority - 1, (long long)t->largest_active - 1);
+        CD_SAY(f.expected, "rank %lld, the largest that still has inputs",
+               (long long)t->largest_active - 1);
+        CD_SAY(f.actual, "rank %lld", (long long)c->authority - 1);
+        CD_SAY(f.advice, "under join buffers come from the largest rank that is active (JON-07)");
+        cd_writer_report(&s->writer, &f);
+        return; /* what follows it is as wrong */
+    }
+}
+
+/* ---- the end of a join ---- */
+
 static void take_join_end(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_join_end *j = &e->as.join_end;
     bool is_new = cd_table_find(&s->joins, CD_KEY(r->joins)) == NULL;
     join_facts *facts = cd_table_add(&s->joins, CD_KEY(r->joins));
     r->joins++;
+    r->turns = 0;
+    r->has_left = true;
+    r->handed_on = e->as.join_end.authority;
     judge_authority(s, e, r, j->authority);
     if (facts == NULL) return;
     if (is_new) *facts = (join_facts){.largest_last_joiner = -1, .first = *e};
@@ -194,6 +296,7 @@ static void event(void *self, const cddp_event *e)
                           .authority = is_kept ? r->authority : 0,
                           .last_root = -1,
                           .joins = r->joins,
+                          .turns = r->turns,
                           .has_join = r->has_join,
                           .has_buffers = r->has_buffers,
                           .is_due = r->is_due,
@@ -210,6 +313,7 @@ static void event(void *self, const cddp_event *e)
         r->is_shown = false;
         r->authority = e->as.buffer_sync.authority;
         judge_authority(s, e, r, r->authority);
+        take_claim(s, e, r);
     } else if (e->kind == CDDP_EV_buffer_sync &&
                e->as.buffer_sync.location == CDDP_LOCATION_AFTER_FORWARD) {
         r->has_synced = true;
@@ -218,6 +322,7 @@ static void event(void *self, const cddp_event *e)
         r->last_root = e->as.collective_post.root;
     } else if (e->kind == CDDP_EV_join_notify) {
         r->has_join = true;
+        take_turn(s, e, r);
     } else if (e->kind == CDDP_EV_join_end) {
         take_join_end(s, e, r);
     } else if (e->kind == CDDP_EV_value) {
@@ -229,6 +334,7 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
+    judge_turns(s);
     judge_joins(s);
     if (s->has_digest && s->buffers.shared_count > 0)
         cd_writer_exercise(&s->writer, "%llu buffers compared at forward entry",
@@ -239,9 +345,12 @@ static void end(void *self)
         cddp_finding f = cd_finding_of(&s->writer, &split);
         char who[160];
         cd_split_print(&split, who, sizeof who);
-        const bool is_evaluation = split.key->part[1] == EVALUATION;
-        CD_SAY(f.title, "%s enter %s with different values of buffer %s%s", who,
-               is_evaluation ? "an evaluation" : "forward",
+        const bool is_evaluation = split.key->part[1] == EVALUATION,
+                   is_join = split.key->part[1] == END_OF_JOIN;
+        CD_SAY(f.title, "%s %s with different values of buffer %s%s", who,
+               is_join         ? "leave a join"
+               : is_evaluation ? "enter an evaluation"
+                               : "enter forward",
                cd_writer_get_buffer(&s->writer, split.key->part[2]),
                cd_writer_get_count(&s->writer, count, "buffers"));
         CD_SAY(f.expected, "rank %u: digest %016llx", split.right.rank,
@@ -249,16 +358,20 @@ static void end(void *self)
         CD_SAY(f.actual, "rank %u: digest %016llx", split.odd.rank,
                (unsigned long long)split.odd.data[1]);
         CD_SAY(f.advice, "%s",
-               is_evaluation ? "broadcast_buffers is off: broadcast the buffers before an "
-                               "evaluation, or use SyncBatchNorm"
-                             : "look for a broadcast that was left out or missed this buffer, and "
-                               "for what wrote to it or replaced it after the broadcast");
+               is_join ? "buffers come from the last joiner when a join ends (JON-12): look for a "
+                         "broadcast that was left out or missed this buffer"
+               : is_evaluation
+                   ? "broadcast_buffers is off: broadcast the buffers before an "
+                     "evaluation, or use SyncBatchNorm"
+                   : "look for a broadcast that was left out or missed this buffer, and "
+                     "for what wrote to it or replaced it after the broadcast");
         cd_writer_report(&s->writer, &f);
     }
     cd_agree_fini(&s->buffers);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->ignored);
     cd_table_fini(&s->joins);
+    cd_table_fini(&s->turns);
     cd_check_end(s);
 }
 

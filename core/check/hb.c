@@ -11,7 +11,8 @@
 **               records a clock at a mark and joins it where it is waited for; what the host queues
 **               comes after everything that it waited for. Two accesses to overlapping bytes, one
 **               of them a write, must be ordered. A forward on the host reads the buffers that a
-**               buffer_sync in front of it has queued.
+**               buffer_sync in front of it has queued, an optimizer the gradients of bucket_done and
+**               grad_final.
 **     Delayed   a mark says that a delayed gradient came behind the start of its all-reduce.
 **     Inputs    what an operation is given stays the same from its post to its start and to its end
 **               (core/check/operands.h).
@@ -59,10 +60,15 @@ typedef struct occasion {
     int64_t param, bucket, unit; /* + 1; 0: none */
 } occasion;
 
-/* Buffers that a broadcast brought, on the default stream. */
-typedef struct arrival {
-    int64_t time; /* of their copies; 0: the host has looked, or nothing is queued */
+/* What was queued on the default stream, and the host is going to read. */
+typedef struct queued {
+    int64_t time; /* 0: nothing, or the host was seen to wait for it */
     uint64_t sequence;
+} queued;
+
+typedef struct arrival {
+    queued buffers;   /* that a broadcast brought */
+    queued gradients; /* that a reduction wrote back */
 } arrival;
 
 typedef struct unit_name {
@@ -403,37 +409,42 @@ static void take_late(state *s, const cddp_event *e)
     cd_writer_hold(&s->writer, CD_KEY(-3), &f);
 }
 
-/* The forward runs on the host, which then reads the buffers. Looks for a trace wait too, and leave
-** no order: the program owes its own. */
-static void take_buffers(state *s, const cddp_event *e)
+/* Forwards and optimizers run on the host. Looks for a trace wait too, and leave no order: the
+** program owes its own. */
+static void take_queued(state *s, const cddp_event *e, bool is_gradient)
 {
     const clocks *c = cd_ranks_find(&s->clocks, e->rank); /* NULL: no streams */
-    if (c == NULL || c->count <= DEFAULT_STREAM ||
-        e->as.buffer_sync.location != CDDP_LOCATION_BEFORE_FORWARD)
-        return;
+    if (c == NULL || c->count <= DEFAULT_STREAM) return;
     arrival *a = cd_ranks_add(&s->arrivals, e->rank);
     if (a == NULL) return;
-    *a = (arrival){knows(&c->of[DEFAULT_STREAM], DEFAULT_STREAM), e->sequence};
+    *(is_gradient ? &a->gradients : &a->buffers) =
+        (queued){knows(&c->of[DEFAULT_STREAM], DEFAULT_STREAM), e->sequence};
 }
 
-static void take_forward(state *s, const cddp_event *e)
+/* What the host computes with is there, or nobody waited for it. */
+static void take_read(state *s, const cddp_event *e, bool is_gradient)
 {
     const clocks *c = cd_ranks_find(&s->clocks, e->rank);
     arrival *a = cd_ranks_find(&s->arrivals, e->rank);
-    if (c == NULL || a == NULL || a->time == 0) return;
-    const bool is_known = a->time <= knows(&c->of[HOST], DEFAULT_STREAM);
-    a->time = 0;
+    queued *q = a == NULL ? NULL : is_gradient ? &a->gradients : &a->buffers;
+    if (c == NULL || q == NULL || q->time == 0) return;
+    const bool is_known = q->time <= knows(&c->of[HOST], DEFAULT_STREAM);
+    const cd_key *key = CD_KEY(-2, is_gradient);
+    q->time = 0;
     s->ordered += is_known;
-    if (is_known || !cd_writer_is_first(&s->writer, CD_KEY(-2), e)) return;
+    if (is_known || !cd_writer_is_first(&s->writer, key, e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    cd_finding_add_event(&f, e->rank, a->sequence);
-    CD_SAY(f.title,
-           CDDP_FINDING_WHO ": the forward reads buffers whose broadcast may be under way");
+    cd_finding_add_event(&f, e->rank, q->sequence);
+    if (is_gradient) cd_finding_set_parameter(&s->writer, &f, e->as.optimizer_touch.param);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": %s",
+           is_gradient ? "an optimizer steps on gradients whose reduction may be under way"
+                       : "the forward reads buffers whose broadcast may be under way");
     CD_SAY(f.expected, "the host waits for the default stream between event %llu and event %llu",
-           (unsigned long long)a->sequence, (unsigned long long)e->sequence);
-    CD_SAY(f.actual, "the copies of the broadcast are queued, and nobody waits for them");
-    CD_SAY(f.advice, "synchronise the stream of the broadcast before the forward runs");
-    cd_writer_hold(&s->writer, CD_KEY(-2), &f);
+           (unsigned long long)q->sequence, (unsigned long long)e->sequence);
+    CD_SAY(f.actual, "what brings them is queued, and nobody waits for it");
+    CD_SAY(f.advice, "synchronise the stream before %s",
+           is_gradient ? "the optimizer steps" : "the forward runs");
+    cd_writer_hold(&s->writer, key, &f);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -446,6 +457,7 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_bucket_done:
         take_done(s, e);
+        take_queued(s, e, true);
         take_occasion(s, e, -1, e->as.bucket_done.bucket);
         break;
     case CDDP_EV_rebuild:
@@ -461,6 +473,7 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_grad_final:
         take_final(s, e);
+        take_queued(s, e, true);
         take_occasion(s, e, -1, -1);
         break;
     case CDDP_EV_grad_local:
@@ -474,6 +487,7 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_optimizer_touch: {
         cddp_fact_place place;
+        if (e->as.optimizer_touch.touched) take_read(s, e, true);
         if (e->as.optimizer_touch.touched &&
             cd_writer_find_place(&s->writer, e->rank, e->as.optimizer_touch.param, &place))
             use_bucket(s, e,
@@ -490,11 +504,11 @@ static void event(void *self, const cddp_event *e)
         take_order(s, e);
         break;
     case CDDP_EV_buffer_sync:
-        take_buffers(s, e);
+        if (e->as.buffer_sync.location == CDDP_LOCATION_BEFORE_FORWARD) take_queued(s, e, false);
         break;
     case CDDP_EV_sample:
     case CDDP_EV_forward_end: /* an evaluation names no samples */
-        take_forward(s, e);
+        take_read(s, e, false);
         break;
     case CDDP_EV_touch:
         take_touch(s, e);

@@ -59,6 +59,9 @@ static const char averaged_each_time[] =
     "a delayed gradient is averaged in every backward of its window, so that the last addend has "
     "other ranks' gradients in it";
 
+static const char averaged_over_others[] = "a delayed gradient is averaged over all ranks, and "
+                                           "under local SGD these have other parameters";
+
 static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_t i,
                                const cddp_grad *replica, cddp_error *err)
 {
@@ -505,6 +508,11 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     uint64_t ranks = r->rank_count != 0 ? r->rank_count : o->options.world_size;
     uint64_t depth = r->depth != 0 ? r->depth : ranks - 1;
     bool delayed = o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
+    if (delayed && ranks < o->options.world_size) {
+        cd_oracle_give_up(o, CD_LINK_REDUCTION, 1, averaged_over_others);
+        cd_oracle_give_up(o, CD_LINK_MATHEMATICS, 1, averaged_over_others);
+        return CDDP_OK;
+    }
     /* each backward of the window divides and sums it */
     const uint64_t backwards = delayed ? r->micro_step - r->micro_first + 1u : 1;
     const cddp_dtype wire = cd_window_get_wire(w, &o->parameters[i]), local = local_of(o, r, i);
