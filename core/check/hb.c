@@ -11,8 +11,8 @@
 **               records a clock at a mark and joins it where it is waited for; what the host queues
 **               comes after everything that it waited for. Two accesses to overlapping bytes, one
 **               of them a write, must be ordered. A forward on the host reads the buffers that a
-**               buffer_sync in front of it has queued, an optimizer the gradients of bucket_done and
-**               grad_final.
+**               buffer_sync in front of it has queued, an optimizer the gradients of bucket_done
+**               and grad_final.
 **     Delayed   a mark says that a delayed gradient came behind the start of its all-reduce.
 **     Inputs    what an operation is given stays the same from its post to its start and to its end
 **               (core/check/operands.h).
