@@ -478,7 +478,7 @@ def _wrap_default(r: Recorder) -> None:
     real = c10d._get_default_group()
     if isinstance(real, RecordedGroup):
         return
-    r.open(real.rank(), real.size())
+    r.open(real.rank(), real.size(), c10d._get_default_store())
     if not r.on:
         return
     global _groups_made

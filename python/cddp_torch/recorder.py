@@ -79,17 +79,15 @@ class Recorder:
 
     # ---- life ----
 
-    def open(self, rank: int, world_size: int) -> None:
+    def open(self, rank: int, world_size: int, store: Any = None) -> None:
         if self.on or self.failure is not None:
             return
         os.makedirs(self.directory, exist_ok=True)
         generation = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
-        job = os.environ.get("CDDP_TORCH_JOB") or os.environ.get("TORCHELASTIC_RUN_ID", "")
         name = "rank.%d" % rank if generation == 0 else "rank.%d.%d" % (rank, generation)
         program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
         self.writer = open_shard(Options(os.path.join(self.directory, name), rank, world_size, generation,
-                                         _TRACE_LEVELS[self.level],
-                                         hashing.text(job) if job not in ("", "none") else 0, program))
+                                         _TRACE_LEVELS[self.level], job_number(store), program))
         if not self.writer.takes_digests and self.level in ("digests", "payload"):
             say("libcddp_trace.so was not found: recording at level buckets, without digests")
             self.level = "buckets"
@@ -246,6 +244,28 @@ class Recorder:
         if self.has_forward or self.has_backward:
             self.has_ended = True
             self.has_forward = self.has_backward = False
+
+
+_RUN = 0xc0dd << 48  # CDDP_SHARD_RUN: a restart of the job has another number
+
+
+def job_number(store: Any) -> int:
+    """Equal on all ranks, and another one for each job, so that what an earlier job left in the folder is told apart.
+
+    torchrun says "none", or what its user says each time. So ranks draw a number, and the first one to come to the
+    store where all of them met sets it. No rank waits for another one.
+    """
+    named = os.environ.get("CDDP_TORCH_JOB")
+    if named:  # drawn by `python -m cddp_torch run -n`
+        return hashing.text(named)
+    if store is not None:
+        try:
+            found = store.compare_set("cddp_torch/job", "", os.urandom(6).hex())
+            return _RUN | int(found, 16)
+        except (RuntimeError, ValueError, TypeError, AttributeError):  # a store that has no such operation
+            pass
+    named = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    return hashing.text(named) if named not in ("", "none") else 0
 
 
 _PROJECTED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

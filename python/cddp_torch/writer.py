@@ -192,6 +192,8 @@ class PythonWriter:
             if head and head != struct.pack("=Q", MAGIC):
                 raise OSError(options.path + " exists and is no shard; it is not overwritten")
             os.unlink(options.path)
+        if os.path.exists(options.path + ".exit"):  # how a process of an older job ended
+            os.unlink(options.path + ".exit")
         self._fd = os.open(options.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         os.posix_fallocate(self._fd, 0, HEADER_BYTES)
         self._header = mmap.mmap(self._fd, HEADER_BYTES)

@@ -198,6 +198,18 @@ def test_run_says_what_became_of_a_rank_that_never_began(tmp_path):
     assert done.returncode == 5, done.stdout
 
 
+def test_what_a_job_of_torchrun_left_is_never_mixed_with_the_next(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    places = [tmp_path / name for name in ("earlier", "later")]
+    for place in places:
+        place.mkdir()
+        assert harness.run(programs.plain, str(place)) == [0, 0], harness.logs(str(place))
+        assert harness.check(str(place))[0] == 0
+    os.replace(places[0] / "rank.1", places[1] / "rank.1")  # as if rank 1 had died before it recorded anything
+    code, report = harness.check(str(places[1]))
+    assert code not in (0, 1) and "are of different jobs" in " ".join(report.split()), report
+
+
 def test_run_needs_a_script():
     assert command("run", "-n", "2").returncode == 2
     assert command("run", "-n", "0", "x.py").returncode == 2
