@@ -303,8 +303,14 @@ def get() -> Optional[Recorder]:
     return r if r is not None and r.on and r.pid == os.getpid() else None
 
 
+_guards: Dict[Any, Callable[..., Any]] = {}  # of functions of modules, which are guarded in each step
+
+
 def guarded(call: Callable[..., Result]) -> Callable[..., Optional[Result]]:
     """None, and no recording any more, where the recorder itself fails."""
+    known = _guards.get(call)
+    if known is not None:
+        return known
 
     @functools.wraps(call)
     def run(*args: Any, **named: Any) -> Optional[Result]:
@@ -315,4 +321,6 @@ def guarded(call: Callable[..., Result]) -> Callable[..., Optional[Result]]:
                 current.fail(failure)
             return None
 
+    if "<" not in getattr(call, "__qualname__", "<") and not hasattr(call, "__self__"):
+        _guards[call] = run
     return run

@@ -41,8 +41,7 @@ class Rows:
              expected: "Optional[array[int]]" = None) -> None:
         keep: List[torch.Tensor] = []
         if has_plain:
-            found = [(t.data_ptr() or NOWHERE) if t is not None and t.is_contiguous() else _address(t, keep)
-                     for t in tensors]
+            found = _addresses(tensors, keep)
         else:
             found = [_address(t, keep) for t in tensors]
             content &= ~(DIGESTS | PROJECTIONS)
@@ -84,6 +83,20 @@ class Rows:
             if self.kind == "value":
                 fields[6] = -1
             r.emit(self.kind, *fields)
+
+
+_is_contiguous, _data_ptr = torch.Tensor.is_contiguous, torch.Tensor.data_ptr
+
+
+def _addresses(tensors: List[Optional[torch.Tensor]], keep: List[torch.Tensor]) -> List[int]:
+    """Of tensors of this host. Mostly all of them are there and lie as they are: then no line of Python runs for each."""
+    try:
+        if all(map(_is_contiguous, tensors)):  # type: ignore[arg-type]
+            found = list(map(_data_ptr, tensors))  # type: ignore[arg-type]
+            return found if all(found) else [at or NOWHERE for at in found]
+    except TypeError:  # one of them is None
+        pass
+    return [(t.data_ptr() or NOWHERE) if t is not None and t.is_contiguous() else _address(t, keep) for t in tensors]
 
 
 def _address(tensor: Optional[torch.Tensor], keep: List[torch.Tensor]) -> int:
@@ -140,6 +153,7 @@ class Wrapper:
         self.has_join = False
         self.used_local: List[int] = []
         self.used_global: List[int] = []
+        self.unused: List[int] = []  # by all ranks, as the rows of final gradients say
         self.snapshot: Optional[List[Any]] = None
         ignored = set(getattr(ddp, "parameters_to_ignore", None) or ())
         named = [(name, p) for name, p in ddp.module.named_parameters()]
@@ -287,6 +301,7 @@ class Wrapper:
         for line in lines:
             r.emit("bucket_layout", *line)
         where = {variable: b.index for b in self.buckets for variable in b.params}
+        self.unused = []
         self.final = Rows(r, "grad_final", list(enumerate(self.params)),
                           lambda i, p: {0: i, 4: where.get(i, -1), 5: self.generation,
                                         8: DTYPES.get(p.dtype, 7)})
@@ -352,13 +367,17 @@ class Wrapper:
             return False
         self.is_armed = self.has_unreduced = False
         self.fired.clear()
-        for i in range(len(self.params)):
-            unused = self.used_global[i] == 0 and self.used_local[i] == 0 if self.used_global else False
-            self.final.rows[i].field[2] = int(unused)
+        unused = [i for i, used in enumerate(self.used_global) if used == 0 and self.used_local[i] == 0]
+        if unused != self.unused:
+            for i in self.unused:
+                self.final.rows[i].field[2] = 0
+            for i in unused:
+                self.final.rows[i].field[2] = 1
+            self.unused = unused
         self.used_local, self.used_global = [], []
         self.state_casts(r)
         if r.writer is not None:
-            self.final.emit(r, [p.grad for p in self.params], self.content(r, True),
+            self.final.emit(r, list(map(_grad_of, self.params)), self.content(r, True),
                             self.is_host and not self.has_sparse)
         return True
 
@@ -444,7 +463,10 @@ def _take_gradient(r: Recorder, w: Wrapper, variable: int) -> None:
         r.emit("projection", variable, 0, bits(total[0]), bits(total[1]), grad.numel(), DTYPES.get(grad.dtype, 7))
 
 
-_requires_grad = operator.attrgetter("requires_grad")
+_requires_grad, _hooks_of = operator.attrgetter("requires_grad"), operator.attrgetter("_backward_hooks")
+_later_hooks_of = (operator.attrgetter("_post_accumulate_grad_hooks")
+                   if hasattr(torch.Tensor, "_post_accumulate_grad_hooks") else None)
+_grad_of = operator.attrgetter("grad")
 
 # ---- all of them ----
 
@@ -692,7 +714,10 @@ def _say_no_sync(ddp: Any) -> None:
 
 def _say_tensor_hooks(r: Recorder, w: Wrapper) -> None:
     """What they make of a gradient comes before it is seen here."""
-    count = sum(1 for p in w.params if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None))
+    if _later_hooks_of is None:
+        count = sum(map(bool, map(_hooks_of, w.params)))
+    else:
+        count = sum(bool(a or b) for a, b in zip(map(_hooks_of, w.params), map(_later_hooks_of, w.params)))
     if count > w.hooked:
         w.hooked = count
         r.mark("tensor hooks", count)

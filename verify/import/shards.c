@@ -71,8 +71,8 @@ static void sort(cd_shards *s)
     }
 }
 
-/* Of two generations by one clock. A job that restarted leaves files that a later job, which did not,
-** does not replace. */
+/* Of two generations by one clock. A job that restarted leaves files that a later job without a
+** restart does not replace. */
 static bool is_stale_restart(const cddp_shard_header *x, const cddp_shard_header *y)
 {
     const bool is_one_clock = strncmp(x->host, y->host, sizeof x->host) == 0 &&
