@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from . import gradients, groups, hashing, laws
+from . import gradients, groups, hashing, inputs as kept_inputs, laws
 from .events import KIND, WORD
 from .recorder import DTYPES, NOWHERE, Recorder, bits, get, guarded
 from .writer import DIGESTS, PRESENT_ONLY, PROJECTIONS, TensorRow, Tensors
@@ -746,6 +746,7 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper, inputs
         w.forwarded = True
         _say_tensor_hooks(r, w)
         _say_frozen(r, w)
+        kept_inputs.take(w, inputs)
         for say in before_training_forward:
             say(r, inputs)
     else:
@@ -854,6 +855,7 @@ def _end_construction(r: Recorder, ddp: DistributedDataParallel, slots: Optional
     r.source(4)
     w.say(r)
     gradients.begin(r, w)
+    kept_inputs.begin(r, w)
 
 
 _OPTIONS = ("matrix_approximation_rank", "start_powerSGD_iter", "min_compression_rate", "use_error_feedback", "warm_start",
