@@ -417,6 +417,9 @@ class RecordedGroup(dist.ProcessGroup):
         return _until_done(operation, lambda: self._real.monitored_barrier(*args, **named))
 
 
+for _name, _op in (("allgather_into_tensor_coalesced", "allgather"), ("reduce_scatter_tensor_coalesced", "reduce_scatter")):
+    if hasattr(dist.ProcessGroup, _name):  # of PyTorch 2
+        setattr(RecordedGroup, _name, _post(_op, _name))
 parts.forward_the_rest(RecordedGroup)
 
 

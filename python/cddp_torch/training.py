@@ -126,6 +126,11 @@ def _say_step(r: Recorder, optimizer: Any) -> None:
     _is_rewritten = False
 
 
+def _owned() -> set:
+    """Parameters that an optimizer has which stepped already."""
+    return {id(p) for known in _optimizers.values() for part in known.parts for p in part.params}
+
+
 def _say_values(r: Recorder, optimizer: Any) -> None:
     if r.wants_digests:
         known = _optimizers.get(optimizer)
@@ -133,6 +138,7 @@ def _say_values(r: Recorder, optimizer: Any) -> None:
             r.use(part.wrapper.number)
             part.value.emit(r, list(part.params), DIGESTS, part.wrapper.is_host)
             part.wrapper.say_frozen(r)
+            part.wrapper.say_unowned(r, tuple(k.count for k in _optimizers.values()), _owned)
     r.end_step()
     _remember_payload(r)
 

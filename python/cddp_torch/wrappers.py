@@ -183,6 +183,10 @@ class Wrapper:
                        and p.device.type == "cpu" and p.dtype in DTYPES]
         self.frozen_parts: List[Tuple[Rows, List[torch.Tensor]]] = []
         self.frozen_step = -1  # in which they were said
+        self.unowned: Optional[Rows] = None
+        self.unowned_key: Tuple[int, ...] = ()  # how many parameters each optimizer had then
+        self.unowned_params: List[torch.Tensor] = []
+        self.unowned_step = -1
 
     # ---- construction ----
 
@@ -246,6 +250,18 @@ class Wrapper:
                                  for part in _parts_of(self.frozen)]
         rows, params = self.frozen_parts[r.step % len(self.frozen_parts)]
         rows.emit(r, list(params), DIGESTS, True)
+
+    def say_unowned(self, r: Recorder, key: Tuple[int, ...], owned: Callable[[], set]) -> None:
+        """After a step, once: trained parameters that no optimizer of this rank has. Another rank may step them."""
+        if key != self.unowned_key:  # an optimizer came, or got more parameters
+            known = owned()
+            pairs = [(i, p) for i, p in enumerate(self.params) if id(p) not in known]
+            self.unowned_key, self.unowned_params = key, [p for _, p in pairs]
+            self.unowned = Rows(r, "value", pairs, lambda i, p: {
+                0: WORD["CDDP_WHAT_PARAMETER"], 1: WORD["CDDP_MOMENT_AFTER_STEP"], 2: self.ordinals[i], 5: i})
+        if self.unowned_params and self.unowned is not None and self.unowned_step != r.step:
+            self.unowned_step = r.step
+            self.unowned.emit(r, list(self.unowned_params), DIGESTS, self.is_host)
 
     def _rows_of_frozen(self, r: Recorder, pairs: List[Tuple[int, torch.Tensor]], moment: int) -> Rows:
         """Known by their ordinals alone."""
