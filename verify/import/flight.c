@@ -10,6 +10,7 @@
 #include "verify/import/value.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -479,11 +480,24 @@ static void emit(const cddp_trace_sink *sink, cddp_event event, uint32_t rank, u
                       .as.name = (cddp_event_##name){__VA_ARGS__}}, \
          (rank), (sequence))
 
-static void emit_groups(const cd_flights *f, const cddp_trace_sink *sink, uint32_t rank,
+/* As the rank's own dump has them: ranks that made a group of different members are a finding.
+** Where it says nothing, or leaves itself out, they are those of all dumps together. */
+static group members_of(cd_flights *f, const group *g, uint32_t rank, const dump *d)
+{
+    group own = {.name = g->name, .label = g->label};
+    bool has_itself = false;
+    const cd_value *config = d != NULL ? cd_value_find(d->root, "pg_config") : NULL;
+    const cd_value *entry = config != NULL ? cd_value_find(config, g->name) : NULL;
+    if (entry == NULL || !add_members(f, &own, cd_value_find(entry, "ranks"))) return *g;
+    for (size_t i = 0; i < own.member_count; i++) has_itself |= own.members[i] == rank;
+    return has_itself ? own : *g;
+}
+
+static void emit_groups(cd_flights *f, const cddp_trace_sink *sink, uint32_t rank,
                         uint64_t *sequence)
 {
     for (size_t i = 0; i < f->group_count; i++) {
-        const group *g = &f->groups[i];
+        const group found = members_of(f, &f->groups[i], rank, find_dump(f, rank)), *g = &found;
         uint64_t members = g->member_count;
         int64_t mine = -1;
         for (size_t k = 0; k < g->member_count; k++) {
@@ -495,6 +509,57 @@ static void emit_groups(const cd_flights *f, const cddp_trace_sink *sink, uint32
              .members = (int64_t)g->member_count, .group_rank = mine,
              .members_digest = (int64_t)members, .order = CDDP_ORDER_SAME);
     }
+}
+
+/* In JSON they are texts. */
+static int64_t status_of(const cd_value *status, const char *key)
+{
+    const cd_value *v = cd_value_find(status, key);
+    const char *text = cd_value_text(v, NULL);
+    return text != NULL ? strtoll(text, NULL, 10) : cd_value_number(v, -1);
+}
+
+/* pg_status counts by the number of a group, which entries have beside its name. */
+static const char *label_of_status(const cd_flights *f, const dump *d, const char *id)
+{
+    const char *name = id;
+    for (size_t i = 0; i < cd_value_count(d->entries); i++) {
+        const cd_value *e = cd_value_get(d->entries, i);
+        if (cd_value_number(cd_value_find(e, "pg_id"), -1) == strtoll(id, NULL, 10))
+            name = group_of(e);
+    }
+    for (size_t i = 0; i < f->group_count; i++)
+        if (strcmp(f->groups[i].name, name) == 0) return f->groups[i].label;
+    return id;
+}
+
+/* How far the rank came by its own word, when no entry of its dump is under way. A ring may be off,
+** or too small: then the status alone says that the rank waits. */
+static const char *end_by_status(cd_flights *f, const dump *d, bool *is_waiting)
+{
+    const cd_value *all = cd_value_find(d->root, "pg_status");
+    const char *words = "nothing of its dump was under way";
+    for (size_t i = 0; all != NULL && all->kind == CD_VALUE_MAP && i + 1 < all->count; i += 2) {
+        const int64_t enqueued = status_of(all->items[i + 1], "last_enqueued_collective");
+        const int64_t completed = status_of(all->items[i + 1], "last_completed_collective");
+        const char *label = label_of_status(f, d, cd_value_text(all->items[i], ""));
+        if (enqueued < 0 || completed < 0) continue;
+        const bool waits = enqueued > completed;
+        if (*is_waiting || (!waits && i > 0)) continue;
+        *is_waiting = waits;
+        const char *made =
+            waits ? cd_arena_printf(&f->arena,
+                                    "no entry of its dump is under way, and by its "
+                                    "status it had enqueued collective %" PRId64
+                                    " of group '%.60s' and completed %" PRId64,
+                                    enqueued, label, completed)
+                  : cd_arena_printf(&f->arena,
+                                    "nothing of its dump was under way; by its "
+                                    "status collective %" PRId64 " of group '%.60s' was its last",
+                                    enqueued, label);
+        if (made != NULL) words = made;
+    }
+    return words;
 }
 
 static cddp_status replay_rank(cd_flights *f, uint32_t rank, const cddp_trace_sink *sink,
@@ -533,8 +598,11 @@ static cddp_status replay_rank(cd_flights *f, uint32_t rank, const cddp_trace_si
                        : "an operation of its dump had not completed",
              .status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG);
     } else {
-        EMIT(sink, rank, &sequence, rank_end, "nothing of its dump was under way",
-             .status = CDDP_E_ABORTED, .end = CDDP_RANK_INTERRUPTED);
+        bool is_waiting = false;
+        const char *words = end_by_status(f, d, &is_waiting);
+        EMIT(sink, rank, &sequence, rank_end, words,
+             .status = is_waiting ? CDDP_E_TIMEOUT : CDDP_E_ABORTED,
+             .end = is_waiting ? CDDP_RANK_HUNG : CDDP_RANK_INTERRUPTED);
     }
     cd_arena_rewind(&f->arena, mark);
     return CDDP_OK;
