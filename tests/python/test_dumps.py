@@ -98,7 +98,7 @@ def of_groups(lists):
 
 
 @pytest.mark.parametrize("style", ["pickle4", "json"])
-def test_ranks_that_name_other_members_of_a_group_are_told_apart(style, folder):
+def test_ranks_that_name_other_members_of_a_group_are_found(style, folder):
     write(folder, of_groups([[0, 1], [0, 1, 2], [0, 1, 2]]), style)
     code, report = imported(folder)
     assert code == 1 and harness.findings(report)[0] == "I-GROUP" and "members of group 'tp'" in report, report
