@@ -71,14 +71,14 @@ def attach(ddp: Any, *optimizers: Any) -> None:
     if r is None or wrappers.of(ddp) is not None:
         return
 
-    def begin() -> None:
+    def begin(r: recorder.Recorder) -> None:
         w = wrappers.Wrapper(r, ddp, True)
         wrappers.wrappers.append(w)
         w.say(r)
         for optimizer in optimizers:
             training.wrap_class(type(optimizer))
 
-    recorder.guarded(begin)()
+    recorder.guarded(begin)(r)
 
 
 def stop() -> None:

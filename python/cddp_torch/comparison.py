@@ -47,7 +47,7 @@ class Difference(NamedTuple):
 
 class Part(NamedTuple):
     name: str
-    count: int  # compared
+    count: int  # type: ignore[assignment]  # compared
     differences: "List[Difference]"
 
     @property
@@ -173,7 +173,8 @@ Words = Callable[[Tuple[Any, ...]], str]
 
 
 def _compare(name: str, a: List[Tuple[Any, ...]], b: List[Tuple[Any, ...]], what: Words, how: Words) -> Part:
-    left, right, count, differences = _by(a), _by(b), 0, []  # type: ignore[var-annotated]
+    left, right, count = _by(a), _by(b), 0
+    differences: List[Difference] = []
     for key in sorted(set(left) | set(right)):
         x, y = left.get(key, []), right.get(key, [])
         for i in range(max(len(x), len(y))):
@@ -240,8 +241,9 @@ def of(directory: str) -> Comparison:
     if code not in (0, 1, 4) or not os.path.exists(stores[1]):
         raise RuntimeError("cddp cannot train what was recorded: " + said.strip())
     steps = _rows(stores[0], "SELECT count(DISTINCT step) FROM ev_grad_final")
-    return Comparison(kept.world_size, int(steps[0][0]), *_side_by_side(*stores), torch_verdict, _verdict(code, said),
-                      place, scenario)
+    layouts, operations, used_maps, finals = _side_by_side(stores[0], stores[1])
+    return Comparison(kept.world_size, int(steps[0][0]), layouts, operations, used_maps, finals, torch_verdict,
+                      _verdict(code, said), place, scenario)
 
 
 def _run(model: Any, loss: Loss, ranks: int, o: _Options) -> Comparison:

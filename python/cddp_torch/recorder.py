@@ -146,8 +146,9 @@ class Recorder:
             traceback.print_exception(type(failure), failure, failure.__traceback__)
         if self.writer is not None and os.getpid() == self.pid:
             try:
-                type(self.writer).emit(self.writer, KIND["mark"], self.step, self.micro, (0,),
-                                       "recorder failed: " + self.failure)
+                emit = type(self.writer).emit  # the class's own, since the one of the object may be what failed
+                emit(self.writer, KIND["mark"], self.step, self.micro, (0,),  # type: ignore[arg-type]
+                     "recorder failed: " + self.failure)
             except Exception:  # nothing is left to be done
                 pass
 

@@ -9,7 +9,7 @@ import threading
 import weakref
 from array import array
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -91,8 +91,8 @@ _is_contiguous, _data_ptr = torch.Tensor.is_contiguous, torch.Tensor.data_ptr
 def _addresses(tensors: List[Optional[torch.Tensor]], keep: List[torch.Tensor]) -> List[int]:
     """Of tensors of this host. Mostly all of them are there and lie as they are: then no line of Python runs for each."""
     try:
-        if all(map(_is_contiguous, tensors)):  # type: ignore[arg-type]
-            found = list(map(_data_ptr, tensors))  # type: ignore[arg-type]
+        if all(map(_is_contiguous, tensors)):
+            found = list(map(_data_ptr, tensors))
             return found if all(found) else [at or NOWHERE for at in found]
     except TypeError:  # one of them is None
         pass
@@ -169,7 +169,7 @@ class Wrapper:
         self.is_static = bool(getattr(ddp, "static_graph", False))
         self.has_hooks = False
         self.hooked = 0  # parameters with tensor hooks, as far as was said
-        self.fired: set = set()
+        self.fired: Set[int] = set()
         self.nodes: List[Any] = []
         everything = list(enumerate(self.params))
         self.local = Rows(r, "grad_local", everything, lambda i, p: {0: i, 4: DTYPES.get(p.dtype, 7)})
@@ -251,7 +251,7 @@ class Wrapper:
         rows, params = self.frozen_parts[r.step % len(self.frozen_parts)]
         rows.emit(r, list(params), DIGESTS, True)
 
-    def say_unowned(self, r: Recorder, key: Tuple[int, ...], owned: Callable[[], set]) -> None:
+    def say_unowned(self, r: Recorder, key: Tuple[int, ...], owned: Callable[[], Set[int]]) -> None:
         """After a step, once: trained parameters that no optimizer of this rank has. Another rank may step them."""
         if key != self.unowned_key:  # an optimizer came, or got more parameters
             known = owned()
@@ -348,7 +348,7 @@ class Wrapper:
         """What a backward reaches, where it need not reach everything. In front of the reducer's own hook."""
         self.has_hooks = True
         for variable, p in enumerate(self.params):
-            node = p.expand_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+            node = p.expand_as(p).grad_fn.next_functions[0][0]
             self.nodes.append(node)
             node.register_hook(functools.partial(_gradient_came, weakref.ref(self), variable))
 
@@ -886,9 +886,10 @@ def _say_options(r: Recorder, state: Any) -> None:
 
 
 def _wrap_hook(r: Recorder, ddp: DistributedDataParallel, state: Any, hook: Callable[..., Any]) -> Callable[..., Any]:
-    w = of(ddp)
-    if w is None:
+    known = of(ddp)
+    if known is None:
         return hook
+    w: Wrapper = known
     name = getattr(hook, "__name__", type(hook).__name__)
     w.hook_name = name
     w.promise = laws.of(hook)

@@ -210,6 +210,13 @@ def test_what_a_job_of_torchrun_left_is_never_mixed_with_the_next(tmp_path, monk
     assert code not in (0, 1) and "are of different jobs" in " ".join(report.split()), report
 
 
+def test_type_hints_hold(tmp_path):
+    pytest.importorskip("mypy", reason="mypy is absent")
+    done = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path), "cddp_torch"],
+                          cwd=os.path.join(harness.ROOT, "python"), stdout=subprocess.PIPE, universal_newlines=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_run_needs_a_script():
     assert command("run", "-n", "2").returncode == 2
     assert command("run", "-n", "0", "x.py").returncode == 2
