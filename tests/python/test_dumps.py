@@ -149,16 +149,17 @@ def test_a_lifted_dump_of_a_job_that_ended_is_right(folder):
     assert code == 0, report
 
 
-@pytest.mark.parametrize("last, done, words", [(4, 4, "by its status collective 4 of group 'default_pg' was its last"),
-                                               (5, 4, "had enqueued collective 5 of group 'default_pg' and completed 4"),
-                                               ("5", "4", "had enqueued collective 5 of group 'default_pg' and completed 4")])
-def test_a_dump_without_entries_says_how_far_its_rank_came(last, done, words, folder):
-    dumps = {r: dump([entry(5, "all_reduce", [[8]], "started")], 2) for r in range(2)}
+@pytest.mark.parametrize("last, done, words, others", [
+    (4, 4, "I-LIVE rank 1 was interrupted after step 0 and never joined", "by its status collective 4 of group 'default_pg' was its last"),
+    (5, 4, "I-LIVE all members hang inside", ""), ("5", "4", "I-LIVE all members hang inside", "")])
+def test_a_dump_without_entries_says_how_far_its_rank_came(last, done, words, others, folder):
+    dumps = {r: dump([entry(4, "all_reduce", [[8]]), entry(5, "all_reduce", [[8]], "started")], 2) for r in range(2)}
     del dumps[1]["entries"]
     dumps[1]["pg_status"]["0"] = {"last_enqueued_collective": last, "last_completed_collective": done}
     write(folder, dumps)
     code, report = imported(folder)
-    assert code == 1 and words in " ".join(report.split()), report
+    report = " ".join(report.split())
+    assert code == 1 and words in report and others in report, report
 
 
 def test_a_missing_dump_is_said(folder):
