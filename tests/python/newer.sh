@@ -15,7 +15,7 @@ make_root() {
     [ -x "$root/usr/bin/python3" ] && return
     [ "$(id -u)" = 0 ] || skip "CDDP_NEWER_PYTHON names no Python with PyTorch 2, and only root can make one here"
     command -v mmdebstrap > /dev/null || skip "no mmdebstrap (Debian package mmdebstrap)"
-    rm -rf "$root" "$root.part"
+    rm -rf --one-file-system "$root" "$root.part" # one that was stopped may have mounts
     mmdebstrap --quiet --variant=minbase --include=python3-torch,python3-pytest,python3-setuptools,libsqlite3-0,libxxhash0 trixie "$root.part" ||
         skip "the packages of Debian trixie cannot be had"
     mv "$root.part" "$root"
