@@ -17,9 +17,11 @@ __all__ = ["record", "attach", "stop", "is_recording", "compare"]
 _is_patched = False
 
 
-def record(directory: str = "cddp-trace", level: str = "digests", gradients: bool = False) -> None:
+def record(directory: str = "cddp-trace", level: str = "digests", gradients: bool = False,
+           inputs: bool = False) -> None:
     """Records this process from now on. Groups and wrappers that are made later are recorded in full.
-    gradients: also the gradients of each backward themselves, for `cddp-verify lift`."""
+    gradients: also the gradients of each backward themselves, for `cddp-verify lift`. inputs: also what each training
+    forward gets, for `compare(model, loss, inputs=directory)`."""
     import os
     import sys
 
@@ -35,6 +37,9 @@ def record(directory: str = "cddp-trace", level: str = "digests", gradients: boo
     if gradients:
         from . import gradients as kept
         kept.is_wanted = True
+    if inputs:
+        from . import inputs as kept_inputs
+        kept_inputs.is_wanted = True
 
 
 def _begin() -> None:
@@ -66,14 +71,14 @@ def attach(ddp: Any, *optimizers: Any) -> None:
     if r is None or wrappers.of(ddp) is not None:
         return
 
-    def begin() -> None:
+    def begin(r: recorder.Recorder) -> None:
         w = wrappers.Wrapper(r, ddp, True)
         wrappers.wrappers.append(w)
         w.say(r)
         for optimizer in optimizers:
             training.wrap_class(type(optimizer))
 
-    recorder.guarded(begin)()
+    recorder.guarded(begin)(r)
 
 
 def stop() -> None:

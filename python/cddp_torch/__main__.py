@@ -24,6 +24,8 @@ def parse(arguments: Optional[List[str]] = None) -> argparse.Namespace:
     r.add_argument("--level", choices=LEVELS, default="digests", help="how much of the content (%(default)s)")
     r.add_argument("--gradients", action="store_true", help="keep the gradients themselves, for the oracle of "
                    "`cddp-verify lift`: 4 bytes per parameter and backward")
+    r.add_argument("--inputs", action="store_true", help="keep what each training forward gets, for "
+                   "cddp_torch.compare(model, loss, inputs=DIR)")
     r.add_argument("--limit", type=float, metavar="SECONDS", help="end the job after this time")
     r.add_argument("script", nargs=argparse.REMAINDER, help="script.py and its arguments, or -m module")
     c = commands.add_parser("compare", help="hold a recording against cddp on the same gradients",
@@ -103,6 +105,8 @@ def main() -> int:
         return 2
     if asked.gradients:
         os.environ["CDDP_TORCH_GRADIENTS"] = "1"
+    if asked.inputs:
+        os.environ["CDDP_TORCH_INPUTS"] = "1"
     return run(asked.script, asked.ranks, asked.output, asked.level, asked.limit)
 
 

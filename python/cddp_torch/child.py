@@ -12,7 +12,7 @@ def main() -> None:
     command = sys.argv[1:]
     directory = os.environ.pop("CDDP_TORCH", "cddp-trace")
     cddp_torch.record(directory, os.environ.get("CDDP_TORCH_LEVEL", "digests"),
-                      os.environ.get("CDDP_TORCH_GRADIENTS") == "1")
+                      os.environ.get("CDDP_TORCH_GRADIENTS") == "1", os.environ.get("CDDP_TORCH_INPUTS") == "1")
     os.environ["CDDP_TORCH"] = directory  # for processes that this one spawns
     from cddp_torch import parts
 

@@ -4,6 +4,7 @@
     import cddp_torch
     result = cddp_torch.compare(model, loss)        # loss(model, rank, step) → a scalar
     print(result)
+    cddp_torch.compare(model, loss, inputs="cddp-trace")    # loss(output, rank, step), on what a job's forwards got
 
 PyTorch trains in real processes over Gloo, and each rank keeps its gradients. `cddp-verify lift` makes a scenario of
 them (model "recorded"), which `cddp-verify run` trains on the simulator and judges by the oracle. Then both traces
@@ -24,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from . import gradients, ranks as processes
+from . import gradients, inputs as kept_inputs, ranks as processes
 from .conformance import find_verifier
 
 Loss = Callable[[Any, int, int], torch.Tensor]
@@ -46,7 +47,7 @@ class Difference(NamedTuple):
 
 class Part(NamedTuple):
     name: str
-    count: int  # compared
+    count: int  # type: ignore[assignment]  # compared
     differences: "List[Difference]"
 
     @property
@@ -104,7 +105,10 @@ def _train(model: Any, loss: Loss, o: "_Options", rank: int) -> None:
     cddp_torch.record(o.place, "digests", gradients=True)
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
     torch.manual_seed(o.seed)
-    ddp = _wrap(copy.deepcopy(model) if isinstance(model, torch.nn.Module) else model(), o.ddp, o.first_bucket_bytes)
+    module = copy.deepcopy(model) if isinstance(model, torch.nn.Module) else model()
+    if o.begin is not None:
+        gradients.File(o.begin).load(module)
+    ddp = _wrap(module, o.ddp, o.first_bucket_bytes)
     if o.builtin_hook is not None:
         ddp.register_comm_hook(None, o.builtin_hook)
     optimizer = torch.optim.SGD([p for p in ddp.parameters() if p.requires_grad], lr=o.lr)
@@ -133,6 +137,7 @@ class _Options(NamedTuple):
     first_bucket_bytes: int
     ddp: Dict[str, Any]
     builtin_hook: Any
+    begin: Optional[str] = None  # a file with the values that the parameters begin with
 
 
 def _verify(verify: str, *arguments: str) -> Tuple[int, str]:
@@ -168,7 +173,8 @@ Words = Callable[[Tuple[Any, ...]], str]
 
 
 def _compare(name: str, a: List[Tuple[Any, ...]], b: List[Tuple[Any, ...]], what: Words, how: Words) -> Part:
-    left, right, count, differences = _by(a), _by(b), 0, []  # type: ignore[var-annotated]
+    left, right, count = _by(a), _by(b), 0
+    differences: List[Difference] = []
     for key in sorted(set(left) | set(right)):
         x, y = left.get(key, []), right.get(key, [])
         for i in range(max(len(x), len(y))):
@@ -235,8 +241,9 @@ def of(directory: str) -> Comparison:
     if code not in (0, 1, 4) or not os.path.exists(stores[1]):
         raise RuntimeError("cddp cannot train what was recorded: " + said.strip())
     steps = _rows(stores[0], "SELECT count(DISTINCT step) FROM ev_grad_final")
-    return Comparison(kept.world_size, int(steps[0][0]), *_side_by_side(*stores), torch_verdict, _verdict(code, said),
-                      place, scenario)
+    layouts, operations, used_maps, finals = _side_by_side(stores[0], stores[1])
+    return Comparison(kept.world_size, int(steps[0][0]), layouts, operations, used_maps, finals, torch_verdict,
+                      _verdict(code, said), place, scenario)
 
 
 def _run(model: Any, loss: Loss, ranks: int, o: _Options) -> Comparison:
@@ -248,13 +255,44 @@ def _run(model: Any, loss: Loss, ranks: int, o: _Options) -> Comparison:
     return of(o.place)
 
 
+def _again(directory: str, micro_steps: int, loss: Loss) -> "Tuple[Loss, int, int, Optional[str]]":
+    """A loss that gives the model what its forwards got in a recording; ranks, steps, and the parameters' file."""
+    first = os.path.join(directory, "rank.0.inputs")
+    if not os.path.exists(first):
+        raise ValueError("compare: '%s' has no inputs: record with --inputs" % directory)
+    ranks = kept_inputs.File(first).world_size
+    files = []
+    for rank in range(ranks):
+        path = os.path.join(directory, "rank.%d.inputs" % rank)
+        if not os.path.exists(path):
+            raise ValueError("compare: '%s' has inputs of %d ranks, and none of rank %d" % (directory, ranks, rank))
+        file = kept_inputs.File(path)
+        if (file.rank, file.world_size) != (rank, ranks):
+            raise ValueError("compare: '%s' is of rank %d of %d, not of rank %d of %d" % (
+                path, file.rank, file.world_size, rank, ranks))
+        files.append(file)
+        if len(file) != len(files[0]):
+            raise ValueError("compare: rank 0 has the inputs of %d forwards, rank %d of %d" % (len(files[0]), rank, len(file)))
+    if len(files[0]) == 0 or len(files[0]) % micro_steps != 0:
+        raise ValueError("compare: there are inputs of %d forwards, and micro_steps is %d" % (len(files[0]), micro_steps))
+
+    def of_recorded(model: Any, rank: int, number: int) -> torch.Tensor:
+        args, named = files[rank].forward(number)
+        return loss(model(*args, **named), rank, number)
+
+    begin = os.path.join(directory, "rank.0.gradients")
+    return of_recorded, ranks, len(files[0]) // micro_steps, begin if os.path.exists(begin) else None
+
+
 def compare(model: Any, loss: Loss, ranks: int = 2, steps: int = 3, micro_steps: int = 1, directory: Optional[str] = None,
             first_bucket_bytes: Optional[int] = None, hook: Any = None, seed: int = 0, lr: float = 0.01,
-            **options: Any) -> Comparison:
+            inputs: Optional[str] = None, **options: Any) -> Comparison:
     """model: a module, or a call that makes one. loss(model, rank, step): a scalar to go backward from; `step` counts
     micro-steps. directory: where recording, scenario and both traces stay; they are removed without one.
     first_bucket_bytes: of the small first bucket. By default it is PyTorch's own; PyTorch 1 has one also where
     bucket_cap_mb is given, and PyTorch 2 and cddp do not, so then it is made as large as the others.
+    inputs: a recording with inputs. The model is trained on them, and loss(output, rank, step) gets what it made of them;
+    ranks and steps are those of the recording, and parameters begin as there, if it has gradients, too.
     options: those of DistributedDataParallel, such as bucket_cap_mb, find_unused_parameters, gradient_as_bucket_view."""
     for name, value, least in (("ranks", ranks, 1), ("steps", steps, 1), ("micro_steps", micro_steps, 1)):
         if not isinstance(value, int) or value < least:
@@ -263,6 +301,11 @@ def compare(model: Any, loss: Loss, ranks: int = 2, steps: int = 3, micro_steps:
         raise ValueError("compare: first_bucket_bytes is at least 1, not %r" % first_bucket_bytes)
     if not callable(model) or not callable(loss):
         raise ValueError("compare: model is a module or makes one, loss(model, rank, step) gives a scalar")
+    begin = None
+    if inputs is not None:
+        if directory is not None and os.path.realpath(directory) == os.path.realpath(inputs):
+            raise ValueError("compare: directory is the folder of the inputs; its recording would be overwritten")
+        loss, ranks, steps, begin = _again(inputs, micro_steps, loss)
     place = os.path.abspath(directory) if directory is not None else tempfile.mkdtemp(prefix="cddp-compare-")
     os.makedirs(place, exist_ok=True)
     if any(c in place for c in ",="):
@@ -272,7 +315,8 @@ def compare(model: Any, loss: Loss, ranks: int = 2, steps: int = 3, micro_steps:
         is_searched = bool(options.get("find_unused_parameters")) and not options.get("static_graph")
         first_bucket_bytes = FIRST_BUCKET if cap is None or cap == 25 or is_searched else int(cap * 1048576)
     try:
-        o = _Options(place, steps, micro_steps, seed, lr, first_bucket_bytes, options, hook)
+        o = _Options(place, steps, micro_steps, seed, lr, first_bucket_bytes, options, hook,
+                     os.path.abspath(begin) if begin is not None else None)
         found = _run(model, loss, ranks, o)
         return found if directory is not None else found._replace(recording=None, scenario=None)
     finally:

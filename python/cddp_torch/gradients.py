@@ -152,6 +152,22 @@ class File:
         shift = self._rows - self._bytes
         return {name: self._tensor(shift + self._offsets[i], i) for i, (name, _, _) in enumerate(self.parameters)}
 
+    def load(self, module: torch.nn.Module) -> None:
+        """Gives a module the values that the parameters began with. Both have the same parameters."""
+        named = dict(module.named_parameters())
+        for name, dtype, shape in self.parameters:
+            p = named.pop(name, None)
+            if p is None or p.dtype != dtype or tuple(p.shape) != shape:
+                raise ValueError("the recording has a parameter '%s', %s of %s, and the module %s" % (
+                    name, dtype, list(shape), "has none of that name" if p is None else
+                    "has it as %s of %s" % (p.dtype, list(p.shape))))
+        if named:
+            raise ValueError("the module has a parameter '%s', and the recording has none of that name" % next(iter(named)))
+        own = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, value in self.initial().items():
+                own[name].copy_(value)
+
     def gradients(self, backward: int) -> "Dict[str, torch.Tensor]":
         """What a backward added, by name; a parameter that got nothing is absent."""
         if not 0 <= backward < len(self):

@@ -417,6 +417,9 @@ class RecordedGroup(dist.ProcessGroup):
         return _until_done(operation, lambda: self._real.monitored_barrier(*args, **named))
 
 
+for _name, _op in (("allgather_into_tensor_coalesced", "allgather"), ("reduce_scatter_tensor_coalesced", "reduce_scatter")):
+    if hasattr(dist.ProcessGroup, _name):  # of PyTorch 2
+        setattr(RecordedGroup, _name, _post(_op, _name))
 parts.forward_the_rest(RecordedGroup)
 
 
@@ -478,7 +481,7 @@ def _wrap_default(r: Recorder) -> None:
     real = c10d._get_default_group()
     if isinstance(real, RecordedGroup):
         return
-    r.open(real.rank(), real.size())
+    r.open(real.rank(), real.size(), c10d._get_default_store())
     if not r.on:
         return
     global _groups_made

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Set
 
 GRACE_S = 30.0  # for the others, once a rank has failed
 
@@ -58,11 +58,11 @@ class Job:
 
     def __init__(self, directory: str, level: str, command: List[str]) -> None:
         self.directory, self.level, self.command = directory, level, command
-        self.processes: Dict[int, subprocess.Popen] = {}
+        self.processes: "Dict[int, subprocess.Popen[bytes]]" = {}
         self.generation = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.stopped: Optional[int] = None
-        self.is_late: set = set()
+        self.is_late: Set[int] = set()
 
     def start(self, rank: int, environment: Dict[str, str]) -> None:
         environment["CDDP_TORCH"] = self.directory
@@ -115,7 +115,7 @@ class Job:
             has_failed = failed_at is not None and now - failed_at > grace()
             if left and (is_over or has_failed or self.stopped is not None) and not killed:
                 killed = True
-                if is_over:
+                if is_over and limit_s is not None:
                     sys.stderr.write("cddp_torch: the job is ended after its limit of %g s\n" % limit_s)
                 if is_over and worst == 0:
                     worst = 124
@@ -147,8 +147,8 @@ def run(command: List[str], ranks: Optional[int], directory: str, level: str, li
     def forward(number: int, frame: object) -> None:
         job.stopped = number
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, forward)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, forward)
     if ranks is not None:
         _remove_older(directory)
         job.world_size = ranks

@@ -34,6 +34,10 @@ def _forward(name: str) -> Callable[..., Any]:
     return call
 
 
+def _get(name: str) -> Callable[[Any], Any]:
+    return lambda self: getattr(self._real, name)
+
+
 def forward_the_rest(group: Any) -> None:
     """Whatever else this torch has goes to the real group, since attributes of the C++ base hide __getattr__."""
     for name in dir(dist.ProcessGroup):
@@ -42,7 +46,7 @@ def forward_the_rest(group: Any) -> None:
             setattr(group, name, _forward(name))
     for name in ("bound_device_id", "group_name", "group_desc", "_device_types"):
         if hasattr(dist.ProcessGroup, name):
-            setattr(group, name, property(lambda self, n=name: getattr(self._real, n)))
+            setattr(group, name, property(_get(name)))
 
 
 def run_as_main(command: List[str]) -> None:

@@ -308,7 +308,11 @@ class CddpGroup(dist.ProcessGroup):
         return self._gather(input, take)
 
     def barrier(self, opts: Any = None) -> Any:
-        return self._post(lambda: self._context.barrier() or [])
+        def call() -> List[torch.Tensor]:
+            self._context.barrier()
+            return []
+
+        return self._post(call)
 
 
 def _missing(op: str) -> Callable[..., Any]:

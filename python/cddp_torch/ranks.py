@@ -40,7 +40,9 @@ def _rank(program: Program, rank: int, ranks: int, port: int, place: str) -> Non
 
 def run(program: Program, ranks: int, place: str, limit_s: float, grace_s: float = 2.0) -> Dict[int, int]:
     """The exit code of each rank, negative for a signal. Once one has failed the others get some time."""
-    port, pids, codes = launch.free_port(), {}, {}
+    port = launch.free_port()
+    pids: Dict[int, int] = {}
+    codes: Dict[int, int] = {}
     for rank in range(ranks):
         pid = os.fork()
         if pid == 0:

@@ -79,17 +79,15 @@ class Recorder:
 
     # ---- life ----
 
-    def open(self, rank: int, world_size: int) -> None:
+    def open(self, rank: int, world_size: int, store: Any = None) -> None:
         if self.on or self.failure is not None:
             return
         os.makedirs(self.directory, exist_ok=True)
         generation = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
-        job = os.environ.get("CDDP_TORCH_JOB") or os.environ.get("TORCHELASTIC_RUN_ID", "")
         name = "rank.%d" % rank if generation == 0 else "rank.%d.%d" % (rank, generation)
         program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
         self.writer = open_shard(Options(os.path.join(self.directory, name), rank, world_size, generation,
-                                         _TRACE_LEVELS[self.level],
-                                         hashing.text(job) if job not in ("", "none") else 0, program))
+                                         _TRACE_LEVELS[self.level], job_number(store), program))
         if not self.writer.takes_digests and self.level in ("digests", "payload"):
             say("libcddp_trace.so was not found: recording at level buckets, without digests")
             self.level = "buckets"
@@ -148,8 +146,9 @@ class Recorder:
             traceback.print_exception(type(failure), failure, failure.__traceback__)
         if self.writer is not None and os.getpid() == self.pid:
             try:
-                type(self.writer).emit(self.writer, KIND["mark"], self.step, self.micro, (0,),
-                                       "recorder failed: " + self.failure)
+                emit = type(self.writer).emit  # the class's own, since the one of the object may be what failed
+                emit(self.writer, KIND["mark"], self.step, self.micro, (0,),  # type: ignore[arg-type]
+                     "recorder failed: " + self.failure)
             except Exception:  # nothing is left to be done
                 pass
 
@@ -248,6 +247,28 @@ class Recorder:
             self.has_forward = self.has_backward = False
 
 
+_RUN = 0xc0dd << 48  # CDDP_SHARD_RUN: a restart of the job has another number
+
+
+def job_number(store: Any) -> int:
+    """Equal on all ranks, and another one for each job, so that what an earlier job left in the folder is told apart.
+
+    torchrun says "none", or what its user says each time. So ranks draw a number, and the first one to come to the
+    store where all of them met sets it. No rank waits for another one.
+    """
+    named = os.environ.get("CDDP_TORCH_JOB")
+    if named:  # drawn by `python -m cddp_torch run -n`
+        return hashing.text(named)
+    if store is not None:
+        try:
+            found = store.compare_set("cddp_torch/job", "", os.urandom(6).hex())
+            return _RUN | int(found, 16)
+        except (RuntimeError, ValueError, TypeError, AttributeError):  # a store that has no such operation
+            pass
+    named = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    return hashing.text(named) if named not in ("", "none") else 0
+
+
 _PROJECTED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -283,8 +304,14 @@ def get() -> Optional[Recorder]:
     return r if r is not None and r.on and r.pid == os.getpid() else None
 
 
+_guards: Dict[Any, Callable[..., Any]] = {}  # of functions of modules, which are guarded in each step
+
+
 def guarded(call: Callable[..., Result]) -> Callable[..., Optional[Result]]:
     """None, and no recording any more, where the recorder itself fails."""
+    known = _guards.get(call)
+    if known is not None:
+        return known
 
     @functools.wraps(call)
     def run(*args: Any, **named: Any) -> Optional[Result]:
@@ -295,4 +322,6 @@ def guarded(call: Callable[..., Result]) -> Callable[..., Optional[Result]]:
                 current.fail(failure)
             return None
 
+    if "<" not in getattr(call, "__qualname__", "<") and not hasattr(call, "__self__"):
+        _guards[call] = run
     return run

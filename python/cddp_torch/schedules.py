@@ -19,7 +19,7 @@ import tempfile
 import time
 import traceback
 from multiprocessing.connection import Connection, Listener, wait
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 
@@ -106,7 +106,7 @@ class Rank:
     def __init__(self, number: int, pid: int) -> None:
         self.number, self.pid = number, pid
         self.threads: Dict[int, Thread] = {}
-        self.known: set = set()  # threads of PyTorch, there before the last group was made
+        self.known: Set[int] = set()  # threads of PyTorch, there before the last group was made
         self.code: Optional[int] = None
         self.escapes = 0          # under way
         self.has_group = False

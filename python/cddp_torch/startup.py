@@ -45,7 +45,7 @@ def begin() -> None:
     try:
         import cddp_torch
         cddp_torch.record(os.environ["CDDP_TORCH"], os.environ.get("CDDP_TORCH_LEVEL", "digests"),
-                          os.environ.get("CDDP_TORCH_GRADIENTS") == "1")
+                          os.environ.get("CDDP_TORCH_GRADIENTS") == "1", os.environ.get("CDDP_TORCH_INPUTS") == "1")
     except Exception as failure:
         sys.stderr.write("cddp_torch: nothing is recorded: %s\n" % failure)
 

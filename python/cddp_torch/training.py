@@ -7,7 +7,7 @@ import math
 import weakref
 from array import array
 from collections import deque
-from typing import Any, Callable, Deque, List, Optional, Tuple
+from typing import Any, Callable, Deque, List, Optional, Set, Tuple
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
@@ -68,7 +68,7 @@ class _Optimizer:
 class _Part:
     """The parameters of an optimizer that belong to one wrapper."""
 
-    def __init__(self, r: Recorder, number: int, w: wrappers.Wrapper, owned: set) -> None:
+    def __init__(self, r: Recorder, number: int, w: wrappers.Wrapper, owned: Set[int]) -> None:
         self.wrapper = w
         self.variables = [i for i, p in enumerate(w.params) if id(p) in owned]
         self.params = [w.params[i] for i in self.variables]
@@ -82,7 +82,7 @@ class _Part:
 
 
 _optimizers: "weakref.WeakKeyDictionary[Any, _Optimizer]" = weakref.WeakKeyDictionary()
-_wrapped_classes: set = set()
+_wrapped_classes: Set[Any] = set()
 _step_depth = 0
 # What the program did to gradients since the last backward: norm, factor.
 _clips: List[Tuple[float, float]] = []
@@ -126,6 +126,11 @@ def _say_step(r: Recorder, optimizer: Any) -> None:
     _is_rewritten = False
 
 
+def _owned() -> Set[int]:
+    """Parameters that an optimizer has which stepped already."""
+    return {id(p) for known in _optimizers.values() for part in known.parts for p in part.params}
+
+
 def _say_values(r: Recorder, optimizer: Any) -> None:
     if r.wants_digests:
         known = _optimizers.get(optimizer)
@@ -133,6 +138,7 @@ def _say_values(r: Recorder, optimizer: Any) -> None:
             r.use(part.wrapper.number)
             part.value.emit(r, list(part.params), DIGESTS, part.wrapper.is_host)
             part.wrapper.say_frozen(r)
+            part.wrapper.say_unowned(r, tuple(k.count for k in _optimizers.values()), _owned)
     r.end_step()
     _remember_payload(r)
 
@@ -198,8 +204,7 @@ def _patch_optimizers() -> None:
     def zero_grad_of_module(self: Any, *args: Any, **named: Any) -> Any:
         value = module_zero(self, *args, **named)
         r = get()
-        if r is not None and any(w.ddp() is self or (w.ddp() is not None and w.ddp().module is self)
-                                 for w in wrappers.wrappers):
+        if r is not None and any(self in (w.ddp(), getattr(w.ddp(), "module", None)) for w in wrappers.wrappers):
             guarded(_say_zero)(r, bool(args[0] if args else named.get("set_to_none", module_default)), None)
         return value
 

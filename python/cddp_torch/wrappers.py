@@ -9,12 +9,12 @@ import threading
 import weakref
 from array import array
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from . import gradients, groups, hashing, laws
+from . import gradients, groups, hashing, inputs as kept_inputs, laws
 from .events import KIND, WORD
 from .recorder import DTYPES, NOWHERE, Recorder, bits, get, guarded
 from .writer import DIGESTS, PRESENT_ONLY, PROJECTIONS, TensorRow, Tensors
@@ -41,8 +41,7 @@ class Rows:
              expected: "Optional[array[int]]" = None) -> None:
         keep: List[torch.Tensor] = []
         if has_plain:
-            found = [(t.data_ptr() or NOWHERE) if t is not None and t.is_contiguous() else _address(t, keep)
-                     for t in tensors]
+            found = _addresses(tensors, keep)
         else:
             found = [_address(t, keep) for t in tensors]
             content &= ~(DIGESTS | PROJECTIONS)
@@ -84,6 +83,20 @@ class Rows:
             if self.kind == "value":
                 fields[6] = -1
             r.emit(self.kind, *fields)
+
+
+_is_contiguous, _data_ptr = torch.Tensor.is_contiguous, torch.Tensor.data_ptr
+
+
+def _addresses(tensors: List[Optional[torch.Tensor]], keep: List[torch.Tensor]) -> List[int]:
+    """Of tensors of this host. Mostly all of them are there and lie as they are: then no line of Python runs for each."""
+    try:
+        if all(map(_is_contiguous, tensors)):
+            found = list(map(_data_ptr, tensors))
+            return found if all(found) else [at or NOWHERE for at in found]
+    except TypeError:  # one of them is None
+        pass
+    return [(t.data_ptr() or NOWHERE) if t is not None and t.is_contiguous() else _address(t, keep) for t in tensors]
 
 
 def _address(tensor: Optional[torch.Tensor], keep: List[torch.Tensor]) -> int:
@@ -140,6 +153,7 @@ class Wrapper:
         self.has_join = False
         self.used_local: List[int] = []
         self.used_global: List[int] = []
+        self.unused: List[int] = []  # by all ranks, as the rows of final gradients say
         self.snapshot: Optional[List[Any]] = None
         ignored = set(getattr(ddp, "parameters_to_ignore", None) or ())
         named = [(name, p) for name, p in ddp.module.named_parameters()]
@@ -155,7 +169,7 @@ class Wrapper:
         self.is_static = bool(getattr(ddp, "static_graph", False))
         self.has_hooks = False
         self.hooked = 0  # parameters with tensor hooks, as far as was said
-        self.fired: set = set()
+        self.fired: Set[int] = set()
         self.nodes: List[Any] = []
         everything = list(enumerate(self.params))
         self.local = Rows(r, "grad_local", everything, lambda i, p: {0: i, 4: DTYPES.get(p.dtype, 7)})
@@ -169,6 +183,10 @@ class Wrapper:
                        and p.device.type == "cpu" and p.dtype in DTYPES]
         self.frozen_parts: List[Tuple[Rows, List[torch.Tensor]]] = []
         self.frozen_step = -1  # in which they were said
+        self.unowned: Optional[Rows] = None
+        self.unowned_key: Tuple[int, ...] = ()  # how many parameters each optimizer had then
+        self.unowned_params: List[torch.Tensor] = []
+        self.unowned_step = -1
 
     # ---- construction ----
 
@@ -233,6 +251,18 @@ class Wrapper:
         rows, params = self.frozen_parts[r.step % len(self.frozen_parts)]
         rows.emit(r, list(params), DIGESTS, True)
 
+    def say_unowned(self, r: Recorder, key: Tuple[int, ...], owned: Callable[[], Set[int]]) -> None:
+        """After a step, once: trained parameters that no optimizer of this rank has. Another rank may step them."""
+        if key != self.unowned_key:  # an optimizer came, or got more parameters
+            known = owned()
+            pairs = [(i, p) for i, p in enumerate(self.params) if id(p) not in known]
+            self.unowned_key, self.unowned_params = key, [p for _, p in pairs]
+            self.unowned = Rows(r, "value", pairs, lambda i, p: {
+                0: WORD["CDDP_WHAT_PARAMETER"], 1: WORD["CDDP_MOMENT_AFTER_STEP"], 2: self.ordinals[i], 5: i})
+        if self.unowned_params and self.unowned is not None and self.unowned_step != r.step:
+            self.unowned_step = r.step
+            self.unowned.emit(r, list(self.unowned_params), DIGESTS, self.is_host)
+
     def _rows_of_frozen(self, r: Recorder, pairs: List[Tuple[int, torch.Tensor]], moment: int) -> Rows:
         """Known by their ordinals alone."""
         return Rows(r, "value", pairs, lambda i, p: {0: WORD["CDDP_WHAT_PARAMETER"], 1: moment, 2: i, 5: -1})
@@ -287,6 +317,7 @@ class Wrapper:
         for line in lines:
             r.emit("bucket_layout", *line)
         where = {variable: b.index for b in self.buckets for variable in b.params}
+        self.unused = []
         self.final = Rows(r, "grad_final", list(enumerate(self.params)),
                           lambda i, p: {0: i, 4: where.get(i, -1), 5: self.generation,
                                         8: DTYPES.get(p.dtype, 7)})
@@ -317,7 +348,7 @@ class Wrapper:
         """What a backward reaches, where it need not reach everything. In front of the reducer's own hook."""
         self.has_hooks = True
         for variable, p in enumerate(self.params):
-            node = p.expand_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+            node = p.expand_as(p).grad_fn.next_functions[0][0]
             self.nodes.append(node)
             node.register_hook(functools.partial(_gradient_came, weakref.ref(self), variable))
 
@@ -352,13 +383,17 @@ class Wrapper:
             return False
         self.is_armed = self.has_unreduced = False
         self.fired.clear()
-        for i in range(len(self.params)):
-            unused = self.used_global[i] == 0 and self.used_local[i] == 0 if self.used_global else False
-            self.final.rows[i].field[2] = int(unused)
+        unused = [i for i, used in enumerate(self.used_global) if used == 0 and self.used_local[i] == 0]
+        if unused != self.unused:
+            for i in self.unused:
+                self.final.rows[i].field[2] = 0
+            for i in unused:
+                self.final.rows[i].field[2] = 1
+            self.unused = unused
         self.used_local, self.used_global = [], []
         self.state_casts(r)
         if r.writer is not None:
-            self.final.emit(r, [p.grad for p in self.params], self.content(r, True),
+            self.final.emit(r, list(map(_grad_of, self.params)), self.content(r, True),
                             self.is_host and not self.has_sparse)
         return True
 
@@ -444,7 +479,10 @@ def _take_gradient(r: Recorder, w: Wrapper, variable: int) -> None:
         r.emit("projection", variable, 0, bits(total[0]), bits(total[1]), grad.numel(), DTYPES.get(grad.dtype, 7))
 
 
-_requires_grad = operator.attrgetter("requires_grad")
+_requires_grad, _hooks_of = operator.attrgetter("requires_grad"), operator.attrgetter("_backward_hooks")
+_later_hooks_of = (operator.attrgetter("_post_accumulate_grad_hooks")
+                   if hasattr(torch.Tensor, "_post_accumulate_grad_hooks") else None)
+_grad_of = operator.attrgetter("grad")
 
 # ---- all of them ----
 
@@ -692,7 +730,10 @@ def _say_no_sync(ddp: Any) -> None:
 
 def _say_tensor_hooks(r: Recorder, w: Wrapper) -> None:
     """What they make of a gradient comes before it is seen here."""
-    count = sum(1 for p in w.params if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None))
+    if _later_hooks_of is None:
+        count = sum(map(bool, map(_hooks_of, w.params)))
+    else:
+        count = sum(bool(a or b) for a, b in zip(map(_hooks_of, w.params), map(_later_hooks_of, w.params)))
     if count > w.hooked:
         w.hooked = count
         r.mark("tensor hooks", count)
@@ -721,6 +762,7 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper, inputs
         w.forwarded = True
         _say_tensor_hooks(r, w)
         _say_frozen(r, w)
+        kept_inputs.take(w, inputs)
         for say in before_training_forward:
             say(r, inputs)
     else:
@@ -829,6 +871,7 @@ def _end_construction(r: Recorder, ddp: DistributedDataParallel, slots: Optional
     r.source(4)
     w.say(r)
     gradients.begin(r, w)
+    kept_inputs.begin(r, w)
 
 
 _OPTIONS = ("matrix_approximation_rank", "start_powerSGD_iter", "min_compression_rate", "use_error_feedback", "warm_start",
@@ -843,9 +886,10 @@ def _say_options(r: Recorder, state: Any) -> None:
 
 
 def _wrap_hook(r: Recorder, ddp: DistributedDataParallel, state: Any, hook: Callable[..., Any]) -> Callable[..., Any]:
-    w = of(ddp)
-    if w is None:
+    known = of(ddp)
+    if known is None:
         return hook
+    w: Wrapper = known
     name = getattr(hook, "__name__", type(hook).__name__)
     w.hook_name = name
     w.promise = laws.of(hook)

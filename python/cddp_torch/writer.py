@@ -15,7 +15,7 @@ import socket
 import struct
 import threading
 import time
-from typing import List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from .events import FIELDS, KIND, TABLE
 
@@ -140,7 +140,7 @@ class NativeWriter:
         self._close = free.cddp_shard_close
         self._close.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self._pack = struct.Struct("=QQQIIIHH%dq" % FIELDS).pack
-        self._texts: dict = {}
+        self._texts: Dict[str, Any] = {}
         self._padding = tuple((0,) * (FIELDS - n) for n in range(FIELDS + 1))
 
     def emit(self, kind: int, step: int, micro: int, fields: Tuple[int, ...], text: Optional[str]) -> None:
@@ -182,7 +182,7 @@ class PythonWriter:
     def __init__(self, options: Options) -> None:
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._texts: dict = {}
+        self._texts: Dict[str, Any] = {}
         self._next = 0
         self._lost = 0
         self._is_full = False
@@ -192,6 +192,8 @@ class PythonWriter:
             if head and head != struct.pack("=Q", MAGIC):
                 raise OSError(options.path + " exists and is no shard; it is not overwritten")
             os.unlink(options.path)
+        if os.path.exists(options.path + ".exit"):  # how a process of an older job ended
+            os.unlink(options.path + ".exit")
         self._fd = os.open(options.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         os.posix_fallocate(self._fd, 0, HEADER_BYTES)
         self._header = mmap.mmap(self._fd, HEADER_BYTES)

@@ -26,4 +26,7 @@ picture() {
 picture flagship gan_unused_params --set ddp.find_unused_parameters=false
 picture hang bugs/hung_job
 picture bucket bucket_rebuild
+# A schedule that `explore --strategy exhaustive` finds.
+picture continuations hooks/powersgd_in_callbacks --set schedule.ready=chosen --set train.forward_us=0 --set train.backward_us=0 \
+    --set schedule.chooser=replay --set schedule.string=s1:F2C2D111C11B1C1
 exit $failed

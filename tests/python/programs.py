@@ -213,6 +213,32 @@ def many_collectives(rank):
     train(rank, ddp, sgd(ddp))
 
 
+def gathers_as_one(rank, sizes):
+    """PyTorch 2 has one operation for several tensors, which its coalescing manager calls."""
+    world = dist.group.WORLD
+    given = [torch.full((size,), float(rank)) for size in sizes]
+    taken = [torch.empty(2 * size) for size in sizes]
+    if hasattr(dist.ProcessGroup, "allgather_into_tensor_coalesced"):
+        world.allgather_into_tensor_coalesced(taken, given).wait()
+    else:
+        for t, g in zip(taken, given):
+            dist.all_gather(list(t.chunk(2)), g)
+    assert all(t.tolist() == [0.0] * size + [1.0] * size for t, size in zip(taken, sizes))
+
+
+@clean
+def gathers_several_as_one(rank):
+    plain(rank)
+    gathers_as_one(rank, (3, 5))
+    plain(rank)
+
+
+@wrong("I-ORDER", words="allgather", limit=6.0)
+def gathers_several_of_other_sizes(rank):
+    plain(rank)
+    gathers_as_one(rank, (3, 5) if rank == 0 else (3, 6))
+
+
 @clean
 def other_reductions(rank):
     plain(rank)
@@ -420,6 +446,104 @@ def clipped_twice_in_double(rank):
 def static_graph(rank):
     ddp = DDP(mlp(), static_graph=True)
     train(rank, ddp, sgd(ddp), steps=5)
+
+
+@clean
+def two_wrappers_that_freeze_in_turn(rank):
+    """A discriminator is frozen while the generator goes backward through it."""
+    made = DDP(torch.nn.Linear(4, 8))
+    judge = DDP(torch.nn.Linear(8, 1), broadcast_buffers=False)
+    optimizers = sgd(made), sgd(judge)
+    for step in range(4):
+        fake = made(batch(rank, step)[0][:, :4])
+        optimizers[1].zero_grad()
+        (judge(batch(rank, step)[0]) - judge(fake.detach())).mean().backward()
+        optimizers[1].step()
+        for p in judge.parameters():
+            p.requires_grad_(False)
+        optimizers[0].zero_grad()
+        judge(fake).mean().backward()
+        optimizers[0].step()
+        for p in judge.parameters():
+            p.requires_grad_(True)
+
+
+@clean
+def two_forwards_and_one_backward(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        x = batch(rank, step)[0]
+        optimizer.zero_grad()
+        (ddp(x) - ddp(x + 0.1)).pow(2).mean().backward()
+        optimizer.step()
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(20, 16), torch.nn.Linear(16, 20, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.embedding(tokens)))
+
+
+@clean
+def tied_weights(rank):
+    ddp = DDP(Tied())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        tokens = torch.randint(0, 20, (6,), generator=torch.Generator().manual_seed(9 * rank + step))
+        optimizer.zero_grad()
+        F.cross_entropy(ddp(tokens), (tokens + 1) % 20).backward()
+        optimizer.step()
+
+
+@clean
+def gradient_penalty(rank):
+    ddp = DDP(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)))
+    optimizer = sgd(ddp)
+    for step in range(4):
+        x = batch(rank, step)[0].requires_grad_(True)
+        optimizer.zero_grad()
+        out = ddp(x).sum()
+        slope, = torch.autograd.grad(out, x, create_graph=True)
+        (0.01 * out.pow(2) + (slope.norm(dim=1) - 1).pow(2).mean()).backward()
+        optimizer.step()
+
+
+def steps_a_part(rank, begin):
+    """The optimizer of rank 1 has the parameters from this one on."""
+    ddp = DDP(mlp())
+    optimizer = torch.optim.SGD(list(ddp.parameters())[begin if rank == 1 else 0:], lr=0.1)
+    for step in range(4):
+        x, y = batch(rank, step)
+        ddp.zero_grad()
+        F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+
+
+@wrong("I-PARAMEQ", words="rank 1")
+def optimizer_lacks_a_layer_on_rank_1(rank):
+    steps_a_part(rank, 2)
+
+
+@wrong("I-PARAMEQ", words="rank 1")
+def optimizer_has_the_last_bias_alone_on_rank_1(rank):
+    steps_a_part(rank, 5)
+
+
+@clean
+def optimizers_of_layers_in_turn(rank):
+    ddp = DDP(mlp())
+    head, rest = torch.optim.SGD(ddp.module[4].parameters(), lr=0.1), torch.optim.Adam(
+        list(ddp.module[0].parameters()) + list(ddp.module[2].parameters()), lr=0.01)
+    for step in range(6):
+        x, y = batch(rank, step)
+        ddp.zero_grad()
+        F.cross_entropy(ddp(x), y).backward()
+        (head if step % 2 else rest).step()
 
 
 @clean
@@ -1619,6 +1743,17 @@ def head_outside_of_the_wrapper(rank):
         optimizer.zero_grad()
         x, y = batch(rank, step)
         F.cross_entropy(head(ddp(x)), y).backward()
+        optimizer.step()
+
+
+@unjudged("an optimizer of torch.optim that has every trained parameter")
+def steps_the_head_alone(rank):
+    ddp = DDP(mlp())
+    optimizer = torch.optim.SGD(ddp.module[4].parameters(), lr=0.1)
+    for step in range(4):
+        x, y = batch(rank, step)
+        ddp.zero_grad()
+        F.cross_entropy(ddp(x), y).backward()
         optimizer.step()
 
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is absent")
 
 import harness  # noqa: E402
 import programs  # noqa: E402
-from cddp_torch import comparison, gradients  # noqa: E402
+from cddp_torch import comparison, gradients, inputs  # noqa: E402
 
 os.environ.setdefault("CDDP_VERIFY", harness.VERIFY)
 
@@ -193,3 +193,136 @@ def test_the_command(tmp_path):
     assert done.returncode == 0 and done.stdout.startswith("the same"), done.stdout
     done = compare(tmp_path)
     assert done.returncode == 2 and "record with --gradients" in done.stdout, done.stdout
+
+
+JOB = """
+import sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo")
+torch.manual_seed(11)
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(8, 40), torch.nn.Linear(40, 2)
+
+    def forward(self, batch, scale=1.0):
+        return self.b(torch.relu(self.a(batch["x"]))) * scale
+
+ddp = DDP(Scaled())
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    g = torch.Generator().manual_seed(10 * dist.get_rank() + step)
+    batch = {"x": torch.randn(4, 8, generator=g), "names": ["a", None], "odd": %s}
+    ddp(batch, scale=0.1 + step).pow(2).mean().backward()
+    batch["x"].zero_()
+    optimizer.step()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(8, 40), torch.nn.Linear(40, 2)
+
+    def forward(self, batch, scale=1.0):
+        return self.b(torch.relu(self.a(batch["x"]))) * scale
+
+
+def recorded_job(tmp_path, odd="1.5"):
+    (tmp_path / "job.py").write_text(JOB % odd)
+    done = subprocess.run([sys.executable, "-m", "cddp_torch", "run", "-n", "2", "--gradients", "--inputs", "-o",
+                           str(tmp_path / "job"), str(tmp_path / "job.py")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env=dict(os.environ, PYTHONPATH=os.path.join(harness.ROOT, "python")), universal_newlines=True)
+    assert done.returncode == 0, done.stdout
+    return str(tmp_path / "job"), done.stdout
+
+
+def of_output(output, rank, step):
+    return output.pow(2).mean()
+
+
+def test_a_job_is_trained_again_from_its_parameters_and_inputs(tmp_path):
+    job, _ = recorded_job(tmp_path)
+    again = str(tmp_path / "again")
+    found = comparison.compare(Scaled, of_output, inputs=job, directory=again, lr=0.1, seed=5)
+    assert found.ok and (found.ranks, found.steps) == (2, 3), str(found)
+    for rank in range(2):
+        one, other = (gradients.File(os.path.join(place, "rank.%d.gradients" % rank)) for place in (job, again))
+        assert len(one) == len(other) == 3
+        assert all(torch.equal(value, other.initial()[name]) for name, value in one.initial().items())
+        for backward in range(3):
+            a, b = one.gradients(backward), other.gradients(backward)
+            assert sorted(a) == sorted(b) and all(torch.equal(a[name], b[name]) for name in a)
+    # One number of one input is another one: so are the gradients of that step, and those of the next.
+    forwards = [inputs.File(os.path.join(job, "rank.1.inputs")).forward(k) for k in range(3)]
+    forwards[1][0][0]["x"][0, 0] += 1
+    inputs.write(job, 1, 2, forwards)
+    assert comparison.compare(Scaled, of_output, inputs=job, directory=again, lr=0.1).ok
+    a, b = (gradients.File(os.path.join(place, "rank.1.gradients")) for place in (job, again))
+    assert [torch.equal(a.gradients(k)["a.weight"], b.gradients(k)["a.weight"]) for k in range(3)] == [True, False, False]
+    for words, options in (("forwards, and micro_steps is 2", dict(micro_steps=2)), ("would be overwritten", dict(directory=job))):
+        with pytest.raises(ValueError, match=words):
+            comparison.compare(Scaled, of_output, inputs=job, **options)
+    os.unlink(os.path.join(job, "rank.1.inputs"))
+    with pytest.raises(ValueError, match="none of rank 1"):
+        comparison.compare(Scaled, of_output, inputs=job)
+    with pytest.raises(ValueError, match="record with --inputs"):
+        comparison.compare(Scaled, of_output, inputs=again)
+
+
+def test_inputs_that_cannot_be_kept_are_said_and_the_job_goes_on(tmp_path):
+    job, said = recorded_job(tmp_path, "{1, 2}")
+    assert "no inputs are kept: an argument of type set" in said and harness.check(job)[0] == 0
+    assert sorted(name for name in os.listdir(job) if name.endswith(("inputs", "gradients"))) == ["rank.0.gradients", "rank.1.gradients"]
+
+
+def test_a_module_takes_the_parameters_of_a_recording(tmp_path):
+    file = gradients.File(gradients.write(str(tmp_path), 0, 1, list(Scaled().named_parameters()), []))
+    module = Scaled()
+    file.load(module)
+    assert all(torch.equal(p, file.initial()[name]) for name, p in module.named_parameters())
+    for other, words in ((torch.nn.Linear(2, 2), "has none of that name"), (Scaled().double(), "as torch.float64"),
+                         (torch.nn.ModuleDict(dict(a=module.a, b=module.b, c=torch.nn.Linear(1, 1))), "'c.weight'")):
+        with pytest.raises(ValueError, match=words):
+            file.load(other)
+
+
+def test_inputs_are_written_and_read(tmp_path):
+    tensors = [torch.randn(2, 3, dtype=dtype) if dtype.is_floating_point else torch.ones(2, 3).to(dtype)
+               for dtype in inputs.DTYPES.values()]
+    given = [((tensors, (torch.empty(0, 4), 1, -2.5, None, True)), {"a": {"b": [float("inf"), "\u00e4"]}}),
+             ((torch.arange(12).view(3, 4).t(),), {})]
+    file = inputs.File(inputs.write(str(tmp_path), 1, 3, given))
+    assert (file.rank, file.world_size, len(file)) == (1, 3, 2)
+    (found, rest), named = file.forward(0)
+    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(found, tensors)) and len(found) == len(tensors)
+    assert rest[0].shape == (0, 4) and rest[1:] == (1, -2.5, None, True) and type(rest) is tuple
+    assert named == {"a": {"b": [float("inf"), "\u00e4"]}}
+    assert torch.equal(file.forward(1)[0][0], given[1][0][0])
+    with pytest.raises(IndexError):
+        file.forward(2)
+    with pytest.raises(ValueError, match="forward 0 has an argument of type object"):
+        inputs.write(str(tmp_path), 0, 1, [((object(),), {})])
+    assert os.listdir(tmp_path) == ["rank.1.inputs"]
+
+
+def test_a_damaged_file_of_inputs_is_refused(tmp_path):
+    path = inputs.write(str(tmp_path), 0, 1, [((torch.ones(4),), {}), ((torch.ones(4),), {})])
+    whole = open(path, "rb").read()
+
+    def file(data):
+        open(path, "wb").write(data)
+        return inputs.File(path)
+
+    assert len(file(whole)) == 2 and len(file(whole[:-1])) == 1  # killed while it wrote
+    for damaged, words in ((b"", "no file of inputs"), (whole[:8] + b"\x02" + whole[9:], "version 2")):
+        with pytest.raises(ValueError, match=words):
+            file(damaged)
+    for a, b in ((b'"shape":[4]', b'"shape":[9]'), (b'"shape":[4]', b'"shape":[2]'), (b'"f32"', b'"f33"'), (b'"list"', b'"lisp"')):
+        assert a in whole
+        with pytest.raises(ValueError, match="forward 0 of .* cannot be read"):
+            file(whole.replace(a, b, 1)).forward(0)

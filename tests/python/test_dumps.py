@@ -25,10 +25,13 @@ def entry(number, op, sizes, state="completed", group=("0", "default_pg"), line=
 
 
 def dump(entries, ranks, version="2.4"):
+    known = [e for e in entries if isinstance(e, dict) and e["process_group"][0] == "0"]
+    last, done = (max([e["collective_seq_id"] for e in known if e["state"] in states], default=0)
+                  for states in (("scheduled", "started", "completed"), ("completed",)))
     return {"version": version, "entries": entries,
             "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(ranks)))}},
-            "pg_status": {"0": {"last_enqueued_collective": 3, "last_started_collective": 3,
-                                "last_completed_collective": 2}}}
+            "pg_status": {"0": {"last_enqueued_collective": last, "last_started_collective": last,
+                                "last_completed_collective": done}}}
 
 
 def write(folder, dumps, style="pickle4", name="nccl_trace_rank_%d"):
@@ -83,6 +86,80 @@ def test_who_did_not_join_is_named(folder):
     write(folder, dumps)
     code, report = imported(folder)
     assert code == 1 and "rank 1" in report and harness.findings(report)[0] == "I-LIVE", report
+
+
+def of_groups(lists):
+    """Each rank with its own word on who is in group tp."""
+    dumps = {}
+    for rank, members in enumerate(lists):
+        dumps[rank] = dump([entry(1, "all_reduce", [[8]]), entry(2, "all_reduce", [[4]], "started", group=("1", "tp"))], 3)
+        dumps[rank]["pg_config"]["1"] = {"name": "1", "desc": "tp", "ranks": str(members)}
+    return dumps
+
+
+@pytest.mark.parametrize("style", ["pickle4", "json"])
+def test_ranks_that_name_other_members_of_a_group_are_found(style, folder):
+    write(folder, of_groups([[0, 1], [0, 1, 2], [0, 1, 2]]), style)
+    code, report = imported(folder)
+    assert code == 1 and harness.findings(report)[0] == "I-GROUP" and "members of group 'tp'" in report, report
+    code, said = harness.verify("lift", os.path.join(str(folder), "..", "run.db"))
+    assert code == 3 and "different members of group 'tp'" in " ".join(said.split()), said
+
+
+def test_ranks_that_agree_on_a_group_are_not_accused_of_it(folder):
+    dumps = of_groups([[0, 1, 2]] * 3)
+    dumps[1]["pg_config"]["1"]["ranks"] = ""  # some versions leave it out
+    del dumps[2]["pg_config"]["1"]
+    write(folder, dumps)
+    code, report = imported(folder)
+    assert code == 1 and harness.findings(report) == ["I-LIVE"], report
+
+
+def lifted(folder):
+    """What a run of the lifted scenario says."""
+    job = os.path.join(str(folder), "..", "job.toml")
+    code, said = harness.verify("lift", os.path.join(str(folder), "..", "run.db"), "-o", job)
+    assert code == 0, said
+    with open(job, encoding="utf-8") as file:
+        return file.read(), harness.verify("run", job)
+
+
+def test_a_lifted_dump_crosses_as_the_job_did(folder):
+    long = [entry(n, "all_reduce", [[n]]) for n in range(1, 300)]
+    write(folder, {r: dump(long + [entry(300, "broadcast" if r == 2 else "all_reduce", [[16]], "scheduled")], 4) for r in range(4)})
+    assert imported(folder)[0] == 1
+    scenario, (code, report) = lifted(folder)
+    assert scenario.count("[[collective]]") == 4, scenario  # the last on which all agree, and what follows, of two kinds of ranks
+    assert code == 1 and harness.findings(report)[0] == "I-ORDER" and "rank 2 against ranks 0, 1 and 3" in report, report
+
+
+def test_a_lifted_dump_hangs_as_the_job_did(folder):
+    write(folder, {r: dump([entry(1, "all_reduce", [[8]])] + ([entry(2, "all_gather", [[8]], "started")] if r != 1 else []), 3)
+                   for r in range(3)})
+    assert imported(folder)[0] == 1
+    _, (code, report) = lifted(folder)
+    assert code == 1 and harness.findings(report) == ["I-LIVE"] and "for rank 1, which hangs" in report, report
+
+
+def test_a_lifted_dump_of_a_job_that_ended_is_right(folder):
+    write(folder, {r: dump([entry(n, op, [[8]]) for n, op in ((1, "all_reduce"), (2, "reduce_scatter"), (3, "barrier"))], 2)
+                   for r in range(2)})
+    assert harness.findings(imported(folder)[1]) == []
+    _, (code, report) = lifted(folder)
+    assert code == 0, report
+
+
+@pytest.mark.parametrize("last, done, words, others", [
+    (4, 4, "I-LIVE rank 1 was interrupted after step 0 and never joined", "by its status collective 4 of group 'default_pg' was its last"),
+    (5, 4, "I-LIVE all members hang inside", ""), ("5", "4", "I-LIVE all members hang inside", "")])
+def test_a_dump_without_entries_says_how_far_its_rank_came(last, done, words, others, folder):
+    dumps = {r: dump([entry(4, "all_reduce", [[8]]), entry(5, "all_reduce", [[8]], "started")], 2) for r in range(2)}
+    del dumps[1]["entries"]
+    dumps[1]["pg_status"]["0"] = {"last_enqueued_collective": last, "last_completed_collective": done}
+    write(folder, dumps)
+    code, report = imported(folder)
+    report = " ".join(report.split())
+    assert code == 1 and words in report and others in report, report
 
 
 def test_a_missing_dump_is_said(folder):

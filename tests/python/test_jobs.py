@@ -42,6 +42,8 @@ def test_powersgd_with_several_buckets_is_explained(attempt, tmp_path):
     assert harness.verify("run", lifted)[0] == 0
     code, said = harness.verify("explore", lifted, "--budget", "2000")
     assert code == 1 and "I-ORDER" in said, said
+    code, said = harness.verify("explore", lifted, "--strategy", "exhaustive", "--budget", "60s")
+    assert code == 1 and "I-ORDER" in said, said
 
 
 def leaves(rank, how, at):

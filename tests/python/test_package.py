@@ -198,6 +198,75 @@ def test_run_says_what_became_of_a_rank_that_never_began(tmp_path):
     assert done.returncode == 5, done.stdout
 
 
+def test_what_a_job_of_torchrun_left_is_never_mixed_with_the_next(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    places = [tmp_path / name for name in ("earlier", "later")]
+    for place in places:
+        place.mkdir()
+        assert harness.run(programs.plain, str(place)) == [0, 0], harness.logs(str(place))
+        assert harness.check(str(place))[0] == 0
+    os.replace(places[0] / "rank.1", places[1] / "rank.1")  # as if rank 1 had died before it recorded anything
+    code, report = harness.check(str(places[1]))
+    assert code not in (0, 1) and "are of different jobs" in " ".join(report.split()), report
+
+
+def attached(rank, place, skips):
+    """A program that wraps first and records afterwards."""
+    import cddp_torch
+
+    ddp = programs.DDP(programs.mlp())
+    optimizer = programs.sgd(ddp)
+    programs.train(rank, ddp, optimizer, steps=2)
+    cddp_torch.record(place)
+    cddp_torch.attach(ddp, optimizer)
+    for step in range(2, 5):
+        x, y = programs.batch(rank, step)
+        optimizer.zero_grad()
+        programs.F.cross_entropy(ddp(x), y).backward()
+        if not (skips and rank == 1 and step == 3):
+            optimizer.step()
+    assert cddp_torch.is_recording() and cddp_torch.failure() is None
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_module_that_was_wrapped_earlier_is_attached(skips, tmp_path):
+    codes = harness.run(attached, str(tmp_path), level=None, place=str(tmp_path), skips=skips)
+    assert codes == [0, 0], harness.logs(str(tmp_path))
+    code, report = harness.check(str(tmp_path))
+    if skips:
+        assert code == 1 and harness.findings(report)[0] in ("I-PARAMEQ", "I-STEP"), report
+    else:
+        assert code == 4 and harness.findings(report) == [] and "wrapped before the recording" in " ".join(report.split()), report
+
+
+def numbers_in(path):
+    """Of a file of numpy's format, without numpy."""
+    data = open(path, "rb").read()
+    assert data[:8] == b"\x93NUMPY\x01\x00" and b"'<f4'" in data[:128], data[:128]
+    begin = 10 + int.from_bytes(data[8:10], "little")
+    assert begin % 64 == 0
+    return torch.frombuffer(bytearray(data[begin:]), dtype=torch.float32)
+
+
+def test_payload_of_the_last_steps_is_written_when_something_fails(tmp_path):
+    harness.run(programs.raises, str(tmp_path), level="payload", limit=20.0)
+    place = tmp_path / "payload"
+    assert sorted(os.listdir(place / "rank.1")) == ["step.0", "step.1"]  # rank 1 ends after two steps
+    given = [numbers_in(place / ("rank.%d" % rank) / "step.1" / "000-bucket0-in.npy") for rank in range(2)]
+    result = numbers_in(place / "rank.1" / "step.1" / "001-bucket0-out.npy")
+    assert torch.equal(result, given[0] + given[1]) and bool(result.any())
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    assert harness.run(programs.plain, str(clean), level="payload") == [0, 0] and not (clean / "payload").exists()
+
+
+def test_type_hints_hold(tmp_path):
+    pytest.importorskip("mypy", reason="mypy is absent")
+    done = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path), "cddp_torch"],
+                          cwd=os.path.join(harness.ROOT, "python"), stdout=subprocess.PIPE, universal_newlines=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_run_needs_a_script():
     assert command("run", "-n", "2").returncode == 2
     assert command("run", "-n", "0", "x.py").returncode == 2

@@ -71,6 +71,7 @@ def run_all(rank):
         dist.destroy_process_group()
         process_group._close_all()
         dist.init_process_group("cddp", init_method="file://%s/meet.%d" % (os.environ["PLACE"], position), rank=rank, world_size=3)
+        dist.barrier()  # a test that skips leaves at once, while others may still connect: PyTorch 2 does not wait for them
         try:
             getattr(own, name)()
             dist.barrier()

@@ -10,6 +10,7 @@
 #include "verify/import/value.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -479,11 +480,24 @@ static void emit(const cddp_trace_sink *sink, cddp_event event, uint32_t rank, u
                       .as.name = (cddp_event_##name){__VA_ARGS__}}, \
          (rank), (sequence))
 
-static void emit_groups(const cd_flights *f, const cddp_trace_sink *sink, uint32_t rank,
+/* As the rank's own dump has them: ranks that made a group of different members are a finding.
+** Where it says nothing, or leaves itself out, they are those of all dumps together. */
+static group members_of(cd_flights *f, const group *g, uint32_t rank, const dump *d)
+{
+    group own = {.name = g->name, .label = g->label};
+    bool has_itself = false;
+    const cd_value *config = d != NULL ? cd_value_find(d->root, "pg_config") : NULL;
+    const cd_value *entry = config != NULL ? cd_value_find(config, g->name) : NULL;
+    if (entry == NULL || !add_members(f, &own, cd_value_find(entry, "ranks"))) return *g;
+    for (size_t i = 0; i < own.member_count; i++) has_itself |= own.members[i] == rank;
+    return has_itself ? own : *g;
+}
+
+static void emit_groups(cd_flights *f, const cddp_trace_sink *sink, uint32_t rank,
                         uint64_t *sequence)
 {
     for (size_t i = 0; i < f->group_count; i++) {
-        const group *g = &f->groups[i];
+        const group found = members_of(f, &f->groups[i], rank, find_dump(f, rank)), *g = &found;
         uint64_t members = g->member_count;
         int64_t mine = -1;
         for (size_t k = 0; k < g->member_count; k++) {
@@ -495,6 +509,88 @@ static void emit_groups(const cd_flights *f, const cddp_trace_sink *sink, uint32
              .members = (int64_t)g->member_count, .group_rank = mine,
              .members_digest = (int64_t)members, .order = CDDP_ORDER_SAME);
     }
+}
+
+/* In JSON they are texts. */
+static int64_t status_of(const cd_value *status, const char *key)
+{
+    const cd_value *v = cd_value_find(status, key);
+    const char *text = cd_value_text(v, NULL);
+    return text != NULL ? strtoll(text, NULL, 10) : cd_value_number(v, -1);
+}
+
+/* pg_status counts by the number of a group, which entries have beside its name. NULL: no group. */
+static const group *group_of_status(const cd_flights *f, const char *id)
+{
+    const char *name = id;
+    for (size_t k = 0; k < f->dump_count; k++)
+        for (size_t i = 0; i < cd_value_count(f->dumps[k].entries); i++) {
+            const cd_value *e = cd_value_get(f->dumps[k].entries, i);
+            if (cd_value_number(cd_value_find(e, "pg_id"), -1) == strtoll(id, NULL, 10))
+                name = group_of(e);
+        }
+    for (size_t i = 0; i < f->group_count; i++)
+        if (strcmp(f->groups[i].name, name) == 0) return &f->groups[i];
+    return NULL;
+}
+
+/* How far the rank came by its own word, in the group in which it waits, else in the first one. */
+typedef struct progress {
+    const group *group; /* NULL: it does not say */
+    int64_t enqueued, completed;
+} progress;
+
+static progress read_status(const cd_flights *f, const dump *d)
+{
+    const cd_value *all = cd_value_find(d->root, "pg_status");
+    progress found = {.group = NULL};
+    for (size_t i = 0; all != NULL && all->kind == CD_VALUE_MAP && i + 1 < all->count; i += 2) {
+        const cd_value *status = all->items[i + 1];
+        const progress p = {.group = group_of_status(f, cd_value_text(all->items[i], "")),
+                            .enqueued = status_of(status, "last_enqueued_collective"),
+                            .completed = status_of(status, "last_completed_collective")};
+        if (p.group == NULL || p.enqueued < 0 || p.completed < 0) continue;
+        if (found.group == NULL || p.enqueued > p.completed) found = p;
+        if (p.enqueued > p.completed) break;
+    }
+    return found;
+}
+
+/* A rank whose recorder kept no entries, and which waits by its status: it did what the first rank
+** did that kept them, as far as it came. Else it would stand there as the one who never came. */
+static void add_entries_of_another(const cd_flights *f, lines *l, const progress *p,
+                                   int64_t *numbers, open_wait *waits)
+{
+    for (size_t k = 0; k < f->dump_count && waits->number < 0; k++)
+        for (size_t i = 0; i < cd_value_count(f->dumps[k].entries); i++) {
+            const cd_value *e = cd_value_get(f->dumps[k].entries, i);
+            const int64_t number = cd_value_number(cd_value_find(e, "collective_seq_id"), -1);
+            if (is_message(e) || strcmp(group_of(e), p->group->name) != 0 || number > p->enqueued)
+                continue;
+            add_entry(f, l, e, numbers, waits);
+        }
+}
+
+static const char *end_of(cd_flights *f, const dump *d, const progress *p, bool is_waiting)
+{
+    if (d->is_log) return "its log ends with a mismatch";
+    const bool has_entries = cd_value_count(d->entries) > 0;
+    const char *words = is_waiting ? "an operation of its dump had not completed"
+                                   : "nothing of its dump was under way";
+    if (p->group == NULL || (is_waiting && has_entries)) return words;
+    const char *made =
+        p->enqueued > p->completed
+            ? cd_arena_printf(&f->arena,
+                              "%s, and by its status it had enqueued collective %" PRId64
+                              " of group '%.60s' and completed %" PRId64,
+                              has_entries ? "no entry of its dump was under way"
+                                          : "its dump has no entries",
+                              p->enqueued, p->group->label, p->completed)
+            : cd_arena_printf(&f->arena,
+                              "%s; by its status collective %" PRId64
+                              " of group '%.60s' was its last",
+                              words, p->enqueued, p->group->label);
+    return made != NULL ? made : words;
 }
 
 static cddp_status replay_rank(cd_flights *f, uint32_t rank, const cddp_trace_sink *sink,
@@ -520,22 +616,22 @@ static cddp_status replay_rank(cd_flights *f, uint32_t rank, const cddp_trace_si
     int64_t *numbers = cd_arena_array(&f->arena, f->group_count + 1, sizeof *numbers);
     for (size_t i = 0; numbers != NULL && i < cd_value_count(d->entries); i++)
         add_entry(f, &l, cd_value_get(d->entries, i), numbers, &waits);
+    const progress status = read_status(f, d);
+    const bool is_behind = status.group != NULL && status.enqueued > status.completed &&
+                           cd_value_count(d->entries) == 0;
+    if (numbers != NULL && is_behind) add_entries_of_another(f, &l, &status, numbers, &waits);
     CD_TRY(cd_arena_check(&f->arena, err, "the dump of rank %u", rank));
     for (size_t i = 0; i < l.count; i++) {
         l.events[i].event.time_ns = l.events[i].time_ns;
         emit(sink, l.events[i].event, rank, &sequence);
     }
-    if (waits.number >= 0) {
+    const bool is_waiting = waits.number >= 0, is_hung = is_waiting || is_behind;
+    if (is_waiting)
         EMIT(sink, rank, &sequence, collective_wait, NULL, .group = waits.group,
              .sequence = waits.number);
-        EMIT(sink, rank, &sequence, rank_end,
-             d->is_log ? "its log ends with a mismatch"
-                       : "an operation of its dump had not completed",
-             .status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG);
-    } else {
-        EMIT(sink, rank, &sequence, rank_end, "nothing of its dump was under way",
-             .status = CDDP_E_ABORTED, .end = CDDP_RANK_INTERRUPTED);
-    }
+    EMIT(sink, rank, &sequence, rank_end, end_of(f, d, &status, is_waiting),
+         .status = is_hung ? CDDP_E_TIMEOUT : CDDP_E_ABORTED,
+         .end = is_hung ? CDDP_RANK_HUNG : CDDP_RANK_INTERRUPTED);
     cd_arena_rewind(&f->arena, mark);
     return CDDP_OK;
 }

@@ -71,6 +71,15 @@ static void sort(cd_shards *s)
     }
 }
 
+/* Of two generations by one clock. A job that restarted leaves files that a later job without a
+** restart does not replace. */
+static bool is_stale_restart(const cddp_shard_header *x, const cddp_shard_header *y)
+{
+    const bool is_one_clock = strncmp(x->host, y->host, sizeof x->host) == 0 &&
+                              strncmp(x->boot, y->boot, sizeof x->boot) == 0;
+    return is_one_clock && x->generation < y->generation && y->monotonic_ns < x->monotonic_ns;
+}
+
 /* Files of two jobs are easily mixed by a wildcard. */
 static cddp_status check_pair(const shard *a, const shard *b, cddp_error *err)
 {
@@ -79,6 +88,11 @@ static cddp_status check_pair(const shard *a, const shard *b, cddp_error *err)
     if (x->job != 0 && y->job != 0 && x->job != y->job &&
         !(is_of_runs && x->generation != y->generation))
         return cd_fail(err, CDDP_E_MISMATCH, "%s and %s are of different jobs", a->path, b->path);
+    if (is_stale_restart(x, y))
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "%s is of restart %u and began before %s of restart %u: they are of "
+                       "different jobs",
+                       b->path, y->generation, a->path, x->generation);
     if (x->generation != y->generation) return CDDP_OK;
     if (x->world_size != y->world_size)
         return cd_fail(err, CDDP_E_MISMATCH, "%s is of a job of %u rank%s, %s of one of %u",

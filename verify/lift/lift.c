@@ -58,8 +58,10 @@ static void take_group(cd_lift *l, const cddp_event *e)
         uint32_t *ranks = cd_arena_array(&l->arena, (size_t)g->members, sizeof *ranks);
         if (found == NULL || ranks == NULL) return;
         for (int64_t i = 0; i < g->members; i++) ranks[i] = UINT32_MAX;
-        *found = (cd_lift_group){g->group, g->members, copy(l, e->text), ranks};
+        *found = (cd_lift_group){g->group, g->members,        copy(l, e->text),
+                                 ranks,    g->members_digest, false};
     }
+    if (found != NULL && found->digest != g->members_digest) found->is_disputed = true;
     if (found != NULL && g->group_rank >= 0 && g->group_rank < found->members)
         found->ranks[g->group_rank] = e->rank;
 }
@@ -153,6 +155,11 @@ static void take_post(cd_lift *l, cd_lift_rank *r, const cddp_event *e)
     r->collectives++;
     r->outstanding++;
     if (!r->has_wrapper) {
+        cd_lift_post *bare = l->wrapper_count == 0 ? PUSH_ITEM(l, post) : NULL;
+        if (bare != NULL)
+            *bare = (cd_lift_post){{e->rank, 0, CD_LIFT_BEFORE_FORWARD, p->group, p->op,
+                                    p->reduce_op, p->root, p->dtype, p->numel},
+                                   p->sequence};
         const bool is_broadcast = p->op == CDDP_OP_BROADCAST;
         r->before_wrap++;
         r->last_broadcasts = is_broadcast ? r->last_broadcasts + 1 : 0;

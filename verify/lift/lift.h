@@ -53,6 +53,12 @@ typedef struct cd_lift_collective {
     int64_t group, op, reduction, root, dtype, numel;
 } cd_lift_collective;
 
+/* One that a rank posted although it wrapped nothing, as all are of a flight recorder's dump. */
+typedef struct cd_lift_post {
+    cd_lift_collective what;
+    int64_t number; /* in its group */
+} cd_lift_post;
+
 typedef struct cd_lift_setting {
     uint32_t rank;
     int64_t key, item, items, value;
@@ -63,7 +69,9 @@ typedef struct cd_lift_setting {
 typedef struct cd_lift_group {
     int64_t id, members;
     const char *name;
-    uint32_t *ranks; /* (members) by group rank; UINT32_MAX: not known */
+    uint32_t *ranks;  /* (members) by group rank; UINT32_MAX: not known */
+    int64_t digest;   /* of its members */
+    bool is_disputed; /* ranks named other members */
 } cd_lift_group;
 
 typedef struct cd_lift_rank {
@@ -99,6 +107,8 @@ typedef struct cd_lift {
     size_t pass_count, pass_capacity;
     cd_lift_collective *collectives;
     size_t collective_count, collective_capacity;
+    cd_lift_post *posts; /* (post_count) in the order of each rank */
+    size_t post_count, post_capacity;
     cd_lift_setting *settings;
     size_t setting_count, setting_capacity;
     cd_lift_group *groups;
@@ -156,6 +166,12 @@ void cd_lift_take_notify(cd_lift *lift, const cddp_event *event);
 void cd_lift_take_join_end(cd_lift *lift, uint32_t rank);
 /* After the last event: every step gets the number that it has in the scenario. */
 void cd_lift_end_joins(cd_lift *lift);
+/* A recording of operations alone: those from the last one on which ranks agreed become collectives
+** of one step. False: there are none, or it has more than operations. */
+bool cd_lift_is_bare(const cd_lift *lift);
+cddp_status cd_lift_keep_bare(cd_lift *lift, cddp_error *err) CDDP_MUST_CHECK;
+/* Copies; one that is there already is not repeated. */
+void cd_lift_note(cd_lift *lift, const char *note);
 /* The number-th join context of a rank; NULL: it has fewer. */
 const cd_lift_context *cd_lift_find_context(const cd_lift *lift, uint32_t rank, uint32_t number);
 uint32_t cd_lift_context_count(const cd_lift *lift, uint32_t rank);

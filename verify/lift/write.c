@@ -34,9 +34,9 @@ typedef struct writing {
     size_t when_count;
 } writing;
 
-#define NOTE(w, ...) push_note((w)->l, cd_arena_printf(&(w)->l->arena, __VA_ARGS__))
+#define NOTE(w, ...) cd_lift_note((w)->l, cd_arena_printf(&(w)->l->arena, __VA_ARGS__))
 
-static void push_note(cd_lift *l, const char *note)
+void cd_lift_note(cd_lift *l, const char *note)
 {
     if (note == NULL) return;
     if (cd_arena_grow(&l->arena, (void **)&l->notes, &l->note_capacity, l->note_count + 1,
@@ -813,7 +813,7 @@ static void write_collectives(writing *w)
 ** wrapped is not lifted. */
 static uint64_t count_posted(const cd_lift_rank *r)
 {
-    if (!r->has_wrapper || r->before_wrap == 0) return r->collectives;
+    if (!r->has_wrapper || r->before_wrap == 0) return r->collectives; /* or of bare.c */
     const bool has_sizes = r->has_gathered && r->last_broadcasts > 0;
     const bool is_verified = r->before_wrap > r->last_broadcasts;
     return r->collectives - r->before_wrap + is_verified + r->last_broadcasts - has_sizes;
@@ -901,24 +901,65 @@ static cddp_status check(const cd_lift *l, cddp_error *err)
     return CDDP_OK;
 }
 
-static void write_head(cd_lift *l, cd_text *toml, const char *body)
+static void write_head(cd_lift *l, cd_text *toml, const char *about, const char *body)
 {
     cd_text_push(toml, "schema = 1\ntitle = ");
     put_quoted(toml, cd_arena_printf(&l->arena, "lifted from a recording of %s",
                                      l->program[0] != '\0' ? l->program : "a program"));
-    cd_text_push(
-        toml,
-        "\n# What the recorded program did, with a model of as many parameters. What could not be "
-        "expressed:\n");
+    cd_text_printf(toml, "\n# %s What could not be expressed:\n", about);
     for (size_t i = 0; i < l->note_count; i++) cd_text_printf(toml, "#   %s\n", l->notes[i]);
     if (l->note_count == 0) cd_text_push(toml, "#   nothing\n");
     cd_text_push(toml, body);
+}
+
+/* All agreed, and all came: what kept the last operation is not in the recording. */
+static bool is_unexplained(const cd_lift *l)
+{
+    bool waits = false;
+    for (uint32_t i = 0; i < l->rank_count; i++) {
+        if (find_fault(l, &l->ranks[i]) != NULL) return false;
+        if (l->ranks[i].collectives != l->ranks[0].collectives) return false;
+        waits |= is_waiting(&l->ranks[i]);
+    }
+    for (size_t i = 0; i < l->collective_count; i++)
+        if (!posts_alike(l, l->collectives[i].rank, 0, 0, 0, CD_LIFT_BEFORE_FORWARD)) return false;
+    return waits;
+}
+
+static cddp_status write_bare(cd_lift *l, cd_text *toml, cddp_error *err)
+{
+    cd_text body;
+    CD_TRY(cd_lift_keep_bare(l, err));
+    cd_text_init(&body, false);
+    writing w = {.l = l, .out = &body, .steps = 1, .micro_steps = 1, .scale = 1};
+    cd_text_printf(&body,
+                   "\nworld.size = %" PRIu32
+                   "\ntrain.steps = 1\n\n[model]\nname = \"params\"\noptions = "
+                   "\"list=nothing:1:f32\"\n",
+                   l->rank_count);
+    if (is_unexplained(l))
+        NOTE(&w, "why the last operations did not end: all ranks agree on them, and a run of this "
+                 "scenario goes through");
+    write_groups(&w);
+    continue_ranks(&w);
+    write_collectives(&w);
+    l->is_complete = true;
+    write_ends(&w);
+    write_head(l, toml,
+               "What the recorded ranks posted from the last operation on which all agreed; the "
+               "model is not theirs.",
+               cd_text_get(&body));
+    const bool failed = body.failed || toml->failed;
+    cd_text_fini(&body);
+    CD_TRY(cd_arena_check(&l->arena, err, "a scenario"));
+    return failed ? cd_fail_memory(err, "a scenario") : CDDP_OK;
 }
 
 cddp_status cd_lift_write(cd_lift *l, cd_text *toml, cddp_error *err)
 {
     cd_text body;
     CD_TRY(cd_arena_check(&l->arena, err, "a recorded run"));
+    if (cd_lift_is_bare(l)) return CD_PASS(write_bare(l, toml, err));
     CD_TRY(check(l, err));
     cd_text_init(&body, false);
     writing w = {.l = l, .out = &body};
@@ -948,7 +989,9 @@ cddp_status cd_lift_write(cd_lift *l, cd_text *toml, cddp_error *err)
     continue_ranks(&w);
     write_collectives(&w);
     write_ends(&w);
-    if (status == CDDP_OK) write_head(l, toml, cd_text_get(&body));
+    if (status == CDDP_OK)
+        write_head(l, toml, "What the recorded program did, with a model of as many parameters.",
+                   cd_text_get(&body));
     const bool failed = body.failed || toml->failed;
     cd_text_fini(&body);
     if (status != CDDP_OK) return CD_PASS(status);

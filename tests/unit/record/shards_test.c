@@ -192,6 +192,19 @@ TEST(shards, files_that_do_not_belong_together_are_named)
     }
 }
 
+/* The clean twin is a_restart_is_a_run_by_itself. */
+TEST(shards, a_restart_that_began_before_its_job_is_of_another_one)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_shards *shards = NULL;
+    const writer b = begin(0, 1, 1, 5), a = begin(0, 1, 0, 5);
+    end(&a);
+    end(&b);
+    assert_int_equal(open_two(&a, &b, &shards, &err), CDDP_E_MISMATCH);
+    assert_non_null(strstr(err.message, "is of restart 1 and began before "));
+    forget(&a, &b);
+}
+
 TEST(shards, a_rank_without_a_shard_is_known)
 {
     cddp_error err = CDDP_ERROR_INIT;
