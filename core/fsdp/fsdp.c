@@ -13,6 +13,8 @@
 ** F2  a full copy that is used again has this rank's shard in it as it is now (FSH-15)
 ** F3  at most REDUCTIONS_MAX reductions are in flight: their operands are memory
 ** F4  after a failure no call of an iteration does anything
+** F5  all passes of a unit in one iteration compute with one content of its shard, as far as the
+**     host looks: not where it would wait, and of a large shard at an eighth in each iteration
 **
 ** Deviations from PyTorch: a forward without gradients leaves nothing full, so the one after it
 ** gathers the root again (FSH-16). A forward between a step and a forward with gradients that is
@@ -24,6 +26,7 @@
 #include "core/fsdp/fsdp.h"
 
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/base/sized.h"
 #include "core/tensor/cpu.h"
 #include "core/trace/attach.h"
@@ -33,6 +36,8 @@
 
 #define MEMORY_BLOCK_BYTES ((size_t)16 << 10)
 #define REDUCTIONS_MAX 2
+#define LOOK_NUMEL 1024
+#define LOOK_EVERY 8
 
 /* ---- life ---- */
 
@@ -472,6 +477,48 @@ static cddp_status check_fresh(cddp_fsdp *f, cd_fsdp_unit *u, cddp_error *err)
                    cd_fsdp_unit_words(f, u->index));
 }
 
+/* Of a large shard one block of LOOK_EVERY, another one in each iteration: a step or a state that
+** was loaded changes all of them, and reading all would cost more than a tenth of the gathers. */
+static cddp_status look_at_shard(const cddp_fsdp *f, const cd_fsdp_unit *u, uint64_t *digest,
+                                 cddp_error *err)
+{
+    const int64_t share = u->layout.share;
+    const bool is_large = share > LOOK_NUMEL * LOOK_EVERY;
+    const int64_t block = is_large ? LOOK_NUMEL : share,
+                  first = is_large ? (int64_t)(f->iteration % LOOK_EVERY) * LOOK_NUMEL : 0;
+    *digest = 0;
+    for (int64_t at = first; at < share; at += block * LOOK_EVERY) {
+        uint64_t own = 0;
+        const cddp_tensor part =
+            cddp_tensor_slice(&u->shard, at, share - at < block ? share - at : block);
+        CD_TRY(part.device->digest(&part, &own, err));
+        *digest = cd_hash_mix(*digest, own);
+    }
+    return CDDP_OK;
+}
+
+/* F5. A unit that was freed after forward is gathered again, and would compute its gradient with
+** other parameters than its output. */
+static cddp_status check_unchanged(const cddp_fsdp *f, const cd_fsdp_unit *u, cddp_error *err)
+{
+    cd_fsdp_progress *p = &f->progress[u->index];
+    const cddp_device *home = u->shard.device;
+    const bool had_shard = p->has_shard;
+    uint64_t now = 0;
+    if (u->layout.share == 0 || home == NULL || (home->flags & CDDP_DEVICE_ASYNC) != 0 ||
+        (home->flags & CDDP_DEVICE_VALUES) == 0)
+        return CDDP_OK;
+    CD_TRY(look_at_shard(f, u, &now, err));
+    if (had_shard && now != p->shard)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the shard of '%s' was changed between a forward and its backward, which "
+                       "compute with one content: change it behind cddp_fsdp_backward_end, or run "
+                       "that forward without gradients (FSH-15)",
+                       cd_fsdp_unit_words(f, u->index));
+    p->shard = now;
+    return CDDP_OK;
+}
+
 static cddp_status run_pre_forward(cddp_fsdp *f, uint32_t unit, bool grad_mode, cddp_error *err)
 {
     cd_fsdp_unit *u = &f->units[unit];
@@ -490,6 +537,7 @@ static cddp_status run_pre_forward(cddp_fsdp *f, uint32_t unit, bool grad_mode, 
     }
     p->was_full = u->state == CD_FSDP_FULL;
     CD_TRY(check_fresh(f, u, err));
+    if (grad_mode) CD_TRY(check_unchanged(f, u, err));
     CD_TRY(gather(f, u, grad_mode, err));
     CD_TRY(cd_fsdp_unit_await(u, err));
     CD_TRY(cd_fsdp_report_read(f, u, CDDP_UNIT_PRE_FORWARD, err));
@@ -536,6 +584,7 @@ static cddp_status run_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_back
     if (!(unit == 0 && needs_backward) && !(cd_fsdp_unit_keeps(u) && needs_backward))
         CD_TRY(cd_fsdp_unit_free(u, err));
     p->needs_backward = p->needs_backward || needs_backward;
+    p->has_shard = p->needs_backward;
     p->needs_unshard = p->needs_backward && u->state == CD_FSDP_SHARDED;
     return CDDP_OK;
 }
@@ -574,6 +623,7 @@ static cddp_status run_pre_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err
     CD_EMIT(f->tracer, mark, "sharded_pass", .value = unit);
     CD_EMIT(f->tracer, unit_pass, NULL, .unit = unit, .pass = CDDP_UNIT_PRE_BACKWARD,
             .grad_mode = 1);
+    CD_TRY(check_unchanged(f, u, err));
     if (f->phase == CD_FSDP_FORWARD) {
         f->phase = CD_FSDP_BACKWARD;
         CD_TRY(cd_fsdp_end_order(f, &f->forward, "forward", err));
@@ -690,6 +740,7 @@ static void forget_progress(cddp_fsdp *f)
     for (uint32_t k = 0; k < f->unit_count; k++)
         f->progress[k] = (cd_fsdp_progress){.post_position = -1};
     f->post_forward_count = 0;
+    f->iteration++;
     f->phase = CD_FSDP_IDLE;
 }
 

@@ -24,6 +24,8 @@ typedef struct cd_fsdp_progress {
     bool needs_unshard;  /* … which has to gather: a target of prefetch (FSH-10) */
     bool in_backward, has_run_backward;
     int64_t post_position; /* in the order of post-forwards, -1: not there */
+    uint64_t shard;        /* digest of it, as its forwards computed with it */
+    bool has_shard;        /* … and its backward may follow */
 } cd_fsdp_progress;
 
 /* A list of units that grows, and repeats itself each iteration. */
@@ -67,6 +69,7 @@ struct cddp_fsdp {
     cddp_fsdp_order_check order_check;
 
     cd_fsdp_phase phase;
+    uint64_t iteration;
     uint32_t running_forwards; /* of units, inside each other */
     uint32_t no_sync_depth;
     cd_fsdp_progress *progress; /* (unit_count) */

@@ -9,11 +9,11 @@
 ** and layout can read what another one wrote.
 */
 #include "core/base/error.h"
+#include "core/base/sized.h"
 #include "core/fsdp/fsdp.h"
 #include "core/fsdp/move.h"
-#include "core/base/sized.h"
+#include "core/tensor/view.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- writing ---- */
@@ -185,15 +185,21 @@ static cddp_status agree_on_slots(cddp_fsdp *f, const cddp_fsdp_slots *s, cddp_e
 {
     for (uint32_t k = 0; k < f->unit_count; k++) {
         for (size_t i = 0; i < s->slot_count; i++) {
-            const int64_t has = s->tensors[k * s->slot_count + i].device != NULL;
-            int64_t ends[2] = {has, -has};
+            const cddp_tensor *t = &s->tensors[k * s->slot_count + i];
+            const int64_t is = t->device != NULL ? 1 + (int64_t)t->dtype : 0;
+            int64_t ends[2] = {is, -is};
             CD_TRY(smallest(f, ends, 2, err));
-            if (ends[0] != -ends[1])
+            if (ends[0] == -ends[1]) continue;
+            if (ends[0] == 0)
                 return cd_fail(
                     err, CDDP_E_MISMATCH,
                     "slot %zu of '%s' is there on some ranks and absent on others; it is "
                     "%s here",
-                    i, cd_fsdp_unit_words(f, k), has ? "there" : "absent");
+                    i, cd_fsdp_unit_words(f, k), is > 0 ? "there" : "absent");
+            return cd_fail(err, CDDP_E_MISMATCH,
+                           "slot %zu of '%s' is %s on some ranks and %s on others; it is %s here",
+                           i, cd_fsdp_unit_words(f, k), cddp_dtype_name((cddp_dtype)(ends[0] - 1)),
+                           cddp_dtype_name((cddp_dtype)(-ends[1] - 1)), cddp_dtype_name(t->dtype));
         }
     }
     return CDDP_OK;
@@ -235,16 +241,6 @@ static bool has_shape(const cddp_fsdp_stored *stored, const cddp_tensor *t)
     return true;
 }
 
-static const char *print_sizes(char *text, size_t bytes, const int64_t *sizes, uint32_t count)
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (uint32_t d = 0; d < count && d < CDDP_DIMS_MAX && used < bytes; d++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%lld", d > 0 ? "," : "",
-                                 (long long)sizes[d]);
-    return text;
-}
-
 /* Parameters in their order, then buffers. */
 typedef struct item {
     const char *name;
@@ -278,8 +274,18 @@ static cddp_status check_source(const cddp_fsdp *f, const cddp_fsdp_source *s, c
             return cd_fail(err, CDDP_E_MISMATCH,
                            "'%s' is [%s] in the stored state and [%s] in the model; nothing was "
                            "loaded",
-                           m.name, print_sizes(left, sizeof left, stored->sizes, stored->dim_count),
-                           print_sizes(right, sizeof right, m.tensor->sizes, m.tensor->dim_count));
+                           m.name,
+                           cd_sizes_print(stored->sizes, stored->dim_count, left, sizeof left),
+                           cd_sizes_print(m.tensor->sizes, m.tensor->dim_count, right,
+                                          sizeof right));
+    }
+    for (size_t i = 0; i < count_items(f); i++) {
+        const item m = get_item(f, i);
+        const cddp_fsdp_stored *stored = find_stored(s, m.name);
+        if (stored == NULL || stored->dtype == m.tensor->dtype) continue;
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "'%s' is %s in the stored state and %s in the model; nothing was loaded",
+                       m.name, cddp_dtype_name(stored->dtype), cddp_dtype_name(m.tensor->dtype));
     }
     for (size_t k = 0; k < s->stored_count; k++) {
         const char *name = s->stored[k].name;
@@ -411,7 +417,8 @@ cddp_status cddp_fsdp_get_local(const cddp_fsdp *f, uint32_t unit, cddp_fsdp_loc
                                  .world = u->layout.world,
                                  .numel = u->layout.numel,
                                  .share = u->layout.share,
-                                 .layout = cd_fsdp_layout_digest(&u->layout)};
+                                 .layout = cd_fsdp_layout_digest(&u->layout),
+                                 .dtype = u->dtype};
     cd_sized_fill(local, &own, sizeof own);
     return CDDP_OK;
 }
@@ -420,8 +427,10 @@ cddp_status cddp_fsdp_load_local(cddp_fsdp *f, uint32_t unit, const cddp_fsdp_lo
                                  const cddp_tensor *elements, cddp_error *err)
 {
     cddp_fsdp_local own = {.size = sizeof own};
+    cddp_fsdp_local there = {.dtype = CDDP_DTYPE_COUNT};
     CD_TRY(cddp_fsdp_get_local(f, unit, &own, err));
     CD_TRY(CD_SIZED_CHECK(stored, cddp_fsdp_local, layout, err));
+    cd_sized_copy(&there, sizeof there, stored);
     cd_fsdp_unit *u = &f->units[unit];
     if (stored->rank != own.rank || stored->world != own.world || stored->share != own.share)
         return cd_fail(err, CDDP_E_MISMATCH,
@@ -429,6 +438,11 @@ cddp_status cddp_fsdp_load_local(cddp_fsdp *f, uint32_t unit, const cddp_fsdp_lo
                        "has number %u of %u with %lld; load a full or sharded state instead",
                        cd_fsdp_unit_words(f, unit), stored->rank, stored->world,
                        (long long)stored->share, own.rank, own.world, (long long)own.share);
+    if (there.dtype != CDDP_DTYPE_COUNT && there.dtype != own.dtype)
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "the stored shard of '%s' has elements of %s, and that of this rank of %s",
+                       cd_fsdp_unit_words(f, unit), cddp_dtype_name(there.dtype),
+                       cddp_dtype_name(own.dtype));
     if (stored->layout != own.layout || stored->numel != own.numel)
         return cd_fail(
             err, CDDP_E_MISMATCH,

@@ -357,6 +357,7 @@ typedef struct cddp_fsdp_stored {
     const char *name;
     uint32_t dim_count;
     int64_t sizes[CDDP_DIMS_MAX];
+    cddp_dtype dtype; /* in which it was stored; nothing is converted */
 } cddp_fsdp_stored;
 /* does: writes elements of the named parameter, from `first` on, in logical order, into
 ** `to`. */
@@ -370,10 +371,10 @@ typedef struct cddp_fsdp_source {
     void *context;
 } cddp_fsdp_source;
 /* Makes the shards those of a stored state, whatever world, strategy and layout wrote it (FST-09):
-** each rank reads its own elements. Names or shapes that are missing, too many or different are
-** refused before anything is changed, on all ranks. Buffers and ignored parameters that the state
-** names are read whole, into the program's tensors and into cddp_fsdp_buffer; others stay as they
-** are. Collective. */
+** each rank reads its own elements. Names, shapes or dtypes that are missing, too many or different
+** are refused before anything is changed, on all ranks. Buffers and ignored parameters that the
+** state names are read whole, into the program's tensors and into cddp_fsdp_buffer; others stay as
+** they are. Collective. */
 CDDP_API cddp_status cddp_fsdp_load(cddp_fsdp *fsdp, const cddp_fsdp_source *source,
                                     cddp_error *err) CDDP_MUST_CHECK;
 
@@ -382,7 +383,8 @@ typedef struct cddp_fsdp_local {
     uint32_t size;
     uint32_t rank, world; /* of the group of its shards */
     int64_t numel, share;
-    uint64_t layout; /* digest of names, shapes, dtype and cut */
+    uint64_t layout;  /* digest of names, shapes, dtype and cut */
+    cddp_dtype dtype; /* of its elements; COUNT where who wrote it does not know this field */
 } cddp_fsdp_local;
 CDDP_API cddp_status cddp_fsdp_get_local(const cddp_fsdp *fsdp, uint32_t unit,
                                          cddp_fsdp_local *local, cddp_error *err) CDDP_MUST_CHECK;

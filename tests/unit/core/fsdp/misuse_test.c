@@ -189,6 +189,62 @@ static void is_refused_alone(lane *l)
 }
 TEST(create, refuses_what_cannot_be_cut) { lab_of(2, is_refused_alone, NULL); }
 
+/* A parameter of four elements from element `first` of another one's storage. */
+static cddp_tensor within(const cddp_tensor *t, int64_t first)
+{
+    const int64_t four = 4;
+    return cddp_tensor_of(t->device, t->storage, t->offset + first, t->dtype, &four, 1);
+}
+
+static void overlaps(lane *l)
+{
+    static const char *const b_bias[] = {"b.bias"};
+    const int64_t square[] = {2, 2};
+    toy t;
+    toy_init(&t, l);
+    cddp_parameter *weight = &l->parameters[4], *bias = &l->parameters[5];
+    const cddp_parameter own = *bias, third = l->parameters[3];
+    t.options.wrap = cddp_fsdp_wrap_policy_default();
+    bias->tensor = within(&weight->tensor, 16);
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'b.weight' and 'b.bias' overlap in memory");
+    /* the same memory by another address */
+    bias->tensor.storage = (float *)weight->tensor.storage + 15;
+    bias->tensor.offset = 0;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'b.weight' and 'b.bias' overlap in memory");
+    t.options.ignored_parameters = b_bias;
+    t.options.ignored_count = 1;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'b.weight' and 'b.bias' overlap in memory");
+    *bias = own;
+    l->parameters[3] = own; /* "a.bias" is "b.bias", as which it is ignored */
+    l->parameters[3].name = "a.bias";
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'b.bias' is ignored and 'a.bias' is not");
+    t.options.ignored_count = 0;
+    l->parameters[3].tensor = cddp_tensor_of(l->device, own.tensor.storage, 0, CDDP_F32, square, 2);
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG,
+                "'a.bias' is [2,2] and 'b.bias' is [4], of one storage");
+    l->parameters[3].tensor = own.tensor;
+    l->parameters[3].requires_grad = false;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'b.bias' requires a gradient and 'a.bias' does");
+    l->parameters[3].requires_grad = true;
+    cddp_buffer buffers[2] = {{.name = "mean", .tensor = within(&weight->tensor, 2)},
+                              {.name = "mean", .tensor = lane_tensor(l, CDDP_F32, square, 2, 0)}};
+    t.options.buffers = buffers;
+    t.options.buffer_count = 2;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "buffer 'mean' overlaps parameter 'b.weight'");
+    const cddp_tensor view = buffers[0].tensor;
+    buffers[0].tensor = buffers[1].tensor;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "two buffers are named 'mean': 0 and 1");
+    buffers[1].name = "weight";
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "parameter 0 and buffer 1 are both named 'weight'");
+    buffers[1].name = "variance";
+    CHECK_OK(toy_try_wrap(&t)); /* one parameter by two names, and buffers beside it */
+    CHECK(view.storage == weight->tensor.storage);
+    toy_fini(&t);
+    l->parameters[3] = third;
+    lane_release(l, &buffers[1].tensor);
+}
+TEST(create, refuses_parameters_that_overlap) { lab_of(2, overlaps, NULL); } /* FPM-10, FSD-20 */
+
 static void out_of_order(lane *l)
 {
     toy t;
@@ -359,6 +415,80 @@ static void steps_inside_a_window(lane *l)
 }
 TEST(freshness, of_a_window_is_checked) { lab_of(2, steps_inside_a_window, NULL); } /* FSY-03 */
 
+static void add_to_shard(toy *t, uint32_t unit, int64_t element)
+{
+    lane *l = t->l;
+    cddp_parameter flat;
+    CHECK_OK(cddp_fsdp_flat(t->fsdp, unit, &flat, &l->err));
+    ((float *)flat.tensor.storage)[element] += 1;
+}
+
+/* Where the shard of 'a' is changed: between forward and backward, or behind them. */
+static void changes_a_shard(lane *l)
+{
+    const cddp_fsdp_strategy strategy = *(const cddp_fsdp_strategy *)l->lab->data;
+    toy t;
+    toy_init(&t, l);
+    t.options.strategy = strategy;
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    const int step = 0;
+    toy_step(&t);
+    toy_step_alone(&t, l->w, &step, 1);
+    toy_forward(&t); /* the step before it is none between */
+    add_to_shard(&t, TOY_A, 1);
+    cddp_status status = cddp_fsdp_pre_backward(t.fsdp, TOY_B, &l->err);
+    if (status == CDDP_OK) toy_gradients_of(&t, TOY_B, 1);
+    if (status == CDDP_OK) status = cddp_fsdp_post_backward(t.fsdp, TOY_B, &l->err);
+    if (status == CDDP_OK) status = cddp_fsdp_pre_backward(t.fsdp, TOY_A, &l->err);
+    /* who sees it first aborts the others with its sentence */
+    CHECK(status == CDDP_E_STATE || status == CDDP_E_ABORTED);
+    CHECK(
+        strstr(l->err.message, "the shard of 'a' was changed between a forward and its backward"));
+    toy_fini(&t);
+}
+TEST(freshness, of_forward_and_backward_is_one)
+{
+    static const cddp_fsdp_strategy strategies[] = {CDDP_FSDP_FULL_SHARD, CDDP_FSDP_SHARD_GRAD_OP,
+                                                    CDDP_FSDP_NO_SHARD};
+    for (size_t i = 0; i < sizeof strategies / sizeof strategies[0]; i++) {
+        cd_test_row("strategy %d", (int)strategies[i]);
+        lab_of(2, changes_a_shard, (void *)&strategies[i]);
+    }
+} /* FSH-15 */
+
+/* Of a large shard another eighth is looked at in each iteration. */
+static void changes_one_element(lane *l)
+{
+    enum { NUMEL = 40000 };
+    cddp_fsdp *f = NULL;
+    cddp_fsdp_options o = cddp_fsdp_options_default();
+    lane_add(l, "weight", CDDP_F32, NUMEL);
+    o.parameters = l->parameters;
+    o.parameter_count = 1;
+    o.group = l->group;
+    CHECK_OK(cddp_fsdp_create(&o, &f, &l->err));
+    toy t = {.l = l, .fsdp = f};
+    cddp_status status = CDDP_OK;
+    for (int i = 0; i < 9 && status == CDDP_OK; i++) {
+        CHECK_OK(cddp_fsdp_pre_forward(f, 0, true, &l->err));
+        CHECK_OK(cddp_fsdp_post_forward(f, 0, true, &l->err));
+        if (i > 0) add_to_shard(&t, 0, 19000);
+        status = cddp_fsdp_pre_backward(f, 0, &l->err);
+        if (status == CDDP_OK) status = cddp_fsdp_post_backward(f, 0, &l->err);
+        if (status == CDDP_OK) status = cddp_fsdp_backward_end(f, &l->err);
+        CHECK(i > 0 || status == CDDP_OK);
+    }
+    CHECK(status == CDDP_E_STATE || status == CDDP_E_ABORTED);
+    CHECK(strstr(l->err.message, "the shard of '(root)' was changed"));
+    cddp_fsdp_destroy(f);
+    cddp_grad_fini(&l->grads[0]);
+}
+TEST(freshness, of_a_large_shard_is_seen_within_eight_iterations)
+{
+    lab_of(2, changes_one_element, NULL);
+}
+
 static cddp_status read_ones(void *context, const char *name, int64_t first, const cddp_tensor *to,
                              cddp_error *err)
 {
@@ -379,7 +509,9 @@ static void loads_inside_a_window(lane *l)
     CHECK_OK(cddp_fsdp_no_sync_begin(t.fsdp, &l->err));
     toy_iterate(&t, 1);
     for (size_t i = 0; i < TOY_PARAMETERS; i++) {
-        stored[i] = (cddp_fsdp_stored){.name = toy_shapes[i].name, .dim_count = toy_shapes[i].dims};
+        stored[i] = (cddp_fsdp_stored){.name = toy_shapes[i].name,
+                                       .dim_count = toy_shapes[i].dims,
+                                       .dtype = CDDP_F32};
         memcpy(stored[i].sizes, toy_shapes[i].sizes, sizeof toy_shapes[i].sizes);
         for (int64_t e = 0; e < toy_numel(i); e++) t.values[i][e] = 1;
     }
