@@ -179,7 +179,10 @@ typedef struct cd_oracle_options {
     /* a sample's gradient does not depend on the rest of its micro-batch, and no cast rounds it;
     ** false with batch norm */
     bool sample_wise;
-    bool separate;     /* every micro-step begins without gradients: the comm hook adds them up */
+    bool separate; /* every micro-step begins without gradients: the comm hook adds them up */
+    /* what a step reduces later is added to what it reduced before, which does not enter into it
+    ** (FSY-05) */
+    bool adds_reductions;
     bool exact_inputs; /* the plan promises that no sum rounds; the witness is still checked */
     /* Link 15 judges each parameter in the first step, the last, and one that the seed draws. */
     uint32_t step_count;
