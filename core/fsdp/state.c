@@ -180,14 +180,27 @@ static cddp_status check_slots(const cddp_fsdp *f, const cddp_fsdp_slots *s, cdd
     return CDDP_OK;
 }
 
+/* A slot as one number: 0 is absent, 1 has the dtype of the shard, and so on. */
+static int64_t number_of(const cd_fsdp_unit *u, const cddp_tensor *slot)
+{
+    const int64_t count = CDDP_DTYPE_COUNT;
+    return slot->device != NULL ? 1 + ((int64_t)slot->dtype - (int64_t)u->dtype + count) % count
+                                : 0;
+}
+
+static const char *words_of(const cd_fsdp_unit *u, int64_t number)
+{
+    return cddp_dtype_name((cddp_dtype)((number - 1 + (int64_t)u->dtype) % CDDP_DTYPE_COUNT));
+}
+
 /* FST-10: else gathers of different slots would pair with each other. */
 static cddp_status agree_on_slots(cddp_fsdp *f, const cddp_fsdp_slots *s, cddp_error *err)
 {
     for (uint32_t k = 0; k < f->unit_count; k++) {
         for (size_t i = 0; i < s->slot_count; i++) {
-            const cddp_tensor *t = &s->tensors[k * s->slot_count + i];
-            const int64_t is = t->device != NULL ? 1 + (int64_t)t->dtype : 0;
-            int64_t ends[2] = {is, -is};
+            const cd_fsdp_unit *u = &f->units[k];
+            const int64_t own = number_of(u, &s->tensors[k * s->slot_count + i]);
+            int64_t ends[2] = {own, -own};
             CD_TRY(smallest(f, ends, 2, err));
             if (ends[0] == -ends[1]) continue;
             if (ends[0] == 0)
@@ -195,11 +208,11 @@ static cddp_status agree_on_slots(cddp_fsdp *f, const cddp_fsdp_slots *s, cddp_e
                     err, CDDP_E_MISMATCH,
                     "slot %zu of '%s' is there on some ranks and absent on others; it is "
                     "%s here",
-                    i, cd_fsdp_unit_words(f, k), is > 0 ? "there" : "absent");
+                    i, cd_fsdp_unit_words(f, k), own > 0 ? "there" : "absent");
             return cd_fail(err, CDDP_E_MISMATCH,
                            "slot %zu of '%s' is %s on some ranks and %s on others; it is %s here",
-                           i, cd_fsdp_unit_words(f, k), cddp_dtype_name((cddp_dtype)(ends[0] - 1)),
-                           cddp_dtype_name((cddp_dtype)(-ends[1] - 1)), cddp_dtype_name(t->dtype));
+                           i, cd_fsdp_unit_words(f, k), words_of(u, ends[0]), words_of(u, -ends[1]),
+                           words_of(u, own));
         }
     }
     return CDDP_OK;
