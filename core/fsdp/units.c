@@ -167,9 +167,12 @@ static cddp_status find_first(const cddp_fsdp *f, const cddp_fsdp_options *o, si
 {
     const cddp_parameter *p = &f->parameters[i];
     *first = (uint32_t)i;
+    const bool is_address =
+        p->tensor.device != NULL && (p->tensor.device->flags & CDDP_DEVICE_HOST) != 0;
     for (size_t k = 0; k < i && p->tensor.device != NULL; k++) {
         const cddp_parameter *q = &f->parameters[k];
         const bool same_slot = p->grad != NULL && p->grad == q->grad;
+        if (!same_slot && !is_address && p->tensor.storage != q->tensor.storage) continue;
         if (q->tensor.device == NULL) continue;
         const bool meets = overlaps(&q->tensor, &p->tensor);
         const bool is_same = meets && is_same_storage(&q->tensor, &p->tensor);
