@@ -102,6 +102,7 @@ typedef struct cd_oracle_engine {
     /* ranks compute in a narrower dtype than f64, and it can do the same in f64, from the same
     ** numbers */
     bool has_wide;
+    bool casts_values; /* where they enter and leave units, unless a part is plain */
     /* does: how often the gradient of each parameter was added to in the last run (optional: what
     ** a cast makes of it is not judged) */
     const uint32_t *(*uses)(void *self);
