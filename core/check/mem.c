@@ -5,7 +5,8 @@
 ** Judged from   unit_storage, added up here; unit_wait, where the host says that it waited for a
 **               free on a device with streams, and order, from which follows whether it did;
 **               planned_storage and planned_units, which the judge derives from the plan;
-**               unit_pass and collective_post for where in an iteration that is. A forward without gradients needs no plan: it leaves what was there.
+**               unit_pass and collective_post for where in an iteration that is. A forward
+**               without gradients needs no plan: it leaves what was there.
 ** Exercised     an iteration of a rank ended, and some of it was full meanwhile; or the plan has
 **               nothing full.
 ** Blame         the rank; the unit whose storage was taken last, is taken or freed elsewhere, or is
