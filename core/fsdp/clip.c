@@ -27,6 +27,7 @@ static cddp_status add_units(const cddp_fsdp *f, norm *n, cddp_error *err)
     for (uint32_t k = 0; k < f->unit_count; k++) {
         const cd_fsdp_unit *u = &f->units[k];
         if (u->grad.kind != CDDP_GRAD_DENSE) continue;
+        CD_TRY(cd_fsdp_unit_check_gradient(u, err));
         CD_TRY(cd_p_norm_add_tensor(cd_fsdp_unit_is_sharded(u) ? &n->sharded : &n->whole,
                                     &u->grad.value, err));
     }
@@ -50,8 +51,8 @@ static cddp_status sum_over_group(cddp_fsdp *f, norm *n, cddp_error *err)
                                   .numel = 1};
     CD_TRY(cd_control_init(&one, &spec, err));
     *(double *)one.host = n->sharded.sum;
-    const cddp_status status =
-        cd_control_allreduce(f->group, &one, cd_p_norm_reduction(n->sharded.p), err);
+    const cddp_status status = cd_fsdp_give_up(
+        f, cd_control_allreduce(f->group, &one, cd_p_norm_reduction(n->sharded.p), err), err);
     if (status == CDDP_OK) n->sharded.sum = *(const double *)one.host;
     cd_control_fini(&one);
     return CD_PASS(status);
@@ -90,7 +91,7 @@ cddp_status cddp_fsdp_clip_grad_norm(cddp_fsdp *f, double max_norm, double norm_
                        "0, norm_type at least 1",
                        max_norm, norm_type);
     CD_TRY(check_reduced(f, err));
-    CD_TRY(add_units(f, &n, err));
+    CD_TRY(cd_fsdp_give_up(f, add_units(f, &n, err), err)); /* others are in the sum */
     CD_TRY(sum_over_group(f, &n, err));
     cd_p_norm_add(&n.sharded, n.whole.sum);
     const double total = cd_p_norm_get(&n.sharded);

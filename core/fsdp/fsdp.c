@@ -346,7 +346,7 @@ cddp_status cd_fsdp_check_idle(const cddp_fsdp *f, const char *call, cddp_error 
 }
 
 /* F4. The other ranks are or will be in a collective that this one does not join. */
-static cddp_status give_up(cddp_fsdp *f, cddp_status status, const cddp_error *err)
+cddp_status cd_fsdp_give_up(cddp_fsdp *f, cddp_status status, const cddp_error *err)
 {
     cddp_error ignored = CDDP_ERROR_INIT;
     if (status == CDDP_OK || f->failure.status != CDDP_OK) return status;
@@ -559,7 +559,13 @@ cddp_status cddp_fsdp_pre_forward(cddp_fsdp *f, uint32_t unit, bool grad_mode, c
                        "the forward of '%s' begins, and the one before has not ended: call "
                        "cddp_fsdp_post_forward",
                        cd_fsdp_unit_words(f, unit));
-    return give_up(f, CD_PASS(run_pre_forward(f, unit, grad_mode, err)), err);
+    /* Recomputation comes before the end of a unit's backward. */
+    if (grad_mode && f->progress[unit].has_run_backward)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the forward of '%s' begins, and its backward of this iteration is over: "
+                       "call cddp_fsdp_backward_end",
+                       cd_fsdp_unit_words(f, unit));
+    return cd_fsdp_give_up(f, CD_PASS(run_pre_forward(f, unit, grad_mode, err)), err);
 }
 
 static cddp_status run_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_backward,
@@ -599,7 +605,7 @@ cddp_status cddp_fsdp_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_backw
     if (!f->progress[unit].in_forward)
         return cd_fail(err, CDDP_E_STATE, "the forward of '%s' ends, and has not begun",
                        cd_fsdp_unit_words(f, unit));
-    return give_up(f, CD_PASS(run_post_forward(f, unit, needs_backward, err)), err);
+    return cd_fsdp_give_up(f, CD_PASS(run_post_forward(f, unit, needs_backward, err)), err);
 }
 
 cddp_status cddp_fsdp_wait_unit(cddp_fsdp *f, uint32_t unit, cddp_stream *stream, cddp_error *err)
@@ -652,7 +658,7 @@ cddp_status cddp_fsdp_pre_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err)
                            : "the backward of '%s' begins, and no forward since the last backward "
                              "had an output that requires a gradient (FSH-19)",
                        cd_fsdp_unit_words(f, unit));
-    return give_up(f, CD_PASS(run_pre_backward(f, unit, err)), err);
+    return cd_fsdp_give_up(f, CD_PASS(run_pre_backward(f, unit, err)), err);
 }
 
 /* The oldest reduction ends, and leaves the queue when it has no further stage. */
@@ -732,7 +738,7 @@ cddp_status cddp_fsdp_post_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err
     if (!f->progress[unit].in_backward)
         return cd_fail(err, CDDP_E_STATE, "the backward of '%s' ends, and has not begun",
                        cd_fsdp_unit_words(f, unit));
-    return give_up(f, CD_PASS(run_post_backward(f, unit, err)), err);
+    return cd_fsdp_give_up(f, CD_PASS(run_post_backward(f, unit, err)), err);
 }
 
 static void forget_progress(cddp_fsdp *f)
@@ -773,7 +779,7 @@ cddp_status cddp_fsdp_backward_end(cddp_fsdp *f, cddp_error *err)
             return cd_fail(err, CDDP_E_STATE, "the iteration ends inside the %s of '%s'",
                            f->progress[k].in_backward ? "backward" : "forward",
                            cd_fsdp_unit_words(f, k));
-    return give_up(f, CD_PASS(run_backward_end(f, err)), err);
+    return cd_fsdp_give_up(f, CD_PASS(run_backward_end(f, err)), err);
 }
 
 /* ---- no_sync ---- */
@@ -797,12 +803,14 @@ cddp_status cddp_fsdp_no_sync_end(cddp_fsdp *f, cddp_error *err)
 cddp_status cddp_fsdp_check_step(const cddp_fsdp *f, cddp_error *err)
 {
     CD_TRY(cd_fsdp_check_idle(f, "cddp_fsdp_check_step", err));
-    for (uint32_t k = 0; k < f->unit_count; k++)
+    for (uint32_t k = 0; k < f->unit_count; k++) {
+        CD_TRY(cd_fsdp_unit_check_gradient(&f->units[k], err));
         if (cd_fsdp_unit_has_gradient(&f->units[k]))
             return cd_fail(err, CDDP_E_STATE,
                            "'%s' has gradients of a no_sync window that were not reduced: run a "
                            "backward outside of it before the step (FSY-07)",
                            cd_fsdp_unit_words(f, k));
+    }
     return CDDP_OK;
 }
 

@@ -110,5 +110,7 @@ cddp_status cd_fsdp_report_read(const cddp_fsdp *f, const cd_fsdp_unit *unit,
 
 /* "unit 'encoder.0'", or "the root": for messages. Borrowed until destroy. */
 const char *cd_fsdp_unit_words(const cddp_fsdp *f, uint32_t unit);
+/* After a failed collective: nothing goes on, on no rank (F4). Returns status. */
+cddp_status cd_fsdp_give_up(cddp_fsdp *f, cddp_status status, const cddp_error *err);
 /* Between iterations, and not after a failure. `call` names the caller. */
 cddp_status cd_fsdp_check_idle(const cddp_fsdp *f, const char *call, cddp_error *err);

@@ -24,6 +24,7 @@ typedef struct writing {
     bool is_written; /* by this rank */
     size_t slot;
     uint32_t world, rank; /* of the rows */
+    cddp_error failure; /* of the sink: what is left is gathered for the others, and not written */
 } writing;
 
 static cddp_status write_member(const cddp_fsdp *f, const writing *w, size_t ordinal,
@@ -59,15 +60,27 @@ static cddp_status write_members(const cddp_fsdp *f, const writing *w, const cd_
     return CDDP_OK;
 }
 
-static cddp_status write_vector(cddp_fsdp *f, const writing *w, cd_fsdp_unit *u,
-                                const cddp_tensor *part, cddp_error *err)
+static cddp_status write_vector(cddp_fsdp *f, writing *w, cd_fsdp_unit *u, const cddp_tensor *part,
+                                cddp_error *err)
 {
     cd_fsdp_buffer whole = {.capacity = 0};
-    CD_TRY(cd_fsdp_unit_gather_whole(u, part, &whole, err));
+    const cddp_status gathered = cd_fsdp_unit_gather_whole(u, part, &whole, err);
+    CD_TRY(cd_fsdp_give_up(f, gathered, err));
     f->gathers += cd_fsdp_unit_is_sharded(u);
-    const cddp_status status = w->is_written ? write_members(f, w, u, &whole.tensor, err) : CDDP_OK;
+    if (w->is_written && w->failure.status == CDDP_OK &&
+        write_members(f, w, u, &whole.tensor, &w->failure) != CDDP_OK &&
+        w->failure.status == CDDP_OK) /* a sink that says nothing but its status */
+        (void)cd_fail(&w->failure, CDDP_E_IO, "the sink refused a parameter of '%s'",
+                      cd_fsdp_unit_words(f, u->index));
     cd_fsdp_memory_give(&f->memory, &whole);
-    return CD_PASS(status);
+    return CDDP_OK;
+}
+
+/* What the sink said, when every gather that others take part in is over. */
+static cddp_status end_writing(const writing *w, cddp_error *err)
+{
+    if (w->failure.status == CDDP_OK) return CDDP_OK;
+    return cd_fail(err, w->failure.status, "%s", w->failure.message);
 }
 
 static cddp_status begin_writing(const cddp_fsdp *f, const cddp_fsdp_sink *sink, const char *call,
@@ -123,6 +136,7 @@ static cddp_status write_parameters(cddp_fsdp *f, const cddp_fsdp_sink *sink, co
     for (uint32_t k = 0; k < f->unit_count; k++)
         if (!cd_fsdp_unit_is_empty(&f->units[k]))
             CD_TRY(write_vector(f, &w, &f->units[k], &f->units[k].shard, err));
+    CD_TRY(end_writing(&w, err));
     return w.is_written ? CD_PASS(write_own(f, &w, err)) : CDDP_OK;
 }
 
@@ -152,7 +166,9 @@ static cddp_status smallest(cddp_fsdp *f, int64_t *numbers, size_t count, cddp_e
     memcpy(votes.host, numbers, count * sizeof *numbers);
     for (size_t i = 0; i < 2; i++)
         if (groups[i] != NULL)
-            CD_TRY_OUT(cd_control_allreduce(groups[i], &votes, CDDP_RED_MIN, err));
+            CD_TRY_OUT(cd_fsdp_give_up(f,
+                                       cd_control_allreduce(groups[i], &votes, CDDP_RED_MIN, err),
+                                       err));
     memcpy(numbers, votes.host, count * sizeof *numbers);
 out:
     cd_control_fini(&votes);
@@ -234,7 +250,7 @@ cddp_status cddp_fsdp_optimizer_state(cddp_fsdp *f, const cddp_fsdp_slots *slots
                 CD_TRY(write_vector(f, &w, &f->units[k], t, err));
         }
     }
-    return CDDP_OK;
+    return CD_PASS(end_writing(&w, err));
 }
 
 /* ---- reading ---- */

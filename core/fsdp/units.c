@@ -500,6 +500,9 @@ cddp_status cd_fsdp_make_units(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_er
         if (module == NULL || k == f->unit_count)
             return cd_fail(err, CDDP_E_CONFIG, "unit_options names '%s', which is no unit",
                            module != NULL ? module : "(none)");
+        if (options_of(o, module) != &o->unit_options[i])
+            return cd_fail(err, CDDP_E_CONFIG, "unit_options names '%s' twice: one unit has one",
+                           cd_fsdp_unit_words(f, k));
     }
     return CDDP_OK;
 }

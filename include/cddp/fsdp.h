@@ -324,8 +324,10 @@ typedef cddp_status (*cddp_fsdp_entry_fn)(void *context, const cddp_fsdp_entry *
                                           cddp_error *err);
 
 typedef struct cddp_fsdp_sink {
-    uint32_t size;            /* sizeof(cddp_fsdp_sink) known to the writer */
-    cddp_fsdp_entry_fn entry; /* copies what it wants to keep */
+    uint32_t size; /* sizeof(cddp_fsdp_sink) known to the writer */
+    /* copies what it wants to keep. Once it has failed it is not called again: what is left is
+    ** gathered for the other ranks, then the failure is returned */
+    cddp_fsdp_entry_fn entry;
     void *context;
     /* FULL: on shard rank 0 of replica 0 alone. All ranks take part in every gather (FST-02) */
     bool rank0_only;

@@ -169,6 +169,13 @@ static void is_refused_alone(lane *l)
     t.options.unit_options = &lost;
     t.options.unit_options_count = 1;
     CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "names 'c', which is no unit");
+    const cddp_fsdp_unit_options twice[] = {{"a", CDDP_FSDP_FULL_SHARD,
+                                             cddp_fsdp_mixed_precision_default()},
+                                            {"a", CDDP_FSDP_SHARD_GRAD_OP,
+                                             cddp_fsdp_mixed_precision_default()}};
+    t.options.unit_options = twice;
+    t.options.unit_options_count = 2;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "unit_options names 'a' twice");
     t.options = good;
     t.options.mixed_precision.param_dtype = CDDP_I32;
     CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "param_dtype of unit '' is i32");
@@ -280,6 +287,9 @@ static void out_of_order(lane *l)
     CHECK_OK(cddp_fsdp_pre_backward(t.fsdp, TOY_ROOT, &l->err));
     toy_gradients_of(&t, TOY_ROOT, 0);
     CHECK_OK(cddp_fsdp_post_backward(t.fsdp, TOY_ROOT, &l->err));
+    CHECK_FAILS(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err), CDDP_E_STATE,
+                "the forward of '(root)' begins, and its backward of this iteration is over: call "
+                "cddp_fsdp_backward_end");
     CHECK_OK(cddp_fsdp_backward_end(t.fsdp, &l->err));
     const int step = 0;
     toy_step(&t);
@@ -288,6 +298,109 @@ static void out_of_order(lane *l)
     toy_fini(&t);
 }
 TEST(iteration, refuses_a_unit_out_of_order) { lab_of(2, out_of_order, NULL); } /* FSH-19 */
+
+/* A program's own tensor in a slot. */
+static void put_gradient(lane *l, cddp_grad *slot, const cddp_tensor *value)
+{
+    (void)l;
+    cddp_grad_drop(slot);
+    slot->kind = CDDP_GRAD_DENSE;
+    slot->value = *value;
+}
+
+typedef struct mishap {
+    const char *name, *words;
+    int64_t sizes[2];
+    uint32_t dims;
+    bool is_early, is_of_shard, is_fine;
+} mishap;
+
+/* All ranks do the same; who is first aborts the others with its sentence. */
+static void gradient_is_wrong(lane *l)
+{
+    const mishap *m = l->lab->data;
+    toy t;
+    cddp_parameter flat;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    cddp_tensor own = lane_tensor(l, CDDP_F32, m->sizes, m->dims, 1.0);
+    toy_forward(&t);
+    if (m->is_early) put_gradient(l, &l->grads[4], &own);
+    cddp_status status = cddp_fsdp_pre_backward(t.fsdp, TOY_B, &l->err);
+    if (status == CDDP_OK && !m->is_early && !m->is_of_shard) put_gradient(l, &l->grads[4], &own);
+    if (status == CDDP_OK) status = cddp_fsdp_post_backward(t.fsdp, TOY_B, &l->err);
+    if (status == CDDP_OK) status = cddp_fsdp_backward_end(t.fsdp, &l->err);
+    if (m->is_of_shard && status == CDDP_OK) {
+        CHECK_OK(cddp_fsdp_flat(t.fsdp, TOY_B, &flat, &l->err));
+        put_gradient(l, flat.grad, &own);
+        CHECK_FAILS(cddp_fsdp_check_step(t.fsdp, &l->err), CDDP_E_ARG, m->words);
+        status = cddp_fsdp_clip_grad_norm(t.fsdp, 1, 2, NULL, &l->err);
+        flat.grad->kind = CDDP_GRAD_UNDEFINED;
+    }
+    CHECK(m->is_fine ? status == CDDP_OK && l->grads[4].kind == CDDP_GRAD_UNDEFINED
+                     : status != CDDP_OK && strstr(l->err.message, m->words) != NULL);
+    l->grads[4].kind = CDDP_GRAD_UNDEFINED;
+    toy_fini(&t);
+    lane_release(l, &own);
+}
+TEST(gradient, that_does_not_fit_is_named)
+{
+    static const mishap mishaps[] = {
+        {.name = "its own tensor", .sizes = {4, 5}, .dims = 2, .is_fine = true},
+        {.name = "a flat one", .sizes = {20}, .dims = 1, .is_fine = true},
+        {"another shape",
+         "the gradient of 'b.weight' is f32 [5,4]; unit 'b' takes dense f32 [4,5]",
+         {5, 4},
+         2,
+         false,
+         false,
+         false},
+        {"too few",
+         "the gradient of 'b.weight' is f32 [5]; unit 'b' takes dense f32 [4,5]",
+         {5},
+         1,
+         false,
+         false,
+         false},
+        {"too early",
+         "'b.weight' has a gradient before the backward of its unit 'b' begins",
+         {4, 5},
+         2,
+         true,
+         false,
+         false},
+        {"another shard",
+         "the gradient of the shard of 'b' was replaced by f32 with 7 elements",
+         {7},
+         1,
+         false,
+         true,
+         false},
+    };
+    for (size_t i = 0; i < sizeof mishaps / sizeof mishaps[0]; i++) {
+        mishap m = mishaps[i];
+        cd_test_row("%s", m.name);
+        lab_of(2, gradient_is_wrong, &m);
+    }
+}
+
+/* The other rank goes on: it ends, and knows why. */
+static void clips_alone(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    if (l->r == 0) {
+        CHECK_FAILS(cddp_fsdp_clip_grad_norm(t.fsdp, 1, 2, NULL, &l->err), CDDP_E_MISMATCH,
+                    "allreduce");
+    } else {
+        CHECK_FAILS(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err), CDDP_E_ABORTED,
+                    "rank 0 aborted the group: allreduce");
+    }
+    toy_fini(&t);
+}
+TEST(clip, of_one_rank_alone_ends_all) { lab_of(2, clips_alone, NULL); }
 
 /* Rank 1 runs b before a: equal on ranks 0 and 2. */
 static void diverge(lane *l)

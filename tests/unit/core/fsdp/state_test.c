@@ -437,6 +437,45 @@ static void shard_is_damaged(lane *l)
 }
 TEST(state, of_a_damaged_shard_is_one_sentence) { lab_of(2, shard_is_damaged, NULL); } /* FST-04 */
 
+typedef struct full_disk {
+    bool is_full, is_mute;
+    size_t entries;
+} full_disk;
+
+static cddp_status write_to_disk(void *context, const cddp_fsdp_entry *entry, cddp_error *err)
+{
+    full_disk *d = context;
+    if (++d->entries < 3 || !d->is_full) return CDDP_OK;
+    if (d->is_mute) return CDDP_E_IO;
+    return cddp_error_set(err, CDDP_E_IO, "no space left for '%s'", entry->name);
+}
+
+/* The sink of rank 0 alone fails: the others have their gathers all the same, and go on. */
+static void sink_fails(lane *l)
+{
+    toy t;
+    cddp_tensor tensors[TOY_UNITS];
+    toy_init(&t, l);
+    toy_wrap(&t);
+    momentum_slots(&t, tensors);
+    const cddp_fsdp_slots slots = {.size = sizeof slots, .tensors = tensors, .slot_count = 1};
+    for (int i = 0; i < 3; i++) {
+        full_disk disk = {.is_full = l->r == 0, .is_mute = i == 2};
+        const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = write_to_disk, .context = &disk};
+        const cddp_status status = i == 1
+                                       ? cddp_fsdp_optimizer_state(t.fsdp, &slots, &sink, &l->err)
+                                       : cddp_fsdp_full_state(t.fsdp, &sink, &l->err);
+        CHECK(status == (l->r == 0 ? CDDP_E_IO : CDDP_OK));
+        CHECK(disk.entries == (l->r == 0 ? 3 : TOY_PARAMETERS));
+        if (l->r == 0)
+            CHECK(strstr(l->err.message, i == 2 ? "the sink refused a parameter of 'a'"
+                                                : "no space left for 'a.weight'") != NULL);
+    }
+    toy_iterate(&t, 0);
+    toy_fini(&t);
+}
+TEST(state, that_one_rank_cannot_write_leaves_no_rank_behind) { lab_of(3, sink_fails, NULL); }
+
 /* "mean" has 2.1, "count" 9; the rest is zero. */
 static cddp_status read_with_buffers(void *context, const char *name, int64_t first,
                                      const cddp_tensor *to, cddp_error *err)
