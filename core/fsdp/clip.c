@@ -13,10 +13,13 @@
 ** Sums run in f64, in the order of the shard.
 */
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/fsdp/fsdp.h"
 #include "core/tensor/p_norm.h"
+#include "core/trace/tracer.h"
 
 #include <math.h>
+#include <stdio.h>
 
 typedef struct norm {
     cd_p_norm sharded, whole;
@@ -80,6 +83,20 @@ static cddp_status check_reduced(const cddp_fsdp *f, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Ranks that clip in other ways would scale their shards by other factors. As the order of units:
+** compared the first time, or always. */
+static cddp_status compare_ways(cddp_fsdp *f, double max_norm, double norm_type, cddp_error *err)
+{
+    char words[96];
+    const bool is_known = f->has_clipped && f->order_check == CDDP_FSDP_ORDER_FIRST_ITERATION;
+    if (f->order_check == CDDP_FSDP_ORDER_NONE || is_known) return CDDP_OK;
+    const uint64_t way =
+        cd_hash_mix((uint64_t)cd_f64_bits(max_norm), (uint64_t)cd_f64_bits(norm_type));
+    snprintf(words, sizeof words, "max_norm %g with norm_type %g", max_norm, norm_type);
+    f->has_clipped = true;
+    return CD_PASS(cd_fsdp_compare_number(f, way, words, err));
+}
+
 cddp_status cddp_fsdp_clip_grad_norm(cddp_fsdp *f, double max_norm, double norm_type,
                                      double *total_norm, cddp_error *err)
 {
@@ -91,6 +108,7 @@ cddp_status cddp_fsdp_clip_grad_norm(cddp_fsdp *f, double max_norm, double norm_
                        "0, norm_type at least 1",
                        max_norm, norm_type);
     CD_TRY(check_reduced(f, err));
+    CD_TRY(cd_fsdp_give_up(f, compare_ways(f, max_norm, norm_type, err), err));
     CD_TRY(cd_fsdp_give_up(f, add_units(f, &n, err), err)); /* others are in the sum */
     CD_TRY(sum_over_group(f, &n, err));
     cd_p_norm_add(&n.sharded, n.whole.sum);

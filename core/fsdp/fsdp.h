@@ -78,7 +78,11 @@ struct cddp_fsdp {
     cd_fsdp_order forward, backward;   /* as checked */
     bool compares_reductions;          /* no synchronised backward has ended */
     cd_control one, all, all_replicas; /* of order checks */
-    uint32_t *reducing;                /* (unit_count) reductions in flight, oldest first */
+    /* what operation was next in group and replicate_group when it was made: unlike those of other
+    ** wrappers */
+    uint64_t numbers[2];
+    bool has_clipped;   /* by a norm and to a limit that ranks have compared */
+    uint32_t *reducing; /* (unit_count) reductions in flight, oldest first */
     size_t reducing_count;
     cddp_error failure; /* of an iteration: final */
 
@@ -93,6 +97,9 @@ cddp_status cd_fsdp_cut(cddp_fsdp *f, const cddp_fsdp_options *options, cddp_err
 /* order.c */
 /* Before a gather or a reduction is posted. */
 cddp_status cd_fsdp_compare_order(cddp_fsdp *f, uint32_t unit, bool reduces, cddp_error *err);
+/* Of what is not a unit: a number that all ranks have in common. `what` it is of. */
+cddp_status cd_fsdp_compare_number(cddp_fsdp *f, uint64_t number, const char *what,
+                                   cddp_error *err);
 /* The next unit of an order: recorded the first time, compared with the record afterwards. */
 cddp_status cd_fsdp_follow(cddp_fsdp *f, cd_fsdp_order *order, uint32_t unit, const char *what,
                            cddp_error *err);

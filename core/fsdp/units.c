@@ -604,6 +604,8 @@ cddp_status cd_fsdp_compare(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error
     cd_fsdp_statement mine = {.allocator = f->allocator,
                               .device = spec.device,
                               .subject = "ranks shard different models"};
+    f->numbers[0] = cddp_group_sequence(f->group);
+    if (f->replicate_group != NULL) f->numbers[1] = cddp_group_sequence(f->replicate_group);
     CD_TRY_OUT(cd_control_init(&f->one, &spec, err));
     spec.numel = (int64_t)world;
     CD_TRY_OUT(cd_control_init(&f->all, &spec, err));

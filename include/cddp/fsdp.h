@@ -297,7 +297,8 @@ CDDP_API cddp_status cddp_fsdp_get_piece(const cddp_fsdp *fsdp, size_t ordinal,
 
 /* The p-norm of all gradients, and scales them by max_norm/(norm + 1e-6) if that is below 1
 ** (FCL). norm_type: p ≥ 1, or infinity. Shards are added over their group, once each. total_norm
-** may be NULL. Collective; blocks. */
+** may be NULL. Ranks that clip in other ways are refused, as order_check says. Collective;
+** blocks. */
 CDDP_API cddp_status cddp_fsdp_clip_grad_norm(cddp_fsdp *fsdp, double max_norm, double norm_type,
                                               double *total_norm, cddp_error *err) CDDP_MUST_CHECK;
 /* Of shards, and what no_sync has added up. */

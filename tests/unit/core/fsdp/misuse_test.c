@@ -393,14 +393,41 @@ static void clips_alone(lane *l)
     toy_iterate(&t, 0);
     if (l->r == 0) {
         CHECK_FAILS(cddp_fsdp_clip_grad_norm(t.fsdp, 1, 2, NULL, &l->err), CDDP_E_MISMATCH,
-                    "allreduce");
+                    "rank 0 received 20 bytes from rank 1 where it expected 8");
     } else {
-        CHECK_FAILS(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err), CDDP_E_ABORTED,
-                    "rank 0 aborted the group: allreduce");
+        cddp_status status = cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err);
+        if (status == CDDP_OK) status = cddp_fsdp_pre_forward(t.fsdp, TOY_A, true, &l->err);
+        CHECK(status == CDDP_E_ABORTED);
+        CHECK(strstr(l->err.message, "rank 0 aborted the group") != NULL);
     }
     toy_fini(&t);
 }
 TEST(clip, of_one_rank_alone_ends_all) { lab_of(2, clips_alone, NULL); }
+
+/* The first time by another limit, then by another norm. */
+static void clips_in_another_way(lane *l)
+{
+    toy t;
+    const bool odd = l->r == 1;
+    const int what = *(const int *)l->lab->data;
+    toy_init(&t, l);
+    if (what == 2) t.options.order_check = CDDP_FSDP_ORDER_EVERY_ITERATION;
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    if (what == 2) CHECK_OK(cddp_fsdp_clip_grad_norm(t.fsdp, 1, 2, NULL, &l->err));
+    const cddp_status status = cddp_fsdp_clip_grad_norm(t.fsdp, odd && what != 1 ? 0.5 : 1,
+                                                        odd && what == 1 ? 3 : 2, NULL, &l->err);
+    CHECK(status == CDDP_E_MISMATCH || status == CDDP_E_ABORTED);
+    CHECK(strstr(l->err.message, " of group 'world' has another one than max_norm ") != NULL);
+    toy_fini(&t);
+}
+TEST(clip, in_two_ways_is_refused)
+{
+    for (int what = 0; what < 3; what++) {
+        cd_test_row("way %d", what);
+        lab_of(2, clips_in_another_way, &what);
+    }
+}
 
 /* Rank 1 runs b before a: equal on ranks 0 and 2. */
 static void diverge(lane *l)
@@ -433,6 +460,36 @@ TEST(order, of_one_rank_that_departs_ends_all) /* FSH-13, FSH-14 */
     for (int iteration = 0; iteration < 3; iteration++) {
         cd_test_row("iteration %d", iteration);
         lab_of(3, diverge, &iteration);
+    }
+}
+
+/* Two models of the same units and sizes in one group: rank 1 begins with the other one. */
+static void begins_with_the_other(lane *l)
+{
+    const bool departs = *(const bool *)l->lab->data;
+    cddp_fsdp *pair[2] = {NULL, NULL};
+    toy t;
+    toy_init(&t, l);
+    for (int i = 0; i < 2; i++) CHECK_OK(cddp_fsdp_create(&t.options, &pair[i], &l->err));
+    cddp_status status = CDDP_OK;
+    for (int i = 0; i < 2 && status == CDDP_OK; i++) {
+        cddp_fsdp *f = pair[departs && l->r == 1 ? 1 - i : i];
+        status = cddp_fsdp_pre_forward(f, TOY_ROOT, true, &l->err);
+        if (status == CDDP_OK) CHECK_OK(cddp_fsdp_post_forward(f, TOY_ROOT, true, &l->err));
+    }
+    CHECK((status == CDDP_OK) == !departs);
+    if (departs)
+        CHECK(strstr(l->err.message,
+                     "rank 0 gathers '(root)', rank 1 gathers a unit of another one") != NULL);
+    t.fsdp = pair[0];
+    toy_fini(&t);
+    cddp_fsdp_destroy(pair[1]);
+}
+TEST(order, of_two_models_in_one_group_is_compared) /* FSH-13 */
+{
+    for (int departs = 0; departs < 2; departs++) {
+        const bool value = departs != 0;
+        lab_of(3, begins_with_the_other, (void *)&value);
     }
 }
 
