@@ -13,13 +13,13 @@
 ** Sums run in f64, in the order of the shard.
 */
 #include "core/base/error.h"
+#include "core/base/format.h"
 #include "core/base/hash.h"
 #include "core/fsdp/fsdp.h"
 #include "core/tensor/p_norm.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
-#include <stdio.h>
 
 typedef struct norm {
     cd_p_norm sharded, whole;
@@ -92,7 +92,7 @@ static cddp_status compare_ways(cddp_fsdp *f, double max_norm, double norm_type,
     if (f->order_check == CDDP_FSDP_ORDER_NONE || is_known) return CDDP_OK;
     const uint64_t way =
         cd_hash_mix((uint64_t)cd_f64_bits(max_norm), (uint64_t)cd_f64_bits(norm_type));
-    snprintf(words, sizeof words, "max_norm %g with norm_type %g", max_norm, norm_type);
+    cd_real_format(words, sizeof words, "max_norm %g with norm_type %g", max_norm, norm_type);
     f->has_clipped = true;
     return CD_PASS(cd_fsdp_compare_number(f, way, words, err));
 }
