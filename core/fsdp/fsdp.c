@@ -91,7 +91,8 @@ static cddp_status check_options(const cddp_fsdp_options *o, cddp_error *err)
                        cddp_dtype_name(o->buffer_dtype));
     for (size_t i = 0; i < o->buffer_count; i++)
         if (o->buffers[i].name == NULL || o->buffers[i].tensor.device == NULL ||
-            !cddp_tensor_is_contiguous(&o->buffers[i].tensor))
+            (o->buffers[i].tensor.dim_count <= CDDP_DIMS_MAX &&
+             !cddp_tensor_is_contiguous(&o->buffers[i].tensor)))
             return cd_fail(err, CDDP_E_ARG, "buffer %zu '%s' has no name, no tensor or gaps", i,
                            o->buffers[i].name != NULL ? o->buffers[i].name : "");
     if (o->device_id != NULL && o->buffer_dtype != CDDP_DTYPE_COUNT)

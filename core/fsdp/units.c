@@ -41,10 +41,34 @@ static bool is_ignored(const cddp_fsdp_options *o, const char *name)
     return false;
 }
 
+/* Its elements follow from what it says of itself. Ignored ones may have no device. */
+static cddp_status check_form(const char *what, const char *name, const cddp_tensor *t,
+                              cddp_error *err)
+{
+    if (t->device == NULL) return CDDP_OK;
+    if (t->dim_count > CDDP_DIMS_MAX)
+        return cd_fail(err, CDDP_E_ARG, "%s '%s' has %u dimensions; at most %d are possible", what,
+                       name, t->dim_count, CDDP_DIMS_MAX);
+    if (t->offset < 0)
+        return cd_fail(err, CDDP_E_ARG, "%s '%s' begins %lld elements before its storage", what,
+                       name, -(long long)t->offset);
+    for (uint32_t d = 0; d < t->dim_count; d++)
+        if (t->sizes[d] < 0)
+            return cd_fail(err, CDDP_E_ARG, "%s '%s' has size %lld in dimension %u", what, name,
+                           (long long)t->sizes[d], d);
+    if ((unsigned)t->dtype >= CDDP_DTYPE_COUNT ||
+        (t->device->dtypes & CDDP_DTYPE_BIT(t->dtype)) == 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "%s '%s' has dtype %s (number %d), which its device '%s' has not", what,
+                       name, cddp_dtype_name(t->dtype), (int)t->dtype, t->device->name);
+    return CDDP_OK;
+}
+
 static cddp_status check_parameter(const cddp_parameter *p, size_t i, bool ignored, cddp_error *err)
 {
     if (p->name == NULL || p->name[0] == '\0')
         return cd_fail(err, CDDP_E_ARG, "parameter %zu has no name", i);
+    CD_TRY(check_form("parameter", p->name, &p->tensor, err));
     if (ignored) return CDDP_OK;
     if (p->tensor.device == NULL ||
         (p->tensor.storage == NULL && cddp_tensor_numel(&p->tensor) > 0))
@@ -201,6 +225,7 @@ static cddp_status check_buffer(const cddp_fsdp *f, const cddp_fsdp_options *o, 
                                 cddp_error *err)
 {
     const cddp_buffer *buffer = &o->buffers[b];
+    CD_TRY(check_form("buffer", buffer->name, &buffer->tensor, err));
     for (size_t k = 0; k < b; k++)
         if (strcmp(o->buffers[k].name, buffer->name) == 0)
             return cd_fail(err, CDDP_E_ARG, "two buffers are named '%s': %zu and %zu", buffer->name,

@@ -250,6 +250,33 @@ static void overlaps(lane *l)
     l->parameters[3] = third;
     lane_release(l, &buffers[1].tensor);
 }
+static void is_no_tensor(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    cddp_tensor *p = &l->parameters[2].tensor;
+    const cddp_tensor good = *p;
+    cddp_buffer buffer = {.name = "mean", .tensor = good};
+    p->dim_count = 99;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "parameter 'a.weight' has 99 dimensions; at most ");
+    *p = good;
+    p->sizes[1] = -3;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "'a.weight' has size -3 in dimension 1");
+    *p = good;
+    p->offset = -2;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "'a.weight' begins 2 elements before its storage");
+    *p = good;
+    p->dtype = (cddp_dtype)77;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_UNSUPPORTED, "'a.weight' has dtype ");
+    *p = good;
+    t.options.buffers = &buffer;
+    t.options.buffer_count = 1;
+    buffer.tensor.dim_count = 99;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "buffer 'mean' has 99 dimensions");
+    toy_fini(&t);
+}
+TEST(create, refuses_what_is_no_tensor) { lab_of(1, is_no_tensor, NULL); }
+
 TEST(create, refuses_parameters_that_overlap) { lab_of(2, overlaps, NULL); } /* FPM-10, FSD-20 */
 
 static void out_of_order(lane *l)
