@@ -14,7 +14,7 @@
 ** F3  at most REDUCTIONS_MAX reductions are in flight: their operands are memory
 ** F4  after a failure no call of an iteration does anything
 ** F5  all passes of a unit in one iteration compute with one content of its shard, as far as the
-**     host looks: not where it would wait, and of a large shard at an eighth in each iteration
+**     host looks: not where it would wait, and of a large shard at a sixteenth in each iteration
 **
 ** Deviations from PyTorch: a forward without gradients leaves nothing full, so the one after it
 ** gathers the root again (FSH-16). A forward between a step and a forward with gradients that is
@@ -37,7 +37,7 @@
 #define MEMORY_BLOCK_BYTES ((size_t)16 << 10)
 #define REDUCTIONS_MAX 2
 #define LOOK_NUMEL 1024
-#define LOOK_EVERY 8
+#define LOOK_EVERY 16
 
 /* ---- life ---- */
 
