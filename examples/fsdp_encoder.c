@@ -277,7 +277,10 @@ static cddp_status load(encoder *e, const char *path)
     cddp_fsdp_stored stored[PARAMETERS] = {{.name = NULL}};
     for (size_t i = 0; i < PARAMETERS; i++) {
         const cddp_tensor shape = shape_of(i, NULL);
-        stored[i] = (cddp_fsdp_stored){names[i], 2, {shape.sizes[0], shape.sizes[1]}};
+        stored[i] = (cddp_fsdp_stored){.name = names[i],
+                                       .dim_count = 2,
+                                       .sizes = {shape.sizes[0], shape.sizes[1]},
+                                       .dtype = CDDP_F32};
     }
     const cddp_fsdp_source source = {.size = sizeof source,
                                      .stored = stored,

@@ -2,10 +2,11 @@
 /* I-MEM: a sharded model has no more full parameters at once than its strategy allows, and
 ** takes and frees them where it says.
 **
-** Judged from   unit_storage, added up here; unit_wait, where the host waited for a free on a
-**               device with streams; planned_storage and planned_units, which the judge
-**               derives from the plan; unit_pass and collective_post for where in an iteration
-**               that is. A forward without gradients needs no plan: it leaves what was there.
+** Judged from   unit_storage, added up here; unit_wait, where the host says that it waited for a
+**               free on a device with streams, and order, from which follows whether it did;
+**               planned_storage and planned_units, which the judge derives from the plan;
+**               unit_pass and collective_post for where in an iteration that is. A forward
+**               without gradients needs no plan: it leaves what was there.
 ** Exercised     an iteration of a rank ended, and some of it was full meanwhile; or the plan has
 **               nothing full.
 ** Blame         the rank; the unit whose storage was taken last, is taken or freed elsewhere, or is
@@ -44,8 +45,11 @@ typedef struct rank_facts {
     /* of the iteration: freed bytes that may still be computed with; of them those that no whole
     ** unit's free covers; frees; those that the host waited for */
     int64_t pending, unseen, frees, waits;
+    /* of all iterations: frees, those that the host has come behind, and those when this one began
+    */
+    int64_t released, reached, before;
     uint32_t step; /* the last one that it spoke of */
-    bool is_inside, has_erred;
+    bool is_inside, has_erred, has_order;
 } rank_facts;
 
 typedef struct unit_name {
@@ -60,6 +64,8 @@ typedef struct state {
     cd_table units;      /* (rank, unit) → unit_facts */
     cd_table names;      /* (rank, unit) → unit_name */
     cd_table frees;      /* (rank, k-th of its iteration) → bytes that it covers */
+    cd_table streams;    /* (rank, stream) → frees that it is behind */
+    cd_table points;     /* (rank, point) → the same, when it was recorded */
     cd_ranks ranks;      /* of rank_facts */
     uint64_t judged;
     int64_t peak; /* of all */
@@ -84,6 +90,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->units, context->allocator, sizeof(unit_facts));
     cd_table_init(&s->names, context->allocator, sizeof(unit_name));
     cd_table_init(&s->frees, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->streams, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->points, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_writer_set_window(&s->writer, &s->iterations, keeps);
     cd_writer_set_window(&s->writer, &s->moves, keeps);
@@ -207,6 +215,58 @@ static void take_free(state *s, const cddp_event *e, rank_facts *r, const unit_f
     *covered = r->unseen;
     r->unseen = 0;
     r->frees++;
+    r->released++;
+}
+
+/* ---- what the host is behind ---- */
+
+/* Frees that whatever a stream is given next comes behind: on the default stream all, since what it
+** was given before computes with them; and those that the host, which gives it, is behind. */
+static int64_t known_of(const state *s, const cddp_event *e, const rank_facts *r, int64_t stream)
+{
+    const int64_t *known = cd_table_find(&s->streams, CD_KEY(e->rank, stream));
+    if (stream == 0) return r->released;
+    return known != NULL && *known > r->reached ? *known : r->reached;
+}
+
+static void take_order(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_order *o = &e->as.order;
+    r->has_order = true;
+    if (!o->waits) {
+        int64_t *recorded = cd_table_add(&s->points, CD_KEY(e->rank, o->point));
+        if (recorded != NULL) *recorded = known_of(s, e, r, o->from);
+        return;
+    }
+    const int64_t *recorded = cd_table_find(&s->points, CD_KEY(e->rank, o->point));
+    const int64_t known = o->point < 0       ? known_of(s, e, r, o->from)
+                          : recorded != NULL ? *recorded
+                                             : 0;
+    if (o->to < 0) {
+        if (known > r->reached) r->reached = known;
+        return;
+    }
+    int64_t *stream = cd_table_add(&s->streams, CD_KEY(e->rank, o->to));
+    if (stream != NULL && known > *stream) *stream = known;
+}
+
+static void report_unwaited(state *s, const cddp_event *e, rank_facts *r)
+{
+    r->has_erred = true;
+    if (!cd_writer_is_first(&s->writer, CD_KEY(0), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    CD_SAY(f.title,
+           CDDP_FINDING_WHO ": the host goes on as if the device were done with the freed "
+                            "unit '%s'",
+           name_of(s, e, e->as.unit_wait.unit));
+    CD_SAY(f.expected,
+           "it waits for what the default stream was given before free %lld of the "
+           "iteration",
+           (long long)r->waits);
+    CD_SAY(f.actual, "it has come behind %lld of them",
+           (long long)(r->reached > r->before ? r->reached - r->before : 0));
+    CD_SAY(f.advice, "wait for a mark that the default stream recorded behind the free (FSH-12)");
+    cd_writer_hold(&s->writer, CD_KEY(0), &f);
 }
 
 /* The oldest. */
@@ -216,6 +276,8 @@ static void take_wait(state *s, const cddp_event *e, rank_facts *r)
     if (!r->is_inside) return;
     if (r->waits < r->frees && covered != NULL) r->pending -= *covered;
     r->waits++;
+    if (r->has_order && !r->has_erred && r->waits <= r->frees && r->reached < r->before + r->waits)
+        report_unwaited(s, e, r);
 }
 
 static bool is_as_planned(const move *wanted, const move *seen)
@@ -325,6 +387,7 @@ static void take_pass(state *s, const cddp_event *e, rank_facts *r)
         r->peak = r->live;
         r->passes = r->collectives = r->moves = 0;
         r->pending = r->unseen = r->frees = r->waits = 0; /* gathers come behind them */
+        r->before = r->released;
         r->iteration++;
     }
     r->passes++;
@@ -362,6 +425,8 @@ static void event(void *self, const cddp_event *e)
         take_storage(s, e, r);
     } else if (e->kind == CDDP_EV_unit_wait) {
         take_wait(s, e, r);
+    } else if (e->kind == CDDP_EV_order) {
+        take_order(s, e, r);
     } else if (e->kind == CDDP_EV_collective_post) {
         r->collectives++;
     } else {
@@ -381,6 +446,8 @@ static void end(void *self)
     cd_table_fini(&s->units);
     cd_table_fini(&s->names);
     cd_table_fini(&s->frees);
+    cd_table_fini(&s->streams);
+    cd_table_fini(&s->points);
     cd_ranks_fini(&s->ranks);
     cd_check_end(s);
 }
@@ -388,7 +455,7 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_planned_units, CDDP_EV_planned_storage,
                                  CDDP_EV_unit,          CDDP_EV_unit_storage,
                                  CDDP_EV_unit_pass,     CDDP_EV_collective_post,
-                                 CDDP_EV_unit_wait};
+                                 CDDP_EV_unit_wait,     CDDP_EV_order};
 
 CD_CHECK_TABLE(
     mem, "I-MEM", "no more parameters are full at once than the strategy allows",

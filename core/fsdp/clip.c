@@ -13,8 +13,11 @@
 ** Sums run in f64, in the order of the shard.
 */
 #include "core/base/error.h"
+#include "core/base/format.h"
+#include "core/base/hash.h"
 #include "core/fsdp/fsdp.h"
 #include "core/tensor/p_norm.h"
+#include "core/trace/tracer.h"
 
 #include <math.h>
 
@@ -27,6 +30,7 @@ static cddp_status add_units(const cddp_fsdp *f, norm *n, cddp_error *err)
     for (uint32_t k = 0; k < f->unit_count; k++) {
         const cd_fsdp_unit *u = &f->units[k];
         if (u->grad.kind != CDDP_GRAD_DENSE) continue;
+        CD_TRY(cd_fsdp_unit_check_gradient(u, err));
         CD_TRY(cd_p_norm_add_tensor(cd_fsdp_unit_is_sharded(u) ? &n->sharded : &n->whole,
                                     &u->grad.value, err));
     }
@@ -50,8 +54,8 @@ static cddp_status sum_over_group(cddp_fsdp *f, norm *n, cddp_error *err)
                                   .numel = 1};
     CD_TRY(cd_control_init(&one, &spec, err));
     *(double *)one.host = n->sharded.sum;
-    const cddp_status status =
-        cd_control_allreduce(f->group, &one, cd_p_norm_reduction(n->sharded.p), err);
+    const cddp_status status = cd_fsdp_give_up(
+        f, cd_control_allreduce(f->group, &one, cd_p_norm_reduction(n->sharded.p), err), err);
     if (status == CDDP_OK) n->sharded.sum = *(const double *)one.host;
     cd_control_fini(&one);
     return CD_PASS(status);
@@ -79,6 +83,20 @@ static cddp_status check_reduced(const cddp_fsdp *f, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Ranks that clip in other ways would scale their shards by other factors. As the order of units:
+** compared the first time, or always. */
+static cddp_status compare_ways(cddp_fsdp *f, double max_norm, double norm_type, cddp_error *err)
+{
+    char words[96];
+    const bool is_known = f->has_clipped && f->order_check == CDDP_FSDP_ORDER_FIRST_ITERATION;
+    if (f->order_check == CDDP_FSDP_ORDER_NONE || is_known) return CDDP_OK;
+    const uint64_t way =
+        cd_hash_mix((uint64_t)cd_f64_bits(max_norm), (uint64_t)cd_f64_bits(norm_type));
+    cd_real_format(words, sizeof words, "max_norm %g with norm_type %g", max_norm, norm_type);
+    f->has_clipped = true;
+    return CD_PASS(cd_fsdp_compare_number(f, way, words, err));
+}
+
 cddp_status cddp_fsdp_clip_grad_norm(cddp_fsdp *f, double max_norm, double norm_type,
                                      double *total_norm, cddp_error *err)
 {
@@ -90,7 +108,8 @@ cddp_status cddp_fsdp_clip_grad_norm(cddp_fsdp *f, double max_norm, double norm_
                        "0, norm_type at least 1",
                        max_norm, norm_type);
     CD_TRY(check_reduced(f, err));
-    CD_TRY(add_units(f, &n, err));
+    CD_TRY(cd_fsdp_give_up(f, compare_ways(f, max_norm, norm_type, err), err));
+    CD_TRY(cd_fsdp_give_up(f, add_units(f, &n, err), err)); /* others are in the sum */
     CD_TRY(sum_over_group(f, &n, err));
     cd_p_norm_add(&n.sharded, n.whole.sum);
     const double total = cd_p_norm_get(&n.sharded);

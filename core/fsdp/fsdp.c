@@ -13,6 +13,8 @@
 ** F2  a full copy that is used again has this rank's shard in it as it is now (FSH-15)
 ** F3  at most REDUCTIONS_MAX reductions are in flight: their operands are memory
 ** F4  after a failure no call of an iteration does anything
+** F5  all passes of a unit in one iteration compute with one content of its shard, as far as the
+**     host looks: not where it would wait, and of a large shard at a sixteenth in each iteration
 **
 ** Deviations from PyTorch: a forward without gradients leaves nothing full, so the one after it
 ** gathers the root again (FSH-16). A forward between a step and a forward with gradients that is
@@ -24,6 +26,7 @@
 #include "core/fsdp/fsdp.h"
 
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/base/sized.h"
 #include "core/tensor/cpu.h"
 #include "core/trace/attach.h"
@@ -33,6 +36,8 @@
 
 #define MEMORY_BLOCK_BYTES ((size_t)16 << 10)
 #define REDUCTIONS_MAX 2
+#define LOOK_NUMEL 1024
+#define LOOK_EVERY 16
 
 /* ---- life ---- */
 
@@ -86,7 +91,8 @@ static cddp_status check_options(const cddp_fsdp_options *o, cddp_error *err)
                        cddp_dtype_name(o->buffer_dtype));
     for (size_t i = 0; i < o->buffer_count; i++)
         if (o->buffers[i].name == NULL || o->buffers[i].tensor.device == NULL ||
-            !cddp_tensor_is_contiguous(&o->buffers[i].tensor))
+            (o->buffers[i].tensor.dim_count <= CDDP_DIMS_MAX &&
+             !cddp_tensor_is_contiguous(&o->buffers[i].tensor)))
             return cd_fail(err, CDDP_E_ARG, "buffer %zu '%s' has no name, no tensor or gaps", i,
                            o->buffers[i].name != NULL ? o->buffers[i].name : "");
     if (o->device_id != NULL && o->buffer_dtype != CDDP_DTYPE_COUNT)
@@ -341,7 +347,7 @@ cddp_status cd_fsdp_check_idle(const cddp_fsdp *f, const char *call, cddp_error 
 }
 
 /* F4. The other ranks are or will be in a collective that this one does not join. */
-static cddp_status give_up(cddp_fsdp *f, cddp_status status, const cddp_error *err)
+cddp_status cd_fsdp_give_up(cddp_fsdp *f, cddp_status status, const cddp_error *err)
 {
     cddp_error ignored = CDDP_ERROR_INIT;
     if (status == CDDP_OK || f->failure.status != CDDP_OK) return status;
@@ -472,6 +478,48 @@ static cddp_status check_fresh(cddp_fsdp *f, cd_fsdp_unit *u, cddp_error *err)
                    cd_fsdp_unit_words(f, u->index));
 }
 
+/* Of a large shard one block of LOOK_EVERY, another one in each iteration: a step or a state that
+** was loaded changes all of them, and reading all would cost more than a tenth of the gathers. */
+static cddp_status look_at_shard(const cddp_fsdp *f, const cd_fsdp_unit *u, uint64_t *digest,
+                                 cddp_error *err)
+{
+    const int64_t share = u->layout.share;
+    const bool is_large = share > LOOK_NUMEL * LOOK_EVERY;
+    const int64_t block = is_large ? LOOK_NUMEL : share,
+                  first = is_large ? (int64_t)(f->iteration % LOOK_EVERY) * LOOK_NUMEL : 0;
+    *digest = 0;
+    for (int64_t at = first; at < share; at += block * LOOK_EVERY) {
+        uint64_t own = 0;
+        const cddp_tensor part =
+            cddp_tensor_slice(&u->shard, at, share - at < block ? share - at : block);
+        CD_TRY(part.device->digest(&part, &own, err));
+        *digest = cd_hash_mix(*digest, own);
+    }
+    return CDDP_OK;
+}
+
+/* F5. A unit that was freed after forward is gathered again, and would compute its gradient with
+** other parameters than its output. */
+static cddp_status check_unchanged(const cddp_fsdp *f, const cd_fsdp_unit *u, cddp_error *err)
+{
+    cd_fsdp_progress *p = &f->progress[u->index];
+    const cddp_device *home = u->shard.device;
+    const bool had_shard = p->has_shard;
+    uint64_t now = 0;
+    if (u->layout.share == 0 || home == NULL || (home->flags & CDDP_DEVICE_ASYNC) != 0 ||
+        (home->flags & CDDP_DEVICE_VALUES) == 0)
+        return CDDP_OK;
+    CD_TRY(look_at_shard(f, u, &now, err));
+    if (had_shard && now != p->shard)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the shard of '%s' was changed between a forward and its backward, which "
+                       "compute with one content: change it behind cddp_fsdp_backward_end, or run "
+                       "that forward without gradients (FSH-15)",
+                       cd_fsdp_unit_words(f, u->index));
+    p->shard = now;
+    return CDDP_OK;
+}
+
 static cddp_status run_pre_forward(cddp_fsdp *f, uint32_t unit, bool grad_mode, cddp_error *err)
 {
     cd_fsdp_unit *u = &f->units[unit];
@@ -490,6 +538,7 @@ static cddp_status run_pre_forward(cddp_fsdp *f, uint32_t unit, bool grad_mode, 
     }
     p->was_full = u->state == CD_FSDP_FULL;
     CD_TRY(check_fresh(f, u, err));
+    if (grad_mode) CD_TRY(check_unchanged(f, u, err));
     CD_TRY(gather(f, u, grad_mode, err));
     CD_TRY(cd_fsdp_unit_await(u, err));
     CD_TRY(cd_fsdp_report_read(f, u, CDDP_UNIT_PRE_FORWARD, err));
@@ -511,7 +560,13 @@ cddp_status cddp_fsdp_pre_forward(cddp_fsdp *f, uint32_t unit, bool grad_mode, c
                        "the forward of '%s' begins, and the one before has not ended: call "
                        "cddp_fsdp_post_forward",
                        cd_fsdp_unit_words(f, unit));
-    return give_up(f, CD_PASS(run_pre_forward(f, unit, grad_mode, err)), err);
+    /* Recomputation comes before the end of a unit's backward. */
+    if (grad_mode && f->progress[unit].has_run_backward)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the forward of '%s' begins, and its backward of this iteration is over: "
+                       "call cddp_fsdp_backward_end",
+                       cd_fsdp_unit_words(f, unit));
+    return cd_fsdp_give_up(f, CD_PASS(run_pre_forward(f, unit, grad_mode, err)), err);
 }
 
 static cddp_status run_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_backward,
@@ -536,6 +591,7 @@ static cddp_status run_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_back
     if (!(unit == 0 && needs_backward) && !(cd_fsdp_unit_keeps(u) && needs_backward))
         CD_TRY(cd_fsdp_unit_free(u, err));
     p->needs_backward = p->needs_backward || needs_backward;
+    p->has_shard = p->needs_backward;
     p->needs_unshard = p->needs_backward && u->state == CD_FSDP_SHARDED;
     return CDDP_OK;
 }
@@ -550,7 +606,7 @@ cddp_status cddp_fsdp_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_backw
     if (!f->progress[unit].in_forward)
         return cd_fail(err, CDDP_E_STATE, "the forward of '%s' ends, and has not begun",
                        cd_fsdp_unit_words(f, unit));
-    return give_up(f, CD_PASS(run_post_forward(f, unit, needs_backward, err)), err);
+    return cd_fsdp_give_up(f, CD_PASS(run_post_forward(f, unit, needs_backward, err)), err);
 }
 
 cddp_status cddp_fsdp_wait_unit(cddp_fsdp *f, uint32_t unit, cddp_stream *stream, cddp_error *err)
@@ -574,6 +630,7 @@ static cddp_status run_pre_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err
     CD_EMIT(f->tracer, mark, "sharded_pass", .value = unit);
     CD_EMIT(f->tracer, unit_pass, NULL, .unit = unit, .pass = CDDP_UNIT_PRE_BACKWARD,
             .grad_mode = 1);
+    CD_TRY(check_unchanged(f, u, err));
     if (f->phase == CD_FSDP_FORWARD) {
         f->phase = CD_FSDP_BACKWARD;
         CD_TRY(cd_fsdp_end_order(f, &f->forward, "forward", err));
@@ -602,7 +659,7 @@ cddp_status cddp_fsdp_pre_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err)
                            : "the backward of '%s' begins, and no forward since the last backward "
                              "had an output that requires a gradient (FSH-19)",
                        cd_fsdp_unit_words(f, unit));
-    return give_up(f, CD_PASS(run_pre_backward(f, unit, err)), err);
+    return cd_fsdp_give_up(f, CD_PASS(run_pre_backward(f, unit, err)), err);
 }
 
 /* The oldest reduction ends, and leaves the queue when it has no further stage. */
@@ -682,7 +739,7 @@ cddp_status cddp_fsdp_post_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err
     if (!f->progress[unit].in_backward)
         return cd_fail(err, CDDP_E_STATE, "the backward of '%s' ends, and has not begun",
                        cd_fsdp_unit_words(f, unit));
-    return give_up(f, CD_PASS(run_post_backward(f, unit, err)), err);
+    return cd_fsdp_give_up(f, CD_PASS(run_post_backward(f, unit, err)), err);
 }
 
 static void forget_progress(cddp_fsdp *f)
@@ -690,6 +747,7 @@ static void forget_progress(cddp_fsdp *f)
     for (uint32_t k = 0; k < f->unit_count; k++)
         f->progress[k] = (cd_fsdp_progress){.post_position = -1};
     f->post_forward_count = 0;
+    f->iteration++;
     f->phase = CD_FSDP_IDLE;
 }
 
@@ -722,7 +780,7 @@ cddp_status cddp_fsdp_backward_end(cddp_fsdp *f, cddp_error *err)
             return cd_fail(err, CDDP_E_STATE, "the iteration ends inside the %s of '%s'",
                            f->progress[k].in_backward ? "backward" : "forward",
                            cd_fsdp_unit_words(f, k));
-    return give_up(f, CD_PASS(run_backward_end(f, err)), err);
+    return cd_fsdp_give_up(f, CD_PASS(run_backward_end(f, err)), err);
 }
 
 /* ---- no_sync ---- */
@@ -746,12 +804,14 @@ cddp_status cddp_fsdp_no_sync_end(cddp_fsdp *f, cddp_error *err)
 cddp_status cddp_fsdp_check_step(const cddp_fsdp *f, cddp_error *err)
 {
     CD_TRY(cd_fsdp_check_idle(f, "cddp_fsdp_check_step", err));
-    for (uint32_t k = 0; k < f->unit_count; k++)
+    for (uint32_t k = 0; k < f->unit_count; k++) {
+        CD_TRY(cd_fsdp_unit_check_gradient(&f->units[k], err));
         if (cd_fsdp_unit_has_gradient(&f->units[k]))
             return cd_fail(err, CDDP_E_STATE,
                            "'%s' has gradients of a no_sync window that were not reduced: run a "
                            "backward outside of it before the step (FSY-07)",
                            cd_fsdp_unit_words(f, k));
+    }
     return CDDP_OK;
 }
 

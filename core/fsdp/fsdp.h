@@ -24,6 +24,8 @@ typedef struct cd_fsdp_progress {
     bool needs_unshard;  /* … which has to gather: a target of prefetch (FSH-10) */
     bool in_backward, has_run_backward;
     int64_t post_position; /* in the order of post-forwards, -1: not there */
+    uint64_t shard;        /* digest of it, as its forwards computed with it */
+    bool has_shard;        /* … and its backward may follow */
 } cd_fsdp_progress;
 
 /* A list of units that grows, and repeats itself each iteration. */
@@ -67,6 +69,7 @@ struct cddp_fsdp {
     cddp_fsdp_order_check order_check;
 
     cd_fsdp_phase phase;
+    uint64_t iteration;
     uint32_t running_forwards; /* of units, inside each other */
     uint32_t no_sync_depth;
     cd_fsdp_progress *progress; /* (unit_count) */
@@ -75,7 +78,11 @@ struct cddp_fsdp {
     cd_fsdp_order forward, backward;   /* as checked */
     bool compares_reductions;          /* no synchronised backward has ended */
     cd_control one, all, all_replicas; /* of order checks */
-    uint32_t *reducing;                /* (unit_count) reductions in flight, oldest first */
+    /* what operation was next in group and replicate_group when it was made: unlike those of other
+    ** wrappers */
+    uint64_t numbers[2];
+    bool has_clipped;   /* by a norm and to a limit that ranks have compared */
+    uint32_t *reducing; /* (unit_count) reductions in flight, oldest first */
     size_t reducing_count;
     cddp_error failure; /* of an iteration: final */
 
@@ -90,6 +97,9 @@ cddp_status cd_fsdp_cut(cddp_fsdp *f, const cddp_fsdp_options *options, cddp_err
 /* order.c */
 /* Before a gather or a reduction is posted. */
 cddp_status cd_fsdp_compare_order(cddp_fsdp *f, uint32_t unit, bool reduces, cddp_error *err);
+/* Of what is not a unit: a number that all ranks have in common. `what` it is of. */
+cddp_status cd_fsdp_compare_number(cddp_fsdp *f, uint64_t number, const char *what,
+                                   cddp_error *err);
 /* The next unit of an order: recorded the first time, compared with the record afterwards. */
 cddp_status cd_fsdp_follow(cddp_fsdp *f, cd_fsdp_order *order, uint32_t unit, const char *what,
                            cddp_error *err);
@@ -107,5 +117,7 @@ cddp_status cd_fsdp_report_read(const cddp_fsdp *f, const cd_fsdp_unit *unit,
 
 /* "unit 'encoder.0'", or "the root": for messages. Borrowed until destroy. */
 const char *cd_fsdp_unit_words(const cddp_fsdp *f, uint32_t unit);
+/* After a failed collective: nothing goes on, on no rank (F4). Returns status. */
+cddp_status cd_fsdp_give_up(cddp_fsdp *f, cddp_status status, const cddp_error *err);
 /* Between iterations, and not after a failure. `call` names the caller. */
 cddp_status cd_fsdp_check_idle(const cddp_fsdp *f, const char *call, cddp_error *err);

@@ -17,6 +17,7 @@
 
 #include "core/base/error.h"
 #include "core/fsdp/move.h"
+#include "core/tensor/view.h"
 
 cd_fsdp_divisor cd_fsdp_divisor_of(uint32_t factor)
 {
@@ -72,6 +73,13 @@ static cddp_status take_slice(cd_fsdp_unit *u, cddp_dtype dtype, cd_fsdp_buffer 
 cddp_status cd_fsdp_unit_prepare_gradients(cd_fsdp_unit *u, cddp_error *err)
 {
     if (!u->requires_grad || u->gradient.tensor.device != NULL) return CDDP_OK;
+    for (size_t i = 0; i < u->layout.member_count; i++)
+        if (u->layout.members[i].requires_grad &&
+            u->layout.members[i].grad->kind != CDDP_GRAD_UNDEFINED)
+            return cd_fail(err, CDDP_E_STATE,
+                           "'%s' has a gradient before the backward of its unit '%s' begins, which "
+                           "would be lost: call cddp_fsdp_pre_backward first, or drop it",
+                           u->layout.members[i].name, u->index == 0 ? "(root)" : u->name);
     CD_TRY(take(u, u->param_dtype, u->layout.full_numel, &u->gradient, err));
     for (size_t i = 0; i < u->layout.member_count; i++) {
         const cd_fsdp_member *m = &u->layout.members[i];
@@ -97,10 +105,21 @@ void cd_fsdp_unit_drop_gradients(cd_fsdp_unit *u)
 {
     for (size_t i = 0; i < u->layout.member_count; i++) {
         cddp_grad *grad = u->layout.members[i].grad;
-        if (u->layout.members[i].requires_grad && grad->backing_is_borrowed)
+        if (!u->layout.members[i].requires_grad) continue;
+        if (grad->backing_is_borrowed)
             *grad = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+        else
+            cddp_grad_drop(grad); /* a value that the program keeps elsewhere */
     }
     cd_fsdp_memory_give(u->memory, &u->gradient);
+}
+
+/* A vector of as many elements is taken for the parameter's, row by row. */
+static bool has_shape_of(const cddp_tensor *t, const cddp_tensor *place)
+{
+    bool is_same = t->dim_count == place->dim_count;
+    for (uint32_t d = 0; is_same && d < t->dim_count; d++) is_same = t->sizes[d] == place->sizes[d];
+    return is_same || (t->dim_count == 1 && t->sizes[0] == cddp_tensor_numel(place));
 }
 
 /* Makes `gradient` complete: zeros where a member took no part, and in between. A value that the
@@ -119,16 +138,17 @@ static cddp_status complete_gradient(cd_fsdp_unit *u, cddp_error *err)
             continue;
         }
         const cddp_tensor *value = &m->grad->value;
-        if (m->grad->kind != CDDP_GRAD_DENSE || value->dtype != u->param_dtype ||
-            cddp_tensor_numel(value) != m->numel)
+        const bool is_dense = m->grad->kind == CDDP_GRAD_DENSE;
+        char left[96], right[96];
+        if (!is_dense || value->dtype != u->param_dtype || !has_shape_of(value, &place))
             return cd_fail(err, CDDP_E_ARG,
-                           "the gradient of '%s' is %s with %lld elements; unit '%s' takes dense "
-                           "%s with %lld",
-                           m->name,
-                           m->grad->kind == CDDP_GRAD_DENSE ? cddp_dtype_name(value->dtype)
-                                                            : "sparse",
-                           (long long)cddp_tensor_numel(value), u->name,
-                           cddp_dtype_name(u->param_dtype), (long long)m->numel);
+                           "the gradient of '%s' is %s [%s]; unit '%s' takes dense %s [%s]",
+                           m->name, is_dense ? cddp_dtype_name(value->dtype) : "sparse",
+                           is_dense
+                               ? cd_sizes_print(value->sizes, value->dim_count, left, sizeof left)
+                               : "",
+                           u->name, cddp_dtype_name(u->param_dtype),
+                           cd_sizes_print(place.sizes, place.dim_count, right, sizeof right));
         if (value->storage != place.storage || value->offset != place.offset)
             CD_TRY(u->device->copy(&place, value, NULL, err));
     }
@@ -307,6 +327,26 @@ out:
     return status;
 }
 
+cddp_status cd_fsdp_unit_check_gradient(const cd_fsdp_unit *u, cddp_error *err)
+{
+    const cddp_grad *g = &u->grad;
+    const cddp_tensor *t = &g->value;
+    const bool is_low = u->low.device != NULL && t->storage == u->low.storage;
+    if (g->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
+    if (g->kind == CDDP_GRAD_DENSE && t->device != NULL && t->storage != NULL &&
+        cddp_tensor_numel(t) == u->layout.share && cddp_tensor_is_contiguous(t) &&
+        (t->dtype == u->dtype || is_low))
+        return CDDP_OK;
+    return cd_fail(err, CDDP_E_ARG,
+                   "the gradient of the shard of '%s' was replaced by %s with %lld elements: its "
+                   "shard is dense %s with %lld",
+                   u->index == 0 ? "(root)" : u->name,
+                   g->kind == CDDP_GRAD_DENSE && t->device != NULL ? cddp_dtype_name(t->dtype)
+                                                                   : "none that is dense",
+                   g->kind == CDDP_GRAD_DENSE ? (long long)cddp_tensor_numel(t) : 0,
+                   cddp_dtype_name(u->dtype), (long long)u->layout.share);
+}
+
 /* A gradient that the slot shows in low precision is what the program may have changed. */
 static cddp_status take_back_shown(cd_fsdp_unit *u, cddp_error *err)
 {
@@ -332,6 +372,7 @@ cddp_status cd_fsdp_unit_advance(cd_fsdp_unit *u, cddp_error *err)
         return CD_PASS(post_replicate(u, err));
     }
     u->reducing = CD_FSDP_REDUCED;
+    CD_TRY(cd_fsdp_unit_check_gradient(u, err));
     CD_TRY(take_back_shown(u, err));
     const cd_fsdp_divisor *d = scattered ? &u->of_shards : &u->of_replicas;
     CD_TRY(cd_fsdp_unit_is_offloaded(u) ? add_on_host(u, d, err) : add_to_shard(u, d, err));

@@ -27,15 +27,16 @@ static const char *place_words(const cddp_fsdp *f, uint32_t place, const char **
     return cd_fsdp_unit_words(f, place % f->unit_count);
 }
 
-/* What a rank is about to do, as one number; never 0. */
-static int64_t intent_of(uint32_t unit, bool reduces)
+/* What a rank is about to do, as one number; never 0. Wrappers of one group may have units of the
+** same numbers and sizes: so it says of which it is, by the group's operations when it was made. */
+static int64_t intent_of(uint64_t wrapper, uint32_t unit, bool reduces)
 {
-    return ((int64_t)unit + 1) * 2 + (reduces ? 1 : 0);
+    return (int64_t)((wrapper & INT32_MAX) << 32) + ((int64_t)unit + 1) * 2 + (reduces ? 1 : 0);
 }
 
 static const char *words_of(const cddp_fsdp *f, int64_t intent, const char **verb)
 {
-    const int64_t unit = intent / 2 - 1;
+    const int64_t unit = (intent & UINT32_MAX) / 2 - 1;
     *verb = intent % 2 != 0 ? "reduces" : "gathers";
     return unit >= 0 && unit < (int64_t)f->unit_count ? cd_fsdp_unit_words(f, (uint32_t)unit)
                                                       : "(no unit)";
@@ -60,6 +61,11 @@ static cddp_status compare_in(cddp_fsdp *f, cddp_group *group, cd_control *all, 
         const char *verbs[2];
         const char *left = words_of(f, said[0], &verbs[0]),
                    *right = words_of(f, said[r], &verbs[1]);
+        if (said[0] >> 32 != said[r] >> 32)
+            return cd_fail(err, CDDP_E_MISMATCH,
+                           "ranks of group '%s' use their sharded models in different orders: rank "
+                           "0 %s '%s', rank %u %s a unit of another one",
+                           cddp_group_name(group), verbs[0], left, r, verbs[1]);
         return cd_fail(err, CDDP_E_MISMATCH,
                        "ranks of group '%s' use their units in different orders: rank 0 %s '%s', "
                        "rank %u %s '%s'",
@@ -71,10 +77,35 @@ static cddp_status compare_in(cddp_fsdp *f, cddp_group *group, cd_control *all, 
 cddp_status cd_fsdp_compare_order(cddp_fsdp *f, uint32_t unit, bool reduces, cddp_error *err)
 {
     if (!compares(f, reduces)) return CDDP_OK;
-    ((int64_t *)f->one.host)[0] = intent_of(unit, reduces);
+    int64_t *own = f->one.host;
+    *own = intent_of(f->numbers[0], unit, reduces);
     CD_TRY(compare_in(f, f->group, &f->all, err));
+    if (f->replicate_group == NULL) return CDDP_OK;
+    *own = intent_of(f->numbers[1], unit, reduces);
+    return CD_PASS(compare_in(f, f->replicate_group, &f->all_replicas, err));
+}
+
+static cddp_status compare_number_in(cddp_fsdp *f, cddp_group *group, cd_control *all,
+                                     const char *what, cddp_error *err)
+{
+    const uint32_t world = cddp_group_size(group);
+    const int64_t own = ((const int64_t *)f->one.host)[0];
+    if (world == 1) return CDDP_OK;
+    f->order_checks++;
+    CD_TRY(cd_control_allgather(group, &f->one, all, err));
+    for (uint32_t r = 0; r < world; r++)
+        if (((const int64_t *)all->host)[r] != own)
+            return cd_fail(err, CDDP_E_MISMATCH, "rank %u of group '%s' has another one than %s", r,
+                           cddp_group_name(group), what);
+    return CDDP_OK;
+}
+
+cddp_status cd_fsdp_compare_number(cddp_fsdp *f, uint64_t number, const char *what, cddp_error *err)
+{
+    *(int64_t *)f->one.host = (int64_t)(number >> 1);
+    CD_TRY(compare_number_in(f, f->group, &f->all, what, err));
     return f->replicate_group != NULL
-               ? CD_PASS(compare_in(f, f->replicate_group, &f->all_replicas, err))
+               ? CD_PASS(compare_number_in(f, f->replicate_group, &f->all_replicas, what, err))
                : CDDP_OK;
 }
 

@@ -9,11 +9,11 @@
 ** and layout can read what another one wrote.
 */
 #include "core/base/error.h"
+#include "core/base/sized.h"
 #include "core/fsdp/fsdp.h"
 #include "core/fsdp/move.h"
-#include "core/base/sized.h"
+#include "core/tensor/view.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- writing ---- */
@@ -24,6 +24,7 @@ typedef struct writing {
     bool is_written; /* by this rank */
     size_t slot;
     uint32_t world, rank; /* of the rows */
+    cddp_error failure; /* of the sink: what is left is gathered for the others, and not written */
 } writing;
 
 static cddp_status write_member(const cddp_fsdp *f, const writing *w, size_t ordinal,
@@ -59,15 +60,27 @@ static cddp_status write_members(const cddp_fsdp *f, const writing *w, const cd_
     return CDDP_OK;
 }
 
-static cddp_status write_vector(cddp_fsdp *f, const writing *w, cd_fsdp_unit *u,
-                                const cddp_tensor *part, cddp_error *err)
+static cddp_status write_vector(cddp_fsdp *f, writing *w, cd_fsdp_unit *u, const cddp_tensor *part,
+                                cddp_error *err)
 {
     cd_fsdp_buffer whole = {.capacity = 0};
-    CD_TRY(cd_fsdp_unit_gather_whole(u, part, &whole, err));
+    const cddp_status gathered = cd_fsdp_unit_gather_whole(u, part, &whole, err);
+    CD_TRY(cd_fsdp_give_up(f, gathered, err));
     f->gathers += cd_fsdp_unit_is_sharded(u);
-    const cddp_status status = w->is_written ? write_members(f, w, u, &whole.tensor, err) : CDDP_OK;
+    if (w->is_written && w->failure.status == CDDP_OK &&
+        write_members(f, w, u, &whole.tensor, &w->failure) != CDDP_OK &&
+        w->failure.status == CDDP_OK) /* a sink that says nothing but its status */
+        (void)cd_fail(&w->failure, CDDP_E_IO, "the sink refused a parameter of '%s'",
+                      cd_fsdp_unit_words(f, u->index));
     cd_fsdp_memory_give(&f->memory, &whole);
-    return CD_PASS(status);
+    return CDDP_OK;
+}
+
+/* What the sink said, when every gather that others take part in is over. */
+static cddp_status end_writing(const writing *w, cddp_error *err)
+{
+    if (w->failure.status == CDDP_OK) return CDDP_OK;
+    return cd_fail(err, w->failure.status, "%s", w->failure.message);
 }
 
 static cddp_status begin_writing(const cddp_fsdp *f, const cddp_fsdp_sink *sink, const char *call,
@@ -123,6 +136,7 @@ static cddp_status write_parameters(cddp_fsdp *f, const cddp_fsdp_sink *sink, co
     for (uint32_t k = 0; k < f->unit_count; k++)
         if (!cd_fsdp_unit_is_empty(&f->units[k]))
             CD_TRY(write_vector(f, &w, &f->units[k], &f->units[k].shard, err));
+    CD_TRY(end_writing(&w, err));
     return w.is_written ? CD_PASS(write_own(f, &w, err)) : CDDP_OK;
 }
 
@@ -152,7 +166,9 @@ static cddp_status smallest(cddp_fsdp *f, int64_t *numbers, size_t count, cddp_e
     memcpy(votes.host, numbers, count * sizeof *numbers);
     for (size_t i = 0; i < 2; i++)
         if (groups[i] != NULL)
-            CD_TRY_OUT(cd_control_allreduce(groups[i], &votes, CDDP_RED_MIN, err));
+            CD_TRY_OUT(cd_fsdp_give_up(f,
+                                       cd_control_allreduce(groups[i], &votes, CDDP_RED_MIN, err),
+                                       err));
     memcpy(numbers, votes.host, count * sizeof *numbers);
 out:
     cd_control_fini(&votes);
@@ -180,20 +196,39 @@ static cddp_status check_slots(const cddp_fsdp *f, const cddp_fsdp_slots *s, cdd
     return CDDP_OK;
 }
 
+/* A slot as one number: 0 is absent, 1 has the dtype of the shard, and so on. */
+static int64_t number_of(const cd_fsdp_unit *u, const cddp_tensor *slot)
+{
+    const int64_t count = CDDP_DTYPE_COUNT;
+    return slot->device != NULL ? 1 + ((int64_t)slot->dtype - (int64_t)u->dtype + count) % count
+                                : 0;
+}
+
+static const char *words_of(const cd_fsdp_unit *u, int64_t number)
+{
+    return cddp_dtype_name((cddp_dtype)((number - 1 + (int64_t)u->dtype) % CDDP_DTYPE_COUNT));
+}
+
 /* FST-10: else gathers of different slots would pair with each other. */
 static cddp_status agree_on_slots(cddp_fsdp *f, const cddp_fsdp_slots *s, cddp_error *err)
 {
     for (uint32_t k = 0; k < f->unit_count; k++) {
         for (size_t i = 0; i < s->slot_count; i++) {
-            const int64_t has = s->tensors[k * s->slot_count + i].device != NULL;
-            int64_t ends[2] = {has, -has};
+            const cd_fsdp_unit *u = &f->units[k];
+            const int64_t own = number_of(u, &s->tensors[k * s->slot_count + i]);
+            int64_t ends[2] = {own, -own};
             CD_TRY(smallest(f, ends, 2, err));
-            if (ends[0] != -ends[1])
+            if (ends[0] == -ends[1]) continue;
+            if (ends[0] == 0)
                 return cd_fail(
                     err, CDDP_E_MISMATCH,
                     "slot %zu of '%s' is there on some ranks and absent on others; it is "
                     "%s here",
-                    i, cd_fsdp_unit_words(f, k), has ? "there" : "absent");
+                    i, cd_fsdp_unit_words(f, k), own > 0 ? "there" : "absent");
+            return cd_fail(err, CDDP_E_MISMATCH,
+                           "slot %zu of '%s' is %s on some ranks and %s on others; it is %s here",
+                           i, cd_fsdp_unit_words(f, k), words_of(u, ends[0]), words_of(u, -ends[1]),
+                           words_of(u, own));
         }
     }
     return CDDP_OK;
@@ -215,7 +250,7 @@ cddp_status cddp_fsdp_optimizer_state(cddp_fsdp *f, const cddp_fsdp_slots *slots
                 CD_TRY(write_vector(f, &w, &f->units[k], t, err));
         }
     }
-    return CDDP_OK;
+    return CD_PASS(end_writing(&w, err));
 }
 
 /* ---- reading ---- */
@@ -233,16 +268,6 @@ static bool has_shape(const cddp_fsdp_stored *stored, const cddp_tensor *t)
     for (uint32_t d = 0; d < t->dim_count; d++)
         if (stored->sizes[d] != t->sizes[d]) return false;
     return true;
-}
-
-static const char *print_sizes(char *text, size_t bytes, const int64_t *sizes, uint32_t count)
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (uint32_t d = 0; d < count && d < CDDP_DIMS_MAX && used < bytes; d++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%lld", d > 0 ? "," : "",
-                                 (long long)sizes[d]);
-    return text;
 }
 
 /* Parameters in their order, then buffers. */
@@ -278,8 +303,18 @@ static cddp_status check_source(const cddp_fsdp *f, const cddp_fsdp_source *s, c
             return cd_fail(err, CDDP_E_MISMATCH,
                            "'%s' is [%s] in the stored state and [%s] in the model; nothing was "
                            "loaded",
-                           m.name, print_sizes(left, sizeof left, stored->sizes, stored->dim_count),
-                           print_sizes(right, sizeof right, m.tensor->sizes, m.tensor->dim_count));
+                           m.name,
+                           cd_sizes_print(stored->sizes, stored->dim_count, left, sizeof left),
+                           cd_sizes_print(m.tensor->sizes, m.tensor->dim_count, right,
+                                          sizeof right));
+    }
+    for (size_t i = 0; i < count_items(f); i++) {
+        const item m = get_item(f, i);
+        const cddp_fsdp_stored *stored = find_stored(s, m.name);
+        if (stored == NULL || stored->dtype == m.tensor->dtype) continue;
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "'%s' is %s in the stored state and %s in the model; nothing was loaded",
+                       m.name, cddp_dtype_name(stored->dtype), cddp_dtype_name(m.tensor->dtype));
     }
     for (size_t k = 0; k < s->stored_count; k++) {
         const char *name = s->stored[k].name;
@@ -411,7 +446,8 @@ cddp_status cddp_fsdp_get_local(const cddp_fsdp *f, uint32_t unit, cddp_fsdp_loc
                                  .world = u->layout.world,
                                  .numel = u->layout.numel,
                                  .share = u->layout.share,
-                                 .layout = cd_fsdp_layout_digest(&u->layout)};
+                                 .layout = cd_fsdp_layout_digest(&u->layout),
+                                 .dtype = u->dtype};
     cd_sized_fill(local, &own, sizeof own);
     return CDDP_OK;
 }
@@ -420,8 +456,10 @@ cddp_status cddp_fsdp_load_local(cddp_fsdp *f, uint32_t unit, const cddp_fsdp_lo
                                  const cddp_tensor *elements, cddp_error *err)
 {
     cddp_fsdp_local own = {.size = sizeof own};
+    cddp_fsdp_local there = {.dtype = CDDP_DTYPE_COUNT};
     CD_TRY(cddp_fsdp_get_local(f, unit, &own, err));
     CD_TRY(CD_SIZED_CHECK(stored, cddp_fsdp_local, layout, err));
+    cd_sized_copy(&there, sizeof there, stored);
     cd_fsdp_unit *u = &f->units[unit];
     if (stored->rank != own.rank || stored->world != own.world || stored->share != own.share)
         return cd_fail(err, CDDP_E_MISMATCH,
@@ -429,6 +467,11 @@ cddp_status cddp_fsdp_load_local(cddp_fsdp *f, uint32_t unit, const cddp_fsdp_lo
                        "has number %u of %u with %lld; load a full or sharded state instead",
                        cd_fsdp_unit_words(f, unit), stored->rank, stored->world,
                        (long long)stored->share, own.rank, own.world, (long long)own.share);
+    if (there.dtype != CDDP_DTYPE_COUNT && there.dtype != own.dtype)
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "the stored shard of '%s' has elements of %s, and that of this rank of %s",
+                       cd_fsdp_unit_words(f, unit), cddp_dtype_name(there.dtype),
+                       cddp_dtype_name(own.dtype));
     if (stored->layout != own.layout || stored->numel != own.numel)
         return cd_fail(
             err, CDDP_E_MISMATCH,

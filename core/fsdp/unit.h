@@ -112,5 +112,7 @@ cddp_status cd_fsdp_unit_reduce(cd_fsdp_unit *u, cddp_error *err);
 ** gradient. */
 cddp_status cd_fsdp_unit_advance(cd_fsdp_unit *u, cddp_error *err);
 void cd_fsdp_unit_drop_gradients(cd_fsdp_unit *u);
+/* Whether the slot of the shard's gradient, which is the program's to change, has one of its. */
+cddp_status cd_fsdp_unit_check_gradient(const cd_fsdp_unit *u, cddp_error *err);
 /* The shard's gradient in low precision, at the end of a backward. */
 cddp_status cd_fsdp_unit_show_gradient(cd_fsdp_unit *u, cddp_error *err);

@@ -14,6 +14,7 @@
 #include "core/base/text.h"
 #include "core/fsdp/agree.h"
 #include "core/fsdp/move.h"
+#include "core/tensor/view.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -40,10 +41,34 @@ static bool is_ignored(const cddp_fsdp_options *o, const char *name)
     return false;
 }
 
+/* Its elements follow from what it says of itself. Ignored ones may have no device. */
+static cddp_status check_form(const char *what, const char *name, const cddp_tensor *t,
+                              cddp_error *err)
+{
+    if (t->device == NULL) return CDDP_OK;
+    if (t->dim_count > CDDP_DIMS_MAX)
+        return cd_fail(err, CDDP_E_ARG, "%s '%s' has %u dimensions; at most %d are possible", what,
+                       name, t->dim_count, CDDP_DIMS_MAX);
+    if (t->offset < 0)
+        return cd_fail(err, CDDP_E_ARG, "%s '%s' begins %lld elements before its storage", what,
+                       name, -(long long)t->offset);
+    for (uint32_t d = 0; d < t->dim_count; d++)
+        if (t->sizes[d] < 0)
+            return cd_fail(err, CDDP_E_ARG, "%s '%s' has size %lld in dimension %u", what, name,
+                           (long long)t->sizes[d], d);
+    if ((unsigned)t->dtype >= CDDP_DTYPE_COUNT ||
+        (t->device->dtypes & CDDP_DTYPE_BIT(t->dtype)) == 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "%s '%s' has dtype %s (number %d), which its device '%s' has not", what,
+                       name, cddp_dtype_name(t->dtype), (int)t->dtype, t->device->name);
+    return CDDP_OK;
+}
+
 static cddp_status check_parameter(const cddp_parameter *p, size_t i, bool ignored, cddp_error *err)
 {
     if (p->name == NULL || p->name[0] == '\0')
         return cd_fail(err, CDDP_E_ARG, "parameter %zu has no name", i);
+    CD_TRY(check_form("parameter", p->name, &p->tensor, err));
     if (ignored) return CDDP_OK;
     if (p->tensor.device == NULL ||
         (p->tensor.storage == NULL && cddp_tensor_numel(&p->tensor) > 0))
@@ -97,39 +122,140 @@ static cddp_status copy_parameters(cddp_fsdp *f, const cddp_fsdp_options *o, cdd
     return CDDP_OK;
 }
 
-static bool shares_storage(const cddp_parameter *a, const cddp_parameter *b)
+/* Of the memory that a tensor's elements lie in: bytes from its storage on. */
+static cd_range bytes_of(const cddp_tensor *t)
 {
-    return a->tensor.storage == b->tensor.storage && a->tensor.offset == b->tensor.offset &&
-           cddp_tensor_numel(&a->tensor) > 0 &&
-           cddp_tensor_numel(&a->tensor) == cddp_tensor_numel(&b->tensor);
+    const int64_t element = (int64_t)cddp_dtype_bytes(t->dtype);
+    int64_t span = 1;
+    for (uint32_t d = 0; d < t->dim_count; d++) span += (t->sizes[d] - 1) * t->strides[d];
+    return (cd_range){t->offset * element, (t->offset + span) * element};
+}
+
+/* Of one storage, or of storages that are host memory. */
+static bool overlaps(const cddp_tensor *a, const cddp_tensor *b)
+{
+    const bool are_addresses = (a->device->flags & b->device->flags & CDDP_DEVICE_HOST) != 0;
+    if (a->storage != b->storage && !are_addresses) return false;
+    if (a->storage == NULL || b->storage == NULL) return false;
+    if (cddp_tensor_numel(a) == 0 || cddp_tensor_numel(b) == 0) return false;
+    const cd_range left = bytes_of(a), right = bytes_of(b);
+    const uintptr_t p = (uintptr_t)a->storage, q = (uintptr_t)b->storage;
+    return p + (uintptr_t)left.first < q + (uintptr_t)right.end &&
+           q + (uintptr_t)right.first < p + (uintptr_t)left.end;
+}
+
+static bool is_same_storage(const cddp_tensor *a, const cddp_tensor *b)
+{
+    const cd_range left = bytes_of(a), right = bytes_of(b);
+    const uintptr_t p = (uintptr_t)a->storage, q = (uintptr_t)b->storage;
+    return p + (uintptr_t)left.first == q + (uintptr_t)right.first &&
+           cddp_tensor_numel(a) == cddp_tensor_numel(b) && a->dtype == b->dtype;
+}
+
+static bool has_same_shape(const cddp_tensor *a, const cddp_tensor *b)
+{
+    bool is_same = a->dim_count == b->dim_count;
+    for (uint32_t d = 0; is_same && d < a->dim_count; d++) is_same = a->sizes[d] == b->sizes[d];
+    return is_same;
+}
+
+/* Of one storage: both names are one parameter in all that matters. */
+static cddp_status check_same(const cddp_fsdp_options *o, const cddp_parameter *q,
+                              const cddp_parameter *p, cddp_error *err)
+{
+    char left[96], right[96];
+    const bool is_left_ignored = is_ignored(o, q->name);
+    if (is_left_ignored != is_ignored(o, p->name))
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "'%s' is ignored and '%s' is not, and both are one parameter: it would be "
+                       "trained twice (FSD-15, FPM-10)",
+                       is_left_ignored ? q->name : p->name, is_left_ignored ? p->name : q->name);
+    if (!has_same_shape(&q->tensor, &p->tensor))
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "'%s' is [%s] and '%s' is [%s], of one storage: a shared parameter has one "
+                       "shape",
+                       q->name,
+                       cd_sizes_print(q->tensor.sizes, q->tensor.dim_count, left, sizeof left),
+                       p->name,
+                       cd_sizes_print(p->tensor.sizes, p->tensor.dim_count, right, sizeof right));
+    if (q->requires_grad != p->requires_grad)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "'%s' requires a gradient and '%s' does not, and both are one parameter",
+                       q->requires_grad ? q->name : p->name, q->requires_grad ? p->name : q->name);
+    return CDDP_OK;
 }
 
 /* The first parameter that is the same as i; i: none. */
-static cddp_status find_first(const cddp_fsdp *f, size_t i, uint32_t *first, cddp_error *err)
+static cddp_status find_first(const cddp_fsdp *f, const cddp_fsdp_options *o, size_t i,
+                              uint32_t *first, cddp_error *err)
 {
     const cddp_parameter *p = &f->parameters[i];
     *first = (uint32_t)i;
+    const bool is_address =
+        p->tensor.device != NULL && (p->tensor.device->flags & CDDP_DEVICE_HOST) != 0;
     for (size_t k = 0; k < i && p->tensor.device != NULL; k++) {
         const cddp_parameter *q = &f->parameters[k];
         const bool same_slot = p->grad != NULL && p->grad == q->grad;
-        if (q->tensor.device == NULL || (!same_slot && !shares_storage(p, q))) continue;
-        if (!shares_storage(p, q) || (p->grad != NULL && q->grad != NULL && !same_slot))
+        if (!same_slot && !is_address && p->tensor.storage != q->tensor.storage) continue;
+        if (q->tensor.device == NULL) continue;
+        const bool meets = overlaps(&q->tensor, &p->tensor);
+        const bool is_same = meets && is_same_storage(&q->tensor, &p->tensor);
+        if ((!meets && !same_slot) || (is_ignored(o, p->name) && is_ignored(o, q->name))) continue;
+        if (meets && !is_same)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "'%s' and '%s' overlap in memory, and neither is the other: a shared "
+                           "parameter has all of its storage in common, another one none of it",
+                           q->name, p->name);
+        if (!is_same || (p->grad != NULL && q->grad != NULL && !same_slot))
             return cd_fail(err, CDDP_E_CONFIG,
                            "'%s' and '%s' share their %s but not their %s: a shared parameter has "
                            "both in common",
                            q->name, p->name, same_slot ? "gradient slot" : "storage",
                            same_slot ? "storage" : "gradient slot");
+        CD_TRY(check_same(o, q, p, err));
         *first = (uint32_t)k;
         return CDDP_OK;
     }
     return CDDP_OK;
 }
 
-static cddp_status find_shared(cddp_fsdp *f, cddp_error *err)
+/* Parameters are copied, and buffers stay the program's: a view of one in the other would be left
+** behind. */
+static cddp_status check_buffer(const cddp_fsdp *f, const cddp_fsdp_options *o, size_t b,
+                                cddp_error *err)
+{
+    const cddp_buffer *buffer = &o->buffers[b];
+    CD_TRY(check_form("buffer", buffer->name, &buffer->tensor, err));
+    for (size_t k = 0; k < b; k++)
+        if (strcmp(o->buffers[k].name, buffer->name) == 0)
+            return cd_fail(err, CDDP_E_ARG, "two buffers are named '%s': %zu and %zu", buffer->name,
+                           k, b);
+    for (size_t i = 0; i < f->parameter_count; i++) {
+        const cddp_parameter *p = &f->parameters[i];
+        if (strcmp(p->name, buffer->name) == 0)
+            return cd_fail(err, CDDP_E_ARG,
+                           "parameter %zu and buffer %zu are both named '%s': a state has one of "
+                           "each name",
+                           i, b, buffer->name);
+        if (p->tensor.device == NULL || is_ignored(o, p->name) ||
+            !overlaps(&p->tensor, &buffer->tensor))
+            continue;
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "buffer '%s' overlaps parameter '%s' in memory: the parameter is cut and the "
+            "buffer is not (FSD-20)",
+            buffer->name, p->name);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status find_shared(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
 {
     f->first_of = cd_arena_array(&f->arena, f->parameter_count + 1, sizeof *f->first_of);
     CD_TRY(cd_arena_check(&f->arena, err, "%zu parameters", f->parameter_count));
-    for (size_t i = 0; i < f->parameter_count; i++) CD_TRY(find_first(f, i, &f->first_of[i], err));
+    for (size_t i = 0; i < f->parameter_count; i++)
+        CD_TRY(find_first(f, o, i, &f->first_of[i], err));
+    for (size_t b = 0; b < o->buffer_count; b++) CD_TRY(check_buffer(f, o, b, err));
     return CDDP_OK;
 }
 
@@ -383,7 +509,7 @@ static cddp_status complete_unit(cddp_fsdp *f, cd_fsdp_unit *u, const cddp_fsdp_
 cddp_status cd_fsdp_make_units(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error *err)
 {
     CD_TRY(copy_parameters(f, o, err));
-    CD_TRY(find_shared(f, err));
+    CD_TRY(find_shared(f, o, err));
     CD_TRY(cd_fsdp_tree_init(&f->tree, o, &f->arena, err));
     bool *is_unit = cd_arena_array(&f->arena, f->tree.count, sizeof *is_unit);
     f->unit_of_module = cd_arena_array(&f->arena, f->tree.count, sizeof *f->unit_of_module);
@@ -399,6 +525,9 @@ cddp_status cd_fsdp_make_units(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_er
         if (module == NULL || k == f->unit_count)
             return cd_fail(err, CDDP_E_CONFIG, "unit_options names '%s', which is no unit",
                            module != NULL ? module : "(none)");
+        if (options_of(o, module) != &o->unit_options[i])
+            return cd_fail(err, CDDP_E_CONFIG, "unit_options names '%s' twice: one unit has one",
+                           cd_fsdp_unit_words(f, k));
     }
     return CDDP_OK;
 }
@@ -500,6 +629,8 @@ cddp_status cd_fsdp_compare(cddp_fsdp *f, const cddp_fsdp_options *o, cddp_error
     cd_fsdp_statement mine = {.allocator = f->allocator,
                               .device = spec.device,
                               .subject = "ranks shard different models"};
+    f->numbers[0] = cddp_group_sequence(f->group);
+    if (f->replicate_group != NULL) f->numbers[1] = cddp_group_sequence(f->replicate_group);
     CD_TRY_OUT(cd_control_init(&f->one, &spec, err));
     spec.numel = (int64_t)world;
     CD_TRY_OUT(cd_control_init(&f->all, &spec, err));

@@ -34,15 +34,18 @@ static cddp_status free_gradient(cd_oracle *o, const cd_window *w, size_t i, cdd
 {
     const cd_wide_sum *sum = &w->parameters[i].samples;
     cddp_grad *g = &o->free_gradients[i];
+    const bool adds = o->added[i].kind == CDDP_GRAD_DENSE;
     cddp_grad_drop(g);
-    if (!w->parameters[i].fired || sum->limbs == NULL) return CDDP_OK;
+    if ((!w->parameters[i].fired && !adds) || sum->limbs == NULL) return CDDP_OK;
     CD_TRY(cddp_grad_define(g, &o->values[i], err));
+    if (adds) CD_TRY(cd_numbers_read_gradient(&o->other, &o->added[i], sum->numel, err));
     double *means = cd_allocate_array(o->options.allocator, sum->numel, sizeof *means);
     if (means == NULL)
         return cd_fail_memory(err, "the free-running gradient of %s", o->parameters[i].name);
     /* a loss scale that is a power of two is taken back exactly; any other rounds, and shows */
     const double divisor = (double)w->divisor * w->loss_scale;
-    for (size_t j = 0; j < sum->numel; j++) means[j] = cd_wide_sum_get(sum, j) / divisor;
+    for (size_t j = 0; j < sum->numel; j++)
+        means[j] = cd_wide_sum_get(sum, j) / divisor + (adds ? o->other.values[j] : 0);
     cddp_status status = cd_numbers_write(&o->numbers, &g->value, means, err);
     cd_release(o->options.allocator, means, sum->numel * sizeof *means);
     return status;

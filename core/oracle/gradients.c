@@ -438,7 +438,8 @@ static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_w
     const cd_oracle_reduction *r = j->reduction;
     CD_TRY(cd_numbers_read_gradient(&o->numbers, &r->gradients[i], sum->numel, err));
     cd_comparison c = cd_compare_sum(sum, o->numbers.values, rule);
-    if (link == CD_LINK_REDUCTION && !rule->rounded_once) judge_order(o, j, i, &c);
+    const bool adds = o->added[i].kind == CDDP_GRAD_DENSE;
+    if (link == CD_LINK_REDUCTION && !rule->rounded_once && !adds) judge_order(o, j, i, &c);
     if (c.bad > 0) {
         double *expected = cd_allocate_array(o->options.allocator, sum->numel, sizeof *expected);
         if (expected == NULL)
@@ -454,7 +455,7 @@ static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_w
         if (status == CDDP_OK) status = find_previous(o, j, i, &previous, err);
         s.previous = previous;
         if (status == CDDP_OK) cd_oracle_explain(o, &c, &s);
-        if (status == CDDP_OK && link == CD_LINK_REDUCTION) name_order_ratio(o, j, i, &c);
+        if (status == CDDP_OK && link == CD_LINK_REDUCTION && !adds) name_order_ratio(o, j, i, &c);
         cd_release(o->options.allocator, previous, (sum->numel + 1) * sizeof *previous);
         cd_release(o->options.allocator, expected, sum->numel * sizeof *expected);
         if (status == CDDP_OK && link == CD_LINK_REDUCTION)
@@ -484,6 +485,63 @@ static int places_of(uint64_t divisor, uint64_t times)
     return places;
 }
 
+/* FSY-05: divisor times what was there before. Its mean is that itself. */
+static cddp_status push_added(cd_oracle *o, size_t i, uint64_t divisor, cd_wide_sum *sum,
+                              cddp_error *err)
+{
+    CD_TRY(cd_numbers_read_gradient(&o->numbers, &o->added[i], sum->numel, err));
+    for (uint64_t k = 0; k < divisor; k++) cd_wide_sum_push(sum, o->numbers.values);
+    return CDDP_OK;
+}
+
+/* The same with one more addition, which rounds. */
+static cddp_status judge_sum_added(cd_oracle *o, const judged *j, size_t i, const cd_wide_sum *sum,
+                                   const cd_sum_rule *rule, cd_oracle_link link, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_wide_sum all = {.numel = 0};
+    const cd_any_order none = {.count = 0};
+    cd_sum_rule more = *rule;
+    if (o->added[i].kind != CDDP_GRAD_DENSE) {
+        CD_TRY(judge_sum(o, j, i, sum, rule, link, err));
+        if (link == CD_LINK_MATHEMATICS)
+            cd_carried_take_gradient(o, i,
+                                     &(cd_carried_sum){sum, rule,
+                                                       &j->window->parameters[i].addends});
+        return CDDP_OK;
+    }
+    more.roundings++;
+    more.addends++;
+    more.rounded_once = false;
+    CD_TRY_OUT(cd_wide_sum_copy(&all, sum, o->options.allocator, err));
+    CD_TRY_OUT(push_added(o, i, rule->divisor, &all, err));
+    CD_TRY_OUT(judge_sum(o, j, i, &all, &more, link, err));
+    if (link == CD_LINK_MATHEMATICS)
+        cd_carried_take_gradient(o, i, &(cd_carried_sum){&all, &more, &none});
+out:
+    cd_wide_sum_fini(&all);
+    return status;
+}
+
+static cddp_status compare_form(cd_oracle *o, const judged *j, size_t i, cd_comparison *c,
+                                cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cddp_grad sum = {.kind = CDDP_GRAD_UNDEFINED};
+    const cddp_tensor *expected = &j->window->parameters[i].expected;
+    if (o->added[i].kind == CDDP_GRAD_DENSE) {
+        CD_TRY_OUT(cddp_grad_define(&sum, expected, err));
+        CD_TRY_OUT(expected->device->copy(&sum.value, expected, NULL, err));
+        CD_TRY_OUT(
+            expected->device->reduce(CDDP_RED_SUM, &sum.value, &o->added[i].value, NULL, err));
+        expected = &sum.value;
+    }
+    CD_TRY_OUT(cd_oracle_compare_forms(o, expected, &j->reduction->gradients[i].value, c, err));
+out:
+    cddp_grad_fini(&sum);
+    return status;
+}
+
 static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_error *err)
 {
     const cd_oracle_reduction *r = j->reduction;
@@ -491,7 +549,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     const cd_window_parameter *p = &w->parameters[i];
     cd_comparison c;
     if (w->is_exact_device) {
-        CD_TRY(cd_oracle_compare_forms(o, &p->expected, &r->gradients[i].value, &c, err));
+        CD_TRY(compare_form(o, j, i, &c, err));
         if (c.bad == 0 && !p->is_quotient) {
             c.bad = c.numel;
             c.element = 0;
@@ -560,12 +618,10 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
                                .cast = result_of(o, i),
                                .division_is_exact = cd_is_power_of_two(r->divisor)};
     if (backwards == 1)
-        CD_TRY(judge_sum(o, j, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));
+        CD_TRY(judge_sum_added(o, j, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));
     else
         cd_oracle_give_up(o, CD_LINK_REDUCTION, 1, averaged_each_time);
-    CD_TRY(judge_sum(o, j, i, &p->samples, &mathematics, CD_LINK_MATHEMATICS, err));
-    cd_carried_take_gradient(o, i, &(cd_carried_sum){&p->samples, &mathematics, &p->addends});
-    return CDDP_OK;
+    return CD_PASS(judge_sum_added(o, j, i, &p->samples, &mathematics, CD_LINK_MATHEMATICS, err));
 }
 
 /* FPM-07: a parameter of its unit has a gradient. */
@@ -602,8 +658,8 @@ static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, co
 {
     (void)err;
     bool reduced = o->parameters[i].path != CD_ORACLE_PATH_LOCAL;
-    bool kept =
-        o->kept[i].kind != CDDP_GRAD_UNDEFINED || o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
+    bool kept = o->kept[i].kind != CDDP_GRAD_UNDEFINED || o->added[i].kind != CDDP_GRAD_UNDEFINED ||
+                o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
     const bool filled = reduced && !w->parameters[i].fired && is_filled(o, w, i);
     bool expected = kept || filled ||
                     (reduced ? w->parameters[i].fired : o->captured[i] && o->local_present[i]);
@@ -622,7 +678,8 @@ static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, co
                                 : "present, although no rank used it: absent is not zero");
     }
     cd_oracle_report(o, CD_LINK_PRESENCE, i, &c);
-    return filled && actual && o->kept[i].kind == CDDP_GRAD_UNDEFINED
+    return filled && actual && o->kept[i].kind == CDDP_GRAD_UNDEFINED &&
+                   o->added[i].kind == CDDP_GRAD_UNDEFINED
                ? CD_PASS(judge_fill(o, r, i, err))
                : CDDP_OK;
 }

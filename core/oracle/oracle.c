@@ -49,6 +49,7 @@ static cddp_status push_arrays(cd_oracle *o, cddp_error *err)
     o->offsets = cd_arena_array(&o->arena, n + 1, sizeof *o->offsets);
     o->values = cd_arena_array(&o->arena, n, sizeof *o->values);
     o->kept = cd_arena_array(&o->arena, n, sizeof *o->kept);
+    o->added = cd_arena_array(&o->arena, n, sizeof *o->added);
     o->buffers = cd_arena_array(&o->arena, b, sizeof *o->buffers);
     o->local_forms = cd_arena_array(&o->arena, n, sizeof *o->local_forms);
     o->captured = cd_arena_array(&o->arena, n, sizeof *o->captured);
@@ -162,7 +163,8 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     o->free_gap = CD_FREE_NO_GAP;
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         o->values[i] = parameters[i];
-        o->kept[i] = gradients[i];
+        o->kept[i] = o->added[i] = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+        *(o->options.adds_reductions ? &o->added[i] : &o->kept[i]) = gradients[i];
         o->digest = cd_hash_mix(o->digest, (uint64_t)o->parameters[i].numel);
         CD_TRY(digest_of(&o->values[i], &o->digest, err));
         o->digest = cd_hash_mix(o->digest, o->kept[i].kind);

@@ -102,6 +102,7 @@ typedef struct cd_oracle_engine {
     /* ranks compute in a narrower dtype than f64, and it can do the same in f64, from the same
     ** numbers */
     bool has_wide;
+    bool casts_values; /* where they enter and leave units, unless a part is plain */
     /* does: how often the gradient of each parameter was added to in the last run (optional: what
     ** a cast makes of it is not judged) */
     const uint32_t *(*uses)(void *self);
@@ -179,7 +180,10 @@ typedef struct cd_oracle_options {
     /* a sample's gradient does not depend on the rest of its micro-batch, and no cast rounds it;
     ** false with batch norm */
     bool sample_wise;
-    bool separate;     /* every micro-step begins without gradients: the comm hook adds them up */
+    bool separate; /* every micro-step begins without gradients: the comm hook adds them up */
+    /* what a step reduces later is added to what it reduced before, which does not enter into it
+    ** (FSY-05) */
+    bool adds_reductions;
     bool exact_inputs; /* the plan promises that no sum rounds; the witness is still checked */
     /* Link 15 judges each parameter in the first step, the last, and one that the seed draws. */
     uint32_t step_count;

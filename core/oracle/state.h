@@ -15,6 +15,7 @@ struct cd_oracle {
     size_t *offsets;                 /* (parameter_count + 1) */
     cddp_tensor *values;             /* (parameter_count) at the beginning of the step, borrowed */
     cddp_grad *kept;                 /* (parameter_count) at the beginning of the step, borrowed */
+    cddp_grad *added;                /* (parameter_count) with adds_reductions in place of kept */
     cddp_tensor *buffers;            /* (buffer_count) at the last forward entry, borrowed */
     bool has_buffers;
     double *local;                  /* (offsets[parameter_count]) as pushed */

@@ -39,6 +39,27 @@ cddp_status cd_wide_sum_init(cd_wide_sum *sum, const cddp_allocator *allocator, 
     return status;
 }
 
+cddp_status cd_wide_sum_copy(cd_wide_sum *sum, const cd_wide_sum *from,
+                             const cddp_allocator *allocator, cddp_error *err)
+{
+    cd_wide_sum made = *from;
+    cd_arena_init(&made.arena, allocator, SUM_BLOCK_BYTES);
+    made.limbs = cd_arena_array(&made.arena, from->numel * from->limb_count, sizeof *made.limbs);
+    made.magnitude = cd_arena_array(&made.arena, from->numel, sizeof *made.magnitude);
+    made.low = cd_arena_array(&made.arena, from->numel, sizeof *made.low);
+    *sum = made;
+    const cddp_status status =
+        cd_arena_check(&sum->arena, err, "the exact sum of %zu elements", from->numel);
+    if (status != CDDP_OK) {
+        cd_wide_sum_fini(sum);
+        return status;
+    }
+    memcpy(sum->limbs, from->limbs, from->numel * from->limb_count * sizeof *sum->limbs);
+    memcpy(sum->magnitude, from->magnitude, from->numel * sizeof *sum->magnitude);
+    memcpy(sum->low, from->low, from->numel * sizeof *sum->low);
+    return CDDP_OK;
+}
+
 void cd_wide_sum_fini(cd_wide_sum *sum)
 {
     cd_arena_fini(&sum->arena);

@@ -37,6 +37,9 @@ cddp_status cd_wide_sum_init(cd_wide_sum *sum, const cddp_allocator *allocator, 
 void cd_wide_sum_fini(cd_wide_sum *sum); /* accepts a zeroed sum */
 void cd_wide_sum_clear(cd_wide_sum *sum);
 
+/* Of a zeroed or finished sum: what another one is now. */
+cddp_status cd_wide_sum_copy(cd_wide_sum *sum, const cd_wide_sum *from,
+                             const cddp_allocator *allocator, cddp_error *err);
 /* Adds one value to every element; values are of the dtype given to init. */
 void cd_wide_sum_push(cd_wide_sum *sum, const double *values);
 /* The sum of element i, correctly rounded to a double. */

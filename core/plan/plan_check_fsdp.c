@@ -43,7 +43,8 @@ static const refusal refusals[] = {
 /* What a [[when]] may still change. */
 static const char *const allowed[] = {"ranks",    "steps",   "micro_steps", "samples",
                                       "branch",   "outputs", "uses",        "compute_us",
-                                      "evaluate", "wrapper", "wrappers",    "statistics"};
+                                      "evaluate", "wrapper", "wrappers",    "statistics",
+                                      "sync"};
 
 static bool is_refused(const cd_key_row *row, const char **why)
 {

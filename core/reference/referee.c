@@ -232,6 +232,7 @@ static cddp_status make_oracle(cd_referee *o, cddp_error *err)
         .allocator = o->allocator,
         .sample_wise = model_is_sample_wise(o, module),
         .separate = o->settings.ddp.accumulate_in_hook || cd_planned_adds_up_apart(&o->settings),
+        .adds_reductions = o->settings.fsdp.enable,
         .exact_inputs = o->settings.model.exact,
         .step_count = (uint32_t)o->settings.train.steps,
         .seed = plan->world.seed,

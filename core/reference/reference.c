@@ -255,6 +255,40 @@ static bool exchanges_statistics(const cd_reference *r)
            cd_graph_computes(r->replica->graph);
 }
 
+static cddp_status scout_allgather(void *context, const cddp_tensor *mine, const cddp_tensor *all,
+                                   cddp_error *err)
+{
+    const cd_scout *s = context;
+    return CD_PASS(reference_allgather(s->owner, mine, all, err));
+}
+
+static cddp_status scout_allreduce(void *context, const cddp_tensor *sums, cddp_error *err)
+{
+    const cd_scout *s = context;
+    return CD_PASS(reference_allreduce(s->owner, sums, err));
+}
+
+static const cddp_tensor *scout_forward_parameter(void *context, uint32_t parameter)
+{
+    const cd_scout *s = context;
+    return reference_forward_parameter(s->owner, parameter);
+}
+
+static cddp_status scout_use(void *context, uint32_t parameter, bool in_backward, cddp_error *err)
+{
+    cd_scout *s = context;
+    (void)err;
+    if (!in_backward || s->replica->graph->recomputes)
+        cd_crossed_use(&s->crossed, s->replica->graph, parameter);
+    return CDDP_OK;
+}
+
+static cddp_status scout_cross(void *context, cd_value *value, cd_value **read, cddp_error *err)
+{
+    cd_scout *s = context;
+    return CD_PASS(cd_crossed_read(&s->crossed, s->replica->graph, value, read, err));
+}
+
 /* Numbers of the other precision have other statistics, and other ranks to exchange them with. */
 static cd_graph_callbacks exchanging(cd_reference *r, bool is_wide)
 {
@@ -275,29 +309,50 @@ static cddp_status make_scout(cd_reference *r, bool is_wide, cddp_error *err)
                                         .in_f64 = is_wide};
     if (s->replica != NULL) return CDDP_OK;
     CD_TRY(cd_replica_create(&options, &s->replica, err));
+    s->owner = r;
     cd_normaliser_init(&s->normaliser, s->replica, &r->share->samples);
-    const cd_graph_callbacks callbacks = exchanging(r, is_wide);
+    cd_graph_callbacks callbacks = {.context = s,
+                                    .rank_count = (uint32_t)r->plan->world.size,
+                                    .allgather = scout_allgather,
+                                    .allreduce = scout_allreduce};
+    if (!is_wide) callbacks.forward_parameter = scout_forward_parameter;
+    if (!is_wide && r->crossed.units != NULL)
+        CD_TRY(cd_crossed_init(&s->crossed, r->plan, &r->replica->settings,
+                               s->replica->model->module, &r->memory, err));
+    if (s->crossed.is_needed) {
+        callbacks.use = scout_use;
+        callbacks.cross = scout_cross;
+    }
     cd_graph_set_callbacks(s->replica->graph, &callbacks);
     return CDDP_OK;
 }
 
 static bool is_in_f64(const cd_oracle_part *part) { return part->precision == CD_ORACLE_IN_F64; }
 
+/* Values of this pass are cast where they enter and leave units. */
+static bool casts_between_units(const cd_reference *r, const cd_oracle_part *part)
+{
+    return r->crossed.units != NULL && !part->is_plain && !is_in_f64(part);
+}
+
 static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
 {
     cd_micro micro;
     cd_micro_batch samples;
     cd_scout *s = &r->scouts[is_in_f64(part)];
+    const bool casts = s->crossed.units != NULL && casts_between_units(r, part);
     if (!find_micro(r, part, &micro)) return CDDP_OK;
     CD_TRY(find_samples(r, &micro, &samples, err));
     s->normaliser.computes_objective = part->objective;
     cd_own_begin_step(s->replica, part->rank, part->step);
     cd_statistics_begin(r->listening, part->rank);
+    s->crossed.is_active = casts;
     CD_TRY(run_micro(&(whole_micro){.replica = s->replica,
                                     .normaliser = &s->normaliser,
                                     .settings = settings_of(r, part->rank),
                                     .micro = &micro,
                                     .samples = &samples,
+                                    .crossed = casts ? &s->crossed : NULL,
                                     .sample = CD_ORACLE_ALL,
                                     .loss_scale = *r->loss_scale},
                      err));
@@ -346,6 +401,7 @@ static cddp_status find_key(cd_reference *r, const cd_oracle_part *part, cddp_er
     r->key.micro_step = part->micro_step;
     r->key.objective = part->objective;
     r->key.is_wide = is_in_f64(part);
+    r->key.is_plain = !casts_between_units(r, part);
     return CDDP_OK;
 }
 
@@ -406,7 +462,7 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     r->ran = r->replica;
     if (part->precision == CD_ORACLE_IN_F64) CD_TRY(load_wide(r, err));
     cd_own_begin_step(r->ran, part->rank, part->step);
-    const bool casts = r->crossed.units != NULL && !part->is_plain && r->ran == r->replica;
+    const bool casts = casts_between_units(r, part);
     r->crossed.is_active = casts;
     const cddp_status status =
         run_micro(&(whole_micro){.replica = r->ran,
@@ -733,6 +789,8 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     /* what other ranks exchange with it would be of the other precision */
     r->engine.has_full = r->full.parameters != NULL && !exchanges_statistics(r);
     r->engine.has_wide = cd_wide_is_needed(r->replica);
+    r->engine.casts_values =
+        r->crossed.units != NULL && (r->crossed.is_needed || cd_crossed_get_input(&r->crossed));
     r->ran = r->replica;
     cd_graph_callbacks callbacks = callbacks_of(r);
     callbacks.ready = reference_ready;

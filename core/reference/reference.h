@@ -27,8 +27,10 @@ void cd_reference_share_fini(cd_reference_share *share);
 
 /* Runs every rank, to find what they exchange. */
 typedef struct cd_scout {
+    struct cd_reference *owner;
     cd_replica *replica;
     cd_normaliser normaliser;
+    cd_crossed crossed; /* its own: passes of scouts run inside of the owner's */
 } cd_scout;
 
 typedef struct cd_reference {

@@ -28,7 +28,7 @@ static bool is_same(const cd_statistics_key *a, const cd_statistics_key *b)
     return a->digest == b->digest && a->loss_scale == b->loss_scale && a->device == b->device &&
            a->settings_rank == b->settings_rank && a->step == b->step &&
            a->micro_step == b->micro_step && a->objective == b->objective &&
-           a->is_wide == b->is_wide;
+           a->is_wide == b->is_wide && a->is_plain == b->is_plain;
 }
 
 /* Ranks of one thread are at most a step apart. */

@@ -19,6 +19,7 @@ typedef struct cd_statistics_key {
     uint32_t settings_rank; /* the first rank with the settings of the rank whose reference asks */
     uint32_t step, micro_step;
     bool objective, is_wide; /* is_wide: in f64 */
+    bool is_plain;           /* nothing is cast between units */
 } cd_statistics_key;
 
 /* What was exchanged in one micro-step. */

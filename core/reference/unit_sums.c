@@ -46,12 +46,14 @@ cddp_status cd_unit_sums_init(cd_unit_sums *s, const cd_unit_sums_options *optio
     s->offsets = cd_arena_array(memory, count + 1, sizeof *s->offsets);
     s->has_local = cd_arena_array(memory, count + 1, sizeof *s->has_local);
     s->is_expected = cd_arena_array(memory, count + 1, sizeof *s->is_expected);
+    s->has_added = cd_arena_array(memory, count + 1, sizeof *s->has_added);
     CD_TRY(cd_arena_check(memory, err, "the sums of rank %u's units", options->rank));
     for (size_t i = 0; i < count; i++)
         s->offsets[i + 1] =
             s->offsets[i] + (size_t)cddp_tensor_numel(&module->parameters[i].tensor);
     s->local = cd_arena_array(memory, s->offsets[count] + 1, sizeof *s->local);
     s->expected = cd_arena_array(memory, s->offsets[count] + 1, sizeof *s->expected);
+    s->added = cd_arena_array(memory, s->offsets[count] + 1, sizeof *s->added);
     return cd_arena_check(memory, err, "the sums of rank %u's units", options->rank);
 }
 
@@ -60,12 +62,19 @@ void cd_unit_sums_fini(cd_unit_sums *s)
     if (s->options.law != NULL) cd_arena_fini(&s->memory);
 }
 
-void cd_unit_sums_begin_step(cd_unit_sums *s, uint32_t step)
+static void begin_window(cd_unit_sums *s)
 {
-    s->step = step;
     s->is_in_backward = s->has_unknown = false;
     for (size_t i = 0; i < s->options.module->parameter_count; i++)
         s->has_local[i] = s->is_expected[i] = false;
+}
+
+void cd_unit_sums_begin_step(cd_unit_sums *s, uint32_t step)
+{
+    const bool goes_on = step == s->step;
+    s->step = step;
+    begin_window(s);
+    for (size_t i = 0; i < s->options.module->parameter_count; i++) s->has_added[i] &= goes_on;
 }
 
 void cd_unit_sums_accumulated(cd_unit_sums *s, size_t parameter, const double *values,
@@ -202,8 +211,7 @@ static void expect_shard(cd_unit_sums *s, const cd_unit_reduction *r, const doub
         for (int64_t e = 0; e < count; e++) {
             const size_t first = l.is_cut ? own * (size_t)l.place.share : 0, at = place_of(&l, e);
             if (at < first || at - first >= numel) continue;
-            s->expected[s->offsets[i] + (size_t)e] =
-                cd_dtype_round(l.place.kept, cd_dtype_round(dtype, result[at - first]));
+            s->expected[s->offsets[i] + (size_t)e] = cd_dtype_round(dtype, result[at - first]);
         }
     }
 }
@@ -281,6 +289,18 @@ cddp_status cd_unit_sums_summed(cd_unit_sums *s, const cd_observed_summed *m, cd
     return CDDP_OK;
 }
 
+/* FSY-05: a later reduction of the step is added to what the shard's gradient was shown as. */
+static double expect_sum(cd_unit_sums *s, size_t parameter, int64_t element)
+{
+    const cddp_dtype dtype = s->options.module->parameters[parameter].tensor.dtype;
+    const size_t at = s->offsets[parameter] + (size_t)element;
+    const double sum = s->has_added[parameter]
+                           ? cd_dtype_round(dtype, s->added[at] + s->expected[at])
+                           : s->expected[at];
+    s->added[at] = cd_dtype_round(cd_unit_law_get_place(s->options.law, parameter).kept, sum);
+    return s->added[at];
+}
+
 cddp_status cd_unit_sums_reduced(cd_unit_sums *s, const cddp_grad *gradients, cd_numbers *numbers,
                                  bool *is_followed, cddp_error *err)
 {
@@ -297,7 +317,8 @@ cddp_status cd_unit_sums_reduced(cd_unit_sums *s, const cddp_grad *gradients, cd
         const cd_part_range own = cd_part_get(&place.part, (int64_t)numel, s->options.rank);
         CD_TRY(cd_numbers_read_gradient(numbers, &gradients[i], numel, err));
         for (int64_t e = own.first; e < own.end; e++)
-            note(&c, e, s->expected[s->offsets[i] + (size_t)e], numbers->values[e]);
+            note(&c, e, expect_sum(s, i, e), numbers->values[e]);
+        s->has_added[i] = true;
         cd_text_format(c.words, sizeof c.words,
                        "the shard's gradient is not the sum of unit '%.40s', divided and cast "
                        "from %s to %s",
@@ -306,6 +327,6 @@ cddp_status cd_unit_sums_reduced(cd_unit_sums *s, const cddp_grad *gradients, cd
     }
     *is_followed = has_any && !s->has_unknown &&
                    cd_unit_law_count_left(s->options.law, s->step, s->micro_step) == 0;
-    cd_unit_sums_begin_step(s, s->step);
+    begin_window(s);
     return CDDP_OK;
 }

@@ -8,6 +8,8 @@
 ** Only what the plan has the rank sum is looked at: a sum that the unit law does not expect is
 ** I-COUNT's. Shares nothing with core/fsdp.
 **
+** A step may reduce several times: what comes later is added (FSY-05).
+**
 ** Lifetime   init → (begin_step → (accumulated… → summed… → reduced)…)… → fini. Borrows the law.
 ** Threads    the rank's.
 ** Errors     memory.
@@ -35,9 +37,11 @@ typedef struct cd_unit_sums {
     cd_arena memory;
     size_t *offsets;   /* (parameter_count + 1) */
     double *local;     /* (offsets[parameter_count]) as the slots have them now */
-    double *expected;  /* likewise, what this rank's part of the shard's gradient must be */
+    double *expected;  /* likewise, what this rank's part of the last reduction must be */
+    double *added;     /* likewise, the shard's gradient behind the step's earlier reductions */
     bool *has_local;   /* (parameter_count) */
     bool *is_expected; /* (parameter_count) */
+    bool *has_added;   /* (parameter_count) */
     double *passed;    /* (passed_numel) the share that goes on to the replicas */
     size_t passed_numel, passed_capacity;
     uint32_t passed_unit;
@@ -52,6 +56,7 @@ typedef struct cd_unit_sums {
 cddp_status cd_unit_sums_init(cd_unit_sums *sums, const cd_unit_sums_options *options,
                               cddp_error *err) CDDP_MUST_CHECK;
 void cd_unit_sums_fini(cd_unit_sums *sums); /* accepts a zeroed struct */
+/* The same step again: another window of it. */
 void cd_unit_sums_begin_step(cd_unit_sums *sums, uint32_t step);
 /* values: (numel of the parameter) its slot after the accumulation. */
 void cd_unit_sums_accumulated(cd_unit_sums *sums, size_t parameter, const double *values,

@@ -14,6 +14,16 @@ bool cd_dtype_is_integer(cddp_dtype dtype)
     return dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8;
 }
 
+const char *cd_sizes_print(const int64_t *sizes, uint32_t count, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+    if (text_bytes > 0) text[0] = '\0';
+    for (uint32_t d = 0; d < count && d < CDDP_DIMS_MAX && used < text_bytes; d++)
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%" PRId64, d > 0 ? "," : "",
+                                 sizes[d]);
+    return text;
+}
+
 /* "f32 (2, 3)", for messages. */
 static const char *describe(const cddp_tensor *t, char *text, size_t text_bytes)
 {

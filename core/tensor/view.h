@@ -65,6 +65,8 @@ cddp_status cd_view_check_host(const cddp_tensor *t, const void *host, size_t ho
 cddp_status cd_view_check_inside(const cddp_tensor *t, int64_t storage_numel, const char *operation,
                                  cddp_error *err);
 bool cd_dtype_is_integer(cddp_dtype dtype);
+/* "5,3", for messages; of more than CDDP_DIMS_MAX only the first. Returns text. */
+const char *cd_sizes_print(const int64_t *sizes, uint32_t count, char *text, size_t text_bytes);
 
 /* copy_many as copies of one pair after the other, by the device's own operations: for devices that
 ** gain nothing from more. */

@@ -88,8 +88,8 @@ static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_err
 static cddp_status check_start(const cd_trainer *t, cddp_error *err)
 {
     const cddp_hook *hook = t->reduction.hook;
-    const bool is_uncounted = t->program.settings.ddp.static_graph && t->ddp != NULL &&
-                              cddp_ddp_bucket_count(t->ddp) > 1;
+    const bool is_uncounted =
+        t->program.settings.ddp.static_graph && t->ddp != NULL && cddp_ddp_bucket_count(t->ddp) > 1;
     if (!is_uncounted || hook == NULL || hook->agreement == NULL) return CDDP_OK;
     return cd_fail(err, CDDP_E_CONFIG,
                    "comm hook %s beside an averager: the first pass of a static graph names no "

@@ -284,23 +284,6 @@ static cddp_status create(cd_trainer *t, struct cd_sharding *s, cddp_error *err)
     return CDDP_OK;
 }
 
-/* The reference computes statistics with parameters that are all cast to one dtype. It casts
-** nothing that layers read, nor single units. */
-static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
-{
-    const cd_crossing *c = &t->sharding->crossing;
-    const bool casts = c->casts || cd_crossing_get_input(c) != NULL;
-    if (!t->replica->model->exchanges_statistics ||
-        (!casts && t->program.settings.fsdp.unit_precision.count == 0))
-        return CDDP_OK;
-    return cd_fail(err, CDDP_E_CONFIG,
-                   "model '%s' exchanges the statistics of numbers that were cast as they entered "
-                   "or left a unit, which the reference does not cast. Use norm=batch, or "
-                   "mixed_precision.param_dtype with fsdp.cast_root_forward_inputs=false, without "
-                   "fsdp.unit_precision",
-                   t->program.settings.model.name);
-}
-
 cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
@@ -341,7 +324,6 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_arena_check(&t->memory, err, "%u units", s->unit_count));
     s->current = NO_UNIT;
     CD_TRY(cd_crossing_init(&s->crossing, s->fsdp, &t->memory, err));
-    CD_TRY(check_statistics(t, err));
     CD_TRY(find_units(t, s, err));
     CD_TRY(hand_out_pieces(t, s, err));
     return CD_PASS(cd_sharding_collect(t, err));

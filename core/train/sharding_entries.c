@@ -7,20 +7,10 @@
 
 #include "cddp/fsdp.h"
 #include "core/base/error.h"
+#include "core/tensor/view.h"
 #include "core/train/trainer.h"
 
-#include <stdio.h>
 #include <string.h>
-
-static const char *print_sizes(char *text, size_t bytes, const int64_t *sizes, uint32_t count)
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (uint32_t d = 0; d < count && d < CDDP_DIMS_MAX && used < bytes; d++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%lld", d > 0 ? "," : "",
-                                 (long long)sizes[d]);
-    return text;
-}
 
 static int64_t rows_of(const cddp_tensor *t) { return t->dim_count > 0 ? t->sizes[0] : 1; }
 
@@ -61,9 +51,9 @@ static cddp_status check_entry(const cddp_fsdp_entry *e, const due *d, cddp_erro
                        (long long)e->row_count, name, (long long)e->first_row,
                        e->tensor.device != NULL ? (long long)cddp_tensor_numel(&e->tensor) : 0,
                        cddp_dtype_name(e->tensor.dtype),
-                       print_sizes(left, sizeof left, e->sizes, e->dim_count),
+                       cd_sizes_print(e->sizes, e->dim_count, left, sizeof left),
                        cddp_dtype_name(d->dtype),
-                       print_sizes(right, sizeof right, whole->sizes, whole->dim_count));
+                       cd_sizes_print(whole->sizes, whole->dim_count, right, sizeof right));
     return CDDP_OK;
 }
 

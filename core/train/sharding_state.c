@@ -388,8 +388,9 @@ static cddp_status load_parameters(cd_trainer *t, const cd_sharding_saved *saved
     CD_TRY(cd_arena_check(&t->memory, err, "the names of a checkpoint"));
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cddp_tensor *p = &module->parameters[i].tensor;
-        stored[i] =
-            (cddp_fsdp_stored){.name = module->parameters[i].name, .dim_count = p->dim_count};
+        stored[i] = (cddp_fsdp_stored){.name = module->parameters[i].name,
+                                       .dim_count = p->dim_count,
+                                       .dtype = p->dtype};
         memcpy(stored[i].sizes, p->sizes, sizeof stored[i].sizes);
     }
     const cddp_fsdp_source source = {.size = sizeof source,

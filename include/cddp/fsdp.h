@@ -297,7 +297,8 @@ CDDP_API cddp_status cddp_fsdp_get_piece(const cddp_fsdp *fsdp, size_t ordinal,
 
 /* The p-norm of all gradients, and scales them by max_norm/(norm + 1e-6) if that is below 1
 ** (FCL). norm_type: p ≥ 1, or infinity. Shards are added over their group, once each. total_norm
-** may be NULL. Collective; blocks. */
+** may be NULL. Ranks that clip in other ways are refused, as order_check says. Collective;
+** blocks. */
 CDDP_API cddp_status cddp_fsdp_clip_grad_norm(cddp_fsdp *fsdp, double max_norm, double norm_type,
                                               double *total_norm, cddp_error *err) CDDP_MUST_CHECK;
 /* Of shards, and what no_sync has added up. */
@@ -324,8 +325,10 @@ typedef cddp_status (*cddp_fsdp_entry_fn)(void *context, const cddp_fsdp_entry *
                                           cddp_error *err);
 
 typedef struct cddp_fsdp_sink {
-    uint32_t size;            /* sizeof(cddp_fsdp_sink) known to the writer */
-    cddp_fsdp_entry_fn entry; /* copies what it wants to keep */
+    uint32_t size; /* sizeof(cddp_fsdp_sink) known to the writer */
+    /* copies what it wants to keep. Once it has failed it is not called again: what is left is
+    ** gathered for the other ranks, then the failure is returned */
+    cddp_fsdp_entry_fn entry;
     void *context;
     /* FULL: on shard rank 0 of replica 0 alone. All ranks take part in every gather (FST-02) */
     bool rank0_only;
@@ -357,6 +360,7 @@ typedef struct cddp_fsdp_stored {
     const char *name;
     uint32_t dim_count;
     int64_t sizes[CDDP_DIMS_MAX];
+    cddp_dtype dtype; /* in which it was stored; nothing is converted */
 } cddp_fsdp_stored;
 /* does: writes elements of the named parameter, from `first` on, in logical order, into
 ** `to`. */
@@ -370,10 +374,10 @@ typedef struct cddp_fsdp_source {
     void *context;
 } cddp_fsdp_source;
 /* Makes the shards those of a stored state, whatever world, strategy and layout wrote it (FST-09):
-** each rank reads its own elements. Names or shapes that are missing, too many or different are
-** refused before anything is changed, on all ranks. Buffers and ignored parameters that the state
-** names are read whole, into the program's tensors and into cddp_fsdp_buffer; others stay as they
-** are. Collective. */
+** each rank reads its own elements. Names, shapes or dtypes that are missing, too many or different
+** are refused before anything is changed, on all ranks. Buffers and ignored parameters that the
+** state names are read whole, into the program's tensors and into cddp_fsdp_buffer; others stay as
+** they are. Collective. */
 CDDP_API cddp_status cddp_fsdp_load(cddp_fsdp *fsdp, const cddp_fsdp_source *source,
                                     cddp_error *err) CDDP_MUST_CHECK;
 
@@ -382,7 +386,8 @@ typedef struct cddp_fsdp_local {
     uint32_t size;
     uint32_t rank, world; /* of the group of its shards */
     int64_t numel, share;
-    uint64_t layout; /* digest of names, shapes, dtype and cut */
+    uint64_t layout;  /* digest of names, shapes, dtype and cut */
+    cddp_dtype dtype; /* of its elements; COUNT where who wrote it does not know this field */
 } cddp_fsdp_local;
 CDDP_API cddp_status cddp_fsdp_get_local(const cddp_fsdp *fsdp, uint32_t unit,
                                          cddp_fsdp_local *local, cddp_error *err) CDDP_MUST_CHECK;

@@ -121,7 +121,7 @@ static void begin_unit(writer *w, int64_t content)
         PUT(w, planned_storage, "fc1", .at_step = w->step, .at_micro = w->micro, .position = i,
             .bytes = UNIT_BYTES, .released = i, .passes = i == 0 ? 1 : 2, .collectives = 2 * i);
     PUT(w, planned_units, NULL, .at_step = w->step, .at_micro = w->micro, .count = 2,
-        .peak = UNIT_BYTES, .left = 0, .moves = 2, .reserved = UNIT_BYTES);
+        .peak = UNIT_BYTES, .left = 0, .moves = 2, .reserved = UNIT_BYTES, .waits = 1);
     PUT(w, fresh, NULL, .ordinal = FC1_WEIGHT, .at_step = w->step, .dtype = CDDP_F32,
         .digest = content);
     PUT(w, unit_gap, NULL, .unit = 0, .what = CDDP_WHAT_PARAMETER, .count = 1,
@@ -143,6 +143,10 @@ static void end_unit(writer *w)
 {
     PUT(w, unit_pass, NULL, .unit = 0, .pass = CDDP_UNIT_POST_FORWARD, .grad_mode = 1);
     PUT(w, unit_storage, NULL, .unit = 0, .bytes = UNIT_BYTES, .released = 1);
+    PUT(w, order, NULL, .from = 0, .to = -1, .point = 6, .waits = 0);
+    PUT(w, order, NULL, .from = -1, .to = 2, .point = 6, .waits = 1);
+    PUT(w, order, NULL, .from = 2, .to = -1, .point = -1, .waits = 1);
+    PUT(w, unit_wait, NULL, .unit = 0);
     PUT(w, unit_gap, NULL, .unit = 0, .what = CDDP_WHAT_GRADIENT, .count = 1,
         .norm = cd_f64_bits(0));
     PUT(w, unit_pass, NULL, .pass = CDDP_UNIT_BACKWARD_END, .grad_mode = 1);

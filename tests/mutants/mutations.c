@@ -1161,8 +1161,13 @@ static bool mutate_mem_reserves_more(cddp_event *e)
 
 static bool mutate_mem_waits_less(cddp_event *e)
 {
-    if (at(e, CDDP_EV_planned_units, 0, 1)) e->as.planned_units.waits = 1;
+    if (at(e, CDDP_EV_planned_units, 0, 1)) e->as.planned_units.waits = 2;
     return true;
+}
+
+static bool mutate_mem_waits_for_nobody(cddp_event *e)
+{
+    return !(at(e, CDDP_EV_order, 1, 1) && e->as.order.from == 2);
 }
 
 static bool mutate_fresh_older_copy(cddp_event *e)

@@ -169,6 +169,13 @@ static void is_refused_alone(lane *l)
     t.options.unit_options = &lost;
     t.options.unit_options_count = 1;
     CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "names 'c', which is no unit");
+    const cddp_fsdp_unit_options twice[] = {{"a", CDDP_FSDP_FULL_SHARD,
+                                             cddp_fsdp_mixed_precision_default()},
+                                            {"a", CDDP_FSDP_SHARD_GRAD_OP,
+                                             cddp_fsdp_mixed_precision_default()}};
+    t.options.unit_options = twice;
+    t.options.unit_options_count = 2;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "unit_options names 'a' twice");
     t.options = good;
     t.options.mixed_precision.param_dtype = CDDP_I32;
     CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "param_dtype of unit '' is i32");
@@ -188,6 +195,89 @@ static void is_refused_alone(lane *l)
     toy_fini(&t);
 }
 TEST(create, refuses_what_cannot_be_cut) { lab_of(2, is_refused_alone, NULL); }
+
+/* A parameter of four elements from element `first` of another one's storage. */
+static cddp_tensor within(const cddp_tensor *t, int64_t first)
+{
+    const int64_t four = 4;
+    return cddp_tensor_of(t->device, t->storage, t->offset + first, t->dtype, &four, 1);
+}
+
+static void overlaps(lane *l)
+{
+    static const char *const b_bias[] = {"b.bias"};
+    const int64_t square[] = {2, 2};
+    toy t;
+    toy_init(&t, l);
+    cddp_parameter *weight = &l->parameters[4], *bias = &l->parameters[5];
+    const cddp_parameter own = *bias, third = l->parameters[3];
+    t.options.wrap = cddp_fsdp_wrap_policy_default();
+    bias->tensor = within(&weight->tensor, 16);
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'b.weight' and 'b.bias' overlap in memory");
+    /* the same memory by another address */
+    bias->tensor.storage = (float *)weight->tensor.storage + 15;
+    bias->tensor.offset = 0;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'b.weight' and 'b.bias' overlap in memory");
+    t.options.ignored_parameters = b_bias;
+    t.options.ignored_count = 1;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'b.weight' and 'b.bias' overlap in memory");
+    *bias = own;
+    l->parameters[3] = own; /* "a.bias" is "b.bias", as which it is ignored */
+    l->parameters[3].name = "a.bias";
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'b.bias' is ignored and 'a.bias' is not");
+    t.options.ignored_count = 0;
+    l->parameters[3].tensor = cddp_tensor_of(l->device, own.tensor.storage, 0, CDDP_F32, square, 2);
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG,
+                "'a.bias' is [2,2] and 'b.bias' is [4], of one storage");
+    l->parameters[3].tensor = own.tensor;
+    l->parameters[3].requires_grad = false;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'b.bias' requires a gradient and 'a.bias' does");
+    l->parameters[3].requires_grad = true;
+    cddp_buffer buffers[2] = {{.name = "mean", .tensor = within(&weight->tensor, 2)},
+                              {.name = "mean", .tensor = lane_tensor(l, CDDP_F32, square, 2, 0)}};
+    t.options.buffers = buffers;
+    t.options.buffer_count = 2;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "buffer 'mean' overlaps parameter 'b.weight'");
+    const cddp_tensor view = buffers[0].tensor;
+    buffers[0].tensor = buffers[1].tensor;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "two buffers are named 'mean': 0 and 1");
+    buffers[1].name = "weight";
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "parameter 0 and buffer 1 are both named 'weight'");
+    buffers[1].name = "variance";
+    CHECK_OK(toy_try_wrap(&t)); /* one parameter by two names, and buffers beside it */
+    CHECK(view.storage == weight->tensor.storage);
+    toy_fini(&t);
+    l->parameters[3] = third;
+    lane_release(l, &buffers[1].tensor);
+}
+static void is_no_tensor(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    cddp_tensor *p = &l->parameters[2].tensor;
+    const cddp_tensor good = *p;
+    cddp_buffer buffer = {.name = "mean", .tensor = good};
+    p->dim_count = 99;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "parameter 'a.weight' has 99 dimensions; at most ");
+    *p = good;
+    p->sizes[1] = -3;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "'a.weight' has size -3 in dimension 1");
+    *p = good;
+    p->offset = -2;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "'a.weight' begins 2 elements before its storage");
+    *p = good;
+    p->dtype = (cddp_dtype)77;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_UNSUPPORTED, "'a.weight' has dtype ");
+    *p = good;
+    t.options.buffers = &buffer;
+    t.options.buffer_count = 1;
+    buffer.tensor.dim_count = 99;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "buffer 'mean' has 99 dimensions");
+    toy_fini(&t);
+}
+TEST(create, refuses_what_is_no_tensor) { lab_of(1, is_no_tensor, NULL); }
+
+TEST(create, refuses_parameters_that_overlap) { lab_of(2, overlaps, NULL); } /* FPM-10, FSD-20 */
 
 static void out_of_order(lane *l)
 {
@@ -224,6 +314,9 @@ static void out_of_order(lane *l)
     CHECK_OK(cddp_fsdp_pre_backward(t.fsdp, TOY_ROOT, &l->err));
     toy_gradients_of(&t, TOY_ROOT, 0);
     CHECK_OK(cddp_fsdp_post_backward(t.fsdp, TOY_ROOT, &l->err));
+    CHECK_FAILS(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err), CDDP_E_STATE,
+                "the forward of '(root)' begins, and its backward of this iteration is over: call "
+                "cddp_fsdp_backward_end");
     CHECK_OK(cddp_fsdp_backward_end(t.fsdp, &l->err));
     const int step = 0;
     toy_step(&t);
@@ -232,6 +325,136 @@ static void out_of_order(lane *l)
     toy_fini(&t);
 }
 TEST(iteration, refuses_a_unit_out_of_order) { lab_of(2, out_of_order, NULL); } /* FSH-19 */
+
+/* A program's own tensor in a slot. */
+static void put_gradient(lane *l, cddp_grad *slot, const cddp_tensor *value)
+{
+    (void)l;
+    cddp_grad_drop(slot);
+    slot->kind = CDDP_GRAD_DENSE;
+    slot->value = *value;
+}
+
+typedef struct mishap {
+    const char *name, *words;
+    int64_t sizes[2];
+    uint32_t dims;
+    bool is_early, is_of_shard, is_fine;
+} mishap;
+
+/* All ranks do the same; who is first aborts the others with its sentence. */
+static void gradient_is_wrong(lane *l)
+{
+    const mishap *m = l->lab->data;
+    toy t;
+    cddp_parameter flat;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    cddp_tensor own = lane_tensor(l, CDDP_F32, m->sizes, m->dims, 1.0);
+    toy_forward(&t);
+    if (m->is_early) put_gradient(l, &l->grads[4], &own);
+    cddp_status status = cddp_fsdp_pre_backward(t.fsdp, TOY_B, &l->err);
+    if (status == CDDP_OK && !m->is_early && !m->is_of_shard) put_gradient(l, &l->grads[4], &own);
+    if (status == CDDP_OK) status = cddp_fsdp_post_backward(t.fsdp, TOY_B, &l->err);
+    if (status == CDDP_OK) status = cddp_fsdp_backward_end(t.fsdp, &l->err);
+    if (m->is_of_shard && status == CDDP_OK) {
+        CHECK_OK(cddp_fsdp_flat(t.fsdp, TOY_B, &flat, &l->err));
+        put_gradient(l, flat.grad, &own);
+        CHECK_FAILS(cddp_fsdp_check_step(t.fsdp, &l->err), CDDP_E_ARG, m->words);
+        status = cddp_fsdp_clip_grad_norm(t.fsdp, 1, 2, NULL, &l->err);
+        flat.grad->kind = CDDP_GRAD_UNDEFINED;
+    }
+    CHECK(m->is_fine ? status == CDDP_OK && l->grads[4].kind == CDDP_GRAD_UNDEFINED
+                     : status != CDDP_OK && strstr(l->err.message, m->words) != NULL);
+    l->grads[4].kind = CDDP_GRAD_UNDEFINED;
+    toy_fini(&t);
+    lane_release(l, &own);
+}
+TEST(gradient, that_does_not_fit_is_named)
+{
+    static const mishap mishaps[] = {
+        {.name = "its own tensor", .sizes = {4, 5}, .dims = 2, .is_fine = true},
+        {.name = "a flat one", .sizes = {20}, .dims = 1, .is_fine = true},
+        {"another shape",
+         "the gradient of 'b.weight' is f32 [5,4]; unit 'b' takes dense f32 [4,5]",
+         {5, 4},
+         2,
+         false,
+         false,
+         false},
+        {"too few",
+         "the gradient of 'b.weight' is f32 [5]; unit 'b' takes dense f32 [4,5]",
+         {5},
+         1,
+         false,
+         false,
+         false},
+        {"too early",
+         "'b.weight' has a gradient before the backward of its unit 'b' begins",
+         {4, 5},
+         2,
+         true,
+         false,
+         false},
+        {"another shard",
+         "the gradient of the shard of 'b' was replaced by f32 with 7 elements",
+         {7},
+         1,
+         false,
+         true,
+         false},
+    };
+    for (size_t i = 0; i < sizeof mishaps / sizeof mishaps[0]; i++) {
+        mishap m = mishaps[i];
+        cd_test_row("%s", m.name);
+        lab_of(2, gradient_is_wrong, &m);
+    }
+}
+
+/* The other rank goes on: it ends, and knows why. */
+static void clips_alone(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    if (l->r == 0) {
+        CHECK_FAILS(cddp_fsdp_clip_grad_norm(t.fsdp, 1, 2, NULL, &l->err), CDDP_E_MISMATCH,
+                    "rank 0 received 20 bytes from rank 1 where it expected 8");
+    } else {
+        cddp_status status = cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err);
+        if (status == CDDP_OK) status = cddp_fsdp_pre_forward(t.fsdp, TOY_A, true, &l->err);
+        CHECK(status == CDDP_E_ABORTED);
+        CHECK(strstr(l->err.message, "rank 0 aborted the group") != NULL);
+    }
+    toy_fini(&t);
+}
+TEST(clip, of_one_rank_alone_ends_all) { lab_of(2, clips_alone, NULL); }
+
+/* The first time by another limit, then by another norm. */
+static void clips_in_another_way(lane *l)
+{
+    toy t;
+    const bool odd = l->r == 1;
+    const int what = *(const int *)l->lab->data;
+    toy_init(&t, l);
+    if (what == 2) t.options.order_check = CDDP_FSDP_ORDER_EVERY_ITERATION;
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    if (what == 2) CHECK_OK(cddp_fsdp_clip_grad_norm(t.fsdp, 1, 2, NULL, &l->err));
+    const cddp_status status = cddp_fsdp_clip_grad_norm(t.fsdp, odd && what != 1 ? 0.5 : 1,
+                                                        odd && what == 1 ? 3 : 2, NULL, &l->err);
+    CHECK(status == CDDP_E_MISMATCH || status == CDDP_E_ABORTED);
+    CHECK(strstr(l->err.message, " of group 'world' has another one than max_norm ") != NULL);
+    toy_fini(&t);
+}
+TEST(clip, in_two_ways_is_refused)
+{
+    for (int what = 0; what < 3; what++) {
+        cd_test_row("way %d", what);
+        lab_of(2, clips_in_another_way, &what);
+    }
+}
 
 /* Rank 1 runs b before a: equal on ranks 0 and 2. */
 static void diverge(lane *l)
@@ -264,6 +487,36 @@ TEST(order, of_one_rank_that_departs_ends_all) /* FSH-13, FSH-14 */
     for (int iteration = 0; iteration < 3; iteration++) {
         cd_test_row("iteration %d", iteration);
         lab_of(3, diverge, &iteration);
+    }
+}
+
+/* Two models of the same units and sizes in one group: rank 1 begins with the other one. */
+static void begins_with_the_other(lane *l)
+{
+    const bool departs = *(const bool *)l->lab->data;
+    cddp_fsdp *pair[2] = {NULL, NULL};
+    toy t;
+    toy_init(&t, l);
+    for (int i = 0; i < 2; i++) CHECK_OK(cddp_fsdp_create(&t.options, &pair[i], &l->err));
+    cddp_status status = CDDP_OK;
+    for (int i = 0; i < 2 && status == CDDP_OK; i++) {
+        cddp_fsdp *f = pair[departs && l->r == 1 ? 1 - i : i];
+        status = cddp_fsdp_pre_forward(f, TOY_ROOT, true, &l->err);
+        if (status == CDDP_OK) CHECK_OK(cddp_fsdp_post_forward(f, TOY_ROOT, true, &l->err));
+    }
+    CHECK((status == CDDP_OK) == !departs);
+    if (departs)
+        CHECK(strstr(l->err.message,
+                     "rank 0 gathers '(root)', rank 1 gathers a unit of another one") != NULL);
+    t.fsdp = pair[0];
+    toy_fini(&t);
+    cddp_fsdp_destroy(pair[1]);
+}
+TEST(order, of_two_models_in_one_group_is_compared) /* FSH-13 */
+{
+    for (int departs = 0; departs < 2; departs++) {
+        const bool value = departs != 0;
+        lab_of(3, begins_with_the_other, (void *)&value);
     }
 }
 
@@ -359,6 +612,80 @@ static void steps_inside_a_window(lane *l)
 }
 TEST(freshness, of_a_window_is_checked) { lab_of(2, steps_inside_a_window, NULL); } /* FSY-03 */
 
+static void add_to_shard(toy *t, uint32_t unit, int64_t element)
+{
+    lane *l = t->l;
+    cddp_parameter flat;
+    CHECK_OK(cddp_fsdp_flat(t->fsdp, unit, &flat, &l->err));
+    ((float *)flat.tensor.storage)[element] += 1;
+}
+
+/* Where the shard of 'a' is changed: between forward and backward, or behind them. */
+static void changes_a_shard(lane *l)
+{
+    const cddp_fsdp_strategy strategy = *(const cddp_fsdp_strategy *)l->lab->data;
+    toy t;
+    toy_init(&t, l);
+    t.options.strategy = strategy;
+    toy_wrap(&t);
+    toy_iterate(&t, 0);
+    const int step = 0;
+    toy_step(&t);
+    toy_step_alone(&t, l->w, &step, 1);
+    toy_forward(&t); /* the step before it is none between */
+    add_to_shard(&t, TOY_A, 1);
+    cddp_status status = cddp_fsdp_pre_backward(t.fsdp, TOY_B, &l->err);
+    if (status == CDDP_OK) toy_gradients_of(&t, TOY_B, 1);
+    if (status == CDDP_OK) status = cddp_fsdp_post_backward(t.fsdp, TOY_B, &l->err);
+    if (status == CDDP_OK) status = cddp_fsdp_pre_backward(t.fsdp, TOY_A, &l->err);
+    /* who sees it first aborts the others with its sentence */
+    CHECK(status == CDDP_E_STATE || status == CDDP_E_ABORTED);
+    CHECK(
+        strstr(l->err.message, "the shard of 'a' was changed between a forward and its backward"));
+    toy_fini(&t);
+}
+TEST(freshness, of_forward_and_backward_is_one)
+{
+    static const cddp_fsdp_strategy strategies[] = {CDDP_FSDP_FULL_SHARD, CDDP_FSDP_SHARD_GRAD_OP,
+                                                    CDDP_FSDP_NO_SHARD};
+    for (size_t i = 0; i < sizeof strategies / sizeof strategies[0]; i++) {
+        cd_test_row("strategy %d", (int)strategies[i]);
+        lab_of(2, changes_a_shard, (void *)&strategies[i]);
+    }
+} /* FSH-15 */
+
+/* Of a large shard another sixteenth is looked at in each iteration. */
+static void changes_one_element(lane *l)
+{
+    enum { NUMEL = 40000 };
+    cddp_fsdp *f = NULL;
+    cddp_fsdp_options o = cddp_fsdp_options_default();
+    lane_add(l, "weight", CDDP_F32, NUMEL);
+    o.parameters = l->parameters;
+    o.parameter_count = 1;
+    o.group = l->group;
+    CHECK_OK(cddp_fsdp_create(&o, &f, &l->err));
+    toy t = {.l = l, .fsdp = f};
+    cddp_status status = CDDP_OK;
+    for (int i = 0; i < 17 && status == CDDP_OK; i++) {
+        CHECK_OK(cddp_fsdp_pre_forward(f, 0, true, &l->err));
+        CHECK_OK(cddp_fsdp_post_forward(f, 0, true, &l->err));
+        if (i > 0) add_to_shard(&t, 0, 19000);
+        status = cddp_fsdp_pre_backward(f, 0, &l->err);
+        if (status == CDDP_OK) status = cddp_fsdp_post_backward(f, 0, &l->err);
+        if (status == CDDP_OK) status = cddp_fsdp_backward_end(f, &l->err);
+        CHECK(i > 0 || status == CDDP_OK);
+    }
+    CHECK(status == CDDP_E_STATE || status == CDDP_E_ABORTED);
+    CHECK(strstr(l->err.message, "the shard of '(root)' was changed"));
+    cddp_fsdp_destroy(f);
+    cddp_grad_fini(&l->grads[0]);
+}
+TEST(freshness, of_a_large_shard_is_seen_within_sixteen_iterations)
+{
+    lab_of(2, changes_one_element, NULL);
+}
+
 static cddp_status read_ones(void *context, const char *name, int64_t first, const cddp_tensor *to,
                              cddp_error *err)
 {
@@ -379,7 +706,9 @@ static void loads_inside_a_window(lane *l)
     CHECK_OK(cddp_fsdp_no_sync_begin(t.fsdp, &l->err));
     toy_iterate(&t, 1);
     for (size_t i = 0; i < TOY_PARAMETERS; i++) {
-        stored[i] = (cddp_fsdp_stored){.name = toy_shapes[i].name, .dim_count = toy_shapes[i].dims};
+        stored[i] = (cddp_fsdp_stored){.name = toy_shapes[i].name,
+                                       .dim_count = toy_shapes[i].dims,
+                                       .dtype = CDDP_F32};
         memcpy(stored[i].sizes, toy_shapes[i].sizes, sizeof toy_shapes[i].sizes);
         for (int64_t e = 0; e < toy_numel(i); e++) t.values[i][e] = 1;
     }

@@ -53,7 +53,9 @@ static cddp_status read_entry(void *context, const char *name, int64_t first, co
 static void describe(cddp_fsdp_stored *stored)
 {
     for (size_t i = 0; i < TOY_PARAMETERS; i++) {
-        stored[i] = (cddp_fsdp_stored){.name = toy_shapes[i].name, .dim_count = toy_shapes[i].dims};
+        stored[i] = (cddp_fsdp_stored){.name = toy_shapes[i].name,
+                                       .dim_count = toy_shapes[i].dims,
+                                       .dtype = CDDP_F32};
         memcpy(stored[i].sizes, toy_shapes[i].sizes, sizeof toy_shapes[i].sizes);
     }
 }
@@ -248,6 +250,11 @@ static void refuses(lane *l)
     const cddp_fsdp_slots slots = {.size = sizeof slots, .tensors = tensors, .slot_count = 1};
     CHECK_FAILS(cddp_fsdp_optimizer_state(t.fsdp, &slots, &sink, &l->err), CDDP_E_MISMATCH,
                 "slot 0 of 'b' is there on some ranks and absent on others");
+    momentum_slots(&t, tensors);
+    if (l->r == 0) tensors[TOY_B].dtype = CDDP_I32; /* as many bytes */
+    CHECK_FAILS(cddp_fsdp_optimizer_state(t.fsdp, &slots, &sink, &l->err), CDDP_E_MISMATCH,
+                l->r == 0 ? "slot 0 of 'b' is f32 on some ranks and i32 on others; it is i32 here"
+                          : "slot 0 of 'b' is f32 on some ranks and i32 on others; it is f32 here");
     toy_fini(&t);
 }
 TEST(state, is_refused_as_a_whole) { lab_of(2, refuses, NULL); } /* FST-04, FST-10 */
@@ -311,6 +318,16 @@ static void has_too_many_dimensions(cddp_fsdp_source *s, cddp_fsdp_stored *store
     (void)s;
     stored[2].dim_count = 4000000000u;
 }
+static void has_another_dtype(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    (void)s;
+    stored[3].dtype = CDDP_BF16;
+}
+static void has_no_dtype(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
+{
+    (void)s;
+    stored[0].dtype = CDDP_DTYPE_COUNT;
+}
 static void is_short(cddp_fsdp_source *s, cddp_fsdp_stored *stored)
 {
     (void)stored;
@@ -333,6 +350,9 @@ static const damage damages[] = {
      "'a.weight' is [3,3] in the stored state and [5,3] in the model"},
     {"no dimensions", has_no_dimensions, CDDP_E_MISMATCH, "'a.weight' is [] in the stored state"},
     {"too many dimensions", has_too_many_dimensions, CDDP_E_MISMATCH, "'a.weight' is [5,3,0,"},
+    {"another dtype", has_another_dtype, CDDP_E_MISMATCH,
+     "'a.bias' is bf16 in the stored state and f32 in the model; nothing was loaded"},
+    {"no dtype", has_no_dtype, CDDP_E_MISMATCH, "in the stored state and f32 in the model"},
     {"short", is_short, CDDP_E_IO, "'b.weight' ends"},
     {"no reader", cannot_be_read, CDDP_E_ARG, "the source has no read"},
 };
@@ -405,6 +425,10 @@ static void shard_is_damaged(lane *l)
     CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_A, &other, &good, &l->err), CDDP_E_MISMATCH,
                 "of 2 with -1 elements, this rank has number");
     other = local;
+    other.dtype = CDDP_F64;
+    CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_A, &other, &good, &l->err), CDDP_E_MISMATCH,
+                "the stored shard of 'a' has elements of f64, and that of this rank of f32");
+    other = local;
     other.rank = 1 - l->r;
     CHECK_FAILS(cddp_fsdp_load_local(t.fsdp, TOY_A, &other, &good, &l->err), CDDP_E_MISMATCH,
                 "of 2 with 10 elements, this rank has number");
@@ -412,6 +436,45 @@ static void shard_is_damaged(lane *l)
     toy_fini(&t);
 }
 TEST(state, of_a_damaged_shard_is_one_sentence) { lab_of(2, shard_is_damaged, NULL); } /* FST-04 */
+
+typedef struct full_disk {
+    bool is_full, is_mute;
+    size_t entries;
+} full_disk;
+
+static cddp_status write_to_disk(void *context, const cddp_fsdp_entry *entry, cddp_error *err)
+{
+    full_disk *d = context;
+    if (++d->entries < 3 || !d->is_full) return CDDP_OK;
+    if (d->is_mute) return CDDP_E_IO;
+    return cddp_error_set(err, CDDP_E_IO, "no space left for '%s'", entry->name);
+}
+
+/* The sink of rank 0 alone fails: the others have their gathers all the same, and go on. */
+static void sink_fails(lane *l)
+{
+    toy t;
+    cddp_tensor tensors[TOY_UNITS];
+    toy_init(&t, l);
+    toy_wrap(&t);
+    momentum_slots(&t, tensors);
+    const cddp_fsdp_slots slots = {.size = sizeof slots, .tensors = tensors, .slot_count = 1};
+    for (int i = 0; i < 3; i++) {
+        full_disk disk = {.is_full = l->r == 0, .is_mute = i == 2};
+        const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = write_to_disk, .context = &disk};
+        const cddp_status status = i == 1
+                                       ? cddp_fsdp_optimizer_state(t.fsdp, &slots, &sink, &l->err)
+                                       : cddp_fsdp_full_state(t.fsdp, &sink, &l->err);
+        CHECK(status == (l->r == 0 ? CDDP_E_IO : CDDP_OK));
+        CHECK(disk.entries == (l->r == 0 ? 3 : TOY_PARAMETERS));
+        if (l->r == 0)
+            CHECK(strstr(l->err.message, i == 2 ? "the sink refused a parameter of 'a'"
+                                                : "no space left for 'a.weight'") != NULL);
+    }
+    toy_iterate(&t, 0);
+    toy_fini(&t);
+}
+TEST(state, that_one_rank_cannot_write_leaves_no_rank_behind) { lab_of(3, sink_fails, NULL); }
 
 /* "mean" has 2.1, "count" 9; the rest is zero. */
 static cddp_status read_with_buffers(void *context, const char *name, int64_t first,
@@ -436,8 +499,10 @@ static void loads_buffers(lane *l)
     toy_wrap(&t);
     toy_iterate(&t, 0);
     describe(stored);
-    stored[TOY_PARAMETERS] = (cddp_fsdp_stored){.name = "mean", .dim_count = 1, .sizes = {4}};
-    stored[TOY_PARAMETERS + 1] = (cddp_fsdp_stored){.name = "count", .dim_count = 1, .sizes = {1}};
+    stored[TOY_PARAMETERS] =
+        (cddp_fsdp_stored){.name = "mean", .dim_count = 1, .sizes = {4}, .dtype = CDDP_F32};
+    stored[TOY_PARAMETERS + 1] =
+        (cddp_fsdp_stored){.name = "count", .dim_count = 1, .sizes = {1}, .dtype = CDDP_I64};
     const cddp_fsdp_source source = {.size = sizeof source,
                                      .stored = stored,
                                      .stored_count = TOY_PARAMETERS + 2,

@@ -98,6 +98,67 @@ static void accumulates(lane *l)
 
 TEST(no_sync, adds_up_before_one_reduction) { for_all_modes(accumulates); } /* FSY-02…06 */
 
+/* Two forwards, then one backward of both: gathered in each, reduced once, and added up. */
+static void goes_forward_twice(lane *l)
+{
+    static const int steps[] = {0, 1};
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    lane_mark(l);
+    toy_forward(&t);
+    toy_forward(&t);
+    CHECK_OK(cddp_fsdp_pre_backward(t.fsdp, TOY_B, &l->err));
+    CHECK_OK(cddp_fsdp_pre_backward(t.fsdp, TOY_ROOT, &l->err));
+    for (uint32_t k = TOY_UNITS; k-- > 0;) {
+        if (k == TOY_A) CHECK_OK(cddp_fsdp_pre_backward(t.fsdp, k, &l->err));
+        for (int i = 0; i < 2; i++) toy_gradients_of(&t, k, steps[i]);
+        CHECK_OK(cddp_fsdp_post_backward(t.fsdp, k, &l->err));
+    }
+    CHECK_OK(cddp_fsdp_backward_end(t.fsdp, &l->err));
+    CHECK_SEQUENCE(&t, "AG R, AG a, AG b, AG a, AG b, AG b, AG a, RS b, RS a, RS R");
+    toy_step(&t);
+    toy_step_alone(&t, l->w, steps, 2);
+    toy_check_padding(&t);
+    toy_fini(&t);
+}
+TEST(train, of_two_forwards_has_one_reduction) { lab_of(2, goes_forward_twice, NULL); } /* FSH-18 */
+
+static cddp_status count_entry(void *context, const cddp_fsdp_entry *entry, cddp_error *err)
+{
+    const toy *t = context;
+    (void)err;
+    for (int64_t e = 0; e < toy_numel(entry->ordinal); e++)
+        if (((const float *)entry->tensor.storage)[entry->tensor.offset + e] !=
+            t->values[entry->ordinal][e])
+            return CDDP_E_CORRUPT;
+    return CDDP_OK;
+}
+
+/* A state that is saved inside of a window has the parameters, and leaves the window's gradients.
+** Gradients that were set to zero are added to. */
+static void saves_in_a_window(lane *l)
+{
+    static const int steps[] = {0, 1};
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    const cddp_fsdp_sink sink = {.size = sizeof sink, .entry = count_entry, .context = &t};
+    toy_iterate(&t, 5);
+    CHECK_OK(cddp_fsdp_zero_grad(t.fsdp, false, &l->err));
+    CHECK_OK(cddp_fsdp_no_sync_begin(t.fsdp, &l->err));
+    toy_iterate(&t, 0);
+    CHECK_OK(cddp_fsdp_full_state(t.fsdp, &sink, &l->err));
+    CHECK_OK(cddp_fsdp_no_sync_end(t.fsdp, &l->err));
+    CHECK_OK(cddp_fsdp_full_state(t.fsdp, &sink, &l->err));
+    toy_iterate(&t, 1);
+    toy_step(&t);
+    toy_step_alone(&t, l->w, steps, 2);
+    toy_check_padding(&t);
+    toy_fini(&t);
+}
+TEST(no_sync, may_be_saved_in) { lab_of(2, saves_in_a_window, NULL); } /* FST-06, FSY-10 */
+
 /* ---- hybrid ---- */
 
 typedef struct hybrid {

@@ -69,6 +69,24 @@ TEST(wide_sum, does_not_depend_on_the_order)
     }
 }
 
+TEST(wide_sum, a_copy_goes_on_by_itself)
+{
+    (void)state;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_wide_sum sum, copy = {.numel = 0};
+    const double values[] = {0x1p53, 3}, more[] = {1, -3};
+    assert_ok(cd_wide_sum_init(&sum, NULL, CDDP_F64, 2, &err), &err);
+    cd_wide_sum_push(&sum, values);
+    assert_ok(cd_wide_sum_copy(&copy, &sum, NULL, &err), &err);
+    for (int i = 0; i < 2; i++) cd_wide_sum_push(&copy, more);
+    assert_true(cd_wide_sum_get(&copy, 0) == 0x1p53 + 2 && cd_wide_sum_get(&copy, 1) == -3);
+    assert_true(copy.magnitude[1] == 9 && copy.push_count == 3);
+    assert_true(cd_wide_sum_get(&sum, 0) == 0x1p53 && cd_wide_sum_get(&sum, 1) == 3);
+    assert_true(sum.magnitude[1] == 3 && sum.push_count == 1);
+    cd_wide_sum_fini(&copy);
+    cd_wide_sum_fini(&sum);
+}
+
 TEST(wide_sum, residual_is_exact_where_the_product_is_not_a_double)
 {
     (void)state;
