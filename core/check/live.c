@@ -42,6 +42,7 @@
 **               collective and outside the rendezvous (teardown) is reported without a chain.
 */
 #include "core/check/call.h"
+#include "core/check/circle.h"
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
@@ -75,12 +76,8 @@ typedef struct rank_facts {
     int64_t reported_inside; /* + 1: … and inside one */
     meeting meeting;
     bool is_waiting, has_ended, has_given_up, has_timed_out, is_struck, is_known;
-    uint64_t span, span_posts; /* from one forward or backward to the next */
-    uint32_t span_step, span_micro;
-    uint64_t circle_span; /* + 1: the last in which it posted more than any program does */
-    cddp_event circle;    /* the post that was one too many there; without its text */
-    uint64_t span_ns, post_ns, end_ns; /* the first post of the span, the last one; its end */
-    bool is_shadow;                    /* its inputs ran out: it joins in the others' operations */
+    uint64_t end_ns;
+    bool is_shadow; /* its inputs ran out: it joins in the others' operations */
     uint64_t given_up_ns;
     uint64_t kept_from_ns, kept_until_ns; /* by a planted hang, which may be behind the post */
     int64_t cause;                        /* + 1: of the operation that it posts next */
@@ -91,12 +88,6 @@ typedef struct rank_facts {
     char call[96];   /* where it ended, as its world said it: "save of hook x"; "": nobody said */
     int64_t aborter; /* + 1: who aborted the group of the operation that it waited for */
 } rank_facts;
-
-/* How often a rank posted an operation since its last forward or backward began. */
-typedef struct repeats {
-    int64_t data[5], bucket, group;
-    uint64_t span, count;
-} repeats;
 
 /* What some ranks posted under one number, with the least of them. */
 typedef struct posted {
@@ -124,13 +115,12 @@ typedef struct continuation {
 
 typedef struct state {
     cd_writer writer;
-    cd_ranks ranks;              /* of rank_facts */
-    cd_table members;            /* (group, rank) → member */
-    cd_table operations;         /* (group, k) → operation */
-    cd_table repeated;           /* (rank, operation) → repeats */
-    cd_table continuations;      /* (group, k, rank) → continuation */
-    cd_table aborts;             /* group → the first rank that aborted it, + 1 */
-    int64_t parameters, buffers; /* of the model */
+    cd_ranks ranks;         /* of rank_facts */
+    cd_table members;       /* (group, rank) → member */
+    cd_table operations;    /* (group, k) → operation */
+    cd_table continuations; /* (group, k, rank) → continuation */
+    cd_table aborts;        /* group → the first rank that aborted it, + 1 */
+    cd_circles circles;
     uint64_t waits;
     bool has_fault;
     char parted[160]; /* what a fault of the network itself said; "" without one */
@@ -156,7 +146,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->members, context->allocator, sizeof(member));
     cd_table_init(&s->operations, context->allocator, sizeof(operation));
-    cd_table_init(&s->repeated, context->allocator, sizeof(repeats));
+    cd_circles_init(&s->circles, context->allocator);
     cd_table_init(&s->continuations, context->allocator, sizeof(continuation));
     cd_table_init(&s->aborts, context->allocator, sizeof(int64_t));
     cd_writer_set_window(&s->writer, &s->operations, keeps_operation);
@@ -259,28 +249,11 @@ static void follow_continuation(state *s, const cddp_event *e, int64_t group, in
     x->is_waited_for |= e->kind == CDDP_EV_collective_wait;
 }
 
-/* The most that a rank may post between two forwards or backwards, whatever the program. Nothing is
-** done more often than once per stage for each tensor of the model, which bounds buckets, the parts
-** of a sharded optimizer, buffers and averages; for each peer (messages); or for each control
-** message (used map, join, flags, the program's own collectives). */
-#define STAGES_MAX 64u /* of a comm hook, or of the retries of an operation */
-#define CONTROLS_MAX 32u
 #define LIVELOCK_GAPS_MAX 4u /* times between two posts that may pass before its end */
-static uint64_t repeats_allowed(const state *s)
+static void report_livelock(state *s, const cd_circle *r)
 {
-    return STAGES_MAX *
-           ((uint64_t)s->parameters + (uint64_t)s->buffers + s->ranks.count + CONTROLS_MAX);
-}
-
-static void report_livelock(state *s, const cddp_event *e, const rank_facts *r)
-{
-    const repeats *most = NULL;
-    for (size_t i = 0; i < s->repeated.count; i++) {
-        const repeats *x = cd_table_value(&s->repeated, i);
-        const bool is_now =
-            cd_table_key(&s->repeated, i)->part[0] == (int64_t)e->rank && x->span == r->span;
-        if (is_now && (most == NULL || x->count > most->count)) most = x;
-    }
+    const cddp_event *e = &r->too_many;
+    const cd_repeats *most = cd_circles_most(&s->circles, e->rank);
     if (most == NULL || !cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     char operation_words[96];
@@ -291,47 +264,12 @@ static void report_livelock(state *s, const cddp_event *e, const rank_facts *r)
     CD_SAY(f.expected,
            "at most %llu collectives between two passes: %lld parameters, %lld buffers, "
            "%llu ranks",
-           (unsigned long long)repeats_allowed(s), (long long)s->parameters, (long long)s->buffers,
-           (unsigned long long)s->ranks.count);
-    CD_SAY(f.actual, "%llu, and it goes on", (unsigned long long)r->span_posts);
+           (unsigned long long)cd_circles_allowed(&s->circles), (long long)s->circles.parameters,
+           (long long)s->circles.buffers, (unsigned long long)s->ranks.count);
+    CD_SAY(f.actual, "%llu, and it goes on", (unsigned long long)r->posts);
     CD_SAY(f.advice, "look at what should end the loop that posts it in group '%s'",
            cd_writer_get_group(&s->writer, most->group));
     cd_writer_hold(&s->writer, CD_KEY(1), &f);
-}
-
-/* A pass of the model begins, or of one unit of a sharded one. */
-static void begin_span(rank_facts *r)
-{
-    r->span++;
-    r->span_posts = 0;
-}
-
-static void count_post(state *s, const cddp_event *e, rank_facts *r)
-{
-    const cddp_event_collective_post *c = &e->as.collective_post;
-    if (r->span_step != e->step || r->span_micro != e->micro_step) {
-        r->span++;
-        r->span_posts = 0;
-        r->span_step = e->step;
-        r->span_micro = e->micro_step;
-    }
-    if (r->span_posts++ == 0) r->span_ns = e->time_ns;
-    r->post_ns = e->time_ns;
-    /* fields may be -1 */
-    const uint64_t what = (uint64_t)c->op | (uint64_t)c->reduce_op << 8 | (uint64_t)c->dtype << 16 |
-                          (uint64_t)c->root << 24;
-    repeats *x =
-        cd_table_add(&s->repeated, CD_KEY(e->rank, (int64_t)((uint64_t)c->group ^ what << 8),
-                                          c->numel, c->bucket));
-    if (x == NULL) return;
-    if (x->span != r->span)
-        *x = (repeats){
-            {c->op, c->reduce_op, c->root, c->dtype, c->numel}, c->bucket, c->group, r->span, 0};
-    x->count++;
-    if (r->circle_span == r->span + 1 || r->span_posts <= repeats_allowed(s)) return;
-    r->circle_span = r->span + 1;
-    r->circle = *e;
-    r->circle.text = NULL;
 }
 
 static void take_abort(state *s, const cddp_event *e)
@@ -449,6 +387,7 @@ static void event(void *self, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     r->is_known = true;
+    cd_circles_push(&s->circles, e);
     if (e->kind != CDDP_EV_rank_end) {
         r->step = e->step;
         r->micro_step = e->micro_step;
@@ -475,21 +414,6 @@ static void event(void *self, const cddp_event *e)
         r->aborter = 0; /* it goes on */
         take_post(s, e, r);
         take_continuation(s, e, r);
-        count_post(s, e, r);
-        break;
-    case CDDP_EV_mark:
-        if (e->text == NULL || strcmp(e->text, "sharded_pass") != 0) break;
-        begin_span(r);
-        break;
-    case CDDP_EV_forward_begin:
-    case CDDP_EV_backward_begin:
-        begin_span(r);
-        break;
-    case CDDP_EV_param:
-        if (e->as.param.ordinal >= s->parameters) s->parameters = e->as.param.ordinal + 1;
-        break;
-    case CDDP_EV_buffer:
-        if (e->as.buffer.buffer >= s->buffers) s->buffers = e->as.buffer.buffer + 1;
         break;
     case CDDP_EV_collective_wait:
         take_wait(e, r);
@@ -693,11 +617,11 @@ static chain follow(state *s, uint32_t from)
 }
 
 /* It posts faster than the time since its last post lets one say that it stopped. */
-static bool is_posting(const rank_facts *r)
+static bool is_posting(const cd_circle *c, const rank_facts *r)
 {
-    const uint64_t took_ns = r->post_ns - r->span_ns;
-    return r->end_ns >= r->post_ns &&
-           r->end_ns - r->post_ns <= LIVELOCK_GAPS_MAX * (took_ns / r->span_posts);
+    const uint64_t took_ns = c->post_ns - c->begin_ns;
+    return r->end_ns >= c->post_ns &&
+           r->end_ns - c->post_ns <= LIVELOCK_GAPS_MAX * (took_ns / c->posts);
 }
 
 /* A loop that ended was long, no livelock: the rank came to its next pass, or returned. So was one
@@ -705,7 +629,8 @@ static bool is_posting(const rank_facts *r)
 ** record stops. What is left are ranks that post on and on until their world gives up. */
 static bool goes_round(state *s, uint32_t rank, const rank_facts *r)
 {
-    if (r->circle_span != r->span + 1 || !r->has_ended || r->end != CDDP_RANK_HUNG) return false;
+    const cd_circle *own = cd_circles_find(&s->circles, rank);
+    if (own == NULL || !r->has_ended || r->end != CDDP_RANK_HUNG) return false;
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *x = cd_ranks_find(&s->ranks, i);
         if (x->is_known && (!x->has_ended || x->end != CDDP_RANK_HUNG || x->has_given_up))
@@ -713,8 +638,9 @@ static bool goes_round(state *s, uint32_t rank, const rank_facts *r)
     }
     const chain c = follow(s, rank);
     const rank_facts *root = cd_ranks_find(&s->ranks, c.root);
-    return !s->has_fault && !c.is_cycle && root != NULL && root->circle_span == root->span + 1 &&
-           root->call[0] == '\0' && is_posting(r) && is_posting(root);
+    const cd_circle *other = cd_circles_find(&s->circles, c.root);
+    return !s->has_fault && !c.is_cycle && root != NULL && other != NULL && root->call[0] == '\0' &&
+           is_posting(own, r) && is_posting(other, root);
 }
 
 /* An operation as `rank` posted it. */
@@ -1445,12 +1371,12 @@ static void end(void *self)
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *r = cd_ranks_find(&s->ranks, i);
         if (r->is_known && is_wait(s, r)) report_wait(s, i, r);
-        if (goes_round(s, i, r)) report_livelock(s, &r->circle, r);
+        if (goes_round(s, i, r)) report_livelock(s, cd_circles_find(&s->circles, i));
     }
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->members);
     cd_table_fini(&s->operations);
-    cd_table_fini(&s->repeated);
+    cd_circles_fini(&s->circles);
     cd_table_fini(&s->continuations);
     cd_table_fini(&s->aborts);
     cd_check_end(s);

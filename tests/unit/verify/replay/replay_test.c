@@ -226,6 +226,31 @@ TEST(recipe, a_record_of_real_processes_becomes_the_same_plan_on_the_simulator)
     }
 }
 
+/* Time that real processes did not let pass makes no rank late in the simulator. */
+TEST(recipe, what_real_processes_did_not_wait_for_is_not_waited_for_in_the_simulator)
+{
+    for (int is_offloaded = 0; is_offloaded < 2; is_offloaded++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = NULL;
+        cddp_plan_settings one;
+        char backend[] = "gloo", algorithm[] = "";
+        const cd_recipe recipe = {.backend = backend, .algorithm = algorithm};
+        assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+        assert_ok(cddp_plan_set(plan, "when.0.ranks", "1", &err), &err);
+        assert_ok(cddp_plan_set(plan, "when.0.compute_us", "60000000", &err), &err);
+        assert_ok(cddp_plan_set(plan, "train.forward_us", "70000000", &err), &err);
+        assert_ok(cddp_plan_set(plan, "train.backward_us@1", "80000000", &err), &err);
+        if (is_offloaded) assert_ok(cddp_plan_set(plan, "train.offloaded", "true", &err), &err);
+        assert_ok(cd_recipe_transfer(&recipe, plan, &err), &err);
+        assert_ok(cddp_plan_rank_settings(plan, 1, &one, &err), &err);
+        cd_test_row("offloaded: %d", is_offloaded);
+        assert_int_equal(plan->whens[0].compute_us, is_offloaded ? 60000000 : 0);
+        assert_int_equal(one.train.forward_us, is_offloaded ? 70000000 : 100);
+        assert_int_equal(one.train.backward_us, is_offloaded ? 80000000 : 20);
+        cddp_plan_destroy(plan);
+    }
+}
+
 TEST(recipe, a_plan_that_no_longer_means_the_same_is_refused)
 {
     cddp_error err = CDDP_ERROR_INIT;
