@@ -521,8 +521,18 @@ static int64_t reported_to_be_gone(const state *s, const rank_facts *r)
 
 static bool has_died(const rank_facts *r) { return r->end == 1 || r->end == 3; }
 
+/* It waits in another operation than `r`, whose part in that of `r` may be over. One that died with
+** both under way, and waited in the earlier one, died inside both. */
+static bool has_got_past(const rank_facts *x, const rank_facts *r)
+{
+    const bool is_same_group = x->waiting_group == r->waiting_group;
+    if (!x->is_waiting || (is_same_group && x->waiting_sequence == r->waiting_sequence))
+        return false;
+    return !has_died(x) || (is_same_group && x->waiting_sequence > r->waiting_sequence);
+}
+
 /* A member that died or stopped inside the operation that `r` waits for, which all have posted; -1:
-** none. A rank that waits in another one got past this. A hung rank may be such a member itself:
+** none. A rank that waits in a later one got past this. A hung rank may be such a member itself:
 ** where one died, the others hang for that reason. */
 static int64_t stopped_inside(const state *s, const rank_facts *r)
 {
@@ -533,9 +543,7 @@ static int64_t stopped_inside(const state *s, const rank_facts *r)
         const rank_facts *x = cd_ranks_find(&s->ranks, i);
         const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
         if (!is_gone(x) || x->is_struck || m == NULL || m->posted <= r->waiting_sequence) continue;
-        bool here =
-            x->waiting_group == r->waiting_group && x->waiting_sequence == r->waiting_sequence;
-        if (x->is_waiting && !here) continue;
+        if (has_got_past(x, r)) continue;
         if (has_died(x)) return i;
         if (stopped < 0) stopped = i;
     }
