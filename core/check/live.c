@@ -462,6 +462,8 @@ static bool is_gone(const rank_facts *r)
     return r != NULL && r->has_ended && r->end != 0 && r->end != 4 && !r->has_given_up;
 }
 
+static bool has_died(const rank_facts *r) { return r->end == 1 || r->end == 3; }
+
 /* Its record stops, and nobody said how the rank ended: what it did after that is not known. */
 static bool is_lost(const rank_facts *r) { return r != NULL && r->is_known && !r->has_ended; }
 
@@ -488,22 +490,56 @@ static bool is_unknown(state *s, const rank_facts *r, cd_rank_set *lost, uint32_
     return *absent > 0 || cd_rank_set_count(lost) > 0;
 }
 
+/* It waits in another operation than `r`, whose part in that of `r` may be over. One that died with
+** both under way, and waited in the earlier one, died inside both. */
+static bool has_got_past(const rank_facts *x, const rank_facts *r)
+{
+    const bool is_same_group = x->waiting_group == r->waiting_group;
+    if (!x->is_waiting || (is_same_group && x->waiting_sequence == r->waiting_sequence))
+        return false;
+    return !has_died(x) || (is_same_group && x->waiting_sequence > r->waiting_sequence);
+}
+
+/* Its wait failed as a peer was gone. */
+static bool has_lost(const rank_facts *r)
+{
+    return r->has_given_up && (r->wait_status == CDDP_E_BACKEND || r->wait_status == CDDP_E_IO);
+}
+
+/* A member that posted the operation which `r` waits for, and died before it was over; -1: none. */
+static int64_t died_inside(const state *s, const rank_facts *r)
+{
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, i);
+        const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
+        const bool has_posted = m != NULL && m->posted > r->waiting_sequence;
+        if (has_posted && is_gone(x) && has_died(x) && !x->is_struck && !has_got_past(x, r))
+            return i;
+    }
+    return -1;
+}
+
 /* The member of the group that has not posted the operation that `rank` waits for: the first that
-** went away, or else the first; -1 when there is none. */
+** died, or that went away, or else the first; -1 when there is none. */
 static int64_t missing_for(const state *s, const rank_facts *r)
 {
     if (!r->is_waiting && !r->has_given_up) return -1;
-    int64_t missing = -1, gone = -1;
+    int64_t missing = -1, gone = -1, dead = -1;
     for (size_t i = 0; i < s->members.count; i++) {
         const cd_key *key = cd_table_key(&s->members, i);
         const member *m = cd_table_value(&s->members, i);
         if (key->part[0] != r->waiting_group || m->posted > r->waiting_sequence) continue;
         const rank_facts *x = cd_ranks_find(&s->ranks, (uint32_t)key->part[1]);
-        if (is_gone(x) && !x->is_waiting && (gone < 0 || key->part[1] < gone)) gone = key->part[1];
+        const bool is_out = is_gone(x) && !x->is_waiting;
+        if (is_out && has_died(x) && (dead < 0 || key->part[1] < dead)) dead = key->part[1];
+        if (is_out && (gone < 0 || key->part[1] < gone)) gone = key->part[1];
         if (is_lost(x)) continue;
         if (missing < 0 || key->part[1] < missing) missing = key->part[1];
     }
-    return gone >= 0 ? gone : missing;
+    /* who only failed to come lost the dead one, as `r` did */
+    const int64_t inside = missing >= 0 && dead < 0 && has_lost(r) ? died_inside(s, r) : -1;
+    if (inside >= 0) return inside;
+    return dead >= 0 ? dead : gone >= 0 ? gone : missing;
 }
 
 /* A member that is gone at the end of who waits for whom inside an operation, as the world
@@ -517,18 +553,6 @@ static int64_t reported_to_be_gone(const state *s, const rank_facts *r)
         at = x->reported_inside - 1;
     }
     return -1;
-}
-
-static bool has_died(const rank_facts *r) { return r->end == 1 || r->end == 3; }
-
-/* It waits in another operation than `r`, whose part in that of `r` may be over. One that died with
-** both under way, and waited in the earlier one, died inside both. */
-static bool has_got_past(const rank_facts *x, const rank_facts *r)
-{
-    const bool is_same_group = x->waiting_group == r->waiting_group;
-    if (!x->is_waiting || (is_same_group && x->waiting_sequence == r->waiting_sequence))
-        return false;
-    return !has_died(x) || (is_same_group && x->waiting_sequence > r->waiting_sequence);
 }
 
 /* A member that died or stopped inside the operation that `r` waits for, which all have posted; -1:
@@ -1321,7 +1345,11 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
         wait.name = cd_writer_get_group(&s->writer, r->waiting_group);
         wait.op = op_of(o, rank);
         if (o != NULL) wait.bucket = posted_by(o, rank)->bucket;
-        add_absent(s, r, &peers);
+        const int64_t dead = has_lost(r) ? died_inside(s, r) : -1;
+        if (dead >= 0 && missing_for(s, r) == dead)
+            add_one(s, &peers, dead);
+        else
+            add_absent(s, r, &peers);
         wait.is_inside = cd_rank_set_count(&peers) == 0 && !is_unknown(s, r, &lost, &absent);
         if (wait.is_inside && r->aborter > 0)
             add_one(s, &peers, r->aborter - 1);
@@ -1345,6 +1373,20 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
     s->writer.context.wait(s->writer.context.reporter, &wait);
 }
 
+/* Ranks that ended before they opened the group of all ranks, as their records show to the end:
+** they are its members that posted nothing. */
+static void add_members(state *s, int64_t id)
+{
+    cddp_fact_group group;
+    if (!cd_writer_find_group(&s->writer, id, &group) || group.members != (int64_t)s->ranks.count)
+        return;
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, i);
+        if (!x->is_known || !x->has_ended) continue;
+        (void)cd_table_add(&s->members, CD_KEY(id, i));
+    }
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -1356,6 +1398,7 @@ static void end(void *self)
         known += r->is_known;
         ended += r->is_known && r->has_ended;
         if (stuck < 0 && is_stuck(r)) stuck = i;
+        if (r->is_waiting || r->has_given_up) add_members(s, r->waiting_group);
     }
     /* A rank that lost a peer that had given up failed second. A rank that gave up waiting
     ** names the peer it waited for. */

@@ -149,8 +149,16 @@ static bool is_alike(const cddp_verdict_rank *a, const cddp_verdict_rank *b)
            a->result.detail == b->result.detail && a->step == b->step;
 }
 
-/* "for rank 2, which …"; several that ended alike share the clause, of others the first is
-** described. */
+/* Of several roots the first that died: the others may have failed for that reason. */
+static uint32_t find_shown_root(const of_wait *o)
+{
+    const cddp_verdict *v = o->verdict;
+    for (uint32_t r = next_root(o, 0); r < v->rank_count; r = next_root(o, r + 1))
+        if (cd_hang_has_died(v, r)) return r;
+    return next_root(o, 0);
+}
+
+/* "for rank 2, which …"; several that ended alike share the clause, of others one is described. */
 static void put_roots(cd_text *text, const of_wait *o)
 {
     const cddp_verdict *v = o->verdict;
@@ -164,7 +172,7 @@ static void put_roots(cd_text *text, const of_wait *o)
         cd_text_printf(text, ", which came %s after the time-out", late);
         return;
     }
-    const uint32_t second = next_root(o, first + 1);
+    const uint32_t second = next_root(o, first + 1), shown = find_shown_root(o);
     for (uint32_t r = second; r < v->rank_count; r = next_root(o, r + 1))
         is_one_kind = is_one_kind && is_alike(&v->ranks[first], &v->ranks[r]);
     if (second == CD_NO_RANK)
@@ -172,8 +180,8 @@ static void put_roots(cd_text *text, const of_wait *o)
     else if (is_one_kind)
         cd_text_push(text, ", each of which ");
     else
-        cd_text_printf(text, ", of which rank %" PRIu32 " ", first);
-    put_doing(text, v, &v->ranks[first]);
+        cd_text_printf(text, ", of which rank %" PRIu32 " ", shown);
+    put_doing(text, v, &v->ranks[shown]);
 }
 
 /* The least rank on the cycle that is not below `from`. */
@@ -251,11 +259,39 @@ static void put_stay(cd_text *text, const cddp_finding *stay)
                    stay->rank_count > 1 ? "do" : "does", place);
 }
 
+/* "rank 1 differs from the others (I-ORDER)" */
+static void put_parting(cd_text *text, const cddp_finding *f)
+{
+    char words[160];
+    cd_rank_list_print(&(cd_rank_list){f, next_blamed}, CD_NO_RANK, words, sizeof words);
+    cd_text_printf(text, "%s %s from the others (%s)", words,
+                   f->rank_count == 1 ? "differs" : "differ", f->check);
+}
+
+/* Nobody waits: a rank died before it was missed in an operation, or ranks disagree and the
+** transport noticed. */
+static void put_stop(cd_text *text, const cddp_verdict *v)
+{
+    const cddp_finding *death = cd_hang_death(v), *part = cd_hang_parting(v);
+    char words[160];
+    if (death != NULL) {
+        cd_rank_list_print(&(cd_rank_list){death, next_blamed}, CD_NO_RANK, words, sizeof words);
+        cd_text_printf(text, "stopped: %s ", words);
+        put_doing(text, v, &v->ranks[death->ranks[0]]);
+        cd_text_push(text, ", before another rank missed it in an operation");
+    } else if (part != NULL) {
+        cd_text_push(text, "stopped: ");
+        put_parting(text, part);
+        cd_text_push(text, ", and their operations were refused");
+    }
+}
+
 void cd_hang_print(const cddp_verdict *v, cd_text *text)
 {
     const of_wait o = {v, cd_hang_main(v)};
-    const cddp_finding *stay = o.main == NULL ? find_stay(v) : NULL;
+    const cddp_finding *stay = o.main == NULL ? find_stay(v) : NULL, *part = cd_hang_parting(v);
     if (stay != NULL) put_stay(text, stay);
+    if (o.main == NULL && stay == NULL) put_stop(text, v);
     if (o.main == NULL) return;
     const bool is_endless = cd_hang_is_endless(o.main), has_root = next_root(&o, 0) != CD_NO_RANK;
     const cddp_wait *cycle = cd_hang_cycle(v);
@@ -299,7 +335,11 @@ void cd_hang_print(const cddp_verdict *v, cd_text *text)
         return;
     }
     if (!has_root) {
-        cd_text_push(text, ", which all members have posted; who stopped there is not known");
+        cd_text_push(text, ", which all members have posted; ");
+        if (part != NULL)
+            put_parting(text, part);
+        else
+            cd_text_push(text, "who stopped there is not known");
         return;
     }
     cd_text_push(text, " for ");
