@@ -134,6 +134,8 @@ static void put_doing(cd_text *text, const cddp_verdict *v, const cddp_verdict_r
     case CDDP_RANK_HUNG:
         cd_text_push(text, strstr(r->result.error.message, "SIGSTOP") != NULL
                                ? "is stopped (SIGSTOP)"
+                           : strstr(r->result.error.message, "a planted fault") != NULL
+                               ? "a planted fault stopped"
                                : "hangs outside a collective");
         break;
     case CDDP_RANK_INTERRUPTED:

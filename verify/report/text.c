@@ -137,6 +137,12 @@ static bool is_culprit(const cddp_verdict *v, uint32_t rank)
     return false;
 }
 
+/* A rank that returned well, and left others waiting, has one as well. */
+static bool has_line(const cddp_verdict *v, uint32_t rank)
+{
+    return !cd_result_is_clean(&v->ranks[rank]) || (v->wait_count > 0 && is_culprit(v, rank));
+}
+
 /* "timed out in allreduce #7 (bucket 0, step 2)" where the rank waited, unless everything is shown;
 ** else how it ended and its own message. */
 static void put_end(cd_text *line, const cd_report *report, const cddp_verdict *v, uint32_t rank)
@@ -153,6 +159,10 @@ static void put_end(cd_text *line, const cd_report *report, const cddp_verdict *
     /* the simulator's message says it itself */
     if (r->end == CDDP_RANK_HUNG && strncmp(r->error.message, "hung: ", 6) == 0) {
         cd_text_push(line, r->error.message);
+        return;
+    }
+    if (cd_result_is_clean(&v->ranks[rank])) {
+        cd_text_printf(line, "ended normally in step %" PRIu32, v->ranks[rank].step);
         return;
     }
     cd_text_printf(line, "%s%s%s",
@@ -174,7 +184,7 @@ static uint32_t next_alike(const void *self, uint32_t from)
 {
     const rank_line *l = self;
     for (uint32_t i = from; i < l->verdict->rank_count; i++) {
-        if (cd_result_is_clean(&l->verdict->ranks[i]) || l->shown[i]) continue;
+        if (!has_line(l->verdict, i) || l->shown[i]) continue;
         cd_text words;
         cd_text_init(&words, false);
         put_end(&words, l->report, l->verdict, i);
@@ -240,8 +250,7 @@ static void put_ranks(cd_text *text, const cd_report *report, const cd_result *r
     if (explained < count) shown[explained] = true;
     for (int others = 0; others < 2; others++) {
         for (uint32_t i = 0; i < count; i++) {
-            if (shown[i] || cd_result_is_clean(&v->ranks[i]) || (others == 0 && !is_culprit(v, i)))
-                continue;
+            if (shown[i] || !has_line(v, i) || (others == 0 && !is_culprit(v, i))) continue;
             if (report->verbose || lines <= RANKS_SHOWN)
                 put_rank(text, lines++ == 0 ? "ranks" : "", &l, shown, i);
             else
