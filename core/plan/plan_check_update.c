@@ -131,8 +131,7 @@ static bool steps_in_backward(const cddp_plan_optimizer *optimizer)
     return optimizer->in_backward || optimizer->overlap != CDDP_PLAN_OVERLAP_NONE;
 }
 
-/* Than another one. Where the first does not differ from it, one behind that does, and is told of
-** it: each is held against the first alone. */
+/* Each is held against the first alone: where several ways are there, one behind it differs. */
 static bool steps_in_another_way(const cddp_plan *plan, const cddp_plan_optimizer *optimizer)
 {
     for (size_t i = 0; i < plan->optimizer_count; i++)

@@ -125,13 +125,16 @@ bool cd_hang_has_died(const cddp_verdict *v, uint32_t rank)
     return end == CDDP_RANK_KILLED || end == CDDP_RANK_CRASHED;
 }
 
-const cddp_finding *cd_hang_death(const cddp_verdict *v)
+bool cd_hang_is_death(const cddp_verdict *v)
 {
     const cddp_finding *f = v->finding_count > 0 ? &v->findings[0] : NULL;
-    if (v->wait_count > 0 || v->rank_count < 2 || f == NULL || f->rank_count == 0) return NULL;
+    uint32_t dead = 0;
+    if (v->wait_count > 0 || f == NULL || f->rank_count == 0 || strcmp(f->check, "I-FAIL") != 0)
+        return false;
     for (size_t i = 0; i < f->rank_count; i++)
-        if (!cd_hang_has_died(v, f->ranks[i])) return NULL;
-    return strcmp(f->check, "I-FAIL") == 0 ? f : NULL;
+        if (!cd_hang_has_died(v, f->ranks[i])) return false;
+    for (uint32_t r = 0; r < v->rank_count; r++) dead += cd_hang_has_died(v, r);
+    return dead < v->rank_count;
 }
 
 const cddp_finding *cd_hang_parting(const cddp_verdict *v)
@@ -164,8 +167,8 @@ static bool is_named(const cddp_verdict *v, uint32_t rank)
 bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)
 {
     const cddp_wait *main = cd_hang_main(v);
-    const cddp_finding *odd = cd_hang_odd(v), *death = cd_hang_death(v), *part = cd_hang_parting(v);
-    if (death != NULL) return has_rank(death, rank);
+    const cddp_finding *odd = cd_hang_odd(v), *part = cd_hang_parting(v);
+    if (cd_hang_is_death(v)) return cd_hang_has_died(v, rank);
     if (part != NULL) return has_rank(part, rank);
     if (main == NULL) return v->finding_count == 0 && is_named(v, rank);
     if (odd != NULL) return has_rank(odd, rank);

@@ -30,8 +30,8 @@ const cddp_finding *cd_hang_why(const cddp_verdict *verdict);
 const cddp_finding *cd_hang_odd(const cddp_verdict *verdict);
 /* Killed, or crashed. */
 bool cd_hang_has_died(const cddp_verdict *verdict, uint32_t rank);
-/* Nobody waits, and the first finding says that ranks died: I-FAIL's. NULL: there is none. */
-const cddp_finding *cd_hang_death(const cddp_verdict *verdict);
+/* Nobody waits, and the first finding says that ranks died, though not all of them: I-FAIL's. */
+bool cd_hang_is_death(const cddp_verdict *verdict);
 /* The first finding, of order or content, names some ranks that differ from the others. Either
 ** nobody waits, as the transport refused what they posted, or ranks wait in what all have posted
 ** and nothing else says why. NULL: there is none. */

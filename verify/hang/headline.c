@@ -270,16 +270,27 @@ static void put_parting(cd_text *text, const cddp_finding *f)
                    f->rank_count == 1 ? "differs" : "differ", f->check);
 }
 
+static uint32_t next_dead(const void *self, uint32_t from)
+{
+    const cddp_verdict *v = self;
+    for (uint32_t r = from; r < v->rank_count; r++)
+        if (cd_hang_has_died(v, r)) return r;
+    return CD_NO_RANK;
+}
+
 /* Nobody waits: a rank died before it was missed in an operation, or ranks disagree and the
 ** transport noticed. */
 static void put_stop(cd_text *text, const cddp_verdict *v)
 {
-    const cddp_finding *death = cd_hang_death(v), *part = cd_hang_parting(v);
+    const cddp_finding *part = cd_hang_parting(v);
     char words[160];
-    if (death != NULL) {
-        cd_rank_list_print(&(cd_rank_list){death, next_blamed}, CD_NO_RANK, words, sizeof words);
+    if (cd_hang_is_death(v)) {
+        const uint32_t first = next_dead(v, 0);
+        const bool is_one = next_dead(v, first + 1) == CD_NO_RANK;
+        cd_rank_list_print(&(cd_rank_list){v, next_dead}, CD_NO_RANK, words, sizeof words);
         cd_text_printf(text, "stopped: %s ", words);
-        put_doing(text, v, &v->ranks[death->ranks[0]]);
+        if (!is_one) cd_text_printf(text, "died, of which rank %" PRIu32 " ", first);
+        put_doing(text, v, &v->ranks[first]);
         cd_text_push(text, ", before another rank missed it in an operation");
     } else if (part != NULL) {
         cd_text_push(text, "stopped: ");

@@ -330,6 +330,13 @@ TEST(hang, a_death_that_nobody_waited_for_is_said)
                     "it in an operation");
     f.check = "I-REF";
     expect_headline(&v, "");
+    f.check = "I-FAIL";
+    ranks[1].result = ranks[2].result;
+    expect_headline(&v,
+                    "stopped: ranks 1 and 2 died, of which rank 1 was killed (signal 9) in step 0, "
+                    "before another rank missed it in an operation");
+    ranks[0].result = ranks[2].result;
+    expect_headline(&v, ""); /* nobody is left to miss them */
 }
 
 TEST(hang, a_rank_whose_operation_was_refused_is_said)
