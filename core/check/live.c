@@ -721,10 +721,17 @@ static void advise_hook(const rank_facts *r, cddp_finding *f)
 {
     const char *at = r->hook[0] == '\0' ? strstr(r->call, "hook ") : NULL,
                *hook = at != NULL ? at + strlen("hook ") : r->hook;
-    CD_SAY(f->advice,
-           "look for a loop or a wait in hook %s; cddp-verify hook-conformance %s runs each of its "
-           "laws with a time limit",
-           hook, hook);
+    if (r->end == CDDP_RANK_RETURNED)
+        CD_SAY(f->advice,
+               "the error of the rank says what hook %s refused; cddp-verify hook-conformance %s "
+               "tries its laws",
+               hook, hook);
+    else
+        CD_SAY(f->advice,
+               "look for a loop or a wait in hook %s; cddp-verify hook-conformance %s runs each of "
+               "its "
+               "laws with a time limit",
+               hook, hook);
 }
 
 /* The plan says which steps are taken, and each has its buckets. */
