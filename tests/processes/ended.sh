@@ -18,7 +18,7 @@ find_rank() {
     done 2>/dev/null
 }
 
-# hold PROCESS: stops it. False: it has ended, or is about to, as each law has a short process of its own.
+# hold PROCESS: stops it. False: it has ended, or is about to, as each law runs in a short process.
 hold() {
     kill -STOP "$1" 2>/dev/null || return 1
     for _ in $(seq 500); do

@@ -17,6 +17,7 @@ reproduced=0
 strike() {
     local judge victim i
     rm -f run.db
+    : >out # the last one's must not be taken for this one's
     "$verify" run --backend gloo -n 3 --color never --trace run.db "$scenarios/models/mlp_two_ranks.toml" \
         --set train.steps=20000 --set model.options=widths=8:300:300:4 --set world.timeout_ms=1000 --set "$3" --log comm:info >out 2>&1 </dev/null &
     judge=$!
