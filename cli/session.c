@@ -435,6 +435,28 @@ static cddp_status open_compose(const cd_session *session, const cddp_plan *plan
     return CDDP_OK;
 }
 
+/* What asks for the operation that a backend does not implement. */
+static const char *find_need(const char *message)
+{
+    static const struct {
+        const char *op, *need;
+    } needs[] = {
+        {"allreduce", "gradients are summed with it"},
+        {"broadcast", "parameters and buffers of rank 0 travel with it"},
+        {"allgather", "models are compared with it, and sharded ones gathered"},
+        {"reduce_scatter", "gradients of a sharded model or optimizer are reduced with it"},
+    };
+    const char *op = strstr(message, "implement ");
+    for (size_t i = 0; op != NULL && i < sizeof needs / sizeof needs[0]; i++) {
+        const size_t length = strlen(needs[i].op);
+        const char *name = op + strlen("implement ");
+        if (strncmp(name, needs[i].op, length) == 0 &&
+            (name[length] == '\0' || name[length] == ' '))
+            return needs[i].need;
+    }
+    return "a [[collective]] of the scenario or its comm hook asks for it";
+}
+
 /* A backend that lacks an operation is no finding about the training: no rank could begin. */
 static cddp_status check_capabilities(const cddp_verdict *v, cddp_error *err)
 {
@@ -446,10 +468,9 @@ static cddp_status check_capabilities(const cddp_verdict *v, cddp_error *err)
             strncmp(end->error.message, words, sizeof words - 1) != 0)
             return CDDP_OK;
     }
-    return cd_fail(err, CDDP_E_UNSUPPORTED,
-                   "%.100s, on all ranks; training needs allreduce (gradients), broadcast "
-                   "(parameters and buffers of rank 0) and allgather (models are compared)",
-                   v->ranks[0].result.error.message);
+    const char *message = v->ranks[0].result.error.message;
+    return cd_fail(err, CDDP_E_UNSUPPORTED, "%.100s, on all ranks: %s", message,
+                   find_need(message));
 }
 
 /* Its number before the message, unless the message has that. */
