@@ -138,14 +138,44 @@ static bool explain_field(cd_cli *cli, cd_text *text, const char *name)
 }
 
 /* "bucket_cap_mb" is ddp.bucket_cap_mb; a name that several tables have explains each. */
+/* "when.sync" of "when[].sync", of "when.0.sync" and of "when.0.sync@1" as --set has them. */
+static void print_plain_key(const char *key, char *plain, size_t plain_bytes)
+{
+    size_t used = 0;
+    for (const char *at = key; *at != '\0' && *at != '@' && used + 1 < plain_bytes;) {
+        const size_t digits = at[0] == '.' ? strspn(at + 1, "0123456789") : 0;
+        if (digits > 0 && (at[digits + 1] == '.' || at[digits + 1] == '\0'))
+            at += digits + 1;
+        else if (strncmp(at, "[]", 2) == 0)
+            at += 2;
+        else
+            plain[used++] = *at++;
+    }
+    plain[used] = '\0';
+}
+
+/* "when.0.sync" of "when[].sync" */
+static void print_set_key(const char *path, char *text, size_t text_bytes)
+{
+    const char *item = strstr(path, "[]");
+    if (item == NULL)
+        snprintf(text, text_bytes, "%s", path);
+    else
+        snprintf(text, text_bytes, "%.*s.0%s", (int)(item - path), path, item + 2);
+}
+
 static bool explain_key(cd_cli *cli, cd_text *text, const char *name)
 {
     (void)cli;
     cddp_key_info key = {.size = sizeof key};
     bool found = false;
+    char wanted[NAME_BYTES], plain[NAME_BYTES], set[NAME_BYTES];
+    print_plain_key(name, wanted, sizeof wanted);
     for (size_t i = 0; cddp_plan_key(i, &key); i++) {
         const char *dot = strrchr(key.path, '.');
-        if (strcmp(key.path, name) != 0 && (dot == NULL || strcmp(dot + 1, name) != 0)) continue;
+        print_plain_key(key.path, plain, sizeof plain);
+        print_set_key(key.path, set, sizeof set);
+        if (strcmp(plain, wanted) != 0 && (dot == NULL || strcmp(dot + 1, wanted) != 0)) continue;
         if (found) cd_text_push(text, "\n");
         cd_text_style(text, CD_STYLE_BOLD, "%s", key.path);
         cd_text_printf(text, ": %s\n\n", key.doc);
@@ -155,7 +185,7 @@ static bool explain_key(cd_cli *cli, cd_text *text, const char *name)
             cd_text_printf(text, "values:   %.17g to %.17g\n", key.low, key.high);
         cd_text_printf(text, "default:  %s\nper rank: %s\nset with: --set %s=VALUE%s\n",
                        key.initial[0] != '\0' ? key.initial : "none", key.per_rank ? "yes" : "no",
-                       key.path, key.per_rank ? ", or KEY@RANKS=VALUE for some ranks" : "");
+                       set, key.per_rank ? ", or KEY@RANKS=VALUE for some ranks" : "");
         found = true;
     }
     return found;

@@ -126,12 +126,15 @@ static void report_parting(const replay_command *c, cd_text *text)
 
 static void put_failure(cd_text *text, const char *label, const cddp_verdict *v)
 {
-    cd_text words;
+    cd_text words, hang;
     cd_text_init(&words, false);
+    cd_text_init(&hang, false);
+    cd_hang_print(v, &hang);
     if (v->finding_count > 0)
         cd_text_printf(&words, "%s: %s", v->findings[0].check, v->findings[0].title);
-    if (words.length > 0 && v->wait_count > 0) cd_text_push(&words, "; ");
-    cd_hang_print(v, &words);
+    if (words.length > 0 && hang.length > 0) cd_text_push(&words, "; ");
+    cd_text_push(&words, cd_text_get(&hang));
+    cd_text_fini(&hang);
     if (words.length == 0) cd_text_push(&words, "no finding, and nobody waits");
     cd_text_printf(text, "  %-11s", label);
     cd_text_wrap(text, cd_text_get(&words), 13, 110);

@@ -71,8 +71,7 @@ static cddp_status watch(watch_command *c, cddp_error *err)
         show(c, seen, is_first);
         /* whoever read the pages has gone, or nobody can */
         if (ferror(stdout) != 0) return CDDP_OK;
-        const bool is_over = seen->running == 0 || cd_watch_is_dead(seen);
-        if (c->is_once || is_over || cd_interrupt_requested()) return CDDP_OK;
+        if (c->is_once || cd_watch_is_over(seen) || cd_interrupt_requested()) return CDDP_OK;
         /* reading takes at most half of the time */
         const uint64_t took_ns = cd_os_now_ns() - began_ns;
         rest(took_ns > c->interval_ns / 2 ? took_ns : c->interval_ns - took_ns);

@@ -381,7 +381,12 @@ void cd_follow_close(cd_follow *f)
 cddp_status cd_follow_read(cd_follow *f, const cd_watch **watch, cddp_error *err)
 {
     CD_TRY(f->is_store ? read_store(f, err) : read_shards(f, err));
-    if (f->is_store) f->watch.is_abandoned = !f->has_end && !cd_store_is_open(f->paths[0]);
+    if (f->is_store) {
+        const bool is_open = cd_store_is_open(f->paths[0]);
+        f->watch.is_whole = f->has_end;
+        f->watch.is_growing = !f->has_end && is_open;
+        f->watch.is_abandoned = !f->has_end && !is_open;
+    }
     CD_TRY(cd_watch_settle(&f->watch, now_ns(), err));
     *watch = &f->watch;
     return CDDP_OK;

@@ -5,6 +5,8 @@
 #include "cli/provenance.h"
 #include "cli/report_target.h"
 #include "cli/sources.h"
+#include "core/check/circle.h"
+#include "core/check/writer.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/text.h"
@@ -30,6 +32,8 @@ typedef struct witness {
     char ended[300]; /* what a rank did when the job was ended, at best one that waited; "": none */
     uint32_t ended_rank;
     bool has_waited;
+    cd_circles circles;
+    char loops[280]; /* of a rank that posted on and on when the job was ended; "": none */
 } witness;
 
 /* ---- judging ---- */
@@ -46,11 +50,28 @@ static void take_end(witness *w, const cddp_event *event)
     w->has_waited = is_waiting;
 }
 
+/* A loop that never ends and a long one look alike, where somebody ended the job in it. */
+static void take_loop(witness *w, const cddp_event *event)
+{
+    cd_circles_push(&w->circles, event);
+    if (event->kind != CDDP_EV_rank_end || event->as.rank_end.end != CDDP_RANK_INTERRUPTED) return;
+    const cd_circle *circle = cd_circles_find(&w->circles, event->rank);
+    const cd_repeats *most = circle != NULL ? cd_circles_most(&w->circles, event->rank) : NULL;
+    if (most == NULL || w->loops[0] != '\0') return;
+    char operation[96];
+    cd_operation_print(most->data, operation, sizeof operation);
+    snprintf(w->loops, sizeof w->loops,
+             "rank %" PRIu32 " had posted %s %" PRIu64 " times in step %" PRIu32
+             " without a pass of the model between: a livelock, if that loop has no end\n",
+             event->rank, operation, most->count, circle->step);
+}
+
 static void take_event(void *self, const cddp_event *event)
 {
     witness *w = self;
     cd_declared_push(&w->declared, event);
     take_end(w, event);
+    take_loop(w, event);
     w->judge->event(w->judge->self, event);
 }
 
@@ -64,8 +85,12 @@ static cddp_status show(void *source, const cddp_trace_sink *sink, cddp_error *e
     w->judge = sink;
     w->ended[0] = '\0';
     w->has_waited = false;
+    w->loops[0] = '\0';
+    cd_circles_init(&w->circles, NULL);
     cd_models_begin(&w->models, w->model, &both);
-    return CD_PASS(w->replay(w->source, &one, err));
+    const cddp_status status = w->replay(w->source, &one, err);
+    cd_circles_fini(&w->circles);
+    return CD_PASS(status);
 }
 
 static void add_context(void *self, const cddp_event *event) { cd_result_add_context(self, event); }
@@ -176,8 +201,8 @@ static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
     if (gaps == NULL) return cd_fail_memory(err, "a verdict");
     const char *words = cd_arena_printf(
         &result->arena,
-        "nothing is broken in what the program showed, but it did not show enough\n%s%s",
-        print_ended(result, w), gaps);
+        "nothing is broken in what the program showed, but it did not show enough\n%s%s%s",
+        w->loops, print_ended(result, w), gaps);
     if (words == NULL) return cd_fail_memory(err, "a verdict");
     if (was_ended(&result->verdict)) {
         cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,

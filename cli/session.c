@@ -8,6 +8,7 @@
 #include "verify/worlds/compose.h"
 #include "cli/interrupt.h"
 #include "cli/leave.h"
+#include "cli/names.h"
 #include "cli/overrides.h"
 #include "verify/report/command_line.h"
 #include "verify/report/place.h"
@@ -22,7 +23,6 @@
 #include "core/plan/chosen_hook.h"
 #include "core/plan/replica/names.h"
 #include "scenarios/reader/reader.h"
-#include "sim/fault.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,32 +75,6 @@ static cddp_status see_backend(void *context, const char *name, cddp_error *err)
     return CDDP_OK;
 }
 
-/* What only the simulator knows of faults. */
-static size_t examine_faults(const cddp_plan *plan, cd_contradiction_fn report, void *context)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < plan->fault_count; i++) {
-        const char *kind = plan->faults[i].kind;
-        char key[48],
-            message[240] = "a fault needs a kind: `cddp-verify list faults` shows what there is";
-        cd_suggestion s;
-        if (kind != NULL && cd_fault_find(kind) >= 0) continue;
-        cd_suggest_begin(&s, kind != NULL ? kind : "");
-        for (int32_t k = 0; kind != NULL && k < CD_FAULT_KIND_COUNT; k++)
-            cd_suggest_offer(&s, cd_fault_name((cddp_event_enum_fault_kind)k));
-        if (kind != NULL)
-            snprintf(
-                message, sizeof message,
-                "there is no fault '%.60s'%s%s%s; `cddp-verify list faults` shows what there is",
-                kind, s.best != NULL ? "; did you mean '" : "", s.best != NULL ? s.best : "",
-                s.best != NULL ? "'?" : "");
-        snprintf(key, sizeof key, "fault[%zu].kind", i);
-        report(context, key, message);
-        count++;
-    }
-    return count;
-}
-
 static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn report,
                       void *report_context)
 {
@@ -113,7 +87,7 @@ static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn 
         backends.count = 0;
     r->unknown_count = count;
     r->lacks_plugin = count > 0 && r->session->may_skip && cd_plan_lacks_plugin(plan, registry);
-    return count + backends.count + examine_faults(plan, report, report_context);
+    return count + backends.count + cd_names_examine(plan, report, report_context);
 }
 
 /* Whether the plan contradicts itself is for cddp_run to say: a scenario may expect just that. */
@@ -129,8 +103,10 @@ static cddp_status apply_overrides(reading *r, cddp_plan *plan, cddp_error *err)
     const cd_session *session = r->session;
     if (session->overrides[0] == '\0') return CDDP_OK;
     CD_TRY(cd_overrides_apply(session->overrides, plan, &r->complaints, err));
-    if (plan->expect.verdict != CDDP_EXPECT_ERROR && cddp_plan_check(plan, NULL) == CDDP_OK)
+    if (plan->expect.verdict != CDDP_EXPECT_ERROR && cddp_plan_check(plan, NULL) == CDDP_OK) {
         (void)cd_plan_find_unknown_names(plan, session->cli->registry, complain_override, r);
+        (void)cd_names_examine(plan, complain_override, r);
+    }
     if (r->complaints.failed) return cd_fail_memory(err, "the mistakes of --set");
     if (r->complaints.length == 0) return CDDP_OK;
     return cd_fail(err, CDDP_E_CONFIG, "what --set changes is wrong");
@@ -155,6 +131,7 @@ static cddp_status examine_overrides(reading *r, cddp_error *err)
     CD_TRY_OUT(cddp_plan_create(NULL, &plan, err));
     CD_TRY_OUT(cd_overrides_apply(cd_text_get(&lines), plan, &r->complaints, err));
     (void)cd_plan_find_unknown_names(plan, session->cli->registry, complain_override, r);
+    (void)cd_names_examine(plan, complain_override, r);
 out:
     cddp_plan_destroy(plan);
     cd_text_fini(&lines);
@@ -458,6 +435,28 @@ static cddp_status open_compose(const cd_session *session, const cddp_plan *plan
     return CDDP_OK;
 }
 
+/* What asks for the operation that a backend does not implement. */
+static const char *find_need(const char *message)
+{
+    static const struct {
+        const char *op, *need;
+    } needs[] = {
+        {"allreduce", "gradients are summed with it"},
+        {"broadcast", "parameters and buffers of rank 0 travel with it"},
+        {"allgather", "models are compared with it, and sharded ones gathered"},
+        {"reduce_scatter", "gradients of a sharded model or optimizer are reduced with it"},
+    };
+    const char *op = strstr(message, "implement ");
+    for (size_t i = 0; op != NULL && i < sizeof needs / sizeof needs[0]; i++) {
+        const size_t length = strlen(needs[i].op);
+        const char *name = op + strlen("implement ");
+        if (strncmp(name, needs[i].op, length) == 0 &&
+            (name[length] == '\0' || name[length] == ' '))
+            return needs[i].need;
+    }
+    return "a [[collective]] of the scenario or its comm hook asks for it";
+}
+
 /* A backend that lacks an operation is no finding about the training: no rank could begin. */
 static cddp_status check_capabilities(const cddp_verdict *v, cddp_error *err)
 {
@@ -469,10 +468,9 @@ static cddp_status check_capabilities(const cddp_verdict *v, cddp_error *err)
             strncmp(end->error.message, words, sizeof words - 1) != 0)
             return CDDP_OK;
     }
-    return cd_fail(err, CDDP_E_UNSUPPORTED,
-                   "%.100s, on all ranks; training needs allreduce (gradients), broadcast "
-                   "(parameters and buffers of rank 0) and allgather (models are compared)",
-                   v->ranks[0].result.error.message);
+    const char *message = v->ranks[0].result.error.message;
+    return cd_fail(err, CDDP_E_UNSUPPORTED, "%.100s, on all ranks: %s", message,
+                   find_need(message));
 }
 
 /* Its number before the message, unless the message has that. */

@@ -42,6 +42,7 @@
 **               collective and outside the rendezvous (teardown) is reported without a chain.
 */
 #include "core/check/call.h"
+#include "core/check/circle.h"
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
@@ -75,12 +76,8 @@ typedef struct rank_facts {
     int64_t reported_inside; /* + 1: … and inside one */
     meeting meeting;
     bool is_waiting, has_ended, has_given_up, has_timed_out, is_struck, is_known;
-    uint64_t span, span_posts; /* from one forward or backward to the next */
-    uint32_t span_step, span_micro;
-    uint64_t circle_span; /* + 1: the last in which it posted more than any program does */
-    cddp_event circle;    /* the post that was one too many there; without its text */
-    uint64_t span_ns, post_ns, end_ns; /* the first post of the span, the last one; its end */
-    bool is_shadow;                    /* its inputs ran out: it joins in the others' operations */
+    uint64_t end_ns;
+    bool is_shadow; /* its inputs ran out: it joins in the others' operations */
     uint64_t given_up_ns;
     uint64_t kept_from_ns, kept_until_ns; /* by a planted hang, which may be behind the post */
     int64_t cause;                        /* + 1: of the operation that it posts next */
@@ -91,12 +88,6 @@ typedef struct rank_facts {
     char call[96];   /* where it ended, as its world said it: "save of hook x"; "": nobody said */
     int64_t aborter; /* + 1: who aborted the group of the operation that it waited for */
 } rank_facts;
-
-/* How often a rank posted an operation since its last forward or backward began. */
-typedef struct repeats {
-    int64_t data[5], bucket, group;
-    uint64_t span, count;
-} repeats;
 
 /* What some ranks posted under one number, with the least of them. */
 typedef struct posted {
@@ -124,13 +115,12 @@ typedef struct continuation {
 
 typedef struct state {
     cd_writer writer;
-    cd_ranks ranks;              /* of rank_facts */
-    cd_table members;            /* (group, rank) → member */
-    cd_table operations;         /* (group, k) → operation */
-    cd_table repeated;           /* (rank, operation) → repeats */
-    cd_table continuations;      /* (group, k, rank) → continuation */
-    cd_table aborts;             /* group → the first rank that aborted it, + 1 */
-    int64_t parameters, buffers; /* of the model */
+    cd_ranks ranks;         /* of rank_facts */
+    cd_table members;       /* (group, rank) → member */
+    cd_table operations;    /* (group, k) → operation */
+    cd_table continuations; /* (group, k, rank) → continuation */
+    cd_table aborts;        /* group → the first rank that aborted it, + 1 */
+    cd_circles circles;
     uint64_t waits;
     bool has_fault;
     char parted[160]; /* what a fault of the network itself said; "" without one */
@@ -156,7 +146,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->members, context->allocator, sizeof(member));
     cd_table_init(&s->operations, context->allocator, sizeof(operation));
-    cd_table_init(&s->repeated, context->allocator, sizeof(repeats));
+    cd_circles_init(&s->circles, context->allocator);
     cd_table_init(&s->continuations, context->allocator, sizeof(continuation));
     cd_table_init(&s->aborts, context->allocator, sizeof(int64_t));
     cd_writer_set_window(&s->writer, &s->operations, keeps_operation);
@@ -259,28 +249,11 @@ static void follow_continuation(state *s, const cddp_event *e, int64_t group, in
     x->is_waited_for |= e->kind == CDDP_EV_collective_wait;
 }
 
-/* The most that a rank may post between two forwards or backwards, whatever the program. Nothing is
-** done more often than once per stage for each tensor of the model, which bounds buckets, the parts
-** of a sharded optimizer, buffers and averages; for each peer (messages); or for each control
-** message (used map, join, flags, the program's own collectives). */
-#define STAGES_MAX 64u /* of a comm hook, or of the retries of an operation */
-#define CONTROLS_MAX 32u
 #define LIVELOCK_GAPS_MAX 4u /* times between two posts that may pass before its end */
-static uint64_t repeats_allowed(const state *s)
+static void report_livelock(state *s, const cd_circle *r)
 {
-    return STAGES_MAX *
-           ((uint64_t)s->parameters + (uint64_t)s->buffers + s->ranks.count + CONTROLS_MAX);
-}
-
-static void report_livelock(state *s, const cddp_event *e, const rank_facts *r)
-{
-    const repeats *most = NULL;
-    for (size_t i = 0; i < s->repeated.count; i++) {
-        const repeats *x = cd_table_value(&s->repeated, i);
-        const bool is_now =
-            cd_table_key(&s->repeated, i)->part[0] == (int64_t)e->rank && x->span == r->span;
-        if (is_now && (most == NULL || x->count > most->count)) most = x;
-    }
+    const cddp_event *e = &r->too_many;
+    const cd_repeats *most = cd_circles_most(&s->circles, e->rank);
     if (most == NULL || !cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     char operation_words[96];
@@ -291,47 +264,12 @@ static void report_livelock(state *s, const cddp_event *e, const rank_facts *r)
     CD_SAY(f.expected,
            "at most %llu collectives between two passes: %lld parameters, %lld buffers, "
            "%llu ranks",
-           (unsigned long long)repeats_allowed(s), (long long)s->parameters, (long long)s->buffers,
-           (unsigned long long)s->ranks.count);
-    CD_SAY(f.actual, "%llu, and it goes on", (unsigned long long)r->span_posts);
+           (unsigned long long)cd_circles_allowed(&s->circles), (long long)s->circles.parameters,
+           (long long)s->circles.buffers, (unsigned long long)s->ranks.count);
+    CD_SAY(f.actual, "%llu, and it goes on", (unsigned long long)r->posts);
     CD_SAY(f.advice, "look at what should end the loop that posts it in group '%s'",
            cd_writer_get_group(&s->writer, most->group));
     cd_writer_hold(&s->writer, CD_KEY(1), &f);
-}
-
-/* A pass of the model begins, or of one unit of a sharded one. */
-static void begin_span(rank_facts *r)
-{
-    r->span++;
-    r->span_posts = 0;
-}
-
-static void count_post(state *s, const cddp_event *e, rank_facts *r)
-{
-    const cddp_event_collective_post *c = &e->as.collective_post;
-    if (r->span_step != e->step || r->span_micro != e->micro_step) {
-        r->span++;
-        r->span_posts = 0;
-        r->span_step = e->step;
-        r->span_micro = e->micro_step;
-    }
-    if (r->span_posts++ == 0) r->span_ns = e->time_ns;
-    r->post_ns = e->time_ns;
-    /* fields may be -1 */
-    const uint64_t what = (uint64_t)c->op | (uint64_t)c->reduce_op << 8 | (uint64_t)c->dtype << 16 |
-                          (uint64_t)c->root << 24;
-    repeats *x =
-        cd_table_add(&s->repeated, CD_KEY(e->rank, (int64_t)((uint64_t)c->group ^ what << 8),
-                                          c->numel, c->bucket));
-    if (x == NULL) return;
-    if (x->span != r->span)
-        *x = (repeats){
-            {c->op, c->reduce_op, c->root, c->dtype, c->numel}, c->bucket, c->group, r->span, 0};
-    x->count++;
-    if (r->circle_span == r->span + 1 || r->span_posts <= repeats_allowed(s)) return;
-    r->circle_span = r->span + 1;
-    r->circle = *e;
-    r->circle.text = NULL;
 }
 
 static void take_abort(state *s, const cddp_event *e)
@@ -449,6 +387,7 @@ static void event(void *self, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     r->is_known = true;
+    cd_circles_push(&s->circles, e);
     if (e->kind != CDDP_EV_rank_end) {
         r->step = e->step;
         r->micro_step = e->micro_step;
@@ -475,21 +414,6 @@ static void event(void *self, const cddp_event *e)
         r->aborter = 0; /* it goes on */
         take_post(s, e, r);
         take_continuation(s, e, r);
-        count_post(s, e, r);
-        break;
-    case CDDP_EV_mark:
-        if (e->text == NULL || strcmp(e->text, "sharded_pass") != 0) break;
-        begin_span(r);
-        break;
-    case CDDP_EV_forward_begin:
-    case CDDP_EV_backward_begin:
-        begin_span(r);
-        break;
-    case CDDP_EV_param:
-        if (e->as.param.ordinal >= s->parameters) s->parameters = e->as.param.ordinal + 1;
-        break;
-    case CDDP_EV_buffer:
-        if (e->as.buffer.buffer >= s->buffers) s->buffers = e->as.buffer.buffer + 1;
         break;
     case CDDP_EV_collective_wait:
         take_wait(e, r);
@@ -538,6 +462,8 @@ static bool is_gone(const rank_facts *r)
     return r != NULL && r->has_ended && r->end != 0 && r->end != 4 && !r->has_given_up;
 }
 
+static bool has_died(const rank_facts *r) { return r->end == 1 || r->end == 3; }
+
 /* Its record stops, and nobody said how the rank ended: what it did after that is not known. */
 static bool is_lost(const rank_facts *r) { return r != NULL && r->is_known && !r->has_ended; }
 
@@ -564,22 +490,56 @@ static bool is_unknown(state *s, const rank_facts *r, cd_rank_set *lost, uint32_
     return *absent > 0 || cd_rank_set_count(lost) > 0;
 }
 
+/* It waits in another operation than `r`, whose part in that of `r` may be over. One that died with
+** both under way, and waited in the earlier one, died inside both. */
+static bool has_got_past(const rank_facts *x, const rank_facts *r)
+{
+    const bool is_same_group = x->waiting_group == r->waiting_group;
+    if (!x->is_waiting || (is_same_group && x->waiting_sequence == r->waiting_sequence))
+        return false;
+    return !has_died(x) || (is_same_group && x->waiting_sequence > r->waiting_sequence);
+}
+
+/* Its wait failed as a peer was gone. */
+static bool has_lost(const rank_facts *r)
+{
+    return r->has_given_up && (r->wait_status == CDDP_E_BACKEND || r->wait_status == CDDP_E_IO);
+}
+
+/* A member that posted the operation which `r` waits for, and died before it was over; -1: none. */
+static int64_t died_inside(const state *s, const rank_facts *r)
+{
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, i);
+        const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
+        const bool has_posted = m != NULL && m->posted > r->waiting_sequence;
+        if (has_posted && is_gone(x) && has_died(x) && !x->is_struck && !has_got_past(x, r))
+            return i;
+    }
+    return -1;
+}
+
 /* The member of the group that has not posted the operation that `rank` waits for: the first that
-** went away, or else the first; -1 when there is none. */
+** died, or that went away, or else the first; -1 when there is none. */
 static int64_t missing_for(const state *s, const rank_facts *r)
 {
     if (!r->is_waiting && !r->has_given_up) return -1;
-    int64_t missing = -1, gone = -1;
+    int64_t missing = -1, gone = -1, dead = -1;
     for (size_t i = 0; i < s->members.count; i++) {
         const cd_key *key = cd_table_key(&s->members, i);
         const member *m = cd_table_value(&s->members, i);
         if (key->part[0] != r->waiting_group || m->posted > r->waiting_sequence) continue;
         const rank_facts *x = cd_ranks_find(&s->ranks, (uint32_t)key->part[1]);
-        if (is_gone(x) && !x->is_waiting && (gone < 0 || key->part[1] < gone)) gone = key->part[1];
+        const bool is_out = is_gone(x) && !x->is_waiting;
+        if (is_out && has_died(x) && (dead < 0 || key->part[1] < dead)) dead = key->part[1];
+        if (is_out && (gone < 0 || key->part[1] < gone)) gone = key->part[1];
         if (is_lost(x)) continue;
         if (missing < 0 || key->part[1] < missing) missing = key->part[1];
     }
-    return gone >= 0 ? gone : missing;
+    /* who only failed to come lost the dead one, as `r` did */
+    const int64_t inside = missing >= 0 && dead < 0 && has_lost(r) ? died_inside(s, r) : -1;
+    if (inside >= 0) return inside;
+    return dead >= 0 ? dead : gone >= 0 ? gone : missing;
 }
 
 /* A member that is gone at the end of who waits for whom inside an operation, as the world
@@ -595,10 +555,8 @@ static int64_t reported_to_be_gone(const state *s, const rank_facts *r)
     return -1;
 }
 
-static bool has_died(const rank_facts *r) { return r->end == 1 || r->end == 3; }
-
 /* A member that died or stopped inside the operation that `r` waits for, which all have posted; -1:
-** none. A rank that waits in another one got past this. A hung rank may be such a member itself:
+** none. A rank that waits in a later one got past this. A hung rank may be such a member itself:
 ** where one died, the others hang for that reason. */
 static int64_t stopped_inside(const state *s, const rank_facts *r)
 {
@@ -609,9 +567,7 @@ static int64_t stopped_inside(const state *s, const rank_facts *r)
         const rank_facts *x = cd_ranks_find(&s->ranks, i);
         const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
         if (!is_gone(x) || x->is_struck || m == NULL || m->posted <= r->waiting_sequence) continue;
-        bool here =
-            x->waiting_group == r->waiting_group && x->waiting_sequence == r->waiting_sequence;
-        if (x->is_waiting && !here) continue;
+        if (has_got_past(x, r)) continue;
         if (has_died(x)) return i;
         if (stopped < 0) stopped = i;
     }
@@ -693,11 +649,11 @@ static chain follow(state *s, uint32_t from)
 }
 
 /* It posts faster than the time since its last post lets one say that it stopped. */
-static bool is_posting(const rank_facts *r)
+static bool is_posting(const cd_circle *c, const rank_facts *r)
 {
-    const uint64_t took_ns = r->post_ns - r->span_ns;
-    return r->end_ns >= r->post_ns &&
-           r->end_ns - r->post_ns <= LIVELOCK_GAPS_MAX * (took_ns / r->span_posts);
+    const uint64_t took_ns = c->post_ns - c->begin_ns;
+    return r->end_ns >= c->post_ns &&
+           r->end_ns - c->post_ns <= LIVELOCK_GAPS_MAX * (took_ns / c->posts);
 }
 
 /* A loop that ended was long, no livelock: the rank came to its next pass, or returned. So was one
@@ -705,7 +661,8 @@ static bool is_posting(const rank_facts *r)
 ** record stops. What is left are ranks that post on and on until their world gives up. */
 static bool goes_round(state *s, uint32_t rank, const rank_facts *r)
 {
-    if (r->circle_span != r->span + 1 || !r->has_ended || r->end != CDDP_RANK_HUNG) return false;
+    const cd_circle *own = cd_circles_find(&s->circles, rank);
+    if (own == NULL || !r->has_ended || r->end != CDDP_RANK_HUNG) return false;
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *x = cd_ranks_find(&s->ranks, i);
         if (x->is_known && (!x->has_ended || x->end != CDDP_RANK_HUNG || x->has_given_up))
@@ -713,8 +670,9 @@ static bool goes_round(state *s, uint32_t rank, const rank_facts *r)
     }
     const chain c = follow(s, rank);
     const rank_facts *root = cd_ranks_find(&s->ranks, c.root);
-    return !s->has_fault && !c.is_cycle && root != NULL && root->circle_span == root->span + 1 &&
-           root->call[0] == '\0' && is_posting(r) && is_posting(root);
+    const cd_circle *other = cd_circles_find(&s->circles, c.root);
+    return !s->has_fault && !c.is_cycle && root != NULL && other != NULL && root->call[0] == '\0' &&
+           is_posting(own, r) && is_posting(other, root);
 }
 
 /* An operation as `rank` posted it. */
@@ -763,10 +721,17 @@ static void advise_hook(const rank_facts *r, cddp_finding *f)
 {
     const char *at = r->hook[0] == '\0' ? strstr(r->call, "hook ") : NULL,
                *hook = at != NULL ? at + strlen("hook ") : r->hook;
-    CD_SAY(f->advice,
-           "look for a loop or a wait in hook %s; cddp-verify hook-conformance %s runs each of its "
-           "laws with a time limit",
-           hook, hook);
+    if (r->end == CDDP_RANK_RETURNED)
+        CD_SAY(f->advice,
+               "the error of the rank says what hook %s refused; cddp-verify hook-conformance %s "
+               "tries its laws",
+               hook, hook);
+    else
+        CD_SAY(f->advice,
+               "look for a loop or a wait in hook %s; cddp-verify hook-conformance %s runs each of "
+               "its "
+               "laws with a time limit",
+               hook, hook);
 }
 
 /* The plan says which steps are taken, and each has its buckets. */
@@ -1432,7 +1397,11 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
         wait.name = cd_writer_get_group(&s->writer, r->waiting_group);
         wait.op = op_of(o, rank);
         if (o != NULL) wait.bucket = posted_by(o, rank)->bucket;
-        add_absent(s, r, &peers);
+        const int64_t dead = has_lost(r) ? died_inside(s, r) : -1;
+        if (dead >= 0 && missing_for(s, r) == dead)
+            add_one(s, &peers, dead);
+        else
+            add_absent(s, r, &peers);
         wait.is_inside = cd_rank_set_count(&peers) == 0 && !is_unknown(s, r, &lost, &absent);
         if (wait.is_inside && r->aborter > 0)
             add_one(s, &peers, r->aborter - 1);
@@ -1456,6 +1425,20 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
     s->writer.context.wait(s->writer.context.reporter, &wait);
 }
 
+/* Ranks that ended before they opened the group of all ranks, as their records show to the end:
+** they are its members that posted nothing. */
+static void add_members(state *s, int64_t id)
+{
+    cddp_fact_group group;
+    if (!cd_writer_find_group(&s->writer, id, &group) || group.members != (int64_t)s->ranks.count)
+        return;
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, i);
+        if (!x->is_known || !x->has_ended) continue;
+        (void)cd_table_add(&s->members, CD_KEY(id, i));
+    }
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -1467,6 +1450,7 @@ static void end(void *self)
         known += r->is_known;
         ended += r->is_known && r->has_ended;
         if (stuck < 0 && is_stuck(r)) stuck = i;
+        if (r->is_waiting || r->has_given_up) add_members(s, r->waiting_group);
     }
     /* A rank that lost a peer that had given up failed second. A rank that gave up waiting
     ** names the peer it waited for. */
@@ -1490,12 +1474,12 @@ static void end(void *self)
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *r = cd_ranks_find(&s->ranks, i);
         if (r->is_known && is_wait(s, r)) report_wait(s, i, r);
-        if (goes_round(s, i, r)) report_livelock(s, &r->circle, r);
+        if (goes_round(s, i, r)) report_livelock(s, cd_circles_find(&s->circles, i));
     }
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->members);
     cd_table_fini(&s->operations);
-    cd_table_fini(&s->repeated);
+    cd_circles_fini(&s->circles);
     cd_table_fini(&s->continuations);
     cd_table_fini(&s->aborts);
     cd_check_end(s);

@@ -30,7 +30,6 @@
 #include "core/trace/attach.h"
 #include "core/trace/tracer.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* The group, its first chunk of works and a short name. */
@@ -202,7 +201,14 @@ void cddp_group_destroy(cddp_group *group)
     if (group->backend_group != NULL) close_transport(group);
     group->is_destroyed = true;
     group->tracer = NULL; /* it may be destroyed, too */
-    if (group->holders == 0) cd_arena_fini(&group->arena);
+    cd_group_free_unused(group);
+}
+
+/* Works are part of the group: a handle that somebody still has must say what became of it. */
+void cd_group_free_unused(cddp_group *group)
+{
+    if (group->is_destroyed && group->holders == 0 && group->in_flight == 0)
+        cd_arena_fini(&group->arena);
 }
 
 void cd_group_hold(cddp_group *group)
@@ -215,7 +221,7 @@ void cd_group_let_go(cddp_group *group)
     if (group == NULL) return;
     CD_ASSERT(group->holders > 0);
     group->holders--;
-    if (group->is_destroyed && group->holders == 0) cd_arena_fini(&group->arena);
+    cd_group_free_unused(group);
 }
 
 static cddp_status check_alive(const cddp_group *group, cddp_error *err)

@@ -48,8 +48,9 @@ struct cddp_group {
     uint32_t works_made;   /* in all chunks: the most that were ever in flight at once */
     cd_work_chunk *chunks; /* newest first */
     cddp_work *free_works;
-    uint32_t
-        holders; /* wrappers: while there are any, a destroyed group is still an error in words */
+    /* wrappers: while there are any, or works in flight, a destroyed group is still an error in
+    ** words */
+    uint32_t holders;
     bool aborted, is_destroyed;
 };
 
@@ -60,6 +61,8 @@ static inline uint32_t cd_group_member(const cddp_group *group, uint32_t index)
 }
 
 void cd_group_audit(const cddp_group *group);
+/* Of a destroyed group: gives back its memory when nobody holds it and no handle is out. */
+void cd_group_free_unused(cddp_group *group);
 /* Shows who looks what a reduction is given, or what it gave, where its order is known. */
 void cd_group_show_reduction(const cddp_group *group, const cddp_collective *collective,
                              bool is_result, const cddp_tensor *numbers);

@@ -52,6 +52,7 @@ static void give_back(cddp_work *w)
     w->next_free = g->free_works;
     g->free_works = w;
     g->in_flight--;
+    cd_group_free_unused(g);
 }
 
 /* Writes what failed and which ranks are missing; the backend's message stays in the text. */
@@ -128,7 +129,11 @@ cddp_status cddp_work_test(cddp_work *work, bool *done, cddp_error *err)
 
 cddp_status cddp_work_wait(cddp_work *work, uint64_t timeout_ns, cddp_error *err)
 {
-    CD_TRY(check_work(work, err));
+    const cddp_status usable = check_work(work, err);
+    if (usable != CDDP_OK) {
+        cddp_work_release(work); /* it was in flight in a group that was destroyed */
+        return usable;
+    }
     const cddp_group *g = work->group;
     cddp_status status;
     if (work->ended) {

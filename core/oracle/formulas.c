@@ -15,6 +15,7 @@
 #include "core/oracle/second/repeat.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Elements of one tensor that are judged in one step. */
 #define JUDGED_MAX 4096
@@ -290,26 +291,33 @@ static cddp_status judge_tensor(cd_oracle *o, const cd_oracle_formulas *f,
     return CDDP_OK;
 }
 
-/* A second optimizer that steps the same parameter starts from what the first one left. */
-static bool is_stepped_twice(const cd_oracle *o, const cd_oracle_formulas *f, size_t parameter)
+/* (parameters) How many optimizers step each. A second one starts from what the first one left. */
+static cddp_status count_steps(cd_oracle *o, const cd_oracle_formulas *f, uint32_t **times,
+                               cddp_error *err)
 {
-    uint32_t times = 0;
+    size_t end = 0;
     for (size_t i = 0; i < o->kept_count; i++)
-        times +=
-            o->kept_elements[i].parameter == parameter && f->due[o->kept_elements[i].optimizer];
-    return times > 1;
+        if (o->kept_elements[i].parameter >= end) end = o->kept_elements[i].parameter + 1;
+    *times = cd_arena_array(&o->formula_room, end, sizeof **times);
+    CD_TRY(cd_arena_check(&o->formula_room, err, "the optimizers of %zu parameters", end));
+    if (end > 0) memset(*times, 0, end * sizeof **times);
+    for (size_t i = 0; i < o->kept_count; i++)
+        (*times)[o->kept_elements[i].parameter] += f->due[o->kept_elements[i].optimizer];
+    return CDDP_OK;
 }
 
 cddp_status cd_oracle_judge_formulas(cd_oracle *o, const cd_oracle_formulas *formulas,
                                      cddp_error *err)
 {
     uint64_t twice = 0, moved = 0;
+    uint32_t *times = NULL;
     CD_TRY(cd_carried_step(o, formulas, err));
+    CD_TRY(count_steps(o, formulas, &times, err));
     for (size_t i = 0; i < o->kept_count; i++) {
         const struct cd_kept_elements *k = &o->kept_elements[i];
         if (!formulas->due[k->optimizer]) continue;
         const cd_part_range own = own_range(o, &o->parameters[k->parameter]);
-        if (is_stepped_twice(o, formulas, k->parameter))
+        if (times[k->parameter] > 1)
             twice++;
         else if (own.first != k->own.first || own.end != k->own.end)
             moved++;

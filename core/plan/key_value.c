@@ -139,12 +139,23 @@ static cddp_status parse_choice(const cd_key_row *row, const char *text, int64_t
     return CD_PASS(refuse(row, text, wanted, err));
 }
 
+/* `[]` and "" read as "none", where no terms mean "all". */
+static cddp_status refuse_none(const cd_key_row *row, cddp_error *err)
+{
+    char path[96];
+    cd_key_path(row, path, sizeof path);
+    return cd_fail(err, CDDP_E_CONFIG,
+                   "%s selects nothing: leave the key out for all, or name what is selected", path);
+}
+
 static cddp_status parse_selector(const cd_key_row *row, const cd_key_value *value, void *field,
                                   cddp_error *err)
 {
     cddp_selector all = {0};
+    if (value->count == 0) return CD_PASS(refuse_none(row, err));
     for (size_t i = 0; i < value->count; i++) {
         cddp_selector some;
+        if (value->items[i][0] == '\0') return CD_PASS(refuse_none(row, err));
         if (cd_selector_parse(value->items[i], &some, NULL) != CDDP_OK) {
             return CD_PASS(
                 refuse(row, value->items[i],
@@ -170,6 +181,14 @@ static char *copy_text(cd_arena *arena, const char *text)
 
 #define NO_MEMORY(err) cd_fail_memory(err, "a scenario value")
 
+static cddp_status refuse_empty(const cd_key_row *row, size_t at, cddp_error *err)
+{
+    char path[96];
+    cd_key_path(row, path, sizeof path);
+    return cd_fail(err, CDDP_E_CONFIG, "text %zu of %s is empty: leave it out, or name something",
+                   at + 1, path);
+}
+
 static cddp_status parse_list(const cd_key_row *row, const cd_key_value *value, cd_arena *arena,
                               void *field, cddp_error *err)
 {
@@ -180,6 +199,7 @@ static cddp_status parse_list(const cd_key_row *row, const cd_key_value *value, 
     if (items == NULL) return NO_MEMORY(err);
     for (size_t i = 0; i < value->count; i++) {
         if (row->type == CDDP_KEY_TEXTS) {
+            if (value->items[i][0] == '\0') return CD_PASS(refuse_empty(row, i, err));
             ((char **)items)[i] = copy_text(arena, value->items[i]);
             if (((char **)items)[i] == NULL) return NO_MEMORY(err);
         } else if (row->type == CDDP_KEY_NUMBERS) {

@@ -309,6 +309,9 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
     cd_plan_owner owner = {.element = CD_PLAN_ALL_ELEMENTS};
     if (at != NULL) {
         *at = '\0';
+        if (at[1] == '\0')
+            return cd_fail(err, CDDP_E_CONFIG, "'%s' names no ranks: write %s@0 or %s@1-3", key,
+                           path, path);
         CD_TRY(cd_selector_parse(at + 1, &owner.ranks, err));
     }
     const cd_key_row *row = NULL;
@@ -316,7 +319,8 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
     take_wrapper(path, &owner.wrapper);
     CD_TRY(take_index(plan, key, path, &row, &index, err));
     if (row == NULL) return CD_PASS(fail_unknown(key, path, err));
-    const bool is_list = type_is_list(row->type), is_array = is_list && values[0] == '[';
+    const bool is_list = type_is_list(row->type);
+    const bool is_array = (is_list || row->type == CDDP_KEY_SELECTOR) && values[0] == '[';
     cd_key_value parsed = {items, 1};
     if (is_array && !split_array(values, items, &parsed.count))
         return cd_fail(err, CDDP_E_CONFIG, "%s: %.100s is not a list, as in [\"a\", \"b\"]", key,

@@ -126,6 +126,20 @@ static void check_clip_groups(cd_contradictions *c)
 }
 
 /* An optimizer inside the backward cannot wait for something that is known only after it. */
+static bool steps_in_backward(const cddp_plan_optimizer *optimizer)
+{
+    return optimizer->in_backward || optimizer->overlap != CDDP_PLAN_OVERLAP_NONE;
+}
+
+/* Each is held against the first alone: where several ways are there, one behind it differs. */
+static bool steps_in_another_way(const cddp_plan *plan, const cddp_plan_optimizer *optimizer)
+{
+    for (size_t i = 0; i < plan->optimizer_count; i++)
+        if (steps_in_backward(&plan->optimizers[i]))
+            return plan->optimizers[i].overlap != optimizer->overlap;
+    return false;
+}
+
 static void check_optimizer_in_backward(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
 {
     const cddp_plan_settings *s = &c->plan->settings;
@@ -136,15 +150,10 @@ static void check_optimizer_in_backward(cd_contradictions *c, const cddp_plan_op
                            "optimizer.in_backward and optimizer.overlap are two ways to step in "
                            "backward: drop one");
     }
-    for (size_t i = 0; i < c->plan->optimizer_count; i++) {
-        const cddp_plan_optimizer *other = &c->plan->optimizers[i];
-        if ((other->in_backward || other->overlap != CDDP_PLAN_OVERLAP_NONE) &&
-            other->overlap != optimizer->overlap) {
-            cd_plan_contradict(c, key,
-                               "all optimizers that step in backward do it in the same way: only "
-                               "one can be attached");
-            break;
-        }
+    if (steps_in_another_way(c->plan, optimizer)) {
+        cd_plan_contradict(c, key,
+                           "all optimizers that step in backward do it in the same way: only "
+                           "one can be attached");
     }
     if (optimizer->steps.term_count > 0) {
         cd_plan_contradict(
@@ -336,8 +345,7 @@ static void check_optimizer(cd_contradictions *c, const cddp_plan_optimizer *opt
                            "clip.max_norm with amp.enable and optimizer.steps: gradients of an "
                            "optimizer that is not due stay scaled, and would enter the norm");
     }
-    if (optimizer->in_backward || optimizer->overlap != CDDP_PLAN_OVERLAP_NONE)
-        check_optimizer_in_backward(c, optimizer);
+    if (steps_in_backward(optimizer)) check_optimizer_in_backward(c, optimizer);
     check_overlap(c, optimizer);
     cd_plan_check_selector(c, "optimizer.steps", &optimizer->steps, c->plan->settings.train.steps,
                            "train.steps");

@@ -36,7 +36,9 @@ typedef struct cddp_group_options {
 
 CDDP_API cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **group,
                                        cddp_error *err) CDDP_MUST_CHECK;
-CDDP_API void cddp_group_destroy(cddp_group *group); /* accepts NULL */
+/* Accepts NULL. Operations in flight are lost: a wait for one of them fails, and says so. The
+** memory of the group stays until each of their handles was waited for or released. */
+CDDP_API void cddp_group_destroy(cddp_group *group);
 
 /* Some members of another group, in the given order; every one of them calls this, and nobody
 ** else. */

@@ -506,6 +506,11 @@ static void apply_ranks(reader *r, const cd_toml_leaf *leaf)
     key_path path;
     if (!path_split(leaf->path, &path) || !path_is_ranks(&path) || path.index < 0) return;
     cddp_selector *ranks = &r->rank_tables[path.index];
+    if (leaf->item_count == 0 || (leaf->item_count == 1 && leaf->items[0][0] == '\0')) {
+        complain(r, place_of_value(leaf),
+                 "'ranks' selects nothing: leave it out for all ranks, or leave out the table");
+        return;
+    }
     for (size_t i = 0; i < leaf->item_count; i++) {
         cddp_error err = CDDP_ERROR_INIT;
         cddp_selector some;

@@ -470,6 +470,11 @@ def part_sizes(c):
         "collectives": lambda n: HEAD + '[[collective]]\nop="reduceall"\n' * n,
         "wrappers": lambda n: HEAD + "".join(f'[[wrapper]]\nname="w{i}"\n' for i in range(n)),
         "marks": lambda n: HEAD + "[expect]\nmarks = [" + ",".join(f'"m{i}"' for i in range(n)) + "]\n",
+        "optimizers": lambda n: HEAD + "[[optimizer]]\nlr=1\n" * n,
+        "optimizers_in_backward": lambda n: HEAD + "[amp]\nenable=true\n" + "[[optimizer]]\nin_backward=true\n" * n,
+        "rank_tables": lambda n: HEAD + "[[rank]]\nranks=0\nddp.static_graph=true\n" * n,
+        "outputs": lambda n: HEAD + "".join(f'[[output]]\nname="o{i}"\n' for i in range(n)),
+        "findings": lambda n: HEAD + '[expect]\nverdict="findings"\n' + '[[expect.finding]]\ncheck="I-REF"\n' * n,
         "conditions": lambda n: HEAD + "[[when]]\nranks=0\nsteps=0\n" * n,
     }
     for name, text in rows.items():

@@ -80,6 +80,8 @@ expect_words(0 "conforms  backend loopback, 2 ranks" ${prefix}/bin/cddp-verify b
   --thorough --counters 4294967290 ${loopback})
 expect_words(0 "works  loopback" ${prefix}/bin/cddp-verify doctor ${loopback})
 expect_words(0 "verified" ${prefix}/bin/cddp-verify ${SCENARIOS}/gan_unused_params.toml --backend loopback ${loopback})
+expect_words(3 "does not implement alltoall, on all ranks" ${prefix}/bin/cddp-verify ${SCENARIOS}/order/alltoall_shares_differ.toml
+  --backend loopback ${loopback})
 expect_words(2 "unknown backend 'dummy'" ${prefix}/bin/cddp-verify backend-conformance dummy -n 2)
 
 # A hook from outside: keeps every law of its card, and trains a scenario.

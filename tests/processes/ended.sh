@@ -18,6 +18,16 @@ find_rank() {
     done 2>/dev/null
 }
 
+# hold PROCESS: stops it. False: it has ended, or is about to, as each law runs in a short process.
+hold() {
+    kill -STOP "$1" 2>/dev/null || return 1
+    for _ in $(seq 500); do
+        case $(sed 's/.*) //; s/ .*//' "/proc/$1/stat" 2>/dev/null) in T) return 0 ;; Z | X | "") return 1 ;; esac
+        sleep 0.01
+    done
+    return 1
+}
+
 # strike WHOM SIGNAL CODE WORDS COMMAND…: WHOM is child, rank or self
 strike() {
     whom=$1 number=$2 code=$3 words=$4
@@ -27,6 +37,7 @@ strike() {
     child=
     while [ -z "$child" ] && kill -0 $pid 2>/dev/null; do
         if [ "$whom" = rank ]; then child=$(find_rank); else child=$(pgrep -P $pid | head -1); fi
+        [ "$whom" != child ] || [ -z "$child" ] || hold "$child" || child=
     done
     # MPI reports crashes once it catches SIGSEGV
     [ "$whom" != rank ] || for _ in $(seq 500); do
@@ -34,6 +45,7 @@ strike() {
         sleep 0.02
     done
     if [ "$whom" = self ]; then kill -"$number" $pid; else kill -"$number" "$child"; fi
+    [ "$whom" != child ] || kill -CONT "$child" 2>/dev/null
     wait $pid
     seen=$?
     if [ $seen -ne "$code" ] || ! tr '\n' ' ' <"$out" | tr -s ' ' | grep -q "$words"; then

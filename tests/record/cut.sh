@@ -30,6 +30,7 @@ for at in 0 1 3 5 7; do
     for other in $at $(((at + 1) % 8)); do
         "$cut" "$place/run.db.0" "$place/cut.db.0" $at && "$cut" "$place/run.db.1" "$place/cut.db.1" $other || exit 1
         judge 4 "the job stops at $at and $other / 8"
+        grep -q "livelock" "$place/page" && fail "no loop is there, at $at and $other / 8"
     done
 done
 rm -f "$place"/*.db.*
@@ -40,4 +41,5 @@ CDDP_RECORD=$place/run.db "$job" 1 evaluates >"$place/page" 2>&1 || fail "the pr
 grep -q "in circles" "$place/page" && fail "a loop that ends is no livelock"
 "$cut" "$place/run.db.0" "$place/cut.db.0" 7 || exit 1
 judge 4 "it stops in its loop"
+grep -q "had posted allreduce(sum) of 1 f64 [0-9]* times in step 3" "$place/page" || fail "the loop is not said"
 echo "cut: all as it should be"

@@ -118,6 +118,41 @@ const cddp_finding *cd_hang_odd(const cddp_verdict *v)
     return blames_a_wait(v, f) ? f : NULL;
 }
 
+bool cd_hang_has_died(const cddp_verdict *v, uint32_t rank)
+{
+    if (rank >= v->rank_count) return false;
+    const cddp_rank_end end = v->ranks[rank].result.end;
+    return end == CDDP_RANK_KILLED || end == CDDP_RANK_CRASHED;
+}
+
+bool cd_hang_is_death(const cddp_verdict *v)
+{
+    const cddp_finding *f = v->finding_count > 0 ? &v->findings[0] : NULL;
+    uint32_t dead = 0;
+    if (v->wait_count > 0 || f == NULL || f->rank_count == 0 || strcmp(f->check, "I-FAIL") != 0)
+        return false;
+    for (size_t i = 0; i < f->rank_count; i++)
+        if (!cd_hang_has_died(v, f->ranks[i])) return false;
+    for (uint32_t r = 0; r < v->rank_count; r++) dead += cd_hang_has_died(v, r);
+    return dead < v->rank_count;
+}
+
+const cddp_finding *cd_hang_parting(const cddp_verdict *v)
+{
+    const cddp_wait *main = cd_hang_main(v);
+    const cddp_finding *f = v->finding_count > 0 ? &v->findings[0] : NULL;
+    if (f == NULL || f->rank_count == 0 || f->rank_count >= v->rank_count) return NULL;
+    if (strcmp(f->check, "I-ORDER") != 0 && strcmp(f->check, "I-CONTENT") != 0) return NULL;
+    if (main != NULL)
+        return !has_root(v, main) && main->is_inside && cd_hang_cycle(v) == NULL &&
+                       cd_hang_why(v) == NULL
+                   ? f
+                   : NULL;
+    for (uint32_t r = 0; r < v->rank_count; r++)
+        if (v->ranks[r].result.status == CDDP_E_MISMATCH) return f;
+    return NULL;
+}
+
 /* Nobody waits, and the summary begins with the rank whose failure is the cause. */
 static bool is_named(const cddp_verdict *v, uint32_t rank)
 {
@@ -132,7 +167,9 @@ static bool is_named(const cddp_verdict *v, uint32_t rank)
 bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)
 {
     const cddp_wait *main = cd_hang_main(v);
-    const cddp_finding *odd = cd_hang_odd(v);
+    const cddp_finding *odd = cd_hang_odd(v), *part = cd_hang_parting(v);
+    if (cd_hang_is_death(v)) return cd_hang_has_died(v, rank);
+    if (part != NULL) return has_rank(part, rank);
     if (main == NULL) return v->finding_count == 0 && is_named(v, rank);
     if (odd != NULL) return has_rank(odd, rank);
     if (has_root(v, main)) {

@@ -28,9 +28,17 @@ const cddp_finding *cd_hang_why(const cddp_verdict *verdict);
 ** ranks that wait and no root. Such a rank posted an operation too many, or one of another size,
 ** which the root refused. NULL: there is none. */
 const cddp_finding *cd_hang_odd(const cddp_verdict *verdict);
+/* Killed, or crashed. */
+bool cd_hang_has_died(const cddp_verdict *verdict, uint32_t rank);
+/* Nobody waits, and the first finding says that ranks died, though not all of them: I-FAIL's. */
+bool cd_hang_is_death(const cddp_verdict *verdict);
+/* The first finding, of order or content, names some ranks that differ from the others. Either
+** nobody waits, as the transport refused what they posted, or ranks wait in what all have posted
+** and nothing else says why. NULL: there is none. */
+const cddp_finding *cd_hang_parting(const cddp_verdict *verdict);
 /* Whether a rank stands at the root of what the main wait waits for, or on its cycle, or is named
-** by cd_hang_why; or is named by cd_hang_odd, and then no root is. Where nobody waits and nothing
-** was found: whether the summary names its failure as the cause. */
+** by cd_hang_why; or is named by cd_hang_odd, and then no root is; or by one of the two above.
+** Where nobody waits and nothing was found: whether the summary names its failure as the cause. */
 bool cd_hang_is_culprit(const cddp_verdict *verdict, uint32_t rank);
 
 /* Two runs hang alike when the first finding has the same invariant and the same ranks, and the

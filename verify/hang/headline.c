@@ -134,6 +134,8 @@ static void put_doing(cd_text *text, const cddp_verdict *v, const cddp_verdict_r
     case CDDP_RANK_HUNG:
         cd_text_push(text, strstr(r->result.error.message, "SIGSTOP") != NULL
                                ? "is stopped (SIGSTOP)"
+                           : strstr(r->result.error.message, "a planted fault") != NULL
+                               ? "a planted fault stopped"
                                : "hangs outside a collective");
         break;
     case CDDP_RANK_INTERRUPTED:
@@ -149,8 +151,16 @@ static bool is_alike(const cddp_verdict_rank *a, const cddp_verdict_rank *b)
            a->result.detail == b->result.detail && a->step == b->step;
 }
 
-/* "for rank 2, which …"; several that ended alike share the clause, of others the first is
-** described. */
+/* Of several roots the first that died: the others may have failed for that reason. */
+static uint32_t find_shown_root(const of_wait *o)
+{
+    const cddp_verdict *v = o->verdict;
+    for (uint32_t r = next_root(o, 0); r < v->rank_count; r = next_root(o, r + 1))
+        if (cd_hang_has_died(v, r)) return r;
+    return next_root(o, 0);
+}
+
+/* "for rank 2, which …"; several that ended alike share the clause, of others one is described. */
 static void put_roots(cd_text *text, const of_wait *o)
 {
     const cddp_verdict *v = o->verdict;
@@ -164,7 +174,7 @@ static void put_roots(cd_text *text, const of_wait *o)
         cd_text_printf(text, ", which came %s after the time-out", late);
         return;
     }
-    const uint32_t second = next_root(o, first + 1);
+    const uint32_t second = next_root(o, first + 1), shown = find_shown_root(o);
     for (uint32_t r = second; r < v->rank_count; r = next_root(o, r + 1))
         is_one_kind = is_one_kind && is_alike(&v->ranks[first], &v->ranks[r]);
     if (second == CD_NO_RANK)
@@ -172,8 +182,8 @@ static void put_roots(cd_text *text, const of_wait *o)
     else if (is_one_kind)
         cd_text_push(text, ", each of which ");
     else
-        cd_text_printf(text, ", of which rank %" PRIu32 " ", first);
-    put_doing(text, v, &v->ranks[first]);
+        cd_text_printf(text, ", of which rank %" PRIu32 " ", shown);
+    put_doing(text, v, &v->ranks[shown]);
 }
 
 /* The least rank on the cycle that is not below `from`. */
@@ -251,11 +261,50 @@ static void put_stay(cd_text *text, const cddp_finding *stay)
                    stay->rank_count > 1 ? "do" : "does", place);
 }
 
+/* "rank 1 differs from the others (I-ORDER)" */
+static void put_parting(cd_text *text, const cddp_finding *f)
+{
+    char words[160];
+    cd_rank_list_print(&(cd_rank_list){f, next_blamed}, CD_NO_RANK, words, sizeof words);
+    cd_text_printf(text, "%s %s from the others (%s)", words,
+                   f->rank_count == 1 ? "differs" : "differ", f->check);
+}
+
+static uint32_t next_dead(const void *self, uint32_t from)
+{
+    const cddp_verdict *v = self;
+    for (uint32_t r = from; r < v->rank_count; r++)
+        if (cd_hang_has_died(v, r)) return r;
+    return CD_NO_RANK;
+}
+
+/* Nobody waits: a rank died before it was missed in an operation, or ranks disagree and the
+** transport noticed. */
+static void put_stop(cd_text *text, const cddp_verdict *v)
+{
+    const cddp_finding *part = cd_hang_parting(v);
+    char words[160];
+    if (cd_hang_is_death(v)) {
+        const uint32_t first = next_dead(v, 0);
+        const bool is_one = next_dead(v, first + 1) == CD_NO_RANK;
+        cd_rank_list_print(&(cd_rank_list){v, next_dead}, CD_NO_RANK, words, sizeof words);
+        cd_text_printf(text, "stopped: %s ", words);
+        if (!is_one) cd_text_printf(text, "died, of which rank %" PRIu32 " ", first);
+        put_doing(text, v, &v->ranks[first]);
+        cd_text_push(text, ", before another rank missed it in an operation");
+    } else if (part != NULL) {
+        cd_text_push(text, "stopped: ");
+        put_parting(text, part);
+        cd_text_push(text, ", and their operations were refused");
+    }
+}
+
 void cd_hang_print(const cddp_verdict *v, cd_text *text)
 {
     const of_wait o = {v, cd_hang_main(v)};
-    const cddp_finding *stay = o.main == NULL ? find_stay(v) : NULL;
+    const cddp_finding *stay = o.main == NULL ? find_stay(v) : NULL, *part = cd_hang_parting(v);
     if (stay != NULL) put_stay(text, stay);
+    if (o.main == NULL && stay == NULL) put_stop(text, v);
     if (o.main == NULL) return;
     const bool is_endless = cd_hang_is_endless(o.main), has_root = next_root(&o, 0) != CD_NO_RANK;
     const cddp_wait *cycle = cd_hang_cycle(v);
@@ -299,7 +348,11 @@ void cd_hang_print(const cddp_verdict *v, cd_text *text)
         return;
     }
     if (!has_root) {
-        cd_text_push(text, ", which all members have posted; who stopped there is not known");
+        cd_text_push(text, ", which all members have posted; ");
+        if (part != NULL)
+            put_parting(text, part);
+        else
+            cd_text_push(text, "who stopped there is not known");
         return;
     }
     cd_text_push(text, " for ");

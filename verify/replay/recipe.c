@@ -6,6 +6,8 @@
 #include "cddp/composition.h"
 #include "core/base/error.h"
 #include "core/base/text.h"
+#include "core/plan/keys.h"
+#include "core/trace/setting.h"
 #include "sim/algorithm.h"
 #include "verify/worlds/compose.h"
 
@@ -97,6 +99,34 @@ bool cd_recipe_is_foreign(const cd_recipe *recipe)
            foreign;
 }
 
+static bool has_override(const cddp_plan *plan, const char *key)
+{
+    for (size_t i = 0; i < plan->override_count; i++)
+        if (strcmp(plan->overrides[i].key, key) == 0) return true;
+    return false;
+}
+
+/* Real processes let no time pass for the scenario's computations, unless these are offloaded. The
+** simulator would, and a rank could come too late there alone. */
+static cddp_status drop_computations(cddp_plan *plan, cddp_error *err)
+{
+    static const cddp_key times[] = {CDDP_KEY_train_forward_us, CDDP_KEY_train_backward_us};
+    char key[64];
+    if (plan->settings.train.offloaded || has_override(plan, "train.offloaded")) return CDDP_OK;
+    for (size_t i = 0; i < plan->when_count; i++) {
+        snprintf(key, sizeof key, "when.%zu.compute_us", i);
+        if (plan->whens[i].compute_us > 0) CD_TRY(cddp_plan_set(plan, key, "0", err));
+    }
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
+        const char *path = cd_setting_path(times[i]), *initial = cd_key_find_path(path)->initial;
+        const bool is_of_ranks = has_override(plan, path);
+        CD_TRY(cddp_plan_set(plan, path, initial, err));
+        snprintf(key, sizeof key, "%s@0-%" PRIu64, path, (uint64_t)plan->world.size - 1);
+        if (is_of_ranks) CD_TRY(cddp_plan_set(plan, key, initial, err));
+    }
+    return CDDP_OK;
+}
+
 cddp_status cd_recipe_transfer(const cd_recipe *recipe, cddp_plan *plan, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -112,6 +142,7 @@ cddp_status cd_recipe_transfer(const cd_recipe *recipe, cddp_plan *plan, cddp_er
     }
     CD_TRY_OUT(cddp_plan_set(plan, "world.backend", cd_text_get(&spec), err));
     CD_TRY_OUT(cddp_plan_set(plan, "schedule.chooser", "fifo", err));
+    CD_TRY_OUT(drop_computations(plan, err));
     if (recipe->algorithm[0] != '\0')
         CD_TRY_OUT(cddp_plan_set(plan, "network.algorithm", recipe->algorithm, err));
 out:

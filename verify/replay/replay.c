@@ -268,34 +268,93 @@ cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err
     return CDDP_OK;
 }
 
-/* Where a rank was in its operations when its record ended. */
+/* Where a rank was in its operations when its record ended: around the at-th, from 0. */
 typedef struct last_place {
-    uint64_t count;          /* of operations that it posted */
-    int64_t group, sequence; /* of the last */
-    bool is_done;            /* on this rank */
-    bool is_done_elsewhere;
+    uint64_t at;
+    const char *when;
+    bool has_earlier; /* of its earlier operations one was still under way, and ended elsewhere */
 } last_place;
 
-static last_place find_last_place(const cd_replay *r, uint32_t rank)
+/* An operation that has not ended on a rank: whether it ended well on another. */
+static bool has_ended_elsewhere(const cd_replay *r, const cddp_event *posted)
 {
-    last_place at = {.group = -1, .sequence = -1};
-    for (size_t i = 0; i < r->recorded.count; i++) {
-        const cddp_event *e = &r->recorded.events[i];
-        if (e->rank != rank || e->kind != CDDP_EV_collective_post) continue;
-        at.count++;
-        at.group = e->as.collective_post.group;
-        at.sequence = e->as.collective_post.sequence;
-    }
     for (size_t i = 0; i < r->recorded.count; i++) {
         const cddp_event *e = &r->recorded.events[i];
         const cddp_event_collective_done *d = &e->as.collective_done;
-        if (e->kind != CDDP_EV_collective_done || d->status != CDDP_OK || d->group != at.group ||
-            d->sequence != at.sequence)
-            continue;
-        at.is_done |= e->rank == rank;
-        at.is_done_elsewhere |= e->rank != rank;
+        if (e->kind == CDDP_EV_collective_done && d->status == CDDP_OK && e->rank != posted->rank &&
+            d->group == posted->as.collective_post.group &&
+            d->sequence == posted->as.collective_post.sequence)
+            return true;
     }
-    return at;
+    return false;
+}
+
+static bool has_ended_here(const cd_replay *r, size_t post)
+{
+    const cddp_event *posted = &r->recorded.events[post];
+    for (size_t i = post + 1; i < r->recorded.count; i++) {
+        const cddp_event *e = &r->recorded.events[i];
+        const cddp_event_collective_done *d = &e->as.collective_done;
+        if (e->kind == CDDP_EV_collective_done && d->status == CDDP_OK && e->rank == posted->rank &&
+            d->group == posted->as.collective_post.group &&
+            d->sequence == posted->as.collective_post.sequence)
+            return true;
+    }
+    return false;
+}
+
+/* It was inside the first of its operations that ended nowhere: with several under way, all behind
+** that one are lost with it. */
+static last_place find_last_place(const cd_replay *r, uint32_t rank)
+{
+    last_place place = {.when = "before"};
+    uint64_t count = 0;
+    for (size_t i = 0; i < r->recorded.count; i++) {
+        const cddp_event *e = &r->recorded.events[i];
+        if (e->rank != rank || e->kind != CDDP_EV_collective_post) continue;
+        const uint64_t at = count++;
+        if (has_ended_here(r, i)) {
+            if (!place.has_earlier) place = (last_place){.at = count, .when = "before"};
+            continue;
+        }
+        if (!has_ended_elsewhere(r, e))
+            return (last_place){.at = at, .when = "inside", .has_earlier = place.has_earlier};
+        place = (last_place){.at = at, .when = "after", .has_earlier = true};
+    }
+    return place;
+}
+
+typedef struct planted {
+    const char *kind, *when;
+    uint64_t at, rank, duration_ns;
+} planted;
+
+static cddp_status plant(cddp_plan *plan, const planted *fault, cddp_error *err)
+{
+    const struct {
+        const char *name, *value;
+        uint64_t number;
+    } settings[] = {{"kind", fault->kind, 0},
+                    {"when", fault->when, 0},
+                    {"at", NULL, fault->at},
+                    {"rank", NULL, fault->rank},
+                    {"duration_ns", NULL, fault->duration_ns}};
+    const size_t index = plan->fault_count;
+    char key[48], value[32];
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        snprintf(key, sizeof key, "fault.%zu.%s", index, settings[i].name);
+        snprintf(value, sizeof value, "%" PRIu64, settings[i].number);
+        CD_TRY(
+            cddp_plan_set(plan, key, settings[i].value != NULL ? settings[i].value : value, err));
+    }
+    return CDDP_OK;
+}
+
+/* Within the time-out of those that wait for it. */
+static uint64_t hold_ns(const cddp_plan *plan)
+{
+    const uint64_t timeout_ms = (uint64_t)plan->world.timeout_ms;
+    return timeout_ms > 0 && timeout_ms < 4000 ? timeout_ms * 250000 : UINT64_C(1000000000);
 }
 
 cddp_status cd_replay_plant(cd_replay *r, cddp_plan *plan, cddp_error *err)
@@ -304,27 +363,11 @@ cddp_status cd_replay_plant(cd_replay *r, cddp_plan *plan, cddp_error *err)
         if (is_struck(&r->recorded.events[i])) r->struck = r->recorded.events[i].rank;
     if (r->struck < 0) return CDDP_OK;
     const last_place last = find_last_place(r, (uint32_t)r->struck);
-    const bool is_before = last.count == 0 || last.is_done;
-    char key[48], value[32];
-    const struct {
-        const char *name, *value;
-        uint64_t number;
-    } settings[] = {{"kind", "kill", 0},
-                    {"when",
-                     is_before                ? "before"
-                     : last.is_done_elsewhere ? "after"
-                                              : "inside",
-                     0},
-                    {"at", NULL, is_before ? last.count : last.count - 1},
-                    {"rank", NULL, (uint64_t)r->struck}};
-    const size_t index = plan->fault_count;
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
-        snprintf(key, sizeof key, "fault.%zu.%s", index, settings[i].name);
-        snprintf(value, sizeof value, "%" PRIu64, settings[i].number);
-        CD_TRY(
-            cddp_plan_set(plan, key, settings[i].value != NULL ? settings[i].value : value, err));
-    }
-    return CDDP_OK;
+    /* A death in the simulator takes all that is under way: what ended elsewhere ends first. */
+    const planted hold = {"hang", "before", last.at, (uint64_t)r->struck, hold_ns(plan)},
+                  death = {"kill", last.when, last.at, (uint64_t)r->struck, 0};
+    if (last.has_earlier && strcmp(last.when, "inside") == 0) CD_TRY(plant(plan, &hold, err));
+    return CD_PASS(plant(plan, &death, err));
 }
 
 bool cd_replay_end(cd_replay *r)

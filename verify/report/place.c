@@ -42,9 +42,9 @@ static void skip_line(walker *w)
 /* Several lines between three quotes. */
 static void skip_value(walker *w)
 {
-    const size_t length = strcspn(w->at, "\n");
-    const char *quotes = strstr(w->value, "\"\"\"");
-    if (quotes != NULL && quotes < w->at + length) {
+    const char *line_end = w->at + strcspn(w->at, "\n"), *quotes = w->value;
+    while (quotes < line_end && strncmp(quotes, "\"\"\"", 3) != 0) quotes++;
+    if (quotes < line_end) {
         const char *end = strstr(quotes + 3, "\"\"\"");
         for (; end != NULL && w->at < end; skip_line(w)) {
             if (strcspn(w->at, "\n") >= (size_t)(end - w->at)) break;

@@ -137,6 +137,12 @@ static bool is_culprit(const cddp_verdict *v, uint32_t rank)
     return false;
 }
 
+/* A rank that returned well, and left others waiting, has one as well. */
+static bool has_line(const cddp_verdict *v, uint32_t rank)
+{
+    return !cd_result_is_clean(&v->ranks[rank]) || (v->wait_count > 0 && is_culprit(v, rank));
+}
+
 /* "timed out in allreduce #7 (bucket 0, step 2)" where the rank waited, unless everything is shown;
 ** else how it ended and its own message. */
 static void put_end(cd_text *line, const cd_report *report, const cddp_verdict *v, uint32_t rank)
@@ -153,6 +159,10 @@ static void put_end(cd_text *line, const cd_report *report, const cddp_verdict *
     /* the simulator's message says it itself */
     if (r->end == CDDP_RANK_HUNG && strncmp(r->error.message, "hung: ", 6) == 0) {
         cd_text_push(line, r->error.message);
+        return;
+    }
+    if (cd_result_is_clean(&v->ranks[rank])) {
+        cd_text_printf(line, "ended normally in step %" PRIu32, v->ranks[rank].step);
         return;
     }
     cd_text_printf(line, "%s%s%s",
@@ -174,7 +184,7 @@ static uint32_t next_alike(const void *self, uint32_t from)
 {
     const rank_line *l = self;
     for (uint32_t i = from; i < l->verdict->rank_count; i++) {
-        if (cd_result_is_clean(&l->verdict->ranks[i]) || l->shown[i]) continue;
+        if (!has_line(l->verdict, i) || l->shown[i]) continue;
         cd_text words;
         cd_text_init(&words, false);
         put_end(&words, l->report, l->verdict, i);
@@ -240,8 +250,7 @@ static void put_ranks(cd_text *text, const cd_report *report, const cd_result *r
     if (explained < count) shown[explained] = true;
     for (int others = 0; others < 2; others++) {
         for (uint32_t i = 0; i < count; i++) {
-            if (shown[i] || cd_result_is_clean(&v->ranks[i]) || (others == 0 && !is_culprit(v, i)))
-                continue;
+            if (shown[i] || !has_line(v, i) || (others == 0 && !is_culprit(v, i))) continue;
             if (report->verbose || lines <= RANKS_SHOWN)
                 put_rank(text, lines++ == 0 ? "ranks" : "", &l, shown, i);
             else
@@ -260,7 +269,7 @@ static bool put_lateness(cd_text *text, const cddp_verdict *v, uint32_t rank)
     const cddp_wait *main = cd_hang_main(v);
     char late[CD_DURATION_BYTES];
     cd_text line;
-    if (main->late_ns == 0) return false;
+    if (main == NULL || main->late_ns == 0) return false;
     cd_text_init(&line, false);
     cd_duration_print(main->late_ns, late, sizeof late);
     cd_text_printf(&line, "rank %" PRIu32 " is slow, or was kept: it took part ", rank);
@@ -269,6 +278,21 @@ static bool put_lateness(cd_text *text, const cddp_verdict *v, uint32_t rank)
     put_line(text, "why", cd_text_get(&line));
     cd_text_fini(&line);
     return true;
+}
+
+/* The first culprit that has a message, at best one that died; CD_NO_RANK: there is none. Of one
+** that came late its message does not matter. */
+static uint32_t find_explained(const cddp_verdict *v)
+{
+    const cddp_wait *main = cd_hang_main(v);
+    const bool is_late = main != NULL && main->late_ns > 0;
+    for (int others = 0; others < 2; others++)
+        for (uint32_t i = 0; i < v->rank_count; i++)
+            if (is_culprit(v, i) && cd_hang_find(v, i) == NULL &&
+                (is_late || v->ranks[i].result.error.message[0] != '\0') &&
+                (is_late || others > 0 || cd_hang_has_died(v, i)))
+                return i;
+    return CD_NO_RANK;
 }
 
 /* "hang: ranks 0, 1 and 3 wait …", and the message of the first culprit that has one, which is
@@ -289,21 +313,18 @@ static bool put_hang(cd_text *text, const cd_result *result, uint32_t *explained
         cd_text_wrap(text, words + label, INDENT, TEXT_WIDTH);
     }
     cd_text_fini(&line);
-    for (uint32_t i = 0; has_one && i < v->rank_count; i++) {
-        const char *message = v->ranks[i].result.error.message;
-        char name[24];
-        if (!is_culprit(v, i) || cd_hang_find(v, i) != NULL) continue;
-        if (put_lateness(text, v, i)) break; /* its own error is what came of that */
-        if (message[0] == '\0') continue;
-        snprintf(name, sizeof name, "rank %" PRIu32, i);
-        cd_text_init(&line, false);
-        cd_text_printf(&line, "%s%s%s", strstr(message, name) == NULL ? name : "",
-                       strstr(message, name) == NULL ? ": " : "", message);
-        put_line(text, "why", cd_text_get(&line));
-        cd_text_fini(&line);
-        *explained = i;
-        break;
-    }
+    const uint32_t i = has_one ? find_explained(v) : CD_NO_RANK;
+    if (i == CD_NO_RANK) return has_one;
+    const char *message = v->ranks[i].result.error.message;
+    char name[24];
+    if (put_lateness(text, v, i)) return true; /* its own error is what came of that */
+    snprintf(name, sizeof name, "rank %" PRIu32, i);
+    cd_text_init(&line, false);
+    cd_text_printf(&line, "%s%s%s", strstr(message, name) == NULL ? name : "",
+                   strstr(message, name) == NULL ? ": " : "", message);
+    put_line(text, "why", cd_text_get(&line));
+    cd_text_fini(&line);
+    *explained = i;
     return has_one;
 }
 

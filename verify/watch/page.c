@@ -32,6 +32,12 @@ bool cd_watch_is_dead(const cd_watch *w)
     return gone > 0 || (w->is_abandoned && (known == 0 || ended < known));
 }
 
+bool cd_watch_is_over(const cd_watch *w)
+{
+    const bool may_begin = w->event_count == 0 || (w->is_growing && w->silent > 0);
+    return w->is_whole || (w->running == 0 && !may_begin) || cd_watch_is_dead(w);
+}
+
 bool cd_watch_is_stalled(const cd_watch *w, const cd_watch_page *page)
 {
     return w->open > 0 && w->silent_ns >= page->stall_ns;
@@ -72,12 +78,12 @@ static void put_state(const cd_watch *w, uint32_t rank, cd_text *text)
     const cddp_wait *wait = cd_hang_find(&w->verdict, rank);
     const bool is_over = r->has_ended && wait == NULL;
     const bool has_passed = r->has_ended || w->is_abandoned;
-    if (!r->is_known) {
-        cd_text_push(text, "has shown nothing yet");
-    } else if (r->is_cut && !r->has_ended) {
+    if (r->is_cut && !r->has_ended) {
         cd_text_push(text, "its recording stopped, what it does is not known");
     } else if (r->is_gone && !r->has_ended) {
         cd_text_printf(text, "its process %" PRId64 " is gone", r->process);
+    } else if (!r->is_known) {
+        cd_text_push(text, "has shown nothing yet");
     } else if (is_over && r->end.result.end == CDDP_RANK_RETURNED) {
         cd_text_push(text, r->end.result.status == CDDP_OK          ? "ended normally"
                            : r->end.result.status == CDDP_E_TIMEOUT ? "timed out"
@@ -267,9 +273,11 @@ static void put_death(const cd_watch *w, cd_text *text)
 void cd_watch_print(const cd_watch *w, const cd_watch_page *page, cd_text *text)
 {
     cd_text_style(text, CD_STYLE_BOLD, "%s", page->source);
-    cd_text_printf(text, ": %s%s%" PRIu32 " rank%s, %" PRIu32 " running, %" PRIu64 " events\n",
-                   page->program, page->program[0] != '\0' ? ", " : "", w->rank_count,
-                   w->rank_count == 1 ? "" : "s", w->running, w->event_count);
+    cd_text_printf(text, ": %s%s%" PRIu32 " rank%s, %" PRIu32 " running, ", page->program,
+                   page->program[0] != '\0' ? ", " : "", w->rank_count,
+                   w->rank_count == 1 ? "" : "s", w->running);
+    if (w->silent > 0) cd_text_printf(text, "%" PRIu32 " silent, ", w->silent);
+    cd_text_printf(text, "%" PRIu64 " events\n", w->event_count);
     cd_text_style(text, CD_STYLE_CYAN, "  %-16s %-11s %-11s %-36s %s", "who", "since", "where",
                   "last collective", "and");
     cd_text_push(text, "\n");
@@ -302,8 +310,7 @@ static void put_json_rank(const cd_watch *w, uint32_t rank, cd_json *json)
         cd_json_integer(json, r->process);
     else
         cd_json_text(json, NULL);
-    cd_json_put_flag(json, "running",
-                     !r->has_ended && !r->is_gone && !r->is_cut && !w->is_abandoned);
+    cd_json_put_flag(json, "running", cd_watch_is_running(w, rank));
     cd_json_key(json, "collective");
     if (p == NULL) {
         cd_json_text(json, NULL);

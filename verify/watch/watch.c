@@ -242,6 +242,13 @@ static cddp_status add_wait(cd_watch *w, uint32_t rank, cddp_wait *wait, cddp_er
     return CDDP_OK;
 }
 
+bool cd_watch_is_running(const cd_watch *w, uint32_t rank)
+{
+    const cd_watch_rank *r = &w->ranks[rank];
+    const bool has_begun = r->is_known || r->process >= 0;
+    return has_begun && !r->has_ended && !r->is_gone && !r->is_cut && !w->is_abandoned;
+}
+
 static void set_end(cddp_rank_result *result, cddp_rank_end end, const char *words)
 {
     result->end = end;
@@ -257,7 +264,7 @@ cddp_status cd_watch_settle(cd_watch *w, uint64_t now_ns, cddp_error *err)
     cddp_verdict_rank *ranks = cd_arena_array(&w->arena, w->rank_count, sizeof *ranks);
     cddp_wait *waits = cd_arena_array(&w->arena, w->rank_count, sizeof *waits);
     CD_TRY(cd_arena_check(&w->arena, err, "%u ranks", (unsigned)w->rank_count));
-    w->open = w->running = 0;
+    w->open = w->running = w->silent = 0;
     for (uint32_t i = 0; i < w->rank_count; i++) {
         const cd_watch_rank *r = &w->ranks[i];
         ranks[i] = r->end;
@@ -266,7 +273,9 @@ cddp_status cd_watch_settle(cd_watch *w, uint64_t now_ns, cddp_error *err)
         if (r->time_ns > latest_ns) latest_ns = r->time_ns;
         if (r->is_waiting && !r->is_gone && !r->is_cut && !is_still(r))
             CD_TRY(add_wait(w, i, &waits[count++], err));
-        if (r->has_ended || r->is_gone || r->is_cut || w->is_abandoned) continue;
+        const bool is_running = cd_watch_is_running(w, i);
+        w->silent += !is_running && !r->is_known && !r->is_gone && !r->is_cut;
+        if (!is_running) continue;
         w->running++;
         w->open += r->open;
     }

@@ -23,7 +23,7 @@ typedef struct cd_watch_post {
 typedef struct cd_watch_rank {
     cddp_verdict_rank end; /* how it ended, or that it still runs; and its step */
     uint64_t time_ns;      /* of its last event, on the clock of `settle` */
-    int64_t process;       /* of this machine, or -1 */
+    int64_t process;       /* as its shard says; -1: it has none, or is in a store */
     int64_t open;          /* operations posted and not done */
     int64_t waiting_group, waiting_sequence;
     uint64_t post_count;
@@ -50,11 +50,14 @@ typedef struct cd_watch {
     size_t group_count, group_capacity;
     uint64_t event_count;
     bool is_abandoned; /* nobody writes its trace any more, and it has no end */
+    bool is_whole;     /* its trace says that nothing comes after */
+    bool is_growing;   /* a store that somebody writes: silent ranks are still to come */
     /* filled by settle */
     cddp_verdict verdict;       /* ranks and waits alone */
     uint64_t now_ns, silent_ns; /* since the last event of any rank */
     int64_t open;               /* operations of ranks that still run */
-    uint32_t running;           /* ranks that have not ended */
+    uint32_t running;           /* ranks that have begun and not ended */
+    uint32_t silent;            /* ranks of which nothing is there yet */
     cd_arena arena;             /* of the verdict */
 } cd_watch;
 
@@ -79,6 +82,10 @@ typedef struct cd_watch_page {
     uint64_t stall_ns;            /* so long without an event, while an operation is open */
 } cd_watch_page;
 
+/* It has begun, as its events or its shard show, and has not ended. */
+bool cd_watch_is_running(const cd_watch *watch, uint32_t rank);
+/* After settle. Nothing will come any more. Before the first event nobody knows. */
+bool cd_watch_is_over(const cd_watch *watch);
 /* After settle. Its ranks or their judge ended, and said no end: nothing will come any more. */
 bool cd_watch_is_dead(const cd_watch *watch);
 bool cd_watch_is_stalled(const cd_watch *watch, const cd_watch_page *page);

@@ -276,6 +276,10 @@ static const struct {
      ":7:28: ddp.param_to_hook_all_reduce: model 'chain' has no parameter 'head'"},
     /* clang-format off */
     {"[hook]\nname = \"fp16_compress_wrapper\"\ninner = \"powersdg\"\n", ":7:9: there is no comm hook 'powersdg'; did you mean 'powersgd'?"},
+    {"[hook]\nname = \"topk\"\noptions = \"ratoi=0.5\"\n", ":7:11: comm hook topk: unknown option 'ratoi'; did you mean 'ratio'?"},
+    {"[network]\nalgorithm = \"rnig\"\n", ":6:13: there is no algorithm 'rnig'; did you mean 'ring'?"},
+    {"[network]\nintra_link = \"nvlnk\"\n", ":6:14: there is no link 'nvlnk'"},
+    {"[[fault]]\nrank = 0\nkind = \"kil\"\n", ":7:8: there is no fault 'kil'; did you mean 'kill'?"},
     {"[expect]\nmarks = [\"rebuild\", \"rebuilt\"]\n", ":6:9: there is no coverage mark 'rebuilt'; did you mean 'rebuild'?"},
     {"[expect]\nmarks = [\"my own mark\"]\n", ":6:9: there is no coverage mark 'my own mark'; a plugin may bring it (--plugin)"},
     {"[expect]\nexercised = [\"I_ORDER\"]\n", ":6:13: there is no check 'I_ORDER'; did you mean 'I-ORDER'?"},

@@ -222,6 +222,16 @@ static const struct {
     {"value of a rank that does not fit, then one that does",
      "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\ntrain.steps=0\ntrain.micro_steps=2\n",
      "a.toml:5:13: train.steps = 0 is out of range"},
+    {"empty selection", "schema=1\ntitle=\"t\"\n[[when]]\nranks=[]\n",
+     "a.toml:4:7: when[].ranks selects nothing"},
+    {"empty text of a selection", "schema=1\ntitle=\"t\"\n[[when]]\nsteps=[\"1\", \"\"]\n",
+     "when[].steps selects nothing"},
+    {"selection of an empty text", "schema=1\ntitle=\"t\"\n[[when]]\nsteps=\"\"\n",
+     "a.toml:4:7: when[].steps selects nothing"},
+    {"no ranks of [[rank]]", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=[]\nddp.static_graph=true\n",
+     "a.toml:4:7: 'ranks' selects nothing"},
+    {"empty text in a list", "schema=1\ntitle=\"t\"\n[expect]\nsame_with=[\"\"]\n",
+     "a.toml:4:11: text 1 of expect.same_with is empty"},
     {"date", "schema=1\ntitle=2024-01-01\n", "wants text in quotes, not something else"},
 };
 

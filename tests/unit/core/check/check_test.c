@@ -1436,6 +1436,73 @@ TEST(live, of_ranks_inside_an_operation_the_one_that_died_stopped_it)
     }
 }
 
+/* Three are under way. The dead rank had waited for the first, and the others lose it in the
+** second; or it had waited for the third, and its part in the second may be over. */
+TEST(live, a_rank_that_died_with_several_operations_under_way_died_inside_the_later_ones)
+{
+    (void)state;
+    for (int64_t waits_in = 0; waits_in <= 2; waits_in += 2) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        for (uint32_t rank = 0; rank < 3; rank++) {
+            PUT_AT(judge, rank, 0, group, .group = 7, .group_rank = (int64_t)rank);
+            for (int64_t k = 0; k < 3; k++)
+                PUT_AT(judge, rank, 0, collective_post, .group = 7, .sequence = k,
+                       .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .root = -1,
+                       .dtype = CDDP_F32, .numel = 4, .bucket = k);
+            PUT_AT(judge, rank, 0, collective_wait, .group = 7,
+                   .sequence = rank == 1 ? waits_in : 1);
+            if (rank != 1)
+                PUT_AT(judge, rank, 0, collective_done, .group = 7, .sequence = 1,
+                       .status = CDDP_E_BACKEND);
+            PUT_AT(judge, rank, 0, rank_end,
+                   .end = rank == 1 ? CDDP_RANK_KILLED : CDDP_RANK_RETURNED,
+                   .status = rank == 1 ? CDDP_E_ABORTED : CDDP_E_BACKEND,
+                   .detail = rank == 1 ? 9 : 0);
+        }
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_ok(cd_judge_end(judge, &err), &err);
+        cd_test_row("it waited in #%lld", (long long)waits_in);
+        assert_int_equal(cd_judge_wait_count(judge), waits_in == 0 ? 2 : 0);
+        for (size_t i = 0; i < cd_judge_wait_count(judge); i++) {
+            const cddp_wait *wait = cd_judge_get_wait(judge, i);
+            assert_int_equal(wait->sequence, 1);
+            assert_true(wait->is_inside && wait->peer_count == 1 && wait->peers[0] == 1);
+        }
+        cd_judge_destroy(judge);
+    }
+}
+
+/* Rank 0 could not open the group when rank 2 died, and rank 1 had opened it: rank 1 lost rank 2.
+** Where rank 2 died before it opened the group, both are missing, and the dead one is named. */
+TEST(live, a_rank_that_died_is_the_cause_for_one_that_could_not_come)
+{
+    (void)state;
+    for (int has_opened = 0; has_opened < 2; has_opened++) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        PUT_AT(judge, 0, 0, rank_begin, .world_size = 3);
+        for (uint32_t rank = 1; rank < 3; rank++) {
+            if (rank == 2 && !has_opened) continue;
+            PUT_AT(judge, rank, 0, group, .group = 7, .group_rank = (int64_t)rank, .members = 3);
+            put_member(judge, rank);
+        }
+        PUT_AT(judge, 1, 0, collective_done, .group = 7, .status = CDDP_E_BACKEND);
+        for (uint32_t rank = 0; rank < 3; rank++)
+            PUT_AT(judge, rank, 0, rank_end,
+                   .end = rank == 2 ? CDDP_RANK_KILLED : CDDP_RANK_RETURNED,
+                   .status = CDDP_E_BACKEND, .detail = rank == 2 ? 9 : 0);
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_ok(cd_judge_end(judge, &err), &err);
+        cd_test_row("opened: %d", has_opened);
+        assert_int_equal(cd_judge_wait_count(judge), 1);
+        const cddp_wait *wait = cd_judge_get_wait(judge, 0);
+        assert_int_equal(wait->peer_count, has_opened ? 1 : 2);
+        assert_int_equal(wait->peers[wait->peer_count - 1], 2);
+        assert_int_equal(cd_judge_finding_count(judge), 1);
+        assert_int_equal(cd_judge_get_finding(judge, 0)->rank, 2);
+        cd_judge_destroy(judge);
+    }
+}
+
 /* What it waits in ends with its status, as on a transport that loses the peer. */
 TEST(live, a_rank_under_whose_operation_another_aborts_the_group_lost_that_one)
 {

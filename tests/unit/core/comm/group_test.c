@@ -341,11 +341,13 @@ TEST(group, destroying_it_releases_what_is_outstanding_and_says_how_many)
     set_up(&f, false);
     float value = 1;
     cddp_tensor t = floats(&value, 1);
-    cddp_work *work = NULL;
-    assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), &f.err);
-    assert_ok(cddp_group_broadcast(f.group, &t, 2, &work, &f.err), &f.err);
+    cddp_work *sum = NULL, *copy = NULL;
+    assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &sum, &f.err), &f.err);
+    assert_ok(cddp_group_broadcast(f.group, &t, 2, &copy, &f.err), &f.err);
     cddp_group_destroy(f.group);
     f.group = NULL;
+    cddp_work_release(copy);
+    cddp_work_release(sum);
     assert_int_equal(f.script.releases, 2);
     assert_int_equal(f.script.closes, 1);
     assert_int_equal(last_event(&f, CDDP_EV_group_close).as.group_close.outstanding, 2);
@@ -671,6 +673,29 @@ TEST(work, a_handle_of_a_closed_group_is_an_error_and_not_an_assertion)
     assert_int_equal(f.script.releases, 1); /* when the group was closed */
     cd_group_let_go(f.group);
     f.group = NULL;
+    tear_down(&f);
+}
+
+/* Nobody holds the group: its handles keep it until each has ended. */
+TEST(work, a_handle_outlives_its_group)
+{
+    fixture f;
+    set_up(&f, false);
+    float value = 1;
+    cddp_tensor t = floats(&value, 1);
+    cddp_work *first = NULL, *second = NULL;
+    bool done = false;
+    assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &first, &f.err), &f.err);
+    assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &second, &f.err), &f.err);
+    cddp_group_destroy(f.group);
+    f.group = NULL;
+    assert_fails(cddp_work_test(first, &done, &f.err), CDDP_E_STATE, &f.err, "was destroyed");
+    assert_fails(cddp_work_wait(first, 0, &f.err), CDDP_E_STATE, &f.err,
+                 "allreduce #0: its group 'default' was destroyed, and the operation with it");
+    assert_fails(cddp_work_wait(first, 0, &f.err), CDDP_E_ARG, &f.err, "used after");
+    assert_fails(cddp_work_wait(second, 0, &f.err), CDDP_E_STATE, &f.err,
+                 "allreduce #1: its group");
+    assert_int_equal(f.script.releases, 2); /* when the group was closed */
     tear_down(&f);
 }
 

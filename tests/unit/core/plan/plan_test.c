@@ -75,6 +75,12 @@ static const struct {
     {"not a flag", "ddp.static_graph", "yes", "is not true or false"},
     {"no such word", "train.zero_grad", "nil", "one of none|zero|keep"},
     {"no such selection", "when.0.ranks", "3-1", "is not a selection"},
+    {"selection of nothing", "when.0.ranks", "[]", "when[].ranks selects nothing"},
+    {"selection of an empty text", "when.0.ranks", "[0, \"\"]", "selects nothing"},
+    {"selection without a text", "when.0.ranks", "", "selects nothing"},
+    {"no ranks behind @", "ddp.static_graph@", "true", "'ddp.static_graph@' names no ranks"},
+    {"empty text in a list", "expect.same_with", "[\"\"]", "text 1 of expect.same_with is empty"},
+    {"empty text between commas", "model.freeze", "a,,b", "text 2 of model.freeze is empty"},
     {"gap in a table", "when.4.sync", "true", "would leave a gap"},
     {"table that repeats without a number", "when.sync", "true", "say which"},
     {"same for all ranks", "world.size@1", "3", "cannot be changed for some"},
@@ -152,6 +158,11 @@ TEST(plan, set_takes_lists_and_texts_as_toml_has_them)
         assert_string_equal(plan->title, "quoted");
         cddp_plan_destroy(plan);
     }
+    cddp_plan *plan = make_plan();
+    assert_ok(cddp_plan_set(plan, "when.0.ranks", "[0, \"2-3\"]", NULL), NULL);
+    for (uint32_t rank = 0; rank < 5; rank++)
+        assert_int_equal(cddp_selector_has(&plan->whens[0].ranks, rank), rank != 1 && rank != 4);
+    cddp_plan_destroy(plan);
 }
 
 TEST(plan, a_list_has_no_limit_of_items_or_bytes)

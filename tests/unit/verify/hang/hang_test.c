@@ -42,6 +42,20 @@ TEST(hang, the_root_is_the_culprit)
                     "which was killed (signal 9) in step 4");
 }
 
+/* The other one failed because of it. */
+TEST(hang, of_several_roots_one_that_died_is_described)
+{
+    const cddp_wait waits[] = {WAIT(0, 7, 1, 2)};
+    cddp_verdict_rank ranks[3] = {{.size = sizeof ranks[0]}};
+    const cddp_verdict v = {.waits = waits, .wait_count = 1, .ranks = ranks, .rank_count = 3};
+    (void)state;
+    ranks[1].result.status = CDDP_E_BACKEND;
+    ranks[2].result = (cddp_rank_result){.end = CDDP_RANK_KILLED, .detail = 11};
+    expect_headline(&v,
+                    "hang: rank 0 waits in allreduce #7 (bucket 0, step 3) for ranks 1 and 2, of "
+                    "which rank 2 was killed (signal 11) in step 0");
+}
+
 /* Its own error is what came of the others' time-outs. */
 TEST(hang, a_rank_that_came_late_is_said_to_be_late)
 {
@@ -297,6 +311,62 @@ TEST(hang, the_shape_knows_no_numbers)
     few[0].result.status = CDDP_E_STATE;
     two[0].op = CDDP_OP_BROADCAST;
     assert_true(cd_hang_shape(&a) != cd_hang_shape(&b));
+}
+
+/* Nobody waits: the finding of the death, or of what the transport refused, is the headline. */
+TEST(hang, a_death_that_nobody_waited_for_is_said)
+{
+    cddp_finding f = {.check = "I-FAIL", .ranks = (const uint32_t[]){2}, .rank_count = 1};
+    cddp_verdict_rank ranks[3] = {{.size = sizeof ranks[0]}};
+    cddp_verdict v = {.ranks = ranks, .rank_count = 3, .findings = &f, .finding_count = 1};
+    (void)state;
+    ranks[0].result.status = ranks[1].result.status = CDDP_E_BACKEND;
+    expect_headline(&v, ""); /* rank 2 returned */
+    assert_false(cd_hang_is_culprit(&v, 2));
+    ranks[2].result = (cddp_rank_result){.end = CDDP_RANK_KILLED, .detail = 9};
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r == 2);
+    expect_headline(&v,
+                    "stopped: rank 2 was killed (signal 9) in step 0, before another rank missed "
+                    "it in an operation");
+    f.check = "I-REF";
+    expect_headline(&v, "");
+    f.check = "I-FAIL";
+    ranks[1].result = ranks[2].result;
+    expect_headline(&v,
+                    "stopped: ranks 1 and 2 died, of which rank 1 was killed (signal 9) in step 0, "
+                    "before another rank missed it in an operation");
+    ranks[0].result = ranks[2].result;
+    expect_headline(&v, ""); /* nobody is left to miss them */
+}
+
+TEST(hang, a_rank_whose_operation_was_refused_is_said)
+{
+    const cddp_wait waits[] = {WAIT(0, 7, 0)};
+    cddp_wait inside = waits[0];
+    cddp_finding f = {.check = "I-CONTENT",
+                      .expected = "",
+                      .ranks = (const uint32_t[]){1},
+                      .rank_count = 1};
+    cddp_verdict_rank ranks[3] = {{.size = sizeof ranks[0]}};
+    cddp_verdict v = {.ranks = ranks, .rank_count = 3, .findings = &f, .finding_count = 1};
+    (void)state;
+    expect_headline(&v, ""); /* all went on */
+    for (size_t r = 0; r < 3; r++) ranks[r].result.status = CDDP_E_MISMATCH;
+    expect_headline(&v, "stopped: rank 1 differs from the others (I-CONTENT), and their operations "
+                        "were refused");
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r == 1);
+    /* the simulator lets it pass, and others wait in what all have posted */
+    inside.peer_count = 0;
+    inside.is_inside = true;
+    v.waits = &inside;
+    v.wait_count = 1;
+    expect_headline(&v, "hang: rank 0 waits in allreduce #7 (bucket 0, step 3), which all members "
+                        "have posted; rank 1 differs from the others (I-CONTENT)");
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r == 1);
+    f.rank_count = 3; /* no majority */
+    f.ranks = (const uint32_t[]){0, 1, 2};
+    expect_headline(&v, "hang: rank 0 waits in allreduce #7 (bucket 0, step 3), which all members "
+                        "have posted; who stopped there is not known");
 }
 
 TEST_MAIN()

@@ -185,6 +185,68 @@ TEST(replay, across_worlds_what_follows_a_refusal_is_compared_by_the_verdicts)
     }
 }
 
+/* Rank 1 posts one operation a letter: h: it ends on all ranks; e: elsewhere alone; n: nowhere. */
+static void record_death(cd_replay *r, const char *operations)
+{
+    cddp_event e = {.rank = 1, .kind = CDDP_EV_collective_post};
+    cd_replay_init(r);
+    for (int64_t k = 0; operations[k] != '\0'; k++) {
+        e.as.collective_post = (cddp_event_collective_post){.group = 7, .sequence = k};
+        r->recorded.sink.event(r->recorded.sink.self, &e);
+    }
+    e.kind = CDDP_EV_collective_done;
+    for (int64_t k = 0; operations[k] != '\0'; k++)
+        for (e.rank = 0; e.rank < 2; e.rank++) {
+            const bool is_well = operations[k] == 'h' || (operations[k] == 'e' && e.rank == 0);
+            e.as.collective_done =
+                (cddp_event_collective_done){.group = 7,
+                                             .sequence = k,
+                                             .status = is_well ? CDDP_OK : CDDP_E_BACKEND};
+            if (is_well || e.rank == 0) r->recorded.sink.event(r->recorded.sink.self, &e);
+        }
+    e = (cddp_event){.rank = 1, .kind = CDDP_EV_rank_end};
+    e.as.rank_end = (cddp_event_rank_end){.end = CDDP_RANK_KILLED, .detail = 9};
+    r->recorded.sink.event(r->recorded.sink.self, &e);
+}
+
+TEST(replay, a_rank_that_a_signal_ended_dies_in_the_first_operation_that_ended_nowhere)
+{
+    static const struct {
+        const char *operations;
+        cddp_plan_fault_when when;
+        uint64_t at;
+        bool is_held; /* what ended elsewhere ends first */
+    } cases[] = {{"", CDDP_FAULT_BEFORE, 0, false},    {"hh", CDDP_FAULT_BEFORE, 2, false},
+                 {"hn", CDDP_FAULT_INSIDE, 1, false},  {"hnn", CDDP_FAULT_INSIDE, 1, false},
+                 {"hen", CDDP_FAULT_INSIDE, 2, true},  {"he", CDDP_FAULT_AFTER, 1, false},
+                 {"hee", CDDP_FAULT_AFTER, 2, false},  {"hnh", CDDP_FAULT_INSIDE, 1, false},
+                 {"heenn", CDDP_FAULT_INSIDE, 3, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = NULL;
+        cd_replay r;
+        cd_test_row("'%s'", cases[i].operations);
+        record_death(&r, cases[i].operations);
+        assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+        assert_ok(cddp_plan_set(plan, "world.timeout_ms", "2000", &err), &err);
+        assert_ok(cd_replay_plant(&r, plan, &err), &err);
+        assert_int_equal(plan->fault_count, 1 + cases[i].is_held);
+        const cddp_plan_fault *death = &plan->faults[plan->fault_count - 1];
+        assert_string_equal(death->kind, "kill");
+        assert_int_equal(death->when, cases[i].when);
+        assert_int_equal(death->at, cases[i].at);
+        assert_int_equal(death->rank, 1);
+        if (cases[i].is_held) {
+            assert_string_equal(plan->faults[0].kind, "hang");
+            assert_int_equal(plan->faults[0].when, CDDP_FAULT_BEFORE);
+            assert_int_equal(plan->faults[0].at, cases[i].at);
+            assert_int_equal(plan->faults[0].duration_ns, 500000000);
+        }
+        cddp_plan_destroy(plan);
+        cd_replay_fini(&r);
+    }
+}
+
 TEST(replay, it_stops_where_it_was_asked_to)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -222,6 +284,31 @@ TEST(recipe, a_record_of_real_processes_becomes_the_same_plan_on_the_simulator)
         assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
         assert_ok(cd_recipe_transfer(&recipe, plan, &err), &err);
         assert_string_equal(plan->world.backend, cases[i].becomes);
+        cddp_plan_destroy(plan);
+    }
+}
+
+/* Time that real processes did not let pass makes no rank late in the simulator. */
+TEST(recipe, what_real_processes_did_not_wait_for_is_not_waited_for_in_the_simulator)
+{
+    for (int is_offloaded = 0; is_offloaded < 2; is_offloaded++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = NULL;
+        cddp_plan_settings one;
+        char backend[] = "gloo", algorithm[] = "";
+        const cd_recipe recipe = {.backend = backend, .algorithm = algorithm};
+        assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+        assert_ok(cddp_plan_set(plan, "when.0.ranks", "1", &err), &err);
+        assert_ok(cddp_plan_set(plan, "when.0.compute_us", "60000000", &err), &err);
+        assert_ok(cddp_plan_set(plan, "train.forward_us", "70000000", &err), &err);
+        assert_ok(cddp_plan_set(plan, "train.backward_us@1", "80000000", &err), &err);
+        if (is_offloaded) assert_ok(cddp_plan_set(plan, "train.offloaded", "true", &err), &err);
+        assert_ok(cd_recipe_transfer(&recipe, plan, &err), &err);
+        assert_ok(cddp_plan_rank_settings(plan, 1, &one, &err), &err);
+        cd_test_row("offloaded: %d", is_offloaded);
+        assert_int_equal(plan->whens[0].compute_us, is_offloaded ? 60000000 : 0);
+        assert_int_equal(one.train.forward_us, is_offloaded ? 70000000 : 100);
+        assert_int_equal(one.train.backward_us, is_offloaded ? 80000000 : 20);
         cddp_plan_destroy(plan);
     }
 }

@@ -237,6 +237,32 @@ TEST(watch, an_end_is_no_wait)
     cd_watch_fini(&j.watch);
 }
 
+/* One shard of four is here, or the others are still to begin. */
+TEST(watch, a_rank_that_has_shown_nothing_does_not_run)
+{
+    job j;
+    (void)state;
+    begin(&j, 4);
+    expect(&j, false, "4 ranks, 0 running, 4 silent, 0 events");
+    assert_false(cd_watch_is_over(&j.watch)); /* nobody has begun */
+    j.watch.ranks[1].process = 4711;          /* its shard is there */
+    expect(&j, false, "4 ranks, 1 running, 3 silent, 0 events");
+    open_group(&j, 0, 0);
+    expect(&j, false, "4 ranks, 2 running, 2 silent, 1 events");
+    assert_false(cd_watch_is_over(&j.watch));
+    j.watch.ranks[1].is_gone = true;
+    expect(&j, false, "its process 4711 is gone");
+    emit(&j, 0, CDDP_EV_rank_end, (int64_t[]){CDDP_OK, CDDP_RANK_RETURNED, 0, 0, 0}, NULL);
+    j.watch.ranks[1] = j.watch.ranks[2];
+    expect(&j, false, "4 ranks, 0 running, 3 silent");
+    assert_true(cd_watch_is_over(&j.watch));
+    j.watch.is_growing = true; /* a store: the others are still to come */
+    assert_false(cd_watch_is_over(&j.watch));
+    j.watch.is_whole = true;
+    assert_true(cd_watch_is_over(&j.watch));
+    cd_watch_fini(&j.watch);
+}
+
 /* Ctrl-C leaves a run without a verdict, in which each rank has an end. */
 TEST(watch, a_run_whose_ranks_were_interrupted_has_ended)
 {
