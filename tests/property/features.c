@@ -261,6 +261,18 @@ static bool makes_sense(const feature_draw *d)
            makes_sense_behind_the_hook(d) && makes_sense_in_time(d) && makes_sense_at_the_edges(d);
 }
 
+/* The self-test has a point for each of these options (tests/selftest/points.def). */
+static const char *options_of_hook(const feature_draw *d)
+{
+    if (is(d, HOOK, "powersgd"))
+        return "[hook]\noptions = \"matrix_approximation_rank=1,start_powerSGD_iter=2\"\n";
+    if (is(d, HOOK, "topk")) return "[hook]\noptions = \"ratio=0.25\"\n";
+    if (is(d, HOOK, "post_local_sgd"))
+        return "[hook]\noptions = "
+               "\"start_localSGD_iter=1,post_local_gradient_allreduce=false\"\n";
+    return "";
+}
+
 /* The plan, or NULL when the reader refuses the combination. */
 cddp_plan *feature_plan(const feature_draw *d)
 {
@@ -278,25 +290,19 @@ cddp_plan *feature_plan(const feature_draw *d)
     const char *list[FEATURES + 3];
     size_t count = 0;
     const bool has_even_steps = is(d, CREATE_GRAPH, "true") || is(d, REPLACE, "true");
-    snprintf(
-        text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s%s%s%s%s%s%s%s%s%s%s",
-        is(d, DELAYED, "") ? "" : triggers, is(d, JOIN, "true") ? joins : "",
-        has_even_steps ? even_steps : "",
-        is(d, CREATE_GRAPH, "true") ? "create_graph = true\n" : "",
-        is(d, REPLACE, "true") ? "replace_buffers = true\n" : "",
-        is(d, BRANCH, "1") ? branches : "",
-        is(d, FORWARDS, "2") ? "[[when]]\nmicro_steps = 0\nforwards = 2\n" : "",
-        is(d, SYNC, "true") ? "[[when]]\nmicro_steps = 0\nsync = true\n" : "",
-        is(d, EVALUATE, "wrapper")  ? "[[when]]\nevaluate = \"wrapper\"\n"
-        : is(d, EVALUATE, "module") ? "[[when]]\nevaluate = \"module\"\n"
-                                    : "",
-        is(d, POISON, "") ? "" : "[[when]]\nranks = 0\nsteps = \"1%2\"\npoison = \"inf\"\n",
-        is(d, HOOK, "powersgd") ? "[hook]\noptions = \"start_powerSGD_iter=2,"
-                                  "min_compression_rate=0.5\"\n"
-        : is(d, HOOK, "post_local_sgd")
-            ? "[hook]\noptions = \"start_localSGD_iter=1,post_local_gradient_allreduce=false\"\n"
-            : "",
-        is(d, RESUME, "0") ? "" : "[train]\nresume = true\n");
+    snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s%s%s%s%s%s%s%s%s%s%s",
+             is(d, DELAYED, "") ? "" : triggers, is(d, JOIN, "true") ? joins : "",
+             has_even_steps ? even_steps : "",
+             is(d, CREATE_GRAPH, "true") ? "create_graph = true\n" : "",
+             is(d, REPLACE, "true") ? "replace_buffers = true\n" : "",
+             is(d, BRANCH, "1") ? branches : "",
+             is(d, FORWARDS, "2") ? "[[when]]\nmicro_steps = 0\nforwards = 2\n" : "",
+             is(d, SYNC, "true") ? "[[when]]\nmicro_steps = 0\nsync = true\n" : "",
+             is(d, EVALUATE, "wrapper")  ? "[[when]]\nevaluate = \"wrapper\"\n"
+             : is(d, EVALUATE, "module") ? "[[when]]\nevaluate = \"module\"\n"
+                                         : "",
+             is(d, POISON, "") ? "" : "[[when]]\nranks = 0\nsteps = \"1%2\"\npoison = \"inf\"\n",
+             options_of_hook(d), is(d, RESUME, "0") ? "" : "[train]\nresume = true\n");
     snprintf(sets[count++], sizeof sets[0], "world.seed=%llu",
              (unsigned long long)(d->seed % 1000000));
     for (size_t f = 0; f < FEATURES; f++)
