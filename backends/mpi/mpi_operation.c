@@ -388,6 +388,7 @@ cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     CD_TRY(cd_mpi_usable(err));
     if (op == CDDP_OP_SEND || op == CDDP_OP_RECV) return CD_PASS(message_finish(g, w, err));
     if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
+    w->watch.read = cd_call_watch_take(&w->call, &w->call.input);
     switch (op) {
     case CDDP_OP_ALLREDUCE:
         CD_TRY(run_allreduce(g, w, err));
@@ -415,5 +416,6 @@ cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     case CDDP_OP_COUNT:
         break;
     }
+    w->watch.written = cd_call_watch_take(&w->call, &w->call.output);
     return CDDP_OK;
 }
