@@ -111,6 +111,8 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_OWN_COLLECTIVE "own collective"
 /* A mark: a sum seems wrong; value: of what the judge was shown of it. See cd_sum_sight_begin. */
 #define CD_TRACER_SHOWN_SUM "shown sum"
+/* Of a recorded program: the gradients of a sharded unit have been reduced; value: the unit. */
+#define CD_TRACER_UNIT_REDUCED "unit reduced"
 /* The rank takes part in making a group; value: a digest of its members, then 16 bits with their
 ** number. */
 #define CD_TRACER_NEW_GROUP "new_group"
