@@ -39,7 +39,14 @@ cddp_tensor cddp_rows_tensor(const cddp_rows *rows)
 
 cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_error *err)
 {
+    if (grad == NULL || like == NULL)
+        return cd_fail(err, CDDP_E_ARG, "cddp_grad_define: the %s is NULL",
+                       grad == NULL ? "gradient" : "tensor that it is to be like");
     if (grad->kind == CDDP_GRAD_DENSE) return CDDP_OK;
+    if (like->device == NULL)
+        return cd_fail(
+            err, CDDP_E_ARG,
+            "cddp_grad_define: the tensor that the gradient is to be like has no device");
     if (grad->backing.device == NULL) {
         cddp_backing backing = {.device = like->device,
                                 .numel = at_least_one(cddp_tensor_numel(like)),
@@ -57,6 +64,7 @@ cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_erro
 
 void cddp_grad_drop(cddp_grad *grad)
 {
+    if (grad == NULL) return;
     grad->kind = CDDP_GRAD_UNDEFINED;
     grad->requires_grad = false;
     grad->value.device = NULL;
@@ -65,6 +73,7 @@ void cddp_grad_drop(cddp_grad *grad)
 
 void cddp_grad_fini(cddp_grad *grad)
 {
+    if (grad == NULL) return;
     cddp_grad_drop(grad);
     if (grad->backing.device != NULL && !grad->backing_is_borrowed)
         grad->backing.device->release(grad->backing.device, grad->backing.dtype,
