@@ -76,6 +76,7 @@ expect shows_last_dropped 4 "what changed a gradient between two backwards that 
 # What a backward makes is the program's: the report says that it was not judged.
 expect changes_unrecorded 0 "how gradients came to be before cddp_record_gradient (compare sees it)"
 expect same_samples 1 "I-DATA"
+expect shows_no_samples 0 "samples were not shown (cddp_record_samples)"
 # What the program shows at the begin of a step is held against the end of the one before.
 expect begins 0 "was not computed anew$"
 expect begins_changed 1 "I-CHAIN  all ranks: parameter w changed between after step of step 2 and the begin of step 3"

@@ -297,7 +297,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         rank->has_join = true;
         break;
     case CDDP_EV_samples:
-        rank->samples++;
+        rank->samples += e->as.samples.count > 0;
         break;
     case CDDP_EV_zero_grad:
         rank->zero_grads++;
