@@ -37,17 +37,20 @@ cddp_tensor cddp_rows_tensor(const cddp_rows *rows)
     return cddp_tensor_of(rows->device, rows->storage, rows->offset, CDDP_I64, &rows->count, 1);
 }
 
+static cddp_status refuse(const cddp_grad *grad, const cddp_tensor *like, cddp_error *err)
+{
+    return cd_fail(err, CDDP_E_ARG, "cddp_grad_define: the %s",
+                   grad == NULL   ? "gradient is NULL"
+                   : like == NULL ? "tensor that the gradient is to be like is NULL"
+                                  : "tensor that the gradient is to be like has no device");
+}
+
 cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_error *err)
 {
-    if (grad == NULL || like == NULL)
-        return cd_fail(err, CDDP_E_ARG, "cddp_grad_define: the %s is NULL",
-                       grad == NULL ? "gradient" : "tensor that it is to be like");
+    if (grad == NULL) return CD_PASS(refuse(grad, like, err));
     if (grad->kind == CDDP_GRAD_DENSE) return CDDP_OK;
-    if (like->device == NULL)
-        return cd_fail(
-            err, CDDP_E_ARG,
-            "cddp_grad_define: the tensor that the gradient is to be like has no device");
     if (grad->backing.device == NULL) {
+        if (like == NULL || like->device == NULL) return CD_PASS(refuse(grad, like, err));
         cddp_backing backing = {.device = like->device,
                                 .numel = at_least_one(cddp_tensor_numel(like)),
                                 .dtype = like->dtype};
@@ -56,6 +59,7 @@ cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_erro
         grad->backing = backing;
         grad->backing_is_borrowed = false;
     }
+    if (like == NULL) return CD_PASS(refuse(grad, like, err));
     grad->kind = CDDP_GRAD_DENSE;
     grad->value = layout_of(like, &grad->backing);
     grad->is_fresh = true;

@@ -131,11 +131,22 @@ static bool share_memory(const cddp_tensor *a, const cddp_tensor *b)
     return a->storage == b->storage && a->offset * one < b_end && b->offset * other < a_end;
 }
 
+static cddp_status check_apart(const cd_variable *v, cddp_error *err)
+{
+    const cddp_tensor parameter = cd_packed_tensor_get(&v->tensor);
+    if (!share_memory(&v->grad->value, &parameter)) return CDDP_OK;
+    return cd_fail(err, CDDP_E_STATE,
+                   "the gradient of '%s' lies in the parameter's own storage, which its average "
+                   "would overwrite",
+                   v->name);
+}
+
 cddp_status cd_reducer_check_storage(const cd_reducer *r, cddp_error *err)
 {
     for (size_t v = 0; v < r->variable_count; v++) {
         const cd_variable *one = cd_wrapped_variable(r->module, v);
         if (!is_callers(one->grad)) continue;
+        CD_TRY(check_apart(one, err));
         for (size_t w = 0; w < v; w++) {
             const cd_variable *other = cd_wrapped_variable(r->module, w);
             if (is_callers(other->grad) && share_memory(&one->grad->value, &other->grad->value))
@@ -169,12 +180,6 @@ static cddp_status check_gradient(const cd_reducer *r, const cd_variable *v,
         cddp_tensor_numel(view) > 0)
         return cd_fail(err, CDDP_E_STATE,
                        "the gradient of '%s' lies in its bucket without gradient_as_bucket_view",
-                       v->name);
-    const cddp_tensor parameter = cd_packed_tensor_get(&v->tensor);
-    if (r->config->strict && is_callers(grad) && share_memory(&grad->value, &parameter))
-        return cd_fail(err, CDDP_E_STATE,
-                       "the gradient of '%s' lies in the parameter's own storage, which its "
-                       "average would overwrite",
                        v->name);
     if (r->config->strict && r->config->gradient_as_bucket_view &&
         !cd_bucket_is_alias(&grad->value, view) && cddp_tensor_numel(view) > 0 &&

@@ -388,7 +388,7 @@ static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cdd
     uint64_t bytes = cddp_group_bytes(group);
     cddp_grad_bucket plain;
     const bool is_shared = !has_hook && cd_reading_may_be_shared(r->tracer, bucket);
-    cd_untouched_compare(r, bucket);
+    if (r->tracer != NULL) cd_untouched_compare(r, bucket);
     if (has_hook) cd_tracer_call(r->tracer, r->hook->name, "a stage");
     if (is_shared) cd_reader_begin_wait(&r->reader, &r->buckets, bucket, r->tracer);
     const cddp_status status =
@@ -399,7 +399,7 @@ static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cdd
     CD_TRY(status);
     bucket->wire_bytes += cddp_group_bytes(group) - bytes;
     CD_TRY(cd_reducer_check_future(r, bucket, err));
-    if (!*complete) cd_untouched_keep(r, bucket);
+    if (r->tracer != NULL && !*complete) cd_untouched_keep(r, bucket);
     return CDDP_OK;
 }
 

@@ -425,7 +425,7 @@ cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket_set *set, cd_bucket
         CD_TRY(start_plain(r, bucket, digest, err));
     bucket->wire_bytes = cddp_group_bytes(group) - bytes;
     CD_TRY(cd_reducer_check_future(r, bucket, err));
-    if (set == &r->buckets) cd_untouched_keep(r, bucket);
+    if (r->tracer != NULL && set == &r->buckets) cd_untouched_keep(r, bucket);
     return CDDP_OK;
 }
 

@@ -745,9 +745,17 @@ LAB(strict, a_gradient_has_its_own_memory, 2)
     CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
                 "the gradients of 'a' and 'b' share memory");
     check_whole(l);
+}
+
+LAB(strict, a_gradient_is_not_its_parameter, 2)
+{
+    wrap_two(l);
     lane_forward(l);
+    l->grads[1].kind = CDDP_GRAD_DENSE;
     l->grads[1].value = l->parameters[1].tensor;
-    CHECK_FAILS(cddp_ddp_mark_variable_ready(l->ddp, 1, &l->err), CDDP_E_STATE,
+    lane_hook(l, 1);
+    lane_grad(l, 0, 1.0);
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
                 "the gradient of 'b' lies in the parameter's own storage");
     check_whole(l);
 }
