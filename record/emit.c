@@ -49,6 +49,7 @@ void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
     cd_recording *r = cd_recording_get();
     if (r == NULL) return;
     uint64_t all = 0;
+    if (ids == NULL) count = 0;
     for (size_t i = 0; i < count; i++) {
         all += cd_hash_mix(0, (uint64_t)ids[i]); /* a sum: order does not matter */
         CD_EMIT(&r->tracer, sample, NULL, .sample = ids[i], .weight = cd_f64_bits(1),

@@ -114,8 +114,16 @@ void cd_storage_look_at_step(cd_recording *r)
     w->updates++;
 }
 
+static void show_still(cd_recording *r, size_t parameter, int64_t digest, int64_t moment)
+{
+    CD_EMIT(&r->tracer, value, NULL, .what = CDDP_WHAT_PARAMETER, .moment = moment,
+            .id = (int64_t)parameter, .presence = CDDP_PRESENCE_VALUE, .digest = digest,
+            .param = -1, .nonfinite = -1);
+}
+
 /* What no gradient changes is shown once, behind the last step. A change alike on all ranks is
-** their affair. */
+** their affair. Under join the last step of a rank may be another one: ranks then meet at the
+** end. */
 static void show_frozen(cd_recording *r)
 {
     const cd_recorded_wrapper *w = cd_recording_here(r);
@@ -123,9 +131,9 @@ static void show_frozen(cd_recording *r)
     for (size_t i = 0; i < w->parameter_count; i++) {
         const cd_recorded_parameter *p = &w->parameters[i];
         if (!p->is_frozen || p->storage.device == NULL || !is_there(p)) continue;
-        CD_EMIT(&r->tracer, value, NULL, .what = CDDP_WHAT_PARAMETER,
-                .moment = CDDP_MOMENT_AFTER_STEP, .id = (int64_t)i, .presence = CDDP_PRESENCE_VALUE,
-                .digest = cd_tracer_digest(&r->tracer, &p->storage), .param = -1, .nonfinite = -1);
+        const int64_t digest = cd_tracer_digest(&r->tracer, &p->storage);
+        show_still(r, i, digest, CDDP_MOMENT_AFTER_STEP);
+        if (w->has_join) show_still(r, i, digest, CDDP_MOMENT_END);
     }
 }
 

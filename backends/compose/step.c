@@ -456,4 +456,5 @@ void cd_step_fill_table(cddp_backend *table)
     /* of the inner backend's groups and works, not of these */
     table->observe = NULL;
     table->digest_read = NULL;
+    table->digest_written = NULL;
 }

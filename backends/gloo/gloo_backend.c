@@ -445,6 +445,20 @@ static void gloo_describe(void *group, void *work, char *text, size_t text_bytes
     if (peer >= 0) snprintf(text, text_bytes, "waiting for rank %u", g->members[peer]);
 }
 
+static int64_t gloo_digest_read(void *group, void *work)
+{
+    const cd_gloo_work *w = work;
+    (void)group;
+    return w->watch.read;
+}
+
+static int64_t gloo_digest_written(void *group, void *work)
+{
+    const cd_gloo_work *w = work;
+    (void)group;
+    return w->watch.written;
+}
+
 #define ALL_OPS ((1u << CDDP_OP_COUNT) - 1)
 #define ALL_DTYPES ((1u << CDDP_DTYPE_COUNT) - 1)
 #define ALL_REDUCTIONS ((1u << CDDP_RED_COUNT) - 1)
@@ -472,6 +486,8 @@ static const cddp_backend gloo = {
     .release = gloo_release,
     .abort = gloo_abort,
     .describe = gloo_describe,
+    .digest_read = gloo_digest_read,
+    .digest_written = gloo_digest_written,
 };
 
 static const cddp_backend *const backends[] = {&gloo, NULL};

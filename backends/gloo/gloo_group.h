@@ -9,6 +9,7 @@
 */
 #pragma once
 #include "backends/gloo/gloo_shim.h"
+#include "backends/guard/call_watch.h"
 #include "backends/guard/mesh.h"
 #include "cddp/backend.h"
 #include "cddp/rendezvous.h"
@@ -32,6 +33,7 @@ struct cd_gloo_work {
     int64_t *counts;         /* copies of call.counts and call.send_counts, or NULL */
     cd_gloo_buffer *message; /* SEND and RECV: started at post */
     uint64_t deadline_ns, timeout_ns;
+    cd_call_watch watch; /* its lane writes it, before the job is done */
 };
 
 struct cd_gloo_group {

@@ -371,6 +371,20 @@ static cddp_status mpi_abort(void *group, const char *reason, cddp_error *err)
     return CDDP_OK;
 }
 
+static int64_t mpi_digest_read(void *group, void *work)
+{
+    const cd_mpi_work *w = work;
+    (void)group;
+    return w->watch.read;
+}
+
+static int64_t mpi_digest_written(void *group, void *work)
+{
+    const cd_mpi_work *w = work;
+    (void)group;
+    return w->watch.written;
+}
+
 #define ALL_OPS ((1u << CDDP_OP_COUNT) - 1)
 #define ALL_DTYPES ((1u << CDDP_DTYPE_COUNT) - 1)
 #define ALL_REDUCTIONS ((1u << CDDP_RED_COUNT) - 1)
@@ -403,6 +417,8 @@ static const cddp_backend mpi = {
     .release = mpi_release,
     .abort = mpi_abort,
     .launcher = &cd_mpi_launcher,
+    .digest_read = mpi_digest_read,
+    .digest_written = mpi_digest_written,
 };
 
 static const cddp_backend *const backends[] = {&mpi, NULL};

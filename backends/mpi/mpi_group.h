@@ -3,6 +3,7 @@
 #pragma once
 #include <mpi.h>
 
+#include "backends/guard/call_watch.h"
 #include "cddp/backend.h"
 #include "core/base/arena.h"
 #include "core/base/os_lane.h"
@@ -18,6 +19,7 @@ typedef struct cd_mpi_work {
     int *counts;
     MPI_Request message; /* SEND and RECV: started at post */
     uint64_t deadline_ns, timeout_ns;
+    cd_call_watch watch; /* its lane writes it, before the job is done */
 } cd_mpi_work;
 
 struct cd_mpi_group {

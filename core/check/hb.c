@@ -2,7 +2,7 @@
 /* I-HB: happens-before. A buffer is not written while a reduction may read it, nor read before its
 ** result is there.
 **
-** Judged from   three sources, each rank by itself.
+** Judged from   four sources, each rank by itself.
 **     Buckets   between bucket_launch and bucket_done a bucket is in flight: a mark_ready into it,
 **               a grad_local of a parameter whose gradient is a view of it, and an optimizer_touch
 **               of one of its parameters are races. A backward that is left, and a change of the
@@ -14,6 +14,8 @@
 **               buffer_sync in front of it has queued, an optimizer the gradients of bucket_done
 **               and grad_final.
 **     Delayed   a mark says that a delayed gradient came behind the start of its all-reduce.
+**     Views     a recorder sees a gradient in its bucket change where the program had no right to
+**               write to it (Note [Who may write to a bucket])
 **     Inputs    what an operation is given stays the same from its post to its start and to its end
 **               (core/check/operands.h).
 ** Exercised     a bucket was filled again after an earlier launch had completed, or two conflicting
@@ -81,6 +83,11 @@ typedef struct region_history {
     bool reported;
 } region_history;
 
+/* The operation that ended last. */
+typedef struct ended_operation {
+    int64_t group, sequence;
+} ended_operation;
+
 typedef struct state {
     cd_writer writer;
     cd_table flights;   /* (rank, bucket) → bucket_flight */
@@ -88,6 +95,7 @@ typedef struct state {
     cd_ranks clocks;    /* of clocks */
     cd_ranks occasions; /* of occasion */
     cd_ranks arrivals;  /* of arrival */
+    cd_ranks ended;     /* of ended_operation */
     cd_table units;     /* (rank, unit) → unit_name */
     cd_table points;    /* (rank, point) → stream_clock */
     cd_table regions;   /* (rank, region) → region_history */
@@ -106,6 +114,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->clocks, context->allocator, sizeof(clocks));
     cd_ranks_init(&s->occasions, context->allocator, sizeof(occasion));
     cd_ranks_init(&s->arrivals, context->allocator, sizeof(arrival));
+    cd_ranks_init(&s->ended, context->allocator, sizeof(ended_operation));
     cd_table_init(&s->units, context->allocator, sizeof(unit_name));
     cd_table_init(&s->points, context->allocator, sizeof(stream_clock));
     cd_table_init(&s->regions, context->allocator, sizeof(region_history));
@@ -187,11 +196,88 @@ static void take_local(state *s, const cddp_event *e)
     use_bucket(s, e, &(bucket_use){place.bucket, param, "is accumulated into its view"});
 }
 
+/* ---- gradients in their buckets ---- */
+
+/* The parameter of a bucket that has one alone, else -1. */
+static int64_t find_only_parameter(state *s, uint32_t rank, int64_t bucket)
+{
+    cddp_fact_place place;
+    int64_t found = -1;
+    for (int64_t p = 0; bucket >= 0 && cd_writer_find_place(&s->writer, rank, p, &place); p++) {
+        if (place.bucket != bucket) continue;
+        if (found >= 0) return -1;
+        found = p;
+    }
+    return found;
+}
+
+static void report_written(state *s, const cddp_event *e, const bucket_use *use)
+{
+    const cd_key *key = CD_KEY(use->bucket, -1);
+    if (!cd_writer_is_first(&s->writer, key, e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    char gradient[CD_WRITER_NAME_BYTES + 24] = "a gradient";
+    f.bucket = (int32_t)use->bucket;
+    if (use->param >= 0) {
+        cd_finding_set_parameter(&s->writer, &f, use->param);
+        CD_SAY(gradient, "the gradient of %s", f.parameter);
+    }
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the program writes to %s %s", gradient, use->what);
+    CD_SAY(f.expected, "left alone from mark_ready to the end of the backward");
+    CD_SAY(f.actual, "another content of bucket %lld", (long long)use->bucket);
+    CD_SAY(f.advice, "gradients are views of their buckets here (gradient_as_bucket_view): finish "
+                     "each before it is marked ready, and change it after the backward");
+    cd_writer_hold(&s->writer, key, &f);
+}
+
+/* Of an operation that no bucket has posted. */
+static void report_overwritten(state *s, const cddp_event *e)
+{
+    const ended_operation *ended = cd_ranks_add(&s->ended, e->rank);
+    const cd_key *key = CD_KEY(-1, -1);
+    if (ended == NULL || !cd_writer_is_first(&s->writer, key, e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    CD_SAY(f.title,
+           CDDP_FINDING_WHO ": the program writes to the result of collective #%lld of group '%s' "
+                            "before it waits for it",
+           (long long)ended->sequence, cd_writer_get_group(&s->writer, ended->group));
+    CD_SAY(f.expected, "left alone from the post to the wait");
+    CD_SAY(f.actual, "another content than the operation delivered");
+    CD_SAY(f.advice, "wait for the operation (cddp_work_wait) before its tensor is used again");
+    cd_writer_hold(&s->writer, key, &f);
+}
+
+/* See Note [Who may write to a bucket]. */
+static void take_written(state *s, const cddp_event *e)
+{
+    const char *mark = e->text != NULL ? e->text : "";
+    const int64_t value = e->as.mark.value;
+    const bool is_ready = strcmp(mark, CD_TRACER_READY_WRITTEN) == 0;
+    cddp_fact_place place;
+    bucket_use use = {.bucket = value, .param = value};
+    if (strcmp(mark, CD_TRACER_REDUCED_WRITTEN) == 0) {
+        if (value < 0) {
+            report_overwritten(s, e);
+            return;
+        }
+        use.param = find_only_parameter(s, e->rank, value);
+        use.what = "while its bucket is being reduced";
+    } else if (is_ready || strcmp(mark, CD_TRACER_HOOKED_WRITTEN) == 0) {
+        if (!cd_writer_find_place(&s->writer, e->rank, value, &place)) return;
+        use.bucket = place.bucket;
+        use.what = is_ready ? "after it was marked ready, before its bucket is reduced"
+                            : "while the hook of its bucket is at work";
+    }
+    if (use.what != NULL) report_written(s, e, &use);
+}
+
 /* ---- inputs of operations ---- */
 
 static void take_end(state *s, const cddp_event *e)
 {
     const cddp_event_collective_done *d = &e->as.collective_done;
+    ended_operation *ended = cd_ranks_add(&s->ended, e->rank);
+    if (ended != NULL) *ended = (ended_operation){d->group, d->sequence};
     cd_posted posted;
     const cd_operand_fate fate = cd_operands_end(&s->operands, e, &posted);
     const bool is_early = fate == CD_OPERAND_BEFORE_START;
@@ -202,6 +288,8 @@ static void take_end(state *s, const cddp_event *e)
     cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, posted.event);
     f.bucket = (int32_t)posted.bucket;
+    const int64_t only = find_only_parameter(s, e->rank, posted.bucket);
+    if (only >= 0) cd_finding_set_parameter(&s->writer, &f, only);
     if (posted.bucket >= 0) CD_SAY(bucket, ", bucket %lld,", (long long)posted.bucket);
     CD_SAY(f.title, CDDP_FINDING_WHO ": the input of collective #%lld of group '%s'%s changed %s",
            (long long)d->sequence, cd_writer_get_group(&s->writer, d->group), bucket,
@@ -470,6 +558,7 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_mark: /* what it had in flight is given back; nothing reads it later (UPG-02) */
         if (e->text != NULL && strcmp(e->text, "backward_left_early") == 0) take_rebuild(s, e);
         if (e->text != NULL && strcmp(e->text, CD_TRACER_DELAYED_LATE) == 0) take_late(s, e);
+        take_written(s, e);
         break;
     case CDDP_EV_grad_final:
         take_final(s, e);
@@ -539,6 +628,7 @@ static void end(void *self)
     cd_ranks_fini(&s->clocks);
     cd_ranks_fini(&s->occasions);
     cd_ranks_fini(&s->arrivals);
+    cd_ranks_fini(&s->ended);
     cd_table_fini(&s->units);
     cd_table_fini(&s->points);
     cd_table_fini(&s->regions);

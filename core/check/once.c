@@ -17,6 +17,7 @@
 **               that it waited for and the parameters which that one lacks.
 ** Limits        a program that all-reduces gradients itself (a recorder says so), as many elements
 **               as are pending, is not accused by O2: what it owes is verify/import's business.
+**               Gradients of a sharded unit in a recording are reduced when the recorder says it.
 **               The weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
 **               what the engine reports as accumulated.
 */
@@ -70,6 +71,7 @@ typedef struct state {
     cd_ranks ranks;    /* of rank_facts */
     cd_table steps;    /* step → unreduced */
     cd_table steppers; /* (step, rank) → 1 */
+    cd_table units;    /* (rank, ordinal) → the sharded unit that has it, + 1 */
     uint64_t consumed;
 } state;
 
@@ -85,6 +87,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->steps, context->allocator, sizeof(unreduced));
     cd_table_init(&s->steppers, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->units, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -183,6 +186,28 @@ static void take_final(state *s, const cddp_event *e, rank_facts *r)
     l->final_sequence = e->sequence;
 }
 
+static void take_unit_part(state *s, const cddp_event *e)
+{
+    int64_t *unit = cd_table_add(&s->units, CD_KEY(e->rank, e->as.unit_part.ordinal));
+    if (unit != NULL) *unit = e->as.unit_part.unit + 1;
+}
+
+static void take_mark(state *s, const cddp_event *e, rank_facts *r)
+{
+    const char *mark = e->text != NULL ? e->text : "";
+    if (strcmp(mark, CD_TRACER_OWN_REDUCTION) == 0) r->own += e->as.mark.value;
+    if (strcmp(mark, CD_TRACER_UNIT_REDUCED) != 0) return;
+    for (size_t i = 0; i < s->units.count; i++) {
+        const cd_key *of = cd_table_key(&s->units, i);
+        const int64_t *unit = cd_table_value(&s->units, i);
+        if (of->part[0] != (int64_t)e->rank || *unit != e->as.mark.value + 1) continue;
+        ledger *l = cd_table_find(&s->ledgers, CD_KEY(e->rank, of->part[1]));
+        if (l == NULL) continue;
+        settle(l, r);
+        l->final_sequence = e->sequence;
+    }
+}
+
 /* What a bucket lacks: the parameters that did not become ready in this window. */
 typedef struct lack {
     int64_t bucket, param; /* the first of them; -1: none */
@@ -249,7 +274,11 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
                              : (lack){-1, -1, 0};
     u->bucket = missing.param >= 0 ? missing.bucket + 1 : 0;
     u->advice = "";
-    if (!r->is_prepared && (!r->has_forward || r->forward_step != e->step)) {
+    if (cd_table_find(&s->units, CD_KEY(e->rank, u->param)) != NULL && place == NULL) {
+        CD_SAY(u->why, "its unit was not reduced");
+        u->advice = "units are reduced by a backward outside of no_sync, and are done when it has "
+                    "ended: step behind that";
+    } else if (!r->is_prepared && (!r->has_forward || r->forward_step != e->step)) {
         CD_SAY(u->why, "no forward of this step went through the wrapper");
         u->advice = "call what DistributedDataParallel returned, not the module inside of it";
     } else if (!r->is_prepared && r->last_sync && (l->was_unused || l->ready_window < r->window)) {
@@ -377,8 +406,10 @@ static void event(void *self, const cddp_event *e)
         break;
     }
     case CDDP_EV_mark:
-        if (strcmp(e->text != NULL ? e->text : "", CD_TRACER_OWN_REDUCTION) == 0)
-            r->own += e->as.mark.value;
+        take_mark(s, e, r);
+        break;
+    case CDDP_EV_unit_part:
+        take_unit_part(s, e);
         break;
     case CDDP_EV_compare:
         if (e->as.compare.shape == CD_SHAPE_MISSING || e->as.compare.shape == CD_SHAPE_DOUBLED ||
@@ -443,6 +474,7 @@ static void end(void *self)
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->steps);
     cd_table_fini(&s->steppers);
+    cd_table_fini(&s->units);
     cd_check_end(s);
 }
 
@@ -452,7 +484,7 @@ static const uint16_t kinds[] = {CDDP_EV_forward_begin, CDDP_EV_backward_end,
                                  CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
                                  CDDP_EV_grad_final,    CDDP_EV_optimizer_touch,
                                  CDDP_EV_compare,       CDDP_EV_param,
-                                 CDDP_EV_mark};
+                                 CDDP_EV_mark,          CDDP_EV_unit_part};
 
 CD_CHECK_TABLE(once, "I-ONCE", "every contribution reaches the optimizer exactly once",
                "Contribution ledger: each (rank, micro-step, parameter) gradient enters the value "

@@ -101,6 +101,7 @@ cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cd
     if (table.observe == NULL) table.observe = observe_nothing;
     if (table.open_traced == NULL) table.open_traced = open_unreported;
     if (table.digest_read == NULL) table.digest_read = digest_unknown;
+    if (table.digest_written == NULL) table.digest_written = digest_unknown;
     if (full != NULL) *full = table;
     return CDDP_OK;
 }

@@ -372,6 +372,16 @@ static cddp_status keep_counts(cddp_group *group, cddp_work *w, cddp_error *err)
     return CDDP_OK;
 }
 
+/* An operation in place, in memory of the program: its own, or a bucket that it has views of. See
+** Note [Who may write to a bucket]. */
+static bool is_watched(const cddp_group *group, const cddp_collective *c)
+{
+    const cddp_tracer *tracer = group->tracer;
+    return tracer != NULL && tracer->watch != NULL && (tracer->lends_buckets || c->label == 0) &&
+           cd_tracer_wants_digest(tracer) && (cd_operands_of(group, c) & CD_OPERAND_OUTPUT) != 0 &&
+           cd_operands_are_in_place(group, c);
+}
+
 cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp_work **work,
                             cddp_error *err)
 {
@@ -386,6 +396,7 @@ cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp
     collective->sequence = group->sequence;
     if (collective->timeout_ns == 0) collective->timeout_ns = group->timeout_ns;
     w->collective = *collective;
+    w->collective.is_watched = is_watched(group, collective);
     CD_TRY(keep_counts(group, w, err));
     w->posted_ns = group->tracer != NULL ? group->rank->ops->now_ns(group->rank) : 0;
     w->ended = false;

@@ -86,16 +86,16 @@ static cddp_status wait_for_all(roll *r, cddp_error *err)
     return CDDP_OK;
 }
 
-/* Gives the receives back, and finds out who is missing. */
+/* Finds out who is missing. Their receives stay under way: to give one back can end the connections
+** to the others, who have not been answered yet. */
 static void call_roll(roll *r)
 {
     for (uint32_t m = 1; m < r->group->group_size; m++) {
         if (!is_settled(r, m)) r->answers[m] = LOST;
-        if (r->answers[m] != LOST && cddp_work_wait(r->works[m], 0, NULL) != CDDP_OK)
-            r->answers[m] = LOST;
-        else if (r->answers[m] == LOST)
-            cddp_work_release(r->works[m]);
-        r->works[m] = NULL;
+        if (r->answers[m] != LOST) {
+            if (cddp_work_wait(r->works[m], 0, NULL) != CDDP_OK) r->answers[m] = LOST;
+            r->works[m] = NULL;
+        }
         if (r->answers[m] == LOST) r->missing[r->missing_count++] = cd_group_member(r->group, m);
     }
 }
@@ -121,8 +121,11 @@ static cddp_status lead(roll *r, cddp_error *err)
     CD_TRY_OUT(wait_for_all(r, err));
     call_roll(r);
     r->answers[0] = r->missing_count > 0 ? (int32_t)r->missing[0] : ALL_CAME;
-    for (uint32_t m = 1; m < size; m++)
-        if (r->answers[m] != LOST) CD_TRY_OUT(send_to(r, m, &r->answers[0], err));
+    for (uint32_t m = 1; m < size; m++) {
+        if (r->answers[m] == LOST) continue;
+        const cddp_status sent = send_to(r, m, &r->answers[0], err);
+        if (r->missing_count == 0) CD_TRY_OUT(sent); /* else the list of the missing says more */
+    }
     if (r->missing_count > 0) status = fail_missing(r, err);
 out:
     for (uint32_t m = 1; m < size; m++) cddp_work_release(r->works[m]);

@@ -12,6 +12,39 @@
 
 #include <string.h>
 
+/* The bytes of its storage from the first to behind the last element of a contiguous tensor; of
+** another one, up to the end of the storage. */
+static void find_bytes(const cddp_tensor *t, size_t *begin, size_t *end)
+{
+    const size_t element = cddp_dtype_bytes(t->dtype);
+    *begin = (size_t)t->offset * element;
+    *end =
+        cddp_tensor_is_contiguous(t) ? *begin + (size_t)cddp_tensor_numel(t) * element : SIZE_MAX;
+}
+
+bool cd_work_writes(const cddp_work *w, const cddp_tensor *t)
+{
+    if (w == NULL || !w->busy || w->ended || w->group->is_destroyed) return false;
+    const cddp_tensor *out = &w->collective.output;
+    size_t from, to, begin, end;
+    if (!(cd_operands_of(w->group, &w->collective) & CD_OPERAND_OUTPUT)) return false;
+    if (out->storage != t->storage) return false;
+    find_bytes(out, &from, &to);
+    find_bytes(t, &begin, &end);
+    return from < end && begin < to;
+}
+
+/* Something wrote to the result between the end of the operation and the wait. */
+static void mark_overwritten(const cddp_work *w, int64_t digest)
+{
+    const cddp_group *g = w->group;
+    if (!w->collective.is_watched || digest == 0 || w->backend_work == NULL) return;
+    const int64_t written = g->table.digest_written(g->backend_group, w->backend_work);
+    if (written != 0 && written != digest)
+        CD_EMIT(g->tracer, mark, CD_TRACER_REDUCED_WRITTEN,
+                .value = (int64_t)w->collective.label - 1);
+}
+
 void cd_work_emit_done(const cddp_work *w)
 {
     const cddp_group *g = w->group;
@@ -27,16 +60,17 @@ void cd_work_emit_done(const cddp_work *w)
                                : (operands & CD_OPERAND_INPUT) && !is_replaced ? &c->input
                                                                                : NULL;
     const bool gave = (operands & CD_OPERAND_INPUT) != 0 || sends;
+    const int64_t digest = ok && (operands & CD_OPERAND_OUTPUT)
+                               ? cd_tracer_digest_on(g->tracer, &c->output, c->stream)
+                               : 0;
     CD_EMIT(g->tracer, collective_done, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
-            .status = w->outcome,
-            .digest = ok && (operands & CD_OPERAND_OUTPUT)
-                          ? cd_tracer_digest_on(g->tracer, &c->output, c->stream)
-                          : 0,
+            .status = w->outcome, .digest = digest,
             .duration = (int64_t)(g->rank->ops->now_ns(g->rank) - w->posted_ns),
             .input = ok && given != NULL ? cd_tracer_digest_on(g->tracer, given, c->stream) : 0,
             .start = ok && gave && w->backend_work != NULL
                          ? g->table.digest_read(g->backend_group, w->backend_work)
                          : 0);
+    mark_overwritten(w, digest);
     if (ok && (c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_ALLGATHER))
         cd_tracer_pass(g->tracer, c->label, true, &c->output);
     cd_group_show_reduction(g, c, true, ok ? &c->output : NULL);

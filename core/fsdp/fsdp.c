@@ -751,6 +751,15 @@ static void forget_progress(cddp_fsdp *f)
     f->phase = CD_FSDP_IDLE;
 }
 
+/* What a program shows of its gradients is whole; a recorder says which of it was reduced. */
+static void tell_reduced(const cddp_fsdp *f)
+{
+    if (f->tracer == NULL || f->tracer->watch == NULL || f->no_sync_depth > 0) return;
+    for (uint32_t k = 0; k < f->unit_count; k++)
+        if (f->progress[k].has_run_backward)
+            CD_EMIT(f->tracer, mark, CD_TRACER_UNIT_REDUCED, .value = k);
+}
+
 static cddp_status run_backward_end(cddp_fsdp *f, cddp_error *err)
 {
     while (f->reducing_count > 0) CD_TRY(advance_oldest(f, err));
@@ -764,6 +773,7 @@ static cddp_status run_backward_end(cddp_fsdp *f, cddp_error *err)
     }
     CD_EMIT(f->tracer, unit_pass, NULL, .pass = CDDP_UNIT_BACKWARD_END, .grad_mode = 1);
     if (f->no_sync_depth == 0) f->compares_reductions = false;
+    tell_reduced(f);
     forget_progress(f);
     return CD_PASS(cd_fsdp_report_gaps(f, true, err));
 }

@@ -50,9 +50,6 @@ static cddp_status check_context(const cddp_hook_context *context, const cd_cast
     if (spec->wraps && context->inner == NULL)
         return cd_fail(err, CDDP_E_CONFIG, "comm hook %s wraps another hook; none was given",
                        spec->name);
-    if (!spec->wraps && context->inner != NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s does not wrap another hook; got %s",
-                       spec->name, context->inner->name);
     return CD_PASS(spec->wraps ? CDDP_OK : cd_hook_refuse_options(context, spec->name, err));
 }
 

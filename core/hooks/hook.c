@@ -107,9 +107,19 @@ cddp_status cd_hook_refuse_sparse(const cddp_grad_bucket *bucket, const char *na
     return CDDP_OK;
 }
 
+cddp_status cd_hook_refuse_inner(const cddp_hook_context *context, const char *name,
+                                 cddp_error *err)
+{
+    if (context->inner != NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s does not wrap another hook; got %s", name,
+                       context->inner->name);
+    return CDDP_OK;
+}
+
 cddp_status cd_hook_refuse_options(const cddp_hook_context *context, const char *name,
                                    cddp_error *err)
 {
+    CD_TRY(cd_hook_refuse_inner(context, name, err));
     if (context->options != NULL && context->options[0] != '\0')
         return cd_fail(err, CDDP_E_CONFIG, "comm hook %s takes no options; got \"%s\"", name,
                        context->options);

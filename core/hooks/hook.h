@@ -40,6 +40,9 @@ cddp_status cd_future_add_allreduce(cddp_future *future, const cddp_grad_bucket 
 /* HOOK-12: hooks that work on the flat buffer cannot take a sparse bucket. */
 cddp_status cd_hook_refuse_sparse(const cddp_grad_bucket *bucket, const char *name,
                                   cddp_error *err);
+/* For hooks that are no wrappers. */
+cddp_status cd_hook_refuse_inner(const cddp_hook_context *context, const char *name,
+                                 cddp_error *err) CDDP_MUST_CHECK;
 /* For hooks that have no options: refuses any, quoting them. */
 cddp_status cd_hook_refuse_options(const cddp_hook_context *context, const char *name,
                                    cddp_error *err);

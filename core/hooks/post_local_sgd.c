@@ -61,10 +61,7 @@ static void destroy(void *self)
 static cddp_status create(const cddp_hook_context *context, void **self, cddp_error *err)
 {
     settings s = {.start = 100, .gradient_allreduce = true};
-    if (context->inner != NULL)
-        return cd_fail(err, CDDP_E_CONFIG,
-                       "comm hook post_local_sgd does not wrap another hook; got %s",
-                       context->inner->name);
+    CD_TRY(cd_hook_refuse_inner(context, "post_local_sgd", err));
     CD_TRY(cd_options_read("comm hook post_local_sgd", option_table,
                            sizeof option_table / sizeof option_table[0], context->options, &s,
                            err));

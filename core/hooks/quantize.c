@@ -66,9 +66,7 @@ cddp_status cd_quantize_create(const cddp_hook_context *context, bool per_channe
 {
     const char *name = per_channel ? "quantize_per_channel" : "quantize_per_tensor";
     settings s = {.bucket_size = 512};
-    if (context->inner != NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s does not wrap another hook; got %s", name,
-                       context->inner->name);
+    CD_TRY(cd_hook_refuse_inner(context, name, err));
     if (per_channel)
         CD_TRY(cd_options_read("comm hook quantize_per_channel", channel_options, 1,
                                context->options, &s, err));

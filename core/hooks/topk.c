@@ -105,6 +105,7 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
     t->settings = (settings){.k = 0, .ratio = -1, .error_feedback = true};
     cd_state_model model = cd_state_model_of(context);
     cd_residual_init(&t->residual, context->allocator, &model, "topk");
+    CD_TRY_OUT(cd_hook_refuse_inner(context, "topk", err));
     CD_TRY_OUT(cd_options_read("comm hook topk", option_table,
                                sizeof option_table / sizeof option_table[0], context->options,
                                &t->settings, err));

@@ -141,6 +141,7 @@ cddp_status cddp_registry_create(const cddp_allocator *allocator, cddp_registry 
                                  cddp_error *err)
 {
     cddp_status status = CDDP_OK;
+    if (registry == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_registry_create: registry is NULL");
     cd_arena arena;
     cd_arena_init(&arena, allocator, 16384);
     cddp_registry *r = cd_arena_push(&arena, sizeof *r);
@@ -173,22 +174,24 @@ void cddp_registry_destroy(cddp_registry *registry)
 
 const cddp_backend *cddp_registry_backend(const cddp_registry *registry, size_t index)
 {
-    return index < registry->backends.count ? registry->backends.items[index] : NULL;
+    return registry != NULL && index < registry->backends.count ? registry->backends.items[index]
+                                                                : NULL;
 }
 
 const cddp_hook *cddp_registry_hook(const cddp_registry *registry, size_t index)
 {
-    return index < registry->hooks.count ? registry->hooks.items[index] : NULL;
+    return registry != NULL && index < registry->hooks.count ? registry->hooks.items[index] : NULL;
 }
 
 const cddp_check *cddp_registry_check(const cddp_registry *registry, size_t index)
 {
-    return index < registry->checks.count ? registry->checks.items[index] : NULL;
+    return registry != NULL && index < registry->checks.count ? registry->checks.items[index]
+                                                              : NULL;
 }
 
 const cddp_backend *cddp_registry_find_backend(const cddp_registry *registry, const char *name)
 {
-    for (size_t i = 0; i < registry->backends.count; i++) {
+    for (size_t i = 0; registry != NULL && name != NULL && i < registry->backends.count; i++) {
         if (strcmp(cddp_registry_backend(registry, i)->name, name) == 0)
             return cddp_registry_backend(registry, i);
     }
@@ -197,7 +200,7 @@ const cddp_backend *cddp_registry_find_backend(const cddp_registry *registry, co
 
 const cddp_hook *cddp_registry_find_hook(const cddp_registry *registry, const char *name)
 {
-    for (size_t i = 0; i < registry->hooks.count; i++) {
+    for (size_t i = 0; registry != NULL && name != NULL && i < registry->hooks.count; i++) {
         if (strcmp(cddp_registry_hook(registry, i)->name, name) == 0)
             return cddp_registry_hook(registry, i);
     }
@@ -206,7 +209,7 @@ const cddp_hook *cddp_registry_find_hook(const cddp_registry *registry, const ch
 
 const cddp_check *cddp_registry_find_check(const cddp_registry *registry, const char *name)
 {
-    for (size_t i = 0; i < registry->checks.count; i++) {
+    for (size_t i = 0; registry != NULL && name != NULL && i < registry->checks.count; i++) {
         if (strcmp(cddp_registry_check(registry, i)->name, name) == 0)
             return cddp_registry_check(registry, i);
     }

@@ -37,10 +37,20 @@ cddp_tensor cddp_rows_tensor(const cddp_rows *rows)
     return cddp_tensor_of(rows->device, rows->storage, rows->offset, CDDP_I64, &rows->count, 1);
 }
 
+static cddp_status refuse(const cddp_grad *grad, const cddp_tensor *like, cddp_error *err)
+{
+    return cd_fail(err, CDDP_E_ARG, "cddp_grad_define: the %s",
+                   grad == NULL   ? "gradient is NULL"
+                   : like == NULL ? "tensor that the gradient is to be like is NULL"
+                                  : "tensor that the gradient is to be like has no device");
+}
+
 cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_error *err)
 {
+    if (grad == NULL) return CD_PASS(refuse(grad, like, err));
     if (grad->kind == CDDP_GRAD_DENSE) return CDDP_OK;
     if (grad->backing.device == NULL) {
+        if (like == NULL || like->device == NULL) return CD_PASS(refuse(grad, like, err));
         cddp_backing backing = {.device = like->device,
                                 .numel = at_least_one(cddp_tensor_numel(like)),
                                 .dtype = like->dtype};
@@ -49,6 +59,7 @@ cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_erro
         grad->backing = backing;
         grad->backing_is_borrowed = false;
     }
+    if (like == NULL) return CD_PASS(refuse(grad, like, err));
     grad->kind = CDDP_GRAD_DENSE;
     grad->value = layout_of(like, &grad->backing);
     grad->is_fresh = true;
@@ -57,6 +68,7 @@ cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_erro
 
 void cddp_grad_drop(cddp_grad *grad)
 {
+    if (grad == NULL) return;
     grad->kind = CDDP_GRAD_UNDEFINED;
     grad->requires_grad = false;
     grad->value.device = NULL;
@@ -65,6 +77,7 @@ void cddp_grad_drop(cddp_grad *grad)
 
 void cddp_grad_fini(cddp_grad *grad)
 {
+    if (grad == NULL) return;
     cddp_grad_drop(grad);
     if (grad->backing.device != NULL && !grad->backing_is_borrowed)
         grad->backing.device->release(grad->backing.device, grad->backing.dtype,

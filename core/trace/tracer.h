@@ -69,6 +69,7 @@ struct cddp_tracer {
     const cd_tracer_watch *watch;       /* NULL without a recorder */
     const cd_tracer_operands *operands; /* NULL: nobody looks */
     const cd_tracer_reader *reader;     /* NULL: digests are the device's */
+    bool lends_buckets;                 /* the program can write to buckets: gradients are views */
     int64_t wrapper;                    /* which one the last event was about; -1: unknown */
     uint64_t wrappers;                  /* which numbers are in use, a bit each */
 };
@@ -110,6 +111,8 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_OWN_COLLECTIVE "own collective"
 /* A mark: a sum seems wrong; value: of what the judge was shown of it. See cd_sum_sight_begin. */
 #define CD_TRACER_SHOWN_SUM "shown sum"
+/* Of a recorded program: the gradients of a sharded unit have been reduced; value: the unit. */
+#define CD_TRACER_UNIT_REDUCED "unit reduced"
 /* The rank takes part in making a group; value: a digest of its members, then 16 bits with their
 ** number. */
 #define CD_TRACER_NEW_GROUP "new_group"
@@ -126,6 +129,12 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 /* a gradient is another one than a backward left that was not reduced yet */
 #define CD_TRACER_GRADIENT_CHANGED "gradient changed between backwards"
 #define CD_TRACER_GIVEN_CHANGED "gradient changed before its hook"
+/* A gradient that is a view of its bucket was written to (Note [Who may write to a bucket]) before
+** the bucket was launched; between two stages of its hook; value: the variable. And the
+** result of the operation that has just ended was, before the wait; value: its bucket, or -1. */
+#define CD_TRACER_READY_WRITTEN "gradient written when ready"
+#define CD_TRACER_HOOKED_WRITTEN "gradient written under its hook"
+#define CD_TRACER_REDUCED_WRITTEN "result written before its wait"
 /* what a step took is not the gradient in its place */
 #define CD_TRACER_ELSEWHERE "gradient taken from elsewhere"
 

@@ -68,6 +68,9 @@ typedef struct cddp_collective {
     uint64_t timeout_ns; /* 0: the group's */
     /* the caller's own mark for traces (bucket index + 1, or 0); never interpreted */
     uint64_t label;
+    /* set by cddp_group: the program can write to the tensors while the operation runs, and a
+    ** recorder wants to know. A backend with digest_read and digest_written takes both digests. */
+    bool is_watched;
 } cddp_collective;
 
 /* The promises of a result. They are data, so that no caller compares backend names. */
@@ -188,6 +191,11 @@ typedef struct cddp_backend {
     ** not taken for a backend that reduces wrongly. called when: the work ended well, in a group
     ** that is observed. blocks: no. */
     int64_t (*digest_read)(void *group, void *work);
+    /* (optional: default 0) does: likewise of what this member received, as it was when the
+    ** operation ended; 0: not known. So a program that writes into it before it waits is not taken
+    ** for a backend that delivers something else. called when: the work ended well, and its
+    ** collective is_watched. blocks: no. */
+    int64_t (*digest_written)(void *group, void *work);
 } cddp_backend;
 
 CDDP_API const char *cddp_op_name(cddp_op op); /* "allreduce" */

@@ -106,9 +106,10 @@ typedef struct cddp_grad {
 ** it is. */
 CDDP_API cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like,
                                       cddp_error *err) CDDP_MUST_CHECK;
-/* zero_grad(set_to_none=True): the gradient is undefined again; backing stays for reuse. */
+/* zero_grad(set_to_none=True): the gradient is undefined again; backing stays for reuse. Accepts
+** NULL. */
 CDDP_API void cddp_grad_drop(cddp_grad *grad);
-/* Drops the gradient and releases backing, unless it is borrowed. */
+/* Drops the gradient and releases backing, unless it is borrowed. Accepts NULL. */
 CDDP_API void cddp_grad_fini(cddp_grad *grad);
 /* Backing storage in a tensor; the tensor has the parameter's layout. */
 CDDP_API cddp_backing cddp_backing_of(const cddp_tensor *t);

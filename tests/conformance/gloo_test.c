@@ -582,4 +582,24 @@ TEST(gloo, a_monitored_barrier_names_the_lowest_rank_that_is_missing)
     assert_non_null(strstr(j.results[2].error.message, "or a rank below this one did not"));
 }
 
+static cddp_status the_last_stays_away(cddp_group *group, cddp_error *err)
+{
+    if (cddp_group_rank(group) != 3)
+        return cddp_barrier_monitored(group, UINT64_C(2000000000), err);
+    cd_os_sleep_ns(UINT64_C(4000000000));
+    return CDDP_OK;
+}
+
+/* Those who came are answered before the connections end. */
+TEST(gloo, a_monitored_barrier_answers_those_who_came)
+{
+    job j = {.world_size = 4, .timeout_ns = UINT64_C(30000000000), .body = the_last_stays_away};
+    run_job(&j);
+    for (uint32_t r = 0; r < 3; r++) {
+        cd_test_row("rank %u: %s", r, j.results[r].error.message);
+        assert_int_equal(j.results[r].status, CDDP_E_TIMEOUT);
+        assert_non_null(strstr(j.results[r].error.message, "lost rank 3: it did not come"));
+    }
+}
+
 TEST_MAIN()

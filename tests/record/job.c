@@ -140,11 +140,16 @@ static cddp_hook own_hook = {.size = sizeof own_hook,
                              .create = create_hook,
                              .run = run_hook};
 
-/* "hook_of_library:NAME" is one of the library's. */
+/* "hook…:NAME" is one of the library's; NULL: the program's own. */
+static const char *library_hook(const training *t)
+{
+    const char *colon = strncmp(t->mistake, "hook", 4) == 0 ? strchr(t->mistake, ':') : NULL;
+    return colon != NULL ? colon + 1 : NULL;
+}
+
 static cddp_status take_hook(training *t, cddp_error *err)
 {
-    static const char library[] = "hook_of_library:";
-    const bool is_library = strncmp(t->mistake, library, sizeof library - 1) == 0;
+    const char *library = library_hook(t);
     const bool is_hook =
         strncmp(t->mistake, "hook", 4) == 0 || strncmp(t->mistake, "join_hook", 9) == 0;
     if (!is_hook) return CDDP_OK;
@@ -155,12 +160,14 @@ static cddp_status take_hook(training *t, cddp_error *err)
         own_hook.flags = CDDP_HOOK_LOSSY | CDDP_HOOK_CASTS_FIRST;
         own_hook.wire_dtype = CDDP_DTYPE_BIT(CDDP_BF16);
     }
-    if (!is_library) return cddp_ddp_register_comm_hook(t->ddp, &own_hook, NULL, NULL, err);
+    if (library == NULL) return cddp_ddp_register_comm_hook(t->ddp, &own_hook, NULL, NULL, err);
+    const char *options = strcmp(library, "powersgd") == 0         ? "start_powerSGD_iter=4"
+                          : strcmp(library, "post_local_sgd") == 0 ? "subgroup_size=2"
+                                                                   : NULL;
     cddp_status status = cddp_registry_create(NULL, &t->hooks, err);
     if (status == CDDP_OK)
-        status = cddp_ddp_register_comm_hook(
-            t->ddp, cddp_registry_find_hook(t->hooks, t->mistake + sizeof library - 1), NULL,
-            strstr(t->mistake, "powersgd") != NULL ? "start_powerSGD_iter=2" : NULL, err);
+        status = cddp_ddp_register_comm_hook(t->ddp, cddp_registry_find_hook(t->hooks, library),
+                                             NULL, options, err);
     return status;
 }
 
@@ -229,6 +236,35 @@ static void spoil_gradient(training *t, const char *mistake, int step, size_t p)
     ((double *)t->grads[p].value.storage)[t->grads[p].value.offset + 5] = 0;
 }
 
+/* "views…" and "hook_views…": gradients are views of their buckets. In step 2 rank 1 writes to one
+** that it has marked ready: before its bucket is complete (early), as soon as the bucket is posted
+** (late), or when the first operation of that has ended (last). */
+static bool has_views(const training *t) { return strstr(t->mistake, "views") != NULL; }
+
+static int turns[2]; /* a pipe: rank 1 lets the others post what it has posted */
+
+static void await_turn(const training *t, int step, int micro, size_t p)
+{
+    char turn;
+    if (strstr(t->mistake, "views_late") == NULL || t->rank == 1) return;
+    if (step == 2 && micro + 1 == MICRO_STEPS && p == 0) (void)!read(turns[0], &turn, 1);
+}
+
+static cddp_status write_late(const training *t, int step, int micro, size_t p, cddp_error *err)
+{
+    static const char all[64];
+    const bool is_early = strstr(t->mistake, "views_early") != NULL,
+               is_late = strstr(t->mistake, "views_late") != NULL,
+               is_last = strstr(t->mistake, "views_last") != NULL;
+    cddp_status status = CDDP_OK;
+    if (step != 2 || micro + 1 < MICRO_STEPS || p != (is_early ? 1 : 0)) return CDDP_OK;
+    if (is_last) status = cddp_group_barrier(t->group, err); /* operations end in order */
+    if (t->rank == 1 && (is_early || is_late || is_last))
+        ((double *)t->grads[p].value.storage)[t->grads[p].value.offset + 5] = 1000;
+    if (t->rank == 1 && is_late) (void)!write(turns[1], all, t->world_size - 1);
+    return status;
+}
+
 static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
 {
     int64_t ids[SAMPLES];
@@ -238,7 +274,7 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
     if (drops && t->rank == 1 && step == 2 && micro > 0) cddp_grad_drop(&t->grads[0]);
     for (int k = 0; k < SAMPLES; k++) ids[k] = sample_of(t, step, micro, k);
     if (speaks(t) && !makes(t, "unnumbered")) cddp_record_micro_step((uint64_t)micro);
-    if (speaks(t)) cddp_record_samples(0, ids, SAMPLES);
+    if (speaks(t)) cddp_record_samples(0, makes(t, "shows_no_samples") ? NULL : ids, SAMPLES);
     cddp_status status = reduces(t) ? cddp_ddp_forward_begin(t->ddp, true, err) : CDDP_OK;
     if (status == CDDP_OK && reduces(t)) status = cddp_ddp_forward_end(t->ddp, NULL, err);
     for (size_t p = PARAMETERS; status == CDDP_OK && p-- > 0;) {
@@ -254,7 +290,9 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
         if (speaks(t) && (is_shown || micro + 1 == MICRO_STEPS))
             cddp_record_gradient(p, &t->grads[p].value);
         spoil_gradient(t, "hook_given_another", step, p);
+        await_turn(t, step, micro, p);
         if (reduces(t)) status = cddp_ddp_mark_variable_ready(t->ddp, p, err);
+        if (status == CDDP_OK && reduces(t)) status = write_late(t, step, micro, p, err);
     }
     if (status == CDDP_OK && reduces(t)) status = cddp_ddp_backward_end(t->ddp, err);
     return status;
@@ -498,7 +536,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
                                          .grad = &t.grads[p],
                                          .requires_grad = true};
     }
-    const bool has_still = strncmp(t.mistake, "still", 5) == 0;
+    const bool has_still = strstr(t.mistake, "still") != NULL;
     static const char *const ignored[] = {"still"};
     const cddp_tensor still = cddp_tensor_of(cddp_device_cpu(), t.still, 0, CDDP_F64, &sizes[1], 1);
     parameters[PARAMETERS] = (cddp_parameter){.name = ignored[0], .tensor = still};
@@ -509,6 +547,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     options.ignore_count = makes(&t, "still_ignored_drifts");
     options.group = group;
     options.bucket_cap_mb = 0.001;
+    options.gradient_as_bucket_view = has_views(&t);
     if (makes(&t, "hook_first_bucket_only")) options.bucket_cap_mb = 0.00005;
     cddp_status status = strncmp(t.mistake, "own", 3) == 0 ? begin_alike(&t, names, err)
                                                            : cddp_ddp_create(&options, &t.ddp, err);
@@ -522,6 +561,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     for (int epoch = 0; status == CDDP_OK && epoch < epochs_of(&t); epoch++)
         status = train_epoch(&t, epoch, err);
     if (status == CDDP_OK) status = post_extra(&t, STEPS, err);
+    if (makes(&t, "join_still_drifts")) t.still[3] += t.rank % 2; /* alike where steps end alike */
     nudge(&t, "nudges_last", 3);
     nudge(&t, "own_nudges_last", 3);
     nudge(&t, "averages_at_end", 3); /* and shows it */
@@ -549,6 +589,7 @@ int main(int argc, char **argv)
     const uint64_t patience =
         strcmp(argv[2], "hangs") == 0 ? UINT64_C(120000000000) : UINT64_C(4000000000);
     const cddp_init_options options = {.size = sizeof options, .timeout_ns = patience};
+    if (pipe(turns) != 0) return 2;
     const cddp_status status =
         cddp_run_ranks((uint32_t)atoi(argv[1]), &options, train, argv[2], &err);
     if (status != CDDP_OK) fprintf(stderr, "%s\n", err.message);

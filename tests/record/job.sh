@@ -67,6 +67,8 @@ expect still 0 "$mean"
 expect still_follows 0 "$mean"
 expect still_drifts 1 "I-PARAMEQ  rank 0 and .* hold different values of still after the step"
 expect still_ignored_drifts 0 "nor the 1 parameter on the ignore list, where ranks may differ"
+expect join_still 0 "$mean"
+expect join_still_drifts 1 "I-PARAMEQ  .* different values of still after"
 # Where the program shows what the last backward left alone, the recorder looks at what the others left.
 expect shows_last 0 "$mean"
 expect shows_last_changed 4 "what changed a gradient between two backwards that add up .*, first on rank 0, step 2, parameter 0; 4 in all"
@@ -74,6 +76,7 @@ expect shows_last_dropped 4 "what changed a gradient between two backwards that 
 # What a backward makes is the program's: the report says that it was not judged.
 expect changes_unrecorded 0 "how gradients came to be before cddp_record_gradient (compare sees it)"
 expect same_samples 1 "I-DATA"
+expect shows_no_samples 0 "samples were not shown (cddp_record_samples)"
 # What the program shows at the begin of a step is held against the end of the one before.
 expect begins 0 "was not computed anew$"
 expect begins_changed 1 "I-CHAIN  all ranks: parameter w changed between after step of step 2 and the begin of step 3"
@@ -126,6 +129,24 @@ expect hook_of_library:reproducible 0 "$mean"
 expect hook_of_library:fp16_compress 0 "as a low precision rounds it"
 expect hook_of_library:topk 0 "reductions kept the laws of the comm hook topk"
 expect hook_of_library:quantize_per_tensor 0 "reductions kept the laws of the comm hook"
+# Gradients that are views of their buckets, and a program that writes to one which it has marked ready: whoever reads
+# the bucket then, in place (allreduce, the warm-up of powersgd) or in stages, is not to blame.
+expect views 0 "$mean"
+expect hook_views 0 "$mean"
+expect hook_views:reproducible 0 "$mean"
+expect views_early 1 "I-HB  rank 1: the program writes to the gradient of b after it was marked ready, before its bucket"
+expect hook_views_early:allreduce 1 "I-HB  rank 1: the program writes to the gradient of b after it was marked ready, before its bucket"
+for hook in fp16_compress reproducible topk; do
+    expect hook_views_late:$hook 1 "I-HB  rank 1: the program writes to the gradient of w while the hook of its bucket is at work"
+done
+# The other ranks post behind the write.
+for mistake in views_late hook_views_late:allreduce hook_views_late:powersgd hook_views_late:post_local_sgd; do
+    expect $mistake 1 "I-HB  rank 1: the input of collective #6 of group 'world', bucket 0, changed between its post and its start"
+done
+for mistake in views_last hook_views_last:allreduce; do
+    expect $mistake 1 "I-HB  rank 1: the program writes to a gradient while its bucket is being reduced"
+done
+expect hook_views_last 1 "I-HB  rank 1: the program writes to the result of collective #6 of group 'world' before it waits"
 expect join_right 0 "$mean"
 expect join_by_active 0 "$mean"
 expect join_twice 0 "$mean"

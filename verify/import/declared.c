@@ -297,7 +297,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         rank->has_join = true;
         break;
     case CDDP_EV_samples:
-        rank->samples++;
+        rank->samples += e->as.samples.count > 0;
         break;
     case CDDP_EV_zero_grad:
         rank->zero_grads++;
@@ -841,7 +841,10 @@ bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
                    m->others);
     snprintf(f.advice, sizeof f.advice,
              "a hook has to return the mean over all ranks (HOOK-08); one that sums on purpose, or "
-             "compresses, has to declare it");
+             "compresses, has to declare it%s",
+             m->has_views ? ". Gradients are views of their buckets: a write to one while the hook "
+                            "is at work gives the same picture"
+                          : "");
     *finding = f;
     return true;
 }

@@ -389,9 +389,10 @@ static void take_hook(cd_means *m, cd_means_rank *r, const cddp_event *e)
     m->has_summing |= h->promise == CDDP_PROMISE_SUM;
 }
 
-static void take_option(cd_means_rank *r, const cddp_event_option *o)
+static void take_option(cd_means *m, cd_means_rank *r, const cddp_event_option *o)
 {
     const int32_t key = cd_setting_find(o->key);
+    if (key == CDDP_KEY_ddp_gradient_as_bucket_view) m->has_views |= o->value != 0;
     if (key == CDDP_KEY_ddp_accumulate_in_hook) r->accumulates = o->value != 0;
     if (key == CDDP_KEY_ddp_average_contributions) r->counts_contributions = o->value != 0;
     if (key == CDDP_KEY_join_divide_by_initial_world_size) r->divides_by_active = o->value == 0;
@@ -439,7 +440,7 @@ void cd_means_push(cd_means *m, const cddp_event *e)
         if (e->as.agreement.gradients > 0) r->apart = e->step + 1;
         break;
     case CDDP_EV_option:
-        take_option(r, &e->as.option);
+        take_option(m, r, &e->as.option);
         break;
     case CDDP_EV_bucket_layout:
         take_layout(m, r, &e->as.bucket_layout);

@@ -118,6 +118,7 @@ typedef struct cd_means {
     bool is_promised;    /* a hook that promised the mean, or the sum, made one of them */
     bool is_hooked;      /* all of them were made under a hook */
     bool has_summing;    /* a hook was declared to sum */
+    bool has_views;      /* gradients are views of their buckets */
     bool is_accumulated; /* in a hook: what entered is the program's own statement */
     char hook[64];       /* its name, "" without one */
     bool is_out_of_memory;

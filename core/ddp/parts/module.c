@@ -38,6 +38,9 @@ cddp_status cd_wrapped_check_tensor(const cddp_tensor *tensor, const char *name,
     if ((unsigned)tensor->dtype >= CDDP_DTYPE_COUNT)
         return cd_fail(err, CDDP_E_ARG, "'%s' has dtype %d, which is none", name,
                        (int)tensor->dtype);
+    if (tensor->offset < 0)
+        return cd_fail(err, CDDP_E_ARG, "'%s' begins at element %lld of its storage", name,
+                       (long long)tensor->offset);
     for (uint32_t i = 0; i < tensor->dim_count; i++) {
         if (tensor->sizes[i] < 0)
             return cd_fail(err, CDDP_E_ARG, "'%s' has size %lld in dimension %u", name,

@@ -137,6 +137,16 @@ static cddp_status check_options(const cddp_ddp_options *o, cddp_error *err)
                        "set one of them",
                        o->first_bucket_bytes,
                        o->bucket_cap_mb != 0.0 ? "bucket_cap_mb" : "bucket_cap_mb_list");
+    if (o->strict && o->bucket_cap_mb != 0.0 && o->bucket_cap_mb_list_count > 0)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "bucket_cap_mb is %g, but bucket_cap_mb_list gives every bucket its size: "
+                       "set one of them",
+                       o->bucket_cap_mb);
+    if (o->strict && o->skip_all_reduce_unused_params && !o->find_unused_parameters &&
+        !o->static_graph) /* UNU-14 */
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "skip_all_reduce_unused_params needs find_unused_parameters or "
+                       "static_graph: otherwise nobody knows which parameters are unused");
     CD_TRY(check_accumulation(o, err));
     return CD_PASS(check_mixed(o, err));
 }

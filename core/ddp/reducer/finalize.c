@@ -8,7 +8,7 @@
 ** buckets in index order, on every rank alike (Note [Bucket order is a contract between ranks]).
 ** With a chooser of continuations stages run in its order instead, as PyTorch's callbacks do.
 */
-#include "core/ddp/reducer/reducer.h"
+#include "core/ddp/reducer/untouched.h"
 
 #include "cddp/device.h"
 #include "core/base/error.h"
@@ -388,6 +388,7 @@ static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cdd
     uint64_t bytes = cddp_group_bytes(group);
     cddp_grad_bucket plain;
     const bool is_shared = !has_hook && cd_reading_may_be_shared(r->tracer, bucket);
+    if (r->tracer != NULL) cd_untouched_compare(r, bucket);
     if (has_hook) cd_tracer_call(r->tracer, r->hook->name, "a stage");
     if (is_shared) cd_reader_begin_wait(&r->reader, &r->buckets, bucket, r->tracer);
     const cddp_status status =
@@ -397,7 +398,9 @@ static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cdd
     if (has_hook) cd_tracer_call(r->tracer, NULL, NULL);
     CD_TRY(status);
     bucket->wire_bytes += cddp_group_bytes(group) - bytes;
-    return CD_PASS(cd_reducer_check_future(r, bucket, err));
+    CD_TRY(cd_reducer_check_future(r, bucket, err));
+    if (r->tracer != NULL && !*complete) cd_untouched_keep(r, bucket);
+    return CDDP_OK;
 }
 
 cddp_status cd_reducer_complete_future(cd_reducer *r, cd_bucket *bucket, cddp_error *err)

@@ -159,6 +159,24 @@ static bool has_accumulated(const cd_reducer *r)
     return false;
 }
 
+/* With views a gradient in storage of the caller would move, and the caller would go on writing to
+** where it was. */
+static cddp_status check_views(const cd_reducer *r, cddp_error *err)
+{
+    for (size_t v = 0; v < r->variable_count; v++) {
+        const cd_variable *x = cd_wrapped_variable(r->module, v);
+        const cddp_grad *g = x->grad;
+        if (!x->expect_sparse && g->kind == CDDP_GRAD_DENSE &&
+            g->value.storage != g->backing.storage)
+            return cd_fail(err, CDDP_E_STATE,
+                           "gradient_as_bucket_view: the gradient of '%s' lies in the caller's "
+                           "storage, and would move into its bucket: make it with "
+                           "cddp_grad_define",
+                           x->name);
+    }
+    return CDDP_OK;
+}
+
 /* The new set replaces the old one; both exist for a moment, so that a failed allocation leaves the
 ** reducer as it was, and so that gradients which live in the old slices can move (REB-08). */
 static cddp_status install(cd_reducer *r, cd_bucket_layout *layout, cddp_error *err)
@@ -171,6 +189,7 @@ static cddp_status install(cd_reducer *r, cd_bucket_layout *layout, cddp_error *
                                .for_hook = r->hook != NULL,
                                .for_copies = cd_reducer_copies(r),
                                .dtype = r->config->param_dtype};
+    if (views && r->config->strict) CD_TRY(check_views(r, err));
     CD_TRY(cd_bucket_set_init(&fresh, &spec, r->allocator, err));
     *layout = (cd_bucket_layout){0};
     if (views) {

@@ -64,6 +64,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/ddp/reducer/static_graph.h"
+#include "core/ddp/reducer/untouched.h"
 #include "core/hooks/hook.h"
 #include "core/tensor/digest.h"
 #include "core/trace/points.h"
@@ -295,12 +296,15 @@ static int64_t digest_bucket(const cd_reducer *r, const cd_bucket_set *set, cons
     uint64_t digest = 0;
     *slices = 0;
     if (bucket->is_sparse || !cd_tracer_wants_digest(r->tracer)) return 0;
+    const bool is_watched = cd_untouched_is_watched(r, bucket);
     cd_digest_pass_begin(&pass, &bucket->flat);
     for (uint32_t i = 0; set == &r->buckets && i < bucket->variable_count; i++) {
         const uint32_t variable = set->layout.indices[bucket->first_slot + i];
         const bool has_slice = !cd_wrapped_variable(r->module, variable)->expect_sparse;
         const cddp_tensor slice = cd_bucket_set_view(&r->buckets, variable);
-        digest = cd_hash_mix(digest, has_slice ? cd_digest_pass_part(&pass, &slice) : 0);
+        const uint64_t part = has_slice ? cd_digest_pass_part(&pass, &slice) : 0;
+        digest = cd_hash_mix(digest, part);
+        if (is_watched) cd_untouched_compare_ready(r, variable, (int64_t)part);
     }
     *slices = (int64_t)digest;
     return (int64_t)cd_digest_pass_end(&pass);
@@ -420,7 +424,9 @@ cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket_set *set, cd_bucket
     else
         CD_TRY(start_plain(r, bucket, digest, err));
     bucket->wire_bytes = cddp_group_bytes(group) - bytes;
-    return CD_PASS(cd_reducer_check_future(r, bucket, err));
+    CD_TRY(cd_reducer_check_future(r, bucket, err));
+    if (r->tracer != NULL && set == &r->buckets) cd_untouched_keep(r, bucket);
+    return CDDP_OK;
 }
 
 static cddp_status launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
@@ -500,11 +506,14 @@ static inline cddp_status fill_slice(cd_reducer *r, size_t variable, bool is_unu
     const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
     cd_contribution contribution;
     CD_TRY(cd_reducer_contribute(r, variable, &contribution, err));
+    if (r->tracer == NULL) return CDDP_OK;
+    const int64_t digest =
+        contribution.is_hashed ? contribution.digest : cd_reducer_slice_digest(r, variable);
     CD_EMIT(r->tracer, mark_ready, NULL, .param = (int64_t)variable, .bucket = bucket->index,
             .slot = (int64_t)r->buckets.slot_of[variable] - (int64_t)bucket->first_slot,
             .path = contribution.path, .factor = (int64_t)r->divide_factor, .unused = is_unused,
-            .digest = contribution.is_hashed ? contribution.digest
-                                             : cd_reducer_slice_digest(r, variable));
+            .digest = digest);
+    cd_untouched_keep_ready(r, variable, contribution.path == CDDP_PATH_DEFERRED ? 0 : digest);
     return CDDP_OK;
 }
 
@@ -569,6 +578,10 @@ cddp_status cd_reducer_backward_end(cd_reducer *r, bool *finalized, cddp_error *
     if (delayed) status = cd_static_graph_reduce_delayed(r, err);
     if (r->config->strict && !delayed && !complete && status == CDDP_OK)
         status = check_whole(r, err);
+    if (r->config->strict && !r->has_compared_storage && complete && status == CDDP_OK) {
+        status = cd_reducer_check_storage(r, err);
+        r->has_compared_storage = status == CDDP_OK; /* programs keep their storage */
+    }
     if (status == CDDP_OK && (delayed || complete)) status = finish(r, err);
     if (status != CDDP_OK) {
         cd_reducer_fail(r, status, err);

@@ -126,6 +126,7 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
     if (r.config->find_unused_parameters || r.static_graph)
         CD_TRY_OUT(cd_reducer_init_used_map(&r, r.group, err));
     if (r.config->gradient_as_bucket_view) CD_TRY_OUT(cd_bucket_set_lend_backing(&r.buckets, err));
+    if (r.config->gradient_as_bucket_view && r.tracer != NULL) r.tracer->lends_buckets = true;
     *reducer = r;
     cd_reducer_audit(reducer);
     return CDDP_OK;

@@ -328,6 +328,51 @@ static size_t count_refills(uint32_t of, const cddp_event *between)
     return count;
 }
 
+/* What a recorder sees of a write into a bucket is the program's, and the hook's or the backend's
+** after that no more; any other mark says nothing of it. */
+TEST(hb, a_write_into_a_bucket_under_views_is_the_programs)
+{
+    static const struct {
+        const char *mark, *words; /* words: NULL: no finding */
+        int64_t value;
+    } rows[] = {{CD_TRACER_READY_WRITTEN, "after it was marked ready", 5},
+                {CD_TRACER_READY_WRITTEN, NULL, 6}, /* of no bucket */
+                {CD_TRACER_HOOKED_WRITTEN, "while the hook of its bucket is at work", 5},
+                {CD_TRACER_REDUCED_WRITTEN, "while its bucket is being reduced", 2},
+                {CD_TRACER_REDUCED_WRITTEN, "the result of collective #9", -1},
+                {CD_TRACER_GIVEN_CHANGED, NULL, 5}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        cd_test_row("%s %lld", rows[i].mark, (long long)rows[i].value);
+        assert_ok(cd_judge_create(&(cd_judge_options){.allocator = NULL}, &judge, &err), &err);
+        const cddp_trace_sink *sink = cd_judge_get_sink(judge);
+        cddp_event e = {.kind = CDDP_EV_bucket_layout, .rank = 1, .sequence = 1};
+        e.as.bucket_layout = (cddp_event_bucket_layout){.bucket = 2, .param = 5, .numel = 1};
+        sink->event(sink->self, &e);
+        e = (cddp_event){.kind = CDDP_EV_collective_done, .rank = 1, .sequence = 2};
+        e.as.collective_done.sequence = 9;
+        sink->event(sink->self, &e);
+        e = (cddp_event){
+            .kind = CDDP_EV_mark, .rank = 1, .step = 3, .sequence = 3, .text = rows[i].mark};
+        e.as.mark.value = rows[i].value;
+        sink->event(sink->self, &e);
+        assert_ok(cd_judge_end(judge, &err), &err);
+        size_t count = 0;
+        for (size_t k = 0; k < cd_judge_finding_count(judge); k++) {
+            const cddp_finding *f = cd_judge_get_finding(judge, k);
+            if (strcmp(f->check, "I-HB") != 0) continue; /* others miss the rest of the run */
+            count++;
+            assert_true(rows[i].words != NULL && strstr(f->title, rows[i].words) != NULL);
+            assert_int_equal(f->rank, 1);
+            assert_int_equal(f->step, 3);
+        }
+        assert_int_equal(count, rows[i].words != NULL);
+        cd_judge_destroy(judge);
+    }
+}
+
 /* The works of a backward that is left are given back, and nothing reads its buckets later. */
 TEST(hb, a_bucket_of_a_backward_that_was_left_may_be_filled_again)
 {

@@ -715,6 +715,76 @@ LAB(strict, views_take_no_gradient_that_lies_elsewhere, 2) /* FIN-04 */
     check_whole(l);
 }
 
+/* A rebuild would move it, and the caller would go on writing to where it was. */
+LAB(strict, views_do_not_move_a_gradient_out_of_the_callers_storage, 2) /* REB-08 */
+{
+    float mine[2] = {0.0f, 0.0f};
+    const int64_t two = 2;
+    l->options.strict = l->options.gradient_as_bucket_view = true;
+    lane_add(l, "a", CDDP_F32, 2);
+    lane_add(l, "b", CDDP_F32, 2);
+    lane_wrap(l);
+    lane_iterate(l, 1.0 + l->r);
+    l->grads[1].value = cddp_tensor_of(cddp_device_cpu(), mine, 0, CDDP_F32, &two, 1);
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "the gradient of 'b' lies in the caller's storage");
+    check_whole(l);
+}
+
+LAB(strict, a_gradient_has_its_own_memory, 2)
+{
+    float mine[3] = {0.0f, 0.0f, 0.0f};
+    const int64_t two = 2;
+    wrap_two(l);
+    lane_forward(l);
+    for (size_t i = 2; i-- > 0;) { /* they have the middle one in common */
+        l->grads[i].kind = CDDP_GRAD_DENSE;
+        l->grads[i].value = cddp_tensor_of(cddp_device_cpu(), mine, (int64_t)i, CDDP_F32, &two, 1);
+        lane_hook(l, i);
+    }
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
+                "the gradients of 'a' and 'b' share memory");
+    check_whole(l);
+}
+
+LAB(strict, a_gradient_is_not_its_parameter, 2)
+{
+    wrap_two(l);
+    lane_forward(l);
+    l->grads[1].kind = CDDP_GRAD_DENSE;
+    l->grads[1].value = l->parameters[1].tensor;
+    lane_hook(l, 1);
+    lane_grad(l, 0, 1.0);
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
+                "the gradient of 'b' lies in the parameter's own storage");
+    check_whole(l);
+}
+
+/* What a scenario refuses, a program is not given in silence. */
+LAB(strict, settings_that_do_nothing_are_refused, 1)
+{
+    static const double caps[1] = {1};
+    const cddp_ddp_options good = l->options;
+    lane_add(l, "a", CDDP_F32, 2);
+    l->options.strict = true;
+    l->options.bucket_cap_mb = 2;
+    l->options.bucket_cap_mb_list = caps;
+    l->options.bucket_cap_mb_list_count = 1;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "bucket_cap_mb is 2, but bucket_cap_mb_list");
+    l->options = good;
+    l->options.strict = l->options.skip_all_reduce_unused_params = true;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG,
+                "skip_all_reduce_unused_params needs find_unused_parameters");
+    l->options.strict = false; /* as PyTorch has it */
+    lane_wrap(l);
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), cd_hook_find("topk"),
+                                            NULL, &l->err),
+                CDDP_E_CONFIG, "comm hook allreduce does not wrap another hook; got topk");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("topk"), cd_hook_find("noop"),
+                                            "k=1", &l->err),
+                CDDP_E_CONFIG, "comm hook topk does not wrap another hook; got noop");
+}
+
 LAB(strict, options_that_have_no_effect_are_refused, 1) /* BKT-12 */
 {
     const cddp_ddp_options zeroed = {.size = sizeof zeroed, .group = l->group};
@@ -750,6 +820,11 @@ LAB(misuse, no_object_is_an_error_and_not_a_crash, 1)
         const cddp_status status = calls[c].make(l);
         CHECK(status == CDDP_E_ARG || (status == CDDP_OK && !calls[c].answers_failure));
     }
+    CHECK(cddp_grad_define(NULL, NULL, NULL) == CDDP_E_ARG);
+    CHECK(cddp_grad_define(&l->grads[0], NULL, NULL) == CDDP_E_ARG);
+    CHECK(cddp_grad_define(&l->grads[0], &(cddp_tensor){.device = NULL}, NULL) == CDDP_E_ARG);
+    cddp_grad_drop(NULL);
+    cddp_grad_fini(NULL);
     CHECK(cddp_ddp_mark_variable_ready(NULL, 0, NULL) == CDDP_E_ARG);
     CHECK(cddp_ddp_mark_parameter_ready(NULL, 0, NULL) == CDDP_E_ARG);
     CHECK(cddp_ddp_create(NULL, &l->ddp, NULL) == CDDP_E_ARG);
@@ -781,6 +856,9 @@ LAB(misuse, options_that_point_nowhere_are_refused, 1)
     l->parameters[0].tensor.dtype = (cddp_dtype)77;
     CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'a' has dtype 77");
     l->parameters[0].tensor.dtype = CDDP_F32;
+    l->parameters[0].tensor.offset = -3;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'a' begins at element -3 of its storage");
+    l->parameters[0].tensor.offset = 0;
     void *storage = l->parameters[0].tensor.storage;
     l->parameters[0].tensor.storage = NULL;
     CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "parameter 'a' has no storage"); /* INI-03 */
