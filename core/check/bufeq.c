@@ -41,7 +41,7 @@ typedef struct rank_facts {
 /* The end of a join context, over all ranks. */
 typedef struct join_facts {
     int64_t largest_last_joiner; /* -1: none seen */
-    cddp_event first;            /* the earliest join_end, for its place and its authority */
+    cddp_event first;            /* the earliest join_end, for its place */
 } join_facts;
 
 typedef struct state {
@@ -50,6 +50,7 @@ typedef struct state {
     cd_ranks ranks;   /* of rank_facts */
     cd_table ignored; /* buffer → 1 */
     cd_table joins;   /* number of the join context → join_facts */
+    cd_table handed;  /* (number of the join context, rank) → authority + 1 */
     bool has_digest;
 } state;
 
@@ -63,6 +64,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
     cd_table_init(&s->joins, context->allocator, sizeof(join_facts));
+    cd_table_init(&s->handed, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -145,6 +147,8 @@ static void take_join_end(state *s, const cddp_event *e, rank_facts *r)
     const cddp_event_join_end *j = &e->as.join_end;
     bool is_new = cd_table_find(&s->joins, CD_KEY(r->joins)) == NULL;
     join_facts *facts = cd_table_add(&s->joins, CD_KEY(r->joins));
+    int64_t *handed = cd_table_add(&s->handed, CD_KEY(r->joins, e->rank));
+    if (handed != NULL) *handed = j->authority + 1;
     r->joins++;
     judge_authority(s, e, r, j->authority);
     if (facts == NULL) return;
@@ -153,15 +157,32 @@ static void take_join_end(state *s, const cddp_event *e, rank_facts *r)
         facts->largest_last_joiner = (int64_t)e->rank;
 }
 
+/* The ranks that take another one's state than they should; -1: none does. */
+static int64_t find_followers(state *s, uint32_t join, int64_t authority, cd_rank_set *who)
+{
+    int64_t other = -1;
+    for (uint32_t rank = 0; rank < s->ranks.count; rank++) {
+        const int64_t *handed = cd_table_find(&s->handed, CD_KEY(join, rank));
+        if (handed == NULL || *handed - 1 == authority) continue;
+        if (other < 0) other = *handed - 1;
+        cd_rank_set_add(who, &s->writer.memory, rank);
+    }
+    return other;
+}
+
 /* JON-12: among those that ran longest the largest rank hands its state on. */
 static void judge_joins(state *s)
 {
     for (uint32_t i = 0;; i++) {
         const join_facts *facts = cd_table_find(&s->joins, CD_KEY(i));
+        cd_rank_set who = {0};
         if (facts == NULL) return;
-        int64_t authority = facts->first.as.join_end.authority;
-        if (facts->largest_last_joiner < 0 || facts->largest_last_joiner == authority) continue;
+        if (facts->largest_last_joiner < 0) continue;
+        const int64_t authority = find_followers(s, i, facts->largest_last_joiner, &who);
+        if (authority < 0) continue;
         cddp_finding f = cd_finding_at(&s->writer, &facts->first);
+        f.rank = (int32_t)cd_rank_set_next(&who, 0);
+        cd_finding_set_ranks(&s->writer, &f, &who);
         CD_SAY(f.title, "rank %lld hands its state on at the end of join, not rank %lld",
                (long long)authority, (long long)facts->largest_last_joiner);
         CD_SAY(f.expected, "rank %lld, the largest of those that ran longest",
@@ -242,7 +263,7 @@ static void end(void *self)
         const bool is_evaluation = split.key->part[1] == EVALUATION;
         CD_SAY(f.title, "%s enter %s with different values of buffer %s%s", who,
                is_evaluation ? "an evaluation" : "forward",
-               cd_writer_get_buffer(&s->writer, split.key->part[3]),
+               cd_writer_get_buffer(&s->writer, split.key->part[2]),
                cd_writer_get_count(&s->writer, count, "buffers"));
         CD_SAY(f.expected, "rank %u: digest %016llx", split.right.rank,
                (unsigned long long)split.right.data[1]);
@@ -259,6 +280,7 @@ static void end(void *self)
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->ignored);
     cd_table_fini(&s->joins);
+    cd_table_fini(&s->handed);
     cd_check_end(s);
 }
 

@@ -58,8 +58,14 @@ static void try_look(cd_sights *s, const cd_key *key, cd_look *look)
     const recent *own = cd_table_find(&s->recent, CD_KEY(group, rank));
     const posted *p = find_post(s, group, rank, sequence);
     if (look->is_known || look->is_lost) return;
-    look->is_lost = p == NULL || look->result == 0;
+    look->is_lost = look->result == 0 || (p == NULL && !look->is_output);
     if (look->is_lost) return;
+    if (look->is_output) {
+        look->op = p != NULL ? p->op : CDDP_OP_RECV; /* messages have no posts here */
+        look->seen = (uint64_t)look->result & CD_SUM_SIGHT_BITS;
+        look->is_known = true;
+        return;
+    }
     const cd_sum_sight sight = {.averages = p->reduce_op == CDDP_RED_AVG,
                                 .scatters = p->op == CDDP_OP_REDUCE_SCATTER,
                                 .gathers = p->op == CDDP_OP_ALLGATHER,
@@ -115,12 +121,13 @@ static void take_post(cd_sights *s, const cddp_event *e)
 static void take_mark(cd_sights *s, const cddp_event *e)
 {
     const done *d = cd_ranks_find(&s->dones, e->rank);
-    if (e->text == NULL || strcmp(e->text, CD_TRACER_SHOWN_SUM) != 0 || d == NULL || !d->is_known)
-        return;
+    if (e->text == NULL || d == NULL || !d->is_known) return;
+    const bool is_output = strcmp(e->text, CD_TRACER_SHOWN_OUTPUT) == 0;
+    if (!is_output && strcmp(e->text, CD_TRACER_SHOWN_SUM) != 0) return;
     const cd_key *key = CD_KEY(d->group, d->sequence, e->rank);
     cd_look *look = cd_table_add(&s->looks, key);
     if (look == NULL) return;
-    *look = (cd_look){.event = *e, .result = d->digest};
+    *look = (cd_look){.event = *e, .result = d->digest, .is_output = is_output};
     look->event.text = NULL;
     try_look(s, key, look);
 }

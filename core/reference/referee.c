@@ -22,6 +22,7 @@
 #include "core/reference/decisions.h"
 #include "core/reference/declared.h"
 #include "core/reference/evaluation.h"
+#include "core/reference/exchanged.h"
 #include "core/reference/optimized.h"
 #include "core/reference/owed.h"
 #include "core/reference/planned.h"
@@ -56,6 +57,7 @@ struct cd_referee {
     cd_observed_before_update before; /* the copies from which an update is judged */
     cd_blob optimizer_state;          /* the bytes of .before: a reader's own cursor */
     cd_numbers numbers;               /* of gradients, or a collective's result */
+    cd_exchanged_turn exchanged;
     cd_evaluation evaluation;
     cd_unit_law *units; /* of a sharded model; else NULL */
     cd_unit_sums sums;  /* of a sharded model with numbers; else zeroed */
@@ -618,7 +620,9 @@ cddp_status cd_referee_normalised(cd_referee *o, const cd_observed_normalised *o
                                        .mean = observed->mean.items,
                                        .spread = observed->spread.items,
                                        .channels = observed->mean.count};
-    CD_TRY(cd_oracle_judge_statistics(o->oracle, &moments, err));
+    int64_t buffer;
+    CD_TRY(cd_oracle_judge_statistics(o->oracle, &moments, &buffer, err));
+    if (buffer >= 0) cd_shown_number(&o->shown, "normalised.buffer", buffer, observed->buffer);
     return CDDP_OK;
 }
 
@@ -775,8 +779,9 @@ cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed,
     cd_comparison found;
     if (observed->members == o->options.plan->world.size)
         cd_shown_number(&o->shown, "summed.member", o->options.rank, observed->member);
+    if (observed->gathers) cd_shown_number(&o->shown, "summed.stride", 1, observed->stride);
     CD_TRY(cd_summed_compare(&o->options.sums, observed, o->allocator, &found, err));
-    if (found.bad > 0) CD_TRY(emit_sight(o, observed, err));
+    if (found.bad > 0 || observed->gathers) CD_TRY(emit_sight(o, observed, err));
     if (observed->gathers) {
         emit_gathered(o, observed, &found);
         return CDDP_OK;
@@ -968,23 +973,42 @@ cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observe
     return CDDP_OK;
 }
 
+/* By what a result seems wrong: a wrong copy of it is nobody's mistake (I-SHOWN). */
+static cddp_status emit_output_sight(const cd_referee *o, const cddp_tensor *output,
+                                     cddp_error *err)
+{
+    uint64_t digest = 0;
+    if (!cd_tracer_wants_digest(o->options.tracer)) return CDDP_OK;
+    CD_TRY(output->device->digest(output, &digest, err));
+    CD_EMIT(o->options.tracer, mark, CD_TRACER_SHOWN_OUTPUT,
+            .value = (int64_t)(digest & CD_SUM_SIGHT_BITS));
+    return CDDP_OK;
+}
+
+/* Which collective it is, and whose place in its group, the judge finds for itself. */
 cddp_status cd_referee_exchanged(cd_referee *o, const cd_observed_exchanged *observed,
                                  cddp_error *err)
 {
     char name[96];
     cd_comparison found;
     const cddp_plan *plan = o->options.plan;
-    const cddp_plan_collective *planned = &plan->collectives[observed->collective];
+    const cd_exchanged_place at = {plan, &o->settings, o->options.rank,
+                                   cd_shown_get_step(&o->shown)};
+    const size_t position = cd_exchanged_next(&o->exchanged, &at, observed->collective);
+    cd_shown_number(&o->shown, "exchanged.collective",
+                    position < plan->collective_count ? (int64_t)position : -1,
+                    (int64_t)observed->collective);
+    if (position >= plan->collective_count) return CDDP_OK;
+    const cddp_plan_collective *planned = &plan->collectives[position];
     const cddp_plan_group *members =
         planned->group != NULL ? cd_plan_find_group(plan, planned->group) : NULL;
-    const bool is_world = members == NULL || members->members.count == 0;
     const cddp_op op = cd_plan_op(planned);
     const bool reduces = cd_op_is_reduction(op);
-    const cd_expected_collective expected = {planned, members,
-                                             (uint32_t)(is_world ? plan->world.size
-                                                                 : members->members.count),
-                                             observed->member};
+    cd_expected_collective expected = {.planned = planned, .members = members};
+    (void)cd_exchanged_find_member(plan, planned, o->options.rank, &expected.me, &expected.size);
+    cd_shown_number(&o->shown, "exchanged.member", expected.me, observed->member);
     CD_TRY(cd_collective_compare(&expected, &o->numbers, &observed->output.copy, &found, err));
+    if (found.bad > 0) CD_TRY(emit_output_sight(o, &observed->output.copy, err));
     snprintf(name, sizeof name, "%s%s%s of group '%.40s'", cddp_op_name(op), reduces ? " " : "",
              reduces ? cddp_red_op_name(cd_plan_reduction(planned)) : "",
              members != NULL ? members->name : "world");
@@ -1051,6 +1075,7 @@ void cd_referee_destroy(cd_referee *o)
     cd_evaluation_fini(&o->evaluation);
     cd_unit_sums_fini(&o->sums);
     cd_kept_fini(&o->cast);
+    cd_shown_fini(&o->shown);
     cd_numbers_fini(&o->numbers);
     cd_arena_fini(&o->memory);
 }

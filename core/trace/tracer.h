@@ -110,6 +110,12 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_OWN_COLLECTIVE "own collective"
 /* A mark: a sum seems wrong; value: of what the judge was shown of it. See cd_sum_sight_begin. */
 #define CD_TRACER_SHOWN_SUM "shown sum"
+/* Likewise the result of a collective of the program; value: a digest of what the judge was shown,
+** of which CD_SUM_SIGHT_BITS. */
+#define CD_TRACER_SHOWN_OUTPUT "shown output"
+/* A mark: buffers entered a forward otherwise than they were left; value: a digest of what a
+** broadcast of them would have sent, of which CD_SUM_SIGHT_BITS. */
+#define CD_TRACER_ENTERED "buffers entered"
 /* The rank takes part in making a group; value: a digest of its members, then 16 bits with their
 ** number. */
 #define CD_TRACER_NEW_GROUP "new_group"
