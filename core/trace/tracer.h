@@ -113,6 +113,10 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 /* Likewise the result of a collective of the program; value: a digest of what the judge was shown,
 ** of which CD_SUM_SIGHT_BITS. */
 #define CD_TRACER_SHOWN_OUTPUT "shown output"
+/* A mark behind a bucket_law, of a hook whose way is its own: if it gives the rank's whole share of
+** the bucket as it is, or divided, it posts one of these; value: the digest, of which
+** CD_SUM_SIGHT_BITS. */
+#define CD_TRACER_WHOLE_SHARE "whole share"
 /* A mark: buffers entered a forward otherwise than they were left; value: a digest of what a
 ** broadcast of them would have sent, of which CD_SUM_SIGHT_BITS. */
 #define CD_TRACER_ENTERED "buffers entered"
