@@ -22,6 +22,7 @@
 */
 #include "core/check/operands.h"
 #include "core/check/writer.h"
+#include "core/trace/tracer.h"
 
 #include <string.h>
 
@@ -394,7 +395,7 @@ static void event(void *self, const cddp_event *e)
         take_rebuild(s, e);
         break;
     case CDDP_EV_mark: /* what it had in flight is given back; nothing reads it later (UPG-02) */
-        if (e->text != NULL && strcmp(e->text, "backward_left_early") == 0) take_rebuild(s, e);
+        if (e->text != NULL && strcmp(e->text, CD_TRACER_LEFT) == 0) take_rebuild(s, e);
         break;
     case CDDP_EV_grad_final:
         take_final(s, e);

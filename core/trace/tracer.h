@@ -104,6 +104,8 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 ** mark. core/trace/models.h shows a judge one of them at a time. */
 #define CD_TRACER_WRAPPERS_MAX 64
 #define CD_TRACER_WRAPPED "wrapped module"
+/* A mark: the program left a backward in the middle; value: gradients that had come. */
+#define CD_TRACER_LEFT "backward_left_early"
 /* A mark: the all-reduce that this rank posts next is the program's own; its value: elements. */
 #define CD_TRACER_OWN_REDUCTION "own reduction"
 /* A mark: the operation that this rank posts next is the plan's [[collective]] of this number. */
