@@ -259,8 +259,21 @@ typedef struct cd_oracle_norm {
     uint32_t rank_count;
 } cd_oracle_norm;
 
+/* What an optimizer computes with, as PyTorch calls it. What its kind does not have is 0. */
+typedef enum cd_oracle_setting {
+    CD_ORACLE_WEIGHT_DECAY,
+    CD_ORACLE_MOMENTUM,
+    CD_ORACLE_DAMPENING,
+    CD_ORACLE_NESTEROV,
+    CD_ORACLE_BETA1,
+    CD_ORACLE_BETA2,
+    CD_ORACLE_EPS,
+    CD_ORACLE_SETTINGS
+} cd_oracle_setting;
+
 /* A parameter of an optimizer, and its state. */
 typedef struct cd_oracle_optimized {
+    double settings[CD_ORACLE_SETTINGS]; /* of its optimizer */
     size_t parameter;
     uint32_t optimizer;
     bool is_held;    /* by this rank; of a sharded optimizer: a part of it */

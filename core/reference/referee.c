@@ -940,6 +940,33 @@ static cddp_status hold_slots(const cd_referee *o, const cd_observed_updated *ob
     return CDDP_OK;
 }
 
+/* What an optimizer computes with is the plan's, also where no element shows it: eps below half a
+** unit of every denominator, a momentum before the second step. */
+static void hold_settings(const cd_referee *o, const cd_observed_optimized *optimized)
+{
+    static const char *const names[CD_ORACLE_SETTINGS] = {"weight_decay", "momentum", "dampening",
+                                                          "nesterov",     "beta1",    "beta2",
+                                                          "eps"};
+    const cd_replica *r = o->reference->replica;
+    double planned[CD_ORACLE_SETTINGS];
+    for (size_t i = 0; i < optimized->count; i++) {
+        const cd_oracle_optimized *x = &optimized->items[i];
+        const bool is_first = i == 0 || x[-1].optimizer != x->optimizer;
+        if (!is_first || x->optimizer >= r->optimizer_count || !o->due[x->optimizer]) continue;
+        cd_optimized_settings(&o->formulas[x->optimizer], planned);
+        for (size_t k = 0; k < CD_ORACLE_SETTINGS; k++) {
+            char name[96];
+            cd_comparison c = cd_compare_bits(CDDP_F64, &planned[k], &x->settings[k], 1);
+            if (c.bad == 0) continue;
+            snprintf(name, sizeof name, "%s of optimizer '%.40s'", names[k],
+                     r->optimizers[x->optimizer].name);
+            cd_text_format(c.words, sizeof c.words, "it is not the plan's");
+            cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_UPDATE, -1, name},
+                               &c);
+        }
+    }
+}
+
 cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observed, cddp_error *err)
 {
     const uint32_t step = cd_shown_get_step(&o->shown);
@@ -959,9 +986,10 @@ cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observe
     for (size_t i = 0; i < o->reference->replica->optimizer_count; i++)
         o->due[i] = cd_decisions_has_step(&o->decisions, step, i);
     o->reference->due = o->free_reference->due = o->due;
-    CD_TRY(cd_oracle_judge_update(o->oracle, &before, &after, err));
     cd_optimized_plan(o->options.plan, &o->settings, &(cd_optimized_place){o->options.rank, step},
                       o->formulas);
+    hold_settings(o, &observed->optimized);
+    CD_TRY(cd_oracle_judge_update(o->oracle, &before, &after, err));
     const cd_oracle_formulas formulas = {.formulas = o->formulas,
                                          .due = o->due,
                                          .parameters = observed->parameters.items,

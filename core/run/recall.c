@@ -240,6 +240,7 @@ FOLD(cd_observed_optimized)
         const cd_oracle_optimized *o = &v->items[i];
         h = cd_hash_mix(cd_hash_mix(h, o->parameter), o->optimizer);
         h = cd_hash_mix(cd_hash_mix(h, o->steps), (uint64_t)o->is_held << 1 | o->is_present);
+        h = fold_bytes(h, o->settings, sizeof o->settings);
         for (size_t s = 0; s < CD_FORMULA_SLOTS_MAX; s++) h = fold_tensor(h, &o->slots[s]);
     }
     return h;

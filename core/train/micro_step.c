@@ -15,7 +15,6 @@
 #include "core/model/accumulate.h"
 #include "core/model/layers/shapes.h"
 #include "core/model/optim/clip.h"
-#include "core/trace/tracer.h"
 
 #include <string.h>
 
@@ -387,7 +386,7 @@ static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro,
 ** reduction on every rank (UPG-02), drops what was accumulated and goes on with the next step. */
 static cddp_status leave_backward(cd_trainer *t, cddp_error *err)
 {
-    cd_trainer_emit_mark(t, CD_TRACER_LEFT, t->now.gradient_count);
+    cd_trainer_emit_mark(t, "backward_left_early", t->now.gradient_count);
     CD_TRY(cd_streams_settle_producers(&t->streams, err));
     CD_TRY(cddp_ddp_update_process_group(t->ddp, t->groups.wrapped, err));
     t->now.has_stepped = true; /* nothing to step with */
