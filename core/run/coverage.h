@@ -28,7 +28,7 @@ typedef struct cd_coverage {
     uint64_t without_base; /* rank × reduction that the oracle made no reference for */
     cd_coverage_reason reasons[CD_COVERAGE_REASONS_MAX];
     size_t reason_count;
-    uint64_t other_reasons; /* comparisons given up for reasons beyond these */
+    uint64_t other_reasons;                   /* comparisons given up for reasons beyond these */
     int32_t under_way[CD_COVERAGE_RANKS_MAX]; /* collectives of a rank without their result */
 } cd_coverage;
 
