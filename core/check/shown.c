@@ -82,6 +82,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->ordinals, context->allocator, sizeof(int64_t));
     cd_table_init(&s->consumed, context->allocator, sizeof(int64_t));
     cd_sights_init(&s->sights, context->allocator);
+    s->sights.takes_forms = true;
     return CDDP_OK;
 }
 
@@ -378,7 +379,9 @@ static void judge_sights(state *s)
                (long long)key->part[1], cd_writer_get_group(&s->writer, key->part[0]),
                look->is_output ? "the rank received" : "its members had");
         CD_SAY(d->expected, "digest %016llx of %s", (unsigned long long)look->seen,
-               look->is_output ? "it" : "what it is, its operands and its result");
+               look->is_output ? "it"
+               : look->is_form ? "what it is"
+                               : "what it is, its operands and its result");
         CD_SAY(d->actual, "shown: digest %016llx", (unsigned long long)look->event.as.mark.value);
     }
 }

@@ -771,6 +771,13 @@ static cddp_status emit_sight(cd_referee *o, const cd_observed_summed *observed,
     return CDDP_OK;
 }
 
+/* Numbers are compared with numbers, whatever dtype and however many members are shown. */
+static void emit_form(const cd_referee *o, const cd_observed_summed *observed)
+{
+    CD_EMIT(o->options.tracer, mark, CD_TRACER_SHOWN_FORM,
+            .value = (int64_t)(cd_summed_digest_form(observed) & CD_SUM_SIGHT_BITS));
+}
+
 /* What this rank received, against what all members posted. Both are held against the plan where
 ** they are used: links 2 and 9, and the chain. */
 cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed, cddp_error *err)
@@ -781,7 +788,10 @@ cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed,
         cd_shown_number(&o->shown, "summed.member", o->options.rank, observed->member);
     if (observed->gathers) cd_shown_number(&o->shown, "summed.stride", 1, observed->stride);
     CD_TRY(cd_summed_compare(&o->options.sums, observed, o->allocator, &found, err));
-    if (found.bad > 0 || observed->gathers) CD_TRY(emit_sight(o, observed, err));
+    if (found.bad > 0)
+        CD_TRY(emit_sight(o, observed, err));
+    else if (observed->gathers)
+        emit_form(o, observed);
     if (observed->gathers) {
         emit_gathered(o, observed, &found);
         return CDDP_OK;

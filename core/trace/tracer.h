@@ -112,6 +112,8 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_OWN_COLLECTIVE "own collective"
 /* A mark: a sum seems wrong; value: of what the judge was shown of it. See cd_sum_sight_begin. */
 #define CD_TRACER_SHOWN_SUM "shown sum"
+/* Of an all-gather that seems right; value: of what it is, without its operands and its result. */
+#define CD_TRACER_SHOWN_FORM "shown form"
 /* Likewise the result of a collective of the program; value: a digest of what the judge was shown,
 ** of which CD_SUM_SIGHT_BITS. */
 #define CD_TRACER_SHOWN_OUTPUT "shown output"

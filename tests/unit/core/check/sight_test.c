@@ -107,6 +107,29 @@ TEST(sight, names_what_the_judge_was_shown_wrongly_and_nothing_else)
     }
 }
 
+/* What an all-gather is, whoever has posted yet. */
+TEST(sight, names_a_form_that_the_judge_was_shown_wrongly)
+{
+    (void)state;
+    for (size_t i = 0; i < 6; i++) { /* of the rows, those without numbers */
+        const cd_key *key = NULL;
+        cd_sights s;
+        cd_test_row("%s", rows[i].name);
+        cd_sights_init(&s, NULL);
+        s.takes_forms = true;
+        push(&s, group_of(1));
+        push(&s, post_of(1));
+        push(&s, done_of(1));
+        push(&s, (cddp_event){.kind = CDDP_EV_mark,
+                              .rank = 1,
+                              .text = CD_TRACER_SHOWN_FORM,
+                              .as.mark.value = (int64_t)(cd_sum_sight_begin(&rows[i].sight) &
+                                                         CD_SUM_SIGHT_BITS)});
+        assert_int_equal(cd_sights_get_wrong(&s, 0, &key) != NULL, rows[i].is_wrong);
+        cd_sights_fini(&s);
+    }
+}
+
 /* The result of a collective of the program, and nothing else of it. */
 TEST(sight, names_an_output_that_the_judge_was_shown_wrongly)
 {
