@@ -59,7 +59,7 @@ typedef struct rank_facts {
 /* The end of a join context, over all ranks. */
 typedef struct join_facts {
     int64_t largest_last_joiner; /* -1: none seen */
-    cddp_event first;            /* the earliest join_end, for its place and its authority */
+    cddp_event first;            /* the earliest join_end, for its place */
 } join_facts;
 
 typedef struct state {
@@ -69,6 +69,7 @@ typedef struct state {
     cd_table ignored; /* buffer → 1 */
     cd_table joins;   /* number of the join context → join_facts */
     cd_table turns;   /* (number of the join context, iteration) → turn */
+    cd_table handed;  /* (number of the join context, rank) → authority + 1 */
     bool has_digest;
 } state;
 
@@ -100,6 +101,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->joins, context->allocator, sizeof(join_facts));
     cd_table_init(&s->turns, context->allocator, sizeof(turn));
     cd_writer_set_window(&s->writer, &s->turns, keeps_turn);
+    cd_table_init(&s->handed, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -244,6 +246,8 @@ static void take_join_end(state *s, const cddp_event *e, rank_facts *r)
     const cddp_event_join_end *j = &e->as.join_end;
     bool is_new = cd_table_find(&s->joins, CD_KEY(r->joins)) == NULL;
     join_facts *facts = cd_table_add(&s->joins, CD_KEY(r->joins));
+    int64_t *handed = cd_table_add(&s->handed, CD_KEY(r->joins, e->rank));
+    if (handed != NULL) *handed = j->authority + 1;
     r->joins++;
     r->turns = 0;
     r->has_left = true;
@@ -255,15 +259,32 @@ static void take_join_end(state *s, const cddp_event *e, rank_facts *r)
         facts->largest_last_joiner = (int64_t)e->rank;
 }
 
+/* The ranks that take another one's state than they should; -1: none does. */
+static int64_t find_followers(state *s, uint32_t join, int64_t authority, cd_rank_set *who)
+{
+    int64_t other = -1;
+    for (uint32_t rank = 0; rank < s->ranks.count; rank++) {
+        const int64_t *handed = cd_table_find(&s->handed, CD_KEY(join, rank));
+        if (handed == NULL || *handed - 1 == authority) continue;
+        if (other < 0) other = *handed - 1;
+        cd_rank_set_add(who, &s->writer.memory, rank);
+    }
+    return other;
+}
+
 /* JON-12: among those that ran longest the largest rank hands its state on. */
 static void judge_joins(state *s)
 {
     for (uint32_t i = 0;; i++) {
         const join_facts *facts = cd_table_find(&s->joins, CD_KEY(i));
+        cd_rank_set who = {0};
         if (facts == NULL) return;
-        int64_t authority = facts->first.as.join_end.authority;
-        if (facts->largest_last_joiner < 0 || facts->largest_last_joiner == authority) continue;
+        if (facts->largest_last_joiner < 0) continue;
+        const int64_t authority = find_followers(s, i, facts->largest_last_joiner, &who);
+        if (authority < 0) continue;
         cddp_finding f = cd_finding_at(&s->writer, &facts->first);
+        f.rank = (int32_t)cd_rank_set_next(&who, 0);
+        cd_finding_set_ranks(&s->writer, &f, &who);
         CD_SAY(f.title, "rank %lld hands its state on at the end of join, not rank %lld",
                (long long)authority, (long long)facts->largest_last_joiner);
         CD_SAY(f.expected, "rank %lld, the largest of those that ran longest",
@@ -372,6 +393,7 @@ static void end(void *self)
     cd_table_fini(&s->ignored);
     cd_table_fini(&s->joins);
     cd_table_fini(&s->turns);
+    cd_table_fini(&s->handed);
     cd_check_end(s);
 }
 

@@ -4,10 +4,14 @@
 ** Judged from   value at every moment, per rank: parameters, buffers, gradients, optimizer state
 **               with its step counts, and the states of hook, scaler and averager; grad_final and
 **               optimizer_touch, between which a gradient must stay as it was reduced; expected,
-**               the digest that the live judge derived where a value has to change.
+**               the digest that the live judge derived where a value has to change; of buffers
+**               that their authority did not enter with as it left them, the mark
+**               CD_TRACER_ENTERED against the collective_post of its broadcasts.
 ** Exercised     a value was held against what was last accepted of it.
-** Blame         the ranks whose value moved. Their finding names the interval, from the moment at
-**               which the value was last accepted to the one at which it was another.
+** Blame         the ranks whose value moved; of a buffer that changed behind its broadcast, every
+**               rank that has something else than was sent. Their finding names the interval,
+**               from the moment at which the value was last accepted to the one at which it was
+**               another.
 ** Limits        the rank's own chain only. Values that come from another rank are accepted here:
 **               after the initial broadcast, after a broadcast of buffers and at the end of join,
 **               on every rank but the authority (I-INIT, I-BUFEQ and I-PARAMEQ judge them). A
@@ -18,6 +22,11 @@
 */
 #include "core/check/lists.h"
 #include "core/check/writer.h"
+
+#include "cddp/backend.h"
+#include "core/base/hash.h"
+#include "core/trace/codes.h"
+#include "core/trace/tracer.h"
 
 #include <string.h>
 
@@ -52,6 +61,8 @@ typedef struct expectation {
     char words[200];
 } expectation;
 
+#define SENT_MAX 8
+
 typedef struct rank_facts {
     int64_t group;        /* of the wrapper */
     int64_t authority;    /* of buffers in the forward at hand; -1: none */
@@ -68,7 +79,11 @@ typedef struct rank_facts {
     bool drops;          /* it dropped them; else it filled them with zeros */
     bool is_rebuilt;     /* after a checkpoint: what a new model is born with is overwritten */
     uint64_t rebuilt_at; /* the last event of that birth; the new model has no gradients */
-    int64_t received_at; /* the moment at which buffers of a broadcast are shown first, or -1 */
+    /* digests of what the rank broadcast since its last forward, as the root */
+    uint64_t sent[SENT_MAX];
+    uint32_t sent_count;
+    bool is_changed_after; /* buffers entered otherwise than they were broadcast */
+    int64_t received_at;   /* the moment at which buffers of a broadcast are shown first, or -1 */
     bool has_init_sync, has_agreement, was_synced, has_expected;
 } rank_facts;
 
@@ -87,9 +102,23 @@ typedef struct breach {
     char words[200];
 } breach;
 
+/* A buffer that a rank entered its latest forward with, and that came from another one. */
+typedef struct received {
+    int64_t digest;
+    uint32_t step, micro_step;
+} received;
+
+/* A buffer that its authority entered with otherwise than it was broadcast. */
+typedef struct spread {
+    int64_t was; /* the digest with which it was broadcast */
+    cd_key breach;
+} spread;
+
 typedef struct state {
     cd_writer writer;
     cd_table links;        /* (rank, what, id) → link */
+    cd_table received;     /* (rank, buffer) → received */
+    cd_table spreads;      /* (buffer, step, micro-step) → spread */
     cd_table expectations; /* (rank, what, id, moment) → expectation */
     cd_table ordinals;     /* (rank, variable) → ordinal + 1 */
     cd_table ignored;      /* (rank, buffer) → 1: no broadcast may bring it (IGN-02) */
@@ -108,6 +137,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_table_init(&s->links, context->allocator, sizeof(link));
     cd_table_init(&s->expectations, context->allocator, sizeof(expectation));
+    cd_table_init(&s->received, context->allocator, sizeof(received));
+    cd_table_init(&s->spreads, context->allocator, sizeof(spread));
     cd_table_init(&s->ordinals, context->allocator, sizeof(int64_t));
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
     cd_table_init(&s->sources, context->allocator, sizeof(cd_rank_set));
@@ -216,6 +247,37 @@ static void note_breach(state *s, const found *f, const link *l, const expectati
            : l->presence == CDDP_PRESENCE_ABSENT ? "absent"
            : l->is_zeroed                        ? "zeros"
                                                  : "");
+}
+
+/* Whoever entered with something else than was broadcast has it changed, too. */
+static void blame_receiver(state *s, const spread *x, uint32_t rank, const received *r)
+{
+    breach *b = r->digest != x->was ? cd_table_find(&s->breaches, &x->breach) : NULL;
+    if (b != NULL) cd_rank_set_add(&b->ranks, &s->writer.memory, rank);
+}
+
+static void note_spread(state *s, const found *f, const link *l)
+{
+    const cddp_event *e = f->event;
+    spread *x = cd_table_add(&s->spreads, CD_KEY(f->id, e->step, e->micro_step));
+    if (x == NULL) return;
+    *x = (spread){l->digest, *CD_KEY(f->what, f->moment + ((int64_t)e->step << 8),
+                                     l->moment + ((int64_t)l->step << 8), e->micro_step)};
+    for (uint32_t rank = 0; rank < s->ranks.count; rank++) {
+        const received *r = cd_table_find(&s->received, CD_KEY(rank, f->id));
+        if (r != NULL && r->step == e->step && r->micro_step == e->micro_step)
+            blame_receiver(s, x, rank, r);
+    }
+}
+
+static void note_entered(state *s, const found *f)
+{
+    const cddp_event *e = f->event;
+    received *r = cd_table_add(&s->received, CD_KEY(e->rank, f->id));
+    const spread *x = cd_table_find(&s->spreads, CD_KEY(f->id, e->step, e->micro_step));
+    if (r == NULL) return;
+    *r = (received){f->digest, e->step, e->micro_step};
+    if (x != NULL) blame_receiver(s, x, e->rank, r);
 }
 
 static const char *moment_word(int64_t moment)
@@ -548,6 +610,7 @@ static void judge_link(state *s, rank_facts *r, const found *f, link *l)
         s->held++;
         if (f->moment == CDDP_MOMENT_AFTER_INIT) l->is_born = true;
     } else if (is_received(s, r, f)) {
+        if (f->what == CDDP_WHAT_BUFFER && f->moment == CDDP_MOMENT_FORWARD) note_entered(s, f);
         return;
     } else if (f->moment == CDDP_MOMENT_AFTER_INIT) {
         l->is_moved = true;
@@ -558,6 +621,8 @@ static void judge_link(state *s, rank_facts *r, const found *f, link *l)
         s->unjudged[f->what] += f->moment != CDDP_MOMENT_AFTER_AVERAGE || !r->has_law;
     } else {
         note_breach(s, f, l, NULL);
+        if (f->what == CDDP_WHAT_BUFFER && f->moment == CDDP_MOMENT_FORWARD && r->is_changed_after)
+            note_spread(s, f, l);
     }
 }
 
@@ -695,6 +760,24 @@ static void take_zero_grad(const cddp_event *e, rank_facts *r)
 
 /* ---- events ---- */
 
+/* Only the root of a broadcast has an input. */
+static void take_post(const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    if (c->op != CDDP_OP_BROADCAST || c->digest == 0) return;
+    r->sent[r->sent_count++ % SENT_MAX] = (uint64_t)c->digest & CD_SUM_SIGHT_BITS;
+}
+
+/* What entered is not among what was sent: it changed behind its broadcast. */
+static void take_mark(const cddp_event *e, rank_facts *r)
+{
+    bool was_sent = r->sent_count == 0; /* nothing is known */
+    if (e->text == NULL || strcmp(e->text, CD_TRACER_ENTERED) != 0) return;
+    for (uint32_t i = 0; i < r->sent_count && i < SENT_MAX; i++)
+        was_sent = was_sent || r->sent[i] == (uint64_t)e->as.mark.value;
+    r->is_changed_after = r->is_changed_after || !was_sent;
+}
+
 static void take_compare(state *s, const cddp_event *e, rank_facts *r)
 {
     if (e->as.compare.link == CDDP_LINK_OPTIMIZER && e->as.compare.bad > 0)
@@ -734,6 +817,8 @@ static void learn(state *s, const cddp_event *e, rank_facts *r)
     case CDDP_EV_forward_begin:
         /* an evaluation may have synchronised, and nothing has shown that yet */
         r->was_synced = r->was_synced && r->received_at < 0;
+        if (!r->was_synced) r->sent_count = 0;
+        r->is_changed_after = false;
         return;
     case CDDP_EV_buffer_sync:
         r->authority = e->as.buffer_sync.authority;
@@ -780,6 +865,12 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_compare:
         take_compare(s, e, r);
         return;
+    case CDDP_EV_collective_post:
+        take_post(e, r);
+        return;
+    case CDDP_EV_mark:
+        take_mark(e, r);
+        return;
     default:
         learn(s, e, r);
         return;
@@ -811,6 +902,8 @@ static void end(void *self)
     for (size_t i = 0; i < s->breaches.count; i++)
         report(s, cd_table_key(&s->breaches, i), cd_table_value(&s->breaches, i));
     cd_table_fini(&s->links);
+    cd_table_fini(&s->received);
+    cd_table_fini(&s->spreads);
     cd_table_fini(&s->expectations);
     cd_table_fini(&s->ordinals);
     cd_table_fini(&s->ignored);
@@ -820,12 +913,25 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {
-    CDDP_EV_param,      CDDP_EV_wrap,           CDDP_EV_value,           CDDP_EV_expected,
-    CDDP_EV_agreement,  CDDP_EV_forward_begin,  CDDP_EV_buffer_sync,     CDDP_EV_backward_begin,
-    CDDP_EV_grad_final, CDDP_EV_optimizer_step, CDDP_EV_optimizer_touch, CDDP_EV_zero_grad,
-    CDDP_EV_join_end,   CDDP_EV_compare,        CDDP_EV_hook_law,        CDDP_EV_rewrite,
-    CDDP_EV_buffer};
+static const uint16_t kinds[] = {CDDP_EV_param,
+                                 CDDP_EV_wrap,
+                                 CDDP_EV_value,
+                                 CDDP_EV_expected,
+                                 CDDP_EV_agreement,
+                                 CDDP_EV_forward_begin,
+                                 CDDP_EV_buffer_sync,
+                                 CDDP_EV_backward_begin,
+                                 CDDP_EV_grad_final,
+                                 CDDP_EV_optimizer_step,
+                                 CDDP_EV_optimizer_touch,
+                                 CDDP_EV_zero_grad,
+                                 CDDP_EV_join_end,
+                                 CDDP_EV_compare,
+                                 CDDP_EV_hook_law,
+                                 CDDP_EV_rewrite,
+                                 CDDP_EV_buffer,
+                                 CDDP_EV_collective_post,
+                                 CDDP_EV_mark};
 
 CD_CHECK_TABLE(chain, "I-CHAIN", "a step begins with what the last one left",
                "Parameters, gradients, buffers and optimizer state change only where the plan "

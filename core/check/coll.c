@@ -8,9 +8,9 @@
 **     C4  compare events of link 2: the sum of what entered is not what came out. Only where every
 **         rank packed, launched and wrote back what it should (cddp_facts, stage), took as the
 **         result what its collective delivered, and left the bucket alone while it was under way;
-**         all started the step from equal values; and no comm hook came in between. Where the trace
-**         does not show
-**         the stages: only an error without any other explanation, when every rank's local
+**         C6 has not found the operation right; all started the step from equal values; and no
+**         comm hook came in between. Where the trace does not show the stages: only an error
+**         without any other explanation, when every rank's local
 **         gradient was its own one-process gradient up to that step (link 3), and all ranks had
 **         the same parameters and loss scale up to it
 **     C6  compare events of link 17: what a reduction in f32 or a half type gave is the sum of what
@@ -80,6 +80,7 @@ typedef struct state {
     cd_operands operands;
     cd_table carriers;     /* (rank, bucket) → carrier */
     cd_ranks labelled;     /* rank → 1 where its operations say which bucket they carry */
+    cd_table right;        /* (step, micro-step, bucket): C6 has found it right, to the bit */
     cd_table untrue;       /* (step, micro-step, bucket): its result says nothing of the backend */
     cd_table slots;        /* (group, group rank) → world rank + 1 */
     cd_table roots;        /* (group, sequence) → digest the root sent, its rank + 1 */
@@ -137,6 +138,7 @@ static void set_windows(state *s)
                                                         .keeps = keeps_output,
                                                         .self = s});
     cd_writer_set_window(&s->writer, &s->roots, keeps_root);
+    cd_writer_set_window(&s->writer, &s->right, NULL);
     cd_writer_set_window(&s->writer, &s->untrue, NULL);
 }
 
@@ -154,6 +156,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_operands_init(&s->operands, context->allocator);
     cd_table_init(&s->carriers, context->allocator, sizeof(carrier));
     cd_ranks_init(&s->labelled, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->right, context->allocator, sizeof(int64_t));
     cd_table_init(&s->untrue, context->allocator, sizeof(int64_t));
     cd_table_init(&s->slots, context->allocator, sizeof(int64_t));
     cd_table_init(&s->roots, context->allocator, 2 * sizeof(int64_t));
@@ -286,13 +289,28 @@ static void take_value(state *s, const cddp_event *e)
     h->last.text = NULL;
 }
 
+/* An average that is wrong all the same became wrong behind the operation. */
+static void note_right(state *s, const cddp_event *e, const last_done *last)
+{
+    const cd_agree_entry *label =
+        cd_table_find(&s->labels.entries, CD_KEY(last->group, last->sequence - 1));
+    if (e->as.compare.link != CD_LINK_SUM || !e->as.compare.exact || label == NULL ||
+        label->first.data[0] < 0)
+        return;
+    (void)cd_table_add(&s->right, CD_KEY(e->step, e->micro_step, label->first.data[0]));
+}
+
 /* C5, C6: it is about the operation that the rank has just completed. */
 static void take_own(state *s, const cddp_event *e)
 {
     const last_done *last = cd_ranks_find(&s->dones, e->rank);
     s->owns += e->as.compare.link == CD_LINK_COLLECTIVE;
     s->sums += e->as.compare.link == CD_LINK_SUM;
-    if (e->as.compare.bad == 0 || last == NULL || last->sequence == 0) return;
+    if (last == NULL || last->sequence == 0) return;
+    if (e->as.compare.bad == 0) {
+        note_right(s, e, last);
+        return;
+    }
     wrong *w = cd_table_add(&s->wrongs, CD_KEY(last->group, last->sequence - 1, e->rank));
     if (w == NULL) return;
     w->event = *e;
@@ -405,7 +423,8 @@ static bool is_reduction_wrong(state *s, const wrong_average *w, cddp_fact_stage
     const bool is_shown = cd_writer_find_stage(&s->writer, &average, stage);
     if (!is_shown) *stage = (cddp_fact_stage){.stage = CDDP_STAGE_UNKNOWN, .bucket = -1};
     if (s->has_hook || is_sparse(s, e) || was_result_right(s, w, stage->bucket)) return false;
-    if (cd_table_find(&s->untrue, CD_KEY(e->step, e->micro_step, stage->bucket)) != NULL)
+    const cd_key *key = CD_KEY(e->step, e->micro_step, stage->bucket);
+    if (cd_table_find(&s->untrue, key) != NULL || cd_table_find(&s->right, key) != NULL)
         return false;
     if (s->has_slope && s->slope_step <= e->step) return false;
     if (stage->stage == CDDP_STAGE_REDUCED) return is_all || was_fine;
@@ -646,6 +665,7 @@ static void end(void *self)
     cd_operands_fini(&s->operands);
     cd_table_fini(&s->carriers);
     cd_ranks_fini(&s->labelled);
+    cd_table_fini(&s->right);
     cd_table_fini(&s->untrue);
     cd_table_fini(&s->slots);
     cd_table_fini(&s->roots);

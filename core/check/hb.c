@@ -556,7 +556,7 @@ static void event(void *self, const cddp_event *e)
         take_rebuild(s, e);
         break;
     case CDDP_EV_mark: /* what it had in flight is given back; nothing reads it later (UPG-02) */
-        if (e->text != NULL && strcmp(e->text, "backward_left_early") == 0) take_rebuild(s, e);
+        if (e->text != NULL && strcmp(e->text, CD_TRACER_LEFT) == 0) take_rebuild(s, e);
         if (e->text != NULL && strcmp(e->text, CD_TRACER_DELAYED_LATE) == 0) take_late(s, e);
         take_written(s, e);
         break;

@@ -7,13 +7,15 @@
 **               states; collective_post, grad_local and grad_final, which it is compared with
 **               (hook_sums.c).
 **               hook_law: a quantity the hook states itself, with its allowed distance; or the n-th
-**               of each rank, summed over the ranks. Compare events of link 9; hook_done digests
+**               of each rank, summed over the ranks. Compare events of link 9, and of link 17,
+**               of which a wrong mean is a consequence. hook_done digests
 **               across ranks where the backend promises equal bits; agreement, which narrows that
 **               to the ranks that must agree.
 ** Exercised     a hook call completed.
 ** Blame         the rank and the bucket; for a law the rank that broke it, none where it is over
-**               all ranks. A wrong sum over the ranks is not reported where one rank is known to
-**               have sent something else.
+**               all ranks. Of a mean the one rank whose part is missing, where that rank alone does
+**               not post its share. See Note [Whose part is missing]. A wrong sum over the ranks
+**               is not reported where one rank is known to have sent something else.
 ** Limits        calls of a joined rank have no window: of them only the zeros are judged. The first
 **               pass of a static graph marks no bucket as last (STA-04), so is_last is judged from
 **               the second window on. What a hook declares to be no communication (noop) makes
@@ -379,7 +381,8 @@ static const uint16_t kinds[] = {CDDP_EV_wrap,
                                  CDDP_EV_collective_done,
                                  CDDP_EV_grad_final,
                                  CDDP_EV_grad_local,
-                                 CDDP_EV_mark_ready};
+                                 CDDP_EV_mark_ready,
+                                 CDDP_EV_mark};
 
 CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",
                "The hook contract is kept per bucket and window; hook state is consistent over "

@@ -4,6 +4,8 @@
 
 #include "cddp/backend.h"
 #include "core/base/format.h"
+#include "core/base/hash.h"
+#include "core/check/facts.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
@@ -17,8 +19,10 @@ typedef struct flight {
     int64_t bytes, posted, first_posted;
     uint64_t posts;
     bool is_open, is_seen, has_digests; /* is_seen: what the plan's hook posts was posted */
-    char name[CD_WRITER_NAME_BYTES];    /* of the plan's hook */
-    int64_t delivered;                  /* by its last operation */
+    uint64_t whole[2]; /* what it posts if it gives the whole share; of marks, 0: not known */
+    bool is_whole;     /* it did */
+    char name[CD_WRITER_NAME_BYTES]; /* of the plan's hook */
+    int64_t delivered;               /* by its last operation */
 } flight;
 
 typedef struct post {
@@ -48,14 +52,30 @@ typedef struct sum {
     uint32_t variant_count, count, rank, step, micro_step;
     uint64_t whole;    /* how many ranks say a part of it */
     uint64_t sequence; /* of the least rank's event */
+    int64_t ordinal;   /* how many sums of the law the bucket had before */
     char law[CD_WRITER_NAME_BYTES];
     bool is_collective; /* both sides are of an all-reduce */
 } sum;
 
+/* What one rank gave to a sum. */
+typedef struct part {
+    double given;
+    int64_t block;
+} part;
+
 typedef struct breach {
     sum sum;
     bool is_made;
+    int64_t lost; /* + 1: the only rank whose part explains it … */
+    double times; /* … and how often it counts */
 } breach;
+
+/* The earliest place at which some rank did not give its share of a bucket as it is. */
+typedef struct giver {
+    uint32_t step, micro_step;
+    bool is_known;
+    cd_rank_set ranks;
+} giver;
 
 /* The earliest place at which some rank's hook made something else of what came. */
 typedef struct own_result {
@@ -80,6 +100,15 @@ static bool keeps_sum(void *self, const cd_key *key, const void *value)
     return j->count != j->whole;
 }
 
+static bool keeps_part(void *self, const cd_key *key, const void *value)
+{
+    const cd_hook_sums *s = self;
+    const part *p = value;
+    const sum *j =
+        cd_table_find(&s->sums, CD_KEY(key->part[0], key->part[1], p->block, key->part[3]));
+    return j != NULL && j->count != j->whole;
+}
+
 void cd_hook_sums_init(cd_hook_sums *s, cd_writer *writer, const cddp_allocator *allocator)
 {
     s->writer = writer;
@@ -88,12 +117,19 @@ void cd_hook_sums_init(cd_hook_sums *s, cd_writer *writer, const cddp_allocator 
     cd_table_init(&s->ordinals, allocator, sizeof(uint64_t));
     cd_table_init(&s->sums, allocator, sizeof(sum));
     cd_table_init(&s->breaches, allocator, sizeof(breach));
+    cd_table_init(&s->parts, allocator, sizeof(part));
+    cd_table_init(&s->givers, allocator, sizeof(giver));
+    cd_ranks_init(&s->launched, allocator, sizeof(int64_t));
     cd_table_init(&s->culprits, allocator, sizeof(culprit));
     cd_table_init(&s->posts, allocator, sizeof(post));
     cd_table_init(&s->own_results, allocator, sizeof(own_result));
     cd_agree_init(&s->outputs, allocator);
     cd_writer_set_agree_window(writer, &s->outputs, CD_WHOLE_GROUP);
     cd_writer_set_window(writer, &s->sums, keeps_sum);
+    cd_table_set_window(&s->parts,
+                        &(cd_table_window){.horizon = cd_facts_get_horizon(writer->context.facts),
+                                           .keeps = keeps_part,
+                                           .self = s});
 }
 
 /* ---- one rank ---- */
@@ -156,6 +192,17 @@ static void take_law(cd_hook_sums *s, const cddp_event *e)
     if (f == NULL) return;
     *f = (flight){.bytes = l->bytes, .posted = l->posted, .is_open = !l->shadow};
     CD_SAY(f->name, "%s", e->text != NULL ? e->text : "");
+    int64_t *launched = cd_ranks_add(&s->launched, e->rank);
+    if (launched != NULL) *launched = l->bucket + 1;
+}
+
+/* Two of them follow the law of a bucket. */
+static void take_mark(cd_hook_sums *s, const cddp_event *e)
+{
+    const int64_t *launched = cd_ranks_find(&s->launched, e->rank);
+    if (e->text == NULL || launched == NULL || strcmp(e->text, CD_TRACER_WHOLE_SHARE) != 0) return;
+    flight *f = cd_table_find(&s->flights, CD_KEY(e->rank, *launched - 1));
+    if (f != NULL) f->whole[f->whole[0] != 0] = (uint64_t)e->as.mark.value;
 }
 
 static void take_call(cd_hook_sums *s, const cddp_event *e)
@@ -182,6 +229,9 @@ static void take_post(cd_hook_sums *s, const cddp_event *e)
     f->has_digests = true;
     if (f->posts++ == 0) f->first_posted = c->digest;
     f->is_seen = f->is_seen || c->digest == f->posted;
+    for (int i = 0; i < 2; i++)
+        f->is_whole = f->is_whole || (f->whole[i] != 0 &&
+                                      f->whole[i] == ((uint64_t)c->digest & CD_SUM_SIGHT_BITS));
 }
 
 static void take_delivery(cd_hook_sums *s, const cddp_event *e)
@@ -212,14 +262,30 @@ bool cd_hook_sums_has_parted(const cd_hook_sums *s, uint32_t step)
 static void note_result(cd_hook_sums *s, const cddp_event *e, const flight *f)
 {
     const cddp_event_hook_done *h = &e->as.hook_done;
-    const bool is_passed_on = f->posts == 1 && f->posted != 0 && f->is_seen && h->digest != 0 &&
-                              f->delivered == h->digest;
+    const bool has_given = (f->posted != 0 && f->is_seen) || f->is_whole;
+    const bool is_passed_on =
+        f->posts == 1 && has_given && h->digest != 0 && f->delivered == h->digest;
     own_result *own = is_passed_on ? NULL : cd_table_add(&s->own_results, CD_KEY(h->bucket));
     if (own == NULL) return;
     if (own->is_known &&
         (own->step < e->step || (own->step == e->step && own->micro_step <= e->micro_step)))
         return;
     *own = (own_result){e->step, e->micro_step, true};
+}
+
+/* A hook whose way is its own did not give the rank's share as it is: where that is missing in the
+** mean, it is the rank's. */
+static void note_giver(cd_hook_sums *s, const cddp_event *e, const flight *f)
+{
+    giver *g = f->whole[0] != 0 && f->has_digests && !f->is_whole
+                   ? cd_table_add(&s->givers, CD_KEY(e->as.hook_done.bucket))
+                   : NULL;
+    if (g == NULL) return;
+    const bool is_same = g->is_known && g->step == e->step && g->micro_step == e->micro_step;
+    const bool is_earlier =
+        !g->is_known || e->step < g->step || (e->step == g->step && e->micro_step < g->micro_step);
+    if (is_earlier) *g = (giver){e->step, e->micro_step, true, {0}};
+    if (is_earlier || is_same) cd_rank_set_add(&g->ranks, &s->writer->memory, e->rank);
 }
 
 /* Up to then every rank's hook passed on what came. */
@@ -238,6 +304,7 @@ static void take_done(cd_hook_sums *s, const cddp_event *e)
     char title[128], expected[96], actual[96];
     f->is_open = false;
     note_result(s, e, f);
+    note_giver(s, e, f);
     s->tied++;
     CD_SAY(title, "hook %s does not send what the plan makes of bucket %lld", f->name,
            (long long)h->bucket);
@@ -357,7 +424,10 @@ static sum *add_to_sum(cd_hook_sums *s, const cddp_event *e, int64_t group)
     uint64_t *before = cd_table_add(&s->ordinals, CD_KEY(e->rank, law));
     if (before == NULL) return NULL;
     sum *j = cd_table_add(&s->sums, CD_KEY((int64_t)*before, law, block, group));
-    if (j == NULL) return NULL;
+    part *p = cd_table_add(&s->parts, CD_KEY((int64_t)*before, law, e->rank, group));
+    if (j == NULL || p == NULL) return NULL;
+    *p = (part){cd_f64_of(b->given), block};
+    j->ordinal = (int64_t)*before;
     (*before)++;
     j->is_collective = b->number >= CD_LAW_COLLECTIVES;
     j->given += cd_f64_of(b->given);
@@ -379,6 +449,72 @@ static bool is_off(const sum *j, const variant *v)
     return !(fabs(v->got - j->given) <= j->bound);
 }
 
+/* Note [Whose part is missing]
+** A mean is stated as two sums, with different weights: each must come out as what the ranks gave.
+** Where one rank's part is left out, or counts twice, both are off by the same multiple of its part
+** in them. A rank is named when no other one explains both, and no common factor does. A chance
+** agreement needs as many digits as the sums have above their bounds: a multiple other than 0 or 2
+** is believed with ten binary digits, those with six. */
+typedef struct pair {
+    double off[2], given[2], bound[2];
+} pair;
+
+static bool explains(const pair *p, double a, double b)
+{
+    return fabs(p->off[0] * b - p->off[1] * a) <= p->bound[0] * fabs(b) + p->bound[1] * fabs(a);
+}
+
+static bool read_pair(const sum *const sums[2], pair *p)
+{
+    for (int i = 0; i < 2; i++) {
+        const sum *j = sums[i];
+        if (j == NULL || j->count != j->whole || j->variant_count != 1) return false;
+        p->given[i] = j->given;
+        p->bound[i] = j->bound;
+        p->off[i] = j->variants[0].got - j->given;
+        if (!(fabs(p->off[i]) > 0x1p6 * j->bound)) return false;
+    }
+    return !explains(p, p->given[0], p->given[1]);
+}
+
+/* The multiple by which both sums are off; 0: this part does not explain it. */
+static double find_multiple(const pair *p, const part *const parts[2])
+{
+    for (int i = 0; i < 2; i++)
+        if (parts[i] == NULL || !(fabs(parts[i]->given) > 0x1p6 * p->bound[i])) return 0;
+    if (!explains(p, parts[0]->given, parts[1]->given)) return 0;
+    const double times = p->off[0] / parts[0]->given;
+    const bool is_plain = fabs(fabs(times) - 1) < 0x1p-5;
+    for (int i = 0; i < 2; i++)
+        if (!is_plain && !(fabs(p->off[i]) > 0x1p10 * p->bound[i])) return 0;
+    return times;
+}
+
+/* See Note [Whose part is missing]. law: of the second of the two sums. */
+static void find_lost(const cd_hook_sums *s, const sum *second, const cd_key *key, breach *b)
+{
+    const int64_t law = key->part[1], block = key->part[2], group = key->part[3];
+    const sum *const sums[2] = {cd_table_find(&s->sums,
+                                              CD_KEY(second->ordinal, law - 1, block, group)),
+                                second};
+    uint32_t fits = 0;
+    pair p;
+    if (!read_pair(sums, &p)) return;
+    for (uint32_t rank = 0; rank < s->launched.count; rank++) {
+        const part *const parts[2] = {cd_table_find(&s->parts,
+                                                    CD_KEY(second->ordinal, law - 1, rank, group)),
+                                      cd_table_find(&s->parts,
+                                                    CD_KEY(second->ordinal, law, rank, group))};
+        const bool is_in = parts[0] != NULL && parts[0]->block == block;
+        const double times = is_in ? find_multiple(&p, parts) : 0;
+        if (times == 0) continue;
+        fits++;
+        b->lost = (int64_t)rank + 1;
+        b->times = 1 + times;
+    }
+    if (fits != 1) b->lost = 0;
+}
+
 static void take_sum(cd_hook_sums *s, const cddp_event *e, int64_t group)
 {
     cddp_fact_group found;
@@ -398,7 +534,17 @@ static void take_sum(cd_hook_sums *s, const cddp_event *e, int64_t group)
     const sum *k = &earliest->sum;
     if (!earliest->is_made || j->step < k->step ||
         (j->step == k->step && j->micro_step < k->micro_step))
-        *earliest = (breach){*j, true};
+        *earliest = (breach){*j, true, 0, 0};
+    const bool is_here = earliest->sum.step == j->step && earliest->sum.micro_step == j->micro_step;
+    const int64_t block = b->ranks > 0 ? (int64_t)e->rank / b->ranks : -1;
+    if (is_here && b->number == CD_LAW_MEANS + 1)
+        find_lost(s, j, CD_KEY(j->ordinal, b->bucket * 64 + b->number, block, group), earliest);
+}
+
+/* A collective did not give what its members posted, in this step or before: I-COLL's. */
+static bool is_reduced_wrongly(const cd_hook_sums *s, const sum *j)
+{
+    return s->wrong_step != 0 && j->step + 1 >= s->wrong_step;
 }
 
 static const char *hook_of(const cd_hook_sums *s, uint32_t rank, int64_t bucket)
@@ -407,8 +553,55 @@ static const char *hook_of(const cd_hook_sums *s, uint32_t rank, int64_t bucket)
     return f != NULL ? f->name : "";
 }
 
-static void report_breach(cd_hook_sums *s, int64_t bucket, const sum *j)
+/* The rank whose part explains the breach is the one that did not give it as it is. */
+static bool is_lost_by_its_rank(const cd_hook_sums *s, int64_t bucket, const breach *b)
 {
+    const giver *g = cd_table_find(&s->givers, CD_KEY(bucket));
+    return b->lost != 0 && g != NULL && g->step == b->sum.step &&
+           g->micro_step == b->sum.micro_step && cd_rank_set_count(&g->ranks) == 1 &&
+           cd_rank_set_has(&g->ranks, (uint32_t)(b->lost - 1));
+}
+
+static void say_lost(const breach *b, char *text, size_t text_bytes)
+{
+    const long long rank = (long long)b->lost - 1;
+    if (fabs(b->times) < 0x1p-5)
+        cd_say(text, text_bytes, "as without the part of rank %lld", rank);
+    else
+        cd_say(text, text_bytes, "as if the part of rank %lld counted %s times", rank,
+               cd_ratio_print(b->times).text);
+}
+
+static void report_lost(cd_hook_sums *s, int64_t bucket, const breach *b)
+{
+    const uint32_t rank = (uint32_t)(b->lost - 1);
+    const cddp_event place = {.kind = CDDP_EV_bucket_sum,
+                              .rank = rank,
+                              .step = b->sum.step,
+                              .micro_step = b->sum.micro_step,
+                              .sequence = b->sum.sequence};
+    cddp_finding f = cd_finding_at(s->writer, &place);
+    f.bucket = (int32_t)bucket;
+    f.is_consequence = cd_hook_sums_has_parted(s, b->sum.step) || is_reduced_wrongly(s, &b->sum);
+    cd_finding_set_rank(s->writer, &f, rank);
+    CD_SAY(f.title, "rank %u: hook %s does not give the rank's part of bucket %lld to the mean",
+           rank, hook_of(s, rank, bucket), (long long)bucket);
+    CD_SAY(f.expected, "%.9g, within %.3g", b->sum.given, b->sum.bound);
+    char lost[96];
+    say_lost(b, lost, sizeof lost);
+    CD_SAY(f.actual, "%.9g, %s", b->sum.variants[0].got, lost);
+    CD_SAY(f.advice, "the other ranks post their whole share, as it is or divided: compare what "
+                     "the hook posts on this one");
+    cd_writer_report(s->writer, &f);
+}
+
+static void report_breach(cd_hook_sums *s, int64_t bucket, const breach *b)
+{
+    const sum *j = &b->sum;
+    if (is_lost_by_its_rank(s, bucket, b)) {
+        report_lost(s, bucket, b);
+        return;
+    }
     cd_rank_set wrong = {0};
     uint32_t count = 0;
     const variant *worst = NULL;
@@ -435,7 +628,7 @@ static void report_breach(cd_hook_sums *s, int64_t bucket, const sum *j)
     f.rank = is_all ? -1 : (int32_t)place.rank;
     cd_finding_set_ranks(s->writer, &f, &wrong);
     const bool is_passed_on = !j->is_collective && was_passed_on(s, bucket, j);
-    f.is_consequence = cd_hook_sums_has_parted(s, j->step);
+    f.is_consequence = cd_hook_sums_has_parted(s, j->step) || is_reduced_wrongly(s, j);
     if (j->is_collective)
         CD_SAY(f.title, "%s: a collective of bucket %lld does not give the sum of what entered it",
                who, (long long)bucket);
@@ -453,6 +646,11 @@ static void report_breach(cd_hook_sums *s, int64_t bucket, const sum *j)
                cd_ratio_print(worst->got / j->given).text);
     else
         CD_SAY(f.actual, "%.9g", worst->got);
+    const size_t used = strlen(f.actual);
+    if (b->lost != 0 && used + 2 < sizeof f.actual) {
+        cd_say(f.actual + used, sizeof f.actual - used, "; ");
+        say_lost(b, f.actual + used + 2, sizeof f.actual - used - 2);
+    }
     CD_SAY(f.advice, "%s",
            j->is_collective
                ? "run the backend's conformance tests at this element count, dtype and "
@@ -470,6 +668,8 @@ static void take_compare(cd_hook_sums *s, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
     const slice *kept = cd_table_find(&s->slices, CD_KEY(e->rank, c->param));
+    if (c->link == CD_LINK_SUM && c->bad > 0 && (s->wrong_step == 0 || e->step + 1 < s->wrong_step))
+        s->wrong_step = e->step + 1;
     if (c->link != CD_LINK_LAW || c->bad == 0) return;
     const int64_t bucket = kept != NULL ? kept->bucket : -1;
     char title[256], expected[96], actual[96];
@@ -488,6 +688,9 @@ void cd_hook_sums_take(cd_hook_sums *s, const cddp_event *e, int64_t group)
     switch (e->kind) {
     case CDDP_EV_bucket_law:
         take_law(s, e);
+        break;
+    case CDDP_EV_mark:
+        take_mark(s, e);
         break;
     case CDDP_EV_hook_call:
         take_call(s, e);
@@ -543,11 +746,12 @@ void cd_hook_sums_end(cd_hook_sums *s)
         const bool has_cause = c != NULL && c->is_known &&
                                (c->step < b->sum.step ||
                                 (c->step == b->sum.step && c->micro_step <= b->sum.micro_step));
-        if (!has_cause) report_breach(s, bucket, &b->sum);
+        if (!has_cause) report_breach(s, bucket, b);
     }
     for (size_t i = 0; i < s->culprits.count; i++) report_deed(s, cd_table_value(&s->culprits, i));
     cd_agree_fini(&s->outputs);
-    cd_table *tables[] = {&s->flights,  &s->slices,   &s->ordinals, &s->sums,
-                          &s->breaches, &s->culprits, &s->posts,    &s->own_results};
+    cd_ranks_fini(&s->launched);
+    cd_table *tables[] = {&s->flights,  &s->slices, &s->ordinals,    &s->sums,  &s->breaches,
+                          &s->culprits, &s->posts,  &s->own_results, &s->parts, &s->givers};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) cd_table_fini(tables[i]);
 }

@@ -20,11 +20,15 @@ typedef struct cd_hook_sums {
     cd_table ordinals; /* (rank, bucket, number) → how many sums were stated */
     cd_table sums;     /* (how many before, bucket and number, block, group) → the sum so far */
     cd_table breaches; /* (bucket) → the earliest sum that does not add up */
+    cd_table parts;    /* (how many before, bucket and number, rank, group) → what it gave */
+    cd_table givers;   /* (bucket) → where ranks first did not give their share as it is */
+    cd_ranks launched; /* rank → the bucket that left last, + 1 */
     cd_table culprits; /* (bucket) → the earliest step at which a rank did something else */
     cd_table posts;    /* (group, rank, sequence modulo 64) → what was posted */
     cd_table own_results; /* (bucket) → where a hook first changed what its collective delivered */
     cd_agree outputs; /* (group, sequence) → what a bucket's operation delivered, alike on all */
     uint32_t parted_step;           /* + 1: the first at which they differ */
+    uint32_t wrong_step;            /* + 1: the first with a reduction that is not its sum */
     uint64_t judged, tied, members; /* members: of the group that reduces */
 } cd_hook_sums;
 

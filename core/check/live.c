@@ -87,6 +87,7 @@ typedef struct rank_facts {
     const char *how; /* it ended, where it did not return */
     char call[96];   /* where it ended, as its world said it: "save of hook x"; "": nobody said */
     int64_t aborter; /* + 1: who aborted the group of the operation that it waited for */
+    char error[200]; /* with which it returned; "": without one */
 } rank_facts;
 
 /* What some ranks posted under one number, with the least of them. */
@@ -444,6 +445,7 @@ static void event(void *self, const cddp_event *e)
         r->end_sequence = e->sequence;
         r->end_ns = e->time_ns;
         if (r->end != 0) cd_call_take(e->text, r->call, sizeof r->call);
+        if (r->end == 0) CD_SAY(r->error, "%s", e->text != NULL ? e->text : "");
         break;
     default:
         break;
@@ -784,7 +786,8 @@ static void report_root(state *s, const chain *c, cddp_finding *f)
     describe_end(root, did, sizeof did);
     CD_SAY(f->title, "rank %u %s and never joined what rank %u waits for", c->root, did, c->first);
     describe_wait(s, c->first, f->expected, sizeof f->expected);
-    CD_SAY(f->actual, "rank %u %s", c->root, did);
+    CD_SAY(f->actual, "rank %u %s%s%s", c->root, did, root->error[0] != '\0' ? ": " : "",
+           root->error);
     cd_finding_add_event(f, c->root, root->end_sequence);
     if (is_in_hook(root))
         advise_hook(root, f);

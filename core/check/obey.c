@@ -124,10 +124,12 @@ void cd_obey_miss(cd_obey *obey, const cddp_event *at, const cd_miss *miss)
     deviation *d = cd_table_add(&obey->misses, CD_KEY(miss->decision, miss->which));
     cd_horizon_freeze(obey->window.horizon);
     if (d == NULL) return;
-    const int order = d->count++ != 0 ? compare_place(at, &d->at) : -1;
+    const bool is_first = d->count++ == 0;
+    const int order = is_first ? -1 : compare_place(at, &d->at);
+    /* who disobeys in that step, be it a micro-step later */
+    if (is_first || at->step < d->at.step) d->who = (cd_rank_set){0};
+    if (is_first || at->step <= d->at.step) cd_rank_set_add(&d->who, &obey->memory, at->rank);
     if (order > 0) return;
-    if (order < 0) d->who = (cd_rank_set){0};
-    cd_rank_set_add(&d->who, &obey->memory, at->rank);
     if (order == 0 &&
         (at->rank > d->at.rank || (at->rank == d->at.rank && at->sequence > d->at.sequence)))
         return;

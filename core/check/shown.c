@@ -4,7 +4,8 @@
 ** Judged from   shown, the digest of the judge's copies at a moment, against the value events of
 **               the same moment, or against grad_local; misshown, what the judge itself found to be
 **               different; bucket_shown against bucket_launch, or bucket_layout. Of a sum that
-**               seems wrong the mark CD_TRACER_SHOWN_SUM, against what its members posted and what
+**               seems wrong the mark CD_TRACER_SHOWN_SUM (of a program's collective
+**               CD_TRACER_SHOWN_OUTPUT), against what its members posted and what
 **               the rank received (sight.h).
 ** Exercised     copies of a moment were compared with the values that followed them.
 ** Blame         the ranks of which the judge was shown something else.
@@ -47,7 +48,7 @@ typedef struct layout {
     uint64_t content;
 } layout;
 
-/* A difference of one kind: the first one, and everybody whose it is. */
+/* A difference of one kind: the first one, and everybody whose it is in that step. */
 typedef struct difference {
     cddp_event at;
     cd_rank_set ranks;
@@ -81,6 +82,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->ordinals, context->allocator, sizeof(int64_t));
     cd_table_init(&s->consumed, context->allocator, sizeof(int64_t));
     cd_sights_init(&s->sights, context->allocator);
+    s->sights.takes_forms = true;
     return CDDP_OK;
 }
 
@@ -88,7 +90,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static difference *note(state *s, const cd_key *key, const cddp_event *e)
 {
     difference *d = cd_table_add(&s->differences, key);
-    if (d == NULL) return NULL;
+    if (d == NULL || (d->is_known && e->step > d->at.step)) return NULL;
+    if (d->is_known && e->step < d->at.step) d->ranks = (cd_rank_set){0};
     cd_rank_set_add(&d->ranks, &s->writer.memory, e->rank);
     const bool is_earlier = e->step != d->at.step               ? e->step < d->at.step
                             : e->micro_step != d->at.micro_step ? e->micro_step < d->at.micro_step
@@ -371,11 +374,14 @@ static void judge_sights(state *s)
     for (size_t i = 0; (look = cd_sights_get_wrong(&s->sights, i, &key)) != NULL; i++) {
         difference *d = note(s, CD_KEY(6), &look->event);
         if (d == NULL) continue;
-        CD_SAY(d->title, "shown another %s (#%lld of group '%.40s') than its members had",
-               cddp_op_name((cddp_op)look->op), (long long)key->part[1],
-               cd_writer_get_group(&s->writer, key->part[0]));
-        CD_SAY(d->expected, "digest %016llx of what it is, its operands and its result",
-               (unsigned long long)look->seen);
+        CD_SAY(d->title, "shown another %s%s (#%lld of group '%.40s') than %s",
+               look->is_output ? "output of " : "", cddp_op_name((cddp_op)look->op),
+               (long long)key->part[1], cd_writer_get_group(&s->writer, key->part[0]),
+               look->is_output ? "the rank received" : "its members had");
+        CD_SAY(d->expected, "digest %016llx of %s", (unsigned long long)look->seen,
+               look->is_output ? "it"
+               : look->is_form ? "what it is"
+                               : "what it is, its operands and its result");
         CD_SAY(d->actual, "shown: digest %016llx", (unsigned long long)look->event.as.mark.value);
     }
 }

@@ -34,6 +34,7 @@ void cd_sights_init(cd_sights *sights, const cddp_allocator *allocator)
     cd_ranks_init(&sights->dones, allocator, sizeof(done));
     cd_table_init(&sights->looks, allocator, sizeof(cd_look));
     sights->settled = 0;
+    sights->takes_forms = false;
 }
 
 void cd_sights_fini(cd_sights *sights)
@@ -58,8 +59,14 @@ static void try_look(cd_sights *s, const cd_key *key, cd_look *look)
     const recent *own = cd_table_find(&s->recent, CD_KEY(group, rank));
     const posted *p = find_post(s, group, rank, sequence);
     if (look->is_known || look->is_lost) return;
-    look->is_lost = p == NULL || look->result == 0;
+    look->is_lost = (look->result == 0 && !look->is_form) || (p == NULL && !look->is_output);
     if (look->is_lost) return;
+    if (look->is_output) {
+        look->op = p != NULL ? p->op : CDDP_OP_RECV; /* messages have no posts here */
+        look->seen = (uint64_t)look->result & CD_SUM_SIGHT_BITS;
+        look->is_known = true;
+        return;
+    }
     const cd_sum_sight sight = {.averages = p->reduce_op == CDDP_RED_AVG,
                                 .scatters = p->op == CDDP_OP_REDUCE_SCATTER,
                                 .gathers = p->op == CDDP_OP_ALLGATHER,
@@ -68,13 +75,16 @@ static void try_look(cd_sights *s, const cd_key *key, cd_look *look)
                                 .dtype = p->dtype,
                                 .numel = p->numel};
     uint64_t digest = cd_sum_sight_begin(&sight);
+    look->op = p->op;
+    look->seen = digest & CD_SUM_SIGHT_BITS;
+    look->is_known = look->is_form;
+    if (look->is_form) return;
     for (int64_t m = 0; m < own->members; m++) {
         const int64_t *other = cd_table_find(&s->places, CD_KEY(group, m));
         const posted *q = other != NULL ? find_post(s, group, *other - 1, sequence) : NULL;
         if (q == NULL || q->digest == 0) return;
         digest = cd_hash_mix(digest, (uint64_t)q->digest);
     }
-    look->op = p->op;
     look->seen = cd_hash_mix(digest, (uint64_t)look->result) & CD_SUM_SIGHT_BITS;
     look->is_known = true;
 }
@@ -112,17 +122,25 @@ static void take_post(cd_sights *s, const cddp_event *e)
     try_looks(s);
 }
 
+static bool is_wrong(const cd_look *look)
+{
+    return look->is_known && look->seen != (uint64_t)look->event.as.mark.value;
+}
+
 static void take_mark(cd_sights *s, const cddp_event *e)
 {
     const done *d = cd_ranks_find(&s->dones, e->rank);
-    if (e->text == NULL || strcmp(e->text, CD_TRACER_SHOWN_SUM) != 0 || d == NULL || !d->is_known)
-        return;
+    if (e->text == NULL || d == NULL || !d->is_known) return;
+    const bool is_output = strcmp(e->text, CD_TRACER_SHOWN_OUTPUT) == 0,
+               is_form = s->takes_forms && strcmp(e->text, CD_TRACER_SHOWN_FORM) == 0;
+    if (!is_output && !is_form && strcmp(e->text, CD_TRACER_SHOWN_SUM) != 0) return;
     const cd_key *key = CD_KEY(d->group, d->sequence, e->rank);
+    cd_look taken = {.event = *e, .result = d->digest, .is_output = is_output, .is_form = is_form};
+    taken.event.text = NULL;
+    try_look(s, key, &taken);
+    if (is_form && !is_wrong(&taken)) return; /* nothing else is needed of it */
     cd_look *look = cd_table_add(&s->looks, key);
-    if (look == NULL) return;
-    *look = (cd_look){.event = *e, .result = d->digest};
-    look->event.text = NULL;
-    try_look(s, key, look);
+    if (look != NULL) *look = taken;
 }
 
 void cd_sights_push(cd_sights *sights, const cddp_event *event)
@@ -146,11 +164,6 @@ void cd_sights_push(cd_sights *sights, const cddp_event *event)
     default:
         break;
     }
-}
-
-static bool is_wrong(const cd_look *look)
-{
-    return look->is_known && look->seen != (uint64_t)look->event.as.mark.value;
 }
 
 const cd_look *cd_sights_find_wrong(const cd_sights *sights, const cd_key *operation)

@@ -2,9 +2,11 @@
 /* Was the judge shown the reduction that took place? Where a sum seems wrong, the judge reports a
 ** digest of all that it judged by: the operation, what every member posted, and the result. It is
 ** compared here with what the members and the rank reported themselves. A difference is one of the
-** judge's copy: nobody added wrongly.
+** judge's copy: nobody added wrongly. Of a collective of the program it reports a digest of the
+** result alone; of an all-gather that seems right, what it is.
 **
-** Judged from   group, collective_post, collective_done, and the mark CD_TRACER_SHOWN_SUM.
+** Judged from   group, collective_post, collective_done, and the marks CD_TRACER_SHOWN_SUM,
+**               CD_TRACER_SHOWN_OUTPUT and CD_TRACER_SHOWN_FORM.
 ** Limits        the 64 latest operations of a rank in a group. Where a digest is missing nothing is
 **               known, and the sum is wrong.
 */
@@ -19,15 +21,18 @@ typedef struct cd_look {
     int64_t result;   /* as the rank reported it */
     uint64_t seen;    /* what the digest must be */
     bool is_known;    /* every member's digest is there */
+    bool is_output;   /* of a result alone */
+    bool is_form;     /* of what the operation is, and no numbers */
     bool is_lost;     /* its operation is none of the latest any more */
 } cd_look;
 
 typedef struct cd_sights {
-    cd_table recent; /* (group, rank) → the latest posts */
-    cd_table places; /* (group, place) → rank + 1 */
-    cd_ranks dones;  /* rank → the operation that it completed last */
-    cd_table looks;  /* (group, sequence, rank) → cd_look */
-    size_t settled;  /* so many of the first looks are not tried any more */
+    cd_table recent;  /* (group, rank) → the latest posts */
+    cd_table places;  /* (group, place) → rank + 1 */
+    cd_ranks dones;   /* rank → the operation that it completed last */
+    cd_table looks;   /* (group, sequence, rank) → cd_look */
+    size_t settled;   /* so many of the first looks are not tried any more */
+    bool takes_forms; /* marks CD_TRACER_SHOWN_FORM, too */
 } cd_sights;
 
 void cd_sights_init(cd_sights *sights, const cddp_allocator *allocator);

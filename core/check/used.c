@@ -19,6 +19,7 @@
 **               judged by U4 only.
 */
 #include "core/check/writer.h"
+#include "core/trace/tracer.h"
 
 #include <string.h>
 
@@ -219,8 +220,8 @@ static void take_reset(state *s, const cddp_event *e)
 
 static bool is_reset(const cddp_event *e)
 {
-    return e->kind == CDDP_EV_regroup || (e->kind == CDDP_EV_mark && e->text != NULL &&
-                                          strcmp(e->text, "backward_left_early") == 0);
+    return e->kind == CDDP_EV_regroup ||
+           (e->kind == CDDP_EV_mark && e->text != NULL && strcmp(e->text, CD_TRACER_LEFT) == 0);
 }
 
 static void event(void *self, const cddp_event *e)

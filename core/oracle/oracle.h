@@ -61,6 +61,12 @@ typedef struct cd_oracle_update {
     bool restarts; /* a free-running engine takes the run's optimizer state of before the step */
 } cd_oracle_update;
 
+/* What ranks said at one exchange of statistics. */
+typedef struct cd_oracle_exchange {
+    const double *rows; /* (world, width), borrowed until the next call */
+    int64_t buffer;     /* the running mean of the layer that exchanged; -1: it is not known */
+} cd_oracle_exchange;
+
 /* One process with one replica of the model. All functions but the last are required. */
 typedef struct cd_oracle_engine {
     void *self;
@@ -87,10 +93,10 @@ typedef struct cd_oracle_engine {
     ** results in parameters() and *state (borrowed until the next call). */
     cddp_status (*update)(void *self, const cd_oracle_update *before, cd_oracle_slots *state,
                           cddp_error *err);
-    /* does: the values of every rank at the n-th exchange of statistics of a part, (world, width),
-    ** borrowed until the next call. (optional: NULL where nothing is exchanged) */
+    /* does: what every rank said at the n-th exchange of statistics of a part. (optional: NULL
+    ** where nothing is exchanged) */
     cddp_status (*statistics)(void *self, const cd_oracle_part *part, size_t exchange, size_t width,
-                              const double **rows, cddp_error *err);
+                              cd_oracle_exchange *found, cddp_error *err);
     /* does: describes a whole micro-batch for a second form of the model, or says why it cannot
     ** (*why). Called after the part was run; borrowed until the next call. (optional: link 15 is
     ** not judged) */
@@ -257,8 +263,21 @@ typedef struct cd_oracle_norm {
     uint32_t rank_count;
 } cd_oracle_norm;
 
+/* What an optimizer computes with, as PyTorch calls it. What its kind does not have is 0. */
+typedef enum cd_oracle_setting {
+    CD_ORACLE_WEIGHT_DECAY,
+    CD_ORACLE_MOMENTUM,
+    CD_ORACLE_DAMPENING,
+    CD_ORACLE_NESTEROV,
+    CD_ORACLE_BETA1,
+    CD_ORACLE_BETA2,
+    CD_ORACLE_EPS,
+    CD_ORACLE_SETTINGS
+} cd_oracle_setting;
+
 /* A parameter of an optimizer, and its state. */
 typedef struct cd_oracle_optimized {
+    double settings[CD_ORACLE_SETTINGS]; /* of its optimizer */
     size_t parameter;
     uint32_t optimizer;
     bool is_held;    /* by this rank; of a sharded optimizer: a part of it */
@@ -300,9 +319,10 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
 /* At forward entry, after the wrapper synchronised buffers: the last forward's are compared.
 ** Borrowed until the next call. */
 void cd_oracle_enter_forward(cd_oracle *oracle, const cddp_tensor *buffers);
-/* Link 10 statistics: the values that a synchronised layer of this forward normalises with. */
+/* Link 10 statistics: the values that a synchronised layer of this forward normalises with.
+** *buffer: that names the layer which exchanges here; -1: it is not known. */
 cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used,
-                                       cddp_error *err) CDDP_MUST_CHECK;
+                                       int64_t *buffer, cddp_error *err) CDDP_MUST_CHECK;
 /* Link 6 of a micro-step that ends no window, after its backward. */
 cddp_status cd_oracle_leave_micro(cd_oracle *oracle, uint32_t step, uint32_t micro_step,
                                   const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;

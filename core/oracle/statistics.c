@@ -100,6 +100,14 @@ static void explain(const cd_oracle *o, const moments *m, cd_comparison *c)
     }
 }
 
+/* Numbers are counted through: the means of all channels, and then their spreads. */
+static void say_number(const moments *m, cd_comparison *c)
+{
+    const size_t element = (size_t)c->element, length = strlen(c->words);
+    cd_text_format(c->words + length, sizeof c->words - length, "; first the %s of channel %zu",
+                   element < m->channels ? "mean" : "spread", element % m->channels);
+}
+
 static void judge_number(cd_comparison *c, size_t element, double expected, double actual,
                          double bound)
 {
@@ -180,28 +188,42 @@ void cd_oracle_compare_norms(cd_oracle *o, const cd_second_result *result, uint3
     }
 }
 
-cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used,
-                                       cddp_error *err)
+/* The layer is named as the reference finds it; unknown: as the run says. */
+static cddp_status find_layer(cd_oracle *o, const cd_start *start, cd_oracle_moments *used,
+                              moments *m, int64_t *buffer, cddp_error *err)
 {
-    cd_oracle *o = oracle;
-    const cd_start start = cd_oracle_get_start(o);
-    const cd_oracle_engine *e = start.engine;
+    const cd_oracle_engine *e = start->engine;
     const cd_oracle_part part = {.rank = o->options.rank,
                                  .step = used->step,
                                  .micro_step = used->micro_step,
                                  .sample = CD_ORACLE_ALL};
+    cd_oracle_exchange found;
+    CD_TRY(e->load(e->self, start->values, start->buffers, err));
+    CD_TRY(e->statistics(e->self, &part, used->exchange, 2 * used->channels + 1, &found, err));
+    m->rows = found.rows;
+    *buffer = found.buffer;
+    if (found.buffer >= 0) used->buffer = (uint32_t)found.buffer;
+    return CDDP_OK;
+}
+
+cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used,
+                                       int64_t *buffer, cddp_error *err)
+{
+    cd_oracle *o = oracle;
+    const cd_start start = cd_oracle_get_start(o);
+    cd_oracle_moments own = *used;
     moments m = {.world = o->options.world_size, .channels = used->channels};
     cd_comparison c = {.numel = 2 * used->channels, .element = -1};
-    if (e->statistics == NULL || o->is_left_out) return CDDP_OK;
+    *buffer = -1;
+    if (start.engine->statistics == NULL || o->is_left_out) return CDDP_OK;
     if (!cd_share_judges_statistics(o->share, used->step, start.digest)) {
         o->is_left_out = true;
         CD_EMIT(o->options.tracer, uncompared, NULL, .references = CD_FAILED_REFERENCES_MAX,
                 .statistics = 1);
         return CDDP_OK;
     }
-    CD_TRY(keep(o, used, err));
-    CD_TRY(e->load(e->self, start.values, start.buffers, err));
-    CD_TRY(e->statistics(e->self, &part, used->exchange, 2 * used->channels + 1, &m.rows, err));
+    CD_TRY(find_layer(o, &start, &own, &m, buffer, err));
+    CD_TRY(keep(o, &own, err));
     for (size_t k = 0; k < m.channels; k++)
         judge_number(&c, k, whole_batch(&m, k).mean, used->mean[k], whole_batch(&m, k).mean_bound);
     for (size_t k = 0; k < m.channels; k++)
@@ -209,8 +231,9 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
                      whole_batch(&m, k).spread_bound);
     if (c.bad > 0) {
         explain(o, &m, &c);
+        say_number(&m, &c);
         cd_share_note_wrong_statistics(o->share, used->step, start.digest);
     }
-    report(o, used, &c);
+    report(o, &own, &c);
     return CDDP_OK;
 }

@@ -17,3 +17,5 @@ void cd_optimized_plan(const cddp_plan *plan, const cddp_plan_settings *settings
 size_t cd_optimized_count(const cd_replica *replica);
 /* Views of the state as it is now. entries: (cd_optimized_count) */
 void cd_optimized_collect(const cd_replica *replica, cd_oracle_optimized *entries);
+/* The settings of an optimizer, as the plan has them. */
+void cd_optimized_settings(const cd_formula *formula, double settings[CD_ORACLE_SETTINGS]);

@@ -22,6 +22,7 @@
 #include "core/reference/decisions.h"
 #include "core/reference/declared.h"
 #include "core/reference/evaluation.h"
+#include "core/reference/exchanged.h"
 #include "core/reference/optimized.h"
 #include "core/reference/owed.h"
 #include "core/reference/planned.h"
@@ -56,6 +57,7 @@ struct cd_referee {
     cd_observed_before_update before; /* the copies from which an update is judged */
     cd_blob optimizer_state;          /* the bytes of .before: a reader's own cursor */
     cd_numbers numbers;               /* of gradients, or a collective's result */
+    cd_exchanged_turn exchanged;
     cd_evaluation evaluation;
     cd_unit_law *units; /* of a sharded model; else NULL */
     cd_unit_sums sums;  /* of a sharded model with numbers; else zeroed */
@@ -620,7 +622,9 @@ cddp_status cd_referee_normalised(cd_referee *o, const cd_observed_normalised *o
                                        .mean = observed->mean.items,
                                        .spread = observed->spread.items,
                                        .channels = observed->mean.count};
-    CD_TRY(cd_oracle_judge_statistics(o->oracle, &moments, err));
+    int64_t buffer;
+    CD_TRY(cd_oracle_judge_statistics(o->oracle, &moments, &buffer, err));
+    if (buffer >= 0) cd_shown_number(&o->shown, "normalised.buffer", buffer, observed->buffer);
     return CDDP_OK;
 }
 
@@ -784,6 +788,13 @@ static void hold_member(cd_referee *o, uint32_t member)
     cd_shown_number(&o->shown, "summed.member", is_known ? member : rank, member);
 }
 
+/* Numbers are compared with numbers, whatever dtype and however many members are shown. */
+static void emit_form(const cd_referee *o, const cd_observed_summed *observed)
+{
+    CD_EMIT(o->options.tracer, mark, CD_TRACER_SHOWN_FORM,
+            .value = (int64_t)(cd_summed_digest_form(observed) & CD_SUM_SIGHT_BITS));
+}
+
 /* What this rank received, against what all members posted. Both are held against the plan where
 ** they are used: links 2 and 9, and the chain. */
 cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed, cddp_error *err)
@@ -791,8 +802,12 @@ cddp_status cd_referee_summed(cd_referee *o, const cd_observed_summed *observed,
     char name[96];
     cd_comparison found;
     if (observed->members == o->options.plan->world.size) hold_member(o, observed->member);
+    if (observed->gathers) cd_shown_number(&o->shown, "summed.stride", 1, observed->stride);
     CD_TRY(cd_summed_compare(&o->options.sums, observed, o->allocator, &found, err));
-    if (found.bad > 0) CD_TRY(emit_sight(o, observed, err));
+    if (found.bad > 0)
+        CD_TRY(emit_sight(o, observed, err));
+    else if (observed->gathers)
+        emit_form(o, observed);
     if (observed->gathers) {
         emit_gathered(o, observed, &found);
         return CDDP_OK;
@@ -951,6 +966,33 @@ static cddp_status hold_slots(const cd_referee *o, const cd_observed_updated *ob
     return CDDP_OK;
 }
 
+/* What an optimizer computes with is the plan's, also where no element shows it: eps below half a
+** unit of every denominator, a momentum before the second step. */
+static void hold_settings(const cd_referee *o, const cd_observed_optimized *optimized)
+{
+    static const char *const names[CD_ORACLE_SETTINGS] = {"weight_decay", "momentum", "dampening",
+                                                          "nesterov",     "beta1",    "beta2",
+                                                          "eps"};
+    const cd_replica *r = o->reference->replica;
+    double planned[CD_ORACLE_SETTINGS];
+    for (size_t i = 0; i < optimized->count; i++) {
+        const cd_oracle_optimized *x = &optimized->items[i];
+        const bool is_first = i == 0 || x[-1].optimizer != x->optimizer;
+        if (!is_first || x->optimizer >= r->optimizer_count || !o->due[x->optimizer]) continue;
+        cd_optimized_settings(&o->formulas[x->optimizer], planned);
+        for (size_t k = 0; k < CD_ORACLE_SETTINGS; k++) {
+            char name[96];
+            cd_comparison c = cd_compare_bits(CDDP_F64, &planned[k], &x->settings[k], 1);
+            if (c.bad == 0) continue;
+            snprintf(name, sizeof name, "%s of optimizer '%.40s'", names[k],
+                     r->optimizers[x->optimizer].name);
+            cd_text_format(c.words, sizeof c.words, "it is not the plan's");
+            cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_UPDATE, -1, name},
+                               &c);
+        }
+    }
+}
+
 cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observed, cddp_error *err)
 {
     const uint32_t step = cd_shown_get_step(&o->shown);
@@ -970,9 +1012,10 @@ cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observe
     for (size_t i = 0; i < o->reference->replica->optimizer_count; i++)
         o->due[i] = cd_decisions_has_step(&o->decisions, step, i);
     o->reference->due = o->free_reference->due = o->due;
-    CD_TRY(cd_oracle_judge_update(o->oracle, &before, &after, err));
     cd_optimized_plan(o->options.plan, &o->settings, &(cd_optimized_place){o->options.rank, step},
                       o->formulas);
+    hold_settings(o, &observed->optimized);
+    CD_TRY(cd_oracle_judge_update(o->oracle, &before, &after, err));
     const cd_oracle_formulas formulas = {.formulas = o->formulas,
                                          .due = o->due,
                                          .parameters = observed->parameters.items,
@@ -984,23 +1027,42 @@ cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observe
     return CDDP_OK;
 }
 
+/* By what a result seems wrong: a wrong copy of it is nobody's mistake (I-SHOWN). */
+static cddp_status emit_output_sight(const cd_referee *o, const cddp_tensor *output,
+                                     cddp_error *err)
+{
+    uint64_t digest = 0;
+    if (!cd_tracer_wants_digest(o->options.tracer)) return CDDP_OK;
+    CD_TRY(output->device->digest(output, &digest, err));
+    CD_EMIT(o->options.tracer, mark, CD_TRACER_SHOWN_OUTPUT,
+            .value = (int64_t)(digest & CD_SUM_SIGHT_BITS));
+    return CDDP_OK;
+}
+
+/* Which collective it is, and whose place in its group, the judge finds for itself. */
 cddp_status cd_referee_exchanged(cd_referee *o, const cd_observed_exchanged *observed,
                                  cddp_error *err)
 {
     char name[96];
     cd_comparison found;
     const cddp_plan *plan = o->options.plan;
-    const cddp_plan_collective *planned = &plan->collectives[observed->collective];
+    const cd_exchanged_place at = {plan, &o->settings, o->options.rank,
+                                   cd_shown_get_step(&o->shown)};
+    const size_t position = cd_exchanged_next(&o->exchanged, &at, observed->collective);
+    cd_shown_number(&o->shown, "exchanged.collective",
+                    position < plan->collective_count ? (int64_t)position : -1,
+                    (int64_t)observed->collective);
+    if (position >= plan->collective_count) return CDDP_OK;
+    const cddp_plan_collective *planned = &plan->collectives[position];
     const cddp_plan_group *members =
         planned->group != NULL ? cd_plan_find_group(plan, planned->group) : NULL;
-    const bool is_world = members == NULL || members->members.count == 0;
     const cddp_op op = cd_plan_op(planned);
     const bool reduces = cd_op_is_reduction(op);
-    const cd_expected_collective expected = {planned, members,
-                                             (uint32_t)(is_world ? plan->world.size
-                                                                 : members->members.count),
-                                             observed->member};
+    cd_expected_collective expected = {.planned = planned, .members = members};
+    (void)cd_exchanged_find_member(plan, planned, o->options.rank, &expected.me, &expected.size);
+    cd_shown_number(&o->shown, "exchanged.member", expected.me, observed->member);
     CD_TRY(cd_collective_compare(&expected, &o->numbers, &observed->output.copy, &found, err));
+    if (found.bad > 0) CD_TRY(emit_output_sight(o, &observed->output.copy, err));
     snprintf(name, sizeof name, "%s%s%s of group '%.40s'", cddp_op_name(op), reduces ? " " : "",
              reduces ? cddp_red_op_name(cd_plan_reduction(planned)) : "",
              members != NULL ? members->name : "world");
@@ -1067,6 +1129,7 @@ void cd_referee_destroy(cd_referee *o)
     cd_evaluation_fini(&o->evaluation);
     cd_unit_sums_fini(&o->sums);
     cd_kept_fini(&o->cast);
+    cd_shown_fini(&o->shown);
     cd_numbers_fini(&o->numbers);
     cd_arena_fini(&o->memory);
 }

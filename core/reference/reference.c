@@ -205,6 +205,15 @@ static cddp_status reference_allreduce(void *context, const cddp_tensor *sums, c
     return CDDP_OK;
 }
 
+static cddp_status reference_combined(void *context, uint32_t buffer, const double *mean,
+                                      const double *spread, int64_t channels, cddp_error *err)
+{
+    const cd_reference *r = context;
+    (void)mean, (void)spread, (void)channels, (void)err;
+    cd_statistics_combined(r->listening, buffer);
+    return CDDP_OK;
+}
+
 static const cddp_tensor *reference_forward_parameter(void *context, uint32_t parameter)
 {
     const cd_reference *r = context;
@@ -244,6 +253,7 @@ static cd_graph_callbacks callbacks_of(cd_reference *r)
                                 .fresh = reference_fresh,
                                 .forward_parameter = reference_forward_parameter,
                                 .rank_count = (uint32_t)r->plan->world.size,
+                                .combined = reference_combined,
                                 .allgather = reference_allgather,
                                 .allreduce = reference_allreduce};
 }
@@ -555,7 +565,7 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before,
 }
 
 static cddp_status reference_statistics(void *self, const cd_oracle_part *part, size_t exchange,
-                                        size_t width, const double **rows, cddp_error *err)
+                                        size_t width, cd_oracle_exchange *found, cddp_error *err)
 {
     cd_reference *r = self;
     CD_TRY(cd_low_precision_begin(&r->low, err));
@@ -567,7 +577,7 @@ static cddp_status reference_statistics(void *self, const cd_oracle_part *part, 
                        "reference's %zu",
                        exchange, s->count);
     }
-    *rows = s->exchanges[exchange].said;
+    *found = (cd_oracle_exchange){s->exchanges[exchange].said, s->exchanges[exchange].buffer};
     return CDDP_OK;
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/reference/entered.h"
 #include "core/reference/evaluation.h"
 #include "core/reference/planned.h"
 #include "core/tensor/numbers.h"
@@ -38,8 +39,16 @@ cddp_status cd_shown_init(cd_shown *shown, const cd_shown_options *options, cddp
     add_digests(options->memory, &shown->latest_buffers, module->buffer_count);
     add_digests(options->memory, &shown->reduced_buffers, module->buffer_count);
     add_digests(options->memory, &shown->evaluated_buffers, module->buffer_count);
+    add_digests(options->memory, &shown->left_buffers, module->buffer_count);
+    shown->is_ignored =
+        cd_arena_array(options->memory, module->buffer_count + 1, sizeof *shown->is_ignored);
+    for (size_t i = 0; shown->is_ignored != NULL && i < module->buffer_count; i++)
+        shown->is_ignored[i] =
+            cd_planned_lists(&options->settings->model.ignore, module->buffers[i].name);
     return CD_PASS(cd_arena_check(options->memory, err, "what rank %u shows", options->rank));
 }
+
+void cd_shown_fini(cd_shown *s) { cd_kept_fini(&s->flat); }
 
 /* ---- where the rank is ---- */
 
@@ -72,11 +81,20 @@ static uint32_t find_next(const cd_shown *s, cd_micro *micro)
     return next;
 }
 
+/* Elsewhere nothing is evaluated that could be shown. */
+static bool has_values(const cd_shown *s)
+{
+    return (s->replica->model->module->device->flags & CDDP_DEVICE_VALUES) != 0;
+}
+
 static void begin_micro(cd_shown *s)
 {
     cd_micro micro = {.forwards = 1};
     const uint32_t next = find_next(s, &micro);
     s->micro_step = next <= last_micro(s) ? next : last_micro(s);
+    if (cd_evaluation_is_planned(&micro) && has_values(s))
+        cd_shown_number(s, "evaluated", 1, s->was_evaluated);
+    s->was_evaluated = false;
     s->forwards_left = micro.forwards;
     s->exchanges = 0;
     s->has_micro = true;
@@ -284,6 +302,7 @@ cddp_status cd_shown_evaluated(cd_shown *shown, const cd_observed_evaluated *obs
     cd_shown *s = shown;
     cd_micro micro = {.skip = CDDP_SKIP_ALL};
     const uint32_t next = find_next(s, &micro);
+    s->was_evaluated = true;
     *place = (cd_shown_place){.step = cd_shown_get_step(s), .micro_step = next};
     *is_planned = cd_evaluation_is_planned(&micro);
     cd_shown_number(s, "evaluated.step", place->step, observed->step);
@@ -349,6 +368,27 @@ static void keep(const cd_shown_digests *look, cd_shown_digests *kept)
     kept->is_known = true;
 }
 
+/* Of the rank whose buffers are broadcast; at the end of a join that may be another one. */
+static cddp_status emit_entered(cd_shown *s, const cd_observed_look *observed, cddp_error *err)
+{
+    const cd_entered entered = {.buffers = observed->buffers.items,
+                                .was = s->left_buffers.items,
+                                .is = s->buffers.items,
+                                .is_ignored = s->is_ignored,
+                                .count = s->buffers.count};
+    if (s->rank != 0 || s->settings->join.enable || !s->buffers.is_known ||
+        !s->left_buffers.is_known || is_equal(&s->buffers, &s->left_buffers))
+        return CDDP_OK;
+    return CD_PASS(cd_entered_emit(&entered, &s->flat, s->tracer, err));
+}
+
+static void leave_buffers(cd_shown *s)
+{
+    s->left_buffers.is_known = s->buffers.is_known;
+    for (size_t i = 0; s->rank == 0 && i < s->buffers.count; i++)
+        s->left_buffers.items[i] = s->buffers.items[i];
+}
+
 cddp_status cd_shown_look(cd_shown *shown, const cd_observed_look *observed, cd_shown_place *place,
                           cddp_error *err)
 {
@@ -360,8 +400,10 @@ cddp_status cd_shown_look(cd_shown *shown, const cd_observed_look *observed, cd_
     CD_TRY(digest_tensors(s, &observed->parameters, &s->parameters, err));
     keep(&s->parameters, &s->latest_parameters);
     CD_TRY(digest_gradients(s, &observed->gradients, &s->gradients, err));
+    leave_buffers(s);
     CD_TRY(digest_tensors(s, &observed->buffers, &s->buffers, err));
     keep(&s->buffers, &s->latest_buffers);
+    if (observed->moment == CDDP_MOMENT_FORWARD) CD_TRY(emit_entered(s, observed, err));
     emit_look(s, CDDP_WHAT_PARAMETER, observed->moment, &s->parameters);
     emit_look(s, CDDP_WHAT_GRADIENT, observed->moment, &s->gradients);
     emit_look(s, CDDP_WHAT_BUFFER, observed->moment, &s->buffers);

@@ -6,13 +6,14 @@
 ** trace as `shown` events, before the values of the rank itself, and I-SHOWN compares the two.
 ** What the judge sees twice, or can say beforehand, it compares here: `misshown`.
 **
-** Lifetime   init → open → (look, tensors, number)* ; the memory of the options ends it.
+** Lifetime   init → open → (look, tensors, number)* → fini; the memory of the options ends it.
 ** Threads    the rank's.
 ** Errors     a difference is no error.
 */
 #pragma once
 #include "core/base/arena.h"
 #include "core/plan/replica/replica.h"
+#include "core/reference/custody_values.h"
 #include "core/reference/observed.h"
 
 struct cddp_tracer;
@@ -36,7 +37,10 @@ typedef struct cd_shown {
     /* not those of the last look: an evaluation received them, and the next forward begins with
     ** them */
     cd_shown_digests evaluated_buffers;
-    cd_shown_digests prepared; /* gradients as the last look before an update showed them */
+    cd_shown_digests left_buffers; /* those of the last look */
+    bool *is_ignored;              /* (buffer_count) no broadcast brings it */
+    cd_kept flat;                  /* what a broadcast would send */
+    cd_shown_digests prepared;     /* gradients as the last look before an update showed them */
     /* The place of the rank, as the plan has it. */
     uint32_t begun;  /* steps, with those that the rank had no inputs for */
     uint32_t epochs; /* that ended with a join */
@@ -44,7 +48,7 @@ typedef struct cd_shown {
     size_t exchanges; /* of statistics in this micro-step */
     bool has_micro;   /* a forward of this step began */
     bool has_ended;   /* what follows that micro-step's backward was seen */
-    bool was_reduced, was_updated;
+    bool was_reduced, was_updated, was_evaluated;
     uint64_t arrived; /* digest of the gradients of the backwards since the last reduction */
     int64_t arrived_count;
 } cd_shown;
@@ -59,6 +63,7 @@ typedef struct cd_shown_options {
 } cd_shown_options;
 cddp_status cd_shown_init(cd_shown *shown, const cd_shown_options *options,
                           cddp_error *err) CDDP_MUST_CHECK;
+void cd_shown_fini(cd_shown *shown); /* accepts a zeroed one */
 
 /* The place at which the rank is, found by the plan from the order of moments. */
 typedef struct cd_shown_place {

@@ -34,7 +34,7 @@ static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **e
     cd_exchange *e = &s->exchanges[s->call];
     if (e->width != width) {
         cd_arena_fini(&e->arena);
-        *e = (cd_exchange){.width = width};
+        *e = (cd_exchange){.width = width, .buffer = -1};
         cd_arena_init(&e->arena, s->allocator, 4096);
         e->said = cd_arena_array(&e->arena, s->world * width, sizeof *e->said);
         e->words = cd_arena_array(&e->arena, s->world * width, sizeof *e->words);
@@ -89,6 +89,11 @@ cddp_status cd_statistics_allreduce(cd_statistics *s, const cddp_tensor *sums, c
     }
     CD_TRY(sums->device->write(sums, e->words, e->width * sizeof *e->words, err));
     return CDDP_OK;
+}
+
+void cd_statistics_combined(cd_statistics *s, uint32_t buffer)
+{
+    if (s->call > 0) s->exchanges[s->call - 1].buffer = buffer;
 }
 
 void cd_statistics_fini(cd_statistics *s)

@@ -22,6 +22,7 @@ typedef struct cd_exchange {
     double *words;
     bool *knows; /* (world) */
     size_t width;
+    int64_t buffer; /* that names the layer which exchanged in a forward; -1: none did */
 } cd_exchange;
 
 typedef struct cd_statistics {
@@ -41,4 +42,6 @@ cddp_status cd_statistics_allgather(cd_statistics *statistics, const cddp_tensor
                                     const cddp_tensor *all, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_statistics_allreduce(cd_statistics *statistics, const cddp_tensor *sums,
                                     cddp_error *err) CDDP_MUST_CHECK;
+/* The layer of this buffer has used what the latest exchange gave. */
+void cd_statistics_combined(cd_statistics *statistics, uint32_t buffer);
 void cd_statistics_fini(cd_statistics *statistics); /* accepts a zeroed one */

@@ -181,21 +181,28 @@ static cddp_status digest_of(const cd_observed_reals *reals, cddp_dtype dtype, c
     return CD_PASS(status);
 }
 
+static uint64_t begin_digest(const cd_observed_summed *s)
+{
+    const size_t lanes = s->dtype == CDDP_C64 ? 2 : 1;
+    const size_t count = s->members > 0 ? s->operands.count / s->members : 0;
+    return cd_sum_sight_begin(&(cd_sum_sight){.averages = s->averages,
+                                              .scatters = s->scatters,
+                                              .gathers = s->gathers,
+                                              .member = s->member,
+                                              .members = s->members,
+                                              .dtype = (int64_t)s->dtype,
+                                              .numel = (int64_t)(count / lanes)});
+}
+
+uint64_t cd_summed_digest_form(const cd_observed_summed *summed) { return begin_digest(summed); }
+
 cddp_status cd_summed_digest(const cd_observed_summed *summed, cd_numbers *numbers,
                              uint64_t *digest, bool *is_known, cddp_error *err)
 {
     const cd_observed_summed *s = summed;
-    const size_t lanes = s->dtype == CDDP_C64 ? 2 : 1;
     const size_t count = s->members > 0 ? s->operands.count / s->members : 0;
-    const cd_sum_sight sight = {.averages = s->averages,
-                                .scatters = s->scatters,
-                                .gathers = s->gathers,
-                                .member = s->member,
-                                .members = s->members,
-                                .dtype = (int64_t)s->dtype,
-                                .numel = (int64_t)(count / lanes)};
     uint64_t one;
-    *digest = cd_sum_sight_begin(&sight);
+    *digest = begin_digest(s);
     *is_known = true;
     if ((unsigned)s->dtype >= CDDP_DTYPE_COUNT || s->members * count != s->operands.count ||
         s->stride == 0 || (!s->gathers && count_shown(s) != count))

@@ -25,3 +25,5 @@ cddp_status cd_summed_compare(const cd_sum_promise *promise, const cd_observed_s
 ** do not have the bits of the tensors that they are copies of (NaN, large integers). */
 cddp_status cd_summed_digest(const cd_observed_summed *summed, cd_numbers *numbers,
                              uint64_t *digest, bool *is_known, cddp_error *err) CDDP_MUST_CHECK;
+/* Likewise, without the operands and the result. */
+uint64_t cd_summed_digest_form(const cd_observed_summed *summed);

@@ -10,10 +10,8 @@
 
 static bool is_link(int64_t link) { return link > 0 && link < CD_LINK_COUNT; }
 
-static void add_reason(cd_coverage *c, const cddp_event *event)
+static void add_reason(cd_coverage *c, const cddp_event_unjudged *u, const char *why)
 {
-    const cddp_event_unjudged *u = &event->as.unjudged;
-    const char *why = event->text != NULL ? event->text : "";
     for (size_t i = 0; i < c->reason_count; i++) {
         cd_coverage_reason *r = &c->reasons[i];
         if (r->link == u->link && strncmp(r->why, why, sizeof r->why - 1) == 0) {
@@ -58,6 +56,27 @@ static bool is_own_stream(const char *label)
     return label != NULL && (strcmp(label, "model") == 0 || strcmp(label, "data") == 0);
 }
 
+/* A backward that the plan leaves drops what is under way: nobody takes these results. A rank that
+** leaves one against the plan is I-STEP's. */
+static void forgive_results(cd_coverage *c, uint32_t rank)
+{
+    const int32_t count = rank < CD_COVERAGE_RANKS_MAX ? c->under_way[rank] : 0;
+    if (count <= 0) return;
+    c->under_way[rank] = 0;
+    c->seen[CD_OWED_RESULTS] += (uint64_t)count;
+    add_reason(c, &(cddp_event_unjudged){.link = CDDP_LINK_NONE, .count = count},
+               "a result under way when its backward was left: nobody takes it");
+}
+
+/* A result that comes late was forgiven. */
+static void see_result(cd_coverage *c, uint32_t rank)
+{
+    if (rank < CD_COVERAGE_RANKS_MAX && c->under_way[rank]-- <= 0)
+        c->under_way[rank] = 0;
+    else
+        c->seen[CD_OWED_RESULTS]++;
+}
+
 /* Where one event comes, another one is owed. */
 static void see_pair(cd_coverage *c, const cddp_event *event)
 {
@@ -85,9 +104,14 @@ static void see_pair(cd_coverage *c, const cddp_event *event)
         break;
     case CDDP_EV_collective_post:
         c->owed_events[CD_OWED_RESULTS]++;
+        if (event->rank < CD_COVERAGE_RANKS_MAX) c->under_way[event->rank]++;
         break;
     case CDDP_EV_collective_done:
-        c->seen[CD_OWED_RESULTS]++;
+        see_result(c, event->rank);
+        break;
+    case CDDP_EV_mark:
+        if (event->text != NULL && strcmp(event->text, CD_TRACER_LEFT) == 0)
+            forgive_results(c, event->rank);
         break;
     case CDDP_EV_no_sync:
         c->owed_events[CD_OWED_NO_SYNC_ENDS] += event->as.no_sync.entered != 0;
@@ -162,7 +186,7 @@ void cd_coverage_push(cd_coverage *coverage, const cddp_event *event)
     case CDDP_EV_unjudged:
         if (is_link(event->as.unjudged.link))
             c->given_up[event->as.unjudged.link] += (uint64_t)event->as.unjudged.count;
-        add_reason(c, event);
+        add_reason(c, &event->as.unjudged, event->text != NULL ? event->text : "");
         break;
     case CDDP_EV_uncompared:
         c->without_base++;

@@ -12,6 +12,7 @@
 #include "core/trace/codes.h"
 
 #define CD_COVERAGE_REASONS_MAX 24
+#define CD_COVERAGE_RANKS_MAX 1024 /* of more ranks nothing that is left is forgiven */
 
 /* Comparisons that were given up for one reason. */
 typedef struct cd_coverage_reason {
@@ -27,7 +28,8 @@ typedef struct cd_coverage {
     uint64_t without_base; /* rank × reduction that the oracle made no reference for */
     cd_coverage_reason reasons[CD_COVERAGE_REASONS_MAX];
     size_t reason_count;
-    uint64_t other_reasons; /* comparisons given up for reasons beyond these */
+    uint64_t other_reasons;                   /* comparisons given up for reasons beyond these */
+    int32_t under_way[CD_COVERAGE_RANKS_MAX]; /* collectives of a rank without their result */
 } cd_coverage;
 
 void cd_coverage_push(cd_coverage *coverage, const cddp_event *event);

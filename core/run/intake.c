@@ -434,15 +434,25 @@ static cddp_status intake_travelled(void *self, const cd_watched_travel *watched
     return CD_PASS(cd_recalled_travels(&n->recall, &travels, err));
 }
 
-/* A sum in a half type whose operands nobody here knows. Of few ranks the reference has them. */
+/* A sum whose operands nobody here knows. In a half type its bound is wide, and of few ranks the
+** reference has the operands where gradients are summed; in f32 the bound is narrow. */
 static void report_unknown(const cd_intake *n, const cd_tracer_reduction *r)
 {
-    if (r->members <= CD_ANY_ORDER_ADDENDS_MAX || r->numbers == NULL ||
-        (r->numbers->dtype != CDDP_F16 && r->numbers->dtype != CDDP_BF16))
-        return;
-    CD_EMIT(n->options.tracer, unjudged,
-            "of a sum in a half type the other ranks' operands are not known here: its bound",
-            .link = CDDP_LINK_SUM, .count = 1);
+    const cddp_dtype dtype = r->numbers != NULL ? r->numbers->dtype : CDDP_DTYPE_COUNT;
+    const bool is_half = dtype == CDDP_F16 || dtype == CDDP_BF16;
+    if (!is_half && dtype != CDDP_F32) return;
+    if (is_half && r->members > CD_ANY_ORDER_ADDENDS_MAX)
+        CD_EMIT(n->options.tracer, unjudged,
+                "of a sum in a half type the other ranks' operands are not known here: its bound",
+                .link = CDDP_LINK_SUM, .count = 1);
+    else if (is_half)
+        CD_EMIT(n->options.tracer, unjudged,
+                "a sum in a half type of few ranks: only as the ends of every order",
+                .link = CDDP_LINK_NONE, .count = 1);
+    else
+        CD_EMIT(n->options.tracer, unjudged,
+                "a sum in f32 whose operands are not known here: only its bound",
+                .link = CDDP_LINK_NONE, .count = 1);
 }
 
 /* See cd_reductions. The operands live there until the last member leaves. */

@@ -187,14 +187,15 @@ static uint64_t fold_bytes(uint64_t h, const void *bytes, size_t count)
     return count > 0 ? cd_hash64(bytes, count, h) : cd_hash_mix(h, 0);
 }
 
+/* The form is mixed apart from what came before, so that the processor does both at once. */
 static uint64_t fold_tensor(uint64_t h, const cddp_tensor *t)
 {
-    uint64_t digest = 0;
+    uint64_t digest = 0, form;
     if (t->device == NULL) return cd_hash_mix(h, 1);
-    h = cd_hash_mix(h, (uint64_t)t->dtype << 32 | t->dim_count);
-    for (uint32_t d = 0; d < t->dim_count; d++) h = cd_hash_mix(h, (uint64_t)t->sizes[d]);
     const bool is_known = t->device->digest(t, &digest, NULL) == CDDP_OK;
-    return cd_hash_mix(cd_hash_mix(h, is_known), digest);
+    form = (uint64_t)t->dtype << 32 | (uint64_t)t->dim_count << 1 | is_known;
+    for (uint32_t d = 0; d < t->dim_count; d++) form = cd_hash_mix(form, (uint64_t)t->sizes[d]);
+    return cd_hash_mix(cd_hash_mix(h, form), digest);
 }
 
 static uint64_t fold_gradient(uint64_t h, const cddp_grad *g)
@@ -240,6 +241,7 @@ FOLD(cd_observed_optimized)
         const cd_oracle_optimized *o = &v->items[i];
         h = cd_hash_mix(cd_hash_mix(h, o->parameter), o->optimizer);
         h = cd_hash_mix(cd_hash_mix(h, o->steps), (uint64_t)o->is_held << 1 | o->is_present);
+        h = fold_bytes(h, o->settings, sizeof o->settings);
         for (size_t s = 0; s < CD_FORMULA_SLOTS_MAX; s++) h = fold_tensor(h, &o->slots[s]);
     }
     return h;

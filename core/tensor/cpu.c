@@ -222,8 +222,8 @@ static cddp_status run_kernel(const elementwise *e, const char *operation, cddp_
 static cddp_status check_count(int64_t n, const char *operation, cddp_error *err)
 {
     if (n < 1)
-        return cd_fail(err, CDDP_E_ARG, "%s: n is %" PRId64 ", it must be at least 1", operation,
-                       n);
+        return cd_fail(err, CDDP_E_ARG, "%s: the divisor n is %" PRId64 ", it must be at least 1",
+                       operation, n);
     return CDDP_OK;
 }
 

@@ -212,7 +212,8 @@ static cddp_status symbol_divide(const cddp_tensor *dst, const cddp_tensor *src,
 {
     (void)stream;
     if (n < 1)
-        return cd_fail(err, CDDP_E_ARG, "divide: n is %" PRId64 ", it must be at least 1", n);
+        return cd_fail(err, CDDP_E_ARG,
+                       "divide: the divisor n is %" PRId64 ", it must be at least 1", n);
     CD_TRY(check_two(dst, src, "divide", err));
     cd_symbol_operation o = {.name = "divide",
                              .apply = cd_symbol_piece_divide,
@@ -228,7 +229,8 @@ static cddp_status symbol_multiply_reciprocal(const cddp_tensor *dst, const cddp
     (void)stream;
     if (n < 1)
         return cd_fail(err, CDDP_E_ARG,
-                       "multiply_reciprocal: n is %" PRId64 ", it must be at least 1", n);
+                       "multiply_reciprocal: the divisor n is %" PRId64 ", it must be at least 1",
+                       n);
     CD_TRY(check_two(dst, src, "multiply_reciprocal", err));
     cd_symbol_operation o = {.name = "multiply_reciprocal",
                              .apply = cd_symbol_piece_scale,

@@ -26,6 +26,8 @@
 ** laws the plan's hook itself states of it, as hook_law events. */
 #define CD_STATED_LAWS "laws that a comm hook states"
 
+/* Of bucket_sum: this number and the next one state one mean, with other weights. */
+#define CD_LAW_MEANS 0
 /* Of bucket_sum: from this number on, what an all-reduce gave, against what the ranks posted. */
 #define CD_LAW_COLLECTIVES 8
 

@@ -105,6 +105,8 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 ** mark. core/trace/models.h shows a judge one of them at a time. */
 #define CD_TRACER_WRAPPERS_MAX 64
 #define CD_TRACER_WRAPPED "wrapped module"
+/* A mark: the program left a backward in the middle; value: gradients that had come. */
+#define CD_TRACER_LEFT "backward_left_early"
 /* A mark: the all-reduce that this rank posts next is the program's own; its value: elements. */
 #define CD_TRACER_OWN_REDUCTION "own reduction"
 /* A mark: the operation that this rank posts next is the plan's [[collective]] of this number. */
@@ -113,6 +115,18 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_SHOWN_SUM "shown sum"
 /* Of a recorded program: the gradients of a sharded unit have been reduced; value: the unit. */
 #define CD_TRACER_UNIT_REDUCED "unit reduced"
+/* Of an all-gather that seems right; value: of what it is, without its operands and its result. */
+#define CD_TRACER_SHOWN_FORM "shown form"
+/* Likewise the result of a collective of the program; value: a digest of what the judge was shown,
+** of which CD_SUM_SIGHT_BITS. */
+#define CD_TRACER_SHOWN_OUTPUT "shown output"
+/* A mark behind a bucket_law, of a hook whose way is its own: if it gives the rank's whole share of
+** the bucket as it is, or divided, it posts one of these; value: the digest, of which
+** CD_SUM_SIGHT_BITS. */
+#define CD_TRACER_WHOLE_SHARE "whole share"
+/* A mark: buffers entered a forward otherwise than they were left; value: a digest of what a
+** broadcast of them would have sent, of which CD_SUM_SIGHT_BITS. */
+#define CD_TRACER_ENTERED "buffers entered"
 /* The rank takes part in making a group; value: a digest of its members, then 16 bits with their
 ** number. */
 #define CD_TRACER_NEW_GROUP "new_group"

@@ -13,6 +13,8 @@
 **     plant_half_sum     declares what fp16_compress does, but sums in f16 and divides afterwards
 **     plant_no_op        declares f16 on the wire and sends f32
 **     plant_last         waits with reducing for the last bucket, and takes the first for it
+**     plant_withholds    promises the exact mean; rank 1 sends zeros in place of its part
+**     plant_means        is right: divides, and then sums
 **     plant_early        reads a bucket while it is being reduced
 **     plant_shares       is right, and exchanges numbers beside: rank 1 gives rank 0 one too many
 **
@@ -206,6 +208,17 @@ static cddp_status run_no_op(void *self, cddp_grad_bucket *bucket, cddp_group *g
     return status == CDDP_OK ? post_sum(bucket, buffer, group, future, err) : status;
 }
 
+static cddp_status run_withholds(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                 cddp_future *future, cddp_error *err)
+{
+    const cddp_tensor *buffer = &bucket->buffer;
+    if (cddp_group_rank(group) == 1) {
+        const cddp_status status = buffer->device->fill(buffer, 0.0, NULL, err);
+        if (status != CDDP_OK) return status;
+    }
+    return run_no_op(self, bucket, group, future, err);
+}
+
 static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *group,
                             cddp_future *future, cddp_error *err)
 {
@@ -288,15 +301,31 @@ PLANT(plant_constant, run_constant, .flags = 0);
 PLANT(plant_half_sum, run_half_sum, .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_CASTS_FIRST,
       .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
 PLANT(plant_no_op, run_no_op, .flags = CDDP_HOOK_LOSSY, .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
+PLANT(plant_withholds, run_withholds, .flags = CDDP_HOOK_EXACT);
+PLANT(plant_means, run_no_op, .flags = CDDP_HOOK_EXACT);
 PLANT(plant_last, run_last, .flags = 0);
 PLANT(plant_early, run_early, .flags = 0);
 PLANT(plant_shares, run_shares, .flags = CDDP_HOOK_EXACT);
 
-static const cddp_hook *const hooks[] = {
-    &plant_sum,      &plant_twice, &plant_local, &plant_first_only, &plant_constant,
-    &plant_half_sum, &plant_no_op, &plant_last,  &plant_feedback,   &plant_by_index,
-    &plant_forgets,  &plant_seed,  &plant_early, &plant_stream,     &plant_claims,
-    &plant_shares,   NULL};
+static const cddp_hook *const hooks[] = {&plant_sum,
+                                         &plant_twice,
+                                         &plant_local,
+                                         &plant_first_only,
+                                         &plant_constant,
+                                         &plant_half_sum,
+                                         &plant_no_op,
+                                         &plant_last,
+                                         &plant_feedback,
+                                         &plant_by_index,
+                                         &plant_forgets,
+                                         &plant_seed,
+                                         &plant_early,
+                                         &plant_stream,
+                                         &plant_claims,
+                                         &plant_shares,
+                                         &plant_withholds,
+                                         &plant_means,
+                                         NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin),

@@ -10,6 +10,7 @@
 */
 #include "verify/worlds/compose.h"
 #include "core/trace/event.h"
+#include "core/trace/tracer.h"
 #include "tests/property/features.h"
 #include "tests/support/test.h"
 
@@ -21,6 +22,17 @@
 #endif
 #define RANKS_MAX 8
 /* ---- what a run emits, what its judge says apart ---- */
+
+static bool is_mark_of_the_judge(const char *text)
+{
+    static const char *const marks[] = {CD_TRACER_SHOWN_SUM, CD_TRACER_SHOWN_OUTPUT,
+                                        CD_TRACER_SHOWN_FORM, CD_TRACER_WHOLE_SHARE,
+                                        CD_TRACER_ENTERED};
+    bool found = false;
+    for (size_t i = 0; text != NULL && i < sizeof marks / sizeof marks[0]; i++)
+        found = found || strcmp(text, marks[i]) == 0;
+    return found;
+}
 
 static bool is_of_the_judge(const cddp_event *event)
 {
@@ -39,6 +51,8 @@ static bool is_of_the_judge(const cddp_event *event)
     case CDDP_EV_misshown:
     case CDDP_EV_contribution:
         return true;
+    case CDDP_EV_mark:
+        return is_mark_of_the_judge(event->text);
     case CDDP_EV_hook_law: /* of an average: no bucket's, and no hook's */
         return event->as.hook_law.bucket < 0;
     default:

@@ -58,7 +58,7 @@ void st_injection_begin(const st_injection *injection)
     forget_kept();
     memset(now.reached, 0, sizeof now.reached);
     now.injection = *injection;
-    now.effect = (st_effect){.tensor = SIZE_MAX};
+    now.effect = (st_effect){.tensor = SIZE_MAX, .partner = SIZE_MAX};
 }
 
 const st_effect *st_injection_effect(void) { return &now.effect; }
@@ -96,6 +96,7 @@ static void note_change(const cd_inject_point *at, size_t tensor)
         e->tensor = tensor;
     }
     e->changed++;
+    e->all_ranks |= at->rank == CD_INJECT_EVERYONE ? UINT64_MAX : UINT64_C(1) << at->rank;
     if (at->rank == CD_INJECT_EVERYONE)
         e->ranks = UINT64_MAX;
     else if (at->step == e->first_step)
@@ -265,7 +266,10 @@ static void swap(const cd_inject_point *at, const void *first, size_t stride, si
         const cddp_tensor *a = item(first, stride, chosen), *b = item(first, stride, partner);
         const uint64_t before = digest_of(a);
         now.effect.fired++;
-        if (exchange(a, b, &err) == CDDP_OK && digest_of(a) != before) note_change(at, chosen);
+        if (exchange(a, b, &err) == CDDP_OK && digest_of(a) != before) {
+            note_change(at, chosen);
+            if (now.effect.tensor == chosen) now.effect.partner = partner;
+        }
         return;
     }
 }

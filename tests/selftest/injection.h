@@ -46,6 +46,7 @@ extern const st_operator_row st_operators[ST_OPERATORS];
 #define ST_LATER 64u
 #define ST_SOME 128u
 #define ST_VALUES 256u
+#define ST_APART 512u
 
 typedef struct st_point {
     const char *place, *file;
@@ -79,6 +80,8 @@ typedef struct st_effect {
     uint32_t first_step;     /* of a change */
     uint64_t ranks;          /* changed in that step, one bit each */
     size_t tensor;           /* changed there first; SIZE_MAX: none */
+    size_t partner;          /* exchanged with it; SIZE_MAX: none */
+    uint64_t all_ranks;      /* changed in any step */
 } st_effect;
 
 void st_injection_begin(const st_injection *injection);

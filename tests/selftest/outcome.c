@@ -110,36 +110,40 @@ static bool names_bucket(const st_world *w, int64_t bucket, const cddp_finding *
     return false;
 }
 
+static bool is_buffer(const st_point *p)
+{
+    return (strstr(p->place, ".buffer") != NULL || strncmp(p->place, "buffers.", 8) == 0);
+}
+
+static const char *struck_name(const st_world *w, const st_point *p, size_t tensor)
+{
+    if (tensor == SIZE_MAX || (p->blame & ST_BUCKET) != 0) return "";
+    if ((p->blame & ST_VARIABLE) != 0) {
+        for (size_t i = 0; i < w->parameter_count; i++)
+            if (w->variables[i] == (int64_t)tensor) return w->parameters[i];
+        return "";
+    }
+    if (strstr(p->place, ".slot") != NULL) return "";
+    if (is_buffer(p)) return tensor < w->buffer_count ? w->buffers[tensor] : "";
+    return tensor < w->parameter_count ? w->parameters[tensor] : "";
+}
+
 static bool names_tensor(const st_world *w, const st_point *p, const char *name, const st_effect *e,
                          const cddp_finding *f)
 {
+    /* two tensors that changed places are both wrong */
+    const char *partner = struck_name(w, p, e->partner);
     if (name[0] != '\0' && says(f, name, strlen(name))) return true;
+    if (partner[0] != '\0' && says(f, partner, strlen(partner))) return true;
     if ((p->blame & ST_BUCKET) != 0) return names_bucket(w, (int64_t)e->tensor, f);
     if (f->bucket < 0 || e->tensor >= w->parameter_count) return false;
     const int64_t variable = w->variables[e->tensor];
     return variable >= 0 && (w->buckets[variable] >> (f->bucket % 64) & 1u) != 0;
 }
 
-static bool is_buffer(const st_point *p)
-{
-    return (strstr(p->place, ".buffer") != NULL || strncmp(p->place, "buffers.", 8) == 0);
-}
-
-static const char *struck_name(const st_world *w, const st_point *p, const st_effect *e)
-{
-    if (e->tensor == SIZE_MAX || (p->blame & ST_BUCKET) != 0) return "";
-    if ((p->blame & ST_VARIABLE) != 0) {
-        for (size_t i = 0; i < w->parameter_count; i++)
-            if (w->variables[i] == (int64_t)e->tensor) return w->parameters[i];
-        return "";
-    }
-    if (strstr(p->place, ".slot") != NULL) return "";
-    if (is_buffer(p)) return e->tensor < w->buffer_count ? w->buffers[e->tensor] : "";
-    return e->tensor < w->parameter_count ? w->parameters[e->tensor] : "";
-}
-
 static bool is_step_right(const st_point *p, uint32_t struck, uint32_t named)
 {
+    if ((p->blame & ST_APART) != 0) return true;
     if ((p->blame & ST_LATER) != 0) return named >= struck;
     return named == struck || ((p->blame & ST_NEXT) != 0 && named == struck + 1);
 }
@@ -240,8 +244,9 @@ static void note_effect(const st_world *w, const st_case *c, st_outcome *o)
 {
     const st_effect *e = st_injection_effect();
     o->struck_step = e->first_step;
-    o->struck_ranks = e->ranks & ((UINT64_C(1) << w->ranks) - 1);
-    snprintf(o->struck, sizeof o->struck, "%s", struck_name(w, &st_points[c->point], e));
+    o->struck_ranks = ((st_points[c->point].blame & ST_APART) != 0 ? e->all_ranks : e->ranks) &
+                      ((UINT64_C(1) << w->ranks) - 1);
+    snprintf(o->struck, sizeof o->struck, "%s", struck_name(w, &st_points[c->point], e->tensor));
 }
 
 /* ---- the trace, read again ---- */

@@ -3,14 +3,15 @@
 **
 **     selftest [--seed N] [--sample N] [--jobs N] [--world NAME] [--only PLACE] [--operator NAME]
 **              [--ranks one|all] [--steps once|always] [--list] [--misses] [--blame] [--stored]
-**              [--journal FILE] [--minutes N] [--table FILE]
+**              [--journal FILE] [--minutes N] [--table FILE] [--strict]
 **     selftest --coverage              whether every field, decision and moment has a point
 **     selftest --slack FILE [--renew]  the smallest ratios that are noticed, and those in the file
 **
 ** Each case runs in a process: what it breaks ends with it. A case that was struck and not caught
-** is a miss, and so is a crash. Misses that misses.def lists do not fail the test. With a journal
-** the whole may be measured in parts: cases that it has are not run again. The order of the cases
-** follows from the seed, so that a part is a sample.
+** is a miss, and so is a crash. Misses that misses.def lists do not fail the test. Of some cases
+** (--world, --only, …) each other miss fails it; with --strict each wrong blame, too. With a
+** journal the whole may be measured in parts: cases that it has are not run again. The order of
+** the cases follows from the seed, so that a part is a sample.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/selftest/coverage.h"
@@ -50,7 +51,7 @@ static const miss_row misses[] = {
 typedef struct selftest {
     uint64_t seed, sample, jobs, minutes;
     const char *world, *only, *op, *ranks, *steps, *table_path, *journal_path, *slack_path;
-    bool lists, shows_misses, shows_blame, has_filter, reads_again, covers, renews;
+    bool lists, shows_misses, shows_blame, has_filter, reads_again, covers, renews, is_strict;
     cddp_registry *registry;
     st_world *worlds; /* (st_world_count) those that are asked for are open */
     st_case *cases;   /* (case_count) */
@@ -402,6 +403,15 @@ static bool report(const selftest *s)
             good = false;
         }
     }
+    if (s->has_filter && s->miss_count > s->known_count) {
+        printf("FAIL %zu of these cases are missed, and misses.def has no argument for it\n",
+               s->miss_count - s->known_count);
+        good = false;
+    }
+    if (s->is_strict && s->wrong_count > 0) {
+        printf("FAIL %zu of these cases are blamed on something else\n", s->wrong_count);
+        good = false;
+    }
     return good && keeps_floors(s);
 }
 
@@ -431,7 +441,8 @@ static cddp_status read_options(selftest *s, int argc, char **argv, cddp_error *
             bool *flag;
         } flags[] = {{"--list", &s->lists},        {"--misses", &s->shows_misses},
                      {"--blame", &s->shows_blame}, {"--stored", &s->reads_again},
-                     {"--coverage", &s->covers},   {"--renew", &s->renews}};
+                     {"--coverage", &s->covers},   {"--renew", &s->renews},
+                     {"--strict", &s->is_strict}};
         const struct {
             const char *name, **text;
         } texts[] = {{"--world", &s->world},          {"--only", &s->only},

@@ -42,10 +42,11 @@ static uint64_t digest_of(const cddp_event *event)
     for (; i + 1 < field_count; i += 2)
         h += fold((uint64_t)fields[i] ^ places[i + 3], (uint64_t)fields[i + 1] ^ places[i + 4]);
     if (i < field_count) h += fold((uint64_t)fields[i] ^ places[i + 3], places[i + 2]);
-    return cd_hash_mix(h, event->text != NULL ? cd_hash_text(event->text) : 0);
+    return event->text != NULL ? cd_hash_mix(h, cd_hash_text(event->text)) : h;
 }
 
-/* Its place among those of the other parameters does not count. */
+/* Its place among those of the other parameters does not count. Whoever takes a digest mixes it:
+** it is a sum. */
 static void become_ready(cd_witness_rank *r, uint64_t parameter, uint64_t digest)
 {
     uint64_t *place = &r->places[parameter % CD_WITNESS_PLACES];
@@ -68,7 +69,7 @@ static void take_event(void *self, const cddp_event *event)
         become_ready(r, (uint64_t)event->as.mark_ready.param, digest);
     } else {
         r->others = cd_hash_mix(r->others, digest);
-        r->all = cd_hash_mix(cd_hash_mix(r->all, digest), r->ready);
+        r->all = cd_hash_mix(r->all, digest + r->ready * places[0]);
     }
 }
 

@@ -233,6 +233,8 @@ cddp_status cd_optimizer_step(cd_optimizer *optimizer, cddp_error *err)
 }
 
 void cd_optimizer_set_lr(cd_optimizer *optimizer, double lr) { optimizer->options.lr = lr; }
+const cd_optimizer_options *cd_optimizer_get_options(const cd_optimizer *o) { return &o->options; }
+
 double cd_optimizer_get_lr(const cd_optimizer *optimizer) { return optimizer->options.lr; }
 size_t cd_optimizer_parameter_count(const cd_optimizer *optimizer)
 {

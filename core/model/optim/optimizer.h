@@ -70,6 +70,8 @@ cddp_status cd_optimizer_step_parameter(cd_optimizer *optimizer, size_t paramete
                                         cddp_error *err) CDDP_MUST_CHECK;
 void cd_optimizer_set_lr(cd_optimizer *optimizer, double lr);
 double cd_optimizer_get_lr(const cd_optimizer *optimizer);
+/* What it computes with. */
+const cd_optimizer_options *cd_optimizer_get_options(const cd_optimizer *optimizer);
 /* With defers_state, before the first step: another tensor and slot under the same name. */
 void cd_optimizer_replace(cd_optimizer *optimizer, size_t parameter, const cddp_tensor *tensor,
                           cddp_grad *grad);

@@ -347,6 +347,18 @@ static cddp_status state_slices(cd_hook_law *law, const cd_law_bucket *b, bool l
     return CDDP_OK;
 }
 
+/* What a hook posts that gives its rank's share as it is, or divided. */
+static cddp_status state_whole(cd_hook_law *law, const cd_law_flight *f, cddp_error *err)
+{
+    uint64_t digests[2] = {0, 0};
+    CD_TRY(cd_law_digest(law, f->dtype, f->share, f->numel, &digests[0], err));
+    CD_TRY(digest_divided(law, f, &digests[1], err));
+    for (int i = 0; i < 2; i++)
+        CD_EMIT(law->options.tracer, mark, CD_TRACER_WHOLE_SHARE,
+                .value = (int64_t)(digests[i] & CD_SUM_SIGHT_BITS));
+    return CDDP_OK;
+}
+
 static bool has_law(const cd_hook_law *law, const cd_law_bucket *b)
 {
     return law->hook.kind != CD_PLANNED_UNKNOWN || b->is_mean_promised || b->is_nothing_promised;
@@ -379,6 +391,10 @@ cddp_status cd_hook_law_launch(cd_hook_law *law, const cd_law_bucket *b, cddp_er
         CD_EMIT(law->options.tracer, bucket_law, law->hook.name, .bucket = b->index,
                 .generation = b->generation, .bytes = d.bytes, .posted = (int64_t)d.posted,
                 .ranks = f->ranks, .shadow = b->is_shadow);
+        const bool is_own_mean = law->hook.kind == CD_PLANNED_UNKNOWN
+                                     ? b->is_mean_promised
+                                     : law->hook.is_followed && law->hook.kind == CD_PLANNED_MEAN;
+        if (is_own_mean && !b->is_shadow) CD_TRY(state_whole(law, f, err));
     }
     f->is_open = true;
     law->iteration += b->is_last;

@@ -10,7 +10,7 @@
 
 /* Laws, by the number of their first sum; a law with two sums has two sets of weights. */
 enum {
-    CD_LAW_MEAN = 0,
+    CD_LAW_MEAN = CD_LAW_MEANS,
     CD_LAW_PROJECTION = 2,
     CD_LAW_WARM = 4,
     CD_LAW_DRAWN = 6,

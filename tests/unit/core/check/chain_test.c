@@ -6,6 +6,7 @@
 #include "cddp/backend.h"
 #include "cddp/keys.h"
 #include "core/trace/setting.h"
+#include "core/trace/tracer.h"
 #include "tests/support/test.h"
 
 #include <string.h>
@@ -26,6 +27,8 @@ typedef enum kind {
     ZEROED,    /* gradients are filled with zeros */
     DROPPED,   /* gradients are dropped */
     STEPPED,   /* an optimizer stepped */
+    SENT,      /* the rank broadcasts numbers of this digest */
+    ENTERED,   /* the judge says what a broadcast of the buffers would send */
     SYNCED,    /* buffers came from rank 0 */
     JOINED,    /* the rank ended join with rank 0's state */
     COMPARED,  /* the oracle found the buffer equal */
@@ -120,6 +123,9 @@ static const story stories[] = {
     {"a buffer that arrived moves afterwards", B, 2, {V(BEGIN, 1), {SYNCED, 0, 0, 0}, V(FORWARD, 5), V(AFTER_FORWARD, 6), V(AFTER_BACKWARD, 7)}, "rank 1: buffer b changed between after forward of step 0 and after backward of step 0", 1},
     {"a buffer that arrived stays", B, 2, {V(BEGIN, 1), {SYNCED, 0, 0, 0}, V(FORWARD, 5), V(AFTER_FORWARD, 6), V(AFTER_BACKWARD, 6), {STEP, 0, 0, 0}, V(BEGIN, 6), V(END, 6)}, NULL, 0},
     {"rank 0's own buffers move", B, 1, {V(BEGIN, 1), {SYNCED, 0, 0, 0}, V(FORWARD, 5)}, "rank 0: buffer b changed", 1},
+    {"buffers move before their broadcast", B, 3, {V(BEGIN, 1), {SENT, 0, 77, 0}, {SYNCED, 0, 0, 0}, {ENTERED, 0, 77, 0}, V(FORWARD, 5)}, "rank 0: buffer b changed", 1},
+    {"buffers move behind their broadcast", B, 3, {V(BEGIN, 1), {SENT, 0, 77, 0}, {SYNCED, 0, 0, 0}, {ENTERED, 0, 78, 0}, V(FORWARD, 5)}, "all ranks: buffer b changed between the begin of step 0 and forward entry of step 0", 1},
+    {"rank 0's buffers move behind their broadcast", B, 1, {V(BEGIN, 1), {SENT, 0, 77, 0}, {SYNCED, 0, 0, 0}, {ENTERED, 0, 78, 0}, V(FORWARD, 5)}, "rank 0: buffer b changed", 1},
     {"slots and step count", O, 3, {V(BEGIN, 1), V(BEFORE_STEP, 1), {STEPPED, 0, 0, 0}, X(AFTER_UPDATE, 2), V(AFTER_UPDATE, 2), V(AFTER_STEP, 2)}, NULL, 0},
     {"the step count is reset", O, 3, {V(BEGIN, 1), V(BEFORE_STEP, 1), {STEPPED, 0, 0, 0}, X(AFTER_UPDATE, 2), V(AFTER_UPDATE, 5)}, "all ranks: optimizer state 0 changed between before step of step 0", 1},
     {"slots that the oracle has reported", O, 3, {V(BEGIN, 1), V(BEFORE_STEP, 1), {STEPPED, 0, 0, 0}, {STATE_BAD, 0, 0, 0}, X(AFTER_UPDATE, 2), V(AFTER_UPDATE, 5)}, NULL, 0},
@@ -190,6 +196,14 @@ static void push_happening(reporter *r, const story *s, const happening *h)
         return;
     case STEPPED:
         PUSH(r, optimizer_step, .skipped = 0);
+        return;
+    case SENT:
+        PUSH(r, collective_post, .op = CDDP_OP_BROADCAST, .group = GROUP, .digest = h->digest);
+        return;
+    case ENTERED:
+        push(r, (cddp_event){.kind = CDDP_EV_mark,
+                             .text = CD_TRACER_ENTERED,
+                             .as.mark.value = h->digest});
         return;
     case SYNCED:
         PUSH(r, buffer_sync, .authority = 0);

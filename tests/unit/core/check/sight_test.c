@@ -107,4 +107,50 @@ TEST(sight, names_what_the_judge_was_shown_wrongly_and_nothing_else)
     }
 }
 
+/* What an all-gather is, whoever has posted yet. */
+TEST(sight, names_a_form_that_the_judge_was_shown_wrongly)
+{
+    (void)state;
+    for (size_t i = 0; i < 6; i++) { /* of the rows, those without numbers */
+        const cd_key *key = NULL;
+        cd_sights s;
+        cd_test_row("%s", rows[i].name);
+        cd_sights_init(&s, NULL);
+        s.takes_forms = true;
+        push(&s, group_of(1));
+        push(&s, post_of(1));
+        push(&s, done_of(1));
+        push(&s, (cddp_event){.kind = CDDP_EV_mark,
+                              .rank = 1,
+                              .text = CD_TRACER_SHOWN_FORM,
+                              .as.mark.value = (int64_t)(cd_sum_sight_begin(&rows[i].sight) &
+                                                         CD_SUM_SIGHT_BITS)});
+        assert_int_equal(cd_sights_get_wrong(&s, 0, &key) != NULL, rows[i].is_wrong);
+        cd_sights_fini(&s);
+    }
+}
+
+/* The result of a collective of the program, and nothing else of it. */
+TEST(sight, names_an_output_that_the_judge_was_shown_wrongly)
+{
+    (void)state;
+    for (int is_wrong = 0; is_wrong < 2; is_wrong++) {
+        const cd_key *key = NULL;
+        cd_sights s;
+        cd_test_row("%s", is_wrong ? "another output" : "the output");
+        cd_sights_init(&s, NULL);
+        push(&s, group_of(1));
+        push(&s, post_of(1));
+        push(&s, done_of(1));
+        push(&s, (cddp_event){.kind = CDDP_EV_mark,
+                              .rank = 1,
+                              .text = CD_TRACER_SHOWN_OUTPUT,
+                              .as.mark.value = RESULT + is_wrong});
+        const cd_look *look = cd_sights_get_wrong(&s, 0, &key);
+        assert_int_equal(look != NULL, is_wrong);
+        if (look != NULL) assert_true(look->is_output && look->op == CDDP_OP_ALLREDUCE);
+        cd_sights_fini(&s);
+    }
+}
+
 TEST_MAIN()

@@ -150,7 +150,7 @@ static void fill_rows(double (*rows)[WIDTH], uint32_t world_size)
 }
 
 static cddp_status toy_statistics(void *self, const cd_oracle_part *part, size_t exchange,
-                                  size_t width, const double **rows, cddp_error *err)
+                                  size_t width, cd_oracle_exchange *found, cddp_error *err)
 {
     toy *t = self;
     (void)part;
@@ -158,7 +158,7 @@ static cddp_status toy_statistics(void *self, const cd_oracle_part *part, size_t
     assert_int_equal(exchange, 0);
     assert_int_equal(width, WIDTH);
     fill_rows(t->rows, t->world_size);
-    *rows = t->rows[0];
+    *found = (cd_oracle_exchange){t->rows[0], LAYER};
     return CDDP_OK;
 }
 
@@ -282,7 +282,9 @@ static cddp_status show(scene *s, const cd_oracle_options *options, cd_oracle_di
                                     .mean = s->channel_mean,
                                     .spread = s->channel_spread,
                                     .channels = CHANNELS};
-    CD_TRY_OUT(cd_oracle_judge_statistics(oracle, &used, err));
+    int64_t layer = -1;
+    CD_TRY_OUT(cd_oracle_judge_statistics(oracle, &used, &layer, err));
+    assert_int_equal(layer, LAYER);
     for (size_t p = 0; p < UNUSED; p++) {
         cddp_grad local =
             gradient_of(s->local[s->rank][p], shapes[p].numel, s->local_present || p != BIAS);

@@ -56,6 +56,30 @@ TEST(coverage, a_comparison_that_is_owed_and_not_made_is_a_gap)
     cd_arena_fini(&arena);
 }
 
+/* One of two results is lost: it is owed. Of a backward that was left it is not, and it is said. */
+TEST(coverage, results_under_way_in_a_backward_that_was_left_are_not_owed)
+{
+    for (int leaves = 0; leaves < 2; leaves++) {
+        cd_coverage c = {.owing_ranks = 1};
+        cd_arena arena;
+        const cddp_event post = {.kind = CDDP_EV_collective_post},
+                         done = {.kind = CDDP_EV_collective_done},
+                         left = {.kind = CDDP_EV_mark, .text = CD_TRACER_LEFT};
+        cd_arena_init(&arena, NULL, 256);
+        cd_coverage_push(&c, &post);
+        cd_coverage_push(&c, &done);
+        cd_coverage_push(&c, &post);
+        if (leaves) cd_coverage_push(&c, &left);
+        assert_int_equal(gap_of(&c, 1, &arena) == NULL, leaves);
+        assert_int_equal(strstr(cd_coverage_print_unjudged(&c, &arena), "nobody takes it") != NULL,
+                         leaves);
+        cd_coverage_push(&c, &done); /* late: it does not stand for another one */
+        cd_coverage_push(&c, &post);
+        assert_non_null(gap_of(&c, 1, &arena));
+        cd_arena_fini(&arena);
+    }
+}
+
 TEST(coverage, an_update_by_another_rank_is_an_update)
 {
     cd_coverage c = {0};
