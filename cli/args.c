@@ -50,22 +50,20 @@ static cddp_status take_value(reader *r, int option, const char *attached, cddp_
     return CDDP_OK;
 }
 
-/* What `new` makes is named by an operand. */
-static bool is_new(const reader *r)
+/* What `new` makes may be said as an option as well: new --hang. */
+static bool is_template(const reader *r, const char *name)
 {
-    return r->args->operand_count > 0 && strcmp(r->args->operands[0], "new") == 0;
+    static const char *const templates[] = {"scenario",      "hang",    "job",          "hook",
+                                            "stateful-hook", "backend", "wrong-backend"};
+    if (r->args->operand_count == 0 || strcmp(r->args->operands[0], "new") != 0) return false;
+    for (size_t i = 0; i < sizeof templates / sizeof templates[0]; i++)
+        if (strcmp(templates[i], name) == 0) return true;
+    return false;
 }
 
-static cddp_status unknown_option(const reader *r, const char *word, const char *name,
-                                  cddp_error *err)
+static cddp_status unknown_option(const char *word, const char *name, cddp_error *err)
 {
-    static const char *const templates[] = {"scenario", "hang", "job", "hook", "backend"};
     cd_suggestion s;
-    for (size_t i = 0; is_new(r) && i < sizeof templates / sizeof templates[0]; i++)
-        if (strcmp(templates[i], name) == 0)
-            return cd_fail(err, CDDP_E_ARG,
-                           "unknown option '%.100s'; did you mean 'cddp-verify new %s'?", word,
-                           name);
     cd_suggest_begin(&s, name);
     for (int i = 0; i < CD_OPTION_COUNT; i++) cd_suggest_offer(&s, cd_options[i].name);
     if (s.best == NULL) return cd_fail(err, CDDP_E_ARG, "unknown option '%.100s'", word);
@@ -80,6 +78,10 @@ static cddp_status read_long(reader *r, const char *word, cddp_error *err)
     if (length >= sizeof name) return cd_fail(err, CDDP_E_ARG, "unknown option '%.100s'", word);
     memcpy(name, word + 2, length);
     name[length] = '\0';
+    if (attached == NULL && is_template(r, name)) {
+        r->args->operands[r->args->operand_count++] = word + 2;
+        return CDDP_OK;
+    }
     for (int i = 0; i < CD_OPTION_COUNT; i++) {
         if (strcmp(cd_options[i].name, name) != 0) continue;
         if (cd_options[i].argument != NULL) return CD_PASS(take_value(r, i, attached, err));
@@ -87,7 +89,7 @@ static cddp_status read_long(reader *r, const char *word, cddp_error *err)
         add(r->args, i, "");
         return CDDP_OK;
     }
-    return CD_PASS(unknown_option(r, word, name, err));
+    return CD_PASS(unknown_option(word, name, err));
 }
 
 static cddp_status read_short(reader *r, const char *word, cddp_error *err)
@@ -161,10 +163,6 @@ static cddp_status check_options(const cd_args *args, cddp_error *err)
     for (size_t i = 0; i < args->given_count; i++) {
         const cd_option_info *info = &cd_options[args->given[i].option];
         const bool is_known = (info->commands & (1u << args->command)) != 0;
-        if (!is_known && args->command == CD_COMMAND_new && strcmp(info->name, "backend") == 0)
-            return cd_fail(err, CDDP_E_ARG,
-                           "--backend means nothing to 'new'; did you mean 'cddp-verify new "
-                           "backend'?");
         if (!is_known)
             return cd_fail(err, CDDP_E_ARG,
                            "--%s means nothing to '%s'; \"cddp-verify help %s\" lists its options",

@@ -83,8 +83,8 @@ static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_err
     return CDDP_OK;
 }
 
-/* STA-04: there a hook is not told that its last bucket is the last, and counts one reduction
-** less. When ranks start to part is the plan's to say, and it knows no buckets. */
+/* STA-04: there a hook does not learn which bucket is the last, and counts one reduction less.
+** When ranks start to part is the plan's to say, and it knows no buckets. */
 static cddp_status check_start(const cd_trainer *t, cddp_error *err)
 {
     const cddp_hook *hook = t->reduction.hook;
@@ -92,9 +92,9 @@ static cddp_status check_start(const cd_trainer *t, cddp_error *err)
         t->program.settings.ddp.static_graph && t->ddp != NULL && cddp_ddp_bucket_count(t->ddp) > 1;
     if (!is_uncounted || hook == NULL || hook->agreement == NULL) return CDDP_OK;
     return cd_fail(err, CDDP_E_CONFIG,
-                   "comm hook %s beside an averager: the first pass of a static graph names no "
-                   "last bucket of %u, so that local SGD would start one reduction late "
-                   "(STA-04); drop ddp.static_graph, or let one bucket hold all gradients",
+                   "comm hook %s beside an averager starts one reduction late where a static graph "
+                   "has %u buckets, since its first pass names no last one (STA-04): drop "
+                   "ddp.static_graph, or let one bucket hold all gradients",
                    hook->name, cddp_ddp_bucket_count(t->ddp));
 }
 

@@ -60,6 +60,21 @@ TEST(args, repeated_options_keep_their_order_and_single_ones_their_last_value)
     cd_args_fini(&args);
 }
 
+TEST(args, what_new_makes_is_a_word_or_an_option)
+{
+    static const char *const words[] = {"--hang", "hang", "--backend", "backend"};
+    for (size_t i = 0; i < 4; i++) {
+        cd_args args;
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_test_row("%s", words[i]);
+        assert_ok(PARSE(&args, &err, "new", words[i], "-o", "x"), &err);
+        assert_int_equal(args.command, CD_COMMAND_new);
+        assert_int_equal(args.operand_count, 1);
+        assert_string_equal(args.operands[0], words[i / 2 * 2 + 1]);
+        cd_args_fini(&args);
+    }
+}
+
 TEST(args, two_hyphens_end_the_options)
 {
     cd_args args;
