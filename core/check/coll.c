@@ -52,6 +52,7 @@ typedef struct running_hash {
 /* The operation that a rank completed last. */
 typedef struct last_done {
     int64_t group, sequence; /* sequence + 1; 0: none */
+    int64_t bucket;          /* that this rank says it carries, + 1; 0: none */
 } last_done;
 
 /* A comparison of C5 or C6 that failed; name: of the operation. */
@@ -204,11 +205,12 @@ static void distrust(state *s, const cddp_event *e, int64_t bucket)
 }
 
 /* An input that changed is I-HB's: what came out says nothing of the backend. */
-static void follow_operands(state *s, const cddp_event *e)
+static void follow_operands(state *s, const cddp_event *e, last_done *last)
 {
     const cddp_event_collective_done *d = &e->as.collective_done;
     cd_posted posted;
     const cd_operand_fate fate = cd_operands_end(&s->operands, e, &posted);
+    if (last != NULL && posted.sequence != 0) last->bucket = posted.bucket + 1;
     carrier *x = posted.sequence != 0 && posted.bucket >= 0
                      ? cd_table_find(&s->carriers, CD_KEY(e->rank, posted.bucket))
                      : NULL;
@@ -239,8 +241,8 @@ static void take_done(state *s, const cddp_event *e)
     const cddp_event_collective_done *d = &e->as.collective_done;
     if (d->status != CDDP_OK) return;
     last_done *last = cd_ranks_add(&s->dones, e->rank);
-    if (last != NULL) *last = (last_done){d->group, d->sequence + 1};
-    follow_operands(s, e);
+    if (last != NULL) *last = (last_done){d->group, d->sequence + 1, 0};
+    follow_operands(s, e, last);
     const cd_agree_entry *post = cd_table_find(&s->posts.entries, CD_KEY(d->group, d->sequence));
     if (post == NULL || d->digest == 0) return;
     int64_t op = post->first.data[0];
@@ -292,12 +294,8 @@ static void take_value(state *s, const cddp_event *e)
 /* An average that is wrong all the same became wrong behind the operation. */
 static void note_right(state *s, const cddp_event *e, const last_done *last)
 {
-    const cd_agree_entry *label =
-        cd_table_find(&s->labels.entries, CD_KEY(last->group, last->sequence - 1));
-    if (e->as.compare.link != CD_LINK_SUM || !e->as.compare.exact || label == NULL ||
-        label->first.data[0] < 0)
-        return;
-    (void)cd_table_add(&s->right, CD_KEY(e->step, e->micro_step, label->first.data[0]));
+    if (e->as.compare.link == CD_LINK_SUM && e->as.compare.exact && last->bucket > 0)
+        (void)cd_table_add(&s->right, CD_KEY(e->step, e->micro_step, last->bucket - 1));
 }
 
 /* C5, C6: it is about the operation that the rank has just completed. */

@@ -93,8 +93,8 @@ static cddp_status check_start(const cd_trainer *t, cddp_error *err)
     if (!is_uncounted || hook == NULL || hook->agreement == NULL) return CDDP_OK;
     return cd_fail(err, CDDP_E_CONFIG,
                    "comm hook %s beside an averager starts one reduction late where a static graph "
-                   "has %u buckets, since its first pass names no last one (STA-04): drop "
-                   "ddp.static_graph, or let one bucket hold all gradients",
+                   "has %u buckets (STA-04): drop ddp.static_graph, or let one bucket hold all "
+                   "gradients",
                    hook->name, cddp_ddp_bucket_count(t->ddp));
 }
 

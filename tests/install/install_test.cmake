@@ -71,7 +71,7 @@ endfunction()
 expect_words(1 "FAILED  allreduce" ${prefix}/bin/cddp-verify backend-conformance dummy -n 2 --plugin ${WORK}/dummy/dummy_backend.so)
 expect_words(0 "no     dummy       backend dummy does not implement allgather" ${prefix}/bin/cddp-verify doctor
   --plugin ${WORK}/dummy/dummy_backend.so)
-expect_words(3 "does not implement allgather, on all ranks; training needs" ${prefix}/bin/cddp-verify ${SCENARIOS}/gan_unused_params.toml --backend dummy
+expect_words(3 "does not implement allgather, on all ranks: models are compared with" ${prefix}/bin/cddp-verify ${SCENARIOS}/gan_unused_params.toml --backend dummy
   --plugin ${WORK}/dummy/dummy_backend.so)
 # And one that is right, for scenarios too.
 set(loopback --plugin ${WORK}/dummy/loopback_backend.so)

@@ -161,6 +161,7 @@ static void put_streams(writer *w)
     PUT(w, order, NULL, .from = 0, .to = 1, .point = 5, .waits = 0);
     PUT(w, order, NULL, .from = 0, .to = 1, .point = 5, .waits = 1);
     PUT(w, touch, "communication", .region = 1, .on_stream = 1, .write = 0, .begin = 0, .end = 64);
+    PUT(w, order, NULL, .from = 0, .to = -1, .point = -1, .waits = 1); /* a forward reads buffers */
 }
 
 /* At the rendezvous store, which rank 0 serves: every rank sets its key and reads those of the

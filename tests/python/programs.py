@@ -1853,7 +1853,7 @@ def lifted(words):
     return add
 
 
-@lifted("which hangs outside a collective")
+@lifted("which a planted fault stopped")
 def sleeps(rank):
     ddp = DDP(mlp())
     optimizer = sgd(ddp)
@@ -1863,7 +1863,7 @@ def sleeps(rank):
     train(rank, ddp, optimizer, steps=2)
 
 
-@lifted("which hangs outside a collective")
+@lifted("which a planted fault stopped")
 def sleeps_before_a_barrier(rank):
     ddp = DDP(mlp())
     train(rank, ddp, sgd(ddp), steps=2)

@@ -138,7 +138,7 @@ def test_a_lifted_dump_hangs_as_the_job_did(folder):
                    for r in range(3)})
     assert imported(folder)[0] == 1
     _, (code, report) = lifted(folder)
-    assert code == 1 and harness.findings(report) == ["I-LIVE"] and "for rank 1, which hangs" in report, report
+    assert code == 1 and harness.findings(report) == ["I-LIVE"] and "for rank 1, which a planted fault stopped" in report, report
 
 
 def test_a_lifted_dump_of_a_job_that_ended_is_right(folder):
