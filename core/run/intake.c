@@ -447,11 +447,11 @@ static void report_unknown(const cd_intake *n, const cd_tracer_reduction *r)
                 .link = CDDP_LINK_SUM, .count = 1);
     else if (is_half)
         CD_EMIT(n->options.tracer, unjudged,
-                "a sum in a half type of few ranks: only as the ends of every order",
+                CD_TRACER_SUM_UNKNOWN "a half type of few ranks: only as the ends of every order",
                 .link = CDDP_LINK_NONE, .count = 1);
     else
         CD_EMIT(n->options.tracer, unjudged,
-                "a sum in f32 whose operands are not known here: only its bound",
+                CD_TRACER_SUM_UNKNOWN "f32 whose operands are not known here: only its bound",
                 .link = CDDP_LINK_NONE, .count = 1);
 }
 

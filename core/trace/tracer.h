@@ -113,6 +113,8 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_OWN_COLLECTIVE "own collective"
 /* A mark: a sum seems wrong; value: of what the judge was shown of it. See cd_sum_sight_begin. */
 #define CD_TRACER_SHOWN_SUM "shown sum"
+/* What is not judged since this world does not show the operands of a sum: its words begin so. */
+#define CD_TRACER_SUM_UNKNOWN "a sum in "
 /* Of a recorded program: the gradients of a sharded unit have been reduced; value: the unit. */
 #define CD_TRACER_UNIT_REDUCED "unit reduced"
 /* Of an all-gather that seems right; value: of what it is, without its operands and its result. */

@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/trace/event.h"
+#include "core/trace/tracer.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -30,6 +31,13 @@ static bool same_event(const cddp_event *a, const cddp_event *b)
 
 /* ---- across worlds ---- */
 
+/* What the judge makes of sums and gathers, of which not every world shows it the operands. */
+static bool is_of_sums(const cddp_event *e)
+{
+    return e->text != NULL && (strcmp(e->text, CD_TRACER_SHOWN_SUM) == 0 ||
+                               strcmp(e->text, CD_TRACER_SHOWN_FORM) == 0);
+}
+
 static bool is_of_world(const cddp_event *e)
 {
     switch ((cddp_event_kind)e->kind) {
@@ -49,7 +57,11 @@ static bool is_of_world(const cddp_event *e)
     case CDDP_EV_compare:
         return e->as.compare.link == CDDP_LINK_SUM && e->as.compare.bad == 0;
     case CDDP_EV_unjudged:
-        return e->as.unjudged.link == CDDP_LINK_SUM;
+        return e->as.unjudged.link == CDDP_LINK_SUM ||
+               (e->text != NULL &&
+                strncmp(e->text, CD_TRACER_SUM_UNKNOWN, sizeof CD_TRACER_SUM_UNKNOWN - 1) == 0);
+    case CDDP_EV_mark:
+        return is_of_sums(e);
     default:
         return false;
     }

@@ -158,9 +158,12 @@ bool cd_reason_take(cd_reason *reason, const cddp_verdict *v)
 
 bool cd_reason_is_same(const cd_reason *a, const cd_reason *b)
 {
+    /* a bucket that has become one parameter alone is named by it */
+    const bool is_named =
+        b->has_parameter == a->has_parameter || (a->has_bucket && b->has_parameter);
     return strcmp(a->check, b->check) == 0 && strcmp(a->sentence, b->sentence) == 0 &&
            a->hang == b->hang && strcmp(a->why, b->why) == 0 && a->has_bucket == b->has_bucket &&
-           a->has_parameter == b->has_parameter && a->finished == b->finished;
+           is_named && a->finished == b->finished;
 }
 
 /* ---- deciding ---- */
