@@ -440,7 +440,7 @@ static void report_unknown(const cd_intake *n, const cd_tracer_reduction *r)
 {
     const cddp_dtype dtype = r->numbers != NULL ? r->numbers->dtype : CDDP_DTYPE_COUNT;
     const bool is_half = dtype == CDDP_F16 || dtype == CDDP_BF16;
-    if (!is_half && dtype != CDDP_F32) return;
+    if ((!is_half && dtype != CDDP_F32) || r->members < 2) return;
     if (is_half && r->members > CD_ANY_ORDER_ADDENDS_MAX)
         CD_EMIT(n->options.tracer, unjudged,
                 "of a sum in a half type the other ranks' operands are not known here: its bound",
