@@ -251,7 +251,7 @@ _RUN = 0xc0dd << 48  # CDDP_SHARD_RUN: a restart of the job has another number
 
 
 def job_number(store: Any) -> int:
-    """Equal on all ranks, and another one for each job, so that what an earlier job left in the folder is told apart.
+    """Equal on all ranks, and another one for each job, so that what an earlier job left in the folder is never mixed with it.
 
     torchrun says "none", or what its user says each time. So ranks draw a number, and the first one to come to the
     store where all of them met sets it. No rank waits for another one.
