@@ -1030,7 +1030,10 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 cddp_status cd_declared_init(cd_declared *d, uint32_t rank_count, const cddp_allocator *allocator,
                              cddp_error *err)
 {
-    *d = (cd_declared){.allocator = allocator, .rank_count = rank_count, .split = rank_count, .model_count = 1};
+    *d = (cd_declared){.allocator = allocator,
+                       .rank_count = rank_count,
+                       .split = rank_count,
+                       .model_count = 1};
     d->ranks = cd_allocate_array(allocator, rank_count, sizeof *d->ranks);
     if (d->ranks == NULL) return cd_fail_memory(err, "%u ranks", rank_count);
     cddp_status status = cd_means_init(&d->means, rank_count, allocator, err);

@@ -26,8 +26,8 @@ typedef struct cd_windows_rank {
     bool has_wrapper, has_join;
     bool has_unreduced; /* gradients of the window at hand */
     bool is_untaken;    /* reduced, and no optimizer has stepped since */
-    uint64_t untaken; /* such reductions that zero_grad dropped */
-    uint32_t step;    /* of the rank's last backward */
+    uint64_t untaken;   /* such reductions that zero_grad dropped */
+    uint32_t step;      /* of the rank's last backward */
 } cd_windows_rank;
 
 /* The first place: by step, and then by rank. */
@@ -40,9 +40,11 @@ typedef struct cd_windows {
     const cddp_allocator *allocator;
     cd_windows_rank *ranks; /* (rank_count) */
     uint32_t rank_count;
-    cd_windows_place uneven;  /* windows in which a rank adds up another number than the first of its group */
+    cd_windows_place
+        uneven; /* windows in which a rank adds up another number than the first of its group */
     cd_windows_place dropped; /* windows, or their begins, that no reduction ever saw */
-    uint64_t untaken; /* reductions that were dropped before a step, of the rank with most of them */
+    uint64_t
+        untaken; /* reductions that were dropped before a step, of the rank with most of them */
     bool is_out_of_memory;
 } cd_windows;
 
