@@ -5,6 +5,7 @@
 #include "cli/folder.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/output.h"
 #include "verify/import/notes.h"
 
 #include <inttypes.h>
@@ -140,6 +141,27 @@ void cd_shard_names_fini(cd_shard_names *names)
     for (size_t i = 0; i < names->count; i++) cd_strfree(NULL, names->paths[i]);
     cd_release(NULL, names->paths, names->capacity * sizeof *names->paths);
     *names = (cd_shard_names){.count = 0};
+}
+
+static cddp_status check_shard(const char *path, const char *shard, cddp_error *err)
+{
+    char note[4096];
+    CD_TRY(cd_output_check_input(path, shard, err));
+    if (snprintf(note, sizeof note, "%s.exit", shard) >= (int)sizeof note) return CDDP_OK;
+    return CD_PASS(cd_output_check_input(path, note, err));
+}
+
+cddp_status cd_sources_check_output(const char *path, const char *operand, cddp_error *err)
+{
+    cd_shard_names names;
+    cddp_status status = CDDP_OK;
+    /* what is no recording, the command refuses in its own words */
+    if (access(path, F_OK) != 0 || cd_shard_names_find(&names, &operand, 1, NULL) != CDDP_OK)
+        return CDDP_OK;
+    for (size_t i = 0; status == CDDP_OK && i < names.count; i++)
+        status = check_shard(path, names.paths[i], err);
+    cd_shard_names_fini(&names);
+    return CD_PASS(status);
 }
 
 /* ---- a run ---- */

@@ -140,6 +140,8 @@ void cddp_record_optimizer_step(const cddp_record_update *update)
     cd_recording *r = cd_recording_get_wrapped();
     const cddp_record_update *u = update;
     if (r == NULL || u == NULL || u->size < sizeof *u) return;
+    cd_recording_settle_rank(r);
+    if (r->state != CD_RECORDING_ON) return; /* the shard could not be opened */
     cd_storage_look_at_step(r);
     note_rescaling(r, u);
     cd_recording_here(r)->has_stepped = true;
@@ -208,6 +210,7 @@ void cddp_record_parameters_end(void)
         CD_EMIT(&r->tracer, group, "world", .group = 0, .members = r->rank.world_size,
                 .group_rank = r->rank.rank, .members_digest = (int64_t)members,
                 .order = CDDP_ORDER_SAME);
+        r->groups--; /* nobody destroys it */
     }
     CD_EMIT(&r->tracer, wrap, NULL, .params = (int64_t)cd_recording_here(r)->parameter_count,
             .group = r->group);

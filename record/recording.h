@@ -4,9 +4,11 @@
 ** States     UNREAD  nobody asked for a recording yet; CDDP_RECORD was not looked at
 **            OFF     there is none, or it was closed
 **            ARMED   a recording was asked for; which rank this is, is not known yet
+**            WAITS   the program said something, and made no group yet: see
+**                    Note [A program without groups]
 **            ON      the shard is open
-** A child process that is forked goes back from ON to ARMED: it may become a rank, and opens
-** another shard.
+** A child process that is forked goes back from WAITS and ON to ARMED: it may become a rank, and
+** opens another shard.
 */
 #pragma once
 #include "cddp/record.h"
@@ -18,6 +20,7 @@ typedef enum cd_recording_state {
     CD_RECORDING_UNREAD,
     CD_RECORDING_OFF,
     CD_RECORDING_ARMED,
+    CD_RECORDING_WAITS,
     CD_RECORDING_ON
 } cd_recording_state;
 
@@ -83,10 +86,20 @@ typedef struct cd_recording {
     bool is_finalized; /* a backward was reduced since the last forward began */
     bool has_forward, is_out_of_memory;
     bool had_several;   /* wrappers at once */
+    bool is_alone;      /* nobody said its rank, and it made no group */
+    bool starts_ranks;  /* this process trains in others, by cddp_run_ranks */
+    cddp_event *kept;   /* (kept_count), while it WAITS; each owns its text */
+    size_t kept_count, kept_capacity;
+    int64_t groups; /* that were made, and not destroyed yet */
+    /* The program said that it ended, and a group is still there: the last one takes the recording
+    ** with it. */
+    bool is_closing;
+    cddp_status ended;
+    char why[sizeof((cddp_error *)NULL)->message];
     cddp_error failure; /* of a shard that could not be opened */
 } cd_recording;
 
-/* The recorder when it is ON, else NULL: what every emit function begins with. */
+/* The recorder when it is ON, or WAITS, else NULL: what every emit function begins with. */
 cd_recording *cd_recording_get(void);
 /* The same for a call of the program that is about a wrapper: the one that it said, or the only
 ** one. With several of them, and nothing said, what follows is about none. */
@@ -103,5 +116,13 @@ void cd_recording_project(cd_recording *recording, int64_t variable, const cddp_
 extern const cd_tracer_watch cd_recording_watch;
 /* In each rank that cddp_run_ranks starts, before it opens anything: a number of that run. */
 void cd_recording_begin_run(uint64_t run);
+/* In a process that starts ranks, before it does: it is none itself. */
+void cd_recording_leave_to_ranks(void);
+/* An optimizer steps, or the program ends: one that WAITS is ON from now on, or has failed. */
+void cd_recording_settle_rank(cd_recording *recording);
+/* The program said that it ended, and its groups are still there. */
+bool cd_recording_is_closing(void);
+/* How it ended; a failure counts that comes behind its word. */
+void cd_recording_end_with(cddp_status ended, const char *why);
 /* Of a rank whose process died, or was ended with the job: leaves a note beside its shard. */
 void cd_recording_note(uint32_t rank, const cddp_rank_result *result);
