@@ -458,7 +458,9 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
         cddp_record_step_begin((uint64_t)step);
     if (speaks(t) && !makes(t, "drops_silently")) cddp_record_zero_grad(true);
     hang(t, step);
-    cddp_status status = post_extra(t, step, err);
+    cddp_status status = makes(t, "closes_early") && step == 3
+                             ? cddp_record_close(CDDP_OK, NULL, err)
+                             : post_extra(t, step, err);
     for (volatile bool is_stuck = makes(t, "stalls") && t->rank == 2 && step == 3; is_stuck;)
         continue;
     if (makes(t, "fails") && t->rank == 1 && step == 3)
@@ -574,6 +576,10 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     cddp_ddp_destroy(t.ddp);
     cddp_registry_destroy(t.hooks);
     for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_fini(&t.grads[p]);
+    if (status == CDDP_OK && strncmp(t.mistake, "closes", 6) == 0 && !makes(&t, "closes_early"))
+        status = cddp_record_close(makes(&t, "closes_with_error") ? CDDP_E_IO : CDDP_OK,
+                                   "I give up", err);
+    if (makes(&t, "closes_then_fails")) return cddp_error_set(err, CDDP_E_IO, "it failed behind");
     if (makes(&t, "no_end")) _exit(0);
     return status;
 }
@@ -590,6 +596,7 @@ int main(int argc, char **argv)
         strcmp(argv[2], "hangs") == 0 ? UINT64_C(120000000000) : UINT64_C(4000000000);
     const cddp_init_options options = {.size = sizeof options, .timeout_ns = patience};
     if (pipe(turns) != 0) return 2;
+    if (strcmp(argv[2], "parent_speaks") == 0) cddp_record_step_begin(0); /* it is no rank */
     const cddp_status status =
         cddp_run_ranks((uint32_t)atoi(argv[1]), &options, train, argv[2], &err);
     if (status != CDDP_OK) fprintf(stderr, "%s\n", err.message);

@@ -103,6 +103,13 @@ grep -q "lost rank 2, which left with exit code 0 in" "$place/report" || { echo 
 expect stops 1 "I-FAIL  rank 2 stood still (SIGSTOP)"
 grep -q "for rank 2, which stood still (SIGSTOP)" "$place/report" || { echo "stops: the headline"; cat "$place/report"; failed=1; }
 expect no_end 4 "not shown: the end of the program (cddp_record_close)"
+# A recording that is closed before its groups ends with the last of them, as the program said or as it failed behind.
+expect closes 0 "$mean"
+expect closes_early 0 "4 ranks, 6 steps"
+expect closes_with_error 1 "I give up"
+grep -q "killed by signal" "$place/out" && { echo "closes_with_error: the program died"; cat "$place/out"; failed=1; }
+expect closes_then_fails 1 "it failed behind"
+expect parent_speaks 0 "$mean"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"
 # Without standard streams: what it prints goes nowhere, and nothing else of it.
