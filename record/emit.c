@@ -144,6 +144,7 @@ void cddp_record_optimizer_step(const cddp_record_update *update)
     if (r->state != CD_RECORDING_ON) return; /* the shard could not be opened */
     cd_storage_look_at_step(r);
     note_rescaling(r, u);
+    cd_recording_say_agreement(r);
     cd_recording_here(r)->has_stepped = true;
     CD_EMIT(&r->tracer, optimizer_step, u->name, .optimizer = u->optimizer,
             .skipped = u->is_skipped, .lr = cd_f64_bits(u->lr),

@@ -65,6 +65,8 @@ typedef struct cd_recorded_wrapper {
     bool is_rescaled, has_clipped, has_scaled;
     bool has_added;     /* a backward that was not reduced yet added to gradients */
     bool awaits_clear;  /* zero_grad was said, and nobody saw it done */
+    uint32_t block; /* of ranks that a comm hook gives the same; 0: all */
+    bool has_block; /* it was not 0 before */
     uint64_t updates;   /* of any optimizer */
     uint64_t looked_at; /* before which of them a forward has looked */
 } cd_recorded_wrapper;
@@ -85,6 +87,7 @@ typedef struct cd_recording {
     bool says_steps; /* the program does; else they follow from forwards and backwards */
     bool is_finalized; /* a backward was reduced since the last forward began */
     bool has_forward, is_out_of_memory;
+    bool averages; /* there is a model averager */
     bool had_several;   /* wrappers at once */
     bool is_alone;      /* nobody said its rank, and it made no group */
     bool starts_ranks;  /* this process trains in others, by cddp_run_ranks */
@@ -114,6 +117,8 @@ struct cddp_tracer *cd_record_attach(cddp_rank *rank, struct cddp_tracer *own);
 void cd_recording_project(cd_recording *recording, int64_t variable, const cddp_tensor *gradient,
                           bool is_reduced);
 extern const cd_tracer_watch cd_recording_watch;
+/* Which ranks must agree from here on, where local SGD lets them differ. */
+void cd_recording_say_agreement(cd_recording *recording);
 /* In each rank that cddp_run_ranks starts, before it opens anything: a number of that run. */
 void cd_recording_begin_run(uint64_t run);
 /* In a process that starts ranks, before it does: it is none itself. */

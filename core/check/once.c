@@ -17,6 +17,8 @@
 **               that it waited for and the parameters which that one lacks.
 ** Limits        a program that all-reduces gradients itself (a recorder says so), as many elements
 **               as are pending, is not accused by O2: what it owes is verify/import's business.
+**               Nor is one that averages parameters by a cddp_averager: ranks may step on their
+**               own gradients in between, and its verdict is inconclusive.
 **               Gradients of a sharded unit in a recording are reduced when the recorder says it.
 **               The weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
 **               what the engine reports as accumulated.
@@ -41,6 +43,7 @@ typedef struct rank_facts {
     int64_t pending; /* elements of gradients that have not been reduced */
     int64_t own;     /* that the program itself has all-reduced since the last of them came */
     bool last_sync, is_prepared;
+    bool averages; /* its parameters, in place of gradients */
     bool has_forward; /* with gradients, in the step of forward_step */
     uint32_t forward_step;
 } rank_facts;
@@ -196,6 +199,7 @@ static void take_mark(state *s, const cddp_event *e, rank_facts *r)
 {
     const char *mark = e->text != NULL ? e->text : "";
     if (strcmp(mark, CD_TRACER_OWN_REDUCTION) == 0) r->own += e->as.mark.value;
+    r->averages |= strcmp(mark, CD_TRACER_AVERAGES) == 0;
     if (strcmp(mark, CD_TRACER_UNIT_REDUCED) != 0) return;
     for (size_t i = 0; i < s->units.count; i++) {
         const cd_key *of = cd_table_key(&s->units, i);
@@ -328,6 +332,10 @@ static void take_touch(state *s, const cddp_event *e, rank_facts *r)
     if (l->pending == 0 || in_backward) {
         settle(l, r);
         s->consumed++;
+        return;
+    }
+    if (r->averages) {
+        settle(l, r);
         return;
     }
     if (r->own > 0 && r->own >= r->pending) {
