@@ -5,12 +5,14 @@
 #include "cli/folder.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 #include "core/base/output.h"
 #include "verify/import/notes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- names ---- */
@@ -26,14 +28,19 @@ static cddp_status add(cd_shard_names *names, const char *path, cddp_error *err)
     return CDDP_OK;
 }
 
-/* The number of ranks that the first shard of a run names; 0: it has none. */
+#define FIRST_RANKS 64 /* of which one has a shard that can be read */
+
+/* The number of ranks that a shard of a run names, the first that can be read; 0: none can. */
 static uint32_t read_world_size(const char *name)
 {
     char path[4096];
     cddp_shard_reader *reader = NULL;
-    if (snprintf(path, sizeof path, "%s.0", name) >= (int)sizeof path) return 0;
-    if (!cd_shards_is_shard(path) || cddp_shard_reader_open(path, &reader, NULL) != CDDP_OK)
-        return 0;
+    for (uint32_t rank = 0; rank < FIRST_RANKS && reader == NULL; rank++) {
+        if (snprintf(path, sizeof path, "%s.%u", name, rank) >= (int)sizeof path) return 0;
+        if (cd_shards_is_shard(path) && cddp_shard_reader_open(path, &reader, NULL) != CDDP_OK)
+            return 0;
+    }
+    if (reader == NULL) return 0;
     const uint32_t count = cddp_shard_reader_header(reader)->world_size;
     cddp_shard_reader_close(reader);
     return count;
@@ -141,6 +148,43 @@ void cd_shard_names_fini(cd_shard_names *names)
     for (size_t i = 0; i < names->count; i++) cd_strfree(NULL, names->paths[i]);
     cd_release(NULL, names->paths, names->capacity * sizeof *names->paths);
     *names = (cd_shard_names){.count = 0};
+}
+
+/* "run.db.3" and "run.db.3.1" without their numbers. */
+static bool cut_numbers(char *path, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        char *dot = strrchr(path, '.');
+        if (dot == NULL || dot[1] == '\0' || dot[1 + strspn(dot + 1, "0123456789")] != '\0')
+            return false;
+        *dot = '\0';
+    }
+    return true;
+}
+
+bool cd_shard_names_explain(const cd_shard_names *names, const cd_shards_run *run, uint32_t rank,
+                            cddp_error *why)
+{
+    char name[4096], path[4200];
+    struct stat facts;
+    FILE *file = NULL;
+    if (names->count == 0) return false;
+    /* restarts are the last of a rank's */
+    const char *one = names->paths[run->generation > 0 ? names->count - 1 : 0];
+    if (snprintf(name, sizeof name, "%s", one) >= (int)sizeof name ||
+        !cut_numbers(name, run->generation > 0 ? 2 : 1))
+        return false;
+    snprintf(path, sizeof path, run->generation > 0 ? "%s.%" PRIu32 ".%" PRIu32 : "%s.%" PRIu32,
+             name, rank, run->generation);
+    if (lstat(path, &facts) != 0) return false;
+    if (cd_os_open_regular(path, &file, why) != CDDP_OK) return true;
+    const bool is_empty = getc(file) == EOF;
+    fclose(file);
+    if (cd_shards_is_shard(path))
+        (void)cd_fail(why, CDDP_E_ARG, "'%s' was not named", path);
+    else
+        (void)cd_fail(why, CDDP_E_CORRUPT, "'%s' is %s", path, is_empty ? "empty" : "no shard");
+    return true;
 }
 
 static cddp_status check_shard(const char *path, const char *shard, cddp_error *err)

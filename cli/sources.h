@@ -38,6 +38,10 @@ typedef struct cd_shard_names {
 cddp_status cd_shard_names_find(cd_shard_names *names, const char *const *paths, size_t path_count,
                                 cddp_error *err) CDDP_MUST_CHECK;
 void cd_shard_names_fini(cd_shard_names *names);
+/* Why the shard of a rank is missing though its file is there, beside those given; false: nothing
+** has its name. */
+bool cd_shard_names_explain(const cd_shard_names *names, const cd_shards_run *run, uint32_t rank,
+                            cddp_error *why);
 /* Refuses to write a result over a shard that an operand names, by its run or its folder too, or
 ** over the note of how its rank ended. */
 cddp_status cd_sources_check_output(const char *path, const char *operand,
