@@ -25,6 +25,7 @@ typedef struct witness {
     cddp_replay_fn replay;
     void *source;
     uint32_t world_size;
+    uint64_t stall_ns; /* for how long ranks must have shown nothing to have hung; 0: not known */
     const cddp_trace_sink *judge; /* while it is shown */
     cd_declared declared;
     cd_models models; /* of which one is shown at a time */
@@ -153,6 +154,8 @@ static cddp_status accuse(cd_result *result, witness *w, cddp_error *err)
 static const char *print_ended(cd_result *result, const witness *w)
 {
     const char *words = NULL;
+    char stall[CD_DURATION_BYTES] = "";
+    if (w->stall_ns != 0) cd_duration_print(w->stall_ns, stall, sizeof stall);
     if (w->ended[0] == '\0') return "";
     if (w->has_waited && strstr(w->ended, "no recording says") != NULL)
         words = cd_arena_printf(&result->arena,
@@ -162,8 +165,9 @@ static const char *print_ended(cd_result *result, const witness *w)
     else if (w->has_waited)
         words = cd_arena_printf(&result->arena,
                                 "rank %" PRIu32 ": %s. That is a hang once nothing has moved for "
-                                "--stall (30s): the others may have been about to come\n",
-                                w->ended_rank, w->ended);
+                                "--stall%s%s%s: the others may have been about to come\n",
+                                w->ended_rank, w->ended, stall[0] != '\0' ? " (" : "", stall,
+                                stall[0] != '\0' ? ")" : "");
     else
         words = cd_arena_printf(&result->arena, "%s\n",
                                 "the job was ended, or still runs, while every rank computed");
@@ -447,7 +451,8 @@ static cddp_status judge_run(cd_cli *cli, cddp_store *store, const recorded_job 
     shard_source source = {job->shards, run};
     cd_shards_run facts;
     cd_shards_get(job->shards, run, &facts);
-    witness w = {.replay = replay_shards, .source = &source, .world_size = facts.world_size};
+    witness w = {.replay = replay_shards, .source = &source, .world_size = facts.world_size,
+                 .stall_ns = cd_shards_get_stall(job->shards)};
     describe(result, cli->args->operands[0], &facts);
     CD_TRY(judge(result, cli->registry, &w, err));
     settle_cut(result, &facts);
