@@ -257,13 +257,94 @@ void cd_source_close(cd_source *source)
 {
     cd_shards_close(source->shards);
     cddp_store_close(source->store);
+    cd_release(NULL, source->steps, source->step_capacity * sizeof *source->steps);
     *source = (cd_source){.program = ""};
 }
 
-cddp_status cd_source_replay(const cd_source *source, const cddp_trace_sink *sink, cddp_error *err)
+static cddp_status replay(const cd_source *source, const cddp_trace_sink *sink, cddp_error *err)
 {
     if (source->shards != NULL)
         return CD_PASS(cd_shards_replay(source->shards, source->shard_run, sink, err));
     return CD_PASS(
         cddp_store_each_event(source->store, source->run, CDDP_STORE_RECORDED, sink, err));
+}
+
+/* ---- steps ---- */
+
+/* The first that is not below step. */
+static size_t find_step(const cd_source *source, uint32_t step)
+{
+    size_t low = 0, high = source->step_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (source->steps[middle] < step)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+typedef struct numbering {
+    cd_source *source;
+    const cddp_trace_sink *to;
+    bool is_out_of_memory;
+} numbering;
+
+/* What comes before the first pass has step 0, whatever number the program begins with. */
+static bool is_of_pass(uint16_t kind)
+{
+    return kind == CDDP_EV_forward_begin || kind == CDDP_EV_grad_local ||
+           kind == CDDP_EV_optimizer_step;
+}
+
+static void take_step(void *self, const cddp_event *event)
+{
+    numbering *n = self;
+    cd_source *s = n->source;
+    if (event->rank >= s->world_size || !is_of_pass(event->kind)) return;
+    const size_t at = find_step(s, event->step);
+    if (at < s->step_count && s->steps[at] == event->step) return;
+    if (!cd_vec_grow(NULL, (void **)&s->steps, &s->step_capacity, s->step_count + 1,
+                     sizeof *s->steps)) {
+        n->is_out_of_memory = true;
+        return;
+    }
+    memmove(s->steps + at + 1, s->steps + at, (s->step_count++ - at) * sizeof *s->steps);
+    s->steps[at] = event->step;
+}
+
+static void number_step(void *self, const cddp_event *event)
+{
+    const numbering *n = self;
+    cddp_event numbered = *event;
+    const size_t at = find_step(n->source, event->step);
+    if (event->rank < n->source->world_size)
+        numbered.step = (uint32_t)(at < n->source->step_count ? at : n->source->step_count - 1);
+    n->to->event(n->to->self, &numbered);
+}
+
+cddp_status cd_source_number_steps(cd_source *source, cddp_error *err)
+{
+    numbering n = {.source = source};
+    const cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, &n, take_step, NULL};
+    CD_TRY(replay(source, &sink, err));
+    if (n.is_out_of_memory) return cd_fail_memory(err, "%zu steps", source->step_count);
+    /* a step without a pass is one, where the others have their numbers */
+    const size_t count = source->step_count;
+    const bool is_plain =
+        count == 0 || (source->steps[0] == 0 && source->steps[count - 1] < 2 * count + 8);
+    if (!is_plain) return CDDP_OK;
+    cd_release(NULL, source->steps, source->step_capacity * sizeof *source->steps);
+    source->steps = NULL;
+    source->step_count = source->step_capacity = 0;
+    return CDDP_OK;
+}
+
+/* Behind the last pass comes nothing new. */
+cddp_status cd_source_replay(const cd_source *source, const cddp_trace_sink *sink, cddp_error *err)
+{
+    numbering n = {.source = (cd_source *)(uintptr_t)source, .to = sink};
+    const cddp_trace_sink numbered = {sizeof numbered, CDDP_TRACE_ABI, &n, number_step, NULL};
+    return CD_PASS(replay(source, source->steps != NULL ? &numbered : sink, err));
 }

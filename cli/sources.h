@@ -16,11 +16,17 @@ typedef struct cd_source {
     int64_t run;
     uint32_t world_size, level;
     const char *program; /* borrowed until close; "" */
+    /* (step_count) ascending: the steps that were recorded, where replay numbers them from 0 on;
+    ** NULL: they keep their numbers */
+    uint32_t *steps;
+    size_t step_count, step_capacity;
 } cd_source;
 
 /* Of several runs in a store, or restarts of a job, the last one. */
 cddp_status cd_source_open(cd_source *source, const char *const *paths, size_t path_count,
                            cddp_error *err) CDDP_MUST_CHECK;
+/* Steps of a job that was resumed, or that counts something else, become 0, 1, 2, … */
+cddp_status cd_source_number_steps(cd_source *source, cddp_error *err) CDDP_MUST_CHECK;
 void cd_source_close(cd_source *source); /* accepts a zeroed one */
 cddp_status cd_source_replay(const cd_source *source, const cddp_trace_sink *sink,
                              cddp_error *err) CDDP_MUST_CHECK;

@@ -158,6 +158,7 @@ cd_recorded_wrapper *cd_recording_here(cd_recording *r)
 cd_recorded_parameter *cd_recording_find(cd_recording *r, size_t parameter)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
+    if (parameter >= CD_RECORDED_PARAMETERS_MAX) return NULL;
     if (!cd_vec_grow(NULL, (void **)&w->parameters, &w->parameter_capacity, parameter + 1,
                      sizeof *w->parameters)) {
         r->is_out_of_memory = true;

@@ -24,6 +24,8 @@ typedef enum cd_recording_state {
     CD_RECORDING_ON
 } cd_recording_state;
 
+#define CD_RECORDED_PARAMETERS_MAX ((size_t)1 << 24) /* a position beyond is a mistake */
+
 /* What the recorder knows of a parameter, by its position. */
 typedef struct cd_recorded_parameter {
     int64_t variable; /* among the reduced ones; -1: not reduced */
@@ -109,7 +111,7 @@ cd_recording *cd_recording_get(void);
 cd_recording *cd_recording_get_wrapped(void);
 /* That of the events that come. */
 cd_recorded_wrapper *cd_recording_here(cd_recording *recording);
-/* A parameter of that wrapper. NULL without memory. */
+/* A parameter of that wrapper. NULL without memory, and where no parameter can have that position. */
 cd_recorded_parameter *cd_recording_find(cd_recording *recording, size_t parameter);
 /* The tracer of a group or wrapper: its own, or the recorder's; NULL without both. */
 struct cddp_tracer *cd_record_attach(cddp_rank *rank, struct cddp_tracer *own);
