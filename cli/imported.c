@@ -434,12 +434,11 @@ static cddp_status explain_missing(cd_result *result, const cd_shard_names *name
         !cd_shard_names_explain(names, run, run->missing, &why))
         return CDDP_OK;
     if (result->verdict.outcome == CDDP_OUTCOME_FINDINGS) {
-        result->unjudged =
-            cd_arena_printf(&result->arena, "%s; %s", result->unjudged, why.message);
+        result->unjudged = cd_arena_printf(&result->arena, "%s; %s", result->unjudged, why.message);
         return result->unjudged != NULL ? CDDP_OK : cd_fail_memory(err, "a verdict");
     }
-    const char *words = cd_arena_printf(&result->arena, "%srank %" PRIu32 ": %s\n",
-                                        result->details, run->missing, why.message);
+    const char *words = cd_arena_printf(&result->arena, "%srank %" PRIu32 ": %s\n", result->details,
+                                        run->missing, why.message);
     if (words == NULL) return cd_fail_memory(err, "a verdict");
     result->details = words;
     return CDDP_OK;
@@ -451,7 +450,9 @@ static cddp_status judge_run(cd_cli *cli, cddp_store *store, const recorded_job 
     shard_source source = {job->shards, run};
     cd_shards_run facts;
     cd_shards_get(job->shards, run, &facts);
-    witness w = {.replay = replay_shards, .source = &source, .world_size = facts.world_size,
+    witness w = {.replay = replay_shards,
+                 .source = &source,
+                 .world_size = facts.world_size,
                  .stall_ns = cd_shards_get_stall(job->shards)};
     describe(result, cli->args->operands[0], &facts);
     CD_TRY(judge(result, cli->registry, &w, err));
@@ -461,7 +462,8 @@ static cddp_status judge_run(cd_cli *cli, cddp_store *store, const recorded_job 
     return store != NULL ? CD_PASS(keep(store, &source, &facts, result, err)) : CDDP_OK;
 }
 
-static cddp_status check_all(cd_cli *cli, const recorded_job *job, cd_result *results, cddp_error *err)
+static cddp_status check_all(cd_cli *cli, const recorded_job *job, cd_result *results,
+                             cddp_error *err)
 {
     cddp_store *store = NULL;
     cddp_status status = CDDP_OK;
@@ -513,7 +515,8 @@ static int report_all(cd_cli *cli, cd_report_target *target, const recorded_job 
                             .exit_code = cd_results_exit_code(results, count),
                             .quiet = cd_args_has(cli->args, CD_OPTION_quiet),
                             .verbose = cd_args_has(cli->args, CD_OPTION_verbose)};
-        const cd_drawn_events events = {cli->args->operands[0], is_recorded, replay_run, job->shards};
+        const cd_drawn_events events = {cli->args->operands[0], is_recorded, replay_run,
+                                        job->shards};
         target->events = &events;
         exit_code = cd_report_send(cli, target, &report);
         target->events = NULL;
@@ -543,8 +546,9 @@ int cd_imported_check(cd_cli *cli)
     if (status == CDDP_OK)
         status = cd_shards_open((const char *const *)names.paths, names.count, &shards, &err);
     if (status == CDDP_OK && stall_ns != 0) cd_shards_set_stall(shards, stall_ns);
-    const int exit_code =
-        status == CDDP_OK ? report_all(cli, &target, &(recorded_job){shards, &names}) : fail_with(cli, &err);
+    const int exit_code = status == CDDP_OK
+                              ? report_all(cli, &target, &(recorded_job){shards, &names})
+                              : fail_with(cli, &err);
     cd_shards_close(shards);
     cd_shard_names_fini(&names);
     return exit_code;

@@ -67,8 +67,8 @@ typedef struct cd_recorded_wrapper {
     bool is_rescaled, has_clipped, has_scaled;
     bool has_added;     /* a backward that was not reduced yet added to gradients */
     bool awaits_clear;  /* zero_grad was said, and nobody saw it done */
-    uint32_t block; /* of ranks that a comm hook gives the same; 0: all */
-    bool has_block; /* it was not 0 before */
+    uint32_t block;     /* of ranks that a comm hook gives the same; 0: all */
+    bool has_block;     /* it was not 0 before */
     uint64_t updates;   /* of any optimizer */
     uint64_t looked_at; /* before which of them a forward has looked */
 } cd_recorded_wrapper;
@@ -89,11 +89,11 @@ typedef struct cd_recording {
     bool says_steps; /* the program does; else they follow from forwards and backwards */
     bool is_finalized; /* a backward was reduced since the last forward began */
     bool has_forward, is_out_of_memory;
-    bool averages; /* there is a model averager */
-    bool had_several;   /* wrappers at once */
-    bool is_alone;      /* nobody said its rank, and it made no group */
-    bool starts_ranks;  /* this process trains in others, by cddp_run_ranks */
-    cddp_event *kept;   /* (kept_count), while it WAITS; each owns its text */
+    bool averages;     /* there is a model averager */
+    bool had_several;  /* wrappers at once */
+    bool is_alone;     /* nobody said its rank, and it made no group */
+    bool starts_ranks; /* this process trains in others, by cddp_run_ranks */
+    cddp_event *kept;  /* (kept_count), while it WAITS; each owns its text */
     size_t kept_count, kept_capacity;
     int64_t groups; /* that were made, and not destroyed yet */
     /* The program said that it ended, and a group is still there: the last one takes the recording

@@ -43,7 +43,7 @@ typedef struct rank_facts {
     int64_t pending; /* elements of gradients that have not been reduced */
     int64_t own;     /* that the program itself has all-reduced since the last of them came */
     bool last_sync, is_prepared;
-    bool averages; /* its parameters, in place of gradients */
+    bool averages;    /* its parameters, in place of gradients */
     bool has_forward; /* with gradients, in the step of forward_step */
     uint32_t forward_step;
 } rank_facts;

@@ -47,7 +47,8 @@ static bool speaks(const training *t) { return !makes(t, "silent") && !makes(t, 
 /* With cddp_ddp; "own_sum" and "own_skips" reduce by an all-reduce of the program's. */
 static bool reduces(const training *t)
 {
-    const bool has_own = strncmp(t->mistake, "own", 3) == 0 || strstr(t->mistake, "local_own") != NULL;
+    const bool has_own =
+        strncmp(t->mistake, "own", 3) == 0 || strstr(t->mistake, "local_own") != NULL;
     return !makes(t, "alone") && !makes(t, "silent_alone") && !has_own;
 }
 
@@ -57,7 +58,10 @@ static bool has_join(const training *t) { return strncmp(t->mistake, "join", 4) 
 
 /* "local…" averages parameters behind every second step: gradients stay local by no_sync, without a
 ** wrapper ("local_own…"), or by the hook ("hook_local:post_local_sgd"). */
-static bool averages(const training *t) { return strstr(t->mistake, "local") != NULL; }
+static bool averages(const training *t)
+{
+    return strncmp(t->mistake, "local", 5) == 0 || strncmp(t->mistake, "hook_local", 10) == 0;
+}
 
 static cddp_status make_averager(training *t, cddp_error *err)
 {
@@ -189,8 +193,8 @@ static cddp_status take_hook(training *t, cddp_error *err)
         own_hook.wire_dtype = CDDP_DTYPE_BIT(CDDP_BF16);
     }
     if (library == NULL) return cddp_ddp_register_comm_hook(t->ddp, &own_hook, NULL, NULL, err);
-    const char *options = strcmp(library, "powersgd") == 0         ? "start_powerSGD_iter=4"
-                          : averages(t) ? "subgroup_size=2,start_localSGD_iter=1"
+    const char *options = strcmp(library, "powersgd") == 0 ? "start_powerSGD_iter=4"
+                          : averages(t)                    ? "subgroup_size=2,start_localSGD_iter=1"
                           : strcmp(library, "post_local_sgd") == 0 ? "subgroup_size=2"
                                                                    : NULL;
     cddp_status status = cddp_registry_create(NULL, &t->hooks, err);
@@ -401,7 +405,8 @@ static cddp_status update(training *t, int step, cddp_error *err)
     if (speaks(t)) cddp_record_optimizer_step(&how);
     for (size_t p = 0; p < PARAMETERS && !skips; p++) {
         if (forgets(t, step, p)) continue;
-        const double factor = makes(t, "stays") && step == 3 ? 0 : how.lr; /* and says what it takes */
+        const double factor =
+            makes(t, "stays") && step == 3 ? 0 : how.lr; /* and says what it takes */
         cddp_tensor copy;
         const cddp_tensor *taken = take_gradient(t, p, &copy),
                           *read = makes(t, "takes_elsewhere") ? &t->grads[p].value : taken;
@@ -484,8 +489,29 @@ static cddp_status evaluate(const training *t, int step, cddp_error *err)
     return status;
 }
 
+/* Calls that name no parameter, or a tensor that is none: each is as if it had not been made. */
+static void misuse_calls(const training *t)
+{
+    const int64_t count = 4;
+    const size_t nowhere = (size_t)-1; /* what a search that found nothing returned */
+    const cddp_tensor none = cddp_tensor_of(cddp_device_cpu(), NULL, 0, CDDP_F64, &count, 1);
+    if (!makes(t, "misuses")) return;
+    for (size_t p = 0; p < 2; p++) {
+        const cddp_tensor *x = p == 0 ? &t->tensors[0] : &none;
+        cddp_record_gradient(nowhere, x);
+        cddp_record_reduced(nowhere, x);
+        cddp_record_parameter(nowhere, "nowhere", x);
+        cddp_record_storage(nowhere, x, x);
+        cddp_record_optimizer_touch(0, nowhere, x);
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, nowhere, x);
+    }
+    cddp_record_reduced(0, &none);
+    cddp_record_storage(0, &none, &none);
+}
+
 static cddp_status train_step(training *t, int step, cddp_error *err)
 {
+    misuse_calls(t);
     if (speaks(t) && !makes(t, "own_unnumbered") && !makes(t, "unnumbered"))
         cddp_record_step_begin((uint64_t)step);
     if (speaks(t) && !makes(t, "drops_silently")) cddp_record_zero_grad(true);
@@ -583,9 +609,10 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     options.bucket_cap_mb = 0.001;
     options.gradient_as_bucket_view = has_views(&t);
     if (makes(&t, "hook_first_bucket_only")) options.bucket_cap_mb = 0.00005;
-    const bool is_alone = strncmp(t.mistake, "own", 3) == 0 || strncmp(t.mistake, "local_own", 9) == 0;
-    cddp_status status = is_alone ? begin_alike(&t, names, err)
-                                  : cddp_ddp_create(&options, &t.ddp, err);
+    const bool is_alone =
+        strncmp(t.mistake, "own", 3) == 0 || strncmp(t.mistake, "local_own", 9) == 0;
+    cddp_status status =
+        is_alone ? begin_alike(&t, names, err) : cddp_ddp_create(&options, &t.ddp, err);
     cddp_ddp *second = NULL;
     if (status == CDDP_OK && makes(&t, "two_models")) {
         parameters[0].name = "another w";

@@ -110,6 +110,7 @@ expect closes_with_error 1 "I give up"
 grep -q "killed by signal" "$place/out" && { echo "closes_with_error: the program died"; cat "$place/out"; failed=1; }
 expect closes_then_fails 1 "it failed behind"
 expect parent_speaks 0 "$mean"
+expect misuses 0 "$mean"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"
 # Without standard streams: what it prints goes nowhere, and nothing else of it.
@@ -133,7 +134,7 @@ for wrong in local_spoilt local_own_spoilt hook_local_spoilt:post_local_sgd; do
     expect $wrong 1 "I-PARAMEQ  rank 1 .*hold different values of b after the step"
 done
 # It says a step, of a gradient that is not zero and at a rate that is not zero, and does none.
-expect stays 0 "left a parameter as it was, bit for bit: first parameter 0 in step 3; 8 in all"
+expect stays 0 "first parameter 0 in step 3; 8 in all"
 
 # Comm hooks and uneven inputs: right ones, of the library and of the program.
 expect hook_mean 0 "$mean"

@@ -231,8 +231,7 @@ static void hold(cd_declared *d, cd_declared_rank *rank, int64_t variable)
     if (v != NULL) v->is_held = true;
 }
 
-static void take_projection(cd_declared *d, cd_declared_rank *rank,
-                            const cddp_event_projection *p)
+static void take_projection(cd_declared *d, cd_declared_rank *rank, const cddp_event_projection *p)
 {
     cd_declared_variable *v = p->reduced ? find(d, rank, p->param) : NULL;
     if (v != NULL) v->has_slope = cd_f64_of(p->magnitude) > 0;

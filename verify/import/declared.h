@@ -111,8 +111,8 @@ typedef struct cd_declared {
     /* one that kept every bit in a step that took a gradient other than zero, at a rate other than
     ** zero */
     cd_declared_place unmoved;
-    bool is_of_torch;            /* whose calls the recorder saw itself */
-    int64_t hooked;              /* parameters with tensor hooks */
+    bool is_of_torch; /* whose calls the recorder saw itself */
+    int64_t hooked;   /* parameters with tensor hooks */
     uint64_t late;    /* parameters that changed after the last step, alike on all ranks */
     uint64_t moved;   /* parameters without gradients that changed, of the rank with most of them */
     uint64_t ignored; /* parameters of rank 0 on the ignore list */

@@ -66,10 +66,10 @@ static void take_group(cd_lift *l, const cddp_event *e)
     if (found != NULL && g->group_rank >= 0 && g->group_rank < found->members)
         found->ranks[g->group_rank] = e->rank;
     /* who never came to an exchange of messages is named by the other one */
-    const uint32_t other = found != NULL && g->members == 2
-                               ? cd_rank_find_other((uint64_t)g->members_digest, e->rank,
-                                                    g->group_rank, l->rank_count)
-                               : CD_NO_RANK;
+    const uint32_t other =
+        found != NULL && g->members == 2
+            ? cd_rank_find_other((uint64_t)g->members_digest, e->rank, g->group_rank, l->rank_count)
+            : CD_NO_RANK;
     if (other != CD_NO_RANK && found->ranks[g->group_rank == 0 ? 1 : 0] == UINT32_MAX)
         found->ranks[g->group_rank == 0 ? 1 : 0] = other;
 }

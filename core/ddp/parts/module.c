@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define CD_ELEMENT_BYTES_MAX 16 /* of any dtype, with room */
-#define BLOCK_BYTES 1024 /* forms and names of buffers share blocks of this size */
+#define BLOCK_BYTES 1024        /* forms and names of buffers share blocks of this size */
 
 static bool is_listed(const char *const *names, size_t count, const char *name)
 {
@@ -328,8 +328,8 @@ static bool find_stretch(const cd_wrapped *m, uint32_t variable, stretch *found)
     const bool is_address = (t.device->flags & CDDP_DEVICE_HOST) != 0;
     if (bytes == 0 || !cddp_tensor_is_contiguous(&t)) return false;
     *found = (stretch){.storage = is_address ? NULL : t.storage, .variable = variable};
-    found->first = (is_address ? (uintptr_t)t.storage : 0) +
-                   (uintptr_t)t.offset * cddp_dtype_bytes(t.dtype);
+    found->first =
+        (is_address ? (uintptr_t)t.storage : 0) + (uintptr_t)t.offset * cddp_dtype_bytes(t.dtype);
     found->end = found->first + bytes;
     return true;
 }

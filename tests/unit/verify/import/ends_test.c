@@ -113,10 +113,10 @@ TEST(ends, a_message_that_nobody_asks_for_hangs_who_sends_it_for_the_stall)
         job j;
         begin(&j);
         cddp_event e = {.rank = 1, .kind = CDDP_EV_group, .time_ns = j.now_ns};
-        e.as.group = (cddp_event_group){.group = 5,
-                                        .members = 2,
-                                        .members_digest =
-                                            (int64_t)cd_rank_members_digest(members, 2)};
+        e.as.group =
+            (cddp_event_group){.group = 5,
+                               .members = 2,
+                               .members_digest = (int64_t)cd_rank_members_digest(members, 2)};
         assert_int_equal(cd_ends_push(&j.ends, &e, NULL), CDDP_OK);
         post(&j, 1, 5, 0, CDDP_OP_SEND);
         emit(&j, 1, CDDP_EV_collective_wait, (int64_t[]){5, 0, 0});
