@@ -111,7 +111,7 @@ cd_recording *cd_recording_get(void);
 cd_recording *cd_recording_get_wrapped(void);
 /* That of the events that come. */
 cd_recorded_wrapper *cd_recording_here(cd_recording *recording);
-/* A parameter of that wrapper. NULL without memory, and where no parameter can have that position. */
+/* A parameter of that wrapper. NULL without memory, and where none can have that position. */
 cd_recorded_parameter *cd_recording_find(cd_recording *recording, size_t parameter);
 /* The tracer of a group or wrapper: its own, or the recorder's; NULL without both. */
 struct cddp_tracer *cd_record_attach(cddp_rank *rank, struct cddp_tracer *own);

@@ -17,12 +17,14 @@
 **               that it waited for and the parameters which that one lacks.
 ** Limits        a program that all-reduces gradients itself (a recorder says so), as many elements
 **               as are pending, is not accused by O2: what it owes is verify/import's business.
-**               Nor is one that averages parameters by a cddp_averager: ranks may step on their
-**               own gradients in between, and its verdict is inconclusive.
+**               Nor is one that averages parameters by a cddp_averager, or itself
+**               (own_average.h): ranks may step on their own gradients in between, and its
+**               verdict is inconclusive.
 **               Gradients of a sharded unit in a recording are reduced when the recorder says it.
 **               The weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
 **               what the engine reports as accumulated.
 */
+#include "core/check/own_average.h"
 #include "core/check/tally.h"
 #include "core/trace/tracer.h"
 
@@ -75,6 +77,7 @@ typedef struct state {
     cd_table steps;    /* step → unreduced */
     cd_table steppers; /* (step, rank) → 1 */
     cd_table units;    /* (rank, ordinal) → the sharded unit that has it, + 1 */
+    cd_own_average own;
     uint64_t consumed;
 } state;
 
@@ -91,6 +94,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->steps, context->allocator, sizeof(unreduced));
     cd_table_init(&s->steppers, context->allocator, sizeof(int64_t));
     cd_table_init(&s->units, context->allocator, sizeof(int64_t));
+    cd_own_average_init(&s->own, context->allocator);
     return CDDP_OK;
 }
 
@@ -365,6 +369,7 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
+    cd_own_average_push(&s->own, e);
     switch (e->kind) {
     case CDDP_EV_forward_begin:
         r->last_sync = e->as.forward_begin.sync;
@@ -458,6 +463,15 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
     cd_writer_report(&s->writer, &f);
 }
 
+/* All that stepped on their own gradients average parameters by themselves. */
+static bool is_averaged(const state *s, const unreduced *u)
+{
+    for (uint32_t r = cd_rank_set_next(&u->who, 0); r != CD_NO_RANK;
+         r = cd_rank_set_next(&u->who, r + 1))
+        if (!cd_own_average_has(&s->own, r)) return false;
+    return true;
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -470,8 +484,9 @@ static void end(void *self)
         for (size_t i = 1; i < s->steps.count; i++)
             if (cd_table_key(&s->steps, i)->part[0] < cd_table_key(&s->steps, first)->part[0])
                 first = i;
-        report_unreduced(s, cd_table_key(&s->steps, first)->part[0],
-                         cd_table_value(&s->steps, first));
+        if (!is_averaged(s, cd_table_value(&s->steps, first)))
+            report_unreduced(s, cd_table_key(&s->steps, first)->part[0],
+                             cd_table_value(&s->steps, first));
     }
     cddp_finding f;
     for (size_t i = 0; cd_tally_get(&s->tally, &s->writer, i, &f); i++)
@@ -483,6 +498,7 @@ static void end(void *self)
     cd_table_fini(&s->steps);
     cd_table_fini(&s->steppers);
     cd_table_fini(&s->units);
+    cd_own_average_fini(&s->own);
     cd_check_end(s);
 }
 

@@ -96,7 +96,8 @@ static cddp_status take_group(cd_watch *w, const cddp_event *e, cddp_error *err)
     g->is_said_by_one = g->posted[e->rank] < 0 && g->members == 2;
     for (uint32_t i = 0; i < w->rank_count; i++) g->is_said_by_one &= g->posted[i] < 0;
     if (g->posted[e->rank] < 0) g->posted[e->rank] = 0;
-    /* Of two members that exchange messages one may not have come to that: the other one names it. */
+    /* Of two members that exchange messages one may not have come to that: the other one names
+    ** it. */
     const cddp_event_group *said = &e->as.group;
     const uint32_t other = said->members == 2
                                ? cd_rank_find_other((uint64_t)said->members_digest, e->rank,
