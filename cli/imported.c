@@ -425,7 +425,8 @@ typedef struct recorded_job {
     const cd_shard_names *names;
 } recorded_job;
 
-/* That the shard of a rank is missing is no news where its file is there: why it was not read is. */
+/* That the shard of a rank is missing is no news where its file is there: why it was not read
+** is. */
 static cddp_status explain_missing(cd_result *result, const cd_shard_names *names,
                                    const cd_shards_run *run, cddp_error *err)
 {

@@ -351,9 +351,9 @@ static cddp_status check_memory(const cd_wrapped *m, cddp_error *err)
         const stretch *a = &all[i - 1], *b = &all[i];
         if (a->storage != b->storage || b->first >= a->end) continue;
         status = cd_fail(err, CDDP_E_CONFIG,
-                         "parameters '%s' and '%s' overlap in memory, and each has a gradient of "
-                         "its own: give one parameter under two names one gradient slot, or each "
-                         "its own memory (strict = false allows it)",
+                         "parameters '%s' and '%s' overlap in memory, and each has its own "
+                         "gradient. One parameter under two names has one gradient slot "
+                         "(strict = false allows it)",
                          cd_wrapped_variable(m, a->variable)->name,
                          cd_wrapped_variable(m, b->variable)->name);
     }

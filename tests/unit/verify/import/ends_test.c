@@ -100,8 +100,8 @@ TEST(ends, a_rank_that_shows_nothing_for_the_stall_hangs_those_that_wait_for_it)
     }
 }
 
-/* Rank 1 sends to rank 0, which waits for it elsewhere, and never comes to ask: only rank 1 has
-** recorded who exchange messages. One that is sent may be under way. */
+/* Rank 1 sends to rank 0, which waits for it elsewhere and never asks: only rank 1 has recorded who
+** exchange messages. One that is sent may be under way. */
 TEST(ends, a_message_that_nobody_asks_for_hangs_who_sends_it_for_the_stall)
 {
     static const struct {
