@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import weakref
 from array import array
@@ -47,6 +48,7 @@ class _Optimizer:
     def __init__(self, r: Recorder, number: int, optimizer: Any) -> None:
         self.number = number
         self.count = 0
+        self.custody = 0
         self.parts: List[_Part] = []
         self.outside: List[Any] = []  # of no wrapper
         self.clip = 1.0
@@ -55,9 +57,9 @@ class _Optimizer:
 
     def learn(self, r: Recorder, optimizer: Any) -> None:
         params = [p for group in optimizer.param_groups for p in group["params"]]
-        if len(params) == self.count and self.parts:
+        if len(params) == self.count and self.custody == wrappers.custody and self.parts:
             return
-        self.count = len(params)
+        self.count, self.custody = len(params), wrappers.custody
         owned = {id(p) for p in params}
         self.parts = [_Part(r, self.number, w, owned) for w in wrappers.wrappers]
         self.parts = [part for part in self.parts if part.params]
@@ -70,7 +72,7 @@ class _Part:
 
     def __init__(self, r: Recorder, number: int, w: wrappers.Wrapper, owned: Set[int]) -> None:
         self.wrapper = w
-        self.variables = [i for i, p in enumerate(w.params) if id(p) in owned]
+        self.variables = [i for i, p in enumerate(w.params) if id(p) in owned and wrappers.keeps(w, p)]
         self.params = [w.params[i] for i in self.variables]
         pairs = list(zip(self.variables, self.params))
         self.touch = wrappers.Rows(r, "optimizer_touch", pairs,
@@ -82,6 +84,7 @@ class _Part:
 
 
 _optimizers: "weakref.WeakKeyDictionary[Any, _Optimizer]" = weakref.WeakKeyDictionary()
+_numbers = itertools.count()  # of optimizers: one that is gone keeps its own
 _wrapped_classes: Set[Any] = set()
 _step_depth = 0
 # What the program did to gradients since the last backward: norm, factor.
@@ -92,7 +95,7 @@ _is_rewritten = False
 def _known(r: Recorder, optimizer: Any) -> _Optimizer:
     known = _optimizers.get(optimizer)
     if known is None:
-        known = _optimizers[optimizer] = _Optimizer(r, len(_optimizers), optimizer)
+        known = _optimizers[optimizer] = _Optimizer(r, next(_numbers), optimizer)
     known.learn(r, optimizer)
     return known
 
@@ -138,7 +141,7 @@ def _say_values(r: Recorder, optimizer: Any) -> None:
             r.use(part.wrapper.number)
             part.value.emit(r, list(part.params), DIGESTS, part.wrapper.is_host)
             part.wrapper.say_frozen(r)
-            part.wrapper.say_unowned(r, tuple(k.count for k in _optimizers.values()), _owned)
+            part.wrapper.say_unowned(r, tuple(n for k in _optimizers.values() for n in (k.number, k.count)), _owned)
     r.end_step()
     _remember_payload(r)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import operator
 import threading
 import weakref
@@ -121,7 +122,7 @@ class Wrapper:
 
     def __init__(self, r: Recorder, ddp: DistributedDataParallel, is_late: bool) -> None:
         self.ddp = weakref.ref(ddp)
-        self.number = len(wrappers)
+        self.number = next(_numbers)
         self.hidden: List[groups.Operation] = []
         self.is_late = is_late
         self.group = groups.find(ddp.process_group)
@@ -178,13 +179,15 @@ class Wrapper:
                                         2: self.ordinals[i], 5: i})
         self.final = Rows(r, "grad_final", everything, lambda i, p: {0: i, 4: -1, 8: DTYPES.get(p.dtype, 7)})
         self.named = named
+        self.rivals: List[Wrapper] = []  # that wrapped parameters of this one as well
+        self.reductions = 0  # backwards that were reduced, and those of other ranks that it shadowed
         self.ignored = ignored
         self.frozen = [(i, p) for i, (name, p) in enumerate(named) if not p.requires_grad and name not in ignored
                        and p.device.type == "cpu" and p.dtype in DTYPES]
         self.frozen_parts: List[Tuple[Rows, List[torch.Tensor]]] = []
         self.frozen_step = -1  # in which they were said
         self.unowned: Optional[Rows] = None
-        self.unowned_key: Tuple[int, ...] = ()  # how many parameters each optimizer had then
+        self.unowned_key: Tuple[int, ...] = ()  # the optimizers of then, and how many parameters each had
         self.unowned_params: List[torch.Tensor] = []
         self.unowned_step = -1
 
@@ -458,7 +461,7 @@ def _shape(p: torch.Tensor) -> int:
 def _gradient_came(wrapper: "weakref.ref[Wrapper]", variable: int, inputs: Any, outputs: Any) -> None:
     """The engine accumulated a gradient; the reducer has not seen it yet."""
     w, r = wrapper(), get()
-    if w is None or r is None or (outputs and outputs[0] is None):
+    if w is None or r is None or (outputs and outputs[0] is None) or not _is_about(w, w.params[variable]):
         return
     guarded(_take_gradient)(r, w, variable)
 
@@ -488,7 +491,53 @@ _grad_of = operator.attrgetter("grad")
 
 keep_payload: Optional[Callable[[str, torch.Tensor], None]] = None  # level payload
 wrappers: List[Wrapper] = []
+_numbers = itertools.count()
 _nesting = 0
+
+# A module may be wrapped again, or be a part of two wrapped modules. Then a parameter belongs to the wrapper that was
+# made last, or whose forward came last: its steps and gradients are said of that one alone.
+_ended: List[Wrapper] = []  # another one has all that they had
+_keepers: Dict[int, Wrapper] = {}  # by id of a parameter that several wrappers have
+custody = 0  # grows when a parameter goes to another wrapper
+
+
+def keeps(w: Wrapper, p: torch.Tensor) -> bool:
+    return _keepers.get(id(p), w) is w
+
+
+def add(w: Wrapper) -> None:
+    """A module has been wrapped: who else wrapped its parameters?"""
+    own = {id(p) for _, p in w.named}
+    for old in wrappers + _ended:
+        if any(id(p) in own for p in old.params):
+            w.rivals.append(old)
+            old.rivals.append(w)
+    wrappers.append(w)
+    if w.rivals:
+        _take_over(w)
+
+
+def _take_over(w: Wrapper) -> None:
+    """What follows is about this one."""
+    global custody
+    custody += 1
+    shared = {id(p) for old in w.rivals for _, p in old.named}
+    _keepers.update((id(p), w) for _, p in w.named if id(p) in shared)
+    if w in _ended:
+        _ended.remove(w)
+        wrappers.append(w)
+    for old in w.rivals:
+        has_nothing = not old.forwarded and not any(keeps(old, p) for p in old.params)
+        if old in wrappers and (old.ddp() is None or has_nothing):
+            wrappers.remove(old)
+            _ended.append(old)
+
+
+def _follow_custody(w: Wrapper) -> None:
+    """Before a training forward. A wrapper that is gone trains nothing any more."""
+    if w in _ended or any(old in wrappers and (old.ddp() is None or any(_keepers.get(id(p)) is old for p in w.params))
+                          for old in w.rivals):
+        _take_over(w)
 
 
 def say_exits(r: Recorder, group: Any) -> None:
@@ -502,7 +551,7 @@ def of(ddp: Any) -> Optional[Wrapper]:
     for w in wrappers:
         if w.ddp() is ddp:
             return w
-    return None
+    return next((w for w in _ended if w.ddp() is ddp), None)
 
 
 def _bound(total: Tuple[float, float], numel: int, dtype: int, members: int) -> float:
@@ -633,8 +682,13 @@ def depth_of_backward() -> int:
     return _nesting
 
 
+def _is_about(w: Wrapper, p: torch.Tensor) -> bool:
+    """May a gradient that comes to this parameter be of a forward of this wrapper?"""
+    return w.forwarded or keeps(w, p)
+
+
 def _snapshot(w: Wrapper) -> List[Any]:
-    return [(id(p.grad), p.grad._version) if p.grad is not None else None for p in w.params]
+    return [(id(p.grad), p.grad._version) if p.grad is not None and _is_about(w, p) else None for p in w.params]
 
 
 def begin_backward(r: Recorder) -> None:
@@ -759,6 +813,8 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper, inputs
     w.follow_buffers(r)
     r.emit("forward_begin", 0, int(sync), int(grad), 0)
     if grad:
+        if w.rivals:
+            _follow_custody(w)
         w.forwarded = True
         _say_tensor_hooks(r, w)
         _say_frozen(r, w)
@@ -865,9 +921,9 @@ def _end_construction(r: Recorder, ddp: DistributedDataParallel, slots: Optional
                 slot.extend((weakref.ref(w), variable))
                 w.nodes.append(node)
         w.has_hooks = True
-    if not wrappers:
+    if w.number == 0:
         r.closers.append(lambda: say_exits(r, None))
-    wrappers.append(w)
+    add(w)
     r.source(4)
     w.say(r)
     gradients.begin(r, w)
