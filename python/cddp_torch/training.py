@@ -316,11 +316,38 @@ def _patch_scaler_class(cls: Any) -> None:
 
 # ---- samples ----
 
+class _Sampler:
+    """What is known of a DistributedSampler, or of several that followed one another over one data set."""
+
+    def __init__(self, number: int, sampler: Any) -> None:
+        self.number = number
+        self.sampler, self.dataset = weakref.ref(sampler), _reference(sampler.dataset)
+        self.passes = 0
+        self.run = 0  # grows when epochs are gone through from the beginning again
+        self.is_set = False  # set_epoch was called since the last pass began
+        self.is_complete = False  # the last pass
+        self.restarts = 0  # as they were when it began
+
+    def begin(self) -> None:
+        """An epoch may come again where the model was put back, or where a few batches were only tried."""
+        is_restarted = self.restarts != wrappers.restarts
+        was_tried = not self.is_complete and (is_restarted or (self.is_set and self.passes == 1))
+        if self.passes > 0 and (was_tried or (self.is_set and is_restarted)):
+            self.run += 1
+        self.passes += 1
+        self.is_set = self.is_complete = False
+        self.restarts = wrappers.restarts
+
+
 class _Pass:
     """One iteration over a loader with a DistributedSampler: its batches in the order they are used."""
 
-    def __init__(self, number: int, sampler: Any, passes: int) -> None:
-        self.number, self.passes = number, passes
+    def __init__(self, known: _Sampler, sampler: Any) -> None:
+        self.known = known
+        self.epoch = known.number * 1000000 + known.passes
+        known.begin()
+        self.number = known.number
+        self.stream = known.number | known.run << 20
         self.batches: Deque[List[int]] = deque()
         self.position = 0
         self.replicas, self.rank = sampler.num_replicas, sampler.rank
@@ -330,13 +357,53 @@ class _Pass:
         self.is_said = False
 
 
-_samplers: "weakref.WeakKeyDictionary[Any, List[int]]" = weakref.WeakKeyDictionary()
-_pending: List[Tuple[_Pass, List[int], int]] = []
+def _reference(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # a list, say
+        return lambda: None
 
+
+_samplers: List[_Sampler] = []
+_pending: List[Tuple[_Pass, List[int], int]] = []
 
 _ROWS_MAX = 32  # of a batch that are said
 _ROW_BYTES_MIN = 16  # below that, different samples often are the same
-_has_own_batch = False  # of a loader without a sampler for each rank
+_BATCH_SAMPLERS_MAX = 8  # inside one another
+
+# Of the batch that was taken last, who said which samples it has. None: no loader.
+_SHARDED, _WHOLE, _OWN = "each rank has its part", "a pass goes through all samples", "the program's own order"
+_last_batch: Optional[str] = None
+_has_samplers = False  # a training forward got a batch of a DistributedSampler
+
+
+def _known_sampler(sampler: Any) -> _Sampler:
+    """A new one for each epoch goes on where the one before it was."""
+    for known in _samplers:
+        if known.sampler() is sampler:
+            return known
+    for known in _samplers:
+        if known.sampler() is None and known.dataset() is sampler.dataset:
+            known.sampler = weakref.ref(sampler)
+            known.is_set = True
+            return known
+    _samplers.append(_Sampler(len(_samplers), sampler))
+    return _samplers[-1]
+
+
+def _find_sampler(loader: Any) -> Tuple[Any, bool]:
+    """The innermost one, and whether all of them are PyTorch's own. Batch samplers may stand around one another."""
+    at = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    is_plain = True
+    for _ in range(_BATCH_SAMPLERS_MAX):
+        if isinstance(at, DistributedSampler):
+            return at, is_plain and type(at).__iter__ is DistributedSampler.__iter__
+        inner = getattr(at, "sampler", None)
+        inner = getattr(at, "batch_sampler", None) if inner is None else inner
+        if inner is None:
+            break
+        is_plain, at = is_plain and type(at) is BatchSampler, inner
+    return at, is_plain
 
 
 def _takes_all(sampler: Any) -> bool:
@@ -348,20 +415,21 @@ def _takes_all(sampler: Any) -> bool:
 
 def _begin_pass(loader_iter: Any) -> None:
     loader = getattr(loader_iter, "_cddp_loader", None)
-    sampler = getattr(loader, "sampler", None)
-    if type(getattr(loader, "batch_sampler", None)) is not BatchSampler:
+    if loader is None:
         return
-    loader_iter._cddp_takes_all = _takes_all(sampler)
+    sampler, is_plain = _find_sampler(loader)
+    loader_iter._cddp_pass = None
     if not isinstance(sampler, DistributedSampler):
+        loader_iter._cddp_kind = _WHOLE if is_plain and _takes_all(sampler) else None
         return
-    entry = _samplers.setdefault(sampler, [len(_samplers), 0])
-    loader_iter._cddp_pass = _Pass(entry[0], sampler, entry[1])
-    entry[1] += 1
+    loader_iter._cddp_kind = _SHARDED if is_plain else _OWN
+    if is_plain:
+        loader_iter._cddp_pass = _Pass(_known_sampler(sampler), sampler)
 
 
 def _take_batch(loader_iter: Any) -> None:
-    global _has_own_batch
-    _has_own_batch = getattr(loader_iter, "_cddp_takes_all", False)
+    global _last_batch
+    _last_batch = getattr(loader_iter, "_cddp_kind", None)
     current = getattr(loader_iter, "_cddp_pass", None)
     if current is None or not current.batches:
         return
@@ -369,6 +437,12 @@ def _take_batch(loader_iter: Any) -> None:
     del _pending[:]
     _pending.append((current, indices, current.position))
     current.position += len(indices)
+
+
+def _end_pass(loader_iter: Any) -> None:
+    current = getattr(loader_iter, "_cddp_pass", None)
+    if current is not None:
+        current.known.is_complete = True
 
 
 def _find_rows(value: Any) -> Optional[torch.Tensor]:
@@ -389,29 +463,64 @@ def _say_own_samples(r: Recorder, inputs: Any) -> None:
         r.mark("own sample", r.digest(row))
 
 
-def _say_samples(r: Recorder, inputs: Any) -> None:
-    global _has_own_batch
-    if _has_own_batch and r.world_size > 1:
+def _content_of(r: Recorder, value: Any, found: List[int]) -> int:
+    """Appends the digests of all tensors, of their first rows. How many bytes they are; -1: nobody knows all of it."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "cpu" or value.layout is not torch.strided or value.requires_grad:
+            return -1
+        rows = value.detach()[:_ROWS_MAX] if value.dim() > 0 else value.detach()
+        found.append(r.digest(rows))
+        return rows.numel() * rows.element_size() if found[-1] != 0 or rows.numel() == 0 else -1
+    if value is None or isinstance(value, (bool, int, float, str)):
+        found.append(hashing.text(repr(value)))
+        return 0
+    items = list(value.values()) if type(value) is dict else list(value) if type(value) in (tuple, list) else None
+    sizes = [_content_of(r, item, found) for item in items] if items is not None else [-1]
+    return -1 if -1 in sizes else sum(sizes)
+
+
+def _say_stream(r: Recorder, inputs: Any) -> None:
+    """Nobody says which samples these are. Then they are what the forward gets, all of it."""
+    found: List[int] = []
+    if r.wants_digests and _content_of(r, list(inputs), found) >= _ROW_BYTES_MIN:
+        r.mark("own stream", hashing.signed(hashing.mix_all(len(found), found)))
+
+
+def _say_unsharded(r: Recorder, inputs: Any) -> None:
+    global _has_samplers
+    if _last_batch == _WHOLE:
         _say_own_samples(r, inputs)
-    _has_own_batch = False
+    elif _last_batch == _OWN and not _has_samplers:
+        r.mark("own order of samples")
+    _has_samplers = _has_samplers or _last_batch in (_SHARDED, _OWN)
+    if _last_batch is None and not _has_samplers:
+        _say_stream(r, inputs)
+
+
+def _say_samples(r: Recorder, inputs: Any) -> None:
+    global _last_batch
+    if r.world_size > 1:
+        _say_unsharded(r, inputs)
+    _last_batch = None
     while _pending:
         current, indices, position = _pending.pop()
+        if not current.is_said:
+            r.mark("sampler replicas", current.replicas << 24 | current.rank)
         if current.shuffles and not current.is_said:
-            r.emit("seed", current.number, WORD["CDDP_POLICY_SHARED"], current.state, text="sampler")
+            r.emit("seed", current.stream, WORD["CDDP_POLICY_SHARED"], current.state, text="sampler")
         current.is_said = True
-        epoch = current.number * 1000000 + current.passes
         total, weight = 0, 0.0
         for offset, index in enumerate(indices):
             is_padding = (position + offset) * current.replicas + current.rank >= current.length
             total += hashing.mix(0, int(index) & (2 ** 63 - 1))
             weight += 0.0 if is_padding else 1.0
-            r.emit("sample", int(index), bits(0.0 if is_padding else 1.0), epoch)
-        r.emit("samples", epoch, len(indices), 0, hashing.signed(total & (2 ** 64 - 1)), bits(weight))
+            r.emit("sample", int(index), bits(0.0 if is_padding else 1.0), current.epoch)
+        r.emit("samples", current.epoch, len(indices), 0, hashing.signed(total & (2 ** 64 - 1)), bits(weight))
 
 
 def _forget_samples(r: Recorder) -> None:
-    global _has_own_batch
-    _has_own_batch = False
+    global _last_batch
+    _last_batch = None
     del _pending[:]
 
 
@@ -437,13 +546,17 @@ def _patch_loaders() -> None:
     def _next_index(self: Any) -> Any:
         index = real_next_index(self)
         current = getattr(self, "_cddp_pass", None)
-        if current is not None and isinstance(index, list):
-            current.batches.append(index)
+        if current is not None:
+            current.batches.append(index if isinstance(index, list) else [index])
         return index
 
     @functools.wraps(real_next)
     def __next__(self: Any) -> Any:
-        batch = real_next(self)
+        try:
+            batch = real_next(self)
+        except StopIteration:
+            guarded(_end_pass)(self)
+            raise
         if get() is not None:
             guarded(_take_batch)(self)
         return batch
@@ -453,6 +566,19 @@ def _patch_loaders() -> None:
     wrappers.before_other_forward.append(_forget_samples)
 
 
+def _patch_epochs() -> None:
+    real = DistributedSampler.set_epoch
+
+    @functools.wraps(real)
+    def set_epoch(self: Any, *args: Any, **named: Any) -> Any:
+        for known in _samplers:
+            if known.sampler() is self:
+                known.is_set = True
+        return real(self, *args, **named)
+
+    DistributedSampler.set_epoch = set_epoch
+
+
 def patch() -> None:
-    for part in (_patch_backward, _patch_optimizers, _patch_clipping, _patch_scaler, _patch_loaders):
+    for part in (_patch_backward, _patch_optimizers, _patch_clipping, _patch_scaler, _patch_loaders, _patch_epochs):
         guarded(part)()

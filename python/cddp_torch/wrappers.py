@@ -130,6 +130,7 @@ class Wrapper:
         self.buckets: List[Bucket] = []
         self.hook_name: Optional[str] = None
         self.promise = laws.Promise("MEAN")
+        self.errors: Dict[int, int] = {}  # by bucket: what a hook with error feedback kept
         self.entered: Dict[int, torch.Tensor] = {}  # by bucket: what a built-in hook that casts was given
         self.is_builtin_hook = False
         self.in_hook: Optional[int] = None
@@ -499,6 +500,7 @@ _nesting = 0
 _ended: List[Wrapper] = []  # another one has all that they had
 _keepers: Dict[int, Wrapper] = {}  # by id of a parameter that several wrappers have
 custody = 0  # grows when a parameter goes to another wrapper
+restarts = 0  # how often a module was wrapped, or a wrapped one loaded a state: epochs may begin anew
 
 
 def keeps(w: Wrapper, p: torch.Tensor) -> bool:
@@ -507,6 +509,8 @@ def keeps(w: Wrapper, p: torch.Tensor) -> bool:
 
 def add(w: Wrapper) -> None:
     """A module has been wrapped: who else wrapped its parameters?"""
+    global restarts
+    restarts += 1
     own = {id(p) for _, p in w.named}
     for old in wrappers + _ended:
         if any(id(p) in own for p in old.params):
@@ -1011,6 +1015,7 @@ def _begin_hook(r: Recorder, w: Wrapper, state: Any, bucket: Any) -> Optional[_H
     call = _HookCall(index, w.is_shadowing, index == len(w.buckets) - 1)
     # A joined rank states nothing, so no law over all ranks can be stated under join.
     if w.is_shadowing or w.has_join or not r.wants_buckets or buffer.device.type != "cpu":
+        w.errors.clear()  # what follows is not looked at
         return call
     if w.promise.is_mean:
         call.before = r.project(buffer)
@@ -1018,6 +1023,10 @@ def _begin_hook(r: Recorder, w: Wrapper, state: Any, bucket: Any) -> Optional[_H
         call.entered = buffer.detach().clone()
     elif r.wants_digests and w.promise.is_power_sgd and laws.PowerSGD.is_judged(state, w.hook_name != "powerSGD_hook"):
         call.power_sgd = laws.PowerSGD(index, state, buffer, _rows(w, bucket), bucket.gradients())
+        left = w.errors.pop(index, 0)
+        if left != 0 and r.digest(call.power_sgd.old) != left:
+            r.mark("hook error changed", index)
+        call.power_sgd.old = None
     return call
 
 
@@ -1058,6 +1067,7 @@ def _state_laws(r: Recorder, w: Wrapper, call: _HookCall, result: torch.Tensor, 
     bucket = w.buckets[call.index]
     if call.power_sgd is not None:
         call.power_sgd.end(r, result, members)
+        w.errors[call.index] = r.digest(call.power_sgd.hook_state.error_dict.get(call.index))
     if call.entered is not None and result.numel() == call.entered.numel():
         laws.state_cast(r, call.index, call.entered, result, w.promise.rounds_in or result.dtype, members)
     after = r.project(result) if call.before is not None else None
@@ -1129,6 +1139,7 @@ def patch(current: Callable[[], Optional[Recorder]]) -> None:
     cls.register_comm_hook, cls._register_builtin_comm_hook = register_comm_hook, _register_builtin_comm_hook
     cls._sync_buffers = _sync_buffers
     _patch_mode()
+    _patch_load()
     _patch_join(cls)
 
 
@@ -1142,6 +1153,20 @@ def _patch_mode() -> None:
         return value
 
     torch.nn.Module.train = train
+
+
+def _patch_load() -> None:
+    real_load = torch.nn.Module.load_state_dict
+
+    @functools.wraps(real_load)
+    def load_state_dict(self: Any, *args: Any, **named: Any) -> Any:
+        global restarts
+        for w in wrappers:
+            ddp = w.ddp()
+            restarts += ddp is not None and (self is ddp or self is ddp.module)
+        return real_load(self, *args, **named)
+
+    torch.nn.Module.load_state_dict = load_state_dict
 
 
 def _say_buffer_sync(r: Recorder, ddp: Any, w: Wrapper) -> None:

@@ -251,6 +251,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     if (e->rank >= d->rank_count) return;
     cd_declared_rank *rank = &d->ranks[e->rank];
     rank->events++;
+    cd_feedback_push(&d->feedback, e);
     cd_means_push(&d->means, e);
     cd_consumed_push(&d->consumed, e);
     cd_own_samples_push(&d->samples, e);
@@ -813,6 +814,70 @@ static bool accuse_twins(const cd_declared *d, cddp_finding *finding)
     snprintf(f.advice, sizeof f.advice,
              "the DataLoader has no DistributedSampler, and its order comes from the same seed: "
              "DataLoader(data, sampler=DistributedSampler(data)), and set_epoch before each epoch");
+    if (twins.are_batches) {
+        snprintf(f.actual, sizeof f.actual, "what the first %zu forwards get is the same",
+                 twins.count);
+        snprintf(f.advice, sizeof f.advice,
+                 "no sampler shares the data out among ranks: use DistributedSampler, let the "
+                 "dataset that is iterated take each world_size-th sample from its rank on, or draw "
+                 "from another seed on each rank");
+    }
+    *finding = f;
+    return true;
+}
+
+/* Of ranks that trained to their end: one that ended early may have been about to take its part. */
+static bool accuse_missing(const cd_declared *d, cddp_finding *finding)
+{
+    cd_own_samples_missing m;
+    bool have_ended = true;
+    for (uint32_t i = 0; i < d->rank_count; i++) have_ended &= d->ranks[i].has_ended;
+    if (!have_ended || !cd_own_samples_find_missing(&d->samples, &m)) return false;
+    cddp_finding f = {.size = sizeof f,
+                      .check = "I-DATA",
+                      .rank = -1,
+                      .peer = -1,
+                      .bucket = -1,
+                      .param = -1};
+    snprintf(f.title, sizeof f.title,
+             "nobody trains on the samples that a DistributedSampler has for rank %" PRId64
+             " of %" PRId64,
+             m.rank, m.replicas);
+    snprintf(f.expected, sizeof f.expected, "each of the %" PRId64 " parts is taken by some rank",
+             m.replicas);
+    snprintf(f.actual, sizeof f.actual, "%" PRId64 " of them by none of the %" PRIu32 " ranks",
+             m.count, d->rank_count);
+    snprintf(f.advice, sizeof f.advice,
+             "num_replicas is the number of ranks that train: DistributedSampler(data) takes it, "
+             "and the rank, from the process group");
+    *finding = f;
+    return true;
+}
+
+static bool accuse_feedback(const cd_declared *d, cddp_finding *finding)
+{
+    uint32_t number;
+    if (!cd_feedback_find(&d->feedback, &number)) return false;
+    const cd_feedback_rank *rank = &d->feedback.ranks[number];
+    cddp_finding f = {.size = sizeof f,
+                      .check = "I-HOOK",
+                      .step = rank->step,
+                      .rank = (int32_t)number,
+                      .peer = -1,
+                      .bucket = (int32_t)rank->bucket,
+                      .param = -1};
+    snprintf(f.title, sizeof f.title,
+             "rank %" PRIu32
+             ": the error that the comm hook keeps of bucket %" PRId64 " changed between two calls",
+             number, rank->bucket);
+    snprintf(f.expected, sizeof f.expected,
+             "each call begins with the error that the one before left, as on ranks that did not "
+             "change it");
+    snprintf(f.actual, sizeof f.actual, "another one in step %" PRIu32 "; changes in all: %" PRIu64,
+             rank->step, rank->count);
+    snprintf(f.advice, sizeof f.advice,
+             "what a rank alone forgets of its gradients never reaches the others: change or reset "
+             "the hook's state on all ranks in the same step, or on none");
     *finding = f;
     return true;
 }
@@ -824,7 +889,9 @@ bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
     char cause[120];
     if (!is_certain(m))
         return accuse_twice(d, finding) || accuse_consumed(d, finding) ||
-               accuse_changed(d, finding) || accuse_skipped(d, finding) || accuse_twins(d, finding);
+               accuse_changed(d, finding) || accuse_skipped(d, finding) ||
+               accuse_feedback(d, finding) || accuse_twins(d, finding) ||
+               accuse_missing(d, finding);
     cddp_finding f = {.size = sizeof f,
                       .check = "I-HOOK",
                       .step = w->step,
@@ -913,6 +980,23 @@ static bool shows_begins(const cd_declared_rank *rank)
     return true;
 }
 
+/* What is not known of samples, and of a hook's error that all ranks changed alike. */
+static const char *print_rest(const cd_declared *d, bool has_samples, cd_arena *arena)
+{
+    const uint64_t changes = cd_feedback_count(&d->feedback);
+    const char *samples = has_samples ? ""
+                          : d->samples.has_own_order
+                              ? "; samples were not judged: a sampler has its own order of them"
+                          : d->is_of_torch
+                              ? "; samples were not shown (a DistributedSampler shows them)"
+                              : "; samples were not shown (cddp_record_samples)";
+    if (changes == 0) return samples;
+    return cd_arena_printf(arena,
+                           "; nor why the error that the comm hook keeps changed %" PRIu64
+                           " time%s between its calls, alike on all ranks%s",
+                           changes, changes == 1 ? "" : "s", samples);
+}
+
 const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 {
     const cd_consumed *c = &d->consumed;
@@ -966,7 +1050,8 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                           "; nor the %" PRIu64
                                           " parameter%s on the ignore list, where ranks may differ",
                                           d->ignored, d->ignored == 1 ? "" : "s");
-    if (scaled == NULL || gone == NULL || hooked == NULL || late == NULL || moved == NULL ||
+    const char *rest = print_rest(d, has_samples, arena);
+    if (rest == NULL || scaled == NULL || gone == NULL || hooked == NULL || late == NULL || moved == NULL ||
         ignored == NULL)
         return NULL;
     return cd_arena_printf(
@@ -977,9 +1062,7 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
         gone, hooked, late, moved, ignored, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
-        has_samples      ? ""
-        : d->is_of_torch ? "; samples were not shown (a DistributedSampler shows them)"
-                         : "; samples were not shown (cddp_record_samples)");
+        rest);
 }
 
 /* ---- life ---- */
@@ -990,7 +1073,8 @@ cddp_status cd_declared_init(cd_declared *d, uint32_t rank_count, const cddp_all
     *d = (cd_declared){.allocator = allocator, .rank_count = rank_count, .split = rank_count};
     d->ranks = cd_allocate_array(allocator, rank_count, sizeof *d->ranks);
     if (d->ranks == NULL) return cd_fail_memory(err, "%u ranks", rank_count);
-    cddp_status status = cd_means_init(&d->means, rank_count, allocator, err);
+    cddp_status status = cd_feedback_init(&d->feedback, rank_count, allocator, err);
+    if (status == CDDP_OK) status = cd_means_init(&d->means, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_consumed_init(&d->consumed, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_own_samples_init(&d->samples, rank_count, allocator, err);
     if (status != CDDP_OK) cd_declared_fini(d);
@@ -1005,6 +1089,7 @@ void cd_declared_fini(cd_declared *d)
         cd_release(d->allocator, d->ranks[i].stills,
                    d->ranks[i].still_capacity * sizeof *d->ranks[i].stills);
     }
+    cd_feedback_fini(&d->feedback);
     cd_means_fini(&d->means);
     cd_consumed_fini(&d->consumed);
     cd_own_samples_fini(&d->samples);

@@ -11,6 +11,7 @@
 #include "cddp/run.h"
 #include "core/base/arena.h"
 #include "verify/import/consumed.h"
+#include "verify/import/feedback.h"
 #include "verify/import/means.h"
 #include "verify/import/own_samples.h"
 
@@ -109,6 +110,7 @@ typedef struct cd_declared {
     uint64_t late;    /* parameters that changed after the last step, alike on all ranks */
     uint64_t moved;   /* parameters without gradients that changed, of the rank with most of them */
     uint64_t ignored; /* parameters of rank 0 on the ignore list */
+    cd_feedback feedback;
     cd_means means;
     cd_consumed consumed;
     cd_own_samples samples;
@@ -127,7 +129,8 @@ const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *ve
                                    cd_arena *arena);
 /* A comm hook that makes something else than it promises, or than any hook may make, a gradient
 ** that is not what the program said of it, a parameter that some ranks change between steps, a
-** skipped step that changes parameters, or ranks that take the same samples: *finding says which.
+** skipped step that changes parameters, ranks that take the same samples, a part of a data set that
+** no rank takes, or a comm hook's error that a rank alone loses: *finding says which.
 ** For a trace in which no check found anything. Before cd_declared_print_gaps. */
 bool cd_declared_accuses(const cd_declared *declared, cddp_finding *finding);
 /* What was shown, in words. */
