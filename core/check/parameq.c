@@ -4,7 +4,8 @@
 **
 ** Judged from   value of parameters and optimizer state at moments 5 (after step), 6 (end) and 13
 **               (join end), of the scaler at the last two, across ranks; agreement, which narrows
-**               that to the ranks that must agree.
+**               that to the ranks that must agree. Of a rank that shows a value several times in a
+**               step (two optimizers share a parameter, or one steps twice) the last one counts.
 ** Exercised     two ranks reported the content of the same parameter after the same step.
 ** Blame         the odd ranks; with two ranks both.
 ** Limits        ignored parameters and state without a parameter may differ by right; under a model
@@ -104,10 +105,10 @@ static void take_value(state *s, const cddp_event *e)
         v->what != CDDP_WHAT_PARAMETER
             ? cd_writer_get_block(&s->writer, group[0], e->rank, CDDP_AGREED_STATE)
             : cd_writer_get_parameter_block(&s->writer, group[0], e->rank, v->id);
-    cd_agree_push(&s->values,
-                  &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, block, v->id),
-                                  CD_SAYS(v->presence, v->digest, v->param)},
-                  e);
+    cd_agree_restate(&s->values,
+                     &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, block, v->id),
+                                     CD_SAYS(v->presence, v->digest, v->param)},
+                     e);
 }
 
 static void event(void *self, const cddp_event *e)

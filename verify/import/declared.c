@@ -77,14 +77,20 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     cd_declared_variable *v = find(d, rank, t->param);
     rank->touches++;
     if (v == NULL) return;
+    /* nothing came in between: another optimizer has it too, or the same one steps again */
+    const bool is_again = t->touched && v->touches > 0 && v->taken_locals == rank->locals &&
+                          v->taken_zeros == rank->zero_grads;
     v->is_seen = true;
     v->optimizer = t->optimizer;
     v->at = rank->updates;
     if (!t->touched) return;
     if (v->touches > 0 && !v->is_held && !v->is_empty) note(d, CD_DECLARED_HELD, e, t->param);
     v->is_held = false;
-    if (!v->has_local) note(d, CD_DECLARED_LOCAL, e, t->param);
-    if (!v->has_reduced) note(d, CD_DECLARED_REDUCED, e, t->param);
+    if (!v->has_local && !is_again) note(d, CD_DECLARED_LOCAL, e, t->param);
+    if (!v->has_reduced && !is_again) note(d, CD_DECLARED_REDUCED, e, t->param);
+    d->again += is_again && e->rank == 0;
+    v->taken_locals = rank->locals;
+    v->taken_zeros = rank->zero_grads;
     if (t->gradient == 0 && !v->is_empty) note(d, CD_DECLARED_CONTENT, e, t->param);
     v->has_local = v->has_reduced = v->has_value = false;
     v->touches++;
@@ -265,6 +271,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         if (is_part(d, e->as.wrap.group) && e->rank < d->split) d->split = e->rank;
         break;
     case CDDP_EV_grad_local:
+        rank->locals++;
         mark(d, rank, e->as.grad_local.param, false);
         take_local(d, rank, e);
         if (e->as.grad_local.digest == 0 && e->as.grad_local.presence != CDDP_PRESENCE_ABSENT &&
@@ -980,21 +987,33 @@ static bool shows_begins(const cd_declared_rank *rank)
     return true;
 }
 
-/* What is not known of samples, and of a hook's error that all ranks changed alike. */
+/* What all ranks did alike, and what is not known of samples. */
 static const char *print_rest(const cd_declared *d, bool has_samples, cd_arena *arena)
 {
     const uint64_t changes = cd_feedback_count(&d->feedback);
+    const char *again =
+        d->again == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why optimizers took %" PRIu64
+                              " reduced gradients more than once, alike on all ranks",
+                              d->again);
     const char *samples = has_samples ? ""
                           : d->samples.has_own_order
                               ? "; samples were not judged: a sampler has its own order of them"
                           : d->is_of_torch
                               ? "; samples were not shown (a DistributedSampler shows them)"
                               : "; samples were not shown (cddp_record_samples)";
-    if (changes == 0) return samples;
-    return cd_arena_printf(arena,
-                           "; nor why the error that the comm hook keeps changed %" PRIu64
-                           " time%s between its calls, alike on all ranks%s",
-                           changes, changes == 1 ? "" : "s", samples);
+    const char *errors =
+        changes == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why the error that the comm hook keeps changed %" PRIu64
+                              " time%s between its calls, alike on all ranks",
+                              changes, changes == 1 ? "" : "s");
+    return again != NULL && errors != NULL
+               ? cd_arena_printf(arena, "%s%s%s", again, errors, samples)
+               : NULL;
 }
 
 const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
