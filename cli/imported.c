@@ -238,6 +238,7 @@ static cddp_status judge_model(cd_result *result, const cddp_registry *registry,
 {
     cddp_verdict *verdict = NULL;
     CD_TRY(cd_declared_init(&w->declared, w->world_size, NULL, err));
+    w->declared.model_count = w->models.count;
     cddp_status status = cddp_judge(plan, registry, show, w, &verdict, err);
     if (status == CDDP_OK) status = cd_result_take_verdict(result, verdict, err);
     if (status == CDDP_OK) status = settle(result, w, err);

@@ -231,11 +231,7 @@ def _say_zero(r: Recorder, to_none: bool, optimizer: Any) -> None:
     r.epoch += 1
     for w in wrappers.wrappers:
         if optimizer is None or any(part.wrapper is w for part in _known(r, optimizer).parts):
-            w.has_unreduced = False
-            w.fired.clear()
-            r.use(w.number)
-            w.drop_forward(r)
-            r.emit("zero_grad", -1, int(to_none))
+            w.drop_gradients(r, to_none)
 
 
 # ---- what changes gradients after a backward ----

@@ -143,6 +143,7 @@ class Wrapper:
         self.reduced_elements = 0
         self.failed = False
         self.has_unreduced = False
+        self.unreduced: Dict[int, int] = {}  # what the last backward left so: content by variable
         self.forwarded = False  # a forward with gradients since the last backward
         self.is_evaluating = False  # nobody synchronises its buffers, and the next forward says them
         self.is_local = False  # backwards do not synchronise, as far as was said
@@ -338,6 +339,31 @@ class Wrapper:
 
     # ---- gradients ----
 
+    def keep_unreduced(self, r: Recorder) -> None:
+        """Another backward may add to them."""
+        if self.has_unreduced and r.wants_digests:
+            left = ((v, r.digest(p.grad)) for v, p in enumerate(self.params) if p.grad is not None)
+            self.unreduced = {v: digest for v, digest in left if digest != 0}
+
+    def look_at_unreduced(self, r: Recorder) -> None:
+        """Does the next backward add to what the one before left? Without a zero_grad a program may drop all of them."""
+        left, self.unreduced = self.unreduced, {}
+        if left and all(self.params[v].grad is None for v in left):
+            self.drop_gradients(r, True)
+            return
+        for v, digest in left.items():
+            if r.digest(self.params[v].grad) != digest:
+                r.use(self.number)
+                r.mark("gradient changed between backwards", v)
+
+    def drop_gradients(self, r: Recorder, to_none: bool) -> None:
+        self.has_unreduced = False
+        self.unreduced.clear()
+        self.fired.clear()
+        r.use(self.number)
+        self.drop_forward(r)
+        r.emit("zero_grad", -1, int(to_none))
+
     def content(self, r: Recorder, projects: bool) -> int:
         if not r.wants_digests:
             return 0
@@ -386,6 +412,7 @@ class Wrapper:
         if not has_all or self.failed:
             return False
         self.is_armed = self.has_unreduced = False
+        self.unreduced.clear()
         self.fired.clear()
         unused = [i for i, used in enumerate(self.used_global) if used == 0 and self.used_local[i] == 0]
         if unused != self.unused:
@@ -703,6 +730,7 @@ def begin_backward(r: Recorder) -> None:
     r.begin_backward()
     r.source(4)
     for w in wrappers:
+        w.look_at_unreduced(r)
         w.launched = w.done = w.posted_elements = w.reduced_elements = 0
         w.failed = False
         needs = not w.has_hooks and (not w.is_armed or len(wrappers) > 1)
@@ -732,6 +760,7 @@ def end_backward(r: Recorder) -> None:
             finalized = True
         elif not w.is_late or not w.is_armed:
             _note_local(r, w)
+            w.keep_unreduced(r)
         if was_begun:
             r.emit("backward_end", int(finalized))
         w.forwarded = w.is_loose = False

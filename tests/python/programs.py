@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of a user, right ones and wrong ones. Each runs on every rank, inside an initialised group."""
+import contextlib
 import copy
 import os
 import signal
@@ -1727,6 +1728,61 @@ def reduces_itself_inside_no_sync(rank):
             dist.all_reduce(p.grad)
             p.grad /= 2
         optimizer.step()
+
+
+def windows(rank, before_backward=None, backwards=lambda step: 2):
+    """Backwards that add up before each reduction."""
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        for micro in range(backwards(step)):
+            if before_backward is not None:
+                before_backward(ddp, step, micro)
+            x, y = batch(rank, 10 * step + micro)
+            with ddp.no_sync() if micro + 1 < backwards(step) else contextlib.nullcontext():
+                (F.cross_entropy(ddp(x), y) / backwards(step)).backward()
+        optimizer.step()
+
+
+@clean
+def windows_of_other_lengths_on_all_ranks(rank):
+    windows(rank, backwards=lambda step: 1 + step % 3)
+
+
+@unjudged("why gradients that a backward inside no_sync had left were dropped before any reduction")
+def clears_in_a_window(rank):
+    windows(rank, lambda ddp, step, micro: ddp.zero_grad())
+
+
+@unjudged("why gradients that a backward inside no_sync had left were dropped before any reduction")
+def clears_in_a_window_by_hand(rank):
+    def clear(ddp, step, micro):
+        for p in ddp.parameters():
+            p.grad = None
+    windows(rank, clear)
+
+
+@unjudged("what changed a gradient between two backwards that add up")
+def drops_one_in_a_window(rank):
+    def drop(ddp, step, micro):
+        if (rank, step, micro) == (1, 2, 1):
+            ddp.module[2].bias.grad = None
+    windows(rank, drop)
+
+
+@unjudged("what changed a gradient between two backwards that add up")
+def scales_in_a_window(rank):
+    def scale(ddp, step, micro):
+        if (step, micro) == (1, 1):
+            for p in ddp.parameters():
+                p.grad.data.mul_(0.5)
+    windows(rank, scale)
+
+
+@unjudged("why ranks add up other numbers of backwards before one reduction")
+def windows_of_other_lengths_by_rank(rank):
+    windows(rank, backwards=lambda step: 3 if (rank, step) == (1, 2) else 2)
 
 
 lawless = unjudged("cddp_law of a Python function")

@@ -77,6 +77,8 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     cd_declared_variable *v = find(d, rank, t->param);
     rank->touches++;
     if (v == NULL) return;
+    if (!rank->is_stepping || t->optimizer != rank->optimizer)
+        note(d, CD_DECLARED_STEP, e, t->param); /* of another optimizer than the one that steps */
     /* nothing came in between: another optimizer has it too, or the same one steps again */
     const bool is_again = t->touched && v->touches > 0 && v->taken_locals == rank->locals &&
                           v->taken_zeros == rank->zero_grads;
@@ -261,6 +263,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     cd_means_push(&d->means, e);
     cd_consumed_push(&d->consumed, e);
     cd_own_samples_push(&d->samples, e);
+    cd_windows_push(&d->windows, e);
     switch (e->kind) {
     case CDDP_EV_param:
         take_parameter(d, rank, e);
@@ -534,6 +537,14 @@ static const struct {
                            "in the gradient's place",
                            "cddp_record_optimizer_touch with the tensor that the optimizer reads",
                            NULL},
+    [CD_DECLARED_UNEVEN] = {"why ranks add up other numbers of backwards before one reduction: a "
+                            "mean of such sums is no mean over the samples",
+                            "equally many backwards on each rank, or join for uneven inputs", NULL},
+    [CD_DECLARED_DROPPED] = {"why gradients that a backward inside no_sync had left were dropped "
+                             "before any reduction",
+                             "zero_grad behind the optimizer's step, and the last backward of each "
+                             "window outside of no_sync",
+                             NULL},
     [CD_DECLARED_FROZEN] = {"why parameters are frozen on some ranks alone, or in other steps",
                             "set requires_grad on all ranks alike", NULL},
     [CD_DECLARED_SAMPLES] = {"which samples are whose: a DataLoader without a DistributedSampler "
@@ -637,6 +648,23 @@ static void note_samples(cd_declared *d)
     if (shared == 0) return;
     note(d, CD_DECLARED_SAMPLES, &(cddp_event){.rank = 0}, -1);
     d->gaps[CD_DECLARED_SAMPLES].count = shared;
+}
+
+/* A generator's backward leaves gradients in a discriminator, which drops them. */
+static void note_windows(cd_declared *d)
+{
+    const cd_windows_place *uneven = &d->windows.uneven, *dropped = &d->windows.dropped;
+    cd_windows_end(&d->windows);
+    d->is_out_of_memory |= d->windows.is_out_of_memory;
+    if (uneven->count > 0) {
+        note(d, CD_DECLARED_UNEVEN, &(cddp_event){.rank = uneven->rank, .step = uneven->step}, -1);
+        d->gaps[CD_DECLARED_UNEVEN].count = uneven->count;
+    }
+    if (dropped->count > 0 && d->model_count == 1) {
+        note(d, CD_DECLARED_DROPPED, &(cddp_event){.rank = dropped->rank, .step = dropped->step},
+             -1);
+        d->gaps[CD_DECLARED_DROPPED].count = dropped->count;
+    }
 }
 
 /* ---- a hook that is wrong ---- */
@@ -929,6 +957,7 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
     note_means(d);
     note_consumed(d);
     note_samples(d);
+    note_windows(d);
     for (uint32_t i = 0; i < d->rank_count; i++) end_rank(d, i);
     /* its recorder looks at neither */
     for (int gap = CD_DECLARED_HELD; gap <= CD_DECLARED_CLEARED && d->is_of_torch; gap++)
@@ -1042,6 +1071,20 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                               "; nor why %" PRIu64
                               " reduced gradients were gone before a step could take them",
                               c->dropped);
+    const char *untaken =
+        d->windows.untaken == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why the reduced gradients of %" PRIu64
+                              " backward%s were dropped without an optimizer's step",
+                              d->windows.untaken, d->windows.untaken == 1 ? "" : "s");
+    const char *dropped =
+        d->windows.dropped.count == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why gradients of %" PRIu64
+                              " backward%s inside no_sync were dropped before any reduction",
+                              d->windows.dropped.count, d->windows.dropped.count == 1 ? "" : "s");
     const char *hooked =
         d->hooked == 0
             ? ""
@@ -1071,15 +1114,15 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                           d->ignored, d->ignored == 1 ? "" : "s");
     const char *rest = print_rest(d, has_samples, arena);
     if (rest == NULL || scaled == NULL || gone == NULL || hooked == NULL || late == NULL || moved == NULL ||
-        ignored == NULL)
+        ignored == NULL || untaken == NULL || dropped == NULL)
         return NULL;
     return cd_arena_printf(
-        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s",
+        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s",
         d->is_of_torch ? ""
                        : "how gradients came to be before cddp_record_gradient (compare sees it); ",
         begins ? "" : ", nor what happened to parameters outside of its steps",
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
-        gone, hooked, late, moved, ignored, dropping,
+        gone, untaken, dropped, hooked, late, moved, ignored, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
         rest);
 }
@@ -1089,13 +1132,14 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 cddp_status cd_declared_init(cd_declared *d, uint32_t rank_count, const cddp_allocator *allocator,
                              cddp_error *err)
 {
-    *d = (cd_declared){.allocator = allocator, .rank_count = rank_count, .split = rank_count};
+    *d = (cd_declared){.allocator = allocator, .rank_count = rank_count, .split = rank_count, .model_count = 1};
     d->ranks = cd_allocate_array(allocator, rank_count, sizeof *d->ranks);
     if (d->ranks == NULL) return cd_fail_memory(err, "%u ranks", rank_count);
     cddp_status status = cd_feedback_init(&d->feedback, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_means_init(&d->means, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_consumed_init(&d->consumed, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_own_samples_init(&d->samples, rank_count, allocator, err);
+    if (status == CDDP_OK) status = cd_windows_init(&d->windows, rank_count, allocator, err);
     if (status != CDDP_OK) cd_declared_fini(d);
     return CD_PASS(status);
 }
@@ -1112,6 +1156,7 @@ void cd_declared_fini(cd_declared *d)
     cd_means_fini(&d->means);
     cd_consumed_fini(&d->consumed);
     cd_own_samples_fini(&d->samples);
+    cd_windows_fini(&d->windows);
     cd_release(d->allocator, d->ranks, d->rank_count * sizeof *d->ranks);
     d->ranks = NULL;
 }

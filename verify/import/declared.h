@@ -14,6 +14,7 @@
 #include "verify/import/feedback.h"
 #include "verify/import/means.h"
 #include "verify/import/own_samples.h"
+#include "verify/import/windows.h"
 
 /* What is owed and was not seen, each with the first place. */
 typedef enum cd_declared_gap {
@@ -46,6 +47,8 @@ typedef enum cd_declared_gap {
     CD_DECLARED_GIVEN,      /* what changed a gradient on its way to a comm hook */
     CD_DECLARED_ACCUMULATED, /* what changed a gradient between two backwards that add up */
     CD_DECLARED_TAKEN,       /* which gradient a step took: not the one in its place */
+    CD_DECLARED_UNEVEN,      /* why ranks add up other numbers of backwards */
+    CD_DECLARED_DROPPED,     /* why unreduced gradients were dropped */
     CD_DECLARED_COUNT
 } cd_declared_gap;
 
@@ -117,6 +120,8 @@ typedef struct cd_declared {
     cd_means means;
     cd_consumed consumed;
     cd_own_samples samples;
+    cd_windows windows;
+    int64_t model_count; /* wrapped modules of the program */
     bool is_out_of_memory;
 } cd_declared;
 
