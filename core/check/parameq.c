@@ -24,6 +24,7 @@ typedef struct state {
     cd_table updated; /* (rank, ordinal) → update */
     cd_table kept;    /* (rank, ordinal, step) → 1: an average left it as it was */
     cd_ranks groups;  /* rank → wrapper's group + 1 */
+    uint32_t joined;  /* + 1: the first step behind which a join ended */
     bool has_digest;
 } state;
 
@@ -116,6 +117,8 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     if (e->kind == CDDP_EV_value) {
         take_value(s, e);
+    } else if (e->kind == CDDP_EV_join_end) {
+        if (s->joined == 0 || e->step + 1 < s->joined) s->joined = e->step + 1;
     } else if (e->kind == CDDP_EV_param && e->as.param.ignored) {
         int64_t *flag = cd_table_add(&s->ignored, CD_KEY(e->as.param.ordinal));
         if (flag != NULL) *flag = 1;
@@ -203,6 +206,13 @@ static void report(state *s, const cd_split *split, uint64_t count)
         cd_writer_report(&s->writer, &f);
         return;
     }
+    if (s->joined > 0 && split->step >= s->joined && !is_state) {
+        CD_SAY(f.advice, "a rank that ran out of inputs took fewer steps until the join ended: that "
+                         "made parameters equal, and left each rank its optimizer's momentum "
+                         "(INT-01). Broadcast the last joiner's state");
+        cd_writer_report(&s->writer, &f);
+        return;
+    }
     CD_SAY(f.advice, "parameters are never broadcast again after construction (INI-15): but for an "
                      "averager or an optimizer that shares its update, what differs now stays so");
     cd_writer_report(&s->writer, &f);
@@ -248,7 +258,8 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_wrap, CDDP_EV_value, CDDP_EV_regroup};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_wrap, CDDP_EV_value, CDDP_EV_regroup,
+                                 CDDP_EV_join_end};
 
 CD_CHECK_TABLE(parameq, "I-PARAMEQ", "replicas are equal after every step",
                "Parameter and optimizer-state digests are equal on all ranks after step().");

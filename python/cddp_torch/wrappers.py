@@ -385,6 +385,7 @@ class Wrapper:
     def launch(self, r: Recorder, index: int, buffer: torch.Tensor, is_shadow: bool, sequence: int) -> int:
         r.use(self.number)
         bucket = self.buckets[index]
+        self.reductions += index == 0
         if not is_shadow:
             self.launched += 1
             if not self.has_hooks and not self.is_late and bucket.local is not None:
@@ -1268,6 +1269,7 @@ def _patch_join_context() -> None:
             r = get()
             if r is not None and self._enable:
                 r.join_depth -= 1
+                guarded(_end_join)(r, self)
 
     Join.__init__, Join.__enter__, Join.__exit__ = __init__, __enter__, __exit__
 
@@ -1279,6 +1281,12 @@ def _say_join(r: Recorder, context: Any, divides: bool) -> None:
             r.use(w.number)
             r.option("join.enable", 1)
             r.option("join.divide_by_initial_world_size", int(divides))
+
+
+def _end_join(r: Recorder, context: Any) -> None:
+    """A rank that joined took fewer steps than the others. All of them have had as many reductions."""
+    joined = [of(joinable) for joinable in context._joinables]
+    r.meet_again(sum(w.reductions for w in joined if w is not None))
 
 
 def _begin_shadow(r: Recorder, w: Wrapper) -> None:
