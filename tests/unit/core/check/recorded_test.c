@@ -203,6 +203,16 @@ static void make_groups(reporter *t, bool is_wrong)
         }
 }
 
+/* Rank 0 alone makes a group; where it is right, it comes back. */
+static void make_group_alone(reporter *t, bool is_wrong)
+{
+    for (t->rank = 0; t->rank < 2; t->rank++) {
+        if (t->rank == 0) SHOW(t, mark, CD_TRACER_NEW_GROUP, .value = 7 << 16 | 1);
+        if (t->rank == 1 || !is_wrong) post(t, 0, 8);
+        SHOW(t, rank_end, NULL, .status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG);
+    }
+}
+
 static const struct {
     const char *name, *check, *words;
     void (*tell)(reporter *t, bool is_wrong);
@@ -227,6 +237,9 @@ static const struct {
      "parameter weight changed between after step of step 0 and after step", step_by_two, ""},
     {"groups in another order", "I-GROUP", "make different groups in call 1 of new_group",
      make_groups, "in the same order"},
+    {"a group of rank 0 alone", "I-GROUP",
+     "rank 0 makes a group in call 1 of new_group, which rank 1 does not make", make_group_alone,
+     "in the same order"},
     {"an evaluation", "I-BUFEQ", "enter an evaluation with different values of buffer running_var",
      evaluate, ""},
 };
