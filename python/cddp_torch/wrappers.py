@@ -600,7 +600,8 @@ def _claim(operation: groups.Operation) -> None:
     if r is None:
         return
     tensor = operation.tensors[0] if operation.tensors else None
-    _find_bucket(r, operation, tensor)
+    if operation.op == "allreduce":
+        _find_bucket(r, operation, tensor)
     if operation.bucket < 0 and tensor is not None and tensor.is_floating_point() and depth_of_backward() == 0:
         r.mark("own reduction", sum(t.numel() for t in operation.tensors))
 

@@ -2110,6 +2110,37 @@ def windows_of_other_lengths_by_rank(rank):
 lawless = unjudged("cddp_law of a Python function")
 
 
+@unjudged("what a program all-reduces itself is not judged")
+def gathers_gradients_inside_no_sync(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        with ddp.no_sync():
+            F.cross_entropy(ddp(x), y).backward()
+        for p in ddp.parameters():
+            parts = [torch.zeros_like(p.grad) for _ in range(2)]
+            dist.all_gather(parts, p.grad)
+            p.grad.copy_((parts[0] + parts[1]) / 2)
+        optimizer.step()
+
+
+@unjudged("what a program all-reduces itself is not judged")
+def reduces_to_rank_0_inside_no_sync(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        with ddp.no_sync():
+            F.cross_entropy(ddp(x), y).backward()
+        for p in ddp.parameters():
+            dist.reduce(p.grad, 0)
+            dist.broadcast(p.grad.div_(2), 0)
+        optimizer.step()
+
+
 @unjudged("parameters equal that an optimizer has and no wrapper reduces")
 def head_outside_of_the_wrapper(rank):
     torch.manual_seed(rank)

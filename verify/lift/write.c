@@ -328,8 +328,7 @@ static void write_settings(writing *w)
     const cd_lift *l = w->l;
     for (size_t i = 0; i < l->setting_count; i++) {
         const cd_lift_setting *s = &l->settings[i];
-        const bool is_said = l->has_join && s->key == cd_setting_id(CDDP_KEY_join_enable);
-        if (s->rank == 0 && s->item == 0 && cd_setting_find(s->key) >= 0 && !is_said &&
+        if (s->rank == 0 && s->item == 0 && cd_setting_find(s->key) >= 0 &&
             find_setting(l, 0, s->key, 0) == s)
             put_setting(w, i);
     }
