@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any, Callable, Deque, List, Optional, Set, Tuple
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
@@ -370,6 +370,8 @@ _BATCH_SAMPLERS_MAX = 8  # inside one another
 # Of the batch that was taken last, who said which samples it has. None: no loader.
 _SHARDED, _WHOLE, _OWN = "each rank has its part", "a pass goes through all samples", "the program's own order"
 _last_batch: Optional[str] = None
+_workers = 0  # of the loader that the batch came from, where each of them iterates over the data set itself
+_said_workers = 0
 _has_samplers = False  # a training forward got a batch of a DistributedSampler
 
 
@@ -415,6 +417,7 @@ def _begin_pass(loader_iter: Any) -> None:
         return
     sampler, is_plain = _find_sampler(loader)
     loader_iter._cddp_pass = None
+    loader_iter._cddp_workers = loader.num_workers if isinstance(loader.dataset, IterableDataset) else 0
     if not isinstance(sampler, DistributedSampler):
         loader_iter._cddp_kind = _WHOLE if is_plain and _takes_all(sampler) else None
         return
@@ -424,8 +427,9 @@ def _begin_pass(loader_iter: Any) -> None:
 
 
 def _take_batch(loader_iter: Any) -> None:
-    global _last_batch
+    global _last_batch, _workers
     _last_batch = getattr(loader_iter, "_cddp_kind", None)
+    _workers = getattr(loader_iter, "_cddp_workers", 0)
     current = getattr(loader_iter, "_cddp_pass", None)
     if current is None or not current.batches:
         return
@@ -477,7 +481,11 @@ def _content_of(r: Recorder, value: Any, found: List[int]) -> int:
 
 def _say_stream(r: Recorder, inputs: Any) -> None:
     """Nobody says which samples these are. Then they are what the forward gets, all of it."""
+    global _said_workers
     found: List[int] = []
+    if _workers != _said_workers:
+        _said_workers = _workers
+        r.mark("stream workers", _workers)
     if r.wants_digests and _content_of(r, list(inputs), found) >= _ROW_BYTES_MIN:
         r.mark("own stream", hashing.signed(hashing.mix_all(len(found), found)))
 
@@ -494,10 +502,10 @@ def _say_unsharded(r: Recorder, inputs: Any) -> None:
 
 
 def _say_samples(r: Recorder, inputs: Any) -> None:
-    global _last_batch
+    global _last_batch, _workers
     if r.world_size > 1:
         _say_unsharded(r, inputs)
-    _last_batch = None
+    _last_batch, _workers = None, 0
     while _pending:
         current, indices, position = _pending.pop()
         if not current.is_said:

@@ -1106,6 +1106,22 @@ def iterates_its_own_share(rank):
     loads(rank, Stream(rank, 2))
 
 
+class ByWorkers(Stream):
+    def __iter__(self):
+        here = torch.utils.data.get_worker_info()
+        yield from list(super().__iter__())[here.id::here.num_workers]
+
+
+@clean
+def iterates_by_workers(rank):
+    loads(rank, ByWorkers(rank, 2), num_workers=2)
+
+
+@wrong("I-DATA", words="each of the 2 workers of a DataLoader gives the same batches")
+def iterates_twice_by_workers(rank):
+    loads(rank, Stream(rank, 2), num_workers=2)
+
+
 @clean
 def iterates_over_zeros(rank):
     """Samples that are equal by nature are nothing to compare."""

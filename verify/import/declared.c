@@ -889,6 +889,32 @@ static bool accuse_missing(const cd_declared *d, cddp_finding *finding)
     return true;
 }
 
+static bool accuse_copies(const cd_declared *d, cddp_finding *finding)
+{
+    uint32_t number;
+    if (!cd_own_samples_find_copies(&d->samples, &number)) return false;
+    const cd_own_samples_rank *rank = &d->samples.ranks[number];
+    cddp_finding f = {.size = sizeof f,
+                      .check = "I-DATA",
+                      .rank = (int32_t)number,
+                      .peer = -1,
+                      .bucket = -1,
+                      .param = -1};
+    snprintf(f.title, sizeof f.title,
+             "rank %" PRIu32 ": each of the %" PRId64 " workers of a DataLoader gives the same "
+             "batches",
+             number, rank->workers);
+    snprintf(f.expected, sizeof f.expected, "workers that share the dataset out among them");
+    snprintf(f.actual, sizeof f.actual,
+             "all %zu batches come %" PRId64 " times each, one behind the other",
+             rank->streamed_count, rank->workers);
+    snprintf(f.advice, sizeof f.advice,
+             "each worker iterates over the whole IterableDataset: take each num_workers-th sample "
+             "there, by torch.utils.data.get_worker_info()");
+    *finding = f;
+    return true;
+}
+
 static bool accuse_feedback(const cd_declared *d, cddp_finding *finding)
 {
     uint32_t number;
@@ -926,7 +952,7 @@ bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
         return accuse_twice(d, finding) || accuse_consumed(d, finding) ||
                accuse_changed(d, finding) || accuse_skipped(d, finding) ||
                accuse_feedback(d, finding) || accuse_twins(d, finding) ||
-               accuse_missing(d, finding);
+               accuse_missing(d, finding) || accuse_copies(d, finding);
     cddp_finding f = {.size = sizeof f,
                       .check = "I-HOOK",
                       .step = w->step,

@@ -82,6 +82,8 @@ void cd_own_samples_push(cd_own_samples *s, const cddp_event *e)
         rank->is_known = true;
     } else if (strcmp(e->text, CD_OWN_STREAM) == 0) {
         take_streamed(s, rank, e->as.mark.value);
+    } else if (strcmp(e->text, CD_STREAM_WORKERS) == 0) {
+        rank->workers = rank->streamed_count == 0 && rank->workers == 0 ? e->as.mark.value : -1;
     } else if (strcmp(e->text, CD_SAMPLER_REPLICAS) == 0) {
         take_part(s, e->as.mark.value);
     } else if (strcmp(e->text, CD_OWN_ORDER) == 0) {
@@ -143,6 +145,26 @@ bool cd_own_samples_find_twins(const cd_own_samples *s, cd_own_samples_twins *tw
             .count = are_batches ? least(a->streamed_count, b->streamed_count)
                                  : least(a->count, b->count),
             .batches = a->batches < b->batches ? a->batches : b->batches};
+        return true;
+    }
+    return false;
+}
+
+/* Workers take turns, so that equal batches follow one another. */
+static bool has_copies(const cd_own_samples_rank *rank)
+{
+    const size_t n = rank->workers > 1 ? (size_t)rank->workers : 0, count = rank->streamed_count;
+    if (n == 0 || rank->is_known || count < 2 * n) return false;
+    for (size_t i = 0; i < count; i++)
+        if (rank->streamed[i] != rank->streamed[i - i % n]) return false;
+    return count_different(rank->streamed, count, 2) == 2;
+}
+
+bool cd_own_samples_find_copies(const cd_own_samples *s, uint32_t *rank)
+{
+    for (uint32_t i = 0; i < s->rank_count; i++) {
+        if (!has_copies(&s->ranks[i])) continue;
+        *rank = i;
         return true;
     }
     return false;

@@ -11,6 +11,8 @@
 **          digest of all that a forward gets. Single samples may be the same by right there. The
 **          same batches in the same order are not, unless there is but one batch: full-batch
 **          training, a fixed grid. A rank whose samples are known otherwise is not judged so.
+**          CD_STREAM_WORKERS says how many workers iterate over such a dataset, each by itself.
+**          Where they do not share it out, each batch comes as often as there are workers.
 ** Parts    A DistributedSampler shares a data set out among as many ranks as it was told.
 **          CD_SAMPLER_REPLICAS says that number and the rank of the part: number << 24 | rank.
 **
@@ -25,6 +27,7 @@
 #define CD_OWN_SAMPLE "own sample"
 #define CD_OWN_STREAM "own stream"
 #define CD_OWN_ORDER "own order of samples" /* a sampler of the program: it may repeat what it likes */
+#define CD_STREAM_WORKERS "stream workers"
 #define CD_SAMPLER_REPLICAS "sampler replicas"
 #define CD_OWN_SAMPLES_MAX 4096 /* of a rank: the first ones */
 
@@ -34,7 +37,8 @@ typedef struct cd_own_samples_rank {
     uint64_t batches;
     int64_t *streamed; /* (streamed_count) digests of forwards */
     size_t streamed_count, streamed_capacity;
-    int64_t group;  /* of its wrapper */
+    int64_t workers; /* of the loader of all of these; 0: none; -1: of several, or of some */
+    int64_t group;   /* of its wrapper */
     bool is_known;  /* a sampler says which samples it has */
 } cd_own_samples_rank;
 
@@ -69,6 +73,8 @@ void cd_own_samples_fini(cd_own_samples *samples); /* accepts a zeroed one */
 void cd_own_samples_push(cd_own_samples *samples, const cddp_event *event);
 /* A few samples, or the same one many times, show nothing. */
 bool cd_own_samples_find_twins(const cd_own_samples *samples, cd_own_samples_twins *twins);
+/* The first rank to which every worker of its loader gives the same batches. */
+bool cd_own_samples_find_copies(const cd_own_samples *samples, uint32_t *rank);
 /* A part that no rank takes: the first one of its sampler, and how many there are. */
 typedef struct cd_own_samples_missing {
     int64_t replicas, rank, count;
