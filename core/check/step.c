@@ -3,7 +3,7 @@
 ** stop.
 **
 ** Judged from   optimizer_step and stop across ranks; how often gradients were dropped (zero_grad)
-**               between two steps; the number of optimizer steps per rank; and,
+**               between two steps, those that a forward of the wrapper had led to; the number of optimizer steps per rank; and,
 **               on each rank, that gradients were unscaled before they were clipped, and compare
 **               events of link 13: the norm is that of all gradients, each counted once. Each rank
 **               by itself against the decisions of the plan (step_obey.h).
@@ -33,6 +33,9 @@ typedef struct rank_facts {
     bool has_returned, has_left; /* has_left: the wrapper's group */
     int64_t drops;               /* of gradients, since its last optimizer step */
     uint64_t work;               /* forwards, gradients and zero_grads so far */
+    bool has_forwards;           /* with gradients, any; has_forward: since the last backward */
+    bool has_forward;
+    bool is_filled;              /* a backward may have left gradients since the last zero_grad */
 } rank_facts;
 
 /* An optimizer's steps on a rank. */
@@ -250,13 +253,22 @@ static void event(void *self, const cddp_event *e)
         break;
     }
     case CDDP_EV_forward_begin:
-    case CDDP_EV_backward_end:
-    case CDDP_EV_grad_local:
         r->work++;
+        if (e->as.forward_begin.grad_mode) r->has_forwards = r->has_forward = true;
+        break;
+    case CDDP_EV_grad_local:
+        r->is_filled |= !r->has_forwards; /* a program without a wrapper */
+        r->work++;
+        break;
+    case CDDP_EV_backward_end:
+        r->work++;
+        r->is_filled |= r->has_forward;
+        r->has_forward = false;
         break;
     case CDDP_EV_zero_grad:
         r->work++;
-        r->drops++;
+        r->drops += r->is_filled;
+        r->is_filled = false;
         break;
     case CDDP_EV_rewrite:
         take_rewrite(s, e);

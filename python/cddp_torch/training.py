@@ -226,7 +226,8 @@ def _default_of(call: Any, name: str, otherwise: Any) -> Any:
 def _say_zero(r: Recorder, to_none: bool, optimizer: Any) -> None:
     if optimizer is not None and not _known(r, optimizer).parts:
         return
-    if r.has_backward:  # a forward without one, of an evaluation say, is no step
+    # A forward without a backward, of an evaluation say, is no step; nor is a probe through the module inside.
+    if r.has_backward and r.has_forward:
         r.end_step()
     r.epoch += 1
     for w in wrappers.wrappers:
