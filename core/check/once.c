@@ -30,7 +30,7 @@ typedef struct ledger {
     int64_t pending, contributions;
     uint64_t local_sequence, final_sequence;
     uint32_t pending_step, pending_micro; /* the first contribution that has not been reduced */
-    uint32_t last_step;
+    uint32_t last_step, final_step;
     int64_t ready_window; /* + 1 */
     int64_t zero_epoch, numel;
     bool has_local, was_unused; /* the last time it was marked ready */
@@ -184,6 +184,7 @@ static void take_final(state *s, const cddp_event *e, rank_facts *r)
     if (l == NULL || g->globally_unused) return;
     settle(l, r);
     l->final_sequence = e->sequence;
+    l->final_step = e->step;
 }
 
 static void take_unit_part(state *s, const cddp_event *e)
@@ -272,6 +273,7 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
     const lack missing = place != NULL && r->is_prepared && !launched
                              ? find_blocking(s, e, place->bucket)
                              : (lack){-1, -1, 0};
+    const bool was_reduced = l->final_sequence != 0 && l->final_step == e->step;
     u->bucket = missing.param >= 0 ? missing.bucket + 1 : 0;
     u->advice = "";
     if (cd_table_find(&s->units, CD_KEY(e->rank, u->param)) != NULL && place == NULL) {
@@ -281,7 +283,8 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
     } else if (!r->is_prepared && (!r->has_forward || r->forward_step != e->step)) {
         CD_SAY(u->why, "no forward of this step went through the wrapper");
         u->advice = "call what DistributedDataParallel returned, not the module inside of it";
-    } else if (!r->is_prepared && r->last_sync && (l->was_unused || l->ready_window < r->window)) {
+    } else if (!r->is_prepared && r->last_sync && !(was_reduced && l->pending == 1) &&
+               (l->was_unused || l->ready_window < r->window)) {
         CD_SAY(u->why, "the wrapper never heard of it: this is not the parameter that was wrapped");
         u->advice = "wrap the model after its parameters were replaced, or replace none after that";
     } else if (l->final_sequence != 0 && l->pending == 1 && !r->is_prepared && r->last_sync) {

@@ -1941,6 +1941,25 @@ def clips_on_one_rank(rank):
     train(rank, ddp, sgd(ddp), before_step=lambda step: rank == 1 or torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.05))
 
 
+@clean
+def probes_through_the_module_on_rank_0(rank):
+    """A backward of its own between two steps, and one zero_grad more than on the other rank."""
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        train(rank, ddp, optimizer, steps=1, begin=step)
+        if rank == 0 and step == 1:
+            ddp.module(batch(0, 70)[0]).sum().backward()
+        if rank == 0:
+            optimizer.zero_grad()
+
+
+@wrong("I-ONCE", words="it was added after the reduction had been finalised")
+def regularises_behind_the_reduction(rank):
+    ddp = DDP(mlp())
+    train(rank, ddp, sgd(ddp), before_step=lambda step: ddp.module[0].weight.pow(2).sum().backward())
+
+
 @wrong("I-STEP", words="gradients are dropped before the step")
 def keeps_gradients_on_rank_1(rank):
     ddp = DDP(mlp())
