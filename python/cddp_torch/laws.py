@@ -88,7 +88,7 @@ def say(r: Recorder, name: Optional[str], promise: Promise) -> None:
 
 def state(r: Recorder, index: int, sides: Tuple[float, float, float], text: str, over_ranks: bool = True) -> None:
     """What is not finite obeys no law, and is reported as such."""
-    if not all(math.isfinite(x) for x in sides):
+    if not all(math.isfinite(x) for x in sides[:2]):
         sides = (0.0, 0.0, math.inf)
     r.emit("hook_law", index, bits(sides[0]), bits(sides[1]), bits(sides[2]), int(over_ranks), text=text)
 
@@ -107,6 +107,31 @@ def state_cast(r: Recorder, index: int, entered: torch.Tensor, result: torch.Ten
     bound = (terms / (1 - terms) * magnitude + n * 2.0 ** -50 * (magnitude + got)) / members + 2 * n * tiny
     state(r, index, (_total(g * m.sign()) / members, got / members, bound),
           "the result is the mean of what the ranks gave")
+
+
+    _state_unbiased(r, index, g, m, unit, tiny, members)
+
+
+_DRAWN = 4096  # elements of a bucket, at most
+
+
+def _state_unbiased(r: Recorder, index: int, g: torch.Tensor, m: torch.Tensor, unit: float, tiny: float,
+                    members: int) -> None:
+    """See Note [The law of roundings without a preference] in record/watch.c. Elements with one significand round alike."""
+    stride = g.numel() // _DRAWN + 1
+    g, m = g[::stride], m[::stride]
+    size = g.abs()
+    magnitude, got = _total(size), _total(m.abs())
+    bound = math.inf
+    if members <= 24 and 16 * got >= magnitude > 0:
+        _, alike = torch.unique(torch.frexp(size).mantissa, return_inverse=True)
+        groups = torch.zeros(int(alike.max()) + 1, dtype=torch.float64).scatter_add_(0, alike, size)
+        if groups.numel() >= 8:
+            spread = float(groups.norm())
+            bound = (9 * math.sqrt(members + 2) * unit * spread + 2.0 ** -22 * (magnitude + got)) / members
+            bound += 2 * g.numel() * tiny
+    state(r, index, (_total(g * m.sign()) / members, got / members, bound),
+          "roundings of the mean prefer neither side")
 
 
 class PowerSGD:

@@ -1754,6 +1754,15 @@ def fp16_hook_by_hand(rank):
     hooked(rank, hook)
 
 
+@wrong("I-HOOK", words="roundings of the mean prefer neither side")
+def fp16_hook_a_little_too_large(rank):
+    def hook(state, bucket):
+        half = bucket.buffer().to(torch.float16).div_(2)
+        return dist.all_reduce(half, async_op=True).get_future().then(lambda f: f.value()[0].to(torch.float32) * 1.0015)
+    hook.cddp_law = "fp16"
+    hooked(rank, hook)
+
+
 @clean
 def fp16_wrapper_hook(rank):
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks

@@ -126,7 +126,8 @@ static double find_scale(const cd_consumed_rank *r)
         clearest = fmax(clear, clearest);
     }
     const double scale = sign * consumed / reduced;
-    if (count < 2 || !isfinite(scale) || scale == 0) return (double)NAN;
+    /* nobody scales by a negative factor */
+    if (count < 2 || !isfinite(scale) || scale <= 0) return (double)NAN;
     for (size_t i = 0; i < r->count; i++) {
         const cd_consumed_variable *v = &r->variables[i];
         if (v->is_taken && !is_near(v, scale, bound_of(v, scale, worst, fmax(1, fabs(scale)))))

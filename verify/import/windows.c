@@ -6,8 +6,8 @@
 
 static void note(cd_windows_place *place, uint32_t rank, uint32_t step)
 {
-    const bool is_first = place->count++ == 0 || step < place->step ||
-                          (step == place->step && rank < place->rank);
+    const bool is_first =
+        place->count++ == 0 || step < place->step || (step == place->step && rank < place->rank);
     if (is_first) *place = (cd_windows_place){.count = place->count, .rank = rank, .step = step};
 }
 

@@ -28,8 +28,8 @@ typedef struct cd_windows_rank {
     bool has_forward;   /* of the wrapper, in the window at hand; has_forwards: ever */
     bool has_forwards;
     bool is_untaken;    /* reduced, and no optimizer has stepped since */
-    uint64_t untaken; /* such reductions that zero_grad dropped */
-    uint32_t step;    /* of the rank's last backward */
+    uint64_t untaken;   /* such reductions that zero_grad dropped */
+    uint32_t step;      /* of the rank's last backward */
 } cd_windows_rank;
 
 /* The first place: by step, and then by rank. */
@@ -42,9 +42,11 @@ typedef struct cd_windows {
     const cddp_allocator *allocator;
     cd_windows_rank *ranks; /* (rank_count) */
     uint32_t rank_count;
-    cd_windows_place uneven;  /* windows in which a rank adds up another number than the first of its group */
+    cd_windows_place
+        uneven; /* windows in which a rank adds up another number than the first of its group */
     cd_windows_place dropped; /* windows, or their begins, that no reduction ever saw */
-    uint64_t untaken; /* reductions that were dropped before a step, of the rank with most of them */
+    uint64_t
+        untaken; /* reductions that were dropped before a step, of the rank with most of them */
     bool is_out_of_memory;
 } cd_windows;
 
