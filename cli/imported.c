@@ -190,9 +190,10 @@ static const char *print_ended(cd_result *result, const witness *w)
 static const char *print_failed(cd_result *result, const witness *w)
 {
     if (w->failed_count == 0) return "";
-    const char *words = cd_arena_printf(
-        &result->arena, "the recorder of rank %" PRIu32 "%s failed, and the job went on: %s\n",
-        w->failed_rank, w->failed_count > 1 ? ", and of others," : "", w->failed);
+    const char *words =
+        cd_arena_printf(&result->arena,
+                        "the recorder of rank %" PRIu32 "%s failed, and the job went on: %s\n",
+                        w->failed_rank, w->failed_count > 1 ? ", and of others," : "", w->failed);
     return words != NULL ? words : "";
 }
 

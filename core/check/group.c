@@ -132,7 +132,8 @@ static void report_lone_call(state *s)
         cd_rank_set_add(r->calls < caller->calls ? &others : &callers, &s->writer.memory, i);
     }
     if (cd_rank_set_count(&others) == 0) return;
-    const cddp_event at = {.rank = rank, .step = caller->call_step,
+    const cddp_event at = {.rank = rank,
+                           .step = caller->call_step,
                            .sequence = caller->call_sequence};
     char who[96], missing[96];
     cddp_finding f = cd_finding_at(&s->writer, &at);
@@ -420,9 +421,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_wrap,       CDDP_EV_mark_ready,
-                                 CDDP_EV_join_notify,     CDDP_EV_store_key,  CDDP_EV_regroup,
-                                 CDDP_EV_decision,        CDDP_EV_mark,       CDDP_EV_unit,
+static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_wrap,        CDDP_EV_mark_ready,
+                                 CDDP_EV_join_notify,     CDDP_EV_store_key,   CDDP_EV_regroup,
+                                 CDDP_EV_decision,        CDDP_EV_mark,        CDDP_EV_unit,
                                  CDDP_EV_collective_post, CDDP_EV_group_close, CDDP_EV_rank_end};
 
 CD_CHECK_TABLE(group, "I-GROUP", "every reduction has its declared members and divisor",

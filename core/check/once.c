@@ -16,7 +16,7 @@
 **               the backward did not synchronise, or the bucket was never launched, the bucket
 **               that it waited for and the parameters which that one lacks.
 ** Limits        a program that reduces or gathers gradients itself (a recorder says so), as many
-**               elements as are pending, is not accused by O2: what it owes is verify/import's business.
+**               elements as are pending, is not accused by O2: what it owes is verify/import's.
 **               Gradients of a sharded unit in a recording are reduced when the recorder says it.
 **               The weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
 **               what the engine reports as accumulated.

@@ -207,9 +207,10 @@ static void report(state *s, const cd_split *split, uint64_t count)
         return;
     }
     if (s->joined > 0 && split->step >= s->joined && !is_state) {
-        CD_SAY(f.advice, "a rank that ran out of inputs took fewer steps until the join ended: that "
-                         "made parameters equal, and left each rank its optimizer's momentum "
-                         "(INT-01). Broadcast the last joiner's state");
+        CD_SAY(f.advice,
+               "a rank that ran out of inputs took fewer steps until the join ended: that "
+               "made parameters equal, and left each rank its optimizer's momentum "
+               "(INT-01). Broadcast the last joiner's state");
         cd_writer_report(&s->writer, &f);
         return;
     }

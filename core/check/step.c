@@ -3,7 +3,8 @@
 ** stop.
 **
 ** Judged from   optimizer_step and stop across ranks; how often gradients were dropped (zero_grad)
-**               between two steps, those that a forward of the wrapper had led to; the number of optimizer steps per rank; and,
+**               between two steps, those that a forward of the wrapper had led to; the number of
+**               optimizer steps per rank; and,
 **               on each rank, that gradients were unscaled before they were clipped, and compare
 **               events of link 13: the norm is that of all gradients, each counted once. Each rank
 **               by itself against the decisions of the plan (step_obey.h).
@@ -35,14 +36,14 @@ typedef struct rank_facts {
     uint64_t work;               /* forwards, gradients and zero_grads so far */
     bool has_forwards;           /* with gradients, any; has_forward: since the last backward */
     bool has_forward;
-    bool is_filled;              /* a backward may have left gradients since the last zero_grad */
+    bool is_filled; /* a backward may have left gradients since the last zero_grad */
 } rank_facts;
 
 /* An optimizer's steps on a rank. */
 typedef struct taken {
     int64_t count;
-    int64_t occurrence; /* of the last one in its step, counted from 0 */
-    uint64_t work;      /* of the rank then */
+    int64_t occurrence;    /* of the last one in its step, counted from 0 */
+    uint64_t work;         /* of the rank then */
     uint64_t fresh, again; /* steps behind some work, and behind none */
     uint32_t step;
     bool was_skipped;
@@ -71,15 +72,15 @@ typedef struct gap {
 typedef struct state {
     cd_writer writer;
     cd_step_obey obeyed;
-    cd_agree steps;    /* (step, optimizer, occurrence) → skipped, lr, loss scale, clip */
-    cd_agree stops;    /* step → stop */
-    cd_agree drops;    /* (step, optimizer, occurrence) → how often gradients were dropped before it */
+    cd_agree steps; /* (step, optimizer, occurrence) → skipped, lr, loss scale, clip */
+    cd_agree stops; /* step → stop */
+    cd_agree drops; /* (step, optimizer, occurrence) → how often gradients were dropped before it */
     cd_ranks ranks;    /* of rank_facts */
     cd_table reported; /* which field → reported */
     cd_table taken;    /* (rank, optimizer) → taken */
     cd_table order;    /* (optimizer, how many before) → turn */
     twice twice;
-    gap left_out;      /* the first step that one rank took and another one did not */
+    gap left_out; /* the first step that one rank took and another one did not */
     bool has_joined, has_unordered;
 } state;
 
@@ -246,7 +247,8 @@ static void event(void *self, const cddp_event *e)
         s->has_joined = true;
         break;
     case CDDP_EV_optimizer_step: {
-        taken *t = cd_table_add(&s->taken, CD_KEY((int64_t)e->rank, e->as.optimizer_step.optimizer));
+        taken *t =
+            cd_table_add(&s->taken, CD_KEY((int64_t)e->rank, e->as.optimizer_step.optimizer));
         if (t == NULL) break;
         take_step(s, e, r, t);
         learn_order(s, e, t);
@@ -446,7 +448,8 @@ static void end(void *self)
     cursor = 0;
     if (cd_agree_next(&s->stops, &cursor, &split))
         report_stop(s, &split);
-    else if (!s->has_joined && !is_twice && !cd_obey_has_missed(&s->obeyed.obey, CDDP_DECISION_UPDATE))
+    else if (!s->has_joined && !is_twice &&
+             !cd_obey_has_missed(&s->obeyed.obey, CDDP_DECISION_UPDATE))
         report_counts(s);
     cd_step_obey_fini(&s->obeyed);
     cd_agree_fini(&s->steps);

@@ -1952,7 +1952,7 @@ def clips_on_one_rank(rank):
 
 @clean
 def probes_through_the_module_on_rank_0(rank):
-    """A backward of its own between two steps, and one zero_grad more than on the other rank."""
+    """A further backward between two steps, and one zero_grad more than on the other rank."""
     ddp = DDP(mlp())
     optimizer = sgd(ddp)
     for step in range(4):

@@ -856,9 +856,9 @@ static bool accuse_twins(const cd_declared *d, cddp_finding *finding)
         snprintf(f.actual, sizeof f.actual, "what the first %zu forwards get is the same",
                  twins.count);
         snprintf(f.advice, sizeof f.advice,
-                 "no sampler shares the data out among ranks: use DistributedSampler, let the "
-                 "dataset that is iterated take each world_size-th sample from its rank on, or draw "
-                 "from another seed on each rank");
+                 "no sampler shares the data out among ranks. Use DistributedSampler; let an "
+                 "IterableDataset take each world_size-th sample. Or draw from another seed on "
+                 "each rank");
     }
     *finding = f;
     return true;
@@ -871,12 +871,8 @@ static bool accuse_missing(const cd_declared *d, cddp_finding *finding)
     bool have_ended = true;
     for (uint32_t i = 0; i < d->rank_count; i++) have_ended &= d->ranks[i].has_ended;
     if (!have_ended || !cd_own_samples_find_missing(&d->samples, &m)) return false;
-    cddp_finding f = {.size = sizeof f,
-                      .check = "I-DATA",
-                      .rank = -1,
-                      .peer = -1,
-                      .bucket = -1,
-                      .param = -1};
+    cddp_finding f = {
+        .size = sizeof f, .check = "I-DATA", .rank = -1, .peer = -1, .bucket = -1, .param = -1};
     snprintf(f.title, sizeof f.title,
              "nobody trains on the samples that a DistributedSampler has for rank %" PRId64
              " of %" PRId64,
@@ -931,8 +927,8 @@ static bool accuse_feedback(const cd_declared *d, cddp_finding *finding)
                       .bucket = (int32_t)rank->bucket,
                       .param = -1};
     snprintf(f.title, sizeof f.title,
-             "rank %" PRIu32
-             ": the error that the comm hook keeps of bucket %" PRId64 " changed between two calls",
+             "rank %" PRIu32 ": the error that the comm hook keeps of bucket %" PRId64
+             " changed between two calls",
              number, rank->bucket);
     snprintf(f.expected, sizeof f.expected,
              "each call begins with the error that the one before left, as on ranks that did not "
@@ -1050,12 +1046,11 @@ static const char *print_rest(const cd_declared *d, bool has_samples, cd_arena *
 {
     const uint64_t changes = cd_feedback_count(&d->feedback);
     const char *again =
-        d->again == 0
-            ? ""
-            : cd_arena_printf(arena,
-                              "; nor why optimizers took %" PRIu64
-                              " reduced gradients more than once, alike on all ranks",
-                              d->again);
+        d->again == 0 ? ""
+                      : cd_arena_printf(arena,
+                                        "; nor why optimizers took %" PRIu64
+                                        " reduced gradients more than once, alike on all ranks",
+                                        d->again);
     const char *samples = has_samples ? ""
                           : d->samples.has_own_order
                               ? "; samples were not judged: a sampler has its own order of them"
@@ -1142,8 +1137,8 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                           " parameter%s on the ignore list, where ranks may differ",
                                           d->ignored, d->ignored == 1 ? "" : "s");
     const char *rest = print_rest(d, has_samples, arena);
-    if (rest == NULL || scaled == NULL || gone == NULL || hooked == NULL || late == NULL || moved == NULL ||
-        ignored == NULL || untaken == NULL || dropped == NULL)
+    if (rest == NULL || scaled == NULL || gone == NULL || hooked == NULL || late == NULL ||
+        moved == NULL || ignored == NULL || untaken == NULL || dropped == NULL)
         return NULL;
     return cd_arena_printf(
         arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s",
@@ -1152,8 +1147,7 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
         begins ? "" : ", nor what happened to parameters outside of its steps",
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
         gone, untaken, dropped, hooked, late, moved, ignored, dropping,
-        d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
-        rest);
+        d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "", rest);
 }
 
 /* ---- life ---- */

@@ -71,10 +71,10 @@ typedef struct cd_declared_variable {
     uint64_t touches, at; /* at: the rank's step in which the optimizer did */
     uint64_t begins;      /* steps at whose begin its content was shown */
     uint64_t taken_locals, taken_zeros; /* the rank's gradients and zero_grads at that */
-    uint64_t cleared_by;  /* the zero_grad behind which its gradient was shown, counted */
-    uint64_t shown_in;    /* the rank's step behind which its content was shown last */
-    bool is_held;         /* and it was the same when somebody looked, since its last update */
-    bool has_gradient;    /* a backward has added to it once */
+    uint64_t cleared_by; /* the zero_grad behind which its gradient was shown, counted */
+    uint64_t shown_in;   /* the rank's step behind which its content was shown last */
+    bool is_held;        /* and it was the same when somebody looked, since its last update */
+    bool has_gradient;   /* a backward has added to it once */
 } cd_declared_variable;
 
 /* A parameter that no gradient changes, by its ordinal. */
@@ -90,7 +90,7 @@ typedef struct cd_declared_rank {
     cd_declared_still *stills; /* (still_count) */
     size_t still_count, still_capacity;
     uint64_t events, steps, samples, waits, zero_grads;
-    uint64_t locals; /* gradients that backwards made */
+    uint64_t locals;     /* gradients that backwards made */
     uint64_t touches;    /* of the optimizer's step at hand */
     uint64_t updates;    /* steps of any optimizer, this one included */
     int64_t optimizer;   /* whose it is */
@@ -112,7 +112,7 @@ typedef struct cd_declared {
     cd_declared_place unskipped; /* a parameter that a skipped step changed */
     bool is_of_torch;            /* whose calls the recorder saw itself */
     int64_t hooked;              /* parameters with tensor hooks */
-    uint64_t again;   /* reduced gradients of rank 0 that an optimizer took once more */
+    uint64_t again;              /* reduced gradients of rank 0 that an optimizer took once more */
     uint64_t late;    /* parameters that changed after the last step, alike on all ranks */
     uint64_t moved;   /* parameters without gradients that changed, of the rank with most of them */
     uint64_t ignored; /* parameters of rank 0 on the ignore list */

@@ -30,8 +30,7 @@ bool cd_feedback_find(const cd_feedback *f, uint32_t *rank)
         const cd_feedback_rank *one = &f->ranks[i];
         for (uint32_t k = 0; one->count > 0 && k < f->rank_count; k++) {
             const cd_feedback_rank *other = &f->ranks[k];
-            if (!other->has_wrapper || other->group != one->group ||
-                other->changes == one->changes)
+            if (!other->has_wrapper || other->group != one->group || other->changes == one->changes)
                 continue;
             *rank = i;
             return true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Does a comm hook with error feedback begin with the error that its last call kept? A rank that
-** forgets it alone loses a part of its gradients for good, and every law of a single call holds.
+** forgets it alone loses a part of its gradients for good, and no law of a single call shows that.
 **
 ** PyTorch's recorder looks at the error of a bucket as a call ends and as the next one begins.
 ** CD_FEEDBACK_CHANGED, with the bucket, says that it was another one. A change on all ranks may be
@@ -17,7 +17,7 @@
 typedef struct cd_feedback_rank {
     uint64_t changes; /* a digest of what changed when; 0: nothing ever did */
     uint64_t count;
-    int64_t group; /* of its wrapper */
+    int64_t group;  /* of its wrapper */
     int64_t bucket; /* of the first change */
     uint32_t step;
     bool has_wrapper;

@@ -137,14 +137,15 @@ bool cd_own_samples_find_twins(const cd_own_samples *s, cd_own_samples_twins *tw
         if (count == 0) continue;
         const cd_own_samples_rank *b = &s->ranks[second];
         const bool are_batches = !are_twins(a, b);
-        *twins = (cd_own_samples_twins){
-            .first = i,
-            .second = second,
-            .are_all = count + 1 == s->rank_count,
-            .are_batches = are_batches,
-            .count = are_batches ? least(a->streamed_count, b->streamed_count)
-                                 : least(a->count, b->count),
-            .batches = a->batches < b->batches ? a->batches : b->batches};
+        *twins =
+            (cd_own_samples_twins){.first = i,
+                                   .second = second,
+                                   .are_all = count + 1 == s->rank_count,
+                                   .are_batches = are_batches,
+                                   .count = are_batches
+                                                ? least(a->streamed_count, b->streamed_count)
+                                                : least(a->count, b->count),
+                                   .batches = a->batches < b->batches ? a->batches : b->batches};
         return true;
     }
     return false;

@@ -13,7 +13,7 @@
 **          training, a fixed grid. A rank whose samples are known otherwise is not judged so.
 **          CD_STREAM_WORKERS says how many workers iterate over such a dataset, each by itself.
 **          Where they do not share it out, each batch comes as often as there are workers.
-** Parts    A DistributedSampler shares a data set out among as many ranks as it was told.
+** Parts    A DistributedSampler shares a data set out among as many ranks as it got.
 **          CD_SAMPLER_REPLICAS says that number and the rank of the part: number << 24 | rank.
 **
 ** Lifetime   init → push every event → find twins, find missing, count shared → fini.
@@ -26,7 +26,8 @@
 #define CD_OWN_BATCH "own batch"
 #define CD_OWN_SAMPLE "own sample"
 #define CD_OWN_STREAM "own stream"
-#define CD_OWN_ORDER "own order of samples" /* a sampler of the program: it may repeat what it likes */
+#define CD_OWN_ORDER \
+    "own order of samples" /* a sampler of the program: it may repeat what it likes */
 #define CD_STREAM_WORKERS "stream workers"
 #define CD_SAMPLER_REPLICAS "sampler replicas"
 #define CD_OWN_SAMPLES_MAX 4096 /* of a rank: the first ones */
@@ -39,7 +40,7 @@ typedef struct cd_own_samples_rank {
     size_t streamed_count, streamed_capacity;
     int64_t workers; /* of the loader of all of these; 0: none; -1: of several, or of some */
     int64_t group;   /* of its wrapper */
-    bool is_known;  /* a sampler says which samples it has */
+    bool is_known;   /* a sampler says which samples it has */
 } cd_own_samples_rank;
 
 /* What a rank takes of a data set: the part of one of so many ranks. */

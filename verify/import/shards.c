@@ -366,7 +366,8 @@ static void emit_absent(const shard *shards, size_t count, uint64_t time_ns,
         if (h->generation > 0) snprintf(generation, sizeof generation, ".%u", h->generation);
         snprintf(path, sizeof path, "%.*srank.%u%s", folder, shards[0].path, rank, generation);
         if (!cd_note_read(path, &note)) continue;
-        if (note.signal <= 0 && note.code == 0 && !note.is_stopped && !note.is_interrupted) continue;
+        if (note.signal <= 0 && note.code == 0 && !note.is_stopped && !note.is_interrupted)
+            continue;
         cd_note_fill(&note, &event);
         sink->event(sink->self, &event);
     }

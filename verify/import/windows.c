@@ -54,8 +54,7 @@ void cd_windows_push(cd_windows *w, const cddp_event *e)
         break;
     case CDDP_EV_grad_local:
         /* a probe of the program's own, through the module inside, may be dropped */
-        rank->has_unreduced |= rank->backwards > 0 &&
-                               (rank->has_forward || !rank->has_forwards) &&
+        rank->has_unreduced |= rank->backwards > 0 && (rank->has_forward || !rank->has_forwards) &&
                                e->as.grad_local.presence != CDDP_PRESENCE_ABSENT;
         break;
     case CDDP_EV_backward_end:

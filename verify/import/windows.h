@@ -27,9 +27,9 @@ typedef struct cd_windows_rank {
     bool has_unreduced; /* gradients of the window at hand */
     bool has_forward;   /* of the wrapper, in the window at hand; has_forwards: ever */
     bool has_forwards;
-    bool is_untaken;    /* reduced, and no optimizer has stepped since */
-    uint64_t untaken;   /* such reductions that zero_grad dropped */
-    uint32_t step;      /* of the rank's last backward */
+    bool is_untaken;  /* reduced, and no optimizer has stepped since */
+    uint64_t untaken; /* such reductions that zero_grad dropped */
+    uint32_t step;    /* of the rank's last backward */
 } cd_windows_rank;
 
 /* The first place: by step, and then by rank. */
