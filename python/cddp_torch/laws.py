@@ -152,7 +152,7 @@ class PowerSGD:
         self.index, self.hook_state, self.rows = index, hook_state, rows
         self.rank = int(hook_state.matrix_approximation_rank)
         self.shapes = [tuple(g.shape) for g in gradients]
-        old = hook_state.error_dict.get(index)
+        self.old = old = hook_state.error_dict.get(index)
         self.given = buffer.detach().double() + (old.detach().double() if old is not None else 0.0)
         self.magnitude = _total(buffer.detach().double().abs()) + (_total(old.detach().double().abs())
                                                                   if old is not None else 0.0)

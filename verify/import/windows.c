@@ -13,7 +13,7 @@ static void note(cd_windows_place *place, uint32_t rank, uint32_t step)
 
 static void end_window(cd_windows *w, cd_windows_rank *rank)
 {
-    rank->has_unreduced = false;
+    rank->has_unreduced = rank->has_forward = false;
     rank->is_untaken = true;
     if (!cd_vec_grow(w->allocator, (void **)&rank->lengths, &rank->capacity, rank->count + 1,
                      sizeof *rank->lengths)) {
@@ -29,7 +29,7 @@ static void drop(cd_windows *w, cd_windows_rank *rank, uint32_t number)
 {
     if (rank->has_unreduced) note(&w->dropped, number, rank->step);
     rank->untaken += rank->is_untaken;
-    rank->has_unreduced = rank->is_untaken = false;
+    rank->has_unreduced = rank->has_forward = rank->is_untaken = false;
     rank->backwards = 0;
 }
 
@@ -44,13 +44,18 @@ void cd_windows_push(cd_windows *w, const cddp_event *e)
     case CDDP_EV_join_notify:
         rank->has_join = true;
         break;
+    case CDDP_EV_forward_begin:
+        rank->has_forward |= e->as.forward_begin.grad_mode != 0;
+        rank->has_forwards |= rank->has_forward;
+        break;
     case CDDP_EV_backward_begin:
         rank->backwards++;
         rank->step = e->step;
         break;
     case CDDP_EV_grad_local:
-        rank->has_unreduced |=
-            rank->backwards > 0 && e->as.grad_local.presence != CDDP_PRESENCE_ABSENT;
+        /* a probe of the program's own, through the module inside, may be dropped */
+        rank->has_unreduced |= rank->backwards > 0 && (rank->has_forward || !rank->has_forwards) &&
+                               e->as.grad_local.presence != CDDP_PRESENCE_ABSENT;
         break;
     case CDDP_EV_backward_end:
         if (e->as.backward_end.finalized) end_window(w, rank);

@@ -25,9 +25,11 @@ typedef struct cd_windows_rank {
     int64_t group;      /* of its wrapper */
     bool has_wrapper, has_join;
     bool has_unreduced; /* gradients of the window at hand */
-    bool is_untaken;    /* reduced, and no optimizer has stepped since */
-    uint64_t untaken;   /* such reductions that zero_grad dropped */
-    uint32_t step;      /* of the rank's last backward */
+    bool has_forward;   /* of the wrapper, in the window at hand; has_forwards: ever */
+    bool has_forwards;
+    bool is_untaken;  /* reduced, and no optimizer has stepped since */
+    uint64_t untaken; /* such reductions that zero_grad dropped */
+    uint32_t step;    /* of the rank's last backward */
 } cd_windows_rank;
 
 /* The first place: by step, and then by rank. */
