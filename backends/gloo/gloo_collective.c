@@ -9,7 +9,9 @@
 **
 ** Unless the group was opened with guard=0, members exchange fingerprints before each operation,
 ** over sockets of the guard. Without that Gloo aborts the process when sizes disagree, and silently
-** mixes data when orders disagree. The exchange runs in the group's lane, beside the computation.
+** mixes data when orders disagree. A fingerprint leaves when its operation is posted, so that it is
+** there when the operation before it ends. The exchange runs in the group's lane, beside the
+** computation.
 */
 #include "backends/gloo/gloo_group.h"
 
@@ -92,8 +94,8 @@ static cddp_status guard_run(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
     cd_call_fingerprint *all = cd_gloo_scratch(g, g->size * sizeof *all);
     if (all == NULL) return cd_fail_memory(err, "fingerprints of %u ranks", g->size);
-    all[g->rank] = cd_call_fingerprint_of(&w->call, g->rank, g->size);
-    const cd_mesh_round round = {all, w->deadline_ns, w->timeout_ns};
+    all[g->rank] = w->fingerprint;
+    const cd_mesh_round round = {all, w->deadline_ns, w->timeout_ns, w->is_announced};
     const cddp_status status = cd_mesh_exchange(g->mesh, &round, err);
     if (status == CDDP_E_ABORTED) return CD_PASS(cd_gloo_fail(g, CD_GLOO_CLOSED, -1, "", err));
     CD_TRY(status);

@@ -5,14 +5,17 @@
 ** its threads displace each other. Here the waiting thread polls the sockets itself. It also learns
 ** from each peer apart: who has not come, who died, and who gave up because of whom.
 **
+** A member may announce a fingerprint before its round, when the operation is posted. While one
+** operation runs, the fingerprints of the next ones travel, and their rounds then wait for nobody.
+**
 ** Invariants
-**   N1  a member sends its k-th fingerprint when it has the (k-1)-th of everybody. So at most two
-**       fingerprints and one farewell of a peer are unread;
+**   N1  a member sends its k-th fingerprint when it has the (k-A)-th of everybody, A =
+**       CD_MESH_AHEAD_MAX. So at most 2·A fingerprints and one farewell of a peer are unread;
 **   N2  a member that fails sends one farewell, which names the rank that it missed, and exchanges
 **       nothing afterwards.
 **
 ** Lifetime   open → exchange … → close; members outlive it
-** Threads    exchange from one thread; leave and waits_for from any
+** Threads    exchange from one thread, announce from one; leave and waits_for from any
 ** Errors     E_TIMEOUT and E_BACKEND begin with "lost rank …"; E_ABORTED after leave
 */
 #pragma once
@@ -33,10 +36,16 @@ typedef struct cd_mesh_options {
 cddp_status cd_mesh_open(const cd_mesh_options *options, cd_mesh **mesh,
                          cddp_error *err) CDDP_MUST_CHECK;
 
+/* Sends the own fingerprint of a later round, in the order of rounds. False: as many as allowed are
+** on their way, so the round itself sends it. */
+enum { CD_MESH_AHEAD_MAX = 8 };
+bool cd_mesh_announce(cd_mesh *mesh, const cd_call_fingerprint *call);
+
 typedef struct cd_mesh_round {
     cd_call_fingerprint *all; /* (size) in: the own one; out: everybody's */
     uint64_t deadline_ns;     /* on the clock of cd_os_now_ns */
     uint64_t timeout_ns;      /* for the message */
+    bool is_announced;        /* the own one was sent */
 } cd_mesh_round;
 cddp_status cd_mesh_exchange(cd_mesh *mesh, const cd_mesh_round *round,
                              cddp_error *err) CDDP_MUST_CHECK;

@@ -259,7 +259,12 @@ static cddp_status work_run(cd_os_job *job, cddp_error *err)
     return status;
 }
 
-static uint32_t lane_of(cddp_op op) { return op == CDDP_OP_SEND ? 1 : op == CDDP_OP_RECV ? 2 : 0; }
+static cd_mpi_lane lane_of(cddp_op op)
+{
+    return op == CDDP_OP_SEND   ? CD_MPI_LANE_SEND
+           : op == CDDP_OP_RECV ? CD_MPI_LANE_RECV
+                                : CD_MPI_LANE_COLLECTIVE;
+}
 
 /* MPI needs int tables of counts and offsets; the caller's tables live only until post
 ** returns. */
@@ -309,7 +314,7 @@ static cddp_status mpi_post(void *group, const cddp_collective *collective, void
     w->timeout_ns = collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns;
     w->deadline_ns = cd_os_now_ns() + w->timeout_ns;
     CD_TRY_OUT(counts_copy(g, w, err));
-    if (lane_of(collective->op) != 0) CD_TRY_OUT(cd_mpi_message_begin(g, w, err));
+    if (lane_of(collective->op) != CD_MPI_LANE_COLLECTIVE) CD_TRY_OUT(cd_mpi_message_begin(g, w, err));
     CD_TRY_OUT(cd_os_lane_push(&g->lanes, lane_of(collective->op), &w->job, err));
     *work = w;
     return CDDP_OK;

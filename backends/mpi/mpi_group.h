@@ -10,6 +10,8 @@
 
 typedef struct cd_mpi_group cd_mpi_group;
 
+typedef enum cd_mpi_lane { CD_MPI_LANE_COLLECTIVE, CD_MPI_LANE_SEND, CD_MPI_LANE_RECV } cd_mpi_lane;
+
 typedef struct cd_mpi_work {
     cd_os_job job;  /* first: a lane returns a pointer to it */
     cd_arena arena; /* owns the work itself, and its counts */

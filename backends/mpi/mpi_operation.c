@@ -65,6 +65,24 @@ static int test(const pending *p, int *done)
     return MPI_Testall(p->count, p->requests, done, MPI_STATUSES_IGNORE);
 }
 
+/* Receives may come in another order than that of their posts. What came while its lane waits for
+** another one ends now. */
+static void end_what_came(cd_mpi_group *g, const cd_mpi_work *w)
+{
+    cd_os_job *next = NULL;
+    if (w->call.op != CDDP_OP_RECV) return;
+    for (cd_os_job *job = cd_os_lane_queued(&g->lanes, CD_MPI_LANE_RECV, NULL); job != NULL;
+         job = next) {
+        const cd_mpi_work *other = (const cd_mpi_work *)(const void *)job;
+        int has_come = 0;
+        next = cd_os_lane_queued(&g->lanes, CD_MPI_LANE_RECV, job);
+        const bool is_known = MPI_Request_get_status(other->message, &has_come,
+                                                     MPI_STATUS_IGNORE) == MPI_SUCCESS;
+        if (is_known && has_come && cd_os_lane_withdraw(&g->lanes, CD_MPI_LANE_RECV, job))
+            cd_os_job_run(&g->lanes, job);
+    }
+}
+
 /* Tests until the end. The first tests are not spaced, since most operations are short. Later
 ** tests yield the processor; a sleep would cost a tenth of an operation that takes a millisecond.
 ** After two milliseconds a sleep is short against the time already waited, and leaves the processor
@@ -87,6 +105,7 @@ static cddp_status finish_all(cd_mpi_group *g, const cd_mpi_work *w, const pendi
         if (began == 0) began = now;
         const bool sleeps = now - began > YIELD_NS;
         if (spin < SPINS_BEFORE_YIELD && !sleeps) continue;
+        end_what_came(g, w);
         CD_TRY(may_go_on(g, w, now, p, err));
         if (sleeps)
             cd_os_sleep_ns(20000);

@@ -3,7 +3,10 @@
 ** guard saw a planted size mismatch on every rank.
 **
 ** mpi_rank late [OPTIONS]: rank 1 does not come to an all-reduce until long after its time is over;
-** rank 0 says so, gives its memory back and leaves (mpi_late.sh). */
+** rank 0 says so, gives its memory back and leaves (mpi_late.sh).
+**
+** mpi_rank roll RANKS: these ranks, as letters ("bd": 1 and 3), do not come to a monitored barrier.
+** They wait until the launcher ends them (mpi_roll.sh). */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "cddp/comm.h"
 #include "cddp/plugin.h"
@@ -16,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 typedef struct tally {
     uint32_t rows, failed;
@@ -162,6 +166,23 @@ static cddp_status late(cddp_rank *rank, void *argument, cddp_error *err)
     return status;
 }
 
+/* They meet first, so that nobody comes long after rank 0. */
+static cddp_status answer_the_roll(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    const job *j = argument;
+    cddp_group *group = NULL;
+    cddp_status status = group_open(j->backend, rank, 20 * SECOND, NULL, &group, err);
+    if (status == CDDP_OK) status = cddp_group_barrier(group, err);
+    if (status != CDDP_OK) return status;
+    const bool is_away = strchr(j->options, (int)('a' + rank->rank)) != NULL;
+    if (!is_away) status = cddp_barrier_monitored(group, SECOND, err);
+    /* the launcher ends all when rank 0 has failed, and not before */
+    if (rank->rank != 0)
+        for (;;) pause();
+    cddp_group_destroy(group);
+    return status;
+}
+
 /* Rank 1 does not come to MPI_Init. */
 static cddp_status jammed(cddp_rank *rank, void *argument, cddp_error *err)
 {
@@ -186,12 +207,14 @@ int main(int argc, char **argv)
     cddp_error err = CDDP_ERROR_INIT;
     job j = {.backend = module_load(), .options = argc > 2 ? argv[2] : NULL};
     const char *mode = argc > 1 ? argv[1] : "";
-    const bool is_late = strcmp(mode, "late") == 0, is_jammed = strcmp(mode, "jammed") == 0;
+    const bool is_late = strcmp(mode, "late") == 0, is_jammed = strcmp(mode, "jammed") == 0,
+               is_roll = strcmp(mode, "roll") == 0 && argc > 2;
     if (j.backend == NULL || cddp_solo_world_open(&o, &world, &err) != CDDP_OK) return 2;
     for (int i = 0; i < 8; i++) results[i] = (cddp_rank_result){.size = sizeof results[i]};
     if (cddp_solo_world_ops()->launch(world,
                                       is_late     ? late
                                       : is_jammed ? jammed
+                                      : is_roll   ? answer_the_roll
                                                   : program,
                                       &j, results, &err) != CDDP_OK)
         return 2;

@@ -34,7 +34,7 @@ static cddp_status exchange(member *m, uint64_t sequence, uint64_t timeout_ns, c
     m->all[m->rank] = (cd_call_fingerprint){.magic = CD_CALL_FINGERPRINT_MAGIC,
                                             .sequence = sequence,
                                             .numel = (int64_t)(100 * sequence + m->rank)};
-    const cd_mesh_round round = {m->all, cd_os_now_ns() + timeout_ns, timeout_ns};
+    const cd_mesh_round round = {m->all, cd_os_now_ns() + timeout_ns, timeout_ns, false};
     return cd_mesh_exchange(m->mesh, &round, err);
 }
 
