@@ -381,13 +381,14 @@ static cddp_status fail_ended(const cd_mesh *m, cddp_error *err)
     return cd_fail(err, CDDP_E_BACKEND, "the group has lost rank %u", lost);
 }
 
-/* Where fingerprints were announced, nobody is waited for. */
+/* Where fingerprints were announced, nobody is waited for. A farewell may be behind them. */
 static void take_what_came(cd_mesh *m, const cd_mesh_round *round)
 {
     for (uint32_t r = 0; r < m->options.size; r++) {
         peer *p = &m->peers[r];
-        if (r == m->options.rank || p->has_come || p->is_lost) continue;
-        receive(p);
+        p->has_come = false;
+        if (r == m->options.rank) continue;
+        if (!p->is_lost && !p->has_left) receive(p);
         take_fingerprint(p, &round->all[r]);
     }
 }
@@ -438,10 +439,6 @@ cddp_status cd_mesh_exchange(cd_mesh *m, const cd_mesh_round *round, cddp_error 
 {
     if (atomic_load(&m->is_ending)) return CD_PASS(fail_ended(m, err));
     atomic_fetch_add(&m->begun, 1);
-    for (uint32_t r = 0; r < m->options.size; r++) {
-        m->peers[r].has_come = false;
-        if (r != m->options.rank) take_fingerprint(&m->peers[r], &round->all[r]);
-    }
     pthread_mutex_lock(&m->sending);
     if (!round->is_announced) send_fingerprint(m, &round->all[m->options.rank]);
     if (!round->is_announced && m->unsent > 0) m->unsent--;
