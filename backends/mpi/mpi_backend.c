@@ -251,6 +251,7 @@ static cddp_status work_run(cd_os_job *job, cddp_error *err)
     bool aborted = g->aborted;
     g->running = aborted ? NULL : w;
     pthread_mutex_unlock(&g->lanes.lock);
+    if (aborted && w->round.all != NULL) cd_mpi_give_up(); /* M1: its messages have begun */
     if (aborted) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", g->abort_reason);
     cddp_status status = cd_mpi_operation_run(g, w, err);
     pthread_mutex_lock(&g->lanes.lock);
@@ -314,11 +315,15 @@ static cddp_status mpi_post(void *group, const cddp_collective *collective, void
     w->timeout_ns = collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns;
     w->deadline_ns = cd_os_now_ns() + w->timeout_ns;
     CD_TRY_OUT(counts_copy(g, w, err));
-    if (lane_of(collective->op) != CD_MPI_LANE_COLLECTIVE) CD_TRY_OUT(cd_mpi_message_begin(g, w, err));
+    if (lane_of(collective->op) != CD_MPI_LANE_COLLECTIVE)
+        CD_TRY_OUT(cd_mpi_message_begin(g, w, err));
+    else
+        CD_TRY_OUT(cd_mpi_round_begin(g, w, err));
     CD_TRY_OUT(cd_os_lane_push(&g->lanes, lane_of(collective->op), &w->job, err));
     *work = w;
     return CDDP_OK;
 out:
+    if (w->round.all != NULL) cd_mpi_give_up(); /* M1: its messages have begun */
     cd_arena_fini(&w->arena);
     return status;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <mpi.h>
 
+#include "backends/guard/call_fingerprint.h"
 #include "backends/guard/call_watch.h"
 #include "cddp/backend.h"
 #include "core/base/arena.h"
@@ -11,6 +12,15 @@
 typedef struct cd_mpi_group cd_mpi_group;
 
 typedef enum cd_mpi_lane { CD_MPI_LANE_COLLECTIVE, CD_MPI_LANE_SEND, CD_MPI_LANE_RECV } cd_mpi_lane;
+
+/* A round of fingerprints: one receive and one send for each member; the own ones are never
+** started. */
+typedef struct cd_mpi_round {
+    const cd_mpi_group *group;
+    cd_call_fingerprint *all; /* (size) */
+    MPI_Request *requests;    /* (2 · size) receives, then sends */
+    bool *ended;              /* (2 · size) after a time-out */
+} cd_mpi_round;
 
 typedef struct cd_mpi_work {
     cd_os_job job;  /* first: a lane returns a pointer to it */
@@ -21,6 +31,7 @@ typedef struct cd_mpi_work {
     int *counts;
     MPI_Request message; /* SEND and RECV: started at post */
     uint64_t deadline_ns, timeout_ns;
+    cd_mpi_round round;  /* of a collective whose round began at post; else zeros */
     cd_call_watch watch; /* its lane writes it, before the job is done */
 } cd_mpi_work;
 
@@ -56,5 +67,8 @@ cddp_status cd_mpi_check(int code, const char *what, cddp_error *err);
 cddp_status cd_mpi_types_init(cd_mpi_group *group, cddp_error *err);
 void cd_mpi_types_fini(cd_mpi_group *group);
 MPI_Op cd_mpi_op(const cd_mpi_group *group, cddp_dtype dtype, cddp_red_op op);
+/* Starts the messages of a collective's round, in the thread that posts it, where members are few.
+** They travel while the operation before it runs. */
+cddp_status cd_mpi_round_begin(cd_mpi_group *group, cd_mpi_work *work, cddp_error *err);
 cddp_status cd_mpi_message_begin(cd_mpi_group *group, cd_mpi_work *work, cddp_error *err);
 cddp_status cd_mpi_operation_run(cd_mpi_group *group, cd_mpi_work *work, cddp_error *err);

@@ -133,31 +133,23 @@ static void *scratch(cd_mpi_group *g, size_t bytes)
     return g->scratch;
 }
 
-/* One receive and one send for each member: the own ones are never started. */
-typedef struct guard_room {
-    cd_call_fingerprint *all; /* (size) */
-    MPI_Request *requests;    /* (2 · size) receives, then sends */
-    bool *ended;              /* (2 · size) */
-    const cd_mpi_group *group;
-} guard_room;
-
 static uint32_t late_next(const void *self, uint32_t from)
 {
-    const guard_room *room = self;
-    const cd_mpi_group *g = room->group;
+    const cd_mpi_round *round = self;
+    const cd_mpi_group *g = round->group;
     uint32_t next = CD_NO_RANK;
     for (uint32_t r = 0; r < g->size; r++)
-        if (r != g->rank && !room->ended[r] && g->members[r] >= from && g->members[r] < next)
+        if (r != g->rank && !round->ended[r] && g->members[r] >= from && g->members[r] < next)
             next = g->members[r];
     return next;
 }
 
-static cddp_status fail_late(const guard_room *room, const cd_mpi_work *w, cddp_error *err)
+static cddp_status fail_late(const cd_mpi_round *round, const cd_mpi_work *w, cddp_error *err)
 {
     char names[160];
-    const cd_rank_list list = {room, late_next};
-    const uint32_t first = late_next(room, 0);
-    const bool is_one = first == CD_NO_RANK || late_next(room, first + 1) == CD_NO_RANK;
+    const cd_rank_list list = {round, late_next};
+    const uint32_t first = late_next(round, 0);
+    const bool is_one = first == CD_NO_RANK || late_next(round, first + 1) == CD_NO_RANK;
     if (first == CD_NO_RANK)
         return cd_fail(err, CDDP_E_TIMEOUT, "mpi: fingerprints did not leave within %.3g s",
                        (double)w->timeout_ns / 1e9);
@@ -166,43 +158,74 @@ static cddp_status fail_late(const guard_room *room, const cd_mpi_work *w, cddp_
                    is_one ? "it" : "they", (double)w->timeout_ns / 1e9);
 }
 
-static cddp_status guard_start(cd_mpi_group *g, const guard_room *room, cddp_error *err)
+static cddp_status guard_start(cd_mpi_group *g, const cd_mpi_round *round, cddp_error *err)
 {
-    for (uint32_t r = 0; r < 2 * g->size; r++) room->requests[r] = MPI_REQUEST_NULL;
+    for (uint32_t r = 0; r < 2 * g->size; r++) round->requests[r] = MPI_REQUEST_NULL;
     for (uint32_t i = 1; i < g->size; i++) {
         const uint32_t from = (g->rank + g->size - i) % g->size, to = (g->rank + i) % g->size;
-        CD_TRY(cd_mpi_check(MPI_Irecv(&room->all[from], sizeof *room->all, MPI_BYTE, (int)from,
-                                      GUARD_TAG, g->comm, &room->requests[from]),
+        CD_TRY(cd_mpi_check(MPI_Irecv(&round->all[from], sizeof *round->all, MPI_BYTE, (int)from,
+                                      GUARD_TAG, g->comm, &round->requests[from]),
                             "MPI_Irecv of a fingerprint", err));
-        CD_TRY(cd_mpi_check(MPI_Isend(&room->all[g->rank], sizeof *room->all, MPI_BYTE, (int)to,
-                                      GUARD_TAG, g->comm, &room->requests[g->size + to]),
+        CD_TRY(cd_mpi_check(MPI_Isend(&round->all[g->rank], sizeof *round->all, MPI_BYTE, (int)to,
+                                      GUARD_TAG, g->comm, &round->requests[g->size + to]),
                             "MPI_Isend of a fingerprint", err));
     }
     return CDDP_OK;
 }
 
+#define ROUND_BYTES(size) \
+    ((size) * sizeof(cd_call_fingerprint) + 2 * (size) * (sizeof(MPI_Request) + sizeof(bool)))
+
+/* memory: ROUND_BYTES */
+static cd_mpi_round round_in(const cd_mpi_group *g, const cd_mpi_work *w, char *memory)
+{
+    const size_t fingerprints = g->size * sizeof(cd_call_fingerprint),
+                 requests = 2 * (size_t)g->size * sizeof(MPI_Request);
+    const cd_mpi_round round = {.group = g,
+                                .all = (cd_call_fingerprint *)(void *)memory,
+                                .requests = (MPI_Request *)(void *)(memory + fingerprints),
+                                .ended = (bool *)(memory + fingerprints + requests)};
+    memset(round.ended, 1, 2 * g->size * sizeof(bool));
+    round.all[g->rank] = cd_call_fingerprint_of(&w->call, g->rank, g->size);
+    return round;
+}
+
+/* In how many members the thread that posts starts the messages, of about a microsecond each. In
+** larger groups the lane does, when the operation's turn comes. All members have one answer, so the
+** messages of rounds match in the order of posts. */
+#define MEMBERS_AT_POST_MAX 16
+
+cddp_status cd_mpi_round_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    const bool is_due = g->guard && g->size > 1 && g->size <= MEMBERS_AT_POST_MAX &&
+                        cd_mpi_usable(NULL) == CDDP_OK;
+    if (!is_due) return CDDP_OK;
+    char *memory = cd_arena_push(&w->arena, ROUND_BYTES(g->size));
+    if (memory == NULL) return cd_fail_memory(err, "%u fingerprints", g->size);
+    w->round = round_in(g, w, memory);
+    const cddp_status status = guard_start(g, &w->round, err);
+    if (status != CDDP_OK) cd_mpi_give_up(); /* some have begun */
+    return status;
+}
+
 /* Messages between pairs, not an all-gather: a time-out can say who did not come. */
 static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *err)
 {
-    const size_t size = g->size, fingerprints = size * sizeof(cd_call_fingerprint),
-                 requests = 2 * size * sizeof(MPI_Request);
-    char *memory = scratch(g, fingerprints + requests + 2 * size * sizeof(bool));
-    if (memory == NULL) return cd_fail_memory(err, "%u fingerprints", g->size);
-    const guard_room room = {.all = (cd_call_fingerprint *)(void *)memory,
-                             .requests = (MPI_Request *)(void *)(memory + fingerprints),
-                             .ended = (bool *)(memory + fingerprints + requests),
-                             .group = g};
-    memset(room.ended, 1, 2 * size * sizeof(bool));
-    room.all[g->rank] = cd_call_fingerprint_of(&w->call, g->rank, g->size);
-    CD_TRY(guard_start(g, &room, err));
-    const pending p = {.requests = room.requests,
+    cd_mpi_round round = w->round;
+    if (round.all == NULL) {
+        char *memory = scratch(g, ROUND_BYTES(g->size));
+        if (memory == NULL) return cd_fail_memory(err, "%u fingerprints", g->size);
+        round = round_in(g, w, memory);
+        CD_TRY(guard_start(g, &round, err));
+    }
+    const pending p = {.requests = round.requests,
                        .count = 2 * (int)g->size,
                        .what = "the exchange of fingerprints",
-                       .ended = room.ended};
+                       .ended = round.ended};
     const cddp_status status = finish_all(g, w, &p, err);
-    if (status == CDDP_E_TIMEOUT) return CD_PASS(fail_late(&room, w, err));
+    if (status == CDDP_E_TIMEOUT) return CD_PASS(fail_late(&round, w, err));
     CD_TRY(status);
-    CD_TRY(cd_call_fingerprint_agree(room.all, g->members, g->rank, g->size, err));
+    CD_TRY(cd_call_fingerprint_agree(round.all, g->members, g->rank, g->size, err));
     return CDDP_OK;
 }
 
