@@ -430,10 +430,8 @@ static cddp_status run_barrier(cd_gloo_group *g, cd_gloo_work *w, cddp_error *er
     return CDDP_OK;
 }
 
-cddp_status cd_gloo_collective_run(cd_gloo_group *group, cd_gloo_work *work, cddp_error *err)
+static cddp_status run(cd_gloo_group *group, cd_gloo_work *work, cddp_error *err)
 {
-    if (group->mesh != NULL) CD_TRY(guard_run(group, work, err));
-    work->watch.read = cd_call_watch_take(&work->call, &work->call.input);
     switch (work->call.op) {
     case CDDP_OP_ALLREDUCE:
         CD_TRY(run_allreduce(group, work, err));
@@ -465,6 +463,15 @@ cddp_status cd_gloo_collective_run(cd_gloo_group *group, cd_gloo_work *work, cdd
     case CDDP_OP_COUNT:
         return cd_fail(err, CDDP_E_ARG, "operation %d is not a collective", (int)work->call.op);
     }
-    work->watch.written = cd_call_watch_take(&work->call, &work->call.output);
     return CDDP_OK;
+}
+
+cddp_status cd_gloo_collective_run(cd_gloo_group *group, cd_gloo_work *work, cddp_error *err)
+{
+    cd_call_place place;
+    if (group->mesh != NULL) CD_TRY(guard_run(group, work, err));
+    cd_call_watch_begin(&work->watch, &place, &work->call);
+    const cddp_status status = run(group, work, err);
+    cd_call_watch_end(&work->watch, &place, &work->call, status == CDDP_OK);
+    return CD_PASS(status);
 }

@@ -52,6 +52,7 @@ struct cd_mpi_group {
     cd_mpi_work *running; /* under the lanes' lock */
     bool aborted;         /* under the lanes' lock */
     char abort_reason[160];
+    void *left;    /* where an operation worked that was abandoned, or NULL */
     void *scratch; /* (scratch_bytes) of the collective lane */
     size_t scratch_bytes;
 };

@@ -427,14 +427,9 @@ static cddp_status message_finish(cd_mpi_group *g, cd_mpi_work *w, cddp_error *e
                    w->call.tag, g->members[g->rank], expected);
 }
 
-cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+static cddp_status run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
 {
-    cddp_op op = w->call.op;
-    CD_TRY(cd_mpi_usable(err));
-    if (op == CDDP_OP_SEND || op == CDDP_OP_RECV) return CD_PASS(message_finish(g, w, err));
-    if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
-    w->watch.read = cd_call_watch_take(&w->call, &w->call.input);
-    switch (op) {
+    switch (w->call.op) {
     case CDDP_OP_ALLREDUCE:
         CD_TRY(run_allreduce(g, w, err));
         break;
@@ -461,6 +456,22 @@ cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     case CDDP_OP_COUNT:
         break;
     }
-    w->watch.written = cd_call_watch_take(&w->call, &w->call.output);
     return CDDP_OK;
+}
+
+cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    cddp_op op = w->call.op;
+    cd_call_place place;
+    CD_TRY(cd_mpi_usable(err));
+    if (op == CDDP_OP_SEND || op == CDDP_OP_RECV) return CD_PASS(message_finish(g, w, err));
+    if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
+    cd_call_watch_begin(&w->watch, &place, &w->call);
+    const cddp_status status = run(g, w, err);
+    if (status != CDDP_OK && cd_mpi_usable(NULL) != CDDP_OK) {
+        g->left = place.memory; /* a late peer may still read it (M1) */
+        place.memory = NULL;
+    }
+    cd_call_watch_end(&w->watch, &place, &w->call, status == CDDP_OK);
+    return CD_PASS(status);
 }

@@ -10,6 +10,7 @@
 #include "cddp/rendezvous.h"
 #include "core/base/os.h"
 #include "core/comm/conformance.h"
+#include "core/comm/group.h"
 
 #include <dlfcn.h>
 #include <semaphore.h>
@@ -560,6 +561,66 @@ TEST(gloo, refuses_options_it_does_not_know)
     run_job(&j);
     assert_int_equal(j.results[0].status, CDDP_E_CONFIG);
     assert_non_null(strstr(j.results[0].error.message, "algoritm=ring"));
+}
+
+/* ---- a program that writes while an operation computes ---- */
+
+static float *meddles_with; /* in this process; NULL: nothing, or done */
+
+/* The operation's own reductions call it, so it is in the middle of one. */
+static cddp_status reduce_and_meddle(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                                     cddp_stream *stream, cddp_error *err)
+{
+    if (meddles_with != NULL) *meddles_with = 7.0f;
+    meddles_with = NULL;
+    return cddp_device_cpu()->reduce(op, dst, src, stream, err);
+}
+
+static cddp_status write_meanwhile(cddp_group *group, cddp_error *err)
+{
+    enum { COUNT = 1000 };
+    const int64_t count = COUNT;
+    const uint32_t me = cddp_group_rank(group);
+    static float data[COUNT];
+    cddp_device device = *cddp_device_cpu();
+    device.reduce = reduce_and_meddle;
+    for (int i = 0; i < COUNT; i++) data[i] = 1.0f;
+    const cddp_tensor t = cddp_tensor_of(&device, data, 0, CDDP_F32, &count, 1);
+    meddles_with = me == 1 ? &data[COUNT - 1] : NULL;
+    cddp_collective c = {.size = sizeof c,
+                         .op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = CDDP_RED_SUM,
+                         .input = t,
+                         .output = t,
+                         .sequence = 900,
+                         .is_watched = true};
+    const cddp_backend *b = &group->table;
+    uint64_t given = 0, got = 0;
+    void *work = NULL;
+    cddp_status status = device.digest(&t, &given, err);
+    if (status == CDDP_OK) status = b->post(group->backend_group, &c, &work, err);
+    if (status == CDDP_OK) status = b->wait(group->backend_group, work, 0, err);
+    if (status == CDDP_OK) status = device.digest(&t, &got, err);
+    if (status != CDDP_OK) return status;
+    const bool was_read = b->digest_read(group->backend_group, work) == (int64_t)given,
+               is_told = b->digest_written(group->backend_group, work) != (int64_t)got;
+    b->release(group->backend_group, work);
+    for (int i = 0; i < COUNT; i++)
+        if (data[i] != 2.0f)
+            return cddp_error_set(err, CDDP_E_MISMATCH, "element %d is %g", i, (double)data[i]);
+    if (!was_read || is_told != (me == 1))
+        return cddp_error_set(err, CDDP_E_STATE, "read %d, told %d", was_read, is_told);
+    return CDDP_OK;
+}
+
+TEST(gloo, a_write_while_an_operation_computes_in_place_is_told_and_changes_no_sum)
+{
+    job j = {.world_size = 2, .timeout_ns = UINT64_C(20000000000), .body = write_meanwhile};
+    run_job(&j);
+    assert_all_returned(&j);
+    j.options = "algorithm=ring";
+    run_job(&j);
+    assert_all_returned(&j);
 }
 
 /* Who comes to a monitored barrier, and when those who do not may leave: what processes share. */
