@@ -382,7 +382,7 @@ static void guard_begin(cd_gloo_group *g, cd_gloo_work *w)
     if (g->mesh == NULL || is_message(w->call.op)) return;
     w->fingerprint = cd_call_fingerprint_of(&w->call, g->rank, g->size);
     w->is_announced =
-        g->size - 1 <= ANNOUNCED_TO_MAX && cd_mesh_announce(g->mesh, &w->fingerprint);
+        g->size - 1 <= ANNOUNCED_TO_MAX && cd_mesh_announce(g->mesh, &w->fingerprint, w->deadline_ns);
 }
 
 static cddp_status gloo_post(void *group, const cddp_collective *collective, void **work,

@@ -251,7 +251,7 @@ static cddp_status run_allreduce(cd_gloo_group *g, cd_gloo_work *w, cddp_error *
                              .reduce = reduce_into,
                              .context = &r};
         cd_gloo_code code = cd_gloo_allreduce(g->gloo, &call, text);
-        if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(g, code, -1, text, err));
+        if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail_collective(g, code, -1, text, err));
         CD_TRY(r.status);
     } else if (bytes > 0 && g->size > 1) {
         spans chunks;
@@ -337,7 +337,7 @@ static cddp_status run_broadcast(cd_gloo_group *g, cd_gloo_work *w, cddp_error *
                              .tag = (uint32_t)w->call.sequence,
                              .timeout_ms = cd_gloo_milliseconds_left(w)};
         cd_gloo_code code = cd_gloo_broadcast(g->gloo, &call, text);
-        if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(g, code, -1, text, err));
+        if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail_collective(g, code, -1, text, err));
         return CDDP_OK;
     }
     /* A binomial tree: in round k the 2^k ranks that have the data (counted from the root) send it

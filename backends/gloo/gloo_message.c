@@ -45,13 +45,27 @@ cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, 
     return cd_fail(err, statuses[code], "lost rank %u (gloo: %s)", group->members[peer], text);
 }
 
+/* Gloo names nobody, or a neighbour that waits itself. So ranks tell each other. */
+cddp_status cd_gloo_fail_collective(cd_gloo_group *group, cd_gloo_code code, int64_t peer,
+                                    const char *text, cddp_error *err)
+{
+    char names[120];
+    const bool is_asked = group->mesh != NULL && !cd_gloo_is_aborted(group) &&
+                          (code == CD_GLOO_TIMEOUT ||
+                           (code == CD_GLOO_IO && cd_mesh_find_lost(group->mesh) == CD_MESH_NOBODY));
+    if (is_asked && cd_mesh_find_silent(group->mesh, names, sizeof names))
+        return cd_fail(err, CDDP_E_TIMEOUT, "lost %s: no part was taken in it in time (gloo: %s)",
+                       names, text);
+    return CD_PASS(cd_gloo_fail(group, code, peer, text, err));
+}
+
 cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work,
                                   cd_gloo_message *message, void *data, size_t bytes, uint32_t slot,
                                   cddp_error *err)
 {
     char text[CD_GLOO_TEXT_BYTES];
     cd_gloo_code code = cd_gloo_buffer_create(group->gloo, data, bytes, &message->buffer, text);
-    if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(group, code, message->peer, text, err));
+    if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail_collective(group, code, message->peer, text, err));
     /* Native operations use 32-bit tags shifted up by Gloo; the top bit marks ours. */
     uint64_t full = UINT64_C(1) << 63 | work->call.sequence << 24 | slot;
     code = message->sends ? cd_gloo_send(message->buffer, (int)message->peer, full, 0, bytes, text)
@@ -59,7 +73,7 @@ cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work
     if (code == CD_GLOO_OK) return CDDP_OK;
     cd_gloo_buffer_destroy(message->buffer);
     message->buffer = NULL;
-    return CD_PASS(cd_gloo_fail(group, code, message->peer, text, err));
+    return CD_PASS(cd_gloo_fail_collective(group, code, message->peer, text, err));
 }
 
 static void waiting_set(cd_gloo_group *group, int32_t peer)
@@ -80,7 +94,7 @@ cddp_status cd_gloo_message_end(cd_gloo_group *group, const cd_gloo_work *work,
     waiting_set(group, -1);
     cd_gloo_buffer_destroy(message->buffer);
     message->buffer = NULL;
-    if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(group, code, message->peer, text, err));
+    if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail_collective(group, code, message->peer, text, err));
     return CDDP_OK;
 }
 

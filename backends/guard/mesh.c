@@ -28,6 +28,9 @@
 #define TOKEN_BYTES 16
 #define FAREWELL_WAIT_NS UINT64_C(50000000)
 #define GREETING_NS UINT64_C(2000000000)
+/* How late a farewell may come: a transport takes a while to close each connection. */
+#define SILENCE_NS UINT64_C(2000000000)
+#define SILENCE_OF_EACH_NS UINT64_C(20000000)
 
 #define WAITING_MAX (2 * CD_MESH_AHEAD_MAX) /* N1 */
 
@@ -36,7 +39,8 @@ typedef enum note_kind { FINGERPRINT = 1, FAREWELL } note_kind;
 /* What members send each other. */
 typedef struct note {
     uint32_t kind, lost;
-    uint64_t round; /* the last one that the sender began, from 1 */
+    uint64_t round;   /* the last one that the sender began, from 1 */
+    uint64_t left_ns; /* of a fingerprint: to the deadline of its operation */
     cd_call_fingerprint call;
 } note;
 
@@ -58,8 +62,12 @@ typedef struct peer {
     bool has_left;    /* it said farewell, */
     uint32_t lost;    /* because of this rank, */
     uint64_t left_in; /* in this round */
+    uint64_t ends_ns; /* by when its operation of the last round has ended, on this member's clock */
     uint32_t first, count;
-    cd_call_fingerprint waiting[WAITING_MAX]; /* (count) from first, of rounds to come */
+    struct {
+        cd_call_fingerprint call;
+        uint64_t ends_ns;
+    } waiting[WAITING_MAX]; /* (count) from first, of rounds to come */
     size_t partial_bytes;
     unsigned char partial[sizeof(note)]; /* (partial_bytes) of a note */
 } peer;
@@ -268,7 +276,10 @@ static void take_note(peer *p, const unsigned char *bytes)
     } else if (p->count == WAITING_MAX) {
         p->is_lost = true; /* no member of ours: N1 */
     } else {
-        p->waiting[(p->first + p->count++) % WAITING_MAX] = n.call;
+        const uint32_t last = (p->first + p->count++) % WAITING_MAX;
+        p->waiting[last].call = n.call;
+        /* it came before now, so this is no earlier than the sender's deadline */
+        p->waiting[last].ends_ns = cd_os_now_ns() + n.left_ns;
     }
 }
 
@@ -290,7 +301,8 @@ static void receive(peer *p)
 static void take_fingerprint(peer *p, cd_call_fingerprint *call)
 {
     if (p->has_come || p->count == 0) return;
-    *call = p->waiting[p->first];
+    *call = p->waiting[p->first].call;
+    p->ends_ns = p->waiting[p->first].ends_ns;
     p->first = (p->first + 1) % WAITING_MAX;
     p->count--;
     p->has_come = true;
@@ -353,6 +365,9 @@ static cddp_status fail_left(cd_mesh *m, uint32_t member, cddp_error *err)
         return cd_fail(err, CDDP_E_BACKEND, "lost rank %u: it gave up waiting for this rank", who);
     if (lost == CD_MESH_NOBODY)
         return cd_fail(err, CDDP_E_BACKEND, "lost rank %u: it gave up the group", who);
+    if (lost == CD_MESH_UNKNOWN)
+        return cd_fail(err, CDDP_E_BACKEND,
+                       "lost rank %u: an operation did not end in time there", who);
     atomic_store(&m->lost, lost);
     return cd_fail(err, CDDP_E_BACKEND, "lost rank %u, as rank %u says", lost, who);
 }
@@ -416,19 +431,23 @@ static cddp_status wait_for_all(cd_mesh *m, const cd_mesh_round *round, cddp_err
     }
 }
 
-static void send_fingerprint(cd_mesh *m, const cd_call_fingerprint *call)
+static void send_fingerprint(cd_mesh *m, const cd_call_fingerprint *call, uint64_t deadline_ns)
 {
-    const note mine = {.kind = FINGERPRINT, .lost = CD_MESH_NOBODY, .call = *call};
+    const uint64_t now = cd_os_now_ns();
+    const note mine = {.kind = FINGERPRINT,
+                       .lost = CD_MESH_NOBODY,
+                       .left_ns = deadline_ns > now ? deadline_ns - now : 0,
+                       .call = *call};
     if (!m->has_left) send_all(m, &mine);
     m->sent++;
 }
 
-bool cd_mesh_announce(cd_mesh *m, const cd_call_fingerprint *call)
+bool cd_mesh_announce(cd_mesh *m, const cd_call_fingerprint *call, uint64_t deadline_ns)
 {
     pthread_mutex_lock(&m->sending);
     const bool may = m->unsent == 0 && m->sent < m->ended + CD_MESH_AHEAD_MAX;
     if (may)
-        send_fingerprint(m, call);
+        send_fingerprint(m, call, deadline_ns);
     else
         m->unsent++;
     pthread_mutex_unlock(&m->sending);
@@ -440,7 +459,8 @@ cddp_status cd_mesh_exchange(cd_mesh *m, const cd_mesh_round *round, cddp_error 
     if (atomic_load(&m->is_ending)) return CD_PASS(fail_ended(m, err));
     atomic_fetch_add(&m->begun, 1);
     pthread_mutex_lock(&m->sending);
-    if (!round->is_announced) send_fingerprint(m, &round->all[m->options.rank]);
+    if (!round->is_announced)
+        send_fingerprint(m, &round->all[m->options.rank], round->deadline_ns);
     if (!round->is_announced && m->unsent > 0) m->unsent--;
     pthread_mutex_unlock(&m->sending);
     cddp_status status = wait_for_all(m, round, err);
@@ -475,7 +495,7 @@ uint32_t cd_mesh_find_lost(cd_mesh *m)
             if (r == m->options.rank) continue;
             if (!p->is_lost && !p->has_left) receive(p);
             const bool says = p->has_left && p->lost != m->options.members[m->options.rank];
-            if (says && p->lost != CD_MESH_NOBODY) atomic_store(&m->lost, p->lost);
+            if (says && p->lost < CD_MESH_UNKNOWN) atomic_store(&m->lost, p->lost);
             if (p->is_lost && !p->has_left && ended == CD_MESH_NOBODY)
                 ended = m->options.members[r];
         }
@@ -483,6 +503,58 @@ uint32_t cd_mesh_find_lost(cd_mesh *m)
         if (cd_os_now_ns() >= until) return atomic_load(&m->lost);
         if (atomic_load(&m->lost) == CD_MESH_NOBODY) cd_os_sleep_ns(1000000);
     }
+}
+
+typedef struct silent_list {
+    const cd_mesh *mesh;
+    bool of_ended; /* those whose connection ended; else those whose has not */
+} silent_list;
+
+/* Members that should have said farewell, and have not. */
+static uint32_t silent_next(const void *self, uint32_t from)
+{
+    const silent_list *list = self;
+    const cd_mesh_options *o = &list->mesh->options;
+    uint32_t next = CD_NO_RANK;
+    for (uint32_t r = 0; r < o->size; r++) {
+        const peer *p = &list->mesh->peers[r];
+        const bool is_in = r != o->rank && !p->has_left && p->is_lost == list->of_ended;
+        if (is_in && o->members[r] >= from && o->members[r] < next) next = o->members[r];
+    }
+    return next;
+}
+
+/* Until everybody has said farewell, or is late with it. */
+static void wait_for_farewells(cd_mesh *m)
+{
+    const uint64_t patience = SILENCE_NS + m->options.size * SILENCE_OF_EACH_NS;
+    for (;;) {
+        uint64_t until = 0;
+        for (uint32_t r = 0; r < m->options.size; r++) {
+            peer *p = &m->peers[r];
+            if (r == m->options.rank || p->is_lost || p->has_left) continue;
+            receive(p);
+            const bool is_due = !p->is_lost && !p->has_left;
+            if (is_due && p->ends_ns + patience > until) until = p->ends_ns + patience;
+        }
+        if (cd_os_now_ns() >= until) return;
+        cd_os_sleep_ns(1000000);
+    }
+}
+
+bool cd_mesh_find_silent(cd_mesh *m, char *names, size_t names_bytes)
+{
+    silent_list silent = {m, false};
+    const cd_rank_list list = {&silent, silent_next};
+    cd_mesh_leave(m, CD_MESH_UNKNOWN);
+    wait_for_farewells(m);
+    /* whose connection ended may have taken its part, and gone */
+    silent.of_ended = silent_next(&silent, 0) == CD_NO_RANK;
+    const uint32_t first = silent_next(&silent, 0);
+    if (first == CD_NO_RANK) return false;
+    atomic_store(&m->lost, first);
+    cd_rank_list_print(&list, first, names, names_bytes);
+    return true;
 }
 
 int32_t cd_mesh_waits_for(const cd_mesh *m)

@@ -11,8 +11,8 @@
 ** Invariants
 **   N1  a member sends its k-th fingerprint when it has the (k-A)-th of everybody, A =
 **       CD_MESH_AHEAD_MAX. So at most 2·A fingerprints and one farewell of a peer are unread;
-**   N2  a member that fails sends one farewell, which names the rank that it missed, and exchanges
-**       nothing afterwards.
+**   N2  a member that fails sends one farewell, which names the rank that it missed, if it knows, and
+**       exchanges nothing afterwards. Its operation ends by the time that its fingerprint told.
 **
 ** Lifetime   open → exchange … → close; members outlive it
 ** Threads    exchange from one thread, announce from one; leave and waits_for from any
@@ -39,7 +39,7 @@ cddp_status cd_mesh_open(const cd_mesh_options *options, cd_mesh **mesh,
 /* Sends the own fingerprint of a later round, in the order of rounds. False: as many as allowed are
 ** on their way, so the round itself sends it. */
 enum { CD_MESH_AHEAD_MAX = 8 };
-bool cd_mesh_announce(cd_mesh *mesh, const cd_call_fingerprint *call);
+bool cd_mesh_announce(cd_mesh *mesh, const cd_call_fingerprint *call, uint64_t deadline_ns);
 
 typedef struct cd_mesh_round {
     cd_call_fingerprint *all; /* (size) in: the own one; out: everybody's */
@@ -51,12 +51,17 @@ cddp_status cd_mesh_exchange(cd_mesh *mesh, const cd_mesh_round *round,
                              cddp_error *err) CDDP_MUST_CHECK;
 
 #define CD_MESH_NOBODY UINT32_MAX
-/* Ends a round in progress and says farewell, once. lost: the world rank that is missing, or
-** CD_MESH_NOBODY: the group was aborted. */
+#define CD_MESH_UNKNOWN (UINT32_MAX - 1)
+/* Ends a round in progress and says farewell, once. lost: the world rank that is missing,
+** CD_MESH_UNKNOWN: an operation did not end in time, or CD_MESH_NOBODY: the group was aborted. */
 void cd_mesh_leave(cd_mesh *mesh, uint32_t lost);
 /* The world rank that this member, or one that said farewell, has missed; CD_MESH_NOBODY. It waits
 ** for farewells for a moment. */
 uint32_t cd_mesh_find_lost(cd_mesh *mesh);
 /* The member that a round waits for, or -1. */
 int32_t cd_mesh_waits_for(const cd_mesh *mesh);
+/* After rounds that ended, an operation did not. Says farewell, and waits until everybody else has,
+** or has to: ranks that still run give up at their own deadlines. Writes the names of the others,
+** "rank 2" or "ranks 2 and 3"; false when none is silent. */
+bool cd_mesh_find_silent(cd_mesh *mesh, char *names, size_t names_bytes);
 void cd_mesh_close(cd_mesh *mesh); /* accepts NULL */

@@ -563,6 +563,60 @@ TEST(gloo, refuses_options_it_does_not_know)
     assert_non_null(strstr(j.results[0].error.message, "algoritm=ring"));
 }
 
+/* ---- a rank that stands still in the middle of an operation ---- */
+
+static sem_t *others_ended; /* shared by the ranks */
+static bool stands_still;   /* this process */
+
+/* The operation's own reductions call it: the fingerprints were exchanged long ago. */
+static cddp_status stand_still(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                               cddp_stream *stream, cddp_error *err)
+{
+    for (int i = 0; stands_still && i < 2; i++) sem_wait(others_ended);
+    stands_still = false;
+    return cddp_device_cpu()->reduce(op, dst, src, stream, err);
+}
+
+static cddp_status third_stands_still(cddp_group *group, cddp_error *err)
+{
+    enum { COUNT = 100000 };
+    const int64_t count = COUNT;
+    static float data[COUNT];
+    cddp_device device = *cddp_device_cpu();
+    device.reduce = stand_still;
+    stands_still = cddp_group_rank(group) == 2;
+    const cddp_tensor t = cddp_tensor_of(&device, data, 0, CDDP_F32, &count, 1);
+    cddp_work *work = NULL;
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    if (cddp_group_rank(group) != 2) sem_post(others_ended);
+    return status;
+}
+
+/* Gloo says nothing of whom it waited for, and a ring waits for neighbours. */
+TEST(gloo, a_rank_that_stands_still_in_an_operation_is_named_by_all_others)
+{
+    static const char *const algorithms[] = {"algorithm=native", "algorithm=ring"};
+    for (int i = 0; i < 2; i++) {
+        job j = {.world_size = 3,
+                 .timeout_ns = UINT64_C(1000000000),
+                 .options = algorithms[i],
+                 .body = third_stands_still};
+        others_ended = mmap(NULL, sizeof *others_ended, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        assert_true(others_ended != MAP_FAILED);
+        assert_int_equal(sem_init(others_ended, 1, 0), 0);
+        run_job(&j);
+        for (uint32_t r = 0; r < 2; r++) {
+            cd_test_row("rank %u, %s: %s", r, algorithms[i], j.results[r].error.message);
+            assert_int_equal(j.results[r].status, CDDP_E_TIMEOUT);
+            assert_non_null(strstr(j.results[r].error.message,
+                                   "lost rank 2: no part was taken in it in time"));
+        }
+        munmap(others_ended, sizeof *others_ended);
+    }
+}
+
 /* ---- a program that writes while an operation computes ---- */
 
 static float *meddles_with; /* in this process; NULL: nothing, or done */

@@ -52,7 +52,7 @@ static cddp_status exchange(member *m, uint64_t sequence, uint64_t timeout_ns, c
 static bool announce(member *m, uint64_t sequence)
 {
     const cd_call_fingerprint f = fingerprint_of(m, sequence);
-    return cd_mesh_announce(m->mesh, &f);
+    return cd_mesh_announce(m->mesh, &f, cd_os_now_ns() + 1000 * MS);
 }
 
 static void *member_main(void *argument)
