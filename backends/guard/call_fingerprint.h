@@ -20,6 +20,7 @@ typedef struct cd_call_fingerprint {
     /* of an all-to-all with counts, which differ by right: sums of digests of what goes to each
     ** member and of what is expected of each. Over all members both sums are equal. */
     uint64_t given, taken;
+    uint64_t left_ns; /* to the operation's deadline, when this was sent; differs by right */
 } cd_call_fingerprint;
 
 cd_call_fingerprint cd_call_fingerprint_of(const cddp_collective *call, uint32_t group_rank,

@@ -39,8 +39,7 @@ typedef enum note_kind { FINGERPRINT = 1, FAREWELL } note_kind;
 /* What members send each other. */
 typedef struct note {
     uint32_t kind, lost;
-    uint64_t round;   /* the last one that the sender began, from 1 */
-    uint64_t left_ns; /* of a fingerprint: to the deadline of its operation */
+    uint64_t round; /* the last one that the sender began, from 1 */
     cd_call_fingerprint call;
 } note;
 
@@ -279,7 +278,7 @@ static void take_note(peer *p, const unsigned char *bytes)
         const uint32_t last = (p->first + p->count++) % WAITING_MAX;
         p->waiting[last].call = n.call;
         /* it came before now, so this is no earlier than the sender's deadline */
-        p->waiting[last].ends_ns = cd_os_now_ns() + n.left_ns;
+        p->waiting[last].ends_ns = cd_os_now_ns() + n.call.left_ns;
     }
 }
 
@@ -434,10 +433,8 @@ static cddp_status wait_for_all(cd_mesh *m, const cd_mesh_round *round, cddp_err
 static void send_fingerprint(cd_mesh *m, const cd_call_fingerprint *call, uint64_t deadline_ns)
 {
     const uint64_t now = cd_os_now_ns();
-    const note mine = {.kind = FINGERPRINT,
-                       .lost = CD_MESH_NOBODY,
-                       .left_ns = deadline_ns > now ? deadline_ns - now : 0,
-                       .call = *call};
+    note mine = {.kind = FINGERPRINT, .lost = CD_MESH_NOBODY, .call = *call};
+    mine.call.left_ns = deadline_ns > now ? deadline_ns - now : 0;
     if (!m->has_left) send_all(m, &mine);
     m->sent++;
 }

@@ -338,6 +338,16 @@ static cddp_status mpi_test(void *group, void *work, bool *done, cddp_error *err
     return CDDP_OK;
 }
 
+/* How long the lane may still ask who took no part in an operation; 0: it does not. */
+static uint64_t patience_to_ask(cd_mpi_group *g)
+{
+    pthread_mutex_lock(&g->lanes.lock);
+    const uint64_t asks_until = g->asks_until_ns;
+    pthread_mutex_unlock(&g->lanes.lock);
+    const uint64_t now = cd_os_now_ns(), until = asks_until + STUCK_NS;
+    return asks_until != 0 && until > now ? until - now : 0;
+}
+
 static cddp_status mpi_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
 {
     cd_mpi_group *g = group;
@@ -346,7 +356,10 @@ static cddp_status mpi_wait(void *group, void *work, uint64_t timeout_ns, cddp_e
     uint64_t now = cd_os_now_ns(), until = w->deadline_ns + STUCK_NS,
              patience = until > now ? until - now : 1;
     bool is_asked = timeout_ns != 0 && timeout_ns < patience;
-    if (!cd_os_job_wait(&g->lanes, &w->job, is_asked ? timeout_ns : patience)) {
+    bool has_ended = cd_os_job_wait(&g->lanes, &w->job, is_asked ? timeout_ns : patience);
+    if (!has_ended && !is_asked && (patience = patience_to_ask(g)) > 0)
+        has_ended = cd_os_job_wait(&g->lanes, &w->job, patience);
+    if (!has_ended) {
         if (is_asked)
             return cd_fail(err, CDDP_E_TIMEOUT, "mpi: not done within %" PRIu64 " ms",
                            timeout_ns / 1000000);

@@ -19,7 +19,9 @@
 #define YIELD_NS UINT64_C(2000000)
 /* Every MPI accepts tags to 32767. */
 #define GUARD_TAG 0x4000
+#define FAREWELL_TAG 0x4001
 #define TAG_MASK 0x3fff
+#define SILENCE_NS UINT64_C(2000000000) /* how late a farewell may come */
 
 static char *bytes_of(const cddp_tensor *t)
 {
@@ -45,16 +47,83 @@ static void find_ended(const pending *p)
     }
 }
 
+/* Members of which nothing was heard. */
+static uint32_t late_next(const void *self, uint32_t from)
+{
+    const cd_mpi_round *round = self;
+    const cd_mpi_group *g = round->group;
+    uint32_t next = CD_NO_RANK;
+    for (uint32_t r = 0; r < g->size; r++)
+        if (r != g->rank && !round->ended[r] && g->members[r] >= from && g->members[r] < next)
+            next = g->members[r];
+    return next;
+}
+
+/* Says farewell to all, and waits until everybody else has, or is late with it: ranks that still run
+** give up at their own deadlines. The abandoned operation goes on meanwhile, in tensors that the
+** caller has not got back (M1). */
+static void exchange_farewells(cd_mpi_group *g, MPI_Request *requests, bool *heard)
+{
+    const uint64_t until = g->ends_ns + SILENCE_NS;
+    pthread_mutex_lock(&g->lanes.lock);
+    g->asks_until_ns = until;
+    pthread_mutex_unlock(&g->lanes.lock);
+    for (uint32_t r = 0; r < 2 * g->size; r++) requests[r] = MPI_REQUEST_NULL;
+    for (uint32_t r = 0; r < g->size; r++) {
+        heard[r] = r == g->rank;
+        if (heard[r]) continue;
+        if (MPI_Irecv(NULL, 0, MPI_BYTE, (int)r, FAREWELL_TAG, g->comm, &requests[r]) !=
+                MPI_SUCCESS ||
+            MPI_Isend(NULL, 0, MPI_BYTE, (int)r, FAREWELL_TAG, g->comm, &requests[g->size + r]) !=
+                MPI_SUCCESS)
+            return;
+    }
+    for (uint32_t open = g->size; open > 0 && cd_os_now_ns() < until;) {
+        open = 0;
+        for (uint32_t r = 0; r < g->size; r++) {
+            int done = 0;
+            if (heard[r]) continue;
+            heard[r] = MPI_Test(&requests[r], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+            open += !heard[r];
+        }
+        if (open > 0) cd_os_sleep_ns(1000000);
+    }
+}
+
+/* An operation whose fingerprints had come did not end: names who took no part. */
+static bool find_silent(cd_mpi_group *g, char *names, size_t names_bytes)
+{
+    const size_t requests = 2 * (size_t)g->size * sizeof(MPI_Request),
+                 bytes = requests + g->size * sizeof(bool);
+    char *memory = cd_allocate(NULL, bytes);
+    if (memory == NULL) return false;
+    const cd_mpi_round round = {.group = g, .ended = (bool *)(memory + requests)};
+    exchange_farewells(g, (MPI_Request *)(void *)memory, round.ended);
+    const cd_rank_list list = {&round, late_next};
+    const uint32_t first = late_next(&round, 0);
+    if (first != CD_NO_RANK) cd_rank_list_print(&list, first, names, names_bytes);
+    cd_release(NULL, memory, bytes);
+    return first != CD_NO_RANK;
+}
+
 static cddp_status may_go_on(cd_mpi_group *g, const cd_mpi_work *w, uint64_t now_ns,
                              const pending *p, cddp_error *err)
 {
+    char names[120];
     pthread_mutex_lock(&g->lanes.lock);
     bool aborted = g->aborted;
     pthread_mutex_unlock(&g->lanes.lock);
     if (!aborted && now_ns <= w->deadline_ns) return CDDP_OK;
     find_ended(p);
+    const bool is_message = w->call.op == CDDP_OP_SEND || w->call.op == CDDP_OP_RECV,
+               is_named = !aborted && !is_message && p->ended == NULL && g->ends_ns != 0 &&
+                          find_silent(g, names, sizeof names);
     cd_mpi_give_up();
     if (aborted) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", g->abort_reason);
+    if (is_named)
+        return cd_fail(err, CDDP_E_TIMEOUT,
+                       "lost %s: no part was taken in it in time (mpi: %s did not end)", names,
+                       p->what);
     return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time", p->what);
 }
 
@@ -133,17 +202,6 @@ static void *scratch(cd_mpi_group *g, size_t bytes)
     return g->scratch;
 }
 
-static uint32_t late_next(const void *self, uint32_t from)
-{
-    const cd_mpi_round *round = self;
-    const cd_mpi_group *g = round->group;
-    uint32_t next = CD_NO_RANK;
-    for (uint32_t r = 0; r < g->size; r++)
-        if (r != g->rank && !round->ended[r] && g->members[r] >= from && g->members[r] < next)
-            next = g->members[r];
-    return next;
-}
-
 static cddp_status fail_late(const cd_mpi_round *round, const cd_mpi_work *w, cddp_error *err)
 {
     char names[160];
@@ -187,6 +245,7 @@ static cd_mpi_round round_in(const cd_mpi_group *g, const cd_mpi_work *w, char *
                                 .ended = (bool *)(memory + fingerprints + requests)};
     memset(round.ended, 1, 2 * g->size * sizeof(bool));
     round.all[g->rank] = cd_call_fingerprint_of(&w->call, g->rank, g->size);
+    round.all[g->rank].left_ns = w->timeout_ns; /* it leaves after the post */
     return round;
 }
 
@@ -212,6 +271,7 @@ cddp_status cd_mpi_round_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
 static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *err)
 {
     cd_mpi_round round = w->round;
+    g->ends_ns = 0;
     if (round.all == NULL) {
         char *memory = scratch(g, ROUND_BYTES(g->size));
         if (memory == NULL) return cd_fail_memory(err, "%u fingerprints", g->size);
@@ -226,6 +286,10 @@ static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *
     if (status == CDDP_E_TIMEOUT) return CD_PASS(fail_late(&round, w, err));
     CD_TRY(status);
     CD_TRY(cd_call_fingerprint_agree(round.all, g->members, g->rank, g->size, err));
+    /* they came before now, so this is no earlier than the deadline of anybody */
+    for (uint32_t r = 0; r < g->size; r++)
+        if (cd_os_now_ns() + round.all[r].left_ns > g->ends_ns)
+            g->ends_ns = cd_os_now_ns() + round.all[r].left_ns;
     return CDDP_OK;
 }
 
