@@ -118,8 +118,8 @@ static cddp_status work_run(cd_os_job *job, cddp_error *err)
         pthread_mutex_unlock(&g->lanes.lock);
     }
     if (!is_over || w->lost_its_peer || g->mesh == NULL) return status;
-    cd_mesh_leave(g->mesh, is_message(w->call.op) ? g->members[w->call.root]
-                                                  : cd_mesh_find_lost(g->mesh));
+    cd_mesh_leave(g->mesh,
+                  is_message(w->call.op) ? g->members[w->call.root] : cd_mesh_find_lost(g->mesh));
     cd_gloo_disconnect(g->gloo, err->message);
     return status;
 }
@@ -270,6 +270,7 @@ static void gloo_close(void *group)
     cd_os_sigpipe_end(&guard);
     cd_mesh_close(g->mesh);
     cd_release(g->allocator, g->scratch, g->scratch_bytes);
+    cd_call_room_fini(&g->room);
     cd_arena_fini(&g->arena);
 }
 
@@ -381,8 +382,8 @@ static void guard_begin(cd_gloo_group *g, cd_gloo_work *w)
 {
     if (g->mesh == NULL || is_message(w->call.op)) return;
     w->fingerprint = cd_call_fingerprint_of(&w->call, g->rank, g->size);
-    w->is_announced =
-        g->size - 1 <= ANNOUNCED_TO_MAX && cd_mesh_announce(g->mesh, &w->fingerprint, w->deadline_ns);
+    w->is_announced = g->size - 1 <= ANNOUNCED_TO_MAX &&
+                      cd_mesh_announce(g->mesh, &w->fingerprint, w->deadline_ns);
 }
 
 static cddp_status gloo_post(void *group, const cddp_collective *collective, void **work,

@@ -468,10 +468,10 @@ static cddp_status run(cd_gloo_group *group, cd_gloo_work *work, cddp_error *err
 
 cddp_status cd_gloo_collective_run(cd_gloo_group *group, cd_gloo_work *work, cddp_error *err)
 {
-    cd_call_place place;
+    group->op = work->call.op;
     if (group->mesh != NULL) CD_TRY(guard_run(group, work, err));
-    cd_call_watch_begin(&work->watch, &place, &work->call);
+    cd_call_watch_begin(&work->watch, &group->room, &work->call);
     const cddp_status status = run(group, work, err);
-    cd_call_watch_end(&work->watch, &place, &work->call, status == CDDP_OK);
+    cd_call_watch_end(&work->watch, &group->room, &work->call, status == CDDP_OK);
     return CD_PASS(status);
 }

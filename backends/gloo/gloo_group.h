@@ -61,7 +61,9 @@ struct cd_gloo_group {
     int32_t waiting_peer; /* the peer that the collective lane waits for, or -1; under lock */
     bool aborted;         /* under lock; abort_reason is written first and never changes */
     char abort_reason[160];
-    uint32_t lost; /* under lock: a world rank whose message failed, or CD_MESH_NOBODY */
+    uint32_t lost;          /* under lock: a world rank whose message failed, or CD_MESH_NOBODY */
+    cddp_op op;             /* the running one; of the collective lane */
+    cd_call_room room;      /* of watched operations; of the collective lane */
     unsigned char *scratch; /* (scratch_bytes) of the collective lane */
     size_t scratch_bytes;
 };

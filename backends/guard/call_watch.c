@@ -36,43 +36,57 @@ static bool may_move(const cddp_collective *c)
            cddp_tensor_numel(&c->output) > 0;
 }
 
+static bool reserve(cd_call_room *room, size_t bytes)
+{
+    if (bytes <= room->bytes) return true;
+    cd_call_room_fini(room);
+    room->memory = cd_allocate(NULL, bytes);
+    room->bytes = room->memory != NULL ? bytes : 0;
+    return room->memory != NULL;
+}
+
 /* One of the operands may be a share of the other. */
-static void move(cd_call_place *p, cddp_collective *c)
+static void move(cd_call_room *room, cddp_collective *c)
 {
     const size_t element = cddp_dtype_bytes(c->output.dtype),
-                 begin = least(begin_of(&c->input), begin_of(&c->output)),
-                 a = end_of(&c->input), b = end_of(&c->output), end = a > b ? a : b;
-    p->memory = cd_allocate(NULL, end - begin);
-    if (p->memory == NULL) return;
-    p->bytes = end - begin;
-    memcpy(p->memory, at(&c->input, begin), p->bytes);
-    c->input.storage = c->output.storage = p->memory;
+                 begin = least(begin_of(&c->input), begin_of(&c->output)), a = end_of(&c->input),
+                 b = end_of(&c->output), end = a > b ? a : b;
+    room->is_used = reserve(room, end - begin);
+    if (!room->is_used) return;
+    memcpy(room->memory, at(&c->input, begin), end - begin);
+    c->input.storage = c->output.storage = room->memory;
     c->input.offset -= (int64_t)(begin / element);
     c->output.offset -= (int64_t)(begin / element);
 }
 
-void cd_call_watch_begin(cd_call_watch *watch, cd_call_place *place, cddp_collective *call)
+void cd_call_watch_begin(cd_call_watch *watch, cd_call_room *room, cddp_collective *call)
 {
-    *place = (cd_call_place){.input = call->input, .output = call->output};
     if (!call->is_watched) return;
-    if (may_move(call)) move(place, call);
-    /* of the copy: what the operation reads */
-    watch->read = digest_of(&call->input);
+    room->input = call->input;
+    room->output = call->output;
+    room->is_used = false;
+    if (may_move(call)) move(room, call);
+    watch->read = digest_of(&call->input); /* of the copy: what the operation reads */
 }
 
-void cd_call_watch_end(cd_call_watch *watch, cd_call_place *place, cddp_collective *call, bool ok)
+void cd_call_watch_end(cd_call_watch *watch, cd_call_room *room, cddp_collective *call, bool ok)
 {
     if (!call->is_watched) return;
     const cddp_tensor result = call->output;
-    call->input = place->input;
-    call->output = place->output;
-    if (ok && place->memory != NULL) {
-        const int64_t now = digest_of(&place->input);
-        const size_t bytes = end_of(&result) - begin_of(&result);
-        memcpy(at(&place->output, begin_of(&place->output)), at(&result, begin_of(&result)), bytes);
+    call->input = room->input;
+    call->output = room->output;
+    if (ok && room->is_used) {
+        const int64_t now = digest_of(&room->input);
+        memcpy(at(&room->output, begin_of(&room->output)), at(&result, begin_of(&result)),
+               end_of(&result) - begin_of(&result));
         if (now != watch->read) watch->written = now;
     }
-    if (ok && watch->written == 0) watch->written = digest_of(&place->output);
-    cd_release(NULL, place->memory, place->bytes);
-    *place = (cd_call_place){.memory = NULL};
+    if (ok && watch->written == 0) watch->written = digest_of(&room->output);
+}
+
+void cd_call_room_fini(cd_call_room *room)
+{
+    cd_release(NULL, room->memory, room->bytes);
+    room->memory = NULL;
+    room->bytes = 0;
 }

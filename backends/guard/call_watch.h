@@ -7,10 +7,11 @@
 ** can tell a write of the program from the operation's own. It therefore works in a copy. Until the
 ** result is brought back, only the program can change the memory that it was given, and a digest at
 ** both ends tells. The operation never reads what was written meanwhile. It costs two copies and one
-** digest, and memory for the copy. Where that memory is missing, the operation works in place, and
-** a write while it computes is not seen.
+** digest, and memory for the largest copy. Where that memory is missing, the operation works in
+** place, and a write while it computes is not seen.
 **
-** Lifetime   of a work. Threads: the lane writes, and whoever waited for the lane reads.
+** Lifetime   of a work; the room of a group. Threads: the lane writes, and whoever waited for the
+**            lane reads.
 */
 #pragma once
 #include "cddp/backend.h"
@@ -22,14 +23,16 @@ typedef struct cd_call_watch {
     int64_t read, written;
 } cd_call_watch;
 
-typedef struct cd_call_place {
-    cddp_tensor input, output; /* of the program */
-    void *memory;              /* (bytes) NULL: the operation works in place */
+typedef struct cd_call_room {
+    void *memory; /* (bytes) */
     size_t bytes;
-} cd_call_place;
+    cddp_tensor input, output; /* of the program, while an operation works here */
+    bool is_used;
+} cd_call_room;
 
-/* Takes the first digest, and lets a watched call work elsewhere. */
-void cd_call_watch_begin(cd_call_watch *watch, cd_call_place *place, cddp_collective *call);
+/* Takes the first digest, and lets a watched call work in the room. */
+void cd_call_watch_begin(cd_call_watch *watch, cd_call_room *room, cddp_collective *call);
 /* Brings the result back, where ok, and takes the second digest. In any case the call has the
 ** program's tensors again. */
-void cd_call_watch_end(cd_call_watch *watch, cd_call_place *place, cddp_collective *call, bool ok);
+void cd_call_watch_end(cd_call_watch *watch, cd_call_room *room, cddp_collective *call, bool ok);
+void cd_call_room_fini(cd_call_room *room); /* accepts a zeroed one */

@@ -56,12 +56,13 @@ typedef struct address {
 
 typedef struct peer {
     int fd;
-    bool has_come; /* its fingerprint of this round is here */
-    bool is_lost;  /* its connection ended */
+    bool has_come;    /* its fingerprint of this round is here */
+    bool is_lost;     /* its connection ended */
     bool has_left;    /* it said farewell, */
     uint32_t lost;    /* because of this rank, */
     uint64_t left_in; /* in this round */
-    uint64_t ends_ns; /* by when its operation of the last round has ended, on this member's clock */
+    uint64_t
+        ends_ns; /* by when its operation of the last round has ended, on this member's clock */
     uint32_t first, count;
     struct {
         cd_call_fingerprint call;
@@ -80,8 +81,8 @@ struct cd_mesh {
     int listener, wake[2];
     pthread_mutex_t sending; /* over what is sent, and: */
     bool has_left;
-    uint64_t sent, ended; /* fingerprints, rounds */
-    uint64_t unsent;      /* refused to be announced, and their rounds have not come */
+    uint64_t sent, ended;   /* fingerprints, rounds */
+    uint64_t unsent;        /* refused to be announced, and their rounds have not come */
     _Atomic uint64_t begun; /* rounds */
     atomic_bool is_ending;
     _Atomic uint32_t lost; /* world rank that this member missed */
@@ -287,7 +288,8 @@ static void receive(peer *p)
 {
     unsigned char bytes[8 * sizeof(note)];
     memcpy(bytes, p->partial, p->partial_bytes);
-    ssize_t n = recv(p->fd, bytes + p->partial_bytes, sizeof bytes - p->partial_bytes, MSG_DONTWAIT);
+    ssize_t n =
+        recv(p->fd, bytes + p->partial_bytes, sizeof bytes - p->partial_bytes, MSG_DONTWAIT);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) p->is_lost = true;
     if (n <= 0) return;
     size_t at = 0, end = p->partial_bytes + (size_t)n;
@@ -365,8 +367,8 @@ static cddp_status fail_left(cd_mesh *m, uint32_t member, cddp_error *err)
     if (lost == CD_MESH_NOBODY)
         return cd_fail(err, CDDP_E_BACKEND, "lost rank %u: it gave up the group", who);
     if (lost == CD_MESH_UNKNOWN)
-        return cd_fail(err, CDDP_E_BACKEND,
-                       "lost rank %u: an operation did not end in time there", who);
+        return cd_fail(err, CDDP_E_BACKEND, "lost rank %u: an operation did not end in time there",
+                       who);
     atomic_store(&m->lost, lost);
     return cd_fail(err, CDDP_E_BACKEND, "lost rank %u, as rank %u says", lost, who);
 }
@@ -456,8 +458,7 @@ cddp_status cd_mesh_exchange(cd_mesh *m, const cd_mesh_round *round, cddp_error 
     if (atomic_load(&m->is_ending)) return CD_PASS(fail_ended(m, err));
     atomic_fetch_add(&m->begun, 1);
     pthread_mutex_lock(&m->sending);
-    if (!round->is_announced)
-        send_fingerprint(m, &round->all[m->options.rank], round->deadline_ns);
+    if (!round->is_announced) send_fingerprint(m, &round->all[m->options.rank], round->deadline_ns);
     if (!round->is_announced && m->unsent > 0) m->unsent--;
     pthread_mutex_unlock(&m->sending);
     cddp_status status = wait_for_all(m, round, err);
@@ -483,7 +484,7 @@ void cd_mesh_leave(cd_mesh *m, uint32_t lost)
 
 uint32_t cd_mesh_find_lost(cd_mesh *m)
 {
-    const uint64_t until = cd_os_now_ns() + FAREWELL_WAIT_NS;
+    const uint64_t until = cd_os_now_ns() + FAREWELL_WAIT_NS + m->options.size * SILENCE_OF_EACH_NS;
     for (;;) {
         if (atomic_load(&m->lost) != CD_MESH_NOBODY) return atomic_load(&m->lost);
         uint32_t ended = CD_MESH_NOBODY;
@@ -500,6 +501,14 @@ uint32_t cd_mesh_find_lost(cd_mesh *m)
         if (cd_os_now_ns() >= until) return atomic_load(&m->lost);
         if (atomic_load(&m->lost) == CD_MESH_NOBODY) cd_os_sleep_ns(1000000);
     }
+}
+
+bool cd_mesh_is_late(const cd_mesh *m)
+{
+    bool is_late = false;
+    for (uint32_t r = 0; r < m->options.size; r++)
+        is_late |= m->peers[r].has_left && m->peers[r].lost == CD_MESH_UNKNOWN;
+    return is_late;
 }
 
 typedef struct silent_list {
@@ -539,19 +548,20 @@ static void wait_for_farewells(cd_mesh *m)
     }
 }
 
-bool cd_mesh_find_silent(cd_mesh *m, char *names, size_t names_bytes)
+uint32_t cd_mesh_find_silent(cd_mesh *m, char *names, size_t names_bytes)
 {
     silent_list silent = {m, false};
     const cd_rank_list list = {&silent, silent_next};
+    uint32_t count = 0;
     cd_mesh_leave(m, CD_MESH_UNKNOWN);
     wait_for_farewells(m);
     /* whose connection ended may have taken its part, and gone */
     silent.of_ended = silent_next(&silent, 0) == CD_NO_RANK;
-    const uint32_t first = silent_next(&silent, 0);
-    if (first == CD_NO_RANK) return false;
-    atomic_store(&m->lost, first);
-    cd_rank_list_print(&list, first, names, names_bytes);
-    return true;
+    for (uint32_t r = silent_next(&silent, 0); r != CD_NO_RANK; r = silent_next(&silent, r + 1))
+        count++;
+    if (count > 0) cd_rank_list_print(&list, CD_NO_RANK, names, names_bytes);
+    if (count == 1) atomic_store(&m->lost, silent_next(&silent, 0));
+    return count;
 }
 
 int32_t cd_mesh_waits_for(const cd_mesh *m)

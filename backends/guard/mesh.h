@@ -60,8 +60,11 @@ void cd_mesh_leave(cd_mesh *mesh, uint32_t lost);
 uint32_t cd_mesh_find_lost(cd_mesh *mesh);
 /* The member that a round waits for, or -1. */
 int32_t cd_mesh_waits_for(const cd_mesh *mesh);
+/* A member has said that an operation did not end in time there. */
+bool cd_mesh_is_late(const cd_mesh *mesh);
 /* After rounds that ended, an operation did not. Says farewell, and waits until everybody else has,
-** or has to: ranks that still run give up at their own deadlines. Writes the names of the others,
-** "rank 2" or "ranks 2 and 3"; false when none is silent. */
-bool cd_mesh_find_silent(cd_mesh *mesh, char *names, size_t names_bytes);
+** or has to: ranks that still run give up at their own deadlines. Writes who is silent ("rank 2",
+** "ranks 2 and 3") and returns how many. Who has ended its part of the operation may be among them,
+** so only one that is silent alone is lost for certain. */
+uint32_t cd_mesh_find_silent(cd_mesh *mesh, char *names, size_t names_bytes);
 void cd_mesh_close(cd_mesh *mesh); /* accepts NULL */

@@ -203,6 +203,7 @@ static void mpi_close(void *group)
     if (g->types_made && !is_final) cd_mpi_types_fini(g);
     if (g->comm != MPI_COMM_NULL && !is_final) MPI_Comm_free(&g->comm);
     cd_release(NULL, g->scratch, g->scratch_bytes);
+    cd_call_room_fini(&g->room);
     cd_arena_fini(&g->arena);
 }
 

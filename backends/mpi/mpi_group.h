@@ -49,13 +49,13 @@ struct cd_mpi_group {
     MPI_Datatype types[CDDP_DTYPE_COUNT];
     MPI_Op ops[CDDP_DTYPE_COUNT][CDDP_RED_COUNT]; /* MPI_OP_NULL: MPI's own operator is used */
     cd_os_lanes lanes;
-    uint64_t ends_ns;     /* by when the running operation has ended on all members; of its lane */
+    uint64_t ends_ns; /* by when the running operation has ended on all members; of its lane */
     uint64_t asks_until_ns; /* under the lanes' lock: who took no part? 0: nobody asks */
-    cd_mpi_work *running; /* under the lanes' lock */
-    bool aborted;         /* under the lanes' lock */
+    cd_mpi_work *running;   /* under the lanes' lock */
+    bool aborted;           /* under the lanes' lock */
     char abort_reason[160];
-    void *left;    /* where an operation worked that was abandoned, or NULL */
-    void *scratch; /* (scratch_bytes) of the collective lane */
+    cd_call_room room; /* of watched operations; of the collective lane */
+    void *scratch;     /* (scratch_bytes) of the collective lane */
     size_t scratch_bytes;
 };
 

@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 #define PIECE_ELEMENTS_MAX (INT64_C(1) << 30)
@@ -90,20 +91,21 @@ static void exchange_farewells(cd_mpi_group *g, MPI_Request *requests, bool *hea
     }
 }
 
-/* An operation whose fingerprints had come did not end: names who took no part. */
-static bool find_silent(cd_mpi_group *g, char *names, size_t names_bytes)
+/* An operation whose fingerprints had come did not end: names who is silent, and returns how many. */
+static uint32_t find_silent(cd_mpi_group *g, char *names, size_t names_bytes)
 {
     const size_t requests = 2 * (size_t)g->size * sizeof(MPI_Request),
                  bytes = requests + g->size * sizeof(bool);
     char *memory = cd_allocate(NULL, bytes);
-    if (memory == NULL) return false;
+    uint32_t count = 0;
+    if (memory == NULL) return 0;
     const cd_mpi_round round = {.group = g, .ended = (bool *)(memory + requests)};
     exchange_farewells(g, (MPI_Request *)(void *)memory, round.ended);
     const cd_rank_list list = {&round, late_next};
-    const uint32_t first = late_next(&round, 0);
-    if (first != CD_NO_RANK) cd_rank_list_print(&list, first, names, names_bytes);
+    for (uint32_t r = late_next(&round, 0); r != CD_NO_RANK; r = late_next(&round, r + 1)) count++;
+    if (count > 0) cd_rank_list_print(&list, CD_NO_RANK, names, names_bytes);
     cd_release(NULL, memory, bytes);
-    return first != CD_NO_RANK;
+    return count;
 }
 
 static cddp_status may_go_on(cd_mpi_group *g, const cd_mpi_work *w, uint64_t now_ns,
@@ -116,14 +118,15 @@ static cddp_status may_go_on(cd_mpi_group *g, const cd_mpi_work *w, uint64_t now
     if (!aborted && now_ns <= w->deadline_ns) return CDDP_OK;
     find_ended(p);
     const bool is_message = w->call.op == CDDP_OP_SEND || w->call.op == CDDP_OP_RECV,
-               is_named = !aborted && !is_message && p->ended == NULL && g->ends_ns != 0 &&
-                          find_silent(g, names, sizeof names);
+               may_ask = !aborted && !is_message && p->ended == NULL && g->ends_ns != 0;
+    const uint32_t silent = may_ask ? find_silent(g, names, sizeof names) : 0;
     cd_mpi_give_up();
     if (aborted) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", g->abort_reason);
-    if (is_named)
-        return cd_fail(err, CDDP_E_TIMEOUT,
-                       "lost %s: no part was taken in it in time (mpi: %s did not end)", names,
-                       p->what);
+    if (silent > 0) {
+        char library[80];
+        snprintf(library, sizeof library, "mpi: %s did not end", p->what);
+        return CD_PASS(cd_call_fail_silent(w->call.op, names, silent, library, err));
+    }
     return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time", p->what);
 }
 
@@ -145,8 +148,8 @@ static void end_what_came(cd_mpi_group *g, const cd_mpi_work *w)
         const cd_mpi_work *other = (const cd_mpi_work *)(const void *)job;
         int has_come = 0;
         next = cd_os_lane_queued(&g->lanes, CD_MPI_LANE_RECV, job);
-        const bool is_known = MPI_Request_get_status(other->message, &has_come,
-                                                     MPI_STATUS_IGNORE) == MPI_SUCCESS;
+        const bool is_known =
+            MPI_Request_get_status(other->message, &has_come, MPI_STATUS_IGNORE) == MPI_SUCCESS;
         if (is_known && has_come && cd_os_lane_withdraw(&g->lanes, CD_MPI_LANE_RECV, job))
             cd_os_job_run(&g->lanes, job);
     }
@@ -256,8 +259,8 @@ static cd_mpi_round round_in(const cd_mpi_group *g, const cd_mpi_work *w, char *
 
 cddp_status cd_mpi_round_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
 {
-    const bool is_due = g->guard && g->size > 1 && g->size <= MEMBERS_AT_POST_MAX &&
-                        cd_mpi_usable(NULL) == CDDP_OK;
+    const bool is_due =
+        g->guard && g->size > 1 && g->size <= MEMBERS_AT_POST_MAX && cd_mpi_usable(NULL) == CDDP_OK;
     if (!is_due) return CDDP_OK;
     char *memory = cd_arena_push(&w->arena, ROUND_BYTES(g->size));
     if (memory == NULL) return cd_fail_memory(err, "%u fingerprints", g->size);
@@ -526,16 +529,11 @@ static cddp_status run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
 cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
 {
     cddp_op op = w->call.op;
-    cd_call_place place;
     CD_TRY(cd_mpi_usable(err));
     if (op == CDDP_OP_SEND || op == CDDP_OP_RECV) return CD_PASS(message_finish(g, w, err));
     if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
-    cd_call_watch_begin(&w->watch, &place, &w->call);
+    cd_call_watch_begin(&w->watch, &g->room, &w->call);
     const cddp_status status = run(g, w, err);
-    if (status != CDDP_OK && cd_mpi_usable(NULL) != CDDP_OK) {
-        g->left = place.memory; /* a late peer may still read it (M1) */
-        place.memory = NULL;
-    }
-    cd_call_watch_end(&w->watch, &place, &w->call, status == CDDP_OK);
+    cd_call_watch_end(&w->watch, &g->room, &w->call, status == CDDP_OK);
     return CD_PASS(status);
 }

@@ -610,8 +610,8 @@ TEST(gloo, a_rank_that_stands_still_in_an_operation_is_named_by_all_others)
         for (uint32_t r = 0; r < 2; r++) {
             cd_test_row("rank %u, %s: %s", r, algorithms[i], j.results[r].error.message);
             assert_int_equal(j.results[r].status, CDDP_E_TIMEOUT);
-            assert_non_null(strstr(j.results[r].error.message,
-                                   "lost rank 2: no part was taken in it in time"));
+            assert_non_null(
+                strstr(j.results[r].error.message, "lost rank 2: no part was taken in it in time"));
         }
         munmap(others_ended, sizeof *others_ended);
     }
