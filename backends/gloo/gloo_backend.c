@@ -411,7 +411,7 @@ static cddp_status gloo_post(void *group, const cddp_collective *collective, voi
         if (status != CDDP_OK) goto out;
     }
     guard_begin(g, w);
-    /* the thread of collectives runs since the group was opened: what was announced is not refused */
+    /* the lane's thread runs since the group was opened: what was announced is not refused */
     CD_TRY_OUT(cd_os_lane_push(&g->lanes, lane_of(collective), &w->job, err));
     *work = w;
     return CDDP_OK;

@@ -98,7 +98,7 @@ bool cd_gloo_is_aborted(cd_gloo_group *group);
 ** reports the abort. */
 cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text,
                          cddp_error *err);
-/* In the lane of collectives. Where the group has a guard, ranks that took no part are named: that can
-** take as long as their time-outs, and two seconds. */
+/* In the lane of collectives. Where the group has a guard, ranks that took no part are named: that
+** can take as long as their time-outs, and two seconds. */
 cddp_status cd_gloo_fail_collective(cd_gloo_group *group, cd_gloo_code code, int64_t peer,
                                     const char *text, cddp_error *err);

@@ -3,10 +3,10 @@
 ** else writes to its memory (cddp_collective.is_watched).
 **
 ** Note [A watched operation works elsewhere]
-** A watched operation is in place: its result replaces what it was given, so no digest of that memory
-** can tell a write of the program from the operation's own. It therefore works in a copy. Until the
-** result is brought back, only the program can change the memory that it was given, and a digest at
-** both ends tells. The operation never reads what was written meanwhile. It costs two copies and one
+** A watched operation is in place: its result replaces what it was given. No digest of that memory
+** can tell a write of the program from the operation's own. So it works in a copy. Until the result
+** is brought back, only the program can change the memory that it was given, and digests at both
+** ends show that. The operation never reads what was written meanwhile. It costs two copies and one
 ** digest, and memory for the largest copy. Where that memory is missing, the operation works in
 ** place, and a write while it computes is not seen.
 **

@@ -373,8 +373,8 @@ static cddp_status fail_left(cd_mesh *m, uint32_t member, cddp_error *err)
     return cd_fail(err, CDDP_E_BACKEND, "lost rank %u, as rank %u says", lost, who);
 }
 
-/* A member that came is not asked why it left in this round: the round does not need it. One that left
-** before takes part in nothing, whatever it had announced. */
+/* A member that came is not asked why it left in this round: the round does not need it. One that
+** left before takes part in nothing, whatever it had announced. */
 static cddp_status look_for_losses(cd_mesh *m, const cd_mesh_round *round, cddp_error *err)
 {
     bool is_any_lost = false;

@@ -11,8 +11,8 @@
 ** Invariants
 **   N1  a member sends its k-th fingerprint when it has the (k-A)-th of everybody, A =
 **       CD_MESH_AHEAD_MAX. So at most 2·A fingerprints and one farewell of a peer are unread;
-**   N2  a member that fails sends one farewell, which names the rank that it missed, if it knows, and
-**       exchanges nothing afterwards. Its operation ends by the time that its fingerprint told.
+**   N2  a member that fails sends one farewell, which names the rank that it missed, if it knows,
+**       and exchanges nothing afterwards. Its operation ends by the deadline in its fingerprint.
 **
 ** Lifetime   open → exchange … → close; members outlive it
 ** Threads    exchange from one thread, announce from one; leave and waits_for from any

@@ -60,9 +60,9 @@ static uint32_t late_next(const void *self, uint32_t from)
     return next;
 }
 
-/* Says farewell to all, and waits until everybody else has, or is late with it: ranks that still run
-** give up at their own deadlines. The abandoned operation goes on meanwhile, in tensors that the
-** caller has not got back (M1). */
+/* Says farewell to all, and waits until everybody else has, or is late with it: ranks that still
+** run give up at their own deadlines. The abandoned operation goes on meanwhile, in tensors that
+** the caller has not got back (M1). */
 static void exchange_farewells(cd_mpi_group *g, MPI_Request *requests, bool *heard)
 {
     const uint64_t until = g->ends_ns + SILENCE_NS;
@@ -91,7 +91,8 @@ static void exchange_farewells(cd_mpi_group *g, MPI_Request *requests, bool *hea
     }
 }
 
-/* An operation whose fingerprints had come did not end: names who is silent, and returns how many. */
+/* An operation whose fingerprints had come did not end: names who is silent, and returns how
+** many. */
 static uint32_t find_silent(cd_mpi_group *g, char *names, size_t names_bytes)
 {
     const size_t requests = 2 * (size_t)g->size * sizeof(MPI_Request),

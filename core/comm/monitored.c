@@ -42,8 +42,8 @@ static cddp_tensor number_at(int32_t *place)
 static cddp_status post_message(const roll *r, cddp_op op, uint32_t peer, int32_t *place,
                                 cddp_work **work, cddp_error *err)
 {
-    /* The first member gives up whom it did not hear. The others wait as long again: it may have come
-    ** as late as it allows them to. */
+    /* The first member gives up whom it did not hear. The others wait as long again: it may have
+    ** come as late as it allows them to. */
     const bool is_first = r->group->group_rank == 0;
     const uint64_t more = is_first && r->timeout_ns > ANSWERS_NS ? ANSWERS_NS : r->timeout_ns;
     cddp_collective c = {.op = op,

@@ -657,17 +657,17 @@ static cddp_status write_meanwhile(cddp_group *group, cddp_error *err)
     if (status == CDDP_OK) status = device.digest(&t, &got, err);
     if (status != CDDP_OK) return status;
     const bool was_read = b->digest_read(group->backend_group, work) == (int64_t)given,
-               is_told = b->digest_written(group->backend_group, work) != (int64_t)got;
+               is_reported = b->digest_written(group->backend_group, work) != (int64_t)got;
     b->release(group->backend_group, work);
     for (int i = 0; i < COUNT; i++)
         if (data[i] != 2.0f)
             return cddp_error_set(err, CDDP_E_MISMATCH, "element %d is %g", i, (double)data[i]);
-    if (!was_read || is_told != (me == 1))
-        return cddp_error_set(err, CDDP_E_STATE, "read %d, told %d", was_read, is_told);
+    if (!was_read || is_reported != (me == 1))
+        return cddp_error_set(err, CDDP_E_STATE, "read %d, reported %d", was_read, is_reported);
     return CDDP_OK;
 }
 
-TEST(gloo, a_write_while_an_operation_computes_in_place_is_told_and_changes_no_sum)
+TEST(gloo, a_write_while_an_operation_computes_in_place_is_reported_and_changes_no_sum)
 {
     job j = {.world_size = 2, .timeout_ns = UINT64_C(20000000000), .body = write_meanwhile};
     run_job(&j);
@@ -677,7 +677,7 @@ TEST(gloo, a_write_while_an_operation_computes_in_place_is_told_and_changes_no_s
     assert_all_returned(&j);
 }
 
-/* Who comes to a monitored barrier, and when those who do not may leave: what processes share. */
+/* What processes share: who is at a monitored barrier, and when those who are not may leave. */
 typedef struct roll_call {
     uint32_t away, dead; /* bits of ranks: who does not come, and who ends instead */
     sem_t is_here;       /* for rank 0: one more that comes */

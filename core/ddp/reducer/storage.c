@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Does each gradient in the caller's storage have its own memory? An average that is written into one
-** gradient would otherwise overwrite another, or a parameter.
+/* Does each gradient in the caller's storage have its own memory? An average that is written into
+** one gradient would otherwise overwrite another, or a parameter.
 **
 ** Every reduced backward asks. Where all of them lie as they did when they were last compared, the
 ** answer is the same: that is one pass over their addresses. Else they are sorted by address.
@@ -14,7 +14,7 @@
 
 #include "cddp/device.h"
 
-/* Bytes of one storage. On the host all storages are one, since pointers may lead into the middle. */
+/* Bytes of one storage. On the host all storages are one: pointers may lead into the middle. */
 typedef struct span {
     uintptr_t storage;
     uint64_t begin, end;

@@ -77,8 +77,7 @@ TEST(silent, one_alone_is_lost_where_all_need_it_and_else_nobody_is_accused)
 {
     cddp_error err = CDDP_ERROR_INIT;
     assert_fails(cd_call_fail_silent(CDDP_OP_ALLREDUCE, "rank 2", 1, "gloo: late", &err),
-                 CDDP_E_TIMEOUT, &err,
-                 "lost rank 2: no part was taken in it in time (gloo: late)");
+                 CDDP_E_TIMEOUT, &err, "lost rank 2: no part was taken in it in time (gloo: late)");
     assert_fails(cd_call_fail_silent(CDDP_OP_ALLREDUCE, "ranks 0 and 2", 2, "gloo: late", &err),
                  CDDP_E_TIMEOUT, &err, "nothing was heard of ranks 0 and 2");
     assert_null(strstr(err.message, "lost"));
