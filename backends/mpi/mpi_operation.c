@@ -70,14 +70,17 @@ static void exchange_farewells(cd_mpi_group *g, MPI_Request *requests, bool *hea
     g->asks_until_ns = until;
     pthread_mutex_unlock(&g->lanes.lock);
     for (uint32_t r = 0; r < 2 * g->size; r++) requests[r] = MPI_REQUEST_NULL;
+    memset(heard, 1, g->size * sizeof *heard); /* who cannot be asked is not accused */
     for (uint32_t r = 0; r < g->size; r++) {
-        heard[r] = r == g->rank;
-        if (heard[r]) continue;
+        if (r == g->rank) continue;
         if (MPI_Irecv(NULL, 0, MPI_BYTE, (int)r, FAREWELL_TAG, g->comm, &requests[r]) !=
                 MPI_SUCCESS ||
             MPI_Isend(NULL, 0, MPI_BYTE, (int)r, FAREWELL_TAG, g->comm, &requests[g->size + r]) !=
-                MPI_SUCCESS)
+                MPI_SUCCESS) {
+            memset(heard, 1, g->size * sizeof *heard);
             return;
+        }
+        heard[r] = false;
     }
     for (uint32_t open = g->size; open > 0 && cd_os_now_ns() < until;) {
         open = 0;
