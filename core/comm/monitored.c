@@ -21,15 +21,15 @@
 #define POLL_NS UINT64_C(1000000)
 #define TAG_BIT (UINT64_C(1) << 62) /* apart from the tags of a program */
 #define ALL_CAME (-1)
-#define LOST (-2)
 #define ANSWERS_NS UINT64_C(5000000000) /* at most: how long answers may take to leave */
 
 typedef struct roll {
     cddp_group *group;
     uint64_t first, timeout_ns, deadline_ns; /* first: the group's sequence before */
-    int32_t *answers;                        /* (size) of each member */
-    cddp_work **works;                       /* (size) the receives of the first member */
-    uint32_t *missing;                       /* (missing_count) world ranks */
+    int32_t *answers;                        /* (size) of each member: its receive writes it */
+    bool *is_lost;     /* (size) the first member does not wait for it any more */
+    cddp_work **works; /* (size) the receives of the first member */
+    uint32_t *missing; /* (missing_count) world ranks */
     size_t missing_count;
 } roll;
 
@@ -70,10 +70,10 @@ static cddp_status send_to(const roll *r, uint32_t peer, int32_t *place, cddp_er
 static bool is_settled(roll *r, uint32_t member)
 {
     bool done = false;
-    if (r->answers[member] == LOST || r->works[member] == NULL) return true;
+    if (r->is_lost[member]) return true;
     /* why a receive failed is of no account: the list of the missing says more */
-    if (cddp_work_test(r->works[member], &done, NULL) != CDDP_OK) r->answers[member] = LOST;
-    return done || r->answers[member] == LOST;
+    if (cddp_work_test(r->works[member], &done, NULL) != CDDP_OK) r->is_lost[member] = true;
+    return done || r->is_lost[member];
 }
 
 /* Asks every receive, until all have ended or the time is up. */
@@ -94,12 +94,12 @@ static cddp_status wait_for_all(roll *r, cddp_error *err)
 static void call_roll(roll *r)
 {
     for (uint32_t m = 1; m < r->group->group_size; m++) {
-        if (!is_settled(r, m)) r->answers[m] = LOST;
-        if (r->answers[m] != LOST) {
-            if (cddp_work_wait(r->works[m], 0, NULL) != CDDP_OK) r->answers[m] = LOST;
+        if (!is_settled(r, m)) r->is_lost[m] = true;
+        if (!r->is_lost[m]) {
+            if (cddp_work_wait(r->works[m], 0, NULL) != CDDP_OK) r->is_lost[m] = true;
             r->works[m] = NULL;
         }
-        if (r->answers[m] == LOST) r->missing[r->missing_count++] = cd_group_member(r->group, m);
+        if (r->is_lost[m]) r->missing[r->missing_count++] = cd_group_member(r->group, m);
     }
 }
 
@@ -136,7 +136,7 @@ static cddp_status expect(roll *r, uint32_t member, cddp_error *err)
         return status;
     }
     r->works[member] = NULL;
-    r->answers[member] = LOST;
+    r->is_lost[member] = true;
     return CDDP_OK;
 }
 
@@ -149,7 +149,7 @@ static cddp_status lead(roll *r, cddp_error *err)
     call_roll(r);
     r->answers[0] = r->missing_count > 0 ? (int32_t)missing_next(r, 0) : ALL_CAME;
     for (uint32_t m = 1; m < size; m++) {
-        if (r->answers[m] == LOST) continue;
+        if (r->is_lost[m]) continue;
         const cddp_status sent = send_to(r, m, &r->answers[0], err);
         if (r->missing_count == 0) CD_TRY_OUT(sent); /* else the list of the missing says more */
     }
@@ -200,6 +200,7 @@ cddp_status cddp_barrier_monitored(cddp_group *group, uint64_t timeout_ns, cddp_
               .timeout_ns = timeout_ns,
               .deadline_ns = rank->ops->now_ns(rank) + timeout_ns,
               .answers = cd_arena_array(&arena, group->group_size, sizeof *r.answers),
+              .is_lost = cd_arena_array(&arena, group->group_size, sizeof *r.is_lost),
               .works = cd_arena_array(&arena, group->group_size, sizeof *r.works),
               .missing = cd_arena_array(&arena, group->group_size, sizeof *r.missing)};
     CD_TRY_OUT(cd_arena_check(&arena, err, "a monitored barrier of %u ranks", group->group_size));
