@@ -246,6 +246,26 @@ static cddp_event hb_event(hb_step step)
     return e;
 }
 
+/* A rank that says two things is on both sides, and is named once. */
+TEST(agree, a_rank_that_contradicts_itself_is_not_set_against_itself)
+{
+    (void)state;
+    cd_arena memory;
+    char who[160];
+    cd_split split = {.has_culprit = false, .odd.rank = 0};
+    cd_arena_init(&memory, NULL, CD_RANK_SET_BLOCK);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        cd_rank_set_add(&split.odd_ranks, &memory, rank);
+        cd_rank_set_add(&split.right.ranks, &memory, rank);
+    }
+    cd_split_print(&split, who, sizeof who);
+    assert_string_equal(who, "ranks 0-2, twice in one step,");
+    cd_rank_set_add(&split.right.ranks, &memory, 4);
+    cd_split_print(&split, who, sizeof who);
+    assert_string_equal(who, "rank 4 and ranks 0-2, no majority,");
+    cd_arena_fini(&memory);
+}
+
 TEST(hb, a_wait_orders_streams_by_marks_and_through_the_host)
 {
     (void)state;
@@ -1694,6 +1714,7 @@ TEST(once, ranks_that_average_just_what_they_have_stepped_on_are_not_accused)
                 {{0, 0}, "steps on a local gradient"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cd_judge *judge = make_judge_of("I-ONCE");
+        put(judge, (cddp_event){.kind = CDDP_EV_mark, .text = "torch 2.6"});
         for (int64_t p = 0; p < 2; p++) PUT_AT(judge, 0, 0, param, .param = p, .numel = 4);
         for (int64_t p = 0; p < 2; p++)
             PUT_AT(judge, 0, 1, grad_local, .param = p, .presence = CDDP_PRESENCE_VALUE,
