@@ -1700,6 +1700,32 @@ TEST(once, names_the_bucket_that_was_waited_for_and_what_it_lacks)
                    "it waited for bucket 0, in which parameter 1 did not become ready");
 }
 
+/* Rank 1 sends to rank 0, which waits for it elsewhere and has recorded no exchange of messages. */
+TEST(live, who_never_asks_for_a_message_is_named_by_the_group_of_who_sends_it)
+{
+    (void)state;
+    static const uint32_t pair[] = {1, 0};
+    for (int knows = 0; knows < 2; knows++) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        const int64_t digest = knows ? (int64_t)cd_rank_members_digest(pair, 2) : 5;
+        for (uint32_t rank = 0; rank < 3; rank++)
+            PUT_AT(judge, rank, 0, group, .group = 7, .members = 3, .group_rank = rank);
+        PUT_AT(judge, 1, 0, group, .group = 9, .members = 2, .members_digest = digest);
+        PUT_AT(judge, 1, 1, collective_post, .group = 9, .op = CDDP_OP_SEND, .root = 1,
+               .bucket = -1);
+        PUT_AT(judge, 1, 1, collective_wait, .group = 9);
+        for (uint32_t rank = 0; rank < 3; rank += 2) {
+            post_flag(judge, rank, 1, 0, -1);
+            PUT_AT(judge, rank, 1, collective_wait, .group = 7);
+        }
+        for (uint32_t rank = 0; rank < 3; rank++)
+            PUT_AT(judge, rank, 1, rank_end, .status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG);
+        cd_test_row("knows %d", knows);
+        expect_finding(judge, knows ? "wait for one another in a cycle of 2" : "no record says",
+                       "");
+    }
+}
+
 /* After a step on gradients that nobody reduced, the program itself all-reduces something. */
 TEST(once, ranks_that_average_just_what_they_have_stepped_on_are_not_accused)
 {
