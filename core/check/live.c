@@ -52,6 +52,7 @@
 
 typedef struct member {
     int64_t posted, index;
+    int64_t last_op; /* that it posted under the last number */
     /* + 1: the last message that names its own sender or receiver as the other one */
     int64_t to_itself;
     uint64_t itself_sequence; /* of that post */
@@ -216,7 +217,10 @@ static void take_post(state *s, const cddp_event *e, const rank_facts *r)
     const bool is_of_step = c->bucket >= 0 && !r->is_shadow;
     member *m = cd_table_add(&s->members, CD_KEY(c->group, e->rank));
     operation *o = cd_table_add(&s->operations, CD_KEY(c->group, c->sequence));
-    if (m != NULL && c->sequence + 1 > m->posted) m->posted = c->sequence + 1;
+    if (m != NULL && c->sequence + 1 > m->posted) {
+        m->posted = c->sequence + 1;
+        m->last_op = c->op;
+    }
     if (m != NULL && is_message(c->op)) m->has_messages = true;
     if (m != NULL && m->is_open && is_message(c->op) && c->root == m->index) {
         m->to_itself = c->sequence + 1;
@@ -1397,10 +1401,13 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
     } else {
         const operation *o =
             cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
+        const member *own = cd_table_find(&s->members, CD_KEY(r->waiting_group, rank));
         wait.group = r->waiting_group;
         wait.sequence = r->waiting_sequence;
         wait.name = cd_writer_get_group(&s->writer, r->waiting_group);
-        wait.op = op_of(o, rank);
+        /* of several that posted something else under this number only the first is kept */
+        wait.op =
+            own != NULL && own->posted == r->waiting_sequence + 1 ? own->last_op : op_of(o, rank);
         if (o != NULL) wait.bucket = posted_by(o, rank)->bucket;
         const int64_t dead = has_lost(r) ? died_inside(s, r) : -1;
         if (dead >= 0 && missing_for(s, r) == dead)

@@ -1700,6 +1700,31 @@ TEST(once, names_the_bucket_that_was_waited_for_and_what_it_lacks)
                    "it waited for bucket 0, in which parameter 1 did not become ready");
 }
 
+/* Ranks 1 and 3 post a barrier where the others reduce: each waits in what it posted itself. */
+TEST(live, a_rank_waits_in_the_operation_that_it_posted_itself)
+{
+    (void)state;
+    cd_judge *judge = make_judge_of("I-LIVE");
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        PUT_AT(judge, rank, 0, group, .group = 7, .members = 4, .group_rank = rank);
+        if (rank % 2 == 0)
+            post_flag(judge, rank, 1, 0, -1);
+        else
+            PUT_AT(judge, rank, 1, collective_post, .group = 7, .op = CDDP_OP_BARRIER,
+                   .bucket = -1);
+        PUT_AT(judge, rank, 1, collective_wait, .group = 7);
+    }
+    for (uint32_t rank = 0; rank < 4; rank++)
+        PUT_AT(judge, rank, 1, rank_end, .status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG);
+    assert_int_equal(cd_judge_end(judge, NULL), CDDP_OK);
+    assert_int_equal(cd_judge_wait_count(judge), 4);
+    for (size_t i = 0; i < 4; i++) {
+        const cddp_wait *wait = &cd_judge_get_wait(judge, 0)[i];
+        assert_int_equal(wait->op, wait->rank % 2 == 0 ? CDDP_OP_ALLREDUCE : CDDP_OP_BARRIER);
+    }
+    cd_judge_destroy(judge);
+}
+
 /* Rank 1 sends to rank 0, which waits for it elsewhere and has recorded no exchange of messages. */
 TEST(live, who_never_asks_for_a_message_is_named_by_the_group_of_who_sends_it)
 {
