@@ -34,6 +34,8 @@ typedef struct witness {
     uint32_t ended_rank;
     bool has_waited;
     cd_circles circles;
+    char failed[400]; /* why the first recorder ended that failed; "": none did */
+    uint32_t failed_rank, failed_count;
     char loops[280]; /* of a rank that posted on and on when the job was ended; "": none */
 } witness;
 
@@ -49,6 +51,19 @@ static void take_end(witness *w, const cddp_event *event)
     cd_text_clean(w->ended);
     w->ended_rank = event->rank;
     w->has_waited = is_waiting;
+}
+
+/* Whatever else is missing of that rank follows from it. */
+static void take_failure(witness *w, const cddp_event *event)
+{
+    static const char begin[] = "recorder failed: ";
+    if (event->kind != CDDP_EV_mark || event->text == NULL ||
+        strncmp(event->text, begin, sizeof begin - 1) != 0)
+        return;
+    if (w->failed_count++ > 0) return;
+    snprintf(w->failed, sizeof w->failed, "%s", event->text + sizeof begin - 1);
+    cd_text_clean(w->failed);
+    w->failed_rank = event->rank;
 }
 
 /* A loop that never ends and a long one look alike, where somebody ended the job in it. */
@@ -73,6 +88,7 @@ static void take_event(void *self, const cddp_event *event)
     cd_declared_push(&w->declared, event);
     take_end(w, event);
     take_loop(w, event);
+    take_failure(w, event);
     w->judge->event(w->judge->self, event);
 }
 
@@ -87,6 +103,7 @@ static cddp_status show(void *source, const cddp_trace_sink *sink, cddp_error *e
     w->ended[0] = '\0';
     w->has_waited = false;
     w->loops[0] = '\0';
+    w->failed_count = 0;
     cd_circles_init(&w->circles, NULL);
     cd_models_begin(&w->models, w->model, &both);
     const cddp_status status = w->replay(w->source, &one, err);
@@ -174,6 +191,16 @@ static const char *print_ended(cd_result *result, const witness *w)
     return words != NULL ? words : "";
 }
 
+static const char *print_failed(cd_result *result, const witness *w)
+{
+    if (w->failed_count == 0) return "";
+    const char *words =
+        cd_arena_printf(&result->arena,
+                        "the recorder of rank %" PRIu32 "%s failed, and the job went on: %s\n",
+                        w->failed_rank, w->failed_count > 1 ? ", and of others," : "", w->failed);
+    return words != NULL ? words : "";
+}
+
 /* All that keeps it from being verified is that somebody ended the job. */
 static bool was_ended(const cddp_verdict *v)
 {
@@ -205,8 +232,8 @@ static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
     if (gaps == NULL) return cd_fail_memory(err, "a verdict");
     const char *words = cd_arena_printf(
         &result->arena,
-        "nothing is broken in what the program showed, but it did not show enough\n%s%s%s",
-        w->loops, print_ended(result, w), gaps);
+        "nothing is broken in what the program showed, but it did not show enough\n%s%s%s%s",
+        print_failed(result, w), w->loops, print_ended(result, w), gaps);
     if (words == NULL) return cd_fail_memory(err, "a verdict");
     if (was_ended(&result->verdict)) {
         cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
@@ -242,6 +269,7 @@ static cddp_status judge_model(cd_result *result, const cddp_registry *registry,
 {
     cddp_verdict *verdict = NULL;
     CD_TRY(cd_declared_init(&w->declared, w->world_size, NULL, err));
+    w->declared.model_count = w->models.count;
     cddp_status status = cddp_judge(plan, registry, show, w, &verdict, err);
     if (status == CDDP_OK) status = cd_result_take_verdict(result, verdict, err);
     if (status == CDDP_OK) status = settle(result, w, err);

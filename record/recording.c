@@ -176,6 +176,7 @@ static void release_parameters(cd_recording *r)
     for (size_t i = 0; i < CD_TRACER_WRAPPERS_MAX; i++) {
         cd_recorded_wrapper *w = &r->wrappers[i];
         cd_release(NULL, w->parameters, w->parameter_capacity * sizeof *w->parameters);
+        cd_roundings_fini(&w->hook.roundings);
     }
 }
 

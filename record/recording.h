@@ -15,6 +15,7 @@
 #include "cddp/shard.h"
 #include "cddp/world.h"
 #include "core/trace/tracer.h"
+#include "record/roundings.h"
 
 typedef enum cd_recording_state {
     CD_RECORDING_UNREAD,
@@ -51,6 +52,7 @@ typedef struct cd_recorded_hook {
     int64_t numel;
     double given, got, magnitude; /* over the bucket, see cd_pair */
     bool is_whole;                /* all its gradients are still there */
+    cd_roundings roundings;
 } cd_recorded_hook;
 
 /* What the recorder knows of a wrapper, or of a program that reduces without one. */

@@ -40,21 +40,30 @@ static void see_written(struct cddp_tracer *tracer, int64_t variable, const cddp
     if (r != NULL) cd_recording_project(r, variable, gradient, true);
 }
 
-static void state_law(cd_recording *r, const cd_tracer_share *share)
+static void state(cd_recording *r, const cd_tracer_share *share, const char *words, double given,
+                  double got, double bound)
 {
-    const cd_recorded_hook *h = &cd_recording_here(r)->hook;
+    const bool is_finite = isfinite(given) && isfinite(got);
+    CD_EMIT(&r->tracer, hook_law, words, .bucket = share->bucket,
+            .left = cd_f64_bits(is_finite ? given / share->ranks : 0),
+            .right = cd_f64_bits(is_finite ? got / share->ranks : 0),
+            .bound = cd_f64_bits(is_finite ? bound : (double)INFINITY), .over_ranks = true);
+}
+
+static void state_laws(cd_recording *r, const cd_tracer_share *share)
+{
+    cd_recorded_hook *h = &cd_recording_here(r)->hook;
     const double w = share->ranks, n = (double)h->numel;
     const bool is_half = h->cast == CDDP_F16;
-    const double terms = (w + 2) * (is_half ? 0x1p-11 : 0x1p-8),
-                 tiny = is_half ? 0x1p-24 : 0x1p-133;
+    const double unit = is_half ? 0x1p-11 : 0x1p-8, tiny = is_half ? 0x1p-24 : 0x1p-133;
+    const double terms = (w + 2) * unit;
     const double bound =
         (terms / (1 - terms) * h->magnitude + n * 0x1p-50 * (h->magnitude + h->got)) / w +
         2 * n * tiny;
-    const bool is_finite = isfinite(h->given) && isfinite(h->got) && isfinite(h->magnitude);
-    CD_EMIT(&r->tracer, hook_law, "the result is the mean of what the ranks gave",
-            .bucket = share->bucket, .left = cd_f64_bits(is_finite ? h->given / w : 0),
-            .right = cd_f64_bits(is_finite ? h->got / w : 0),
-            .bound = cd_f64_bits(is_finite ? bound : (double)INFINITY), .over_ranks = true);
+    state(r, share, "the result is the mean of what the ranks gave", h->given, h->got,
+          isfinite(h->magnitude) ? bound : (double)INFINITY);
+    state(r, share, "roundings of the mean prefer neither side", h->roundings.given,
+          h->roundings.got, cd_roundings_bound(&h->roundings, share->ranks, unit, tiny));
 }
 
 /* A joined rank states nothing, so that laws over all ranks are not stated under join. */
@@ -67,18 +76,21 @@ static void see_returned(struct cddp_tracer *tracer, const cd_tracer_share *shar
     cd_recorded_hook *h = &cd_recording_here(r)->hook;
     if (h->cast < 0 || cd_recording_here(r)->has_join) return;
     if (share->variable < 0) {
-        if (h->is_whole && h->numel > 0) state_law(r, share);
+        if (h->is_whole && h->numel > 0) state_laws(r, share);
         h->given = h->got = h->magnitude = 0;
         h->numel = 0;
         h->is_whole = true;
+        cd_roundings_begin(&h->roundings);
     } else if (share->is_zero && cd_projection_pair(share->slice, share->slice, &pair)) {
         h->got += pair.got;
         h->numel += pair.numel;
+        cd_roundings_add(&h->roundings, NULL, share->slice);
     } else if (share->local != NULL && cd_projection_pair(share->local, share->slice, &pair)) {
         h->given += pair.given;
         h->got += pair.got;
         h->magnitude += pair.magnitude;
         h->numel += pair.numel;
+        cd_roundings_add(&h->roundings, share->local, share->slice);
     } else {
         h->is_whole = false;
     }

@@ -111,6 +111,48 @@ bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_ev
     return v == &entry->first;
 }
 
+static void take_back(cd_variant *v, uint32_t rank)
+{
+    v->count--;
+    cd_rank_set_remove(&v->ranks, rank);
+    if (v->rank != rank || v->count == 0) return;
+    v->rank = cd_rank_set_next(&v->ranks, 0);
+    v->sequence = CD_NO_SEQUENCE;
+}
+
+/* What nobody says any more. */
+static void drop_empty(cd_agree *agree, cd_agree_entry *entry)
+{
+    while (entry->first.count == 0 && entry->first.next != 0)
+        entry->first = agree->overflow[entry->first.next - 1];
+    for (cd_variant *v = &entry->first; v->next != 0;) {
+        cd_variant *next = &agree->overflow[v->next - 1];
+        if (next->count == 0)
+            v->next = next->next;
+        else
+            v = next;
+    }
+}
+
+void cd_agree_restate(cd_agree *agree, const cd_statement *statement, const cddp_event *event)
+{
+    cd_agree_entry *entry = cd_table_find(&agree->entries, statement->key);
+    cd_variant *said = entry != NULL ? &entry->first : NULL;
+    while (said != NULL && !cd_rank_set_has(&said->ranks, event->rank))
+        said = said->next != 0 ? &agree->overflow[said->next - 1] : NULL;
+    if (said == NULL) {
+        (void)cd_agree_push(agree, statement, event);
+        return;
+    }
+    if (memcmp(said->data, statement->data, statement->words * sizeof *statement->data) == 0)
+        return;
+    take_back(said, event->rank);
+    entry->voters--;
+    (void)cd_agree_push(agree, statement, event);
+    entry = cd_table_find(&agree->entries, statement->key);
+    if (entry != NULL) drop_empty(agree, entry);
+}
+
 void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank)
 {
     cd_agree_entry *entry = cd_table_add(&agree->entries, key);

@@ -17,12 +17,13 @@
 #include "cddp/check.h"
 
 #define CD_STATEMENT_WORDS 6
+#define CD_NO_SEQUENCE UINT64_MAX
 
 /* What some ranks said, with the first of them as witness. */
 typedef struct cd_variant {
     int64_t data[CD_STATEMENT_WORDS];
     cd_rank_set ranks; /* who said it */
-    uint64_t sequence; /* of the witness's event */
+    uint64_t sequence; /* of the witness's event; CD_NO_SEQUENCE: nobody kept it */
     uint32_t rank;     /* the witness: the lowest that said it */
     uint32_t count;    /* how many said it */
     uint32_t next;     /* position + 1 in the overflow list; 0: none */
@@ -87,6 +88,8 @@ typedef struct cd_statement {
 
 /* False when the statement differs from the first one made under the key. */
 bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_event *event);
+/* The same, where a rank may speak again under a key: its last statement is the one that counts. */
+void cd_agree_restate(cd_agree *agree, const cd_statement *statement, const cddp_event *event);
 void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank);
 
 /* Makes a rank the authority of a key on which they differ, where what it said was found right, and

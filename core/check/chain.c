@@ -40,6 +40,7 @@ typedef struct link {
     uint64_t sequence;
     uint32_t step;
     uint32_t backwards, zeroings; /* of the rank, as far as a gradient has followed them */
+    uint64_t touched_sequence;    /* a gradient: an optimizer took it there; 0: none */
     bool is_known;
     bool is_final;    /* a gradient as its reduction left it */
     bool is_open;     /* a gradient: a backward has added to it since */
@@ -480,6 +481,15 @@ static bool is_received(state *s, const rank_facts *r, const found *f)
     return r->authority != (int64_t)rank;
 }
 
+/* Shown again in one step: a further optimizer has the parameter as well, or the same one steps
+** once more, which is I-ONCE's. */
+static bool is_stepped_again(const state *s, const found *f, const link *l)
+{
+    if (f->what != CDDP_WHAT_PARAMETER || l->moment != CDDP_MOMENT_AFTER_STEP) return false;
+    const link *gradient = find_link(s, f->event->rank, CDDP_WHAT_GRADIENT, f->id);
+    return gradient != NULL && gradient->touched_sequence > l->sequence;
+}
+
 /* The results of arithmetic: the oracle's to judge. */
 static bool is_computed(state *s, const rank_facts *r, const found *f, const link *l)
 {
@@ -507,7 +517,8 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
         return f->what == CDDP_WHAT_HOOK || f->what == CDDP_WHAT_SCALER ||
                f->what == CDDP_WHAT_AVERAGER || l->step != step ||
                l->moment == CDDP_MOMENT_AFTER_INIT ||
-               (l->moment == CDDP_MOMENT_BEGIN && has_stepped && f->what == CDDP_WHAT_PARAMETER);
+               (l->moment == CDDP_MOMENT_BEGIN && has_stepped && f->what == CDDP_WHAT_PARAMETER) ||
+               is_stepped_again(s, f, l);
     case CDDP_MOMENT_BEGIN:
         /* kept from a backward that was left in the middle */
         if (f->what == CDDP_WHAT_GRADIENT) return l->is_open;
@@ -735,6 +746,7 @@ static void take_touch(state *s, rank_facts *r, const cddp_event *e)
     int64_t id = 0;
     if (t->touched) r->stepped = e->step + 1;
     link *l = add_gradient(s, r, e->rank, t->param, &id);
+    if (l != NULL && t->touched) l->touched_sequence = e->sequence;
     if (l == NULL || !l->is_known || l->is_open) return;
     if (!t->touched && l->presence == CDDP_PRESENCE_VALUE && l->moment == CDDP_MOMENT_BEFORE_STEP &&
         l->step == e->step) {

@@ -24,6 +24,10 @@ typedef struct rank_facts {
     int64_t group;            /* of the wrapper */
     int64_t active;           /* latest answer of the join protocol */
     int64_t last_step, calls; /* calls: of new_group */
+    uint64_t call_sequence;   /* of the last one */
+    uint32_t call_step;
+    bool is_calling; /* it posted nothing since */
+    bool has_hung;
     bool is_wrapped, has_joined;
 } rank_facts;
 
@@ -105,6 +109,50 @@ static void take_call(state *s, const cddp_event *e, rank_facts *r)
     if (e->text == NULL || strcmp(e->text, CD_TRACER_NEW_GROUP) != 0) return;
     cd_agree_push(&s->calls, &(cd_statement){.key = CD_KEY(r->calls++), CD_SAYS(e->as.mark.value)},
                   e);
+    r->call_sequence = e->sequence;
+    r->call_step = e->step;
+    r->is_calling = true;
+}
+
+/* A rank never comes back from a call that others do not make. */
+static void report_lone_call(state *s)
+{
+    const rank_facts *caller = NULL;
+    cd_rank_set callers = {0}, others = {0};
+    uint32_t rank = 0;
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *r = cd_ranks_find(&s->ranks, i);
+        if (!r->is_calling || !r->has_hung || (caller != NULL && r->calls <= caller->calls))
+            continue;
+        caller = r;
+        rank = i;
+    }
+    for (uint32_t i = 0; caller != NULL && i < s->ranks.count; i++) {
+        const rank_facts *r = cd_ranks_find(&s->ranks, i);
+        cd_rank_set_add(r->calls < caller->calls ? &others : &callers, &s->writer.memory, i);
+    }
+    if (cd_rank_set_count(&others) == 0) return;
+    const cddp_event at = {.rank = rank,
+                           .step = caller->call_step,
+                           .sequence = caller->call_sequence};
+    char who[96], missing[96];
+    cddp_finding f = cd_finding_at(&s->writer, &at);
+    const bool is_lone = cd_rank_set_count(&callers) <= cd_rank_set_count(&others);
+    f.is_cause = true;
+    f.rank = is_lone ? (int32_t)rank : -1;
+    cd_finding_set_ranks(&s->writer, &f, is_lone ? &callers : &others);
+    cd_rank_set_print(&callers, CD_NO_RANK, who, sizeof who);
+    cd_rank_set_print(&others, CD_NO_RANK, missing, sizeof missing);
+    CD_SAY(f.title, "%s make%s a group in call %lld of new_group, which %s %s not make", who,
+           cd_rank_set_count(&callers) == 1 ? "s" : "", (long long)caller->calls, missing,
+           cd_rank_set_count(&others) == 1 ? "does" : "do");
+    CD_SAY(f.expected, "the same calls of new_group on all ranks");
+    CD_SAY(f.actual, "rank %u never came back from its call %lld; %s made fewer", rank,
+           (long long)caller->calls, missing);
+    CD_SAY(f.advice,
+           "every rank calls new_group for every group, in the same order, also for those "
+           "that it is no member of");
+    cd_writer_report(&s->writer, &f);
 }
 
 static void report_calls(state *s, const cd_split *split)
@@ -294,6 +342,9 @@ static void event(void *self, const cddp_event *e)
     if (e->kind == CDDP_EV_group || e->kind == CDDP_EV_collective_post || e->kind == CDDP_EV_mark ||
         e->kind == CDDP_EV_unit || e->kind == CDDP_EV_group_close)
         cd_group_obey_learn(&s->posts, e);
+    if (r != NULL && e->kind == CDDP_EV_collective_post) r->is_calling = false;
+    if (r != NULL && e->kind == CDDP_EV_rank_end)
+        r->has_hung = e->as.rank_end.end == CDDP_RANK_HUNG;
     if (e->kind == CDDP_EV_group) {
         take_group(s, e);
     } else if (e->kind == CDDP_EV_mark_ready) {
@@ -349,7 +400,10 @@ static void end(void *self)
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->groups, &cursor, &split);) report_members(s, &split);
     size_t first = 0; /* what follows the first one is shifted */
-    if (cd_agree_next(&s->calls, &first, &split)) report_calls(s, &split);
+    if (cd_agree_next(&s->calls, &first, &split))
+        report_calls(s, &split);
+    else
+        report_lone_call(s);
     judge_keys(s);
     judge_rest(s);
     cd_group_obey_end(&s->posts);
@@ -367,10 +421,10 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_wrap,       CDDP_EV_mark_ready,
-                                 CDDP_EV_join_notify,     CDDP_EV_store_key,  CDDP_EV_regroup,
-                                 CDDP_EV_decision,        CDDP_EV_mark,       CDDP_EV_unit,
-                                 CDDP_EV_collective_post, CDDP_EV_group_close};
+static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_wrap,        CDDP_EV_mark_ready,
+                                 CDDP_EV_join_notify,     CDDP_EV_store_key,   CDDP_EV_regroup,
+                                 CDDP_EV_decision,        CDDP_EV_mark,        CDDP_EV_unit,
+                                 CDDP_EV_collective_post, CDDP_EV_group_close, CDDP_EV_rank_end};
 
 CD_CHECK_TABLE(group, "I-GROUP", "every reduction has its declared members and divisor",
                "Members and divisor of each reduction are the declared ones; store keys have one "

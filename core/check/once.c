@@ -15,8 +15,8 @@
 ** Blame         O1, O3: the rank and parameter. O2: all ranks that stepped; the finding says why:
 **               the backward did not synchronise, or the bucket was never launched, the bucket
 **               that it waited for and the parameters which that one lacks.
-** Limits        a program that all-reduces gradients itself (a recorder says so), as many elements
-**               as are pending, is not accused by O2: what it owes is verify/import's business.
+** Limits        a program that reduces or gathers gradients itself (a recorder says so), as many
+**               elements as are pending, is not accused by O2: what it owes is verify/import's business.
 **               Nor is one that averages parameters by a cddp_averager, or itself
 **               (own_average.h): ranks may step on their own gradients in between, and its
 **               verdict is inconclusive.
@@ -34,7 +34,7 @@ typedef struct ledger {
     int64_t pending, contributions;
     uint64_t local_sequence, final_sequence;
     uint32_t pending_step, pending_micro; /* the first contribution that has not been reduced */
-    uint32_t last_step;
+    uint32_t last_step, final_step;
     int64_t ready_window; /* + 1 */
     int64_t zero_epoch, numel;
     bool has_local, was_unused; /* the last time it was marked ready */
@@ -191,6 +191,7 @@ static void take_final(state *s, const cddp_event *e, rank_facts *r)
     if (l == NULL || g->globally_unused) return;
     settle(l, r);
     l->final_sequence = e->sequence;
+    l->final_step = e->step;
 }
 
 static void take_unit_part(state *s, const cddp_event *e)
@@ -280,6 +281,7 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
     const lack missing = place != NULL && r->is_prepared && !launched
                              ? find_blocking(s, e, place->bucket)
                              : (lack){-1, -1, 0};
+    const bool was_reduced = l->final_sequence != 0 && l->final_step == e->step;
     u->bucket = missing.param >= 0 ? missing.bucket + 1 : 0;
     u->advice = "";
     if (cd_table_find(&s->units, CD_KEY(e->rank, u->param)) != NULL && place == NULL) {
@@ -289,7 +291,8 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
     } else if (!r->is_prepared && (!r->has_forward || r->forward_step != e->step)) {
         CD_SAY(u->why, "no forward of this step went through the wrapper");
         u->advice = "call what DistributedDataParallel returned, not the module inside of it";
-    } else if (!r->is_prepared && r->last_sync && (l->was_unused || l->ready_window < r->window)) {
+    } else if (!r->is_prepared && r->last_sync && !(was_reduced && l->pending == 1) &&
+               (l->was_unused || l->ready_window < r->window)) {
         CD_SAY(u->why, "the wrapper never heard of it: this is not the parameter that was wrapped");
         u->advice = "wrap the model after its parameters were replaced, or replace none after that";
     } else if (l->final_sequence != 0 && l->pending == 1 && !r->is_prepared && r->last_sync) {

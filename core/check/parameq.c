@@ -4,7 +4,8 @@
 **
 ** Judged from   value of parameters and optimizer state at moments 5 (after step), 6 (end) and 13
 **               (join end), of the scaler at the last two, across ranks; agreement, which narrows
-**               that to the ranks that must agree.
+**               that to the ranks that must agree. Of a rank that shows a value several times in a
+**               step (two optimizers share a parameter, or one steps twice) the last one counts.
 ** Exercised     two ranks reported the content of the same parameter after the same step.
 ** Blame         the odd ranks; with two ranks both.
 ** Limits        ignored parameters and state without a parameter may differ by right; under a model
@@ -27,6 +28,7 @@ typedef struct state {
     cd_table kept;    /* (rank, ordinal, step) → 1: an average left it as it was */
     cd_ranks groups;  /* rank → wrapper's group + 1 */
     cd_own_average own;
+    uint32_t joined; /* + 1: the first step behind which a join ended */
     bool has_digest;
 } state;
 
@@ -109,10 +111,10 @@ static void take_value(state *s, const cddp_event *e)
         v->what != CDDP_WHAT_PARAMETER
             ? cd_writer_get_block(&s->writer, group[0], e->rank, CDDP_AGREED_STATE)
             : cd_writer_get_parameter_block(&s->writer, group[0], e->rank, v->id);
-    cd_agree_push(&s->values,
-                  &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, block, v->id),
-                                  CD_SAYS(v->presence, v->digest, v->param)},
-                  e);
+    cd_agree_restate(&s->values,
+                     &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, block, v->id),
+                                     CD_SAYS(v->presence, v->digest, v->param)},
+                     e);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -121,6 +123,8 @@ static void event(void *self, const cddp_event *e)
     cd_own_average_push(&s->own, e);
     if (e->kind == CDDP_EV_value) {
         take_value(s, e);
+    } else if (e->kind == CDDP_EV_join_end) {
+        if (s->joined == 0 || e->step + 1 < s->joined) s->joined = e->step + 1;
     } else if (e->kind == CDDP_EV_param && e->as.param.ignored) {
         int64_t *flag = cd_table_add(&s->ignored, CD_KEY(e->as.param.ordinal));
         if (flag != NULL) *flag = 1;
@@ -208,6 +212,14 @@ static void report(state *s, const cd_split *split, uint64_t count)
         cd_writer_report(&s->writer, &f);
         return;
     }
+    if (s->joined > 0 && split->step >= s->joined && !is_state) {
+        CD_SAY(f.advice,
+               "a rank that ran out of inputs took fewer steps until the join ended: that "
+               "made parameters equal, and left each rank its optimizer's momentum "
+               "(INT-01). Broadcast the last joiner's state");
+        cd_writer_report(&s->writer, &f);
+        return;
+    }
     CD_SAY(f.advice, "parameters are never broadcast again after construction (INI-15): but for an "
                      "averager or an optimizer that shares its update, what differs now stays so");
     cd_writer_report(&s->writer, &f);
@@ -265,7 +277,7 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_wrap,       CDDP_EV_value,
                                  CDDP_EV_regroup,         CDDP_EV_grad_local, CDDP_EV_grad_final,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_mark};
+                                 CDDP_EV_optimizer_touch, CDDP_EV_mark,       CDDP_EV_join_end};
 
 CD_CHECK_TABLE(parameq, "I-PARAMEQ", "replicas are equal after every step",
                "Parameter and optimizer-state digests are equal on all ranks after step().");

@@ -30,6 +30,14 @@ void cd_rank_set_add(cd_rank_set *set, cd_arena *arena, uint32_t rank)
     if (reserve(set, arena, word + 1)) set->high[word] |= UINT64_C(1) << rank % 64;
 }
 
+void cd_rank_set_remove(cd_rank_set *set, uint32_t rank)
+{
+    if (rank < LOW_RANKS)
+        set->low &= ~(UINT64_C(1) << rank);
+    else if ((rank - LOW_RANKS) / 64 < set->high_words)
+        set->high[(rank - LOW_RANKS) / 64] &= ~(UINT64_C(1) << rank % 64);
+}
+
 void cd_rank_set_unite(cd_rank_set *set, cd_arena *arena, const cd_rank_set *other)
 {
     set->low |= other->low;

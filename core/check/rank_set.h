@@ -22,6 +22,7 @@ typedef struct cd_rank_set {
 
 /* The world itself (CD_NO_RANK) and ranks beyond CD_RANKS_MAX are no members. */
 void cd_rank_set_add(cd_rank_set *set, cd_arena *arena, uint32_t rank);
+void cd_rank_set_remove(cd_rank_set *set, uint32_t rank);
 void cd_rank_set_unite(cd_rank_set *set, cd_arena *arena, const cd_rank_set *other);
 bool cd_rank_set_has(const cd_rank_set *set, uint32_t rank);
 uint32_t cd_rank_set_count(const cd_rank_set *set);

@@ -3,13 +3,16 @@
 ** stop.
 **
 ** Judged from   optimizer_step and stop across ranks; how often gradients were dropped (zero_grad)
-**               between two steps; the number of optimizer steps per rank; and,
+**               between two steps, those that a forward of the wrapper had led to; the number of
+**               optimizer steps per rank; and,
 **               on each rank, that gradients were unscaled before they were clipped, and compare
 **               events of link 13: the norm is that of all gradients, each counted once. Each rank
 **               by itself against the decisions of the plan (step_obey.h).
 ** Exercised     two ranks reported the same optimizer's step.
 ** Blame         the odd ranks; a rank that stepped less often than the others and returned
-**               normally.
+**               normally; ranks whose optimizer steps again with no work in between: no forward,
+**               gradient or zero_grad. A program that does so behind every reduction, on all
+**               ranks, means it.
 ** Limits        the clip coefficient is compared only where the backend promises equal bits. Under
 **               join ranks step as often as they have inputs, so their numbers are not compared.
 */
@@ -30,7 +33,29 @@ typedef struct rank_facts {
     uint32_t last_step;
     bool has_returned, has_left; /* has_left: the wrapper's group */
     int64_t drops;               /* of gradients, since its last optimizer step */
+    uint64_t work;               /* forwards, gradients and zero_grads so far */
+    bool has_forwards;           /* with gradients, any; has_forward: since the last backward */
+    bool has_forward;
+    bool is_filled; /* a backward may have left gradients since the last zero_grad */
 } rank_facts;
+
+/* An optimizer's steps on a rank. */
+typedef struct taken {
+    int64_t count;
+    int64_t occurrence;    /* of the last one in its step, counted from 0 */
+    uint64_t work;         /* of the rank then */
+    uint64_t fresh, again; /* steps behind some work, and behind none */
+    uint32_t step;
+    bool was_skipped;
+} taken;
+
+/* Ranks whose optimizer steps again on the same gradients, in the first step that has any. */
+typedef struct twice {
+    cd_rank_set who;
+    uint64_t sequence;
+    uint32_t rank, step;
+    bool is_known;
+} twice;
 
 /* In which step an optimizer took its n-th one, on the rank that came first. */
 typedef struct turn {
@@ -47,14 +72,15 @@ typedef struct gap {
 typedef struct state {
     cd_writer writer;
     cd_step_obey obeyed;
-    cd_agree steps;    /* (step, optimizer) → skipped, lr, loss scale, clip */
-    cd_agree stops;    /* step → stop */
-    cd_agree drops;    /* (step, optimizer) → how often gradients were dropped before it */
+    cd_agree steps; /* (step, optimizer, occurrence) → skipped, lr, loss scale, clip */
+    cd_agree stops; /* step → stop */
+    cd_agree drops; /* (step, optimizer, occurrence) → how often gradients were dropped before it */
     cd_ranks ranks;    /* of rank_facts */
     cd_table reported; /* which field → reported */
-    cd_table taken;    /* (rank, optimizer) → how many of its steps; see learn_order */
+    cd_table taken;    /* (rank, optimizer) → taken */
     cd_table order;    /* (optimizer, how many before) → turn */
-    gap left_out;      /* the first step that one rank took and another one did not */
+    twice twice;
+    gap left_out; /* the first step that one rank took and another one did not */
     bool has_joined, has_unordered;
 } state;
 
@@ -70,7 +96,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->drops, context->allocator);
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
-    cd_table_init(&s->taken, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->taken, context->allocator, sizeof(taken));
     cd_table_init(&s->order, context->allocator, sizeof(turn));
     cd_writer_set_agree_window(&s->writer, &s->steps, CD_WHOLE_BY_STEP);
     cd_writer_set_agree_window(&s->writer, &s->stops, CD_WHOLE_BY_STEP);
@@ -104,20 +130,52 @@ static int64_t get_clip_bits(int64_t clip)
     return isnan(cd_f64_of(clip)) ? cd_f64_bits((double)NAN) : clip;
 }
 
-static void take_step(state *s, const cddp_event *e, rank_facts *r)
+static void note_twice(state *s, const cddp_event *e)
+{
+    twice *t = &s->twice;
+    if (t->is_known && e->step > t->step) return;
+    cd_horizon_freeze(cd_facts_get_horizon(s->writer.context.facts));
+    if (!t->is_known || e->step < t->step) *t = (twice){.is_known = true, .step = e->step};
+    const bool is_least = cd_rank_set_count(&t->who) == 0 || e->rank < t->rank;
+    cd_rank_set_add(&t->who, &s->writer.memory, e->rank);
+    if (!is_least) return;
+    t->rank = e->rank;
+    t->sequence = e->sequence;
+}
+
+/* A step may have an optimizer's several times: the n-th is compared with the n-th. */
+static int64_t follow_taken(state *s, const cddp_event *e, const rank_facts *r, taken *t)
+{
+    const bool is_skipped = e->as.optimizer_step.skipped != 0,
+               is_same = t->count > 0 && t->step == e->step,
+               is_again = is_same && !is_skipped && !t->was_skipped && t->work == r->work;
+    t->occurrence = is_same ? t->occurrence + 1 : 0;
+    t->step = e->step;
+    t->work = r->work;
+    t->was_skipped = is_skipped;
+    t->again += is_again;
+    t->fresh += !is_again;
+    if (is_again) note_twice(s, e);
+    return t->occurrence;
+}
+
+static void take_step(state *s, const cddp_event *e, rank_facts *r, taken *t)
 {
     const cddp_event_optimizer_step *o = &e->as.optimizer_step;
+    const int64_t occurrence = follow_taken(s, e, r, t);
     r->steps++;
     r->sequence = e->sequence;
     r->last_step = e->step;
     cd_agree_push(&s->drops,
-                  &(cd_statement){.key = CD_KEY(e->step, o->optimizer), CD_SAYS(r->drops)}, e);
+                  &(cd_statement){.key = CD_KEY(e->step, o->optimizer, occurrence),
+                                  CD_SAYS(r->drops)},
+                  e);
     r->drops = 0;
     check_order(s, e);
     /* ranks that train alone for some steps clip other gradients, each as the plan decides */
     const bool is_own = s->has_unordered || cd_step_obey_decides_clip(&s->obeyed, e);
     cd_agree_push(&s->steps,
-                  &(cd_statement){.key = CD_KEY(e->step, o->optimizer),
+                  &(cd_statement){.key = CD_KEY(e->step, o->optimizer, occurrence),
                                   CD_SAYS(o->skipped, o->lr, o->loss_scale,
                                           is_own ? 0 : get_clip_bits(o->clip))},
                   e);
@@ -161,13 +219,12 @@ static void take_rewrite(state *s, const cddp_event *e)
 }
 
 /* A rank whose n-th step of an optimizer comes in a later step than another one's left one out. */
-static void learn_order(state *s, const cddp_event *e)
+static void learn_order(state *s, const cddp_event *e, taken *mine)
 {
     const int64_t optimizer = e->as.optimizer_step.optimizer;
-    int64_t *taken = cd_table_add(&s->taken, CD_KEY((int64_t)e->rank, optimizer));
-    turn *t = taken != NULL ? cd_table_add(&s->order, CD_KEY(optimizer, *taken)) : NULL;
+    turn *t = cd_table_add(&s->order, CD_KEY(optimizer, mine->count));
     if (t == NULL) return;
-    (*taken)++;
+    mine->count++;
     if (!t->is_known) *t = (turn){e->rank, e->step, true};
     const uint32_t first = t->step < e->step ? t->step : e->step;
     if (t->step == e->step || (s->left_out.is_known && s->left_out.step <= first)) return;
@@ -189,12 +246,31 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_join_notify:
         s->has_joined = true;
         break;
-    case CDDP_EV_optimizer_step:
-        take_step(s, e, r);
-        learn_order(s, e);
+    case CDDP_EV_optimizer_step: {
+        taken *t =
+            cd_table_add(&s->taken, CD_KEY((int64_t)e->rank, e->as.optimizer_step.optimizer));
+        if (t == NULL) break;
+        take_step(s, e, r, t);
+        learn_order(s, e, t);
+        break;
+    }
+    case CDDP_EV_forward_begin:
+        r->work++;
+        if (e->as.forward_begin.grad_mode) r->has_forwards = r->has_forward = true;
+        break;
+    case CDDP_EV_grad_local:
+        r->is_filled |= !r->has_forwards; /* a program without a wrapper */
+        r->work++;
+        break;
+    case CDDP_EV_backward_end:
+        r->work++;
+        r->is_filled |= r->has_forward;
+        r->has_forward = false;
         break;
     case CDDP_EV_zero_grad:
-        r->drops++;
+        r->work++;
+        r->drops += r->is_filled;
+        r->is_filled = false;
         break;
     case CDDP_EV_rewrite:
         take_rewrite(s, e);
@@ -271,11 +347,7 @@ static void report_drops(state *s, const cd_split *split)
     cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
-    if (split->right.rank == split->odd.rank)
-        CD_SAY(f.title, "rank %u: an optimizer steps twice in one step, on the same gradients",
-               split->odd.rank);
-    else
-        CD_SAY(f.title, "%s disagree on whether gradients are dropped before the step", who);
+    CD_SAY(f.title, "%s disagree on whether gradients are dropped before the step", who);
     CD_SAY(f.expected, "rank %u: zero_grad %lld time%s since its last step", split->right.rank,
            (long long)split->right.data[0], split->right.data[0] == 1 ? "" : "s");
     CD_SAY(f.actual, "rank %u: %lld time%s", split->odd.rank, (long long)split->odd.data[0],
@@ -284,6 +356,42 @@ static void report_drops(state *s, const cd_split *split)
                      "on every rank, or on none");
     f.is_cause = true;
     cd_writer_report(&s->writer, &f);
+}
+
+/* Each optimizer takes every step equally often, on all ranks: a program's own way. */
+static bool is_twice_meant(const state *s)
+{
+    for (size_t i = 0; i < s->taken.count; i++) {
+        const taken *t = cd_table_value(&s->taken, i), *first = t;
+        const int64_t optimizer = cd_table_key(&s->taken, i)->part[1];
+        for (size_t k = 0; k < i && first == t; k++)
+            if (cd_table_key(&s->taken, k)->part[1] == optimizer)
+                first = cd_table_value(&s->taken, k);
+        if (t->again % t->fresh != 0 || t->again / t->fresh != first->again / first->fresh)
+            return false;
+    }
+    return true;
+}
+
+static bool report_twice(state *s)
+{
+    const twice *t = &s->twice;
+    if (!t->is_known || is_twice_meant(s)) return false;
+    const cddp_event at = {.rank = t->rank, .step = t->step, .sequence = t->sequence};
+    cddp_finding f = cd_finding_at(&s->writer, &at);
+    char who[96];
+    cd_finding_set_ranks(&s->writer, &f, &t->who);
+    if (cd_rank_set_count(&t->who) > 1) f.rank = -1;
+    cd_rank_set_print(&t->who, t->rank, who, sizeof who);
+    CD_SAY(f.title, "%s: an optimizer steps twice in one step, on the same gradients", who);
+    CD_SAY(f.expected, "one step behind each reduction");
+    CD_SAY(f.actual, "another one in step %u, with no backward and no zero_grad in between",
+           t->step);
+    CD_SAY(f.advice, "a second step on the same gradients makes the update larger than the "
+                     "learning rate says");
+    f.is_cause = true;
+    cd_writer_report(&s->writer, &f);
+    return true;
 }
 
 /* Ranks that came to the end with fewer steps than another one. */
@@ -334,12 +442,14 @@ static void end(void *self)
     cd_step_obey_report(&s->obeyed, &s->writer);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->steps, &cursor, &split);) report_step(s, &split);
+    const bool is_twice = report_twice(s);
     size_t cursor = 0;
     if (!s->has_joined && cd_agree_next(&s->drops, &cursor, &split)) report_drops(s, &split);
     cursor = 0;
     if (cd_agree_next(&s->stops, &cursor, &split))
         report_stop(s, &split);
-    else if (!s->has_joined && !cd_obey_has_missed(&s->obeyed.obey, CDDP_DECISION_UPDATE))
+    else if (!s->has_joined && !is_twice &&
+             !cd_obey_has_missed(&s->obeyed.obey, CDDP_DECISION_UPDATE))
         report_counts(s);
     cd_step_obey_fini(&s->obeyed);
     cd_agree_fini(&s->steps);
@@ -356,7 +466,7 @@ static const uint16_t kinds[] = {
     CDDP_EV_compare,    CDDP_EV_group,          CDDP_EV_join_notify,  CDDP_EV_optimizer_step,
     CDDP_EV_stop,       CDDP_EV_rank_end,       CDDP_EV_regroup,      CDDP_EV_decision,
     CDDP_EV_loss,       CDDP_EV_backward_entry, CDDP_EV_backward_end, CDDP_EV_forward_begin,
-    CDDP_EV_checkpoint, CDDP_EV_zero_grad,      CDDP_EV_rewrite};
+    CDDP_EV_checkpoint, CDDP_EV_zero_grad,      CDDP_EV_rewrite,      CDDP_EV_grad_local};
 
 CD_CHECK_TABLE(step, "I-STEP", "all ranks take the same decisions at a step",
                "Step or skip, loss scale, clip coefficient, learning rate and stop decisions are "

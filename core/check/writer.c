@@ -245,8 +245,10 @@ cddp_finding cd_finding_of(cd_writer *writer, const cd_split *split)
         cd_rank_set_unite(&ranks, &writer->memory, &split->right.ranks);
     }
     cd_finding_set_ranks(writer, &f, &ranks);
-    cd_finding_add_event(&f, split->odd.rank, split->odd.sequence);
-    cd_finding_add_event(&f, split->right.rank, split->right.sequence);
+    if (split->odd.sequence != CD_NO_SEQUENCE)
+        cd_finding_add_event(&f, split->odd.rank, split->odd.sequence);
+    if (split->right.sequence != CD_NO_SEQUENCE)
+        cd_finding_add_event(&f, split->right.rank, split->right.sequence);
     return f;
 }
 

@@ -73,7 +73,7 @@ def attach(ddp: Any, *optimizers: Any) -> None:
 
     def begin(r: recorder.Recorder) -> None:
         w = wrappers.Wrapper(r, ddp, True)
-        wrappers.wrappers.append(w)
+        wrappers.add(w)
         w.say(r)
         for optimizer in optimizers:
             training.wrap_class(type(optimizer))

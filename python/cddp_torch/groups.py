@@ -23,6 +23,10 @@ OPS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "reduce_scatter": 3, "red
        "alltoall": 7, "send": 8, "recv": 9, "barrier": 10}
 
 
+# What a program may reduce its gradients by: it gathers them and takes the mean itself, say.
+_REDUCING = ("allreduce", "allgather", "reduce", "reduce_scatter", "gather")
+
+
 class Operation:
     """A collective between its post and its end."""
 
@@ -158,7 +162,7 @@ def _note_post(group: "RecordedGroup", op: str, args: Tuple[Any, ...], named: Di
             operation.root = int(op == "send")
         else:
             operation.root = _root(op, args, named)
-        if op == "allreduce" and claim_bucket is not None:
+        if op in _REDUCING and claim_bucket is not None:
             claim_bucket(operation)
         _say_cause(r, operation)
         r.source(4)

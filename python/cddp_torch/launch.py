@@ -85,9 +85,13 @@ class Job:
         if rank in self.is_late:
             lines.append("stopped 1" if self.stopped is None else "interrupted 1")
         path = os.path.join(self.directory, name + ".exit")
-        with open(path + ".part", "w", encoding="ascii") as file:
-            file.write("\n".join(lines) + "\n")
-        os.replace(path + ".part", path)
+        try:
+            with open(path + ".part", "w", encoding="ascii") as file:
+                file.write("\n".join(lines) + "\n")
+            os.replace(path + ".part", path)
+        except OSError as failure:  # the disk is full, or the folder is gone: the job goes on
+            sys.stderr.write("cddp_torch: how rank %d ended (%s) could not be written: %s\n"
+                             % (rank, lines[4], failure))
 
     def stop(self, number: int) -> None:
         for rank, p in self.processes.items():

@@ -88,7 +88,7 @@ def say(r: Recorder, name: Optional[str], promise: Promise) -> None:
 
 def state(r: Recorder, index: int, sides: Tuple[float, float, float], text: str, over_ranks: bool = True) -> None:
     """What is not finite obeys no law, and is reported as such."""
-    if not all(math.isfinite(x) for x in sides):
+    if not all(math.isfinite(x) for x in sides[:2]):
         sides = (0.0, 0.0, math.inf)
     r.emit("hook_law", index, bits(sides[0]), bits(sides[1]), bits(sides[2]), int(over_ranks), text=text)
 
@@ -109,6 +109,31 @@ def state_cast(r: Recorder, index: int, entered: torch.Tensor, result: torch.Ten
           "the result is the mean of what the ranks gave")
 
 
+    _state_unbiased(r, index, g, m, unit, tiny, members)
+
+
+_DRAWN = 4096  # elements of a bucket, at most
+
+
+def _state_unbiased(r: Recorder, index: int, g: torch.Tensor, m: torch.Tensor, unit: float, tiny: float,
+                    members: int) -> None:
+    """See Note [The law of roundings without a preference] in record/watch.c. Elements with one significand round alike."""
+    stride = g.numel() // _DRAWN + 1
+    g, m = g[::stride], m[::stride]
+    size = g.abs()
+    magnitude, got = _total(size), _total(m.abs())
+    bound = math.inf
+    if members <= 24 and 16 * got >= magnitude > 0:
+        _, alike = torch.unique(torch.frexp(size).mantissa, return_inverse=True)
+        groups = torch.zeros(int(alike.max()) + 1, dtype=torch.float64).scatter_add_(0, alike, size)
+        if groups.numel() >= 8:
+            spread = float(groups.norm())
+            bound = (9 * math.sqrt(members + 2) * unit * spread + 2.0 ** -22 * (magnitude + got)) / members
+            bound += 2 * g.numel() * tiny
+    state(r, index, (_total(g * m.sign()) / members, got / members, bound),
+          "roundings of the mean prefer neither side")
+
+
 class PowerSGD:
     """A bucket on its way through PowerSGD with error feedback.
 
@@ -127,7 +152,7 @@ class PowerSGD:
         self.index, self.hook_state, self.rows = index, hook_state, rows
         self.rank = int(hook_state.matrix_approximation_rank)
         self.shapes = [tuple(g.shape) for g in gradients]
-        old = hook_state.error_dict.get(index)
+        self.old = old = hook_state.error_dict.get(index)
         self.given = buffer.detach().double() + (old.detach().double() if old is not None else 0.0)
         self.magnitude = _total(buffer.detach().double().abs()) + (_total(old.detach().double().abs())
                                                                   if old is not None else 0.0)

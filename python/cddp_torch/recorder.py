@@ -241,6 +241,11 @@ class Recorder:
         self.has_ended = False
         return True
 
+    def meet_again(self, reductions: int) -> None:
+        """Ranks that took unequally many steps go on in the same one. No step is without a reduction."""
+        if reductions > self.step + 1 and not self.has_forward and not self.has_backward:
+            self.step, self.has_ended = reductions - 1, True
+
     def end_step(self) -> None:
         if self.has_forward or self.has_backward:
             self.has_ended = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import weakref
 from array import array
@@ -10,7 +11,7 @@ from collections import deque
 from typing import Any, Callable, Deque, List, Optional, Set, Tuple
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
@@ -47,6 +48,7 @@ class _Optimizer:
     def __init__(self, r: Recorder, number: int, optimizer: Any) -> None:
         self.number = number
         self.count = 0
+        self.custody = 0
         self.parts: List[_Part] = []
         self.outside: List[Any] = []  # of no wrapper
         self.clip = 1.0
@@ -55,9 +57,9 @@ class _Optimizer:
 
     def learn(self, r: Recorder, optimizer: Any) -> None:
         params = [p for group in optimizer.param_groups for p in group["params"]]
-        if len(params) == self.count and self.parts:
+        if len(params) == self.count and self.custody == wrappers.custody and self.parts:
             return
-        self.count = len(params)
+        self.count, self.custody = len(params), wrappers.custody
         owned = {id(p) for p in params}
         self.parts = [_Part(r, self.number, w, owned) for w in wrappers.wrappers]
         self.parts = [part for part in self.parts if part.params]
@@ -70,7 +72,7 @@ class _Part:
 
     def __init__(self, r: Recorder, number: int, w: wrappers.Wrapper, owned: Set[int]) -> None:
         self.wrapper = w
-        self.variables = [i for i, p in enumerate(w.params) if id(p) in owned]
+        self.variables = [i for i, p in enumerate(w.params) if id(p) in owned and wrappers.keeps(w, p)]
         self.params = [w.params[i] for i in self.variables]
         pairs = list(zip(self.variables, self.params))
         self.touch = wrappers.Rows(r, "optimizer_touch", pairs,
@@ -82,6 +84,7 @@ class _Part:
 
 
 _optimizers: "weakref.WeakKeyDictionary[Any, _Optimizer]" = weakref.WeakKeyDictionary()
+_numbers = itertools.count()  # of optimizers: one that is gone keeps its own
 _wrapped_classes: Set[Any] = set()
 _step_depth = 0
 # What the program did to gradients since the last backward: norm, factor.
@@ -92,7 +95,7 @@ _is_rewritten = False
 def _known(r: Recorder, optimizer: Any) -> _Optimizer:
     known = _optimizers.get(optimizer)
     if known is None:
-        known = _optimizers[optimizer] = _Optimizer(r, len(_optimizers), optimizer)
+        known = _optimizers[optimizer] = _Optimizer(r, next(_numbers), optimizer)
     known.learn(r, optimizer)
     return known
 
@@ -138,7 +141,7 @@ def _say_values(r: Recorder, optimizer: Any) -> None:
             r.use(part.wrapper.number)
             part.value.emit(r, list(part.params), DIGESTS, part.wrapper.is_host)
             part.wrapper.say_frozen(r)
-            part.wrapper.say_unowned(r, tuple(k.count for k in _optimizers.values()), _owned)
+            part.wrapper.say_unowned(r, tuple(n for k in _optimizers.values() for n in (k.number, k.count)), _owned)
     r.end_step()
     _remember_payload(r)
 
@@ -223,16 +226,13 @@ def _default_of(call: Any, name: str, otherwise: Any) -> Any:
 def _say_zero(r: Recorder, to_none: bool, optimizer: Any) -> None:
     if optimizer is not None and not _known(r, optimizer).parts:
         return
-    if r.has_backward:  # a forward without one, of an evaluation say, is no step
+    # A forward without a backward, of an evaluation say, is no step; nor is a probe through the module inside.
+    if r.has_backward and r.has_forward:
         r.end_step()
     r.epoch += 1
     for w in wrappers.wrappers:
         if optimizer is None or any(part.wrapper is w for part in _known(r, optimizer).parts):
-            w.has_unreduced = False
-            w.fired.clear()
-            r.use(w.number)
-            w.drop_forward(r)
-            r.emit("zero_grad", -1, int(to_none))
+            w.drop_gradients(r, to_none)
 
 
 # ---- what changes gradients after a backward ----
@@ -313,11 +313,38 @@ def _patch_scaler_class(cls: Any) -> None:
 
 # ---- samples ----
 
+class _Sampler:
+    """What is known of a DistributedSampler, or of several that followed one another over one data set."""
+
+    def __init__(self, number: int, sampler: Any) -> None:
+        self.number = number
+        self.sampler, self.dataset = weakref.ref(sampler), _reference(sampler.dataset)
+        self.passes = 0
+        self.run = 0  # grows when epochs are gone through from the beginning again
+        self.is_set = False  # set_epoch was called since the last pass began
+        self.is_complete = False  # the last pass
+        self.restarts = 0  # as they were when it began
+
+    def begin(self) -> None:
+        """An epoch may come again where the model was put back, or where a few batches were only tried."""
+        is_restarted = self.restarts != wrappers.restarts
+        was_tried = not self.is_complete and (is_restarted or (self.is_set and self.passes == 1))
+        if self.passes > 0 and (was_tried or (self.is_set and is_restarted)):
+            self.run += 1
+        self.passes += 1
+        self.is_set = self.is_complete = False
+        self.restarts = wrappers.restarts
+
+
 class _Pass:
     """One iteration over a loader with a DistributedSampler: its batches in the order they are used."""
 
-    def __init__(self, number: int, sampler: Any, passes: int) -> None:
-        self.number, self.passes = number, passes
+    def __init__(self, known: _Sampler, sampler: Any) -> None:
+        self.known = known
+        self.epoch = known.number * 1000000 + known.passes
+        known.begin()
+        self.number = known.number
+        self.stream = known.number | known.run << 20
         self.batches: Deque[List[int]] = deque()
         self.position = 0
         self.replicas, self.rank = sampler.num_replicas, sampler.rank
@@ -327,13 +354,55 @@ class _Pass:
         self.is_said = False
 
 
-_samplers: "weakref.WeakKeyDictionary[Any, List[int]]" = weakref.WeakKeyDictionary()
-_pending: List[Tuple[_Pass, List[int], int]] = []
+def _reference(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # a list, say
+        return lambda: None
 
+
+_samplers: List[_Sampler] = []
+_pending: List[Tuple[_Pass, List[int], int]] = []
 
 _ROWS_MAX = 32  # of a batch that are said
 _ROW_BYTES_MIN = 16  # below that, different samples often are the same
-_has_own_batch = False  # of a loader without a sampler for each rank
+_BATCH_SAMPLERS_MAX = 8  # inside one another
+
+# Of the batch that was taken last, who said which samples it has. None: no loader.
+_SHARDED, _WHOLE, _OWN = "each rank has its part", "a pass goes through all samples", "the program's own order"
+_last_batch: Optional[str] = None
+_workers = 0  # of the loader that the batch came from, where each of them iterates over the data set itself
+_said_workers = 0
+_has_samplers = False  # a training forward got a batch of a DistributedSampler
+
+
+def _known_sampler(sampler: Any) -> _Sampler:
+    """A new one for each epoch goes on where the one before it was."""
+    for known in _samplers:
+        if known.sampler() is sampler:
+            return known
+    for known in _samplers:
+        if known.sampler() is None and known.dataset() is sampler.dataset:
+            known.sampler = weakref.ref(sampler)
+            known.is_set = True
+            return known
+    _samplers.append(_Sampler(len(_samplers), sampler))
+    return _samplers[-1]
+
+
+def _find_sampler(loader: Any) -> Tuple[Any, bool]:
+    """The innermost one, and whether all of them are PyTorch's own. Batch samplers may stand around one another."""
+    at = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    is_plain = True
+    for _ in range(_BATCH_SAMPLERS_MAX):
+        if isinstance(at, DistributedSampler):
+            return at, is_plain and type(at).__iter__ is DistributedSampler.__iter__
+        inner = getattr(at, "sampler", None)
+        inner = getattr(at, "batch_sampler", None) if inner is None else inner
+        if inner is None:
+            break
+        is_plain, at = is_plain and type(at) is BatchSampler, inner
+    return at, is_plain
 
 
 def _takes_all(sampler: Any) -> bool:
@@ -345,20 +414,23 @@ def _takes_all(sampler: Any) -> bool:
 
 def _begin_pass(loader_iter: Any) -> None:
     loader = getattr(loader_iter, "_cddp_loader", None)
-    sampler = getattr(loader, "sampler", None)
-    if type(getattr(loader, "batch_sampler", None)) is not BatchSampler:
+    if loader is None:
         return
-    loader_iter._cddp_takes_all = _takes_all(sampler)
+    sampler, is_plain = _find_sampler(loader)
+    loader_iter._cddp_pass = None
+    loader_iter._cddp_workers = loader.num_workers if isinstance(loader.dataset, IterableDataset) else 0
     if not isinstance(sampler, DistributedSampler):
+        loader_iter._cddp_kind = _WHOLE if is_plain and _takes_all(sampler) else None
         return
-    entry = _samplers.setdefault(sampler, [len(_samplers), 0])
-    loader_iter._cddp_pass = _Pass(entry[0], sampler, entry[1])
-    entry[1] += 1
+    loader_iter._cddp_kind = _SHARDED if is_plain else _OWN
+    if is_plain:
+        loader_iter._cddp_pass = _Pass(_known_sampler(sampler), sampler)
 
 
 def _take_batch(loader_iter: Any) -> None:
-    global _has_own_batch
-    _has_own_batch = getattr(loader_iter, "_cddp_takes_all", False)
+    global _last_batch, _workers
+    _last_batch = getattr(loader_iter, "_cddp_kind", None)
+    _workers = getattr(loader_iter, "_cddp_workers", 0)
     current = getattr(loader_iter, "_cddp_pass", None)
     if current is None or not current.batches:
         return
@@ -366,6 +438,12 @@ def _take_batch(loader_iter: Any) -> None:
     del _pending[:]
     _pending.append((current, indices, current.position))
     current.position += len(indices)
+
+
+def _end_pass(loader_iter: Any) -> None:
+    current = getattr(loader_iter, "_cddp_pass", None)
+    if current is not None:
+        current.known.is_complete = True
 
 
 def _find_rows(value: Any) -> Optional[torch.Tensor]:
@@ -386,29 +464,68 @@ def _say_own_samples(r: Recorder, inputs: Any) -> None:
         r.mark("own sample", r.digest(row))
 
 
-def _say_samples(r: Recorder, inputs: Any) -> None:
-    global _has_own_batch
-    if _has_own_batch and r.world_size > 1:
+def _content_of(r: Recorder, value: Any, found: List[int]) -> int:
+    """Appends the digests of all tensors, of their first rows. How many bytes they are; -1: nobody knows all of it."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "cpu" or value.layout is not torch.strided or value.requires_grad:
+            return -1
+        rows = value.detach()[:_ROWS_MAX] if value.dim() > 0 else value.detach()
+        found.append(r.digest(rows))
+        return rows.numel() * rows.element_size() if found[-1] != 0 or rows.numel() == 0 else -1
+    if value is None or isinstance(value, (bool, int, float, str)):
+        found.append(hashing.text(repr(value)))
+        return 0
+    items = list(value.values()) if type(value) is dict else list(value) if type(value) in (tuple, list) else None
+    sizes = [_content_of(r, item, found) for item in items] if items is not None else [-1]
+    return -1 if -1 in sizes else sum(sizes)
+
+
+def _say_stream(r: Recorder, inputs: Any) -> None:
+    """Nobody says which samples these are. Then they are what the forward gets, all of it."""
+    global _said_workers
+    found: List[int] = []
+    if _workers != _said_workers:
+        _said_workers = _workers
+        r.mark("stream workers", _workers)
+    if r.wants_digests and _content_of(r, list(inputs), found) >= _ROW_BYTES_MIN:
+        r.mark("own stream", hashing.signed(hashing.mix_all(len(found), found)))
+
+
+def _say_unsharded(r: Recorder, inputs: Any) -> None:
+    global _has_samplers
+    if _last_batch == _WHOLE:
         _say_own_samples(r, inputs)
-    _has_own_batch = False
+    elif _last_batch == _OWN and not _has_samplers:
+        r.mark("own order of samples")
+    _has_samplers = _has_samplers or _last_batch in (_SHARDED, _OWN)
+    if _last_batch is None and not _has_samplers:
+        _say_stream(r, inputs)
+
+
+def _say_samples(r: Recorder, inputs: Any) -> None:
+    global _last_batch, _workers
+    if r.world_size > 1:
+        _say_unsharded(r, inputs)
+    _last_batch, _workers = None, 0
     while _pending:
         current, indices, position = _pending.pop()
+        if not current.is_said:
+            r.mark("sampler replicas", current.replicas << 24 | current.rank)
         if current.shuffles and not current.is_said:
-            r.emit("seed", current.number, WORD["CDDP_POLICY_SHARED"], current.state, text="sampler")
+            r.emit("seed", current.stream, WORD["CDDP_POLICY_SHARED"], current.state, text="sampler")
         current.is_said = True
-        epoch = current.number * 1000000 + current.passes
         total, weight = 0, 0.0
         for offset, index in enumerate(indices):
             is_padding = (position + offset) * current.replicas + current.rank >= current.length
             total += hashing.mix(0, int(index) & (2 ** 63 - 1))
             weight += 0.0 if is_padding else 1.0
-            r.emit("sample", int(index), bits(0.0 if is_padding else 1.0), epoch)
-        r.emit("samples", epoch, len(indices), 0, hashing.signed(total & (2 ** 64 - 1)), bits(weight))
+            r.emit("sample", int(index), bits(0.0 if is_padding else 1.0), current.epoch)
+        r.emit("samples", current.epoch, len(indices), 0, hashing.signed(total & (2 ** 64 - 1)), bits(weight))
 
 
 def _forget_samples(r: Recorder) -> None:
-    global _has_own_batch
-    _has_own_batch = False
+    global _last_batch
+    _last_batch = None
     del _pending[:]
 
 
@@ -434,13 +551,17 @@ def _patch_loaders() -> None:
     def _next_index(self: Any) -> Any:
         index = real_next_index(self)
         current = getattr(self, "_cddp_pass", None)
-        if current is not None and isinstance(index, list):
-            current.batches.append(index)
+        if current is not None:
+            current.batches.append(index if isinstance(index, list) else [index])
         return index
 
     @functools.wraps(real_next)
     def __next__(self: Any) -> Any:
-        batch = real_next(self)
+        try:
+            batch = real_next(self)
+        except StopIteration:
+            guarded(_end_pass)(self)
+            raise
         if get() is not None:
             guarded(_take_batch)(self)
         return batch
@@ -450,6 +571,19 @@ def _patch_loaders() -> None:
     wrappers.before_other_forward.append(_forget_samples)
 
 
+def _patch_epochs() -> None:
+    real = DistributedSampler.set_epoch
+
+    @functools.wraps(real)
+    def set_epoch(self: Any, *args: Any, **named: Any) -> Any:
+        for known in _samplers:
+            if known.sampler() is self:
+                known.is_set = True
+        return real(self, *args, **named)
+
+    DistributedSampler.set_epoch = set_epoch
+
+
 def patch() -> None:
-    for part in (_patch_backward, _patch_optimizers, _patch_clipping, _patch_scaler, _patch_loaders):
+    for part in (_patch_backward, _patch_optimizers, _patch_clipping, _patch_scaler, _patch_loaders, _patch_epochs):
         guarded(part)()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import operator
 import threading
 import weakref
@@ -121,7 +122,7 @@ class Wrapper:
 
     def __init__(self, r: Recorder, ddp: DistributedDataParallel, is_late: bool) -> None:
         self.ddp = weakref.ref(ddp)
-        self.number = len(wrappers)
+        self.number = next(_numbers)
         self.hidden: List[groups.Operation] = []
         self.is_late = is_late
         self.group = groups.find(ddp.process_group)
@@ -129,6 +130,7 @@ class Wrapper:
         self.buckets: List[Bucket] = []
         self.hook_name: Optional[str] = None
         self.promise = laws.Promise("MEAN")
+        self.errors: Dict[int, int] = {}  # by bucket: what a hook with error feedback kept
         self.entered: Dict[int, torch.Tensor] = {}  # by bucket: what a built-in hook that casts was given
         self.is_builtin_hook = False
         self.in_hook: Optional[int] = None
@@ -141,6 +143,7 @@ class Wrapper:
         self.reduced_elements = 0
         self.failed = False
         self.has_unreduced = False
+        self.unreduced: Dict[int, int] = {}  # what the last backward left so: content by variable
         self.forwarded = False  # a forward with gradients since the last backward
         self.is_evaluating = False  # nobody synchronises its buffers, and the next forward says them
         self.is_local = False  # backwards do not synchronise, as far as was said
@@ -178,13 +181,15 @@ class Wrapper:
                                         2: self.ordinals[i], 5: i})
         self.final = Rows(r, "grad_final", everything, lambda i, p: {0: i, 4: -1, 8: DTYPES.get(p.dtype, 7)})
         self.named = named
+        self.rivals: List[Wrapper] = []  # that wrapped parameters of this one as well
+        self.reductions = 0  # backwards that were reduced, and those of other ranks that it shadowed
         self.ignored = ignored
         self.frozen = [(i, p) for i, (name, p) in enumerate(named) if not p.requires_grad and name not in ignored
                        and p.device.type == "cpu" and p.dtype in DTYPES]
         self.frozen_parts: List[Tuple[Rows, List[torch.Tensor]]] = []
         self.frozen_step = -1  # in which they were said
         self.unowned: Optional[Rows] = None
-        self.unowned_key: Tuple[int, ...] = ()  # how many parameters each optimizer had then
+        self.unowned_key: Tuple[int, ...] = ()  # the optimizers of then, and how many parameters each had
         self.unowned_params: List[torch.Tensor] = []
         self.unowned_step = -1
 
@@ -334,6 +339,31 @@ class Wrapper:
 
     # ---- gradients ----
 
+    def keep_unreduced(self, r: Recorder) -> None:
+        """Another backward may add to them."""
+        if self.has_unreduced and r.wants_digests:
+            left = ((v, r.digest(p.grad)) for v, p in enumerate(self.params) if p.grad is not None)
+            self.unreduced = {v: digest for v, digest in left if digest != 0}
+
+    def look_at_unreduced(self, r: Recorder) -> None:
+        """Does the next backward add to what the one before left? Without a zero_grad a program may drop all of them."""
+        left, self.unreduced = self.unreduced, {}
+        if left and all(self.params[v].grad is None for v in left):
+            self.drop_gradients(r, True)
+            return
+        for v, digest in left.items():
+            if r.digest(self.params[v].grad) != digest:
+                r.use(self.number)
+                r.mark("gradient changed between backwards", v)
+
+    def drop_gradients(self, r: Recorder, to_none: bool) -> None:
+        self.has_unreduced = False
+        self.unreduced.clear()
+        self.fired.clear()
+        r.use(self.number)
+        self.drop_forward(r)
+        r.emit("zero_grad", -1, int(to_none))
+
     def content(self, r: Recorder, projects: bool) -> int:
         if not r.wants_digests:
             return 0
@@ -355,6 +385,7 @@ class Wrapper:
     def launch(self, r: Recorder, index: int, buffer: torch.Tensor, is_shadow: bool, sequence: int) -> int:
         r.use(self.number)
         bucket = self.buckets[index]
+        self.reductions += index == 0
         if not is_shadow:
             self.launched += 1
             if not self.has_hooks and not self.is_late and bucket.local is not None:
@@ -382,6 +413,7 @@ class Wrapper:
         if not has_all or self.failed:
             return False
         self.is_armed = self.has_unreduced = False
+        self.unreduced.clear()
         self.fired.clear()
         unused = [i for i, used in enumerate(self.used_global) if used == 0 and self.used_local[i] == 0]
         if unused != self.unused:
@@ -458,7 +490,7 @@ def _shape(p: torch.Tensor) -> int:
 def _gradient_came(wrapper: "weakref.ref[Wrapper]", variable: int, inputs: Any, outputs: Any) -> None:
     """The engine accumulated a gradient; the reducer has not seen it yet."""
     w, r = wrapper(), get()
-    if w is None or r is None or (outputs and outputs[0] is None):
+    if w is None or r is None or (outputs and outputs[0] is None) or not _is_about(w, w.params[variable]):
         return
     guarded(_take_gradient)(r, w, variable)
 
@@ -488,7 +520,56 @@ _grad_of = operator.attrgetter("grad")
 
 keep_payload: Optional[Callable[[str, torch.Tensor], None]] = None  # level payload
 wrappers: List[Wrapper] = []
+_numbers = itertools.count()
 _nesting = 0
+
+# A module may be wrapped again, or be a part of two wrapped modules. Then a parameter belongs to the wrapper that was
+# made last, or whose forward came last: its steps and gradients are said of that one alone.
+_ended: List[Wrapper] = []  # another one has all that they had
+_keepers: Dict[int, Wrapper] = {}  # by id of a parameter that several wrappers have
+custody = 0  # grows when a parameter goes to another wrapper
+restarts = 0  # how often a module was wrapped, or a wrapped one loaded a state: epochs may begin anew
+
+
+def keeps(w: Wrapper, p: torch.Tensor) -> bool:
+    return _keepers.get(id(p), w) is w
+
+
+def add(w: Wrapper) -> None:
+    """A module has been wrapped: who else wrapped its parameters?"""
+    global restarts
+    restarts += 1
+    own = {id(p) for _, p in w.named}
+    for old in wrappers + _ended:
+        if any(id(p) in own for p in old.params):
+            w.rivals.append(old)
+            old.rivals.append(w)
+    wrappers.append(w)
+    if w.rivals:
+        _take_over(w)
+
+
+def _take_over(w: Wrapper) -> None:
+    """What follows is about this one."""
+    global custody
+    custody += 1
+    shared = {id(p) for old in w.rivals for _, p in old.named}
+    _keepers.update((id(p), w) for _, p in w.named if id(p) in shared)
+    if w in _ended:
+        _ended.remove(w)
+        wrappers.append(w)
+    for old in w.rivals:
+        has_nothing = not old.forwarded and not any(keeps(old, p) for p in old.params)
+        if old in wrappers and (old.ddp() is None or has_nothing):
+            wrappers.remove(old)
+            _ended.append(old)
+
+
+def _follow_custody(w: Wrapper) -> None:
+    """Before a training forward. A wrapper that is gone trains nothing any more."""
+    if w in _ended or any(old in wrappers and (old.ddp() is None or any(_keepers.get(id(p)) is old for p in w.params))
+                          for old in w.rivals):
+        _take_over(w)
 
 
 def say_exits(r: Recorder, group: Any) -> None:
@@ -502,7 +583,7 @@ def of(ddp: Any) -> Optional[Wrapper]:
     for w in wrappers:
         if w.ddp() is ddp:
             return w
-    return None
+    return next((w for w in _ended if w.ddp() is ddp), None)
 
 
 def _bound(total: Tuple[float, float], numel: int, dtype: int, members: int) -> float:
@@ -519,7 +600,8 @@ def _claim(operation: groups.Operation) -> None:
     if r is None:
         return
     tensor = operation.tensors[0] if operation.tensors else None
-    _find_bucket(r, operation, tensor)
+    if operation.op == "allreduce":
+        _find_bucket(r, operation, tensor)
     if operation.bucket < 0 and tensor is not None and tensor.is_floating_point() and depth_of_backward() == 0:
         r.mark("own reduction", sum(t.numel() for t in operation.tensors))
 
@@ -633,8 +715,13 @@ def depth_of_backward() -> int:
     return _nesting
 
 
+def _is_about(w: Wrapper, p: torch.Tensor) -> bool:
+    """May a gradient that comes to this parameter be of a forward of this wrapper?"""
+    return w.forwarded or keeps(w, p)
+
+
 def _snapshot(w: Wrapper) -> List[Any]:
-    return [(id(p.grad), p.grad._version) if p.grad is not None else None for p in w.params]
+    return [(id(p.grad), p.grad._version) if p.grad is not None and _is_about(w, p) else None for p in w.params]
 
 
 def begin_backward(r: Recorder) -> None:
@@ -645,6 +732,7 @@ def begin_backward(r: Recorder) -> None:
     r.begin_backward()
     r.source(4)
     for w in wrappers:
+        w.look_at_unreduced(r)
         w.launched = w.done = w.posted_elements = w.reduced_elements = 0
         w.failed = False
         needs = not w.has_hooks and (not w.is_armed or len(wrappers) > 1)
@@ -674,6 +762,7 @@ def end_backward(r: Recorder) -> None:
             finalized = True
         elif not w.is_late or not w.is_armed:
             _note_local(r, w)
+            w.keep_unreduced(r)
         if was_begun:
             r.emit("backward_end", int(finalized))
         w.forwarded = w.is_loose = False
@@ -759,6 +848,8 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper, inputs
     w.follow_buffers(r)
     r.emit("forward_begin", 0, int(sync), int(grad), 0)
     if grad:
+        if w.rivals:
+            _follow_custody(w)
         w.forwarded = True
         _say_tensor_hooks(r, w)
         _say_frozen(r, w)
@@ -865,9 +956,9 @@ def _end_construction(r: Recorder, ddp: DistributedDataParallel, slots: Optional
                 slot.extend((weakref.ref(w), variable))
                 w.nodes.append(node)
         w.has_hooks = True
-    if not wrappers:
+    if w.number == 0:
         r.closers.append(lambda: say_exits(r, None))
-    wrappers.append(w)
+    add(w)
     r.source(4)
     w.say(r)
     gradients.begin(r, w)
@@ -955,6 +1046,7 @@ def _begin_hook(r: Recorder, w: Wrapper, state: Any, bucket: Any) -> Optional[_H
     call = _HookCall(index, w.is_shadowing, index == len(w.buckets) - 1)
     # A joined rank states nothing, so no law over all ranks can be stated under join.
     if w.is_shadowing or w.has_join or not r.wants_buckets or buffer.device.type != "cpu":
+        w.errors.clear()  # what follows is not looked at
         return call
     if w.promise.is_mean:
         call.before = r.project(buffer)
@@ -962,6 +1054,10 @@ def _begin_hook(r: Recorder, w: Wrapper, state: Any, bucket: Any) -> Optional[_H
         call.entered = buffer.detach().clone()
     elif r.wants_digests and w.promise.is_power_sgd and laws.PowerSGD.is_judged(state, w.hook_name != "powerSGD_hook"):
         call.power_sgd = laws.PowerSGD(index, state, buffer, _rows(w, bucket), bucket.gradients())
+        left = w.errors.pop(index, 0)
+        if left != 0 and r.digest(call.power_sgd.old) != left:
+            r.mark("hook error changed", index)
+        call.power_sgd.old = None
     return call
 
 
@@ -1002,6 +1098,7 @@ def _state_laws(r: Recorder, w: Wrapper, call: _HookCall, result: torch.Tensor, 
     bucket = w.buckets[call.index]
     if call.power_sgd is not None:
         call.power_sgd.end(r, result, members)
+        w.errors[call.index] = r.digest(call.power_sgd.hook_state.error_dict.get(call.index))
     if call.entered is not None and result.numel() == call.entered.numel():
         laws.state_cast(r, call.index, call.entered, result, w.promise.rounds_in or result.dtype, members)
     after = r.project(result) if call.before is not None else None
@@ -1073,6 +1170,7 @@ def patch(current: Callable[[], Optional[Recorder]]) -> None:
     cls.register_comm_hook, cls._register_builtin_comm_hook = register_comm_hook, _register_builtin_comm_hook
     cls._sync_buffers = _sync_buffers
     _patch_mode()
+    _patch_load()
     _patch_join(cls)
 
 
@@ -1086,6 +1184,20 @@ def _patch_mode() -> None:
         return value
 
     torch.nn.Module.train = train
+
+
+def _patch_load() -> None:
+    real_load = torch.nn.Module.load_state_dict
+
+    @functools.wraps(real_load)
+    def load_state_dict(self: Any, *args: Any, **named: Any) -> Any:
+        global restarts
+        for w in wrappers:
+            ddp = w.ddp()
+            restarts += ddp is not None and (self is ddp or self is ddp.module)
+        return real_load(self, *args, **named)
+
+    torch.nn.Module.load_state_dict = load_state_dict
 
 
 def _say_buffer_sync(r: Recorder, ddp: Any, w: Wrapper) -> None:
@@ -1158,6 +1270,7 @@ def _patch_join_context() -> None:
             r = get()
             if r is not None and self._enable:
                 r.join_depth -= 1
+                guarded(_end_join)(r, self)
 
     Join.__init__, Join.__enter__, Join.__exit__ = __init__, __enter__, __exit__
 
@@ -1169,6 +1282,12 @@ def _say_join(r: Recorder, context: Any, divides: bool) -> None:
             r.use(w.number)
             r.option("join.enable", 1)
             r.option("join.divide_by_initial_world_size", int(divides))
+
+
+def _end_join(r: Recorder, context: Any) -> None:
+    """A rank that joined took fewer steps than the others. All of them have had as many reductions."""
+    joined = [of(joinable) for joinable in context._joinables]
+    r.meet_again(sum(w.reductions for w in joined if w is not None))
 
 
 def _begin_shadow(r: Recorder, w: Wrapper) -> None:

@@ -38,6 +38,16 @@ def library():
     return ctypes.CDLL(found)
 
 
+def test_a_folder_that_is_gone_ends_no_job(tmp_path, capfd):
+    from cddp_torch import launch
+
+    job = launch.Job(str(tmp_path / "gone"), "order", [])
+    job.world_size = 2
+    job.processes = {rank: subprocess.Popen(["true"]) for rank in range(2)}
+    assert job.wait(30.0) == 0
+    assert "how rank 1 ended (code 0) could not be written" in capfd.readouterr().err
+
+
 def test_names_have_the_digests_of_the_library():
     c = library()
     c.cddp_shard_digest.restype = ctypes.c_uint64

@@ -40,6 +40,35 @@ def test_what_cannot_be_judged_is_never_verified(name, tmp_path):
     assert code == 4 and words in " ".join(report.split()), report + harness.logs(str(tmp_path))
 
 
+@pytest.mark.parametrize("name", sorted(programs.SAID))
+def test_what_all_ranks_do_alike_is_said(name, tmp_path):
+    program, words = programs.SAID[name]
+    harness.run(program, str(tmp_path))
+    code, report = harness.check(str(tmp_path))
+    assert code == 0 and words in " ".join(report.split()), report + harness.logs(str(tmp_path))
+
+
+def test_a_shard_that_is_not_there_accuses_nobody(tmp_path):
+    harness.run(programs.plain, str(tmp_path))
+    (tmp_path / "rank.1").unlink()
+    code, report = harness.check(str(tmp_path))
+    assert code == 4 and "the recording of a rank" in report and harness.findings(report) == [], report
+
+
+def test_why_the_recorder_failed_comes_first(tmp_path):
+    def mistyped(state, bucket):
+        raise AssertionError("never called")
+
+    def program(rank):
+        mistyped.cddp_law = "maen"
+        ddp = programs.DDP(programs.mlp())
+        ddp.register_comm_hook(None, programs.plain_hook(law="mean") if rank else mistyped)
+    harness.run(program, str(tmp_path))
+    code, report = harness.check(str(tmp_path))
+    third = report.splitlines()[2]
+    assert code == 4 and third.startswith("the recorder of rank 0 failed") and "bf16, fp16, lossy, mean, sum" in third, report
+
+
 @pytest.mark.parametrize("name", ["clipped", "clipped_in_parts", "clipped_twice_in_double"])
 def test_a_clip_is_judged(name, tmp_path):
     harness.run(programs.CLEAN[name], str(tmp_path))
@@ -48,13 +77,14 @@ def test_a_clip_is_judged(name, tmp_path):
     assert code == 0 and "took reduced gradients times the clip" in words and "nor what clipping" not in words, report
 
 
-@pytest.mark.parametrize("factor", [0.3, -1.0])
+@pytest.mark.parametrize("factor, code, said", [
+    (0.3, 0, "the program itself scaled all reduced gradients by "),
+    (-1.0, 4, "not shown: what the program itself made of gradients between their reduction and the optimizer")])
 @pytest.mark.parametrize("name", ["scaled_by_hand", "scaled_after_a_clip"])
-def test_one_factor_for_all_gradients_is_said(name, factor, tmp_path):
+def test_one_factor_for_all_gradients_is_said_and_a_negative_one_is_no_scale(name, factor, code, said, tmp_path):
     harness.run(getattr(programs, name), str(tmp_path), factor=factor)
-    code, report = harness.check(str(tmp_path))
-    words = " ".join(report.split())
-    assert code == 0 and "the program itself scaled all reduced gradients by " in words, report
+    found, report = harness.check(str(tmp_path))
+    assert found == code and said in " ".join(report.split()), report
 
 
 def test_that_reduced_gradients_are_gone_is_said(tmp_path):

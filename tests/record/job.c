@@ -413,7 +413,7 @@ static cddp_status update(training *t, int step, cddp_error *err)
         const double *g = (const double *)read->storage + read->offset;
         const int64_t count = cddp_tensor_numel(&t->tensors[p]);
         for (int64_t i = 0; i < count; i++) t->values[p][i] -= factor * g[i];
-        if (speaks(t)) cddp_record_optimizer_touch(0, p, taken);
+        if (speaks(t)) cddp_record_optimizer_touch(makes(t, "touches_as_another"), p, taken);
     }
     const cddp_status status = averages(t) ? average(t, step, err) : CDDP_OK;
     for (size_t p = 0; p < PARAMETERS && speaks(t); p++)
@@ -489,6 +489,20 @@ static cddp_status evaluate(const training *t, int step, cddp_error *err)
     return status;
 }
 
+/* Rank 1 adds up fewer backwards than the others. */
+static int micro_steps_of(const training *t)
+{
+    return makes(t, "adds_less") && t->rank == 1 ? MICRO_STEPS - 1 : MICRO_STEPS;
+}
+
+/* zero_grad before each backward, where it belongs before each step. */
+static void clear_in_window(training *t, int micro)
+{
+    if (!makes(t, "clears_in_window") || micro == 0) return;
+    cddp_record_zero_grad(true);
+    for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_drop(&t->grads[p]);
+}
+
 /* Calls that name no parameter, or a tensor that is none: each is as if it had not been made. */
 static void misuse_calls(const training *t)
 {
@@ -528,8 +542,10 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     nudge(t, "nudges", step);
     const double before = t->values[0][3];
     if (t->rank == 2) nudge(t, "nudges_one_and_back", step);
-    for (int micro = 0; status == CDDP_OK && micro < MICRO_STEPS; micro++) {
-        const bool accumulates = micro + 1 < MICRO_STEPS || strncmp(t->mistake, "local", 5) == 0;
+    for (int micro = 0; status == CDDP_OK && micro < micro_steps_of(t); micro++) {
+        const bool accumulates =
+            micro + 1 < micro_steps_of(t) || strncmp(t->mistake, "local", 5) == 0;
+        clear_in_window(t, micro);
         if (accumulates && reduces(t)) cddp_ddp_no_sync_begin(t->ddp);
         status = micro_step(t, step, micro, err);
         if (accumulates && reduces(t)) cddp_ddp_no_sync_end(t->ddp);
@@ -546,7 +562,8 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     nudge(t, "nudges_before_step", step);
     nudge(t, "own_nudges", step);
     if (makes(t, "nudges_one_and_back")) t->values[0][3] = before;
-    if (status == CDDP_OK) status = update(t, step, err);
+    const bool is_left_out = makes(t, "leaves_out") && step == 2;
+    if (status == CDDP_OK && !is_left_out) status = update(t, step, err);
     return status == CDDP_OK ? evaluate(t, step, err) : status;
 }
 

@@ -73,6 +73,11 @@ expect join_still_drifts 1 "I-PARAMEQ  .* different values of still after"
 expect shows_last 0 "$mean"
 expect shows_last_changed 4 "what changed a gradient between two backwards that add up .*, first on rank 0, step 2, parameter 0; 4 in all"
 expect shows_last_dropped 4 "what changed a gradient between two backwards that add up .*, first on rank 1, step 2, parameter 0; 1 in all"
+# Ranks that add up other numbers of backwards, and backwards whose gradients go nowhere.
+expect adds_less 4 "why ranks add up other numbers of backwards before one reduction.*, first on rank 1, step 0; 6 in all"
+expect clears_in_window 4 "why gradients that a backward inside no_sync had left were dropped.*, first on rank 0, step 0; 24 in all"
+expect leaves_out 0 "the reduced gradients of 1 backward were dropped without"
+expect touches_as_another 4 "not shown: an optimizer's step (cddp_record_optimizer_step), first on rank 0, step 0, parameter 0; 48 in all"
 # What a backward makes is the program's: the report says that it was not judged.
 expect changes_unrecorded 0 "how gradients came to be before cddp_record_gradient (compare sees it)"
 expect same_samples 1 "I-DATA"

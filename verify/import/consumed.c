@@ -126,7 +126,8 @@ static double find_scale(const cd_consumed_rank *r)
         clearest = fmax(clear, clearest);
     }
     const double scale = sign * consumed / reduced;
-    if (count < 2 || !isfinite(scale) || scale == 0) return (double)NAN;
+    /* nobody scales by a negative factor */
+    if (count < 2 || !isfinite(scale) || scale <= 0) return (double)NAN;
     for (size_t i = 0; i < r->count; i++) {
         const cd_consumed_variable *v = &r->variables[i];
         if (v->is_taken && !is_near(v, scale, bound_of(v, scale, worst, fmax(1, fabs(scale)))))
@@ -327,8 +328,9 @@ static void take_group(cd_consumed *c, const cddp_event_group *g)
 static void take_own(cd_consumed *c, cd_consumed_rank *r, const cddp_event_collective_post *p)
 {
     int64_t members = 0;
-    if (!r->is_own || p->op != CDDP_OP_ALLREDUCE) return;
-    r->is_own = false;
+    const bool is_own = r->is_own && p->op == CDDP_OP_ALLREDUCE;
+    r->is_own = false; /* the mark is about this operation, whichever it is */
+    if (!is_own) return;
     if (p->reduce_op != CDDP_RED_SUM) return;
     for (size_t i = 0; i < c->group_count; i++)
         if (c->groups[i].id == p->group) members = c->groups[i].members;

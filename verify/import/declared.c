@@ -84,14 +84,22 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     cd_declared_variable *v = find(d, rank, t->param);
     rank->touches++;
     if (v == NULL) return;
+    if (!rank->is_stepping || t->optimizer != rank->optimizer)
+        note(d, CD_DECLARED_STEP, e, t->param); /* of another optimizer than the one that steps */
+    /* nothing came in between: another optimizer has it too, or the same one steps again */
+    const bool is_again = t->touched && v->touches > 0 && v->taken_locals == rank->locals &&
+                          v->taken_zeros == rank->zero_grads;
     v->is_seen = true;
     v->optimizer = t->optimizer;
     v->at = rank->updates;
     if (!t->touched) return;
     if (v->touches > 0 && !v->is_held && !v->is_empty) note(d, CD_DECLARED_HELD, e, t->param);
     v->is_held = false;
-    if (!v->has_local) note(d, CD_DECLARED_LOCAL, e, t->param);
-    if (!v->has_reduced && !rank->averages) note(d, CD_DECLARED_REDUCED, e, t->param);
+    if (!v->has_local && !is_again) note(d, CD_DECLARED_LOCAL, e, t->param);
+    if (!v->has_reduced && !is_again && !rank->averages) note(d, CD_DECLARED_REDUCED, e, t->param);
+    d->again += is_again && e->rank == 0;
+    v->taken_locals = rank->locals;
+    v->taken_zeros = rank->zero_grads;
     v->must_move = v->has_slope && rank->rate != 0;
     if (t->gradient == 0 && !v->is_empty) note(d, CD_DECLARED_CONTENT, e, t->param);
     v->has_local = v->has_reduced = v->has_value = false;
@@ -272,9 +280,11 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     if (e->rank >= d->rank_count) return;
     cd_declared_rank *rank = &d->ranks[e->rank];
     rank->events++;
+    cd_feedback_push(&d->feedback, e);
     cd_means_push(&d->means, e);
     cd_consumed_push(&d->consumed, e);
     cd_own_samples_push(&d->samples, e);
+    cd_windows_push(&d->windows, e);
     switch (e->kind) {
     case CDDP_EV_param:
         take_parameter(d, rank, e);
@@ -285,6 +295,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         if (is_part(d, e->as.wrap.group) && e->rank < d->split) d->split = e->rank;
         break;
     case CDDP_EV_grad_local:
+        rank->locals++;
         mark(d, rank, e->as.grad_local.param, false);
         take_local(d, rank, e);
         if (e->as.grad_local.digest == 0 && e->as.grad_local.presence != CDDP_PRESENCE_ABSENT &&
@@ -550,6 +561,14 @@ static const struct {
                            "in the gradient's place",
                            "cddp_record_optimizer_touch with the tensor that the optimizer reads",
                            NULL},
+    [CD_DECLARED_UNEVEN] = {"why ranks add up other numbers of backwards before one reduction: a "
+                            "mean of such sums is no mean over the samples",
+                            "equally many backwards on each rank, or join for uneven inputs", NULL},
+    [CD_DECLARED_DROPPED] = {"why gradients that a backward inside no_sync had left were dropped "
+                             "before any reduction",
+                             "zero_grad behind the optimizer's step, and the last backward of each "
+                             "window outside of no_sync",
+                             NULL},
     [CD_DECLARED_FROZEN] = {"why parameters are frozen on some ranks alone, or in other steps",
                             "set requires_grad on all ranks alike", NULL},
     [CD_DECLARED_SAMPLES] = {"which samples are whose: a DataLoader without a DistributedSampler "
@@ -568,13 +587,16 @@ static bool was_exercised(const cddp_verdict *verdict, const char *check)
 /* What several ranks must have put to the test before their training is called verified. */
 static const char *const needed[] = {"I-ORDER", "I-LIVE", "I-ONCE", "I-GRADEQ", "I-PARAMEQ"};
 
-/* Of ranks that all ended, and never found anything to wait for, nothing more is to be known. */
+/* Of ranks that all ended, and found nothing to wait for but once, nothing more is to be known. */
 static bool is_alive_anyway(const cd_declared *d, const char *check)
 {
     bool is = strcmp(check, "I-LIVE") == 0;
-    for (uint32_t i = 0; i < d->rank_count; i++)
-        is &= d->ranks[i].has_ended && d->ranks[i].waits == 0;
-    return is;
+    uint64_t waits = 0;
+    for (uint32_t i = 0; i < d->rank_count; i++) {
+        is &= d->ranks[i].has_ended;
+        waits += d->ranks[i].waits;
+    }
+    return is && waits < 2; /* I-LIVE judges from two on */
 }
 
 static const char *add_place(const cd_declared *d, const char *words, cd_declared_gap gap,
@@ -653,6 +675,23 @@ static void note_samples(cd_declared *d)
     if (shared == 0) return;
     note(d, CD_DECLARED_SAMPLES, &(cddp_event){.rank = 0}, -1);
     d->gaps[CD_DECLARED_SAMPLES].count = shared;
+}
+
+/* A generator's backward leaves gradients in a discriminator, which drops them. */
+static void note_windows(cd_declared *d)
+{
+    const cd_windows_place *uneven = &d->windows.uneven, *dropped = &d->windows.dropped;
+    cd_windows_end(&d->windows);
+    d->is_out_of_memory |= d->windows.is_out_of_memory;
+    if (uneven->count > 0) {
+        note(d, CD_DECLARED_UNEVEN, &(cddp_event){.rank = uneven->rank, .step = uneven->step}, -1);
+        d->gaps[CD_DECLARED_UNEVEN].count = uneven->count;
+    }
+    if (dropped->count > 0 && d->model_count == 1) {
+        note(d, CD_DECLARED_DROPPED, &(cddp_event){.rank = dropped->rank, .step = dropped->step},
+             -1);
+        d->gaps[CD_DECLARED_DROPPED].count = dropped->count;
+    }
 }
 
 /* ---- a hook that is wrong ---- */
@@ -837,6 +876,92 @@ static bool accuse_twins(const cd_declared *d, cddp_finding *finding)
     snprintf(f.advice, sizeof f.advice,
              "the DataLoader has no DistributedSampler, and its order comes from the same seed: "
              "DataLoader(data, sampler=DistributedSampler(data)), and set_epoch before each epoch");
+    if (twins.are_batches) {
+        snprintf(f.actual, sizeof f.actual, "what the first %zu forwards get is the same",
+                 twins.count);
+        snprintf(f.advice, sizeof f.advice,
+                 "no sampler shares the data out among ranks. Use DistributedSampler; let an "
+                 "IterableDataset take each world_size-th sample. Or draw from another seed on "
+                 "each rank");
+    }
+    *finding = f;
+    return true;
+}
+
+/* Of ranks that trained to their end: one that ended early may have been about to take its part. */
+static bool accuse_missing(const cd_declared *d, cddp_finding *finding)
+{
+    cd_own_samples_missing m;
+    bool have_ended = true;
+    for (uint32_t i = 0; i < d->rank_count; i++) have_ended &= d->ranks[i].has_ended;
+    if (!have_ended || !cd_own_samples_find_missing(&d->samples, &m)) return false;
+    cddp_finding f = {
+        .size = sizeof f, .check = "I-DATA", .rank = -1, .peer = -1, .bucket = -1, .param = -1};
+    snprintf(f.title, sizeof f.title,
+             "nobody trains on the samples that a DistributedSampler has for rank %" PRId64
+             " of %" PRId64,
+             m.rank, m.replicas);
+    snprintf(f.expected, sizeof f.expected, "each of the %" PRId64 " parts is taken by some rank",
+             m.replicas);
+    snprintf(f.actual, sizeof f.actual, "%" PRId64 " of them by none of the %" PRIu32 " ranks",
+             m.count, d->rank_count);
+    snprintf(f.advice, sizeof f.advice,
+             "num_replicas is the number of ranks that train: DistributedSampler(data) takes it, "
+             "and the rank, from the process group");
+    *finding = f;
+    return true;
+}
+
+static bool accuse_copies(const cd_declared *d, cddp_finding *finding)
+{
+    uint32_t number;
+    if (!cd_own_samples_find_copies(&d->samples, &number)) return false;
+    const cd_own_samples_rank *rank = &d->samples.ranks[number];
+    cddp_finding f = {.size = sizeof f,
+                      .check = "I-DATA",
+                      .rank = (int32_t)number,
+                      .peer = -1,
+                      .bucket = -1,
+                      .param = -1};
+    snprintf(f.title, sizeof f.title,
+             "rank %" PRIu32 ": each of the %" PRId64 " workers of a DataLoader gives the same "
+             "batches",
+             number, rank->workers);
+    snprintf(f.expected, sizeof f.expected, "workers that share the dataset out among them");
+    snprintf(f.actual, sizeof f.actual,
+             "all %zu batches come %" PRId64 " times each, one behind the other",
+             rank->streamed_count, rank->workers);
+    snprintf(f.advice, sizeof f.advice,
+             "each worker iterates over the whole IterableDataset: take each num_workers-th sample "
+             "there, by torch.utils.data.get_worker_info()");
+    *finding = f;
+    return true;
+}
+
+static bool accuse_feedback(const cd_declared *d, cddp_finding *finding)
+{
+    uint32_t number;
+    if (!cd_feedback_find(&d->feedback, &number)) return false;
+    const cd_feedback_rank *rank = &d->feedback.ranks[number];
+    cddp_finding f = {.size = sizeof f,
+                      .check = "I-HOOK",
+                      .step = rank->step,
+                      .rank = (int32_t)number,
+                      .peer = -1,
+                      .bucket = (int32_t)rank->bucket,
+                      .param = -1};
+    snprintf(f.title, sizeof f.title,
+             "rank %" PRIu32 ": the error that the comm hook keeps of bucket %" PRId64
+             " changed between two calls",
+             number, rank->bucket);
+    snprintf(f.expected, sizeof f.expected,
+             "each call begins with the error that the one before left, as on ranks that did not "
+             "change it");
+    snprintf(f.actual, sizeof f.actual, "another one in step %" PRIu32 "; changes in all: %" PRIu64,
+             rank->step, rank->count);
+    snprintf(f.advice, sizeof f.advice,
+             "what a rank alone forgets of its gradients never reaches the others: change or reset "
+             "the hook's state on all ranks in the same step, or on none");
     *finding = f;
     return true;
 }
@@ -848,7 +973,9 @@ bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
     char cause[120];
     if (!is_certain(m))
         return accuse_twice(d, finding) || accuse_consumed(d, finding) ||
-               accuse_changed(d, finding) || accuse_skipped(d, finding) || accuse_twins(d, finding);
+               accuse_changed(d, finding) || accuse_skipped(d, finding) ||
+               accuse_feedback(d, finding) || accuse_twins(d, finding) ||
+               accuse_missing(d, finding) || accuse_copies(d, finding);
     cddp_finding f = {.size = sizeof f,
                       .check = "I-HOOK",
                       .step = w->step,
@@ -879,6 +1006,7 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
     note_means(d);
     note_consumed(d);
     note_samples(d);
+    note_windows(d);
     for (uint32_t i = 0; i < d->rank_count; i++) end_rank(d, i);
     /* its recorder looks at neither */
     for (int gap = CD_DECLARED_HELD; gap <= CD_DECLARED_CLEARED && d->is_of_torch; gap++)
@@ -937,6 +1065,34 @@ static bool shows_begins(const cd_declared_rank *rank)
     return true;
 }
 
+/* What all ranks did alike, and what is not known of samples. */
+static const char *print_rest(const cd_declared *d, bool has_samples, cd_arena *arena)
+{
+    const uint64_t changes = cd_feedback_count(&d->feedback);
+    const char *again =
+        d->again == 0 ? ""
+                      : cd_arena_printf(arena,
+                                        "; nor why optimizers took %" PRIu64
+                                        " reduced gradients more than once, alike on all ranks",
+                                        d->again);
+    const char *samples = has_samples ? ""
+                          : d->samples.has_own_order
+                              ? "; samples were not judged: a sampler has its own order of them"
+                          : d->is_of_torch
+                              ? "; samples were not shown (a DistributedSampler shows them)"
+                              : "; samples were not shown (cddp_record_samples)";
+    const char *errors =
+        changes == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why the error that the comm hook keeps changed %" PRIu64
+                              " time%s between its calls, alike on all ranks",
+                              changes, changes == 1 ? "" : "s");
+    return again != NULL && errors != NULL
+               ? cd_arena_printf(arena, "%s%s%s", again, errors, samples)
+               : NULL;
+}
+
 const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 {
     const cd_consumed *c = &d->consumed;
@@ -963,6 +1119,20 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                               "; nor why %" PRIu64
                               " reduced gradients were gone before a step could take them",
                               c->dropped);
+    const char *untaken =
+        d->windows.untaken == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why the reduced gradients of %" PRIu64
+                              " backward%s were dropped without an optimizer's step",
+                              d->windows.untaken, d->windows.untaken == 1 ? "" : "s");
+    const char *dropped =
+        d->windows.dropped.count == 0 || d->model_count == 1 /* a gap */
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why gradients of %" PRIu64
+                              " backward%s inside no_sync were dropped before any reduction",
+                              d->windows.dropped.count, d->windows.dropped.count == 1 ? "" : "s");
     const char *hooked =
         d->hooked == 0
             ? ""
@@ -998,20 +1168,18 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                           "; nor the %" PRIu64
                                           " parameter%s on the ignore list, where ranks may differ",
                                           d->ignored, d->ignored == 1 ? "" : "s");
-    if (scaled == NULL || gone == NULL || hooked == NULL || late == NULL || moved == NULL ||
-        ignored == NULL || unmoved == NULL)
+    const char *rest = print_rest(d, has_samples, arena);
+    if (rest == NULL || scaled == NULL || gone == NULL || hooked == NULL || late == NULL ||
+        moved == NULL || ignored == NULL || untaken == NULL || dropped == NULL || unmoved == NULL)
         return NULL;
     return cd_arena_printf(
-        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s",
+        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         d->is_of_torch ? ""
                        : "how gradients came to be before cddp_record_gradient (compare sees it); ",
         begins ? "" : ", nor what happened to parameters outside of its steps",
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
-        gone, unmoved, hooked, late, moved, ignored, dropping,
-        d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "",
-        has_samples      ? ""
-        : d->is_of_torch ? "; samples were not shown (a DistributedSampler shows them)"
-                         : "; samples were not shown (cddp_record_samples)");
+        gone, unmoved, untaken, dropped, hooked, late, moved, ignored, dropping,
+        d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "", rest);
 }
 
 /* ---- life ---- */
@@ -1019,12 +1187,17 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
 cddp_status cd_declared_init(cd_declared *d, uint32_t rank_count, const cddp_allocator *allocator,
                              cddp_error *err)
 {
-    *d = (cd_declared){.allocator = allocator, .rank_count = rank_count, .split = rank_count};
+    *d = (cd_declared){.allocator = allocator,
+                       .rank_count = rank_count,
+                       .split = rank_count,
+                       .model_count = 1};
     d->ranks = cd_allocate_array(allocator, rank_count, sizeof *d->ranks);
     if (d->ranks == NULL) return cd_fail_memory(err, "%u ranks", rank_count);
-    cddp_status status = cd_means_init(&d->means, rank_count, allocator, err);
+    cddp_status status = cd_feedback_init(&d->feedback, rank_count, allocator, err);
+    if (status == CDDP_OK) status = cd_means_init(&d->means, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_consumed_init(&d->consumed, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_own_samples_init(&d->samples, rank_count, allocator, err);
+    if (status == CDDP_OK) status = cd_windows_init(&d->windows, rank_count, allocator, err);
     if (status != CDDP_OK) cd_declared_fini(d);
     return CD_PASS(status);
 }
@@ -1037,9 +1210,11 @@ void cd_declared_fini(cd_declared *d)
         cd_release(d->allocator, d->ranks[i].stills,
                    d->ranks[i].still_capacity * sizeof *d->ranks[i].stills);
     }
+    cd_feedback_fini(&d->feedback);
     cd_means_fini(&d->means);
     cd_consumed_fini(&d->consumed);
     cd_own_samples_fini(&d->samples);
+    cd_windows_fini(&d->windows);
     cd_release(d->allocator, d->ranks, d->rank_count * sizeof *d->ranks);
     d->ranks = NULL;
 }

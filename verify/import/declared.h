@@ -11,8 +11,10 @@
 #include "cddp/run.h"
 #include "core/base/arena.h"
 #include "verify/import/consumed.h"
+#include "verify/import/feedback.h"
 #include "verify/import/means.h"
 #include "verify/import/own_samples.h"
+#include "verify/import/windows.h"
 
 /* What is owed and was not seen, each with the first place. */
 typedef enum cd_declared_gap {
@@ -45,6 +47,8 @@ typedef enum cd_declared_gap {
     CD_DECLARED_GIVEN,      /* what changed a gradient on its way to a comm hook */
     CD_DECLARED_ACCUMULATED, /* what changed a gradient between two backwards that add up */
     CD_DECLARED_TAKEN,       /* which gradient a step took: not the one in its place */
+    CD_DECLARED_UNEVEN,      /* why ranks add up other numbers of backwards */
+    CD_DECLARED_DROPPED,     /* why unreduced gradients were dropped */
     CD_DECLARED_COUNT
 } cd_declared_gap;
 
@@ -66,12 +70,13 @@ typedef struct cd_declared_variable {
     int64_t last, exit;   /* after construction or the last step; as the rank left its group */
     uint64_t touches, at; /* at: the rank's step in which the optimizer did */
     uint64_t begins;      /* steps at whose begin its content was shown */
-    uint64_t cleared_by;  /* the zero_grad behind which its gradient was shown, counted */
-    uint64_t shown_in;    /* the rank's step behind which its content was shown last */
-    bool is_held;         /* and it was the same when somebody looked, since its last update */
-    bool has_gradient;    /* a backward has added to it once */
-    bool has_slope;       /* its reduced gradient was not zero */
-    bool must_move;       /* a step took it, and nobody has shown what that made */
+    uint64_t taken_locals, taken_zeros; /* the rank's gradients and zero_grads at that */
+    uint64_t cleared_by; /* the zero_grad behind which its gradient was shown, counted */
+    uint64_t shown_in;   /* the rank's step behind which its content was shown last */
+    bool is_held;        /* and it was the same when somebody looked, since its last update */
+    bool has_gradient;   /* a backward has added to it once */
+    bool has_slope;      /* its reduced gradient was not zero */
+    bool must_move;      /* a step took it, and nobody has shown what that made */
 } cd_declared_variable;
 
 /* A parameter that no gradient changes, by its ordinal. */
@@ -87,6 +92,7 @@ typedef struct cd_declared_rank {
     cd_declared_still *stills; /* (still_count) */
     size_t still_count, still_capacity;
     uint64_t events, steps, samples, waits, zero_grads;
+    uint64_t locals;     /* gradients that backwards made */
     uint64_t touches;    /* of the optimizer's step at hand */
     uint64_t updates;    /* steps of any optimizer, this one included */
     int64_t optimizer;   /* whose it is */
@@ -113,12 +119,16 @@ typedef struct cd_declared {
     cd_declared_place unmoved;
     bool is_of_torch; /* whose calls the recorder saw itself */
     int64_t hooked;   /* parameters with tensor hooks */
+    uint64_t again;   /* reduced gradients of rank 0 that an optimizer took once more */
     uint64_t late;    /* parameters that changed after the last step, alike on all ranks */
     uint64_t moved;   /* parameters without gradients that changed, of the rank with most of them */
     uint64_t ignored; /* parameters of rank 0 on the ignore list */
+    cd_feedback feedback;
     cd_means means;
     cd_consumed consumed;
     cd_own_samples samples;
+    cd_windows windows;
+    int64_t model_count; /* wrapped modules of the program */
     bool is_out_of_memory;
 } cd_declared;
 
@@ -134,7 +144,8 @@ const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *ve
                                    cd_arena *arena);
 /* A comm hook that makes something else than it promises, or than any hook may make, a gradient
 ** that is not what the program said of it, a parameter that some ranks change between steps, a
-** skipped step that changes parameters, or ranks that take the same samples: *finding says which.
+** skipped step that changes parameters, ranks that take the same samples, a part of a data set that
+** no rank takes, or a comm hook's error that a rank alone loses: *finding says which.
 ** For a trace in which no check found anything. Before cd_declared_print_gaps. */
 bool cd_declared_accuses(const cd_declared *declared, cddp_finding *finding);
 /* What was shown, in words. */

@@ -8,7 +8,9 @@
 #include <string.h>
 
 /* Fewer than that may be equal by chance, or by the choice of who tries a program. */
-enum { BATCHES_MIN = 2, DIFFERENT_MIN = 4, SHARED_MIN_PERCENT = 5 };
+enum { BATCHES_MIN = 2, DIFFERENT_MIN = 4, SHARED_MIN_PERCENT = 5, STREAMED_MIN = 3 };
+
+#define PARTS_MAX 65536
 
 typedef struct use {
     int64_t sample, group;
@@ -21,6 +23,39 @@ static int by_sample(const void *a, const void *b)
     if (x->group != y->group) return x->group < y->group ? -1 : 1;
     if (x->sample != y->sample) return x->sample < y->sample ? -1 : 1;
     return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+static void take_streamed(cd_own_samples *s, cd_own_samples_rank *rank, int64_t digest)
+{
+    if (rank->streamed_count >= CD_OWN_SAMPLES_MAX) return;
+    if (!cd_vec_grow(s->allocator, (void **)&rank->streamed, &rank->streamed_capacity,
+                     rank->streamed_count + 1, sizeof *rank->streamed)) {
+        s->is_out_of_memory = true;
+        return;
+    }
+    rank->streamed[rank->streamed_count++] = digest;
+}
+
+static void take_part(cd_own_samples *s, int64_t value)
+{
+    const cd_own_samples_part part = {value >> 24, value & 0xffffff};
+    size_t at = 0;
+    if (value < 0 || part.rank >= part.replicas || s->part_count >= PARTS_MAX) return;
+    while (at < s->part_count &&
+           (s->parts[at].replicas < part.replicas ||
+            (s->parts[at].replicas == part.replicas && s->parts[at].rank < part.rank)))
+        at++;
+    if (at < s->part_count && s->parts[at].replicas == part.replicas &&
+        s->parts[at].rank == part.rank)
+        return;
+    if (!cd_vec_grow(s->allocator, (void **)&s->parts, &s->part_capacity, s->part_count + 1,
+                     sizeof *s->parts)) {
+        s->is_out_of_memory = true;
+        return;
+    }
+    memmove(&s->parts[at + 1], &s->parts[at], (s->part_count - at) * sizeof *s->parts);
+    s->parts[at] = part;
+    s->part_count++;
 }
 
 static void take(cd_own_samples *s, cd_own_samples_rank *rank, int64_t digest)
@@ -38,31 +73,56 @@ void cd_own_samples_push(cd_own_samples *s, const cddp_event *e)
 {
     cd_own_samples_rank *rank = &s->ranks[e->rank];
     if (e->kind == CDDP_EV_wrap) rank->group = e->as.wrap.group;
+    rank->is_known |= e->kind == CDDP_EV_samples;
     if (e->kind != CDDP_EV_mark || e->text == NULL) return;
-    if (strcmp(e->text, CD_OWN_SAMPLE) == 0)
+    if (strcmp(e->text, CD_OWN_SAMPLE) == 0) {
         take(s, rank, e->as.mark.value);
-    else if (strcmp(e->text, CD_OWN_BATCH) == 0 && rank->count < CD_OWN_SAMPLES_MAX)
-        rank->batches++;
+    } else if (strcmp(e->text, CD_OWN_BATCH) == 0) {
+        rank->batches += rank->count < CD_OWN_SAMPLES_MAX;
+        rank->is_known = true;
+    } else if (strcmp(e->text, CD_OWN_STREAM) == 0) {
+        take_streamed(s, rank, e->as.mark.value);
+    } else if (strcmp(e->text, CD_STREAM_WORKERS) == 0) {
+        rank->workers = rank->streamed_count == 0 && rank->workers == 0 ? e->as.mark.value : -1;
+    } else if (strcmp(e->text, CD_SAMPLER_REPLICAS) == 0) {
+        take_part(s, e->as.mark.value);
+    } else if (strcmp(e->text, CD_OWN_ORDER) == 0) {
+        s->has_own_order = rank->is_known = true;
+    }
 }
 
 /* Different ones among the first; no more than are needed. */
-static size_t count_different(const cd_own_samples_rank *rank, size_t count, size_t enough)
+static size_t count_different(const int64_t *digests, size_t count, size_t enough)
 {
     size_t different = 0;
     for (size_t i = 0; i < count && different < enough; i++) {
         bool is_new = true;
-        for (size_t k = 0; is_new && k < i; k++) is_new = rank->taken[k] != rank->taken[i];
+        for (size_t k = 0; is_new && k < i; k++) is_new = digests[i] != digests[k];
         different += is_new;
     }
     return different;
 }
 
+/* Of what both have: is it the same, and are enough of these different ones? */
+static bool begin_alike(const int64_t *a, const int64_t *b, size_t count, size_t enough)
+{
+    return count >= enough && memcmp(a, b, count * sizeof *a) == 0 &&
+           count_different(a, count, enough) == enough;
+}
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
 static bool are_twins(const cd_own_samples_rank *a, const cd_own_samples_rank *b)
 {
-    const size_t count = a->count < b->count ? a->count : b->count;
-    if (a->group != b->group || a->batches < BATCHES_MIN || b->batches < BATCHES_MIN) return false;
-    return count >= DIFFERENT_MIN && memcmp(a->taken, b->taken, count * sizeof *a->taken) == 0 &&
-           count_different(a, count, DIFFERENT_MIN) == DIFFERENT_MIN;
+    return a->group == b->group && a->batches >= BATCHES_MIN && b->batches >= BATCHES_MIN &&
+           begin_alike(a->taken, b->taken, least(a->count, b->count), DIFFERENT_MIN);
+}
+
+static bool are_streamed_twins(const cd_own_samples_rank *a, const cd_own_samples_rank *b)
+{
+    return a->group == b->group && !a->is_known && !b->is_known &&
+           begin_alike(a->streamed, b->streamed, least(a->streamed_count, b->streamed_count),
+                       STREAMED_MIN);
 }
 
 bool cd_own_samples_find_twins(const cd_own_samples *s, cd_own_samples_twins *twins)
@@ -71,18 +131,56 @@ bool cd_own_samples_find_twins(const cd_own_samples *s, cd_own_samples_twins *tw
         const cd_own_samples_rank *a = &s->ranks[i];
         uint32_t second = 0, count = 0;
         for (uint32_t k = i + 1; k < s->rank_count; k++) {
-            if (!are_twins(a, &s->ranks[k])) continue;
+            if (!are_twins(a, &s->ranks[k]) && !are_streamed_twins(a, &s->ranks[k])) continue;
             if (count++ == 0) second = k;
         }
         if (count == 0) continue;
         const cd_own_samples_rank *b = &s->ranks[second];
+        const bool are_batches = !are_twins(a, b);
         *twins =
             (cd_own_samples_twins){.first = i,
                                    .second = second,
                                    .are_all = count + 1 == s->rank_count,
-                                   .count = a->count < b->count ? a->count : b->count,
+                                   .are_batches = are_batches,
+                                   .count = are_batches
+                                                ? least(a->streamed_count, b->streamed_count)
+                                                : least(a->count, b->count),
                                    .batches = a->batches < b->batches ? a->batches : b->batches};
         return true;
+    }
+    return false;
+}
+
+/* Workers take turns, so that equal batches follow one another. */
+static bool has_copies(const cd_own_samples_rank *rank)
+{
+    const size_t n = rank->workers > 1 ? (size_t)rank->workers : 0, count = rank->streamed_count;
+    if (n == 0 || rank->is_known || count < 2 * n) return false;
+    for (size_t i = 0; i < count; i++)
+        if (rank->streamed[i] != rank->streamed[i - i % n]) return false;
+    return count_different(rank->streamed, count, 2) == 2;
+}
+
+bool cd_own_samples_find_copies(const cd_own_samples *s, uint32_t *rank)
+{
+    for (uint32_t i = 0; i < s->rank_count; i++) {
+        if (!has_copies(&s->ranks[i])) continue;
+        *rank = i;
+        return true;
+    }
+    return false;
+}
+
+bool cd_own_samples_find_missing(const cd_own_samples *s, cd_own_samples_missing *missing)
+{
+    for (size_t i = 0, end = 0; i < s->part_count; i = end) {
+        const int64_t replicas = s->parts[i].replicas;
+        int64_t rank = 0;
+        for (end = i; end < s->part_count && s->parts[end].replicas == replicas; end++)
+            rank += s->parts[end].rank == rank;
+        const int64_t count = replicas - (int64_t)(end - i);
+        if (count > 0) *missing = (cd_own_samples_missing){replicas, rank, count};
+        if (count > 0) return true;
     }
     return false;
 }
@@ -120,9 +218,13 @@ cddp_status cd_own_samples_init(cd_own_samples *s, uint32_t rank_count,
 
 void cd_own_samples_fini(cd_own_samples *s)
 {
-    for (uint32_t i = 0; s->ranks != NULL && i < s->rank_count; i++)
-        cd_release(s->allocator, s->ranks[i].taken,
-                   s->ranks[i].capacity * sizeof *s->ranks[i].taken);
+    for (uint32_t i = 0; s->ranks != NULL && i < s->rank_count; i++) {
+        const cd_own_samples_rank *rank = &s->ranks[i];
+        cd_release(s->allocator, rank->taken, rank->capacity * sizeof *rank->taken);
+        cd_release(s->allocator, rank->streamed, rank->streamed_capacity * sizeof *rank->streamed);
+    }
+    cd_release(s->allocator, s->parts, s->part_capacity * sizeof *s->parts);
+    s->parts = NULL;
     cd_release(s->allocator, s->ranks, s->rank_count * sizeof *s->ranks);
     s->ranks = NULL;
 }

@@ -349,7 +349,8 @@ static void emit_end(const shard *s, const cd_ends *ends, uint64_t time_ns, bool
     sink->event(sink->self, &event);
 }
 
-/* Ranks that left a note and no shard: they ended before they had a group. */
+/* Ranks that left a note and no shard: they failed before they had a group. Of one that left with 0
+** nothing says that it had none: its shard was not brought here. */
 static void emit_absent(const shard *shards, size_t count, uint64_t time_ns,
                         const cddp_trace_sink *sink)
 {
@@ -367,6 +368,8 @@ static void emit_absent(const shard *shards, size_t count, uint64_t time_ns,
         if (h->generation > 0) snprintf(generation, sizeof generation, ".%u", h->generation);
         snprintf(path, sizeof path, "%.*srank.%u%s", folder, shards[0].path, rank, generation);
         if (!cd_note_read(path, &note)) continue;
+        if (note.signal <= 0 && note.code == 0 && !note.is_stopped && !note.is_interrupted)
+            continue;
         cd_note_fill(&note, &event);
         sink->event(sink->self, &event);
     }

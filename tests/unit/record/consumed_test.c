@@ -207,7 +207,7 @@ TEST(consumed, what_nobody_explains_is_one_factor_or_nothing)
                 {"none", "clip_grad_norm_", 0.3, 3, constant, 0, 0, 3, 0},
                 {"not known", "unscale", (double)NAN, 3, constant, 0, 3, 0, 0},
                 {"itself", "the program itself", (double)NAN, 1, at_once, 0, 0, 0, 1},
-                {"itself, negated", "the program itself", (double)NAN, 1, negated, 0, 0, 0, 1},
+                {"itself, negated", "the program itself", (double)NAN, 1, negated, 0, 0, 3, 0},
                 {"two factors", "the program itself", (double)NAN, 1, of_the_last_more, 0, 0, 3, 0},
                 {"replaced", "the program itself", (double)NAN, 1, constant, 0, 0, 3, 0},
                 {"nothing", "clip_grad_norm_", 1, 3, NULL, 3, 0, 0, 0}};

@@ -128,6 +128,50 @@ static void has_tensor_hooks(cd_declared *d, uint32_t rank, bool is_wrong)
     show_mark(d, rank, "tensor hooks", 6);
 }
 
+static void show_backward(cd_declared *d, uint32_t rank, bool is_reduced)
+{
+    cddp_event e = {.kind = CDDP_EV_grad_local};
+    e.as.grad_local.presence = CDDP_PRESENCE_VALUE;
+    e.as.grad_local.digest = 1;
+    show(d, rank, STEPS - 1, (cddp_event){.kind = CDDP_EV_backward_begin});
+    show(d, rank, STEPS - 1, e);
+    e = (cddp_event){.kind = CDDP_EV_backward_end};
+    e.as.backward_end.finalized = is_reduced;
+    show(d, rank, STEPS - 1, e);
+}
+
+static void show_step(cd_declared *d, uint32_t rank)
+{
+    show(d, rank, STEPS - 1, (cddp_event){.kind = CDDP_EV_optimizer_step});
+    show(d, rank, STEPS - 1, (cddp_event){.kind = CDDP_EV_optimizer_touch});
+    show_value(d, rank, STEPS - 1,
+               (cddp_event_value){.moment = CDDP_MOMENT_AFTER_STEP, .digest = 10 + STEPS});
+}
+
+/* A window of two, on a rank of one. */
+static void adds_up(cd_declared *d, uint32_t rank, bool is_wrong)
+{
+    if (rank == 0 || !is_wrong) show_backward(d, rank, false);
+    show_backward(d, rank, true);
+    show_step(d, rank);
+}
+
+static void clears_inside(cd_declared *d, uint32_t rank, bool is_wrong)
+{
+    show_backward(d, rank, false);
+    if (is_wrong) show(d, rank, STEPS - 1, (cddp_event){.kind = CDDP_EV_zero_grad});
+    show_backward(d, rank, true);
+    show_step(d, rank);
+}
+
+/* Said, where it is not: of a step that is skipped, and of the backwards of a generator. */
+static void takes_no_step(cd_declared *d, uint32_t rank, bool is_wrong)
+{
+    (void)is_wrong;
+    show_backward(d, rank, true);
+    show(d, rank, STEPS - 1, (cddp_event){.kind = CDDP_EV_zero_grad});
+}
+
 static void take_rows(cd_declared *d, uint32_t rank, int64_t first, int64_t step, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -181,6 +225,10 @@ TEST(declared, what_ranks_do_not_do_alike_is_a_gap_and_alike_it_is_none)
         {"freezing", freezes, "why parameters are frozen on some ranks alone", NULL},
         {"an own head", steps_on_what_nobody_reduces, "and no wrapper reduces", NULL},
         {"tensor hooks", has_tensor_hooks, NULL, "the gradients of 6 parameters"},
+        {"a window", adds_up, "other numbers of backwards before one reduction", NULL},
+        {"zero_grad in it", clears_inside, "dropped before any reduction", NULL},
+        {"no step", takes_no_step, NULL,
+         "nor why the reduced gradients of 1 backward were dropped"},
         {"a shuffle", shuffles, "without a DistributedSampler", NULL},
         {"few in common", has_few_in_common, NULL, NULL},
     };
@@ -208,6 +256,29 @@ TEST(declared, what_ranks_do_not_do_alike_is_a_gap_and_alike_it_is_none)
             cd_declared_fini(&declared);
             cd_arena_fini(&arena);
         }
+}
+
+/* I-LIVE judges from two waits on; of none and of one nothing more is to be known. */
+TEST(declared, a_single_wait_is_as_good_as_none)
+{
+    const cddp_verdict verdict = {.exercises = exercises + 2, .exercise_count = 3};
+    for (int waits = 0; waits < 3; waits++) {
+        cd_declared declared;
+        cd_arena arena;
+        cd_test_row("%d waits", waits);
+        cd_arena_init(&arena, NULL, 0);
+        assert_int_equal(cd_declared_init(&declared, RANKS, NULL, NULL), CDDP_OK);
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            show_training(&declared, rank);
+            for (int i = 0; i < waits && rank == 1; i++)
+                show(&declared, rank, 0, (cddp_event){.kind = CDDP_EV_collective_wait});
+            end_rank(&declared, rank);
+        }
+        const char *gaps = cd_declared_print_gaps(&declared, &verdict, &arena);
+        assert_int_equal(strstr(gaps, "I-LIVE had nothing to judge") != NULL, waits == 2);
+        cd_declared_fini(&declared);
+        cd_arena_fini(&arena);
+    }
 }
 
 /* ---- the same samples ---- */

@@ -15,7 +15,7 @@
 
 typedef struct reporter {
     const cddp_trace_sink *sink;
-    uint64_t sequences[2];
+    uint64_t sequences[3];
     uint32_t rank, step;
 } reporter;
 
@@ -76,16 +76,76 @@ static void clip(reporter *t, bool is_wrong)
     }
 }
 
-/* Rank 1 never drops its gradients; where it is right, both do. */
+/* Rank 1 keeps its gradients in a step; where it is right, both drop them, and rank 0 more often
+** than there is anything to drop. */
 static void drop(reporter *t, bool is_wrong)
 {
     for (t->rank = 0; t->rank < 2; t->rank++)
         for (t->step = 0; t->step < 2; t->step++) {
             if (t->rank == 0 || !is_wrong || t->step == 0)
                 SHOW(t, zero_grad, NULL, .optimizer = -1, .to_none = 1);
+            if (t->rank == 0) SHOW(t, zero_grad, NULL, .optimizer = -1, .to_none = 1);
+            SHOW(t, forward_begin, NULL, .sync = 1, .grad_mode = 1);
+            SHOW(t, backward_end, NULL, .finalized = 1);
             SHOW(t, optimizer_step, "sgd", .lr = cd_f64_bits(0.1), .loss_scale = cd_f64_bits(1),
                  .clip = cd_f64_bits(1), .norm = cd_f64_bits(2));
         }
+}
+
+/* Every step is taken twice; where it is wrong, one of rank 1 alone is. */
+static void step_twice(reporter *t, bool is_wrong)
+{
+    for (t->rank = 0; t->rank < 2; t->rank++)
+        for (t->step = 0; t->step < 3; t->step++) {
+            const int times = !is_wrong || (t->rank == 1 && t->step == 1) ? 2 : 1;
+            SHOW(t, zero_grad, NULL, .optimizer = -1, .to_none = 1);
+            SHOW(t, forward_begin, NULL, .sync = 1, .grad_mode = 1);
+            for (int k = 0; k < times; k++)
+                SHOW(t, optimizer_step, "sgd", .lr = cd_f64_bits(0.1), .loss_scale = cd_f64_bits(1),
+                     .clip = cd_f64_bits(1), .norm = cd_f64_bits(2));
+        }
+}
+
+/* A step has two rates, one for each time; where it is wrong, the second of rank 1 is another. */
+static void step_by_two_rates(reporter *t, bool is_wrong)
+{
+    for (t->rank = 0; t->rank < 2; t->rank++)
+        for (int k = 0; k < 2; k++) {
+            const double rate = k == 0 ? 0.1 : is_wrong && t->rank == 1 ? 0.3 : 0.2;
+            SHOW(t, forward_begin, NULL, .sync = 1, .grad_mode = 1);
+            SHOW(t, optimizer_step, "sgd", .lr = cd_f64_bits(rate), .loss_scale = cd_f64_bits(1),
+                 .clip = cd_f64_bits(1), .norm = cd_f64_bits(2));
+        }
+}
+
+static void show_parameter(reporter *t, int64_t digest)
+{
+    SHOW(t, value, NULL, .what = CDDP_WHAT_PARAMETER, .moment = CDDP_MOMENT_AFTER_STEP,
+         .presence = CDDP_PRESENCE_VALUE, .digest = digest, .nonfinite = -1);
+}
+
+/* Ranks show a parameter twice in a step, and have the same one at last; or rank 2 has not. */
+static void show_twice(reporter *t, bool is_wrong)
+{
+    static const int64_t first[] = {5, 6, 5};
+    for (t->rank = 0; t->rank < 3; t->rank++) {
+        SHOW(t, group, "world", .members = 3, .group_rank = t->rank, .order = CDDP_ORDER_SAME);
+        SHOW(t, wrap, NULL, .params = 1);
+        show_parameter(t, first[t->rank]);
+    }
+    for (t->rank = 0; t->rank < 3; t->rank++) show_parameter(t, is_wrong && t->rank == 2 ? 9 : 7);
+}
+
+/* A second optimizer steps the parameter as well; where it is wrong, nobody does. */
+static void step_by_two(reporter *t, bool is_wrong)
+{
+    SHOW(t, param, "weight", .numel = 4, .dtype = CDDP_F32, .requires_grad = 1);
+    SHOW(t, backward_begin, NULL, .sync = 1);
+    SHOW(t, grad_final, NULL, .presence = CDDP_PRESENCE_VALUE, .digest = 11, .dtype = CDDP_F32);
+    SHOW(t, optimizer_touch, NULL, .touched = 1, .gradient = 11);
+    show_parameter(t, 5);
+    if (!is_wrong) SHOW(t, optimizer_touch, NULL, .optimizer = 1, .touched = 1, .gradient = 11);
+    show_parameter(t, 6);
 }
 
 /* A gradient is another one when the optimizer takes it; the program says so, or does not. */
@@ -147,6 +207,16 @@ static void make_groups(reporter *t, bool is_wrong)
         }
 }
 
+/* Rank 0 alone makes a group; where it is right, it comes back. */
+static void make_group_alone(reporter *t, bool is_wrong)
+{
+    for (t->rank = 0; t->rank < 2; t->rank++) {
+        if (t->rank == 0) SHOW(t, mark, CD_TRACER_NEW_GROUP, .value = 7 << 16 | 1);
+        if (t->rank == 1 || !is_wrong) post(t, 0, 8);
+        SHOW(t, rank_end, NULL, .status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG);
+    }
+}
+
 static const struct {
     const char *name, *check, *words;
     void (*tell)(reporter *t, bool is_wrong);
@@ -161,8 +231,19 @@ static const struct {
     {"only the forward in no_sync", "I-META", "a backward runs outside no_sync", split_outside, ""},
     {"gradients that pile up", "I-STEP", "disagree on whether gradients are dropped", drop,
      "call zero_grad"},
+    {"a step that is taken twice", "I-STEP",
+     "rank 1: an optimizer steps twice in one step, on the same gradients", step_twice, ""},
+    {"two rates in one step", "I-STEP", "rank 0 and rank 1, no majority, disagree on the learning",
+     step_by_two_rates, ""},
+    {"a value that is shown twice", "I-PARAMEQ",
+     "rank 2 against ranks 0 and 1 (no reference; majority) hold different values", show_twice, ""},
+    {"two optimizers of one parameter", "I-CHAIN",
+     "parameter weight changed between after step of step 0 and after step", step_by_two, ""},
     {"groups in another order", "I-GROUP", "make different groups in call 1 of new_group",
      make_groups, "in the same order"},
+    {"a group of rank 0 alone", "I-GROUP",
+     "rank 0 makes a group in call 1 of new_group, which rank 1 does not make", make_group_alone,
+     "in the same order"},
     {"an evaluation", "I-BUFEQ", "enter an evaluation with different values of buffer running_var",
      evaluate, ""},
 };
