@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attaches a tracer with a shard behind it to the groups and wrappers of this process.
 **
-** It looks at the environment once, when the first group is made, and at nothing in a process
-** that has no recording. docs/decisions/0008-record.md says why there is a state of the process.
+** It looks at the environment once, when the first group is made or the program says something, and
+** at nothing in a process that has no recording. docs/decisions/0008-record.md says why there is a
+** state of the process.
 */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE /* on_exit */

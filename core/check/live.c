@@ -52,9 +52,11 @@
 
 typedef struct member {
     int64_t posted, index;
+    int64_t last_op; /* that it posted under the last number */
     /* + 1: the last message that names its own sender or receiver as the other one */
     int64_t to_itself;
     uint64_t itself_sequence; /* of that post */
+    int64_t digest;           /* of both members, where there are two */
     bool is_open, has_messages;
 } member;
 
@@ -215,7 +217,10 @@ static void take_post(state *s, const cddp_event *e, const rank_facts *r)
     const bool is_of_step = c->bucket >= 0 && !r->is_shadow;
     member *m = cd_table_add(&s->members, CD_KEY(c->group, e->rank));
     operation *o = cd_table_add(&s->operations, CD_KEY(c->group, c->sequence));
-    if (m != NULL && c->sequence + 1 > m->posted) m->posted = c->sequence + 1;
+    if (m != NULL && c->sequence + 1 > m->posted) {
+        m->posted = c->sequence + 1;
+        m->last_op = c->op;
+    }
     if (m != NULL && is_message(c->op)) m->has_messages = true;
     if (m != NULL && m->is_open && is_message(c->op) && c->root == m->index) {
         m->to_itself = c->sequence + 1;
@@ -398,6 +403,7 @@ static void event(void *self, const cddp_event *e)
         member *m = cd_table_add(&s->members, CD_KEY(e->as.group.group, e->rank));
         if (m != NULL) m->is_open = true;
         if (m != NULL) m->index = e->as.group.group_rank;
+        if (m != NULL && e->as.group.members == 2) m->digest = e->as.group.members_digest;
         break;
     }
     case CDDP_EV_hook_call:
@@ -1395,10 +1401,13 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
     } else {
         const operation *o =
             cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
+        const member *own = cd_table_find(&s->members, CD_KEY(r->waiting_group, rank));
         wait.group = r->waiting_group;
         wait.sequence = r->waiting_sequence;
         wait.name = cd_writer_get_group(&s->writer, r->waiting_group);
-        wait.op = op_of(o, rank);
+        /* of several that posted something else under this number only the first is kept */
+        wait.op =
+            own != NULL && own->posted == r->waiting_sequence + 1 ? own->last_op : op_of(o, rank);
         if (o != NULL) wait.bucket = posted_by(o, rank)->bucket;
         const int64_t dead = has_lost(r) ? died_inside(s, r) : -1;
         if (dead >= 0 && missing_for(s, r) == dead)
@@ -1428,11 +1437,30 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
     s->writer.context.wait(s->writer.context.reporter, &wait);
 }
 
+/* Who never came to an exchange of messages has no group of it: the other one names it. */
+static void add_other(state *s, int64_t id)
+{
+    uint32_t other = CD_NO_RANK;
+    int64_t index = 0;
+    for (size_t i = 0; i < s->members.count; i++) {
+        const cd_key *key = cd_table_key(&s->members, i);
+        const member *m = cd_table_value(&s->members, i);
+        if (key->part[0] != id || !m->has_messages || m->digest == 0) continue;
+        other = cd_rank_find_other((uint64_t)m->digest, (uint32_t)key->part[1], m->index,
+                                   (uint32_t)s->ranks.count);
+        index = 1 - m->index;
+    }
+    if (other == CD_NO_RANK || cd_table_find(&s->members, CD_KEY(id, other)) != NULL) return;
+    member *m = cd_table_add(&s->members, CD_KEY(id, other));
+    if (m != NULL) m->index = index;
+}
+
 /* Ranks that ended before they opened the group of all ranks, as their records show to the end:
 ** they are its members that posted nothing. */
 static void add_members(state *s, int64_t id)
 {
     cddp_fact_group group;
+    add_other(s, id);
     if (!cd_writer_find_group(&s->writer, id, &group) || group.members != (int64_t)s->ranks.count)
         return;
     for (uint32_t i = 0; i < s->ranks.count; i++) {

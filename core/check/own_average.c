@@ -18,6 +18,7 @@ typedef struct rank_facts {
 
 void cd_own_average_init(cd_own_average *own, const cddp_allocator *allocator)
 {
+    own->is_of_torch = false;
     cd_table_init(&own->params, allocator, sizeof(param));
     cd_ranks_init(&own->ranks, allocator, sizeof(rank_facts));
 }
@@ -55,6 +56,9 @@ static void take_reduction(rank_facts *r, int64_t numel)
 
 void cd_own_average_push(cd_own_average *own, const cddp_event *e)
 {
+    if (e->kind == CDDP_EV_mark && e->text != NULL && strncmp(e->text, "torch ", 6) == 0)
+        own->is_of_torch = true;
+    if (!own->is_of_torch) return;
     rank_facts *r = cd_ranks_add(&own->ranks, e->rank);
     param *p;
     if (r == NULL) return;

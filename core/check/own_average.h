@@ -3,7 +3,7 @@
 ** all-reduces just as many elements as it has stepped on, before the next backward. That is how an
 ** average of parameters looks in a trace. What it makes is not known, so it proves nothing; but
 ** ranks that do it may differ in between by right. Only a recorder says that an all-reduce is the
-** program's own: nothing is excused in a run of a scenario.
+** program's own, that of PyTorch: nothing is kept, and nothing excused, in a run of a scenario.
 **
 ** Lifetime   init → push, in the order of a rank's events → fini.
 ** Threads    one thread.
@@ -15,6 +15,7 @@
 typedef struct cd_own_average {
     cd_table params; /* (rank, param) → what is known of it */
     cd_ranks ranks;
+    bool is_of_torch; /* its recorder has spoken */
 } cd_own_average;
 
 void cd_own_average_init(cd_own_average *own, const cddp_allocator *allocator);

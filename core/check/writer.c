@@ -265,12 +265,24 @@ void cd_finding_set_parameter(cd_writer *writer, cddp_finding *finding, int64_t 
     if (variable >= 0) CD_SAY(finding->parameter, "%s", cd_writer_get_parameter(writer, variable));
 }
 
+/* A rank that says two things at one place stands on both sides: it is one of the odd ones. */
+static uint32_t next_of_others(const void *self, uint32_t from)
+{
+    const cd_split *split = self;
+    uint32_t rank = cd_rank_set_next(&split->right.ranks, from);
+    while (rank != CD_NO_RANK && cd_rank_set_has(&split->odd_ranks, rank))
+        rank = cd_rank_set_next(&split->right.ranks, rank + 1);
+    return rank;
+}
+
 void cd_split_print(const cd_split *split, char *text, size_t text_bytes)
 {
     char odd[96], right[96];
     cd_rank_set_print(&split->odd_ranks, split->odd.rank, odd, sizeof odd);
-    cd_rank_set_print(&split->right.ranks, CD_NO_RANK, right, sizeof right);
-    if (split->has_culprit)
+    cd_rank_list_print(&(cd_rank_list){split, next_of_others}, CD_NO_RANK, right, sizeof right);
+    if (next_of_others(split, 0) == CD_NO_RANK)
+        cd_say(text, text_bytes, "%s, twice in one step,", odd);
+    else if (split->has_culprit)
         cd_say(text, text_bytes, "%s against %s%s", odd, right,
                split->has_reference ? "" : " (no reference; majority)");
     else

@@ -59,9 +59,9 @@ CDDP_API void cddp_record_wrapper(size_t wrapper);
 
 /* ---- a step ---- */
 
-/* Steps count from 0. A program that never says where a step begins has a new one at the first
-** forward after a backward that was reduced; without cddp_ddp, at the first gradient after an
-** optimizer stepped. */
+/* Steps count from 0. Of a number beyond 32 bits the low ones are recorded. A program that never
+** says where a step begins has a new one at the first forward after a backward that was reduced;
+** without cddp_ddp, at the first gradient after an optimizer stepped. */
 CDDP_API void cddp_record_step_begin(uint64_t step);
 /* Further forwards and backwards of the same step: 1, 2, … */
 CDDP_API void cddp_record_micro_step(uint64_t micro_step);

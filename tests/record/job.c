@@ -307,7 +307,9 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
     if (drops && t->rank == 1 && step == 2 && micro > 0) cddp_grad_drop(&t->grads[0]);
     for (int k = 0; k < SAMPLES; k++) ids[k] = sample_of(t, step, micro, k);
     if (speaks(t) && !makes(t, "unnumbered")) cddp_record_micro_step((uint64_t)micro);
-    if (speaks(t)) cddp_record_samples(0, makes(t, "shows_no_samples") ? NULL : ids, SAMPLES);
+    const size_t fewer = makes(t, "uneven_batches") && t->rank == 1; /* it says so */
+    if (speaks(t))
+        cddp_record_samples(0, makes(t, "shows_no_samples") ? NULL : ids, SAMPLES - fewer);
     cddp_status status = reduces(t) ? cddp_ddp_forward_begin(t->ddp, true, err) : CDDP_OK;
     if (status == CDDP_OK && reduces(t)) status = cddp_ddp_forward_end(t->ddp, NULL, err);
     for (size_t p = PARAMETERS; status == CDDP_OK && p-- > 0;) {

@@ -100,6 +100,9 @@ typedef struct cd_declared_rank {
     uint64_t frozen;     /* a digest of how many parameters were frozen when; 0: none ever */
     int64_t evaluations; /* after which buffers were others than the training left them */
     double rate;         /* of the optimizer's step at hand */
+    uint64_t batches;    /* a digest of how many samples each step had, but the last one … */
+    int64_t batch;       /* … which had so many */
+    uint32_t batch_step; /* + 1 */
     bool has_wrapper, has_ended, is_stepping, is_skipping, has_join;
     bool averages;   /* its parameters: what it steps on need not be reduced */
     bool owes_clear; /* zero_grad was said, and no mark says that it was done */

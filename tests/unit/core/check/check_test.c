@@ -246,6 +246,26 @@ static cddp_event hb_event(hb_step step)
     return e;
 }
 
+/* A rank that says two things is on both sides, and is named once. */
+TEST(agree, a_rank_that_contradicts_itself_is_not_set_against_itself)
+{
+    (void)state;
+    cd_arena memory;
+    char who[160];
+    cd_split split = {.has_culprit = false, .odd.rank = 0};
+    cd_arena_init(&memory, NULL, CD_RANK_SET_BLOCK);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        cd_rank_set_add(&split.odd_ranks, &memory, rank);
+        cd_rank_set_add(&split.right.ranks, &memory, rank);
+    }
+    cd_split_print(&split, who, sizeof who);
+    assert_string_equal(who, "ranks 0-2, twice in one step,");
+    cd_rank_set_add(&split.right.ranks, &memory, 4);
+    cd_split_print(&split, who, sizeof who);
+    assert_string_equal(who, "rank 4 and ranks 0-2, no majority,");
+    cd_arena_fini(&memory);
+}
+
 TEST(hb, a_wait_orders_streams_by_marks_and_through_the_host)
 {
     (void)state;
@@ -1680,6 +1700,57 @@ TEST(once, names_the_bucket_that_was_waited_for_and_what_it_lacks)
                    "it waited for bucket 0, in which parameter 1 did not become ready");
 }
 
+/* Ranks 1 and 3 post a barrier where the others reduce: each waits in what it posted itself. */
+TEST(live, a_rank_waits_in_the_operation_that_it_posted_itself)
+{
+    (void)state;
+    cd_judge *judge = make_judge_of("I-LIVE");
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        PUT_AT(judge, rank, 0, group, .group = 7, .members = 4, .group_rank = rank);
+        if (rank % 2 == 0)
+            post_flag(judge, rank, 1, 0, -1);
+        else
+            PUT_AT(judge, rank, 1, collective_post, .group = 7, .op = CDDP_OP_BARRIER,
+                   .bucket = -1);
+        PUT_AT(judge, rank, 1, collective_wait, .group = 7);
+    }
+    for (uint32_t rank = 0; rank < 4; rank++)
+        PUT_AT(judge, rank, 1, rank_end, .status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG);
+    assert_int_equal(cd_judge_end(judge, NULL), CDDP_OK);
+    assert_int_equal(cd_judge_wait_count(judge), 4);
+    for (size_t i = 0; i < 4; i++) {
+        const cddp_wait *wait = &cd_judge_get_wait(judge, 0)[i];
+        assert_int_equal(wait->op, wait->rank % 2 == 0 ? CDDP_OP_ALLREDUCE : CDDP_OP_BARRIER);
+    }
+    cd_judge_destroy(judge);
+}
+
+/* Rank 1 sends to rank 0, which waits for it elsewhere and has recorded no exchange of messages. */
+TEST(live, who_never_asks_for_a_message_is_named_by_the_group_of_who_sends_it)
+{
+    (void)state;
+    static const uint32_t pair[] = {1, 0};
+    for (int knows = 0; knows < 2; knows++) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        const int64_t digest = knows ? (int64_t)cd_rank_members_digest(pair, 2) : 5;
+        for (uint32_t rank = 0; rank < 3; rank++)
+            PUT_AT(judge, rank, 0, group, .group = 7, .members = 3, .group_rank = rank);
+        PUT_AT(judge, 1, 0, group, .group = 9, .members = 2, .members_digest = digest);
+        PUT_AT(judge, 1, 1, collective_post, .group = 9, .op = CDDP_OP_SEND, .root = 1,
+               .bucket = -1);
+        PUT_AT(judge, 1, 1, collective_wait, .group = 9);
+        for (uint32_t rank = 0; rank < 3; rank += 2) {
+            post_flag(judge, rank, 1, 0, -1);
+            PUT_AT(judge, rank, 1, collective_wait, .group = 7);
+        }
+        for (uint32_t rank = 0; rank < 3; rank++)
+            PUT_AT(judge, rank, 1, rank_end, .status = CDDP_E_TIMEOUT, .end = CDDP_RANK_HUNG);
+        cd_test_row("knows %d", knows);
+        expect_finding(judge, knows ? "wait for one another in a cycle of 2" : "no record says",
+                       "");
+    }
+}
+
 /* After a step on gradients that nobody reduced, the program itself all-reduces something. */
 TEST(once, ranks_that_average_just_what_they_have_stepped_on_are_not_accused)
 {
@@ -1694,6 +1765,7 @@ TEST(once, ranks_that_average_just_what_they_have_stepped_on_are_not_accused)
                 {{0, 0}, "steps on a local gradient"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cd_judge *judge = make_judge_of("I-ONCE");
+        put(judge, (cddp_event){.kind = CDDP_EV_mark, .text = "torch 2.6"});
         for (int64_t p = 0; p < 2; p++) PUT_AT(judge, 0, 0, param, .param = p, .numel = 4);
         for (int64_t p = 0; p < 2; p++)
             PUT_AT(judge, 0, 1, grad_local, .param = p, .presence = CDDP_PRESENCE_VALUE,

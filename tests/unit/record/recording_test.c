@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which rank a process records that says something before its first group, and what becomes of a
+** tracer whose recording has ended. */
+#define _POSIX_C_SOURCE 200809L
+#include "tests/support/test.h"
+#include "cddp/shard.h"
+#include "record/recording.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char name[300];
+
+static uint64_t now_ns(cddp_rank *rank)
+{
+    (void)rank;
+    return 1;
+}
+
+static const cddp_world_ops ops = {.size = sizeof ops, .abi = CDDP_WORLD_ABI, .now_ns = now_ns};
+
+static void begin(void)
+{
+    const char *folder = getenv("TMPDIR");
+    static const char *const launchers[] = {"RANK",         "WORLD_SIZE",           "SLURM_PROCID",
+                                            "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) unsetenv(launchers[i]);
+    snprintf(name, sizeof name, "%s/cddp-recording-%d", folder != NULL ? folder : "/tmp",
+             (int)getpid());
+    assert_int_equal(cddp_record_open(name, NULL, NULL), CDDP_OK);
+}
+
+/* How many events the shard of a rank has, and of how many ranks it is; removes it. */
+static size_t take_shard(uint32_t rank, uint32_t *world_size)
+{
+    char path[340];
+    cddp_shard_reader *reader = NULL;
+    cddp_event event;
+    bool found = true;
+    size_t count = 0;
+    snprintf(path, sizeof path, "%s.%u", name, (unsigned)rank);
+    *world_size = 0;
+    if (cddp_shard_reader_open(path, &reader, NULL) != CDDP_OK) return 0;
+    *world_size = cddp_shard_reader_header(reader)->world_size;
+    while (cddp_shard_reader_next(reader, &event, &found, NULL) == CDDP_OK && found) count++;
+    cddp_shard_reader_close(reader);
+    remove(path);
+    return count;
+}
+
+static void step(void)
+{
+    const cddp_record_update update = cddp_record_update_default();
+    cddp_record_optimizer_step(&update);
+}
+
+TEST(recording, a_program_without_groups_is_one_process_and_nothing_that_it_said_is_lost)
+{
+    uint32_t world_size = 0;
+    (void)state;
+    begin();
+    cddp_record_step_begin(7);
+    cddp_record_zero_grad(true);
+    step();
+    assert_int_equal(cddp_record_close(CDDP_OK, NULL, NULL), CDDP_OK);
+    assert_int_equal(take_shard(0, &world_size), 4); /* begin, zero_grad, step, end */
+    assert_int_equal(world_size, 1);
+    begin();
+    cddp_record_zero_grad(true); /* it never steps: its end tells */
+    assert_int_equal(cddp_record_close(CDDP_E_IO, "no data", NULL), CDDP_OK);
+    assert_int_equal(take_shard(0, &world_size), 3);
+}
+
+TEST(recording, a_group_tells_the_rank_and_what_was_said_before_is_not_its_own)
+{
+    cddp_rank rank = {&ops, NULL, 2, 4, NULL};
+    uint32_t world_size = 0;
+    (void)state;
+    begin();
+    cddp_record_zero_grad(true);
+    assert_non_null(cd_record_attach(&rank, NULL));
+    step();
+    assert_int_equal(cddp_record_close(CDDP_OK, NULL, NULL), CDDP_OK);
+    assert_int_equal(take_shard(2, &world_size), 3); /* begin, step, end */
+    assert_int_equal(world_size, 4);
+    assert_int_equal(take_shard(0, &world_size), 0);
+}
+
+/* What it recorded as one process has no end, so that nothing is verified. */
+TEST(recording, a_group_of_several_behind_the_first_step_is_refused_in_words)
+{
+    cddp_rank rank = {&ops, NULL, 1, 4, NULL};
+    cddp_error err = CDDP_ERROR_INIT;
+    uint32_t world_size = 0;
+    (void)state;
+    begin();
+    step();
+    assert_null(cd_record_attach(&rank, NULL));
+    assert_int_equal(cddp_record_close(CDDP_OK, NULL, &err), CDDP_E_STATE);
+    assert_non_null(strstr(err.message, "before the first group, of 4 ranks"));
+    assert_int_equal(take_shard(0, &world_size), 2); /* begin, step */
+}
+
+TEST(recording, what_a_tracer_says_behind_the_end_of_its_recording_is_nobodys)
+{
+    cddp_rank rank = {&ops, NULL, 0, 2, NULL};
+    uint32_t world_size = 0;
+    (void)state;
+    begin();
+    struct cddp_tracer *tracer = cd_record_attach(&rank, NULL);
+    assert_non_null(tracer);
+    CD_EMIT(tracer, group, "world", .group = 3, .members = 2);
+    /* the group is still there: it takes the recording with it */
+    assert_int_equal(cddp_record_close(CDDP_OK, NULL, NULL), CDDP_OK);
+    assert_true(cd_recording_is_closing());
+    CD_EMIT(tracer, group_close, NULL, .group = 3);
+    assert_false(cd_recording_is_closing());
+    CD_EMIT(tracer, group, "another", .group = 4, .members = 2);
+    cd_tracer_select(tracer, cd_tracer_take_wrapper(tracer) + 1);
+    assert_int_equal(take_shard(0, &world_size), 4); /* begin, group, close, end */
+}
+
+TEST_MAIN()
