@@ -87,6 +87,8 @@ typedef struct cd_statement {
 
 /* False when the statement differs from the first one made under the key. */
 bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_event *event);
+/* The next of what was said under a key, behind entry->first; NULL: that was all. */
+const cd_variant *cd_agree_variant(const cd_agree *agree, const cd_variant *variant);
 void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank);
 
 /* Makes a rank the authority of a key on which they differ, where what it said was found right, and

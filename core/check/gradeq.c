@@ -83,19 +83,6 @@ static void prefer_reference(state *s)
     }
 }
 
-/* However it is named. */
-static bool has_hook(const state *s, uint32_t rank)
-{
-    static const cddp_key names[] = {CDDP_KEY_ddp_comm_hook, CDDP_KEY_hook_name};
-    cddp_fact_setting hook;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (cd_writer_find_setting(&s->writer, rank, names[i], &hook) && hook.text != NULL &&
-            hook.text[0] != '\0')
-            return true;
-    return cd_writer_find_setting(&s->writer, rank, CDDP_KEY_hook_comm_hook, &hook) &&
-           hook.value > 0;
-}
-
 static void end(void *self)
 {
     state *s = self;
@@ -119,7 +106,7 @@ static void end(void *self)
         CD_SAY(f.actual, "rank %u: %s, digest %016llx", split.odd.rank,
                split.odd.data[0] ? "a value" : "absent", (unsigned long long)split.odd.data[1]);
         CD_SAY(f.advice, "look for what added to it after finalisation%s",
-               has_hook(s, split.odd.rank) ? ", and for what the comm hook returned" : "");
+               cd_writer_has_hook(&s->writer, split.odd.rank) ? ", and for what the comm hook returned" : "");
         cd_writer_report(&s->writer, &f);
     }
     cd_agree_fini(&s->gradients);

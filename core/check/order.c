@@ -7,6 +7,8 @@
 **     Where the k-th is the same operation on all, but a bucket of another step on some: cross-step
 **     pairing. A rank left one out, or issued one more, and the sizes happen to fit. A rank that
 **     shadows the others (join_notify) takes no steps.
+**     Where hooks advance in rounds (hook.continuations), which bucket's stage is next follows from
+**     the operations before it: bucket_launch, collective_done and the bucket that a post carries.
 ** Exercised     a collective of some group was posted by at least two of its members.
 ** Blame         the odd ranks at the first collective that differs; the first difference shifts all
 **               later ones, so one finding per group. Of two ranks whose buckets are of different
@@ -31,6 +33,8 @@ typedef struct state {
     cd_agree posts;    /* (group, k) → op, reduce_op, root, dtype, numel */
     cd_agree shares;   /* (group, sequence, from, to) → elements */
     cd_agree places;   /* (group, k) → step, of operations that carry a bucket, and the bucket */
+    cd_agree stages;   /* (group, k) → stage: of a hook that advances in rounds */
+    cd_table carried;  /* (rank, bucket) → operations since it was launched */
     cd_table counts;   /* (group, rank) → posted so far */
     cd_ranks ends;     /* rank → rank_end + 1: 1 returned well */
     cd_table reported; /* group → already reported */
@@ -46,8 +50,14 @@ typedef struct posted {
     /* of operations that carry a bucket: the step of the last; the first of the longest ways from
     ** one step to the next */
     int64_t step, stride, stride_from, stride_at;
+    int64_t bucket; /* of the last; -1: it carries none */
     bool has_step;
+    bool has_ended; /* an operation of the group has, since the last was posted */
 } posted;
+
+/* What a rank says of an operation of a hook, in the words of a statement. See Note [Whose turn it
+** is]. */
+enum { STAGE_BUCKET, STAGE_CARRIED, STAGE_BEFORE, STAGE_BEGINS };
 
 /* As long as a member may still post it. Of places those that shadow the others say nothing. */
 static bool keeps_place(void *self, const cd_key *key, const cd_agree_entry *entry)
@@ -60,6 +70,15 @@ static bool keeps_place(void *self, const cd_key *key, const cd_agree_entry *ent
                              (int64_t)post->voters >= group.members);
 }
 
+/* Whose turn it is matters where the operations differ, and only there. */
+static bool keeps_stage(void *self, const cd_key *key, const cd_agree_entry *entry)
+{
+    const state *s = self;
+    const cd_agree_entry *post = cd_table_find(&s->posts.entries, key);
+    (void)entry;
+    return post != NULL && post->first.next != 0;
+}
+
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
     cddp_status status =
@@ -69,6 +88,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->posts, context->allocator);
     cd_agree_init(&s->shares, context->allocator);
     cd_agree_init(&s->places, context->allocator);
+    cd_agree_init(&s->stages, context->allocator);
+    cd_table_init(&s->carried, context->allocator, sizeof(int64_t));
     cd_table_init(&s->counts, context->allocator, sizeof(posted));
     cd_ranks_init(&s->ends, context->allocator, sizeof(int64_t));
     cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
@@ -81,6 +102,11 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
                                                        .whole = CD_WHOLE_BY_STEP,
                                                        .keeps = keeps_place,
                                                        .self = s});
+    cd_agree_set_window(&s->stages, &(cd_agree_window){.facts = context->facts,
+                                                       .whole = CD_WHOLE_GROUP,
+                                                       .keeps = keeps_stage,
+                                                       .self = s,
+                                                       .may_differ = true});
     cd_writer_set_agree_window(&s->writer, &s->shares, CD_WHOLE_MOST);
     cd_writer_set_window(&s->writer, &s->continuations, NULL);
     return CDDP_OK;
@@ -96,6 +122,40 @@ static void take_step(posted *p, const cddp_event *e)
     }
     p->step = e->step;
     p->has_step = true;
+}
+
+/* Elsewhere operations of different buckets may follow each other in any order, or nobody knows. */
+static bool advances_in_rounds(const state *s, uint32_t rank)
+{
+    cddp_fact_setting order;
+    return cd_writer_find_setting(&s->writer, rank, CDDP_KEY_hook_continuations, &order) &&
+           order.value == CDDP_CONTINUATIONS_ROUNDS && cd_writer_has_hook(&s->writer, rank);
+}
+
+static void take_stage(state *s, const posted *p, const cddp_event *e)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    int64_t *carried = c->bucket >= 0 && advances_in_rounds(s, e->rank)
+                           ? cd_table_add(&s->carried, CD_KEY(e->rank, c->bucket))
+                           : NULL;
+    if (carried == NULL) return;
+    cd_agree_push(&s->stages,
+                  &(cd_statement){.key = CD_KEY(c->group, p->count),
+                                  CD_SAYS(c->bucket, *carried, p->bucket, p->has_ended)},
+                  e);
+    (*carried)++;
+}
+
+static void take_launch(state *s, const cddp_event *e)
+{
+    int64_t *carried = cd_table_find(&s->carried, CD_KEY(e->rank, e->as.bucket_launch.bucket));
+    if (carried != NULL) *carried = 0;
+}
+
+static void take_done(state *s, const cddp_event *e)
+{
+    posted *p = cd_table_find(&s->counts, CD_KEY(e->as.collective_done.group, e->rank));
+    if (p != NULL) p->has_ended = true;
 }
 
 static void take_post(state *s, const cddp_event *e)
@@ -122,8 +182,11 @@ static void take_post(state *s, const cddp_event *e)
                       &(cd_statement){.key = CD_KEY(c->group, p->count),
                                       CD_SAYS(e->step, c->bucket)},
                       e);
+    take_stage(s, p, e);
     p->count++;
     p->last_sequence = e->sequence;
+    p->bucket = c->bucket;
+    p->has_ended = false;
 }
 
 /* Both ends of every share but a rank's share of itself. */
@@ -167,6 +230,12 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_collective_share:
         take_share(s, e);
+        break;
+    case CDDP_EV_collective_done:
+        take_done(s, e);
+        break;
+    case CDDP_EV_bucket_launch:
+        take_launch(s, e);
         break;
     case CDDP_EV_cause:
         take_cause(s, e);
@@ -223,24 +292,116 @@ static bool explain_by_continuation(const state *s, const cd_split *split, cddp_
     return true;
 }
 
+/* Note [Whose turn it is]
+**
+** At the end of a backward a hook's further operations come in rounds: in each, the buckets in the
+** order of their indices (HOOK-04). Up to the first operation that differs, all ranks have done the
+** same. So the last bucket that had its turn is known, and the next one is the first behind it, from
+** the lowest again after the highest. Said of one operation only where it cannot be another one of
+** the same turn: every side begins a stage (something has ended since its last post) of a bucket that
+** has been launched, and all of these buckets have had equally many operations. A rank of which this
+** cannot be said leaves it to the majority. */
+static bool begins_turn(const cd_variant *v, const cd_variant *first)
+{
+    return v->data[STAGE_CARRIED] > 0 && v->data[STAGE_BEGINS] != 0 &&
+           v->data[STAGE_CARRIED] == first->data[STAGE_CARRIED] &&
+           v->data[STAGE_BEFORE] == first->data[STAGE_BEFORE];
+}
+
+static bool is_sooner(const cd_variant *a, const cd_variant *b)
+{
+    const int64_t before = a->data[STAGE_BEFORE], x = a->data[STAGE_BUCKET],
+                  y = b->data[STAGE_BUCKET];
+    return (x > before) != (y > before) ? x > before : x < y;
+}
+
+/* Whose turn it was; NULL: nobody knows. */
+static const cd_variant *find_turn(const state *s, const cd_agree_entry *entry)
+{
+    const cd_variant *turn = &entry->first;
+    for (const cd_variant *v = &entry->first; v != NULL; v = cd_agree_variant(&s->stages, v)) {
+        if (!begins_turn(v, &entry->first)) return NULL;
+        if (is_sooner(v, turn)) turn = v;
+    }
+    return turn;
+}
+
+static cddp_judgement judge_turn(void *self, uint32_t rank, const cd_variant *said)
+{
+    const cd_variant *turn = self;
+    (void)said;
+    return cd_rank_set_has(&turn->ranks, rank) ? CDDP_JUDGED_RIGHT : CDDP_JUDGED_WRONG;
+}
+
+/* Of all posts on which they differ, those of which every rank says whose stage it is. */
+static void prefer_turns(state *s)
+{
+    for (size_t i = 0; s->posts.split_count > 0 && i < s->posts.entries.count; i++) {
+        const cd_agree_entry *post = cd_table_value(&s->posts.entries, i);
+        const cd_key *key = cd_table_key(&s->posts.entries, i);
+        const cd_agree_entry *stage =
+            post->first.next != 0 ? cd_table_find(&s->stages.entries, key) : NULL;
+        if (stage == NULL || stage->first.next == 0 || stage->voters != post->voters) continue;
+        const cd_variant *turn = find_turn(s, stage);
+        if (turn != NULL)
+            cd_agree_set_right(&s->posts, key,
+                               &(cd_agree_judge){(void *)(uintptr_t)turn, judge_turn});
+    }
+}
+
+/* What the rank itself said; NULL: nothing. */
+static const cd_variant *find_said(const cd_agree *agree, const cd_key *key, uint32_t rank)
+{
+    const cd_agree_entry *entry = cd_table_find(&agree->entries, key);
+    const cd_variant *v = entry != NULL ? &entry->first : NULL;
+    while (v != NULL && !cd_rank_set_has(&v->ranks, rank)) v = cd_agree_variant(agree, v);
+    return v;
+}
+
+/* "allreduce(sum) of 12 f32, the gradients of bucket 0" */
+static void print_post(const state *s, const cd_key *key, const cd_variant *post, char *text,
+                       size_t text_bytes)
+{
+    char operation[96];
+    const cd_variant *place = find_said(&s->places, key, post->rank);
+    cd_operation_print(post->data, operation, sizeof operation);
+    if (place != NULL)
+        cd_say(text, text_bytes, "rank %u: %s, for the gradients of bucket %lld", post->rank,
+               operation, (long long)place->data[1]);
+    else
+        cd_say(text, text_bytes, "rank %u: %s", post->rank, operation);
+}
+
+static bool explain_by_turn(const state *s, const cd_split *split, cddp_finding *f)
+{
+    const cd_variant *right = find_said(&s->stages, split->key, split->right.rank),
+                     *odd = find_said(&s->stages, split->key, split->odd.rank);
+    if (!split->has_reference || right == NULL || odd == NULL) return false;
+    f->bucket = (int32_t)odd->data[STAGE_BUCKET];
+    CD_SAY(f->advice,
+           "it is the turn of bucket %lld, and rank %u goes on with bucket %lld: stages of a hook "
+           "run in rounds, each in the order of the buckets (HOOK-04)",
+           (long long)right->data[STAGE_BUCKET], split->odd.rank,
+           (long long)odd->data[STAGE_BUCKET]);
+    return true;
+}
+
 static void report_mismatch(state *s, const cd_split *split)
 {
     int64_t group = split->key->part[0];
     int64_t *reported = cd_table_add(&s->reported, CD_KEY(group));
     if (reported == NULL || (*reported)++ != 0) return;
     cddp_finding f = cd_finding_of(&s->writer, split);
-    char who[160], left[96], right[96];
+    char who[160];
     cd_split_print(split, who, sizeof who);
-    cd_operation_print(split->odd.data, left, sizeof left);
-    cd_operation_print(split->right.data, right, sizeof right);
     CD_SAY(f.title, "%s disagree on collective #%lld of group '%s'", who,
            (long long)split->key->part[1], cd_writer_get_group(&s->writer, group));
-    CD_SAY(f.expected, "rank %u: %s", split->right.rank, right);
-    CD_SAY(f.actual, "rank %u: %s", split->odd.rank, left);
+    print_post(s, split->key, &split->right, f.expected, sizeof f.expected);
+    print_post(s, split->key, &split->odd, f.actual, sizeof f.actual);
     char ranks[96];
     CD_SAY(ranks, "rank %u", split->odd.rank);
     if (!split->has_culprit) CD_SAY(ranks, "ranks %u and %u", split->right.rank, split->odd.rank);
-    if (!explain_by_continuation(s, split, &f))
+    if (!explain_by_turn(s, split, &f) && !explain_by_continuation(s, split, &f))
         CD_SAY(
             f.advice,
             "look at what %s did just before: a branch, a skipped backward or an extra collective",
@@ -493,6 +654,7 @@ static void end(void *self)
     if (s->posts.shared_count > 0)
         cd_writer_exercise(&s->writer, "%llu collectives posted by several ranks",
                            (unsigned long long)s->posts.shared_count);
+    prefer_turns(s);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->posts, &cursor, &split);) report_mismatch(s, &split);
     for (size_t cursor = 0; cd_agree_next(&s->shares, &cursor, &split);) report_share(s, &split);
@@ -501,6 +663,8 @@ static void end(void *self)
     cd_agree_fini(&s->posts);
     cd_agree_fini(&s->shares);
     cd_agree_fini(&s->places);
+    cd_agree_fini(&s->stages);
+    cd_table_fini(&s->carried);
     cd_table_fini(&s->counts);
     cd_ranks_fini(&s->ends);
     cd_table_fini(&s->reported);
@@ -513,7 +677,8 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_collective_share, CDDP_EV_group,
                                  CDDP_EV_rank_end,        CDDP_EV_join_notify,      CDDP_EV_cause,
-                                 CDDP_EV_collective_wait};
+                                 CDDP_EV_collective_wait,  CDDP_EV_collective_done,
+                                 CDDP_EV_bucket_launch};
 
 CD_CHECK_TABLE(order, "I-ORDER",
                "every member of a group posts the same collectives in the same order",

@@ -286,8 +286,12 @@ static void take_misshown(state *s, const rank_facts *r, const cddp_event *e)
     difference *d = note(s, CD_KEY(3, (int64_t)cd_hash_text(e->text)), e);
     if (d == NULL) return;
     if (is_missing) {
-        CD_SAY(d->title, "not shown moment '%s'", moment);
-        CD_SAY(d->expected, "once, as the plan has it");
+        const bool is_update = strcmp(moment, "updated") == 0;
+        CD_SAY(d->title, "not shown moment '%s'%s", moment,
+               is_update ? " of a step that was taken" : "");
+        CD_SAY(d->expected, is_update ? "once, as the plan has it: an optimizer stepped in step %u"
+                                      : "once, as the plan has it",
+               e->step);
         CD_SAY(d->actual, "not shown");
     } else if (x->id < 0) {
         CD_SAY(d->title, "shown another '%s' at moment '%s'", name, moment);

@@ -27,6 +27,7 @@ typedef struct cd_stages {
     cd_table locals;   /* (step, param) → ranks whose own gradient was wrong */
     cd_ranks judged;   /* rank → links of which it was judged, a bit each */
     cd_table wrongs;   /* (rank, link, step, param) → 1 */
+    cd_table exchanges; /* step → starts: where statistics were found wrong */
     cd_table averages; /* (step, micro-step, param) → average */
     cd_arena memory;   /* of sets and lists of ranks */
 } cd_stages;

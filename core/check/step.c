@@ -107,11 +107,14 @@ static int64_t get_clip_bits(int64_t clip)
 static void take_step(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_optimizer_step *o = &e->as.optimizer_step;
+    /* behind a step that was taken: it takes no gradients a second time */
+    const bool takes_none = o->skipped && r->steps > 0 && r->last_step == e->step;
     r->steps++;
     r->sequence = e->sequence;
     r->last_step = e->step;
-    cd_agree_push(&s->drops,
-                  &(cd_statement){.key = CD_KEY(e->step, o->optimizer), CD_SAYS(r->drops)}, e);
+    if (!takes_none)
+        cd_agree_push(&s->drops,
+                      &(cd_statement){.key = CD_KEY(e->step, o->optimizer), CD_SAYS(r->drops)}, e);
     r->drops = 0;
     check_order(s, e);
     /* ranks that train alone for some steps clip other gradients, each as the plan decides */

@@ -28,6 +28,12 @@ static bool is_decision(uint32_t kind)
     return (kind & (ST_NUMBER | ST_COUNT | ST_FLAG | ST_CALL | ST_TURN)) != 0;
 }
 
+bool st_case_decides(const st_case *c)
+{
+    const st_point *p = &st_points[c->point];
+    return is_decision(p->kind) && (p->blame & (ST_VALUES | ST_SHOWN | ST_COVERAGE)) == 0;
+}
+
 /* ---- draws ---- */
 
 static st_injection draw(const st_world *w, const st_case *c, uint64_t seed)
@@ -280,13 +286,12 @@ static cddp_status read_again(const st_world *w, st_recording *recording, const 
 /* false: it is not struck. */
 static bool classify(const st_world *w, const st_case *c, const st_finals *finals, st_outcome *o)
 {
-    const st_point *p = &st_points[c->point];
     if (st_injection_effect()->changed == 0) return false;
-    if ((p->blame & (ST_SHOWN | ST_COVERAGE)) != 0)
+    if ((st_points[c->point].blame & (ST_SHOWN | ST_COVERAGE)) != 0)
         o->kind = ST_COPY;
     else if (memcmp(finals, &w->finals, sizeof *finals) != 0)
         o->kind = ST_TRAINING;
-    else if (is_decision(p->kind) && (p->blame & ST_VALUES) == 0)
+    else if (st_case_decides(c))
         o->kind = ST_DISOBEYED;
     else
         return false;

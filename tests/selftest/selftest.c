@@ -2,14 +2,14 @@
 /* The self-test of the verifier: every operator at every point of the run, in every world.
 **
 **     selftest [--seed N] [--sample N] [--jobs N] [--world NAME] [--only PLACE] [--operator NAME]
-**              [--ranks one|all] [--steps once|always] [--list] [--misses] [--blame] [--stored]
-**              [--journal FILE] [--minutes N] [--table FILE] [--strict]
+**              [--ranks one|all] [--steps once|always] [--decisions] [--list] [--misses] [--blame]
+**              [--stored] [--journal FILE] [--minutes N] [--table FILE] [--strict]
 **     selftest --coverage              whether every field, decision and moment has a point
 **     selftest --slack FILE [--renew]  the smallest ratios that are noticed, and those in the file
 **
 ** Each case runs in a process: what it breaks ends with it. A case that was struck and not caught
 ** is a miss, and so is a crash. Misses that misses.def lists do not fail the test. Of some cases
-** (--world, --only, …) each other miss fails it; with --strict each wrong blame, too. With a
+** (--world, --only, --decisions, …) each other miss fails it; with --strict each wrong blame, too. With a
 ** journal the whole may be measured in parts: cases that it has are not run again. The order of
 ** the cases follows from the seed, so that a part is a sample.
 */
@@ -51,7 +51,8 @@ static const miss_row misses[] = {
 typedef struct selftest {
     uint64_t seed, sample, jobs, minutes;
     const char *world, *only, *op, *ranks, *steps, *table_path, *journal_path, *slack_path;
-    bool lists, shows_misses, shows_blame, has_filter, reads_again, covers, renews, is_strict;
+    bool lists, shows_misses, shows_blame, has_filter, reads_again, covers, renews, is_strict,
+        decides;
     cddp_registry *registry;
     st_world *worlds; /* (st_world_count) those that are asked for are open */
     st_case *cases;   /* (case_count) */
@@ -110,6 +111,7 @@ static bool is_possible(const selftest *s, const st_case *c)
     return (st_points[c->point].kind & st_operators[c->op].kinds) != 0 &&
            s->worlds[c->world].reached[c->point] > 0 &&
            cd_pattern_matches(st_worlds[c->world].places, st_points[c->point].place) &&
+           (!s->decides || st_case_decides(c)) &&
            !(st_worlds[c->world].how == ST_PROVE && c->op == ST_OP_STALE);
 }
 
@@ -442,7 +444,7 @@ static cddp_status read_options(selftest *s, int argc, char **argv, cddp_error *
         } flags[] = {{"--list", &s->lists},        {"--misses", &s->shows_misses},
                      {"--blame", &s->shows_blame}, {"--stored", &s->reads_again},
                      {"--coverage", &s->covers},   {"--renew", &s->renews},
-                     {"--strict", &s->is_strict}};
+                     {"--strict", &s->is_strict},  {"--decisions", &s->decides}};
         const struct {
             const char *name, **text;
         } texts[] = {{"--world", &s->world},          {"--only", &s->only},
@@ -473,7 +475,7 @@ static cddp_status read_options(selftest *s, int argc, char **argv, cddp_error *
         if (!found) return cd_fail(err, CDDP_E_ARG, "unknown or incomplete option '%s'", name);
     }
     s->has_filter = s->world != NULL || s->only != NULL || s->op != NULL || s->ranks != NULL ||
-                    s->steps != NULL;
+                    s->steps != NULL || s->decides;
     return CDDP_OK;
 }
 
