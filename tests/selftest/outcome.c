@@ -19,7 +19,7 @@ void st_case_print(const st_case *c, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, "%s %s %s %s %s%s", st_worlds[c->world].name,
              st_points[c->point].place, st_operators[c->op].name,
-             c->is_one_rank ? "one-rank" : "all-ranks", c->is_every_step ? "always" : "once",
+             c->is_most ? "most-ranks" : c->is_one_rank ? "one-rank" : "all-ranks", c->is_every_step ? "always" : "once",
              c->everything ? " everything" : "");
 }
 
@@ -44,6 +44,7 @@ static st_injection draw(const st_world *w, const st_case *c, uint64_t seed)
     return (st_injection){.point = c->point,
                           .op = c->op,
                           .rank = c->is_one_rank ? (int32_t)(drawn % w->ranks) : ST_ALL_RANKS,
+                          .spares_rank = c->is_most,
                           .step =
                               c->is_every_step ? ST_EVERY_STEP : (int64_t)(drawn / 64 % w->steps),
                           .everything = c->everything,
@@ -80,15 +81,22 @@ static bool says_one_of(const cddp_finding *f, const char *words)
     return false;
 }
 
-/* Every rank has the wrong average: whose contribution made it wrong. -1: none is named. */
-static int64_t find_culprit(const char *title)
+/* Every rank has the wrong average: whose contributions made it wrong, one bit each. 0: none is
+** named. */
+static uint64_t find_culprits(const char *title)
 {
-    const char *missing = strstr(title, "contribution of rank "), *rank = strstr(title, ": rank ");
-    char *end = NULL;
-    if (missing != NULL) return (int64_t)strtoul(missing + 21, NULL, 10);
-    if (rank == NULL) return -1;
-    const unsigned long number = strtoul(rank + 7, &end, 10);
-    return strncmp(end, " counts", 7) == 0 ? (int64_t)number : -1;
+    const char *missing = strstr(title, "contribution of rank ");
+    uint64_t culprits = 0;
+    if (missing != NULL) return UINT64_C(1) << (strtoul(missing + 21, NULL, 10) % 64);
+    /* ": rank 0 counts 1/2, rank 1 counts 1/2" */
+    for (const char *rank = strstr(title, ": rank "); rank != NULL; rank = strstr(rank, ", rank ")) {
+        char *end = NULL;
+        const unsigned long number = strtoul(rank + 7, &end, 10);
+        if (strncmp(end, " counts", 7) != 0) break;
+        culprits |= UINT64_C(1) << (number % 64);
+        rank = end;
+    }
+    return culprits;
 }
 
 static uint64_t ranks_of(const st_world *w, const cddp_finding *f)
@@ -98,9 +106,8 @@ static uint64_t ranks_of(const st_world *w, const cddp_finding *f)
     for (size_t i = 0; i < f->rank_count; i++) ranks |= UINT64_C(1) << (f->ranks[i] % 64);
     if (f->rank_count == 0 && f->rank >= 0) ranks = UINT64_C(1) << (f->rank % 64);
     if (ranks == 0 || says_one_of(f, "all ranks|every rank|each rank")) ranks = all;
-    const int64_t culprit = find_culprit(f->title);
-    if (culprit >= 0) ranks = UINT64_C(1) << (culprit % 64);
-    return ranks;
+    const uint64_t culprits = find_culprits(f->title);
+    return culprits != 0 ? culprits : ranks;
 }
 
 /* By its number, or by a parameter in it. */

@@ -14,6 +14,7 @@ typedef struct st_case {
     size_t world, point;
     st_operator op;
     bool is_one_rank, is_every_step, everything;
+    bool is_most; /* in place of one rank all others: the one that is right stands alone */
 } st_case;
 
 typedef enum st_end {
