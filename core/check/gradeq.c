@@ -83,6 +83,24 @@ static void prefer_reference(state *s)
     }
 }
 
+/* Where the trace shows it: the bucket brought what they have, or something changed it on a rank. */
+static const char *advise(const state *s, const cd_split *split)
+{
+    const cddp_fact_average average = {(uint32_t)split->key->part[0], split->micro_step,
+                                       split->key->part[2]};
+    cddp_fact_stage found;
+    const bool is_known = cd_writer_find_stage(&s->writer, &average, &found);
+    if (is_known && found.stage == CDDP_STAGE_REDUCED)
+        return "each has what its bucket brought: look at what the reduction delivered";
+    if (is_known && (found.stage == CDDP_STAGE_SETTLED || found.stage == CDDP_STAGE_WRITTEN))
+        return "look at what happens between the result of the bucket and its write-back";
+    if (is_known && found.stage == CDDP_STAGE_CHANGED)
+        return "look for what added to it after finalisation";
+    return cd_writer_has_hook(&s->writer, split->odd.rank)
+               ? "look at what the comm hook returned, and for what added to it after finalisation"
+               : "look at what the reduction delivered, and for what added to it after finalisation";
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -105,8 +123,7 @@ static void end(void *self)
                split.right.data[0] ? "a value" : "absent", (unsigned long long)split.right.data[1]);
         CD_SAY(f.actual, "rank %u: %s, digest %016llx", split.odd.rank,
                split.odd.data[0] ? "a value" : "absent", (unsigned long long)split.odd.data[1]);
-        CD_SAY(f.advice, "look for what added to it after finalisation%s",
-               cd_writer_has_hook(&s->writer, split.odd.rank) ? ", and for what the comm hook returned" : "");
+        CD_SAY(f.advice, "%s", advise(s, &split));
         cd_writer_report(&s->writer, &f);
     }
     cd_agree_fini(&s->gradients);

@@ -618,7 +618,7 @@ static void report_short(state *s, int64_t group)
            (long long)longest);
     CD_SAY(f.actual, "rank %u: %lld collectives", short_rank, (long long)shortest);
     CD_SAY(f.advice, "rank %u ran fewer synchronising iterations, or left an operation out%s",
-           short_rank, s->joined.count == 0 ? "; uneven inputs need join" : "");
+           short_rank, s->joined.count == 0 ? "; if it had fewer inputs, join is for that" : "");
     const uint32_t without = count_without(s, group, shortest);
     if (without * 2 > members && !is_due(s, group, shortest))
         blame_posters(s, group, shortest, &who, &f);

@@ -199,9 +199,12 @@ static void report_scaler(state *s, const cd_split *split, cddp_finding *f, cons
     CD_SAY(f->title, "%s have different states of the loss scaler after %s", who,
            split->key->part[0] / 16 == CDDP_MOMENT_END ? "the last step" : "the join");
     say_digests(f, split);
-    CD_SAY(f->advice,
-           "a rank that has no inputs updates no scaler, and nothing hands the state on: "
-           "broadcast it before the next step or checkpoint");
+    CD_SAY(f->advice, "%s",
+           cd_writer_has_flag(&s->writer, split->odd.rank, CDDP_KEY_join_enable)
+               ? "a rank that has no inputs updates no scaler, and nothing hands the state on: "
+                 "broadcast it before the next step or checkpoint"
+               : "a scale grows by the steps without an overflow and shrinks by one: compare in "
+                 "which steps these ranks found one");
     cd_writer_report(&s->writer, f);
 }
 
@@ -236,8 +239,13 @@ static void report(state *s, const cd_split *split, uint64_t count)
            cd_writer_get_count(&s->writer, count, "tensors"));
     say_digests(&f, split);
     if (is_state && moment == CDDP_MOMENT_JOIN_END) {
-        CD_SAY(f.advice, "a rank that ran out of inputs keeps its old state (INT-01): let the last "
-                         "joiner's travel (join.broadcast_optimizer_state)");
+        CD_SAY(f.advice, "%s",
+               cd_writer_has_flag(&s->writer, split->odd.rank,
+                                  CDDP_KEY_join_broadcast_optimizer_state)
+                   ? "the last joiner's state was to travel (join.broadcast_optimizer_state): look "
+                     "for a broadcast that was left out, or for what changed it after that"
+                   : "a rank that ran out of inputs keeps its old state (INT-01): let the last "
+                     "joiner's travel (join.broadcast_optimizer_state)");
         cd_writer_report(&s->writer, &f);
         return;
     }

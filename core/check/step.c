@@ -283,8 +283,11 @@ static void report_drops(state *s, const cd_split *split)
            (long long)split->right.data[0], split->right.data[0] == 1 ? "" : "s");
     CD_SAY(f.actual, "rank %u: %lld time%s", split->odd.rank, (long long)split->odd.data[0],
            split->odd.data[0] == 1 ? "" : "s");
-    CD_SAY(f.advice, "a gradient that is kept enters the next reduction once more: call zero_grad "
-                     "on every rank, or on none");
+    CD_SAY(f.advice, "%s",
+           split->right.rank == split->odd.rank
+               ? "an optimizer steps once on what a reduction brought: look for a second step of it"
+               : "a gradient that is kept enters the next reduction once more: call zero_grad "
+                 "on every rank, or on none");
     f.is_cause = true;
     cd_writer_report(&s->writer, &f);
 }
