@@ -101,6 +101,20 @@ static const char *advise(const state *s, const cd_split *split)
                : "look at what the reduction delivered, and for what added to it after finalisation";
 }
 
+/* Replicas that have parted go on apart: a majority of those that were wrong before says nothing
+** about the one that was right. */
+static bool is_outvoted(const cd_split *split, const cd_rank_set *wrong)
+{
+    bool any = false;
+    if (split->has_reference) return false;
+    for (uint32_t r = cd_rank_set_next(wrong, 0); r != CD_NO_RANK;
+         r = cd_rank_set_next(wrong, r + 1)) {
+        if (cd_rank_set_has(&split->odd_ranks, r)) return false;
+        any = any || cd_rank_set_has(&split->right.ranks, r);
+    }
+    return any;
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -110,8 +124,12 @@ static void end(void *self)
                            (unsigned long long)s->gradients.shared_count);
     prefer_reference(s);
     cd_split split;
+    cd_rank_set wrong = {0};
     uint64_t count = 0;
     for (size_t cursor = 0; cd_agree_next_step(&s->gradients, &cursor, &split, &count);) {
+        if (is_outvoted(&split, &wrong)) continue;
+        if (split.has_reference)
+            cd_rank_set_unite(&wrong, &s->writer.memory, &split.odd_ranks);
         cddp_finding f = cd_finding_of(&s->writer, &split);
         char who[160];
         cd_split_print(&split, who, sizeof who);

@@ -10,7 +10,8 @@
 **     Where hooks advance in rounds (hook.continuations), which bucket's stage is next follows from
 **     the operations before it: bucket_launch, collective_done and the bucket that a post carries.
 ** Exercised     a collective of some group was posted by at least two of its members.
-** Blame         the odd ranks at the first collective that differs; the first difference shifts all
+** Blame         the odd ranks at the first collective that differs; of a reduction that is due,
+**               whatever most ranks do: those that are past the gradients of its step; the first difference shifts all
 **               later ones, so one finding per group. Of two ranks whose buckets are of different
 **               steps: the one whose sequence leaves a step out. For a short sequence: the ranks
 **               that returned without posting the rest; where these are most members, and no plan
@@ -42,10 +43,14 @@ typedef struct state {
     cd_ranks caused;        /* rank → continuation, of its next post */
     cd_table longest;       /* group → most that a rank posted; at the end */
     cd_ranks joined;        /* rank → 1 while it shadows the others */
+    cd_ranks stepped;       /* rank → the last step in which an optimizer stepped, + 1 */
 } state;
+
+enum { TIMES = 64 };
 
 typedef struct posted {
     int64_t count;
+    int64_t times[TIMES]; /* of the latest posts, see time_of */
     uint64_t last_sequence;
     /* of operations that carry a bucket: the step of the last; the first of the longest ways from
     ** one step to the next */
@@ -97,6 +102,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->caused, context->allocator, sizeof(continuation));
     cd_table_init(&s->longest, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->joined, context->allocator, sizeof(int64_t));
+    cd_ranks_init(&s->stepped, context->allocator, sizeof(int64_t));
     cd_writer_set_agree_window(&s->writer, &s->posts, CD_WHOLE_GROUP);
     cd_agree_set_window(&s->places, &(cd_agree_window){.facts = context->facts,
                                                        .whole = CD_WHOLE_BY_STEP,
@@ -122,6 +128,13 @@ static void take_step(posted *p, const cddp_event *e)
     }
     p->step = e->step;
     p->has_step = true;
+}
+
+/* In halves of steps: before and behind the optimizers. */
+static int64_t time_of(const state *s, const cddp_event *e)
+{
+    const int64_t *stepped = cd_ranks_find(&s->stepped, e->rank);
+    return 2 * (int64_t)e->step + (stepped != NULL && *stepped == (int64_t)e->step + 1);
 }
 
 /* Elsewhere operations of different buckets may follow each other in any order, or nobody knows. */
@@ -183,6 +196,7 @@ static void take_post(state *s, const cddp_event *e)
                                       CD_SAYS(e->step, c->bucket)},
                       e);
     take_stage(s, p, e);
+    p->times[p->count % TIMES] = time_of(s, e);
     p->count++;
     p->last_sequence = e->sequence;
     p->bucket = c->bucket;
@@ -249,6 +263,10 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_join_notify:
         number = cd_ranks_add(&s->joined, e->rank);
         if (number != NULL) *number = !e->as.join_notify.active;
+        break;
+    case CDDP_EV_optimizer_step:
+        number = cd_ranks_add(&s->stepped, e->rank);
+        if (number != NULL) *number = (int64_t)e->step + 1;
         break;
     case CDDP_EV_rank_end:
         number = cd_ranks_add(&s->ends, e->rank);
@@ -358,7 +376,65 @@ static const cd_variant *find_said(const cd_agree *agree, const cd_key *key, uin
     return v;
 }
 
-/* "allreduce(sum) of 12 f32, the gradients of bucket 0" */
+/* -1: too long ago. */
+static int64_t find_time(const state *s, const cd_key *key, uint32_t rank)
+{
+    const posted *p = cd_table_find(&s->counts, CD_KEY(key->part[0], rank));
+    const int64_t k = key->part[1];
+    return p != NULL && k < p->count && k + TIMES >= p->count ? p->times[k % TIMES] : -1;
+}
+
+static bool has_bucket(const state *s, int64_t group, int64_t k)
+{
+    return cd_table_find(&s->places.entries, CD_KEY(group, k)) != NULL;
+}
+
+/* The plan says which steps are taken, and each has its buckets. Without one, or of an operation
+** that carries none, nobody says that it is due. */
+static bool is_due(const state *s, int64_t group, int64_t k)
+{
+    cddp_fact_setting steps;
+    return cd_writer_find_setting(&s->writer, 0, CDDP_KEY_train_steps, &steps) &&
+           has_bucket(s, group, k);
+}
+
+typedef struct due {
+    const state *s;
+    const cd_key *key;
+    int64_t time; /* of the reduction */
+} due;
+
+/* A rank that is past the gradients of a step has left their reduction out. One that is not may do
+** something first that the others leave out: that is not said here. */
+static cddp_judgement judge_due(void *self, uint32_t rank, const cd_variant *said)
+{
+    const due *d = self;
+    (void)said;
+    if (find_said(&d->s->places, d->key, rank) != NULL) return CDDP_JUDGED_RIGHT;
+    return find_time(d->s, d->key, rank) > d->time ? CDDP_JUDGED_WRONG : CDDP_JUDGED_UNKNOWN;
+}
+
+/* Of all posts on which they differ, those of which some are the reductions of a step that the plan
+** takes. */
+static void prefer_due(state *s)
+{
+    for (size_t i = 0; s->posts.split_count > 0 && i < s->posts.entries.count; i++) {
+        const cd_agree_entry *post = cd_table_value(&s->posts.entries, i);
+        const cd_key *key = cd_table_key(&s->posts.entries, i);
+        const cd_agree_entry *place =
+            post->first.next != 0 ? cd_table_find(&s->places.entries, key) : NULL;
+        if (place == NULL || place->first.next != 0 || !is_due(s, key->part[0], key->part[1]))
+            continue;
+        const due d = {s, key, find_time(s, key, place->first.rank)};
+        cddp_fact_setting steps;
+        const bool is_planned = cd_writer_find_setting(&s->writer, place->first.rank,
+                                                       CDDP_KEY_train_steps, &steps) &&
+                                place->first.data[0] < steps.value;
+        if (d.time >= 0 && is_planned) cd_agree_set_right(&s->posts, key, &(cd_agree_judge){(void *)(uintptr_t)&d, judge_due});
+    }
+}
+
+/* "allreduce(sum) of 12 f32, for the gradients of bucket 0" */
 static void print_post(const state *s, const cd_key *key, const cd_variant *post, char *text,
                        size_t text_bytes)
 {
@@ -491,20 +567,6 @@ static void report_pairing(state *s, const cd_split *given)
            "step %lld, up to #%lld",
            split->odd.rank, (long long)(mine < theirs ? mine : theirs), (long long)k);
     cd_writer_report(&s->writer, &f);
-}
-
-static bool has_bucket(const state *s, int64_t group, int64_t k)
-{
-    return cd_table_find(&s->places.entries, CD_KEY(group, k)) != NULL;
-}
-
-/* The plan says which steps are taken, and each has its buckets. Without one, or of an operation
-** that carries none, nobody says that it is due. */
-static bool is_due(const state *s, int64_t group, int64_t k)
-{
-    cddp_fact_setting steps;
-    return cd_writer_find_setting(&s->writer, 0, CDDP_KEY_train_steps, &steps) &&
-           has_bucket(s, group, k);
 }
 
 /* Members that returned well, and had not posted it. */
@@ -655,6 +717,7 @@ static void end(void *self)
         cd_writer_exercise(&s->writer, "%llu collectives posted by several ranks",
                            (unsigned long long)s->posts.shared_count);
     prefer_turns(s);
+    prefer_due(s);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->posts, &cursor, &split);) report_mismatch(s, &split);
     for (size_t cursor = 0; cd_agree_next(&s->shares, &cursor, &split);) report_share(s, &split);
@@ -672,13 +735,14 @@ static void end(void *self)
     cd_ranks_fini(&s->caused);
     cd_table_fini(&s->longest);
     cd_ranks_fini(&s->joined);
+    cd_ranks_fini(&s->stepped);
     cd_check_end(s);
 }
 
 static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_collective_share, CDDP_EV_group,
                                  CDDP_EV_rank_end,        CDDP_EV_join_notify,      CDDP_EV_cause,
                                  CDDP_EV_collective_wait,  CDDP_EV_collective_done,
-                                 CDDP_EV_bucket_launch};
+                                 CDDP_EV_bucket_launch,    CDDP_EV_optimizer_step};
 
 CD_CHECK_TABLE(order, "I-ORDER",
                "every member of a group posts the same collectives in the same order",

@@ -20,7 +20,8 @@
 /* A parameter as the last update left it. */
 typedef struct update {
     int64_t digest;
-    uint32_t step; /* + 1 */
+    int64_t averaged; /* the same, or as an averager left it then */
+    uint32_t step;    /* + 1 */
 } update;
 
 typedef struct state {
@@ -29,6 +30,7 @@ typedef struct state {
     cd_table ignored; /* ordinal → 1 */
     cd_table updated; /* (rank, ordinal) → update */
     cd_table kept;    /* (rank, ordinal, step) → 1: an average left it as it was */
+    cd_table drifted; /* (rank, ordinal, step) → 1: it changed between the update and the end */
     cd_table handed;  /* (rank, what, id, moment) → update: what it must have at the end of a join */
     cd_ranks groups;  /* rank → its wrapper's group, whether it has one, whether it may join */
     cd_ranks lasts;   /* rank → the step of its end */
@@ -45,12 +47,14 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->values, context->allocator);
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
     cd_table_init(&s->updated, context->allocator, sizeof(update));
+    cd_table_init(&s->drifted, context->allocator, sizeof(int64_t));
     cd_table_init(&s->kept, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->groups, context->allocator, 3 * sizeof(int64_t));
     cd_table_init(&s->handed, context->allocator, sizeof(update));
     cd_ranks_init(&s->lasts, context->allocator, sizeof(uint32_t));
     cd_writer_set_agree_window(&s->writer, &s->values, CD_WHOLE_BY_STEP);
     cd_writer_set_window(&s->writer, &s->kept, NULL);
+    cd_writer_set_window(&s->writer, &s->drifted, NULL);
     return CDDP_OK;
 }
 
@@ -65,10 +69,24 @@ static void follow_average(state *s, const cddp_event *e)
                     ? cd_table_find(&s->updated, CD_KEY(e->rank, v->id))
                     : NULL;
     if (u == NULL) return;
-    if (v->moment == CDDP_MOMENT_AFTER_UPDATE)
-        *u = (update){v->digest, e->step + 1};
-    else if (u->step == e->step + 1 && u->digest == v->digest)
+    if (v->moment == CDDP_MOMENT_AFTER_UPDATE) {
+        *u = (update){v->digest, v->digest, e->step + 1};
+        return;
+    }
+    u->averaged = v->digest;
+    if (u->step == e->step + 1 && u->digest == v->digest)
         (void)cd_table_add(&s->kept, CD_KEY(e->rank, v->id, e->step));
+}
+
+/* What nothing in a step changes any more. */
+static void follow_drift(state *s, const cddp_event *e)
+{
+    const cddp_event_value *v = &e->as.value;
+    const update *u = v->what == CDDP_WHAT_PARAMETER && v->moment == CDDP_MOMENT_AFTER_STEP
+                          ? cd_table_find(&s->updated, CD_KEY(e->rank, v->id))
+                          : NULL;
+    if (u != NULL && u->step == e->step + 1 && u->averaged != v->digest && v->digest != 0)
+        (void)cd_table_add(&s->drifted, CD_KEY(e->rank, v->id, e->step));
 }
 
 /* Ranks differ in what they were to average, and all of them have what their update left. */
@@ -111,7 +129,7 @@ static void follow_heir(state *s, const cddp_event *e, const int64_t what_and_mo
         const int64_t id = is_expected ? e->as.expected.id : e->as.value.id;
         update *u = cd_table_add(&s->handed, CD_KEY(e->rank, what, id, ends[i]));
         if (u != NULL)
-            *u = (update){is_expected ? e->as.expected.digest : e->as.value.digest, e->step + 1};
+            *u = (update){is_expected ? e->as.expected.digest : e->as.value.digest, 0, e->step + 1};
     }
 }
 
@@ -119,6 +137,7 @@ static void take_value(state *s, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
     follow_average(s, e);
+    follow_drift(s, e);
     follow_heir(s, e, (int64_t[]){v->what, v->moment});
     if (v->moment == CDDP_MOMENT_END) {
         uint32_t *last = cd_ranks_add(&s->lasts, e->rank);
@@ -254,6 +273,31 @@ static void report(state *s, const cd_split *split, uint64_t count)
     cd_writer_report(&s->writer, &f);
 }
 
+/* A step of a parameter, and who is asked of its ranks. */
+typedef struct judged_step {
+    const state *s;
+    int64_t ordinal, param;
+    uint32_t step;
+} judged_step;
+
+/* Right is an update from the right average that has stayed as it was. */
+static cddp_judgement judge_rank(void *self, uint32_t rank, const cd_variant *said)
+{
+    static const int64_t links[] = {CD_LINK_REDUCTION, CD_LINK_MATHEMATICS, CD_LINK_UPDATE};
+    const judged_step *j = self;
+    const cddp_facts *facts = j->s->writer.context.facts;
+    cddp_judgement found = CDDP_JUDGED_UNKNOWN;
+    (void)said;
+    if (cd_table_find(&j->s->drifted, CD_KEY(rank, j->ordinal, j->step)) != NULL)
+        return CDDP_JUDGED_WRONG;
+    for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
+        found = facts->judged(facts->self,
+                              &(cddp_fact_judged){rank, j->step, links[i], j->param});
+        if (found == CDDP_JUDGED_WRONG) return found;
+    }
+    return found;
+}
+
 /* A rank whose update the oracle found right is right, whatever most others say. */
 static void prefer_reference(state *s)
 {
@@ -261,8 +305,8 @@ static void prefer_reference(state *s)
         const cd_agree_entry *entry = cd_table_value(&s->values.entries, i);
         const cd_key *key = cd_table_key(&s->values.entries, i);
         if (entry->first.next == 0 || key->part[0] % 16 != CDDP_WHAT_PARAMETER) continue;
-        const cddp_fact_judged place = {0, entry->step, CD_LINK_UPDATE, entry->first.data[2]};
-        cd_agree_set_judged(&s->values, key, s->writer.context.facts, &place);
+        judged_step j = {s, key->part[3], entry->first.data[2], entry->step};
+        cd_agree_set_right(&s->values, key, &(cd_agree_judge){&j, judge_rank});
     }
 }
 
@@ -314,6 +358,7 @@ static void end(void *self)
     cd_table_fini(&s->ignored);
     cd_table_fini(&s->updated);
     cd_table_fini(&s->kept);
+    cd_table_fini(&s->drifted);
     cd_ranks_fini(&s->groups);
     cd_table_fini(&s->handed);
     cd_ranks_fini(&s->lasts);
