@@ -158,10 +158,11 @@ static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, 
         CD_SAY(f.expected, "rank 0, the authority without join");
         CD_SAY(f.actual, "rank %lld", (long long)authority);
     }
-    CD_SAY(f.advice, "%s",
-           e->kind == CDDP_EV_join_end
-               ? "among those that ran longest the largest rank hands its state on (JON-12)"
-               : "the root of the broadcast is fixed: rank 0, or under join the largest active rank");
+    CD_SAY(
+        f.advice, "%s",
+        e->kind == CDDP_EV_join_end
+            ? "among those that ran longest the largest rank hands its state on (JON-12)"
+            : "the root of the broadcast is fixed: rank 0, or under join the largest active rank");
     cd_writer_hold(&s->writer, key, &f);
 }
 

@@ -83,7 +83,7 @@ static void prefer_reference(state *s)
     }
 }
 
-/* Where the trace shows it: the bucket brought what they have, or something changed it on a rank. */
+/* As far as the trace shows it: the bucket brought what they have, or something changed it then. */
 static const char *advise(const state *s, const cd_split *split)
 {
     const cddp_fact_average average = {(uint32_t)split->key->part[0], split->micro_step,
@@ -98,7 +98,8 @@ static const char *advise(const state *s, const cd_split *split)
         return "look for what added to it after finalisation";
     return cd_writer_has_hook(&s->writer, split->odd.rank)
                ? "look at what the comm hook returned, and for what added to it after finalisation"
-               : "look at what the reduction delivered, and for what added to it after finalisation";
+               : "look at what the reduction delivered, and for what added to it after "
+                 "finalisation";
 }
 
 /* Replicas that have parted go on apart: a majority of those that were wrong before says nothing
@@ -128,8 +129,7 @@ static void end(void *self)
     uint64_t count = 0;
     for (size_t cursor = 0; cd_agree_next_step(&s->gradients, &cursor, &split, &count);) {
         if (is_outvoted(&split, &wrong)) continue;
-        if (split.has_reference)
-            cd_rank_set_unite(&wrong, &s->writer.memory, &split.odd_ranks);
+        if (split.has_reference) cd_rank_set_unite(&wrong, &s->writer.memory, &split.odd_ranks);
         cddp_finding f = cd_finding_of(&s->writer, &split);
         char who[160];
         cd_split_print(&split, who, sizeof who);

@@ -938,9 +938,8 @@ static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding
         CD_SAY(f->actual, "rank %u %s, and rank %u waited for it", inside, did, rank);
         cd_finding_add_event(f, inside, x->end_sequence);
     }
-    CD_SAY(
-        f->advice,
-        "all members had posted it: look at what became of the process, and at its machine");
+    CD_SAY(f->advice,
+           "all members had posted it: look at what became of the process, and at its machine");
 }
 
 static void report_itself(state *s, uint32_t rank, uint32_t culprit, cddp_finding *f)

@@ -316,9 +316,9 @@ static void event(void *self, const cddp_event *e)
     r->last = *e;
     r->last.text = NULL;
     /* a rank that waits for others inside its forward has ignored nothing */
-    r->has_passed |= r->has_armed && (e->kind == CDDP_EV_forward_end ||
-                                      e->kind == CDDP_EV_backward_begin ||
-                                      e->kind == CDDP_EV_grad_local);
+    r->has_passed |=
+        r->has_armed && (e->kind == CDDP_EV_forward_end || e->kind == CDDP_EV_backward_begin ||
+                         e->kind == CDDP_EV_grad_local);
     switch (e->kind) {
     case CDDP_EV_rank_begin:
         r->world_size = e->as.rank_begin.world_size;
@@ -422,8 +422,8 @@ static void judge_rank(state *s, const rank_facts *r)
         {"broadcast_buffers", "a buffer synchronisation before a forward",
          has_flag(s, rank, CDDP_KEY_ddp_broadcast_buffers), r->has_passed && r->buffers > 0,
          r->has_buffer_sync},
-        {"the comm hook", "a hook call for every launched bucket", cd_writer_has_hook(&s->writer, rank),
-         r->launches > 0, r->has_hook_call},
+        {"the comm hook", "a hook call for every launched bucket",
+         cd_writer_has_hook(&s->writer, rank), r->launches > 0, r->has_hook_call},
         {"join", "a notification per iteration", has_flag(s, rank, CDDP_KEY_join_enable),
          r->has_armed, r->has_notified},
         {"the hook's declared wire dtype", "what it reduces and gathers is in that dtype",

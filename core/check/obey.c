@@ -161,8 +161,7 @@ static void report_one(const cd_obey *obey, cd_writer *writer, const deviation *
     f.is_consequence = d->miss.is_consequence;
     f.is_cause = d->miss.is_cause;
     char more[48] = "";
-    if (d->count > 1)
-        CD_SAY(more, "%llu more of this kind; ", (unsigned long long)d->count - 1);
+    if (d->count > 1) CD_SAY(more, "%llu more of this kind; ", (unsigned long long)d->count - 1);
     /* whether a gradient overflows, and how long they all are, no plan knows */
     const bool is_measured = d->miss.decision == CDDP_DECISION_OVERFLOW ||
                              d->miss.decision == CDDP_DECISION_CLIP ||

@@ -10,12 +10,14 @@
 **     Where hooks advance in rounds (hook.continuations), which bucket's stage is next follows from
 **     the operations before it: bucket_launch, collective_done and the bucket that a post carries.
 ** Exercised     a collective of some group was posted by at least two of its members.
-** Blame         the odd ranks at the first collective that differs; of a reduction that is due,
-**               whatever most ranks do: those that are past the gradients of its step; the first difference shifts all
-**               later ones, so one finding per group. Of two ranks whose buckets are of different
-**               steps: the one whose sequence leaves a step out. For a short sequence: the ranks
-**               that returned without posting the rest; where these are most members, and no plan
-**               says that the operation is due, those that posted it, and differ from the others.
+** Blame         the odd ranks at the first collective that differs; the first difference shifts all
+**               later ones, so one finding per group. What most ranks do decides nothing where one
+**               knows: of a reduction that is due those are wrong that are past the gradients of
+**               its step; of a hook's stages, those that pass over the bucket whose turn it is.
+**               Of two ranks whose buckets are of different steps: the one whose sequence leaves a
+**               step out. For a short sequence: the ranks that returned without posting the rest;
+**               where these are most members, and no plan says that the operation is due, those
+**               that posted it, and differ from the others.
 ** Limits        a rank that died or failed is not blamed for what it did not post: I-FAIL and
 **               I-LIVE report it. Of a share no end is known to be right: both ranks are named.
 */
@@ -60,8 +62,7 @@ typedef struct posted {
     bool has_ended; /* an operation of the group has, since the last was posted */
 } posted;
 
-/* What a rank says of an operation of a hook, in the words of a statement. See Note [Whose turn it
-** is]. */
+/* What a rank says of an operation of a hook. See Note [Turns of stages]. */
 enum { STAGE_BUCKET, STAGE_CARRIED, STAGE_BEFORE, STAGE_BEGINS };
 
 /* As long as a member may still post it. Of places those that shadow the others say nothing. */
@@ -310,15 +311,15 @@ static bool explain_by_continuation(const state *s, const cd_split *split, cddp_
     return true;
 }
 
-/* Note [Whose turn it is]
+/* Note [Turns of stages]
 **
 ** At the end of a backward a hook's further operations come in rounds: in each, the buckets in the
 ** order of their indices (HOOK-04). Up to the first operation that differs, all ranks have done the
-** same. So the last bucket that had its turn is known, and the next one is the first behind it, from
-** the lowest again after the highest. Said of one operation only where it cannot be another one of
-** the same turn: every side begins a stage (something has ended since its last post) of a bucket that
-** has been launched, and all of these buckets have had equally many operations. A rank of which this
-** cannot be said leaves it to the majority. */
+** same. So the last bucket that had its turn is known. The next one is the first behind it, and
+** after the highest the lowest. That is said of one operation only where it cannot be another one
+** of the same turn: every side begins a stage (something has ended since its last post) of a bucket
+** that has been launched, and all of these buckets have had equally many operations. Elsewhere the
+** majority decides. */
 static bool begins_turn(const cd_variant *v, const cd_variant *first)
 {
     return v->data[STAGE_CARRIED] > 0 && v->data[STAGE_BEGINS] != 0 &&
@@ -427,10 +428,11 @@ static void prefer_due(state *s)
             continue;
         const due d = {s, key, find_time(s, key, place->first.rank)};
         cddp_fact_setting steps;
-        const bool is_planned = cd_writer_find_setting(&s->writer, place->first.rank,
-                                                       CDDP_KEY_train_steps, &steps) &&
-                                place->first.data[0] < steps.value;
-        if (d.time >= 0 && is_planned) cd_agree_set_right(&s->posts, key, &(cd_agree_judge){(void *)(uintptr_t)&d, judge_due});
+        const bool is_planned =
+            cd_writer_find_setting(&s->writer, place->first.rank, CDDP_KEY_train_steps, &steps) &&
+            place->first.data[0] < steps.value;
+        if (d.time >= 0 && is_planned)
+            cd_agree_set_right(&s->posts, key, &(cd_agree_judge){(void *)(uintptr_t)&d, judge_due});
     }
 }
 
@@ -739,10 +741,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_collective_share, CDDP_EV_group,
-                                 CDDP_EV_rank_end,        CDDP_EV_join_notify,      CDDP_EV_cause,
-                                 CDDP_EV_collective_wait,  CDDP_EV_collective_done,
-                                 CDDP_EV_bucket_launch,    CDDP_EV_optimizer_step};
+static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_collective_share,
+                                 CDDP_EV_group,           CDDP_EV_rank_end,
+                                 CDDP_EV_join_notify,     CDDP_EV_cause,
+                                 CDDP_EV_collective_wait, CDDP_EV_collective_done,
+                                 CDDP_EV_bucket_launch,   CDDP_EV_optimizer_step};
 
 CD_CHECK_TABLE(order, "I-ORDER",
                "every member of a group posts the same collectives in the same order",

@@ -31,10 +31,10 @@ typedef struct state {
     cd_table updated; /* (rank, ordinal) → update */
     cd_table kept;    /* (rank, ordinal, step) → 1: an average left it as it was */
     cd_table drifted; /* (rank, ordinal, step) → 1: it changed between the update and the end */
-    cd_table handed;  /* (rank, what, id, moment) → update: what it must have at the end of a join */
-    cd_ranks groups;  /* rank → its wrapper's group, whether it has one, whether it may join */
-    cd_ranks lasts;   /* rank → the step of its end */
-    uint32_t heir;    /* whose state ranks ended the join with, + 1; 0: nobody's */
+    cd_table handed; /* (rank, what, id, moment) → update: what it must have at the end of a join */
+    cd_ranks groups; /* rank → its wrapper's group, whether it has one, whether it may join */
+    cd_ranks lasts;  /* rank → the step of its end */
+    uint32_t heir;   /* whose state ranks ended the join with, + 1; 0: nobody's */
     bool has_digest;
 } state;
 
@@ -291,8 +291,7 @@ static cddp_judgement judge_rank(void *self, uint32_t rank, const cd_variant *sa
     if (cd_table_find(&j->s->drifted, CD_KEY(rank, j->ordinal, j->step)) != NULL)
         return CDDP_JUDGED_WRONG;
     for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
-        found = facts->judged(facts->self,
-                              &(cddp_fact_judged){rank, j->step, links[i], j->param});
+        found = facts->judged(facts->self, &(cddp_fact_judged){rank, j->step, links[i], j->param});
         if (found == CDDP_JUDGED_WRONG) return found;
     }
     return found;

@@ -238,11 +238,12 @@ static void report_overflow(state *s, const cddp_event *e, int64_t param, const 
     }
     CD_SAY(f.title, "the reduction%s makes NaN or infinity of %s, which was finite on every rank",
            bucket, f.parameter);
-    CD_SAY(f.advice, "%s",
-           s->divides_first
-               ? "reduce in a wider dtype: here gradients are divided before the sum, which does not "
-                 "always save half precision (GRD-11)"
-               : "divide before the sum, or reduce in a wider dtype");
+    CD_SAY(
+        f.advice, "%s",
+        s->divides_first
+            ? "reduce in a wider dtype: here gradients are divided before the sum, which does not "
+              "always save half precision (GRD-11)"
+            : "divide before the sum, or reduce in a wider dtype");
     cd_writer_report(&s->writer, &f);
 }
 

@@ -293,8 +293,9 @@ static void take_misshown(state *s, const rank_facts *r, const cddp_event *e)
         d->is_missing = true;
         CD_SAY(d->title, "not shown moment '%s'%s", moment,
                is_update ? " of a step that was taken" : "");
-        CD_SAY(d->expected, is_update ? "once, as the plan has it: an optimizer stepped in step %u"
-                                      : "once, as the plan has it",
+        CD_SAY(d->expected,
+               is_update ? "once, as the plan has it: an optimizer stepped in step %u"
+                         : "once, as the plan has it",
                e->step);
         CD_SAY(d->actual, "not shown");
     } else if (x->id < 0) {

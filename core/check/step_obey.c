@@ -10,7 +10,17 @@
 enum { UPDATE_NONE, UPDATE_STEP, UPDATE_SKIP, UPDATE_UNKNOWN };
 
 /* Misses of one decision that are different findings. */
-enum { OF_COUNT, OF_DUE, OF_LR, OF_SKIP, OF_CLOSES, OF_MISSING, OF_LEFT_OUT, OF_ZEROED, OF_DELAYED };
+enum {
+    OF_COUNT,
+    OF_DUE,
+    OF_LR,
+    OF_SKIP,
+    OF_CLOSES,
+    OF_MISSING,
+    OF_LEFT_OUT,
+    OF_ZEROED,
+    OF_DELAYED
+};
 
 typedef struct rank_state {
     /* since the wrapper was made: a backward ended, a reduction closed, the last backward closed

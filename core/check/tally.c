@@ -287,8 +287,7 @@ static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, const ch
     case CDDP_STAGE_LOCAL:
         /* of all of them: what is missing or doubled says more */
         if (stage.rank_count >= entry->rank_count) return false;
-        cd_say(what, what_bytes, "the local gradient of %s is wrong, and so is the average",
-               name);
+        cd_say(what, what_bytes, "the local gradient of %s is wrong, and so is the average", name);
         f->is_consequence = true;
         break;
     case CDDP_STAGE_PACKED:
@@ -296,8 +295,7 @@ static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, const ch
                stage.is_stale ? " but what was packed before" : "");
         break;
     case CDDP_STAGE_LAUNCHED:
-        cd_say(what, what_bytes, "the bucket of %s changes between packing and launch",
-               name);
+        cd_say(what, what_bytes, "the bucket of %s changes between packing and launch", name);
         break;
     case CDDP_STAGE_STARTED:
         cd_say(what, what_bytes,

@@ -174,9 +174,8 @@ static void take_used_local(state *s, const cddp_event *e)
 /* U1, of a map that never came to its reduction: what it says was in the way. */
 static void take_mark(state *s, const cddp_event *e)
 {
-    const rank_use *u = strcmp(e->text, CD_TRACER_TAKEN_FOR_USED) == 0
-                            ? use_of(s, e, e->as.mark.value)
-                            : NULL;
+    const rank_use *u =
+        strcmp(e->text, CD_TRACER_TAKEN_FOR_USED) == 0 ? use_of(s, e, e->as.mark.value) : NULL;
     if (u != NULL && !is_seen(s, e->rank, u)) report_map(s, e, e->as.mark.value, u);
 }
 

@@ -278,7 +278,7 @@ static cddp_status scout_allreduce(void *context, const cddp_tensor *sums, cddp_
     return CD_PASS(reference_allreduce(s->owner, sums, err));
 }
 
-/* Whose statistics these are, before the rank itself comes to them. */
+/* Whose statistics these are, before the rank itself exchanges them. */
 static cddp_status scout_combined(void *context, uint32_t buffer, const double *mean,
                                   const double *spread, int64_t channels, cddp_error *err)
 {

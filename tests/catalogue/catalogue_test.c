@@ -138,9 +138,8 @@ static const char *error_of(const cddp_verdict *v)
 static bool judge_mutant(const catalogue *c, const char *path, const cddp_verdict *v)
 {
     const char *error = error_of(v);
-    const bool is_found = v->finding_count > 0
-                              ? strcmp(v->findings[0].check, c->mutant) == 0
-                              : strcmp(c->mutant, "error") == 0 && error != NULL;
+    const bool is_found = v->finding_count > 0 ? strcmp(v->findings[0].check, c->mutant) == 0
+                                               : strcmp(c->mutant, "error") == 0 && error != NULL;
     const char *said = v->finding_count > 0 ? v->findings[0].title : error;
     const bool good = is_found && (c->says == NULL || strstr(said, c->says) != NULL);
     printf("%s %s: %s\n", good ? "ok  " : "FAIL", path,

@@ -19,8 +19,10 @@ void st_case_print(const st_case *c, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, "%s %s %s %s %s%s", st_worlds[c->world].name,
              st_points[c->point].place, st_operators[c->op].name,
-             c->is_most ? "most-ranks" : c->is_one_rank ? "one-rank" : "all-ranks", c->is_every_step ? "always" : "once",
-             c->everything ? " everything" : "");
+             c->is_most       ? "most-ranks"
+             : c->is_one_rank ? "one-rank"
+                              : "all-ranks",
+             c->is_every_step ? "always" : "once", c->everything ? " everything" : "");
 }
 
 static bool is_decision(uint32_t kind)
@@ -89,7 +91,8 @@ static uint64_t find_culprits(const char *title)
     uint64_t culprits = 0;
     if (missing != NULL) return UINT64_C(1) << (strtoul(missing + 21, NULL, 10) % 64);
     /* ": rank 0 counts 1/2, rank 1 counts 1/2" */
-    for (const char *rank = strstr(title, ": rank "); rank != NULL; rank = strstr(rank, ", rank ")) {
+    for (const char *rank = strstr(title, ": rank "); rank != NULL;
+         rank = strstr(rank, ", rank ")) {
         char *end = NULL;
         const unsigned long number = strtoul(rank + 7, &end, 10);
         if (strncmp(end, " counts", 7) != 0) break;

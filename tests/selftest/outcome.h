@@ -49,7 +49,8 @@ typedef struct st_outcome {
 
 /* "exact4 begin.parameter nudge one once", with every word an argument of the program. */
 void st_case_print(const st_case *c, char *text, size_t text_bytes);
-/* Whether it strikes what the plan decides, and neither a value alone nor what the judge is shown. */
+/* Whether it strikes what the plan decides, and no value alone and nothing that the judge is
+** shown. */
 bool st_case_decides(const st_case *c);
 /* reads_again: the run's events are kept, and judged once more as a stored trace is. */
 typedef struct st_case_options {

@@ -2,17 +2,17 @@
 /* The self-test of the verifier: every operator at every point of the run, in every world.
 **
 **     selftest [--seed N] [--sample N] [--jobs N] [--world NAME] [--only PLACE] [--operator NAME]
-**              [--ranks one|all|most] [--steps once|always] [--decisions] [--list] [--misses] [--blame]
-**              [--stored] [--journal FILE] [--minutes N] [--table FILE] [--strict]
+**              [--ranks one|all|most] [--steps once|always] [--decisions] [--list] [--misses]
+**              [--blame] [--stored] [--journal FILE] [--minutes N] [--table FILE] [--strict]
 **     selftest --coverage              whether every field, decision and moment has a point
 **     selftest --slack FILE [--renew]  the smallest ratios that are noticed, and those in the file
 **
 ** --ranks most: all ranks but a drawn one, in worlds of three and more; it is no part of the whole.
 ** Each case runs in a process: what it breaks ends with it. A case that was struck and not caught
 ** is a miss, and so is a crash. Misses that misses.def lists do not fail the test. Of some cases
-** (--world, --only, --decisions, …) each other miss fails it; with --strict each wrong blame, too. With a
-** journal the whole may be measured in parts: cases that it has are not run again. The order of
-** the cases follows from the seed, so that a part is a sample.
+** (--world, --only, --decisions, …) each other miss fails it; with --strict each wrong blame, too.
+** With a journal the whole may be measured in parts: cases that it has are not run again. The order
+** of the cases follows from the seed, so that a part is a sample.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/selftest/coverage.h"
@@ -182,7 +182,10 @@ static void print_case(const selftest *s, const char *end, const st_case *c, con
 {
     printf("%s: --seed %llu --world %s --only %s --operator %s --ranks %s --steps %s%s\n", end,
            (unsigned long long)s->seed, st_worlds[c->world].name, st_points[c->point].place,
-           st_operators[c->op].name, c->is_most ? "most" : c->is_one_rank ? "one" : "all",
+           st_operators[c->op].name,
+           c->is_most       ? "most"
+           : c->is_one_rank ? "one"
+                            : "all",
            c->is_every_step ? "always" : "once", c->everything ? " (everything)" : "");
     printf("    %s, step %u, ranks %llx, %s; %s\n    exit %d: %s\n", st_class_names[o->kind],
            o->struck_step, (unsigned long long)o->struck_ranks, o->struck, o->wrong, o->exit_code,
