@@ -355,7 +355,12 @@ static bool blame_owner(const cd_tally *tally, cd_writer *writer, const cd_tally
     const int64_t owner = owner_of(entry->words);
     if (entry->witness.as.compare.link != CD_LINK_SHARE || owner < 0 || owner >= CD_RANKS_MAX)
         return false;
-    if (was_wrong(writer, &entry->witness, (uint32_t)owner)) {
+    bool was_any = was_wrong(writer, &entry->witness, (uint32_t)owner);
+    /* who goes by a wrong average takes a right share for wrong */
+    for (uint32_t r = cd_rank_set_next(&entry->who, 0); r != CD_NO_RANK && !was_any;
+         r = cd_rank_set_next(&entry->who, r + 1))
+        was_any = was_wrong(writer, &entry->witness, r);
+    if (was_any) {
         f->is_consequence = true;
         return false;
     }
