@@ -240,7 +240,10 @@ static void report_overflow(state *s, const cddp_event *e, int64_t param, const 
            bucket, f.parameter);
     CD_SAY(
         f.advice, "%s",
-        s->divides_first
+        s->half_reductions == 0
+            ? "nothing on the wire is so narrow that a sum overflows: look for what puts NaN or "
+              "infinity into the bucket on its way"
+        : s->divides_first
             ? "reduce in a wider dtype: here gradients are divided before the sum, which does not "
               "always save half precision (GRD-11)"
             : "divide before the sum, or reduce in a wider dtype");
