@@ -392,7 +392,8 @@ static void end(void *self)
         CD_SAY(f.expected, "rank %u: %016llx", split.right.rank,
                (unsigned long long)split.right.data[0]);
         CD_SAY(f.actual, "rank %u: %016llx", split.odd.rank, (unsigned long long)split.odd.data[0]);
-        CD_SAY(f.advice, "equality of replicas is the hook's responsibility (HOOK-08)");
+        CD_SAY(f.advice, "all ranks must have one result (HOOK-08): compare what the hook's "
+                         "collectives gave to each, and what it made of that");
         cd_writer_report(&s->writer, &f);
     }
     cd_hook_sums_end(&s->sums);

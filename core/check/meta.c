@@ -116,7 +116,7 @@ static void report_no_sync(state *s, const cddp_event *e, rank_facts *r, const c
     CD_SAY(f.expected, "gradients accumulate locally until the first forward outside no_sync");
     CD_SAY(f.actual, "%s at step %u micro-step %u", what, e->step, e->micro_step);
     CD_SAY(f.advice, "%s",
-           r->depth > 0 ? "the forward and its backward are inside: the wrapper does not go by it"
+           r->depth > 0 ? "the forward is inside, and the wrapper does not go by it (FWD-03)"
                         : "the flag is read in forward (FWD-03): forward and backward of a "
                           "micro-step belong into the same context");
     cd_writer_report(&s->writer, &f);
