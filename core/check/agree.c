@@ -153,20 +153,23 @@ void cd_agree_restate(cd_agree *agree, const cd_statement *statement, const cddp
     if (entry != NULL) drop_empty(agree, entry);
 }
 
+const cd_variant *cd_agree_variant(const cd_agree *agree, const cd_variant *variant)
+{
+    return variant->next != 0 ? &agree->overflow[variant->next - 1] : NULL;
+}
+
 void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank)
 {
     cd_agree_entry *entry = cd_table_add(&agree->entries, key);
     if (entry != NULL) entry->authority = rank + 1;
 }
 
-static const cd_variant *next_of(const cd_agree *agree, const cd_variant *v);
-
 void cd_agree_set_right(cd_agree *agree, const cd_key *key, const cd_agree_judge *judge)
 {
     cd_agree_entry *entry = cd_table_find(&agree->entries, key);
     uint32_t right_count = 0, wrong_count = 0, right = 0;
     if (entry == NULL || entry->authority != 0) return;
-    for (const cd_variant *v = &entry->first; v != NULL; v = next_of(agree, v)) {
+    for (const cd_variant *v = &entry->first; v != NULL; v = cd_agree_variant(agree, v)) {
         bool is_right = false, is_wrong = false;
         for (uint32_t r = cd_rank_set_next(&v->ranks, 0); r != CD_NO_RANK;
              r = cd_rank_set_next(&v->ranks, r + 1)) {
@@ -202,16 +205,11 @@ void cd_agree_set_judged(cd_agree *agree, const cd_key *key, const cddp_facts *f
     cd_agree_set_right(agree, key, &(cd_agree_judge){&o, ask_oracle});
 }
 
-static const cd_variant *next_of(const cd_agree *agree, const cd_variant *v)
-{
-    return v->next != 0 ? &agree->overflow[v->next - 1] : NULL;
-}
-
 /* The side taken for right: the authority's, else the majority's, else the first one that spoke. */
 static const cd_variant *choose_right(const cd_agree *agree, const cd_agree_entry *entry,
                                       bool *has_culprit)
 {
-    for (const cd_variant *v = &entry->first; v != NULL; v = next_of(agree, v)) {
+    for (const cd_variant *v = &entry->first; v != NULL; v = cd_agree_variant(agree, v)) {
         bool is_right = entry->authority != 0 ? cd_rank_set_has(&v->ranks, entry->authority - 1)
                                               : v->count * 2 > entry->voters;
         if (is_right) {
@@ -221,7 +219,7 @@ static const cd_variant *choose_right(const cd_agree *agree, const cd_agree_entr
     }
     *has_culprit = false;
     const cd_variant *lowest = &entry->first;
-    for (const cd_variant *v = lowest; v != NULL; v = next_of(agree, v))
+    for (const cd_variant *v = lowest; v != NULL; v = cd_agree_variant(agree, v))
         if (v->rank < lowest->rank) lowest = v;
     return lowest;
 }
@@ -237,7 +235,7 @@ static void describe_split(cd_agree *agree, size_t position, cd_split *split)
                         .micro_step = entry->micro_step,
                         .has_culprit = split->has_culprit,
                         .has_reference = entry->authority != 0};
-    for (const cd_variant *v = &entry->first; v != NULL; v = next_of(agree, v)) {
+    for (const cd_variant *v = &entry->first; v != NULL; v = cd_agree_variant(agree, v)) {
         if (v == right) continue;
         cd_rank_set_unite(&split->odd_ranks, &agree->memory, &v->ranks);
         if (odd == NULL || v->count > odd->count || (v->count == odd->count && v->rank < odd->rank))

@@ -90,6 +90,8 @@ typedef struct cd_statement {
 bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_event *event);
 /* The same, where a rank may speak again under a key: its last statement is the one that counts. */
 void cd_agree_restate(cd_agree *agree, const cd_statement *statement, const cddp_event *event);
+/* The next of what was said under a key, behind entry->first; NULL: that was all. */
+const cd_variant *cd_agree_variant(const cd_agree *agree, const cd_variant *variant);
 void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank);
 
 /* Makes a rank the authority of a key on which they differ, where what it said was found right, and

@@ -158,8 +158,11 @@ static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, 
         CD_SAY(f.expected, "rank 0, the authority without join");
         CD_SAY(f.actual, "rank %lld", (long long)authority);
     }
-    CD_SAY(f.advice,
-           "the root of the broadcast is fixed: rank 0, or under join the largest active rank");
+    CD_SAY(
+        f.advice, "%s",
+        e->kind == CDDP_EV_join_end
+            ? "among those that ran longest the largest rank hands its state on (JON-12)"
+            : "the root of the broadcast is fixed: rank 0, or under join the largest active rank");
     cd_writer_hold(&s->writer, key, &f);
 }
 
@@ -290,7 +293,7 @@ static void judge_joins(state *s)
         CD_SAY(f.expected, "rank %lld, the largest of those that ran longest",
                (long long)facts->largest_last_joiner);
         CD_SAY(f.actual, "rank %lld", (long long)authority);
-        CD_SAY(f.advice, "the state handed on is that of a rank that did not run longest");
+        CD_SAY(f.advice, "the largest rank of those that ran longest hands its state on (JON-12)");
         cd_writer_report(&s->writer, &f);
     }
 }

@@ -109,8 +109,10 @@ static void report_layout(state *s, const cd_split *split)
            cd_writer_get_parameter(&s->writer, split->odd.data[0]), (long long)split->odd.data[2],
            cd_plural((uint64_t)split->odd.data[2]), (long long)split->odd.data[1]);
     CD_SAY(f.advice, "%s",
-           split->key->part[0] > 0 ? "a rebuilt layout must be rank 0's on every rank (REB-07)"
-                                   : "bucket options or the parameter list differ between ranks");
+           split->key->part[0] > 0
+               ? "a rebuilt layout must be rank 0's on every rank (REB-07)"
+               : "the first layout follows from the bucket options and the list "
+                 "of parameters: compare both between the ranks");
     cd_writer_report(&s->writer, &f);
 }
 
@@ -153,9 +155,13 @@ static void report_carried(state *s, const cd_split *split)
            (long long)split->key->part[1], cd_writer_get_group(&s->writer, split->key->part[0]));
     say_carried(f.expected, sizeof f.expected, &split->right);
     say_carried(f.actual, sizeof f.actual, &split->odd);
-    CD_SAY(f.advice, "operations of the program and buckets of the reducer share one group. Issue "
-                     "them in one order on all "
-                     "ranks, or give the program's operations another group");
+    CD_SAY(
+        f.advice, "%s",
+        split->odd.data[0] >= 0 && split->right.data[0] >= 0
+            ? "equal sizes hide it: buckets go in the order of their indices on all ranks (RED-06)"
+            : "operations of the program and buckets of the reducer share one group. Issue "
+              "them in one order on all "
+              "ranks, or give the program's operations another group");
     cd_writer_report(&s->writer, &f);
 }
 

@@ -4,7 +4,7 @@
 **
 ** Judged from   collective_post and collective_done: two reductions of one group with the same
 **               operation, dtype and count whose inputs had equal digests, rank by rank, must have
-**               equal outputs.
+**               equal outputs. A reduction is left out whose inputs changed after the post.
 ** Exercised     a reduction was repeated with the inputs of an earlier one.
 ** Blame         the group; no rank, since all of them took part.
 ** Limits        inputs are looked for among the reductions of the last 64 steps. Backends that
@@ -12,6 +12,7 @@
 **               oracle derives, and is labelled there. Whole runs are compared by
 **               `cddp-verify diff`.
 */
+#include "core/check/operands.h"
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
@@ -23,6 +24,7 @@ typedef struct operation {
     uint32_t posts, done, step;
     uint32_t rank;
     uint64_t sequence; /* witness */
+    bool is_changed;   /* an input, after it was posted */
 } operation;
 
 typedef struct outcome {
@@ -36,6 +38,7 @@ typedef struct state {
     cd_writer writer;
     cd_table operations; /* (group, sequence) → operation */
     cd_table outcomes;   /* (group, kind, inputs) → outcome */
+    cd_operands operands;
     uint64_t repeated;
     bool reported;
 } state;
@@ -50,6 +53,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_table_init(&s->operations, context->allocator, sizeof(operation));
     cd_table_init(&s->outcomes, context->allocator, sizeof(outcome));
+    cd_operands_init(&s->operands, context->allocator);
     cd_writer_set_window(&s->writer, &s->operations, closes_whole);
     cd_writer_set_window(&s->writer, &s->outcomes, NULL);
     return CDDP_OK;
@@ -70,8 +74,8 @@ static void report(state *s, const operation *o, const outcome *before, const cd
     CD_SAY(f.expected, "%016llx, as in #%lld", (unsigned long long)before->output,
            (long long)before->sequence);
     CD_SAY(f.actual, "%016llx", (unsigned long long)o->output);
-    CD_SAY(f.advice, "a backend whose order of summation depends on arrival, or on the algorithm "
-                     "that it chooses, must not promise equal bits");
+    CD_SAY(f.advice, "an input changed after its post (I-HB), or the order of summation depends on "
+                     "arrival or on the algorithm: then the backend must not promise equal bits");
     cd_writer_report(&s->writer, &f);
 }
 
@@ -80,6 +84,7 @@ static void close_operation(state *s, const operation *o, const cd_key *key)
     uint64_t kind = cd_hash_mix(cd_hash_mix(cd_hash_mix((uint64_t)o->op, (uint64_t)o->reduce_op),
                                             (uint64_t)o->dtype),
                                 (uint64_t)o->numel);
+    if (o->is_changed) return; /* other inputs than were posted: I-HB's */
     outcome *known =
         cd_table_add(&s->outcomes, CD_KEY(key->part[0], (int64_t)kind, (int64_t)o->inputs));
     if (known == NULL) return;
@@ -94,6 +99,7 @@ static void close_operation(state *s, const operation *o, const cd_key *key)
 static void take_post(state *s, const cddp_event *e)
 {
     const cddp_event_collective_post *c = &e->as.collective_post;
+    cd_operands_post(&s->operands, e);
     if (c->op != CDDP_OP_ALLREDUCE || c->digest == 0 ||
         !cd_writer_has_equal_bits(&s->writer, c->group))
         return;
@@ -110,7 +116,11 @@ static void take_post(state *s, const cddp_event *e)
 static void take_done(state *s, const cddp_event *e)
 {
     const cddp_event_collective_done *d = &e->as.collective_done;
+    cd_posted posted;
+    const cd_operand_fate fate = cd_operands_end(&s->operands, e, &posted);
     operation *o = cd_table_find(&s->operations, CD_KEY(d->group, d->sequence));
+    if (o != NULL)
+        o->is_changed |= fate == CD_OPERAND_BEFORE_START || fate == CD_OPERAND_WHILE_RUNNING;
     if (o == NULL || d->status != CDDP_OK || d->digest == 0) return;
     if (o->done++ == 0 || e->rank < o->rank) {
         o->output = d->digest;
@@ -158,6 +168,7 @@ static void end(void *self)
     if (s->repeated > 0)
         cd_writer_exercise(&s->writer, "%llu reductions repeated with equal inputs",
                            (unsigned long long)s->repeated);
+    cd_operands_fini(&s->operands);
     cd_table_fini(&s->operations);
     cd_table_fini(&s->outcomes);
     cd_check_end(s);

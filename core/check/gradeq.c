@@ -83,17 +83,37 @@ static void prefer_reference(state *s)
     }
 }
 
-/* However it is named. */
-static bool has_hook(const state *s, uint32_t rank)
+/* As far as the trace shows it: the bucket brought what they have, or something changed it then. */
+static const char *advise(const state *s, const cd_split *split)
 {
-    static const cddp_key names[] = {CDDP_KEY_ddp_comm_hook, CDDP_KEY_hook_name};
-    cddp_fact_setting hook;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (cd_writer_find_setting(&s->writer, rank, names[i], &hook) && hook.text != NULL &&
-            hook.text[0] != '\0')
-            return true;
-    return cd_writer_find_setting(&s->writer, rank, CDDP_KEY_hook_comm_hook, &hook) &&
-           hook.value > 0;
+    const cddp_fact_average average = {(uint32_t)split->key->part[0], split->micro_step,
+                                       split->key->part[2]};
+    cddp_fact_stage found;
+    const bool is_known = cd_writer_find_stage(&s->writer, &average, &found);
+    if (is_known && found.stage == CDDP_STAGE_REDUCED)
+        return "each has what its bucket brought: look at what the reduction delivered";
+    if (is_known && (found.stage == CDDP_STAGE_SETTLED || found.stage == CDDP_STAGE_WRITTEN))
+        return "look at what happens between the result of the bucket and its write-back";
+    if (is_known && found.stage == CDDP_STAGE_CHANGED)
+        return "look for what added to it after finalisation";
+    return cd_writer_has_hook(&s->writer, split->odd.rank)
+               ? "look at what the comm hook returned, and for what added to it after finalisation"
+               : "look at what the reduction delivered, and for what added to it after "
+                 "finalisation";
+}
+
+/* Replicas that have parted go on apart: a majority of those that were wrong before says nothing
+** about the one that was right. */
+static bool is_outvoted(const cd_split *split, const cd_rank_set *wrong)
+{
+    bool any = false;
+    if (split->has_reference) return false;
+    for (uint32_t r = cd_rank_set_next(wrong, 0); r != CD_NO_RANK;
+         r = cd_rank_set_next(wrong, r + 1)) {
+        if (cd_rank_set_has(&split->odd_ranks, r)) return false;
+        any = any || cd_rank_set_has(&split->right.ranks, r);
+    }
+    return any;
 }
 
 static void end(void *self)
@@ -105,8 +125,11 @@ static void end(void *self)
                            (unsigned long long)s->gradients.shared_count);
     prefer_reference(s);
     cd_split split;
+    cd_rank_set wrong = {0};
     uint64_t count = 0;
     for (size_t cursor = 0; cd_agree_next_step(&s->gradients, &cursor, &split, &count);) {
+        if (is_outvoted(&split, &wrong)) continue;
+        if (split.has_reference) cd_rank_set_unite(&wrong, &s->writer.memory, &split.odd_ranks);
         cddp_finding f = cd_finding_of(&s->writer, &split);
         char who[160];
         cd_split_print(&split, who, sizeof who);
@@ -118,8 +141,7 @@ static void end(void *self)
                split.right.data[0] ? "a value" : "absent", (unsigned long long)split.right.data[1]);
         CD_SAY(f.actual, "rank %u: %s, digest %016llx", split.odd.rank,
                split.odd.data[0] ? "a value" : "absent", (unsigned long long)split.odd.data[1]);
-        CD_SAY(f.advice, "look for what added to it after finalisation%s",
-               has_hook(s, split.odd.rank) ? ", and for what the comm hook returned" : "");
+        CD_SAY(f.advice, "%s", advise(s, &split));
         cd_writer_report(&s->writer, &f);
     }
     cd_agree_fini(&s->gradients);

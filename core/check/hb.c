@@ -127,6 +127,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 typedef struct bucket_use {
     int64_t bucket, param;
     const char *what;
+    bool accumulates; /* a gradient comes while an earlier one is on its way */
 } bucket_use;
 
 static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
@@ -147,8 +148,8 @@ static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
     CD_SAY(f.expected, "after the bucket's reduction has completed");
     CD_SAY(f.actual, "between its launch (event %llu) and its completion",
            (unsigned long long)b->launch_sequence);
-    CD_SAY(f.advice, "wait for the bucket (finalisation does) before its memory is used again; "
-                     "accumulate inside no_sync");
+    CD_SAY(f.advice, "wait for the bucket (finalisation does) before its memory is used again%s",
+           use->accumulates ? "; accumulate inside no_sync" : "");
     cd_writer_hold(&s->writer, CD_KEY(use->bucket), &f);
 }
 
@@ -193,7 +194,7 @@ static void take_local(state *s, const cddp_event *e)
     cddp_fact_place place;
     if (view == NULL || *view == 0 || !cd_writer_find_place(&s->writer, e->rank, param, &place))
         return;
-    use_bucket(s, e, &(bucket_use){place.bucket, param, "is accumulated into its view"});
+    use_bucket(s, e, &(bucket_use){place.bucket, param, "is accumulated into its view", true});
 }
 
 /* ---- gradients in their buckets ---- */
@@ -572,7 +573,8 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_mark_ready:
         take_occasion(s, e, -1, -1);
         use_bucket(s, e,
-                   &(bucket_use){e->as.mark_ready.bucket, e->as.mark_ready.param, "is copied in"});
+                   &(bucket_use){e->as.mark_ready.bucket, e->as.mark_ready.param, "is copied in",
+                                 true});
         break;
     case CDDP_EV_optimizer_touch: {
         cddp_fact_place place;
@@ -580,7 +582,8 @@ static void event(void *self, const cddp_event *e)
         if (e->as.optimizer_touch.touched &&
             cd_writer_find_place(&s->writer, e->rank, e->as.optimizer_touch.param, &place))
             use_bucket(s, e,
-                       &(bucket_use){place.bucket, e->as.optimizer_touch.param, "is stepped on"});
+                       &(bucket_use){place.bucket, e->as.optimizer_touch.param, "is stepped on",
+                                     false});
         break;
     }
     case CDDP_EV_collective_post:

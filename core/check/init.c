@@ -21,6 +21,8 @@
 #include "core/base/hash.h"
 #include "core/base/text.h"
 
+#include <string.h>
+
 enum { ABOUT_PARAM, ABOUT_BUFFER, ABOUT_WRAP, ABOUT_VALUE };
 
 typedef struct rank_facts {
@@ -191,8 +193,9 @@ static void report_table(state *s, const cd_split *split)
         CD_SAY(f.actual, "rank %u: %lld element%s of %s, %s, name digest %016llx", split->odd.rank,
                (long long)y[0], cd_plural((uint64_t)y[0]), cddp_dtype_name((cddp_dtype)y[1]), left,
                (unsigned long long)y[3]);
-        CD_SAY(f.advice,
-               "ranks must build the same model; dtypes are not verified at construction (INI-09)");
+        CD_SAY(f.advice, "ranks must build the same model%s",
+               strcmp(what, "dtype") == 0 ? "; dtypes are not verified at construction (INI-09)"
+                                          : "");
     } else if (split->key->part[0] == ABOUT_BUFFER) {
         CD_SAY(f.title, "%s disagree on buffer %s", who, cd_writer_get_buffer(&s->writer, id));
         CD_SAY(f.expected, "rank %u: %lld element%s of %s%s", split->right.rank, (long long)x[0],

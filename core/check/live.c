@@ -709,6 +709,17 @@ static void describe_wait(state *s, uint32_t rank, char *text, size_t text_bytes
            words);
 }
 
+/* A rank of the cycle waits for the others to make a group, and has posted nothing. */
+static bool opens_group(const state *s, const chain *c)
+{
+    for (uint32_t r = cd_rank_set_next(&c->who, 0); r != CD_NO_RANK;
+         r = cd_rank_set_next(&c->who, r + 1)) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, r);
+        if (x != NULL && !x->is_waiting && !x->has_given_up) return true;
+    }
+    return false;
+}
+
 static void report_cycle(state *s, const chain *c, cddp_finding *f)
 {
     const rank_facts *other = cd_ranks_find(&s->ranks, c->root);
@@ -721,8 +732,11 @@ static void report_cycle(state *s, const chain *c, cddp_finding *f)
     describe_wait(s, peer, f->actual, sizeof f->actual);
     f->peer = (int32_t)peer;
     cd_finding_add_event(f, c->root, other->wait_sequence);
-    CD_SAY(f->advice, "operations of several groups must be issued in one order on all ranks, or "
-                      "the slots for them must suffice");
+    CD_SAY(f->advice, "%s",
+           opens_group(s, c)
+               ? "ranks must make their groups in one order, as all members of each take part in it"
+               : "operations of several groups must be issued in one order on all ranks, or the "
+                 "slots for them must suffice");
 }
 
 static void advise_hook(const rank_facts *r, cddp_finding *f)
@@ -930,9 +944,8 @@ static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding
         CD_SAY(f->actual, "rank %u %s, and rank %u waited for it", inside, did, rank);
         cd_finding_add_event(f, inside, x->end_sequence);
     }
-    CD_SAY(
-        f->advice,
-        "the run was alright until then: look at what became of the process, and at its machine");
+    CD_SAY(f->advice,
+           "all members had posted it: look at what became of the process, and at its machine");
 }
 
 static void report_itself(state *s, uint32_t rank, uint32_t culprit, cddp_finding *f)

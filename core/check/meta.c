@@ -44,7 +44,7 @@ enum { KEY_PARAMETER, KEY_BUFFER, KEY_EVALUATION, KEY_DELAYED }; /* of findings 
 
 typedef struct rank_facts {
     bool has_map, has_buffer_sync, has_hook_call, has_notified; /* effects */
-    bool has_armed, finalized, is_armed, last_sync;
+    bool has_armed, has_passed, finalized, is_armed, last_sync; /* passed: behind its forward */
     bool reported_no_sync, reported_split;
     bool has_forward, was_sync;   /* the last forward that records gradients */
     int64_t skipped, not_skipped; /* buckets nobody used here */
@@ -100,24 +100,6 @@ static bool has_flag(const state *s, uint32_t rank, cddp_key flag)
     return cd_writer_has_flag(&s->writer, rank, flag);
 }
 
-static const char *text_of(const state *s, uint32_t rank, cddp_key key)
-{
-    cddp_fact_setting setting;
-    const bool is_known = cd_writer_find_setting(&s->writer, rank, key, &setting);
-    return is_known && setting.text != NULL ? setting.text : "";
-}
-
-/* However the hook is named: ddp.comm_hook stands in place of all of [hook]. */
-static bool has_hook(const state *s, uint32_t rank)
-{
-    const char *replaced = text_of(s, rank, CDDP_KEY_ddp_comm_hook);
-    cddp_fact_setting word = {.value = CDDP_COMM_HOOK_NO};
-    if (strcmp(replaced, "no") == 0) return false;
-    (void)cd_writer_find_setting(&s->writer, rank, CDDP_KEY_hook_comm_hook, &word);
-    return replaced[0] != '\0' || text_of(s, rank, CDDP_KEY_hook_name)[0] != '\0' ||
-           word.value != CDDP_COMM_HOOK_NO;
-}
-
 /* A static graph's first pass launches every bucket: there the setting has no say. */
 static bool skips_unused(const state *s, uint32_t rank)
 {
@@ -133,8 +115,10 @@ static void report_no_sync(state *s, const cddp_event *e, rank_facts *r, const c
     CD_SAY(f.title, CDDP_FINDING_WHO ": no_sync has no effect: %s", what);
     CD_SAY(f.expected, "gradients accumulate locally until the first forward outside no_sync");
     CD_SAY(f.actual, "%s at step %u micro-step %u", what, e->step, e->micro_step);
-    CD_SAY(f.advice, "the flag is read in forward (FWD-03): forward and backward of a micro-step "
-                     "belong into the same context");
+    CD_SAY(f.advice, "%s",
+           r->depth > 0 ? "the forward is inside, and the wrapper does not go by it (FWD-03)"
+                        : "the flag is read in forward (FWD-03): forward and backward of a "
+                          "micro-step belong into the same context");
     cd_writer_report(&s->writer, &f);
 }
 
@@ -331,6 +315,10 @@ static void event(void *self, const cddp_event *e)
     cd_plans_learn(&s->plans, e);
     r->last = *e;
     r->last.text = NULL;
+    /* a rank that waits for others inside its forward has ignored nothing */
+    r->has_passed |=
+        r->has_armed && (e->kind == CDDP_EV_forward_end || e->kind == CDDP_EV_backward_begin ||
+                         e->kind == CDDP_EV_grad_local);
     switch (e->kind) {
     case CDDP_EV_rank_begin:
         r->world_size = e->as.rank_begin.world_size;
@@ -432,10 +420,10 @@ static void judge_rank(state *s, const rank_facts *r)
         {"find_unused_parameters", "a used map after a finalised backward", searches, r->finalized,
          r->has_map},
         {"broadcast_buffers", "a buffer synchronisation before a forward",
-         has_flag(s, rank, CDDP_KEY_ddp_broadcast_buffers), r->has_armed && r->buffers > 0,
+         has_flag(s, rank, CDDP_KEY_ddp_broadcast_buffers), r->has_passed && r->buffers > 0,
          r->has_buffer_sync},
-        {"the comm hook", "a hook call for every launched bucket", has_hook(s, rank),
-         r->launches > 0, r->has_hook_call},
+        {"the comm hook", "a hook call for every launched bucket",
+         cd_writer_has_hook(&s->writer, rank), r->launches > 0, r->has_hook_call},
         {"join", "a notification per iteration", has_flag(s, rank, CDDP_KEY_join_enable),
          r->has_armed, r->has_notified},
         {"the hook's declared wire dtype", "what it reduces and gathers is in that dtype",

@@ -160,12 +160,14 @@ static void report_one(const cd_obey *obey, cd_writer *writer, const deviation *
     CD_SAY(f.actual, "rank %u: %s", d->at.rank, d->miss.seen);
     f.is_consequence = d->miss.is_consequence;
     f.is_cause = d->miss.is_cause;
-    if (d->count > 1) {
-        CD_SAY(f.advice, "%llu more of this kind; what is expected follows from the plan alone",
-               (unsigned long long)d->count - 1);
-    } else {
-        CD_SAY(f.advice, "what is expected follows from the plan alone");
-    }
+    char more[48] = "";
+    if (d->count > 1) CD_SAY(more, "%llu more of this kind; ", (unsigned long long)d->count - 1);
+    /* whether a gradient overflows, and how long they all are, no plan knows */
+    const bool is_measured = d->miss.decision == CDDP_DECISION_OVERFLOW ||
+                             d->miss.decision == CDDP_DECISION_CLIP ||
+                             d->miss.decision == CDDP_DECISION_SCALE;
+    CD_SAY(f.advice, "%swhat is expected follows from the plan%s", more,
+           is_measured ? " and from the gradients that were judged" : " alone");
     cd_writer_report(writer, &f);
 }
 

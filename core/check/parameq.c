@@ -6,6 +6,8 @@
 **               (join end), of the scaler at the last two, across ranks; agreement, which narrows
 **               that to the ranks that must agree. Of a rank that shows a value several times in a
 **               step (two optimizers share a parameter, or one steps twice) the last one counts.
+**               Where a join ends, what the rank that handed its state on had to have (expected, or
+**               its value at moment 5).
 ** Exercised     two ranks reported the content of the same parameter after the same step.
 ** Blame         the odd ranks; with two ranks both.
 ** Limits        ignored parameters and state without a parameter may differ by right; under a model
@@ -20,23 +22,28 @@
 
 #include "core/trace/codes.h"
 
+/* A parameter as the last update left it. */
+typedef struct update {
+    int64_t digest;
+    int64_t averaged; /* the same, or as an averager left it then */
+    uint32_t step;    /* + 1 */
+} update;
+
 typedef struct state {
     cd_writer writer;
     cd_agree values;  /* (moment · 16 + what, step, group, id) → presence, digest, param */
     cd_table ignored; /* ordinal → 1 */
     cd_table updated; /* (rank, ordinal) → update */
     cd_table kept;    /* (rank, ordinal, step) → 1: an average left it as it was */
-    cd_ranks groups;  /* rank → wrapper's group + 1 */
+    cd_table drifted; /* (rank, ordinal, step) → 1: it changed between the update and the end */
+    cd_table handed; /* (rank, what, id, moment) → update: what it must have at the end of a join */
+    cd_ranks groups; /* rank → its wrapper's group, whether it has one, whether it may join */
+    cd_ranks lasts;  /* rank → the step of its end */
+    uint32_t heir;   /* whose state ranks ended the join with, + 1; 0: nobody's */
     cd_own_average own;
     uint32_t joined; /* + 1: the first step behind which a join ended */
     bool has_digest;
 } state;
-
-/* A parameter as the last update left it. */
-typedef struct update {
-    int64_t digest;
-    uint32_t step; /* + 1 */
-} update;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
@@ -47,11 +54,15 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->values, context->allocator);
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
     cd_table_init(&s->updated, context->allocator, sizeof(update));
+    cd_table_init(&s->drifted, context->allocator, sizeof(int64_t));
     cd_table_init(&s->kept, context->allocator, sizeof(int64_t));
-    cd_ranks_init(&s->groups, context->allocator, 2 * sizeof(int64_t));
+    cd_ranks_init(&s->groups, context->allocator, 3 * sizeof(int64_t));
+    cd_table_init(&s->handed, context->allocator, sizeof(update));
+    cd_ranks_init(&s->lasts, context->allocator, sizeof(uint32_t));
     cd_own_average_init(&s->own, context->allocator);
     cd_writer_set_agree_window(&s->writer, &s->values, CD_WHOLE_BY_STEP);
     cd_writer_set_window(&s->writer, &s->kept, NULL);
+    cd_writer_set_window(&s->writer, &s->drifted, NULL);
     return CDDP_OK;
 }
 
@@ -66,10 +77,24 @@ static void follow_average(state *s, const cddp_event *e)
                     ? cd_table_find(&s->updated, CD_KEY(e->rank, v->id))
                     : NULL;
     if (u == NULL) return;
-    if (v->moment == CDDP_MOMENT_AFTER_UPDATE)
-        *u = (update){v->digest, e->step + 1};
-    else if (u->step == e->step + 1 && u->digest == v->digest)
+    if (v->moment == CDDP_MOMENT_AFTER_UPDATE) {
+        *u = (update){v->digest, v->digest, e->step + 1};
+        return;
+    }
+    u->averaged = v->digest;
+    if (u->step == e->step + 1 && u->digest == v->digest)
         (void)cd_table_add(&s->kept, CD_KEY(e->rank, v->id, e->step));
+}
+
+/* What nothing in a step changes any more. */
+static void follow_drift(state *s, const cddp_event *e)
+{
+    const cddp_event_value *v = &e->as.value;
+    const update *u = v->what == CDDP_WHAT_PARAMETER && v->moment == CDDP_MOMENT_AFTER_STEP
+                          ? cd_table_find(&s->updated, CD_KEY(e->rank, v->id))
+                          : NULL;
+    if (u != NULL && u->step == e->step + 1 && u->averaged != v->digest && v->digest != 0)
+        (void)cd_table_add(&s->drifted, CD_KEY(e->rank, v->id, e->step));
 }
 
 /* Ranks differ in what they were to average, and all of them have what their update left. */
@@ -96,10 +121,36 @@ static bool is_compared(const cddp_event_value *v)
            (ends || v->moment == CDDP_MOMENT_AFTER_STEP);
 }
 
+/* What a rank has when its last step is done is what it hands on at the end of a join, unless the
+** chain expects something else of it there. */
+static void follow_heir(state *s, const cddp_event *e, const int64_t what_and_moment[2])
+{
+    static const int64_t ends[] = {CDDP_MOMENT_JOIN_END, CDDP_MOMENT_END};
+    const int64_t what = what_and_moment[0], moment = what_and_moment[1];
+    const int64_t *group = cd_ranks_find(&s->groups, e->rank);
+    const bool is_expected = e->kind == CDDP_EV_expected;
+    if (group == NULL || group[2] == 0 ||
+        (what != CDDP_WHAT_PARAMETER && what != CDDP_WHAT_OPTIMIZER))
+        return;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        if (moment != (is_expected ? ends[i] : CDDP_MOMENT_AFTER_STEP)) continue;
+        const int64_t id = is_expected ? e->as.expected.id : e->as.value.id;
+        update *u = cd_table_add(&s->handed, CD_KEY(e->rank, what, id, ends[i]));
+        if (u != NULL)
+            *u = (update){is_expected ? e->as.expected.digest : e->as.value.digest, 0, e->step + 1};
+    }
+}
+
 static void take_value(state *s, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
     follow_average(s, e);
+    follow_drift(s, e);
+    follow_heir(s, e, (int64_t[]){v->what, v->moment});
+    if (v->moment == CDDP_MOMENT_END) {
+        uint32_t *last = cd_ranks_add(&s->lasts, e->rank);
+        if (last != NULL) *last = e->step;
+    }
     if (!is_compared(v)) return;
     if (v->what == CDDP_WHAT_OPTIMIZER && v->param < 0) return;
     const int64_t *group = cd_ranks_find(&s->groups, e->rank);
@@ -123,8 +174,11 @@ static void event(void *self, const cddp_event *e)
     cd_own_average_push(&s->own, e);
     if (e->kind == CDDP_EV_value) {
         take_value(s, e);
+    } else if (e->kind == CDDP_EV_expected) {
+        follow_heir(s, e, (int64_t[]){e->as.expected.what, e->as.expected.moment});
     } else if (e->kind == CDDP_EV_join_end) {
         if (s->joined == 0 || e->step + 1 < s->joined) s->joined = e->step + 1;
+        s->heir = (uint32_t)(e->as.join_end.authority + 1);
     } else if (e->kind == CDDP_EV_param && e->as.param.ignored) {
         int64_t *flag = cd_table_add(&s->ignored, CD_KEY(e->as.param.ordinal));
         if (flag != NULL) *flag = 1;
@@ -138,6 +192,7 @@ static void event(void *self, const cddp_event *e)
         if (group == NULL) return;
         group[0] = e->as.wrap.group;
         group[1] = 1;
+        group[2] = cd_writer_has_flag(&s->writer, e->rank, CDDP_KEY_join_enable);
     }
 }
 
@@ -173,9 +228,12 @@ static void report_scaler(state *s, const cd_split *split, cddp_finding *f, cons
     CD_SAY(f->title, "%s have different states of the loss scaler after %s", who,
            split->key->part[0] / 16 == CDDP_MOMENT_END ? "the last step" : "the join");
     say_digests(f, split);
-    CD_SAY(f->advice,
-           "a rank that has no inputs updates no scaler, and nothing hands the state on: "
-           "broadcast it before the next step or checkpoint");
+    CD_SAY(f->advice, "%s",
+           cd_writer_has_flag(&s->writer, split->odd.rank, CDDP_KEY_join_enable)
+               ? "a rank that has no inputs updates no scaler, and nothing hands the state on: "
+                 "broadcast it before the next step or checkpoint"
+               : "a scale grows by the steps without an overflow and shrinks by one: compare in "
+                 "which steps these ranks found one");
     cd_writer_report(&s->writer, f);
 }
 
@@ -185,6 +243,9 @@ static void report(state *s, const cd_split *split, uint64_t count)
     char who[160];
     cd_split_print(split, who, sizeof who);
     const int64_t what = split->key->part[0] % 16, moment = split->key->part[0] / 16;
+    /* ranks that joined end in other steps than the last */
+    const uint32_t *last = cd_ranks_find(&s->lasts, split->odd.rank);
+    if (moment == CDDP_MOMENT_END && last != NULL) f.step = *last;
     const bool is_state = what == CDDP_WHAT_OPTIMIZER;
     const char *name = what == CDDP_WHAT_SCALER ? ""
                        : is_state ? cd_writer_get_parameter(&s->writer, split->odd.data[2])
@@ -207,8 +268,13 @@ static void report(state *s, const cd_split *split, uint64_t count)
            cd_writer_get_count(&s->writer, count, "tensors"));
     say_digests(&f, split);
     if (is_state && moment == CDDP_MOMENT_JOIN_END) {
-        CD_SAY(f.advice, "a rank that ran out of inputs keeps its old state (INT-01): let the last "
-                         "joiner's travel (join.broadcast_optimizer_state)");
+        CD_SAY(f.advice, "%s",
+               cd_writer_has_flag(&s->writer, split->odd.rank,
+                                  CDDP_KEY_join_broadcast_optimizer_state)
+                   ? "the last joiner's state was to travel (join.broadcast_optimizer_state): look "
+                     "for a broadcast that was left out, or for what changed it after that"
+                   : "a rank that ran out of inputs keeps its old state (INT-01): let the last "
+                     "joiner's travel (join.broadcast_optimizer_state)");
         cd_writer_report(&s->writer, &f);
         return;
     }
@@ -225,6 +291,30 @@ static void report(state *s, const cd_split *split, uint64_t count)
     cd_writer_report(&s->writer, &f);
 }
 
+/* A step of a parameter, and who is asked of its ranks. */
+typedef struct judged_step {
+    const state *s;
+    int64_t ordinal, param;
+    uint32_t step;
+} judged_step;
+
+/* Right is an update from the right average that has stayed as it was. */
+static cddp_judgement judge_rank(void *self, uint32_t rank, const cd_variant *said)
+{
+    static const int64_t links[] = {CD_LINK_REDUCTION, CD_LINK_MATHEMATICS, CD_LINK_UPDATE};
+    const judged_step *j = self;
+    const cddp_facts *facts = j->s->writer.context.facts;
+    cddp_judgement found = CDDP_JUDGED_UNKNOWN;
+    (void)said;
+    if (cd_table_find(&j->s->drifted, CD_KEY(rank, j->ordinal, j->step)) != NULL)
+        return CDDP_JUDGED_WRONG;
+    for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
+        found = facts->judged(facts->self, &(cddp_fact_judged){rank, j->step, links[i], j->param});
+        if (found == CDDP_JUDGED_WRONG) return found;
+    }
+    return found;
+}
+
 /* A rank whose update the oracle found right is right, whatever most others say. */
 static void prefer_reference(state *s)
 {
@@ -232,8 +322,31 @@ static void prefer_reference(state *s)
         const cd_agree_entry *entry = cd_table_value(&s->values.entries, i);
         const cd_key *key = cd_table_key(&s->values.entries, i);
         if (entry->first.next == 0 || key->part[0] % 16 != CDDP_WHAT_PARAMETER) continue;
-        const cddp_fact_judged place = {0, entry->step, CD_LINK_UPDATE, entry->first.data[2]};
-        cd_agree_set_judged(&s->values, key, s->writer.context.facts, &place);
+        judged_step j = {s, key->part[3], entry->first.data[2], entry->step};
+        cd_agree_set_right(&s->values, key, &(cd_agree_judge){&j, judge_rank});
+    }
+}
+
+static cddp_judgement judge_handed(void *self, uint32_t rank, const cd_variant *said)
+{
+    const update *u = self;
+    (void)rank;
+    return said->data[1] == u->digest ? CDDP_JUDGED_RIGHT : CDDP_JUDGED_WRONG;
+}
+
+/* All have what the rank that ran longest handed on, and not what most of them have (JON-12). */
+static void prefer_heir(state *s)
+{
+    for (size_t i = 0; s->heir > 0 && s->values.split_count > 0 && i < s->values.entries.count;
+         i++) {
+        const cd_agree_entry *entry = cd_table_value(&s->values.entries, i);
+        const cd_key *key = cd_table_key(&s->values.entries, i);
+        const int64_t moment = key->part[0] / 16, what = key->part[0] % 16;
+        update *u = entry->first.next != 0
+                        ? cd_table_find(&s->handed, CD_KEY(s->heir - 1, what, key->part[3], moment))
+                        : NULL;
+        if (u != NULL && (moment == CDDP_MOMENT_END || u->step == entry->step + 1))
+            cd_agree_set_right(&s->values, key, &(cd_agree_judge){u, judge_handed});
     }
 }
 
@@ -253,6 +366,7 @@ static void end(void *self)
         cd_writer_exercise(&s->writer, "%llu tensors compared across ranks after a step",
                            (unsigned long long)s->values.shared_count);
     prefer_reference(s);
+    prefer_heir(s);
     cd_split split, first = {0};
     uint64_t count = 0;
     /* Replicas that have parted stay apart: the first step says it all. */
@@ -270,14 +384,18 @@ static void end(void *self)
     cd_table_fini(&s->ignored);
     cd_table_fini(&s->updated);
     cd_table_fini(&s->kept);
+    cd_table_fini(&s->drifted);
     cd_ranks_fini(&s->groups);
     cd_own_average_fini(&s->own);
+    cd_table_fini(&s->handed);
+    cd_ranks_fini(&s->lasts);
     cd_check_end(s);
 }
 
 static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_wrap,       CDDP_EV_value,
                                  CDDP_EV_regroup,         CDDP_EV_grad_local, CDDP_EV_grad_final,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_mark,       CDDP_EV_join_end};
+                                 CDDP_EV_optimizer_touch, CDDP_EV_mark,       CDDP_EV_expected,
+                                 CDDP_EV_join_end};
 
 CD_CHECK_TABLE(parameq, "I-PARAMEQ", "replicas are equal after every step",
                "Parameter and optimizer-state digests are equal on all ranks after step().");

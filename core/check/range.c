@@ -66,6 +66,7 @@ typedef struct state {
     cd_table owners;  /* optimizers with a touch */
     uint64_t half_reductions, nonfinite;
     bool reported_overflow, reported_step;
+    bool divides_first; /* the reducer itself, and no hook in its place */
 } state;
 
 /* A step with a NaN or an infinity is judged at the end. */
@@ -237,9 +238,15 @@ static void report_overflow(state *s, const cddp_event *e, int64_t param, const 
     }
     CD_SAY(f.title, "the reduction%s makes NaN or infinity of %s, which was finite on every rank",
            bucket, f.parameter);
-    CD_SAY(f.advice, "divide before the sum, or reduce in a wider dtype; dividing first does not "
-                     "always save half "
-                     "precision (GRD-11)");
+    CD_SAY(
+        f.advice, "%s",
+        s->half_reductions == 0
+            ? "nothing on the wire is so narrow that a sum overflows: look for what puts NaN or "
+              "infinity into the bucket on its way"
+        : s->divides_first
+            ? "reduce in a wider dtype: here gradients are divided before the sum, which does not "
+              "always save half precision (GRD-11)"
+            : "divide before the sum, or reduce in a wider dtype");
     cd_writer_report(&s->writer, &f);
 }
 
@@ -273,6 +280,9 @@ static void event(void *self, const cddp_event *e)
         bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_ALLGATHER;
         if (c->bucket >= 0 && reduces && (c->dtype == CDDP_F16 || c->dtype == CDDP_BF16))
             s->half_reductions++;
+    } else if (e->kind == CDDP_EV_mark_ready) {
+        const int64_t path = e->as.mark_ready.path;
+        s->divides_first |= path == CDDP_PATH_RECIPROCAL || path == CDDP_PATH_DIVIDE;
     } else if (e->kind == CDDP_EV_optimizer_step) {
         take_step(s, e);
     } else if (e->kind == CDDP_EV_optimizer_touch) {
@@ -344,7 +354,8 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_grad_local,      CDDP_EV_grad_final,
                                  CDDP_EV_collective_post, CDDP_EV_optimizer_step,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_compare};
+                                 CDDP_EV_optimizer_touch, CDDP_EV_compare,
+                                 CDDP_EV_mark_ready};
 
 CD_CHECK_TABLE(range, "I-RANGE", "reductions neither overflow nor hide a NaN",
                "No overflow or NaN is produced by a reduction whose exact result is finite and "

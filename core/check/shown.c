@@ -52,7 +52,7 @@ typedef struct layout {
 typedef struct difference {
     cddp_event at;
     cd_rank_set ranks;
-    bool is_known;
+    bool is_known, is_missing;
     int64_t bucket;
     char title[160], expected[128], actual[128], parameter[CD_WRITER_NAME_BYTES];
 } difference;
@@ -119,8 +119,11 @@ static void report(state *s, const difference *d)
     CD_SAY(f.expected, "%s", d->expected);
     CD_SAY(f.actual, "%s", d->actual);
     CD_SAY(f.parameter, "%s", d->parameter);
-    CD_SAY(f.advice, "what was judged is not what the rank has: something writes to it while it "
-                     "is shown, or the verifier's copy of it is wrong");
+    CD_SAY(f.advice, "%s",
+           d->is_missing
+               ? "what was to be judged there is not: the run leaves out a moment that the plan has"
+               : "what was judged is not what the rank has: something writes to it while it "
+                 "is shown, or the verifier's copy of it is wrong");
     cd_writer_report(&s->writer, &f);
 }
 
@@ -286,8 +289,14 @@ static void take_misshown(state *s, const rank_facts *r, const cddp_event *e)
     difference *d = note(s, CD_KEY(3, (int64_t)cd_hash_text(e->text)), e);
     if (d == NULL) return;
     if (is_missing) {
-        CD_SAY(d->title, "not shown moment '%s'", moment);
-        CD_SAY(d->expected, "once, as the plan has it");
+        const bool is_update = strcmp(moment, "updated") == 0;
+        d->is_missing = true;
+        CD_SAY(d->title, "not shown moment '%s'%s", moment,
+               is_update ? " of a step that was taken" : "");
+        CD_SAY(d->expected,
+               is_update ? "once, as the plan has it: an optimizer stepped in step %u"
+                         : "once, as the plan has it",
+               e->step);
         CD_SAY(d->actual, "not shown");
     } else if (x->id < 0) {
         CD_SAY(d->title, "shown another '%s' at moment '%s'", name, moment);

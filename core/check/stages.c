@@ -8,6 +8,9 @@
 #include "core/base/hash.h"
 
 #include "core/trace/codes.h"
+#include "core/trace/tracer.h"
+
+#include <string.h>
 
 typedef struct pack {
     int64_t digest, previous, path, bucket, slot;
@@ -41,12 +44,17 @@ typedef struct result {
     bool is_compared, has_changed;
 } result;
 
+/* Who starts a step from what. */
+typedef struct starts {
+    int64_t from[8]; /* (count) the first distinct ones */
+    cd_rank_set who[8], all;
+    size_t count;
+} starts;
+
 /* Who was found to be how; `fine`: every stage that the rank is seen in is right. */
 typedef struct average {
     cd_rank_set packed, launched, settled, written, changed, fine, unknown, stale, all;
-    int64_t starts[8]; /* (start_count) the first distinct ones */
-    cd_rank_set starters[8];
-    size_t start_count;
+    starts starts;
     int64_t bucket;          /* + 1 */
     int64_t group, sequence; /* + 1: of a right rank's launch; 0: unknown */
 } average;
@@ -63,6 +71,7 @@ void cd_stages_init(cd_stages *s, const cddp_allocator *allocator)
     cd_ranks_init(&s->judged, allocator, sizeof(int64_t));
     cd_table_init(&s->wrongs, allocator, sizeof(int64_t));
     cd_table_init(&s->locals, allocator, sizeof(cd_rank_set));
+    cd_table_init(&s->exchanges, allocator, sizeof(starts));
     cd_table_init(&s->averages, allocator, sizeof(average));
     cd_arena_init(&s->memory, allocator, CD_RANK_SET_BLOCK);
 }
@@ -85,6 +94,7 @@ void cd_stages_fini(cd_stages *s)
     cd_ranks_fini(&s->judged);
     cd_table_fini(&s->wrongs);
     cd_table_fini(&s->locals);
+    cd_table_fini(&s->exchanges);
     cd_table_fini(&s->averages);
     cd_arena_fini(&s->memory);
 }
@@ -197,14 +207,22 @@ static int64_t due_of(const cddp_event_contribution *c, int64_t path)
     }
 }
 
-static void note_start(cd_stages *s, average *a, const cddp_event *e)
+static void note_start(cd_stages *s, starts *a, uint32_t rank, int64_t start)
 {
-    const int64_t start = e->as.contribution.start;
     size_t k = 0;
-    while (k < a->start_count && a->starts[k] != start) k++;
-    if (k == sizeof a->starts / sizeof a->starts[0]) return;
-    if (k == a->start_count) a->starts[a->start_count++] = start;
-    cd_rank_set_add(&a->starters[k], &s->memory, e->rank);
+    cd_rank_set_add(&a->all, &s->memory, rank);
+    while (k < a->count && a->from[k] != start) k++;
+    if (k == sizeof a->from / sizeof a->from[0]) return;
+    if (k == a->count) a->from[a->count++] = start;
+    cd_rank_set_add(&a->who[k], &s->memory, rank);
+}
+
+static void take_mark(cd_stages *s, const cddp_event *e)
+{
+    starts *a = e->text != NULL && strcmp(e->text, CD_TRACER_STARTS) == 0
+                    ? cd_table_add(&s->exchanges, CD_KEY(e->step))
+                    : NULL;
+    if (a != NULL) note_start(s, a, e->rank, e->as.mark.value);
 }
 
 /* The stages at which a rank can be seen to be wrong, in their order. */
@@ -272,7 +290,7 @@ static void take_contribution(cd_stages *s, const cddp_event *e)
     average *a = cd_table_add(&s->averages, CD_KEY(e->step, e->micro_step, c->param));
     if (a == NULL) return;
     cd_rank_set_add(&a->all, &s->memory, e->rank);
-    if (c->start != 0) note_start(s, a, e);
+    if (c->start != 0) note_start(s, &a->starts, e->rank, c->start);
     if (is_packed || is_deferred) a->bucket = p->bucket + 1;
     if (due != 0 && p->digest == due) {
         a->group = l->group;
@@ -323,26 +341,29 @@ void cd_stages_push(cd_stages *s, const cddp_event *e)
     case CDDP_EV_compare:
         take_compare(s, e);
         break;
+    case CDDP_EV_mark:
+        take_mark(s, e);
+        break;
     default:
         break;
     }
 }
 
 /* The ranks that did not start from what most of them started from; all where none are most. */
-static const cd_rank_set *find_odd_starters(cd_stages *s, const average *a, cd_rank_set *odd)
+static const cd_rank_set *find_odd_starters(cd_stages *s, const starts *a, cd_rank_set *odd)
 {
     size_t most = 0;
     uint32_t count = 0, voters = 0;
-    for (size_t k = 0; k < a->start_count; k++) {
-        const uint32_t ranks = cd_rank_set_count(&a->starters[k]);
+    for (size_t k = 0; k < a->count; k++) {
+        const uint32_t ranks = cd_rank_set_count(&a->who[k]);
         voters += ranks;
         if (ranks <= count) continue;
         count = ranks;
         most = k;
     }
     if (count * 2 <= voters) return &a->all;
-    for (size_t k = 0; k < a->start_count; k++)
-        if (k != most) cd_rank_set_unite(odd, &s->memory, &a->starters[k]);
+    for (size_t k = 0; k < a->count; k++)
+        if (k != most) cd_rank_set_unite(odd, &s->memory, &a->who[k]);
     return odd;
 }
 
@@ -368,6 +389,15 @@ static bool list_ranks(cd_stages *s, const cd_rank_set *ranks, cddp_fact_stage *
          r = cd_rank_set_next(ranks, r + 1))
         *list++ = r;
     return true;
+}
+
+static bool list_starters(cd_stages *s, const starts *a, cddp_fact_stage *found)
+{
+    cd_rank_set odd = {0};
+    const cd_rank_set *ranks = find_odd_starters(s, a, &odd);
+    found->stage = CDDP_STAGE_STARTED;
+    found->has_majority = ranks != &a->all;
+    return list_ranks(s, ranks, found);
 }
 
 /* The first stage at which a rank was seen to be wrong. */
@@ -425,7 +455,13 @@ bool cd_stages_find(cd_stages *s, const cddp_fact_average *of, cddp_fact_stage *
 {
     const average *a = cd_table_find(&s->averages, CD_KEY(of->step, of->micro_step, of->param));
     const cd_rank_set *locals = cd_table_find(&s->locals, CD_KEY(of->step, of->param));
+    const starts *exchange = cd_table_find(&s->exchanges, CD_KEY(of->step));
     *found = (cddp_fact_stage){.stage = CDDP_STAGE_LOCAL, .bucket = a != NULL ? a->bucket - 1 : -1};
+    /* what ranks gather of each other makes every local gradient follow from all of their models */
+    if (exchange != NULL && exchange->count > 1) {
+        found->is_exchanged = true;
+        return list_starters(s, exchange, found);
+    }
     if (locals != NULL) return list_ranks(s, locals, found);
     if (a == NULL) return false;
     const cd_rank_set *ranks = find_wrong(a, &found->stage);
@@ -440,13 +476,7 @@ bool cd_stages_find(cd_stages *s, const cddp_fact_average *of, cddp_fact_stage *
         found->stage = CDDP_STAGE_JOINED;
         return list_ranks(s, &odd_joined, found);
     }
-    if (a->start_count > 1) {
-        cd_rank_set odd = {0};
-        ranks = find_odd_starters(s, a, &odd);
-        found->stage = CDDP_STAGE_STARTED;
-        found->has_majority = ranks != &a->all;
-        return list_ranks(s, ranks, found);
-    }
+    if (a->starts.count > 1) return list_starters(s, &a->starts, found);
     found->stage = has_any(&a->unknown) ? CDDP_STAGE_UNKNOWN : CDDP_STAGE_REDUCED;
     return list_ranks(s, &a->all, found);
 }

@@ -17,18 +17,19 @@
 #include "cddp/check.h"
 
 typedef struct cd_stages {
-    cd_table packs;    /* (rank, param) → what it packed last, and before that */
-    cd_table slots;    /* (rank, bucket, slot) → digest and step of what was packed there */
-    cd_table finals;   /* (rank, param) → what was written back last */
-    cd_table launches; /* (rank, bucket) → its dtype, and when it was not what was packed */
-    cd_table results;  /* (rank, bucket) → the slices of what it delivered last */
-    cd_table joined;   /* (group, sequence) → ranks that launched there after they had joined */
-    cd_table shadows;  /* (group, sequence, rank) → what such a rank launched */
-    cd_table locals;   /* (step, param) → ranks whose own gradient was wrong */
-    cd_ranks judged;   /* rank → links of which it was judged, a bit each */
-    cd_table wrongs;   /* (rank, link, step, param) → 1 */
-    cd_table averages; /* (step, micro-step, param) → average */
-    cd_arena memory;   /* of sets and lists of ranks */
+    cd_table packs;     /* (rank, param) → what it packed last, and before that */
+    cd_table slots;     /* (rank, bucket, slot) → digest and step of what was packed there */
+    cd_table finals;    /* (rank, param) → what was written back last */
+    cd_table launches;  /* (rank, bucket) → its dtype, and when it was not what was packed */
+    cd_table results;   /* (rank, bucket) → the slices of what it delivered last */
+    cd_table joined;    /* (group, sequence) → ranks that launched there after they had joined */
+    cd_table shadows;   /* (group, sequence, rank) → what such a rank launched */
+    cd_table locals;    /* (step, param) → ranks whose own gradient was wrong */
+    cd_ranks judged;    /* rank → links of which it was judged, a bit each */
+    cd_table wrongs;    /* (rank, link, step, param) → 1 */
+    cd_table exchanges; /* step → starts: where statistics were found wrong */
+    cd_table averages;  /* (step, micro-step, param) → average */
+    cd_arena memory;    /* of sets and lists of ranks */
 } cd_stages;
 
 void cd_stages_init(cd_stages *stages, const cddp_allocator *allocator);

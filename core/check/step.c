@@ -163,13 +163,16 @@ static void take_step(state *s, const cddp_event *e, rank_facts *r, taken *t)
 {
     const cddp_event_optimizer_step *o = &e->as.optimizer_step;
     const int64_t occurrence = follow_taken(s, e, r, t);
+    /* behind a step that was taken: it takes no gradients a second time */
+    const bool takes_none = o->skipped && r->steps > 0 && r->last_step == e->step;
     r->steps++;
     r->sequence = e->sequence;
     r->last_step = e->step;
-    cd_agree_push(&s->drops,
-                  &(cd_statement){.key = CD_KEY(e->step, o->optimizer, occurrence),
-                                  CD_SAYS(r->drops)},
-                  e);
+    if (!takes_none)
+        cd_agree_push(&s->drops,
+                      &(cd_statement){.key = CD_KEY(e->step, o->optimizer, occurrence),
+                                      CD_SAYS(r->drops)},
+                      e);
     r->drops = 0;
     check_order(s, e);
     /* ranks that train alone for some steps clip other gradients, each as the plan decides */
@@ -352,8 +355,11 @@ static void report_drops(state *s, const cd_split *split)
            (long long)split->right.data[0], split->right.data[0] == 1 ? "" : "s");
     CD_SAY(f.actual, "rank %u: %lld time%s", split->odd.rank, (long long)split->odd.data[0],
            split->odd.data[0] == 1 ? "" : "s");
-    CD_SAY(f.advice, "a gradient that is kept enters the next reduction once more: call zero_grad "
-                     "on every rank, or on none");
+    CD_SAY(f.advice, "%s",
+           split->right.rank == split->odd.rank
+               ? "an optimizer steps once on what a reduction brought: look for a second step of it"
+               : "a gradient that is kept enters the next reduction once more: call zero_grad "
+                 "on every rank, or on none");
     f.is_cause = true;
     cd_writer_report(&s->writer, &f);
 }

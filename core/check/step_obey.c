@@ -10,7 +10,17 @@
 enum { UPDATE_NONE, UPDATE_STEP, UPDATE_SKIP, UPDATE_UNKNOWN };
 
 /* Misses of one decision that are different findings. */
-enum { OF_COUNT, OF_DUE, OF_LR, OF_SKIP, OF_CLOSES, OF_MISSING, OF_LEFT_OUT, OF_ZEROED };
+enum {
+    OF_COUNT,
+    OF_DUE,
+    OF_LR,
+    OF_SKIP,
+    OF_CLOSES,
+    OF_MISSING,
+    OF_LEFT_OUT,
+    OF_ZEROED,
+    OF_DELAYED
+};
 
 typedef struct rank_state {
     /* since the wrapper was made: a backward ended, a reduction closed, the last backward closed
@@ -65,17 +75,25 @@ static void judge_due(cd_step_obey *s, const cddp_event *e, cd_decided *update)
     if (update != NULL && update->is.value != UPDATE_NONE && update->seen == 1) return;
     if (update == NULL) {
         m.which = OF_COUNT;
-        CD_SAY(m.what, "'%s' steps more often than the plan decides", name_of(e));
+        CD_SAY(m.what, "'%s' %s more often than the plan decides", name_of(e),
+               o->skipped ? "skips steps" : "steps");
         CD_SAY(m.planned, "%lld steps",
                steps != NULL ? (long long)steps->is.value : (long long)e->step);
         CD_SAY(m.seen, "%s in step %u", o->skipped ? "skips" : "steps", e->step);
     } else {
-        CD_SAY(m.what, "'%s' steps when it is not due", name_of(e));
+        CD_SAY(m.what,
+               !o->skipped        ? "'%s' steps when it is not due"
+               : update->seen > 1 ? "'%s' skips a step that it has taken"
+                                  : "'%s' skips a step in which it is not due",
+               name_of(e));
         CD_SAY(m.planned,
                update->is.value == UPDATE_NONE ? "no step of '%s' in step %u"
                                                : "one step of '%s' in step %u",
                name_of(e), e->step);
-        CD_SAY(m.seen, update->seen > 1 ? "%lld steps" : "%lld step", (long long)update->seen);
+        CD_SAY(m.seen, update->seen > 1 ? "%lld steps%s" : "%lld step%s", (long long)update->seen,
+               !o->skipped        ? ""
+               : update->seen > 1 ? ", the last of them skipped"
+                                  : ", skipped");
     }
     cd_obey_miss(&s->obey, e, &m);
 }
@@ -185,12 +203,18 @@ static void take_entry(cd_step_obey *s, const cddp_event *e, const rank_state *r
                            ? b->kept == 0 && b->zero + b->unseen <= d->is.detail
                        : d->is.value == CDDP_PRESENCE_ZERO ? b->kept == 0
                                                            : is_kept(r, b, d->is.detail);
+    /* every other gradient is absent: zero_grad has done its part, and the forward has not */
+    const bool is_delayed = is_count && d->is.value == CDDP_PRESENCE_ABSENT && d->is.detail > 0 &&
+                            b->zero + b->kept + b->unseen <= d->is.detail;
     s->obey.obeyed++;
     if (holds) return;
-    cd_miss m = {.decision = CDDP_DECISION_ZERO_GRAD};
-    CD_SAY(m.what, "gradients are not as train.zero_grad leaves them when a step starts");
+    cd_miss m = {.decision = CDDP_DECISION_ZERO_GRAD, .which = is_delayed ? OF_DELAYED : OF_COUNT};
+    CD_SAY(m.what, is_delayed
+                       ? "gradients of delayed parameters are not zero when a backward starts"
+                       : "gradients are not as train.zero_grad leaves them when a step starts");
     CD_SAY(m.planned, "%s",
-           d->is.value == CDDP_PRESENCE_ABSENT
+           is_delayed ? "each forward sets them to zero (DEL-04), and all others are absent"
+           : d->is.value == CDDP_PRESENCE_ABSENT
                ? d->is.detail > 0 ? "absent, of delayed parameters zero" : "absent"
            : is_fresh                          ? "absent or zero: no backward has run yet"
            : d->is.value == CDDP_PRESENCE_ZERO ? "absent or zero"

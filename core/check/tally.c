@@ -257,52 +257,65 @@ static bool follows_from_a_slope(const cd_tally *tally, const cd_tally_entry *en
     return follows && is_average(entry->witness.as.compare.link);
 }
 
-/* Blames the stage at which a wrong average came about, where the trace shows it. what: of the
-** title, in place of "X differs from the average". */
-static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, cddp_finding *f, char *what,
-                        size_t what_bytes)
+/* What a rank computes from what all of them exchange, and from its own model. */
+static bool is_own(int64_t link)
 {
-    const cddp_event *w = &entry->witness;
-    const cddp_fact_average average = {w->step, w->micro_step, w->as.compare.param};
+    return link == CD_LINK_STATISTICS || link == CD_LINK_PRECISION || link == CD_LINK_BUFFER;
+}
+
+/* Where a wrong tensor came about, as far as the trace shows it. */
+static bool find_stage(const cd_writer *writer, const cddp_event *w, cddp_fact_stage *stage)
+{
+    const cddp_event_compare *c = &w->as.compare;
+    const cddp_fact_average average = {w->step, w->micro_step, c->param};
+    if (!is_own(c->link) && (!is_average(c->link) || c->param < 0)) return false;
+    if (!cd_writer_find_stage(writer, &average, stage)) return false;
+    if (!is_own(c->link)) return true;
+    stage->bucket = -1; /* no average, and it may be of a buffer */
+    return stage->is_exchanged;
+}
+
+/* Blames the stage at which a wrong average came about. what: of the title, in place of "X differs
+** from the average". */
+static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, const char *name,
+                        cddp_finding *f, char what[160])
+{
+    const size_t what_bytes = 160;
     cddp_fact_stage stage;
-    if (!is_average(w->as.compare.link) || w->as.compare.param < 0 ||
-        !cd_writer_find_stage(writer, &average, &stage))
-        return false;
+    if (!find_stage(writer, &entry->witness, &stage)) return false;
     switch (stage.stage) {
     case CDDP_STAGE_LOCAL:
         /* of all of them: what is missing or doubled says more */
         if (stage.rank_count >= entry->rank_count) return false;
-        cd_say(what, what_bytes, "the local gradient of %s is wrong, and so is the average",
-               f->parameter);
+        cd_say(what, what_bytes, "the local gradient of %s is wrong, and so is the average", name);
         f->is_consequence = true;
         break;
     case CDDP_STAGE_PACKED:
-        cd_say(what, what_bytes, "what was packed of %s is not the gradient%s", f->parameter,
+        cd_say(what, what_bytes, "what was packed of %s is not the gradient%s", name,
                stage.is_stale ? " but what was packed before" : "");
         break;
     case CDDP_STAGE_LAUNCHED:
-        cd_say(what, what_bytes, "the bucket of %s changes between packing and launch",
-               f->parameter);
+        cd_say(what, what_bytes, "the bucket of %s changes between packing and launch", name);
         break;
     case CDDP_STAGE_STARTED:
         cd_say(what, what_bytes,
                stage.has_majority ? "the step starts from other values than most, and so %s differs"
                                   : "each starts the step from other values, and so %s differs",
-               f->parameter);
+               name);
         f->is_consequence = true;
         break;
     case CDDP_STAGE_JOINED:
-        cd_say(what, what_bytes, "after joining, the share of %s is not zeros", f->parameter);
+        cd_say(what, what_bytes, "after joining, the share of %s is not zeros", name);
         break;
     case CDDP_STAGE_SETTLED:
         cd_say(what, what_bytes, "the result of the bucket of %s changes before it is written back",
-               f->parameter);
+               name);
         break;
     case CDDP_STAGE_WRITTEN:
-        cd_say(what, what_bytes, "%s is not what its bucket delivered", f->parameter);
+        cd_say(what, what_bytes, "%s is not what its bucket delivered", name);
         break;
     case CDDP_STAGE_CHANGED:
-        cd_say(what, what_bytes, "%s changes after it was written back", f->parameter);
+        cd_say(what, what_bytes, "%s changes after it was written back", name);
         break;
     case CDDP_STAGE_UNKNOWN:
     case CDDP_STAGE_REDUCED:
@@ -342,7 +355,12 @@ static bool blame_owner(const cd_tally *tally, cd_writer *writer, const cd_tally
     const int64_t owner = owner_of(entry->words);
     if (entry->witness.as.compare.link != CD_LINK_SHARE || owner < 0 || owner >= CD_RANKS_MAX)
         return false;
-    if (was_wrong(writer, &entry->witness, (uint32_t)owner)) {
+    bool was_any = was_wrong(writer, &entry->witness, (uint32_t)owner);
+    /* who goes by a wrong average takes a right share for wrong */
+    for (uint32_t r = cd_rank_set_next(&entry->who, 0); r != CD_NO_RANK && !was_any;
+         r = cd_rank_set_next(&entry->who, r + 1))
+        was_any = was_wrong(writer, &entry->witness, r);
+    if (was_any) {
         f->is_consequence = true;
         return false;
     }
@@ -421,7 +439,7 @@ bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_f
         name = f.parameter;
     }
     char who[96] = "all ranks", what[160];
-    const bool is_staged = blame_stage(writer, entry, &f, what, sizeof what);
+    const bool is_staged = blame_stage(writer, entry, name, &f, what);
     const bool is_owner = blame_owner(tally, writer, entry, &f);
     if (!is_staged)
         CD_SAY(what,

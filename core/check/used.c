@@ -3,11 +3,12 @@
 ** gradient, and globally used when it is used on any rank.
 **
 ** Judged from   grad_local with a defined gradient (what really happened), used_local (what the
-**               rank's map says), used_global (the reduced map) and grad_final's globally_unused.
+**               rank's map says) or a mark (what it says where that ends the backward), used_global
+**               (the reduced map) and grad_final's globally_unused.
 **     U1  used_local equals "some grad_local with a value since the last finalisation" (UNU-03,
 **         NSY-04)
 **     U2  used_global is the number of ranks whose used_local was set in the same round (UNU-01)
-**     U3  all ranks read the same used_global
+**     U3  all ranks read the same used_global; where they differ, U2 says who is right
 **     U4  globally_unused is set exactly where the map says 0; never for a parameter that is used
 **         here (FIN-02)
 **     U5  a map that is made is reduced and read in the backward that made it (UNU-01)
@@ -117,6 +118,33 @@ static bool is_seen(const state *s, uint32_t rank, const rank_use *u)
     return r != NULL && u->seen_round == r->window + 1;
 }
 
+/* U1: the map and the gradients that came say different things of it. */
+static void report_map(state *s, const cddp_event *e, int64_t param, const rank_use *u)
+{
+    if (!cd_writer_is_first(&s->writer, CD_KEY(1, param), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    if (is_seen(s, e->rank, u)) cd_finding_add_event(&f, e->rank, u->sequence);
+    cd_finding_set_parameter(&s->writer, &f, param);
+    if (is_seen(s, e->rank, u)) {
+        CD_SAY(f.title, CDDP_FINDING_WHO ": the used map forgets %s", f.parameter);
+        CD_SAY(f.expected, "used: it got a gradient at step %u micro-step %u", u->step,
+               u->micro_step);
+        CD_SAY(f.actual, "unused");
+        CD_SAY(f.advice, "%s",
+               u->step != e->step || u->micro_step != e->micro_step
+                   ? "use must be recorded in every micro-step, also inside no_sync (NSY-04)"
+                   : "a hook that fires with a defined gradient counts as use (UNU-03)");
+    } else {
+        CD_SAY(f.title, CDDP_FINDING_WHO ": the used map claims %s without a gradient",
+               f.parameter);
+        CD_SAY(f.expected, "unused: no defined gradient since the last reduction");
+        CD_SAY(f.actual, "used");
+        CD_SAY(f.advice, "reachable is not used: a hook that fires with an undefined gradient does "
+                         "not count (UNU-03)");
+    }
+    cd_writer_hold(&s->writer, CD_KEY(1, param), &f);
+}
+
 /* U1. */
 static void take_used_local(state *s, const cddp_event *e)
 {
@@ -140,27 +168,15 @@ static void take_used_local(state *s, const cddp_event *e)
         s->unused++;
     else if (is_seen(s, e->rank, u) && (u->step != e->step || u->micro_step != e->micro_step))
         s->earlier++;
-    if ((l->used != 0) == is_seen(s, e->rank, u) ||
-        !cd_writer_is_first(&s->writer, CD_KEY(1, l->param), e))
-        return;
-    cddp_finding f = cd_finding_at(&s->writer, e);
-    if (is_seen(s, e->rank, u)) cd_finding_add_event(&f, e->rank, u->sequence);
-    cd_finding_set_parameter(&s->writer, &f, l->param);
-    if (is_seen(s, e->rank, u)) {
-        CD_SAY(f.title, CDDP_FINDING_WHO ": the used map forgets %s", f.parameter);
-        CD_SAY(f.expected, "used: it got a gradient at step %u micro-step %u", u->step,
-               u->micro_step);
-        CD_SAY(f.actual, "unused");
-        CD_SAY(f.advice, "use must be recorded in every micro-step, also inside no_sync (NSY-04)");
-    } else {
-        CD_SAY(f.title, CDDP_FINDING_WHO ": the used map claims %s without a gradient",
-               f.parameter);
-        CD_SAY(f.expected, "unused: no defined gradient since the last reduction");
-        CD_SAY(f.actual, "used");
-        CD_SAY(f.advice, "reachable is not used: a hook that fires with an undefined gradient does "
-                         "not count (UNU-03)");
-    }
-    cd_writer_hold(&s->writer, CD_KEY(1, l->param), &f);
+    if ((l->used != 0) != is_seen(s, e->rank, u)) report_map(s, e, l->param, u);
+}
+
+/* U1, of a map that never came to its reduction: what it says was in the way. */
+static void take_mark(state *s, const cddp_event *e)
+{
+    const rank_use *u =
+        strcmp(e->text, CD_TRACER_TAKEN_FOR_USED) == 0 ? use_of(s, e, e->as.mark.value) : NULL;
+    if (u != NULL && !is_seen(s, e->rank, u)) report_map(s, e, e->as.mark.value, u);
 }
 
 /* U4. */
@@ -254,6 +270,8 @@ static void event(void *self, const cddp_event *e)
         take_end(s, e);
     } else if (is_reset(e)) {
         take_reset(s, e);
+    } else if (e->kind == CDDP_EV_mark && e->text != NULL) {
+        take_mark(s, e);
     }
 }
 
@@ -300,10 +318,30 @@ static void report_sum(state *s, size_t position)
     cd_writer_report(&s->writer, &f);
 }
 
+/* The ranks whose sum is not that of all ranks' maps, whatever most ranks read. */
+static cddp_judgement judge_sum(void *self, uint32_t rank, const cd_variant *said)
+{
+    const window_sum *sum = self;
+    (void)rank;
+    return said->data[0] == sum->used ? CDDP_JUDGED_RIGHT : CDDP_JUDGED_WRONG;
+}
+
+static void prefer_sums(state *s)
+{
+    for (size_t i = 0; s->globals.split_count > 0 && i < s->globals.entries.count; i++) {
+        const cd_agree_entry *read = cd_table_value(&s->globals.entries, i);
+        const cd_key *key = cd_table_key(&s->globals.entries, i);
+        window_sum *sum = read->first.next != 0 ? cd_table_find(&s->sums, key) : NULL;
+        if (sum != NULL && sum->voters >= (int64_t)s->most_voters)
+            cd_agree_set_right(&s->globals, key, &(cd_agree_judge){sum, judge_sum});
+    }
+}
+
 static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
+    prefer_sums(s);
     if (s->unused > 0 && s->globals.entries.count > 0)
         cd_writer_exercise(&s->writer,
                            "%llu entries of used maps were unused and the reduced map was read",

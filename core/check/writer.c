@@ -98,6 +98,18 @@ bool cd_writer_has_flag(const cd_writer *writer, uint32_t rank, cddp_key flag)
     return cd_writer_find_setting(writer, rank, flag, &setting) && setting.value != 0;
 }
 
+bool cd_writer_has_hook(const cd_writer *writer, uint32_t rank)
+{
+    cddp_fact_setting replaced = {.text = NULL}, name = {.text = NULL},
+                      word = {.value = CDDP_COMM_HOOK_NO};
+    (void)cd_writer_find_setting(writer, rank, CDDP_KEY_ddp_comm_hook, &replaced);
+    (void)cd_writer_find_setting(writer, rank, CDDP_KEY_hook_name, &name);
+    (void)cd_writer_find_setting(writer, rank, CDDP_KEY_hook_comm_hook, &word);
+    if (replaced.text != NULL && strcmp(replaced.text, "no") == 0) return false;
+    return (replaced.text != NULL && replaced.text[0] != '\0') ||
+           (name.text != NULL && name.text[0] != '\0') || word.value != CDDP_COMM_HOOK_NO;
+}
+
 static int64_t join_block(const cd_writer *writer, int64_t group, uint32_t rank, cddp_agreed what,
                           int64_t ordinal)
 {

@@ -60,6 +60,8 @@ bool cd_writer_find_stage(const cd_writer *writer, const cddp_fact_average *aver
                           cddp_fact_stage *found);
 /* Whether a flag is set; false when the rank did not report it. */
 bool cd_writer_has_flag(const cd_writer *writer, uint32_t rank, cddp_key flag);
+/* Whether the rank says that it has a communication hook, however that is named. */
+bool cd_writer_has_hook(const cd_writer *writer, uint32_t rank);
 /* Joins a group's number with the block of it to which a rank belongs now, as a part of a key: only
 ** within blocks must ranks agree. */
 int64_t cd_writer_get_block(const cd_writer *writer, int64_t group, uint32_t rank,

@@ -233,6 +233,8 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
         explain(o, &m, &c);
         say_number(&m, &c);
         cd_share_note_wrong_statistics(o->share, used->step, start.digest);
+        /* one process has one model: where ranks start apart nothing that they exchange is its */
+        CD_EMIT(o->options.tracer, mark, CD_TRACER_STARTS, .value = (int64_t)(start.digest >> 12));
     }
     report(o, &own, &c);
     return CDDP_OK;

@@ -278,6 +278,14 @@ static cddp_status scout_allreduce(void *context, const cddp_tensor *sums, cddp_
     return CD_PASS(reference_allreduce(s->owner, sums, err));
 }
 
+/* Whose statistics these are, before the rank itself exchanges them. */
+static cddp_status scout_combined(void *context, uint32_t buffer, const double *mean,
+                                  const double *spread, int64_t channels, cddp_error *err)
+{
+    const cd_scout *s = context;
+    return CD_PASS(reference_combined(s->owner, buffer, mean, spread, channels, err));
+}
+
 static const cddp_tensor *scout_forward_parameter(void *context, uint32_t parameter)
 {
     const cd_scout *s = context;
@@ -323,6 +331,7 @@ static cddp_status make_scout(cd_reference *r, bool is_wide, cddp_error *err)
     cd_normaliser_init(&s->normaliser, s->replica, &r->share->samples);
     cd_graph_callbacks callbacks = {.context = s,
                                     .rank_count = (uint32_t)r->plan->world.size,
+                                    .combined = scout_combined,
                                     .allgather = scout_allgather,
                                     .allreduce = scout_allreduce};
     if (!is_wide) callbacks.forward_parameter = scout_forward_parameter;

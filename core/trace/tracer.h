@@ -112,6 +112,11 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_WRAPPED "wrapped module"
 /* A mark: the program left a backward in the middle; value: gradients that had come. */
 #define CD_TRACER_LEFT "backward_left_early"
+/* A mark: statistics of the whole batch were found wrong; value: digest of what the rank starts the
+** step from. */
+#define CD_TRACER_STARTS "starts from"
+/* value: a parameter without a gradient that the used map has for used (GRD-07) */
+#define CD_TRACER_TAKEN_FOR_USED "taken for used"
 /* A mark: the all-reduce that this rank posts next is the program's own; its value: elements. */
 #define CD_TRACER_OWN_REDUCTION "own reduction"
 /* A mark: the operation that this rank posts next is the plan's [[collective]] of this number. */

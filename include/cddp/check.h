@@ -154,6 +154,7 @@ typedef struct cddp_fact_stage {
     int64_t bucket;    /* in which the parameter lay then; -1: unknown */
     bool is_stale;     /* packed: what the rank had packed the time before */
     bool has_majority; /* started: ranks are those that most others differ from */
+    bool is_exchanged; /* started: and ranks exchange statistics of what they compute */
 } cddp_fact_stage;
 
 /* Texts are borrowed until end. What nobody reported is unknown: NULL, false, or as said. */

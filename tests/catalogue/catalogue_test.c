@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs scenario files, each twice, and compares them with their expectations.
 **
-**     catalogue_test [--verbose] [--marks FILE] [--mutant CHECK] SCENARIO…
+**     catalogue_test [--verbose] [--marks FILE] [--mutant CHECK [--says WORDS]] SCENARIO…
 **
 ** A scenario fails when its verdict is not the expected one, or when its two runs differ in any
 ** event. It also fails when another interleaving of the ranks' events gives other findings
@@ -30,6 +30,7 @@ typedef struct catalogue {
     const cddp_registry *registry;
     bool verbose;
     const char *mutant; /* the check that must report first; NULL: scenarios say what they expect */
+    const char *says;   /* words of its title, or of the error; NULL: any */
     size_t passed, failed;
     char marks[MARKS_MAX][64];
     size_t mark_count;
@@ -137,8 +138,10 @@ static const char *error_of(const cddp_verdict *v)
 static bool judge_mutant(const catalogue *c, const char *path, const cddp_verdict *v)
 {
     const char *error = error_of(v);
-    const bool good = v->finding_count > 0 ? strcmp(v->findings[0].check, c->mutant) == 0
-                                           : strcmp(c->mutant, "error") == 0 && error != NULL;
+    const bool is_found = v->finding_count > 0 ? strcmp(v->findings[0].check, c->mutant) == 0
+                                               : strcmp(c->mutant, "error") == 0 && error != NULL;
+    const char *said = v->finding_count > 0 ? v->findings[0].title : error;
+    const bool good = is_found && (c->says == NULL || strstr(said, c->says) != NULL);
     printf("%s %s: %s\n", good ? "ok  " : "FAIL", path,
            v->finding_count > 0 ? v->findings[0].title
            : error != NULL      ? error
@@ -293,6 +296,8 @@ int main(int argc, char **argv)
             c.verbose = true;
         else if (strcmp(argv[i], "--mutant") == 0 && i + 1 < argc)
             c.mutant = argv[++i];
+        else if (strcmp(argv[i], "--says") == 0 && i + 1 < argc)
+            c.says = argv[++i];
         else if (strcmp(argv[i], "--marks") == 0 && i + 1 < argc)
             marks = argv[++i];
         else if (run_scenario(&c, argv[i]))

@@ -79,7 +79,8 @@ static bool is_struck(const cd_inject_point *at, uint32_t kind)
     if (at->rank == CD_INJECT_EVERYONE)
         return now.injection.rank == ST_ALL_RANKS && now.injection.step == ST_EVERY_STEP;
     if (at->rank >= RANKS_MAX) return false;
-    return now.injection.rank == ST_ALL_RANKS || at->rank == (uint32_t)now.injection.rank;
+    return now.injection.rank == ST_ALL_RANKS ||
+           (at->rank == (uint32_t)now.injection.rank) != now.injection.spares_rank;
 }
 
 static bool is_now(const cd_inject_point *at)

@@ -67,6 +67,7 @@ typedef struct st_injection {
     size_t point; /* in st_points; SIZE_MAX: none, but what is reached is counted */
     st_operator op;
     int32_t rank;      /* ST_ALL_RANKS */
+    bool spares_rank;  /* all but that one are struck */
     int64_t step;      /* ST_EVERY_STEP */
     bool everything;   /* all tensors of the point */
     uint64_t draw;     /* which tensor and which elements */

@@ -19,13 +19,21 @@ void st_case_print(const st_case *c, char *text, size_t text_bytes)
 {
     snprintf(text, text_bytes, "%s %s %s %s %s%s", st_worlds[c->world].name,
              st_points[c->point].place, st_operators[c->op].name,
-             c->is_one_rank ? "one-rank" : "all-ranks", c->is_every_step ? "always" : "once",
-             c->everything ? " everything" : "");
+             c->is_most       ? "most-ranks"
+             : c->is_one_rank ? "one-rank"
+                              : "all-ranks",
+             c->is_every_step ? "always" : "once", c->everything ? " everything" : "");
 }
 
 static bool is_decision(uint32_t kind)
 {
     return (kind & (ST_NUMBER | ST_COUNT | ST_FLAG | ST_CALL | ST_TURN)) != 0;
+}
+
+bool st_case_decides(const st_case *c)
+{
+    const st_point *p = &st_points[c->point];
+    return is_decision(p->kind) && (p->blame & (ST_VALUES | ST_SHOWN | ST_COVERAGE)) == 0;
 }
 
 /* ---- draws ---- */
@@ -38,6 +46,7 @@ static st_injection draw(const st_world *w, const st_case *c, uint64_t seed)
     return (st_injection){.point = c->point,
                           .op = c->op,
                           .rank = c->is_one_rank ? (int32_t)(drawn % w->ranks) : ST_ALL_RANKS,
+                          .spares_rank = c->is_most,
                           .step =
                               c->is_every_step ? ST_EVERY_STEP : (int64_t)(drawn / 64 % w->steps),
                           .everything = c->everything,
@@ -74,15 +83,23 @@ static bool says_one_of(const cddp_finding *f, const char *words)
     return false;
 }
 
-/* Every rank has the wrong average: whose contribution made it wrong. -1: none is named. */
-static int64_t find_culprit(const char *title)
+/* Every rank has the wrong average: whose contributions made it wrong, one bit each. 0: none is
+** named. */
+static uint64_t find_culprits(const char *title)
 {
-    const char *missing = strstr(title, "contribution of rank "), *rank = strstr(title, ": rank ");
-    char *end = NULL;
-    if (missing != NULL) return (int64_t)strtoul(missing + 21, NULL, 10);
-    if (rank == NULL) return -1;
-    const unsigned long number = strtoul(rank + 7, &end, 10);
-    return strncmp(end, " counts", 7) == 0 ? (int64_t)number : -1;
+    const char *missing = strstr(title, "contribution of rank ");
+    uint64_t culprits = 0;
+    if (missing != NULL) return UINT64_C(1) << (strtoul(missing + 21, NULL, 10) % 64);
+    /* ": rank 0 counts 1/2, rank 1 counts 1/2" */
+    for (const char *rank = strstr(title, ": rank "); rank != NULL;
+         rank = strstr(rank, ", rank ")) {
+        char *end = NULL;
+        const unsigned long number = strtoul(rank + 7, &end, 10);
+        if (strncmp(end, " counts", 7) != 0) break;
+        culprits |= UINT64_C(1) << (number % 64);
+        rank = end;
+    }
+    return culprits;
 }
 
 static uint64_t ranks_of(const st_world *w, const cddp_finding *f)
@@ -92,9 +109,8 @@ static uint64_t ranks_of(const st_world *w, const cddp_finding *f)
     for (size_t i = 0; i < f->rank_count; i++) ranks |= UINT64_C(1) << (f->ranks[i] % 64);
     if (f->rank_count == 0 && f->rank >= 0) ranks = UINT64_C(1) << (f->rank % 64);
     if (ranks == 0 || says_one_of(f, "all ranks|every rank|each rank")) ranks = all;
-    const int64_t culprit = find_culprit(f->title);
-    if (culprit >= 0) ranks = UINT64_C(1) << (culprit % 64);
-    return ranks;
+    const uint64_t culprits = find_culprits(f->title);
+    return culprits != 0 ? culprits : ranks;
 }
 
 /* By its number, or by a parameter in it. */
@@ -280,13 +296,12 @@ static cddp_status read_again(const st_world *w, st_recording *recording, const 
 /* false: it is not struck. */
 static bool classify(const st_world *w, const st_case *c, const st_finals *finals, st_outcome *o)
 {
-    const st_point *p = &st_points[c->point];
     if (st_injection_effect()->changed == 0) return false;
-    if ((p->blame & (ST_SHOWN | ST_COVERAGE)) != 0)
+    if ((st_points[c->point].blame & (ST_SHOWN | ST_COVERAGE)) != 0)
         o->kind = ST_COPY;
     else if (memcmp(finals, &w->finals, sizeof *finals) != 0)
         o->kind = ST_TRAINING;
-    else if (is_decision(p->kind) && (p->blame & ST_VALUES) == 0)
+    else if (st_case_decides(c))
         o->kind = ST_DISOBEYED;
     else
         return false;

@@ -14,6 +14,7 @@ typedef struct st_case {
     size_t world, point;
     st_operator op;
     bool is_one_rank, is_every_step, everything;
+    bool is_most; /* in place of one rank all others: the one that is right stands alone */
 } st_case;
 
 typedef enum st_end {
@@ -48,6 +49,9 @@ typedef struct st_outcome {
 
 /* "exact4 begin.parameter nudge one once", with every word an argument of the program. */
 void st_case_print(const st_case *c, char *text, size_t text_bytes);
+/* Whether it strikes what the plan decides, and no value alone and nothing that the judge is
+** shown. */
+bool st_case_decides(const st_case *c);
 /* reads_again: the run's events are kept, and judged once more as a stored trace is. */
 typedef struct st_case_options {
     uint64_t seed;

@@ -2,16 +2,17 @@
 /* The self-test of the verifier: every operator at every point of the run, in every world.
 **
 **     selftest [--seed N] [--sample N] [--jobs N] [--world NAME] [--only PLACE] [--operator NAME]
-**              [--ranks one|all] [--steps once|always] [--list] [--misses] [--blame] [--stored]
-**              [--journal FILE] [--minutes N] [--table FILE] [--strict]
+**              [--ranks one|all|most] [--steps once|always] [--decisions] [--list] [--misses]
+**              [--blame] [--stored] [--journal FILE] [--minutes N] [--table FILE] [--strict]
 **     selftest --coverage              whether every field, decision and moment has a point
 **     selftest --slack FILE [--renew]  the smallest ratios that are noticed, and those in the file
 **
+** --ranks most: all ranks but a drawn one, in worlds of three and more; it is no part of the whole.
 ** Each case runs in a process: what it breaks ends with it. A case that was struck and not caught
 ** is a miss, and so is a crash. Misses that misses.def lists do not fail the test. Of some cases
-** (--world, --only, …) each other miss fails it; with --strict each wrong blame, too. With a
-** journal the whole may be measured in parts: cases that it has are not run again. The order of
-** the cases follows from the seed, so that a part is a sample.
+** (--world, --only, --decisions, …) each other miss fails it; with --strict each wrong blame, too.
+** With a journal the whole may be measured in parts: cases that it has are not run again. The order
+** of the cases follows from the seed, so that a part is a sample.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/selftest/coverage.h"
@@ -51,7 +52,8 @@ static const miss_row misses[] = {
 typedef struct selftest {
     uint64_t seed, sample, jobs, minutes;
     const char *world, *only, *op, *ranks, *steps, *table_path, *journal_path, *slack_path;
-    bool lists, shows_misses, shows_blame, has_filter, reads_again, covers, renews, is_strict;
+    bool lists, shows_misses, shows_blame, has_filter, reads_again, covers, renews, is_strict,
+        decides;
     cddp_registry *registry;
     st_world *worlds; /* (st_world_count) those that are asked for are open */
     st_case *cases;   /* (case_count) */
@@ -90,13 +92,15 @@ static void add_variants(selftest *s, st_case c)
 {
     const bool both = st_operators[c.op].breadth == ST_BOTH &&
                       (st_points[c.point].kind & (ST_TENSOR | ST_GRADIENT)) != 0;
-    for (int one = 0; one < 2; one++) {
+    c.is_most = s->ranks != NULL && strcmp(s->ranks, "most") == 0;
+    if (c.is_most && s->worlds[c.world].ranks < 3) return;
+    for (int one = c.is_most; one < 2; one++) {
         for (int always = 0; always < 2; always++) {
             for (int everything = 0; everything <= both; everything++) {
                 c.is_one_rank = one != 0;
                 c.is_every_step = always != 0;
                 c.everything = everything != 0;
-                if (is_wanted(s->ranks, one ? "one" : "all") &&
+                if ((c.is_most || is_wanted(s->ranks, one ? "one" : "all")) &&
                     is_wanted(s->steps, always ? "always" : "once"))
                     add_case(s, &c);
             }
@@ -110,6 +114,7 @@ static bool is_possible(const selftest *s, const st_case *c)
     return (st_points[c->point].kind & st_operators[c->op].kinds) != 0 &&
            s->worlds[c->world].reached[c->point] > 0 &&
            cd_pattern_matches(st_worlds[c->world].places, st_points[c->point].place) &&
+           (!s->decides || st_case_decides(c)) &&
            !(st_worlds[c->world].how == ST_PROVE && c->op == ST_OP_STALE);
 }
 
@@ -177,7 +182,10 @@ static void print_case(const selftest *s, const char *end, const st_case *c, con
 {
     printf("%s: --seed %llu --world %s --only %s --operator %s --ranks %s --steps %s%s\n", end,
            (unsigned long long)s->seed, st_worlds[c->world].name, st_points[c->point].place,
-           st_operators[c->op].name, c->is_one_rank ? "one" : "all",
+           st_operators[c->op].name,
+           c->is_most       ? "most"
+           : c->is_one_rank ? "one"
+                            : "all",
            c->is_every_step ? "always" : "once", c->everything ? " (everything)" : "");
     printf("    %s, step %u, ranks %llx, %s; %s\n    exit %d: %s\n", st_class_names[o->kind],
            o->struck_step, (unsigned long long)o->struck_ranks, o->struck, o->wrong, o->exit_code,
@@ -442,7 +450,7 @@ static cddp_status read_options(selftest *s, int argc, char **argv, cddp_error *
         } flags[] = {{"--list", &s->lists},        {"--misses", &s->shows_misses},
                      {"--blame", &s->shows_blame}, {"--stored", &s->reads_again},
                      {"--coverage", &s->covers},   {"--renew", &s->renews},
-                     {"--strict", &s->is_strict}};
+                     {"--strict", &s->is_strict},  {"--decisions", &s->decides}};
         const struct {
             const char *name, **text;
         } texts[] = {{"--world", &s->world},          {"--only", &s->only},
@@ -473,7 +481,7 @@ static cddp_status read_options(selftest *s, int argc, char **argv, cddp_error *
         if (!found) return cd_fail(err, CDDP_E_ARG, "unknown or incomplete option '%s'", name);
     }
     s->has_filter = s->world != NULL || s->only != NULL || s->op != NULL || s->ranks != NULL ||
-                    s->steps != NULL;
+                    s->steps != NULL || s->decides;
     return CDDP_OK;
 }
 

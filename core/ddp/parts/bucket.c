@@ -394,8 +394,8 @@ cddp_status cd_bucket_check_red_zone(const cd_bucket *bucket, cddp_error *err)
     if (i == sizeof found) return CDDP_OK;
     CD_TRY(paint_red_zone(bucket, err));
     return cd_fail(err, CDDP_E_CORRUPT,
-                   "byte %zu behind the end of bucket %u was overwritten: a comm hook or the "
-                   "backend writes more than the bucket's %lld elements",
+                   "byte %zu behind the end of bucket %u was overwritten: the backend, a comm "
+                   "hook or a view writes more than its %lld elements",
                    i, bucket->index, (long long)cddp_tensor_numel(&bucket->flat));
 }
 

