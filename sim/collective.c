@@ -451,7 +451,7 @@ cddp_status cd_part_test(cd_part *part, bool *done, cddp_error *err)
     if (part->state != CD_PART_ENDED) {
         if (cd_sim_is_over_for(sim, part->member->rank))
             return cd_fail(err, CDDP_E_ABORTED, "the world has ended");
-        cd_sim_yield(sim); /* or a rank that polls would keep the others from running */
+        cd_sim_yield(sim, part); /* or a rank that polls would keep the others from running */
     }
     *done = part->state == CD_PART_ENDED;
     if (*done && part->stream_device != NULL) cd_stream_order_end(part, true);

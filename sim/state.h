@@ -143,6 +143,9 @@ struct cd_sim {
     uint64_t stuck_since_ns, stuck_progress, stuck_switches;
     uint64_t progress; /* how often ranks asked for the time, which each event does */
     uint32_t stuck_count;
+    /* of the rank that runs: how often it asked in vain since its turn began */
+    uint64_t idle_switches;
+    uint32_t idle_yields;
 };
 
 static inline cd_sim_rank *cd_sim_rank_of(cddp_rank *rank) { return (cd_sim_rank *)(void *)rank; }
@@ -155,8 +158,9 @@ cd_wake cd_sim_wait(cd_sim *sim, const char *what, const struct cd_part *part,
                     uint64_t deadline_ns);
 /* Makes a waiting rank ready; nothing when it is not waiting. */
 void cd_sim_wake(cd_sim *sim, cd_sim_rank *rank, cd_wake wake);
-/* On a rank's stack: lets the other ready ranks run first. */
-void cd_sim_yield(cd_sim *sim);
+/* On a rank's stack: lets the other ready ranks run first. part: what it asks about; may be NULL. One
+** that asks for ever at one moment sees time pass, and hangs where nothing is left to happen. */
+void cd_sim_yield(cd_sim *sim, const struct cd_part *part);
 /* Makes a rank ready to run the program from its beginning. */
 void cd_sim_start_rank(cd_sim *sim, cd_sim_rank *rank, unsigned char *stack, size_t stack_bytes);
 /* A choice on a rank's stack. In a world that has ended: 0. */

@@ -51,6 +51,12 @@ void cd_sim_audit(const cd_sim *sim)
 
 void cd_sim_exhausted(cd_sim *sim) { sim->out_of_memory = true; }
 
+static bool is_endless(const cd_sim *sim)
+{
+    const bool *said = sim->host->config.is_endless;
+    return said != NULL && *said;
+}
+
 void cd_sim_schedule_event(cd_sim *sim, cd_sim_event *event, uint64_t time_ns)
 {
     CD_ASSERT(time_ns >= sim->now_ns); /* W1 */
@@ -329,11 +335,31 @@ void cd_sim_start_rank(cd_sim *sim, cd_sim_rank *rank, unsigned char *stack, siz
     push_ready(sim, rank);
 }
 
-void cd_sim_yield(cd_sim *sim)
+/* So often a rank may look in vain at one moment before time passes for it. */
+#define IDLE_YIELDS_MAX 10000u
+
+/* Nobody else can run now, and only time can change what the rank looks at: one that asks again and
+** again would ask for ever. */
+static void yield_alone(cd_sim *sim, const struct cd_part *part)
+{
+    if (sim->stats.switches != sim->idle_switches) {
+        sim->idle_switches = sim->stats.switches;
+        sim->idle_yields = 0;
+    }
+    if (++sim->idle_yields < IDLE_YIELDS_MAX) return;
+    const cd_heap_entry *next = cd_queue_find_first(&sim->events);
+    (void)cd_sim_wait(sim, "asks again and again whether something has ended", part,
+                      next != NULL ? next->time : UINT64_MAX);
+}
+
+void cd_sim_yield(cd_sim *sim, const struct cd_part *part)
 {
     cd_sim_rank *rank = sim->current;
     CD_ASSERT(rank != NULL);
-    if (sim->ready_count == 0 && sim->completable_count == 0) return;
+    if (sim->ready_count == 0 && sim->completable_count == 0) {
+        yield_alone(sim, part);
+        return;
+    }
     push_ready(sim, rank);
     cd_fiber_leave(&rank->fiber);
 }
@@ -357,6 +383,9 @@ cd_wake cd_sim_wait(cd_sim *sim, const char *what, const struct cd_part *part, u
 
 bool cd_sim_is_over_for(cd_sim *sim, cd_sim_rank *rank)
 {
+    /* A rank whose loop waits for nobody gives the thread back here. */
+    if (!sim->unwinding && sim->current == rank && is_endless(sim))
+        (void)cd_sim_wait(sim, "goes on without end", NULL, UINT64_MAX);
     if (!sim->unwinding) return false;
     if (rank->unwind_calls++ < UNWIND_CALLS_MAX) return true;
     rank->state = CD_RANK_DEAD;
@@ -532,6 +561,7 @@ void cd_sim_decide(cd_sim *sim, uint32_t index)
 static bool step(cd_sim *sim)
 {
     if (sim->out_of_memory || sim->ended_count == sim->world_size) return false;
+    if (is_endless(sim)) return false;
     uint32_t completions = sim->completable_count > 0 ? eligible_count(sim) : 0;
     uint32_t options = completions + sim->ready_count;
     if (options == 1) {

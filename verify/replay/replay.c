@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/trace/event.h"
+#include "core/trace/rank_end.h"
 #include "core/trace/tracer.h"
 
 #include <inttypes.h>
@@ -38,6 +39,12 @@ static bool is_of_sums(const cddp_event *e)
                                strcmp(e->text, CD_TRACER_SHOWN_FORM) == 0);
 }
 
+/* The world ended ranks that went round in circles. */
+static bool is_endless(const cddp_event *e)
+{
+    return e->kind == CDDP_EV_mark && e->text != NULL && strcmp(e->text, CD_RANK_ENDLESS) == 0;
+}
+
 static bool is_of_world(const cddp_event *e)
 {
     switch ((cddp_event_kind)e->kind) {
@@ -61,7 +68,7 @@ static bool is_of_world(const cddp_event *e)
                (e->text != NULL &&
                 strncmp(e->text, CD_TRACER_SUM_UNKNOWN, sizeof CD_TRACER_SUM_UNKNOWN - 1) == 0);
     case CDDP_EV_mark:
-        return is_of_sums(e);
+        return is_of_sums(e) || is_endless(e);
     default:
         return false;
     }
@@ -173,6 +180,16 @@ static bool is_end_of_struck(const cd_replay *r, size_t index, const cddp_event 
            (event->rank == (uint32_t)r->struck && is_struck(event));
 }
 
+/* Ranks that go round in circles: how often they went round before they were ended is the world's
+** doing. */
+static bool is_end_of_circle(const cd_replay *r, size_t index, const cddp_event *event)
+{
+    if (!r->across || !r->is_endless || index >= r->recorded.count) return false;
+    const cddp_event *recorded = &r->recorded.events[index];
+    return (event->kind == CDDP_EV_rank_end && event->as.rank_end.end == CDDP_RANK_HUNG) ||
+           (recorded->kind == CDDP_EV_rank_end && recorded->as.rank_end.end == CDDP_RANK_HUNG);
+}
+
 /* The fault strikes in the operation: the record may show how the rank waited in it. */
 static void skip_to_death(cd_replay *r, size_t lane, size_t index)
 {
@@ -196,7 +213,7 @@ static void compare(void *self, const cddp_event *event)
     r->was_refused |= is_refused;
     const bool is_cut = is_end_of_struck(r, index, event);
     if (is_cut) skip_to_death(r, lane_of(event), index);
-    if (is_refused || is_cut ||
+    if (is_refused || is_cut || is_end_of_circle(r, index, event) ||
         (r->across && index < r->recorded.count && is_failure(event) &&
          is_failure(&r->recorded.events[index]))) {
         r->cursors[lane_of(event)] = r->recorded.count;
@@ -262,6 +279,7 @@ cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err
         const size_t lane = lane_of(&r->recorded.events[i]);
         if (lane >= r->cursor_count) r->cursor_count = lane + 1;
         r->record_fails |= is_failure(&r->recorded.events[i]);
+        r->is_endless |= is_endless(&r->recorded.events[i]);
     }
     r->has_other_bits = r->record_fails && !order_known;
     r->cursors = malloc((r->cursor_count + 1) * sizeof *r->cursors);
