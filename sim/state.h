@@ -73,6 +73,7 @@ struct cd_sim_rank {
     bool is_broken;              /* it crashed or left in code from outside: */
     int broken_by, left_with;    /* … the signal, or 0 and the exit code */
     const char *hook, *function; /* what it calls now, or NULL */
+    uint32_t idle_yields;        /* how often it looked in vain since something ended for it */
     uint64_t unwind_calls;       /* world calls after the world ended */
     uint64_t collective_count;   /* posted, over all groups: what faults count */
     uint64_t join_count;         /* begun: cd_sim_pass_join */
@@ -143,9 +144,6 @@ struct cd_sim {
     uint64_t stuck_since_ns, stuck_progress, stuck_switches;
     uint64_t progress; /* how often ranks asked for the time, which each event does */
     uint32_t stuck_count;
-    /* of the rank that runs: how often it asked in vain since its turn began */
-    uint64_t idle_switches;
-    uint32_t idle_yields;
 };
 
 static inline cd_sim_rank *cd_sim_rank_of(cddp_rank *rank) { return (cd_sim_rank *)(void *)rank; }

@@ -335,31 +335,36 @@ void cd_sim_start_rank(cd_sim *sim, cd_sim_rank *rank, unsigned char *stack, siz
     push_ready(sim, rank);
 }
 
-/* So often a rank may look in vain at one moment before time passes for it. */
+/* So often a rank may look in vain for something to end, one time after the other, before time
+** passes for it; then longer each time. */
 #define IDLE_YIELDS_MAX 10000u
+#define IDLE_DOUBLINGS_MAX 40u
 
-/* Nobody else can run now, and only time can change what the rank looks at: one that asks again and
-** again would ask for ever. */
-static void yield_alone(cd_sim *sim, const struct cd_part *part)
+/* Until the next event, or longer where other ranks look in vain as well. UINT64_MAX: nothing is left
+** to happen. */
+static uint64_t end_of_idling(const cd_sim *sim, const cd_sim_rank *rank)
 {
-    if (sim->stats.switches != sim->idle_switches) {
-        sim->idle_switches = sim->stats.switches;
-        sim->idle_yields = 0;
-    }
-    if (++sim->idle_yields < IDLE_YIELDS_MAX) return;
     const cd_heap_entry *next = cd_queue_find_first(&sim->events);
-    (void)cd_sim_wait(sim, "asks again and again whether something has ended", part,
-                      next != NULL ? next->time : UINT64_MAX);
+    const uint32_t more = rank->idle_yields - IDLE_YIELDS_MAX;
+    const uint64_t least =
+        sim->now_ns + (UINT64_C(1) << (more < IDLE_DOUBLINGS_MAX ? more : IDLE_DOUBLINGS_MAX));
+    if (next == NULL) return UINT64_MAX;
+    return next->time > least ? next->time : least;
 }
 
 void cd_sim_yield(cd_sim *sim, const struct cd_part *part)
 {
     cd_sim_rank *rank = sim->current;
     CD_ASSERT(rank != NULL);
-    if (sim->ready_count == 0 && sim->completable_count == 0) {
-        yield_alone(sim, part);
+    const bool is_alone = sim->ready_count == 0 && sim->completable_count == 0;
+    /* Ranks that ask again and again would ask for ever, if only time can change what they look at.
+    ** The end of a part wakes who asks about it. */
+    if ((is_alone || part != NULL) && ++rank->idle_yields >= IDLE_YIELDS_MAX) {
+        (void)cd_sim_wait(sim, "asks again and again whether something has ended", part,
+                          end_of_idling(sim, rank));
         return;
     }
+    if (is_alone) return;
     push_ready(sim, rank);
     cd_fiber_leave(&rank->fiber);
 }

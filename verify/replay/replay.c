@@ -146,9 +146,11 @@ static bool is_left_out(const cd_replay *r, const cddp_event *e)
 /* The first event from `from` on that the lane has to meet. */
 static size_t find_next(const cd_replay *r, size_t lane, size_t from)
 {
-    while (from < r->recorded.count && (lane_of(&r->recorded.events[from]) != lane ||
-                                        is_left_out(r, &r->recorded.events[from])))
-        from++;
+    for (; from < r->recorded.count; from++) {
+        if (lane_of(&r->recorded.events[from]) != lane) continue;
+        const cddp_event e = cd_memory_sink_get(&r->recorded, from); /* with its text */
+        if (!is_left_out(r, &e)) break;
+    }
     return from;
 }
 
@@ -276,10 +278,10 @@ cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err
     r->order_known = order_known;
     r->total = 0;
     for (size_t i = 0; i < r->recorded.count; i++) {
-        const size_t lane = lane_of(&r->recorded.events[i]);
-        if (lane >= r->cursor_count) r->cursor_count = lane + 1;
-        r->record_fails |= is_failure(&r->recorded.events[i]);
-        r->is_endless |= is_endless(&r->recorded.events[i]);
+        const cddp_event e = cd_memory_sink_get(&r->recorded, i);
+        if (lane_of(&e) >= r->cursor_count) r->cursor_count = lane_of(&e) + 1;
+        r->record_fails |= is_failure(&e);
+        r->is_endless |= is_endless(&e);
     }
     r->has_other_bits = r->record_fails && !order_known;
     r->cursors = malloc((r->cursor_count + 1) * sizeof *r->cursors);
@@ -288,10 +290,10 @@ cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err
         return cd_fail_memory(err, "the positions of %zu ranks", r->cursor_count);
     /* What a rank did after its first failure need not come again. */
     for (size_t i = 0; i < r->recorded.count; i++) {
-        const cddp_event *e = &r->recorded.events[i];
-        if (is_left_out(r, e) || r->is_over[lane_of(e)]) continue;
-        r->is_over[lane_of(e)] = is_failure(e);
-        r->total += !is_failure(e);
+        const cddp_event e = cd_memory_sink_get(&r->recorded, i);
+        if (is_left_out(r, &e) || r->is_over[lane_of(&e)]) continue;
+        r->is_over[lane_of(&e)] = is_failure(&e);
+        r->total += !is_failure(&e);
     }
     memset(r->is_over, 0, r->cursor_count * sizeof *r->is_over);
     for (size_t lane = 0; lane < r->cursor_count; lane++) r->cursors[lane] = find_next(r, lane, 0);
