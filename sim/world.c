@@ -335,13 +335,13 @@ void cd_sim_start_rank(cd_sim *sim, cd_sim_rank *rank, unsigned char *stack, siz
     push_ready(sim, rank);
 }
 
-/* So often a rank may look in vain for something to end, one time after the other, before time
-** passes for it; then longer each time. */
+/* So often a rank may look at what has not ended, one time after the other, before time passes for
+** it; then longer each time. */
 #define IDLE_YIELDS_MAX 10000u
 #define IDLE_DOUBLINGS_MAX 40u
 
-/* Until the next event, or longer where other ranks look in vain as well. UINT64_MAX: nothing is left
-** to happen. */
+/* Until the next event, or longer where other ranks do nothing but look as well. UINT64_MAX: there
+** is nothing left to happen. */
 static uint64_t end_of_idling(const cd_sim *sim, const cd_sim_rank *rank)
 {
     const cd_heap_entry *next = cd_queue_find_first(&sim->events);

@@ -72,8 +72,8 @@ struct cddp_composition {
     cd_node *root;
 };
 
-/* What ranks of an earlier run left open is gone with their memory: a world that abandons ranks says
-** so before it is used again. */
+/* What ranks of an earlier run left open is gone with their memory: whoever uses their world again
+** says so first. */
 void cd_composition_forget(cddp_composition *composition);
 
 extern const cd_kind cd_kind_dispatch, cd_kind_round_robin, cd_kind_hier, cd_kind_check,

@@ -444,8 +444,8 @@ static bool pump_others(const cd_step_group *g)
     return are_open;
 }
 
-/* How long a wait lasts before the other groups are looked at: a part of what it has lasted already,
-** so that a wait without end is not looked at without end. */
+/* How long a wait lasts before the other groups are looked at: a part of what it has lasted
+** already, so that the looks of a wait without end are few. */
 #define SLICE_NS UINT64_C(50000)
 #define SLICE_PART 8
 
@@ -476,7 +476,7 @@ static void work_wait_a_little(cd_step_group *g, cd_step_work *w, uint64_t slice
     if (status != CDDP_OK && status != CDDP_E_TIMEOUT)
         work_end(g, w, status, &error);
     else
-        work_advance(g, w, UINT64_MAX, false); /* a time-out of its own ends it here */
+        work_advance(g, w, UINT64_MAX, false); /* its own time-out ends it here */
 }
 
 static void work_wait(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, uint64_t since_ns)

@@ -3,8 +3,8 @@
 **
 ** A step is one operation of an inner group. A work with a single step, issued by post, runs as
 ** the inner backend runs it. A work of several steps advances when this rank posts, tests or waits
-** in any of its groups of the composition. There is no thread here, so that a composition also works in the simulator. It
-** declares async only when all its works have one step.
+** in any of its groups of the composition. There is no thread here, so that a composition also
+** works in the simulator. It declares async only when all its works have one step.
 **
 ** Invariants:
 **   P1  in each inner group every rank issues its operations in the same order: works leave the

@@ -163,7 +163,8 @@ const cd_circle *cd_circles_find(const cd_circles *c, uint32_t rank)
 {
     const cd_circle *r = cd_ranks_find(&c->ranks, rank);
     const bool has_posted = r != NULL && r->is_over;
-    return has_posted && (r->not_counted == 0 || r->shadowed > c->begun_most + AHEAD_MAX) ? r : NULL;
+    return has_posted && (r->not_counted == 0 || r->shadowed > c->begun_most + AHEAD_MAX) ? r
+                                                                                          : NULL;
 }
 
 const cd_circle *cd_circles_find_now(const cd_circles *c, uint32_t rank)

@@ -24,14 +24,14 @@ typedef struct cd_circle {
     uint32_t step, micro_step;
     uint64_t place;  /* changes with the micro-step */
     uint64_t passes; /* that it began in this micro-step */
-    /* Passes as a joined rank since its last own one; those that ranks had begun themselves by then;
-    ** its own ones in all. */
+    /* Passes as a joined rank since its last own one; those that ranks had begun themselves by
+    ** then; its own ones in all. */
     uint64_t shadowed, begun_before, begun;
-    uint64_t not_counted;     /* of the shadowed ones: no pass, since nobody began one */
-    uint64_t events;          /* since its last post or pass */
-    bool is_over;             /* it has posted more than any program does */
-    bool has_passed_often;    /* it has begun more passes than any program does */
-    cddp_event too_many;      /* the first event of those; without its text */
+    uint64_t not_counted;  /* of the shadowed ones: no pass, since nobody began one */
+    uint64_t events;       /* since its last post or pass */
+    bool is_over;          /* it has posted more than any program does */
+    bool has_passed_often; /* it has begun more passes than any program does */
+    cddp_event too_many;   /* the first event of those; without its text */
 } cd_circle;
 
 /* How often a rank posted one operation since then, and in this micro-step. */

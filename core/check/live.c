@@ -126,7 +126,7 @@ typedef struct state {
     cd_circles circles;
     uint64_t waits;
     bool has_fault;
-    int64_t endless; /* + 1: the rank whose going on made the world end */
+    int64_t endless;  /* + 1: the rank whose going on made the world end */
     char parted[160]; /* what a fault of the network itself said; "" without one */
     uint64_t parted_sequence;
     char edges[200]; /* "rank 1 waits for rank 2, …", as the world reported them */
@@ -690,8 +690,8 @@ static bool is_posting(const cd_circle *c, const rank_facts *r)
            r->end_ns - c->post_ns <= LIVELOCK_GAPS_MAX * (took_ns / c->posts);
 }
 
-/* Of ranks that their world ended for that, the first to go too far in any way, and each that is past
-** what a check may know. Of others those alone that posted too much. */
+/* Where the world ended them for that: the first rank that went too far in any way, and each that
+** is past what a check may know. Else those alone that posted too much. */
 static const cd_circle *find_circle(const state *s, uint32_t rank)
 {
     const cd_circle *r = s->endless > 0 ? cd_circles_find_now(&s->circles, rank)

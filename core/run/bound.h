@@ -4,8 +4,8 @@
 **
 ** A rank does so when it posts twice as many collectives between two passes of the model as
 ** any program does (core/check/circle.h), begins so many passes in one micro-step, is far behind
-** the last step of the plan, or emits events and does none of these. A rank that does nothing at all
-** is seen by no sink.
+** the last step of the plan, or emits events and does none of these. A rank that does nothing at
+** all is seen by no sink.
 **
 ** Ownership  a value in caller's storage; the next sink, the plan and the relay are borrowed.
 ** Memory     of the run's allocator, so that it is a part of a run that is put back.
@@ -25,6 +25,6 @@ typedef struct cd_bound {
     uint32_t rank; /* that was the first to go too far */
 } cd_bound;
 
-/* Without a relay nobody could end the world: next is then the run's sink, and `sink` is not used. */
+/* Without a relay nobody could end the world, and `sink` is not to be used. */
 void cd_bound_init(cd_bound *bound, const cddp_run_options *options, const cddp_trace_sink *next);
 void cd_bound_fini(cd_bound *bound); /* accepts a zeroed bound */

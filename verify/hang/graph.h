@@ -24,7 +24,7 @@ const cddp_wait *cd_hang_cycle(const cddp_verdict *verdict);
 /* Without a root and a cycle: the finding that names who keeps ranks waiting in what all have
 ** posted, such as another operation under its number. NULL: there is none. */
 const cddp_finding *cd_hang_why(const cddp_verdict *verdict);
-/* The finding of ranks that go round in circles, whatever they waited in when their world ended them.
+/* The finding of ranks that go round in circles, whatever they waited in when they were ended.
 ** NULL: there is none. */
 const cddp_finding *cd_hang_livelock(const cddp_verdict *verdict);
 /* With roots that all returned, well or since an exchange failed: the first finding, if it blames

@@ -200,6 +200,14 @@ static void skip_to_death(cd_replay *r, size_t lane, size_t index)
         r->met++;
 }
 
+/* What the rank went round more often in the record. */
+static void skip_to_end(cd_replay *r, size_t lane, size_t index)
+{
+    for (; index < r->recorded.count && !is_failure(&r->recorded.events[index]);
+         index = find_next(r, lane, index + 1))
+        r->met++;
+}
+
 /* A failure in both is met without being equal: the rank is over then. */
 static void compare(void *self, const cddp_event *event)
 {
@@ -215,7 +223,9 @@ static void compare(void *self, const cddp_event *event)
     r->was_refused |= is_refused;
     const bool is_cut = is_end_of_struck(r, index, event);
     if (is_cut) skip_to_death(r, lane_of(event), index);
-    if (is_refused || is_cut || is_end_of_circle(r, index, event) ||
+    const bool is_circle = is_end_of_circle(r, index, event);
+    if (is_circle) skip_to_end(r, lane_of(event), index);
+    if (is_refused || is_cut || is_circle ||
         (r->across && index < r->recorded.count && is_failure(event) &&
          is_failure(&r->recorded.events[index]))) {
         r->cursors[lane_of(event)] = r->recorded.count;

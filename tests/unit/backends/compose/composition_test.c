@@ -206,7 +206,7 @@ static const char *const plant_words[PLANTS] = {
     [OTHER_BUCKET] = "rank 2 calls allreduce(sum, 4 x f32, bucket 7) where rank 0 calls "
                      "allreduce(sum, 4 x f32, bucket 4)",
     [OTHER_SHARES] = "rank 2 calls allgather(shares ",
-    [OTHER_SPLITS] = "rank 1 sends 2 elements to rank 2, which expects 1",
+    [OTHER_SPLITS] = "rank 0 sends 2 elements to rank 2, which expects 3",
 };
 
 static cddp_status misuse(trial *t, cddp_group *group, cddp_error *err)
@@ -261,7 +261,7 @@ TEST(check, names_the_rank_that_differs_on_every_rank_before_anything_moves)
         for (uint32_t r = 0; r < RANKS; r++) {
             cd_test_row("plant %d, rank %u", plant, r);
             assert_fails(t.f.results[r].status, CDDP_E_MISMATCH, &t.f.results[r].error,
-                         plant == OTHER_SPLITS ? "to rank 2, which expects" : plant_words[plant]);
+                         plant_words[plant]);
         }
     }
 }

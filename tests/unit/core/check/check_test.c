@@ -1387,8 +1387,8 @@ static void put_post(cd_judge *judge, uint32_t rank, uint64_t k)
            .numel = 1, .bucket = -1);
 }
 
-/* Two ranks that have joined, and shadow 3000 passes each; `mirrored`: of so many a third rank begins
-** one itself, before them or, where shards are read one after the other, behind them. */
+/* Two ranks that have joined, and shadow 3000 passes each; a third rank begins `mirrored` of them
+** itself, before them or, where shards are read one after the other, behind them. */
 static cd_judge *judge_shadows(uint64_t mirrored, bool is_behind)
 {
     cd_judge *judge = make_judge_of("I-LIVE");
@@ -1419,7 +1419,8 @@ TEST(live, joined_ranks_that_shadow_one_another_go_round_in_circles)
     (void)state;
     cd_judge *judge = judge_shadows(0, false);
     end_shadows(judge);
-    expect_finding(judge, "rank 0 goes round in circles: it posts allreduce(sum) of 1 f32 2993 times",
+    expect_finding(judge,
+                   "rank 0 goes round in circles: it posts allreduce(sum) of 1 f32 2993 times",
                    "as a joined rank it shadowed 2992 passes that no rank began");
     for (int is_behind = 0; is_behind < 2; is_behind++) {
         cd_test_row("others begin what they shadow, %s", is_behind ? "behind" : "before");
@@ -1429,7 +1430,7 @@ TEST(live, joined_ranks_that_shadow_one_another_go_round_in_circles)
     }
 }
 
-/* The world says that it ended ranks without end: what is only long to a check is a livelock then. */
+/* The world says that it ended ranks without end: what else is only long is a livelock then. */
 TEST(live, ranks_that_their_world_ended_go_round_in_circles)
 {
     (void)state;
