@@ -400,6 +400,28 @@ TEST(world, a_rank_that_asks_without_end_sees_time_pass_and_hangs_where_none_is_
     }
 }
 
+/* Ranks 1 and 3 never open the group. */
+static cddp_status opens(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    cddp_group *g = NULL;
+    if (rank->rank % 2 == 1) return CDDP_OK;
+    cddp_status status = fixture_group(argument, rank, "world", &g, err);
+    cddp_group_destroy(g);
+    return status;
+}
+
+TEST(world, who_waits_to_open_a_group_names_the_members_that_did_not)
+{
+    (void)state;
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    f.config.world_size = 4;
+    fixture_create(&f);
+    fixture_launch(&f, opens);
+    assert_fails(f.results[2].status, CDDP_E_TIMEOUT, &f.results[2].error,
+                 "hung: rank 2 waits to open group 'world' for ranks 1 and 3");
+    fixture_destroy(&f);
+}
+
 /* Posts, and waits for nobody: no other rank has a turn. */
 static cddp_status posts_for_ever(cddp_rank *rank, void *argument, cddp_error *err)
 {
