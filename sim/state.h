@@ -73,7 +73,7 @@ struct cd_sim_rank {
     bool is_broken;              /* it crashed or left in code from outside: */
     int broken_by, left_with;    /* … the signal, or 0 and the exit code */
     const char *hook, *function; /* what it calls now, or NULL */
-    uint32_t idle_yields;        /* looks at what had not ended, since something did */
+    uint32_t idle_yields;        /* looks at what had not ended, since something did or it waited */
     uint64_t unwind_calls;       /* world calls after the world ended */
     uint64_t collective_count;   /* posted, over all groups: what faults count */
     uint64_t join_count;         /* begun: cd_sim_pass_join */

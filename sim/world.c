@@ -360,8 +360,10 @@ void cd_sim_yield(cd_sim *sim, const struct cd_part *part)
     /* Ranks that ask again and again would ask for ever, if only time can change what they look at.
     ** The end of a part wakes who asks about it. */
     if ((is_alone || part != NULL) && ++rank->idle_yields >= IDLE_YIELDS_MAX) {
+        const uint32_t looks = rank->idle_yields;
         (void)cd_sim_wait(sim, "asks again and again whether something has ended", part,
                           end_of_idling(sim, rank));
+        rank->idle_yields = looks;
         return;
     }
     if (is_alone) return;
@@ -374,6 +376,7 @@ cd_wake cd_sim_wait(cd_sim *sim, const char *what, const struct cd_part *part, u
     cd_sim_rank *rank = sim->current;
     CD_ASSERT(rank != NULL);
     if (sim->unwinding) return CD_WAKE_ABORT;
+    rank->idle_yields = 0; /* time passes */
     rank->state = CD_RANK_WAITING;
     rank->waiting = what;
     rank->waiting_part = part;
