@@ -88,10 +88,12 @@ static void begin_pass(cd_circles *c, const cddp_event *e, cd_circle *r, bool jo
         return;
     }
     r->shadowed++;
-    if (has_shadowed_nobody(c, r))
-        r->not_counted++;
-    else
+    if (!has_shadowed_nobody(c, r)) {
         begin_span(r);
+    } else if (++r->not_counted > CD_CIRCLE_SHADOWS_MAX) {
+        keep_first(r, e);
+        r->is_over = true;
+    }
 }
 
 static void count_repeats(cd_circles *c, const cddp_event *e, const cd_circle *r)

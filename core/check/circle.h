@@ -17,6 +17,10 @@
 ** micro-step, whatever the program. */
 uint64_t cd_circle_bound(int64_t parameters, int64_t buffers, uint64_t ranks);
 
+/* Passes that a joined rank may shadow while nobody is heard to begin one: of processes the events of
+** one rank may come some time before another's. */
+#define CD_CIRCLE_SHADOWS_MAX 512u
+
 /* A rank, since its last forward or backward began. */
 typedef struct cd_circle {
     uint64_t span, posts;
@@ -29,7 +33,7 @@ typedef struct cd_circle {
     uint64_t shadowed, begun_before, begun;
     uint64_t not_counted;  /* of the shadowed ones: no pass, since nobody began one */
     uint64_t events;       /* since its last post or pass */
-    bool is_over;          /* it has posted more than any program does */
+    bool is_over;          /* it has posted more than any program does, or shadowed nobody */
     bool has_passed_often; /* it has begun more passes than any program does */
     cddp_event too_many;   /* the first event of those; without its text */
 } cd_circle;

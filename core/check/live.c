@@ -283,11 +283,15 @@ static void report_livelock(state *s, uint32_t rank, const cd_circle *r)
     if (!cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     describe_repeats(s, rank, r, &f);
-    CD_SAY(f.expected,
-           "at most %llu collectives between two passes: %lld parameters, %lld buffers, "
-           "%llu ranks",
-           (unsigned long long)cd_circles_allowed(&s->circles), (long long)s->circles.parameters,
-           (long long)s->circles.buffers, (unsigned long long)s->ranks.count);
+    if (r->not_counted > 0)
+        CD_SAY(f.expected, "a joined rank shadows one pass for each that another rank begins");
+    else
+        CD_SAY(f.expected,
+               "at most %llu collectives between two passes: %lld parameters, %lld buffers, "
+               "%llu ranks",
+               (unsigned long long)cd_circles_allowed(&s->circles),
+               (long long)s->circles.parameters, (long long)s->circles.buffers,
+               (unsigned long long)s->ranks.count);
     if (r->not_counted > 0)
         CD_SAY(f.actual,
                "%llu, and it goes on: as a joined rank it shadowed %llu passes that no rank began",

@@ -3,9 +3,9 @@
 ** its relay when a rank goes on without end. I-LIVE then reports what repeats.
 **
 ** A rank does so when it posts twice as many collectives between two passes of the model as
-** any program does (core/check/circle.h), begins so many passes in one micro-step, is far behind
-** the last step of the plan, or emits events and does none of these. A rank that does nothing at
-** all is seen by no sink.
+** any program does (core/check/circle.h), shadows passes that nobody begins, begins so many passes
+** itself in one micro-step, is far behind the last step of the plan, or emits events and does none
+** of these. A rank that does nothing at all is seen by no sink.
 **
 ** Ownership  a value in caller's storage; the next sink, the plan and the relay are borrowed.
 ** Memory     of the run's allocator, so that it is a part of a run that is put back.
