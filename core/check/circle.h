@@ -17,8 +17,8 @@
 ** micro-step, whatever the program. */
 uint64_t cd_circle_bound(int64_t parameters, int64_t buffers, uint64_t ranks);
 
-/* Passes that a joined rank may shadow while nobody is heard to begin one: of processes the events of
-** one rank may come some time before another's. */
+/* Passes that a joined rank may shadow while nobody is heard to begin one: of processes the events
+** of one rank may come some time before another's. */
 #define CD_CIRCLE_SHADOWS_MAX 512u
 
 /* A rank, since its last forward or backward began. */
