@@ -33,7 +33,9 @@ static bool is_behind_the_end(cd_bound *b, uint32_t step)
 static bool goes_too_far(cd_bound *b, const cddp_event *e)
 {
     const cd_circle *r = cd_ranks_find(&b->circles.ranks, e->rank);
-    const uint64_t allowed = PATIENCE * cd_circles_allowed(&b->circles);
+    /* the plan may ask for any number of collectives of its own */
+    const uint64_t allowed =
+        PATIENCE * (cd_circles_allowed(&b->circles) + b->plan->collective_count);
     return r != NULL && (r->posts > allowed || r->passes > allowed ||
                          r->not_counted > (uint64_t)PATIENCE * CD_CIRCLE_SHADOWS_MAX ||
                          r->events > EVENTS_PER_POST * allowed || is_behind_the_end(b, e->step));
