@@ -33,7 +33,7 @@ static bool is_behind_the_end(cd_bound *b, uint32_t step)
 static bool goes_too_far(cd_bound *b, const cddp_event *e)
 {
     const cd_circle *r = cd_ranks_find(&b->circles.ranks, e->rank);
-    /* the plan may ask for any number of collectives of its own */
+    /* the plan itself may ask for any number of collectives */
     const uint64_t allowed =
         PATIENCE * (cd_circles_allowed(&b->circles) + b->plan->collective_count);
     return r != NULL && (r->posts > allowed || r->passes > allowed ||
