@@ -6,6 +6,7 @@
 
 #include "core/base/hash.h"
 #include "core/model/layers/inner.h"
+#include "core/model/layers/loss.h"
 #include "core/model/layers/norm.h"
 #include "core/model/type.h"
 #include "core/tensor/cpu.h"
