@@ -72,7 +72,8 @@ static void take_loop(witness *w, const cddp_event *event)
     cd_circles_push(&w->circles, event);
     if (event->kind != CDDP_EV_rank_end || event->as.rank_end.end != CDDP_RANK_INTERRUPTED) return;
     const cd_circle *circle = cd_circles_find(&w->circles, event->rank);
-    const cd_repeats *most = circle != NULL ? cd_circles_most(&w->circles, event->rank) : NULL;
+    const cd_repeats *most =
+        circle != NULL ? cd_circles_most(&w->circles, event->rank, false) : NULL;
     if (most == NULL || w->loops[0] != '\0') return;
     char operation[96];
     cd_operation_print(most->data, operation, sizeof operation);

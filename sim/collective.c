@@ -451,9 +451,12 @@ cddp_status cd_part_test(cd_part *part, bool *done, cddp_error *err)
     if (part->state != CD_PART_ENDED) {
         if (cd_sim_is_over_for(sim, part->member->rank))
             return cd_fail(err, CDDP_E_ABORTED, "the world has ended");
-        cd_sim_yield(sim); /* or a rank that polls would keep the others from running */
+        part->waiter = part->member->rank;
+        cd_sim_yield(sim, part); /* or a rank that polls would keep the others from running */
+        part->waiter = NULL;
     }
     *done = part->state == CD_PART_ENDED;
+    if (*done) part->member->rank->idle_yields = 0;
     if (*done && part->stream_device != NULL) cd_stream_order_end(part, true);
     if (*done) CD_TRY(outcome(part, err));
     return CDDP_OK;

@@ -413,7 +413,7 @@ static void yield(cddp_rank *port)
     cd_sim *sim = port->world;
     cd_sim_rank *rank = cd_sim_rank_of(port);
     if (cd_sim_is_over_for(sim, rank)) return;
-    cd_sim_yield(sim);
+    cd_sim_yield(sim, NULL);
 }
 
 static cddp_status streams_open(cddp_rank *rank, const cddp_streams_options *options,

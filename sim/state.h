@@ -73,6 +73,7 @@ struct cd_sim_rank {
     bool is_broken;              /* it crashed or left in code from outside: */
     int broken_by, left_with;    /* … the signal, or 0 and the exit code */
     const char *hook, *function; /* what it calls now, or NULL */
+    uint32_t idle_yields;        /* looks at what had not ended, since something did or it waited */
     uint64_t unwind_calls;       /* world calls after the world ended */
     uint64_t collective_count;   /* posted, over all groups: what faults count */
     uint64_t join_count;         /* begun: cd_sim_pass_join */
@@ -155,8 +156,9 @@ cd_wake cd_sim_wait(cd_sim *sim, const char *what, const struct cd_part *part,
                     uint64_t deadline_ns);
 /* Makes a waiting rank ready; nothing when it is not waiting. */
 void cd_sim_wake(cd_sim *sim, cd_sim_rank *rank, cd_wake wake);
-/* On a rank's stack: lets the other ready ranks run first. */
-void cd_sim_yield(cd_sim *sim);
+/* On a rank's stack: lets the other ready ranks run first. part: what it asks about; may be NULL.
+** One that asks for ever sees time pass, and hangs where nothing is left to happen. */
+void cd_sim_yield(cd_sim *sim, const struct cd_part *part);
 /* Makes a rank ready to run the program from its beginning. */
 void cd_sim_start_rank(cd_sim *sim, cd_sim_rank *rank, unsigned char *stack, size_t stack_bytes);
 /* A choice on a rank's stack. In a world that has ended: 0. */

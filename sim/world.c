@@ -51,6 +51,12 @@ void cd_sim_audit(const cd_sim *sim)
 
 void cd_sim_exhausted(cd_sim *sim) { sim->out_of_memory = true; }
 
+static bool is_endless(const cd_sim *sim)
+{
+    const bool *said = sim->host->config.is_endless;
+    return said != NULL && *said;
+}
+
 void cd_sim_schedule_event(cd_sim *sim, cd_sim_event *event, uint64_t time_ns)
 {
     CD_ASSERT(time_ns >= sim->now_ns); /* W1 */
@@ -329,11 +335,38 @@ void cd_sim_start_rank(cd_sim *sim, cd_sim_rank *rank, unsigned char *stack, siz
     push_ready(sim, rank);
 }
 
-void cd_sim_yield(cd_sim *sim)
+/* So often a rank may look at what has not ended, one time after the other, before time passes for
+** it; then longer each time. */
+#define IDLE_YIELDS_MAX 10000u
+#define IDLE_DOUBLINGS_MAX 40u
+
+/* Until the next event, or longer where other ranks do nothing but look as well. UINT64_MAX: there
+** is nothing left to happen. */
+static uint64_t end_of_idling(const cd_sim *sim, const cd_sim_rank *rank)
+{
+    const cd_heap_entry *next = cd_queue_find_first(&sim->events);
+    const uint32_t more = rank->idle_yields - IDLE_YIELDS_MAX;
+    const uint64_t least =
+        sim->now_ns + (UINT64_C(1) << (more < IDLE_DOUBLINGS_MAX ? more : IDLE_DOUBLINGS_MAX));
+    if (next == NULL) return UINT64_MAX;
+    return next->time > least ? next->time : least;
+}
+
+void cd_sim_yield(cd_sim *sim, const struct cd_part *part)
 {
     cd_sim_rank *rank = sim->current;
     CD_ASSERT(rank != NULL);
-    if (sim->ready_count == 0 && sim->completable_count == 0) return;
+    const bool is_alone = sim->ready_count == 0 && sim->completable_count == 0;
+    /* Ranks that ask again and again would ask for ever, if only time can change what they look at.
+    ** The end of a part wakes who asks about it. */
+    if ((is_alone || part != NULL) && ++rank->idle_yields >= IDLE_YIELDS_MAX) {
+        const uint32_t looks = rank->idle_yields;
+        (void)cd_sim_wait(sim, "asks again and again whether something has ended", part,
+                          end_of_idling(sim, rank));
+        rank->idle_yields = looks;
+        return;
+    }
+    if (is_alone) return;
     push_ready(sim, rank);
     cd_fiber_leave(&rank->fiber);
 }
@@ -343,6 +376,7 @@ cd_wake cd_sim_wait(cd_sim *sim, const char *what, const struct cd_part *part, u
     cd_sim_rank *rank = sim->current;
     CD_ASSERT(rank != NULL);
     if (sim->unwinding) return CD_WAKE_ABORT;
+    rank->idle_yields = 0; /* time passes */
     rank->state = CD_RANK_WAITING;
     rank->waiting = what;
     rank->waiting_part = part;
@@ -357,6 +391,9 @@ cd_wake cd_sim_wait(cd_sim *sim, const char *what, const struct cd_part *part, u
 
 bool cd_sim_is_over_for(cd_sim *sim, cd_sim_rank *rank)
 {
+    /* A rank whose loop waits for nobody gives the thread back here. */
+    if (!sim->unwinding && sim->current == rank && is_endless(sim))
+        (void)cd_sim_wait(sim, "goes on without end", NULL, UINT64_MAX);
     if (!sim->unwinding) return false;
     if (rank->unwind_calls++ < UNWIND_CALLS_MAX) return true;
     rank->state = CD_RANK_DEAD;
@@ -532,6 +569,7 @@ void cd_sim_decide(cd_sim *sim, uint32_t index)
 static bool step(cd_sim *sim)
 {
     if (sim->out_of_memory || sim->ended_count == sim->world_size) return false;
+    if (is_endless(sim)) return false;
     uint32_t completions = sim->completable_count > 0 ? eligible_count(sim) : 0;
     uint32_t options = completions + sim->ready_count;
     if (options == 1) {

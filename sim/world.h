@@ -87,6 +87,10 @@ typedef struct cd_sim_config {
     ** memory. Their actions are no part of the run: mute their tracers here. (optional) */
     void (*ended)(void *context);
     void *ended_context;
+    /* Becomes true when somebody who hears the ranks knows that they go on without end. The world
+    ** ends then as one that hangs. Virtual time is no such limit where operations take none.
+    ** NULL: nobody says so. */
+    const bool *is_endless;
     /* Ranks call code from outside: a plugin's hook. A rank that crashes or leaves in such a call
     ** is dead. One that keeps the thread for longer than these limits of real time hangs where it
     ** is. Neither is unwound. Of such worlds a process runs one at a time. 0: none of it. */

@@ -22,6 +22,9 @@ cddp_status cddp_composition_open(const cddp_composition_options *options,
     cddp_composition *c = cd_arena_push(&arena, sizeof *c);
     if (c == NULL) return cd_fail_memory(err, "backend '%s'", options->spec);
     c->arena = arena;
+    c->ranks = cd_arena_push(&c->arena, sizeof *c->ranks);
+    if (c->ranks != NULL && pthread_mutex_init(&c->ranks->lock, NULL) != 0) c->ranks = NULL;
+    if (c->ranks == NULL) CD_TRY_OUT(cd_fail_memory(err, "backend '%s'", options->spec));
     c->options = *options;
     c->spec = cd_arena_strdup(&c->arena, options->spec);
     c->node_name = cd_arena_strdup(&c->arena, options->node != NULL ? options->node : "");
@@ -44,7 +47,14 @@ const cddp_backend *cddp_composition_backend(const cddp_composition *composition
 
 void cddp_composition_close(cddp_composition *composition)
 {
-    if (composition != NULL) cd_arena_fini(&composition->arena);
+    if (composition == NULL) return;
+    if (composition->ranks != NULL) pthread_mutex_destroy(&composition->ranks->lock);
+    cd_arena_fini(&composition->arena);
+}
+
+void cd_composition_forget(cddp_composition *composition)
+{
+    if (composition != NULL) composition->ranks->first = NULL;
 }
 
 bool cddp_composition_is_named(const char *spec)

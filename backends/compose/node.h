@@ -2,11 +2,14 @@
 /* The tree of a composition's text, and the kinds of its inner nodes.
 **
 ** Lifetime   made by spec.c, owned by the composition; groups borrow their node.
-** Threads    read-only once made: in the simulator all ranks share one tree.
+** Threads    read-only once made, but for the list of ranks: in the simulator all ranks share one
+**            tree.
 */
 #pragma once
 #include "cddp/composition.h"
 #include "core/base/arena.h"
+
+#include <pthread.h>
 
 #define CD_NODE_INNER_MAX 8
 #define CD_NODE_GROUPS_MAX 16 /* of one composed group */
@@ -54,13 +57,24 @@ struct cd_node {
     char *name; /* the node's part of the text */
 };
 
+/* Ranks with open groups, each with what it has open. The one part that changes: see step.c. */
+typedef struct cd_step_ranks {
+    pthread_mutex_t lock; /* ranks may be threads */
+    struct cd_step_rank *first;
+} cd_step_ranks;
+
 struct cddp_composition {
     cd_arena arena; /* of the composition itself, its texts and its tree */
+    cd_step_ranks *ranks;
     cddp_composition_options options;
     char *spec;
     char *node_name;
     cd_node *root;
 };
+
+/* What ranks of an earlier run left open is gone with their memory: whoever uses their world again
+** says so first. */
+void cd_composition_forget(cddp_composition *composition);
 
 extern const cd_kind cd_kind_dispatch, cd_kind_round_robin, cd_kind_hier, cd_kind_check,
     cd_kind_fault;

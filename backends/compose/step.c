@@ -71,7 +71,60 @@ static cddp_status fail_broken(const cd_step_group *g, cddp_error *err)
     return cd_fail(err, g->broken, "group '%s' failed before: %s", g->name, g->broken_words);
 }
 
+/* ---- the groups of a rank ---- */
+
+struct cd_step_rank {
+    cd_step_rank *next;
+    const cddp_rank *rank;
+    const cddp_allocator *allocator;
+    cd_step_group *first;
+    size_t queued; /* works with steps to come, over all groups */
+};
+
+static cddp_status rank_join(cd_step_group *g, cddp_error *err)
+{
+    cd_step_ranks *ranks = g->node->composition->ranks;
+    cd_step_rank *r = NULL;
+    pthread_mutex_lock(&ranks->lock);
+    for (r = ranks->first; r != NULL && r->rank != g->rank; r = r->next) {
+    }
+    if (r == NULL) {
+        r = cd_allocate_zero(g->allocator, sizeof *r);
+        if (r != NULL) {
+            r->rank = g->rank;
+            r->allocator = g->allocator;
+            r->next = ranks->first;
+            ranks->first = r;
+        }
+    }
+    pthread_mutex_unlock(&ranks->lock);
+    if (r == NULL) return cd_fail_memory(err, "group '%s'", g->name);
+    g->next_of_rank = r->first;
+    r->first = g;
+    g->mine = r;
+    return CDDP_OK;
+}
+
+static void rank_leave(cd_step_group *g)
+{
+    cd_step_rank *r = g->mine;
+    if (r == NULL) return;
+    cd_step_group **at = &r->first;
+    while (*at != g) at = &(*at)->next_of_rank;
+    *at = g->next_of_rank;
+    if (r->first != NULL) return;
+    cd_step_ranks *ranks = g->node->composition->ranks;
+    pthread_mutex_lock(&ranks->lock);
+    cd_step_rank **link = &ranks->first;
+    while (*link != NULL && *link != r) link = &(*link)->next;
+    if (*link == r) *link = r->next;
+    pthread_mutex_unlock(&ranks->lock);
+    cd_release(r->allocator, r, sizeof *r);
+}
+
 /* ---- groups ---- */
+
+static void queue_remove(cd_step_group *g, cd_step_work *w);
 
 cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
                                  const cddp_group_spec *spec, const cd_step_ops *ops,
@@ -97,8 +150,12 @@ cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
         return cd_fail_memory(err, "group '%s' of %" PRIu32, spec->name, spec->group_size);
     }
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
-    *group = g;
-    return CDDP_OK;
+    const cddp_status status = rank_join(g, err);
+    if (status != CDDP_OK)
+        cd_arena_fini(&g->arena);
+    else
+        *group = g;
+    return status;
 }
 
 cddp_status cd_step_group_open_inner(cd_step_group *g, const cddp_group_spec *spec,
@@ -148,6 +205,8 @@ void cd_step_group_destroy(void *group)
         if (inner->table != NULL) inner->table->close(inner->group);
     }
     if (g->ops->fini != NULL) g->ops->fini(g);
+    while (g->first != NULL) queue_remove(g, g->first);
+    rank_leave(g);
     cd_arena_fini(&g->arena);
 }
 
@@ -184,6 +243,7 @@ static void work_give(cd_step_group *g, cd_step_work *w)
 static void queue_push(cd_step_group *g, cd_step_work *w)
 {
     w->queued = true;
+    g->mine->queued++;
     w->next = NULL;
     if (g->last != NULL)
         g->last->next = w;
@@ -203,6 +263,7 @@ static void queue_remove(cd_step_group *g, cd_step_work *w)
         g->first = w->next;
     if (g->last == w) g->last = before;
     w->queued = false;
+    g->mine->queued--;
     w->next = NULL;
 }
 
@@ -236,6 +297,7 @@ cddp_status cd_step_issue(cd_step_group *g, cd_step_work *w, uint32_t index,
     c.timeout_ns = time_left(g, w->deadline_ns);
     w->stage++;
     w->last = last;
+    w->arrived = false;
     w->inner_index = index;
     CD_TRY(cd_inner_post(g, index, &c, &w->inner, err));
     return CDDP_OK;
@@ -286,9 +348,10 @@ static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t lim
     const cd_inner *inner = &g->inner[w->inner_index];
     uint64_t until = limit_ns < w->deadline_ns ? limit_ns : w->deadline_ns;
     *ended = true;
-    if (w->inner != NULL && blocks)
+    const bool is_under_way = w->inner != NULL && !w->arrived;
+    if (is_under_way && blocks)
         CD_TRY(inner->table->wait(inner->group, w->inner, time_left(g, until), err));
-    if (w->inner != NULL && !blocks) CD_TRY(inner->table->test(inner->group, w->inner, ended, err));
+    if (is_under_way && !blocks) CD_TRY(inner->table->test(inner->group, w->inner, ended, err));
     if (w->lost) {
         uint64_t now = cd_step_now(g);
         if (!blocks && now < until) {
@@ -349,9 +412,118 @@ static void group_pump(cd_step_group *g)
     }
 }
 
+static cddp_status step_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err);
+
+static bool is_composed(const cd_inner *inner)
+{
+    return inner->table != NULL && inner->table->wait == step_wait;
+}
+
+/* A group that `outer` is made of: waiting for it is how a work of `outer` goes on. */
+static bool is_part_of(const cd_step_group *outer, const cd_step_group *group)
+{
+    for (uint32_t i = 0; i < outer->inner_count; i++)
+        if (is_composed(&outer->inner[i]) &&
+            (outer->inner[i].group == group || is_part_of(outer->inner[i].group, group)))
+            return true;
+    return false;
+}
+
+/* Advances what other groups of this rank have under way (P6). True: they have steps to come. */
+static bool pump_others(const cd_step_group *g)
+{
+    bool are_open = false;
+    if (g->mine->queued == 0) return false;
+    for (cd_step_group *other = g->mine->first; other != NULL; other = other->next_of_rank) {
+        if (other->is_at_work || other->first == NULL || is_part_of(g, other)) continue;
+        other->is_at_work = true;
+        group_pump(other);
+        other->is_at_work = false;
+        are_open = are_open || other->first != NULL;
+    }
+    return are_open;
+}
+
+/* How long a wait lasts before the other groups are looked at: a part of what it has lasted
+** already, so that the looks of a wait without end are few. */
+#define SLICE_NS UINT64_C(50000)
+#define SLICE_PART 8
+
+static cddp_status wait_a_while(cd_step_group *g, cd_step_work *w, uint64_t limit_ns,
+                                cddp_error *err);
+
+/* As a leaf's wait that is over: the work stays as it is. */
+static cddp_status inner_wait_a_while(const cd_step_group *g, const cd_inner *inner, void *work,
+                                      uint64_t duration_ns, cddp_error *err)
+{
+    if (is_composed(inner))
+        return CD_PASS(wait_a_while(inner->group, work, cd_step_now(g) + duration_ns, err));
+    return CD_PASS(inner->table->wait(inner->group, work, duration_ns, err));
+}
+
+/* Waits a little for the step in flight, and advances the work if that has ended. */
+static void work_wait_a_little(cd_step_group *g, cd_step_work *w, uint64_t slice_ns)
+{
+    const cd_inner *inner = &g->inner[w->inner_index];
+    cddp_error error = CDDP_ERROR_INIT;
+    cddp_status status = CDDP_OK;
+    if (w->inner != NULL && !w->arrived) {
+        status = inner_wait_a_while(g, inner, w->inner, slice_ns, &error);
+        w->arrived = status == CDDP_OK;
+    } else {
+        status = g->rank->ops->sleep_ns(g->rank, slice_ns, &error); /* it is not due */
+    }
+    if (status != CDDP_OK && status != CDDP_E_TIMEOUT)
+        work_end(g, w, status, &error);
+    else
+        work_advance(g, w, UINT64_MAX, false); /* its own time-out ends it here */
+}
+
+static void work_wait(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, uint64_t since_ns)
+{
+    const uint64_t until = limit_ns < w->deadline_ns ? limit_ns : w->deadline_ns;
+    const uint64_t now = cd_step_now(g), slice_ns = SLICE_NS + (now - since_ns) / SLICE_PART;
+    if (!w->lost && until > now && until - now > slice_ns && pump_others(g))
+        work_wait_a_little(g, w, slice_ns);
+    else
+        work_advance(g, w, limit_ns, true);
+}
+
+/* The step that a work waits for: its own, or that of the first in the queue (P1). */
+static cd_step_work *next_to_advance(cd_step_group *g, cd_step_work *w)
+{
+    return w->queued ? g->first : w;
+}
+
+static cddp_status work_outcome(const cd_step_work *w, cddp_error *err);
+
+static cddp_status wait_a_while(cd_step_group *g, cd_step_work *w, uint64_t limit_ns,
+                                cddp_error *err)
+{
+    g->is_at_work = true;
+    while (!w->ended) {
+        const uint64_t now = cd_step_now(g);
+        if (now >= limit_ns) break;
+        (void)pump_others(g);
+        work_wait_a_little(g, next_to_advance(g, w), limit_ns - now);
+    }
+    g->is_at_work = false;
+    if (!w->ended) return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': not done yet", g->name);
+    return CD_PASS(work_outcome(w, err));
+}
+
 static cddp_status work_outcome(const cd_step_work *w, cddp_error *err)
 {
     return w->outcome == CDDP_OK ? CDDP_OK : cd_fail(err, w->outcome, "%s", w->words);
+}
+
+/* Advances everything of the rank without waiting. */
+static void pump(cd_step_group *g)
+{
+    g->is_at_work = true;
+    group_pump(g);
+    (void)pump_others(g);
+    g->is_at_work = false;
 }
 
 /* ---- the slots ---- */
@@ -360,7 +532,7 @@ static cddp_status step_post(void *group, const cddp_collective *c, void **work,
 {
     cd_step_group *g = group;
     cd_step_work *w = NULL;
-    group_pump(g);
+    pump(g);
     if (g->broken != CDDP_OK) return CD_PASS(fail_broken(g, err));
     CD_TRY(work_take(g, &w, err));
     uint64_t timeout_ns = c->timeout_ns != 0 ? c->timeout_ns : g->timeout_ns;
@@ -388,7 +560,7 @@ static cddp_status step_test(void *group, void *work, bool *done, cddp_error *er
 {
     cd_step_group *g = group;
     cd_step_work *w = work;
-    group_pump(g);
+    pump(g);
     if (!w->ended && !w->queued) work_advance(g, w, UINT64_MAX, false);
     if (w->ended) CD_TRY(work_outcome(w, err));
     *done = w->ended;
@@ -400,8 +572,10 @@ static cddp_status step_wait(void *group, void *work, uint64_t timeout_ns, cddp_
     cd_step_group *g = group;
     cd_step_work *w = work;
     uint64_t limit = timeout_ns != 0 ? cd_step_now(g) + timeout_ns : UINT64_MAX;
-    while (w->queued) work_advance(g, g->first, limit, true);
-    while (!w->ended) work_advance(g, w, limit, true);
+    const uint64_t since = cd_step_now(g);
+    g->is_at_work = true;
+    while (!w->ended) work_wait(g, next_to_advance(g, w), limit, since);
+    g->is_at_work = false;
     CD_TRY(work_outcome(w, err));
     return CDDP_OK;
 }

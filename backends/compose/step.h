@@ -3,8 +3,8 @@
 **
 ** A step is one operation of an inner group. A work with a single step, issued by post, runs as
 ** the inner backend runs it. A work of several steps advances when this rank posts, tests or waits
-** in the group. There is no thread here, so that a composition also works in the simulator. It
-** declares async only when all its works have one step.
+** in any of its groups of the composition. There is no thread here, so that a composition also
+** works in the simulator. It declares async only when all its works have one step.
 **
 ** Invariants:
 **   P1  in each inner group every rank issues its operations in the same order: works leave the
@@ -14,7 +14,9 @@
 **       missing (P1);
 **   P4  collectives of an inner group are numbered without gaps; messages between two ranks do not
 **       count, because the others cannot know of them;
-**   P5  records of works are reused: a steady state allocates nothing.
+**   P5  records of works are reused: a steady state allocates nothing;
+**   P6  while a rank waits in one group, its works in other groups go on: another rank may wait for
+**       those first. A group that is at work itself, around an inner group, is left alone.
 */
 #pragma once
 #include "backends/compose/node.h"
@@ -22,6 +24,9 @@
 
 typedef struct cd_step_group cd_step_group;
 typedef struct cd_step_work cd_step_work;
+
+/* The open groups of one rank. */
+typedef struct cd_step_rank cd_step_rank;
 
 typedef struct cd_inner {
     const cddp_backend *table; /* NULL: this rank is not a member */
@@ -56,6 +61,7 @@ struct cd_step_work {
     uint32_t inner_index;
     void *inner; /* the step in flight; NULL: none */
     bool queued, last, ended, lost;
+    bool arrived;         /* the step in flight was waited for, and ended well */
     uint64_t deadline_ns; /* UINT64_MAX: none */
     uint64_t due_ns;      /* reported done no earlier than this */
     uint64_t number;      /* number of this rank's operation in the group */
@@ -80,6 +86,9 @@ struct cd_step_group {
     cd_step_work *first, *last; /* P1 */
     cd_step_work *free, *made;
     uint64_t posted;
+    cd_step_rank *mine;
+    cd_step_group *next_of_rank;
+    bool is_at_work;    /* P6 */
     cddp_status broken; /* CDDP_OK: not */
     char broken_words[160];
 };

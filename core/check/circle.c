@@ -21,18 +21,79 @@ void cd_circles_fini(cd_circles *c)
 ** each control message (used map, join, flags, the program's own collectives). */
 #define STAGES_MAX 64u /* of a comm hook, or of the retries of an operation */
 #define CONTROLS_MAX 32u
+uint64_t cd_circle_bound(int64_t parameters, int64_t buffers, uint64_t ranks)
+{
+    return STAGES_MAX * ((uint64_t)parameters + (uint64_t)buffers + ranks + CONTROLS_MAX);
+}
+
 uint64_t cd_circles_allowed(const cd_circles *c)
 {
-    return STAGES_MAX *
-           ((uint64_t)c->parameters + (uint64_t)c->buffers + c->ranks.count + CONTROLS_MAX);
+    return cd_circle_bound(c->parameters, c->buffers, c->ranks.count);
 }
 
 /* A pass of the model begins, or of one unit of a sharded one. */
 static void begin_span(cd_circle *r)
 {
     r->span++;
-    r->posts = 0;
+    r->posts = r->not_counted = 0;
     r->is_over = false;
+}
+
+static void begin_place(cd_circle *r, const cddp_event *e)
+{
+    if (r->step == e->step && r->micro_step == e->micro_step) return;
+    begin_span(r);
+    r->step = e->step;
+    r->micro_step = e->micro_step;
+    r->place++;
+    r->passes = 0;
+    r->has_passed_often = false;
+}
+
+static void keep_first(cd_circle *r, const cddp_event *e)
+{
+    if (r->is_over || r->has_passed_often) return;
+    r->too_many = *e;
+    r->too_many.text = NULL;
+}
+
+/* Joined ranks may be some iterations ahead of the forwards that they mirror. */
+#define AHEAD_MAX 8u
+
+static bool has_shadowed_nobody(const cd_circles *c, const cd_circle *r)
+{
+    return r->shadowed > c->begun - r->begun_before + AHEAD_MAX;
+}
+
+static void begin_own(cd_circles *c, const cddp_event *e, cd_circle *r)
+{
+    if (e->kind == CDDP_EV_forward_begin) {
+        c->begun++;
+        if (++r->begun > c->begun_most) c->begun_most = r->begun;
+    }
+    r->shadowed = 0;
+    r->begun_before = c->begun;
+    begin_span(r);
+    if (++r->passes <= cd_circles_allowed(c)) return;
+    keep_first(r, e);
+    r->has_passed_often = true;
+}
+
+static void begin_pass(cd_circles *c, const cddp_event *e, cd_circle *r, bool joined)
+{
+    begin_place(r, e);
+    r->events = 0;
+    if (!joined) {
+        begin_own(c, e, r);
+        return;
+    }
+    r->shadowed++;
+    if (!has_shadowed_nobody(c, r)) {
+        begin_span(r);
+    } else if (++r->not_counted > CD_CIRCLE_SHADOWS_MAX) {
+        keep_first(r, e);
+        r->is_over = true;
+    }
 }
 
 static void count_repeats(cd_circles *c, const cddp_event *e, const cd_circle *r)
@@ -45,42 +106,47 @@ static void count_repeats(cd_circles *c, const cddp_event *e, const cd_circle *r
         cd_table_add(&c->repeated, CD_KEY(e->rank, (int64_t)((uint64_t)p->group ^ what << 8),
                                           p->numel, p->bucket));
     if (x == NULL) return;
-    if (x->span != r->span)
-        *x = (cd_repeats){
-            {p->op, p->reduce_op, p->root, p->dtype, p->numel}, p->bucket, p->group, r->span, 0};
+    if (x->count_in_place == 0)
+        *x = (cd_repeats){.data = {p->op, p->reduce_op, p->root, p->dtype, p->numel},
+                          .bucket = p->bucket,
+                          .group = p->group};
+    if (x->span != r->span) x->count = 0;
+    if (x->place != r->place) x->count_in_place = 0;
+    x->span = r->span;
+    x->place = r->place;
     x->count++;
+    x->count_in_place++;
 }
 
 static void take_post(cd_circles *c, const cddp_event *e, cd_circle *r)
 {
-    if (r->step != e->step || r->micro_step != e->micro_step) {
-        begin_span(r);
-        r->step = e->step;
-        r->micro_step = e->micro_step;
-    }
+    begin_place(r, e);
     if (r->posts++ == 0) r->begin_ns = e->time_ns;
     r->post_ns = e->time_ns;
-    count_repeats(c, e, r);
+    r->events = 0;
+    if (!c->without_operations) count_repeats(c, e, r);
     if (r->is_over || r->posts <= cd_circles_allowed(c)) return;
+    keep_first(r, e);
     r->is_over = true;
-    r->too_many = *e;
-    r->too_many.text = NULL;
 }
 
 void cd_circles_push(cd_circles *c, const cddp_event *e)
 {
     cd_circle *r = cd_ranks_add(&c->ranks, e->rank);
     if (r == NULL) return;
+    r->events++;
     switch (e->kind) {
     case CDDP_EV_collective_post:
         take_post(c, e, r);
         break;
     case CDDP_EV_mark:
-        if (e->text != NULL && strcmp(e->text, "sharded_pass") == 0) begin_span(r);
+        if (e->text != NULL && strcmp(e->text, "sharded_pass") == 0) begin_pass(c, e, r, false);
         break;
     case CDDP_EV_forward_begin:
+        begin_pass(c, e, r, e->as.forward_begin.joined != 0);
+        break;
     case CDDP_EV_backward_begin:
-        begin_span(r);
+        begin_pass(c, e, r, false);
         break;
     case CDDP_EV_param:
         if (e->as.param.ordinal >= c->parameters) c->parameters = e->as.param.ordinal + 1;
@@ -93,21 +159,34 @@ void cd_circles_push(cd_circles *c, const cddp_event *e)
     }
 }
 
+/* Where ranks come one after the other, as in shards, a joined one may come before those that it
+** shadows: what they began is known at the end. */
 const cd_circle *cd_circles_find(const cd_circles *c, uint32_t rank)
 {
     const cd_circle *r = cd_ranks_find(&c->ranks, rank);
-    return r != NULL && r->is_over ? r : NULL;
+    const bool has_posted = r != NULL && r->is_over;
+    return has_posted && (r->not_counted == 0 || r->shadowed > c->begun_most + AHEAD_MAX) ? r
+                                                                                          : NULL;
 }
 
-const cd_repeats *cd_circles_most(const cd_circles *c, uint32_t rank)
+const cd_circle *cd_circles_find_now(const cd_circles *c, uint32_t rank)
+{
+    const cd_circle *r = cd_ranks_find(&c->ranks, rank);
+    return r != NULL && (r->is_over || r->has_passed_often) ? r : NULL;
+}
+
+const cd_repeats *cd_circles_most(const cd_circles *c, uint32_t rank, bool in_micro_step)
 {
     const cd_circle *r = cd_ranks_find(&c->ranks, rank);
     const cd_repeats *most = NULL;
+    uint64_t count = 0;
     for (size_t i = 0; r != NULL && i < c->repeated.count; i++) {
         const cd_repeats *x = cd_table_value(&c->repeated, i);
-        const bool is_now =
-            cd_table_key(&c->repeated, i)->part[0] == (int64_t)rank && x->span == r->span;
-        if (is_now && (most == NULL || x->count > most->count)) most = x;
+        const uint64_t here = in_micro_step ? (x->place == r->place ? x->count_in_place : 0)
+                                            : (x->span == r->span ? x->count : 0);
+        if (cd_table_key(&c->repeated, i)->part[0] != (int64_t)rank || here <= count) continue;
+        most = x;
+        count = here;
     }
     return most;
 }

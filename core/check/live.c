@@ -18,7 +18,9 @@
 **               Livelock: a rank posts more collectives between two forwards or backwards than
 **               its buckets, buffers, control messages and peers can explain (repeats_allowed), and
 **               its world says that it never came back. A record that merely stops inside a loop is
-**               no livelock: nobody knows how long the loop would have been.
+**               no livelock: nobody knows how long the loop would have been. A joined rank that
+**               shadows more passes than other ranks begin makes none. A mark of the world: it
+**               ended ranks that went on without end (core/run/bound.h).
 **               A member whose record is missing, or stops before the rank ended, may have posted
 **               anything: it is never the one that did not come.
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
@@ -126,6 +128,7 @@ typedef struct state {
     cd_circles circles;
     uint64_t waits;
     bool has_fault;
+    int64_t endless;  /* + 1: the rank whose going on made the world end */
     char parted[160]; /* what a fault of the network itself said; "" without one */
     uint64_t parted_sequence;
     char edges[200]; /* "rank 1 waits for rank 2, …", as the world reported them */
@@ -256,25 +259,53 @@ static void follow_continuation(state *s, const cddp_event *e, int64_t group, in
 }
 
 #define LIVELOCK_GAPS_MAX 4u /* times between two posts that may pass before its end */
-static void report_livelock(state *s, const cd_circle *r)
+
+/* What it repeats most: an operation, in one pass or in one micro-step; passes; or steps. */
+static void describe_repeats(state *s, uint32_t rank, const cd_circle *r, cddp_finding *f)
 {
-    const cddp_event *e = &r->too_many;
-    const cd_repeats *most = cd_circles_most(&s->circles, e->rank);
-    if (most == NULL || !cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
+    const bool in_passes = !r->is_over;
+    const cd_repeats *most = cd_circles_most(&s->circles, rank, in_passes);
+    char words[96] = "";
+    const uint64_t count = most == NULL ? 0 : in_passes ? most->count_in_place : most->count;
+    if (most != NULL) cd_operation_print(most->data, words, sizeof words);
+    if (count > 1) {
+        f->bucket = (int32_t)most->bucket;
+        CD_SAY(f->title, "rank %u goes round in circles: it posts %s %llu times in one micro-step",
+               rank, words, (unsigned long long)count);
+        CD_SAY(f->advice, "look at what should end the loop that posts it in group '%s'",
+               cd_writer_get_group(&s->writer, most->group));
+        return;
+    }
+    CD_SAY(f->title, "rank %u goes round in circles: it goes on without end in step %u", rank,
+           r->step);
+    CD_SAY(f->advice, "look at what should end its loop: over steps, passes or events");
+}
+
+static void report_livelock(state *s, uint32_t rank, const cd_circle *r)
+{
+    const cddp_event here = {.rank = rank, .step = r->step, .micro_step = r->micro_step};
+    const cddp_event *e = r->is_over || r->has_passed_often ? &r->too_many : &here;
+    if (!cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    char operation_words[96];
-    cd_operation_print(most->data, operation_words, sizeof operation_words);
-    f.bucket = (int32_t)most->bucket;
-    CD_SAY(f.title, "rank %u goes round in circles: it posts %s %llu times in one micro-step",
-           e->rank, operation_words, (unsigned long long)most->count);
-    CD_SAY(f.expected,
-           "at most %llu collectives between two passes: %lld parameters, %lld buffers, "
-           "%llu ranks",
-           (unsigned long long)cd_circles_allowed(&s->circles), (long long)s->circles.parameters,
-           (long long)s->circles.buffers, (unsigned long long)s->ranks.count);
-    CD_SAY(f.actual, "%llu, and it goes on", (unsigned long long)r->posts);
-    CD_SAY(f.advice, "look at what should end the loop that posts it in group '%s'",
-           cd_writer_get_group(&s->writer, most->group));
+    describe_repeats(s, rank, r, &f);
+    if (r->not_counted > 0)
+        CD_SAY(f.expected, "a joined rank shadows one pass for each that another rank begins");
+    else
+        CD_SAY(f.expected,
+               "at most %llu collectives between two passes: %lld parameters, %lld buffers, "
+               "%llu ranks",
+               (unsigned long long)cd_circles_allowed(&s->circles),
+               (long long)s->circles.parameters, (long long)s->circles.buffers,
+               (unsigned long long)s->ranks.count);
+    if (r->not_counted > 0)
+        CD_SAY(f.actual,
+               "%llu, and it goes on: as a joined rank it shadowed %llu passes that no rank began",
+               (unsigned long long)r->posts, (unsigned long long)r->not_counted);
+    else if (r->has_passed_often)
+        CD_SAY(f.actual, "%llu passes in one micro-step, and it goes on",
+               (unsigned long long)r->passes);
+    else
+        CD_SAY(f.actual, "%llu, and it goes on", (unsigned long long)r->posts);
     cd_writer_hold(&s->writer, CD_KEY(1), &f);
 }
 
@@ -388,6 +419,11 @@ static void event(void *self, const cddp_event *e)
     }
     if (e->kind == CDDP_EV_waiting_for) {
         take_edge(s, e);
+        return;
+    }
+    if (e->kind == CDDP_EV_mark && e->rank >= CD_RANKS_MAX) {
+        if (e->text != NULL && strcmp(e->text, CD_RANK_ENDLESS) == 0)
+            s->endless = e->as.mark.value + 1;
         return;
     }
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
@@ -664,13 +700,24 @@ static bool is_posting(const cd_circle *c, const rank_facts *r)
            r->end_ns - c->post_ns <= LIVELOCK_GAPS_MAX * (took_ns / c->posts);
 }
 
+/* Where the world ended them for that: the first rank that went too far in any way, and each that
+** is past what a check may know. Else those alone that posted too much. */
+static const cd_circle *find_circle(const state *s, uint32_t rank)
+{
+    const cd_circle *r = s->endless > 0 ? cd_circles_find_now(&s->circles, rank)
+                                        : cd_circles_find(&s->circles, rank);
+    if (r == NULL && s->endless == (int64_t)rank + 1) return cd_ranks_find(&s->circles.ranks, rank);
+    return r;
+}
+
 /* A loop that ended was long, no livelock: the rank came to its next pass, or returned. So was one
 ** that something else ended: the rank or a peer died or hangs elsewhere, a wait failed, or the
 ** record stops. What is left are ranks that post on and on until their world gives up. */
 static bool goes_round(state *s, uint32_t rank, const rank_facts *r)
 {
-    const cd_circle *own = cd_circles_find(&s->circles, rank);
+    const cd_circle *own = find_circle(s, rank);
     if (own == NULL || !r->has_ended || r->end != CDDP_RANK_HUNG) return false;
+    if (s->endless > 0) return true;
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *x = cd_ranks_find(&s->ranks, i);
         if (x->is_known && (!x->has_ended || x->end != CDDP_RANK_HUNG || x->has_given_up))
@@ -1512,13 +1559,13 @@ static void end(void *self)
     const int64_t alone = first_to_give_up(s);
     if (alone >= 0)
         report_meeting(s, (uint32_t)alone);
-    else if (stuck >= 0 &&
+    else if (s->endless == 0 && stuck >= 0 &&
              !goes_round(s, (uint32_t)stuck, cd_ranks_find(&s->ranks, (uint32_t)stuck)))
         report(s, (uint32_t)stuck);
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *r = cd_ranks_find(&s->ranks, i);
         if (r->is_known && is_wait(s, r)) report_wait(s, i, r);
-        if (goes_round(s, i, r)) report_livelock(s, cd_circles_find(&s->circles, i));
+        if (goes_round(s, i, r)) report_livelock(s, i, find_circle(s, i));
     }
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->members);

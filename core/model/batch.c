@@ -91,21 +91,6 @@ cddp_status cd_batch_make(cd_graph *graph, const cd_model *model, const cd_batch
     return CDDP_OK;
 }
 
-int64_t cd_batch_token_count(const cd_batch *batch)
-{
-    int64_t count = 0;
-    bool any = false;
-    for (uint32_t i = 0; i < CD_MODEL_OUTPUTS_MAX; i++) {
-        const cddp_tensor *t = &batch->targets[i];
-        if (t->device == NULL || t->dtype != CDDP_I64) continue;
-        const int64_t *classes = cd_tensor_data(t);
-        any = true;
-        for (int64_t k = 0, n = cddp_tensor_numel(t); k < n; k++)
-            count += classes[k] != CD_IGNORE_CLASS;
-    }
-    return any ? count : batch->sample_count;
-}
-
 int64_t cd_model_token_count(const cd_model *model, const cd_prng *prng, int64_t sample_id)
 {
     int64_t count = 0;

@@ -45,10 +45,8 @@ typedef struct cd_batch_request {
     bool exact;          /* small integers over powers of two */
 } cd_batch_request;
 
-/* Targets that count: classes that are not ignored, over all outputs; sample_count where there are
-** no classes. */
-int64_t cd_batch_token_count(const cd_batch *batch);
-/* The same of one sample, before any batch is made of it. prng: as in the request. */
+/* Targets of one sample that count, before any batch is made of it: classes that are not ignored,
+** over all outputs; 1 where there are no classes. prng: as in the request. */
 int64_t cd_model_token_count(const cd_model *model, const cd_prng *prng, int64_t sample_id);
 /* inputs and targets; weights NULL, everything else zero. */
 cddp_status cd_batch_make(cd_graph *graph, const cd_model *model, const cd_batch_request *request,

@@ -8,10 +8,12 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/sized.h"
+#include "core/run/bound.h"
 #include "core/run/rank.h"
 #include "core/plan/replica/replica.h"
 #include "core/run/tap.h"
 #include "core/run/verdict.h"
+#include "core/trace/rank_end.h"
 #include "core/trace/tracer.h"
 
 cddp_run_options cddp_run_options_default(void)
@@ -32,6 +34,7 @@ struct cd_run {
     cddp_device devices[CD_REPLICA_DEVICES];
     cd_judges judges; /* none: not judged */
     cd_tap tap;
+    cd_bound bound;
     struct cddp_tracer world;
     cddp_rank_result *results;   /* (world size) */
     const cddp_trace_sink *sink; /* of the ranks */
@@ -63,6 +66,14 @@ static void report_ends(cd_tap *tap, const cddp_rank_result *results)
     }
 }
 
+/* Before the ends of the ranks, which it explains. */
+static void report_endless(cd_run *run)
+{
+    if (!run->bound.is_over) return;
+    run->world.time_ns = cd_tap_time(&run->tap);
+    CD_EMIT(&run->world, mark, CD_RANK_ENDLESS, .value = run->bound.rank);
+}
+
 static void report_end(cd_tap *tap, struct cddp_tracer *world, const cddp_rank_result *results)
 {
     bool complete = true;
@@ -83,6 +94,8 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
                               err));
     CD_TRY(cd_tap_init(&run->tap, options, cd_judges_get_sink(&run->judges), err));
     run->sink = manner->is_unheard ? options->sinks[0] : &run->tap.sink;
+    cd_bound_init(&run->bound, options, run->sink);
+    if (options->relay != NULL) run->sink = &run->bound.sink;
     run->world = (struct cddp_tracer){.sink = run->sink, .level = options->level};
     run->argument =
         (cd_rank_argument){.options = options, .sink = run->sink, .recall = manner->recall};
@@ -116,7 +129,7 @@ void cd_run_resume(cd_run *run)
 {
     if (run->options.relay != NULL) {
         run->options.relay->target = run->sink;
-        run->options.relay->muted = false;
+        run->options.relay->muted = run->options.relay->is_endless = false;
     }
 }
 
@@ -133,6 +146,7 @@ cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err)
 {
     const cddp_run_options *options = &run->options;
     if (options->relay != NULL) options->relay->muted = false;
+    report_endless(run);
     report_ends(&run->tap, run->results);
     report_end(&run->tap, &run->world, run->results);
     CD_TRY(run->tap.sink.flush(run->tap.sink.self, err));
@@ -155,6 +169,7 @@ void cd_run_destroy(cd_run *run)
     const cddp_allocator *allocator = run->options.allocator;
     if (run->options.relay != NULL) run->options.relay->target = NULL;
     cd_run_wrappers_close(&run->wrappers);
+    cd_bound_fini(&run->bound);
     cd_tap_fini(&run->tap);
     cd_judges_close(&run->judges);
     cd_release(allocator, run->results,

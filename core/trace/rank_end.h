@@ -6,6 +6,10 @@
 /* The detail of a rank that was killed because it stood still: SIGSTOP, as Linux numbers it. */
 #define CD_RANK_STOPPED 19
 
+/* A mark of the world itself (value: the first such rank): it ended ranks that went on without
+** end. */
+#define CD_RANK_ENDLESS "goes_on_without_end"
+
 /* After "rank 1 ": "was killed", "left with exit code 0", "stood still (SIGSTOP)". "died" where
 ** nobody saw how its process ended. text: that of rank_end, or the message of the rank's result;
 ** NULL or "": none. Returns borrowed: static. */

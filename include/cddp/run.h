@@ -88,6 +88,8 @@ typedef struct cddp_relay_sink {
     cddp_trace_sink sink;
     const cddp_trace_sink *target; /* NULL: events are dropped */
     bool muted;
+    /* Set by the run: ranks go on without end. The world ends them as ranks that hang. */
+    bool is_endless;
 } cddp_relay_sink;
 CDDP_API void cddp_relay_sink_init(cddp_relay_sink *relay);
 

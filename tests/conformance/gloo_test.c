@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gloo over real processes: the battery, its guard, its time-outs, the death of a peer, abort. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#include "tests/conformance/two_groups.h"
 #include "tests/support/test.h"
 
 #include "cddp/comm.h"
@@ -28,7 +29,7 @@ typedef struct job {
     const char *options;
     const char *spec; /* a composition; NULL: gloo alone */
     uint64_t timeout_ns;
-    cddp_status (*body)(cddp_group *group, cddp_error *err);
+    cddp_status (*body)(cddp_group *group, cddp_error *err); /* NULL: that of two groups */
     uint32_t world_size;
     cddp_rank_result results[8];
 } job;
@@ -82,6 +83,10 @@ static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
                                      .members = members,
                                      .timeout_ns = j->timeout_ns,
                                      .options = j->options}};
+    if (j->body == NULL) {
+        status = two_groups_run(o.backend, rank, err);
+        goto out;
+    }
     status = cddp_group_create(&o, &group, err);
     if (status == CDDP_OK) status = j->body(group, err);
     cddp_group_destroy(group);
@@ -207,6 +212,17 @@ TEST(gloo, composed_passes_the_battery)
                  .body = battery_of_one,
                  .timeout_ns = UINT64_C(60000000000),
                  .spec = specs[i]};
+        cd_test_row("%s", specs[i]);
+        run_job(&j);
+        assert_all_returned(&j);
+    }
+}
+
+TEST(gloo, ranks_wait_for_two_groups_in_opposite_order)
+{
+    static const char *const specs[] = {"gloo", "check:gloo", "hier:per=1:gloo"};
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        job j = {.world_size = 2, .spec = specs[i]};
         cd_test_row("%s", specs[i]);
         run_job(&j);
         assert_all_returned(&j);

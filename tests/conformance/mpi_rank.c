@@ -10,7 +10,10 @@
 **
 ** mpi_rank still: rank 2 stops in the middle of an all-reduce; the others name it. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#include "tests/conformance/two_groups.h"
+
 #include "cddp/comm.h"
+#include "cddp/composition.h"
 #include "cddp/plugin.h"
 #include "cddp/process.h"
 #include "core/base/os.h"
@@ -110,6 +113,31 @@ static cddp_status messages_disagree(cddp_group *group, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status find_mpi(void *context, const char *name, const cddp_backend **backend,
+                            cddp_error *err)
+{
+    (void)name, (void)err;
+    *backend = context;
+    return CDDP_OK;
+}
+
+static cddp_status two_groups(const cddp_backend *backend, cddp_rank *rank, cddp_error *err)
+{
+    cddp_backend module = *backend;
+    cddp_composition *composition = NULL;
+    const cddp_composition_options o = {.size = sizeof o,
+                                        .spec = "check:mpi",
+                                        .find = find_mpi,
+                                        .context = &module,
+                                        .own_process = true};
+    cddp_status status = two_groups_run(backend, rank, err);
+    if (status == CDDP_OK) status = cddp_composition_open(&o, &composition, err);
+    if (status == CDDP_OK)
+        status = two_groups_run(cddp_composition_backend(composition), rank, err);
+    cddp_composition_close(composition);
+    return status;
+}
+
 static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
 {
     const cddp_backend *backend = ((const job *)argument)->backend;
@@ -122,6 +150,7 @@ static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
     group = NULL;
     if (status == CDDP_OK && (t.failed > 0 || t.rows < 100))
         return cddp_error_set(err, CDDP_E_MISMATCH, "%u of %u rows failed", t.failed, t.rows);
+    if (status == CDDP_OK) status = two_groups(backend, rank, err);
     if (status == CDDP_OK) status = group_open(backend, rank, 20 * SECOND, NULL, &group, err);
     if (status == CDDP_OK) status = mismatch(group, err);
     if (status == CDDP_OK) status = messages_disagree(group, err);

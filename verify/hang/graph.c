@@ -81,6 +81,15 @@ const cddp_finding *cd_hang_why(const cddp_verdict *v)
     return NULL;
 }
 
+const cddp_finding *cd_hang_livelock(const cddp_verdict *v)
+{
+    for (size_t i = 0; i < v->finding_count; i++)
+        if (strcmp(v->findings[i].check, "I-LIVE") == 0 &&
+            strstr(v->findings[i].title, "goes round in circles") != NULL)
+            return &v->findings[i];
+    return NULL;
+}
+
 static bool has_rank(const cddp_finding *f, uint32_t rank)
 {
     for (size_t i = 0; i < f->rank_count; i++)
@@ -168,6 +177,8 @@ bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)
 {
     const cddp_wait *main = cd_hang_main(v);
     const cddp_finding *odd = cd_hang_odd(v), *part = cd_hang_parting(v);
+    const cddp_finding *circle = cd_hang_livelock(v);
+    if (circle != NULL) return has_rank(circle, rank);
     if (cd_hang_is_death(v)) return cd_hang_has_died(v, rank);
     if (part != NULL) return has_rank(part, rank);
     if (main == NULL) return v->finding_count == 0 && is_named(v, rank);
@@ -237,6 +248,9 @@ static bool same_peers(const cddp_wait *x, const cddp_wait *y)
 
 bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b)
 {
+    if (cd_hang_livelock(a) != NULL || cd_hang_livelock(b) != NULL)
+        return cd_hang_livelock(a) != NULL && cd_hang_livelock(b) != NULL &&
+               same_blame(&a->findings[0], &b->findings[0]);
     if ((a->finding_count > 0) != (b->finding_count > 0) || a->wait_count != b->wait_count)
         return false;
     if (a->finding_count > 0 && !same_blame(&a->findings[0], &b->findings[0])) return false;
@@ -260,6 +274,7 @@ bool cd_hang_has_same_root(const cddp_verdict *a, const cddp_verdict *b, uint32_
 
 /* ---- the shape ---- */
 
+#define LIVELOCK 2   /* the shape of all of them */
 #define KINDS_MAX 64 /* kinds of waiting; more than that do not change the shape */
 
 static uint64_t kind_of(const cddp_verdict *v, const cddp_wait *w)
@@ -284,6 +299,7 @@ uint64_t cd_hang_shape(const cddp_verdict *v)
 {
     uint64_t kinds[KINDS_MAX], shape = 1;
     size_t count = 0;
+    if (cd_hang_livelock(v) != NULL) return LIVELOCK;
     if (v->wait_count == 0) return 0;
     const bool is_rooted = has_root(v, cd_hang_main(v));
     for (size_t i = 0; i < v->wait_count; i++) {

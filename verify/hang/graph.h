@@ -24,6 +24,9 @@ const cddp_wait *cd_hang_cycle(const cddp_verdict *verdict);
 /* Without a root and a cycle: the finding that names who keeps ranks waiting in what all have
 ** posted, such as another operation under its number. NULL: there is none. */
 const cddp_finding *cd_hang_why(const cddp_verdict *verdict);
+/* The finding of ranks that go round in circles, whatever they waited in when they were ended.
+** NULL: there is none. */
+const cddp_finding *cd_hang_livelock(const cddp_verdict *verdict);
 /* With roots that all returned, well or since an exchange failed: the first finding, if it blames
 ** ranks that wait and no root. Such a rank posted an operation too many, or one of another size,
 ** which the root refused. NULL: there is none. */
@@ -43,7 +46,8 @@ bool cd_hang_is_culprit(const cddp_verdict *verdict, uint32_t rank);
 
 /* Two runs hang alike when the first finding has the same invariant and the same ranks, and the
 ** same ranks wait, each in the same operation of the same group for the same peers. How their
-** waits ended, texts and times do not count. */
+** waits ended, texts and times do not count; of ranks that go round in circles, what they waited in
+** when they were ended does not either. */
 bool cd_hang_is_same(const cddp_verdict *a, const cddp_verdict *b);
 /* Nobody waits in either; or the same ranks do, in the same operations for the same peers, and
 ** `root` is the culprit of both: of a rank that was killed here by somebody and there by a planted

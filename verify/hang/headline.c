@@ -261,6 +261,20 @@ static void put_stay(cd_text *text, const cddp_finding *stay)
                    stay->rank_count > 1 ? "do" : "does", place);
 }
 
+/* "ranks 0 to 2 go round in circles: rank 0 posts allreduce(sum) of 1 f32 4992 times …" */
+static void put_livelock(cd_text *text, const cddp_finding *circle)
+{
+    static const char goes[] = "goes round in circles: it ";
+    char words[160];
+    const char *what = strstr(circle->title, goes);
+    cd_rank_list_print(&(cd_rank_list){circle, next_blamed}, CD_NO_RANK, words, sizeof words);
+    cd_text_printf(text, "livelock: %s %s round in circles", words,
+                   circle->rank_count == 1 ? "goes" : "go");
+    if (what == NULL) return;
+    cd_text_printf(text, ": rank %" PRId32 " %s, in step %" PRIu32, circle->rank,
+                   what + sizeof goes - 1, circle->step);
+}
+
 /* "rank 1 differs from the others (I-ORDER)" */
 static void put_parting(cd_text *text, const cddp_finding *f)
 {
@@ -302,6 +316,11 @@ static void put_stop(cd_text *text, const cddp_verdict *v)
 void cd_hang_print(const cddp_verdict *v, cd_text *text)
 {
     const of_wait o = {v, cd_hang_main(v)};
+    const cddp_finding *circle = cd_hang_livelock(v);
+    if (circle != NULL) {
+        put_livelock(text, circle);
+        return;
+    }
     const cddp_finding *stay = o.main == NULL ? find_stay(v) : NULL, *part = cd_hang_parting(v);
     if (stay != NULL) put_stay(text, stay);
     if (o.main == NULL && stay == NULL) put_stop(text, v);

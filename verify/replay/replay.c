@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/trace/event.h"
+#include "core/trace/rank_end.h"
 #include "core/trace/tracer.h"
 
 #include <inttypes.h>
@@ -38,6 +39,12 @@ static bool is_of_sums(const cddp_event *e)
                                strcmp(e->text, CD_TRACER_SHOWN_FORM) == 0);
 }
 
+/* The world ended ranks that went round in circles. */
+static bool is_endless(const cddp_event *e)
+{
+    return e->kind == CDDP_EV_mark && e->text != NULL && strcmp(e->text, CD_RANK_ENDLESS) == 0;
+}
+
 static bool is_of_world(const cddp_event *e)
 {
     switch ((cddp_event_kind)e->kind) {
@@ -61,7 +68,7 @@ static bool is_of_world(const cddp_event *e)
                (e->text != NULL &&
                 strncmp(e->text, CD_TRACER_SUM_UNKNOWN, sizeof CD_TRACER_SUM_UNKNOWN - 1) == 0);
     case CDDP_EV_mark:
-        return is_of_sums(e);
+        return is_of_sums(e) || is_endless(e);
     default:
         return false;
     }
@@ -139,9 +146,11 @@ static bool is_left_out(const cd_replay *r, const cddp_event *e)
 /* The first event from `from` on that the lane has to meet. */
 static size_t find_next(const cd_replay *r, size_t lane, size_t from)
 {
-    while (from < r->recorded.count && (lane_of(&r->recorded.events[from]) != lane ||
-                                        is_left_out(r, &r->recorded.events[from])))
-        from++;
+    for (; from < r->recorded.count; from++) {
+        if (lane_of(&r->recorded.events[from]) != lane) continue;
+        const cddp_event e = cd_memory_sink_get(&r->recorded, from); /* with its text */
+        if (!is_left_out(r, &e)) break;
+    }
     return from;
 }
 
@@ -173,10 +182,28 @@ static bool is_end_of_struck(const cd_replay *r, size_t index, const cddp_event 
            (event->rank == (uint32_t)r->struck && is_struck(event));
 }
 
+/* Ranks that go round in circles: how often they went round before they were ended is the world's
+** doing. */
+static bool is_end_of_circle(const cd_replay *r, size_t index, const cddp_event *event)
+{
+    if (!r->across || !r->is_endless || index >= r->recorded.count) return false;
+    const cddp_event *recorded = &r->recorded.events[index];
+    return (event->kind == CDDP_EV_rank_end && event->as.rank_end.end == CDDP_RANK_HUNG) ||
+           (recorded->kind == CDDP_EV_rank_end && recorded->as.rank_end.end == CDDP_RANK_HUNG);
+}
+
 /* The fault strikes in the operation: the record may show how the rank waited in it. */
 static void skip_to_death(cd_replay *r, size_t lane, size_t index)
 {
     for (; index < r->recorded.count && !is_struck(&r->recorded.events[index]);
+         index = find_next(r, lane, index + 1))
+        r->met++;
+}
+
+/* What the rank went round more often in the record. */
+static void skip_to_end(cd_replay *r, size_t lane, size_t index)
+{
+    for (; index < r->recorded.count && !is_failure(&r->recorded.events[index]);
          index = find_next(r, lane, index + 1))
         r->met++;
 }
@@ -196,7 +223,9 @@ static void compare(void *self, const cddp_event *event)
     r->was_refused |= is_refused;
     const bool is_cut = is_end_of_struck(r, index, event);
     if (is_cut) skip_to_death(r, lane_of(event), index);
-    if (is_refused || is_cut ||
+    const bool is_circle = is_end_of_circle(r, index, event);
+    if (is_circle) skip_to_end(r, lane_of(event), index);
+    if (is_refused || is_cut || is_circle ||
         (r->across && index < r->recorded.count && is_failure(event) &&
          is_failure(&r->recorded.events[index]))) {
         r->cursors[lane_of(event)] = r->recorded.count;
@@ -259,9 +288,10 @@ cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err
     r->order_known = order_known;
     r->total = 0;
     for (size_t i = 0; i < r->recorded.count; i++) {
-        const size_t lane = lane_of(&r->recorded.events[i]);
-        if (lane >= r->cursor_count) r->cursor_count = lane + 1;
-        r->record_fails |= is_failure(&r->recorded.events[i]);
+        const cddp_event e = cd_memory_sink_get(&r->recorded, i);
+        if (lane_of(&e) >= r->cursor_count) r->cursor_count = lane_of(&e) + 1;
+        r->record_fails |= is_failure(&e);
+        r->is_endless |= is_endless(&e);
     }
     r->has_other_bits = r->record_fails && !order_known;
     r->cursors = malloc((r->cursor_count + 1) * sizeof *r->cursors);
@@ -270,10 +300,10 @@ cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err
         return cd_fail_memory(err, "the positions of %zu ranks", r->cursor_count);
     /* What a rank did after its first failure need not come again. */
     for (size_t i = 0; i < r->recorded.count; i++) {
-        const cddp_event *e = &r->recorded.events[i];
-        if (is_left_out(r, e) || r->is_over[lane_of(e)]) continue;
-        r->is_over[lane_of(e)] = is_failure(e);
-        r->total += !is_failure(e);
+        const cddp_event e = cd_memory_sink_get(&r->recorded, i);
+        if (is_left_out(r, &e) || r->is_over[lane_of(&e)]) continue;
+        r->is_over[lane_of(&e)] = is_failure(&e);
+        r->total += !is_failure(&e);
     }
     memset(r->is_over, 0, r->cursor_count * sizeof *r->is_over);
     for (size_t lane = 0; lane < r->cursor_count; lane++) r->cursors[lane] = find_next(r, lane, 0);

@@ -31,6 +31,7 @@ typedef struct cd_replay {
     bool *is_over; /* likewise: the rank failed in both, and is compared no further */
     size_t cursor_count;
     bool record_fails;   /* some rank fails in it */
+    bool is_endless;     /* its world ended ranks that went round in circles */
     bool has_failed;     /* some rank did: whether both runs fail alike is yet to be seen */
     int64_t struck;      /* the rank that a signal ended, or -1; see cd_replay_plant */
     bool was_refused;    /* the recorded transport refused an operation that others did not post */

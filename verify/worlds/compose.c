@@ -8,6 +8,7 @@
 #define _DEFAULT_SOURCE /* _SC_PHYS_PAGES */
 #include "verify/worlds/compose.h"
 
+#include "backends/compose/node.h"
 #include "backends/sim/sim_backend.h"
 #include "backends/sim/sim_store.h"
 #include "verify/worlds/process.h"
@@ -286,6 +287,7 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     config.allocator = c->options.allocator;
     config.ended = world_ended;
     config.ended_context = c;
+    config.is_endless = &c->relay.is_endless;
     if (has_foreign_hook(c)) {
         config.stuck_ns =
             c->options.stuck_ns != 0 ? c->options.stuck_ns : cd_compose_stuck_ns(plan);
@@ -500,6 +502,7 @@ cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **comp
 
 void cd_compose_fill(cd_compose *c, cddp_run_options *options)
 {
+    cd_composition_forget(c->composition);
     options->plan = c->options.plan;
     options->world_ops = c->world_ops;
     options->world = c->world;

@@ -173,7 +173,8 @@ static void take_message(void *context, uint32_t rank, const void *bytes, size_t
 static bool is_stuck(void *context, uint32_t rank)
 {
     const cd_compose_process *p = context;
-    return p->hook_since_ns[rank] != 0 &&
+    if (p->options.relay->is_endless) return true;
+    return p->hook_since_ns != NULL && p->hook_since_ns[rank] != 0 &&
            cd_os_now_ns() - p->hook_since_ns[rank] > p->options.stuck_ns;
 }
 
@@ -618,9 +619,9 @@ cddp_status cd_compose_process_open(const cd_compose_process_options *given,
                                       (timeout_ns != 0 ? timeout_ns : TIMEOUT_NS) + STOP_MARGIN_NS,
                                   .message = take_message,
                                   .interrupted = interrupted,
+                                  .is_stuck = is_stuck,
                                   .context = p};
     if (given->stuck_ns != 0) {
-        world.is_stuck = is_stuck;
         p->hook_since_ns = cd_allocate_zero(NULL, world.world_size * sizeof *p->hook_since_ns);
         if (p->hook_since_ns == NULL) {
             status = cd_fail_memory(err, "%u ranks", world.world_size);

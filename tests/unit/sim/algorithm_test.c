@@ -236,4 +236,30 @@ TEST(algorithm, programs_are_found_without_what_moves_nothing)
     assert_true(compared > 10000);
 }
 
+/* Gloo cuts what is no multiple of a MiB once more, and nothing else. */
+TEST(algorithm, segments_of_the_ring_of_gloo_are_whole_mebibytes)
+{
+    (void)state;
+    static const struct {
+        int64_t numel;
+        uint32_t per_chunk;
+        int64_t elements;
+    } cases[] = {{8 << 18, 4, 1 << 18}, /* 8 MiB */
+                 {(8 << 18) + 1, 5, 209716},
+                 {(8 << 18) - 1, 4, 1 << 18},
+                 {9 << 18, 5, 235930},
+                 {1000, 2, 250}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const cd_program p = {.algorithm = CD_ALGORITHM_gloo_ring,
+                              .op = CDDP_OP_ALLREDUCE,
+                              .numel = cases[i].numel,
+                              .element_bytes = 4,
+                              .size = 2};
+        const cd_ring_segments s = cd_ring_get_segments(&p);
+        cd_test_row("%lld elements", (long long)cases[i].numel);
+        assert_int_equal(s.per_chunk, cases[i].per_chunk);
+        assert_int_equal(s.elements, cases[i].elements);
+    }
+}
+
 TEST_MAIN()

@@ -272,7 +272,8 @@ TEST(model, a_bus_is_shared_by_a_gpu_s_card_and_its_neighbours)
     time_of(&apart, c, CD_SIM_MESSAGES);
     uint64_t three = 2 * 3 * UINT64_C(4000000) / 24, two = 2 * 2 * UINT64_C(4000000) / 24;
     assert_true(shared.ended[0] > three);
-    assert_true(apart.ended[0] > two && apart.ended[0] < three);
+    /* what goes to the neighbour is not on the way of the others at all */
+    assert_true(apart.ended[0] > two && apart.ended[0] < two + 10000);
 }
 
 typedef struct turns_job {

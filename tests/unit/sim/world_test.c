@@ -357,6 +357,105 @@ TEST(world, virtual_time_is_bounded)
     fixture_destroy(&f);
 }
 
+/* Rank 0 asks for its sum and does nothing else; who is not first comes late, or never. */
+static cddp_status asks(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    sim_fixture *f = argument;
+    cddp_group *g = NULL;
+    cddp_work *work = NULL;
+    int64_t value = 1, one = 1;
+    const bool comes = f->data != NULL;
+    cddp_status status = fixture_group(f, rank, "world", &g, err);
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), &value, 0, CDDP_I64, &one, 1);
+    if (status == CDDP_OK && rank->rank > 0) status = rank->ops->sleep_ns(rank, 1000, err);
+    if (status == CDDP_OK && (rank->rank == 0 || comes))
+        status = cddp_group_allreduce(g, &t, CDDP_RED_SUM, &work, err);
+    for (bool done = work == NULL; status == CDDP_OK && !done;)
+        status = cddp_work_test(work, &done, err);
+    cddp_work_release(work);
+    cddp_group_destroy(g);
+    if (status == CDDP_OK && comes && value != rank->world_size)
+        return cddp_error_set(err, CDDP_E_CORRUPT, "the sum is %lld", (long long)value);
+    return status;
+}
+
+TEST(world, a_rank_that_asks_without_end_sees_time_pass_and_hangs_where_none_is_left)
+{
+    (void)state;
+    static const cd_sim_transport transports[] = {CD_SIM_DIRECT, CD_SIM_MODEL, CD_SIM_MESSAGES};
+    for (size_t i = 0; i < 3; i++) {
+        sim_fixture f = {.config = CD_SIM_CONFIG_INIT, .data = &f};
+        f.config.world_size = 2;
+        f.config.transport = transports[i];
+        f.config.network.inter = f.config.network.intra = *cd_link_get(CD_LINK_ethernet_10g);
+        fixture_run(&f, asks);
+        fixture_destroy(&f);
+        f.data = NULL;
+        fixture_create(&f);
+        fixture_launch(&f, asks);
+        assert_int_equal(f.results[0].end, CDDP_RANK_HUNG);
+        assert_fails(f.results[0].status, CDDP_E_TIMEOUT, &f.results[0].error,
+                     "hung: rank 0 waits in allreduce #0 of group 'world' for rank 1");
+        fixture_destroy(&f);
+    }
+}
+
+/* Ranks 1 and 3 never open the group. */
+static cddp_status opens(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    cddp_group *g = NULL;
+    if (rank->rank % 2 == 1) return CDDP_OK;
+    cddp_status status = fixture_group(argument, rank, "world", &g, err);
+    cddp_group_destroy(g);
+    return status;
+}
+
+TEST(world, who_waits_to_open_a_group_names_the_members_that_did_not)
+{
+    (void)state;
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    f.config.world_size = 4;
+    fixture_create(&f);
+    fixture_launch(&f, opens);
+    assert_fails(f.results[2].status, CDDP_E_TIMEOUT, &f.results[2].error,
+                 "hung: rank 2 waits to open group 'world' for ranks 1 and 3");
+    fixture_destroy(&f);
+}
+
+/* Posts, and waits for nobody: no other rank has a turn. */
+static cddp_status posts_for_ever(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    sim_fixture *f = argument;
+    cddp_group *g = NULL;
+    bool *is_endless = f->data;
+    int64_t value = 1, one = 1;
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), &value, 0, CDDP_I64, &one, 1);
+    cddp_status status = fixture_group(f, rank, "world", &g, err);
+    for (int i = 0; status == CDDP_OK && rank->rank == 0; i++) {
+        cddp_work *work = NULL;
+        if (i == 20) *is_endless = true;
+        status = cddp_group_allreduce(g, &t, CDDP_RED_SUM, &work, err);
+        cddp_work_release(work);
+    }
+    cddp_group_destroy(g);
+    return status;
+}
+
+TEST(world, ends_when_it_is_said_that_ranks_go_on_without_end)
+{
+    (void)state;
+    bool is_endless = false;
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT, .data = &is_endless};
+    f.config.world_size = 2;
+    f.config.is_endless = &is_endless;
+    fixture_create(&f);
+    fixture_launch(&f, posts_for_ever);
+    assert_int_equal(f.results[0].end, CDDP_RANK_HUNG);
+    assert_fails(f.results[0].status, CDDP_E_TIMEOUT, &f.results[0].error,
+                 "hung: rank 0 goes on without end");
+    fixture_destroy(&f);
+}
+
 /* ---- slots: ZOO-05 ---- */
 
 static cddp_status two_groups(cddp_rank *rank, void *argument, cddp_error *err)

@@ -9,6 +9,7 @@
 #include "core/check/horizon.h"
 #include "core/check/writer.h"
 #include "core/trace/codes.h"
+#include "core/trace/rank_end.h"
 #include "core/trace/setting.h"
 #include "core/trace/tracer.h"
 #include "tests/mutants/fixture.h"
@@ -1397,6 +1398,87 @@ TEST(live, a_long_loop_that_ends_or_whose_record_stops_is_no_livelock)
     cd_judge *judge = judge_loop(CDDP_EV_run_begin);
     PUT_AT(judge, 1, 4, forward_begin, .sync = 1);
     expect_finding(judge, NULL, "");
+}
+
+static void put_post(cd_judge *judge, uint32_t rank, uint64_t k)
+{
+    PUT_AT(judge, rank, 3, collective_post, .group = 7, .sequence = (int64_t)k,
+           .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_F32,
+           .numel = 1, .bucket = -1);
+}
+
+/* Two ranks that have joined, and shadow 3000 passes each; a third rank begins `mirrored` of them
+** itself, before them or, where shards are read one after the other, behind them. */
+static cd_judge *judge_shadows(uint64_t mirrored, bool is_behind)
+{
+    cd_judge *judge = make_judge_of("I-LIVE");
+    for (int pass = 0; pass < 2; pass++) {
+        for (uint64_t k = 0; k < mirrored && (pass == 1) == is_behind; k++)
+            PUT_AT(judge, 2, 3, forward_begin, .sync = 1);
+        for (uint64_t k = 0; k < 3000 && pass == 0 && is_behind; k++) {
+            PUT_AT(judge, 0, 3, forward_begin, .joined = 1);
+            put_post(judge, 0, k);
+        }
+    }
+    for (uint32_t rank = is_behind; rank < 2; rank++)
+        for (uint64_t k = 0; k < 3000; k++) {
+            PUT_AT(judge, rank, 3, forward_begin, .joined = 1);
+            put_post(judge, rank, k);
+        }
+    return judge;
+}
+
+static void end_shadows(cd_judge *judge)
+{
+    for (uint32_t rank = 0; rank < 2; rank++)
+        end_loop(judge, rank, CDDP_RANK_HUNG, CDDP_E_TIMEOUT, 0);
+}
+
+TEST(live, joined_ranks_that_shadow_one_another_go_round_in_circles)
+{
+    (void)state;
+    cd_judge *judge = judge_shadows(0, false);
+    end_shadows(judge);
+    expect_finding(judge,
+                   "rank 0 goes round in circles: it posts allreduce(sum) of 1 f32 2993 times",
+                   "as a joined rank it shadowed 2992 passes that no rank began");
+    for (int is_behind = 0; is_behind < 2; is_behind++) {
+        cd_test_row("others begin what they shadow, %s", is_behind ? "behind" : "before");
+        judge = judge_shadows(3000, is_behind);
+        end_shadows(judge);
+        expect_finding(judge, "rank 0 never comes back", "outside a collective");
+    }
+}
+
+/* The world says that it ended ranks without end: what else is only long is a livelock then. */
+TEST(live, ranks_that_their_world_ended_go_round_in_circles)
+{
+    (void)state;
+    static const struct {
+        cddp_event_kind pass;
+        const char *title, *actual;
+    } cases[] = {{CDDP_EV_forward_begin,
+                  "rank 1 goes round in circles: it posts allreduce(sum) of 1 i32 5000 times",
+                  "5000 passes in one micro-step, and it goes on"},
+                 {CDDP_EV_run_begin,
+                  "rank 1 goes round in circles: it posts allreduce(sum) of 1 i32 5000 times",
+                  "5000, and it goes on"}};
+    for (size_t i = 0; i < 2; i++) {
+        cd_judge *judge = judge_loop(cases[i].pass);
+        cddp_event e = {.rank = UINT32_MAX, .kind = CDDP_EV_mark, .text = CD_RANK_ENDLESS};
+        e.as.mark.value = 1;
+        put(judge, e);
+        end_loop(judge, 1, CDDP_RANK_HUNG, CDDP_E_TIMEOUT, 5002);
+        expect_finding(judge, cases[i].title, cases[i].actual);
+    }
+    cd_judge *judge = make_judge_of("I-LIVE");
+    PUT_AT(judge, 1, 9, forward_begin, .sync = 1);
+    cddp_event e = {.rank = UINT32_MAX, .kind = CDDP_EV_mark, .text = CD_RANK_ENDLESS};
+    e.as.mark.value = 1;
+    put(judge, e);
+    end_loop(judge, 1, CDDP_RANK_HUNG, CDDP_E_TIMEOUT, 1);
+    expect_finding(judge, "rank 1 goes round in circles: it goes on without end in step 9",
+                   "it goes on");
 }
 
 /* It joins the group, posts the first operation and waits for it. */

@@ -6,6 +6,7 @@
 
 #include "core/base/hash.h"
 #include "core/model/layers/inner.h"
+#include "core/model/layers/loss.h"
 #include "core/model/layers/norm.h"
 #include "core/model/type.h"
 #include "core/tensor/cpu.h"
@@ -645,8 +646,13 @@ TEST(batches, depend_on_sample_ids_alone)
     assert_memory_equal((int64_t *)a.targets[0].storage + 4 * 6, b.targets[0].storage,
                         6 * sizeof(int64_t));
     assert_memory_not_equal(a.inputs[0].storage, a.targets[0].storage, 6 * sizeof(int64_t));
-    int64_t tokens = cd_batch_token_count(&a);
+    int64_t tokens = 0, foretold = 0;
+    const int64_t *classes = a.targets[0].storage;
+    for (int64_t i = 0; i < cddp_tensor_numel(&a.targets[0]); i++)
+        tokens += classes[i] != CD_IGNORE_CLASS;
+    for (int i = 0; i < 6; i++) foretold += cd_model_token_count(m.model, &m.prng, ids[i]);
     assert_true(tokens >= 6 && tokens < 36);
+    assert_int_equal(tokens, foretold);
     model_close(&m);
 }
 
