@@ -218,8 +218,10 @@ static cddp_status shape_find_nonfinite(const cddp_tensor *src, int64_t *index, 
 static cddp_status shape_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
 {
     CD_TRY(check_one(src, "digest", err));
-    cddp_tensor real = as_cpu(src);
-    if (is_real(src)) return CD_PASS(real.device->digest(&real, digest, err));
+    if (is_real(src)) {
+        const cddp_tensor real = as_cpu(src);
+        return CD_PASS(real.device->digest(&real, digest, err));
+    }
     uint64_t d = cd_hash_mix(0, (uint64_t)src->dtype);
     *digest = cd_hash_mix(d, (uint64_t)cddp_tensor_numel(src));
     return CDDP_OK;

@@ -44,12 +44,9 @@ cddp_status cddp_tracer_flush(cddp_tracer *tracer, cddp_error *err)
     return CDDP_OK;
 }
 
-void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event)
+void cd_tracer_stamp(const struct cddp_tracer *tracer, cddp_event *event)
 {
-    cddp_rank *rank = tracer->rank;
-    event->time_ns = rank != NULL ? rank->ops->now_ns(rank) : tracer->time_ns;
-    event->rank = rank != NULL ? rank->rank : UINT32_MAX;
-    event->sequence = tracer->sequence++;
+    event->rank = tracer->rank != NULL ? tracer->rank->rank : UINT32_MAX;
     event->step = tracer->step;
     event->micro_step = tracer->micro_step;
     event->level = (uint16_t)tracer->level;
@@ -57,7 +54,20 @@ void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event)
     ** made. */
     uint32_t used = cd_event_field_counts[event->kind];
     for (uint32_t i = used; i < CDDP_EVENT_FIELDS; i++) event->as.field[i] = 0;
+}
+
+void cd_tracer_emit_stamped(struct cddp_tracer *tracer, cddp_event *event)
+{
+    cddp_rank *rank = tracer->rank;
+    event->time_ns = rank != NULL ? rank->ops->now_ns(rank) : tracer->time_ns;
+    event->sequence = tracer->sequence++;
     tracer->sink->event(tracer->sink->self, event);
+}
+
+void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event)
+{
+    cd_tracer_stamp(tracer, event);
+    cd_tracer_emit_stamped(tracer, event);
 }
 
 int64_t cd_tracer_take_wrapper(struct cddp_tracer *tracer)

@@ -76,6 +76,10 @@ struct cddp_tracer {
 
 /* Stamps and hands over; tracer is not NULL. */
 void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event);
+/* The same in two parts, for events of one kind and one step that come one after the other: the
+** second part is done for each of them. The kind is set before, and fields are set in between. */
+void cd_tracer_stamp(const struct cddp_tracer *tracer, cddp_event *event);
+void cd_tracer_emit_stamped(struct cddp_tracer *tracer, cddp_event *event);
 
 #define CD_EMIT(tracer, event_name, event_text, ...)                              \
     do {                                                                          \

@@ -5,6 +5,9 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/trace/event.h"
+
+#include <string.h>
 
 #define KEYS_MAX ((size_t)1 << 20)
 #define RANK_KEY UINT64_C(0x72616e6b)
@@ -31,18 +34,57 @@ static uint64_t fold(uint64_t a, uint64_t b)
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
+/* Most texts are the name of a tensor: of up to 16 bytes the first and the last ones, which overlap,
+** are all of it. */
+static uint64_t fold_text(const char *text)
+{
+    const size_t n = strlen(text);
+    uint64_t first = 0, last = 0;
+    uint32_t low = 0, high = 0;
+    if (n > 2 * sizeof first) return cd_hash64(text, n, 0);
+    if (n >= sizeof first) {
+        memcpy(&first, text, sizeof first);
+        memcpy(&last, text + n - sizeof last, sizeof last);
+    } else if (n >= sizeof low) {
+        memcpy(&low, text, sizeof low);
+        memcpy(&high, text + n - sizeof high, sizeof high);
+        first = (uint64_t)low << 32 | high;
+    } else if (n > 0) {
+        memcpy(&first, text, 1);
+        memcpy((unsigned char *)&first + 1, text + n / 2, 1);
+        memcpy((unsigned char *)&first + 2, text + n - 1, 1);
+    }
+    return fold(first ^ places[0], last ^ places[1]) + n * places[2];
+}
+
+static uint64_t digest_of_place(const cddp_event *event)
+{
+    return fold(event->time_ns ^ places[0],
+                ((uint64_t)event->rank << 32 | event->kind) ^ places[1]) +
+           fold(((uint64_t)event->step << 32 | event->micro_step) ^ places[2], places[3]);
+}
+
 static uint64_t digest_of(const cddp_event *event)
 {
-    const size_t field_count = cddp_event_describe(event->kind)->field_count;
+    const size_t field_count = cd_event_field_counts[event->kind];
     const int64_t *fields = event->as.field;
-    uint64_t h =
-        fold(event->time_ns ^ places[0], ((uint64_t)event->rank << 32 | event->kind) ^ places[1]);
-    h += fold(((uint64_t)event->step << 32 | event->micro_step) ^ places[2], places[3]);
+    uint64_t h = digest_of_place(event);
     size_t i = 0;
     for (; i + 1 < field_count; i += 2)
         h += fold((uint64_t)fields[i] ^ places[i + 3], (uint64_t)fields[i + 1] ^ places[i + 4]);
     if (i < field_count) h += fold((uint64_t)fields[i] ^ places[i + 3], places[i + 2]);
-    return event->text != NULL ? cd_hash_mix(h, cd_hash_text(event->text)) : h;
+    return event->text != NULL ? cd_hash_mix(h, fold_text(event->text)) : h;
+}
+
+/* More than half of all events are values. The text of one is the name of the tensor that its
+** number stands for, which never changes and was told by param and buffer. */
+static uint64_t digest_of_value(const cddp_event *event)
+{
+    const cddp_event_value *v = &event->as.value;
+    return digest_of_place(event) + fold((uint64_t)v->what ^ places[4], (uint64_t)v->moment ^ places[5]) +
+           fold((uint64_t)v->id ^ places[6], (uint64_t)v->presence ^ places[7]) +
+           fold((uint64_t)v->digest ^ places[8], (uint64_t)v->param ^ places[9]) +
+           fold((uint64_t)v->nonfinite ^ places[10], places[11]);
 }
 
 /* Its place among those of the other parameters does not count. Whoever takes a digest mixes it:
@@ -62,7 +104,8 @@ static void take_event(void *self, const cddp_event *event)
     if (event->kind >= CDDP_EV_COUNT || event->kind == CDDP_EV_choice) return;
     if (w->is_closed || cd_recall_is_speaking(w->recall)) return;
     cd_witness_rank *r = &w->ranks[event->rank < w->world_size ? event->rank : w->world_size];
-    const uint64_t digest = digest_of(event);
+    const uint64_t digest =
+        event->kind == CDDP_EV_value ? digest_of_value(event) : digest_of(event);
     if (event->kind == CDDP_EV_grad_local) {
         become_ready(r, (uint64_t)event->as.grad_local.param, digest);
     } else if (event->kind == CDDP_EV_mark_ready) {

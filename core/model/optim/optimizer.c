@@ -247,10 +247,16 @@ void cd_optimizer_get_state(const cd_optimizer *optimizer, size_t parameter,
                             cd_optimizer_state *state)
 {
     const cd_optimizer_entry *entry = &optimizer->entries[parameter];
-    *state = (cd_optimizer_state){.is_present = entry->is_present, .step = entry->step};
+    state->is_present = entry->is_present;
+    state->step = entry->step;
     state->slot_count = optimizer->rule->slot_count(&optimizer->options);
     memcpy(state->slot_names, optimizer->rule->slot_names, sizeof state->slot_names);
     memcpy(state->slots, entry->slots, sizeof state->slots);
+}
+
+bool cd_optimizer_has_state(const cd_optimizer *optimizer, size_t parameter)
+{
+    return optimizer->entries[parameter].is_present;
 }
 
 cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t parameter,
