@@ -217,13 +217,19 @@ static cddp_status shape_find_nonfinite(const cddp_tensor *src, int64_t *index, 
 ** equal are equal. */
 static cddp_status shape_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
 {
-    CD_TRY(check_one(src, "digest", err));
+    shape_token token;
+    int64_t numel = 0;
+    CD_TRY(cd_view_check(src, "digest", "tensor", err));
+    memcpy(&token, (const unsigned char *)src->storage - TOKEN_BYTES, sizeof token);
+    /* Every value event asks: what begins inside and ends inside needs no walk over its strides. */
+    if (!cd_view_is_contiguous(src, &numel) || src->offset + numel > token.numel)
+        CD_TRY(check_inside(src, "digest", err));
     if (is_real(src)) {
         const cddp_tensor real = as_cpu(src);
         return CD_PASS(real.device->digest(&real, digest, err));
     }
     uint64_t d = cd_hash_mix(0, (uint64_t)src->dtype);
-    *digest = cd_hash_mix(d, (uint64_t)cddp_tensor_numel(src));
+    *digest = cd_hash_mix(d, (uint64_t)numel);
     return CDDP_OK;
 }
 

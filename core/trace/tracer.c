@@ -44,7 +44,7 @@ cddp_status cddp_tracer_flush(cddp_tracer *tracer, cddp_error *err)
     return CDDP_OK;
 }
 
-void cd_tracer_stamp(const struct cddp_tracer *tracer, cddp_event *event)
+static void stamp(const struct cddp_tracer *tracer, cddp_event *event)
 {
     event->rank = tracer->rank != NULL ? tracer->rank->rank : UINT32_MAX;
     event->step = tracer->step;
@@ -56,18 +56,43 @@ void cd_tracer_stamp(const struct cddp_tracer *tracer, cddp_event *event)
     for (uint32_t i = used; i < CDDP_EVENT_FIELDS; i++) event->as.field[i] = 0;
 }
 
-void cd_tracer_emit_stamped(struct cddp_tracer *tracer, cddp_event *event)
+static uint64_t now_of(const struct cddp_tracer *tracer)
 {
     cddp_rank *rank = tracer->rank;
-    event->time_ns = rank != NULL ? rank->ops->now_ns(rank) : tracer->time_ns;
-    event->sequence = tracer->sequence++;
-    tracer->sink->event(tracer->sink->self, event);
+    return rank != NULL ? rank->ops->now_ns(rank) : tracer->time_ns;
 }
 
 void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event)
 {
-    cd_tracer_stamp(tracer, event);
-    cd_tracer_emit_stamped(tracer, event);
+    stamp(tracer, event);
+    event->time_ns = now_of(tracer);
+    event->sequence = tracer->sequence++;
+    tracer->sink->event(tracer->sink->self, event);
+}
+
+cddp_event cd_tracer_begin_values(const struct cddp_tracer *tracer, cddp_event_enum_what what,
+                                  int64_t moment)
+{
+    cddp_event event;
+    event.kind = CDDP_EV_value;
+    event.text = NULL;
+    event.as.value = (cddp_event_value){.what = what, .moment = moment, .nonfinite = -1};
+    if (tracer == NULL) return event;
+    stamp(tracer, &event);
+    if (tracer->values != NULL) tracer->values->begin(tracer->values->self, &event);
+    return event;
+}
+
+/* Its time is its own: to look at the next tensor, a device may have waited. */
+void cd_tracer_emit_value(struct cddp_tracer *tracer, cddp_event *event)
+{
+    const cd_tracer_values *values = tracer->values;
+    event->time_ns = now_of(tracer);
+    event->sequence = tracer->sequence++;
+    if (values != NULL)
+        values->take(values->self, event);
+    else
+        tracer->sink->event(tracer->sink->self, event);
 }
 
 int64_t cd_tracer_take_wrapper(struct cddp_tracer *tracer)

@@ -207,25 +207,11 @@ static int64_t variable_of(const cd_trainer *t, size_t parameter)
                                                  : CD_NO_VARIABLE;
 }
 
-/* What the value events of a moment have in common. */
-static cddp_event begin_values(const cd_trainer *t, cddp_event_enum_what what,
-                               cddp_event_enum_moment moment)
-{
-    cddp_event event;
-    event.kind = CDDP_EV_value;
-    event.as.value.what = what;
-    event.as.value.moment = moment;
-    event.as.value.param = CD_NO_VARIABLE;
-    event.as.value.nonfinite = -1;
-    if (cd_tracer_wants_digest(t->tracer)) cd_tracer_stamp(t->tracer, &event);
-    return event;
-}
-
 cddp_status cd_trainer_emit_parameters(cd_trainer *t, cddp_event_enum_moment moment,
                                        cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    cddp_event event = begin_values(t, CDDP_WHAT_PARAMETER, moment);
+    cddp_event event = cd_tracer_begin_values(t->tracer, CDDP_WHAT_PARAMETER, moment);
     cddp_event_value *value = &event.as.value;
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
         const cddp_tensor *tensor = &module->parameters[i].tensor;
@@ -237,7 +223,7 @@ cddp_status cd_trainer_emit_parameters(cd_trainer *t, cddp_event_enum_moment mom
         value->nonfinite = look->nonfinite;
         value->param = variable_of(t, i);
         event.text = module->parameters[i].name;
-        cd_tracer_emit_stamped(t->tracer, &event);
+        cd_tracer_emit_value(t->tracer, &event);
     }
     return CDDP_OK;
 }
@@ -260,7 +246,7 @@ static cddp_status digest_gradient(const cd_trainer *t, const cddp_grad *grad, u
 static cddp_status emit_gradients(cd_trainer *t, cddp_event_enum_moment moment, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    cddp_event event = begin_values(t, CDDP_WHAT_GRADIENT, moment);
+    cddp_event event = cd_tracer_begin_values(t->tracer, CDDP_WHAT_GRADIENT, moment);
     cddp_event_value *value = &event.as.value;
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
         const cddp_grad *grad = &t->view.gradients[i];
@@ -278,7 +264,7 @@ static cddp_status emit_gradients(cd_trainer *t, cddp_event_enum_moment moment, 
         value->nonfinite = is_there ? look->nonfinite : -1;
         value->param = variable_of(t, i);
         event.text = module->parameters[i].name;
-        cd_tracer_emit_stamped(t->tracer, &event);
+        cd_tracer_emit_value(t->tracer, &event);
     }
     return CDDP_OK;
 }
@@ -286,7 +272,7 @@ static cddp_status emit_gradients(cd_trainer *t, cddp_event_enum_moment moment, 
 cddp_status cd_trainer_emit_buffers(cd_trainer *t, cddp_event_enum_moment moment, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    cddp_event event = begin_values(t, CDDP_WHAT_BUFFER, moment);
+    cddp_event event = cd_tracer_begin_values(t->tracer, CDDP_WHAT_BUFFER, moment);
     cddp_event_value *value = &event.as.value;
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->buffer_count; i++) {
         const cddp_tensor *tensor = &module->buffers[i].tensor;
@@ -295,9 +281,10 @@ cddp_status cd_trainer_emit_buffers(cd_trainer *t, cddp_event_enum_moment moment
         value->digest = cd_tracer_digest(t->tracer, tensor);
         CD_TRY(look_at(tensor, value->digest, look, err));
         value->presence = look->presence;
+        value->param = CD_NO_VARIABLE;
         value->nonfinite = look->nonfinite;
         event.text = module->buffers[i].name;
-        cd_tracer_emit_stamped(t->tracer, &event);
+        cd_tracer_emit_value(t->tracer, &event);
     }
     return CDDP_OK;
 }
@@ -306,7 +293,7 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cddp_event_enum_moment mom
                                        cddp_error *err)
 {
     int64_t id = 0;
-    cddp_event event = begin_values(t, CDDP_WHAT_OPTIMIZER, moment);
+    cddp_event event = cd_tracer_begin_values(t->tracer, CDDP_WHAT_OPTIMIZER, moment);
     cddp_event_value *value = &event.as.value;
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
@@ -327,7 +314,7 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cddp_event_enum_moment mom
             value->digest = (int64_t)digest;
             /* Pieces differ from rank to rank by right: they are no parameter's. */
             value->param = is_part ? CD_NO_VARIABLE : t->parameters[o->ordinals[k]].variable;
-            cd_tracer_emit_stamped(t->tracer, &event);
+            cd_tracer_emit_value(t->tracer, &event);
         }
     }
     return CDDP_OK;

@@ -38,10 +38,15 @@ typedef struct cd_witness_rank {
     uint64_t all;    /* the same, each with the set of those that were ready before it */
     uint64_t ready;  /* sum over places */
     uint64_t places[CD_WITNESS_PLACES];
+    /* since the last event of another kind, as they would go into others and into all */
+    struct {
+        uint64_t head, others, all, count;
+    } values;
 } cd_witness_rank;
 
 typedef struct cd_witness {
     cddp_trace_sink sink;
+    cd_tracer_values values; /* the same of values, where nobody else hears them */
     const cd_recall *recall;
     uint32_t world_size;
     bool is_closed;
