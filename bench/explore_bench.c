@@ -5,8 +5,8 @@
 **     explore_bench RANKS BUCKETS [SECONDS]  order only, with these
 **     explore_bench judged [SECONDS [cpu]]   only what is judged; cpu: 3 x 4 at random on cpu alone
 **     explore_bench runs COUNT [DEVICE [LEVEL]]
-**                                            3 x 4 at random, so many, to count instructions; on cpu
-**                                            at level digest unless others are named
+**                                            3 x 4 at random, so many, to count instructions; cpu
+**                                            and level digest unless others are named
 **     explore_bench level [ROUNDS]           3 x 4 at random, level digest against level order, in
 **                                            turns; the median of the rounds' quotients
 **

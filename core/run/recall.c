@@ -281,11 +281,11 @@ FOLD(cd_observed_places)
 }
 
 #define CD_OBSERVED_FIELD(type, name, judge, how) fold_##type(&f, &observed->name);
-#define CD_OBSERVED(name, doc, fields)                                                     \
+#define CD_OBSERVED(name, doc, fields)                                                        \
     static uint64_t digest_##name(const cd_observed_##name *observed, cd_recall_reads *reads) \
-    {                                                                                      \
-        folding f = {ROW_##name + 1, reads};                                               \
-        fields return f.h;                                                                 \
+    {                                                                                         \
+        folding f = {ROW_##name + 1, reads};                                                  \
+        fields return f.h;                                                                    \
     }
 #include "core/reference/observed.def"
 #undef CD_OBSERVED_FIELD
@@ -394,7 +394,8 @@ static cd_recall_reads *find_reads(cd_recall_rank *n, row r)
                                    cddp_error *err)                                           \
     {                                                                                         \
         const bool has_keys = rank->recall != NULL;                                           \
-        const uint64_t what = has_keys ? digest_##name(observed, find_reads(rank, ROW_##name)) : 0;         \
+        const uint64_t what =                                                                 \
+            has_keys ? digest_##name(observed, find_reads(rank, ROW_##name)) : 0;             \
         return CD_PASS(has_keys ? pass_on(rank, ROW_##name, what, ask_##name, observed, err)  \
                                 : cd_referee_##name(rank->referee, observed, err));           \
     }

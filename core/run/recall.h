@@ -62,9 +62,9 @@ typedef struct cd_recall_read {
     uint64_t digest;
 } cd_recall_read;
 
-/* Digests that a run which looks took of the tensors of its latest look, for the trace: it shows the
-** same tensors at once, before anything can write to them. Where the run is judged it takes its own:
-** there the judge has copies. */
+/* Digests that a run which looks took of the tensors of its latest look, for the trace: it shows
+** the same tensors at once, before anything can write to them. Where the run is judged the trace
+** takes its own: there the judge has copies. */
 typedef struct cd_recall_reads {
     cd_tracer_reader reader;
     cd_recall_read *items; /* (capacity) */

@@ -84,11 +84,10 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     CD_TRY(cd_tap_init(&run->tap, options, cd_judges_get_sink(&run->judges), err));
     run->sink = manner->is_unheard ? options->sinks[0] : &run->tap.sink;
     run->world = (struct cddp_tracer){.sink = run->sink, .level = options->level};
-    run->argument =
-        (cd_rank_argument){.options = options,
-                           .sink = run->sink,
-                           .values = manner->is_unheard ? manner->values : NULL,
-                           .recall = manner->recall};
+    run->argument = (cd_rank_argument){.options = options,
+                                       .sink = run->sink,
+                                       .values = manner->is_unheard ? manner->values : NULL,
+                                       .recall = manner->recall};
     CD_TRY(cd_run_wrappers_open(&run->wrappers, options, err));
     run->argument.wrappers = &run->wrappers;
     run->tap.without_digests = manner->without_digests;

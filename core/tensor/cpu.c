@@ -448,7 +448,7 @@ static bool digest_take(void *context, const void *elements, size_t count)
     return true;
 }
 
-/* Apart from cpu_digest, so that a tensor in one stretch, as most are, needs no block on the stack. */
+/* Apart from cpu_digest, so that a tensor in one stretch, as most are, needs no block there. */
 static uint64_t digest_stretches(const cddp_tensor *src, int64_t numel)
 {
     digest_scan scanning;
@@ -469,10 +469,10 @@ static cddp_status cpu_digest(const cddp_tensor *src, uint64_t *digest, cddp_err
         return CDDP_OK;
     }
     const size_t element_bytes = cddp_dtype_bytes(src->dtype);
-    *digest = digest_whole(
-        (uint64_t)numel,
-        (const unsigned char *)src->storage + src->offset * (int64_t)element_bytes,
-        (size_t)numel * element_bytes);
+    *digest =
+        digest_whole((uint64_t)numel,
+                     (const unsigned char *)src->storage + src->offset * (int64_t)element_bytes,
+                     (size_t)numel * element_bytes);
     return CDDP_OK;
 }
 

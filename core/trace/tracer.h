@@ -58,8 +58,8 @@ typedef struct cd_tracer_reader {
     bool (*read)(void *self, const cddp_tensor *tensor, int64_t *digest);
 } cd_tracer_reader;
 
-/* Who takes the values that a rank shows, one by one, in a run in which nobody else hears them: they
-** are no events there. */
+/* Who takes the values that a rank shows, one by one, in a run in which nobody else hears them:
+** they are no events there. */
 typedef struct cd_tracer_values {
     void *self;
     /* common: the values that follow have its rank, step, kind and moment. */

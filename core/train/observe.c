@@ -297,8 +297,8 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cddp_event_enum_moment mom
     cddp_event_value *value = &event.as.value;
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
-        const bool is_part = o->pieces != NULL || t->sharding != NULL ||
-                             cd_replica_assigns_buckets(t->replica, i);
+        const bool is_part =
+            o->pieces != NULL || t->sharding != NULL || cd_replica_assigns_buckets(t->replica, i);
         event.text = o->name;
         for (size_t k = 0; k < o->count; k++, id++) {
             uint64_t digest = 0;

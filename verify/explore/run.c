@@ -287,7 +287,7 @@ static cddp_status make_prefix(cd_explore_subject *subject, cd_explore_world *wo
 
 #define TRIES_MIN 32    /* before it is said that recalling is not worth while */
 #define TRIES_IN_VAIN 8 /* the same, where not one run could be recalled */
-#define ALIKE_MIN 8  /* before a run is made that nobody hears */
+#define ALIKE_MIN 8     /* before a run is made that nobody hears */
 
 static bool is_clean(const cddp_verdict *v)
 {
@@ -353,8 +353,8 @@ static cddp_status run_repeating(cd_explore_subject *subject, cd_explore_world *
     CD_TRY(run_behind_prefix(subject, world, explorer, chooser, err));
     CD_TRY(cd_explore_prefix_end(world->prefix, verdict, err));
     const bool has_missed = cd_recall_has_missed(subject->recall);
-    const bool is_alone = world->shares_nothing &&
-                          !find_world(subject, explorer, CD_RECALL_JUDGES)->shares_nothing;
+    const bool is_alone =
+        world->shares_nothing && !find_world(subject, explorer, CD_RECALL_JUDGES)->shares_nothing;
     if (is_alone || world->is_blind) subject->recalls_nothing = true;
     if (!has_missed && is_clean(*verdict)) {
         subject->recalled++;

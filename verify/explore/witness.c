@@ -5,7 +5,6 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/trace/event.h"
 
 #include <string.h>
 
@@ -34,8 +33,8 @@ static uint64_t fold(uint64_t a, uint64_t b)
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
-/* Most texts are the name of a tensor: of up to 16 bytes the first and the last ones, which overlap,
-** are all of it. */
+/* Most texts are short: of up to 16 bytes the first and the last ones, which overlap, are all of
+** it. */
 static uint64_t fold_text(const char *text)
 {
     const size_t n = strlen(text);
@@ -59,7 +58,7 @@ static uint64_t fold_text(const char *text)
 
 static uint64_t digest_of(const cddp_event *event)
 {
-    const size_t field_count = cd_event_field_counts[event->kind];
+    const size_t field_count = cddp_event_describe(event->kind)->field_count;
     const int64_t *fields = event->as.field;
     uint64_t h =
         fold(event->time_ns ^ places[0], ((uint64_t)event->rank << 32 | event->kind) ^ places[1]);
