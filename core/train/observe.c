@@ -272,6 +272,7 @@ static cddp_status emit_gradients(cd_trainer *t, cddp_event_enum_moment moment, 
 cddp_status cd_trainer_emit_buffers(cd_trainer *t, cddp_event_enum_moment moment, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
+    if (module->buffer_count == 0) return CDDP_OK;
     cddp_event event = cd_tracer_begin_values(t->tracer, CDDP_WHAT_BUFFER, moment);
     cddp_event_value *value = &event.as.value;
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->buffer_count; i++) {
