@@ -70,17 +70,14 @@ void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event)
     tracer->sink->event(tracer->sink->self, event);
 }
 
-cddp_event cd_tracer_begin_values(const struct cddp_tracer *tracer, cddp_event_enum_what what,
-                                  int64_t moment)
+void cd_tracer_begin_values(const struct cddp_tracer *tracer, cddp_event_enum_what what,
+                            int64_t moment, cddp_event *event)
 {
-    cddp_event event;
-    event.kind = CDDP_EV_value;
-    event.text = NULL;
-    event.as.value = (cddp_event_value){.what = what, .moment = moment, .nonfinite = -1};
-    if (tracer == NULL) return event;
-    stamp(tracer, &event);
-    if (tracer->values != NULL) tracer->values->begin(tracer->values->self, &event);
-    return event;
+    event->kind = CDDP_EV_value;
+    event->text = NULL;
+    stamp(tracer, event);
+    event->as.value = (cddp_event_value){.what = what, .moment = moment, .nonfinite = -1};
+    if (tracer->values != NULL) tracer->values->begin(tracer->values->self, event);
 }
 
 /* Its time is its own: to look at the next tensor, a device may have waited. */

@@ -87,9 +87,9 @@ struct cddp_tracer {
 /* Stamps and hands over; tracer is not NULL. */
 void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event);
 /* The same for values of one kind that are shown at one moment. What they have in common is stamped
-** once; fields of each are set before it is emitted. tracer: NULL has none. */
-cddp_event cd_tracer_begin_values(const struct cddp_tracer *tracer, cddp_event_enum_what what,
-                                  int64_t moment);
+** once; fields of each are set before it is emitted. At level digest. */
+void cd_tracer_begin_values(const struct cddp_tracer *tracer, cddp_event_enum_what what,
+                            int64_t moment, cddp_event *event);
 void cd_tracer_emit_value(struct cddp_tracer *tracer, cddp_event *event);
 
 #define CD_EMIT(tracer, event_name, event_text, ...)                              \

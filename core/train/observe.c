@@ -211,9 +211,11 @@ cddp_status cd_trainer_emit_parameters(cd_trainer *t, cddp_event_enum_moment mom
                                        cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    cddp_event event = cd_tracer_begin_values(t->tracer, CDDP_WHAT_PARAMETER, moment);
+    cddp_event event;
+    if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    cd_tracer_begin_values(t->tracer, CDDP_WHAT_PARAMETER, moment, &event);
     cddp_event_value *value = &event.as.value;
-    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
+    for (size_t i = 0; i < module->parameter_count; i++) {
         const cddp_tensor *tensor = &module->parameters[i].tensor;
         cd_trainer_look *look = &t->parameters[i].value_look;
         value->id = (int64_t)i;
@@ -242,14 +244,32 @@ static cddp_status digest_gradient(const cd_trainer *t, const cddp_grad *grad, u
     return CD_PASS(cd_gradient_digest(grad, digest, err));
 }
 
+/* Views are copies, for a watcher and for what lies on a device with streams. */
+static bool needs_views(const cd_trainer *t)
+{
+    return t->view.watcher != NULL || t->streams.device != NULL;
+}
+
+static const cddp_grad *find_gradient(const cd_trainer *t, size_t parameter)
+{
+    const cddp_grad *averaged = &t->parameters[parameter].averaged;
+    if (needs_views(t)) return &t->view.gradients[parameter];
+    if (t->sharding != NULL) return cd_sharding_gradient(t, parameter);
+    return averaged->kind != CDDP_GRAD_UNDEFINED
+               ? averaged
+               : &cd_trainer_module(t)->parameters[parameter].grad;
+}
+
 /* As the watcher sees them: what an optimizer in backward consumed is among them. */
 static cddp_status emit_gradients(cd_trainer *t, cddp_event_enum_moment moment, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    cddp_event event = cd_tracer_begin_values(t->tracer, CDDP_WHAT_GRADIENT, moment);
+    cddp_event event;
+    if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    cd_tracer_begin_values(t->tracer, CDDP_WHAT_GRADIENT, moment, &event);
     cddp_event_value *value = &event.as.value;
-    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
-        const cddp_grad *grad = &t->view.gradients[i];
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const cddp_grad *grad = find_gradient(t, i);
         cd_trainer_look *look = &t->parameters[i].gradient_look;
         const bool is_there = grad->kind != CDDP_GRAD_UNDEFINED;
         uint64_t digest = 0;
@@ -273,9 +293,11 @@ cddp_status cd_trainer_emit_buffers(cd_trainer *t, cddp_event_enum_moment moment
 {
     const cd_module *module = cd_trainer_module(t);
     if (module->buffer_count == 0) return CDDP_OK;
-    cddp_event event = cd_tracer_begin_values(t->tracer, CDDP_WHAT_BUFFER, moment);
+    cddp_event event;
+    if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    cd_tracer_begin_values(t->tracer, CDDP_WHAT_BUFFER, moment, &event);
     cddp_event_value *value = &event.as.value;
-    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->buffer_count; i++) {
+    for (size_t i = 0; i < module->buffer_count; i++) {
         const cddp_tensor *tensor = &module->buffers[i].tensor;
         cd_trainer_look *look = &t->view.buffer_looks[i];
         value->id = (int64_t)i;
@@ -294,9 +316,11 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cddp_event_enum_moment mom
                                        cddp_error *err)
 {
     int64_t id = 0;
-    cddp_event event = cd_tracer_begin_values(t->tracer, CDDP_WHAT_OPTIMIZER, moment);
+    cddp_event event;
+    if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    cd_tracer_begin_values(t->tracer, CDDP_WHAT_OPTIMIZER, moment, &event);
     cddp_event_value *value = &event.as.value;
-    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < t->replica->optimizer_count; i++) {
+    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
         const bool is_part =
             o->pieces != NULL || t->sharding != NULL || cd_replica_assigns_buckets(t->replica, i);
@@ -428,9 +452,8 @@ cddp_status cd_trainer_show(cd_trainer *t, cddp_event_enum_moment moment, cddp_e
                                   .begins_window = t->now.begins_window,
                                   .shown = shown,
                                   .replica = t->replica,
-                                  .values = is_watched || (shown & SHOWS_GRADIENTS) != 0
-                                                ? cd_trainer_refresh_views(t)
-                                                : (cd_watched_values){0}};
+                                  .values = needs_views(t) ? cd_trainer_refresh_views(t)
+                                                           : (cd_watched_values){0}};
     if (is_watched) CD_TRY(t->view.watcher->ops->look(t->view.watcher->self, &at, err));
     if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
     t->tracer->reader = is_watched ? t->view.watcher->reader : NULL;

@@ -16,7 +16,8 @@ typedef struct cd_explore_world {
     struct cd_compose *compose;       /* NULL: there was no run */
     struct cd_explore_prefix *prefix; /* NULL: runs share nothing */
     uint64_t kind;                    /* what its explorer varies: cd_explorer_get_kind */
-    bool shares_nothing;              /* its beginning could not be kept */
+    /* nothing was varied, or its beginning could not be kept: every run begins at its beginning */
+    bool shares_nothing;
     bool is_blind;                    /* it repeats, and its beginning has what nobody judged */
 } cd_explore_world;
 

@@ -9,6 +9,10 @@
 ** lie between each other does not count either: a stored trace is one sequence per rank, which the
 ** judge merges by time.
 **
+** Of a value event the text does not count: it is the name of the tensor that its number stands
+** for, and events of the construction have it. In a run that nobody else hears the values are no
+** events at all; both forms give the same digests.
+**
 ** Gradients become ready in any order, and every rank has its order. Two kinds of keys take that
 ** into account without a run for every combination of orders:
 **
