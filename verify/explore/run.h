@@ -18,7 +18,7 @@ typedef struct cd_explore_world {
     uint64_t kind;                    /* what its explorer varies: cd_explorer_get_kind */
     /* nothing was varied, or its beginning could not be kept: every run begins at its beginning */
     bool shares_nothing;
-    bool is_blind;                    /* it repeats, and its beginning has what nobody judged */
+    bool is_blind; /* it repeats, and its beginning has what nobody judged */
 } cd_explore_world;
 
 /* Runs that vary turns part at another moment than those that do not; and a run that judges begins
