@@ -4,7 +4,9 @@
 **     explore_bench                          all of it, with the sizes below
 **     explore_bench RANKS BUCKETS [SECONDS]  order only, with these
 **     explore_bench judged [SECONDS [cpu]]   only what is judged; cpu: 3 x 4 at random on cpu alone
-**     explore_bench runs COUNT               3 x 4 at random on cpu, so many, to count instructions
+**     explore_bench runs COUNT [DEVICE [LEVEL]]
+**                                            3 x 4 at random, so many, to count instructions; cpu
+**                                            and level digest unless others are named
 **     explore_bench level [ROUNDS]           3 x 4 at random, level digest against level order, in
 **                                            turns; the median of the rounds' quotients
 **
@@ -301,13 +303,14 @@ static void open_explorer(cd_explorer *e, const cd_explore_subject *subject,
 }
 
 /* So many, whatever they take. */
-static void judge_runs(uint64_t count, const cd_explore_options *options)
+static void judge_runs(uint64_t count, const char *device, bool order_only,
+                       const cd_explore_options *options)
 {
     static cd_explored what;
-    cd_explore_subject subject = {.order_only = false};
+    cd_explore_subject subject = {.order_only = order_only};
     cd_explorer e;
     cddp_error err = CDDP_ERROR_INIT;
-    open_subject(&subject, 3, 4, "cpu");
+    open_subject(&subject, 3, 4, device);
     open_explorer(&e, &subject, options);
     for (const cd_chooser *chooser; e.runs < count && (chooser = cd_explorer_next(&e)) != NULL;)
         if (cd_explore_run(&subject, &e, chooser, &what, &err) != CDDP_OK ||
@@ -438,7 +441,11 @@ int main(int argc, char **argv)
                                               .reduce = true,
                                               .merge = true,
                                               .without_coverage = true};
-    if (only_runs) return judge_runs((uint64_t)atoll(argv[2]), &at_random), 0;
+    if (only_runs) {
+        judge_runs((uint64_t)atoll(argv[2]), argc > 3 ? argv[3] : "cpu",
+                   argc > 4 && strcmp(argv[4], "order") == 0, &at_random);
+        return 0;
+    }
     if (only_levels) {
         const int rounds = argc > 2 ? atoi(argv[2]) : 21;
         if (rounds < 1 || rounds > ROUNDS_MAX)

@@ -3,8 +3,13 @@
 
 #include "core/base/alloc.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #define LOOK_BYTES ((size_t)512)      /* looked at, and cleared, at once */
 #define ZEROS_BYTES_MIN ((size_t)256) /* fewer are copied with what is beside them */
@@ -71,7 +76,7 @@ cd_image *cd_image_take(const cddp_allocator *allocator, const void *memory, siz
     return image;
 }
 
-static void clear(unsigned char *memory, size_t bytes)
+static void clear_by_comparing(unsigned char *memory, size_t bytes)
 {
     static const unsigned char zeros[LOOK_BYTES];
     for (size_t n; bytes > 0; memory += n, bytes -= n) {
@@ -79,6 +84,46 @@ static void clear(unsigned char *memory, size_t bytes)
         if (memcmp(memory, zeros, n) != 0) memset(memory, 0, n);
     }
 }
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define LINE_BYTES ((size_t)64) /* of the cache */
+
+__attribute__((target("avx2"))) static bool is_clear(const unsigned char *lines)
+{
+    const __m256i *at = (const __m256i *)(const void *)lines;
+    __m256i even = at[0], odd = at[1];
+    for (size_t i = 2; i < LOOK_BYTES / sizeof *at; i += 2) {
+        even = _mm256_or_si256(even, at[i]);
+        odd = _mm256_or_si256(odd, at[i + 1]);
+    }
+    even = _mm256_or_si256(even, odd);
+    return _mm256_testz_si256(even, even) != 0;
+}
+
+/* There is no second operand to read, and no end before the last line. */
+__attribute__((target("avx2"))) static void clear_by_lines(unsigned char *memory, size_t bytes)
+{
+    const size_t over = (size_t)((uintptr_t)memory % LINE_BYTES);
+    size_t head = over == 0 ? 0 : LINE_BYTES - over;
+    if (head > bytes) head = bytes;
+    memset(memory, 0, head);
+    memory += head;
+    bytes -= head;
+    for (; bytes >= LOOK_BYTES; memory += LOOK_BYTES, bytes -= LOOK_BYTES)
+        if (!is_clear(memory)) memset(memory, 0, LOOK_BYTES);
+    clear_by_comparing(memory, bytes);
+}
+
+static void clear(unsigned char *memory, size_t bytes)
+{
+    if (__builtin_cpu_supports("avx2"))
+        clear_by_lines(memory, bytes);
+    else
+        clear_by_comparing(memory, bytes);
+}
+#else
+static void clear(unsigned char *memory, size_t bytes) { clear_by_comparing(memory, bytes); }
+#endif
 
 void cd_image_put_back(const cd_image *image, void *memory)
 {

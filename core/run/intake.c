@@ -152,6 +152,9 @@ static cddp_status make_room(cd_intake *n, const cd_watched_model *model, cddp_e
     n->recall.arrivals =
         cd_arena_array(&n->memory, n->parameter_count + 1, sizeof *n->recall.arrivals);
     CD_TRY(cd_arena_check(&n->memory, err, "the intake of rank %u", n->options.rank->rank));
+    CD_TRY(cd_recall_reads_init(&n->recall.reads, &n->memory,
+                                2 * n->parameter_count + n->buffer_count, err));
+    if (n->options.recall != NULL && !CD_POINTS_STRIKE) n->watcher.reader = &n->recall.reads.reader;
     copies *const all[] = {&n->look,  &n->begin,  &n->evaluated, &n->forward, &n->reduced,
                            &n->clips, &n->before, &n->updated,   &n->finish};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) init_copies(n, all[i]);
@@ -655,7 +658,7 @@ cddp_status cd_intake_create(const cd_intake_options *options, cd_intake **intak
     n->numbers.allocator = allocator;
     n->allocator = n->output.allocator = n->bucket.allocator = n->travelling.allocator =
         n->optimizer_state.allocator = allocator;
-    n->watcher = (cd_watcher){&intake_ops, n};
+    n->watcher = (cd_watcher){&intake_ops, n, NULL};
     *intake = n;
     return CDDP_OK;
 }

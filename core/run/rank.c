@@ -77,6 +77,7 @@ static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a,
     cddp_tracer *tracer = NULL;
     const cddp_trace_sink *sink = binding->sink != NULL ? binding->sink : a->sink;
     CD_TRY(cddp_tracer_create(rank, sink, options->level, &tracer, err));
+    tracer->values = a->values;
     CD_EMIT(tracer, rank_begin, NULL, .world_size = rank->world_size);
     cd_trainer_options trainer = {.plan = a->wrappers->items[0].plan,
                                   .rank = rank,

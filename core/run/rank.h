@@ -8,7 +8,8 @@
 
 typedef struct cd_rank_argument {
     const cddp_run_options *options;
-    const cddp_trace_sink *sink; /* of the run: judge and caller's sinks */
+    const cddp_trace_sink *sink;    /* of the run: judge and caller's sinks */
+    const cd_tracer_values *values; /* of a run that nobody hears; NULL: values are events */
     const cd_run_wrappers *wrappers;
     struct cd_recall *recall; /* NULL: every judgement is made */
     /* (CD_REPLICA_DEVICES) of the ranks' tensors; NULL: over the process heap */

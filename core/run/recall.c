@@ -181,94 +181,145 @@ static void repeat(cd_recall_rank *n, uint64_t what)
 
 /* ---- digests of what is observed ---- */
 
-static uint64_t fold_number(uint64_t h, uint64_t value) { return cd_hash_mix(h, value); }
-static uint64_t fold_bytes(uint64_t h, const void *bytes, size_t count)
+typedef enum row {
+#define CD_OBSERVED(name, doc, fields) ROW_##name,
+#include "core/reference/observed.def"
+} row;
+
+typedef struct folding {
+    uint64_t h;
+    cd_recall_reads *reads; /* NULL: nobody asks for the digests of single tensors */
+} folding;
+
+static void fold_number(folding *f, uint64_t value) { f->h = cd_hash_mix(f->h, value); }
+static void fold_bytes(folding *f, const void *bytes, size_t count)
 {
-    return count > 0 ? cd_hash64(bytes, count, h) : cd_hash_mix(h, 0);
+    f->h = count > 0 ? cd_hash64(bytes, count, f->h) : cd_hash_mix(f->h, 0);
+}
+
+static void note_read(cd_recall_reads *reads, const cddp_tensor *tensor, uint64_t digest)
+{
+    if (reads->count == reads->capacity) return;
+    cd_recall_read *r = &reads->items[reads->count++];
+    r->tensor = *tensor;
+    r->digest = digest;
 }
 
 /* The form is mixed apart from what came before, so that the processor does both at once. */
-static uint64_t fold_tensor(uint64_t h, const cddp_tensor *t)
+static void fold_tensor(folding *f, const cddp_tensor *t)
 {
     uint64_t digest = 0, form;
-    if (t->device == NULL) return cd_hash_mix(h, 1);
+    if (t->device == NULL) {
+        fold_number(f, 1);
+        return;
+    }
     const bool is_known = t->device->digest(t, &digest, NULL) == CDDP_OK;
     form = (uint64_t)t->dtype << 32 | (uint64_t)t->dim_count << 1 | is_known;
     for (uint32_t d = 0; d < t->dim_count; d++) form = cd_hash_mix(form, (uint64_t)t->sizes[d]);
-    return cd_hash_mix(cd_hash_mix(h, form), digest);
+    f->h = cd_hash_mix(cd_hash_mix(f->h, form), digest);
+    if (f->reads != NULL && is_known) note_read(f->reads, t, digest);
 }
 
-static uint64_t fold_gradient(uint64_t h, const cddp_grad *g)
+static void fold_gradient(folding *f, const cddp_grad *g)
 {
-    h = cd_hash_mix(h, (uint64_t)g->kind);
-    if (g->kind == CDDP_GRAD_UNDEFINED) return h;
-    h = fold_tensor(h, &g->value);
-    if (g->kind != CDDP_GRAD_SPARSE) return h;
+    fold_number(f, (uint64_t)g->kind);
+    if (g->kind == CDDP_GRAD_UNDEFINED) return;
+    fold_tensor(f, &g->value);
+    if (g->kind != CDDP_GRAD_SPARSE) return;
     const cddp_tensor rows = cddp_rows_tensor(&g->rows);
-    return fold_tensor(h, &rows);
+    fold_tensor(f, &rows);
 }
 
-#define FOLD(type) static uint64_t fold_##type(uint64_t h, const type *v)
-FOLD(bool) { return fold_number(h, *v); }
-FOLD(uint32_t) { return fold_number(h, *v); }
-FOLD(int64_t) { return fold_number(h, (uint64_t)*v); }
-FOLD(size_t) { return fold_number(h, *v); }
-FOLD(double) { return fold_number(h, (uint64_t)cd_f64_bits(*v)); }
-FOLD(cddp_dtype) { return fold_number(h, (uint64_t)*v); }
-FOLD(cd_observed_tensor) { return fold_tensor(h, &v->copy); }
+#define FOLD(type) static void fold_##type(folding *f, const type *v)
+FOLD(bool) { fold_number(f, *v); }
+FOLD(uint32_t) { fold_number(f, *v); }
+FOLD(int64_t) { fold_number(f, (uint64_t)*v); }
+FOLD(size_t) { fold_number(f, *v); }
+FOLD(double) { fold_number(f, (uint64_t)cd_f64_bits(*v)); }
+FOLD(cddp_dtype) { fold_number(f, (uint64_t)*v); }
+FOLD(cd_observed_tensor) { fold_tensor(f, &v->copy); }
 FOLD(cd_observed_tensors)
 {
-    h = cd_hash_mix(h, v->count);
-    for (size_t i = 0; i < v->count; i++) h = fold_tensor(h, &v->items[i]);
-    return h;
+    fold_number(f, v->count);
+    for (size_t i = 0; i < v->count; i++) fold_tensor(f, &v->items[i]);
 }
-FOLD(cd_observed_gradient) { return fold_gradient(h, &v->copy); }
+FOLD(cd_observed_gradient) { fold_gradient(f, &v->copy); }
 FOLD(cd_observed_gradients)
 {
-    h = cd_hash_mix(h, v->count);
-    for (size_t i = 0; i < v->count; i++) h = fold_gradient(h, &v->items[i]);
-    return h;
+    fold_number(f, v->count);
+    for (size_t i = 0; i < v->count; i++) fold_gradient(f, &v->items[i]);
 }
-FOLD(cd_observed_variables) { return fold_bytes(h, v->items, v->count * sizeof *v->items); }
-FOLD(cd_observed_ranks) { return fold_bytes(h, v->items, v->count * sizeof *v->items); }
-FOLD(cd_observed_reals) { return fold_bytes(h, v->items, v->count * sizeof *v->items); }
-FOLD(cd_observed_bytes) { return fold_bytes(h, v->blob->bytes, v->blob->used); }
-FOLD(cd_observed_hook) { return cd_hash_mix(h, (uint64_t)v->flags << 1 | v->is_present); }
+FOLD(cd_observed_variables) { fold_bytes(f, v->items, v->count * sizeof *v->items); }
+FOLD(cd_observed_ranks) { fold_bytes(f, v->items, v->count * sizeof *v->items); }
+FOLD(cd_observed_reals) { fold_bytes(f, v->items, v->count * sizeof *v->items); }
+FOLD(cd_observed_bytes) { fold_bytes(f, v->blob->bytes, v->blob->used); }
+FOLD(cd_observed_hook) { fold_number(f, (uint64_t)v->flags << 1 | v->is_present); }
 FOLD(cd_observed_optimized)
 {
-    h = cd_hash_mix(h, v->count);
+    fold_number(f, v->count);
     for (size_t i = 0; i < v->count; i++) {
         const cd_oracle_optimized *o = &v->items[i];
-        h = cd_hash_mix(cd_hash_mix(h, o->parameter), o->optimizer);
-        h = cd_hash_mix(cd_hash_mix(h, o->steps), (uint64_t)o->is_held << 1 | o->is_present);
-        h = fold_bytes(h, o->settings, sizeof o->settings);
-        for (size_t s = 0; s < CD_FORMULA_SLOTS_MAX; s++) h = fold_tensor(h, &o->slots[s]);
+        fold_number(f, o->parameter);
+        fold_number(f, o->optimizer);
+        fold_number(f, o->steps);
+        fold_number(f, (uint64_t)o->is_held << 1 | o->is_present);
+        fold_bytes(f, o->settings, sizeof o->settings);
+        for (size_t s = 0; s < CD_FORMULA_SLOTS_MAX; s++) fold_tensor(f, &o->slots[s]);
     }
-    return h;
 }
 FOLD(cd_observed_buckets)
 {
-    h = cd_hash_mix(h, v->count);
+    fold_number(f, v->count);
     for (size_t i = 0; i < v->count; i++)
-        h = fold_bytes(h, v->items[i].parameters,
-                       v->items[i].count * sizeof *v->items[i].parameters);
-    return h;
+        fold_bytes(f, v->items[i].parameters, v->items[i].count * sizeof *v->items[i].parameters);
 }
 FOLD(cd_observed_places)
 {
-    h = fold_bytes(h, v->variables, v->count * sizeof *v->variables);
-    h = fold_bytes(h, v->offsets, v->count * sizeof *v->offsets);
-    return fold_bytes(h, v->lengths, v->count * sizeof *v->lengths);
+    fold_bytes(f, v->variables, v->count * sizeof *v->variables);
+    fold_bytes(f, v->offsets, v->count * sizeof *v->offsets);
+    fold_bytes(f, v->lengths, v->count * sizeof *v->lengths);
 }
 
-#define CD_OBSERVED_FIELD(type, name, judge, how) h = fold_##type(h, &observed->name);
-#define CD_OBSERVED(name, doc, fields)                                            \
-    static uint64_t digest_##name(uint64_t h, const cd_observed_##name *observed) \
-    {                                                                             \
-        fields return h;                                                          \
+#define CD_OBSERVED_FIELD(type, name, judge, how) fold_##type(&f, &observed->name);
+#define CD_OBSERVED(name, doc, fields)                                                        \
+    static uint64_t digest_##name(const cd_observed_##name *observed, cd_recall_reads *reads) \
+    {                                                                                         \
+        folding f = {ROW_##name + 1, reads};                                                  \
+        fields return f.h;                                                                    \
     }
 #include "core/reference/observed.def"
 #undef CD_OBSERVED_FIELD
+
+/* ---- what was read ---- */
+
+static bool is_same(const cddp_tensor *a, const cddp_tensor *b)
+{
+    bool is = a->storage == b->storage && a->offset == b->offset && a->device == b->device &&
+              a->dtype == b->dtype && a->dim_count == b->dim_count;
+    for (uint32_t d = 0; is && d < a->dim_count; d++)
+        is = a->sizes[d] == b->sizes[d] && a->strides[d] == b->strides[d];
+    return is;
+}
+
+/* Tensors are asked for in the order in which they were read. */
+static bool find_read(void *self, const cddp_tensor *tensor, int64_t *digest)
+{
+    cd_recall_reads *reads = self;
+    if (reads->next >= reads->count) return false;
+    const cd_recall_read *r = &reads->items[reads->next];
+    if (!is_same(&r->tensor, tensor)) return false;
+    *digest = (int64_t)r->digest;
+    reads->next++;
+    return true;
+}
+
+cddp_status cd_recall_reads_init(cd_recall_reads *reads, cd_arena *memory, size_t capacity,
+                                 cddp_error *err)
+{
+    *reads = (cd_recall_reads){.reader = {reads, find_read}, .capacity = capacity};
+    reads->items = cd_arena_array(memory, capacity + 1, sizeof *reads->items);
+    return CD_PASS(cd_arena_check(memory, err, "the digests of %zu tensors", capacity));
+}
 
 /* ---- where a rank is ---- */
 
@@ -299,11 +350,6 @@ void cd_recall_end(cd_recall_rank *rank)
 
 /* ---- a function per row ---- */
 
-typedef enum row {
-#define CD_OBSERVED(name, doc, fields) ROW_##name,
-#include "core/reference/observed.def"
-} row;
-
 typedef cddp_status (*ask_fn)(cd_referee *referee, const void *observed, cddp_error *err);
 
 static cddp_status judge(cd_recall_rank *n, uint64_t what, ask_fn ask, const void *observed,
@@ -332,6 +378,13 @@ static cddp_status pass_on(cd_recall_rank *n, row r, uint64_t what, ask_fn ask,
     return CDDP_OK;
 }
 
+/* The digests of a look are asked for once more: see cd_recall_reads. */
+static cd_recall_reads *find_reads(cd_recall_rank *n, row r)
+{
+    n->reads.count = n->reads.next = 0;
+    return r == ROW_look && n->recall->manner == CD_RECALL_LOOKS ? &n->reads : NULL;
+}
+
 #define CD_OBSERVED(name, doc, fields)                                                        \
     static cddp_status ask_##name(cd_referee *referee, const void *observed, cddp_error *err) \
     {                                                                                         \
@@ -341,7 +394,8 @@ static cddp_status pass_on(cd_recall_rank *n, row r, uint64_t what, ask_fn ask,
                                    cddp_error *err)                                           \
     {                                                                                         \
         const bool has_keys = rank->recall != NULL;                                           \
-        const uint64_t what = has_keys ? digest_##name(ROW_##name + 1, observed) : 0;         \
+        const uint64_t what =                                                                 \
+            has_keys ? digest_##name(observed, find_reads(rank, ROW_##name)) : 0;             \
         return CD_PASS(has_keys ? pass_on(rank, ROW_##name, what, ask_##name, observed, err)  \
                                 : cd_referee_##name(rank->referee, observed, err));           \
     }

@@ -23,7 +23,9 @@
 ** Threads    of one thread, as the ranks of its runs.
 */
 #pragma once
+#include "core/base/arena.h"
 #include "core/reference/referee.h"
+#include "core/trace/tracer.h"
 
 typedef struct cd_recall cd_recall;
 
@@ -55,6 +57,24 @@ cd_recall_count cd_recall_get_count(const cd_recall *recall);
 
 /* ---- for the intake of a rank ---- */
 
+typedef struct cd_recall_read {
+    cddp_tensor tensor;
+    uint64_t digest;
+} cd_recall_read;
+
+/* Digests that a run which looks took of the tensors of its latest look, for the trace: it shows
+** the same tensors at once, before anything can write to them. Where the run is judged the trace
+** takes its own: there the judge has copies. */
+typedef struct cd_recall_reads {
+    cd_tracer_reader reader;
+    cd_recall_read *items; /* (capacity) */
+    size_t capacity, count, next;
+} cd_recall_reads;
+
+/* It may not move after this. items: of the memory */
+cddp_status cd_recall_reads_init(cd_recall_reads *reads, cd_arena *memory, size_t capacity,
+                                 cddp_error *err) CDDP_MUST_CHECK;
+
 /* In memory of the run. */
 typedef struct cd_recall_rank {
     cd_recall *recall;   /* NULL: every judgement is made */
@@ -65,6 +85,7 @@ typedef struct cd_recall_rank {
     uint64_t *arrivals;       /* (parameter_count) of this backward, in their order */
     size_t parameter_count;
     size_t parameter; /* that is arriving */
+    cd_recall_reads reads;
 } cd_recall_rank;
 
 bool cd_recall_judges(const cd_recall *recall); /* NULL: true */

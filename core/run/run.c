@@ -97,8 +97,10 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     cd_bound_init(&run->bound, options, run->sink);
     if (options->relay != NULL) run->sink = &run->bound.sink;
     run->world = (struct cddp_tracer){.sink = run->sink, .level = options->level};
-    run->argument =
-        (cd_rank_argument){.options = options, .sink = run->sink, .recall = manner->recall};
+    run->argument = (cd_rank_argument){.options = options,
+                                       .sink = run->sink,
+                                       .values = manner->is_unheard ? manner->values : NULL,
+                                       .recall = manner->recall};
     CD_TRY(cd_run_wrappers_open(&run->wrappers, options, err));
     run->argument.wrappers = &run->wrappers;
     run->tap.without_digests = manner->without_digests;

@@ -12,6 +12,7 @@
 */
 #pragma once
 #include "cddp/run.h"
+#include "core/trace/tracer.h"
 
 typedef struct cd_run cd_run;
 
@@ -19,6 +20,8 @@ typedef struct cd_run_manner {
     bool holds_storage;
     bool without_digests; /* the verdict has none of the trace */
     bool is_unheard;      /* there will be no verdict: events go to the one sink alone */
+    /* of an unheard run: takes the values that ranks show, which are no events; NULL: they are */
+    const cd_tracer_values *values;
     /* what ranks of one thread observe is judged once for all runs; NULL: in every run. Outlives
     ** the run. See core/run/recall.h. */
     struct cd_recall *recall;

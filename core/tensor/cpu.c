@@ -413,12 +413,13 @@ static void digest_fold(digest_scan *d, const void *bytes, size_t byte_count)
 }
 
 /* What digest_take and a last fold do with one stretch. */
-static void digest_whole(digest_scan *d, const unsigned char *bytes, size_t left)
+static uint64_t digest_whole(uint64_t digest, const unsigned char *bytes, size_t left)
 {
     for (size_t n; left > 0; bytes += n, left -= n) {
         n = left < CD_DIGEST_BLOCK_BYTES ? left : CD_DIGEST_BLOCK_BYTES;
-        digest_fold(d, bytes, n);
+        digest = cd_hash64(bytes, n, digest);
     }
+    return digest;
 }
 
 /* Whole blocks are hashed in place; only a block that crosses two stretches is copied. */
@@ -447,25 +448,31 @@ static bool digest_take(void *context, const void *elements, size_t count)
     return true;
 }
 
+/* Apart from cpu_digest, so that a tensor in one stretch, as most are, needs no block there. */
+static uint64_t digest_stretches(const cddp_tensor *src, int64_t numel)
+{
+    digest_scan scanning;
+    scanning.element_bytes = cddp_dtype_bytes(src->dtype);
+    scanning.digest = (uint64_t)numel;
+    scanning.used = 0;
+    scan(src, digest_take, &scanning);
+    if (scanning.used > 0) digest_fold(&scanning, scanning.block, scanning.used);
+    return scanning.digest;
+}
+
 static cddp_status cpu_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
 {
     CD_TRY(cd_view_check(src, "digest", "source", err));
     int64_t numel = 0;
-    const bool is_contiguous = cd_view_is_contiguous(src, &numel);
-    digest_scan scanning; /* not zeroed: most tensors need no block */
-    scanning.element_bytes = cddp_dtype_bytes(src->dtype);
-    scanning.digest = (uint64_t)numel;
-    scanning.used = 0;
-    if (is_contiguous) {
-        digest_whole(&scanning,
-                     (const unsigned char *)src->storage +
-                         src->offset * (int64_t)scanning.element_bytes,
-                     (size_t)numel * scanning.element_bytes);
-    } else {
-        scan(src, digest_take, &scanning);
-        if (scanning.used > 0) digest_fold(&scanning, scanning.block, scanning.used);
+    if (!cd_view_is_contiguous(src, &numel)) {
+        *digest = digest_stretches(src, numel);
+        return CDDP_OK;
     }
-    *digest = scanning.digest;
+    const size_t element_bytes = cddp_dtype_bytes(src->dtype);
+    *digest =
+        digest_whole((uint64_t)numel,
+                     (const unsigned char *)src->storage + src->offset * (int64_t)element_bytes,
+                     (size_t)numel * element_bytes);
     return CDDP_OK;
 }
 

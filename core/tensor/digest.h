@@ -32,6 +32,11 @@ uint64_t cd_digest_pass_end(cd_digest_pass *pass);
 ** has no numbers), each as the device gives it. */
 uint64_t cd_digest_and_find_nonfinite(const cddp_tensor *tensor, int64_t *index);
 
+/* What norm and find_nonfinite would say of a few floats in host memory: whether the norm is 0, and
+** the index of the first NaN or infinity (-1: none). false: it is no such tensor. The small tensors
+** of an exploration are looked at some ten thousand times a second. */
+bool cd_glance(const cddp_tensor *tensor, bool *is_zero, int64_t *nonfinite);
+
 /* What was written, hashed while it is in the cache. */
 typedef struct cd_digest_written {
     uint64_t digest;

@@ -44,12 +44,9 @@ cddp_status cddp_tracer_flush(cddp_tracer *tracer, cddp_error *err)
     return CDDP_OK;
 }
 
-void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event)
+static void stamp(const struct cddp_tracer *tracer, cddp_event *event)
 {
-    cddp_rank *rank = tracer->rank;
-    event->time_ns = rank != NULL ? rank->ops->now_ns(rank) : tracer->time_ns;
-    event->rank = rank != NULL ? rank->rank : UINT32_MAX;
-    event->sequence = tracer->sequence++;
+    event->rank = tracer->rank != NULL ? tracer->rank->rank : UINT32_MAX;
     event->step = tracer->step;
     event->micro_step = tracer->micro_step;
     event->level = (uint16_t)tracer->level;
@@ -57,7 +54,42 @@ void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event)
     ** made. */
     uint32_t used = cd_event_field_counts[event->kind];
     for (uint32_t i = used; i < CDDP_EVENT_FIELDS; i++) event->as.field[i] = 0;
+}
+
+static uint64_t now_of(const struct cddp_tracer *tracer)
+{
+    cddp_rank *rank = tracer->rank;
+    return rank != NULL ? rank->ops->now_ns(rank) : tracer->time_ns;
+}
+
+void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event)
+{
+    stamp(tracer, event);
+    event->time_ns = now_of(tracer);
+    event->sequence = tracer->sequence++;
     tracer->sink->event(tracer->sink->self, event);
+}
+
+void cd_tracer_begin_values(const struct cddp_tracer *tracer, cddp_event_enum_what what,
+                            int64_t moment, cddp_event *event)
+{
+    event->kind = CDDP_EV_value;
+    event->text = NULL;
+    stamp(tracer, event);
+    event->as.value = (cddp_event_value){.what = what, .moment = moment, .nonfinite = -1};
+    if (tracer->values != NULL) tracer->values->begin(tracer->values->self, event);
+}
+
+/* Its time is its own: to look at the next tensor, a device may have waited. */
+void cd_tracer_emit_value(struct cddp_tracer *tracer, cddp_event *event)
+{
+    const cd_tracer_values *values = tracer->values;
+    event->time_ns = now_of(tracer);
+    event->sequence = tracer->sequence++;
+    if (values != NULL)
+        values->take(values->self, event);
+    else
+        tracer->sink->event(tracer->sink->self, event);
 }
 
 int64_t cd_tracer_take_wrapper(struct cddp_tracer *tracer)

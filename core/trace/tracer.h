@@ -63,6 +63,15 @@ typedef struct cd_tracer_reader {
     bool (*read)(void *self, const cddp_tensor *tensor, int64_t *digest);
 } cd_tracer_reader;
 
+/* Who takes the values that a rank shows, one by one, in a run in which nobody else hears them:
+** they are no events there. */
+typedef struct cd_tracer_values {
+    void *self;
+    /* common: the values that follow have its rank, step, kind and moment. */
+    void (*begin)(void *self, const cddp_event *common);
+    void (*take)(void *self, const cddp_event *event);
+} cd_tracer_values;
+
 struct cddp_tracer {
     const cddp_trace_sink *sink;
     cddp_rank *rank; /* NULL: the world itself */
@@ -74,6 +83,7 @@ struct cddp_tracer {
     const cd_tracer_watch *watch;       /* NULL without a recorder */
     const cd_tracer_operands *operands; /* NULL: nobody looks */
     const cd_tracer_reader *reader;     /* NULL: digests are the device's */
+    const cd_tracer_values *values;     /* NULL: values are events */
     bool lends_buckets;                 /* the program can write to buckets: gradients are views */
     int64_t wrapper;                    /* which one the last event was about; -1: unknown */
     uint64_t wrappers;                  /* which numbers are in use, a bit each */
@@ -81,6 +91,11 @@ struct cddp_tracer {
 
 /* Stamps and hands over; tracer is not NULL. */
 void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event);
+/* The same for values of one kind that are shown at one moment. What they have in common is stamped
+** once; fields of each are set before it is emitted. At level digest. */
+void cd_tracer_begin_values(const struct cddp_tracer *tracer, cddp_event_enum_what what,
+                            int64_t moment, cddp_event *event);
+void cd_tracer_emit_value(struct cddp_tracer *tracer, cddp_event *event);
 
 #define CD_EMIT(tracer, event_name, event_text, ...)                              \
     do {                                                                          \

@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/plan/keys.h"
+#include "core/tensor/digest.h"
 #include "core/trace/setting.h"
 #include "core/train/points.h"
 
@@ -186,10 +187,15 @@ static int64_t find_nonfinite(const cddp_tensor *tensor)
 static cddp_status look_at(const cddp_tensor *tensor, int64_t digest, cd_trainer_look *look,
                            cddp_error *err)
 {
+    bool is_zero = false;
     if (look->is_known && look->digest == digest && digest != 0) return CDDP_OK;
     look->is_known = false;
-    CD_TRY(presence_of(tensor, &look->presence, err));
-    look->nonfinite = find_nonfinite(tensor);
+    if (cd_glance(tensor, &is_zero, &look->nonfinite)) {
+        look->presence = is_zero ? CDDP_PRESENCE_ZERO : CDDP_PRESENCE_VALUE;
+    } else {
+        CD_TRY(presence_of(tensor, &look->presence, err));
+        look->nonfinite = find_nonfinite(tensor);
+    }
     look->digest = digest;
     look->is_known = true;
     return CDDP_OK;
@@ -205,37 +211,80 @@ cddp_status cd_trainer_emit_parameters(cd_trainer *t, cddp_event_enum_moment mom
                                        cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
+    cddp_event event;
+    if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    cd_tracer_begin_values(t->tracer, CDDP_WHAT_PARAMETER, moment, &event);
+    cddp_event_value *value = &event.as.value;
+    for (size_t i = 0; i < module->parameter_count; i++) {
         const cddp_tensor *tensor = &module->parameters[i].tensor;
-        const int64_t digest = cd_tracer_digest(t->tracer, tensor);
         cd_trainer_look *look = &t->parameters[i].value_look;
-        CD_TRY(look_at(tensor, digest, look, err));
-        CD_EMIT(t->tracer, value, module->parameters[i].name, .what = CDDP_WHAT_PARAMETER,
-                .moment = moment, .id = (int64_t)i, .presence = look->presence, .digest = digest,
-                .param = variable_of(t, i), .nonfinite = look->nonfinite);
+        value->id = (int64_t)i;
+        value->digest = cd_tracer_digest(t->tracer, tensor);
+        CD_TRY(look_at(tensor, value->digest, look, err));
+        value->presence = look->presence;
+        value->nonfinite = look->nonfinite;
+        value->param = variable_of(t, i);
+        event.text = module->parameters[i].name;
+        cd_tracer_emit_value(t->tracer, &event);
     }
     return CDDP_OK;
+}
+
+/* A dense one is perhaps known to who has just read it. */
+static cddp_status digest_gradient(const cd_trainer *t, const cddp_grad *grad, uint64_t *digest,
+                                   cddp_error *err)
+{
+    const cd_tracer_reader *reader = t->tracer->reader;
+    int64_t known = 0;
+    if (reader != NULL && grad->kind == CDDP_GRAD_DENSE &&
+        reader->read(reader->self, &grad->value, &known)) {
+        *digest = (uint64_t)known;
+        return CDDP_OK;
+    }
+    return CD_PASS(cd_gradient_digest(grad, digest, err));
+}
+
+/* Views are copies, for a watcher and for what lies on a device with streams. */
+static bool needs_views(const cd_trainer *t)
+{
+    return t->view.watcher != NULL || t->streams.device != NULL;
+}
+
+static const cddp_grad *find_gradient(const cd_trainer *t, size_t parameter)
+{
+    const cddp_grad *averaged = &t->parameters[parameter].averaged;
+    if (needs_views(t)) return &t->view.gradients[parameter];
+    if (t->sharding != NULL) return cd_sharding_gradient(t, parameter);
+    return averaged->kind != CDDP_GRAD_UNDEFINED
+               ? averaged
+               : &cd_trainer_module(t)->parameters[parameter].grad;
 }
 
 /* As the watcher sees them: what an optimizer in backward consumed is among them. */
 static cddp_status emit_gradients(cd_trainer *t, cddp_event_enum_moment moment, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
-        const cddp_grad *grad = &t->view.gradients[i];
+    cddp_event event;
+    if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    cd_tracer_begin_values(t->tracer, CDDP_WHAT_GRADIENT, moment, &event);
+    cddp_event_value *value = &event.as.value;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const cddp_grad *grad = find_gradient(t, i);
         cd_trainer_look *look = &t->parameters[i].gradient_look;
         const bool is_there = grad->kind != CDDP_GRAD_UNDEFINED;
         uint64_t digest = 0;
-        CD_TRY(cd_gradient_digest(grad, &digest, err));
+        CD_TRY(digest_gradient(t, grad, &digest, err));
         if (is_there) CD_TRY(look_at(&grad->value, (int64_t)digest, look, err));
-        CD_EMIT(t->tracer, value, module->parameters[i].name, .what = CDDP_WHAT_GRADIENT,
-                .moment = moment, .id = (int64_t)i,
-                .presence = !is_there                              ? CDDP_PRESENCE_ABSENT
-                            : look->presence == CDDP_PRESENCE_ZERO ? CDDP_PRESENCE_ZERO
-                            : grad->kind == CDDP_GRAD_SPARSE       ? CDDP_PRESENCE_SPARSE
-                                                                   : look->presence,
-                .digest = (int64_t)digest, .param = variable_of(t, i),
-                .nonfinite = is_there ? look->nonfinite : -1);
+        value->id = (int64_t)i;
+        value->presence = !is_there                              ? CDDP_PRESENCE_ABSENT
+                          : look->presence == CDDP_PRESENCE_ZERO ? CDDP_PRESENCE_ZERO
+                          : grad->kind == CDDP_GRAD_SPARSE       ? CDDP_PRESENCE_SPARSE
+                                                                 : look->presence;
+        value->digest = (int64_t)digest;
+        value->nonfinite = is_there ? look->nonfinite : -1;
+        value->param = variable_of(t, i);
+        event.text = module->parameters[i].name;
+        cd_tracer_emit_value(t->tracer, &event);
     }
     return CDDP_OK;
 }
@@ -243,14 +292,22 @@ static cddp_status emit_gradients(cd_trainer *t, cddp_event_enum_moment moment, 
 cddp_status cd_trainer_emit_buffers(cd_trainer *t, cddp_event_enum_moment moment, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->buffer_count; i++) {
+    if (module->buffer_count == 0) return CDDP_OK;
+    cddp_event event;
+    if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    cd_tracer_begin_values(t->tracer, CDDP_WHAT_BUFFER, moment, &event);
+    cddp_event_value *value = &event.as.value;
+    for (size_t i = 0; i < module->buffer_count; i++) {
         const cddp_tensor *tensor = &module->buffers[i].tensor;
-        const int64_t digest = cd_tracer_digest(t->tracer, tensor);
         cd_trainer_look *look = &t->view.buffer_looks[i];
-        CD_TRY(look_at(tensor, digest, look, err));
-        CD_EMIT(t->tracer, value, module->buffers[i].name, .what = CDDP_WHAT_BUFFER,
-                .moment = moment, .id = (int64_t)i, .presence = look->presence, .digest = digest,
-                .param = CD_NO_VARIABLE, .nonfinite = look->nonfinite);
+        value->id = (int64_t)i;
+        value->digest = cd_tracer_digest(t->tracer, tensor);
+        CD_TRY(look_at(tensor, value->digest, look, err));
+        value->presence = look->presence;
+        value->param = CD_NO_VARIABLE;
+        value->nonfinite = look->nonfinite;
+        event.text = module->buffers[i].name;
+        cd_tracer_emit_value(t->tracer, &event);
     }
     return CDDP_OK;
 }
@@ -259,26 +316,30 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cddp_event_enum_moment mom
                                        cddp_error *err)
 {
     int64_t id = 0;
-    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < t->replica->optimizer_count; i++) {
+    cddp_event event;
+    if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    cd_tracer_begin_values(t->tracer, CDDP_WHAT_OPTIMIZER, moment, &event);
+    cddp_event_value *value = &event.as.value;
+    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
+        const bool is_part =
+            o->pieces != NULL || t->sharding != NULL || cd_replica_assigns_buckets(t->replica, i);
+        event.text = o->name;
         for (size_t k = 0; k < o->count; k++, id++) {
-            cd_optimizer_state state;
             uint64_t digest = 0;
             const int64_t held = cd_replica_find_piece(o, k);
-            const bool is_part = o->pieces != NULL || t->sharding != NULL ||
-                                 cd_replica_assigns_buckets(t->replica, i);
             if (held < 0) {
                 continue; /* another rank reports it */
             }
-            cd_optimizer_get_state(o->optimizer, (size_t)held, &state);
             CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
+            value->id = id;
+            value->presence = cd_optimizer_has_state(o->optimizer, (size_t)held)
+                                  ? CDDP_PRESENCE_VALUE
+                                  : CDDP_PRESENCE_ABSENT;
+            value->digest = (int64_t)digest;
             /* Pieces differ from rank to rank by right: they are no parameter's. */
-            CD_EMIT(t->tracer, value, o->name, .what = CDDP_WHAT_OPTIMIZER, .moment = moment,
-                    .id = id,
-                    .presence = state.is_present ? CDDP_PRESENCE_VALUE : CDDP_PRESENCE_ABSENT,
-                    .digest = (int64_t)digest,
-                    .param = is_part ? CD_NO_VARIABLE : t->parameters[o->ordinals[k]].variable,
-                    .nonfinite = -1);
+            value->param = is_part ? CD_NO_VARIABLE : t->parameters[o->ordinals[k]].variable;
+            cd_tracer_emit_value(t->tracer, &event);
         }
     }
     return CDDP_OK;
@@ -366,6 +427,17 @@ static unsigned shown_at(const cd_trainer *t, cddp_event_enum_moment moment)
     }
 }
 
+static cddp_status emit_values(cd_trainer *t, cddp_event_enum_moment moment, unsigned shown,
+                               cddp_error *err)
+{
+    if (shown & SHOWS_PARAMETERS) CD_TRY(cd_trainer_emit_parameters(t, moment, err));
+    if (shown & SHOWS_GRADIENTS) CD_TRY(emit_gradients(t, moment, err));
+    if (shown & SHOWS_BUFFERS) CD_TRY(cd_trainer_emit_buffers(t, moment, err));
+    if (shown & SHOWS_OPTIMIZERS) CD_TRY(cd_trainer_emit_optimizers(t, moment, err));
+    if (shown & SHOWS_STATES) CD_TRY(cd_trainer_emit_states(t, moment, err));
+    return CDDP_OK;
+}
+
 cddp_status cd_trainer_show(cd_trainer *t, cddp_event_enum_moment moment, cddp_error *err)
 {
     const unsigned shown = shown_at(t, moment);
@@ -380,12 +452,12 @@ cddp_status cd_trainer_show(cd_trainer *t, cddp_event_enum_moment moment, cddp_e
                                   .begins_window = t->now.begins_window,
                                   .shown = shown,
                                   .replica = t->replica,
-                                  .values = cd_trainer_refresh_views(t)};
+                                  .values = needs_views(t) ? cd_trainer_refresh_views(t)
+                                                           : (cd_watched_values){0}};
     if (is_watched) CD_TRY(t->view.watcher->ops->look(t->view.watcher->self, &at, err));
-    if (shown & SHOWS_PARAMETERS) CD_TRY(cd_trainer_emit_parameters(t, moment, err));
-    if (shown & SHOWS_GRADIENTS) CD_TRY(emit_gradients(t, moment, err));
-    if (shown & SHOWS_BUFFERS) CD_TRY(cd_trainer_emit_buffers(t, moment, err));
-    if (shown & SHOWS_OPTIMIZERS) CD_TRY(cd_trainer_emit_optimizers(t, moment, err));
-    if (shown & SHOWS_STATES) CD_TRY(cd_trainer_emit_states(t, moment, err));
-    return CDDP_OK;
+    if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    t->tracer->reader = is_watched ? t->view.watcher->reader : NULL;
+    const cddp_status status = emit_values(t, moment, shown, err);
+    t->tracer->reader = NULL;
+    return status;
 }

@@ -161,4 +161,6 @@ typedef struct cd_watcher_ops {
 typedef struct cd_watcher {
     const cd_watcher_ops *ops;
     void *self;
+    /* knows digests of what the latest look read, until the rank goes on; NULL: none are known */
+    const cd_tracer_reader *reader;
 } cd_watcher;

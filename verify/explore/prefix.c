@@ -92,9 +92,11 @@ cddp_status cd_explore_prefix_start(cd_explore_prefix *p, const cddp_run_options
         here.sink_count = 1;
     }
     /* schedules differ in them */
+    const bool is_unheard = recall != NULL && cd_recall_looks(recall);
     const cd_run_manner manner = {.holds_storage = true,
                                   .without_digests = true,
-                                  .is_unheard = recall != NULL && cd_recall_looks(recall),
+                                  .is_unheard = is_unheard,
+                                  .values = is_unheard ? &p->witness->values : NULL,
                                   .recall = recall};
     CD_TRY(cd_run_begin(&here, &manner, &p->run, err));
     return CD_PASS(cd_run_launch(p->run, err));

@@ -194,7 +194,7 @@ typedef struct keeper {
     cd_explore_world *world;
     const cd_explorer *explorer;
     const cd_chooser *inner;
-    bool is_behind; /* the moment has passed */
+    bool is_behind; /* the moment has passed, or runs that are judged have none */
 } keeper;
 
 static uint32_t choose_and_keep(void *self, const cddp_choice *choice, cd_place place)
@@ -227,7 +227,14 @@ static void forget(cd_explore_world *world)
 static cddp_status start(cd_explore_subject *subject, cd_explore_world *world,
                          const cd_explorer *explorer, const cd_chooser *inner, cddp_error *err)
 {
-    keeper k = {.subject = subject, .world = world, .explorer = explorer, .inner = inner};
+    /* Where a run that judges begins at its beginning, so does one that recalls: what it was
+    ** answered is asked again from there. */
+    const bool has_no_moment = find_world(subject, explorer, CD_RECALL_JUDGES)->shares_nothing;
+    keeper k = {.subject = subject,
+                .world = world,
+                .explorer = explorer,
+                .inner = inner,
+                .is_behind = has_no_moment};
     const cd_chooser chooser = {.self = &k,
                                 .name = inner->name,
                                 .choose = choose_and_keep,
@@ -278,8 +285,9 @@ static cddp_status make_prefix(cd_explore_subject *subject, cd_explore_world *wo
 
 /* ---- runs that judge, and runs that recall ---- */
 
-#define TRIES_MIN 32 /* before it is said that recalling is not worth while */
-#define ALIKE_MIN 8  /* before a run is made that nobody hears */
+#define TRIES_MIN 32    /* before it is said that recalling is not worth while */
+#define TRIES_IN_VAIN 8 /* the same, where not one run could be recalled */
+#define ALIKE_MIN 8     /* before a run is made that nobody hears */
 
 static bool is_clean(const cddp_verdict *v)
 {
@@ -297,12 +305,13 @@ static void note_clean(cd_explore_subject *subject, const cd_explore_world *worl
     cd_known_add(&subject->known, witness);
 }
 
-/* Where the run that made the beginning is not clean, no later one has what was said in it. */
+/* Where the run that made the beginning is not clean, no later one has what was said in it. Runs
+** that share none have their own. */
 static cddp_status run_judging(cd_explore_subject *subject, cd_explore_world *world,
                                const cd_explorer *explorer, const cd_chooser *chooser,
                                cddp_verdict **verdict, cddp_error *err)
 {
-    const bool is_first = !is_ready(world, explorer);
+    const bool is_first = !is_ready(world, explorer) && !world->shares_nothing;
     if (subject->recall == NULL && !subject->recalls_nothing)
         CD_TRY(cd_recall_create(&subject->recall, err));
     if (subject->recall != NULL) cd_recall_begin(subject->recall, CD_RECALL_JUDGES);
@@ -325,7 +334,8 @@ static cddp_status run_looking(cd_explore_subject *subject, cd_explore_world *wo
 {
     cd_recall_begin(subject->recall, CD_RECALL_LOOKS);
     CD_TRY(run_behind_prefix(subject, world, explorer, chooser, err));
-    if (world->shares_nothing) subject->never_looks = true;
+    if (world->shares_nothing && !find_world(subject, explorer, CD_RECALL_JUDGES)->shares_nothing)
+        subject->never_looks = true;
     *is_known = cd_explore_prefix_has_returned(world->prefix) &&
                 cd_known_has(&subject->known, cd_explore_prefix_get_witness(world->prefix));
     subject->recalled += *is_known;
@@ -343,14 +353,17 @@ static cddp_status run_repeating(cd_explore_subject *subject, cd_explore_world *
     CD_TRY(run_behind_prefix(subject, world, explorer, chooser, err));
     CD_TRY(cd_explore_prefix_end(world->prefix, verdict, err));
     const bool has_missed = cd_recall_has_missed(subject->recall);
-    if (world->shares_nothing || world->is_blind) subject->recalls_nothing = true;
+    const bool is_alone =
+        world->shares_nothing && !find_world(subject, explorer, CD_RECALL_JUDGES)->shares_nothing;
+    if (is_alone || world->is_blind) subject->recalls_nothing = true;
     if (!has_missed && is_clean(*verdict)) {
         subject->recalled++;
         note_clean(subject, world, *verdict);
         return CDDP_OK;
     }
     subject->missed++;
-    if (subject->missed >= TRIES_MIN && subject->missed > subject->recalled)
+    if (subject->missed >= (subject->recalled == 0 ? TRIES_IN_VAIN : TRIES_MIN) &&
+        subject->missed > subject->recalled)
         subject->recalls_nothing = true;
     cddp_verdict_destroy(*verdict);
     *verdict = NULL;
@@ -404,7 +417,8 @@ static cddp_status run_sharing(cd_explore_subject *subject, const cd_explorer *e
     bool is_again = false, is_done = false;
     const bool may_recall = subject->recall != NULL && !subject->recalls_nothing;
     if (may_recall) CD_TRY(make_prefix(subject, recalling, chooser, err));
-    if (may_recall && is_ready(judging, explorer) && recalling->prefix != NULL) {
+    const bool was_judged = judging->shares_nothing || is_ready(judging, explorer);
+    if (may_recall && was_judged && recalling->prefix != NULL) {
         const cd_chooser listening = cd_answers_listen(&subject->answers, chooser);
         CD_TRY(run_recalling(subject, recalling, explorer, &listening, explored, &is_done, err));
         if (is_done) return CDDP_OK;
@@ -429,7 +443,7 @@ cddp_status cd_explore_run(cd_explore_subject *subject, cd_explorer *explorer,
     /* The states of a search are made of events, from the first one on. */
     bool is_whole = cd_explorer_get_sink(explorer) != NULL || subject->watcher != NULL;
     if (!is_whole) CD_TRY(make_prefix(subject, world, chooser, err));
-    if (!is_whole && !world->shares_nothing && !subject->from_scratch)
+    if (!is_whole && world->prefix != NULL && !subject->from_scratch)
         return CD_PASS(run_sharing(subject, explorer, chooser, explored, err));
     forget(world);
     CD_TRY(run_whole(subject, world, explorer, chooser, &verdict, err));

@@ -16,8 +16,9 @@ typedef struct cd_explore_world {
     struct cd_compose *compose;       /* NULL: there was no run */
     struct cd_explore_prefix *prefix; /* NULL: runs share nothing */
     uint64_t kind;                    /* what its explorer varies: cd_explorer_get_kind */
-    bool shares_nothing;              /* its beginning could not be kept */
-    bool is_blind;                    /* it repeats, and its beginning has what nobody judged */
+    /* nothing was varied, or its beginning could not be kept: every run begins at its beginning */
+    bool shares_nothing;
+    bool is_blind; /* it repeats, and its beginning has what nobody judged */
 } cd_explore_world;
 
 /* Runs that vary turns part at another moment than those that do not; and a run that judges begins

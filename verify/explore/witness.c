@@ -6,6 +6,8 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 
+#include <string.h>
+
 #define KEYS_MAX ((size_t)1 << 20)
 #define RANK_KEY UINT64_C(0x72616e6b)
 #define RUN_KEY UINT64_C(0x72756e)
@@ -31,6 +33,29 @@ static uint64_t fold(uint64_t a, uint64_t b)
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
+/* Most texts are short: of up to 16 bytes the first and the last ones, which overlap, are all of
+** it. */
+static uint64_t fold_text(const char *text)
+{
+    const size_t n = strlen(text);
+    uint64_t first = 0, last = 0;
+    uint32_t low = 0, high = 0;
+    if (n > 2 * sizeof first) return cd_hash64(text, n, 0);
+    if (n >= sizeof first) {
+        memcpy(&first, text, sizeof first);
+        memcpy(&last, text + n - sizeof last, sizeof last);
+    } else if (n >= sizeof low) {
+        memcpy(&low, text, sizeof low);
+        memcpy(&high, text + n - sizeof high, sizeof high);
+        first = (uint64_t)low << 32 | high;
+    } else if (n > 0) {
+        memcpy(&first, text, 1);
+        memcpy((unsigned char *)&first + 1, text + n / 2, 1);
+        memcpy((unsigned char *)&first + 2, text + n - 1, 1);
+    }
+    return fold(first ^ places[0], last ^ places[1]) + n * places[2];
+}
+
 static uint64_t digest_of(const cddp_event *event)
 {
     const size_t field_count = cddp_event_describe(event->kind)->field_count;
@@ -42,8 +67,65 @@ static uint64_t digest_of(const cddp_event *event)
     for (; i + 1 < field_count; i += 2)
         h += fold((uint64_t)fields[i] ^ places[i + 3], (uint64_t)fields[i + 1] ^ places[i + 4]);
     if (i < field_count) h += fold((uint64_t)fields[i] ^ places[i + 3], places[i + 2]);
-    return event->text != NULL ? cd_hash_mix(h, cd_hash_text(event->text)) : h;
+    return event->text != NULL ? cd_hash_mix(h, fold_text(event->text)) : h;
 }
+
+/* ---- values ---- */
+
+/* More than half of all events are values. The text of one is the name of the tensor that its
+** number stands for: events of the construction have it, and it never changes. */
+
+/* What the values of a kind have in common at a moment. */
+static uint64_t head_of(const cddp_event *event)
+{
+    const cddp_event_value *v = &event->as.value;
+    return fold(((uint64_t)event->rank << 32 | event->kind) ^ places[1],
+                ((uint64_t)event->step << 32 | event->micro_step) ^ places[2]) +
+           fold((uint64_t)v->what ^ places[3], (uint64_t)v->moment ^ places[4]);
+}
+
+static uint64_t row_of(const cddp_event *event)
+{
+    const cddp_event_value *v = &event->as.value;
+    return fold(event->time_ns ^ places[0], (uint64_t)v->id ^ places[5]) +
+           fold((uint64_t)v->digest ^ places[6], (uint64_t)v->param ^ places[7]) +
+           fold((uint64_t)v->presence ^ places[8], (uint64_t)v->nonfinite ^ places[9]);
+}
+
+/* Values in a row are the coefficients of a polynomial, which is folded with the next event of
+** another kind. */
+static void add_value(cd_witness_rank *r, uint64_t digest)
+{
+    r->values.others = r->values.others * places[10] + digest;
+    r->values.all = r->values.all * places[10] + digest + r->ready * places[0];
+    r->values.count++;
+}
+
+static void end_values(cd_witness_rank *r)
+{
+    if (r->values.count == 0) return;
+    r->others = cd_hash_mix(cd_hash_mix(r->others, r->values.count), r->values.others);
+    r->all = cd_hash_mix(cd_hash_mix(r->all, r->values.count), r->values.all);
+    r->values.count = r->values.others = r->values.all = 0;
+}
+
+static cd_witness_rank *rank_of(const cd_witness *w, const cddp_event *event)
+{
+    return &w->ranks[event->rank < w->world_size ? event->rank : w->world_size];
+}
+
+static void begin_values(void *self, const cddp_event *common)
+{
+    rank_of(self, common)->values.head = head_of(common);
+}
+
+static void take_value(void *self, const cddp_event *event)
+{
+    cd_witness_rank *r = rank_of(self, event);
+    add_value(r, r->values.head + row_of(event));
+}
+
+/* ---- events ---- */
 
 /* Its place among those of the other parameters does not count. Whoever takes a digest mixes it:
 ** it is a sum. */
@@ -61,13 +143,18 @@ static void take_event(void *self, const cddp_event *event)
     /* A choice is not judged; what follows from it is. */
     if (event->kind >= CDDP_EV_COUNT || event->kind == CDDP_EV_choice) return;
     if (w->is_closed || cd_recall_is_speaking(w->recall)) return;
-    cd_witness_rank *r = &w->ranks[event->rank < w->world_size ? event->rank : w->world_size];
+    cd_witness_rank *r = rank_of(w, event);
+    if (event->kind == CDDP_EV_value) {
+        add_value(r, head_of(event) + row_of(event));
+        return;
+    }
     const uint64_t digest = digest_of(event);
     if (event->kind == CDDP_EV_grad_local) {
         become_ready(r, (uint64_t)event->as.grad_local.param, digest);
     } else if (event->kind == CDDP_EV_mark_ready) {
         become_ready(r, (uint64_t)event->as.mark_ready.param, digest);
     } else {
+        end_values(r);
         r->others = cd_hash_mix(r->others, digest);
         r->all = cd_hash_mix(r->all, digest + r->ready * places[0]);
     }
@@ -81,6 +168,7 @@ cddp_status cd_witness_create(const cddp_allocator *allocator, const cd_recall *
     if (w == NULL) return cd_fail_memory(err, "the digests of %u ranks", world_size);
     *w = (cd_witness){
         .sink = {.size = sizeof w->sink, .abi = CDDP_TRACE_ABI, .self = w, .event = take_event},
+        .values = {.self = w, .begin = begin_values, .take = take_value},
         .recall = recall,
         .world_size = world_size,
         .ranks = (cd_witness_rank *)(w + 1)};
@@ -89,6 +177,12 @@ cddp_status cd_witness_create(const cddp_allocator *allocator, const cd_recall *
 }
 
 void cd_witness_close(cd_witness *witness) { witness->is_closed = true; }
+
+/* A rank that was stopped may have values as its last events. */
+static void end_all_values(const cd_witness *w)
+{
+    for (uint32_t i = 0; i <= w->world_size; i++) end_values(&w->ranks[i]);
+}
 
 /* The run is otherwise the same. */
 static uint64_t key_of_rank(const cd_witness *w, uint64_t run, uint32_t rank)
@@ -99,6 +193,7 @@ static uint64_t key_of_rank(const cd_witness *w, uint64_t run, uint32_t rank)
 
 static uint64_t key_of_run(const cd_witness *w)
 {
+    end_all_values(w);
     uint64_t h = cd_hash_mix(RUN_KEY, cd_recall_get_digest(w->recall));
     for (uint32_t i = 0; i <= w->world_size; i++)
         h = cd_hash_mix(cd_hash_mix(h, w->ranks[i].others), w->ranks[i].ready);

@@ -9,6 +9,10 @@
 ** lie between each other does not count either: a stored trace is one sequence per rank, which the
 ** judge merges by time.
 **
+** Of a value event the text does not count: it is the name of the tensor that its number stands
+** for, and events of the construction have it. In a run that nobody else hears the values are no
+** events at all; both forms give the same digests.
+**
 ** Gradients become ready in any order, and every rank has its order. Two kinds of keys take that
 ** into account without a run for every combination of orders:
 **
@@ -38,10 +42,15 @@ typedef struct cd_witness_rank {
     uint64_t all;    /* the same, each with the set of those that were ready before it */
     uint64_t ready;  /* sum over places */
     uint64_t places[CD_WITNESS_PLACES];
+    /* since the last event of another kind, as they would go into others and into all */
+    struct {
+        uint64_t head, others, all, count;
+    } values;
 } cd_witness_rank;
 
 typedef struct cd_witness {
     cddp_trace_sink sink;
+    cd_tracer_values values; /* the same of values, where nobody else hears them */
     const cd_recall *recall;
     uint32_t world_size;
     bool is_closed;

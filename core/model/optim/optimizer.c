@@ -247,25 +247,38 @@ void cd_optimizer_get_state(const cd_optimizer *optimizer, size_t parameter,
                             cd_optimizer_state *state)
 {
     const cd_optimizer_entry *entry = &optimizer->entries[parameter];
-    *state = (cd_optimizer_state){.is_present = entry->is_present, .step = entry->step};
+    state->is_present = entry->is_present;
+    state->step = entry->step;
     state->slot_count = optimizer->rule->slot_count(&optimizer->options);
     memcpy(state->slot_names, optimizer->rule->slot_names, sizeof state->slot_names);
     memcpy(state->slots, entry->slots, sizeof state->slots);
+}
+
+bool cd_optimizer_has_state(const cd_optimizer *optimizer, size_t parameter)
+{
+    return optimizer->entries[parameter].is_present;
+}
+
+static cddp_status fold_slots(const cd_optimizer_entry *entry, uint64_t *digest, cddp_error *err)
+{
+    for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++) {
+        uint64_t slot = 0;
+        if (entry->slots[s].device == NULL) continue;
+        CD_TRY(entry->slots[s].device->digest(&entry->slots[s], &slot, err));
+        *digest = cd_hash_mix(*digest, slot);
+    }
+    return CDDP_OK;
 }
 
 cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t parameter,
                                       uint64_t *digest, cddp_error *err)
 {
     const cd_optimizer_entry *entry = &optimizer->entries[parameter];
-    uint64_t d = cd_hash_mix(entry->is_present, entry->step);
-    for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++) {
-        uint64_t slot = 0;
-        if (entry->slots[s].device == NULL) continue;
-        CD_TRY(entry->slots[s].device->digest(&entry->slots[s], &slot, err));
-        d = cd_hash_mix(d, slot);
-    }
-    *digest = d;
-    return CDDP_OK;
+    bool has_slots = false;
+    for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++)
+        has_slots |= entry->slots[s].device != NULL;
+    *digest = cd_hash_mix(entry->is_present, entry->step);
+    return has_slots ? CD_PASS(fold_slots(entry, digest, err)) : CDDP_OK;
 }
 
 cddp_status cd_optimizer_state_begin(cd_optimizer *optimizer, size_t parameter, cddp_error *err)

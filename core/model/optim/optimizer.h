@@ -93,6 +93,8 @@ typedef struct cd_optimizer_state {
 /* Borrows until the next step or destroy. */
 void cd_optimizer_get_state(const cd_optimizer *optimizer, size_t parameter,
                             cd_optimizer_state *state);
+/* is_present, of the state */
+bool cd_optimizer_has_state(const cd_optimizer *optimizer, size_t parameter);
 /* A digest of presence, step and slots. */
 cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t parameter,
                                       uint64_t *digest, cddp_error *err) CDDP_MUST_CHECK;

@@ -4,7 +4,9 @@
 
 #include "tests/support/test.h"
 
+#include <float.h>
 #include <math.h>
+#include <string.h>
 
 enum { NUMEL = 5000, PARTS_MAX = 8 };
 
@@ -163,6 +165,40 @@ TEST(digest, what_does_not_lie_in_one_piece_is_not_followed)
     elsewhere.device = &other;
     assert_false(cd_digest_may_follow(&plain, &narrow));
     assert_false(cd_digest_may_follow(&plain, &elsewhere));
+}
+
+/* As norm and find_nonfinite say, or not at all. */
+TEST(digest, a_glance_says_what_the_device_says)
+{
+    const float least = nextafterf(0, 1);
+    const float specials[] = {0, -0.0f, least, -least, 1, FLT_MAX, INFINITY, -INFINITY, NAN, -NAN};
+    const size_t count = sizeof specials / sizeof specials[0];
+    cddp_error err = CDDP_ERROR_INIT;
+    for (int64_t numel = 0; numel < 70; numel++) {
+        for (size_t which = 0; which < count * (size_t)(numel + 1); which++) {
+            bool is_zero = false;
+            int64_t found = -2, nonfinite = -1;
+            double norm = 0;
+            memset(numbers, 0, sizeof numbers);
+            numbers[2 + which / count] = specials[which % count];
+            if (which % 3 == 0) numbers[2 + numel / 2] = specials[which / 3 % count];
+            const cddp_tensor t = view(2, numel);
+            if (!cd_glance(&t, &is_zero, &nonfinite)) {
+                assert_true(numel > 64);
+                continue;
+            }
+            assert_ok(t.device->norm(&t, &norm, &err), &err);
+            assert_ok(t.device->find_nonfinite(&t, &found, &err), &err);
+            cd_test_row("%d elements, %zu", (int)numel, which);
+            assert_int_equal(is_zero, norm == 0.0);
+            assert_int_equal(nonfinite, found);
+        }
+    }
+    const cddp_tensor doubles =
+        cddp_tensor_of(cddp_device_cpu(), numbers, 0, CDDP_F64, (const int64_t[]){4}, 1);
+    bool is_zero = false;
+    int64_t nonfinite = -1;
+    assert_false(cd_glance(&doubles, &is_zero, &nonfinite));
 }
 
 TEST_MAIN()

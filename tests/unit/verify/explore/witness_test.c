@@ -6,6 +6,7 @@
 #include "tests/support/test.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define RANKS 2
 
@@ -180,6 +181,111 @@ TEST(witness, a_closed_one_hears_nothing)
     launch(&s, 0, 2, NULL);
     assert_true(cd_witness_get_digest(s.witness) == before);
     script_fini(&s);
+}
+
+static cddp_event value_of(uint32_t rank, int64_t id, int64_t digest)
+{
+    cddp_event event = {.kind = CDDP_EV_value, .rank = rank, .time_ns = 9, .step = 2};
+    event.as.value = (cddp_event_value){.what = CDDP_WHAT_GRADIENT,
+                                        .moment = CDDP_MOMENT_BEFORE_STEP,
+                                        .id = id,
+                                        .presence = CDDP_PRESENCE_VALUE,
+                                        .digest = digest,
+                                        .param = id,
+                                        .nonfinite = -1};
+    return event;
+}
+
+/* As a rank shows them where nobody else hears. */
+static void take(const script *s, const cddp_event *value)
+{
+    const cd_tracer_values *values = &s->witness->values;
+    values->begin(values->self, value);
+    values->take(values->self, value);
+}
+
+TEST(witness, values_are_the_same_as_events_and_by_themselves)
+{
+    script s;
+    script_init(&s);
+    for (int round = 0; round < 2; round++) {
+        begin(&s);
+        ready(&s, 1, 0, 7);
+        for (int64_t i = 0; i < 4; i++) {
+            const cddp_event value = value_of(1, i, 10 + i);
+            if (round == 0)
+                say(&s, &value);
+            else
+                take(&s, &value);
+            if (i == 1) launch(&s, 1, 5, NULL);
+            if (i == 2) ready(&s, 1, 1, 8); /* between two values: no event that ends them */
+        }
+        if (round == 0) cd_known_add(&s.known, s.witness);
+    }
+    assert_true(cd_known_has(&s.known, s.witness));
+    script_fini(&s);
+}
+
+TEST(witness, every_field_of_a_value_counts)
+{
+    script s;
+    script_init(&s);
+    const cddp_event value = value_of(1, 3, 10);
+    say(&s, &value);
+    cd_known_add(&s.known, s.witness);
+    const size_t fields = sizeof(cddp_event_value) / sizeof(int64_t);
+    for (size_t i = 0; i < fields + 5; i++) {
+        cddp_event other = value;
+        if (i < fields) other.as.field[i] ^= 1;
+        if (i == fields) other.time_ns++;
+        if (i == fields + 1) other.rank = 0;
+        if (i == fields + 2) other.step++;
+        if (i == fields + 3) other.micro_step++;
+        begin(&s);
+        take(&s, &other);
+        assert_int_equal(cd_known_has(&s.known, s.witness), i == fields + 4);
+    }
+    script_fini(&s);
+}
+
+TEST(witness, the_order_and_the_number_of_values_count)
+{
+    static const int64_t scripts[][3] = {{1, 2, -1}, {2, 1, -1}, {1, -1, -1}, {1, 2, 2}};
+    script s;
+    script_init(&s);
+    for (size_t i = 0; i < sizeof scripts / sizeof scripts[0]; i++) {
+        begin(&s);
+        for (size_t k = 0; k < 3 && scripts[i][k] >= 0; k++) {
+            const cddp_event value = value_of(0, 0, scripts[i][k]);
+            take(&s, &value);
+        }
+        assert_false(cd_known_has(&s.known, s.witness));
+        cd_known_add(&s.known, s.witness);
+        assert_true(cd_known_has(&s.known, s.witness)); /* asked twice: the same */
+    }
+    script_fini(&s);
+}
+
+TEST(witness, every_byte_of_a_text_counts)
+{
+    char text[40], other[40];
+    for (size_t length = 1; length < 36; length++) {
+        for (size_t at = 0; at < length; at++) {
+            script s;
+            script_init(&s);
+            memset(text, 'a', length);
+            text[length] = '\0';
+            memcpy(other, text, sizeof text);
+            other[at] = 'b';
+            launch(&s, 0, 1, text);
+            cd_known_add(&s.known, s.witness);
+            begin(&s);
+            launch(&s, 0, 1, other);
+            cd_test_row("byte %zu of %zu", at, length);
+            assert_false(cd_known_has(&s.known, s.witness));
+            script_fini(&s);
+        }
+    }
 }
 
 TEST_MAIN()
