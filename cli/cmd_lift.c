@@ -52,6 +52,15 @@ static cddp_status read_run(const cd_args *args, cd_source *source, cd_lift *lif
     if (stall_ns != 0) cd_shards_set_stall(source->shards, stall_ns);
     CD_TRY(cd_lift_init(lift, source->world_size, source->program, NULL, err));
     find_gradients(args, lift);
+    CD_TRY(cd_source_number_steps(source, err));
+    if (source->steps != NULL) {
+        lift->gradients = NULL; /* they are found by the numbers that were recorded */
+        cd_lift_note(lift,
+                     cd_arena_printf(&lift->arena,
+                                     "steps are numbered from 0 on: the first one that was "
+                                     "recorded is %u, the last one %u",
+                                     source->steps[0], source->steps[source->step_count - 1]));
+    }
     return CD_PASS(replay_first(source, lift, err));
 }
 

@@ -105,6 +105,20 @@ static cddp_status add_shard(cd_follow *f, const char *path, cddp_shard_reader *
     return CDDP_OK;
 }
 
+static bool is_prefix(const cd_follow *f)
+{
+    return f->path_count == 1 && !cd_shards_is_shard(f->paths[0]);
+}
+
+/* While a job begins, shards of the one before it lie beside its own: under one name the newer job
+** is shown. */
+static bool is_of_other_job(const cd_follow *f, const cddp_shard_header *h)
+{
+    if (f->shard_count == 0) return false;
+    const cddp_shard_header *first = header_of(&f->shards[0]);
+    return h->job != 0 && first->job != 0 && h->job != first->job;
+}
+
 /* Of the latest restart; a rank that has not begun to write has no shard yet. */
 static cddp_status open_shard(cd_follow *f, const char *path, cddp_error *err)
 {
@@ -121,6 +135,18 @@ static cddp_status open_shard(cd_follow *f, const char *path, cddp_error *err)
         return CDDP_OK;
     }
     if (first != NULL && h->generation > first->generation) forget(f);
+    if (is_of_other_job(f, h)) {
+        const bool is_older = h->realtime_ns < header_of(&f->shards[0])->realtime_ns;
+        const cddp_status status =
+            is_prefix(f) ? CDDP_OK
+                         : cd_fail(err, CDDP_E_MISMATCH, "%s and %s are of different jobs",
+                                   f->shards[0].path, path);
+        if (!is_prefix(f) || is_older) {
+            cddp_shard_reader_close(reader);
+            return status;
+        }
+        forget(f);
+    }
     if (f->shard_count > 0 && h->world_size != header_of(&f->shards[0])->world_size) {
         const cddp_status status =
             cd_fail(err, CDDP_E_MISMATCH, "%s and %s are of jobs of different sizes",
@@ -152,11 +178,6 @@ static cddp_status open_prefix(cd_follow *f, const char *prefix, cddp_error *err
             status = open_shard(f, matches.gl_pathv[i], err);
     globfree(&matches);
     return status;
-}
-
-static bool is_prefix(const cd_follow *f)
-{
-    return f->path_count == 1 && !cd_shards_is_shard(f->paths[0]);
 }
 
 static cddp_status open_shards(cd_follow *f, cddp_error *err)

@@ -25,6 +25,7 @@ typedef struct witness {
     cddp_replay_fn replay;
     void *source;
     uint32_t world_size;
+    uint64_t stall_ns; /* for how long ranks must have shown nothing to have hung; 0: not known */
     const cddp_trace_sink *judge; /* while it is shown */
     cd_declared declared;
     cd_models models; /* of which one is shown at a time */
@@ -170,6 +171,8 @@ static cddp_status accuse(cd_result *result, witness *w, cddp_error *err)
 static const char *print_ended(cd_result *result, const witness *w)
 {
     const char *words = NULL;
+    char stall[CD_DURATION_BYTES] = "";
+    if (w->stall_ns != 0) cd_duration_print(w->stall_ns, stall, sizeof stall);
     if (w->ended[0] == '\0') return "";
     if (w->has_waited && strstr(w->ended, "no recording says") != NULL)
         words = cd_arena_printf(&result->arena,
@@ -179,8 +182,9 @@ static const char *print_ended(cd_result *result, const witness *w)
     else if (w->has_waited)
         words = cd_arena_printf(&result->arena,
                                 "rank %" PRIu32 ": %s. That is a hang once nothing has moved for "
-                                "--stall (30s): the others may have been about to come\n",
-                                w->ended_rank, w->ended);
+                                "--stall%s%s%s: the others may have been about to come\n",
+                                w->ended_rank, w->ended, stall[0] != '\0' ? " (" : "", stall,
+                                stall[0] != '\0' ? ")" : "");
     else
         words = cd_arena_printf(&result->arena, "%s\n",
                                 "the job was ended, or still runs, while every rank computed");
@@ -444,28 +448,58 @@ static cddp_status keep(cddp_store *store, shard_source *source, const cd_shards
     return CD_PASS(cddp_store_run_end(store, &outcome, err));
 }
 
-static cddp_status judge_run(cd_cli *cli, cddp_store *store, cd_shards *shards, size_t run,
+typedef struct recorded_job {
+    cd_shards *shards;
+    const cd_shard_names *names;
+} recorded_job;
+
+/* That the shard of a rank is missing is no news where its file is there: why it was not read
+** is. */
+static cddp_status explain_missing(cd_result *result, const cd_shard_names *names,
+                                   const cd_shards_run *run, cddp_error *err)
+{
+    cddp_error why = CDDP_ERROR_INIT;
+    if (run->missing == run->world_size || result->verdict.outcome == CDDP_OUTCOME_VERIFIED ||
+        !cd_shard_names_explain(names, run, run->missing, &why))
+        return CDDP_OK;
+    if (result->verdict.outcome == CDDP_OUTCOME_FINDINGS) {
+        result->unjudged = cd_arena_printf(&result->arena, "%s; %s", result->unjudged, why.message);
+        return result->unjudged != NULL ? CDDP_OK : cd_fail_memory(err, "a verdict");
+    }
+    const char *words = cd_arena_printf(&result->arena, "%srank %" PRIu32 ": %s\n", result->details,
+                                        run->missing, why.message);
+    if (words == NULL) return cd_fail_memory(err, "a verdict");
+    result->details = words;
+    return CDDP_OK;
+}
+
+static cddp_status judge_run(cd_cli *cli, cddp_store *store, const recorded_job *job, size_t run,
                              cd_result *result, cddp_error *err)
 {
-    shard_source source = {shards, run};
+    shard_source source = {job->shards, run};
     cd_shards_run facts;
-    cd_shards_get(shards, run, &facts);
-    witness w = {.replay = replay_shards, .source = &source, .world_size = facts.world_size};
+    cd_shards_get(job->shards, run, &facts);
+    witness w = {.replay = replay_shards,
+                 .source = &source,
+                 .world_size = facts.world_size,
+                 .stall_ns = cd_shards_get_stall(job->shards)};
     describe(result, cli->args->operands[0], &facts);
     CD_TRY(judge(result, cli->registry, &w, err));
     settle_cut(result, &facts);
     CD_TRY(mention_gaps(result, &facts, err));
+    CD_TRY(explain_missing(result, job->names, &facts, err));
     return store != NULL ? CD_PASS(keep(store, &source, &facts, result, err)) : CDDP_OK;
 }
 
-static cddp_status check_all(cd_cli *cli, cd_shards *shards, cd_result *results, cddp_error *err)
+static cddp_status check_all(cd_cli *cli, const recorded_job *job, cd_result *results,
+                             cddp_error *err)
 {
     cddp_store *store = NULL;
     cddp_status status = CDDP_OK;
     const char *path = cd_args_text(cli->args, CD_OPTION_trace, NULL);
     if (path != NULL) CD_TRY(cddp_store_open(path, CDDP_STORE_APPEND, NULL, &store, err));
-    for (size_t i = 0; status == CDDP_OK && i < cd_shards_run_count(shards); i++)
-        status = judge_run(cli, store, shards, i, &results[i], err);
+    for (size_t i = 0; status == CDDP_OK && i < cd_shards_run_count(job->shards); i++)
+        status = judge_run(cli, store, job, i, &results[i], err);
     cddp_store_close(store);
     return status;
 }
@@ -493,15 +527,15 @@ static cddp_status replay_run(void *source, const cd_report *report, size_t run,
     return CD_PASS(cd_shards_replay(source, run, sink, err));
 }
 
-static int report_all(cd_cli *cli, cd_report_target *target, cd_shards *shards)
+static int report_all(cd_cli *cli, cd_report_target *target, const recorded_job *job)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    const size_t count = cd_shards_run_count(shards);
+    const size_t count = cd_shards_run_count(job->shards);
     cd_result *results = cd_allocate_array(NULL, count, sizeof *results);
     cddp_status status =
         results != NULL ? CDDP_OK : cd_fail_memory(&err, "the results of %zu runs", count);
     for (size_t i = 0; results != NULL && i < count; i++) cd_result_init(&results[i]);
-    if (status == CDDP_OK) status = check_all(cli, shards, results, &err);
+    if (status == CDDP_OK) status = check_all(cli, job, results, &err);
     int exit_code;
     if (status == CDDP_OK) {
         cd_report report = {.results = results,
@@ -510,7 +544,8 @@ static int report_all(cd_cli *cli, cd_report_target *target, cd_shards *shards)
                             .exit_code = cd_results_exit_code(results, count),
                             .quiet = cd_args_has(cli->args, CD_OPTION_quiet),
                             .verbose = cd_args_has(cli->args, CD_OPTION_verbose)};
-        const cd_drawn_events events = {cli->args->operands[0], is_recorded, replay_run, shards};
+        const cd_drawn_events events = {cli->args->operands[0], is_recorded, replay_run,
+                                        job->shards};
         target->events = &events;
         exit_code = cd_report_send(cli, target, &report);
         target->events = NULL;
@@ -540,8 +575,9 @@ int cd_imported_check(cd_cli *cli)
     if (status == CDDP_OK)
         status = cd_shards_open((const char *const *)names.paths, names.count, &shards, &err);
     if (status == CDDP_OK && stall_ns != 0) cd_shards_set_stall(shards, stall_ns);
-    const int exit_code =
-        status == CDDP_OK ? report_all(cli, &target, shards) : fail_with(cli, &err);
+    const int exit_code = status == CDDP_OK
+                              ? report_all(cli, &target, &(recorded_job){shards, &names})
+                              : fail_with(cli, &err);
     cd_shards_close(shards);
     cd_shard_names_fini(&names);
     return exit_code;

@@ -13,6 +13,7 @@
 #include "cli/sources.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/output.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -89,9 +90,36 @@ static cddp_status refuse_shards(const cd_args *args, cddp_error *err)
     return CDDP_OK;
 }
 
+/* "run.db:2" is a run of the store run.db. */
+static cddp_status check_store(const char *path, const char *operand, cddp_error *err)
+{
+    char store[4096];
+    const char *colon = strrchr(operand, ':');
+    if (colon == NULL || (size_t)(colon - operand) >= sizeof store) return CDDP_OK;
+    memcpy(store, operand, (size_t)(colon - operand));
+    store[colon - operand] = '\0';
+    return CD_PASS(cd_output_check_input(path, store, err));
+}
+
+/* What is read by another name than an operand's: the shards of a run or of a folder, a store of
+** which one run is named, and plugins. */
+static cddp_status check_outputs(const cd_args *args, cddp_error *err)
+{
+    const char *path = cd_args_text(args, CD_OPTION_output, NULL), *plugin = NULL;
+    if (path == NULL) return CDDP_OK;
+    for (size_t i = 0; i < args->operand_count; i++) {
+        CD_TRY(cd_sources_check_output(path, args->operands[i], err));
+        if (args->command == CD_COMMAND_diff) CD_TRY(check_store(path, args->operands[i], err));
+    }
+    for (size_t i = 0; (plugin = cd_args_value(args, CD_OPTION_plugin, i)) != NULL; i++)
+        CD_TRY(cd_output_check_input(path, plugin, err));
+    return CDDP_OK;
+}
+
 static cddp_status prepare(cd_cli *cli, cddp_error *err)
 {
     CD_TRY(refuse_shards(cli->args, err));
+    CD_TRY(check_outputs(cli->args, err));
     CD_TRY(decide_color(cli, err));
     look_at_terminal(cli);
     CD_TRY(cddp_registry_create(NULL, &cli->registry, err));

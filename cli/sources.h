@@ -16,11 +16,17 @@ typedef struct cd_source {
     int64_t run;
     uint32_t world_size, level;
     const char *program; /* borrowed until close; "" */
+    /* (step_count) ascending: the steps that were recorded, where replay numbers them from 0 on;
+    ** NULL: they keep their numbers */
+    uint32_t *steps;
+    size_t step_count, step_capacity;
 } cd_source;
 
 /* Of several runs in a store, or restarts of a job, the last one. */
 cddp_status cd_source_open(cd_source *source, const char *const *paths, size_t path_count,
                            cddp_error *err) CDDP_MUST_CHECK;
+/* Steps of a job that was resumed, or that counts something else, become 0, 1, 2, … */
+cddp_status cd_source_number_steps(cd_source *source, cddp_error *err) CDDP_MUST_CHECK;
 void cd_source_close(cd_source *source); /* accepts a zeroed one */
 cddp_status cd_source_replay(const cd_source *source, const cddp_trace_sink *sink,
                              cddp_error *err) CDDP_MUST_CHECK;
@@ -38,3 +44,11 @@ typedef struct cd_shard_names {
 cddp_status cd_shard_names_find(cd_shard_names *names, const char *const *paths, size_t path_count,
                                 cddp_error *err) CDDP_MUST_CHECK;
 void cd_shard_names_fini(cd_shard_names *names);
+/* Why the shard of a rank is missing though its file is there, beside those given; false: nothing
+** has its name. */
+bool cd_shard_names_explain(const cd_shard_names *names, const cd_shards_run *run, uint32_t rank,
+                            cddp_error *why);
+/* Refuses to write a result over a shard that an operand names, by its run or its folder too, or
+** over the note of how its rank ended. */
+cddp_status cd_sources_check_output(const char *path, const char *operand,
+                                    cddp_error *err) CDDP_MUST_CHECK;

@@ -8,9 +8,21 @@
 
 #include <math.h>
 
+/* Recording never stops the program: a position that is none (what a search that found nothing
+** returned) and a tensor without memory are taken for not said. The report then misses them. */
+static bool is_position(size_t parameter) { return parameter < CD_RECORDED_PARAMETERS_MAX; }
+
+static const cddp_tensor *usable(const cddp_tensor *tensor)
+{
+    const bool is = tensor != NULL && tensor->device != NULL &&
+                    tensor->dim_count <= CDDP_DIMS_MAX &&
+                    (tensor->storage != NULL || cddp_tensor_numel(tensor) == 0);
+    return is ? tensor : NULL;
+}
+
 static int64_t presence_of(const cddp_tensor *tensor)
 {
-    return tensor != NULL && tensor->device != NULL ? CDDP_PRESENCE_VALUE : CDDP_PRESENCE_ABSENT;
+    return tensor != NULL ? CDDP_PRESENCE_VALUE : CDDP_PRESENCE_ABSENT;
 }
 
 static int64_t digest_of(const cd_recording *r, const cddp_tensor *tensor)
@@ -71,7 +83,8 @@ static void follow_optimizer(cd_recording *r)
 
 void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
 {
-    cd_recording *r = cd_recording_get_wrapped();
+    cd_recording *r = is_position(parameter) ? cd_recording_get_wrapped() : NULL;
+    gradient = usable(gradient);
     if (r != NULL) follow_optimizer(r);
     cd_recorded_parameter *p = r != NULL ? cd_recording_find(r, parameter) : NULL;
     if (p == NULL) return;
@@ -87,7 +100,8 @@ void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
 
 void cddp_record_reduced(size_t parameter, const cddp_tensor *gradient)
 {
-    cd_recording *r = cd_recording_get_wrapped();
+    cd_recording *r = is_position(parameter) ? cd_recording_get_wrapped() : NULL;
+    gradient = usable(gradient);
     if (r == NULL) return;
     const int64_t variable = variable_of(r, parameter);
     if (cd_recording_here(r)->has_reducer) return; /* cddp_ddp has said so itself */
@@ -140,8 +154,11 @@ void cddp_record_optimizer_step(const cddp_record_update *update)
     cd_recording *r = cd_recording_get_wrapped();
     const cddp_record_update *u = update;
     if (r == NULL || u == NULL || u->size < sizeof *u) return;
+    cd_recording_settle_rank(r);
+    if (r->state != CD_RECORDING_ON) return; /* the shard could not be opened */
     cd_storage_look_at_step(r);
     note_rescaling(r, u);
+    cd_recording_say_agreement(r);
     cd_recording_here(r)->has_stepped = true;
     CD_EMIT(&r->tracer, optimizer_step, u->name, .optimizer = u->optimizer,
             .skipped = u->is_skipped, .lr = cd_f64_bits(u->lr),
@@ -151,7 +168,8 @@ void cddp_record_optimizer_step(const cddp_record_update *update)
 
 void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter, const cddp_tensor *gradient)
 {
-    cd_recording *r = cd_recording_get_wrapped();
+    cd_recording *r = is_position(parameter) ? cd_recording_get_wrapped() : NULL;
+    gradient = usable(gradient);
     if (r == NULL) return;
     const cd_recorded_wrapper *w = cd_recording_here(r);
     const bool touched = presence_of(gradient) != CDDP_PRESENCE_ABSENT;
@@ -191,7 +209,9 @@ static uint64_t shape_of(const cddp_tensor *t)
 void cddp_record_parameter(size_t parameter, const char *name, const cddp_tensor *tensor)
 {
     cd_recording *r = cd_recording_get_wrapped();
-    if (r == NULL || name == NULL || tensor == NULL) return;
+    if (r == NULL || name == NULL || !is_position(parameter) || tensor == NULL ||
+        tensor->dim_count > CDDP_DIMS_MAX)
+        return;
     CD_EMIT(&r->tracer, param, name, .param = (int64_t)parameter, .ordinal = (int64_t)parameter,
             .numel = cddp_tensor_numel(tensor), .dtype = tensor->dtype, .requires_grad = true,
             .shape = (int64_t)shape_of(tensor), .name = (int64_t)cd_hash_text(name));
@@ -208,6 +228,7 @@ void cddp_record_parameters_end(void)
         CD_EMIT(&r->tracer, group, "world", .group = 0, .members = r->rank.world_size,
                 .group_rank = r->rank.rank, .members_digest = (int64_t)members,
                 .order = CDDP_ORDER_SAME);
+        r->groups--; /* nobody destroys it */
     }
     CD_EMIT(&r->tracer, wrap, NULL, .params = (int64_t)cd_recording_here(r)->parameter_count,
             .group = r->group);
@@ -216,7 +237,8 @@ void cddp_record_parameters_end(void)
 void cddp_record_value(cddp_event_enum_what what, cddp_event_enum_moment moment, size_t id,
                        const cddp_tensor *tensor)
 {
-    cd_recording *r = cd_recording_get_wrapped();
+    cd_recording *r = is_position(id) ? cd_recording_get_wrapped() : NULL;
+    tensor = usable(tensor);
     if (r == NULL) return;
     const bool is_parameter = what == CDDP_WHAT_PARAMETER || what == CDDP_WHAT_GRADIENT;
     const int64_t digest = digest_of(r, tensor);
@@ -231,7 +253,9 @@ void cddp_record_value(cddp_event_enum_what what, cddp_event_enum_moment moment,
 
 void cddp_record_storage(size_t parameter, const cddp_tensor *tensor, const cddp_tensor *gradient)
 {
-    cd_recording *r = cd_recording_get_wrapped();
+    cd_recording *r = is_position(parameter) ? cd_recording_get_wrapped() : NULL;
+    tensor = usable(tensor);
+    gradient = usable(gradient);
     if (r == NULL || tensor == NULL || cd_recording_here(r)->has_reducer) return;
     cd_storage_keep(r, parameter, tensor, NULL);
     cd_recorded_parameter *p = cd_recording_find(r, parameter);

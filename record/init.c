@@ -241,6 +241,7 @@ static cddp_status run_program(const ranks *r, cddp_rank *rank, cddp_error *err)
         c->backend.open != cddp_backend_self()->open ? meet(c, r->url, NULL, err) : CDDP_OK;
     if (status == CDDP_OK) status = make_group(c, err);
     if (status == CDDP_OK) status = r->program(c, r->argument, err);
+    if (status != CDDP_OK && cd_recording_is_closing()) cd_recording_end_with(status, err->message);
     cddp_fini(c);
     return CD_PASS(status);
 }
@@ -319,6 +320,7 @@ static cddp_status launch(ranks *r, uint32_t count, cddp_error *err)
                                           .output = r->prints_plain ? pass_on : NULL};
     cddp_rank_result *results = cd_allocate_array(NULL, count, sizeof *results);
     if (results == NULL) return cd_fail_memory(err, "the results of %u ranks", count);
+    cd_recording_leave_to_ranks();
     cddp_status status = cddp_process_world_open(&options, &world, err);
     if (status == CDDP_OK)
         status = cddp_process_world_ops()->launch(world, run_rank, r, results, err);

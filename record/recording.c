@@ -103,6 +103,32 @@ static void look(cd_recording *r, const cddp_event *event)
     }
 }
 
+static cddp_status close_now(cd_recording *r, cddp_error *err);
+
+/* Of a process that does not know yet which rank it is. */
+static void keep_event(cd_recording *r, const cddp_event *event)
+{
+    if (!cd_vec_grow(NULL, (void **)&r->kept, &r->kept_capacity, r->kept_count + 1,
+                     sizeof *r->kept)) {
+        r->is_out_of_memory = true;
+        return;
+    }
+    r->kept[r->kept_count] = *event;
+    if (event->text != NULL) {
+        r->kept[r->kept_count].text = cd_strdup(NULL, event->text);
+        r->is_out_of_memory |= r->kept[r->kept_count].text == NULL;
+    }
+    r->kept_count++;
+}
+
+static void release_kept(cd_recording *r)
+{
+    for (size_t i = 0; i < r->kept_count; i++) cd_strfree(NULL, (char *)(uintptr_t)r->kept[i].text);
+    cd_release(NULL, r->kept, r->kept_capacity * sizeof *r->kept);
+    r->kept = NULL;
+    r->kept_count = r->kept_capacity = 0;
+}
+
 static void take_event(void *self, const cddp_event *event)
 {
     cd_recording *r = self;
@@ -111,8 +137,17 @@ static void take_event(void *self, const cddp_event *event)
     if (!r->says_steps) follow_steps(r, event);
     stamped.step = r->tracer.step;
     stamped.micro_step = r->tracer.micro_step;
-    cddp_shard_emit(r->shard, &stamped);
+    if (r->state == CD_RECORDING_WAITS)
+        keep_event(r, &stamped);
+    else
+        cddp_shard_emit(r->shard, &stamped);
     look(r, event);
+    if (event->kind == CDDP_EV_group) r->groups++;
+    if (event->kind == CDDP_EV_group_close && r->groups > 0) r->groups--;
+    if (r->is_closing && r->groups == 0) {
+        const cddp_status closed = close_now(r, NULL);
+        (void)closed; /* what went wrong is in the shard */
+    }
 }
 
 cd_recorded_wrapper *cd_recording_here(cd_recording *r)
@@ -123,6 +158,7 @@ cd_recorded_wrapper *cd_recording_here(cd_recording *r)
 cd_recorded_parameter *cd_recording_find(cd_recording *r, size_t parameter)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
+    if (parameter >= CD_RECORDED_PARAMETERS_MAX) return NULL;
     if (!cd_vec_grow(NULL, (void **)&w->parameters, &w->parameter_capacity, parameter + 1,
                      sizeof *w->parameters)) {
         r->is_out_of_memory = true;
@@ -143,6 +179,22 @@ static void release_parameters(cd_recording *r)
     }
 }
 
+/* Note [A tracer outlives its recording]
+** Groups and wrappers keep the tracer that they were given: one that is still there when the
+** recording has ended, or in a child process, posts on. What it says then is nobody's. */
+static void ignore_event(void *self, const cddp_event *event) { (void)self, (void)event; }
+
+static const cddp_trace_sink ignored = {sizeof ignored, CDDP_TRACE_ABI, NULL, ignore_event, NULL};
+
+static void forget(cd_recording *r, cd_recording_state state)
+{
+    release_parameters(r);
+    release_kept(r);
+    *r = (cd_recording){.state = state};
+    r->rank = (cddp_rank){&clock_ops, NULL, 0, 1, NULL};
+    r->tracer = (struct cddp_tracer){.sink = &ignored, .rank = &r->rank};
+}
+
 /* ---- the shard ---- */
 
 /* The program left without saying how it ended: its exit code does. */
@@ -150,13 +202,17 @@ static void release_parameters(cd_recording *r)
 static void leave(int code, void *unused)
 {
     (void)unused;
-    cd_recording *r = cd_recording_get();
-    if (r == NULL || r->process != cd_os_process_id()) return;
-    CD_EMIT(&r->tracer, rank_end, NULL, .status = code == 0 ? CDDP_OK : CDDP_E_ABORTED,
+    cd_recording *r = &recording;
+    if (r->state != CD_RECORDING_ON || r->process != cd_os_process_id()) return;
+    const bool has_said = r->is_closing && code == 0;
+    CD_EMIT(&r->tracer, rank_end, has_said && r->why[0] != '\0' ? r->why : NULL,
+            .status = has_said    ? r->ended
+                      : code == 0 ? CDDP_OK
+                                  : CDDP_E_ABORTED,
             .end = code == 0 ? CDDP_RANK_RETURNED : CDDP_RANK_CRASHED, .detail = code);
     const cddp_status closed = cddp_shard_close(r->shard, NULL);
     (void)closed; /* what went wrong is in the shard */
-    r->state = CD_RECORDING_OFF;
+    forget(r, CD_RECORDING_OFF);
 }
 static void watch_exit(void)
 {
@@ -188,7 +244,20 @@ static void remove_older(const cd_recording *r)
     }
 }
 
-static cddp_status open_shard(cd_recording *r, uint32_t rank, uint32_t world_size, cddp_error *err)
+static void prepare(cd_recording *r, uint32_t rank, uint32_t world_size)
+{
+    r->rank = (cddp_rank){&clock_ops, NULL, rank, world_size, NULL};
+    r->process = cd_os_process_id();
+    r->sink = (cddp_trace_sink){sizeof r->sink, CDDP_TRACE_ABI, r, take_event, NULL};
+    r->tracer = (struct cddp_tracer){.sink = &r->sink,
+                                     .rank = &r->rank,
+                                     .level = r->options.level,
+                                     .watch = &cd_recording_watch};
+    for (size_t i = 0; i < CD_TRACER_WRAPPERS_MAX; i++) r->wrappers[i].hook.cast = -1;
+    r->group = -1;
+}
+
+static cddp_status open_file(cd_recording *r, uint32_t rank, uint32_t world_size, cddp_error *err)
 {
     char path[sizeof r->path + 64];
     cd_launcher launcher = {.kind = CD_LAUNCHER_NONE};
@@ -204,41 +273,45 @@ static cddp_status open_shard(cd_recording *r, uint32_t rank, uint32_t world_siz
                                         .level = r->options.level,
                                         .job = r->run != 0 ? CDDP_SHARD_RUN << 48 | r->run >> 16
                                                            : launcher.job};
-    CD_TRY(cddp_shard_open(&options, &r->shard, err));
-    r->rank = (cddp_rank){&clock_ops, NULL, rank, world_size, NULL};
+    return CD_PASS(cddp_shard_open(&options, &r->shard, err));
+}
+
+static cddp_status open_shard(cd_recording *r, uint32_t rank, uint32_t world_size, cddp_error *err)
+{
+    CD_TRY(open_file(r, rank, world_size, err));
+    prepare(r, rank, world_size);
     remove_older(r);
-    r->process = cd_os_process_id();
-    r->sink = (cddp_trace_sink){sizeof r->sink, CDDP_TRACE_ABI, r, take_event, NULL};
-    r->tracer = (struct cddp_tracer){.sink = &r->sink,
-                                     .rank = &r->rank,
-                                     .level = r->options.level,
-                                     .watch = &cd_recording_watch};
-    for (size_t i = 0; i < CD_TRACER_WRAPPERS_MAX; i++) r->wrappers[i].hook.cast = -1;
-    r->group = -1;
     r->state = CD_RECORDING_ON;
     watch_exit();
     CD_EMIT(&r->tracer, rank_begin, NULL, .world_size = world_size);
     return CDDP_OK;
 }
 
+static void fail_to_begin(cd_recording *r, const cddp_error *err)
+{
+    forget(r, CD_RECORDING_OFF);
+    r->failure = *err;
+}
+
 /* A failure is the recording's, never the program's: it is kept for close. */
 static void begin(cd_recording *r, uint32_t rank, uint32_t world_size)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    if (open_shard(r, rank, world_size, &err) == CDDP_OK) return;
-    r->failure = err;
-    r->state = CD_RECORDING_OFF;
+    if (open_shard(r, rank, world_size, &err) != CDDP_OK) fail_to_begin(r, &err);
 }
 
-/* What a parent recorded is the parent's. */
-static void leave_parent(cd_recording *r)
+/* What a parent recorded is the parent's; and what was said before the rank was known. */
+static void begin_again(cd_recording *r)
 {
+    cd_recording armed = {.options = r->options, .run = r->run, .starts_ranks = r->starts_ranks};
+    memcpy(armed.path, r->path, sizeof armed.path);
     const cddp_status closed = cddp_shard_close(r->shard, NULL); /* forgets, and writes nothing */
     (void)closed;
-    release_parameters(r);
-    cd_recording armed = {.state = CD_RECORDING_ARMED, .options = r->options};
-    memcpy(armed.path, r->path, sizeof armed.path);
-    *r = armed;
+    forget(r, CD_RECORDING_ARMED);
+    r->options = armed.options;
+    r->run = armed.run;
+    r->starts_ranks = armed.starts_ranks;
+    memcpy(r->path, armed.path, sizeof r->path);
 }
 
 static void read_environment(cd_recording *r)
@@ -251,12 +324,64 @@ static void read_environment(cd_recording *r)
     r->state = CD_RECORDING_ARMED;
 }
 
+/* Note [A program without groups]
+** A process that says something before its first group may be a rank of many, or train alone. What
+** it says is kept in memory. The first group tells, and then only what follows is recorded, as it
+** is where nothing was said before. An optimizer that steps without a group tells too, and so does
+** the end: it is the rank that a launcher started, or the only one. */
+static cd_recording *await_rank(cd_recording *r)
+{
+    cd_launcher launcher = {.kind = CD_LAUNCHER_NONE};
+    if (r->state == CD_RECORDING_UNREAD) read_environment(r);
+    if (r->state == CD_RECORDING_WAITS && r->process != cd_os_process_id()) begin_again(r);
+    if (r->state != CD_RECORDING_ARMED) return r->state == CD_RECORDING_WAITS ? r : NULL;
+    if (r->starts_ranks || cd_launcher_read(&launcher, NULL) != CDDP_OK) return NULL;
+    const bool is_alone = launcher.kind == CD_LAUNCHER_NONE;
+    prepare(r, is_alone ? 0 : launcher.rank, is_alone ? 1 : launcher.world_size);
+    r->is_alone = is_alone;
+    r->state = CD_RECORDING_WAITS;
+    CD_EMIT(&r->tracer, rank_begin, NULL, .world_size = r->rank.world_size);
+    return r;
+}
+
+void cd_recording_settle_rank(cd_recording *r)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    if (r->state != CD_RECORDING_WAITS) return;
+    if (open_file(r, r->rank.rank, r->rank.world_size, &err) != CDDP_OK) {
+        fail_to_begin(r, &err);
+        return;
+    }
+    remove_older(r);
+    r->state = CD_RECORDING_ON;
+    watch_exit();
+    for (size_t i = 0; i < r->kept_count; i++) cddp_shard_emit(r->shard, &r->kept[i]);
+    release_kept(r);
+}
+
+/* It was no rank alone: what it recorded as one is not judged, since it has no end. */
+static void give_up(cd_recording *r, uint32_t world_size)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const cddp_status closed = cddp_shard_close(r->shard, NULL);
+    (void)closed;
+    (void)cd_fail(&err, CDDP_E_STATE,
+                  "an optimizer stepped before the first group, of %u ranks, was made: make the "
+                  "group first, or name rank and world_size in cddp_record_open",
+                  world_size);
+    fail_to_begin(r, &err);
+}
+
 struct cddp_tracer *cd_record_attach(cddp_rank *rank, struct cddp_tracer *own)
 {
     cd_recording *r = &recording;
+    const bool is_begun = r->state == CD_RECORDING_ON || r->state == CD_RECORDING_WAITS;
     if (own != NULL) return own;
     if (r->state == CD_RECORDING_UNREAD) read_environment(r);
-    if (r->state == CD_RECORDING_ON && r->process != cd_os_process_id()) leave_parent(r);
+    if (is_begun && r->process != cd_os_process_id()) begin_again(r);
+    if (r->state == CD_RECORDING_WAITS) begin_again(r);
+    if (r->state == CD_RECORDING_ON && r->is_alone && rank->world_size > 1)
+        give_up(r, rank->world_size);
     if (r->state == CD_RECORDING_ARMED) begin(r, rank->rank, rank->world_size);
     return r->state == CD_RECORDING_ON && r->rank.rank == rank->rank ? &r->tracer : NULL;
 }
@@ -306,12 +431,17 @@ cddp_status cddp_record_open(const char *path, const cddp_record_options *option
     if (o.size < sizeof o || o.level > CDDP_TRACE_PAYLOAD)
         return cd_fail(err, CDDP_E_ARG,
                        "cddp_record_open: begin with cddp_record_options_default()");
+    if (r->state == CD_RECORDING_ON && r->process == cd_os_process_id() && r->is_closing)
+        CD_TRY(close_now(r, err));
     if (r->state == CD_RECORDING_ON && r->process == cd_os_process_id())
         return cd_fail(err, CDDP_E_STATE, "this process records %s already", r->path);
     cd_launcher launcher = {.kind = CD_LAUNCHER_NONE};
     CD_TRY(cd_launcher_read(&launcher, err));
-    if (r->state == CD_RECORDING_ON) leave_parent(r);
-    *r = (cd_recording){.state = CD_RECORDING_ARMED, .options = o, .run = r->run};
+    const uint64_t run = r->run;
+    if (r->state == CD_RECORDING_ON) begin_again(r); /* a parent's */
+    forget(r, CD_RECORDING_ARMED);
+    r->options = o;
+    r->run = run;
     snprintf(r->path, sizeof r->path, "%s", path);
     const bool is_said = o.world_size > 0, is_launched = launcher.kind != CD_LAUNCHER_NONE;
     if (!is_said && !is_launched) return CDDP_OK;
@@ -331,22 +461,46 @@ static cddp_status finish(cd_recording *r, cddp_error *err)
     return is_out_of_memory ? cd_fail_memory(err, "the recording: events are missing") : CDDP_OK;
 }
 
+static cddp_status close_now(cd_recording *r, cddp_error *err)
+{
+    r->is_closing = false;
+    if (r->state == CD_RECORDING_ON)
+        CD_EMIT(&r->tracer, rank_end, r->ended != CDDP_OK && r->why[0] != '\0' ? r->why : NULL,
+                .status = r->ended, .end = CDDP_RANK_RETURNED);
+    const cddp_status status = finish(r, err);
+    forget(r, CD_RECORDING_OFF);
+    return status;
+}
+
+void cd_recording_end_with(cddp_status ended, const char *why)
+{
+    cd_recording *r = &recording;
+    if (r->ended != CDDP_OK) return; /* the first failure is the one */
+    r->ended = ended;
+    snprintf(r->why, sizeof r->why, "%s", ended != CDDP_OK && why != NULL ? why : "");
+}
+
+bool cd_recording_is_closing(void) { return recording.is_closing; }
+
+/* What a group does until it is destroyed belongs to the recording, and one that cddp_init or
+** cddp_run_ranks made is destroyed by the library, behind the program's last line. */
 cddp_status cddp_record_close(cddp_status ended, const char *why, cddp_error *err)
 {
     cd_recording *r = &recording;
-    if (r->state == CD_RECORDING_ON && r->process != cd_os_process_id()) leave_parent(r);
-    if (r->state == CD_RECORDING_ON)
-        CD_EMIT(&r->tracer, rank_end, ended != CDDP_OK ? why : NULL, .status = ended,
-                .end = CDDP_RANK_RETURNED);
-    const cddp_status status = finish(r, err);
-    release_parameters(r);
-    *r = (cd_recording){.state = CD_RECORDING_OFF};
-    return status;
+    const bool is_begun = r->state == CD_RECORDING_ON || r->state == CD_RECORDING_WAITS;
+    if (is_begun && r->process != cd_os_process_id()) begin_again(r);
+    cd_recording_settle_rank(r);
+    cd_recording_end_with(ended, why);
+    if (r->state != CD_RECORDING_ON || r->groups == 0) return CD_PASS(close_now(r, err));
+    r->is_closing = true;
+    return CD_PASS(cddp_shard_flush(r->shard, err));
 }
 
 cd_recording *cd_recording_get(void)
 {
-    return recording.state == CD_RECORDING_ON ? &recording : NULL;
+    cd_recording *r = &recording;
+    if (r->state == CD_RECORDING_ON) return r;
+    return r->state != CD_RECORDING_OFF ? await_rank(r) : NULL;
 }
 
 /* The number of the only wrapper that there is, 0 before the first one; -1 where there are, or
@@ -378,6 +532,14 @@ void cddp_record_wrapper(size_t wrapper)
 }
 
 void cd_recording_begin_run(uint64_t run) { recording.run = run; }
+
+void cd_recording_leave_to_ranks(void)
+{
+    cd_recording *r = &recording;
+    if (r->state == CD_RECORDING_UNREAD) read_environment(r);
+    if (r->state == CD_RECORDING_WAITS) begin_again(r);
+    r->starts_ranks = true;
+}
 
 bool cddp_record_is_on(void) { return cd_recording_get() != NULL; }
 

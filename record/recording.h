@@ -4,9 +4,11 @@
 ** States     UNREAD  nobody asked for a recording yet; CDDP_RECORD was not looked at
 **            OFF     there is none, or it was closed
 **            ARMED   a recording was asked for; which rank this is, is not known yet
+**            WAITS   the program said something, and made no group yet: see
+**                    Note [A program without groups]
 **            ON      the shard is open
-** A child process that is forked goes back from ON to ARMED: it may become a rank, and opens
-** another shard.
+** A child process that is forked goes back from WAITS and ON to ARMED: it may become a rank, and
+** opens another shard.
 */
 #pragma once
 #include "cddp/record.h"
@@ -19,8 +21,11 @@ typedef enum cd_recording_state {
     CD_RECORDING_UNREAD,
     CD_RECORDING_OFF,
     CD_RECORDING_ARMED,
+    CD_RECORDING_WAITS,
     CD_RECORDING_ON
 } cd_recording_state;
+
+#define CD_RECORDED_PARAMETERS_MAX ((size_t)1 << 24) /* a position beyond is a mistake */
 
 /* What the recorder knows of a parameter, by its position. */
 typedef struct cd_recorded_parameter {
@@ -64,6 +69,8 @@ typedef struct cd_recorded_wrapper {
     bool is_rescaled, has_clipped, has_scaled;
     bool has_added;     /* a backward that was not reduced yet added to gradients */
     bool awaits_clear;  /* zero_grad was said, and nobody saw it done */
+    uint32_t block;     /* of ranks that a comm hook gives the same; 0: all */
+    bool has_block;     /* it was not 0 before */
     uint64_t updates;   /* of any optimizer */
     uint64_t looked_at; /* before which of them a forward has looked */
 } cd_recorded_wrapper;
@@ -84,18 +91,29 @@ typedef struct cd_recording {
     bool says_steps; /* the program does; else they follow from forwards and backwards */
     bool is_finalized; /* a backward was reduced since the last forward began */
     bool has_forward, is_out_of_memory;
-    bool had_several;   /* wrappers at once */
+    bool averages;     /* there is a model averager */
+    bool had_several;  /* wrappers at once */
+    bool is_alone;     /* nobody said its rank, and it made no group */
+    bool starts_ranks; /* this process trains in others, by cddp_run_ranks */
+    cddp_event *kept;  /* (kept_count), while it WAITS; each owns its text */
+    size_t kept_count, kept_capacity;
+    int64_t groups; /* that were made, and not destroyed yet */
+    /* The program said that it ended, and a group is still there: the last one takes the recording
+    ** with it. */
+    bool is_closing;
+    cddp_status ended;
+    char why[sizeof((cddp_error *)NULL)->message];
     cddp_error failure; /* of a shard that could not be opened */
 } cd_recording;
 
-/* The recorder when it is ON, else NULL: what every emit function begins with. */
+/* The recorder when it is ON, or WAITS, else NULL: what every emit function begins with. */
 cd_recording *cd_recording_get(void);
 /* The same for a call of the program that is about a wrapper: the one that it said, or the only
 ** one. With several of them, and nothing said, what follows is about none. */
 cd_recording *cd_recording_get_wrapped(void);
 /* That of the events that come. */
 cd_recorded_wrapper *cd_recording_here(cd_recording *recording);
-/* A parameter of that wrapper. NULL without memory. */
+/* A parameter of that wrapper. NULL without memory, and where none can have that position. */
 cd_recorded_parameter *cd_recording_find(cd_recording *recording, size_t parameter);
 /* The tracer of a group or wrapper: its own, or the recorder's; NULL without both. */
 struct cddp_tracer *cd_record_attach(cddp_rank *rank, struct cddp_tracer *own);
@@ -103,7 +121,17 @@ struct cddp_tracer *cd_record_attach(cddp_rank *rank, struct cddp_tracer *own);
 void cd_recording_project(cd_recording *recording, int64_t variable, const cddp_tensor *gradient,
                           bool is_reduced);
 extern const cd_tracer_watch cd_recording_watch;
+/* Which ranks must agree from here on, where local SGD lets them differ. */
+void cd_recording_say_agreement(cd_recording *recording);
 /* In each rank that cddp_run_ranks starts, before it opens anything: a number of that run. */
 void cd_recording_begin_run(uint64_t run);
+/* In a process that starts ranks, before it does: it is none itself. */
+void cd_recording_leave_to_ranks(void);
+/* An optimizer steps, or the program ends: one that WAITS is ON from now on, or has failed. */
+void cd_recording_settle_rank(cd_recording *recording);
+/* The program said that it ended, and its groups are still there. */
+bool cd_recording_is_closing(void);
+/* How it ended; a failure counts that comes behind its word. */
+void cd_recording_end_with(cddp_status ended, const char *why);
 /* Of a rank whose process died, or was ended with the job: leaves a note beside its shard. */
 void cd_recording_note(uint32_t rank, const cddp_rank_result *result);

@@ -111,5 +111,62 @@ static void see_left(struct cddp_tracer *tracer)
     if (r != NULL) cd_storage_leave(r);
 }
 
+/* ---- local SGD ---- */
+
+/* Between averages ranks agree in blocks that share their gradients, or not at all. */
+void cd_recording_say_agreement(cd_recording *r)
+{
+    const cd_recorded_wrapper *w = cd_recording_here(r);
+    const int64_t block = w->block != 0 ? w->block : r->averages ? 1 : 0;
+    if (!r->averages && !w->has_block) return;
+    CD_EMIT(&r->tracer, agreement, NULL, .gradients = w->block, .parameters = block,
+            .state = block);
+}
+
+static void see_agreed(struct cddp_tracer *tracer, uint32_t ranks)
+{
+    (void)tracer;
+    cd_recording *r = cd_recording_get();
+    if (r == NULL) return;
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    w->block = ranks;
+    w->has_block |= ranks != 0;
+    cd_recording_say_agreement(r);
+}
+
+static bool is_same(const cddp_tensor *a, const cddp_tensor *b)
+{
+    return a->device == b->device && a->storage == b->storage && a->offset == b->offset;
+}
+
+/* An average is of parameters, and wrappers number them: where it lies tells which one it is. */
+static void say_averaged(cd_recording *r, const cddp_tensor *parameter, uint32_t ranks)
+{
+    for (int64_t n = 0; n < CD_TRACER_WRAPPERS_MAX; n++) {
+        const cd_recorded_wrapper *w = &r->wrappers[n];
+        const int64_t block = w->block != 0 ? w->block : 1;
+        for (size_t i = 0; i < w->parameter_count; i++) {
+            if (!is_same(&w->parameters[i].storage, parameter)) continue;
+            cd_tracer_select(&r->tracer, n);
+            CD_EMIT(&r->tracer, agreement, NULL, .gradients = w->block, .parameters = ranks,
+                    .state = block, .ordinal = (int64_t)i + 1);
+            return;
+        }
+    }
+}
+
+static void see_averaged(struct cddp_tracer *tracer, const cddp_tensor *parameter, uint32_t ranks)
+{
+    (void)tracer;
+    cd_recording *r = cd_recording_get();
+    if (r == NULL) return;
+    if (!r->averages) CD_EMIT(&r->tracer, mark, CD_TRACER_AVERAGES, .value = 0);
+    r->averages = true;
+    if (parameter != NULL)
+        say_averaged(r, parameter, ranks);
+    else
+        cd_recording_say_agreement(r);
+}
+
 const cd_tracer_watch cd_recording_watch = {see_entered, see_returned, see_written, see_kept,
-                                            see_left};
+                                            see_left,    see_agreed,   see_averaged};

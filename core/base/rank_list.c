@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/base/rank_list.h"
 
+#include "core/base/hash.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -97,4 +99,20 @@ bool cd_rank_words_are_alike(const char *a, uint32_t rank_a, const char *b, uint
             b++;
         }
     }
+}
+
+uint64_t cd_rank_members_digest(const uint32_t *members, size_t count)
+{
+    uint64_t digest = count;
+    for (size_t i = 0; i < count; i++) digest = cd_hash_mix(digest, members[i]);
+    return digest;
+}
+
+uint32_t cd_rank_find_other(uint64_t digest, uint32_t rank, int64_t place, uint32_t count)
+{
+    for (uint32_t other = 0; other < count; other++) {
+        const uint32_t members[2] = {place == 0 ? rank : other, place == 0 ? other : rank};
+        if (other != rank && cd_rank_members_digest(members, 2) == digest) return other;
+    }
+    return CD_NO_RANK;
 }

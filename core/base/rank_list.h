@@ -25,5 +25,11 @@ typedef struct cd_rank_array {
 } cd_rank_array;
 uint32_t cd_rank_array_next(const void *self, uint32_t from);
 
+/* A digest of the members of a group, in the order of its ranks. */
+uint64_t cd_rank_members_digest(const uint32_t *members, size_t count);
+/* The other member of a group of two with that digest, of which one is `rank` with group rank
+** `place`; ranks are below `count`. CD_NO_RANK: none has it. */
+uint32_t cd_rank_find_other(uint64_t digest, uint32_t rank, int64_t place, uint32_t count);
+
 /* Two ranks say the same, each of itself: "on rank 0, …" and "on rank 1, …". */
 bool cd_rank_words_are_alike(const char *a, uint32_t rank_a, const char *b, uint32_t rank_b);

@@ -17,10 +17,14 @@
 **               that it waited for and the parameters which that one lacks.
 ** Limits        a program that reduces or gathers gradients itself (a recorder says so), as many
 **               elements as are pending, is not accused by O2: what it owes is verify/import's.
+**               Nor is one that averages parameters by a cddp_averager, or itself
+**               (own_average.h): ranks may step on their own gradients in between, and its
+**               verdict is inconclusive.
 **               Gradients of a sharded unit in a recording are reduced when the recorder says it.
 **               The weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
 **               what the engine reports as accumulated.
 */
+#include "core/check/own_average.h"
 #include "core/check/tally.h"
 #include "core/trace/tracer.h"
 
@@ -41,6 +45,7 @@ typedef struct rank_facts {
     int64_t pending; /* elements of gradients that have not been reduced */
     int64_t own;     /* that the program itself has all-reduced since the last of them came */
     bool last_sync, is_prepared;
+    bool averages;    /* its parameters, in place of gradients */
     bool has_forward; /* with gradients, in the step of forward_step */
     uint32_t forward_step;
 } rank_facts;
@@ -72,6 +77,7 @@ typedef struct state {
     cd_table steps;    /* step → unreduced */
     cd_table steppers; /* (step, rank) → 1 */
     cd_table units;    /* (rank, ordinal) → the sharded unit that has it, + 1 */
+    cd_own_average own;
     uint64_t consumed;
 } state;
 
@@ -88,6 +94,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->steps, context->allocator, sizeof(unreduced));
     cd_table_init(&s->steppers, context->allocator, sizeof(int64_t));
     cd_table_init(&s->units, context->allocator, sizeof(int64_t));
+    cd_own_average_init(&s->own, context->allocator);
     return CDDP_OK;
 }
 
@@ -197,6 +204,7 @@ static void take_mark(state *s, const cddp_event *e, rank_facts *r)
 {
     const char *mark = e->text != NULL ? e->text : "";
     if (strcmp(mark, CD_TRACER_OWN_REDUCTION) == 0) r->own += e->as.mark.value;
+    r->averages |= strcmp(mark, CD_TRACER_AVERAGES) == 0;
     if (strcmp(mark, CD_TRACER_UNIT_REDUCED) != 0) return;
     for (size_t i = 0; i < s->units.count; i++) {
         const cd_key *of = cd_table_key(&s->units, i);
@@ -333,6 +341,10 @@ static void take_touch(state *s, const cddp_event *e, rank_facts *r)
         s->consumed++;
         return;
     }
+    if (r->averages) {
+        settle(l, r);
+        return;
+    }
     if (r->own > 0 && r->own >= r->pending) {
         r->own -= l->numel;
         settle(l, r);
@@ -360,6 +372,7 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
+    cd_own_average_push(&s->own, e);
     switch (e->kind) {
     case CDDP_EV_forward_begin:
         r->last_sync = e->as.forward_begin.sync;
@@ -453,6 +466,15 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
     cd_writer_report(&s->writer, &f);
 }
 
+/* All that stepped on their own gradients average parameters by themselves. */
+static bool is_averaged(const state *s, const unreduced *u)
+{
+    for (uint32_t r = cd_rank_set_next(&u->who, 0); r != CD_NO_RANK;
+         r = cd_rank_set_next(&u->who, r + 1))
+        if (!cd_own_average_has(&s->own, r)) return false;
+    return true;
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -465,8 +487,9 @@ static void end(void *self)
         for (size_t i = 1; i < s->steps.count; i++)
             if (cd_table_key(&s->steps, i)->part[0] < cd_table_key(&s->steps, first)->part[0])
                 first = i;
-        report_unreduced(s, cd_table_key(&s->steps, first)->part[0],
-                         cd_table_value(&s->steps, first));
+        if (!is_averaged(s, cd_table_value(&s->steps, first)))
+            report_unreduced(s, cd_table_key(&s->steps, first)->part[0],
+                             cd_table_value(&s->steps, first));
     }
     cddp_finding f;
     for (size_t i = 0; cd_tally_get(&s->tally, &s->writer, i, &f); i++)
@@ -478,6 +501,7 @@ static void end(void *self)
     cd_table_fini(&s->steps);
     cd_table_fini(&s->steppers);
     cd_table_fini(&s->units);
+    cd_own_average_fini(&s->own);
     cd_check_end(s);
 }
 

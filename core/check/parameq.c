@@ -9,10 +9,13 @@
 ** Exercised     two ranks reported the content of the same parameter after the same step.
 ** Blame         the odd ranks; with two ranks both.
 ** Limits        ignored parameters and state without a parameter may differ by right; under a model
-**               averager whatever lies in different blocks of an agreement event. Where the backend
+**               averager whatever lies in different blocks of an agreement event. Ranks of a
+**               program that averages parameters itself (own_average.h) are not accused, and it is
+**               not verified. Where the backend
 **               does not promise equal bits the check stays silent and the oracle's bound judges
 **               instead. Ranks that only shadowed a step (join) say nothing about it.
 */
+#include "core/check/own_average.h"
 #include "core/check/writer.h"
 
 #include "core/trace/codes.h"
@@ -25,6 +28,7 @@ typedef struct state {
     cd_table kept;    /* (rank, ordinal, step) → 1: an average left it as it was */
     cd_ranks groups;  /* rank → wrapper's group + 1 */
     uint32_t joined;  /* + 1: the first step behind which a join ended */
+    cd_own_average own;
     bool has_digest;
 } state;
 
@@ -45,6 +49,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->updated, context->allocator, sizeof(update));
     cd_table_init(&s->kept, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->groups, context->allocator, 2 * sizeof(int64_t));
+    cd_own_average_init(&s->own, context->allocator);
     cd_writer_set_agree_window(&s->writer, &s->values, CD_WHOLE_BY_STEP);
     cd_writer_set_window(&s->writer, &s->kept, NULL);
     return CDDP_OK;
@@ -115,6 +120,7 @@ static void take_value(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
+    cd_own_average_push(&s->own, e);
     if (e->kind == CDDP_EV_value) {
         take_value(s, e);
     } else if (e->kind == CDDP_EV_join_end) {
@@ -231,6 +237,14 @@ static void prefer_reference(state *s)
     }
 }
 
+static bool is_averaged(const state *s, const cd_rank_set *ranks)
+{
+    for (uint32_t r = cd_rank_set_next(ranks, 0); r != CD_NO_RANK;
+         r = cd_rank_set_next(ranks, r + 1))
+        if (!cd_own_average_has(&s->own, r)) return false;
+    return true;
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -243,6 +257,7 @@ static void end(void *self)
     uint64_t count = 0;
     /* Replicas that have parted stay apart: the first step says it all. */
     for (size_t cursor = 0; cd_agree_next(&s->values, &cursor, &split);) {
+        if (is_averaged(s, &split.right.ranks) && is_averaged(s, &split.odd_ranks)) continue;
         bool is_ignored = split.key->part[0] % 16 == 0 &&
                           cd_table_find(&s->ignored, CD_KEY(split.key->part[3])) != NULL;
         if (is_ignored ||
@@ -256,11 +271,13 @@ static void end(void *self)
     cd_table_fini(&s->updated);
     cd_table_fini(&s->kept);
     cd_ranks_fini(&s->groups);
+    cd_own_average_fini(&s->own);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_wrap, CDDP_EV_value, CDDP_EV_regroup,
-                                 CDDP_EV_join_end};
+static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_wrap,       CDDP_EV_value,
+                                 CDDP_EV_regroup,         CDDP_EV_grad_local, CDDP_EV_grad_final,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_mark,       CDDP_EV_join_end};
 
 CD_CHECK_TABLE(parameq, "I-PARAMEQ", "replicas are equal after every step",
                "Parameter and optimizer-state digests are equal on all ranks after step().");

@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/inject.h"
 #include "core/base/sized.h"
+#include "core/comm/averages.h"
 #include "core/hooks/block_group.h"
 #include "core/hooks/hook.h"
 
@@ -125,6 +126,7 @@ cddp_status cddp_averager_create(const cddp_averager_options *given, cddp_averag
         memcpy(a->periods, options->periods, a->parameter_count * sizeof *a->periods);
     }
     for (uint32_t i = 0; i < options->level_count; i++) CD_TRY_OUT(make_level(a, options, i, err));
+    cd_averages_begin(options->group);
     *averager = a;
     return CDDP_OK;
 out:
@@ -246,6 +248,9 @@ cddp_status cddp_averager_step(cddp_averager *averager, const cddp_tensor *param
     const share s = {parameters, gradients, count, averager, due != NULL, cddp_group_size(group)};
     for (size_t i = 0; averager->averaged != NULL && i < count; i++) averager->averaged[i] = 0;
     if (due != NULL || averager->periods != NULL) CD_TRY(average(&s, group, err));
+    cd_averages_step(last->group);
+    for (size_t i = 0; i < count; i++)
+        if (takes_part(&s, i)) cd_averages_note(group, &parameters[i]);
     averager->step++;
     return CDDP_OK;
 }

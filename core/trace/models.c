@@ -126,6 +126,20 @@ static bool is_common(uint16_t kind)
     }
 }
 
+/* What a recorder saw of the parameters and gradients of a wrapper, which it numbers. */
+static bool is_own_mark(const cddp_event *e)
+{
+    static const char *const own[] = {CD_TRACER_HELD,          CD_TRACER_CLEARED,
+                                      CD_TRACER_ONE_HELD,      CD_TRACER_CHANGED,
+                                      CD_TRACER_CHANGED_LAST,  CD_TRACER_GRADIENT_CHANGED,
+                                      CD_TRACER_GIVEN_CHANGED, CD_TRACER_ELSEWHERE,
+                                      CD_TRACER_READY_WRITTEN, CD_TRACER_HOOKED_WRITTEN};
+    if (e->kind != CDDP_EV_mark || e->text == NULL) return false;
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (strcmp(e->text, own[i]) == 0) return true;
+    return false;
+}
+
 static bool is_data(uint16_t kind)
 {
     return kind == CDDP_EV_seed || kind == CDDP_EV_sample || kind == CDDP_EV_samples;
@@ -172,6 +186,8 @@ void cd_models_push(cd_models *m, const cddp_event *e)
     const bool is_other = is_rank && m->current[e->rank] != m->shown;
     if (!is_other) {
         m->where->event(m->where->self, e);
+    } else if (is_own_mark(e)) {
+        return;
     } else if (is_common(e->kind) || (is_data(e->kind) && !m->has_own_data)) {
         cddp_event shown = *e;
         if (e->kind == CDDP_EV_collective_post) shown.as.collective_post.bucket = -1;

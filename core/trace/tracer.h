@@ -29,6 +29,11 @@ typedef struct cd_tracer_watch {
     void (*kept)(struct cddp_tracer *tracer, size_t parameter, const cddp_tensor *tensor,
                  const cddp_grad *grad);
     void (*left)(struct cddp_tracer *tracer);
+    /* a backward begins in which a comm hook gives blocks of that many ranks the same; 0: all */
+    void (*agreed)(struct cddp_tracer *tracer, uint32_t ranks);
+    /* a model averager has averaged a parameter over that many ranks; NULL: it was made, or makes
+    ** a step */
+    void (*averaged)(struct cddp_tracer *tracer, const cddp_tensor *parameter, uint32_t ranks);
 } cd_tracer_watch;
 
 /* What a member posts to an all-reduce, a reduce-scatter or an all-gather of equal shares, or what
@@ -132,6 +137,8 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 /* The rank takes part in making a group; value: a digest of its members, then 16 bits with their
 ** number. */
 #define CD_TRACER_NEW_GROUP "new_group"
+/* Of a recorded program: a model averager is there, ranks may train apart in between. */
+#define CD_TRACER_AVERAGES "model averager"
 /* A delayed gradient came behind the start of its all-reduce; value: the parameter. */
 #define CD_TRACER_DELAYED_LATE "delayed gradient came late"
 

@@ -2,10 +2,13 @@
 /* Recording a training program, so that `cddp-verify check run.db.*` can judge it.
 **
 ** cddp_record_open once, at the start, or CDDP_RECORD=run.db in the environment of a program that
-** calls nothing: from then on every group and every wrapper that has no tracer yet writes its
+** does not call it: from then on every group and every wrapper that has no tracer yet writes its
 ** events into the shard of this rank, run.db.RANK. The other functions say, one line each,
 ** what only the program knows: where a step begins, local gradients, the optimizer's step,
 ** samples, values. Without a recording each of them is one comparison.
+**
+** A program that makes no group before its first optimizer steps is recorded as one process, or as
+** the rank that a launcher's variables name.
 **
 ** Parameters are named by their position in cddp_ddp_options.parameters (named_parameters order).
 ** docs/howto/record.md has a program with all the calls.
@@ -41,7 +44,8 @@ CDDP_API cddp_status cddp_record_open(const char *path, const cddp_record_option
                                       cddp_error *err) CDDP_MUST_CHECK;
 /* The program of this rank ended: well (CDDP_OK), or with an error and why (may be NULL). Returns
 ** what went wrong with the recording. Without this call nobody knows that the rank came to its end,
-** and nothing is verified. Groups and wrappers of the rank are destroyed before. */
+** and nothing is verified. What groups and wrappers do until they are destroyed belongs to the
+** recording: while a group is there, it ends with the last one. */
 CDDP_API cddp_status cddp_record_close(cddp_status ended, const char *why, cddp_error *err);
 CDDP_API bool cddp_record_is_on(void);
 /* For events that have no function here. Returns borrowed until close; NULL without a recording. */

@@ -2209,6 +2209,22 @@ def windows_of_other_lengths_by_rank(rank):
     windows(rank, backwards=lambda step: 3 if (rank, step) == (1, 2) else 2)
 
 
+@unjudged("what a program all-reduces itself is not judged")
+def averages_parameters_itself(rank):
+    """Local SGD by hand: every second step ends with the average of the ranks."""
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            x, y = batch(rank, step)
+            F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+        for p in ddp.parameters() if step % 2 == 1 else ():
+            dist.all_reduce(p.data)
+            p.data /= 2
+
+
 lawless = unjudged("cddp_law of a Python function")
 
 

@@ -37,7 +37,21 @@ cmp -s plain out || fail "recording changes what is printed" plain out
 "$programs/train_gpt2_ddp" --ranks 4 --record many.db > out 2>&1 || fail "train_gpt2_ddp" out
 awk 'NR == FNR { loss[$2] = $4; next } { d = $4 - loss[$2]; if (!($2 in loss) || d * d > 1e-8) exit 1; n++ } END { if (n != 10) exit 1 }' plain out || fail "four ranks print something else than one process" plain out
 expect "proven    reductions made the mean of the recorded gradients" 0 "$verify" check one.db.0
+# A program without groups is recorded as one process by the environment alone.
+CDDP_RECORD=asked.db "$programs/train_gpt2_record" > out || fail "train_gpt2_record" out
+expect "run       1 rank, 10 steps" 0 "$verify" check asked.db
 expect "proven    reductions made the mean of the recorded gradients" 0 "$verify" check many.db.0 many.db.1 many.db.2 many.db.3
+# What is read by the name of its run, or of its folder, is not written over.
+mkdir folder && cp many.db.? folder && echo "cddp exit note 1" > folder/many.db.1.exit && ln -s many.db.0 link
+"$verify" check many.db --trace store.db > /dev/null || fail "check --trace"
+for attempt in "many.db.0 check many.db --format json" "many.db.1 lift many.db" "one.db.0 compare one.db many.db --rtol 1e-5" \
+    "many.db.2 compare one.db many.db --rtol 1e-5" "many.db.2 report many.db --format html" "folder/many.db.3 check folder" \
+    "folder/many.db.1.exit check folder" "link report many.db" "store.db diff store.db:1 store.db:1"; do
+    written=${attempt%% *}
+    cp "$written" kept
+    expect "is read: what is written there would replace it" 2 "$verify" ${attempt#* } -o "$written"
+    cmp -s kept "$written" || fail "$attempt: replaced"
+done
 
 # Summed exactly: equal bits on 1, 2, 4 and 8 ranks, and when a run is resumed on another number.
 for ranks in 1 2 4 8; do

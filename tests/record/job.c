@@ -8,6 +8,7 @@
 ** nothing but what the library sees.
 */
 #define _POSIX_C_SOURCE 200809L
+#include <cddp/averager.h>
 #include <cddp/cddp.h>
 #include <cddp/hook.h>
 #include <cddp/init.h>
@@ -28,6 +29,7 @@ typedef struct training {
     bool has_before[PARAMETERS + 1];
     cddp_group *group;
     cddp_ddp *ddp;
+    cddp_averager *averager;
     double values[PARAMETERS][WEIGHTS];
     double still[BIASES]; /* of a parameter that no gradient changes; of "still…" alone */
     cddp_grad grads[PARAMETERS];
@@ -45,12 +47,42 @@ static bool speaks(const training *t) { return !makes(t, "silent") && !makes(t, 
 /* With cddp_ddp; "own_sum" and "own_skips" reduce by an all-reduce of the program's. */
 static bool reduces(const training *t)
 {
-    return !makes(t, "alone") && !makes(t, "silent_alone") && strncmp(t->mistake, "own", 3) != 0;
+    const bool has_own =
+        strncmp(t->mistake, "own", 3) == 0 || strstr(t->mistake, "local_own") != NULL;
+    return !makes(t, "alone") && !makes(t, "silent_alone") && !has_own;
 }
 
 /* ---- comm hooks ---- */
 
 static bool has_join(const training *t) { return strncmp(t->mistake, "join", 4) == 0; }
+
+/* "local…" averages parameters behind every second step: gradients stay local by no_sync, without a
+** wrapper ("local_own…"), or by the hook ("hook_local:post_local_sgd"). */
+static bool averages(const training *t)
+{
+    return strncmp(t->mistake, "local", 5) == 0 || strncmp(t->mistake, "hook_local", 10) == 0;
+}
+
+static cddp_status make_averager(training *t, cddp_error *err)
+{
+    const cddp_averager_level level = {.period = 2, .group_size = t->world_size};
+    cddp_averager_options options = cddp_averager_options_default();
+    options.group = t->group;
+    options.levels = &level;
+    options.level_count = 1;
+    return averages(t) ? cddp_averager_create(&options, &t->averager, err) : CDDP_OK;
+}
+
+/* "…_spoilt": rank 1 writes to what was averaged; "…_forgotten": b is never averaged. */
+static cddp_status average(training *t, int step, cddp_error *err)
+{
+    cddp_grad *grads[PARAMETERS] = {&t->grads[0], &t->grads[1]};
+    const bool is_forgotten = strstr(t->mistake, "_forgotten") != NULL;
+    const cddp_status status =
+        cddp_averager_step(t->averager, t->tensors, grads, PARAMETERS - is_forgotten, err);
+    if (strstr(t->mistake, "_spoilt") != NULL && t->rank == 1 && step == 2) t->values[1][3] += 1;
+    return status;
+}
 
 /* Ranks 0 and 2 have two steps more than ranks 1 and 3, which run out of inputs. */
 static int steps_of(const training *t)
@@ -161,7 +193,8 @@ static cddp_status take_hook(training *t, cddp_error *err)
         own_hook.wire_dtype = CDDP_DTYPE_BIT(CDDP_BF16);
     }
     if (library == NULL) return cddp_ddp_register_comm_hook(t->ddp, &own_hook, NULL, NULL, err);
-    const char *options = strcmp(library, "powersgd") == 0         ? "start_powerSGD_iter=4"
+    const char *options = strcmp(library, "powersgd") == 0 ? "start_powerSGD_iter=4"
+                          : averages(t)                    ? "subgroup_size=2,start_localSGD_iter=1"
                           : strcmp(library, "post_local_sgd") == 0 ? "subgroup_size=2"
                                                                    : NULL;
     cddp_status status = cddp_registry_create(NULL, &t->hooks, err);
@@ -359,7 +392,7 @@ static const cddp_tensor *take_gradient(training *t, size_t p, cddp_tensor *take
     return taken;
 }
 
-static void update(training *t, int step)
+static cddp_status update(training *t, int step, cddp_error *err)
 {
     cddp_record_update how = cddp_record_update_default();
     how.name = "sgd";
@@ -372,16 +405,20 @@ static void update(training *t, int step)
     if (speaks(t)) cddp_record_optimizer_step(&how);
     for (size_t p = 0; p < PARAMETERS && !skips; p++) {
         if (forgets(t, step, p)) continue;
+        const double factor =
+            makes(t, "stays") && step == 3 ? 0 : how.lr; /* and says what it takes */
         cddp_tensor copy;
         const cddp_tensor *taken = take_gradient(t, p, &copy),
                           *read = makes(t, "takes_elsewhere") ? &t->grads[p].value : taken;
         const double *g = (const double *)read->storage + read->offset;
         const int64_t count = cddp_tensor_numel(&t->tensors[p]);
-        for (int64_t i = 0; i < count; i++) t->values[p][i] -= how.lr * g[i];
+        for (int64_t i = 0; i < count; i++) t->values[p][i] -= factor * g[i];
         if (speaks(t)) cddp_record_optimizer_touch(makes(t, "touches_as_another"), p, taken);
     }
+    const cddp_status status = averages(t) ? average(t, step, err) : CDDP_OK;
     for (size_t p = 0; p < PARAMETERS && speaks(t); p++)
         cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, p, &t->tensors[p]);
+    return status;
 }
 
 /* Rank 2 stays in step 3 until somebody writes a line to its standard input. */
@@ -466,13 +503,36 @@ static void clear_in_window(training *t, int micro)
     for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_drop(&t->grads[p]);
 }
 
+/* Calls that name no parameter, or a tensor that is none: each is as if it had not been made. */
+static void misuse_calls(const training *t)
+{
+    const int64_t count = 4;
+    const size_t nowhere = (size_t)-1; /* what a search that found nothing returned */
+    const cddp_tensor none = cddp_tensor_of(cddp_device_cpu(), NULL, 0, CDDP_F64, &count, 1);
+    if (!makes(t, "misuses")) return;
+    for (size_t p = 0; p < 2; p++) {
+        const cddp_tensor *x = p == 0 ? &t->tensors[0] : &none;
+        cddp_record_gradient(nowhere, x);
+        cddp_record_reduced(nowhere, x);
+        cddp_record_parameter(nowhere, "nowhere", x);
+        cddp_record_storage(nowhere, x, x);
+        cddp_record_optimizer_touch(0, nowhere, x);
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, nowhere, x);
+    }
+    cddp_record_reduced(0, &none);
+    cddp_record_storage(0, &none, &none);
+}
+
 static cddp_status train_step(training *t, int step, cddp_error *err)
 {
+    misuse_calls(t);
     if (speaks(t) && !makes(t, "own_unnumbered") && !makes(t, "unnumbered"))
         cddp_record_step_begin((uint64_t)step);
     if (speaks(t) && !makes(t, "drops_silently")) cddp_record_zero_grad(true);
     hang(t, step);
-    cddp_status status = post_extra(t, step, err);
+    cddp_status status = makes(t, "closes_early") && step == 3
+                             ? cddp_record_close(CDDP_OK, NULL, err)
+                             : post_extra(t, step, err);
     for (volatile bool is_stuck = makes(t, "stalls") && t->rank == 2 && step == 3; is_stuck;)
         continue;
     if (makes(t, "fails") && t->rank == 1 && step == 3)
@@ -483,7 +543,8 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     const double before = t->values[0][3];
     if (t->rank == 2) nudge(t, "nudges_one_and_back", step);
     for (int micro = 0; status == CDDP_OK && micro < micro_steps_of(t); micro++) {
-        const bool accumulates = micro + 1 < micro_steps_of(t);
+        const bool accumulates =
+            micro + 1 < micro_steps_of(t) || strncmp(t->mistake, "local", 5) == 0;
         clear_in_window(t, micro);
         if (accumulates && reduces(t)) cddp_ddp_no_sync_begin(t->ddp);
         status = micro_step(t, step, micro, err);
@@ -502,7 +563,7 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     nudge(t, "own_nudges", step);
     if (makes(t, "nudges_one_and_back")) t->values[0][3] = before;
     const bool is_left_out = makes(t, "leaves_out") && step == 2;
-    if (status == CDDP_OK && !is_left_out) update(t, step);
+    if (status == CDDP_OK && !is_left_out) status = update(t, step, err);
     return status == CDDP_OK ? evaluate(t, step, err) : status;
 }
 
@@ -565,8 +626,10 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     options.bucket_cap_mb = 0.001;
     options.gradient_as_bucket_view = has_views(&t);
     if (makes(&t, "hook_first_bucket_only")) options.bucket_cap_mb = 0.00005;
-    cddp_status status = strncmp(t.mistake, "own", 3) == 0 ? begin_alike(&t, names, err)
-                                                           : cddp_ddp_create(&options, &t.ddp, err);
+    const bool is_alone =
+        strncmp(t.mistake, "own", 3) == 0 || strncmp(t.mistake, "local_own", 9) == 0;
+    cddp_status status =
+        is_alone ? begin_alike(&t, names, err) : cddp_ddp_create(&options, &t.ddp, err);
     cddp_ddp *second = NULL;
     if (status == CDDP_OK && makes(&t, "two_models")) {
         parameters[0].name = "another w";
@@ -574,6 +637,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
         cddp_ddp_destroy(second);
     }
     if (status == CDDP_OK) status = take_hook(&t, err);
+    if (status == CDDP_OK) status = make_averager(&t, err);
     for (int epoch = 0; status == CDDP_OK && epoch < epochs_of(&t); epoch++)
         status = train_epoch(&t, epoch, err);
     if (status == CDDP_OK) status = post_extra(&t, STEPS, err);
@@ -587,9 +651,14 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     for (size_t p = 0; p < PARAMETERS && has_join(&t); p++)
         cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_END, p, &t.tensors[p]);
     if (status == CDDP_OK && makes(&t, "crosses")) status = cross(&t, group, err);
+    cddp_averager_destroy(t.averager);
     cddp_ddp_destroy(t.ddp);
     cddp_registry_destroy(t.hooks);
     for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_fini(&t.grads[p]);
+    if (status == CDDP_OK && strncmp(t.mistake, "closes", 6) == 0 && !makes(&t, "closes_early"))
+        status = cddp_record_close(makes(&t, "closes_with_error") ? CDDP_E_IO : CDDP_OK,
+                                   "I give up", err);
+    if (makes(&t, "closes_then_fails")) return cddp_error_set(err, CDDP_E_IO, "it failed behind");
     if (makes(&t, "no_end")) _exit(0);
     return status;
 }
@@ -606,6 +675,7 @@ int main(int argc, char **argv)
         strcmp(argv[2], "hangs") == 0 ? UINT64_C(120000000000) : UINT64_C(4000000000);
     const cddp_init_options options = {.size = sizeof options, .timeout_ns = patience};
     if (pipe(turns) != 0) return 2;
+    if (strcmp(argv[2], "parent_speaks") == 0) cddp_record_step_begin(0); /* it is no rank */
     const cddp_status status =
         cddp_run_ranks((uint32_t)atoi(argv[1]), &options, train, argv[2], &err);
     if (status != CDDP_OK) fprintf(stderr, "%s\n", err.message);

@@ -108,6 +108,14 @@ grep -q "lost rank 2, which left with exit code 0 in" "$place/report" || { echo 
 expect stops 1 "I-FAIL  rank 2 stood still (SIGSTOP)"
 grep -q "for rank 2, which stood still (SIGSTOP)" "$place/report" || { echo "stops: the headline"; cat "$place/report"; failed=1; }
 expect no_end 4 "not shown: the end of the program (cddp_record_close)"
+# A recording that is closed before its groups ends with the last of them, as the program said or as it failed behind.
+expect closes 0 "$mean"
+expect closes_early 0 "4 ranks, 6 steps"
+expect closes_with_error 1 "I give up"
+grep -q "killed by signal" "$place/out" && { echo "closes_with_error: the program died"; cat "$place/out"; failed=1; }
+expect closes_then_fails 1 "it failed behind"
+expect parent_speaks 0 "$mean"
+expect misuses 0 "$mean"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"
 # Without standard streams: what it prints goes nowhere, and nothing else of it.
@@ -123,6 +131,15 @@ expect extra_barrier 1 "I-ORDER  rank 1 against ranks 0, 2 and 3"
 expect extra_alike 1 "I-CONTENT  rank 1 against ranks 0, 2 and 3"
 expect extra_last 1 "I-ORDER  rank 1 posted collective #10 of group 'world', which ranks 0, 2 and 3 returned without"
 grep -q "ranks 0, 2 and 3 never joined; rank 1 differs" "$place/report" || { echo "the headline of extra_last"; failed=1; }
+
+# Local SGD: ranks train apart between averages, which is not judged. What an averager has averaged is equal on all ranks.
+apart="what ranks get that reduce in blocks and go on by themselves (local SGD is not judged)"
+for right in local local_own hook_local:post_local_sgd local_forgotten local_own_forgotten; do expect $right 4 "$apart"; done
+for wrong in local_spoilt local_own_spoilt hook_local_spoilt:post_local_sgd; do
+    expect $wrong 1 "I-PARAMEQ  rank 1 .*hold different values of b after the step"
+done
+# It says a step, of a gradient that is not zero and at a rate that is not zero, and does none.
+expect stays 0 "first parameter 0 in step 3; 8 in all"
 
 # Comm hooks and uneven inputs: right ones, of the library and of the program.
 expect hook_mean 0 "$mean"
@@ -207,6 +224,17 @@ cp "$place/run.db.1" "$place/whole" && truncate -s 10000 "$place/run.db.1"
 "$verify" check "$place"/run.db.[0123] > "$place/report" 2>&1
 [ $? -eq 4 ] && grep -q "run.db.1 is damaged: its events end at byte 9984, and ended at byte [0-9]* when it was closed" "$place/report" || { echo "a cut shard"; cat "$place/report"; failed=1; }
 mv "$place/whole" "$place/run.db.1"
+# One is there and cannot be read, the first one or another: the reason is said, by whatever name the run is given.
+for rank in 0 2; do
+    mv "$place/run.db.$rank" "$place/whole"
+    for how in "mkdir|Is a directory" "touch|is empty" "mkfifo|it is a FIFO" "ln -s run.db.$rank|symbolic links"; do
+        ${how%%|*} "$place/run.db.$rank"
+        "$verify" check "$place/run.db" > "$place/report" 2>&1
+        [ $? -eq 4 ] && grep -q "^rank $rank: .*run.db.$rank'.*${how#*|}" "$place/report" || { echo "$how: the reason"; cat "$place/report"; failed=1; }
+        rm -rf "$place/run.db.$rank"
+    done
+    mv "$place/whole" "$place/run.db.$rank"
+done
 echo "no shard" > "$place/run.db.txt"
 "$verify" check "$place"/run.db.* 2> "$place/report"
 [ $? -eq 2 ] && grep -q "is no shard" "$place/report" || { echo "a file that is no shard"; failed=1; }
@@ -224,4 +252,9 @@ if [ $code -ne 4 ] || ! grep -q "are of different jobs" "$place/report"; then
     cat "$place/report"
     failed=1
 fi
+# watch refuses them too; under the name of a run it shows the newer job.
+"$verify" watch --once "$place"/run.db.? > "$place/report" 2>&1
+[ $? -eq 2 ] && grep -q "are of different jobs" "$place/report" || { echo "watch of two jobs"; cat "$place/report"; failed=1; }
+"$verify" watch --once "$place/run.db" > "$place/report" 2>&1
+grep -q "rank 1 .*ended" "$place/report" && ! grep -q "rank 0 .*ended" "$place/report" || { echo "watch of a name with two jobs"; cat "$place/report"; failed=1; }
 exit $failed

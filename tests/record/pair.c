@@ -184,8 +184,11 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const int64_t id = (int64_t)step * t->world_size + t->rank;
-    cddp_record_step_begin((uint64_t)step);
+    cddp_record_step_begin((uint64_t)step + (makes(t, "resumed") ? 2000000000 : 0));
     cddp_record_samples(0, &id, 1);
+    if (makes(t, "second_drifts") && step == 3) t->models[1].values[0][3] += 1; /* on all ranks */
+    if (makes(t, "second_drifts_on_one") && step == 3 && t->rank == 1)
+        t->models[1].values[0][3] += 1;
     if (makes(t, "interleaved") || makes(t, "crosses")) return train_both(t, step, err);
     for (int number = 0; status == CDDP_OK && number < MODELS; number++) {
         if (makes(t, "join_rests") && number == 1 && step == 1) continue;

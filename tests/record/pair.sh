@@ -32,6 +32,14 @@ expect second_accumulates 0 "$proven"
 expect unsaid 4 "cddp_record_wrapper"
 expect says_first 4 "cddp_record_wrapper"
 expect changes_second 1 "I-CHAIN"
+# What the recorder sees of the parameters of one wrapper says nothing of the other one.
+expect second_drifts 4 "what changed a parameter outside of the steps"
+grep -q "wrapped module 2 of 2" "$place/report" || { echo "second_drifts: the module"; cat "$place/report"; failed=1; }
+expect second_drifts_on_one 1 "wrapped module 2 of 2"
+# Steps may begin anywhere: the scenario has those that were recorded.
+expect resumed 0 "$proven"
+"$verify" lift "$place/run.db" -o "$place/job.toml" > "$place/report" 2>&1
+grep -q "^steps = 4$" "$place/job.toml" && grep -q "numbered from 0 on: .* 2000000000" "$place/report" || { echo "resumed: lift"; cat "$place/report"; failed=1; }
 expect second_stays_local 1 "I-ONCE"
 expect crosses 1 "I-ORDER"
 

@@ -28,6 +28,12 @@ static void note(cd_declared *d, cd_declared_gap gap, const cddp_event *at, int6
                                      .variable = variable};
 }
 
+static void count(cd_declared_place *place, const cddp_event *at, int64_t variable)
+{
+    const bool is_first = place->count++ == 0 || at->step < place->step;
+    if (is_first) *place = (cd_declared_place){place->count, at->rank, at->step, variable};
+}
+
 static cd_declared_variable *find(cd_declared *d, cd_declared_rank *rank, int64_t variable)
 {
     if (variable < 0 || variable >= VARIABLES_MAX) return NULL;
@@ -63,6 +69,7 @@ static void take_step(cd_declared *d, cd_declared_rank *rank, const cddp_event *
     rank->optimizer = s->optimizer;
     rank->is_skipping = s->skipped;
     if (s->skipped) return;
+    rank->rate = cd_f64_of(s->lr);
     rank->updates++;
     rank->is_stepping = true;
     rank->touches = 0;
@@ -89,10 +96,11 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     if (v->touches > 0 && !v->is_held && !v->is_empty) note(d, CD_DECLARED_HELD, e, t->param);
     v->is_held = false;
     if (!v->has_local && !is_again) note(d, CD_DECLARED_LOCAL, e, t->param);
-    if (!v->has_reduced && !is_again) note(d, CD_DECLARED_REDUCED, e, t->param);
+    if (!v->has_reduced && !is_again && !rank->averages) note(d, CD_DECLARED_REDUCED, e, t->param);
     d->again += is_again && e->rank == 0;
     v->taken_locals = rank->locals;
     v->taken_zeros = rank->zero_grads;
+    v->must_move = v->has_slope && rank->rate != 0;
     if (t->gradient == 0 && !v->is_empty) note(d, CD_DECLARED_CONTENT, e, t->param);
     v->has_local = v->has_reduced = v->has_value = false;
     v->touches++;
@@ -170,6 +178,10 @@ static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     if (v->param < 0) take_still(d, rank, v);
     cd_declared_variable *variable = find(d, rank, v->param);
     if (variable == NULL) return;
+    if (v->moment == CDDP_MOMENT_AFTER_STEP && variable->must_move) {
+        if (v->digest != 0 && v->digest == variable->last) count(&d->unmoved, e, v->param);
+        variable->must_move = false;
+    }
     if (v->moment == CDDP_MOMENT_EXIT && variable->exit == 0) variable->exit = v->digest;
     if (v->moment != CDDP_MOMENT_EXIT) variable->last = v->digest;
     if (v->moment == CDDP_MOMENT_EXIT || v->moment == CDDP_MOMENT_AFTER_INIT) return;
@@ -227,6 +239,12 @@ static void hold(cd_declared *d, cd_declared_rank *rank, int64_t variable)
     if (v != NULL) v->is_held = true;
 }
 
+static void take_projection(cd_declared *d, cd_declared_rank *rank, const cddp_event_projection *p)
+{
+    cd_declared_variable *v = p->reduced ? find(d, rank, p->param) : NULL;
+    if (v != NULL) v->has_slope = cd_f64_of(p->magnitude) > 0;
+}
+
 /* What the recorder saw of parameters and gradients where they lie (record/storage.h). */
 static void take_storage(cd_declared *d, cd_declared_rank *rank, const cddp_event *e)
 {
@@ -251,6 +269,9 @@ static void take_storage(cd_declared *d, cd_declared_rank *rank, const cddp_even
         note(d, CD_DECLARED_TAKEN, e, value);
     } else if (strcmp(words, CD_TRACER_CLEARED) == 0) {
         rank->owes_clear = false;
+    } else if (strcmp(words, CD_TRACER_AVERAGES) == 0) {
+        rank->averages = true;
+        note(d, CD_DECLARED_APART, e, -1);
     }
 }
 
@@ -306,6 +327,9 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         break;
     case CDDP_EV_join_notify:
         rank->has_join = true;
+        break;
+    case CDDP_EV_projection:
+        take_projection(d, rank, &e->as.projection);
         break;
     case CDDP_EV_samples:
         rank->samples += e->as.samples.count > 0;
@@ -1130,6 +1154,14 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                               "; nor why %" PRIu64
                               " parameter%s without gradients changed, alike on all ranks",
                               d->moved, d->moved == 1 ? "" : "s");
+    const char *unmoved =
+        d->unmoved.count == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why a step that took a gradient, at a rate that is not 0, "
+                              "left a parameter as it was, bit for bit: first parameter %" PRId64
+                              " in step %" PRIu32 "; %" PRIu64 " in all",
+                              d->unmoved.variable, d->unmoved.step, d->unmoved.count);
     const char *ignored =
         d->ignored == 0 ? ""
                         : cd_arena_printf(arena,
@@ -1138,15 +1170,15 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                           d->ignored, d->ignored == 1 ? "" : "s");
     const char *rest = print_rest(d, has_samples, arena);
     if (rest == NULL || scaled == NULL || gone == NULL || hooked == NULL || late == NULL ||
-        moved == NULL || ignored == NULL || untaken == NULL || dropped == NULL)
+        moved == NULL || ignored == NULL || untaken == NULL || dropped == NULL || unmoved == NULL)
         return NULL;
     return cd_arena_printf(
-        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s",
+        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         d->is_of_torch ? ""
                        : "how gradients came to be before cddp_record_gradient (compare sees it); ",
         begins ? "" : ", nor what happened to parameters outside of its steps",
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
-        gone, untaken, dropped, hooked, late, moved, ignored, dropping,
+        gone, unmoved, untaken, dropped, hooked, late, moved, ignored, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "", rest);
 }
 

@@ -75,6 +75,8 @@ typedef struct cd_declared_variable {
     uint64_t shown_in;   /* the rank's step behind which its content was shown last */
     bool is_held;        /* and it was the same when somebody looked, since its last update */
     bool has_gradient;   /* a backward has added to it once */
+    bool has_slope;      /* its reduced gradient was not zero */
+    bool must_move;      /* a step took it, and nobody has shown what that made */
 } cd_declared_variable;
 
 /* A parameter that no gradient changes, by its ordinal. */
@@ -97,7 +99,9 @@ typedef struct cd_declared_rank {
     int64_t group;       /* of its wrapper */
     uint64_t frozen;     /* a digest of how many parameters were frozen when; 0: none ever */
     int64_t evaluations; /* after which buffers were others than the training left them */
+    double rate;         /* of the optimizer's step at hand */
     bool has_wrapper, has_ended, is_stepping, is_skipping, has_join;
+    bool averages;   /* its parameters: what it steps on need not be reduced */
     bool owes_clear; /* zero_grad was said, and no mark says that it was done */
     bool has_moved;  /* a parameter changed outside of a step that had a next one */
     uint32_t step;   /* of that */
@@ -110,9 +114,12 @@ typedef struct cd_declared {
     uint32_t split; /* the first rank whose wrapper has a group of fewer ranks; rank_count: none */
     cd_declared_place gaps[CD_DECLARED_COUNT];
     cd_declared_place unskipped; /* a parameter that a skipped step changed */
-    bool is_of_torch;            /* whose calls the recorder saw itself */
-    int64_t hooked;              /* parameters with tensor hooks */
-    uint64_t again;              /* reduced gradients of rank 0 that an optimizer took once more */
+    /* one that kept every bit in a step that took a gradient other than zero, at a rate other than
+    ** zero */
+    cd_declared_place unmoved;
+    bool is_of_torch; /* whose calls the recorder saw itself */
+    int64_t hooked;   /* parameters with tensor hooks */
+    uint64_t again;   /* reduced gradients of rank 0 that an optimizer took once more */
     uint64_t late;    /* parameters that changed after the last step, alike on all ranks */
     uint64_t moved;   /* parameters without gradients that changed, of the rank with most of them */
     uint64_t ignored; /* parameters of rank 0 on the ignore list */

@@ -121,6 +121,9 @@ static bool hangs(const cd_ends *e, const cddp_wait *wait, const bool *may_come)
 {
     if (wait->is_inside || wait->peer_count == 0 || !is_numbered(e, wait))
         return are_silent(e, wait);
+    /* a message may leave before anybody asks for it */
+    const cd_watch_group *g = cd_watch_find_group(&e->watch, wait->group);
+    if (g != NULL && g->is_said_by_one && !has_waited(e, wait->rank)) return false;
     for (size_t i = 0; i < wait->peer_count; i++)
         if (never_comes(e, wait, wait->peers[i], may_come)) return true;
     return false;

@@ -188,6 +188,8 @@ void cd_shards_close(cd_shards *s)
 
 void cd_shards_set_stall(cd_shards *shards, uint64_t stall_ns) { shards->stall_ns = stall_ns; }
 
+uint64_t cd_shards_get_stall(const cd_shards *shards) { return shards->stall_ns; }
+
 size_t cd_shards_run_count(const cd_shards *shards) { return shards->run_count; }
 
 static bool is_same_host(const cddp_shard_header *a, const cddp_shard_header *b)

@@ -32,6 +32,7 @@ void cd_shards_close(cd_shards *shards); /* accepts NULL */
 size_t cd_shards_run_count(const cd_shards *shards);
 /* For how long ranks must have shown nothing to have hung; the default is 30 s. */
 void cd_shards_set_stall(cd_shards *shards, uint64_t stall_ns);
+uint64_t cd_shards_get_stall(const cd_shards *shards);
 void cd_shards_get(const cd_shards *shards, size_t run, cd_shards_run *found);
 /* Shows the run to a sink, from run_begin to run_end; as often as wanted. */
 cddp_status cd_shards_replay(cd_shards *shards, size_t run, const cddp_trace_sink *sink,

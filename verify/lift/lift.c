@@ -9,6 +9,7 @@
 #include "cddp/backend.h"
 
 #include "core/base/error.h"
+#include "core/base/rank_list.h"
 #include "core/trace/rank_end.h"
 #include "core/trace/setting.h"
 #include "core/trace/tracer.h"
@@ -64,6 +65,13 @@ static void take_group(cd_lift *l, const cddp_event *e)
     if (found != NULL && found->digest != g->members_digest) found->is_disputed = true;
     if (found != NULL && g->group_rank >= 0 && g->group_rank < found->members)
         found->ranks[g->group_rank] = e->rank;
+    /* who never came to an exchange of messages is named by the other one */
+    const uint32_t other =
+        found != NULL && g->members == 2
+            ? cd_rank_find_other((uint64_t)g->members_digest, e->rank, g->group_rank, l->rank_count)
+            : CD_NO_RANK;
+    if (other != CD_NO_RANK && found->ranks[g->group_rank == 0 ? 1 : 0] == UINT32_MAX)
+        found->ranks[g->group_rank == 0 ? 1 : 0] = other;
 }
 
 static void take_setting(cd_lift *l, const cddp_event *e)

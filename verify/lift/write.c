@@ -291,6 +291,7 @@ static void put_setting(writing *w, size_t at)
     const cd_lift *l = w->l;
     const cd_lift_setting *s = &l->settings[at];
     const int32_t key = cd_setting_find(s->key);
+    if (key == CDDP_KEY_join_enable && l->has_join) return; /* said with its inputs */
     const cddp_key_type type = cd_setting_type((cddp_key)key);
     const bool is_list = type == CDDP_KEY_TEXTS || type == CDDP_KEY_NUMBERS;
     cd_text_printf(w->out, "%s = %s", cd_setting_path((cddp_key)key), is_list ? "[" : "");
@@ -717,6 +718,21 @@ static const char *group_name(const cd_lift_group *g)
     return strcmp(g->name, "world") == 0 ? "world of the program" : g->name;
 }
 
+static bool has_all_members(const cd_lift_group *g)
+{
+    bool has = true;
+    for (int64_t k = 0; k < g->members; k++) has &= g->ranks[k] != UINT32_MAX;
+    return has;
+}
+
+/* It was left out. */
+static bool lacks_group(const cd_lift *l, const cd_lift_collective *c)
+{
+    for (size_t i = 0; i < l->group_count && c->group != l->reducer; i++)
+        if (l->groups[i].id == c->group) return !has_all_members(&l->groups[i]);
+    return false;
+}
+
 static void put_collective(writing *w, const cd_lift_collective *c, const bool *ranks,
                            const bool *steps)
 {
@@ -767,7 +783,8 @@ static void write_collectives_at(writing *w, cd_lift_place at, bool *done, bool 
                 if (ranks[r]) done[(size_t)s * l->rank_count + r] = true;
         }
         for (size_t i = 0; find_posted(l, rank, step, at, i) != NULL; i++)
-            put_collective(w, find_posted(l, rank, step, at, i), ranks, steps);
+            if (!lacks_group(l, find_posted(l, rank, step, at, i)))
+                put_collective(w, find_posted(l, rank, step, at, i), ranks, steps);
     }
 }
 
@@ -776,11 +793,10 @@ static void write_groups(writing *w)
     cd_lift *l = w->l;
     for (size_t i = 0; i < l->group_count; i++) {
         const cd_lift_group *g = &l->groups[i];
-        bool is_known = true;
         if (g->id == l->reducer) continue;
-        for (int64_t k = 0; k < g->members; k++) is_known &= g->ranks[k] != UINT32_MAX;
-        if (!is_known) {
-            NOTE(w, "group '%s' is left out: not all of its ranks recorded it", g->name);
+        if (!has_all_members(g)) {
+            NOTE(w, "group '%s' is left out, with its operations: not all of its ranks recorded it",
+                 g->name);
             continue;
         }
         cd_text_push(w->out, "\n[[group]]\nname = ");

@@ -5,6 +5,7 @@
 #include "cddp/backend.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/rank_list.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -92,7 +93,17 @@ static cddp_status take_group(cd_watch *w, const cddp_event *e, cddp_error *err)
         cd_text_clean(g->name);
     }
     if (g->members == 0) g->members = e->as.group.members;
+    g->is_said_by_one = g->posted[e->rank] < 0 && g->members == 2;
+    for (uint32_t i = 0; i < w->rank_count; i++) g->is_said_by_one &= g->posted[i] < 0;
     if (g->posted[e->rank] < 0) g->posted[e->rank] = 0;
+    /* Of two members that exchange messages one may not have come to that: the other one names
+    ** it. */
+    const cddp_event_group *said = &e->as.group;
+    const uint32_t other = said->members == 2
+                               ? cd_rank_find_other((uint64_t)said->members_digest, e->rank,
+                                                    said->group_rank, w->rank_count)
+                               : CD_NO_RANK;
+    if (other != CD_NO_RANK && g->posted[other] < 0) g->posted[other] = 0;
     return CDDP_OK;
 }
 

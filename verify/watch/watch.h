@@ -41,6 +41,7 @@ typedef struct cd_watch_group {
     int64_t members; /* as one of them said; 0: nobody did */
     int64_t *posted; /* (rank_count) + 1 of the last; 0: none; -1: no member */
     bool has_messages;
+    bool is_said_by_one; /* of two members: the other one has not recorded it */
 } cd_watch_group;
 
 typedef struct cd_watch {

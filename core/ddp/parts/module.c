@@ -13,9 +13,11 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#define BLOCK_BYTES 1024 /* forms and names of buffers share blocks of this size */
+#define CD_ELEMENT_BYTES_MAX 16 /* of any dtype, with room */
+#define BLOCK_BYTES 1024        /* forms and names of buffers share blocks of this size */
 
 static bool is_listed(const char *const *names, size_t count, const char *name)
 {
@@ -41,10 +43,14 @@ cddp_status cd_wrapped_check_tensor(const cddp_tensor *tensor, const char *name,
     if (tensor->offset < 0)
         return cd_fail(err, CDDP_E_ARG, "'%s' begins at element %lld of its storage", name,
                        (long long)tensor->offset);
+    int64_t numel_max = INT64_MAX / CD_ELEMENT_BYTES_MAX - tensor->offset;
     for (uint32_t i = 0; i < tensor->dim_count; i++) {
         if (tensor->sizes[i] < 0)
             return cd_fail(err, CDDP_E_ARG, "'%s' has size %lld in dimension %u", name,
                            (long long)tensor->sizes[i], i);
+        if (tensor->sizes[i] > numel_max)
+            return cd_fail(err, CDDP_E_ARG, "'%s' has more elements than memory has bytes", name);
+        if (tensor->sizes[i] > 1) numel_max /= tensor->sizes[i];
         if (tensor->sizes[i] > 1 && tensor->strides[i] == 0)
             return cd_fail(err, CDDP_E_ARG,
                            "'%s' has stride 0 in dimension %u: its elements share memory, and "
@@ -297,6 +303,64 @@ static cddp_status collect_variables(cd_wrapped *m, cddp_error *err)
     return CDDP_OK;
 }
 
+/* ---- parameters that share memory ---- */
+
+/* Where the elements of a variable lie: addresses, or bytes of one storage of a device. */
+typedef struct stretch {
+    const void *storage; /* NULL: addresses */
+    uintptr_t first, end;
+    uint32_t variable;
+} stretch;
+
+static int compare_stretches(const void *a, const void *b)
+{
+    const stretch *x = a, *y = b;
+    if (x->storage != y->storage) return (uintptr_t)x->storage < (uintptr_t)y->storage ? -1 : 1;
+    if (x->first != y->first) return x->first < y->first ? -1 : 1;
+    return x->variable < y->variable ? -1 : 1;
+}
+
+/* False: empty, or its elements leave gaps that may be another's. */
+static bool find_stretch(const cd_wrapped *m, uint32_t variable, stretch *found)
+{
+    const cddp_tensor t = cd_packed_tensor_get(&cd_wrapped_variable(m, variable)->tensor);
+    const uintptr_t bytes = (uintptr_t)cddp_tensor_numel(&t) * cddp_dtype_bytes(t.dtype);
+    const bool is_address = (t.device->flags & CDDP_DEVICE_HOST) != 0;
+    if (bytes == 0 || !cddp_tensor_is_contiguous(&t)) return false;
+    *found = (stretch){.storage = is_address ? NULL : t.storage, .variable = variable};
+    found->first =
+        (is_address ? (uintptr_t)t.storage : 0) + (uintptr_t)t.offset * cddp_dtype_bytes(t.dtype);
+    found->end = found->first + bytes;
+    return true;
+}
+
+/* Two that lie in one memory, with a gradient each: an optimizer would step on both, one over the
+** other. One parameter under two names has one gradient slot. */
+static cddp_status check_memory(const cd_wrapped *m, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    size_t count = 0;
+    cd_arena scratch;
+    cd_arena_init(&scratch, m->allocator, 0);
+    stretch *all = cd_arena_array(&scratch, m->variable_count + 1, sizeof *all);
+    if (all == NULL) return cd_fail_memory(err, "where %zu parameters lie", m->variable_count);
+    for (size_t v = 0; v < m->variable_count; v++)
+        count += find_stretch(m, (uint32_t)v, &all[count]);
+    qsort(all, count, sizeof *all, compare_stretches);
+    for (size_t i = 1; i < count && status == CDDP_OK; i++) {
+        const stretch *a = &all[i - 1], *b = &all[i];
+        if (a->storage != b->storage || b->first >= a->end) continue;
+        status = cd_fail(err, CDDP_E_CONFIG,
+                         "parameters '%s' and '%s' overlap in memory, and each has its own "
+                         "gradient. One parameter under two names has one gradient slot "
+                         "(strict = false allows it)",
+                         cd_wrapped_variable(m, a->variable)->name,
+                         cd_wrapped_variable(m, b->variable)->name);
+    }
+    cd_arena_fini(&scratch);
+    return status;
+}
+
 static cddp_status fill(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *err)
 {
     CD_TRY(copy_parameters(m, o, err));
@@ -304,6 +368,7 @@ static cddp_status fill(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *er
     CD_TRY(check_listed_names(m, o, err));
     CD_TRY(check_devices(m, err));
     CD_TRY(collect_variables(m, err));
+    if (o->strict) CD_TRY(check_memory(m, err));
     if (m->variable_count == 0 && o->delay_all_reduce_count == 0) /* ERR-06 */
         return cd_fail(err, CDDP_E_CONFIG,
                        "no parameter requires a gradient (%zu parameters, %zu ignored names): DDP "

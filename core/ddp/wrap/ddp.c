@@ -376,6 +376,15 @@ static cddp_status synchronise_forward(cddp_ddp *d, bool grad_mode, bool sync, c
     return CDDP_OK;
 }
 
+/* Of post-local SGD: over which ranks this backward will reduce. */
+static void show_agreement(const cddp_ddp *d)
+{
+    const cddp_hook *hook = d->reducer.hook;
+    if (d->tracer == NULL || d->tracer->watch == NULL || hook == NULL || hook->agreement == NULL)
+        return;
+    d->tracer->watch->agreed(d->tracer, hook->agreement(d->reducer.hook_self));
+}
+
 static cddp_status begin_forward(cddp_ddp *d, bool grad_mode, cddp_error *err)
 {
     const bool is_second = d->config.strict && d->in_forward;
@@ -398,6 +407,7 @@ static cddp_status begin_forward(cddp_ddp *d, bool grad_mode, cddp_error *err)
     if (grad_mode) d->reducer.is_after_finalize = false;
     CD_EMIT(d->tracer, forward_begin, NULL, .iteration = (int64_t)d->reducer.iteration,
             .sync = sync, .grad_mode = grad_mode);
+    if (sync) show_agreement(d);
     CD_TRY(synchronise_forward(d, grad_mode, sync, err));
     d->in_forward = true;
     return CDDP_OK;

@@ -1680,6 +1680,36 @@ TEST(once, names_the_bucket_that_was_waited_for_and_what_it_lacks)
                    "it waited for bucket 0, in which parameter 1 did not become ready");
 }
 
+/* After a step on gradients that nobody reduced, the program itself all-reduces something. */
+TEST(once, ranks_that_average_just_what_they_have_stepped_on_are_not_accused)
+{
+    (void)state;
+    static const struct {
+        int64_t elements[2]; /* of the two all-reduces behind the step */
+        const char *title;   /* NULL: none */
+    } rows[] = {{{4, 4}, NULL},
+                {{8, 0}, NULL},
+                {{4, 3}, "steps on a local gradient"},
+                {{100, 1}, "steps on a local gradient"},
+                {{0, 0}, "steps on a local gradient"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_judge *judge = make_judge_of("I-ONCE");
+        for (int64_t p = 0; p < 2; p++) PUT_AT(judge, 0, 0, param, .param = p, .numel = 4);
+        for (int64_t p = 0; p < 2; p++)
+            PUT_AT(judge, 0, 1, grad_local, .param = p, .presence = CDDP_PRESENCE_VALUE,
+                   .contributions = 1);
+        for (int64_t p = 0; p < 2; p++)
+            PUT_AT(judge, 0, 1, optimizer_touch, .param = p, .touched = 1);
+        for (size_t k = 0; k < 2 && rows[i].elements[k] > 0; k++) {
+            cddp_event mark = {.step = 1, .kind = CDDP_EV_mark, .text = CD_TRACER_OWN_REDUCTION};
+            mark.as.mark.value = rows[i].elements[k];
+            put(judge, mark);
+        }
+        cd_test_row("row %zu", i);
+        expect_finding(judge, rows[i].title, "");
+    }
+}
+
 /* Two ranks agree on a gradient that the oracle found wrong; the one that it found right wins. */
 TEST(gradeq, a_majority_does_not_outvote_the_reference)
 {

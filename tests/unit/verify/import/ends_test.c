@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which ranks of a job that was killed hung, and which were merely ended with it. */
 #include "tests/support/test.h"
+#include "core/base/rank_list.h"
 #include "cddp/backend.h"
 #include "verify/import/ends.h"
 
@@ -94,6 +95,33 @@ TEST(ends, a_rank_that_shows_nothing_for_the_stall_hangs_those_that_wait_for_it)
         compute(&j, 2);
         await(&j, 0, 0, 0);
         await(&j, 1, 0, 0);
+        later(&j, cases[i].silent_s);
+        end_all(&j, cases[i].hung);
+    }
+}
+
+/* Rank 1 sends to rank 0, which waits for it elsewhere and never asks: only rank 1 has recorded who
+** exchange messages. One that is sent may be under way. */
+TEST(ends, a_message_that_nobody_asks_for_hangs_who_sends_it_for_the_stall)
+{
+    static const struct {
+        uint64_t silent_s;
+        const char *hung;
+    } cases[] = {{STALL_S, "hhh"}, {STALL_S - 1, "---"}};
+    static const uint32_t members[] = {1, 0};
+    for (size_t i = 0; i < 2; i++) {
+        job j;
+        begin(&j);
+        cddp_event e = {.rank = 1, .kind = CDDP_EV_group, .time_ns = j.now_ns};
+        e.as.group =
+            (cddp_event_group){.group = 5,
+                               .members = 2,
+                               .members_digest = (int64_t)cd_rank_members_digest(members, 2)};
+        assert_int_equal(cd_ends_push(&j.ends, &e, NULL), CDDP_OK);
+        post(&j, 1, 5, 0, CDDP_OP_SEND);
+        emit(&j, 1, CDDP_EV_collective_wait, (int64_t[]){5, 0, 0});
+        await(&j, 0, 0, 0);
+        await(&j, 2, 0, 0);
         later(&j, cases[i].silent_s);
         end_all(&j, cases[i].hung);
     }

@@ -3,6 +3,7 @@
 #include "cddp/backend.h"
 #include "core/base/alloc.h"
 #include "core/base/hash.h"
+#include "core/base/rank_list.h"
 #include "core/trace/setting.h"
 #include "core/trace/tracer.h"
 #include "tests/support/test.h"
@@ -155,6 +156,11 @@ static void join_step(cd_lift *l, uint32_t rank, uint32_t step)
     backward(l, &p, rank, step);
 }
 
+static void say_join(cd_lift *l, uint32_t rank)
+{
+    PUSH(rank, 0, option, NULL, .key = cd_setting_id(CDDP_KEY_join_enable), .items = 1, .value = 1);
+}
+
 /* What the wrapper posts as the rank leaves; says: there is an event before it asks. */
 static void leave(cd_lift *l, uint32_t rank, uint32_t step, bool says)
 {
@@ -181,7 +187,10 @@ TEST(lift, join_contexts_are_epochs_of_equal_length)
         cd_text toml;
         cd_text_init(&toml, false);
         assert_int_equal(cd_lift_init(&l, RANKS, "./train", NULL, NULL), CDDP_OK);
-        for (uint32_t rank = 0; rank < RANKS; rank++) begin(&l, &p, rank);
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            begin(&l, &p, rank);
+            say_join(&l, rank);
+        }
         for (uint32_t rank = 0; rank < RANKS; rank++)
             for (uint32_t epoch = 0, step = 0; epoch < 2; epoch++) {
                 const uint32_t end = step + (rank != 1 ? 3 : 2 - epoch);
@@ -193,6 +202,44 @@ TEST(lift, join_contexts_are_epochs_of_equal_length)
             if (strstr(cd_text_get(&toml), lines[k]) == NULL)
                 fail_msg("\"%s\" is not in\n%s", lines[k], cd_text_get(&toml));
         assert_null(strstr(cd_text_get(&toml), "[[collective]]"));
+        const char *said = strstr(cd_text_get(&toml), "join.enable = ");
+        assert_non_null(said);
+        assert_null(strstr(said + 1, "join.enable = ")); /* a file says each key once */
+        cd_text_fini(&toml);
+        cd_lift_fini(&l);
+    }
+}
+
+static void send_message(cd_lift *l, int64_t members, uint64_t digest)
+{
+    PUSH(1, 0, group, "from 1 to 0", .group = 9, .members = members, .group_rank = 0,
+         .members_digest = (int64_t)digest);
+    join_step(l, 1, 0);
+    PUSH(1, 0, collective_post, NULL, .group = 9, .op = CDDP_OP_SEND, .root = 1, .numel = 8,
+         .bucket = -1);
+}
+
+/* Rank 1 sends to rank 0, which never asks and has no such group. Of a group of three nobody knows
+** the others: what is posted there is left out with it. */
+TEST(lift, a_message_that_nobody_asks_for_has_its_group)
+{
+    static const uint32_t pair[] = {1, 0};
+    const program p = {.numel = 10};
+    for (int knows = 0; knows < 2; knows++) {
+        cd_lift l;
+        cd_text toml;
+        cd_text_init(&toml, false);
+        assert_int_equal(cd_lift_init(&l, RANKS, "./train", NULL, NULL), CDDP_OK);
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            begin(&l, &p, rank);
+            if (rank != 1)
+                join_step(&l, rank, 0);
+            else
+                send_message(&l, knows ? 2 : 3, cd_rank_members_digest(pair, 2));
+        }
+        assert_int_equal(cd_lift_write(&l, &toml, NULL), CDDP_OK);
+        assert_int_equal(strstr(cd_text_get(&toml), "members = [1, 0]") != NULL, knows != 0);
+        assert_int_equal(strstr(cd_text_get(&toml), "group = \"from 1 to 0\"") != NULL, knows != 0);
         cd_text_fini(&toml);
         cd_lift_fini(&l);
     }

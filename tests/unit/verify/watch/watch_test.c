@@ -2,6 +2,7 @@
 /* What watch says of a job, from its events: who waits, who is at fault, when nothing moves. */
 #include "tests/support/test.h"
 #include "cddp/backend.h"
+#include "core/base/rank_list.h"
 #include "verify/hang/graph.h"
 #include "verify/watch/watch.h"
 
@@ -133,6 +134,23 @@ TEST(watch, names_a_cycle_of_two_groups)
     j.now_ns += 60 * SECOND;
     expect(&j, true, "rank 0 waits in allreduce #0 (bucket 0, step 0) for rank 1, which waits in");
     expect(&j, true, "of group 'rows'");
+    cd_watch_fini(&j.watch);
+}
+
+/* The other one never came to the exchange, and so recorded no group of it. */
+TEST(watch, names_who_never_asks_for_a_message)
+{
+    static const uint32_t members[] = {1, 0};
+    job j;
+    begin(&j, 2);
+    for (uint32_t r = 0; r < 2; r++) open_group(&j, r, 0);
+    const int64_t digest = (int64_t)cd_rank_members_digest(members, 2);
+    emit(&j, 1, CDDP_EV_group, (int64_t[]){5, 2, 0, digest, 0}, "messages");
+    post(&j, 1, 5, 0);
+    await(&j, 1, 5, 0);
+    post(&j, 0, 0, 0);
+    await(&j, 0, 0, 0);
+    expect(&j, false, "of 'messages' (bucket 0) waits for rank 0");
     cd_watch_fini(&j.watch);
 }
 

@@ -353,6 +353,21 @@ LAB(error, parameters_that_nothing_can_train_are_refused, 1) /* INI-03 */
     CHECK_OK(lane_try_wrap(l));
     lane_unwrap(l);
     *second = good[1];
+    second->tensor = cddp_tensor_of(l->device, good[1].tensor.storage, 0, CDDP_F32, sizes, 2);
+    second->tensor.sizes[0] = INT64_MAX / 2;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'fc2.weight' has more elements than memory");
+    *second = good[1];
+    l->options.strict = true; /* PyTorch takes two parameters of one memory */
+    second->tensor = good[0].tensor;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "'fc1.weight' and 'fc2.weight' overlap in memory");
+    second->tensor.offset++; /* in part */
+    second->tensor.sizes[0]--;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "'fc1.weight' and 'fc2.weight' overlap in memory");
+    l->options.strict = false;
+    second->tensor = good[0].tensor;
+    CHECK_OK(lane_try_wrap(l));
+    lane_unwrap(l);
+    *second = good[1];
     lane_add_buffer(l, "mean", CDDP_F32, 1, 0.0)->sizes[0] = 4;
     l->buffers[0].tensor.strides[0] = 0;
     CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'mean' has stride 0 in dimension 0");

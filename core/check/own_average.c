@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/check/own_average.h"
+
+#include "core/trace/tracer.h"
+
+#include <string.h>
+
+typedef struct param {
+    int64_t numel;
+    bool is_local; /* a backward added to its gradient, and nobody has reduced it */
+} param;
+
+typedef struct rank_facts {
+    int64_t stepped; /* elements of gradients that were not reduced, since the last backward */
+    int64_t reduced; /* that the program all-reduced since */
+    bool averages;
+} rank_facts;
+
+void cd_own_average_init(cd_own_average *own, const cddp_allocator *allocator)
+{
+    cd_table_init(&own->params, allocator, sizeof(param));
+    cd_ranks_init(&own->ranks, allocator, sizeof(rank_facts));
+}
+
+void cd_own_average_fini(cd_own_average *own)
+{
+    cd_table_fini(&own->params);
+    cd_ranks_fini(&own->ranks);
+}
+
+static void take_local(cd_own_average *own, rank_facts *r, const cddp_event *e)
+{
+    const cddp_event_grad_local *g = &e->as.grad_local;
+    param *p = cd_table_add(&own->params, CD_KEY(e->rank, g->param));
+    r->stepped = r->reduced = 0;
+    if (p != NULL && g->presence != CDDP_PRESENCE_ABSENT) p->is_local = true;
+}
+
+static void take_touch(cd_own_average *own, rank_facts *r, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    param *p = cd_table_find(&own->params, CD_KEY(e->rank, t->param));
+    if (p == NULL || !t->touched) return;
+    if (p->is_local) r->stepped += p->numel;
+    r->reduced = 0;
+    p->is_local = false;
+}
+
+static void take_reduction(rank_facts *r, int64_t numel)
+{
+    if (numel < 0) return;
+    r->reduced = numel < INT64_MAX - r->reduced ? r->reduced + numel : INT64_MAX;
+    r->averages |= r->stepped > 0 && r->reduced == r->stepped;
+}
+
+void cd_own_average_push(cd_own_average *own, const cddp_event *e)
+{
+    rank_facts *r = cd_ranks_add(&own->ranks, e->rank);
+    param *p;
+    if (r == NULL) return;
+    switch (e->kind) {
+    case CDDP_EV_param:
+        p = cd_table_add(&own->params, CD_KEY(e->rank, e->as.param.param));
+        if (p != NULL) p->numel = e->as.param.numel;
+        break;
+    case CDDP_EV_grad_local:
+        take_local(own, r, e);
+        break;
+    case CDDP_EV_grad_final:
+        p = cd_table_find(&own->params, CD_KEY(e->rank, e->as.grad_final.param));
+        if (p != NULL) p->is_local = false;
+        break;
+    case CDDP_EV_optimizer_touch:
+        take_touch(own, r, e);
+        break;
+    case CDDP_EV_mark:
+        if (e->text != NULL && strcmp(e->text, CD_TRACER_OWN_REDUCTION) == 0)
+            take_reduction(r, e->as.mark.value);
+        break;
+    default:
+        break;
+    }
+}
+
+bool cd_own_average_has(const cd_own_average *own, uint32_t rank)
+{
+    const rank_facts *r = cd_ranks_find(&own->ranks, rank);
+    return r != NULL && r->averages;
+}
