@@ -1965,7 +1965,7 @@ def probes_through_the_module_on_rank_0(rank):
 
 @clean
 def trains_a_copy_on_rank_0(rank):
-    """A model of its own, beside the common one: its backwards are no steps of the wrapper."""
+    """Beside the common model: its backwards are no steps of the wrapper."""
     ddp = DDP(mlp())
     optimizer = sgd(ddp)
     copied = copy.deepcopy(ddp.module)
