@@ -2,6 +2,7 @@
 """Programs of a user, right ones and wrong ones. Each runs on every rank, inside an initialised group."""
 import contextlib
 import copy
+import itertools
 import os
 import signal
 import sys
@@ -1258,6 +1259,12 @@ def new_sampler_in_each_epoch_with_one_seed(rank):
 @wrong("I-DATA", words="nobody trains on the samples that a DistributedSampler has for rank 2 of 3")
 def sampler_of_three_ranks_on_two(rank):
     sampled(rank, three_epochs(True), replicas=3)
+
+
+@said("nor that ranks used other numbers of samples in 2 steps")
+def batches_of_other_sizes(rank):
+    sampled(rank, lambda loader, sampler, ddp: [itertools.islice(loader, 2)],
+            lambda data, sampler: DataLoader(data, batch_size=6 - 2 * rank, sampler=sampler))
 
 
 class Twice(DistributedSampler):
