@@ -21,14 +21,34 @@
 static volatile sig_atomic_t requested;
 static volatile sig_atomic_t is_seen;
 
-static _Noreturn void give_up(void)
+static _Noreturn void leave(const char *words)
 {
-    static const char words[] =
-        "cddp-verify: interrupted; the step at hand did not end within 10 s, so there is no "
-        "verdict\n";
-    (void)!write(STDERR_FILENO, words, sizeof words - 1);
+    (void)!write(STDERR_FILENO, words, strlen(words));
     cd_leave_end();
     _exit(CD_EXIT_INCONCLUSIVE);
+}
+
+static _Noreturn void give_up(void)
+{
+    leave("cddp-verify: interrupted; the step at hand did not end within 10 s, so there is no "
+          "verdict\n");
+}
+
+static void leave_at_once(int signal_number)
+{
+    (void)signal_number;
+    leave("cddp-verify: interrupted; there is no verdict\n");
+}
+
+void cd_interrupt_at_once(void)
+{
+    struct sigaction action, before;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = leave_at_once;
+    sigemptyset(&action.sa_mask);
+    /* in the background of a script it is ignored */
+    if (sigaction(SIGINT, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+        sigaction(SIGINT, &action, NULL);
 }
 
 static void note(int signal_number)

@@ -12,6 +12,8 @@
 /* From now on SIGINT, SIGTERM and, unless it is ignored, SIGHUP raise the flag. So does SIGUSR1, by
 ** which a pool of processes asks its workers to end. */
 void cd_interrupt_begin(void);
+/* Until then SIGINT ends the program at once, in words: nothing of it is worth keeping. */
+void cd_interrupt_at_once(void);
 bool cd_interrupt_requested(void);
 /* raises the flag when so much time has passed, rounded up to seconds; is_late: that was it */
 void cd_interrupt_after(uint64_t limit_ns);

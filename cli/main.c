@@ -8,6 +8,7 @@
 ** Not here: the commands (cmd_*.c). */
 #define _DEFAULT_SOURCE /* realpath, the size of a terminal */
 #include "cli/command.h"
+#include "cli/interrupt.h"
 #include "cli/leave.h"
 #include "cli/plugins.h"
 #include "cli/sources.h"
@@ -162,6 +163,7 @@ int main(int argc, char **argv)
     int exit_code = CD_EXIT_USAGE;
     cddp_status status = cd_args_parse(&args, argc - 1, argv + 1, &err);
     if (status == CDDP_OK && cd_args_has(&args, CD_OPTION_plugin)) cd_leave_begin();
+    cd_interrupt_at_once();
     if (status != CDDP_OK || prepare(&cli, &err) != CDDP_OK)
         exit_code = cd_cli_fail(&cli, &err);
     else if (cd_args_has(&args, CD_OPTION_help))

@@ -76,7 +76,7 @@ uint64_t cddp_shard_schema(void)
 }
 
 uint64_t cddp_shard_now_ns(void) { return cd_os_now_ns(); }
-int32_t cddp_shard_kind(const char *name) { return cd_event_find(name); }
+int32_t cddp_shard_kind(const char *name) { return name != NULL ? cd_event_find(name) : -1; }
 
 /* As the cpu device does it: blocks in order, folded into the number of elements. */
 uint64_t cddp_shard_digest(const void *bytes, size_t byte_count, size_t element_bytes)
@@ -198,7 +198,10 @@ static cddp_status sink_flush(void *self, cddp_error *err)
     return CD_PASS(cddp_shard_flush(self, err));
 }
 
-const cddp_trace_sink *cddp_shard_sink(cddp_shard *shard) { return &shard->sink; }
+const cddp_trace_sink *cddp_shard_sink(cddp_shard *shard)
+{
+    return shard != NULL ? &shard->sink : NULL;
+}
 
 /* ---- life ---- */
 
@@ -280,6 +283,7 @@ cddp_status cddp_shard_open(const cddp_shard_options *options, cddp_shard **shar
 cddp_status cddp_shard_flush(cddp_shard *shard, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
+    if (shard == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_shard_flush: the shard is NULL");
     pthread_mutex_lock(&shard->lock);
     if (shard->is_full && !shard->is_told) {
         shard->is_told = true;

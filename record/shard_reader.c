@@ -206,6 +206,7 @@ cddp_status cddp_shard_reader_next(cddp_shard_reader *r, cddp_event *event, bool
 
 void cddp_shard_reader_rewind(cddp_shard_reader *r)
 {
+    if (r == NULL) return;
     r->slot = r->block_begin = r->events = 0;
     r->block_count = 0;
     r->is_over = false;
@@ -312,6 +313,9 @@ cddp_status cddp_shard_reader_resume(cddp_shard_reader *r, cddp_error *err)
 
 cddp_status cddp_shard_reader_open(const char *path, cddp_shard_reader **reader, cddp_error *err)
 {
+    if (path == NULL || reader == NULL)
+        return cd_fail(err, CDDP_E_ARG, "cddp_shard_reader_open: %s is NULL",
+                       path == NULL ? "the path" : "the place for the reader");
     cddp_shard_reader *r = cd_allocate_zero(NULL, sizeof *r);
     if (r == NULL) return cd_fail_memory(err, "reading %s", path);
     r->fd = -1;

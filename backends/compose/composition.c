@@ -39,7 +39,7 @@ out:
 
 const cddp_backend *cddp_composition_backend(const cddp_composition *composition)
 {
-    return &composition->root->table;
+    return composition != NULL ? &composition->root->table : NULL;
 }
 
 void cddp_composition_close(cddp_composition *composition)
@@ -47,7 +47,10 @@ void cddp_composition_close(cddp_composition *composition)
     if (composition != NULL) cd_arena_fini(&composition->arena);
 }
 
-bool cddp_composition_is_named(const char *spec) { return strpbrk(spec, ":,") != NULL; }
+bool cddp_composition_is_named(const char *spec)
+{
+    return spec != NULL && strpbrk(spec, ":,") != NULL;
+}
 
 cddp_status cddp_composition_each(const char *spec,
                                   cddp_status (*visit)(void *context, const char *name,

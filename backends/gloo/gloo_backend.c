@@ -3,8 +3,9 @@
 ** posting.
 **
 ** Gloo itself is synchronous. A group has one queue thread (the collective lane). post starts a
-** point-to-point message, and two more lanes wait for it. So ranks that all send before they
-** receive do not block each other.
+** point-to-point message, and more lanes wait for it: one for what is sent, one for what each peer
+** sends here. So ranks that all send before they receive do not block each other, and a message
+** ends when it came, whoever else is late.
 **
 ** Invariants:
 **   B1  SIGPIPE is blocked in every thread that may write to a socket;
@@ -54,11 +55,13 @@ void *cd_gloo_scratch(cd_gloo_group *group, size_t bytes)
 
 /* ---- lanes ---- */
 
-static cd_gloo_lane lane_of(cddp_op op)
+static bool is_message(cddp_op op) { return op == CDDP_OP_SEND || op == CDDP_OP_RECV; }
+
+static uint32_t lane_of(const cddp_collective *c)
 {
-    return op == CDDP_OP_SEND   ? CD_GLOO_LANE_SEND
-           : op == CDDP_OP_RECV ? CD_GLOO_LANE_RECV
-                                : CD_GLOO_LANE_COLLECTIVE;
+    return c->op == CDDP_OP_SEND   ? (uint32_t)CD_GLOO_LANE_SEND
+           : c->op == CDDP_OP_RECV ? (uint32_t)CD_GLOO_LANE_RECV + c->root
+                                   : (uint32_t)CD_GLOO_LANE_COLLECTIVE;
 }
 
 static cddp_status message_late(const cd_gloo_group *g, const cd_gloo_work *w, cddp_error *err)
@@ -80,7 +83,11 @@ static cddp_status message_finish(cd_gloo_group *g, cd_gloo_work *w, cddp_error 
     int64_t left = cd_gloo_milliseconds_left(w);
     cd_gloo_code code = sends ? cd_gloo_wait_send(w->message, left, text)
                               : cd_gloo_wait_recv(w->message, left, text);
-    cd_gloo_buffer_destroy(w->message);
+    w->lost_its_peer = code == CD_GLOO_IO;
+    if (w->lost_its_peer)
+        cd_gloo_buffer_forget(w->message);
+    else
+        cd_gloo_buffer_destroy(w->message);
     w->message = NULL;
     if (code == CD_GLOO_TIMEOUT) return CD_PASS(message_late(g, w, err));
     if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(g, code, w->call.root, text, err));
@@ -90,13 +97,14 @@ static cddp_status message_finish(cd_gloo_group *g, cd_gloo_work *w, cddp_error 
 static cddp_status work_do(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
     if (w->message != NULL) return CD_PASS(message_finish(g, w, err));
-    if (lane_of(w->call.op) != CD_GLOO_LANE_COLLECTIVE) return CDDP_OK; /* no data moves */
+    if (is_message(w->call.op)) return CDDP_OK; /* no data moves */
     if (cd_gloo_is_aborted(g)) return CD_PASS(cd_gloo_fail(g, CD_GLOO_CLOSED, -1, "", err));
     return CD_PASS(cd_gloo_collective_run(g, w, err));
 }
 
 /* What fails in the middle ends the group (B5), and its peers learn why from the guard. Before data
-** moves nothing is lost: ranks that disagree may go on. */
+** moves nothing is lost: ranks that disagree may go on. A message whose connection ended leaves the
+** others as they are: a monitored barrier still hears them. */
 static cddp_status work_run(cd_os_job *job, cddp_error *err)
 {
     cd_gloo_work *w = (cd_gloo_work *)(void *)job;
@@ -104,9 +112,14 @@ static cddp_status work_run(cd_os_job *job, cddp_error *err)
     cddp_status status = work_do(g, w, err);
     const bool is_over =
         status == CDDP_E_TIMEOUT || status == CDDP_E_BACKEND || status == CDDP_E_ABORTED;
-    if (!is_over || g->mesh == NULL) return status;
-    const bool is_message = lane_of(w->call.op) != CD_GLOO_LANE_COLLECTIVE;
-    cd_mesh_leave(g->mesh, is_message ? g->members[w->call.root] : cd_mesh_find_lost(g->mesh));
+    if (w->lost_its_peer) {
+        pthread_mutex_lock(&g->lanes.lock);
+        g->lost = g->members[w->call.root];
+        pthread_mutex_unlock(&g->lanes.lock);
+    }
+    if (!is_over || w->lost_its_peer || g->mesh == NULL) return status;
+    cd_mesh_leave(g->mesh,
+                  is_message(w->call.op) ? g->members[w->call.root] : cd_mesh_find_lost(g->mesh));
     cd_gloo_disconnect(g->gloo, err->message);
     return status;
 }
@@ -250,12 +263,14 @@ static void gloo_close(void *group)
     cd_gloo_group *g = group;
     if (g == NULL) return;
     cd_os_lanes_fini(&g->lanes);
+    if (g->mesh != NULL && g->lost != CD_MESH_NOBODY) cd_mesh_leave(g->mesh, g->lost);
     cd_os_sigpipe guard;
     cd_os_sigpipe_begin(&guard);
     cd_gloo_context_close(g->gloo);
     cd_os_sigpipe_end(&guard);
     cd_mesh_close(g->mesh);
     cd_release(g->allocator, g->scratch, g->scratch_bytes);
+    cd_call_room_fini(&g->room);
     cd_arena_fini(&g->arena);
 }
 
@@ -279,14 +294,17 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank,
     g->size = spec->group_size;
     g->timeout_ns = spec->timeout_ns != 0 ? spec->timeout_ns : DEFAULT_TIMEOUT_NS;
     g->waiting_peer = -1;
+    g->lost = CD_MESH_NOBODY;
     g->guard = true;
     snprintf(g->name, sizeof g->name, "%s", spec->name);
     cd_os_lanes_init(&g->lanes);
     g->members = cd_arena_array(&g->arena, g->size, sizeof *g->members);
-    if (g->members == NULL) {
+    g->receives = cd_arena_array(&g->arena, g->size, sizeof *g->receives);
+    if (g->members == NULL || g->receives == NULL) {
         status = cd_fail_memory(err, "group '%s' of %u", spec->name, g->size);
         goto out;
     }
+    cd_os_lanes_add(&g->lanes, g->receives, g->size);
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
     if (strlen(spec->name) > 100) {
         status = cd_fail(err, CDDP_E_LIMIT, "group name '%s' is longer than 100 bytes", spec->name);
@@ -356,11 +374,22 @@ static cddp_status message_start(cd_gloo_group *g, cd_gloo_work *w, cddp_error *
     return CDDP_OK;
 }
 
+/* To how many others the thread that posts sends a fingerprint, in a few microseconds each. Beyond
+** that the group's lane sends it, when the operation's turn comes. */
+#define ANNOUNCED_TO_MAX 15
+
+static void guard_begin(cd_gloo_group *g, cd_gloo_work *w)
+{
+    if (g->mesh == NULL || is_message(w->call.op)) return;
+    w->fingerprint = cd_call_fingerprint_of(&w->call, g->rank, g->size);
+    w->is_announced = g->size - 1 <= ANNOUNCED_TO_MAX &&
+                      cd_mesh_announce(g->mesh, &w->fingerprint, w->deadline_ns);
+}
+
 static cddp_status gloo_post(void *group, const cddp_collective *collective, void **work,
                              cddp_error *err)
 {
     cd_gloo_group *g = group;
-    cd_gloo_lane lane = lane_of(collective->op);
     cddp_status status = CDDP_OK;
     cd_arena arena;
     cd_arena_init(&arena, g->allocator, 0);
@@ -374,14 +403,16 @@ static cddp_status gloo_post(void *group, const cddp_collective *collective, voi
     w->timeout_ns = collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns;
     w->deadline_ns = cd_os_now_ns() + w->timeout_ns;
     CD_TRY_OUT(counts_copy(g, w, err));
-    if (lane != CD_GLOO_LANE_COLLECTIVE) {
+    if (is_message(collective->op)) {
         cd_os_sigpipe guard;
         cd_os_sigpipe_begin(&guard);
         status = message_start(g, w, err);
         cd_os_sigpipe_end(&guard);
         if (status != CDDP_OK) goto out;
     }
-    CD_TRY_OUT(cd_os_lane_push(&g->lanes, lane, &w->job, err));
+    guard_begin(g, w);
+    /* the lane's thread runs since the group was opened: what was announced is not refused */
+    CD_TRY_OUT(cd_os_lane_push(&g->lanes, lane_of(collective), &w->job, err));
     *work = w;
     return CDDP_OK;
 out:

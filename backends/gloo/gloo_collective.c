@@ -9,7 +9,9 @@
 **
 ** Unless the group was opened with guard=0, members exchange fingerprints before each operation,
 ** over sockets of the guard. Without that Gloo aborts the process when sizes disagree, and silently
-** mixes data when orders disagree. The exchange runs in the group's lane, beside the computation.
+** mixes data when orders disagree. A fingerprint leaves when its operation is posted, so that it is
+** there when the operation before it ends. The exchange runs in the group's lane, beside the
+** computation.
 */
 #include "backends/gloo/gloo_group.h"
 
@@ -92,8 +94,8 @@ static cddp_status guard_run(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
     cd_call_fingerprint *all = cd_gloo_scratch(g, g->size * sizeof *all);
     if (all == NULL) return cd_fail_memory(err, "fingerprints of %u ranks", g->size);
-    all[g->rank] = cd_call_fingerprint_of(&w->call, g->rank, g->size);
-    const cd_mesh_round round = {all, w->deadline_ns, w->timeout_ns};
+    all[g->rank] = w->fingerprint;
+    const cd_mesh_round round = {all, w->deadline_ns, w->timeout_ns, w->is_announced};
     const cddp_status status = cd_mesh_exchange(g->mesh, &round, err);
     if (status == CDDP_E_ABORTED) return CD_PASS(cd_gloo_fail(g, CD_GLOO_CLOSED, -1, "", err));
     CD_TRY(status);
@@ -249,7 +251,7 @@ static cddp_status run_allreduce(cd_gloo_group *g, cd_gloo_work *w, cddp_error *
                              .reduce = reduce_into,
                              .context = &r};
         cd_gloo_code code = cd_gloo_allreduce(g->gloo, &call, text);
-        if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(g, code, -1, text, err));
+        if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail_collective(g, code, -1, text, err));
         CD_TRY(r.status);
     } else if (bytes > 0 && g->size > 1) {
         spans chunks;
@@ -335,7 +337,7 @@ static cddp_status run_broadcast(cd_gloo_group *g, cd_gloo_work *w, cddp_error *
                              .tag = (uint32_t)w->call.sequence,
                              .timeout_ms = cd_gloo_milliseconds_left(w)};
         cd_gloo_code code = cd_gloo_broadcast(g->gloo, &call, text);
-        if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(g, code, -1, text, err));
+        if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail_collective(g, code, -1, text, err));
         return CDDP_OK;
     }
     /* A binomial tree: in round k the 2^k ranks that have the data (counted from the root) send it
@@ -428,10 +430,8 @@ static cddp_status run_barrier(cd_gloo_group *g, cd_gloo_work *w, cddp_error *er
     return CDDP_OK;
 }
 
-cddp_status cd_gloo_collective_run(cd_gloo_group *group, cd_gloo_work *work, cddp_error *err)
+static cddp_status run(cd_gloo_group *group, cd_gloo_work *work, cddp_error *err)
 {
-    if (group->mesh != NULL) CD_TRY(guard_run(group, work, err));
-    work->watch.read = cd_call_watch_take(&work->call, &work->call.input);
     switch (work->call.op) {
     case CDDP_OP_ALLREDUCE:
         CD_TRY(run_allreduce(group, work, err));
@@ -463,6 +463,15 @@ cddp_status cd_gloo_collective_run(cd_gloo_group *group, cd_gloo_work *work, cdd
     case CDDP_OP_COUNT:
         return cd_fail(err, CDDP_E_ARG, "operation %d is not a collective", (int)work->call.op);
     }
-    work->watch.written = cd_call_watch_take(&work->call, &work->call.output);
     return CDDP_OK;
+}
+
+cddp_status cd_gloo_collective_run(cd_gloo_group *group, cd_gloo_work *work, cddp_error *err)
+{
+    group->op = work->call.op;
+    if (group->mesh != NULL) CD_TRY(guard_run(group, work, err));
+    cd_call_watch_begin(&work->watch, &group->room, &work->call);
+    const cddp_status status = run(group, work, err);
+    cd_call_watch_end(&work->watch, &group->room, &work->call, status == CDDP_OK);
+    return CD_PASS(status);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One Gloo group inside this process: a context, a queue thread that runs operations in order of
-** posting, and two lanes that wait for point-to-point messages.
+** posting, and lanes that wait for point-to-point messages.
 **
 ** Threads    SIGPIPE is blocked wherever Gloo may write to a socket: the library writes without
 **            MSG_NOSIGNAL. The event loop's thread inherits the mask from the lane that opens the
@@ -19,10 +19,12 @@
 typedef struct cd_gloo_group cd_gloo_group;
 typedef struct cd_gloo_work cd_gloo_work;
 
+/* Receives from each peer have a lane: Gloo can only wait for one, and what another peer sends must
+** not wait for it. */
 typedef enum cd_gloo_lane {
     CD_GLOO_LANE_COLLECTIVE,
     CD_GLOO_LANE_SEND,
-    CD_GLOO_LANE_RECV
+    CD_GLOO_LANE_RECV = CD_OS_LANES_MAX /* from member 0 */
 } cd_gloo_lane;
 
 struct cd_gloo_work {
@@ -32,8 +34,11 @@ struct cd_gloo_work {
     cddp_collective call;
     int64_t *counts;         /* copies of call.counts and call.send_counts, or NULL */
     cd_gloo_buffer *message; /* SEND and RECV: started at post */
+    bool lost_its_peer;      /* SEND and RECV: that connection ended, and no other one */
     uint64_t deadline_ns, timeout_ns;
-    cd_call_watch watch; /* its lane writes it, before the job is done */
+    cd_call_fingerprint fingerprint; /* of a guarded collective */
+    bool is_announced;               /* its fingerprint was sent at post */
+    cd_call_watch watch;             /* its lane writes it, before the job is done */
 };
 
 struct cd_gloo_group {
@@ -52,9 +57,13 @@ struct cd_gloo_group {
     bool own_ring; /* use our ring over unbound buffers instead of the library's */
     bool batch;    /* the event loop displaces no other thread */
     cd_os_lanes lanes;
+    cd_os_lane *receives; /* (size) */
     int32_t waiting_peer; /* the peer that the collective lane waits for, or -1; under lock */
     bool aborted;         /* under lock; abort_reason is written first and never changes */
     char abort_reason[160];
+    uint32_t lost;          /* under lock: a world rank whose message failed, or CD_MESH_NOBODY */
+    cddp_op op;             /* the running one; of the collective lane */
+    cd_call_room room;      /* of watched operations; of the collective lane */
     unsigned char *scratch; /* (scratch_bytes) of the collective lane */
     size_t scratch_bytes;
 };
@@ -89,3 +98,7 @@ bool cd_gloo_is_aborted(cd_gloo_group *group);
 ** reports the abort. */
 cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text,
                          cddp_error *err);
+/* In the lane of collectives. Where the group has a guard, ranks that took no part are named: that
+** can take as long as their time-outs, and two seconds. */
+cddp_status cd_gloo_fail_collective(cd_gloo_group *group, cd_gloo_code code, int64_t peer,
+                                    const char *text, cddp_error *err);

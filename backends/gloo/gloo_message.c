@@ -4,6 +4,8 @@
 #include "core/base/error.h"
 #include "core/base/os.h"
 
+#include <stdio.h>
+
 int64_t cd_gloo_milliseconds_left(const cd_gloo_work *work)
 {
     uint64_t now = cd_os_now_ns();
@@ -45,13 +47,33 @@ cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, 
     return cd_fail(err, statuses[code], "lost rank %u (gloo: %s)", group->members[peer], text);
 }
 
+/* Gloo names nobody, or a neighbour that waits itself. So ranks tell each other. */
+cddp_status cd_gloo_fail_collective(cd_gloo_group *group, cd_gloo_code code, int64_t peer,
+                                    const char *text, cddp_error *err)
+{
+    char names[120];
+    const bool may_ask = group->mesh != NULL && !cd_gloo_is_aborted(group);
+    bool is_asked = may_ask && code == CD_GLOO_TIMEOUT;
+    /* somebody else ran out of time first, and closed its connections */
+    if (may_ask && code == CD_GLOO_IO && cd_mesh_find_lost(group->mesh) == CD_MESH_NOBODY)
+        is_asked = cd_mesh_is_late(group->mesh);
+    const uint32_t silent = is_asked ? cd_mesh_find_silent(group->mesh, names, sizeof names) : 0;
+    if (silent > 0) {
+        char library[CD_GLOO_TEXT_BYTES + 8];
+        snprintf(library, sizeof library, "gloo: %s", text);
+        return CD_PASS(cd_call_fail_silent(group->op, names, silent, library, err));
+    }
+    return CD_PASS(cd_gloo_fail(group, code, peer, text, err));
+}
+
 cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work,
                                   cd_gloo_message *message, void *data, size_t bytes, uint32_t slot,
                                   cddp_error *err)
 {
     char text[CD_GLOO_TEXT_BYTES];
     cd_gloo_code code = cd_gloo_buffer_create(group->gloo, data, bytes, &message->buffer, text);
-    if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(group, code, message->peer, text, err));
+    if (code != CD_GLOO_OK)
+        return CD_PASS(cd_gloo_fail_collective(group, code, message->peer, text, err));
     /* Native operations use 32-bit tags shifted up by Gloo; the top bit marks ours. */
     uint64_t full = UINT64_C(1) << 63 | work->call.sequence << 24 | slot;
     code = message->sends ? cd_gloo_send(message->buffer, (int)message->peer, full, 0, bytes, text)
@@ -59,7 +81,7 @@ cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work
     if (code == CD_GLOO_OK) return CDDP_OK;
     cd_gloo_buffer_destroy(message->buffer);
     message->buffer = NULL;
-    return CD_PASS(cd_gloo_fail(group, code, message->peer, text, err));
+    return CD_PASS(cd_gloo_fail_collective(group, code, message->peer, text, err));
 }
 
 static void waiting_set(cd_gloo_group *group, int32_t peer)
@@ -80,7 +102,8 @@ cddp_status cd_gloo_message_end(cd_gloo_group *group, const cd_gloo_work *work,
     waiting_set(group, -1);
     cd_gloo_buffer_destroy(message->buffer);
     message->buffer = NULL;
-    if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(group, code, message->peer, text, err));
+    if (code != CD_GLOO_OK)
+        return CD_PASS(cd_gloo_fail_collective(group, code, message->peer, text, err));
     return CDDP_OK;
 }
 

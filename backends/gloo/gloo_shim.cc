@@ -355,6 +355,12 @@ void cd_gloo_buffer_destroy(cd_gloo_buffer *buffer)
     });
 }
 
+void cd_gloo_buffer_forget(cd_gloo_buffer *buffer)
+{
+    buffer->pending = 0;
+    cd_gloo_buffer_destroy(buffer);
+}
+
 cd_gloo_code cd_gloo_send(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset,
                           size_t bytes, char *text)
 {

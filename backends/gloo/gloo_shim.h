@@ -73,6 +73,9 @@ cd_gloo_code cd_gloo_buffer_create(cd_gloo *gloo, void *data, size_t bytes, cd_g
                                    char *text);
 /* Accepts NULL. A buffer with a message in flight first closes all connections. */
 void cd_gloo_buffer_destroy(cd_gloo_buffer *buffer);
+/* For a buffer whose wait failed with CD_GLOO_IO: the connection of its message is closed, so
+** nobody touches its memory, and the other connections go on. */
+void cd_gloo_buffer_forget(cd_gloo_buffer *buffer);
 cd_gloo_code cd_gloo_send(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset,
                           size_t bytes, char *text);
 cd_gloo_code cd_gloo_recv(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset,

@@ -88,3 +88,16 @@ cddp_status cd_call_fingerprint_agree(const cd_call_fingerprint *all, const uint
                        (unsigned long long)mine->sequence, cddp_op_name((cddp_op)mine->op));
     return CDDP_OK;
 }
+
+cddp_status cd_call_fail_silent(cddp_op op, const char *names, uint32_t count, const char *library,
+                                cddp_error *err)
+{
+    if (count == 1 && !is_rooted(op))
+        return cd_fail(err, CDDP_E_TIMEOUT, "lost %s: no part was taken in it in time (%s)", names,
+                       library);
+    return cd_fail(
+        err, CDDP_E_TIMEOUT,
+        "it did not end in time, and nothing was heard of %s: no part was taken there, or "
+        "its own part has ended (%s)",
+        names, library);
+}

@@ -20,10 +20,15 @@ typedef struct cd_call_fingerprint {
     /* of an all-to-all with counts, which differ by right: sums of digests of what goes to each
     ** member and of what is expected of each. Over all members both sums are equal. */
     uint64_t given, taken;
+    uint64_t left_ns; /* to the operation's deadline, when this was sent; differs by right */
 } cd_call_fingerprint;
 
 cd_call_fingerprint cd_call_fingerprint_of(const cddp_collective *call, uint32_t group_rank,
                                            uint32_t group_size);
+/* Says that an operation ran out of time, and of whom nothing was heard. Where one is silent alone
+** in an operation that no member ends without it, it is lost. library: what its library says. */
+cddp_status cd_call_fail_silent(cddp_op op, const char *names, uint32_t count, const char *library,
+                                cddp_error *err);
 /* all: (group_size) in group order; members: (group_size) world ranks, for the message. Fails with
 ** CDDP_E_MISMATCH naming both sides of the first difference. */
 cddp_status cd_call_fingerprint_agree(const cd_call_fingerprint *all, const uint32_t *members,

@@ -28,12 +28,18 @@
 #define TOKEN_BYTES 16
 #define FAREWELL_WAIT_NS UINT64_C(50000000)
 #define GREETING_NS UINT64_C(2000000000)
+/* How late a farewell may come: a transport takes a while to close each connection. */
+#define SILENCE_NS UINT64_C(2000000000)
+#define SILENCE_OF_EACH_NS UINT64_C(20000000)
+
+#define WAITING_MAX (2 * CD_MESH_AHEAD_MAX) /* N1 */
 
 typedef enum note_kind { FINGERPRINT = 1, FAREWELL } note_kind;
 
 /* What members send each other. */
 typedef struct note {
     uint32_t kind, lost;
+    uint64_t round; /* the last one that the sender began, from 1 */
     cd_call_fingerprint call;
 } note;
 
@@ -50,12 +56,20 @@ typedef struct address {
 
 typedef struct peer {
     int fd;
-    bool has_come; /* its fingerprint of this round is here */
-    bool is_lost;  /* its connection ended */
-    bool has_left; /* it said farewell, */
-    uint32_t lost; /* because of this rank */
-    size_t inbox_bytes;
-    unsigned char inbox[4 * sizeof(note)]; /* N1 */
+    bool has_come;    /* its fingerprint of this round is here */
+    bool is_lost;     /* its connection ended */
+    bool has_left;    /* it said farewell, */
+    uint32_t lost;    /* because of this rank, */
+    uint64_t left_in; /* in this round */
+    uint64_t
+        ends_ns; /* by when its operation of the last round has ended, on this member's clock */
+    uint32_t first, count;
+    struct {
+        cd_call_fingerprint call;
+        uint64_t ends_ns;
+    } waiting[WAITING_MAX]; /* (count) from first, of rounds to come */
+    size_t partial_bytes;
+    unsigned char partial[sizeof(note)]; /* (partial_bytes) of a note */
 } peer;
 
 struct cd_mesh {
@@ -65,8 +79,11 @@ struct cd_mesh {
     struct pollfd *polls; /* (size + 1) the last one is the wake-up pipe */
     uint32_t *polled;     /* (size) members in the order of polls */
     int listener, wake[2];
-    pthread_mutex_t sending; /* over has_left and what is sent */
+    pthread_mutex_t sending; /* over what is sent, and: */
     bool has_left;
+    uint64_t sent, ended;   /* fingerprints, rounds */
+    uint64_t unsent;        /* refused to be announced, and their rounds have not come */
+    _Atomic uint64_t begun; /* rounds */
     atomic_bool is_ending;
     _Atomic uint32_t lost; /* world rank that this member missed */
     _Atomic int32_t waits_for;
@@ -248,32 +265,48 @@ static void send_all(cd_mesh *m, const note *n)
     }
 }
 
-/* Takes the first note of the inbox that this round may have. */
-static void read_inbox(peer *p, cd_call_fingerprint *call)
+static void take_note(peer *p, const unsigned char *bytes)
 {
     note n;
-    while (p->inbox_bytes >= sizeof n) {
-        memcpy(&n, p->inbox, sizeof n);
-        if (n.kind == FINGERPRINT && p->has_come) return; /* of the next round */
-        p->inbox_bytes -= sizeof n;
-        memmove(p->inbox, p->inbox + sizeof n, p->inbox_bytes);
-        if (n.kind == FINGERPRINT) {
-            p->has_come = true;
-            *call = n.call;
-        } else {
-            p->has_left = true;
-            p->lost = n.lost;
-        }
+    memcpy(&n, bytes, sizeof n);
+    if (n.kind != FINGERPRINT) {
+        p->has_left = true;
+        p->lost = n.lost;
+        p->left_in = n.round;
+    } else if (p->count == WAITING_MAX) {
+        p->is_lost = true; /* no member of ours: N1 */
+    } else {
+        const uint32_t last = (p->first + p->count++) % WAITING_MAX;
+        p->waiting[last].call = n.call;
+        /* it came before now, so this is no earlier than the sender's deadline */
+        p->waiting[last].ends_ns = cd_os_now_ns() + n.call.left_ns;
     }
 }
 
-static void receive(peer *p, cd_call_fingerprint *call)
+/* Takes what has come of a peer, without waiting. */
+static void receive(peer *p)
 {
-    const size_t room = sizeof p->inbox - p->inbox_bytes;
-    ssize_t n = room > 0 ? recv(p->fd, p->inbox + p->inbox_bytes, room, MSG_DONTWAIT) : -1;
-    if (room == 0 || n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) p->is_lost = true;
-    if (n > 0) p->inbox_bytes += (size_t)n;
-    read_inbox(p, call);
+    unsigned char bytes[8 * sizeof(note)];
+    memcpy(bytes, p->partial, p->partial_bytes);
+    ssize_t n =
+        recv(p->fd, bytes + p->partial_bytes, sizeof bytes - p->partial_bytes, MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) p->is_lost = true;
+    if (n <= 0) return;
+    size_t at = 0, end = p->partial_bytes + (size_t)n;
+    for (; end - at >= sizeof(note); at += sizeof(note)) take_note(p, bytes + at);
+    p->partial_bytes = end - at;
+    memcpy(p->partial, bytes + at, p->partial_bytes);
+}
+
+/* The fingerprint of this round, if it is there. */
+static void take_fingerprint(peer *p, cd_call_fingerprint *call)
+{
+    if (p->has_come || p->count == 0) return;
+    *call = p->waiting[p->first].call;
+    p->ends_ns = p->waiting[p->first].ends_ns;
+    p->first = (p->first + 1) % WAITING_MAX;
+    p->count--;
+    p->has_come = true;
 }
 
 /* Members that have not come and could still come. */
@@ -333,18 +366,24 @@ static cddp_status fail_left(cd_mesh *m, uint32_t member, cddp_error *err)
         return cd_fail(err, CDDP_E_BACKEND, "lost rank %u: it gave up waiting for this rank", who);
     if (lost == CD_MESH_NOBODY)
         return cd_fail(err, CDDP_E_BACKEND, "lost rank %u: it gave up the group", who);
+    if (lost == CD_MESH_UNKNOWN)
+        return cd_fail(err, CDDP_E_BACKEND, "lost rank %u: an operation did not end in time there",
+                       who);
     atomic_store(&m->lost, lost);
     return cd_fail(err, CDDP_E_BACKEND, "lost rank %u, as rank %u says", lost, who);
 }
 
-/* A member that came is not asked why it left: this round does not need it. */
+/* A member that came is not asked why it left in this round: the round does not need it. One that
+** left before takes part in nothing, whatever it had announced. */
 static cddp_status look_for_losses(cd_mesh *m, const cd_mesh_round *round, cddp_error *err)
 {
     bool is_any_lost = false;
     for (uint32_t r = 0; r < m->options.size; r++) {
         const peer *p = &m->peers[r];
-        if (r == m->options.rank || p->has_come) continue;
-        if (p->has_left) return CD_PASS(fail_left(m, r, err));
+        if (r == m->options.rank) continue;
+        if (p->has_left && (!p->has_come || p->left_in < atomic_load(&m->begun)))
+            return CD_PASS(fail_left(m, r, err));
+        if (p->has_come) continue;
         is_any_lost = is_any_lost || p->is_lost;
     }
     if (is_any_lost) return CD_PASS(fail_lost(m, round, false, err));
@@ -358,8 +397,21 @@ static cddp_status fail_ended(const cd_mesh *m, cddp_error *err)
     return cd_fail(err, CDDP_E_BACKEND, "the group has lost rank %u", lost);
 }
 
+/* Where fingerprints were announced, nobody is waited for. A farewell may be behind them. */
+static void take_what_came(cd_mesh *m, const cd_mesh_round *round)
+{
+    for (uint32_t r = 0; r < m->options.size; r++) {
+        peer *p = &m->peers[r];
+        p->has_come = false;
+        if (r == m->options.rank) continue;
+        if (!p->is_lost && !p->has_left) receive(p);
+        take_fingerprint(p, &round->all[r]);
+    }
+}
+
 static cddp_status wait_for_all(cd_mesh *m, const cd_mesh_round *round, cddp_error *err)
 {
+    take_what_came(m, round);
     for (;;) {
         /* first: a farewell may have been read behind the fingerprint of the round before */
         CD_TRY(look_for_losses(m, round, err));
@@ -373,32 +425,54 @@ static cddp_status wait_for_all(cd_mesh *m, const cd_mesh_round *round, cddp_err
             return cd_fail(err, CDDP_E_IO, "cannot wait for sockets: %s", strerror(errno));
         if (atomic_load(&m->is_ending)) return CD_PASS(fail_ended(m, err));
         for (nfds_t i = 1; i <= missing; i++)
-            if (m->polls[i].revents != 0)
-                receive(&m->peers[m->polled[i]], &round->all[m->polled[i]]);
+            if (m->polls[i].revents != 0) {
+                receive(&m->peers[m->polled[i]]);
+                take_fingerprint(&m->peers[m->polled[i]], &round->all[m->polled[i]]);
+            }
     }
+}
+
+static void send_fingerprint(cd_mesh *m, const cd_call_fingerprint *call, uint64_t deadline_ns)
+{
+    const uint64_t now = cd_os_now_ns();
+    note mine = {.kind = FINGERPRINT, .lost = CD_MESH_NOBODY, .call = *call};
+    mine.call.left_ns = deadline_ns > now ? deadline_ns - now : 0;
+    if (!m->has_left) send_all(m, &mine);
+    m->sent++;
+}
+
+bool cd_mesh_announce(cd_mesh *m, const cd_call_fingerprint *call, uint64_t deadline_ns)
+{
+    pthread_mutex_lock(&m->sending);
+    const bool may = m->unsent == 0 && m->sent < m->ended + CD_MESH_AHEAD_MAX;
+    if (may)
+        send_fingerprint(m, call, deadline_ns);
+    else
+        m->unsent++;
+    pthread_mutex_unlock(&m->sending);
+    return may;
 }
 
 cddp_status cd_mesh_exchange(cd_mesh *m, const cd_mesh_round *round, cddp_error *err)
 {
     if (atomic_load(&m->is_ending)) return CD_PASS(fail_ended(m, err));
-    for (uint32_t r = 0; r < m->options.size; r++) {
-        m->peers[r].has_come = false;
-        if (r != m->options.rank) read_inbox(&m->peers[r], &round->all[r]);
-    }
-    const note mine = {.kind = FINGERPRINT,
-                       .lost = CD_MESH_NOBODY,
-                       .call = round->all[m->options.rank]};
+    atomic_fetch_add(&m->begun, 1);
     pthread_mutex_lock(&m->sending);
-    if (!m->has_left) send_all(m, &mine);
+    if (!round->is_announced) send_fingerprint(m, &round->all[m->options.rank], round->deadline_ns);
+    if (!round->is_announced && m->unsent > 0) m->unsent--;
     pthread_mutex_unlock(&m->sending);
     cddp_status status = wait_for_all(m, round, err);
     atomic_store_explicit(&m->waits_for, -1, memory_order_relaxed);
-    return status;
+    if (status != CDDP_OK) return status;
+    pthread_mutex_lock(&m->sending);
+    m->ended++;
+    pthread_mutex_unlock(&m->sending);
+    return CDDP_OK;
 }
 
 void cd_mesh_leave(cd_mesh *m, uint32_t lost)
 {
-    const note farewell = {.kind = FAREWELL, .lost = lost};
+    const note farewell = {.kind = FAREWELL, .lost = lost, .round = atomic_load(&m->begun)};
     pthread_mutex_lock(&m->sending);
     if (!m->has_left) send_all(m, &farewell);
     m->has_left = true;
@@ -410,17 +484,16 @@ void cd_mesh_leave(cd_mesh *m, uint32_t lost)
 
 uint32_t cd_mesh_find_lost(cd_mesh *m)
 {
-    const uint64_t until = cd_os_now_ns() + FAREWELL_WAIT_NS;
-    cd_call_fingerprint ignored;
+    const uint64_t until = cd_os_now_ns() + FAREWELL_WAIT_NS + m->options.size * SILENCE_OF_EACH_NS;
     for (;;) {
         if (atomic_load(&m->lost) != CD_MESH_NOBODY) return atomic_load(&m->lost);
         uint32_t ended = CD_MESH_NOBODY;
         for (uint32_t r = 0; r < m->options.size; r++) {
             peer *p = &m->peers[r];
             if (r == m->options.rank) continue;
-            if (!p->is_lost && !p->has_left) receive(p, &ignored);
+            if (!p->is_lost && !p->has_left) receive(p);
             const bool says = p->has_left && p->lost != m->options.members[m->options.rank];
-            if (says && p->lost != CD_MESH_NOBODY) atomic_store(&m->lost, p->lost);
+            if (says && p->lost < CD_MESH_UNKNOWN) atomic_store(&m->lost, p->lost);
             if (p->is_lost && !p->has_left && ended == CD_MESH_NOBODY)
                 ended = m->options.members[r];
         }
@@ -428,6 +501,67 @@ uint32_t cd_mesh_find_lost(cd_mesh *m)
         if (cd_os_now_ns() >= until) return atomic_load(&m->lost);
         if (atomic_load(&m->lost) == CD_MESH_NOBODY) cd_os_sleep_ns(1000000);
     }
+}
+
+bool cd_mesh_is_late(const cd_mesh *m)
+{
+    bool is_late = false;
+    for (uint32_t r = 0; r < m->options.size; r++)
+        is_late |= m->peers[r].has_left && m->peers[r].lost == CD_MESH_UNKNOWN;
+    return is_late;
+}
+
+typedef struct silent_list {
+    const cd_mesh *mesh;
+    bool of_ended; /* those whose connection ended; else those whose has not */
+} silent_list;
+
+/* Members that should have said farewell, and have not. */
+static uint32_t silent_next(const void *self, uint32_t from)
+{
+    const silent_list *list = self;
+    const cd_mesh_options *o = &list->mesh->options;
+    uint32_t next = CD_NO_RANK;
+    for (uint32_t r = 0; r < o->size; r++) {
+        const peer *p = &list->mesh->peers[r];
+        const bool is_in = r != o->rank && !p->has_left && p->is_lost == list->of_ended;
+        if (is_in && o->members[r] >= from && o->members[r] < next) next = o->members[r];
+    }
+    return next;
+}
+
+/* Until everybody has said farewell, or is late with it. */
+static void wait_for_farewells(cd_mesh *m)
+{
+    const uint64_t patience = SILENCE_NS + m->options.size * SILENCE_OF_EACH_NS;
+    for (;;) {
+        uint64_t until = 0;
+        for (uint32_t r = 0; r < m->options.size; r++) {
+            peer *p = &m->peers[r];
+            if (r == m->options.rank || p->is_lost || p->has_left) continue;
+            receive(p);
+            const bool is_due = !p->is_lost && !p->has_left;
+            if (is_due && p->ends_ns + patience > until) until = p->ends_ns + patience;
+        }
+        if (cd_os_now_ns() >= until) return;
+        cd_os_sleep_ns(1000000);
+    }
+}
+
+uint32_t cd_mesh_find_silent(cd_mesh *m, char *names, size_t names_bytes)
+{
+    silent_list silent = {m, false};
+    const cd_rank_list list = {&silent, silent_next};
+    uint32_t count = 0;
+    cd_mesh_leave(m, CD_MESH_UNKNOWN);
+    wait_for_farewells(m);
+    /* whose connection ended may have taken its part, and gone */
+    silent.of_ended = silent_next(&silent, 0) == CD_NO_RANK;
+    for (uint32_t r = silent_next(&silent, 0); r != CD_NO_RANK; r = silent_next(&silent, r + 1))
+        count++;
+    if (count > 0) cd_rank_list_print(&list, CD_NO_RANK, names, names_bytes);
+    if (count == 1) atomic_store(&m->lost, silent_next(&silent, 0));
+    return count;
 }
 
 int32_t cd_mesh_waits_for(const cd_mesh *m)

@@ -203,6 +203,7 @@ static void mpi_close(void *group)
     if (g->types_made && !is_final) cd_mpi_types_fini(g);
     if (g->comm != MPI_COMM_NULL && !is_final) MPI_Comm_free(&g->comm);
     cd_release(NULL, g->scratch, g->scratch_bytes);
+    cd_call_room_fini(&g->room);
     cd_arena_fini(&g->arena);
 }
 
@@ -251,6 +252,7 @@ static cddp_status work_run(cd_os_job *job, cddp_error *err)
     bool aborted = g->aborted;
     g->running = aborted ? NULL : w;
     pthread_mutex_unlock(&g->lanes.lock);
+    if (aborted && w->round.all != NULL) cd_mpi_give_up(); /* M1: its messages have begun */
     if (aborted) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", g->abort_reason);
     cddp_status status = cd_mpi_operation_run(g, w, err);
     pthread_mutex_lock(&g->lanes.lock);
@@ -259,7 +261,12 @@ static cddp_status work_run(cd_os_job *job, cddp_error *err)
     return status;
 }
 
-static uint32_t lane_of(cddp_op op) { return op == CDDP_OP_SEND ? 1 : op == CDDP_OP_RECV ? 2 : 0; }
+static cd_mpi_lane lane_of(cddp_op op)
+{
+    return op == CDDP_OP_SEND   ? CD_MPI_LANE_SEND
+           : op == CDDP_OP_RECV ? CD_MPI_LANE_RECV
+                                : CD_MPI_LANE_COLLECTIVE;
+}
 
 /* MPI needs int tables of counts and offsets; the caller's tables live only until post
 ** returns. */
@@ -309,11 +316,15 @@ static cddp_status mpi_post(void *group, const cddp_collective *collective, void
     w->timeout_ns = collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns;
     w->deadline_ns = cd_os_now_ns() + w->timeout_ns;
     CD_TRY_OUT(counts_copy(g, w, err));
-    if (lane_of(collective->op) != 0) CD_TRY_OUT(cd_mpi_message_begin(g, w, err));
+    if (lane_of(collective->op) != CD_MPI_LANE_COLLECTIVE)
+        CD_TRY_OUT(cd_mpi_message_begin(g, w, err));
+    else
+        CD_TRY_OUT(cd_mpi_round_begin(g, w, err));
     CD_TRY_OUT(cd_os_lane_push(&g->lanes, lane_of(collective->op), &w->job, err));
     *work = w;
     return CDDP_OK;
 out:
+    if (w->round.all != NULL) cd_mpi_give_up(); /* M1: its messages have begun */
     cd_arena_fini(&w->arena);
     return status;
 }
@@ -328,6 +339,16 @@ static cddp_status mpi_test(void *group, void *work, bool *done, cddp_error *err
     return CDDP_OK;
 }
 
+/* How long the lane may still ask who took no part in an operation; 0: it does not. */
+static uint64_t patience_to_ask(cd_mpi_group *g)
+{
+    pthread_mutex_lock(&g->lanes.lock);
+    const uint64_t asks_until = g->asks_until_ns;
+    pthread_mutex_unlock(&g->lanes.lock);
+    const uint64_t now = cd_os_now_ns(), until = asks_until + STUCK_NS;
+    return asks_until != 0 && until > now ? until - now : 0;
+}
+
 static cddp_status mpi_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
 {
     cd_mpi_group *g = group;
@@ -336,7 +357,10 @@ static cddp_status mpi_wait(void *group, void *work, uint64_t timeout_ns, cddp_e
     uint64_t now = cd_os_now_ns(), until = w->deadline_ns + STUCK_NS,
              patience = until > now ? until - now : 1;
     bool is_asked = timeout_ns != 0 && timeout_ns < patience;
-    if (!cd_os_job_wait(&g->lanes, &w->job, is_asked ? timeout_ns : patience)) {
+    bool has_ended = cd_os_job_wait(&g->lanes, &w->job, is_asked ? timeout_ns : patience);
+    if (!has_ended && !is_asked && (patience = patience_to_ask(g)) > 0)
+        has_ended = cd_os_job_wait(&g->lanes, &w->job, patience);
+    if (!has_ended) {
         if (is_asked)
             return cd_fail(err, CDDP_E_TIMEOUT, "mpi: not done within %" PRIu64 " ms",
                            timeout_ns / 1000000);

@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 #define PIECE_ELEMENTS_MAX (INT64_C(1) << 30)
@@ -19,7 +20,9 @@
 #define YIELD_NS UINT64_C(2000000)
 /* Every MPI accepts tags to 32767. */
 #define GUARD_TAG 0x4000
+#define FAREWELL_TAG 0x4001
 #define TAG_MASK 0x3fff
+#define SILENCE_NS UINT64_C(2000000000) /* how late a farewell may come */
 
 static char *bytes_of(const cddp_tensor *t)
 {
@@ -45,16 +48,89 @@ static void find_ended(const pending *p)
     }
 }
 
+/* Members of which nothing was heard. */
+static uint32_t late_next(const void *self, uint32_t from)
+{
+    const cd_mpi_round *round = self;
+    const cd_mpi_group *g = round->group;
+    uint32_t next = CD_NO_RANK;
+    for (uint32_t r = 0; r < g->size; r++)
+        if (r != g->rank && !round->ended[r] && g->members[r] >= from && g->members[r] < next)
+            next = g->members[r];
+    return next;
+}
+
+/* Says farewell to all, and waits until everybody else has, or is late with it: ranks that still
+** run give up at their own deadlines. The abandoned operation goes on meanwhile, in tensors that
+** the caller has not got back (M1). */
+static void exchange_farewells(cd_mpi_group *g, MPI_Request *requests, bool *heard)
+{
+    const uint64_t until = g->ends_ns + SILENCE_NS;
+    pthread_mutex_lock(&g->lanes.lock);
+    g->asks_until_ns = until;
+    pthread_mutex_unlock(&g->lanes.lock);
+    for (uint32_t r = 0; r < 2 * g->size; r++) requests[r] = MPI_REQUEST_NULL;
+    memset(heard, 1, g->size * sizeof *heard); /* who cannot be asked is not accused */
+    for (uint32_t r = 0; r < g->size; r++) {
+        if (r == g->rank) continue;
+        if (MPI_Irecv(NULL, 0, MPI_BYTE, (int)r, FAREWELL_TAG, g->comm, &requests[r]) !=
+                MPI_SUCCESS ||
+            MPI_Isend(NULL, 0, MPI_BYTE, (int)r, FAREWELL_TAG, g->comm, &requests[g->size + r]) !=
+                MPI_SUCCESS) {
+            memset(heard, 1, g->size * sizeof *heard);
+            return;
+        }
+        heard[r] = false;
+    }
+    for (uint32_t open = g->size; open > 0 && cd_os_now_ns() < until;) {
+        open = 0;
+        for (uint32_t r = 0; r < g->size; r++) {
+            int done = 0;
+            if (heard[r]) continue;
+            heard[r] = MPI_Test(&requests[r], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+            open += !heard[r];
+        }
+        if (open > 0) cd_os_sleep_ns(1000000);
+    }
+}
+
+/* An operation whose fingerprints had come did not end: names who is silent, and returns how
+** many. */
+static uint32_t find_silent(cd_mpi_group *g, char *names, size_t names_bytes)
+{
+    const size_t requests = 2 * (size_t)g->size * sizeof(MPI_Request),
+                 bytes = requests + g->size * sizeof(bool);
+    char *memory = cd_allocate(NULL, bytes);
+    uint32_t count = 0;
+    if (memory == NULL) return 0;
+    const cd_mpi_round round = {.group = g, .ended = (bool *)(memory + requests)};
+    exchange_farewells(g, (MPI_Request *)(void *)memory, round.ended);
+    const cd_rank_list list = {&round, late_next};
+    for (uint32_t r = late_next(&round, 0); r != CD_NO_RANK; r = late_next(&round, r + 1)) count++;
+    if (count > 0) cd_rank_list_print(&list, CD_NO_RANK, names, names_bytes);
+    cd_release(NULL, memory, bytes);
+    return count;
+}
+
 static cddp_status may_go_on(cd_mpi_group *g, const cd_mpi_work *w, uint64_t now_ns,
                              const pending *p, cddp_error *err)
 {
+    char names[120];
     pthread_mutex_lock(&g->lanes.lock);
     bool aborted = g->aborted;
     pthread_mutex_unlock(&g->lanes.lock);
     if (!aborted && now_ns <= w->deadline_ns) return CDDP_OK;
     find_ended(p);
+    const bool is_message = w->call.op == CDDP_OP_SEND || w->call.op == CDDP_OP_RECV,
+               may_ask = !aborted && !is_message && p->ended == NULL && g->ends_ns != 0;
+    const uint32_t silent = may_ask ? find_silent(g, names, sizeof names) : 0;
     cd_mpi_give_up();
     if (aborted) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", g->abort_reason);
+    if (silent > 0) {
+        char library[80];
+        snprintf(library, sizeof library, "mpi: %s did not end", p->what);
+        return CD_PASS(cd_call_fail_silent(w->call.op, names, silent, library, err));
+    }
     return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time", p->what);
 }
 
@@ -63,6 +139,24 @@ static int test(const pending *p, int *done)
     if (p->count == 1)
         return MPI_Test(p->requests, done, p->status != NULL ? p->status : MPI_STATUS_IGNORE);
     return MPI_Testall(p->count, p->requests, done, MPI_STATUSES_IGNORE);
+}
+
+/* Receives may come in another order than that of their posts. What came while its lane waits for
+** another one ends now. */
+static void end_what_came(cd_mpi_group *g, const cd_mpi_work *w)
+{
+    cd_os_job *next = NULL;
+    if (w->call.op != CDDP_OP_RECV) return;
+    for (cd_os_job *job = cd_os_lane_queued(&g->lanes, CD_MPI_LANE_RECV, NULL); job != NULL;
+         job = next) {
+        const cd_mpi_work *other = (const cd_mpi_work *)(const void *)job;
+        int has_come = 0;
+        next = cd_os_lane_queued(&g->lanes, CD_MPI_LANE_RECV, job);
+        const bool is_known =
+            MPI_Request_get_status(other->message, &has_come, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+        if (is_known && has_come && cd_os_lane_withdraw(&g->lanes, CD_MPI_LANE_RECV, job))
+            cd_os_job_run(&g->lanes, job);
+    }
 }
 
 /* Tests until the end. The first tests are not spaced, since most operations are short. Later
@@ -87,6 +181,7 @@ static cddp_status finish_all(cd_mpi_group *g, const cd_mpi_work *w, const pendi
         if (began == 0) began = now;
         const bool sleeps = now - began > YIELD_NS;
         if (spin < SPINS_BEFORE_YIELD && !sleeps) continue;
+        end_what_came(g, w);
         CD_TRY(may_go_on(g, w, now, p, err));
         if (sleeps)
             cd_os_sleep_ns(20000);
@@ -114,31 +209,12 @@ static void *scratch(cd_mpi_group *g, size_t bytes)
     return g->scratch;
 }
 
-/* One receive and one send for each member: the own ones are never started. */
-typedef struct guard_room {
-    cd_call_fingerprint *all; /* (size) */
-    MPI_Request *requests;    /* (2 · size) receives, then sends */
-    bool *ended;              /* (2 · size) */
-    const cd_mpi_group *group;
-} guard_room;
-
-static uint32_t late_next(const void *self, uint32_t from)
-{
-    const guard_room *room = self;
-    const cd_mpi_group *g = room->group;
-    uint32_t next = CD_NO_RANK;
-    for (uint32_t r = 0; r < g->size; r++)
-        if (r != g->rank && !room->ended[r] && g->members[r] >= from && g->members[r] < next)
-            next = g->members[r];
-    return next;
-}
-
-static cddp_status fail_late(const guard_room *room, const cd_mpi_work *w, cddp_error *err)
+static cddp_status fail_late(const cd_mpi_round *round, const cd_mpi_work *w, cddp_error *err)
 {
     char names[160];
-    const cd_rank_list list = {room, late_next};
-    const uint32_t first = late_next(room, 0);
-    const bool is_one = first == CD_NO_RANK || late_next(room, first + 1) == CD_NO_RANK;
+    const cd_rank_list list = {round, late_next};
+    const uint32_t first = late_next(round, 0);
+    const bool is_one = first == CD_NO_RANK || late_next(round, first + 1) == CD_NO_RANK;
     if (first == CD_NO_RANK)
         return cd_fail(err, CDDP_E_TIMEOUT, "mpi: fingerprints did not leave within %.3g s",
                        (double)w->timeout_ns / 1e9);
@@ -147,43 +223,80 @@ static cddp_status fail_late(const guard_room *room, const cd_mpi_work *w, cddp_
                    is_one ? "it" : "they", (double)w->timeout_ns / 1e9);
 }
 
-static cddp_status guard_start(cd_mpi_group *g, const guard_room *room, cddp_error *err)
+static cddp_status guard_start(cd_mpi_group *g, const cd_mpi_round *round, cddp_error *err)
 {
-    for (uint32_t r = 0; r < 2 * g->size; r++) room->requests[r] = MPI_REQUEST_NULL;
+    for (uint32_t r = 0; r < 2 * g->size; r++) round->requests[r] = MPI_REQUEST_NULL;
     for (uint32_t i = 1; i < g->size; i++) {
         const uint32_t from = (g->rank + g->size - i) % g->size, to = (g->rank + i) % g->size;
-        CD_TRY(cd_mpi_check(MPI_Irecv(&room->all[from], sizeof *room->all, MPI_BYTE, (int)from,
-                                      GUARD_TAG, g->comm, &room->requests[from]),
+        CD_TRY(cd_mpi_check(MPI_Irecv(&round->all[from], sizeof *round->all, MPI_BYTE, (int)from,
+                                      GUARD_TAG, g->comm, &round->requests[from]),
                             "MPI_Irecv of a fingerprint", err));
-        CD_TRY(cd_mpi_check(MPI_Isend(&room->all[g->rank], sizeof *room->all, MPI_BYTE, (int)to,
-                                      GUARD_TAG, g->comm, &room->requests[g->size + to]),
+        CD_TRY(cd_mpi_check(MPI_Isend(&round->all[g->rank], sizeof *round->all, MPI_BYTE, (int)to,
+                                      GUARD_TAG, g->comm, &round->requests[g->size + to]),
                             "MPI_Isend of a fingerprint", err));
     }
     return CDDP_OK;
 }
 
+#define ROUND_BYTES(size) \
+    ((size) * sizeof(cd_call_fingerprint) + 2 * (size) * (sizeof(MPI_Request) + sizeof(bool)))
+
+/* memory: ROUND_BYTES */
+static cd_mpi_round round_in(const cd_mpi_group *g, const cd_mpi_work *w, char *memory)
+{
+    const size_t fingerprints = g->size * sizeof(cd_call_fingerprint),
+                 requests = 2 * (size_t)g->size * sizeof(MPI_Request);
+    const cd_mpi_round round = {.group = g,
+                                .all = (cd_call_fingerprint *)(void *)memory,
+                                .requests = (MPI_Request *)(void *)(memory + fingerprints),
+                                .ended = (bool *)(memory + fingerprints + requests)};
+    memset(round.ended, 1, 2 * g->size * sizeof(bool));
+    round.all[g->rank] = cd_call_fingerprint_of(&w->call, g->rank, g->size);
+    round.all[g->rank].left_ns = w->timeout_ns; /* it leaves after the post */
+    return round;
+}
+
+/* In how many members the thread that posts starts the messages, of about a microsecond each. In
+** larger groups the lane does, when the operation's turn comes. All members have one answer, so the
+** messages of rounds match in the order of posts. */
+#define MEMBERS_AT_POST_MAX 16
+
+cddp_status cd_mpi_round_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    const bool is_due =
+        g->guard && g->size > 1 && g->size <= MEMBERS_AT_POST_MAX && cd_mpi_usable(NULL) == CDDP_OK;
+    if (!is_due) return CDDP_OK;
+    char *memory = cd_arena_push(&w->arena, ROUND_BYTES(g->size));
+    if (memory == NULL) return cd_fail_memory(err, "%u fingerprints", g->size);
+    w->round = round_in(g, w, memory);
+    const cddp_status status = guard_start(g, &w->round, err);
+    if (status != CDDP_OK) cd_mpi_give_up(); /* some have begun */
+    return status;
+}
+
 /* Messages between pairs, not an all-gather: a time-out can say who did not come. */
 static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *err)
 {
-    const size_t size = g->size, fingerprints = size * sizeof(cd_call_fingerprint),
-                 requests = 2 * size * sizeof(MPI_Request);
-    char *memory = scratch(g, fingerprints + requests + 2 * size * sizeof(bool));
-    if (memory == NULL) return cd_fail_memory(err, "%u fingerprints", g->size);
-    const guard_room room = {.all = (cd_call_fingerprint *)(void *)memory,
-                             .requests = (MPI_Request *)(void *)(memory + fingerprints),
-                             .ended = (bool *)(memory + fingerprints + requests),
-                             .group = g};
-    memset(room.ended, 1, 2 * size * sizeof(bool));
-    room.all[g->rank] = cd_call_fingerprint_of(&w->call, g->rank, g->size);
-    CD_TRY(guard_start(g, &room, err));
-    const pending p = {.requests = room.requests,
+    cd_mpi_round round = w->round;
+    g->ends_ns = 0;
+    if (round.all == NULL) {
+        char *memory = scratch(g, ROUND_BYTES(g->size));
+        if (memory == NULL) return cd_fail_memory(err, "%u fingerprints", g->size);
+        round = round_in(g, w, memory);
+        CD_TRY(guard_start(g, &round, err));
+    }
+    const pending p = {.requests = round.requests,
                        .count = 2 * (int)g->size,
                        .what = "the exchange of fingerprints",
-                       .ended = room.ended};
+                       .ended = round.ended};
     const cddp_status status = finish_all(g, w, &p, err);
-    if (status == CDDP_E_TIMEOUT) return CD_PASS(fail_late(&room, w, err));
+    if (status == CDDP_E_TIMEOUT) return CD_PASS(fail_late(&round, w, err));
     CD_TRY(status);
-    CD_TRY(cd_call_fingerprint_agree(room.all, g->members, g->rank, g->size, err));
+    CD_TRY(cd_call_fingerprint_agree(round.all, g->members, g->rank, g->size, err));
+    /* they came before now, so this is no earlier than the deadline of anybody */
+    for (uint32_t r = 0; r < g->size; r++)
+        if (cd_os_now_ns() + round.all[r].left_ns > g->ends_ns)
+            g->ends_ns = cd_os_now_ns() + round.all[r].left_ns;
     return CDDP_OK;
 }
 
@@ -385,14 +498,9 @@ static cddp_status message_finish(cd_mpi_group *g, cd_mpi_work *w, cddp_error *e
                    w->call.tag, g->members[g->rank], expected);
 }
 
-cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+static cddp_status run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
 {
-    cddp_op op = w->call.op;
-    CD_TRY(cd_mpi_usable(err));
-    if (op == CDDP_OP_SEND || op == CDDP_OP_RECV) return CD_PASS(message_finish(g, w, err));
-    if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
-    w->watch.read = cd_call_watch_take(&w->call, &w->call.input);
-    switch (op) {
+    switch (w->call.op) {
     case CDDP_OP_ALLREDUCE:
         CD_TRY(run_allreduce(g, w, err));
         break;
@@ -419,6 +527,17 @@ cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     case CDDP_OP_COUNT:
         break;
     }
-    w->watch.written = cd_call_watch_take(&w->call, &w->call.output);
     return CDDP_OK;
+}
+
+cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    cddp_op op = w->call.op;
+    CD_TRY(cd_mpi_usable(err));
+    if (op == CDDP_OP_SEND || op == CDDP_OP_RECV) return CD_PASS(message_finish(g, w, err));
+    if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
+    cd_call_watch_begin(&w->watch, &g->room, &w->call);
+    const cddp_status status = run(g, w, err);
+    cd_call_watch_end(&w->watch, &g->room, &w->call, status == CDDP_OK);
+    return CD_PASS(status);
 }

@@ -11,7 +11,8 @@
 /* NULL when the rank lives in another world. */
 static const cd_process_rank *find(const cddp_rank *rank)
 {
-    bool ours = rank->ops == cddp_process_world_ops() || rank->ops == cddp_member_world_ops();
+    const bool ours = rank != NULL && (rank->ops == cddp_process_world_ops() ||
+                                       rank->ops == cddp_member_world_ops());
     return ours ? (const cd_process_rank *)rank : NULL;
 }
 
@@ -50,6 +51,7 @@ cddp_status cddp_process_send(cddp_rank *rank, const void *bytes, size_t byte_co
                               cddp_error *err)
 {
     const cd_process_rank *r = find(rank);
+    if (rank == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_process_send: the rank is NULL");
     if (r == NULL)
         return cd_fail(err, CDDP_E_STATE, "rank %u does not live in a process world", rank->rank);
     CD_TRY(cd_process_record_write(r->result_fd, CD_PROCESS_MESSAGE, bytes, byte_count, err));
@@ -59,7 +61,7 @@ cddp_status cddp_process_send(cddp_rank *rank, const void *bytes, size_t byte_co
 void cddp_process_note(cddp_rank *rank, const char *text)
 {
     const cd_process_rank *r = find(rank);
-    if (r == NULL) return;
+    if (r == NULL || text == NULL) return;
     size_t length = strlen(text);
     if (r->note == NULL) {
         /* A launcher that is gone reads no notes, and this rank ends by itself. */

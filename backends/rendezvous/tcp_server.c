@@ -276,7 +276,10 @@ out:
     return status;
 }
 
-uint16_t cddp_rendezvous_server_port(const cddp_rendezvous_server *server) { return server->port; }
+uint16_t cddp_rendezvous_server_port(const cddp_rendezvous_server *server)
+{
+    return server != NULL ? server->port : 0;
+}
 
 void cddp_rendezvous_server_close(cddp_rendezvous_server *server)
 {

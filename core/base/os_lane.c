@@ -34,6 +34,17 @@ void cd_os_sigpipe_end(const cd_os_sigpipe *guard)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+static cd_os_lane *lane_at(cd_os_lanes *lanes, uint32_t index)
+{
+    return index < CD_OS_LANES_MAX ? &lanes->lane[index] : &lanes->more[index - CD_OS_LANES_MAX];
+}
+
+static void lane_init(cd_os_lanes *lanes, cd_os_lane *lane)
+{
+    lane->lanes = lanes;
+    pthread_cond_init(&lane->arrived, NULL);
+}
+
 void cd_os_lanes_init(cd_os_lanes *lanes)
 {
     memset(lanes, 0, sizeof *lanes);
@@ -43,22 +54,28 @@ void cd_os_lanes_init(cd_os_lanes *lanes)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&lanes->lock, NULL);
     pthread_cond_init(&lanes->ended, &monotonic);
-    for (int i = 0; i < CD_OS_LANES_MAX; i++) {
-        lanes->lane[i].lanes = lanes;
-        pthread_cond_init(&lanes->lane[i].arrived, NULL);
-    }
+    for (uint32_t i = 0; i < CD_OS_LANES_MAX; i++) lane_init(lanes, &lanes->lane[i]);
     pthread_condattr_destroy(&monotonic);
+}
+
+void cd_os_lanes_add(cd_os_lanes *lanes, cd_os_lane *more, uint32_t count)
+{
+    lanes->more = more;
+    lanes->more_count = count;
+    for (uint32_t i = 0; i < count; i++) lane_init(lanes, &more[i]);
 }
 
 void cd_os_lanes_fini(cd_os_lanes *lanes)
 {
     pthread_mutex_lock(&lanes->lock);
     lanes->closing = true;
-    for (int i = 0; i < CD_OS_LANES_MAX; i++) pthread_cond_broadcast(&lanes->lane[i].arrived);
+    const uint32_t count = CD_OS_LANES_MAX + lanes->more_count;
+    for (uint32_t i = 0; i < count; i++) pthread_cond_broadcast(&lane_at(lanes, i)->arrived);
     pthread_mutex_unlock(&lanes->lock);
-    for (int i = 0; i < CD_OS_LANES_MAX; i++) {
-        if (lanes->lane[i].runs) pthread_join(lanes->lane[i].thread, NULL);
-        pthread_cond_destroy(&lanes->lane[i].arrived);
+    for (uint32_t i = 0; i < count; i++) {
+        cd_os_lane *lane = lane_at(lanes, i);
+        if (lane->runs) pthread_join(lane->thread, NULL);
+        pthread_cond_destroy(&lane->arrived);
     }
     pthread_cond_destroy(&lanes->ended);
     pthread_mutex_destroy(&lanes->lock);
@@ -76,28 +93,31 @@ static cd_os_job *job_take(cd_os_lane *lane)
     return job;
 }
 
+void cd_os_job_run(cd_os_lanes *lanes, cd_os_job *job)
+{
+    cddp_error error = CDDP_ERROR_INIT;
+    cddp_status status = job->run(job, &error);
+    pthread_mutex_lock(&lanes->lock);
+    job->error = error;
+    job->error.status = status;
+    job->done = true;
+    pthread_cond_broadcast(&lanes->ended);
+    pthread_mutex_unlock(&lanes->lock);
+}
+
 static void *lane_main(void *argument)
 {
     cd_os_lane *lane = argument;
     cd_os_sigpipe guard;
     cd_os_sigpipe_begin(&guard);
     cd_os_sleep_punctually();
-    for (cd_os_job *job; (job = job_take(lane)) != NULL;) {
-        cddp_error error = CDDP_ERROR_INIT;
-        cddp_status status = job->run(job, &error);
-        pthread_mutex_lock(&lane->lanes->lock);
-        job->error = error;
-        job->error.status = status;
-        job->done = true;
-        pthread_cond_broadcast(&lane->lanes->ended);
-        pthread_mutex_unlock(&lane->lanes->lock);
-    }
+    for (cd_os_job *job; (job = job_take(lane)) != NULL;) cd_os_job_run(lane->lanes, job);
     return NULL;
 }
 
 cddp_status cd_os_lane_push(cd_os_lanes *lanes, uint32_t index, cd_os_job *job, cddp_error *err)
 {
-    cd_os_lane *lane = &lanes->lane[index];
+    cd_os_lane *lane = lane_at(lanes, index);
     if (!lane->runs) {
         int failure = pthread_create(&lane->thread, NULL, lane_main, lane);
         if (failure != 0)
@@ -115,6 +135,31 @@ cddp_status cd_os_lane_push(cd_os_lanes *lanes, uint32_t index, cd_os_job *job, 
     pthread_cond_signal(&lane->arrived);
     pthread_mutex_unlock(&lanes->lock);
     return CDDP_OK;
+}
+
+bool cd_os_lane_withdraw(cd_os_lanes *lanes, uint32_t index, cd_os_job *job)
+{
+    cd_os_lane *lane = lane_at(lanes, index);
+    pthread_mutex_lock(&lanes->lock);
+    cd_os_job *before = NULL, *found = lane->first;
+    while (found != NULL && found != job) {
+        before = found;
+        found = found->next;
+    }
+    const bool is_ours = found != NULL;
+    if (is_ours && before != NULL) before->next = job->next;
+    if (is_ours && before == NULL) lane->first = job->next;
+    if (is_ours && lane->last == job) lane->last = before;
+    pthread_mutex_unlock(&lanes->lock);
+    return is_ours;
+}
+
+cd_os_job *cd_os_lane_queued(cd_os_lanes *lanes, uint32_t index, const cd_os_job *after)
+{
+    pthread_mutex_lock(&lanes->lock);
+    cd_os_job *job = after != NULL ? after->next : lane_at(lanes, index)->first;
+    pthread_mutex_unlock(&lanes->lock);
+    return job;
 }
 
 bool cd_os_job_is_done(cd_os_lanes *lanes, const cd_os_job *job)

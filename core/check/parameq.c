@@ -27,8 +27,8 @@ typedef struct state {
     cd_table updated; /* (rank, ordinal) → update */
     cd_table kept;    /* (rank, ordinal, step) → 1: an average left it as it was */
     cd_ranks groups;  /* rank → wrapper's group + 1 */
-    uint32_t joined;  /* + 1: the first step behind which a join ended */
     cd_own_average own;
+    uint32_t joined; /* + 1: the first step behind which a join ended */
     bool has_digest;
 } state;
 

@@ -59,6 +59,8 @@ static const char averaged_each_time[] =
     "a delayed gradient is averaged in every backward of its window, so that the last addend has "
     "other ranks' gradients in it";
 
+static const char never_reduced[] =
+    "a backward inside no_sync that no optimizer takes is not reduced";
 static const char averaged_over_others[] = "a delayed gradient is averaged over all ranks, and "
                                            "under local SGD these have other parameters";
 
@@ -749,7 +751,12 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
         bool comparable;
         CD_TRY(judge_presence(o, &whole, j.window, i, &comparable, err));
         bool lawless = reduction->lossy && o->parameters[i].path == CD_ORACLE_PATH_BUCKET;
-        if (comparable && !lawless) CD_TRY(judge_reduced(o, &j, i, err));
+        if (comparable && reduction->is_probe) {
+            cd_oracle_give_up(o, CD_LINK_REDUCTION, 1, never_reduced);
+            cd_oracle_give_up(o, CD_LINK_MATHEMATICS, 1, never_reduced);
+        } else if (comparable && !lawless) {
+            CD_TRY(judge_reduced(o, &j, i, err));
+        }
     }
     if (j.window == NULL)
         CD_EMIT(o->options.tracer, uncompared, NULL, .references = CD_FAILED_REFERENCES_MAX);

@@ -237,6 +237,7 @@ typedef struct cd_oracle_reduction {
     /* additions on the longest path of the reduction; 0: world_size - 1 */
     uint32_t depth;
     bool lossy;           /* the hook obeys its own law: links 1 and 2 are not judged */
+    bool is_probe;        /* inside no_sync, and no optimizer takes it: nor are they */
     uint32_t micro_first; /* first micro-step that entered since gradients were dropped */
     /* how loss and objective are normalised, when they are not alike; else NULL */
     const char *normalisation;

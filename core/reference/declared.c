@@ -285,6 +285,9 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
         .micro_first = w->first,
         .gradients = observed->gradients.items};
     CD_TRY(find_spans(w, declaration->rank, declaration->memory, &reduction->spans, err));
+    cd_micro micro;
+    cd_planned_micro(declaration->plan, settings, place, &micro);
+    reduction->is_probe = !micro.sync && micro.skip == CDDP_SKIP_STEP;
     if (settings->fsdp.enable) {
         cddp_plan_settings now = *settings;
         if (cd_planned_is_resumed(settings, observed->step)) cd_planned_resume(&now);

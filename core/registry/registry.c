@@ -84,10 +84,21 @@ static cddp_status fail_taken(const char *what, const char *name, cddp_error *er
     return cd_fail(err, CDDP_E_ARG, "there is already a %s called '%s'", what, name);
 }
 
+static cddp_status check_given(const cddp_registry *registry, const char *kind, const void *part,
+                               cddp_error *err)
+{
+    if (registry == NULL)
+        return cd_fail(err, CDDP_E_ARG, "cddp_registry_add_%s: the registry is NULL", kind);
+    if (part == NULL)
+        return cd_fail(err, CDDP_E_ARG, "cddp_registry_add_%s: the %s is NULL", kind, kind);
+    return CDDP_OK;
+}
+
 cddp_status cddp_registry_add_backend(cddp_registry *registry, const cddp_backend *backend,
                                       cddp_error *err)
 {
     cddp_backend full;
+    CD_TRY(check_given(registry, "backend", backend, err));
     CD_TRY(cd_backend_adopt(backend, &full, err));
     if (cddp_registry_find_backend(registry, backend->name) != NULL)
         return CD_PASS(fail_taken("backend", backend->name, err));
@@ -97,6 +108,7 @@ cddp_status cddp_registry_add_backend(cddp_registry *registry, const cddp_backen
 
 cddp_status cddp_registry_add_hook(cddp_registry *registry, const cddp_hook *hook, cddp_error *err)
 {
+    CD_TRY(check_given(registry, "hook", hook, err));
     CD_TRY(check_head("hook", hook->name, hook->abi, CDDP_HOOK_ABI, err));
     CD_TRY(check_size("hook", hook->name, hook->size, HOOK_SIZE_MIN, err));
     CD_TRY(check_slot("hook", hook->name, "run", hook->run != NULL, err));
@@ -112,6 +124,7 @@ cddp_status cddp_registry_add_hook(cddp_registry *registry, const cddp_hook *hoo
 cddp_status cddp_registry_add_check(cddp_registry *registry, const cddp_check *check,
                                     cddp_error *err)
 {
+    CD_TRY(check_given(registry, "check", check, err));
     CD_TRY(check_head("check", check->name, check->abi, CDDP_CHECK_ABI, err));
     CD_TRY(check_size("check", check->name, check->size, CHECK_SIZE_MIN, err));
     CD_TRY(check_slot("check", check->name, "begin", check->begin != NULL, err));
@@ -126,6 +139,7 @@ cddp_status cddp_registry_add_check(cddp_registry *registry, const cddp_check *c
 cddp_status cddp_registry_add_plugin(cddp_registry *registry, const cddp_plugin *plugin,
                                      cddp_error *err)
 {
+    CD_TRY(check_given(registry, "plugin", plugin, err));
     CD_TRY(check_head("plugin", plugin->name, plugin->abi, CDDP_PLUGIN_ABI, err));
     CD_TRY(check_size("plugin", plugin->name, plugin->size, sizeof *plugin, err));
     for (size_t i = 0; plugin->backends != NULL && plugin->backends[i] != NULL; i++)

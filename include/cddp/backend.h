@@ -193,7 +193,8 @@ typedef struct cddp_backend {
     int64_t (*digest_read)(void *group, void *work);
     /* (optional: default 0) does: likewise of what this member received, as it was when the
     ** operation ended; 0: not known. So a program that writes into it before it waits is not taken
-    ** for a backend that delivers something else. called when: the work ended well, and its
+    ** for a backend that delivers something else. A backend that knows of a write while it computed
+    ** gives another digest than that of the result. called when: the work ended well, and its
     ** collective is_watched. blocks: no. */
     int64_t (*digest_written)(void *group, void *work);
 } cddp_backend;

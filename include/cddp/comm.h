@@ -84,9 +84,8 @@ CDDP_API cddp_status cddp_group_allgather(cddp_group *group, const cddp_tensor *
 CDDP_API cddp_status cddp_group_barrier(cddp_group *group, cddp_error *err) CDDP_MUST_CHECK;
 
 /* A barrier that names who did not come: for finding lost ranks, not for every step. Member 0 fails
-** with the lowest missing rank first and all of which it did not hear after it; the members that it
-** heard fail with the lowest. Where a backend ends receives in order, member 0 hears nobody behind
-** the lowest that is missing. After a failure the group is fit for abort and destroy only.
+** with the lowest missing rank first and exactly those that are missing after it; the members that
+** came fail with the lowest. After a failure the group is fit for abort and destroy only.
 ** Needs a backend with send and recv, and works_max of at least the members.
 ** timeout_ns: how long member 0 waits; not 0. blocks */
 CDDP_API cddp_status cddp_barrier_monitored(cddp_group *group, uint64_t timeout_ns,

@@ -10,8 +10,10 @@
 #include "cddp/rendezvous.h"
 #include "core/base/os.h"
 #include "core/comm/conformance.h"
+#include "core/comm/group.h"
 
 #include <dlfcn.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -561,45 +563,196 @@ TEST(gloo, refuses_options_it_does_not_know)
     assert_non_null(strstr(j.results[0].error.message, "algoritm=ring"));
 }
 
-static cddp_status two_stay_away(cddp_group *group, cddp_error *err)
+/* ---- a rank that stands still in the middle of an operation ---- */
+
+static sem_t *others_ended; /* shared by the ranks */
+static bool stands_still;   /* this process */
+
+/* The operation's own reductions call it: the fingerprints were exchanged long ago. */
+static cddp_status stand_still(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                               cddp_stream *stream, cddp_error *err)
 {
-    const uint32_t me = cddp_group_rank(group);
-    if (me != 1 && me != 3) return cddp_barrier_monitored(group, UINT64_C(2000000000), err);
-    cd_os_sleep_ns(UINT64_C(4000000000));
-    return CDDP_OK;
+    for (int i = 0; stands_still && i < 2; i++) sem_wait(others_ended);
+    stands_still = false;
+    return cddp_device_cpu()->reduce(op, dst, src, stream, err);
 }
 
-/* Receives end in the order in which they were posted: nothing is known behind the lowest. */
-TEST(gloo, a_monitored_barrier_names_the_lowest_rank_that_is_missing)
+static cddp_status third_stands_still(cddp_group *group, cddp_error *err)
 {
-    job j = {.world_size = 4, .timeout_ns = UINT64_C(30000000000), .body = two_stay_away};
-    run_job(&j);
-    cd_test_row("%s; %s", j.results[0].error.message, j.results[2].error.message);
-    assert_int_equal(j.results[0].status, CDDP_E_TIMEOUT);
-    assert_non_null(strstr(j.results[0].error.message, "lost rank 1: it did not come"));
-    assert_non_null(strstr(j.results[0].error.message, "no message came from ranks 1-3"));
-    assert_int_equal(j.results[2].status, CDDP_E_TIMEOUT);
-    assert_non_null(strstr(j.results[2].error.message, "or a rank below this one did not"));
+    enum { COUNT = 100000 };
+    const int64_t count = COUNT;
+    static float data[COUNT];
+    cddp_device device = *cddp_device_cpu();
+    device.reduce = stand_still;
+    stands_still = cddp_group_rank(group) == 2;
+    const cddp_tensor t = cddp_tensor_of(&device, data, 0, CDDP_F32, &count, 1);
+    cddp_work *work = NULL;
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    if (cddp_group_rank(group) != 2) sem_post(others_ended);
+    return status;
 }
 
-static cddp_status the_last_stays_away(cddp_group *group, cddp_error *err)
+/* Gloo says nothing of whom it waited for, and a ring waits for neighbours. */
+TEST(gloo, a_rank_that_stands_still_in_an_operation_is_named_by_all_others)
 {
-    if (cddp_group_rank(group) != 3)
-        return cddp_barrier_monitored(group, UINT64_C(2000000000), err);
-    cd_os_sleep_ns(UINT64_C(4000000000));
-    return CDDP_OK;
-}
-
-/* Those who came are answered before the connections end. */
-TEST(gloo, a_monitored_barrier_answers_those_who_came)
-{
-    job j = {.world_size = 4, .timeout_ns = UINT64_C(30000000000), .body = the_last_stays_away};
-    run_job(&j);
-    for (uint32_t r = 0; r < 3; r++) {
-        cd_test_row("rank %u: %s", r, j.results[r].error.message);
-        assert_int_equal(j.results[r].status, CDDP_E_TIMEOUT);
-        assert_non_null(strstr(j.results[r].error.message, "lost rank 3: it did not come"));
+    static const char *const algorithms[] = {"algorithm=native", "algorithm=ring"};
+    for (int i = 0; i < 2; i++) {
+        job j = {.world_size = 3,
+                 .timeout_ns = UINT64_C(1000000000),
+                 .options = algorithms[i],
+                 .body = third_stands_still};
+        others_ended = mmap(NULL, sizeof *others_ended, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        assert_true(others_ended != MAP_FAILED);
+        assert_int_equal(sem_init(others_ended, 1, 0), 0);
+        run_job(&j);
+        for (uint32_t r = 0; r < 2; r++) {
+            cd_test_row("rank %u, %s: %s", r, algorithms[i], j.results[r].error.message);
+            assert_int_equal(j.results[r].status, CDDP_E_TIMEOUT);
+            assert_non_null(
+                strstr(j.results[r].error.message, "lost rank 2: no part was taken in it in time"));
+        }
+        munmap(others_ended, sizeof *others_ended);
     }
+}
+
+/* ---- a program that writes while an operation computes ---- */
+
+static float *meddles_with; /* in this process; NULL: nothing, or done */
+
+/* The operation's own reductions call it, so it is in the middle of one. */
+static cddp_status reduce_and_meddle(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                                     cddp_stream *stream, cddp_error *err)
+{
+    if (meddles_with != NULL) *meddles_with = 7.0f;
+    meddles_with = NULL;
+    return cddp_device_cpu()->reduce(op, dst, src, stream, err);
+}
+
+static cddp_status write_meanwhile(cddp_group *group, cddp_error *err)
+{
+    enum { COUNT = 1000 };
+    const int64_t count = COUNT;
+    const uint32_t me = cddp_group_rank(group);
+    static float data[COUNT];
+    cddp_device device = *cddp_device_cpu();
+    device.reduce = reduce_and_meddle;
+    for (int i = 0; i < COUNT; i++) data[i] = 1.0f;
+    const cddp_tensor t = cddp_tensor_of(&device, data, 0, CDDP_F32, &count, 1);
+    meddles_with = me == 1 ? &data[COUNT - 1] : NULL;
+    cddp_collective c = {.size = sizeof c,
+                         .op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = CDDP_RED_SUM,
+                         .input = t,
+                         .output = t,
+                         .sequence = 900,
+                         .is_watched = true};
+    const cddp_backend *b = &group->table;
+    uint64_t given = 0, got = 0;
+    void *work = NULL;
+    cddp_status status = device.digest(&t, &given, err);
+    if (status == CDDP_OK) status = b->post(group->backend_group, &c, &work, err);
+    if (status == CDDP_OK) status = b->wait(group->backend_group, work, 0, err);
+    if (status == CDDP_OK) status = device.digest(&t, &got, err);
+    if (status != CDDP_OK) return status;
+    const bool was_read = b->digest_read(group->backend_group, work) == (int64_t)given,
+               is_reported = b->digest_written(group->backend_group, work) != (int64_t)got;
+    b->release(group->backend_group, work);
+    for (int i = 0; i < COUNT; i++)
+        if (data[i] != 2.0f)
+            return cddp_error_set(err, CDDP_E_MISMATCH, "element %d is %g", i, (double)data[i]);
+    if (!was_read || is_reported != (me == 1))
+        return cddp_error_set(err, CDDP_E_STATE, "read %d, reported %d", was_read, is_reported);
+    return CDDP_OK;
+}
+
+TEST(gloo, a_write_while_an_operation_computes_in_place_is_reported_and_changes_no_sum)
+{
+    job j = {.world_size = 2, .timeout_ns = UINT64_C(20000000000), .body = write_meanwhile};
+    run_job(&j);
+    assert_all_returned(&j);
+    j.options = "algorithm=ring";
+    run_job(&j);
+    assert_all_returned(&j);
+}
+
+/* What processes share: who is at a monitored barrier, and when those who are not may leave. */
+typedef struct roll_call {
+    uint32_t away, dead; /* bits of ranks: who does not come, and who ends instead */
+    sem_t is_here;       /* for rank 0: one more that comes */
+    sem_t is_over[4];    /* for a rank that stays away: one more has its answer */
+} roll_call;
+static roll_call *roll;
+
+static bool is_in(uint32_t ranks, uint32_t rank) { return (ranks >> rank & 1u) != 0; }
+
+static cddp_status answer_the_roll(cddp_group *group, cddp_error *err)
+{
+    const uint32_t me = cddp_group_rank(group), size = cddp_group_size(group),
+                   absent = roll->away | roll->dead;
+    uint32_t comers = 0;
+    for (uint32_t r = 0; r < size; r++) comers += !is_in(absent, r);
+    if (is_in(roll->dead, me)) return CDDP_OK;
+    if (is_in(roll->away, me)) {
+        for (uint32_t i = 0; i < comers; i++) sem_wait(&roll->is_over[me]);
+        return CDDP_OK;
+    }
+    for (uint32_t i = 1; me == 0 && i < comers; i++) sem_wait(&roll->is_here);
+    if (me != 0) sem_post(&roll->is_here);
+    const cddp_status status = cddp_barrier_monitored(group, UINT64_C(1000000000), err);
+    for (uint32_t r = 0; r < size; r++)
+        if (is_in(roll->away, r)) sem_post(&roll->is_over[r]);
+    return status;
+}
+
+/* all: as the error of rank 0 lists them; lowest: as every error begins. */
+static void call_the_roll(uint32_t away, uint32_t dead, const char *lowest, const char *all)
+{
+    job j = {.world_size = 4, .timeout_ns = UINT64_C(30000000000), .body = answer_the_roll};
+    roll = mmap(NULL, sizeof *roll, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(roll != MAP_FAILED);
+    roll->away = away;
+    roll->dead = dead;
+    assert_int_equal(sem_init(&roll->is_here, 1, 0), 0);
+    for (int r = 0; r < 4; r++) assert_int_equal(sem_init(&roll->is_over[r], 1, 0), 0);
+    run_job(&j);
+    for (uint32_t r = 0; r < 4; r++) {
+        const char *words = j.results[r].error.message;
+        cd_test_row("rank %u: %s", r, words);
+        assert_int_equal(j.results[r].end, CDDP_RANK_RETURNED);
+        if (is_in(away | dead, r)) {
+            assert_int_equal(j.results[r].status, CDDP_OK);
+            continue;
+        }
+        assert_int_equal(j.results[r].status, CDDP_E_TIMEOUT);
+        if (strncmp(words, lowest, strlen(lowest)) != 0) fail_msg("rank %u: %s", r, words);
+        const size_t length = strlen(words), tail = strlen(all);
+        if (r == 0 && (length < tail || strcmp(words + length - tail, all) != 0))
+            fail_msg("rank 0: %s", words);
+    }
+    munmap(roll, sizeof *roll);
+}
+
+TEST(gloo, a_monitored_barrier_names_exactly_those_who_are_missing)
+{
+    call_the_roll(1u << 3, 0, "lost rank 3: it did not come", "; no message came from rank 3");
+    call_the_roll(1u << 1 | 1u << 3, 0, "lost rank 1: it did not come",
+                  "; no message came from ranks 1 and 3");
+    call_the_roll(1u << 1 | 1u << 2 | 1u << 3, 0, "lost rank 1: it did not come",
+                  "; no message came from ranks 1-3");
+}
+
+TEST(gloo, a_monitored_barrier_without_its_first_rank_names_that)
+{
+    call_the_roll(1u << 0, 0, "lost rank 0: it gave no answer", "");
+}
+
+/* The connection to a dead rank is closed, and the others go on. */
+TEST(gloo, a_monitored_barrier_tells_the_dead_from_those_who_come_after_their_death)
+{
+    call_the_roll(1u << 2, 1u << 1, "lost rank 1: it did not come",
+                  "; no message came from ranks 1 and 2");
 }
 
 TEST_MAIN()

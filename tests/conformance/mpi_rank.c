@@ -3,7 +3,12 @@
 ** guard saw a planted size mismatch on every rank.
 **
 ** mpi_rank late [OPTIONS]: rank 1 does not come to an all-reduce until long after its time is over;
-** rank 0 says so, gives its memory back and leaves (mpi_late.sh). */
+** rank 0 says so, gives its memory back and leaves (mpi_late.sh).
+**
+** mpi_rank roll RANKS: these ranks, as letters ("bd": 1 and 3), do not come to a monitored barrier.
+** They wait until the launcher ends them (mpi_roll.sh).
+**
+** mpi_rank still: rank 2 stops in the middle of an all-reduce; the others name it. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "cddp/comm.h"
 #include "cddp/plugin.h"
@@ -12,10 +17,12 @@
 #include "core/comm/conformance.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 typedef struct tally {
     uint32_t rows, failed;
@@ -162,6 +169,50 @@ static cddp_status late(cddp_rank *rank, void *argument, cddp_error *err)
     return status;
 }
 
+/* They meet first, so that nobody comes long after rank 0. */
+static cddp_status answer_the_roll(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    const job *j = argument;
+    cddp_group *group = NULL;
+    cddp_status status = group_open(j->backend, rank, 20 * SECOND, NULL, &group, err);
+    if (status == CDDP_OK) status = cddp_group_barrier(group, err);
+    if (status != CDDP_OK) return status;
+    const bool is_away = strchr(j->options, (int)('a' + rank->rank)) != NULL;
+    if (!is_away) status = cddp_barrier_monitored(group, SECOND, err);
+    /* the launcher ends all when rank 0 has failed, and not before */
+    if (rank->rank != 0)
+        for (;;) pause();
+    cddp_group_destroy(group);
+    return status;
+}
+
+/* Rank 2 stops when it has posted: its fingerprint is on its way, and it takes no part. */
+static cddp_status stands_still(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    const job *j = argument;
+    const int64_t n = 1 << 20;
+    cddp_group *group = NULL, *patient = NULL;
+    cddp_work *work = NULL;
+    cddp_status status = group_open(j->backend, rank, 20 * SECOND, NULL, &patient, err);
+    if (status == CDDP_OK) status = group_open(j->backend, rank, SECOND, NULL, &group, err);
+    if (status == CDDP_OK) status = cddp_group_barrier(patient, err);
+    if (status != CDDP_OK) return status;
+    float *data = calloc((size_t)n, sizeof *data);
+    if (data == NULL) return cddp_error_set(err, CDDP_E_NOMEM, "no memory");
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    if (rank->rank == 2) raise(SIGSTOP);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    fprintf(stderr, "rank %u says: %s\n", rank->rank, err->message);
+    /* the launcher ends all when rank 0 has failed */
+    if (rank->rank != 0)
+        for (;;) pause();
+    cddp_group_destroy(group);
+    cddp_group_destroy(patient);
+    free(data);
+    return status;
+}
+
 /* Rank 1 does not come to MPI_Init. */
 static cddp_status jammed(cddp_rank *rank, void *argument, cddp_error *err)
 {
@@ -186,12 +237,16 @@ int main(int argc, char **argv)
     cddp_error err = CDDP_ERROR_INIT;
     job j = {.backend = module_load(), .options = argc > 2 ? argv[2] : NULL};
     const char *mode = argc > 1 ? argv[1] : "";
-    const bool is_late = strcmp(mode, "late") == 0, is_jammed = strcmp(mode, "jammed") == 0;
+    const bool is_late = strcmp(mode, "late") == 0, is_jammed = strcmp(mode, "jammed") == 0,
+               is_roll = strcmp(mode, "roll") == 0 && argc > 2,
+               is_still = strcmp(mode, "still") == 0;
     if (j.backend == NULL || cddp_solo_world_open(&o, &world, &err) != CDDP_OK) return 2;
     for (int i = 0; i < 8; i++) results[i] = (cddp_rank_result){.size = sizeof results[i]};
     if (cddp_solo_world_ops()->launch(world,
                                       is_late     ? late
                                       : is_jammed ? jammed
+                                      : is_roll   ? answer_the_roll
+                                      : is_still  ? stands_still
                                                   : program,
                                       &j, results, &err) != CDDP_OK)
         return 2;

@@ -2232,6 +2232,56 @@ def averages_parameters_itself(rank):
             p.data /= 2
 
 
+@unjudged("why gradients that a backward inside no_sync had left were dropped before any reduction")
+def probes_before_each_step(rank):
+    """As SAM does: the first backward finds where to look, and the second one is reduced."""
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(3):
+        x, y = batch(rank, step)
+        with ddp.no_sync():
+            F.cross_entropy(ddp(x), y).backward()
+        optimizer.zero_grad()
+        F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@clean
+def messages_around_a_ring(rank):
+    ddp = DDP(mlp())
+    train(rank, ddp, sgd(ddp), steps=2)
+    given, taken = torch.full((3,), float(rank)), torch.zeros(3)
+    for work in [dist.isend(given, 1 - rank), dist.irecv(taken, 1 - rank)]:
+        work.wait()
+
+
+@wrong("I-STEP", words="stepped 3 times")
+def leaves_out_a_step_on_rank_1(rank):
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(rank, step)
+        F.cross_entropy(ddp(x), y).backward()
+        if (rank, step) != (1, 2):
+            optimizer.step()
+
+
+@wrong("I-ONCE", words="local gradient")
+def leaves_the_last_window_in_no_sync(rank):
+    """Five batches, in windows of two."""
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    for step in range(5):
+        x, y = batch(rank, step)
+        with ddp.no_sync() if step % 2 == 0 else contextlib.nullcontext():
+            (F.cross_entropy(ddp(x), y) / 2).backward()
+        if step % 2 == 1 or step == 4:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 lawless = unjudged("cddp_law of a Python function")
 
 

@@ -154,3 +154,17 @@ def test_a_lifted_failure_fails_the_same_way(name, tmp_path):
     harness.run(program, str(tmp_path), limit=9.0, grace=3.0)
     code, report = harness.lift_and_run(str(tmp_path))
     assert code == 1 and "rank 0 waits in" in report and "for rank 1, " + words in report.replace("\n           ", ""), report
+
+
+@pytest.mark.parametrize("name, code, said", [
+    ("windows_of_other_lengths_by_rank", 0, "verified"),
+    ("windows_of_other_lengths_on_all_ranks", 0, "verified"),
+    ("probes_before_each_step", 0, "verified"),
+    ("messages_around_a_ring", 0, "verified"),
+    ("undeclared_mean_hook", 0, "verified"),
+    ("leaves_out_a_step_on_rank_1", 1, "whether to skip the step"),
+    ("leaves_the_last_window_in_no_sync", 1, "I-ONCE")])
+def test_what_a_program_does_in_its_own_way_is_lifted(name, code, said, tmp_path):
+    harness.run(getattr(programs, name), str(tmp_path))
+    found, report = harness.lift_and_run(str(tmp_path))
+    assert found == code and said in report, report

@@ -144,6 +144,7 @@ static void take_optimizer(cd_lift *l, cd_lift_rank *r, const cddp_event *e)
 {
     const cddp_event_optimizer_step *o = &e->as.optimizer_step;
     r->place = CD_LIFT_AFTER_STEP;
+    if (last_pass(l, r) != NULL) last_pass(l, r)->has_step = true;
     r->stepped_count += r->stepped != e->step + 1;
     r->stepped = e->step + 1;
     if (l->optimizer == NULL) {
@@ -259,6 +260,7 @@ void cd_lift_push(cd_lift *l, const cddp_event *e)
     case CDDP_EV_mark:
         if (e->text != NULL && strcmp(e->text, CD_TRACER_WRAPPED) == 0)
             r->module = e->as.mark.value;
+        if (e->text != NULL && strncmp(e->text, "torch ", 6) == 0) l->is_of_torch = true;
         if (!l->is_joint || r->module == l->module) cd_lift_take_mark(l, e);
         break;
     case CDDP_EV_buffer:

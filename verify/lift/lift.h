@@ -27,6 +27,7 @@ typedef struct cd_lift_parameter {
 typedef struct cd_lift_pass {
     uint32_t rank, step, micro_step;
     bool is_sync, has_backward;
+    bool has_step;    /* an optimizer stepped behind it, or said that it skips */
     bool is_joined;   /* it began in a join context */
     int64_t samples;  /* -1: not shown */
     int64_t *arrived; /* (arrived_count) variables, first ready first */
@@ -139,6 +140,7 @@ typedef struct cd_lift {
     const char *why_apart;  /* why they have not; NULL: nobody asked */
     bool is_interleaved;    /* another wrapper posted within a backward of the first one */
     bool has_continuations; /* operations were posted in continuations of others */
+    bool is_of_torch;       /* its hooks may be Python functions */
     bool has_join, has_rates, has_zero_grad, zeroes, is_complete;
 } cd_lift;
 
@@ -156,6 +158,8 @@ cddp_status cd_lift_write(cd_lift *lift, cd_text *toml, cddp_error *err) CDDP_MU
 
 /* A hook's name here, of its name in PyTorch; any other is as it was. Returns borrowed. */
 const char *cd_lift_translate_hook(const char *name);
+/* Whether a hook of PyTorch's that is called this, in either way, is one of the library's. */
+bool cd_lift_knows_hook(const char *name);
 /* The number of dimensions, with their sizes; 0: the digest is not of PyTorch's recorder, or of a
 ** parameter with more dimensions. */
 uint32_t cd_lift_find_sizes(const cd_lift_parameter *parameter, int64_t sizes[CD_LIFT_DIMS_MAX]);

@@ -29,6 +29,13 @@ const char *cd_lift_translate_hook(const char *name)
     return name;
 }
 
+bool cd_lift_knows_hook(const char *name)
+{
+    for (size_t i = 0; i < sizeof hooks / sizeof hooks[0]; i++)
+        if (strcmp(hooks[i].torch, name) == 0 || strcmp(hooks[i].here, name) == 0) return true;
+    return false;
+}
+
 /* As cddp_torch digests sizes. */
 static bool is_shape(int64_t digest, const int64_t *sizes, uint32_t count)
 {

@@ -363,6 +363,10 @@ static void write_hook(writing *w)
 {
     cd_lift *l = w->l;
     if (l->hook == NULL) return;
+    if (l->is_of_torch && !cd_lift_knows_hook(l->hook)) {
+        NOTE(w, "comm hook '%s' is a function of the program: allreduce takes its place", l->hook);
+        return;
+    }
     if (strcmp(l->hook, "reproducible") == 0)
         NOTE(w,
              "comm hook reproducible sums as many digits as the values have: its operations have "
@@ -402,10 +406,6 @@ static void write_optimizer(writing *w)
         put_real(w->out, l->rate);
         cd_text_push(w->out, "\n");
     }
-    const uint32_t stepped = l->ranks[0].stepped_count;
-    if (stepped > 0 && stepped < w->steps)
-        NOTE(w, "its optimizer steps in %" PRIu32 " of %" PRIu32 " steps; here it does in each",
-             stepped, w->steps);
     if (l->has_rates)
         NOTE(w, "the learning rate changed, or differed between ranks: the first one is used");
 }
@@ -579,6 +579,50 @@ static void compare_pass(writing *w, size_t at, const cd_lift_pass *order, int64
         differ(w, p->rank, p->step, p->micro_step, print_order(l, p));
 }
 
+/* What a rank did in a step. One that its rank did not come to the end of says nothing. */
+typedef struct step_facts {
+    uint32_t passes, first; /* first: the micro-step here of its first pass */
+    bool has_step, is_open;
+} step_facts;
+
+static step_facts *find_steps(writing *w)
+{
+    cd_lift *l = w->l;
+    step_facts *all = cd_arena_array(&l->arena, (size_t)l->rank_count * w->steps, sizeof *all);
+    for (size_t i = 0; all != NULL && i < l->pass_count; i++) {
+        const cd_lift_pass *p = &l->passes[i];
+        const cd_lift_rank *r = &l->ranks[p->rank];
+        const bool has_left = r->is_over && r->end == CDDP_RANK_RETURNED && r->status == CDDP_OK;
+        if (p->step >= w->steps || p->micro_step >= w->micro_steps) continue;
+        step_facts *f = &all[(size_t)p->rank * w->steps + p->step];
+        f->passes = p->micro_step + 1 > f->passes ? p->micro_step + 1 : f->passes;
+        f->has_step |= p->has_step;
+        f->is_open |= r->pass == i + 1 && !has_left;
+    }
+    return all;
+}
+
+/* A step with fewer passes than others has the last micro-steps: there is what all ranks do. */
+static void shift_passes(writing *w)
+{
+    cd_lift *l = w->l;
+    step_facts *all = find_steps(w);
+    const size_t count = all != NULL ? (size_t)l->rank_count * w->steps : 0;
+    for (size_t at = 0; at < count && !l->has_join; at++) {
+        step_facts *f = &all[at];
+        const uint32_t rank = (uint32_t)(at / w->steps), step = (uint32_t)(at % w->steps);
+        if (f->passes == 0 || f->is_open) continue;
+        f->first = w->micro_steps - f->passes;
+        for (uint32_t m = 0; m < f->first; m++) differ(w, rank, step, m, "skip = \"all\"\n");
+        if (!f->has_step && l->optimizer != NULL) differ(w, rank, step, -1, "skip = \"step\"\n");
+    }
+    for (size_t i = 0; i < l->pass_count && count > 0; i++) {
+        cd_lift_pass *p = &l->passes[i];
+        if (p->step < w->steps && p->micro_step < w->micro_steps)
+            p->micro_step += all[(size_t)p->rank * w->steps + p->step].first;
+    }
+}
+
 /* Of all passes that say it, or -1: they differ. */
 static int64_t common_samples(const cd_lift *l)
 {
@@ -628,6 +672,7 @@ static void compare_passes(writing *w, int64_t samples)
     } else {
         NOTE(w, "no backward shows all gradients: their order is the engine's");
     }
+    shift_passes(w);
     for (size_t i = 0; i < l->pass_count; i++) compare_pass(w, i, order, samples);
     for (size_t i = 0; i < l->skip_count; i++)
         if (l->skips[i].step < w->steps)
@@ -788,6 +833,35 @@ static void write_collectives_at(writing *w, cd_lift_place at, bool *done, bool 
     }
 }
 
+static bool is_message(const cd_lift_collective *c)
+{
+    return c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV;
+}
+
+/* Messages in a row, of a run that ended well: a program that posts all of them before it waits may
+** do so in any order. Here each waits, so that all ranks take groups in one order. */
+static void order_messages(cd_lift *l)
+{
+    size_t *last = cd_arena_array(&l->arena, l->rank_count, sizeof *last);
+    for (bool has_moved = last != NULL; has_moved;) {
+        has_moved = false;
+        memset(last, 0, l->rank_count * sizeof *last);
+        for (size_t i = 0; i < l->collective_count; i++) {
+            cd_lift_collective *c = &l->collectives[i], *before;
+            const size_t k = last[c->rank];
+            last[c->rank] = i + 1;
+            before = k > 0 ? &l->collectives[k - 1] : NULL;
+            if (before == NULL || !is_message(c) || !is_message(before) ||
+                before->step != c->step || before->place != c->place || before->group <= c->group)
+                continue;
+            const cd_lift_collective other = *c;
+            *c = *before;
+            *before = other;
+            has_moved = true;
+        }
+    }
+}
+
 static void write_groups(writing *w)
 {
     cd_lift *l = w->l;
@@ -815,6 +889,7 @@ static void write_collectives(writing *w)
     bool *ranks = cd_arena_array(&l->arena, l->rank_count, sizeof *ranks);
     bool *steps = cd_arena_array(&l->arena, w->steps, sizeof *steps);
     if (done == NULL || ranks == NULL || steps == NULL) return;
+    if (l->is_complete) order_messages(l);
     for (int at = CD_LIFT_BEFORE_FORWARD; at <= CD_LIFT_AFTER_STEP; at++)
         write_collectives_at(w, (cd_lift_place)at, done, ranks, steps);
     for (size_t i = 0; i < l->collective_count; i++)

@@ -115,50 +115,6 @@ static cddp_status contribute_zero(const cd_reducer *r, size_t variable, const c
     return CD_PASS(view->device->fill(view, 0.0, NULL, err));
 }
 
-/* Storage that the caller brought, not what cddp_grad_define makes or lends. */
-static bool is_callers(const cddp_grad *grad)
-{
-    return grad->kind == CDDP_GRAD_DENSE && grad->value.storage != grad->backing.storage &&
-           cddp_tensor_numel(&grad->value) > 0;
-}
-
-static bool share_memory(const cddp_tensor *a, const cddp_tensor *b)
-{
-    const int64_t one = (int64_t)cddp_dtype_bytes(a->dtype),
-                  other = (int64_t)cddp_dtype_bytes(b->dtype);
-    const int64_t a_end = (a->offset + cddp_tensor_numel(a)) * one,
-                  b_end = (b->offset + cddp_tensor_numel(b)) * other;
-    return a->storage == b->storage && a->offset * one < b_end && b->offset * other < a_end;
-}
-
-static cddp_status check_apart(const cd_variable *v, cddp_error *err)
-{
-    const cddp_tensor parameter = cd_packed_tensor_get(&v->tensor);
-    if (!share_memory(&v->grad->value, &parameter)) return CDDP_OK;
-    return cd_fail(err, CDDP_E_STATE,
-                   "the gradient of '%s' lies in the parameter's own storage, which its average "
-                   "would overwrite",
-                   v->name);
-}
-
-cddp_status cd_reducer_check_storage(const cd_reducer *r, cddp_error *err)
-{
-    for (size_t v = 0; v < r->variable_count; v++) {
-        const cd_variable *one = cd_wrapped_variable(r->module, v);
-        if (!is_callers(one->grad)) continue;
-        CD_TRY(check_apart(one, err));
-        for (size_t w = 0; w < v; w++) {
-            const cd_variable *other = cd_wrapped_variable(r->module, w);
-            if (is_callers(other->grad) && share_memory(&one->grad->value, &other->grad->value))
-                return cd_fail(err, CDDP_E_STATE,
-                               "the gradients of '%s' and '%s' share memory, so that one average "
-                               "would overwrite the other: give each its own storage",
-                               other->name, one->name);
-        }
-    }
-    return CDDP_OK;
-}
-
 static cddp_status check_gradient(const cd_reducer *r, const cd_variable *v,
                                   const cddp_tensor *view, cddp_error *err)
 {

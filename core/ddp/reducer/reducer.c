@@ -578,10 +578,8 @@ cddp_status cd_reducer_backward_end(cd_reducer *r, bool *finalized, cddp_error *
     if (delayed) status = cd_static_graph_reduce_delayed(r, err);
     if (r->config->strict && !delayed && !complete && status == CDDP_OK)
         status = check_whole(r, err);
-    if (r->config->strict && !r->has_compared_storage && complete && status == CDDP_OK) {
+    if (r->config->strict && (complete || delayed) && status == CDDP_OK)
         status = cd_reducer_check_storage(r, err);
-        r->has_compared_storage = status == CDDP_OK; /* programs keep their storage */
-    }
     if (status == CDDP_OK && (delayed || complete)) status = finish(r, err);
     if (status != CDDP_OK) {
         cd_reducer_fail(r, status, err);

@@ -166,8 +166,8 @@ cddp_status cd_reducer_fill_slice(cd_reducer *reducer, size_t variable, bool is_
 /* Copies, scales or zero-fills the gradient into its bucket (GRD-03…08). */
 cddp_status cd_reducer_contribute(cd_reducer *reducer, size_t variable,
                                   cd_contribution *contribution, cddp_error *err);
-/* Refuses gradients in storage of the caller that two of them share, or one with its parameter. */
-cddp_status cd_reducer_check_storage(const cd_reducer *reducer, cddp_error *err);
+/* Refuses gradients in storage of the caller that two of them share, or one with a parameter. */
+cddp_status cd_reducer_check_storage(cd_reducer *reducer, cddp_error *err);
 /* Inside no_sync. With accumulate_in_hook the hook takes the gradient, the slot forgets it. */
 cddp_status cd_reducer_hand_over(cd_reducer *reducer, size_t variable, cddp_error *err);
 /* Copies that batched_grad_copy put off until the bucket is complete (GRD-08). */

@@ -12,8 +12,9 @@
 **     a stage of a hook → the next one   of slices that no operation in flight writes. A hook of
 **                                        the program's may go on in another thread: nothing is kept
 **     post → end of an operation         digest_read and digest_written of cddp/backend.h
-** What is written while an operation computes in the bucket is not seen: digests cannot tell it
-** from the sum.
+** On Gloo and MPI an operation that is watched works in a copy, so that what is written while it
+** computes is seen as well. With a backend that works in place it is not: digests cannot tell it
+** from the sum. Nowhere is seen what is written and taken back between two looks.
 **
 ** Lifetime   of an iteration. Without a recorder nothing is read.
 ** Threads    the rank's.

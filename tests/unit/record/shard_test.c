@@ -410,4 +410,18 @@ TEST(shard, a_torn_or_changed_file_is_refused)
     remove_place();
 }
 
+TEST(shard, what_is_not_there_is_refused_in_words)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_shard_reader *reader = NULL;
+    assert_int_equal(cddp_shard_reader_open(NULL, &reader, &err), CDDP_E_ARG);
+    assert_non_null(strstr(err.message, "the path is NULL"));
+    assert_int_equal(cddp_shard_reader_open("/tmp", NULL, &err), CDDP_E_ARG);
+    assert_int_equal(cddp_shard_flush(NULL, &err), CDDP_E_ARG);
+    assert_non_null(strstr(err.message, "the shard is NULL"));
+    assert_int_equal(cddp_shard_kind(NULL), -1);
+    assert_null(cddp_shard_sink(NULL));
+    cddp_shard_reader_rewind(NULL);
+}
+
 TEST_MAIN()

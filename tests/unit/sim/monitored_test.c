@@ -38,16 +38,31 @@ out:
     return status;
 }
 
-/* Ranks 1 and 3 stay away for a while, and then leave. */
-static cddp_status two_are_missing(cddp_rank *rank, void *argument, cddp_error *err)
+/* These ranks stay away for a while, and then leave. */
+static cddp_status some_are_missing(cddp_rank *rank, void *argument, uint32_t away, cddp_error *err)
 {
     cddp_group *group = NULL;
     CD_TRY(fixture_group(argument, rank, "world", &group, err));
-    const bool stays_away = rank->rank == 1 || rank->rank == 3;
+    const bool stays_away = (away >> rank->rank & 1u) != 0;
     const cddp_status status = stays_away ? rank->ops->sleep_ns(rank, 60 * S, err)
                                           : cddp_barrier_monitored(group, 5 * S, err);
     cddp_group_destroy(group);
     return status;
+}
+
+static cddp_status two_are_missing(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    return CD_PASS(some_are_missing(rank, argument, 1u << 1 | 1u << 3, err));
+}
+
+static cddp_status all_but_one_are_missing(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    return CD_PASS(some_are_missing(rank, argument, 0x1e, err));
+}
+
+static cddp_status the_first_is_missing(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    return CD_PASS(some_are_missing(rank, argument, 1, err));
 }
 
 TEST(monitored, all_members_pass_when_all_come)
@@ -74,6 +89,32 @@ TEST(monitored, the_first_member_names_all_that_are_missing_and_the_others_the_l
     assert_non_null(strstr(f.results[0].error.message,
                            "lost rank 1: it did not come to the monitored barrier of group 'world' "
                            "within 5 s"));
+    fixture_destroy(&f);
+}
+
+TEST(monitored, the_first_member_alone_names_all_others)
+{
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    f.config.world_size = RANKS;
+    fixture_create(&f);
+    fixture_launch(&f, all_but_one_are_missing);
+    cd_test_row("%s", f.results[0].error.message);
+    assert_int_equal(f.results[0].status, CDDP_E_TIMEOUT);
+    assert_non_null(strstr(f.results[0].error.message, "no message came from ranks 1-4"));
+    fixture_destroy(&f);
+}
+
+TEST(monitored, the_others_name_the_first_member_when_it_is_missing)
+{
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    f.config.world_size = RANKS;
+    fixture_create(&f);
+    fixture_launch(&f, the_first_is_missing);
+    for (uint32_t r = 1; r < RANKS; r++) {
+        cd_test_row("rank %u: %s", r, f.results[r].error.message);
+        assert_int_equal(f.results[r].status, CDDP_E_TIMEOUT);
+        assert_non_null(strstr(f.results[r].error.message, "lost rank 0: it gave no answer"));
+    }
     fixture_destroy(&f);
 }
 

@@ -72,4 +72,18 @@ TEST(call_fingerprint, an_exchange_of_equal_shares_has_one_size)
     assert_non_null(strstr(err.message, "ranks disagree"));
 }
 
+/* A rank that has ended its part of a broadcast is as silent as one that takes no part. */
+TEST(silent, one_alone_is_lost_where_all_need_it_and_else_nobody_is_accused)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_fails(cd_call_fail_silent(CDDP_OP_ALLREDUCE, "rank 2", 1, "gloo: late", &err),
+                 CDDP_E_TIMEOUT, &err, "lost rank 2: no part was taken in it in time (gloo: late)");
+    assert_fails(cd_call_fail_silent(CDDP_OP_ALLREDUCE, "ranks 0 and 2", 2, "gloo: late", &err),
+                 CDDP_E_TIMEOUT, &err, "nothing was heard of ranks 0 and 2");
+    assert_null(strstr(err.message, "lost"));
+    assert_fails(cd_call_fail_silent(CDDP_OP_BROADCAST, "rank 0", 1, "gloo: late", &err),
+                 CDDP_E_TIMEOUT, &err, "nothing was heard of rank 0");
+    assert_null(strstr(err.message, "lost"));
+}
+
 TEST_MAIN()

@@ -29,13 +29,30 @@ struct member {
     pthread_t thread;
 };
 
+static cd_call_fingerprint fingerprint_of(const member *m, uint64_t sequence)
+{
+    return (cd_call_fingerprint){.magic = CD_CALL_FINGERPRINT_MAGIC,
+                                 .sequence = sequence,
+                                 .numel = (int64_t)(100 * sequence + m->rank)};
+}
+
+static cddp_status exchange_as(member *m, uint64_t sequence, bool is_announced, uint64_t timeout_ns,
+                               cddp_error *err)
+{
+    m->all[m->rank] = fingerprint_of(m, sequence);
+    const cd_mesh_round round = {m->all, cd_os_now_ns() + timeout_ns, timeout_ns, is_announced};
+    return cd_mesh_exchange(m->mesh, &round, err);
+}
+
 static cddp_status exchange(member *m, uint64_t sequence, uint64_t timeout_ns, cddp_error *err)
 {
-    m->all[m->rank] = (cd_call_fingerprint){.magic = CD_CALL_FINGERPRINT_MAGIC,
-                                            .sequence = sequence,
-                                            .numel = (int64_t)(100 * sequence + m->rank)};
-    const cd_mesh_round round = {m->all, cd_os_now_ns() + timeout_ns, timeout_ns};
-    return cd_mesh_exchange(m->mesh, &round, err);
+    return exchange_as(m, sequence, false, timeout_ns, err);
+}
+
+static bool announce(member *m, uint64_t sequence)
+{
+    const cd_call_fingerprint f = fingerprint_of(m, sequence);
+    return cd_mesh_announce(m->mesh, &f, cd_os_now_ns() + 1000 * MS);
 }
 
 static void *member_main(void *argument)
@@ -82,14 +99,21 @@ static void assert_says(const member *m, cddp_status status, const char *words)
     assert_non_null(strstr(m->err.message, words));
 }
 
+static cddp_status check_round(const member *m, uint64_t i, cddp_error *err)
+{
+    for (uint32_t r = 0; r < RANKS; r++)
+        if (m->all[r].numel != (int64_t)(100 * i + r) || m->all[r].sequence != i)
+            return cddp_error_set(err, CDDP_E_CORRUPT, "round %llu", (unsigned long long)i);
+    return CDDP_OK;
+}
+
 static cddp_status a_thousand(member *m, cddp_error *err)
 {
     for (uint64_t i = 0; i < 1000; i++) {
         cddp_status status = exchange(m, i, 5000 * MS, err);
         if (status != CDDP_OK) return status;
-        for (uint32_t r = 0; r < RANKS; r++)
-            if (m->all[r].numel != (int64_t)(100 * i + r) || m->all[r].sequence != i)
-                return cddp_error_set(err, CDDP_E_CORRUPT, "round %llu", (unsigned long long)i);
+        status = check_round(m, i, err);
+        if (status != CDDP_OK) return status;
     }
     return CDDP_OK;
 }
@@ -99,6 +123,79 @@ TEST(mesh, everybody_has_everybodys_fingerprint_of_the_round)
     member all[RANKS];
     run(all, a_thousand);
     for (uint32_t r = 0; r < RANKS; r++) assert_ok(all[r].status, &all[r].err);
+}
+
+static pthread_barrier_t meeting;
+
+/* Member 0 announces three rounds, and begins the first of them when the others have ended all. */
+static cddp_status one_announces(member *m, cddp_error *err)
+{
+    cddp_status status = exchange(m, 0, 5000 * MS, err);
+    for (uint64_t i = 1; i <= 3 && m->rank == 0; i++)
+        if (!announce(m, i)) return cddp_error_set(err, CDDP_E_STATE, "refused");
+    if (m->rank == 0) pthread_barrier_wait(&meeting);
+    for (uint64_t i = 1; i <= 3 && status == CDDP_OK; i++) {
+        status = exchange_as(m, i, m->rank == 0, 5000 * MS, err);
+        if (status == CDDP_OK) status = check_round(m, i, err);
+    }
+    if (m->rank != 0) pthread_barrier_wait(&meeting);
+    return status;
+}
+
+TEST(mesh, rounds_that_were_announced_wait_for_nobody)
+{
+    member all[RANKS];
+    assert_int_equal(pthread_barrier_init(&meeting, NULL, RANKS), 0);
+    run(all, one_announces);
+    for (uint32_t r = 0; r < RANKS; r++) assert_ok(all[r].status, &all[r].err);
+    pthread_barrier_destroy(&meeting);
+}
+
+/* Each member as far ahead as it may be, or less: the order is that of rounds. */
+static cddp_status all_announce(member *m, cddp_error *err)
+{
+    enum { ROUNDS = 500, WINDOW = 2 * CD_MESH_AHEAD_MAX };
+    bool announced[WINDOW] = {false};
+    uint64_t next = 0;
+    for (uint64_t i = 0; i < ROUNDS; i++) {
+        for (; next < ROUNDS && next < i + 3 + 4 * m->rank; next++)
+            announced[next % WINDOW] = announce(m, next);
+        cddp_status status = exchange_as(m, i, announced[i % WINDOW], 5000 * MS, err);
+        if (status == CDDP_OK) status = check_round(m, i, err);
+        if (status != CDDP_OK) return status;
+    }
+    return CDDP_OK;
+}
+
+TEST(mesh, members_announce_as_far_ahead_as_they_may)
+{
+    member all[RANKS];
+    run(all, all_announce);
+    for (uint32_t r = 0; r < RANKS; r++) assert_ok(all[r].status, &all[r].err);
+}
+
+/* Member 0 announces a round, and gives up in the one before. */
+static cddp_status one_announces_and_leaves(member *m, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    if (m->rank == 0 && !(announce(m, 0) && announce(m, 1)))
+        return cddp_error_set(err, CDDP_E_STATE, "refused");
+    status = exchange_as(m, 0, m->rank == 0, 5000 * MS, err);
+    if (m->rank == 0) cd_mesh_leave(m->mesh, 40);
+    pthread_barrier_wait(&meeting);
+    if (status == CDDP_OK && m->rank != 0) status = exchange(m, 1, 5000 * MS, err);
+    pthread_barrier_wait(&meeting);
+    return status;
+}
+
+TEST(mesh, who_gave_up_takes_part_in_nothing_that_it_had_announced)
+{
+    member all[RANKS];
+    assert_int_equal(pthread_barrier_init(&meeting, NULL, RANKS), 0);
+    run(all, one_announces_and_leaves);
+    for (uint32_t r = 1; r < 3; r++)
+        assert_says(&all[r], CDDP_E_BACKEND, "lost rank 40, as rank 10 says");
+    pthread_barrier_destroy(&meeting);
 }
 
 static cddp_status two_stay_away(member *m, cddp_error *err)

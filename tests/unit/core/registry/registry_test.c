@@ -75,4 +75,22 @@ TEST(registry, a_hook_of_an_older_header_of_the_same_version_is_adopted)
     assert_ok(add(hook, &err), &err);
 }
 
+TEST(registry, what_is_not_there_is_refused_in_words)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_registry *registry = NULL;
+    assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
+    assert_fails(cddp_registry_add_backend(registry, NULL, &err), CDDP_E_ARG, &err,
+                 "the backend is NULL");
+    assert_fails(cddp_registry_add_hook(registry, NULL, &err), CDDP_E_ARG, &err,
+                 "the hook is NULL");
+    assert_fails(cddp_registry_add_check(registry, NULL, &err), CDDP_E_ARG, &err,
+                 "the check is NULL");
+    assert_fails(cddp_registry_add_plugin(registry, NULL, &err), CDDP_E_ARG, &err,
+                 "the plugin is NULL");
+    assert_fails(cddp_registry_add_hook(NULL, &good, &err), CDDP_E_ARG, &err,
+                 "the registry is NULL");
+    cddp_registry_destroy(registry);
+}
+
 TEST_MAIN()

@@ -747,6 +747,64 @@ LAB(strict, a_gradient_has_its_own_memory, 2)
     check_whole(l);
 }
 
+static void give_at(lane *l, size_t i, float *at)
+{
+    const int64_t two = 2;
+    l->grads[i].kind = CDDP_GRAD_DENSE;
+    l->grads[i].value = cddp_tensor_of(cddp_device_cpu(), at, 0, CDDP_F32, &two, 1);
+}
+
+/* After many steps, and by a pointer into the other's storage. */
+LAB(strict, a_gradient_that_moves_into_anothers_memory_is_seen_in_every_step, 2)
+{
+    float mine[6] = {0.0f};
+    wrap_two(l);
+    for (int step = 0; step < 3; step++) {
+        lane_forward(l);
+        for (size_t i = 2; i-- > 0;) {
+            give_at(l, i, mine + 2 * i + (size_t)step % 2); /* apart, here and there */
+            lane_hook(l, i);
+        }
+        CHECK_OK(cddp_ddp_backward_end(l->ddp, &l->err));
+    }
+    lane_forward(l);
+    for (size_t i = 2; i-- > 0;) {
+        give_at(l, i, mine + i);
+        lane_hook(l, i);
+    }
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
+                "the gradients of 'a' and 'b' share memory");
+    check_whole(l);
+}
+
+LAB(strict, a_gradient_is_no_other_parameter, 2)
+{
+    float mine[2] = {0.0f};
+    wrap_two(l);
+    lane_forward(l);
+    give_at(l, 1, mine);
+    l->grads[0].kind = CDDP_GRAD_DENSE;
+    l->grads[0].value = l->parameters[1].tensor;
+    for (size_t i = 2; i-- > 0;) lane_hook(l, i);
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
+                "the gradient of 'a' lies in the storage of the parameter 'b'");
+    check_whole(l);
+}
+
+/* Columns of one matrix: their elements alternate. */
+LAB(strict, gradients_with_gaps_may_lie_in_each_others, 2)
+{
+    float mine[4] = {0.0f};
+    wrap_two(l);
+    lane_forward(l);
+    for (size_t i = 2; i-- > 0;) {
+        give_at(l, i, mine + i);
+        l->grads[i].value.strides[0] = 2;
+        lane_hook(l, i);
+    }
+    CHECK_OK(cddp_ddp_backward_end(l->ddp, &l->err));
+}
+
 LAB(strict, a_gradient_is_not_its_parameter, 2)
 {
     wrap_two(l);
