@@ -16,7 +16,7 @@
 **               the backward did not synchronise, or the bucket was never launched, the bucket
 **               that it waited for and the parameters which that one lacks.
 ** Limits        a program that reduces or gathers gradients itself (a recorder says so), as many
-**               elements as are pending, is not accused by O2: what it owes is verify/import's business.
+**               elements as are pending, is not accused by O2: what it owes is verify/import's.
 **               Nor is one that averages parameters by a cddp_averager, or itself
 **               (own_average.h): ranks may step on their own gradients in between, and its
 **               verdict is inconclusive.

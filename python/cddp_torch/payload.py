@@ -23,7 +23,7 @@ class Payload:
         self.kept: Dict[int, List[Tuple[str, torch.Tensor]]] = {}
 
     def keep(self, name: str, tensor: torch.Tensor) -> None:
-        step = self.recorder.step
+        step = self.recorder.now.step
         if tensor.is_sparse:
             return
         self.kept.setdefault(step, []).append((name, tensor.detach().clone()))

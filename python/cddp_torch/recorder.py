@@ -40,6 +40,51 @@ def bits(value: float) -> int:
 
 
 
+class Steps:
+    """Of one wrapped module: a rank may train others beside it, which not all ranks have."""
+
+    __slots__ = ("step", "micro", "epoch", "has_ended", "has_forward", "has_backward")
+
+    def __init__(self, before: "Optional[Steps]") -> None:
+        """A module that is wrapped later goes on in the step of the one before."""
+        self.step = before.step if before is not None else 0
+        self.has_ended = before.has_ended if before is not None else False
+        self.micro = 0
+        self.epoch = 1  # of gradients: grows when they are dropped
+        self.has_forward = self.has_backward = False
+
+    def begin_forward(self, grad: bool) -> None:
+        """A step ends with an optimizer's step or zero_grad; the next forward begins another one."""
+        if not grad:
+            return
+        if not self._begin() and self.has_forward:
+            self.micro += 1
+        self.has_forward = True
+
+    def begin_backward(self) -> None:
+        """Or the next backward, of a forward that went past the wrapper."""
+        self._begin()
+        self.has_backward = True
+
+    def _begin(self) -> bool:
+        if not self.has_ended:
+            return False
+        self.step += 1
+        self.micro = 0
+        self.has_ended = False
+        return True
+
+    def meet_again(self, reductions: int) -> None:
+        """Ranks that took unequally many steps go on in the same one. No step is without a reduction."""
+        if reductions > self.step + 1 and not self.has_forward and not self.has_backward:
+            self.step, self.has_ended = reductions - 1, True
+
+    def end(self) -> None:
+        if self.has_forward or self.has_backward:
+            self.has_ended = True
+            self.has_forward = self.has_backward = False
+
+
 class Recorder:
     """One per process. `on` is false before the shard is open and after a failure."""
 
@@ -54,12 +99,8 @@ class Recorder:
         self.rank = 0
         self.world_size = 0
         self.writer: Optional[NativeWriter | PythonWriter] = None
-        self.step = 0
-        self.micro = 0
-        self.has_ended = False
-        self.has_forward = False
-        self.has_backward = False
-        self.epoch = 1  # of gradients: grows when they are dropped
+        self.now = Steps(None)  # of the module that events are about
+        self.steps: Dict[int, Steps] = {0: self.now}
         self.outstanding = 0
         self.has_posted = False
         self.join_depth = 0
@@ -147,7 +188,7 @@ class Recorder:
         if self.writer is not None and os.getpid() == self.pid:
             try:
                 emit = type(self.writer).emit  # the class's own, since the one of the object may be what failed
-                emit(self.writer, KIND["mark"], self.step, self.micro, (0,),  # type: ignore[arg-type]
+                emit(self.writer, KIND["mark"], self.now.step, self.now.micro, (0,),  # type: ignore[arg-type]
                      "recorder failed: " + self.failure)
             except Exception:  # nothing is left to be done
                 pass
@@ -156,7 +197,7 @@ class Recorder:
 
     def emit(self, kind: str, *fields: int, text: Optional[str] = None) -> None:
         if self.on and self.writer is not None:
-            self.writer.emit(KIND[kind], self.step, self.micro, fields, text)
+            self.writer.emit(KIND[kind], self.now.step, self.now.micro, fields, text)
 
     def mark(self, text: str, value: int = 0) -> None:
         self.emit("mark", value, text=text)
@@ -165,6 +206,7 @@ class Recorder:
         """What follows of this rank is about this one of several wrapped modules."""
         if model != self.model:
             self.model = model
+            self.now = self.steps_of(model)
             self.emit("mark", model, text="wrapped module")
 
     def option(self, path: str, value: int = 0, real: float = 0.0, text: Optional[str] = None) -> None:
@@ -218,38 +260,11 @@ class Recorder:
             return self.writer.project(plain.data_ptr() or NOWHERE, plain.numel(), DTYPES[plain.dtype])
         return _project_by_torch(plain)
 
-    # ---- steps ----
-
-    def begin_forward(self, grad: bool) -> None:
-        """A step ends with an optimizer's step or zero_grad; the next forward begins another one."""
-        if not grad:
-            return
-        if not self._begin_step() and self.has_forward:
-            self.micro += 1
-        self.has_forward = True
-
-    def begin_backward(self) -> None:
-        """Or the next backward, of a forward that went past the wrapper."""
-        self._begin_step()
-        self.has_backward = True
-
-    def _begin_step(self) -> bool:
-        if not self.has_ended:
-            return False
-        self.step += 1
-        self.micro = 0
-        self.has_ended = False
-        return True
-
-    def meet_again(self, reductions: int) -> None:
-        """Ranks that took unequally many steps go on in the same one. No step is without a reduction."""
-        if reductions > self.step + 1 and not self.has_forward and not self.has_backward:
-            self.step, self.has_ended = reductions - 1, True
-
-    def end_step(self) -> None:
-        if self.has_forward or self.has_backward:
-            self.has_ended = True
-            self.has_forward = self.has_backward = False
+    def steps_of(self, model: int) -> Steps:
+        found = self.steps.get(model)
+        if found is None:
+            found = self.steps[model] = Steps(self.now)
+        return found
 
 
 _RUN = 0xc0dd << 48  # CDDP_SHARD_RUN: a restart of the job has another number

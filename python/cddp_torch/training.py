@@ -135,14 +135,17 @@ def _owned() -> Set[int]:
 
 
 def _say_values(r: Recorder, optimizer: Any) -> None:
+    known = _optimizers.get(optimizer)
     if r.wants_digests:
-        known = _optimizers.get(optimizer)
         for part in known.parts if known is not None else []:
             r.use(part.wrapper.number)
             part.value.emit(r, list(part.params), DIGESTS, part.wrapper.is_host)
             part.wrapper.say_frozen(r)
             part.wrapper.say_unowned(r, tuple(n for k in _optimizers.values() for n in (k.number, k.count)), _owned)
-    r.end_step()
+    for part in known.parts if known is not None else []:
+        r.steps_of(part.wrapper.number).end()
+    if not wrappers.wrappers:
+        r.now.end()
     _remember_payload(r)
 
 
@@ -226,12 +229,13 @@ def _default_of(call: Any, name: str, otherwise: Any) -> Any:
 def _say_zero(r: Recorder, to_none: bool, optimizer: Any) -> None:
     if optimizer is not None and not _known(r, optimizer).parts:
         return
-    # A forward without a backward, of an evaluation say, is no step; nor is a probe through the module inside.
-    if r.has_backward and r.has_forward:
-        r.end_step()
-    r.epoch += 1
     for w in wrappers.wrappers:
         if optimizer is None or any(part.wrapper is w for part in _known(r, optimizer).parts):
+            steps = r.steps_of(w.number)
+            # A forward without a backward, of an evaluation say, is no step; nor is a probe through the module inside.
+            if steps.has_backward and steps.has_forward:
+                steps.end()
+            steps.epoch += 1
             w.drop_gradients(r, to_none)
 
 

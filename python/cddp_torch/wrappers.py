@@ -48,7 +48,7 @@ class Rows:
             content &= ~(DIGESTS | PROJECTIONS)
         addresses = array("Q", found)
         call = self.call
-        call.content, call.step, call.micro_step, call.epoch = content, r.step, r.micro, r.epoch
+        call.content, call.step, call.micro_step, call.epoch = content, r.now.step, r.now.micro, r.now.epoch
         call.bytes = addresses.buffer_info()[0]
         call.expected = expected.buffer_info()[0] if expected is not None and len(expected) else 0
         if call.count and r.writer is not None and r.writer.takes_digests:
@@ -75,8 +75,8 @@ class Rows:
             if tensor is None and only_present:
                 continue
             if self.kind == "grad_local" and tensor is not None:
-                row.field[3] = row.field[3] + 1 if row.epoch == r.epoch else 1
-                row.epoch = r.epoch
+                row.field[3] = row.field[3] + 1 if row.epoch == r.now.epoch else 1
+                row.epoch = r.now.epoch
             fields = list(row.field)
             fields[place] = (1 if self.kind == "optimizer_touch" else 2) if tensor is not None else 0
             if self.kind == "grad_final":
@@ -247,13 +247,13 @@ class Wrapper:
 
     def say_frozen(self, r: Recorder) -> None:
         """After a step, once. Of very many bytes a part: the same one on all ranks."""
-        if self.frozen_step == r.step or not self.frozen:
+        if self.frozen_step == r.now.step or not self.frozen:
             return
-        self.frozen_step = r.step
+        self.frozen_step = r.now.step
         if not self.frozen_parts:
             self.frozen_parts = [(self._rows_of_frozen(r, part, WORD["CDDP_MOMENT_AFTER_STEP"]), [p for _, p in part])
                                  for part in _parts_of(self.frozen)]
-        rows, params = self.frozen_parts[r.step % len(self.frozen_parts)]
+        rows, params = self.frozen_parts[r.now.step % len(self.frozen_parts)]
         rows.emit(r, list(params), DIGESTS, True)
 
     def say_unowned(self, r: Recorder, key: Tuple[int, ...], owned: Callable[[], Set[int]]) -> None:
@@ -264,8 +264,8 @@ class Wrapper:
             self.unowned_key, self.unowned_params = key, [p for _, p in pairs]
             self.unowned = Rows(r, "value", pairs, lambda i, p: {
                 0: WORD["CDDP_WHAT_PARAMETER"], 1: WORD["CDDP_MOMENT_AFTER_STEP"], 2: self.ordinals[i], 5: i})
-        if self.unowned_params and self.unowned is not None and self.unowned_step != r.step:
-            self.unowned_step = r.step
+        if self.unowned_params and self.unowned is not None and self.unowned_step != r.now.step:
+            self.unowned_step = r.now.step
             self.unowned.emit(r, list(self.unowned_params), DIGESTS, self.is_host)
 
     def _rows_of_frozen(self, r: Recorder, pairs: List[Tuple[int, torch.Tensor]], moment: int) -> Rows:
@@ -497,11 +497,12 @@ def _gradient_came(wrapper: "weakref.ref[Wrapper]", variable: int, inputs: Any, 
 
 def _take_gradient(r: Recorder, w: Wrapper, variable: int) -> None:
     r.use(w.number)
+    _begin_of_its_own(r, w)
     w.fired.add(variable)
     w.has_unreduced = True
     row, p = w.local.rows[variable], w.params[variable]
-    if row.epoch != r.epoch:
-        row.epoch, row.field[3] = r.epoch, 0
+    if row.epoch != r.now.epoch:
+        row.epoch, row.field[3] = r.now.epoch, 0
     row.field[3] += 1
     grad = p.grad
     presence = 0 if grad is None else 3 if grad.is_sparse else 2
@@ -729,9 +730,12 @@ def begin_backward(r: Recorder) -> None:
     _nesting += 1
     if _nesting > 1:
         return
-    r.begin_backward()
+    if not wrappers:
+        r.now.begin_backward()
     r.source(4)
     for w in wrappers:
+        if w.forwarded:
+            r.steps_of(w.number).begin_backward()
         w.look_at_unreduced(r)
         w.launched = w.done = w.posted_elements = w.reduced_elements = 0
         w.failed = False
@@ -769,6 +773,13 @@ def end_backward(r: Recorder) -> None:
         w.snapshot = None
 
 
+def _begin_of_its_own(r: Recorder, w: Wrapper) -> None:
+    """A backward of a forward that went past the wrapper reached its parameters."""
+    steps = r.steps_of(w.number)
+    if not w.forwarded and not steps.has_backward:
+        steps.begin_backward()
+
+
 def _note_local(r: Recorder, w: Wrapper) -> None:
     """Gradients that a backward left unreduced: inside no_sync, or of buckets that were never launched."""
     launched = {v for b in w.buckets[:w.launched] for v in b.params} if w.is_armed else set()
@@ -782,6 +793,7 @@ def _note_local(r: Recorder, w: Wrapper) -> None:
         ready = [v for v, p in enumerate(w.params) if v not in launched and p.grad is not None and bool(p.grad.any())]
     if not ready:
         return
+    _begin_of_its_own(r, w)
     w.has_unreduced = True
     for v in ready:
         if not w.has_hooks:
@@ -841,8 +853,8 @@ def _begin_forward(r: Recorder, ddp: DistributedDataParallel, w: Wrapper, inputs
     sync = grad and bool(ddp.require_backward_grad_sync)
     if r.join_depth > 0:
         w.has_join = True
-    r.begin_forward(grad)
     r.use(w.number)
+    r.now.begin_forward(grad)
     r.source(4)
     _follow_no_sync(r, ddp, w)
     w.follow_buffers(r)
@@ -1286,8 +1298,9 @@ def _say_join(r: Recorder, context: Any, divides: bool) -> None:
 
 def _end_join(r: Recorder, context: Any) -> None:
     """A rank that joined took fewer steps than the others. All of them have had as many reductions."""
-    joined = [of(joinable) for joinable in context._joinables]
-    r.meet_again(sum(w.reductions for w in joined if w is not None))
+    for w in map(of, context._joinables):
+        if w is not None:
+            r.steps_of(w.number).meet_again(w.reductions)
 
 
 def _begin_shadow(r: Recorder, w: Wrapper) -> None:

@@ -2,6 +2,7 @@
 """Programs of a user, right ones and wrong ones. Each runs on every rank, inside an initialised group."""
 import contextlib
 import copy
+import itertools
 import os
 import signal
 import sys
@@ -1260,6 +1261,12 @@ def sampler_of_three_ranks_on_two(rank):
     sampled(rank, three_epochs(True), replicas=3)
 
 
+@said("nor that ranks used other numbers of samples in 2 steps")
+def batches_of_other_sizes(rank):
+    sampled(rank, lambda loader, sampler, ddp: [itertools.islice(loader, 2)],
+            lambda data, sampler: DataLoader(data, batch_size=6 - 2 * rank, sampler=sampler))
+
+
 class Twice(DistributedSampler):
     def __iter__(self):
         return iter([i for i in super().__iter__() for _ in range(2)])
@@ -1961,6 +1968,64 @@ def probes_through_the_module_on_rank_0(rank):
             ddp.module(batch(0, 70)[0]).sum().backward()
         if rank == 0:
             optimizer.zero_grad()
+
+
+@clean
+def trains_a_copy_on_rank_0(rank):
+    """Beside the common model: its backwards are no steps of the wrapper."""
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    copied = copy.deepcopy(ddp.module)
+    for step in range(4):
+        train(rank, ddp, optimizer, steps=1, begin=step)
+        for turn in range(2 if rank == 0 else 0):
+            loss = copied(batch(0, 70 + turn)[0]).sum()
+            for p, g in zip(copied.parameters(), torch.autograd.grad(loss, list(copied.parameters()))):
+                p.data.sub_(g)
+            copied(batch(0, 80 + turn)[0]).sum().backward()
+
+
+def beside_the_world(rank, change):
+    """Ranks 0 and 1 train a second model in each step, so that they take more steps than rank 2."""
+    group = dist.new_group([0, 1])
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    if rank < 2:
+        second = DDP(mlp(), process_group=group)
+        other = sgd(second)
+    for step in range(4):
+        train(rank, ddp, optimizer, steps=1, begin=step)
+        if rank < 2:
+            train(rank, second, other, steps=1, begin=step)
+            change(second, step)
+
+
+@of(3)
+@clean
+def second_wrapper_of_two_ranks_beside_the_world(rank):
+    beside_the_world(rank, lambda second, step: None)
+
+
+@of(3)
+@wrong("I-PARAMEQ", words="rank 0 and rank 1, no majority, hold different values of 0.bias")
+def second_wrapper_of_two_ranks_drifts(rank):
+    beside_the_world(rank, lambda second, step: second.module[0].bias.data.add_(rank * (step == 1)))
+
+
+@clean
+def one_of_two_optimizers_is_replaced(rank):
+    ddp = DDP(mlp())
+    params = list(ddp.parameters())
+    both = [torch.optim.SGD(params[:2], lr=0.1), torch.optim.SGD(params[2:], lr=0.1)]
+    for step in range(5):
+        if step == 2:
+            both[0] = None
+            both[0] = torch.optim.Adam(params[:2], lr=1e-3)
+        for optimizer in both:
+            optimizer.zero_grad()
+        F.cross_entropy(ddp(batch(rank, step)[0]), batch(rank, step)[1]).backward()
+        for optimizer in both:
+            optimizer.step()
 
 
 @wrong("I-ONCE", words="it was added after the reduction had been finalised")

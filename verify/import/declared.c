@@ -1122,8 +1122,17 @@ static const char *print_rest(const cd_declared *d, bool has_samples, cd_arena *
                               "; nor why the error that the comm hook keeps changed %" PRIu64
                               " time%s between its calls, alike on all ranks",
                               changes, changes == 1 ? "" : "s");
-    return again != NULL && errors != NULL
-               ? cd_arena_printf(arena, "%s%s%s", again, errors, samples)
+    const uint64_t uneven = cd_own_samples_count_uneven(&d->samples);
+    const char *means =
+        uneven == 0 ? ""
+                    : cd_arena_printf(
+                          arena,
+                          "; nor that ranks used other numbers of samples in %" PRIu64
+                          " step%s: the mean of their means is no mean over the samples, unless "
+                          "the program weighs them",
+                          uneven, uneven == 1 ? "" : "s");
+    return again != NULL && errors != NULL && means != NULL
+               ? cd_arena_printf(arena, "%s%s%s%s", again, errors, means, samples)
                : NULL;
 }
 

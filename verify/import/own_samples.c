@@ -69,11 +69,26 @@ static void take(cd_own_samples *s, cd_own_samples_rank *rank, int64_t digest)
     rank->taken[rank->count++] = digest;
 }
 
+static void take_used(cd_own_samples *s, cd_own_samples_rank *rank, const cddp_event *e)
+{
+    if (rank->used_count == 0 || rank->used[rank->used_count - 1].step != e->step) {
+        if (!cd_vec_grow(s->allocator, (void **)&rank->used, &rank->used_capacity,
+                         rank->used_count + 1, sizeof *rank->used)) {
+            s->is_out_of_memory = true;
+            return;
+        }
+        rank->used[rank->used_count++] = (cd_own_samples_use){.step = e->step};
+    }
+    rank->used[rank->used_count - 1].count += e->as.samples.count;
+}
+
 void cd_own_samples_push(cd_own_samples *s, const cddp_event *e)
 {
     cd_own_samples_rank *rank = &s->ranks[e->rank];
     if (e->kind == CDDP_EV_wrap) rank->group = e->as.wrap.group;
     rank->is_known |= e->kind == CDDP_EV_samples;
+    rank->has_join |= e->kind == CDDP_EV_join_notify;
+    if (e->kind == CDDP_EV_samples) take_used(s, rank, e);
     if (e->kind != CDDP_EV_mark || e->text == NULL) return;
     if (strcmp(e->text, CD_OWN_SAMPLE) == 0) {
         take(s, rank, e->as.mark.value);
@@ -151,6 +166,31 @@ bool cd_own_samples_find_twins(const cd_own_samples *s, cd_own_samples_twins *tw
     return false;
 }
 
+static uint64_t count_unlike(const cd_own_samples_rank *a, const cd_own_samples_rank *b)
+{
+    uint64_t unlike = 0;
+    for (size_t i = 0, k = 0; i < a->used_count && k < b->used_count;) {
+        const cd_own_samples_use *x = &a->used[i], *y = &b->used[k];
+        unlike += x->step == y->step && x->count != y->count;
+        i += x->step <= y->step;
+        k += y->step <= x->step;
+    }
+    return unlike;
+}
+
+uint64_t cd_own_samples_count_uneven(const cd_own_samples *s)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < s->rank_count; i++) {
+        uint32_t first = 0;
+        while (s->ranks[first].group != s->ranks[i].group) first++;
+        const cd_own_samples_rank *a = &s->ranks[first], *b = &s->ranks[i];
+        const uint64_t unlike = a->has_join || b->has_join ? 0 : count_unlike(a, b);
+        most = unlike > most ? unlike : most;
+    }
+    return most;
+}
+
 /* Workers take turns, so that equal batches follow one another. */
 static bool has_copies(const cd_own_samples_rank *rank)
 {
@@ -221,6 +261,7 @@ void cd_own_samples_fini(cd_own_samples *s)
     for (uint32_t i = 0; s->ranks != NULL && i < s->rank_count; i++) {
         const cd_own_samples_rank *rank = &s->ranks[i];
         cd_release(s->allocator, rank->taken, rank->capacity * sizeof *rank->taken);
+        cd_release(s->allocator, rank->used, rank->used_capacity * sizeof *rank->used);
         cd_release(s->allocator, rank->streamed, rank->streamed_capacity * sizeof *rank->streamed);
     }
     cd_release(s->allocator, s->parts, s->part_capacity * sizeof *s->parts);

@@ -32,15 +32,24 @@
 #define CD_SAMPLER_REPLICAS "sampler replicas"
 #define CD_OWN_SAMPLES_MAX 4096 /* of a rank: the first ones */
 
+/* How many samples a rank used in a step. */
+typedef struct cd_own_samples_use {
+    uint32_t step;
+    int64_t count;
+} cd_own_samples_use;
+
 typedef struct cd_own_samples_rank {
     int64_t *taken; /* (count) in order */
     size_t count, capacity;
     uint64_t batches;
+    cd_own_samples_use *used; /* (used_count) in order */
+    size_t used_count, used_capacity;
     int64_t *streamed; /* (streamed_count) digests of forwards */
     size_t streamed_count, streamed_capacity;
     int64_t workers; /* of the loader of all of these; 0: none; -1: of several, or of some */
     int64_t group;   /* of its wrapper */
-    bool is_known;   /* a sampler says which samples it has */
+    bool has_join;
+    bool is_known; /* a sampler says which samples it has */
 } cd_own_samples_rank;
 
 /* What a rank takes of a data set: the part of one of so many ranks. */
@@ -74,6 +83,8 @@ void cd_own_samples_fini(cd_own_samples *samples); /* accepts a zeroed one */
 void cd_own_samples_push(cd_own_samples *samples, const cddp_event *event);
 /* A few samples, or the same one many times, show nothing. */
 bool cd_own_samples_find_twins(const cd_own_samples *samples, cd_own_samples_twins *twins);
+/* Steps in which ranks of a group used other numbers of samples, outside of join. */
+uint64_t cd_own_samples_count_uneven(const cd_own_samples *samples);
 /* The first rank to which every worker of its loader gives the same batches. */
 bool cd_own_samples_find_copies(const cd_own_samples *samples, uint32_t *rank);
 /* A part that no rank takes: the first one of its sampler, and how many there are. */
