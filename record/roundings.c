@@ -13,7 +13,7 @@ static int by_significand(const void *a, const void *b)
 {
     const cd_rounding *x = a, *y = b;
     if (x->significand != y->significand) return x->significand < y->significand ? -1 : 1;
-    return x->size < y->size ? -1 : x->size > y->size;
+    return x->index < y->index ? -1 : x->index > y->index;
 }
 
 void cd_roundings_begin(cd_roundings *r)
@@ -38,7 +38,9 @@ void cd_roundings_add(cd_roundings *r, const cddp_tensor *local, const cddp_tens
         r->given += m < 0 ? -g : m > 0 ? g : 0;
         r->got += fabs(m);
         r->magnitude += fabs(g);
-        if (g != 0) r->drawn[r->count++] = (cd_rounding){frexp(fabs(g), &exponent), fabs(g)};
+        if (g == 0) continue;
+        r->drawn[r->count] = (cd_rounding){frexp(fabs(g), &exponent), fabs(g), r->count};
+        r->count++;
     }
 }
 

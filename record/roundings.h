@@ -26,6 +26,7 @@
 
 typedef struct cd_rounding {
     double significand, size; /* of the gradient */
+    size_t index;
 } cd_rounding;
 
 typedef struct cd_roundings {

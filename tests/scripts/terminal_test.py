@@ -7,7 +7,6 @@ import fcntl
 import os
 import pty
 import re
-import signal
 import struct
 import subprocess
 import sys
@@ -57,18 +56,6 @@ def into_closed_pipe(words):
     return done.returncode, done.stderr
 
 
-def look_at_ctrl_c(folder):
-    """Before anything can be kept, Ctrl-C ends it at once. It has opened the file: it is at work."""
-    endless = os.path.join(folder, "endless.toml")
-    os.mkfifo(endless)
-    child = subprocess.Popen([VERIFY, "run", endless], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    with open(endless, "w", encoding="utf-8"):
-        child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=60)
-    check(f"Ctrl-C: {child.returncode}, {said}", child.returncode == 4 and said == "cddp-verify: interrupted; there is no verdict\n")
-
-
 def look_at_pipes(folder, failing):
     store, lasting = os.path.join(folder, "run.db"), os.path.join(folder, "failing.db")
     for path, scenario in ((store, "scenarios/models/transformer.toml"), (lasting, failing)):
@@ -111,7 +98,6 @@ def main():
             check(f"{words[0]}: {lines[:2]}", any(shown.search(line) for line in lines))
             check(f"{words[0]}: a line fits: {lines[:2]}", all(len(line) < 70 for line in lines if PACE.search(line)))
         look_at_pipes(folder, failing)
-        look_at_ctrl_c(folder)
         said = on_terminal(long_ones[0], TERM="dumb")
         check("a dumb terminal gets no escape", "\x1b" not in said and "verified" in said)
         check("colours", "\x1b[" in on_terminal(["run", "scenarios/gan_unused_params.toml"]))

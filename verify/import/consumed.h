@@ -19,8 +19,8 @@
 ** One factor    what changed and nobody explains may still be one factor f for all gradients of a
 **               step. f is Σ D / Σ M, so its relative error ρ is at most the largest of the
 **               gradients' own; they are held to (own + ρ) / (1 - ρ). Two gradients at least must
-**               not be zero: a single one is always a multiple of something. f is positive: whoever turns
-**               gradients round may mean it or not, and nobody knows.
+**               not be zero: a single one is always a multiple of something. f is
+**               positive: whoever turns gradients round may mean it or not, and nobody knows.
 ** Parts         clip_grad_norm_ over some parameters of a wrapper: a recording says how many, and
 **               not which. Each gradient may have that factor or not.
 **
