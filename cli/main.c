@@ -28,6 +28,16 @@ static int (*const commands[CD_COMMAND_COUNT])(cd_cli *cli) = {
 #undef CD_COMMAND
 };
 
+/* Reading what was recorded keeps nothing before its end. */
+static bool only_reads(int command)
+{
+    static const bool reads[CD_COMMAND_COUNT] = {
+        [CD_COMMAND_check] = true,  [CD_COMMAND_import] = true, [CD_COMMAND_report] = true,
+        [CD_COMMAND_export] = true, [CD_COMMAND_diff] = true,   [CD_COMMAND_compare] = true,
+        [CD_COMMAND_lift] = true};
+    return reads[command];
+}
+
 static cddp_status decide_color(cd_cli *cli, cddp_error *err)
 {
     static const char *const words[] = {"auto", "always", "never", NULL};
@@ -163,7 +173,7 @@ int main(int argc, char **argv)
     int exit_code = CD_EXIT_USAGE;
     cddp_status status = cd_args_parse(&args, argc - 1, argv + 1, &err);
     if (status == CDDP_OK && cd_args_has(&args, CD_OPTION_plugin)) cd_leave_begin();
-    cd_interrupt_at_once();
+    if (only_reads((int)args.command)) cd_interrupt_at_once();
     if (status != CDDP_OK || prepare(&cli, &err) != CDDP_OK)
         exit_code = cd_cli_fail(&cli, &err);
     else if (cd_args_has(&args, CD_OPTION_help))

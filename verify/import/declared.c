@@ -587,6 +587,9 @@ static const struct {
                              "zero_grad behind the optimizer's step, and the last backward of each "
                              "window outside of no_sync",
                              NULL},
+    [CD_DECLARED_NUMBER] = {"where a step begins: an optimizer steps on another reduction under "
+                            "the number of the step before",
+                            "cddp_record_step_begin, with a new number for each step", NULL},
     [CD_DECLARED_FROZEN] = {"why parameters are frozen on some ranks alone, or in other steps",
                             "set requires_grad on all ranks alike", NULL},
     [CD_DECLARED_SAMPLES] = {"which samples are whose: a DataLoader without a DistributedSampler "
@@ -704,6 +707,11 @@ static void note_windows(cd_declared *d)
     if (uneven->count > 0) {
         note(d, CD_DECLARED_UNEVEN, &(cddp_event){.rank = uneven->rank, .step = uneven->step}, -1);
         d->gaps[CD_DECLARED_UNEVEN].count = uneven->count;
+    }
+    if (d->windows.unnumbered.count > 0 && !d->is_of_torch) {
+        const cd_windows_place *p = &d->windows.unnumbered;
+        note(d, CD_DECLARED_NUMBER, &(cddp_event){.rank = p->rank, .step = p->step}, -1);
+        d->gaps[CD_DECLARED_NUMBER].count = p->count;
     }
     if (dropped->count > 0 && d->model_count == 1) {
         note(d, CD_DECLARED_DROPPED, &(cddp_event){.rank = dropped->rank, .step = dropped->step},

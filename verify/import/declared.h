@@ -49,6 +49,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_TAKEN,       /* which gradient a step took: not the one in its place */
     CD_DECLARED_UNEVEN,      /* why ranks add up other numbers of backwards */
     CD_DECLARED_DROPPED,     /* why unreduced gradients were dropped */
+    CD_DECLARED_NUMBER,      /* where a step begins */
     CD_DECLARED_COUNT
 } cd_declared_gap;
 

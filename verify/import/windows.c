@@ -61,6 +61,11 @@ void cd_windows_push(cd_windows *w, const cddp_event *e)
         if (e->as.backward_end.finalized) end_window(w, rank);
         break;
     case CDDP_EV_optimizer_step:
+        if (rank->is_untaken && rank->taken == e->step + 1 &&
+            rank->optimizer == e->as.optimizer_step.optimizer)
+            note(&w->unnumbered, e->rank, e->step);
+        rank->optimizer = e->as.optimizer_step.optimizer;
+        rank->taken = e->step + 1;
         rank->is_untaken = rank->has_unreduced = false; /* unreduced ones are I-ONCE's */
         break;
     case CDDP_EV_zero_grad:

@@ -27,9 +27,11 @@ typedef struct cd_windows_rank {
     bool has_unreduced; /* gradients of the window at hand */
     bool has_forward;   /* of the wrapper, in the window at hand; has_forwards: ever */
     bool has_forwards;
-    bool is_untaken;  /* reduced, and no optimizer has stepped since */
-    uint64_t untaken; /* such reductions that zero_grad dropped */
-    uint32_t step;    /* of the rank's last backward */
+    bool is_untaken;   /* reduced, and no optimizer has stepped since */
+    uint64_t untaken;  /* such reductions that zero_grad dropped */
+    int64_t optimizer; /* that stepped last, */
+    uint32_t taken;    /* + 1: in this step; 0: none did */
+    uint32_t step;     /* of the rank's last backward */
 } cd_windows_rank;
 
 /* The first place: by step, and then by rank. */
@@ -44,7 +46,9 @@ typedef struct cd_windows {
     uint32_t rank_count;
     cd_windows_place
         uneven; /* windows in which a rank adds up another number than the first of its group */
-    cd_windows_place dropped; /* windows, or their begins, that no reduction ever saw */
+    cd_windows_place dropped;    /* windows, or their begins, that no reduction ever saw */
+    cd_windows_place unnumbered; /* an optimizer's step with the number of its last one, behind
+                                    another reduction */
     uint64_t
         untaken; /* reductions that were dropped before a step, of the rank with most of them */
     bool is_out_of_memory;
