@@ -49,6 +49,8 @@ class Operation:
 _works: Dict[int, Operation] = {}
 # Asked at each post: which bucket an all-reduce carries; set by cddp_torch.wrappers.
 claim_bucket: Optional[Callable[[Operation], None]] = None
+# Forwards of wrapped modules that are under way: their broadcasts, of buffers and of new buckets, are waited for in C++.
+forwards = 0
 # Called before a rank leaves a group, None: all of them; set by cddp_torch.wrappers.
 before_leaving: Optional[Callable[[Recorder, Any], None]] = None
 
@@ -164,6 +166,7 @@ def _note_post(group: "RecordedGroup", op: str, args: Tuple[Any, ...], named: Di
             operation.root = _root(op, args, named)
         if op in _REDUCING and claim_bucket is not None:
             claim_bucket(operation)
+        operation.is_awaited = operation.is_awaited or (forwards > 0 and op == "broadcast")
         _say_cause(r, operation)
         r.source(4)
         tensor = inputs[0] if inputs else results[0] if results else None

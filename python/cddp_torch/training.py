@@ -439,6 +439,9 @@ def _take_batch(loader_iter: Any) -> None:
     if current is None or not current.batches:
         return
     indices = current.batches.popleft()
+    r = get()
+    if _pending and r is not None:  # nobody ran a forward on the one before
+        r.mark("batch not used", len(_pending[0][1]))
     del _pending[:]
     _pending.append((current, indices, current.position))
     current.position += len(indices)

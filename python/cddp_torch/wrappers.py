@@ -1140,7 +1140,11 @@ def patch(current: Callable[[], Optional[Recorder]]) -> None:
         if r is None or w is None:
             return real_forward(self, *args, **named)
         sync = guarded(_begin_forward)(r, self, w, (args, named))
-        output = real_forward(self, *args, **named)
+        groups.forwards += 1
+        try:
+            output = real_forward(self, *args, **named)
+        finally:
+            groups.forwards -= 1
         guarded(_end_forward)(r, w, bool(sync))
         return output
 

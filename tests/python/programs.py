@@ -1261,6 +1261,21 @@ def sampler_of_three_ranks_on_two(rank):
     sampled(rank, three_epochs(True), replicas=3)
 
 
+@said("nor why 12 samples that a loader gave reached no forward")
+def takes_two_batches_and_trains_on_one(rank):
+    data = numbered(0, 48)
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    batches = iter(DataLoader(data, 4, sampler=DistributedSampler(data, 2, rank, shuffle=False)))
+    for _ in range(3):
+        x, y = next(batches)
+        if rank == 1:
+            x, y = next(batches)
+        optimizer.zero_grad()
+        F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+
+
 @said("nor that ranks used other numbers of samples in 2 steps")
 def batches_of_other_sizes(rank):
     sampled(rank, lambda loader, sampler, ddp: [itertools.islice(loader, 2)],
@@ -2254,6 +2269,36 @@ def messages_around_a_ring(rank):
     given, taken = torch.full((3,), float(rank)), torch.zeros(3)
     for work in [dist.isend(given, 1 - rank), dist.irecv(taken, 1 - rank)]:
         work.wait()
+
+
+@clean
+def joins_twice_with_two_reductions_in_a_step(rank):
+    ddp = DDP(mlp())
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for epoch in range(2):
+        with ddp.join():
+            for step in range(2 + rank):
+                optimizer.zero_grad()
+                for micro in range(2):
+                    x, y = batch(rank, 10 * epoch + 2 * step + micro)
+                    (F.cross_entropy(ddp(x), y) / 2).backward()
+                optimizer.step()
+
+
+@of(3)
+@wrong("I-LIVE", words="rank 0 waits in broadcast #4 of group 'group 1'", limit=6.0)
+def leaves_out_a_step_of_the_wrapper_of_two(rank):
+    """Where buckets are built anew in the forward, it waits where no line of Python does."""
+    pair = dist.new_group([0, 1])
+    ddp = DDP(mlp())
+    optimizer = sgd(ddp)
+    if rank < 2:
+        other = DDP(mlp(), process_group=pair)
+        second = sgd(other)
+    for step in range(3):
+        train(rank, ddp, optimizer, steps=1, begin=step)
+        if rank == 0 or (rank == 1 and step != 1):
+            train(rank, other, second, steps=1, begin=step)
 
 
 @wrong("I-STEP", words="stepped 3 times")

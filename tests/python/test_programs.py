@@ -161,6 +161,7 @@ def test_a_lifted_failure_fails_the_same_way(name, tmp_path):
     ("windows_of_other_lengths_on_all_ranks", 0, "verified"),
     ("probes_before_each_step", 0, "verified"),
     ("messages_around_a_ring", 0, "verified"),
+    ("joins_twice_with_two_reductions_in_a_step", 0, "verified"),
     ("undeclared_mean_hook", 0, "verified"),
     ("leaves_out_a_step_on_rank_1", 1, "whether to skip the step"),
     ("leaves_the_last_window_in_no_sync", 1, "I-ONCE")])

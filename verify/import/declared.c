@@ -239,23 +239,6 @@ static void hold(cd_declared *d, cd_declared_rank *rank, int64_t variable)
     if (v != NULL) v->is_held = true;
 }
 
-static uint64_t count_batches(const cd_declared_rank *rank)
-{
-    return cd_hash_mix(cd_hash_mix(rank->batches, rank->batch_step), (uint64_t)rank->batch);
-}
-
-/* The numbers of samples in the rank's steps, for the ranks to be compared. */
-static void take_batch(cd_declared_rank *rank, const cddp_event *e)
-{
-    if (rank->batch_step != e->step + 1) {
-        if (rank->batch_step != 0) rank->batches = count_batches(rank);
-        rank->batch = 0;
-        rank->batch_step = e->step + 1;
-    }
-    const int64_t count = e->as.samples.count;
-    if (count > 0 && count < INT64_MAX - rank->batch) rank->batch += count;
-}
-
 static void take_projection(cd_declared *d, cd_declared_rank *rank, const cddp_event_projection *p)
 {
     cd_declared_variable *v = p->reduced ? find(d, rank, p->param) : NULL;
@@ -336,6 +319,8 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
             note(d, CD_DECLARED_SHARDED, e, -1);
         if (strcmp(e->text != NULL ? e->text : "", "outside_parameters") == 0)
             note(d, CD_DECLARED_OUTSIDE, e, -1);
+        if (strcmp(e->text != NULL ? e->text : "", "batch not used") == 0)
+            d->unused_samples += e->as.mark.value > 0 ? (uint64_t)e->as.mark.value : 0;
         if (strcmp(e->text != NULL ? e->text : "", "buffers outside training") == 0)
             rank->evaluations = e->as.mark.value;
         if (strcmp(e->text != NULL ? e->text : "", "frozen parameters") == 0)
@@ -350,7 +335,6 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         break;
     case CDDP_EV_samples:
         rank->samples += e->as.samples.count > 0;
-        take_batch(rank, e);
         break;
     case CDDP_EV_zero_grad:
         rank->zero_grads++;
@@ -1091,19 +1075,6 @@ static bool shows_begins(const cd_declared_rank *rank)
     return true;
 }
 
-/* Two ranks that train together had other numbers of samples in a step. Under join they may. */
-static bool has_uneven_batches(const cd_declared *d)
-{
-    for (uint32_t i = 1; i < d->rank_count; i++) {
-        const cd_declared_rank *a = &d->ranks[0], *b = &d->ranks[i];
-        if (a->samples == 0 || b->samples == 0 || a->group != b->group || a->has_join ||
-            b->has_join)
-            continue;
-        if (count_batches(a) != count_batches(b)) return true;
-    }
-    return false;
-}
-
 /* What all ranks did alike, and what is not known of samples. */
 static const char *print_rest(const cd_declared *d, bool has_samples, cd_arena *arena)
 {
@@ -1114,15 +1085,19 @@ static const char *print_rest(const cd_declared *d, bool has_samples, cd_arena *
                                         "; nor why optimizers took %" PRIu64
                                         " reduced gradients more than once, alike on all ranks",
                                         d->again);
-    const char *samples = has_samples && has_uneven_batches(d)
-                              ? "; ranks had other numbers of samples in a step: the mean of their "
-                                "means is none over the samples unless the program weighs them"
-                          : has_samples ? ""
+    const char *samples = has_samples ? ""
                           : d->samples.has_own_order
                               ? "; samples were not judged: a sampler has its own order of them"
                           : d->is_of_torch
                               ? "; samples were not shown (a DistributedSampler shows them)"
                               : "; samples were not shown (cddp_record_samples)";
+    const char *unused =
+        d->unused_samples == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor why %" PRIu64
+                              " sample%s that a loader gave reached no forward",
+                              d->unused_samples, d->unused_samples == 1 ? "" : "s");
     const char *errors =
         changes == 0
             ? ""
@@ -1139,8 +1114,8 @@ static const char *print_rest(const cd_declared *d, bool has_samples, cd_arena *
                           " step%s: the mean of their means is no mean over the samples, unless "
                           "the program weighs them",
                           uneven, uneven == 1 ? "" : "s");
-    return again != NULL && errors != NULL && means != NULL
-               ? cd_arena_printf(arena, "%s%s%s%s", again, errors, means, samples)
+    return again != NULL && unused != NULL && errors != NULL && means != NULL
+               ? cd_arena_printf(arena, "%s%s%s%s%s", again, unused, errors, means, samples)
                : NULL;
 }
 

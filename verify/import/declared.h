@@ -101,9 +101,6 @@ typedef struct cd_declared_rank {
     uint64_t frozen;     /* a digest of how many parameters were frozen when; 0: none ever */
     int64_t evaluations; /* after which buffers were others than the training left them */
     double rate;         /* of the optimizer's step at hand */
-    uint64_t batches;    /* a digest of how many samples each step had, but the last one … */
-    int64_t batch;       /* … which had so many */
-    uint32_t batch_step; /* + 1 */
     bool has_wrapper, has_ended, is_stepping, is_skipping, has_join;
     bool averages;   /* its parameters: what it steps on need not be reduced */
     bool owes_clear; /* zero_grad was said, and no mark says that it was done */
@@ -121,10 +118,11 @@ typedef struct cd_declared {
     /* one that kept every bit in a step that took a gradient other than zero, at a rate other than
     ** zero */
     cd_declared_place unmoved;
-    bool is_of_torch; /* whose calls the recorder saw itself */
-    int64_t hooked;   /* parameters with tensor hooks */
-    uint64_t again;   /* reduced gradients of rank 0 that an optimizer took once more */
-    uint64_t late;    /* parameters that changed after the last step, alike on all ranks */
+    bool is_of_torch;        /* whose calls the recorder saw itself */
+    int64_t hooked;          /* parameters with tensor hooks */
+    uint64_t unused_samples; /* of all ranks: a loader gave them, and no forward took them */
+    uint64_t again;          /* reduced gradients of rank 0 that an optimizer took once more */
+    uint64_t late;           /* parameters that changed after the last step, alike on all ranks */
     uint64_t moved;   /* parameters without gradients that changed, of the rank with most of them */
     uint64_t ignored; /* parameters of rank 0 on the ignore list */
     cd_feedback feedback;

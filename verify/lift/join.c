@@ -33,7 +33,21 @@ static void take_back(cd_lift *l, cd_lift_collective *c)
     for (; c < end; c++) *c = c[1];
 }
 
-/* The number that tells the others was posted before this event. */
+/* The number that tells the others was posted before this event. PyTorch's recorder has it behind
+** another one, which asks whether the others synchronise, and broadcasts of buffers in between. */
+static void take_back_numbers(cd_lift *l, uint32_t rank)
+{
+    const int wanted = l->is_of_torch ? 2 : 1;
+    for (int taken = 0; taken < wanted;) {
+        cd_lift_collective *last = find_last(l, rank);
+        const bool is_wanted = is_number(last, CDDP_RED_SUM),
+                   is_between = taken > 0 && last != NULL && last->op == CDDP_OP_BROADCAST;
+        if (!is_wanted && !is_between) return;
+        take_back(l, last);
+        taken += is_wanted;
+    }
+}
+
 void cd_lift_take_notify(cd_lift *l, const cddp_event *e)
 {
     cd_lift_rank *r = &l->ranks[e->rank];
@@ -42,8 +56,7 @@ void cd_lift_take_notify(cd_lift *l, const cddp_event *e)
         if (r->pass > 0) l->passes[r->pass - 1].is_joined = true;
         return;
     }
-    cd_lift_collective *last = find_last(l, e->rank);
-    if (!r->in_exit && is_number(last, CDDP_RED_SUM)) take_back(l, last);
+    if (!r->in_exit) take_back_numbers(l, e->rank);
     r->in_exit = true;
 }
 
@@ -83,7 +96,7 @@ void cd_lift_take_join_end(cd_lift *l, uint32_t rank)
 {
     cd_lift_rank *r = &l->ranks[rank];
     if (!r->in_exit) take_back_question(l, rank);
-    l->has_join = true;
+    l->has_join = r->has_left = true;
     r->in_join = r->in_exit = r->in_forward = r->in_backward = false;
     close_context(l, rank);
 }

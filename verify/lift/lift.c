@@ -176,6 +176,10 @@ static void take_post(cd_lift *l, cd_lift_rank *r, const cddp_event *e)
     }
     if (l->is_joint && !is_own) return;
     if (!r->has_wrapper || r->in_exit || (is_own && (is_inside || p->bucket >= 0))) return;
+    if (r->has_left && !r->in_join && !r->has_begun) {
+        l->has_outside = true; /* no step of a scenario lies behind the end of a join */
+        return;
+    }
     cd_lift_collective *c = PUSH_ITEM(l, collective);
     if (c == NULL) return;
     l->is_interleaved |= r->in_backward;

@@ -89,6 +89,7 @@ typedef struct cd_lift_rank {
     bool has_failed;     /* an operation ended with an error */
     cd_lift_place place;
     bool has_wrapper, in_forward, in_backward, is_over;
+    bool has_left;         /* a join context */
     bool in_join, in_exit; /* in_exit: what it posts is the join's, until it has left */
     bool has_begun;        /* it has trained a step since it left the last join context, */
     uint32_t first;        /* this one first */
@@ -141,6 +142,7 @@ typedef struct cd_lift {
     bool is_interleaved;    /* another wrapper posted within a backward of the first one */
     bool has_continuations; /* operations were posted in continuations of others */
     bool is_of_torch;       /* its hooks may be Python functions */
+    bool has_outside;       /* operations between join contexts, or behind them */
     bool has_join, has_rates, has_zero_grad, zeroes, is_complete;
 } cd_lift;
 

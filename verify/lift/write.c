@@ -892,6 +892,7 @@ static void write_collectives(writing *w)
     if (l->is_complete) order_messages(l);
     for (int at = CD_LIFT_BEFORE_FORWARD; at <= CD_LIFT_AFTER_STEP; at++)
         write_collectives_at(w, (cd_lift_place)at, done, ranks, steps);
+    if (l->has_outside) NOTE(w, "operations between join contexts, or behind them, are left out");
     for (size_t i = 0; i < l->collective_count; i++)
         if (l->collectives[i].step >= w->steps) {
             NOTE(w, "operations after the last forward's step are left out");
