@@ -126,7 +126,8 @@ CDDP_API int64_t cddp_tensor_numel(const cddp_tensor *t);
 CDDP_API bool cddp_tensor_is_contiguous(const cddp_tensor *t);
 /* True when the elements fill their memory range exactly once, in any dimension order (BKT-19). */
 CDDP_API bool cddp_tensor_is_dense(const cddp_tensor *t);
-/* A contiguous view of dim_count sizes starting at element `offset` of storage. */
+/* A contiguous view of dim_count sizes starting at element `offset` of storage. Of more than
+** CDDP_DIMS_MAX: a tensor without storage, which every call that takes one refuses. */
 CDDP_API cddp_tensor cddp_tensor_of(const cddp_device *device, void *storage, int64_t offset,
                                     cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count);
 /* A contiguous one-dimensional view of numel elements starting `start` elements into a contiguous

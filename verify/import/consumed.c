@@ -140,6 +140,9 @@ static void note_unexplained(cd_consumed *c, const cd_consumed_rank *r)
 {
     const double scale = find_scale(r);
     if (isfinite(scale)) {
+        if (scale > 1 + 0x1p-10)
+            note(&c->enlarged, (uint32_t)(r - c->ranks), r->step, -1,
+                 &(cd_consumed_place){.count = 0});
         c->has_scales |= c->scalings > 0 && fabs(c->scale - scale) > 0.01 * fabs(scale);
         if (c->scalings++ == 0) c->scale = scale;
         return;
@@ -212,6 +215,7 @@ static void judge_seen(cd_consumed *c, const cd_consumed_rank *r)
 static void settle(cd_consumed *c, cd_consumed_rank *r)
 {
     if (r->taken == 0) return;
+    c->steps++;
     for (size_t i = 0; i < r->count; i++) {
         cd_consumed_variable *v = &r->variables[i];
         if (!v->is_taken || v->is_changed) continue;
@@ -391,6 +395,11 @@ void cd_consumed_push(cd_consumed *c, const cddp_event *e)
 void cd_consumed_end(cd_consumed *c)
 {
     for (uint32_t i = 0; i < c->rank_count; i++) settle(c, &c->ranks[i]);
+    /* A clip makes gradients smaller, in some steps. */
+    if (c->enlarged.count == 0 || c->scalings == c->steps) return;
+    const uint64_t others = c->unexplained.count;
+    if (others == 0 || c->enlarged.step < c->unexplained.step) c->unexplained = c->enlarged;
+    c->unexplained.count = others + c->enlarged.count;
 }
 
 /* ---- life ---- */

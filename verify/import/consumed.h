@@ -20,7 +20,8 @@
 **               step. f is Σ D / Σ M, so its relative error ρ is at most the largest of the
 **               gradients' own; they are held to (own + ρ) / (1 - ρ). Two gradients at least must
 **               not be zero: a single one is always a multiple of something. f is
-**               positive: whoever turns gradients round may mean it or not, and nobody knows.
+**               positive: whoever turns gradients round may mean it or not, and nobody knows. Nor why
+**               some steps alone have one above 1.
 ** Parts         clip_grad_norm_ over some parameters of a wrapper: a recording says how many, and
 **               not which. Each gradient may have that factor or not.
 **
@@ -93,6 +94,8 @@ typedef struct cd_consumed {
     cd_consumed_place twice;       /* summed once more after their reduction */
     cd_consumed_place wrong;       /* not what the program said */
     cd_consumed_place unexplained; /* it said nothing, and no one factor explains it */
+    cd_consumed_place enlarged;    /* all gradients of a step times a factor above 1 */
+    uint64_t steps;                /* of ranks, in which an optimizer took reduced gradients */
     double scale;                  /* by which the program scaled all gradients of a step itself */
     uint64_t dropped;              /* reduced gradients that were gone when their optimizer came */
     uint64_t scalings;             /* steps of ranks in which it did */

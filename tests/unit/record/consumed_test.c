@@ -256,6 +256,26 @@ static double doubled(int32_t dtype, double g, int variable, int64_t i)
     return round_to(dtype, 2 * g);
 }
 
+/* A loss scale that somebody forgot in one step; a program that doubles in each one means it. */
+TEST(consumed, what_some_steps_alone_enlarge_nobody_explains)
+{
+    for (int steps = 1; steps < 3; steps++) {
+        cd_consumed c;
+        cd_test_row("doubled in %d of 2 steps", steps);
+        begin(&c, true);
+        for (uint32_t step = 0; step < 2; step++) {
+            const bool is_doubled = (int)step < steps;
+            push_reduced(&c, CDDP_F32, step);
+            if (is_doubled) push_rewrite(&c, step, "the program itself", (double)NAN, 1);
+            push_step(&c, CDDP_F32, step, 1, 1, is_doubled ? doubled : NULL);
+        }
+        cd_consumed_end(&c);
+        assert_int_equal(c.scalings, steps);
+        assert_int_equal(c.unexplained.count, steps == 1);
+        cd_consumed_fini(&c);
+    }
+}
+
 static double clipped_and_doubled(int32_t dtype, double g, int variable, int64_t i)
 {
     return doubled(dtype, round_to(dtype, 0.25 * g), variable, i);

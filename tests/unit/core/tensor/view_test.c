@@ -102,4 +102,15 @@ TEST(view, slices_and_bad_views_are_checked)
     assert_fails(cd_view_check(&t, "test", "view", &err), CDDP_E_ARG, &err, "no storage");
 }
 
+/* A stranger's mistake, which calls that take the tensor refuse. */
+TEST(view, of_too_many_dimensions_has_no_storage)
+{
+    const int64_t sizes[CDDP_DIMS_MAX + 1] = {1};
+    float x = 0;
+    const cddp_tensor t =
+        cddp_tensor_of(cddp_device_cpu(), &x, 0, CDDP_F32, sizes, CDDP_DIMS_MAX + 1);
+    assert_null(t.storage);
+    assert_int_equal(t.dim_count, 0);
+}
+
 TEST_MAIN()
