@@ -20,8 +20,8 @@
 **               step. f is Σ D / Σ M, so its relative error ρ is at most the largest of the
 **               gradients' own; they are held to (own + ρ) / (1 - ρ). Two gradients at least must
 **               not be zero: a single one is always a multiple of something. f is
-**               positive: whoever turns gradients round may mean it or not, and nobody knows. Nor why
-**               some steps alone have one above 1.
+**               positive: whoever turns gradients round may mean it or not, and nobody
+**               knows. Nor why some steps alone have one above 1.
 ** Parts         clip_grad_norm_ over some parameters of a wrapper: a recording says how many, and
 **               not which. Each gradient may have that factor or not.
 **
