@@ -81,7 +81,7 @@ expect touches_as_another 4 "not shown: an optimizer's step (cddp_record_optimiz
 # What a backward makes is the program's: the report says that it was not judged.
 expect changes_unrecorded 0 "how gradients came to be before cddp_record_gradient (compare sees it)"
 expect same_samples 1 "I-DATA"
-expect uneven_batches 0 "in a step: the mean of their"
+expect uneven_batches 0 "ranks used other numbers of samples in 6 steps"
 expect none 0 "was not computed anew$"
 expect shows_no_samples 0 "samples were not shown (cddp_record_samples)"
 # What the program shows at the begin of a step is held against the end of the one before.
