@@ -223,8 +223,8 @@ static bool makes_sense_at_the_edges(const feature_draw *d)
     /* forms are linear, and norms have the key */
     if (drops && (!is(d, MODEL, "mlp") || is(d, DEVICE, "symbol") || !is(d, NORM, "")))
         return false;
-    /* the scaler leaves the step out on every rank */
-    if (is_poisoned && !is(d, AMP, "true")) return false;
+    /* the scaler leaves the step out on every rank, but where each trains on its own gradients */
+    if (is_poisoned && (!is(d, AMP, "true") || is(d, HOOK, "post_local_sgd"))) return false;
     if (!is(d, EVALUATE, "") && is(d, JOIN, "true")) return false;
     return !is(d, INIT, "distinct") || !is(d, WORLD, "1");
 }
