@@ -747,18 +747,26 @@ static void name_parameter(const cd_declared *d, uint32_t number, int64_t variab
         snprintf(f->parameter, sizeof f->parameter, "%s", rank->variables[variable].words);
 }
 
+/* The accusation of a rank, and of a parameter or -1; what it is about follows. */
+static cddp_finding accuse_rank(const cd_declared *d, const char *check, uint32_t number,
+                                uint32_t step, int64_t variable)
+{
+    cddp_finding f = {.size = sizeof f,
+                      .check = check,
+                      .step = step,
+                      .rank = (int32_t)number,
+                      .peer = -1,
+                      .bucket = -1,
+                      .param = (int32_t)variable};
+    name_parameter(d, number, variable, &f);
+    return f;
+}
+
 static bool accuse_skipped(const cd_declared *d, cddp_finding *finding)
 {
     const cd_declared_place *p = &d->unskipped;
     if (p->count == 0) return false;
-    cddp_finding f = {.size = sizeof f,
-                      .check = "I-STEP",
-                      .step = p->step,
-                      .rank = (int32_t)p->rank,
-                      .peer = -1,
-                      .bucket = -1,
-                      .param = (int32_t)p->variable};
-    name_parameter(d, p->rank, p->variable, &f);
+    cddp_finding f = accuse_rank(d, "I-STEP", p->rank, p->step, p->variable);
     snprintf(f.title, sizeof f.title, "rank %" PRIu32 " changes %.80s in a step that it skips",
              p->rank, f.parameter[0] != '\0' ? f.parameter : "a parameter");
     snprintf(f.expected, sizeof f.expected, "a skipped step leaves every parameter as it was");
@@ -780,14 +788,7 @@ static bool accuse_changed(const cd_declared *d, cddp_finding *finding)
         trained += d->ranks[i].steps > 0;
     }
     if (p->count == 0 || moved == trained) return false;
-    cddp_finding f = {.size = sizeof f,
-                      .check = "I-CHAIN",
-                      .step = p->step,
-                      .rank = (int32_t)p->rank,
-                      .peer = -1,
-                      .bucket = -1,
-                      .param = (int32_t)p->variable};
-    name_parameter(d, p->rank, p->variable, &f);
+    cddp_finding f = accuse_rank(d, "I-CHAIN", p->rank, p->step, p->variable);
     snprintf(f.title, sizeof f.title,
              "rank %" PRIu32 ": parameter %.60s changed outside of the steps", p->rank,
              f.parameter);
@@ -809,14 +810,7 @@ static bool accuse_consumed(const cd_declared *d, cddp_finding *finding)
 {
     const cd_consumed_place *p = &d->consumed.wrong;
     if (p->count == 0) return false;
-    cddp_finding f = {.size = sizeof f,
-                      .check = "I-CHAIN",
-                      .step = p->step,
-                      .rank = (int32_t)p->rank,
-                      .peer = -1,
-                      .bucket = -1,
-                      .param = (int32_t)p->variable};
-    name_parameter(d, p->rank, p->variable, &f);
+    cddp_finding f = accuse_rank(d, "I-CHAIN", p->rank, p->step, p->variable);
     cd_real_format(
         f.title, sizeof f.title,
         "the optimizer takes a gradient of %.60s that is not the reduced one times %.6g / %.6g",
@@ -841,14 +835,8 @@ static bool accuse_twice(const cd_declared *d, cddp_finding *finding)
 {
     const cd_consumed_place *p = &d->consumed.twice;
     if (p->count == 0) return false;
-    cddp_finding f = {.size = sizeof f,
-                      .check = "I-ONCE",
-                      .step = p->step,
-                      .rank = -1,
-                      .peer = -1,
-                      .bucket = -1,
-                      .param = (int32_t)p->variable};
-    name_parameter(d, p->rank, p->variable, &f);
+    cddp_finding f = accuse_rank(d, "I-ONCE", p->rank, p->step, p->variable);
+    f.rank = -1;
     snprintf(f.title, sizeof f.title, "all ranks: the gradient of %.80s is reduced twice",
              f.parameter[0] != '\0' ? f.parameter : "a parameter");
     cd_real_format(f.expected, sizeof f.expected,
@@ -927,12 +915,7 @@ static bool accuse_copies(const cd_declared *d, cddp_finding *finding)
     uint32_t number;
     if (!cd_own_samples_find_copies(&d->samples, &number)) return false;
     const cd_own_samples_rank *rank = &d->samples.ranks[number];
-    cddp_finding f = {.size = sizeof f,
-                      .check = "I-DATA",
-                      .rank = (int32_t)number,
-                      .peer = -1,
-                      .bucket = -1,
-                      .param = -1};
+    cddp_finding f = accuse_rank(d, "I-DATA", number, 0, -1);
     snprintf(f.title, sizeof f.title,
              "rank %" PRIu32 ": each of the %" PRId64 " workers of a DataLoader gives the same "
              "batches",
@@ -953,13 +936,8 @@ static bool accuse_feedback(const cd_declared *d, cddp_finding *finding)
     uint32_t number;
     if (!cd_feedback_find(&d->feedback, &number)) return false;
     const cd_feedback_rank *rank = &d->feedback.ranks[number];
-    cddp_finding f = {.size = sizeof f,
-                      .check = "I-HOOK",
-                      .step = rank->step,
-                      .rank = (int32_t)number,
-                      .peer = -1,
-                      .bucket = (int32_t)rank->bucket,
-                      .param = -1};
+    cddp_finding f = accuse_rank(d, "I-HOOK", number, rank->step, -1);
+    f.bucket = (int32_t)rank->bucket;
     snprintf(f.title, sizeof f.title,
              "rank %" PRIu32 ": the error that the comm hook keeps of bucket %" PRId64
              " changed between two calls",
