@@ -72,14 +72,15 @@ void st_table_first(const st_table *table, cd_text *text)
     const st_count *trainings = &table->kinds[ST_TRAINING];
     const size_t missed = st_count_missed(trainings), argued = table->argued[ST_TRAINING];
     cd_text_printf(text,
-                   "Of %zu wrong trainings the verifier calls %zu verified; %zu of these have an "
+                   "Of %zu wrong trainings the verifier calls %zu verified, %zu of them with an "
                    "argument.\n",
                    st_count_struck(trainings), missed, argued);
 }
 
+/* In hundredths of a percent, rounded down: only all of them are 100. */
 static double share(size_t part, size_t whole)
 {
-    return whole > 0 ? 100.0 * (double)part / (double)whole : 100.0;
+    return whole > 0 ? (double)(10000 * part / whole) / 100.0 : 100.0;
 }
 
 static void print_classes(const st_table *table, cd_text *text)
