@@ -9,11 +9,14 @@
 #include "core/base/suggest.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/real.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#define TIME_NS_MAX 9e18
 
 const cd_command_info cd_commands[CD_COMMAND_COUNT] = {
 #define CD_COMMAND(id, name, operands, summary, more) {name, operands, summary, more},
@@ -323,11 +326,23 @@ cddp_status cd_args_budget(const cd_args *args, cd_option_id option, const char 
 cddp_status cd_args_time(const cd_args *args, cd_option_id option, uint64_t *time_ns,
                          cddp_error *err)
 {
-    uint64_t seconds = 0, given_ns = 0;
-    CD_TRY(cd_args_budget(args, option, "seconds", &seconds, &given_ns, err));
-    if (!cd_args_has(args, option)) return CDDP_OK;
-    if (seconds > UINT64_MAX / 1000000000)
-        return cd_fail(err, CDDP_E_ARG, "--%s: that is too long", cd_options[option].name);
-    *time_ns = given_ns != 0 ? given_ns : seconds * 1000000000;
-    return CDDP_OK;
+    static const struct {
+        const char *unit;
+        double ns;
+    } units[] = {{"", 1e9}, {"ms", 1e6}, {"s", 1e9}, {"m", 6e10}};
+    const char *text = cd_args_text(args, option, NULL);
+    if (text == NULL) return CDDP_OK;
+    char *end = NULL;
+    const double value = cd_real_parse(text, &end);
+    const bool is_number = end != text && text[0] >= '0' && text[0] <= '9' && value > 0;
+    for (size_t i = 0; is_number && i < sizeof units / sizeof units[0]; i++) {
+        if (strcmp(end, units[i].unit) != 0) continue;
+        if (value * units[i].ns >= TIME_NS_MAX)
+            return cd_fail(err, CDDP_E_ARG, "--%s: that is too long", cd_options[option].name);
+        *time_ns = (uint64_t)(value * units[i].ns);
+        return CDDP_OK;
+    }
+    return cd_fail(err, CDDP_E_ARG,
+                   "--%s %s is neither a number of seconds nor a time such as 500ms, 0.5s or 5m",
+                   cd_options[option].name, text);
 }

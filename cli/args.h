@@ -75,6 +75,6 @@ cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char 
 /* "100000", "30s" or "5m": so many things, or so long. Keeps both when the option was not given. */
 cddp_status cd_args_budget(const cd_args *args, cd_option_id option, const char *things,
                            uint64_t *count, uint64_t *time_ns, cddp_error *err) CDDP_MUST_CHECK;
-/* "30s", "5m", or a number of seconds. Keeps *time_ns when the option was not given. */
+/* "500ms", "0.5s", "5m", or a number of seconds. Keeps *time_ns when the option was not given. */
 cddp_status cd_args_time(const cd_args *args, cd_option_id option, uint64_t *time_ns,
                          cddp_error *err) CDDP_MUST_CHECK;

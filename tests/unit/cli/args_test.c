@@ -34,6 +34,27 @@ TEST(args, every_spelling_of_an_option_means_the_same)
     }
 }
 
+TEST(args, a_time_is_a_number_with_a_unit_and_seconds_without)
+{
+    static const struct {
+        const char *text;
+        uint64_t ns; /* 0: refused */
+    } rows[] = {{"1", 1000000000},    {"0.2", 200000000}, {"0.2s", 200000000}, {"200ms", 200000000},
+                {"5m", 300000000000}, {"0", 0},           {"-1s", 0},          {"", 0},
+                {"1h", 0},            {"nan", 0},         {"1e30", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_args args;
+        cddp_error err = CDDP_ERROR_INIT;
+        uint64_t ns = 7;
+        cd_test_row("%s", rows[i].text);
+        assert_ok(PARSE(&args, &err, "watch", "--interval", rows[i].text, "run.db"), &err);
+        const cddp_status status = cd_args_time(&args, CD_OPTION_interval, &ns, &err);
+        assert_int_equal(status, rows[i].ns != 0 ? CDDP_OK : CDDP_E_ARG);
+        assert_int_equal(ns, rows[i].ns != 0 ? rows[i].ns : 7);
+        cd_args_fini(&args);
+    }
+}
+
 TEST(args, flags_bundle_and_the_last_of_them_may_take_a_value)
 {
     cd_args args;
