@@ -505,6 +505,13 @@ static void check_when(cd_contradictions *c, const cddp_plan_when *when)
                            "when.loss_each has a backward for each output of one forward: drop "
                            "when.forwards");
     }
+    if (when->skip == CDDP_SKIP_STEP && when->sync == 0 &&
+        plan->settings.train.zero_grad == CDDP_ZERO_GRAD_KEEP) {
+        cd_plan_contradict(c, "when.skip",
+                           "when.skip = \"step\" with when.sync = false leaves gradients of each "
+                           "rank, which train.zero_grad = \"keep\" would average in a later step: "
+                           "make them micro-steps of one step");
+    }
     if (when->grad_mode == 0 && when->backwards != CDDP_PLAN_UNSET && when->backwards > 0) {
         cd_plan_contradict(c, "when.backwards",
                            "when.grad_mode = false leaves no graph for when.backwards = %lld",

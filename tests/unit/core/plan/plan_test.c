@@ -532,6 +532,7 @@ static const struct {
     {"a join without a store", {"fault.0.kind=kill", "fault.0.rank=0", "fault.0.when=before_join"}, "needs rendezvous.enable"},
     {"a joiner at a time", {"rendezvous.enable=true", "fault.0.kind=kill", "fault.0.rank=0", "fault.0.joiner=1"}, "fault.joiner has no effect"},
     {"findings of a verified run", {"expect.finding.0.check=I-USED"}, "contradicts expect.verdict"},
+    {"a window over steps", {"train.zero_grad=keep", "when.0.skip=step", "when.0.sync=false"}, "make them micro-steps of one step"},
     {"errors without words", {"expect.verdict=error"}, "needs expect.error"},
     {"replay of nothing", {"schedule.chooser=replay"}, "needs schedule.string"},
     /* clang-format on */
