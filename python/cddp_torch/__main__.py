@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from typing import List, Optional
@@ -82,6 +83,10 @@ def main() -> int:
         from . import serve
         return serve.main()
     asked = parse()
+    if importlib.util.find_spec("torch") is None:
+        sys.stderr.write("python -m cddp_torch %s: %s has no torch: call the Python that has it\n" % (
+            asked.command, sys.executable))
+        return 3
     if asked.command == "compare":
         return compare(asked.directory)
     if asked.command == "hook-conformance":

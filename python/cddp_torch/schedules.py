@@ -4,12 +4,17 @@
 Ranks are processes (steering.py). A decision is taken only when no rank can go on by itself: every thread waits
 for its turn, or for a completion. So the same choices give the same run.
 
+Orders are also held against each other: what a rank gives to an operation may not depend on which completion came
+first. A difference counts only where both orders, run once more, give again what they gave. Else the program itself
+differs from run to run, and its contents say nothing.
+
 A choice string is `RANKS:choices`. Each choice is the place of the action among those that were possible, and is
 written only where there were several; `0*17` stands for seventeen times 0. Behind its end every choice is 0:
 posts first, then completions in order.
 """
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -73,6 +78,14 @@ class Post:
         self.rank, self.thread, self.number = rank, where, -1
         self.thread_index: Optional[int] = None  # the completion thread that has it
         self.is_done = False
+        self.gives = True
+
+    def digest(self) -> str:
+        """Of what it is and gives. A rank that only receives gives nothing."""
+        content = hashlib.blake2b(repr(self.kind()).encode(), digest_size=8)
+        for _, _, data in self.given if self.gives else []:
+            content.update(data)
+        return content.hexdigest()
 
     def kind(self) -> Tuple[Any, ...]:
         sizes = tuple((dtype, _numel(shape)) for dtype, shape, _ in self.given)
@@ -116,6 +129,7 @@ class Rank:
 
 
 Action = Tuple[int, int, int, str]  # rank, group (-1: a post, -2: a look), number, role
+Place = Tuple[int, int, int]        # rank, group, number
 
 
 class Run:
@@ -127,6 +141,7 @@ class Run:
         self.completers: Dict[Tuple[int, int, int], Thread] = {}
         self.choices: List[int] = []
         self.trail: List[Action] = []
+        self.given: Dict[Place, Tuple[str, str]] = {}  # digest, and in words, in the order of posts
         self.completions = 0
         self.heard = 0.0  # when the last message came
         self.escaped_ops: Dict[str, int] = {}
@@ -359,6 +374,8 @@ class Run:
         posts = self.ranks[post.rank].posts.setdefault(post.group, [])
         post.number = len(posts)
         posts.append(post)
+        post.gives = post.op != "broadcast" or self.members[post.group][post.root] == post.rank
+        self.given[post.rank, post.group, post.number] = post.digest(), post.print() + _at(post)
         thread.line.send(post.number)
         others = [p for p in self._peers(post) if p.kind() != post.kind()]
         if others:
@@ -545,15 +562,52 @@ class _Replay:
         return choice
 
 
+def _first_difference(one: Run, other: Run) -> Optional[Place]:
+    """In the order of posts of the second run; what only the first one has comes last."""
+    for place in list(other.given) + list(one.given):
+        if one.given.get(place, ("", ""))[0] != other.given.get(place, ("", ""))[0]:
+            return place
+    return None
+
+
+def _print_place(place: Place) -> str:
+    return "rank %d gives to operation #%d of group %d" % (place[0], place[2], place[1])
+
+
 class Exploration:
     def __init__(self, command: List[str], ranks: int, limit_s: float, seed: int) -> None:
         self.command, self.ranks, self.limit_s, self.seed = command, ranks, limit_s, seed
         self.place = tempfile.mkdtemp(prefix="cddp-explore-")
+        self.first: Optional[Run] = None  # the order that comes first, which others are held against
+        self.differs_by_itself: Optional[str] = None
 
-    def run(self, chooser: Any) -> Run:
+    def _go(self, chooser: Any) -> Run:
         made = Run(self.command, self.ranks, self.limit_s, chooser, self.place)
         made.go()
         return made
+
+    def run(self, chooser: Any) -> Run:
+        """One order. Its finding may be a content that only this order has."""
+        made = self._go(chooser)
+        if made.finding is None and self.differs_by_itself is None:
+            self._hold(made)
+        return made
+
+    def _hold(self, run: Run) -> None:
+        if self.first is None:
+            self.first = self._go(_Replay([])) if any(run.choices) else run
+        place = _first_difference(self.first, run) if self.first.finding is None else None
+        if place is None:
+            return
+        for known in (self.first, run):
+            again = _first_difference(known, self._go(_Replay(known.choices)))
+            if again is not None:
+                self.differs_by_itself = _print_place(again)
+                return
+        run.finding = "what %s depends on the order of completions" % _print_place(place)
+        run.details = ["%s: %s" % (what, "%s, content %s" % (r.given[place][1], r.given[place][0])
+                                   if place in r.given else "no such operation")
+                       for what, r in (("in the order that comes first", self.first), ("in this one", run))]
 
     def random(self, number: int) -> Run:
         if number == 0:
@@ -659,4 +713,6 @@ def _explore(e: Exploration, budget: int) -> int:
         print("nothing was controlled: the script posts no operation whose completion could be ordered")
         return 4
     print("every run ended well")
+    if e.differs_by_itself is not None:
+        print("contents were not compared: what %s differs between runs in the same order" % e.differs_by_itself)
     return 0

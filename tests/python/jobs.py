@@ -40,6 +40,23 @@ def only_late(rank):
         raise RuntimeError("completed out of order")
 
 
+def counts_completions(rank):
+    """Ends well in every order, with numbers that depend on it."""
+    ended = []
+    futures = [dist.all_reduce(torch.ones(3), async_op=True).get_future().then(lambda done, k=k: ended.append(k))
+               for k in range(2)]
+    for future in futures:
+        future.wait()
+    dist.all_reduce(torch.tensor([float(ended[0])]))
+
+
+def tells_time(rank):
+    """No two runs are alike, whatever the order."""
+    for _ in range(2):
+        dist.all_reduce(torch.ones(3), async_op=True).wait()
+        dist.all_reduce(torch.tensor([time.monotonic_ns() % 1000003], dtype=torch.int64))
+
+
 def never_ends(rank):
     dist.all_reduce(torch.ones(3))
     time.sleep(3600)
@@ -160,6 +177,7 @@ def main():
     torch.manual_seed(0)
     own = {"specimen": lambda rank: powersgd(4), "one_bucket": lambda rank: powersgd(1), "only_late": only_late,
            "never_ends": never_ends, "polls": polls,
+           "counts_completions": counts_completions, "tells_time": tells_time,
            "polls_and_posts": polls_and_posts, "asks_for_ever": asks_for_ever, "print_sum": print_sum,
            "operations": operations, "dispatches": dispatches}
     call = own.get(name) or programs.CLEAN.get(name) or programs.WRONG[name][0]

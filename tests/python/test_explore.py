@@ -73,6 +73,19 @@ def test_what_only_one_order_shows(explore):
     assert code == 1 and "completed out of order" in said and "10 of 10" in said, said
 
 
+def test_numbers_that_depend_on_the_order(explore):
+    code, said = explore("counts_completions", budget=30)
+    assert code == 1 and re.search(r"what rank \d gives to operation #2 of group 0 depends on the order", said), said
+    assert "in the order that comes first: X and "10 of 10" in said, said
+    code, again = explore("counts_completions", replay=choices(said))
+    assert code == 1 and "depends on the order of completions" in again, again
+
+
+def test_a_program_that_differs_by_itself_is_not_accused(explore):
+    code, said = explore("tells_time", budget=3)
+    assert code == 0 and "contents were not compared: what rank" in said, said
+
+
 def test_asking_for_ever_is_a_hang(explore):
     code, said = explore("asks_for_ever", budget=1)
     assert code == 1 and "nothing can go on" in said and "10 of 10" in said, said
