@@ -604,7 +604,7 @@ class Exploration:
             if again is not None:
                 self.differs_by_itself = _print_place(again)
                 return
-        run.finding = "what %s depends on the order of completions" % _print_place(place)
+        run.finding = "what %s depends on the order of posts and completions" % _print_place(place)
         run.details = ["%s: %s" % (what, "%s, content %s" % (r.given[place][1], r.given[place][0])
                                    if place in r.given else "no such operation")
                        for what, r in (("in the order that comes first", self.first), ("in this one", run))]

@@ -38,11 +38,14 @@ def _line() -> Any:
     global _thread_count
     line = getattr(_place, "line", None)
     if line is None:
-        is_main = threading.current_thread() is threading.main_thread()
-        if not is_main:
+        thread = threading.current_thread()
+        # The program's own have names, however early they come here; PyTorch's are counted.
+        name = "main" if thread is threading.main_thread() else thread.name
+        if isinstance(thread, threading._DummyThread):  # type: ignore[attr-defined]
             _thread_count += 1
+            name = "thread %d" % _thread_count
         line = _place.line = Client(_address, "AF_UNIX")
-        role = getattr(_place, "role", "main" if is_main else "thread %d" % _thread_count)
+        role = getattr(_place, "role", name)
         line.send(("hello", _rank, role, threading.get_native_id()))
     return line
 
