@@ -26,6 +26,7 @@
 #include "core/reference/custody_values.h"
 #include "core/reference/planned.h"
 #include "core/reference/scaling.h"
+#include "core/reference/shown.h"
 #include "core/tensor/blob.h"
 #include "core/tensor/numbers.h"
 #include "core/trace/tracer.h"
@@ -50,6 +51,8 @@ struct cd_custody {
     cd_kept *buffers;         /* (buffer_count) likewise */
     kept_gradient *gradients; /* (parameter_count) as they were judged after the backward */
     bool has_gradients;       /* of this step */
+    uint64_t *unclipped;      /* (parameter_count) digests of what was shown before the clip */
+    bool has_unclipped;       /* of this step */
     bool *is_there;           /* (parameter_count) whose gradient was there when last shown */
     bool is_before_grid;      /* the step has ended and parameters are not on their grid yet */
     uint32_t touched_step, touched_micro; /* + 1: the last forward whose buffers were touched */
@@ -325,6 +328,22 @@ static cddp_status note_overflow(cd_custody *c, const kept_gradient *k, cddp_err
     return CDDP_OK;
 }
 
+/* What the judge saw of it before the clip, where the rank has clipped what it should. */
+static cddp_status hold_unclipped(cd_custody *c, size_t i, change planned, cddp_error *err)
+{
+    const bool clips_first = c->options.settings->clip.place == CDDP_CLIP_BEFORE_UNSCALE;
+    const change before = {clips_first ? 1 : planned.inverse, 1};
+    uint64_t digest = 0;
+    if (!c->has_unclipped) return CDDP_OK;
+    CD_TRY(digest_changed(c, &c->gradients[i], before, &digest, err));
+    if (digest != c->unclipped[i])
+        CD_EMIT(c->options.tracer, misshown, "clips.gradients", .id = (int64_t)i,
+                .expected = (int64_t)(digest & CD_SHOWN_DIGEST_BITS),
+                .actual = (int64_t)(c->unclipped[i] & CD_SHOWN_DIGEST_BITS),
+                .what = CDDP_WHAT_GRADIENT);
+    return CDDP_OK;
+}
+
 /* seen: as the rank has it. */
 static cddp_status derive_gradient(cd_custody *c, size_t i, uint32_t step, const cddp_grad *seen,
                                    cddp_error *err)
@@ -345,7 +364,10 @@ static cddp_status derive_gradient(cd_custody *c, size_t i, uint32_t step, const
     CD_TRY(digest_changed(c, k, planned, &digest, err));
     if (seen != NULL && seen->kind == k->kind) {
         CD_TRY(cd_gradient_digest(seen, &found, err));
-        if (found != digest) CD_TRY(explain_change(c, k, planned, found, words, sizeof words, err));
+        if (found != digest)
+            CD_TRY(explain_change(c, k, planned, found, words, sizeof words, err));
+        else
+            CD_TRY(hold_unclipped(c, i, planned, err));
     }
     if (words[0] != '\0')
         snprintf(how, sizeof how, "as it was judged, then unscaled and clipped; here it %s", words);
@@ -364,7 +386,7 @@ static cddp_status derive_gradients(cd_custody *c, uint32_t step, const cddp_gra
     c->has_updated = c->has_gradients;
     c->factor_before = c->has_norm ? clip_factor(c) : 1;
     c->scale_before = (float)cd_scaling_get(&c->scaling);
-    c->has_gradients = c->has_norm = false;
+    c->has_gradients = c->has_norm = c->has_unclipped = false;
     return CDDP_OK;
 }
 
@@ -538,7 +560,7 @@ static cddp_status leave_average(cd_custody *c, const cd_custody_moment *now, cd
 
 static cddp_status begin_step(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
 {
-    c->has_gradients = c->has_norm = false;
+    c->has_gradients = c->has_norm = c->has_unclipped = false;
     CD_TRY(derive_zeros(c, now->gradients, err));
     return CDDP_OK;
 }
@@ -742,6 +764,17 @@ cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameter
                                      "slots and step count as the reference has them", err));
 }
 
+cddp_status cd_custody_clips(cd_custody *custody, const cd_observed_gradients *shown,
+                             cddp_error *err)
+{
+    cd_custody *c = custody;
+    if (!c->has_gradients || shown->count != c->module->parameter_count) return CDDP_OK;
+    for (size_t i = 0; i < shown->count; i++)
+        CD_TRY(cd_gradient_digest(&shown->items[i], &c->unclipped[i], err));
+    c->has_unclipped = true;
+    return CDDP_OK;
+}
+
 void cd_custody_note_norm(cd_custody *custody, double norm, double seen)
 {
     custody->norm = norm;
@@ -757,6 +790,7 @@ static cddp_status fill_in(cd_custody *c, cddp_error *err)
     c->variables = cd_arena_array(&c->memory, parameters + 1, sizeof *c->variables);
     c->parameters = cd_arena_array(&c->memory, parameters + 1, sizeof *c->parameters);
     c->gradients = cd_arena_array(&c->memory, parameters + 1, sizeof *c->gradients);
+    c->unclipped = cd_arena_array(&c->memory, parameters + 1, sizeof *c->unclipped);
     c->buffers = cd_arena_array(&c->memory, buffers + 1, sizeof *c->buffers);
     c->is_there = cd_arena_array(&c->memory, parameters + 1, sizeof *c->is_there);
     c->blocks = cd_arena_array(&c->memory, parameters + 1, sizeof *c->blocks);

@@ -57,5 +57,9 @@ cddp_status cd_custody_resumed(cd_custody *custody, cddp_error *err) CDDP_MUST_C
 cddp_status cd_custody_summed(cd_custody *custody, const cd_observed_summed *summed,
                               cddp_error *err) CDDP_MUST_CHECK;
 
+/* Gradients as the judge is shown them before they are clipped. Where the rank goes on as the plan
+** says, they are what was judged, unscaled if the plan unscales first; else `misshown`. */
+cddp_status cd_custody_clips(cd_custody *custody, const cd_observed_gradients *shown,
+                             cddp_error *err) CDDP_MUST_CHECK;
 /* The norm by which the rank has to clip, and the one that it says it has. */
 void cd_custody_note_norm(cd_custody *custody, double norm, double seen);

@@ -883,6 +883,7 @@ cddp_status cd_referee_clips(cd_referee *o, const cd_observed_clips *observed, c
     CD_TRY(cd_oracle_judge_norm(o->oracle, &norm, err));
     double own = observed->norm;
     if (!cd_decisions_get_norm(&o->decisions, observed->norm, &own)) own = observed->norm;
+    CD_TRY(cd_custody_clips(o->custody, &observed->gradients, err));
     cd_custody_note_norm(o->custody, own, observed->norm);
     return CDDP_OK;
 }

@@ -235,9 +235,6 @@ static void emit_look(const cd_shown *s, int64_t what, int64_t moment,
             .count = (int64_t)digests->count, .digest = (int64_t)digest);
 }
 
-/* As a number that a trace keeps whole. */
-#define DIGEST_BITS ((UINT64_C(1) << 52) - 1)
-
 /* One tensor is enough: it says where the copy is wrong. */
 static void compare(const cd_shown *s, const char *field, int64_t what,
                     const cd_shown_digests *digests, const cd_shown_digests *other)
@@ -246,8 +243,8 @@ static void compare(const cd_shown *s, const char *field, int64_t what,
     for (size_t i = 0; i < digests->count; i++) {
         if (digests->items[i] == other->items[i]) continue;
         CD_EMIT(s->tracer, misshown, field, .id = (int64_t)i,
-                .expected = (int64_t)(other->items[i] & DIGEST_BITS),
-                .actual = (int64_t)(digests->items[i] & DIGEST_BITS), .what = what);
+                .expected = (int64_t)(other->items[i] & CD_SHOWN_DIGEST_BITS),
+                .actual = (int64_t)(digests->items[i] & CD_SHOWN_DIGEST_BITS), .what = what);
         return;
     }
 }

@@ -18,6 +18,9 @@
 
 struct cddp_tracer;
 
+/* A digest as a number that a trace keeps whole. */
+#define CD_SHOWN_DIGEST_BITS ((UINT64_C(1) << 52) - 1)
+
 /* Digests of copies of one kind. */
 typedef struct cd_shown_digests {
     uint64_t *items; /* (count) */
