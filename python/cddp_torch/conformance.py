@@ -158,6 +158,8 @@ def _examine(case: Case, ranks: int, hook: Any, make_state: Any, verify: str) ->
         row["state"], row["verdict"] = _judge(verify, places[0])
         if not has_ended:
             row["state"] = BROKEN
+            said = processes.logs(places[0]).splitlines()
+            row["verdict"] += "; " + said[0] if said else ""
         row["holds"] = row["state"] == CONFORMS
         if row["state"] != BROKEN and _run(case, ranks + case.more_ranks, hook, make_state, places[1]):
             row["repeats"] = _read(places[0]) == _read(places[1])

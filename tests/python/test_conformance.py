@@ -41,6 +41,11 @@ def weighted(state, bucket):
     return _done(parts[0] * 0.75 + parts[1:].sum(0) * (0.25 / (len(parts) - 1)))
 
 
+def misnamed(state, b):
+    """PyTorch asks for a parameter `bucket`."""
+    return mean(state, b)
+
+
 def _claims(hook, law):
     def claiming(state, bucket):
         return hook(state, bucket)
@@ -57,6 +62,7 @@ LAW = '"the result is the mean of what the ranks gave"'
 
 
 @pytest.mark.parametrize("name, code, words", [
+    ("misnamed", 1, ["I-FAIL", "KeyError: 'bucket'"]),
     ("mean", 0, ["one bucket         conforms: bit for bit the mean", "2 of 2 cases conform"]),
     ("claims_mean_is_mean", 0, ["2 of 2 cases conform"]),
     ("undivided", 1, ["BROKEN: I-HOOK", "nobody divides by 2", "0 of 2 cases conform"]),
