@@ -28,15 +28,15 @@ static inline __m256i exchange(__m256i words)
 
 static inline __m256i load(const void *at) { return _mm256_loadu_si256(at); }
 
-/* With `count` stripes more. ahead: 0: nothing is asked for. */
+/* With `count` stripes more. asks: for what comes, while they are hashed. */
 static inline stripe accumulate(stripe sum, const unsigned char *at, const __m256i *keys,
-                                size_t count, size_t ahead)
+                                size_t count, bool asks)
 {
     stripe as_it_is = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (size_t i = 0; i < count; i++, at += CD_HASH_STRIPE_BYTES) {
         const __m256i low = load(at), high = load(at + sizeof low);
-        _mm_prefetch((const char *)at + ahead / (CD_HASH_FAR / CD_HASH_NEAR), _MM_HINT_T0);
-        _mm_prefetch((const char *)at + ahead, _MM_HINT_T2);
+        if (asks) _mm_prefetch((const char *)at + CD_HASH_NEAR, _MM_HINT_T0);
+        if (asks) _mm_prefetch((const char *)at + CD_HASH_FAR, _MM_HINT_T2);
         as_it_is.low = _mm256_add_epi64(as_it_is.low, low);
         as_it_is.high = _mm256_add_epi64(as_it_is.high, high);
         sum.low = _mm256_add_epi64(sum.low, product(low, keys[i]));
@@ -69,25 +69,29 @@ uint64_t cd_hash64_avx2(const cd_hash_input *input, uint64_t seed)
                   even = _mm256_blend_epi32(minus, plus, 0x33),
                   odd = _mm256_blend_epi32(plus, minus, 0x33);
     __m256i keys[KEYS];
-    for (size_t i = 0; i < KEYS; i++)
-        keys[i] = _mm256_add_epi64(load(cd_hash_secret + i), i % 2 == 0 ? even : odd);
+    for (size_t i = 0; i < KEYS - 1; i += 2) {
+        keys[i] = _mm256_add_epi64(load(cd_hash_secret + i), even);
+        keys[i + 1] = _mm256_add_epi64(load(cd_hash_secret + i + 1), odd);
+    }
+    keys[KEYS - 1] = _mm256_add_epi64(load(cd_hash_secret + (KEYS - 1)), even);
     const unsigned char *at = input->bytes, *const end = input->end,
                         *const last = at + byte_count - CD_HASH_STRIPE_BYTES;
     const size_t round_bytes = CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES;
     const unsigned char *const rest = at + (byte_count - 1) / round_bytes * round_bytes;
     stripe sum = {load(cd_hash_begin), load(cd_hash_begin + WORDS)};
     for (; at < rest; at += round_bytes) {
-        sum = accumulate(sum, at, keys, CD_HASH_STRIPES, cd_hash_ahead(at, end));
+        sum = cd_hash_asks(at, end) ? accumulate(sum, at, keys, CD_HASH_STRIPES, true)
+                                    : accumulate(sum, at, keys, CD_HASH_STRIPES, false);
         sum.low = scramble(sum.low, keys[CD_HASH_STRIPES]);
         sum.high = scramble(sum.high, keys[CD_HASH_STRIPES + WORDS]);
     }
     sum = accumulate(sum, rest, keys,
                      (size_t)(last - rest + CD_HASH_STRIPE_BYTES - 1) / CD_HASH_STRIPE_BYTES,
-                     cd_hash_ahead(rest, end));
+                     cd_hash_asks(rest, end));
     __m256i final[1 + WORDS];
     final[0] = between(keys + CD_HASH_STRIPES - 1, 8);
     final[WORDS] = between(keys + CD_HASH_STRIPES - 1 + WORDS, 8);
-    sum = accumulate(sum, last, final, 1, 0);
+    sum = accumulate(sum, last, final, 1, false);
     uint64_t mixed[2 * WORDS];
     _mm256_storeu_si256((__m256i *)mixed, _mm256_xor_si256(sum.low, between(keys + 1, 24)));
     _mm256_storeu_si256((__m256i *)(mixed + WORDS),

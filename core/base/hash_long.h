@@ -12,6 +12,7 @@
 ** exchanged sum: so one exchange serves 16 stripes.
 */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,10 +45,10 @@ static const uint64_t cd_hash_begin[8] = {
     UINT64_C(0x85ebca77c2b2ae63), UINT64_C(0x85ebca77),
     UINT64_C(0x27d4eb2f165667c5), CD_HASH_PRIME32};
 
-/* Of the stripes between two scrambles: what lies that far ahead is hashed, too. Else 0. */
-static inline size_t cd_hash_ahead(const unsigned char *at, const unsigned char *end)
+/* Of the stripes between two scrambles: what lies far ahead is hashed, too. */
+static inline bool cd_hash_asks(const unsigned char *at, const unsigned char *end)
 {
-    return end - at > CD_HASH_FAR + CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES ? CD_HASH_FAR : 0;
+    return end - at > CD_HASH_FAR + CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES;
 }
 
 /* mixed: accumulators, each with its word of the secret */

@@ -221,10 +221,13 @@ static void emit_finals(const cd_reducer *r, const cd_bucket *bucket)
 
 /* Large gradients are hashed on their way out, where nobody writes to them before grad_final says
 ** so. */
-static bool hashes_on_the_way(const cd_reducer *r, size_t pair_count)
+static bool hashes_on_the_way(const cd_reducer *r, const cd_bucket *bucket, size_t pair_count)
 {
     const cddp_copy_pair *pairs = r->buckets.pairs;
-    bool may = !CD_POINTS_STRIKE && cd_tracer_wants_digest(r->tracer), has_large = false;
+    /* what does not pay for the whole bucket pays for none of its gradients */
+    bool may = !CD_POINTS_STRIKE && cd_tracer_wants_digest(r->tracer) &&
+               cd_digest_may_follow(&bucket->flat, &bucket->flat);
+    bool has_large = false;
     for (size_t i = 0; may && i < pair_count; i++) {
         may = pairs[i].dst.device->copy_many == cddp_device_cpu()->copy_many;
         has_large |= cd_digest_may_follow(&pairs[i].dst, &pairs[i].src);
@@ -275,7 +278,7 @@ static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, const cddp_tenso
         else
             CD_TRY(prepare_copy(r, v, result, &r->buckets.pairs[pair_count++], err));
     }
-    if (pair_count > 0 && hashes_on_the_way(r, pair_count))
+    if (pair_count > 0 && hashes_on_the_way(r, bucket, pair_count))
         return CD_PASS(copy_and_report(r, bucket, err));
     if (pair_count > 0)
         CD_TRY(bucket->flat.device->copy_many(bucket->flat.device, r->buckets.pairs, pair_count,
