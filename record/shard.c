@@ -81,11 +81,11 @@ int32_t cddp_shard_kind(const char *name) { return name != NULL ? cd_event_find(
 /* As the cpu device does it: blocks in order, folded into the number of elements. */
 uint64_t cddp_shard_digest(const void *bytes, size_t byte_count, size_t element_bytes)
 {
-    const char *at = bytes;
+    const char *at = bytes, *const end = at + byte_count;
     uint64_t digest = element_bytes > 0 ? byte_count / element_bytes : 0;
     while (byte_count > 0) {
         const size_t count = byte_count < DIGEST_BLOCK_BYTES ? byte_count : DIGEST_BLOCK_BYTES;
-        digest = cd_hash64(at, count, digest);
+        digest = cd_hash64_block(&(cd_hash_input){at, count, end}, digest);
         at += count;
         byte_count -= count;
     }

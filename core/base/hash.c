@@ -3,21 +3,36 @@
 #include "core/base/hash.h"
 
 #define XXH_INLINE_ALL
+#include <stdbool.h>
 #include <string.h>
 #include <xxhash.h>
 
-#if defined(CD_HASH_AVX2)
-/* XXH3 uses no vectors for fewer bytes. */
-#define VECTOR_BYTES_MIN 241
+#if defined(CD_HASH_AVX512)
+/* Older processors slow down for vectors of 512 bits, and Zen 4 splits them. */
+static bool has_fast_avx512(void)
+{
+    return __builtin_cpu_supports("avx512vbmi") && !__builtin_cpu_is("amd");
+}
 #endif
+
+uint64_t cd_hash64_block(const cd_hash_input *input, uint64_t seed)
+{
+#if defined(CD_HASH_AVX512)
+    if (input->byte_count >= CD_HASH_LONG_MIN && has_fast_avx512())
+        return cd_hash64_avx512(input, seed);
+#endif
+#if defined(CD_HASH_AVX2)
+    if (input->byte_count >= CD_HASH_LONG_MIN && __builtin_cpu_supports("avx2"))
+        return cd_hash64_avx2(input, seed);
+#endif
+    return XXH3_64bits_withSeed(input->bytes, input->byte_count, seed);
+}
 
 uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed)
 {
-#if defined(CD_HASH_AVX2)
-    if (byte_count >= VECTOR_BYTES_MIN && __builtin_cpu_supports("avx2"))
-        return cd_hash64_avx2(bytes, byte_count, seed);
-#endif
-    return XXH3_64bits_withSeed(bytes, byte_count, seed);
+    if (byte_count < CD_HASH_LONG_MIN) return XXH3_64bits_withSeed(bytes, byte_count, seed);
+    const cd_hash_input input = {bytes, byte_count, (const char *)bytes + byte_count};
+    return cd_hash64_block(&input, seed);
 }
 
 uint64_t cd_hash_text(const char *text)

@@ -7,8 +7,21 @@
 #include <stdint.h>
 
 uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed);
-/* The same for processors with AVX2. It exists where CMake can compile it (CD_HASH_AVX2). */
-uint64_t cd_hash64_avx2(const void *bytes, size_t byte_count, uint64_t seed);
+
+/* Bytes that are hashed block by block. What lies behind them, up to `end`, is hashed next, and is
+** asked for meanwhile. */
+typedef struct cd_hash_input {
+    const void *bytes;
+    size_t byte_count;
+    const void *end;
+} cd_hash_input;
+
+uint64_t cd_hash64_block(const cd_hash_input *input, uint64_t seed);
+/* The same of CD_HASH_LONG_MIN bytes or more, for processors with AVX2 and with AVX-512. They exist
+** where CMake can compile them (CD_HASH_AVX2, CD_HASH_AVX512). */
+enum { CD_HASH_LONG_MIN = 241 };
+uint64_t cd_hash64_avx2(const cd_hash_input *input, uint64_t seed);
+uint64_t cd_hash64_avx512(const cd_hash_input *input, uint64_t seed);
 uint64_t cd_hash_text(const char *text); /* NULL hashes as "" */
 /* Folds a number into a running digest; order matters. */
 CD_EVERYWHERE uint64_t cd_hash_mix(uint64_t digest, uint64_t value)

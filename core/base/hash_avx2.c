@@ -1,14 +1,100 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XXH3 compiled for AVX2: the same digests as hash.c, read at the speed of memory. CMake compiles
-**      this file with -mavx2
-** where the compiler knows it; hash.c calls it on processors that have it.
+/* XXH3 of many bytes with AVX2: a stripe is two vectors. CMake compiles this file with -mavx2
+** where the compiler knows it. See Note [XXH3 with a seed for each block] in hash_long.h.
 */
 #include "core/base/hash.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include "core/base/hash_long.h"
 
-uint64_t cd_hash64_avx2(const void *bytes, size_t byte_count, uint64_t seed)
+#include <immintrin.h>
+
+/* Words of a vector, and keys: the second half of a stripe has the key that many words further. */
+enum { WORDS = 4, KEYS = CD_HASH_STRIPES + WORDS + 1 };
+
+typedef struct stripe {
+    __m256i low, high;
+} stripe;
+
+static inline __m256i product(__m256i data, __m256i key)
 {
-    return XXH3_64bits_withSeed(bytes, byte_count, seed);
+    const __m256i mixed = _mm256_xor_si256(data, key);
+    return _mm256_mul_epu32(mixed, _mm256_srli_epi64(mixed, 32));
+}
+
+static inline __m256i exchange(__m256i words)
+{
+    return _mm256_shuffle_epi32(words, _MM_SHUFFLE(1, 0, 3, 2));
+}
+
+static inline __m256i load(const void *at) { return _mm256_loadu_si256(at); }
+
+/* With `count` stripes more. asks: for what comes, while they are hashed. */
+static inline stripe accumulate(stripe sum, const unsigned char *at, const __m256i *keys,
+                                size_t count, bool asks)
+{
+    stripe as_it_is = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (size_t i = 0; i < count; i++, at += CD_HASH_STRIPE_BYTES) {
+        const __m256i low = load(at), high = load(at + sizeof low);
+        if (asks) _mm_prefetch((const char *)at + CD_HASH_NEAR, _MM_HINT_T0);
+        if (asks) _mm_prefetch((const char *)at + CD_HASH_FAR, _MM_HINT_T2);
+        as_it_is.low = _mm256_add_epi64(as_it_is.low, low);
+        as_it_is.high = _mm256_add_epi64(as_it_is.high, high);
+        sum.low = _mm256_add_epi64(sum.low, product(low, keys[i]));
+        sum.high = _mm256_add_epi64(sum.high, product(high, keys[i + WORDS]));
+    }
+    sum.low = _mm256_add_epi64(sum.low, exchange(as_it_is.low));
+    sum.high = _mm256_add_epi64(sum.high, exchange(as_it_is.high));
+    return sum;
+}
+
+static inline __m256i scramble(__m256i sum, __m256i key)
+{
+    const __m256i prime = _mm256_set1_epi64x((long long)CD_HASH_PRIME32);
+    const __m256i mixed = _mm256_xor_si256(_mm256_xor_si256(sum, _mm256_srli_epi64(sum, 47)), key);
+    const __m256i high = _mm256_mul_epu32(_mm256_srli_epi64(mixed, 32), prime);
+    return _mm256_add_epi64(_mm256_mul_epu32(mixed, prime), _mm256_slli_epi64(high, 32));
+}
+
+/* The words of two keys, so many bits further. */
+static inline __m256i between(const __m256i *key, int bits)
+{
+    return _mm256_or_si256(_mm256_srli_epi64(key[0], bits), _mm256_slli_epi64(key[1], 64 - bits));
+}
+
+uint64_t cd_hash64_avx2(const cd_hash_input *input, uint64_t seed)
+{
+    const size_t byte_count = input->byte_count;
+    const __m256i plus = _mm256_set1_epi64x((long long)seed),
+                  minus = _mm256_sub_epi64(_mm256_setzero_si256(), plus),
+                  even = _mm256_blend_epi32(minus, plus, 0x33),
+                  odd = _mm256_blend_epi32(plus, minus, 0x33);
+    __m256i keys[KEYS];
+    for (size_t i = 0; i < KEYS - 1; i += 2) {
+        keys[i] = _mm256_add_epi64(load(cd_hash_secret + i), even);
+        keys[i + 1] = _mm256_add_epi64(load(cd_hash_secret + i + 1), odd);
+    }
+    keys[KEYS - 1] = _mm256_add_epi64(load(cd_hash_secret + (KEYS - 1)), even);
+    const unsigned char *at = input->bytes, *const end = input->end,
+                        *const last = at + byte_count - CD_HASH_STRIPE_BYTES;
+    const size_t round_bytes = CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES;
+    const unsigned char *const rest = at + (byte_count - 1) / round_bytes * round_bytes;
+    stripe sum = {load(cd_hash_begin), load(cd_hash_begin + WORDS)};
+    for (; at < rest; at += round_bytes) {
+        sum = cd_hash_asks(at, end) ? accumulate(sum, at, keys, CD_HASH_STRIPES, true)
+                                    : accumulate(sum, at, keys, CD_HASH_STRIPES, false);
+        sum.low = scramble(sum.low, keys[CD_HASH_STRIPES]);
+        sum.high = scramble(sum.high, keys[CD_HASH_STRIPES + WORDS]);
+    }
+    sum = accumulate(sum, rest, keys,
+                     (size_t)(last - rest + CD_HASH_STRIPE_BYTES - 1) / CD_HASH_STRIPE_BYTES,
+                     cd_hash_asks(rest, end));
+    __m256i final[1 + WORDS];
+    final[0] = between(keys + CD_HASH_STRIPES - 1, 8);
+    final[WORDS] = between(keys + CD_HASH_STRIPES - 1 + WORDS, 8);
+    sum = accumulate(sum, last, final, 1, false);
+    uint64_t mixed[2 * WORDS];
+    _mm256_storeu_si256((__m256i *)mixed, _mm256_xor_si256(sum.low, between(keys + 1, 24)));
+    _mm256_storeu_si256((__m256i *)(mixed + WORDS),
+                        _mm256_xor_si256(sum.high, between(keys + 1 + WORDS, 24)));
+    return cd_hash_end(mixed, byte_count);
 }

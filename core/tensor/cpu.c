@@ -415,9 +415,10 @@ static void digest_fold(digest_scan *d, const void *bytes, size_t byte_count)
 /* What digest_take and a last fold do with one stretch. */
 static uint64_t digest_whole(uint64_t digest, const unsigned char *bytes, size_t left)
 {
+    const unsigned char *const end = bytes + left;
     for (size_t n; left > 0; bytes += n, left -= n) {
         n = left < CD_DIGEST_BLOCK_BYTES ? left : CD_DIGEST_BLOCK_BYTES;
-        digest = cd_hash64(bytes, n, digest);
+        digest = cd_hash64_block(&(cd_hash_input){bytes, n, end}, digest);
     }
     return digest;
 }

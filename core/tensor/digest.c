@@ -42,13 +42,21 @@ void cd_digest_pass_begin(cd_digest_pass *pass, const cddp_tensor *whole)
     pass->digest = (uint64_t)pass->numel;
 }
 
+/* end: of what is hashed next, one block behind the other */
+static uint64_t hash_block(const unsigned char *at, size_t bytes, const unsigned char *end,
+                           uint64_t digest)
+{
+    return cd_hash64_block(&(cd_hash_input){at, bytes, end}, digest);
+}
+
 /* Hashes the whole blocks before `until`. */
 static void advance(cd_digest_pass *pass, const unsigned char *until)
 {
     for (size_t n; pass->next < pass->end; pass->next += n) {
         n = block_bytes(pass->next, pass->end);
         if (n > (size_t)(until - pass->next)) return;
-        pass->digest = cd_hash64(pass->next, n, pass->digest);
+        /* a part has asked for what comes */
+        pass->digest = hash_block(pass->next, n, until, pass->digest);
     }
 }
 
@@ -66,7 +74,7 @@ uint64_t cd_digest_pass_part(cd_digest_pass *pass, const cddp_tensor *part)
     uint64_t digest = (uint64_t)numel;
     for (size_t n; at < end; at += n) {
         n = block_bytes(at, end);
-        digest = cd_hash64(at, n, digest);
+        digest = hash_block(at, n, is_inside ? pass->end : end, digest);
         if (is_inside && at + n > pass->next) advance(pass, at + n);
     }
     return digest;
@@ -109,21 +117,38 @@ bool cd_glance(const cddp_tensor *tensor, bool *is_zero, int64_t *nonfinite)
     return true;
 }
 
-/* Folds `bytes` more, a multiple of the block unless they are the last ones. at: how many elements
-** come before. */
-static void follow(const cddp_tensor *t, const unsigned char *first, size_t bytes, int64_t at,
-                   cd_digest_written *written)
+/* Values of `nonfinite` that are no index: none was found yet, nobody asks. */
+enum { NOT_YET = -1, NOT_WANTED = -2 };
+
+/* A tensor of which all before `next` was hashed. */
+typedef struct follower {
+    cddp_dtype dtype;
+    const unsigned char *begin, *next, *end;
+    cd_digest_written so_far;
+} follower;
+
+static follower follower_of(const cddp_tensor *t, int64_t numel, int64_t nonfinite)
 {
-    const size_t element = cddp_dtype_bytes(t->dtype);
-    const unsigned char *const end = first + bytes;
-    for (const unsigned char *next = first; next < end;) {
-        const size_t n = block_bytes(next, end), count = n / element;
-        written->digest = cd_hash64(next, n, written->digest);
-        const size_t found =
-            written->nonfinite < 0 ? cd_kernel_find_nonfinite(t->dtype, next, count) : count;
-        if (found < count)
-            written->nonfinite = at + (int64_t)((size_t)(next - first) / element + found);
-        next += n;
+    const unsigned char *begin = address_of(t);
+    return (follower){t->dtype,
+                      begin,
+                      begin,
+                      begin + (size_t)numel * cddp_dtype_bytes(t->dtype),
+                      {(uint64_t)numel, nonfinite}};
+}
+
+/* bytes: a multiple of the block unless they are the last ones. */
+static void follow(follower *f, size_t bytes)
+{
+    const size_t element = cddp_dtype_bytes(f->dtype);
+    cd_digest_written *w = &f->so_far;
+    for (size_t n; bytes > 0; f->next += n, bytes -= n) {
+        n = block_bytes(f->next, f->next + bytes);
+        w->digest = hash_block(f->next, n, f->end, w->digest);
+        if (w->nonfinite != NOT_YET) continue;
+        const size_t count = n / element;
+        const size_t found = cd_kernel_find_nonfinite(f->dtype, f->next, count);
+        if (found < count) w->nonfinite = (int64_t)((size_t)(f->next - f->begin) / element + found);
     }
 }
 
@@ -135,11 +160,10 @@ uint64_t cd_digest_and_find_nonfinite(const cddp_tensor *tensor, int64_t *index)
         *index = find_nonfinite(tensor);
         return digest_of(tensor);
     }
-    cd_digest_written written = {(uint64_t)numel, -1};
-    follow(tensor, address_of(tensor), (size_t)numel * cddp_dtype_bytes(tensor->dtype), 0,
-           &written);
-    *index = written.nonfinite;
-    return written.digest;
+    follower f = follower_of(tensor, numel, NOT_YET);
+    follow(&f, (size_t)(f.end - f.begin));
+    *index = f.so_far.nonfinite;
+    return f.so_far.digest;
 }
 
 /* ---- what is written ---- */
@@ -170,7 +194,7 @@ static cddp_status write_and_follow(const cddp_copy_pair *pair, int64_t n,
     const cddp_device *device = pair->dst.device;
     const size_t element = cddp_dtype_bytes(pair->dst.dtype);
     const int64_t numel = cddp_tensor_numel(&pair->dst), most = (int64_t)(WRITTEN_BYTES / element);
-    cd_digest_written w = {(uint64_t)numel, -1};
+    follower f = follower_of(&pair->dst, numel, n == 0 ? NOT_YET : NOT_WANTED);
     for (int64_t at = 0, count; at < numel; at += count) {
         count = numel - at < most ? numel - at : most;
         const cddp_tensor dst = piece_of(&pair->dst, at, count),
@@ -179,9 +203,9 @@ static cddp_status write_and_follow(const cddp_copy_pair *pair, int64_t n,
             CD_TRY(device->copy(&dst, &src, NULL, err));
         else
             CD_TRY(device->multiply_reciprocal(&dst, &src, n, NULL, err));
-        follow(&dst, address_of(&dst), (size_t)count * element, at, &w);
+        follow(&f, (size_t)count * element);
     }
-    *written = w;
+    *written = f.so_far;
     return CDDP_OK;
 }
 
@@ -190,8 +214,11 @@ cddp_status cd_digest_copy(const cddp_copy_pair *pair, cd_digest_written *writte
     return CD_PASS(write_and_follow(pair, 0, written, err));
 }
 
-cddp_status cd_digest_multiply_reciprocal(const cddp_copy_pair *pair, int64_t n,
-                                          cd_digest_written *written, cddp_error *err)
+cddp_status cd_digest_multiply_reciprocal(const cddp_copy_pair *pair, int64_t n, uint64_t *digest,
+                                          cddp_error *err)
 {
-    return CD_PASS(write_and_follow(pair, n, written, err));
+    cd_digest_written written;
+    CD_TRY(write_and_follow(pair, n, &written, err));
+    *digest = written.digest;
+    return CDDP_OK;
 }

@@ -46,10 +46,9 @@ typedef struct cd_digest_written {
 /* Both lie in host memory one element behind the other, `cpu` hashes dst, and they are large enough
 ** for it to pay. */
 bool cd_digest_may_follow(const cddp_tensor *dst, const cddp_tensor *src);
-/* For such a pair: dst = src by the device's copy, or dst = src × fl(1/n) by its
-** multiply_reciprocal, and what dst is then. Block by block, with the bits of one call. */
+/* For such a pair: dst = src by the device's copy, and what dst is then; or dst = src × fl(1/n) by
+** its multiply_reciprocal, and the digest of dst. Block by block, with the bits of one call. */
 cddp_status cd_digest_copy(const cddp_copy_pair *pair, cd_digest_written *written,
                            cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_digest_multiply_reciprocal(const cddp_copy_pair *pair, int64_t n,
-                                          cd_digest_written *written,
+cddp_status cd_digest_multiply_reciprocal(const cddp_copy_pair *pair, int64_t n, uint64_t *digest,
                                           cddp_error *err) CDDP_MUST_CHECK;

@@ -350,8 +350,8 @@ double cd_kernel_squares_total(const cd_squares *squares)
 
 /* All exponent bits set. The block test has no branch inside, so that it vectorises; the block is
 ** then searched. */
-#define FIND_NONFINITE(T, name, mask)                                                   \
-    static size_t name(const void *src, size_t count)                                   \
+#define FIND_NONFINITE(T, name, attributes, mask)                                       \
+    attributes static size_t name(const void *src, size_t count)                        \
     {                                                                                   \
         const T *bits = src;                                                            \
         for (size_t start = 0; start < count; start += CHUNK) {                         \
@@ -363,24 +363,35 @@ double cd_kernel_squares_total(const cd_squares *squares)
         }                                                                               \
         return count;                                                                   \
     }
-FIND_NONFINITE(uint64_t, find_f64, UINT64_C(0x7ff0000000000000))
-FIND_NONFINITE(uint32_t, find_f32, 0x7f800000u)
-FIND_NONFINITE(uint16_t, find_f16, 0x7c00u)
-FIND_NONFINITE(uint16_t, find_bf16, 0x7f80u)
+#define FIND_ALL(suffix, attributes)                                                     \
+    FIND_NONFINITE(uint64_t, find_f64##suffix, attributes, UINT64_C(0x7ff0000000000000)) \
+    FIND_NONFINITE(uint32_t, find_f32##suffix, attributes, 0x7f800000u)                  \
+    FIND_NONFINITE(uint16_t, find_f16##suffix, attributes, 0x7c00u)                      \
+    FIND_NONFINITE(uint16_t, find_bf16##suffix, attributes, 0x7f80u)
+FIND_ALL(_any, )
+#if defined(__GNUC__) && defined(__x86_64__)
+FIND_ALL(_avx2, __attribute__((target("avx2"))))
+/* A few elements are not worth the question. */
+#define FIND(T, src, count)                                                               \
+    ((count) >= CHUNK && __builtin_cpu_supports("avx2") ? find_##T##_avx2((src), (count)) \
+                                                        : find_##T##_any((src), (count)))
+#else
+#define FIND(T, src, count) find_##T##_any((src), (count))
+#endif
 
 size_t cd_kernel_find_nonfinite(cddp_dtype dtype, const void *src, size_t count)
 {
     switch (dtype) {
     case CDDP_F64:
-        return find_f64(src, count);
+        return FIND(f64, src, count);
     case CDDP_F32:
-        return find_f32(src, count);
+        return FIND(f32, src, count);
     case CDDP_F16:
-        return find_f16(src, count);
+        return FIND(f16, src, count);
     case CDDP_BF16:
-        return find_bf16(src, count);
+        return FIND(bf16, src, count);
     case CDDP_C64: {
-        size_t part = find_f32(src, 2 * count);
+        size_t part = FIND(f32, src, 2 * count);
         return part == 2 * count ? count : part / 2;
     }
     default:

@@ -183,9 +183,9 @@ static cddp_status pack_one(const cd_reducer *r, const cddp_tensor *view, const 
     const int64_t div = (int64_t)r->divide_factor;
     if (!hashes_on_the_way(r, view, value))
         return CD_PASS(view->device->multiply_reciprocal(view, value, div, NULL, err));
-    cd_digest_written written;
-    CD_TRY(cd_digest_multiply_reciprocal(&(cddp_copy_pair){*view, *value}, div, &written, err));
-    contribution->digest = (int64_t)written.digest;
+    uint64_t digest = 0;
+    CD_TRY(cd_digest_multiply_reciprocal(&(cddp_copy_pair){*view, *value}, div, &digest, err));
+    contribution->digest = (int64_t)digest;
     contribution->is_hashed = true;
     return CDDP_OK;
 }

@@ -207,24 +207,32 @@ static bool is_consumed(const cd_reducer *r, size_t variable)
     return !r->writes_back && r->optimizer_managed[variable];
 }
 
-static void emit_finals(const cd_reducer *r, const cd_bucket *bucket)
+static void emit_final_of(const cd_reducer *r, uint32_t variable)
 {
-    for (uint32_t i = 0; r->tracer != NULL && i < bucket->variable_count; i++) {
-        uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
-        bool is_unused = cd_reducer_is_unused(r, v);
-        if (is_unused || !is_consumed(r, v)) cd_reducer_emit_final(r, v, is_unused);
-    }
+    const bool is_unused = cd_reducer_is_unused(r, variable);
+    if (is_unused || !is_consumed(r, variable)) cd_reducer_emit_final(r, variable, is_unused);
 }
 
-/* Gradients are hashed on their way out, where nobody writes to them before grad_final says so. */
-static bool hashes_on_the_way(const cd_reducer *r, size_t pair_count)
+static void emit_finals(const cd_reducer *r, const cd_bucket *bucket)
+{
+    for (uint32_t i = 0; r->tracer != NULL && i < bucket->variable_count; i++)
+        emit_final_of(r, r->buckets.layout.indices[bucket->first_slot + i]);
+}
+
+/* Large gradients are hashed on their way out, where nobody writes to them before grad_final says
+** so. */
+static bool hashes_on_the_way(const cd_reducer *r, const cd_bucket *bucket, size_t pair_count)
 {
     const cddp_copy_pair *pairs = r->buckets.pairs;
-    bool may = !CD_POINTS_STRIKE && cd_tracer_wants_digest(r->tracer);
-    for (size_t i = 0; may && i < pair_count; i++)
-        may = pairs[i].dst.device->copy_many == cddp_device_cpu()->copy_many &&
-              cd_digest_may_follow(&pairs[i].dst, &pairs[i].src);
-    return may;
+    /* what does not pay for the whole bucket pays for none of its gradients */
+    bool may = !CD_POINTS_STRIKE && cd_tracer_wants_digest(r->tracer) &&
+               cd_digest_may_follow(&bucket->flat, &bucket->flat);
+    bool has_large = false;
+    for (size_t i = 0; may && i < pair_count; i++) {
+        may = pairs[i].dst.device->copy_many == cddp_device_cpu()->copy_many;
+        has_large |= cd_digest_may_follow(&pairs[i].dst, &pairs[i].src);
+    }
+    return may && has_large;
 }
 
 /* An optimizer that consumes its gradients has none written back (FIN-07). */
@@ -233,17 +241,26 @@ static bool is_written_back(const cd_reducer *r, size_t variable)
     return !cd_reducer_is_unused(r, variable) && !is_consumed(r, variable);
 }
 
-/* One pair for each variable that is written back, in the order of the bucket. */
-static cddp_status copy_back(cd_reducer *r, cd_bucket *bucket, size_t pair_count, cddp_error *err)
+static cddp_status copy_one(cd_reducer *r, cd_bucket *bucket, uint32_t i,
+                            const cddp_copy_pair *pair, cddp_error *err)
 {
-    const cddp_device *device = bucket->flat.device;
+    bucket->reading.has_written = cd_digest_may_follow(&pair->dst, &pair->src);
+    if (bucket->reading.has_written)
+        return CD_PASS(cd_digest_copy(pair, &r->buckets.written[i], err));
+    return CD_PASS(pair->dst.device->copy(&pair->dst, &pair->src, NULL, err));
+}
+
+/* One pair for each variable that is written back, in the order of the bucket. Each gradient is
+** reported while it is in the cache: whoever looks at it then reads it there. */
+static cddp_status copy_and_report(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
     const cddp_copy_pair *pair = r->buckets.pairs;
-    if (!hashes_on_the_way(r, pair_count))
-        return CD_PASS(device->copy_many(device, pair, pair_count, CDDP_COPY_PLAIN, 1, NULL, err));
-    for (uint32_t i = 0; i < bucket->variable_count; i++)
-        if (is_written_back(r, r->buckets.layout.indices[bucket->first_slot + i]))
-            CD_TRY(cd_digest_copy(pair++, &r->buckets.written[i], err));
-    bucket->reading.has_written = true;
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        const uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
+        if (is_written_back(r, v)) CD_TRY(copy_one(r, bucket, i, pair++, err));
+        emit_final_of(r, v);
+    }
+    bucket->reading.has_written = false;
     return CDDP_OK;
 }
 
@@ -261,10 +278,13 @@ static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, const cddp_tenso
         else
             CD_TRY(prepare_copy(r, v, result, &r->buckets.pairs[pair_count++], err));
     }
-    if (pair_count > 0) CD_TRY(copy_back(r, bucket, pair_count, err));
+    if (pair_count > 0 && hashes_on_the_way(r, bucket, pair_count))
+        return CD_PASS(copy_and_report(r, bucket, err));
+    if (pair_count > 0)
+        CD_TRY(bucket->flat.device->copy_many(bucket->flat.device, r->buckets.pairs, pair_count,
+                                              CDDP_COPY_PLAIN, 1, NULL, err));
     CD_POINT_WRITTEN(r, bucket);
     emit_finals(r, bucket);
-    bucket->reading.has_written = false;
     return CDDP_OK;
 }
 

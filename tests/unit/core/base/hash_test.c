@@ -28,6 +28,31 @@ TEST(hash, every_length_and_alignment_is_hashed_as_by_scalar_code)
         }
 }
 
+/* A digest is folded from blocks, each with the last one's hash as its seed. */
+TEST(hash, every_version_of_many_bytes_gives_the_same)
+{
+    static unsigned char bytes[30000];
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(i * 2654435761u >> 13);
+    for (size_t count = CD_HASH_LONG_MIN; count < 8900; count += count < 1100 ? 1 : 13)
+        for (uint64_t seed = 0, i = 0; i < 3; seed = cd_hash64(bytes + i, count, seed), i++) {
+            const uint64_t expected = XXH3_64bits_withSeed(bytes + i, count, seed);
+            /* what lies behind is asked for or not, and does not count */
+            const cd_hash_input input = {bytes + i, count,
+                                         i == 1 ? bytes + i + count : bytes + sizeof bytes};
+            cd_test_row("%zu bytes at %d", count, (int)i);
+#if defined(CD_HASH_AVX2)
+            if (__builtin_cpu_supports("avx2"))
+                assert_int_equal(cd_hash64_avx2(&input, seed), expected);
+#endif
+#if defined(CD_HASH_AVX512)
+            if (__builtin_cpu_supports("avx512f"))
+                assert_int_equal(cd_hash64_avx512(&input, seed), expected);
+#endif
+            assert_int_equal(cd_hash64_block(&input, seed), expected);
+            assert_int_equal(cd_hash64(bytes + i, count, seed), expected);
+        }
+}
+
 TEST(hash, mixing_depends_on_order)
 {
     assert_int_not_equal(cd_hash_mix(cd_hash_mix(0, 1), 2), cd_hash_mix(cd_hash_mix(0, 2), 1));

@@ -127,13 +127,13 @@ TEST(digest, what_is_written_is_hashed_as_behind_one_call)
             const cddp_copy_pair pair = {to, from};
             assert_true(cd_digest_may_follow(&to, &from));
             for (int64_t n = 0; n <= 3; n += 3) {
-                cd_digest_written written;
+                cd_digest_written written = {.nonfinite = places[p]};
                 int64_t nonfinite = -1;
                 if (n == 0) {
                     assert_ok(cd_digest_copy(&pair, &written, &err), &err);
                     assert_ok(to.device->copy(&expected, &from, NULL, &err), &err);
                 } else {
-                    assert_ok(cd_digest_multiply_reciprocal(&pair, n, &written, &err), &err);
+                    assert_ok(cd_digest_multiply_reciprocal(&pair, n, &written.digest, &err), &err);
                     assert_ok(to.device->multiply_reciprocal(&expected, &from, n, NULL, &err),
                               &err);
                 }
