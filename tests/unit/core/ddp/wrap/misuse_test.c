@@ -866,6 +866,36 @@ LAB(strict, options_that_have_no_effect_are_refused, 1) /* BKT-12 */
     lane_wrap(l);
 }
 
+/* What an older program knew of a struct is enough from its least size on, and not a byte less. */
+LAB(misuse, structs_of_older_programs_are_taken_and_cut_ones_are_not, 1)
+{
+    const uint32_t group_end = offsetof(cddp_ddp_options, group) + sizeof(cddp_group *);
+    const uint32_t enable_end = offsetof(cddp_join_options, enable) + sizeof(bool);
+    const uint32_t offsets_end = sizeof(cddp_bucket_info);
+    cddp_join_options join = cddp_join_options_default();
+    cddp_bucket_info info = {.size = offsets_end - 1};
+    cddp_ddp_logging log = {.size = offsetof(cddp_ddp_logging, rank) - 1, .rank = 77};
+    lane_add(l, "a", CDDP_F32, 2);
+    l->options.size = group_end - 1;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "too small for a group");
+    l->options.size = group_end;
+    lane_wrap(l);
+    join.size = enable_end - 1;
+    CHECK_FAILS(cddp_ddp_join_begin(l->ddp, &join, &l->err), CDDP_E_ARG, "the join options' size");
+    join.size = enable_end;
+    CHECK_OK(cddp_ddp_join_begin(l->ddp, &join, &l->err));
+    CHECK_OK(cddp_ddp_join_end(l->ddp, &l->err));
+    CHECK_FAILS(cddp_ddp_bucket(l->ddp, 0, &info, &l->err), CDDP_E_ARG, "cddp_bucket_info");
+    info.size = offsets_end;
+    CHECK_OK(cddp_ddp_bucket(l->ddp, 0, &info, &l->err));
+    CHECK(info.variable_count == 1 && info.numel == 2 && info.offsets[0] == 0);
+    CHECK_FAILS(cddp_ddp_get_logging(l->ddp, &log, &l->err), CDDP_E_ARG, "cddp_ddp_logging");
+    log.size++;
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
+    CHECK(log.world_size == 1 && log.rank == 77); /* nothing behind its size is written */
+    l->options = cddp_ddp_options_default();
+}
+
 /* ---- arguments that are not there ---- */
 
 LAB(misuse, no_object_is_an_error_and_not_a_crash, 1)
