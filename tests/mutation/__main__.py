@@ -101,9 +101,10 @@ def verb_show(arguments, build, store):
 
 
 def verb_try(arguments, build, store):
-    """A scenario that is being written: does it notice a mutant? Nothing is stored."""
-    if not arguments.id:
-        raise Mistake("try needs --id, as list prints it")
+    """A scenario that is being written: does it notice a mutant? Without one: what the report says to which it is known. Nothing is stored."""
+    if not arguments.id and not arguments.known:
+        raise Mistake("try needs --id, as list prints it, or --known")
+    noticed = lists.known() if not arguments.scenario else {}
     for scenario in arguments.scenario:
         if not pathlib.Path(scenario).is_file():
             raise Mistake(f"{scenario} is no file")
@@ -113,7 +114,10 @@ def verb_try(arguments, build, store):
         program = Program(build, scratch)
         for mutant in chosen(arguments, build, store, Parser(build)):
             print(f"{mutant.id} {lists.line_of(mutant.key)}")
-            for line in trial(program, mutant, arguments.scenario, scratch):
+            scenarios = arguments.scenario or [str(ROOT / name) for key, name in noticed.items() if key == mutant.key]
+            if not scenarios:
+                raise Mistake("no scenario is given, and known.txt has none that notices it")
+            for line in trial(program, mutant, scenarios, scratch, arguments.report):
                 lived += line.endswith("as before")
                 print(f"  {line}", flush=True)
     finally:
@@ -323,7 +327,9 @@ def parse(words):
     run.add_argument("--quiet", action="store_true", help="no line for each mutant")
     run.set_defaults(call=verb_run)
     attempt = verbs.add_parser("try", parents=[selection], help="run scenarios on mutants, for one that is being written; 1 when it ends as before")
-    attempt.add_argument("scenario", nargs="+", metavar="SCENARIO")
+    attempt.add_argument("scenario", nargs="*", metavar="SCENARIO", help="none: the one that noticed it last, by known.txt")
+    attempt.add_argument("--known", action="store_true", help="draw from known.txt")
+    attempt.add_argument("--report", type=number, default=1, metavar="N", help="show so many lines of the report (1)")
     attempt.set_defaults(call=verb_try)
     renew = verbs.add_parser("map", help="find out which scenarios enter which function, and write touched.map")
     renew.add_argument("--jobs", type=number, default=2, metavar="N", help="so many at once (2)")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of one mutant: built, run under the scenarios that touch it, then under the others, then under unit tests."""
+import os
 import pathlib
 import threading
 
@@ -8,10 +9,13 @@ from tree import ROOT, Mistake, folder_of, read_text
 
 CHUNKS = (6, 24, 400)  # scenarios of a first, second and every later process: most mutants fall at once
 QUICK = ("-O1",)       # for a mutant that one scenario is known to notice
+SANITIZED = ("-fsanitize=address",)  # what unit tests are built with once more: it sees memory that no test looks at
+# Its shadow needs more addresses than a limit on data leaves.
+WATCHED = {"ASAN_OPTIONS": "hard_rss_limit_mb=4096:detect_leaks=1"}
 
 
-def trial(program, mutant, scenarios, scratch):
-    """What each scenario says of a mutant, as lines."""
+def trial(program, mutant, scenarios, scratch, shown=0):
+    """What each scenario says of a mutant, as lines; shown: and so many lines of its report."""
     target, binary = scratch / "trial.o", scratch / "trial"
     failed = program.compile(mutant.file, mutant.apply(read_text(ROOT / mutant.file)), target)
     if failed:
@@ -30,8 +34,9 @@ def trial(program, mutant, scenarios, scratch):
             raise Mistake(f"the clean program does not verify {scenario}: {before.how}\n{before.output.strip()}")
         after = run([str(binary), "run", path], max(1, PATIENCE * before.seconds))
         if after.late or after.code != before.code or len(verified(after)) != len(verified(before)):
-            said = next((line for line in after.output.splitlines() if line), "")
-            yield f"{scenario}: noticed, {after.how}: {said}"
+            lines = [line for line in after.output.splitlines() if line]
+            yield f"{scenario}: noticed, {after.how}: {lines[0] if lines else ''}"
+            yield from (f"  {line}" for line in lines[1:shown])
         else:
             yield f"{scenario}: as before"
 
@@ -43,6 +48,7 @@ class Judge:
         self.known = known  # the scenario that noticed a mutant last, by key
         self.lock = threading.Lock()
         self.archives = {}
+        self.sanitized = {}  # by file and test
         self.alone = {}  # how the clean program ends each of those
         self.runnable = None
         self.cost = {name: cost for name, cost in zip(mapped.scenarios, mapped.costs)}
@@ -132,23 +138,55 @@ class Judge:
                 path.unlink(missing_ok=True)
 
     def unit_tests(self, mutant, target, binary):
-        """The first unit test of the mutant's folder that fails with it; empty when none does."""
+        """The first unit test of the mutant's folder that fails with it, as it is or under the address sanitizer; else empty."""
+        text = mutant.apply(read_text(ROOT / mutant.file))
         for link in self.tests_of(mutant.file):
-            clean = self.program.build.folder / link
-            if not clean.is_file():
-                raise Mistake(f"{clean} does not exist: build the unit tests first, or leave --units out")
             if self.program.relink(mutant.file, target, binary, self.program.links[link]):
                 continue
-            with self.lock:
-                if link not in self.archives:
-                    self.archives[link] = run([str(clean)])
-            before = self.archives[link]
-            if before.code != 0:
-                continue  # skipped, or broken already: it says nothing of mutants
-            outcome = run([str(binary)], max(PATIENCE * before.seconds, 0.25 * self.seconds))
-            if outcome.code != 0 or outcome.late:
+            before = self.clean_test(link)
+            if before.code == 0 and self.fails(run([str(binary)], self.test_limit(before))):
                 return pathlib.Path(link).name
+        if self.program.compile(mutant.file, text, target, SANITIZED):
+            return ""
+        for link in self.tests_of(mutant.file):
+            if link.startswith("tests/oom/"):
+                continue  # it counts what is live by itself
+            words = self.program.links[link] + list(SANITIZED)
+            if self.program.relink(mutant.file, target, binary, words) or self.clean_test(link).code != 0:
+                continue
+            if self.fails(self.watched(link, binary)) and self.is_clean_under_the_sanitizer(mutant.file, link, binary):
+                return f"{pathlib.Path(link).name} under the address sanitizer"
         return ""
+
+    @staticmethod
+    def fails(outcome):
+        return outcome.code != 0 or outcome.late
+
+    def test_limit(self, before):
+        return max(PATIENCE * before.seconds, 0.25 * self.seconds)
+
+    def clean_test(self, link):
+        """How a unit test of the clean build ends. One that is skipped, or broken already, says nothing of mutants."""
+        clean = self.program.build.folder / link
+        if not clean.is_file():
+            raise Mistake(f"{clean} does not exist: build the unit tests first, or leave --units out")
+        with self.lock:
+            if link not in self.archives:
+                self.archives[link] = run([str(clean)])
+            return self.archives[link]
+
+    def watched(self, link, binary):
+        return run([str(binary)], self.test_limit(self.clean_test(link)), environment={**os.environ, **WATCHED}, memory=None)
+
+    def is_clean_under_the_sanitizer(self, file, link, binary):
+        """Whether the test with the unchanged source, built the same way, has nothing to report."""
+        if (file, link) not in self.sanitized:
+            target = self.program.scratch / f"sanitized-{threading.get_ident()}.o"
+            failed = self.program.compile(file, read_text(ROOT / file), target, SANITIZED) or \
+                self.program.relink(file, target, binary, self.program.links[link] + list(SANITIZED))
+            self.sanitized[file, link] = not failed and not self.fails(self.watched(link, binary))
+            target.unlink(missing_ok=True)
+        return self.sanitized[file, link]
 
     def tests_of(self, file):
         folder = f"tests/unit/{folder_of(file)}"
@@ -158,4 +196,6 @@ class Judge:
             links += [link for link in self.program.links if link.startswith("tests/conformance/") and "hook" in link]
         if folder_of(file) == "core/comm":
             links += [link for link in self.program.links if link.startswith("tests/unit/sim/") and "monitored" in link]
-        return sorted(links, key=lambda link: (stem not in pathlib.Path(link).name, link))
+        if file.startswith("core/"):
+            links += [link for link in self.program.links if link.startswith("tests/oom/")]
+        return sorted(links, key=lambda link: (stem not in pathlib.Path(link).name, link.startswith("tests/oom/"), link))

@@ -305,6 +305,53 @@ class Again(unittest.TestCase):
         self.assertEqual([], self.calls)
 
 
+class Units(unittest.TestCase):
+    """What scenarios do not notice is given to unit tests, as they are and then under the address sanitizer."""
+
+    LINK = "tests/unit/core/comm/comm_group_test"
+
+    def units(self, ends):
+        """ends: exit codes of the clean test, the mutant's, the mutant's and the unchanged source's under the sanitizer."""
+        mutant = mutants.Mutant("core/comm/group.c", "f", "logic", 1, "a || b -> &&", 0, 0, "")
+        made = {}
+
+        class Stub:
+            links = {self.LINK: ["cc", "-o", "t"]}
+            build = unittest.mock.Mock(folder=tree.ROOT)
+            scratch = pathlib.Path("/nowhere")
+
+            def compile(self, file, source, target, extra=()):
+                made[str(target)] = ("sanitized", pathlib.Path(target).name.startswith("sanitized-")) if extra else ("plain", False)
+
+            def relink(self, file, target, binary, words):
+                made[str(binary)] = made.get(str(target), ("plain", False))
+
+        def run(command, limit=None, environment=None, memory=program.MEMORY):
+            kind, is_clean = made.get(command[0], ("clean", True))
+            name = {"clean": "clean", "plain": "mutant", "sanitized": "unchanged" if is_clean else "watched"}[kind]
+            self.assertEqual(name in ("watched", "unchanged"), memory is None)
+            return program.Outcome(ends[name], "", 0.01, False)
+
+        with unittest.mock.patch.object(judge, "run", run), unittest.mock.patch.object(pathlib.Path, "is_file", lambda _: True):
+            whole = judge.Judge(Stub(), touched.Map(), False, True, {})
+            whole.seconds = 1
+            return whole.unit_tests(mutant, pathlib.Path("mutant.o"), pathlib.Path("mutant"))
+
+    def test_a_test_that_fails_notices(self):
+        self.assertEqual("comm_group_test", self.units({"clean": 0, "mutant": 1}))
+
+    def test_a_sanitizer_notices_what_no_test_asserts(self):
+        self.assertEqual("comm_group_test under the address sanitizer",
+                         self.units({"clean": 0, "mutant": 0, "watched": 1, "unchanged": 0}))
+
+    def test_a_test_that_fails_under_it_anyhow_says_nothing(self):
+        self.assertEqual("", self.units({"clean": 0, "mutant": 0, "watched": 1, "unchanged": 1}))
+        self.assertEqual("", self.units({"clean": 0, "mutant": 0, "watched": 0}))
+
+    def test_a_test_that_the_clean_source_fails_says_nothing(self):
+        self.assertEqual("", self.units({"clean": 77, "mutant": 1, "watched": 1, "unchanged": 0}))
+
+
 class Reports(unittest.TestCase):
     """The exit code of run."""
 

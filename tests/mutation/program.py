@@ -102,11 +102,12 @@ class Outcome:
         return f"exit {self.code}"
 
 
-def run(command, limit=None, cwd=ROOT, environment=None):
+def run(command, limit=None, cwd=ROOT, environment=None, memory=MEMORY):
     """Runs a command; limit: seconds of processor time. The clock on the wall is a last resort, for what only sleeps."""
     def confine():
         background()
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        if memory is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if limit is not None:
             whole = max(1, int(limit + 0.999))

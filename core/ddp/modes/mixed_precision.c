@@ -119,7 +119,7 @@ cddp_status cd_mixed_begin(cd_mixed *m, cddp_error *err)
         const cddp_tensor *low = &m->parameters[i].low;
         if (low->device == NULL) continue;
         const cddp_tensor full = cd_packed_tensor_get(&m->module->parameters[i].tensor);
-        CD_TRY(low->device->copy(low, &full, NULL, err));
+        if (cddp_tensor_numel(&full) > 0) CD_TRY(low->device->copy(low, &full, NULL, err));
         if (m->module->parameters[i].grad != NULL) CD_TRY(lend_low_backing(m, i, err));
     }
     return CDDP_OK;

@@ -13,6 +13,8 @@
 #include "backends/sim/sim_backend.h"
 #include "cddp/ddp.h"
 #include "cddp/device.h"
+#include "core/base/alloc.h"
+#include "core/tensor/cpu.h"
 #include "core/trace/sink.h"
 #include "core/trace/tracer.h"
 #include "tests/support/test.h"
@@ -45,6 +47,9 @@ struct lane {
     cddp_rank *rank;
     uint32_t r, w;
     const cddp_device *device;
+    /* of all memory of the rank: what is left when its wrapper and group are gone is a leak */
+    cd_watch_allocator watch;
+    cddp_device watched; /* cpu, in that memory */
     cddp_group *group;
     cddp_tracer *tracer;
     cd_memory_sink sink;
@@ -292,6 +297,11 @@ static inline cddp_status lane_program(cddp_rank *rank, void *argument, cddp_err
                 .device = b->device != NULL ? b->device : cddp_device_cpu(),
                 .options = cddp_ddp_options_default()};
     l->options.strict = false; /* PyTorch's semantics; misuse_test.c has both */
+    const cddp_allocator *outer = rank->allocator;
+    cd_watch_allocator_init(&l->watch, outer);
+    rank->allocator = &l->watch.table;
+    l->watched = cd_device_with_allocator(cddp_device_cpu(), &l->watch.table);
+    if (b->device == NULL) l->device = &l->watched;
     cd_memory_sink_init(&l->sink, NULL);
     CHECK_OK(cddp_tracer_create(rank, &l->sink.sink, b->level, &l->tracer, &l->err));
     cddp_group_options o = {.size = sizeof o,
@@ -314,6 +324,8 @@ static inline cddp_status lane_program(cddp_rank *rank, void *argument, cddp_err
     cddp_group_destroy(l->group);
     cddp_tracer_destroy(l->tracer);
     cd_memory_sink_fini(&l->sink);
+    rank->allocator = outer;
+    CHECK(l->watch.live_count == 0);
     (void)err;
     free(l);
     return CDDP_OK;

@@ -233,8 +233,10 @@ static void overlaps(lane *l)
     l->parameters[3].requires_grad = false;
     CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "'b.bias' requires a gradient and 'a.bias' does");
     l->parameters[3].requires_grad = true;
-    cddp_buffer buffers[2] = {{.name = "mean", .tensor = within(&weight->tensor, 2)},
+    cddp_buffer buffers[4] = {{.name = "mean", .tensor = within(&weight->tensor, 2)},
                               {.name = "mean", .tensor = lane_tensor(l, CDDP_F32, square, 2, 0)}};
+    buffers[2] = (cddp_buffer){.name = "count", .tensor = buffers[1].tensor};
+    buffers[3] = buffers[2];
     t.options.buffers = buffers;
     t.options.buffer_count = 2;
     CHECK_FAILS(toy_try_wrap(&t), CDDP_E_CONFIG, "buffer 'mean' overlaps parameter 'b.weight'");
@@ -244,6 +246,9 @@ static void overlaps(lane *l)
     buffers[1].name = "weight";
     CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "parameter 0 and buffer 1 are both named 'weight'");
     buffers[1].name = "variance";
+    t.options.buffer_count = 4;
+    CHECK_FAILS(toy_try_wrap(&t), CDDP_E_ARG, "two buffers are named 'count': 2 and 3");
+    t.options.buffer_count = 2;
     CHECK_OK(toy_try_wrap(&t)); /* one parameter by two names, and buffers beside it */
     CHECK(view.storage == weight->tensor.storage);
     toy_fini(&t);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Values: what W ranks with shards train is, bit for bit, what one process trains on exact sums. */
+#include "core/base/error.h"
 #include "tests/unit/core/fsdp/fixture.h"
 
 #define STEPS 4
@@ -294,5 +295,64 @@ static void shares(lane *l)
 }
 /* FPM-01, FPM-10, TI-N-15 */
 TEST(create, knows_shared_and_ignored_parameters) { lab_of(2, shares, NULL); }
+
+/* ---- nothing ---- */
+
+static cddp_status allocate_something(const cddp_device *device, cddp_dtype dtype, int64_t numel,
+                                      void **storage, cddp_error *err)
+{
+    (void)device;
+    assert_true(numel > 0);
+    CD_TRY(cddp_device_cpu()->allocate(cddp_device_cpu(), dtype, numel, storage, err));
+    return CDDP_OK;
+}
+static void release_something(const cddp_device *device, cddp_dtype dtype, int64_t numel,
+                              void *storage)
+{
+    (void)device;
+    assert_true(numel > 0);
+    cddp_device_cpu()->release(cddp_device_cpu(), dtype, numel, storage);
+}
+
+/* A parameter and a buffer of no elements need no storage, and no device is asked for none. */
+static void trains_with_nothing(lane *l)
+{
+    toy t;
+    cddp_device picky = *cddp_device_cpu();
+    picky.allocate = allocate_something;
+    picky.release = release_something;
+    l->device = &picky;
+    toy_init(&t, l);
+    set(&t, l->lab->data);
+    lane_add(l, "b.none", CDDP_F32, 0);
+    lane_add_buffer(l, "a.none", CDDP_F32, 0, 0.0);
+    void *own[2] = {l->parameters[6].tensor.storage, l->buffers[0].tensor.storage};
+    l->parameters[6].tensor.storage = l->buffers[0].tensor.storage = NULL;
+    t.options.parameter_count = l->count;
+    t.options.buffers = l->buffers;
+    t.options.buffer_count = l->buffer_count;
+    t.options.buffer_dtype = CDDP_BF16;
+    CHECK_OK(toy_try_wrap(&t));
+    for (int step = 0; step < 2; step++) {
+        toy_iterate(&t, step);
+        toy_step(&t);
+        toy_step_alone(&t, l->w, &step, 1);
+        toy_check_padding(&t);
+    }
+    toy_fini(&t);
+    l->parameters[6].tensor.storage = own[0];
+    l->buffers[0].tensor.storage = own[1];
+    l->device = cddp_device_cpu();
+}
+
+TEST(train, needs_no_storage_for_no_elements)
+{
+    for (uint32_t world = 1; world <= 3; world++)
+        for (int layout = 0; layout < 2; layout++) {
+            mode m = {.layout = (cddp_fsdp_layout)layout};
+            cd_test_row("W %u, layout %d", world, layout);
+            lab_of(world, trains_with_nothing, &m);
+        }
+}
 
 TEST_MAIN()

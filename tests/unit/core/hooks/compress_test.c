@@ -262,9 +262,11 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
         static drive asked; /* too large for a rank's stack */
         asked.hook = cases[i].hook;
         asked.options = cases[i].options;
+        drive_watch(&asked, rank);
         assert_fails(drive_make(&asked, rank, group, &self, &inner), CDDP_E_CONFIG, &inner,
                      cases[i].words);
         assert_null(self);
+        assert_int_equal(asked.watches[rank->rank].live_count, 0);
     }
     cddp_group_destroy(group);
     return CDDP_OK;
@@ -304,6 +306,7 @@ static cddp_status live(const cddp_allocator *allocator, void *argument, cddp_er
     if (status != CDDP_OK) return status;
     one.hook = h->hook;
     one.numel = 30;
+    one.devices[h->rank->rank] = cd_device_with_allocator(cddp_device_cpu(), allocator);
     kept.used = kept.read = 0;
     for (uint32_t step = 0; status == CDDP_OK && step < 4; step++)
         status = drive_step(&one, h->rank, h->group, self, step, err);

@@ -5,8 +5,10 @@
 #include "tests/support/tape.h"
 #include "tests/unit/sim/fixture.h"
 
+#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/hooks/hook.h"
+#include "core/tensor/cpu.h"
 
 #include <string.h>
 
@@ -25,15 +27,25 @@ typedef struct drive {
     bool resized;
     cddp_status expected; /* how every rank is to end */
     const char *words;    /* in its error */
+    /* of each rank's memory, and a CPU that has it: a hook that is gone leaves nothing */
+    cd_watch_allocator watches[DRIVE_RANKS];
+    cddp_device devices[DRIVE_RANKS];
     float in[DRIVE_RANKS][DRIVE_STEPS][DRIVE_NUMEL], out[DRIVE_RANKS][DRIVE_STEPS][DRIVE_NUMEL];
 } drive;
+
+static inline void drive_watch(drive *d, cddp_rank *rank)
+{
+    cd_watch_allocator *watch = &d->watches[rank->rank];
+    cd_watch_allocator_init(watch, rank->allocator);
+    d->devices[rank->rank] = cd_device_with_allocator(cddp_device_cpu(), &watch->table);
+}
 
 static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group *group,
                                      void **self, cddp_error *err)
 {
     cddp_hook_context context = {.size = sizeof context,
                                  .group = group,
-                                 .allocator = rank->allocator,
+                                 .allocator = &d->watches[rank->rank].table,
                                  .options = d->options};
     return d->hook->create(&context, self, err);
 }
@@ -65,7 +77,7 @@ static inline cddp_status drive_step(drive *d, cddp_rank *rank, cddp_group *grou
     int64_t first = d->numel / 3 - (d->resized && step + 1 == d->steps ? 4 : 0),
             offsets[2] = {0, first}, lengths[2] = {first, d->numel - first};
     memcpy(flat, d->in[rank->rank][step], (size_t)d->numel * sizeof *flat);
-    cddp_tensor buffer = cddp_tensor_of(cddp_device_cpu(), flat, 0, CDDP_F32, &d->numel, 1);
+    cddp_tensor buffer = cddp_tensor_of(&d->devices[rank->rank], flat, 0, CDDP_F32, &d->numel, 1);
     cddp_tensor gradients[2] = {cddp_tensor_slice(&buffer, 0, lengths[0]),
                                 cddp_tensor_slice(&buffer, first, lengths[1])};
     cddp_grad_bucket bucket = {.size = sizeof bucket,
@@ -92,6 +104,7 @@ static inline cddp_status drive_train(cddp_rank *rank, void *argument, cddp_erro
     drive *d = f->data;
     cddp_group *group = NULL;
     void *self = NULL;
+    drive_watch(d, rank);
     cddp_status status = fixture_group(f, rank, "world", &group, err);
     if (status == CDDP_OK) status = drive_make(d, rank, group, &self, err);
     for (uint32_t step = 0; status == CDDP_OK && step < d->steps; step++) {
@@ -104,6 +117,7 @@ static inline cddp_status drive_train(cddp_rank *rank, void *argument, cddp_erro
         status = CDDP_OK;
     }
     if (self != NULL) d->hook->destroy(self);
+    assert_int_equal(d->watches[rank->rank].live_count, 0);
     cddp_group_destroy(group);
     return status;
 }

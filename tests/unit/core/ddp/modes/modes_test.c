@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The less common modes: sparse, complex, delayed, mixed precision, optimizer in backward, group
 ** update, logging; and the same reducer on the devices symbol and shape. */
+#include "core/base/error.h"
 #include "core/hooks/hook.h"
 #include "tests/unit/core/ddp/fixture.h"
 
@@ -458,6 +459,75 @@ TEST(device, shape_runs_models_that_fit_nowhere)
 {
     lab b = {.world_size = 4, .body = shape_body, .device = cddp_device_shape()};
     lab_run(&b);
+}
+
+/* ---- no elements ---- */
+
+static cddp_status allocate_something(const cddp_device *device, cddp_dtype dtype, int64_t numel,
+                                      void **storage, cddp_error *err)
+{
+    (void)device;
+    assert_true(numel > 0);
+    CD_TRY(cddp_device_cpu()->allocate(cddp_device_cpu(), dtype, numel, storage, err));
+    return CDDP_OK;
+}
+static void release_something(const cddp_device *device, cddp_dtype dtype, int64_t numel,
+                              void *storage)
+{
+    (void)device;
+    assert_true(numel > 0);
+    cddp_device_cpu()->release(cddp_device_cpu(), dtype, numel, storage);
+}
+
+/* A parameter and a buffer of no elements need no storage, and no device is asked for none. */
+static void nothing_body(lane *l)
+{
+    static const char *const late[] = {"none"};
+    const char *kind = l->lab->data;
+    cddp_device picky = *cddp_device_cpu();
+    picky.allocate = allocate_something;
+    picky.release = release_something;
+    l->device = &picky;
+    l->options.gradient_as_bucket_view = strcmp(kind, "views") == 0;
+    l->options.static_graph = strcmp(kind, "static") == 0;
+    l->options.batched_grad_copy = strcmp(kind, "batched") == 0;
+    if (strcmp(kind, "mixed") == 0) l->options.mixed_param_dtype = CDDP_F16;
+    if (strcmp(kind, "delayed") == 0) {
+        l->options.delay_all_reduce_named_params = late;
+        l->options.delay_all_reduce_count = 1;
+        l->options.param_to_hook_all_reduce = "none";
+    }
+    lane_add(l, "a", CDDP_F32, 5);
+    lane_add(l, "none", CDDP_F32, 0);
+    lane_add(l, "c", CDDP_F32, 3);
+    lane_add_buffer(l, "mean", CDDP_F32, 0, 0.0);
+    void *own[2] = {l->parameters[1].tensor.storage, l->buffers[0].tensor.storage};
+    l->parameters[1].tensor.storage = l->buffers[0].tensor.storage = NULL;
+    lane_wrap(l);
+    if (strcmp(kind, "topk") == 0)
+        CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("topk"), NULL, "k=8", &l->err));
+    for (int step = 0; step < 3; step++) {
+        lane_zero_grad(l, true);
+        lane_iterate(l, 1.0 + l->r);
+        CHECK(lane_value(l, 0) == 1.5 && lane_value(l, 2) == 1.5);
+    }
+    lane_unwrap(l);
+    lane_zero_grad(l, true);
+    l->parameters[1].tensor.storage = own[0];
+    l->buffers[0].tensor.storage = own[1];
+    l->device = cddp_device_cpu();
+}
+
+TEST(nothing, needs_no_storage)
+{
+    static const char *const kinds[] = {"plain",   "views", "static", "batched",
+                                        "delayed", "mixed", "topk"};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        char kind[16];
+        cd_test_row("%s", kinds[i]);
+        (void)snprintf(kind, sizeof kind, "%s", kinds[i]);
+        lab_of(2, nothing_body, kind);
+    }
 }
 
 TEST_MAIN()

@@ -754,6 +754,70 @@ static void give_at(lane *l, size_t i, float *at)
     l->grads[i].value = cddp_tensor_of(cddp_device_cpu(), at, 0, CDDP_F32, &two, 1);
 }
 
+/* Five gradients in one storage, in every order of their addresses. Two of them that lie side by
+** side have an element in common, or one lies where a parameter does. */
+#define PLACES 5
+typedef struct places {
+    size_t of[PLACES];     /* of each variable */
+    size_t one, two;       /* variables that overlap; PLACES: they do not */
+    size_t in, in_storage; /* a gradient in the storage of that parameter; PLACES: none */
+} places;
+
+static void places_body(lane *l)
+{
+    static const char *const names[PLACES] = {"a", "b", "c", "d", "e"};
+    const places *p = l->lab->data;
+    float mine[2 * PLACES] = {0.0f};
+    char words[96] = "";
+    l->options.strict = true;
+    for (size_t i = 0; i < PLACES; i++) lane_add(l, names[i], CDDP_F32, 2);
+    lane_wrap(l);
+    lane_forward(l);
+    for (size_t i = PLACES; i-- > 0;) {
+        float *at = mine + 2 * p->of[i] + (i == p->one);
+        give_at(l, i, i == p->in ? l->parameters[p->in_storage].tensor.storage : at);
+        lane_hook(l, i);
+    }
+    if (p->one < PLACES)
+        (void)snprintf(words, sizeof words, "the gradients of '%s' and '%s' share memory",
+                       names[p->one < p->two ? p->one : p->two],
+                       names[p->one < p->two ? p->two : p->one]);
+    else if (p->in < PLACES && p->in != p->in_storage)
+        (void)snprintf(words, sizeof words, "'%s' lies in the storage of the parameter '%s'",
+                       names[p->in], names[p->in_storage]);
+    else if (p->in < PLACES)
+        (void)snprintf(words, sizeof words, "'%s' lies in the parameter's own storage",
+                       names[p->in]);
+    if (words[0] == '\0')
+        CHECK_OK(cddp_ddp_backward_end(l->ddp, &l->err));
+    else
+        CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE, words);
+    for (size_t i = 0; i < PLACES; i++) l->grads[i] = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+}
+
+TEST(strict, gradients_share_no_memory_in_any_order_of_their_addresses)
+{
+    for (size_t n = 0; n < 120; n++) { /* the n-th permutation */
+        places p = {.one = PLACES, .two = PLACES, .in = PLACES};
+        size_t free_places[PLACES] = {0, 1, 2, 3, 4}, at[PLACES], rest = n;
+        for (size_t i = 0; i < PLACES; i++) {
+            const size_t k = rest % (PLACES - i);
+            rest /= PLACES - i;
+            at[p.of[i] = free_places[k]] = i;
+            free_places[k] = free_places[PLACES - 1 - i];
+        }
+        cd_test_row("permutation %zu", n);
+        lab_of(1, places_body, &p);
+        p.one = at[n % (PLACES - 1)];
+        p.two = at[n % (PLACES - 1) + 1];
+        lab_of(1, places_body, &p);
+        p.one = p.two = PLACES;
+        p.in = n % PLACES;
+        p.in_storage = n / PLACES % PLACES;
+        lab_of(1, places_body, &p);
+    }
+}
+
 /* After many steps, and by a pointer into the other's storage. */
 LAB(strict, a_gradient_that_moves_into_anothers_memory_is_seen_in_every_step, 2)
 {
@@ -864,6 +928,36 @@ LAB(strict, options_that_have_no_effect_are_refused, 1) /* BKT-12 */
                 "first_bucket_bytes is 4096, but bucket_cap_mb gives");
     l->options.strict = false;
     lane_wrap(l);
+}
+
+/* What an older program knew of a struct is enough from its least size on, and not a byte less. */
+LAB(misuse, structs_of_older_programs_are_taken_and_cut_ones_are_not, 1)
+{
+    const uint32_t group_end = offsetof(cddp_ddp_options, group) + sizeof(cddp_group *);
+    const uint32_t enable_end = offsetof(cddp_join_options, enable) + sizeof(bool);
+    const uint32_t offsets_end = sizeof(cddp_bucket_info);
+    cddp_join_options join = cddp_join_options_default();
+    cddp_bucket_info info = {.size = offsets_end - 1};
+    cddp_ddp_logging log = {.size = offsetof(cddp_ddp_logging, rank) - 1, .rank = 77};
+    lane_add(l, "a", CDDP_F32, 2);
+    l->options.size = group_end - 1;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "too small for a group");
+    l->options.size = group_end;
+    lane_wrap(l);
+    join.size = enable_end - 1;
+    CHECK_FAILS(cddp_ddp_join_begin(l->ddp, &join, &l->err), CDDP_E_ARG, "the join options' size");
+    join.size = enable_end;
+    CHECK_OK(cddp_ddp_join_begin(l->ddp, &join, &l->err));
+    CHECK_OK(cddp_ddp_join_end(l->ddp, &l->err));
+    CHECK_FAILS(cddp_ddp_bucket(l->ddp, 0, &info, &l->err), CDDP_E_ARG, "cddp_bucket_info");
+    info.size = offsets_end;
+    CHECK_OK(cddp_ddp_bucket(l->ddp, 0, &info, &l->err));
+    CHECK(info.variable_count == 1 && info.numel == 2 && info.offsets[0] == 0);
+    CHECK_FAILS(cddp_ddp_get_logging(l->ddp, &log, &l->err), CDDP_E_ARG, "cddp_ddp_logging");
+    log.size++;
+    CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
+    CHECK(log.world_size == 1 && log.rank == 77); /* nothing behind its size is written */
+    l->options = cddp_ddp_options_default();
 }
 
 /* ---- arguments that are not there ---- */
