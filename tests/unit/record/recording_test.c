@@ -73,6 +73,46 @@ TEST(recording, a_program_without_groups_is_one_process_and_nothing_that_it_said
     assert_int_equal(take_shard(0, &world_size), 3);
 }
 
+/* Whether the shard has a mark of these words; removes it. */
+static bool take_mark(const char *words)
+{
+    char path[340];
+    cddp_shard_reader *reader = NULL;
+    cddp_event event;
+    bool found = true, has = false;
+    snprintf(path, sizeof path, "%s.0", name);
+    assert_int_equal(cddp_shard_reader_open(path, &reader, NULL), CDDP_OK);
+    while (cddp_shard_reader_next(reader, &event, &found, NULL) == CDDP_OK && found)
+        has |= event.kind == CDDP_EV_mark && event.text != NULL && strcmp(event.text, words) == 0;
+    cddp_shard_reader_close(reader);
+    remove(path);
+    return has;
+}
+
+/* Zeros of either sign; one number anywhere is none. */
+TEST(recording, gradients_that_were_cleared_are_seen_to_be)
+{
+    enum { NUMEL = 333 };
+    static float weights[NUMEL], gradients[NUMEL];
+    const int64_t numel = NUMEL;
+    const cddp_tensor weight = cddp_tensor_of(cddp_device_cpu(), weights, 0, CDDP_F32, &numel, 1);
+    const cddp_tensor gradient =
+        cddp_tensor_of(cddp_device_cpu(), gradients, 0, CDDP_F32, &numel, 1);
+    (void)state;
+    for (int place = -1; place < NUMEL; place++) {
+        for (int i = 0; i < NUMEL; i++) gradients[i] = i % 3 == 0 ? -0.0f : 0.0f;
+        if (place >= 0) gradients[place] = 1e-45f;
+        begin();
+        cddp_record_storage(0, &weight, &gradient);
+        cddp_record_zero_grad(false);
+        step();
+        cddp_record_storage_end();
+        assert_int_equal(cddp_record_close(CDDP_OK, NULL, NULL), CDDP_OK);
+        cd_test_row("a number at %d", place);
+        assert_int_equal(take_mark(CD_TRACER_CLEARED), place < 0);
+    }
+}
+
 TEST(recording, a_group_tells_the_rank_and_what_was_said_before_is_not_its_own)
 {
     cddp_rank rank = {&ops, NULL, 2, 4, NULL};

@@ -72,6 +72,35 @@ TEST(reading, events_are_those_of_a_device_that_is_read_for_each)
     }
 }
 
+/* ---- hashed on the way ---- */
+
+static int64_t copied; /* elements, one call each */
+
+static cddp_status copy_and_count(const cddp_tensor *dst, const cddp_tensor *src,
+                                  cddp_stream *stream, cddp_error *err)
+{
+    copied += cddp_tensor_numel(dst);
+    return cddp_device_cpu()->copy(dst, src, stream, err);
+}
+
+static int64_t count_copied(const cddp_device *device, cddp_trace_level level)
+{
+    way w = {.bucket_bytes = 1 << 22, .dtype = CDDP_F32};
+    copied = 0;
+    lab_run(&(lab){.world_size = 2, .body = body, .data = &w, .level = level, .device = device});
+    return copied;
+}
+
+/* A bias lies in the bucket of its weight. Without digests they are copied together. */
+TEST(reading, large_gradients_are_hashed_on_their_way_beside_small_ones)
+{
+    cddp_device counting = *cddp_device_cpu();
+    counting.copy = copy_and_count;
+    const int64_t before = count_copied(&counting, CDDP_TRACE_ORDER);
+    assert_int_equal(count_copied(&counting, CDDP_TRACE_DIGEST) - before,
+                     2 * STEPS * (5 + LARGE + 2 * LARGE + 1));
+}
+
 /* ---- whoever writes in between ---- */
 
 static cddp_backend inner;
