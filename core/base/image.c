@@ -11,10 +11,11 @@
 #include <immintrin.h>
 #endif
 
+#define LINE_BYTES ((size_t)64)       /* of the cache: zeros are whole lines */
 #define LOOK_BYTES ((size_t)512)      /* looked at, and cleared, at once */
 #define ZEROS_BYTES_MIN ((size_t)256) /* fewer are copied with what is beside them */
 
-/* Bytes that are copied, and zeros behind them. */
+/* Bytes that are copied, and zeros behind them: whole lines, so that no part of one is left. */
 typedef struct stretch {
     size_t copied, zeros;
 } stretch;
@@ -27,24 +28,29 @@ struct cd_image {
     stretch stretches[]; /* (stretch_count) */
 };
 
+static bool is_zero(const unsigned char *line)
+{
+    uint64_t words[LINE_BYTES / sizeof(uint64_t)], any = 0;
+    memcpy(words, line, sizeof words);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) any |= words[i];
+    return any == 0;
+}
+
 static size_t count_zeros(const unsigned char *memory, size_t bytes)
 {
     size_t count = 0;
-    for (uint64_t word; count + sizeof word <= bytes; count += sizeof word) {
-        memcpy(&word, memory + count, sizeof word);
-        if (word != 0) break;
-    }
+    while (bytes - count >= LINE_BYTES && is_zero(memory + count)) count += LINE_BYTES;
     return count;
 }
 
-/* The next stretch of the memory. */
+/* The next stretch of the memory. What is left behind the last line is copied. */
 static stretch find_stretch(const unsigned char *memory, size_t bytes)
 {
-    size_t copied = 0, zeros = 0;
+    size_t copied = 0;
     while (copied < bytes) {
-        zeros = count_zeros(memory + copied, bytes - copied);
+        const size_t zeros = count_zeros(memory + copied, bytes - copied);
         if (zeros >= ZEROS_BYTES_MIN) return (stretch){copied, zeros};
-        copied += zeros + sizeof(uint64_t);
+        copied += zeros + LINE_BYTES;
     }
     return (stretch){bytes, 0};
 }
@@ -86,11 +92,9 @@ static void clear_by_comparing(unsigned char *memory, size_t bytes)
 }
 
 #if defined(__GNUC__) && defined(__x86_64__)
-#define LINE_BYTES ((size_t)64) /* of the cache */
-
 __attribute__((target("avx2"))) static bool is_clear(const unsigned char *lines)
 {
-    const __m256i *at = (const __m256i *)(const void *)lines;
+    const __m256i_u *at = (const __m256i_u *)(const void *)lines;
     __m256i even = at[0], odd = at[1];
     for (size_t i = 2; i < LOOK_BYTES / sizeof *at; i += 2) {
         even = _mm256_or_si256(even, at[i]);
@@ -100,18 +104,16 @@ __attribute__((target("avx2"))) static bool is_clear(const unsigned char *lines)
     return _mm256_testz_si256(even, even) != 0;
 }
 
-/* There is no second operand to read, and no end before the last line. */
+/* There is no second operand to read, and what is left has less than eight lines. */
 __attribute__((target("avx2"))) static void clear_by_lines(unsigned char *memory, size_t bytes)
 {
-    const size_t over = (size_t)((uintptr_t)memory % LINE_BYTES);
-    size_t head = over == 0 ? 0 : LINE_BYTES - over;
-    if (head > bytes) head = bytes;
-    memset(memory, 0, head);
-    memory += head;
-    bytes -= head;
     for (; bytes >= LOOK_BYTES; memory += LOOK_BYTES, bytes -= LOOK_BYTES)
         if (!is_clear(memory)) memset(memory, 0, LOOK_BYTES);
-    clear_by_comparing(memory, bytes);
+    for (; bytes > 0; memory += LINE_BYTES, bytes -= LINE_BYTES) {
+        __m256i_u *at = (__m256i_u *)(void *)memory;
+        const __m256i both = _mm256_or_si256(at[0], at[1]);
+        if (_mm256_testz_si256(both, both) == 0) at[0] = at[1] = _mm256_setzero_si256();
+    }
 }
 
 static void clear(unsigned char *memory, size_t bytes)

@@ -91,8 +91,11 @@ void cd_optimized_collect(const cd_replica *replica, cd_oracle_optimized *entrie
         collect_settings(o->optimizer, settings);
         for (size_t k = 0; k < o->count; k++, at++) {
             const int64_t piece = cd_replica_find_piece(o, k);
-            cd_optimizer_state state = {.is_present = false};
-            if (piece >= 0) cd_optimizer_get_state(o->optimizer, (size_t)piece, &state);
+            cd_optimizer_state state;
+            if (piece >= 0)
+                cd_optimizer_get_state(o->optimizer, (size_t)piece, &state);
+            else
+                state = (cd_optimizer_state){.is_present = false};
             entries[at] = (cd_oracle_optimized){.parameter = o->ordinals[k],
                                                 .optimizer = (uint32_t)i,
                                                 .is_held = piece >= 0,

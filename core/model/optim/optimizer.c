@@ -251,7 +251,12 @@ void cd_optimizer_get_state(const cd_optimizer *optimizer, size_t parameter,
     state->step = entry->step;
     state->slot_count = optimizer->rule->slot_count(&optimizer->options);
     memcpy(state->slot_names, optimizer->rule->slot_names, sizeof state->slot_names);
-    memcpy(state->slots, entry->slots, sizeof state->slots);
+    for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++) {
+        if (s < state->slot_count)
+            state->slots[s] = entry->slots[s];
+        else
+            state->slots[s].device = NULL; /* undefined; the rest of it is not looked at */
+    }
 }
 
 bool cd_optimizer_has_state(const cd_optimizer *optimizer, size_t parameter)

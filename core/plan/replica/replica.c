@@ -11,6 +11,7 @@
 #include "core/plan/replica/names.h"
 #include "core/tensor/cpu.h"
 #include "core/tensor/symbol.h"
+#include "core/tensor/view.h"
 
 #include <math.h>
 #include <string.h>
@@ -425,6 +426,21 @@ static void regrid_numbers(double *numbers, int64_t numel)
     for (int64_t i = 0; i < numel; i++) numbers[i] = regrid_number(numbers[i]);
 }
 
+/* The same in f32: the grid has no number that f32 rounds. */
+static void regrid_floats(float *numbers, int64_t numel)
+{
+    for (int64_t i = 0; i < numel; i++) numbers[i] = (float)regrid_number((double)numbers[i]);
+}
+
+/* Numbers that `cpu` would cast to f64 and back; NULL: others, which the device must cast. */
+static float *find_floats(const cddp_tensor *t, int64_t *numel)
+{
+    const bool is_plain = cd_view_is_sound(t) && t->dtype == CDDP_F32 &&
+                          t->device->copy == cddp_device_cpu()->copy &&
+                          cd_view_is_contiguous(t, numel);
+    return is_plain ? (float *)t->storage + t->offset : NULL;
+}
+
 /* The same where the host cannot reach: through memory of the host. */
 static cddp_status regrid_away(const cddp_allocator *allocator, const cddp_tensor *wide,
                                cddp_error *err)
@@ -448,8 +464,14 @@ cddp_status cd_regrid_tensor(const cddp_allocator *allocator, const cddp_tensor 
 {
     cddp_status status = CDDP_OK;
     const cddp_device *device = tensor->device;
-    const int64_t numel = cddp_tensor_numel(tensor);
+    int64_t numel = 0;
     void *storage;
+    float *floats = find_floats(tensor, &numel);
+    if (floats != NULL) {
+        regrid_floats(floats, numel);
+        return CDDP_OK;
+    }
+    numel = cddp_tensor_numel(tensor);
     CD_TRY(device->allocate(device, CDDP_F64, numel + 1, &storage, err));
     const cddp_tensor wide =
         cddp_tensor_of(device, storage, 0, CDDP_F64, tensor->sizes, tensor->dim_count);

@@ -58,6 +58,25 @@ TEST(image, one_byte_among_zeros_is_put_back_wherever_it_is)
     cd_image_destroy(image);
 }
 
+/* Zeros are looked at by lines of 64 bytes, counted from the memory's own beginning. */
+TEST(image, memory_may_begin_in_the_middle_of_a_line)
+{
+    static _Alignas(64) unsigned char lines[2048];
+    unsigned char *const memory = lines + 24;
+    const size_t bytes = sizeof lines - 64, guard = sizeof lines - 24 - bytes;
+    memset(lines, 7, sizeof lines);
+    memset(memory + 40, 0, bytes - 80);
+    cd_image *image = cd_image_take(NULL, memory, bytes);
+    assert_non_null(image);
+    memset(memory, 9, bytes);
+    cd_image_put_back(image, memory);
+    for (size_t i = 0; i < bytes; i++)
+        assert_int_equal(memory[i], i < 40 || i >= bytes - 40 ? 7 : 0);
+    for (size_t i = 0; i < guard; i++) assert_int_equal(memory[bytes + i], 7);
+    for (size_t i = 0; i < 24; i++) assert_int_equal(lines[i], 7);
+    cd_image_destroy(image);
+}
+
 TEST(image, memory_that_runs_out_gives_no_image)
 {
     static _Alignas(8) unsigned char memory[64];

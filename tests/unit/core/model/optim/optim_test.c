@@ -191,6 +191,25 @@ TEST(optimizer, nonlinear_rules_refuse_symbol_by_name)
     fixture_fini(&f);
 }
 
+/* Whatever the caller's memory held. */
+TEST(optimizer, slots_that_a_rule_has_not_are_undefined)
+{
+    for (int kind = 0; kind < CD_OPTIMIZER_KIND_COUNT; kind++) {
+        subject s;
+        cd_optimizer_state now;
+        cd_optimizer_options options = with((cd_optimizer_kind)kind, 0.5, 0.5, 0.25);
+        subject_init(&s, cddp_device_cpu(), CDDP_F32, &options);
+        set_gradient(&s, 0);
+        assert_ok(cd_optimizer_step(s.optimizer, &s.f.err), &s.f.err);
+        memset(&now, 0xff, sizeof now);
+        cd_optimizer_get_state(s.optimizer, 0, &now);
+        cd_test_row("%s", cd_optimizer_name((cd_optimizer_kind)kind));
+        for (uint32_t i = 0; i < CD_OPTIMIZER_SLOTS_MAX; i++)
+            assert_int_equal(now.slots[i].device != NULL, i < now.slot_count);
+        subject_fini(&s);
+    }
+}
+
 TEST(optimizer, on_shape_nothing_moves_but_state_appears)
 {
     for (int kind = 0; kind < CD_OPTIMIZER_KIND_COUNT; kind++) {
