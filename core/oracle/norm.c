@@ -11,6 +11,7 @@
 #include "core/oracle/state.h"
 
 #include "core/base/error.h"
+#include "core/base/rank_list.h"
 #include "core/oracle/power_sum.h"
 #include "core/tensor/math.h"
 
@@ -52,27 +53,39 @@ static double norm_over(const powers *s, const uint32_t *ranks, uint32_t count)
     return cd_power_root(s->p, sum);
 }
 
+/* Members of a group may be in any order. */
+static uint32_t next_rank(const void *self, uint32_t from)
+{
+    const cd_oracle_norm *n = self;
+    uint32_t next = CD_NO_RANK;
+    for (uint32_t i = 0; i < n->rank_count; i++)
+        if (n->ranks[i] >= from && n->ranks[i] < next) next = n->ranks[i];
+    return next;
+}
+
 static void explain(const cd_oracle_norm *n, const powers *s, cd_comparison *c)
 {
+    char ranks[64];
     bool is_theirs = fabs(n->norm - norm_over(s, n->ranks, n->rank_count)) <= c->bound;
     c->shape = CD_SHAPE_OTHER;
-    if (is_theirs && s->of_all > 0 && n->rank_count > 1)
+    if (is_theirs && s->of_all > 0 && n->rank_count > 1) {
         cd_text_format(
             c->words, sizeof c->words,
             "over the wrong group: each of %u ranks has these gradients, and all were added",
             n->rank_count);
-    else if (is_theirs && n->rank_count == 1)
+    } else if (is_theirs && n->rank_count == 1) {
         cd_text_format(
             c->words, sizeof c->words,
             "over the wrong group: of what rank %u steps alone, and not of what all ranks step",
             n->ranks[0]);
-    else if (is_theirs)
+    } else if (is_theirs) {
+        cd_rank_list_print(&(cd_rank_list){n, next_rank}, CD_NO_RANK, ranks, sizeof ranks);
         cd_text_format(c->words, sizeof c->words,
-                       "over the wrong group: of what %u ranks from rank %u on step, and not of "
-                       "what all ranks step",
-                       n->rank_count, n->ranks[0]);
-    else
+                       "over the wrong group: of what %s step, and not of what all ranks step",
+                       ranks);
+    } else {
         cd_text_format(c->words, sizeof c->words, "of something else than the gradients");
+    }
 }
 
 cddp_status cd_oracle_judge_norm(cd_oracle *o, const cd_oracle_norm *norm, cddp_error *err)

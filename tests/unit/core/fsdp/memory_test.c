@@ -86,4 +86,19 @@ TEST(memory, goes_to_gathers_when_its_last_use_is_over)
     cd_fsdp_memory_fini(&m);
 }
 
+TEST(memory, of_no_elements_has_room_for_one)
+{
+    cd_fsdp_memory m;
+    cd_fsdp_memory_init(&m, NULL, NULL);
+    cd_fsdp_buffer none, one;
+    const void *of_none = take(&m, 0, false, &none);
+    assert_non_null(of_none);
+    assert_int_equal(none.capacity, 1);
+    assert_int_equal(cddp_tensor_numel(&none.tensor), 0);
+    cd_fsdp_memory_give(&m, &none);
+    assert_ptr_equal(take(&m, 1, false, &one), of_none);
+    cd_fsdp_memory_give(&m, &one);
+    cd_fsdp_memory_fini(&m);
+}
+
 TEST_MAIN()

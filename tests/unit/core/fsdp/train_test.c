@@ -296,6 +296,45 @@ static void shares(lane *l)
 /* FPM-01, FPM-10, TI-N-15 */
 TEST(create, knows_shared_and_ignored_parameters) { lab_of(2, shares, NULL); }
 
+/* ---- modules that the program lists ---- */
+
+/* Nothing of the list is read when the model has been made. */
+LAB(train, takes_the_modules_of_a_list_and_copies_them, 2)
+{
+    toy t;
+    static const char *const blocks[] = {"Block"};
+    char names[2][8] = {"first", "second"}, type[8] = "Block";
+    uint32_t own[TOY_PARAMETERS] = {0, 1, 2, 3, 4, 5};
+    cddp_fsdp_module modules[] = {{"", NULL, -1, own, 2},
+                                  {names[0], type, 0, own + 2, 2},
+                                  {names[1], type, 0, own + 4, 2}};
+    cddp_fsdp_unit_info info = {.size = sizeof info};
+    toy_init(&t, l);
+    t.options.wrap.kind = CDDP_FSDP_WRAP_TYPES;
+    t.options.wrap.words = blocks;
+    t.options.wrap.word_count = 1;
+    t.options.modules = modules;
+    t.options.module_count = 3;
+    toy_wrap(&t);
+    memset(names, 'x', sizeof names);
+    memset(type, 'x', sizeof type);
+    memset(own, 0xff, sizeof own);
+    memset(modules, 0, sizeof modules);
+    CHECK(cddp_fsdp_unit_count(t.fsdp) == TOY_UNITS);
+    CHECK(cddp_fsdp_unit_of(t.fsdp, "first") == TOY_A);
+    CHECK(cddp_fsdp_unit_of(t.fsdp, "second") == TOY_B);
+    CHECK(cddp_fsdp_unit_of(t.fsdp, "a") == -1);
+    CHECK_OK(cddp_fsdp_unit(t.fsdp, TOY_B, &info, &l->err));
+    CHECK(strcmp(info.name, "second") == 0 && info.parameter_count == 2 && info.numel == 24);
+    for (int step = 0; step < 2; step++) {
+        toy_iterate(&t, step);
+        toy_step(&t);
+        toy_step_alone(&t, l->w, &step, 1);
+        toy_check_padding(&t);
+    }
+    toy_fini(&t);
+}
+
 /* ---- nothing ---- */
 
 static cddp_status allocate_something(const cddp_device *device, cddp_dtype dtype, int64_t numel,
