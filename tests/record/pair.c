@@ -147,7 +147,7 @@ static void update(training *t, int number, int step)
 /* The second one stays local, although its optimizer steps. */
 static bool skips_reduction(const training *t, int number, int step)
 {
-    return makes(t, "second_stays_local") && number == 1 && step == 2;
+    return strstr(t->mistake, "second_stays_local") != NULL && number == 1 && step == 2;
 }
 
 static cddp_status train_one(training *t, int number, int step, cddp_error *err)
@@ -187,11 +187,13 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     cddp_record_step_begin((uint64_t)step + (makes(t, "resumed") ? 2000000000 : 0));
     cddp_record_samples(0, &id, 1);
     if (makes(t, "second_drifts") && step == 3) t->models[1].values[0][3] += 1; /* on all ranks */
+    if (makes(t, "first_drifts_second_stays_local") && step == 3) t->models[0].values[0][3] += 1;
     if (makes(t, "second_drifts_on_one") && step == 3 && t->rank == 1)
         t->models[1].values[0][3] += 1;
     if (makes(t, "interleaved") || makes(t, "crosses")) return train_both(t, step, err);
     for (int number = 0; status == CDDP_OK && number < MODELS; number++) {
         if (makes(t, "join_rests") && number == 1 && step == 1) continue;
+        if (makes(t, "second_rests") && number == 1 && step % 2 == 1) continue;
         status = train_one(t, makes(t, "join_exchanged") ? 1 - number : number, step, err);
     }
     return status;
