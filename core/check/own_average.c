@@ -13,20 +13,34 @@ typedef struct param {
 typedef struct rank_facts {
     int64_t stepped; /* elements of gradients that were not reduced, since the last backward */
     int64_t reduced; /* that the program all-reduced since */
+    int64_t all;     /* elements of all parameters, of frozen ones too */
     bool averages;
 } rank_facts;
 
 void cd_own_average_init(cd_own_average *own, const cddp_allocator *allocator)
 {
-    own->is_of_torch = false;
+    own->is_recorded = false;
     cd_table_init(&own->params, allocator, sizeof(param));
+    cd_table_init(&own->sizes, allocator, sizeof(int64_t));
     cd_ranks_init(&own->ranks, allocator, sizeof(rank_facts));
 }
 
 void cd_own_average_fini(cd_own_average *own)
 {
     cd_table_fini(&own->params);
+    cd_table_fini(&own->sizes);
     cd_ranks_fini(&own->ranks);
+}
+
+static void take_param(cd_own_average *own, rank_facts *r, const cddp_event *e)
+{
+    const cddp_event_param *what = &e->as.param;
+    int64_t *known = cd_table_add(&own->sizes, CD_KEY(e->rank, what->ordinal));
+    param *p = cd_table_add(&own->params, CD_KEY(e->rank, what->param));
+    if (known == NULL || p == NULL) return;
+    r->all = (int64_t)((uint64_t)r->all + (uint64_t)what->numel - (uint64_t)*known);
+    *known = what->numel;
+    if (what->param >= 0) p->numel = what->numel;
 }
 
 static void take_local(cd_own_average *own, rank_facts *r, const cddp_event *e)
@@ -51,21 +65,26 @@ static void take_reduction(rank_facts *r, int64_t numel)
 {
     if (numel < 0) return;
     r->reduced = numel < INT64_MAX - r->reduced ? r->reduced + numel : INT64_MAX;
-    r->averages |= r->stepped > 0 && r->reduced == r->stepped;
+    r->averages |= r->stepped > 0 && (r->reduced == r->stepped || r->reduced == r->all);
 }
 
 void cd_own_average_push(cd_own_average *own, const cddp_event *e)
 {
-    if (e->kind == CDDP_EV_mark && e->text != NULL && strncmp(e->text, "torch ", 6) == 0)
-        own->is_of_torch = true;
-    if (!own->is_of_torch) return;
+    if (e->kind == CDDP_EV_mark && e->text != NULL &&
+        (strncmp(e->text, "torch ", 6) == 0 || strcmp(e->text, CD_TRACER_RECORDED) == 0))
+        own->is_recorded = true;
+    if (!own->is_recorded) return;
     rank_facts *r = cd_ranks_add(&own->ranks, e->rank);
     param *p;
     if (r == NULL) return;
     switch (e->kind) {
     case CDDP_EV_param:
-        p = cd_table_add(&own->params, CD_KEY(e->rank, e->as.param.param));
-        if (p != NULL) p->numel = e->as.param.numel;
+        take_param(own, r, e);
+        break;
+    case CDDP_EV_projection:
+        /* of a program that names no parameters */
+        p = cd_table_add(&own->params, CD_KEY(e->rank, e->as.projection.param));
+        if (p != NULL && p->numel == 0) p->numel = e->as.projection.numel;
         break;
     case CDDP_EV_grad_local:
         take_local(own, r, e);
