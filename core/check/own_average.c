@@ -10,10 +10,15 @@ typedef struct param {
     bool is_local; /* a backward added to its gradient, and nobody has reduced it */
 } param;
 
+#define RECENT_MAX 256
+
 typedef struct rank_facts {
     int64_t stepped; /* elements of gradients that were not reduced, since the last backward */
     int64_t reduced; /* that the program all-reduced since */
     int64_t all;     /* elements of all parameters, of frozen ones too */
+    /* the last of these reductions: those before may be of another module */
+    int64_t recent[RECENT_MAX];
+    uint32_t recent_count; /* how many there were */
     bool averages;
 } rank_facts;
 
@@ -48,6 +53,7 @@ static void take_local(cd_own_average *own, rank_facts *r, const cddp_event *e)
     const cddp_event_grad_local *g = &e->as.grad_local;
     param *p = cd_table_add(&own->params, CD_KEY(e->rank, g->param));
     r->stepped = r->reduced = 0;
+    r->recent_count = 0;
     if (p != NULL && g->presence != CDDP_PRESENCE_ABSENT) p->is_local = true;
 }
 
@@ -58,14 +64,28 @@ static void take_touch(cd_own_average *own, rank_facts *r, const cddp_event *e)
     if (p == NULL || !t->touched) return;
     if (p->is_local) r->stepped += p->numel;
     r->reduced = 0;
+    r->recent_count = 0;
     p->is_local = false;
+}
+
+static bool is_all(const rank_facts *r, int64_t numel)
+{
+    return numel == r->stepped || numel == r->all;
 }
 
 static void take_reduction(rank_facts *r, int64_t numel)
 {
+    int64_t sum = 0;
     if (numel < 0) return;
     r->reduced = numel < INT64_MAX - r->reduced ? r->reduced + numel : INT64_MAX;
-    r->averages |= r->stepped > 0 && (r->reduced == r->stepped || r->reduced == r->all);
+    r->recent[r->recent_count++ % RECENT_MAX] = numel;
+    r->averages |= r->stepped > 0 && is_all(r, r->reduced);
+    for (uint32_t i = 1; i <= r->recent_count && i <= RECENT_MAX && sum < r->reduced; i++) {
+        const int64_t one = r->recent[(r->recent_count - i) % RECENT_MAX];
+        if (one > INT64_MAX - sum) return;
+        sum += one;
+        r->averages |= r->stepped > 0 && is_all(r, sum);
+    }
 }
 
 void cd_own_average_push(cd_own_average *own, const cddp_event *e)

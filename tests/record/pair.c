@@ -147,6 +147,7 @@ static void update(training *t, int number, int step)
 /* The second one stays local, although its optimizer steps. */
 static bool skips_reduction(const training *t, int number, int step)
 {
+    if (makes(t, "by_hand")) return true;
     return strstr(t->mistake, "second_stays_local") != NULL && number == 1 && step == 2;
 }
 
@@ -180,6 +181,25 @@ static cddp_status train_both(training *t, int step, cddp_error *err)
     return status;
 }
 
+/* Local SGD by hand: parameters of both are averaged behind every second step. */
+static cddp_status average_by_hand(training *t, int step, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (int i = 0; makes(t, "by_hand") && step % 2 == 1 && i < MODELS * PARAMETERS; i++) {
+        model *m = &t->models[i / PARAMETERS];
+        const size_t p = (size_t)(i % PARAMETERS);
+        cddp_work *work = NULL;
+        if (status == CDDP_OK)
+            status = cddp_group_allreduce(t->group, &m->tensors[p], CDDP_RED_SUM, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+        for (int64_t k = 0; k < cddp_tensor_numel(&m->tensors[p]); k++)
+            m->values[p][k] /= t->world_size;
+        say(t, i / PARAMETERS);
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, p, &m->tensors[p]);
+    }
+    return status;
+}
+
 static cddp_status train_step(training *t, int step, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -196,6 +216,7 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
         if (makes(t, "second_rests") && number == 1 && step % 2 == 1) continue;
         status = train_one(t, makes(t, "join_exchanged") ? 1 - number : number, step, err);
     }
+    if (status == CDDP_OK) status = average_by_hand(t, step, err);
     return status;
 }
 

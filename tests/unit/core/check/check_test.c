@@ -1842,7 +1842,8 @@ TEST(once, ranks_that_average_just_what_they_have_stepped_on_are_not_accused)
         const char *title;   /* NULL: none */
     } rows[] = {{{4, 4}, NULL},
                 {{8, 0}, NULL},
-                {{13, 0}, NULL}, /* with the frozen one */
+                {{13, 0}, NULL},  /* with the frozen one */
+                {{100, 8}, NULL}, /* behind an average of another module */
                 {{4, 3}, "steps on a local gradient"},
                 {{100, 1}, "steps on a local gradient"},
                 {{0, 0}, "steps on a local gradient"}};
