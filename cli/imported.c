@@ -279,32 +279,88 @@ static cddp_status judge_model(cd_result *result, const cddp_registry *registry,
     return status;
 }
 
-static void name_model(cd_result *result, const witness *w)
+/* What was said of all modules so far. */
+typedef struct said {
+    uint32_t least, most; /* steps */
+    const char *proven, *unjudged, *last_proven, *last_unjudged;
+    bool differs; /* of one module something else than of another */
+} said;
+
+static void name_model(cd_result *result, const witness *w, const said *of)
 {
-    char title[400];
+    char title[400], steps[64] = "";
     if (w->models.count == 1 || result->title == NULL) return;
     if (strstr(result->title, ", wrapped module") != NULL) return; /* as it was stored */
+    if (of->least < of->most)
+        snprintf(steps, sizeof steps, ", of %" PRIu32 " to %" PRIu32 " steps", of->least, of->most);
     if (w->model < w->models.count)
         snprintf(title, sizeof title, "%s, wrapped module %" PRId64 " of %" PRId64, result->title,
                  w->model + 1, w->models.count);
     else
-        snprintf(title, sizeof title, "%s, wrapped modules 1 to %" PRId64, result->title,
-                 w->models.count);
+        snprintf(title, sizeof title, "%s, wrapped modules 1 to %" PRId64 "%s", result->title,
+                 w->models.count, steps);
     result->title = cd_result_copy(result, title);
 }
 
-/* Of several wrapped modules the first that is not verified is reported. */
+static const char *join_words(cd_result *result, const witness *w, const char *before,
+                              const char *words)
+{
+    return cd_arena_printf(&result->arena, "%s%s(%" PRId64 ") %s", before,
+                           before[0] != '\0' ? " " : "", w->model + 1, words);
+}
+
+/* One more module that is verified. */
+static cddp_status say_more(cd_result *result, const witness *w, said *of, cddp_error *err)
+{
+    const cddp_verdict *v = &result->verdict;
+    const bool is_first = w->model == 0;
+    if (is_first || result->steps < of->least) of->least = result->steps;
+    if (is_first || result->steps > of->most) of->most = result->steps;
+    of->proven = join_words(result, w, is_first ? "" : of->proven, v->proven);
+    of->unjudged = join_words(result, w, is_first ? "" : of->unjudged, result->unjudged);
+    if (of->proven == NULL || of->unjudged == NULL) return cd_fail_memory(err, "a verdict");
+    of->differs |= !is_first && (strcmp(of->last_proven, v->proven) != 0 ||
+                                 strcmp(of->last_unjudged, result->unjudged) != 0);
+    of->last_proven = v->proven;
+    of->last_unjudged = result->unjudged;
+    return CDDP_OK;
+}
+
+/* One more of several, whatever was said of another one. */
+static cddp_status judge_again(cd_result *result, const cddp_registry *registry, witness *w,
+                               const cddp_plan *plan, cddp_error *err)
+{
+    result->details = result->unjudged = "";
+    return CD_PASS(judge_model(result, registry, w, plan, err));
+}
+
+/* Of several wrapped modules the first one with findings is reported; without any, the first that
+** is not verified. */
 static cddp_status judge_models(cd_result *result, const cddp_registry *registry, witness *w,
                                 const cddp_plan *plan, cddp_error *err)
 {
     const cddp_trace_sink counter = {sizeof counter, CDDP_TRACE_ABI, &w->models, push_model, NULL};
+    said of = {.proven = "", .unjudged = "", .last_proven = "", .last_unjudged = ""};
+    int64_t open = -1;
     cd_models_begin(&w->models, 0, NULL);
     CD_TRY(w->replay(w->source, &counter, err));
     for (w->model = 0; w->model < w->models.count; w->model++) {
-        CD_TRY(judge_model(result, registry, w, plan, err));
-        if (cd_results_exit_code(result, 1) != 0) break;
+        CD_TRY(judge_again(result, registry, w, plan, err));
+        if (result->verdict.outcome == CDDP_OUTCOME_FINDINGS) break;
+        if (cd_results_exit_code(result, 1) == 0)
+            CD_TRY(say_more(result, w, &of, err));
+        else if (open < 0)
+            open = w->model;
     }
-    name_model(result, w);
+    if (w->model == w->models.count && open >= 0) {
+        w->model = open;
+        if (open + 1 < w->models.count) CD_TRY(judge_again(result, registry, w, plan, err));
+    } else if (w->model == w->models.count) {
+        result->steps = of.most;
+        result->verdict.proven = of.differs ? of.proven : result->verdict.proven;
+        result->unjudged = of.differs ? of.unjudged : result->unjudged;
+    }
+    name_model(result, w, &of);
     return CDDP_OK;
 }
 

@@ -104,7 +104,9 @@ void cddp_record_reduced(size_t parameter, const cddp_tensor *gradient)
     gradient = usable(gradient);
     if (r == NULL) return;
     const int64_t variable = variable_of(r, parameter);
-    if (cd_recording_here(r)->has_reducer) return; /* cddp_ddp has said so itself */
+    const cd_recorded_wrapper *w = cd_recording_here(r);
+    /* cddp_ddp has said so itself, but for what it left inside no_sync */
+    if (w->has_reducer && !w->has_added) return;
     CD_EMIT(&r->tracer, grad_final, NULL, .param = variable, .presence = presence_of(gradient),
             .digest = digest_of(r, gradient), .bucket = -1, .address = -1,
             .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);

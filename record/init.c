@@ -74,17 +74,22 @@ static cddp_status meet(cddp_context *c, const char *url, const char *secret, cd
 static cddp_status meet_by_launcher(cddp_context *c, const cd_launcher *l, cddp_error *err)
 {
     char url[300];
-    if (l->host[0] == '\0' || l->port == 0)
+    /* one alone meets itself */
+    const bool is_said = l->host[0] != '\0' && l->port != 0, is_alone = l->world_size == 1;
+    const char *host = is_said || !is_alone ? l->host : "127.0.0.1";
+    uint16_t port = is_said ? l->port : 0;
+    if (!is_said && !is_alone)
         return cd_fail(err, CDDP_E_CONFIG,
                        "where do the %u ranks meet? set MASTER_ADDR and MASTER_PORT",
                        l->world_size);
     const cddp_rendezvous_server_options serve = {.size = sizeof serve,
-                                                  .host = l->host,
-                                                  .port = l->port,
+                                                  .host = host,
+                                                  .port = port,
                                                   .secret = l->secret};
     if (l->rank == 0) CD_TRY(cddp_rendezvous_server_open(&serve, &c->server, err));
-    snprintf(url, sizeof url, strchr(l->host, ':') != NULL ? "tcp://[%s]:%u" : "tcp://%s:%u",
-             l->host, l->port);
+    if (port == 0) port = cddp_rendezvous_server_port(c->server);
+    snprintf(url, sizeof url, strchr(host, ':') != NULL ? "tcp://[%s]:%u" : "tcp://%s:%u", host,
+             port);
     return CD_PASS(meet(c, url, l->secret, err));
 }
 
@@ -147,6 +152,7 @@ static cddp_status start(cddp_context *c, const cddp_init_options *o, cddp_error
 {
     cd_launcher launcher;
     CD_TRY(cd_launcher_read(&launcher, err));
+    CD_TRY(cd_launcher_check(&launcher, err));
     const char *name = choose_backend(o, &launcher);
     const bool is_composed = cddp_composition_is_named(name);
     if (!is_composed) CD_TRY(cd_module_find(name, &c->backend, err));

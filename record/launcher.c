@@ -108,3 +108,27 @@ cddp_status cd_launcher_read(cd_launcher *launcher, cddp_error *err)
     *launcher = l;
     return CDDP_OK;
 }
+
+/* A batch script of Slurm is the first of as many tasks as it asked for, and trains alone. */
+cddp_status cd_launcher_check(const cd_launcher *launcher, cddp_error *err)
+{
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+        uint32_t rank = 0, world_size = 1;
+        const char *lacks = cd_launcher_variable(launchers[i].world_size) == NULL
+                                ? launchers[i].world_size
+                                : launchers[i].needs;
+        if (launcher->kind != CD_LAUNCHER_NONE) return CDDP_OK;
+        CD_TRY(read_number(launchers[i].rank, &rank, err));
+        CD_TRY(read_number(launchers[i].world_size, &world_size, err));
+        if (rank > 0)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "%s=%u is set, and %s is not: set both, or neither to train alone",
+                           launchers[i].rank, rank, lacks);
+        if (world_size > 1 && cd_launcher_variable(launchers[i].rank) == NULL &&
+            launchers[i].kind != CD_LAUNCHER_SLURM)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "%s=%u is set, and %s is not: set both, or neither to train alone",
+                           launchers[i].world_size, world_size, launchers[i].rank);
+    }
+    return CDDP_OK;
+}

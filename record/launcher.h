@@ -26,5 +26,8 @@ typedef struct cd_launcher {
 } cd_launcher;
 
 cddp_status cd_launcher_read(cd_launcher *launcher, cddp_error *err) CDDP_MUST_CHECK;
+/* Of a process that nobody started: variables that name one of several ranks, and lack what a
+** launcher sets beside them, are an error. It would train alone. */
+cddp_status cd_launcher_check(const cd_launcher *launcher, cddp_error *err) CDDP_MUST_CHECK;
 /* A variable, or NULL: the only place of the library that reads the environment. */
 const char *cd_launcher_variable(const char *name);

@@ -84,6 +84,21 @@ static void learn(cd_recording *r, const cddp_event *event)
     }
 }
 
+uint64_t cd_recording_bit(const cd_recording *r)
+{
+    return UINT64_C(1) << (r->tracer.wrapper > 0 ? r->tracer.wrapper : 0);
+}
+
+/* From a forward that will be reduced to the end of its backward. */
+static void learn_backward(cd_recording *r, const cddp_event *event)
+{
+    const uint64_t bit = cd_recording_bit(r);
+    if (event->kind == CDDP_EV_forward_begin && event->as.forward_begin.grad_mode)
+        r->reduces = event->as.forward_begin.sync ? r->reduces | bit : r->reduces & ~bit;
+    if (event->kind == CDDP_EV_backward_end) r->reduces &= ~bit;
+    r->is_sharded |= event->kind == CDDP_EV_unit_part;
+}
+
 /* What lies in memory, at the moments that a wrapper shows. */
 static void look(cd_recording *r, const cddp_event *event)
 {
@@ -135,6 +150,7 @@ static void take_event(void *self, const cddp_event *event)
     cd_recording *r = self;
     cddp_event stamped = *event;
     learn(r, event);
+    learn_backward(r, event);
     if (!r->says_steps) follow_steps(r, event);
     stamped.step = r->tracer.step;
     stamped.micro_step = r->tracer.micro_step;
@@ -277,6 +293,12 @@ static cddp_status open_file(cd_recording *r, uint32_t rank, uint32_t world_size
     return CD_PASS(cddp_shard_open(&options, &r->shard, err));
 }
 
+static void emit_begin(cd_recording *r, uint32_t world_size)
+{
+    CD_EMIT(&r->tracer, rank_begin, NULL, .world_size = world_size);
+    CD_EMIT(&r->tracer, mark, CD_TRACER_RECORDED, .value = 0);
+}
+
 static cddp_status open_shard(cd_recording *r, uint32_t rank, uint32_t world_size, cddp_error *err)
 {
     CD_TRY(open_file(r, rank, world_size, err));
@@ -284,7 +306,7 @@ static cddp_status open_shard(cd_recording *r, uint32_t rank, uint32_t world_siz
     remove_older(r);
     r->state = CD_RECORDING_ON;
     watch_exit();
-    CD_EMIT(&r->tracer, rank_begin, NULL, .world_size = world_size);
+    emit_begin(r, world_size);
     return CDDP_OK;
 }
 
@@ -341,7 +363,7 @@ static cd_recording *await_rank(cd_recording *r)
     prepare(r, is_alone ? 0 : launcher.rank, is_alone ? 1 : launcher.world_size);
     r->is_alone = is_alone;
     r->state = CD_RECORDING_WAITS;
-    CD_EMIT(&r->tracer, rank_begin, NULL, .world_size = r->rank.world_size);
+    emit_begin(r, r->rank.world_size);
     return r;
 }
 

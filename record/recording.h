@@ -65,6 +65,7 @@ typedef struct cd_recorded_wrapper {
     bool has_join;     /* a rank may run out of inputs */
     bool adds_in_hook; /* the hook has what backwards add up, not the gradients */
     bool has_stepped;  /* an optimizer stepped, and no gradient came since */
+    bool has_begun;    /* it was looked at before its first step */
     /* a clip or a scaler changed gradients in the step at hand; and whether that was said before */
     bool is_rescaled, has_clipped, has_scaled;
     bool has_added;     /* a backward that was not reduced yet added to gradients */
@@ -92,6 +93,8 @@ typedef struct cd_recording {
     bool is_finalized; /* a backward was reduced since the last forward began */
     bool has_forward, is_out_of_memory;
     bool averages;     /* there is a model averager */
+    bool is_sharded;   /* there are units of a sharded model */
+    uint64_t reduces;  /* wrappers whose backward is to synchronise, a bit each */
     bool had_several;  /* wrappers at once */
     bool is_alone;     /* nobody said its rank, and it made no group */
     bool starts_ranks; /* this process trains in others, by cddp_run_ranks */
@@ -113,6 +116,7 @@ cd_recording *cd_recording_get(void);
 cd_recording *cd_recording_get_wrapped(void);
 /* That of the events that come. */
 cd_recorded_wrapper *cd_recording_here(cd_recording *recording);
+uint64_t cd_recording_bit(const cd_recording *recording); /* its bit among all wrappers */
 /* A parameter of that wrapper. NULL without memory, and where none can have that position. */
 cd_recorded_parameter *cd_recording_find(cd_recording *recording, size_t parameter);
 /* The tracer of a group or wrapper: its own, or the recorder's; NULL without both. */

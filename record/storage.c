@@ -99,9 +99,26 @@ static void look(cd_recording *r, const char *changed, bool is_last)
             CD_EMIT(&r->tracer, mark, CD_TRACER_ONE_HELD, .value = w->parameters[i].variable);
 }
 
+/* Where the training starts, as far as the program did not show it. */
+static void show_start(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    w->has_begun = true;
+    if (r->tracer.wrapper < 0 || !cd_tracer_wants_digest(&r->tracer)) return;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        const cd_recorded_parameter *p = &w->parameters[i];
+        if (!is_watched(p) || p->is_shown) continue;
+        CD_EMIT(&r->tracer, value, NULL, .what = CDDP_WHAT_PARAMETER,
+                .moment = CDDP_MOMENT_AFTER_INIT, .id = (int64_t)i, .presence = CDDP_PRESENCE_VALUE,
+                .digest = cd_tracer_digest(&r->tracer, &p->storage), .param = p->variable,
+                .nonfinite = -1);
+    }
+}
+
 void cd_storage_look_at_begin(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
+    if (!w->has_begun && w->updates == 0) show_start(r);
     if (w->looked_at == w->updates) return; /* no step since */
     w->looked_at = w->updates;
     look(r, CD_TRACER_CHANGED, false);

@@ -108,7 +108,9 @@ static void see_left(struct cddp_tracer *tracer)
 {
     (void)tracer;
     cd_recording *r = cd_recording_get();
-    if (r != NULL) cd_storage_leave(r);
+    if (r == NULL) return;
+    r->reduces &= ~cd_recording_bit(r);
+    cd_storage_leave(r);
 }
 
 /* ---- local SGD ---- */
@@ -168,5 +170,17 @@ static void see_averaged(struct cddp_tracer *tracer, const cddp_tensor *paramete
         cd_recording_say_agreement(r);
 }
 
-const cd_tracer_watch cd_recording_watch = {see_entered, see_returned, see_written, see_kept,
-                                            see_left,    see_agreed,   see_averaged};
+/* ---- reductions of the program ---- */
+
+/* Bitmaps and votes are whole numbers, an averager says what it does, and what a backward posts
+** that synchronises is its wrapper's. */
+static void see_posted(struct cddp_tracer *tracer, const cddp_tensor *tensor)
+{
+    cd_recording *r = cd_recording_get();
+    if (r == NULL || r->averages || r->is_sharded || r->reduces > 0) return;
+    if (cddp_dtype_is_float(tensor->dtype) || tensor->dtype == CDDP_C64)
+        CD_EMIT(tracer, mark, CD_TRACER_OWN_REDUCTION, .value = cddp_tensor_numel(tensor));
+}
+
+const cd_tracer_watch cd_recording_watch = {see_entered, see_returned, see_written,  see_kept,
+                                            see_left,    see_agreed,   see_averaged, see_posted};

@@ -44,6 +44,7 @@ typedef struct link {
     bool is_known;
     bool is_final;    /* a gradient as its reduction left it */
     bool is_open;     /* a gradient: a backward has added to it since */
+    bool is_added;    /* likewise, in a program that may reduce it without a word */
     bool is_zeroed;   /* a gradient: filled with zeros, whose digest is not known */
     bool is_consumed; /* a gradient: by an optimizer in backward */
     /* a start that the first synchronisation moved: what was before it. The plan's start, which
@@ -86,6 +87,7 @@ typedef struct rank_facts {
     bool is_changed_after; /* buffers entered otherwise than they were broadcast */
     int64_t received_at;   /* the moment at which buffers of a broadcast are shown first, or -1 */
     bool has_init_sync, has_agreement, was_synced, has_expected;
+    bool is_recorded; /* what a program does with cddp/record.h */
 } rank_facts;
 
 #define OTHERS_MAX 2
@@ -740,6 +742,14 @@ static void take_final(state *s, const rank_facts *r, const cddp_event *e)
                 .is_final = true};
 }
 
+/* What such a program showed at the begin of a step says nothing of what a backward left. */
+static void take_local(state *s, const rank_facts *r, const cddp_event *e)
+{
+    int64_t id;
+    link *l = r->is_recorded ? add_gradient(s, r, e->rank, e->as.grad_local.param, &id) : NULL;
+    if (l != NULL) l->is_added = l->is_known && l->moment == CDDP_MOMENT_BEGIN;
+}
+
 static void take_touch(state *s, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
@@ -747,7 +757,7 @@ static void take_touch(state *s, rank_facts *r, const cddp_event *e)
     if (t->touched) r->stepped = e->step + 1;
     link *l = add_gradient(s, r, e->rank, t->param, &id);
     if (l != NULL && t->touched) l->touched_sequence = e->sequence;
-    if (l == NULL || !l->is_known || l->is_open) return;
+    if (l == NULL || !l->is_known || l->is_open || l->is_added) return;
     if (!t->touched && l->presence == CDDP_PRESENCE_VALUE && l->moment == CDDP_MOMENT_BEFORE_STEP &&
         l->step == e->step) {
         const found none = {e, CDDP_WHAT_GRADIENT, id, AT_CONSUMED, CDDP_PRESENCE_ABSENT, 0};
@@ -784,6 +794,7 @@ static void take_post(const cddp_event *e, rank_facts *r)
 static void take_mark(const cddp_event *e, rank_facts *r)
 {
     bool was_sent = r->sent_count == 0; /* nothing is known */
+    r->is_recorded |= e->text != NULL && strcmp(e->text, CD_TRACER_RECORDED) == 0;
     if (e->text == NULL || strcmp(e->text, CD_TRACER_ENTERED) != 0) return;
     for (uint32_t i = 0; i < r->sent_count && i < SENT_MAX; i++)
         was_sent = was_sent || r->sent[i] == (uint64_t)e->as.mark.value;
@@ -858,6 +869,9 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_expected:
         take_expected(s, r, e);
         return;
+    case CDDP_EV_grad_local:
+        take_local(s, r, e);
+        return;
     case CDDP_EV_grad_final:
         take_final(s, r, e);
         return;
@@ -925,25 +939,12 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,
-                                 CDDP_EV_wrap,
-                                 CDDP_EV_value,
-                                 CDDP_EV_expected,
-                                 CDDP_EV_agreement,
-                                 CDDP_EV_forward_begin,
-                                 CDDP_EV_buffer_sync,
-                                 CDDP_EV_backward_begin,
-                                 CDDP_EV_grad_final,
-                                 CDDP_EV_optimizer_step,
-                                 CDDP_EV_optimizer_touch,
-                                 CDDP_EV_zero_grad,
-                                 CDDP_EV_join_end,
-                                 CDDP_EV_compare,
-                                 CDDP_EV_hook_law,
-                                 CDDP_EV_rewrite,
-                                 CDDP_EV_buffer,
-                                 CDDP_EV_collective_post,
-                                 CDDP_EV_mark};
+static const uint16_t kinds[] = {
+    CDDP_EV_param,      CDDP_EV_wrap,          CDDP_EV_value,           CDDP_EV_expected,
+    CDDP_EV_agreement,  CDDP_EV_forward_begin, CDDP_EV_buffer_sync,     CDDP_EV_backward_begin,
+    CDDP_EV_grad_local, CDDP_EV_grad_final,    CDDP_EV_optimizer_step,  CDDP_EV_optimizer_touch,
+    CDDP_EV_zero_grad,  CDDP_EV_join_end,      CDDP_EV_compare,         CDDP_EV_hook_law,
+    CDDP_EV_rewrite,    CDDP_EV_buffer,        CDDP_EV_collective_post, CDDP_EV_mark};
 
 CD_CHECK_TABLE(chain, "I-CHAIN", "a step begins with what the last one left",
                "Parameters, gradients, buffers and optimizer state change only where the plan "

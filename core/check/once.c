@@ -189,6 +189,8 @@ static void take_final(state *s, const cddp_event *e, rank_facts *r)
     const cddp_event_grad_final *g = &e->as.grad_final;
     ledger *l = cd_table_add(&s->ledgers, CD_KEY(e->rank, g->param));
     if (l == NULL || g->globally_unused) return;
+    /* the program shows what it reduced itself: that much of its reductions was for this one */
+    if (l->pending > 0 && g->bucket < 0) r->own -= r->own < l->numel ? r->own : l->numel;
     settle(l, r);
     l->final_sequence = e->sequence;
     l->final_step = e->step;
@@ -505,13 +507,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_forward_begin, CDDP_EV_backward_end,
-                                 CDDP_EV_zero_grad,     CDDP_EV_checkpoint,
-                                 CDDP_EV_grad_local,    CDDP_EV_mark_ready,
-                                 CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
-                                 CDDP_EV_grad_final,    CDDP_EV_optimizer_touch,
-                                 CDDP_EV_compare,       CDDP_EV_param,
-                                 CDDP_EV_mark,          CDDP_EV_unit_part};
+static const uint16_t kinds[] = {
+    CDDP_EV_forward_begin, CDDP_EV_backward_end,    CDDP_EV_zero_grad,     CDDP_EV_checkpoint,
+    CDDP_EV_grad_local,    CDDP_EV_mark_ready,      CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
+    CDDP_EV_grad_final,    CDDP_EV_optimizer_touch, CDDP_EV_compare,       CDDP_EV_param,
+    CDDP_EV_mark,          CDDP_EV_unit_part,       CDDP_EV_projection};
 
 CD_CHECK_TABLE(once, "I-ONCE", "every contribution reaches the optimizer exactly once",
                "Contribution ledger: each (rank, micro-step, parameter) gradient enters the value "

@@ -395,7 +395,7 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_wrap,       CDDP_EV_value,
                                  CDDP_EV_regroup,         CDDP_EV_grad_local, CDDP_EV_grad_final,
                                  CDDP_EV_optimizer_touch, CDDP_EV_mark,       CDDP_EV_expected,
-                                 CDDP_EV_join_end};
+                                 CDDP_EV_join_end,        CDDP_EV_projection};
 
 CD_CHECK_TABLE(parameq, "I-PARAMEQ", "replicas are equal after every step",
                "Parameter and optimizer-state digests are equal on all ranks after step().");

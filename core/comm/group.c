@@ -287,6 +287,15 @@ void cd_group_show_reduction(const cddp_group *group, const cddp_collective *col
                                                        .numbers = numbers});
 }
 
+/* Of those that a program may make a mean with. */
+static void say_to_recorder(const cddp_group *g, const cddp_collective *c, const cddp_tensor *t)
+{
+    const cd_tracer_watch *watch = g->tracer->watch;
+    const bool is_one = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE ||
+                        c->op == CDDP_OP_REDUCE_SCATTER || c->op == CDDP_OP_ALLGATHER;
+    if (watch != NULL && is_one && c->label == 0 && t->device != NULL) watch->posts(g->tracer, t);
+}
+
 static void emit_post(const cddp_group *g, const cddp_collective *c)
 {
     if (g->tracer == NULL) return;
@@ -295,6 +304,7 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
     /* The old contents of a receiver's tensor are not part of the operation. */
     bool sends = (cd_operands_of(g, c) & CD_OPERAND_INPUT) ||
                  (c->op == CDDP_OP_BROADCAST && c->root == g->group_rank);
+    say_to_recorder(g, c, t);
     CD_EMIT(g->tracer, collective_post, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
             .op = c->op, .reduce_op = cd_op_is_reduction(c->op) ? (int64_t)c->reduce_op : -1,
             .root = cd_op_is_rooted(c->op) ? (int64_t)c->root : -1,

@@ -34,6 +34,8 @@ typedef struct cd_tracer_watch {
     /* a model averager has averaged a parameter over that many ranks; NULL: it was made, or makes
     ** a step */
     void (*averaged)(struct cddp_tracer *tracer, const cddp_tensor *parameter, uint32_t ranks);
+    /* a reduction, or a gathering, that carries no bucket is about to be posted, of this tensor */
+    void (*posts)(struct cddp_tracer *tracer, const cddp_tensor *tensor);
 } cd_tracer_watch;
 
 /* What a member posts to an all-reduce, a reduce-scatter or an all-gather of equal shares, or what
@@ -132,8 +134,11 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_STARTS "starts from"
 /* value: a parameter without a gradient that the used map has for used (GRD-07) */
 #define CD_TRACER_TAKEN_FOR_USED "taken for used"
-/* A mark: the all-reduce that this rank posts next is the program's own; its value: elements. */
+/* A mark: the reduction or gathering that this rank posts next is the program's own; its value:
+** elements. */
 #define CD_TRACER_OWN_REDUCTION "own reduction"
+/* A mark at the begin of what cddp/record.h records: that recorder says such marks. */
+#define CD_TRACER_RECORDED "recorded program"
 /* A mark: the operation that this rank posts next is the plan's [[collective]] of this number. */
 #define CD_TRACER_OWN_COLLECTIVE "own collective"
 /* A mark: a sum seems wrong; value: of what the judge was shown of it. See cd_sum_sight_begin. */

@@ -8,8 +8,9 @@
 **
 ** cddp_init reads the variables of whoever started the process: torchrun (RANK, WORLD_SIZE,
 ** MASTER_ADDR, MASTER_PORT, and CDDP_STORE_SECRET), srun, or mpirun. A process that nobody started
-** is a world of one. cddp_run_ranks starts ranks on this machine by itself. A program that wants
-** to decide more does the same with cddp/rendezvous.h, cddp/process.h and cddp/comm.h.
+** is a world of one; where some of these variables say otherwise and the rest is missing, it is an
+** error. cddp_run_ranks starts ranks on this machine by itself. A program that wants to decide more
+** does the same with cddp/rendezvous.h, cddp/process.h and cddp/comm.h.
 **
 ** The backend is that of CDDP_BACKEND, or of the options; else mpi under mpirun, self in a world of
 ** one, gloo everywhere else. Its module is sought in CDDP_BACKEND_DIR, in the folder cddp beside

@@ -47,10 +47,14 @@ static bool speaks(const training *t) { return !makes(t, "silent") && !makes(t, 
 /* With cddp_ddp; "own_sum" and "own_skips" reduce by an all-reduce of the program's. */
 static bool reduces(const training *t)
 {
-    const bool has_own =
-        strncmp(t->mistake, "own", 3) == 0 || strstr(t->mistake, "local_own") != NULL;
+    const bool has_own = strncmp(t->mistake, "own", 3) == 0 ||
+                         strstr(t->mistake, "local_own") != NULL ||
+                         strncmp(t->mistake, "by_hand_own", 11) == 0;
     return !makes(t, "alone") && !makes(t, "silent_alone") && !has_own;
 }
+
+/* "inside…": every backward runs inside no_sync, and the program all-reduces itself. */
+static bool reduces_inside(const training *t) { return strncmp(t->mistake, "inside", 6) == 0; }
 
 /* ---- comm hooks ---- */
 
@@ -71,6 +75,35 @@ static cddp_status make_averager(training *t, cddp_error *err)
     options.levels = &level;
     options.level_count = 1;
     return averages(t) ? cddp_averager_create(&options, &t->averager, err) : CDDP_OK;
+}
+
+/* "by_hand…": the program does it itself, behind every second step; "by_hand_own…" without a
+** wrapper. */
+static bool averages_by_hand(const training *t) { return strncmp(t->mistake, "by_hand", 7) == 0; }
+
+/* All that is averaged in one all-reduce, or each parameter in its own. */
+static cddp_status average_by_hand(training *t, int step, cddp_error *err)
+{
+    static double flat[WEIGHTS + BIASES];
+    const bool is_flat = strstr(t->mistake, "_flat") != NULL;
+    cddp_status status = CDDP_OK;
+    int64_t count = 0;
+    if (!averages_by_hand(t) || makes(t, "by_hand_never") || step % 2 == 0) return CDDP_OK;
+    for (size_t p = 0; status == CDDP_OK && p < PARAMETERS; p++) {
+        const int64_t numel = cddp_tensor_numel(&t->tensors[p]);
+        memcpy(flat + count, t->values[p], (size_t)numel * sizeof *flat);
+        count += numel;
+        if (is_flat && p + 1 < PARAMETERS) continue;
+        cddp_work *work = NULL;
+        const cddp_tensor x = cddp_tensor_of(cddp_device_cpu(), flat, 0, CDDP_F64, &count, 1);
+        status = cddp_group_allreduce(t->group, &x, CDDP_RED_SUM, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+        for (int64_t i = 0; i < count; i++) flat[i] /= t->world_size;
+        if (is_flat) memcpy(t->values[0], flat, WEIGHTS * sizeof *flat);
+        memcpy(t->values[p], flat + count - numel, (size_t)numel * sizeof *flat);
+        count = 0;
+    }
+    return status;
 }
 
 /* "…_spoilt": rank 1 writes to what was averaged; "…_forgotten": b is never averaged. */
@@ -217,7 +250,7 @@ static cddp_status reduce_alone(training *t, int step, cddp_error *err)
     for (size_t p = 0; status == CDDP_OK && p < PARAMETERS; p++) {
         double *g = (double *)t->grads[p].value.storage + t->grads[p].value.offset;
         cddp_work *work = NULL;
-        if (makes(t, "own_skips") && step == 2 && p == 1) continue;
+        if (strstr(t->mistake, "_skips") != NULL && step == 2 && p == 1) continue;
         status = makes(t, "own_broadcast") /* equal on all ranks, and wrong */
                      ? cddp_group_broadcast(t->group, &t->grads[p].value, 0, &work, err)
                      : cddp_group_allreduce(t->group, &t->grads[p].value, CDDP_RED_SUM, &work, err);
@@ -225,7 +258,7 @@ static cddp_status reduce_alone(training *t, int step, cddp_error *err)
         for (int64_t i = 0; i < cddp_tensor_numel(&t->tensors[p]) && !makes(t, "own_sum"); i++)
             g[i] /= t->world_size;
         if (makes(t, "own_factor")) g[5] *= 1 + 1e-6;
-        cddp_record_reduced(p, &t->grads[p].value);
+        if (strstr(t->mistake, "_unshown") == NULL) cddp_record_reduced(p, &t->grads[p].value);
     }
     return status;
 }
@@ -417,7 +450,7 @@ static cddp_status update(training *t, int step, cddp_error *err)
         for (int64_t i = 0; i < count; i++) t->values[p][i] -= factor * g[i];
         if (speaks(t)) cddp_record_optimizer_touch(makes(t, "touches_as_another"), p, taken);
     }
-    const cddp_status status = averages(t) ? average(t, step, err) : CDDP_OK;
+    const cddp_status status = averages(t) ? average(t, step, err) : average_by_hand(t, step, err);
     for (size_t p = 0; p < PARAMETERS && speaks(t); p++)
         cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, p, &t->tensors[p]);
     return status;
@@ -545,14 +578,15 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     const double before = t->values[0][3];
     if (t->rank == 2) nudge(t, "nudges_one_and_back", step);
     for (int micro = 0; status == CDDP_OK && micro < micro_steps_of(t); micro++) {
-        const bool accumulates =
-            micro + 1 < micro_steps_of(t) || strncmp(t->mistake, "local", 5) == 0;
+        const bool accumulates = micro + 1 < micro_steps_of(t) ||
+                                 strncmp(t->mistake, "local", 5) == 0 || averages_by_hand(t) ||
+                                 reduces_inside(t);
         clear_in_window(t, micro);
         if (accumulates && reduces(t)) cddp_ddp_no_sync_begin(t->ddp);
         status = micro_step(t, step, micro, err);
         if (accumulates && reduces(t)) cddp_ddp_no_sync_end(t->ddp);
     }
-    if (status == CDDP_OK && strncmp(t->mistake, "own", 3) == 0)
+    if (status == CDDP_OK && (strncmp(t->mistake, "own", 3) == 0 || reduces_inside(t)))
         status = reduce_alone(t, step, err);
     const bool drifts = makes(t, "still_drifts") || makes(t, "still_ignored_drifts");
     if (drifts || makes(t, "still_follows")) t->still[3] += drifts ? t->rank : 1;
@@ -628,8 +662,9 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     options.bucket_cap_mb = 0.001;
     options.gradient_as_bucket_view = has_views(&t);
     if (makes(&t, "hook_first_bucket_only")) options.bucket_cap_mb = 0.00005;
-    const bool is_alone =
-        strncmp(t.mistake, "own", 3) == 0 || strncmp(t.mistake, "local_own", 9) == 0;
+    const bool is_alone = strncmp(t.mistake, "own", 3) == 0 ||
+                          strncmp(t.mistake, "local_own", 9) == 0 ||
+                          strncmp(t.mistake, "by_hand_own", 11) == 0;
     cddp_status status =
         is_alone ? begin_alike(&t, names, err) : cddp_ddp_create(&options, &t.ddp, err);
     cddp_ddp *second = NULL;

@@ -140,6 +140,14 @@ for right in local local_own hook_local:post_local_sgd local_forgotten local_own
 for wrong in local_spoilt local_own_spoilt hook_local_spoilt:post_local_sgd; do
     expect $wrong 1 "I-PARAMEQ  rank 1 .*hold different values of b after the step"
 done
+# By hand: the program's own all-reduces, behind a step, of as many elements as it has stepped on.
+for right in by_hand by_hand_flat by_hand_own by_hand_own_flat; do expect $right 4 "$apart"; done
+expect by_hand_never 1 "I-ONCE"
+# Every backward runs inside no_sync, and the program reduces gradients itself: shown, and not shown.
+expect inside 0 "$mean"
+expect inside_unshown 4 "not shown: a gradient after its reduction"
+expect own_unshown 4 "not shown: a gradient after its reduction"
+expect inside_skips 1 "I-ONCE"
 # It says a step, of a gradient that is not zero and at a rate that is not zero, and does none.
 expect stays 0 "first parameter 0 in step 3; 8 in all"
 

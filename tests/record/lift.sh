@@ -38,6 +38,11 @@ export CDDP_RECORD=run.db
 right none "$job" 4 none
 right unnumbered "$job" 3 unnumbered
 right join "$job" 4 join_right
+# What the program reduces itself is no reduction of the scenario's, and a note says so.
+rm -f run.db* lifted.db
+"$job" 4 inside > out 2>&1 || fail inside out
+lift inside 1
+grep -q "what the program itself reduces behind backwards inside no_sync" notes || fail "inside: the note" notes
 right "join by active ranks" "$job" 4 join_by_active
 right "two join contexts" "$job" 4 join_twice
 grep -q "^join.epochs = 2" job.toml || fail "two join contexts are not in the scenario" job.toml

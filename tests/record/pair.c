@@ -147,7 +147,8 @@ static void update(training *t, int number, int step)
 /* The second one stays local, although its optimizer steps. */
 static bool skips_reduction(const training *t, int number, int step)
 {
-    return makes(t, "second_stays_local") && number == 1 && step == 2;
+    if (makes(t, "by_hand")) return true;
+    return strstr(t->mistake, "second_stays_local") != NULL && number == 1 && step == 2;
 }
 
 static cddp_status train_one(training *t, int number, int step, cddp_error *err)
@@ -180,6 +181,25 @@ static cddp_status train_both(training *t, int step, cddp_error *err)
     return status;
 }
 
+/* Local SGD by hand: parameters of both are averaged behind every second step. */
+static cddp_status average_by_hand(training *t, int step, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (int i = 0; makes(t, "by_hand") && step % 2 == 1 && i < MODELS * PARAMETERS; i++) {
+        model *m = &t->models[i / PARAMETERS];
+        const size_t p = (size_t)(i % PARAMETERS);
+        cddp_work *work = NULL;
+        if (status == CDDP_OK)
+            status = cddp_group_allreduce(t->group, &m->tensors[p], CDDP_RED_SUM, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+        for (int64_t k = 0; k < cddp_tensor_numel(&m->tensors[p]); k++)
+            m->values[p][k] /= t->world_size;
+        say(t, i / PARAMETERS);
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, p, &m->tensors[p]);
+    }
+    return status;
+}
+
 static cddp_status train_step(training *t, int step, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -187,13 +207,16 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     cddp_record_step_begin((uint64_t)step + (makes(t, "resumed") ? 2000000000 : 0));
     cddp_record_samples(0, &id, 1);
     if (makes(t, "second_drifts") && step == 3) t->models[1].values[0][3] += 1; /* on all ranks */
+    if (makes(t, "first_drifts_second_stays_local") && step == 3) t->models[0].values[0][3] += 1;
     if (makes(t, "second_drifts_on_one") && step == 3 && t->rank == 1)
         t->models[1].values[0][3] += 1;
     if (makes(t, "interleaved") || makes(t, "crosses")) return train_both(t, step, err);
     for (int number = 0; status == CDDP_OK && number < MODELS; number++) {
         if (makes(t, "join_rests") && number == 1 && step == 1) continue;
+        if (makes(t, "second_rests") && number == 1 && step % 2 == 1) continue;
         status = train_one(t, makes(t, "join_exchanged") ? 1 - number : number, step, err);
     }
+    if (status == CDDP_OK) status = average_by_hand(t, step, err);
     return status;
 }
 

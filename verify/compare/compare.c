@@ -24,8 +24,9 @@ typedef struct comparing {
     cd_comparison *c;
     pair *pairs; /* (pair_count) */
     size_t pair_count;
-    bool had_equal_bits; /* every gradient so far */
-    uint32_t end;        /* steps from here on may be half a step; UINT32_MAX: none */
+    bool had_equal_bits;                    /* every gradient so far */
+    bool has_other_forwards, says_forwards; /* the samples of a step were cut otherwise */
+    uint32_t end; /* steps from here on may be half a step; UINT32_MAX: none */
 } comparing;
 
 /* ---- lists ---- */
@@ -122,6 +123,8 @@ static void match_samples(comparing *k, const cd_traced_step *a, const cd_traced
     } else if (a->ids != b->ids) {
         MISMATCH(k, "step %" PRIu32 ": %" PRIu64 " sample%s in both, but not the same ones",
                  a->number, a->samples, cd_plural(a->samples));
+    } else {
+        k->has_other_forwards |= a->forwards != b->forwards;
     }
     k->c->samples += a->samples;
 }
@@ -379,10 +382,27 @@ static void measure(cd_comparison_step *out, const pair *p, const cd_traced_cell
         out->distance = relative, out->tensor = p->name;
 }
 
+/* Not where a forward of one run has the samples of several of the other: what is given to the hook
+** was rounded otherwise. */
+static bool owes_bits(const comparing *k) { return k->c->is_exact && !k->has_other_forwards; }
+
+static void say_forwards(comparing *k, uint32_t step)
+{
+    if (k->says_forwards) return;
+    k->says_forwards = true;
+    GAP(k,
+        "step %" PRIu32 ": forwards have other samples in both runs, so no equal bits are owed: "
+        "let each forward have the same samples in both",
+        step);
+}
+
+/* There was a gradient, and what became of it nobody said. */
+static bool is_unshown(const cd_traced_cell *c) { return c->locals > 0 && c->gradient.all == 0; }
+
 static void compare_step(comparing *k, const cd_traced_step *a, const cd_traced_step *b,
                          cd_comparison_step *out)
 {
-    const bool is_exact = k->c->is_exact;
+    const bool is_exact = owes_bits(k);
     *out = (cd_comparison_step){.number = a->number, .tensor = "", .local_tensor = ""};
     compare_begin(k, a, b, out);
     if (!out->is_begin_shown)
@@ -396,13 +416,20 @@ static void compare_step(comparing *k, const cd_traced_step *a, const cd_traced_
         const pair *p = &k->pairs[i];
         const cd_traced_cell *x = cell_of(a, p->one), *y = cell_of(b, p->many);
         const cd_traced_last *g = &x->gradient, *h = &y->gradient;
-        compare_digests(k, a->number, p, CD_COMPARISON_GRADIENT, g, h, is_exact);
+        if (is_unshown(x) || is_unshown(y))
+            GAP(k,
+                "step %" PRIu32
+                ": %s was not recorded after its reduction in %s (cddp_record_reduced)",
+                a->number, p->name, is_unshown(x) ? k->options->one : k->options->many);
+        else
+            compare_digests(k, a->number, p, CD_COMPARISON_GRADIENT, g, h, is_exact);
         out->has_equal_bits &= g->digest == h->digest && !h->is_split;
         compare_reduction(k, a->number, p, y);
         if (out->began_equal && !is_exact && g->digest != 0 && h->digest != 0)
             compare_local(k, out, p, x, y);
         measure(out, p, x, y);
     }
+    if (k->c->is_exact && !is_exact && !out->has_equal_bits) say_forwards(k, a->number);
     k->had_equal_bits &= out->has_equal_bits && out->began_equal;
     for (size_t i = 0; i < k->pair_count; i++) {
         const pair *p = &k->pairs[i];
@@ -421,7 +448,7 @@ static bool is_reproducible(const cd_traced *f)
 
 static const char *find_unheld(comparing *k)
 {
-    if (k->c->is_exact) return "bits were compared instead";
+    if (owes_bits(k)) return "bits were compared instead";
     if (k->many->has_join) return "uneven inputs (join) make something else by right";
     if (k->many->hook[0] != '\0')
         return cd_arena_printf(&k->c->arena, "comm hook %s makes something else by right",
@@ -447,12 +474,12 @@ static void compare_all(comparing *k)
     cd_comparison *c = k->c;
     c->is_exact = is_reproducible(k->one) && is_reproducible(k->many);
     c->first_bits = "";
-    c->unheld = find_unheld(k);
     k->had_equal_bits = true;
     k->end = UINT32_MAX;
     const bool has_all = has_all_ranks(k, k->one, k->options->one);
     if (!has_all_ranks(k, k->many, k->options->many) || !has_all) return;
     match(k);
+    c->unheld = find_unheld(k);
     if (c->mismatch_count > 0 || c->unheld == NULL) return;
     c->steps = cd_arena_array(&c->arena, k->one->step_count, sizeof *c->steps);
     for (size_t i = 0; c->steps != NULL && i < k->one->step_count; i++) {

@@ -3,6 +3,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/trace/setting.h"
 #include "core/trace/tracer.h"
 
@@ -188,6 +189,7 @@ static void take_samples(cd_traced *f, const cddp_event *e)
     s->has_samples = true;
     s->samples += (uint64_t)e->as.samples.count;
     s->ids += (uint64_t)e->as.samples.ids;
+    if (e->as.samples.count > 0) s->forwards += cd_hash_mix(0, (uint64_t)e->as.samples.ids);
 }
 
 static void take_gradient(cd_traced *f, const cddp_event *e, int64_t variable, int64_t digest)

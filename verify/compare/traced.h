@@ -40,6 +40,7 @@ typedef struct cd_traced_cell {
 typedef struct cd_traced_step {
     uint32_t number;
     uint64_t samples, ids; /* how many, and an order-free digest */
+    uint64_t forwards;     /* likewise, of the samples of each forward */
     double rate;           /* of the optimizer that stepped last */
     bool has_stepped, is_skipped, has_samples;
     cd_traced_cell *cells; /* (cell_count) by variable */

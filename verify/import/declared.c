@@ -97,6 +97,7 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     v->is_held = false;
     if (!v->has_local && !is_again) note(d, CD_DECLARED_LOCAL, e, t->param);
     if (!v->has_reduced && !is_again && !rank->averages) note(d, CD_DECLARED_REDUCED, e, t->param);
+    rank->is_apart |= !v->has_reduced && !is_again;
     d->again += is_again && e->rank == 0;
     v->taken_locals = rank->locals;
     v->taken_zeros = rank->zero_grads;
@@ -269,6 +270,9 @@ static void take_storage(cd_declared *d, cd_declared_rank *rank, const cddp_even
         note(d, CD_DECLARED_TAKEN, e, value);
     } else if (strcmp(words, CD_TRACER_CLEARED) == 0) {
         rank->owes_clear = false;
+    } else if (strcmp(words, CD_TRACER_OWN_REDUCTION) == 0) {
+        if (rank->is_apart && !d->is_of_torch) note(d, CD_DECLARED_APART, e, -1);
+        rank->is_apart = false;
     } else if (strcmp(words, CD_TRACER_AVERAGES) == 0) {
         rank->averages = true;
         note(d, CD_DECLARED_APART, e, -1);
@@ -296,6 +300,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         break;
     case CDDP_EV_grad_local:
         rank->locals++;
+        rank->is_apart = false;
         mark(d, rank, e->as.grad_local.param, false);
         take_local(d, rank, e);
         if (e->as.grad_local.digest == 0 && e->as.grad_local.presence != CDDP_PRESENCE_ABSENT &&

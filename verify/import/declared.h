@@ -103,6 +103,7 @@ typedef struct cd_declared_rank {
     double rate;         /* of the optimizer's step at hand */
     bool has_wrapper, has_ended, is_stepping, is_skipping, has_join;
     bool averages;   /* its parameters: what it steps on need not be reduced */
+    bool is_apart;   /* it stepped on what was not reduced, since the last gradient came */
     bool owes_clear; /* zero_grad was said, and no mark says that it was done */
     bool has_moved;  /* a parameter changed outside of a step that had a next one */
     uint32_t step;   /* of that */

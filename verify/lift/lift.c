@@ -252,6 +252,14 @@ static void take_loop(cd_lift *l, cd_lift_rank *r, const cddp_event *e)
     }
 }
 
+/* More than a loss, behind a backward that nobody reduced. */
+static void take_own_reduction(cd_lift *l, const cd_lift_rank *r, const cddp_event *e)
+{
+    const cd_lift_pass *p = last_pass(l, r);
+    if (p == NULL || p->is_sync || e->as.mark.value < 2 || e->text == NULL) return;
+    l->reduces_itself |= strcmp(e->text, CD_TRACER_OWN_REDUCTION) == 0;
+}
+
 void cd_lift_push(cd_lift *l, const cddp_event *e)
 {
     if (e->kind == CDDP_EV_run_end) l->is_complete = e->as.run_end.complete != 0;
@@ -265,6 +273,7 @@ void cd_lift_push(cd_lift *l, const cddp_event *e)
         if (e->text != NULL && strcmp(e->text, CD_TRACER_WRAPPED) == 0)
             r->module = e->as.mark.value;
         if (e->text != NULL && strncmp(e->text, "torch ", 6) == 0) l->is_of_torch = true;
+        take_own_reduction(l, r, e);
         if (!l->is_joint || r->module == l->module) cd_lift_take_mark(l, e);
         break;
     case CDDP_EV_buffer:

@@ -141,6 +141,7 @@ typedef struct cd_lift {
     const char *why_apart;  /* why they have not; NULL: nobody asked */
     bool is_interleaved;    /* another wrapper posted within a backward of the first one */
     bool has_continuations; /* operations were posted in continuations of others */
+    bool reduces_itself;    /* behind backwards inside no_sync */
     bool is_of_torch;       /* its hooks may be Python functions */
     bool has_outside;       /* operations between join contexts, or behind them */
     bool has_join, has_rates, has_zero_grad, zeroes, is_complete;

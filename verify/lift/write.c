@@ -892,6 +892,9 @@ static void write_collectives(writing *w)
     if (l->is_complete) order_messages(l);
     for (int at = CD_LIFT_BEFORE_FORWARD; at <= CD_LIFT_AFTER_STEP; at++)
         write_collectives_at(w, (cd_lift_place)at, done, ranks, steps);
+    if (l->reduces_itself)
+        NOTE(w, "what the program itself reduces behind backwards inside no_sync: its operations "
+                "are here, and no gradient or parameter becomes their result");
     if (l->has_outside) NOTE(w, "operations between join contexts, or behind them, are left out");
     for (size_t i = 0; i < l->collective_count; i++)
         if (l->collectives[i].step >= w->steps) {

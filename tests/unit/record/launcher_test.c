@@ -111,4 +111,35 @@ TEST(launcher, what_makes_no_sense_is_named)
     forget_all();
 }
 
+/* Half of what a launcher sets: such a rank would train alone, without a word. */
+TEST(launcher, half_an_environment_is_an_error)
+{
+    static const struct {
+        const char *words, *message; /* NULL: none */
+    } rows[] = {{"", NULL},
+                {"RANK=0", NULL},
+                {"WORLD_SIZE=1", NULL},
+                {"RANK=1", "RANK=1 is set, and WORLD_SIZE is not"},
+                {"WORLD_SIZE=2", "WORLD_SIZE=2 is set, and RANK is not"},
+                {"OMPI_COMM_WORLD_RANK=1", "and OMPI_COMM_WORLD_SIZE is not"},
+                {"PMI_SIZE=2", "PMI_SIZE=2 is set, and PMI_RANK is not"},
+                {"SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=8", NULL},
+                {"SLURM_JOB_ID=7 SLURM_STEP_NUM_TASKS=8", NULL},
+                {"SLURM_STEP_ID=1 SLURM_PROCID=1", "and SLURM_STEP_NUM_TASKS is not"},
+                {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", "and SLURM_STEP_ID is not"},
+                {"RANK=1 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2", NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_launcher l;
+        cd_test_row("%s", rows[i].words);
+        forget_all();
+        set_all(rows[i].words);
+        assert_int_equal(cd_launcher_read(&l, &err), CDDP_OK);
+        const cddp_status status = cd_launcher_check(&l, &err);
+        assert_int_equal(status, rows[i].message != NULL ? CDDP_E_CONFIG : CDDP_OK);
+        if (rows[i].message != NULL) assert_non_null(strstr(err.message, rows[i].message));
+    }
+    forget_all();
+}
+
 TEST_MAIN()

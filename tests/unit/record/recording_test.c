@@ -65,12 +65,12 @@ TEST(recording, a_program_without_groups_is_one_process_and_nothing_that_it_said
     cddp_record_zero_grad(true);
     step();
     assert_int_equal(cddp_record_close(CDDP_OK, NULL, NULL), CDDP_OK);
-    assert_int_equal(take_shard(0, &world_size), 4); /* begin, zero_grad, step, end */
+    assert_int_equal(take_shard(0, &world_size), 5); /* begin, mark, zero_grad, step, end */
     assert_int_equal(world_size, 1);
     begin();
     cddp_record_zero_grad(true); /* it never steps: its end tells */
     assert_int_equal(cddp_record_close(CDDP_E_IO, "no data", NULL), CDDP_OK);
-    assert_int_equal(take_shard(0, &world_size), 3);
+    assert_int_equal(take_shard(0, &world_size), 4);
 }
 
 /* Whether the shard has a mark of these words; removes it. */
@@ -123,7 +123,7 @@ TEST(recording, a_group_tells_the_rank_and_what_was_said_before_is_not_its_own)
     assert_non_null(cd_record_attach(&rank, NULL));
     step();
     assert_int_equal(cddp_record_close(CDDP_OK, NULL, NULL), CDDP_OK);
-    assert_int_equal(take_shard(2, &world_size), 3); /* begin, step, end */
+    assert_int_equal(take_shard(2, &world_size), 4); /* begin, mark, step, end */
     assert_int_equal(world_size, 4);
     assert_int_equal(take_shard(0, &world_size), 0);
 }
@@ -140,7 +140,7 @@ TEST(recording, a_group_of_several_behind_the_first_step_is_refused_in_words)
     assert_null(cd_record_attach(&rank, NULL));
     assert_int_equal(cddp_record_close(CDDP_OK, NULL, &err), CDDP_E_STATE);
     assert_non_null(strstr(err.message, "before the first group, of 4 ranks"));
-    assert_int_equal(take_shard(0, &world_size), 2); /* begin, step */
+    assert_int_equal(take_shard(0, &world_size), 3); /* begin, mark, step */
 }
 
 TEST(recording, what_a_tracer_says_behind_the_end_of_its_recording_is_nobodys)
@@ -159,7 +159,7 @@ TEST(recording, what_a_tracer_says_behind_the_end_of_its_recording_is_nobodys)
     assert_false(cd_recording_is_closing());
     CD_EMIT(tracer, group, "another", .group = 4, .members = 2);
     cd_tracer_select(tracer, cd_tracer_take_wrapper(tracer) + 1);
-    assert_int_equal(take_shard(0, &world_size), 4); /* begin, group, close, end */
+    assert_int_equal(take_shard(0, &world_size), 5); /* begin, mark, group, close, end */
 }
 
 TEST_MAIN()

@@ -1842,13 +1842,18 @@ TEST(once, ranks_that_average_just_what_they_have_stepped_on_are_not_accused)
         const char *title;   /* NULL: none */
     } rows[] = {{{4, 4}, NULL},
                 {{8, 0}, NULL},
+                {{13, 0}, NULL},  /* with the frozen one */
+                {{100, 8}, NULL}, /* behind an average of another module */
                 {{4, 3}, "steps on a local gradient"},
                 {{100, 1}, "steps on a local gradient"},
                 {{0, 0}, "steps on a local gradient"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cd_judge *judge = make_judge_of("I-ONCE");
-        put(judge, (cddp_event){.kind = CDDP_EV_mark, .text = "torch 2.6"});
-        for (int64_t p = 0; p < 2; p++) PUT_AT(judge, 0, 0, param, .param = p, .numel = 4);
+        put(judge, (cddp_event){.kind = CDDP_EV_mark,
+                                .text = i % 2 == 0 ? "torch 2.6" : CD_TRACER_RECORDED});
+        for (int64_t p = 0; p < 2; p++)
+            PUT_AT(judge, 0, 0, param, .param = p, .ordinal = p, .numel = 4);
+        PUT_AT(judge, 0, 0, param, .param = -1, .ordinal = 2, .numel = 5);
         for (int64_t p = 0; p < 2; p++)
             PUT_AT(judge, 0, 1, grad_local, .param = p, .presence = CDDP_PRESENCE_VALUE,
                    .contributions = 1);

@@ -36,6 +36,8 @@ typedef enum plant {
     PLANT_LOADED,    /* none: parameters are shown before and after loading, too */
     PLANT_RELOADED,  /* the same, and rank 1 loads another w */
     PLANT_PILE,      /* from step 2 on gradients pile up */
+    PLANT_FORWARDS,  /* a forward has all samples of the rank, not one of them */
+    PLANT_UNSHOWN,   /* reductions happen, and nobody shows them */
     PLANT_AWAY,      /* the last rank showed nothing at all */
     PLANT_CUT        /* rank 1 was killed in step 2 */
 } plant;
@@ -119,9 +121,11 @@ static void tensor_step(const run *r, cd_traced *t, uint32_t rank, uint32_t step
     if (r->plant != PLANT_SILENT)
         PUSH(t, rank, step, projection, NULL, .param = v, .sum = cd_f64_bits(local),
              .magnitude = cd_f64_bits(3), .numel = 10, .dtype = CDDP_F32);
-    PUSH(t, rank, step, grad_final, NULL, .param = v, .digest = gradient);
-    PUSH(t, rank, step, projection, NULL, .param = v, .reduced = 1, .sum = cd_f64_bits(reduced),
-         .magnitude = cd_f64_bits(3), .numel = 10, .dtype = CDDP_F32);
+    if (r->plant != PLANT_UNSHOWN) {
+        PUSH(t, rank, step, grad_final, NULL, .param = v, .digest = gradient);
+        PUSH(t, rank, step, projection, NULL, .param = v, .reduced = 1, .sum = cd_f64_bits(reduced),
+             .magnitude = cd_f64_bits(3), .numel = 10, .dtype = CDDP_F32);
+    }
     PUSH(t, rank, step, value, NULL, .what = CDDP_WHAT_PARAMETER, .moment = CDDP_MOMENT_AFTER_STEP,
          .id = v, .param = v, .digest = after);
 }
@@ -129,13 +133,18 @@ static void tensor_step(const run *r, cd_traced *t, uint32_t rank, uint32_t step
 /* Eight samples in a step, shared out. */
 static void rank_step(const run *r, cd_traced *t, uint32_t rank, uint32_t step)
 {
-    uint64_t ids = 0, count = 8 / r->ranks;
+    uint64_t ids = 0, all = 0, count = 8 / r->ranks;
     const bool is_other = rank == 0 && step == 2;
     if (is_other && r->plant == PLANT_COUNT) count--;
-    for (uint64_t k = 0; k < count; k++)
-        ids += cd_hash_mix(0, 8 * step + k * r->ranks + rank +
-                                  (is_other && k == 0 && r->plant == PLANT_SAMPLES ? 1 : 0));
-    PUSH(t, rank, step, samples, NULL, .count = (int64_t)count, .ids = (int64_t)ids);
+    for (uint64_t k = 0; k < count; k++) {
+        ids = cd_hash_mix(0, 8 * step + k * r->ranks + rank +
+                                 (is_other && k == 0 && r->plant == PLANT_SAMPLES ? 1 : 0));
+        all += ids;
+        if (r->plant != PLANT_FORWARDS)
+            PUSH(t, rank, step, samples, NULL, .count = 1, .ids = (int64_t)ids);
+    }
+    if (r->plant == PLANT_FORWARDS)
+        PUSH(t, rank, step, samples, NULL, .count = (int64_t)count, .ids = (int64_t)all);
     const bool is_cut = r->plant == PLANT_CUT && rank == 1 && step >= 2;
     if (is_cut) return;
     for (int64_t v = TENSORS; v-- > 0;) tensor_step(r, t, rank, step, v);
@@ -199,6 +208,34 @@ TEST(compare, what_was_planted_is_named_where_it_begins)
          0,
          "w",
          NULL},
+        {"forwards of other samples owe no bits",
+         {1, PLANT_FORWARDS, true, false},
+         {4, 0, true, true},
+         1e-5,
+         4,
+         0,
+         0,
+         "",
+         "step 0: forwards have other samples in both runs, so no equal bits are owed: let each "
+         "forward have the same samples in both"},
+        {"forwards of other samples, and equal bits",
+         {1, PLANT_FORWARDS, true, false},
+         {4, 0, true, false},
+         -1,
+         0,
+         0,
+         0,
+         "",
+         NULL},
+        {"reductions that nobody shows",
+         {1, 0, false, false},
+         {4, PLANT_UNSHOWN, false, true},
+         1e-5,
+         4,
+         0,
+         0,
+         "",
+         "step 0: w was not recorded after its reduction in many (cddp_record_reduced)"},
         {"a plain hook owes no bits",
          {1, 0, true, false},
          {4, 0, false, true},
