@@ -39,9 +39,17 @@ TEST(args, a_time_is_a_number_with_a_unit_and_seconds_without)
     static const struct {
         const char *text;
         uint64_t ns; /* 0: refused */
-    } rows[] = {{"1", 1000000000},    {"0.2", 200000000}, {"0.2s", 200000000}, {"200ms", 200000000},
-                {"5m", 300000000000}, {"0", 0},           {"-1s", 0},          {"", 0},
-                {"1h", 0},            {"nan", 0},         {"1e30", 0}};
+    } rows[] = {{"1", 1000000000},
+                {"0.2", 200000000},
+                {"0.2s", 200000000},
+                {"200ms", 200000000},
+                {"5m", 300000000000},
+                {"0", 0},
+                {"-1s", 0},
+                {"", 0},
+                {"1h", 0},
+                {"nan", 0},
+                {"1e30", 0}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cd_args args;
         cddp_error err = CDDP_ERROR_INIT;
