@@ -17,6 +17,10 @@ static void watch_kept(cddp_tracer *tracer, size_t parameter, const cddp_tensor 
 {
     (void)tracer, (void)parameter, (void)tensor, (void)grad;
 }
+static void watch_posts(cddp_tracer *tracer, const cddp_tensor *tensor)
+{
+    (void)tracer, (void)tensor;
+}
 static void watch_left(cddp_tracer *tracer) { (void)tracer; }
 static void watch_agreed(cddp_tracer *tracer, uint32_t ranks) { (void)tracer, (void)ranks; }
 static void watch_averaged(cddp_tracer *tracer, const cddp_tensor *parameter, uint32_t ranks)
@@ -26,6 +30,7 @@ static void watch_averaged(cddp_tracer *tracer, const cddp_tensor *parameter, ui
 static const cd_tracer_watch watch = {.entered = watch_entered,
                                       .returned = watch_returned,
                                       .written = watch_entered,
+                                      .posts = watch_posts,
                                       .kept = watch_kept,
                                       .left = watch_left,
                                       .agreed = watch_agreed,
