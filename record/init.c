@@ -285,8 +285,10 @@ static cddp_status first_failure(const cddp_rank_result *results, uint32_t count
     const int length = snprintf(name, sizeof name, "rank %u ", (unsigned)(first - results));
     snprintf(before, sizeof before, "rank %u: ", (unsigned)(first - results));
     const bool has_name = strncmp(first->error.message, name, (size_t)length) == 0;
+    const char *words = first->error.message;
+    if (words[0] == '\0') words = cddp_status_text(first->status); /* the program found none */
     return cd_fail(err, first->status != CDDP_OK ? first->status : CDDP_E_ABORTED, "%s%s",
-                   has_name ? "" : before, first->error.message);
+                   has_name ? "" : before, words);
 }
 
 /* Signals that a process gets for what it does itself. */

@@ -572,6 +572,7 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
         continue;
     if (makes(t, "fails") && t->rank == 1 && step == 3)
         return cddp_error_set(err, CDDP_E_IO, "cannot read batch 3");
+    if (makes(t, "fails_silently") && t->rank == 1 && step == 3) return CDDP_E_IO;
     for (size_t p = 0; p < PARAMETERS && !keeps(t, step); p++) cddp_grad_drop(&t->grads[p]);
     show_begin(t, step);
     nudge(t, "nudges", step);

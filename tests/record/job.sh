@@ -103,6 +103,8 @@ expect begins_kept 1 "I-CHAIN  rank 1: gradient of w changed between zero_grad o
 # The rank that failed, not one that lost it; and one that stood still was not killed, but waited for.
 expect fails 1 "why       rank 1: cannot read batch 3"
 grep -q "^rank 1: cannot read batch 3" "$place/out" || { echo "the program names another failure:"; cat "$place/out"; failed=1; }
+expect fails_silently 1 "rank 1"
+grep -q "^rank 1: input/output error" "$place/out" || { echo "no words for a failure without words:"; cat "$place/out"; failed=1; }
 expect stalls 1 "for rank 2, which was still running in"
 grep -q "had shown no event for" "$place/report" || { echo "stalls: no time is said"; cat "$place/report"; failed=1; }
 expect exits_0 1 "I-FAIL  rank 2 left with exit code 0 before the end"
