@@ -402,8 +402,8 @@ static bool report(const selftest *s)
     printf("%zu of %zu cases, %zu struck, %zu caught (%.2f%%), %zu blamed right (%.2f%%), "
            "%zu crashed, %zu misses, %zu of them argued\n",
            s->done_count, s->all_count, struck, caught,
-           struck > 0 ? (double)(10000 * caught / struck) / 100.0 : 100.0,
-           all->ends[ST_END_BLAMED], 100.0 * share, all->ends[ST_END_CRASHED], s->miss_count, s->known_count);
+           struck > 0 ? (double)(10000 * caught / struck) / 100.0 : 100.0, all->ends[ST_END_BLAMED],
+           100.0 * share, all->ends[ST_END_CRASHED], s->miss_count, s->known_count);
     for (size_t i = 0; misses[i].world != NULL && !s->has_filter && !is_part(s); i++) {
         if (s->listed[i] > 0 && s->listed[i] == s->listed_caught[i]) {
             printf("FAIL misses.def: %s %s %s is caught now: delete the row\n", misses[i].world,
