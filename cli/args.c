@@ -336,13 +336,13 @@ cddp_status cd_args_time(const cd_args *args, cd_option_id option, uint64_t *tim
     const double value = cd_real_parse(text, &end);
     const bool is_number = end != text && text[0] >= '0' && text[0] <= '9' && value > 0;
     for (size_t i = 0; is_number && i < sizeof units / sizeof units[0]; i++) {
-        if (strcmp(end, units[i].unit) != 0) continue;
+        if (strcmp(end, units[i].unit) != 0 || value * units[i].ns < 1) continue;
         if (value * units[i].ns >= TIME_NS_MAX)
             return cd_fail(err, CDDP_E_ARG, "--%s: that is too long", cd_options[option].name);
         *time_ns = (uint64_t)(value * units[i].ns);
         return CDDP_OK;
     }
     return cd_fail(err, CDDP_E_ARG,
-                   "--%s %s is neither a number of seconds nor a time such as 500ms, 0.5s or 5m",
+                   "--%s %s is no time above zero: give seconds, or such as 500ms, 0.5s or 5m",
                    cd_options[option].name, text);
 }

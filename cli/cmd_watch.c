@@ -27,8 +27,6 @@ static cddp_status read_arguments(watch_command *c, cddp_error *err)
     CD_TRY(cd_args_choice(args, CD_OPTION_format, formats, &format, err));
     CD_TRY(cd_args_time(args, CD_OPTION_interval, &c->interval_ns, err));
     CD_TRY(cd_args_time(args, CD_OPTION_stall, &c->page.stall_ns, err));
-    if (c->interval_ns == 0)
-        return cd_fail(err, CDDP_E_ARG, "--interval: there must be time between two pages");
     c->is_json = format == 1;
     c->is_once = cd_args_has(args, CD_OPTION_once);
     c->page.source = args->operands[0];

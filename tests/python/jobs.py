@@ -29,25 +29,25 @@ def powersgd(buckets):
         optimizer.step()
 
 
-def only_late(rank):
-    """Right only when the operations complete in the order of their posts."""
+def order_of_two():
+    """Which of two operations completed first, and which then."""
     ended = []
     futures = [dist.all_reduce(torch.ones(3), async_op=True).get_future().then(lambda done, k=k: ended.append(k))
                for k in range(2)]
     for future in futures:
         future.wait()
-    if ended != [0, 1]:
+    return ended
+
+
+def only_late(rank):
+    """Right only when the operations complete in the order of their posts."""
+    if order_of_two() != [0, 1]:
         raise RuntimeError("completed out of order")
 
 
 def counts_completions(rank):
     """Ends well in every order, with numbers that depend on it."""
-    ended = []
-    futures = [dist.all_reduce(torch.ones(3), async_op=True).get_future().then(lambda done, k=k: ended.append(k))
-               for k in range(2)]
-    for future in futures:
-        future.wait()
-    dist.all_reduce(torch.tensor([float(ended[0])]))
+    dist.all_reduce(torch.tensor([float(order_of_two()[0])]))
 
 
 def tells_time(rank):

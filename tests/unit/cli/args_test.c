@@ -49,7 +49,8 @@ TEST(args, a_time_is_a_number_with_a_unit_and_seconds_without)
                 {"", 0},
                 {"1h", 0},
                 {"nan", 0},
-                {"1e30", 0}};
+                {"1e30", 0},
+                {"1e-12", 0}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cd_args args;
         cddp_error err = CDDP_ERROR_INIT;
