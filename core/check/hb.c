@@ -13,7 +13,9 @@
 **               of them a write, must be ordered. A forward on the host reads the buffers that a
 **               buffer_sync in front of it has queued, an optimizer the gradients of bucket_done
 **               and grad_final.
-**     Delayed   a mark says that a delayed gradient came behind the start of its all-reduce.
+**     Delayed   a mark says that a delayed gradient came behind the start of its all-reduce. With
+**               streams the touch that brought it stands before the mark: a race is said when its
+**               rank turns to something else, and not where that is this mark.
 **     Views     a recorder sees a gradient in its bucket change where the program had no right to
 **               write to it (Note [Who may write to a bucket])
 **     Inputs    what an operation is given stays the same from its post to its start and to its end
@@ -83,6 +85,12 @@ typedef struct region_history {
     bool reported;
 } region_history;
 
+/* Two accesses without an order, of which the rank's next event may know the reason. */
+typedef struct pending_race {
+    cddp_finding *finding; /* in the arena; made when it is needed first */
+    bool is_there;
+} pending_race;
+
 /* The operation that ended last. */
 typedef struct ended_operation {
     int64_t group, sequence;
@@ -95,12 +103,13 @@ typedef struct state {
     cd_ranks clocks;    /* of clocks */
     cd_ranks occasions; /* of occasion */
     cd_ranks arrivals;  /* of arrival */
+    cd_ranks races;     /* of pending_race */
     cd_ranks ended;     /* of ended_operation */
     cd_table units;     /* (rank, unit) → unit_name */
     cd_table points;    /* (rank, point) → stream_clock */
     cd_table regions;   /* (rank, region) → region_history */
     cd_operands operands;
-    uint64_t reused, ordered;
+    uint64_t reused, ordered, pending; /* pending: races that are there */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -114,6 +123,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->clocks, context->allocator, sizeof(clocks));
     cd_ranks_init(&s->occasions, context->allocator, sizeof(occasion));
     cd_ranks_init(&s->arrivals, context->allocator, sizeof(arrival));
+    cd_ranks_init(&s->races, context->allocator, sizeof(pending_race));
     cd_ranks_init(&s->ended, context->allocator, sizeof(ended_operation));
     cd_table_init(&s->units, context->allocator, sizeof(unit_name));
     cd_table_init(&s->points, context->allocator, sizeof(stream_clock));
@@ -394,6 +404,43 @@ static void name_unit(state *s, const cddp_event *e)
     if (name != NULL) cd_say(name->text, sizeof name->text, "%s", text);
 }
 
+static void say_race(state *s, pending_race *race)
+{
+    if (race == NULL || !race->is_there) return;
+    race->is_there = false;
+    s->pending--;
+    cd_writer_report(&s->writer, race->finding);
+}
+
+static void keep_race(state *s, uint32_t rank, const cddp_finding *f)
+{
+    pending_race *race = cd_ranks_add(&s->races, rank);
+    say_race(s, race);
+    if (race != NULL && race->finding == NULL)
+        race->finding = cd_arena_push(&s->writer.memory, sizeof *race->finding);
+    if (race == NULL || race->finding == NULL) {
+        cd_writer_report(&s->writer, f);
+        return;
+    }
+    *race->finding = *f;
+    race->is_there = true;
+    s->pending++;
+}
+
+/* The rank turns to something else than memory. */
+static void settle_race(state *s, const cddp_event *e, bool is_explained)
+{
+    if (s->pending == 0) return;
+    pending_race *race = cd_ranks_find(&s->races, e->rank);
+    if (race == NULL || !race->is_there) return;
+    if (is_explained) {
+        race->is_there = false;
+        s->pending--;
+    } else {
+        say_race(s, race);
+    }
+}
+
 static void report_race(state *s, const cddp_event *e, const access *before)
 {
     const cddp_event_touch *t = &e->as.touch;
@@ -428,7 +475,7 @@ static void report_race(state *s, const cddp_event *e, const access *before)
            e->text != NULL ? e->text : "somebody");
     CD_SAY(f.advice, "record an event on stream %lld and let stream %lld wait for it",
            (long long)(before->stream - 1), (long long)t->on_stream);
-    cd_writer_report(&s->writer, &f);
+    keep_race(s, e->rank, &f);
 }
 
 /* Nothing can race with it alone: the host has waited for it, and every access learns from the
@@ -539,6 +586,10 @@ static void take_read(state *s, const cddp_event *e, bool is_gradient)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
+    const bool is_late = e->kind == CDDP_EV_mark && e->text != NULL &&
+                         strcmp(e->text, CD_TRACER_DELAYED_LATE) == 0;
+    if (e->kind != CDDP_EV_touch && e->kind != CDDP_EV_order && e->kind != CDDP_EV_memory)
+        settle_race(s, e, is_late);
     switch (e->kind) {
     case CDDP_EV_bucket_launch:
         take_launch(s, e);
@@ -558,7 +609,7 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_mark: /* what it had in flight is given back; nothing reads it later (UPG-02) */
         if (e->text != NULL && strcmp(e->text, CD_TRACER_LEFT) == 0) take_rebuild(s, e);
-        if (e->text != NULL && strcmp(e->text, CD_TRACER_DELAYED_LATE) == 0) take_late(s, e);
+        if (is_late) take_late(s, e);
         take_written(s, e);
         break;
     case CDDP_EV_grad_final:
@@ -621,6 +672,7 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
+    for (uint32_t r = 0; s->pending > 0; r++) say_race(s, cd_ranks_find(&s->races, r));
     if (s->reused + s->ordered > 0)
         cd_writer_exercise(
             &s->writer,
@@ -631,6 +683,7 @@ static void end(void *self)
     cd_ranks_fini(&s->clocks);
     cd_ranks_fini(&s->occasions);
     cd_ranks_fini(&s->arrivals);
+    cd_ranks_fini(&s->races);
     cd_ranks_fini(&s->ended);
     cd_table_fini(&s->units);
     cd_table_fini(&s->points);

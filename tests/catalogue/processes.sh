@@ -35,6 +35,7 @@ reasons() {
           because("name = \"plant_", "a planted hook")
           because("I-LIVE", "ranks that wait for ever")
           because("of this iteration is", "ranks whose peer was refused")
+          because("while the delayed all-reduce is under way", "a race, whose numbers are chance")
           because("same_with", "repetitions with dozens of ranks")
           because("^backend = ", "a separate backend") }
         /^\[/ { section = $0 }

@@ -5,7 +5,8 @@
 # world of one can run takes part, else those that are written for so many ranks (or the ones that are named). Bitwise
 # reductions are left out, because NCCL lacks them, and runs under other world sizes. So are features of the simulator
 # alone: planted faults, the simulated rendezvous, choosers, devices without numbers, bounded slots, planted hooks,
-# channels-last layers, continuations on completion, ranks that wait for ever or for a peer that was refused. PLUGIN
+# channels-last layers, continuations on completion, ranks that wait for ever or for a peer that was refused. So is
+# a race, whose numbers are chance. PLUGIN
 # brings nccl in place of the program's own module; "" is none. 77 where there is no GPU.
 # With CDDP_ONE_IN=K one scenario of K is run, drawn by CDDP_SEED, which is the day of the year if it is not set.
 set -u
@@ -73,7 +74,7 @@ list() {
     find scenarios -name '*.toml' | sort | while IFS= read -r scenario; do
         size=$(sed -nE 's/^size *= *([0-9]+).*/\1/p' "$scenario" | head -1)
         if [ "${size:-2}" = "$ranks" ] &&
-            ! grep -qE '^\[\[fault\]\]|^\[rendezvous\]|device = "(symbol|shape)"|reduction = "b(and|or|xor)"|^chooser|in_flight_max|name = "plant_|I-LIVE|^backend|producers|continuations = "on_completion"|layout = "channels_last"|of this iteration is|"world\.size=' "$scenario"; then
+            ! grep -qE '^\[\[fault\]\]|^\[rendezvous\]|device = "(symbol|shape)"|reduction = "b(and|or|xor)"|^chooser|in_flight_max|name = "plant_|I-LIVE|^backend|producers|continuations = "on_completion"|layout = "channels_last"|of this iteration is|"world\.size=|while the delayed all-reduce is under way' "$scenario"; then
             if is_drawn "$scenario"; then echo "$scenario"; else echo "$scenario" >>"$scratch/left"; fi
         else
             echo "$scenario" >>"$scratch/left"

@@ -26,6 +26,31 @@ bool cd_hang_is_endless(const cddp_wait *wait)
     return wait->status == CDDP_OK || wait->status == CDDP_E_TIMEOUT;
 }
 
+/* A run ends soon after the first death. Who is then still on its way was not waited for long, and
+** nothing is known of it. */
+static bool was_cut_short(const cddp_verdict *v, uint32_t rank)
+{
+    const cddp_rank_result *r = rank < v->rank_count ? &v->ranks[rank].result : NULL;
+    return r != NULL && r->end == CDDP_RANK_HUNG &&
+           strstr(r->error.message, "was still running") != NULL;
+}
+
+static bool is_any_peer_dead(const cddp_verdict *v, const cddp_wait *wait)
+{
+    for (size_t i = 0; i < wait->peer_count; i++)
+        if (cd_hang_find(v, wait->peers[i]) == NULL && cd_hang_has_died(v, wait->peers[i]))
+            return true;
+    return false;
+}
+
+bool cd_hang_is_root(const cddp_verdict *v, const cddp_wait *wait, uint32_t rank)
+{
+    bool is_peer = false;
+    for (size_t i = 0; i < wait->peer_count; i++) is_peer |= wait->peers[i] == rank;
+    return is_peer && cd_hang_find(v, rank) == NULL &&
+           !(was_cut_short(v, rank) && is_any_peer_dead(v, wait));
+}
+
 static bool has_root(const cddp_verdict *v, const cddp_wait *wait)
 {
     for (size_t i = 0; i < wait->peer_count; i++)
@@ -183,11 +208,7 @@ bool cd_hang_is_culprit(const cddp_verdict *v, uint32_t rank)
     if (part != NULL) return has_rank(part, rank);
     if (main == NULL) return v->finding_count == 0 && is_named(v, rank);
     if (odd != NULL) return has_rank(odd, rank);
-    if (has_root(v, main)) {
-        bool is_peer = false;
-        for (size_t i = 0; i < main->peer_count; i++) is_peer |= main->peers[i] == rank;
-        return is_peer && cd_hang_find(v, rank) == NULL;
-    }
+    if (has_root(v, main)) return cd_hang_is_root(v, main, rank);
     const cddp_finding *why = cd_hang_why(v);
     if (why != NULL && has_rank(why, rank)) return true;
     const cddp_wait *start = cd_hang_cycle(v), *at = start;

@@ -49,7 +49,7 @@ static uint32_t next_root(const void *self, uint32_t from)
     const of_wait *o = self;
     for (size_t i = 0; i < o->main->peer_count; i++) {
         const uint32_t peer = o->main->peers[i];
-        if (peer >= from && cd_hang_find(o->verdict, peer) == NULL) return peer;
+        if (peer >= from && cd_hang_is_root(o->verdict, o->main, peer)) return peer;
     }
     return CD_NO_RANK;
 }

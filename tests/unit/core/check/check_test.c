@@ -204,20 +204,22 @@ TEST(agree, blames_the_odd_ones_only_against_a_majority_or_an_authority)
 
 /* ---- I-HB over streams ---- */
 
-typedef enum hb_step { END, WRITE_1, READ_2, RECORD_1, WAIT_2, HOST_WAITS_1 } hb_step;
+typedef enum hb_step { END, WRITE_1, READ_2, RECORD_1, WAIT_2, HOST_WAITS_1, LATE, OTHER } hb_step;
 
 static const struct {
     const char *name;
     hb_step steps[6];
-    bool races;
+    const char *race; /* in the title; NULL: none */
 } hb_cases[] = {
     /* clang-format off */
-    {"nobody waits", {WRITE_1, READ_2}, true},
-    {"the reader waits for a mark", {WRITE_1, RECORD_1, WAIT_2, READ_2}, false},
-    {"the mark comes before the write", {RECORD_1, WRITE_1, WAIT_2, READ_2}, true},
-    {"the host waits, then queues the read", {WRITE_1, HOST_WAITS_1, READ_2}, false},
-    {"the host waited before the write", {HOST_WAITS_1, WRITE_1, READ_2}, true},
-    {"what the host waited for is in every later mark", {WRITE_1, HOST_WAITS_1, RECORD_1, WAIT_2, READ_2}, false},
+    {"nobody waits", {WRITE_1, READ_2}, "without waiting"},
+    {"the reader waits for a mark", {WRITE_1, RECORD_1, WAIT_2, READ_2}, NULL},
+    {"the mark comes before the write", {RECORD_1, WRITE_1, WAIT_2, READ_2}, "without waiting"},
+    {"the host waits, then queues the read", {WRITE_1, HOST_WAITS_1, READ_2}, NULL},
+    {"the host waited before the write", {HOST_WAITS_1, WRITE_1, READ_2}, "without waiting"},
+    {"what the host waited for is in every later mark", {WRITE_1, HOST_WAITS_1, RECORD_1, WAIT_2, READ_2}, NULL},
+    {"it brought a delayed gradient too late", {WRITE_1, READ_2, LATE}, "comes while the delayed all-reduce"},
+    {"something else came between", {WRITE_1, READ_2, OTHER}, "without waiting"},
     /* clang-format on */
 };
 
@@ -238,6 +240,11 @@ static cddp_event hb_event(hb_step step)
         break;
     case WAIT_2:
         e.as.order = (cddp_event_order){.from = -1, .to = 2, .point = 4, .waits = 1};
+        break;
+    case LATE:
+    case OTHER:
+        e.kind = CDDP_EV_mark;
+        if (step == LATE) e.text = CD_TRACER_DELAYED_LATE;
         break;
     case HOST_WAITS_1:
     case END:
@@ -281,8 +288,11 @@ TEST(hb, a_wait_orders_streams_by_marks_and_through_the_host)
             cd_judge_get_sink(judge)->event(cd_judge_get_sink(judge)->self, &e);
         }
         assert_ok(cd_judge_end(judge, &err), &err);
-        assert_int_equal(cd_judge_finding_count(judge), hb_cases[c].races);
-        if (hb_cases[c].races) assert_string_equal(cd_judge_get_finding(judge, 0)->check, "I-HB");
+        assert_int_equal(cd_judge_finding_count(judge), hb_cases[c].race != NULL);
+        if (hb_cases[c].race != NULL) {
+            assert_string_equal(cd_judge_get_finding(judge, 0)->check, "I-HB");
+            assert_non_null(strstr(cd_judge_get_finding(judge, 0)->title, hb_cases[c].race));
+        }
         cd_judge_destroy(judge);
     }
 }

@@ -56,6 +56,26 @@ TEST(hang, of_several_roots_one_that_died_is_described)
                     "which rank 2 was killed (signal 11) in step 0");
 }
 
+/* The run ends soon after a death; on a busy machine another rank is then still on its way. */
+TEST(hang, who_was_ended_for_a_death_is_not_lost)
+{
+    const cddp_wait waits[] = {WAIT(1, 7, 0, 2)};
+    cddp_verdict_rank ranks[3] = {{.size = sizeof ranks[0]}};
+    const cddp_verdict v = {.waits = waits, .wait_count = 1, .ranks = ranks, .rank_count = 3};
+    cddp_error *error = &ranks[2].result.error;
+    (void)state;
+    ranks[0].result = (cddp_rank_result){.end = CDDP_RANK_KILLED, .detail = 9};
+    ranks[2].result = (cddp_rank_result){.end = CDDP_RANK_HUNG, .status = CDDP_E_TIMEOUT};
+    snprintf(error->message, sizeof error->message, "rank 2 was still running 5.000 s after ...");
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r == 0);
+    expect_headline(&v, "hang: rank 1 waits in allreduce #7 (bucket 0, step 3) for rank 0, which "
+                        "was killed (signal 9) in step 0");
+    snprintf(error->message, sizeof error->message, "rank 2 did not come back from ...");
+    for (uint32_t r = 0; r < 3; r++) assert_int_equal(cd_hang_is_culprit(&v, r), r != 1);
+    expect_headline(&v, "hang: rank 1 waits in allreduce #7 (bucket 0, step 3) for ranks 0 and 2, "
+                        "of which rank 0 was killed (signal 9) in step 0");
+}
+
 /* Its own error is what came of the others' time-outs. */
 TEST(hang, a_rank_that_came_late_is_said_to_be_late)
 {
