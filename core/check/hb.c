@@ -586,8 +586,8 @@ static void take_read(state *s, const cddp_event *e, bool is_gradient)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    const bool is_late = e->kind == CDDP_EV_mark && e->text != NULL &&
-                         strcmp(e->text, CD_TRACER_DELAYED_LATE) == 0;
+    const bool is_late =
+        e->kind == CDDP_EV_mark && e->text != NULL && strcmp(e->text, CD_TRACER_DELAYED_LATE) == 0;
     if (e->kind != CDDP_EV_touch && e->kind != CDDP_EV_order && e->kind != CDDP_EV_memory)
         settle_race(s, e, is_late);
     switch (e->kind) {
