@@ -46,6 +46,7 @@ typedef struct rank_facts {
     int64_t own;     /* that the program itself has all-reduced since the last of them came */
     bool last_sync, is_prepared;
     bool averages;    /* its parameters, in place of gradients */
+    bool is_recorded; /* what a program does with cddp/record.h */
     bool has_forward; /* with gradients, in the step of forward_step */
     uint32_t forward_step;
 } rank_facts;
@@ -65,6 +66,7 @@ typedef struct unreduced {
     uint32_t rank, step, pending_step, pending_micro;
     int64_t bucket;      /* + 1, that was waited for; 0: none */
     bool is_passed_over; /* an optimizer in backward: nothing came to step on */
+    bool is_left_out;    /* by the rank: its backward was not to be reduced */
     char why[160];
     const char *advice;
 } unreduced;
@@ -206,6 +208,7 @@ static void take_mark(state *s, const cddp_event *e, rank_facts *r)
     const char *mark = e->text != NULL ? e->text : "";
     if (strcmp(mark, CD_TRACER_OWN_REDUCTION) == 0) r->own += e->as.mark.value;
     r->averages |= strcmp(mark, CD_TRACER_AVERAGES) == 0;
+    r->is_recorded |= strcmp(mark, CD_TRACER_RECORDED) == 0;
     if (strcmp(mark, CD_TRACER_UNIT_REDUCED) != 0) return;
     for (size_t i = 0; i < s->units.count; i++) {
         const cd_key *of = cd_table_key(&s->units, i);
@@ -289,7 +292,7 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
         CD_SAY(u->why, "its unit was not reduced");
         u->advice = "units are reduced by a backward outside of no_sync, and are done when it has "
                     "ended: step behind that";
-    } else if (!r->has_forward && place == NULL) {
+    } else if (r->is_recorded && !r->has_forward && place == NULL) {
         CD_SAY(u->why, "nobody showed a reduction of it");
         u->advice = "reduce it before the step, and show what came of it with cddp_record_reduced";
     } else if (!r->is_prepared && (!r->has_forward || r->forward_step != e->step)) {
@@ -308,6 +311,7 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
         u->advice = "every parameter of a bucket must become ready in the synchronising backward; "
                     "find_unused_parameters marks those that it does not reach";
     } else if (!r->last_sync) {
+        u->is_left_out = true;
         CD_SAY(u->why, "the last forward ran inside no_sync, or outside the wrapper");
         u->advice = "the micro-step before the optimizer must be the synchronising one, forward "
                     "included";
@@ -456,6 +460,8 @@ static void report_unreduced(state *s, const unreduced *u)
     cd_finding_set_parameter(&s->writer, &f, u->param);
     cd_finding_set_ranks(&s->writer, &f, &u->who);
     if (cd_rank_set_count(&u->who) > 1) f.rank = -1;
+    /* of whatever the others post in its place, and of what meets that */
+    f.is_cause = u->is_left_out && cd_rank_set_count(&u->who) < s->ranks.count;
     if (place != NULL) f.bucket = (int32_t)place->bucket;
     if (u->bucket > 0) f.bucket = (int32_t)(u->bucket - 1);
     cd_rank_set_print(&u->who, u->rank, who, sizeof who);

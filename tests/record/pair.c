@@ -62,7 +62,8 @@ static cddp_status wrap(training *t, int number, cddp_error *err)
     options.parameters = parameters;
     options.parameter_count = PARAMETERS;
     options.group = m->group = number == 1 && t->second != NULL ? t->second : t->group;
-    options.bucket_cap_mb = number == 0 ? 0.00005 : 25;
+    const bool is_like_first = strncmp(t->mistake, "alike", 5) == 0;
+    options.bucket_cap_mb = number == 0 && !is_like_first ? 0.00005 : 25;
     options.gradient_as_bucket_view = number == 1;
     return cddp_ddp_create(&options, &m->ddp, err);
 }
@@ -146,10 +147,13 @@ static void update(training *t, int number, int step)
 
 static bool averages_by_hand(const training *t) { return strncmp(t->mistake, "by_hand", 7) == 0; }
 
-/* The second one stays local, although its optimizer steps. */
+/* One of them stays local, although its optimizer steps. "alike…": on rank 1 alone, where the
+** operations of both look alike, so that those of one meet those of the other. */
 static bool skips_reduction(const training *t, int number, int step)
 {
+    const char *const alike = number == 0 ? "alike_first_stays_local" : "alike_second_stays_local";
     if (averages_by_hand(t)) return true;
+    if (makes(t, alike)) return step == 2 && t->rank == 1;
     return strstr(t->mistake, "second_stays_local") != NULL && number == 1 && step == 2;
 }
 
