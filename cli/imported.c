@@ -334,28 +334,43 @@ static cddp_status judge_again(cd_result *result, const cddp_registry *registry,
     return CD_PASS(judge_model(result, registry, w, plan, err));
 }
 
-/* Of several wrapped modules the first one with findings is reported; without any, the first that
+/* Where a rank leaves out a reduction of one module, those of another one take its place. */
+static bool leads(const cddp_finding *a, const cddp_finding *b)
+{
+    return a->step != b->step ? a->step < b->step : a->is_cause && !b->is_cause;
+}
+
+/* Of several wrapped modules the one with the first finding is reported; without any, the first that
 ** is not verified. */
 static cddp_status judge_models(cd_result *result, const cddp_registry *registry, witness *w,
                                 const cddp_plan *plan, cddp_error *err)
 {
     const cddp_trace_sink counter = {sizeof counter, CDDP_TRACE_ABI, &w->models, push_model, NULL};
     said of = {.proven = "", .unjudged = "", .last_proven = "", .last_unjudged = ""};
-    int64_t open = -1;
+    const cddp_finding failure = {.step = UINT32_MAX}; /* a rank that failed, and no finding */
+    cddp_finding first = failure;
+    int64_t open = -1, accused = -1;
     cd_models_begin(&w->models, 0, NULL);
     CD_TRY(w->replay(w->source, &counter, err));
     for (w->model = 0; w->model < w->models.count; w->model++) {
         CD_TRY(judge_again(result, registry, w, plan, err));
-        if (result->verdict.outcome == CDDP_OUTCOME_FINDINGS) break;
-        if (cd_results_exit_code(result, 1) == 0)
+        const cddp_verdict *v = &result->verdict;
+        if (v->outcome == CDDP_OUTCOME_FINDINGS) {
+            const cddp_finding *f = v->finding_count > 0 ? v->findings : &failure;
+            if (accused >= 0 && !leads(f, &first)) continue;
+            accused = w->model;
+            first = *f;
+        } else if (cd_results_exit_code(result, 1) == 0) {
             CD_TRY(say_more(result, w, &of, err));
-        else if (open < 0)
+        } else if (open < 0) {
             open = w->model;
+        }
     }
-    if (w->model == w->models.count && open >= 0) {
-        w->model = open;
-        if (open + 1 < w->models.count) CD_TRY(judge_again(result, registry, w, plan, err));
-    } else if (w->model == w->models.count) {
+    const int64_t shown = accused >= 0 ? accused : open;
+    if (shown >= 0) {
+        w->model = shown;
+        if (shown + 1 < w->models.count) CD_TRY(judge_again(result, registry, w, plan, err));
+    } else {
         result->steps = of.most;
         result->verdict.proven = of.differs ? of.proven : result->verdict.proven;
         result->unjudged = of.differs ? of.unjudged : result->unjudged;

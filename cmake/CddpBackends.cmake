@@ -152,7 +152,7 @@ endfunction()
 # The table of backends as C, compiled beside backends/table/builtin.c. Called once, after the last cddp_backend.
 function(cddp_backend_table out)
   get_property(CDDP_BACKEND_ROWS GLOBAL PROPERTY CDDP_BACKEND_ROWS)
-  file(RELATIVE_PATH CDDP_MODULE_DIR /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR}/cddp)
+  file(RELATIVE_PATH CDDP_MODULE_DIR ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/cddp)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/backend_table.c.in ${CMAKE_CURRENT_BINARY_DIR}/backend_table.c @ONLY)
   set(${out} ${CMAKE_CURRENT_BINARY_DIR}/backend_table.c PARENT_SCOPE)
 endfunction()

@@ -129,6 +129,8 @@ function(cddp_assemble_libraries)
       if(NOT CDDP_SANITIZE) # its run-time library is the program's
         target_link_options(cddp_shared PRIVATE -Wl,--no-undefined)
       endif()
+      # A recording ends with the process, and modules use its symbols: dlclose must not take it away.
+      target_link_options(cddp_shared PRIVATE -Wl,-z,nodelete)
       target_link_options(cddp_shared PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/cddp.map)
       set_property(TARGET cddp_shared APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/cddp.map)
       # Backends lie in the folder cddp beside it, where cddp_init looks for them.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE /* dladdr */
+#define _GNU_SOURCE /* dladdr, dl_iterate_phdr */
 #include "record/module.h"
 
 #include "backends/table/builtin.h"
@@ -9,6 +9,7 @@
 #include "record/launcher.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -67,8 +68,23 @@ static bool find_folder(size_t i, char path[PATH_BYTES])
     }
 }
 
+static int find_loader(struct dl_phdr_info *program, size_t bytes, void *has_loader)
+{
+    (void)bytes;
+    for (size_t i = 0; i < program->dlpi_phnum; i++)
+        *(bool *)has_loader |= program->dlpi_phdr[i].p_type == PT_INTERP;
+    return 1; /* it comes first */
+}
+
 static cddp_status load(const char *path, cddp_backend *backend, cddp_error *err)
 {
+    bool has_loader = false;
+    dl_iterate_phdr(find_loader, &has_loader);
+    if (!has_loader)
+        return cd_fail(err, CDDP_E_BACKEND,
+                       "cannot load %.250s: this program is linked with -static, and glibc cannot "
+                       "load modules into such a program. Link libcddp.a without -static",
+                       path);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == NULL) {
         const char *words = dlerror();

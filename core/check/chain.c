@@ -167,7 +167,7 @@ static void follow(const rank_facts *r, link *l)
         l->zeroings = r->zeroings;
         l->is_zeroed = !r->drops && (was_left || l->presence != CDDP_PRESENCE_ABSENT);
         if (r->drops) l->presence = CDDP_PRESENCE_ABSENT;
-        l->is_open = false;
+        l->is_open = l->is_added = false;
         l->digest = 0;
         l->moment = AT_ZERO_GRAD;
         l->step = r->zeroed_step;
@@ -742,12 +742,14 @@ static void take_final(state *s, const rank_facts *r, const cddp_event *e)
                 .is_final = true};
 }
 
-/* What such a program showed at the begin of a step says nothing of what a backward left. */
+/* A backward of such a program may have no begin: what its zero_grad left, or what it showed at the
+** begin of a step, says nothing of what the backward left. */
 static void take_local(state *s, const rank_facts *r, const cddp_event *e)
 {
     int64_t id;
     link *l = r->is_recorded ? add_gradient(s, r, e->rank, e->as.grad_local.param, &id) : NULL;
-    if (l != NULL) l->is_added = l->is_known && l->moment == CDDP_MOMENT_BEGIN;
+    if (l != NULL)
+        l->is_added = l->is_known && (l->moment == CDDP_MOMENT_BEGIN || l->moment == AT_ZERO_GRAD);
 }
 
 static void take_touch(state *s, rank_facts *r, const cddp_event *e)

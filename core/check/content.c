@@ -141,7 +141,7 @@ static void say_carried(char *text, size_t text_bytes, const cd_variant *v)
     if (v->data[0] >= 0)
         cd_say(text, text_bytes, "rank %u: bucket %lld", v->rank, (long long)v->data[0]);
     else
-        cd_say(text, text_bytes, "rank %u: no bucket", v->rank);
+        cd_say(text, text_bytes, "rank %u: no bucket of this wrapper", v->rank);
 }
 
 static void report_carried(state *s, const cd_split *split)
@@ -159,9 +159,9 @@ static void report_carried(state *s, const cd_split *split)
         f.advice, "%s",
         split->odd.data[0] >= 0 && split->right.data[0] >= 0
             ? "equal sizes hide it: buckets go in the order of their indices on all ranks (RED-06)"
-            : "operations of the program and buckets of the reducer share one group. Issue "
-              "them in one order on all "
-              "ranks, or give the program's operations another group");
+            : "buckets of a wrapper share their group with operations of the program, or with "
+              "other "
+              "wrappers. Issue them in one order on all ranks, or in groups of their own");
     cd_writer_report(&s->writer, &f);
 }
 

@@ -46,6 +46,7 @@ typedef struct rank_facts {
     int64_t own;     /* that the program itself has all-reduced since the last of them came */
     bool last_sync, is_prepared;
     bool averages;    /* its parameters, in place of gradients */
+    bool is_recorded; /* what a program does with cddp/record.h */
     bool has_forward; /* with gradients, in the step of forward_step */
     uint32_t forward_step;
 } rank_facts;
@@ -56,14 +57,16 @@ typedef struct bucket_facts {
     bool is_done;
 } bucket_facts;
 
-/* An optimizer step on gradients that were not reduced, all ranks together. */
+/* The first step of an optimizer on gradients of a parameter that were not reduced, all ranks
+** together. */
 typedef struct unreduced {
-    int64_t param, ranks_count, tensors;
+    int64_t param, tensors;
     cd_rank_set who;
     uint64_t sequence, local_sequence;
-    uint32_t rank, pending_step, pending_micro;
+    uint32_t rank, step, pending_step, pending_micro;
     int64_t bucket;      /* + 1, that was waited for; 0: none */
     bool is_passed_over; /* an optimizer in backward: nothing came to step on */
+    bool is_left_out;    /* by the rank: its backward was not to be reduced */
     char why[160];
     const char *advice;
 } unreduced;
@@ -71,12 +74,11 @@ typedef struct unreduced {
 typedef struct state {
     cd_writer writer;
     cd_tally tally;
-    cd_table ledgers;  /* (rank, param) → ledger */
-    cd_table buckets;  /* (rank, bucket) → bucket_facts */
-    cd_ranks ranks;    /* of rank_facts */
-    cd_table steps;    /* step → unreduced */
-    cd_table steppers; /* (step, rank) → 1 */
-    cd_table units;    /* (rank, ordinal) → the sharded unit that has it, + 1 */
+    cd_table ledgers; /* (rank, param) → ledger */
+    cd_table buckets; /* (rank, bucket) → bucket_facts */
+    cd_ranks ranks;   /* of rank_facts */
+    cd_table firsts;  /* param → unreduced */
+    cd_table units;   /* (rank, ordinal) → the sharded unit that has it, + 1 */
     cd_own_average own;
     uint64_t consumed;
 } state;
@@ -91,10 +93,9 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->ledgers, context->allocator, sizeof(ledger));
     cd_table_init(&s->buckets, context->allocator, sizeof(bucket_facts));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
-    cd_table_init(&s->steps, context->allocator, sizeof(unreduced));
-    cd_table_init(&s->steppers, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->firsts, context->allocator, sizeof(unreduced));
     cd_table_init(&s->units, context->allocator, sizeof(int64_t));
-    cd_own_average_init(&s->own, context->allocator);
+    cd_own_average_init(&s->own, &s->writer);
     return CDDP_OK;
 }
 
@@ -207,6 +208,7 @@ static void take_mark(state *s, const cddp_event *e, rank_facts *r)
     const char *mark = e->text != NULL ? e->text : "";
     if (strcmp(mark, CD_TRACER_OWN_REDUCTION) == 0) r->own += e->as.mark.value;
     r->averages |= strcmp(mark, CD_TRACER_AVERAGES) == 0;
+    r->is_recorded |= strcmp(mark, CD_TRACER_RECORDED) == 0;
     if (strcmp(mark, CD_TRACER_UNIT_REDUCED) != 0) return;
     for (size_t i = 0; i < s->units.count; i++) {
         const cd_key *of = cd_table_key(&s->units, i);
@@ -290,6 +292,9 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
         CD_SAY(u->why, "its unit was not reduced");
         u->advice = "units are reduced by a backward outside of no_sync, and are done when it has "
                     "ended: step behind that";
+    } else if (r->is_recorded && !r->has_forward && place == NULL) {
+        CD_SAY(u->why, "nobody showed a reduction of it");
+        u->advice = "reduce it before the step, and show what came of it with cddp_record_reduced";
     } else if (!r->is_prepared && (!r->has_forward || r->forward_step != e->step)) {
         CD_SAY(u->why, "no forward of this step went through the wrapper");
         u->advice = "call what DistributedDataParallel returned, not the module inside of it";
@@ -306,6 +311,7 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
         u->advice = "every parameter of a bucket must become ready in the synchronising backward; "
                     "find_unused_parameters marks those that it does not reach";
     } else if (!r->last_sync) {
+        u->is_left_out = true;
         CD_SAY(u->why, "the last forward ran inside no_sync, or outside the wrapper");
         u->advice = "the micro-step before the optimizer must be the synchronising one, forward "
                     "included";
@@ -352,10 +358,10 @@ static void take_touch(state *s, const cddp_event *e, rank_facts *r)
         settle(l, r);
         return;
     }
-    unreduced *u = cd_table_add(&s->steps, CD_KEY(e->step));
-    int64_t *stepped = cd_table_add(&s->steppers, CD_KEY(e->step, e->rank));
-    if (u == NULL || stepped == NULL) return;
-    if ((*stepped)++ == 0) u->ranks_count++;
+    unreduced *u = cd_table_add(&s->firsts, CD_KEY(t->param));
+    if (u == NULL || (u->tensors > 0 && u->step < e->step)) return;
+    if (u->step > e->step) *u = (unreduced){.tensors = 0}; /* of a rank that was ahead */
+    u->step = e->step;
     cd_rank_set_add(&u->who, &s->writer.memory, e->rank);
     if (u->tensors++ == 0 || e->rank < u->rank) {
         u->param = t->param;
@@ -439,10 +445,10 @@ static void event(void *self, const cddp_event *e)
     }
 }
 
-static void report_unreduced(state *s, int64_t step, const unreduced *u)
+static void report_unreduced(state *s, const unreduced *u)
 {
     cddp_event at = {.rank = u->rank,
-                     .step = (uint32_t)step,
+                     .step = u->step,
                      .micro_step = u->pending_micro,
                      .sequence = u->sequence};
     cddp_finding f = cd_finding_at(&s->writer, &at);
@@ -453,7 +459,9 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
     cd_finding_add_event(&f, u->rank, u->local_sequence);
     cd_finding_set_parameter(&s->writer, &f, u->param);
     cd_finding_set_ranks(&s->writer, &f, &u->who);
-    if (u->ranks_count > 1) f.rank = -1;
+    if (cd_rank_set_count(&u->who) > 1) f.rank = -1;
+    /* of whatever the others post in its place, and of what meets that */
+    f.is_cause = u->is_left_out && cd_rank_set_count(&u->who) < s->ranks.count;
     if (place != NULL) f.bucket = (int32_t)place->bucket;
     if (u->bucket > 0) f.bucket = (int32_t)(u->bucket - 1);
     cd_rank_set_print(&u->who, u->rank, who, sizeof who);
@@ -468,13 +476,26 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
     cd_writer_report(&s->writer, &f);
 }
 
-/* All that stepped on their own gradients average parameters by themselves. */
-static bool is_averaged(const state *s, const unreduced *u)
+/* All parameters of the first such step, and of those the one that comes first on the first rank.
+** Where ranks average a parameter by themselves they may step on their own gradients. */
+static void report_first(state *s)
 {
-    for (uint32_t r = cd_rank_set_next(&u->who, 0); r != CD_NO_RANK;
-         r = cd_rank_set_next(&u->who, r + 1))
-        if (!cd_own_average_has(&s->own, r)) return false;
-    return true;
+    unreduced all = {.tensors = 0};
+    for (size_t i = 0; i < s->firsts.count; i++) {
+        const unreduced *u = cd_table_value(&s->firsts, i);
+        const bool is_later = all.tensors > 0 && u->step > all.step;
+        if (is_later || cd_own_average_has(&s->own, &u->who, u->param)) continue;
+        if (u->step < all.step) all = (unreduced){.tensors = 0};
+        const bool is_first = all.tensors == 0 || u->rank < all.rank ||
+                              (u->rank == all.rank && u->sequence < all.sequence);
+        const cd_rank_set who = all.who;
+        const int64_t tensors = all.tensors;
+        if (is_first) all = *u;
+        all.who = who;
+        all.tensors = tensors + u->tensors;
+        cd_rank_set_unite(&all.who, &s->writer.memory, &u->who);
+    }
+    if (all.tensors > 0) report_unreduced(s, &all);
 }
 
 static void end(void *self)
@@ -484,15 +505,8 @@ static void end(void *self)
     if (s->consumed > 0)
         cd_writer_exercise(&s->writer, "%llu reduced gradients reached an optimizer",
                            (unsigned long long)s->consumed);
-    if (s->steps.count > 0) {
-        size_t first = 0;
-        for (size_t i = 1; i < s->steps.count; i++)
-            if (cd_table_key(&s->steps, i)->part[0] < cd_table_key(&s->steps, first)->part[0])
-                first = i;
-        if (!is_averaged(s, cd_table_value(&s->steps, first)))
-            report_unreduced(s, cd_table_key(&s->steps, first)->part[0],
-                             cd_table_value(&s->steps, first));
-    }
+    cd_own_average_end(&s->own);
+    report_first(s);
     cddp_finding f;
     for (size_t i = 0; cd_tally_get(&s->tally, &s->writer, i, &f); i++)
         cd_writer_report(&s->writer, &f);
@@ -500,18 +514,18 @@ static void end(void *self)
     cd_table_fini(&s->ledgers);
     cd_table_fini(&s->buckets);
     cd_ranks_fini(&s->ranks);
-    cd_table_fini(&s->steps);
-    cd_table_fini(&s->steppers);
+    cd_table_fini(&s->firsts);
     cd_table_fini(&s->units);
     cd_own_average_fini(&s->own);
     cd_check_end(s);
 }
 
 static const uint16_t kinds[] = {
-    CDDP_EV_forward_begin, CDDP_EV_backward_end,    CDDP_EV_zero_grad,     CDDP_EV_checkpoint,
-    CDDP_EV_grad_local,    CDDP_EV_mark_ready,      CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
-    CDDP_EV_grad_final,    CDDP_EV_optimizer_touch, CDDP_EV_compare,       CDDP_EV_param,
-    CDDP_EV_mark,          CDDP_EV_unit_part,       CDDP_EV_projection};
+    CDDP_EV_forward_begin,  CDDP_EV_backward_end,    CDDP_EV_zero_grad,     CDDP_EV_checkpoint,
+    CDDP_EV_grad_local,     CDDP_EV_mark_ready,      CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
+    CDDP_EV_grad_final,     CDDP_EV_optimizer_touch, CDDP_EV_compare,       CDDP_EV_param,
+    CDDP_EV_mark,           CDDP_EV_unit_part,       CDDP_EV_projection,    CDDP_EV_value,
+    CDDP_EV_collective_post};
 
 CD_CHECK_TABLE(once, "I-ONCE", "every contribution reaches the optimizer exactly once",
                "Contribution ledger: each (rank, micro-step, parameter) gradient enters the value "

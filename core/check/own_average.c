@@ -8,7 +8,19 @@
 typedef struct param {
     int64_t numel;
     bool is_local; /* a backward added to its gradient, and nobody has reduced it */
+    bool is_apart; /* the last step took such a gradient */
+    uint32_t step; /* of that */
+    int64_t times; /* that its content was shown behind it */
+    int64_t last;  /* its content as it was shown last */
 } param;
+
+/* What ranks say of one thing. */
+typedef struct statement {
+    int64_t ranks, digest; /* of the first */
+    bool differs;
+    /* no average: a rank has what it had before, or it has reduced too little */
+    bool is_poor;
+} statement;
 
 #define RECENT_MAX 256
 
@@ -20,20 +32,46 @@ typedef struct rank_facts {
     int64_t recent[RECENT_MAX];
     uint32_t recent_count; /* how many there were */
     bool averages;
+    bool posts; /* collectives, of whatever kind */
 } rank_facts;
 
-void cd_own_average_init(cd_own_average *own, const cddp_allocator *allocator)
+/* All ranks have spoken of what is to be forgotten. */
+static void settle(void *self)
 {
+    cd_own_average *own = self;
+    for (size_t i = 0; i < own->shown.count; i++) {
+        const cd_key *key = cd_table_key(&own->shown, i);
+        const statement *is = cd_table_value(&own->shown, i);
+        const statement *took = cd_table_find(&own->shown, CD_KEY(key->part[0], key->part[1], 0));
+        if (key->part[2] == 0 || took == NULL || !took->differs || took->ranks != is->ranks ||
+            is->differs || is->is_poor)
+            continue;
+        (void)cd_table_add(&own->agreed, CD_KEY(key->part[0]));
+    }
+}
+
+void cd_own_average_init(cd_own_average *own, const cd_writer *writer)
+{
+    const cddp_allocator *allocator = writer->context.allocator;
     own->is_recorded = false;
     cd_table_init(&own->params, allocator, sizeof(param));
     cd_table_init(&own->sizes, allocator, sizeof(int64_t));
+    cd_table_init(&own->shown, allocator, sizeof(statement));
+    cd_table_init(&own->agreed, allocator, sizeof(int64_t));
     cd_ranks_init(&own->ranks, allocator, sizeof(rank_facts));
+    cd_table_set_window(&own->shown, &(cd_table_window){.horizon = cd_writer_get_horizon(writer),
+                                                        .before = settle,
+                                                        .self = own});
 }
+
+void cd_own_average_end(cd_own_average *own) { settle(own); }
 
 void cd_own_average_fini(cd_own_average *own)
 {
     cd_table_fini(&own->params);
     cd_table_fini(&own->sizes);
+    cd_table_fini(&own->shown);
+    cd_table_fini(&own->agreed);
     cd_ranks_fini(&own->ranks);
 }
 
@@ -57,15 +95,44 @@ static void take_local(cd_own_average *own, rank_facts *r, const cddp_event *e)
     if (p != NULL && g->presence != CDDP_PRESENCE_ABSENT) p->is_local = true;
 }
 
+static void state_content(cd_own_average *own, const cd_key *key, int64_t digest, bool is_poor)
+{
+    statement *x = cd_table_add(&own->shown, key);
+    if (x == NULL) return;
+    if (x->ranks++ == 0) x->digest = digest;
+    x->differs |= x->digest != digest;
+    x->is_poor |= is_poor;
+}
+
 static void take_touch(cd_own_average *own, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
     param *p = cd_table_find(&own->params, CD_KEY(e->rank, t->param));
     if (p == NULL || !t->touched) return;
     if (p->is_local) r->stepped += p->numel;
+    if (p->is_local && !(p->is_apart && p->step == e->step)) {
+        state_content(own, CD_KEY(t->param, e->step, 0), t->gradient, false);
+        p->step = e->step;
+        p->times = 0;
+    }
+    p->is_apart = p->is_local;
     r->reduced = 0;
     r->recent_count = 0;
     p->is_local = false;
+}
+
+/* Behind the step, before it is averaged and behind that. */
+static void take_value(cd_own_average *own, const rank_facts *r, const cddp_event *e)
+{
+    const cddp_event_value *v = &e->as.value;
+    param *p = v->what == CDDP_WHAT_PARAMETER && v->digest != 0
+                   ? cd_table_find(&own->params, CD_KEY(e->rank, v->param))
+                   : NULL;
+    if (p == NULL) return;
+    const bool is_poor = v->digest == p->last || (r->posts && r->reduced < p->numel);
+    p->last = v->digest;
+    if (p->is_apart && p->step == e->step)
+        state_content(own, CD_KEY(v->param, e->step, ++p->times), v->digest, is_poor);
 }
 
 static bool is_all(const rank_facts *r, int64_t numel)
@@ -116,6 +183,12 @@ void cd_own_average_push(cd_own_average *own, const cddp_event *e)
     case CDDP_EV_optimizer_touch:
         take_touch(own, r, e);
         break;
+    case CDDP_EV_value:
+        take_value(own, r, e);
+        break;
+    case CDDP_EV_collective_post:
+        r->posts = true;
+        break;
     case CDDP_EV_mark:
         if (e->text != NULL && strcmp(e->text, CD_TRACER_OWN_REDUCTION) == 0)
             take_reduction(r, e->as.mark.value);
@@ -125,8 +198,13 @@ void cd_own_average_push(cd_own_average *own, const cddp_event *e)
     }
 }
 
-bool cd_own_average_has(const cd_own_average *own, uint32_t rank)
+bool cd_own_average_has(const cd_own_average *own, const cd_rank_set *ranks, int64_t param_index)
 {
-    const rank_facts *r = cd_ranks_find(&own->ranks, rank);
-    return r != NULL && r->averages;
+    if (cd_table_find(&own->agreed, CD_KEY(param_index)) != NULL) return true;
+    for (uint32_t rank = cd_rank_set_next(ranks, 0); rank != CD_NO_RANK;
+         rank = cd_rank_set_next(ranks, rank + 1)) {
+        const rank_facts *r = cd_ranks_find(&own->ranks, rank);
+        if (r == NULL || !r->averages) return false;
+    }
+    return true;
 }

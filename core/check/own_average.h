@@ -6,22 +6,34 @@
 ** recorder says that an all-reduce is the program's own: nothing is kept, and nothing excused, in a
 ** run of a scenario.
 **
-** Lifetime   init → push, in the order of a rank's events → fini.
+** A program may average by other means than a group of ours, or several modules at once. Its values
+** show it, parameter by parameter: ranks stepped on different gradients that nobody reduced, and
+** behind that step all of them show the same content, which none of them had before: then it would
+** be a broadcast. Of a program that posts collectives, as many elements as the parameter has must
+** have been all-reduced in between.
+**
+** Lifetime   init → push, in the order of a rank's events → end → has → fini.
 ** Threads    one thread.
 */
 #pragma once
 #include "cddp/trace.h"
-#include "core/check/table.h"
+#include "core/check/writer.h"
 
 typedef struct cd_own_average {
     cd_table params; /* (rank, param) → what is known of it */
     cd_table sizes;  /* (rank, ordinal) → elements */
+    cd_table
+        shown; /* (param, step, n) → what ranks took (n = 0), and show the n-th time behind it */
+    cd_table agreed; /* param → 1: its values show an average */
     cd_ranks ranks;
     bool is_recorded; /* a recorder has spoken */
 } cd_own_average;
 
-void cd_own_average_init(cd_own_average *own, const cddp_allocator *allocator);
+/* In a check of that writer. */
+void cd_own_average_init(cd_own_average *own, const cd_writer *writer);
 void cd_own_average_push(cd_own_average *own, const cddp_event *event);
-/* The rank has done so at least once. */
-bool cd_own_average_has(const cd_own_average *own, uint32_t rank);
+/* After the last event. */
+void cd_own_average_end(cd_own_average *own);
+/* All these ranks have done so at least once, or all ranks with this parameter. */
+bool cd_own_average_has(const cd_own_average *own, const cd_rank_set *ranks, int64_t param);
 void cd_own_average_fini(cd_own_average *own);

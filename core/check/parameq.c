@@ -59,7 +59,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->groups, context->allocator, 3 * sizeof(int64_t));
     cd_table_init(&s->handed, context->allocator, sizeof(update));
     cd_ranks_init(&s->lasts, context->allocator, sizeof(uint32_t));
-    cd_own_average_init(&s->own, context->allocator);
+    cd_own_average_init(&s->own, &s->writer);
     cd_writer_set_agree_window(&s->writer, &s->values, CD_WHOLE_BY_STEP);
     cd_writer_set_window(&s->writer, &s->kept, NULL);
     cd_writer_set_window(&s->writer, &s->drifted, NULL);
@@ -350,14 +350,6 @@ static void prefer_heir(state *s)
     }
 }
 
-static bool is_averaged(const state *s, const cd_rank_set *ranks)
-{
-    for (uint32_t r = cd_rank_set_next(ranks, 0); r != CD_NO_RANK;
-         r = cd_rank_set_next(ranks, r + 1))
-        if (!cd_own_average_has(&s->own, r)) return false;
-    return true;
-}
-
 static void end(void *self)
 {
     state *s = self;
@@ -367,11 +359,14 @@ static void end(void *self)
                            (unsigned long long)s->values.shared_count);
     prefer_reference(s);
     prefer_heir(s);
+    cd_own_average_end(&s->own);
     cd_split split, first = {0};
     uint64_t count = 0;
     /* Replicas that have parted stay apart: the first step says it all. */
     for (size_t cursor = 0; cd_agree_next(&s->values, &cursor, &split);) {
-        if (is_averaged(s, &split.right.ranks) && is_averaged(s, &split.odd_ranks)) continue;
+        if (cd_own_average_has(&s->own, &split.right.ranks, split.odd.data[2]) &&
+            cd_own_average_has(&s->own, &split.odd_ranks, split.odd.data[2]))
+            continue;
         bool is_ignored = split.key->part[0] % 16 == 0 &&
                           cd_table_find(&s->ignored, CD_KEY(split.key->part[3])) != NULL;
         if (is_ignored ||
@@ -392,10 +387,12 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_wrap,       CDDP_EV_value,
-                                 CDDP_EV_regroup,         CDDP_EV_grad_local, CDDP_EV_grad_final,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_mark,       CDDP_EV_expected,
-                                 CDDP_EV_join_end,        CDDP_EV_projection};
+static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_wrap,
+                                 CDDP_EV_value,           CDDP_EV_regroup,
+                                 CDDP_EV_grad_local,      CDDP_EV_grad_final,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_mark,
+                                 CDDP_EV_expected,        CDDP_EV_join_end,
+                                 CDDP_EV_projection,      CDDP_EV_collective_post};
 
 CD_CHECK_TABLE(parameq, "I-PARAMEQ", "replicas are equal after every step",
                "Parameter and optimizer-state digests are equal on all ranks after step().");

@@ -51,13 +51,17 @@ void cd_check_end(void *self)
     cd_arena_fini(&writer->memory);
 }
 
+cd_horizon *cd_writer_get_horizon(const cd_writer *writer)
+{
+    return cd_facts_get_horizon(writer->context.facts);
+}
+
 void cd_writer_set_window(const cd_writer *writer, cd_table *table,
                           bool (*keeps)(void *self, const cd_key *key, const void *value))
 {
-    cd_table_set_window(table,
-                        &(cd_table_window){.horizon = cd_facts_get_horizon(writer->context.facts),
-                                           .keeps = keeps,
-                                           .self = (void *)(uintptr_t)writer});
+    cd_table_set_window(table, &(cd_table_window){.horizon = cd_writer_get_horizon(writer),
+                                                  .keeps = keeps,
+                                                  .self = (void *)(uintptr_t)writer});
 }
 
 void cd_writer_set_agree_window(const cd_writer *writer, cd_agree *agree, cd_agree_whole whole)

@@ -35,6 +35,8 @@ cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spe
                            void **self, cddp_error *err);
 void cd_check_end(void *self); /* accepts NULL */
 
+/* Up to where tables may forget. */
+cd_horizon *cd_writer_get_horizon(const cd_writer *writer);
 /* Tables that forget what lies before the horizon. keeps, which may be NULL, is given the state of
 ** the check, whose first member the writer is. */
 void cd_writer_set_window(const cd_writer *writer, cd_table *table,

@@ -21,7 +21,13 @@ function(attempt name expected pattern)
   message(STATUS "${name}: as expected")
 endfunction()
 
-attempt(off OK "backend gloo: off, switched off \\(CDDP_BACKEND_GLOO=OFF\\)" -DCDDP_BACKEND_GLOO=OFF)
+attempt(off OK "backend gloo: off, switched off \\(CDDP_BACKEND_GLOO=OFF\\)" -DCDDP_BACKEND_GLOO=OFF
+  -DCMAKE_INSTALL_LIBDIR=lib/some-linux-gnu -DCMAKE_INSTALL_INCLUDEDIR=/opt/headers -DCMAKE_INSTALL_PREFIX=/opt/cddp)
+# Wherever libraries and headers are to lie, pkg-config finds them from its own file.
+file(READ ${WORK}/off/cddp.pc package)
+if(NOT package MATCHES "prefix=\\\${pcfiledir}/\\.\\./\\.\\./\\.\\./?\n.*includedir=\\\${prefix}/\\.\\./headers\n")
+  message(FATAL_ERROR "cddp.pc of a deep lib folder, and of headers outside of the prefix:\n${package}")
+endif()
 file(READ ${WORK}/off/backends/table/backend_table.c table)
 if(NOT table MATCHES "\"gloo\", \"[^\"]+\", \"\", \"switched off")
   message(FATAL_ERROR "the table of backends does not give the reason:\n${table}")

@@ -51,6 +51,26 @@ if(EXISTS ${WORK}/C/ranks AND EXISTS ${prefix}/${LIBDIR}/cddp/cddp-gloo.so)
   message(STATUS "ranks over gloo: started, met, recorded")
 endif()
 
+# A host that closes the library while it records.
+if(EXISTS ${prefix}/${LIBDIR}/libcddp.so)
+  run(${C} -std=c11 -Wall -Wextra -pedantic -Werror ${CONSUMER}/closed.c -I${prefix}/include -o ${WORK}/closed -ldl)
+  set(ENV{CDDP_RECORD} ${WORK}/closed.db)
+  run(${WORK}/closed ${prefix}/${LIBDIR}/libcddp.so)
+  unset(ENV{CDDP_RECORD})
+endif()
+
+# A program without a loader for modules says so, where the C library can be linked like that.
+execute_process(COMMAND ${C} -static ${CONSUMER}/ranks.c -I${prefix}/include ${prefix}/${LIBDIR}/libcddp.a -ldl -lpthread -lm -o ${WORK}/static
+  RESULT_VARIABLE code OUTPUT_QUIET ERROR_QUIET)
+if(code EQUAL 0 AND EXISTS ${prefix}/${LIBDIR}/cddp/cddp-gloo.so)
+  set(ENV{CDDP_BACKEND_DIR} ${prefix}/${LIBDIR}/cddp)
+  execute_process(COMMAND ${WORK}/static RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  unset(ENV{CDDP_BACKEND_DIR})
+  if(NOT code EQUAL 1 OR NOT output MATCHES "linked with -static")
+    message(FATAL_ERROR "a static program ended with ${code}:\n${output}")
+  endif()
+endif()
+
 # The programs that users begin with give no warning, even at high warning levels.
 set(strict "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror")
 

@@ -62,7 +62,8 @@ static cddp_status wrap(training *t, int number, cddp_error *err)
     options.parameters = parameters;
     options.parameter_count = PARAMETERS;
     options.group = m->group = number == 1 && t->second != NULL ? t->second : t->group;
-    options.bucket_cap_mb = number == 0 ? 0.00005 : 25;
+    const bool is_like_first = strncmp(t->mistake, "alike", 5) == 0;
+    options.bucket_cap_mb = number == 0 && !is_like_first ? 0.00005 : 25;
     options.gradient_as_bucket_view = number == 1;
     return cddp_ddp_create(&options, &m->ddp, err);
 }
@@ -144,10 +145,15 @@ static void update(training *t, int number, int step)
         cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, p, &m->tensors[p]);
 }
 
-/* The second one stays local, although its optimizer steps. */
+static bool averages_by_hand(const training *t) { return strncmp(t->mistake, "by_hand", 7) == 0; }
+
+/* One of them stays local, although its optimizer steps. "alike…": on rank 1 alone, where the
+** operations of both look alike, so that those of one meet those of the other. */
 static bool skips_reduction(const training *t, int number, int step)
 {
-    if (makes(t, "by_hand")) return true;
+    const char *const alike = number == 0 ? "alike_first_stays_local" : "alike_second_stays_local";
+    if (averages_by_hand(t)) return true;
+    if (makes(t, alike)) return step == 2 && t->rank == 1;
     return strstr(t->mistake, "second_stays_local") != NULL && number == 1 && step == 2;
 }
 
@@ -181,17 +187,36 @@ static cddp_status train_both(training *t, int step, cddp_error *err)
     return status;
 }
 
+static cddp_status sum(const training *t, const cddp_tensor *x, cddp_error *err)
+{
+    cddp_work *work = NULL;
+    const cddp_status status = cddp_group_allreduce(t->group, x, CDDP_RED_SUM, &work, err);
+    return status == CDDP_OK ? cddp_work_wait(work, 0, err) : status;
+}
+
+/* One all-reduce over the parameters of both models. */
+static cddp_status average_flat(training *t, cddp_error *err)
+{
+    double flat[MODELS][PARAMETERS][WEIGHTS];
+    const int64_t count = MODELS * PARAMETERS * WEIGHTS;
+    const cddp_tensor x = cddp_tensor_of(cddp_device_cpu(), flat, 0, CDDP_F64, &count, 1);
+    for (int i = 0; i < MODELS; i++) memcpy(flat[i], t->models[i].values, sizeof flat[i]);
+    const cddp_status status = sum(t, &x, err);
+    for (int i = 0; i < MODELS; i++) memcpy(t->models[i].values, flat[i], sizeof flat[i]);
+    return status;
+}
+
 /* Local SGD by hand: parameters of both are averaged behind every second step. */
 static cddp_status average_by_hand(training *t, int step, cddp_error *err)
 {
+    const bool is_flat = makes(t, "by_hand_flat");
     cddp_status status = CDDP_OK;
-    for (int i = 0; makes(t, "by_hand") && step % 2 == 1 && i < MODELS * PARAMETERS; i++) {
+    if (!averages_by_hand(t) || makes(t, "by_hand_never") || step % 2 == 0) return status;
+    if (is_flat) status = average_flat(t, err);
+    for (int i = 0; i < MODELS * PARAMETERS; i++) {
         model *m = &t->models[i / PARAMETERS];
         const size_t p = (size_t)(i % PARAMETERS);
-        cddp_work *work = NULL;
-        if (status == CDDP_OK)
-            status = cddp_group_allreduce(t->group, &m->tensors[p], CDDP_RED_SUM, &work, err);
-        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+        if (status == CDDP_OK && !is_flat) status = sum(t, &m->tensors[p], err);
         for (int64_t k = 0; k < cddp_tensor_numel(&m->tensors[p]); k++)
             m->values[p][k] /= t->world_size;
         say(t, i / PARAMETERS);

@@ -41,8 +41,17 @@ expect resumed 0 "$proven"
 "$verify" lift "$place/run.db" -o "$place/job.toml" > "$place/report" 2>&1
 grep -q "^steps = 4$" "$place/job.toml" && grep -q "numbered from 0 on: .* 2000000000" "$place/report" || { echo "resumed: lift"; cat "$place/report"; failed=1; }
 expect second_stays_local 1 "I-ONCE"
-# Local SGD by hand of both, behind one step.
-expect by_hand 4 "local SGD is not judged"
+# Local SGD by hand of both, behind one step: an all-reduce of each parameter, and one of all of them.
+for right in by_hand by_hand_flat; do expect $right 4 "local SGD is not judged"; done
+expect by_hand_never 1 "I-ONCE"
+# Rank 1 leaves one reduction of one module out, and those of the other look alike: the module that it left out leads.
+expect alike 0 "$proven"
+for of in 1 2; do
+    mistake=alike_first_stays_local
+    [ $of -eq 2 ] && mistake=alike_second_stays_local
+    expect $mistake 1 "wrapped module $of of 2"
+    grep -m 1 "^  I-" "$place/report" | grep -q "I-ONCE  rank 1: the optimizer steps on a local gradient of w" || { echo "$mistake: what leads"; cat "$place/report"; failed=1; }
+done
 # A module that is not verified hides no findings of another one, and steps are those of all.
 expect first_drifts_second_stays_local 1 "I-ONCE"
 expect second_rests 0 "wrapped modules 1 to 2, of 2 to 4 steps"

@@ -450,6 +450,35 @@ static void note_frozen(cd_declared *d, uint32_t number)
     }
 }
 
+/* All ranks came to their end, and so often they waited in groups of ours on the way. */
+static bool have_ended(const cd_declared *d, uint64_t *waits)
+{
+    bool have = true;
+    *waits = 0;
+    for (uint32_t i = 0; i < d->rank_count; i++) {
+        have &= d->ranks[i].has_ended;
+        *waits += d->ranks[i].waits;
+    }
+    return have;
+}
+
+/* A program of cddp/record.h that communicates by itself: its collectives are not seen. */
+static bool has_own_means(const cd_declared *d)
+{
+    uint64_t waits;
+    return d->rank_count > 1 && have_ended(d, &waits) && waits == 0 && !d->is_of_torch;
+}
+
+/* Nothing was found: steps on gradients that nobody reduced were those of local SGD
+** (core/check/own_average.h). */
+static void note_apart(cd_declared *d)
+{
+    cd_declared_place *reduced = &d->gaps[CD_DECLARED_REDUCED];
+    if (reduced->count == 0 || !has_own_means(d)) return;
+    d->gaps[CD_DECLARED_APART] = *reduced;
+    reduced->count = 0;
+}
+
 static void end_rank(cd_declared *d, uint32_t number)
 {
     cd_declared_rank *rank = &d->ranks[number];
@@ -598,15 +627,12 @@ static bool was_exercised(const cddp_verdict *verdict, const char *check)
 static const char *const needed[] = {"I-ORDER", "I-LIVE", "I-ONCE", "I-GRADEQ", "I-PARAMEQ"};
 
 /* Of ranks that all ended, and found nothing to wait for but once, nothing more is to be known. */
-static bool is_alive_anyway(const cd_declared *d, const char *check)
+static bool is_known_anyway(const cd_declared *d, const char *check)
 {
-    bool is = strcmp(check, "I-LIVE") == 0;
-    uint64_t waits = 0;
-    for (uint32_t i = 0; i < d->rank_count; i++) {
-        is &= d->ranks[i].has_ended;
-        waits += d->ranks[i].waits;
-    }
-    return is && waits < 2; /* I-LIVE judges from two on */
+    uint64_t waits;
+    if (strcmp(check, "I-ORDER") == 0) return has_own_means(d);
+    return strcmp(check, "I-LIVE") == 0 && have_ended(d, &waits) &&
+           waits < 2; /* I-LIVE judges from two on */
 }
 
 static const char *add_place(const cd_declared *d, const char *words, cd_declared_gap gap,
@@ -1001,6 +1027,7 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
     note_samples(d);
     note_windows(d);
     for (uint32_t i = 0; i < d->rank_count; i++) end_rank(d, i);
+    note_apart(d);
     /* its recorder looks at neither */
     for (int gap = CD_DECLARED_HELD; gap <= CD_DECLARED_CLEARED && d->is_of_torch; gap++)
         d->gaps[gap].count = 0;
@@ -1008,7 +1035,7 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
         if (d->gaps[gap].count > 0) words = add_place(d, words, (cd_declared_gap)gap, arena);
     for (size_t i = 0; d->rank_count > 1 && words != NULL && i < sizeof needed / sizeof *needed;
          i++)
-        if (!was_exercised(verdict, needed[i]) && !is_alive_anyway(d, needed[i]))
+        if (!was_exercised(verdict, needed[i]) && !is_known_anyway(d, needed[i]))
             words = cd_arena_printf(arena, "%s%s had nothing to judge\n", words, needed[i]);
     return d->is_out_of_memory ? NULL : words;
 }
@@ -1043,10 +1070,10 @@ const char *cd_declared_print_proven(const cd_declared *d, cd_arena *arena)
                                  "that were said, "
                                : "";
     if (law == NULL) return NULL;
-    return cd_arena_printf(arena,
-                           "%s%s%s%s%sequal gradients and parameters on all ranks, order, liveness",
+    return cd_arena_printf(arena, "%s%s%s%s%sequal gradients and parameters on all ranks%s",
                            made[0] != '\0' || law[0] != '\0' ? "reductions " : "", made, law,
-                           made[0] != '\0' || law[0] != '\0' ? ", " : "", rescaled);
+                           made[0] != '\0' || law[0] != '\0' ? ", " : "", rescaled,
+                           has_own_means(d) ? "" : ", order, liveness");
 }
 
 static bool shows_begins(const cd_declared_rank *rank)
@@ -1112,6 +1139,8 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
         has_samples &= rank->samples > 0;
         drops &= rank->zero_grads > 0 || rank->steps < 2;
     }
+    const char *order =
+        has_own_means(d) ? "; nor the order of collectives, which no group of cddp saw" : "";
     const char *dropping = !drops ? "; no zero_grad was shown, so every step adds to the "
                                     "gradients of the one before"
                                   : "";
@@ -1182,10 +1211,10 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
         moved == NULL || ignored == NULL || untaken == NULL || dropped == NULL || unmoved == NULL)
         return NULL;
     return cd_arena_printf(
-        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         d->is_of_torch ? ""
                        : "how gradients came to be before cddp_record_gradient (compare sees it); ",
-        begins ? "" : ", nor what happened to parameters outside of its steps",
+        begins ? "" : ", nor what happened to parameters outside of its steps", order,
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
         gone, unmoved, untaken, dropped, hooked, late, moved, ignored, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "", rest);

@@ -1879,6 +1879,57 @@ TEST(once, ranks_that_average_just_what_they_have_stepped_on_are_not_accused)
     }
 }
 
+/* By means that nobody sees, or with other modules at once: what ranks show behind the step. */
+TEST(once, ranks_that_part_and_then_hold_a_new_content_are_not_accused)
+{
+    (void)state;
+    enum { START = 1 };
+    static const struct {
+        const char *name;
+        int64_t gradients[2], behind_step[2], behind_average[2]; /* by rank; 0: not shown */
+        bool has_group;
+        int64_t summed; /* elements that the program all-reduces in it */
+        bool is_accused;
+    } rows[] = {
+        {"shown twice", {11, 12}, {21, 22}, {30, 30}, false, 0, false},
+        {"shown behind the average", {11, 12}, {30, 30}, {0, 0}, false, 0, false},
+        {"in a group, with another module", {11, 12}, {21, 22}, {30, 30}, true, 9, false},
+        {"in a group, too few elements", {11, 12}, {21, 22}, {30, 30}, true, 3, true},
+        {"in a group, a broadcast", {11, 12}, {30, 30}, {0, 0}, true, 0, true},
+        {"one keeps what it had", {11, 12}, {21, 22}, {21, 21}, false, 0, true},
+        {"the step changes nothing", {11, 12}, {START, START}, {0, 0}, false, 0, true},
+        {"equal gradients", {11, 11}, {21, 21}, {0, 0}, false, 0, true},
+        {"one rank shows it", {11, 12}, {30, 0}, {0, 0}, false, 0, true},
+        {"they stay apart", {11, 12}, {21, 22}, {31, 32}, false, 0, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_judge *judge = make_judge_of("I-ONCE");
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            put(judge,
+                (cddp_event){.rank = rank, .kind = CDDP_EV_mark, .text = CD_TRACER_RECORDED});
+            PUT_AT(judge, rank, 0, param, .param = 0, .numel = 4);
+            PUT_AT(judge, rank, 0, value, .what = CDDP_WHAT_PARAMETER,
+                   .moment = CDDP_MOMENT_AFTER_INIT, .digest = START);
+            PUT_AT(judge, rank, 1, grad_local, .presence = CDDP_PRESENCE_VALUE, .contributions = 1);
+            if (rows[i].has_group) PUT_AT(judge, rank, 1, collective_post, .bucket = -1);
+            PUT_AT(judge, rank, 1, optimizer_touch, .touched = 1,
+                   .gradient = rows[i].gradients[rank]);
+            PUT_AT(judge, rank, 1, value, .what = CDDP_WHAT_PARAMETER,
+                   .moment = CDDP_MOMENT_AFTER_STEP, .digest = rows[i].behind_step[rank]);
+            cddp_event mark = {.rank = rank,
+                               .step = 1,
+                               .kind = CDDP_EV_mark,
+                               .text = CD_TRACER_OWN_REDUCTION};
+            mark.as.mark.value = rows[i].summed;
+            if (rows[i].summed > 0) put(judge, mark);
+            PUT_AT(judge, rank, 1, value, .what = CDDP_WHAT_PARAMETER,
+                   .moment = CDDP_MOMENT_AFTER_AVERAGE, .digest = rows[i].behind_average[rank]);
+        }
+        cd_test_row("%s", rows[i].name);
+        expect_finding(judge, rows[i].is_accused ? "steps on a local gradient" : NULL, "");
+    }
+}
+
 /* Two ranks agree on a gradient that the oracle found wrong; the one that it found right wins. */
 TEST(gradeq, a_majority_does_not_outvote_the_reference)
 {

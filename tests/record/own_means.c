@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A data-parallel program that communicates without cddp, here by shared memory, and its mistakes:
+**
+**     own_means RECORDING MISTAKE
+**
+** Three ranks train w and b. "mean" averages gradients. "local…" averages parameters behind every
+** second step (local SGD): "local" shows them behind the average alone, "local_twice" before it as
+** well.
+*/
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#include <cddp/cddp.h>
+#include <cddp/record.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS = 3, PARAMETERS = 2, WEIGHTS = 40, BIASES = 4, STEPS = 6 };
+
+/* What the ranks share. */
+typedef struct board {
+    pthread_barrier_t all;
+    double values[RANKS][WEIGHTS];
+} board;
+
+typedef struct training {
+    const char *mistake;
+    board *shared;
+    uint32_t rank;
+    double values[PARAMETERS][WEIGHTS], grads[PARAMETERS][WEIGHTS];
+    cddp_tensor tensors[PARAMETERS], gradients[PARAMETERS];
+} training;
+
+static bool makes(const training *t, const char *mistake)
+{
+    return strcmp(t->mistake, mistake) == 0;
+}
+
+static int64_t size_of(size_t parameter) { return parameter == 0 ? WEIGHTS : BIASES; }
+
+/* Everybody's mean in the order of the ranks, or rank 0's. */
+static void share(training *t, double *x, int64_t count, bool is_broadcast)
+{
+    memcpy(t->shared->values[t->rank], x, (size_t)count * sizeof *x);
+    pthread_barrier_wait(&t->shared->all);
+    for (int64_t i = 0; i < count; i++) {
+        double sum = 0;
+        for (int r = 0; r < RANKS; r++) sum += t->shared->values[r][i];
+        x[i] = is_broadcast ? t->shared->values[0][i] : sum / RANKS;
+    }
+    pthread_barrier_wait(&t->shared->all);
+}
+
+static void show(const training *t)
+{
+    for (size_t p = 0; p < PARAMETERS; p++)
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, p, &t->tensors[p]);
+}
+
+/* "local_half": b is never averaged. */
+static void average(training *t)
+{
+    for (size_t p = 0; p < (makes(t, "local_half") ? 1 : PARAMETERS); p++)
+        share(t, t->values[p], size_of(p), false);
+    show(t);
+}
+
+static void backward(training *t, int step)
+{
+    for (size_t p = 0; p < PARAMETERS; p++) {
+        double *g = t->grads[p];
+        for (int64_t i = 0; i < size_of(p); i++)
+            g[i] = 0.125 * (double)((step * 5 + (int)t->rank * 3 + i) % 7) + t->values[p][i];
+        cddp_record_gradient(p, &t->gradients[p]);
+    }
+}
+
+static void reduce(training *t, int step)
+{
+    if (!makes(t, "mean") && (!makes(t, "forgets") || step == 3)) return;
+    for (size_t p = 0; p < PARAMETERS; p++) {
+        share(t, t->grads[p], size_of(p), false);
+        cddp_record_reduced(p, &t->gradients[p]);
+    }
+}
+
+static void update(training *t)
+{
+    cddp_record_update how = cddp_record_update_default();
+    how.lr = 0.1;
+    cddp_record_optimizer_step(&how);
+    for (size_t p = 0; p < PARAMETERS; p++) {
+        for (int64_t i = 0; i < size_of(p); i++) t->values[p][i] -= how.lr * t->grads[p][i];
+        cddp_record_optimizer_touch(0, p, &t->gradients[p]);
+    }
+}
+
+static void train_step(training *t, int step)
+{
+    const bool is_local = strncmp(t->mistake, "local", 5) == 0;
+    const bool is_averaged = is_local && step % 2 == 1;
+    cddp_record_step_begin((uint64_t)step);
+    memset(t->grads, 0, sizeof t->grads);
+    cddp_record_zero_grad(false);
+    backward(t, step);
+    reduce(t, step);
+    update(t);
+    if (!is_averaged || makes(t, "local_twice")) show(t);
+    if (is_averaged) average(t);
+}
+
+static cddp_status train(training *t, const char *path, cddp_error *err)
+{
+    cddp_record_options options = cddp_record_options_default();
+    options.rank = t->rank;
+    options.world_size = RANKS;
+    const cddp_status status = cddp_record_open(path, &options, err);
+    if (status != CDDP_OK) return status;
+    for (size_t p = 0; p < PARAMETERS; p++) {
+        const int64_t n = size_of(p);
+        for (int64_t i = 0; i < n; i++) t->values[p][i] = 0.5;
+        t->tensors[p] = cddp_tensor_of(cddp_device_cpu(), t->values[p], 0, CDDP_F64, &n, 1);
+        t->gradients[p] = cddp_tensor_of(cddp_device_cpu(), t->grads[p], 0, CDDP_F64, &n, 1);
+        cddp_record_parameter(p, p == 0 ? "w" : "b", &t->tensors[p]);
+    }
+    cddp_record_parameters_end();
+    for (size_t p = 0; p < PARAMETERS; p++)
+        cddp_record_storage(p, &t->tensors[p], &t->gradients[p]);
+    for (int step = 0; step < STEPS; step++) train_step(t, step);
+    if (makes(t, "never_broadcasts")) {
+        for (size_t p = 0; p < PARAMETERS; p++) share(t, t->values[p], size_of(p), true);
+        show(t);
+    }
+    cddp_record_storage_end();
+    return cddp_record_close(CDDP_OK, NULL, err);
+}
+
+static int run_rank(uint32_t rank, board *shared, char **argv)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    training t = {.mistake = argv[2], .shared = shared, .rank = rank};
+    const cddp_status status = train(&t, argv[1], &err);
+    if (status != CDDP_OK) fprintf(stderr, "%s\n", err.message);
+    return status != CDDP_OK;
+}
+
+int main(int argc, char **argv)
+{
+    board *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pthread_barrierattr_t attribute;
+    int failed = 0, code;
+    if (argc != 3 || shared == MAP_FAILED) {
+        fprintf(stderr, "usage: %s RECORDING MISTAKE\n", argv[0]);
+        return 2;
+    }
+    pthread_barrierattr_init(&attribute);
+    pthread_barrierattr_setpshared(&attribute, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&shared->all, &attribute, RANKS);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        if (fork() == 0) return run_rank(rank, shared, argv);
+    while (wait(&code) > 0) failed |= code != 0;
+    return failed;
+}

@@ -1,0 +1,37 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Records a program whose ranks communicate without cddp, right and with each of its mistakes, and looks at what check says.
+#   own_means.sh PROGRAM VERIFY
+program=$1 verify=$2
+place=$(mktemp -d) || exit 1
+trap 'rm -rf "$place"' EXIT
+failed=0
+
+# mistake, exit code of check, words of the report
+expect() {
+    rm -f "$place"/run.db*
+    "$program" "$place/run.db" "$1" > "$place/out" 2>&1
+    "$verify" check "$place/run.db" > "$place/report" 2>&1
+    code=$?
+    if [ $code -ne "$2" ] || ! grep -q -- "$3" "$place/report"; then
+        echo "$1: check ended with $code, wanted $2 and \"$3\":"
+        cat "$place/out" "$place/report"
+        failed=1
+    else
+        echo "$1: $(head -n 1 "$place/report")"
+    fi
+}
+
+# The order of collectives is not seen, and not claimed.
+expect mean 0 "equal gradients and parameters on all ranks$"
+expect mean 0 "nor the order of collectives, which no group of cddp"
+# A gradient that was not reduced is I-ONCE's, although zero_grad was seen, and nothing of a backward but what it left.
+expect forgets 1 "I-ONCE  ranks 0-2: the optimizer steps on a local gradient of w (6 tensors)"
+grep -q "where     step 3" "$place/report" && grep -q "nobody showed a reduction of it" "$place/report" || { echo "forgets: where, why"; cat "$place/report"; failed=1; }
+expect never 1 "I-ONCE"
+# Local SGD, by means that nobody sees: ranks that part and then hold equal values average them.
+for right in local local_twice; do expect $right 4 "local SGD is not judged"; done
+expect local_half 1 "I-ONCE  ranks 0-2: the optimizer steps on a local gradient of b (3 tensors)"
+# One that spreads rank 0's values has lost what the others learnt.
+expect never_broadcasts 1 "I-ONCE"
+exit $failed
