@@ -93,11 +93,10 @@ static void look(cd_recording *r, const char *changed, bool is_last)
         held += p->is_held;
         if (!is_watched(p) || !p->is_shown || (is_last && !is_there(p))) continue;
         const int64_t digest = cd_tracer_digest(&r->tracer, &p->storage);
-        const bool is_exchanged = p->exchanged != 0 && digest == p->exchanged;
-        p->is_held = digest == p->digest && !is_exchanged;
+        if (digest == p->exchanged) continue; /* the step will look */
+        p->is_held = digest == p->digest;
         held += p->is_held;
-        if (p->is_held || is_exchanged) continue; /* then the step will look */
-        CD_EMIT(&r->tracer, mark, changed, .value = p->variable);
+        if (!p->is_held) CD_EMIT(&r->tracer, mark, changed, .value = p->variable);
         p->digest = digest;
     }
     if (held == reduced && held > 0)

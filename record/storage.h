@@ -6,9 +6,10 @@
 ** A parameter changes in its optimizer's step and in the library's own calls (the end of join). The
 ** program shows it behind each step. The recorder looks when a forward with gradients begins behind
 ** a step, when an optimizer steps, and when the wrapper or the recording ends. Equal digests are
-** reported as a mark; so is a change. A forward may run on something else where the program says so.
-** Where the first one did, the start is what the first optimizer finds. A change and its reverse between two looks is not seen, by
-** design: weights that are exchanged for an evaluation come back.
+** reported as a mark; so is a change. A change and its reverse between two looks is not seen, by
+** design: weights that are exchanged for an evaluation come back. A forward may run on something
+** else where the program says so. Where the first one did, the start is what the first optimizer
+** finds.
 ** What no gradient changes is shown when the wrapper ends, for the ranks to be compared.
 ** Gradients are looked at from zero_grad on until the next backward, at every call in between.
 ** Zeros are reported as a mark. What is not zero proves nothing: a program may say it early, and

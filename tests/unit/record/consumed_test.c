@@ -223,7 +223,8 @@ static double last_dropped(int32_t dtype, double g, int variable, int64_t i)
     return variable == 2 ? 0 : g;
 }
 
-/* Digests of all are others. A program that says no factor: what it adds may be its optimizer's, a plain mistake may not. */
+/* The digests of all differ. What a program adds without a word may be its optimizer's, a plain
+** mistake may not. */
 TEST(consumed, what_a_program_changes_without_a_word_is_a_mistake_or_unexplained)
 {
     static const struct {
