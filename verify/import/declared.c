@@ -1080,9 +1080,10 @@ const char *cd_declared_print_proven(const cd_declared *d, cd_arena *arena)
                                  "that were said, "
                                : "";
     if (law == NULL) return NULL;
-    return cd_arena_printf(arena, "%s%s%s%s%sequal gradients and parameters on all ranks%s",
+    return cd_arena_printf(arena, "%s%s%s%s%sequal gradients and parameters on all ranks%s%s",
                            made[0] != '\0' || law[0] != '\0' ? "reductions " : "", made, law,
                            made[0] != '\0' || law[0] != '\0' ? ", " : "", rescaled,
+                           d->split < d->rank_count ? " of each group" : "",
                            has_own_means(d) ? "" : ", order, liveness");
 }
 
