@@ -340,8 +340,8 @@ static bool leads(const cddp_finding *a, const cddp_finding *b)
     return a->step != b->step ? a->step < b->step : a->is_cause && !b->is_cause;
 }
 
-/* Of several wrapped modules the one with the first finding is reported; without any, the first that
-** is not verified. */
+/* Of several wrapped modules the one with the first finding is reported; without any, the first
+** that is not verified. */
 static cddp_status judge_models(cd_result *result, const cddp_registry *registry, witness *w,
                                 const cddp_plan *plan, cddp_error *err)
 {

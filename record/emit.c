@@ -191,7 +191,9 @@ void cddp_record_optimizer_touch(int64_t optimizer, size_t parameter, const cddp
     if (touched) cd_storage_touch(r, parameter);
     /* Alone, what was taken would pass for what was reduced. */
     const bool is_alone = r->rank.world_size == 1 && !w->has_reducer;
-    if (w->is_rescaled ? !is_alone : !w->has_reducer)
+    const cd_recorded_parameter *p = cd_recording_find(r, parameter);
+    const bool is_rewritten = p != NULL && p->reduced != 0 && p->reduced != digest;
+    if (w->is_rescaled || is_rewritten ? !is_alone : !w->has_reducer)
         cd_recording_project(r, variable, gradient, true);
 }
 
@@ -250,7 +252,10 @@ void cddp_record_value(cddp_event_enum_what what, cddp_event_enum_moment moment,
     CD_EMIT(&r->tracer, value, NULL, .what = what, .moment = moment, .id = (int64_t)id,
             .presence = presence_of(tensor), .digest = digest,
             .param = is_parameter ? variable_of(r, id) : -1, .nonfinite = -1);
-    if (what == CDDP_WHAT_PARAMETER) cd_storage_show(r, id, digest);
+    if (what == CDDP_WHAT_PARAMETER && moment == CDDP_MOMENT_FORWARD)
+        cd_storage_exchange(r, id, digest);
+    else if (what == CDDP_WHAT_PARAMETER)
+        cd_storage_show(r, id, digest);
 }
 
 void cddp_record_storage(size_t parameter, const cddp_tensor *tensor, const cddp_tensor *gradient)

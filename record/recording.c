@@ -62,8 +62,24 @@ static void learn_hook(cd_recording *r, const cddp_event_hook_in_force *h)
     if (!is_mean && (h->level > 0 || h->promise != CDDP_PROMISE_STATED)) hook->cast = -1;
 }
 
+/* By its number among the reduced ones: no position lies before that. */
+static cd_recorded_parameter *find_variable(cd_recording *r, int64_t variable)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    for (size_t i = variable > 0 ? (size_t)variable : 0; i < w->parameter_count; i++)
+        if (w->parameters[i].variable == variable) return &w->parameters[i];
+    return NULL;
+}
+
+static void learn_final(cd_recording *r, const cddp_event_grad_final *g)
+{
+    cd_recorded_parameter *p = find_variable(r, g->param);
+    if (p != NULL) p->reduced = g->digest;
+}
+
 static void learn(cd_recording *r, const cddp_event *event)
 {
+    if (event->kind == CDDP_EV_grad_final) learn_final(r, &event->as.grad_final);
     if (event->kind == CDDP_EV_hook_in_force) learn_hook(r, &event->as.hook_in_force);
     if (event->kind == CDDP_EV_join_notify) cd_recording_here(r)->has_join = true;
     if (event->kind == CDDP_EV_option &&

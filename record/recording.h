@@ -40,6 +40,9 @@ typedef struct cd_recorded_parameter {
     int64_t digest;        /* as the program showed it last, or as it was found */
     uint64_t shown_in;     /* which of the wrapper's updates came before that */
     uint64_t stepped_in;   /* and before it was shown after its step */
+    int64_t reduced;       /* its gradient, as a wrapper delivered it; 0: none did */
+    int64_t start;         /* as the recorder showed where the training starts; 0: it did not */
+    int64_t exchanged;     /* for the next forward alone, as the program says; 0: it is not */
     /* of its gradient, as a backward left it that was not reduced; 0: none */
     int64_t local;
     cddp_dtype local_dtype;

@@ -39,6 +39,12 @@ void cd_storage_show(cd_recording *r, size_t parameter, int64_t digest)
     p->shown_in = cd_recording_here(r)->updates;
 }
 
+void cd_storage_exchange(cd_recording *r, size_t parameter, int64_t digest)
+{
+    cd_recorded_parameter *p = cd_recording_find(r, parameter);
+    if (p != NULL) p->exchanged = digest;
+}
+
 bool cd_storage_is_shown_again(cd_recording *r, size_t parameter)
 {
     cd_recorded_parameter *p = cd_recording_find(r, parameter);
@@ -87,6 +93,7 @@ static void look(cd_recording *r, const char *changed, bool is_last)
         held += p->is_held;
         if (!is_watched(p) || !p->is_shown || (is_last && !is_there(p))) continue;
         const int64_t digest = cd_tracer_digest(&r->tracer, &p->storage);
+        if (digest == p->exchanged) continue; /* the step will look */
         p->is_held = digest == p->digest;
         held += p->is_held;
         if (!p->is_held) CD_EMIT(&r->tracer, mark, changed, .value = p->variable);
@@ -106,12 +113,14 @@ static void show_start(cd_recording *r)
     w->has_begun = true;
     if (r->tracer.wrapper < 0 || !cd_tracer_wants_digest(&r->tracer)) return;
     for (size_t i = 0; i < w->parameter_count; i++) {
-        const cd_recorded_parameter *p = &w->parameters[i];
+        cd_recorded_parameter *p = &w->parameters[i];
         if (!is_watched(p) || p->is_shown) continue;
+        const int64_t digest = cd_tracer_digest(&r->tracer, &p->storage);
+        if (digest == p->start || digest == p->exchanged) continue;
+        p->start = digest;
         CD_EMIT(&r->tracer, value, NULL, .what = CDDP_WHAT_PARAMETER,
                 .moment = CDDP_MOMENT_AFTER_INIT, .id = (int64_t)i, .presence = CDDP_PRESENCE_VALUE,
-                .digest = cd_tracer_digest(&r->tracer, &p->storage), .param = p->variable,
-                .nonfinite = -1);
+                .digest = digest, .param = p->variable, .nonfinite = -1);
     }
 }
 
@@ -127,6 +136,8 @@ void cd_storage_look_at_begin(cd_recording *r)
 void cd_storage_look_at_step(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
+    for (size_t i = 0; i < w->parameter_count; i++) w->parameters[i].exchanged = 0;
+    if (w->has_begun && w->updates == 0) show_start(r);
     look(r, CD_TRACER_CHANGED, false);
     w->updates++;
 }

@@ -7,7 +7,9 @@
 ** program shows it behind each step. The recorder looks when a forward with gradients begins behind
 ** a step, when an optimizer steps, and when the wrapper or the recording ends. Equal digests are
 ** reported as a mark; so is a change. A change and its reverse between two looks is not seen, by
-** design: weights that are exchanged for an evaluation come back.
+** design: weights that are exchanged for an evaluation come back. A forward may run on something
+** else where the program says so. Where the first one did, the start is what the first optimizer
+** finds.
 ** What no gradient changes is shown when the wrapper ends, for the ranks to be compared.
 ** Gradients are looked at from zero_grad on until the next backward, at every call in between.
 ** Zeros are reported as a mark. What is not zero proves nothing: a program may say it early, and
@@ -31,6 +33,8 @@ void cd_storage_keep(cd_recording *recording, size_t parameter, const cddp_tenso
 void cd_storage_leave(cd_recording *recording);
 /* The program says what a parameter is now, or that an optimizer takes it. */
 void cd_storage_show(cd_recording *recording, size_t parameter, int64_t digest);
+/* The next forward runs on that instead. The step must find what was there before. */
+void cd_storage_exchange(cd_recording *recording, size_t parameter, int64_t digest);
 /* It is shown behind that step for a second time: the program changed it once more, by right. */
 bool cd_storage_is_shown_again(cd_recording *recording, size_t parameter);
 void cd_storage_touch(cd_recording *recording, size_t parameter);

@@ -16,6 +16,8 @@
 **               after the initial broadcast, after a broadcast of buffers and at the end of join,
 **               on every rank but the authority (I-INIT, I-BUFEQ and I-PARAMEQ judge them). A
 **               buffer that is ignored comes from nobody.
+**               A recorded program that rewrites a reduced gradient alike on all ranks may mean
+**               it: verify/import/consumed.h judges that.
 **               Results of backward, forward, hooks and optimizers are the oracle's to judge;
 **               without it the link is counted as not judged. After a break the chain goes on
 **               from what was found.
@@ -41,6 +43,8 @@ typedef struct link {
     uint32_t step;
     uint32_t backwards, zeroings; /* of the rank, as far as a gradient has followed them */
     uint64_t touched_sequence;    /* a gradient: an optimizer took it there; 0: none */
+    int64_t reduced,
+        earlier; /* a gradient: as the last reduction delivered it, and the one before */
     bool is_known;
     bool is_final;    /* a gradient as its reduction left it */
     bool is_open;     /* a gradient: a backward has added to it since */
@@ -105,6 +109,14 @@ typedef struct breach {
     char words[200];
 } breach;
 
+/* A gradient that is not what its reduction delivered, as an optimizer of a recorded program takes
+** it. */
+typedef struct rewrite {
+    int64_t digest; /* of the first rank */
+    int64_t ranks, members;
+    bool differs; /* on some ranks, or it is an older one */
+} rewrite;
+
 /* A buffer that a rank entered its latest forward with, and that came from another one. */
 typedef struct received {
     int64_t digest;
@@ -127,10 +139,23 @@ typedef struct state {
     cd_table ignored;      /* (rank, buffer) → 1: no broadcast may bring it (IGN-02) */
     cd_table sources;      /* (what, id) → ranks that began with the wrong start */
     cd_table breaches;     /* (what, to, from) → breach */
+    cd_table rewrites;     /* (parameter, step) → rewrite */
+    cd_table apart;        /* step → 1: some gradient was not rewritten alike on all ranks */
     cd_ranks ranks;        /* of rank_facts */
     uint64_t held, derived;
     uint64_t unjudged[CDDP_WHAT_AVERAGER + 1]; /* by what */
 } state;
+
+/* All ranks have spoken of what is to be forgotten. */
+static void settle_rewrites(void *self)
+{
+    state *s = self;
+    for (size_t i = 0; i < s->rewrites.count; i++) {
+        const rewrite *x = cd_table_value(&s->rewrites, i);
+        if (x->differs || x->ranks != x->members)
+            (void)cd_table_add(&s->apart, CD_KEY(cd_table_key(&s->rewrites, i)->part[1]));
+    }
+}
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
@@ -146,7 +171,13 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
     cd_table_init(&s->sources, context->allocator, sizeof(cd_rank_set));
     cd_table_init(&s->breaches, context->allocator, sizeof(breach));
+    cd_table_init(&s->rewrites, context->allocator, sizeof(rewrite));
+    cd_table_init(&s->apart, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
+    cd_table_set_window(&s->rewrites,
+                        &(cd_table_window){.horizon = cd_writer_get_horizon(&s->writer),
+                                           .before = settle_rewrites,
+                                           .self = s});
     return CDDP_OK;
 }
 
@@ -580,6 +611,8 @@ static void accept(link *l, const found *f)
                 .is_moved = old.is_moved,
                 .is_born = old.is_born,
                 .is_computed = old.is_computed,
+                .reduced = old.reduced,
+                .earlier = old.earlier,
                 .born = old.born};
 }
 
@@ -625,6 +658,8 @@ static void judge_link(state *s, rank_facts *r, const found *f, link *l)
     } else if (is_received(s, r, f)) {
         if (f->what == CDDP_WHAT_BUFFER && f->moment == CDDP_MOMENT_FORWARD) note_entered(s, f);
         return;
+    } else if (f->moment == CDDP_MOMENT_AFTER_INIT && r->is_recorded) {
+        return; /* the first forward ran on something else */
     } else if (f->moment == CDDP_MOMENT_AFTER_INIT) {
         l->is_moved = true;
         l->born = l->digest;
@@ -664,6 +699,9 @@ static void take_value(state *s, const cddp_event *e)
         return;
     if (v->digest == 0 && v->presence != CDDP_PRESENCE_ABSENT) return; /* below this level */
     if (v->moment == CDDP_MOMENT_EXIT) return; /* after the training: verify/import/declared.h */
+    /* exchanged for a forward alone: the next one that is shown must be as the last step left it */
+    if (v->what == CDDP_WHAT_PARAMETER && v->moment == CDDP_MOMENT_FORWARD && r->is_recorded)
+        return;
     if (v->moment == CDDP_MOMENT_CHECKPOINT) r->is_rebuilt = true;
     link *l = add_link(s, r, e->rank, v->what, v->id);
     if (l == NULL) return;
@@ -738,6 +776,8 @@ static void take_final(state *s, const rank_facts *r, const cddp_event *e)
                 .step = e->step,
                 .backwards = l->backwards,
                 .zeroings = l->zeroings,
+                .earlier = l->reduced,
+                .reduced = g->digest,
                 .is_known = true,
                 .is_final = true};
 }
@@ -750,6 +790,31 @@ static void take_local(state *s, const rank_facts *r, const cddp_event *e)
     link *l = r->is_recorded ? add_gradient(s, r, e->rank, e->as.grad_local.param, &id) : NULL;
     if (l != NULL)
         l->is_added = l->is_known && (l->moment == CDDP_MOMENT_BEGIN || l->moment == AT_ZERO_GRAD);
+}
+
+/* What an optimizer adds, as weight decay, may be written into the gradient. Then all ranks do it
+** alike, and nobody here knows what it must be. */
+static void note_rewrite(state *s, const rank_facts *r, const found *f, const link *l)
+{
+    cddp_fact_group group;
+    rewrite *x = r->is_recorded && l->moment == AT_REDUCTION && l->step == f->event->step &&
+                         cd_writer_find_group(&s->writer, r->group, &group)
+                     ? cd_table_add(&s->rewrites, CD_KEY(f->id, f->event->step))
+                     : NULL;
+    if (x == NULL) return;
+    if (x->ranks++ == 0) x->digest = f->digest;
+    x->members = group.members;
+    x->differs |= x->digest != f->digest || f->digest == l->earlier;
+}
+
+static bool is_meant(const state *s, const cd_key *key, const breach *b)
+{
+    const cddp_event_value *v = &b->at.as.value;
+    const int64_t step = b->at.step, reduced = AT_REDUCTION + (step << 8);
+    const rank_facts *r = cd_ranks_find(&s->ranks, b->at.rank);
+    return r != NULL && r->is_recorded && v->what == CDDP_WHAT_GRADIENT &&
+           v->moment == AT_CONSUMED && v->presence == CDDP_PRESENCE_VALUE &&
+           key->part[2] == reduced && cd_table_find(&s->apart, CD_KEY(step)) == NULL;
 }
 
 static void take_touch(state *s, rank_facts *r, const cddp_event *e)
@@ -767,10 +832,12 @@ static void take_touch(state *s, rank_facts *r, const cddp_event *e)
     }
     if (!t->touched || t->gradient == 0) return;
     const found f = {e, CDDP_WHAT_GRADIENT, id, AT_CONSUMED, CDDP_PRESENCE_VALUE, t->gradient};
-    if (l->digest != t->gradient)
-        note_breach(s, &f, l, NULL);
-    else
+    if (l->digest == t->gradient) {
         s->held++;
+    } else {
+        note_breach(s, &f, l, NULL);
+        note_rewrite(s, r, &f, l);
+    }
     l->is_consumed = l->is_final; /* nothing was shown before: in backward */
 }
 
@@ -927,8 +994,12 @@ static void end(void *self)
     for (size_t i = 0; i < s->links.count; i++)
         s->unjudged[CDDP_WHAT_BUFFER] += ((const link *)cd_table_value(&s->links, i))->is_computed;
     if (s->held + s->derived > 0) exercise(s);
-    for (size_t i = 0; i < s->breaches.count; i++)
-        report(s, cd_table_key(&s->breaches, i), cd_table_value(&s->breaches, i));
+    settle_rewrites(s);
+    for (size_t i = 0; i < s->breaches.count; i++) {
+        const cd_key *key = cd_table_key(&s->breaches, i);
+        breach *b = cd_table_value(&s->breaches, i);
+        if (!is_meant(s, key, b)) report(s, key, b);
+    }
     cd_table_fini(&s->links);
     cd_table_fini(&s->received);
     cd_table_fini(&s->spreads);
@@ -937,6 +1008,8 @@ static void end(void *self)
     cd_table_fini(&s->ignored);
     cd_table_fini(&s->sources);
     cd_table_fini(&s->breaches);
+    cd_table_fini(&s->rewrites);
+    cd_table_fini(&s->apart);
     cd_ranks_fini(&s->ranks);
     cd_check_end(s);
 }

@@ -160,8 +160,7 @@ static void report_carried(state *s, const cd_split *split)
         split->odd.data[0] >= 0 && split->right.data[0] >= 0
             ? "equal sizes hide it: buckets go in the order of their indices on all ranks (RED-06)"
             : "buckets of a wrapper share their group with operations of the program, or with "
-              "other "
-              "wrappers. Issue them in one order on all ranks, or in groups of their own");
+              "other wrappers. Issue them in one order on all ranks, or give each its group");
     cd_writer_report(&s->writer, &f);
 }
 

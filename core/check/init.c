@@ -156,10 +156,11 @@ static void event(void *self, const cddp_event *e)
         if (v->digest != 0) s->has_digest = true;
         rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
         if (r != NULL) r->has_started = true;
-        cd_agree_push(&s->values,
-                      &(cd_statement){.key = CD_KEY(v->what, v->id, r != NULL ? r->wraps : 0),
-                                      CD_SAYS(v->presence, v->digest)},
-                      e);
+        /* a recorder says it once more where the first forward ran on something else */
+        cd_agree_restate(&s->values,
+                         &(cd_statement){.key = CD_KEY(v->what, v->id, r != NULL ? r->wraps : 0),
+                                         CD_SAYS(v->presence, v->digest)},
+                         e);
     }
 }
 

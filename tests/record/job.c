@@ -412,6 +412,27 @@ static void rescale(training *t, cddp_record_update *how)
     }
 }
 
+/* What the program writes into reduced gradients, and does not say: weight decay (before it shows
+** what the optimizer takes, or behind that), another division, zeros, or what was reduced in the
+** step before. */
+static void rewrite(training *t, int step, size_t p, bool is_shown)
+{
+    static double last[PARAMETERS][WEIGHTS];
+    double *g = (double *)t->grads[p].value.storage + t->grads[p].value.offset;
+    const int64_t count = cddp_tensor_numel(&t->tensors[p]);
+    const bool decays = makes(t, is_shown ? "decays_behind" : "decays") ||
+                        (makes(t, "decays_on_one_rank") && t->rank == 1 && !is_shown);
+    for (int64_t i = 0; i < count && decays; i++) g[i] += 0.01 * t->values[p][i];
+    if (is_shown) return;
+    if (makes(t, "divides_again") && p == 1) multiply(t, p, 1.0 / t->world_size);
+    if (makes(t, "clears_before_step") && p == 1 && step == 3) multiply(t, p, 0);
+    for (int64_t i = 0; i < count && makes(t, "takes_the_last"); i++) {
+        const double reduced = g[i];
+        g[i] = step == 3 ? last[p][i] : reduced;
+        last[p][i] = reduced;
+    }
+}
+
 /* What the optimizer reads, and what the program shows of it: the gradient in its place; an equal
 ** copy; a copy, and the place was cleared; or a copy of what was there before it was changed. */
 static const cddp_tensor *take_gradient(training *t, size_t p, cddp_tensor *taken)
@@ -440,6 +461,7 @@ static cddp_status update(training *t, int step, cddp_error *err)
     if (speaks(t)) cddp_record_optimizer_step(&how);
     for (size_t p = 0; p < PARAMETERS && !skips; p++) {
         if (forgets(t, step, p)) continue;
+        rewrite(t, step, p, false);
         const double factor =
             makes(t, "stays") && step == 3 ? 0 : how.lr; /* and says what it takes */
         cddp_tensor copy;
@@ -447,8 +469,9 @@ static cddp_status update(training *t, int step, cddp_error *err)
                           *read = makes(t, "takes_elsewhere") ? &t->grads[p].value : taken;
         const double *g = (const double *)read->storage + read->offset;
         const int64_t count = cddp_tensor_numel(&t->tensors[p]);
-        for (int64_t i = 0; i < count; i++) t->values[p][i] -= factor * g[i];
         if (speaks(t)) cddp_record_optimizer_touch(makes(t, "touches_as_another"), p, taken);
+        rewrite(t, step, p, true);
+        for (int64_t i = 0; i < count; i++) t->values[p][i] -= factor * g[i];
     }
     const cddp_status status = averages(t) ? average(t, step, err) : average_by_hand(t, step, err);
     for (size_t p = 0; p < PARAMETERS && speaks(t); p++)
@@ -491,6 +514,19 @@ static bool keeps(const training *t, int step)
 static void nudge(training *t, const char *mistake, int step)
 {
     if (step == 3 && makes(t, mistake)) t->values[0][3] += 0.25;
+}
+
+/* "adapts…": backwards run on other values, on each rank on its own (MAML); the step finds the old
+** ones. "adapts_said…" says so. "…_lost": it does not find them in step 3. */
+static void adapt(training *t, int step, bool is_back)
+{
+    static double kept[BIASES];
+    if (strncmp(t->mistake, "adapts", 6) != 0) return;
+    if (is_back && step == 3 && strstr(t->mistake, "_lost") != NULL) return;
+    memcpy(is_back ? t->values[1] : kept, is_back ? kept : t->values[1], sizeof kept);
+    for (int64_t i = 0; i < BIASES && !is_back; i++) t->values[1][i] += 1.0 + t->rank;
+    if (!is_back && strncmp(t->mistake, "adapts_said", 11) == 0)
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_FORWARD, 1, &t->tensors[1]);
 }
 
 /* One rank reduces something that the others know nothing of: a barrier, a flag, or as much as a
@@ -578,6 +614,7 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     nudge(t, "nudges", step);
     const double before = t->values[0][3];
     if (t->rank == 2) nudge(t, "nudges_one_and_back", step);
+    adapt(t, step, false);
     for (int micro = 0; status == CDDP_OK && micro < micro_steps_of(t); micro++) {
         const bool accumulates = micro + 1 < micro_steps_of(t) ||
                                  strncmp(t->mistake, "local", 5) == 0 || averages_by_hand(t) ||
@@ -596,6 +633,7 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     if (makes(t, "exits_0") && t->rank == 2 && step == 3) _exit(0);
     if (makes(t, "stops") && t->rank == 2 && step == 3) raise(SIGSTOP);
     if (makes(t, "all_crash") && step == 3) raise(SIGSEGV);
+    adapt(t, step, true);
     nudge(t, "nudges_before_step", step);
     nudge(t, "own_nudges", step);
     if (makes(t, "nudges_one_and_back")) t->values[0][3] = before;

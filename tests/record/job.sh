@@ -56,6 +56,17 @@ expect forgets 4 "what a step did to a parameter (cddp_record_optimizer_touch), 
 expect forgets_on_one_rank 1 "I-PARAMEQ"
 expect rates_differ 1 "I-STEP"
 expect changes_gradient 1 "I-CHAIN"
+# What a program writes into reduced gradients alike on all ranks may be its optimizer's: inconclusive, but for plain mistakes.
+expect decays 4 "what the program itself made of gradients .* behind cddp_record_optimizer_touch"
+expect decays_behind 0 "$mean"
+expect decays_on_one_rank 1 "I-CHAIN  rank 1: gradient of w changed between reduction of step 0"
+expect divides_again 1 "I-CHAIN  the optimizer takes another gradient of b than was reduced, 0.25 times as large"
+expect clears_before_step 1 "I-CHAIN  the optimizer takes another gradient of b than was reduced, 0 times as large"
+expect takes_the_last 1 "I-CHAIN  all ranks: gradient of w changed between reduction of step 3"
+# Backwards that run on other values than the last step left, on each rank on its own, are no other start; said, they are right.
+expect adapts 4 "what changed a parameter outside of the steps"
+expect adapts_said 0 "nor forwards on other parameters than the steps left, 6 in all"
+expect adapts_said_lost 1 "I-PARAMEQ"
 # What lies in a gradient's place is looked at: between backwards that add up, and when a step takes it.
 expect takes_copy 0 "$mean"
 expect takes_along 0 "$mean"

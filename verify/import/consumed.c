@@ -79,33 +79,6 @@ static void note(cd_consumed_place *place, uint32_t rank, uint32_t step, int64_t
 
 /* ---- a step ---- */
 
-/* A program of cddp/record.h says with each step what it did since the reduction. */
-static void judge_said(cd_consumed *c, const cd_consumed_rank *r)
-{
-    const double factor = r->clip / r->loss_scale;
-    const double amplified = fmax(1, fmax(fabs(r->clip), fabs(1 / r->loss_scale)));
-    if (r->clip == 1 && r->loss_scale == 1) return; /* then I-CHAIN looks at digests */
-    for (size_t i = 0; i < r->count; i++) {
-        const cd_consumed_variable *v = &r->variables[i];
-        if (!v->is_taken) continue;
-        if (!is_comparable(v) || !isfinite(factor) || !isfinite(amplified)) {
-            c->unjudged++;
-            continue;
-        }
-        const double bound = bound_of(v, factor, 0, amplified);
-        const cd_consumed_place wrong = {.clip = r->clip,
-                                         .loss_scale = r->loss_scale,
-                                         .expected = factor * v->reduced,
-                                         .actual = v->consumed,
-                                         .bound = bound,
-                                         .ratio = v->consumed_magnitude / v->reduced_magnitude};
-        if (is_near(v, factor, bound))
-            c->held++;
-        else
-            note(&c->wrong, (uint32_t)(r - c->ranks), r->step, (int64_t)i, &wrong);
-    }
-}
-
 /* What an unexplained step has in common; NaN: nothing. */
 static double find_scale(const cd_consumed_rank *r)
 {
@@ -134,6 +107,72 @@ static double find_scale(const cd_consumed_rank *r)
             return (double)NAN;
     }
     return scale;
+}
+
+/* A mistake, not what an optimizer adds: dropped, turned round, divided again or multiplied by the
+** number of ranks. */
+static bool is_mistaken(const cd_consumed *c, const cd_consumed_variable *v)
+{
+    const double n = c->rank_count;
+    const double factors[] = {0, -1, 1 / n, n};
+    bool is = false;
+    for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++)
+        is |= is_near(v, factors[i], bound_of(v, factors[i], 0, fmax(1, fabs(factors[i]))));
+    return is;
+}
+
+/* So is a factor that all gradients have, unless rounding hides what else it may be: close to 1 a
+** little weight decay looks alike. */
+static bool is_scaled(const cd_consumed_variable *v, double scale)
+{
+    double tiny;
+    return isfinite(scale) && fabs(scale - 1) > 0x1p-6 && relative_bound(v, &tiny) < 0x1p-12;
+}
+
+/* The program says that it did nothing. What some ranks alone did is I-CHAIN's. */
+static void judge_unsaid(cd_consumed *c, const cd_consumed_rank *r)
+{
+    const double scale = find_scale(r);
+    for (size_t i = 0; i < r->count; i++) {
+        const cd_consumed_variable *v = &r->variables[i];
+        if (!v->is_taken || !v->is_changed) continue;
+        const cd_consumed_place wrong = {.clip = 1,
+                                         .loss_scale = 1,
+                                         .expected = v->reduced,
+                                         .actual = v->consumed,
+                                         .bound = bound_of(v, 1, 0, 1),
+                                         .ratio = v->consumed_magnitude / v->reduced_magnitude};
+        const bool is_wrong = is_comparable(v) && !is_near(v, 1, wrong.bound) &&
+                              (is_scaled(v, scale) || is_mistaken(c, v));
+        note(is_wrong ? &c->wrong : &c->unexplained, (uint32_t)(r - c->ranks), r->step, (int64_t)i,
+             &wrong);
+    }
+}
+
+/* A program of cddp/record.h says with each step what it did since the reduction. */
+static void judge_said(cd_consumed *c, const cd_consumed_rank *r)
+{
+    const double factor = r->clip / r->loss_scale;
+    const double amplified = fmax(1, fmax(fabs(r->clip), fabs(1 / r->loss_scale)));
+    for (size_t i = 0; i < r->count; i++) {
+        const cd_consumed_variable *v = &r->variables[i];
+        if (!v->is_taken) continue;
+        if (!is_comparable(v) || !isfinite(factor) || !isfinite(amplified)) {
+            c->unjudged++;
+            continue;
+        }
+        const double bound = bound_of(v, factor, 0, amplified);
+        const cd_consumed_place wrong = {.clip = r->clip,
+                                         .loss_scale = r->loss_scale,
+                                         .expected = factor * v->reduced,
+                                         .actual = v->consumed,
+                                         .bound = bound,
+                                         .ratio = v->consumed_magnitude / v->reduced_magnitude};
+        if (is_near(v, factor, bound))
+            c->held++;
+        else
+            note(&c->wrong, (uint32_t)(r - c->ranks), r->step, (int64_t)i, &wrong);
+    }
 }
 
 static void note_unexplained(cd_consumed *c, const cd_consumed_rank *r)
@@ -226,6 +265,8 @@ static void settle(cd_consumed *c, cd_consumed_rank *r)
     }
     if (c->is_of_torch)
         judge_seen(c, r);
+    else if (r->clip == 1 && r->loss_scale == 1)
+        judge_unsaid(c, r);
     else
         judge_said(c, r);
     r->taken = 0;

@@ -175,6 +175,8 @@ static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event 
 {
     const cddp_event_value *v = &e->as.value;
     take_begin(d, rank, v);
+    d->exchanged += v->what == CDDP_WHAT_PARAMETER && v->moment == CDDP_MOMENT_FORWARD &&
+                    !d->is_of_torch && e->rank == 0;
     if (v->what != CDDP_WHAT_PARAMETER || !is_kept(v->moment)) return;
     if (v->param < 0) take_still(d, rank, v);
     cd_declared_variable *variable = find(d, rank, v->param);
@@ -576,9 +578,10 @@ static const struct {
                              "cddp_fsdp is not judged yet, docs/fsdp.md", NULL},
     [CD_DECLARED_REWRITE] = {"what the program itself made of gradients between their reduction "
                              "and the optimizer",
+                             "a clip and a loss scale: cddp_record_optimizer_step. What the "
+                             "optimizer adds, as weight decay: behind cddp_record_optimizer_touch",
                              "clip with clip_grad_norm_ or clip_grad_value_; change anything else "
-                             "before the backward ends",
-                             NULL},
+                             "before the backward ends"},
     [CD_DECLARED_OUTSIDE] = {"how the ranks keep parameters equal that an optimizer has and no "
                              "wrapper reduces",
                              "wrap their module in DistributedDataParallel as well", NULL},
@@ -842,10 +845,17 @@ static bool accuse_consumed(const cd_declared *d, cddp_finding *finding)
     const cd_consumed_place *p = &d->consumed.wrong;
     if (p->count == 0) return false;
     cddp_finding f = accuse_rank(d, "I-CHAIN", p->rank, p->step, p->variable);
-    cd_real_format(
-        f.title, sizeof f.title,
-        "the optimizer takes a gradient of %.60s that is not the reduced one times %.6g / %.6g",
-        f.parameter[0] != '\0' ? f.parameter : "a parameter", p->clip, p->loss_scale);
+    const char *name = f.parameter[0] != '\0' ? f.parameter : "a parameter";
+    if (p->clip == 1 && p->loss_scale == 1)
+        cd_real_format(f.title, sizeof f.title,
+                       "the optimizer takes another gradient of %.60s than was reduced, %.6g times "
+                       "as large",
+                       name, p->ratio);
+    else
+        cd_real_format(f.title, sizeof f.title,
+                       "the optimizer takes a gradient of %.60s that is not the reduced one times "
+                       "%.6g / %.6g",
+                       name, p->clip, p->loss_scale);
     cd_real_format(
         f.expected, sizeof f.expected,
         "%.9g, within %.3g: the reduced gradient times fixed weights, times clip / loss scale "
@@ -1070,9 +1080,10 @@ const char *cd_declared_print_proven(const cd_declared *d, cd_arena *arena)
                                  "that were said, "
                                : "";
     if (law == NULL) return NULL;
-    return cd_arena_printf(arena, "%s%s%s%s%sequal gradients and parameters on all ranks%s",
+    return cd_arena_printf(arena, "%s%s%s%s%sequal gradients and parameters on all ranks%s%s",
                            made[0] != '\0' || law[0] != '\0' ? "reductions " : "", made, law,
                            made[0] != '\0' || law[0] != '\0' ? ", " : "", rescaled,
+                           d->split < d->rank_count ? " of each group" : "",
                            has_own_means(d) ? "" : ", order, liveness");
 }
 
@@ -1192,6 +1203,12 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                               "; nor why %" PRIu64
                               " parameter%s without gradients changed, alike on all ranks",
                               d->moved, d->moved == 1 ? "" : "s");
+    const char *exchanged =
+        d->exchanged == 0 ? ""
+                          : cd_arena_printf(arena,
+                                            "; nor forwards on other parameters than the steps "
+                                            "left, %" PRIu64 " in all",
+                                            d->exchanged);
     const char *unmoved =
         d->unmoved.count == 0
             ? ""
@@ -1208,13 +1225,14 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                           d->ignored, d->ignored == 1 ? "" : "s");
     const char *rest = print_rest(d, has_samples, arena);
     if (rest == NULL || scaled == NULL || gone == NULL || hooked == NULL || late == NULL ||
-        moved == NULL || ignored == NULL || untaken == NULL || dropped == NULL || unmoved == NULL)
+        moved == NULL || exchanged == NULL || ignored == NULL || untaken == NULL ||
+        dropped == NULL || unmoved == NULL)
         return NULL;
     return cd_arena_printf(
-        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         d->is_of_torch ? ""
                        : "how gradients came to be before cddp_record_gradient (compare sees it); ",
-        begins ? "" : ", nor what happened to parameters outside of its steps", order,
+        begins ? "" : ", nor what happened to parameters outside of its steps", order, exchanged,
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
         gone, unmoved, untaken, dropped, hooked, late, moved, ignored, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "", rest);

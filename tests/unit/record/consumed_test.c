@@ -192,6 +192,67 @@ TEST(consumed, any_way_to_apply_a_factor_is_within_the_bound_and_another_factor_
         }
 }
 
+static double decayed(int32_t dtype, double g, int variable, int64_t i)
+{
+    return round_to(dtype, g + 0.01 * element(99 + (uint32_t)variable, i));
+}
+
+static double decayed_a_little(int32_t dtype, double g, int variable, int64_t i)
+{
+    return round_to(dtype, g + 1e-4 * element(99 + (uint32_t)variable, i));
+}
+
+static double halved(int32_t dtype, double g, int variable, int64_t i)
+{
+    (void)variable;
+    (void)i;
+    return round_to(dtype, g / 2);
+}
+
+static double last_turned(int32_t dtype, double g, int variable, int64_t i)
+{
+    (void)dtype;
+    (void)i;
+    return variable == 2 ? -g : g;
+}
+
+static double last_dropped(int32_t dtype, double g, int variable, int64_t i)
+{
+    (void)dtype;
+    (void)i;
+    return variable == 2 ? 0 : g;
+}
+
+/* The digests of all differ. What a program adds without a word may be its optimizer's, a plain
+** mistake may not. */
+TEST(consumed, what_a_program_changes_without_a_word_is_a_mistake_or_unexplained)
+{
+    static const struct {
+        const char *name;
+        change_fn change;
+        uint64_t wrong, unexplained;
+        bool hides; /* 16 bits hide that it is a factor, or a sign */
+    } rows[] = {{"weight decay", decayed, 0, 3, false},
+                {"little of it", decayed_a_little, 0, 3, false},
+                {"half of all", halved, 3, 0, true},
+                {"one turned round", last_turned, 1, 2, true},
+                {"one dropped", last_dropped, 1, 2, false},
+                {"nothing", NULL, 0, 0, false}};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            cd_consumed c;
+            if (rows[i].hides && (dtypes[d] == CDDP_F16 || dtypes[d] == CDDP_BF16)) continue;
+            cd_test_row("%s, dtype %d", rows[i].name, dtypes[d]);
+            begin(&c, false);
+            push_reduced(&c, dtypes[d], 4);
+            push_step(&c, dtypes[d], 4, 1, 1, rows[i].change);
+            cd_consumed_end(&c);
+            assert_int_equal(c.wrong.count, rows[i].wrong);
+            assert_int_equal(c.unexplained.count, rows[i].unexplained);
+            cd_consumed_fini(&c);
+        }
+}
+
 /* A recorder that sees rewrites: by a factor, by one that is not known, and by the program. */
 TEST(consumed, what_nobody_explains_is_one_factor_or_nothing)
 {
