@@ -204,6 +204,7 @@ static void put_construction(writer *w)
     PUT(w, group, "world", .group = FIXTURE_GROUP, .members = FIXTURE_RANKS, .group_rank = w->rank,
         .members_digest = DIGEST("members", 0, 0, 0), .order = CDDP_ORDER_SAME);
     put_shares(w);
+    PUT(w, owed, NULL, .link = CD_LINK_PRESENCE); /* the judge follows the plan */
     static const char *const options[] = {"ddp.find_unused_parameters=true",
                                           "ddp.broadcast_buffers=true",
                                           "ddp.gradient_as_bucket_view=true",

@@ -40,6 +40,18 @@ static void fail_comparison(cddp_event *e, cd_shape shape, const char *words)
     e->text = words;
 }
 
+static bool mutate_trace_launches_unsaid(cddp_event *e)
+{
+    return e->kind != CDDP_EV_bucket_launch || e->rank != 1;
+}
+
+static bool mutate_trace_results_unsaid(cddp_event *e) { return e->kind != CDDP_EV_bucket_done; }
+
+static bool mutate_trace_touches_unsaid(cddp_event *e)
+{
+    return e->kind != CDDP_EV_optimizer_touch || e->rank != 2;
+}
+
 static bool mutate_init_other_start(cddp_event *e)
 {
     if (IS_VALUE(e, 1, ANY, 0, CDDP_MOMENT_AFTER_INIT, FC1_WEIGHT)) corrupt(&e->as.value.digest);

@@ -177,6 +177,24 @@ class Maps(unittest.TestCase):
         for numbers in ([], [3], [0, 1, 2, 5, 7, 8]):
             self.assertEqual(numbers, touched.numbers_of(touched.ranges(numbers)))
 
+    def test_attributes_are_no_functions(self):
+        text = """\
+/* Adds. */
+TARGET("avx2")
+static inline __attribute__((always_inline)) way add(const way *from,
+                                                     way w)
+{
+    if (w(1)) {
+    }
+}
+KERNELS(avx2, TARGET("avx2"))
+static const int rows[] = {f(1)};
+static int find(void)
+{
+}
+"""
+        self.assertEqual(["add", "find"], tree.functions_of(text))
+
     def test_the_map_of_the_tree_can_be_read(self):
         mapped = touched.Map()
         name, numbers = next((name, numbers) for name, numbers in mapped.functions.items() if numbers)

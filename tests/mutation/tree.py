@@ -86,13 +86,23 @@ class Build:
         return words[words.index("-o") + 1]
 
 
-# The layout of the sources is that of clang-format: the name begins in the first column, the brace stands alone.
-DEFINITION = re.compile(r"^[A-Za-z_][^\n;{}=#]*?\b(\w+)\([^;{}]*?\)\n\{", re.M)
+# The layout of the sources is that of clang-format: a definition begins in the first column, its brace stands alone.
+HEADING = re.compile(r"^[A-Za-z_][^;{}=#]*\)\n\{", re.M)
+
+
+def name_in(heading):
+    """The word in front of the last parentheses of a definition: attributes, macros that stand for one too, come before it."""
+    depth, at = 0, heading.rindex(")")
+    while True:
+        depth += (heading[at] == ")") - (heading[at] == "(")
+        if depth == 0:
+            return re.search(r"\w*$", heading[:at]).group()
+        at -= 1
 
 
 def functions_of(text):
     """The functions that a source defines, found by layout alone: quick, and without libclang."""
-    return DEFINITION.findall(text)
+    return [name_in(found.group()) for found in HEADING.finditer(text)]
 
 
 def scenarios():
