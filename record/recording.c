@@ -223,7 +223,7 @@ static void forget(cd_recording *r, cd_recording_state state)
 {
     release_parameters(r);
     release_kept(r);
-    *r = (cd_recording){.state = state};
+    *r = (cd_recording){.state = state, .unseen = r->unseen};
     r->rank = (cddp_rank){&clock_ops, NULL, 0, 1, NULL};
     r->tracer = (struct cddp_tracer){.sink = &ignored, .rank = &r->rank};
 }
@@ -422,6 +422,7 @@ struct cddp_tracer *cd_record_attach(cddp_rank *rank, struct cddp_tracer *own)
     if (r->state == CD_RECORDING_ON && r->is_alone && rank->world_size > 1)
         give_up(r, rank->world_size);
     if (r->state == CD_RECORDING_ARMED) begin(r, rank->rank, rank->world_size);
+    if (r->state == CD_RECORDING_OFF && rank->world_size > 1) r->unseen = cd_os_process_id();
     return r->state == CD_RECORDING_ON && r->rank.rank == rank->rank ? &r->tracer : NULL;
 }
 
@@ -474,6 +475,11 @@ cddp_status cddp_record_open(const char *path, const cddp_record_options *option
         CD_TRY(close_now(r, err));
     if (r->state == CD_RECORDING_ON && r->process == cd_os_process_id())
         return cd_fail(err, CDDP_E_STATE, "this process records %s already", r->path);
+    if (r->unseen == cd_os_process_id())
+        return cd_fail(err, CDDP_E_STATE,
+                       "cddp_record_open comes too late: this process has made a group of several "
+                       "ranks already, and what goes through it would be missing. Open the "
+                       "recording first, before cddp_init; or set CDDP_RECORD");
     cd_launcher launcher = {.kind = CD_LAUNCHER_NONE};
     CD_TRY(cd_launcher_read(&launcher, err));
     const uint64_t run = r->run;

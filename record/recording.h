@@ -103,7 +103,8 @@ typedef struct cd_recording {
     bool starts_ranks; /* this process trains in others, by cddp_run_ranks */
     cddp_event *kept;  /* (kept_count), while it WAITS; each owns its text */
     size_t kept_count, kept_capacity;
-    int64_t groups; /* that were made, and not destroyed yet */
+    int64_t groups;  /* that were made, and not destroyed yet */
+    uint32_t unseen; /* the process that made a group of several ranks while nothing was recorded */
     /* The program said that it ended, and a group is still there: the last one takes the recording
     ** with it. */
     bool is_closing;

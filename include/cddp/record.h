@@ -39,7 +39,8 @@ typedef struct cddp_record_options {
 CDDP_API cddp_record_options cddp_record_options_default(void);
 
 /* path: of the run, "run.db"; the file of rank 3 is run.db.3. options may be NULL. The file is made
-** when the rank is known. */
+** when the rank is known. Behind the first group of several ranks it is an error: what goes through
+** that would be missing. */
 CDDP_API cddp_status cddp_record_open(const char *path, const cddp_record_options *options,
                                       cddp_error *err) CDDP_MUST_CHECK;
 /* The program of this rank ended: well (CDDP_OK), or with an error and why (may be NULL). Returns

@@ -9,6 +9,7 @@
 #include "core/trace/tracer.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -894,6 +895,36 @@ static bool accuse_twice(const cd_declared *d, cddp_finding *finding)
     return true;
 }
 
+/* Without a hook nobody may mean that one rank's gradients are missing, or are there twice. What
+** else a reduction of the program makes, it may mean. */
+static bool accuse_reduction(const cd_declared *d, cddp_finding *finding)
+{
+    const cd_means *m = &d->means;
+    const cd_means_wrong *w = &m->wrong;
+    const cd_means_explanation *x = m->explanations;
+    const bool is_clear = fabs(w->expected - w->actual) > 8 * w->bound; /* no rounding */
+    const bool is_known = m->others > 0 && m->explanation_count == 1 && !m->is_accumulated;
+    if (!is_known || !is_clear || (x->cause != CD_MEANS_MISSING && x->cause != CD_MEANS_TWICE))
+        return false;
+    cddp_finding f = accuse_rank(d, "I-ONCE", (uint32_t)x->number, w->step, w->variable);
+    snprintf(f.title, sizeof f.title,
+             "rank %" PRId64 ": its gradient of %.60s is %s what the ranks reduced", x->number,
+             f.parameter[0] != '\0' ? f.parameter : "a parameter",
+             x->cause == CD_MEANS_MISSING ? "missing in" : "twice in");
+    cd_real_format(f.expected, sizeof f.expected,
+                   "%.9g, within %.3g: the mean of what all ranks recorded, times fixed weights",
+                   w->expected, w->bound);
+    cd_real_format(f.actual, sizeof f.actual, "%.9g: that mean %s; %" PRIu64 " reductions in all",
+                   w->actual,
+                   x->cause == CD_MEANS_MISSING ? "without it" : "with twice as much of it",
+                   m->others);
+    snprintf(f.advice, sizeof f.advice,
+             "look at what this rank does with its gradient between cddp_record_gradient and the "
+             "reduction, and whether it takes part with the right buffer");
+    *finding = f;
+    return true;
+}
+
 static bool accuse_twins(const cd_declared *d, cddp_finding *finding)
 {
     cd_own_samples_twins twins;
@@ -1001,10 +1032,10 @@ bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
     const cd_means_wrong *w = &m->wrong;
     char cause[120];
     if (!is_certain(m))
-        return accuse_twice(d, finding) || accuse_consumed(d, finding) ||
-               accuse_changed(d, finding) || accuse_skipped(d, finding) ||
-               accuse_feedback(d, finding) || accuse_twins(d, finding) ||
-               accuse_missing(d, finding) || accuse_copies(d, finding);
+        return accuse_twice(d, finding) || accuse_reduction(d, finding) ||
+               accuse_consumed(d, finding) || accuse_changed(d, finding) ||
+               accuse_skipped(d, finding) || accuse_feedback(d, finding) ||
+               accuse_twins(d, finding) || accuse_missing(d, finding) || accuse_copies(d, finding);
     cddp_finding f = {.size = sizeof f,
                       .check = "I-HOOK",
                       .step = w->step,

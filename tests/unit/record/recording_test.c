@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char name[300];
@@ -128,21 +129,6 @@ TEST(recording, a_group_tells_the_rank_and_what_was_said_before_is_not_its_own)
     assert_int_equal(take_shard(0, &world_size), 0);
 }
 
-/* What it recorded as one process has no end, so that nothing is verified. */
-TEST(recording, a_group_of_several_behind_the_first_step_is_refused_in_words)
-{
-    cddp_rank rank = {&ops, NULL, 1, 4, NULL};
-    cddp_error err = CDDP_ERROR_INIT;
-    uint32_t world_size = 0;
-    (void)state;
-    begin();
-    step();
-    assert_null(cd_record_attach(&rank, NULL));
-    assert_int_equal(cddp_record_close(CDDP_OK, NULL, &err), CDDP_E_STATE);
-    assert_non_null(strstr(err.message, "before the first group, of 4 ranks"));
-    assert_int_equal(take_shard(0, &world_size), 3); /* begin, mark, step */
-}
-
 TEST(recording, what_a_tracer_says_behind_the_end_of_its_recording_is_nobodys)
 {
     cddp_rank rank = {&ops, NULL, 0, 2, NULL};
@@ -160,6 +146,53 @@ TEST(recording, what_a_tracer_says_behind_the_end_of_its_recording_is_nobodys)
     CD_EMIT(tracer, group, "another", .group = 4, .members = 2);
     cd_tracer_select(tracer, cd_tracer_take_wrapper(tracer) + 1);
     assert_int_equal(take_shard(0, &world_size), 5); /* begin, mark, group, close, end */
+}
+
+/* What it recorded as one process has no end, so that nothing is verified. From here on this
+** process has made a group that nobody watches. */
+TEST(recording, a_group_of_several_behind_the_first_step_is_refused_in_words)
+{
+    cddp_rank rank = {&ops, NULL, 1, 4, NULL};
+    cddp_error err = CDDP_ERROR_INIT;
+    uint32_t world_size = 0;
+    (void)state;
+    begin();
+    step();
+    assert_null(cd_record_attach(&rank, NULL));
+    assert_int_equal(cddp_record_close(CDDP_OK, NULL, &err), CDDP_E_STATE);
+    assert_non_null(strstr(err.message, "before the first group, of 4 ranks"));
+    assert_int_equal(take_shard(0, &world_size), 3); /* begin, mark, step */
+}
+
+/* What goes through a group that nobody watches is missing in the recording. Of a world of one
+** there is nothing to miss, and a child process has no group yet. */
+TEST(recording, open_behind_a_group_of_several_is_an_error_in_words)
+{
+    cddp_rank alone = {&ops, NULL, 0, 1, NULL}, one_of_two = {&ops, NULL, 1, 2, NULL};
+    cddp_error err = CDDP_ERROR_INIT;
+    uint32_t world_size = 0;
+    int code = -1;
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)cd_record_attach(&alone, NULL);
+        begin();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_int_equal(code, 0);
+    assert_null(cd_record_attach(&one_of_two, NULL));
+    assert_int_equal(cddp_record_open(name, NULL, &err), CDDP_E_STATE);
+    assert_non_null(strstr(err.message, "comes too late"));
+    const pid_t other = fork();
+    if (other == 0) {
+        begin();
+        const bool is_recorded = cd_record_attach(&one_of_two, NULL) != NULL;
+        (void)take_shard(1, &world_size);
+        _exit(is_recorded ? 0 : 1);
+    }
+    assert_int_equal(waitpid(other, &code, 0), other);
+    assert_int_equal(code, 0);
 }
 
 TEST_MAIN()
