@@ -2,7 +2,8 @@
 /* I-FRESH: a unit computes with the parameters of this step.
 **
 ** Judged from   unit_read (the content of a full parameter as a forward or a backward begins to
-**               compute with it); fresh (what the judge accepted of it at the begin of the step).
+**               compute with it, and what layers on streams have read of it when it ends); fresh
+**               (what the judge accepted of it at the begin of the step).
 ** Exercised     a full parameter was compared.
 ** Blame         the rank that computes with something else.
 ** Limits        a trace without content, and a step for which the judge accepted nothing, are not
@@ -50,13 +51,19 @@ static void take_fresh(state *s, const cddp_event *e)
     c->is_known = true;
 }
 
+static const char *pass_of(const cddp_event *e)
+{
+    const int64_t pass = e->as.unit_read.pass;
+    return pass == CDDP_UNIT_PRE_BACKWARD || pass == CDDP_UNIT_POST_BACKWARD ? "backward"
+                                                                             : "forward";
+}
+
 static void report_dtype(state *s, const cddp_event *e, const content *c)
 {
     const cddp_event_unit_read *u = &e->as.unit_read;
     if (!cd_writer_is_first(&s->writer, CD_KEY(0), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    CD_SAY(f.title, CDDP_FINDING_WHO ": the %s computes with %s in %s",
-           u->pass == CDDP_UNIT_PRE_BACKWARD ? "backward" : "forward",
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the %s computes with %s in %s", pass_of(e),
            cd_writer_get_ordinal(&s->writer, u->ordinal), cddp_dtype_name((cddp_dtype)u->dtype));
     CD_SAY(f.expected, "%s, the param_dtype of its unit", cddp_dtype_name((cddp_dtype)c->dtype));
     CD_SAY(f.actual, "%s", cddp_dtype_name((cddp_dtype)u->dtype));
@@ -77,8 +84,7 @@ static void take_read(state *s, const cddp_event *e)
     if (c->digest == u->digest || !cd_writer_is_first(&s->writer, CD_KEY(0), e)) return;
     const bool is_old = c->has_before && c->before == u->digest;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    CD_SAY(f.title, CDDP_FINDING_WHO ": the %s computes with %s %s",
-           u->pass == CDDP_UNIT_PRE_BACKWARD ? "backward" : "forward",
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the %s computes with %s %s", pass_of(e),
            is_old ? "an older" : "another", cd_writer_get_ordinal(&s->writer, u->ordinal));
     CD_SAY(f.expected, "what it is in step %lld, %016llx", (long long)c->step,
            (unsigned long long)c->digest);

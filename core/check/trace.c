@@ -116,15 +116,17 @@ typedef struct rank_facts {
     bool is_wrong[PROOF_COUNT]; /* a comparison of it */
     bool is_own;                /* the judge follows its plan */
     bool has_buffers, has_forward, in_forward, has_received, has_gradients, has_buckets;
-    bool has_carried;                   /* a collective had a bucket */
-    bool drops_gradients;               /* so the plan says */
-    int64_t group;                      /* the wrapper's */
-    int64_t broadcast_group, broadcast; /* the last one that it posted in a forward */
-    int64_t hook;                       /* the name of the plan's, hashed */
-    int64_t called;                     /* the bucket for which the hook was called last */
-    int64_t unused;                     /* a parameter that its map does not have */
-    int64_t due, due_step;              /* a parameter to be averaged, and when */
-    int64_t updated, wanted;            /* digests of it: before the average, and behind it */
+    bool has_carried;                         /* a collective had a bucket */
+    bool is_finalized;                        /* a backward wrote averages back */
+    bool has_stepped, has_skipped, has_state; /* its optimizers, or a part of them */
+    bool drops_gradients;                     /* so the plan says */
+    int64_t group;                            /* the wrapper's */
+    int64_t broadcast_group, broadcast;       /* the last one that it posted in a forward */
+    int64_t hook;                             /* the name of the plan's, hashed */
+    int64_t called;                           /* the bucket for which the hook was called last */
+    int64_t unused;                           /* a parameter that its map does not have */
+    int64_t due, due_step;                    /* a parameter to be averaged, and when */
+    int64_t updated, wanted;                  /* digests of it: before the average, and behind it */
 } rank_facts;
 
 typedef struct state {
@@ -324,6 +326,7 @@ static bool is_due(const rank_facts *r, const cddp_event *e, int64_t what, int64
 static void take_value(state *s, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
+    r->has_state = r->has_state || v->what == CDDP_WHAT_OPTIMIZER;
     if (!is_due(r, e, v->what, v->id)) return;
     if (v->moment == CDDP_MOMENT_AFTER_UPDATE) r->updated = v->digest;
     const bool has_moved = r->updated != 0 && v->digest != r->updated;
@@ -344,12 +347,14 @@ static void take_compare(state *s, rank_facts *r, const cddp_event *e)
     const bool is_average = c->link == CD_LINK_MATHEMATICS || c->link == CD_LINK_REDUCTION;
     const proof by = is_average ? BY_AVERAGE : c->link == CD_LINK_UPDATE ? BY_UPDATE : BY_EVENTS;
     r->is_wrong[by] = r->is_wrong[by] || (by != BY_EVENTS && c->bad != 0);
-    if (by == BY_UPDATE) demand(s, r, TOUCH, e);
+    /* a step that was skipped touches nothing, nor does a rank without a part of the optimizer */
+    const bool has_stepped = r->has_stepped && !r->has_skipped && r->has_state;
+    if (by == BY_UPDATE && has_stepped) demand(s, r, TOUCH, e);
     if (by != BY_AVERAGE) return;
-    if (r->has_carried) demand(s, r, DONE, e);
-    if (r->has_buckets) demand(s, r, BUCKET_DONE, e);
-    demand(s, r, FINAL, e);
-    demand(s, r, BACKWARD_END, e);
+    if (r->is_finalized) demand(s, r, FINAL, e);
+    if (r->is_finalized && r->has_buckets) demand(s, r, BUCKET_DONE, e);
+    if (has_seen(r, FINAL)) demand(s, r, BACKWARD_END, e);
+    if (has_seen(r, FINAL) && r->has_carried) demand(s, r, DONE, e);
 }
 
 static void take_end(state *s, const rank_facts *r, const cddp_event *e)
@@ -411,6 +416,7 @@ static void take_plain(state *s, rank_facts *r, const cddp_event *e)
     case CDDP_EV_backward_end:
         demand(s, r, BACKWARD_BEGIN, e);
         see(r, BACKWARD_END);
+        r->is_finalized = r->is_finalized || e->as.backward_end.finalized;
         return;
     case CDDP_EV_unit:
         see(r, UNIT);
@@ -424,6 +430,8 @@ static void take_plain(state *s, rank_facts *r, const cddp_event *e)
         return;
     case CDDP_EV_optimizer_step:
         see(r, STEP);
+        r->has_skipped = r->has_skipped || e->as.optimizer_step.skipped;
+        r->has_stepped = true;
         return;
     case CDDP_EV_optimizer_touch:
         demand(s, r, STEP, e);

@@ -23,6 +23,7 @@ static const char *const names[CD_OWED_KINDS] = {[CD_OWED_SAMPLES] = "samples",
                                                  [CD_OWED_STREAMS] = "random streams",
                                                  [CD_OWED_ENTRIES] = "gradients before a backward",
                                                  [CD_OWED_DTYPES] = "declared dtypes of gradients",
+                                                 [CD_OWED_READS] = "parameters that layers read",
                                                  [CD_OWED_BUFFERS] = "buffers of the wrapper",
                                                  [CD_OWED_FORWARD_ENDS] = "ends of forwards",
                                                  [CD_OWED_FORWARD_BEGINS] = "begins of forwards",
@@ -186,6 +187,9 @@ static void add_step(const cd_owing_rank *r, uint32_t step, const step_count *fo
     owed->collectives += count_collectives(r, step);
     if (!r->has_digests) return;
     owed->events[CD_OWED_ENTRIES] += found->entries;
+    const bool has_layers = r->settings->fsdp.enable && cd_plan_has_streams(r->plan);
+    const uint64_t reads = r->parameter_count + r->updated_count; /* both passes */
+    owed->events[CD_OWED_READS] += has_layers ? found->derived * reads : 0;
     owed->events[CD_OWED_VALUES] += 2 * r->parameter_count;
     owed->events[CD_OWED_SHOWN] += r->parameter_count > 0 ? 2 : 0;
 }

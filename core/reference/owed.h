@@ -39,6 +39,7 @@ typedef enum cd_owed_kind {
     CD_OWED_STREAMS, /* states of the random streams of model and data (I-SEED) */
     CD_OWED_ENTRIES, /* how gradients stand before a step's first backward (I-STEP) */
     CD_OWED_DTYPES,  /* the declared dtype of gradients (I-DTYPE) */
+    CD_OWED_READS,   /* full parameters with which layers on streams computed (I-FRESH) */
     /* what comes in pairs, counted from the other event of the pair; that a backward and a hook's
     ** call end, I-ONCE and I-HOOK judge */
     CD_OWED_BUFFERS,

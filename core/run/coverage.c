@@ -149,6 +149,10 @@ static void see(cd_coverage *c, const cddp_event *event)
     case CDDP_EV_unit_pass:
         c->seen[CD_OWED_UNITS] += event->as.unit_pass.pass == CDDP_UNIT_BACKWARD_END;
         break;
+    case CDDP_EV_unit_read:
+        c->seen[CD_OWED_READS] += event->as.unit_read.pass == CDDP_UNIT_POST_FORWARD ||
+                                  event->as.unit_read.pass == CDDP_UNIT_POST_BACKWARD;
+        break;
     case CDDP_EV_hook_law:
         c->seen[CD_OWED_LAWS] += says_something(&event->as.hook_law);
         break;

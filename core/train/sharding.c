@@ -18,7 +18,8 @@
 ** they may write where another unit was. Layers of a device that computes read a unit from
 ** its gather until it is freed, and the host is ahead of them. So the default stream reads it when
 ** its pass begins and before it is freed, and nobody waits: a gather that it does not wait for is
-** found, and memory that another gather takes too early.
+** found, and memory that another gather takes too early. What it read is reported, which waits only
+** where a trace has content: layers too compute with the parameters of the step.
 **
 ** Not here: units (core/fsdp).
 */
@@ -67,6 +68,7 @@ struct cd_sharding {
     /* (parameter_count) with streams: the host's copies, and where the default stream puts what it
     ** reads */
     cddp_tensor *full, *read;
+    bool *is_read; /* (parameter_count) on the default stream, as a pass ended */
     cd_sharding_entries came;
 };
 
@@ -313,6 +315,7 @@ cddp_status cd_trainer_shard(cd_trainer *t, cddp_error *err)
     s->whole = cd_arena_array(&t->memory, count, sizeof *s->whole);
     s->full = cd_arena_array(&t->memory, count, sizeof *s->full);
     s->read = cd_arena_array(&t->memory, count, sizeof *s->read);
+    s->is_read = cd_arena_array(&t->memory, count, sizeof *s->is_read);
     CD_TRY(cd_arena_check(&t->memory, err, "the units of %zu parameters", count));
     CD_TRY(create(t, s, err));
     if (t->streams.device != NULL)
@@ -397,6 +400,26 @@ static cddp_status read_as_layers(cd_trainer *t, uint32_t k, cddp_error *err)
         CD_TRY(make_copy(t, i, full, &s->read[i], err));
         const cddp_tensor to = cd_streams_queued(&t->streams, &s->read[i]);
         CD_TRY(to.device->copy(&to, full, NULL, err));
+        s->is_read[i] = true;
+    }
+    return CDDP_OK;
+}
+
+/* Before the unit is freed: with what its layers computed. */
+static cddp_status leave_layers(cd_trainer *t, uint32_t k, cddp_event_enum_unit_pass pass,
+                                cddp_error *err)
+{
+    struct cd_sharding *s = t->sharding;
+    const size_t count = cd_trainer_module(t)->parameter_count;
+    memset(s->is_read, 0, count * sizeof *s->is_read);
+    CD_TRY(read_as_layers(t, k, err));
+    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < count; i++) {
+        uint64_t digest = 0;
+        if (!s->is_read[i]) continue;
+        const cddp_tensor read = cd_streams_queued(&t->streams, &s->read[i]);
+        CD_TRY(read.device->digest(&read, &digest, err));
+        CD_EMIT(t->tracer, unit_read, NULL, .ordinal = (int64_t)i, .unit = k, .pass = pass,
+                .dtype = read.dtype, .digest = (int64_t)digest);
     }
     return CDDP_OK;
 }
@@ -432,7 +455,7 @@ static cddp_status leave_unit(cd_trainer *t, cddp_error *err)
     uint32_t at = 0;
     while (at < s->forward_count && s->forward[at] != left) at++;
     if (at == s->forward_count) s->forward[s->forward_count++] = left;
-    CD_TRY(read_as_layers(t, left, err));
+    CD_TRY(leave_layers(t, left, CDDP_UNIT_POST_FORWARD, err));
     return CD_PASS(cddp_fsdp_post_forward(s->fsdp, left, needs, err));
 }
 
@@ -472,7 +495,7 @@ cddp_status cd_sharding_end_forward(cd_trainer *t, cd_outputs *outputs, cddp_err
     s->units[0].may_go_back |= needs;
     s->in_forward = false;
     CD_TRY(round_buffers(t, err));
-    CD_TRY(read_as_layers(t, 0, err));
+    CD_TRY(leave_layers(t, 0, CDDP_UNIT_POST_FORWARD, err));
     CD_TRY(cddp_fsdp_post_forward(s->fsdp, 0, needs, err));
     CD_EMIT(t->tracer, forward_end, NULL, .unused = -1,
             .prepared = s->grad_mode && t->now.micro->sync);
@@ -551,7 +574,7 @@ cddp_status cd_sharding_begin_backward(cd_trainer *t, cddp_error *err)
 static cddp_status end_unit(cd_trainer *t, uint32_t k, cddp_error *err)
 {
     struct cd_sharding *s = t->sharding;
-    CD_TRY(read_as_layers(t, k, err));
+    CD_TRY(leave_layers(t, k, CDDP_UNIT_POST_BACKWARD, err));
     s->units[k].is_open = false;
     s->units[k].has_ended = true;
     return CD_PASS(cddp_fsdp_post_backward(s->fsdp, k, err));

@@ -139,8 +139,10 @@ static void begin_unit(writer *w, int64_t content)
         .dtype = CDDP_F32, .digest = content);
 }
 
-static void end_unit(writer *w)
+static void end_unit(writer *w, int64_t content)
 {
+    PUT(w, unit_read, NULL, .ordinal = FC1_WEIGHT, .unit = 0, .pass = CDDP_UNIT_POST_FORWARD,
+        .dtype = CDDP_F32, .digest = content);
     PUT(w, unit_pass, NULL, .unit = 0, .pass = CDDP_UNIT_POST_FORWARD, .grad_mode = 1);
     PUT(w, unit_storage, NULL, .unit = 0, .bytes = UNIT_BYTES, .released = 1);
     PUT(w, order, NULL, .from = 0, .to = -1, .point = 6, .waits = 0);
@@ -315,7 +317,7 @@ static void put_accumulation(writer *w)
     put_samples(w);
     begin_unit(w, parameter_after(FC1_WEIGHT, w->step));
     put_forward(w, false);
-    end_unit(w);
+    end_unit(w, parameter_after(FC1_WEIGHT, w->step));
     PUT(w, backward_begin, NULL, .sync = 0);
     put_local(w, FC1_WEIGHT, 1);
     if (uses(w, FC1_BIAS)) put_local(w, FC1_BIAS, 1);

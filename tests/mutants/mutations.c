@@ -1202,6 +1202,14 @@ static bool mutate_fresh_other_dtype(cddp_event *e)
     return true;
 }
 
+static bool mutate_fresh_layers_read_late(cddp_event *e)
+{
+    const bool is_late =
+        at(e, CDDP_EV_unit_read, 2, 1) && e->as.unit_read.pass == CDDP_UNIT_POST_FORWARD;
+    if (is_late) corrupt(&e->as.unit_read.digest);
+    return true;
+}
+
 const trace_mutant trace_mutants[] = {
 #define TRACE_MUTANT(check, name, rank, peer, words, what) \
     {#check, #name, rank, peer, words, what, mutate_##check##_##name},
