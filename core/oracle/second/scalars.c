@@ -313,7 +313,7 @@ double cd_scalars_get_adjoint_error(const cd_scalars *s, cd_scalar x)
 static void run_tangents(cd_scalars *s, cd_scalar result, const cd_scalar_direction *d)
 {
     cd_scalar first = result;
-    for (size_t i = 0; i < s->node_count; i++) s->nodes[i].tangent = s->nodes[i].sensitivity = 0;
+    for (size_t i = 0; i < s->node_count; i++) s->nodes[i].tangent = 0;
     for (size_t i = 0; i < d->count; i++) {
         s->nodes[d->leaves[i]].tangent = d->steps[i];
         if (d->leaves[i] < first) first = d->leaves[i];
@@ -348,6 +348,7 @@ static double edge_error(const cd_scalars *s, const cd_scalar_direction *d, doub
 static double run_sensitivities(cd_scalars *s, cd_scalar result, const cd_scalar_direction *d)
 {
     double bound = 0;
+    for (size_t i = 0; i < s->node_count; i++) s->nodes[i].sensitivity = 0;
     for (size_t i = (size_t)result + 1; i-- > 0;) {
         const cd_scalar_node *y = &s->nodes[i];
         const double adjoint = y->adjoint, sensitivity = y->sensitivity;
@@ -380,14 +381,19 @@ static double run_sensitivities(cd_scalars *s, cd_scalar result, const cd_scalar
 cd_scalar_slope cd_scalars_differentiate(cd_scalars *s, cd_scalar result,
                                          const cd_scalar_direction *direction)
 {
-    if (s->has_failed) return (cd_scalar_slope){0, INFINITY, false};
+    if (s->has_failed) return (cd_scalar_slope){0, false};
     bool rounded = true;
     /* where there is a function, has_rounded says that nothing is exact */
     const bool has_flags = cd_exact_flags_begin();
     run_tangents(s, result, direction);
     if (!has_flags || !cd_exact_flags_end(&rounded)) rounded = true;
-    const double bound = run_sensitivities(s, result, direction);
-    return (cd_scalar_slope){s->nodes[result].tangent, HIGHER_ORDERS * bound, !rounded};
+    return (cd_scalar_slope){s->nodes[result].tangent, !rounded};
+}
+
+double cd_scalars_bound_slope(cd_scalars *s, cd_scalar result,
+                              const cd_scalar_direction *direction)
+{
+    return s->has_failed ? INFINITY : HIGHER_ORDERS * run_sensitivities(s, result, direction);
 }
 
 double cd_scalars_evaluate(cd_scalars *s, cd_scalar result, const cd_scalar_direction *direction,
