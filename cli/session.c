@@ -368,7 +368,8 @@ static void add_sinks(const cd_session *session, const cd_compose *compose, cons
     law_counter_init(&sinks->laws, session, plan);
     if (sinks->laws.hook != NULL) sinks->list[sinks->count++] = &sinks->laws.sink;
     if (plan->expect.same_with.count > 0) sinks->list[sinks->count++] = &sinks->finals.sink;
-    sinks->list[sinks->count++] = &sinks->recorder.sink;
+    /* of a repetition only the end is reported */
+    if (session->repetition == 0) sinks->list[sinks->count++] = &sinks->recorder.sink;
     sinks->start = (start_watch){
         .sink = {sizeof sinks->start.sink, CDDP_TRACE_ABI, &sinks->start, watch_start, NULL}};
     sinks->list[sinks->count++] =

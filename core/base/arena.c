@@ -126,7 +126,7 @@ bool cd_arena_grow(cd_arena *arena, void **items, size_t *capacity, size_t neede
 bool cd_arena_reserve(cd_arena *arena, size_t bytes)
 {
     const cd_arena_mark mark = cd_arena_get_mark(arena);
-    if (cd_arena_push(arena, bytes) == NULL) return false;
+    if (push_aligned(arena, bytes, ARENA_ALIGN) == NULL) return false;
     cd_arena_rewind(arena, mark);
     return true;
 }

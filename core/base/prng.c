@@ -53,10 +53,13 @@ uint64_t cd_prng_next(cd_prng *prng)
 uint64_t cd_prng_below(cd_prng *prng, uint64_t bound)
 {
     CD_ASSERT(bound > 0);
-    uint64_t reject = (0 - bound) % bound; /* 2^64 mod bound: values below it would be favoured */
+    const bool is_power = (bound & (bound - 1)) == 0;
     for (;;) {
-        uint64_t x = cd_prng_next(prng);
-        if (x >= reject) return x % bound;
+        const uint64_t x = cd_prng_next(prng);
+        if (is_power) return x & (bound - 1);
+        /* Values below 2^64 mod bound would be favoured. That is less than bound: most draws need
+        ** no division to see that they are not. */
+        if (x >= bound || x >= (0 - bound) % bound) return x % bound;
     }
 }
 

@@ -68,6 +68,12 @@ typedef struct slot {
     bool is_guest; /* a plugin's */
 } slot;
 
+/* The fields of a kind: those of which every value is tame, and those that stand for yes and no. */
+typedef struct field_masks {
+    uint16_t free, flags; /* bit i: field i */
+} field_masks;
+_Static_assert(CDDP_EVENT_FIELDS <= 16, "a bit per field");
+
 struct cd_judge {
     cddp_trace_sink sink;
     cd_facts facts;
@@ -80,6 +86,7 @@ struct cd_judge {
     size_t slot_count;
     uint32_t *listeners; /* slots by kind; kind k: offsets[k] … offsets[k + 1] */
     uint32_t offsets[CDDP_EV_COUNT + 1];
+    field_masks masks[CDDP_EV_COUNT];
     held *findings;   /* (finding_count) */
     uint32_t *sorted; /* (finding_count) after end */
     size_t finding_count, finding_capacity, shown_count;
@@ -248,15 +255,36 @@ static int64_t tame(cddp_field_type type, int64_t value)
     return value < -limit ? -limit : value;
 }
 
-/* Small numbers are, whatever they mean, unless they stand for yes and no. */
+static field_masks masks_of(const cddp_event_info *info)
+{
+    field_masks m = {0, 0};
+    for (uint32_t i = 0; i < info->field_count; i++) {
+        const cddp_field_type type = info->fields[i].type;
+        const bool is_free =
+            type == CDDP_FIELD_digest || type == CDDP_FIELD_f64 || type == CDDP_FIELD_key;
+        m.free = (uint16_t)(m.free | (unsigned)is_free << i);
+        m.flags = (uint16_t)(m.flags | (unsigned)(type == CDDP_FIELD_flag) << i);
+    }
+    return m;
+}
+
+/* Almost every event is: small numbers are, whatever they mean, unless they stand for yes and no; so
+** is -1, which stands for none. One comparison says so of all fields together. */
+static bool is_small(field_masks m, uint32_t field_count, const cddp_event *event)
+{
+    uint64_t numbers = 0, flags = 0;
+    for (uint32_t i = 0; i < field_count; i++) {
+        const uint64_t value = (uint64_t)event->as.field[i];
+        numbers |= (value + 1) & ((uint64_t)(m.free >> i & 1u) - 1);
+        flags |= value & (0 - (uint64_t)(m.flags >> i & 1u));
+    }
+    return numbers < CD_IDS_MAX && flags <= 1;
+}
+
 static bool is_tame(const cddp_event_info *info, const cddp_event *event)
 {
-    for (uint32_t i = 0; i < info->field_count; i++) {
-        int64_t value = event->as.field[i];
-        const bool is_small = (uint64_t)value <= 1 || (value > 0 && value < CD_IDS_MAX &&
-                                                       info->fields[i].type != CDDP_FIELD_flag);
-        if (!is_small && tame(info->fields[i].type, value) != value) return false;
-    }
+    for (uint32_t i = 0; i < info->field_count; i++)
+        if (tame(info->fields[i].type, event->as.field[i]) != event->as.field[i]) return false;
     return true;
 }
 
@@ -308,7 +336,7 @@ static void judge_event(void *self, const cddp_event *event)
     cddp_event tamed, numbered;
     if (info == NULL || j->ended) return;
     if (event->rank != UINT32_MAX && event->rank >= j->world) j->world = event->rank + 1;
-    if (!is_tame(info, event)) {
+    if (!is_small(j->masks[event->kind], info->field_count, event) && !is_tame(info, event)) {
         tamed = *event;
         for (uint32_t i = 0; i < info->field_count; i++)
             tamed.as.field[i] = tame(info->fields[i].type, event->as.field[i]);
@@ -345,14 +373,23 @@ static cddp_status build_listeners(cd_judge *j, cddp_error *err)
 {
     uint32_t next[CDDP_EV_COUNT] = {0};
     for (uint32_t s = 0; s < j->slot_count; s++) sort_in(j, s, next);
-    for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++)
+    for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++) {
         j->offsets[kind + 1] = j->offsets[kind] + next[kind];
+        j->masks[kind] = masks_of(cddp_event_describe(kind));
+    }
     const size_t count = j->offsets[CDDP_EV_COUNT];
     j->listeners = cd_arena_array(&j->memory, count, sizeof *j->listeners);
     if (j->listeners == NULL) return cd_fail_memory(err, "%zu listeners", count);
     memcpy(next, j->offsets, sizeof next);
     for (uint32_t s = 0; s < j->slot_count; s++) sort_in(j, s, next);
     return CDDP_OK;
+}
+
+/* By its function: a registry holds copies of the tables. */
+static bool is_plugins(const cddp_check *check)
+{
+    const cddp_check *own = cd_check_find(check->name);
+    return own == NULL || own->event != check->event;
 }
 
 static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *err)
@@ -363,7 +400,7 @@ static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *
     slot *s = &j->slots[j->slot_count];
     *s = (slot){.check = check,
                 .exercise = {.check = check->name},
-                .is_guest = cd_check_find(check->name) != check};
+                .is_guest = is_plugins(check)};
     cddp_check_context context = {.size = sizeof context,
                                   .allocator = &j->table,
                                   .reporter = j,

@@ -2,6 +2,7 @@
 /* Open addressing with linear probing over positions of a dense array. */
 #include "core/check/table.h"
 
+#include "core/base/alloc.h"
 #include "core/base/hash.h"
 #include "core/check/horizon.h"
 
@@ -10,20 +11,28 @@
 /* A small table is not searched for what is past. */
 #define FORGETS_FROM 512u
 #define FORGOTTEN UINT32_MAX
-#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
+#define VALUE_ALIGN sizeof(int64_t)
 
 void cd_table_init(cd_table *table, const cddp_allocator *allocator, size_t value_bytes)
 {
-    *table = (cd_table){.value_bytes = value_bytes};
-    cd_arena_init(&table->memory, allocator, MEMORY_BLOCK_BYTES);
+    const size_t padded = (value_bytes + VALUE_ALIGN - 1) / VALUE_ALIGN * VALUE_ALIGN;
+    *table = (cd_table){.allocator = allocator,
+                        .value_bytes = value_bytes,
+                        .entry_bytes = sizeof(cd_table_entry) + padded};
 }
 
 void cd_table_fini(cd_table *table)
 {
     const cd_table_window window = table->window;
-    cd_arena_fini(&table->memory);
-    cd_table_init(table, table->memory.allocator, table->value_bytes);
+    cd_release(table->allocator, table->entries, table->capacity * table->entry_bytes);
+    cd_release(table->allocator, table->index, table->index_count * sizeof *table->index);
+    cd_table_init(table, table->allocator, table->value_bytes);
     table->window = window;
+}
+
+static cd_table_entry *entry_at(const cd_table *table, size_t position)
+{
+    return (cd_table_entry *)(void *)(table->entries + position * table->entry_bytes);
 }
 
 /* One multiplication per part, none waiting for another, and one mix at the end: keys are small
@@ -62,7 +71,8 @@ static size_t slot_of(const cd_table *table, const cd_key *key, uint64_t hash)
     for (;; slot = (slot + 1) & mask) {
         const uint64_t entry = table->index[slot];
         const bool is_alike = ((entry ^ hash) & ~POSITION) == 0;
-        if (entry == 0 || (is_alike && is_key(&table->keys[position_in(entry)], key))) return slot;
+        if (entry == 0 || (is_alike && is_key(cd_table_key(table, position_in(entry)), key)))
+            return slot;
     }
 }
 
@@ -71,7 +81,7 @@ static void fill_index(cd_table *table)
 {
     const size_t mask = table->index_count - 1;
     for (size_t i = 0; i < table->count; i++) {
-        const uint64_t hash = hash_key(&table->keys[i]);
+        const uint64_t hash = hash_key(cd_table_key(table, i));
         size_t slot = (size_t)hash & mask;
         while (table->index[slot] != 0) slot = (slot + 1) & mask;
         table->index[slot] = make_entry(hash, i);
@@ -81,8 +91,9 @@ static void fill_index(cd_table *table)
 static bool grow_index(cd_table *table)
 {
     size_t wanted = table->index_count == 0 ? 16 : table->index_count * 2;
-    uint64_t *index = cd_arena_array(&table->memory, wanted, sizeof *index);
+    uint64_t *index = cd_allocate_array(table->allocator, wanted, sizeof *index);
     if (index == NULL) return false;
+    cd_release(table->allocator, table->index, table->index_count * sizeof *index);
     table->index = index;
     table->index_count = wanted;
     fill_index(table);
@@ -103,18 +114,15 @@ void cd_table_forget(cd_table *table)
     if (w->before != NULL) w->before(w->self);
     /* all is decided before anything moves: keeps may look into this table */
     for (size_t i = 0; i < table->count; i++) {
+        cd_table_entry *entry = entry_at(table, i);
         const bool is_past =
-            table->steps[i] < first &&
-            (w->keeps == NULL || !w->keeps(w->self, &table->keys[i], cd_table_value(table, i)));
-        if (is_past) table->steps[i] = FORGOTTEN;
+            entry->step < first &&
+            (w->keeps == NULL || !w->keeps(w->self, &entry->key, cd_table_value(table, i)));
+        if (is_past) entry->step = FORGOTTEN;
     }
     for (size_t i = 0; i < table->count; i++) {
-        if (table->steps[i] == FORGOTTEN) continue;
-        if (kept != i) {
-            table->keys[kept] = table->keys[i];
-            table->steps[kept] = table->steps[i];
-            memcpy(cd_table_value(table, kept), cd_table_value(table, i), table->value_bytes);
-        }
+        if (entry_at(table, i)->step == FORGOTTEN) continue;
+        if (kept != i) memcpy(entry_at(table, kept), entry_at(table, i), table->entry_bytes);
         kept++;
     }
     if (kept == table->count) return;
@@ -135,14 +143,10 @@ static bool forget_when_full(cd_table *table)
     return table->count != before;
 }
 
-static bool note_step(cd_table *table, size_t position)
+static void note_step(const cd_table *table, size_t position)
 {
-    if (table->window.horizon == NULL) return true;
-    if (!cd_arena_grow(&table->memory, (void **)&table->steps, &table->step_capacity, position + 1,
-                       sizeof *table->steps))
-        return false;
-    table->steps[position] = table->window.horizon->now;
-    return true;
+    if (table->window.horizon == NULL) return;
+    entry_at(table, position)->step = table->window.horizon->now;
 }
 
 void *cd_table_find(const cd_table *table, const cd_key *key)
@@ -158,7 +162,7 @@ void *cd_table_add(cd_table *table, const cd_key *key)
     size_t slot = table->index_count > 0 ? slot_of(table, key, hash) : 0;
     if (table->index_count > 0 && table->index[slot] != 0) {
         const size_t position = position_in(table->index[slot]);
-        (void)note_step(table, position);
+        note_step(table, position);
         return cd_table_value(table, position);
     }
     if (forget_when_full(table)) slot = slot_of(table, key, hash);
@@ -166,45 +170,37 @@ void *cd_table_add(cd_table *table, const cd_key *key)
         if (!grow_index(table)) return NULL;
         slot = slot_of(table, key, hash);
     }
-    const size_t needed = table->count + 1;
-    if (!cd_arena_grow(&table->memory, (void **)&table->keys, &table->key_capacity, needed,
-                       sizeof *table->keys) ||
-        !cd_arena_grow(&table->memory, (void **)&table->values, &table->value_capacity, needed,
-                       table->value_bytes) ||
-        !note_step(table, table->count))
+    if (!cd_vec_grow(table->allocator, (void **)&table->entries, &table->capacity,
+                     table->count + 1, table->entry_bytes))
         return NULL;
-    table->keys[table->count] = *key;
-    table->index[slot] = make_entry(hash, table->count);
-    /* the place of one that was forgotten is not zero */
-    return memset(cd_table_value(table, table->count++), 0, table->value_bytes);
+    const size_t position = table->count++;
+    memset(entry_at(table, position), 0, table->entry_bytes);
+    entry_at(table, position)->key = *key;
+    note_step(table, position);
+    table->index[slot] = make_entry(hash, position);
+    return cd_table_value(table, position);
 }
 
 void cd_ranks_init(cd_ranks *ranks, const cddp_allocator *allocator, size_t item_bytes)
 {
-    *ranks = (cd_ranks){.item_bytes = item_bytes};
-    cd_arena_init(&ranks->memory, allocator, MEMORY_BLOCK_BYTES);
+    *ranks = (cd_ranks){.allocator = allocator, .item_bytes = item_bytes};
 }
 
 void cd_ranks_fini(cd_ranks *ranks)
 {
-    cd_arena_fini(&ranks->memory);
-    cd_ranks_init(ranks, ranks->memory.allocator, ranks->item_bytes);
+    cd_release(ranks->allocator, ranks->items, ranks->capacity * ranks->item_bytes);
+    cd_ranks_init(ranks, ranks->allocator, ranks->item_bytes);
 }
 
-void *cd_ranks_add(cd_ranks *ranks, uint32_t rank)
+void *cd_ranks_extend(cd_ranks *ranks, uint32_t rank)
 {
     if (rank >= CD_RANKS_MAX) return NULL;
-    size_t needed = (size_t)rank + 1;
-    if (needed > ranks->count) {
-        if (!cd_arena_grow(&ranks->memory, (void **)&ranks->items, &ranks->capacity, needed,
-                           ranks->item_bytes))
-            return NULL;
-        ranks->count = needed;
-    }
-    return ranks->items + rank * ranks->item_bytes;
-}
-
-void *cd_ranks_find(const cd_ranks *ranks, uint32_t rank)
-{
-    return rank < ranks->count ? ranks->items + rank * ranks->item_bytes : NULL;
+    const size_t needed = (size_t)rank + 1;
+    if (!cd_vec_grow(ranks->allocator, (void **)&ranks->items, &ranks->capacity, needed,
+                     ranks->item_bytes))
+        return NULL;
+    memset(ranks->items + ranks->count * ranks->item_bytes, 0,
+           (needed - ranks->count) * ranks->item_bytes);
+    ranks->count = needed;
+    return cd_ranks_find(ranks, rank);
 }

@@ -3,13 +3,18 @@
 ** checks remember.
 **
 ** Entries lie in order of insertion, so walking a table is deterministic; an index hashes into
-** them. A table with a window forgets what no later event can refer to, when it would grow.
+** them. A key, its step and its value lie side by side: they are looked at together. A table with a
+** window forgets what no later event can refer to, when it would grow.
 **
 ** Lifetime   init → use → fini. A value stays where it is until the next add.
 ** Errors     NULL when memory is exhausted; the judge learns of it from its own allocator.
 */
 #pragma once
-#include "core/base/arena.h"
+#include "cddp/alloc.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 typedef struct cd_key {
     int64_t part[4];
@@ -30,19 +35,22 @@ typedef struct cd_table_window {
     void *self;
 } cd_table_window;
 
+/* What stands before each value. */
+typedef struct cd_table_entry {
+    cd_key key;
+    uint32_t step; /* with a window: at which step it was last added to */
+} cd_table_entry;
+
 typedef struct cd_table {
-    cd_arena memory; /* of the arrays below */
-    size_t value_bytes;
-    cd_key *keys; /* (count) */
-    char *values; /* (count · value_bytes) */
-    size_t count, key_capacity, value_capacity;
+    const cddp_allocator *allocator;
+    size_t value_bytes, entry_bytes;
+    char *entries; /* (count · entry_bytes) */
+    size_t count, capacity;
     /* (index_count) a power of two: position + 1 below, the upper half of the key's hash above, so
     ** that few keys of others are looked at */
     uint64_t *index;
     size_t index_count;
     cd_table_window window;
-    uint32_t *steps; /* (count) with a window: at which step an entry was last added to */
-    size_t step_capacity;
 } cd_table;
 
 void cd_table_init(cd_table *table, const cddp_allocator *allocator, size_t value_bytes);
@@ -57,15 +65,16 @@ void *cd_table_add(cd_table *table, const cd_key *key);
 void *cd_table_find(const cd_table *table, const cd_key *key); /* NULL when there is none */
 static inline void *cd_table_value(const cd_table *table, size_t position)
 {
-    return table->values + position * table->value_bytes;
+    return table->entries + position * table->entry_bytes + sizeof(cd_table_entry);
 }
 static inline const cd_key *cd_table_key(const cd_table *table, size_t position)
 {
-    return &table->keys[position];
+    return &((const cd_table_entry *)(const void *)(table->entries + position * table->entry_bytes))
+                ->key;
 }
 
 typedef struct cd_ranks {
-    cd_arena memory; /* of items */
+    const cddp_allocator *allocator;
     size_t item_bytes;
     char *items; /* (count · item_bytes) */
     size_t count, capacity;
@@ -76,7 +85,15 @@ typedef struct cd_ranks {
 
 void cd_ranks_init(cd_ranks *ranks, const cddp_allocator *allocator, size_t item_bytes);
 void cd_ranks_fini(cd_ranks *ranks);
+/* NULL when the rank was never added */
+static inline void *cd_ranks_find(const cd_ranks *ranks, uint32_t rank)
+{
+    return rank < ranks->count ? ranks->items + rank * ranks->item_bytes : NULL;
+}
+void *cd_ranks_extend(cd_ranks *ranks, uint32_t rank); /* add, of a rank that is new */
 /* The item of a rank, zeroed when it is new; NULL for the world itself and when memory is
 ** exhausted. */
-void *cd_ranks_add(cd_ranks *ranks, uint32_t rank);
-void *cd_ranks_find(const cd_ranks *ranks, uint32_t rank); /* NULL when the rank was never added */
+static inline void *cd_ranks_add(cd_ranks *ranks, uint32_t rank)
+{
+    return rank < ranks->count ? cd_ranks_find(ranks, rank) : cd_ranks_extend(ranks, rank);
+}

@@ -11,6 +11,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/format.h"
+#include "core/base/hash.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -189,7 +190,8 @@ cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *
     uint64_t numel = 1;
     for (uint32_t i = 0; i < spec->dim_count && i < CDDP_DIMS_MAX; i++)
         numel *= spec->sizes[i] > 0 ? (uint64_t)spec->sizes[i] : 0;
-    cd_parameter p = {.init = spec->init,
+    cd_parameter p = {.name_digest = cd_hash_text(name),
+                      .init = spec->init,
                       .requires_grad = !spec->frozen,
                       .expect_sparse = spec->expect_sparse};
     p.forward_cost = spec->forward_cost != 0 ? spec->forward_cost : 2 * numel;
@@ -225,7 +227,7 @@ cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spe
     if (!cd_vec_grow(module->allocator, (void **)&module->buffers, &module->buffer_capacity,
                      module->buffer_count + 1, sizeof *module->buffers))
         return cd_fail_memory(err, "buffer \"%s\"", name);
-    cd_buffer b = {.init = spec->init};
+    cd_buffer b = {.name_digest = cd_hash_text(name), .init = spec->init};
     b.name = cd_arena_strdup(&module->arena, name);
     if (b.name == NULL) return cd_fail_memory(err, "buffer \"%s\"", name);
     CD_TRY(make_tensor(module, spec, name, &b.tensor, err));
@@ -261,8 +263,11 @@ cddp_status cd_module_get_extra(cd_module *module, uint32_t parameter, cd_parame
 
 int64_t cd_module_find_parameter(const cd_module *module, const char *name)
 {
+    const uint64_t digest = cd_hash_text(name);
     for (size_t i = 0; i < module->parameter_count; i++)
-        if (strcmp(module->parameters[i].name, name) == 0) return (int64_t)i;
+        if (module->parameters[i].name_digest == digest &&
+            strcmp(module->parameters[i].name, name) == 0)
+            return (int64_t)i;
     for (size_t i = 0; i < module->alias_count; i++)
         if (strcmp(module->aliases[i].name, name) == 0) return module->aliases[i].parameter;
     return -1;
@@ -270,8 +275,11 @@ int64_t cd_module_find_parameter(const cd_module *module, const char *name)
 
 int64_t cd_module_find_buffer(const cd_module *module, const char *name)
 {
+    const uint64_t digest = cd_hash_text(name);
     for (size_t i = 0; i < module->buffer_count; i++)
-        if (strcmp(module->buffers[i].name, name) == 0) return (int64_t)i;
+        if (module->buffers[i].name_digest == digest &&
+            strcmp(module->buffers[i].name, name) == 0)
+            return (int64_t)i;
     return -1;
 }
 

@@ -43,6 +43,7 @@ typedef struct cd_parameter_extra {
 typedef struct cd_parameter {
     /* the first name under which it was registered; tied parameters count once (UNU-12) */
     char *name;
+    uint64_t name_digest; /* compared first: names are many, and begin alike */
     cddp_tensor tensor;
     cddp_grad grad;
     cd_init init; /* as it was declared */
@@ -55,6 +56,7 @@ typedef struct cd_parameter {
 
 typedef struct cd_buffer {
     char *name;
+    uint64_t name_digest;
     cddp_tensor tensor;
     cd_init init; /* as it was declared */
 } cd_buffer;

@@ -220,7 +220,7 @@ static double bound_sum(const cd_carried_sum *from, size_t at)
         cd_wide_sum_is_exact(from->sum, at,
                              cd_dtype_precision(rule->dtype) - rule->places_between) &&
         (from->sum->low[at] == INT32_MAX ||
-         ldexp(1, from->sum->low[at]) >= (double)rule->divisor * 2 * least);
+         cd_two_to(from->sum->low[at]) >= (double)rule->divisor * 2 * least);
     const double bound = is_exact ? 0
                                   : cd_gamma(rule->dtype, rule->roundings) * size * (1 + 0x1p-40) +
                                         (double)rule->addends * least;

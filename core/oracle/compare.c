@@ -47,7 +47,7 @@ static double underflow_of(const cd_sum_rule *rule)
 static bool underflows(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i)
 {
     return sum->low[i] != INT32_MAX &&
-           ldexp(1, sum->low[i]) < (double)rule->divisor * 2 * underflow_of(rule);
+           cd_two_to(sum->low[i]) < (double)rule->divisor * 2 * underflow_of(rule);
 }
 
 /* Whether rounding the residual to a double lost nothing: it is a multiple of the lowest bit of the
@@ -55,7 +55,7 @@ static bool underflows(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i
 static bool is_residual_exact(const cd_wide_sum *sum, size_t i, double ulp, double residual)
 {
     const int lowest = sum->low[i] < ilogb(ulp) ? sum->low[i] : ilogb(ulp);
-    return fabs(residual) < ldexp(1, lowest + 53);
+    return fabs(residual) < cd_two_to(lowest + 53);
 }
 
 /* Half the distance to the neighbour on the side of the exact quotient; at a power of two the inner

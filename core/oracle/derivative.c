@@ -89,13 +89,15 @@ static void judge_slope(cd_oracle *o, const scene *s, const judged_slope *j)
     const cd_second_leaves *own = &s->result->parameters[j->parameter];
     const cd_second_parameter *p = &s->program->parameters[j->parameter];
     const cd_scalar_direction direction = {own->leaves, s->steps, own->count, p->roundoff};
-    cd_scalar_slope slope = {0, 0, true};
+    cd_scalar_slope slope = {0, true};
     if (own->is_used) slope = cd_scalars_differentiate(&o->scalars, s->result->loss, &direction);
     cd_comparison c = {.numel = own->count, .element = -1, .exact = true};
     /* a cast down rounds without a flag */
     if (!s->is_exact || !slope.is_exact || p->roundoff > s->program->roundoff) {
+        const double bound =
+            own->is_used ? cd_scalars_bound_slope(&o->scalars, s->result->loss, &direction) : 0;
         c.exact = false;
-        c.bound = slope.bound + (double)(own->count + 2) * 0x1p-52 * j->size +
+        c.bound = bound + (double)(own->count + 2) * 0x1p-52 * j->size +
                   j->steps * (p->underflow + 0x1p-1000) * (1 + fabs(s->program->scale));
     }
     const double distance = fabs(j->found - slope.value);
@@ -233,7 +235,8 @@ static cddp_status judge_together(cd_oracle *o, const scene *s, const cddp_grad 
     const cd_scalar_slope slope =
         cd_scalars_differentiate(&o->scalars, s->result->loss, &direction);
     cd_comparison c = {.numel = direction.count, .element = -1};
-    c.bound = slope.bound + (double)(direction.count + 2) * 0x1p-52 * j.size +
+    c.bound = cd_scalars_bound_slope(&o->scalars, s->result->loss, &direction) +
+              (double)(direction.count + 2) * 0x1p-52 * j.size +
               j.steps * (1 + fabs(s->program->scale));
     if (!isfinite(slope.value) || !(c.bound < INFINITY) || !isfinite(j.found)) {
         cd_oracle_give_up(o, CD_LINK_DERIVATIVE, 1, not_finite);

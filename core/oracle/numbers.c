@@ -6,6 +6,13 @@
 
 #include <math.h>
 
+double cd_two_to(int exponent)
+{
+    if (exponent > 1023) return INFINITY;
+    if (exponent >= -1022) return cd_f64_of_bits((uint64_t)(exponent + 1023) << 52);
+    return exponent >= -1074 ? cd_f64_of_bits(UINT64_C(1) << (exponent + 1074)) : 0;
+}
+
 typedef struct float_format {
     int precision, exponent_min; /* of the smallest subnormal */
 } float_format;
@@ -29,22 +36,24 @@ static float_format format_of(cddp_dtype dtype)
 
 int cd_dtype_precision(cddp_dtype dtype) { return format_of(dtype).precision; }
 
-double cd_dtype_roundoff(cddp_dtype dtype) { return ldexp(1, -format_of(dtype).precision); }
+double cd_dtype_roundoff(cddp_dtype dtype) { return cd_two_to(-format_of(dtype).precision); }
 
 double cd_dtype_underflow(cddp_dtype dtype)
 {
     /* Half of f64's smallest subnormal is no double; the whole is an upper bound. */
-    return dtype == CDDP_F64 ? 0x1p-1074 : ldexp(1, format_of(dtype).exponent_min - 1);
+    return dtype == CDDP_F64 ? 0x1p-1074 : cd_two_to(format_of(dtype).exponent_min - 1);
 }
+
+/* Its place in a float of f64: |value| lies below two to it, and not below half of that. A
+** subnormal's lies lower, and so does zero's: below the last place of every dtype. */
+static int exponent_of(double value) { return (int)(cd_f64_bits(value) >> 52 & 0x7ff) - 1022; }
 
 double cd_dtype_ulp(cddp_dtype dtype, double value)
 {
-    float_format f = format_of(dtype);
-    int exponent = 0;
+    const float_format f = format_of(dtype);
     if (!isfinite(value)) return INFINITY;
-    if (value != 0) (void)frexp(value, &exponent);
-    int ulp = exponent - f.precision;
-    return ldexp(1, value == 0 || ulp < f.exponent_min ? f.exponent_min : ulp);
+    const int ulp = exponent_of(value) - f.precision;
+    return cd_two_to(value == 0 || ulp < f.exponent_min ? f.exponent_min : ulp);
 }
 
 double cd_gamma(cddp_dtype dtype, uint64_t n)

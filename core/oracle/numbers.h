@@ -3,6 +3,9 @@
 #pragma once
 #include "core/tensor/numbers.h"
 
+/* 2^exponent; 0 and infinity beyond the range of a double. As ldexp(1, exponent), which every element
+** of every comparison would wait for. */
+double cd_two_to(int exponent);
 /* significand bits, the hidden one included: 24 for f32 */
 int cd_dtype_precision(cddp_dtype dtype);
 double cd_dtype_roundoff(cddp_dtype dtype);          /* u = 2^-p */

@@ -3,6 +3,7 @@
 #include "core/oracle/wide_sum.h"
 
 #include "core/base/error.h"
+#include "core/oracle/numbers.h"
 #include "core/tensor/dtype.h"
 
 #include <math.h>
@@ -127,39 +128,60 @@ void cd_wide_sum_push(cd_wide_sum *sum, const double *values)
     sum->push_count++;
 }
 
-/* Carries so that every limb but the top one lies in [0, 2^32). Division that rounds down, on
-** signed limbs. */
-static void carry(int64_t *row, size_t count)
+/* The limbs that say something: of twelve or seventy mostly two or three. */
+typedef struct span {
+    size_t first, end; /* limbs below first and from end on are zero */
+} span;
+
+/* Two limbs above the highest one take its carry and, where the sum is negative, the sign. */
+static span find_span(const int64_t *row, size_t count)
 {
-    for (size_t i = 0; i + 1 < count; i++) {
+    size_t first = 0, end = count;
+    while (first < count && row[first] == 0) first++;
+    while (end > first && row[end - 1] == 0) end--;
+    return (span){first, first == end ? end : end + 2 < count ? end + 2 : count};
+}
+
+/* Carries so that every limb of the span but the top one lies in [0, 2^32). Division that rounds
+** down, on signed limbs. */
+static void carry(int64_t *row, span s)
+{
+    for (size_t i = s.first; i + 1 < s.end; i++) {
         int64_t low = row[i] & (int64_t)UINT32_MAX;
         row[i + 1] += (row[i] - low) / ((int64_t)1 << LIMB_BITS);
         row[i] = low;
     }
 }
 
-static bool negate_when_negative(int64_t *row, size_t count)
+static bool negate_when_negative(int64_t *row, span s)
 {
-    if (row[count - 1] >= 0) return false;
-    for (size_t i = 0; i < count; i++) row[i] = -row[i];
-    carry(row, count);
+    if (s.first == s.end || row[s.end - 1] >= 0) return false;
+    for (size_t i = s.first; i < s.end; i++) row[i] = -row[i];
+    carry(row, s);
     return true;
+}
+
+/* bits · 2^weight, rounded once. */
+static double scaled(double bits, int32_t weight)
+{
+    const bool is_normal = weight >= -1022 && weight <= 1023;
+    return is_normal ? bits * cd_two_to(weight) : ldexp(bits, weight);
 }
 
 /* Rounds a carried, non-negative row to a double, to nearest with ties to even. The 64 leading bits
 ** and a sticky bit exceed a double, so the conversion rounds once and correctly (normal
 ** results). */
-static double row_to_double(const int64_t *row, size_t count, int32_t exponent_min)
+static double row_to_double(const int64_t *row, span s, int32_t exponent_min)
 {
-    size_t top = count;
-    while (top > 0 && row[top - 1] == 0) top--;
-    if (top == 0) return 0;
+    size_t top = s.end;
+    while (top > s.first && row[top - 1] == 0) top--;
+    if (top == s.first) return 0;
     uint64_t bits = 0;
     unsigned filled = 64 - (unsigned)__builtin_clzll((uint64_t)row[top - 1]);
     size_t limb = top;
     bits = (uint64_t)row[--limb];
     int32_t weight = exponent_min + (int32_t)limb * LIMB_BITS;
-    while (filled < 62 && limb > 0) {
+    while (filled < 62 && limb > s.first) {
         unsigned room = 62 - filled < LIMB_BITS ? 62 - filled : LIMB_BITS;
         uint64_t next = (uint64_t)row[limb - 1];
         bits = bits << room | next >> (LIMB_BITS - room);
@@ -172,16 +194,17 @@ static double row_to_double(const int64_t *row, size_t count, int32_t exponent_m
         }
         limb--;
     }
-    for (size_t i = 0; i < limb; i++)
+    for (size_t i = s.first; i < limb; i++)
         if (row[i] != 0) bits |= 1;
-    return ldexp((double)bits, weight);
+    return scaled((double)bits, weight);
 }
 
 static double read_row(int64_t *row, const cd_wide_sum *sum)
 {
-    carry(row, sum->limb_count);
-    bool negative = negate_when_negative(row, sum->limb_count);
-    double value = row_to_double(row, sum->limb_count, sum->exponent_min);
+    const span s = find_span(row, sum->limb_count);
+    carry(row, s);
+    bool negative = negate_when_negative(row, s);
+    double value = row_to_double(row, s, sum->exponent_min);
     return negative ? -value : value;
 }
 
@@ -219,5 +242,5 @@ bool cd_wide_sum_is_exact(const cd_wide_sum *sum, size_t element, int precision)
     if (sum->low[element] == INT32_MAX) return sum->magnitude[element] == 0;
     if (!cd_wide_sum_is_finite(sum, element)) return false;
     /* One part in 2^40 covers the rounding of the magnitude itself. */
-    return sum->magnitude[element] * (1 + 0x1p-40) < ldexp(1, precision + sum->low[element]);
+    return sum->magnitude[element] * (1 + 0x1p-40) < cd_two_to(precision + sum->low[element]);
 }

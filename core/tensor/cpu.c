@@ -187,12 +187,13 @@ static cddp_status cpu_fill(const cddp_tensor *dst, double value, cddp_stream *s
     (void)stream;
     CD_TRY(cd_view_check(dst, "fill", "destination", err));
     unsigned char chunk[CHUNK * ELEMENT_BYTES_MAX];
-    size_t bytes = cddp_dtype_bytes(dst->dtype);
+    const size_t bytes = cddp_dtype_bytes(dst->dtype);
+    const int64_t numel = cddp_tensor_numel(dst);
     cd_element_set(dst->dtype, chunk, value);
-    for (size_t i = 1; i < CHUNK; i++) memcpy(chunk + i * bytes, chunk, bytes);
+    for (int64_t i = 1; i < CHUNK && i < numel; i++)
+        memcpy(chunk + (size_t)i * bytes, chunk, bytes);
     cddp_tensor flat = *dst;
     if (cddp_tensor_is_dense(dst)) { /* order does not matter: fill memory, not logical order */
-        int64_t numel = cddp_tensor_numel(dst);
         flat = cddp_tensor_of(dst->device, dst->storage, dst->offset, dst->dtype, &numel, 1);
     }
     cd_walk walk;

@@ -56,8 +56,7 @@ cddp_status cd_numbers_read(cd_numbers *numbers, const cddp_tensor *tensor, cddp
     numbers->count = count;
     if (count == 0) return CDDP_OK;
     CD_TRY(tensor->device->read(tensor, numbers->bytes, count * width, err));
-    for (size_t i = 0; i < count; i++)
-        numbers->values[i] = cd_element_get(dtype, numbers->bytes + i * width);
+    cd_convert(CDDP_F64, numbers->values, dtype, numbers->bytes, count);
     return CDDP_OK;
 }
 

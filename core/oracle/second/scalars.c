@@ -309,11 +309,16 @@ double cd_scalars_get_adjoint_error(const cd_scalars *s, cd_scalar x)
     return s->has_failed ? INFINITY : HIGHER_ORDERS * s->nodes[x].adjoint_error;
 }
 
+/* What was written before the first leaf of the direction does not move along it. */
 static void run_tangents(cd_scalars *s, cd_scalar result, const cd_scalar_direction *d)
 {
-    for (size_t i = 0; i < s->node_count; i++) s->nodes[i].tangent = s->nodes[i].sensitivity = 0;
-    for (size_t i = 0; i < d->count; i++) s->nodes[d->leaves[i]].tangent = d->steps[i];
-    for (size_t i = 0; i <= result; i++) {
+    cd_scalar first = result;
+    for (size_t i = 0; i < s->node_count; i++) s->nodes[i].tangent = 0;
+    for (size_t i = 0; i < d->count; i++) {
+        s->nodes[d->leaves[i]].tangent = d->steps[i];
+        if (d->leaves[i] < first) first = d->leaves[i];
+    }
+    for (size_t i = first; i <= result; i++) {
         cd_scalar_node *y = &s->nodes[i];
         if (y->count == 0) continue;
         if (y->kind != CD_SCALAR_DOT) {
@@ -321,10 +326,12 @@ static void run_tangents(cd_scalars *s, cd_scalar result, const cd_scalar_direct
             if (x->tangent != 0) y->tangent = x->tangent * curve_of(s, y)->slope;
             continue;
         }
+        double tangent = 0;
         for (uint32_t k = y->first; k < y->first + y->count; k++) {
             const cd_scalar_node *a = &s->nodes[s->terms[k].a], *b = &s->nodes[s->terms[k].b];
-            y->tangent += a->tangent * b->value + a->value * b->tangent;
+            tangent += a->tangent * b->value + a->value * b->tangent;
         }
+        y->tangent = tangent;
     }
 }
 
@@ -341,28 +348,32 @@ static double edge_error(const cd_scalars *s, const cd_scalar_direction *d, doub
 static double run_sensitivities(cd_scalars *s, cd_scalar result, const cd_scalar_direction *d)
 {
     double bound = 0;
+    for (size_t i = 0; i < s->node_count; i++) s->nodes[i].sensitivity = 0;
     for (size_t i = (size_t)result + 1; i-- > 0;) {
         const cd_scalar_node *y = &s->nodes[i];
-        if (y->count == 0 || (y->adjoint == 0 && y->sensitivity == 0)) continue;
+        const double adjoint = y->adjoint, sensitivity = y->sensitivity;
+        if (y->count == 0 || (adjoint == 0 && sensitivity == 0)) continue;
         if (y->kind != CD_SCALAR_DOT) {
             cd_scalar_node *x = &s->nodes[s->terms[y->first].a];
             const cd_scalar_curve f = *curve_of(s, y);
-            bound += fabs(y->sensitivity * f.value) * FUNCTION_ROUNDINGS * s->roundoff +
-                     edge_error(s, d, y->adjoint * f.slope, x);
-            x->sensitivity += y->sensitivity * f.slope + y->adjoint * f.bend * x->tangent;
+            bound += fabs(sensitivity * f.value) * FUNCTION_ROUNDINGS * s->roundoff +
+                     edge_error(s, d, adjoint * f.slope, x);
+            x->sensitivity += sensitivity * f.slope + adjoint * f.bend * x->tangent;
             continue;
         }
         double size = 0;
-        for (uint32_t k = y->first; k < y->first + y->count; k++) {
-            cd_scalar_node *a = &s->nodes[s->terms[k].a], *b = &s->nodes[s->terms[k].b];
-            const double at_a = a->value, moves_a = a->tangent;
-            size += fabs(a->value * b->value);
-            bound += edge_error(s, d, y->adjoint * b->value, a) +
-                     edge_error(s, d, y->adjoint * a->value, b);
-            a->sensitivity += y->sensitivity * b->value + y->adjoint * b->tangent;
-            b->sensitivity += y->sensitivity * at_a + y->adjoint * moves_a;
+        const cd_scalar_term *terms = s->terms + y->first;
+        for (uint32_t k = 0, count = y->count; k < count; k++) {
+            cd_scalar_node *a = &s->nodes[terms[k].a], *b = &s->nodes[terms[k].b];
+            const double at_a = a->value, at_b = b->value, moves_a = a->tangent,
+                         moves_b = b->tangent;
+            size += fabs(at_a * at_b);
+            if (moves_a != 0 || moves_b != 0)
+                bound += edge_error(s, d, adjoint * at_b, a) + edge_error(s, d, adjoint * at_a, b);
+            a->sensitivity += sensitivity * at_b + adjoint * moves_b;
+            b->sensitivity += sensitivity * at_a + adjoint * moves_a;
         }
-        if (y->error > 0) bound += fabs(y->sensitivity) * (y->count + 2) * s->roundoff * size;
+        if (y->error > 0) bound += fabs(sensitivity) * (y->count + 2) * s->roundoff * size;
     }
     return bound;
 }
@@ -370,14 +381,19 @@ static double run_sensitivities(cd_scalars *s, cd_scalar result, const cd_scalar
 cd_scalar_slope cd_scalars_differentiate(cd_scalars *s, cd_scalar result,
                                          const cd_scalar_direction *direction)
 {
-    if (s->has_failed) return (cd_scalar_slope){0, INFINITY, false};
+    if (s->has_failed) return (cd_scalar_slope){0, false};
     bool rounded = true;
     /* where there is a function, has_rounded says that nothing is exact */
     const bool has_flags = cd_exact_flags_begin();
     run_tangents(s, result, direction);
     if (!has_flags || !cd_exact_flags_end(&rounded)) rounded = true;
-    const double bound = run_sensitivities(s, result, direction);
-    return (cd_scalar_slope){s->nodes[result].tangent, HIGHER_ORDERS * bound, !rounded};
+    return (cd_scalar_slope){s->nodes[result].tangent, !rounded};
+}
+
+double cd_scalars_bound_slope(cd_scalars *s, cd_scalar result,
+                              const cd_scalar_direction *direction)
+{
+    return s->has_failed ? INFINITY : HIGHER_ORDERS * run_sensitivities(s, result, direction);
 }
 
 double cd_scalars_evaluate(cd_scalars *s, cd_scalar result, const cd_scalar_direction *direction,

@@ -104,7 +104,6 @@ double cd_scalars_get_adjoint_error(const cd_scalars *s, cd_scalar x);
 /* The result's derivative along a direction of the leaves. */
 typedef struct cd_scalar_slope {
     double value;
-    double bound;  /* how far the engine's ⟨gradient, direction⟩ may be from it */
     bool is_exact; /* no operation along the direction rounded in f64 */
 } cd_scalar_slope;
 
@@ -119,6 +118,10 @@ typedef struct cd_scalar_direction {
 } cd_scalar_direction;
 cd_scalar_slope cd_scalars_differentiate(cd_scalars *s, cd_scalar result,
                                          const cd_scalar_direction *direction);
+/* How far the engine's ⟨gradient, direction⟩ may be from the slope along the latest direction. It
+** takes longer than the slope itself, and where nothing rounds nobody needs it. */
+double cd_scalars_bound_slope(cd_scalars *s, cd_scalar result,
+                              const cd_scalar_direction *direction);
 /* The result at the parameters moved by h times the direction, decisions as they were taken. The
 ** values stay as they are. For tests. */
 double cd_scalars_evaluate(cd_scalars *s, cd_scalar result, const cd_scalar_direction *direction,

@@ -258,13 +258,14 @@ TEST(second, the_derivative_of_every_model_is_its_central_difference)
             }
             const cd_scalar_direction d = {own->leaves, steps, own->count, 0x1p-24};
             const cd_scalar_slope slope = cd_scalars_differentiate(&s, result.loss, &d);
+            const double bound = cd_scalars_bound_slope(&s, result.loss, &d);
             const double wanted = central(&s, result.loss, &d, 0x1p-12);
             const double size = 1 + fabs(cd_scalars_get(&s, result.loss));
             if (fabs(slope.value - wanted) > 1e-8 * size + 1e-7 * fabs(wanted))
                 fail_msg("%s %s: %.15g, not %.15g", cases[i].model, m.parameters[p].name,
                          slope.value, wanted);
             /* the two orders of the same derivative differ by roundings of f64 */
-            assert_true(fabs(slope.value - by_adjoints) <= slope.bound + 1e-9 * size);
+            assert_true(fabs(slope.value - by_adjoints) <= bound + 1e-9 * size);
         }
         assert_true(used >= 3);
         cd_arena_fini(&arena);
@@ -294,13 +295,14 @@ TEST(second, an_element_has_no_smaller_bound_than_the_direction_through_it)
             for (size_t k = 0; k < own->count && k < 5; k++) {
                 const cd_scalar leaf = own->leaves[k];
                 const cd_scalar_direction d = {&leaf, &(double){1}, 1, 0x1p-24};
-                const cd_scalar_slope slope = cd_scalars_differentiate(&s, result.loss, &d);
+                (void)cd_scalars_differentiate(&s, result.loss, &d);
+                const double along = cd_scalars_bound_slope(&s, result.loss, &d);
                 const double bound = cd_scalars_get_adjoint_error(&s, leaf);
                 const double wanted = s.nodes[leaf].adjoint;
-                if (slope.bound > bound * (1 + 0x1p-20) ||
+                if (along > bound * (1 + 0x1p-20) ||
                     bound * 0x1p-29 > 1e-5 * (1 + fabs(wanted)))
                     fail_msg("%s %s[%zu]: %g, and along a direction %g", cases[i].model,
-                             m.parameters[p].name, k, bound, slope.bound);
+                             m.parameters[p].name, k, bound, along);
             }
         }
         cd_arena_fini(&arena);
