@@ -30,6 +30,7 @@ typedef struct witness {
     cd_declared declared;
     cd_models models; /* of which one is shown at a time */
     int64_t model;
+    uint64_t starts[CD_MODELS_MAX]; /* of each that was judged, see cd_declared_get_start */
     char ended[300]; /* what a rank did when the job was ended, at best one that waited; "": none */
     uint32_t ended_rank;
     bool has_waited;
@@ -202,6 +203,27 @@ static const char *print_failed(cd_result *result, const witness *w)
     return words != NULL ? words : "";
 }
 
+/* Two groups of ranks that train the same parameters from the same values: one training, whose
+** ranks were wrapped in parts? Or several on purpose. Of PyTorch's programs nothing is asked that
+** they cannot say. */
+static const char *print_parts(cd_result *result, witness *w)
+{
+    const cd_models *m = &w->models;
+    const uint64_t start = cd_declared_get_start(&w->declared);
+    const bool is_known = m->is_apart && (int64_t)m->module_count == m->count && start != 0;
+    w->starts[w->model] = start;
+    if (!is_known || w->declared.is_of_torch) return "";
+    for (int64_t i = 0; i < w->model; i++)
+        if (m->modules[i].number == m->modules[w->model].number && w->starts[i] == start)
+            return cd_arena_printf(&result->arena,
+                                   "not shown: why wrapped module %" PRId64
+                                   " and this one train the same parameters apart, from the same "
+                                   "values (one wrapper over all ranks; or groups that start from "
+                                   "other values)\n",
+                                   i + 1);
+    return "";
+}
+
 /* All that keeps it from being verified is that somebody ended the job. */
 static bool was_ended(const cddp_verdict *v)
 {
@@ -229,7 +251,10 @@ static cddp_status settle(cd_result *result, witness *w, cddp_error *err)
         CD_TRY(add_sources(result, w, err));
         return CD_PASS(w->replay(w->source, &context, err));
     }
-    const char *gaps = cd_declared_print_gaps(&w->declared, &result->verdict, &result->arena);
+    const char *owed = cd_declared_print_gaps(&w->declared, &result->verdict, &result->arena);
+    const char *parts = print_parts(result, w);
+    if (owed == NULL || parts == NULL) return cd_fail_memory(err, "a verdict");
+    const char *gaps = cd_arena_printf(&result->arena, "%s%s", owed, parts);
     if (gaps == NULL) return cd_fail_memory(err, "a verdict");
     const char *words = cd_arena_printf(
         &result->arena,

@@ -660,6 +660,23 @@ static cddp_status cross(training *t, cddp_group *group, cddp_error *err)
     return status;
 }
 
+/* "halves…": each half of the ranks is wrapped by itself, from the same values, or "halves_apart"
+** from those of its first rank. */
+static cddp_status make_half(training *t, cddp_group **half, cddp_error *err)
+{
+    const uint32_t count = t->world_size / 2, first = t->rank < count ? 0 : count;
+    uint32_t members[64];
+    if (strncmp(t->mistake, "halves", 6) != 0) return CDDP_OK;
+    for (uint32_t i = 0; i < count; i++) members[i] = first + i;
+    for (int64_t i = 0; i < WEIGHTS && !makes(t, "halves_apart"); i++)
+        t->values[0][i] = t->values[1][i] = 0.5;
+    const cddp_group_subset subset = {.size = sizeof subset,
+                                      .name = first == 0 ? "low" : "high",
+                                      .members = members,
+                                      .member_count = count};
+    return cddp_group_create_subset(t->group, &subset, half, err);
+}
+
 static int epochs_of(const training *t) { return makes(t, "join_twice") ? 2 : 1; }
 
 static cddp_status train_epoch(training *t, int epoch, cddp_error *err)
@@ -700,15 +717,17 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     options.parameter_count = PARAMETERS + has_still;
     options.parameters_and_buffers_to_ignore = ignored;
     options.ignore_count = makes(&t, "still_ignored_drifts");
-    options.group = group;
+    cddp_group *half = NULL;
+    cddp_status status = make_half(&t, &half, err);
+    options.group = half != NULL ? half : group;
     options.bucket_cap_mb = 0.001;
     options.gradient_as_bucket_view = has_views(&t);
     if (makes(&t, "hook_first_bucket_only")) options.bucket_cap_mb = 0.00005;
     const bool is_alone = strncmp(t.mistake, "own", 3) == 0 ||
                           strncmp(t.mistake, "local_own", 9) == 0 ||
                           strncmp(t.mistake, "by_hand_own", 11) == 0;
-    cddp_status status =
-        is_alone ? begin_alike(&t, names, err) : cddp_ddp_create(&options, &t.ddp, err);
+    if (status == CDDP_OK)
+        status = is_alone ? begin_alike(&t, names, err) : cddp_ddp_create(&options, &t.ddp, err);
     cddp_ddp *second = NULL;
     if (status == CDDP_OK && makes(&t, "two_models")) {
         parameters[0].name = "another w";
@@ -732,6 +751,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     if (status == CDDP_OK && makes(&t, "crosses")) status = cross(&t, group, err);
     cddp_averager_destroy(t.averager);
     cddp_ddp_destroy(t.ddp);
+    cddp_group_destroy(half);
     cddp_registry_destroy(t.hooks);
     for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_fini(&t.grads[p]);
     if (status == CDDP_OK && strncmp(t.mistake, "closes", 6) == 0 && !makes(&t, "closes_early"))

@@ -186,6 +186,7 @@ static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event 
         if (v->digest != 0 && v->digest == variable->last) count(&d->unmoved, e, v->param);
         variable->must_move = false;
     }
+    if (v->moment == CDDP_MOMENT_AFTER_INIT) variable->start = v->digest;
     if (v->moment == CDDP_MOMENT_EXIT && variable->exit == 0) variable->exit = v->digest;
     if (v->moment != CDDP_MOMENT_EXIT) variable->last = v->digest;
     if (v->moment == CDDP_MOMENT_EXIT || v->moment == CDDP_MOMENT_AFTER_INIT) return;
@@ -1079,6 +1080,20 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
         if (!was_exercised(verdict, needed[i]) && !is_known_anyway(d, needed[i]))
             words = cd_arena_printf(arena, "%s%s had nothing to judge\n", words, needed[i]);
     return d->is_out_of_memory ? NULL : words;
+}
+
+uint64_t cd_declared_get_start(const cd_declared *d)
+{
+    const cd_declared_rank *rank = NULL;
+    uint64_t digest = 0;
+    for (uint32_t i = 0; rank == NULL && i < d->rank_count; i++)
+        if (d->ranks[i].variable_count > 0) rank = &d->ranks[i];
+    for (size_t i = 0; rank != NULL && i < rank->variable_count; i++) {
+        const cd_declared_variable *v = &rank->variables[i];
+        if (v->start == 0 && !v->is_empty) return 0;
+        digest = cd_hash_mix(cd_hash_mix(digest, (uint64_t)v->name), (uint64_t)v->start);
+    }
+    return digest;
 }
 
 bool cd_declared_has_models(const cd_declared *d) { return d->gaps[CD_DECLARED_MODELS].count > 0; }

@@ -67,6 +67,7 @@ typedef struct cd_declared_variable {
     bool is_declared, has_local, has_reduced, has_value;
     bool is_seen;         /* an optimizer took it, or left it for want of a gradient */
     int64_t optimizer;    /* that did so last */
+    int64_t start;        /* its content where the training starts; 0: nobody showed it */
     int64_t digest;       /* after the last step that showed it; 0: none did */
     int64_t last, exit;   /* after construction or the last step; as the rank left its group */
     uint64_t touches, at; /* at: the rank's step in which the optimizer did */
@@ -152,6 +153,9 @@ const char *cd_declared_print_gaps(cd_declared *declared, const cddp_verdict *ve
 ** no rank takes, or a comm hook's error that a rank alone loses: *finding says which.
 ** For a trace in which no check found anything. Before cd_declared_print_gaps. */
 bool cd_declared_accuses(const cd_declared *declared, cddp_finding *finding);
+/* A digest of the parameters' names and of what they start from, on the first rank that trains; 0:
+** not all of that was shown. */
+uint64_t cd_declared_get_start(const cd_declared *declared);
 /* What was shown, in words. */
 const char *cd_declared_print_proven(const cd_declared *declared, cd_arena *arena);
 /* Parameters of several models have the same numbers, so no finding about them can be trusted. */
