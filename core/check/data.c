@@ -20,6 +20,8 @@
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
+#include <string.h>
+
 typedef struct place {
     uint32_t step, micro_step, rank;
     uint64_t sequence;
@@ -48,6 +50,7 @@ typedef struct batch {
     int64_t newest; /* epoch of its last sample */
     uint32_t step, micro_step;
     bool has_returned;
+    bool is_recorded; /* cddp/record.h said all of them in one call, of threads mixed */
 } batch;
 
 typedef struct state {
@@ -347,6 +350,10 @@ static void event(void *self, const cddp_event *e)
         judge_loss(s, e);
         return;
     }
+    if (e->kind == CDDP_EV_mark) {
+        b->is_recorded |= e->text != NULL && strcmp(e->text, CD_TRACER_RECORDED) == 0;
+        return;
+    }
     if (e->kind == CDDP_EV_sample) judge_sample(s, e, b);
     if (e->kind == CDDP_EV_sample) {
         take_sample(s, e, b);
@@ -358,8 +365,8 @@ static void event(void *self, const cddp_event *e)
         int64_t next = e->as.samples.count;
         bool fits =
             b->declared <= 0 || b->seen % b->declared == 0 || (next > 0 && b->seen % next == 0);
-        if (b->seen > 0 && !fits) report_count(s, e, b);
-        judge_whole(s, e, b);
+        if (b->seen > 0 && !fits && !b->is_recorded) report_count(s, e, b);
+        if (!b->is_recorded) judge_whole(s, e, b);
         b->declared = e->as.samples.count;
         b->seen = 0;
         b->ids = 0;
@@ -407,7 +414,8 @@ static void end(void *self)
 }
 
 static const uint16_t kinds[] = {CDDP_EV_sample,   CDDP_EV_samples, CDDP_EV_checkpoint,
-                                 CDDP_EV_decision, CDDP_EV_loss,    CDDP_EV_rank_end};
+                                 CDDP_EV_decision, CDDP_EV_loss,    CDDP_EV_rank_end,
+                                 CDDP_EV_mark};
 
 CD_CHECK_TABLE(data, "I-DATA", "every sample is consumed once per epoch",
                "The multiset of weighted sample ids per window and epoch equals the reference's.");

@@ -1930,6 +1930,23 @@ TEST(once, ranks_that_part_and_then_hold_a_new_content_are_not_accused)
     }
 }
 
+/* Loaders of a recorded program that say their samples at once: what a call says comes mixed. */
+TEST(data, samples_of_several_threads_may_come_mixed)
+{
+    (void)state;
+    for (int is_recorded = 0; is_recorded < 2; is_recorded++) {
+        cd_judge *judge = make_judge_of("I-DATA");
+        if (is_recorded) put(judge, (cddp_event){.kind = CDDP_EV_mark, .text = CD_TRACER_RECORDED});
+        for (int64_t id = 3; id < 5; id++)
+            PUT_AT(judge, 0, 1, sample, .sample = id, .weight = cd_f64_bits(1));
+        for (int64_t id = 3; id < 5; id++)
+            PUT_AT(judge, 0, 1, samples, .count = 1 + (id == 3),
+                   .ids = (int64_t)cd_hash_mix(0, (uint64_t)id), .weight = cd_f64_bits(1));
+        cd_test_row("recorded %d", is_recorded);
+        expect_finding(judge, is_recorded ? NULL : "samples changed", "");
+    }
+}
+
 /* Two ranks agree on a gradient that the oracle found wrong; the one that it found right wins. */
 TEST(gradeq, a_majority_does_not_outvote_the_reference)
 {
