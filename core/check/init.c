@@ -170,30 +170,39 @@ static void say_flags(int64_t flags, char *text, size_t text_bytes)
            (flags & 2) ? ", ignored" : "", (flags & 4) ? ", sparse" : "");
 }
 
+static void say_parameter(const cd_variant *of, char *text, size_t text_bytes)
+{
+    const int64_t *x = of->data;
+    char flags[64];
+    say_flags(x[4], flags, sizeof flags);
+    if (x[4] & 2) /* whatever shape it has */
+        cd_say(text, text_bytes, "rank %u: %s, name digest %016llx", of->rank, flags,
+               (unsigned long long)x[3]);
+    else
+        cd_say(text, text_bytes, "rank %u: %lld element%s of %s, %s, name digest %016llx", of->rank,
+               (long long)x[0], cd_plural((uint64_t)x[0]), cddp_dtype_name((cddp_dtype)x[1]), flags,
+               (unsigned long long)x[3]);
+}
+
 static void report_table(state *s, const cd_split *split)
 {
     cddp_finding f = cd_finding_of(&s->writer, split);
-    char who[160], left[64], right[64];
+    char who[160];
     cd_split_print(split, who, sizeof who);
     const int64_t *x = split->right.data, *y = split->odd.data;
     int64_t id = split->key->part[1];
     if (split->key->part[0] == ABOUT_PARAM) {
         const char *what = x[3] != y[3]                   ? "name"
+                           : ((x[4] ^ y[4]) & 2) != 0     ? "flags"
                            : x[0] != y[0] || x[2] != y[2] ? "shape"
                            : x[1] != y[1]                 ? "dtype"
                                                           : "flags";
         CD_SAY(f.parameter, "%s", cd_writer_get_ordinal(&s->writer, id));
         f.param = (int32_t)y[5];
-        say_flags(x[4], right, sizeof right);
-        say_flags(y[4], left, sizeof left);
+        say_parameter(&split->right, f.expected, sizeof f.expected);
+        say_parameter(&split->odd, f.actual, sizeof f.actual);
         CD_SAY(f.title, "%s disagree on the %s of parameter %lld, %s", who, what, (long long)id,
                f.parameter);
-        CD_SAY(f.expected, "rank %u: %lld element%s of %s, %s, name digest %016llx",
-               split->right.rank, (long long)x[0], cd_plural((uint64_t)x[0]),
-               cddp_dtype_name((cddp_dtype)x[1]), right, (unsigned long long)x[3]);
-        CD_SAY(f.actual, "rank %u: %lld element%s of %s, %s, name digest %016llx", split->odd.rank,
-               (long long)y[0], cd_plural((uint64_t)y[0]), cddp_dtype_name((cddp_dtype)y[1]), left,
-               (unsigned long long)y[3]);
         CD_SAY(f.advice, "ranks must build the same model%s",
                strcmp(what, "dtype") == 0 ? "; dtypes are not verified at construction (INI-09)"
                                           : "");

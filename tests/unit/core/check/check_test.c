@@ -1930,6 +1930,19 @@ TEST(once, ranks_that_part_and_then_hold_a_new_content_are_not_accused)
     }
 }
 
+/* Of an ignored one no shape is known. */
+TEST(init, a_parameter_that_one_rank_ignores_differs_in_its_flags)
+{
+    (void)state;
+    cd_judge *judge = make_judge_of("I-INIT");
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        const bool is_ignored = rank == 1;
+        PUT_AT(judge, rank, 0, param, .param = is_ignored ? -1 : 0, .numel = is_ignored ? -1 : 4,
+               .shape = is_ignored ? 0 : 7, .name = 5, .requires_grad = 1, .ignored = is_ignored);
+    }
+    expect_finding(judge, "disagree on the flags of parameter 0", "trainable, ignored");
+}
+
 /* Loaders of a recorded program that say their samples at once: what a call says comes mixed. */
 TEST(data, samples_of_several_threads_may_come_mixed)
 {
