@@ -14,7 +14,8 @@
 ** Exercised     an optimizer stepped on a parameter whose contributions had all been reduced.
 ** Blame         O1, O3: the rank and parameter. O2: all ranks that stepped; the finding says why:
 **               the backward did not synchronise, or the bucket was never launched, the bucket
-**               that it waited for and the parameters which that one lacks.
+**               that it waited for and the parameters which that one lacks. Where some ranks alone
+**               ran their backward inside no_sync, that is the cause of what their peers find.
 ** Limits        a program that reduces or gathers gradients itself (a recorder says so), as many
 **               elements as are pending, is not accused by O2: what it owes is verify/import's.
 **               Nor is one that averages parameters by a cddp_averager, or itself
