@@ -149,7 +149,7 @@ static void overflow_body(lane *l)
     CHECK(silent > 0);
 }
 
-/* An overflow is I-RANGE's: a law of numbers that are none holds for everything. */
+/* An overflow is I-RANGE's: a law of numbers that are none is true for everything. */
 TEST(bounds, a_law_without_a_bound_compares_nothing_with_nothing)
 {
     static const char *const options[] = {
