@@ -517,7 +517,7 @@ static void end(void *self)
         report(s, t, cd_table_value(&s->witnesses, i));
     }
     if (s->paired > 0)
-        cd_writer_exercise(&s->writer, "%llu times what an event shows was in the trace",
+        cd_writer_exercise(&s->writer, "what %llu later events show had been reported",
                            (unsigned long long)s->paired);
     cd_table_fini(&s->witnesses);
     cd_ranks_fini(&s->ranks);
