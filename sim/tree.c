@@ -132,7 +132,7 @@ static uint32_t binary_depth(const double_tree *t, bool second)
 {
     uint32_t depth = 0;
     int64_t at = second ? first_of(t->size, t->rank) : t->rank;
-    for (; at != 0 && t->size > 1; depth++) at = binary_tree(t->size, at).parent;
+    for (; at != 0; depth++) at = binary_tree(t->size, at).parent;
     return depth;
 }
 

@@ -75,7 +75,7 @@ static const struct {
     [REBUILD] = {CDDP_EV_rebuild, BY_EVENTS, "a newer layout is in force", ""},
     [WRAP] = {CDDP_EV_wrap, BY_EVENTS, "a forward of the wrapper began", ""},
     [REGROUP] = {CDDP_EV_regroup, BY_EVENTS, "buckets go to another group", ""},
-    [FORWARD_BEGIN] = {CDDP_EV_forward_begin, BY_EVENTS, "a forward ended", ""},
+    [FORWARD_BEGIN] = {CDDP_EV_forward_begin, BY_EVENTS, "a forward ended", " joined=0"},
     [FORWARD_END] = {CDDP_EV_forward_end, BY_EVENTS, "a backward began behind a forward", ""},
     [BUFFER_SYNC] = {CDDP_EV_buffer_sync, BY_EVENTS, "a broadcast ended in a forward",
                      " of a forward"},
@@ -131,7 +131,8 @@ typedef struct rank_facts {
 
 typedef struct state {
     cd_writer writer;
-    cd_ranks ranks;     /* of rank_facts */
+    uint8_t plain[CDDP_EV_COUNT]; /* the thing that every event of a kind reports, + 1; 0: none */
+    cd_ranks ranks;               /* of rank_facts */
     cd_table witnesses; /* (thing, rank) → the first event that shows it where it was not seen */
     uint64_t paired;
 } state;
@@ -142,6 +143,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
         cd_check_begin(context, &(cd_check_spec){"I-TRACE", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
+    for (uint8_t t = 0; t < THING_COUNT; t++)
+        if (things[t].which[0] == '\0') s->plain[things[t].kind] = (uint8_t)(t + 1);
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->witnesses, context->allocator, sizeof(cddp_event));
     return CDDP_OK;
@@ -173,14 +176,12 @@ static void take_wrap(state *s, rank_facts *r, const cddp_event *e)
     r->group = e->as.wrap.group + 1;
     r->has_buffers = e->as.wrap.buffers > 0;
     if (r->has_buffers) demand(s, r, BUFFER, e);
-    see(r, WRAP);
 }
 
 static void take_layout(state *s, rank_facts *r, const cddp_event *e)
 {
     demand(s, r, PARAM, e);
     if (e->as.bucket_layout.generation > 0) demand(s, r, REBUILD, e);
-    see(r, LAYOUT);
 }
 
 /* Numbers that a wrapper broadcasts in a forward are its buffers; layouts are no floating point. */
@@ -188,7 +189,6 @@ static void take_post(state *s, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_collective_post *c = &e->as.collective_post;
     demand(s, r, GROUP, e);
-    see(r, POST);
     if (c->bucket >= 0) demand(s, r, LAUNCH, e);
     r->has_carried = r->has_carried || c->bucket >= 0;
     if (!r->in_forward || c->op != CDDP_OP_BROADCAST || !cddp_dtype_is_float((cddp_dtype)c->dtype))
@@ -201,7 +201,6 @@ static void take_done(state *s, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_collective_done *c = &e->as.collective_done;
     demand(s, r, POST, e);
-    see(r, DONE);
     if (c->status != CDDP_OK || c->group != r->broadcast_group || c->sequence + 1 != r->broadcast)
         return;
     r->has_received = r->in_forward;
@@ -224,7 +223,6 @@ static void take_forward_end(state *s, rank_facts *r, const cddp_event *e)
 {
     demand(s, r, FORWARD_BEGIN, e);
     if (r->has_received && r->has_buffers) demand(s, r, BUFFER_SYNC, e);
-    see(r, FORWARD_END);
     r->in_forward = false;
 }
 
@@ -241,7 +239,12 @@ static void take_no_sync(state *s, rank_facts *r, const cddp_event *e)
 static void take_backward_begin(state *s, rank_facts *r, const cddp_event *e)
 {
     if (r->has_forward) demand(s, r, FORWARD_END, e);
-    see(r, BACKWARD_BEGIN);
+}
+
+static void take_backward_end(state *s, rank_facts *r, const cddp_event *e)
+{
+    demand(s, r, BACKWARD_BEGIN, e);
+    r->is_finalized = r->is_finalized || e->as.backward_end.finalized;
 }
 
 static void take_launch(state *s, rank_facts *r, const cddp_event *e)
@@ -250,7 +253,6 @@ static void take_launch(state *s, rank_facts *r, const cddp_event *e)
     if (is_elsewhere) demand(s, r, REGROUP, e);
     demand(s, r, LAYOUT, e);
     if (!e->as.bucket_launch.shadow) demand(s, r, READY, e);
-    see(r, LAUNCH);
     r->has_buckets = true;
 }
 
@@ -258,19 +260,16 @@ static void take_hook_call(state *s, rank_facts *r, const cddp_event *e)
 {
     /* others are the wrapper's own */
     if ((int64_t)cd_hash_text(e->text) == r->hook) demand(s, r, HOOK_IN_FORCE, e);
-    see(r, HOOK_CALL);
     r->called = e->as.hook_call.bucket + 1;
 }
 
 static void take_bucket_done(state *s, rank_facts *r, const cddp_event *e)
 {
     if (r->called == e->as.bucket_done.bucket + 1) demand(s, r, HOOK_DONE, e);
-    see(r, BUCKET_DONE);
 }
 
 static void take_used_local(rank_facts *r, const cddp_event *e)
 {
-    see(r, USED_LOCAL);
     if (e->as.used_local.used == 0)
         r->unused = e->as.used_local.param + 1;
     else if (r->unused == e->as.used_local.param + 1)
@@ -283,7 +282,6 @@ static void take_final(state *s, rank_facts *r, const cddp_event *e)
     const bool has_gradient = g->presence != CDDP_PRESENCE_ABSENT;
     if (g->param + 1 == r->unused && has_gradient && !g->globally_unused)
         demand(s, r, USED_GLOBAL, e);
-    see(r, FINAL);
     r->has_gradients = r->has_gradients || has_gradient;
 }
 
@@ -365,102 +363,41 @@ static void take_end(state *s, const rank_facts *r, const cddp_event *e)
 
 /* ---- events ---- */
 
-/* Shows one thing alone, or is itself one, or both. */
-static void take_plain(state *s, rank_facts *r, const cddp_event *e)
+/* What demands one thing alone. */
+static void take_plain(state *s, const rank_facts *r, const cddp_event *e)
 {
     switch (e->kind) {
-    case CDDP_EV_group:
-        see(r, GROUP);
-        return;
-    case CDDP_EV_param:
-        see(r, PARAM);
-        return;
-    case CDDP_EV_buffer:
-        see(r, BUFFER);
-        return;
-    case CDDP_EV_rebuild:
-        see(r, REBUILD);
-        return;
-    case CDDP_EV_buffer_sync:
-        if (r->in_forward) see(r, BUFFER_SYNC);
-        return;
-    case CDDP_EV_join_notify:
-        if (!e->as.join_notify.active) see(r, SHADOW);
-        return;
     case CDDP_EV_join_end:
         if (e->as.join_end.shadow_iterations > 0) demand(s, r, SHADOW, e);
-        return;
-    case CDDP_EV_sample:
-        see(r, SAMPLE);
         return;
     case CDDP_EV_samples:
         if (e->as.samples.count > 0) demand(s, r, SAMPLE, e);
         return;
-    case CDDP_EV_grad_local:
-        see(r, LOCAL);
-        return;
-    case CDDP_EV_mark_ready:
-        see(r, READY);
-        return;
-    case CDDP_EV_hook_in_force:
-        see(r, HOOK_IN_FORCE);
-        return;
     case CDDP_EV_hook_done:
         demand(s, r, HOOK_CALL, e);
-        see(r, HOOK_DONE);
         return;
     case CDDP_EV_used_global:
         demand(s, r, USED_LOCAL, e);
-        see(r, USED_GLOBAL);
-        return;
-    case CDDP_EV_backward_end:
-        demand(s, r, BACKWARD_BEGIN, e);
-        see(r, BACKWARD_END);
-        r->is_finalized = r->is_finalized || e->as.backward_end.finalized;
-        return;
-    case CDDP_EV_unit:
-        see(r, UNIT);
         return;
     case CDDP_EV_unit_pass:
         demand(s, r, UNIT, e);
-        see(r, UNIT_PASS);
         return;
     case CDDP_EV_unit_read:
         demand(s, r, UNIT_PASS, e);
         return;
-    case CDDP_EV_optimizer_step:
-        see(r, STEP);
-        r->has_skipped = r->has_skipped || e->as.optimizer_step.skipped;
-        r->has_stepped = true;
-        return;
     case CDDP_EV_optimizer_touch:
         demand(s, r, STEP, e);
-        see(r, TOUCH);
-        return;
-    case CDDP_EV_regroup:
-        see(r, REGROUP);
-        return;
-    case CDDP_EV_agreement:
-        see(r, AGREEMENT);
         return;
     case CDDP_EV_average:
         demand(s, r, AGREEMENT, e);
-        see(r, AVERAGE);
-        return;
-    case CDDP_EV_zero_grad:
-        see(r, ZERO_GRAD);
         return;
     default:
-        r->is_own = true; /* owed */
         return;
     }
 }
 
-static void event(void *self, const cddp_event *e)
+static void take(state *s, rank_facts *r, const cddp_event *e)
 {
-    state *s = self;
-    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
-    if (r == NULL) return;
     switch (e->kind) {
     case CDDP_EV_wrap:
         take_wrap(s, r, e);
@@ -522,10 +459,35 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_rank_end:
         take_end(s, r, e);
         return;
+    case CDDP_EV_buffer_sync:
+        if (r->in_forward) see(r, BUFFER_SYNC);
+        return;
+    case CDDP_EV_join_notify:
+        if (!e->as.join_notify.active) see(r, SHADOW);
+        return;
+    case CDDP_EV_backward_end:
+        take_backward_end(s, r, e);
+        return;
+    case CDDP_EV_optimizer_step:
+        r->has_skipped = r->has_skipped || e->as.optimizer_step.skipped;
+        r->has_stepped = true;
+        return;
+    case CDDP_EV_owed:
+        r->is_own = true;
+        return;
     default:
         take_plain(s, r, e);
         return;
     }
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL) return;
+    take(s, r, e);
+    if (s->plain[e->kind] != 0) see(r, (thing)(s->plain[e->kind] - 1));
 }
 
 /* The whole trace of the rank has none, from the first step on. */
@@ -555,7 +517,7 @@ static void end(void *self)
         report(s, t, cd_table_value(&s->witnesses, i));
     }
     if (s->paired > 0)
-        cd_writer_exercise(&s->writer, "%llu times what an event shows was in the trace",
+        cd_writer_exercise(&s->writer, "what %llu later events show had been reported",
                            (unsigned long long)s->paired);
     cd_table_fini(&s->witnesses);
     cd_ranks_fini(&s->ranks);

@@ -2,6 +2,7 @@
 """What becomes of one mutant: built, run under the scenarios that touch it, then under the others, then under unit tests."""
 import os
 import pathlib
+import re
 import threading
 
 from program import PATIENCE, agrees, first_unlike, run, verified
@@ -188,10 +189,14 @@ class Judge:
             target.unlink(missing_ok=True)
         return self.sanitized[file, link]
 
+    def is_test_of(self, folder, link):
+        """Whether a program is made of sources in the folder's unit tests; it may lie in a folder above them."""
+        sources = (re.sub(r"CMakeFiles/[^/]+\.dir/", "", word) for word in self.program.links[link])
+        return link.startswith("tests/unit/") and any(word.startswith(f"tests/unit/{folder}/") for word in sources)
+
     def tests_of(self, file):
-        folder = f"tests/unit/{folder_of(file)}"
         stem = pathlib.Path(file).stem
-        links = [link for link in self.program.links if link.startswith(folder + "/")]
+        links = [link for link in self.program.links if self.is_test_of(folder_of(file), link)]
         if folder_of(file) == "core/hooks":
             links += [link for link in self.program.links if link.startswith("tests/conformance/") and "hook" in link]
         if folder_of(file) == "core/comm":

@@ -334,7 +334,7 @@ class Units(unittest.TestCase):
         made = {}
 
         class Stub:
-            links = {self.LINK: ["cc", "-o", "t"]}
+            links = {self.LINK: ["cc", "tests/unit/core/comm/CMakeFiles/comm_group_test.dir/group_test.c.o", "-o", "t"]}
             build = unittest.mock.Mock(folder=tree.ROOT)
             scratch = pathlib.Path("/nowhere")
 
@@ -354,6 +354,14 @@ class Units(unittest.TestCase):
             whole = judge.Judge(Stub(), touched.Map(), False, True, {})
             whole.seconds = 1
             return whole.unit_tests(mutant, pathlib.Path("mutant.o"), pathlib.Path("mutant"))
+
+    def test_a_program_is_a_test_of_the_folder_of_its_sources(self):
+        whole = judge.Judge.__new__(judge.Judge)
+        above, other = "tests/unit/backends/composition_test", "tests/unit/backends/rendezvous_test"
+        whole.program = unittest.mock.Mock(links={
+            above: ["cc", "tests/unit/backends/CMakeFiles/composition_test.dir/compose/composition_test.c.o", "-o", above],
+            other: ["cc", "tests/unit/backends/CMakeFiles/rendezvous_test.dir/rendezvous/store_test.c.o", "-o", other]})
+        self.assertEqual([above], whole.tests_of("backends/compose/check.c"))
 
     def test_a_test_that_fails_notices(self):
         self.assertEqual("comm_group_test", self.units({"clean": 0, "mutant": 1}))

@@ -571,6 +571,24 @@ TEST(group, what_is_null_is_an_error_and_not_a_crash)
     tear_down(&f);
 }
 
+TEST(group, a_subset_has_a_name_and_members)
+{
+    fixture f;
+    set_up(&f, false);
+    static const uint32_t first[] = {0};
+    static const cddp_group_subset wrong[] = {
+        {.size = sizeof *wrong, .members = first, .member_count = 1},
+        {.size = sizeof *wrong, .name = "part", .member_count = 1},
+        {.size = sizeof *wrong, .name = "part", .members = first}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        cddp_group *group = NULL;
+        cd_test_row("%zu", i);
+        assert_fails(cddp_group_create_subset(f.group, &wrong[i], &group, &f.err), CDDP_E_ARG,
+                     &f.err, "needs a name and members");
+    }
+    tear_down(&f);
+}
+
 TEST(group, explicit_counts_must_fit_the_tensors)
 {
     fixture f;

@@ -136,4 +136,31 @@ TEST(bounds, of_every_stated_law_have_their_numbers)
     assert_false(differs);
 }
 
+static void overflow_body(lane *l)
+{
+    bounds_body(l);
+    size_t silent = 0;
+    for (size_t i = 0; i < l->sink.count; i++) {
+        const cddp_event *e = &l->sink.events[i];
+        if (e->kind != CDDP_EV_hook_law || isfinite(cd_f64_of(e->as.hook_law.bound))) continue;
+        CHECK(e->as.hook_law.left == 0 && e->as.hook_law.right == 0);
+        silent++;
+    }
+    CHECK(silent > 0);
+}
+
+/* An overflow is I-RANGE's: a law of numbers that are none is true for everything. */
+TEST(bounds, a_law_without_a_bound_compares_nothing_with_nothing)
+{
+    static const char *const options[] = {
+        "start_powerSGD_iter=2,min_compression_rate=0",
+        "start_powerSGD_iter=2,min_compression_rate=0,matrix_approximation_rank=8"};
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        cd_test_row("%s", options[i]);
+        sums all = {.hook = "powersgd", .options = options[i], .dtype = CDDP_F32, .scale = 0x1p120};
+        lab b = {.world_size = 2, .body = overflow_body, .data = &all, .level = CDDP_TRACE_DIGEST};
+        lab_run(&b);
+    }
+}
+
 TEST_MAIN()

@@ -69,6 +69,7 @@ typedef struct path {
     cddp_dtype dtype; /* in which it is divided */
     int terms;
     bool views, batched, delayed, in_backward;
+    cddp_event_enum_path reported; /* where gradients were there before */
 } path;
 
 static cddp_status subtract(void *context, size_t variable, cddp_grad *grad, cddp_error *err)
@@ -108,6 +109,18 @@ static void expect(lane *l, const path *p, float got, float value)
     abort();
 }
 
+/* Of the last contribution of the first parameter. */
+static void expect_reported(const lane *l, const path *p)
+{
+    int64_t reported = -1;
+    for (size_t i = 0; i < l->sink.count; i++) {
+        const cddp_event *e = &l->sink.events[i];
+        if (e->kind == CDDP_EV_mark_ready && e->as.mark_ready.param == 0)
+            reported = e->as.mark_ready.path;
+    }
+    CHECK(reported == (int64_t)p->reported);
+}
+
 /* Twice; the second time gradients are zeros that were kept, which the paths with views divide in
 ** place (GRD-04). */
 static void divide_body(lane *l)
@@ -127,6 +140,7 @@ static void divide_body(lane *l)
         else if (step == 1 || !p->views)
             expect(l, p, lane_f32(l, i), value);
     }
+    expect_reported(l, p);
 }
 
 TEST(division, sits_where_and_is_done_how_the_table_says) /* GRD-17 */
@@ -134,21 +148,23 @@ TEST(division, sits_where_and_is_done_how_the_table_says) /* GRD-17 */
     static const path paths[] = {
         /* clang-format off */
         {.name = "no hook, copied", .form = RECIPROCAL, .dtype = CDDP_F32, .terms = WORLD},
-        {.name = "no hook, aliased", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD, .views = true},
-        {.name = "no hook, batched copy", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD, .batched = true},
-        {.name = "allreduce", .hook = "allreduce", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD},
-        {.name = "allreduce on views", .hook = "allreduce", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD, .views = true},
-        {.name = "fp16_compress", .hook = "fp16_compress", .form = BEFORE, .dtype = CDDP_F16, .terms = WORLD},
-        {.name = "bf16_compress", .hook = "bf16_compress", .form = BEFORE, .dtype = CDDP_BF16, .terms = WORLD},
+        {.name = "no hook, aliased", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD, .views = true, .reported = CDDP_PATH_DIVIDE},
+        {.name = "no hook, batched copy", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD, .batched = true, .reported = CDDP_PATH_DEFERRED},
+        {.name = "allreduce", .hook = "allreduce", .reported = CDDP_PATH_HOOK, .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD},
+        {.name = "allreduce on views", .hook = "allreduce", .reported = CDDP_PATH_HOOK, .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD, .views = true},
+        {.name = "fp16_compress", .hook = "fp16_compress", .reported = CDDP_PATH_HOOK, .form = BEFORE, .dtype = CDDP_F16, .terms = WORLD},
+        {.name = "bf16_compress", .hook = "bf16_compress", .reported = CDDP_PATH_HOOK, .form = BEFORE, .dtype = CDDP_BF16, .terms = WORLD},
         /* clang-format on */
         {.name = "fp16 around allreduce",
          .hook = "fp16_compress_wrapper",
+         .reported = CDDP_PATH_HOOK,
          .inner = "allreduce",
          .form = BEFORE,
          .dtype = CDDP_F16,
          .terms = WORLD},
         {.name = "bf16 around PowerSGD",
          .hook = "bf16_compress_wrapper",
+         .reported = CDDP_PATH_HOOK,
          .inner = "powersgd",
          .form = AFTER,
          .dtype = CDDP_BF16,
@@ -156,23 +172,27 @@ TEST(division, sits_where_and_is_done_how_the_table_says) /* GRD-17 */
          .terms = WORLD},
         {.name = "PowerSGD, vanilla",
          .hook = "powersgd",
+         .reported = CDDP_PATH_HOOK,
          .form = BEFORE,
          .dtype = CDDP_F32,
          .terms = WORLD},
         {.name = "PowerSGD, uncompressed",
          .hook = "powersgd",
+         .reported = CDDP_PATH_HOOK,
          .form = AFTER,
          .dtype = CDDP_F32,
          .terms = WORLD,
          .options = "start_powerSGD_iter=0,warm_start=false,use_error_feedback=false"},
         {.name = "post-local SGD, everybody",
          .hook = "post_local_sgd",
+         .reported = CDDP_PATH_HOOK,
          .form = BEFORE,
          .dtype = CDDP_F32,
          .terms = WORLD,
          .options = "start_localSGD_iter=9,subgroup_size=3"},
         {.name = "post-local SGD, blocks",
          .hook = "post_local_sgd",
+         .reported = CDDP_PATH_HOOK,
          .form = BEFORE,
          .dtype = CDDP_F32,
          .terms = 3,
@@ -181,7 +201,8 @@ TEST(division, sits_where_and_is_done_how_the_table_says) /* GRD-17 */
          .form = AFTER,
          .dtype = CDDP_F32,
          .terms = WORLD,
-         .in_backward = true},
+         .in_backward = true,
+         .reported = CDDP_PATH_HOOK},
         {.name = "delayed", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD, .delayed = true},
     };
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
