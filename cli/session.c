@@ -382,10 +382,10 @@ static void add_sinks(const cd_session *session, const cd_compose *compose, cons
 
 static void take_context(cd_result *result, const cd_recorder *recorder)
 {
-    for (size_t i = 0; i < recorder->memory.count && cd_result_wants_context(result); i++) {
-        cddp_event event = cd_memory_sink_get(&recorder->memory, i);
+    cddp_event event;
+    for (size_t place = 0;
+         cd_result_wants_context(result) && cd_recorder_read(recorder, &place, &event);)
         cd_result_add_context(result, &event);
-    }
 }
 
 /* The schedule that the run took, as a replay needs it. */

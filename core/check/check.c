@@ -268,8 +268,8 @@ static field_masks masks_of(const cddp_event_info *info)
     return m;
 }
 
-/* Almost every event is: small numbers are, whatever they mean, unless they stand for yes and no; so
-** is -1, which stands for none. One comparison says so of all fields together. */
+/* Almost every event is tame: small numbers are, whatever they mean, unless they stand for yes and
+** no. So is -1, which stands for none. One comparison says so of all fields together. */
 static bool is_small(field_masks m, uint32_t field_count, const cddp_event *event)
 {
     uint64_t numbers = 0, flags = 0;
@@ -398,9 +398,7 @@ static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *
         return cd_fail(err, CDDP_E_ARG, "check %s lacks begin, event or end",
                        check != NULL ? check->name : "(null)");
     slot *s = &j->slots[j->slot_count];
-    *s = (slot){.check = check,
-                .exercise = {.check = check->name},
-                .is_guest = is_plugins(check)};
+    *s = (slot){.check = check, .exercise = {.check = check->name}, .is_guest = is_plugins(check)};
     cddp_check_context context = {.size = sizeof context,
                                   .allocator = &j->table,
                                   .reporter = j,

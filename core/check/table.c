@@ -170,8 +170,8 @@ void *cd_table_add(cd_table *table, const cd_key *key)
         if (!grow_index(table)) return NULL;
         slot = slot_of(table, key, hash);
     }
-    if (!cd_vec_grow(table->allocator, (void **)&table->entries, &table->capacity,
-                     table->count + 1, table->entry_bytes))
+    if (!cd_vec_grow(table->allocator, (void **)&table->entries, &table->capacity, table->count + 1,
+                     table->entry_bytes))
         return NULL;
     const size_t position = table->count++;
     memset(entry_at(table, position), 0, table->entry_bytes);

@@ -277,8 +277,7 @@ int64_t cd_module_find_buffer(const cd_module *module, const char *name)
 {
     const uint64_t digest = cd_hash_text(name);
     for (size_t i = 0; i < module->buffer_count; i++)
-        if (module->buffers[i].name_digest == digest &&
-            strcmp(module->buffers[i].name, name) == 0)
+        if (module->buffers[i].name_digest == digest && strcmp(module->buffers[i].name, name) == 0)
             return (int64_t)i;
     return -1;
 }

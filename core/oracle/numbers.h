@@ -3,8 +3,8 @@
 #pragma once
 #include "core/tensor/numbers.h"
 
-/* 2^exponent; 0 and infinity beyond the range of a double. As ldexp(1, exponent), which every element
-** of every comparison would wait for. */
+/* 2^exponent; 0 and infinity beyond the range of a double. As ldexp(1, exponent), for which every
+** element of every comparison would wait. */
 double cd_two_to(int exponent);
 /* significand bits, the hidden one included: 24 for f32 */
 int cd_dtype_precision(cddp_dtype dtype);

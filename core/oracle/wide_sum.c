@@ -128,36 +128,51 @@ void cd_wide_sum_push(cd_wide_sum *sum, const double *values)
     sum->push_count++;
 }
 
-/* The limbs that say something: of twelve or seventy mostly two or three. */
-typedef struct span {
-    size_t first, end; /* limbs below first and from end on are zero */
-} span;
+/* Those limbs of an element that may say something: of twelve or seventy mostly two or three. */
+typedef struct row {
+    int64_t limbs[LIMBS_MAX]; /* (count) */
+    size_t count;
+    int32_t exponent_min; /* weight of the lowest one's lowest bit */
+} row;
 
-/* Two limbs above the highest one take its carry and, where the sum is negative, the sign. */
-static span find_span(const int64_t *row, size_t count)
+/* |value| lies below two to it. */
+static int32_t exponent_above(double value)
 {
-    size_t first = 0, end = count;
-    while (first < count && row[first] == 0) first++;
-    while (end > first && row[end - 1] == 0) end--;
-    return (span){first, first == end ? end : end + 2 < count ? end + 2 : count};
+    return (int32_t)(cd_f64_bits(value) >> 52 & 0x7ff) - 1022;
 }
 
-/* Carries so that every limb of the span but the top one lies in [0, 2^32). Division that rounds
-** down, on signed limbs. */
-static void carry(int64_t *row, span s)
+/* low: no bit of the values lies lower. size: no smaller than the sum of their magnitudes but for
+** its rounding, which one bit more pays for. Two limbs above take the carry of the highest one and,
+** where the sum is negative, the sign. */
+static void take_row(row *r, const cd_wide_sum *sum, size_t element, int32_t low, double size)
 {
-    for (size_t i = s.first; i + 1 < s.end; i++) {
-        int64_t low = row[i] & (int64_t)UINT32_MAX;
-        row[i + 1] += (row[i] - low) / ((int64_t)1 << LIMB_BITS);
-        row[i] = low;
+    const int64_t lowest = (int64_t)low - sum->exponent_min,
+                  highest = (int64_t)exponent_above(size) + 1 - sum->exponent_min;
+    const size_t below = lowest > 0 ? (size_t)lowest / LIMB_BITS : 0,
+                 above = (highest > 0 ? (size_t)highest / LIMB_BITS : 0) + 3,
+                 end = above < sum->limb_count ? above : sum->limb_count,
+                 first = below < end ? below : end;
+    r->count = end - first;
+    r->exponent_min = sum->exponent_min + (int32_t)first * LIMB_BITS;
+    memcpy(r->limbs, sum->limbs + element * sum->limb_count + first, r->count * sizeof *r->limbs);
+}
+
+/* Carries so that every limb but the top one lies in [0, 2^32). Division that rounds down, on
+** signed limbs. */
+static void carry(row *r)
+{
+    for (size_t i = 0; i + 1 < r->count; i++) {
+        int64_t low = r->limbs[i] & (int64_t)UINT32_MAX;
+        r->limbs[i + 1] += (r->limbs[i] - low) / ((int64_t)1 << LIMB_BITS);
+        r->limbs[i] = low;
     }
 }
 
-static bool negate_when_negative(int64_t *row, span s)
+static bool negate_when_negative(row *r)
 {
-    if (s.first == s.end || row[s.end - 1] >= 0) return false;
-    for (size_t i = s.first; i < s.end; i++) row[i] = -row[i];
-    carry(row, s);
+    if (r->count == 0 || r->limbs[r->count - 1] >= 0) return false;
+    for (size_t i = 0; i < r->count; i++) r->limbs[i] = -r->limbs[i];
+    carry(r);
     return true;
 }
 
@@ -171,19 +186,19 @@ static double scaled(double bits, int32_t weight)
 /* Rounds a carried, non-negative row to a double, to nearest with ties to even. The 64 leading bits
 ** and a sticky bit exceed a double, so the conversion rounds once and correctly (normal
 ** results). */
-static double row_to_double(const int64_t *row, span s, int32_t exponent_min)
+static double row_to_double(const row *r)
 {
-    size_t top = s.end;
-    while (top > s.first && row[top - 1] == 0) top--;
-    if (top == s.first) return 0;
+    size_t top = r->count;
+    while (top > 0 && r->limbs[top - 1] == 0) top--;
+    if (top == 0) return 0;
     uint64_t bits = 0;
-    unsigned filled = 64 - (unsigned)__builtin_clzll((uint64_t)row[top - 1]);
+    unsigned filled = 64 - (unsigned)__builtin_clzll((uint64_t)r->limbs[top - 1]);
     size_t limb = top;
-    bits = (uint64_t)row[--limb];
-    int32_t weight = exponent_min + (int32_t)limb * LIMB_BITS;
-    while (filled < 62 && limb > s.first) {
+    bits = (uint64_t)r->limbs[--limb];
+    int32_t weight = r->exponent_min + (int32_t)limb * LIMB_BITS;
+    while (filled < 62 && limb > 0) {
         unsigned room = 62 - filled < LIMB_BITS ? 62 - filled : LIMB_BITS;
-        uint64_t next = (uint64_t)row[limb - 1];
+        uint64_t next = (uint64_t)r->limbs[limb - 1];
         bits = bits << room | next >> (LIMB_BITS - room);
         weight -= (int32_t)room;
         filled += room;
@@ -194,42 +209,45 @@ static double row_to_double(const int64_t *row, span s, int32_t exponent_min)
         }
         limb--;
     }
-    for (size_t i = s.first; i < limb; i++)
-        if (row[i] != 0) bits |= 1;
+    for (size_t i = 0; i < limb; i++)
+        if (r->limbs[i] != 0) bits |= 1;
     return scaled((double)bits, weight);
 }
 
-static double read_row(int64_t *row, const cd_wide_sum *sum)
+static double read_row(row *r)
 {
-    const span s = find_span(row, sum->limb_count);
-    carry(row, s);
-    bool negative = negate_when_negative(row, s);
-    double value = row_to_double(row, s, sum->exponent_min);
+    carry(r);
+    bool negative = negate_when_negative(r);
+    double value = row_to_double(r);
     return negative ? -value : value;
 }
 
 double cd_wide_sum_get(const cd_wide_sum *sum, size_t element)
 {
-    int64_t row[LIMBS_MAX];
+    row r;
     if (!cd_wide_sum_is_finite(sum, element)) return sum->magnitude[element];
-    memcpy(row, sum->limbs + element * sum->limb_count, sum->limb_count * sizeof *row);
-    return read_row(row, sum);
+    take_row(&r, sum, element, sum->low[element], sum->magnitude[element]);
+    return read_row(&r);
 }
 
 double cd_wide_sum_residual(const cd_wide_sum *sum, size_t element, double actual, uint64_t factor)
 {
-    int64_t row[LIMBS_MAX];
+    row r;
+    int32_t exponent = INT32_MAX;
+    uint64_t mantissa = 0;
     if (!isfinite(actual)) return INFINITY;
-    memcpy(row, sum->limbs + element * sum->limb_count, sum->limb_count * sizeof *row);
+    if (actual != 0) mantissa = take_apart(actual, &exponent);
+    const int32_t low = sum->low[element] < exponent ? sum->low[element] : exponent;
+    const double size = fabs(actual) * (double)factor;
+    take_row(&r, sum, element, low, sum->magnitude[element] + size);
     if (actual != 0) {
-        int32_t exponent;
-        uint64_t mantissa = take_apart(actual, &exponent);
+        const int32_t bit = exponent - r.exponent_min;
         /* mantissa · factor in two halves, each below 2^63. */
-        uint64_t low = (mantissa & UINT32_MAX) * factor, high = (mantissa >> LIMB_BITS) * factor;
-        add_to_row(row, exponent - sum->exponent_min, low, actual > 0);
-        add_to_row(row, exponent + LIMB_BITS - sum->exponent_min, high, actual > 0);
+        uint64_t lower = (mantissa & UINT32_MAX) * factor, upper = (mantissa >> LIMB_BITS) * factor;
+        add_to_row(r.limbs, bit, lower, actual > 0);
+        add_to_row(r.limbs, bit + LIMB_BITS, upper, actual > 0);
     }
-    return read_row(row, sum);
+    return read_row(&r);
 }
 
 bool cd_wide_sum_is_finite(const cd_wide_sum *sum, size_t element)

@@ -390,8 +390,7 @@ cd_scalar_slope cd_scalars_differentiate(cd_scalars *s, cd_scalar result,
     return (cd_scalar_slope){s->nodes[result].tangent, !rounded};
 }
 
-double cd_scalars_bound_slope(cd_scalars *s, cd_scalar result,
-                              const cd_scalar_direction *direction)
+double cd_scalars_bound_slope(cd_scalars *s, cd_scalar result, const cd_scalar_direction *direction)
 {
     return s->has_failed ? INFINITY : HIGHER_ORDERS * run_sensitivities(s, result, direction);
 }

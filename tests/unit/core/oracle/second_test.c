@@ -299,8 +299,7 @@ TEST(second, an_element_has_no_smaller_bound_than_the_direction_through_it)
                 const double along = cd_scalars_bound_slope(&s, result.loss, &d);
                 const double bound = cd_scalars_get_adjoint_error(&s, leaf);
                 const double wanted = s.nodes[leaf].adjoint;
-                if (along > bound * (1 + 0x1p-20) ||
-                    bound * 0x1p-29 > 1e-5 * (1 + fabs(wanted)))
+                if (along > bound * (1 + 0x1p-20) || bound * 0x1p-29 > 1e-5 * (1 + fabs(wanted)))
                     fail_msg("%s %s[%zu]: %g, and along a direction %g", cases[i].model,
                              m.parameters[p].name, k, bound, along);
             }
