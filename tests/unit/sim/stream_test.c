@@ -6,6 +6,7 @@
 #include "core/tensor/cpu.h"
 #include "tests/unit/sim/fixture.h"
 
+#include <math.h>
 #include <string.h>
 
 #define N 8
@@ -197,6 +198,29 @@ TEST(stream, an_operation_that_fails_is_reported_by_the_next_synchronisation)
     (void)state;
     job j = {.seed = 3};
     run(&j, too_short, CD_SIM_DIRECT);
+}
+
+/* What the host asks of a tensor is asked when the default stream is done. */
+static cddp_status looks(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    (void)argument;
+    bucket b;
+    int64_t first = -1;
+    CD_TRY(make(&b, rank, err));
+    CD_TRY(b.device->fill(&b.all, 1.0, NULL, err));
+    CD_TRY(b.device->fill(&b.halves[1], (double)INFINITY, NULL, err));
+    CD_TRY(b.device->find_nonfinite(&b.all, &first, err));
+    assert_int_equal(first, N / 2);
+    b.device->release(b.device, CDDP_F32, N, b.all.storage);
+    cd_stream_device_destroy(b.device);
+    return CDDP_OK;
+}
+
+TEST(stream, the_host_sees_what_the_default_stream_was_given)
+{
+    (void)state;
+    job j = {.seed = 3};
+    run(&j, looks, CD_SIM_DIRECT);
 }
 
 TEST_MAIN()

@@ -319,6 +319,31 @@ TEST(world, a_hang_names_many_ranks_as_ranges)
     }
 }
 
+/* Rank 0 is alone in the world; rank 1 has ended, and rank 2 waits for it elsewhere. */
+static cddp_status each_does_something_else(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    cddp_group *g = NULL, *other = NULL;
+    cddp_status status = fixture_group(argument, rank, "world", &g, err);
+    if (status == CDDP_OK) status = fixture_group(argument, rank, "other", &other, err);
+    if (status == CDDP_OK && rank->rank != 1)
+        status = cddp_group_barrier(rank->rank == 0 ? g : other, err);
+    cddp_group_destroy(other);
+    cddp_group_destroy(g);
+    return status;
+}
+
+TEST(world, a_hang_says_of_the_first_rank_alone_what_not_all_do)
+{
+    (void)state;
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    f.config.world_size = 3;
+    fixture_create(&f);
+    fixture_launch(&f, each_does_something_else);
+    assert_fails(f.results[0].status, CDDP_E_TIMEOUT, &f.results[0].error,
+                 "for ranks 1 and 2, of which rank 1 has ended");
+    fixture_destroy(&f);
+}
+
 TEST(world, a_time_out_under_the_virtual_clock_is_an_error_of_the_operation)
 {
     (void)state;

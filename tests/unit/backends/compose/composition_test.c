@@ -498,6 +498,14 @@ TEST(check, names_the_rank_whose_result_was_corrupted)
     assert_all_returned(&clean);
 }
 
+/* The first part would lose every rank at its first operation. */
+TEST(dispatch, a_tensor_goes_to_the_part_of_its_device)
+{
+    trial t = {.spec = "symbol:fault:die=0@0:sim,cpu:sim", .size = RANKS, .body = three_sums};
+    trial_run(&t);
+    assert_all_returned(&t);
+}
+
 /* ---- many ranks ---- */
 
 #define MANY 70u

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the reducer leaves in gradients, bit for bit, and in which order it talks (RED, GRD, FIN,
 ** UNU, NSY, FWD). */
+#include "core/ddp/wrap/state_key.h"
 #include "tests/unit/core/ddp/fixture.h"
 
 #include <math.h>
@@ -423,6 +424,7 @@ LAB(reducer, wholly_unused_buckets_can_be_skipped, 2) /* UNU-14 */
     l->options.bucket_cap_mb = 0.00001;
     lane_add(l, "t0", CDDP_F32, 3);
     lane_add(l, "t1", CDDP_F32, 3);
+    lane_add(l, "t2", CDDP_F32, 3);
     lane_wrap(l);
     lane_iterate(l, 1.0 + l->r); /* leaves old futures behind (UNU-15) */
     lane_mark(l);
@@ -432,7 +434,8 @@ LAB(reducer, wholly_unused_buckets_can_be_skipped, 2) /* UNU-14 */
     lane_end(l);
     CHECK(lane_value(l, 0) == 3.0 && lane_value(l, 1) == 1.5);
     /* bucket + map */
-    CHECK(lane_posts(l, CDDP_OP_ALLREDUCE) == 2 && lane_count(l, CDDP_EV_bucket_skip, -1) == 1);
+    CHECK(lane_posts(l, CDDP_OP_ALLREDUCE) == 2 && lane_count(l, CDDP_EV_bucket_skip, -1) == 2);
+    CHECK(lane_count(l, CDDP_EV_grad_final, -1) == 3);
 }
 
 LAB(reducer, reports_when_the_graph_could_have_been_static, 1) /* UNU-11, TI-B-10 */
@@ -454,6 +457,23 @@ LAB(reducer, reports_when_the_graph_could_have_been_static, 1) /* UNU-11, TI-B-1
     lane_iterate(l, 1.0);
     CHECK_OK(cddp_ddp_get_logging(l->ddp, &log, &l->err));
     CHECK(!log.can_set_static_graph);
+}
+
+/* Explored schedules are given up where a state was met before: it must not be another one. */
+LAB(reducer, its_state_has_the_gradient_of_every_variable, 1)
+{
+    static const char *const names[] = {"a", "b", "c"};
+    for (size_t i = 0; i < 3; i++) lane_add(l, names[i], CDDP_F32, 1);
+    lane_wrap(l);
+    lane_zero_grad(l, true);
+    const uint64_t before = cd_ddp_state_key(l->ddp);
+    for (size_t i = 0; i < 3; i++) {
+        const cddp_grad_kind kind = l->grads[i].kind;
+        l->grads[i].kind = CDDP_GRAD_SPARSE;
+        CHECK(cd_ddp_state_key(l->ddp) != before);
+        l->grads[i].kind = kind;
+    }
+    CHECK(cd_ddp_state_key(l->ddp) == before);
 }
 
 /* ---- no_sync ---- */
