@@ -11,15 +11,16 @@
 ** times one read of the bytes that it hashes. A counting device gives their exact number. Rates are
 ** CPU time.
 **
-** Six readings of the gradients are hashed, each at a moment behind which somebody may write.
+** Six readings of the gradients are reported, each at a moment behind which somebody may write.
 ** They are the contribution, the bucket and its slices at the launch and at the end of the wait,
 ** and each gradient. The post and the report take what the launch and the wait read, and a slice
 ** that is written back at once what the report read (core/ddp/reducer/reading.h). Large
-** contributions and gradients are hashed while they are copied.
+** contributions are hashed while they are copied, and results are copied while they are hashed.
+** There a gradient is compared with its slice, and has its digest where they are equal.
 **
-** The floor: two of the six come from memory, at the launch and behind the wait, since a bucket is
-** larger than the cache. Reading it once takes about a fifth of a step here. The other four are in
-** the cache and add less.
+** The floor: the reading at the launch comes from memory, since a bucket is larger than the cache.
+** It takes about a quarter of a step here, as much as any program that reads these bytes once. The
+** others are beside copies, which wait for memory anyway, and add less than a tenth.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/ddp.h"

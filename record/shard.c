@@ -85,7 +85,8 @@ uint64_t cddp_shard_digest(const void *bytes, size_t byte_count, size_t element_
     uint64_t digest = element_bytes > 0 ? byte_count / element_bytes : 0;
     while (byte_count > 0) {
         const size_t count = byte_count < DIGEST_BLOCK_BYTES ? byte_count : DIGEST_BLOCK_BYTES;
-        digest = cd_hash64_block(&(cd_hash_input){at, count, end}, digest);
+        const void *wanted = cd_hash_wanted(at, count, end);
+        digest = cd_hash64_block(&(cd_hash_input){at, count, {wanted, NULL}}, digest);
         at += count;
         byte_count -= count;
     }

@@ -31,8 +31,7 @@ uint64_t cd_hash64_block(const cd_hash_input *input, uint64_t seed)
 uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed)
 {
     if (byte_count < CD_HASH_LONG_MIN) return XXH3_64bits_withSeed(bytes, byte_count, seed);
-    const cd_hash_input input = {bytes, byte_count, (const char *)bytes + byte_count};
-    return cd_hash64_block(&input, seed);
+    return cd_hash64_block(&(cd_hash_input){bytes, byte_count, {NULL, NULL}}, seed);
 }
 
 uint64_t cd_hash_text(const char *text)

@@ -8,13 +8,21 @@
 
 uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed);
 
-/* Bytes that are hashed block by block. What lies behind them, up to `end`, is hashed next, and is
-** asked for meanwhile. */
+/* Bytes that are hashed, and places of which as many bytes are read or written soon: they are asked
+** for meanwhile. To hash is then nearly free beside a copy, which waits for memory otherwise. */
 typedef struct cd_hash_input {
     const void *bytes;
     size_t byte_count;
-    const void *end;
+    const void *wanted[2]; /* NULL: none; the second one only beside a first */
 } cd_hash_input;
+
+/* What is wanted while a block is hashed, or copied, of those up to `end`; NULL: too little is
+** left. */
+CD_EVERYWHERE const void *cd_hash_wanted(const void *block, size_t byte_count, const void *end)
+{
+    const size_t ahead = 8192, left = (size_t)((const char *)end - (const char *)block);
+    return left >= ahead + byte_count ? (const char *)block + ahead : NULL;
+}
 
 uint64_t cd_hash64_block(const cd_hash_input *input, uint64_t seed);
 /* The same of CD_HASH_LONG_MIN bytes or more, for processors with AVX2 and with AVX-512. They exist

@@ -28,23 +28,39 @@ static inline __m256i exchange(__m256i words)
 
 static inline __m256i load(const void *at) { return _mm256_loadu_si256(at); }
 
-/* With `count` stripes more. asks: for what comes, while they are hashed. */
+/* With `count` stripes more. wanted: where to ask meanwhile, or NULL.
+** The empty instruction keeps the order of additions: GCC would rather have all products at once,
+** which are more than there are registers. */
 static inline stripe accumulate(stripe sum, const unsigned char *at, const __m256i *keys,
-                                size_t count, bool asks)
+                                size_t count, cd_hash_places wanted)
 {
-    stripe as_it_is = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    __m256i low_as_it_is = _mm256_setzero_si256(), high_as_it_is = low_as_it_is;
+#pragma GCC unroll 16
     for (size_t i = 0; i < count; i++, at += CD_HASH_STRIPE_BYTES) {
         const __m256i low = load(at), high = load(at + sizeof low);
-        if (asks) _mm_prefetch((const char *)at + CD_HASH_NEAR, _MM_HINT_T0);
-        if (asks) _mm_prefetch((const char *)at + CD_HASH_FAR, _MM_HINT_T2);
-        as_it_is.low = _mm256_add_epi64(as_it_is.low, low);
-        as_it_is.high = _mm256_add_epi64(as_it_is.high, high);
+        if (wanted.first != NULL)
+            _mm_prefetch(wanted.first + i * CD_HASH_STRIPE_BYTES, _MM_HINT_T2);
+        if (wanted.second != NULL)
+            _mm_prefetch(wanted.second + i * CD_HASH_STRIPE_BYTES, _MM_HINT_T2);
+        low_as_it_is = _mm256_add_epi64(low_as_it_is, low);
+        high_as_it_is = _mm256_add_epi64(high_as_it_is, high);
         sum.low = _mm256_add_epi64(sum.low, product(low, keys[i]));
         sum.high = _mm256_add_epi64(sum.high, product(high, keys[i + WORDS]));
+        __asm__("" : "+x"(sum.low), "+x"(sum.high), "+x"(low_as_it_is), "+x"(high_as_it_is));
     }
-    sum.low = _mm256_add_epi64(sum.low, exchange(as_it_is.low));
-    sum.high = _mm256_add_epi64(sum.high, exchange(as_it_is.high));
+    sum.low = _mm256_add_epi64(sum.low, exchange(low_as_it_is));
+    sum.high = _mm256_add_epi64(sum.high, exchange(high_as_it_is));
     return sum;
+}
+
+/* The stripes between two scrambles, by loops without questions. */
+static inline stripe accumulate_round(stripe sum, const unsigned char *at, const __m256i *keys,
+                                      cd_hash_places wanted)
+{
+    if (wanted.second != NULL) return accumulate(sum, at, keys, CD_HASH_STRIPES, wanted);
+    if (wanted.first != NULL)
+        return accumulate(sum, at, keys, CD_HASH_STRIPES, (cd_hash_places){wanted.first, NULL});
+    return accumulate(sum, at, keys, CD_HASH_STRIPES, (cd_hash_places){NULL, NULL});
 }
 
 static inline __m256i scramble(__m256i sum, __m256i key)
@@ -74,24 +90,24 @@ uint64_t cd_hash64_avx2(const cd_hash_input *input, uint64_t seed)
         keys[i + 1] = _mm256_add_epi64(load(cd_hash_secret + i + 1), odd);
     }
     keys[KEYS - 1] = _mm256_add_epi64(load(cd_hash_secret + (KEYS - 1)), even);
-    const unsigned char *at = input->bytes, *const end = input->end,
-                        *const last = at + byte_count - CD_HASH_STRIPE_BYTES;
+    const unsigned char *at = input->bytes, *const last = at + byte_count - CD_HASH_STRIPE_BYTES;
+    cd_hash_places wanted = {input->wanted[0], input->wanted[1]};
     const size_t round_bytes = CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES;
     const unsigned char *const rest = at + (byte_count - 1) / round_bytes * round_bytes;
     stripe sum = {load(cd_hash_begin), load(cd_hash_begin + WORDS)};
     for (; at < rest; at += round_bytes) {
-        sum = cd_hash_asks(at, end) ? accumulate(sum, at, keys, CD_HASH_STRIPES, true)
-                                    : accumulate(sum, at, keys, CD_HASH_STRIPES, false);
+        sum = accumulate_round(sum, at, keys, wanted);
+        wanted = cd_hash_places_behind(wanted);
         sum.low = scramble(sum.low, keys[CD_HASH_STRIPES]);
         sum.high = scramble(sum.high, keys[CD_HASH_STRIPES + WORDS]);
     }
-    sum = accumulate(sum, rest, keys,
-                     (size_t)(last - rest + CD_HASH_STRIPE_BYTES - 1) / CD_HASH_STRIPE_BYTES,
-                     cd_hash_asks(rest, end));
+    sum =
+        accumulate(sum, rest, keys,
+                   (size_t)(last - rest + CD_HASH_STRIPE_BYTES - 1) / CD_HASH_STRIPE_BYTES, wanted);
     __m256i final[1 + WORDS];
     final[0] = between(keys + CD_HASH_STRIPES - 1, 8);
     final[WORDS] = between(keys + CD_HASH_STRIPES - 1 + WORDS, 8);
-    sum = accumulate(sum, last, final, 1, false);
+    sum = accumulate(sum, last, final, 1, (cd_hash_places){NULL, NULL});
     uint64_t mixed[2 * WORDS];
     _mm256_storeu_si256((__m256i *)mixed, _mm256_xor_si256(sum.low, between(keys + 1, 24)));
     _mm256_storeu_si256((__m256i *)(mixed + WORDS),

@@ -12,21 +12,29 @@
 ** exchanged sum: so one exchange serves 16 stripes.
 */
 #pragma once
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 enum {
     CD_HASH_STRIPE_BYTES = 64,
-    CD_HASH_STRIPES = 16, /* between two scrambles */
-    /* bytes that are asked for before they are read, for the second cache and for the first: from
-    ** memory 100 MB take two thirds of their time */
-    CD_HASH_FAR = 8192,
-    CD_HASH_NEAR = 1024
+    CD_HASH_STRIPES = 16 /* between two scrambles */
 };
 
 #define CD_HASH_PRIME32 UINT64_C(0x9e3779b1)
 #define CD_HASH_PRIME64 UINT64_C(0x9e3779b185ebca87)
+
+/* Where to ask for memory; see cd_hash_input. */
+typedef struct cd_hash_places {
+    const char *first, *second; /* NULL: none */
+} cd_hash_places;
+
+/* Behind as many bytes as lie between two scrambles. */
+static inline cd_hash_places cd_hash_places_behind(cd_hash_places places)
+{
+    const size_t bytes = CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES;
+    return (cd_hash_places){places.first != NULL ? places.first + bytes : NULL,
+                            places.second != NULL ? places.second + bytes : NULL};
+}
 
 /* The secret of XXH3, in words. */
 static const uint64_t cd_hash_secret[24] = {
@@ -44,12 +52,6 @@ static const uint64_t cd_hash_begin[8] = {
     UINT64_C(0xc2b2ae3d27d4eb4f), UINT64_C(0x165667b19e3779f9),
     UINT64_C(0x85ebca77c2b2ae63), UINT64_C(0x85ebca77),
     UINT64_C(0x27d4eb2f165667c5), CD_HASH_PRIME32};
-
-/* Of the stripes between two scrambles: what lies far ahead is hashed, too. */
-static inline bool cd_hash_asks(const unsigned char *at, const unsigned char *end)
-{
-    return end - at > CD_HASH_FAR + CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES;
-}
 
 /* mixed: accumulators, each with its word of the secret */
 static inline uint64_t cd_hash_end(const uint64_t mixed[8], size_t byte_count)

@@ -419,7 +419,8 @@ static uint64_t digest_whole(uint64_t digest, const unsigned char *bytes, size_t
     const unsigned char *const end = bytes + left;
     for (size_t n; left > 0; bytes += n, left -= n) {
         n = left < CD_DIGEST_BLOCK_BYTES ? left : CD_DIGEST_BLOCK_BYTES;
-        digest = cd_hash64_block(&(cd_hash_input){bytes, n, end}, digest);
+        const void *wanted = cd_hash_wanted(bytes, n, end);
+        digest = cd_hash64_block(&(cd_hash_input){bytes, n, {wanted, NULL}}, digest);
     }
     return digest;
 }

@@ -42,41 +42,84 @@ void cd_digest_pass_begin(cd_digest_pass *pass, const cddp_tensor *whole)
     pass->digest = (uint64_t)pass->numel;
 }
 
-/* end: of what is hashed next, one block behind the other */
-static uint64_t hash_block(const unsigned char *at, size_t bytes, const unsigned char *end,
+/* wanted: where as many bytes are read soon; NULL: nowhere */
+static uint64_t hash_block(const unsigned char *at, size_t bytes, const void *wanted,
                            uint64_t digest)
 {
-    return cd_hash64_block(&(cd_hash_input){at, bytes, end}, digest);
+    return cd_hash64_block(&(cd_hash_input){at, bytes, {wanted, NULL}}, digest);
 }
 
-/* Hashes the whole blocks before `until`. */
+/* All before `next` has this digest. */
+static void reach(cd_digest_pass *pass, const unsigned char *next, uint64_t digest)
+{
+    pass->next = next;
+    pass->digest = digest;
+}
+
+/* Hashes the whole blocks before `until`. Whoever went before has asked for what comes. */
 static void advance(cd_digest_pass *pass, const unsigned char *until)
 {
-    for (size_t n; pass->next < pass->end; pass->next += n) {
+    for (size_t n; pass->next < until;) {
         n = block_bytes(pass->next, pass->end);
         if (n > (size_t)(until - pass->next)) return;
-        /* a part has asked for what comes */
-        pass->digest = hash_block(pass->next, n, until, pass->digest);
+        reach(pass, pass->next + n, hash_block(pass->next, n, NULL, pass->digest));
     }
 }
 
-uint64_t cd_digest_pass_part(cd_digest_pass *pass, const cddp_tensor *part)
+static bool finds_as_cpu(const cddp_device *device)
+{
+    return device->find_nonfinite == cddp_device_cpu()->find_nonfinite;
+}
+
+static int64_t find_nonfinite(const cddp_tensor *t)
+{
+    int64_t index = -1;
+    const bool has_numbers = t->device != NULL && (t->device->flags & CDDP_DEVICE_VALUES) != 0;
+    return has_numbers && t->device->find_nonfinite(t, &index, NULL) == CDDP_OK ? index : -1;
+}
+
+/* Values of `found` that are no index: nothing was found yet, nobody asks. */
+enum { NOT_YET = -1, NOT_WANTED = -2 };
+
+/* For the first element of a tensor that is NaN or infinite. */
+typedef struct search {
+    cddp_dtype dtype;
+    const unsigned char *begin; /* of the tensor */
+    int64_t found;
+} search;
+
+static void search_block(search *s, const unsigned char *at, size_t bytes)
+{
+    if (s->found != NOT_YET) return;
+    const size_t element = cddp_dtype_bytes(s->dtype), count = bytes / element,
+                 found = cd_kernel_find_nonfinite(s->dtype, at, count);
+    if (found < count) s->found = (int64_t)((size_t)(at - s->begin) / element + found);
+}
+
+uint64_t cd_digest_pass_part(cd_digest_pass *pass, const cddp_tensor *part, int64_t *nonfinite)
 {
     int64_t numel = 0;
-    if (pass->next == NULL || !is_plain(part, &numel)) return digest_of(part);
+    if (pass->next == NULL || !is_plain(part, &numel)) {
+        if (nonfinite != NULL) *nonfinite = find_nonfinite(part);
+        return digest_of(part);
+    }
     const unsigned char *at = address_of(part);
     const unsigned char *const end = at + (size_t)numel * cddp_dtype_bytes(part->dtype);
-    const bool is_inside = at >= pass->first && end <= pass->end;
-    if (at == pass->first && end == pass->end && numel == pass->numel) { /* it is the whole */
-        advance(pass, end);
-        return pass->digest;
-    }
+    const bool is_inside = at >= pass->first && end <= pass->end,
+               is_whole = at == pass->first && end == pass->end && numel == pass->numel;
+    const bool searches = nonfinite != NULL && finds_as_cpu(part->device);
+    search s = {part->dtype, at, searches ? NOT_YET : NOT_WANTED};
     uint64_t digest = (uint64_t)numel;
     for (size_t n; at < end; at += n) {
         n = block_bytes(at, end);
-        digest = hash_block(at, n, is_inside ? pass->end : end, digest);
-        if (is_inside && at + n > pass->next) advance(pass, at + n);
+        digest = hash_block(at, n, cd_hash_wanted(at, n, is_inside ? pass->end : end), digest);
+        if (is_whole)
+            reach(pass, at + n, digest);
+        else if (is_inside)
+            advance(pass, at + n);
+        search_block(&s, at, n);
     }
+    if (nonfinite != NULL) *nonfinite = searches ? s.found : find_nonfinite(part);
     return digest;
 }
 
@@ -87,20 +130,13 @@ uint64_t cd_digest_pass_end(cd_digest_pass *pass)
     return pass->digest;
 }
 
-static int64_t find_nonfinite(const cddp_tensor *t)
-{
-    int64_t index = -1;
-    const bool has_numbers = t->device != NULL && (t->device->flags & CDDP_DEVICE_VALUES) != 0;
-    return has_numbers && t->device->find_nonfinite(t, &index, NULL) == CDDP_OK ? index : -1;
-}
-
 /* Squares of f32 do not vanish in f64, where they are added up: the norm is 0 where all are. */
 bool cd_glance(const cddp_tensor *tensor, bool *is_zero, int64_t *nonfinite)
 {
     const int64_t most = 64;
     int64_t numel = 0;
     if (tensor->dtype != CDDP_F32 || !is_plain(tensor, &numel) || numel > most ||
-        tensor->device->find_nonfinite != cddp_device_cpu()->find_nonfinite)
+        !finds_as_cpu(tensor->device))
         return false;
     const unsigned char *at = address_of(tensor);
     uint32_t any = 0;
@@ -117,74 +153,106 @@ bool cd_glance(const cddp_tensor *tensor, bool *is_zero, int64_t *nonfinite)
     return true;
 }
 
-/* Values of `nonfinite` that are no index: none was found yet, nobody asks. */
-enum { NOT_YET = -1, NOT_WANTED = -2 };
-
 /* A tensor of which all before `next` was hashed. */
 typedef struct follower {
-    cddp_dtype dtype;
-    const unsigned char *begin, *next, *end;
-    cd_digest_written so_far;
+    const unsigned char *next, *end;
+    const unsigned char *source; /* where what is written to `next` is read */
+    uint64_t digest;
+    search search;
 } follower;
 
-static follower follower_of(const cddp_tensor *t, int64_t numel, int64_t nonfinite)
+static follower follower_of(const cddp_tensor *t, const cddp_tensor *source, int64_t found)
 {
     const unsigned char *begin = address_of(t);
-    return (follower){t->dtype,
-                      begin,
-                      begin,
-                      begin + (size_t)numel * cddp_dtype_bytes(t->dtype),
-                      {(uint64_t)numel, nonfinite}};
+    const uint64_t numel = (uint64_t)cddp_tensor_numel(t);
+    return (follower){.next = begin,
+                      .end = begin + numel * cddp_dtype_bytes(t->dtype),
+                      .source = address_of(source),
+                      .digest = numel,
+                      .search = {t->dtype, begin, found}};
+}
+
+static const void *wanted_of_source(const follower *f, size_t bytes)
+{
+    return cd_hash_wanted(f->source, bytes, f->source + (f->end - f->next));
+}
+
+/* Where the next copy goes to: a processor that writes to memory reads it first. */
+static const void *wanted_of_copy(const follower *f, size_t bytes)
+{
+    return f->source != f->next ? cd_hash_wanted(f->next, bytes, f->end) : NULL;
 }
 
 /* bytes: a multiple of the block unless they are the last ones. */
 static void follow(follower *f, size_t bytes)
 {
-    const size_t element = cddp_dtype_bytes(f->dtype);
-    cd_digest_written *w = &f->so_far;
-    for (size_t n; bytes > 0; f->next += n, bytes -= n) {
+    for (size_t n; bytes > 0; f->next += n, f->source += n, bytes -= n) {
         n = block_bytes(f->next, f->next + bytes);
-        w->digest = hash_block(f->next, n, f->end, w->digest);
-        if (w->nonfinite != NOT_YET) continue;
-        const size_t count = n / element;
-        const size_t found = cd_kernel_find_nonfinite(f->dtype, f->next, count);
-        if (found < count) w->nonfinite = (int64_t)((size_t)(f->next - f->begin) / element + found);
+        const cd_hash_input block = {f->next, n, {wanted_of_source(f, n), wanted_of_copy(f, n)}};
+        f->digest = cd_hash64_block(&block, f->digest);
+        search_block(&f->search, f->next, n);
     }
 }
 
 uint64_t cd_digest_and_find_nonfinite(const cddp_tensor *tensor, int64_t *index)
 {
     int64_t numel = 0;
-    if (!is_plain(tensor, &numel) ||
-        tensor->device->find_nonfinite != cddp_device_cpu()->find_nonfinite) {
+    if (!is_plain(tensor, &numel) || !finds_as_cpu(tensor->device)) {
         *index = find_nonfinite(tensor);
         return digest_of(tensor);
     }
-    follower f = follower_of(tensor, numel, NOT_YET);
-    follow(&f, (size_t)(f.end - f.begin));
-    *index = f.so_far.nonfinite;
-    return f.so_far.digest;
+    follower f = follower_of(tensor, tensor, NOT_YET);
+    follow(&f, (size_t)(f.end - f.next));
+    *index = f.search.found;
+    return f.digest;
 }
 
 /* ---- what is written ---- */
 
-/* The first cache of any processor has as many, and the second one many times as many. */
-enum { WRITTEN_BYTES = 4 * CD_DIGEST_BLOCK_BYTES };
+/* The first cache of any processor has a few times as many. */
+enum { WRITTEN_BYTES = 2 * CD_DIGEST_BLOCK_BYTES };
+
+bool cd_digest_may_copy(const cddp_tensor *dst, const cddp_tensor *src)
+{
+    int64_t to = 0, from = 0;
+    return is_plain(dst, &to) && is_plain(src, &from) && to == from && dst->dtype == src->dtype &&
+           dst->device == src->device && finds_as_cpu(dst->device);
+}
 
 bool cd_digest_may_follow(const cddp_tensor *dst, const cddp_tensor *src)
 {
-    int64_t to = 0, from = 0;
     /* less is in the cache afterwards anyway */
-    if (cddp_tensor_numel(dst) * (int64_t)cddp_dtype_bytes(dst->dtype) <= WRITTEN_BYTES)
-        return false;
-    return is_plain(dst, &to) && is_plain(src, &from) && to == from && dst->dtype == src->dtype &&
-           dst->device == src->device &&
-           dst->device->find_nonfinite == cddp_device_cpu()->find_nonfinite;
+    return cddp_tensor_numel(dst) * (int64_t)cddp_dtype_bytes(dst->dtype) > 2 * WRITTEN_BYTES &&
+           cd_digest_may_copy(dst, src);
 }
 
-static cddp_tensor piece_of(const cddp_tensor *t, int64_t at, int64_t count)
+/* A piece of both, one behind the other. */
+typedef struct pieces {
+    cddp_copy_pair pair;
+    int64_t numel, next; /* of both; elements before `next` were in a piece */
+} pieces;
+
+static pieces pieces_of(const cddp_copy_pair *pair)
 {
-    return cddp_tensor_of(t->device, t->storage, t->offset + at, t->dtype, &count, 1);
+    const cddp_tensor *dst = &pair->dst, *src = &pair->src;
+    const int64_t none = 0;
+    return (pieces){{cddp_tensor_of(dst->device, dst->storage, dst->offset, dst->dtype, &none, 1),
+                     cddp_tensor_of(src->device, src->storage, src->offset, src->dtype, &none, 1)},
+                    cddp_tensor_numel(dst),
+                    0};
+}
+
+/* Returns its bytes; 0: that was the last one. */
+static size_t take_piece(pieces *p)
+{
+    cddp_tensor *dst = &p->pair.dst, *src = &p->pair.src;
+    const size_t element = cddp_dtype_bytes(dst->dtype);
+    const int64_t most = (int64_t)(WRITTEN_BYTES / element), left = p->numel - p->next;
+    dst->offset += dst->sizes[0];
+    src->offset += src->sizes[0];
+    dst->sizes[0] = src->sizes[0] = left < most ? left : most;
+    p->next += dst->sizes[0];
+    return (size_t)dst->sizes[0] * element;
 }
 
 /* n: 0 for a copy */
@@ -192,20 +260,50 @@ static cddp_status write_and_follow(const cddp_copy_pair *pair, int64_t n,
                                     cd_digest_written *written, cddp_error *err)
 {
     const cddp_device *device = pair->dst.device;
-    const size_t element = cddp_dtype_bytes(pair->dst.dtype);
-    const int64_t numel = cddp_tensor_numel(&pair->dst), most = (int64_t)(WRITTEN_BYTES / element);
-    follower f = follower_of(&pair->dst, numel, n == 0 ? NOT_YET : NOT_WANTED);
-    for (int64_t at = 0, count; at < numel; at += count) {
-        count = numel - at < most ? numel - at : most;
-        const cddp_tensor dst = piece_of(&pair->dst, at, count),
-                          src = piece_of(&pair->src, at, count);
+    pieces p = pieces_of(pair);
+    follower f = follower_of(&pair->dst, &pair->src, n == 0 ? NOT_YET : NOT_WANTED);
+    for (size_t bytes; (bytes = take_piece(&p)) > 0;) {
         if (n == 0)
-            CD_TRY(device->copy(&dst, &src, NULL, err));
+            CD_TRY(device->copy(&p.pair.dst, &p.pair.src, NULL, err));
         else
-            CD_TRY(device->multiply_reciprocal(&dst, &src, n, NULL, err));
-        follow(&f, (size_t)count * element);
+            CD_TRY(device->multiply_reciprocal(&p.pair.dst, &p.pair.src, n, NULL, err));
+        follow(&f, bytes);
     }
-    *written = f.so_far;
+    *written = (cd_digest_written){f.digest, f.search.found};
+    return CDDP_OK;
+}
+
+/* So many bytes were copied; *part is the digest of what they were copied from, up to here. Equal
+** digests up to here, and equal bytes, give equal digests. */
+static void compare_and_follow(cd_digest_pass *pass, follower *f, size_t bytes, uint64_t *part)
+{
+    const bool is_whole = f->end - f->search.begin == pass->end - pass->first &&
+                          f->search.dtype == pass->whole->dtype;
+    for (size_t n; bytes > 0; bytes -= n) {
+        const unsigned char *from = f->source, *to = f->next;
+        const bool was_same = *part == f->digest;
+        n = block_bytes(to, to + bytes);
+        follow(f, n);
+        *part = was_same && memcmp(to, from, n) == 0 ? f->digest : hash_block(from, n, NULL, *part);
+        if (is_whole)
+            reach(pass, from + n, *part);
+        else
+            advance(pass, from + n);
+    }
+}
+
+cddp_status cd_digest_pass_copy(cd_digest_pass *pass, const cddp_copy_pair *pair, uint64_t *part,
+                                cd_digest_written *written, cddp_error *err)
+{
+    const cddp_device *device = pair->dst.device;
+    pieces p = pieces_of(pair);
+    follower f = follower_of(&pair->dst, &pair->src, NOT_YET);
+    *part = f.digest;
+    for (size_t bytes; (bytes = take_piece(&p)) > 0;) {
+        CD_TRY(device->copy(&p.pair.dst, &p.pair.src, NULL, err));
+        compare_and_follow(pass, &f, bytes, part);
+    }
+    *written = (cd_digest_written){f.digest, f.search.found};
     return CDDP_OK;
 }
 

@@ -261,7 +261,7 @@ static cddp_status allocate_tables(cd_bucket_set *set, bool for_copies, cddp_err
         CD_ARENA_BYTES(b * sizeof *set->buckets) + CD_ARENA_BYTES(b * sizeof *set->slabs) +
         3 * CD_ARENA_BYTES(n * sizeof *set->offsets) +
         2 * CD_ARENA_BYTES(n * sizeof *set->slot_of) + CD_ARENA_BYTES(pairs * sizeof *set->pairs) +
-        CD_ARENA_BYTES(pairs * sizeof *set->written);
+        CD_ARENA_BYTES(set->largest_count * sizeof *set->written);
     cd_arena_init(&set->arena, set->allocator, 0);
     if (!cd_arena_reserve(&set->arena, bytes))
         return cd_fail_memory(err, "%zu buckets of %zu variables", b, n);
@@ -272,10 +272,8 @@ static cddp_status allocate_tables(cd_bucket_set *set, bool for_copies, cddp_err
     set->slice_digests = cd_arena_push(&set->arena, n * sizeof *set->slice_digests);
     set->slot_of = cd_arena_push(&set->arena, n * sizeof *set->slot_of);
     set->bucket_of = cd_arena_push(&set->arena, n * sizeof *set->bucket_of);
-    if (pairs > 0) {
-        set->pairs = cd_arena_push(&set->arena, pairs * sizeof *set->pairs);
-        set->written = cd_arena_push(&set->arena, pairs * sizeof *set->written);
-    }
+    set->written = cd_arena_push(&set->arena, set->largest_count * sizeof *set->written);
+    if (pairs > 0) set->pairs = cd_arena_push(&set->arena, pairs * sizeof *set->pairs);
     return CDDP_OK;
 }
 
@@ -383,20 +381,35 @@ uint64_t cd_bucket_set_bytes(const cd_bucket_set *set)
     return bytes;
 }
 
-cddp_status cd_bucket_check_red_zone(const cd_bucket *bucket, cddp_error *err)
+/* *first: the first byte of the zone that was overwritten, or RED_BYTES. */
+static cddp_status read_red_zone(const cd_bucket *bucket, size_t *first, cddp_error *err)
 {
+    *first = RED_BYTES;
     if (bucket->is_sparse || !host_can_look(bucket->flat.device)) return CDDP_OK;
     unsigned char found[RED_BYTES] = {0};
     const cddp_tensor zone = red_zone_of(bucket);
     CD_TRY(zone.device->read(&zone, found, sizeof found, err));
-    size_t i = 0;
-    while (i < sizeof found && found[i] == RED_PATTERN) i++;
-    if (i == sizeof found) return CDDP_OK;
+    *first = 0;
+    while (*first < sizeof found && found[*first] == RED_PATTERN) ++*first;
+    return CDDP_OK;
+}
+
+bool cd_bucket_is_overwritten(const cd_bucket *bucket)
+{
+    size_t first = 0;
+    return read_red_zone(bucket, &first, NULL) != CDDP_OK || first < RED_BYTES;
+}
+
+cddp_status cd_bucket_check_red_zone(const cd_bucket *bucket, cddp_error *err)
+{
+    size_t first = 0;
+    CD_TRY(read_red_zone(bucket, &first, err));
+    if (first == RED_BYTES) return CDDP_OK;
     CD_TRY(paint_red_zone(bucket, err));
     return cd_fail(err, CDDP_E_CORRUPT,
                    "byte %zu behind the end of bucket %u was overwritten: the backend, a comm "
                    "hook or a view writes more than its %lld elements",
-                   i, bucket->index, (long long)cddp_tensor_numel(&bucket->flat));
+                   first, bucket->index, (long long)cddp_tensor_numel(&bucket->flat));
 }
 
 void cd_bucket_set_audit(const cd_bucket_set *set)

@@ -21,7 +21,8 @@ typedef struct cd_reading {
     int64_t digest, slices; /* slices: folded, as the events have them */
     bool is_known;          /* nobody wrote since */
     bool has_slices;        /* the set's slice_digests are those of the result */
-    bool has_written;       /* the set's `written` are the gradients of the bucket */
+    bool has_written;       /* the set's `written` are the gradients: copies, or slices */
+    bool is_copied;         /* they were copied while the result was read */
 } cd_reading;
 
 typedef struct cd_bucket {
@@ -66,7 +67,7 @@ typedef struct cd_bucket_set {
     uint32_t *slot_of, *bucket_of;
     /* (largest_count) room for the grouped copy of one bucket, where there are any */
     cddp_copy_pair *pairs;
-    /* by the place in the bucket: gradients, as they were copied out of it */
+    /* by the place in the bucket: gradients, as they were copied out of it or are its slices */
     cd_digest_written *written;
     size_t largest_count; /* variables of the bucket that has most */
     cd_slab *slabs;
@@ -132,5 +133,7 @@ uint64_t cd_bucket_set_bytes(const cd_bucket_set *set);
 /* Fails when a hook or a backend wrote behind the bucket (red zones), where the host can look; the
 ** red zone is whole again afterwards. */
 cddp_status cd_bucket_check_red_zone(const cd_bucket *bucket, cddp_error *err);
+/* Would that fail? It changes nothing. */
+bool cd_bucket_is_overwritten(const cd_bucket *bucket);
 /* CD_ASSERTs offsets, lengths, places and layout of the whole set. */
 void cd_bucket_set_audit(const cd_bucket_set *set);

@@ -74,12 +74,17 @@ static cddp_status check_result(const cd_reducer *r, const cd_bucket *bucket, cd
     return CDDP_OK;
 }
 
+static bool asks_unused(const cd_reducer *r)
+{
+    return r->used_map.count > 0 && (cd_reducer_is_dynamic(r) || r->static_graph);
+}
+
 /* Sparse parameters are used everywhere or fail (ERR-12). */
 cddp_status cd_reducer_ask_unused(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
     if (bucket->is_answered || bucket->is_sparse) return CDDP_OK;
     bucket->is_answered = true;
-    if (r->used_map.count == 0 || !(cd_reducer_is_dynamic(r) || r->static_graph)) return CDDP_OK;
+    if (!asks_unused(r)) return CDDP_OK;
     bucket->reading.has_slices = false; /* this may wait for other ranks */
     for (uint32_t i = 0; i < bucket->variable_count; i++) {
         uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
@@ -113,17 +118,28 @@ static int64_t digest_slice(const cd_reducer *r, size_t variable, const cddp_gra
     return cd_tracer_digest(r->tracer, &slice);
 }
 
+/* Was the gradient read together with the result, or behind its copy? Then *written is what was
+** found. */
+static bool is_read(const cd_reducer *r, size_t variable, const cddp_tensor *value,
+                    cd_digest_written *written)
+{
+    const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
+    if (!bucket->reading.has_written || cd_reducer_is_unused(r, variable)) return false;
+    const cddp_tensor slice = cd_bucket_set_view(&r->buckets, variable);
+    if (r->config->gradient_as_bucket_view && !is_same_view(&slice, value)) return false;
+    *written = r->buckets.written[r->buckets.slot_of[variable] - bucket->first_slot];
+    return true;
+}
+
 /* The digest of a gradient, and whether it has an element that is no number. */
 static int64_t digest_final(const cd_reducer *r, size_t variable, const cddp_tensor *value,
                             int64_t *nonfinite)
 {
-    const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
-    if (!bucket->reading.has_written || cd_reducer_is_unused(r, variable))
+    cd_digest_written written;
+    if (!is_read(r, variable, value, &written))
         return (int64_t)cd_digest_and_find_nonfinite(value, nonfinite);
-    const cd_digest_written *w =
-        &r->buckets.written[r->buckets.slot_of[variable] - bucket->first_slot];
-    *nonfinite = w->nonfinite;
-    return (int64_t)w->digest;
+    *nonfinite = written.nonfinite;
+    return (int64_t)written.digest;
 }
 
 void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
@@ -264,6 +280,31 @@ static cddp_status copy_and_report(cd_reducer *r, cd_bucket *bucket, cddp_error 
     return CDDP_OK;
 }
 
+/* The pairs that write_back would copy, where nothing can keep it from doing so once the result is
+** there: then the reading of the result copies them. See Note [One reading for two events]. */
+static const cddp_copy_pair *find_copies(const cd_reducer *r, const cd_bucket *bucket)
+{
+    cddp_copy_pair *pairs = r->buckets.pairs;
+    if (r->config->gradient_as_bucket_view || r->consumers.count > 1 || asks_unused(r)) return NULL;
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        const uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
+        const cddp_grad *grad = cd_wrapped_variable(r->module, v)->grad;
+        if (grad->kind != CDDP_GRAD_DENSE || !is_written_back(r, v)) return NULL;
+        pairs[i] = (cddp_copy_pair){.dst = grad->value, .src = cd_bucket_set_view(&r->buckets, v)};
+        if (!cd_digest_may_copy(&pairs[i].dst, &pairs[i].src)) return NULL;
+    }
+    return hashes_on_the_way(r, bucket, bucket->variable_count) ? pairs : NULL;
+}
+
+/* Of gradients that were read together with the result: as copies of it, or as its slices. */
+static void report_read(const cd_reducer *r, cd_bucket *bucket)
+{
+    cd_reading *reading = &bucket->reading;
+    reading->has_written &= reading->has_slices;
+    emit_finals(r, bucket);
+    reading->has_written = reading->is_copied = false;
+}
+
 static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, const cddp_tensor *result,
                               cddp_error *err)
 {
@@ -278,13 +319,14 @@ static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, const cddp_tenso
         else
             CD_TRY(prepare_copy(r, v, result, &r->buckets.pairs[pair_count++], err));
     }
-    if (pair_count > 0 && hashes_on_the_way(r, bucket, pair_count))
+    const bool copies = pair_count > 0 && !bucket->reading.is_copied;
+    if (copies && hashes_on_the_way(r, bucket, pair_count))
         return CD_PASS(copy_and_report(r, bucket, err));
-    if (pair_count > 0)
+    if (copies)
         CD_TRY(bucket->flat.device->copy_many(bucket->flat.device, r->buckets.pairs, pair_count,
                                               CDDP_COPY_PLAIN, 1, NULL, err));
     CD_POINT_WRITTEN(r, bucket);
-    emit_finals(r, bucket);
+    report_read(r, bucket);
     return CDDP_OK;
 }
 
@@ -319,7 +361,8 @@ static int64_t digest_result(const cd_reducer *r, cd_bucket *bucket, int64_t *sl
     if (bucket->is_sparse || !cd_tracer_wants_digest(r->tracer) ||
         bucket->future.result.device == NULL)
         return 0;
-    const int64_t whole = cd_reading_take_result(&r->buckets, bucket, slices);
+    const int64_t whole = cd_reading_take_result(&r->buckets, bucket);
+    *slices = bucket->reading.slices;
     /* write_back comes next, and nobody else sees the result before it */
     bucket->reading.has_slices = cd_reading_may_be_shared(r->tracer, bucket) &&
                                  bucket->future.result.dtype == bucket->flat.dtype &&
@@ -400,6 +443,15 @@ static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error 
     return CDDP_OK;
 }
 
+static void begin_wait(cd_reducer *r, cd_bucket *bucket)
+{
+    const cd_reader reader = {.bucket = bucket,
+                              .set = &r->buckets,
+                              .pairs = find_copies(r, bucket),
+                              .has_views = r->config->gradient_as_bucket_view};
+    cd_reader_begin_wait(&r->reader, &reader, r->tracer);
+}
+
 static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cddp_error *err)
 {
     cddp_group *group = r->hook != NULL ? r->hook_group : r->group;
@@ -410,7 +462,7 @@ static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cdd
     const bool is_shared = !has_hook && cd_reading_may_be_shared(r->tracer, bucket);
     if (r->tracer != NULL) cd_untouched_compare(r, bucket);
     if (has_hook) cd_tracer_call(r->tracer, r->hook->name, "a stage");
-    if (is_shared) cd_reader_begin_wait(&r->reader, &r->buckets, bucket, r->tracer);
+    if (is_shared) begin_wait(r, bucket);
     const cddp_status status =
         cd_future_advance(&bucket->future, self,
                           cd_bucket_set_reported(&r->buckets, bucket, &plain), complete, err);

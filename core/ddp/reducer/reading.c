@@ -19,9 +19,10 @@ bool cd_reading_may_be_shared(const struct cddp_tracer *tracer, const cd_bucket 
            (bucket->flat.device->flags & CDDP_DEVICE_ASYNC) == 0;
 }
 
-/* The digest of a tensor that has the bucket's elements, and those of its slices. */
-static int64_t read_slices(const cd_bucket_set *set, const cd_bucket *bucket,
-                           const cddp_tensor *whole, int64_t *slices)
+/* Of a tensor that has the bucket's elements. written: what each slice is, by its place in the
+** bucket; NULL: nobody asks. */
+static void read_slices(const cd_bucket_set *set, cd_bucket *bucket, const cddp_tensor *whole,
+                        cd_digest_written *written)
 {
     cd_digest_pass pass;
     uint64_t folded = 0;
@@ -29,12 +30,48 @@ static int64_t read_slices(const cd_bucket_set *set, const cd_bucket *bucket,
     for (uint32_t i = 0; whole->dtype == bucket->flat.dtype && i < bucket->variable_count; i++) {
         const uint32_t slot = bucket->first_slot + i;
         const cddp_tensor slice = cd_bucket_set_view_of(set, set->layout.indices[slot], whole);
-        const uint64_t digest = cd_digest_pass_part(&pass, &slice);
+        int64_t *nonfinite = written != NULL ? &written[i].nonfinite : NULL;
+        const uint64_t digest = cd_digest_pass_part(&pass, &slice, nonfinite);
+        if (written != NULL) written[i].digest = digest;
         set->slice_digests[slot] = (int64_t)digest;
         folded = cd_hash_mix(folded, digest);
     }
-    *slices = (int64_t)folded;
-    return (int64_t)cd_digest_pass_end(&pass);
+    bucket->reading.slices = (int64_t)folded;
+    bucket->reading.digest = (int64_t)cd_digest_pass_end(&pass);
+}
+
+/* Likewise, of the bucket, and copies its slices into the gradients. false: a copy failed. It is
+** tried again when the result is written back, and the error is reported there. */
+static bool copy_slices(const cd_reader *reader)
+{
+    const cd_bucket_set *set = reader->set;
+    cd_bucket *bucket = reader->bucket;
+    cd_digest_pass pass;
+    uint64_t folded = 0;
+    cd_digest_pass_begin(&pass, &bucket->flat);
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        uint64_t digest = 0;
+        if (cd_digest_pass_copy(&pass, &reader->pairs[i], &digest, &set->written[i], NULL) !=
+            CDDP_OK)
+            return false;
+        set->slice_digests[bucket->first_slot + i] = (int64_t)digest;
+        folded = cd_hash_mix(folded, digest);
+    }
+    bucket->reading.slices = (int64_t)folded;
+    bucket->reading.digest = (int64_t)cd_digest_pass_end(&pass);
+    return true;
+}
+
+static void read_result(const cd_reader *reader)
+{
+    cd_bucket *bucket = reader->bucket;
+    const bool copies = reader->pairs != NULL && !cd_bucket_is_overwritten(bucket);
+    bucket->reading.is_copied = copies && copy_slices(reader);
+    if (!bucket->reading.is_copied)
+        read_slices(reader->set, bucket, &bucket->flat,
+                    reader->has_views ? reader->set->written : NULL);
+    bucket->reading.has_written = bucket->reading.is_copied || reader->has_views;
+    bucket->reading.is_known = true;
 }
 
 static bool read_bucket(void *self, const cddp_tensor *tensor, int64_t *digest)
@@ -48,9 +85,7 @@ static bool read_bucket(void *self, const cddp_tensor *tensor, int64_t *digest)
         reading->is_known = false; /* it is true of one post */
         return is_known;
     }
-    reading->digest =
-        read_slices(reader->set, reader->bucket, &reader->bucket->flat, &reading->slices);
-    reading->is_known = true;
+    read_result(reader);
     *digest = reading->digest;
     return true;
 }
@@ -69,11 +104,10 @@ void cd_reader_begin_post(cd_reader *reader, cd_bucket *bucket, struct cddp_trac
     begin(reader, &(cd_reader){.bucket = bucket}, tracer);
 }
 
-void cd_reader_begin_wait(cd_reader *reader, const cd_bucket_set *set, cd_bucket *bucket,
-                          struct cddp_tracer *tracer)
+void cd_reader_begin_wait(cd_reader *reader, const cd_reader *as, struct cddp_tracer *tracer)
 {
-    bucket->reading = (cd_reading){.is_known = false};
-    begin(reader, &(cd_reader){.set = set, .bucket = bucket}, tracer);
+    as->bucket->reading = (cd_reading){.is_known = false};
+    begin(reader, as, tracer);
 }
 
 void cd_reader_end(cd_reader *reader, struct cddp_tracer *tracer)
@@ -82,13 +116,12 @@ void cd_reader_end(cd_reader *reader, struct cddp_tracer *tracer)
     tracer->reader = NULL;
 }
 
-int64_t cd_reading_take_result(const cd_bucket_set *set, cd_bucket *bucket, int64_t *slices)
+int64_t cd_reading_take_result(const cd_bucket_set *set, cd_bucket *bucket)
 {
     cd_reading *reading = &bucket->reading;
     const cddp_tensor *result = &bucket->future.result;
     if (!reading->is_known || !is_same(result, &bucket->flat))
-        reading->digest = read_slices(set, bucket, result, &reading->slices);
+        read_slices(set, bucket, result, NULL);
     reading->is_known = false;
-    *slices = reading->slices;
     return reading->digest;
 }

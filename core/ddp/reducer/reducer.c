@@ -110,6 +110,7 @@ void cd_reducer_reset_iteration(cd_reducer *r)
         bucket->pending = bucket->variable_count;
         bucket->is_launched = bucket->is_skipped = bucket->is_complete = false;
         bucket->is_reported = bucket->is_answered = false;
+        bucket->reading = (cd_reading){.is_known = false};
     }
 }
 
@@ -302,7 +303,7 @@ static int64_t digest_bucket(const cd_reducer *r, const cd_bucket_set *set, cons
         const uint32_t variable = set->layout.indices[bucket->first_slot + i];
         const bool has_slice = !cd_wrapped_variable(r->module, variable)->expect_sparse;
         const cddp_tensor slice = cd_bucket_set_view(&r->buckets, variable);
-        const uint64_t part = has_slice ? cd_digest_pass_part(&pass, &slice) : 0;
+        const uint64_t part = has_slice ? cd_digest_pass_part(&pass, &slice, NULL) : 0;
         digest = cd_hash_mix(digest, part);
         if (is_watched) cd_untouched_compare_ready(r, variable, (int64_t)part);
     }

@@ -2,6 +2,7 @@
 /* Digests that are taken in one pass are the device's, whatever the parts are. */
 #include "core/tensor/digest.h"
 
+#include "core/base/error.h"
 #include "tests/support/test.h"
 
 #include <float.h>
@@ -31,7 +32,11 @@ static void check(const cddp_tensor *whole, const cddp_tensor *parts, size_t cou
     cd_digest_pass_begin(&pass, whole);
     for (size_t i = 0; i < count; i++) {
         cd_test_row("part %zu of %zu", i, count);
-        assert_int_equal(cd_digest_pass_part(&pass, &parts[i]), digest_of(&parts[i]));
+        int64_t found = -2, nonfinite = -1;
+        assert_int_equal(cd_digest_pass_part(&pass, &parts[i], i % 2 == 0 ? &found : NULL),
+                         digest_of(&parts[i]));
+        assert_ok(parts[i].device->find_nonfinite(&parts[i], &nonfinite, NULL), NULL);
+        if (i % 2 == 0) assert_int_equal(found, nonfinite);
     }
     assert_int_equal(cd_digest_pass_end(&pass), digest_of(whole));
 }
@@ -144,6 +149,61 @@ TEST(digest, what_is_written_is_hashed_as_behind_one_call)
                 assert_int_equal(written.nonfinite, places[p]);
             }
         }
+    }
+}
+
+/* A copy is hashed as it is. It stands for what it was copied from only where both are the same. */
+static int64_t spoiled; /* an element of the copy; -1: none */
+
+static cddp_status copy_and_spoil(const cddp_tensor *dst, const cddp_tensor *src,
+                                  cddp_stream *stream, cddp_error *err)
+{
+    const int64_t at = spoiled - dst->offset;
+    cddp_tensor one = *dst;
+    CD_TRY(cddp_device_cpu()->copy(dst, src, stream, err));
+    if (spoiled < 0 || at < 0 || at >= dst->sizes[0]) return CDDP_OK;
+    one.offset = spoiled;
+    one.sizes[0] = 1;
+    return CD_PASS(one.device->fill(&one, 77, NULL, err));
+}
+
+TEST(digest, parts_are_copied_and_each_is_hashed_as_it_is)
+{
+    static const int64_t cuts[][PARTS_MAX] = {
+        {WRITTEN},                          /* the whole */
+        {1, 4096, 4096, WRITTEN - 8193},    /* no block of a part is one of the whole */
+        {1024, 1024, 2048, WRITTEN - 4096}, /* each is */
+        {5, 0, 2049, 0, 4095, WRITTEN - 6149},
+    };
+    static const int64_t places[] = {-1, 0, 4095, 4096, WRITTEN - 1};
+    static const cddp_dtype dtypes[] = {CDDP_F64, CDDP_BF16, CDDP_C64};
+    cddp_device device = *cddp_device_cpu();
+    cddp_error err = CDDP_ERROR_INIT;
+    device.copy = copy_and_spoil;
+    for (size_t row = 0; row < 4 * 5 * 3; row++) {
+        const cddp_dtype dtype = dtypes[row % 3];
+        const int64_t *cut = cuts[row / 3 % 4];
+        spoiled = places[row / 12];
+        cd_test_row("%s, cuts %d, spoiled %d", cddp_dtype_name(dtype), (int)(row / 3 % 4),
+                    (int)spoiled);
+        fill_wide(dtype);
+        cddp_tensor whole = wide(wide_from, dtype, 0, WRITTEN);
+        cd_digest_pass pass;
+        cd_digest_pass_begin(&pass, &whole);
+        for (int64_t i = 0, at = 0; i < PARTS_MAX && at < WRITTEN; at += cut[i++]) {
+            cddp_copy_pair pair = {wide(wide_to, dtype, at, cut[i]),
+                                   wide(wide_from, dtype, at, cut[i])};
+            cd_digest_written written = {.nonfinite = 5};
+            uint64_t part = 0;
+            pair.dst.device = pair.src.device = &device;
+            assert_true(cd_digest_may_copy(&pair.dst, &pair.src));
+            assert_ok(cd_digest_pass_copy(&pass, &pair, &part, &written, &err), &err);
+            assert_int_equal(part, digest_of(&pair.src));
+            assert_int_equal(written.digest, digest_of(&pair.dst));
+            assert_int_equal(written.nonfinite, -1);
+            assert_int_equal(part != written.digest, spoiled >= at && spoiled < at + cut[i]);
+        }
+        assert_int_equal(cd_digest_pass_end(&pass), digest_of(&whole));
     }
 }
 

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What two events report after one reading is what each would have read, and whoever writes between
 ** two readings is seen. See Note [One reading for two events] in core/ddp/reducer/reading.h. */
+#include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/trace/event.h"
 #include "tests/unit/core/ddp/fixture.h"
+
+#include <math.h>
 
 enum { LARGE = 3 * 4096 + 7, STEPS = 3 };
 
@@ -34,7 +37,8 @@ static void body(lane *l)
         lane_reach(l, w->finds_unused && step == 1 ? ~2u : UINT32_MAX);
         lane_forward(l);
         for (size_t i = l->count; i-- > 0;)
-            if (l->reachable[i]) lane_grad(l, i, 1.0 / (double)(i + 3) + step + l->r);
+            if (l->reachable[i])
+                lane_grad(l, i, step == 2 && i == 2 ? NAN : 1.0 / (double)(i + 3) + step + l->r);
         lane_end(l);
         lane_zero_grad(l, step == 0);
     }
@@ -101,10 +105,133 @@ TEST(reading, large_gradients_are_hashed_on_their_way_beside_small_ones)
                      2 * STEPS * (5 + LARGE + 2 * LARGE + 1));
 }
 
+/* ---- copied while it is read ---- */
+
+/* The copy of the large gradient gets another element than its slice has. */
+static cddp_status copy_and_spoil(const cddp_tensor *dst, const cddp_tensor *src,
+                                  cddp_stream *stream, cddp_error *err)
+{
+    CD_TRY(cddp_device_cpu()->copy(dst, src, stream, err));
+    if (cddp_tensor_numel(dst) > 5) ((float *)dst->storage)[dst->offset + 4] = 77;
+    return CDDP_OK;
+}
+
+static void spoiled_body(lane *l)
+{
+    int64_t reported[2] = {0}, gradient = 0;
+    lane_add(l, "a", CDDP_F32, 5);
+    lane_add(l, "b", CDDP_F32, LARGE);
+    lane_wrap(l);
+    lane_mark(l);
+    lane_iterate(l, 3);
+    for (size_t i = l->since; i < l->sink.count; i++) {
+        const cddp_event_grad_final *e = &l->sink.events[i].as.grad_final;
+        if (l->sink.events[i].kind != CDDP_EV_grad_final) continue;
+        CHECK((e->digest == e->slice) == (e->param == 0));
+        reported[e->param] = e->digest;
+    }
+    CHECK_OK(cddp_device_cpu()->digest(&l->grads[1].value, (uint64_t *)&gradient, &l->err));
+    CHECK(reported[0] != 0 && reported[1] == gradient);
+}
+
+TEST(reading, a_copy_is_reported_as_it_is)
+{
+    cddp_device spoiling = *cddp_device_cpu();
+    spoiling.copy = copy_and_spoil;
+    lab_run(&(lab){
+        .world_size = 2, .body = spoiled_body, .level = CDDP_TRACE_DIGEST, .device = &spoiling});
+}
+
+static cddp_backend transport;
+static cddp_tensor posted; /* the bucket */
+static void *posted_work;
+/* What becomes of the wait for the bucket, when its result was spoiled. */
+static enum { ENDS, FAILS, OVERWRITES } damage;
+
+static cddp_status post_and_note(void *group, const cddp_collective *c, void **work,
+                                 cddp_error *err)
+{
+    CD_TRY(transport.post(group, c, work, err));
+    if (c->op == CDDP_OP_ALLREDUCE && cddp_tensor_numel(&c->output) == LARGE + 5) {
+        posted = c->output;
+        posted_work = *work;
+    }
+    return CDDP_OK;
+}
+
+static cddp_status wait_and_damage(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
+{
+    CD_TRY(transport.wait(group, work, timeout_ns, err));
+    if (posted.device == NULL || work != posted_work) return CDDP_OK;
+    CD_TRY(posted.device->fill(&posted, 9, NULL, err));
+    if (damage == FAILS) return cd_fail(err, CDDP_E_TIMEOUT, "too late");
+    if (damage == OVERWRITES) ((float *)posted.storage)[posted.offset + LARGE + 5] = 1;
+    return CDDP_OK;
+}
+
+static void plant_damage(cddp_backend *backend)
+{
+    transport = *backend;
+    backend->post = post_and_note;
+    backend->wait = wait_and_damage;
+}
+
+/* Gradients are as they were, whatever was read. */
+static void damaged_body(lane *l)
+{
+    lane_add(l, "a", CDDP_F32, 5);
+    lane_add(l, "b", CDDP_F32, LARGE);
+    lane_wrap(l);
+    lane_forward(l);
+    for (size_t i = l->count; i-- > 0;) lane_grad(l, i, 3);
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err),
+                damage == FAILS ? CDDP_E_TIMEOUT : CDDP_E_CORRUPT,
+                damage == FAILS ? "too late" : "was overwritten");
+    for (size_t i = 0; i < l->count; i++) CHECK(lane_value(l, i) == 3);
+}
+
+TEST(reading, what_failed_is_copied_nowhere)
+{
+    for (damage = FAILS; damage <= OVERWRITES; damage++) {
+        posted.device = NULL;
+        lab_run(&(lab){.world_size = 1,
+                       .body = damaged_body,
+                       .level = CDDP_TRACE_DIGEST,
+                       .wrap_backend = plant_damage});
+    }
+}
+
+/* It has a gradient from the step before. */
+static void unused_body(lane *l)
+{
+    l->options.find_unused_parameters = true;
+    lane_add(l, "a", CDDP_F32, LARGE);
+    lane_add(l, "b", CDDP_F32, 5);
+    lane_wrap(l);
+    lane_iterate(l, 3);
+    CHECK(lane_value(l, 0) == 9 && lane_value(l, 1) == 9);
+    CHECK_OK(l->device->fill(&l->grads[1].value, 5, NULL, &l->err));
+    lane_reach(l, 1);
+    lane_forward(l);
+    lane_grad(l, 0, 3);
+    lane_end(l);
+    CHECK(lane_value(l, 0) == 9 && lane_value(l, 1) == 5);
+}
+
+TEST(reading, what_nobody_used_is_copied_nowhere)
+{
+    damage = ENDS;
+    posted.device = NULL;
+    lab_run(&(lab){.world_size = 1,
+                   .body = unused_body,
+                   .level = CDDP_TRACE_DIGEST,
+                   .wrap_backend = plant_damage});
+}
+
 /* ---- whoever writes in between ---- */
 
 static cddp_backend inner;
-static bool strikes_wait, strikes;
+static bool strikes_wait, strikes, strikes_views;
 static cddp_tensor bucket; /* that was posted first */
 static cddp_dtype op_dtypes[64];
 static void *op_works[64];
@@ -150,6 +277,7 @@ static void struck_body(lane *l)
 {
     double *out = l->lab->out[0];
     l->options.find_unused_parameters = true;
+    l->options.gradient_as_bucket_view = strikes_views;
     lane_add(l, "a", CDDP_F32, LARGE);
     lane_add(l, "b", CDDP_F32, 3);
     lane_wrap(l);
@@ -170,8 +298,10 @@ static void struck_body(lane *l)
         slice = e->as.grad_final.slice;
         final = e->as.grad_final.digest;
     }
+    uint64_t gradient = 0;
+    CHECK_OK(l->device->digest(&l->grads[0].value, &gradient, &l->err));
     CHECK(done == reported);
-    CHECK(final == slice);
+    CHECK(final == slice && final == (int64_t)gradient);
     CHECK(!strikes);
     float *g = (float *)l->grads[0].value.storage + l->grads[0].value.offset;
     for (int64_t i = 0; i < LARGE; i++) out[0] += g[i];
@@ -179,9 +309,10 @@ static void struck_body(lane *l)
     out[2] = (double)(slice >> 16);
 }
 
-TEST(reading, a_write_between_the_report_and_the_copy_is_seen)
+static void strike(bool views)
 {
     lab b[3];
+    strikes_views = views;
     for (int i = 0; i < 3; i++) { /* nobody; behind the bucket's own wait; behind the map's */
         strikes = false;
         strikes_wait = i == 1;
@@ -198,5 +329,8 @@ TEST(reading, a_write_between_the_report_and_the_copy_is_seen)
     assert_true(b[1].out[0][1] != b[0].out[0][1] && b[2].out[0][1] == b[0].out[0][1]);
     for (int i = 1; i < 3; i++) assert_true(b[i].out[0][2] != b[0].out[0][2]);
 }
+
+TEST(reading, a_write_between_the_report_and_the_copy_is_seen) { strike(false); }
+TEST(reading, a_write_between_the_report_and_the_end_is_seen_in_a_view) { strike(true); }
 
 TEST_MAIN()
