@@ -12,8 +12,8 @@
 
 /* The wait of a rank, or NULL. */
 const cddp_wait *cd_hang_find(const cddp_verdict *verdict, uint32_t rank);
-/* The rank is a root that the wait leads to. Where one of them died, those for which the run did not
-** wait any longer are none. */
+/* The rank is a root that the wait leads to. Where one of them died, those that the run gave up
+** waiting for are none. */
 bool cd_hang_is_root(const cddp_verdict *verdict, const cddp_wait *wait, uint32_t rank);
 /* Whether the wait ended with the run or with a time-out; else the rank learnt that a peer was
 ** gone. */
