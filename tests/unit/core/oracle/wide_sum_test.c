@@ -71,8 +71,8 @@ TEST(wide_sum, does_not_depend_on_the_order)
 
 __extension__ typedef __int128 wide;
 
-/* Whole numbers times a power of two, all over the range: carries and signs meet the borders of limbs
-** everywhere. The sum of the numbers, and what is taken away from it, are known exactly. */
+/* Whole numbers times a power of two, all over the range: carries and signs meet the borders of
+** limbs everywhere. The sum of the numbers, and what is taken away from it, are known exactly. */
 TEST(wide_sum, reads_what_whole_numbers_sum_up_to)
 {
     (void)state;
