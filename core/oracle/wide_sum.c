@@ -142,14 +142,13 @@ static int32_t exponent_above(double value)
 }
 
 /* low: no bit of the values lies lower. size: no smaller than the sum of their magnitudes but for
-** its rounding, which one bit more pays for. Two limbs above take the carry of the highest one and,
-** where the sum is negative, the sign. */
+** its rounding, which one bit more pays for. The highest limb keeps its carry, and the sign. */
 static void take_row(row *r, const cd_wide_sum *sum, size_t element, int32_t low, double size)
 {
     const int64_t lowest = (int64_t)low - sum->exponent_min,
                   highest = (int64_t)exponent_above(size) + 1 - sum->exponent_min;
     const size_t below = lowest > 0 ? (size_t)lowest / LIMB_BITS : 0,
-                 above = (highest > 0 ? (size_t)highest / LIMB_BITS : 0) + 3,
+                 above = (highest > 0 ? (size_t)highest / LIMB_BITS : 0) + 1,
                  end = above < sum->limb_count ? above : sum->limb_count,
                  first = below < end ? below : end;
     r->count = end - first;

@@ -69,6 +69,42 @@ TEST(wide_sum, does_not_depend_on_the_order)
     }
 }
 
+__extension__ typedef __int128 wide;
+
+/* Whole numbers times a power of two, all over the range: carries and signs meet the borders of
+** limbs everywhere. The sum of the numbers, and what is taken away from it, are known exactly. */
+TEST(wide_sum, reads_what_whole_numbers_sum_up_to)
+{
+    (void)state;
+    static const struct {
+        cddp_dtype dtype;
+        int lowest, highest;
+    } ranges[] = {{CDDP_F32, -149, 40}, {CDDP_F64, -1022, 900}};
+    cd_prng prng = cd_prng_seed(cd_test_seed());
+    for (int round = 0; round < 4000; round++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_wide_sum sum;
+        const size_t r = (size_t)round % 2;
+        const int place = (int)cd_prng_between(&prng, ranges[r].lowest, ranges[r].highest);
+        const int count = (int)cd_prng_between(&prng, 0, 12);
+        wide whole = 0;
+        assert_ok(cd_wide_sum_init(&sum, NULL, ranges[r].dtype, 1, &err), &err);
+        for (int i = 0; i < count; i++) {
+            const int64_t number = cd_prng_between(&prng, -(1 << 23), 1 << 23);
+            const int shift = (int)cd_prng_between(&prng, 0, 40);
+            const double value = ldexp((double)number, place + shift);
+            whole += (wide)number * ((wide)1 << shift);
+            cd_wide_sum_push(&sum, &value);
+        }
+        const int64_t taken = cd_prng_between(&prng, -(1 << 23), 1 << 23);
+        const uint64_t factor = (uint64_t)cd_prng_between(&prng, 1, INT64_C(1) << 31);
+        assert_true(cd_wide_sum_get(&sum, 0) == ldexp((double)whole, place));
+        const double left = cd_wide_sum_residual(&sum, 0, ldexp((double)taken, place), factor);
+        assert_true(left == ldexp((double)(whole - (wide)taken * (wide)factor), place));
+        cd_wide_sum_fini(&sum);
+    }
+}
+
 TEST(wide_sum, a_copy_goes_on_by_itself)
 {
     (void)state;
