@@ -58,7 +58,7 @@ typedef enum thing {
 } thing;
 
 /* What a comparison proves. */
-typedef enum proof { BY_EVENTS, BY_AVERAGE, BY_UPDATE, PROOF_COUNT } proof;
+typedef enum proof { BY_EVENTS, BY_AVERAGE, BY_STATE, PROOF_COUNT } proof;
 
 static const struct {
     uint16_t kind;
@@ -103,7 +103,8 @@ static const struct {
     [UNIT] = {CDDP_EV_unit, BY_EVENTS, "a forward of a unit began", ""},
     [UNIT_PASS] = {CDDP_EV_unit_pass, BY_EVENTS, "a full parameter was read", ""},
     [STEP] = {CDDP_EV_optimizer_step, BY_EVENTS, "an optimizer touched a parameter", ""},
-    [TOUCH] = {CDDP_EV_optimizer_touch, BY_UPDATE, "an update was compared, and is right", ""},
+    [TOUCH] = {CDDP_EV_optimizer_touch, BY_STATE,
+               "the state of an optimizer was compared, and is right", ""},
     [AVERAGE] = {CDDP_EV_average, BY_EVENTS, "the parameters became the average that is due", ""},
     [AGREEMENT] = {CDDP_EV_agreement, BY_EVENTS, "an averager wrote a parameter back", ""},
     [ZERO_GRAD] = {CDDP_EV_zero_grad, BY_EVENTS, "a step begins without the gradients of the last",
@@ -116,17 +117,17 @@ typedef struct rank_facts {
     bool is_wrong[PROOF_COUNT]; /* a comparison of it */
     bool is_own;                /* the judge follows its plan */
     bool has_buffers, has_forward, in_forward, has_received, has_gradients, has_buckets;
-    bool has_carried;                         /* a collective had a bucket */
-    bool is_finalized;                        /* a backward wrote averages back */
-    bool has_stepped, has_skipped, has_state; /* its optimizers, or a part of them */
-    bool drops_gradients;                     /* so the plan says */
-    int64_t group;                            /* the wrapper's */
-    int64_t broadcast_group, broadcast;       /* the last one that it posted in a forward */
-    int64_t hook;                             /* the name of the plan's, hashed */
-    int64_t called;                           /* the bucket for which the hook was called last */
-    int64_t unused;                           /* a parameter that its map does not have */
-    int64_t due, due_step;                    /* a parameter to be averaged, and when */
-    int64_t updated, wanted;                  /* digests of it: before the average, and behind it */
+    bool has_carried;                   /* a collective had a bucket */
+    bool is_finalized;                  /* a backward wrote averages back */
+    bool has_stepped, has_skipped;      /* its optimizers */
+    bool drops_gradients;               /* so the plan says */
+    int64_t group;                      /* the wrapper's */
+    int64_t broadcast_group, broadcast; /* the last one that it posted in a forward */
+    int64_t hook;                       /* the name of the plan's, hashed */
+    int64_t called;                     /* the bucket for which the hook was called last */
+    int64_t unused;                     /* a parameter that its map does not have */
+    int64_t due, due_step;              /* a parameter to be averaged, and when */
+    int64_t updated, wanted;            /* digests of it: before the average, and behind it */
 } rank_facts;
 
 typedef struct state {
@@ -324,7 +325,6 @@ static bool is_due(const rank_facts *r, const cddp_event *e, int64_t what, int64
 static void take_value(state *s, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
-    r->has_state = r->has_state || v->what == CDDP_WHAT_OPTIMIZER;
     if (!is_due(r, e, v->what, v->id)) return;
     if (v->moment == CDDP_MOMENT_AFTER_UPDATE) r->updated = v->digest;
     const bool has_moved = r->updated != 0 && v->digest != r->updated;
@@ -343,11 +343,10 @@ static void take_compare(state *s, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
     const bool is_average = c->link == CD_LINK_MATHEMATICS || c->link == CD_LINK_REDUCTION;
-    const proof by = is_average ? BY_AVERAGE : c->link == CD_LINK_UPDATE ? BY_UPDATE : BY_EVENTS;
+    const proof by = is_average ? BY_AVERAGE : c->link == CD_LINK_OPTIMIZER ? BY_STATE : BY_EVENTS;
     r->is_wrong[by] = r->is_wrong[by] || (by != BY_EVENTS && c->bad != 0);
-    /* a step that was skipped touches nothing, nor does a rank without a part of the optimizer */
-    const bool has_stepped = r->has_stepped && !r->has_skipped && r->has_state;
-    if (by == BY_UPDATE && has_stepped) demand(s, r, TOUCH, e);
+    /* not by the update: that may be another rank's. A step that was skipped touches nothing */
+    if (by == BY_STATE && r->has_stepped && !r->has_skipped) demand(s, r, TOUCH, e);
     if (by != BY_AVERAGE) return;
     if (r->is_finalized) demand(s, r, FINAL, e);
     if (r->is_finalized && r->has_buckets) demand(s, r, BUCKET_DONE, e);

@@ -488,6 +488,7 @@ static void put_update(writer *w)
     if (w->step + 1 == FIXTURE_STEPS) put_parameters(w, CDDP_MOMENT_AFTER_AVERAGE, w->step + 1);
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
         put_compare(w, 4, p);
+        put_compare(w, CD_LINK_OPTIMIZER, p);
         VALUE(w, 0, CDDP_MOMENT_AFTER_STEP, p, parameter_after(p, w->step + 1));
         VALUE(w, 3, CDDP_MOMENT_AFTER_STEP, p,
               DIGEST("momentum", p, p == HEAD_WEIGHT ? 0 : w->step + 1, 0));
