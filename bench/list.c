@@ -26,14 +26,31 @@ static bool read_resnet50(bench_list *p)
     return true;
 }
 
+/* Of examples/gpt2 with four layers of 128 channels, as cost.sh there has it. */
+static void write_gpt2(bench_list *p)
+{
+    enum { LAYERS = 4, WIDTH = 128, VOCABULARY = 256, CONTEXT = 64, SQUARE = WIDTH * WIDTH };
+    static const int64_t of_a_layer[] = {WIDTH, WIDTH, 3 * SQUARE, 3 * WIDTH, SQUARE,     WIDTH,
+                                         WIDTH, WIDTH, 4 * SQUARE, 4 * WIDTH, 4 * SQUARE, WIDTH};
+    p->count = 0;
+    p->numel[p->count++] = VOCABULARY * WIDTH;
+    p->numel[p->count++] = CONTEXT * WIDTH;
+    for (int layer = 0; layer < LAYERS; layer++)
+        for (size_t i = 0; i < sizeof of_a_layer / sizeof of_a_layer[0]; i++)
+            p->numel[p->count++] = of_a_layer[i];
+    for (int i = 0; i < 2; i++) p->numel[p->count++] = WIDTH;
+}
+
 const bench_list *bench_list_find(const char *name)
 {
-    static bench_list lists[3] = {{.name = "resnet50"},
-                                  {.name = "tiny", .count = 1000},
-                                  {.name = "mlp", .count = 4, .numel = {1000, 100, 1000, 10}}};
+    static bench_list lists[] = {{.name = "resnet50"},
+                                 {.name = "tiny", .count = 1000},
+                                 {.name = "mlp", .count = 4, .numel = {1000, 100, 1000, 10}},
+                                 {.name = "gpt2"}};
     for (size_t i = 0; i < lists[1].count; i++) lists[1].numel[i] = 64;
     if (lists[0].count == 0 && !read_resnet50(&lists[0])) return NULL;
-    for (int i = 0; i < 3; i++)
+    write_gpt2(&lists[3]);
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         if (strcmp(name, lists[i].name) == 0) return &lists[i];
     return NULL;
 }

@@ -12,5 +12,5 @@ typedef struct bench_list {
     int64_t numel[BENCH_PARAMETERS_MAX];
 } bench_list;
 
-/* "resnet50", "tiny", "mlp": NULL when there is no such list. Returns borrowed for ever. */
+/* "resnet50", "tiny", "mlp", "gpt2": NULL when there is no such list. Returns borrowed for ever. */
 const bench_list *bench_list_find(const char *name);

@@ -45,7 +45,6 @@ static void multiply(float *y, const float *x, const float *w, int64_t t, int64_
 static cddp_status backward(model *m, size_t p, cddp_error *err)
 {
     const int64_t k = shape_of(p)[0], n = shape_of(p)[1];
-    cddp_grad_drop(&m->grads[p]);
     cddp_status status = cddp_grad_define(&m->grads[p], &m->tensors[p], err);
     if (status != CDDP_OK) return status;
     float *g = (float *)m->grads[p].value.storage + m->grads[p].value.offset;
@@ -64,6 +63,7 @@ static cddp_status step(model *m, uint64_t number, cddp_error *err)
 {
     cddp_record_step_begin(number);
     cddp_record_zero_grad(true);
+    for (size_t p = 0; p < PARAMETERS; p++) cddp_grad_drop(&m->grads[p]);
     cddp_status status = cddp_ddp_forward_begin(m->ddp, true, err);
     for (size_t p = 0; p < PARAMETERS; p++)
         multiply(m->scratch, m->inputs[p], m->weights[p], m->tokens, shape_of(p)[0],
@@ -105,6 +105,8 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
         const size_t count = (size_t)(shape_of(p)[0] * shape_of(p)[1]);
         m.weights[p] = calloc(count, sizeof(float));
         m.inputs[p] = calloc((size_t)(m.tokens * shape_of(p)[0]), sizeof(float));
+        for (int64_t i = 0; i < m.tokens * shape_of(p)[0]; i++)
+            m.inputs[p][i] = (float)(i % 5) * 0.01f;
         for (size_t i = 0; i < count; i++) m.weights[p][i] = (float)(i % 7) * 0.01f;
         m.tensors[p] = cddp_tensor_of(cddp_device_cpu(), m.weights[p], 0, CDDP_F32, shape_of(p), 2);
         parameters[p] = (cddp_parameter){.name = names[p],

@@ -28,7 +28,7 @@
 #include <time.h>
 
 #define RANKS 2
-#define LANES 3 /* copies, views, views over a group with the guard */
+#define LANES 2 /* copies, views */
 #define ROUNDS_MAX 200
 
 typedef enum phase {
@@ -38,19 +38,17 @@ typedef enum phase {
     SCALING,
     DDP_COPIES,
     DDP_VIEWS,
-    DDP_GUARDED,
     MARKING,
     PHASE_COUNT
 } phase;
 static const char *const phase_names[PHASE_COUNT] = {"local work",        "bare collectives",
                                                      "copies in and out", "scaling pass",
                                                      "ddp, copies",       "ddp, views",
-                                                     "ddp, views, guard", "mark ready only"};
+                                                     "mark ready only"};
 
 typedef struct bench {
     const bench_list *parameters;
     int rounds;
-    const bench_call *call;
 } bench;
 
 typedef struct lane {
@@ -124,8 +122,6 @@ static cddp_status run_phase(phase which, lane lanes[LANES], const bench_slab *s
         return iterate(&lanes[0], p, true, err);
     case DDP_VIEWS:
         return iterate(&lanes[1], p, true, err);
-    case DDP_GUARDED:
-        return iterate(&lanes[2], p, true, err);
     case MARKING:
         return iterate(&lanes[1], p, false, err);
     case PHASE_COUNT:
@@ -145,18 +141,6 @@ static void report_clock(const bench *b, const char *name, const double m[PHASE_
            over_copies / (double)b->parameters->count, over_views / (double)b->parameters->count);
 }
 
-/* Of a step that computes nothing. */
-static void report_guard(const bench *b, double times[PHASE_COUNT][ROUNDS_MAX])
-{
-    double ratios[ROUNDS_MAX], beyond[ROUNDS_MAX];
-    for (int i = 0; i < b->rounds; i++) {
-        ratios[i] = times[DDP_GUARDED][i] / times[DDP_VIEWS][i];
-        beyond[i] = times[DDP_GUARDED][i] - times[DDP_VIEWS][i];
-    }
-    printf("  wall, the guard: %+.2f %% of a step without computing, %+.1f us (medians of pairs)\n",
-           100 * (bench_median(ratios, b->rounds) - 1), bench_median(beyond, b->rounds));
-}
-
 static void report(const bench *b, const char *backend, const bench_slab *s,
                    double times[CLOCK_COUNT][PHASE_COUNT][ROUNDS_MAX], double *marking)
 {
@@ -171,7 +155,6 @@ static void report(const bench *b, const char *backend, const bench_slab *s,
                m[PROCESSOR][i]);
     report_clock(b, "wall", m[WALL]);
     report_clock(b, "processor", m[PROCESSOR]);
-    report_guard(b, times[WALL]);
     printf("  processor, marking one gradient ready, its bucket's launch included: %.3f us\n",
            bench_median(marking, b->rounds) / (double)b->parameters->count);
     fflush(stdout);
@@ -188,8 +171,7 @@ static cddp_status measure(cddp_group *group, const char *directory, void *argum
     static double times[CLOCK_COUNT][PHASE_COUNT][ROUNDS_MAX];
     const bench_list *p = b->parameters;
     for (int i = 0; i < LANES; i++)
-        BENCH_TRY(
-            bench_replica_init(&lanes[i].replica, p, i == 2 ? b->call->second : group, i > 0, err));
+        BENCH_TRY(bench_replica_init(&lanes[i].replica, p, group, i > 0, err));
     for (int warm = 0; warm < 3; warm++) /* past the rebuild */
         for (int i = 0; i < LANES; i++) BENCH_TRY(iterate(&lanes[i], p, true, err));
     BENCH_TRY(bench_slab_init(&s, lanes[0].replica.ddp, err));
@@ -218,8 +200,6 @@ int main(int argc, char **argv)
     bench b = {.rounds = 21};
     bench_call call = {.module = CDDP_BENCH_MODULE, .size = RANKS, .body = measure, .argument = &b};
     call.options = "guard=0";
-    call.second_options = "guard=1";
-    b.call = &call;
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 < argc && strcmp(argv[i], "--module") == 0)
             call.module = argv[i + 1];
