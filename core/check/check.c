@@ -609,6 +609,12 @@ const cddp_finding *cd_judge_get_finding(const cd_judge *judge, size_t index)
     return &judge->findings[judge->sorted[index]].finding;
 }
 
+uint64_t cd_judge_get_place(const cd_judge *judge, size_t index)
+{
+    CD_ASSERT(index < judge->shown_count);
+    return cause_of(judge, judge->sorted[index]);
+}
+
 size_t cd_judge_wait_count(const cd_judge *judge) { return judge->wait_count; }
 
 const cddp_wait *cd_judge_get_wait(const cd_judge *judge, size_t index)

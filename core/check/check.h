@@ -53,6 +53,9 @@ cddp_status cd_judge_end(cd_judge *judge, cddp_error *err) CDDP_MUST_CHECK;
 
 size_t cd_judge_finding_count(const cd_judge *judge);
 const cddp_finding *cd_judge_get_finding(const cd_judge *judge, size_t index);
+/* Of two findings of one step the one with the smaller place is the cause; also where another judge
+** with the same checks has the other one. */
+uint64_t cd_judge_get_place(const cd_judge *judge, size_t index);
 /* One per check, in the order of the checks, exercised or not. */
 size_t cd_judge_exercise_count(const cd_judge *judge);
 const cd_judge_exercise *cd_judge_get_exercise(const cd_judge *judge, size_t index);

@@ -177,26 +177,17 @@ cddp_status cd_judges_end(cd_judges *j, cddp_error *err)
 
 /* ---- findings ---- */
 
-/* Causes before what they lead to. */
-static size_t causal_place(const cd_judge *judge, const char *check)
-{
-    size_t place = 0;
-    while (place < cd_judge_exercise_count(judge) &&
-           strcmp(cd_judge_get_exercise(judge, place)->check, check) != 0)
-        place++;
-    return place;
-}
-
 /* The judge whose next finding comes first; the number of judges: none has any. next: (count) */
 static size_t find_first(const cd_judges *j, const size_t *next)
 {
-    size_t first = j->count, first_place = 0;
+    size_t first = j->count;
+    uint64_t first_place = 0;
     uint32_t first_step = 0;
     for (size_t i = 0; i < j->count; i++) {
         const cd_judge *judge = j->items[i].judge;
         if (next[i] == cd_judge_finding_count(judge)) continue;
         const cddp_finding *f = cd_judge_get_finding(judge, next[i]);
-        const size_t place = causal_place(judge, f->check);
+        const uint64_t place = cd_judge_get_place(judge, next[i]);
         if (first < j->count &&
             (f->step > first_step || (f->step == first_step && place >= first_place)))
             continue;
