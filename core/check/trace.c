@@ -81,8 +81,9 @@ static const struct {
                      " of a forward"},
     [SHADOW] = {CDDP_EV_join_notify, BY_EVENTS, "the rank shadowed iterations",
                 " of a rank without inputs"},
-    [NO_SYNC_BEGIN] = {CDDP_EV_no_sync, BY_EVENTS, "it was left", " entered=1"},
-    [NO_SYNC_END] = {CDDP_EV_no_sync, BY_EVENTS, "it was entered, and the rank returned",
+    [NO_SYNC_BEGIN] = {CDDP_EV_no_sync, BY_EVENTS, "a forward was inside, and it was left",
+                       " entered=1"},
+    [NO_SYNC_END] = {CDDP_EV_no_sync, BY_EVENTS, "it was entered, and what follows is outside",
                      " entered=0"},
     [SAMPLE] = {CDDP_EV_sample, BY_EVENTS, "a micro-batch of samples was consumed", ""},
     [BACKWARD_BEGIN] = {CDDP_EV_backward_begin, BY_EVENTS, "a backward ended", ""},
@@ -119,6 +120,7 @@ typedef struct rank_facts {
     bool has_buffers, has_forward, in_forward, has_received, has_gradients, has_buckets;
     bool has_carried;                   /* a collective had a bucket */
     bool is_finalized;                  /* a backward wrote averages back */
+    bool is_inside;                     /* a forward was in a no_sync window */
     bool has_stepped, has_skipped;      /* its optimizers */
     bool drops_gradients;               /* so the plan says */
     int64_t group;                      /* the wrapper's */
@@ -218,6 +220,9 @@ static void take_forward_begin(state *s, rank_facts *r, const cddp_event *e)
     r->in_forward = true;
     r->has_received = false;
     r->has_forward = r->has_forward || f->grad_mode;
+    r->is_inside = r->is_inside || (f->grad_mode && !f->sync);
+    /* a window is over */
+    if (f->grad_mode && f->sync && has_seen(r, NO_SYNC_BEGIN)) demand(s, r, NO_SYNC_END, e);
 }
 
 static void take_forward_end(state *s, rank_facts *r, const cddp_event *e)
@@ -229,12 +234,14 @@ static void take_forward_end(state *s, rank_facts *r, const cddp_event *e)
 
 static void take_no_sync(state *s, rank_facts *r, const cddp_event *e)
 {
-    if (e->as.no_sync.entered) {
-        see(r, NO_SYNC_BEGIN);
-    } else {
-        demand(s, r, NO_SYNC_BEGIN, e);
+    const cddp_event_no_sync *n = &e->as.no_sync;
+    if (!n->entered) {
+        if (r->is_inside) demand(s, r, NO_SYNC_BEGIN, e);
         see(r, NO_SYNC_END);
+        return;
     }
+    if (has_seen(r, NO_SYNC_BEGIN) && n->depth == 1) demand(s, r, NO_SYNC_END, e);
+    see(r, NO_SYNC_BEGIN);
 }
 
 static void take_backward_begin(state *s, rank_facts *r, const cddp_event *e)
@@ -354,12 +361,6 @@ static void take_compare(state *s, rank_facts *r, const cddp_event *e)
     if (has_seen(r, FINAL) && r->has_carried) demand(s, r, DONE, e);
 }
 
-static void take_end(state *s, const rank_facts *r, const cddp_event *e)
-{
-    if (e->as.rank_end.status == CDDP_OK && has_seen(r, NO_SYNC_BEGIN))
-        demand(s, r, NO_SYNC_END, e);
-}
-
 /* ---- events ---- */
 
 /* What demands one thing alone. */
@@ -454,9 +455,6 @@ static void take(state *s, rank_facts *r, const cddp_event *e)
         return;
     case CDDP_EV_compare:
         take_compare(s, r, e);
-        return;
-    case CDDP_EV_rank_end:
-        take_end(s, r, e);
         return;
     case CDDP_EV_buffer_sync:
         if (r->in_forward) see(r, BUFFER_SYNC);
@@ -566,8 +564,7 @@ static const uint16_t kinds[] = {CDDP_EV_owed,
                                  CDDP_EV_shown,
                                  CDDP_EV_value,
                                  CDDP_EV_expected,
-                                 CDDP_EV_compare,
-                                 CDDP_EV_rank_end};
+                                 CDDP_EV_compare};
 
 CD_CHECK_TABLE(trace, "I-TRACE", "what happened is in the trace",
                "Where a later event of a rank shows that something happened, the rank's trace has "
