@@ -275,8 +275,8 @@ static bool is_small(field_masks m, uint32_t field_count, const cddp_event *even
     uint64_t numbers = 0, flags = 0;
     for (uint32_t i = 0; i < field_count; i++) {
         const uint64_t value = (uint64_t)event->as.field[i];
-        numbers |= (value + 1) & ((uint64_t)(m.free >> i & 1u) - 1);
-        flags |= value & (0 - (uint64_t)(m.flags >> i & 1u));
+        numbers |= (value + 1) & (((uint64_t)m.free >> i & 1) - 1);
+        flags |= value & (0 - ((uint64_t)m.flags >> i & 1));
     }
     return numbers < CD_IDS_MAX && flags <= 1;
 }
