@@ -313,6 +313,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
         break;
     case CDDP_EV_grad_final:
         mark(d, rank, e->as.grad_final.param, true);
+        d->reduced++;
         break;
     case CDDP_EV_collective_wait:
         rank->waits++;
@@ -473,12 +474,12 @@ static bool has_own_means(const cd_declared *d)
     return d->rank_count > 1 && have_ended(d, &waits) && waits == 0 && !d->is_of_torch;
 }
 
-/* Nothing was found: steps on gradients that nobody reduced were those of local SGD
-** (core/check/own_average.h). */
+/* Nothing was found, and no rank showed a reduction: steps on gradients that nobody reduced were
+** those of local SGD (core/check/own_average.h). */
 static void note_apart(cd_declared *d)
 {
     cd_declared_place *reduced = &d->gaps[CD_DECLARED_REDUCED];
-    if (reduced->count == 0 || !has_own_means(d)) return;
+    if (reduced->count == 0 || d->reduced > 0 || !has_own_means(d)) return;
     d->gaps[CD_DECLARED_APART] = *reduced;
     reduced->count = 0;
 }

@@ -128,6 +128,7 @@ typedef struct cd_declared {
     uint64_t exchanged; /* parameters of rank 0 that a forward had otherwise, as the program says */
     uint64_t moved;   /* parameters without gradients that changed, of the rank with most of them */
     uint64_t ignored; /* parameters of rank 0 on the ignore list */
+    uint64_t reduced; /* gradients that a rank showed behind their reduction */
     cd_feedback feedback;
     cd_means means;
     cd_consumed consumed;
