@@ -36,7 +36,7 @@ static cddp_event make(uint16_t kind, int64_t value)
                     .kind = kind,
                     .level = UINT16_MAX};
     for (size_t i = 0; i < cd_event_field_counts[kind]; i++)
-        e.as.field[i] = i % 2 == 0 ? value : -value - (int64_t)i;
+        e.as.field[i] = i % 2 == 0 ? value : (int64_t)(0 - (uint64_t)value - i);
     return e;
 }
 
