@@ -9,6 +9,7 @@
 #include "cddp/registry.h"
 #include "cli/args.h"
 #include "core/base/text.h"
+#include "sim/ground.h"
 #include "verify/worlds/origin.h"
 
 /* The exit codes; the first five are also cddp_outcome. */
@@ -28,6 +29,7 @@ typedef struct cd_cli {
     cddp_registry *registry;
     cd_plugins *plugins;
     cd_origin origin;
+    cd_sim_ground ground;      /* of every simulated world that a session runs */
     bool color_out, color_err; /* whether to style what goes there */
     bool progress;             /* standard error is a terminal that can wipe a line */
     /* of the terminals; 0: there is none, or it does not say */

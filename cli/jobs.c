@@ -6,8 +6,9 @@
 ** That is copied behind the others in the order of the list, and then removed. So the store, too,
 ** is the same for every number of workers.
 **
-** A fork copies the tables of our pages, which grow with the results. So a process of a very long
-** list runs several scenarios in turn. When it dies, each of them gets a process after all. */
+** A fork copies the tables of our pages, which grow with the results, and then every page that
+** either of the two writes. So a process of a long list runs several scenarios in turn. When it
+** dies, each of them gets a process after all. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/jobs.h"
 
@@ -28,9 +29,7 @@
 
 #define PART ".part-" /* between the name of a store and that of a worker's */
 
-#define LONG_LIST 1000 /* scenarios; from there on a process runs several */
-#define FORKS_MIN 32   /* of a long list */
-#define FORKS_EACH 8   /* of a long list, for each worker: none waits long for the last one */
+#define FORKS_EACH 16 /* of a long list, for each worker: none waits long for the last one */
 
 typedef struct pool {
     const cd_jobs *jobs;
@@ -321,9 +320,7 @@ static cddp_status run_crew(pool *p, size_t *begun, cddp_error *err)
 
 static size_t stride_of(const cd_jobs *jobs)
 {
-    const size_t forks = FORKS_EACH * jobs->worker_count;
-    if (jobs->count < LONG_LIST) return 1;
-    const size_t stride = jobs->count / (forks > FORKS_MIN ? forks : FORKS_MIN);
+    const size_t stride = jobs->count / FORKS_EACH / jobs->worker_count;
     return stride > 1 ? stride : 1;
 }
 

@@ -184,6 +184,7 @@ int main(int argc, char **argv)
         exit_code = commands[args.command](&cli);
     cddp_registry_destroy(cli.registry);
     cd_plugins_close(cli.plugins);
+    cd_sim_ground_fini(&cli.ground);
     cd_args_fini(&args);
     cd_leave_end();
     return exit_code;

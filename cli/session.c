@@ -430,6 +430,7 @@ static cddp_status open_compose(const cd_session *session, const cddp_plan *plan
                                   .idle_context = keeper,
                                   .schedule = session->schedule,
                                   .chooser = session->chooser,
+                                  .ground = &session->cli->ground,
                                   .node = getenv("CDDP_NODE")};
     CD_TRY(cd_plugins_need_backend(session->cli, plan->world.backend, err));
     CD_TRY(cd_compose_open(&options, compose, err));

@@ -184,4 +184,9 @@ void cd_fiber_unmap(void *memory, size_t bytes)
 
 bool cd_fiber_guard(void *memory, size_t bytes) { return mprotect(memory, bytes, PROT_NONE) == 0; }
 
+bool cd_fiber_unguard(void *memory, size_t bytes)
+{
+    return mprotect(memory, bytes, PROT_READ | PROT_WRITE) == 0;
+}
+
 size_t cd_fiber_page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }

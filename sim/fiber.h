@@ -62,4 +62,5 @@ bool cd_fiber_has_shadow(void);
 void *cd_fiber_map(size_t bytes);
 void cd_fiber_unmap(void *memory, size_t bytes);
 bool cd_fiber_guard(void *memory, size_t bytes);
+bool cd_fiber_unguard(void *memory, size_t bytes);
 size_t cd_fiber_page_bytes(void);

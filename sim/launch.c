@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/os_fault.h"
 #include "core/base/os_ticker.h"
+#include "sim/ground.h"
 #include "sim/state.h"
 #include "sim/stream.h"
 
@@ -75,9 +76,12 @@ static cddp_status check_config(const cd_sim_config *c, cddp_error *err)
 
 #define HOST_BLOCK_BYTES ((size_t)1024)
 
-static void destroy_host(cd_sim_host *host)
+/* Code from outside may have kept pointers into its world, and still use them. */
+static void destroy_host(cd_sim_host *host, size_t touched_bytes)
 {
-    cd_fiber_unmap(host->block, host->block_bytes);
+    const bool is_foreign = host->config.stuck_ns != 0;
+    cd_sim_ground_give(is_foreign ? NULL : host->config.ground, host->block, host->block_bytes,
+                       touched_bytes);
     cd_arena_fini(&host->arena);
 }
 
@@ -113,7 +117,7 @@ static void map_once(cd_sim_host *host)
     host->stack_bytes = round_up(c->stack_bytes, page);
     host->stack_stride = host->stack_bytes + page;
     host->block_bytes = host->stacks_offset + host->stack_stride * c->world_size;
-    host->block = cd_fiber_map(host->block_bytes);
+    host->block = cd_sim_ground_take(host->config.ground, &host->block_bytes);
 }
 
 static cddp_status map_block(cd_sim_host *host, cddp_error *err)
@@ -150,10 +154,9 @@ cddp_status cd_sim_create(const cd_sim_config *config, cd_sim **sim, cddp_error 
     CD_TRY_OUT(copy_config(host, err));
     CD_TRY_OUT(map_block(host, err));
     *sim = (cd_sim *)(void *)host->block;
-    (*sim)->host = host;
-    (*sim)->world_size = host->config.world_size;
+    **sim = (cd_sim){.host = host, .world_size = host->config.world_size};
 out:
-    if (status != CDDP_OK) destroy_host(host);
+    if (status != CDDP_OK) destroy_host(host, 0);
     return status;
 }
 
@@ -169,8 +172,9 @@ static void fini_run(cd_sim *sim)
 void cd_sim_destroy(cd_sim *sim)
 {
     if (sim == NULL) return;
+    const size_t touched = sim->memory.used + sim->world_size * sim->host->stack_bytes;
     fini_run(sim);
-    destroy_host(sim->host);
+    destroy_host(sim->host, touched);
 }
 
 /* ---- a run ---- */

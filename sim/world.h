@@ -83,6 +83,7 @@ typedef struct cd_sim_config {
     /* choices other than fifo that the choice string can hold; 0: 65536 */
     uint32_t deviations_max;
     const cddp_allocator *allocator; /* for the handle outside the block; NULL: the process heap */
+    struct cd_sim_ground *ground;    /* where its block comes from; NULL: its own */
     /* Called when the world has ended and killed or hung ranks are unwound, so that they free their
     ** memory. Their actions are no part of the run: mute their tracers here. (optional) */
     void (*ended)(void *context);

@@ -285,6 +285,7 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     config.trace_level = c->options.level;
     config.timeout_ns = plan->world.timeout_ms * 1000000u;
     config.allocator = c->options.allocator;
+    config.ground = c->options.ground;
     config.ended = world_ended;
     config.ended_context = c;
     config.is_endless = &c->relay.is_endless;

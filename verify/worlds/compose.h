@@ -38,6 +38,7 @@ typedef struct cd_compose_options {
     const char *schedule;
     cddp_trace_level level;
     const cddp_allocator *allocator;
+    struct cd_sim_ground *ground; /* of simulated worlds, see sim/world.h; NULL: each its own */
 } cd_compose_options;
 
 /* Whether ranks on this backend are processes that the program starts, and so may also join a job
