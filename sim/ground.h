@@ -15,7 +15,7 @@ typedef struct cd_sim_ground {
 } cd_sim_ground;
 
 /* At least *bytes, which becomes how many there are. Page-aligned; what is in it is unknown. ground
-** NULL: always a block of its own. */
+** NULL: always a new block. */
 unsigned char *cd_sim_ground_take(cd_sim_ground *ground, size_t *bytes);
 /* touched_bytes: how much of it has pages. */
 void cd_sim_ground_give(cd_sim_ground *ground, unsigned char *block, size_t bytes,
