@@ -91,8 +91,7 @@ static bool fold_packed(const cd_carries *c, const cddp_event *e, uint64_t *dige
 {
     *digest = 0;
     for (int64_t i = 0;; i++) {
-        const packed *p =
-            cd_table_find(&c->slots, CD_KEY(e->rank, e->as.bucket_launch.bucket, i));
+        const packed *p = cd_table_find(&c->slots, CD_KEY(e->rank, e->as.bucket_launch.bucket, i));
         if (p == NULL || p->step != e->step || p->micro_step != e->micro_step) return i > 0;
         if (p->digest == 0) return false;
         *digest = cd_hash_mix(*digest, (uint64_t)p->digest);
@@ -103,8 +102,7 @@ static void compare_packed(cd_carries *c, const cddp_event *e, const launch *l)
 {
     const cddp_event_bucket_launch *b = &e->as.bucket_launch;
     uint64_t digest;
-    if (b->shadow || b->slices == 0 || !fold_packed(c, e, &digest) ||
-        digest == (uint64_t)b->slices)
+    if (b->shadow || b->slices == 0 || !fold_packed(c, e, &digest) || digest == (uint64_t)b->slices)
         return;
     report(c, e, l,
            &(contradiction){"is not launched as it was packed", "packed:", "launched:", b->bucket,

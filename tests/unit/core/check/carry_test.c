@@ -15,11 +15,11 @@
 
 typedef enum mistake {
     NOTHING,
-    NOT_CARRIED,      /* nobody posts the bucket */
-    PACKED_OTHERWISE, /* other bytes than are launched */
-    POSTED_OTHERWISE, /* other bytes than were launched */
-    TAKEN_EARLY,      /* its result is taken before its (last) operation has ended */
-    RESULT_REPLACED,  /* what is taken is not what arrived */
+    NOT_CARRIED,       /* nobody posts the bucket */
+    PACKED_OTHERWISE,  /* other bytes than are launched */
+    POSTED_OTHERWISE,  /* other bytes than were launched */
+    TAKEN_EARLY,       /* its result is taken before its (last) operation has ended */
+    RESULT_REPLACED,   /* what is taken is not what arrived */
     WRITTEN_OTHERWISE, /* a gradient is not its slice of the result */
     /* no mistake: the first backward is left, and what it posted ends in the second */
     LEFT,
