@@ -1544,6 +1544,89 @@ TEST(live, of_a_rank_that_a_fault_kept_it_is_said_how_late_it_came)
     }
 }
 
+/* What became of rank 1 and rank 2 under a planted fault each; all posted the operation, in which
+** the others time out. */
+static const struct {
+    const char *name;
+    cddp_event_fault first, second;
+    bool has_first_died; /* else rank 1 times out as well */
+    size_t waiting, peers;
+    uint32_t peer; /* the first */
+} struck_pairs[] = {
+    {"both are dead",
+     {.kind = CDDP_FAULT_KILL, .target = 1},
+     {.kind = CDDP_FAULT_KILL, .target = 2},
+     true,
+     2,
+     2,
+     1},
+    {"one is dead, one hangs",
+     {.kind = CDDP_FAULT_HANG, .target = 1},
+     {.kind = CDDP_FAULT_KILL, .target = 2},
+     true,
+     2,
+     2,
+     1},
+    {"one came back before anybody gave up",
+     {.kind = CDDP_FAULT_HANG, .target = 1, .duration = 20 * MS},
+     {.kind = CDDP_FAULT_KILL, .target = 2},
+     false,
+     3,
+     1,
+     2},
+    {"one came back after the others gave up, one is dead",
+     {.kind = CDDP_FAULT_HANG, .target = 1, .duration = 500 * MS},
+     {.kind = CDDP_FAULT_KILL, .target = 2},
+     false,
+     2,
+     2,
+     1},
+    {"a bit of one was flipped",
+     {.kind = CDDP_FAULT_BIT_FLIP, .target = 1},
+     {.kind = CDDP_FAULT_KILL, .target = 2},
+     false,
+     3,
+     1,
+     2},
+};
+
+TEST(live, of_several_ranks_that_faults_struck_those_are_waited_for_that_are_still_out)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof struck_pairs / sizeof struck_pairs[0]; i++) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        const bool has_died[4] = {false, struck_pairs[i].has_first_died, true, false};
+        cd_test_row("%s", struck_pairs[i].name);
+        put(judge, (cddp_event){.kind = CDDP_EV_fault, .as.fault = struck_pairs[i].first});
+        put(judge, (cddp_event){.kind = CDDP_EV_fault, .as.fault = struck_pairs[i].second});
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            PUT_AT(judge, rank, 0, group, .group = 7, .group_rank = (int64_t)rank, .members = 4);
+            PUT_AT(judge, rank, 0, collective_post, .group = 7, .op = CDDP_OP_ALLREDUCE,
+                   .reduce_op = CDDP_RED_SUM, .root = -1, .bucket = 0);
+        }
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            const bool is_late = rank == 1 && struck_pairs[i].first.duration == 500 * MS;
+            cddp_event e = {.rank = rank, .kind = CDDP_EV_collective_done};
+            e.time_ns = is_late ? 600 * MS : 100 * MS;
+            e.as.collective_done =
+                (cddp_event_collective_done){.group = 7, .status = CDDP_E_TIMEOUT};
+            if (!has_died[rank]) put(judge, e);
+            PUT_AT(judge, rank, 0, rank_end, .status = CDDP_E_TIMEOUT,
+                   .end = has_died[rank] ? CDDP_RANK_KILLED : CDDP_RANK_RETURNED);
+        }
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_wait_count(judge), struck_pairs[i].waiting);
+        for (size_t k = 0; k < cd_judge_wait_count(judge); k++) {
+            const cddp_wait *w = cd_judge_get_wait(judge, k);
+            assert_int_equal(w->peer_count, struck_pairs[i].peers);
+            assert_int_equal(w->peers[0], struck_pairs[i].peer);
+            assert_int_equal(w->peers[w->peer_count - 1], 2);
+        }
+        cd_judge_destroy(judge);
+    }
+}
+
 /* What rank 2 posted is not known: there is no record of it, or one that stops. */
 TEST(live, a_member_without_a_record_to_its_end_is_not_to_blame)
 {
