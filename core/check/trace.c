@@ -67,6 +67,8 @@ typedef enum thing {
 /* What a comparison proves. */
 typedef enum proof { BY_EVENTS, BY_AVERAGE, BY_STATE, PROOF_COUNT } proof;
 
+#define REDUCED "an average is right, or a gradient is what its hook delivered"
+
 static const struct {
     uint16_t kind;
     proof by;
@@ -104,13 +106,12 @@ static const struct {
     [HOOK_CALL] = {CDDP_EV_hook_call, BY_EVENTS, "a hook's future completed", ""},
     [HOOK_DONE] = {CDDP_EV_hook_done, BY_EVENTS, "the result of a bucket that a hook had arrived",
                    ""},
-    [BUCKET_DONE] = {CDDP_EV_bucket_done, BY_AVERAGE, "an average was compared, and is right", ""},
+    [BUCKET_DONE] = {CDDP_EV_bucket_done, BY_AVERAGE, REDUCED, ""},
     [USED_LOCAL] = {CDDP_EV_used_local, BY_EVENTS, "the sum of the maps was read", ""},
     [USED_GLOBAL] = {CDDP_EV_used_global, BY_EVENTS,
                      "what only other ranks used has a gradient here", ""},
-    [FINAL] = {CDDP_EV_grad_final, BY_AVERAGE, "an average was compared, and is right", ""},
-    [BACKWARD_END] = {CDDP_EV_backward_end, BY_AVERAGE, "an average was compared, and is right",
-                      ""},
+    [FINAL] = {CDDP_EV_grad_final, BY_AVERAGE, REDUCED, ""},
+    [BACKWARD_END] = {CDDP_EV_backward_end, BY_AVERAGE, REDUCED, ""},
     [UNIT] = {CDDP_EV_unit, BY_EVENTS, "a forward of a unit began", ""},
     [UNIT_PASS] = {CDDP_EV_unit_pass, BY_EVENTS, "a full parameter was read", ""},
     [UNIT_STORAGE] = {CDDP_EV_unit_storage, BY_EVENTS,
@@ -151,6 +152,7 @@ typedef struct rank_facts {
     int64_t called;                     /* the bucket for which the hook was called last */
     int64_t unused;                     /* a parameter that its map does not have */
     int64_t stepped;                    /* the name of the last optimizer that did, hashed */
+    int64_t delivered, slice;           /* a parameter whose hook delivered, and its digest */
     int64_t due, due_step;              /* a parameter to be averaged, and when */
     int64_t updated, wanted;            /* digests of it: before the average, and behind it */
 } rank_facts;
@@ -340,6 +342,25 @@ static void take_entry(state *s, rank_facts *r, const cddp_event *e)
     if (r->has_gradients && r->drops_gradients && is_empty) demand(s, r, ZERO_GRAD, e);
 }
 
+/* Of a lossy hook no average is compared. */
+static void take_slice(rank_facts *r, const cddp_event *e)
+{
+    if (e->as.bucket_slice.left) return;
+    r->delivered = e->as.bucket_slice.param + 1;
+    r->slice = e->as.bucket_slice.digest;
+}
+
+static void take_delivered(state *s, const rank_facts *r, const cddp_event *e)
+{
+    const cddp_event_value *v = &e->as.value;
+    const bool is_delivered = r->delivered != 0 && v->param + 1 == r->delivered;
+    if (!is_delivered || v->digest == 0 || v->digest != r->slice) return;
+    demand(s, r, FINAL, e);
+    demand(s, r, BUCKET_DONE, e);
+    demand(s, r, BACKWARD_END, e);
+    if (r->has_carried) demand(s, r, DONE, e);
+}
+
 static void take_shown(state *s, const rank_facts *r, const cddp_event *e)
 {
     const cddp_event_shown *x = &e->as.shown;
@@ -407,6 +428,8 @@ static void take_value(state *s, rank_facts *r, const cddp_event *e)
     const cddp_event_value *v = &e->as.value;
     if (v->id == 0) take_moment(s, r, e);
     if (v->what == CDDP_WHAT_PARAMETER && v->param == 0) demand(s, r, PARAM, e);
+    if (v->what == CDDP_WHAT_GRADIENT && v->moment == CDDP_MOMENT_AFTER_BACKWARD)
+        take_delivered(s, r, e);
     if (v->what == CDDP_WHAT_OPTIMIZER && v->param >= 0) take_state(s, r, e);
     if (!is_due(r, e, v->what, v->id)) return;
     if (v->moment == CDDP_MOMENT_AFTER_UPDATE) r->updated = v->digest;
@@ -441,7 +464,7 @@ static void take_compare(state *s, rank_facts *r, const cddp_event *e)
 /* ---- events ---- */
 
 /* What demands one thing alone. */
-static void take_plain(state *s, const rank_facts *r, const cddp_event *e)
+static void take_plain(state *s, rank_facts *r, const cddp_event *e)
 {
     switch (e->kind) {
     case CDDP_EV_join_end:
@@ -467,7 +490,11 @@ static void take_plain(state *s, const rank_facts *r, const cddp_event *e)
         demand(s, r, MEMORY, e);
         return;
     case CDDP_EV_optimizer_touch:
+        r->delivered = 0; /* what steps in the backward has nothing written back */
         demand(s, r, STEP, e);
+        return;
+    case CDDP_EV_bucket_slice:
+        take_slice(r, e);
         return;
     case CDDP_EV_average:
         demand(s, r, AGREEMENT, e);
@@ -634,6 +661,7 @@ static const uint16_t kinds[] = {CDDP_EV_owed,
                                  CDDP_EV_hook_call,
                                  CDDP_EV_hook_done,
                                  CDDP_EV_bucket_done,
+                                 CDDP_EV_bucket_slice,
                                  CDDP_EV_used_local,
                                  CDDP_EV_used_global,
                                  CDDP_EV_grad_final,
