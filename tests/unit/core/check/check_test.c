@@ -2152,108 +2152,109 @@ TEST(merge, orders_by_time_rank_and_sequence)
 
 /* ---- I-TRACE ---- */
 
-/* What is told of a rank: `lacks` is left out of it, or nothing is. */
-typedef struct told {
+/* A rank that reports something; of it `lacks` is left out. */
+typedef struct trace_of {
     cd_judge *judge;
     int64_t lacks; /* CDDP_EV_…; -1: nothing */
-} told;
+} trace_of;
 
-static void tell(const told *t, cddp_event e)
+static void report(const trace_of *t, cddp_event e)
 {
     if ((int64_t)e.kind != t->lacks) put(t->judge, e);
 }
-#define TELL(t, kind_, words, ...)                  \
-    tell((t), (cddp_event){.kind = CDDP_EV_##kind_, \
-                           .text = (words),         \
-                           .as.kind_ = (cddp_event_##kind_){__VA_ARGS__}})
+#define REPORT(t, kind_, words, ...)                  \
+    report((t), (cddp_event){.kind = CDDP_EV_##kind_, \
+                             .text = (words),         \
+                             .as.kind_ = (cddp_event_##kind_){__VA_ARGS__}})
 
-static void tell_join(const told *t)
+static void report_join(const trace_of *t)
 {
-    TELL(t, join_notify, NULL, .active_ranks = 1);
-    TELL(t, join_notify, NULL, .active_ranks = 0);
-    TELL(t, join_end, NULL, .shadow_iterations = 1);
-    TELL(t, value, "w", .moment = CDDP_MOMENT_END, .param = -1);
+    REPORT(t, join_notify, NULL, .active_ranks = 1);
+    REPORT(t, join_notify, NULL, .active_ranks = 0);
+    REPORT(t, join_end, NULL, .shadow_iterations = 1);
+    REPORT(t, value, "w", .moment = CDDP_MOMENT_END, .param = -1);
 }
 
-static void tell_unit(const told *t)
+static void report_unit(const trace_of *t)
 {
-    TELL(t, unit, "layers.0", .unit = 0);
-    TELL(t, unit_pass, NULL, .unit = 0);
-    TELL(t, planned_storage, "layers.0", .bytes = 4);
-    TELL(t, unit_storage, NULL, .bytes = 4);
-    TELL(t, unit_read, NULL, .unit = 0);
+    REPORT(t, unit, "layers.0", .unit = 0);
+    REPORT(t, unit_pass, NULL, .unit = 0);
+    REPORT(t, planned_storage, "layers.0", .bytes = 4);
+    REPORT(t, unit_storage, NULL, .bytes = 4);
+    REPORT(t, unit_read, NULL, .unit = 0);
 }
 
-static void tell_shares(const told *t)
+static void report_shares(const trace_of *t)
 {
-    TELL(t, group, "world", .group = 7, .members = 2);
-    TELL(t, collective_post, NULL, .group = 7, .op = CDDP_OP_ALLGATHER, .numel = -1, .bucket = -1);
-    TELL(t, collective_share, NULL, .group = 7, .peer = 1, .given = 1, .taken = 2);
-    TELL(t, collective_done, NULL, .group = 7);
+    REPORT(t, group, "world", .group = 7, .members = 2);
+    REPORT(t, collective_post, NULL, .group = 7, .op = CDDP_OP_ALLGATHER, .numel = -1,
+           .bucket = -1);
+    REPORT(t, collective_share, NULL, .group = 7, .peer = 1, .given = 1, .taken = 2);
+    REPORT(t, collective_done, NULL, .group = 7);
 }
 
 /* An optimizer without state. */
-static void tell_step(const told *t)
+static void report_step(const trace_of *t)
 {
-    TELL(t, stop, NULL, .stop = 0);
-    TELL(t, optimizer_step, "sgd", .optimizer = 0);
-    TELL(t, optimizer_touch, NULL, .touched = 1);
-    TELL(t, compare, "", .link = CD_LINK_UPDATE);
-    TELL(t, value, "sgd", .what = CDDP_WHAT_OPTIMIZER, .moment = CDDP_MOMENT_AFTER_STEP);
+    REPORT(t, stop, NULL, .stop = 0);
+    REPORT(t, optimizer_step, "sgd", .optimizer = 0);
+    REPORT(t, optimizer_touch, NULL, .touched = 1);
+    REPORT(t, compare, "", .link = CD_LINK_UPDATE);
+    REPORT(t, value, "sgd", .what = CDDP_WHAT_OPTIMIZER, .moment = CDDP_MOMENT_AFTER_STEP);
 }
 
 /* Of a lossy hook no average is compared. */
-static void tell_delivered(const told *t)
+static void report_delivered(const trace_of *t)
 {
-    TELL(t, hook_call, "topk", .bucket = 0);
-    TELL(t, hook_done, "topk", .bucket = 0);
-    TELL(t, bucket_done, NULL, .bucket = 0);
-    TELL(t, bucket_slice, NULL, .param = 0, .digest = 5);
-    TELL(t, grad_final, NULL, .param = 0, .presence = CDDP_PRESENCE_VALUE, .digest = 5);
-    TELL(t, backward_begin, NULL, .sync = 1);
-    TELL(t, backward_end, NULL, .finalized = 1);
-    TELL(t, value, "w", .what = CDDP_WHAT_GRADIENT, .moment = CDDP_MOMENT_AFTER_BACKWARD,
-         .digest = 5);
+    REPORT(t, hook_call, "topk", .bucket = 0);
+    REPORT(t, hook_done, "topk", .bucket = 0);
+    REPORT(t, bucket_done, NULL, .bucket = 0);
+    REPORT(t, bucket_slice, NULL, .param = 0, .digest = 5);
+    REPORT(t, grad_final, NULL, .param = 0, .presence = CDDP_PRESENCE_VALUE, .digest = 5);
+    REPORT(t, backward_begin, NULL, .sync = 1);
+    REPORT(t, backward_end, NULL, .finalized = 1);
+    REPORT(t, value, "w", .what = CDDP_WHAT_GRADIENT, .moment = CDDP_MOMENT_AFTER_BACKWARD,
+           .digest = 5);
 }
 
 /* Gradients of units, which lie in no bucket. */
-static void tell_scattered(const told *t)
+static void report_scattered(const trace_of *t)
 {
-    TELL(t, group, "world", .group = 7, .members = 2);
-    TELL(t, collective_post, NULL, .group = 7, .op = CDDP_OP_REDUCE_SCATTER, .bucket = -1);
-    TELL(t, collective_done, NULL, .group = 7);
-    TELL(t, grad_final, NULL, .param = 0, .presence = CDDP_PRESENCE_VALUE);
-    TELL(t, backward_begin, NULL, .sync = 1);
-    TELL(t, backward_end, NULL, .finalized = 1);
-    TELL(t, compare, "", .link = CD_LINK_REDUCTION);
+    REPORT(t, group, "world", .group = 7, .members = 2);
+    REPORT(t, collective_post, NULL, .group = 7, .op = CDDP_OP_REDUCE_SCATTER, .bucket = -1);
+    REPORT(t, collective_done, NULL, .group = 7);
+    REPORT(t, grad_final, NULL, .param = 0, .presence = CDDP_PRESENCE_VALUE);
+    REPORT(t, backward_begin, NULL, .sync = 1);
+    REPORT(t, backward_end, NULL, .finalized = 1);
+    REPORT(t, compare, "", .link = CD_LINK_REDUCTION);
 }
 
 TEST(trace, an_event_that_others_show_is_missed_and_only_then)
 {
     static const struct {
-        void (*tell)(const told *t);
+        void (*report)(const trace_of *t);
         int64_t lacks;
         const char *words; /* NULL: the others do not show it */
-    } rows[] = {{tell_join, CDDP_EV_join_end, "lacks every join_end"},
-                {tell_unit, CDDP_EV_unit_storage, "lacks every unit_storage"},
-                {tell_unit, CDDP_EV_planned_storage, NULL},
-                {tell_shares, CDDP_EV_collective_share, "lacks every collective_share"},
-                {tell_step, CDDP_EV_stop, "lacks every stop"},
-                {tell_step, CDDP_EV_optimizer_touch, "lacks every optimizer_touch"},
-                {tell_delivered, CDDP_EV_grad_final, "lacks every grad_final"},
-                {tell_delivered, CDDP_EV_bucket_done, "lacks every bucket_done"},
-                {tell_delivered, CDDP_EV_backward_end, "lacks every backward_end"},
-                {tell_delivered, CDDP_EV_bucket_slice, NULL},
-                {tell_scattered, CDDP_EV_collective_done, "lacks every collective_done"}};
+    } rows[] = {{report_join, CDDP_EV_join_end, "lacks every join_end"},
+                {report_unit, CDDP_EV_unit_storage, "lacks every unit_storage"},
+                {report_unit, CDDP_EV_planned_storage, NULL},
+                {report_shares, CDDP_EV_collective_share, "lacks every collective_share"},
+                {report_step, CDDP_EV_stop, "lacks every stop"},
+                {report_step, CDDP_EV_optimizer_touch, "lacks every optimizer_touch"},
+                {report_delivered, CDDP_EV_grad_final, "lacks every grad_final"},
+                {report_delivered, CDDP_EV_bucket_done, "lacks every bucket_done"},
+                {report_delivered, CDDP_EV_backward_end, "lacks every backward_end"},
+                {report_delivered, CDDP_EV_bucket_slice, NULL},
+                {report_scattered, CDDP_EV_collective_done, "lacks every collective_done"}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         for (int is_whole = 0; is_whole < 2; is_whole++) {
-            const told t = {make_judge_of("I-TRACE"), is_whole ? -1 : rows[i].lacks};
+            const trace_of t = {make_judge_of("I-TRACE"), is_whole ? -1 : rows[i].lacks};
             cd_test_row("row %zu, %s", i, is_whole ? "whole" : "lacking");
-            TELL(&t, owed, "", .count = 0);
-            TELL(&t, wrap, NULL, .params = 1);
-            TELL(&t, param, "w", .param = 0);
-            rows[i].tell(&t);
+            REPORT(&t, owed, "", .count = 0);
+            REPORT(&t, wrap, NULL, .params = 1);
+            REPORT(&t, param, "w", .param = 0);
+            rows[i].report(&t);
             expect_finding(t.judge, is_whole ? NULL : rows[i].words, "no such event");
         }
     }
