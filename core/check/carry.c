@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/check/carry.h"
 
+#include "core/base/hash.h"
+
 typedef struct launch {
     /* digests, 0: not reported: as launched, and what its collective delivered */
     int64_t group, content, arrived;
@@ -21,12 +23,18 @@ typedef struct carried {
     uint64_t launch; /* its event's sequence + 1; 0: nothing */
 } carried;
 
+typedef struct packed {
+    int64_t digest; /* 0: not known */
+    uint32_t step, micro_step;
+} packed;
+
 void cd_carries_init(cd_carries *c, cd_writer *writer)
 {
     c->writer = writer;
     cd_table_init(&c->buckets, writer->context.allocator, sizeof(launch));
     cd_table_init(&c->windows, writer->context.allocator, sizeof(window));
     cd_table_init(&c->posts, writer->context.allocator, sizeof(carried));
+    cd_table_init(&c->slots, writer->context.allocator, sizeof(packed));
     cd_ranks_init(&c->labels, writer->context.allocator, sizeof(int64_t));
 }
 
@@ -35,6 +43,7 @@ void cd_carries_fini(cd_carries *c)
     cd_table_fini(&c->buckets);
     cd_table_fini(&c->windows);
     cd_table_fini(&c->posts);
+    cd_table_fini(&c->slots);
     cd_ranks_fini(&c->labels);
 }
 
@@ -68,6 +77,56 @@ static void report(cd_carries *c, const cddp_event *e, const launch *l, const co
     cd_writer_hold(c->writer, key, &f);
 }
 
+/* A copy that waits for its bucket is packed when it is launched; rows lie in no bucket. */
+static void take_packed(cd_carries *c, const cddp_event *e)
+{
+    const cddp_event_mark_ready *m = &e->as.mark_ready;
+    const bool lies_there = m->path != CDDP_PATH_DEFERRED && m->path != CDDP_PATH_SPARSE;
+    packed *p = cd_table_add(&c->slots, CD_KEY(e->rank, m->bucket, m->slot));
+    if (p != NULL) *p = (packed){lies_there ? m->digest : 0, e->step, e->micro_step};
+}
+
+/* The digests of what was packed, folded as those of its slices; false: not all are known. */
+static bool fold_packed(const cd_carries *c, const cddp_event *e, uint64_t *digest)
+{
+    *digest = 0;
+    for (int64_t i = 0;; i++) {
+        const packed *p = cd_table_find(&c->slots, CD_KEY(e->rank, e->as.bucket_launch.bucket, i));
+        if (p == NULL || p->step != e->step || p->micro_step != e->micro_step) return i > 0;
+        if (p->digest == 0) return false;
+        *digest = cd_hash_mix(*digest, (uint64_t)p->digest);
+    }
+}
+
+static void compare_packed(cd_carries *c, const cddp_event *e, const launch *l)
+{
+    const cddp_event_bucket_launch *b = &e->as.bucket_launch;
+    uint64_t digest;
+    if (b->shadow || b->slices == 0 || !fold_packed(c, e, &digest) || digest == (uint64_t)b->slices)
+        return;
+    report(c, e, l,
+           &(contradiction){"is not launched as it was packed", "packed:", "launched:", b->bucket,
+                            (int64_t)digest, b->slices});
+}
+
+/* What is written back is the slice, to the bit: a bound of what was averaged says nothing here. */
+static void take_final(cd_carries *c, const cddp_event *e)
+{
+    const cddp_event_grad_final *g = &e->as.grad_final;
+    const cd_key *key = CD_KEY(2);
+    if (g->slice == 0 || g->slice == g->digest || !cd_writer_is_first(c->writer, key, e)) return;
+    cddp_finding f = cd_finding_at(c->writer, e);
+    f.bucket = (int32_t)g->bucket;
+    cd_finding_set_parameter(c->writer, &f, g->param);
+    CD_SAY(f.title, CDDP_FINDING_WHO ": the gradient of %s is not what bucket %lld delivered",
+           f.parameter, (long long)g->bucket);
+    CD_SAY(f.expected, "its slice of the result: %016llx", (unsigned long long)g->slice);
+    CD_SAY(f.actual, "written back: %016llx", (unsigned long long)g->digest);
+    CD_SAY(f.advice, "the result is copied into the gradient, and nobody else writes to it before "
+                     "the end of the backward");
+    cd_writer_hold(c->writer, key, &f);
+}
+
 static void take_launch(cd_carries *c, const cddp_event *e)
 {
     const cddp_event_bucket_launch *b = &e->as.bucket_launch;
@@ -79,6 +138,7 @@ static void take_launch(cd_carries *c, const cddp_event *e)
                   .content = b->digest,
                   .sequence = e->sequence,
                   .is_open = !b->shadow};
+    compare_packed(c, e, l);
 }
 
 static void take_post(cd_carries *c, const cddp_event *e)
@@ -150,6 +210,12 @@ static void take_result(cd_carries *c, const cddp_event *e)
 void cd_carries_learn(cd_carries *c, const cddp_event *e)
 {
     switch (e->kind) {
+    case CDDP_EV_mark_ready:
+        take_packed(c, e);
+        break;
+    case CDDP_EV_grad_final:
+        take_final(c, e);
+        break;
     case CDDP_EV_bucket_launch:
         take_launch(c, e);
         break;

@@ -196,11 +196,13 @@ static void end(void *self)
 static const uint16_t kinds[] = {
     CDDP_EV_bucket_layout, CDDP_EV_bucket_launch,   CDDP_EV_collective_post,
     CDDP_EV_hook_call,     CDDP_EV_collective_done, CDDP_EV_bucket_done,
-    CDDP_EV_wrap,          CDDP_EV_regroup};
+    CDDP_EV_mark_ready,    CDDP_EV_grad_final,      CDDP_EV_wrap,
+    CDDP_EV_regroup};
 
 CD_CHECK_TABLE(content, "I-CONTENT",
                "every rank launches the same bucket with the same parameters at the same offsets",
                "For the k-th bucket launch, bucket, layout generation and the ordered (parameter, "
                "offset, count) list agree "
                "on all ranks, and every collective carries the same bucket, as it was launched. "
-               "Equal shapes are not enough.");
+               "Equal shapes are not enough. On each rank a bucket is launched as it was packed, "
+               "and what is written back is what it delivered.");

@@ -398,6 +398,13 @@ static void take_edge(state *s, const cddp_event *e)
            used > 0 ? ", " : "", (long long)w->who, (long long)w->peer);
 }
 
+/* Such a fault keeps no rank from coming. */
+static bool spoils_data(int64_t kind)
+{
+    return kind == CDDP_FAULT_BIT_FLIP || kind == CDDP_FAULT_NAN ||
+           kind == CDDP_FAULT_CHUNK_CORRUPT;
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
@@ -406,7 +413,7 @@ static void event(void *self, const cddp_event *e)
         const bool is_network = e->as.fault.target < 0 || e->as.fault.kind == CDDP_FAULT_LINK_CUT;
         rank_facts *struck =
             is_network ? NULL : cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target);
-        if (struck != NULL) struck->is_struck = true;
+        if (struck != NULL && !spoils_data(e->as.fault.kind)) struck->is_struck = true;
         if (struck != NULL && e->as.fault.kind == CDDP_FAULT_HANG && e->as.fault.duration > 0) {
             struck->kept_from_ns = e->time_ns;
             struck->kept_until_ns = e->time_ns + (uint64_t)e->as.fault.duration;
@@ -1397,18 +1404,54 @@ static void add_one(state *s, cd_rank_set *peers, int64_t rank)
     if (rank >= 0) cd_rank_set_add(peers, &s->writer.memory, (uint32_t)rank);
 }
 
-/* Where all have posted what `r` waits for: who keeps it from its end; -1: that is not known. */
-static int64_t inside_for(const state *s, uint32_t rank, const rank_facts *r)
+/* A planted hang of `r` that ended before anybody gave up: it kept nobody waiting. */
+static bool is_over(const state *s, const rank_facts *r)
 {
-    const int64_t itself = named_itself(s, r), reported = r->reported_inside - 1;
-    if (itself >= 0) return itself;
-    if (reported >= 0 && reported != (int64_t)rank) return reported;
+    for (uint32_t i = 0; r->kept_until_ns != 0 && i < s->ranks.count; i++) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, i);
+        if (x->has_given_up && x->given_up_ns < r->kept_until_ns) return false;
+    }
+    return r->kept_until_ns != 0;
+}
+
+/* A member that went away in what all have posted, or that a fault keeps there. */
+static bool is_out(const state *s, const rank_facts *x)
+{
+    const bool is_kept = x->is_struck && x->kept_until_ns != 0 && !is_over(s, x);
+    return is_kept || (is_gone(x) && !x->is_waiting);
+}
+
+/* All members that a fault put out; of others the first: those behind it may have ended for its
+** sake. A struck rank that gave up its own wait is waited for by nobody. false: there is none. */
+static bool add_out(state *s, uint32_t rank, const rank_facts *r, cd_rank_set *peers)
+{
+    int64_t gone = -1, struck = -1;
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *x = cd_ranks_find(&s->ranks, i);
-        const bool is_member = cd_table_find(&s->members, CD_KEY(r->waiting_group, i)) != NULL;
-        if (i != rank && is_member && (x->is_struck || (is_gone(x) && !x->is_waiting))) return i;
+        if (i == rank || cd_table_find(&s->members, CD_KEY(r->waiting_group, i)) == NULL) continue;
+        if (x->is_struck && struck < 0 && !x->has_given_up) struck = i;
+        if (!is_out(s, x)) continue;
+        if (x->is_struck)
+            add_one(s, peers, i);
+        else if (gone < 0)
+            gone = i;
     }
-    return stopped_inside(s, r) != (int64_t)rank ? stopped_inside(s, r) : -1;
+    if (cd_rank_set_count(peers) == 0)
+        add_one(s, peers, gone >= 0 ? gone : come_late(s, r) >= 0 ? come_late(s, r) : struck);
+    return cd_rank_set_count(peers) > 0;
+}
+
+/* Where all have posted what `r` waits for: who keeps it from its end; nobody: that is not
+** known. */
+static void add_inside(state *s, uint32_t rank, const rank_facts *r, cd_rank_set *peers)
+{
+    const int64_t itself = named_itself(s, r), reported = r->reported_inside - 1;
+    if (itself >= 0)
+        add_one(s, peers, itself);
+    else if (reported >= 0 && reported != (int64_t)rank)
+        add_one(s, peers, reported);
+    else if (!add_out(s, rank, r, peers) && stopped_inside(s, r) != (int64_t)rank)
+        add_one(s, peers, stopped_inside(s, r));
 }
 
 /* An operation as `rank` posted it: of a message the other side is known. */
@@ -1478,7 +1521,7 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
         if (wait.is_inside && r->aborter > 0)
             add_one(s, &peers, r->aborter - 1);
         else if (wait.is_inside)
-            add_one(s, &peers, inside_for(s, rank, r));
+            add_inside(s, rank, r, &peers);
         if (wait.is_inside && cd_rank_set_count(&peers) == 1)
             wait.late_ns = lateness(s, r, cd_rank_set_next(&peers, 0));
     }
@@ -1486,7 +1529,7 @@ static void report_wait(state *s, uint32_t rank, const rank_facts *r)
     /* Lost or broken, with everybody there: the transport failed, and nobody is waited for. Nor by
     ** a rank that a fault kept from coming in time. */
     if (r->has_given_up && wait.is_inside &&
-        (r->is_struck || (wait.peer_count == 0 && !r->has_timed_out)))
+        ((r->is_struck && !is_over(s, r)) || (wait.peer_count == 0 && !r->has_timed_out)))
         return;
     uint32_t *list = cd_arena_push(&s->writer.memory, (wait.peer_count + 1) * sizeof *list);
     if (list == NULL) return;

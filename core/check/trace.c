@@ -21,6 +21,7 @@
 typedef enum thing {
     GROUP,
     POST,
+    SHARE,
     DONE,
     PARAM,
     BUFFER,
@@ -32,6 +33,7 @@ typedef enum thing {
     FORWARD_END,
     BUFFER_SYNC,
     SHADOW,
+    JOIN_END,
     NO_SYNC_BEGIN,
     NO_SYNC_END,
     SAMPLE,
@@ -49,16 +51,23 @@ typedef enum thing {
     BACKWARD_END,
     UNIT,
     UNIT_PASS,
+    UNIT_STORAGE,
+    STOP,
     STEP,
     TOUCH,
     AVERAGE,
     AGREEMENT,
     ZERO_GRAD,
+    SAVED,
+    LOADED,
+    MEMORY,
     THING_COUNT
 } thing;
 
 /* What a comparison proves. */
 typedef enum proof { BY_EVENTS, BY_AVERAGE, BY_STATE, PROOF_COUNT } proof;
+
+#define REDUCED "an average is right, or a gradient is what its hook delivered"
 
 static const struct {
     uint16_t kind;
@@ -67,9 +76,11 @@ static const struct {
 } things[THING_COUNT] = {
     [GROUP] = {CDDP_EV_group, BY_EVENTS, "an operation was posted in it", ""},
     [POST] = {CDDP_EV_collective_post, BY_EVENTS, "an operation ended", ""},
+    [SHARE] = {CDDP_EV_collective_share, BY_EVENTS,
+               "an operation ended whose shares differ by rank", ""},
     [DONE] = {CDDP_EV_collective_done, BY_AVERAGE,
-              "a collective carried a bucket, and its average is right", ""},
-    [PARAM] = {CDDP_EV_param, BY_EVENTS, "one has a place in a bucket", ""},
+              "a collective reduced gradients, and their average is right", ""},
+    [PARAM] = {CDDP_EV_param, BY_EVENTS, "one has a place in a bucket, or a value", ""},
     [BUFFER] = {CDDP_EV_buffer, BY_EVENTS, "the wrapper has some", ""},
     [LAYOUT] = {CDDP_EV_bucket_layout, BY_EVENTS, "a bucket was launched", ""},
     [REBUILD] = {CDDP_EV_rebuild, BY_EVENTS, "a newer layout is in force", ""},
@@ -81,10 +92,11 @@ static const struct {
                      " of a forward"},
     [SHADOW] = {CDDP_EV_join_notify, BY_EVENTS, "the rank shadowed iterations",
                 " of a rank without inputs"},
-    [NO_SYNC_BEGIN] = {CDDP_EV_no_sync, BY_EVENTS, "a forward was inside, and it was left",
-                       " entered=1"},
-    [NO_SYNC_END] = {CDDP_EV_no_sync, BY_EVENTS, "it was entered, and what follows is outside",
-                     " entered=0"},
+    [JOIN_END] = {CDDP_EV_join_end, BY_EVENTS, "all ranks had joined, and the rank went on", ""},
+    [NO_SYNC_BEGIN] = {CDDP_EV_no_sync, BY_AVERAGE,
+                       "a forward was inside, and its backward too, or it was left", " entered=1"},
+    [NO_SYNC_END] = {CDDP_EV_no_sync, BY_AVERAGE,
+                     "what came before was inside, and what follows is outside", " entered=0"},
     [SAMPLE] = {CDDP_EV_sample, BY_EVENTS, "a micro-batch of samples was consumed", ""},
     [BACKWARD_BEGIN] = {CDDP_EV_backward_begin, BY_EVENTS, "a backward ended", ""},
     [LOCAL] = {CDDP_EV_grad_local, BY_EVENTS, "the judge was shown local gradients", ""},
@@ -94,22 +106,28 @@ static const struct {
     [HOOK_CALL] = {CDDP_EV_hook_call, BY_EVENTS, "a hook's future completed", ""},
     [HOOK_DONE] = {CDDP_EV_hook_done, BY_EVENTS, "the result of a bucket that a hook had arrived",
                    ""},
-    [BUCKET_DONE] = {CDDP_EV_bucket_done, BY_AVERAGE, "an average was compared, and is right", ""},
+    [BUCKET_DONE] = {CDDP_EV_bucket_done, BY_AVERAGE, REDUCED, ""},
     [USED_LOCAL] = {CDDP_EV_used_local, BY_EVENTS, "the sum of the maps was read", ""},
     [USED_GLOBAL] = {CDDP_EV_used_global, BY_EVENTS,
                      "what only other ranks used has a gradient here", ""},
-    [FINAL] = {CDDP_EV_grad_final, BY_AVERAGE, "an average was compared, and is right", ""},
-    [BACKWARD_END] = {CDDP_EV_backward_end, BY_AVERAGE, "an average was compared, and is right",
-                      ""},
+    [FINAL] = {CDDP_EV_grad_final, BY_AVERAGE, REDUCED, ""},
+    [BACKWARD_END] = {CDDP_EV_backward_end, BY_AVERAGE, REDUCED, ""},
     [UNIT] = {CDDP_EV_unit, BY_EVENTS, "a forward of a unit began", ""},
     [UNIT_PASS] = {CDDP_EV_unit_pass, BY_EVENTS, "a full parameter was read", ""},
+    [UNIT_STORAGE] = {CDDP_EV_unit_storage, BY_EVENTS,
+                      "the plan has units that are gathered, and a full parameter was read", ""},
+    [STOP] = {CDDP_EV_stop, BY_EVENTS, "a step was taken", ""},
     [STEP] = {CDDP_EV_optimizer_step, BY_EVENTS, "an optimizer touched a parameter", ""},
     [TOUCH] = {CDDP_EV_optimizer_touch, BY_STATE,
-               "the state of an optimizer was compared, and is right", ""},
+               "an optimizer of whole parameters stepped, and what came of it is right", ""},
     [AVERAGE] = {CDDP_EV_average, BY_EVENTS, "the parameters became the average that is due", ""},
     [AGREEMENT] = {CDDP_EV_agreement, BY_EVENTS, "an averager wrote a parameter back", ""},
     [ZERO_GRAD] = {CDDP_EV_zero_grad, BY_EVENTS, "a step begins without the gradients of the last",
                    ""},
+    [SAVED] = {CDDP_EV_checkpoint, BY_EVENTS, "values were shown as they were saved", " loaded=0"},
+    [LOADED] = {CDDP_EV_checkpoint, BY_EVENTS, "values were shown as they were loaded",
+                " loaded=1"},
+    [MEMORY] = {CDDP_EV_memory, BY_EVENTS, "a region was touched", ""},
 };
 
 /* Of a rank; numbers are one more than what they say, 0: none. */
@@ -118,9 +136,14 @@ typedef struct rank_facts {
     bool is_wrong[PROOF_COUNT]; /* a comparison of it */
     bool is_own;                /* the judge follows its plan */
     bool has_buffers, has_forward, in_forward, has_received, has_gradients, has_buckets;
-    bool has_carried;                   /* a collective had a bucket */
+    bool has_carried;                   /* a collective had a bucket, or reduced gradients */
+    bool has_uneven;                    /* an operation was posted whose shares differ by rank */
     bool is_finalized;                  /* a backward wrote averages back */
-    bool is_inside;                     /* a forward was in a no_sync window */
+    bool begins_inside;                 /* the last forward was in a no_sync window */
+    bool is_inside;                     /* one was */
+    bool has_backward_inside;           /* so was its backward */
+    bool has_joined;                    /* every rank has no inputs left */
+    bool gathers_units;                 /* so the plan says */
     bool has_stepped, has_skipped;      /* its optimizers */
     bool drops_gradients;               /* so the plan says */
     int64_t group;                      /* the wrapper's */
@@ -128,6 +151,8 @@ typedef struct rank_facts {
     int64_t hook;                       /* the name of the plan's, hashed */
     int64_t called;                     /* the bucket for which the hook was called last */
     int64_t unused;                     /* a parameter that its map does not have */
+    int64_t stepped;                    /* the name of the last optimizer that did, hashed */
+    int64_t delivered, slice;           /* a parameter whose hook delivered, and its digest */
     int64_t due, due_step;              /* a parameter to be averaged, and when */
     int64_t updated, wanted;            /* digests of it: before the average, and behind it */
 } rank_facts;
@@ -193,7 +218,8 @@ static void take_post(state *s, rank_facts *r, const cddp_event *e)
     const cddp_event_collective_post *c = &e->as.collective_post;
     demand(s, r, GROUP, e);
     if (c->bucket >= 0) demand(s, r, LAUNCH, e);
-    r->has_carried = r->has_carried || c->bucket >= 0;
+    r->has_carried = r->has_carried || c->bucket >= 0 || c->op == CDDP_OP_REDUCE_SCATTER;
+    r->has_uneven = r->has_uneven || c->numel == -1;
     if (!r->in_forward || c->op != CDDP_OP_BROADCAST || !cddp_dtype_is_float((cddp_dtype)c->dtype))
         return;
     r->broadcast_group = c->group;
@@ -204,6 +230,7 @@ static void take_done(state *s, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_collective_done *c = &e->as.collective_done;
     demand(s, r, POST, e);
+    if (r->has_uneven) demand(s, r, SHARE, e);
     if (c->status != CDDP_OK || c->group != r->broadcast_group || c->sequence + 1 != r->broadcast)
         return;
     r->has_received = r->in_forward;
@@ -220,9 +247,11 @@ static void take_forward_begin(state *s, rank_facts *r, const cddp_event *e)
     r->in_forward = true;
     r->has_received = false;
     r->has_forward = r->has_forward || f->grad_mode;
-    r->is_inside = r->is_inside || (f->grad_mode && !f->sync);
+    r->begins_inside = f->grad_mode && !f->sync;
+    r->is_inside = r->is_inside || r->begins_inside;
     /* a window is over */
-    if (f->grad_mode && f->sync && has_seen(r, NO_SYNC_BEGIN)) demand(s, r, NO_SYNC_END, e);
+    if (f->grad_mode && f->sync && (has_seen(r, NO_SYNC_BEGIN) || r->has_backward_inside))
+        demand(s, r, NO_SYNC_END, e);
 }
 
 static void take_forward_end(state *s, rank_facts *r, const cddp_event *e)
@@ -230,6 +259,15 @@ static void take_forward_end(state *s, rank_facts *r, const cddp_event *e)
     demand(s, r, FORWARD_BEGIN, e);
     if (r->has_received && r->has_buffers) demand(s, r, BUFFER_SYNC, e);
     r->in_forward = false;
+}
+
+/* Nobody has inputs left: what comes next is the end of the join. */
+static void take_join_notify(rank_facts *r, const cddp_event *e)
+{
+    const cddp_event_join_notify *j = &e->as.join_notify;
+    if (j->active) return;
+    see(r, SHADOW);
+    r->has_joined = r->has_joined || j->active_ranks == 0;
 }
 
 static void take_no_sync(state *s, rank_facts *r, const cddp_event *e)
@@ -247,6 +285,9 @@ static void take_no_sync(state *s, rank_facts *r, const cddp_event *e)
 static void take_backward_begin(state *s, rank_facts *r, const cddp_event *e)
 {
     if (r->has_forward) demand(s, r, FORWARD_END, e);
+    if (!r->begins_inside || e->as.backward_begin.sync) return;
+    r->has_backward_inside = true;
+    demand(s, r, NO_SYNC_BEGIN, e);
 }
 
 static void take_backward_end(state *s, rank_facts *r, const cddp_event *e)
@@ -301,6 +342,25 @@ static void take_entry(state *s, rank_facts *r, const cddp_event *e)
     if (r->has_gradients && r->drops_gradients && is_empty) demand(s, r, ZERO_GRAD, e);
 }
 
+/* Of a lossy hook no average is compared. */
+static void take_slice(rank_facts *r, const cddp_event *e)
+{
+    if (e->as.bucket_slice.left) return;
+    r->delivered = e->as.bucket_slice.param + 1;
+    r->slice = e->as.bucket_slice.digest;
+}
+
+static void take_delivered(state *s, const rank_facts *r, const cddp_event *e)
+{
+    const cddp_event_value *v = &e->as.value;
+    const bool is_delivered = r->delivered != 0 && v->param + 1 == r->delivered;
+    if (!is_delivered || v->digest == 0 || v->digest != r->slice) return;
+    demand(s, r, FINAL, e);
+    demand(s, r, BUCKET_DONE, e);
+    demand(s, r, BACKWARD_END, e);
+    if (r->has_carried) demand(s, r, DONE, e);
+}
+
 static void take_shown(state *s, const rank_facts *r, const cddp_event *e)
 {
     const cddp_event_shown *x = &e->as.shown;
@@ -324,14 +384,53 @@ static void take_decision(rank_facts *r, const cddp_event *e)
     r->updated = r->wanted = 0;
 }
 
+static void take_step(state *s, rank_facts *r, const cddp_event *e)
+{
+    const bool is_skipped = e->as.optimizer_step.skipped;
+    demand(s, r, STOP, e);
+    r->has_skipped = r->has_skipped || is_skipped;
+    r->has_stepped = true;
+    if (!is_skipped && e->text != NULL) r->stepped = (int64_t)cd_hash_text(e->text);
+}
+
 static bool is_due(const rank_facts *r, const cddp_event *e, int64_t what, int64_t id)
 {
     return what == CDDP_WHAT_PARAMETER && id + 1 == r->due && (int64_t)e->step + 1 == r->due_step;
 }
 
+static void take_moment(state *s, const rank_facts *r, const cddp_event *e)
+{
+    switch (e->as.value.moment) {
+    case CDDP_MOMENT_CHECKPOINT:
+        demand(s, r, SAVED, e);
+        return;
+    case CDDP_MOMENT_RESUME:
+        demand(s, r, LOADED, e);
+        return;
+    case CDDP_MOMENT_JOIN_END:
+    case CDDP_MOMENT_END:
+        if (r->has_joined) demand(s, r, JOIN_END, e);
+        return;
+    default:
+        return;
+    }
+}
+
+/* Pieces of parameters have no variable: those are of a rank that steps for others. */
+static void take_state(state *s, const rank_facts *r, const cddp_event *e)
+{
+    const bool is_shown = has_seen(r, TOUCH) || r->stepped == 0 || e->text == NULL;
+    if (!is_shown && r->stepped == (int64_t)cd_hash_text(e->text)) demand(s, r, TOUCH, e);
+}
+
 static void take_value(state *s, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
+    if (v->id == 0) take_moment(s, r, e);
+    if (v->what == CDDP_WHAT_PARAMETER && v->param == 0) demand(s, r, PARAM, e);
+    if (v->what == CDDP_WHAT_GRADIENT && v->moment == CDDP_MOMENT_AFTER_BACKWARD)
+        take_delivered(s, r, e);
+    if (v->what == CDDP_WHAT_OPTIMIZER && v->param >= 0) take_state(s, r, e);
     if (!is_due(r, e, v->what, v->id)) return;
     if (v->moment == CDDP_MOMENT_AFTER_UPDATE) r->updated = v->digest;
     const bool has_moved = r->updated != 0 && v->digest != r->updated;
@@ -350,10 +449,11 @@ static void take_compare(state *s, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
     const bool is_average = c->link == CD_LINK_MATHEMATICS || c->link == CD_LINK_REDUCTION;
-    const proof by = is_average ? BY_AVERAGE : c->link == CD_LINK_OPTIMIZER ? BY_STATE : BY_EVENTS;
+    const bool is_step = c->link == CD_LINK_OPTIMIZER || c->link == CD_LINK_UPDATE;
+    const proof by = is_average ? BY_AVERAGE : is_step ? BY_STATE : BY_EVENTS;
     r->is_wrong[by] = r->is_wrong[by] || (by != BY_EVENTS && c->bad != 0);
     /* not by the update: that may be another rank's. A step that was skipped touches nothing */
-    if (by == BY_STATE && r->has_stepped && !r->has_skipped) demand(s, r, TOUCH, e);
+    if (c->link == CD_LINK_OPTIMIZER && r->has_stepped && !r->has_skipped) demand(s, r, TOUCH, e);
     if (by != BY_AVERAGE) return;
     if (r->is_finalized) demand(s, r, FINAL, e);
     if (r->is_finalized && r->has_buckets) demand(s, r, BUCKET_DONE, e);
@@ -364,7 +464,7 @@ static void take_compare(state *s, rank_facts *r, const cddp_event *e)
 /* ---- events ---- */
 
 /* What demands one thing alone. */
-static void take_plain(state *s, const rank_facts *r, const cddp_event *e)
+static void take_plain(state *s, rank_facts *r, const cddp_event *e)
 {
     switch (e->kind) {
     case CDDP_EV_join_end:
@@ -384,9 +484,17 @@ static void take_plain(state *s, const rank_facts *r, const cddp_event *e)
         return;
     case CDDP_EV_unit_read:
         demand(s, r, UNIT_PASS, e);
+        if (r->gathers_units) demand(s, r, UNIT_STORAGE, e);
+        return;
+    case CDDP_EV_touch:
+        demand(s, r, MEMORY, e);
         return;
     case CDDP_EV_optimizer_touch:
+        r->delivered = 0; /* what steps in the backward has nothing written back */
         demand(s, r, STEP, e);
+        return;
+    case CDDP_EV_bucket_slice:
+        take_slice(r, e);
         return;
     case CDDP_EV_average:
         demand(s, r, AGREEMENT, e);
@@ -460,14 +568,19 @@ static void take(state *s, rank_facts *r, const cddp_event *e)
         if (r->in_forward) see(r, BUFFER_SYNC);
         return;
     case CDDP_EV_join_notify:
-        if (!e->as.join_notify.active) see(r, SHADOW);
+        take_join_notify(r, e);
         return;
     case CDDP_EV_backward_end:
         take_backward_end(s, r, e);
         return;
     case CDDP_EV_optimizer_step:
-        r->has_skipped = r->has_skipped || e->as.optimizer_step.skipped;
-        r->has_stepped = true;
+        take_step(s, r, e);
+        return;
+    case CDDP_EV_checkpoint:
+        see(r, e->as.checkpoint.loaded ? LOADED : SAVED);
+        return;
+    case CDDP_EV_planned_storage:
+        r->gathers_units = true;
         return;
     case CDDP_EV_owed:
         r->is_own = true;
@@ -524,6 +637,7 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_owed,
                                  CDDP_EV_group,
                                  CDDP_EV_collective_post,
+                                 CDDP_EV_collective_share,
                                  CDDP_EV_collective_done,
                                  CDDP_EV_param,
                                  CDDP_EV_buffer,
@@ -547,6 +661,7 @@ static const uint16_t kinds[] = {CDDP_EV_owed,
                                  CDDP_EV_hook_call,
                                  CDDP_EV_hook_done,
                                  CDDP_EV_bucket_done,
+                                 CDDP_EV_bucket_slice,
                                  CDDP_EV_used_local,
                                  CDDP_EV_used_global,
                                  CDDP_EV_grad_final,
@@ -554,6 +669,12 @@ static const uint16_t kinds[] = {CDDP_EV_owed,
                                  CDDP_EV_unit,
                                  CDDP_EV_unit_pass,
                                  CDDP_EV_unit_read,
+                                 CDDP_EV_unit_storage,
+                                 CDDP_EV_planned_storage,
+                                 CDDP_EV_stop,
+                                 CDDP_EV_checkpoint,
+                                 CDDP_EV_memory,
+                                 CDDP_EV_touch,
                                  CDDP_EV_optimizer_touch,
                                  CDDP_EV_optimizer_step,
                                  CDDP_EV_average,

@@ -343,12 +343,24 @@ static operation bucket_operation(const writer *w, int64_t b)
                        DIGEST("half sum", b, w->step, 0)};
 }
 
+/* What was packed, in the order of the slots. */
+static int64_t fold_packed(const writer *w, int64_t b)
+{
+    uint64_t folded = 0;
+    for (int64_t slot = 0; slot < FIXTURE_PARAMS; slot++)
+        for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
+            if (params[p].bucket == b && params[p].slot == slot)
+                folded =
+                    cd_hash_mix(folded, (uint64_t)DIGEST("contribution", p, w->step, w->rank + 1));
+    return (int64_t)folded;
+}
+
 static int64_t launch(writer *w, int64_t b)
 {
     PUT(w, bucket_launch, NULL, .bucket = b, .generation = 0, .numel = bucket_numel[b],
         .dtype = CDDP_F32, .content = DIGEST("content", b, 0, 0),
         .digest = DIGEST("bucket", b, w->step, w->rank + 1), .is_last = b == 1,
-        .group = FIXTURE_GROUP, .sequence = w->posted);
+        .group = FIXTURE_GROUP, .sequence = w->posted, .slices = fold_packed(w, b));
     PUT(w, bucket_shown, NULL, .bucket = b, .generation = 0, .content = DIGEST("content", b, 0, 0),
         .is_last = b == 1, .left = 1);
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
@@ -408,7 +420,8 @@ static void put_finalisation(writer *w, const int64_t sequences[2])
             .presence = absent ? CDDP_PRESENCE_ABSENT : CDDP_PRESENCE_VALUE,
             .globally_unused = absent, .digest = absent ? 0 : DIGEST("mean", p, w->step, 0),
             .bucket = params[p].bucket, .generation = 0, .is_view = !absent,
-            .address = absent ? -1 : params[p].offset, .dtype = CDDP_F32);
+            .address = absent ? -1 : params[p].offset, .dtype = CDDP_F32,
+            .slice = absent ? 0 : DIGEST("mean", p, w->step, 0));
     }
     PUT(w, backward_end, NULL, .finalized = 1);
 }

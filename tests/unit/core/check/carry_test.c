@@ -5,6 +5,7 @@
 
 #include "cddp/backend.h"
 #include "cddp/tensor.h"
+#include "core/base/hash.h"
 #include "tests/support/test.h"
 
 #include <string.h>
@@ -14,10 +15,12 @@
 
 typedef enum mistake {
     NOTHING,
-    NOT_CARRIED,      /* nobody posts the bucket */
-    POSTED_OTHERWISE, /* other bytes than were launched */
-    TAKEN_EARLY,      /* its result is taken before its (last) operation has ended */
-    RESULT_REPLACED,  /* what is taken is not what arrived */
+    NOT_CARRIED,       /* nobody posts the bucket */
+    PACKED_OTHERWISE,  /* other bytes than are launched */
+    POSTED_OTHERWISE,  /* other bytes than were launched */
+    TAKEN_EARLY,       /* its result is taken before its (last) operation has ended */
+    RESULT_REPLACED,   /* what is taken is not what arrived */
+    WRITTEN_OTHERWISE, /* a gradient is not its slice of the result */
     /* no mistake: the first backward is left, and what it posted ends in the second */
     LEFT,
 } mistake;
@@ -40,12 +43,16 @@ static const story stories[] = {
     {"of so many one is not carried", MANY, 1, true, false, NOT_CARRIED, 5, "bucket 5 is said to be reduced, but no collective carried it"},
     {"of so many one changes before it is posted", MANY, 1, true, false, POSTED_OTHERWISE, 6, "bucket 6 is not posted as it was launched"},
     {"of so many one is not what arrived", MANY, 1, true, false, RESULT_REPLACED, 7, "bucket 7 is not what its collective delivered"},
+    {"of so many one changes before it is launched", MANY, 1, true, false, PACKED_OTHERWISE, 8, "bucket 8 is not launched as it was packed"},
+    {"of so many one gradient is written otherwise", MANY, 1, true, false, WRITTEN_OTHERWISE, 9, "the gradient of parameter 19 is not what bucket 9 delivered"},
     {"a backward is left", MANY, 1, true, false, LEFT, 0, NULL},
     {"rows, in three operations", 3, 3, false, false, NOTHING, 0, NULL},
     {"rows, and a backward is left", 3, 3, false, false, LEFT, 0, NULL},
     {"rows that are not carried", 3, 3, false, false, NOT_CARRIED, 1, "bucket 1 is said to be reduced, but no collective carried it"},
     {"rows that are taken early", 3, 3, false, false, TAKEN_EARLY, 2, "bucket 2 is taken for reduced before its collective has ended"},
     {"what a hook does is its own business", 3, 1, true, true, POSTED_OTHERWISE, 1, NULL},
+    {"a hook is given what was packed", 3, 1, true, true, PACKED_OTHERWISE, 1, "bucket 1 is not launched as it was packed"},
+    {"what a hook returned is written back", 3, 1, true, true, WRITTEN_OTHERWISE, 1, "the gradient of parameter 3 is not what bucket 1 delivered"},
     {"a hook that sends later", 3, 1, true, true, TAKEN_EARLY, 1, NULL},
     {"a hook that sends nothing", 3, 1, true, true, NOT_CARRIED, 1, NULL},
     /* clang-format on */
@@ -79,12 +86,35 @@ static int64_t digest(const reporter *t, int64_t about)
     return t->story->has_digests ? 1000 * (int64_t)(t->step + 1) + about : 0;
 }
 
+/* Two variables: 2 · bucket and the next. Returns the digests of its slices, folded. */
+static int64_t report_packed(reporter *t, int64_t bucket)
+{
+    uint64_t folded = 0;
+    for (int64_t slot = 1; slot >= 0; slot--)
+        TELL(t, mark_ready, NULL, .param = 2 * bucket + slot, .bucket = bucket, .slot = slot,
+             .digest = digest(t, 3 * MANY + 2 * bucket + slot));
+    for (int64_t slot = 0; slot < 2; slot++)
+        folded = cd_hash_mix(folded, (uint64_t)digest(t, 3 * MANY + 2 * bucket + slot));
+    if (!t->story->has_digests) return 0;
+    return (int64_t)folded + is_struck(t, bucket, PACKED_OTHERWISE);
+}
+
+static void report_finals(reporter *t, int64_t bucket)
+{
+    for (int64_t slot = 0; slot < 2; slot++) {
+        const int64_t slice = digest(t, 5 * MANY + slot);
+        TELL(t, grad_final, NULL, .param = 2 * bucket + slot, .bucket = bucket, .slice = slice,
+             .digest = slice + (slot == 1 && is_struck(t, bucket, WRITTEN_OTHERWISE)));
+    }
+}
+
 static void report_launch(reporter *t, int64_t bucket)
 {
+    const int64_t slices = report_packed(t, bucket);
     const int64_t launched = digest(t, bucket),
                   posted = launched + is_struck(t, bucket, POSTED_OTHERWISE);
     TELL(t, bucket_launch, NULL, .bucket = bucket, .numel = 4, .dtype = CDDP_F32,
-         .digest = launched, .group = GROUP);
+         .digest = launched, .group = GROUP, .slices = slices);
     if (t->story->has_hook)
         TELL(t, hook_call, "own", .bucket = bucket, .bytes = 16, .dtype = CDDP_F32);
     TELL(t, collective_post, NULL, .group = GROUP, .sequence = t->posted++, .op = CDDP_OP_ALLREDUCE,
@@ -100,6 +130,7 @@ static void report_arrival(reporter *t, int64_t bucket)
     const int64_t arrived = digest(t, MANY + bucket);
     TELL(t, bucket_done, NULL, .bucket = bucket, .dtype = CDDP_F32,
          .digest = arrived + is_struck(t, bucket, RESULT_REPLACED));
+    report_finals(t, bucket);
 }
 
 /* Posts of bucket b end as (first of b) …; the second backward of a story that was left hears of

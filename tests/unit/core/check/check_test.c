@@ -1544,6 +1544,89 @@ TEST(live, of_a_rank_that_a_fault_kept_it_is_said_how_late_it_came)
     }
 }
 
+/* What became of rank 1 and rank 2 under a planted fault each; all posted the operation, in which
+** the others time out. */
+static const struct {
+    const char *name;
+    cddp_event_fault first, second;
+    bool has_first_died; /* else rank 1 times out as well */
+    size_t waiting, peers;
+    uint32_t peer; /* the first */
+} struck_pairs[] = {
+    {"both are dead",
+     {.kind = CDDP_FAULT_KILL, .target = 1},
+     {.kind = CDDP_FAULT_KILL, .target = 2},
+     true,
+     2,
+     2,
+     1},
+    {"one is dead, one hangs",
+     {.kind = CDDP_FAULT_HANG, .target = 1},
+     {.kind = CDDP_FAULT_KILL, .target = 2},
+     true,
+     2,
+     2,
+     1},
+    {"one came back before anybody gave up",
+     {.kind = CDDP_FAULT_HANG, .target = 1, .duration = 20 * MS},
+     {.kind = CDDP_FAULT_KILL, .target = 2},
+     false,
+     3,
+     1,
+     2},
+    {"one came back after the others gave up, one is dead",
+     {.kind = CDDP_FAULT_HANG, .target = 1, .duration = 500 * MS},
+     {.kind = CDDP_FAULT_KILL, .target = 2},
+     false,
+     2,
+     2,
+     1},
+    {"a bit of one was flipped",
+     {.kind = CDDP_FAULT_BIT_FLIP, .target = 1},
+     {.kind = CDDP_FAULT_KILL, .target = 2},
+     false,
+     3,
+     1,
+     2},
+};
+
+TEST(live, of_several_ranks_that_faults_struck_those_are_waited_for_that_are_still_out)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof struck_pairs / sizeof struck_pairs[0]; i++) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        const bool has_died[4] = {false, struck_pairs[i].has_first_died, true, false};
+        cd_test_row("%s", struck_pairs[i].name);
+        put(judge, (cddp_event){.kind = CDDP_EV_fault, .as.fault = struck_pairs[i].first});
+        put(judge, (cddp_event){.kind = CDDP_EV_fault, .as.fault = struck_pairs[i].second});
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            PUT_AT(judge, rank, 0, group, .group = 7, .group_rank = (int64_t)rank, .members = 4);
+            PUT_AT(judge, rank, 0, collective_post, .group = 7, .op = CDDP_OP_ALLREDUCE,
+                   .reduce_op = CDDP_RED_SUM, .root = -1, .bucket = 0);
+        }
+        for (uint32_t rank = 0; rank < 4; rank++) {
+            const bool is_late = rank == 1 && struck_pairs[i].first.duration == 500 * MS;
+            cddp_event e = {.rank = rank, .kind = CDDP_EV_collective_done};
+            e.time_ns = is_late ? 600 * MS : 100 * MS;
+            e.as.collective_done =
+                (cddp_event_collective_done){.group = 7, .status = CDDP_E_TIMEOUT};
+            if (!has_died[rank]) put(judge, e);
+            PUT_AT(judge, rank, 0, rank_end, .status = CDDP_E_TIMEOUT,
+                   .end = has_died[rank] ? CDDP_RANK_KILLED : CDDP_RANK_RETURNED);
+        }
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_wait_count(judge), struck_pairs[i].waiting);
+        for (size_t k = 0; k < cd_judge_wait_count(judge); k++) {
+            const cddp_wait *w = cd_judge_get_wait(judge, k);
+            assert_int_equal(w->peer_count, struck_pairs[i].peers);
+            assert_int_equal(w->peers[0], struck_pairs[i].peer);
+            assert_int_equal(w->peers[w->peer_count - 1], 2);
+        }
+        cd_judge_destroy(judge);
+    }
+}
+
 /* What rank 2 posted is not known: there is no record of it, or one that stops. */
 TEST(live, a_member_without_a_record_to_its_end_is_not_to_blame)
 {
@@ -2065,6 +2148,116 @@ TEST(merge, orders_by_time_rank_and_sequence)
     assert_ok(cd_trace_merge(&(cd_merge_input){traces, 3, NULL}, &sink, &err), &err);
     assert_int_equal(o.count, 300);
     for (uint32_t t = 0; t < 3; t++) cd_memory_sink_fini(&traces[t]);
+}
+
+/* ---- I-TRACE ---- */
+
+/* A rank that reports something; of it `lacks` is left out. */
+typedef struct trace_of {
+    cd_judge *judge;
+    int64_t lacks; /* CDDP_EV_…; -1: nothing */
+} trace_of;
+
+static void report(const trace_of *t, cddp_event e)
+{
+    if ((int64_t)e.kind != t->lacks) put(t->judge, e);
+}
+#define REPORT(t, kind_, words, ...)                  \
+    report((t), (cddp_event){.kind = CDDP_EV_##kind_, \
+                             .text = (words),         \
+                             .as.kind_ = (cddp_event_##kind_){__VA_ARGS__}})
+
+static void report_join(const trace_of *t)
+{
+    REPORT(t, join_notify, NULL, .active_ranks = 1);
+    REPORT(t, join_notify, NULL, .active_ranks = 0);
+    REPORT(t, join_end, NULL, .shadow_iterations = 1);
+    REPORT(t, value, "w", .moment = CDDP_MOMENT_END, .param = -1);
+}
+
+static void report_unit(const trace_of *t)
+{
+    REPORT(t, unit, "layers.0", .unit = 0);
+    REPORT(t, unit_pass, NULL, .unit = 0);
+    REPORT(t, planned_storage, "layers.0", .bytes = 4);
+    REPORT(t, unit_storage, NULL, .bytes = 4);
+    REPORT(t, unit_read, NULL, .unit = 0);
+}
+
+static void report_shares(const trace_of *t)
+{
+    REPORT(t, group, "world", .group = 7, .members = 2);
+    REPORT(t, collective_post, NULL, .group = 7, .op = CDDP_OP_ALLGATHER, .numel = -1,
+           .bucket = -1);
+    REPORT(t, collective_share, NULL, .group = 7, .peer = 1, .given = 1, .taken = 2);
+    REPORT(t, collective_done, NULL, .group = 7);
+}
+
+/* An optimizer without state. */
+static void report_step(const trace_of *t)
+{
+    REPORT(t, stop, NULL, .stop = 0);
+    REPORT(t, optimizer_step, "sgd", .optimizer = 0);
+    REPORT(t, optimizer_touch, NULL, .touched = 1);
+    REPORT(t, compare, "", .link = CD_LINK_UPDATE);
+    REPORT(t, value, "sgd", .what = CDDP_WHAT_OPTIMIZER, .moment = CDDP_MOMENT_AFTER_STEP);
+}
+
+/* Of a lossy hook no average is compared. */
+static void report_delivered(const trace_of *t)
+{
+    REPORT(t, hook_call, "topk", .bucket = 0);
+    REPORT(t, hook_done, "topk", .bucket = 0);
+    REPORT(t, bucket_done, NULL, .bucket = 0);
+    REPORT(t, bucket_slice, NULL, .param = 0, .digest = 5);
+    REPORT(t, grad_final, NULL, .param = 0, .presence = CDDP_PRESENCE_VALUE, .digest = 5);
+    REPORT(t, backward_begin, NULL, .sync = 1);
+    REPORT(t, backward_end, NULL, .finalized = 1);
+    REPORT(t, value, "w", .what = CDDP_WHAT_GRADIENT, .moment = CDDP_MOMENT_AFTER_BACKWARD,
+           .digest = 5);
+}
+
+/* Gradients of units, which lie in no bucket. */
+static void report_scattered(const trace_of *t)
+{
+    REPORT(t, group, "world", .group = 7, .members = 2);
+    REPORT(t, collective_post, NULL, .group = 7, .op = CDDP_OP_REDUCE_SCATTER, .bucket = -1);
+    REPORT(t, collective_done, NULL, .group = 7);
+    REPORT(t, grad_final, NULL, .param = 0, .presence = CDDP_PRESENCE_VALUE);
+    REPORT(t, backward_begin, NULL, .sync = 1);
+    REPORT(t, backward_end, NULL, .finalized = 1);
+    REPORT(t, compare, "", .link = CD_LINK_REDUCTION);
+}
+
+TEST(trace, an_event_that_others_show_is_missed_and_only_then)
+{
+    static const struct {
+        void (*report)(const trace_of *t);
+        int64_t lacks;
+        const char *words; /* NULL: the others do not show it */
+    } rows[] = {{report_join, CDDP_EV_join_end, "lacks every join_end"},
+                {report_unit, CDDP_EV_unit_storage, "lacks every unit_storage"},
+                {report_unit, CDDP_EV_planned_storage, NULL},
+                {report_shares, CDDP_EV_collective_share, "lacks every collective_share"},
+                {report_step, CDDP_EV_stop, "lacks every stop"},
+                {report_step, CDDP_EV_optimizer_touch, "lacks every optimizer_touch"},
+                {report_delivered, CDDP_EV_grad_final, "lacks every grad_final"},
+                {report_delivered, CDDP_EV_bucket_done, "lacks every bucket_done"},
+                {report_delivered, CDDP_EV_backward_end, "lacks every backward_end"},
+                {report_delivered, CDDP_EV_bucket_slice, NULL},
+                {report_scattered, CDDP_EV_collective_done, "lacks every collective_done"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        for (int is_whole = 0; is_whole < 2; is_whole++) {
+            const trace_of t = {make_judge_of("I-TRACE"), is_whole ? -1 : rows[i].lacks};
+            cd_test_row("row %zu, %s", i, is_whole ? "whole" : "lacking");
+            REPORT(&t, owed, "", .count = 0);
+            REPORT(&t, wrap, NULL, .params = 1);
+            REPORT(&t, param, "w", .param = 0);
+            rows[i].report(&t);
+            expect_finding(t.judge, is_whole ? NULL : rows[i].words, "no such event");
+        }
+    }
 }
 
 TEST_MAIN()
