@@ -28,7 +28,7 @@ TEST(hash, every_length_and_alignment_is_hashed_as_by_scalar_code)
         }
 }
 
-/* Four to eight bytes go a way of their own. */
+/* Four to eight bytes are hashed by cd_hash64_short. */
 TEST(hash, a_single_number_is_hashed_as_by_scalar_code)
 {
     unsigned char bytes[8 + 3];
