@@ -122,12 +122,15 @@ static bool ring_get(const cd_program *p, uint32_t index, cd_action *action)
         if (step >= steps) return false;
         if (sends) step++;
     }
-    uint32_t chunk = (p->rank + step + (sends ? 1 : 2)) % n;
+    uint32_t chunk = p->rank + step + (sends ? 1 : 2);
+    while (chunk >= n) chunk -= n; /* twice at most: a division takes longer */
     int64_t begin = ((int64_t)chunk * s.per_chunk + segment) * s.elements;
     int64_t count = p->numel - begin < s.elements ? p->numel - begin : s.elements;
     if (count < 0 || step >= steps) count = 0; /* behind the end of the data, or of the ring */
     cd_action_kind receive = step < n - 1 ? CD_ACTION_REDUCE : CD_ACTION_STORE;
-    uint32_t peer = sends ? (p->rank + n - 1) % n : (p->rank + 1) % n;
+    const uint32_t before = p->rank > 0 ? p->rank - 1 : n - 1,
+                   behind = p->rank + 1 < n ? p->rank + 1 : 0;
+    const uint32_t peer = sends ? before : behind;
     set(action, sends ? CD_ACTION_SEND : receive, peer, begin, count);
     return true;
 }

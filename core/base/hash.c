@@ -17,6 +17,8 @@ static bool has_fast_avx512(void)
 
 uint64_t cd_hash64_block(const cd_hash_input *input, uint64_t seed)
 {
+    if (input->byte_count >= 4 && input->byte_count <= 8)
+        return cd_hash64_short(input->bytes, input->byte_count, seed);
 #if defined(CD_HASH_AVX512)
     if (input->byte_count >= CD_HASH_LONG_MIN && has_fast_avx512())
         return cd_hash64_avx512(input, seed);
@@ -30,6 +32,7 @@ uint64_t cd_hash64_block(const cd_hash_input *input, uint64_t seed)
 
 uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed)
 {
+    if (byte_count >= 4 && byte_count <= 8) return cd_hash64_short(bytes, byte_count, seed);
     if (byte_count < CD_HASH_LONG_MIN) return XXH3_64bits_withSeed(bytes, byte_count, seed);
     return cd_hash64_block(&(cd_hash_input){bytes, byte_count, {NULL, NULL}}, seed);
 }

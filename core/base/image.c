@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks are sorted by what is done with them, not by where they lie: each kind is one loop, and a
+** processor guesses all of its branches but the last. */
 #include "core/base/image.h"
 
 #include "core/base/alloc.h"
@@ -11,136 +13,181 @@
 #include <immintrin.h>
 #endif
 
-#define LINE_BYTES ((size_t)64)       /* of the cache: zeros are whole lines */
-#define LOOK_BYTES ((size_t)512)      /* looked at, and cleared, at once */
-#define ZEROS_BYTES_MIN ((size_t)256) /* fewer are copied with what is beside them */
+#define BLOCK_BYTES ((size_t)256)
+#define LEARNING_TIMES 16u /* after them, what has changed is what changes every time */
 
-/* Bytes that are copied, and zeros behind them: whole lines, so that no part of one is left. */
-typedef struct stretch {
-    size_t copied, zeros;
-} stretch;
+typedef struct arrangement {
+    size_t total_bytes;  /* of its memory */
+    uint32_t *blocks;    /* (block_count) of the memory: copied, then compared, then zeros */
+    size_t copied_count; /* without a look */
+    size_t kept_count;   /* those, and those that are compared */
+    unsigned char *data; /* (kept_count blocks, then what is behind the last block) */
+} arrangement;
 
 struct cd_image {
     const cddp_allocator *allocator;
-    size_t total_bytes; /* of this block */
-    size_t stretch_count;
-    unsigned char *data; /* behind the stretches */
-    stretch stretches[]; /* (stretch_count) */
+    size_t total_bytes; /* of this struct with its array */
+    size_t bytes, block_count;
+    uint32_t times;
+    arrangement now;
+    bool was_changed[]; /* (block_count) */
 };
 
-static bool is_zero(const unsigned char *line)
+/* ---- taking ---- */
+
+static bool is_zero(const unsigned char *block)
 {
-    uint64_t words[LINE_BYTES / sizeof(uint64_t)], any = 0;
-    memcpy(words, line, sizeof words);
+    uint64_t words[BLOCK_BYTES / sizeof(uint64_t)], any = 0;
+    memcpy(words, block, sizeof words);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) any |= words[i];
     return any == 0;
 }
 
-static size_t count_zeros(const unsigned char *memory, size_t bytes)
+enum { COPIED, COMPARED, ZEROS, KINDS };
+
+static int kind_of(const cd_image *image, const unsigned char *memory, size_t block)
 {
-    size_t count = 0;
-    while (bytes - count >= LINE_BYTES && is_zero(memory + count)) count += LINE_BYTES;
-    return count;
+    if (image->was_changed[block]) return COPIED;
+    return is_zero(memory + block * BLOCK_BYTES) ? ZEROS : COMPARED;
 }
 
-/* The next stretch of the memory. What is left behind the last line is copied. */
-static stretch find_stretch(const unsigned char *memory, size_t bytes)
+static bool arrange(const cd_image *image, const unsigned char *memory, arrangement *made)
 {
-    size_t copied = 0;
-    while (copied < bytes) {
-        const size_t zeros = count_zeros(memory + copied, bytes - copied);
-        if (zeros >= ZEROS_BYTES_MIN) return (stretch){copied, zeros};
-        copied += zeros + LINE_BYTES;
+    size_t counts[KINDS] = {0};
+    for (size_t b = 0; b < image->block_count; b++) counts[kind_of(image, memory, b)]++;
+    const size_t kept = counts[COPIED] + counts[COMPARED];
+    const size_t behind = image->bytes - image->block_count * BLOCK_BYTES;
+    const size_t total =
+        kept * BLOCK_BYTES + behind + (image->block_count + 1) * sizeof *made->blocks;
+    uint32_t *blocks = cd_allocate(image->allocator, total);
+    if (blocks == NULL) return false;
+    unsigned char *const data = (unsigned char *)(blocks + image->block_count + 1);
+    size_t next[KINDS] = {0, counts[COPIED], kept};
+    for (size_t b = 0; b < image->block_count; b++) {
+        const int kind = kind_of(image, memory, b);
+        const size_t at = next[kind]++;
+        blocks[at] = (uint32_t)b;
+        if (kind != ZEROS) memcpy(data + at * BLOCK_BYTES, memory + b * BLOCK_BYTES, BLOCK_BYTES);
     }
-    return (stretch){bytes, 0};
+    memcpy(data + kept * BLOCK_BYTES, memory + image->block_count * BLOCK_BYTES, behind);
+    *made = (arrangement){total, blocks, counts[COPIED], kept, data};
+    return true;
 }
 
 cd_image *cd_image_take(const cddp_allocator *allocator, const void *memory, size_t bytes)
 {
-    const unsigned char *from = memory;
-    size_t count = 0, copied = 0, at = 0;
-    for (stretch s; at < bytes; at += s.copied + s.zeros, count++) {
-        s = find_stretch(from + at, bytes - at);
-        copied += s.copied;
-    }
-    const size_t total = sizeof(cd_image) + count * sizeof(stretch) + copied;
-    cd_image *image = cd_allocate(allocator, total);
+    const size_t block_count = bytes / BLOCK_BYTES, total = sizeof(cd_image) + block_count;
+    if (block_count > UINT32_MAX) return NULL;
+    cd_image *image = cd_allocate_zero(allocator, total);
     if (image == NULL) return NULL;
     image->allocator = allocator;
     image->total_bytes = total;
-    image->stretch_count = count;
-    image->data = (unsigned char *)&image->stretches[count];
-    unsigned char *data = image->data;
-    for (size_t i = 0; i < count; i++) {
-        const stretch s = find_stretch(from, bytes);
-        memcpy(data, from, s.copied);
-        image->stretches[i] = s;
-        data += s.copied;
-        from += s.copied + s.zeros;
-        bytes -= s.copied + s.zeros;
-    }
-    return image;
+    image->bytes = bytes;
+    image->block_count = block_count;
+    if (arrange(image, memory, &image->now)) return image;
+    cd_image_destroy(image);
+    return NULL;
 }
 
-static void clear_by_comparing(unsigned char *memory, size_t bytes)
+/* ---- putting back ---- */
+
+static void put_back_by_bytes(cd_image *image, unsigned char *memory)
 {
-    static const unsigned char zeros[LOOK_BYTES];
-    for (size_t n; bytes > 0; memory += n, bytes -= n) {
-        n = bytes < LOOK_BYTES ? bytes : LOOK_BYTES;
-        if (memcmp(memory, zeros, n) != 0) memset(memory, 0, n);
+    static const unsigned char zeros[BLOCK_BYTES];
+    const arrangement *a = &image->now;
+    for (size_t i = 0; i < image->block_count; i++) {
+        unsigned char *to = memory + a->blocks[i] * BLOCK_BYTES;
+        const unsigned char *from = i < a->kept_count ? a->data + i * BLOCK_BYTES : zeros;
+        if (memcmp(to, from, BLOCK_BYTES) == 0) continue;
+        memcpy(to, from, BLOCK_BYTES);
+        image->was_changed[a->blocks[i]] = true;
     }
 }
 
 #if defined(__GNUC__) && defined(__x86_64__)
-__attribute__((target("avx2"))) static bool is_clear(const unsigned char *lines)
+#define WITH_AVX2 __attribute__((target("avx2")))
+
+WITH_AVX2 static void copy_block(unsigned char *to, const unsigned char *from)
 {
-    const __m256i_u *at = (const __m256i_u *)(const void *)lines;
-    __m256i even = at[0], odd = at[1];
-    for (size_t i = 2; i < LOOK_BYTES / sizeof *at; i += 2) {
-        even = _mm256_or_si256(even, at[i]);
-        odd = _mm256_or_si256(odd, at[i + 1]);
-    }
-    even = _mm256_or_si256(even, odd);
-    return _mm256_testz_si256(even, even) != 0;
+    for (size_t i = 0; i < BLOCK_BYTES; i += sizeof(__m256i))
+        _mm256_storeu_si256((__m256i *)(void *)(to + i),
+                            _mm256_loadu_si256((const __m256i *)(const void *)(from + i)));
 }
 
-/* There is no second operand to read, and what is left has less than eight lines. */
-__attribute__((target("avx2"))) static void clear_by_lines(unsigned char *memory, size_t bytes)
+WITH_AVX2 static bool differs(const unsigned char *a, const unsigned char *b)
 {
-    for (; bytes >= LOOK_BYTES; memory += LOOK_BYTES, bytes -= LOOK_BYTES)
-        if (!is_clear(memory)) memset(memory, 0, LOOK_BYTES);
-    for (; bytes > 0; memory += LINE_BYTES, bytes -= LINE_BYTES) {
-        __m256i_u *at = (__m256i_u *)(void *)memory;
-        const __m256i both = _mm256_or_si256(at[0], at[1]);
-        if (_mm256_testz_si256(both, both) == 0) at[0] = at[1] = _mm256_setzero_si256();
+    __m256i any = _mm256_setzero_si256();
+    for (size_t i = 0; i < BLOCK_BYTES; i += sizeof any)
+        any = _mm256_or_si256(
+            any, _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(const void *)(a + i)),
+                                  _mm256_loadu_si256((const __m256i *)(const void *)(b + i))));
+    return _mm256_testz_si256(any, any) == 0;
+}
+
+WITH_AVX2 static bool has_ones(const unsigned char *block)
+{
+    __m256i any = _mm256_setzero_si256();
+    for (size_t i = 0; i < BLOCK_BYTES; i += sizeof any)
+        any = _mm256_or_si256(any, _mm256_loadu_si256((const __m256i *)(const void *)(block + i)));
+    return _mm256_testz_si256(any, any) == 0;
+}
+
+WITH_AVX2 static void put_back_by_vectors(cd_image *image, unsigned char *memory)
+{
+    const arrangement *a = &image->now;
+    const unsigned char *from = a->data;
+    size_t i = 0;
+    for (; i < a->copied_count; i++, from += BLOCK_BYTES)
+        copy_block(memory + a->blocks[i] * BLOCK_BYTES, from);
+    for (; i < a->kept_count; i++, from += BLOCK_BYTES) {
+        unsigned char *to = memory + a->blocks[i] * BLOCK_BYTES;
+        if (!differs(to, from)) continue;
+        copy_block(to, from);
+        image->was_changed[a->blocks[i]] = true;
+    }
+    for (; i < image->block_count; i++) {
+        unsigned char *to = memory + a->blocks[i] * BLOCK_BYTES;
+        if (!has_ones(to)) continue;
+        memset(to, 0, BLOCK_BYTES);
+        image->was_changed[a->blocks[i]] = true;
     }
 }
 
-static void clear(unsigned char *memory, size_t bytes)
+static void put_back_blocks(cd_image *image, unsigned char *memory)
 {
     if (__builtin_cpu_supports("avx2"))
-        clear_by_lines(memory, bytes);
+        put_back_by_vectors(image, memory);
     else
-        clear_by_comparing(memory, bytes);
+        put_back_by_bytes(image, memory);
 }
 #else
-static void clear(unsigned char *memory, size_t bytes) { clear_by_comparing(memory, bytes); }
+static void put_back_blocks(cd_image *image, unsigned char *memory)
+{
+    put_back_by_bytes(image, memory);
+}
 #endif
 
-void cd_image_put_back(const cd_image *image, void *memory)
+/* The memory is as it was taken. Without memory for another arrangement this one stays. */
+static void rearrange(cd_image *image, const unsigned char *memory)
 {
-    const unsigned char *data = image->data;
-    unsigned char *to = memory;
-    for (size_t i = 0; i < image->stretch_count; i++) {
-        const stretch s = image->stretches[i];
-        memcpy(to, data, s.copied);
-        clear(to + s.copied, s.zeros);
-        data += s.copied;
-        to += s.copied + s.zeros;
-    }
+    arrangement made;
+    if (!arrange(image, memory, &made)) return;
+    cd_release(image->allocator, image->now.blocks, image->now.total_bytes);
+    image->now = made;
+}
+
+void cd_image_put_back(cd_image *image, void *memory)
+{
+    unsigned char *const end = (unsigned char *)memory + image->block_count * BLOCK_BYTES;
+    put_back_blocks(image, memory);
+    memcpy(end, image->now.data + image->now.kept_count * BLOCK_BYTES,
+           image->bytes - image->block_count * BLOCK_BYTES);
+    if (image->times < LEARNING_TIMES && ++image->times == LEARNING_TIMES) rearrange(image, memory);
 }
 
 void cd_image_destroy(cd_image *image)
 {
-    if (image != NULL) cd_release(image->allocator, image, image->total_bytes);
+    if (image == NULL) return;
+    cd_release(image->allocator, image->now.blocks, image->now.total_bytes);
+    cd_release(image->allocator, image, image->total_bytes);
 }

@@ -30,15 +30,23 @@ static bool is_behind_the_end(cd_bound *b, uint32_t step)
     return step > b->steps_most;
 }
 
+/* Within what every plan is allowed: most events need no bound to be computed. */
+static bool is_near(const cd_bound *b, const cd_circle *r, uint32_t step)
+{
+    return r->posts <= b->least && r->passes <= b->least && r->events <= b->least &&
+           r->not_counted <= CD_CIRCLE_SHADOWS_MAX && step <= b->plan->settings.train.steps;
+}
+
 static bool goes_too_far(cd_bound *b, const cddp_event *e)
 {
     const cd_circle *r = cd_ranks_find(&b->circles.ranks, e->rank);
+    if (r == NULL || is_near(b, r, e->step)) return false;
     /* the plan itself may ask for any number of collectives */
     const uint64_t allowed =
         PATIENCE * (cd_circles_allowed(&b->circles) + b->plan->collective_count);
-    return r != NULL && (r->posts > allowed || r->passes > allowed ||
-                         r->not_counted > (uint64_t)PATIENCE * CD_CIRCLE_SHADOWS_MAX ||
-                         r->events > EVENTS_PER_POST * allowed || is_behind_the_end(b, e->step));
+    return r->posts > allowed || r->passes > allowed ||
+           r->not_counted > (uint64_t)PATIENCE * CD_CIRCLE_SHADOWS_MAX ||
+           r->events > EVENTS_PER_POST * allowed || is_behind_the_end(b, e->step);
 }
 
 static void bound_event(void *self, const cddp_event *e)
@@ -69,7 +77,8 @@ void cd_bound_init(cd_bound *b, const cddp_run_options *options, const cddp_trac
                              .flush = bound_flush},
                     .next = next,
                     .relay = options->relay,
-                    .plan = options->plan};
+                    .plan = options->plan,
+                    .least = PATIENCE * cd_circle_bound(0, 0, 0)};
     cd_circles_init(&b->circles, options->allocator);
     b->circles.without_operations = true;
 }

@@ -20,6 +20,7 @@ typedef struct cd_bound {
     cddp_relay_sink *relay;
     const cddp_plan *plan;
     cd_circles circles;
+    uint64_t least;      /* what every plan is allowed at least */
     uint64_t steps_most; /* of any rank, and as many again; 0: not asked yet */
     bool is_over;
     uint32_t rank; /* that was the first to go too far */

@@ -615,7 +615,7 @@ static void intake_close(void *self)
     n->recall.recall = NULL;
     cd_referee_destroy(n->recall.referee);
     n->recall.referee = NULL;
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) fini_copies(all[i]);
+    for (size_t i = 0; !is_borrowing(n) && i < sizeof all / sizeof all[0]; i++) fini_copies(all[i]);
     cd_gradient_copies_fini(&n->local);
     cd_tensor_copies_fini(&n->output);
     cd_tensor_copies_fini(&n->bucket);

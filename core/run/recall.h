@@ -58,7 +58,7 @@ cd_recall_count cd_recall_get_count(const cd_recall *recall);
 /* ---- for the intake of a rank ---- */
 
 typedef struct cd_recall_read {
-    cddp_tensor tensor;
+    const cddp_tensor *tensor; /* borrowed until the next look */
     uint64_t digest;
 } cd_recall_read;
 

@@ -9,6 +9,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/everywhere.h"
 #include "core/base/hash.h"
 #include "core/tensor/digest.h"
 #include "core/tensor/kernels.h"
@@ -78,7 +79,7 @@ static void cpu_release(const cddp_device *device, cddp_dtype dtype, int64_t num
 
 static unsigned char *address(const cddp_tensor *t, int64_t position)
 {
-    return (unsigned char *)t->storage + position * (int64_t)cddp_dtype_bytes(t->dtype);
+    return (unsigned char *)t->storage + position * (int64_t)cd_dtype_bytes(t->dtype);
 }
 
 static void gather(unsigned char *packed, const unsigned char *element, const cd_stretch *s,
@@ -114,7 +115,7 @@ static void apply(const elementwise *e, void *dst, const void *src, size_t count
 static void apply_stretch(const elementwise *e, const cd_stretch *d, const cd_stretch *s)
 {
     unsigned char packed_dst[CHUNK * ELEMENT_BYTES_MAX], packed_src[CHUNK * ELEMENT_BYTES_MAX];
-    size_t dst_bytes = cddp_dtype_bytes(e->dst->dtype), src_bytes = cddp_dtype_bytes(e->src->dtype);
+    size_t dst_bytes = cd_dtype_bytes(e->dst->dtype), src_bytes = cd_dtype_bytes(e->src->dtype);
     unsigned char *dst = address(e->dst, d->position), *src = address(e->src, s->position);
     bool in_place =
         e->dst->storage == e->src->storage && d->position == s->position && d->stride == s->stride;
@@ -187,7 +188,7 @@ static cddp_status cpu_fill(const cddp_tensor *dst, double value, cddp_stream *s
     (void)stream;
     CD_TRY(cd_view_check(dst, "fill", "destination", err));
     unsigned char chunk[CHUNK * ELEMENT_BYTES_MAX];
-    const size_t bytes = cddp_dtype_bytes(dst->dtype);
+    const size_t bytes = cd_dtype_bytes(dst->dtype);
     const int64_t numel = cddp_tensor_numel(dst);
     cd_element_set(dst->dtype, chunk, value);
     for (int64_t i = 1; i < CHUNK && i < numel; i++)
@@ -341,7 +342,7 @@ typedef bool (*take_fn)(void *context, const void *elements, size_t count);
 static void scan(const cddp_tensor *src, take_fn take, void *context)
 {
     unsigned char packed[CHUNK * ELEMENT_BYTES_MAX];
-    size_t bytes = cddp_dtype_bytes(src->dtype);
+    size_t bytes = cd_dtype_bytes(src->dtype);
     int64_t numel = 0;
     if (cd_view_is_contiguous(src, &numel)) {
         if (numel > 0) take(context, address(src, src->offset), (size_t)numel);
@@ -455,7 +456,7 @@ static bool digest_take(void *context, const void *elements, size_t count)
 static uint64_t digest_stretches(const cddp_tensor *src, int64_t numel)
 {
     digest_scan scanning;
-    scanning.element_bytes = cddp_dtype_bytes(src->dtype);
+    scanning.element_bytes = cd_dtype_bytes(src->dtype);
     scanning.digest = (uint64_t)numel;
     scanning.used = 0;
     scan(src, digest_take, &scanning);
@@ -463,41 +464,34 @@ static uint64_t digest_stretches(const cddp_tensor *src, int64_t numel)
     return scanning.digest;
 }
 
-/* A row of a few elements, as biases are and small models: the checks of a view, without loops over
-** its dimensions. *byte_count: at most a block, and not 0. */
-static inline const unsigned char *find_short_row(const cddp_tensor *t, size_t *byte_count)
+CD_APART static cddp_status digest_any(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
 {
-    if (t == NULL || t->device == NULL || t->storage == NULL || t->offset < 0) return NULL;
-    if (t->dim_count != 1 || (unsigned)t->dtype >= CDDP_DTYPE_COUNT) return NULL;
-    const int64_t numel = t->sizes[0];
-    const size_t bytes = cddp_dtype_bytes(t->dtype);
-    const bool is_row = numel == 1 || t->strides[0] == 1;
-    if (!is_row || (t->device->dtypes & CDDP_DTYPE_BIT(t->dtype)) == 0 || numel < 1 ||
-        numel > (int64_t)(CD_DIGEST_BLOCK_BYTES / ELEMENT_BYTES_MAX))
-        return NULL;
-    *byte_count = (size_t)numel * bytes;
-    return (const unsigned char *)t->storage + t->offset * (int64_t)bytes;
-}
-
-static cddp_status cpu_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
-{
-    size_t byte_count;
-    const unsigned char *row = find_short_row(src, &byte_count);
-    if (row != NULL) {
-        *digest = cd_hash64(row, byte_count, (uint64_t)src->sizes[0]);
-        return CDDP_OK;
-    }
     CD_TRY(cd_view_check(src, "digest", "source", err));
     int64_t numel = 0;
     if (!cd_view_is_contiguous(src, &numel)) {
         *digest = digest_stretches(src, numel);
         return CDDP_OK;
     }
-    const size_t element_bytes = cddp_dtype_bytes(src->dtype);
+    const size_t element_bytes = cd_dtype_bytes(src->dtype);
     *digest =
         digest_whole((uint64_t)numel,
                      (const unsigned char *)src->storage + src->offset * (int64_t)element_bytes,
                      (size_t)numel * element_bytes);
+    return CDDP_OK;
+}
+
+/* A row of a few elements, as biases are and small models, is one block. Others apart, so that it
+** costs none of their registers. */
+static cddp_status cpu_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
+{
+    const int64_t most = CD_DIGEST_BLOCK_BYTES / ELEMENT_BYTES_MAX;
+    if (!cd_view_is_row(src) || src->sizes[0] < 1 || src->sizes[0] > most)
+        return CD_PASS(digest_any(src, digest, err));
+    const size_t bytes = cd_dtype_bytes(src->dtype), byte_count = (size_t)src->sizes[0] * bytes;
+    const unsigned char *row = (const unsigned char *)src->storage + src->offset * (int64_t)bytes;
+    const uint64_t seed = (uint64_t)src->sizes[0];
+    *digest = byte_count >= 4 && byte_count <= 8 ? cd_hash64_short(row, byte_count, seed)
+                                                 : cd_hash64(row, byte_count, seed);
     return CDDP_OK;
 }
 

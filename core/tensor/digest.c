@@ -17,13 +17,17 @@ static uint64_t digest_of(const cddp_tensor *t)
 /* Its elements lie in host memory one behind the other, and `cpu` hashes them. */
 static bool is_plain(const cddp_tensor *t, int64_t *numel)
 {
+    if (cd_view_is_row(t)) {
+        *numel = t->sizes[0];
+        return t->device->digest == cddp_device_cpu()->digest;
+    }
     return cd_view_is_sound(t) && t->device->digest == cddp_device_cpu()->digest &&
            cd_view_is_contiguous(t, numel);
 }
 
 static const unsigned char *address_of(const cddp_tensor *t)
 {
-    return (const unsigned char *)t->storage + t->offset * (int64_t)cddp_dtype_bytes(t->dtype);
+    return (const unsigned char *)t->storage + t->offset * (int64_t)cd_dtype_bytes(t->dtype);
 }
 
 /* The block that begins here. */
@@ -33,12 +37,17 @@ static size_t block_bytes(const unsigned char *at, const unsigned char *end)
     return left < CD_DIGEST_BLOCK_BYTES ? left : CD_DIGEST_BLOCK_BYTES;
 }
 
+/* Fewer are in the cache anyway: the whole is then hashed by itself, which takes less time. */
+enum { PASS_BYTES_MIN = 256 };
+
 void cd_digest_pass_begin(cd_digest_pass *pass, const cddp_tensor *whole)
 {
     *pass = (cd_digest_pass){.whole = whole};
-    if (!is_plain(whole, &pass->numel)) return;
+    if (!is_plain(whole, &pass->numel) ||
+        (size_t)pass->numel * cd_dtype_bytes(whole->dtype) < PASS_BYTES_MIN)
+        return;
     pass->first = pass->next = address_of(whole);
-    pass->end = pass->next + (size_t)pass->numel * cddp_dtype_bytes(whole->dtype);
+    pass->end = pass->next + (size_t)pass->numel * cd_dtype_bytes(whole->dtype);
     pass->digest = (uint64_t)pass->numel;
 }
 
@@ -91,7 +100,7 @@ typedef struct search {
 static void search_block(search *s, const unsigned char *at, size_t bytes)
 {
     if (s->found != NOT_YET) return;
-    const size_t element = cddp_dtype_bytes(s->dtype), count = bytes / element,
+    const size_t element = cd_dtype_bytes(s->dtype), count = bytes / element,
                  found = cd_kernel_find_nonfinite(s->dtype, at, count);
     if (found < count) s->found = (int64_t)((size_t)(at - s->begin) / element + found);
 }
@@ -104,7 +113,7 @@ uint64_t cd_digest_pass_part(cd_digest_pass *pass, const cddp_tensor *part, int6
         return digest_of(part);
     }
     const unsigned char *at = address_of(part);
-    const unsigned char *const end = at + (size_t)numel * cddp_dtype_bytes(part->dtype);
+    const unsigned char *const end = at + (size_t)numel * cd_dtype_bytes(part->dtype);
     const bool is_inside = at >= pass->first && end <= pass->end,
                is_whole = at == pass->first && end == pass->end && numel == pass->numel;
     const bool searches = nonfinite != NULL && finds_as_cpu(part->device);
@@ -166,7 +175,7 @@ static follower follower_of(const cddp_tensor *t, const cddp_tensor *source, int
     const unsigned char *begin = address_of(t);
     const uint64_t numel = (uint64_t)cddp_tensor_numel(t);
     return (follower){.next = begin,
-                      .end = begin + numel * cddp_dtype_bytes(t->dtype),
+                      .end = begin + numel * cd_dtype_bytes(t->dtype),
                       .source = address_of(source),
                       .digest = numel,
                       .search = {t->dtype, begin, found}};
@@ -197,6 +206,8 @@ static void follow(follower *f, size_t bytes)
 uint64_t cd_digest_and_find_nonfinite(const cddp_tensor *tensor, int64_t *index)
 {
     int64_t numel = 0;
+    bool is_zero;
+    if (cd_glance(tensor, &is_zero, index)) return digest_of(tensor);
     if (!is_plain(tensor, &numel) || !finds_as_cpu(tensor->device)) {
         *index = find_nonfinite(tensor);
         return digest_of(tensor);
@@ -246,7 +257,7 @@ static pieces pieces_of(const cddp_copy_pair *pair)
 static size_t take_piece(pieces *p)
 {
     cddp_tensor *dst = &p->pair.dst, *src = &p->pair.src;
-    const size_t element = cddp_dtype_bytes(dst->dtype);
+    const size_t element = cd_dtype_bytes(dst->dtype);
     const int64_t most = (int64_t)(WRITTEN_BYTES / element), left = p->numel - p->next;
     dst->offset += dst->sizes[0];
     src->offset += src->sizes[0];
@@ -285,6 +296,7 @@ static void compare_and_follow(cd_digest_pass *pass, follower *f, size_t bytes, 
         n = block_bytes(to, to + bytes);
         follow(f, n);
         *part = was_same && memcmp(to, from, n) == 0 ? f->digest : hash_block(from, n, NULL, *part);
+        if (pass->next == NULL) continue;
         if (is_whole)
             reach(pass, from + n, *part);
         else

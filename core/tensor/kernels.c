@@ -379,8 +379,19 @@ FIND_ALL(_avx2, __attribute__((target("avx2"))))
 #define FIND(T, src, count) find_##T##_any((src), (count))
 #endif
 
+/* Of so few that vectors do not pay. */
+static size_t find_f32_in_few(const uint32_t *bits, size_t count)
+{
+    const uint32_t mask = 0x7f800000u;
+    size_t i = 0;
+    while (i < count && (bits[i] & mask) != mask) i++;
+    return i;
+}
+
 size_t cd_kernel_find_nonfinite(cddp_dtype dtype, const void *src, size_t count)
 {
+    const size_t few = 8;
+    if (dtype == CDDP_F32 && count < few) return find_f32_in_few(src, count);
     switch (dtype) {
     case CDDP_F64:
         return FIND(f64, src, count);

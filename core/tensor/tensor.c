@@ -44,6 +44,15 @@ cddp_tensor cddp_tensor_of(const cddp_device *device, void *storage, int64_t off
                            cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count)
 {
     if (dim_count > CDDP_DIMS_MAX) return (cddp_tensor){.device = device, .dtype = dtype};
+    /* Most are rows. Made at once, since a copy waits for parts that were written one by one. */
+    if (dim_count == 1)
+        return (cddp_tensor){.device = device,
+                             .storage = storage,
+                             .offset = offset,
+                             .dtype = dtype,
+                             .dim_count = 1,
+                             .sizes = {sizes[0]},
+                             .strides = {1}};
     cddp_tensor t = {.device = device,
                      .storage = storage,
                      .offset = offset,

@@ -8,6 +8,16 @@
 #pragma once
 #include "cddp/device.h"
 
+/* cddp_dtype_bytes of a dtype that is one, without a call. */
+static inline size_t cd_dtype_bytes(cddp_dtype dtype)
+{
+    static const unsigned char bytes[CDDP_DTYPE_COUNT] = {
+        [CDDP_F64] = 8, [CDDP_F32] = 4, [CDDP_F16] = 2, [CDDP_BF16] = 2,
+        [CDDP_C64] = 8, [CDDP_I64] = 8, [CDDP_I32] = 4, [CDDP_U8] = 1,
+    };
+    return bytes[dtype];
+}
+
 static inline bool cd_view_is_sound(const cddp_tensor *t)
 {
     if (t == NULL || t->device == NULL || t->storage == NULL || t->offset < 0) return false;
@@ -15,6 +25,16 @@ static inline bool cd_view_is_sound(const cddp_tensor *t)
     bool is_sound = (t->device->dtypes & CDDP_DTYPE_BIT(t->dtype)) != 0;
     for (uint32_t i = 0; i < t->dim_count; i++) is_sound &= t->sizes[i] >= 0;
     return is_sound;
+}
+
+/* A sound view of one dimension without gaps, as buckets and biases are: what cd_view_is_sound and
+** cd_view_is_contiguous say of it, without their loops. false: another one. */
+static inline bool cd_view_is_row(const cddp_tensor *t)
+{
+    if (t == NULL || t->dim_count != 1 || (unsigned)t->dtype >= CDDP_DTYPE_COUNT) return false;
+    if (t->device == NULL || t->storage == NULL || (t->offset | t->sizes[0]) < 0) return false;
+    return (t->sizes[0] <= 1 || t->strides[0] == 1) &&
+           (t->device->dtypes & CDDP_DTYPE_BIT(t->dtype)) != 0;
 }
 
 /* Says what is wrong with it. */

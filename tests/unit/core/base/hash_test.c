@@ -28,6 +28,26 @@ TEST(hash, every_length_and_alignment_is_hashed_as_by_scalar_code)
         }
 }
 
+/* Four to eight bytes are hashed by cd_hash64_short. */
+TEST(hash, a_single_number_is_hashed_as_by_scalar_code)
+{
+    unsigned char bytes[8 + 3];
+    uint64_t seed = 1;
+    for (size_t round = 0; round < 2000; round++) {
+        for (size_t i = 0; i < sizeof bytes; i++) {
+            seed = cd_hash_mix(seed, i);
+            bytes[i] = (unsigned char)(seed >> 9);
+        }
+        const size_t count = 4 + round % 5, offset = round % 4;
+        const uint64_t expected = XXH3_64bits_withSeed(bytes + offset, count, seed);
+        const cd_hash_input input = {bytes + offset, count, {NULL, NULL}};
+        cd_test_row("%zu bytes, round %zu", count, round);
+        assert_int_equal(cd_hash64_short(bytes + offset, count, seed), expected);
+        assert_int_equal(cd_hash64(bytes + offset, count, seed), expected);
+        assert_int_equal(cd_hash64_block(&input, seed), expected);
+    }
+}
+
 /* A digest is folded from blocks, each with the last one's hash as its seed. */
 TEST(hash, every_version_of_many_bytes_gives_the_same)
 {

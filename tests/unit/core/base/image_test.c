@@ -77,12 +77,64 @@ TEST(image, memory_may_begin_in_the_middle_of_a_line)
     cd_image_destroy(image);
 }
 
+/* What changes every time is learnt. A block outside of it, zeros or not, is put back whenever it
+** is written: the first time, late, and behind the last whole block. */
+TEST(image, what_never_changed_before_is_put_back_too)
+{
+    static _Alignas(64) unsigned char memory[64 * 256 + 100], before[sizeof memory];
+    cd_prng prng = cd_prng_seed(3);
+    fill(&prng, memory, sizeof memory);
+    memset(memory + 40 * 256, 0, 10 * 256);
+    memcpy(before, memory, sizeof memory);
+    cd_image *image = cd_image_take(NULL, memory, sizeof memory);
+    assert_non_null(image);
+    for (size_t time = 0; time < 200; time++) {
+        for (size_t block = 0; block < 64; block += 7) memory[block * 256 + time % 256] ^= 0x5a;
+        const size_t at = time * 1009 % sizeof memory;
+        if (time >= 50) memory[at] ^= (unsigned char)(1 + time % 255);
+        cd_image_put_back(image, memory);
+        cd_test_row("time %zu, byte %zu", time, at);
+        assert_memory_equal(memory, before, sizeof memory);
+    }
+    /* each byte of memory that was never written, alone */
+    for (size_t at = 0; at < sizeof memory; at++) {
+        memory[at] ^= 0x80;
+        cd_image_put_back(image, memory);
+        assert_int_equal(memory[at], before[at]);
+    }
+    assert_memory_equal(memory, before, sizeof memory);
+    cd_image_destroy(image);
+}
+
+/* Learning needs memory for another arrangement. Without it the first one stays. */
+TEST(image, memory_that_runs_out_while_learning_changes_nothing)
+{
+    static _Alignas(64) unsigned char memory[16 * 256], before[sizeof memory];
+    cd_watch_allocator watch;
+    cd_watch_allocator_init(&watch, NULL);
+    memset(memory, 3, sizeof memory / 2);
+    memcpy(before, memory, sizeof memory);
+    cd_image *image = cd_image_take(&watch.table, memory, sizeof memory);
+    assert_non_null(image);
+    watch.fail_at = watch.allocation_count + 1;
+    for (size_t time = 0; time < 40; time++) {
+        memory[time * 97 % sizeof memory] ^= 1;
+        cd_image_put_back(image, memory);
+        assert_memory_equal(memory, before, sizeof memory);
+    }
+    cd_image_destroy(image);
+    assert_int_equal(watch.live_count, 0);
+    assert_int_equal(watch.live_bytes, 0);
+}
+
 TEST(image, memory_that_runs_out_gives_no_image)
 {
     static _Alignas(8) unsigned char memory[64];
     cd_watch_allocator watch;
     cd_watch_allocator_init(&watch, NULL);
     watch.fail_at = 1;
+    assert_null(cd_image_take(&watch.table, memory, sizeof memory));
+    watch.fail_at = watch.allocation_count + 2;
     assert_null(cd_image_take(&watch.table, memory, sizeof memory));
     cd_image *image = cd_image_take(&watch.table, memory, sizeof memory);
     assert_non_null(image);

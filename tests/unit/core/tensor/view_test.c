@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Views: counting, density, and walks in logical order over every kind of stride. */
 #include "core/tensor/view.h"
+
+#include "core/base/prng.h"
 #include "tests/unit/core/tensor/fixture.h"
 
 static cddp_tensor view_of(const int64_t *sizes, const int64_t *strides, uint32_t dim_count)
@@ -30,6 +32,34 @@ static const struct {
     {"empty", 3, {2, 0, 3}, {1, 1, 1}, true, true, 3},
 };
 #define CASE_COUNT (sizeof cases / sizeof cases[0])
+
+TEST(view, a_row_is_what_the_loops_say_of_one_dimension)
+{
+    static unsigned char storage[64];
+    cd_prng prng = cd_prng_seed(11);
+    for (size_t round = 0; round < 20000; round++) {
+        const int64_t size = (int64_t)cd_prng_below(&prng, 5) - 1;
+        cddp_tensor t = {.device = cd_prng_below(&prng, 9) > 0 ? cddp_device_cpu() : NULL,
+                         .storage = cd_prng_below(&prng, 9) > 0 ? storage : NULL,
+                         .offset = (int64_t)cd_prng_below(&prng, 6) - 1,
+                         .dtype = (cddp_dtype)cd_prng_below(&prng, CDDP_DTYPE_COUNT + 1),
+                         .dim_count = (uint32_t)cd_prng_below(&prng, 3),
+                         .sizes = {size, 1},
+                         .strides = {(int64_t)cd_prng_below(&prng, 3), 1}};
+        int64_t numel = 0;
+        const bool is_row =
+            t.dim_count == 1 && cd_view_is_sound(&t) && cd_view_is_contiguous(&t, &numel);
+        cd_test_row("round %zu", round);
+        assert_int_equal(cd_view_is_row(&t), is_row);
+    }
+    assert_false(cd_view_is_row(NULL));
+}
+
+TEST(view, elements_have_the_bytes_of_their_dtype)
+{
+    for (int dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++)
+        assert_int_equal(cd_dtype_bytes((cddp_dtype)dtype), cddp_dtype_bytes((cddp_dtype)dtype));
+}
 
 TEST(view, contiguity_and_density_are_reported_from_strides)
 {
