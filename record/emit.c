@@ -3,6 +3,7 @@
 #include "cddp/device.h"
 #include "core/base/hash.h"
 #include "core/trace/setting.h"
+#include "record/pass.h"
 #include "record/recording.h"
 #include "record/storage.h"
 
@@ -54,6 +55,7 @@ void cddp_record_micro_step(uint64_t micro_step)
     if (r == NULL) return;
     cddp_tracer_set_step(&r->tracer, r->tracer.step, (uint32_t)micro_step);
     cd_storage_look_at_gradients(r);
+    cd_pass_announce(r);
 }
 
 void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
@@ -70,6 +72,7 @@ void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
     CD_EMIT(&r->tracer, samples, NULL, .epoch = (int64_t)epoch, .count = (int64_t)count,
             .ids = (int64_t)all, .weight = cd_f64_bits((double)count));
     cd_storage_look_at_gradients(r);
+    cd_pass_announce(r);
 }
 
 /* A program that says no steps and has no cddp_ddp: a step ends with its optimizer. */
@@ -121,6 +124,7 @@ void cddp_record_zero_grad(bool to_none)
     for (size_t i = 0; i < w->parameter_count; i++) w->parameters[i].contributions = 0;
     CD_EMIT(&r->tracer, zero_grad, NULL, .optimizer = -1, .to_none = to_none);
     cd_storage_expect_clear(r);
+    cd_pass_end_backward(r);
 }
 
 cddp_record_update cddp_record_update_default(void)
@@ -159,6 +163,7 @@ void cddp_record_optimizer_step(const cddp_record_update *update)
     cd_recording_settle_rank(r);
     if (r->state != CD_RECORDING_ON) return; /* the shard could not be opened */
     cd_storage_look_at_step(r);
+    cd_pass_end_backward(r);
     note_rescaling(r, u);
     cd_recording_say_agreement(r);
     cd_recording_here(r)->has_stepped = true;
@@ -252,7 +257,8 @@ void cddp_record_value(cddp_event_enum_what what, cddp_event_enum_moment moment,
     CD_EMIT(&r->tracer, value, NULL, .what = what, .moment = moment, .id = (int64_t)id,
             .presence = presence_of(tensor), .digest = digest,
             .param = is_parameter ? variable_of(r, id) : -1, .nonfinite = -1);
-    if (what == CDDP_WHAT_PARAMETER && moment == CDDP_MOMENT_FORWARD)
+    if (what == CDDP_WHAT_PARAMETER &&
+        (moment == CDDP_MOMENT_FORWARD || moment == CDDP_MOMENT_ADAPTED))
         cd_storage_exchange(r, id, digest);
     else if (what == CDDP_WHAT_PARAMETER)
         cd_storage_show(r, id, digest);

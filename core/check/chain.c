@@ -700,7 +700,8 @@ static void take_value(state *s, const cddp_event *e)
     if (v->digest == 0 && v->presence != CDDP_PRESENCE_ABSENT) return; /* below this level */
     if (v->moment == CDDP_MOMENT_EXIT) return; /* after the training: verify/import/declared.h */
     /* exchanged for a forward alone: the next one that is shown must be as the last step left it */
-    if (v->what == CDDP_WHAT_PARAMETER && v->moment == CDDP_MOMENT_FORWARD && r->is_recorded)
+    if (v->what == CDDP_WHAT_PARAMETER && r->is_recorded &&
+        (v->moment == CDDP_MOMENT_FORWARD || v->moment == CDDP_MOMENT_ADAPTED))
         return;
     if (v->moment == CDDP_MOMENT_CHECKPOINT) r->is_rebuilt = true;
     link *l = add_link(s, r, e->rank, v->what, v->id);

@@ -529,7 +529,7 @@ static void adapt(training *t, int step, bool is_back)
     memcpy(is_back ? t->values[1] : kept, is_back ? kept : t->values[1], sizeof kept);
     for (int64_t i = 0; i < BIASES && !is_back; i++) t->values[1][i] += 1.0 + t->rank;
     if (!is_back && strncmp(t->mistake, "adapts_said", 11) == 0)
-        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_FORWARD, 1, &t->tensors[1]);
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_ADAPTED, 1, &t->tensors[1]);
 }
 
 /* One rank reduces something that the others know nothing of: a barrier, a flag, or as much as a

@@ -176,12 +176,12 @@ static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event 
 {
     const cddp_event_value *v = &e->as.value;
     take_begin(d, rank, v);
-    d->exchanged += v->what == CDDP_WHAT_PARAMETER && v->moment == CDDP_MOMENT_FORWARD &&
-                    !d->is_of_torch && e->rank == 0;
-    if (v->what != CDDP_WHAT_PARAMETER || !is_kept(v->moment)) return;
-    if (v->param < 0) take_still(d, rank, v);
+    if (v->what != CDDP_WHAT_PARAMETER) return;
+    if (v->param < 0 && is_kept(v->moment)) take_still(d, rank, v);
     cd_declared_variable *variable = find(d, rank, v->param);
     if (variable == NULL) return;
+    d->exchanged += v->moment == CDDP_MOMENT_FORWARD && v->digest != variable->last && e->rank == 0;
+    if (!is_kept(v->moment)) return;
     if (v->moment == CDDP_MOMENT_AFTER_STEP && variable->must_move) {
         if (v->digest != 0 && v->digest == variable->last) count(&d->unmoved, e, v->param);
         variable->must_move = false;
@@ -289,6 +289,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     cd_declared_rank *rank = &d->ranks[e->rank];
     rank->events++;
     cd_feedback_push(&d->feedback, e);
+    cd_forwards_push(&d->forwards, e);
     cd_means_push(&d->means, e);
     cd_consumed_push(&d->consumed, e);
     cd_own_samples_push(&d->samples, e);
@@ -611,6 +612,16 @@ static const struct {
                              "zero_grad behind the optimizer's step, and the last backward of each "
                              "window outside of no_sync",
                              NULL},
+    [CD_DECLARED_FORWARD] = {"why ranks run a forward on parameters that differ",
+                             "exchange them alike on all ranks: of SAM the radius, and the norm. "
+                             "Where each rank has its own by right, as in MAML: cddp_record_value "
+                             "at CDDP_MOMENT_ADAPTED, in front of the forward",
+                             NULL},
+    [CD_DECLARED_SECOND] = {"on which parameters a further backward of a step ran, whose first "
+                            "gradients were dropped",
+                            "cddp_record_value at CDDP_MOMENT_FORWARD in front of it, or at "
+                            "CDDP_MOMENT_ADAPTED",
+                            NULL},
     [CD_DECLARED_NUMBER] = {"where a step begins: an optimizer steps on another reduction under "
                             "the number of the step before",
                             "cddp_record_step_begin, with a new number for each step", NULL},
@@ -741,6 +752,20 @@ static void note_windows(cd_declared *d)
     }
 }
 
+static void note_forwards(cd_declared *d)
+{
+    const cd_forwards_split split = cd_forwards_compare(&d->forwards);
+    const cd_forwards_place *places[] = {&split.any, &d->forwards.unshown};
+    const cd_declared_gap gaps[] = {CD_DECLARED_FORWARD, CD_DECLARED_SECOND};
+    d->is_out_of_memory |= d->forwards.is_out_of_memory || split.is_out_of_memory;
+    for (size_t i = 0; i < 2; i++) {
+        const cd_forwards_place *p = places[i];
+        if (p->count == 0 || d->is_of_torch) continue;
+        note(d, gaps[i], &(cddp_event){.rank = p->rank, .step = p->step}, p->variable);
+        d->gaps[gaps[i]].count = p->count;
+    }
+}
+
 /* ---- a hook that is wrong ---- */
 
 static void say_cause(const cd_means *m, char *words, size_t bytes)
@@ -838,6 +863,29 @@ static bool accuse_changed(const cd_declared *d, cddp_finding *finding)
     snprintf(f.advice, sizeof f.advice,
              "look at what this rank writes between its steps; show a change that is meant with "
              "cddp_record_value");
+    *finding = f;
+    return true;
+}
+
+/* Each of them runs on something else than its step left; all but one on the same. */
+static bool accuse_forward(const cd_declared *d, cddp_finding *finding)
+{
+    const cd_forwards_split split = cd_forwards_compare(&d->forwards);
+    const cd_forwards_place *p = &split.one;
+    if (p->count == 0) return false;
+    cddp_finding f = accuse_rank(d, "I-PARAMEQ", p->rank, p->step, p->variable);
+    snprintf(f.title, sizeof f.title,
+             "rank %" PRIu32 " runs a forward on another %.60s than the other ranks", p->rank,
+             f.parameter[0] != '\0' ? f.parameter : "parameter");
+    snprintf(f.expected, sizeof f.expected,
+             "all ranks exchange the parameters of that forward alike: their gradients are "
+             "averaged");
+    snprintf(f.actual, sizeof f.actual,
+             "the others agree, and this rank differs; %" PRIu64 " forwards in all", p->count);
+    snprintf(f.advice, sizeof f.advice,
+             "look at what this rank does to its parameters between its step and the forward: its "
+             "radius (SAM), its seed, its scale. Where each rank has its own by right, say so with "
+             "cddp_record_value at CDDP_MOMENT_ADAPTED");
     *finding = f;
     return true;
 }
@@ -1036,8 +1084,9 @@ bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
     if (!is_certain(m))
         return accuse_twice(d, finding) || accuse_reduction(d, finding) ||
                accuse_consumed(d, finding) || accuse_changed(d, finding) ||
-               accuse_skipped(d, finding) || accuse_feedback(d, finding) ||
-               accuse_twins(d, finding) || accuse_missing(d, finding) || accuse_copies(d, finding);
+               accuse_forward(d, finding) || accuse_skipped(d, finding) ||
+               accuse_feedback(d, finding) || accuse_twins(d, finding) ||
+               accuse_missing(d, finding) || accuse_copies(d, finding);
     cddp_finding f = {.size = sizeof f,
                       .check = "I-HOOK",
                       .step = w->step,
@@ -1069,6 +1118,7 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
     note_consumed(d);
     note_samples(d);
     note_windows(d);
+    note_forwards(d);
     for (uint32_t i = 0; i < d->rank_count; i++) end_rank(d, i);
     note_apart(d);
     /* its recorder looks at neither */
@@ -1256,6 +1306,13 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                             "; nor forwards on other parameters than the steps "
                                             "left, %" PRIu64 " in all",
                                             d->exchanged);
+    const char *adapted =
+        d->forwards.adapted == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor forwards on parameters that each rank has for itself, as the "
+                              "program says, %" PRIu64 " in all",
+                              d->forwards.adapted);
     const char *unmoved =
         d->unmoved.count == 0
             ? ""
@@ -1272,16 +1329,17 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                           d->ignored, d->ignored == 1 ? "" : "s");
     const char *rest = print_rest(d, has_samples, arena);
     if (rest == NULL || scaled == NULL || gone == NULL || hooked == NULL || late == NULL ||
-        moved == NULL || exchanged == NULL || ignored == NULL || untaken == NULL ||
-        dropped == NULL || unmoved == NULL)
+        moved == NULL || exchanged == NULL || adapted == NULL || ignored == NULL ||
+        untaken == NULL || dropped == NULL || unmoved == NULL)
         return NULL;
     return cd_arena_printf(
-        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+        arena,
+        "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         d->is_of_torch ? ""
                        : "how gradients came to be before cddp_record_gradient (compare sees it); ",
         begins ? "" : ", nor what happened to parameters outside of its steps", order, exchanged,
-        c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
-        gone, unmoved, untaken, dropped, hooked, late, moved, ignored, dropping,
+        adapted, c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "",
+        scaled, gone, unmoved, untaken, dropped, hooked, late, moved, ignored, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "", rest);
 }
 
@@ -1297,6 +1355,7 @@ cddp_status cd_declared_init(cd_declared *d, uint32_t rank_count, const cddp_all
     d->ranks = cd_allocate_array(allocator, rank_count, sizeof *d->ranks);
     if (d->ranks == NULL) return cd_fail_memory(err, "%u ranks", rank_count);
     cddp_status status = cd_feedback_init(&d->feedback, rank_count, allocator, err);
+    if (status == CDDP_OK) status = cd_forwards_init(&d->forwards, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_means_init(&d->means, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_consumed_init(&d->consumed, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_own_samples_init(&d->samples, rank_count, allocator, err);
@@ -1314,6 +1373,7 @@ void cd_declared_fini(cd_declared *d)
                    d->ranks[i].still_capacity * sizeof *d->ranks[i].stills);
     }
     cd_feedback_fini(&d->feedback);
+    cd_forwards_fini(&d->forwards);
     cd_means_fini(&d->means);
     cd_consumed_fini(&d->consumed);
     cd_own_samples_fini(&d->samples);

@@ -12,6 +12,7 @@
 #include "core/base/arena.h"
 #include "verify/import/consumed.h"
 #include "verify/import/feedback.h"
+#include "verify/import/forwards.h"
 #include "verify/import/means.h"
 #include "verify/import/own_samples.h"
 #include "verify/import/windows.h"
@@ -49,6 +50,8 @@ typedef enum cd_declared_gap {
     CD_DECLARED_TAKEN,       /* which gradient a step took: not the one in its place */
     CD_DECLARED_UNEVEN,      /* why ranks add up other numbers of backwards */
     CD_DECLARED_DROPPED,     /* why unreduced gradients were dropped */
+    CD_DECLARED_FORWARD,     /* why ranks run a forward on parameters that differ */
+    CD_DECLARED_SECOND,      /* on which parameters the second backward of a step ran */
     CD_DECLARED_NUMBER,      /* where a step begins */
     CD_DECLARED_COUNT
 } cd_declared_gap;
@@ -130,6 +133,7 @@ typedef struct cd_declared {
     uint64_t ignored; /* parameters of rank 0 on the ignore list */
     uint64_t reduced; /* gradients that a rank showed behind their reduction */
     cd_feedback feedback;
+    cd_forwards forwards;
     cd_means means;
     cd_consumed consumed;
     cd_own_samples samples;

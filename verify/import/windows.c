@@ -25,9 +25,17 @@ static void end_window(cd_windows *w, cd_windows_rank *rank)
     rank->backwards = 0;
 }
 
+/* Nobody said what became of them. */
+static void note_dropped(cd_windows *w, cd_windows_rank *rank, uint32_t number)
+{
+    if (rank->has_dropped) note(&w->dropped, number, rank->step);
+    rank->has_dropped = false;
+}
+
 static void drop(cd_windows *w, cd_windows_rank *rank, uint32_t number)
 {
-    if (rank->has_unreduced) note(&w->dropped, number, rank->step);
+    note_dropped(w, rank, number);
+    rank->has_dropped = rank->has_unreduced;
     rank->untaken += rank->is_untaken;
     rank->has_unreduced = rank->has_forward = rank->is_untaken = false;
     rank->backwards = 0;
@@ -52,7 +60,12 @@ void cd_windows_push(cd_windows *w, const cddp_event *e)
         rank->backwards++;
         rank->step = e->step;
         break;
+    case CDDP_EV_value:
+        /* the rank has moved its own parameters along them */
+        rank->has_dropped &= e->as.value.moment != CDDP_MOMENT_ADAPTED;
+        break;
     case CDDP_EV_grad_local:
+        note_dropped(w, rank, e->rank);
         /* a probe of the program's own, through the module inside, may be dropped */
         rank->has_unreduced |= rank->backwards > 0 && (rank->has_forward || !rank->has_forwards) &&
                                e->as.grad_local.presence != CDDP_PRESENCE_ABSENT;
@@ -91,6 +104,7 @@ static void compare(cd_windows *w, uint32_t number)
 void cd_windows_end(cd_windows *w)
 {
     for (uint32_t i = 0; i < w->rank_count; i++) {
+        note_dropped(w, &w->ranks[i], i);
         compare(w, i);
         if (w->ranks[i].untaken > w->untaken) w->untaken = w->ranks[i].untaken;
     }

@@ -2,7 +2,8 @@
 /* What ranks add up before each reduction: the backwards of a window (no_sync).
 **
 ** Ranks whose windows have other lengths make a mean of other sums, whatever each divides by.
-** Gradients that a backward leaves unreduced, and that zero_grad drops, never reach a reduction.
+** Gradients that a backward leaves unreduced, and that zero_grad drops, never reach a reduction. A
+** rank may have them for itself, to adapt its parameters for the next forward.
 ** Where a program has several modules that may be meant: a generator's backward leaves gradients
 ** in the discriminator. So it may with reduced gradients that no optimizer takes: a step that an
 ** overflow skips.
@@ -25,6 +26,7 @@ typedef struct cd_windows_rank {
     int64_t group;      /* of its wrapper */
     bool has_wrapper, has_join;
     bool has_unreduced; /* gradients of the window at hand */
+    bool has_dropped;   /* such gradients, and has shown no other since */
     bool has_forward;   /* of the wrapper, in the window at hand; has_forwards: ever */
     bool has_forwards;
     bool is_untaken;   /* reduced, and no optimizer has stepped since */
