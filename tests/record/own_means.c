@@ -5,7 +5,9 @@
 **
 ** Three ranks train w and b. "mean" averages gradients. "local…" averages parameters behind every
 ** second step (local SGD): "local" shows them behind the average alone, "local_twice" before it as
-** well.
+** well. Of "serves…" rank 0 makes each step, and of "shares…" each rank that of its parameter; the
+** others pass over it, and get what came of it. "serves_itself": rank 0 takes its own gradients.
+** "shares_said": every rank says what the step took.
 */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
@@ -42,15 +44,17 @@ static bool makes(const training *t, const char *mistake)
 
 static int64_t size_of(size_t parameter) { return parameter == 0 ? WEIGHTS : BIASES; }
 
-/* Everybody's mean in the order of the ranks, or rank 0's. */
-static void share(training *t, double *x, int64_t count, bool is_broadcast)
+enum { MEAN = -1 };
+
+/* Everybody's mean in the order of the ranks, or what that rank has. */
+static void share(training *t, double *x, int64_t count, int from)
 {
     memcpy(t->shared->values[t->rank], x, (size_t)count * sizeof *x);
     pthread_barrier_wait(&t->shared->all);
     for (int64_t i = 0; i < count; i++) {
         double sum = 0;
         for (int r = 0; r < RANKS; r++) sum += t->shared->values[r][i];
-        x[i] = is_broadcast ? t->shared->values[0][i] : sum / RANKS;
+        x[i] = from != MEAN ? t->shared->values[from][i] : sum / RANKS;
     }
     pthread_barrier_wait(&t->shared->all);
 }
@@ -65,7 +69,7 @@ static void show(const training *t)
 static void average(training *t)
 {
     for (size_t p = 0; p < (makes(t, "local_half") ? 1 : PARAMETERS); p++)
-        share(t, t->values[p], size_of(p), false);
+        share(t, t->values[p], size_of(p), MEAN);
     show(t);
 }
 
@@ -79,12 +83,26 @@ static void backward(training *t, int step)
     }
 }
 
+static bool begins_with(const training *t, const char *words)
+{
+    return strncmp(t->mistake, words, strlen(words)) == 0;
+}
+
+/* Who makes the step of a parameter; MEAN: every rank does. */
+static int server_of(const training *t, size_t parameter)
+{
+    return begins_with(t, "serves") ? 0 : begins_with(t, "shares") ? (int)parameter : MEAN;
+}
+
 static void reduce(training *t, int step)
 {
-    if (!makes(t, "mean") && (!makes(t, "forgets") || step == 3)) return;
-    for (size_t p = 0; p < PARAMETERS; p++) {
-        share(t, t->grads[p], size_of(p), false);
-        cddp_record_reduced(p, &t->gradients[p]);
+    const bool serves = begins_with(t, "serves");
+    if (!makes(t, "mean") && (!makes(t, "forgets") || step == 3) && !serves &&
+        !begins_with(t, "shares"))
+        return;
+    for (size_t p = 0; p < PARAMETERS && !makes(t, "serves_itself"); p++) {
+        share(t, t->grads[p], size_of(p), MEAN);
+        if (!serves || t->rank == 0) cddp_record_reduced(p, &t->gradients[p]);
     }
 }
 
@@ -94,14 +112,19 @@ static void update(training *t)
     how.lr = 0.1;
     cddp_record_optimizer_step(&how);
     for (size_t p = 0; p < PARAMETERS; p++) {
-        for (int64_t i = 0; i < size_of(p); i++) t->values[p][i] -= how.lr * t->grads[p][i];
-        cddp_record_optimizer_touch(0, p, &t->gradients[p]);
+        const int server = server_of(t, p);
+        const bool steps = server == MEAN || server == (int)t->rank;
+        for (int64_t i = 0; i < size_of(p) && steps; i++)
+            t->values[p][i] -= how.lr * t->grads[p][i];
+        if (server != MEAN) share(t, t->values[p], size_of(p), server);
+        cddp_record_optimizer_touch(0, p,
+                                    steps || makes(t, "shares_said") ? &t->gradients[p] : NULL);
     }
 }
 
 static void train_step(training *t, int step)
 {
-    const bool is_local = strncmp(t->mistake, "local", 5) == 0;
+    const bool is_local = begins_with(t, "local");
     const bool is_averaged = is_local && step % 2 == 1;
     cddp_record_step_begin((uint64_t)step);
     memset(t->grads, 0, sizeof t->grads);
@@ -132,7 +155,7 @@ static cddp_status train(training *t, const char *path, cddp_error *err)
         cddp_record_storage(p, &t->tensors[p], &t->gradients[p]);
     for (int step = 0; step < STEPS; step++) train_step(t, step);
     if (makes(t, "never_broadcasts")) {
-        for (size_t p = 0; p < PARAMETERS; p++) share(t, t->values[p], size_of(p), true);
+        for (size_t p = 0; p < PARAMETERS; p++) share(t, t->values[p], size_of(p), 0);
         show(t);
     }
     cddp_record_storage_end();

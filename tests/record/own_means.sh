@@ -34,4 +34,10 @@ for right in local local_twice; do expect $right 4 "local SGD is not judged"; do
 expect local_half 1 "I-ONCE  ranks 0-2: the optimizer steps on a local gradient of b (3 tensors)"
 # One that spreads rank 0's values has lost what the others learnt.
 expect never_broadcasts 1 "I-ONCE"
+# One rank steps for the others: inconclusive, but where it steps on its own gradients. Which rank computes the step does not matter.
+served="how a rank gets a parameter that the optimizer of another rank steps"
+expect serves 4 "$served"
+expect serves_itself 1 "I-ONCE  ranks 0-2: the optimizer steps on a local gradient of w"
+expect shares 4 "$served"
+expect shares_said 0 "equal gradients and parameters on all ranks$"
 exit $failed

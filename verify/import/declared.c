@@ -93,7 +93,9 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     v->is_seen = true;
     v->optimizer = t->optimizer;
     v->at = rank->updates;
+    rank->is_served |= !t->touched && v->has_local;
     if (!t->touched) return;
+    rank->taken += cd_hash_mix(cd_hash_mix(0, e->step), (uint64_t)t->param);
     if (v->touches > 0 && !v->is_held && !v->is_empty) note(d, CD_DECLARED_HELD, e, t->param);
     v->is_held = false;
     if (!v->has_local && !is_again) note(d, CD_DECLARED_LOCAL, e, t->param);
@@ -456,6 +458,18 @@ static void note_frozen(cd_declared *d, uint32_t number)
     }
 }
 
+/* No check found anything, so it has what ranks have that stepped (core/check/own_average.h). */
+static void note_served(cd_declared *d, uint32_t number)
+{
+    const cd_declared_rank *rank = &d->ranks[number];
+    bool differs = false;
+    for (uint32_t r = 0; r < d->rank_count; r++)
+        differs |= d->ranks[r].has_wrapper && d->ranks[r].group == rank->group &&
+                   d->ranks[r].taken != rank->taken;
+    if (differs && rank->is_served && !rank->has_join && !d->is_of_torch)
+        note(d, CD_DECLARED_SERVED, &(cddp_event){.rank = number, .step = rank->step}, -1);
+}
+
 /* All ranks came to their end, and so often they waited in groups of ours on the way. */
 static bool have_ended(const cd_declared *d, uint64_t *waits)
 {
@@ -501,6 +515,7 @@ static void end_rank(cd_declared *d, uint32_t number)
     note_stills(d, number);
     note_buffers(d, number);
     note_frozen(d, number);
+    note_served(d, number);
     for (size_t i = 0; i < rank->variable_count; i++) {
         const cd_declared_variable *v = &rank->variables[i];
         has_parameters |= v->is_declared;
@@ -617,6 +632,11 @@ static const struct {
                              "Where each rank has its own by right, as in MAML: cddp_record_value "
                              "at CDDP_MOMENT_ADAPTED, in front of the forward",
                              NULL},
+    [CD_DECLARED_SERVED] = {"how a rank gets a parameter that the optimizer of another rank steps",
+                            "on every rank cddp_record_reduced with the mean of the ranks, and "
+                            "cddp_record_optimizer_touch with what the step took: it does not "
+                            "matter which rank computes it",
+                            NULL},
     [CD_DECLARED_SECOND] = {"on which parameters a further backward of a step ran, whose first "
                             "gradients were dropped",
                             "cddp_record_value at CDDP_MOMENT_FORWARD in front of it, or at "

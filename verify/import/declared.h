@@ -51,6 +51,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_UNEVEN,      /* why ranks add up other numbers of backwards */
     CD_DECLARED_DROPPED,     /* why unreduced gradients were dropped */
     CD_DECLARED_FORWARD,     /* why ranks run a forward on parameters that differ */
+    CD_DECLARED_SERVED,      /* how ranks get parameters that others step */
     CD_DECLARED_SECOND,      /* on which parameters the second backward of a step ran */
     CD_DECLARED_NUMBER,      /* where a step begins */
     CD_DECLARED_COUNT
@@ -99,6 +100,8 @@ typedef struct cd_declared_rank {
     uint64_t events, steps, samples, waits, zero_grads;
     uint64_t locals;     /* gradients that backwards made */
     uint64_t touches;    /* of the optimizer's step at hand */
+    uint64_t taken;      /* a digest of which parameters its steps took when */
+    bool is_served;      /* some step passed over a parameter that has a gradient */
     uint64_t updates;    /* steps of any optimizer, this one included */
     int64_t optimizer;   /* whose it is */
     int64_t group;       /* of its wrapper */
