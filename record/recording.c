@@ -244,6 +244,7 @@ static void leave(int code, void *unused)
     cd_recording *r = &recording;
     if (r->state != CD_RECORDING_ON || r->process != cd_os_process_id()) return;
     const bool has_said = r->is_closing && code == 0;
+    if (code == 0 && !has_said) CD_EMIT(&r->tracer, mark, CD_TRACER_LEFT_BY_EXIT, .value = 0);
     CD_EMIT(&r->tracer, rank_end, has_said && r->why[0] != '\0' ? r->why : NULL,
             .status = has_said    ? r->ended
                       : code == 0 ? CDDP_OK

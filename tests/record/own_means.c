@@ -8,6 +8,9 @@
 ** well. Of "serves…" rank 0 makes each step, and of "shares…" each rank that of its parameter; the
 ** others pass over it, and get what came of it. "serves_itself": rank 0 takes its own gradients.
 ** "shares_said": every rank says what the step took.
+** Of "leaves…" rank 1 leaves before the others, and whoever started them ends those: by exit in step
+** 3 (with code 3: "leaves_3"; having shown its gradients: "leaves_last"), or since it has fewer steps ("leaves_early"). Of "dies_behind" it
+** dies when all of them are done.
 */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
@@ -15,7 +18,9 @@
 #include <cddp/record.h>
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -97,8 +102,8 @@ static int server_of(const training *t, size_t parameter)
 static void reduce(training *t, int step)
 {
     const bool serves = begins_with(t, "serves");
-    if (!makes(t, "mean") && (!makes(t, "forgets") || step == 3) && !serves &&
-        !begins_with(t, "shares"))
+    if (!makes(t, "mean") && !begins_with(t, "leaves") && !begins_with(t, "dies") &&
+        (!makes(t, "forgets") || step == 3) && !serves && !begins_with(t, "shares"))
         return;
     for (size_t p = 0; p < PARAMETERS && !makes(t, "serves_itself"); p++) {
         share(t, t->grads[p], size_of(p), MEAN);
@@ -122,6 +127,19 @@ static void update(training *t)
     }
 }
 
+static void leave(const training *t, int step)
+{
+    const bool is_last = makes(t, "leaves_last"); /* it has shown as much as the others */
+    if (t->rank != 1 || step != 3 || makes(t, "leaves_early") || !begins_with(t, "leaves")) return;
+    for (size_t p = 0; p < PARAMETERS && is_last; p++) cddp_record_gradient(p, &t->gradients[p]);
+    exit(makes(t, "leaves_3") ? 3 : 0);
+}
+
+static int steps_of(const training *t)
+{
+    return t->rank == 1 && makes(t, "leaves_early") ? STEPS - 2 : STEPS;
+}
+
 static void train_step(training *t, int step)
 {
     const bool is_local = begins_with(t, "local");
@@ -129,6 +147,7 @@ static void train_step(training *t, int step)
     cddp_record_step_begin((uint64_t)step);
     memset(t->grads, 0, sizeof t->grads);
     cddp_record_zero_grad(false);
+    leave(t, step);
     backward(t, step);
     reduce(t, step);
     update(t);
@@ -153,12 +172,13 @@ static cddp_status train(training *t, const char *path, cddp_error *err)
     cddp_record_parameters_end();
     for (size_t p = 0; p < PARAMETERS; p++)
         cddp_record_storage(p, &t->tensors[p], &t->gradients[p]);
-    for (int step = 0; step < STEPS; step++) train_step(t, step);
+    for (int step = 0; step < steps_of(t); step++) train_step(t, step);
     if (makes(t, "never_broadcasts")) {
         for (size_t p = 0; p < PARAMETERS; p++) share(t, t->values[p], size_of(p), 0);
         show(t);
     }
     cddp_record_storage_end();
+    if (makes(t, "dies_behind") && t->rank == 1) raise(SIGKILL);
     return cddp_record_close(CDDP_OK, NULL, err);
 }
 
@@ -171,12 +191,25 @@ static int run_rank(uint32_t rank, board *shared, char **argv)
     return status != CDDP_OK;
 }
 
+/* Ends the others as one of them leaves, as mpirun does. */
+static int await(const pid_t *ranks, bool ends_all)
+{
+    int code, failed = 0;
+    for (pid_t first = wait(&code); first > 0; first = wait(&code)) {
+        failed |= code != 0;
+        for (int r = 0; r < RANKS && ends_all; r++)
+            if (ranks[r] != first) kill(ranks[r], SIGTERM);
+        ends_all = false;
+    }
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     board *shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pthread_barrierattr_t attribute;
-    int failed = 0, code;
+    pid_t ranks[RANKS];
     if (argc != 3 || shared == MAP_FAILED) {
         fprintf(stderr, "usage: %s RECORDING MISTAKE\n", argv[0]);
         return 2;
@@ -184,8 +217,9 @@ int main(int argc, char **argv)
     pthread_barrierattr_init(&attribute);
     pthread_barrierattr_setpshared(&attribute, PTHREAD_PROCESS_SHARED);
     pthread_barrier_init(&shared->all, &attribute, RANKS);
-    for (uint32_t rank = 0; rank < RANKS; rank++)
-        if (fork() == 0) return run_rank(rank, shared, argv);
-    while (wait(&code) > 0) failed |= code != 0;
-    return failed;
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        ranks[rank] = fork();
+        if (ranks[rank] == 0) return run_rank(rank, shared, argv);
+    }
+    return await(ranks, strncmp(argv[2], "leaves", 6) == 0);
 }

@@ -40,4 +40,15 @@ expect serves 4 "$served"
 expect serves_itself 1 "I-ONCE  ranks 0-2: the optimizer steps on a local gradient of w"
 expect shares 4 "$served"
 expect shares_said 0 "equal gradients and parameters on all ranks$"
+# Who left before the others is to blame, and not those that their launcher ended for it.
+expect leaves 1 "I-FAIL  rank 1 left with exit code 0 before the end"
+grep -q "because   1 finding" "$place/report" && grep -q "ranks     0 and 2 interrupted" "$place/report" || { echo "leaves: the others"; cat "$place/report"; failed=1; }
+expect leaves_last 1 "I-FAIL  rank 1 left with exit code 0 before the end"
+expect leaves_3 1 "I-FAIL  rank 1 exited"
+grep -q "because   1 finding" "$place/report" || { echo "leaves_3: the others"; cat "$place/report"; failed=1; }
+expect leaves_early 1 "I-FAIL  rank 1 closed its recording before the end"
+grep -q "because   1 finding" "$place/report" || { echo "leaves_early: the others"; cat "$place/report"; failed=1; }
+# One that is gone when the others are done died by itself.
+expect dies_behind 1 "I-FAIL  rank 1 died"
+grep -q "because   1 finding" "$place/report" || { echo "dies_behind: the others"; cat "$place/report"; failed=1; }
 exit $failed
