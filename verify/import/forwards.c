@@ -49,7 +49,7 @@ static void take_local(cd_forwards *f, cd_forwards_rank *rank, const cddp_event 
     if (e->as.grad_local.presence == CDDP_PRESENCE_ABSENT) return;
     cd_forwards_pass *pass = find_pass(f, rank, e);
     if (pass != NULL) pass->has_gradients = true;
-    if (rank->dropped_in == e->step + 1 && !rank->has_forwards)
+    if (rank->dropped_in == e->step + 1 && !rank->has_forwards && f->rank_count > 1)
         note(&f->unshown, e->rank, e->step, e->as.grad_local.param);
     rank->dropped_in = 0; /* once */
 }
@@ -85,6 +85,7 @@ void cd_forwards_push(cd_forwards *f, const cddp_event *e)
         rank->has_reduced = false;
         break;
     case CDDP_EV_optimizer_step:
+    case CDDP_EV_optimizer_touch:
         rank->has_reduced = false;
         rank->dropped_in = 0;
         break;
