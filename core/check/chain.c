@@ -515,10 +515,12 @@ static bool is_received(state *s, const rank_facts *r, const found *f)
 }
 
 /* Shown again in one step: a further optimizer has the parameter as well, or the same one steps
-** once more, which is I-ONCE's. */
+** once more, which is I-ONCE's. Or a recorded program changed it by right at the begin of the step. */
 static bool is_stepped_again(const state *s, const found *f, const link *l)
 {
-    if (f->what != CDDP_WHAT_PARAMETER || l->moment != CDDP_MOMENT_AFTER_STEP) return false;
+    const bool is_shown =
+        l->moment == CDDP_MOMENT_AFTER_STEP || l->moment == CDDP_MOMENT_AFTER_AVERAGE;
+    if (f->what != CDDP_WHAT_PARAMETER || !is_shown) return false;
     const link *gradient = find_link(s, f->event->rank, CDDP_WHAT_GRADIENT, f->id);
     return gradient != NULL && gradient->touched_sequence > l->sequence;
 }

@@ -519,6 +519,15 @@ static void nudge(training *t, const char *mistake, int step)
     if (step == 3 && makes(t, mistake)) t->values[0][3] += 0.25;
 }
 
+/* "moves…": b changes at the begin of step 3, by right, and is shown; "moves_one": on rank 1 alone. */
+static void move(training *t, int step)
+{
+    if (strncmp(t->mistake, "moves", 5) != 0 || step != 3) return;
+    for (int64_t i = 0; i < BIASES && (t->rank == 1 || !makes(t, "moves_one")); i++)
+        t->values[1][i] *= 0.75;
+    cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, 1, &t->tensors[1]);
+}
+
 /* "adapts…": backwards run on other values, on each rank on its own (MAML); the step finds the old
 ** ones. "adapts_said…" says so. "…_lost": it does not find them in step 3. */
 static void adapt(training *t, int step, bool is_back)
@@ -617,6 +626,7 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     nudge(t, "nudges", step);
     const double before = t->values[0][3];
     if (t->rank == 2) nudge(t, "nudges_one_and_back", step);
+    move(t, step);
     adapt(t, step, false);
     for (int micro = 0; status == CDDP_OK && micro < micro_steps_of(t); micro++) {
         const bool accumulates = micro + 1 < micro_steps_of(t) ||

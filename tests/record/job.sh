@@ -109,6 +109,9 @@ expect nudges_before_step 4 "what changed a parameter outside of the steps .*, f
 expect nudges_one_and_back 1 "I-CHAIN  rank 2: parameter w changed outside of the steps"
 expect nudges_last 4 "what changed a parameter behind the last step .*, first on rank 0, step 5, parameter 0; 4 in all"
 expect averages_at_end 0 "proven    reductions made the mean"
+# What changes at the begin of a step, and is shown there.
+expect moves 0 "$mean"
+expect moves_one 1 "I-PARAMEQ  rank 1 .* hold different values of b after the step"
 expect keeps 4 "that zero_grad did what was said of it .*, first on rank 0, step 1, parameter 1; 40 in all"
 expect own_nudges 4 "what changed a parameter outside of the steps"
 expect own_nudges_last 4 "what changed a parameter behind the last step"
