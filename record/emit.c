@@ -49,13 +49,21 @@ void cddp_record_step_begin(uint64_t step)
     cd_storage_look_at_gradients(r);
 }
 
+/* Without a wrapper nobody else says that a forward begins. */
+static void announce_forward(cd_recording *r)
+{
+    cd_storage_look_at_gradients(r);
+    if (cd_recording_here(r)->has_reducer) return;
+    cd_storage_look_at_accumulated(r);
+    cd_pass_announce(r);
+}
+
 void cddp_record_micro_step(uint64_t micro_step)
 {
     cd_recording *r = cd_recording_get();
     if (r == NULL) return;
     cddp_tracer_set_step(&r->tracer, r->tracer.step, (uint32_t)micro_step);
-    cd_storage_look_at_gradients(r);
-    cd_pass_announce(r);
+    announce_forward(r);
 }
 
 void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
@@ -71,8 +79,7 @@ void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
     }
     CD_EMIT(&r->tracer, samples, NULL, .epoch = (int64_t)epoch, .count = (int64_t)count,
             .ids = (int64_t)all, .weight = cd_f64_bits((double)count));
-    cd_storage_look_at_gradients(r);
-    cd_pass_announce(r);
+    announce_forward(r);
 }
 
 /* A program that says no steps and has no cddp_ddp: a step ends with its optimizer. */
@@ -110,6 +117,7 @@ void cddp_record_reduced(size_t parameter, const cddp_tensor *gradient)
     const cd_recorded_wrapper *w = cd_recording_here(r);
     /* cddp_ddp has said so itself, but for what it left inside no_sync */
     if (w->has_reducer && !w->has_added) return;
+    if (!w->has_reducer) cd_storage_forget_accumulated(r);
     CD_EMIT(&r->tracer, grad_final, NULL, .param = variable, .presence = presence_of(gradient),
             .digest = digest_of(r, gradient), .bucket = -1, .address = -1,
             .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
@@ -163,6 +171,7 @@ void cddp_record_optimizer_step(const cddp_record_update *update)
     cd_recording_settle_rank(r);
     if (r->state != CD_RECORDING_ON) return; /* the shard could not be opened */
     cd_storage_look_at_step(r);
+    if (!cd_recording_here(r)->has_reducer) cd_storage_forget_accumulated(r);
     cd_pass_end_backward(r);
     note_rescaling(r, u);
     cd_recording_say_agreement(r);

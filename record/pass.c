@@ -86,7 +86,6 @@ void cd_pass_look(cd_recording *r)
 
 void cd_pass_announce(cd_recording *r)
 {
-    if (cd_recording_here(r)->has_reducer) return;
     cd_pass_end_backward(r);
     cd_pass_look(r);
 }

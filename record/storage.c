@@ -297,11 +297,15 @@ void cd_storage_show_gradient(cd_recording *r, size_t parameter, const cddp_tens
     p->local_dtype = gradient != NULL ? gradient->dtype : CDDP_DTYPE_COUNT;
 }
 
-/* Of a wrapper, whose forward comes before anything of the next backward. */
 static bool adds_up_here(const cd_recording *r, const cd_recorded_wrapper *w)
 {
-    return w->has_reducer && !w->adds_in_hook && r->tracer.wrapper >= 0 &&
-           cd_tracer_wants_digest(&r->tracer);
+    return !w->adds_in_hook && r->tracer.wrapper >= 0 && cd_tracer_wants_digest(&r->tracer);
+}
+
+void cd_storage_forget_accumulated(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    for (size_t i = 0; i < w->parameter_count; i++) w->parameters[i].local = 0;
 }
 
 void cd_storage_keep_accumulated(cd_recording *r)

@@ -84,6 +84,8 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
     cd_declared_variable *v = find(d, rank, t->param);
     rank->touches++;
+    /* on the ignore list, or without gradients: no wrapper keeps it equal */
+    if (t->param < 0 && t->touched && d->rank_count > 1) note(d, CD_DECLARED_OUTSIDE, e, -1);
     if (v == NULL) return;
     if (!rank->is_stepping || t->optimizer != rank->optimizer)
         note(d, CD_DECLARED_STEP, e, t->param); /* of another optimizer than the one that steps */
@@ -603,7 +605,9 @@ static const struct {
                              "before the backward ends"},
     [CD_DECLARED_OUTSIDE] = {"how the ranks keep parameters equal that an optimizer has and no "
                              "wrapper reduces",
-                             "wrap their module in DistributedDataParallel as well", NULL},
+                             "take them off the ignore list, or wrap them in a cddp_ddp of their "
+                             "own",
+                             "wrap their module in DistributedDataParallel as well"},
     [CD_DECLARED_EXIT] = {"why parameters changed after the last step, and not alike on all ranks",
                           "destroy_process_group before one rank alone loads or changes weights",
                           NULL},

@@ -78,16 +78,15 @@ void cd_forwards_push(cd_forwards *f, const cddp_event *e)
         take_local(f, rank, e);
         break;
     case CDDP_EV_grad_final:
-        rank->has_reduced = true;
+        rank->reduced_in = e->step + 1;
         break;
     case CDDP_EV_zero_grad:
-        if (rank->has_reduced) rank->dropped_in = e->step + 1;
-        rank->has_reduced = false;
+        rank->dropped_in = rank->reduced_in;
+        rank->reduced_in = 0;
         break;
     case CDDP_EV_optimizer_step:
     case CDDP_EV_optimizer_touch:
-        rank->has_reduced = false;
-        rank->dropped_in = 0;
+        rank->reduced_in = rank->dropped_in = 0;
         break;
     default:
         break;

@@ -31,7 +31,7 @@ typedef struct cd_forwards_rank {
     size_t pass_count, pass_capacity;
     int64_t group;           /* of its wrapper */
     bool has_forwards;       /* of a wrapper */
-    bool has_reduced;        /* a gradient, and no optimizer has stepped since */
+    uint32_t reduced_in;     /* + 1: the step of a gradient that no optimizer took; 0: none */
     uint32_t dropped_in;     /* + 1: the step in which zero_grad dropped it; 0: none */
     bool has_wrap, averages; /* averages: parameters, so that they may differ */
 } cd_forwards_rank;

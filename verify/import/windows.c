@@ -3,6 +3,9 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/trace/tracer.h"
+
+#include <string.h>
 
 static void note(cd_windows_place *place, uint32_t rank, uint32_t step)
 {
@@ -41,6 +44,18 @@ static void drop(cd_windows *w, cd_windows_rank *rank, uint32_t number)
     rank->backwards = 0;
 }
 
+/* A program without a wrapper says no backwards: they are counted by what they add to. */
+static void take_own(cd_windows_rank *rank, const cddp_event *e)
+{
+    const cddp_event_grad_local *g = &e->as.grad_local;
+    if (!rank->is_recorded || rank->has_forwards || g->presence == CDDP_PRESENCE_ABSENT ||
+        g->contributions <= 0)
+        return;
+    if ((uint64_t)g->contributions > rank->own_backwards)
+        rank->own_backwards = (uint32_t)g->contributions;
+    rank->step = e->step;
+}
+
 void cd_windows_push(cd_windows *w, const cddp_event *e)
 {
     cd_windows_rank *rank = &w->ranks[e->rank];
@@ -51,6 +66,9 @@ void cd_windows_push(cd_windows *w, const cddp_event *e)
         break;
     case CDDP_EV_join_notify:
         rank->has_join = true;
+        break;
+    case CDDP_EV_mark:
+        rank->is_recorded |= e->text != NULL && strcmp(e->text, CD_TRACER_RECORDED) == 0;
         break;
     case CDDP_EV_forward_begin:
         rank->has_forward |= e->as.forward_begin.grad_mode != 0;
@@ -66,9 +84,17 @@ void cd_windows_push(cd_windows *w, const cddp_event *e)
         break;
     case CDDP_EV_grad_local:
         note_dropped(w, rank, e->rank);
+        take_own(rank, e);
         /* a probe of the program's own, through the module inside, may be dropped */
         rank->has_unreduced |= rank->backwards > 0 && (rank->has_forward || !rank->has_forwards) &&
                                e->as.grad_local.presence != CDDP_PRESENCE_ABSENT;
+        break;
+    case CDDP_EV_grad_final:
+        if (rank->own_backwards == 0) break;
+        rank->backwards = rank->own_backwards;
+        rank->own_backwards = 0;
+        end_window(w, rank);
+        rank->is_untaken = false;
         break;
     case CDDP_EV_backward_end:
         if (e->as.backward_end.finalized) end_window(w, rank);

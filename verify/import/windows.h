@@ -22,9 +22,12 @@ typedef struct cd_windows_length {
 typedef struct cd_windows_rank {
     cd_windows_length *lengths; /* (count) of each window that was reduced */
     size_t count, capacity;
-    uint32_t backwards; /* of the window at hand */
-    int64_t group;      /* of its wrapper */
+    uint32_t backwards;     /* of the window at hand */
+    uint32_t own_backwards; /* of a program without a wrapper; 0: it has shown no gradient since the
+                               last reduction */
+    int64_t group;          /* of its wrapper */
     bool has_wrapper, has_join;
+    bool is_recorded;   /* by what the program says (cddp/record.h) */
     bool has_unreduced; /* gradients of the window at hand */
     bool has_dropped;   /* such gradients, and has shown no other since */
     bool has_forward;   /* of the wrapper, in the window at hand; has_forwards: ever */
