@@ -4,9 +4,9 @@
 ** Note [What a pass runs on]
 ** Ranks average gradients of one point, so their passes run on equal parameters. Between a step and
 ** the next one a program may exchange them, and put them back before the optimizer looks: it
-** perturbs (SAM), quantises, drops or averages weights. Nothing of that is left at the step. So the
-** recorder looks when a forward begins and ends, and at the first gradient of each backward. Without
-** a wrapper it looks at the program's calls in front of a backward, and at the first gradient.
+** perturbs (SAM), quantises, drops or averages weights. Nothing of that is left at the step. So
+** the recorder looks when a forward begins and ends, and at the first gradient of each backward.
+** Without a wrapper it looks at the program's calls in front of a backward, and at the first gradient.
 ** Content that is another than at the last look is shown at CDDP_MOMENT_FORWARD;
 ** verify/import/forwards.h compares the ranks.
 ** A look reads 64 elements of each parameter, at a place that is drawn anew with each update, and

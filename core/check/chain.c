@@ -515,7 +515,8 @@ static bool is_received(state *s, const rank_facts *r, const found *f)
 }
 
 /* Shown again in one step: a further optimizer has the parameter as well, or the same one steps
-** once more, which is I-ONCE's. Or a recorded program changed it by right at the begin of the step. */
+** once more, which is I-ONCE's. Or a recorded program changed it by right at the begin of the
+** step. */
 static bool is_stepped_again(const state *s, const found *f, const link *l)
 {
     const bool is_shown =

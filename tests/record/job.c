@@ -368,7 +368,8 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
             cddp_record_gradient(p, &t->grads[p].value);
         spoil_gradient(t, "hook_given_another", step, p);
         await_turn(t, step, micro, p);
-        if (reduces(t)) status = cddp_ddp_mark_variable_ready(t->ddp, p, err);
+        if (reduces(t) && !(p == 1 && makes(t, "ignores_b")))
+            status = cddp_ddp_mark_variable_ready(t->ddp, p, err);
         if (status == CDDP_OK && reduces(t)) status = write_late(t, step, micro, p, err);
     }
     if (status == CDDP_OK && reduces(t)) status = cddp_ddp_backward_end(t->ddp, err);
@@ -519,7 +520,8 @@ static void nudge(training *t, const char *mistake, int step)
     if (step == 3 && makes(t, mistake)) t->values[0][3] += 0.25;
 }
 
-/* "moves…": b changes at the begin of step 3, by right, and is shown; "moves_one": on rank 1 alone. */
+/* "moves…": b changes at the begin of step 3, by right, and is shown; "moves_one": on rank 1
+** alone. */
 static void move(training *t, int step)
 {
     if (strncmp(t->mistake, "moves", 5) != 0 || step != 3) return;
@@ -719,7 +721,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
                                          .requires_grad = true};
     }
     const bool has_still = strstr(t.mistake, "still") != NULL;
-    static const char *const ignored[] = {"still"};
+    static const char *const ignored[] = {"still"}, *const ignored_b[] = {"b"};
     const cddp_tensor still = cddp_tensor_of(cddp_device_cpu(), t.still, 0, CDDP_F64, &sizes[1], 1);
     parameters[PARAMETERS] = (cddp_parameter){.name = ignored[0], .tensor = still};
     cddp_ddp_options options = cddp_ddp_options_default();
@@ -727,6 +729,10 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     options.parameter_count = PARAMETERS + has_still;
     options.parameters_and_buffers_to_ignore = ignored;
     options.ignore_count = makes(&t, "still_ignored_drifts");
+    if (makes(&t, "ignores_b")) { /* and steps on it */
+        options.parameters_and_buffers_to_ignore = ignored_b;
+        options.ignore_count = 1;
+    }
     cddp_group *half = NULL;
     cddp_status status = make_half(&t, &half, err);
     options.group = half != NULL ? half : group;

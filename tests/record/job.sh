@@ -83,6 +83,7 @@ expect still 0 "$mean"
 expect still_follows 0 "$mean"
 expect still_drifts 1 "I-PARAMEQ  rank 0 and .* hold different values of still after the step"
 expect still_ignored_drifts 0 "nor the 1 parameter on the ignore list, where ranks may differ"
+expect ignores_b 4 "how the ranks keep parameters equal that an optimizer has and no wrapper reduces"
 expect join_still 0 "$mean"
 expect join_still_drifts 1 "I-PARAMEQ  .* different values of still after"
 # Where the program shows what the last backward left alone, the recorder looks at what the others left.

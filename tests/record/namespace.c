@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A host that loads libcddp.so into a link namespace of its own, and trains there:
+/* A host that loads libcddp.so into another link namespace, and trains there:
 **
 **     recorded_namespace LIBRARY
 **

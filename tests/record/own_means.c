@@ -8,9 +8,11 @@
 ** well. Of "serves…" rank 0 makes each step, and of "shares…" each rank that of its parameter; the
 ** others pass over it, and get what came of it. "serves_itself": rank 0 takes its own gradients.
 ** "shares_said": every rank says what the step took.
-** Of "leaves…" rank 1 leaves before the others, and whoever started them ends those: by exit in step
-** 3 (with code 3: "leaves_3"; having shown its gradients: "leaves_last"), or since it has fewer steps ("leaves_early"). Of "dies_behind" it
-** dies when all of them are done.
+** "adds_up…": two backwards before each reduction; rank 1 clears in between ("adds_up_cleared"),
+** or rank 2 has one of them in step 3 ("adds_up_less"). "bad_batch": what step 3 reduced is
+** dropped. Of "leaves…" rank 1 leaves before the others, and whoever started them ends those: by
+** exit in step 3 (with code 3: "leaves_3"; having shown its gradients: "leaves_last"), or since it
+** has fewer steps ("leaves_early"). Of "dies_behind" it dies when all of them are done.
 */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
@@ -83,7 +85,7 @@ static void backward(training *t, int step)
     for (size_t p = 0; p < PARAMETERS; p++) {
         double *g = t->grads[p];
         for (int64_t i = 0; i < size_of(p); i++)
-            g[i] = 0.125 * (double)((step * 5 + (int)t->rank * 3 + i) % 7) + t->values[p][i];
+            g[i] += 0.125 * (double)((step * 5 + (int)t->rank * 3 + i) % 7) + t->values[p][i];
         cddp_record_gradient(p, &t->gradients[p]);
     }
 }
@@ -101,9 +103,10 @@ static int server_of(const training *t, size_t parameter)
 
 static void reduce(training *t, int step)
 {
-    const bool serves = begins_with(t, "serves");
-    if (!makes(t, "mean") && !begins_with(t, "leaves") && !begins_with(t, "dies") &&
-        (!makes(t, "forgets") || step == 3) && !serves && !begins_with(t, "shares"))
+    const bool serves = begins_with(t, "serves"), adds = begins_with(t, "adds_up");
+    if (!makes(t, "mean") && !adds && !makes(t, "bad_batch") && !begins_with(t, "leaves") &&
+        !begins_with(t, "dies") && (!makes(t, "forgets") || step == 3) && !serves &&
+        !begins_with(t, "shares"))
         return;
     for (size_t p = 0; p < PARAMETERS && !makes(t, "serves_itself"); p++) {
         share(t, t->grads[p], size_of(p), MEAN);
@@ -149,7 +152,14 @@ static void train_step(training *t, int step)
     cddp_record_zero_grad(false);
     leave(t, step);
     backward(t, step);
+    if (begins_with(t, "adds_up") && !(makes(t, "adds_up_less") && t->rank == 2 && step == 3)) {
+        if (makes(t, "adds_up_cleared") && t->rank == 1 && step == 3)
+            memset(t->grads, 0, sizeof t->grads);
+        cddp_record_micro_step(1);
+        backward(t, step);
+    }
     reduce(t, step);
+    if (makes(t, "bad_batch") && step == 3) return;
     update(t);
     if (!is_averaged || makes(t, "local_twice")) show(t);
     if (is_averaged) average(t);

@@ -180,6 +180,7 @@ static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event 
 {
     const cddp_event_value *v = &e->as.value;
     take_begin(d, rank, v);
+    d->has_buffers_shown |= v->what == CDDP_WHAT_BUFFER && v->digest != 0;
     if (v->what != CDDP_WHAT_PARAMETER) return;
     if (v->param < 0 && is_kept(v->moment)) take_still(d, rank, v);
     cd_declared_variable *variable = find(d, rank, v->param);
@@ -305,6 +306,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     case CDDP_EV_wrap:
         rank->has_wrapper = true;
         rank->group = e->as.wrap.group;
+        if (e->as.wrap.buffers > 0) d->buffers = (uint64_t)e->as.wrap.buffers;
         if (is_part(d, e->as.wrap.group) && e->rank < d->split) d->split = e->rank;
         break;
     case CDDP_EV_grad_local:
@@ -605,8 +607,7 @@ static const struct {
                              "before the backward ends"},
     [CD_DECLARED_OUTSIDE] = {"how the ranks keep parameters equal that an optimizer has and no "
                              "wrapper reduces",
-                             "take them off the ignore list, or wrap them in a cddp_ddp of their "
-                             "own",
+                             "take them off the ignore list, or wrap them in another cddp_ddp",
                              "wrap their module in DistributedDataParallel as well"},
     [CD_DECLARED_EXIT] = {"why parameters changed after the last step, and not alike on all ranks",
                           "destroy_process_group before one rank alone loads or changes weights",
@@ -1337,6 +1338,14 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                               "; nor forwards on parameters that each rank has for itself, as the "
                               "program says, %" PRIu64 " in all",
                               d->forwards.adapted);
+    const char *buffers =
+        d->buffers == 0 || d->has_buffers_shown || d->is_of_torch
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor the content of %" PRIu64
+                              " buffer%s (cddp_record_value at CDDP_MOMENT_FORWARD, behind "
+                              "cddp_ddp_forward_begin)",
+                              d->buffers, d->buffers == 1 ? "" : "s");
     const char *unmoved =
         d->unmoved.count == 0
             ? ""
@@ -1353,17 +1362,18 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                           d->ignored, d->ignored == 1 ? "" : "s");
     const char *rest = print_rest(d, has_samples, arena);
     if (rest == NULL || scaled == NULL || gone == NULL || hooked == NULL || late == NULL ||
-        moved == NULL || exchanged == NULL || adapted == NULL || ignored == NULL ||
-        untaken == NULL || dropped == NULL || unmoved == NULL)
+        moved == NULL || exchanged == NULL || adapted == NULL || buffers == NULL ||
+        ignored == NULL || untaken == NULL || dropped == NULL || unmoved == NULL)
         return NULL;
     return cd_arena_printf(
         arena,
-        "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+        "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         d->is_of_torch ? ""
                        : "how gradients came to be before cddp_record_gradient (compare sees it); ",
         begins ? "" : ", nor what happened to parameters outside of its steps", order, exchanged,
-        adapted, c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "",
-        scaled, gone, unmoved, untaken, dropped, hooked, late, moved, ignored, dropping,
+        adapted, buffers,
+        c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
+        gone, unmoved, untaken, dropped, hooked, late, moved, ignored, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "", rest);
 }
 

@@ -132,6 +132,8 @@ typedef struct cd_declared {
     uint64_t again;          /* reduced gradients of rank 0 that an optimizer took once more */
     uint64_t late;           /* parameters that changed after the last step, alike on all ranks */
     uint64_t exchanged; /* parameters of rank 0 that a forward had otherwise, as the program says */
+    uint64_t buffers;   /* of a wrapper; and whether somebody showed one */
+    bool has_buffers_shown;
     uint64_t moved;   /* parameters without gradients that changed, of the rank with most of them */
     uint64_t ignored; /* parameters of rank 0 on the ignore list */
     uint64_t reduced; /* gradients that a rank showed behind their reduction */

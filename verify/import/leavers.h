@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that left before the others had come to their end, and those that were ended for it.
 **
-** A launcher that sees a rank leave ends the job: the recordings of the others stop without an end,
-** as if they had died. Who left is to blame, and not whom the launcher killed. Ranks of one training
-** do the same work, counted in gradients, operations and steps:
-**   L1  a rank that ended well with less work than one without an end left early: by exit, or, where
-**       most ranks have no end, by closing its recording;
+** A launcher that sees a rank leave ends the job. The recordings of the others stop without an end,
+** as if they had died. The rank that left is to blame, and not those that the launcher killed.
+** Ranks of one training do the same work, counted in gradients, operations and steps:
+**   L1  a rank that ended well with less work than one without an end left early: by exit, or,
+**       where most ranks have no end, by closing its recording;
 **   L2  so did one that left by exit with as much work, where most ranks have no end;
-**   L3  a rank that exited with a code other than 0 left;
-** and whose recording stops at no less work than that of a rank that left was ended for it. Nothing
-** is said where a rank joins (it ends early by right), and of one whose parent saw how it died.
+**   L3  a rank that exited with a code other than 0 left.
+** A rank whose recording stops at no less work than that of a rank that left was ended for it.
+** Nothing is said where ranks join (they end early by right), and of a rank whose parent saw how it
+** died.
 **
 ** Lifetime   fill in all ranks → settle → read.
 */
