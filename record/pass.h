@@ -6,8 +6,8 @@
 ** the next one a program may exchange them, and put them back before the optimizer looks: it
 ** perturbs (SAM), quantises, drops or averages weights. Nothing of that is left at the step. So
 ** the recorder looks when a forward begins and ends, and at the first gradient of each backward.
-** Without a wrapper it looks at the program's calls in front of a backward, and at the first gradient.
-** Content that is another than at the last look is shown at CDDP_MOMENT_FORWARD;
+** Without a wrapper it looks at the program's calls in front of a backward, and at the first
+** gradient. Content that is another than at the last look is shown at CDDP_MOMENT_FORWARD, and
 ** verify/import/forwards.h compares the ranks.
 ** A look reads 64 elements of each parameter, at a place that is drawn anew with each update, and
 ** the whole where they differ: what exchanges weights changes most of them. The first two updates,
