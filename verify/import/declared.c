@@ -85,7 +85,8 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     cd_declared_variable *v = find(d, rank, t->param);
     rank->touches++;
     /* on the ignore list, or without gradients: no wrapper keeps it equal */
-    if (t->param < 0 && t->touched && d->rank_count > 1) note(d, CD_DECLARED_OUTSIDE, e, -1);
+    if (t->param < 0 && t->touched && d->rank_count > 1 && !d->is_of_torch)
+        note(d, CD_DECLARED_OUTSIDE, e, -1);
     if (v == NULL) return;
     if (!rank->is_stepping || t->optimizer != rank->optimizer)
         note(d, CD_DECLARED_STEP, e, t->param); /* of another optimizer than the one that steps */
@@ -470,7 +471,7 @@ static void note_served(cd_declared *d, uint32_t number)
     for (uint32_t r = 0; r < d->rank_count; r++)
         differs |= d->ranks[r].has_wrapper && d->ranks[r].group == rank->group &&
                    d->ranks[r].taken != rank->taken;
-    if (differs && rank->is_served && !rank->has_join && !d->is_of_torch)
+    if (differs && rank->is_served && !rank->has_join)
         note(d, CD_DECLARED_SERVED, &(cddp_event){.rank = number, .step = rank->step}, -1);
 }
 
@@ -641,7 +642,7 @@ static const struct {
                             "on every rank cddp_record_reduced with the mean of the ranks, and "
                             "cddp_record_optimizer_touch with what the step took: it does not "
                             "matter which rank computes it",
-                            NULL},
+                            "let the optimizer of every rank step every parameter"},
     [CD_DECLARED_SECOND] = {"on which parameters a further backward of a step ran, whose first "
                             "gradients were dropped",
                             "cddp_record_value at CDDP_MOMENT_FORWARD in front of it, or at "
