@@ -50,7 +50,7 @@ static cd_leaver fill(uint64_t work, end how)
     return l;
 }
 
-TEST(leavers, are_told_from_those_that_were_ended_for_them)
+TEST(leavers, are_found_and_so_are_those_that_were_ended_for_them)
 {
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
         cd_leaver all[RANKS];
