@@ -3,6 +3,7 @@
 #include "cddp/device.h"
 #include "core/base/hash.h"
 #include "core/trace/setting.h"
+#include "record/pass.h"
 #include "record/recording.h"
 #include "record/storage.h"
 
@@ -48,12 +49,21 @@ void cddp_record_step_begin(uint64_t step)
     cd_storage_look_at_gradients(r);
 }
 
+/* Without a wrapper nobody else says that a forward begins. */
+static void announce_forward(cd_recording *r)
+{
+    cd_storage_look_at_gradients(r);
+    if (cd_recording_here(r)->has_reducer) return;
+    cd_storage_look_at_accumulated(r);
+    cd_pass_announce(r);
+}
+
 void cddp_record_micro_step(uint64_t micro_step)
 {
     cd_recording *r = cd_recording_get();
     if (r == NULL) return;
     cddp_tracer_set_step(&r->tracer, r->tracer.step, (uint32_t)micro_step);
-    cd_storage_look_at_gradients(r);
+    announce_forward(r);
 }
 
 void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
@@ -69,7 +79,7 @@ void cddp_record_samples(uint64_t epoch, const int64_t *ids, size_t count)
     }
     CD_EMIT(&r->tracer, samples, NULL, .epoch = (int64_t)epoch, .count = (int64_t)count,
             .ids = (int64_t)all, .weight = cd_f64_bits((double)count));
-    cd_storage_look_at_gradients(r);
+    announce_forward(r);
 }
 
 /* A program that says no steps and has no cddp_ddp: a step ends with its optimizer. */
@@ -107,6 +117,7 @@ void cddp_record_reduced(size_t parameter, const cddp_tensor *gradient)
     const cd_recorded_wrapper *w = cd_recording_here(r);
     /* cddp_ddp has said so itself, but for what it left inside no_sync */
     if (w->has_reducer && !w->has_added) return;
+    if (!w->has_reducer) cd_storage_forget_accumulated(r);
     CD_EMIT(&r->tracer, grad_final, NULL, .param = variable, .presence = presence_of(gradient),
             .digest = digest_of(r, gradient), .bucket = -1, .address = -1,
             .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
@@ -121,6 +132,7 @@ void cddp_record_zero_grad(bool to_none)
     for (size_t i = 0; i < w->parameter_count; i++) w->parameters[i].contributions = 0;
     CD_EMIT(&r->tracer, zero_grad, NULL, .optimizer = -1, .to_none = to_none);
     cd_storage_expect_clear(r);
+    cd_pass_end_backward(r);
 }
 
 cddp_record_update cddp_record_update_default(void)
@@ -159,6 +171,8 @@ void cddp_record_optimizer_step(const cddp_record_update *update)
     cd_recording_settle_rank(r);
     if (r->state != CD_RECORDING_ON) return; /* the shard could not be opened */
     cd_storage_look_at_step(r);
+    if (!cd_recording_here(r)->has_reducer) cd_storage_forget_accumulated(r);
+    cd_pass_end_backward(r);
     note_rescaling(r, u);
     cd_recording_say_agreement(r);
     cd_recording_here(r)->has_stepped = true;
@@ -252,7 +266,8 @@ void cddp_record_value(cddp_event_enum_what what, cddp_event_enum_moment moment,
     CD_EMIT(&r->tracer, value, NULL, .what = what, .moment = moment, .id = (int64_t)id,
             .presence = presence_of(tensor), .digest = digest,
             .param = is_parameter ? variable_of(r, id) : -1, .nonfinite = -1);
-    if (what == CDDP_WHAT_PARAMETER && moment == CDDP_MOMENT_FORWARD)
+    if (what == CDDP_WHAT_PARAMETER &&
+        (moment == CDDP_MOMENT_FORWARD || moment == CDDP_MOMENT_ADAPTED))
         cd_storage_exchange(r, id, digest);
     else if (what == CDDP_WHAT_PARAMETER)
         cd_storage_show(r, id, digest);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE /* dladdr, dl_iterate_phdr */
+#define _GNU_SOURCE /* dladdr, dl_iterate_phdr, dlinfo */
 #include "record/module.h"
 
 #include "backends/table/builtin.h"
@@ -26,15 +26,26 @@ static void cut_name(char *path)
         snprintf(path, PATH_BYTES, ".");
 }
 
-/* The file that this code is in: libcddp.so, or the program. Modules use its symbols, which a
-** program that loaded the library for itself alone (ctypes) has hidden from them. */
+/* Modules use the library's symbols, which a program that loaded it for itself alone (ctypes) has
+** hidden from them. In a namespace of dlmopen there is nothing to uncover: glibc 2.36 crashes when
+** it is asked to, and its first object is seen by all others. */
+static void uncover(const char *path)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    Lmid_t space = LM_ID_BASE;
+    if (library == NULL || dlinfo(library, RTLD_DI_LMID, &space) != 0 || space != LM_ID_BASE)
+        return;
+    (void)dlopen(path, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+}
+
+/* The file that this code is in: libcddp.so, or the program. */
 static bool find_library(char path[PATH_BYTES])
 {
     Dl_info info;
     if (dladdr(&cd_backend_module_dir, &info) == 0 || info.dli_fname == NULL) return false;
     if (strlen(info.dli_fname) >= PATH_BYTES) return false;
     memcpy(path, info.dli_fname, strlen(info.dli_fname) + 1);
-    (void)dlopen(path, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+    uncover(path);
     return true;
 }
 
@@ -68,12 +79,14 @@ static bool find_folder(size_t i, char path[PATH_BYTES])
     }
 }
 
-static int find_loader(struct dl_phdr_info *program, size_t bytes, void *has_loader)
+/* A static program is the only object, and asks for no loader. In a namespace of dlmopen there are
+** others, and the program is none of them. */
+static int find_loader(struct dl_phdr_info *object, size_t bytes, void *has_loader)
 {
     (void)bytes;
-    for (size_t i = 0; i < program->dlpi_phnum; i++)
-        *(bool *)has_loader |= program->dlpi_phdr[i].p_type == PT_INTERP;
-    return 1; /* it comes first */
+    for (size_t i = 0; i < object->dlpi_phnum; i++)
+        *(bool *)has_loader |= object->dlpi_phdr[i].p_type == PT_INTERP;
+    return 0;
 }
 
 static cddp_status load(const char *path, cddp_backend *backend, cddp_error *err)

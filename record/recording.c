@@ -16,6 +16,7 @@
 #include "core/base/os.h"
 #include "core/trace/setting.h"
 #include "record/launcher.h"
+#include "record/pass.h"
 #include "record/storage.h"
 
 #include <stdio.h>
@@ -118,11 +119,16 @@ static void learn_backward(cd_recording *r, const cddp_event *event)
 /* What lies in memory, at the moments that a wrapper shows. */
 static void look(cd_recording *r, const cddp_event *event)
 {
-    if (event->kind == CDDP_EV_forward_begin && event->as.forward_begin.grad_mode) {
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    if (event->kind == CDDP_EV_forward_begin)
+        w->is_in_pass = event->as.forward_begin.grad_mode != 0;
+    if (event->kind == CDDP_EV_backward_end) cd_pass_end_backward(r);
+    if (event->kind == CDDP_EV_forward_begin && w->is_in_pass) {
         cd_storage_look_at_begin(r);
         cd_storage_look_at_accumulated(r);
         cd_storage_look_at_gradients(r);
     } else if (event->kind == CDDP_EV_forward_end) {
+        if (w->is_in_pass) cd_pass_look(r); /* an evaluation has its own parameters by right */
         cd_storage_look_at_gradients(r);
     } else if (event->kind == CDDP_EV_mark_ready) {
         cd_storage_begin_backward(r);
@@ -238,6 +244,7 @@ static void leave(int code, void *unused)
     cd_recording *r = &recording;
     if (r->state != CD_RECORDING_ON || r->process != cd_os_process_id()) return;
     const bool has_said = r->is_closing && code == 0;
+    if (code == 0 && !has_said) CD_EMIT(&r->tracer, mark, CD_TRACER_LEFT_BY_EXIT, .value = 0);
     CD_EMIT(&r->tracer, rank_end, has_said && r->why[0] != '\0' ? r->why : NULL,
             .status = has_said    ? r->ended
                       : code == 0 ? CDDP_OK

@@ -43,6 +43,9 @@ typedef struct cd_recorded_parameter {
     int64_t reduced;       /* its gradient, as a wrapper delivered it; 0: none did */
     int64_t start;         /* as the recorder showed where the training starts; 0: it did not */
     int64_t exchanged;     /* for the next forward alone, as the program says; 0: it is not */
+    int64_t seen;          /* as it lay there when somebody looked last; 0: nobody knows */
+    int64_t probe;         /* of a part of that, at the time of its update; 0: none was taken */
+    uint64_t probed_in;    /* which of the wrapper's updates came before that */
     /* of its gradient, as a backward left it that was not reduced; 0: none */
     int64_t local;
     cddp_dtype local_dtype;
@@ -71,12 +74,14 @@ typedef struct cd_recorded_wrapper {
     bool has_begun;    /* it was looked at before its first step */
     /* a clip or a scaler changed gradients in the step at hand; and whether that was said before */
     bool is_rescaled, has_clipped, has_scaled;
-    bool has_added;     /* a backward that was not reduced yet added to gradients */
-    bool awaits_clear;  /* zero_grad was said, and nobody saw it done */
-    uint32_t block;     /* of ranks that a comm hook gives the same; 0: all */
-    bool has_block;     /* it was not 0 before */
-    uint64_t updates;   /* of any optimizer */
-    uint64_t looked_at; /* before which of them a forward has looked */
+    bool has_added;      /* a backward that was not reduced yet added to gradients */
+    bool is_in_pass;     /* the forward that began last records gradients */
+    bool is_in_backward; /* it has shown a gradient, and nothing else came since */
+    bool awaits_clear;   /* zero_grad was said, and nobody saw it done */
+    uint32_t block;      /* of ranks that a comm hook gives the same; 0: all */
+    bool has_block;      /* it was not 0 before */
+    uint64_t updates;    /* of any optimizer */
+    uint64_t looked_at;  /* before which of them a forward has looked */
 } cd_recorded_wrapper;
 
 typedef struct cd_recording {

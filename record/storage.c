@@ -3,6 +3,7 @@
 
 #include "cddp/device.h"
 #include "core/base/os.h"
+#include "record/pass.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,7 @@ void cd_storage_keep(cd_recording *r, size_t parameter, const cddp_tensor *tenso
     p->storage = *tensor;
     p->slot = grad;
     p->is_shown = false;
+    p->seen = p->probe = 0;
 }
 
 void cd_storage_show(cd_recording *r, size_t parameter, int64_t digest)
@@ -37,6 +39,7 @@ void cd_storage_show(cd_recording *r, size_t parameter, int64_t digest)
     p->digest = digest;
     p->is_shown = digest != 0;
     p->shown_in = cd_recording_here(r)->updates;
+    cd_pass_expect(r, parameter, digest);
 }
 
 void cd_storage_exchange(cd_recording *r, size_t parameter, int64_t digest)
@@ -60,7 +63,9 @@ bool cd_storage_is_shown_again(cd_recording *r, size_t parameter)
 void cd_storage_touch(cd_recording *r, size_t parameter)
 {
     cd_recorded_parameter *p = cd_recording_find(r, parameter);
-    if (p != NULL) p->is_shown &= p->shown_in == cd_recording_here(r)->updates;
+    if (p == NULL) return;
+    p->is_shown &= p->shown_in == cd_recording_here(r)->updates;
+    if (!p->is_shown) cd_pass_expect(r, parameter, 0);
 }
 
 void cd_storage_accept(cd_recording *r)
@@ -93,6 +98,7 @@ static void look(cd_recording *r, const char *changed, bool is_last)
         held += p->is_held;
         if (!is_watched(p) || !p->is_shown || (is_last && !is_there(p))) continue;
         const int64_t digest = cd_tracer_digest(&r->tracer, &p->storage);
+        cd_pass_keep(r, i, digest);
         if (digest == p->exchanged) continue; /* the step will look */
         p->is_held = digest == p->digest;
         held += p->is_held;
@@ -116,6 +122,7 @@ static void show_start(cd_recording *r)
         cd_recorded_parameter *p = &w->parameters[i];
         if (!is_watched(p) || p->is_shown) continue;
         const int64_t digest = cd_tracer_digest(&r->tracer, &p->storage);
+        cd_pass_keep(r, i, digest);
         if (digest == p->start || digest == p->exchanged) continue;
         p->start = digest;
         CD_EMIT(&r->tracer, value, NULL, .what = CDDP_WHAT_PARAMETER,
@@ -127,10 +134,11 @@ static void show_start(cd_recording *r)
 void cd_storage_look_at_begin(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
-    if (!w->has_begun && w->updates == 0) show_start(r);
-    if (w->looked_at == w->updates) return; /* no step since */
+    const bool has_stepped = w->looked_at != w->updates, begins = !w->has_begun && w->updates == 0;
+    if (begins) show_start(r);
     w->looked_at = w->updates;
-    look(r, CD_TRACER_CHANGED, false);
+    if (has_stepped) look(r, CD_TRACER_CHANGED, false);
+    cd_pass_look_at_forward(r, has_stepped || begins);
 }
 
 void cd_storage_look_at_step(cd_recording *r)
@@ -173,6 +181,7 @@ void cd_storage_leave(cd_recording *r)
     for (size_t i = 0; i < w->parameter_count; i++) {
         w->parameters[i].storage = w->parameters[i].gradient = (cddp_tensor){.device = NULL};
         w->parameters[i].slot = NULL;
+        w->parameters[i].seen = 0;
     }
 }
 
@@ -258,6 +267,7 @@ void cd_storage_begin_backward(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
     cd_storage_look_at_gradients(r);
+    cd_pass_begin_backward(r);
     w->awaits_clear = false;
     w->has_added = true;
 }
@@ -287,11 +297,15 @@ void cd_storage_show_gradient(cd_recording *r, size_t parameter, const cddp_tens
     p->local_dtype = gradient != NULL ? gradient->dtype : CDDP_DTYPE_COUNT;
 }
 
-/* Of a wrapper, whose forward comes before anything of the next backward. */
 static bool adds_up_here(const cd_recording *r, const cd_recorded_wrapper *w)
 {
-    return w->has_reducer && !w->adds_in_hook && r->tracer.wrapper >= 0 &&
-           cd_tracer_wants_digest(&r->tracer);
+    return !w->adds_in_hook && r->tracer.wrapper >= 0 && cd_tracer_wants_digest(&r->tracer);
+}
+
+void cd_storage_forget_accumulated(cd_recording *r)
+{
+    cd_recorded_wrapper *w = cd_recording_here(r);
+    for (size_t i = 0; i < w->parameter_count; i++) w->parameters[i].local = 0;
 }
 
 void cd_storage_keep_accumulated(cd_recording *r)

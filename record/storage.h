@@ -51,7 +51,10 @@ void cd_storage_end_backward(cd_recording *recording);   /* it was reduced */
 void cd_storage_show_gradient(cd_recording *recording, size_t parameter,
                               const cddp_tensor *gradient, int64_t digest);
 void cd_storage_keep_accumulated(cd_recording *recording); /* a backward ended, not reduced */
+/* Before anything of the next backward: of a wrapper its forward, else what the program says. */
 void cd_storage_look_at_accumulated(cd_recording *recording);
+/* Whatever backwards left was reduced, or an optimizer takes it. */
+void cd_storage_forget_accumulated(cd_recording *recording);
 /* A comm hook gets this of a variable, which the program showed before. */
 void cd_storage_look_at_given(cd_recording *recording, int64_t variable, const cddp_tensor *slice);
 /* An optimizer takes this gradient, of that digest. */

@@ -515,10 +515,13 @@ static bool is_received(state *s, const rank_facts *r, const found *f)
 }
 
 /* Shown again in one step: a further optimizer has the parameter as well, or the same one steps
-** once more, which is I-ONCE's. */
+** once more, which is I-ONCE's. Or a recorded program changed it by right at the begin of the
+** step. */
 static bool is_stepped_again(const state *s, const found *f, const link *l)
 {
-    if (f->what != CDDP_WHAT_PARAMETER || l->moment != CDDP_MOMENT_AFTER_STEP) return false;
+    const bool is_shown =
+        l->moment == CDDP_MOMENT_AFTER_STEP || l->moment == CDDP_MOMENT_AFTER_AVERAGE;
+    if (f->what != CDDP_WHAT_PARAMETER || !is_shown) return false;
     const link *gradient = find_link(s, f->event->rank, CDDP_WHAT_GRADIENT, f->id);
     return gradient != NULL && gradient->touched_sequence > l->sequence;
 }
@@ -700,7 +703,8 @@ static void take_value(state *s, const cddp_event *e)
     if (v->digest == 0 && v->presence != CDDP_PRESENCE_ABSENT) return; /* below this level */
     if (v->moment == CDDP_MOMENT_EXIT) return; /* after the training: verify/import/declared.h */
     /* exchanged for a forward alone: the next one that is shown must be as the last step left it */
-    if (v->what == CDDP_WHAT_PARAMETER && v->moment == CDDP_MOMENT_FORWARD && r->is_recorded)
+    if (v->what == CDDP_WHAT_PARAMETER && r->is_recorded &&
+        (v->moment == CDDP_MOMENT_FORWARD || v->moment == CDDP_MOMENT_ADAPTED))
         return;
     if (v->moment == CDDP_MOMENT_CHECKPOINT) r->is_rebuilt = true;
     link *l = add_link(s, r, e->rank, v->what, v->id);

@@ -6,8 +6,11 @@
 **               across ranks.
 ** Exercised     the oracle compared presence, or an optimizer met an absent gradient.
 ** Blame         the rank that touched; across ranks the odd ones.
-** Limits        absent is what the trace says: presence 0. A gradient of zeros is a value.
+** Limits        absent is what the trace says: presence 0. A gradient of zeros is a value. A rank
+**               that passes over a parameter and gets it from one that steps (own_average.h)
+**               differs by right.
 */
+#include "core/check/own_average.h"
 #include "core/check/tally.h"
 
 typedef struct presence {
@@ -20,6 +23,7 @@ typedef struct state {
     cd_tally tally;
     cd_table gradients; /* (rank, param) → presence */
     cd_agree touches;   /* (step, optimizer, param) → touched */
+    cd_own_average own;
     uint64_t absent, compared;
 } state;
 
@@ -32,6 +36,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_tally_init(&s->tally, context->allocator);
     cd_table_init(&s->gradients, context->allocator, sizeof(presence));
     cd_agree_init(&s->touches, context->allocator);
+    cd_own_average_init(&s->own, &s->writer);
     cd_writer_set_agree_window(&s->writer, &s->touches, CD_WHOLE_BY_STEP);
     return CDDP_OK;
 }
@@ -70,6 +75,7 @@ static void take_touch(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
+    cd_own_average_push(&s->own, e);
     switch (e->kind) {
     case CDDP_EV_grad_final:
         set_presence(s, e, (int64_t[]){e->as.grad_final.param, e->as.grad_final.presence});
@@ -128,16 +134,24 @@ static void end(void *self)
     size_t cursor = 0;
     /* One optimizer that touched an absent gradient explains why ranks differ. */
     bool explained = cd_table_find(&s->writer.held, CD_KEY(0)) != NULL;
-    if (!explained && cd_agree_next_step(&s->touches, &cursor, &split, &count))
+    cd_own_average_end(&s->own);
+    while (!explained && cd_agree_next_step(&s->touches, &cursor, &split, &count)) {
+        if (cd_own_average_serves(&s->own, split.key->part[2])) continue;
         report_split(s, &split, count);
+        explained = true;
+    }
     cd_tally_fini(&s->tally);
     cd_table_fini(&s->gradients);
     cd_agree_fini(&s->touches);
+    cd_own_average_fini(&s->own);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_grad_final, CDDP_EV_grad_local,
-                                 CDDP_EV_optimizer_touch};
+static const uint16_t kinds[] = {CDDP_EV_compare,         CDDP_EV_grad_final,
+                                 CDDP_EV_grad_local,      CDDP_EV_param,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_mark,
+                                 CDDP_EV_projection,      CDDP_EV_value,
+                                 CDDP_EV_collective_post};
 
 CD_CHECK_TABLE(none, "I-NONE", "absent gradients stay absent and untouched",
                "The presence pattern (absent, zero, value) and the optimizer-state touch pattern "

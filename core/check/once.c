@@ -20,7 +20,7 @@
 **               elements as are pending, is not accused by O2: what it owes is verify/import's.
 **               Nor is one that averages parameters by a cddp_averager, or itself
 **               (own_average.h): ranks may step on their own gradients in between, and its
-**               verdict is inconclusive.
+**               verdict is inconclusive. So it is with a parameter server, which steps for others.
 **               Gradients of a sharded unit in a recording are reduced when the recorder says it.
 **               The weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
 **               what the engine reports as accumulated.
@@ -485,7 +485,9 @@ static void report_first(state *s)
     for (size_t i = 0; i < s->firsts.count; i++) {
         const unreduced *u = cd_table_value(&s->firsts, i);
         const bool is_later = all.tensors > 0 && u->step > all.step;
-        if (is_later || cd_own_average_has(&s->own, &u->who, u->param)) continue;
+        if (is_later || cd_own_average_has(&s->own, &u->who, u->param) ||
+            cd_own_average_serves(&s->own, u->param))
+            continue;
         if (u->step < all.step) all = (unreduced){.tensors = 0};
         const bool is_first = all.tensors == 0 || u->rank < all.rank ||
                               (u->rank == all.rank && u->sequence < all.sequence);

@@ -7,12 +7,19 @@
 
 typedef struct param {
     int64_t numel;
-    bool is_local; /* a backward added to its gradient, and nobody has reduced it */
-    bool is_apart; /* the last step took such a gradient */
-    uint32_t step; /* of that */
-    int64_t times; /* that its content was shown behind it */
-    int64_t last;  /* its content as it was shown last */
+    bool is_local;      /* a backward added to its gradient, and nobody has reduced it */
+    bool is_apart;      /* the last step took such a gradient */
+    uint32_t step;      /* of that */
+    int64_t times;      /* that its content was shown behind it */
+    int64_t last;       /* its content as it was shown last */
+    int64_t local;      /* its gradient, as a backward left it last */
+    uint32_t turn;      /* + 1: the step in which an optimizer took it, or passed over it */
+    int64_t turn_times; /* that its content was shown behind that */
+    bool is_passed_over;
 } param;
+
+/* In place of the n-th time: who stepped, and who passed over it. */
+enum { STEPPED = 0, PASSED = -1 };
 
 /* What ranks say of one thing. */
 typedef struct statement {
@@ -50,6 +57,22 @@ static void settle(void *self)
     }
 }
 
+static void settle_turns(void *self)
+{
+    cd_own_average *own = self;
+    for (size_t i = 0; i < own->turns.count; i++) {
+        const cd_key *key = cd_table_key(&own->turns, i);
+        const statement *is = cd_table_value(&own->turns, i);
+        const int64_t of = key->part[0], step = key->part[1];
+        const statement *stepped = cd_table_find(&own->turns, CD_KEY(of, step, STEPPED)),
+                        *passed = cd_table_find(&own->turns, CD_KEY(of, step, PASSED));
+        if (key->part[2] <= 0 || stepped == NULL || passed == NULL || stepped->is_poor ||
+            is->differs || is->is_poor || is->ranks != stepped->ranks + passed->ranks)
+            continue;
+        (void)cd_table_add(&own->served, CD_KEY(of));
+    }
+}
+
 void cd_own_average_init(cd_own_average *own, const cd_writer *writer)
 {
     const cddp_allocator *allocator = writer->context.allocator;
@@ -57,21 +80,32 @@ void cd_own_average_init(cd_own_average *own, const cd_writer *writer)
     cd_table_init(&own->params, allocator, sizeof(param));
     cd_table_init(&own->sizes, allocator, sizeof(int64_t));
     cd_table_init(&own->shown, allocator, sizeof(statement));
+    cd_table_init(&own->turns, allocator, sizeof(statement));
     cd_table_init(&own->agreed, allocator, sizeof(int64_t));
+    cd_table_init(&own->served, allocator, sizeof(int64_t));
     cd_ranks_init(&own->ranks, allocator, sizeof(rank_facts));
     cd_table_set_window(&own->shown, &(cd_table_window){.horizon = cd_writer_get_horizon(writer),
                                                         .before = settle,
                                                         .self = own});
+    cd_table_set_window(&own->turns, &(cd_table_window){.horizon = cd_writer_get_horizon(writer),
+                                                        .before = settle_turns,
+                                                        .self = own});
 }
 
-void cd_own_average_end(cd_own_average *own) { settle(own); }
+void cd_own_average_end(cd_own_average *own)
+{
+    settle(own);
+    settle_turns(own);
+}
 
 void cd_own_average_fini(cd_own_average *own)
 {
     cd_table_fini(&own->params);
     cd_table_fini(&own->sizes);
     cd_table_fini(&own->shown);
+    cd_table_fini(&own->turns);
     cd_table_fini(&own->agreed);
+    cd_table_fini(&own->served);
     cd_ranks_fini(&own->ranks);
 }
 
@@ -92,26 +126,40 @@ static void take_local(cd_own_average *own, rank_facts *r, const cddp_event *e)
     param *p = cd_table_add(&own->params, CD_KEY(e->rank, g->param));
     r->stepped = r->reduced = 0;
     r->recent_count = 0;
-    if (p != NULL && g->presence != CDDP_PRESENCE_ABSENT) p->is_local = true;
+    if (p == NULL || g->presence == CDDP_PRESENCE_ABSENT) return;
+    p->is_local = true;
+    p->local = g->digest;
 }
 
-static void state_content(cd_own_average *own, const cd_key *key, int64_t digest, bool is_poor)
+static void state_content(cd_table *table, const cd_key *key, int64_t digest, bool is_poor)
 {
-    statement *x = cd_table_add(&own->shown, key);
+    statement *x = cd_table_add(table, key);
     if (x == NULL) return;
     if (x->ranks++ == 0) x->digest = digest;
     x->differs |= x->digest != digest;
     x->is_poor |= is_poor;
 }
 
+static void take_turn(cd_own_average *own, param *p, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    if (p->turn == e->step + 1) return;
+    p->turn = e->step + 1;
+    p->turn_times = 0;
+    p->is_passed_over = !t->touched;
+    state_content(&own->turns, CD_KEY(t->param, e->step, t->touched ? STEPPED : PASSED), 0,
+                  t->touched && p->is_local && t->gradient == p->local);
+}
+
 static void take_touch(cd_own_average *own, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
     param *p = cd_table_find(&own->params, CD_KEY(e->rank, t->param));
+    if (p != NULL) take_turn(own, p, e);
     if (p == NULL || !t->touched) return;
     if (p->is_local) r->stepped += p->numel;
     if (p->is_local && !(p->is_apart && p->step == e->step)) {
-        state_content(own, CD_KEY(t->param, e->step, 0), t->gradient, false);
+        state_content(&own->shown, CD_KEY(t->param, e->step, 0), t->gradient, false);
         p->step = e->step;
         p->times = 0;
     }
@@ -130,9 +178,13 @@ static void take_value(cd_own_average *own, const rank_facts *r, const cddp_even
                    : NULL;
     if (p == NULL) return;
     const bool is_poor = v->digest == p->last || (r->posts && r->reduced < p->numel);
+    const bool is_as_before = p->is_passed_over && v->digest == p->last;
     p->last = v->digest;
+    if (p->turn == e->step + 1)
+        state_content(&own->turns, CD_KEY(v->param, e->step, ++p->turn_times), v->digest,
+                      is_as_before);
     if (p->is_apart && p->step == e->step)
-        state_content(own, CD_KEY(v->param, e->step, ++p->times), v->digest, is_poor);
+        state_content(&own->shown, CD_KEY(v->param, e->step, ++p->times), v->digest, is_poor);
 }
 
 static bool is_all(const rank_facts *r, int64_t numel)
@@ -196,6 +248,11 @@ void cd_own_average_push(cd_own_average *own, const cddp_event *e)
     default:
         break;
     }
+}
+
+bool cd_own_average_serves(const cd_own_average *own, int64_t param_index)
+{
+    return cd_table_find(&own->served, CD_KEY(param_index)) != NULL;
 }
 
 bool cd_own_average_has(const cd_own_average *own, const cd_rank_set *ranks, int64_t param_index)

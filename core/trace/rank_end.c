@@ -14,6 +14,7 @@ static const char *find_said(const char *text)
     } rows[] = {{"its launcher was killed", "ended when its launcher was killed"},
                 {"never reported", "never reported"},
                 {"or stood still", "died or stood still (SIGSTOP)"},
+                {"closed its recording", "closed its recording before the end"},
                 {"was killed by", "was killed"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strstr(text, rows[i].said) != NULL) return rows[i].words;

@@ -162,6 +162,8 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 /* The rank takes part in making a group; value: a digest of its members, then 16 bits with their
 ** number. */
 #define CD_TRACER_NEW_GROUP "new_group"
+/* Of a recorded program: this rank leaves by exit with code 0, and has not said that it is done. */
+#define CD_TRACER_LEFT_BY_EXIT "left by exit"
 /* Of a recorded program: a model averager is there, ranks may train apart in between. */
 #define CD_TRACER_AVERAGES "model averager"
 /* A delayed gradient came behind the start of its all-reduce; value: the parameter. */

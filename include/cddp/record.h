@@ -112,7 +112,8 @@ CDDP_API void cddp_record_storage(size_t parameter, const cddp_tensor *tensor,
 CDDP_API void cddp_record_storage_end(void);
 /* The content of a tensor at a moment. Of each parameter behind each step, and behind whatever else
 ** changes it by right: CDDP_MOMENT_AFTER_STEP. Of one that is exchanged for a forward and its
-** backward, in front of the forward: CDDP_MOMENT_FORWARD. It is back when the optimizer steps. */
+** backward, in front of the forward: CDDP_MOMENT_FORWARD, where all ranks have the same then, and
+** CDDP_MOMENT_ADAPTED, where each rank has its own. It is back when the optimizer steps. */
 CDDP_API void cddp_record_value(cddp_event_enum_what what, cddp_event_enum_moment moment, size_t id,
                                 const cddp_tensor *tensor);
 

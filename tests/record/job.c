@@ -368,7 +368,8 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
             cddp_record_gradient(p, &t->grads[p].value);
         spoil_gradient(t, "hook_given_another", step, p);
         await_turn(t, step, micro, p);
-        if (reduces(t)) status = cddp_ddp_mark_variable_ready(t->ddp, p, err);
+        if (reduces(t) && !(p == 1 && makes(t, "ignores_b")))
+            status = cddp_ddp_mark_variable_ready(t->ddp, p, err);
         if (status == CDDP_OK && reduces(t)) status = write_late(t, step, micro, p, err);
     }
     if (status == CDDP_OK && reduces(t)) status = cddp_ddp_backward_end(t->ddp, err);
@@ -519,6 +520,16 @@ static void nudge(training *t, const char *mistake, int step)
     if (step == 3 && makes(t, mistake)) t->values[0][3] += 0.25;
 }
 
+/* "moves…": b changes at the begin of step 3, by right, and is shown; "moves_one": on rank 1
+** alone. */
+static void move(training *t, int step)
+{
+    if (strncmp(t->mistake, "moves", 5) != 0 || step != 3) return;
+    for (int64_t i = 0; i < BIASES && (t->rank == 1 || !makes(t, "moves_one")); i++)
+        t->values[1][i] *= 0.75;
+    cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_STEP, 1, &t->tensors[1]);
+}
+
 /* "adapts…": backwards run on other values, on each rank on its own (MAML); the step finds the old
 ** ones. "adapts_said…" says so. "…_lost": it does not find them in step 3. */
 static void adapt(training *t, int step, bool is_back)
@@ -529,7 +540,7 @@ static void adapt(training *t, int step, bool is_back)
     memcpy(is_back ? t->values[1] : kept, is_back ? kept : t->values[1], sizeof kept);
     for (int64_t i = 0; i < BIASES && !is_back; i++) t->values[1][i] += 1.0 + t->rank;
     if (!is_back && strncmp(t->mistake, "adapts_said", 11) == 0)
-        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_FORWARD, 1, &t->tensors[1]);
+        cddp_record_value(CDDP_WHAT_PARAMETER, CDDP_MOMENT_ADAPTED, 1, &t->tensors[1]);
 }
 
 /* One rank reduces something that the others know nothing of: a barrier, a flag, or as much as a
@@ -617,6 +628,7 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     nudge(t, "nudges", step);
     const double before = t->values[0][3];
     if (t->rank == 2) nudge(t, "nudges_one_and_back", step);
+    move(t, step);
     adapt(t, step, false);
     for (int micro = 0; status == CDDP_OK && micro < micro_steps_of(t); micro++) {
         const bool accumulates = micro + 1 < micro_steps_of(t) ||
@@ -709,7 +721,7 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
                                          .requires_grad = true};
     }
     const bool has_still = strstr(t.mistake, "still") != NULL;
-    static const char *const ignored[] = {"still"};
+    static const char *const ignored[] = {"still"}, *const ignored_b[] = {"b"};
     const cddp_tensor still = cddp_tensor_of(cddp_device_cpu(), t.still, 0, CDDP_F64, &sizes[1], 1);
     parameters[PARAMETERS] = (cddp_parameter){.name = ignored[0], .tensor = still};
     cddp_ddp_options options = cddp_ddp_options_default();
@@ -717,6 +729,10 @@ static cddp_status train(cddp_context *context, void *argument, cddp_error *err)
     options.parameter_count = PARAMETERS + has_still;
     options.parameters_and_buffers_to_ignore = ignored;
     options.ignore_count = makes(&t, "still_ignored_drifts");
+    if (makes(&t, "ignores_b")) { /* and steps on it */
+        options.parameters_and_buffers_to_ignore = ignored_b;
+        options.ignore_count = 1;
+    }
     cddp_group *half = NULL;
     cddp_status status = make_half(&t, &half, err);
     options.group = half != NULL ? half : group;

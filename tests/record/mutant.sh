@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # A program with a mistake in the recorder that it is linked with: check must notice, in these words.
-#   mutant.sh JOB VERIFY MODULES MISTAKE CODE WORDS
-# job.sh says what check prints of the same MISTAKE with the right recorder.
+#   mutant.sh PROGRAM VERIFY MODULES MISTAKE CODE WORDS
+# job.sh and passes.sh say what check prints of the same MISTAKE with the right recorder.
 job=$1 verify=$2 CDDP_BACKEND_DIR=$3
 export CDDP_BACKEND_DIR
 place=$(mktemp -d) || exit 1

@@ -84,6 +84,9 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
     cd_declared_variable *v = find(d, rank, t->param);
     rank->touches++;
+    /* on the ignore list, or without gradients: no wrapper keeps it equal */
+    if (t->param < 0 && t->touched && d->rank_count > 1 && !d->is_of_torch)
+        note(d, CD_DECLARED_OUTSIDE, e, -1);
     if (v == NULL) return;
     if (!rank->is_stepping || t->optimizer != rank->optimizer)
         note(d, CD_DECLARED_STEP, e, t->param); /* of another optimizer than the one that steps */
@@ -93,7 +96,9 @@ static void take_touch(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     v->is_seen = true;
     v->optimizer = t->optimizer;
     v->at = rank->updates;
+    rank->is_served |= !t->touched && v->has_local;
     if (!t->touched) return;
+    rank->taken += cd_hash_mix(cd_hash_mix(0, e->step), (uint64_t)t->param);
     if (v->touches > 0 && !v->is_held && !v->is_empty) note(d, CD_DECLARED_HELD, e, t->param);
     v->is_held = false;
     if (!v->has_local && !is_again) note(d, CD_DECLARED_LOCAL, e, t->param);
@@ -176,12 +181,13 @@ static void take_value(cd_declared *d, cd_declared_rank *rank, const cddp_event 
 {
     const cddp_event_value *v = &e->as.value;
     take_begin(d, rank, v);
-    d->exchanged += v->what == CDDP_WHAT_PARAMETER && v->moment == CDDP_MOMENT_FORWARD &&
-                    !d->is_of_torch && e->rank == 0;
-    if (v->what != CDDP_WHAT_PARAMETER || !is_kept(v->moment)) return;
-    if (v->param < 0) take_still(d, rank, v);
+    d->has_buffers_shown |= v->what == CDDP_WHAT_BUFFER && v->digest != 0;
+    if (v->what != CDDP_WHAT_PARAMETER) return;
+    if (v->param < 0 && is_kept(v->moment)) take_still(d, rank, v);
     cd_declared_variable *variable = find(d, rank, v->param);
     if (variable == NULL) return;
+    d->exchanged += v->moment == CDDP_MOMENT_FORWARD && v->digest != variable->last && e->rank == 0;
+    if (!is_kept(v->moment)) return;
     if (v->moment == CDDP_MOMENT_AFTER_STEP && variable->must_move) {
         if (v->digest != 0 && v->digest == variable->last) count(&d->unmoved, e, v->param);
         variable->must_move = false;
@@ -289,6 +295,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     cd_declared_rank *rank = &d->ranks[e->rank];
     rank->events++;
     cd_feedback_push(&d->feedback, e);
+    cd_forwards_push(&d->forwards, e);
     cd_means_push(&d->means, e);
     cd_consumed_push(&d->consumed, e);
     cd_own_samples_push(&d->samples, e);
@@ -300,6 +307,7 @@ void cd_declared_push(cd_declared *d, const cddp_event *e)
     case CDDP_EV_wrap:
         rank->has_wrapper = true;
         rank->group = e->as.wrap.group;
+        if (e->as.wrap.buffers > 0) d->buffers = (uint64_t)e->as.wrap.buffers;
         if (is_part(d, e->as.wrap.group) && e->rank < d->split) d->split = e->rank;
         break;
     case CDDP_EV_grad_local:
@@ -455,6 +463,18 @@ static void note_frozen(cd_declared *d, uint32_t number)
     }
 }
 
+/* No check found anything, so it has what ranks have that stepped (core/check/own_average.h). */
+static void note_served(cd_declared *d, uint32_t number)
+{
+    const cd_declared_rank *rank = &d->ranks[number];
+    bool differs = false;
+    for (uint32_t r = 0; r < d->rank_count; r++)
+        differs |= d->ranks[r].has_wrapper && d->ranks[r].group == rank->group &&
+                   d->ranks[r].taken != rank->taken;
+    if (differs && rank->is_served && !rank->has_join)
+        note(d, CD_DECLARED_SERVED, &(cddp_event){.rank = number, .step = rank->step}, -1);
+}
+
 /* All ranks came to their end, and so often they waited in groups of ours on the way. */
 static bool have_ended(const cd_declared *d, uint64_t *waits)
 {
@@ -500,6 +520,7 @@ static void end_rank(cd_declared *d, uint32_t number)
     note_stills(d, number);
     note_buffers(d, number);
     note_frozen(d, number);
+    note_served(d, number);
     for (size_t i = 0; i < rank->variable_count; i++) {
         const cd_declared_variable *v = &rank->variables[i];
         has_parameters |= v->is_declared;
@@ -587,7 +608,8 @@ static const struct {
                              "before the backward ends"},
     [CD_DECLARED_OUTSIDE] = {"how the ranks keep parameters equal that an optimizer has and no "
                              "wrapper reduces",
-                             "wrap their module in DistributedDataParallel as well", NULL},
+                             "take them off the ignore list, or wrap them in another cddp_ddp",
+                             "wrap their module in DistributedDataParallel as well"},
     [CD_DECLARED_EXIT] = {"why parameters changed after the last step, and not alike on all ranks",
                           "destroy_process_group before one rank alone loads or changes weights",
                           NULL},
@@ -611,6 +633,21 @@ static const struct {
                              "zero_grad behind the optimizer's step, and the last backward of each "
                              "window outside of no_sync",
                              NULL},
+    [CD_DECLARED_FORWARD] = {"why ranks run a forward on parameters that differ",
+                             "exchange them alike on all ranks: of SAM the radius, and the norm. "
+                             "Where each rank has its own by right, as in MAML: cddp_record_value "
+                             "at CDDP_MOMENT_ADAPTED, in front of the forward",
+                             NULL},
+    [CD_DECLARED_SERVED] = {"how a rank gets a parameter that the optimizer of another rank steps",
+                            "on every rank cddp_record_reduced with the mean of the ranks, and "
+                            "cddp_record_optimizer_touch with what the step took: it does not "
+                            "matter which rank computes it",
+                            "let the optimizer of every rank step every parameter"},
+    [CD_DECLARED_SECOND] = {"on which parameters a further backward of a step ran, whose first "
+                            "gradients were dropped",
+                            "cddp_record_value at CDDP_MOMENT_FORWARD in front of it, or at "
+                            "CDDP_MOMENT_ADAPTED",
+                            NULL},
     [CD_DECLARED_NUMBER] = {"where a step begins: an optimizer steps on another reduction under "
                             "the number of the step before",
                             "cddp_record_step_begin, with a new number for each step", NULL},
@@ -741,6 +778,20 @@ static void note_windows(cd_declared *d)
     }
 }
 
+static void note_forwards(cd_declared *d)
+{
+    const cd_forwards_split split = cd_forwards_compare(&d->forwards);
+    const cd_forwards_place *places[] = {&split.any, &d->forwards.unshown};
+    const cd_declared_gap gaps[] = {CD_DECLARED_FORWARD, CD_DECLARED_SECOND};
+    d->is_out_of_memory |= d->forwards.is_out_of_memory || split.is_out_of_memory;
+    for (size_t i = 0; i < 2; i++) {
+        const cd_forwards_place *p = places[i];
+        if (p->count == 0 || d->is_of_torch) continue;
+        note(d, gaps[i], &(cddp_event){.rank = p->rank, .step = p->step}, p->variable);
+        d->gaps[gaps[i]].count = p->count;
+    }
+}
+
 /* ---- a hook that is wrong ---- */
 
 static void say_cause(const cd_means *m, char *words, size_t bytes)
@@ -838,6 +889,29 @@ static bool accuse_changed(const cd_declared *d, cddp_finding *finding)
     snprintf(f.advice, sizeof f.advice,
              "look at what this rank writes between its steps; show a change that is meant with "
              "cddp_record_value");
+    *finding = f;
+    return true;
+}
+
+/* Each of them runs on something else than its step left; all but one on the same. */
+static bool accuse_forward(const cd_declared *d, cddp_finding *finding)
+{
+    const cd_forwards_split split = cd_forwards_compare(&d->forwards);
+    const cd_forwards_place *p = &split.one;
+    if (p->count == 0) return false;
+    cddp_finding f = accuse_rank(d, "I-PARAMEQ", p->rank, p->step, p->variable);
+    snprintf(f.title, sizeof f.title,
+             "rank %" PRIu32 " runs a forward on another %.60s than the other ranks", p->rank,
+             f.parameter[0] != '\0' ? f.parameter : "parameter");
+    snprintf(f.expected, sizeof f.expected,
+             "all ranks exchange the parameters of that forward alike: their gradients are "
+             "averaged");
+    snprintf(f.actual, sizeof f.actual,
+             "the others agree, and this rank differs; %" PRIu64 " forwards in all", p->count);
+    snprintf(f.advice, sizeof f.advice,
+             "look at what this rank does to its parameters between its step and the forward: its "
+             "radius (SAM), its seed, its scale. Where each rank has its own by right, say so with "
+             "cddp_record_value at CDDP_MOMENT_ADAPTED");
     *finding = f;
     return true;
 }
@@ -1036,8 +1110,9 @@ bool cd_declared_accuses(const cd_declared *d, cddp_finding *finding)
     if (!is_certain(m))
         return accuse_twice(d, finding) || accuse_reduction(d, finding) ||
                accuse_consumed(d, finding) || accuse_changed(d, finding) ||
-               accuse_skipped(d, finding) || accuse_feedback(d, finding) ||
-               accuse_twins(d, finding) || accuse_missing(d, finding) || accuse_copies(d, finding);
+               accuse_forward(d, finding) || accuse_skipped(d, finding) ||
+               accuse_feedback(d, finding) || accuse_twins(d, finding) ||
+               accuse_missing(d, finding) || accuse_copies(d, finding);
     cddp_finding f = {.size = sizeof f,
                       .check = "I-HOOK",
                       .step = w->step,
@@ -1069,6 +1144,7 @@ const char *cd_declared_print_gaps(cd_declared *d, const cddp_verdict *verdict, 
     note_consumed(d);
     note_samples(d);
     note_windows(d);
+    note_forwards(d);
     for (uint32_t i = 0; i < d->rank_count; i++) end_rank(d, i);
     note_apart(d);
     /* its recorder looks at neither */
@@ -1256,6 +1332,21 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                             "; nor forwards on other parameters than the steps "
                                             "left, %" PRIu64 " in all",
                                             d->exchanged);
+    const char *adapted =
+        d->forwards.adapted == 0
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor forwards on parameters that each rank has for itself, as the "
+                              "program says, %" PRIu64 " in all",
+                              d->forwards.adapted);
+    const char *buffers =
+        d->buffers == 0 || d->has_buffers_shown || d->is_of_torch
+            ? ""
+            : cd_arena_printf(arena,
+                              "; nor the content of %" PRIu64
+                              " buffer%s (cddp_record_value at CDDP_MOMENT_FORWARD, behind "
+                              "cddp_ddp_forward_begin)",
+                              d->buffers, d->buffers == 1 ? "" : "s");
     const char *unmoved =
         d->unmoved.count == 0
             ? ""
@@ -1272,14 +1363,16 @@ const char *cd_declared_print_unjudged(const cd_declared *d, cd_arena *arena)
                                           d->ignored, d->ignored == 1 ? "" : "s");
     const char *rest = print_rest(d, has_samples, arena);
     if (rest == NULL || scaled == NULL || gone == NULL || hooked == NULL || late == NULL ||
-        moved == NULL || exchanged == NULL || ignored == NULL || untaken == NULL ||
-        dropped == NULL || unmoved == NULL)
+        moved == NULL || exchanged == NULL || adapted == NULL || buffers == NULL ||
+        ignored == NULL || untaken == NULL || dropped == NULL || unmoved == NULL)
         return NULL;
     return cd_arena_printf(
-        arena, "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
+        arena,
+        "%sthe optimizer's arithmetic was not computed anew%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s%s",
         d->is_of_torch ? ""
                        : "how gradients came to be before cddp_record_gradient (compare sees it); ",
         begins ? "" : ", nor what happened to parameters outside of its steps", order, exchanged,
+        adapted, buffers,
         c->unjudged > 0 ? "; nor what clipping or a loss scale made of gradients" : "", scaled,
         gone, unmoved, untaken, dropped, hooked, late, moved, ignored, dropping,
         d->split < d->rank_count ? "; groups of fewer ranks were judged each by itself" : "", rest);
@@ -1297,6 +1390,7 @@ cddp_status cd_declared_init(cd_declared *d, uint32_t rank_count, const cddp_all
     d->ranks = cd_allocate_array(allocator, rank_count, sizeof *d->ranks);
     if (d->ranks == NULL) return cd_fail_memory(err, "%u ranks", rank_count);
     cddp_status status = cd_feedback_init(&d->feedback, rank_count, allocator, err);
+    if (status == CDDP_OK) status = cd_forwards_init(&d->forwards, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_means_init(&d->means, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_consumed_init(&d->consumed, rank_count, allocator, err);
     if (status == CDDP_OK) status = cd_own_samples_init(&d->samples, rank_count, allocator, err);
@@ -1314,6 +1408,7 @@ void cd_declared_fini(cd_declared *d)
                    d->ranks[i].still_capacity * sizeof *d->ranks[i].stills);
     }
     cd_feedback_fini(&d->feedback);
+    cd_forwards_fini(&d->forwards);
     cd_means_fini(&d->means);
     cd_consumed_fini(&d->consumed);
     cd_own_samples_fini(&d->samples);

@@ -12,6 +12,7 @@
 #include "core/base/arena.h"
 #include "verify/import/consumed.h"
 #include "verify/import/feedback.h"
+#include "verify/import/forwards.h"
 #include "verify/import/means.h"
 #include "verify/import/own_samples.h"
 #include "verify/import/windows.h"
@@ -49,6 +50,9 @@ typedef enum cd_declared_gap {
     CD_DECLARED_TAKEN,       /* which gradient a step took: not the one in its place */
     CD_DECLARED_UNEVEN,      /* why ranks add up other numbers of backwards */
     CD_DECLARED_DROPPED,     /* why unreduced gradients were dropped */
+    CD_DECLARED_FORWARD,     /* why ranks run a forward on parameters that differ */
+    CD_DECLARED_SERVED,      /* how ranks get parameters that others step */
+    CD_DECLARED_SECOND,      /* on which parameters the second backward of a step ran */
     CD_DECLARED_NUMBER,      /* where a step begins */
     CD_DECLARED_COUNT
 } cd_declared_gap;
@@ -96,6 +100,8 @@ typedef struct cd_declared_rank {
     uint64_t events, steps, samples, waits, zero_grads;
     uint64_t locals;     /* gradients that backwards made */
     uint64_t touches;    /* of the optimizer's step at hand */
+    uint64_t taken;      /* a digest of which parameters its steps took when */
+    bool is_served;      /* some step passed over a parameter that has a gradient */
     uint64_t updates;    /* steps of any optimizer, this one included */
     int64_t optimizer;   /* whose it is */
     int64_t group;       /* of its wrapper */
@@ -126,10 +132,13 @@ typedef struct cd_declared {
     uint64_t again;          /* reduced gradients of rank 0 that an optimizer took once more */
     uint64_t late;           /* parameters that changed after the last step, alike on all ranks */
     uint64_t exchanged; /* parameters of rank 0 that a forward had otherwise, as the program says */
+    uint64_t buffers;   /* of a wrapper; and whether somebody showed one */
+    bool has_buffers_shown;
     uint64_t moved;   /* parameters without gradients that changed, of the rank with most of them */
     uint64_t ignored; /* parameters of rank 0 on the ignore list */
     uint64_t reduced; /* gradients that a rank showed behind their reduction */
     cd_feedback feedback;
+    cd_forwards forwards;
     cd_means means;
     cd_consumed consumed;
     cd_own_samples samples;

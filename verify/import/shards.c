@@ -8,6 +8,7 @@
 #include "core/trace/rank_end.h"
 #include "verify/import/clocks.h"
 #include "verify/import/ends.h"
+#include "verify/import/leavers.h"
 #include "verify/import/notes.h"
 
 #include <stdio.h>
@@ -22,6 +23,7 @@ typedef struct shard {
     cddp_event event;     /* the next one, valid while pending */
     uint64_t event_count; /* shown so far */
     uint32_t step;        /* of the last of them */
+    cd_leaver leaver;
     bool is_pending, has_ended;
     bool has_given_up; /* its recorder failed, and the program went on */
 } shard;
@@ -228,10 +230,21 @@ void cd_shards_get(const cd_shards *s, size_t run, cd_shards_run *found)
     *found = r;
 }
 
+/* A rank that ended well while others went on did not. */
+static void take_early_end(const shard *one, cddp_event *e)
+{
+    if (e->kind != CDDP_EV_rank_end || !one->leaver.has_left_early) return;
+    e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = CDDP_RANK_CRASHED};
+    e->text = one->leaver.has_exited
+                  ? "it left without cddp_record_close, while the other ranks went on"
+                  : "it closed its recording (cddp_record_close), while the other ranks went on";
+}
+
 static cddp_status advance(const cd_shards *s, shard *one, cddp_error *err)
 {
     CD_TRY(cddp_shard_reader_next(one->reader, &one->event, &one->is_pending, err));
     if (!one->is_pending) return CDDP_OK;
+    take_early_end(one, &one->event);
     one->event.time_ns = cd_clocks_time(&s->clocks, one->domain, one->event.time_ns);
     one->has_ended |= one->event.kind == CDDP_EV_rank_end;
     one->has_given_up |= cd_watch_is_failure(&one->event);
@@ -269,6 +282,37 @@ static whereabouts find_process(const cddp_shard_header *h)
 static bool lacks_end(const shard *s)
 {
     return !s->has_ended && header_of(s)->end == CDDP_SHARD_OPEN;
+}
+
+/* Only a job in which some ranks have an end and others have none is read a second time. */
+static cddp_status find_leavers(shard *shards, size_t count, cddp_error *err)
+{
+    cd_leaver *leavers = NULL;
+    size_t open = 0;
+    for (size_t i = 0; i < count; i++) {
+        open += header_of(&shards[i])->end == CDDP_SHARD_OPEN;
+        shards[i].leaver = (cd_leaver){.work = 0};
+    }
+    if (open == 0 || open == count) return CDDP_OK;
+    leavers = cd_allocate_array(NULL, count, sizeof *leavers);
+    cddp_status status = leavers != NULL ? CDDP_OK : cd_fail_memory(err, "%zu ranks", count);
+    for (size_t i = 0; status == CDDP_OK && i < count; i++) {
+        shard *one = &shards[i];
+        cd_note note;
+        cddp_shard_reader_rewind(one->reader);
+        for (;;) {
+            status = cddp_shard_reader_next(one->reader, &one->event, &one->is_pending, err);
+            if (status != CDDP_OK || !one->is_pending) break;
+            cd_leaver_push(&leavers[i], &one->event);
+        }
+        leavers[i].is_open = header_of(one)->end == CDDP_SHARD_OPEN && !leavers[i].has_ended &&
+                             !leavers[i].has_failed && !cd_note_read(one->path, &note) &&
+                             find_process(header_of(one)) != IS_RUNNING;
+    }
+    if (status == CDDP_OK) cd_leavers_settle(leavers, count);
+    for (size_t i = 0; status == CDDP_OK && i < count; i++) shards[i].leaver = leavers[i];
+    cd_release(NULL, leavers, count * sizeof *leavers);
+    return CD_PASS(status);
 }
 
 /* What is known of the process of each rank; found by ends.h from it: who hung. */
@@ -321,7 +365,7 @@ static void emit_end(const shard *s, const cd_ends *ends, uint64_t time_ns, bool
     event.as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = CDDP_RANK_KILLED};
     cd_ends_print(ends, rank, doing, sizeof doing);
     const bool is_ended = note.is_interrupted || (note.is_stopped && r->has_pulse) ||
-                          (!has_note && (!is_over || where == IS_RUNNING));
+                          s->leaver.was_ended || (!has_note && (!is_over || where == IS_RUNNING));
     /* It left with 0 where nobody missed it: its end was not recorded, and that is all. */
     const bool has_left =
         has_note && note.signal == 0 && note.code == 0 && !is_over && !ends->has_hung;
@@ -388,6 +432,7 @@ static cddp_status replay(cd_shards *s, size_t run, cd_ends *ends, const cddp_tr
                                                 .plan = (int64_t)facts.identity,
                                                 .level = facts.level};
     emit_frame(sink, &frame);
+    CD_TRY(find_leavers(shards, count, err));
     for (size_t i = 0; i < count; i++) {
         cddp_shard_reader_rewind(shards[i].reader);
         shards[i].has_ended = shards[i].has_given_up = false;

@@ -3,6 +3,9 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/trace/tracer.h"
+
+#include <string.h>
 
 static void note(cd_windows_place *place, uint32_t rank, uint32_t step)
 {
@@ -25,12 +28,32 @@ static void end_window(cd_windows *w, cd_windows_rank *rank)
     rank->backwards = 0;
 }
 
+/* Nobody said what became of them. */
+static void note_dropped(cd_windows *w, cd_windows_rank *rank, uint32_t number)
+{
+    if (rank->has_dropped) note(&w->dropped, number, rank->step);
+    rank->has_dropped = false;
+}
+
 static void drop(cd_windows *w, cd_windows_rank *rank, uint32_t number)
 {
-    if (rank->has_unreduced) note(&w->dropped, number, rank->step);
+    note_dropped(w, rank, number);
+    rank->has_dropped = rank->has_unreduced;
     rank->untaken += rank->is_untaken;
     rank->has_unreduced = rank->has_forward = rank->is_untaken = false;
     rank->backwards = 0;
+}
+
+/* A program without a wrapper says no backwards: they are counted by what they add to. */
+static void take_own(cd_windows_rank *rank, const cddp_event *e)
+{
+    const cddp_event_grad_local *g = &e->as.grad_local;
+    if (!rank->is_recorded || rank->has_forwards || g->presence == CDDP_PRESENCE_ABSENT ||
+        g->contributions <= 0)
+        return;
+    if ((uint64_t)g->contributions > rank->own_backwards)
+        rank->own_backwards = (uint32_t)g->contributions;
+    rank->step = e->step;
 }
 
 void cd_windows_push(cd_windows *w, const cddp_event *e)
@@ -44,6 +67,9 @@ void cd_windows_push(cd_windows *w, const cddp_event *e)
     case CDDP_EV_join_notify:
         rank->has_join = true;
         break;
+    case CDDP_EV_mark:
+        rank->is_recorded |= e->text != NULL && strcmp(e->text, CD_TRACER_RECORDED) == 0;
+        break;
     case CDDP_EV_forward_begin:
         rank->has_forward |= e->as.forward_begin.grad_mode != 0;
         rank->has_forwards |= rank->has_forward;
@@ -52,10 +78,23 @@ void cd_windows_push(cd_windows *w, const cddp_event *e)
         rank->backwards++;
         rank->step = e->step;
         break;
+    case CDDP_EV_value:
+        /* the rank has moved its own parameters along them */
+        rank->has_dropped &= e->as.value.moment != CDDP_MOMENT_ADAPTED;
+        break;
     case CDDP_EV_grad_local:
+        note_dropped(w, rank, e->rank);
+        take_own(rank, e);
         /* a probe of the program's own, through the module inside, may be dropped */
         rank->has_unreduced |= rank->backwards > 0 && (rank->has_forward || !rank->has_forwards) &&
                                e->as.grad_local.presence != CDDP_PRESENCE_ABSENT;
+        break;
+    case CDDP_EV_grad_final:
+        if (rank->own_backwards == 0) break;
+        rank->backwards = rank->own_backwards;
+        rank->own_backwards = 0;
+        end_window(w, rank);
+        rank->is_untaken = false;
         break;
     case CDDP_EV_backward_end:
         if (e->as.backward_end.finalized) end_window(w, rank);
@@ -91,6 +130,7 @@ static void compare(cd_windows *w, uint32_t number)
 void cd_windows_end(cd_windows *w)
 {
     for (uint32_t i = 0; i < w->rank_count; i++) {
+        note_dropped(w, &w->ranks[i], i);
         compare(w, i);
         if (w->ranks[i].untaken > w->untaken) w->untaken = w->ranks[i].untaken;
     }

@@ -2,7 +2,8 @@
 /* What ranks add up before each reduction: the backwards of a window (no_sync).
 **
 ** Ranks whose windows have other lengths make a mean of other sums, whatever each divides by.
-** Gradients that a backward leaves unreduced, and that zero_grad drops, never reach a reduction.
+** Gradients that a backward leaves unreduced, and that zero_grad drops, never reach a reduction. A
+** rank may have them for itself, to adapt its parameters for the next forward.
 ** Where a program has several modules that may be meant: a generator's backward leaves gradients
 ** in the discriminator. So it may with reduced gradients that no optimizer takes: a step that an
 ** overflow skips.
@@ -21,10 +22,14 @@ typedef struct cd_windows_length {
 typedef struct cd_windows_rank {
     cd_windows_length *lengths; /* (count) of each window that was reduced */
     size_t count, capacity;
-    uint32_t backwards; /* of the window at hand */
-    int64_t group;      /* of its wrapper */
+    uint32_t backwards;     /* of the window at hand */
+    uint32_t own_backwards; /* of a program without a wrapper; 0: it has shown no gradient since the
+                               last reduction */
+    int64_t group;          /* of its wrapper */
     bool has_wrapper, has_join;
+    bool is_recorded;   /* by what the program says (cddp/record.h) */
     bool has_unreduced; /* gradients of the window at hand */
+    bool has_dropped;   /* such gradients, and has shown no other since */
     bool has_forward;   /* of the wrapper, in the window at hand; has_forwards: ever */
     bool has_forwards;
     bool is_untaken;   /* reduced, and no optimizer has stepped since */

@@ -79,6 +79,8 @@ static const story stories[] = {
     {"moved between two steps", P, 3, {V(BEGIN, 1), V(AFTER_STEP, 1), {STEP, 0, 0, 0}, V(BEGIN, 5)}, "between after step of step 0 and the begin of step 1", 1},
     {"changed by right behind its step", P, 3, {V(BEGIN, 1), {STEPPED, 0, 0, 0}, V(AFTER_STEP, 2), V(AFTER_AVERAGE, 5), {STEP, 0, 0, 0}, V(BEGIN, 5)}, NULL, 0},
     {"changed by right, and then moved", P, 3, {V(BEGIN, 1), {STEPPED, 0, 0, 0}, V(AFTER_STEP, 2), V(AFTER_AVERAGE, 5), {STEP, 0, 0, 0}, V(BEGIN, 6)}, "and the begin of step 1", 1},
+    {"changed by right at the begin of its step", P, 3, {V(AFTER_STEP, 1), {STEP, 0, 0, 0}, V(AFTER_AVERAGE, 5), {CONSUMED, 0, 4, 0}, {STEPPED, 0, 0, 0}, V(AFTER_STEP, 2)}, NULL, 0},
+    {"changed by right at the begin, and then moved", P, 3, {V(AFTER_STEP, 1), {STEP, 0, 0, 0}, V(AFTER_AVERAGE, 5), V(AFTER_STEP, 2)}, "between after average of step 1 and after step of step 1", 1},
     {"off the grid", P, 3, {V(BEGIN, 1), V(AFTER_STEP, 1), {STEP, 0, 0, 0}, X(BEGIN, 2), V(BEGIN, 5)}, "and the begin of step 1", 1},
     {"moved before the end", P, 3, {V(BEGIN, 1), V(AFTER_STEP, 1), V(END, 5)}, "between after step of step 0 and the end", 1},
     {"joined another's end", P, 2, {V(BEGIN, 1), V(AFTER_STEP, 1), {JOINED, 0, 0, 0}, V(END, 5)}, NULL, 0},
