@@ -139,16 +139,10 @@ class Judge:
                 path.unlink(missing_ok=True)
 
     def unit_tests(self, mutant, target, binary):
-        """The first unit test of the mutant's folder that fails with it, as it is or under the address sanitizer; else empty."""
-        text = mutant.apply(read_text(ROOT / mutant.file))
-        for link in self.tests_of(mutant.file):
-            if self.program.relink(mutant.file, target, binary, self.program.links[link]):
-                continue
-            before = self.clean_test(link)
-            if before.code == 0 and self.fails(run([str(binary)], self.test_limit(before))):
-                return pathlib.Path(link).name
-        if self.program.compile(mutant.file, text, target, SANITIZED):
-            return ""
+        """The first unit test that fails with a mutant: of its folder, as it is or under the address sanitizer, then of others."""
+        failing = self.first_failing(mutant, target, binary, self.tests_of(mutant.file))
+        if failing or self.program.compile(mutant.file, mutant.apply(read_text(ROOT / mutant.file)), target, SANITIZED):
+            return failing
         for link in self.tests_of(mutant.file):
             if link.startswith("tests/oom/"):
                 continue  # it counts what is live by itself
@@ -157,6 +151,19 @@ class Judge:
                 continue
             if self.fails(self.watched(link, binary)) and self.is_clean_under_the_sanitizer(mutant.file, link, binary):
                 return f"{pathlib.Path(link).name} under the address sanitizer"
+        return self.first_failing(mutant, target, binary, self.others_of(mutant.file))
+
+    def first_failing(self, mutant, target, binary, links):
+        """The first of these unit tests that fails with the mutant, or empty."""
+        text = mutant.apply(read_text(ROOT / mutant.file))
+        if not links or self.program.compile(mutant.file, text, target):
+            return ""
+        for link in links:
+            if self.program.relink(mutant.file, target, binary, self.program.links[link]):
+                continue
+            before = self.clean_test(link)
+            if before.code == 0 and self.fails(run([str(binary)], self.test_limit(before))):
+                return pathlib.Path(link).name
         return ""
 
     @staticmethod
@@ -204,3 +211,11 @@ class Judge:
         if file.startswith("core/"):
             links += [link for link in self.program.links if link.startswith("tests/oom/")]
         return sorted(links, key=lambda link: (stem not in pathlib.Path(link).name, link.startswith("tests/oom/"), link))
+
+    def others_of(self, file):
+        """Unit tests outside of the folder that link its source: those of what stands above it, such as a device's layers."""
+        original = self.program.build.object_of(file)
+        archive = re.sub(r"CMakeFiles/([^/]+)\.dir/.*", r"lib\1.a", original)
+        own = set(self.tests_of(file))
+        return sorted(link for link, words in self.program.links.items()
+                      if link.startswith(("tests/unit/", "tests/conformance/")) and link not in own and (original in words or archive in words))

@@ -25,8 +25,9 @@ typedef struct drive {
     /* the last step's bucket is another model's: one parameter has four elements fewer, the other
     ** four more */
     bool resized;
-    cddp_status expected; /* how every rank is to end */
-    const char *words;    /* in its error */
+    cddp_status expected;               /* how every rank is to end */
+    const char *words;                  /* in its error */
+    void (*place)(cddp_device *device); /* makes another device of the CPU; NULL: leaves it */
     /* of each rank's memory, and a CPU that has it: a hook that is gone leaves nothing */
     cd_watch_allocator watches[DRIVE_RANKS];
     cddp_device devices[DRIVE_RANKS];
@@ -38,6 +39,7 @@ static inline void drive_watch(drive *d, cddp_rank *rank)
     cd_watch_allocator *watch = &d->watches[rank->rank];
     cd_watch_allocator_init(watch, rank->allocator);
     d->devices[rank->rank] = cd_device_with_allocator(cddp_device_cpu(), &watch->table);
+    if (d->place != NULL) d->place(&d->devices[rank->rank]);
 }
 
 static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group *group,
