@@ -620,6 +620,15 @@ TEST(fault, a_lost_operation_and_a_death_end_with_words)
     trial_run(&dead);
     assert_fails(dead.f.results[2].status, CDDP_E_BACKEND, &dead.f.results[2].error,
                  "rank 2 died at its operation 1 (planted by fault:)");
+    /* The third of three sums is operation 2; there is no operation 3. */
+    trial last = {.spec = "fault:die=2@2:sim",
+                  .size = RANKS,
+                  .body = three_sums,
+                  .timeout_ns = 1000000};
+    trial_run(&last);
+    assert_fails(last.f.results[2].status, CDDP_E_BACKEND, &last.f.results[2].error,
+                 "rank 2 died at its operation 2 (planted by fault:)");
+    assert_true(results_of("fault:die=2@3:sim") == results_of("sim"));
     for (uint32_t r = 0; r < RANKS; r++) assert_int_not_equal(dead.f.results[r].status, CDDP_OK);
 }
 

@@ -617,6 +617,21 @@ static void steps_inside_a_window(lane *l)
 }
 TEST(freshness, of_a_window_is_checked) { lab_of(2, steps_inside_a_window, NULL); } /* FSY-03 */
 
+static void leaves_a_window(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    CHECK_OK(cddp_fsdp_check_step(t.fsdp, &l->err));
+    CHECK_OK(cddp_fsdp_no_sync_begin(t.fsdp, &l->err));
+    toy_iterate(&t, 0);
+    CHECK_FAILS(cddp_fsdp_check_step(t.fsdp, &l->err), CDDP_E_STATE,
+                "'(root)' has gradients of a no_sync window that were not reduced");
+    CHECK_OK(cddp_fsdp_no_sync_end(t.fsdp, &l->err));
+    toy_fini(&t);
+}
+TEST(step, behind_a_window_is_refused_by_the_first_unit) { lab_of(2, leaves_a_window, NULL); }
+
 static void add_to_shard(toy *t, uint32_t unit, int64_t element)
 {
     lane *l = t->l;
