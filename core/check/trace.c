@@ -31,6 +31,7 @@ typedef enum thing {
     FORWARD_BEGIN,
     FORWARD_END,
     BUFFER_SYNC,
+    JOIN_SYNC,
     SHADOW,
     NO_SYNC_BEGIN,
     NO_SYNC_END,
@@ -79,6 +80,8 @@ static const struct {
     [FORWARD_END] = {CDDP_EV_forward_end, BY_EVENTS, "a backward began behind a forward", ""},
     [BUFFER_SYNC] = {CDDP_EV_buffer_sync, BY_EVENTS, "a broadcast ended in a forward",
                      " of a forward"},
+    [JOIN_SYNC] = {CDDP_EV_buffer_sync, BY_EVENTS,
+                   "forwards synchronised buffers, and a join ended", " of a join's end"},
     [SHADOW] = {CDDP_EV_join_notify, BY_EVENTS, "the rank shadowed iterations",
                 " of a rank without inputs"},
     [NO_SYNC_BEGIN] = {CDDP_EV_no_sync, BY_EVENTS, "a forward was inside, and it was left",
@@ -369,6 +372,7 @@ static void take_plain(state *s, const rank_facts *r, const cddp_event *e)
     switch (e->kind) {
     case CDDP_EV_join_end:
         if (e->as.join_end.shadow_iterations > 0) demand(s, r, SHADOW, e);
+        if (has_seen(r, BUFFER_SYNC)) demand(s, r, JOIN_SYNC, e);
         return;
     case CDDP_EV_samples:
         if (e->as.samples.count > 0) demand(s, r, SAMPLE, e);
@@ -458,6 +462,7 @@ static void take(state *s, rank_facts *r, const cddp_event *e)
         return;
     case CDDP_EV_buffer_sync:
         if (r->in_forward) see(r, BUFFER_SYNC);
+        if (e->as.buffer_sync.location == CDDP_LOCATION_JOIN_END) see(r, JOIN_SYNC);
         return;
     case CDDP_EV_join_notify:
         if (!e->as.join_notify.active) see(r, SHADOW);

@@ -52,6 +52,15 @@ static bool mutate_trace_touches_unsaid(cddp_event *e)
     return e->kind != CDDP_EV_optimizer_touch || e->rank != 2;
 }
 
+/* A join ends where the last training step was over, and says nothing of the buffers. */
+static bool mutate_trace_buffers_unsaid(cddp_event *e)
+{
+    if (e->kind != CDDP_EV_stop || e->rank != 2 || !e->as.stop.stop) return true;
+    e->kind = CDDP_EV_join_end;
+    e->as.join_end = (cddp_event_join_end){.last_joiner = 1};
+    return true;
+}
+
 static bool mutate_init_other_start(cddp_event *e)
 {
     if (IS_VALUE(e, 1, ANY, 0, CDDP_MOMENT_AFTER_INIT, FC1_WEIGHT)) corrupt(&e->as.value.digest);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of one mutant: built, run under the scenarios that touch it, then under the others, then under unit tests."""
+import math
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ from tree import ROOT, Mistake, folder_of, read_text
 CHUNKS = (6, 24, 400)  # scenarios of a first, second and every later process: most mutants fall at once
 QUICK = ("-O1",)       # for a mutant that one scenario is known to notice
 SANITIZED = ("-fsanitize=address",)  # what unit tests are built with once more: it sees memory that no test looks at
+BRIEF = 2              # seconds of processor time: unit tests outside of a mutant's folder that take longer are left out
 # Its shadow needs more addresses than a limit on data leaves.
 WATCHED = {"ASAN_OPTIONS": "hard_rss_limit_mb=4096:detect_leaks=1"}
 
@@ -151,18 +153,18 @@ class Judge:
                 continue
             if self.fails(self.watched(link, binary)) and self.is_clean_under_the_sanitizer(mutant.file, link, binary):
                 return f"{pathlib.Path(link).name} under the address sanitizer"
-        return self.first_failing(mutant, target, binary, self.others_of(mutant.file))
+        return self.first_failing(mutant, target, binary, self.others_of(mutant.file), BRIEF)
 
-    def first_failing(self, mutant, target, binary, links):
-        """The first of these unit tests that fails with the mutant, or empty."""
+    def first_failing(self, mutant, target, binary, links, most=math.inf):
+        """The first of these unit tests that fails with the mutant, or empty; most: seconds that the clean one may take."""
         text = mutant.apply(read_text(ROOT / mutant.file))
         if not links or self.program.compile(mutant.file, text, target):
             return ""
         for link in links:
-            if self.program.relink(mutant.file, target, binary, self.program.links[link]):
-                continue
             before = self.clean_test(link)
-            if before.code == 0 and self.fails(run([str(binary)], self.test_limit(before))):
+            if before.code != 0 or before.seconds > most or self.program.relink(mutant.file, target, binary, self.program.links[link]):
+                continue
+            if self.fails(run([str(binary)], self.test_limit(before))):
                 return pathlib.Path(link).name
         return ""
 
@@ -218,4 +220,4 @@ class Judge:
         archive = re.sub(r"CMakeFiles/([^/]+)\.dir/.*", r"lib\1.a", original)
         own = set(self.tests_of(file))
         return sorted(link for link, words in self.program.links.items()
-                      if link.startswith(("tests/unit/", "tests/conformance/")) and link not in own and (original in words or archive in words))
+                      if link.startswith("tests/unit/") and link not in own and (original in words or archive in words))
