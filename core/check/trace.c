@@ -69,7 +69,7 @@ static const struct {
     [GROUP] = {CDDP_EV_group, BY_EVENTS, "an operation was posted in it", ""},
     [POST] = {CDDP_EV_collective_post, BY_EVENTS, "an operation ended", ""},
     [DONE] = {CDDP_EV_collective_done, BY_AVERAGE,
-              "a collective carried a bucket, and its average is right", ""},
+              "a collective carried a bucket that came back, and no average is wrong", ""},
     [PARAM] = {CDDP_EV_param, BY_EVENTS, "one has a place in a bucket", ""},
     [BUFFER] = {CDDP_EV_buffer, BY_EVENTS, "the wrapper has some", ""},
     [LAYOUT] = {CDDP_EV_bucket_layout, BY_EVENTS, "a bucket was launched", ""},
@@ -277,6 +277,7 @@ static void take_hook_call(state *s, rank_facts *r, const cddp_event *e)
 static void take_bucket_done(state *s, rank_facts *r, const cddp_event *e)
 {
     if (r->called == e->as.bucket_done.bucket + 1) demand(s, r, HOOK_DONE, e);
+    if (r->has_carried) demand(s, r, DONE, e);
 }
 
 static void take_used_local(rank_facts *r, const cddp_event *e)

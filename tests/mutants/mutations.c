@@ -47,6 +47,8 @@ static bool mutate_trace_launches_unsaid(cddp_event *e)
 
 static bool mutate_trace_results_unsaid(cddp_event *e) { return e->kind != CDDP_EV_bucket_done; }
 
+static bool mutate_trace_ends_unsaid(cddp_event *e) { return e->kind != CDDP_EV_collective_done; }
+
 static bool mutate_trace_touches_unsaid(cddp_event *e)
 {
     return e->kind != CDDP_EV_optimizer_touch || e->rank != 2;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of one mutant: built, run under the scenarios that touch it, then under the others, then under unit tests."""
-import math
+import fnmatch
 import os
 import pathlib
 import re
@@ -12,9 +12,16 @@ from tree import ROOT, Mistake, folder_of, read_text
 CHUNKS = (6, 24, 400)  # scenarios of a first, second and every later process: most mutants fall at once
 QUICK = ("-O1",)       # for a mutant that one scenario is known to notice
 SANITIZED = ("-fsanitize=address",)  # what unit tests are built with once more: it sees memory that no test looks at
-BRIEF = 2              # seconds of processor time: unit tests outside of a mutant's folder that take longer are left out
 # Its shadow needs more addresses than a limit on data leaves.
 WATCHED = {"ASAN_OPTIONS": "hard_rss_limit_mb=4096:detect_leaks=1"}
+# Tests of what stands above a folder and runs what no other test can: a device's layers, explored runs, a store.
+ABOVE = {"core/ddp": ("tests/unit/verify/explore_*", "tests/unit/verify/worlds_*"),
+         "core/hooks": ("tests/conformance/*hook*",),
+         "core/comm": ("tests/unit/sim/*monitored*",),
+         "core/train": ("tests/unit/verify/explore_*",),
+         "core/fsdp": ("tests/unit/backends/fsdp_gpu_dry*",),
+         "core/model": ("tests/unit/backends/cuda_layers*",),
+         "sim": ("tests/unit/backends/sim_*", "tests/unit/verify/explore_*", "tests/unit/verify/shrink_*", "tests/unit/verify/hang*")}
 
 
 def trial(program, mutant, scenarios, scratch, shown=0):
@@ -141,10 +148,16 @@ class Judge:
                 path.unlink(missing_ok=True)
 
     def unit_tests(self, mutant, target, binary):
-        """The first unit test that fails with a mutant: of its folder, as it is or under the address sanitizer, then of others."""
-        failing = self.first_failing(mutant, target, binary, self.tests_of(mutant.file))
-        if failing or self.program.compile(mutant.file, mutant.apply(read_text(ROOT / mutant.file)), target, SANITIZED):
-            return failing
+        """The first unit test of the mutant's folder that fails with it, as it is or under the address sanitizer; else empty."""
+        text = mutant.apply(read_text(ROOT / mutant.file))
+        for link in self.tests_of(mutant.file):
+            if self.program.relink(mutant.file, target, binary, self.program.links[link]):
+                continue
+            before = self.clean_test(link)
+            if before.code == 0 and self.fails(run([str(binary)], self.test_limit(before))):
+                return pathlib.Path(link).name
+        if self.program.compile(mutant.file, text, target, SANITIZED):
+            return ""
         for link in self.tests_of(mutant.file):
             if link.startswith("tests/oom/"):
                 continue  # it counts what is live by itself
@@ -153,19 +166,6 @@ class Judge:
                 continue
             if self.fails(self.watched(link, binary)) and self.is_clean_under_the_sanitizer(mutant.file, link, binary):
                 return f"{pathlib.Path(link).name} under the address sanitizer"
-        return self.first_failing(mutant, target, binary, self.others_of(mutant.file), BRIEF)
-
-    def first_failing(self, mutant, target, binary, links, most=math.inf):
-        """The first of these unit tests that fails with the mutant, or empty; most: seconds that the clean one may take."""
-        text = mutant.apply(read_text(ROOT / mutant.file))
-        if not links or self.program.compile(mutant.file, text, target):
-            return ""
-        for link in links:
-            before = self.clean_test(link)
-            if before.code != 0 or before.seconds > most or self.program.relink(mutant.file, target, binary, self.program.links[link]):
-                continue
-            if self.fails(run([str(binary)], self.test_limit(before))):
-                return pathlib.Path(link).name
         return ""
 
     @staticmethod
@@ -206,18 +206,8 @@ class Judge:
     def tests_of(self, file):
         stem = pathlib.Path(file).stem
         links = [link for link in self.program.links if self.is_test_of(folder_of(file), link)]
-        if folder_of(file) == "core/hooks":
-            links += [link for link in self.program.links if link.startswith("tests/conformance/") and "hook" in link]
-        if folder_of(file) == "core/comm":
-            links += [link for link in self.program.links if link.startswith("tests/unit/sim/") and "monitored" in link]
+        links += [link for link in self.program.links
+                  if any(fnmatch.fnmatch(link, above) for above in ABOVE.get(folder_of(file), ()))]
         if file.startswith("core/"):
             links += [link for link in self.program.links if link.startswith("tests/oom/")]
         return sorted(links, key=lambda link: (stem not in pathlib.Path(link).name, link.startswith("tests/oom/"), link))
-
-    def others_of(self, file):
-        """Unit tests outside of the folder that link its source: those of what stands above it, such as a device's layers."""
-        original = self.program.build.object_of(file)
-        archive = re.sub(r"CMakeFiles/([^/]+)\.dir/.*", r"lib\1.a", original)
-        own = set(self.tests_of(file))
-        return sorted(link for link, words in self.program.links.items()
-                      if link.startswith("tests/unit/") and link not in own and (original in words or archive in words))

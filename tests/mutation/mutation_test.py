@@ -335,7 +335,7 @@ class Units(unittest.TestCase):
 
         class Stub:
             links = {self.LINK: ["cc", "tests/unit/core/comm/CMakeFiles/comm_group_test.dir/group_test.c.o", "-o", "t"]}
-            build = unittest.mock.Mock(folder=tree.ROOT, object_of=lambda _: "core/comm/CMakeFiles/cddp_comm.dir/group.c.o")
+            build = unittest.mock.Mock(folder=tree.ROOT)
             scratch = pathlib.Path("/nowhere")
 
             def compile(self, file, source, target, extra=()):
@@ -363,16 +363,14 @@ class Units(unittest.TestCase):
             other: ["cc", "tests/unit/backends/CMakeFiles/rendezvous_test.dir/rendezvous/store_test.c.o", "-o", other]})
         self.assertEqual([above], whole.tests_of("backends/compose/check.c"))
 
-    def test_others_are_those_that_link_the_source(self):
+    def test_tests_of_what_stands_above_a_folder_are_run_too(self):
         whole = judge.Judge.__new__(judge.Judge)
-        own, above, other = "tests/unit/core/model/model_bits_test", "tests/unit/backends/cuda_layers_test", "tests/unit/core/base/base_heap_test"
-        archive = "core/model/libcddp_model.a"
-        whole.program = unittest.mock.Mock(
-            build=unittest.mock.Mock(object_of=lambda _: "core/model/CMakeFiles/cddp_model.dir/layers/conv.c.o"), links={
-                own: ["cc", "tests/unit/core/model/CMakeFiles/model_bits_test.dir/bits_test.c.o", "-o", own, archive],
-                above: ["cc", "tests/unit/backends/CMakeFiles/cuda_layers_test.dir/nccl/layers_test.c.o", "-o", above, archive],
-                other: ["cc", "tests/unit/core/base/CMakeFiles/base_heap_test.dir/heap_test.c.o", "-o", other]})
-        self.assertEqual([above], whole.others_of("core/model/layers/conv.c"))
+        own, above, other = "tests/unit/core/model/model_bits_test", "tests/unit/backends/cuda_layers_test", "tests/unit/backends/cuda_twin_test"
+        whole.program = unittest.mock.Mock(links={
+            above: ["cc", "tests/unit/backends/CMakeFiles/cuda_layers_test.dir/nccl/layers_test.c.o", "-o", above],
+            other: ["cc", "tests/unit/backends/CMakeFiles/cuda_twin_test.dir/nccl/twin_test.c.o", "-o", other],
+            own: ["cc", "tests/unit/core/model/CMakeFiles/model_bits_test.dir/bits_test.c.o", "-o", own]})
+        self.assertEqual({own, above}, set(whole.tests_of("core/model/graph.c")))
 
     def test_a_test_that_fails_notices(self):
         self.assertEqual("comm_group_test", self.units({"clean": 0, "mutant": 1}))

@@ -617,6 +617,18 @@ static void steps_inside_a_window(lane *l)
 }
 TEST(freshness, of_a_window_is_checked) { lab_of(2, steps_inside_a_window, NULL); } /* FSY-03 */
 
+/* Whoever computes on several devices may name a stream of another one. */
+static void lets_a_stream_wait(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    CHECK_OK(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err));
+    CHECK_OK(cddp_fsdp_wait_unit(t.fsdp, TOY_ROOT, (cddp_stream *)(void *)&t, &l->err));
+    toy_fini(&t);
+}
+TEST(wait, on_a_device_that_works_at_once_is_over) { lab_of(2, lets_a_stream_wait, NULL); }
+
 static void leaves_a_window(lane *l)
 {
     toy t;
