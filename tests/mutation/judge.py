@@ -14,13 +14,13 @@ QUICK = ("-O1",)       # for a mutant that one scenario is known to notice
 SANITIZED = ("-fsanitize=address",)  # what unit tests are built with once more: it sees memory that no test looks at
 # Its shadow needs more addresses than a limit on data leaves.
 WATCHED = {"ASAN_OPTIONS": "hard_rss_limit_mb=4096:detect_leaks=1"}
-# Tests of what stands above a folder and runs what no other test can: a device's layers, explored runs, a store.
-ABOVE = {"core/ddp": ("tests/unit/verify/explore_*", "tests/unit/verify/worlds_*"),
-         "core/hooks": ("tests/conformance/*hook*",),
+# Tests of what stands above a folder and runs what no other test can: a device's layers, explored runs, a store, PyTorch's numbers.
+ABOVE = {"core/ddp": ("tests/unit/verify/explore_*", "tests/unit/verify/worlds_*", "tests/golden/pytorch/golden_ddp_test"),
+         "core/hooks": ("tests/conformance/*hook*", "tests/golden/pytorch/golden_powersgd_test"),
          "core/comm": ("tests/unit/sim/*monitored*",),
          "core/train": ("tests/unit/verify/explore_*",),
-         "core/fsdp": ("tests/unit/backends/fsdp_gpu_dry*",),
-         "core/model": ("tests/unit/backends/cuda_layers*",),
+         "core/fsdp": ("tests/unit/backends/fsdp_gpu_dry*", "tests/golden/pytorch/golden_fsdp_test"),
+         "core/model": ("tests/unit/backends/cuda_layers*", "tests/golden/pytorch/*_test"),
          "sim": ("tests/unit/backends/sim_*", "tests/unit/verify/explore_*", "tests/unit/verify/shrink_*", "tests/unit/verify/hang*")}
 
 
