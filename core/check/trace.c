@@ -52,6 +52,7 @@ typedef enum thing {
     UNIT_PASS,
     STEP,
     TOUCH,
+    CONSUMED,
     AVERAGE,
     AGREEMENT,
     ZERO_GRAD,
@@ -109,6 +110,9 @@ static const struct {
     [STEP] = {CDDP_EV_optimizer_step, BY_EVENTS, "an optimizer touched a parameter", ""},
     [TOUCH] = {CDDP_EV_optimizer_touch, BY_STATE,
                "the state of an optimizer was compared, and is right", ""},
+    [CONSUMED] = {CDDP_EV_optimizer_touch, BY_EVENTS,
+                  "an average has a digest, and an optimizer touched a parameter",
+                  " with the gradient that was consumed"},
     [AVERAGE] = {CDDP_EV_average, BY_EVENTS, "the parameters became the average that is due", ""},
     [AGREEMENT] = {CDDP_EV_agreement, BY_EVENTS, "an averager wrote a parameter back", ""},
     [ZERO_GRAD] = {CDDP_EV_zero_grad, BY_EVENTS, "a step begins without the gradients of the last",
@@ -125,6 +129,7 @@ typedef struct rank_facts {
     bool is_finalized;                  /* a backward wrote averages back */
     bool is_inside;                     /* a forward was in a no_sync window */
     bool has_stepped, has_skipped;      /* its optimizers */
+    bool has_digests;                   /* of averages */
     bool drops_gradients;               /* so the plan says */
     int64_t group;                      /* the wrapper's */
     int64_t broadcast_group, broadcast; /* the last one that it posted in a forward */
@@ -295,6 +300,7 @@ static void take_final(state *s, rank_facts *r, const cddp_event *e)
     if (g->param + 1 == r->unused && has_gradient && !g->globally_unused)
         demand(s, r, USED_GLOBAL, e);
     r->has_gradients = r->has_gradients || has_gradient;
+    r->has_digests = r->has_digests || (g->presence == CDDP_PRESENCE_VALUE && g->digest != 0);
 }
 
 /* Gradients that were there are there no more. */
@@ -365,6 +371,17 @@ static void take_compare(state *s, rank_facts *r, const cddp_event *e)
     if (has_seen(r, FINAL) && r->has_carried) demand(s, r, DONE, e);
 }
 
+/* The chain from an average to what is stepped on needs the digest of what was consumed. Pieces of
+** sharded units have none: they are no parameter's gradient. */
+static void take_touch(state *s, rank_facts *r, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    demand(s, r, STEP, e);
+    if (!t->touched) return;
+    if (t->gradient != 0) see(r, CONSUMED);
+    if (r->has_digests && !has_seen(r, UNIT)) demand(s, r, CONSUMED, e);
+}
+
 /* ---- events ---- */
 
 /* What demands one thing alone. */
@@ -389,9 +406,6 @@ static void take_plain(state *s, const rank_facts *r, const cddp_event *e)
         return;
     case CDDP_EV_unit_read:
         demand(s, r, UNIT_PASS, e);
-        return;
-    case CDDP_EV_optimizer_touch:
-        demand(s, r, STEP, e);
         return;
     case CDDP_EV_average:
         demand(s, r, AGREEMENT, e);
@@ -470,6 +484,9 @@ static void take(state *s, rank_facts *r, const cddp_event *e)
         return;
     case CDDP_EV_backward_end:
         take_backward_end(s, r, e);
+        return;
+    case CDDP_EV_optimizer_touch:
+        take_touch(s, r, e);
         return;
     case CDDP_EV_optimizer_step:
         r->has_skipped = r->has_skipped || e->as.optimizer_step.skipped;

@@ -63,6 +63,16 @@ static bool mutate_trace_buffers_unsaid(cddp_event *e)
     return true;
 }
 
+/* The rank has no units, whose pieces have no such digest. */
+static bool mutate_trace_consumed_unsaid(cddp_event *e)
+{
+    const bool is_of_unit = e->kind == CDDP_EV_unit || e->kind == CDDP_EV_unit_pass ||
+                            e->kind == CDDP_EV_unit_read || e->kind == CDDP_EV_unit_storage;
+    if (is_of_unit && e->rank == 1) return false;
+    if (e->kind == CDDP_EV_optimizer_touch && e->rank == 1) e->as.optimizer_touch.gradient = 0;
+    return true;
+}
+
 static bool mutate_init_other_start(cddp_event *e)
 {
     if (IS_VALUE(e, 1, ANY, 0, CDDP_MOMENT_AFTER_INIT, FC1_WEIGHT)) corrupt(&e->as.value.digest);

@@ -766,7 +766,8 @@ static cddp_status aborts(trial *t, cddp_group *group, cddp_error *err)
 
 TEST(composition, an_abort_reaches_every_group_inside)
 {
-    static const char *const specs[] = {"rr:2:sim", "check:sim", "check:after:sim", "fault:seed=1:sim"};
+    static const char *const specs[] = {"rr:2:sim", "check:sim", "check:after:sim",
+                                        "fault:seed=1:sim"};
     for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
         trial t = {.spec = specs[i], .size = RANKS, .body = aborts};
         cd_test_row("%s", specs[i]);

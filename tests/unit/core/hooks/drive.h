@@ -53,8 +53,8 @@ static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group
     return d->hook->create(&context, self, err);
 }
 
-/* Every number of a saved state, made negative: it is loaded or refused, and nothing is left behind.
-** Some must be refused. */
+/* Every number of a saved state, made negative: it is loaded or refused, and nothing is left
+** behind. Some must be refused. */
 static inline void drive_damage(const drive *d, cddp_rank *rank, cddp_group *group, tape *t)
 {
     size_t refused = 0;
