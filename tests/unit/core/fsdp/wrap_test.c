@@ -149,6 +149,10 @@ TEST(wrap, refuses_a_list_that_is_no_tree)
                  CDDP_E_ARG, &err, "two modules are named 'a': 1 and 2");
     assert_fails(cddp_fsdp_wrap(modules, 3, numels, 0, &policy, NULL, is_unit, &err), CDDP_E_ARG,
                  &err, "module 'a' lists parameter 0 of 0");
+    assert_fails(cddp_fsdp_wrap(modules, 0, numels, PARAMETERS, &policy, NULL, is_unit, &err),
+                 CDDP_E_ARG, &err, "there are no modules");
+    assert_fails(cddp_fsdp_wrap(NULL, 3, numels, PARAMETERS, &policy, NULL, is_unit, &err),
+                 CDDP_E_ARG, &err, "there are no modules");
 }
 
 TEST_MAIN()

@@ -358,6 +358,8 @@ LAB(error, parameters_that_nothing_can_train_are_refused, 1) /* INI-03 */
     second->tensor = cddp_tensor_of(l->device, good[1].tensor.storage, 0, CDDP_F32, sizes, 2);
     second->tensor.sizes[0] = INT64_MAX / 2;
     CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'fc2.weight' has more elements than memory");
+    second->tensor.sizes[0] = second->tensor.sizes[1] = INT64_C(1) << 40; /* each alone fits */
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'fc2.weight' has more elements than memory");
     *second = good[1];
     l->options.strict = true; /* PyTorch takes two parameters of one memory */
     second->tensor = good[0].tensor;
