@@ -32,6 +32,7 @@ typedef enum thing {
     FORWARD_BEGIN,
     FORWARD_END,
     BUFFER_SYNC,
+    JOIN_SYNC,
     SHADOW,
     JOIN_END,
     NO_SYNC_BEGIN,
@@ -55,6 +56,7 @@ typedef enum thing {
     STOP,
     STEP,
     TOUCH,
+    CONSUMED,
     AVERAGE,
     AGREEMENT,
     ZERO_GRAD,
@@ -79,7 +81,7 @@ static const struct {
     [SHARE] = {CDDP_EV_collective_share, BY_EVENTS,
                "an operation ended whose shares differ by rank", ""},
     [DONE] = {CDDP_EV_collective_done, BY_AVERAGE,
-              "a collective reduced gradients, and their average is right", ""},
+              "a collective reduced gradients that came back, and no average is wrong", ""},
     [PARAM] = {CDDP_EV_param, BY_EVENTS, "one has a place in a bucket, or a value", ""},
     [BUFFER] = {CDDP_EV_buffer, BY_EVENTS, "the wrapper has some", ""},
     [LAYOUT] = {CDDP_EV_bucket_layout, BY_EVENTS, "a bucket was launched", ""},
@@ -90,6 +92,8 @@ static const struct {
     [FORWARD_END] = {CDDP_EV_forward_end, BY_EVENTS, "a backward began behind a forward", ""},
     [BUFFER_SYNC] = {CDDP_EV_buffer_sync, BY_EVENTS, "a broadcast ended in a forward",
                      " of a forward"},
+    [JOIN_SYNC] = {CDDP_EV_buffer_sync, BY_EVENTS,
+                   "forwards synchronised buffers, and a join ended", " of a join's end"},
     [SHADOW] = {CDDP_EV_join_notify, BY_EVENTS, "the rank shadowed iterations",
                 " of a rank without inputs"},
     [JOIN_END] = {CDDP_EV_join_end, BY_EVENTS, "all ranks had joined, and the rank went on", ""},
@@ -120,6 +124,9 @@ static const struct {
     [STEP] = {CDDP_EV_optimizer_step, BY_EVENTS, "an optimizer touched a parameter", ""},
     [TOUCH] = {CDDP_EV_optimizer_touch, BY_STATE,
                "an optimizer of whole parameters stepped, and what came of it is right", ""},
+    [CONSUMED] = {CDDP_EV_optimizer_touch, BY_EVENTS,
+                  "an average has a digest, and an optimizer touched a parameter",
+                  " with the gradient that was consumed"},
     [AVERAGE] = {CDDP_EV_average, BY_EVENTS, "the parameters became the average that is due", ""},
     [AGREEMENT] = {CDDP_EV_agreement, BY_EVENTS, "an averager wrote a parameter back", ""},
     [ZERO_GRAD] = {CDDP_EV_zero_grad, BY_EVENTS, "a step begins without the gradients of the last",
@@ -145,6 +152,7 @@ typedef struct rank_facts {
     bool has_joined;                    /* every rank has no inputs left */
     bool gathers_units;                 /* so the plan says */
     bool has_stepped, has_skipped;      /* its optimizers */
+    bool has_digests;                   /* of averages */
     bool drops_gradients;               /* so the plan says */
     int64_t group;                      /* the wrapper's */
     int64_t broadcast_group, broadcast; /* the last one that it posted in a forward */
@@ -315,6 +323,7 @@ static void take_hook_call(state *s, rank_facts *r, const cddp_event *e)
 static void take_bucket_done(state *s, rank_facts *r, const cddp_event *e)
 {
     if (r->called == e->as.bucket_done.bucket + 1) demand(s, r, HOOK_DONE, e);
+    if (r->has_carried) demand(s, r, DONE, e);
 }
 
 static void take_used_local(rank_facts *r, const cddp_event *e)
@@ -332,6 +341,7 @@ static void take_final(state *s, rank_facts *r, const cddp_event *e)
     if (g->param + 1 == r->unused && has_gradient && !g->globally_unused)
         demand(s, r, USED_GLOBAL, e);
     r->has_gradients = r->has_gradients || has_gradient;
+    r->has_digests = r->has_digests || (g->presence == CDDP_PRESENCE_VALUE && g->digest != 0);
 }
 
 /* Gradients that were there are there no more. */
@@ -461,6 +471,18 @@ static void take_compare(state *s, rank_facts *r, const cddp_event *e)
     if (has_seen(r, FINAL) && r->has_carried) demand(s, r, DONE, e);
 }
 
+/* The chain from an average to what is stepped on needs the digest of what was consumed. Pieces of
+** sharded units have none: they are no parameter's gradient. */
+static void take_touch(state *s, rank_facts *r, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    r->delivered = 0; /* what steps in the backward has nothing written back */
+    demand(s, r, STEP, e);
+    if (!t->touched) return;
+    if (t->gradient != 0) see(r, CONSUMED);
+    if (r->has_digests && !has_seen(r, UNIT)) demand(s, r, CONSUMED, e);
+}
+
 /* ---- events ---- */
 
 /* What demands one thing alone. */
@@ -469,6 +491,7 @@ static void take_plain(state *s, rank_facts *r, const cddp_event *e)
     switch (e->kind) {
     case CDDP_EV_join_end:
         if (e->as.join_end.shadow_iterations > 0) demand(s, r, SHADOW, e);
+        if (has_seen(r, BUFFER_SYNC)) demand(s, r, JOIN_SYNC, e);
         return;
     case CDDP_EV_samples:
         if (e->as.samples.count > 0) demand(s, r, SAMPLE, e);
@@ -488,10 +511,6 @@ static void take_plain(state *s, rank_facts *r, const cddp_event *e)
         return;
     case CDDP_EV_touch:
         demand(s, r, MEMORY, e);
-        return;
-    case CDDP_EV_optimizer_touch:
-        r->delivered = 0; /* what steps in the backward has nothing written back */
-        demand(s, r, STEP, e);
         return;
     case CDDP_EV_bucket_slice:
         take_slice(r, e);
@@ -566,12 +585,16 @@ static void take(state *s, rank_facts *r, const cddp_event *e)
         return;
     case CDDP_EV_buffer_sync:
         if (r->in_forward) see(r, BUFFER_SYNC);
+        if (e->as.buffer_sync.location == CDDP_LOCATION_JOIN_END) see(r, JOIN_SYNC);
         return;
     case CDDP_EV_join_notify:
         take_join_notify(r, e);
         return;
     case CDDP_EV_backward_end:
         take_backward_end(s, r, e);
+        return;
+    case CDDP_EV_optimizer_touch:
+        take_touch(s, r, e);
         return;
     case CDDP_EV_optimizer_step:
         take_step(s, r, e);

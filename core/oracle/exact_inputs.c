@@ -34,11 +34,6 @@ void cd_exact_fill(cd_prng *prng, cd_exact_range range, double *values, size_t c
     }
 }
 
-double cd_exact_weight(cd_prng *prng, uint32_t k_max)
-{
-    return ldexp(1, -(int)cd_prng_below(prng, (uint64_t)k_max + 1));
-}
-
 #ifdef FE_INEXACT
 /* volatile: divided by the processor, not by the compiler */
 static bool raises(double x, double y)

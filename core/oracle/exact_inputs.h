@@ -24,8 +24,6 @@ cd_exact_range cd_exact_range_of(cddp_dtype dtype, uint64_t addends, uint32_t fa
 
 /* Seeded, never all zero when magnitude > 0; consecutive elements differ, so that a shift shows. */
 void cd_exact_fill(cd_prng *prng, cd_exact_range range, double *values, size_t count);
-/* A weight 2^-k, 0 ≤ k ≤ k_max. */
-double cd_exact_weight(cd_prng *prng, uint32_t k_max);
 /* Self-test: a division that rounds raises the processor's flag, and one that does not round leaves
 ** it. False in an environment that does not keep the flag, as valgrind: there nobody may conclude
 ** from a flag that is not raised. */

@@ -374,14 +374,6 @@ static bool is_of_optimizer(const cddp_plan_override *override)
     return strncmp(override->key, "optimizer.", 10) == 0;
 }
 
-bool cd_plan_optimizers_differ(const cddp_plan *plan)
-{
-    bool differ = false;
-    for (size_t i = 0; i < plan->override_count; i++)
-        differ |= is_of_optimizer(&plan->overrides[i]);
-    return differ;
-}
-
 /* What is said of all optimizers, or of one. */
 static void apply_overrides(const cddp_plan *plan, uint32_t rank, int64_t element,
                             cddp_plan_optimizer *own)

@@ -30,8 +30,6 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cd_plan_owner *owner, co
 ** owns all parameters. */
 size_t cd_plan_optimizer_count(const cddp_plan *plan);
 cddp_plan_optimizer cd_plan_optimizer_of(const cddp_plan *plan, uint32_t rank, size_t index);
-/* Do ranks have different options? */
-bool cd_plan_optimizers_differ(const cddp_plan *plan);
 /* In which order a rank's wrappers take their turns in a step: positions into order, which has room
 ** for every one. */
 void cd_plan_order_wrappers(const cddp_plan *plan, uint32_t rank, uint32_t step, size_t *order);

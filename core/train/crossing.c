@@ -50,12 +50,6 @@ void cd_crossing_enter_again(cd_crossing *c, cd_graph *graph, uint32_t unit)
     if (unit != 0 && unit != unit_at(graph->place)) cd_crossing_enter(c, graph, unit);
 }
 
-void cd_crossing_leave(cd_crossing *c, cd_graph *graph)
-{
-    (void)c;
-    graph->place = 0;
-}
-
 /* As autocast does it: down, and up again to what layers compute in. */
 static cddp_status cast(cd_crossing *c, cd_graph *graph, cd_value *value, cddp_dtype dtype,
                         cd_value **made, cddp_error *err)

@@ -31,7 +31,6 @@ void cd_crossing_enter(cd_crossing *crossing, cd_graph *graph, uint32_t unit);
 /* A forward that is recomputed in backward reads a parameter of this unit: where another one's runs
 ** there, this one's begins. */
 void cd_crossing_enter_again(cd_crossing *crossing, cd_graph *graph, uint32_t unit);
-void cd_crossing_leave(cd_crossing *crossing, cd_graph *graph);
 /* cd_graph_callbacks.cross */
 cddp_status cd_crossing_read(cd_crossing *crossing, cd_graph *graph, cd_value *value,
                              cd_value **read, cddp_error *err) CDDP_MUST_CHECK;

@@ -47,6 +47,8 @@ static bool mutate_trace_launches_unsaid(cddp_event *e)
 
 static bool mutate_trace_results_unsaid(cddp_event *e) { return e->kind != CDDP_EV_bucket_done; }
 
+static bool mutate_trace_ends_unsaid(cddp_event *e) { return e->kind != CDDP_EV_collective_done; }
+
 static bool mutate_trace_touches_unsaid(cddp_event *e)
 {
     return e->kind != CDDP_EV_optimizer_touch || e->rank != 2;
@@ -75,6 +77,25 @@ static bool mutate_trace_regions_unsaid(cddp_event *e)
 static bool mutate_trace_stops_unsaid(cddp_event *e)
 {
     return e->kind != CDDP_EV_stop || e->rank != 1;
+}
+
+/* A join ends where the last training step was over, and says nothing of the buffers. */
+static bool mutate_trace_buffers_unsaid(cddp_event *e)
+{
+    if (e->kind != CDDP_EV_stop || e->rank != 2 || !e->as.stop.stop) return true;
+    e->kind = CDDP_EV_join_end;
+    e->as.join_end = (cddp_event_join_end){.last_joiner = 1};
+    return true;
+}
+
+/* The rank has no units, whose pieces have no such digest. */
+static bool mutate_trace_consumed_unsaid(cddp_event *e)
+{
+    const bool is_of_unit = e->kind == CDDP_EV_unit || e->kind == CDDP_EV_unit_pass ||
+                            e->kind == CDDP_EV_unit_read || e->kind == CDDP_EV_unit_storage;
+    if (is_of_unit && e->rank == 1) return false;
+    if (e->kind == CDDP_EV_optimizer_touch && e->rank == 1) e->as.optimizer_touch.gradient = 0;
+    return true;
 }
 
 static bool mutate_init_other_start(cddp_event *e)

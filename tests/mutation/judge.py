@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of one mutant: built, run under the scenarios that touch it, then under the others, then under unit tests."""
+import fnmatch
 import os
 import pathlib
 import re
@@ -13,6 +14,14 @@ QUICK = ("-O1",)       # for a mutant that one scenario is known to notice
 SANITIZED = ("-fsanitize=address",)  # what unit tests are built with once more: it sees memory that no test looks at
 # Its shadow needs more addresses than a limit on data leaves.
 WATCHED = {"ASAN_OPTIONS": "hard_rss_limit_mb=4096:detect_leaks=1"}
+# Tests of what stands above a folder and runs what no other test can: a device's layers, explored runs, a store, PyTorch's numbers.
+ABOVE = {"core/ddp": ("tests/unit/verify/explore_*", "tests/unit/verify/worlds_*", "tests/golden/pytorch/golden_ddp_test"),
+         "core/hooks": ("tests/conformance/*hook*", "tests/golden/pytorch/golden_powersgd_test"),
+         "core/comm": ("tests/unit/sim/*monitored*",),
+         "core/train": ("tests/unit/verify/explore_*",),
+         "core/fsdp": ("tests/unit/backends/fsdp_gpu_dry*", "tests/golden/pytorch/golden_fsdp_test"),
+         "core/model": ("tests/unit/backends/cuda_layers*", "tests/golden/pytorch/*_test"),
+         "sim": ("tests/unit/backends/sim_*", "tests/unit/verify/explore_*", "tests/unit/verify/shrink_*", "tests/unit/verify/hang*")}
 
 
 def trial(program, mutant, scenarios, scratch, shown=0):
@@ -197,10 +206,8 @@ class Judge:
     def tests_of(self, file):
         stem = pathlib.Path(file).stem
         links = [link for link in self.program.links if self.is_test_of(folder_of(file), link)]
-        if folder_of(file) == "core/hooks":
-            links += [link for link in self.program.links if link.startswith("tests/conformance/") and "hook" in link]
-        if folder_of(file) == "core/comm":
-            links += [link for link in self.program.links if link.startswith("tests/unit/sim/") and "monitored" in link]
+        links += [link for link in self.program.links
+                  if any(fnmatch.fnmatch(link, above) for above in ABOVE.get(folder_of(file), ()))]
         if file.startswith("core/"):
             links += [link for link in self.program.links if link.startswith("tests/oom/")]
         return sorted(links, key=lambda link: (stem not in pathlib.Path(link).name, link.startswith("tests/oom/"), link))

@@ -363,6 +363,15 @@ class Units(unittest.TestCase):
             other: ["cc", "tests/unit/backends/CMakeFiles/rendezvous_test.dir/rendezvous/store_test.c.o", "-o", other]})
         self.assertEqual([above], whole.tests_of("backends/compose/check.c"))
 
+    def test_tests_of_what_stands_above_a_folder_are_run_too(self):
+        whole = judge.Judge.__new__(judge.Judge)
+        own, above, other = "tests/unit/core/model/model_bits_test", "tests/unit/backends/cuda_layers_test", "tests/unit/backends/cuda_twin_test"
+        whole.program = unittest.mock.Mock(links={
+            above: ["cc", "tests/unit/backends/CMakeFiles/cuda_layers_test.dir/nccl/layers_test.c.o", "-o", above],
+            other: ["cc", "tests/unit/backends/CMakeFiles/cuda_twin_test.dir/nccl/twin_test.c.o", "-o", other],
+            own: ["cc", "tests/unit/core/model/CMakeFiles/model_bits_test.dir/bits_test.c.o", "-o", own]})
+        self.assertEqual({own, above}, set(whole.tests_of("core/model/graph.c")))
+
     def test_a_test_that_fails_notices(self):
         self.assertEqual("comm_group_test", self.units({"clean": 0, "mutant": 1}))
 

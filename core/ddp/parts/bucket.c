@@ -373,14 +373,6 @@ void cd_bucket_set_release_grads(cd_bucket_set *set)
     }
 }
 
-uint64_t cd_bucket_set_bytes(const cd_bucket_set *set)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < set->slab_count; i++)
-        bytes += (uint64_t)set->slabs[i].numel * cddp_dtype_bytes(set->slabs[i].dtype);
-    return bytes;
-}
-
 /* *first: the first byte of the zone that was overwritten, or RED_BYTES. */
 static cddp_status read_red_zone(const cd_bucket *bucket, size_t *first, cddp_error *err)
 {

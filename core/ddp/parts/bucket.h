@@ -128,8 +128,6 @@ static inline uint64_t cd_bucket_bytes(const cd_bucket *bucket)
 {
     return (uint64_t)cddp_tensor_numel(&bucket->flat) * cddp_dtype_bytes(bucket->flat.dtype);
 }
-/* Bytes of the slabs. */
-uint64_t cd_bucket_set_bytes(const cd_bucket_set *set);
 /* Fails when a hook or a backend wrote behind the bucket (red zones), where the host can look; the
 ** red zone is whole again afterwards. */
 cddp_status cd_bucket_check_red_zone(const cd_bucket *bucket, cddp_error *err);

@@ -4,7 +4,6 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
-#include "core/base/hash.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -201,31 +200,6 @@ cddp_status cd_ddp_config_init(cd_ddp_config *config, const cddp_ddp_options *o,
     CD_TRY(set_caps(&c, o, arena, err));
     *config = c;
     return CDDP_OK;
-}
-
-uint64_t cd_ddp_config_digest(const cd_ddp_config *c)
-{
-    const uint64_t settings[] = {
-        c->broadcast_buffers,
-        c->find_unused_parameters,
-        c->static_graph,
-        c->batched_grad_copy,
-        c->skip_all_reduce_unused_params,
-        c->set_last_bucket_cap,
-        c->accumulate_in_hook,
-        c->average_contributions,
-        c->param_dtype,
-        c->reduce_dtype,
-        c->buffer_dtype,
-        c->caps.first_bytes,
-        c->caps.capacity_bytes,
-        c->caps.list_count,
-    };
-    uint64_t h = 0;
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
-        h = cd_hash_mix(h, settings[i]);
-    for (size_t i = 0; i < c->caps.list_count; i++) h = cd_hash_mix(h, c->caps.list[i]);
-    return h;
 }
 
 static const char *dtype_or_none(cddp_dtype dtype)

@@ -27,8 +27,6 @@ typedef struct cd_ddp_config {
 cddp_ddp_options cd_ddp_options_complete(const cddp_ddp_options *given);
 cddp_status cd_ddp_config_init(cd_ddp_config *config, const cddp_ddp_options *options,
                                cd_arena *arena, cddp_error *err);
-/* Folds every setting on which ranks must agree into one number. */
-uint64_t cd_ddp_config_digest(const cd_ddp_config *config);
 /* "find_unused_parameters=0 static_graph=1 …": the same settings for a person; always
 ** terminated. */
 void cd_ddp_config_print(const cd_ddp_config *config, char *text, size_t text_bytes);

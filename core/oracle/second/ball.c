@@ -60,11 +60,6 @@ cd_ball cd_ball_root(const cd_ball_rule *rule, cd_ball a)
     return rounded(rule, root, radius);
 }
 
-cd_ball cd_ball_larger(cd_ball a, cd_ball b)
-{
-    return (cd_ball){fmax(a.value, b.value), fmax(a.radius, b.radius)};
-}
-
 bool cd_ball_has(const cd_ball *ball, double value)
 {
     if (!(ball->radius < INFINITY)) return true; /* nothing is claimed */

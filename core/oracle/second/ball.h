@@ -31,5 +31,4 @@ cd_ball cd_ball_multiply(const cd_ball_rule *rule, cd_ball a, cd_ball b);
 cd_ball cd_ball_divide(const cd_ball_rule *rule, cd_ball a, cd_ball b);
 /* Of a number that is not negative; a ball that reaches below zero counts from zero. */
 cd_ball cd_ball_root(const cd_ball_rule *rule, cd_ball a);
-cd_ball cd_ball_larger(cd_ball a, cd_ball b);
 bool cd_ball_has(const cd_ball *ball, double value);

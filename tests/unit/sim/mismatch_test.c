@@ -2,6 +2,8 @@
 /* Members that disagree: what a wire would do to them, and what the simulator tells about it. */
 #include "tests/unit/sim/fixture.h"
 
+#include "core/base/error.h"
+
 #include <string.h>
 
 typedef struct step {
@@ -122,6 +124,65 @@ TEST(mismatch, two_roots_hang_or_mix_and_never_crash)
             assert_ok(f.results[r].status, &f.results[r].error);
             for (int i = 0; i < 4; i++) assert_int_equal(j.data[r][1][i], 120 + 2 * i);
         }
+    }
+}
+
+/* ---- shares that differ in one place ---- */
+
+typedef struct shares {
+    uint32_t place; /* of the share of which rank 1 has another idea; 3: nowhere */
+    float in[3][4], out[3][12];
+} shares;
+
+static cddp_status gather_shares(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    sim_fixture *f = argument;
+    shares *s = f->data;
+    const uint32_t me = rank->rank;
+    int64_t counts[3] = {2, 3, 1};
+    cddp_group *g = NULL;
+    cddp_work *work = NULL;
+    if (me == 1 && s->place < 3) counts[s->place]++;
+    const int64_t all = counts[0] + counts[1] + counts[2];
+    for (int i = 0; i < 4; i++) s->in[me][i] = (float)(10 * (int)me + i);
+    CD_TRY(fixture_group(f, rank, "world", &g, err));
+    cddp_collective c = {.op = CDDP_OP_ALLGATHER,
+                         .input = cddp_tensor_of(cddp_device_cpu(), s->in[me], 0, CDDP_F32,
+                                                 &counts[me], 1),
+                         .output =
+                             cddp_tensor_of(cddp_device_cpu(), s->out[me], 0, CDDP_F32, &all, 1),
+                         .counts = counts};
+    cddp_status status = cddp_group_post(g, &c, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    cddp_group_destroy(g);
+    return status;
+}
+
+/* Rank 1 awaits more of a rank than that one sends, or sends more than the others await. */
+TEST(mismatch, a_share_that_differs_is_no_agreement_wherever_it_is)
+{
+    for (uint32_t place = 0; place <= 3; place++) {
+        shares s = {.place = place};
+        sim_fixture f = {.config = CD_SIM_CONFIG_INIT, .data = &s};
+        f.config.world_size = 3;
+        f.config.algorithm = CD_ALGORITHM_flat;
+        fixture_create(&f);
+        fixture_launch(&f, gather_shares);
+        fixture_destroy(&f);
+        cd_test_row("share %u", place);
+        if (place < 2)
+            assert_fails(f.results[2].status, CDDP_E_MISMATCH, &f.results[2].error,
+                         place == 0 ? "rank 2 received 12 bytes from rank 1 where it expected 8"
+                                    : "rank 2 received 16 bytes from rank 1 where it expected 12");
+        else
+            assert_ok(f.results[2].status, &f.results[2].error);
+        /* Where rank 1 awaits more, what the others send fills part of it. */
+        static const float got[4][7] = {{0, 1, 0, 10, 11, 12, 20},
+                                        {0, 1, 10, 11, 12, 13, 20},
+                                        {0, 1, 10, 11, 12, 20, 0},
+                                        {0, 1, 10, 11, 12, 20, 0}};
+        assert_ok(f.results[1].status, &f.results[1].error);
+        assert_memory_equal(s.out[1], got[place], sizeof got[place]);
     }
 }
 

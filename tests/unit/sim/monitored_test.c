@@ -30,6 +30,8 @@ static cddp_status all_come(cddp_rank *rank, void *argument, cddp_error *err)
     if (rank->rank == RANKS - 1) CD_TRY_OUT(rank->ops->sleep_ns(rank, S, err));
     CD_TRY_OUT(cddp_barrier_monitored(group, 5 * S, err));
     CD_TRY_OUT(cddp_barrier_monitored(group, 5 * S, err));
+    /* nobody waited for the time-out */
+    if (rank->ops->now_ns(rank) >= 2 * S) CD_TRY_OUT(cd_fail(err, CDDP_E_MISMATCH, "too late"));
     /* operations have one number on all members again */
     CD_TRY_OUT(sum_of_ones(group, &sum, err));
     if (sum != RANKS) status = cd_fail(err, CDDP_E_MISMATCH, "the sum is %g", (double)sum);

@@ -26,6 +26,7 @@ typedef struct trial {
     /* NULL: that of two groups */
     cddp_status (*body)(struct trial *trial, cddp_group *group, cddp_error *err);
     int plant;
+    bool guards; /* the simulated backend is said to compare calls itself */
     float out[RANKS][64];
     char late[200];
     sim_fixture f;
@@ -38,6 +39,7 @@ static cddp_status find_in_trial(void *context, const char *name, const cddp_bac
     trial *t = context;
     if (strcmp(name, "sim") != 0)
         return cddp_error_set(err, CDDP_E_ARG, "unknown backend '%s'", name);
+    t->f.backend.capabilities.guards |= t->guards;
     *backend = &t->f.backend;
     return CDDP_OK;
 }
@@ -620,6 +622,15 @@ TEST(fault, a_lost_operation_and_a_death_end_with_words)
     trial_run(&dead);
     assert_fails(dead.f.results[2].status, CDDP_E_BACKEND, &dead.f.results[2].error,
                  "rank 2 died at its operation 1 (planted by fault:)");
+    /* The third of three sums is operation 2; there is no operation 3. */
+    trial last = {.spec = "fault:die=2@2:sim",
+                  .size = RANKS,
+                  .body = three_sums,
+                  .timeout_ns = 1000000};
+    trial_run(&last);
+    assert_fails(last.f.results[2].status, CDDP_E_BACKEND, &last.f.results[2].error,
+                 "rank 2 died at its operation 2 (planted by fault:)");
+    assert_true(results_of("fault:die=2@3:sim") == results_of("sim"));
     for (uint32_t r = 0; r < RANKS; r++) assert_int_not_equal(dead.f.results[r].status, CDDP_OK);
 }
 
@@ -696,6 +707,77 @@ TEST(composition, ranks_wait_for_two_groups_in_opposite_order)
             trial_run(&t);
             assert_all_returned(&t);
         }
+}
+
+/* ---- guards and aborts ---- */
+
+static cddp_status one_rank_differs(trial *t, cddp_group *group, cddp_error *err)
+{
+    const uint32_t me = cddp_group_rank(group);
+    const int64_t numel = me == (uint32_t)t->plant ? 4 : 8;
+    const cddp_tensor mine = cddp_tensor_of(cddp_device_cpu(), t->out[me], 0, CDDP_F32, &numel, 1);
+    for (int k = 0; k < 8; k++) t->out[me][k] = 1;
+    cddp_work *work = NULL;
+    CD_TRY(cddp_group_allreduce(group, &mine, CDDP_RED_SUM, &work, err));
+    return CD_PASS(cddp_work_wait(work, 0, err));
+}
+
+/* A rank alone in a node could not tell: what differs concerns all nodes. */
+TEST(hier, over_a_guard_compares_the_calls_of_all_nodes)
+{
+    for (int who = -1; who < RANKS; who++) {
+        trial t = {.spec = "hier:per=2:sim",
+                   .size = RANKS,
+                   .body = one_rank_differs,
+                   .plant = who,
+                   .guards = true};
+        cd_test_row("rank %d differs", who);
+        trial_run(&t);
+        for (uint32_t r = 0; r < RANKS; r++) {
+            if (who < 0) {
+                assert_ok(t.f.results[r].status, &t.f.results[r].error);
+                assert_true(t.out[r][0] == RANKS && t.out[r][7] == RANKS);
+                continue;
+            }
+            char words[64];
+            snprintf(words, sizeof words, "rank %d calls allreduce(sum, 4 x f32)", who);
+            assert_fails(t.f.results[r].status, CDDP_E_MISMATCH, &t.f.results[r].error,
+                         who == 0 ? "calls allreduce(sum, 8 x f32)" : words);
+        }
+    }
+}
+
+static cddp_status aborts(trial *t, cddp_group *group, cddp_error *err)
+{
+    const uint32_t me = cddp_group_rank(group);
+    const int64_t numel = 4;
+    const cddp_tensor mine = cddp_tensor_of(cddp_device_cpu(), t->out[me], 0, CDDP_F32, &numel, 1);
+    cddp_work *work = NULL;
+    cddp_error own = CDDP_ERROR_INIT;
+    if (me == 0) {
+        CD_TRY(cddp_group_abort(group, "enough of it", err));
+        const cddp_status status = cddp_group_allreduce(group, &mine, CDDP_RED_SUM, &work, &own);
+        assert_int_equal(status, CDDP_E_ABORTED);
+        return CDDP_OK;
+    }
+    CD_TRY(cddp_group_allreduce(group, &mine, CDDP_RED_SUM, &work, err));
+    return CD_PASS(cddp_work_wait(work, 0, err));
+}
+
+TEST(composition, an_abort_reaches_every_group_inside)
+{
+    static const char *const specs[] = {"rr:2:sim", "check:sim", "check:after:sim",
+                                        "fault:seed=1:sim"};
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        trial t = {.spec = specs[i], .size = RANKS, .body = aborts};
+        cd_test_row("%s", specs[i]);
+        trial_run(&t);
+        assert_ok(t.f.results[0].status, &t.f.results[0].error);
+        for (uint32_t r = 1; r < RANKS; r++) {
+            assert_fails(t.f.results[r].status, CDDP_E_ABORTED, &t.f.results[r].error,
+                         "enough of it");
+        }
+    }
 }
 
 /* ---- texts ---- */

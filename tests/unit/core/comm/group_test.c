@@ -915,6 +915,28 @@ TEST(group, what_it_knows_of_itself_is_what_was_said_and_ids_agree_between_membe
     tear_down(&other);
 }
 
+/* A rank that gives nothing says so: 0 is no digest. */
+TEST(group, an_event_of_a_rank_that_only_receives_has_no_digest_of_what_it_gave)
+{
+    fixture f;
+    set_up(&f, false);
+    float out[2] = {0};
+    cddp_collective c = {.op = CDDP_OP_BROADCAST, .root = 1, .output = floats(out, 2)};
+    complete(&f, &c);
+    cddp_event done = last_event(&f, CDDP_EV_collective_done);
+    assert_true(done.as.collective_done.digest != 0);
+    assert_int_equal(done.as.collective_done.input, 0);
+    assert_int_equal(done.as.collective_done.start, 0);
+    f.script.wait_status = CDDP_E_BACKEND; /* and one that failed has no result */
+    cddp_work *work = NULL;
+    assert_ok(cddp_group_post(f.group, &c, &work, &f.err), &f.err);
+    assert_int_equal(cddp_work_wait(work, 0, &f.err), CDDP_E_BACKEND);
+    done = last_event(&f, CDDP_EV_collective_done);
+    assert_int_equal(done.as.collective_done.status, CDDP_E_BACKEND);
+    assert_int_equal(done.as.collective_done.digest, 0);
+    tear_down(&f);
+}
+
 TEST(group, events_carry_digests_of_what_went_in_and_came_out)
 {
     fixture f;
@@ -934,6 +956,9 @@ TEST(group, events_carry_digests_of_what_went_in_and_came_out)
     /* one rank: a copy */
     assert_true(done.as.collective_done.digest == post.as.collective_post.digest);
     assert_true(done.as.collective_done.input == post.as.collective_post.digest);
+    /* This backend keeps no digest of what it read, and 0 says so. */
+    assert_int_equal(done.as.collective_done.start, 0);
+    assert_int_equal(done.as.collective_done.status, CDDP_OK);
     in[0] = 5;
     complete(&f, &c);
     assert_true(last_event(&f, CDDP_EV_collective_post).as.collective_post.digest !=

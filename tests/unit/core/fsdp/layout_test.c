@@ -152,4 +152,27 @@ TEST(layout, has_a_digest_of_shapes_and_cut)
     assert_true(digest != cd_fsdp_layout_digest(&l));
 }
 
+/* Ranks compare it: what it leaves out may differ between them. */
+TEST(layout, has_a_digest_that_tells_every_member_apart)
+{
+    enum { NAME, DTYPE, DIMS, LAST_SIZE, OFFSET, SHARE, CHANGES };
+    cd_fsdp_layout l;
+    cd_fsdp_member members[MEMBERS];
+    make(&l, members, CDDP_FSDP_FLAT, 3, 1);
+    const uint64_t digest = cd_fsdp_layout_digest(&l);
+    for (size_t i = 0; i < l.member_count; i++)
+        for (int change = 0; change < CHANGES; change++) {
+            cd_test_row("member %zu, change %d", i, change);
+            make(&l, members, CDDP_FSDP_FLAT, 3, 1);
+            cddp_tensor *like = &members[i].like;
+            if (change == NAME) members[i].name = "another";
+            if (change == DTYPE) like->dtype = CDDP_F64;
+            if (change == DIMS) like->dim_count--;
+            if (change == LAST_SIZE) like->sizes[like->dim_count - 1]++;
+            if (change == OFFSET) members[i].offset++;
+            if (change == SHARE) l.share++;
+            assert_true(digest != cd_fsdp_layout_digest(&l));
+        }
+}
+
 TEST_MAIN()

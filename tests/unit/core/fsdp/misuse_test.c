@@ -196,6 +196,48 @@ static void is_refused_alone(lane *l)
 }
 TEST(create, refuses_what_cannot_be_cut) { lab_of(2, is_refused_alone, NULL); }
 
+static void each_option_is_refused(lane *l)
+{
+    cddp_fsdp_options o[12];
+    const struct {
+        cddp_status status;
+        const char *words;
+    } rows[12] = {{CDDP_E_ARG, "prefetch_numel -1"},
+                  {CDDP_E_ARG, "live_numel_max -1"},
+                  {CDDP_E_ARG, "persistence_threshold -1"},
+                  {CDDP_E_CONFIG, "persistence_threshold with replicate_group"},
+                  {CDDP_E_ARG, "strategy 99"},
+                  {CDDP_E_ARG, "layout 99"},
+                  {CDDP_E_ARG, "backward_prefetch 99"},
+                  {CDDP_E_ARG, "order_check 99"},
+                  {CDDP_E_CONFIG, "buffer_dtype is i64"},
+                  {CDDP_E_ARG, "cddp_fsdp_create: group is NULL"},
+                  {CDDP_E_ARG, "cddp_fsdp_create: parameters is NULL"},
+                  {CDDP_E_ARG, "cddp_fsdp_create: buffers is NULL"}};
+    toy t;
+    toy_init(&t, l);
+    for (size_t i = 0; i < 12; i++) o[i] = t.options;
+    o[0].prefetch_numel = -1;
+    o[1].live_numel_max = -1;
+    o[2].persistence_threshold = -1;
+    o[3].persistence_threshold = 1;
+    o[3].replicate_group = l->group;
+    o[4].strategy = (cddp_fsdp_strategy)99;
+    o[5].layout = (cddp_fsdp_layout)99;
+    o[6].backward_prefetch = (cddp_fsdp_prefetch)99;
+    o[7].order_check = (cddp_fsdp_order_check)99;
+    o[8].buffer_dtype = CDDP_I64;
+    o[9].group = NULL;
+    o[10].parameters = NULL;
+    o[11].buffer_count = 1;
+    for (size_t i = 0; i < 12; i++) {
+        t.options = o[i];
+        CHECK_FAILS(toy_try_wrap(&t), rows[i].status, rows[i].words);
+    }
+    toy_fini(&t);
+}
+TEST(create, refuses_each_option_that_cannot_be) { lab_of(1, each_option_is_refused, NULL); }
+
 /* A parameter of four elements from element `first` of another one's storage. */
 static cddp_tensor within(const cddp_tensor *t, int64_t first)
 {
@@ -616,6 +658,33 @@ static void steps_inside_a_window(lane *l)
     toy_fini(&t);
 }
 TEST(freshness, of_a_window_is_checked) { lab_of(2, steps_inside_a_window, NULL); } /* FSY-03 */
+
+/* Whoever computes on several devices may name a stream of another one. */
+static void lets_a_stream_wait(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    CHECK_OK(cddp_fsdp_pre_forward(t.fsdp, TOY_ROOT, true, &l->err));
+    CHECK_OK(cddp_fsdp_wait_unit(t.fsdp, TOY_ROOT, (cddp_stream *)(void *)&t, &l->err));
+    toy_fini(&t);
+}
+TEST(wait, on_a_device_that_works_at_once_is_over) { lab_of(2, lets_a_stream_wait, NULL); }
+
+static void leaves_a_window(lane *l)
+{
+    toy t;
+    toy_init(&t, l);
+    toy_wrap(&t);
+    CHECK_OK(cddp_fsdp_check_step(t.fsdp, &l->err));
+    CHECK_OK(cddp_fsdp_no_sync_begin(t.fsdp, &l->err));
+    toy_iterate(&t, 0);
+    CHECK_FAILS(cddp_fsdp_check_step(t.fsdp, &l->err), CDDP_E_STATE,
+                "'(root)' has gradients of a no_sync window that were not reduced");
+    CHECK_OK(cddp_fsdp_no_sync_end(t.fsdp, &l->err));
+    toy_fini(&t);
+}
+TEST(step, behind_a_window_is_refused_by_the_first_unit) { lab_of(2, leaves_a_window, NULL); }
 
 static void add_to_shard(toy *t, uint32_t unit, int64_t element)
 {

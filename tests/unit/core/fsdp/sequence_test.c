@@ -24,6 +24,10 @@ static void iterates_twice(lane *l)
     toy_iterate(&t, 1);
     CHECK_SEQUENCE(&t, m->wanted);
     CHECK(lane_posts(l, CDDP_OP_BROADCAST) == 0);
+    cddp_fsdp_counts counts = {.size = sizeof counts};
+    CHECK_OK(cddp_fsdp_get_counts(t.fsdp, &counts, &l->err));
+    CHECK(counts.reductions == 2 * TOY_UNITS && counts.replica_reductions == 0);
+    CHECK(counts.gathers > 0 && counts.full_bytes <= counts.full_bytes_peak);
     toy_fini(&t);
 }
 
@@ -57,6 +61,9 @@ static void sums_everywhere(lane *l)
     lane_mark(l);
     toy_iterate(&t, 0);
     CHECK_SEQUENCE(&t, "AR b, AR a, AR R");
+    cddp_fsdp_counts counts = {.size = sizeof counts};
+    CHECK_OK(cddp_fsdp_get_counts(t.fsdp, &counts, &l->err));
+    CHECK(counts.replica_reductions == 3 && counts.reductions == 0 && counts.gathers == 0);
     toy_fini(&t);
 }
 TEST(sequence, of_no_shard_is_that_of_ddp) { lab_of(2, sums_everywhere, NULL); }

@@ -69,6 +69,26 @@ TEST(wrap, by_size_enters_what_is_large_and_wraps_what_is_left) /* FSD-21 */
     }
 }
 
+TEST(wrap, by_size_counts_a_shared_parameter_once)
+{
+    static const uint32_t shared[] = {0}, own[] = {1};
+    static const int64_t sizes[] = {110, 5};
+    static const cddp_fsdp_module tied[] = {{"", "Model", -1, own, 1},
+                                            {"seq", "Sequential", 0, NULL, 0},
+                                            {"seq.0", "Linear", 1, shared, 1},
+                                            {"seq.1", "Linear", 1, shared, 1}};
+    for (int64_t least = 110; least <= 111; least++) {
+        bool is_unit[4];
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_fsdp_wrap_policy policy = cddp_fsdp_wrap_policy_default();
+        policy.kind = CDDP_FSDP_WRAP_SIZE;
+        policy.min_num_params = least;
+        cd_test_row("at least %lld", (long long)least);
+        assert_ok(cddp_fsdp_wrap(tied, 4, sizes, 2, &policy, NULL, is_unit, &err), &err);
+        assert_true(is_unit[0] && (is_unit[1] || is_unit[2]) == (least == 110));
+    }
+}
+
 TEST(wrap, by_type_wraps_inside_of_attention_too) /* FSD-22 */
 {
     static const char *const linear[] = {"Linear"}, *const attention[] = {"MultiheadAttention"};
@@ -129,6 +149,10 @@ TEST(wrap, refuses_a_list_that_is_no_tree)
                  CDDP_E_ARG, &err, "two modules are named 'a': 1 and 2");
     assert_fails(cddp_fsdp_wrap(modules, 3, numels, 0, &policy, NULL, is_unit, &err), CDDP_E_ARG,
                  &err, "module 'a' lists parameter 0 of 0");
+    assert_fails(cddp_fsdp_wrap(modules, 0, numels, PARAMETERS, &policy, NULL, is_unit, &err),
+                 CDDP_E_ARG, &err, "there are no modules");
+    assert_fails(cddp_fsdp_wrap(NULL, 3, numels, PARAMETERS, &policy, NULL, is_unit, &err),
+                 CDDP_E_ARG, &err, "there are no modules");
 }
 
 TEST_MAIN()

@@ -163,4 +163,75 @@ TEST(bounds, a_law_without_a_bound_compares_nothing_with_nothing)
     }
 }
 
+/* ---- the bytes that hooks promise to send at most ---- */
+
+#define STEPS 3
+
+static struct {
+    cddp_hook hook; /* outlives the wrapper, which borrows it */
+    const cddp_hook *of;
+    uint64_t bytes[STEPS];
+    uint32_t call_count;
+} promised;
+
+static cddp_status ask_and_run(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                               cddp_future *future, cddp_error *err)
+{
+    if (cddp_group_rank(group) == 0)
+        promised.bytes[promised.call_count++ % STEPS] = promised.of->promise(self, bucket);
+    return promised.of->run(self, bucket, group, future, err);
+}
+
+static const struct {
+    const char *hook, *inner, *options;
+    uint64_t first, last; /* bytes of 71 elements in f32: in the first step and in the last one */
+} promises[] = {
+    {"allreduce", NULL, NULL, 284, 284},
+    {"noop", NULL, NULL, 0, 0},
+    {"fp16_compress", NULL, NULL, 142, 142},
+    {"bf16_compress", NULL, NULL, 142, 142},
+    {"fp16_compress_wrapper", "allreduce", NULL, 142, 142},
+    {"bf16_compress_wrapper", "topk", "k=5", 5 * (4 + 2), 5 * (4 + 2)},
+    /* 12 for the span; of f32 there are at most 15 bins and a row of special codes */
+    {"reproducible", NULL, NULL, 12 + 16 * 71 * 4, 12 + 16 * 71 * 4},
+    {"powersgd", NULL, "start_powerSGD_iter=2", 284, 4 * (10 + 13 + 7)},
+    {"powersgd", NULL, "start_powerSGD_iter=2,min_compression_rate=3", 284, 4 * (24 + 13 + 7)},
+    {"batched_powersgd", NULL, "start_powerSGD_iter=2", 284, 4 * (9 + 9)},
+    {"topk", NULL, "ratio=0.1", 7 * (4 + 4), 7 * (4 + 4)},
+    {"topk", NULL, "k=200", 71 * (4 + 4), 71 * (4 + 4)},
+    {"quantize_per_tensor", NULL, NULL, 8 + 71, 8 + 71},
+    {"quantize_per_channel", NULL, "bucket_size=16", 5 * (8 + 16), 5 * (8 + 16)},
+    {"post_local_sgd", NULL, "start_localSGD_iter=2,subgroup_size=2", 284, 284},
+    {"post_local_sgd", NULL, "start_localSGD_iter=2,post_local_gradient_allreduce=false", 284, 0},
+};
+
+static void promise_body(lane *l)
+{
+    const size_t i = *(const size_t *)l->lab->data;
+    const cddp_hook *inner = promises[i].inner != NULL ? cd_hook_find(promises[i].inner) : NULL;
+    add_matrix(l, "a", CDDP_F32, 6, 4);
+    add_matrix(l, "b", CDDP_F32, 5, 8);
+    lane_add(l, "bias", CDDP_F32, 7);
+    lane_wrap(l);
+    CHECK_OK(
+        cddp_ddp_register_comm_hook(l->ddp, &promised.hook, inner, promises[i].options, &l->err));
+    for (int step = 0; step < STEPS; step++) lane_iterate(l, 1.0 + l->r);
+}
+
+TEST(promises, of_every_hook_have_their_bytes)
+{
+    for (size_t i = 0; i < sizeof promises / sizeof promises[0]; i++) {
+        cd_test_row("%s %s", promises[i].hook, promises[i].options);
+        promised.of = cd_hook_find(promises[i].hook);
+        promised.hook = *promised.of;
+        promised.hook.run = ask_and_run;
+        promised.call_count = 0;
+        lab b = {.world_size = 2, .body = promise_body, .data = &i};
+        lab_run(&b);
+        assert_int_equal(promised.call_count, STEPS);
+        assert_int_equal(promised.bytes[0], promises[i].first);
+        assert_int_equal(promised.bytes[STEPS - 1], promises[i].last);
+    }
+}
+
 TEST_MAIN()

@@ -124,6 +124,24 @@ TEST(compress, a_state_saved_and_loaded_continues_bit_for_bit)
     }
 }
 
+TEST(compress, a_damaged_state_is_refused_or_loaded_and_harms_nobody)
+{
+    static const struct {
+        const cddp_hook *hook;
+        const char *options;
+    } cases[] = {{&cd_hook_topk, "k=3"},
+                 {&cd_hook_powersgd, "start_powerSGD_iter=2"},
+                 {&cd_hook_batched_powersgd, "start_powerSGD_iter=2"},
+                 {&cd_hook_post_local_sgd, "start_localSGD_iter=4,subgroup_size=2"}};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        cd_test_row("%s", cases[c].hook->name);
+        drive_of(cases[c].hook, cases[c].options, 2, 30);
+        d.swap_at = 4;
+        d.damages = true;
+        drive_run(&d);
+    }
+}
+
 /* What is owed to another model's parameters is refused, not added to whatever has the same
 ** index. */
 TEST(topk, a_state_of_another_model_is_refused_by_size)

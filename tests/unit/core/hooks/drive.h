@@ -22,11 +22,13 @@ typedef struct drive {
     uint32_t ranks, steps;
     int64_t numel;
     uint32_t swap_at; /* save, destroy, create and load before this step; 0: never */
+    bool damages;     /* then damaged states are loaded too */
     /* the last step's bucket is another model's: one parameter has four elements fewer, the other
     ** four more */
     bool resized;
-    cddp_status expected; /* how every rank is to end */
-    const char *words;    /* in its error */
+    cddp_status expected;               /* how every rank is to end */
+    const char *words;                  /* in its error */
+    void (*place)(cddp_device *device); /* makes another device of the CPU; NULL: leaves it */
     /* of each rank's memory, and a CPU that has it: a hook that is gone leaves nothing */
     cd_watch_allocator watches[DRIVE_RANKS];
     cddp_device devices[DRIVE_RANKS];
@@ -38,6 +40,7 @@ static inline void drive_watch(drive *d, cddp_rank *rank)
     cd_watch_allocator *watch = &d->watches[rank->rank];
     cd_watch_allocator_init(watch, rank->allocator);
     d->devices[rank->rank] = cd_device_with_allocator(cddp_device_cpu(), &watch->table);
+    if (d->place != NULL) d->place(&d->devices[rank->rank]);
 }
 
 static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group *group,
@@ -48,6 +51,30 @@ static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group
                                  .allocator = &d->watches[rank->rank].table,
                                  .options = d->options};
     return d->hook->create(&context, self, err);
+}
+
+/* Every number of a saved state, made negative: it is loaded or refused, and nothing is left
+** behind. Some must be refused. */
+static inline void drive_damage(const drive *d, cddp_rank *rank, cddp_group *group, tape *t)
+{
+    size_t refused = 0;
+    for (size_t at = 0; at + 8 <= t->used; at += 8) {
+        unsigned char kept[4];
+        void *self = NULL;
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_state_reader reader = {t, tape_read};
+        memcpy(kept, t->bytes + at + 4, sizeof kept);
+        memset(t->bytes + at + 4, 0xff, sizeof kept);
+        t->read = 0;
+        assert_ok(drive_make(d, rank, group, &self, &err), &err);
+        const cddp_status status = d->hook->load(self, &reader, &err);
+        assert_true(status == CDDP_OK || status == CDDP_E_CORRUPT || status == CDDP_E_MISMATCH);
+        if (at == 0) assert_int_equal(status, CDDP_E_CORRUPT); /* what it begins with */
+        refused += status != CDDP_OK;
+        d->hook->destroy(self);
+        memcpy(t->bytes + at + 4, kept, sizeof kept);
+    }
+    assert_true(refused >= 1);
 }
 
 static inline void drive_swap(const drive *d, cddp_rank *rank, cddp_group *group, void **self,
@@ -65,6 +92,7 @@ static inline void drive_swap(const drive *d, cddp_rank *rank, cddp_group *group
     t.used = whole - 1;
     assert_fails(d->hook->load(*self, &reader, &inner), CDDP_E_CORRUPT, &inner, "ends early");
     t.used = whole;
+    if (d->damages) drive_damage(d, rank, group, &t);
     t.read = 0;
     assert_ok(d->hook->load(*self, &reader, err), err);
 }

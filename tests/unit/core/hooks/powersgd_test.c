@@ -4,6 +4,7 @@
 #include "tests/support/tape.h"
 #include "tests/unit/sim/fixture.h"
 
+#include "core/base/alloc.h"
 #include "core/base/prng.h"
 #include "core/hooks/hook.h"
 #include "core/hooks/host.h"
@@ -510,6 +511,41 @@ static void run_alone(cddp_rank_fn program)
 }
 
 TEST(powersgd, starts_early_only_without_memory) { run_alone(try_starts); }
+
+/* Factors of another program: whole rows of the rank, given again and given back. */
+static cddp_status give_factors(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    static const double q[6] = {1, 2, 3, 4, 5, 6};
+    cd_watch_allocator watch;
+    cddp_group *group = NULL;
+    void *self = NULL;
+    cd_watch_allocator_init(&watch, rank->allocator);
+    assert_ok(fixture_group(argument, rank, "world", &group, err), err);
+    const cddp_hook_context context = {.size = sizeof context,
+                                       .group = group,
+                                       .allocator = &watch.table,
+                                       .options = "matrix_approximation_rank=2"};
+    assert_ok(cd_hook_powersgd.create(&context, &self, err), err);
+    cddp_error inner = CDDP_ERROR_INIT;
+    assert_fails(cd_low_rank_set_factor(self, 3, q, 0, &inner), CDDP_E_ARG, &inner,
+                 "0 numbers are no factor of rank 2");
+    assert_fails(cd_low_rank_set_factor(self, 3, q, 5, &inner), CDDP_E_ARG, &inner,
+                 "5 numbers are no factor of rank 2");
+    tape one = {.used = 0}, two = {.used = 0};
+    for (int time = 0; time < 2; time++) {
+        tape *t = time == 0 ? &one : &two;
+        const cddp_state_writer writer = {t, tape_write};
+        assert_ok(cd_low_rank_set_factor(self, 3, q, time == 0 ? 4 : 6, err), err);
+        assert_ok(cd_low_rank_set_factor(self, 0, q + 1, 2, err), err);
+        assert_ok(cd_hook_powersgd.save(self, &writer, err), err);
+    }
+    assert_int_equal(two.used - one.used, 2 * sizeof *q);
+    cd_hook_powersgd.destroy(self);
+    assert_int_equal(watch.live_count, 0);
+    cddp_group_destroy(group);
+    return CDDP_OK;
+}
+TEST(powersgd, takes_factors_of_another_program) { run_alone(give_factors); }
 
 static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *err)
 {

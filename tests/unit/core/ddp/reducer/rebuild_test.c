@@ -71,7 +71,8 @@ static cddp_status take_rebuilt(void *self, uint32_t bucket_count, cddp_error *e
 /* A hook that keeps state by bucket must hear of every layout but the first (REB-10). */
 LAB(rebuild, a_hook_hears_of_it_once_with_the_new_number_of_buckets, 1)
 {
-    cddp_hook hook = *cd_hook_find("allreduce");
+    static cddp_hook hook; /* outlives the wrapper, which borrows it */
+    hook = *cd_hook_find("allreduce");
     hook.name = "listens";
     hook.rebuilt = take_rebuilt;
     heard_count = 0;

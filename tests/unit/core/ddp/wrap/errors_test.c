@@ -5,6 +5,8 @@
 #include "core/hooks/hook.h"
 #include "tests/unit/core/ddp/fixture.h"
 
+#include <math.h>
+
 static void two(lane *l)
 {
     lane_add(l, "fc1.weight", CDDP_F32, 2);
@@ -356,6 +358,8 @@ LAB(error, parameters_that_nothing_can_train_are_refused, 1) /* INI-03 */
     second->tensor = cddp_tensor_of(l->device, good[1].tensor.storage, 0, CDDP_F32, sizes, 2);
     second->tensor.sizes[0] = INT64_MAX / 2;
     CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'fc2.weight' has more elements than memory");
+    second->tensor.sizes[0] = second->tensor.sizes[1] = INT64_C(1) << 40; /* each alone fits */
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'fc2.weight' has more elements than memory");
     *second = good[1];
     l->options.strict = true; /* PyTorch takes two parameters of one memory */
     second->tensor = good[0].tensor;
@@ -372,6 +376,72 @@ LAB(error, parameters_that_nothing_can_train_are_refused, 1) /* INI-03 */
     l->buffers[0].tensor.strides[0] = 0;
     CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'mean' has stride 0 in dimension 0");
     l->buffers[0].tensor.sizes[0] = 1;
+}
+
+static void cap_nan(cddp_ddp_options *o) { o->bucket_cap_mb = NAN; }
+static void cap_above(cddp_ddp_options *o) { o->bucket_cap_mb = 1048577; }
+static void cap_of_list(cddp_ddp_options *o)
+{
+    static const double caps[2] = {1, 0};
+    o->bucket_cap_mb_list = caps;
+    o->bucket_cap_mb_list_count = 2;
+}
+static void reduce_integers(cddp_ddp_options *o) { o->mixed_reduce_dtype = CDDP_I64; }
+static void buffers_of_integers(cddp_ddp_options *o) { o->mixed_buffer_dtype = CDDP_U8; }
+static void no_such_dtype(cddp_ddp_options *o)
+{
+    o->mixed_buffer_dtype = (cddp_dtype)(CDDP_DTYPE_COUNT + 1);
+}
+static void low_reductions_of_views(cddp_ddp_options *o)
+{
+    o->mixed_reduce_dtype = CDDP_F16;
+    o->gradient_as_bucket_view = true;
+}
+static void average_of_nobody(cddp_ddp_options *o) { o->average_contributions = true; }
+static void accumulate_statically(cddp_ddp_options *o)
+{
+    o->accumulate_in_hook = o->static_graph = true;
+}
+static void accumulate_low(cddp_ddp_options *o)
+{
+    o->accumulate_in_hook = true;
+    o->mixed_param_dtype = CDDP_F16;
+}
+static void accumulate_reduced_low(cddp_ddp_options *o)
+{
+    o->accumulate_in_hook = true;
+    o->mixed_reduce_dtype = CDDP_F16;
+}
+
+LAB(error, every_clause_of_an_option_is_checked, 1)
+{
+    static const struct {
+        void (*set)(cddp_ddp_options *o);
+        cddp_status status;
+        const char *words;
+    } rows[] = {
+        {cap_nan, CDDP_E_CONFIG, "MiB; it must be above 0 and at most 1048576"},
+        {cap_above, CDDP_E_CONFIG, "bucket_cap_mb is 1.04858e+06 MiB; it must be above 0"},
+        {cap_of_list, CDDP_E_CONFIG, "an entry of bucket_cap_mb_list is 0 MiB"},
+        {reduce_integers, CDDP_E_CONFIG, "mixed_reduce_dtype is i64"},
+        {buffers_of_integers, CDDP_E_CONFIG, "mixed_buffer_dtype is u8"},
+        {no_such_dtype, CDDP_E_ARG, "which is no dtype"},
+        {low_reductions_of_views, CDDP_E_CONFIG, "gradient_as_bucket_view cannot be combined"},
+        {average_of_nobody, CDDP_E_CONFIG, "average_contributions needs accumulate_in_hook"},
+        {accumulate_statically, CDDP_E_CONFIG, "cannot be combined with static_graph"},
+        {accumulate_low, CDDP_E_CONFIG, "cannot be combined with mixed precision"},
+        {accumulate_reduced_low, CDDP_E_CONFIG, "cannot be combined with mixed precision"},
+    };
+    const cddp_ddp_options good = l->options;
+    two(l);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        l->options = good;
+        rows[i].set(&l->options);
+        CHECK_FAILS(lane_try_wrap(l), rows[i].status, rows[i].words);
+    }
+    l->options = good;
+    l->options.bucket_cap_mb = 1048576; /* the largest */
+    lane_wrap(l);
 }
 
 LAB(error, options_are_checked, 1) /* ERR-15, INI-03 */

@@ -693,6 +693,25 @@ LAB(buffers, may_be_replaced_by_the_module, 2) /* BUF-01 */
     lane_iterate(l, 1.0);
     CHECK(lane_first(l, &other) == 7.0);
     CHECK_FAILS(cddp_ddp_set_buffer(l->ddp, "c", &other, &l->err), CDDP_E_ARG, "no buffer 'c'");
+    /* What differs in one respect alone is refused, and the buffer stays. */
+    const int64_t two = 2;
+    cddp_tensor wrong = other;
+    wrong.device = cddp_device_symbol();
+    CHECK_FAILS(cddp_ddp_set_buffer(l->ddp, "b", &wrong, &l->err), CDDP_E_ARG,
+                "buffer 'b' is on cpu; its replacement is on symbol");
+    wrong = lane_tensor(l, CDDP_F64, &one, 1, 0);
+    CHECK_FAILS(cddp_ddp_set_buffer(l->ddp, "b", &wrong, &l->err), CDDP_E_ARG,
+                "is f32 with 1 elements; its replacement is f64 with 1");
+    lane_release(l, &wrong);
+    wrong = lane_tensor(l, CDDP_F32, &two, 1, 0);
+    CHECK_FAILS(cddp_ddp_set_buffer(l->ddp, "b", &wrong, &l->err), CDDP_E_ARG,
+                "is f32 with 1 elements; its replacement is f32 with 2");
+    lane_release(l, &wrong);
+    wrong.device = NULL;
+    CHECK_FAILS(cddp_ddp_set_buffer(l->ddp, "b", &wrong, &l->err), CDDP_E_ARG,
+                "the replacement is no tensor");
+    lane_iterate(l, 1.0);
+    CHECK(lane_first(l, &other) == 7.0);
     lane_unwrap(l);
     lane_release(l, &other);
 }
