@@ -4,24 +4,8 @@
 #   job.sh JOB VERIFY MODULES
 job=$1 verify=$2 CDDP_BACKEND_DIR=$3
 export CDDP_BACKEND_DIR
-place=$(mktemp -d) || exit 1
-trap 'rm -rf "$place"' EXIT
-failed=0
-
-# mistake, exit code of check, words of the report
-expect() {
-    rm -f "$place"/run.db*
-    CDDP_RECORD=$place/run.db "$job" 4 "$1" > "$place/out" 2>&1
-    "$verify" check "$place"/run.db.* > "$place/report" 2>&1
-    code=$?
-    if [ $code -ne "$2" ] || ! grep -q -- "$3" "$place/report"; then
-        echo "$1: check ended with $code, wanted $2 and \"$3\":"
-        cat "$place/out" "$place/report"
-        failed=1
-    else
-        echo "$1: $(head -n 1 "$place/report")"
-    fi
-}
+. "${0%/*}/expect.sh"
+record() { CDDP_RECORD=$place/run.db "$job" 4 "$1"; }
 
 mean="proven    reductions made the mean of the recorded gradients, equal"
 expect none 0 "$mean"

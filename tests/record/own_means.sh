@@ -3,24 +3,8 @@
 # Records a program whose ranks communicate without cddp, right and with each of its mistakes, and looks at what check says.
 #   own_means.sh PROGRAM VERIFY
 program=$1 verify=$2
-place=$(mktemp -d) || exit 1
-trap 'rm -rf "$place"' EXIT
-failed=0
-
-# mistake, exit code of check, words of the report
-expect() {
-    rm -f "$place"/run.db*
-    "$program" "$place/run.db" "$1" > "$place/out" 2>&1
-    "$verify" check "$place/run.db" > "$place/report" 2>&1
-    code=$?
-    if [ $code -ne "$2" ] || ! grep -q -- "$3" "$place/report"; then
-        echo "$1: check ended with $code, wanted $2 and \"$3\":"
-        cat "$place/out" "$place/report"
-        failed=1
-    else
-        echo "$1: $(head -n 1 "$place/report")"
-    fi
-}
+. "${0%/*}/expect.sh"
+record() { "$program" "$place/run.db" "$1"; }
 
 # The order of collectives is not seen, and not claimed.
 expect mean 0 "equal gradients and parameters on all ranks$"

@@ -4,24 +4,8 @@
 #   pair.sh PAIR VERIFY MODULES
 pair=$1 verify=$2 CDDP_BACKEND_DIR=$3
 export CDDP_BACKEND_DIR
-place=$(mktemp -d) || exit 1
-trap 'rm -rf "$place"' EXIT
-failed=0
-
-# mistake, exit code of check, words of the report
-expect() {
-    rm -f "$place"/run.db*
-    CDDP_RECORD=$place/run.db "$pair" 3 "$1" > "$place/out" 2>&1
-    "$verify" check "$place"/run.db.* > "$place/report" 2>&1
-    code=$?
-    if [ $code -ne "$2" ] || ! grep -q -- "$3" "$place/report"; then
-        echo "$1: check ended with $code, wanted $2 and \"$3\":"
-        cat "$place/out" "$place/report"
-        failed=1
-    else
-        echo "$1: $(head -n 1 "$place/report")"
-    fi
-}
+. "${0%/*}/expect.sh"
+record() { CDDP_RECORD=$place/run.db "$pair" 3 "$1"; }
 
 proven="proven    reductions made the mean of the recorded gradients"
 expect none 0 "wrapped modules 1 to 2"

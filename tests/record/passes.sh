@@ -4,25 +4,8 @@
 #   passes.sh PROGRAM VERIFY MODULES
 program=$1 verify=$2 CDDP_BACKEND_DIR=$3
 export CDDP_BACKEND_DIR
-place=$(mktemp -d) || exit 1
-trap 'rm -rf "$place"' EXIT
-failed=0
-
-# how, exit code of check, words of the report
-expect() {
-    rm -f "$place"/run.db*
-    CDDP_RECORD=$place/run.db "$program" 4 "$1" > "$place/out" 2>&1
-    "$verify" check "$place/run.db" > "$place/report" 2>&1
-    code=$?
-    tr -s ' \n' ' ' < "$place/report" > "$place/line"
-    if [ $code -ne "$2" ] || ! grep -q -- "$3" "$place/line"; then
-        echo "$1: check ended with $code, wanted $2 and \"$3\":"
-        cat "$place/out" "$place/report"
-        failed=1
-    else
-        echo "$1: $(head -n 1 "$place/report")"
-    fi
-}
+. "${0%/*}/expect.sh"
+record() { CDDP_RECORD=$place/run.db "$program" 4 "$1"; }
 
 alike="nor forwards on other parameters than the steps left, 40 in all"
 each="nor forwards on parameters that each rank has for itself, as the program says, 40 in all"
