@@ -6,8 +6,17 @@
 
 #include <string.h>
 
+static void note_step(cd_leaver *l, uint32_t step)
+{
+    if (step <= l->step || step == UINT32_MAX) return; /* outside of steps */
+    l->step = step;
+    l->begins[1] = l->begins[0];
+    l->begins[0] = l->work;
+}
+
 void cd_leaver_push(cd_leaver *l, const cddp_event *e)
 {
+    note_step(l, e->step);
     switch (e->kind) {
     case CDDP_EV_grad_local:
     case CDDP_EV_grad_final:
@@ -49,7 +58,7 @@ void cd_leavers_settle(cd_leaver *all, size_t count)
             may_leave && (l->work < most || (l->work == most && l->has_exited && is_odd));
         if (!l->has_left_early && !l->has_failed) continue;
         has_left = true;
-        if (l->work < least) least = l->work;
+        if (l->begins[1] < least) least = l->begins[1];
     }
     for (size_t i = 0; i < count && has_left; i++)
         all[i].was_ended = all[i].is_open && all[i].work >= least;

@@ -8,7 +8,8 @@
 **       where most ranks have no end, by closing its recording;
 **   L2  so did one that left by exit with as much work, where most ranks have no end;
 **   L3  a rank that exited with a code other than 0 left.
-** A rank whose recording stops at no less work than that of a rank that left was ended for it.
+** A rank whose recording stops where it had begun the step before the one in which another left was
+** ended for it: between two reductions a rank may lag behind.
 ** Nothing is said where ranks join (they end early by right), and of a rank whose parent saw how it
 ** died.
 **
@@ -19,6 +20,8 @@
 
 typedef struct cd_leaver {
     uint64_t work;       /* gradients, operations and steps that it has shown */
+    uint64_t begins[2];  /* how much of that when its latest step began, and the one before */
+    uint32_t step;       /* its latest */
     bool has_ended;      /* well, as it seemed */
     bool has_exited;     /* by exit, and never said that it was done */
     bool has_failed;     /* by exit, with another code than 0 */
