@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { RANKS = 3 };
+enum { RANKS = 3, WORK_OF_A_STEP = 2 };
 
 typedef enum end { NO_END, BY_EXIT, BY_CLOSE, BY_CODE, SEEN, JOINS } end;
 
@@ -29,6 +29,9 @@ static const job jobs[] = {
     {"one dies early", {9, 5, 9}, {BY_CLOSE, NO_END, BY_CLOSE}, "...", "..."},
     {"one fails", {9, 5, 9}, {NO_END, BY_CODE, NO_END}, "...", "x.x"},
     {"one dies, and another fails for it", {9, 5, 9}, {BY_CODE, NO_END, NO_END}, "...", "..x"},
+    {"one fails, and one lags a step", {9, 7, 9}, {BY_CODE, NO_END, NO_END}, "...", ".xx"},
+    {"one leaves, and one lags a step", {9, 9, 7}, {NO_END, BY_EXIT, NO_END}, ".x.", "x.x"},
+    {"one leaves, and one died before", {9, 9, 5}, {NO_END, BY_EXIT, NO_END}, ".x.", "x.."},
     {"one joins", {9, 5, 9}, {NO_END, JOINS, NO_END}, "...", "..."},
     {"one was seen to die", {9, 5, 9}, {SEEN, BY_EXIT, NO_END}, ".x.", "..x"},
     {"nobody leaves", {9, 5, 9}, {NO_END, NO_END, NO_END}, "...", "..."},
@@ -38,7 +41,10 @@ static cd_leaver fill(uint64_t work, end how)
 {
     cd_leaver l = {.is_open = how == NO_END};
     cddp_event e = {.kind = CDDP_EV_grad_local};
-    for (uint64_t i = 0; i < work; i++) cd_leaver_push(&l, &e);
+    for (uint64_t i = 0; i < work; i++) {
+        e.step = (uint32_t)(i / WORK_OF_A_STEP);
+        cd_leaver_push(&l, &e);
+    }
     e = (cddp_event){.kind = CDDP_EV_mark, .text = CD_TRACER_LEFT_BY_EXIT};
     if (how == BY_EXIT) cd_leaver_push(&l, &e);
     e = (cddp_event){.kind = CDDP_EV_join_notify};
