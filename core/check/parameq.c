@@ -27,14 +27,18 @@ typedef struct update {
     int64_t digest;
     int64_t averaged; /* the same, or as an averager left it then */
     uint32_t step;    /* + 1 */
+    uint32_t bare;    /* + 1: the last step that began to update without a gradient of it */
 } update;
+
+/* Why an average left a parameter as it was. */
+typedef enum keeping { NOT_KEPT, KEPT, KEPT_BARE } keeping;
 
 typedef struct state {
     cd_writer writer;
     cd_agree values;  /* (moment · 16 + what, step, group, id) → presence, digest, param */
     cd_table ignored; /* ordinal → 1 */
     cd_table updated; /* (rank, ordinal) → update */
-    cd_table kept;    /* (rank, ordinal, step) → 1: an average left it as it was */
+    cd_table kept;    /* (rank, ordinal, step) → keeping: an average left it as it was */
     cd_table drifted; /* (rank, ordinal, step) → 1: it changed between the update and the end */
     cd_table handed; /* (rank, what, id, moment) → update: what it must have at the end of a join */
     cd_ranks groups; /* rank → its wrapper's group, whether it has one, whether it may join */
@@ -66,6 +70,17 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     return CDDP_OK;
 }
 
+/* An averager leaves out what has no gradient (AVG-02). */
+static void follow_gradient(state *s, const cddp_event *e)
+{
+    const cddp_event_value *v = &e->as.value;
+    if (v->what != CDDP_WHAT_GRADIENT || v->moment != CDDP_MOMENT_BEFORE_STEP ||
+        v->presence != CDDP_PRESENCE_ABSENT)
+        return;
+    update *u = cd_table_add(&s->updated, CD_KEY(e->rank, v->id));
+    if (u != NULL) u->bare = e->step + 1;
+}
+
 /* What an averager makes of it. */
 static void follow_average(state *s, const cddp_event *e)
 {
@@ -78,12 +93,13 @@ static void follow_average(state *s, const cddp_event *e)
                     : NULL;
     if (u == NULL) return;
     if (v->moment == CDDP_MOMENT_AFTER_UPDATE) {
-        *u = (update){v->digest, v->digest, e->step + 1};
+        *u = (update){v->digest, v->digest, e->step + 1, u->bare};
         return;
     }
     u->averaged = v->digest;
-    if (u->step == e->step + 1 && u->digest == v->digest)
-        (void)cd_table_add(&s->kept, CD_KEY(e->rank, v->id, e->step));
+    if (u->step != e->step + 1 || u->digest != v->digest) return;
+    int64_t *kept = cd_table_add(&s->kept, CD_KEY(e->rank, v->id, e->step));
+    if (kept != NULL) *kept = u->bare == e->step + 1 ? KEPT_BARE : KEPT;
 }
 
 /* What nothing in a step changes any more. */
@@ -97,19 +113,23 @@ static void follow_drift(state *s, const cddp_event *e)
         (void)cd_table_add(&s->drifted, CD_KEY(e->rank, v->id, e->step));
 }
 
-/* Ranks differ in what they were to average, and all of them have what their update left. */
-static bool was_never_averaged(const state *s, const cd_split *split)
+/* Ranks differ in what they were to average, and all of them have what their update left. Bare:
+** none of them had a gradient of it. */
+static keeping why_never_averaged(const state *s, const cd_split *split)
 {
     const cd_rank_set *sides[] = {&split->right.ranks, &split->odd_ranks};
-    if (split->key->part[0] != CDDP_MOMENT_AFTER_STEP * 16 + CDDP_WHAT_PARAMETER) return false;
+    keeping why = KEPT_BARE;
+    if (split->key->part[0] != CDDP_MOMENT_AFTER_STEP * 16 + CDDP_WHAT_PARAMETER) return NOT_KEPT;
     for (size_t i = 0; i < 2; i++) {
         for (uint32_t r = cd_rank_set_next(sides[i], 0); r != CD_NO_RANK;
              r = cd_rank_set_next(sides[i], r + 1)) {
-            if (cd_table_find(&s->kept, CD_KEY(r, split->key->part[3], split->step)) == NULL)
-                return false;
+            const int64_t *kept =
+                cd_table_find(&s->kept, CD_KEY(r, split->key->part[3], split->step));
+            if (kept == NULL) return NOT_KEPT;
+            if (*kept == KEPT) why = KEPT;
         }
     }
-    return true;
+    return why;
 }
 
 /* While a rank shadows others its scaler stands still: it is compared where they meet again. */
@@ -137,13 +157,15 @@ static void follow_heir(state *s, const cddp_event *e, const int64_t what_and_mo
         const int64_t id = is_expected ? e->as.expected.id : e->as.value.id;
         update *u = cd_table_add(&s->handed, CD_KEY(e->rank, what, id, ends[i]));
         if (u != NULL)
-            *u = (update){is_expected ? e->as.expected.digest : e->as.value.digest, 0, e->step + 1};
+            *u = (update){.digest = is_expected ? e->as.expected.digest : e->as.value.digest,
+                          .step = e->step + 1};
     }
 }
 
 static void take_value(state *s, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
+    follow_gradient(s, e);
     follow_average(s, e);
     follow_drift(s, e);
     follow_heir(s, e, (int64_t[]){v->what, v->moment});
@@ -197,7 +219,8 @@ static void event(void *self, const cddp_event *e)
 }
 
 /* All of them are wrong alike. */
-static void report_average(state *s, const cd_split *split, cddp_finding *f, uint64_t count)
+static void report_average(state *s, const cd_split *split, cddp_finding *f, uint64_t count,
+                           bool is_bare)
 {
     cd_rank_set who = {0};
     cd_rank_set_unite(&who, &s->writer.memory, &split->right.ranks);
@@ -205,13 +228,20 @@ static void report_average(state *s, const cd_split *split, cddp_finding *f, uin
     f->rank = -1;
     f->peer = -1;
     cd_finding_set_ranks(&s->writer, f, &who);
-    CD_SAY(f->title, CDDP_FINDING_WHO ": the average of %s is not written back%s", f->parameter,
-           cd_writer_get_count(&s->writer, count, "tensors"));
+    CD_SAY(f->title,
+           is_bare ? CDDP_FINDING_WHO " hold different values of %s, which has no gradient in the "
+                                      "step of the average%s"
+                   : CDDP_FINDING_WHO ": the average of %s is not written back%s",
+           f->parameter, cd_writer_get_count(&s->writer, count, "tensors"));
     CD_SAY(f->expected, "one value on all ranks that average it");
     CD_SAY(f->actual, "rank %u has digest %016llx, rank %u %016llx: what their updates left",
            split->right.rank, (unsigned long long)split->right.data[1], split->odd.rank,
            (unsigned long long)split->odd.data[1]);
-    CD_SAY(f->advice, "look at what the averager does with the result of its collective");
+    CD_SAY(f->advice, "%s",
+           is_bare ? "an averager leaves out parameters without a gradient (AVG-02): average after "
+                     "a step that trains it, or keep its gradient as zeros (zero_grad "
+                     "set_to_none=False)"
+                   : "look at what the averager does with the result of its collective");
     cd_writer_report(&s->writer, f);
 }
 
@@ -256,8 +286,9 @@ static void report(state *s, const cd_split *split, uint64_t count)
         report_scaler(s, split, &f, who);
         return;
     }
-    if (was_never_averaged(s, split)) {
-        report_average(s, split, &f, count);
+    const keeping why = why_never_averaged(s, split);
+    if (why != NOT_KEPT) {
+        report_average(s, split, &f, count, why == KEPT_BARE);
         return;
     }
     CD_SAY(f.title, "%s hold different %s %s after %s%s", who,
