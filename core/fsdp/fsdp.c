@@ -378,9 +378,9 @@ static cddp_status limit(cddp_fsdp *f, const cd_fsdp_unit *u, cddp_error *err)
 static cddp_status gather(cddp_fsdp *f, cd_fsdp_unit *u, bool compares, cddp_error *err)
 {
     if (cd_fsdp_unit_is_empty(u)) return CDDP_OK;
-    CD_TRY(limit(f, u, err));
+    if (u->layout.share > 0) CD_TRY(limit(f, u, err));
     if (u->state != CD_FSDP_SHARDED) return CDDP_OK;
-    if (cd_fsdp_unit_is_sharded(u)) {
+    if (cd_fsdp_unit_is_sharded(u) && u->layout.share > 0) {
         if (compares) CD_TRY(cd_fsdp_compare_order(f, u->index, false, err));
         f->gathers++;
     }
@@ -691,6 +691,7 @@ static cddp_status pass_on(cddp_fsdp *f, cddp_error *err)
 
 static cddp_status reduce(cddp_fsdp *f, cd_fsdp_unit *u, cddp_error *err)
 {
+    if (u->layout.share == 0) return CD_PASS(cd_fsdp_unit_reduce(u, err)); /* nothing travels */
     CD_TRY(pass_on(f, err));
     while (f->reducing_count >= REDUCTIONS_MAX || u->reducing != CD_FSDP_REDUCED)
         CD_TRY(advance_oldest(f, err));

@@ -69,7 +69,7 @@ cddp_status cd_fsdp_memory_take(cd_fsdp_memory *m, const cd_fsdp_wish *wish, cd_
         CD_TRY(wish->device->allocate(wish->device, wish->dtype, taken.capacity, &storage, err));
     }
     taken.tensor = cddp_tensor_of(wish->device, storage, 0, wish->dtype, &wish->numel, 1);
-    taken.is_full = wish->is_full;
+    taken.is_full = wish->is_full && wish->numel > 0;
     taken.unit = wish->unit;
     if (taken.is_full) {
         m->full_bytes += (uint64_t)bytes_of(&taken);

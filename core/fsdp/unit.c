@@ -189,7 +189,8 @@ cddp_status cd_fsdp_unit_let(const cd_fsdp_unit *u, cddp_stream *stream, cddp_er
 cddp_status cd_fsdp_unit_free(cd_fsdp_unit *u, cddp_error *err)
 {
     const bool is_gathering = u->state == CD_FSDP_GATHERING;
-    const bool has_storage = u->packed.tensor.device != NULL || u->full.tensor.device != NULL;
+    const bool has_storage =
+        u->layout.share > 0 && (u->packed.tensor.device != NULL || u->full.tensor.device != NULL);
     /* NO_SHARD without a copy: the shard is what forward computes with. */
     if (u->state == CD_FSDP_FULL && !cd_fsdp_unit_is_sharded(u) && u->param_dtype == u->dtype &&
         !cd_fsdp_unit_is_offloaded(u))

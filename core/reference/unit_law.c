@@ -193,8 +193,11 @@ static cddp_status find_units(cd_unit_law *l, cddp_error *err)
         if (u->kept == CDDP_DTYPE_COUNT) u->kept = p->tensor.dtype;
         if (u->wire == CDDP_DTYPE_COUNT) u->wire = p->tensor.dtype;
         u->numel = numels[i];
-        u->whole += cddp_tensor_numel(&p->tensor);
-        if (is_cut(l)) u->share = by_rows ? u->share + l->parts[i].share : l->parts[i].share;
+        const int64_t whole = cddp_tensor_numel(&p->tensor);
+        u->whole += whole;
+        /* a part of nothing still has a share of 1 (units.c) */
+        const int64_t rows = whole > 0 ? l->parts[i].share : 0;
+        if (is_cut(l)) u->share = by_rows ? u->share + rows : l->parts[i].share;
     }
     return CDDP_OK;
 }

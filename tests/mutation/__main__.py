@@ -146,7 +146,8 @@ def judged(arguments, build, store, scratch):
             or arguments.units and done[mutant.key][0] == "lived" and done[mutant.key][3] == "not run" and mutant.key not in equal]
     say(f"seed {arguments.seed}: {len(mutants)} mutants, {len(mutants) - len(todo)} judged before in this state of the tree")
     if todo:
-        judge = Judge(program, mapped, arguments.mapped or mapped.tree == tree, arguments.units, lists.known())
+        judge = Judge(program, mapped, arguments.mapped or mapped.tree == tree, arguments.units, lists.known(),
+                      arguments.blame)
         if arguments.mapped and mapped.tree != tree:
             say("the map is of another state of the tree, and only scenarios that it names are run: others may notice what lives")
         if not judge.exact:
@@ -324,6 +325,7 @@ def parse(words):
     run.add_argument("--known", action="store_true", help="draw from known.txt")
     run.add_argument("--lived", action="store_true", help="draw from those that lived when they were judged last")
     run.add_argument("--mapped", action="store_true", help="run only scenarios that the map names, though it is of another state of the tree")
+    run.add_argument("--blame", action="store_true", help="where the first scenario that notices names no finding, look for one that does")
     run.add_argument("--quiet", action="store_true", help="no line for each mutant")
     run.set_defaults(call=verb_run)
     attempt = verbs.add_parser("try", parents=[selection], help="run scenarios on mutants, for one that is being written; 1 when it ends as before")

@@ -6,10 +6,11 @@ import pathlib
 import re
 import threading
 
-from program import PATIENCE, agrees, first_unlike, run, verified
+from program import PATIENCE, agrees, first_unlike, names_finding, run, verified
 from tree import ROOT, Mistake, folder_of, read_text
 
 CHUNKS = (6, 24, 400)  # scenarios of a first, second and every later process: most mutants fall at once
+BLAMES = (8, 24, 64)   # the same, to find one whose report names a finding; a crash takes the rest of its process with it
 QUICK = ("-O1",)       # for a mutant that one scenario is known to notice
 SANITIZED = ("-fsanitize=address",)  # what unit tests are built with once more: it sees memory that no test looks at
 # Its shadow needs more addresses than a limit on data leaves.
@@ -52,8 +53,9 @@ def trial(program, mutant, scenarios, scratch, shown=0):
 
 
 class Judge:
-    def __init__(self, program, mapped, exact, units, known):
+    def __init__(self, program, mapped, exact, units, known, blame=False):
         self.program, self.map, self.units = program, mapped, units
+        self.blame = blame  # a scenario that names a finding is looked for, where the first that notices names none
         self.exact = exact  # the map is of this very tree: what does not touch a function cannot notice it
         self.known = known  # the scenario that noticed a mutant last, by key
         self.lock = threading.Lock()
@@ -94,7 +96,28 @@ class Judge:
         if self.program.relink(mutant.file, target, binary):
             return None
         outcome = run([str(binary), "run", scenario], max(1, PATIENCE * clean.seconds))
-        return None if agrees(outcome, [scenario]) else ("noticed", scenario, outcome.how, "not run", 1)
+        if agrees(outcome, [scenario]):
+            return None
+        return self.best(mutant, binary, outcome, ("noticed", scenario, outcome.how, "not run", 1))
+
+    def touching(self, mutant):
+        numbers = self.map.touching(mutant.file, mutant.function)
+        names = [self.map.scenarios[number] for number in numbers or []]
+        return [name for name in names if name in self.runnable]
+
+    def best(self, mutant, binary, outcome, noticed):
+        """How a mutant is noticed: by the cheapest scenario whose report names a finding, when that is wanted and there is one."""
+        if not self.blame or names_finding(outcome):
+            return noticed
+        self.measure()
+        names, at = self.touching(mutant), 0
+        for size in BLAMES:
+            chunk = names[at:at + size]
+            at += len(chunk)
+            looked = run([str(binary), "run", "--keep-going", *chunk], self.limit(chunk)) if chunk else None
+            if looked is not None and names_finding(looked):
+                return (*noticed[:1], names_finding(looked)[0], "exit 1", *noticed[3:4], noticed[4] + at)
+        return noticed
 
     def limit(self, scenarios):
         """Seconds of processor time: many times the clean program's share, and never less than a quarter of its whole run."""
@@ -103,10 +126,8 @@ class Judge:
 
     def plan(self, mutant):
         """The scenarios of a mutant, those that touch its function first."""
-        numbers = self.map.touching(mutant.file, mutant.function)
-        known = numbers is not None
-        touching = [self.map.scenarios[number] for number in numbers or []]
-        touching = [name for name in touching if name in self.runnable]
+        known = self.map.touching(mutant.file, mutant.function) is not None
+        touching = self.touching(mutant)
         rest = sorted(self.runnable - set(touching), key=lambda name: (self.cost.get(name, self.mean), name))
         # A table's readers may lie in other files, so only a function's map is complete.
         return touching if self.exact and known and mutant.function != "-" else touching + rest
@@ -139,7 +160,8 @@ class Judge:
                 chunk = plan[tried:tried + size]
                 outcome = run([str(binary), "run", *chunk], self.limit(chunk))
                 if not agrees(outcome, chunk):
-                    return "noticed", first_unlike(outcome, chunk), outcome.how, "not run", tried + len(chunk)
+                    return self.best(mutant, binary, outcome,
+                                     ("noticed", first_unlike(outcome, chunk), outcome.how, "not run", tried + len(chunk)))
                 tried += len(chunk)
                 size = next(sizes, size)
             return "lived", "", "", self.unit_tests(mutant, target, binary) if self.units else "not run", tried

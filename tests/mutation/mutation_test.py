@@ -226,6 +226,13 @@ class Verdicts(unittest.TestCase):
     def test_names_where_a_run_stopped(self):
         self.assertEqual("b.toml", program.first_unlike(outcome("verified: a.toml: one\n", -6), ["a.toml", "b.toml"]))
 
+    def test_a_report_names_a_finding(self):
+        found = "findings: a.toml: one\n  because   1 finding\n  I-REF  rank 1: wrong\n"
+        beside = "findings: b.toml: two\n  because   I-META was not expected to report\n  I-META  rank 0: wrong\n"
+        missed = "findings: c.toml: three\n  because   the expected finding I-HB did not come\n  I-REF  rank 1: wrong\n"
+        failed = "findings: d.toml: four\n  because   a rank failed\n  ranks     0 ended with an error: x\n"
+        self.assertEqual(["a.toml", "b.toml"], program.names_finding(outcome("verified: e.toml: five\n" + found + missed + failed + beside)))
+
     def test_an_endless_loop_is_ended(self):
         ended = program.run([sys.executable, "-c", "while True: pass"], limit=1)
         self.assertTrue(ended.late)
@@ -321,6 +328,42 @@ class Again(unittest.TestCase):
     def test_a_scenario_that_is_gone_says_nothing(self):
         self.assertIsNone(self.judged("I-REF: wrong\n", noticed_by="scenarios/gone.toml"))
         self.assertEqual([], self.calls)
+
+
+class Blame(unittest.TestCase):
+    """Of the scenarios that notice, the cheapest whose report names a finding is kept."""
+
+    FINDING = "findings: scenarios/c.toml: x\n  because   1 finding\n  I-REF  rank 1: wrong\n"
+    ERROR = "findings: scenarios/a.toml: x\n  because   a rank failed\n"
+    FIRST = ("noticed", "scenarios/a.toml", "exit 1", "not run", 1)
+
+    def best(self, first, later, blame=True):
+        self.asked = []
+
+        def run(command, limit=None):
+            self.asked += command[3:]
+            return outcome(later, 1)
+
+        whole = judge.Judge(None, touched.Map(), False, False, {}, blame)
+        whole.map.scenarios, whole.map.functions = ["scenarios/b.toml", "scenarios/c.toml"], {("core/comm/group.c", "f"): [0, 1]}
+        whole.runnable, whole.seconds, whole.whole = {"scenarios/c.toml"}, 1.0, 1
+        mutant = mutants.Mutant("core/comm/group.c", "f", "logic", 1, "a || b -> &&", 0, 0, "")
+        with unittest.mock.patch.object(judge, "run", run):
+            return whole.best(mutant, "mutant", outcome(first, 1), self.FIRST)
+
+    def test_one_that_names_a_finding_is_looked_for(self):
+        self.assertEqual(("noticed", "scenarios/c.toml", "exit 1", "not run", 2), self.best(self.ERROR, self.FINDING))
+        self.assertEqual(["scenarios/c.toml"], self.asked)
+
+    def test_the_first_one_is_enough_where_it_names_one(self):
+        self.assertEqual(self.FIRST, self.best(self.FINDING, self.FINDING))
+        self.assertEqual([], self.asked)
+
+    def test_the_first_one_stays_where_none_does(self):
+        self.assertEqual(self.FIRST, self.best(self.ERROR, self.ERROR))
+
+    def test_none_is_looked_for_unless_it_is_wanted(self):
+        self.assertEqual(self.FIRST, self.best(self.ERROR, self.FINDING, blame=False))
 
 
 class Units(unittest.TestCase):

@@ -168,3 +168,17 @@ def first_unlike(outcome, scenarios):
     """The scenario at which a run stopped: the first that it does not call verified."""
     seen = set(verified(outcome))
     return next((scenario for scenario in scenarios if scenario not in seen), scenarios[-1])
+
+
+REPORT = re.compile(r"^(verified|as expected|findings|inconclusive|error|environment): ([^:\n]+):.*\n((?: .*\n?)*)", re.M)
+FINDING = re.compile(r"^  I-[A-Z]+ ", re.M)
+MISSED = re.compile(r"^  because .*(?:did not come|no rank ended)", re.M)
+
+
+def names_finding(outcome):
+    """The scenarios whose report begins with a finding of a check, in the order of the run.
+
+    One that expects an error or another finding may only say that this did not come, and a crash says nothing.
+    """
+    return [scenario for verdict, scenario, text in REPORT.findall(outcome.output)
+            if verdict == "findings" and FINDING.search(text) and not MISSED.search(text)]
