@@ -126,7 +126,7 @@ static int64_t cap_of(const cd_plans *p, uint32_t rank, const plan_facts *f, int
         (is_static(p, rank) || !has_flag(p, rank, CDDP_KEY_ddp_find_unused_parameters)))
         return UNLIMITED;
     (void)find_setting(p, rank, CDDP_KEY_ddp_bucket_cap_mb, &cap);
-    if (bytes_of(cap.real) > 0) return bytes_of(cap.real);
+    if (cap.real != 0.0) return bytes_of(cap.real); /* of less than a byte: every parameter alone */
     (void)find_setting(p, rank, CDDP_KEY_ddp_first_bucket_bytes, &first);
     return closed == 0 ? first.value : bytes_of(25);
 }
