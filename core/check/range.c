@@ -37,6 +37,7 @@ typedef struct tensor_facts {
     uint64_t local_sequence, final_sequence;
     uint32_t local_rank, local_micro, final_rank, final_micro;
     bool local_bad, final_bad;
+    bool is_lost;                    /* the rank that brought it got an average without it */
     char name[CD_WRITER_NAME_BYTES]; /* of a tensor that has no index */
 } tensor_facts;
 
@@ -113,14 +114,25 @@ static void take_local(state *s, const cddp_event *e)
                    (e->micro_step == t->local_micro && e->rank < t->local_rank);
     t->local_bad = true;
     if (!earlier) return;
+    t->is_lost = false;
     t->local_rank = e->rank;
     t->local_micro = e->micro_step;
     t->local_sequence = e->sequence;
 }
 
+static void take_lost(state *s, const cddp_event *e)
+{
+    tensor_facts *t = cd_table_find(&s->tensors, CD_KEY(e->step, e->as.grad_final.param, 0));
+    if (t != NULL && t->local_bad && t->local_rank == e->rank) t->is_lost = true;
+}
+
 static void take_final(state *s, const cddp_event *e)
 {
-    if (!e->as.grad_final.nonfinite || e->as.grad_final.globally_unused) return;
+    if (e->as.grad_final.globally_unused) return;
+    if (!e->as.grad_final.nonfinite) {
+        take_lost(s, e);
+        return;
+    }
     s->nonfinite++;
     tensor_facts *t = add_tensor(s, e->step, e->as.grad_final.param, 0);
     if (t == NULL || (t->final_bad && t->bucket >= 0 && t->final_rank < e->rank)) return;
@@ -305,16 +317,21 @@ static void report_step(state *s, uint32_t step, const tensor_facts *t, int64_t 
     cddp_finding f = cd_finding_at(&s->writer, &at);
     cd_finding_add_event(&f, consumer->rank, consumer->sequence);
     cd_finding_set_parameter(&s->writer, &f, param);
-    CD_SAY(f.title, "rank %u brought the first NaN or infinity, in %s, and the optimizer stepped",
-           t->local_rank, f.parameter);
-    CD_SAY(f.expected, "the step is skipped on every rank, or the gradient is finite");
     const step_facts *facts = cd_table_find(&s->steps, CD_KEY(step));
     const bool by_clip = facts != NULL && consumer == &facts->spoiled;
+    const bool is_lost = t->is_lost && !t->final_bad && !by_clip;
+    CD_SAY(f.title, "rank %u brought the first NaN or infinity, in %s, and %s", t->local_rank,
+           f.parameter, is_lost ? "its average is finite" : "the optimizer stepped");
+    CD_SAY(f.expected, is_lost ? "an average that is not finite"
+                               : "the step is skipped on every rank, or the gradient is finite");
     CD_SAY(f.actual, "rank %u stepped at step %u%s", consumer->rank, step,
            by_clip ? ", with a clip coefficient that is not finite" : "");
     if (by_clip)
         CD_SAY(f.advice, "skip every step of an optimizer whose gradients were multiplied by that "
                          "coefficient, or clip the gradients of each optimizer by themselves");
+    else if (is_lost)
+        CD_SAY(f.advice, "look for what loses it on the way: a comm hook, a cast, a copy that was "
+                         "made before; nobody can skip a step for what does not arrive");
     else
         CD_SAY(f.advice, "decide to skip from a value that all ranks share: the reduced gradient, "
                          "or a reduced flag");

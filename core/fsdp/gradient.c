@@ -256,8 +256,7 @@ cddp_status cd_fsdp_unit_reduce(cd_fsdp_unit *u, cddp_error *err)
         cd_fsdp_memory_give(u->memory, &u->given);
         cd_fsdp_memory_give(u->memory, &u->taken);
         const cddp_tensor like = u->shard; /* a gradient of no elements is one, too */
-        if (u->grad.kind == CDDP_GRAD_UNDEFINED)
-            CD_TRY_OUT(cddp_grad_define(&u->grad, &like, err));
+        if (u->grad.kind == CDDP_GRAD_UNDEFINED) CD_TRY_OUT(cddp_grad_define(&u->grad, &like, err));
     } else if (cd_fsdp_unit_is_sharded(u)) {
         CD_TRY_OUT(take_sum(u, err));
         CD_TRY_OUT(post_scatter(u, err));

@@ -377,6 +377,22 @@ static bool is_shifted(const context *x)
     return false;
 }
 
+/* Wrong bits, not a wrong scale: in 16 bits a ratio of 1.005 may be one unit in the last place. */
+static bool is_rounded(const context *x)
+{
+    double most = 0;
+    for (size_t i = 0; i < x->c->numel; i++) {
+        const double wanted = x->s->expected[i];
+        const double units = fabs(x->s->actual[i] - wanted) / cd_dtype_ulp(x->s->dtype, wanted);
+        if (!(units <= 2)) return false;
+        most = fmax(most, units);
+    }
+    return settle(x, CD_SHAPE_UNEXPLAINED,
+                  "%zu of %zu elements differ by %.3g unit%s in the last place: rounded in "
+                  "another way",
+                  x->c->bad, x->c->numel, most, most == 1 ? "" : "s");
+}
+
 void cd_explain(cd_comparison *comparison, const cd_suspect *suspect)
 {
     bool power_of_two = (suspect->divisor & (suspect->divisor - 1)) == 0;
@@ -384,8 +400,8 @@ void cd_explain(cd_comparison *comparison, const cd_suspect *suspect)
     if (comparison->bad == 0) return;
     bool explained = is_nonfinite(&x) || is_zero(&x) || is_stale(&x) || is_partly_stale(&x) ||
                      is_local(&x) || is_ratio(&x, 2, true) || is_missing_or_doubled(&x) ||
-                     is_previous(&x) || is_other(&x) || is_shifted(&x) || is_ratio(&x, 3, false) ||
-                     is_weighted(&x) || is_ratio(&x, 1, true);
+                     is_previous(&x) || is_other(&x) || is_shifted(&x) || is_rounded(&x) ||
+                     is_ratio(&x, 3, false) || is_weighted(&x) || is_ratio(&x, 1, true);
     if (!explained)
         (void)settle(&x, CD_SHAPE_UNEXPLAINED,
                      "%zu of %zu elements differ, without a simple explanation", comparison->bad,

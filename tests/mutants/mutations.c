@@ -645,12 +645,19 @@ static bool mutate_range_overflow(cddp_event *e)
     return true;
 }
 
-static bool mutate_range_steps_on_nan(cddp_event *e)
+static bool mutate_range_loses_a_nan(cddp_event *e)
 {
     if (at(e, CDDP_EV_grad_local, 2, 1) && e->micro_step == 0 &&
         e->as.grad_local.param == FC1_WEIGHT)
         e->as.grad_local.nonfinite = 1;
     return true;
+}
+
+static bool mutate_range_steps_on_nan(cddp_event *e)
+{
+    if (at(e, CDDP_EV_grad_final, ANY, 1) && e->as.grad_final.param == FC1_WEIGHT)
+        e->as.grad_final.nonfinite = 1;
+    return mutate_range_loses_a_nan(e);
 }
 
 static bool mutate_coll_broadcast_corrupt(cddp_event *e)
