@@ -50,6 +50,7 @@ struct cd_model {
     cd_field inputs[CD_BATCH_FIELDS_MAX];
     /* synchronised batch norm: the graph's callbacks must reach the other ranks */
     bool exchanges_statistics;
+    bool leaves_parts_out; /* a batch decides which layers of the whole model run */
     uint32_t input_count;
     cd_field targets[CD_MODEL_OUTPUTS_MAX]; /* one per output, same name */
     uint32_t output_count;

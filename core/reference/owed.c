@@ -188,7 +188,8 @@ static void add_step(const cd_owing_rank *r, uint32_t step, const step_count *fo
     if (!r->has_digests) return;
     owed->events[CD_OWED_ENTRIES] += found->entries;
     const bool has_layers = r->settings->fsdp.enable && cd_plan_has_streams(r->plan);
-    const uint64_t reads = r->parameter_count + r->updated_count; /* both passes */
+    const uint64_t reads = /* both passes */
+        r->leaves_parts_out ? 2 : r->parameter_count + r->updated_count;
     owed->events[CD_OWED_READS] += has_layers ? found->derived * reads : 0;
     owed->events[CD_OWED_VALUES] += 2 * r->parameter_count;
     owed->events[CD_OWED_SHOWN] += r->parameter_count > 0 ? 2 : 0;

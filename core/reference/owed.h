@@ -23,6 +23,7 @@ typedef struct cd_owing_rank {
     bool sums, has_law;        /* averages are compared with a sum; a comm hook by its own law */
     bool exchanges, has_state; /* batch norm is synchronised; all optimizers have slots */
     bool has_one_dtype;        /* all parameters have the plan's */
+    bool leaves_parts_out;     /* the model: which layers run, its batch says */
     bool is_sharded;           /* an optimizer: a rank may step nothing of it */
 } cd_owing_rank;
 

@@ -397,6 +397,7 @@ static void emit_owed(const cd_referee *o)
                                               o->options.plan->world.size > 1 && has_numbers,
                                  .has_state = has_state,
                                  .has_one_dtype = has_one_dtype,
+                                 .leaves_parts_out = replica->model->leaves_parts_out,
                                  .is_sharded = cd_replica_is_sharded(replica)};
     cd_owed_emit(&owing, o->options.tracer);
 }

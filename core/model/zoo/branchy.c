@@ -29,6 +29,7 @@ static const cd_option options[] = {
 static cddp_status build(cd_model *model, cddp_error *err)
 {
     branchy *m = model->state;
+    model->leaves_parts_out = m->branches > 1;
     CD_TRY(cd_linear_register(model, &(cd_linear_spec){"trunk", m->in, m->width, true, 1},
                               &m->trunk, err));
     for (int64_t i = 0; i < m->branches; i++) {
