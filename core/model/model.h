@@ -51,6 +51,7 @@ struct cd_model {
     /* synchronised batch norm: the graph's callbacks must reach the other ranks */
     bool exchanges_statistics;
     bool leaves_parts_out; /* a batch decides which layers of the whole model run */
+    bool routes_by_values; /* and it does so by its numbers and those of parameters */
     uint32_t input_count;
     cd_field targets[CD_MODEL_OUTPUTS_MAX]; /* one per output, same name */
     uint32_t output_count;

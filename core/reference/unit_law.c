@@ -799,6 +799,8 @@ static const char *find_gap(const cd_unit_law *l, const cd_micro *micro)
     for (size_t i = 0; i < l->plan->collective_count; i++)
         if (l->plan->collectives[i].place == CDDP_PLACE_BEFORE_BACKWARD)
             return "the units of a micro-step with a collective of the program inside";
+    if (l->unit_count > 1 && l->replica->model->routes_by_values)
+        return "units that run for the samples that chose them";
     return NULL;
 }
 

@@ -32,7 +32,7 @@ static const cd_option options[] = {
 static cddp_status build(cd_model *model, cddp_error *err)
 {
     moe *m = model->state;
-    model->leaves_parts_out = m->experts > 1;
+    model->leaves_parts_out = model->routes_by_values = m->experts > 1;
     CD_TRY(cd_linear_register(model, &(cd_linear_spec){"entry", m->in, m->width, true, 1},
                               &m->entry, err));
     CD_TRY(cd_linear_register(model, &(cd_linear_spec){"gate", m->width, m->experts, false, 1},
