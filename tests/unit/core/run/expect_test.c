@@ -112,6 +112,31 @@ TEST(expect, a_run_is_measured_against_exactly_what_its_plan_expects)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) measure_case(i);
 }
 
+/* A report shows the first finding, and of later ones the check alone. */
+TEST(expect, a_later_finding_that_was_not_expected_is_told_with_its_title)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    cd_arena arena;
+    cddp_finding findings[2] = {{.size = sizeof(cddp_finding), .check = "I-USED"},
+                                {.size = sizeof(cddp_finding), .check = "I-REF"}};
+    const cddp_exercise exercise = {"I-ORDER", "two ranks posted", 1};
+    cddp_verdict verdict = {.size = sizeof verdict,
+                            .findings = findings,
+                            .finding_count = 2,
+                            .exercises = &exercise,
+                            .exercise_count = 1};
+    snprintf(findings[1].title, sizeof findings[1].title, "rank 1: w is wrong");
+    cd_arena_init(&arena, NULL, 4096);
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    assert_ok(cddp_plan_set(plan, "expect.verdict", "findings", &err), &err);
+    assert_ok(cddp_plan_set(plan, "expect.finding.0.check", "I-USED", &err), &err);
+    assert_ok(cd_verdict_measure(&(cd_verdict_input){.plan = plan}, &arena, &verdict, &err), &err);
+    assert_string_equal(verdict.reason, "I-REF was not expected to report: rank 1: w is wrong");
+    cddp_plan_destroy(plan);
+    cd_arena_fini(&arena);
+}
+
 TEST(expect, a_run_in_which_no_check_had_anything_to_judge_is_inconclusive)
 {
     cddp_error err = CDDP_ERROR_INIT;
