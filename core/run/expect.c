@@ -113,7 +113,7 @@ static const char *compare_findings(const measure *m)
                                            v->findings[0].check));
     }
     for (size_t i = 0; i < v->finding_count; i++) {
-        /* the first one follows; of another one only the check is told there */
+        /* a report shows the first finding, and of later ones the check alone */
         if (!check_is_named(expect, v->findings[i].check)) {
             return reported(m, cd_arena_printf(m->arena, "%s was not expected to report%s%s",
                                                v->findings[i].check, i > 0 ? ": " : "",

@@ -113,7 +113,7 @@ TEST(expect, a_run_is_measured_against_exactly_what_its_plan_expects)
 }
 
 /* A report shows the first finding, and of later ones the check alone. */
-TEST(expect, a_later_finding_that_was_not_expected_is_told_with_its_title)
+TEST(expect, a_later_finding_that_was_not_expected_is_reported_with_its_title)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
