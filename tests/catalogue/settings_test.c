@@ -71,6 +71,11 @@ static const struct exception {
     {"keep", "join/epochs", "I-REF", "a rank without inputs keeps an older gradient than the others, and the next epoch adds it"},
     {"bf16", "hooks/feedback_across_a_rebuild", "", "its planted hook takes f32 alone, and says so"},
     {"f16", "hooks/feedback_across_a_rebuild", "", "its planted hook takes f32 alone, and says so"},
+    {"none", "hooks/local_sgd_keeps_zeros", "I-PARAMEQ", "gradients that are not kept as zeros are left out of the average"},
+    {"resume", "hooks/local_sgd_keeps_zeros", "I-PARAMEQ", "gradients begin anew, and the next average finds none"},
+    {"micro", "fsdp/experts_on_one_rank", "I-NONE", "a unit that ran under no_sync alone is not reduced by a backward that does not run it"},
+    {"world 3", "fsdp/experts_on_one_rank", "I-ORDER", "ranks gather different experts, and nothing compares their order"},
+    {"world 5", "fsdp/experts_on_one_rank", "I-FRESH", "likewise: a shard of another expert is what is gathered"},
     {"micro 3", "buffers/evaluation_between_steps", "I-STEP", "a forward with gradients in the middle of a window arms the reducer, and the next backward reduces"},
     /* clang-format on */
 };
