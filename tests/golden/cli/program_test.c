@@ -90,6 +90,8 @@ TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
         {"frobnicate", "neither a command nor a scenario file"},
         {"run", "run what?"},
         {"no/such/file.toml", "cannot read 'no/such/file.toml': No such file or directory"},
+        {"scenarios/gan_unused_parms.toml", "No such file or directory; did you mean 'scenarios/gan_unused_params.toml'?"},
+        {"scenarios/model", "No such file or directory; did you mean 'scenarios/models'?"},
         {"'no/such/*.toml'", "no file matches"},
         {"scenarios/gan_unused_params.toml --sed 3", "unknown option '--sed'; did you mean '--seed'?"},
         {"scenarios/gan_unused_params.toml -x", "unknown option '-x'"},
