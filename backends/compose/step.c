@@ -296,10 +296,11 @@ cddp_status cd_step_issue(cd_step_group *g, cd_step_work *w, uint32_t index,
     cddp_collective c = *call;
     c.timeout_ns = time_left(g, w->deadline_ns);
     w->stage++;
-    w->last = last;
+    w->is_one_of_many = w->is_one_of_many || !last;
     w->arrived = false;
     w->inner_index = index;
     CD_TRY(cd_inner_post(g, index, &c, &w->inner, err));
+    w->last = last; /* one that could not be issued is missing */
     return CDDP_OK;
 }
 
@@ -323,7 +324,43 @@ static void describe_inner(const cd_step_group *g, const cd_step_work *w, char *
         inner->table->describe(inner->group, w->inner, text, text_bytes);
 }
 
-/* Ends a work. When it fails before its last step the group breaks (P3). */
+/* Aborts the inner groups, but `spared`. */
+static cddp_status abort_inner(const cd_step_group *g, uint32_t spared, const char *reason,
+                               cddp_error *err)
+{
+    cddp_status first = CDDP_OK;
+    for (uint32_t i = 0; i < g->inner_count; i++) {
+        const cd_inner *inner = &g->inner[i];
+        if (i == spared || inner->table == NULL || inner->table->abort == NULL) continue;
+        cddp_status status =
+            inner->table->abort(inner->group, reason, first == CDDP_OK ? err : NULL);
+        if (first == CDDP_OK) first = status;
+    }
+    return first;
+}
+
+/* Others may wait for steps that this rank will never make, in whatever inner group (P7). Members
+** of a group in which a step timed out have the same time-out, and say themselves for whom they
+** waited. */
+static void break_for_all(cd_step_group *g, const cd_step_work *w, cddp_status status,
+                          const char *words)
+{
+    char reason[CDDP_ERROR_MESSAGE_BYTES];
+    if (g->broken != CDDP_OK) return;
+    group_break(g, status, words);
+    if (w->is_known_to_all) return;
+    snprintf(reason, sizeof reason, "its %s failed: %s", cddp_op_name(w->call.op), words);
+    const bool is_late = status == CDDP_E_TIMEOUT && w->inner != NULL;
+    (void)abort_inner(g, is_late ? w->inner_index : UINT32_MAX, reason, NULL);
+}
+
+/* Later steps are missing (P3), or an inner group is lost that other ranks of this group do not
+** know: they would wait for this rank in the next operation. A time-out loses no group. */
+static bool breaks_group(const cd_step_work *w, cddp_status outcome)
+{
+    return !w->last || (w->is_one_of_many && w->inner != NULL && outcome != CDDP_E_TIMEOUT);
+}
+
 static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cddp_error *err)
 {
     w->ended = true;
@@ -334,8 +371,8 @@ static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cdd
     w->outcome = outcome;
     if (outcome != CDDP_OK)
         snprintf(w->words, sizeof w->words, "%.*s", (int)sizeof w->words - 1, err->message);
-    if (outcome != CDDP_OK && !w->last) group_break(g, outcome, w->words);
     if (outcome != CDDP_OK) describe_inner(g, w, w->who, sizeof w->who);
+    if (outcome != CDDP_OK && breaks_group(w, outcome)) break_for_all(g, w, outcome, w->words);
     inner_release(g, w);
     queue_remove(g, w);
 }
@@ -532,6 +569,8 @@ static cddp_status step_post(void *group, const cddp_collective *c, void **work,
 {
     cd_step_group *g = group;
     cd_step_work *w = NULL;
+    cddp_error own = CDDP_ERROR_INIT;
+    if (err == NULL) err = &own;
     pump(g);
     if (g->broken != CDDP_OK) return CD_PASS(fail_broken(g, err));
     CD_TRY(work_take(g, &w, err));
@@ -547,6 +586,9 @@ static cddp_status step_post(void *group, const cddp_collective *c, void **work,
     if (c->send_counts != NULL) w->call.send_counts = w->counts + g->size;
     cddp_status status = g->ops->begin(g, w, err);
     if (status != CDDP_OK) {
+        /* what a backend cannot do fails alike on all ranks */
+        if (w->is_one_of_many && status != CDDP_E_UNSUPPORTED)
+            break_for_all(g, w, status, err->message);
         work_give(g, w);
         return status;
     }
@@ -585,8 +627,8 @@ static void step_release(void *group, void *work)
     cd_step_group *g = group;
     cd_step_work *w = work;
     if (w->queued)
-        group_break(g, CDDP_E_STATE,
-                    "an operation was abandoned before all of its steps were made");
+        break_for_all(g, w, CDDP_E_STATE,
+                      "an operation was abandoned before all of its steps were made");
     if (!w->ended && g->ops->given_up != NULL) g->ops->given_up(g, w);
     inner_release(g, w);
     queue_remove(g, w);
@@ -596,14 +638,7 @@ static void step_release(void *group, void *work)
 static cddp_status step_abort(void *group, const char *reason, cddp_error *err)
 {
     cd_step_group *g = group;
-    cddp_status first = CDDP_OK;
-    for (uint32_t i = 0; i < g->inner_count; i++) {
-        const cd_inner *inner = &g->inner[i];
-        if (inner->table == NULL || inner->table->abort == NULL) continue;
-        cddp_status status =
-            inner->table->abort(inner->group, reason, first == CDDP_OK ? err : NULL);
-        if (first == CDDP_OK) first = status;
-    }
+    const cddp_status first = abort_inner(g, UINT32_MAX, reason, err);
     group_break(g, CDDP_E_ABORTED, reason != NULL ? reason : "aborted");
     return first;
 }
