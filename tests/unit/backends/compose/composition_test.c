@@ -862,8 +862,8 @@ static cddp_status loses_a_call(trial *t, cddp_group *group, cddp_error *err)
     return CDDP_OK;
 }
 
-/* P7: whichever step fails, on whichever rank, no rank waits for ever: it has its result already, or
-** an error that says what failed. */
+/* P7: whichever step fails, on whichever rank, no rank waits for ever: it has its result already,
+** or an error that says what failed. */
 TEST(hier, a_step_that_fails_ends_every_rank)
 {
     static const struct {
