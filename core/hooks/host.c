@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 bool cd_host_can_look(const cddp_device *device)
 {
@@ -197,4 +198,39 @@ cddp_status cd_state_get(const cddp_state_reader *reader, const char *name, void
     if (count > 0 && !reader->read(reader->context, bytes, count))
         return cd_fail(err, CDDP_E_CORRUPT, "comm hook %s: the saved state ends early", name);
     return CDDP_OK;
+}
+
+#define ARRIVING_BYTES 4096 /* that are taken before any has arrived */
+
+/* In growing pieces: half of what there is room for has arrived. */
+static cddp_status get_arriving(const cddp_state_reader *reader, const cd_state_flat *wanted,
+                                cd_host_memory *memory, size_t count, cddp_error *err)
+{
+    for (size_t have = 0; have < count;) {
+        size_t piece = have > ARRIVING_BYTES ? have : ARRIVING_BYTES;
+        if (piece > count - have) piece = count - have;
+        cd_host_memory larger = {NULL, 0};
+        CD_TRY(cd_host_memory_reserve(wanted->allocator, &larger, have + piece, err));
+        if (have > 0) memcpy(larger.block, memory->block, have);
+        cd_host_memory_release(wanted->allocator, memory);
+        *memory = larger;
+        if (!reader->read(reader->context, (unsigned char *)memory->block + have, piece))
+            return cd_fail(err, CDDP_E_CORRUPT, "%s: the saved state ends early", wanted->who);
+        have += piece;
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_state_get_flat(const cddp_state_reader *reader, const cd_state_flat *wanted,
+                              cd_flat *flat, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_host_memory memory = {NULL, 0};
+    const size_t bytes = (size_t)wanted->numel * cddp_dtype_bytes(wanted->dtype);
+    CD_TRY_OUT(get_arriving(reader, wanted, &memory, bytes, err));
+    CD_TRY_OUT(cd_flat_reserve(flat, cddp_device_cpu(), wanted->dtype, wanted->numel, err));
+    if (bytes > 0) memcpy(flat->tensor.storage, memory.block, bytes);
+out:
+    cd_host_memory_release(wanted->allocator, &memory);
+    return status;
 }

@@ -90,3 +90,13 @@ cddp_status cd_state_put(const cddp_state_writer *writer, const char *name, cons
                          size_t count, cddp_error *err);
 cddp_status cd_state_get(const cddp_state_reader *reader, const char *name, void *bytes,
                          size_t count, cddp_error *err);
+/* Elements of a saved state, into host memory. Memory is taken as the bytes arrive, so a damaged
+** numel takes no more than a few times what the state has. `who` is "comm hook NAME". */
+typedef struct cd_state_flat {
+    const char *who;
+    const cddp_allocator *allocator; /* of the bytes on their way */
+    cddp_dtype dtype;
+    int64_t numel;
+} cd_state_flat;
+cddp_status cd_state_get_flat(const cddp_state_reader *reader, const cd_state_flat *wanted,
+                              cd_flat *flat, cddp_error *err);

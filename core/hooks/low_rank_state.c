@@ -80,15 +80,13 @@ cddp_status cd_low_rank_save(void *self, const cddp_state_writer *writer, cddp_e
 static cddp_status get_tensor(const cd_low_rank *s, const cddp_state_reader *r, cddp_tensor *t,
                               int64_t numel, uint64_t dtype, cddp_error *err)
 {
-    const cddp_device *d = cddp_device_cpu();
     if (dtype >= CDDP_DTYPE_COUNT || !cddp_dtype_is_float((cddp_dtype)dtype) ||
         numel > (INT64_C(1) << 40))
         return cd_fail(err, CDDP_E_CORRUPT, "%s: the saved state is damaged", s->name);
-    void *storage = NULL;
-    size_t bytes = (size_t)numel * cddp_dtype_bytes((cddp_dtype)dtype);
-    CD_TRY(d->allocate(d, (cddp_dtype)dtype, numel > 0 ? numel : 1, &storage, err));
-    *t = cddp_tensor_of(d, storage, 0, (cddp_dtype)dtype, &numel, 1);
-    CD_TRY(get(s, r, storage, bytes, err));
+    cd_flat flat = {.capacity = 0};
+    const cd_state_flat wanted = {s->name, s->arena.allocator, (cddp_dtype)dtype, numel};
+    CD_TRY(cd_state_get_flat(r, &wanted, &flat, err));
+    *t = flat.tensor;
     return CDDP_OK;
 }
 

@@ -146,9 +146,10 @@ static cddp_status load_slot(cd_residual *r, const cddp_state_reader *reader, cd
     if (head[0] < 0 || head[0] > NUMEL_MAX || head[1] < 0 || head[1] >= CDDP_DTYPE_COUNT ||
         !cddp_dtype_is_float((cddp_dtype)head[1]))
         return cd_fail(err, CDDP_E_CORRUPT, "comm hook %s: the saved state is damaged", r->name);
-    size_t bytes = (size_t)head[0] * cddp_dtype_bytes((cddp_dtype)head[1]);
-    CD_TRY(cd_flat_reserve(&slot->owed, cddp_device_cpu(), (cddp_dtype)head[1], head[0], err));
-    CD_TRY(cd_state_get(reader, r->name, slot->owed.tensor.storage, bytes, err));
+    char who[64];
+    snprintf(who, sizeof who, "comm hook %s", r->name);
+    const cd_state_flat owed = {who, r->memory.allocator, (cddp_dtype)head[1], head[0]};
+    CD_TRY(cd_state_get_flat(reader, &owed, &slot->owed, err));
     slot->numel = head[0];
     slot->dtype = (cddp_dtype)head[1];
     return CDDP_OK;

@@ -4,6 +4,8 @@
 
 #include "core/base/error.h"
 
+#include <float.h>
+
 #include <inttypes.h>
 
 cddp_status cd_loss_scaler_init(cd_loss_scaler *scaler, const cd_loss_scaler_options *options,
@@ -82,14 +84,15 @@ cddp_status cd_loss_scaler_save(const cd_loss_scaler *scaler, const cddp_state_w
 cddp_status cd_loss_scaler_load(cd_loss_scaler *scaler, const cddp_state_reader *reader,
                                 cddp_error *err)
 {
-    double scale;
+    double saved;
     uint64_t tracker;
-    if (!reader->read(reader->context, &scale, sizeof scale) ||
+    if (!reader->read(reader->context, &saved, sizeof saved) ||
         !reader->read(reader->context, &tracker, sizeof tracker))
         return cd_fail(err, CDDP_E_IO, "loss scaler: reading its state failed");
-    if (!(scale > 0) || scale - scale != 0)
-        return cd_fail(err, CDDP_E_CORRUPT, "loss scaler: the saved scale is %g", scale);
-    scaler->scale = (float)scale;
+    const float scale = saved > 0 && saved <= (double)FLT_MAX ? (float)saved : 0;
+    if (!(scale > 0) || (double)scale != saved) /* an f32 was saved */
+        return cd_fail(err, CDDP_E_CORRUPT, "loss scaler: the saved scale is %g", saved);
+    scaler->scale = scale;
     scaler->growth_tracker = tracker;
     scaler->has_unscaled = false;
     scaler->updates++;

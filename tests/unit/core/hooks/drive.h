@@ -11,6 +11,7 @@
 #include "core/tensor/cpu.h"
 
 #include <string.h>
+#include <sys/resource.h>
 
 #define DRIVE_RANKS 8
 #define DRIVE_STEPS 8
@@ -53,31 +54,53 @@ static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group
     return d->hook->create(&context, self, err);
 }
 
-/* Every number of a saved state, made negative: it is loaded or refused, and nothing is left
-** behind. Some must be refused. */
-static inline void drive_damage(const drive *d, cddp_rank *rank, cddp_group *group, tape *t)
+/* Loads the state on the tape into a hook that is made for it. Nothing is left behind, and no more
+** memory is taken than a multiple of what the state has. */
+static inline cddp_status drive_load(drive *d, cddp_rank *rank, cddp_group *group, tape *t)
 {
-    size_t refused = 0;
-    for (size_t at = 0; at + 8 <= t->used; at += 8) {
-        unsigned char kept[4];
-        void *self = NULL;
-        cddp_error err = CDDP_ERROR_INIT;
-        cddp_state_reader reader = {t, tape_read};
-        memcpy(kept, t->bytes + at + 4, sizeof kept);
-        memset(t->bytes + at + 4, 0xff, sizeof kept);
-        t->read = 0;
-        assert_ok(drive_make(d, rank, group, &self, &err), &err);
-        const cddp_status status = d->hook->load(self, &reader, &err);
-        assert_true(status == CDDP_OK || status == CDDP_E_CORRUPT || status == CDDP_E_MISMATCH);
-        if (at == 0) assert_int_equal(status, CDDP_E_CORRUPT); /* what it begins with */
-        refused += status != CDDP_OK;
-        d->hook->destroy(self);
-        memcpy(t->bytes + at + 4, kept, sizeof kept);
-    }
-    assert_true(refused >= 1);
+    cd_watch_allocator *watch = &d->watches[rank->rank];
+    void *self = NULL;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_state_reader reader = {t, tape_read};
+    struct rusage before, after;
+    t->read = 0;
+    assert_ok(drive_make(d, rank, group, &self, &err), &err);
+    const uint64_t live = watch->peak_bytes = watch->live_bytes;
+    getrusage(RUSAGE_SELF, &before);
+    const cddp_status status = d->hook->load(self, &reader, &err);
+    getrusage(RUSAGE_SELF, &after); /* what is loaded lies in memory that nobody watches */
+    assert_true(watch->peak_bytes - live <= 65536 + 32 * t->used);
+    assert_true(after.ru_maxrss - before.ru_maxrss <= 16384);
+    assert_true(status == CDDP_OK || status == CDDP_E_CORRUPT || status == CDDP_E_MISMATCH);
+    d->hook->destroy(self);
+    return status;
 }
 
-static inline void drive_swap(const drive *d, cddp_rank *rank, cddp_group *group, void **self,
+/* Every byte of a saved state made another one, every number negative, and every end too early: it
+** is refused, or loaded where the byte is one of a value. */
+static inline void drive_damage(drive *d, cddp_rank *rank, cddp_group *group, tape *t)
+{
+    static const unsigned char flips[] = {0x01, 0x10, 0x80, 0xff};
+    const size_t whole = t->used;
+    for (size_t at = 0; at + 8 <= whole; at += 8) {
+        unsigned char kept[4];
+        memcpy(kept, t->bytes + at + 4, sizeof kept);
+        memset(t->bytes + at + 4, 0xff, sizeof kept);
+        const cddp_status status = drive_load(d, rank, group, t);
+        if (at == 0) assert_int_equal(status, CDDP_E_CORRUPT); /* what it begins with */
+        memcpy(t->bytes + at + 4, kept, sizeof kept);
+    }
+    for (size_t i = 0; i < whole * sizeof flips; i++) {
+        t->bytes[i / sizeof flips] ^= flips[i % sizeof flips];
+        const cddp_status status = drive_load(d, rank, group, t);
+        if (i < 8 * sizeof flips) assert_int_equal(status, CDDP_E_CORRUPT);
+        t->bytes[i / sizeof flips] ^= flips[i % sizeof flips];
+    }
+    for (t->used = 0; t->used < whole; t->used++)
+        assert_int_equal(drive_load(d, rank, group, t), CDDP_E_CORRUPT);
+}
+
+static inline void drive_swap(drive *d, cddp_rank *rank, cddp_group *group, void **self,
                               cddp_error *err)
 {
     tape t = {.used = 0};

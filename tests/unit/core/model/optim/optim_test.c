@@ -272,6 +272,45 @@ TEST(optimizer, a_loaded_state_goes_on_bit_for_bit)
         }
 }
 
+/* What a byte of a value was, nobody can tell. Every other one is checked, and the end, too. */
+TEST(optimizer, a_damaged_state_is_refused_or_a_value_is_another_one)
+{
+    static tape m;
+    subject a;
+    cd_optimizer_options options = cd_optimizer_options_default(CD_OPTIMIZER_adam);
+    subject_init(&a, cddp_device_cpu(), CDDP_F32, &options);
+    set_gradient(&a, 0.375);
+    assert_ok(cd_optimizer_step(a.optimizer, &a.f.err), &a.f.err);
+    m = (tape){.used = 0};
+    assert_ok(cd_optimizer_save(a.optimizer, &(cddp_state_writer){&m, tape_write}, &a.f.err),
+              &a.f.err);
+    /* magic, kind, slots, parameters; behind the learning rate, dtype, numel, presence */
+    for (size_t at = 0; at < m.used * 8; at++) {
+        const bool is_known = at / 8 < 32 || (at / 8 >= 40 && at / 8 < 64);
+        cddp_error err = CDDP_ERROR_INIT;
+        m.bytes[at / 8] ^= (unsigned char)(1u << at % 8);
+        m.read = 0;
+        cd_test_row("bit %zu", at);
+        const cddp_status status =
+            cd_optimizer_load(a.optimizer, &(cddp_state_reader){&m, tape_read}, &err);
+        /* absent, and what follows is not read */
+        const bool is_absent = at == 8 * 56;
+        if (is_known && !is_absent)
+            assert_true(status == CDDP_E_CORRUPT || status == CDDP_E_MISMATCH);
+        else
+            assert_int_equal(status, CDDP_OK);
+        m.bytes[at / 8] ^= (unsigned char)(1u << at % 8);
+    }
+    const size_t whole = m.used;
+    for (m.used = 0; m.used < whole; m.used++) {
+        m.read = 0;
+        cd_test_row("%zu of %zu bytes", m.used, whole);
+        assert_fails(cd_optimizer_load(a.optimizer, &(cddp_state_reader){&m, tape_read}, &a.f.err),
+                     CDDP_E_IO, &a.f.err, "reading");
+    }
+    subject_fini(&a);
+}
+
 TEST(optimizer, a_state_that_does_not_fit_is_refused_with_both_sides)
 {
     static tape m;

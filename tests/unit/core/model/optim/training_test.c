@@ -164,6 +164,20 @@ TEST(loss_scaler, its_state_is_saved_and_loaded)
     m.read = 0;
     assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), CDDP_E_CORRUPT,
                  &err, "scale is");
+    static const double wrong[] = {0, -1, 1e300, 1e-300, 3.5e38, 1.0000000001, INFINITY, NAN};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        memcpy(m.bytes, &wrong[i], sizeof wrong[i]);
+        m.read = 0;
+        cd_test_row("%g", wrong[i]);
+        assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err),
+                     CDDP_E_CORRUPT, &err, "scale is");
+    }
+    for (m.used = 0; m.used < 16; m.used++) {
+        m.read = 0;
+        assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), CDDP_E_IO,
+                     &err, "reading");
+    }
+    assert_true(b.scale == 32 && b.growth_tracker == 1);
 }
 
 /* ---- schedules ---- */
