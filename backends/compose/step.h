@@ -29,6 +29,13 @@ typedef struct cd_step_work cd_step_work;
 
 /* The open groups of one rank. */
 typedef struct cd_step_rank cd_step_rank;
+struct cd_step_rank {
+    cd_step_rank *next;
+    const cddp_rank *rank;
+    const cddp_allocator *allocator;
+    cd_step_group *first;
+    size_t queued; /* works with steps to come, over all groups */
+};
 
 typedef struct cd_inner {
     const cddp_backend *table; /* NULL: this rank is not a member */
