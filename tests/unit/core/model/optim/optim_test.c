@@ -60,15 +60,11 @@ static cd_optimizer_options with(cd_optimizer_kind kind, double lr, double momen
     return o;
 }
 
-TEST(optimizer, names_find_their_kinds_in_the_order_of_scenarios)
+TEST(optimizer, names_are_in_the_order_of_scenarios)
 {
     static const char *const names[] = {"sgd", "adam", "adamw", "adagrad"};
-    for (int i = 0; i < CD_OPTIMIZER_KIND_COUNT; i++) {
+    for (int i = 0; i < CD_OPTIMIZER_KIND_COUNT; i++)
         assert_string_equal(cd_optimizer_name((cd_optimizer_kind)i), names[i]);
-        assert_int_equal(cd_optimizer_find(names[i]), i);
-        assert_true(strlen(cd_optimizer_summary((cd_optimizer_kind)i)) > 10);
-    }
-    assert_int_equal(cd_optimizer_find("rmsprop"), -1);
     assert_int_equal(CD_OPTIMIZER_KIND_COUNT, 4);
 }
 
