@@ -29,6 +29,7 @@
 #include "core/reference/shown.h"
 #include "core/tensor/blob.h"
 #include "core/tensor/numbers.h"
+#include "core/tensor/saved.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
@@ -576,9 +577,10 @@ static cddp_status end_scaling(cd_custody *c, const cd_custody_moment *now, cddp
     const double scale = cd_scaling_get(&c->scaling);
     const uint64_t clean = amp->growth_interval - c->scaling.until_growth;
     cd_blob_clear(&c->scaler);
-    if (!writer.write(writer.context, &scale, sizeof scale) ||
-        !writer.write(writer.context, &clean, sizeof clean))
-        return cd_fail_memory(err, "the state of a loss scaler");
+    cd_state_out out = {.writer = &writer, .who = "loss scaler"};
+    CD_TRY(cd_state_put(&out, &scale, sizeof scale, err));
+    CD_TRY(cd_state_put(&out, &clean, sizeof clean, err));
+    CD_TRY(cd_state_put_seal(&out, err));
     char how[100];
     cd_real_format(how, sizeof how, "scale %.9g with %llu clean steps, by the policy", scale,
                    (unsigned long long)clean);

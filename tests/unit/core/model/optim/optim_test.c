@@ -268,8 +268,7 @@ TEST(optimizer, a_loaded_state_goes_on_bit_for_bit)
         }
 }
 
-/* What a byte of a value was, nobody can tell. Every other one is checked, and the end, too. */
-TEST(optimizer, a_damaged_state_is_refused_or_a_value_is_another_one)
+TEST(optimizer, a_damaged_state_is_refused)
 {
     static tape m;
     subject a;
@@ -280,21 +279,14 @@ TEST(optimizer, a_damaged_state_is_refused_or_a_value_is_another_one)
     m = (tape){.used = 0};
     assert_ok(cd_optimizer_save(a.optimizer, &(cddp_state_writer){&m, tape_write}, &a.f.err),
               &a.f.err);
-    /* magic, kind, slots, parameters; behind the learning rate, dtype, numel, presence */
     for (size_t at = 0; at < m.used * 8; at++) {
-        const bool is_known = at / 8 < 32 || (at / 8 >= 40 && at / 8 < 64);
         cddp_error err = CDDP_ERROR_INIT;
         m.bytes[at / 8] ^= (unsigned char)(1u << at % 8);
         m.read = 0;
         cd_test_row("bit %zu", at);
         const cddp_status status =
             cd_optimizer_load(a.optimizer, &(cddp_state_reader){&m, tape_read}, &err);
-        /* absent, and what follows is not read */
-        const bool is_absent = at == 8 * 56;
-        if (is_known && !is_absent)
-            assert_true(status == CDDP_E_CORRUPT || status == CDDP_E_MISMATCH);
-        else
-            assert_int_equal(status, CDDP_OK);
+        assert_true(status == CDDP_E_CORRUPT || status == CDDP_E_MISMATCH);
         m.bytes[at / 8] ^= (unsigned char)(1u << at % 8);
     }
     const size_t whole = m.used;
@@ -302,8 +294,12 @@ TEST(optimizer, a_damaged_state_is_refused_or_a_value_is_another_one)
         m.read = 0;
         cd_test_row("%zu of %zu bytes", m.used, whole);
         assert_fails(cd_optimizer_load(a.optimizer, &(cddp_state_reader){&m, tape_read}, &a.f.err),
-                     CDDP_E_IO, &a.f.err, "reading");
+                     CDDP_E_CORRUPT, &a.f.err, "ends early");
     }
+    m.read = 0;
+    m.used = whole;
+    assert_ok(cd_optimizer_load(a.optimizer, &(cddp_state_reader){&m, tape_read}, &a.f.err),
+              &a.f.err);
     subject_fini(&a);
 }
 
@@ -338,12 +334,12 @@ TEST(optimizer, a_state_that_does_not_fit_is_refused_with_both_sides)
     assert_fails(cd_optimizer_load(adam.optimizer, &reader, &adam.f.err), CDDP_E_CORRUPT,
                  &adam.f.err, "not saved");
     m.read = m.used;
-    assert_fails(cd_optimizer_load(adam.optimizer, &reader, &adam.f.err), CDDP_E_IO, &adam.f.err,
-                 "reading");
+    assert_fails(cd_optimizer_load(adam.optimizer, &reader, &adam.f.err), CDDP_E_CORRUPT,
+                 &adam.f.err, "ends early");
     m = (tape){.limit = 50};
     assert_fails(cd_optimizer_save(adam.optimizer, &(cddp_state_writer){&m, tape_write},
                                    &adam.f.err),
-                 CDDP_E_IO, &adam.f.err, "writing");
+                 CDDP_E_IO, &adam.f.err, "cannot be written");
     subject_fini(&adam);
     subject_fini(&ams);
     subject_fini(&wide);
