@@ -15,9 +15,10 @@
 ** Blame         the rank and the bucket; for a law the rank that broke it, none where it is over
 **               all ranks. Of a mean the one rank whose part is missing, where that rank alone does
 **               not post its share. See Note [Whose part is missing]. A wrong sum over the ranks
-**               is not reported where one rank is known to have sent something else. Of laws that
-**               are not stated the ranks that owe them, where most ranks state theirs: what nobody
-**               states is not judged, and no finding.
+**               is not reported where one rank is known to have sent something else; a law over
+**               all ranks that is broken then comes behind it. Of laws that are not stated the
+**               ranks that owe them, where most ranks state theirs: what nobody states is not
+**               judged, and no finding.
 ** Limits        calls of a joined rank have no window: of them only the zeros are judged. The first
 **               pass of a static graph marks no bucket as last (STA-04), so is_last is judged from
 **               the second window on. What a hook declares to be no communication (noop) makes
@@ -436,6 +437,18 @@ static void prefer_reference(state *s)
     }
 }
 
+/* A rank that does something else with a bucket than the plan's hook is the cause of what does not
+** add up over all ranks. */
+static void put_behind_culprits(state *s)
+{
+    for (size_t i = 0; i < s->joint.count; i++) {
+        const int64_t bucket = cd_table_key(&s->joint, i)->part[1];
+        cddp_finding *f = cd_writer_get_held(&s->writer, CD_KEY(3, bucket));
+        if (f != NULL && cd_hook_sums_has_culprit(&s->sums, bucket, f->step))
+            f->is_consequence = true;
+    }
+}
+
 /* The earliest step in which a rank owes laws; NULL: none. *ranks: all that do so then. */
 static const due *find_due(const state *s, uint32_t *step, cd_rank_set *ranks, cd_arena *memory)
 {
@@ -507,6 +520,7 @@ static void end(void *self)
                          "collectives gave to each, and what it made of that");
         cd_writer_report(&s->writer, &f);
     }
+    put_behind_culprits(s);
     cd_hook_sums_end(&s->sums);
     report_due(s);
     cd_ranks_fini(&s->ranks);

@@ -590,6 +590,16 @@ static bool mutate_hook_forgets_its_debt(cddp_event *e)
     return true;
 }
 
+/* The law over all ranks is broken by it, and comes behind it. */
+static bool mutate_hook_draws_otherwise(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_law, 1, 1) && e->as.bucket_law.bucket == 1)
+        corrupt(&e->as.bucket_law.posted);
+    if (at(e, CDDP_EV_hook_law, 1, 1) && e->as.hook_law.bucket == 1 && e->as.hook_law.over_ranks)
+        e->as.hook_law.left = cd_f64_bits(13);
+    return true;
+}
+
 static bool mutate_hook_other_hook(cddp_event *e)
 {
     if (at(e, CDDP_EV_bucket_law, 2, 1)) e->text = "thin";
