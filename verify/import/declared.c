@@ -287,6 +287,8 @@ static void take_storage(cd_declared *d, cd_declared_rank *rank, const cddp_even
     } else if (strcmp(words, CD_TRACER_AVERAGES) == 0) {
         rank->averages = true;
         cd_declared_note(d, CD_DECLARED_APART, e, -1);
+    } else if (strcmp(words, CD_TRACER_LEFT_BY_EXIT) == 0) {
+        rank->has_exited = true;
     }
 }
 

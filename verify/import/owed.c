@@ -140,7 +140,7 @@ static void end_rank(cd_declared *d, uint32_t number)
         cd_declared_note(d, CD_DECLARED_BEGIN, &at, -1);
         return;
     }
-    if (!rank->has_ended) cd_declared_note(d, CD_DECLARED_END, &at, -1);
+    if (!rank->has_ended || rank->has_exited) cd_declared_note(d, CD_DECLARED_END, &at, -1);
     bool has_parameters = false;
     if (is_outsider(d, rank)) return;
     note_exits(d, number);
