@@ -333,6 +333,8 @@ static cddp_status write_late(const training *t, int step, int micro, size_t p, 
                is_late = strstr(t->mistake, "views_late") != NULL,
                is_last = strstr(t->mistake, "views_last") != NULL;
     cddp_status status = CDDP_OK;
+    if (makes(t, "copies_early") && t->rank == 1 && step == 0 && p == 1)
+        ((double *)t->grads[p].value.storage)[t->grads[p].value.offset + 5] += 1000;
     if (step != 2 || micro + 1 < MICRO_STEPS || p != (is_early ? 1 : 0)) return CDDP_OK;
     if (is_last) status = cddp_group_barrier(t->group, err); /* operations end in order */
     if (t->rank == 1 && (is_early || is_late || is_last))

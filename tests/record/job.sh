@@ -180,6 +180,8 @@ expect hook_views_early:allreduce 1 "I-HB  rank 1: the program writes to the gra
 for hook in fp16_compress reproducible topk; do
     expect hook_views_late:$hook 1 "I-HB  rank 1: the program writes to the gradient of w while the hook of its bucket is at work"
 done
+# Without views the result is written over what comes late: it is lost.
+expect copies_early 1 "I-HB  rank 1: the program writes to the gradient of b after it was marked ready, before its bucket"
 # The other ranks post behind the write.
 for mistake in views_late hook_views_late:allreduce hook_views_late:powersgd hook_views_late:post_local_sgd; do
     expect $mistake 1 "I-HB  rank 1: the input of collective #6 of group 'world', bucket 0, changed between its post and its start"
