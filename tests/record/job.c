@@ -14,6 +14,7 @@
 #include <cddp/init.h>
 #include <cddp/record.h>
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -362,6 +363,8 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
             memset((double *)t->grads[p].value.storage + t->grads[p].value.offset, 0,
                    (size_t)cddp_tensor_numel(&t->tensors[p]) * sizeof(double));
         for (int k = 0; k < SAMPLES; k++) accumulate(t, p, ids[k]);
+        if (makes(t, "brings_nan") && t->rank == 1 && step == 3 && p == 0)
+            ((double *)t->grads[p].value.storage)[t->grads[p].value.offset + 5] = (double)NAN;
         spoil_gradient(t, "changes_unrecorded", step, p);
         const bool is_shown = strncmp(t->mistake, "shows_last", 10) != 0;
         if (speaks(t) && (is_shown || micro + 1 == MICRO_STEPS))
@@ -644,6 +647,7 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     const bool drifts = makes(t, "still_drifts") || makes(t, "still_ignored_drifts");
     if (drifts || makes(t, "still_follows")) t->still[3] += drifts ? t->rank : 1;
     if (makes(t, "exits") && t->rank == 2 && step == 3) exit(3);
+    if (makes(t, "all_exit") && step == 3) exit(0);
     if (makes(t, "dies") && t->rank == 2 && step == 3) raise(SIGKILL);
     if (makes(t, "exits_0") && t->rank == 2 && step == 3) _exit(0);
     if (makes(t, "stops") && t->rank == 2 && step == 3) raise(SIGSTOP);

@@ -116,6 +116,8 @@ grep -q "lost rank 2, which left with exit code 0 in" "$place/report" || { echo 
 expect stops 1 "I-FAIL  rank 2 stood still (SIGSTOP)"
 grep -q "for rank 2, which stood still (SIGSTOP)" "$place/report" || { echo "stops: the headline"; cat "$place/report"; failed=1; }
 expect no_end 4 "not shown: the end of the program (cddp_record_close)"
+# All ranks leave in the middle of a step, and none says that it was done.
+expect all_exit 4 "not shown: the end of the program (cddp_record_close)"
 # A recording that is closed before its groups ends with the last of them, as the program said or as it failed behind.
 expect closes 0 "$mean"
 expect closes_early 0 "4 ranks, 6 steps"
@@ -123,6 +125,7 @@ expect closes_with_error 1 "I give up"
 grep -q "killed by signal" "$place/out" && { echo "closes_with_error: the program died"; cat "$place/out"; failed=1; }
 expect closes_then_fails 1 "it failed behind"
 expect parent_speaks 0 "$mean"
+expect brings_nan 1 "I-RANGE  rank 1"
 expect misuses 0 "$mean"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"
