@@ -49,6 +49,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_ACCUMULATED, /* what changed a gradient between two backwards that add up */
     CD_DECLARED_TAKEN,       /* which gradient a step took: not the one in its place */
     CD_DECLARED_UNEVEN,      /* why ranks add up other numbers of backwards */
+    CD_DECLARED_UNANNOUNCED, /* what became of gradients before a backward that nobody announced */
     CD_DECLARED_DROPPED,     /* why unreduced gradients were dropped */
     CD_DECLARED_FORWARD,     /* why ranks run a forward on parameters that differ */
     CD_DECLARED_SERVED,      /* how ranks get parameters that others step */

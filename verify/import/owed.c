@@ -256,6 +256,11 @@ static const struct {
     [CD_DECLARED_UNEVEN] = {"why ranks add up other numbers of backwards before one reduction: a "
                             "mean of such sums is no mean over the samples",
                             "equally many backwards on each rank, or join for uneven inputs", NULL},
+    [CD_DECLARED_UNANNOUNCED] = {"what became of gradients between two backwards that add up: "
+                                 "nothing says where the second one begins",
+                                 "cddp_record_micro_step with its number, or cddp_record_samples, "
+                                 "in front of each forward",
+                                 NULL},
     [CD_DECLARED_DROPPED] = {"why gradients that a backward inside no_sync had left were dropped "
                              "before any reduction",
                              "zero_grad behind the optimizer's step, and the last backward of each "
@@ -380,13 +385,19 @@ static void note_samples(cd_declared *d)
 /* A generator's backward leaves gradients in a discriminator, which drops them. */
 static void note_windows(cd_declared *d)
 {
-    const cd_windows_place *uneven = &d->windows.uneven, *dropped = &d->windows.dropped;
+    const cd_windows_place *uneven = &d->windows.uneven, *dropped = &d->windows.dropped,
+                           *unannounced = &d->windows.unannounced;
     cd_windows_end(&d->windows);
     d->is_out_of_memory |= d->windows.is_out_of_memory;
     if (uneven->count > 0) {
         cd_declared_note(d, CD_DECLARED_UNEVEN,
                          &(cddp_event){.rank = uneven->rank, .step = uneven->step}, -1);
         d->gaps[CD_DECLARED_UNEVEN].count = uneven->count;
+    }
+    if (unannounced->count > 0) {
+        cd_declared_note(d, CD_DECLARED_UNANNOUNCED,
+                         &(cddp_event){.rank = unannounced->rank, .step = unannounced->step}, -1);
+        d->gaps[CD_DECLARED_UNANNOUNCED].count = unannounced->count;
     }
     if (d->windows.unnumbered.count > 0 && !d->is_of_torch) {
         const cd_windows_place *p = &d->windows.unnumbered;
