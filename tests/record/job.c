@@ -365,7 +365,8 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
             memset((double *)t->grads[p].value.storage + t->grads[p].value.offset, 0,
                    (size_t)cddp_tensor_numel(&t->tensors[p]) * sizeof(double));
         for (int k = 0; k < SAMPLES; k++) accumulate(t, p, ids[k]);
-        if (makes(t, "brings_nan") && t->rank == 1 && step == 3 && p == 0)
+        if ((makes(t, "brings_nan") || makes(t, "drops_nan")) && t->rank == 1 && step == 3 &&
+            p == 0)
             ((double *)t->grads[p].value.storage)[t->grads[p].value.offset + 5] = (double)NAN;
         spoil_gradient(t, "changes_unrecorded", step, p);
         const bool is_shown = strncmp(t->mistake, "shows_last", 10) != 0;
@@ -465,6 +466,10 @@ static cddp_status update(training *t, int step, cddp_error *err)
     const bool skips = makes(t, "skips") && t->rank == 1 && step == 3;
     how.is_skipped = skips || (makes(t, "steps_anyway") && step == 3);
     rescale(t, &how);
+    for (int64_t i = 0; makes(t, "drops_nan") && i < cddp_tensor_numel(&t->tensors[0]); i++) {
+        double *x = (double *)t->grads[0].value.storage + t->grads[0].value.offset + i;
+        if (isnan(*x)) *x = 0;
+    }
     if (makes(t, "changes_gradient") && t->rank == 1 && step == 2)
         ((double *)t->grads[0].value.storage)[t->grads[0].value.offset] += 1;
     if (speaks(t)) cddp_record_optimizer_step(&how);

@@ -126,6 +126,7 @@ grep -q "killed by signal" "$place/out" && { echo "closes_with_error: the progra
 expect closes_then_fails 1 "it failed behind"
 expect parent_speaks 0 "$mean"
 expect brings_nan 1 "I-RANGE  rank 1"
+expect drops_nan 4 "what the program itself made of gradients between their reduction and the optimizer"
 expect misuses 0 "$mean"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"

@@ -22,7 +22,7 @@ bool cd_untouched_is_watched(const cd_reducer *r, const cd_bucket *bucket)
 
 #define GRADIENT_TURNS 16u
 
-/* 0: it has no memory of its own that could be looked at. */
+/* 0: it has no memory that could be looked at. */
 static int64_t look_at_gradient(const cd_reducer *r, size_t variable)
 {
     const cddp_grad *grad = cd_wrapped_variable(r->module, variable)->grad;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slices of buckets that the program may not write to, and does; and gradients that it adds to in
-** vain.
+/* Slices of buckets that the program may not write to, and does; and gradients that it adds to when
+** nobody takes it any more.
 **
 ** Note [Who may write to a bucket]
 ** From mark_ready to the end of the backward a bucket belongs to the reducer, its hook and the
