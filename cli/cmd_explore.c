@@ -16,6 +16,7 @@
 #include "cli/session.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/plan/fault_words.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -373,6 +374,22 @@ static void put_claim(cd_text *text, const explore_command *c)
     }
 }
 
+/* Faults that struck in no schedule, though they had to; text: what there is to say, or NULL. */
+static size_t put_missing_faults(cd_text *text, const explore_command *c)
+{
+    const cddp_plan *plan = c->subject.plan;
+    size_t count = 0;
+    for (size_t i = 0; i < plan->fault_count && i < 64 && c->explorer.runs > 0; i++) {
+        char fault[CD_FAULT_WORDS_BYTES];
+        if ((c->failures.struck >> i & 1u) != 0) continue;
+        count++;
+        cd_plan_fault_print(&plan->faults[i], fault, sizeof fault);
+        if (text != NULL)
+            cd_text_printf(text, "  not struck: fault %zu, %s, in no schedule\n", i + 1, fault);
+    }
+    return count;
+}
+
 static void put_failure(cd_text *text, const explore_command *c)
 {
     cd_command_line line = {.source = c->scenario,
@@ -420,6 +437,7 @@ static void fill_card(cd_card *card, const explore_command *c, int exit_code)
     cd_text claim;
     cd_text_init(&claim, false);
     put_claim(&claim, c);
+    (void)put_missing_faults(&claim, c);
     const cd_card_line line = {.state = exit_code == CD_EXIT_FINDINGS   ? CD_CARD_FAILED
                                         : exit_code == CD_EXIT_VERIFIED ? CD_CARD_PASSED
                                                                         : CD_CARD_OPEN,
@@ -451,6 +469,7 @@ static int report(explore_command *c)
     bool complete = c->options.strategy == CD_STRATEGY_COVER
                         ? has_covered(e)
                         : c->options.strategy != CD_STRATEGY_EXHAUSTIVE || e->exhausted;
+    complete = complete && put_missing_faults(NULL, c) == 0;
     int exit_code = c->failures.count > 0                         ? CD_EXIT_FINDINGS
                     : c->interrupted || !complete || e->runs == 0 ? CD_EXIT_INCONCLUSIVE
                                                                   : CD_EXIT_VERIFIED;
@@ -476,6 +495,7 @@ static int report(explore_command *c)
         put_failure(&text, c);
     else
         put_claim(&text, c);
+    if (c->failures.count == 0) (void)put_missing_faults(&text, c);
     if (c->store != NULL) put_recorded(&text, c);
     if (e->choices_longest > 0) {
         put_reductions(&text, c);

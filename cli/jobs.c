@@ -7,8 +7,8 @@
 ** is the same for every number of workers.
 **
 ** A fork copies the tables of our pages, which grow with the results, and then every page that
-** either of the two writes. So a process of a long list runs several scenarios in turn. When it
-** dies, each of them gets a process after all. */
+** either of the two writes. So a process of a long list runs several scenarios in turn, where
+** nothing is loaded from outside. When it dies, each of them gets a process after all. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/jobs.h"
 
@@ -318,8 +318,10 @@ static cddp_status run_crew(pool *p, size_t *begun, cddp_error *err)
     return CD_PASS(status);
 }
 
+/* What a plugin keeps in its own memory must not reach the next scenario. */
 static size_t stride_of(const cd_jobs *jobs)
 {
+    if (cd_args_has(jobs->session->cli->args, CD_OPTION_plugin)) return 1;
     const size_t stride = jobs->count / FORKS_EACH / jobs->worker_count;
     return stride > 1 ? stride : 1;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several scenarios at once, each in its own process.
+/* Several scenarios at once, in several processes.
 **
 ** The results are the same as one after the other: a scenario that is not verified ends the run at
 ** its place in the list, whatever ran beside it. A worker that crashes is a result too.

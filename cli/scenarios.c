@@ -5,6 +5,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/suggest.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -110,14 +111,38 @@ static cddp_status add_glob(cd_file_list *list, const char *pattern, cddp_error 
     return status;
 }
 
+/* There is no such file: perhaps one beside it has nearly that name. */
+static cddp_status fail_missing(const char *operand, cddp_error *err)
+{
+    const char *slash = strrchr(operand, '/');
+    const int folder_length = slash != NULL ? (int)(slash - operand) + 1 : 0;
+    const int reason = errno;
+    char folder[4096];
+    cd_suggestion s;
+    cd_suggest_begin(&s, operand + folder_length);
+    snprintf(folder, sizeof folder, "%.*s", folder_length, operand);
+    struct dirent **entries = NULL;
+    const int count = scandir(slash != NULL ? folder : ".", &entries, NULL, by_name);
+    for (int i = 0; i < count; i++)
+        if (is_scenario(entries[i]->d_name) || strchr(entries[i]->d_name, '.') == NULL)
+            cd_suggest_offer(&s, entries[i]->d_name);
+    const bool is_near = s.best != NULL;
+    const cddp_status status =
+        cd_fail(err, cd_error_of_errno(reason), "cannot read '%s': %s%s%s%s%s", operand,
+                strerror(reason), is_near ? "; did you mean '" : "", is_near ? folder : "",
+                is_near ? s.best : "", is_near ? "'?" : "");
+    for (int i = 0; i < count; i++) free(entries[i]);
+    free(entries);
+    return status;
+}
+
 cddp_status cd_file_list_add(cd_file_list *list, const char *operand, cddp_error *err)
 {
     struct stat info;
     size_t before = list->count;
     if (stat(operand, &info) != 0) {
         if (strpbrk(operand, "*?[") != NULL) return CD_PASS(add_glob(list, operand, err));
-        return cd_fail(err, cd_error_of_errno(errno), "cannot read '%s': %s", operand,
-                       strerror(errno));
+        return CD_PASS(fail_missing(operand, err));
     }
     if (!S_ISDIR(info.st_mode)) return CD_PASS(add_path(list, operand, false, err));
     CD_TRY(add_folder(list, operand, 0, err));

@@ -117,6 +117,9 @@ static cddp_status judge_one(const cd_session *session, const cddp_plan *plan, s
     const bool is_listed = ended.details[0] != '\0';
     cd_text_printf(&summary, "with %s:%s%s", settings, is_listed ? "\n" : " ",
                    is_listed ? ended.details : ended.verdict.summary);
+    /* of findings the summary is the first one */
+    if (!is_listed && ended.verdict.outcome == CDDP_OUTCOME_INCONCLUSIVE)
+        cd_text_printf(&summary, ": %s", ended.verdict.reason);
     cd_result_set_failure(result, ended.verdict.outcome, cd_text_get(&summary),
                           is_listed ? cd_text_get(&summary) : "");
     result->verdict.as_expected = false;

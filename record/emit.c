@@ -2,6 +2,7 @@
 /* What only the program knows, as events. Each function is silent without a recording. */
 #include "cddp/device.h"
 #include "core/base/hash.h"
+#include "core/tensor/digest.h"
 #include "core/trace/setting.h"
 #include "record/pass.h"
 #include "record/recording.h"
@@ -29,6 +30,16 @@ static int64_t presence_of(const cddp_tensor *tensor)
 static int64_t digest_of(const cd_recording *r, const cddp_tensor *tensor)
 {
     return tensor != NULL ? cd_tracer_digest(&r->tracer, tensor) : 0;
+}
+
+/* Its digest; and whether an element is no number, which I-RANGE wants of every gradient. */
+static int64_t look_at(const cd_recording *r, const cddp_tensor *gradient, bool *has_nonfinite)
+{
+    int64_t index = -1, digest = 0;
+    if (gradient != NULL && cd_tracer_wants_digest(&r->tracer))
+        digest = (int64_t)cd_digest_and_find_nonfinite(gradient, &index);
+    *has_nonfinite = index >= 0;
+    return digest;
 }
 
 static int64_t variable_of(cd_recording *r, size_t parameter)
@@ -98,13 +109,15 @@ void cddp_record_gradient(size_t parameter, const cddp_tensor *gradient)
     if (r != NULL) follow_optimizer(r);
     cd_recorded_parameter *p = r != NULL ? cd_recording_find(r, parameter) : NULL;
     if (p == NULL) return;
-    const int64_t presence = presence_of(gradient), digest = digest_of(r, gradient);
+    bool has_nonfinite;
+    const int64_t presence = presence_of(gradient), digest = look_at(r, gradient, &has_nonfinite);
     cd_storage_begin_backward(r);
     cd_storage_show_gradient(r, parameter, gradient, digest);
     if (presence != CDDP_PRESENCE_ABSENT) p->contributions++;
     CD_EMIT(&r->tracer, grad_local, NULL, .param = p->variable, .presence = presence,
             .digest = digest, .contributions = p->contributions,
-            .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
+            .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32,
+            .nonfinite = has_nonfinite);
     cd_recording_project(r, p->variable, gradient, false);
 }
 
@@ -118,9 +131,12 @@ void cddp_record_reduced(size_t parameter, const cddp_tensor *gradient)
     /* cddp_ddp has said so itself, but for what it left inside no_sync */
     if (w->has_reducer && !w->has_added) return;
     if (!w->has_reducer) cd_storage_forget_accumulated(r);
+    bool has_nonfinite;
+    const int64_t digest = look_at(r, gradient, &has_nonfinite);
     CD_EMIT(&r->tracer, grad_final, NULL, .param = variable, .presence = presence_of(gradient),
-            .digest = digest_of(r, gradient), .bucket = -1, .address = -1,
-            .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32);
+            .digest = digest, .bucket = -1, .address = -1,
+            .dtype = gradient != NULL ? (int64_t)gradient->dtype : CDDP_F32,
+            .nonfinite = has_nonfinite);
     cd_recording_project(r, variable, gradient, true);
 }
 

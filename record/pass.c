@@ -35,10 +35,15 @@ void cd_pass_expect(cd_recording *r, size_t parameter, int64_t digest)
     p->probe = 0;
 }
 
-static bool is_whole(uint64_t update)
+/* One of each eight, which one is drawn: what a program does in every second step is not missed. */
+static bool is_whole(uint64_t update, uint64_t seed)
 {
-    return update < WHOLE_AT_FIRST || cd_hash_mix(0, update) % WHOLE_OF == 0;
+    const uint64_t drawn = cd_hash_mix(seed, update / WHOLE_OF) % WHOLE_OF;
+    return update < WHOLE_AT_FIRST || update % WHOLE_OF == drawn;
 }
+
+/* Not the number that draws the place of a part. */
+static uint64_t seed_of(size_t parameter) { return cd_hash_mix(1, parameter); }
 
 /* What no gradient changes is known from its first pass on. */
 static void look_at(cd_recording *r, size_t parameter, bool takes_whole)
@@ -63,26 +68,25 @@ static bool is_on_device(const cd_recorded_parameter *p)
     return p->storage.device != NULL && (p->storage.device->flags & CDDP_DEVICE_HOST) == 0;
 }
 
-static void look(cd_recording *r, bool takes_whole, bool waits_for_device)
+/* Of an update of which each parameter may be taken in whole, or none. */
+static void look(cd_recording *r, bool may_take_whole, bool waits_for_device)
 {
     const cd_recorded_wrapper *w = cd_recording_here(r);
     if (r->tracer.wrapper < 0 || !cd_tracer_wants_digest(&r->tracer)) return;
-    for (size_t i = 0; i < w->parameter_count; i++)
-        if (waits_for_device || !is_on_device(&w->parameters[i])) look_at(r, i, takes_whole);
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        const bool is_elsewhere = is_on_device(&w->parameters[i]);
+        if (is_elsewhere && !waits_for_device) continue;
+        look_at(r, i, may_take_whole && is_whole(w->updates, is_elsewhere ? 0 : seed_of(i)));
+    }
 }
 
 void cd_pass_look_at_forward(cd_recording *r, bool is_known)
 {
-    const bool takes_whole = !is_known && is_whole(cd_recording_here(r)->updates);
-    look(r, takes_whole, !is_known || takes_whole);
+    look(r, !is_known, !is_known);
     cd_pass_end_backward(r);
 }
 
-void cd_pass_look(cd_recording *r)
-{
-    const bool takes_whole = is_whole(cd_recording_here(r)->updates);
-    look(r, takes_whole, takes_whole);
-}
+void cd_pass_look(cd_recording *r) { look(r, true, is_whole(cd_recording_here(r)->updates, 0)); }
 
 void cd_pass_announce(cd_recording *r)
 {

@@ -10,10 +10,11 @@
 ** gradient. Content that is another than at the last look is shown at CDDP_MOMENT_FORWARD, and
 ** verify/import/forwards.h compares the ranks.
 ** A look reads 64 elements of each parameter, at a place that is drawn anew with each update, and
-** the whole where they differ: what exchanges weights changes most of them. The first two updates,
-** and one of eight behind them, are looked at in whole, for what changes few elements. On a device
-** each look would wait for it: there those updates are looked at alone, and forwards that no step
-** came before.
+** the whole where they differ: what exchanges weights changes most of them. For what changes few
+** elements each parameter is looked at in whole in the first two updates, and in one of each eight.
+** Each has its own, so that a change of few elements in many parameters is seen in every step. On a
+** device each look would wait for it: there all parameters have the same updates. They are looked
+** at in those alone, and in forwards that no step came before.
 **
 ** What is not seen: a change and its reverse between two looks.
 */

@@ -39,22 +39,29 @@ static const void *widen(const void *x, int32_t dtype, int64_t count, float *wid
     return wide;
 }
 
+/* The weights of a block's places, the same in every block. */
+#define WEIGHTS_4(i) WEIGHT(i), WEIGHT((i) + 1), WEIGHT((i) + 2), WEIGHT((i) + 3)
+#define WEIGHTS_16(i) WEIGHTS_4(i), WEIGHTS_4((i) + 4), WEIGHTS_4((i) + 8), WEIGHTS_4((i) + 12)
+#define WEIGHTS_64(i) \
+    WEIGHTS_16(i), WEIGHTS_16((i) + 16), WEIGHTS_16((i) + 32), WEIGHTS_16((i) + 48)
+#define WEIGHTS_256(i) \
+    WEIGHTS_64(i), WEIGHTS_64((i) + 64), WEIGHTS_64((i) + 128), WEIGHTS_64((i) + 192)
+#define WEIGHT CD_PROJECTION_WEIGHT
+static const double weights[CD_PROJECTION_BLOCK_ELEMENTS] = {WEIGHTS_256(0), WEIGHTS_256(256),
+                                                             WEIGHTS_256(512), WEIGHTS_256(768)};
+
 /* The error of any order of these sums is bounded in verify/import/means.h. */
 static void project(const char *x, int32_t dtype, int64_t count, cd_projection *p)
 {
-    double weights[CD_PROJECTION_BLOCK_ELEMENTS];
     float wide[CD_PROJECTION_BLOCK_ELEMENTS];
     const block_fn take = choose_block();
     const bool is_single = dtype != CDDP_F64;
     const size_t bytes = dtype == CDDP_C64 ? sizeof(float) : cddp_dtype_bytes((cddp_dtype)dtype);
-    const int64_t table =
-        count < CD_PROJECTION_BLOCK_ELEMENTS ? count : CD_PROJECTION_BLOCK_ELEMENTS;
-    for (int64_t i = 0; i < table; i++) weights[i] = cd_projection_weight((uint32_t)i);
+    const int64_t block_elements = CD_PROJECTION_BLOCK_ELEMENTS;
     *p = (cd_projection){0};
-    for (int64_t at = 0; at < count; at += table) {
-        const double weight =
-            cd_projection_weight((uint32_t)(at / CD_PROJECTION_BLOCK_ELEMENTS) + 7);
-        const int64_t left = count - at < table ? count - at : table;
+    for (int64_t at = 0; at < count; at += block_elements) {
+        const double weight = cd_projection_weight((uint32_t)(at / block_elements) + 7);
+        const int64_t left = count - at < block_elements ? count - at : block_elements;
         const void *elements = widen(x + (size_t)at * bytes, dtype, left, wide);
         cd_projection block;
         take(elements, is_single, weights, left, &block);

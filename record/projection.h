@@ -15,10 +15,9 @@ typedef struct cd_projection {
 /* The weight of element i is that of its place in its block times that of its block, both in
 ** [1, √2): of many bits, so that values cannot cancel by luck. */
 #define CD_PROJECTION_BLOCK_ELEMENTS 1024
-static inline double cd_projection_weight(uint32_t i)
-{
-    return 1.0 + (double)(int32_t)((i * UINT32_C(2654435769)) >> 9) * (0x1p-23 * 0.41421356);
-}
+#define CD_PROJECTION_WEIGHT(i) \
+    (1.0 + (double)(int32_t)(((uint32_t)(i)*UINT32_C(2654435769)) >> 9) * (0x1p-23 * 0.41421356))
+static inline double cd_projection_weight(uint32_t i) { return CD_PROJECTION_WEIGHT(i); }
 
 /* Of contiguous elements in memory. */
 bool cd_projection_of(const void *elements, int64_t count, int32_t dtype,

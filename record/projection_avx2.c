@@ -45,6 +45,7 @@ static void block_f32(const float *x, const double *weights, int64_t count, cd_p
     sums s = {0};
     double rest[CD_PROJECTION_LANES];
     int64_t i = 0, left = 0;
+#pragma GCC unroll 4
     for (; i + CD_PROJECTION_LANES <= count; i += CD_PROJECTION_LANES) {
         const __m256d low = _mm256_cvtps_pd(_mm_loadu_ps(x + i));
         const __m256d high = _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4));
@@ -60,6 +61,7 @@ static void block_f64(const double *x, const double *weights, int64_t count, cd_
     sums s = {0};
     double rest[CD_PROJECTION_LANES];
     int64_t i = 0, left = 0;
+#pragma GCC unroll 4
     for (; i + CD_PROJECTION_LANES <= count; i += CD_PROJECTION_LANES) {
         const __m256d low = _mm256_loadu_pd(x + i), high = _mm256_loadu_pd(x + i + 4);
         s = add(s, _mm256_mul_pd(low, _mm256_loadu_pd(weights + i)),

@@ -21,28 +21,21 @@
 
 #include <string.h>
 
-static const struct {
-    const char *name, *summary;
-} rows[CD_ALGORITHM_COUNT] = {
-#define CD_ALGORITHM(name, summary) {#name, summary},
+static const char *const names[CD_ALGORITHM_COUNT] = {
+#define CD_ALGORITHM(name, summary) #name,
 #include "sim/algorithms.def"
 #undef CD_ALGORITHM
 };
 
 const char *cd_algorithm_name(cd_algorithm algorithm)
 {
-    return (unsigned)algorithm < CD_ALGORITHM_COUNT ? rows[algorithm].name : "?";
-}
-
-const char *cd_algorithm_summary(cd_algorithm algorithm)
-{
-    return (unsigned)algorithm < CD_ALGORITHM_COUNT ? rows[algorithm].summary : "?";
+    return (unsigned)algorithm < CD_ALGORITHM_COUNT ? names[algorithm] : "?";
 }
 
 int32_t cd_algorithm_find(const char *name)
 {
     for (int32_t i = 0; i < CD_ALGORITHM_COUNT; i++)
-        if (strcmp(rows[i].name, name) == 0) return i;
+        if (strcmp(names[i], name) == 0) return i;
     return -1;
 }
 

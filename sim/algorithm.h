@@ -19,7 +19,6 @@ typedef enum cd_algorithm {
     CD_ALGORITHM_COUNT
 } cd_algorithm;
 const char *cd_algorithm_name(cd_algorithm algorithm);
-const char *cd_algorithm_summary(cd_algorithm algorithm);
 int32_t cd_algorithm_find(const char *name); /* -1 when there is none */
 
 typedef enum cd_action_kind {

@@ -7,28 +7,16 @@
 
 #include <string.h>
 
-static const struct {
-    const char *name, *summary;
-} rows[CD_CHOOSER_KIND_COUNT] = {
-#define CD_CHOOSER(name, summary) {#name, summary},
+static const char *const names[CD_CHOOSER_KIND_COUNT] = {
+#define CD_CHOOSER(name, summary) #name,
 #include "sim/choosers.def"
 #undef CD_CHOOSER
 };
 
-const char *cd_chooser_name(cd_chooser_kind kind)
-{
-    return (unsigned)kind < CD_CHOOSER_KIND_COUNT ? rows[kind].name : "?";
-}
-
-const char *cd_chooser_summary(cd_chooser_kind kind)
-{
-    return (unsigned)kind < CD_CHOOSER_KIND_COUNT ? rows[kind].summary : "?";
-}
-
 int32_t cd_chooser_find(const char *name)
 {
     for (int32_t i = 0; i < CD_CHOOSER_KIND_COUNT; i++)
-        if (strcmp(rows[i].name, name) == 0) return i;
+        if (strcmp(names[i], name) == 0) return i;
     return -1;
 }
 

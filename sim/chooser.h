@@ -62,5 +62,3 @@ typedef enum cd_chooser_kind {
     CD_CHOOSER_KIND_COUNT
 } cd_chooser_kind;
 int32_t cd_chooser_find(const char *name);
-const char *cd_chooser_name(cd_chooser_kind kind);
-const char *cd_chooser_summary(cd_chooser_kind kind);

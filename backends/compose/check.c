@@ -144,7 +144,9 @@ static cddp_status before_next(cd_step_group *g, cd_step_work *w, cddp_error *er
 {
     bool compares = must_be_equal(g, &w->call);
     if (w->inner_index == SIDE) {
+        w->is_known_to_all = true;
         CD_TRY(compare_calls(g, w->extra, err));
+        w->is_known_to_all = false;
         CD_TRY(cd_step_issue(g, w, MAIN, &w->call, !compares, err));
         return CDDP_OK;
     }

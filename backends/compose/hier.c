@@ -23,6 +23,10 @@
 ** a group of all ranks. It is not the flat one: with several operations in flight, a rank may begin
 ** to compare k+1 before or after it issues k there (P1). guard=0 leaves that out.
 **
+** Failures: a step fails for its members alone: a leader knows what a rank of its node cannot. So a
+** leader that fails aborts the groups of its node, and a rank that fails inside a node those of its
+** leader; both pass on what failed (P7).
+**
 ** Limits: steps advance only when a rank posts, tests or waits, so the table does not declare
 ** async.
 */
@@ -213,7 +217,9 @@ static cddp_status fingerprints_compare(const cd_step_group *g, const cd_step_wo
 static cddp_status hier_next(cd_step_group *g, cd_step_work *w, cddp_error *err)
 {
     if (w->inner_index == GUARD) {
+        w->is_known_to_all = true;
         CD_TRY(fingerprints_compare(g, w, err));
+        w->is_known_to_all = false;
         CD_TRY(issue_first(g, w, err));
         return CDDP_OK;
     }

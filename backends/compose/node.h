@@ -57,7 +57,7 @@ struct cd_node {
     char *name; /* the node's part of the text */
 };
 
-/* Ranks with open groups, each with what it has open. The one part that changes: see step.c. */
+/* Ranks with open groups, each with what it has open: the one part that changes. */
 typedef struct cd_step_ranks {
     pthread_mutex_t lock; /* ranks may be threads */
     struct cd_step_rank *first;

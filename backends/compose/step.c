@@ -1,62 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups made of inner groups, and works of several steps. step.h has the invariants. */
-#define _POSIX_C_SOURCE 200809L
+/* Works of several steps. step.h has the invariants; groups are opened in step_group.c. */
 #include "backends/compose/step.h"
 
-#include "core/base/alloc.h"
-#include "core/base/assert.h"
 #include "core/base/error.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* ---- small things ---- */
-
-bool cd_step_is_message(cddp_op op) { return op == CDDP_OP_SEND || op == CDDP_OP_RECV; }
-
-bool cd_step_is_reduction(cddp_op op)
-{
-    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
-}
-
-uint64_t cd_step_now(const cd_step_group *g) { return g->rank->ops->now_ns(g->rank); }
-
-cddp_tensor cd_step_bytes(void *bytes, size_t byte_count)
-{
-    int64_t numel = (int64_t)byte_count;
-    return cddp_tensor_of(cddp_device_cpu(), bytes, 0, CDDP_U8, &numel, 1);
-}
-
-bool cd_step_has_input(const cd_step_group *g, const cddp_collective *c)
-{
-    bool is_root = c->root == g->me;
-    switch (c->op) {
-    case CDDP_OP_BARRIER:
-    case CDDP_OP_BROADCAST:
-    case CDDP_OP_RECV:
-        return false;
-    case CDDP_OP_SCATTER:
-        return is_root;
-    default:
-        return true;
-    }
-}
-
-bool cd_step_has_output(const cd_step_group *g, const cddp_collective *c)
-{
-    bool is_root = c->root == g->me;
-    switch (c->op) {
-    case CDDP_OP_BARRIER:
-    case CDDP_OP_SEND:
-        return false;
-    case CDDP_OP_REDUCE:
-    case CDDP_OP_GATHER:
-        return is_root;
-    default:
-        return true;
-    }
-}
+/* ---- groups that broke ---- */
 
 static void group_break(cd_step_group *g, cddp_status status, const char *words)
 {
@@ -69,145 +21,6 @@ static void group_break(cd_step_group *g, cddp_status status, const char *words)
 static cddp_status fail_broken(const cd_step_group *g, cddp_error *err)
 {
     return cd_fail(err, g->broken, "group '%s' failed before: %s", g->name, g->broken_words);
-}
-
-/* ---- the groups of a rank ---- */
-
-struct cd_step_rank {
-    cd_step_rank *next;
-    const cddp_rank *rank;
-    const cddp_allocator *allocator;
-    cd_step_group *first;
-    size_t queued; /* works with steps to come, over all groups */
-};
-
-static cddp_status rank_join(cd_step_group *g, cddp_error *err)
-{
-    cd_step_ranks *ranks = g->node->composition->ranks;
-    cd_step_rank *r = NULL;
-    pthread_mutex_lock(&ranks->lock);
-    for (r = ranks->first; r != NULL && r->rank != g->rank; r = r->next) {
-    }
-    if (r == NULL) {
-        r = cd_allocate_zero(g->allocator, sizeof *r);
-        if (r != NULL) {
-            r->rank = g->rank;
-            r->allocator = g->allocator;
-            r->next = ranks->first;
-            ranks->first = r;
-        }
-    }
-    pthread_mutex_unlock(&ranks->lock);
-    if (r == NULL) return cd_fail_memory(err, "group '%s'", g->name);
-    g->next_of_rank = r->first;
-    r->first = g;
-    g->mine = r;
-    return CDDP_OK;
-}
-
-static void rank_leave(cd_step_group *g)
-{
-    cd_step_rank *r = g->mine;
-    if (r == NULL) return;
-    cd_step_group **at = &r->first;
-    while (*at != g) at = &(*at)->next_of_rank;
-    *at = g->next_of_rank;
-    if (r->first != NULL) return;
-    cd_step_ranks *ranks = g->node->composition->ranks;
-    pthread_mutex_lock(&ranks->lock);
-    cd_step_rank **link = &ranks->first;
-    while (*link != NULL && *link != r) link = &(*link)->next;
-    if (*link == r) *link = r->next;
-    pthread_mutex_unlock(&ranks->lock);
-    cd_release(r->allocator, r, sizeof *r);
-}
-
-/* ---- groups ---- */
-
-static void queue_remove(cd_step_group *g, cd_step_work *w);
-
-cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
-                                 const cddp_group_spec *spec, const cd_step_ops *ops,
-                                 cd_step_group **group, cddp_error *err)
-{
-    const cddp_allocator *a = rank->allocator;
-    cd_arena arena;
-    cd_arena_init(&arena, a, 4096);
-    cd_step_group *g = cd_arena_push(&arena, ops->group_bytes);
-    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
-    g->arena = arena;
-    g->node = backend->self;
-    g->ops = ops;
-    g->rank = rank;
-    g->allocator = a;
-    g->me = spec->group_rank;
-    g->size = spec->group_size;
-    g->timeout_ns = spec->timeout_ns;
-    g->name = cd_arena_strdup(&g->arena, spec->name);
-    g->members = cd_arena_array(&g->arena, g->size, sizeof *g->members);
-    if (g->arena.exhausted) {
-        cd_arena_fini(&g->arena);
-        return cd_fail_memory(err, "group '%s' of %" PRIu32, spec->name, spec->group_size);
-    }
-    memcpy(g->members, spec->members, g->size * sizeof *g->members);
-    const cddp_status status = rank_join(g, err);
-    if (status != CDDP_OK)
-        cd_arena_fini(&g->arena);
-    else
-        *group = g;
-    return status;
-}
-
-cddp_status cd_step_group_open_inner(cd_step_group *g, const cddp_group_spec *spec,
-                                     const cd_inner_spec *inner, cddp_error *err)
-{
-    char name[160];
-    cddp_status status = CDDP_OK;
-    const uint32_t count = inner->members != NULL ? inner->member_count : g->size;
-    CD_ASSERT(g->inner_count < CD_NODE_GROUPS_MAX);
-    if (snprintf(name, sizeof name, "%s%s", g->name, inner->suffix) >= (int)sizeof name)
-        return cd_fail(err, CDDP_E_LIMIT, "group name '%s' is too long for backend '%s'", g->name,
-                       g->node->table.name);
-    uint32_t *members = cd_allocate_array(g->allocator, count, sizeof *members);
-    if (members == NULL) return cd_fail_memory(err, "group '%s' of %" PRIu32, name, count);
-    for (uint32_t i = 0; i < count; i++)
-        members[i] = g->members[inner->members != NULL ? inner->members[i] : i];
-    cddp_group_spec full = *spec;
-    full.name = name;
-    full.members = members;
-    full.group_size = count;
-    full.group_rank = inner->members != NULL ? inner->me : g->me;
-    cd_inner *slot = &g->inner[g->inner_count];
-    CD_TRY_OUT(inner->node->table.open(&inner->node->table, g->rank, &full, &slot->group, err));
-    slot->table = &inner->node->table;
-    g->inner_count++;
-out:
-    cd_release(g->allocator, members, count * sizeof *members);
-    return status;
-}
-
-void cd_step_group_skip_inner(cd_step_group *g)
-{
-    CD_ASSERT(g->inner_count < CD_NODE_GROUPS_MAX);
-    g->inner[g->inner_count++] = (cd_inner){.table = NULL};
-}
-
-void cd_step_group_destroy(void *group)
-{
-    cd_step_group *g = group;
-    if (g == NULL) return;
-    if (g->ops->closing != NULL) g->ops->closing(g);
-    for (cd_step_work *w = g->made; w != NULL; w = w->next_made)
-        if (w->inner != NULL)
-            g->inner[w->inner_index].table->release(g->inner[w->inner_index].group, w->inner);
-    while (g->inner_count > 0) {
-        const cd_inner *inner = &g->inner[--g->inner_count];
-        if (inner->table != NULL) inner->table->close(inner->group);
-    }
-    if (g->ops->fini != NULL) g->ops->fini(g);
-    while (g->first != NULL) queue_remove(g, g->first);
-    rank_leave(g);
-    cd_arena_fini(&g->arena);
 }
 
 /* ---- records of works (P5) ---- */
@@ -296,10 +109,11 @@ cddp_status cd_step_issue(cd_step_group *g, cd_step_work *w, uint32_t index,
     cddp_collective c = *call;
     c.timeout_ns = time_left(g, w->deadline_ns);
     w->stage++;
-    w->last = last;
+    w->is_one_of_many = w->is_one_of_many || !last;
     w->arrived = false;
     w->inner_index = index;
     CD_TRY(cd_inner_post(g, index, &c, &w->inner, err));
+    w->last = last; /* one that could not be issued is missing */
     return CDDP_OK;
 }
 
@@ -323,7 +137,43 @@ static void describe_inner(const cd_step_group *g, const cd_step_work *w, char *
         inner->table->describe(inner->group, w->inner, text, text_bytes);
 }
 
-/* Ends a work. When it fails before its last step the group breaks (P3). */
+/* Aborts the inner groups, but `spared`. */
+static cddp_status abort_inner(const cd_step_group *g, uint32_t spared, const char *reason,
+                               cddp_error *err)
+{
+    cddp_status first = CDDP_OK;
+    for (uint32_t i = 0; i < g->inner_count; i++) {
+        const cd_inner *inner = &g->inner[i];
+        if (i == spared || inner->table == NULL || inner->table->abort == NULL) continue;
+        cddp_status status =
+            inner->table->abort(inner->group, reason, first == CDDP_OK ? err : NULL);
+        if (first == CDDP_OK) first = status;
+    }
+    return first;
+}
+
+/* Others may wait for steps that this rank will never make, in whatever inner group (P7). Members
+** of a group in which a step timed out have the same time-out, and say themselves for whom they
+** waited. */
+static void break_for_all(cd_step_group *g, const cd_step_work *w, cddp_status status,
+                          const char *words)
+{
+    char reason[CDDP_ERROR_MESSAGE_BYTES];
+    if (g->broken != CDDP_OK) return;
+    group_break(g, status, words);
+    if (w->is_known_to_all) return;
+    snprintf(reason, sizeof reason, "its %s failed: %s", cddp_op_name(w->call.op), words);
+    const bool is_late = status == CDDP_E_TIMEOUT && w->inner != NULL;
+    (void)abort_inner(g, is_late ? w->inner_index : UINT32_MAX, reason, NULL);
+}
+
+/* Later steps are missing (P3), or an inner group is lost that other ranks of this group do not
+** know: they would wait for this rank in the next operation. A time-out loses no group. */
+static bool breaks_group(const cd_step_work *w, cddp_status outcome)
+{
+    return !w->last || (w->is_one_of_many && w->inner != NULL && outcome != CDDP_E_TIMEOUT);
+}
+
 static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cddp_error *err)
 {
     w->ended = true;
@@ -334,8 +184,8 @@ static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cdd
     w->outcome = outcome;
     if (outcome != CDDP_OK)
         snprintf(w->words, sizeof w->words, "%.*s", (int)sizeof w->words - 1, err->message);
-    if (outcome != CDDP_OK && !w->last) group_break(g, outcome, w->words);
     if (outcome != CDDP_OK) describe_inner(g, w, w->who, sizeof w->who);
+    if (outcome != CDDP_OK && breaks_group(w, outcome)) break_for_all(g, w, outcome, w->words);
     inner_release(g, w);
     queue_remove(g, w);
 }
@@ -532,6 +382,8 @@ static cddp_status step_post(void *group, const cddp_collective *c, void **work,
 {
     cd_step_group *g = group;
     cd_step_work *w = NULL;
+    cddp_error own = CDDP_ERROR_INIT;
+    if (err == NULL) err = &own;
     pump(g);
     if (g->broken != CDDP_OK) return CD_PASS(fail_broken(g, err));
     CD_TRY(work_take(g, &w, err));
@@ -547,6 +399,9 @@ static cddp_status step_post(void *group, const cddp_collective *c, void **work,
     if (c->send_counts != NULL) w->call.send_counts = w->counts + g->size;
     cddp_status status = g->ops->begin(g, w, err);
     if (status != CDDP_OK) {
+        /* what a backend cannot do fails alike on all ranks */
+        if (w->is_one_of_many && status != CDDP_E_UNSUPPORTED)
+            break_for_all(g, w, status, err->message);
         work_give(g, w);
         return status;
     }
@@ -585,8 +440,8 @@ static void step_release(void *group, void *work)
     cd_step_group *g = group;
     cd_step_work *w = work;
     if (w->queued)
-        group_break(g, CDDP_E_STATE,
-                    "an operation was abandoned before all of its steps were made");
+        break_for_all(g, w, CDDP_E_STATE,
+                      "an operation was abandoned before all of its steps were made");
     if (!w->ended && g->ops->given_up != NULL) g->ops->given_up(g, w);
     inner_release(g, w);
     queue_remove(g, w);
@@ -596,14 +451,7 @@ static void step_release(void *group, void *work)
 static cddp_status step_abort(void *group, const char *reason, cddp_error *err)
 {
     cd_step_group *g = group;
-    cddp_status first = CDDP_OK;
-    for (uint32_t i = 0; i < g->inner_count; i++) {
-        const cd_inner *inner = &g->inner[i];
-        if (inner->table == NULL || inner->table->abort == NULL) continue;
-        cddp_status status =
-            inner->table->abort(inner->group, reason, first == CDDP_OK ? err : NULL);
-        if (first == CDDP_OK) first = status;
-    }
+    const cddp_status first = abort_inner(g, UINT32_MAX, reason, err);
     group_break(g, CDDP_E_ABORTED, reason != NULL ? reason : "aborted");
     return first;
 }

@@ -16,7 +16,9 @@
 **       count, because the others cannot know of them;
 **   P5  records of works are reused: a steady state allocates nothing;
 **   P6  while a rank waits in one group, its works in other groups go on: another rank may wait for
-**       those first. A group that is at work itself, around an inner group, is left alone.
+**       those first. A group that is at work itself, around an inner group, is left alone;
+**   P7  a group that breaks aborts its inner groups: no rank waits in one of them for a step that
+**       is missing (P3). Not where every rank finds the same failure.
 */
 #pragma once
 #include "backends/compose/node.h"
@@ -27,6 +29,13 @@ typedef struct cd_step_work cd_step_work;
 
 /* The open groups of one rank. */
 typedef struct cd_step_rank cd_step_rank;
+struct cd_step_rank {
+    cd_step_rank *next;
+    const cddp_rank *rank;
+    const cddp_allocator *allocator;
+    cd_step_group *first;
+    size_t queued; /* works with steps to come, over all groups */
+};
 
 typedef struct cd_inner {
     const cddp_backend *table; /* NULL: this rank is not a member */
@@ -61,6 +70,8 @@ struct cd_step_work {
     uint32_t inner_index;
     void *inner; /* the step in flight; NULL: none */
     bool queued, last, ended, lost;
+    bool is_one_of_many;  /* the work has more steps than one */
+    bool is_known_to_all; /* every rank finds the failure of the work by itself */
     bool arrived;         /* the step in flight was waited for, and ended well */
     uint64_t deadline_ns; /* UINT64_MAX: none */
     uint64_t due_ns;      /* reported done no earlier than this */

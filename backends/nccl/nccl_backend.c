@@ -248,7 +248,7 @@ static cddp_status work_begin(cd_nccl_group *g, const cddp_collective *c, cd_ncc
                               cddp_error *err)
 {
     w->call = *c;
-    w->issued = w->released = false;
+    w->issued = w->is_ordered = w->released = false;
     w->posted_ns = cd_os_now_ns();
     w->deadline_ns = w->posted_ns + (c->timeout_ns != 0 ? c->timeout_ns : g->timeout_ns);
     if (is_message(c->op) && c->root == g->rank)
@@ -340,8 +340,10 @@ static cddp_status nccl_test(void *group, void *work, bool *done, cddp_error *er
     bool ended = false;
     pthread_mutex_lock(&g->lock);
     cddp_status status = look_at(g, work, &ended, err);
-    if (status == CDDP_OK && ended)
+    if (status == CDDP_OK && ended) {
         cd_observe_passed(&g->cuda->observer, ((cd_nccl_work *)work)->done);
+        ((cd_nccl_work *)work)->is_ordered = true;
+    }
     pthread_mutex_unlock(&g->lock);
     if (status == CDDP_OK) *done = ended;
     return status;
@@ -370,6 +372,7 @@ static cddp_status wait_on_stream(cd_nccl_group *g, cd_nccl_work *w, cddp_error 
     cddp_status status = look_at(g, w, &done, err);
     if (status == CDDP_OK)
         status = cd_cuda_wait(g->cuda, cd_cuda_stream(g->cuda, w->call.stream), w->done, err);
+    if (status == CDDP_OK) w->is_ordered = true;
     pthread_mutex_unlock(&g->lock);
     return status;
 }
@@ -387,6 +390,12 @@ static void nccl_release(void *group, void *work)
     cd_nccl_group *g = group;
     cd_nccl_work *w = work;
     pthread_mutex_lock(&g->lock);
+    /* Abandoned: the tensors are the caller's again, and its stream comes behind the operation. */
+    if (w->issued && !w->is_ordered && !g->watch.failed) {
+        const cudaStream_t stream = cd_cuda_stream(g->cuda, w->call.stream);
+        const cddp_status ordered = cd_cuda_wait(g->cuda, stream, w->done, NULL);
+        (void)ordered; /* what is wrong with the GPU the next call says */
+    }
     w->released = true;
     reap(g);
     pthread_mutex_unlock(&g->lock);

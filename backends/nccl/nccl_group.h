@@ -40,9 +40,10 @@ typedef struct cd_nccl_work {
     cd_nccl_operand in, out;
     cudaEvent_t ready, done;
     uint64_t posted_ns, deadline_ns;
-    bool issued;   /* done was recorded */
-    bool on_host;  /* its wait blocks the host */
-    bool released; /* the caller released it; the GPU may still use it */
+    bool issued;     /* done was recorded */
+    bool on_host;    /* its wait blocks the host */
+    bool is_ordered; /* the caller's stream waits for done, or the caller saw that it is */
+    bool released;   /* the caller released it; the GPU may still use it */
 } cd_nccl_work;
 
 struct cd_nccl_group {

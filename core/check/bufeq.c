@@ -199,12 +199,16 @@ static void take_forward_end(state *s, const cddp_event *e, rank_facts *r)
 
 /* ---- who has inputs left ---- */
 
+/* An active rank speaks in front of its forward, and again when its backward has learnt how many
+** are active: that is no other iteration. */
 static void take_turn(state *s, const cddp_event *e, rank_facts *r)
 {
+    const cddp_event_join_notify *n = &e->as.join_notify;
+    if (n->active && n->active_ranks >= 0) return;
     turn *t = cd_table_add(&s->turns, CD_KEY(r->joins, r->turns++));
     if (t == NULL) return;
     t->spoke++;
-    if (e->as.join_notify.active && t->largest_active < (int64_t)e->rank + 1)
+    if (n->active && t->largest_active < (int64_t)e->rank + 1)
         t->largest_active = (int64_t)e->rank + 1;
 }
 

@@ -7,15 +7,18 @@
 **               states; collective_post, grad_local and grad_final, which it is compared with
 **               (hook_sums.c).
 **               hook_law: a quantity the hook states itself, with its allowed distance; or the n-th
-**               of each rank, summed over the ranks. Compare events of link 9, and of link 17,
-**               of which a wrong mean is a consequence. hook_done digests
-**               across ranks where the backend promises equal bits; agreement, which narrows that
-**               to the ranks that must agree.
+**               of a bucket's call, summed over the ranks. owed: how many of them there are.
+**               Compare events of link 9, and of link 17, of which a wrong mean is a consequence.
+**               hook_done digests across ranks where the backend promises equal bits; agreement,
+**               which narrows that to the ranks that must agree.
 ** Exercised     a hook call completed.
 ** Blame         the rank and the bucket; for a law the rank that broke it, none where it is over
 **               all ranks. Of a mean the one rank whose part is missing, where that rank alone does
 **               not post its share. See Note [Whose part is missing]. A wrong sum over the ranks
-**               is not reported where one rank is known to have sent something else.
+**               is not reported where one rank is known to have sent something else; a law over
+**               all ranks that is broken then comes behind it. Of laws that are not stated the
+**               ranks that owe them, where most ranks state theirs: what nobody states is not
+**               judged, and no finding.
 ** Limits        calls of a joined rank have no window: of them only the zeros are judged. The first
 **               pass of a static graph marks no bucket as last (STA-04), so is_last is judged from
 **               the second window on. What a hook declares to be no communication (noop) makes
@@ -31,6 +34,7 @@
 #include "core/trace/tracer.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct rank_facts {
     /* finalised backwards; bucket of the previous call in this window, + 1 */
@@ -58,13 +62,27 @@ typedef struct joint {
     uint64_t sequence;
 } joint;
 
+/* What a rank states of a bucket: in which call, and how many times a law in it. */
+typedef struct stated {
+    uint64_t call, count;
+} stated;
+
+/* The laws that a rank owes in a step, and has stated. */
+typedef struct due {
+    int64_t owed, stated, group;
+    uint32_t micro_step;
+    uint64_t sequence; /* of the first that is owed */
+} due;
+
 typedef struct state {
     cd_writer writer;
     cd_ranks ranks;   /* of rank_facts */
     cd_table calls;   /* (rank, bucket) → call */
     cd_agree results; /* (step, completion, bucket) → digest, dtype */
-    cd_table stated;  /* (rank, bucket, law) → how often a law over all ranks was stated */
-    cd_table joint;   /* (how often before, bucket, law, group) → joint */
+    cd_table opened;  /* (rank, bucket) → how often a hook was called, shadows included */
+    cd_table stated;  /* (rank, bucket, law over all ranks) → stated */
+    cd_table joint;   /* (call and how often before in it, bucket, law, group) → joint */
+    cd_table dues;    /* (step, rank) → due */
     cd_hook_sums sums;
     uint64_t completed;
 } state;
@@ -78,6 +96,13 @@ static bool keeps_joint(void *self, const cd_key *key, const void *value)
            (int64_t)j->count != group.members;
 }
 
+static bool keeps_due(void *self, const cd_key *key, const void *value)
+{
+    const due *d = value;
+    (void)self, (void)key;
+    return d->owed > d->stated;
+}
+
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
     cddp_status status =
@@ -87,11 +112,14 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->calls, context->allocator, sizeof(call));
     cd_agree_init(&s->results, context->allocator);
-    cd_table_init(&s->stated, context->allocator, sizeof(uint64_t));
+    cd_table_init(&s->opened, context->allocator, sizeof(uint64_t));
+    cd_table_init(&s->stated, context->allocator, sizeof(stated));
     cd_table_init(&s->joint, context->allocator, sizeof(joint));
+    cd_table_init(&s->dues, context->allocator, sizeof(due));
     cd_hook_sums_init(&s->sums, &s->writer, context->allocator);
     cd_writer_set_agree_window(&s->writer, &s->results, CD_WHOLE_BY_STEP);
     cd_writer_set_window(&s->writer, &s->joint, keeps_joint);
+    cd_writer_set_window(&s->writer, &s->dues, keeps_due);
     return CDDP_OK;
 }
 
@@ -202,17 +230,22 @@ static void take_law(state *s, const cddp_event *e)
     cd_writer_hold(&s->writer, CD_KEY(1, l->bucket), &f);
 }
 
-/* The n-th statement of every rank belongs together, whatever step a joined rank is in. */
+#define STATED_MAX 4096 /* times that a law is stated in one call */
+
+/* The n-th statement of every rank in the k-th call belongs together, whatever step a joined rank
+** is in. So one that is left out says nothing of those that follow it. */
 static joint *add_to_joint(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cddp_event_hook_law *l = &e->as.hook_law;
     int64_t law = (int64_t)cd_hash_text(e->text);
-    uint64_t *before = cd_table_add(&s->stated, CD_KEY(e->rank, l->bucket, law));
-    joint *j = before != NULL
-                   ? cd_table_add(&s->joint, CD_KEY((int64_t)*before, l->bucket, law, r->group))
-                   : NULL;
+    stated *before = cd_table_add(&s->stated, CD_KEY(e->rank, l->bucket, law));
+    const uint64_t *opened = cd_table_find(&s->opened, CD_KEY(e->rank, l->bucket));
+    if (before == NULL) return NULL;
+    if (opened != NULL && before->call != *opened) *before = (stated){.call = *opened};
+    const uint64_t place = before->call * STATED_MAX + before->count;
+    joint *j = cd_table_add(&s->joint, CD_KEY((int64_t)place, l->bucket, law, r->group));
     if (j == NULL) return NULL;
-    (*before)++;
+    before->count++;
     j->left += cd_f64_of(l->left);
     j->right += cd_f64_of(l->right);
     j->bound += cd_f64_of(l->bound);
@@ -258,6 +291,30 @@ static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
     cd_writer_hold(&s->writer, CD_KEY(3, e->as.hook_law.bucket), &f);
 }
 
+static due *due_of(state *s, const cddp_event *e)
+{
+    return cd_table_add(&s->dues, CD_KEY(e->step, e->rank));
+}
+
+/* Also one within any distance, which says nothing: the rank could not say more, and left nothing
+** out. */
+static void count_law(state *s, const cddp_event *e)
+{
+    due *d = e->as.hook_law.bucket >= 0 ? due_of(s, e) : NULL;
+    if (d != NULL) d->stated++;
+}
+
+static void count_owed(state *s, const cddp_event *e, const rank_facts *r)
+{
+    if (e->text == NULL || strcmp(e->text, CD_STATED_LAWS) != 0) return;
+    due *d = due_of(s, e);
+    if (d == NULL) return;
+    if (d->owed == 0) d->micro_step = e->micro_step;
+    if (d->owed == 0) d->sequence = e->sequence;
+    d->owed += e->as.owed.count;
+    d->group = r->group;
+}
+
 /* What a lossy hook makes of it may lie within the hook's laws. */
 static void report_shadow(state *s, const cddp_event *e)
 {
@@ -272,6 +329,12 @@ static void report_shadow(state *s, const cddp_event *e)
     CD_SAY(f.actual, "other numbers, which enter the average of all ranks");
     CD_SAY(f.advice, "a joined rank shadows each reduction with zeros (JON-13)");
     cd_writer_hold(&s->writer, CD_KEY(4, bucket), &f);
+}
+
+static void count_call(state *s, const cddp_event *e)
+{
+    uint64_t *opened = cd_table_add(&s->opened, CD_KEY(e->rank, e->as.hook_call.bucket));
+    if (opened != NULL) (*opened)++;
 }
 
 static void close_window(state *s, const cddp_event *e, rank_facts *r)
@@ -312,7 +375,11 @@ static void event(void *self, const cddp_event *e)
         r->is_shadow = e->as.bucket_launch.shadow;
         r->is_odd_shadow = r->is_shadow && !cd_stages_is_zeros(&e->as.bucket_launch);
         break;
+    case CDDP_EV_owed:
+        count_owed(s, e, r);
+        break;
     case CDDP_EV_hook_call:
+        count_call(s, e);
         if (!r->is_shadow) take_call(s, e, r);
         if (r->is_odd_shadow) report_shadow(s, e);
         break;
@@ -320,6 +387,7 @@ static void event(void *self, const cddp_event *e)
         if (!r->is_shadow) take_done(s, e, r);
         break;
     case CDDP_EV_hook_law:
+        count_law(s, e);
         if (e->as.hook_law.over_ranks)
             take_joint_law(s, e, r);
         else
@@ -369,6 +437,62 @@ static void prefer_reference(state *s)
     }
 }
 
+/* A rank that does something else with a bucket than the plan's hook is the cause of what does not
+** add up over all ranks. */
+static void put_behind_culprits(state *s)
+{
+    for (size_t i = 0; i < s->joint.count; i++) {
+        const int64_t bucket = cd_table_key(&s->joint, i)->part[1];
+        cddp_finding *f = cd_writer_get_held(&s->writer, CD_KEY(3, bucket));
+        if (f != NULL && cd_hook_sums_has_culprit(&s->sums, bucket, f->step))
+            f->is_consequence = true;
+    }
+}
+
+/* The earliest step in which a rank owes laws; NULL: none. *ranks: all that do so then. */
+static const due *find_due(const state *s, uint32_t *step, cd_rank_set *ranks, cd_arena *memory)
+{
+    const due *found = NULL;
+    for (size_t i = 0; i < s->dues.count; i++) {
+        const due *d = cd_table_value(&s->dues, i);
+        const cd_key *key = cd_table_key(&s->dues, i);
+        if (d->owed <= d->stated || (found != NULL && key->part[0] > (int64_t)*step)) continue;
+        if (found == NULL || key->part[0] < (int64_t)*step) *ranks = (cd_rank_set){0};
+        *step = (uint32_t)key->part[0];
+        cd_rank_set_add(ranks, memory, (uint32_t)key->part[1]);
+        if (cd_rank_set_next(ranks, 0) == (uint32_t)key->part[1]) found = d;
+    }
+    return found;
+}
+
+/* Where most ranks owe some, the hook states less than it is to: that leaves the run unjudged. */
+static void report_due(state *s)
+{
+    cddp_fact_group group;
+    cd_rank_set ranks = {0};
+    uint32_t step = 0;
+    char who[96];
+    const due *d = find_due(s, &step, &ranks, &s->writer.memory);
+    if (d == NULL || !cd_writer_find_group(&s->writer, d->group, &group) ||
+        2 * cd_rank_set_count(&ranks) >= (uint64_t)group.members)
+        return;
+    const cddp_event place = {.kind = CDDP_EV_owed,
+                              .rank = cd_rank_set_next(&ranks, 0),
+                              .step = step,
+                              .micro_step = d->micro_step,
+                              .sequence = d->sequence};
+    cddp_finding f = cd_finding_at(&s->writer, &place);
+    cd_rank_set_print(&ranks, place.rank, who, sizeof who);
+    cd_finding_set_ranks(&s->writer, &f, &ranks);
+    CD_SAY(f.title, "%s: the hook leaves out laws of its buckets that the other ranks state", who);
+    CD_SAY(f.expected, "rank %u: %lld laws in step %u, as the plan's hook has them", place.rank,
+           (long long)d->owed, step);
+    CD_SAY(f.actual, "%lld", (long long)d->stated);
+    CD_SAY(f.advice, "what a rank does not state is not judged there: compare the hook's code on "
+                     "this rank, and what its tracer was given");
+    cd_writer_report(&s->writer, &f);
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -396,12 +520,16 @@ static void end(void *self)
                          "collectives gave to each, and what it made of that");
         cd_writer_report(&s->writer, &f);
     }
+    put_behind_culprits(s);
     cd_hook_sums_end(&s->sums);
+    report_due(s);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->calls);
     cd_agree_fini(&s->results);
+    cd_table_fini(&s->opened);
     cd_table_fini(&s->stated);
     cd_table_fini(&s->joint);
+    cd_table_fini(&s->dues);
     cd_check_end(s);
 }
 
@@ -411,6 +539,7 @@ static const uint16_t kinds[] = {CDDP_EV_wrap,
                                  CDDP_EV_hook_call,
                                  CDDP_EV_hook_done,
                                  CDDP_EV_hook_law,
+                                 CDDP_EV_owed,
                                  CDDP_EV_compare,
                                  CDDP_EV_backward_end,
                                  CDDP_EV_bucket_law,

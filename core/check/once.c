@@ -50,6 +50,8 @@ typedef struct rank_facts {
     bool is_recorded; /* what a program does with cddp/record.h */
     bool has_forward; /* with gradients, in the step of forward_step */
     uint32_t forward_step;
+    bool has_left; /* a backward, half-way, in the step of left_step */
+    uint32_t left_step;
 } rank_facts;
 
 typedef struct bucket_facts {
@@ -210,6 +212,10 @@ static void take_mark(state *s, const cddp_event *e, rank_facts *r)
     if (strcmp(mark, CD_TRACER_OWN_REDUCTION) == 0) r->own += e->as.mark.value;
     r->averages |= strcmp(mark, CD_TRACER_AVERAGES) == 0;
     r->is_recorded |= strcmp(mark, CD_TRACER_RECORDED) == 0;
+    if (strcmp(mark, CD_TRACER_LEFT) == 0) {
+        r->has_left = true;
+        r->left_step = e->step;
+    }
     if (strcmp(mark, CD_TRACER_UNIT_REDUCED) != 0) return;
     for (size_t i = 0; i < s->units.count; i++) {
         const cd_key *of = cd_table_key(&s->units, i);
@@ -342,6 +348,9 @@ static void take_touch(state *s, const cddp_event *e, rank_facts *r)
     if (!t->touched &&
         (l->pending == 0 || l->zero_epoch != r->zero_epoch || l->pending_step != e->step))
         return;
+    /* of a backward that was left nobody reduces anything: zero_grad drops it */
+    if (r->has_left && l->pending_step == r->left_step && l->zero_epoch != r->zero_epoch)
+        settle(l, r);
     bool in_backward = t->touched && r->is_prepared && b != NULL && b->is_done &&
                        b->done_sequence > l->local_sequence &&
                        l->final_sequence < l->local_sequence;

@@ -31,11 +31,13 @@
 #include "core/trace/tracer.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct tensor_facts {
     int64_t bucket;
     uint64_t local_sequence, final_sequence;
     uint32_t local_rank, local_micro, final_rank, final_micro;
+    int64_t final_digest;
     bool local_bad, final_bad;
     bool is_lost;                    /* the rank that brought it got an average without it */
     char name[CD_WRITER_NAME_BYTES]; /* of a tensor that has no index */
@@ -68,6 +70,7 @@ typedef struct state {
     uint64_t half_reductions, nonfinite;
     bool reported_overflow, reported_step;
     bool divides_first; /* the reducer itself, and no hook in its place */
+    bool is_recorded;   /* what a program does with cddp/record.h */
 } state;
 
 /* A step with a NaN or an infinity is judged at the end. */
@@ -140,6 +143,7 @@ static void take_final(state *s, const cddp_event *e)
     t->final_rank = e->rank;
     t->final_micro = e->micro_step;
     t->final_sequence = e->sequence;
+    t->final_digest = e->as.grad_final.digest;
     t->bucket = e->as.grad_final.bucket;
 }
 
@@ -164,11 +168,22 @@ static void take_step(state *s, const cddp_event *e)
     take_witness(cd_table_add(&s->stepped, CD_KEY(e->step, o->optimizer)), &here);
 }
 
+/* A recorded program may have made something finite of what was reduced. Whether it may, and what
+** it made, is verify/import's business. */
+static bool was_rewritten(const state *s, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    const tensor_facts *f =
+        s->is_recorded ? cd_table_find(&s->tensors, CD_KEY(e->step, t->param, 0)) : NULL;
+    return f != NULL && f->final_bad && f->final_digest != 0 && t->gradient != 0 &&
+           t->gradient != f->final_digest;
+}
+
 static void take_touch(state *s, const cddp_event *e)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
     cd_table_add(&s->owners, CD_KEY(t->optimizer));
-    if (t->touched)
+    if (t->touched && !was_rewritten(s, e))
         take_witness(cd_table_add(&s->touched, CD_KEY(e->step, t->param)),
                      &(witness){e->sequence, t->optimizer, e->rank, true});
 }
@@ -295,6 +310,8 @@ static void event(void *self, const cddp_event *e)
     } else if (e->kind == CDDP_EV_mark_ready) {
         const int64_t path = e->as.mark_ready.path;
         s->divides_first |= path == CDDP_PATH_RECIPROCAL || path == CDDP_PATH_DIVIDE;
+    } else if (e->kind == CDDP_EV_mark) {
+        s->is_recorded |= e->text != NULL && strcmp(e->text, CD_TRACER_RECORDED) == 0;
     } else if (e->kind == CDDP_EV_optimizer_step) {
         take_step(s, e);
     } else if (e->kind == CDDP_EV_optimizer_touch) {
@@ -372,7 +389,7 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_grad_local,      CDDP_EV_grad_final,
                                  CDDP_EV_collective_post, CDDP_EV_optimizer_step,
                                  CDDP_EV_optimizer_touch, CDDP_EV_compare,
-                                 CDDP_EV_mark_ready};
+                                 CDDP_EV_mark_ready,      CDDP_EV_mark};
 
 CD_CHECK_TABLE(range, "I-RANGE", "reductions neither overflow nor hide a NaN",
                "No overflow or NaN is produced by a reduction whose exact result is finite and "

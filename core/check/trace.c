@@ -170,6 +170,7 @@ typedef struct state {
     uint8_t plain[CDDP_EV_COUNT]; /* the thing that every event of a kind reports, + 1; 0: none */
     cd_ranks ranks;               /* of rank_facts */
     cd_table witnesses; /* (thing, rank) → the first event that shows it where it was not seen */
+    cd_table empties;   /* parameter without elements, whose gradient has no digest → true */
     uint64_t paired;
 } state;
 
@@ -183,6 +184,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
         if (things[t].which[0] == '\0') s->plain[things[t].kind] = (uint8_t)(t + 1);
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->witnesses, context->allocator, sizeof(cddp_event));
+    cd_table_init(&s->empties, context->allocator, sizeof(bool));
     return CDDP_OK;
 }
 
@@ -480,7 +482,8 @@ static void take_touch(state *s, rank_facts *r, const cddp_event *e)
     demand(s, r, STEP, e);
     if (!t->touched) return;
     if (t->gradient != 0) see(r, CONSUMED);
-    if (r->has_digests && !has_seen(r, UNIT)) demand(s, r, CONSUMED, e);
+    const bool is_empty = cd_table_find(&s->empties, CD_KEY(t->param)) != NULL;
+    if (r->has_digests && !has_seen(r, UNIT) && !is_empty) demand(s, r, CONSUMED, e);
 }
 
 /* ---- events ---- */
@@ -492,6 +495,9 @@ static void take_plain(state *s, rank_facts *r, const cddp_event *e)
     case CDDP_EV_join_end:
         if (e->as.join_end.shadow_iterations > 0) demand(s, r, SHADOW, e);
         if (has_seen(r, BUFFER_SYNC)) demand(s, r, JOIN_SYNC, e);
+        return;
+    case CDDP_EV_param:
+        if (e->as.param.numel == 0) (void)cd_table_add(&s->empties, CD_KEY(e->as.param.param));
         return;
     case CDDP_EV_samples:
         if (e->as.samples.count > 0) demand(s, r, SAMPLE, e);
@@ -653,6 +659,7 @@ static void end(void *self)
         cd_writer_exercise(&s->writer, "what %llu later events show had been reported",
                            (unsigned long long)s->paired);
     cd_table_fini(&s->witnesses);
+    cd_table_fini(&s->empties);
     cd_ranks_fini(&s->ranks);
     cd_check_end(s);
 }

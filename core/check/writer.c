@@ -359,6 +359,12 @@ void cd_writer_hold(cd_writer *writer, const cd_key *key, const cddp_finding *fi
     h->is_made = true;
 }
 
+cddp_finding *cd_writer_get_held(cd_writer *writer, const cd_key *key)
+{
+    held_finding *h = cd_table_find(&writer->held, key);
+    return h != NULL && h->is_made ? &h->finding : NULL;
+}
+
 void cd_writer_exercise(cd_writer *writer, const char *format, ...)
 {
     char how[160];

@@ -105,6 +105,8 @@ void cd_writer_report(cd_writer *writer, const cddp_finding *finding);
 ** findings are reported by cd_check_end. */
 bool cd_writer_is_first(cd_writer *writer, const cd_key *key, const cddp_event *event);
 void cd_writer_hold(cd_writer *writer, const cd_key *key, const cddp_finding *finding);
+/* Borrowed until the next is_first: what is held under the key; NULL: nothing. */
+cddp_finding *cd_writer_get_held(cd_writer *writer, const cd_key *key);
 void cd_writer_exercise(cd_writer *writer, const char *format, ...) CDDP_PRINTF(2, 3);
 
 /* The table of a check whose file defines begin, event, end and kinds. */

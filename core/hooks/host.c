@@ -11,6 +11,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 bool cd_host_can_look(const cddp_device *device)
 {
@@ -183,18 +184,38 @@ cddp_status cd_state_model_check(const cd_state_model *own, const cd_state_model
                    who, saved->parameter_count, own->parameter_count);
 }
 
-cddp_status cd_state_put(const cddp_state_writer *writer, const char *name, const void *bytes,
-                         size_t count, cddp_error *err)
+#define ARRIVING_BYTES 4096 /* that are taken before any has arrived */
+
+/* In growing parts: half of what there is room for has arrived. */
+static cddp_status get_arriving(cd_state_in *in, const cddp_allocator *allocator,
+                                cd_host_memory *memory, size_t count, cddp_error *err)
 {
-    if (count > 0 && !writer->write(writer->context, bytes, count))
-        return cd_fail(err, CDDP_E_IO, "comm hook %s: its state cannot be written", name);
+    for (size_t have = 0; have < count;) {
+        size_t part = have > ARRIVING_BYTES ? have : ARRIVING_BYTES;
+        if (part > count - have) part = count - have;
+        cd_host_memory larger = {NULL, 0};
+        CD_TRY(cd_host_memory_reserve(allocator, &larger, have + part, err));
+        if (have > 0) memcpy(larger.block, memory->block, have);
+        cd_host_memory_release(allocator, memory);
+        *memory = larger;
+        if (!in->reader->read(in->reader->context, (unsigned char *)memory->block + have, part))
+            return CD_PASS(cd_state_fail_early(in, err));
+        have += part;
+    }
+    in->seal = cd_seal_add(in->seal, memory->block, count);
     return CDDP_OK;
 }
 
-cddp_status cd_state_get(const cddp_state_reader *reader, const char *name, void *bytes,
-                         size_t count, cddp_error *err)
+cddp_status cd_state_get_flat(cd_state_in *in, const cd_state_flat *wanted, cd_flat *flat,
+                              cddp_error *err)
 {
-    if (count > 0 && !reader->read(reader->context, bytes, count))
-        return cd_fail(err, CDDP_E_CORRUPT, "comm hook %s: the saved state ends early", name);
-    return CDDP_OK;
+    cddp_status status = CDDP_OK;
+    cd_host_memory memory = {NULL, 0};
+    const size_t bytes = (size_t)wanted->numel * cddp_dtype_bytes(wanted->dtype);
+    CD_TRY_OUT(get_arriving(in, wanted->allocator, &memory, bytes, err));
+    CD_TRY_OUT(cd_flat_reserve(flat, cddp_device_cpu(), wanted->dtype, wanted->numel, err));
+    if (bytes > 0) memcpy(flat->tensor.storage, memory.block, bytes);
+out:
+    cd_host_memory_release(wanted->allocator, &memory);
+    return status;
 }

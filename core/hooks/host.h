@@ -7,6 +7,7 @@
 #pragma once
 #include "cddp/device.h"
 #include "cddp/hook.h"
+#include "core/tensor/saved.h"
 
 #include <stddef.h>
 
@@ -85,8 +86,12 @@ cd_state_model cd_state_model_of(const cddp_hook_context *context);
 cddp_status cd_state_model_check(const cd_state_model *own, const cd_state_model *saved,
                                  const char *who, cddp_error *err);
 
-/* Bytes of a saved state; name is the hook's. */
-cddp_status cd_state_put(const cddp_state_writer *writer, const char *name, const void *bytes,
-                         size_t count, cddp_error *err);
-cddp_status cd_state_get(const cddp_state_reader *reader, const char *name, void *bytes,
-                         size_t count, cddp_error *err);
+/* A piece of elements, into host memory. Memory is taken as the bytes arrive, so a damaged numel
+** takes no more than a few times what the state has. */
+typedef struct cd_state_flat {
+    const cddp_allocator *allocator; /* of the bytes on their way */
+    cddp_dtype dtype;
+    int64_t numel;
+} cd_state_flat;
+cddp_status cd_state_get_flat(cd_state_in *in, const cd_state_flat *wanted, cd_flat *flat,
+                              cddp_error *err);

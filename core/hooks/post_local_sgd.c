@@ -22,7 +22,8 @@
 #include "core/hooks/option.h"
 #include "core/hooks/points.h"
 
-#define MAGIC UINT64_C(0x32444753636f4c70) /* "pLocSGD2" */
+#define MAGIC UINT64_C(0x33444753636f4c70) /* "pLocSGD3" */
+#define WHO "comm hook post_local_sgd"
 
 typedef struct settings {
     uint64_t start, subgroup_size;
@@ -129,18 +130,20 @@ static cddp_status save(void *self, const cddp_state_writer *writer, cddp_error 
 {
     const local *l = self;
     const saved s = {.magic = MAGIC, .model = l->model, .iteration = l->iteration};
-    return CD_PASS(cd_state_put(writer, "post_local_sgd", &s, sizeof s, err));
+    cd_state_out out = {.writer = writer, .who = WHO};
+    CD_TRY(cd_state_put(&out, &s, sizeof s, err));
+    return CD_PASS(cd_state_put_seal(&out, err));
 }
 
 static cddp_status load(void *self, const cddp_state_reader *reader, cddp_error *err)
 {
     local *l = self;
     saved s;
-    CD_TRY(cd_state_get(reader, "post_local_sgd", &s, sizeof s, err));
-    if (s.magic != MAGIC)
-        return cd_fail(err, CDDP_E_CORRUPT,
-                       "comm hook post_local_sgd: this is no saved state of it");
-    CD_TRY(cd_state_model_check(&l->model, &s.model, "comm hook post_local_sgd", err));
+    cd_state_in in = {.reader = reader, .who = WHO};
+    CD_TRY(cd_state_get(&in, &s, sizeof s, err));
+    if (s.magic != MAGIC) return cd_fail(err, CDDP_E_CORRUPT, WHO ": this is no saved state of it");
+    CD_TRY(cd_state_model_check(&l->model, &s.model, WHO, err));
+    CD_TRY(cd_state_check_seal(&in, err));
     l->iteration = s.iteration;
     return CDDP_OK;
 }

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#define MAGIC UINT64_C(0x3145554449534552) /* "RESIDUE1" */
+#define MAGIC UINT64_C(0x3245554449534552) /* "RESIDUE2" */
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
 #define SLOTS_MAX (UINT64_C(1) << 24)
 #define NUMEL_MAX (INT64_C(1) << 40)
@@ -110,15 +110,22 @@ void cd_residual_sum(const cd_residual *r, const cddp_grad_bucket *bucket, cd_ho
     }
 }
 
+#define WHO_BYTES 64
+static const char *print_who(const cd_residual *r, char who[WHO_BYTES])
+{
+    snprintf(who, WHO_BYTES, "comm hook %s", r->name);
+    return who;
+}
+
 /* Copies through the host, for every device. */
-static cddp_status save_slot(const cd_residual *r, const cd_residual_slot *slot,
-                             const cddp_state_writer *writer, cddp_error *err)
+static cddp_status save_slot(const cd_residual *r, const cd_residual_slot *slot, cd_state_out *out,
+                             cddp_error *err)
 {
     cd_host_memory host = {NULL, 0};
     size_t bytes = (size_t)slot->numel * cddp_dtype_bytes(slot->dtype);
     CD_TRY(cd_host_memory_reserve(r->memory.allocator, &host, bytes, err));
     cddp_status status = slot->owed.tensor.device->read(&slot->owed.tensor, host.block, bytes, err);
-    if (status == CDDP_OK) status = cd_state_put(writer, r->name, host.block, bytes, err);
+    if (status == CDDP_OK) status = cd_state_put(out, host.block, bytes, err);
     cd_host_memory_release(r->memory.allocator, &host);
     return status;
 }
@@ -126,29 +133,33 @@ static cddp_status save_slot(const cd_residual *r, const cd_residual_slot *slot,
 cddp_status cd_residual_save(const cd_residual *r, const cddp_state_writer *writer, cddp_error *err)
 {
     const saved_head h = {.magic = MAGIC, .model = r->model, .slot_count = r->slot_count};
-    CD_TRY(cd_state_put(writer, r->name, &h, sizeof h, err));
+    char who[WHO_BYTES];
+    cd_state_out out = {.writer = writer, .who = print_who(r, who)};
+    CD_TRY(cd_state_put(&out, &h, sizeof h, err));
     for (size_t i = 0; i < r->slot_count; i++) {
         const cd_residual_slot *slot = &r->slots[i];
         int64_t head[2] = {slot->numel, (int64_t)slot->dtype};
-        CD_TRY(cd_state_put(writer, r->name, head, sizeof head, err));
-        if (slot->numel > 0) CD_TRY(save_slot(r, slot, writer, err));
+        CD_TRY(cd_state_put(&out, head, sizeof head, err));
+        if (slot->numel > 0) CD_TRY(save_slot(r, slot, &out, err));
     }
-    return CDDP_OK;
+    return CD_PASS(cd_state_put_seal(&out, err));
 }
 
-static cddp_status load_slot(cd_residual *r, const cddp_state_reader *reader, cddp_error *err)
+static cddp_status load_slot(cd_residual *r, cd_state_in *in, cddp_error *err)
 {
     int64_t head[2];
-    CD_TRY(cd_state_get(reader, r->name, head, sizeof head, err));
+    CD_TRY(cd_state_get(in, head, sizeof head, err));
     CD_TRY(reserve(r, r->slot_count + 1, err));
     cd_residual_slot *slot = &r->slots[r->slot_count - 1];
     if (head[0] == -1) return CDDP_OK;
     if (head[0] < 0 || head[0] > NUMEL_MAX || head[1] < 0 || head[1] >= CDDP_DTYPE_COUNT ||
         !cddp_dtype_is_float((cddp_dtype)head[1]))
-        return cd_fail(err, CDDP_E_CORRUPT, "comm hook %s: the saved state is damaged", r->name);
-    size_t bytes = (size_t)head[0] * cddp_dtype_bytes((cddp_dtype)head[1]);
-    CD_TRY(cd_flat_reserve(&slot->owed, cddp_device_cpu(), (cddp_dtype)head[1], head[0], err));
-    CD_TRY(cd_state_get(reader, r->name, slot->owed.tensor.storage, bytes, err));
+        return cd_fail(err, CDDP_E_CORRUPT, "%s: the saved state is damaged", in->who);
+    const cd_state_flat owed = {r->memory.allocator, (cddp_dtype)head[1], head[0]};
+    if (head[0] > 0)
+        CD_TRY(cd_state_get_flat(in, &owed, &slot->owed, err));
+    else
+        CD_TRY(cd_flat_reserve(&slot->owed, cddp_device_cpu(), owed.dtype, 0, err));
     slot->numel = head[0];
     slot->dtype = (cddp_dtype)head[1];
     return CDDP_OK;
@@ -158,17 +169,18 @@ cddp_status cd_residual_load(cd_residual *r, const cddp_state_reader *reader, cd
 {
     cd_residual fresh;
     saved_head h;
-    char who[64];
+    char who[WHO_BYTES];
     cddp_status status = CDDP_OK;
-    snprintf(who, sizeof who, "comm hook %s", r->name);
+    cd_state_in in = {.reader = reader, .who = print_who(r, who)};
     cd_residual_init(&fresh, r->memory.allocator, &r->model, r->name);
-    CD_TRY(cd_state_get(reader, r->name, &h, sizeof h, err));
+    CD_TRY(cd_state_get(&in, &h, sizeof h, err));
     if (h.magic != MAGIC)
         return cd_fail(err, CDDP_E_CORRUPT, "%s: this is no saved state of it", who);
     CD_TRY(cd_state_model_check(&r->model, &h.model, who, err));
     if (h.slot_count > SLOTS_MAX)
         return cd_fail(err, CDDP_E_CORRUPT, "%s: the saved state is damaged", who);
-    for (uint64_t i = 0; i < h.slot_count; i++) CD_TRY_OUT(load_slot(&fresh, reader, err));
+    for (uint64_t i = 0; i < h.slot_count; i++) CD_TRY_OUT(load_slot(&fresh, &in, err));
+    CD_TRY_OUT(cd_state_check_seal(&in, err));
     cd_residual old = *r;
     *r = fresh;
     fresh = old;

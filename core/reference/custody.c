@@ -29,6 +29,7 @@
 #include "core/reference/shown.h"
 #include "core/tensor/blob.h"
 #include "core/tensor/numbers.h"
+#include "core/tensor/saved.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
@@ -565,6 +566,15 @@ static cddp_status begin_step(cd_custody *c, const cd_custody_moment *now, cddp_
     return CDDP_OK;
 }
 
+static cddp_status put_scaling(const cddp_state_writer *writer, double scale, uint64_t clean,
+                               cddp_error *err)
+{
+    cd_state_out out = {.writer = writer, .who = "loss scaler"};
+    CD_TRY(cd_state_put(&out, &scale, sizeof scale, err));
+    CD_TRY(cd_state_put(&out, &clean, sizeof clean, err));
+    return CD_PASS(cd_state_put_seal(&out, err));
+}
+
 /* The scaler's scale and the clean steps since it changed. */
 static cddp_status end_scaling(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
 {
@@ -576,9 +586,7 @@ static cddp_status end_scaling(cd_custody *c, const cd_custody_moment *now, cddp
     const double scale = cd_scaling_get(&c->scaling);
     const uint64_t clean = amp->growth_interval - c->scaling.until_growth;
     cd_blob_clear(&c->scaler);
-    if (!writer.write(writer.context, &scale, sizeof scale) ||
-        !writer.write(writer.context, &clean, sizeof clean))
-        return cd_fail_memory(err, "the state of a loss scaler");
+    CD_TRY(cd_blob_end(&c->scaler, put_scaling(&writer, scale, clean, err), err));
     char how[100];
     cd_real_format(how, sizeof how, "scale %.9g with %llu clean steps, by the policy", scale,
                    (unsigned long long)clean);

@@ -21,6 +21,7 @@ typedef struct measure {
     const cddp_plan *plan;
     const char *refusal;         /* NULL: it was run */
     const cd_coverage *coverage; /* NULL: nothing was run */
+    const cd_tap *tap;           /* the same */
     const cd_judges *judges;     /* of several: each has its own coverage. NULL: none */
     bool is_observed;
     cd_arena *arena;
@@ -285,6 +286,14 @@ static const char *missing_claim(const measure *m)
                : NULL;
 }
 
+/* NULL, or a fault of the plan that did not strike. */
+static const char *missing_fault(const measure *m)
+{
+    return m->tap == NULL ? NULL
+                          : cd_strikes_find_missing(&m->tap->strikes, m->verdict->time_ns, m->arena,
+                                                    m->is_exhausted);
+}
+
 static bool has_several(const measure *m) { return m->judges != NULL && m->judges->count > 1; }
 
 /* NULL, or what was not compared although the plan owes it. */
@@ -405,6 +414,9 @@ static cddp_status measure_verified(const measure *m, cddp_error *err)
     const char *gap = missing_comparison(m);
     if (gap != NULL)
         return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE, CD_OWN_JUDGED_LESS, gap, err));
+    const char *fault = missing_fault(m);
+    if (fault != NULL)
+        return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE, CD_OWN_NOT_STRUCK, fault, err));
     m->verdict->proven = print_proven(m);
     return CD_PASS(conclude(m, CDDP_OUTCOME_VERIFIED, CD_OWN_VERIFIED, "", err));
 }
@@ -418,7 +430,10 @@ static cddp_status measure_expected(const measure *m, cddp_error *err)
     if (m->verdict->finding_count == 0 && !wants_error && settings_are_invalid(m->verdict))
         return CD_PASS(refuse_settings(m, err));
     wrong = wrong == NULL && wants_error ? missing_error(m) : wrong;
-    if (wrong != NULL) {
+    const char *fault = m->refusal == NULL ? missing_fault(m) : NULL;
+    /* nothing happened because the fault did not */
+    const bool is_quiet = m->verdict->finding_count == 0 && first_failure(m) == NULL;
+    if (wrong != NULL && (fault == NULL || !is_quiet)) {
         return CD_PASS(conclude(m, CDDP_OUTCOME_FINDINGS,
                                 wants_error ? CD_OWN_NOT_THE_ERROR : CD_OWN_NOT_THE_FINDINGS, wrong,
                                 err));
@@ -426,6 +441,8 @@ static cddp_status measure_expected(const measure *m, cddp_error *err)
     const char *claim = m->refusal == NULL ? missing_claim(m) : NULL;
     if (claim != NULL)
         return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE, CD_OWN_NOT_EXERCISED, claim, err));
+    if (fault != NULL)
+        return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE, CD_OWN_NOT_STRUCK, fault, err));
     m->verdict->as_expected = true;
     const char *what = wants_error ? (m->refusal != NULL ? m->refusal : first_failure(m))
                                    : m->verdict->findings[0].title;
@@ -434,6 +451,12 @@ static cddp_status measure_expected(const measure *m, cddp_error *err)
                       cd_arena_printf(m->arena, "%s%s", cd_own_message_get(CD_OWN_AS_EXPECTED),
                                       what != NULL ? what : ""),
                       "", err));
+}
+
+bool cd_verdict_lacks_faults_only(const cddp_verdict *verdict)
+{
+    return verdict->outcome == CDDP_OUTCOME_INCONCLUSIVE &&
+           strcmp(verdict->summary, cd_own_message_get(CD_OWN_NOT_STRUCK)) == 0;
 }
 
 cddp_status cd_verdict_measure(const cd_verdict_input *input, cd_arena *arena,
@@ -445,6 +468,7 @@ cddp_status cd_verdict_measure(const cd_verdict_input *input, cd_arena *arena,
                        .refusal =
                            input->refusal != NULL ? cd_arena_strdup(arena, input->refusal) : NULL,
                        .coverage = input->tap != NULL ? &input->tap->coverage : NULL,
+                       .tap = input->tap,
                        .judges = input->judges,
                        .is_observed = input->is_observed,
                        .arena = arena,

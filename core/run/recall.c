@@ -36,7 +36,6 @@ struct cd_recall {
     cddp_trace_sink recorder;
     const cddp_trace_sink *target; /* of the rank whose referee is being asked */
     uint64_t digest;
-    cd_recall_count count;
     cd_recall_manner manner;
     bool has_missed, is_full, is_speaking;
 };
@@ -85,7 +84,6 @@ void cd_recall_begin(cd_recall *recall, cd_recall_manner manner)
 
 bool cd_recall_has_missed(const cd_recall *recall) { return recall->has_missed; }
 uint64_t cd_recall_get_digest(const cd_recall *recall) { return recall->digest; }
-cd_recall_count cd_recall_get_count(const cd_recall *recall) { return recall->count; }
 bool cd_recall_looks(const cd_recall *recall) { return recall->manner == CD_RECALL_LOOKS; }
 bool cd_recall_is_speaking(const cd_recall *recall) { return recall->is_speaking; }
 bool cd_recall_judges(const cd_recall *recall)
@@ -142,7 +140,6 @@ static void record(void *self, const cddp_event *event)
 static void begin_note(cd_recall_rank *n, uint64_t what)
 {
     cd_recall *r = n->recall;
-    r->count.made++;
     r->is_full = r->is_full || r->entry_count >= ENTRIES_MAX ||
                  !cd_arena_grow(&r->memory, (void **)&r->entries, &r->entry_capacity,
                                 r->entry_count + 1, sizeof *r->entries);
@@ -169,7 +166,6 @@ static void repeat(cd_recall_rank *n, uint64_t what)
     const uint32_t found = r->index[place_of(r, n->before, what)];
     r->has_missed = found == 0;
     if (found == 0) return;
-    r->count.recalled++;
     const entry *e = &r->entries[found - 1];
     r->is_speaking = true;
     for (uint32_t i = 0; i < e->count; i++) {

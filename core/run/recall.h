@@ -49,11 +49,6 @@ uint64_t cd_recall_get_digest(const cd_recall *recall);
 bool cd_recall_is_speaking(const cd_recall *recall);
 /* The run that judged ended without a finding: what was said in it is kept. */
 void cd_recall_keep(cd_recall *recall);
-/* Judgements that were recalled, and made. */
-typedef struct cd_recall_count {
-    uint64_t recalled, made;
-} cd_recall_count;
-cd_recall_count cd_recall_get_count(const cd_recall *recall);
 
 /* ---- for the intake of a rank ---- */
 

@@ -81,6 +81,7 @@ static void tap_event(void *self, const cddp_event *event)
     rank->time_ns = event->time_ns;
     count_implied(tap, event);
     cd_coverage_push(&tap->coverage, event);
+    cd_strikes_push(&tap->strikes, event);
     if (event->kind == CDDP_EV_rank_end)
         keep_end(rank, event);
     else
@@ -117,13 +118,14 @@ cddp_status cd_tap_init(cd_tap *tap, const cddp_run_options *options, const cddp
     tap->judge = judge;
     tap->targets = options->sinks;
     tap->target_count = options->sink_count;
-    return CDDP_OK;
+    return CD_PASS(cd_strikes_init(&tap->strikes, options->plan, tap->allocator, err));
 }
 
 void cd_tap_fini(cd_tap *tap)
 {
     cd_release(tap->allocator, tap->ranks, (tap->rank_count + 1) * sizeof *tap->ranks);
     tap->ranks = NULL;
+    cd_strikes_fini(&tap->strikes);
 }
 
 uint64_t cd_tap_digest(const cd_tap *tap, bool timeless)

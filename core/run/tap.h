@@ -10,6 +10,7 @@
 #include "cddp/run.h"
 #include "core/base/arena.h"
 #include "core/run/coverage.h"
+#include "core/run/strikes.h"
 
 #define CD_TAP_MARKS_MAX 64
 
@@ -35,6 +36,7 @@ typedef struct cd_tap {
     } marks[CD_TAP_MARKS_MAX];
     size_t mark_count;
     cd_coverage coverage;
+    cd_strikes strikes;
 } cd_tap;
 
 cddp_status cd_tap_init(cd_tap *tap, const cddp_run_options *options, const cddp_trace_sink *judge,

@@ -10,6 +10,7 @@
 struct cddp_verdict_memory {
     const cddp_allocator *allocator;
     cd_arena arena;
+    uint64_t missing_faults;
 };
 
 static cddp_status no_memory(cddp_error *err) { return cd_fail_memory(err, "a verdict"); }
@@ -130,6 +131,7 @@ static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_
     v->trace_digest = cd_tap_digest(tap, false);
     v->timeless_digest = cd_tap_digest(tap, true);
     v->time_ns = cd_tap_time(tap);
+    v->memory->missing_faults = cd_strikes_get_missing(&tap->strikes);
     v->unjudged = cd_coverage_print_unjudged(&tap->coverage, &v->memory->arena);
     if (v->unjudged == NULL) return CD_PASS(no_memory(err));
     return CDDP_OK;
@@ -164,6 +166,11 @@ cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verd
 out:
     cddp_verdict_destroy(v);
     return status;
+}
+
+uint64_t cd_verdict_get_missing_faults(const cddp_verdict *verdict)
+{
+    return verdict->memory->missing_faults;
 }
 
 void cddp_verdict_destroy(cddp_verdict *verdict)

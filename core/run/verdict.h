@@ -21,6 +21,11 @@ typedef struct cd_verdict_input {
 cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verdict,
                               cddp_error *err) CDDP_MUST_CHECK;
 
+/* A bit for each of the plan's first 64 faults that did not strike though it had to. */
+uint64_t cd_verdict_get_missing_faults(const cddp_verdict *verdict);
+/* Nothing else is wrong with the run. */
+bool cd_verdict_lacks_faults_only(const cddp_verdict *verdict);
+
 /* expect.c: outcome, as_expected, summary and reason from the rest of the verdict. Texts go into
 ** the arena. */
 cddp_status cd_verdict_measure(const cd_verdict_input *input, cd_arena *arena,

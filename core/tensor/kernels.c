@@ -363,14 +363,48 @@ double cd_kernel_squares_total(const cd_squares *squares)
         }                                                                               \
         return count;                                                                   \
     }
-#define FIND_ALL(suffix, attributes)                                                     \
-    FIND_NONFINITE(uint64_t, find_f64##suffix, attributes, UINT64_C(0x7ff0000000000000)) \
-    FIND_NONFINITE(uint32_t, find_f32##suffix, attributes, 0x7f800000u)                  \
-    FIND_NONFINITE(uint16_t, find_f16##suffix, attributes, 0x7c00u)                      \
-    FIND_NONFINITE(uint16_t, find_bf16##suffix, attributes, 0x7f80u)
-FIND_ALL(_any, )
+FIND_NONFINITE(uint64_t, find_f64_any, , UINT64_C(0x7ff0000000000000))
+FIND_NONFINITE(uint32_t, find_f32_any, , 0x7f800000u)
+FIND_NONFINITE(uint16_t, find_f16_any, , 0x7c00u)
+FIND_NONFINITE(uint16_t, find_bf16_any, , 0x7f80u)
 #if defined(__GNUC__) && defined(__x86_64__)
-FIND_ALL(_avx2, __attribute__((target("avx2"))))
+/* The same by the greatest exponent of each lane: two instructions for a vector, not six. AVX2 has
+** maxima of unsigned integers, but for those of 64 bits. */
+#define FIND_BY_GREATEST(T, name, mask)                                                        \
+    __attribute__((target("avx2"))) static bool has_##name(const T *bits, size_t count)        \
+    {                                                                                          \
+        enum { LANES = 128 / sizeof(T) };                                                      \
+        T most[LANES] = {0}, greatest = 0;                                                     \
+        const size_t whole = count / LANES * LANES;                                            \
+        for (size_t i = 0; i < whole; i += LANES)                                              \
+            for (size_t k = 0; k < LANES; k++) {                                               \
+                const T exponent = bits[i + k] & (mask);                                       \
+                most[k] = most[k] > exponent ? most[k] : exponent;                             \
+            }                                                                                  \
+        for (size_t i = whole; i < count; i++) {                                               \
+            const T exponent = bits[i] & (mask);                                               \
+            greatest = greatest > exponent ? greatest : exponent;                              \
+        }                                                                                      \
+        for (size_t k = 0; k < LANES; k++) greatest = greatest > most[k] ? greatest : most[k]; \
+        return greatest == (mask);                                                             \
+    }                                                                                          \
+    static size_t name(const void *src, size_t count)                                          \
+    {                                                                                          \
+        const T *bits = src;                                                                   \
+        const size_t block = 4 * CHUNK;                                                        \
+        for (size_t start = 0; start < count; start += block) {                                \
+            const size_t n = count - start < block ? count - start : block;                    \
+            if (!has_##name(bits + start, n)) continue;                                        \
+            for (size_t i = start; i < start + n; i++)                                         \
+                if ((bits[i] & (mask)) == (mask)) return i;                                    \
+        }                                                                                      \
+        return count;                                                                          \
+    }
+FIND_NONFINITE(uint64_t, find_f64_avx2, __attribute__((target("avx2"))),
+               UINT64_C(0x7ff0000000000000))
+FIND_BY_GREATEST(uint32_t, find_f32_avx2, 0x7f800000u)
+FIND_BY_GREATEST(uint16_t, find_f16_avx2, 0x7c00u)
+FIND_BY_GREATEST(uint16_t, find_bf16_avx2, 0x7f80u)
 /* A few elements are not worth the question. */
 #define FIND(T, src, count)                                                               \
     ((count) >= CHUNK && __builtin_cpu_supports("avx2") ? find_##T##_avx2((src), (count)) \

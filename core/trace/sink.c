@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fan-out, memory and digest sinks. */
+/* Memory and digest sinks. */
 #include "core/trace/sink.h"
 
 #include "core/base/alloc.h"
@@ -8,32 +8,6 @@
 #include "core/trace/event.h"
 
 #include <string.h>
-
-static void fanout_event(void *self, const cddp_event *event)
-{
-    cd_fanout_sink *f = self;
-    for (size_t i = 0; i < f->target_count; i++) f->targets[i]->event(f->targets[i]->self, event);
-}
-
-static cddp_status fanout_flush(void *self, cddp_error *err)
-{
-    cd_fanout_sink *f = self;
-    for (size_t i = 0; i < f->target_count; i++)
-        if (f->targets[i]->flush != NULL) CD_TRY(f->targets[i]->flush(f->targets[i]->self, err));
-    return CDDP_OK;
-}
-
-void cd_fanout_sink_init(cd_fanout_sink *fanout)
-{
-    *fanout = (cd_fanout_sink){
-        .sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, fanout, fanout_event, fanout_flush}};
-}
-
-void cd_fanout_sink_add(cd_fanout_sink *fanout, const cddp_trace_sink *target)
-{
-    CD_ASSERT(fanout->target_count < CD_FANOUT_MAX);
-    fanout->targets[fanout->target_count++] = target;
-}
 
 static bool memory_store(cd_memory_sink *m, const cddp_event *event)
 {

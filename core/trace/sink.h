@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sinks that need nothing but memory: a fan-out, a growing record of everything, a running digest.
+/* Sinks that need nothing but memory: a growing record of everything, a running digest.
 **
 ** Ownership  each is a value in caller's storage; `.sink` is what tracers are given.
 */
 #pragma once
 #include "cddp/alloc.h"
 #include "cddp/trace.h"
-
-#define CD_FANOUT_MAX 8
-typedef struct cd_fanout_sink {
-    cddp_trace_sink sink;
-    const cddp_trace_sink *targets[CD_FANOUT_MAX];
-    size_t target_count;
-} cd_fanout_sink;
-void cd_fanout_sink_init(cd_fanout_sink *fanout);
-void cd_fanout_sink_add(cd_fanout_sink *fanout, const cddp_trace_sink *target); /* asserts room */
 
 /* Keeps every event with a copy of its text. A failed allocation drops events; flush
 ** reports it. */

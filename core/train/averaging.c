@@ -227,10 +227,11 @@ cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_write
     const struct cd_averaging *a = t->averaging;
     if (a == NULL) return CDDP_OK;
     const uint64_t words[3] = {cddp_averager_get_step(a->averager), a->parameters, a->state};
-    CD_TRY(cd_state_put(writer, "averager", words, sizeof words, err));
-    return a->agreed != NULL ? cd_state_put(writer, "agreed", a->agreed,
-                                            a->parameter_count * sizeof *a->agreed, err)
-                             : CDDP_OK;
+    cd_state_out out = {.writer = writer, .who = "the averager"};
+    CD_TRY(cd_state_put(&out, words, sizeof words, err));
+    if (a->agreed != NULL)
+        CD_TRY(cd_state_put(&out, a->agreed, a->parameter_count * sizeof *a->agreed, err));
+    return CD_PASS(cd_state_put_seal(&out, err));
 }
 
 cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *reader,
@@ -238,13 +239,13 @@ cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *rea
 {
     uint64_t words[3];
     if (t->averaging == NULL) return CDDP_OK;
-    CD_TRY(cd_state_get(reader, "averager", words, sizeof words, err));
+    cd_state_in in = {.reader = reader, .who = "the averager"};
+    CD_TRY(cd_state_get(&in, words, sizeof words, err));
     cddp_averager_set_step(t->averaging->averager, words[0]);
     t->averaging->parameters = (uint32_t)words[1];
     t->averaging->state = (uint32_t)words[2];
-    if (t->averaging->agreed != NULL) {
-        CD_TRY(cd_state_get(reader, "agreed", t->averaging->agreed,
+    if (t->averaging->agreed != NULL)
+        CD_TRY(cd_state_get(&in, t->averaging->agreed,
                             t->averaging->parameter_count * sizeof *t->averaging->agreed, err));
-    }
-    return CDDP_OK;
+    return CD_PASS(cd_state_check_seal(&in, err));
 }

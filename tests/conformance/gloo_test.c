@@ -466,6 +466,48 @@ TEST(gloo, abort_wakes_an_operation_of_our_ring)
     assert_int_equal(j.results[1].status, CDDP_OK);
 }
 
+/* No rank leaves before all have ended their wait: only aborts can end it. */
+static cddp_status first_rank_aborts(cddp_group *group, cddp_error *err)
+{
+    float data[64] = {0};
+    int64_t n = 64;
+    if (cddp_group_rank(group) == 0) {
+        cd_os_sleep_ns(UINT64_C(300000000));
+        const cddp_status status = cddp_group_abort(group, "the user changed their mind", err);
+        cd_os_sleep_ns(UINT64_C(2200000000));
+        return status;
+    }
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    cddp_work *work = NULL;
+    const uint64_t before = cd_os_now_ns();
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    const uint64_t waited = cd_os_now_ns() - before;
+    if (waited > UINT64_C(1500000000))
+        return cddp_error_set(err, CDDP_E_TIMEOUT, "the abort did not wake the wait");
+    cd_os_sleep_ns(UINT64_C(2500000000) - waited);
+    return status;
+}
+
+/* Ranks of the other node know rank 0 only by their leader. */
+TEST(gloo, an_abort_ends_the_ranks_of_every_node)
+{
+    job j = {.world_size = 4,
+             .body = first_rank_aborts,
+             .timeout_ns = UINT64_C(20000000000),
+             .options = "algorithm=ring,guard=0",
+             .spec = "hier:per=2:gloo"};
+    run_job(&j);
+    assert_int_equal(j.results[0].status, CDDP_OK);
+    for (uint32_t r = 1; r < 4; r++) {
+        cd_test_row("rank %u: %s", r, j.results[r].error.message);
+        assert_int_equal(j.results[r].end, CDDP_RANK_RETURNED);
+        assert_int_not_equal(j.results[r].status, CDDP_OK);
+        assert_int_not_equal(j.results[r].status, CDDP_E_TIMEOUT);
+        assert_non_null(strstr(j.results[r].error.message, "lost rank"));
+    }
+}
+
 /* Rank 1 dies while rank 0 is about to send to rank 2, which asks for the data only when rank 0 has
 ** given its memory back. */
 static cddp_status memory_goes(cddp_group *group, cddp_error *err)

@@ -137,10 +137,57 @@ cp good frontier && refused "belongs to another search" --explore-seed=7
 cp good frontier && refused "belongs to another search" --set=train.steps=2
 sed 's/^number 5$/number 9/' good > frontier && refused "cut off or was changed"
 head -n -1 good > frontier && refused "cut off or was changed"
-sed 's/^cddp-frontier 3/cddp-frontier 1/' good > frontier && refused "not a frontier of this version"
+sed 's/^cddp-frontier 4/cddp-frontier 1/' good > frontier && refused "not a frontier of this version"
 echo "nonsense" > frontier && refused "not a frontier"
 head -c 4096 /dev/zero > frontier && refused "not a frontier"
 : > frontier && refused "not a frontier"
 expect 2 "$verify" explore small.toml --budget 5 --frontier missing/folder/file
 complains "cannot write 'missing/folder/file': No such file or directory"
+
+claim="a fault that never strikes is said, and no training is verified without it"
+slow=$scenarios/faults/slow_rank.toml
+late="fault 1, slow_rank of rank 2 after 1 min 40 s"
+expect 0 "$verify" run "$slow" --trace struck.db
+expect 0 "$verify" check struck.db
+expect 4 "$verify" run "$slow" --set fault.0.at=100000000000 --trace late.db
+says "a fault of the scenario did not strike"
+says "$late: the run ended after "
+expect 4 "$verify" check late.db
+says "$late: the run ended after "
+expect 4 "$verify" run "$scenarios/faults/nan_contributed.toml" --set fault.0.at=1000
+says "fault 1, nan of rank 1 before its collective 1000: rank 1 posted 7 collectives"
+expect 4 "$verify" run "$scenarios/faults/rank_dies.toml" --set fault.0.at=1000
+says "fault 1, kill of rank 1 before its collective 1000: rank 1 posted 7 collectives"
+# Whether an optional fault strikes is a choice: nothing is missing when it does not.
+expect 0 "$verify" run "$slow" --set fault.0.at=100000000000 --set fault.0.optional=true
+# What is found without it is still found.
+expect 1 "$verify" run "$slow" --set fault.0.at=100000000000 --set ddp.init_sync=false --set model.init@1=distinct
+for jobs in 1 2; do
+    expect 0 "$verify" explore "$slow" --budget 12 --jobs $jobs
+    expect 4 "$verify" explore "$slow" --budget 12 --jobs $jobs --set fault.0.at=100000000000
+    says "not struck: $late, in no schedule"
+done
+
+claim="a fault that strikes in some schedules is not missing in the others"
+cat small.toml - > two_faults.toml <<'TOML'
+[[fault]]
+kind = "hang"
+rank = 1
+at = 1000
+duration_ns = 5000000
+optional = true
+[[fault]]
+kind = "slow_rank"
+rank = 2
+amount = 2000
+at = 3000000
+TOML
+expect 4 "$verify" run two_faults.toml
+says "fault 2, slow_rank of rank 2 after 3 ms: the run ended after "
+for jobs in 1 2; do
+    expect 0 "$verify" explore two_faults.toml --budget 12 --jobs $jobs
+    silent "not struck"
+done
+expect 0 "$verify" explore two_faults.toml --budget 8 --frontier faults
+expect 0 "$verify" explore two_faults.toml --budget 12 --frontier faults
 echo "explore: all claims hold"

@@ -384,9 +384,10 @@ static void complete(writer *w, int64_t b, int64_t sequence)
         .digest = DIGEST("sum", b, w->step, 0));
     PUT(w, hook_law, "half an ulp per cast", .bucket = b, .left = cd_f64_bits(1),
         .right = cd_f64_bits(1.0001), .bound = cd_f64_bits(0.001));
-    PUT(w, hook_law, "what all send is what all have", .bucket = b, .left = cd_f64_bits(w->rank),
-        .bound = cd_f64_bits(0.001), .right = cd_f64_bits((FIXTURE_RANKS - 1) / 2.0),
-        .over_ranks = 1);
+    PUT(w, hook_law, "what all send is what all have", .bucket = b,
+        .left = cd_f64_bits(w->rank + 8.0 * w->step), .bound = cd_f64_bits(0.001),
+        .right = cd_f64_bits((FIXTURE_RANKS - 1) / 2.0 + 8.0 * w->step), .over_ranks = 1);
+    PUT(w, owed, CD_STATED_LAWS, .link = CDDP_LINK_NONE, .count = 2);
     PUT(w, bucket_done, NULL, .bucket = b, .generation = 0, .digest = DIGEST("sum", b, w->step, 0),
         .dtype = CDDP_F32);
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {

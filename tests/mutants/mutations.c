@@ -536,8 +536,20 @@ static bool mutate_hook_breaks_law(cddp_event *e)
 static bool mutate_hook_breaks_joint_law(cddp_event *e)
 {
     if (at(e, CDDP_EV_hook_law, 1, 2) && e->as.hook_law.bucket == 1 && e->as.hook_law.over_ranks)
-        e->as.hook_law.left = cd_f64_bits(1.01);
+        e->as.hook_law.left = cd_f64_bits(17.01);
     return true;
+}
+
+static bool mutate_hook_leaves_out_a_law(cddp_event *e)
+{
+    return !(at(e, CDDP_EV_hook_law, 2, 2) && e->as.hook_law.bucket == 1 &&
+             !e->as.hook_law.over_ranks);
+}
+
+static bool mutate_hook_leaves_out_a_joint_law(cddp_event *e)
+{
+    return !(at(e, CDDP_EV_hook_law, 1, 1) && e->as.hook_law.bucket == 0 &&
+             e->as.hook_law.over_ranks);
 }
 
 static bool mutate_hook_result_differs(cddp_event *e)
@@ -575,6 +587,16 @@ static bool mutate_hook_forgets_its_debt(cddp_event *e)
         corrupt(&e->as.bucket_law.posted);
     if (at(e, CDDP_EV_bucket_sum, 1, 1) && e->as.bucket_sum.bucket == 1)
         e->as.bucket_sum.given = cd_f64_bits(7);
+    return true;
+}
+
+/* The law over all ranks is broken by it, and comes behind it. */
+static bool mutate_hook_draws_otherwise(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_law, 1, 1) && e->as.bucket_law.bucket == 1)
+        corrupt(&e->as.bucket_law.posted);
+    if (at(e, CDDP_EV_hook_law, 1, 1) && e->as.hook_law.bucket == 1 && e->as.hook_law.over_ranks)
+        e->as.hook_law.left = cd_f64_bits(13);
     return true;
 }
 

@@ -14,6 +14,7 @@
 #include <cddp/init.h>
 #include <cddp/record.h>
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -332,6 +333,8 @@ static cddp_status write_late(const training *t, int step, int micro, size_t p, 
                is_late = strstr(t->mistake, "views_late") != NULL,
                is_last = strstr(t->mistake, "views_last") != NULL;
     cddp_status status = CDDP_OK;
+    if (makes(t, "copies_early") && t->rank == 1 && step == 0 && p == 1)
+        ((double *)t->grads[p].value.storage)[t->grads[p].value.offset + 5] += 1000;
     if (step != 2 || micro + 1 < MICRO_STEPS || p != (is_early ? 1 : 0)) return CDDP_OK;
     if (is_last) status = cddp_group_barrier(t->group, err); /* operations end in order */
     if (t->rank == 1 && (is_early || is_late || is_last))
@@ -362,6 +365,9 @@ static cddp_status micro_step(training *t, int step, int micro, cddp_error *err)
             memset((double *)t->grads[p].value.storage + t->grads[p].value.offset, 0,
                    (size_t)cddp_tensor_numel(&t->tensors[p]) * sizeof(double));
         for (int k = 0; k < SAMPLES; k++) accumulate(t, p, ids[k]);
+        if ((makes(t, "brings_nan") || makes(t, "drops_nan")) && t->rank == 1 && step == 3 &&
+            p == 0)
+            ((double *)t->grads[p].value.storage)[t->grads[p].value.offset + 5] = (double)NAN;
         spoil_gradient(t, "changes_unrecorded", step, p);
         const bool is_shown = strncmp(t->mistake, "shows_last", 10) != 0;
         if (speaks(t) && (is_shown || micro + 1 == MICRO_STEPS))
@@ -460,6 +466,10 @@ static cddp_status update(training *t, int step, cddp_error *err)
     const bool skips = makes(t, "skips") && t->rank == 1 && step == 3;
     how.is_skipped = skips || (makes(t, "steps_anyway") && step == 3);
     rescale(t, &how);
+    for (int64_t i = 0; makes(t, "drops_nan") && i < cddp_tensor_numel(&t->tensors[0]); i++) {
+        double *x = (double *)t->grads[0].value.storage + t->grads[0].value.offset + i;
+        if (isnan(*x)) *x = 0;
+    }
     if (makes(t, "changes_gradient") && t->rank == 1 && step == 2)
         ((double *)t->grads[0].value.storage)[t->grads[0].value.offset] += 1;
     if (speaks(t)) cddp_record_optimizer_step(&how);
@@ -644,6 +654,7 @@ static cddp_status train_step(training *t, int step, cddp_error *err)
     const bool drifts = makes(t, "still_drifts") || makes(t, "still_ignored_drifts");
     if (drifts || makes(t, "still_follows")) t->still[3] += drifts ? t->rank : 1;
     if (makes(t, "exits") && t->rank == 2 && step == 3) exit(3);
+    if (makes(t, "all_exit") && step == 3) exit(0);
     if (makes(t, "dies") && t->rank == 2 && step == 3) raise(SIGKILL);
     if (makes(t, "exits_0") && t->rank == 2 && step == 3) _exit(0);
     if (makes(t, "stops") && t->rank == 2 && step == 3) raise(SIGSTOP);

@@ -116,6 +116,8 @@ grep -q "lost rank 2, which left with exit code 0 in" "$place/report" || { echo 
 expect stops 1 "I-FAIL  rank 2 stood still (SIGSTOP)"
 grep -q "for rank 2, which stood still (SIGSTOP)" "$place/report" || { echo "stops: the headline"; cat "$place/report"; failed=1; }
 expect no_end 4 "not shown: the end of the program (cddp_record_close)"
+# All ranks leave in the middle of a step, and none says that it was done.
+expect all_exit 4 "not shown: the end of the program (cddp_record_close)"
 # A recording that is closed before its groups ends with the last of them, as the program said or as it failed behind.
 expect closes 0 "$mean"
 expect closes_early 0 "4 ranks, 6 steps"
@@ -123,6 +125,8 @@ expect closes_with_error 1 "I give up"
 grep -q "killed by signal" "$place/out" && { echo "closes_with_error: the program died"; cat "$place/out"; failed=1; }
 expect closes_then_fails 1 "it failed behind"
 expect parent_speaks 0 "$mean"
+expect brings_nan 1 "I-RANGE  rank 1"
+expect drops_nan 4 "what the program itself made of gradients between their reduction and the optimizer"
 expect misuses 0 "$mean"
 expect leaves 1 "rank 1"
 expect dies 1 "rank 2"
@@ -177,6 +181,8 @@ expect hook_views_early:allreduce 1 "I-HB  rank 1: the program writes to the gra
 for hook in fp16_compress reproducible topk; do
     expect hook_views_late:$hook 1 "I-HB  rank 1: the program writes to the gradient of w while the hook of its bucket is at work"
 done
+# Without views the result is written over what comes late: it is lost.
+expect copies_early 1 "I-HB  rank 1: the program writes to the gradient of b after it was marked ready, before its bucket"
 # The other ranks post behind the write.
 for mistake in views_late hook_views_late:allreduce hook_views_late:powersgd hook_views_late:post_local_sgd; do
     expect $mistake 1 "I-HB  rank 1: the input of collective #6 of group 'world', bucket 0, changed between its post and its start"

@@ -9,10 +9,12 @@
 ** others pass over it, and get what came of it. "serves_itself": rank 0 takes its own gradients.
 ** "shares_said": every rank says what the step took.
 ** "adds_up…": two backwards before each reduction; rank 1 clears in between ("adds_up_cleared"),
-** or rank 2 has one of them in step 3 ("adds_up_less"). "bad_batch": what step 3 reduced is
-** dropped. Of "leaves…" rank 1 leaves before the others, and whoever started them ends those: by
-** exit in step 3 (with code 3: "leaves_3"; having shown its gradients: "leaves_last"), or since it
-** has fewer steps ("leaves_early"). Of "dies_behind" it dies when all of them are done.
+** or rank 2 has one of them in step 3 ("adds_up_less"). "adds_up_weighted" halves what the first
+** one left, and says so. "adds_up_silently…" does not say where the second one begins. Of
+** "shared_weight" one backward shows w twice. "bad_batch": what step 3 reduced is dropped. Of
+** "leaves…" rank 1 leaves before the others, and whoever started them ends those: by exit in step 3
+** (with code 3: "leaves_3"; having shown its gradients: "leaves_last"), or since it has fewer steps
+** ("leaves_early"). Of "dies_behind" it dies when all of them are done.
 */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
@@ -87,6 +89,7 @@ static void backward(training *t, int step)
         for (int64_t i = 0; i < size_of(p); i++)
             g[i] += 0.125 * (double)((step * 5 + (int)t->rank * 3 + i) % 7) + t->values[p][i];
         cddp_record_gradient(p, &t->gradients[p]);
+        if (p == 0 && makes(t, "shared_weight")) cddp_record_gradient(p, &t->gradients[p]);
     }
 }
 
@@ -104,9 +107,9 @@ static int server_of(const training *t, size_t parameter)
 static void reduce(training *t, int step)
 {
     const bool serves = begins_with(t, "serves"), adds = begins_with(t, "adds_up");
-    if (!makes(t, "mean") && !adds && !makes(t, "bad_batch") && !begins_with(t, "leaves") &&
-        !begins_with(t, "dies") && (!makes(t, "forgets") || step == 3) && !serves &&
-        !begins_with(t, "shares"))
+    if (!makes(t, "mean") && !adds && !makes(t, "bad_batch") && !makes(t, "shared_weight") &&
+        !begins_with(t, "leaves") && !begins_with(t, "dies") &&
+        (!makes(t, "forgets") || step == 3) && !serves && !begins_with(t, "shares"))
         return;
     for (size_t p = 0; p < PARAMETERS && !makes(t, "serves_itself"); p++) {
         share(t, t->grads[p], size_of(p), MEAN);
@@ -127,6 +130,20 @@ static void update(training *t)
         if (server != MEAN) share(t, t->values[p], size_of(p), server);
         cddp_record_optimizer_touch(0, p,
                                     steps || makes(t, "shares_said") ? &t->gradients[p] : NULL);
+    }
+}
+
+/* Between two backwards that add up. */
+static bool clears(const training *t)
+{
+    return makes(t, "adds_up_cleared") || makes(t, "adds_up_silently_cleared");
+}
+
+static void weight(training *t)
+{
+    for (size_t p = 0; p < PARAMETERS; p++) {
+        for (int64_t i = 0; i < size_of(p); i++) t->grads[p][i] *= 0.5;
+        cddp_record_gradient(p, &t->gradients[p]);
     }
 }
 
@@ -153,9 +170,9 @@ static void train_step(training *t, int step)
     leave(t, step);
     backward(t, step);
     if (begins_with(t, "adds_up") && !(makes(t, "adds_up_less") && t->rank == 2 && step == 3)) {
-        if (makes(t, "adds_up_cleared") && t->rank == 1 && step == 3)
-            memset(t->grads, 0, sizeof t->grads);
-        cddp_record_micro_step(1);
+        if (clears(t) && t->rank == 1 && step == 3) memset(t->grads, 0, sizeof t->grads);
+        if (makes(t, "adds_up_weighted")) weight(t);
+        if (!begins_with(t, "adds_up_silently")) cddp_record_micro_step(1);
         backward(t, step);
     }
     reduce(t, step);

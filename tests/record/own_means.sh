@@ -28,6 +28,12 @@ expect shares_said 0 "equal gradients and parameters on all ranks$"
 expect adds_up 0 "equal gradients and parameters on all ranks$"
 expect adds_up_cleared 4 "what changed a gradient between two backwards that add up .*, first on rank 1, step 3"
 expect adds_up_less 4 "why ranks add up other numbers of backwards before one reduction.*, first on rank 2, step 3"
+# Of which nothing says where the second one begins; and a weight that one backward shows twice.
+unsaid="what became of gradients between two backwards that add up: nothing says where .*, first on rank 0, step 0; 18 in all"
+expect adds_up_silently 4 "$unsaid"
+expect adds_up_silently_cleared 4 "$unsaid"
+expect adds_up_weighted 0 "equal gradients and parameters on all ranks$"
+expect shared_weight 0 "equal gradients and parameters on all ranks$"
 expect bad_batch 0 "equal gradients and parameters on all ranks$"
 # Who left before the others is to blame, and not those that their launcher ended for it.
 expect leaves 1 "I-FAIL  rank 1 left with exit code 0 before the end"

@@ -228,8 +228,8 @@ LAB(hooks, post_local_sgd_counts_to_its_start_and_stays_there, 2)
     for (int i = 0; i < 4; i++) {
         tape kept = {.used = 0};
         const cddp_state_writer writer = {&kept, tape_write};
-        /* the tag of this hook's state, the model (two), and the counter */
-        uint64_t words[4];
+        /* the tag of this hook's state, the model (two), the counter, and the seal */
+        uint64_t words[5];
         lane_zero_grad(l, true);
         lane_iterate(l, 1.0 + l->r);
         CHECK(lane_value(l, 0) == (i < 2 ? 1.5 : 1.0 + l->r));

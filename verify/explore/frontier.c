@@ -39,14 +39,14 @@ static void flags_of(cd_explorer *e, bool *flags[FLAGS])
     memcpy(flags, all, sizeof all);
 }
 
-#define NUMBERS 9
+#define NUMBERS 10
 static void numbers_of(const cd_frontier *f, uint64_t *numbers[NUMBERS])
 {
     cd_explorer *e = f->explorer;
     uint64_t *const all[NUMBERS] = {
         &e->runs,   &e->choices_longest, &e->choices_expected, &e->contenders_max,
         &e->merged, &e->alternatives,    &f->failures->count,  &f->failures->first_at,
-        &e->probes};
+        &e->probes, &f->failures->struck};
     memcpy(numbers, all, sizeof all);
 }
 
@@ -96,7 +96,7 @@ void cd_frontier_print(const cd_frontier *f, cd_text *text)
     flags_of(e, flags);
     numbers_of(f, numbers);
     sets_of(e, sets);
-    cd_text_printf(text, "cddp-frontier 3\nsearch %" PRIx64 "\n", search_digest(f));
+    cd_text_printf(text, "cddp-frontier 4\nsearch %" PRIx64 "\n", search_digest(f));
     for (int i = 0; i < NUMBERS; i++) cd_text_printf(text, "number %" PRIx64 "\n", *numbers[i]);
     for (int i = 0; i < FLAGS; i++) cd_text_printf(text, "flag %x\n", *flags[i] ? 1u : 0u);
     cd_text_printf(text, "outcome %" PRIx64 "\n", f->failures->first.outcome);
@@ -248,7 +248,7 @@ static cddp_status read_rest(const cd_frontier *f, reader *r, cddp_error *err)
 cddp_status cd_frontier_read(const cd_frontier *f, const char *text, cddp_error *err)
 {
     reader r = {.at = text};
-    expect(&r, "cddp-frontier 3\n");
+    expect(&r, "cddp-frontier 4\n");
     if (r.failed) return cd_fail(err, CDDP_E_CONFIG, "this is not a frontier of this version");
     if (!is_whole(text))
         return cd_fail(err, CDDP_E_CONFIG, "the frontier is cut off or was changed");

@@ -25,6 +25,7 @@ typedef struct cd_failure_kind {
 typedef struct cd_failures {
     uint64_t count;    /* schedules that were not verified */
     uint64_t first_at; /* the number of the first, from 1 */
+    uint64_t struck;   /* a bit for each fault that struck in some schedule, or did not have to */
     cd_explored first;
     uint32_t kind_count;
     /* the first outcomes, in the order in which they were met */

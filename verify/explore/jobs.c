@@ -23,6 +23,7 @@ cddp_status cd_explore_block(const cd_explore_jobs *jobs, uint64_t end, cddp_err
         const cd_chooser *chooser = cd_explorer_next(e);
         if (chooser == NULL) break;
         CD_TRY(cd_explore_run(jobs->subject, e, chooser, now, err));
+        failures->struck |= ~now->missing_faults;
         if (!now->is_verified)
             cd_failures_add_kind(failures, now->outcome, e->runs + 1, now->schedule);
         if (!now->is_verified && failures->count++ == 0) {
@@ -83,6 +84,7 @@ cddp_status cd_explore_absorb(const cd_explore_jobs *jobs, const char *part_text
         cd_failures_add_kind(ours, theirs->kinds[i].outcome, theirs->kinds[i].at,
                              theirs->kinds[i].schedule);
     ours->count += theirs->count;
+    ours->struck |= theirs->struck;
 out:
     cd_release(NULL, theirs, sizeof *theirs);
     return status;

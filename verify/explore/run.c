@@ -12,6 +12,7 @@
 #include "core/plan/plan.h"
 #include "core/plan/zero.h"
 #include "core/run/recall.h"
+#include "core/run/verdict.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -112,7 +113,8 @@ static void take_verdict(const cd_explore_subject *subject, const cddp_verdict *
                          const cd_compose *compose, cd_explored *e)
 {
     e->outcome = outcome_digest(v, subject->anonymous);
-    e->is_verified = v->outcome == CDDP_OUTCOME_VERIFIED;
+    e->is_verified = v->outcome == CDDP_OUTCOME_VERIFIED || cd_verdict_lacks_faults_only(v);
+    e->missing_faults = cd_verdict_get_missing_faults(v);
     e->culprit[0] = e->schedule[0] = '\0';
     if (e->is_verified) return;
     report_culprit(v, e);
@@ -396,6 +398,7 @@ static cddp_status run_recalling(cd_explore_subject *subject, cd_explore_world *
         CD_TRY(run_looking(subject, world, explorer, chooser, is_done, err));
         explored->outcome = subject->clean_outcome;
         explored->is_verified = *is_done;
+        explored->missing_faults = 0; /* it equals a clean run */
         explored->culprit[0] = explored->schedule[0] = '\0';
         return CDDP_OK;
     }

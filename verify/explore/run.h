@@ -48,9 +48,10 @@ typedef struct cd_explore_subject {
 /* The outcome of a run. */
 typedef struct cd_explored {
     uint64_t outcome; /* verdict and findings, not the order of events */
-    bool is_verified;
-    char culprit[640];    /* when it is not verified */
-    char schedule[65536]; /* its choices; "" when they do not fit */
+    bool is_verified; /* or all that it lacks are faults that did not strike in this schedule */
+    uint64_t missing_faults; /* a bit each; see cd_verdict_get_missing_faults */
+    char culprit[640];       /* when it is not verified */
+    char schedule[65536];    /* its choices; "" when they do not fit */
 } cd_explored;
 
 /* Makes gradients a choice unless the scenario fixes their order. exhaustive: also takes the time

@@ -49,6 +49,7 @@ typedef enum cd_declared_gap {
     CD_DECLARED_ACCUMULATED, /* what changed a gradient between two backwards that add up */
     CD_DECLARED_TAKEN,       /* which gradient a step took: not the one in its place */
     CD_DECLARED_UNEVEN,      /* why ranks add up other numbers of backwards */
+    CD_DECLARED_UNANNOUNCED, /* what became of gradients before a backward that nobody announced */
     CD_DECLARED_DROPPED,     /* why unreduced gradients were dropped */
     CD_DECLARED_FORWARD,     /* why ranks run a forward on parameters that differ */
     CD_DECLARED_SERVED,      /* how ranks get parameters that others step */
@@ -109,6 +110,7 @@ typedef struct cd_declared_rank {
     int64_t evaluations; /* after which buffers were others than the training left them */
     double rate;         /* of the optimizer's step at hand */
     bool has_wrapper, has_ended, is_stepping, is_skipping, has_join;
+    bool has_exited; /* by exit, without a word that it was done: it may have left in the middle */
     bool averages;   /* its parameters: what it steps on need not be reduced */
     bool is_apart;   /* it stepped on what was not reduced, since the last gradient came */
     bool owes_clear; /* zero_grad was said, and no mark says that it was done */

@@ -44,6 +44,15 @@ static void drop(cd_windows *w, cd_windows_rank *rank, uint32_t number)
     rank->backwards = 0;
 }
 
+/* The program says where a backward begins: what it showed once more was changed before that. */
+static void forget_shown(cd_windows_rank *rank) { rank->shown = rank->again = 0; }
+
+static void end_shown(cd_windows *w, cd_windows_rank *rank, uint32_t number)
+{
+    if (rank->shown > 0 && rank->again >= rank->shown) note(&w->unannounced, number, rank->step);
+    forget_shown(rank);
+}
+
 /* A program without a wrapper says no backwards: they are counted by what they add to. */
 static void take_own(cd_windows_rank *rank, const cddp_event *e)
 {
@@ -51,6 +60,11 @@ static void take_own(cd_windows_rank *rank, const cddp_event *e)
     if (!rank->is_recorded || rank->has_forwards || g->presence == CDDP_PRESENCE_ABSENT ||
         g->contributions <= 0)
         return;
+    if (rank->step != e->step || rank->micro_step != e->micro_step) forget_shown(rank);
+    if (rank->shown == 0) rank->before = g->contributions - 1;
+    rank->shown += g->contributions == rank->before + 1;
+    rank->again += g->contributions > rank->before + 1;
+    rank->micro_step = e->micro_step;
     if ((uint64_t)g->contributions > rank->own_backwards)
         rank->own_backwards = (uint32_t)g->contributions;
     rank->step = e->step;
@@ -89,7 +103,11 @@ void cd_windows_push(cd_windows *w, const cddp_event *e)
         rank->has_unreduced |= rank->backwards > 0 && (rank->has_forward || !rank->has_forwards) &&
                                e->as.grad_local.presence != CDDP_PRESENCE_ABSENT;
         break;
+    case CDDP_EV_samples:
+        forget_shown(rank);
+        break;
     case CDDP_EV_grad_final:
+        end_shown(w, rank, e->rank);
         if (rank->own_backwards == 0) break;
         rank->backwards = rank->own_backwards;
         rank->own_backwards = 0;
@@ -100,6 +118,7 @@ void cd_windows_push(cd_windows *w, const cddp_event *e)
         if (e->as.backward_end.finalized) end_window(w, rank);
         break;
     case CDDP_EV_optimizer_step:
+        end_shown(w, rank, e->rank);
         if (rank->is_untaken && rank->taken == e->step + 1 &&
             rank->optimizer == e->as.optimizer_step.optimizer)
             note(&w->unnumbered, e->rank, e->step);
@@ -108,6 +127,7 @@ void cd_windows_push(cd_windows *w, const cddp_event *e)
         rank->is_untaken = rank->has_unreduced = false; /* unreduced ones are I-ONCE's */
         break;
     case CDDP_EV_zero_grad:
+        end_shown(w, rank, e->rank);
         drop(w, rank, e->rank);
         break;
     default:
@@ -131,6 +151,7 @@ void cd_windows_end(cd_windows *w)
 {
     for (uint32_t i = 0; i < w->rank_count; i++) {
         note_dropped(w, &w->ranks[i], i);
+        end_shown(w, &w->ranks[i], i);
         compare(w, i);
         if (w->ranks[i].untaken > w->untaken) w->untaken = w->ranks[i].untaken;
     }

@@ -8,6 +8,11 @@
 ** in the discriminator. So it may with reduced gradients that no optimizer takes: a step that an
 ** overflow skips.
 **
+** A program without a wrapper says by cddp_record_micro_step or cddp_record_samples where a further
+** backward begins; there the recorder looks at what the last one left. Where each gradient is shown
+** twice and nothing was said in between, nor before the reduction, nobody looked. A weight that is
+** used twice may be shown twice in one backward, so some gradients prove nothing.
+**
 ** Lifetime   init → push every event → end → read → fini.
 ** Errors     without memory nothing is shown.
 */
@@ -25,7 +30,12 @@ typedef struct cd_windows_rank {
     uint32_t backwards;     /* of the window at hand */
     uint32_t own_backwards; /* of a program without a wrapper; 0: it has shown no gradient since the
                                last reduction */
-    int64_t group;          /* of its wrapper */
+    /* of such a program, since it said where a backward begins: gradients that were shown, and
+    ** shown once more; and how many backwards they had before */
+    uint32_t shown, again;
+    int64_t before;
+    uint32_t micro_step; /* of the last one */
+    int64_t group;       /* of its wrapper */
     bool has_wrapper, has_join;
     bool is_recorded;   /* by what the program says (cddp/record.h) */
     bool has_unreduced; /* gradients of the window at hand */
@@ -51,9 +61,10 @@ typedef struct cd_windows {
     uint32_t rank_count;
     cd_windows_place
         uneven; /* windows in which a rank adds up another number than the first of its group */
-    cd_windows_place dropped;    /* windows, or their begins, that no reduction ever saw */
-    cd_windows_place unnumbered; /* an optimizer's step with the number of its last one, behind
+    cd_windows_place dropped;     /* windows, or their begins, that no reduction ever saw */
+    cd_windows_place unnumbered;  /* an optimizer's step with the number of its last one, behind
                                     another reduction */
+    cd_windows_place unannounced; /* backwards that add to gradients at which nobody looked */
     uint64_t
         untaken; /* reductions that were dropped before a step, of the rank with most of them */
     bool is_out_of_memory;

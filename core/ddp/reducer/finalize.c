@@ -460,7 +460,10 @@ static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cdd
     uint64_t bytes = cddp_group_bytes(group);
     cddp_grad_bucket plain;
     const bool is_shared = !has_hook && cd_reading_may_be_shared(r->tracer, bucket);
-    if (r->tracer != NULL) cd_untouched_compare(r, bucket);
+    if (r->tracer != NULL) {
+        cd_untouched_compare_gradients(r, bucket);
+        cd_untouched_compare(r, bucket);
+    }
     if (has_hook) cd_tracer_call(r->tracer, r->hook->name, "a stage");
     if (is_shared) begin_wait(r, bucket);
     const cddp_status status =

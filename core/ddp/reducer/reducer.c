@@ -515,6 +515,7 @@ static inline cddp_status fill_slice(cd_reducer *r, size_t variable, bool is_unu
             .path = contribution.path, .factor = (int64_t)r->divide_factor, .unused = is_unused,
             .digest = digest);
     cd_untouched_keep_ready(r, variable, contribution.path == CDDP_PATH_DEFERRED ? 0 : digest);
+    cd_untouched_keep_gradient(r, variable);
     return CDDP_OK;
 }
 

@@ -6,12 +6,50 @@
 #include "core/hooks/hook.h"
 #include "core/trace/tracer.h"
 
+static bool is_watched(const cd_reducer *r, const cd_bucket *bucket)
+{
+    return r->tracer != NULL && r->tracer->watch != NULL && !r->config->accumulate_in_hook &&
+           cd_tracer_wants_digest(r->tracer) && !bucket->is_sparse &&
+           (bucket->flat.device->flags & CDDP_DEVICE_ASYNC) == 0;
+}
+
 bool cd_untouched_is_watched(const cd_reducer *r, const cd_bucket *bucket)
 {
-    return r->tracer != NULL && r->tracer->watch != NULL && r->config->gradient_as_bucket_view &&
-           !r->config->accumulate_in_hook && cd_tracer_wants_digest(r->tracer) &&
-           !bucket->is_sparse && (bucket->flat.device->flags & CDDP_DEVICE_ASYNC) == 0;
+    return is_watched(r, bucket) && r->config->gradient_as_bucket_view;
 }
+
+/* ---- gradients beside their buckets ---- */
+
+#define GRADIENT_TURNS 16u
+
+/* 0: it has no memory that could be looked at. */
+static int64_t look_at_gradient(const cd_reducer *r, size_t variable)
+{
+    const cddp_grad *grad = cd_wrapped_variable(r->module, variable)->grad;
+    return grad->kind == CDDP_GRAD_DENSE ? cd_tracer_digest(r->tracer, &grad->value) : 0;
+}
+
+void cd_untouched_keep_gradient(cd_reducer *r, size_t variable)
+{
+    const bool is_its_turn = r->iteration <= 1 || (r->iteration + variable) % GRADIENT_TURNS == 0;
+    const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
+    r->kept_gradients[variable] = 0;
+    if (is_its_turn && is_watched(r, bucket) && !r->config->gradient_as_bucket_view)
+        r->kept_gradients[variable] = look_at_gradient(r, variable);
+}
+
+void cd_untouched_compare_gradients(cd_reducer *r, const cd_bucket *bucket)
+{
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        const uint32_t variable = r->buckets.layout.indices[bucket->first_slot + i];
+        int64_t *kept = &r->kept_gradients[variable];
+        if (*kept != 0 && *kept != look_at_gradient(r, variable))
+            CD_EMIT(r->tracer, mark, CD_TRACER_READY_WRITTEN, .value = (int64_t)variable);
+        *kept = 0;
+    }
+}
+
+/* ---- slices ---- */
 
 void cd_untouched_keep_ready(cd_reducer *r, size_t variable, int64_t digest)
 {

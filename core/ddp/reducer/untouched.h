@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slices of buckets that the program may not write to, and does.
+/* Slices of buckets that the program may not write to, and does; and gradients that it adds to when
+** nobody takes it any more.
 **
 ** Note [Who may write to a bucket]
 ** From mark_ready to the end of the backward a bucket belongs to the reducer, its hook and the
@@ -16,6 +17,12 @@
 ** computes is seen as well. With a backend that works in place it is not: digests cannot tell it
 ** from the sum. Nowhere is seen what is written and taken back between two looks.
 **
+** Note [Gradients beside their buckets]
+** Without views a gradient is copied when it is marked ready, and the result is written over it.
+** What the program adds to it in between is lost. The gradient is looked at then and when its
+** bucket is waited for: all of them in the first iteration, and each in every sixteenth. A program
+** that marks gradients too early does so in every step.
+**
 ** Lifetime   of an iteration. Without a recorder nothing is read.
 ** Threads    the rank's.
 */
@@ -24,6 +31,10 @@
 
 /* Does a recorder want to know who writes to the bucket? */
 bool cd_untouched_is_watched(const cd_reducer *reducer, const cd_bucket *bucket);
+/* As it is marked ready. */
+void cd_untouched_keep_gradient(cd_reducer *reducer, size_t variable);
+/* Before results are written over the gradients of the bucket. */
+void cd_untouched_compare_gradients(cd_reducer *reducer, const cd_bucket *bucket);
 /* digest: of the slice as it was marked ready; 0: it is filled later. */
 void cd_untouched_keep_ready(cd_reducer *reducer, size_t variable, int64_t digest);
 /* The slice as it is launched. */

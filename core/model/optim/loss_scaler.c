@@ -3,6 +3,9 @@
 #include "core/model/optim/loss_scaler.h"
 
 #include "core/base/error.h"
+#include "core/tensor/saved.h"
+
+#include <float.h>
 
 #include <inttypes.h>
 
@@ -73,23 +76,25 @@ cddp_status cd_loss_scaler_save(const cd_loss_scaler *scaler, const cddp_state_w
                                 cddp_error *err)
 {
     const double scale = (double)scaler->scale;
-    if (!writer->write(writer->context, &scale, sizeof scale) ||
-        !writer->write(writer->context, &scaler->growth_tracker, sizeof scaler->growth_tracker))
-        return cd_fail(err, CDDP_E_IO, "loss scaler: writing its state failed");
-    return CDDP_OK;
+    cd_state_out out = {.writer = writer, .who = "loss scaler"};
+    CD_TRY(cd_state_put(&out, &scale, sizeof scale, err));
+    CD_TRY(cd_state_put(&out, &scaler->growth_tracker, sizeof scaler->growth_tracker, err));
+    return CD_PASS(cd_state_put_seal(&out, err));
 }
 
 cddp_status cd_loss_scaler_load(cd_loss_scaler *scaler, const cddp_state_reader *reader,
                                 cddp_error *err)
 {
-    double scale;
+    double saved;
     uint64_t tracker;
-    if (!reader->read(reader->context, &scale, sizeof scale) ||
-        !reader->read(reader->context, &tracker, sizeof tracker))
-        return cd_fail(err, CDDP_E_IO, "loss scaler: reading its state failed");
-    if (!(scale > 0) || scale - scale != 0)
-        return cd_fail(err, CDDP_E_CORRUPT, "loss scaler: the saved scale is %g", scale);
-    scaler->scale = (float)scale;
+    cd_state_in in = {.reader = reader, .who = "loss scaler"};
+    CD_TRY(cd_state_get(&in, &saved, sizeof saved, err));
+    CD_TRY(cd_state_get(&in, &tracker, sizeof tracker, err));
+    CD_TRY(cd_state_check_seal(&in, err));
+    const float scale = saved > 0 && saved <= (double)FLT_MAX ? (float)saved : 0;
+    if (!(scale > 0) || (double)scale != saved) /* an f32 was saved */
+        return cd_fail(err, CDDP_E_CORRUPT, "loss scaler: the saved scale is %g", saved);
+    scaler->scale = scale;
     scaler->growth_tracker = tracker;
     scaler->has_unscaled = false;
     scaler->updates++;

@@ -10,10 +10,10 @@
 #include <string.h>
 
 static const struct {
-    const char *name, *summary;
+    const char *name;
     const cd_optimizer_rule *rule;
 } kinds[CD_OPTIMIZER_KIND_COUNT] = {
-#define CD_OPTIMIZER(name, summary) {#name, summary, &cd_rule_##name},
+#define CD_OPTIMIZER(name, summary) {#name, &cd_rule_##name},
 #include "core/model/optim/optimizers.def"
 #undef CD_OPTIMIZER
 };
@@ -21,18 +21,6 @@ static const struct {
 const char *cd_optimizer_name(cd_optimizer_kind kind)
 {
     return (unsigned)kind < CD_OPTIMIZER_KIND_COUNT ? kinds[kind].name : "?";
-}
-
-const char *cd_optimizer_summary(cd_optimizer_kind kind)
-{
-    return (unsigned)kind < CD_OPTIMIZER_KIND_COUNT ? kinds[kind].summary : "?";
-}
-
-int cd_optimizer_find(const char *name)
-{
-    for (int kind = 0; kind < CD_OPTIMIZER_KIND_COUNT; kind++)
-        if (strcmp(kinds[kind].name, name) == 0) return kind;
-    return -1;
 }
 
 cd_optimizer_options cd_optimizer_options_default(cd_optimizer_kind kind)

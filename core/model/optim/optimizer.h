@@ -28,8 +28,6 @@ typedef enum cd_optimizer_kind {
 } cd_optimizer_kind;
 
 const char *cd_optimizer_name(cd_optimizer_kind kind); /* "sgd" */
-const char *cd_optimizer_summary(cd_optimizer_kind kind);
-int cd_optimizer_find(const char *name); /* the kind, or -1 */
 
 typedef struct cd_optimizer_parameter {
     const char *name;

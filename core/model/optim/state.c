@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving and loading optimizer state.
 **
-** Layout, in the machine's byte order: "cddpopt1" · kind, slot count, parameter count (u64 each) ·
+** Layout, in the machine's byte order: "cddpopt2" · kind, slot count, parameter count (u64 each) ·
 ** lr (f64) · for each parameter: dtype, numel, present, step (u64 each) · its slots' bytes in
-** logical order, when present. */
+** logical order, when present; a seal. A damaged state is refused, and may be loaded in part
+** then. */
 #include "core/model/optim/rule.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/tensor/saved.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-static const char magic[8] = {'c', 'd', 'd', 'p', 'o', 'p', 't', '1'};
+static const char magic[8] = {'c', 'd', 'd', 'p', 'o', 'p', 't', '2'};
 
 typedef struct file_head {
     char magic[8];
@@ -24,19 +26,7 @@ typedef struct entry_head {
     uint64_t dtype, numel, is_present, step;
 } entry_head;
 
-static cddp_status put(const cddp_state_writer *writer, const void *bytes, size_t byte_count,
-                       cddp_error *err)
-{
-    if (writer->write(writer->context, bytes, byte_count)) return CDDP_OK;
-    return cd_fail(err, CDDP_E_IO, "optimizer state: writing %zu bytes failed", byte_count);
-}
-
-static cddp_status take(const cddp_state_reader *reader, void *bytes, size_t byte_count,
-                        cddp_error *err)
-{
-    if (reader->read(reader->context, bytes, byte_count)) return CDDP_OK;
-    return cd_fail(err, CDDP_E_IO, "optimizer state: reading %zu bytes failed", byte_count);
-}
+#define WHO "optimizer state"
 
 static entry_head head_of(const cd_optimizer_entry *entry)
 {
@@ -57,19 +47,19 @@ static cddp_status make_buffer(const cd_optimizer *o, const cd_optimizer_entry *
 }
 
 static cddp_status save_entry(const cd_optimizer *o, const cd_optimizer_entry *entry,
-                              const cddp_state_writer *writer, cddp_error *err)
+                              cd_state_out *out, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     entry_head head = head_of(entry);
     void *buffer = NULL;
     size_t bytes = 0;
-    CD_TRY(put(writer, &head, sizeof head, err));
+    CD_TRY(cd_state_put(out, &head, sizeof head, err));
     if (!entry->is_present) return CDDP_OK;
     CD_TRY(make_buffer(o, entry, &buffer, &bytes, err));
     for (uint32_t s = 0; s < o->rule->slot_count(&o->options); s++) {
         const cddp_tensor *slot = &entry->slots[s];
         CD_TRY_OUT(slot->device->read(slot, buffer, bytes, err));
-        CD_TRY_OUT(put(writer, buffer, bytes, err));
+        CD_TRY_OUT(cd_state_put(out, buffer, bytes, err));
     }
 out:
     cd_release(o->allocator, buffer, bytes);
@@ -84,10 +74,11 @@ cddp_status cd_optimizer_save(const cd_optimizer *optimizer, const cddp_state_wr
                       .parameter_count = optimizer->entry_count,
                       .lr = optimizer->options.lr};
     memcpy(head.magic, magic, sizeof magic);
-    CD_TRY(put(writer, &head, sizeof head, err));
+    cd_state_out out = {.writer = writer, .who = WHO};
+    CD_TRY(cd_state_put(&out, &head, sizeof head, err));
     for (size_t i = 0; i < optimizer->entry_count; i++)
-        CD_TRY(save_entry(optimizer, &optimizer->entries[i], writer, err));
-    return CDDP_OK;
+        CD_TRY(save_entry(optimizer, &optimizer->entries[i], &out, err));
+    return CD_PASS(cd_state_put_seal(&out, err));
 }
 
 static cddp_status check_head(const cd_optimizer *o, const file_head *head, cddp_error *err)
@@ -133,14 +124,14 @@ cddp_status cd_optimizer_state_set(cd_optimizer *optimizer, size_t parameter, bo
     return CDDP_OK;
 }
 
-static cddp_status load_entry(cd_optimizer *o, cd_optimizer_entry *entry,
-                              const cddp_state_reader *reader, cddp_error *err)
+static cddp_status load_entry(cd_optimizer *o, cd_optimizer_entry *entry, cd_state_in *in,
+                              cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     entry_head head, own = head_of(entry);
     void *buffer = NULL;
     size_t bytes = 0;
-    CD_TRY(take(reader, &head, sizeof head, err));
+    CD_TRY(cd_state_get(in, &head, sizeof head, err));
     if (head.dtype != own.dtype || head.numel != own.numel)
         return cd_fail(err, CDDP_E_MISMATCH,
                        "optimizer state: parameter %s has %" PRIu64
@@ -159,7 +150,7 @@ static cddp_status load_entry(cd_optimizer *o, cd_optimizer_entry *entry,
     CD_TRY(make_buffer(o, entry, &buffer, &bytes, err));
     for (uint32_t s = 0; s < o->rule->slot_count(&o->options); s++) {
         const cddp_tensor *slot = &entry->slots[s];
-        CD_TRY_OUT(take(reader, buffer, bytes, err));
+        CD_TRY_OUT(cd_state_get(in, buffer, bytes, err));
         CD_TRY_OUT(slot->device->write(slot, buffer, bytes, err));
     }
 out:
@@ -171,10 +162,12 @@ cddp_status cd_optimizer_load(cd_optimizer *optimizer, const cddp_state_reader *
                               cddp_error *err)
 {
     file_head head;
-    CD_TRY(take(reader, &head, sizeof head, err));
+    cd_state_in in = {.reader = reader, .who = WHO};
+    CD_TRY(cd_state_get(&in, &head, sizeof head, err));
     CD_TRY(check_head(optimizer, &head, err));
     for (size_t i = 0; i < optimizer->entry_count; i++)
-        CD_TRY(load_entry(optimizer, &optimizer->entries[i], reader, err));
+        CD_TRY(load_entry(optimizer, &optimizer->entries[i], &in, err));
+    CD_TRY(cd_state_check_seal(&in, err));
     optimizer->options.lr = head.lr;
     return CDDP_OK;
 }

@@ -10,13 +10,14 @@
 #include "cddp/device.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/tensor/saved.h"
 #include "core/trace/tracer.h"
 
 #include <string.h>
 
-#define LOW_RANK UINT64_C(0x3244475372776f50) /* "PowrSGD2" */
-#define LOCAL UINT64_C(0x32444753636f4c70)    /* "pLocSGD2" */
-#define RESIDUE UINT64_C(0x3145554449534552)  /* "RESIDUE1" */
+#define LOW_RANK UINT64_C(0x3344475372776f50) /* "PowrSGD3" */
+#define LOCAL UINT64_C(0x33444753636f4c70)    /* "pLocSGD3" */
+#define RESIDUE UINT64_C(0x3245554449534552)  /* "RESIDUE2" */
 
 /* Of the sizes and dtypes of all variables, which every state begins with. */
 static uint64_t model_digest(const cd_hook_law *law)
@@ -35,13 +36,22 @@ static uint64_t model_digest(const cd_hook_law *law)
 typedef struct saved {
     cd_hook_law *law;
     unsigned char *bytes; /* NULL: they are counted */
-    size_t used;
+    size_t used, piece;   /* piece: where the last one begins */
+    uint64_t seal;
 } saved;
 
 static void put(saved *s, const void *bytes, size_t count)
 {
     if (s->bytes != NULL) memcpy(s->bytes + s->used, bytes, count);
     s->used += count;
+}
+
+/* A piece ends here. */
+static void end_piece(saved *s)
+{
+    const size_t count = s->used - s->piece;
+    if (s->bytes != NULL) s->seal = cd_seal_add(s->seal, s->bytes + s->piece, count);
+    s->piece = s->used;
 }
 
 static void put_number(saved *s, uint64_t number) { put(s, &number, sizeof number); }
@@ -56,6 +66,7 @@ static cddp_status put_values(saved *s, cddp_dtype dtype, const double *values, 
         CD_TRY(cd_numbers_write(&s->law->scratch, &flat, values, err));
     }
     s->used += size;
+    end_piece(s);
     return CDDP_OK;
 }
 
@@ -93,6 +104,7 @@ static cddp_status put_low_rank(saved *s, cddp_error *err)
     put_number(s, law->elements_before);
     put_number(s, law->elements_after);
     put_number(s, count);
+    end_piece(s);
     for (size_t i = 0; i < count; i++) {
         const cd_law_variable *v = &law->variables[i];
         const bool owes = v->debt != NULL, has_q = has_factor(law, v);
@@ -101,6 +113,7 @@ static cddp_status put_low_rank(saved *s, cddp_error *err)
         put_number(s, has_q ? (uint64_t)v->factor_rank : 0);
         put_number(s, owes ? (uint64_t)v->dtype : 0);
         put_number(s, has_q ? (uint64_t)v->dtype : 0);
+        end_piece(s);
         if (owes) CD_TRY(put_values(s, v->dtype, v->debt, v->numel, err));
         if (has_q) CD_TRY(put_values(s, v->dtype, v->factor, v->factor_numel, err));
     }
@@ -114,25 +127,36 @@ static cddp_status put_residue(saved *s, cddp_error *err)
     put_number(s, RESIDUE);
     put_model(s);
     put_number(s, count);
+    end_piece(s);
     for (size_t i = 0; i < count; i++) {
         const cd_law_variable *v = &law->variables[i];
         put_number(s, v->debt != NULL ? (uint64_t)v->numel : UINT64_MAX);
         put_number(s, v->debt != NULL ? (uint64_t)v->dtype : 0);
-        if (v->debt != NULL) CD_TRY(put_values(s, v->dtype, v->debt, v->numel, err));
+        end_piece(s);
+        if (v->debt != NULL && v->numel > 0)
+            CD_TRY(put_values(s, v->dtype, v->debt, v->numel, err));
     }
     return CDDP_OK;
 }
 
-static cddp_status put_state(saved *s, cddp_error *err)
+static cddp_status put_pieces(saved *s, cddp_error *err)
 {
     const cd_hook_law *law = s->law;
-    s->used = 0;
     if (law->hook.kind == CD_PLANNED_LOW_RANK) return CD_PASS(put_low_rank(s, err));
     if (law->hook.kind == CD_PLANNED_TOPK) return CD_PASS(put_residue(s, err));
     put_number(s, LOCAL);
     put_model(s);
     /* it counts no further than to its start */
     put_number(s, law->iteration < law->hook.start ? law->iteration : law->hook.start);
+    end_piece(s);
+    return CDDP_OK;
+}
+
+static cddp_status put_state(saved *s, cddp_error *err)
+{
+    s->used = s->piece = 0;
+    CD_TRY(put_pieces(s, err));
+    put_number(s, s->seal);
     return CDDP_OK;
 }
 

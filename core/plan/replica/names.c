@@ -387,11 +387,3 @@ bool cd_plan_lacks_plugin(const cddp_plan *plan, const cddp_registry *registry)
     }
     return n.count > 0 && n.count == n.strangers;
 }
-
-cddp_status cd_plan_check_names(const cddp_plan *plan, const cddp_registry *registry,
-                                cddp_error *err)
-{
-    char first[CDDP_ERROR_MESSAGE_BYTES] = "";
-    const size_t count = cd_plan_find_unknown_names(plan, registry, keep_first, first);
-    return count == 0 ? CDDP_OK : cd_fail(err, CDDP_E_CONFIG, "%s", first);
-}

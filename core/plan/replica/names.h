@@ -23,5 +23,3 @@ size_t cd_plan_find_unknown_names(const cddp_plan *plan, const cddp_registry *re
 /* Are there unknown names, and is each like nothing that is known? Then a plugin that is not loaded
 ** has them, presumably. */
 bool cd_plan_lacks_plugin(const cddp_plan *plan, const cddp_registry *registry);
-cddp_status cd_plan_check_names(const cddp_plan *plan, const cddp_registry *registry,
-                                cddp_error *err) CDDP_MUST_CHECK;

@@ -87,6 +87,14 @@ static cddp_status lawful(void *self, cddp_grad_bucket *bucket, cddp_group *grou
     return lawless(NULL, bucket, group, future, err);
 }
 
+/* Right, once in a process. */
+static cddp_status once_created(const cddp_hook_context *context, void **self, cddp_error *err)
+{
+    static int created;
+    if (created++ > 0) return cddp_error_set(err, CDDP_E_STATE, "the process had this hook before");
+    return remember(context, self, err);
+}
+
 static cddp_status spin(void *self, cddp_grad_bucket *bucket, cddp_group *group,
                         cddp_future *future, cddp_error *err)
 {
@@ -227,6 +235,13 @@ static const cddp_hook lawful_hook = {.size = sizeof lawful_hook,
                                       .create = remember,
                                       .destroy = forget,
                                       .run = lawful};
+static const cddp_hook created_hook = {.size = sizeof created_hook,
+                                       .abi = CDDP_HOOK_ABI,
+                                       .name = "once",
+                                       .flags = CDDP_HOOK_LOSSY,
+                                       .create = once_created,
+                                       .destroy = forget,
+                                       .run = lawful};
 static const cddp_hook crash_hook = {.size = sizeof crash_hook,
                                      .abi = CDDP_HOOK_ABI,
                                      .name = "crash",
@@ -247,9 +262,9 @@ static const cddp_hook quick_hook = {.size = sizeof quick_hook,
                                      .abi = CDDP_HOOK_ABI,
                                      .name = "leave_quickly",
                                      .run = leave_quickly};
-static const cddp_hook *const hooks[] = {&crash_hook, &leave_hook,   &now_hook,    &once_hook,
-                                         &quick_hook, &lawless_hook, &lawful_hook, &spin_hook,
-                                         &sulk_hook,  &break_hook,   NULL};
+static const cddp_hook *const hooks[] = {&crash_hook, &leave_hook,   &now_hook,     &once_hook,
+                                         &quick_hook, &lawless_hook, &lawful_hook,  &spin_hook,
+                                         &sulk_hook,  &break_hook,   &created_hook, NULL};
 
 /* ---- what it does before there are ranks: CRASH_PLUGIN_ON_LOAD says what ---- */
 

@@ -90,6 +90,8 @@ TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
         {"frobnicate", "neither a command nor a scenario file"},
         {"run", "run what?"},
         {"no/such/file.toml", "cannot read 'no/such/file.toml': No such file or directory"},
+        {"scenarios/gan_unused_parms.toml", "No such file or directory; did you mean 'scenarios/gan_unused_params.toml'?"},
+        {"scenarios/model", "No such file or directory; did you mean 'scenarios/models'?"},
         {"'no/such/*.toml'", "no file matches"},
         {"scenarios/gan_unused_params.toml --sed 3", "unknown option '--sed'; did you mean '--seed'?"},
         {"scenarios/gan_unused_params.toml -x", "unknown option '-x'"},
@@ -564,8 +566,7 @@ TEST(program, a_hook_that_crashes_is_a_finding_and_harms_no_other_run)
     program_close(&p);
 }
 
-/* Of a long list a worker runs several in turn. */
-TEST(program, a_worker_of_many_that_crashes_harms_no_other)
+TEST(program, a_crash_in_a_long_list_harms_no_other)
 {
     cd_program p;
     program_open(&p);
@@ -581,6 +582,54 @@ TEST(program, a_worker_of_many_that_crashes_harms_no_other)
     assert_contains(p.out, "501.toml");
     assert_contains(p.out, "rank 0 was killed in hook crash (bucket 0)");
     assert_contains(p.out, "0 of 1000 verified, 1 with findings, 999 with errors");
+    program_close(&p);
+}
+
+TEST(program, what_a_plugin_keeps_in_its_memory_does_not_reach_the_next_scenario)
+{
+    cd_program p;
+    program_open(&p);
+    for (int i = 0; i < 70; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%02d.toml", i);
+        program_write(&p, name,
+                      "schema = 1\ntitle = \"a\"\n[world]\nsize = 1\n[hook]\nname = \"once\"\n");
+    }
+    program_run(&p, "\"$T\" --jobs 2 -k -q --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.out, "70 of 70 verified");
+    program_close(&p);
+}
+
+/* Of a long list a worker runs several in turn: worlds of other sizes, one that is left with work
+** under way, one that lacks its plugin. */
+TEST(program, workers_of_a_long_list_report_what_one_process_reports)
+{
+    static const char *const kinds[] = {
+        "[world]\nsize = 2\n", "[world]\nsize = 5\n[model]\nexact = false\n",
+        "[world]\nsize = 3\n[[fault]]\nkind = \"kill\"\nwhen = \"inside\"\nat = 6\nrank = 1\n",
+        "[world]\nsize = 3\n[[fault]]\nkind = \"nan\"\nwhen = \"before\"\nat = 6\nrank = 1\n",
+        "[hook]\nname = \"brought by a plugin\"\n"};
+    cd_program p;
+    program_open(&p);
+    for (int i = 0; i < 70; i++) {
+        char name[32], text[512];
+        snprintf(name, sizeof name, "%02d.toml", i);
+        snprintf(text, sizeof text, "schema = 1\ntitle = \"%d\"\n%s", i, kinds[i % 5]);
+        program_write(&p, name, text);
+    }
+    program_run(&p, "\"$T\" \"$T/04.toml\" -k -f json --jobs 1 --trace \"$T/one.db\"");
+    char *one = strdup(p.out);
+    assert_int_equal(p.exit_code, 1);
+    program_run(&p, "\"$T\" \"$T/04.toml\" -k -f json --jobs 2 --trace \"$T/two.db\"");
+    assert_string_equal(p.out, one);
+    free(one);
+    program_run(&p, "report \"$T/one.db\" -f json");
+    one = strdup(p.out);
+    for (char *at = one; (at = strstr(at, "one.db")) != NULL;) memcpy(at, "two", 3);
+    program_run(&p, "report \"$T/two.db\" -f json");
+    assert_string_equal(p.out, one);
+    free(one);
     program_close(&p);
 }
 

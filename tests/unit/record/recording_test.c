@@ -114,6 +114,58 @@ TEST(recording, gradients_that_were_cleared_are_seen_to_be)
     }
 }
 
+/* In how many steps a parameter was shown as what a forward ran on; removes the shard. */
+static uint32_t count_steps_with_forwards(void)
+{
+    char path[340];
+    cddp_shard_reader *reader = NULL;
+    cddp_event event;
+    bool found = true;
+    uint32_t steps = 0, last = UINT32_MAX;
+    snprintf(path, sizeof path, "%s.0", name);
+    assert_int_equal(cddp_shard_reader_open(path, &reader, NULL), CDDP_OK);
+    while (cddp_shard_reader_next(reader, &event, &found, NULL) == CDDP_OK && found) {
+        if (event.kind != CDDP_EV_value || event.as.value.moment != CDDP_MOMENT_FORWARD) continue;
+        steps += event.step != last;
+        last = event.step;
+    }
+    cddp_shard_reader_close(reader);
+    remove(path);
+    return steps;
+}
+
+/* Too few elements for the parts that every look reads. */
+TEST(recording, one_element_of_each_parameter_that_backwards_run_on_is_seen_in_every_step)
+{
+    enum { PARAMETERS = 64, NUMEL = 5000, STEPS = 20 };
+    static float weights[PARAMETERS][NUMEL], gradients[PARAMETERS][NUMEL];
+    const int64_t numel = NUMEL;
+    (void)state;
+    for (int changes = 0; changes < 2; changes++) {
+        begin();
+        for (size_t p = 0; p < PARAMETERS; p++) {
+            const cddp_tensor weight =
+                cddp_tensor_of(cddp_device_cpu(), weights[p], 0, CDDP_F32, &numel, 1);
+            cddp_record_storage(p, &weight, NULL);
+        }
+        for (uint32_t s = 0; s < STEPS; s++) {
+            cddp_record_step_begin(s);
+            cddp_record_micro_step(0);
+            for (size_t p = 0; p < PARAMETERS; p++) weights[p][p + s] += (float)changes;
+            for (size_t p = 0; p < PARAMETERS; p++) {
+                const cddp_tensor gradient =
+                    cddp_tensor_of(cddp_device_cpu(), gradients[p], 0, CDDP_F32, &numel, 1);
+                cddp_record_gradient(p, &gradient);
+            }
+            for (size_t p = 0; p < PARAMETERS; p++) weights[p][p + s] -= (float)changes;
+            step();
+        }
+        cddp_record_storage_end();
+        assert_int_equal(cddp_record_close(CDDP_OK, NULL, NULL), CDDP_OK);
+        assert_int_equal(count_steps_with_forwards(), changes * STEPS);
+    }
+}
+
 TEST(recording, a_group_tells_the_rank_and_what_was_said_before_is_not_its_own)
 {
     cddp_rank rank = {&ops, NULL, 2, 4, NULL};

@@ -51,6 +51,23 @@ TEST(ground, worlds_of_other_sizes_stand_on_it_and_run_as_on_their_own)
     assert_null(ground.block);
 }
 
+TEST(ground, what_the_last_world_guarded_is_memory_again)
+{
+    const size_t page = cd_fiber_page_bytes();
+    size_t bytes = MIB;
+    cd_sim_ground ground = {0};
+    (void)state;
+    if (cd_fiber_has_shadow()) return;
+    unsigned char *block = cd_sim_ground_take(&ground, &bytes);
+    assert_non_null(block);
+    assert_true(cd_fiber_guard(block + 3 * page, page));
+    cd_sim_ground_give(&ground, block, bytes, 4096);
+    assert_ptr_equal(cd_sim_ground_take(&ground, &bytes), block);
+    memset(block, 1, MIB);
+    cd_sim_ground_give(&ground, block, bytes, MIB);
+    cd_sim_ground_fini(&ground);
+}
+
 /* A plugin may have kept pointers into its world. */
 TEST(ground, a_world_that_ran_code_from_outside_leaves_nothing)
 {

@@ -27,6 +27,8 @@ typedef struct trial {
     cddp_status (*body)(struct trial *trial, cddp_group *group, cddp_error *err);
     int plant;
     bool guards; /* the simulated backend is said to compare calls itself */
+    cddp_status (*find)(void *context, const char *name, const cddp_backend **backend,
+                        cddp_error *err); /* NULL: the simulated backend as it is */
     float out[RANKS][64];
     char late[200];
     sim_fixture f;
@@ -80,7 +82,7 @@ static void trial_run(trial *t)
     fixture_create(&t->f);
     const cddp_composition_options options = {.size = sizeof options,
                                               .spec = t->spec,
-                                              .find = find_in_trial,
+                                              .find = t->find != NULL ? t->find : find_in_trial,
                                               .late = hear_late,
                                               .context = t};
     assert_ok(cddp_composition_open(&options, &t->composition, &t->f.err), &t->f.err);
@@ -766,8 +768,10 @@ static cddp_status aborts(trial *t, cddp_group *group, cddp_error *err)
 
 TEST(composition, an_abort_reaches_every_group_inside)
 {
-    static const char *const specs[] = {"rr:2:sim", "check:sim", "check:after:sim",
-                                        "fault:seed=1:sim"};
+    static const char *const specs[] = {"rr:2:sim",        "check:sim",
+                                        "check:after:sim", "fault:seed=1:sim",
+                                        "hier:per=2:sim",  "check:hier:per=2:sim",
+                                        "hier:per=1:sim",  "hier:per=4:sim"};
     for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
         trial t = {.spec = specs[i], .size = RANKS, .body = aborts};
         cd_test_row("%s", specs[i]);
@@ -778,6 +782,124 @@ TEST(composition, an_abort_reaches_every_group_inside)
                          "enough of it");
         }
     }
+}
+
+/* The backend of a trial, of which one call of one rank fails. Ranks are fibers of one thread. */
+typedef struct broken_call {
+    cddp_backend sound, table;
+    void *groups[64];
+    uint32_t ranks[64], group_count;
+    uint32_t rank;
+    bool is_post, is_armed, has_struck;
+    uint32_t countdown;
+} broken_call;
+static broken_call broken;
+
+static bool strikes(const void *group, bool is_post)
+{
+    uint32_t i = 0;
+    while (i < broken.group_count && broken.groups[i] != group) i++;
+    if (i == broken.group_count || broken.ranks[i] != broken.rank || broken.is_post != is_post)
+        return false;
+    if (!broken.is_armed || broken.has_struck || broken.countdown-- > 0) return false;
+    return broken.has_struck = true;
+}
+
+static cddp_status broken_open(const cddp_backend *backend, cddp_rank *rank,
+                               const cddp_group_spec *spec, void **group, cddp_error *err)
+{
+    (void)backend;
+    CD_TRY(broken.sound.open(&broken.sound, rank, spec, group, err));
+    assert_true(broken.group_count < 64);
+    broken.ranks[broken.group_count] = rank->rank;
+    broken.groups[broken.group_count++] = *group;
+    return CDDP_OK;
+}
+
+static cddp_status broken_post(void *group, const cddp_collective *c, void **work, cddp_error *err)
+{
+    if (strikes(group, true)) return cddp_error_set(err, CDDP_E_BACKEND, "a planted failure");
+    return CD_PASS(broken.sound.post(group, c, work, err));
+}
+
+static cddp_status broken_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
+{
+    CD_TRY(broken.sound.wait(group, work, timeout_ns, err));
+    return strikes(group, false) ? cddp_error_set(err, CDDP_E_BACKEND, "a planted failure")
+                                 : CDDP_OK;
+}
+
+static cddp_status find_broken(void *context, const char *name, const cddp_backend **backend,
+                               cddp_error *err)
+{
+    CD_TRY(find_in_trial(context, name, backend, err));
+    broken.sound = broken.table = **backend;
+    broken.table.open = broken_open;
+    broken.table.post = broken_post;
+    broken.table.wait = broken_wait;
+    *backend = &broken.table;
+    return CDDP_OK;
+}
+
+/* Like a program: a rank that cannot begin an operation aborts the group. The step that a rank
+** waited for may be its only one, as without hier:, so no further operation follows then. */
+static cddp_status loses_a_call(trial *t, cddp_group *group, cddp_error *err)
+{
+    const uint32_t me = cddp_group_rank(group);
+    const int64_t numel = 4;
+    const cddp_tensor mine = cddp_tensor_of(cddp_device_cpu(), t->out[me], 0, CDDP_F32, &numel, 1);
+    CD_TRY(cddp_group_barrier(group, err)); /* every rank has opened it */
+    broken.is_armed = broken.is_armed || me == broken.rank;
+    for (int k = 0; k < 1 + broken.is_post; k++) {
+        cddp_work *work = NULL;
+        cddp_status status = cddp_group_allreduce(group, &mine, CDDP_RED_AVG, &work, err);
+        if (status != CDDP_OK) {
+            if (me == broken.rank) CD_TRY(cddp_group_abort(group, err->message, NULL));
+            return status;
+        }
+        CD_TRY(cddp_work_wait(work, 0, err));
+    }
+    return CDDP_OK;
+}
+
+/* P7: whichever step fails, on whichever rank, no rank waits for ever: it has its result already,
+** or an error that says what failed. */
+TEST(hier, a_step_that_fails_ends_every_rank)
+{
+    static const struct {
+        const char *spec;
+        bool guards;
+    } cases[] = {{"hier:per=2:sim", false},
+                 {"hier:per=2:sim", true},
+                 {"hier:per=3:sim", false},
+                 {"hier:per=1:sim", false},
+                 {"check:hier:per=2:sim", false}};
+    size_t failures = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0] * RANKS * 2; i++) {
+        bool has_struck = true;
+        for (uint32_t n = 0; has_struck; n++) {
+            trial t = {.spec = cases[i / 2 / RANKS].spec,
+                       .size = RANKS,
+                       .body = loses_a_call,
+                       .find = find_broken,
+                       .guards = cases[i / 2 / RANKS].guards};
+            broken = (broken_call){.rank = i / 2 % RANKS, .is_post = i % 2 == 1, .countdown = n};
+            trial_run(&t);
+            has_struck = broken.has_struck;
+            if (!has_struck) break;
+            failures++;
+            for (uint32_t r = 0; r < RANKS; r++) {
+                const cddp_rank_result *got = &t.f.results[r];
+                cd_test_row("%s%s, %s %u of rank %u; rank %u: %d, %s", t.spec,
+                            t.guards ? " guarded" : "", broken.is_post ? "post" : "wait", n,
+                            broken.rank, r, (int)got->end, got->error.message);
+                assert_int_equal(got->end, CDDP_RANK_RETURNED);
+                if (r == broken.rank || got->status != CDDP_OK)
+                    assert_fails(got->status, got->status, &got->error, "a planted failure");
+            }
+        }
+    }
+    assert_true(failures > 100);
 }
 
 /* ---- texts ---- */

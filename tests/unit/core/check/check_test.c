@@ -600,6 +600,56 @@ TEST(hook, a_broken_law_stands_behind_the_collective_that_parted)
     }
 }
 
+/* ---- laws over all ranks, of which one rank states one less ---- */
+
+/* Rank 0 has k in the k-th call and rank 1 -k: they add up to nothing. */
+static void put_laws(const cddp_trace_sink *sink, uint32_t rank, int left_out, int wrong)
+{
+    uint64_t sequence = 0;
+    cddp_event e = {.kind = CDDP_EV_group, .rank = rank, .sequence = sequence++, .text = "world"};
+    e.as.group =
+        (cddp_event_group){.group = 3, .members = 2, .group_rank = rank, .order = CDDP_ORDER_SAME};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_wrap, .rank = rank, .sequence = sequence++};
+    e.as.wrap = (cddp_event_wrap){.group = 3};
+    sink->event(sink->self, &e);
+    for (int k = 0; k < 4; k++) {
+        e = (cddp_event){.kind = CDDP_EV_hook_call, .rank = rank, .sequence = sequence++};
+        e.as.hook_call = (cddp_event_hook_call){.bucket = 0, .is_last = 1};
+        sink->event(sink->self, &e);
+        const double number = rank == 0 ? k + (k == wrong) : -k;
+        e = (cddp_event){.kind = CDDP_EV_hook_law, .rank = rank, .sequence = sequence++};
+        e.text = "sum";
+        e.as.hook_law = (cddp_event_hook_law){.left = cd_f64_bits(number), .over_ranks = 1};
+        if (rank == 0 || k != left_out) sink->event(sink->self, &e);
+        e = (cddp_event){.kind = CDDP_EV_hook_done, .rank = rank, .sequence = sequence++};
+        sink->event(sink->self, &e);
+        e = (cddp_event){.kind = CDDP_EV_backward_end, .rank = rank, .sequence = sequence++};
+        e.as.backward_end.finalized = 1;
+        sink->event(sink->self, &e);
+    }
+}
+
+/* A law that a rank may leave out, where its numbers are not finite, says nothing of the next. */
+TEST(hook, a_law_that_one_rank_leaves_out_does_not_break_those_that_follow)
+{
+    (void)state;
+    const cddp_check *const checks[] = {cd_check_find("I-HOOK")};
+    for (int wrong = -1; wrong < 4; wrong++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 1}, &judge,
+                                  &err),
+                  &err);
+        for (uint32_t rank = 0; rank < 2; rank++)
+            put_laws(cd_judge_get_sink(judge), rank, 1, wrong);
+        assert_ok(cd_judge_end(judge, &err), &err);
+        cd_test_row("call %d is wrong", wrong);
+        assert_int_equal(cd_judge_finding_count(judge), wrong >= 0 && wrong != 1);
+        cd_judge_destroy(judge);
+    }
+}
+
 /* ---- a wrong average, and what else may have made it so ---- */
 
 typedef struct average_case {

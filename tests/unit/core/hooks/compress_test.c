@@ -124,7 +124,7 @@ TEST(compress, a_state_saved_and_loaded_continues_bit_for_bit)
     }
 }
 
-TEST(compress, a_damaged_state_is_refused_or_loaded_and_harms_nobody)
+TEST(compress, a_damaged_state_is_refused_and_harms_nobody)
 {
     static const struct {
         const cddp_hook *hook;

@@ -9,8 +9,10 @@
 #include "core/base/error.h"
 #include "core/hooks/hook.h"
 #include "core/tensor/cpu.h"
+#include "core/tensor/saved.h"
 
 #include <string.h>
+#include <sys/resource.h>
 
 #define DRIVE_RANKS 8
 #define DRIVE_STEPS 8
@@ -53,35 +55,88 @@ static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group
     return d->hook->create(&context, self, err);
 }
 
-/* Every number of a saved state, made negative: it is loaded or refused, and nothing is left
-** behind. Some must be refused. */
-static inline void drive_damage(const drive *d, cddp_rank *rank, cddp_group *group, tape *t)
+/* Loads the state on the tape into a hook that is made for it. Nothing is left behind, and no more
+** memory is taken than a multiple of what the state has. */
+static inline cddp_status drive_load(drive *d, cddp_rank *rank, cddp_group *group, tape *t)
 {
+    cd_watch_allocator *watch = &d->watches[rank->rank];
+    void *self = NULL;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_state_reader reader = {t, tape_read};
+    struct rusage before, after;
+    t->read = 0;
+    assert_ok(drive_make(d, rank, group, &self, &err), &err);
+    const uint64_t live = watch->peak_bytes = watch->live_bytes;
+    getrusage(RUSAGE_SELF, &before);
+    const cddp_status status = d->hook->load(self, &reader, &err);
+    getrusage(RUSAGE_SELF, &after); /* what is loaded lies in memory that nobody watches */
+    assert_true(watch->peak_bytes - live <= 65536 + 32 * t->used);
+    assert_true(after.ru_maxrss - before.ru_maxrss <= 16384);
+    assert_true(status == CDDP_OK || status == CDDP_E_CORRUPT || status == CDDP_E_MISMATCH);
+    d->hook->destroy(self);
+    return status;
+}
+
+/* Where the pieces of a saved state end; the last one is its seal. */
+typedef struct drive_pieces {
+    tape *to;
+    size_t ends[64], count;
+} drive_pieces;
+
+static inline bool drive_write(void *context, const void *bytes, size_t count)
+{
+    drive_pieces *p = context;
+    if (!tape_write(p->to, bytes, count)) return false;
+    assert_true(p->count < 64);
+    p->ends[p->count++] = p->to->used;
+    return true;
+}
+
+/* As whoever writes states by himself, and wrongly. */
+static inline void drive_seal(const drive_pieces *p)
+{
+    uint64_t seal = 0;
+    for (size_t i = 0; i + 1 < p->count; i++) {
+        const size_t begin = i > 0 ? p->ends[i - 1] : 0;
+        seal = cd_seal_add(seal, p->to->bytes + begin, p->ends[i] - begin);
+    }
+    memcpy(p->to->bytes + p->ends[p->count - 1] - sizeof seal, &seal, sizeof seal);
+}
+
+/* A state of which any byte is another one, or the end is missing, is refused. One whose numbers
+** are negative and sealed is refused or loaded, and harms nobody. */
+static inline void drive_damage(drive *d, cddp_rank *rank, cddp_group *group, const drive_pieces *p)
+{
+    static const unsigned char flips[] = {0x01, 0x10, 0x80, 0xff};
+    static tape kept;
+    tape *t = p->to;
     size_t refused = 0;
-    for (size_t at = 0; at + 8 <= t->used; at += 8) {
-        unsigned char kept[4];
-        void *self = NULL;
-        cddp_error err = CDDP_ERROR_INIT;
-        cddp_state_reader reader = {t, tape_read};
-        memcpy(kept, t->bytes + at + 4, sizeof kept);
-        memset(t->bytes + at + 4, 0xff, sizeof kept);
-        t->read = 0;
-        assert_ok(drive_make(d, rank, group, &self, &err), &err);
-        const cddp_status status = d->hook->load(self, &reader, &err);
-        assert_true(status == CDDP_OK || status == CDDP_E_CORRUPT || status == CDDP_E_MISMATCH);
+    kept = *t;
+    for (size_t i = 0; i < kept.used * sizeof flips; i++) {
+        t->bytes[i / sizeof flips] ^= flips[i % sizeof flips];
+        const cddp_status status = drive_load(d, rank, group, t);
+        assert_true(status == CDDP_E_CORRUPT || status == CDDP_E_MISMATCH);
+        t->bytes[i / sizeof flips] ^= flips[i % sizeof flips];
+    }
+    for (t->used = 0; t->used < kept.used; t->used++)
+        assert_int_equal(drive_load(d, rank, group, t), CDDP_E_CORRUPT);
+    for (size_t at = 0; at + 8 <= kept.used; at += 8) {
+        memset(t->bytes + at + 4, 0xff, 4);
+        drive_seal(p);
+        const cddp_status status = drive_load(d, rank, group, t);
         if (at == 0) assert_int_equal(status, CDDP_E_CORRUPT); /* what it begins with */
         refused += status != CDDP_OK;
-        d->hook->destroy(self);
-        memcpy(t->bytes + at + 4, kept, sizeof kept);
+        *t = kept;
     }
     assert_true(refused >= 1);
 }
 
-static inline void drive_swap(const drive *d, cddp_rank *rank, cddp_group *group, void **self,
+static inline void drive_swap(drive *d, cddp_rank *rank, cddp_group *group, void **self,
                               cddp_error *err)
 {
     tape t = {.used = 0};
-    cddp_state_writer writer = {&t, tape_write};
+    drive_pieces pieces = {.to = &t};
+    cddp_state_writer writer = {&pieces, drive_write};
     cddp_state_reader reader = {&t, tape_read};
     assert_ok(d->hook->save(*self, &writer, err), err);
     d->hook->destroy(*self);
@@ -92,7 +147,7 @@ static inline void drive_swap(const drive *d, cddp_rank *rank, cddp_group *group
     t.used = whole - 1;
     assert_fails(d->hook->load(*self, &reader, &inner), CDDP_E_CORRUPT, &inner, "ends early");
     t.used = whole;
-    if (d->damages) drive_damage(d, rank, group, &t);
+    if (d->damages) drive_damage(d, rank, group, &pieces);
     t.read = 0;
     assert_ok(d->hook->load(*self, &reader, err), err);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The digest of what a rank observed: any other bit of a number gives another one, and where the
-** number lies does not count. */
+** number lies does not count. Nor does the order of parameters in a backward. */
 #include "core/run/recall.h"
 
 #include "cddp/device.h"
@@ -74,6 +74,118 @@ TEST(recall, a_copy_gives_the_same_digest)
     slice.offset = 1;
     slice.strides[0] = 2;
     assert_int_equal(digest_of(recall, &slice, 1), digest_of(recall, &copy, 1));
+    cd_recall_destroy(recall);
+}
+
+/* A function per row that a test asks: the digest of a rank that observed this and nothing else. */
+#define DIGEST_OF(row)                                                                    \
+    static uint64_t digest_of_##row(cd_recall *recall, const cd_observed_##row *observed) \
+    {                                                                                     \
+        cddp_error err = CDDP_ERROR_INIT;                                                 \
+        cd_recall_rank rank = {.recall = recall};                                         \
+        cd_recall_begin(recall, CD_RECALL_LOOKS);                                         \
+        assert_ok(cd_recalled_##row(&rank, observed, &err), &err);                        \
+        cd_recall_end(&rank);                                                             \
+        return cd_recall_get_digest(recall);                                              \
+    }
+DIGEST_OF(normalised)
+DIGEST_OF(before_update)
+DIGEST_OF(updated)
+DIGEST_OF(assigned)
+DIGEST_OF(leaves)
+DIGEST_OF(clips)
+
+/* `changed` is a part of *observed: it counts, whatever its type. */
+#define CHANGES(row, observed, changed, value)                              \
+    do {                                                                    \
+        const uint64_t before = digest_of_##row(recall, &(observed));       \
+        unsigned char kept[sizeof(changed)];                                \
+        memcpy(kept, &(changed), sizeof kept);                              \
+        (changed) = (value);                                                \
+        cd_test_row("%s", #row ": " #changed);                              \
+        assert_int_not_equal(digest_of_##row(recall, &(observed)), before); \
+        memcpy(&(changed), kept, sizeof kept);                              \
+    } while (0)
+
+TEST(recall, reals_bytes_and_lists_count)
+{
+    cd_recall *recall = make_recall();
+    double mean[] = {1, 2}, spread[] = {3, 4};
+    cd_observed_normalised normalised = {.mean = {mean, 2}, .spread = {spread, 2}};
+    CHANGES(normalised, normalised, mean[1], 5);
+    CHANGES(normalised, normalised, spread[1], 5);
+    CHANGES(normalised, normalised, normalised.buffer, 1);
+    CHANGES(normalised, normalised, normalised.exchange, 1);
+    uint8_t bytes[] = {1, 2, 3};
+    const cd_blob blob = {.bytes = bytes, .used = sizeof bytes};
+    cd_observed_before_update before_update = {.optimizer_state = {&blob}};
+    CHANGES(before_update, before_update, bytes[2], 4);
+    uint32_t ranks[] = {0, 2}, in_bucket[] = {0, 1};
+    cd_observed_clips clips = {.norm = 1, .ranks = {ranks, 2}};
+    CHANGES(clips, clips, ranks[1], 3);
+    CHANGES(clips, clips, clips.norm, 2);
+    const cd_observed_bucket bucket = {in_bucket, 2};
+    cd_observed_assigned assigned = {.buckets = {&bucket, 1}};
+    CHANGES(assigned, assigned, in_bucket[1], 2);
+    int64_t offsets[] = {0, 8}, lengths[] = {8, 4};
+    cd_observed_leaves leaves = {.places = {in_bucket, offsets, lengths, 2}};
+    CHANGES(leaves, leaves, in_bucket[1], 2);
+    CHANGES(leaves, leaves, offsets[1], 9);
+    CHANGES(leaves, leaves, lengths[1], 5);
+    CHANGES(leaves, leaves, leaves.hook.flags, 1);
+    CHANGES(leaves, leaves, leaves.hook.is_present, true);
+    cd_recall_destroy(recall);
+}
+
+TEST(recall, all_of_an_optimizers_state_counts)
+{
+    cd_recall *recall = make_recall();
+    uint32_t bits = 1;
+    int32_t of = 0;
+    cd_oracle_optimized o = {.parameter = 1, .slots = {number_at(&bits, CDDP_F32)}};
+    cd_observed_updated updated = {.optimized = {&o, 1}, .slot_parameters = {&of, 1}};
+    CHANGES(updated, updated, bits, 2);
+    CHANGES(updated, updated, of, 1);
+    CHANGES(updated, updated, o.settings[0], 1);
+    CHANGES(updated, updated, o.settings[CD_ORACLE_SETTINGS - 1], 1);
+    CHANGES(updated, updated, o.parameter, 2);
+    CHANGES(updated, updated, o.optimizer, 1);
+    CHANGES(updated, updated, o.steps, 1);
+    CHANGES(updated, updated, o.is_held, true);
+    CHANGES(updated, updated, o.is_present, true);
+    cd_recall_destroy(recall);
+}
+
+/* Of a rank to which these gradients came, one after the other, in one backward. */
+static uint64_t digest_of_arrivals(cd_recall *recall, const uint32_t *bits, const size_t *of,
+                                   size_t count)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    uint64_t arrivals[2] = {0};
+    cd_recall_rank rank = {.recall = recall, .arrivals = arrivals, .parameter_count = 2};
+    cd_recall_begin(recall, CD_RECALL_LOOKS);
+    for (size_t i = 0; i < count; i++) {
+        const cd_observed_accumulated observed = {
+            .parameter = of[i],
+            .gradient = {{.kind = CDDP_GRAD_DENSE, .value = number_at(&bits[i], CDDP_F32)}}};
+        rank.parameter = of[i];
+        assert_ok(cd_recalled_accumulated(&rank, &observed, &err), &err);
+    }
+    cd_recall_end(&rank);
+    return cd_recall_get_digest(recall);
+}
+
+TEST(recall, gradients_are_a_set_over_parameters_and_in_their_order_for_each)
+{
+    cd_recall *recall = make_recall();
+    const uint32_t bits[] = {1, 2}, turned[] = {2, 1};
+    const size_t each[] = {0, 1}, other[] = {1, 0}, one[] = {0, 0};
+    assert_int_equal(digest_of_arrivals(recall, bits, each, 2),
+                     digest_of_arrivals(recall, turned, other, 2));
+    assert_int_not_equal(digest_of_arrivals(recall, bits, each, 2),
+                         digest_of_arrivals(recall, bits, other, 2));
+    assert_int_not_equal(digest_of_arrivals(recall, bits, one, 2),
+                         digest_of_arrivals(recall, turned, one, 2));
     cd_recall_destroy(recall);
 }
 

@@ -480,6 +480,48 @@ TEST(cpu, find_nonfinite_names_the_first_in_logical_order)
     fixture_fini(&f);
 }
 
+/* Fewer elements than a vector loop takes, and more than one block of it; beside the largest finite
+** numbers of both signs. */
+TEST(cpu, find_nonfinite_finds_what_is_not_finite_in_every_place)
+{
+    static const struct {
+        cddp_dtype dtype;
+        uint64_t sign, finite, infinite;
+    } rows[] = {{CDDP_F16, 0x8000, 0x7bff, 0x7c00},
+                {CDDP_BF16, 0x8000, 0x7f7f, 0x7f80},
+                {CDDP_F32, 0x80000000, 0x7f7fffff, 0x7f800000},
+                {CDDP_F64, UINT64_C(1) << 63, UINT64_C(0x7fefffffffffffff),
+                 UINT64_C(0x7ff0000000000000)}};
+    static const int64_t counts[] = {5, 100, 255, 300, 2200};
+    fixture f = FIXTURE_INIT;
+    cddp_error *err = &f.err;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+            cddp_tensor t = fixture_make(&f, cpu(), rows[i].dtype, SIZES(counts[c]));
+            const size_t bytes = cddp_dtype_bytes(t.dtype);
+            char *elements = t.storage;
+            int64_t index = 0;
+            cd_test_row("%lld of dtype %d", (long long)counts[c], (int)t.dtype);
+            for (int64_t k = 0; k < counts[c]; k++) {
+                const uint64_t finite = rows[i].finite | (k % 2 == 0 ? rows[i].sign : 0);
+                memcpy(elements + (size_t)k * bytes, &finite, bytes); /* little-endian */
+            }
+            assert_ok(cpu()->find_nonfinite(&t, &index, err), err);
+            assert_int_equal(index, -1);
+            for (int64_t k = 0; k < counts[c]; k++) {
+                const uint64_t bad =
+                    rows[i].infinite | (k % 3 == 0 ? rows[i].sign : 0) | (uint64_t)(k % 2);
+                char kept[sizeof bad], *at = elements + (size_t)k * bytes;
+                memcpy(kept, at, bytes);
+                memcpy(at, &bad, bytes);
+                assert_ok(cpu()->find_nonfinite(&t, &index, err), err);
+                assert_int_equal(index, k);
+                memcpy(at, kept, bytes);
+            }
+        }
+    fixture_fini(&f);
+}
+
 /* ---- storage and refusals ---- */
 
 TEST(cpu, fresh_storage_is_aligned_and_reads_as_nan)

@@ -4,6 +4,7 @@
 #include "core/model/optim/loss_scaler.h"
 #include "core/model/optim/lr_schedule.h"
 #include "core/tensor/dtype.h"
+#include "core/tensor/saved.h"
 #include "tests/support/tape.h"
 #include "tests/unit/core/tensor/fixture.h"
 
@@ -158,12 +159,43 @@ TEST(loss_scaler, its_state_is_saved_and_loaded)
     assert_ok(cd_loss_scaler_save(&a, &(cddp_state_writer){&m, tape_write}, &err), &err);
     assert_ok(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), &err);
     assert_true(b.scale == 32 && b.growth_tracker == 1);
-    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), CDDP_E_IO,
-                 &err, "reading");
-    memset(m.bytes, 0xff, sizeof m.bytes);
-    m.read = 0;
-    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), CDDP_E_CORRUPT,
-                 &err, "scale is");
+    cddp_state_reader reader = {&m, tape_read};
+    assert_fails(cd_loss_scaler_load(&b, &reader, &err), CDDP_E_CORRUPT, &err, "ends early");
+    const size_t whole = m.used;
+    for (size_t bit = 0; bit < whole * 8; bit++) {
+        m.bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
+        m.read = 0;
+        cd_test_row("bit %zu", bit);
+        assert_fails(cd_loss_scaler_load(&b, &reader, &err), CDDP_E_CORRUPT, &err, "is damaged");
+        m.bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    }
+    for (m.used = 0; m.used < whole; m.used++) {
+        m.read = 0;
+        assert_fails(cd_loss_scaler_load(&b, &reader, &err), CDDP_E_CORRUPT, &err, "ends early");
+    }
+    assert_true(b.scale == 32 && b.growth_tracker == 1);
+}
+
+/* As whoever writes states by himself, and wrongly. */
+TEST(loss_scaler, a_scale_that_is_no_f32_is_refused)
+{
+    static const double wrong[] = {0, -1, 1e300, 1e-300, 3.5e38, 1.0000000001, INFINITY, NAN};
+    const cd_loss_scaler_options options = {64, 2, 0.5, 5};
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_loss_scaler scaler;
+    assert_ok(cd_loss_scaler_init(&scaler, &options, &err), &err);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        const uint64_t tracker = 1;
+        tape m = {.used = 0};
+        const cddp_state_writer writer = {&m, tape_write};
+        cd_state_out out = {.writer = &writer, .who = "a test"};
+        assert_ok(cd_state_put(&out, &wrong[i], sizeof wrong[i], &err), &err);
+        assert_ok(cd_state_put(&out, &tracker, sizeof tracker, &err), &err);
+        assert_ok(cd_state_put_seal(&out, &err), &err);
+        cd_test_row("%g", wrong[i]);
+        assert_fails(cd_loss_scaler_load(&scaler, &(cddp_state_reader){&m, tape_read}, &err),
+                     CDDP_E_CORRUPT, &err, "scale is");
+    }
 }
 
 /* ---- schedules ---- */
