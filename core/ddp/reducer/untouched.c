@@ -31,6 +31,7 @@ static int64_t look_at_gradient(const cd_reducer *r, size_t variable)
 
 void cd_untouched_keep_gradient(cd_reducer *r, size_t variable)
 {
+    if (r->tracer->watch == NULL) return;
     const bool is_its_turn = r->iteration <= 1 || (r->iteration + variable) % GRADIENT_TURNS == 0;
     const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
     r->kept_gradients[variable] = 0;
@@ -40,6 +41,7 @@ void cd_untouched_keep_gradient(cd_reducer *r, size_t variable)
 
 void cd_untouched_compare_gradients(cd_reducer *r, const cd_bucket *bucket)
 {
+    if (r->tracer->watch == NULL) return;
     for (uint32_t i = 0; i < bucket->variable_count; i++) {
         const uint32_t variable = r->buckets.layout.indices[bucket->first_slot + i];
         int64_t *kept = &r->kept_gradients[variable];
