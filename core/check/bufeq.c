@@ -352,6 +352,7 @@ static void event(void *self, const cddp_event *e)
         r->has_join = true;
         take_turn(s, e, r);
     } else if (e->kind == CDDP_EV_join_end) {
+        r->has_join = true; /* also of a second wrapper that never had a forward */
         take_join_end(s, e, r);
     } else if (e->kind == CDDP_EV_value) {
         take_value(s, e, r);

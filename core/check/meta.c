@@ -313,6 +313,7 @@ static void event(void *self, const cddp_event *e)
     if (r == NULL) return;
     cd_meta_obey_learn(&s->obeyed, e);
     cd_plans_learn(&s->plans, e);
+    if (e->kind == CDDP_EV_mark) return;
     r->last = *e;
     r->last.text = NULL;
     /* a rank that waits for others inside its forward has ignored nothing */
@@ -473,7 +474,7 @@ static const uint16_t kinds[] = {CDDP_EV_rank_begin,      CDDP_EV_wrap,
                                  CDDP_EV_hook_option,     CDDP_EV_average,
                                  CDDP_EV_agreement,       CDDP_EV_rank_end,
                                  CDDP_EV_optimizer_touch, CDDP_EV_backward_begin,
-                                 CDDP_EV_grad_local};
+                                 CDDP_EV_grad_local,      CDDP_EV_mark};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
                "Every accepted setting has its observable effect; the checker itself is sound on "

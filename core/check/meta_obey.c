@@ -187,6 +187,8 @@ static void take_ordinal(cd_meta_obey *m, const cddp_event *e)
     if (ordinal != NULL) *ordinal = e->as.param.ordinal + 1;
 }
 
+#define ANY (-1) /* in place of a parameter */
+
 static void take_touch(cd_meta_obey *m, const cddp_event *e)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
@@ -194,6 +196,7 @@ static void take_touch(cd_meta_obey *m, const cddp_event *e)
                                  ? cd_table_find(&m->ordinals, CD_KEY(e->rank, t->param))
                                  : NULL;
     if (ordinal == NULL) return;
+    (void)cd_table_add(&m->touched, CD_KEY(e->rank, e->step, ANY));
     const cd_decided *d =
         cd_obey_find(&m->obey, &(cd_decision_place){e->rank, CDDP_DECISION_AVERAGE, *ordinal - 1,
                                                     e->step, -1});
@@ -201,11 +204,13 @@ static void take_touch(cd_meta_obey *m, const cddp_event *e)
         (void)cd_table_add(&m->touched, CD_KEY(e->rank, e->step, *ordinal - 1));
 }
 
-/* It may have had no gradient: others were averaged then, and no optimizer stepped on this one. */
+/* It may have had no gradient: others were averaged or stepped on then, and this one was not. */
 static bool was_excused(const cd_meta_obey *m, const cd_decided *d, uint32_t rank)
 {
-    return cd_table_find(&m->averages, CD_KEY(rank, d->is.at_step, d->is.value)) != NULL &&
-           cd_table_find(&m->touched, CD_KEY(rank, d->is.at_step, d->is.id)) == NULL;
+    const bool were_others =
+        cd_table_find(&m->averages, CD_KEY(rank, d->is.at_step, d->is.value)) != NULL ||
+        cd_table_find(&m->touched, CD_KEY(rank, d->is.at_step, ANY)) != NULL;
+    return were_others && cd_table_find(&m->touched, CD_KEY(rank, d->is.at_step, d->is.id)) == NULL;
 }
 
 static bool is_missed(void *self, uint32_t rank, const cd_decided *d)

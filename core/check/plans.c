@@ -5,6 +5,7 @@
 #include "core/base/arena.h"
 #include "core/base/text.h"
 #include "core/trace/setting.h"
+#include "core/trace/tracer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -426,6 +427,9 @@ void cd_plans_learn(cd_plans *p, const cddp_event *e)
     case CDDP_EV_forward_begin:
     case CDDP_EV_forward_end:
         take_forward(p, e, f);
+        break;
+    case CDDP_EV_mark: /* with what it had made ready, or inside no_sync with nothing */
+        f->is_lost |= e->text != NULL && strcmp(e->text, CD_TRACER_LEFT) == 0;
         break;
     default:
         break;

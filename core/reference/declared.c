@@ -81,6 +81,14 @@ static bool wraps_rounded_once(const window *w)
            (w->observed->inner_hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0;
 }
 
+/* A backward that is left half-way makes no view of its gradients. */
+static bool leaves(const cddp_plan *plan)
+{
+    bool does = false;
+    for (size_t i = 0; i < plan->when_count; i++) does |= plan->whens[i].abort_after > 0;
+    return does;
+}
+
 /* GRD-17: where and how the division happens. */
 static cd_oracle_division declared_division(const window *w)
 {
@@ -106,7 +114,7 @@ static cd_oracle_division declared_division(const window *w)
     const bool is_fresh =
         w->first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
     const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && w->step > 0 && !train->resume &&
-                         !ddp->find_unused_parameters && !ddp->static_graph;
+                         !ddp->find_unused_parameters && !ddp->static_graph && !leaves(w->plan);
     if (!ddp->gradient_as_bucket_view || is_fresh) return CD_ORACLE_DIVISION_RECIPROCAL;
     return is_kept ? CD_ORACLE_DIVISION_TRUE : CD_ORACLE_DIVISION_EITHER;
 }

@@ -31,6 +31,7 @@ static const struct {
     {"scenarios/buckets/delayed_in_a_window_off_the_grid.toml", "as delayed_all_reduce"},
     {"scenarios/optim/sharded_delayed.toml", "as delayed_all_reduce"},
     {"scenarios/faults/backward_left_with_a_bucket_under_way.toml", "which buckets are complete when a backward is left depends on the order: ranks with other orders have posted others (a hang, rightly)"},
+    {"scenarios/groups/aborted_and_zeroed.toml", "which gradients there are when a backward is left depends on the order: ranks with other orders fill others with zeros (I-NONE, rightly)"},
     {"scenarios/hooks/powersgd_in_callbacks.toml", "continuations in another order on each rank post other operations (I-ORDER, rightly)"},
     {"scenarios/bugs/zoo_93_sums_sometimes_wrong.toml", "whether the bit flips is a choice, and it is found where it does"},
     {"scenarios/rendezvous/optional_death_of_the_host.toml", "whether the fault strikes is a choice, and it is found where it does"},

@@ -2,6 +2,7 @@
 /* See Note [Who may write to a bucket] in untouched.h. */
 #include "core/ddp/reducer/untouched.h"
 
+#include "core/base/hash.h"
 #include "core/comm/operands.h"
 #include "core/hooks/hook.h"
 #include "core/trace/tracer.h"
@@ -32,7 +33,9 @@ static int64_t look_at_gradient(const cd_reducer *r, size_t variable)
 void cd_untouched_keep_gradient(cd_reducer *r, size_t variable)
 {
     if (r->tracer->watch == NULL) return;
-    const bool is_its_turn = r->iteration <= 1 || (r->iteration + variable) % GRADIENT_TURNS == 0;
+    /* drawn, so that no mistake with a period falls between the turns for ever */
+    const bool is_its_turn =
+        r->iteration <= 1 || cd_hash_mix(r->iteration, variable) % GRADIENT_TURNS == 0;
     const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
     r->kept_gradients[variable] = 0;
     if (is_its_turn && is_watched(r, bucket) && !r->config->gradient_as_bucket_view)

@@ -20,8 +20,8 @@
 ** Note [Gradients beside their buckets]
 ** Without views a gradient is copied when it is marked ready, and the result is written over it.
 ** What the program adds to it in between is lost. The gradient is looked at then and when its
-** bucket is waited for: all of them in the first iteration, and each in every sixteenth. A program
-** that marks gradients too early does so in every step.
+** bucket is waited for: all of them in the first iteration, and each in one of sixteen, drawn. A
+** program that marks gradients too early does so in many steps.
 **
 ** Lifetime   of an iteration. Without a recorder nothing is read.
 ** Threads    the rank's.
