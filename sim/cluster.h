@@ -143,6 +143,7 @@ typedef struct cd_link_fault {
     const cd_fault *fault;
     uint64_t until_ns; /* UINT64_MAX: for good */
     bool is_spent;     /* one-message faults */
+    bool has_met;      /* a message that it acts on */
     /* A delayed message is not overtaken within its operation: (world_size) by receiver, of
     ** link_delay; of the one message of link_reorder. */
     uint64_t *late_ns;

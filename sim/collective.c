@@ -402,7 +402,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
         return cd_fail(err, CDDP_E_ABORTED, "the world has ended; %s is not posted",
                        cddp_op_name(what->op));
     CD_TRY(check_shares(member, what, err));
-    cd_sim_fault_at_op(sim, rank, CDDP_FAULT_BEFORE, NULL, what);
+    cd_sim_fault_at_op(member, CDDP_FAULT_BEFORE, NULL, what);
     if (sim->unwinding)
         return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped before %s", rank->port.rank,
                        cddp_op_name(what->op));
@@ -413,7 +413,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
     CD_TRY(begin_part(member, what, &p, err));
     cd_sim_note(rank, "posted", member->comm->name, p->coll->ordinal);
     if (p->coll->order != NULL) choose_order(sim, p->coll, p);
-    cd_sim_fault_at_op(sim, rank, CDDP_FAULT_INSIDE, p, what);
+    cd_sim_fault_at_op(member, CDDP_FAULT_INSIDE, p, what);
     if (sim->unwinding)
         return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank,
                        cddp_op_name(what->op));
@@ -436,7 +436,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
 static cddp_status outcome(cd_part *part, cddp_error *err)
 {
     cd_sim_rank *rank = part->member->rank;
-    cd_sim_fault_at_op(sim_of(part), rank, CDDP_FAULT_AFTER, part, &part->what);
+    cd_sim_fault_at_op(part->member, CDDP_FAULT_AFTER, part, &part->what);
     if (sim_of(part)->unwinding)
         return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped after %s", rank->port.rank,
                        cddp_op_name(part->what.op));

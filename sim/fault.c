@@ -97,6 +97,14 @@ cddp_status cd_fault_check(const cd_fault *fault, uint32_t world_size, cddp_erro
             err, CDDP_E_CONFIG,
             "fault slow_rank of rank %u needs a factor in permille, 2000 is twice as slow",
             fault->rank);
+    if (fault->kind == CDDP_FAULT_SLOW_RANK && fault->amount == 1000)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "fault slow_rank of rank %u: 1000 permille are as fast as before",
+                       fault->rank);
+    if ((fault->kind == CDDP_FAULT_LINK_DELAY || fault->kind == CDDP_FAULT_LINK_REORDER) &&
+        fault->amount == 0)
+        return cd_fail(err, CDDP_E_CONFIG, "fault %s of rank %u needs an amount in nanoseconds",
+                       name, fault->rank);
     return CDDP_OK;
 }
 

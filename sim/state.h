@@ -199,10 +199,13 @@ void cd_sim_report_death(cd_sim_rank *rank);
 /* Faults (strike.c). */
 cddp_status cd_sim_begin_faults(cd_sim *sim, cddp_error *err);
 void cd_sim_strike(cd_sim *sim, const cd_fault *fault);
+/* All ranks have ended: says which of the links' faults met no message. */
+void cd_sim_end_faults(cd_sim *sim);
 void cd_sim_fault_at_time(cd_sim *sim, cd_sim_event *event);
-/* Faults of this rank around its ordinal-th collective; part may be NULL before it exists. */
+/* Faults of this member's rank around its ordinal-th collective; part may be NULL before it exists. */
 struct cddp_collective;
-void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cddp_plan_fault_when when,
+struct cd_member;
+void cd_sim_fault_at_op(const struct cd_member *member, cddp_plan_fault_when when,
                         struct cd_part *part, const struct cddp_collective *what);
 
 /* The program of a rank has returned: a server on it closes its connections (wire.c). */

@@ -63,13 +63,25 @@ void cd_tensor_flip_bit(const cddp_tensor *tensor, uint64_t bit)
     if (one.device->write(&one, bytes, esize, NULL) != CDDP_OK) return;
 }
 
-/* The data of a contribution is changed where it lies, as memory errors do. */
-static void spoil(cd_sim *sim, const cd_fault *fault, const cddp_collective *what)
+/* What others bring overwrites what such a rank has. */
+static bool only_receives(const cd_member *member, const cddp_collective *what)
 {
+    const bool has_root = what->op == CDDP_OP_BROADCAST || what->op == CDDP_OP_SCATTER;
+    return what->op == CDDP_OP_RECV || (has_root && what->root != member->index);
+}
+
+/* The data of a contribution is changed where it lies, as memory errors do. */
+static void spoil(const cd_member *member, const cd_fault *fault, const cddp_collective *what)
+{
+    cd_sim *sim = member->comm->sim;
     char text[128];
     const cddp_tensor *t = what->input.device != NULL ? &what->input : &what->output;
     int64_t numel = cd_numel(t);
     cd_fault_print(fault, text, sizeof text);
+    if (only_receives(member, what)) {
+        emit(sim, fault, "no effect: the rank only receives");
+        return;
+    }
     if (t->device == NULL || numel == 0 || (t->device->flags & CDDP_DEVICE_VALUES) == 0) {
         emit(sim, fault, "no effect: the operation carries no values to spoil");
         return;
@@ -162,6 +174,18 @@ void cd_sim_fault_at_time(cd_sim *sim, cd_sim_event *event)
     cd_sim_strike(sim, ((const timed_fault *)(void *)event)->fault);
 }
 
+void cd_sim_end_faults(cd_sim *sim)
+{
+    for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
+        cd_link_fault *l = &sim->cluster->link_faults[i];
+        char fault[128], text[192];
+        if (l->has_met) continue;
+        cd_fault_print(l->fault, fault, sizeof fault);
+        snprintf(text, sizeof text, "no effect: no message met it, %s", fault);
+        emit(sim, l->fault, text);
+    }
+}
+
 static cddp_choice choice_of(const cd_fault *fault)
 {
     return (cddp_choice){.size = sizeof(cddp_choice),
@@ -222,9 +246,11 @@ void cd_sim_pass_join(cddp_rank *port, cddp_plan_fault_when when)
     }
 }
 
-void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cddp_plan_fault_when when,
+void cd_sim_fault_at_op(const struct cd_member *member, cddp_plan_fault_when when,
                         struct cd_part *part, const cddp_collective *what)
 {
+    cd_sim *sim = member->comm->sim;
+    const cd_sim_rank *rank = member->rank;
     if (!rank->has_op_faults || sim->unwinding) return;
     const cd_sim_config *config = &sim->host->config;
     uint64_t ordinal = part != NULL ? part->ordinal : rank->collective_count;
@@ -234,7 +260,7 @@ void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cddp_plan_fault_when whe
         cddp_choice choice = choice_of(f);
         if (f->optional && cd_sim_choose(sim, &choice) == 0) continue;
         if (cd_fault_get_scope(f->kind) == CD_FAULT_ON_DATA) {
-            spoil(sim, f, what);
+            spoil(member, f, what);
         } else if (cd_fault_get_scope(f->kind) == CD_FAULT_ON_STREAM) {
             lose_wait(sim, f, part);
         } else if (f->kind == CDDP_FAULT_KILL && when == CDDP_FAULT_INSIDE &&

@@ -98,6 +98,12 @@ static bool acts_on(const cd_sim *sim, const cd_link_fault *l, uint32_t source, 
     return f->side == NULL && f->rank == source && (f->peer == UINT32_MAX || f->peer == target);
 }
 
+/* Only messages of collectives have what these change. */
+static bool awaits_data(const cd_link_fault *l)
+{
+    return l->fault->kind == CDDP_FAULT_CHUNK_CORRUPT || l->fault->kind == CDDP_FAULT_LINK_REORDER;
+}
+
 /* Later, or never: false. */
 static bool pass_link_fault(const cd_link_fault *l, uint32_t source, uint32_t target,
                             uint64_t *arrival_ns)
@@ -114,8 +120,10 @@ static bool pass_link_fault(const cd_link_fault *l, uint32_t source, uint32_t ta
 bool cd_link_is_cut(const cd_sim *sim, uint32_t source, uint32_t target)
 {
     for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
-        const cd_link_fault *l = &sim->cluster->link_faults[i];
-        if (acts_on(sim, l, source, target) && cd_fault_cuts(l->fault, source, target)) return true;
+        cd_link_fault *l = &sim->cluster->link_faults[i];
+        if (!acts_on(sim, l, source, target) || !cd_fault_cuts(l->fault, source, target)) continue;
+        l->has_met = true; /* who asked is told */
+        return true;
     }
     return false;
 }
@@ -123,9 +131,10 @@ bool cd_link_is_cut(const cd_sim *sim, uint32_t source, uint32_t target)
 bool cd_link_pass(const cd_sim *sim, uint32_t source, uint32_t target, uint64_t *arrival_ns)
 {
     for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
-        const cd_link_fault *l = &sim->cluster->link_faults[i];
-        if (acts_on(sim, l, source, target) && !pass_link_fault(l, source, target, arrival_ns))
-            return false;
+        cd_link_fault *l = &sim->cluster->link_faults[i];
+        if (!acts_on(sim, l, source, target)) continue;
+        l->has_met |= !awaits_data(l);
+        if (!pass_link_fault(l, source, target, arrival_ns)) return false;
     }
     return true;
 }
@@ -150,6 +159,7 @@ static bool pass_link_faults(cd_sim *sim, cd_message *m, uint64_t *arrival_ns)
         cd_link_fault *l = &sim->cluster->link_faults[i];
         const cd_fault *f = l->fault;
         const bool acts = acts_on(sim, l, m->source_rank, m->target_rank);
+        l->has_met |= acts && (!awaits_data(l) || m->data.device != NULL);
         if (acts && !pass_link_fault(l, m->source_rank, m->target_rank, arrival_ns)) return false;
         keep_order(l, m, acts, arrival_ns);
         if (!acts) continue;

@@ -619,6 +619,7 @@ const cddp_choice *cd_sim_advance(cd_sim *sim)
         if (sim->over) return NULL;
         if (!step(sim)) {
             sim->over = true;
+            cd_sim_end_faults(sim);
             sim->stats.time_ns = sim->now_ns;
             sim->stats.hung = sim->ended_count < sim->world_size;
             for (uint32_t i = 0; i < sim->world_size; i++)

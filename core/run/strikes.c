@@ -10,8 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The words with which the simulator reports a fault that found nothing to break. */
+/* The words with which the simulator reports a fault that found nothing to break; and, when all has
+** ended, one on a link of which nothing came. */
 #define NO_EFFECT "no effect"
+#define MET_NOTHING "no effect: no message met it, "
 
 struct cd_strike {
     bool has_struck, has_no_effect;
@@ -37,6 +39,11 @@ void cd_strikes_fini(cd_strikes *strikes)
 
 /* ---- which fault it was ---- */
 
+static bool begins_with(const char *text, const char *words)
+{
+    return text != NULL && strncmp(text, words, strlen(words)) == 0;
+}
+
 static bool is_of_kind(const cddp_plan_fault *f, const cddp_event_fault *e)
 {
     const char *kind = cddp_event_word(CDDP_FIELD_fault_kind, e->kind);
@@ -52,7 +59,16 @@ static bool has_number(const char *text, const char *word, uint64_t number)
     return at == NULL || strtoull(at + strlen(word), NULL, 10) == number;
 }
 
-static bool is_moment(const cddp_plan_fault *f, const cddp_event *e)
+static bool ends_after(const char *text, uint64_t time_ns)
+{
+    static const char after[] = " after ";
+    char time[CD_DURATION_BYTES];
+    const char *at = strstr(text, after);
+    cd_duration_print(time_ns, time, sizeof time);
+    return at != NULL && strcmp(at + sizeof after - 1, time) == 0;
+}
+
+static bool is_moment(const cddp_plan_fault *f, const cddp_event *e, bool is_late)
 {
     static const char *const collectives[] = {[CDDP_FAULT_BEFORE] = "before its collective ",
                                               [CDDP_FAULT_INSIDE] = "inside its collective ",
@@ -60,18 +76,21 @@ static bool is_moment(const cddp_plan_fault *f, const cddp_event *e)
     static const char *const joins[] = {[CDDP_FAULT_BEFORE_JOIN] = "before join ",
                                         [CDDP_FAULT_INSIDE_JOIN] = "inside join ",
                                         [CDDP_FAULT_AFTER_JOIN] = "after join "};
-    if (f->when == CDDP_FAULT_TIME) return e->time_ns == f->at;
+    if (f->when == CDDP_FAULT_TIME && !is_late) return e->time_ns == f->at;
+    if (f->when == CDDP_FAULT_TIME) return ends_after(e->text, f->at);
     if (f->when < CDDP_FAULT_BEFORE_JOIN) return has_number(e->text, collectives[f->when], f->at);
     return has_number(e->text, joins[f->when], f->at);
 }
 
-/* The first that fits and has not struck; of several, the one that is for the event's time. */
-static cd_strike *find(const cd_strikes *s, const cddp_event *event)
+/* The first that fits and has not struck; of several, the one that is for the event's time. Late:
+** the first that fits and has struck. */
+static cd_strike *find(const cd_strikes *s, const cddp_event *event, bool is_late)
 {
     cd_strike *found = NULL;
     for (size_t i = 0; i < s->plan->fault_count; i++) {
         const cddp_plan_fault *f = &s->plan->faults[i];
-        if (s->faults[i].has_struck || !is_of_kind(f, &event->as.fault) || !is_moment(f, event))
+        if (s->faults[i].has_struck != is_late || s->faults[i].has_no_effect ||
+            !is_of_kind(f, &event->as.fault) || !is_moment(f, event, is_late))
             continue;
         if (f->when == CDDP_FAULT_TIME) return &s->faults[i];
         if (found == NULL) found = &s->faults[i];
@@ -85,11 +104,10 @@ void cd_strikes_push(cd_strikes *strikes, const cddp_event *event)
     if (strikes->faults == NULL) return;
     switch (event->kind) {
     case CDDP_EV_fault:
-        struck = find(strikes, event);
+        struck = find(strikes, event, begins_with(event->text, MET_NOTHING));
         if (struck == NULL) return;
         struck->has_struck = true;
-        struck->has_no_effect =
-            event->text != NULL && strncmp(event->text, NO_EFFECT, strlen(NO_EFFECT)) == 0;
+        struck->has_no_effect = begins_with(event->text, NO_EFFECT);
         break;
     case CDDP_EV_collective_post:
         for (size_t i = 0; i < strikes->plan->fault_count; i++)

@@ -168,6 +168,18 @@ for jobs in 1 2; do
     says "not struck: $late, in no schedule"
 done
 
+claim="a fault that strikes what it cannot change is said: a rank that only receives, a link on which nothing comes"
+expect 0 "$verify" run "$scenarios/faults/bit_flips.toml"
+expect 4 "$verify" run "$scenarios/faults/bit_flips.toml" --set fault.0.at=1
+says "fault 1, bit_flip of rank 1 before its collective 1: there was nothing that it could change"
+cut=$scenarios/faults/link_cut_heals.toml
+expect 0 "$verify" run "$cut" --trace met.db
+expect 0 "$verify" check met.db
+expect 4 "$verify" run "$cut" --set fault.0.at=0 --set fault.0.duration_ns=1 --trace unmet.db
+says "fault 1, link_cut of rank 1 after 0 ns: there was nothing that it could change"
+expect 4 "$verify" check unmet.db
+says "there was nothing that it could change"
+
 claim="a fault that strikes in some schedules is not missing in the others"
 cat small.toml - > two_faults.toml <<'TOML'
 [[fault]]

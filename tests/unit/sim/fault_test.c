@@ -4,6 +4,7 @@
 #include "tests/unit/sim/fixture.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define ROUNDS 4
@@ -43,11 +44,12 @@ typedef struct outcome {
     cddp_rank_result results[8];
     cd_sim_stats stats;
     uint32_t fault_events;
+    char last_words[128]; /* of the last of them */
 } outcome;
 
 static outcome run_with(cd_sim_config config, const cd_fault *faults, size_t count)
 {
-    outcome o = {{{{0}}, {0}, {0}}, {{0}}, {0}, 0};
+    outcome o = {.fault_events = 0};
     cd_memory_sink sink;
     cd_memory_sink_init(&sink, NULL);
     sim_fixture f = {.config = config, .data = &o.record};
@@ -59,8 +61,12 @@ static outcome run_with(cd_sim_config config, const cd_fault *faults, size_t cou
     fixture_launch(&f, rounds);
     memcpy(o.results, f.results, sizeof o.results);
     cd_sim_get_stats(f.sim, &o.stats);
-    for (size_t i = 0; i < sink.count; i++)
-        o.fault_events += cd_memory_sink_get(&sink, i).kind == CDDP_EV_fault;
+    for (size_t i = 0; i < sink.count; i++) {
+        const cddp_event e = cd_memory_sink_get(&sink, i);
+        if (e.kind != CDDP_EV_fault) continue;
+        o.fault_events++;
+        snprintf(o.last_words, sizeof o.last_words, "%s", e.text != NULL ? e.text : "");
+    }
     assert_int_equal(o.stats.messages_sent, o.stats.messages + o.stats.messages_lost);
     cd_memory_sink_fini(&sink);
     fixture_destroy(&f);
@@ -221,6 +227,57 @@ TEST(fault, corruption_reaches_the_results)
             }
         assert_in_range(wrong, 1, 4);
         assert_int_equal(nan, kinds[k] == CDDP_FAULT_NAN ? 4 : 0);
+    }
+}
+
+/* A link that heals before anything is sent, and its twin that lasts. */
+TEST(fault, what_meets_nothing_says_so)
+{
+    (void)state;
+    const struct {
+        const char *name;
+        cd_fault fault;
+        const char *words; /* of the last event; "": it acts */
+    } cases[] = {
+        {"early cut",
+         {.kind = CDDP_FAULT_LINK_CUT,
+          .when = CDDP_FAULT_TIME,
+          .rank = 1,
+          .peer = 0,
+          .duration_ns = 1},
+         "no effect: no message met it, rank 1 loses its link to rank 0 after 0 ns"},
+        {"cut",
+         {.kind = CDDP_FAULT_LINK_CUT,
+          .when = CDDP_FAULT_TIME,
+          .rank = 1,
+          .peer = UINT32_MAX,
+          .duration_ns = 9000000},
+         ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        outcome o = run_with(messages(), &cases[i].fault, 1);
+        const bool has_none = cases[i].words[0] != '\0';
+        cd_test_row("%s", cases[i].name);
+        if (has_none) assert_string_equal(o.last_words, cases[i].words);
+        if (!has_none) assert_null(strstr(o.last_words, "no effect"));
+    }
+}
+
+TEST(fault, a_fault_of_no_amount_is_refused)
+{
+    (void)state;
+    const cd_fault cases[] = {{.kind = CDDP_FAULT_SLOW_RANK, .amount = 1000},
+                              {.kind = CDDP_FAULT_SLOW_RANK, .amount = 0},
+                              {.kind = CDDP_FAULT_LINK_DELAY, .peer = UINT32_MAX},
+                              {.kind = CDDP_FAULT_LINK_REORDER, .peer = UINT32_MAX}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_fault less = cases[i];
+        cd_test_row("%zu", i);
+        assert_int_equal(cd_fault_check(&cases[i], 4, &err), CDDP_E_CONFIG);
+        less.amount = 999;
+        err = (cddp_error)CDDP_ERROR_INIT;
+        assert_ok(cd_fault_check(&less, 4, &err), &err);
     }
 }
 

@@ -4,6 +4,8 @@
 
 #include "tests/support/test.h"
 
+#include <stdio.h>
+
 typedef struct subject {
     cddp_plan plan;
     cd_strikes strikes;
@@ -189,6 +191,36 @@ TEST(strikes, without_faults_nothing_is_missing)
     assert_null(missing(&s));
     assert_int_equal(cd_strikes_get_missing(&s.strikes), 0);
     subject_fini(&s);
+}
+
+/* The simulator says it when all has ended, of faults whose strike it has reported before. */
+TEST(strikes, what_met_nothing_is_missing_after_all)
+{
+    const cddp_plan_fault faults[] = {
+        {.kind = "link_cut", .rank = 0, .peer = 2, .joiner = CDDP_PLAN_UNSET, .at = 80},
+        {.kind = "link_cut", .rank = 0, .peer = 2, .joiner = CDDP_PLAN_UNSET, .at = 8000},
+        {.kind = "link_cut",
+         .rank = 0,
+         .peer = 2,
+         .joiner = CDDP_PLAN_UNSET,
+         .when = CDDP_FAULT_BEFORE,
+         .at = 3}};
+    const cddp_event_fault cut = {CDDP_FAULT_LINK_CUT, 0, 2, 0};
+    static const char met[] = "no effect: no message met it, rank 0 loses its link to rank 2 ";
+    const char *whens[] = {"after 80 ns", "after 8 us", "before its collective 3"};
+    const uint64_t times[] = {80, 8000, 100};
+    for (size_t i = 0; i < 3; i++) {
+        subject s;
+        char words[128];
+        cd_test_row("%s", whens[i]);
+        subject_init(&s, faults, 3);
+        for (size_t k = 0; k < 3; k++) strike(&s, cut, times[k], whens[k]);
+        assert_int_equal(cd_strikes_get_missing(&s.strikes), 0);
+        snprintf(words, sizeof words, "%s%s", met, whens[i]);
+        strike(&s, cut, 9000, words);
+        assert_int_equal(cd_strikes_get_missing(&s.strikes), 1 << i);
+        subject_fini(&s);
+    }
 }
 
 TEST_MAIN()
