@@ -771,6 +771,7 @@ static void take_final(state *s, const rank_facts *r, const cddp_event *e)
     if (l == NULL || (g->digest == 0 && g->presence != CDDP_PRESENCE_ABSENT)) return;
     if (g->presence == CDDP_PRESENCE_SPARSE) {
         l->is_open = true; /* its rows are in no digest of this event */
+        l->presence = CDDP_PRESENCE_SPARSE;
         return;
     }
     *l = (link){.presence = g->presence,

@@ -325,10 +325,10 @@ static void end(void *self)
         const member *m = cd_table_value(&s->members, i);
         const cd_key *key = cd_table_key(&s->members, i);
         const rank_end *end = cd_ranks_find(&s->ends, (uint32_t)key->part[1]);
+        const bool was_left = end != NULL && (end->has_failed || end->is_reducing);
         if (m->is_aborted || end == NULL || !end->is_good) continue;
         if (m->outstanding <= 0) {
-            if (m->is_closed && m->posted > m->ended && !end->has_failed)
-                report_unawaited(s, key, m);
+            if (m->is_closed && m->posted > m->ended && !was_left) report_unawaited(s, key, m);
             continue;
         }
         cddp_event at = {.rank = (uint32_t)key->part[1],

@@ -186,6 +186,7 @@ typedef struct cd_oracle_options {
     /* a sample's gradient does not depend on the rest of its micro-batch, and no cast rounds it;
     ** false with batch norm */
     bool sample_wise;
+    bool routes_by_values; /* parameters decide which of them a sample uses */
     bool separate; /* every micro-step begins without gradients: the comm hook adds them up */
     /* what a step reduces later is added to what it reduced before, which does not enter into it
     ** (FSY-05) */

@@ -126,7 +126,7 @@ static cddp_status clear_parameters(cd_window *w, cddp_error *err)
     w->contributors = w->parts = 0;
     for (size_t i = 0; i < w->parameter_count; i++) {
         cd_window_parameter *p = &w->parameters[i];
-        p->fired = false;
+        p->fired = p->fired_here = false;
         if (w->is_exact_device) CD_TRY(p->expected.device->fill(&p->expected, 0, NULL, err));
         if (p->samples.limbs != NULL) cd_wide_sum_clear(&p->samples);
         if (p->contributions.limbs != NULL) cd_wide_sum_clear(&p->contributions);
@@ -176,6 +176,7 @@ static cddp_status take_part(cd_window *w, const cd_start *start, cddp_error *er
         cd_window_parameter *p = &w->parameters[i];
         if (grads[i].kind == CDDP_GRAD_UNDEFINED) continue;
         p->fired = true;
+        p->fired_here |= w->counts;
         if (!w->counts || p->samples.limbs == NULL) continue;
         CD_TRY(cd_numbers_read_gradient(&w->numbers, &grads[i], p->samples.numel, err));
         cd_wide_sum_push(&p->samples, w->numbers.values);

@@ -37,6 +37,7 @@ typedef struct cd_window_parameter {
     cddp_tensor expected;   /* exact devices: the whole expected form, contiguous */
     bool is_quotient;       /* likewise: the device divided it rightly */
     bool fired;             /* the backward of some rank gave it a gradient */
+    bool fired_here;        /* and of a rank that is averaged with this one */
 } cd_window_parameter;
 
 typedef struct cd_window {
