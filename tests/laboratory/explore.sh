@@ -176,7 +176,7 @@ cut=$scenarios/faults/link_cut_heals.toml
 expect 0 "$verify" run "$cut" --trace met.db
 expect 0 "$verify" check met.db
 expect 4 "$verify" run "$cut" --set fault.0.at=0 --set fault.0.duration_ns=1 --trace unmet.db
-says "fault 1, link_cut of rank 1 after 0 ns: there was nothing that it could change"
+says "fault 1, link_cut from rank 1 to rank 0 after 0 ns: there was nothing that it could change"
 expect 4 "$verify" check unmet.db
 says "there was nothing that it could change"
 
