@@ -353,6 +353,19 @@ static void close_window(state *s, const cddp_event *e, rank_facts *r)
     r->windows++;
 }
 
+/* The reducer expects gradients anew: of what a backward that was left has called nobody takes a
+** result. */
+static void drop_window(state *s, const cddp_event *e, rank_facts *r)
+{
+    for (size_t i = 0; r->calls > 0 && i < s->calls.count; i++) {
+        call *c = cd_table_value(&s->calls, i);
+        if (cd_table_key(&s->calls, i)->part[0] == (int64_t)e->rank)
+            *c = (call){.step = c->step, .done = c->done};
+    }
+    r->calls = r->done = 0;
+    r->last_bucket = 0;
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
@@ -370,6 +383,9 @@ static void event(void *self, const cddp_event *e)
         r->generation = e->as.bucket_layout.generation;
         if (e->as.bucket_layout.bucket >= r->bucket_count)
             r->bucket_count = e->as.bucket_layout.bucket + 1;
+        break;
+    case CDDP_EV_forward_end:
+        if (e->as.forward_end.prepared) drop_window(s, e, r);
         break;
     case CDDP_EV_bucket_launch:
         r->is_shadow = e->as.bucket_launch.shadow;
@@ -535,6 +551,7 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_wrap,
                                  CDDP_EV_bucket_layout,
+                                 CDDP_EV_forward_end,
                                  CDDP_EV_bucket_launch,
                                  CDDP_EV_hook_call,
                                  CDDP_EV_hook_done,
