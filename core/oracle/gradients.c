@@ -616,7 +616,9 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
                                .divisor = r->divisor,
                                .addends = backwards * (ranks + depth) + w->parts,
                                .roundings = p->samples.push_count + backwards * (depth + 2) + casts,
-                               .rounded_once = r->rounded_once && r->separate && !delayed,
+                               /* to what was reduced before, it is added as it was rounded */
+                               .rounded_once = r->rounded_once && r->separate && !delayed &&
+                                               o->kept[i].kind == CDDP_GRAD_UNDEFINED,
                                .places_between = places_of(r->divisor, backwards - 1),
                                .is_cast = narrows,
                                .cast = result_of(o, i),
