@@ -21,9 +21,10 @@
 **               judged, and no finding.
 ** Limits        calls of a joined rank have no window: of them only the zeros are judged. The first
 **               pass of a static graph marks no bucket as last (STA-04), so is_last is judged from
-**               the second window on. What a hook declares to be no communication (noop) makes
-**               ranks differ, as it should. Of a plugin's hook only what its table promises is
-**               known. A low rank says nothing about which rank forgot an error.
+**               the second window on, and not in a further first pass behind a new group. What a
+**               hook declares to be no communication (noop) makes ranks differ, as it should. Of a
+**               plugin's hook only what its table promises is known. A low rank says nothing about
+**               which rank forgot an error.
 */
 #include "core/check/hook_sums.h"
 #include "core/check/stages.h"
@@ -45,6 +46,8 @@ typedef struct rank_facts {
     uint64_t calls, done;
     bool is_wrapped, is_shadow; /* is_shadow: the last launch mirrored one of other ranks */
     bool is_odd_shadow;         /* and was not zeros */
+    /* the group was set anew (UPG-01), and this window is a first pass of a static graph again */
+    bool is_renewed, is_delayed;
 } rank_facts;
 
 typedef struct call {
@@ -161,7 +164,8 @@ static void take_call(state *s, const cddp_event *e, rank_facts *r)
     CD_SAY(expected, "is_last %s: bucket %lld of %lld", is_last ? "set" : "not set",
            (long long)h->bucket, (long long)r->bucket_count);
     CD_SAY(actual, "is_last %s", h->is_last ? "set" : "not set");
-    if (r->windows > r->unwrapped && r->bucket_count > 0 && is_last != (h->is_last != 0))
+    if (r->windows > r->unwrapped && !(r->is_renewed && r->is_delayed) && r->bucket_count > 0 &&
+        is_last != (h->is_last != 0))
         report(s, e,
                &(breach){h->bucket, "is called with the wrong bucket as the last", expected,
                          actual});
@@ -351,6 +355,7 @@ static void close_window(state *s, const cddp_event *e, rank_facts *r)
     r->calls = r->done = 0;
     r->last_bucket = 0;
     r->windows++;
+    r->is_renewed = r->is_delayed = false;
 }
 
 /* The reducer expects gradients anew: of what a backward that was left has called nobody takes a
@@ -364,6 +369,14 @@ static void drop_window(state *s, const cddp_event *e, rank_facts *r)
     }
     r->calls = r->done = 0;
     r->last_bucket = 0;
+    r->is_delayed = false;
+}
+
+static void take_mark(const cddp_event *e, rank_facts *r)
+{
+    if (e->text == NULL) return;
+    r->is_renewed |= strcmp(e->text, "backward_left_early") == 0;
+    r->is_delayed |= strcmp(e->text, "static_graph_delayed_reduction") == 0;
 }
 
 static void event(void *self, const cddp_event *e)
@@ -383,6 +396,12 @@ static void event(void *self, const cddp_event *e)
         r->generation = e->as.bucket_layout.generation;
         if (e->as.bucket_layout.bucket >= r->bucket_count)
             r->bucket_count = e->as.bucket_layout.bucket + 1;
+        break;
+    case CDDP_EV_regroup:
+        r->is_renewed = true;
+        break;
+    case CDDP_EV_mark:
+        take_mark(e, r);
         break;
     case CDDP_EV_forward_end:
         if (e->as.forward_end.prepared) drop_window(s, e, r);
@@ -551,6 +570,7 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_wrap,
                                  CDDP_EV_bucket_layout,
+                                 CDDP_EV_regroup,
                                  CDDP_EV_forward_end,
                                  CDDP_EV_bucket_launch,
                                  CDDP_EV_hook_call,

@@ -16,6 +16,8 @@
 */
 #include "core/check/writer.h"
 
+#include <string.h>
+
 /* operations of a member from the first on that has not ended; of more it is only known how many */
 #define FOLLOWED_MAX 4096
 
@@ -232,6 +234,14 @@ static void take_course(state *s, const cddp_event *e)
     end->is_reducing = e->kind == CDDP_EV_bucket_launch;
 }
 
+/* Of another wrapper, too, whose operations are in the same group. */
+static void take_mark(state *s, const cddp_event *e)
+{
+    rank_end *end = cd_ranks_add(&s->ends, e->rank);
+    if (end != NULL && e->text != NULL)
+        end->has_failed |= strcmp(e->text, "backward_left_early") == 0;
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
@@ -241,6 +251,9 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_bucket_launch:
     case CDDP_EV_backward_end:
         take_course(s, e);
+        break;
+    case CDDP_EV_mark:
+        take_mark(s, e);
         break;
     case CDDP_EV_collective_post:
         take_collective(s, e, e->as.collective_post.group);
@@ -355,7 +368,7 @@ static const uint16_t kinds[] = {
     CDDP_EV_collective_post, CDDP_EV_collective_wait, CDDP_EV_collective_done, CDDP_EV_group_close,
     CDDP_EV_group_abort,     CDDP_EV_group,           CDDP_EV_memory,          CDDP_EV_touch,
     CDDP_EV_store_key,       CDDP_EV_rank_end,        CDDP_EV_store_wait,      CDDP_EV_error,
-    CDDP_EV_forward_begin,   CDDP_EV_bucket_launch,   CDDP_EV_backward_end};
+    CDDP_EV_forward_begin,   CDDP_EV_bucket_launch,   CDDP_EV_backward_end,    CDDP_EV_mark};
 
 CD_CHECK_TABLE(life, "I-LIFE", "nothing is used after it was given back",
                "No buffer, work handle, store or group is recycled while an operation or handle "

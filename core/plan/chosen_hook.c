@@ -5,7 +5,6 @@
 */
 #include "core/plan/chosen_hook.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const hooks[] = {NULL, "fp16_compress", "bf16_compress", "powersgd",
@@ -47,23 +46,4 @@ void cd_choose_hook(const cddp_plan_settings *settings, cd_chosen_hook *chosen)
     } else if (settings->hook.comm_hook != CDDP_COMM_HOOK_NO) {
         translate(&settings->hook, chosen);
     }
-}
-
-/* Read again from the text, so that a hook which begins early is not asked when it begins. */
-uint64_t cd_chosen_hook_exact_reductions(const cd_chosen_hook *chosen)
-{
-    static const struct {
-        const char *hook, *key;
-        uint64_t start; /* by default (PSG-01, LSG-01) */
-    } rows[] = {{"powersgd", "start_powerSGD_iter=", 1000},
-                {"batched_powersgd", "start_powerSGD_iter=", 1000},
-                {"post_local_sgd", "start_localSGD_iter=", 100}};
-    for (size_t i = 0;
-         chosen->name != NULL && chosen->inner == NULL && i < sizeof rows / sizeof rows[0]; i++) {
-        if (strcmp(chosen->name, rows[i].hook) == 0) {
-            const char *at = chosen->options != NULL ? strstr(chosen->options, rows[i].key) : NULL;
-            return at != NULL ? strtoull(at + strlen(rows[i].key), NULL, 10) : rows[i].start;
-        }
-    }
-    return 0;
 }

@@ -12,9 +12,5 @@ typedef struct cd_chosen_hook {
     const char *options; /* or NULL; borrowed from the settings */
 } cd_chosen_hook;
 
-/* How many reductions the chosen hook begins with that are to be exactly those of the allreduce
-** hook (PSG-04, LSG-01); 0 under a wrapper, and for all other hooks. */
-uint64_t cd_chosen_hook_exact_reductions(const cd_chosen_hook *chosen);
-
 /* Fills *chosen, which the pointers may point into: it must not be copied. */
 void cd_choose_hook(const cddp_plan_settings *settings, cd_chosen_hook *chosen);

@@ -89,26 +89,37 @@ uint32_t cd_decisions_get_window_first(const cd_decisions *d, cd_micro_place pla
     return first;
 }
 
-/* Reductions that the rank closed before a place, all of them with every bucket. */
-static uint64_t count_reductions(cd_decisions *d, cd_micro_place place)
+/* Reductions that the rank closed before a place. */
+static const cd_reduction_walk *count_reductions(cd_decisions *d, cd_micro_place place)
 {
     cd_reduction_walk *w = &d->walk;
     if (w->step > place.step || (w->step == place.step && w->micro_step > place.micro_step))
         *w = (cd_reduction_walk){0};
     while (w->step < place.step || (w->step == place.step && w->micro_step < place.micro_step)) {
-        w->closed += cd_decisions_closes(d, (cd_micro_place){0, w->step, w->micro_step});
+        cd_micro micro;
+        resolve(d, (cd_micro_place){0, w->step, w->micro_step}, &micro);
+        const bool is_left = micro.abort_after > 0;
+        w->closed += synchronises(&micro) && !is_left;
+        w->left += synchronises(&micro) && is_left;
         if (++w->micro_step >= d->settings.train.micro_steps) {
             w->micro_step = 0;
             w->step++;
         }
     }
-    return w->closed;
+    return w;
 }
 
 /* A rank that joined early has counted reductions that it did not close. */
 bool cd_decisions_is_before_start(cd_decisions *d, cd_micro_place place)
 {
-    return !d->settings.join.enable && count_reductions(d, place) < cd_decided_hook_start(&d->hook);
+    const cd_reduction_walk *w = count_reductions(d, place);
+    return !d->settings.join.enable && w->closed + w->left < cd_decided_hook_start(&d->hook);
+}
+
+bool cd_decisions_may_be_before_start(cd_decisions *d, cd_micro_place place)
+{
+    return !d->settings.join.enable &&
+           count_reductions(d, place)->closed < cd_decided_hook_start(&d->hook);
 }
 
 uint32_t cd_decisions_get_block(cd_decisions *d, cd_micro_place place)
@@ -119,6 +130,7 @@ uint32_t cd_decisions_get_block(cd_decisions *d, cd_micro_place place)
     if (average == CD_AVERAGE_UNKNOWN) return 0;
     if (average == CD_AVERAGE_ALL || (has_start && cd_decisions_is_before_start(d, place)))
         return world;
+    if (has_start && cd_decisions_may_be_before_start(d, place)) return 0;
     const double block = cd_decided_hook_get(&d->hook, "subgroup_size", 0);
     return average == CD_AVERAGE_NONE ? 1 : block > 0 ? (uint32_t)block : world;
 }

@@ -32,10 +32,11 @@ typedef enum cd_decided_update {
                       ** or stepped in */
 } cd_decided_update;
 
-/* How many reductions a rank closed before a place. */
+/* How many reductions a rank closed before a place. Of a backward that is left nobody knows before
+** whether its last bucket was called, by which hooks count. */
 typedef struct cd_reduction_walk {
     uint32_t step, micro_step; /* the next place */
-    uint64_t closed;
+    uint64_t closed, left;
 } cd_reduction_walk;
 
 typedef struct cd_decisions {
@@ -94,8 +95,9 @@ bool cd_decisions_has_step(const cd_decisions *decisions, uint32_t step, size_t 
 bool cd_decisions_closes(const cd_decisions *decisions, cd_micro_place place);
 uint32_t cd_decisions_get_window_first(const cd_decisions *decisions, cd_micro_place place);
 /* PSG-04, LSG-01: whether the hook's reduction at this place is still that of the allreduce
-** hook. */
+** hook, or may be. */
 bool cd_decisions_is_before_start(cd_decisions *decisions, cd_micro_place place);
+bool cd_decisions_may_be_before_start(cd_decisions *decisions, cd_micro_place place);
 /* LSG-02: over how many consecutive ranks the hook averages there. 0: the plan does not say. */
 uint32_t cd_decisions_get_block(cd_decisions *decisions, cd_micro_place place);
 

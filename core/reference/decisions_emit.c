@@ -343,8 +343,8 @@ static void emit_averages(cd_decisions *d, averaging *a, uint32_t step, struct c
     a->gradients = cd_decisions_get_block(d, (cd_micro_place){0, step, 0});
     if (a->gradients == 0) {
         cd_decisions_give_up(tracer, 1,
-                             "who agrees: the plan does not say over which ranks a "
-                             "plugin's hook averages");
+                             "who agrees: the plan does not say over which ranks the hook averages "
+                             "(a plugin's, or one whose start a left backward moves)");
         return;
     }
     a->state = least_of(a->state, a->gradients);

@@ -193,10 +193,9 @@ static uint32_t find_block(const cd_declaration *d, const cd_observed_reduced *o
     const cd_micro_place place = {d->rank, observed->step, observed->micro_step};
     uint32_t block = 0;
     if (d->settings->averager.kind == CDDP_AVERAGER_NONE || hook->inner != NULL) return 0;
-    if (average == CD_AVERAGE_UNKNOWN)
-        block = observed->block_count;
-    else if (average != CD_AVERAGE_ALL)
+    if (average != CD_AVERAGE_UNKNOWN && average != CD_AVERAGE_ALL)
         block = cd_decisions_get_block(d->decisions, place);
+    if (average != CD_AVERAGE_ALL && block == 0) block = observed->block_count;
     *first = block > 0 ? d->rank / block * block : 0;
     return block;
 }
@@ -238,6 +237,8 @@ void cd_declare_way(cd_decisions *decisions, cd_micro_place place, cd_declared_w
     way->knows_block = !is_averaged || average != CD_AVERAGE_UNKNOWN || hook->inner != NULL;
     if (is_averaged && hook->inner == NULL && average != CD_AVERAGE_ALL)
         way->block_count = cd_decisions_get_block(decisions, place);
+    if (average != CD_AVERAGE_UNKNOWN && average != CD_AVERAGE_ALL)
+        way->knows_block &= !is_averaged || hook->inner != NULL || way->block_count != 0;
 }
 
 /* FSD-06: the power of two that divides before the sum. */

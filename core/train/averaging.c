@@ -151,18 +151,11 @@ static uint32_t due_of(const cd_trainer *t, size_t parameter)
     return t->now.step >= warmup && (t->now.step - warmup) % own == 0 ? a->world_size : 0;
 }
 
-/* A rank that joined early has counted reductions that it did not close. */
-bool cd_trainer_is_before_start(const cd_trainer *t)
-{
-    return t->now.reductions < t->reduction.exact_count && !t->program.settings.join.enable;
-}
-
 /* The blocks over which the hook will reduce. */
 static uint32_t reduced_over(const cd_trainer *t)
 {
     uint32_t ranks = 0;
     if (t->reduction.hook != NULL && (t->reduction.hook->flags & CDDP_HOOK_NO_COMM) != 0) return 1;
-    if (cd_trainer_is_before_start(t)) return t->averaging->world_size;
     if (t->reduction.hook != NULL && t->reduction.hook->agreement != NULL) {
         cd_tracer_call(t->tracer, t->reduction.hook->name, "agreement");
         ranks = t->reduction.hook->agreement(cddp_ddp_comm_hook_state(t->ddp));

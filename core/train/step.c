@@ -35,9 +35,7 @@ cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_e
     t->now.begins_window = true;
     const cddp_status status = show_reduction(t, micro, err);
     t->now.begins_window = false;
-    CD_TRY(status);
-    t->now.reductions++;
-    return CDDP_OK;
+    return CD_PASS(status);
 }
 
 static cddp_status show_update(cd_trainer *t, cddp_error *err)
@@ -231,7 +229,6 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
         CD_POINT_GRADIENTS("reduced.gradient", t);
         CD_TRY(show_reduction(t, last, err));
         CD_POINT_GRADIENTS("consumed.gradient", t);
-        t->now.reductions++;
         CD_TRY(cd_trainer_update(t, last, err));
     }
     if (t->averaging == NULL || !CD_POINT_SKIPS("step.average", t))

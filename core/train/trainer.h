@@ -105,8 +105,6 @@ typedef struct cd_trainer_reduction {
     /* something in the hook's slot sums and then divides by the world (MIX-04, OIB-02) */
     bool divides_after;
     cddp_dtype wire; /* CDDP_DTYPE_COUNT: the bucket's own */
-    /* the first ones, which are the allreduce hook's whatever the hook is (chosen_hook.h) */
-    uint64_t exact_count;
     cd_bucket_observer observer; /* what the watcher sees of buckets */
     cd_tracer_operands operands; /* and of reductions */
     cddp_status
@@ -157,7 +155,6 @@ typedef struct cd_trainer_place {
     bool has_moved;                /* buckets were rebuilt at its begin, with gradients there */
     bool has_stepped;              /* the step was taken, or given up, inside the micro-step */
     bool has_entered;              /* a backward of this step started */
-    uint64_t reductions;           /* so far, also before a resume */
 } cd_trainer_place;
 
 struct cd_trainer {
@@ -335,8 +332,6 @@ void cd_trainer_emit_agreement(cd_trainer *t);
 /* Over how many consecutive ranks the hook says that it averages; 0: it says nothing, or no
 ** averager is in force. */
 uint32_t cd_trainer_get_block(const cd_trainer *t);
-/* Whether the hook still does exactly what the allreduce hook does. */
-bool cd_trainer_is_before_start(const cd_trainer *t);
 cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 /* LSG-04: its step is the one number that a checkpoint keeps. */
 cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_writer *writer,

@@ -181,7 +181,6 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
     CD_POINT_OTHER_HOOK("wrap.other_hook", t, planned);
     t->reduction.hook = t->reduction.inner_hook = NULL;
     t->reduction.wire = CDDP_DTYPE_COUNT;
-    t->reduction.exact_count = cd_chosen_hook_exact_reductions(planned);
     t->reduction.divides_after =
         cd_trainer_steps_in_backward(t) && cd_trainer_overlap(t) == CDDP_OVERLAP_APPLY_IN_BACKWARD;
     declare_mixed_precision(t);

@@ -44,6 +44,13 @@ static cddp_dtype storage_dtype(const cd_bucket_set_spec *spec, cddp_dtype dtype
 /* Elements of the flat tensor per element of the variable. */
 static int64_t flat_per_element(cddp_dtype dtype) { return dtype == CDDP_C64 ? 2 : 1; }
 
+/* A form is one element, whatever its dtype: there a complex variable lies in the first half of its
+** slice. */
+static int64_t view_unit(const cddp_device *device, cddp_dtype dtype)
+{
+    return (device->flags & CDDP_DEVICE_EXACT) != 0 ? 1 : flat_per_element(dtype);
+}
+
 static int64_t align_elements(int64_t numel, cddp_dtype dtype)
 {
     int64_t unit = (int64_t)(ALIGN_BYTES / cddp_dtype_bytes(dtype));
@@ -103,6 +110,7 @@ static cddp_status place(cd_bucket_set *set, const cd_bucket_set_spec *spec, cdd
                               .variable_count = l->starts[b + 1] - l->starts[b],
                               .pending = l->starts[b + 1] - l->starts[b],
                               .flat_per_element = (uint32_t)flat_per_element(like->dtype),
+                              .view_unit = (uint32_t)view_unit(like->device, like->dtype),
                               .is_sparse = first->expect_sparse};
         int64_t numel = 0;
         for (uint32_t s = l->starts[b]; s < l->starts[b + 1]; s++) {
@@ -172,8 +180,8 @@ cddp_tensor cd_bucket_set_view_of(const cd_bucket_set *set, size_t variable,
     if (view.dtype != CDDP_C64) view.dtype = flat->dtype;
     view.device = flat->device;
     view.storage = flat->storage;
-    view.offset =
-        (flat->offset + set->offsets[set->slot_of[variable]]) / flat_per_element(view.dtype);
+    view.offset = (flat->offset + set->offsets[set->slot_of[variable]]) /
+                  set->buckets[set->bucket_of[variable]].view_unit;
     return view;
 }
 

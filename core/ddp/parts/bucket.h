@@ -31,6 +31,7 @@ typedef struct cd_bucket {
     uint32_t pending;                    /* variables not yet ready in this iteration */
     /* elements of the flat tensor per element of a variable: 2 for c64 (SPA-05) */
     uint32_t flat_per_element;
+    uint32_t view_unit; /* by which a view's offset is smaller than that in the flat tensor */
     bool is_sparse;
     bool is_launched; /* its future is under way */
     bool is_skipped;  /* not launched by choice (UNU-14) */
@@ -112,7 +113,7 @@ static inline bool cd_bucket_set_holds(const cd_bucket_set *set, size_t variable
 {
     const cd_bucket *bucket = &set->buckets[set->bucket_of[variable]];
     return storage == bucket->flat.storage &&
-           offset * bucket->flat_per_element ==
+           offset * bucket->view_unit ==
                bucket->flat.offset + set->offsets[set->slot_of[variable]];
 }
 /* True when value is that very slice: same storage, same first element. */
