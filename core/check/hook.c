@@ -568,26 +568,12 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_wrap,
-                                 CDDP_EV_bucket_layout,
-                                 CDDP_EV_regroup,
-                                 CDDP_EV_forward_end,
-                                 CDDP_EV_bucket_launch,
-                                 CDDP_EV_hook_call,
-                                 CDDP_EV_hook_done,
-                                 CDDP_EV_hook_law,
-                                 CDDP_EV_owed,
-                                 CDDP_EV_compare,
-                                 CDDP_EV_backward_end,
-                                 CDDP_EV_bucket_law,
-                                 CDDP_EV_bucket_sum,
-                                 CDDP_EV_bucket_slice,
-                                 CDDP_EV_collective_post,
-                                 CDDP_EV_collective_done,
-                                 CDDP_EV_grad_final,
-                                 CDDP_EV_grad_local,
-                                 CDDP_EV_mark_ready,
-                                 CDDP_EV_mark};
+static const uint16_t kinds[] = {
+    CDDP_EV_wrap,          CDDP_EV_bucket_layout, CDDP_EV_regroup,         CDDP_EV_forward_end,
+    CDDP_EV_bucket_launch, CDDP_EV_hook_call,     CDDP_EV_hook_done,       CDDP_EV_hook_law,
+    CDDP_EV_owed,          CDDP_EV_compare,       CDDP_EV_backward_end,    CDDP_EV_bucket_law,
+    CDDP_EV_bucket_sum,    CDDP_EV_bucket_slice,  CDDP_EV_collective_post, CDDP_EV_collective_done,
+    CDDP_EV_grad_final,    CDDP_EV_grad_local,    CDDP_EV_mark_ready,      CDDP_EV_mark};
 
 CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",
                "The hook contract is kept per bucket and window; hook state is consistent over "

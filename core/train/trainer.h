@@ -104,7 +104,7 @@ typedef struct cd_trainer_reduction {
     const cddp_hook *inner_hook; /* what a wrapper wraps; else NULL */
     /* something in the hook's slot sums and then divides by the world (MIX-04, OIB-02) */
     bool divides_after;
-    cddp_dtype wire; /* CDDP_DTYPE_COUNT: the bucket's own */
+    cddp_dtype wire;             /* CDDP_DTYPE_COUNT: the bucket's own */
     cd_bucket_observer observer; /* what the watcher sees of buckets */
     cd_tracer_operands operands; /* and of reductions */
     cddp_status

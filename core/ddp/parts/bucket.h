@@ -113,8 +113,7 @@ static inline bool cd_bucket_set_holds(const cd_bucket_set *set, size_t variable
 {
     const cd_bucket *bucket = &set->buckets[set->bucket_of[variable]];
     return storage == bucket->flat.storage &&
-           offset * bucket->view_unit ==
-               bucket->flat.offset + set->offsets[set->slot_of[variable]];
+           offset * bucket->view_unit == bucket->flat.offset + set->offsets[set->slot_of[variable]];
 }
 /* True when value is that very slice: same storage, same first element. */
 bool cd_bucket_is_alias(const cddp_tensor *value, const cddp_tensor *view);
