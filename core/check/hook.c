@@ -211,7 +211,7 @@ static void take_law(state *s, const cddp_event *e)
 {
     const cddp_event_hook_law *l = &e->as.hook_law;
     double left = cd_f64_of(l->left), right = cd_f64_of(l->right), bound = cd_f64_of(l->bound);
-    if (fabs(left - right) <= bound) return;
+    if (fabs(left - right) <= bound || isinf(bound)) return; /* of infinities: I-RANGE */
     if (!cd_writer_is_first(&s->writer, CD_KEY(1, l->bucket), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)l->bucket;
@@ -358,6 +358,14 @@ static void close_window(state *s, const cddp_event *e, rank_facts *r)
     r->is_renewed = r->is_delayed = false;
 }
 
+/* Of shapes alone nobody can see that they are zeros. */
+static bool has_values(const state *s, uint32_t rank)
+{
+    cddp_fact_setting device;
+    return !cd_writer_find_setting(&s->writer, rank, CDDP_KEY_model_device, &device) ||
+           device.value != CDDP_MODEL_DEVICE_SHAPE;
+}
+
 /* The reducer expects gradients anew: of what a backward that was left has called nobody takes a
 ** result. */
 static void drop_window(state *s, const cddp_event *e, rank_facts *r)
@@ -408,7 +416,8 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_bucket_launch:
         r->is_shadow = e->as.bucket_launch.shadow;
-        r->is_odd_shadow = r->is_shadow && !cd_stages_is_zeros(&e->as.bucket_launch);
+        r->is_odd_shadow =
+            r->is_shadow && has_values(s, e->rank) && !cd_stages_is_zeros(&e->as.bucket_launch);
         break;
     case CDDP_EV_owed:
         count_owed(s, e, r);

@@ -122,9 +122,10 @@ cddp_status cd_oracle_advance_free(cd_oracle *o, const cd_oracle_update *before,
     if (is_first && o->options.free_gap == CD_FREE_NO_GAP) o->is_free_valid = true;
     if (o->is_free_valid) CD_TRY(note_parting(o, e->parameters(e->self), err));
     if (o->has_free_parted) return CDDP_OK;
-    const bool may_restart =
-        o->is_free_valid || is_first || (!o->is_sharded && o->options.free_gap != CD_FREE_AVERAGED);
-    if (!may_restart) cd_oracle_note_gap(o, o->is_sharded ? CD_FREE_SHARDED : CD_FREE_AVERAGED);
+    const bool lacks_state = o->is_sharded || o->options.has_no_state,
+               may_restart = o->is_free_valid || is_first ||
+                             (!lacks_state && o->options.free_gap != CD_FREE_AVERAGED);
+    if (!may_restart) cd_oracle_note_gap(o, lacks_state ? CD_FREE_SHARDED : CD_FREE_AVERAGED);
     CD_TRY(find_gradients(o, before, err));
     if (o->free_gap != CD_FREE_NO_GAP) {
         end_free_run(o);

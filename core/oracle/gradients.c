@@ -663,7 +663,7 @@ static cddp_status judge_fill(cd_oracle *o, const cd_oracle_reduction *r, size_t
 static bool is_up_to_others(const cd_oracle *o, const cd_oracle_reduction *r,
                             const cd_window_parameter *p)
 {
-    return o->options.routes_by_values && r->rank_count != 0 && !p->fired_here;
+    return o->options.routes_by_values && (r->has_parted || (r->rank_count != 0 && !p->fired_here));
 }
 
 static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w,

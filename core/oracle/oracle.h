@@ -187,6 +187,7 @@ typedef struct cd_oracle_options {
     ** false with batch norm */
     bool sample_wise;
     bool routes_by_values; /* parameters decide which of them a sample uses */
+    bool has_no_state;     /* of optimizers, from which a free-running engine could restart */
     bool separate; /* every micro-step begins without gradients: the comm hook adds them up */
     /* what a step reduces later is added to what it reduced before, which does not enter into it
     ** (FSY-05) */
@@ -254,6 +255,7 @@ typedef struct cd_oracle_reduction {
     double loss_scale;
     /* local SGD: the ranks that are averaged together; rank_count 0: all */
     uint32_t rank_first, rank_count;
+    bool has_parted; /* ranks have parameters of their own, and the plan does not say which */
     const cddp_grad *gradients; /* (parameter_count) after backward */
 } cd_oracle_reduction;
 

@@ -140,6 +140,19 @@ static bool steps_in_another_way(const cddp_plan *plan, const cddp_plan_optimize
     return false;
 }
 
+static void check_left_backwards(cd_contradictions *c, const char *key)
+{
+    for (size_t i = 0; c->plan->settings.train.micro_steps > 1 && i < c->plan->when_count; i++) {
+        const int64_t abort_after = c->plan->whens[i].abort_after;
+        if (abort_after == CDDP_PLAN_UNSET || abort_after == 0) continue;
+        cd_plan_contradict(c, "when.abort_after",
+                           "%s steps in the backward: when.abort_after with train.micro_steps "
+                           "gives up a step that a later micro-step takes",
+                           key);
+        break;
+    }
+}
+
 static void check_optimizer_in_backward(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
 {
     const cddp_plan_settings *s = &c->plan->settings;
@@ -174,6 +187,7 @@ static void check_optimizer_in_backward(cd_contradictions *c, const cddp_plan_op
                            key);
         break;
     }
+    check_left_backwards(c, key);
     if (s->amp.enable || s->clip.max_norm > 0) {
         cd_plan_contradict(c, key, "%s steps before gradients can be %s: drop %s", key,
                            s->amp.enable ? "unscaled" : "clipped",
@@ -401,6 +415,10 @@ void cd_plan_check_update(cd_contradictions *c)
     check_averager(c, &plan->settings);
     check_shard(c);
     check_clip_groups(c);
+    if (plan->optimizer_count == 0 && plan->zero.stage == 1) {
+        const cddp_plan_optimizer own = cd_plan_optimizer_of(plan, 0, 0);
+        check_sharded_optimizer(c, &own);
+    }
     for (size_t i = 0; i < plan->optimizer_count; i++) {
         cd_plan_enter_table(c, "optimizer", i);
         check_optimizer(c, &plan->optimizers[i]);

@@ -180,6 +180,7 @@ static cddp_status make_oracle(cd_referee *o, cddp_error *err)
         .tracer = o->options.tracer,
         .allocator = o->allocator,
         .sample_wise = model_is_sample_wise(o, module),
+        .has_no_state = is_sharded(plan),
         .routes_by_values = o->reference->replica->model->routes_by_values,
         .separate = o->settings.ddp.accumulate_in_hook || cd_planned_adds_up_apart(&o->settings),
         .adds_reductions = o->settings.fsdp.enable,

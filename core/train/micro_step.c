@@ -390,6 +390,7 @@ static cddp_status leave_backward(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_streams_settle_producers(&t->streams, err));
     CD_TRY(cddp_ddp_update_process_group(t->ddp, t->groups.wrapped, err));
     t->now.has_stepped = true; /* nothing to step with */
+    t->now.was_left = true;
     return CDDP_OK;
 }
 
@@ -492,7 +493,7 @@ static cddp_status end_micro(cd_trainer *t, const cd_micro *micro, cddp_error *e
         cddp_ddp_no_sync_end(t->ddp);
     if (is_last_micro(t, micro))
         CD_TRY(cd_trainer_run_collectives(t, CDDP_PLACE_AFTER_BACKWARD, err));
-    else if (micro->sync && cd_micro_contributes(micro))
+    else if (micro->sync && cd_micro_contributes(micro) && !t->now.was_left)
         CD_TRY(cd_trainer_close_window(t, micro, err));
     else if (cd_trainer_module(t)->buffer_count > 0)
         CD_TRY(show_accumulation(t, err));
@@ -504,6 +505,7 @@ cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_erro
     cd_replica_losses losses;
     t->now.micro = micro;
     t->now.gradient_count = 0;
+    t->now.was_left = false;
     if (micro->skip == CDDP_SKIP_ALL) {
         cd_trainer_emit_mark(t, "micro_step_skipped", 1);
         return CDDP_OK;

@@ -154,6 +154,7 @@ typedef struct cd_trainer_place {
     bool is_in_forward;            /* of a micro-step that contributes */
     bool has_moved;                /* buckets were rebuilt at its begin, with gradients there */
     bool has_stepped;              /* the step was taken, or given up, inside the micro-step */
+    bool was_left;                 /* the backward of this micro-step was */
     bool has_entered;              /* a backward of this step started */
 } cd_trainer_place;
 

@@ -338,6 +338,8 @@ static const struct {
     {"a stage and its model", {"zero.stage=3", "fsdp.enable=true"}, "fsdp.enable with zero.stage = 3"},
     {"a stage and its buckets", {"zero.stage=1", "ddp.bucket_cap_mb=1"}, "ddp.bucket_cap_mb with zero.stage = 1"},
     {"a stage and its optimizer", {"zero.stage=1", "optimizer.0.shard=parameters"}, "optimizer.shard with zero.stage = 1"},
+    {"a stage and uneven inputs", {"zero.stage=1", "join.enable=true"}, "optimizer.shard with join.enable"},
+    {"steps in backward of a left one", {"optimizer.0.in_backward=true", "train.micro_steps=2", "when.0.abort_after=1"}, "gives up a step that a later micro-step takes"},
     {"small units of replicas", {"zero.stage=3", "world.size=4", "zero.mics_shard_size=2", "zero.stage3_param_persistence_threshold=9"}, "are all cut"},
     {"groups of stage 3 that do not divide", {"zero.stage=3", "world.size=5", "zero.mics_shard_size=2"}, "that divide world.size = 5"},
     {"hooks of stage 3", {"zero.stage=3", "hook.name=allreduce"}, "units are reduced and scattered"},
