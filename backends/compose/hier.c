@@ -9,6 +9,10 @@
 ** All other operations use one flat group. Up and down are two groups, because a rank may start
 ** operation k+1 upwards before k arrived from above (P1).
 **
+** Ranks take different steps for one operation. A rank below has no part in a broadcast from another
+** node but the last, which it could take before those of an all-reduce that is still on its way up;
+** its leader could not. So an operation begins when none before it has its first step to come.
+**
 ** Nodes come from the text (hier:per=2:x: two consecutive ranks each), else from the composition's
 ** options, else from the host's name. Each rank sends its node once, when a group is opened, and
 ** decides only about itself.
@@ -128,6 +132,13 @@ static uint32_t steps_of(const hier_group *h, const cddp_collective *c)
     return between | (inside ? roots_node ? 1u << UP : 1u << DOWN : 0);
 }
 
+static bool is_nodewise(const cd_step_group *g, const cddp_collective *c)
+{
+    const hier_group *h = (const hier_group *)(const void *)g;
+    return (c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_BROADCAST) && g->size > 1 &&
+           steps_of(h, c) != 0;
+}
+
 static cddp_collective step_call(const cd_step_group *g, const cd_step_work *w, uint32_t step)
 {
     const hier_group *h = (const hier_group *)(const void *)g;
@@ -169,11 +180,8 @@ static cddp_status issue_after(cd_step_group *g, cd_step_work *w, uint32_t done,
 /* The first step behind the guard. */
 static cddp_status issue_first(cd_step_group *g, cd_step_work *w, cddp_error *err)
 {
-    const hier_group *h = hier_of(g);
     const cddp_collective *c = &w->call;
-    bool nodewise = (c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_BROADCAST) && g->size > 1 &&
-                    steps_of(h, c) != 0;
-    if (!nodewise) {
+    if (!is_nodewise(g, c)) {
         CD_TRY(cd_step_issue(g, w, FLAT, c, true, err));
         return CDDP_OK;
     }
@@ -189,11 +197,25 @@ static void *room_all(const cd_step_group *g, const cd_step_work *w)
     return (unsigned char *)w->extra + cd_fingerprint_bytes(g->size);
 }
 
+/* Has an operation before this one to take this one's first step (P1)? */
+static bool must_wait(const cd_step_group *g, const cd_step_work *w)
+{
+    const hier_group *h = (const hier_group *)(const void *)g;
+    const uint32_t steps = is_nodewise(g, &w->call) ? steps_of(h, &w->call) : 0;
+    const uint32_t first = steps & (~steps + 1u);
+    for (const cd_step_work *before = g->first; before != NULL; before = before->next) {
+        const uint32_t taken = before->stage > 0 ? (2u << before->inner_index) - 1u : 0;
+        if ((steps_of(h, &before->call) & ~taken & first) != 0) return true;
+    }
+    return false;
+}
+
 static cddp_status hier_begin(cd_step_group *g, cd_step_work *w, cddp_error *err)
 {
     hier_group *h = hier_of(g);
     const size_t bytes = cd_fingerprint_bytes(g->size);
     cd_fingerprint *mine = w->extra;
+    if (!h->guards && must_wait(g, w)) return CDDP_OK;
     if (!h->guards || cd_step_is_message(w->call.op)) return CD_PASS(issue_first(g, w, err));
     mine->number = h->number++;
     cd_fingerprint_take(&w->call, g->me, g->size, mine);
@@ -223,6 +245,7 @@ static cddp_status hier_next(cd_step_group *g, cd_step_work *w, cddp_error *err)
         CD_TRY(issue_first(g, w, err));
         return CDDP_OK;
     }
+    if (w->stage == 0) return CD_PASS(issue_first(g, w, err)); /* it had to wait */
     CD_TRY(issue_after(g, w, w->inner_index, err));
     return CDDP_OK;
 }

@@ -8,6 +8,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/prng.h"
 #include "core/comm/conformance.h"
 #include "tests/conformance/two_groups.h"
 #include "tests/unit/sim/fixture.h"
@@ -688,6 +689,62 @@ TEST(composition, works_may_be_waited_for_in_any_order)
         trial_run(&t);
         assert_all_returned(&t);
     }
+}
+
+#define UNDER_WAY 12
+
+/* All-reduces and broadcasts from drawn roots, all under way at once, and waited for from the last
+** one on. Ranks take different steps for them. */
+static cddp_status mixed_under_way(trial *t, cddp_group *group, cddp_error *err)
+{
+    const uint32_t me = cddp_group_rank(group);
+    const int64_t n = 4;
+    cddp_work *works[UNDER_WAY] = {NULL};
+    uint32_t roots[UNDER_WAY]; /* RANKS: an all-reduce */
+    cd_prng draws = cd_prng_seed((uint64_t)t->plant);
+    for (int k = 0; k < UNDER_WAY; k++) {
+        cddp_tensor x = cddp_tensor_of(cddp_device_cpu(), t->out[me] + n * k, 0, CDDP_F32, &n, 1);
+        roots[k] = (uint32_t)cd_prng_below(&draws, RANKS + 3);
+        roots[k] = roots[k] < RANKS ? roots[k] : RANKS;
+        for (int i = 0; i < n; i++) t->out[me][n * k + i] = (float)((uint32_t)k * RANKS + me);
+        if (roots[k] < RANKS)
+            CD_TRY(cddp_group_broadcast(group, &x, roots[k], &works[k], err));
+        else
+            CD_TRY(cddp_group_allreduce(group, &x, CDDP_RED_SUM, &works[k], err));
+    }
+    for (int k = UNDER_WAY - 1; k >= 0; k--) CD_TRY(cddp_work_wait(works[k], 0, err));
+    for (int i = 0; i < UNDER_WAY * n; i++) {
+        const uint32_t k = (uint32_t)(i / n);
+        const uint32_t sum = RANKS * RANKS * k + RANKS * (RANKS - 1) / 2;
+        const float wanted = (float)(roots[k] < RANKS ? k * RANKS + roots[k] : sum);
+        if (t->out[me][i] != wanted)
+            return cddp_error_set(err, CDDP_E_CORRUPT, "operation %u is %g, not %g", k,
+                                  (double)t->out[me][i], (double)wanted);
+    }
+    return CDDP_OK;
+}
+
+TEST(hier, operations_of_other_steps_do_not_overtake_each_other)
+{
+    static const char *const specs[] = {"sim",
+                                        "hier:per=1:sim",
+                                        "hier:per=2:sim",
+                                        "hier:per=3:sim",
+                                        "hier:per=4:sim",
+                                        "check:hier:per=2:sim",
+                                        "hier:per=2:hier:per=1:sim"};
+    static const cd_sim_transport transports[] = {CD_SIM_DIRECT, CD_SIM_MESSAGES};
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++)
+        for (int seed = 1; seed <= 20; seed++) {
+            trial t = {.spec = specs[i],
+                       .size = RANKS,
+                       .transport = transports[seed % 2],
+                       .plant = seed,
+                       .guards = seed % 5 == 0,
+                       .body = mixed_under_way};
+            trial_run(&t);
+            assert_all_returned(&t);
+        }
 }
 
 /* Another rank waits for the other group first: what is open there must go on meanwhile. */
