@@ -63,6 +63,7 @@ typedef struct link {
 
 typedef struct expectation {
     int64_t presence, digest;
+    uint32_t step;
     bool is_pending;
     char words[200];
 } expectation;
@@ -620,7 +621,8 @@ static void accept(link *l, const found *f)
                 .born = old.born};
 }
 
-/* The expected digest comes first, and is for one value only. */
+/* The expected digest comes first, and is for one value only. One of an update was for a value that
+** the rank did not have then: elements of its own came with another layout. */
 static expectation *take_expectation(state *s, rank_facts *r, const found *f)
 {
     if (r->pending == 0) return NULL;
@@ -629,7 +631,8 @@ static expectation *take_expectation(state *s, rank_facts *r, const found *f)
     if (x == NULL || !x->is_pending) return NULL;
     x->is_pending = false;
     r->pending--;
-    return x;
+    const bool is_of_step = f->moment == CDDP_MOMENT_AFTER_UPDATE;
+    return is_of_step && x->step != f->event->step ? NULL : x;
 }
 
 /* Of a forward, or of a layer that ran again in the backward; the oracle's link 6 is about it. */
@@ -758,7 +761,10 @@ static void take_expected(state *s, rank_facts *r, const cddp_event *e)
     expectation *kept = cd_table_add(&s->expectations, key);
     if (kept == NULL) return;
     r->pending += !kept->is_pending;
-    *kept = (expectation){.presence = x->presence, .digest = x->digest, .is_pending = true};
+    *kept = (expectation){.presence = x->presence,
+                          .digest = x->digest,
+                          .step = e->step,
+                          .is_pending = true};
     copy_words(kept, e->text);
 }
 
