@@ -732,7 +732,7 @@ __global__ void basis_scale_kernel(BasisStep s)
 {
     const cd_cuda_basis &b = s.basis;
     const double before = sqrt(basis_total(b, BASIS_BEFORE)), length = sqrt(basis_total(b, s.from));
-    const bool depends = length <= before * CD_ORTHONORMAL_DEPENDENT;
+    const bool depends = isfinite(before) && length <= before * CD_ORTHONORMAL_DEPENDENT;
     const double scale = depends ? 0.0 : 1.0 / (length + b.epsilon);
     for (int64_t row = thread_index(); row < b.rows; row += thread_count()) {
         double *x = b.work + row * b.columns + s.column;

@@ -527,13 +527,6 @@ static bool is_stepped_again(const state *s, const found *f, const link *l)
     return gradient != NULL && gradient->touched_sequence > l->sequence;
 }
 
-static bool has_no_values(state *s, uint32_t rank)
-{
-    cddp_fact_setting setting;
-    return cd_writer_find_setting(&s->writer, rank, CDDP_KEY_model_device, &setting) &&
-           setting.value == CDDP_MODEL_DEVICE_SHAPE;
-}
-
 /* The results of arithmetic: the oracle's to judge. */
 static bool is_computed(state *s, const rank_facts *r, const found *f, const link *l)
 {
@@ -542,7 +535,6 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
     switch (f->moment) {
     case CDDP_MOMENT_FORWARD:
         if (f->what == CDDP_WHAT_GRADIENT) return l->is_open; /* shown after a rebuild alone */
-        if (f->what == CDDP_WHAT_BUFFER && has_no_values(s, rank)) return true; /* touched */
         /* a trace without the moment after the forward */
         return l->moment == CDDP_MOMENT_FORWARD || l->moment == CDDP_MOMENT_AFTER_INIT;
     case CDDP_MOMENT_AFTER_BACKWARD:
@@ -576,6 +568,13 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
 }
 
 /* ---- a link ---- */
+
+static bool has_no_values(state *s, uint32_t rank)
+{
+    cddp_fact_setting setting;
+    return cd_writer_find_setting(&s->writer, rank, CDDP_KEY_model_device, &setting) &&
+           setting.value == CDDP_MODEL_DEVICE_SHAPE;
+}
 
 /* DEL-04: a forward of the wrapper leaves slices of zeros, one that evaluates too. */
 static bool is_delayed(state *s, const found *f)

@@ -421,6 +421,22 @@ static void check_swap(cd_contradictions *c, const cddp_plan_when *when)
     }
 }
 
+/* MIX-04: low-precision copies are given back when a backward has ended. */
+static void check_backwards(cd_contradictions *c, const cddp_plan_when *when)
+{
+    const cddp_plan_settings *s = &c->plan->settings;
+    const bool is_twice = when->backwards != CDDP_PLAN_UNSET && when->backwards > 1;
+    if (s->fsdp.enable || s->mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE) return;
+    if (!is_twice && when->backward_each != 1 && when->loss_each != 1) return;
+    const char *key = is_twice               ? "when.backwards"
+                      : when->loss_each == 1 ? "when.loss_each"
+                                             : "when.backward_each";
+    cd_plan_contradict(c, key,
+                       "%s with mixed_precision.param_dtype: the first backward gives back the "
+                       "copies in low precision that the next one needs",
+                       key);
+}
+
 static void check_when(cd_contradictions *c, const cddp_plan_when *when)
 {
     const cddp_plan *plan = c->plan;
@@ -511,6 +527,11 @@ static void check_when(cd_contradictions *c, const cddp_plan_when *when)
                            "when.skip = \"step\" with when.sync = false leaves gradients of each "
                            "rank, which train.zero_grad = \"keep\" would average in a later step: "
                            "make them micro-steps of one step");
+    }
+    check_backwards(c, when);
+    if (when->touch_buffers == 1 && plan->settings.model.device != CDDP_MODEL_DEVICE_CPU) {
+        cd_plan_contradict(c, "when.touch_buffers",
+                           "when.touch_buffers adds a number: it needs model.device = \"cpu\"");
     }
     if (when->grad_mode == 0 && when->backwards != CDDP_PLAN_UNSET && when->backwards > 0) {
         cd_plan_contradict(c, "when.backwards",

@@ -320,15 +320,28 @@ static uint32_t find_due_of(const averaging *a, const char *name, uint32_t step)
     return step >= warmup && (step - warmup) % period == 0 ? a->world : 0;
 }
 
+/* AVG-02: a step that makes none, and begins without any, leaves all parameters out. */
+static bool has_gradients(const cd_decisions *d, uint32_t step)
+{
+    bool has = d->settings.train.zero_grad != CDDP_ZERO_GRAD_NONE;
+    for (uint32_t m = 0; !has && m < d->settings.train.micro_steps; m++) {
+        cd_micro micro;
+        cd_planned_micro(d->plan, &d->settings, (cd_micro_place){d->rank, step, m}, &micro);
+        has = cd_planned_contributes(&micro);
+    }
+    return has;
+}
+
 static void emit_parameter_averages(const cd_decisions *d, averaging *a, uint32_t step,
                                     struct cddp_tracer *tracer)
 {
+    const bool averages = has_gradients(d, step);
     const cd_module *module = d->replica->model->module;
     for (size_t i = 0; i < module->parameter_count; i++) {
         const uint32_t due = find_due_of(a, module->parameters[i].name, step);
         a->agreed[i] = most_of(due, least_of(a->agreed[i], a->state));
         CD_EMIT(tracer, decision, module->parameters[i].name, .decision = CDDP_DECISION_AVERAGE,
-                .id = (int64_t)i, .at_step = step, .at_micro = -1, .value = due);
+                .id = (int64_t)i, .at_step = step, .at_micro = -1, .value = averages ? due : 0);
         if (a->agreed[i] == a->parameters) continue;
         CD_EMIT(tracer, decision, module->parameters[i].name, .decision = CDDP_DECISION_AGREEMENT,
                 .id = (int64_t)i, .at_step = step, .at_micro = -1, .value = a->gradients,

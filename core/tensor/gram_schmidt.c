@@ -32,8 +32,8 @@ void cd_orthonormalize(double *b, int64_t rows, int64_t columns, double epsilon)
             }
         }
         double length = sqrt(dot(b + j, b + j, rows, columns));
-        /* false for NaN, which must stay visible */
-        bool depends = length <= before * CD_ORTHONORMAL_DEPENDENT;
+        /* false for NaN and infinities, which must stay visible: they are scaled to NaN */
+        bool depends = isfinite(before) && length <= before * CD_ORTHONORMAL_DEPENDENT;
         double scale = depends ? 0.0 : 1.0 / (length + epsilon);
         for (int64_t i = 0; i < rows; i++)
             b[i * columns + j] = depends ? 0.0 : b[i * columns + j] * scale;

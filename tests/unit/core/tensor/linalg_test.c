@@ -224,9 +224,10 @@ TEST(orthonormalize, columns_become_orthonormal_and_span_what_they_did)
     }
 }
 
-TEST(orthonormalize, what_depends_becomes_zero_epsilon_shortens_and_nan_stays)
+TEST(orthonormalize, what_depends_becomes_zero_epsilon_shortens_and_what_is_not_finite_stays)
 {
     double twice[] = {3, 6, 0, 4, 8, 0}, shorter[] = {3, 4}, lost[] = {NAN, 1, 1, 2};
+    double overflown[] = {1, INFINITY, 0, 2};
     cd_orthonormalize(twice, 2, 3, 0);
     assert_true(twice[0] == 3 * (1.0 / 5) && twice[3] == 4 * (1.0 / 5));
     assert_true(twice[1] == 0 && twice[4] == 0 && twice[2] == 0 && twice[5] == 0);
@@ -234,6 +235,8 @@ TEST(orthonormalize, what_depends_becomes_zero_epsilon_shortens_and_nan_stays)
     assert_true(shorter[0] == 3 * 0.1 && shorter[1] == 4 * 0.1);
     cd_orthonormalize(lost, 2, 2, 0);
     assert_true(isnan(lost[0]) && isnan(lost[1]));
+    cd_orthonormalize(overflown, 2, 2, 0);
+    assert_true(overflown[0] == 1 && isnan(overflown[1]));
 }
 
 TEST_MAIN()
