@@ -56,6 +56,18 @@ cd_decided_update cd_decisions_get_update(const cd_decisions *d, uint32_t step, 
                : CD_UPDATE_NONE;
 }
 
+bool cd_decisions_leaves(const cd_decisions *d, uint32_t step)
+{
+    bool leaves = false, is_stepped_in = false;
+    for (uint32_t m = 0; m < d->settings.train.micro_steps; m++) {
+        cd_micro micro;
+        resolve(d, (cd_micro_place){0, step, m}, &micro);
+        leaves |= micro.abort_after > 0;
+        is_stepped_in |= micro.early_step;
+    }
+    return leaves && !is_stepped_in;
+}
+
 bool cd_decisions_has_step(const cd_decisions *d, uint32_t step, size_t optimizer)
 {
     return cd_decisions_get_update(d, step, optimizer) != CD_UPDATE_SKIP &&

@@ -89,6 +89,8 @@ cddp_status cd_decisions_init(cd_decisions *decisions, const cd_decisions_option
 uint32_t cd_decisions_count_steps(const cd_decisions *decisions);
 cd_decided_update cd_decisions_get_update(const cd_decisions *decisions, uint32_t step,
                                           size_t optimizer);
+/* A backward of this step may be left: once one was, no optimizer steps. */
+bool cd_decisions_leaves(const cd_decisions *decisions, uint32_t step);
 /* Whether it steps, now that the gradients of the step were judged. */
 bool cd_decisions_has_step(const cd_decisions *decisions, uint32_t step, size_t optimizer);
 /* Does a reduction close with this micro-step, and which is the first that enters it? */
