@@ -175,7 +175,7 @@ static void emit_updates(const cd_decisions *d, uint32_t step, struct cddp_trace
                                  "early, or stepped in");
         CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_UPDATE, .id = (int64_t)i,
                 .at_step = step, .at_micro = -1, .value = update,
-                .detail = cd_decisions_leaves(d, step), .real = cd_f64_bits(rate),
+                .detail = cd_decisions_get_leaving(d, step, i), .real = cd_f64_bits(rate),
                 .bound = cd_f64_bits(bound));
     }
 }
