@@ -32,7 +32,7 @@ typedef enum cd_decided_update {
                       ** or stepped in */
 } cd_decided_update;
 
-/* What is known of an update that is not: a backward may be left, where it has so many gradients. */
+/* What is known of an update that is not: a backward of the step may be left. */
 typedef enum cd_decided_leaving {
     CD_LEAVING_NONE,
     CD_LEAVING_NO_STEP,   /* no optimizer steps behind it, and this one does not without it */
