@@ -315,7 +315,7 @@ static void event(void *self, const cddp_event *e)
     if (r == NULL) return;
     cd_meta_obey_learn(&s->obeyed, e);
     cd_plans_learn(&s->plans, e);
-    if (e->kind == CDDP_EV_mark) return;
+    if (e->kind == CDDP_EV_mark || e->kind == CDDP_EV_grad_final) return;
     r->last = *e;
     r->last.text = NULL;
     /* a rank that waits for others inside its forward has ignored nothing */
@@ -461,22 +461,39 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_rank_begin,      CDDP_EV_wrap,
-                                 CDDP_EV_regroup,         CDDP_EV_no_sync,
-                                 CDDP_EV_forward_begin,   CDDP_EV_bucket_launch,
-                                 CDDP_EV_backward_end,    CDDP_EV_used_local,
-                                 CDDP_EV_buffer_sync,     CDDP_EV_join_notify,
-                                 CDDP_EV_policy,          CDDP_EV_hook_call,
-                                 CDDP_EV_hook_done,       CDDP_EV_mark_ready,
-                                 CDDP_EV_bucket_skip,     CDDP_EV_group,
-                                 CDDP_EV_param,           CDDP_EV_buffer,
-                                 CDDP_EV_bucket_layout,   CDDP_EV_rebuild,
-                                 CDDP_EV_forward_end,     CDDP_EV_collective_post,
-                                 CDDP_EV_decision,        CDDP_EV_hook_in_force,
-                                 CDDP_EV_hook_option,     CDDP_EV_average,
-                                 CDDP_EV_agreement,       CDDP_EV_rank_end,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_backward_begin,
-                                 CDDP_EV_grad_local,      CDDP_EV_mark};
+static const uint16_t kinds[] = {CDDP_EV_rank_begin,
+                                 CDDP_EV_wrap,
+                                 CDDP_EV_regroup,
+                                 CDDP_EV_no_sync,
+                                 CDDP_EV_forward_begin,
+                                 CDDP_EV_bucket_launch,
+                                 CDDP_EV_backward_end,
+                                 CDDP_EV_used_local,
+                                 CDDP_EV_buffer_sync,
+                                 CDDP_EV_join_notify,
+                                 CDDP_EV_policy,
+                                 CDDP_EV_hook_call,
+                                 CDDP_EV_hook_done,
+                                 CDDP_EV_mark_ready,
+                                 CDDP_EV_bucket_skip,
+                                 CDDP_EV_group,
+                                 CDDP_EV_param,
+                                 CDDP_EV_buffer,
+                                 CDDP_EV_bucket_layout,
+                                 CDDP_EV_rebuild,
+                                 CDDP_EV_forward_end,
+                                 CDDP_EV_collective_post,
+                                 CDDP_EV_decision,
+                                 CDDP_EV_hook_in_force,
+                                 CDDP_EV_hook_option,
+                                 CDDP_EV_average,
+                                 CDDP_EV_agreement,
+                                 CDDP_EV_rank_end,
+                                 CDDP_EV_optimizer_touch,
+                                 CDDP_EV_backward_begin,
+                                 CDDP_EV_grad_local,
+                                 CDDP_EV_grad_final,
+                                 CDDP_EV_mark};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
                "Every accepted setting has its observable effect; the checker itself is sound on "

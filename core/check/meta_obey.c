@@ -6,6 +6,13 @@
 
 #include <string.h>
 
+/* The last optimizer that stepped, on parameters that the reducer leaves out. */
+typedef struct hidden_step {
+    int64_t parameters; /* how many there are */
+    int64_t optimizer, touched;
+    uint32_t step;
+} hidden_step;
+
 void cd_meta_obey_init(cd_meta_obey *m, const cddp_allocator *allocator)
 {
     cd_obey_init(&m->obey, allocator);
@@ -13,6 +20,9 @@ void cd_meta_obey_init(cd_meta_obey *m, const cddp_allocator *allocator)
     cd_table_init(&m->averages, allocator, sizeof(int64_t));
     cd_table_init(&m->ordinals, allocator, sizeof(int64_t));
     cd_table_init(&m->touched, allocator, sizeof(int64_t));
+    cd_table_init(&m->absent, allocator, sizeof(int64_t));
+    cd_table_init(&m->hidden, allocator, sizeof(int64_t));
+    cd_ranks_init(&m->steps, allocator, sizeof(hidden_step));
     cd_ranks_init(&m->ranks, allocator, sizeof(int64_t));
 }
 
@@ -23,6 +33,9 @@ void cd_meta_obey_fini(cd_meta_obey *m)
     cd_table_fini(&m->averages);
     cd_table_fini(&m->ordinals);
     cd_table_fini(&m->touched);
+    cd_table_fini(&m->absent);
+    cd_table_fini(&m->hidden);
+    cd_ranks_fini(&m->steps);
     cd_ranks_fini(&m->ranks);
 }
 
@@ -187,30 +200,82 @@ static void take_ordinal(cd_meta_obey *m, const cddp_event *e)
     if (ordinal != NULL) *ordinal = e->as.param.ordinal + 1;
 }
 
-#define ANY (-1) /* in place of a parameter */
+static void take_hidden(cd_meta_obey *m, const cddp_event *e)
+{
+    const cddp_event_param *p = &e->as.param;
+    const cd_key *key = CD_KEY(e->rank, p->ordinal);
+    if (p->param >= 0 || !p->requires_grad || cd_table_find(&m->hidden, key) != NULL) return;
+    hidden_step *s = cd_ranks_add(&m->steps, e->rank);
+    if (cd_table_add(&m->hidden, key) != NULL && s != NULL) s->parameters++;
+}
+
+/* In place of a parameter. */
+#define ANY (-1)
+#define ALL_HIDDEN (-2)
+
+/* Which of them is not said. */
+static void take_hidden_touch(cd_meta_obey *m, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    hidden_step *s = cd_obey_judges(&m->obey, e->rank) ? cd_ranks_find(&m->steps, e->rank) : NULL;
+    if (s == NULL) return;
+    if (s->step != e->step || s->optimizer != t->optimizer) s->touched = 0;
+    s->step = e->step;
+    s->optimizer = t->optimizer;
+    s->touched += t->touched != 0;
+    if (s->touched > 0 && s->touched == s->parameters)
+        (void)cd_table_add(&m->touched, CD_KEY(e->rank, e->step, ALL_HIDDEN));
+}
+
+/* Its average is due in this step. */
+static bool is_due(const cd_meta_obey *m, const cddp_event *e, int64_t ordinal)
+{
+    const cd_decision_place place = {e->rank, CDDP_DECISION_AVERAGE, ordinal, e->step, -1};
+    const cd_decided *d = cd_obey_find(&m->obey, &place);
+    return d != NULL && d->is.value > 0;
+}
+
+/* -1: not known, or the rank is not judged. */
+static int64_t find_ordinal(const cd_meta_obey *m, const cddp_event *e, int64_t param)
+{
+    const int64_t *ordinal = param >= 0 && cd_obey_judges(&m->obey, e->rank)
+                                 ? cd_table_find(&m->ordinals, CD_KEY(e->rank, param))
+                                 : NULL;
+    return ordinal != NULL ? *ordinal - 1 : -1;
+}
+
+static void take_presence(cd_meta_obey *m, const cddp_event *e, int64_t param, bool is_absent)
+{
+    const int64_t ordinal = find_ordinal(m, e, param);
+    int64_t *absent = ordinal >= 0 && is_due(m, e, ordinal)
+                          ? cd_table_add(&m->absent, CD_KEY(e->rank, e->step, ordinal))
+                          : NULL;
+    if (absent != NULL) *absent = is_absent;
+}
 
 static void take_touch(cd_meta_obey *m, const cddp_event *e)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
-    const int64_t *ordinal = t->touched && cd_obey_judges(&m->obey, e->rank)
-                                 ? cd_table_find(&m->ordinals, CD_KEY(e->rank, t->param))
-                                 : NULL;
-    if (ordinal == NULL) return;
+    const int64_t ordinal = find_ordinal(m, e, t->param);
+    if (t->param < 0) take_hidden_touch(m, e);
+    if (!t->touched) take_presence(m, e, t->param, true);
+    if (ordinal < 0 || !t->touched) return;
     (void)cd_table_add(&m->touched, CD_KEY(e->rank, e->step, ANY));
-    const cd_decided *d =
-        cd_obey_find(&m->obey, &(cd_decision_place){e->rank, CDDP_DECISION_AVERAGE, *ordinal - 1,
-                                                    e->step, -1});
-    if (d != NULL && d->is.value > 0)
-        (void)cd_table_add(&m->touched, CD_KEY(e->rank, e->step, *ordinal - 1));
+    if (is_due(m, e, ordinal)) (void)cd_table_add(&m->touched, CD_KEY(e->rank, e->step, ordinal));
 }
 
-/* It may have had no gradient: others were averaged or stepped on then, and this one was not. */
+/* It had no gradient, or may have had none: others were averaged or stepped on then, and this one
+** was not. */
 static bool was_excused(const cd_meta_obey *m, const cd_decided *d, uint32_t rank)
 {
     const bool were_others =
         cd_table_find(&m->averages, CD_KEY(rank, d->is.at_step, d->is.value)) != NULL ||
         cd_table_find(&m->touched, CD_KEY(rank, d->is.at_step, ANY)) != NULL;
-    return were_others && cd_table_find(&m->touched, CD_KEY(rank, d->is.at_step, d->is.id)) == NULL;
+    const bool is_hidden = cd_table_find(&m->hidden, CD_KEY(rank, d->is.id)) != NULL;
+    const int64_t *absent = cd_table_find(&m->absent, CD_KEY(rank, d->is.at_step, d->is.id));
+    return (were_others || (absent != NULL && *absent != 0)) &&
+           cd_table_find(&m->touched,
+                         CD_KEY(rank, d->is.at_step, is_hidden ? ALL_HIDDEN : d->is.id)) == NULL;
 }
 
 static bool is_missed(void *self, uint32_t rank, const cd_decided *d)
@@ -219,7 +284,7 @@ static bool is_missed(void *self, uint32_t rank, const cd_decided *d)
            !was_excused(self, d, rank);
 }
 
-/* Decisions are judged by what is in the other two tables. */
+/* Decisions are judged by what is in the other tables. */
 static void forget_decisions(void *self)
 {
     cd_meta_obey *m = self;
@@ -232,6 +297,7 @@ void cd_meta_obey_set_window(cd_meta_obey *m, cd_horizon *horizon)
     cd_obey_set_window(&m->obey, &(cd_obey_window){horizon, is_missed, m});
     cd_table_set_window(&m->averages, &window);
     cd_table_set_window(&m->touched, &window);
+    cd_table_set_window(&m->absent, &window);
 }
 
 static void miss_average(cd_meta_obey *m, const cd_decided *d, uint32_t rank)
@@ -278,6 +344,7 @@ void cd_meta_obey_learn(cd_meta_obey *m, const cddp_event *e)
         break;
     case CDDP_EV_param:
         take_ordinal(m, e);
+        take_hidden(m, e);
         take_seen(m, e, CDDP_DECISION_PARAMETER, e->as.param.ordinal);
         break;
     case CDDP_EV_hook_in_force:
@@ -291,6 +358,10 @@ void cd_meta_obey_learn(cd_meta_obey *m, const cddp_event *e)
         break;
     case CDDP_EV_average:
         take_average(m, e);
+        break;
+    case CDDP_EV_grad_final:
+        take_presence(m, e, e->as.grad_final.param,
+                      e->as.grad_final.presence == CDDP_PRESENCE_ABSENT);
         break;
     case CDDP_EV_optimizer_touch:
         take_touch(m, e);

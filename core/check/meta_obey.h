@@ -4,11 +4,13 @@
 ** options, and over which ranks parameters are averaged when.
 **
 ** Judged from   decision, param, hook_in_force, hook_call, hook_option, average, agreement,
-**               optimizer_touch.
+**               optimizer_touch, grad_final.
 ** Limits        decisions come when the model stands, after what the wrapper reports: what came
 **               first is remembered. A parameter without a gradient takes no part in an average, so
 **               one that is missing is reported where an optimizer stepped on the parameter, or
-**               where no parameter of the rank had one. An option that the plan does not name is
+**               where no parameter of the rank had one. An event of a step does not name parameters
+**               that the reducer leaves out: of these one that is missing is reported where one
+**               optimizer stepped on all of them. An option that the plan does not name is
 **               not judged.
 */
 #pragma once
@@ -20,6 +22,9 @@ typedef struct cd_meta_obey {
     cd_table averages; /* (rank, step, planned ranks): some parameter was averaged */
     cd_table ordinals; /* (rank, variable) → ordinal + 1 */
     cd_table touched;  /* (rank, step, ordinal): stepped on, and its average is due */
+    cd_table absent;   /* (rank, step, ordinal): it has no gradient, and its average is due */
+    cd_table hidden;   /* (rank, ordinal): trained, and left out of the reducer */
+    cd_ranks steps;    /* rank → what an optimizer did with those */
     cd_ranks ranks;    /* rank → it returned normally */
 } cd_meta_obey;
 

@@ -18,11 +18,19 @@ typedef struct presence {
     bool is_known, is_absent;
 } presence;
 
+/* How many parameters without a name, which the reducer leaves out, an optimizer has met in a
+** step. */
+typedef struct nameless {
+    int64_t optimizer, count;
+    uint32_t step;
+} nameless;
+
 typedef struct state {
     cd_writer writer;
     cd_tally tally;
     cd_table gradients; /* (rank, param) → presence */
     cd_agree touches;   /* (step, optimizer, param) → touched */
+    cd_ranks nameless;  /* rank → nameless */
     cd_own_average own;
     uint64_t absent, compared;
 } state;
@@ -36,6 +44,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_tally_init(&s->tally, context->allocator);
     cd_table_init(&s->gradients, context->allocator, sizeof(presence));
     cd_agree_init(&s->touches, context->allocator);
+    cd_ranks_init(&s->nameless, context->allocator, sizeof(nameless));
     cd_own_average_init(&s->own, &s->writer);
     cd_writer_set_agree_window(&s->writer, &s->touches, CD_WHOLE_BY_STEP);
     return CDDP_OK;
@@ -48,11 +57,23 @@ static void set_presence(state *s, const cddp_event *e, const int64_t param_and_
     *p = (presence){e->sequence, true, param_and_presence[1] == 0};
 }
 
+/* An optimizer meets its parameters in one order: one without a name is the k-th of them. */
+static int64_t find_parameter(state *s, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    nameless *n = t->param < 0 ? cd_ranks_add(&s->nameless, e->rank) : NULL;
+    if (n == NULL) return t->param;
+    if (n->step != e->step || n->optimizer != t->optimizer) n->count = 0;
+    n->step = e->step;
+    n->optimizer = t->optimizer;
+    return -++n->count;
+}
+
 static void take_touch(state *s, const cddp_event *e)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
     cd_agree_push(&s->touches,
-                  &(cd_statement){.key = CD_KEY(e->step, t->optimizer, t->param),
+                  &(cd_statement){.key = CD_KEY(e->step, t->optimizer, find_parameter(s, e)),
                                   CD_SAYS(t->touched)},
                   e);
     if (!t->touched) s->absent++;
@@ -104,7 +125,8 @@ static void report_split(state *s, const cd_split *split, uint64_t count)
     char who[160];
     cd_split_print(split, who, sizeof who);
     cd_finding_set_parameter(&s->writer, &f, split->key->part[2]);
-    CD_SAY(f.title, "%s disagree on whether %s has a gradient%s", who, f.parameter,
+    CD_SAY(f.title, "%s disagree on whether %s has a gradient%s", who,
+           split->key->part[2] < 0 ? "a parameter that the reducer leaves out" : f.parameter,
            cd_writer_get_count(&s->writer, count, "parameters"));
     CD_SAY(f.expected, "rank %u: %s", split->right.rank,
            split->right.data[0] ? "stepped on" : "left alone");
@@ -142,6 +164,7 @@ static void end(void *self)
     }
     cd_tally_fini(&s->tally);
     cd_table_fini(&s->gradients);
+    cd_ranks_fini(&s->nameless);
     cd_agree_fini(&s->touches);
     cd_own_average_fini(&s->own);
     cd_check_end(s);

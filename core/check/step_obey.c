@@ -8,6 +8,7 @@
 
 /* The values of an update decision, as core/reference decides them. */
 enum { UPDATE_NONE, UPDATE_STEP, UPDATE_SKIP, UPDATE_UNKNOWN };
+enum { LEAVING_NONE, LEAVING_NO_STEP, LEAVING_ELSE_STEPS };
 
 /* Misses of one decision that are different findings. */
 enum {
@@ -19,7 +20,8 @@ enum {
     OF_MISSING,
     OF_LEFT_OUT,
     OF_ZEROED,
-    OF_DELAYED
+    OF_DELAYED,
+    OF_BEHIND_LEFT
 };
 
 typedef struct rank_state {
@@ -28,6 +30,7 @@ typedef struct rank_state {
     bool has_backward, has_gradients, has_just_reduced;
     bool has_returned;
     bool has_forward, was_zeroed; /* in the step at hand */
+    int64_t left;                 /* 1 + the last step of which a backward was left */
     uint32_t step;
     uint64_t sequence;
 } rank_state;
@@ -148,11 +151,39 @@ static void judge_order(cd_step_obey *s, const cddp_event *e)
     cd_obey_miss(&s->obey, e, &m);
 }
 
-static void take_step(cd_step_obey *s, const cddp_event *e)
+/* What a left backward has not delivered is missing in every gradient of the step. */
+static void judge_left(cd_step_obey *s, const cddp_event *e, const cd_decided *update,
+                       const rank_state *r)
+{
+    if (update->is.detail == LEAVING_NONE || r->left != (int64_t)e->step + 1) return;
+    s->obey.obeyed++;
+    if (e->as.optimizer_step.skipped) return;
+    cd_miss m = {.decision = CDDP_DECISION_UPDATE, .which = OF_BEHIND_LEFT};
+    CD_SAY(m.what, "'%s' steps although a backward of the step was left", name_of(e));
+    CD_SAY(m.planned, "no step of '%s' in step %u: its gradients are not whole", name_of(e),
+           e->step);
+    CD_SAY(m.seen, "stepped");
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+/* It explains why no optimizer steps. */
+static void take_left(cd_step_obey *s, const cddp_event *e, rank_state *r)
+{
+    cd_decided *update;
+    r->left = (int64_t)e->step + 1;
+    for (int64_t i = 0; (update = find(s, e, CDDP_DECISION_UPDATE, i)) != NULL; i++)
+        update->counted++;
+}
+
+static void take_step(cd_step_obey *s, const cddp_event *e, const rank_state *r)
 {
     const cddp_event_optimizer_step *o = &e->as.optimizer_step;
     cd_decided *update = find(s, e, CDDP_DECISION_UPDATE, o->optimizer);
-    if (update != NULL && update->is.value == UPDATE_UNKNOWN) return;
+    if (update != NULL && update->is.value == UPDATE_UNKNOWN) {
+        update->counted++;
+        judge_left(s, e, update, r);
+        return;
+    }
     if (update != NULL) update->seen++;
     s->obey.obeyed++;
     judge_due(s, e, update);
@@ -312,7 +343,7 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
     if (!cd_obey_judges(&s->obey, e->rank)) return;
     switch (e->kind) {
     case CDDP_EV_optimizer_step:
-        take_step(s, e);
+        take_step(s, e, r);
         break;
     case CDDP_EV_loss:
         take_loss(s, e);
@@ -332,6 +363,9 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
         break;
     case CDDP_EV_checkpoint:
         if (e->as.checkpoint.loaded) r->has_backward = r->has_gradients = false;
+        break;
+    case CDDP_EV_mark:
+        if (e->text != NULL && strcmp(e->text, CD_TRACER_LEFT) == 0) take_left(s, e, r);
         break;
     case CDDP_EV_rank_end:
         r->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
@@ -415,8 +449,10 @@ static bool lacks_backwards(cd_step_obey *s, uint32_t rank, const cd_decided *d)
 
 static bool lacks_update(const cd_decided *d)
 {
-    return d->seen == 0 && d->is.decision == CDDP_DECISION_UPDATE &&
-           (d->is.value == UPDATE_STEP || d->is.value == UPDATE_SKIP);
+    const bool is_owed = d->is.value == UPDATE_UNKNOWN
+                             ? d->is.detail == LEAVING_ELSE_STEPS && d->counted == 0
+                             : d->is.value == UPDATE_STEP || d->is.value == UPDATE_SKIP;
+    return d->seen == 0 && d->is.decision == CDDP_DECISION_UPDATE && is_owed;
 }
 
 static bool lacks_window(const cd_decided *d)

@@ -4,7 +4,7 @@
 ** reduction closes.
 **
 ** Judged from   decision, optimizer_step, loss, backward_entry, forward_begin, backward_end,
-**               zero_grad, checkpoint, rank_end.
+**               zero_grad, checkpoint, mark (a backward was left), rank_end.
 ** Limits        a rank that did not return normally is not asked for what it left out.
 */
 #pragma once

@@ -56,6 +56,22 @@ cd_decided_update cd_decisions_get_update(const cd_decisions *d, uint32_t step, 
                : CD_UPDATE_NONE;
 }
 
+cd_decided_leaving cd_decisions_get_leaving(const cd_decisions *d, uint32_t step, size_t optimizer)
+{
+    const cd_rates_place place = {d->rank, step, optimizer};
+    bool leaves = false, is_stepped_in = false, skips = false;
+    for (uint32_t m = 0; m < d->settings.train.micro_steps; m++) {
+        cd_micro micro;
+        resolve(d, (cd_micro_place){0, step, m}, &micro);
+        leaves |= micro.abort_after > 0;
+        is_stepped_in |= micro.early_step;
+        skips = micro.skip == CDDP_SKIP_STEP;
+    }
+    if (!leaves || is_stepped_in) return CD_LEAVING_NONE;
+    return !skips && cd_rates_is_due(d->plan, &d->settings, &place) ? CD_LEAVING_ELSE_STEPS
+                                                                    : CD_LEAVING_NO_STEP;
+}
+
 bool cd_decisions_has_step(const cd_decisions *d, uint32_t step, size_t optimizer)
 {
     return cd_decisions_get_update(d, step, optimizer) != CD_UPDATE_SKIP &&

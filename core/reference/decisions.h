@@ -32,6 +32,13 @@ typedef enum cd_decided_update {
                       ** or stepped in */
 } cd_decided_update;
 
+/* What is known of an update that is not: a backward of the step may be left. */
+typedef enum cd_decided_leaving {
+    CD_LEAVING_NONE,
+    CD_LEAVING_NO_STEP,   /* no optimizer steps behind it, and this one does not without it */
+    CD_LEAVING_ELSE_STEPS /* no optimizer steps behind it; without it this one does */
+} cd_decided_leaving;
+
 /* How many reductions a rank closed before a place. Of a backward that is left nobody knows before
 ** whether its last bucket was called, by which hooks count. */
 typedef struct cd_reduction_walk {
@@ -89,6 +96,8 @@ cddp_status cd_decisions_init(cd_decisions *decisions, const cd_decisions_option
 uint32_t cd_decisions_count_steps(const cd_decisions *decisions);
 cd_decided_update cd_decisions_get_update(const cd_decisions *decisions, uint32_t step,
                                           size_t optimizer);
+cd_decided_leaving cd_decisions_get_leaving(const cd_decisions *decisions, uint32_t step,
+                                            size_t optimizer);
 /* Whether it steps, now that the gradients of the step were judged. */
 bool cd_decisions_has_step(const cd_decisions *decisions, uint32_t step, size_t optimizer);
 /* Does a reduction close with this micro-step, and which is the first that enters it? */

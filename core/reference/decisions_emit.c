@@ -174,7 +174,8 @@ static void emit_updates(const cd_decisions *d, uint32_t step, struct cddp_trace
                                  "whether an optimizer steps: its backward is left "
                                  "early, or stepped in");
         CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_UPDATE, .id = (int64_t)i,
-                .at_step = step, .at_micro = -1, .value = update, .real = cd_f64_bits(rate),
+                .at_step = step, .at_micro = -1, .value = update,
+                .detail = cd_decisions_get_leaving(d, step, i), .real = cd_f64_bits(rate),
                 .bound = cd_f64_bits(bound));
     }
 }

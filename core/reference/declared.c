@@ -81,12 +81,30 @@ static bool wraps_rounded_once(const window *w)
            (w->observed->inner_hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0;
 }
 
-/* A backward that is left half-way makes no view of its gradients. */
-static bool leaves(const cddp_plan *plan)
+/* Does the rank leave a backward of a step half-way? `reduces`: it closes a reduction there. */
+static bool leaves(const window *w, uint32_t step, bool *reduces)
 {
-    bool does = false;
-    for (size_t i = 0; i < plan->when_count; i++) does |= plan->whens[i].abort_after > 0;
-    return does;
+    cd_micro_place place = {w->rank, step, 0};
+    *reduces = false;
+    for (; place.micro_step < w->settings->train.micro_steps; place.micro_step++) {
+        cd_micro micro;
+        cd_planned_micro(w->plan, w->settings, place, &micro);
+        if (micro.abort_after > 0) return true;
+        *reduces |= micro.sync && !micro.bypass && cd_planned_contributes(&micro);
+    }
+    return false;
+}
+
+/* A backward that is left half-way makes no view of its gradients. The next whole reduction
+** does. */
+static bool follows_left_backward(const window *w)
+{
+    bool is_whole = w->plan->when_count == 0;
+    for (uint32_t step = w->step + 1; step > 0 && !is_whole; step--) {
+        if (leaves(w, step - 1, &is_whole)) return true;
+        is_whole &= step - 1 < w->step;
+    }
+    return false;
 }
 
 /* GRD-17: where and how the division happens. */
@@ -114,7 +132,8 @@ static cd_oracle_division declared_division(const window *w)
     const bool is_fresh =
         w->first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
     const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && w->step > 0 && !train->resume &&
-                         !ddp->find_unused_parameters && !ddp->static_graph && !leaves(w->plan);
+                         !ddp->find_unused_parameters && !ddp->static_graph &&
+                         !follows_left_backward(w);
     if (!ddp->gradient_as_bucket_view || is_fresh) return CD_ORACLE_DIVISION_RECIPROCAL;
     return is_kept ? CD_ORACLE_DIVISION_TRUE : CD_ORACLE_DIVISION_EITHER;
 }
