@@ -193,14 +193,13 @@ static void take_post(state *s, const rank_facts *r, const cddp_event *e)
         call->wide_gathers++;
 }
 
-/* Bytes are evidence only for a hook that just reduces numbers, and where none of them is said to be
-** narrow. Indices beside k of them, digits in their place, or both factors of one number may take
-** as many bytes as the bucket did. */
+/* Bytes are evidence only for a hook that just reduces numbers, once. Indices beside k of them,
+** digits in their place, or both factors of one number may take as many bytes as the bucket did. */
 static bool is_effective(const hook_call *call, bool has_wide_result, int64_t wire_bytes)
 {
     if (call->wide_reductions > 0) return false;
     if (call->wide_gathers > 0 && call->low == 0 && has_wide_result) return false;
-    if (call->low > 0 && call->wide_gathers == 0) return true;
+    if (call->low > 1 && call->wide_gathers == 0) return true;
     return call->others > 0 || wire_bytes < call->bytes;
 }
 
