@@ -69,6 +69,7 @@ struct cd_part {
     const cd_fault *death;            /* strikes with the first message on its way, or NULL */
     const cddp_device *stream_device; /* its tensors live on a device with streams, or NULL */
     cddp_stream *joiner;              /* held until this part has ended */
+    bool is_followed;                 /* its stream goes on behind its end */
     bool is_awaited;                  /* its owner waited for its end, or polled and saw it */
     bool is_moving;                   /* its data are under way: counted in the rank's transfers */
     bool is_given_back;               /* released by its owner while a stream still holds it */

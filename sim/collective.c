@@ -470,6 +470,7 @@ cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err)
     if (part->stream_device != NULL && part->state != CD_PART_ENDED) {
         if (part->is_unordered[1]) return CDDP_OK;
         part->coll->messages++;
+        part->is_followed = true;
         if (!cd_stream_push_join(part)) return cd_fail_memory(err, "a queued wait");
         return CDDP_OK;
     }
@@ -518,10 +519,21 @@ void cd_coll_reclaim(cd_coll *coll)
     comm->free_pairs = coll;
 }
 
+/* Given back unseen: what comes later on its stream may write to its memory. */
+static void order_behind(cd_part *part)
+{
+    cd_stream_order_end(part, false);
+    if (part->is_unordered[1] || part->state == CD_PART_ENDED) return;
+    part->coll->messages++;
+    if (!cd_stream_push_join(part)) part->coll->messages--;
+}
+
 void cd_part_release(cd_part *part)
 {
-    if (part->stream_device != NULL) cd_stream_forget_end(part);
-    if (part->stream_device != NULL && part->state != CD_PART_ENDED && !sim_of(part)->unwinding)
+    const bool is_streamed = part->stream_device != NULL, is_over = sim_of(part)->unwinding;
+    if (is_streamed && !is_over && !part->is_followed && !part->is_awaited) order_behind(part);
+    if (is_streamed) cd_stream_forget_end(part);
+    if (is_streamed && !is_over && part->state != CD_PART_ENDED)
         part->is_given_back = true;
     else
         cd_part_forget(part);

@@ -227,7 +227,7 @@ cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size)
         p->waiter = NULL;
         p->inbox = p->inbox_last = NULL;
         p->is_blocked = p->has_content = p->is_staged = p->is_released = p->is_given_back =
-            p->is_moving = p->is_awaited = false;
+            p->is_moving = p->is_awaited = p->is_followed = false;
         p->stream_device = NULL;
         p->joiner = NULL;
         p->is_unordered[0] = p->is_unordered[1] = false;

@@ -674,8 +674,11 @@ static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, co
     bool kept = o->kept[i].kind != CDDP_GRAD_UNDEFINED || o->added[i].kind != CDDP_GRAD_UNDEFINED ||
                 o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
     const bool filled = reduced && !w->parameters[i].fired && is_filled(o, w, i);
-    bool expected = kept || filled ||
-                    (reduced ? w->parameters[i].fired : o->captured[i] && o->local_present[i]);
+    /* a probe is not reduced: what others used is not there */
+    const bool is_everybodys = reduced && !r->is_probe;
+    bool expected =
+        kept || filled ||
+        (is_everybodys ? w->parameters[i].fired : o->captured[i] && o->local_present[i]);
     bool actual = r->gradients[i].kind != CDDP_GRAD_UNDEFINED;
     cd_comparison c = {.element = -1, .exact = true};
     const bool is_open = reduced && !kept && is_up_to_others(o, r, &w->parameters[i]);

@@ -345,6 +345,19 @@ static cddp_status hold_unclipped(cd_custody *c, size_t i, change planned, cddp_
     return CDDP_OK;
 }
 
+/* By a factor that is NaN every number becomes NaN, whose bits nobody promises. */
+static cddp_status is_all_nan(cd_custody *c, const cddp_grad *seen, const kept_gradient *k,
+                              bool *is_all, cddp_error *err)
+{
+    const size_t numel = (size_t)cddp_tensor_numel(&k->value.tensor);
+    *is_all = false;
+    CD_TRY(cd_numbers_read_gradient(&c->numbers, seen, numel, err));
+    for (size_t i = 0; i < c->numbers.count; i++)
+        if (!isnan(c->numbers.values[i])) return CDDP_OK;
+    *is_all = true;
+    return CDDP_OK;
+}
+
 /* seen: as the rank has it. */
 static cddp_status derive_gradient(cd_custody *c, size_t i, uint32_t step, const cddp_grad *seen,
                                    cddp_error *err)
@@ -364,7 +377,10 @@ static cddp_status derive_gradient(cd_custody *c, size_t i, uint32_t step, const
     if (unscales) CD_TRY(note_overflow(c, k, err));
     CD_TRY(digest_changed(c, k, planned, &digest, err));
     if (seen != NULL && seen->kind == k->kind) {
+        bool is_nan = false;
         CD_TRY(cd_gradient_digest(seen, &found, err));
+        if (isnan(planned.factor) && found != digest) CD_TRY(is_all_nan(c, seen, k, &is_nan, err));
+        digest = is_nan ? found : digest;
         if (found != digest)
             CD_TRY(explain_change(c, k, planned, found, words, sizeof words, err));
         else

@@ -240,6 +240,15 @@ static void declare_overlap(const cd_replica *replica, cd_declared_way *way)
     }
 }
 
+bool cd_declared_follows_left_backward(const cd_decisions *decisions, uint32_t step)
+{
+    const window w = {.plan = decisions->plan,
+                      .settings = &decisions->settings,
+                      .rank = decisions->rank,
+                      .step = step};
+    return follows_left_backward(&w);
+}
+
 void cd_declare_way(cd_decisions *decisions, cd_micro_place place, cd_declared_way *way)
 {
     const cd_decided_hook *hook = &decisions->hook;

@@ -24,6 +24,8 @@ typedef struct cd_declared_way {
     cddp_dtype wire;
     uint32_t block_count;
 } cd_declared_way;
+/* Whether the rank leaves a backward of the step, or left one since its last whole reduction. */
+bool cd_declared_follows_left_backward(const cd_decisions *decisions, uint32_t step);
 void cd_declare_way(cd_decisions *decisions, cd_micro_place place, cd_declared_way *way);
 
 cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_reduced *observed,

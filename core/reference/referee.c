@@ -304,6 +304,10 @@ cddp_status cd_referee_leaves(cd_referee *o, const cd_observed_leaves *observed,
                             .generation = observed->generation,
                             .is_last = observed->is_last,
                             .is_shadow = observed->is_shadow,
+                            .is_first_again =
+                                o->settings.ddp.static_graph &&
+                                cd_declared_follows_left_backward(&o->decisions,
+                                                                  cd_shown_get_step(&o->shown)),
                             .ranks = cd_planned_group_size(o->options.plan, o->options.rank,
                                                            cd_shown_get_step(&o->shown)),
                             .flat = &observed->flat.copy,

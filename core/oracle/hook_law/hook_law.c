@@ -372,7 +372,7 @@ cddp_status cd_hook_law_launch(cd_hook_law *law, const cd_law_bucket *b, cddp_er
     if (!is_readable(law, b) || b->index >= FLIGHTS_MAX) return CDDP_OK;
     if (b->followed != NULL && law->hook.kind == CD_PLANNED_UNKNOWN && !law->hook.is_wrapped)
         cd_planned_hook_follow(&law->hook, b->followed, law->options.words.options);
-    law->is_unnamed = law->options.is_static && b->generation == 0;
+    law->is_unnamed = law->options.is_static && (b->generation == 0 || b->is_first_again);
     law->layouts += b->generation != law->generation;
     law->rebuilds += b->generation > law->generation;
     law->generation = b->generation;

@@ -41,6 +41,7 @@ typedef struct cd_hook_law_options {
 typedef struct cd_law_bucket {
     uint32_t index, generation;
     bool is_last, is_shadow; /* is_shadow: zeros of a joined rank */
+    bool is_first_again;     /* or may be: of a static graph, behind a backward that was left */
     uint32_t ranks;          /* that reduce it, when it leaves; 0: as before */
     const cddp_tensor *flat;
     uint32_t count;
