@@ -94,8 +94,11 @@ static inline stripe add_round(stripe sum, const unsigned char *at, const __m256
 static inline uint64_t end(stripe sum, const unsigned char *rest, const unsigned char *last,
                            const __m256i *keys, size_t byte_count)
 {
-    sum = accumulate(sum, rest, keys,
-                     (size_t)(last - rest + CD_HASH_STRIPE_BYTES - 1) / CD_HASH_STRIPE_BYTES);
+    const size_t count = (size_t)(last - rest + CD_HASH_STRIPE_BYTES - 1) / CD_HASH_STRIPE_BYTES;
+    if (count == CD_HASH_STRIPES - 1) /* of a whole block: without a question for each stripe */
+        sum = accumulate(sum, rest, keys, CD_HASH_STRIPES - 1);
+    else
+        sum = accumulate(sum, rest, keys, count);
     __m256i final[1 + WORDS];
     final[0] = between(keys + CD_HASH_STRIPES - 1, 8);
     final[WORDS] = between(keys + CD_HASH_STRIPES - 1 + WORDS, 8);

@@ -23,48 +23,58 @@ uint64_t cd_hash_chain(const void *bytes, size_t byte_count, uint64_t digest)
     return digest;
 }
 
+/* All of a block is its rest where it is not hashed by rounds. */
+static void begin_block(cd_hash_chain_state *c)
+{
+    const size_t byte_count = block_bytes(c->next, c->end);
+    c->block = c->rest = c->next;
+    c->block_end = c->next + byte_count;
+#if defined(CD_HASH_AVX2)
+    if (byte_count >= CD_HASH_LONG_MIN && __builtin_cpu_supports("avx2"))
+        c->rest += cd_hash_bytes_in_rounds(byte_count);
+#endif
+}
+
 void cd_hash_chain_begin(cd_hash_chain_state *chain, const void *bytes, size_t byte_count,
                          uint64_t seed)
 {
-    chain->block = chain->next = bytes;
+    chain->next = bytes;
     chain->end = chain->next + byte_count;
     chain->digest = seed;
+    begin_block(chain);
 }
 
-/* One round. false: it is not there yet, or the rest of the block is what is next. */
-static bool add_round(cd_hash_chain_state *c, const unsigned char *until, size_t byte_count)
+static void add_round(cd_hash_chain_state *c)
 {
 #if defined(CD_HASH_AVX2)
-    const size_t in_rounds = cd_hash_bytes_in_rounds(byte_count);
-    if (!__builtin_cpu_supports("avx2") || byte_count < CD_HASH_LONG_MIN ||
-        until - c->next < CD_HASH_ROUND_BYTES || c->next == c->block + in_rounds)
-        return false;
     if (c->next == c->block) cd_hash_rounds_begin_avx2(&c->rounds, c->digest);
     cd_hash_rounds_add_avx2(&c->rounds, c->next);
-    c->next += CD_HASH_ROUND_BYTES;
-    return true;
-#else
-    (void)c, (void)until, (void)byte_count;
-    return false;
 #endif
+    c->next += CD_HASH_ROUND_BYTES;
 }
 
-static uint64_t end_block(const cd_hash_chain_state *c, size_t byte_count)
+static void end_block(cd_hash_chain_state *c)
 {
+    const size_t byte_count = (size_t)(c->block_end - c->block);
 #if defined(CD_HASH_AVX2)
-    if (c->next > c->block) return cd_hash_rounds_end_avx2(&c->rounds, c->next, byte_count);
+    if (c->next > c->block)
+        c->digest = cd_hash_rounds_end_avx2(&c->rounds, c->next, byte_count);
+    else
 #endif
-    return cd_hash64_block(c->block, byte_count, c->digest);
+        c->digest = cd_hash64_block(c->block, byte_count, c->digest);
+    c->next = c->block_end;
+    begin_block(c);
 }
 
 void cd_hash_chain_advance(cd_hash_chain_state *c, const unsigned char *until)
 {
     while (c->next < until) {
-        const size_t byte_count = block_bytes(c->block, c->end);
-        const bool is_there = (size_t)(until - c->block) >= byte_count;
-        if (!(is_there && c->next == c->block) && add_round(c, until, byte_count)) continue;
-        if (!is_there) return;
-        c->digest = end_block(c, byte_count);
-        c->block = c->next = c->block + byte_count;
+        const bool is_there = until >= c->block_end;
+        if (is_there && (c->next == c->rest || c->next == c->block))
+            end_block(c);
+        else if (c->next < c->rest && until - c->next >= CD_HASH_ROUND_BYTES)
+            add_round(c);
+        else
+            return;
     }
 }

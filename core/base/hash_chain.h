@@ -31,9 +31,11 @@ typedef struct cd_hash_rounds {
 } cd_hash_rounds;
 
 typedef struct cd_hash_chain_state {
-    const unsigned char *block, *next, *end; /* the block that is hashed; all before next is in */
-    uint64_t digest;                         /* of the blocks before; of everything at the end */
-    cd_hash_rounds rounds;                   /* unset at the beginning of a block */
+    const unsigned char *next, *end;        /* all before next is in */
+    const unsigned char *block, *block_end; /* the block that is hashed */
+    const unsigned char *rest;              /* of the block, behind its rounds */
+    uint64_t digest;                        /* of the blocks before; of everything at the end */
+    cd_hash_rounds rounds;                  /* unset at the beginning of a block */
 } cd_hash_chain_state;
 
 /* Of bytes of which all are there. */

@@ -71,7 +71,7 @@ void cd_digest_pass_begin(cd_digest_pass *pass, const cddp_tensor *whole)
 /* A part that was hashed is the whole. */
 static void reach_end(cd_digest_pass *pass, uint64_t digest)
 {
-    pass->chain.block = pass->chain.next = pass->chain.end;
+    pass->chain.next = pass->chain.end;
     pass->chain.digest = digest;
 }
 
