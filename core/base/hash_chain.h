@@ -10,10 +10,10 @@
 **
 ** Note [Hashed by rounds]
 ** A block is hashed in rounds of 1 KiB. Between the rounds of one chain come those of another, a
-** copy, a comparison. Each waits for little memory at a time, and the processor fetches what follows
-** while the others compute. So a digest beside a copy is nearly free, and a second digest beside a
-** first one. With whole blocks in turns, memory waits for the arithmetic. To ask for all memory by
-** instructions is slower than either on Zen 4 (bench/trace_cost_bench).
+** copy, a comparison. Each waits for little memory at a time, and the processor fetches what
+** follows while the others compute. So a digest beside a copy is nearly free, and a second digest
+** beside a first one. With whole blocks in turns, memory waits for the arithmetic. To ask for all
+** memory by instructions is slower than either on Zen 4 (bench/trace_cost_bench).
 **
 ** Ownership  the bytes are borrowed until the chain is at their end.
 ** Threads    one per chain.
@@ -46,8 +46,8 @@ void cd_hash_chain_begin(cd_hash_chain_state *chain, const void *bytes, size_t b
 /* Everything before `until` is there. What cannot be hashed without more is left. */
 void cd_hash_chain_advance(cd_hash_chain_state *chain, const unsigned char *until);
 
-/* For processors with AVX2 (hash_avx2.c), of blocks of CD_HASH_LONG_MIN bytes or more. rest: what is
-** behind the last round, at least one byte; byte_count: of the block, all of which is there. */
+/* For processors with AVX2 (hash_avx2.c), of blocks of CD_HASH_LONG_MIN bytes or more. rest: what
+** is behind the last round, at least one byte; byte_count: of the block, all of which is there. */
 void cd_hash_rounds_begin_avx2(cd_hash_rounds *rounds, uint64_t seed);
 void cd_hash_rounds_add_avx2(cd_hash_rounds *rounds, const unsigned char *at);
 uint64_t cd_hash_rounds_end_avx2(const cd_hash_rounds *rounds, const unsigned char *rest,

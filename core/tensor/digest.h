@@ -7,9 +7,9 @@
 **     whole = cd_digest_pass_end(&pass);
 **
 ** Every digest is the one that the device gives (cddp_device.digest), 0 where it cannot. On `cpu` a
-** piece of a part is hashed for the part and, while it is in the cache, for the whole
-** (Note [Hashed by rounds] in core/base/hash_chain.h). On other devices each is taken by itself. Nothing
-** writes to the tensor between begin and end.
+** piece of a part is hashed for the part and, while it is in the cache, for the whole. See
+** Note [Hashed by rounds]. On other devices each is taken by itself. Nothing writes to the tensor
+** between begin and end.
 */
 #pragma once
 #include "cddp/device.h"

@@ -233,7 +233,7 @@ static void mark(cd_declared *d, cd_declared_rank *rank, int64_t variable, bool 
         v->has_local = true;
 }
 
-/* The gradient that zero_grad left as it was. Where the recorder saw none, it is the one at hand. */
+/* The gradient that zero_grad left as it was; where the recorder saw none, the one at hand. */
 static int64_t find_left(const cd_declared_rank *rank, int64_t variable)
 {
     const cd_declared_variable *all = rank->variables;
