@@ -50,6 +50,7 @@ typedef struct cd_recorded_parameter {
     int64_t local;
     cddp_dtype local_dtype;
     bool is_shown, is_held;
+    bool was_cleared; /* its gradient, at a look since zero_grad */
 } cd_recorded_parameter;
 
 /* The comm hook in force, and the bucket whose result it delivers at the moment. */

@@ -15,6 +15,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/hash_chain.h"
 #include "core/base/os.h"
 #include "core/trace/event.h"
 #include "record/pulse.h"
@@ -29,7 +30,6 @@
 #include <unistd.h>
 
 #define TEXTS_MAX 4096u /* a power of two; three quarters of it are used */
-#define DIGEST_BLOCK_BYTES 4096u
 
 typedef struct known_text {
     uint64_t digest, slot; /* slot 0: unused; else 1 + the first slot of the text */
@@ -81,16 +81,7 @@ int32_t cddp_shard_kind(const char *name) { return name != NULL ? cd_event_find(
 /* As the cpu device does it: blocks in order, folded into the number of elements. */
 uint64_t cddp_shard_digest(const void *bytes, size_t byte_count, size_t element_bytes)
 {
-    const char *at = bytes, *const end = at + byte_count;
-    uint64_t digest = element_bytes > 0 ? byte_count / element_bytes : 0;
-    while (byte_count > 0) {
-        const size_t count = byte_count < DIGEST_BLOCK_BYTES ? byte_count : DIGEST_BLOCK_BYTES;
-        const void *wanted = cd_hash_wanted(at, count, end);
-        digest = cd_hash64_block(&(cd_hash_input){at, count, {wanted, NULL}}, digest);
-        at += count;
-        byte_count -= count;
-    }
-    return digest;
+    return cd_hash_chain(bytes, byte_count, element_bytes > 0 ? byte_count / element_bytes : 0);
 }
 
 /* ---- slots ---- */

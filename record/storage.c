@@ -241,16 +241,26 @@ static bool is_cleared(cd_recording *r, const cd_recorded_parameter *p)
                                                                 : has_digest_of_zeros(r, t);
 }
 
+static bool awaits_clear(const cd_recording *r, const cd_recorded_wrapper *w)
+{
+    return w->awaits_clear && r->tracer.wrapper >= 0 && cd_tracer_wants_digest(&r->tracer);
+}
+
 void cd_storage_look_at_gradients(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
     int64_t count = 0;
-    if (!w->awaits_clear || r->tracer.wrapper < 0 || !cd_tracer_wants_digest(&r->tracer)) return;
+    bool are_cleared = true;
+    if (!awaits_clear(r, w)) return;
     for (size_t i = 0; i < w->parameter_count; i++) {
-        if (w->parameters[i].variable < 0) continue;
-        if (!is_cleared(r, &w->parameters[i])) return;
+        cd_recorded_parameter *p = &w->parameters[i];
+        if (p->variable < 0) continue;
+        const bool is = is_cleared(r, p);
+        p->was_cleared |= is;
+        are_cleared &= is;
         count++;
     }
+    if (!are_cleared) return;
     w->awaits_clear = false;
     if (count > 0) CD_EMIT(&r->tracer, mark, CD_TRACER_CLEARED, .value = count);
 }
@@ -259,14 +269,38 @@ void cd_storage_expect_clear(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
     w->awaits_clear = true;
-    for (size_t i = 0; i < w->parameter_count; i++) w->parameters[i].local = 0;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        w->parameters[i].local = 0;
+        w->parameters[i].was_cleared = false;
+    }
     cd_storage_look_at_gradients(r);
+}
+
+/* Where it lies; NULL: nobody knows, or there is none. */
+static const cddp_tensor *find_gradient(const cd_recorded_parameter *p)
+{
+    if (p->slot != NULL) return p->slot->kind == CDDP_GRAD_DENSE ? &p->slot->value : NULL;
+    return p->gradient.device != NULL ? &p->gradient : NULL;
+}
+
+/* Which ones no look since zero_grad found cleared. The backward has begun, so that the first ones
+** have content again. Of those that lie nobody knows where, nothing is said. */
+static void show_uncleared(cd_recording *r)
+{
+    const cd_recorded_wrapper *w = cd_recording_here(r);
+    if (!awaits_clear(r, w)) return;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        const cd_recorded_parameter *p = &w->parameters[i];
+        if (p->variable >= 0 && !p->was_cleared && find_gradient(p) != NULL)
+            CD_EMIT(&r->tracer, mark, CD_TRACER_NOT_CLEARED, .value = p->variable);
+    }
 }
 
 void cd_storage_begin_backward(cd_recording *r)
 {
     cd_recorded_wrapper *w = cd_recording_here(r);
     cd_storage_look_at_gradients(r);
+    show_uncleared(r);
     cd_pass_begin_backward(r);
     w->awaits_clear = false;
     w->has_added = true;
@@ -280,13 +314,6 @@ void cd_storage_end_backward(cd_recording *r)
 }
 
 /* ---- gradients that are there ---- */
-
-/* Where it lies; NULL: nobody knows, or there is none. */
-static const cddp_tensor *find_gradient(const cd_recorded_parameter *p)
-{
-    if (p->slot != NULL) return p->slot->kind == CDDP_GRAD_DENSE ? &p->slot->value : NULL;
-    return p->gradient.device != NULL ? &p->gradient : NULL;
-}
 
 void cd_storage_show_gradient(cd_recording *r, size_t parameter, const cddp_tensor *gradient,
                               int64_t digest)

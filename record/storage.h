@@ -13,7 +13,7 @@
 ** What no gradient changes is shown when the wrapper ends, for the ranks to be compared.
 ** Gradients are looked at from zero_grad on until the next backward, at every call in between.
 ** Zeros are reported as a mark. What is not zero proves nothing: a program may say it early, and
-** clear late.
+** clear late. When the backward begins, each gradient that no look found cleared is reported.
 ** Where backwards add up before one is reduced, the next forward must find the gradients that the
 ** last backward left: as the program showed them, or else as they lay there at its end. What a comm
 ** hook gets of a gradient must be what the program showed of it. What a step takes is held against

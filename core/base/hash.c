@@ -15,26 +15,29 @@ static bool has_fast_avx512(void)
 }
 #endif
 
-uint64_t cd_hash64_block(const cd_hash_input *input, uint64_t seed)
+#if defined(CD_HASH_AVX2)
+static bool has_avx2(void) { return __builtin_cpu_supports("avx2"); }
+#endif
+
+uint64_t cd_hash64_block(const void *bytes, size_t byte_count, uint64_t seed)
 {
-    if (input->byte_count >= 4 && input->byte_count <= 8)
-        return cd_hash64_short(input->bytes, input->byte_count, seed);
+    if (byte_count >= 4 && byte_count <= 8) return cd_hash64_short(bytes, byte_count, seed);
 #if defined(CD_HASH_AVX512)
-    if (input->byte_count >= CD_HASH_LONG_MIN && has_fast_avx512())
-        return cd_hash64_avx512(input, seed);
+    if (byte_count >= CD_HASH_LONG_MIN && has_fast_avx512())
+        return cd_hash64_avx512(bytes, byte_count, seed);
 #endif
 #if defined(CD_HASH_AVX2)
-    if (input->byte_count >= CD_HASH_LONG_MIN && __builtin_cpu_supports("avx2"))
-        return cd_hash64_avx2(input, seed);
+    if (byte_count >= CD_HASH_LONG_MIN && has_avx2())
+        return cd_hash64_avx2(bytes, byte_count, seed);
 #endif
-    return XXH3_64bits_withSeed(input->bytes, input->byte_count, seed);
+    return XXH3_64bits_withSeed(bytes, byte_count, seed);
 }
 
 uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed)
 {
     if (byte_count >= 4 && byte_count <= 8) return cd_hash64_short(bytes, byte_count, seed);
     if (byte_count < CD_HASH_LONG_MIN) return XXH3_64bits_withSeed(bytes, byte_count, seed);
-    return cd_hash64_block(&(cd_hash_input){bytes, byte_count, {NULL, NULL}}, seed);
+    return cd_hash64_block(bytes, byte_count, seed);
 }
 
 uint64_t cd_hash_text(const char *text)

@@ -36,28 +36,14 @@ CD_EVERYWHERE uint64_t cd_hash64_short(const void *bytes, size_t byte_count, uin
     return h ^ h >> 28;
 }
 
-/* Bytes that are hashed, and places of which as many bytes are read or written soon: they are asked
-** for meanwhile. To hash is then nearly free beside a copy, which waits for memory otherwise. */
-typedef struct cd_hash_input {
-    const void *bytes;
-    size_t byte_count;
-    const void *wanted[2]; /* NULL: none; the second one only beside a first */
-} cd_hash_input;
-
-/* What is wanted while a block is hashed, or copied, of those up to `end`; NULL: too little is
-** left. */
-CD_EVERYWHERE const void *cd_hash_wanted(const void *block, size_t byte_count, const void *end)
-{
-    const size_t ahead = 8192, left = (size_t)((const char *)end - (const char *)block);
-    return left >= ahead + byte_count ? (const char *)block + ahead : NULL;
-}
-
-uint64_t cd_hash64_block(const cd_hash_input *input, uint64_t seed);
+/* Bytes of which all are there already. */
+uint64_t cd_hash64_block(const void *bytes, size_t byte_count, uint64_t seed);
 /* The same of CD_HASH_LONG_MIN bytes or more, for processors with AVX2 and with AVX-512. They exist
 ** where CMake can compile them (CD_HASH_AVX2, CD_HASH_AVX512). */
 enum { CD_HASH_LONG_MIN = 241 };
-uint64_t cd_hash64_avx2(const cd_hash_input *input, uint64_t seed);
-uint64_t cd_hash64_avx512(const cd_hash_input *input, uint64_t seed);
+uint64_t cd_hash64_avx2(const void *bytes, size_t byte_count, uint64_t seed);
+uint64_t cd_hash64_avx512(const void *bytes, size_t byte_count, uint64_t seed);
+
 uint64_t cd_hash_text(const char *text); /* NULL hashes as "" */
 /* Folds a number into a running digest; order matters. */
 CD_EVERYWHERE uint64_t cd_hash_mix(uint64_t digest, uint64_t value)

@@ -4,6 +4,7 @@
 */
 #include "core/base/hash.h"
 
+#include "core/base/hash_chain.h"
 #include "core/base/hash_long.h"
 
 #include <immintrin.h>
@@ -28,22 +29,16 @@ static inline __m256i exchange(__m256i words)
 
 static inline __m256i load(const void *at) { return _mm256_loadu_si256(at); }
 
-/* With `count` stripes more. wanted: where to ask meanwhile, or NULL.
-** It comes into the first cache: a step at level digest takes a fifteenth less time than with the
-** second one (bench/trace_cost_bench, Zen 5).
+/* With `count` stripes more.
 ** The empty instruction keeps the order of additions: GCC would rather have all products at once,
 ** which are more than there are registers. */
 static inline stripe accumulate(stripe sum, const unsigned char *at, const __m256i *keys,
-                                size_t count, cd_hash_places wanted)
+                                size_t count)
 {
     __m256i low_as_it_is = _mm256_setzero_si256(), high_as_it_is = low_as_it_is;
 #pragma GCC unroll 16
     for (size_t i = 0; i < count; i++, at += CD_HASH_STRIPE_BYTES) {
         const __m256i low = load(at), high = load(at + sizeof low);
-        if (wanted.first != NULL)
-            _mm_prefetch(wanted.first + i * CD_HASH_STRIPE_BYTES, _MM_HINT_T0);
-        if (wanted.second != NULL)
-            _mm_prefetch(wanted.second + i * CD_HASH_STRIPE_BYTES, _MM_HINT_T0);
         low_as_it_is = _mm256_add_epi64(low_as_it_is, low);
         high_as_it_is = _mm256_add_epi64(high_as_it_is, high);
         sum.low = _mm256_add_epi64(sum.low, product(low, keys[i]));
@@ -53,16 +48,6 @@ static inline stripe accumulate(stripe sum, const unsigned char *at, const __m25
     sum.low = _mm256_add_epi64(sum.low, exchange(low_as_it_is));
     sum.high = _mm256_add_epi64(sum.high, exchange(high_as_it_is));
     return sum;
-}
-
-/* The stripes between two scrambles, by loops without questions. */
-static inline stripe accumulate_round(stripe sum, const unsigned char *at, const __m256i *keys,
-                                      cd_hash_places wanted)
-{
-    if (wanted.second != NULL) return accumulate(sum, at, keys, CD_HASH_STRIPES, wanted);
-    if (wanted.first != NULL)
-        return accumulate(sum, at, keys, CD_HASH_STRIPES, (cd_hash_places){wanted.first, NULL});
-    return accumulate(sum, at, keys, CD_HASH_STRIPES, (cd_hash_places){NULL, NULL});
 }
 
 static inline __m256i scramble(__m256i sum, __m256i key)
@@ -79,40 +64,93 @@ static inline __m256i between(const __m256i *key, int bits)
     return _mm256_or_si256(_mm256_srli_epi64(key[0], bits), _mm256_slli_epi64(key[1], 64 - bits));
 }
 
-uint64_t cd_hash64_avx2(const cd_hash_input *input, uint64_t seed)
+static inline void make_keys(__m256i *keys, uint64_t seed)
 {
-    const size_t byte_count = input->byte_count;
     const __m256i plus = _mm256_set1_epi64x((long long)seed),
                   minus = _mm256_sub_epi64(_mm256_setzero_si256(), plus),
                   even = _mm256_blend_epi32(minus, plus, 0x33),
                   odd = _mm256_blend_epi32(plus, minus, 0x33);
-    __m256i keys[KEYS];
     for (size_t i = 0; i < KEYS - 1; i += 2) {
         keys[i] = _mm256_add_epi64(load(cd_hash_secret + i), even);
         keys[i + 1] = _mm256_add_epi64(load(cd_hash_secret + i + 1), odd);
     }
     keys[KEYS - 1] = _mm256_add_epi64(load(cd_hash_secret + (KEYS - 1)), even);
-    const unsigned char *at = input->bytes, *const last = at + byte_count - CD_HASH_STRIPE_BYTES;
-    cd_hash_places wanted = {input->wanted[0], input->wanted[1]};
-    const size_t round_bytes = CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES;
-    const unsigned char *const rest = at + (byte_count - 1) / round_bytes * round_bytes;
-    stripe sum = {load(cd_hash_begin), load(cd_hash_begin + WORDS)};
-    for (; at < rest; at += round_bytes) {
-        sum = accumulate_round(sum, at, keys, wanted);
-        wanted = cd_hash_places_behind(wanted);
-        sum.low = scramble(sum.low, keys[CD_HASH_STRIPES]);
-        sum.high = scramble(sum.high, keys[CD_HASH_STRIPES + WORDS]);
-    }
-    sum =
-        accumulate(sum, rest, keys,
-                   (size_t)(last - rest + CD_HASH_STRIPE_BYTES - 1) / CD_HASH_STRIPE_BYTES, wanted);
+}
+
+static inline stripe begin(void)
+{
+    return (stripe){load(cd_hash_begin), load(cd_hash_begin + WORDS)};
+}
+
+static inline stripe add_round(stripe sum, const unsigned char *at, const __m256i *keys)
+{
+    sum = accumulate(sum, at, keys, CD_HASH_STRIPES);
+    sum.low = scramble(sum.low, keys[CD_HASH_STRIPES]);
+    sum.high = scramble(sum.high, keys[CD_HASH_STRIPES + WORDS]);
+    return sum;
+}
+
+/* last: the block's last stripe, part of which may be in the one before. */
+static inline uint64_t end(stripe sum, const unsigned char *rest, const unsigned char *last,
+                           const __m256i *keys, size_t byte_count)
+{
+    const size_t count = (size_t)(last - rest + CD_HASH_STRIPE_BYTES - 1) / CD_HASH_STRIPE_BYTES;
+    if (count == CD_HASH_STRIPES - 1) /* of a whole block: without a question for each stripe */
+        sum = accumulate(sum, rest, keys, CD_HASH_STRIPES - 1);
+    else
+        sum = accumulate(sum, rest, keys, count);
     __m256i final[1 + WORDS];
     final[0] = between(keys + CD_HASH_STRIPES - 1, 8);
     final[WORDS] = between(keys + CD_HASH_STRIPES - 1 + WORDS, 8);
-    sum = accumulate(sum, last, final, 1, (cd_hash_places){NULL, NULL});
+    sum = accumulate(sum, last, final, 1);
     uint64_t mixed[2 * WORDS];
     _mm256_storeu_si256((__m256i *)mixed, _mm256_xor_si256(sum.low, between(keys + 1, 24)));
     _mm256_storeu_si256((__m256i *)(mixed + WORDS),
                         _mm256_xor_si256(sum.high, between(keys + 1 + WORDS, 24)));
     return cd_hash_end(mixed, byte_count);
+}
+
+uint64_t cd_hash64_avx2(const void *bytes, size_t byte_count, uint64_t seed)
+{
+    __m256i keys[KEYS];
+    const unsigned char *at = bytes, *const last = at + byte_count - CD_HASH_STRIPE_BYTES;
+    const unsigned char *const rest = at + cd_hash_bytes_in_rounds(byte_count);
+    stripe sum = begin();
+    make_keys(keys, seed);
+    for (; at < rest; at += CD_HASH_ROUND_BYTES) sum = add_round(sum, at, keys);
+    return end(sum, rest, last, keys, byte_count);
+}
+
+/* ---- by rounds ---- */
+
+_Static_assert(sizeof(__m256i) * KEYS == sizeof(uint64_t) * CD_HASH_KEY_WORDS, "as many words");
+
+static inline stripe sums_of(const cd_hash_rounds *rounds)
+{
+    return (stripe){load(rounds->sums), load(rounds->sums + WORDS)};
+}
+
+static inline void keep(cd_hash_rounds *rounds, stripe sum)
+{
+    _mm256_storeu_si256((__m256i *)rounds->sums, sum.low);
+    _mm256_storeu_si256((__m256i *)(rounds->sums + WORDS), sum.high);
+}
+
+void cd_hash_rounds_begin_avx2(cd_hash_rounds *rounds, uint64_t seed)
+{
+    make_keys((__m256i *)rounds->keys, seed);
+    keep(rounds, begin());
+}
+
+void cd_hash_rounds_add_avx2(cd_hash_rounds *rounds, const unsigned char *at)
+{
+    keep(rounds, add_round(sums_of(rounds), at, (const __m256i *)rounds->keys));
+}
+
+uint64_t cd_hash_rounds_end_avx2(const cd_hash_rounds *rounds, const unsigned char *rest,
+                                 size_t byte_count)
+{
+    const unsigned char *const behind = rest + byte_count - cd_hash_bytes_in_rounds(byte_count);
+    return end(sums_of(rounds), rest, behind - CD_HASH_STRIPE_BYTES, (const __m256i *)rounds->keys,
+               byte_count);
 }

@@ -16,31 +16,17 @@ static inline __m512i product(__m512i data, __m512i key)
 
 static inline __m512i exchange(__m512i words) { return _mm512_shuffle_epi32(words, _MM_PERM_BADC); }
 
-/* With `count` stripes more. wanted: where to ask meanwhile, or NULL. */
+/* With `count` stripes more. */
 static inline __m512i accumulate(__m512i sum, const unsigned char *at, const __m512i *keys,
-                                 size_t count, cd_hash_places wanted)
+                                 size_t count)
 {
     __m512i as_it_is = _mm512_setzero_si512();
     for (size_t i = 0; i < count; i++, at += CD_HASH_STRIPE_BYTES) {
         const __m512i data = _mm512_loadu_si512(at);
-        if (wanted.first != NULL)
-            _mm_prefetch(wanted.first + i * CD_HASH_STRIPE_BYTES, _MM_HINT_T2);
-        if (wanted.second != NULL)
-            _mm_prefetch(wanted.second + i * CD_HASH_STRIPE_BYTES, _MM_HINT_T2);
         as_it_is = _mm512_add_epi64(as_it_is, data);
         sum = _mm512_add_epi64(sum, product(data, keys[i]));
     }
     return _mm512_add_epi64(sum, exchange(as_it_is));
-}
-
-/* The stripes between two scrambles, by loops without questions. */
-static inline __m512i accumulate_round(__m512i sum, const unsigned char *at, const __m512i *keys,
-                                       cd_hash_places wanted)
-{
-    if (wanted.second != NULL) return accumulate(sum, at, keys, CD_HASH_STRIPES, wanted);
-    if (wanted.first != NULL)
-        return accumulate(sum, at, keys, CD_HASH_STRIPES, (cd_hash_places){wanted.first, NULL});
-    return accumulate(sum, at, keys, CD_HASH_STRIPES, (cd_hash_places){NULL, NULL});
 }
 
 static inline __m512i scramble(__m512i sum, __m512i key)
@@ -57,9 +43,8 @@ static inline __m512i between(__m512i key, __m512i next, unsigned bits)
     return _mm512_or_si512(_mm512_srli_epi64(key, bits), _mm512_slli_epi64(next, 64 - bits));
 }
 
-uint64_t cd_hash64_avx512(const cd_hash_input *input, uint64_t seed)
+uint64_t cd_hash64_avx512(const void *bytes, size_t byte_count, uint64_t seed)
 {
-    const size_t byte_count = input->byte_count;
     const __m512i plus = _mm512_set1_epi64((long long)seed),
                   minus = _mm512_sub_epi64(_mm512_setzero_si512(), plus),
                   even = _mm512_mask_mov_epi64(minus, 0x55, plus),
@@ -71,21 +56,17 @@ uint64_t cd_hash64_avx512(const cd_hash_input *input, uint64_t seed)
     }
     keys[CD_HASH_STRIPES] =
         _mm512_add_epi64(_mm512_loadu_si512(cd_hash_secret + CD_HASH_STRIPES), even);
-    const unsigned char *at = input->bytes, *const last = at + byte_count - CD_HASH_STRIPE_BYTES;
-    cd_hash_places wanted = {input->wanted[0], input->wanted[1]};
-    const size_t round_bytes = CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES;
-    const unsigned char *const rest = at + (byte_count - 1) / round_bytes * round_bytes;
+    const unsigned char *at = bytes, *const last = at + byte_count - CD_HASH_STRIPE_BYTES;
+    const unsigned char *const rest = at + cd_hash_bytes_in_rounds(byte_count);
     __m512i sum = _mm512_loadu_si512(cd_hash_begin);
-    for (; at < rest; at += round_bytes) {
-        sum = accumulate_round(sum, at, keys, wanted);
-        wanted = cd_hash_places_behind(wanted);
+    for (; at < rest; at += CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES) {
+        sum = accumulate(sum, at, keys, CD_HASH_STRIPES);
         sum = scramble(sum, keys[CD_HASH_STRIPES]);
     }
-    sum =
-        accumulate(sum, rest, keys,
-                   (size_t)(last - rest + CD_HASH_STRIPE_BYTES - 1) / CD_HASH_STRIPE_BYTES, wanted);
+    sum = accumulate(sum, rest, keys,
+                     (size_t)(last - rest + CD_HASH_STRIPE_BYTES - 1) / CD_HASH_STRIPE_BYTES);
     const __m512i final = between(keys[CD_HASH_STRIPES - 1], keys[CD_HASH_STRIPES], 8);
-    sum = accumulate(sum, last, &final, 1, (cd_hash_places){NULL, NULL});
+    sum = accumulate(sum, last, &final, 1);
     uint64_t mixed[8];
     _mm512_storeu_si512(mixed, _mm512_xor_si512(sum, between(keys[1], keys[2], 24)));
     return cd_hash_end(mixed, byte_count);

@@ -23,19 +23,6 @@ enum {
 #define CD_HASH_PRIME32 UINT64_C(0x9e3779b1)
 #define CD_HASH_PRIME64 UINT64_C(0x9e3779b185ebca87)
 
-/* Where to ask for memory; see cd_hash_input. */
-typedef struct cd_hash_places {
-    const char *first, *second; /* NULL: none */
-} cd_hash_places;
-
-/* Behind as many bytes as lie between two scrambles. */
-static inline cd_hash_places cd_hash_places_behind(cd_hash_places places)
-{
-    const size_t bytes = CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES;
-    return (cd_hash_places){places.first != NULL ? places.first + bytes : NULL,
-                            places.second != NULL ? places.second + bytes : NULL};
-}
-
 /* The secret of XXH3, in words. */
 static const uint64_t cd_hash_secret[24] = {
     UINT64_C(0xbe4ba423396cfeb8), UINT64_C(0x1cad21f72c81017c), UINT64_C(0xdb979083e96dd4de),
@@ -52,6 +39,13 @@ static const uint64_t cd_hash_begin[8] = {
     UINT64_C(0xc2b2ae3d27d4eb4f), UINT64_C(0x165667b19e3779f9),
     UINT64_C(0x85ebca77c2b2ae63), UINT64_C(0x85ebca77),
     UINT64_C(0x27d4eb2f165667c5), CD_HASH_PRIME32};
+
+/* Behind them is a rest, of at least one byte. */
+static inline size_t cd_hash_bytes_in_rounds(size_t byte_count)
+{
+    const size_t round_bytes = (size_t)CD_HASH_STRIPES * CD_HASH_STRIPE_BYTES;
+    return (byte_count - 1) / round_bytes * round_bytes;
+}
 
 /* mixed: accumulators, each with its word of the secret */
 static inline uint64_t cd_hash_end(const uint64_t mixed[8], size_t byte_count)

@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/everywhere.h"
 #include "core/base/hash.h"
+#include "core/base/hash_chain.h"
 #include "core/tensor/digest.h"
 #include "core/tensor/kernels.h"
 #include "core/tensor/linalg.h"
@@ -414,18 +415,6 @@ static void digest_fold(digest_scan *d, const void *bytes, size_t byte_count)
     d->digest = cd_hash64(bytes, byte_count, d->digest);
 }
 
-/* What digest_take and a last fold do with one stretch. */
-static uint64_t digest_whole(uint64_t digest, const unsigned char *bytes, size_t left)
-{
-    const unsigned char *const end = bytes + left;
-    for (size_t n; left > 0; bytes += n, left -= n) {
-        n = left < CD_DIGEST_BLOCK_BYTES ? left : CD_DIGEST_BLOCK_BYTES;
-        const void *wanted = cd_hash_wanted(bytes, n, end);
-        digest = cd_hash64_block(&(cd_hash_input){bytes, n, {wanted, NULL}}, digest);
-    }
-    return digest;
-}
-
 /* Whole blocks are hashed in place; only a block that crosses two stretches is copied. */
 static bool digest_take(void *context, const void *elements, size_t count)
 {
@@ -474,9 +463,8 @@ CD_APART static cddp_status digest_any(const cddp_tensor *src, uint64_t *digest,
     }
     const size_t element_bytes = cd_dtype_bytes(src->dtype);
     *digest =
-        digest_whole((uint64_t)numel,
-                     (const unsigned char *)src->storage + src->offset * (int64_t)element_bytes,
-                     (size_t)numel * element_bytes);
+        cd_hash_chain((const unsigned char *)src->storage + src->offset * (int64_t)element_bytes,
+                      (size_t)numel * element_bytes, (uint64_t)numel);
     return CDDP_OK;
 }
 

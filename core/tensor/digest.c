@@ -2,7 +2,6 @@
 #include "core/tensor/digest.h"
 
 #include "core/base/error.h"
-#include "core/base/hash.h"
 #include "core/tensor/kernels.h"
 #include "core/tensor/view.h"
 
@@ -30,11 +29,30 @@ static const unsigned char *address_of(const cddp_tensor *t)
     return (const unsigned char *)t->storage + t->offset * (int64_t)cd_dtype_bytes(t->dtype);
 }
 
-/* The block that begins here. */
-static size_t block_bytes(const unsigned char *at, const unsigned char *end)
+static size_t bytes_of(const cddp_tensor *t, int64_t numel)
+{
+    return (size_t)numel * cd_dtype_bytes(t->dtype);
+}
+
+/* As many bytes are copied, hashed and looked at in turns. */
+enum { PIECE_BYTES = CD_HASH_ROUND_BYTES };
+
+static size_t piece_bytes(const unsigned char *at, const unsigned char *end)
 {
     const size_t left = (size_t)(end - at);
-    return left < CD_DIGEST_BLOCK_BYTES ? left : CD_DIGEST_BLOCK_BYTES;
+    return left < PIECE_BYTES ? left : PIECE_BYTES;
+}
+
+/* One line of the next page: behind its first one a processor fetches by itself, but not before it
+** knows where the page is. To ask for more than that line takes longer. */
+static void ask_for_page(const unsigned char *at, const unsigned char *end)
+{
+#if defined(__GNUC__)
+    const ptrdiff_t page = 4096;
+    if (end - at > page) __builtin_prefetch(at + page);
+#else
+    (void)at, (void)end;
+#endif
 }
 
 /* Fewer are in the cache anyway: the whole is then hashed by itself, which takes less time. */
@@ -42,37 +60,19 @@ enum { PASS_BYTES_MIN = 256 };
 
 void cd_digest_pass_begin(cd_digest_pass *pass, const cddp_tensor *whole)
 {
-    *pass = (cd_digest_pass){.whole = whole};
-    if (!is_plain(whole, &pass->numel) ||
-        (size_t)pass->numel * cd_dtype_bytes(whole->dtype) < PASS_BYTES_MIN)
-        return;
-    pass->first = pass->next = address_of(whole);
-    pass->end = pass->next + (size_t)pass->numel * cd_dtype_bytes(whole->dtype);
-    pass->digest = (uint64_t)pass->numel;
+    pass->whole = whole;
+    pass->first = NULL;
+    if (!is_plain(whole, &pass->numel) || bytes_of(whole, pass->numel) < PASS_BYTES_MIN) return;
+    pass->first = address_of(whole);
+    cd_hash_chain_begin(&pass->chain, pass->first, bytes_of(whole, pass->numel),
+                        (uint64_t)pass->numel);
 }
 
-/* wanted: where as many bytes are read soon; NULL: nowhere */
-static uint64_t hash_block(const unsigned char *at, size_t bytes, const void *wanted,
-                           uint64_t digest)
+/* A part that was hashed is the whole. */
+static void reach_end(cd_digest_pass *pass, uint64_t digest)
 {
-    return cd_hash64_block(&(cd_hash_input){at, bytes, {wanted, NULL}}, digest);
-}
-
-/* All before `next` has this digest. */
-static void reach(cd_digest_pass *pass, const unsigned char *next, uint64_t digest)
-{
-    pass->next = next;
-    pass->digest = digest;
-}
-
-/* Hashes the whole blocks before `until`. Whoever went before has asked for what comes. */
-static void advance(cd_digest_pass *pass, const unsigned char *until)
-{
-    for (size_t n; pass->next < until;) {
-        n = block_bytes(pass->next, pass->end);
-        if (n > (size_t)(until - pass->next)) return;
-        reach(pass, pass->next + n, hash_block(pass->next, n, NULL, pass->digest));
-    }
+    pass->chain.next = pass->chain.end;
+    pass->chain.digest = digest;
 }
 
 static bool finds_as_cpu(const cddp_device *device)
@@ -97,7 +97,7 @@ typedef struct search {
     int64_t found;
 } search;
 
-static void search_block(search *s, const unsigned char *at, size_t bytes)
+static void search_piece(search *s, const unsigned char *at, size_t bytes)
 {
     if (s->found != NOT_YET) return;
     const size_t element = cd_dtype_bytes(s->dtype), count = bytes / element,
@@ -105,38 +105,48 @@ static void search_block(search *s, const unsigned char *at, size_t bytes)
     if (found < count) s->found = (int64_t)((size_t)(at - s->begin) / element + found);
 }
 
+/* Where a part lies in a whole that is hashed in one pass. */
+typedef enum place { APART, INSIDE, EVERYTHING } place;
+
+static place place_of(const cd_digest_pass *pass, const unsigned char *at, size_t byte_count,
+                      int64_t numel)
+{
+    const unsigned char *const end = at + byte_count;
+    if (pass->first == NULL || at < pass->first || end > pass->chain.end) return APART;
+    const bool is_whole = at == pass->first && end == pass->chain.end && numel == pass->numel;
+    return is_whole ? EVERYTHING : INSIDE;
+}
+
 uint64_t cd_digest_pass_part(cd_digest_pass *pass, const cddp_tensor *part, int64_t *nonfinite)
 {
     int64_t numel = 0;
-    if (pass->next == NULL || !is_plain(part, &numel)) {
+    if (pass->first == NULL || !is_plain(part, &numel)) {
         if (nonfinite != NULL) *nonfinite = find_nonfinite(part);
         return digest_of(part);
     }
     const unsigned char *at = address_of(part);
-    const unsigned char *const end = at + (size_t)numel * cd_dtype_bytes(part->dtype);
-    const bool is_inside = at >= pass->first && end <= pass->end,
-               is_whole = at == pass->first && end == pass->end && numel == pass->numel;
+    const place where = place_of(pass, at, bytes_of(part, numel), numel);
     const bool searches = nonfinite != NULL && finds_as_cpu(part->device);
     search s = {part->dtype, at, searches ? NOT_YET : NOT_WANTED};
-    uint64_t digest = (uint64_t)numel;
-    for (size_t n; at < end; at += n) {
-        n = block_bytes(at, end);
-        digest = hash_block(at, n, cd_hash_wanted(at, n, is_inside ? pass->end : end), digest);
-        if (is_whole)
-            reach(pass, at + n, digest);
-        else if (is_inside)
-            advance(pass, at + n);
-        search_block(&s, at, n);
+    cd_hash_chain_state chain;
+    cd_hash_chain_begin(&chain, at, bytes_of(part, numel), (uint64_t)numel);
+    for (size_t n; at < chain.end; at += n) {
+        n = piece_bytes(at, chain.end);
+        ask_for_page(at, chain.end);
+        cd_hash_chain_advance(&chain, at + n);
+        if (where == INSIDE) cd_hash_chain_advance(&pass->chain, at + n);
+        search_piece(&s, at, n);
     }
+    if (where == EVERYTHING) reach_end(pass, chain.digest);
     if (nonfinite != NULL) *nonfinite = searches ? s.found : find_nonfinite(part);
-    return digest;
+    return chain.digest;
 }
 
 uint64_t cd_digest_pass_end(cd_digest_pass *pass)
 {
-    if (pass->next == NULL) return digest_of(pass->whole);
-    advance(pass, pass->end);
-    return pass->digest;
+    if (pass->first == NULL) return digest_of(pass->whole);
+    cd_hash_chain_advance(&pass->chain, pass->chain.end);
+    return pass->chain.digest;
 }
 
 /* Squares of f32 do not vanish in f64, where they are added up: the norm is 0 where all are. */
@@ -165,42 +175,25 @@ bool cd_glance(const cddp_tensor *tensor, bool *is_zero, int64_t *nonfinite)
 /* A tensor of which all before `next` was hashed. */
 typedef struct follower {
     const unsigned char *next, *end;
-    const unsigned char *source; /* where what is written to `next` is read */
-    uint64_t digest;
+    cd_hash_chain_state chain;
     search search;
 } follower;
 
-static follower follower_of(const cddp_tensor *t, const cddp_tensor *source, int64_t found)
+static void follower_begin(follower *f, const cddp_tensor *t, int64_t found)
 {
-    const unsigned char *begin = address_of(t);
-    const uint64_t numel = (uint64_t)cddp_tensor_numel(t);
-    return (follower){.next = begin,
-                      .end = begin + numel * cd_dtype_bytes(t->dtype),
-                      .source = address_of(source),
-                      .digest = numel,
-                      .search = {t->dtype, begin, found}};
+    const int64_t numel = cddp_tensor_numel(t);
+    f->next = address_of(t);
+    f->end = f->next + bytes_of(t, numel);
+    f->search = (search){t->dtype, f->next, found};
+    cd_hash_chain_begin(&f->chain, f->next, bytes_of(t, numel), (uint64_t)numel);
 }
 
-static const void *wanted_of_source(const follower *f, size_t bytes)
-{
-    return cd_hash_wanted(f->source, bytes, f->source + (f->end - f->next));
-}
-
-/* Where the next copy goes to: a processor that writes to memory reads it first. */
-static const void *wanted_of_copy(const follower *f, size_t bytes)
-{
-    return f->source != f->next ? cd_hash_wanted(f->next, bytes, f->end) : NULL;
-}
-
-/* bytes: a multiple of the block unless they are the last ones. */
+/* bytes: of a piece */
 static void follow(follower *f, size_t bytes)
 {
-    for (size_t n; bytes > 0; f->next += n, f->source += n, bytes -= n) {
-        n = block_bytes(f->next, f->next + bytes);
-        const cd_hash_input block = {f->next, n, {wanted_of_source(f, n), wanted_of_copy(f, n)}};
-        f->digest = cd_hash64_block(&block, f->digest);
-        search_block(&f->search, f->next, n);
-    }
+    cd_hash_chain_advance(&f->chain, f->next + bytes);
+    search_piece(&f->search, f->next, bytes);
+    f->next += bytes;
 }
 
 uint64_t cd_digest_and_find_nonfinite(const cddp_tensor *tensor, int64_t *index)
@@ -212,16 +205,17 @@ uint64_t cd_digest_and_find_nonfinite(const cddp_tensor *tensor, int64_t *index)
         *index = find_nonfinite(tensor);
         return digest_of(tensor);
     }
-    follower f = follower_of(tensor, tensor, NOT_YET);
-    follow(&f, (size_t)(f.end - f.next));
+    follower f;
+    follower_begin(&f, tensor, NOT_YET);
+    while (f.next < f.end) follow(&f, piece_bytes(f.next, f.end));
     *index = f.search.found;
-    return f.digest;
+    return f.chain.digest;
 }
 
 /* ---- what is written ---- */
 
-/* The first cache of any processor has a few times as many. */
-enum { WRITTEN_BYTES = 2 * CD_DIGEST_BLOCK_BYTES };
+/* A device that is called writes so many at once. */
+enum { WRITTEN_BYTES = 8 * PIECE_BYTES };
 
 bool cd_digest_may_copy(const cddp_tensor *dst, const cddp_tensor *src)
 {
@@ -237,85 +231,134 @@ bool cd_digest_may_follow(const cddp_tensor *dst, const cddp_tensor *src)
            cd_digest_may_copy(dst, src);
 }
 
-/* A piece of both, one behind the other. */
-typedef struct pieces {
-    cddp_copy_pair pair;
-    int64_t numel, next; /* of both; elements before `next` were in a piece */
-} pieces;
+/* Writes a pair, piece by piece. */
+typedef struct writer {
+    unsigned char *to;
+    const unsigned char *from;
+    int64_t n; /* dst = src × fl(1/n); 0: dst = src */
+    cd_kernel_fn kernel;
+    cd_kernel_scalar scalar;
+    size_t element_bytes;
+    bool is_called;      /* the device writes; otherwise what `cpu` does is done here */
+    cddp_copy_pair next; /* that is written by a call */
+    size_t ahead;        /* bytes behind `to` that a call has written */
+} writer;
 
-static pieces pieces_of(const cddp_copy_pair *pair)
+static bool is_float(cddp_dtype dtype)
 {
-    const cddp_tensor *dst = &pair->dst, *src = &pair->src;
-    const int64_t none = 0;
-    return (pieces){{cddp_tensor_of(dst->device, dst->storage, dst->offset, dst->dtype, &none, 1),
-                     cddp_tensor_of(src->device, src->storage, src->offset, src->dtype, &none, 1)},
-                    cddp_tensor_numel(dst),
-                    0};
+    return dtype == CDDP_F32 || dtype == CDDP_F64 || dtype == CDDP_F16 || dtype == CDDP_BF16;
 }
 
-/* Returns its bytes; 0: that was the last one. */
-static size_t take_piece(pieces *p)
+/* A call for each piece would take as long as the piece. */
+static bool is_called(const cddp_copy_pair *pair, int64_t n)
 {
-    cddp_tensor *dst = &p->pair.dst, *src = &p->pair.src;
-    const size_t element = cd_dtype_bytes(dst->dtype);
-    const int64_t most = (int64_t)(WRITTEN_BYTES / element), left = p->numel - p->next;
+    const cddp_device *device = pair->dst.device, *cpu = cddp_device_cpu();
+    if (n == 0) return device->copy != cpu->copy;
+    return device->multiply_reciprocal != cpu->multiply_reciprocal || n < 1 ||
+           !is_float(pair->dst.dtype);
+}
+
+static cddp_tensor first_of(const cddp_tensor *t)
+{
+    const int64_t none = 0;
+    return cddp_tensor_of(t->device, t->storage, t->offset, t->dtype, &none, 1);
+}
+
+static writer writer_of(const cddp_copy_pair *pair, int64_t n)
+{
+    const cddp_dtype dtype = pair->dst.dtype;
+    return (writer){.to = (unsigned char *)(uintptr_t)address_of(&pair->dst),
+                    .from = address_of(&pair->src),
+                    .n = n,
+                    .kernel = cd_kernel_scale(dtype),
+                    .scalar = {.value = n > 0 ? 1.0 / (double)n : 0},
+                    .element_bytes = cd_dtype_bytes(dtype),
+                    .is_called = is_called(pair, n),
+                    .next = {first_of(&pair->dst), first_of(&pair->src)}};
+}
+
+static cddp_status call_device(writer *w, size_t bytes, cddp_error *err)
+{
+    cddp_tensor *dst = &w->next.dst, *src = &w->next.src;
     dst->offset += dst->sizes[0];
     src->offset += src->sizes[0];
-    dst->sizes[0] = src->sizes[0] = left < most ? left : most;
-    p->next += dst->sizes[0];
-    return (size_t)dst->sizes[0] * element;
+    dst->sizes[0] = src->sizes[0] = (int64_t)(bytes / w->element_bytes);
+    w->ahead = bytes;
+    if (w->n == 0) return CD_PASS(dst->device->copy(dst, src, NULL, err));
+    return CD_PASS(dst->device->multiply_reciprocal(dst, src, w->n, NULL, err));
+}
+
+/* left: bytes that are not written yet */
+static cddp_status write_piece(writer *w, size_t bytes, size_t left, cddp_error *err)
+{
+    if (w->is_called && w->ahead == 0)
+        CD_TRY(call_device(w, left < WRITTEN_BYTES ? left : WRITTEN_BYTES, err));
+    if (w->is_called)
+        w->ahead -= bytes;
+    else if (w->n == 0)
+        memmove(w->to, w->from, bytes);
+    else
+        w->kernel(w->to, w->from, bytes / w->element_bytes, &w->scalar);
+    w->to += bytes;
+    w->from += bytes;
+    return CDDP_OK;
 }
 
 /* n: 0 for a copy */
 static cddp_status write_and_follow(const cddp_copy_pair *pair, int64_t n,
                                     cd_digest_written *written, cddp_error *err)
 {
-    const cddp_device *device = pair->dst.device;
-    pieces p = pieces_of(pair);
-    follower f = follower_of(&pair->dst, &pair->src, n == 0 ? NOT_YET : NOT_WANTED);
-    for (size_t bytes; (bytes = take_piece(&p)) > 0;) {
-        if (n == 0)
-            CD_TRY(device->copy(&p.pair.dst, &p.pair.src, NULL, err));
-        else
-            CD_TRY(device->multiply_reciprocal(&p.pair.dst, &p.pair.src, n, NULL, err));
+    writer w = writer_of(pair, n);
+    follower f;
+    follower_begin(&f, &pair->dst, n == 0 ? NOT_YET : NOT_WANTED);
+    while (f.next < f.end) {
+        const size_t bytes = piece_bytes(f.next, f.end);
+        if (n > 0) ask_for_page(f.next, f.end);
+        CD_TRY(write_piece(&w, bytes, (size_t)(f.end - f.next), err));
         follow(&f, bytes);
     }
-    *written = (cd_digest_written){f.digest, f.search.found};
+    *written = (cd_digest_written){f.chain.digest, f.search.found};
     return CDDP_OK;
 }
 
-/* So many bytes were copied; *part is the digest of what they were copied from, up to here. Equal
-** digests up to here, and equal bytes, give equal digests. */
-static void compare_and_follow(cd_digest_pass *pass, follower *f, size_t bytes, uint64_t *part)
+/* What a copy was made from has its digest while it has its bytes. */
+typedef struct original {
+    bool is_other;
+    cd_hash_chain_state chain; /* where it is other: from its first block that is */
+} original;
+
+/* The next bytes of both. Before them both have the digest of the copy. */
+static void compare(original *o, const follower *copy, const unsigned char *from, size_t bytes)
 {
-    const bool is_whole = f->end - f->search.begin == pass->end - pass->first &&
-                          f->search.dtype == pass->whole->dtype;
-    for (size_t n; bytes > 0; bytes -= n) {
-        const unsigned char *from = f->source, *to = f->next;
-        const bool was_same = *part == f->digest;
-        n = block_bytes(to, to + bytes);
-        follow(f, n);
-        *part = was_same && memcmp(to, from, n) == 0 ? f->digest : hash_block(from, n, NULL, *part);
-        if (pass->next == NULL) continue;
-        if (is_whole)
-            reach(pass, from + n, *part);
-        else
-            advance(pass, from + n);
+    if (!o->is_other && memcmp(copy->next, from, bytes) != 0) {
+        const unsigned char *block = from - (copy->next - copy->chain.block);
+        o->is_other = true;
+        cd_hash_chain_begin(&o->chain, block, (size_t)(copy->end - copy->chain.block),
+                            copy->chain.digest);
     }
+    if (o->is_other) cd_hash_chain_advance(&o->chain, from + bytes);
 }
 
 cddp_status cd_digest_pass_copy(cd_digest_pass *pass, const cddp_copy_pair *pair, uint64_t *part,
                                 cd_digest_written *written, cddp_error *err)
 {
-    const cddp_device *device = pair->dst.device;
-    pieces p = pieces_of(pair);
-    follower f = follower_of(&pair->dst, &pair->src, NOT_YET);
-    *part = f.digest;
-    for (size_t bytes; (bytes = take_piece(&p)) > 0;) {
-        CD_TRY(device->copy(&p.pair.dst, &p.pair.src, NULL, err));
-        compare_and_follow(pass, &f, bytes, part);
+    const int64_t numel = cddp_tensor_numel(&pair->src);
+    const place where = place_of(pass, address_of(&pair->src), bytes_of(&pair->src, numel), numel);
+    writer w = writer_of(pair, 0);
+    original o = {.is_other = false};
+    follower f;
+    follower_begin(&f, &pair->dst, NOT_YET);
+    while (f.next < f.end) {
+        const unsigned char *const from = w.from;
+        const size_t bytes = piece_bytes(f.next, f.end);
+        CD_TRY(write_piece(&w, bytes, (size_t)(f.end - f.next), err));
+        compare(&o, &f, from, bytes);
+        follow(&f, bytes);
+        if (where == INSIDE) cd_hash_chain_advance(&pass->chain, from + bytes);
     }
-    *written = (cd_digest_written){f.digest, f.search.found};
+    *part = o.is_other ? o.chain.digest : f.chain.digest;
+    if (where == EVERYTHING) reach_end(pass, *part);
+    *written = (cd_digest_written){f.chain.digest, f.search.found};
     return CDDP_OK;
 }
 

@@ -7,21 +7,22 @@
 **     whole = cd_digest_pass_end(&pass);
 **
 ** Every digest is the one that the device gives (cddp_device.digest), 0 where it cannot. On `cpu` a
-** block of a part is hashed for the part and, while it is in the cache, for the whole. On other
-** devices each is taken by itself. Nothing writes to the tensor between begin and end.
+** piece of a part is hashed for the part and, while it is in the cache, for the whole. See
+** Note [Hashed by rounds]. On other devices each is taken by itself. Nothing writes to the tensor
+** between begin and end.
 */
 #pragma once
 #include "cddp/device.h"
+#include "core/base/hash_chain.h"
 
-/* A digest is folded from blocks of this many bytes, so that it can be taken without gathering
-** everything. */
-enum { CD_DIGEST_BLOCK_BYTES = 4096 };
+/* So that a digest can be taken without gathering everything. */
+enum { CD_DIGEST_BLOCK_BYTES = CD_HASH_CHAIN_BLOCK_BYTES };
 
 typedef struct cd_digest_pass {
-    const cddp_tensor *whole;                /* borrowed until end */
-    const unsigned char *first, *next, *end; /* hashed before next; NULL: not in one pass */
+    const cddp_tensor *whole;   /* borrowed until end */
+    const unsigned char *first; /* NULL: not in one pass */
     int64_t numel;
-    uint64_t digest;
+    cd_hash_chain_state chain;
 } cd_digest_pass;
 
 void cd_digest_pass_begin(cd_digest_pass *pass, const cddp_tensor *whole);

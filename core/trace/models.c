@@ -129,11 +129,17 @@ static bool is_common(uint16_t kind)
 /* What a recorder saw of the parameters and gradients of a wrapper, which it numbers. */
 static bool is_own_mark(const cddp_event *e)
 {
-    static const char *const own[] = {CD_TRACER_HELD,          CD_TRACER_CLEARED,
-                                      CD_TRACER_ONE_HELD,      CD_TRACER_CHANGED,
-                                      CD_TRACER_CHANGED_LAST,  CD_TRACER_GRADIENT_CHANGED,
-                                      CD_TRACER_GIVEN_CHANGED, CD_TRACER_ELSEWHERE,
-                                      CD_TRACER_READY_WRITTEN, CD_TRACER_HOOKED_WRITTEN};
+    static const char *const own[] = {CD_TRACER_HELD,
+                                      CD_TRACER_CLEARED,
+                                      CD_TRACER_NOT_CLEARED,
+                                      CD_TRACER_ONE_HELD,
+                                      CD_TRACER_CHANGED,
+                                      CD_TRACER_CHANGED_LAST,
+                                      CD_TRACER_GRADIENT_CHANGED,
+                                      CD_TRACER_GIVEN_CHANGED,
+                                      CD_TRACER_ELSEWHERE,
+                                      CD_TRACER_READY_WRITTEN,
+                                      CD_TRACER_HOOKED_WRITTEN};
     if (e->kind != CDDP_EV_mark || e->text == NULL) return false;
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
         if (strcmp(e->text, own[i]) == 0) return true;

@@ -174,6 +174,7 @@ static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)
 #define CD_TRACER_HELD "parameters held"
 #define CD_TRACER_CLEARED "gradients cleared"
 #define CD_TRACER_ONE_HELD "parameter held"
+#define CD_TRACER_NOT_CLEARED "gradient not cleared"
 #define CD_TRACER_CHANGED "parameter changed"
 #define CD_TRACER_CHANGED_LAST "parameter changed at the end"
 /* a gradient is another one than a backward left that was not reduced yet */

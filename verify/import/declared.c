@@ -233,6 +233,17 @@ static void mark(cd_declared *d, cd_declared_rank *rank, int64_t variable, bool 
         v->has_local = true;
 }
 
+/* The gradient that zero_grad left as it was; where the recorder saw none, the one at hand. */
+static int64_t find_left(const cd_declared_rank *rank, int64_t variable)
+{
+    const cd_declared_variable *all = rank->variables;
+    if (all[variable].left_by == rank->zero_grads) return variable;
+    for (size_t i = 0; i < rank->variable_count; i++)
+        if (all[i].left_by == rank->zero_grads && all[i].cleared_by != rank->zero_grads)
+            return (int64_t)i;
+    return variable;
+}
+
 /* What a backward adds to was cleared, where the program said so. */
 static void take_local(cd_declared *d, cd_declared_rank *rank, const cddp_event *e)
 {
@@ -240,9 +251,15 @@ static void take_local(cd_declared *d, cd_declared_rank *rank, const cddp_event 
     if (v == NULL || e->as.grad_local.presence == CDDP_PRESENCE_ABSENT) return;
     const bool is_shown = !rank->owes_clear || v->cleared_by == rank->zero_grads;
     if (v->has_gradient && !is_shown && !v->is_empty)
-        cd_declared_note(d, CD_DECLARED_CLEARED, e, e->as.grad_local.param);
+        cd_declared_note(d, CD_DECLARED_CLEARED, e, find_left(rank, e->as.grad_local.param));
     v->cleared_by = rank->zero_grads; /* once */
     v->has_gradient = true;
+}
+
+static void leave(cd_declared *d, cd_declared_rank *rank, int64_t variable)
+{
+    cd_declared_variable *v = find(d, rank, variable);
+    if (v != NULL) v->left_by = rank->zero_grads;
 }
 
 static void hold(cd_declared *d, cd_declared_rank *rank, int64_t variable)
@@ -281,6 +298,8 @@ static void take_storage(cd_declared *d, cd_declared_rank *rank, const cddp_even
         cd_declared_note(d, CD_DECLARED_TAKEN, e, value);
     } else if (strcmp(words, CD_TRACER_CLEARED) == 0) {
         rank->owes_clear = false;
+    } else if (strcmp(words, CD_TRACER_NOT_CLEARED) == 0) {
+        leave(d, rank, value);
     } else if (strcmp(words, CD_TRACER_OWN_REDUCTION) == 0) {
         if (rank->is_apart && !d->is_of_torch) cd_declared_note(d, CD_DECLARED_APART, e, -1);
         rank->is_apart = false;

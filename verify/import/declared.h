@@ -79,6 +79,7 @@ typedef struct cd_declared_variable {
     uint64_t begins;      /* steps at whose begin its content was shown */
     uint64_t taken_locals, taken_zeros; /* the rank's gradients and zero_grads at that */
     uint64_t cleared_by; /* the zero_grad behind which its gradient was shown, counted */
+    uint64_t left_by;    /* the one that left its gradient as it was */
     uint64_t shown_in;   /* the rank's step behind which its content was shown last */
     bool is_held;        /* and it was the same when somebody looked, since its last update */
     bool has_gradient;   /* a backward has added to it once */

@@ -114,6 +114,55 @@ TEST(recording, gradients_that_were_cleared_are_seen_to_be)
     }
 }
 
+/* The variables with a mark of these words, as bits; removes the shard. */
+static uint32_t take_marked(const char *words)
+{
+    char path[340];
+    cddp_shard_reader *reader = NULL;
+    cddp_event event;
+    bool found = true;
+    uint32_t marked = 0;
+    snprintf(path, sizeof path, "%s.0", name);
+    assert_int_equal(cddp_shard_reader_open(path, &reader, NULL), CDDP_OK);
+    while (cddp_shard_reader_next(reader, &event, &found, NULL) == CDDP_OK && found)
+        if (event.kind == CDDP_EV_mark && event.text != NULL && strcmp(event.text, words) == 0)
+            marked |= UINT32_C(1) << event.as.mark.value;
+    cddp_shard_reader_close(reader);
+    remove(path);
+    return marked;
+}
+
+/* The backward has content where it begins, whether that was cleared or not. */
+TEST(recording, each_gradient_that_a_backward_finds_uncleared_is_named)
+{
+    enum { PARAMETERS = 4, NUMEL = 10 };
+    static float weights[PARAMETERS][NUMEL], gradients[PARAMETERS][NUMEL];
+    const int64_t numel = NUMEL;
+    (void)state;
+    for (uint32_t left = 0; left < 1 << PARAMETERS; left++) {
+        cddp_tensor gradient[PARAMETERS];
+        begin();
+        for (int i = 0; i < PARAMETERS; i++) {
+            const cddp_tensor weight =
+                cddp_tensor_of(cddp_device_cpu(), weights[i], 0, CDDP_F32, &numel, 1);
+            gradient[i] = cddp_tensor_of(cddp_device_cpu(), gradients[i], 0, CDDP_F32, &numel, 1);
+            gradients[i][NUMEL / 2] = (left >> i & 1) != 0 ? 1.0f : 0.0f;
+            cddp_record_storage((size_t)i, &weight, &gradient[i]);
+        }
+        cddp_record_zero_grad(false);
+        gradients[PARAMETERS - 1][0] = 3;
+        cddp_record_gradient(PARAMETERS - 1, &gradient[PARAMETERS - 1]);
+        gradients[0][0] = 3;
+        cddp_record_gradient(0, &gradient[0]);
+        step();
+        cddp_record_storage_end();
+        assert_int_equal(cddp_record_close(CDDP_OK, NULL, NULL), CDDP_OK);
+        gradients[PARAMETERS - 1][0] = gradients[0][0] = 0;
+        cd_test_row("left %x", (unsigned)left);
+        assert_int_equal(take_marked(CD_TRACER_NOT_CLEARED), left);
+    }
+}
+
 /* In how many steps a parameter was shown as what a forward ran on; removes the shard. */
 static uint32_t count_steps_with_forwards(void)
 {

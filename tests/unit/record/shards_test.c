@@ -370,6 +370,41 @@ TEST(declared, what_one_rank_does_not_show_is_named_with_the_call_that_shows_it)
     }
 }
 
+static void show_gradient(cd_declared *d, int64_t variable, uint32_t step)
+{
+    cddp_event e = {.kind = CDDP_EV_grad_local, .step = step};
+    e.as.grad_local =
+        (cddp_event_grad_local){.param = variable, .digest = 1, .presence = CDDP_PRESENCE_VALUE};
+    show(d, 0, e);
+}
+
+/* A backward shows the last parameter first. The one that was left is to blame. */
+TEST(declared, the_gradient_that_was_not_cleared_is_the_one_that_is_named)
+{
+    enum { VARIABLES = 3 };
+    for (int64_t left = -1; left < VARIABLES; left++) {
+        cd_declared d;
+        assert_int_equal(cd_declared_init(&d, 1, NULL, NULL), CDDP_OK);
+        for (int64_t v = 0; v < VARIABLES; v++) {
+            cddp_event e = {.kind = CDDP_EV_param};
+            e.as.param = (cddp_event_param){.param = v, .numel = 1, .requires_grad = true};
+            show(&d, 0, e);
+        }
+        for (int64_t v = VARIABLES; v-- > 0;) show_gradient(&d, v, 0);
+        show(&d, 0, (cddp_event){.kind = CDDP_EV_zero_grad, .step = 1});
+        if (left >= 0) {
+            cddp_event e = {.kind = CDDP_EV_mark, .text = CD_TRACER_NOT_CLEARED, .step = 1};
+            e.as.mark.value = left;
+            show(&d, 0, e);
+        }
+        for (int64_t v = VARIABLES; v-- > 0;) show_gradient(&d, v, 1);
+        cd_test_row("left %d", (int)left);
+        assert_int_equal(d.gaps[CD_DECLARED_CLEARED].count, VARIABLES);
+        assert_int_equal(d.gaps[CD_DECLARED_CLEARED].variable, left >= 0 ? left : VARIABLES - 1);
+        cd_declared_fini(&d);
+    }
+}
+
 /* A parameter's part of a reduction on two ranks: local 1 and 3, then the mean times `factor`. */
 static void reduce(cd_means *m, uint32_t step, bool is_result_shown, double factor)
 {
