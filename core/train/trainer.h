@@ -53,6 +53,7 @@ typedef struct cd_trainer_options {
     const cd_watcher *watcher;  /* who looks on; borrowed until destroy. NULL: nobody */
     /* (CD_REPLICA_DEVICES) for words of model.device; NULL: over the process heap */
     const cddp_device *devices;
+    bool is_dropped; /* these devices' storage and the rank's memory, behind the run */
 } cd_trainer_options;
 
 /* What the plan asks of this rank. */
