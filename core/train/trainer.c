@@ -16,11 +16,9 @@
 
 cd_module *cd_trainer_module(const cd_trainer *t) { return t->replica->model->module; }
 
-cd_watched_values cd_trainer_refresh_views(cd_trainer *t)
+static void refresh_gradients(cd_trainer *t, const cd_module *module)
 {
-    const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->parameter_count; i++) {
-        t->view.parameters[i] = module->parameters[i].tensor;
         /* See Note [A step before the step] */
         const bool is_kept = t->parameters[i].averaged.kind != CDDP_GRAD_UNDEFINED;
         if (t->sharding != NULL)
@@ -30,9 +28,24 @@ cd_watched_values cd_trainer_refresh_views(cd_trainer *t)
         else
             cd_streams_plain_grad(&t->streams, &module->parameters[i].grad, &t->view.gradients[i]);
     }
+}
+
+cd_watched_values cd_trainer_refresh_parameters(cd_trainer *t)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; i < module->parameter_count; i++)
+        t->view.parameters[i] = module->parameters[i].tensor;
     for (size_t i = 0; i < module->buffer_count; i++)
         t->view.buffers[i] = module->buffers[i].tensor;
-    return (cd_watched_values){t->view.parameters, t->view.gradients, t->view.buffers};
+    return (cd_watched_values){t->view.parameters, NULL, t->view.buffers};
+}
+
+cd_watched_values cd_trainer_refresh_views(cd_trainer *t)
+{
+    cd_watched_values values = cd_trainer_refresh_parameters(t);
+    refresh_gradients(t, cd_trainer_module(t));
+    values.gradients = t->view.gradients;
+    return values;
 }
 
 /* ---- arrays that follow the sizes of the model ---- */

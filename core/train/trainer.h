@@ -228,6 +228,8 @@ cd_module *cd_trainer_module(const cd_trainer *t);
 uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter);
 /* Refreshes the views from the module, as the host sees it. */
 cd_watched_values cd_trainer_refresh_views(cd_trainer *t);
+/* Without gradients. */
+cd_watched_values cd_trainer_refresh_parameters(cd_trainer *t);
 
 /* wrapper.c: the model wrapped, its hook registered, and the dtypes that are declared in the
 ** trace. */
