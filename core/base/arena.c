@@ -58,8 +58,8 @@ static cd_arena_block *block_make(cd_arena *arena, size_t bytes)
 ** copy. */
 static size_t next_block_bytes(const cd_arena *arena)
 {
-    const size_t next = arena->current != NULL ? 2 * arena->current->total_bytes
-                                               : FIRST_BLOCK_BYTES,
+    const size_t next =
+                     arena->current != NULL ? 2 * arena->current->total_bytes : FIRST_BLOCK_BYTES,
                  total = next < arena->block_bytes ? next : arena->block_bytes;
     return total > HEAD_BYTES ? total - HEAD_BYTES : total;
 }
