@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define ARENA_ALIGN ((size_t)64)
-/* With its head: an allocator that rounds up to powers of two or to parts of them wastes nothing. */
+/* With its head: an allocator that rounds to parts of powers of two wastes nothing. */
 #define FIRST_BLOCK_BYTES ((size_t)1024)
 
 struct cd_arena_block {

@@ -5,7 +5,6 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/trace/event.h"
 
 #include <string.h>
 
@@ -59,7 +58,7 @@ static uint64_t fold_text(const char *text)
 
 static uint64_t digest_of(const cddp_event *event)
 {
-    const size_t field_count = cd_event_field_counts[event->kind];
+    const size_t field_count = cddp_event_describe(event->kind)->field_count;
     const int64_t *fields = event->as.field;
     uint64_t h =
         fold(event->time_ns ^ places[0], ((uint64_t)event->rank << 32 | event->kind) ^ places[1]);
