@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define ARENA_ALIGN ((size_t)64)
+/* With its head: an allocator that rounds to parts of powers of two wastes nothing. */
 #define FIRST_BLOCK_BYTES ((size_t)1024)
 
 struct cd_arena_block {
@@ -40,9 +41,11 @@ void cd_arena_fini(cd_arena *arena)
     }
 }
 
+#define HEAD_BYTES (sizeof(cd_arena_block) + ARENA_ALIGN)
+
 static cd_arena_block *block_make(cd_arena *arena, size_t bytes)
 {
-    size_t total = sizeof(cd_arena_block) + ARENA_ALIGN + bytes;
+    size_t total = HEAD_BYTES + bytes;
     cd_arena_block *b = cd_allocate(arena->allocator, total);
     if (b == NULL) return NULL;
     uintptr_t start = (uintptr_t)(b + 1);
@@ -55,8 +58,10 @@ static cd_arena_block *block_make(cd_arena *arena, size_t bytes)
 ** copy. */
 static size_t next_block_bytes(const cd_arena *arena)
 {
-    const size_t next = arena->current != NULL ? 2 * arena->current->bytes : FIRST_BLOCK_BYTES;
-    return next < arena->block_bytes ? next : arena->block_bytes;
+    const size_t next =
+                     arena->current != NULL ? 2 * arena->current->total_bytes : FIRST_BLOCK_BYTES,
+                 total = next < arena->block_bytes ? next : arena->block_bytes;
+    return total > HEAD_BYTES ? total - HEAD_BYTES : total;
 }
 
 static size_t rounded_up(size_t bytes, size_t align) { return (bytes + align - 1) & ~(align - 1); }

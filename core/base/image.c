@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-#define BLOCK_BYTES ((size_t)256)
+#define BLOCK_BYTES ((size_t)128)
 #define LEARNING_TIMES 16u /* after them, what has changed is what changes every time */
 
 typedef struct arrangement {

@@ -130,10 +130,10 @@ static void take_post(cd_circles *c, const cddp_event *e, cd_circle *r)
     r->is_over = true;
 }
 
-void cd_circles_push(cd_circles *c, const cddp_event *e)
+const cd_circle *cd_circles_push(cd_circles *c, const cddp_event *e)
 {
     cd_circle *r = cd_ranks_add(&c->ranks, e->rank);
-    if (r == NULL) return;
+    if (r == NULL) return NULL;
     r->events++;
     switch (e->kind) {
     case CDDP_EV_collective_post:
@@ -157,6 +157,7 @@ void cd_circles_push(cd_circles *c, const cddp_event *e)
     default:
         break;
     }
+    return r;
 }
 
 /* Where ranks come one after the other, as in shards, a joined one may come before those that it

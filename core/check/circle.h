@@ -56,8 +56,9 @@ typedef struct cd_circles {
 
 void cd_circles_init(cd_circles *circles, const cddp_allocator *allocator);
 void cd_circles_fini(cd_circles *circles);
-/* In the order of each rank. Ranks that emit anything count. */
-void cd_circles_push(cd_circles *circles, const cddp_event *event);
+/* In the order of each rank. Ranks that emit anything count. Returns that of the rank, borrowed
+** until the next push; NULL: no memory. */
+const cd_circle *cd_circles_push(cd_circles *circles, const cddp_event *event);
 /* The rank is past what any program posts between two passes; NULL: it is not. */
 const cd_circle *cd_circles_find(const cd_circles *circles, uint32_t rank);
 /* The same where events came in the order in which they happened, and past how often any program

@@ -37,10 +37,8 @@ static bool is_near(const cd_bound *b, const cd_circle *r, uint32_t step)
            r->not_counted <= CD_CIRCLE_SHADOWS_MAX && step <= b->plan->settings.train.steps;
 }
 
-static bool goes_too_far(cd_bound *b, const cddp_event *e)
+static bool goes_too_far(cd_bound *b, const cd_circle *r, const cddp_event *e)
 {
-    const cd_circle *r = cd_ranks_find(&b->circles.ranks, e->rank);
-    if (r == NULL || is_near(b, r, e->step)) return false;
     /* the plan itself may ask for any number of collectives */
     const uint64_t allowed =
         PATIENCE * (cd_circles_allowed(&b->circles) + b->plan->collective_count);
@@ -53,8 +51,8 @@ static void bound_event(void *self, const cddp_event *e)
 {
     cd_bound *b = self;
     if (!b->is_over && !b->relay->muted && e->rank < b->plan->world.size) {
-        cd_circles_push(&b->circles, e);
-        if (goes_too_far(b, e)) {
+        const cd_circle *r = cd_circles_push(&b->circles, e);
+        if (r != NULL && !is_near(b, r, e->step) && goes_too_far(b, r, e)) {
             b->is_over = b->relay->is_endless = true;
             b->rank = e->rank;
         }

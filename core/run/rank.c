@@ -60,7 +60,7 @@ static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options,
         cd_rank_report_unobserved(options);
     }
     const cddp_status status = train_watched(options, err);
-    cd_intake_destroy(intake);
+    if (!a->is_dropped) cd_intake_destroy(intake); /* the trainer has closed it */
     return status;
 }
 
@@ -86,6 +86,7 @@ static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a,
                                                                       : options->backend,
                                   .tracer = tracer,
                                   .devices = a->devices,
+                                  .is_dropped = a->is_dropped,
                                   .group_name = find_group_name(options->plan)};
     const cddp_status status =
         a->wrappers->count > 1 ? cd_turns_train(a, &trainer, err) : train(a, &trainer, err);

@@ -15,6 +15,7 @@ typedef struct cd_rank_argument {
     /* (CD_REPLICA_DEVICES) of the ranks' tensors; NULL: over the process heap */
     const cddp_device *devices;
     cd_reductions *reductions; /* of a rank that is a process; NULL: those of its wrapper */
+    bool is_dropped;           /* the memory of the ranks and of these devices, behind the run */
 } cd_rank_argument;
 
 /* Of the wrapper at this index, by the backend of the rank. */

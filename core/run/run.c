@@ -100,7 +100,8 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     run->argument = (cd_rank_argument){.options = options,
                                        .sink = run->sink,
                                        .values = manner->is_unheard ? manner->values : NULL,
-                                       .recall = manner->recall};
+                                       .recall = manner->recall,
+                                       .is_dropped = manner->is_dropped};
     CD_TRY(cd_run_wrappers_open(&run->wrappers, options, err));
     run->argument.wrappers = &run->wrappers;
     run->tap.without_digests = manner->without_digests;

@@ -20,6 +20,9 @@ typedef struct cd_run_manner {
     bool holds_storage;
     bool without_digests; /* the verdict has none of the trace */
     bool is_unheard;      /* there will be no verdict: events go to the one sink alone */
+    /* with holds_storage: allocator and world are dropped behind the run, so that a rank at its end
+    ** gives back only what others see of it */
+    bool is_dropped;
     /* of an unheard run: takes the values that ranks show, which are no events; NULL: they are */
     const cd_tracer_values *values;
     /* what ranks of one thread observe is judged once for all runs; NULL: in every run. Outlives

@@ -248,6 +248,7 @@ cd_stretch cd_walk_take(cd_walk *walk, int64_t length)
 
 bool cd_view_is_parallel(const cddp_tensor *a, const cddp_tensor *b)
 {
+    if (cd_view_is_row(a) && cd_view_is_row(b)) return true;
     if (cddp_tensor_is_contiguous(a) && cddp_tensor_is_contiguous(b)) return true;
     if (!sizes_equal(a, b) || !cddp_tensor_is_dense(a)) return false;
     for (uint32_t i = 0; i < a->dim_count; i++)

@@ -438,6 +438,15 @@ static cddp_status emit_values(cd_trainer *t, cddp_event_enum_moment moment, uns
     return CDDP_OK;
 }
 
+/* Behind the update nobody looks at gradients any more. */
+static cd_watched_values refresh_views(cd_trainer *t, cddp_event_enum_moment moment)
+{
+    const bool is_behind = moment == CDDP_MOMENT_AFTER_UPDATE ||
+                           moment == CDDP_MOMENT_AFTER_AVERAGE ||
+                           moment == CDDP_MOMENT_AFTER_STEP || moment == CDDP_MOMENT_END;
+    return is_behind ? cd_trainer_refresh_parameters(t) : cd_trainer_refresh_views(t);
+}
+
 cddp_status cd_trainer_show(cd_trainer *t, cddp_event_enum_moment moment, cddp_error *err)
 {
     const unsigned shown = shown_at(t, moment);
@@ -452,7 +461,7 @@ cddp_status cd_trainer_show(cd_trainer *t, cddp_event_enum_moment moment, cddp_e
                                   .begins_window = t->now.begins_window,
                                   .shown = shown,
                                   .replica = t->replica,
-                                  .values = needs_views(t) ? cd_trainer_refresh_views(t)
+                                  .values = needs_views(t) ? refresh_views(t, moment)
                                                            : (cd_watched_values){0}};
     if (is_watched) CD_TRY(t->view.watcher->ops->look(t->view.watcher->self, &at, err));
     if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;

@@ -16,11 +16,9 @@
 
 cd_module *cd_trainer_module(const cd_trainer *t) { return t->replica->model->module; }
 
-cd_watched_values cd_trainer_refresh_views(cd_trainer *t)
+static void refresh_gradients(cd_trainer *t, const cd_module *module)
 {
-    const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->parameter_count; i++) {
-        t->view.parameters[i] = module->parameters[i].tensor;
         /* See Note [A step before the step] */
         const bool is_kept = t->parameters[i].averaged.kind != CDDP_GRAD_UNDEFINED;
         if (t->sharding != NULL)
@@ -30,9 +28,24 @@ cd_watched_values cd_trainer_refresh_views(cd_trainer *t)
         else
             cd_streams_plain_grad(&t->streams, &module->parameters[i].grad, &t->view.gradients[i]);
     }
+}
+
+cd_watched_values cd_trainer_refresh_parameters(cd_trainer *t)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; i < module->parameter_count; i++)
+        t->view.parameters[i] = module->parameters[i].tensor;
     for (size_t i = 0; i < module->buffer_count; i++)
         t->view.buffers[i] = module->buffers[i].tensor;
-    return (cd_watched_values){t->view.parameters, t->view.gradients, t->view.buffers};
+    return (cd_watched_values){t->view.parameters, NULL, t->view.buffers};
+}
+
+cd_watched_values cd_trainer_refresh_views(cd_trainer *t)
+{
+    cd_watched_values values = cd_trainer_refresh_parameters(t);
+    refresh_gradients(t, cd_trainer_module(t));
+    values.gradients = t->view.gradients;
+    return values;
 }
 
 /* ---- arrays that follow the sizes of the model ---- */
@@ -173,13 +186,18 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-void cd_trainer_drop(cd_trainer *t)
+static void unwrap(cd_trainer *t)
 {
     cd_trainer_close_averager(t);
     cd_trainer_close_clipping(t);
     cd_trainer_unshard(t);
     cddp_ddp_destroy(t->ddp);
     t->ddp = NULL;
+}
+
+void cd_trainer_drop(cd_trainer *t)
+{
+    unwrap(t);
     for (size_t i = 0; t->parameters != NULL && i < cd_trainer_module(t)->parameter_count; i++)
         cddp_grad_fini(&t->parameters[i].averaged);
     t->parameters = NULL;
@@ -283,19 +301,36 @@ out:
     return status;
 }
 
-void cd_trainer_destroy(cd_trainer *t)
+/* The storage of a device that somebody else brought is not dropped with the run. */
+static bool is_dropped(const cd_trainer *t)
 {
-    if (t == NULL) return;
-    cd_streams_close(&t->streams);
-    if (t->view.watcher != NULL) t->view.watcher->ops->close(t->view.watcher->self);
+    const cddp_device *device = device_of(t);
+    bool is_own = false;
+    for (size_t i = 0; t->options.devices != NULL && i < CD_REPLICA_DEVICES; i++)
+        is_own |= device == &t->options.devices[i];
+    return t->options.is_dropped && is_own && t->streams.device == NULL;
+}
+
+static void release_memory(cd_trainer *t)
+{
     cd_trainer_drop(t);
     cd_sampler_destroy(t->program.sampler);
     cd_blob_fini(&t->saved.all);
     cd_blob_fini(&t->saved.part);
-    cd_trainer_close_groups(t);
-    if (t->options.world == NULL) cddp_group_destroy(t->groups.world);
     cd_arena_fini(&t->run_memory);
     cd_release(t->allocator, t, sizeof *t);
+}
+
+void cd_trainer_destroy(cd_trainer *t)
+{
+    if (t == NULL) return;
+    const bool keeps_memory = is_dropped(t);
+    cd_streams_close(&t->streams);
+    if (t->view.watcher != NULL) t->view.watcher->ops->close(t->view.watcher->self);
+    unwrap(t);
+    cd_trainer_close_groups(t);
+    if (t->options.world == NULL) cddp_group_destroy(t->groups.world);
+    if (!keeps_memory) release_memory(t);
 }
 
 /* ---- the loop ---- */

@@ -53,6 +53,7 @@ typedef struct cd_trainer_options {
     const cd_watcher *watcher;  /* who looks on; borrowed until destroy. NULL: nobody */
     /* (CD_REPLICA_DEVICES) for words of model.device; NULL: over the process heap */
     const cddp_device *devices;
+    bool is_dropped; /* these devices' storage and the rank's memory, behind the run */
 } cd_trainer_options;
 
 /* What the plan asks of this rank. */
@@ -225,6 +226,8 @@ cd_module *cd_trainer_module(const cd_trainer *t);
 uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter);
 /* Refreshes the views from the module, as the host sees it. */
 cd_watched_values cd_trainer_refresh_views(cd_trainer *t);
+/* Without gradients. */
+cd_watched_values cd_trainer_refresh_parameters(cd_trainer *t);
 
 /* wrapper.c: the model wrapped, its hook registered, and the dtypes that are declared in the
 ** trace. */

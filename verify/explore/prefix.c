@@ -95,6 +95,7 @@ cddp_status cd_explore_prefix_start(cd_explore_prefix *p, const cddp_run_options
     const bool is_unheard = recall != NULL && cd_recall_looks(recall);
     const cd_run_manner manner = {.holds_storage = true,
                                   .without_digests = true,
+                                  .is_dropped = true,
                                   .is_unheard = is_unheard,
                                   .values = is_unheard ? &p->witness->values : NULL,
                                   .recall = recall};
