@@ -25,6 +25,7 @@
 */
 #include "core/fsdp/fsdp.h"
 
+#include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/sized.h"
@@ -584,6 +585,7 @@ static cddp_status run_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_back
     if (!p->grad_mode) return p->was_full ? CDDP_OK : CD_PASS(cd_fsdp_unit_free(u, err));
     if (f->phase == CD_FSDP_BACKWARD) return CDDP_OK; /* recomputed: its backward comes at once */
     if (p->post_position < 0) {
+        CD_ASSERT(f->post_forward_count < f->unit_count);
         p->post_position = (int64_t)f->post_forward_count;
         f->post_forward[f->post_forward_count++] = unit;
     }
