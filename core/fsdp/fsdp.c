@@ -584,8 +584,8 @@ static cddp_status run_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_back
         CD_TRY(cd_fsdp_ahead_settle(&f->ahead, err));
     if (!p->grad_mode) return p->was_full ? CDDP_OK : CD_PASS(cd_fsdp_unit_free(u, err));
     if (f->phase == CD_FSDP_BACKWARD) return CDDP_OK; /* recomputed: its backward comes at once */
+    CD_ASSERT(p->post_position >= 0 || f->post_forward_count < f->unit_count);
     if (p->post_position < 0) {
-        CD_ASSERT(f->post_forward_count < f->unit_count);
         p->post_position = (int64_t)f->post_forward_count;
         f->post_forward[f->post_forward_count++] = unit;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A part that fails without a word: the verdict says what its status means, and who passed it on.
-** Words of its own stay as they are. */
+** Where it has words they stay as they are. */
 #include "cddp/cddp.h"
 #include "tests/support/test.h"
 
