@@ -584,7 +584,6 @@ static cddp_status run_post_forward(cddp_fsdp *f, uint32_t unit, bool needs_back
         CD_TRY(cd_fsdp_ahead_settle(&f->ahead, err));
     if (!p->grad_mode) return p->was_full ? CDDP_OK : CD_PASS(cd_fsdp_unit_free(u, err));
     if (f->phase == CD_FSDP_BACKWARD) return CDDP_OK; /* recomputed: its backward comes at once */
-    CD_ASSERT(p->post_position >= 0 || f->post_forward_count < f->unit_count);
     if (p->post_position < 0) {
         p->post_position = (int64_t)f->post_forward_count;
         f->post_forward[f->post_forward_count++] = unit;
@@ -747,6 +746,7 @@ cddp_status cddp_fsdp_post_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err
 
 static void forget_progress(cddp_fsdp *f)
 {
+    CD_ASSERT(f->post_forward_count <= f->unit_count);
     for (uint32_t k = 0; k < f->unit_count; k++)
         f->progress[k] = (cd_fsdp_progress){.post_position = -1};
     f->post_forward_count = 0;
