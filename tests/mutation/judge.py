@@ -122,6 +122,14 @@ class Judge:
                 return (*noticed[:1], names_finding(looked)[0], "exit 1", *noticed[3:4], noticed[4] + at)
         return noticed
 
+    def first_to_notice(self, binary, chunk, outcome):
+        """The scenario of a chunk that notices, and how it ends. What a process had printed is lost when it dies: then each is run alone."""
+        for scenario in chunk if outcome.code < 0 and not outcome.late and len(chunk) > 1 else ():
+            alone = run([str(binary), "run", scenario], self.limit([scenario]))
+            if not agrees(alone, [scenario]):
+                return scenario, alone
+        return first_unlike(outcome, chunk), outcome
+
     def limit(self, scenarios):
         """Seconds of processor time: many times the clean program's share, and never less than a quarter of its whole run."""
         share = sum(self.cost.get(name, self.mean) for name in scenarios) / self.whole
@@ -163,8 +171,8 @@ class Judge:
                 chunk = plan[tried:tried + size]
                 outcome = run([str(binary), "run", *chunk], self.limit(chunk))
                 if not agrees(outcome, chunk):
-                    return self.best(mutant, binary, outcome,
-                                     ("noticed", first_unlike(outcome, chunk), outcome.how, "not run", tried + len(chunk)))
+                    scenario, outcome = self.first_to_notice(binary, chunk, outcome)
+                    return self.best(mutant, binary, outcome, ("noticed", scenario, outcome.how, "not run", tried + len(chunk)))
                 tried += len(chunk)
                 size = next(sizes, size)
             return "lived", "", "", self.unit_tests(mutant, target, binary) if self.units else "not run", tried

@@ -362,6 +362,17 @@ class Blame(unittest.TestCase):
     def test_the_first_one_stays_where_none_does(self):
         self.assertEqual(self.FIRST, self.best(self.ERROR, self.ERROR))
 
+    def test_of_a_process_that_died_the_scenario_that_ends_it_is_named(self):
+        died = program.Outcome(-6, "", 0.01, False)
+        said = {"a": program.Outcome(0, "verified: a: well\n", 0.01, False), "b": died}
+        whole = judge.Judge(None, touched.Map(), False, False, {})
+        whole.seconds, whole.whole = 1, 1
+        with unittest.mock.patch.object(judge, "run", lambda command, limit=None: said[command[2]]):
+            self.assertEqual(("b", died), whole.first_to_notice("mutant", ["a", "b"], died))
+            self.assertEqual(("a", died), whole.first_to_notice("mutant", ["a"], died))
+            found = program.Outcome(1, "verified: a: well\n", 0.01, False)
+            self.assertEqual(("b", found), whole.first_to_notice("mutant", ["a", "b"], found))
+
     def test_none_is_looked_for_unless_it_is_wanted(self):
         self.assertEqual(self.FIRST, self.best(self.ERROR, self.FINDING, blame=False))
 
