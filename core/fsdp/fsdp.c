@@ -25,6 +25,7 @@
 */
 #include "core/fsdp/fsdp.h"
 
+#include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/sized.h"
@@ -745,6 +746,7 @@ cddp_status cddp_fsdp_post_backward(cddp_fsdp *f, uint32_t unit, cddp_error *err
 
 static void forget_progress(cddp_fsdp *f)
 {
+    CD_ASSERT(f->post_forward_count <= f->unit_count);
     for (uint32_t k = 0; k < f->unit_count; k++)
         f->progress[k] = (cd_fsdp_progress){.post_position = -1};
     f->post_forward_count = 0;

@@ -5,6 +5,9 @@
 #include "core/base/error.h"
 #include "core/run/turns.h"
 
+#include <stdio.h>
+#include <string.h>
+
 static cddp_status train_watched(const cd_trainer_options *options, cddp_error *err)
 {
     cd_trainer *trainer = NULL;
@@ -70,6 +73,24 @@ static const char *find_group_name(const cddp_plan *plan)
     return plan->wrapper_count == 1 && plan->wrappers[0].own_group ? plan->wrappers[0].name : NULL;
 }
 
+/* The first function on the way that other files know by its name; "": none. */
+static const char *find_passage(const cddp_error *err)
+{
+    for (uint32_t i = 0; i < err->frame_count; i++)
+        if (strncmp(err->frames[i].function, "cd", 2) == 0) return err->frames[i].function;
+    return "";
+}
+
+/* A part that returned a status and no words: the report names the status, and who passed it on. */
+static void find_words(cddp_status status, cddp_error *err)
+{
+    if (status == CDDP_OK || err == NULL || err->message[0] != '\0') return;
+    const char *passage = find_passage(err);
+    err->status = status;
+    snprintf(err->message, sizeof err->message, "%s, and nothing says why%s%s",
+             cddp_status_text(status), passage[0] != '\0' ? "; it came through " : "", passage);
+}
+
 static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a,
                              const cddp_rank_binding *binding, cddp_error *err)
 {
@@ -90,6 +111,7 @@ static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a,
                                   .group_name = find_group_name(options->plan)};
     const cddp_status status =
         a->wrappers->count > 1 ? cd_turns_train(a, &trainer, err) : train(a, &trainer, err);
+    find_words(status, err);
     if (status != CDDP_OK) {
         CD_EMIT(tracer, error, err != NULL ? err->message : cddp_status_text(status),
                 .status = status);

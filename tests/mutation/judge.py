@@ -13,6 +13,8 @@ CHUNKS = (6, 24, 400)  # scenarios of a first, second and every later process: m
 BLAMES = (8, 24, 64)   # the same, to find one whose report names a finding; a crash takes the rest of its process with it
 QUICK = ("-O1",)       # for a mutant that one scenario is known to notice
 SANITIZED = ("-fsanitize=address",)  # what unit tests are built with once more: it sees memory that no test looks at
+# Most objects lie in an arena. With this it leaves memory between them that the sanitizer knows to be nobody's.
+GUARDED, GUARDS = "core/base/arena.c", ("-DCD_ARENA_GUARDS",)
 # Its shadow needs more addresses than a limit on data leaves.
 WATCHED = {"ASAN_OPTIONS": "hard_rss_limit_mb=4096:detect_leaks=1"}
 # Tests of what stands above a folder and runs what no other test can: a device's layers, explored runs, a store, PyTorch's numbers.
@@ -61,6 +63,7 @@ class Judge:
         self.lock = threading.Lock()
         self.archives = {}
         self.sanitized = {}  # by file and test
+        self.guarded = None  # the object of an arena with guards
         self.alone = {}  # how the clean program ends each of those
         self.runnable = None
         self.cost = {name: cost for name, cost in zip(mapped.scenarios, mapped.costs)}
@@ -119,6 +122,14 @@ class Judge:
                 return (*noticed[:1], names_finding(looked)[0], "exit 1", *noticed[3:4], noticed[4] + at)
         return noticed
 
+    def first_to_notice(self, binary, chunk, outcome):
+        """The scenario of a chunk that notices, and how it ends. What a process had printed is lost when it dies: then each is run alone."""
+        for scenario in chunk if outcome.code < 0 and not outcome.late and len(chunk) > 1 else ():
+            alone = run([str(binary), "run", scenario], self.limit([scenario]))
+            if not agrees(alone, [scenario]):
+                return scenario, alone
+        return first_unlike(outcome, chunk), outcome
+
     def limit(self, scenarios):
         """Seconds of processor time: many times the clean program's share, and never less than a quarter of its whole run."""
         share = sum(self.cost.get(name, self.mean) for name in scenarios) / self.whole
@@ -160,8 +171,8 @@ class Judge:
                 chunk = plan[tried:tried + size]
                 outcome = run([str(binary), "run", *chunk], self.limit(chunk))
                 if not agrees(outcome, chunk):
-                    return self.best(mutant, binary, outcome,
-                                     ("noticed", first_unlike(outcome, chunk), outcome.how, "not run", tried + len(chunk)))
+                    scenario, outcome = self.first_to_notice(binary, chunk, outcome)
+                    return self.best(mutant, binary, outcome, ("noticed", scenario, outcome.how, "not run", tried + len(chunk)))
                 tried += len(chunk)
                 size = next(sizes, size)
             return "lived", "", "", self.unit_tests(mutant, target, binary) if self.units else "not run", tried
@@ -184,11 +195,22 @@ class Judge:
             if link.startswith("tests/oom/"):
                 continue  # it counts what is live by itself
             words = self.program.links[link] + list(SANITIZED)
-            if self.program.relink(mutant.file, target, binary, words) or self.clean_test(link).code != 0:
+            if self.program.relink(mutant.file, target, binary, words, self.guards()) or self.clean_test(link).code != 0:
                 continue
             if self.fails(self.watched(link, binary)) and self.is_clean_under_the_sanitizer(mutant.file, link, binary):
                 return f"{pathlib.Path(link).name} under the address sanitizer"
         return ""
+
+    def guards(self):
+        """What a program under the sanitizer is linked with beside the mutant: sources and their objects."""
+        with self.lock:
+            if self.guarded is None:
+                made = self.program.scratch / "guarded-arena.o"
+                failed = self.program.compile(GUARDED, read_text(ROOT / GUARDED), made, SANITIZED + GUARDS)
+                if failed:
+                    raise Mistake(f"{GUARDED} does not compile with guards:\n{failed.strip()[:2000]}")
+                self.guarded = made
+            return ((GUARDED, self.guarded),)
 
     @staticmethod
     def fails(outcome):
@@ -215,7 +237,7 @@ class Judge:
         if (file, link) not in self.sanitized:
             target = self.program.scratch / f"sanitized-{threading.get_ident()}.o"
             failed = self.program.compile(file, read_text(ROOT / file), target, SANITIZED) or \
-                self.program.relink(file, target, binary, self.program.links[link] + list(SANITIZED))
+                self.program.relink(file, target, binary, self.program.links[link] + list(SANITIZED), self.guards())
             self.sanitized[file, link] = not failed and not self.fails(self.watched(link, binary))
             target.unlink(missing_ok=True)
         return self.sanitized[file, link]

@@ -362,6 +362,17 @@ class Blame(unittest.TestCase):
     def test_the_first_one_stays_where_none_does(self):
         self.assertEqual(self.FIRST, self.best(self.ERROR, self.ERROR))
 
+    def test_of_a_process_that_died_the_scenario_that_ends_it_is_named(self):
+        died = program.Outcome(-6, "", 0.01, False)
+        said = {"a": program.Outcome(0, "verified: a: well\n", 0.01, False), "b": died}
+        whole = judge.Judge(None, touched.Map(), False, False, {})
+        whole.seconds, whole.whole = 1, 1
+        with unittest.mock.patch.object(judge, "run", lambda command, limit=None: said[command[2]]):
+            self.assertEqual(("b", died), whole.first_to_notice("mutant", ["a", "b"], died))
+            self.assertEqual(("a", died), whole.first_to_notice("mutant", ["a"], died))
+            found = program.Outcome(1, "verified: a: well\n", 0.01, False)
+            self.assertEqual(("b", found), whole.first_to_notice("mutant", ["a", "b"], found))
+
     def test_none_is_looked_for_unless_it_is_wanted(self):
         self.assertEqual(self.FIRST, self.best(self.ERROR, self.FINDING, blame=False))
 
@@ -374,7 +385,8 @@ class Units(unittest.TestCase):
     def units(self, ends):
         """ends: exit codes of the clean test, the mutant's, the mutant's and the unchanged source's under the sanitizer."""
         mutant = mutants.Mutant("core/comm/group.c", "f", "logic", 1, "a || b -> &&", 0, 0, "")
-        made = {}
+        made, self.guarded = {}, []
+        guarded = self.guarded
 
         class Stub:
             links = {self.LINK: ["cc", "tests/unit/core/comm/CMakeFiles/comm_group_test.dir/group_test.c.o", "-o", "t"]}
@@ -384,8 +396,9 @@ class Units(unittest.TestCase):
             def compile(self, file, source, target, extra=()):
                 made[str(target)] = ("sanitized", pathlib.Path(target).name.startswith("sanitized-")) if extra else ("plain", False)
 
-            def relink(self, file, target, binary, words):
+            def relink(self, file, target, binary, words, beside=()):
                 made[str(binary)] = made.get(str(target), ("plain", False))
+                guarded.append([source for source, _ in beside])
 
         def run(command, limit=None, environment=None, memory=program.MEMORY):
             kind, is_clean = made.get(command[0], ("clean", True))
@@ -421,6 +434,8 @@ class Units(unittest.TestCase):
     def test_a_sanitizer_notices_what_no_test_asserts(self):
         self.assertEqual("comm_group_test under the address sanitizer",
                          self.units({"clean": 0, "mutant": 0, "watched": 1, "unchanged": 0}))
+        # the arena of the sanitized programs has guards, that of the others has none
+        self.assertEqual([[], ["core/base/arena.c"], ["core/base/arena.c"]], self.guarded)
 
     def test_a_test_that_fails_under_it_anyhow_says_nothing(self):
         self.assertEqual("", self.units({"clean": 0, "mutant": 0, "watched": 1, "unchanged": 1}))
@@ -428,6 +443,53 @@ class Units(unittest.TestCase):
 
     def test_a_test_that_the_clean_source_fails_says_nothing(self):
         self.assertEqual("", self.units({"clean": 77, "mutant": 1, "watched": 1, "unchanged": 0}))
+
+
+class Guards(unittest.TestCase):
+    """Under the sanitizer an arena has memory behind each allocation that is nobody's."""
+
+    PROGRAM = """
+#include "core/base/arena.h"
+#include <stdint.h>
+int main(int argc, char **argv)
+{
+    (void)argv;
+    cd_arena arena;
+    cd_arena_init(&arena, NULL, 4096);
+    uint64_t sum = 0;
+    for (int round = 0; round < 3; round++) {
+        const cd_arena_mark mark = cd_arena_get_mark(&arena);
+        if (!cd_arena_reserve(&arena, 2 * CD_ARENA_BYTES(64))) return 1;
+        uint64_t *whole = cd_arena_push(&arena, 64), *beside = cd_arena_push(&arena, 64);
+        uint64_t *one = cd_arena_array(&arena, 1, sizeof *one), *two = cd_arena_array(&arena, 2, sizeof *two);
+        char *text = cd_arena_strdup(&arena, "text");
+        sum += whole[7] + beside[7] + one[0] + two[1] + (uint64_t)text[4];
+        sum += argc == 2 ? one[1] : argc == 3 ? (uint64_t)text[5] : argc == 4 ? whole[8] : 0;
+        if (round == 1) cd_arena_rewind(&arena, mark);
+        if (argc == 5) sum += one[0]; /* given back in round 1 */
+    }
+    cd_arena_fini(&arena);
+    return (int)sum;
+}
+"""
+    SOURCES = ("arena", "alloc", "os_format", "error", "assert")
+
+    def test_what_is_read_behind_an_end_is_noticed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source, binary = pathlib.Path(folder) / "reads.c", pathlib.Path(folder) / "reads"
+            source.write_text(self.PROGRAM, encoding="utf-8")
+            command = ["cc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", *judge.SANITIZED, *judge.GUARDS, f"-I{tree.ROOT}", f"-I{tree.ROOT}/include",
+                       str(source), *(f"{tree.ROOT}/core/base/{name}.c" for name in self.SOURCES), "-lm", "-o", str(binary)]
+            try:
+                made = subprocess.run(command, capture_output=True, text=True, check=False)
+            except FileNotFoundError:
+                self.skipTest("there is no cc")
+            if made.returncode != 0 and "asan" in made.stderr:
+                self.skipTest("cc has no address sanitizer")
+            self.assertEqual("", made.stderr)
+            for words in ([], ["behind"], ["behind", "text"], ["behind", "a", "block"], ["after", "it", "was", "given"]):
+                ran = subprocess.run([str(binary), *words], capture_output=True, text=True, check=False)
+                self.assertEqual(bool(words), "use-after-poison" in ran.stderr, words)
 
 
 class Reports(unittest.TestCase):

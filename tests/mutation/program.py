@@ -73,15 +73,16 @@ class Program:
             target.unlink()
         return self.clean_objects[file]
 
-    def relink(self, file, target, program, link=None):
-        """Links a program of the build with another object of one source."""
+    def relink(self, file, target, program, link=None, beside=()):
+        """Links a program of the build with another object of one source. beside: other sources and their objects."""
         words = list(link or self.link)
-        original = self.build.object_of(file)
-        if original in words:
-            words[words.index(original)] = str(target)
-        else:
-            # Before the archives: the linker then takes nothing of the archive's own.
-            words.insert(words.index("-o"), str(target))
+        for source, made in ((file, target), *beside):
+            original = self.build.object_of(source)
+            if original in words:
+                words[words.index(original)] = str(made)
+            else:
+                # Before the archives: the linker then takes nothing of the archive's own.
+                words.insert(words.index("-o"), str(made))
         words[words.index("-o") + 1] = str(program)
         done = subprocess.run(words, cwd=self.build.folder, capture_output=True, text=True, check=False, preexec_fn=background)
         return None if done.returncode == 0 else done.stderr

@@ -214,10 +214,12 @@ static cddp_status add_rows(cd_sparse *s, const int64_t *rows, int64_t count,
     for (int64_t i = 0; i < count; i++) {
         size_t position = 0;
         if (!find_row(s, rows[i], &position))
-            return cd_fail(
-                err, CDDP_E_STATE,
-                "'%s' has a gradient in row %lld, which its sparse metadata does not name",
-                s->variable->name, (long long)rows[i]);
+            return cd_fail(err, CDDP_E_STATE,
+                           s->has_metadata
+                               ? "'%s' has a gradient in row %lld, which its sparse metadata does "
+                                 "not name"
+                               : "'%s': row %lld is none of those that the ranks have together",
+                           s->variable->name, (long long)rows[i]);
         cddp_tensor dst = row_view(s, &s->result, (int64_t)position, 1);
         cddp_tensor src = cddp_tensor_slice(values, i * s->columns, s->columns);
         CD_TRY(dst.device->reduce(CDDP_RED_SUM, &dst, &src, NULL, err));

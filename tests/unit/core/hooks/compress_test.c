@@ -129,13 +129,17 @@ TEST(compress, a_damaged_state_is_refused_and_harms_nobody)
     static const struct {
         const cddp_hook *hook;
         const char *options;
-    } cases[] = {{&cd_hook_topk, "k=3"},
-                 {&cd_hook_powersgd, "start_powerSGD_iter=2"},
-                 {&cd_hook_batched_powersgd, "start_powerSGD_iter=2"},
-                 {&cd_hook_post_local_sgd, "start_localSGD_iter=4,subgroup_size=2"}};
+        size_t slot_bytes, numel[2], dtype[2]; /* of an error and of a factor */
+    } cases[] = {{&cd_hook_topk, "k=3", 16, {0, 0}, {8, 8}},
+                 {&cd_hook_powersgd, "start_powerSGD_iter=2", 40, {0, 8}, {24, 32}},
+                 {&cd_hook_batched_powersgd, "start_powerSGD_iter=2", 40, {0, 8}, {24, 32}},
+                 {&cd_hook_post_local_sgd, "start_localSGD_iter=4,subgroup_size=2", 0, {0}, {0}}};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         cd_test_row("%s", cases[c].hook->name);
-        drive_of(cases[c].hook, cases[c].options, 2, 30);
+        drive_of(cases[c].hook, cases[c].options, 2, 33); /* no gradient has as many bytes */
+        d.slot_bytes = cases[c].slot_bytes;
+        memcpy(d.slot_numel, cases[c].numel, sizeof d.slot_numel);
+        memcpy(d.slot_dtype, cases[c].dtype, sizeof d.slot_dtype);
         d.swap_at = 4;
         d.damages = true;
         drive_run(&d);

@@ -25,6 +25,9 @@ typedef struct drive {
     int64_t numel;
     uint32_t swap_at; /* save, destroy, create and load before this step; 0: never */
     bool damages;     /* then damaged states are loaded too */
+    /* pieces of a saved state that begin a slot: their bytes, and where each has a number of
+    ** elements and their dtype; 0: no slots */
+    size_t slot_bytes, slot_numel[2], slot_dtype[2];
     /* the last step's bucket is another model's: one parameter has four elements fewer, the other
     ** four more */
     bool resized;
@@ -103,6 +106,29 @@ static inline void drive_seal(const drive_pieces *p)
     memcpy(p->to->bytes + p->ends[p->count - 1] - sizeof seal, &seal, sizeof seal);
 }
 
+/* A dtype that is none, or none of a gradient, is refused though it is sealed. */
+static inline void drive_dtypes(drive *d, cddp_rank *rank, cddp_group *group, const drive_pieces *p,
+                                const tape *kept)
+{
+    static const int64_t wrong[] = {CDDP_I32, CDDP_U8, CDDP_DTYPE_COUNT, INT64_C(1) << 32, -1};
+    size_t refused = 0;
+    for (size_t i = 1; i + 1 < p->count; i++) {
+        if (p->ends[i] - p->ends[i - 1] != d->slot_bytes) continue;
+        unsigned char *slot = p->to->bytes + p->ends[i - 1];
+        for (size_t k = 0; k < 2 * sizeof wrong / sizeof wrong[0]; k++) {
+            int64_t numel = 0;
+            memcpy(&numel, slot + d->slot_numel[k % 2], sizeof numel);
+            if (numel <= 0) continue;
+            memcpy(slot + d->slot_dtype[k % 2], &wrong[k / 2], sizeof wrong[0]);
+            drive_seal(p);
+            assert_int_equal(drive_load(d, rank, group, p->to), CDDP_E_CORRUPT);
+            *p->to = *kept;
+            refused++;
+        }
+    }
+    assert_true(refused >= sizeof wrong / sizeof wrong[0]);
+}
+
 /* A state of which any byte is another one, or the end is missing, is refused. One whose numbers
 ** are negative and sealed is refused or loaded, and harms nobody. */
 static inline void drive_damage(drive *d, cddp_rank *rank, cddp_group *group, const drive_pieces *p)
@@ -129,6 +155,7 @@ static inline void drive_damage(drive *d, cddp_rank *rank, cddp_group *group, co
         *t = kept;
     }
     assert_true(refused >= 1);
+    if (d->slot_bytes > 0) drive_dtypes(d, rank, group, p, &kept);
 }
 
 static inline void drive_swap(drive *d, cddp_rank *rank, cddp_group *group, void **self,

@@ -413,6 +413,50 @@ LAB(hook, state_of_another_model_is_refused_with_the_reason, 2)
     }
 }
 
+/* What a hook says of its options where none is given, or only the one that has no default. */
+LAB(hook, options_have_the_defaults_of_the_documentation, 1)
+{
+    static const struct {
+        const char *hook, *given;
+        struct {
+            const char *name;
+            double value;
+        } options[13];
+    } rows[] = {
+        /* clang-format off */
+        {"powersgd", NULL,
+         {{"matrix_approximation_rank", 1}, {"start_powerSGD_iter", 1000}, {"min_compression_rate", 2},
+          {"use_error_feedback", 1}, {"error_feedback", 1}, {"warm_start", 1}, {"orthogonalization_epsilon", 0},
+          {"random_seed", 0}, {"compression_stats_logging_frequency", 10000}, {"batch_tensors_with_same_shape", 0},
+          {"feedback_every_n_iters", 1}, {"bytes_per_weight", 4}}},
+        {"topk", NULL, {{"k", 0}, {"ratio", 0.01}, {"error_feedback", 1}}},
+        {"topk", "k=3", {{"k", 3}, {"ratio", -1}, {"error_feedback", 1}}},
+        {"post_local_sgd", "subgroup_size=1",
+         {{"start_localSGD_iter", 100}, {"subgroup_size", 1}, {"post_local_gradient_allreduce", 1}}},
+        {"quantize_per_channel", NULL, {{"bucket_size", 512}}},
+        /* clang-format on */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        size_t wanted = 0, said = 0;
+        lane_add(l, "p", CDDP_F32, 4);
+        lane_wrap(l);
+        lane_mark(l);
+        CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(rows[i].hook), NULL,
+                                             rows[i].given, &l->err));
+        for (; rows[i].options[wanted].name != NULL; wanted++) continue;
+        for (size_t e = l->since; e < l->sink.count; e++) {
+            const cddp_event event = cd_memory_sink_get(&l->sink, e);
+            if (event.kind != CDDP_EV_hook_option) continue;
+            CHECK(said < wanted && strcmp(event.text, rows[i].options[said].name) == 0);
+            CHECK(event.as.hook_option.value == cd_f64_bits(rows[i].options[said].value));
+            said++;
+        }
+        CHECK(said == wanted);
+        lane_unwrap(l);
+        lane_drop(l);
+    }
+}
+
 TEST(hook, every_row_of_the_table_is_found_by_its_name_and_is_acceptable)
 {
     size_t count = 0;

@@ -144,6 +144,17 @@ LAB(sparse, metadata_replaces_the_gathering, 2) /* SPA-04 */
     lane_end(l);
     check_union(l, all, 3, sums);
     CHECK(lane_posts(l, CDDP_OP_ALLREDUCE) == 2 && lane_posts(l, CDDP_OP_ALLGATHER) == 0);
+    /* It was for one backward: the next one gathers its own rows. */
+    static const int64_t others[3] = {0, 1, 3};
+    lane_zero_grad(l, true);
+    lane_mark(l);
+    lane_forward(l);
+    rows[1] = 3;
+    sparse_grad(l, 0, rows, 2, l->r == 0 ? ones : twos);
+    lane_grad(l, 1, 1.0);
+    lane_end(l);
+    check_union(l, others, 3, sums);
+    CHECK(lane_posts(l, CDDP_OP_ALLGATHER) > 0);
 }
 
 LAB(complex, gradients_travel_as_real_numbers_of_twice_the_length, 2) /* SPA-05 */
@@ -209,10 +220,10 @@ LAB(delayed, everything_delayed_needs_no_reducer, 2) /* DEL-06 */
 ** stays as it is. */
 static void mixed_body(lane *l)
 {
-    static const char *const ignored[1] = {"ignored"};
+    static const char *const ignored[2] = {"ignored", "ignored.empty"};
     const bool drops = l->lab->data != NULL;
     l->options.parameters_and_buffers_to_ignore = ignored;
-    l->options.ignore_count = 1;
+    l->options.ignore_count = 2;
     l->options.mixed_param_dtype = CDDP_F16;
     l->options.mixed_reduce_dtype = CDDP_F32;
     lane_add(l, "p", CDDP_F32, 4);
@@ -220,6 +231,10 @@ static void mixed_body(lane *l)
     lane_add(l, "ignored", CDDP_F32, 4);
     for (size_t i = 0; i < 3; i++)
         CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + 0x1p-20, NULL, &l->err));
+    /* no elements, which the program lends their place */
+    lane_add(l, "ignored.empty", CDDP_F32, 0);
+    l->grads[3].backing = (cddp_backing){.device = l->device, .dtype = CDDP_F32};
+    l->grads[3].backing_is_borrowed = true;
     lane_wrap(l);
     cddp_bucket_info info = {.size = sizeof info};
     CHECK_OK(cddp_ddp_bucket(l->ddp, 0, &info, &l->err));
@@ -247,6 +262,7 @@ static void mixed_body(lane *l)
         CHECK(l->grads[0].value.dtype == CDDP_F32 && lane_value(l, 0) == 2.0 &&
               lane_value(l, 1) == 2.0);
         CHECK(l->grads[2].value.dtype == CDDP_F32 && lane_value(l, 2) == 1.0 + 2.0 * l->r);
+        CHECK(l->grads[3].backing.device == l->device && l->grads[3].backing_is_borrowed);
         size_t f32 = 0;
         for (size_t e = l->since; e < l->sink.count; e++)
             f32 += l->sink.events[e].kind == CDDP_EV_collective_post &&

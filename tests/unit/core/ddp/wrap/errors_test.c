@@ -115,6 +115,23 @@ TEST(error, nested_parameters_without_a_gradient_are_named_in_full)
 {
     lab_of(2, nested_body, NULL);
 }
+/* Where there is no room for all names, the others are counted. */
+LAB(error, parameters_without_a_gradient_are_counted_where_they_are_too_many_to_name, 2)
+{
+    static char names[LAB_RANKS][LANE_PARAMETERS][24];
+    for (size_t i = 0; i < LANE_PARAMETERS; i++) {
+        snprintf(names[l->r][i], sizeof names[0][0], "layer.%02zu.long.weight", i);
+        lane_add(l, names[l->r][i], CDDP_F32, 2);
+    }
+    lane_wrap(l);
+    lane_forward(l);
+    lane_grad(l, 0, 1.0);
+    lane_end(l);
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "15 of 16 parameters received no gradient ('layer.01.long.weight', ");
+    CHECK(strstr(l->err.message, "'layer.07.long.weight' and 8 more") != NULL);
+}
+
 TEST(error, nested_parameters_that_are_ignored_are_not_named)
 {
     lab_of(2, nested_body, nested_body);

@@ -62,7 +62,10 @@ static void steady_body(lane *l)
         CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(m->hook), NULL, NULL, &l->err));
     CHECK_OK(attach(l->ddp, m, &l->err));
     if (m->join) CHECK_OK(cddp_ddp_join_begin(l->ddp, NULL, &l->err));
+    const int64_t three = 3;
+    cddp_tensor other = lane_tensor(l, CDDP_F32, &three, 1, 0.0);
     for (int step = 0; step < 9; step++) {
+        if (step == 3) CHECK_OK(cddp_ddp_set_buffer(l->ddp, "var", &other, &l->err));
         if (step == 5) watch->frozen = true, watch->abort_on_growth = true;
         lane_zero_grad(l, step % 2 == 0);
         const bool accumulates = step == 6 && m->overlap != CDDP_OVERLAP_HOOK_THEN_OPTIMIZER;
@@ -82,8 +85,10 @@ static void steady_body(lane *l)
     watch->frozen = false;
     if (m->join) CHECK_OK(cddp_ddp_join_end(l->ddp, &l->err));
     lane_unwrap(l);
+    lane_release(l, &other);
 }
 
+/* Also behind a buffer that was replaced: the broadcast is planned once more, and not again. */
 TEST(memory, a_steady_iteration_allocates_nothing)
 {
     static const mode modes[] = {

@@ -682,6 +682,52 @@ TEST(buffers, of_a_hook_with_a_future_are_awaited_at_the_end_of_backward) /* BUF
     }
 }
 
+/* What a hook sums beside the buckets, in another group. */
+typedef struct late_sum {
+    cddp_group *group;
+    cddp_tensor sum;
+    bool is_late; /* its own part comes long after the backward */
+} late_sum;
+
+static cddp_status begin_late_sum(void *context, cddp_group *group, const cddp_buffer *buffers,
+                                  size_t buffer_count, cddp_buffer_future *future, cddp_error *err)
+{
+    late_sum *s = context;
+    (void)group, (void)buffers, (void)buffer_count;
+    if (s->is_late) return CDDP_OK;
+    const cddp_status status =
+        cddp_group_allreduce(s->group, &s->sum, CDDP_RED_SUM, &future->works[0], err);
+    future->work_count = status == CDDP_OK;
+    return status;
+}
+
+LAB(buffers, of_a_hook_are_awaited_for_as_long_as_the_group_allows, 2) /* BUF-07 */
+{
+    static const uint32_t members[2] = {0, 1};
+    const int64_t two = 2;
+    const cddp_group_subset subset = {.size = sizeof subset,
+                                      .name = "beside",
+                                      .member_count = 2,
+                                      .members = members};
+    late_sum s = {.sum = lane_tensor(l, CDDP_F32, &two, 1, 1.0), .is_late = l->r == 1};
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_add_buffer(l, "b", CDDP_F32, 1, 0.0);
+    CHECK_OK(cddp_group_create_subset(l->group, &subset, &s.group, &l->err));
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_async_buffer_hook(l->ddp, begin_late_sum, &s, false, &l->err));
+    lane_iterate(l, 1.0);
+    if (s.is_late) {
+        cddp_work *work = NULL;
+        CHECK_OK(l->rank->ops->sleep_ns(l->rank, 1000000, &l->err));
+        CHECK_OK(cddp_group_allreduce(s.group, &s.sum, CDDP_RED_SUM, &work, &l->err));
+        CHECK_OK(cddp_work_wait(work, 0, &l->err));
+    }
+    CHECK(lane_first(l, &s.sum) == 2.0);
+    lane_unwrap(l);
+    cddp_group_destroy(s.group);
+    lane_release(l, &s.sum);
+}
+
 LAB(buffers, may_be_replaced_by_the_module, 2) /* BUF-01 */
 {
     int64_t one = 1;
