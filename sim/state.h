@@ -202,7 +202,7 @@ void cd_sim_strike(cd_sim *sim, const cd_fault *fault);
 /* All ranks have ended: says which of the links' faults met no message. */
 void cd_sim_end_faults(cd_sim *sim);
 void cd_sim_fault_at_time(cd_sim *sim, cd_sim_event *event);
-/* Faults of this member's rank around its ordinal-th collective; part may be NULL before it exists. */
+/* Around the ordinal-th collective of this member's rank; part may be NULL before it exists. */
 struct cddp_collective;
 struct cd_member;
 void cd_sim_fault_at_op(const struct cd_member *member, cddp_plan_fault_when when,

@@ -122,7 +122,7 @@ bool cd_link_is_cut(const cd_sim *sim, uint32_t source, uint32_t target)
     for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
         cd_link_fault *l = &sim->cluster->link_faults[i];
         if (!acts_on(sim, l, source, target) || !cd_fault_cuts(l->fault, source, target)) continue;
-        l->has_met = true; /* who asked is told */
+        l->has_met = true; /* who asked knows it */
         return true;
     }
     return false;

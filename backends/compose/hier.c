@@ -9,9 +9,9 @@
 ** All other operations use one flat group. Up and down are two groups, because a rank may start
 ** operation k+1 upwards before k arrived from above (P1).
 **
-** Ranks take different steps for one operation. A rank below has no part in a broadcast from another
-** node but the last, which it could take before those of an all-reduce that is still on its way up;
-** its leader could not. So an operation begins when none before it has its first step to come.
+** Ranks take different steps for one operation. A rank below has only the last step of a broadcast
+** from another node. It could take that one before those of an all-reduce that is on its way up,
+** and its leader could not. So an operation begins when none before it has its first step to come.
 **
 ** Nodes come from the text (hier:per=2:x: two consecutive ranks each), else from the composition's
 ** options, else from the host's name. Each rank sends its node once, when a group is opened, and

@@ -621,7 +621,7 @@ static void accept(link *l, const found *f)
 }
 
 /* The expected digest comes first, and is for one value only. One of an update was for a value that
-** the rank did not have then: elements of its own came with another layout. */
+** the rank did not have then: its own elements came with another layout. */
 static expectation *take_expectation(state *s, rank_facts *r, const found *f)
 {
     if (r->pending == 0) return NULL;

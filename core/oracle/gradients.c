@@ -133,6 +133,7 @@ static cddp_status judge_locals(cd_oracle *o, const cd_start *start, const cd_or
         cd_oracle_reduction own = *r;
         own.spans = NULL;
         if (adds_up) own.micro_first = r->micro_step;
+        own.has_forgotten = adds_up && r->micro_step > r->micro_first;
         if (apart == 0 && !adds_up && r->separate) break;
         CD_TRY(cd_start_run_rank(start, &own, o->options.rank, err));
         const cddp_grad *replica = start->engine->gradients(start->engine->self);

@@ -247,6 +247,7 @@ typedef struct cd_oracle_reduction {
     const cd_oracle_span *spans;
     /* gradients of micro-steps enter one by one; their sum is never in `.grad` */
     bool separate;
+    bool has_forgotten; /* of one of them: what was kept went with an earlier one */
     /* the reduction promises the exact mean of what entered, rounded once */
     bool rounded_once;
     bool is_batched;  /* copies wait for their bucket, and are divided together (GRD-08) */
@@ -255,7 +256,7 @@ typedef struct cd_oracle_reduction {
     double loss_scale;
     /* local SGD: the ranks that are averaged together; rank_count 0: all */
     uint32_t rank_first, rank_count;
-    bool has_parted; /* ranks have parameters of their own, and the plan does not say which */
+    bool has_parted; /* ranks have their own parameters, and the plan does not say which */
     const cddp_grad *gradients; /* (parameter_count) after backward */
 } cd_oracle_reduction;
 

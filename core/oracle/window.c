@@ -218,11 +218,11 @@ static cddp_status push_kept(cd_window *w, const cd_start *start, cddp_error *er
     return CDDP_OK;
 }
 
-static cddp_status load(const cd_start *start, cddp_error *err)
+static cddp_status load(const cd_start *start, bool has_forgotten, cddp_error *err)
 {
     const cd_oracle_engine *e = start->engine;
     CD_TRY(e->load(e->self, start->values, start->buffers, err));
-    for (size_t i = 0; i < start->parameter_count; i++)
+    for (size_t i = 0; !has_forgotten && i < start->parameter_count; i++)
         if (start->kept[i].kind != CDDP_GRAD_UNDEFINED)
             CD_TRY(e->set_gradient(e->self, i, &start->kept[i], err));
     return CDDP_OK;
@@ -232,7 +232,7 @@ cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *
                               uint32_t rank, cddp_error *err)
 {
     const cd_oracle_span span = span_of(reduction, rank);
-    CD_TRY(load(start, err));
+    CD_TRY(load(start, reduction->has_forgotten, err));
     for (uint32_t m = span.first; m < span.end; m++) {
         cd_oracle_part part = part_of(reduction, rank, m);
         if (start->engine->sample_count(start->engine->self, &part) > 0)
@@ -379,6 +379,7 @@ static cddp_status sum_rank(cd_window *w, const cd_start *start,
         if (reduction->separate) {
             part.spans = NULL;
             part.micro_first = part.micro_step = m;
+            part.has_forgotten = m > span.first;
         }
         if (rank_contributes(start, &part, rank)) {
             CD_TRY(cd_start_run_rank(start, &part, rank, err));
