@@ -109,11 +109,46 @@ static void check_order(cd_contradictions *c, size_t index)
 
 /* ---- what wrappers cannot have together ---- */
 
+static bool has_blocks(const cddp_plan *plan)
+{
+    cd_plan_level levels[CD_PLAN_LEVELS_MAX];
+    const cddp_plan_averager *a = &plan->settings.averager;
+    const bool is_any = a->kind == CDDP_AVERAGER_HIERARCHICAL && a->levels != NULL;
+    const uint32_t count = is_any ? cd_plan_read_levels(a->levels, levels) : 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (levels[i].ranks != 0 && levels[i].ranks < plan->world.size) return true;
+    return false;
+}
+
+/* Groups of some ranks are named after the group that they are part of, and not after a wrapper. */
+static void refuse_blocks(cd_contradictions *c)
+{
+    const cddp_plan *plan = c->plan;
+    const cddp_plan_settings *s = &plan->settings;
+    const char *options = s->hook.options != NULL ? s->hook.options : "";
+    size_t shared = 0;
+    for (size_t i = 0; i < plan->wrapper_count; i++) shared += !plan->wrappers[i].own_group;
+    if (plan->wrapper_count > 1 && has_blocks(plan))
+        cd_plan_contradict(c, "averager.levels",
+                           "averager.levels with blocks and several wrappers: each would open "
+                           "groups of the same names");
+    if (shared > 1 && s->hook.name != NULL && strcmp(s->hook.name, "post_local_sgd") == 0 &&
+        strstr(options, "subgroup_size=") != NULL)
+        cd_plan_contradict(c, "hook.options",
+                           "subgroup_size and several wrappers in one group: each would open "
+                           "groups of the same names; give them wrapper.own_group");
+    if (plan->wrapper_count > 1 && s->fsdp.enable && s->fsdp.shard_group_size > 0)
+        cd_plan_contradict(c, "fsdp.shard_group_size",
+                           "fsdp.shard_group_size and several wrappers: each would open groups of "
+                           "the same names");
+}
+
 static void refuse_modes(cd_contradictions *c)
 {
     const cddp_plan *plan = c->plan;
     bool has_own_group = false;
     cd_plan_enter_table(c, NULL, 0);
+    refuse_blocks(c);
     if (plan->wrapper_count > CDDP_PLAN_WRAPPERS_MAX)
         cd_plan_contradict(c, "wrapper.name", "%zu wrappers: at most %d", plan->wrapper_count,
                            CDDP_PLAN_WRAPPERS_MAX);
