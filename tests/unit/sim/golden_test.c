@@ -64,7 +64,7 @@ static cddp_status iteration(cddp_rank *rank, void *argument, cddp_error *err)
 static const cd_fault faults[] = {
     /* clang-format off */
     {.kind = CDDP_FAULT_KILL, .when = CDDP_FAULT_BEFORE, .rank = 1, .at = 5},
-    {.kind = CDDP_FAULT_LINK_CUT, .when = CDDP_FAULT_TIME, .rank = 0, .peer = 1, .at = 100000, .duration_ns = 7000000},
+    {.kind = CDDP_FAULT_LINK_CUT, .when = CDDP_FAULT_TIME, .rank = 1, .peer = 0, .at = 100000, .duration_ns = 7000000},
     {.kind = CDDP_FAULT_HANG, .when = CDDP_FAULT_INSIDE, .rank = 2, .at = 2, .duration_ns = 900000},
     {.kind = CDDP_FAULT_CHUNK_CORRUPT, .when = CDDP_FAULT_BEFORE, .rank = 0, .peer = UINT32_MAX, .at = 3, .amount = 13},
     /* clang-format on */

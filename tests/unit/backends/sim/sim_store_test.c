@@ -283,7 +283,7 @@ TEST(sim_store, all_meet_in_one_generation_or_nobody_does_in_any_schedule)
         const cd_fault delay = {.kind = CDDP_FAULT_LINK_DELAY,
                                 .rank = (uint32_t)(1 + seed % 3),
                                 .peer = UINT32_MAX,
-                                .amount = seed % 7 * MS};
+                                .amount = 1 + seed % 7 * MS};
         t.fixture.config.faults = &delay;
         t.fixture.config.fault_count = 1;
         for (uint32_t i = 0; i < RANKS; i++)
