@@ -94,9 +94,10 @@ static cddp_status contribute_sparse(cd_reducer *r, const cd_variable *v, cddp_e
                        v->name);
     CD_TRY(check_rows(v, err));
     const bool is_plain = r->hook != NULL && (r->hook->flags & CDDP_HOOK_SPARSE_PLAIN) != 0;
+    /* a hook divides by the world, whoever has joined (HK-01) */
+    const uint64_t divisor = r->scales_in_hook ? cddp_group_size(r->hook_group) : r->divide_factor;
     if (!r->scales_in_hook || is_plain)
-        CD_TRY(grad->value.device->divide(&grad->value, &grad->value, (int64_t)r->divide_factor,
-                                          NULL, err));
+        CD_TRY(grad->value.device->divide(&grad->value, &grad->value, (int64_t)divisor, NULL, err));
     return CDDP_OK;
 }
 
