@@ -775,6 +775,13 @@ static void take_final(state *s, const rank_facts *r, const cddp_event *e)
     int64_t id;
     link *l = add_gradient(s, r, e->rank, g->param, &id);
     if (l == NULL || (g->digest == 0 && g->presence != CDDP_PRESENCE_ABSENT)) return;
+    /* UNU-05: what no rank used stays as it was before the backward. Of ranks that drift apart the
+    ** oracle does not know what they use. */
+    if (g->globally_unused && r->has_agreement && l->is_known &&
+        l->presence == CDDP_PRESENCE_ABSENT && g->presence != CDDP_PRESENCE_ABSENT) {
+        const found f = {e, CDDP_WHAT_GRADIENT, id, AT_REDUCTION, g->presence, g->digest};
+        note_breach(s, &f, l, NULL);
+    }
     if (g->presence == CDDP_PRESENCE_SPARSE) {
         l->is_open = true; /* its rows are in no digest of this event */
         l->presence = CDDP_PRESENCE_SPARSE;

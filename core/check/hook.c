@@ -21,7 +21,7 @@
 **               judged, and no finding.
 ** Limits        calls of a joined rank have no window: of them only the zeros are judged. The first
 **               pass of a static graph marks no bucket as last (STA-04), so is_last is judged from
-**               the second window on, and not in a further first pass behind a new group. What a
+**               the second window on; a further first pass behind a new group marks none. What a
 **               hook declares to be no communication (noop) makes ranks differ, as it should. Of a
 **               plugin's hook only what its table promises is known. A low rank says nothing about
 **               which rank forgot an error.
@@ -160,12 +160,13 @@ static void take_call(state *s, const cddp_event *e, rank_facts *r)
     CD_SAY(actual, "bucket %lld", (long long)h->bucket);
     if (h->bucket + 1 < r->last_bucket)
         report(s, e, &(breach){h->bucket, "is called out of bucket order", expected, actual});
-    bool is_last = h->bucket + 1 == r->bucket_count;
+    /* STA-04: a first pass marks the only bucket at most */
+    const bool is_first_again = r->is_renewed && r->is_delayed;
+    bool is_last = is_first_again ? r->bucket_count == 1 : h->bucket + 1 == r->bucket_count;
     CD_SAY(expected, "is_last %s: bucket %lld of %lld", is_last ? "set" : "not set",
            (long long)h->bucket, (long long)r->bucket_count);
     CD_SAY(actual, "is_last %s", h->is_last ? "set" : "not set");
-    if (r->windows > r->unwrapped && !(r->is_renewed && r->is_delayed) && r->bucket_count > 0 &&
-        is_last != (h->is_last != 0))
+    if (r->windows > r->unwrapped && r->bucket_count > 0 && is_last != (h->is_last != 0))
         report(s, e,
                &(breach){h->bucket, "is called with the wrong bucket as the last", expected,
                          actual});

@@ -25,10 +25,11 @@ typedef struct posted {
     int64_t sequence; /* + 1; 0: it ended */
     uint64_t event;
     uint32_t step, micro_step;
+    bool is_given_up; /* by right: its backward was left */
 } posted;
 
 typedef struct member {
-    int64_t posted, ended, outstanding;
+    int64_t posted, ended, given_up, outstanding;
     /* the sequence of the first operation after all before had ended: they are numbered from
     ** there */
     uint64_t first;
@@ -51,10 +52,11 @@ typedef struct client {
     char key[64];
 } client;
 
-/* How a rank went: works that were in flight when something failed, or a backward was left, are
-** given back by right. */
+/* How a rank went: works that were in flight when something failed, or that belong to a backward
+** that was left, are given back by right. */
 typedef struct rank_end {
     bool is_good, has_failed, is_reducing;
+    uint32_t step, micro_step; /* of the last bucket that was launched */
 } rank_end;
 
 typedef struct state {
@@ -98,20 +100,22 @@ static void report_closed(state *s, const cddp_event *e, member *m, int64_t grou
 static void take_post(state *s, const cddp_event *e, member *m)
 {
     const cddp_event_collective_post *c = &e->as.collective_post;
-    if (m->posted++ == m->ended) m->first = (uint64_t)c->sequence;
+    if (m->posted++ == m->ended + m->given_up) m->first = (uint64_t)c->sequence;
     const uint64_t number = (uint64_t)c->sequence - m->first;
     posted *p = number < FOLLOWED_MAX
                     ? cd_table_add(&s->posts, CD_KEY(c->group, e->rank, (int64_t)number))
                     : NULL;
-    if (p != NULL) *p = (posted){c->sequence + 1, e->sequence, e->step, e->micro_step};
+    if (p != NULL) *p = (posted){c->sequence + 1, e->sequence, e->step, e->micro_step, false};
 }
 
-static void take_done(state *s, const cddp_event *e, const member *m)
+static void take_done(state *s, const cddp_event *e, member *m)
 {
     const cddp_event_collective_done *c = &e->as.collective_done;
     posted *p = cd_table_find(&s->posts, CD_KEY(c->group, e->rank,
                                                 (int64_t)((uint64_t)c->sequence - m->first)));
-    if (p != NULL && p->sequence == c->sequence + 1) p->sequence = 0;
+    if (p == NULL || p->sequence != c->sequence + 1) return;
+    m->given_up -= p->is_given_up;
+    *p = (posted){.sequence = 0};
 }
 
 static void take_collective(state *s, const cddp_event *e, int64_t group)
@@ -225,21 +229,39 @@ static void take_rank_end(state *s, const cddp_event *e)
     c->end_sequence = e->sequence;
 }
 
+/* Nobody waits for what a backward that was left has posted. */
+static void give_up(state *s, uint32_t rank, uint32_t step, uint32_t micro_step)
+{
+    for (size_t i = 0; i < s->posts.count; i++) {
+        const cd_key *key = cd_table_key(&s->posts, i);
+        posted *p = cd_table_value(&s->posts, i);
+        member *m = cd_table_find(&s->members, CD_KEY(key->part[0], key->part[1]));
+        if (key->part[1] != (int64_t)rank || p->sequence == 0 || p->is_given_up || m == NULL ||
+            p->step != step || p->micro_step != micro_step)
+            continue;
+        p->is_given_up = true;
+        m->given_up++;
+    }
+}
+
 static void take_course(state *s, const cddp_event *e)
 {
     rank_end *end = cd_ranks_add(&s->ends, e->rank);
     if (end == NULL) return;
-    end->has_failed |=
-        e->kind == CDDP_EV_error || (e->kind == CDDP_EV_forward_begin && end->is_reducing);
+    end->has_failed |= e->kind == CDDP_EV_error;
+    if (e->kind == CDDP_EV_forward_begin && end->is_reducing)
+        give_up(s, e->rank, end->step, end->micro_step);
     end->is_reducing = e->kind == CDDP_EV_bucket_launch;
+    if (!end->is_reducing) return;
+    end->step = e->step;
+    end->micro_step = e->micro_step;
 }
 
 /* Of another wrapper, too, whose operations are in the same group. */
 static void take_mark(state *s, const cddp_event *e)
 {
-    rank_end *end = cd_ranks_add(&s->ends, e->rank);
-    if (end != NULL && e->text != NULL)
-        end->has_failed |= strcmp(e->text, "backward_left_early") == 0;
+    if (e->text != NULL && strcmp(e->text, "backward_left_early") == 0)
+        give_up(s, e->rank, e->step, e->micro_step);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -304,7 +326,8 @@ static void report_unawaited(state *s, const cd_key *key, const member *m)
     for (size_t i = 0; i < s->posts.count; i++) {
         const cd_key *of = cd_table_key(&s->posts, i);
         const posted *p = cd_table_value(&s->posts, i);
-        if (of->part[0] != key->part[0] || of->part[1] != key->part[1] || p->sequence == 0)
+        if (of->part[0] != key->part[0] || of->part[1] != key->part[1] || p->sequence == 0 ||
+            p->is_given_up)
             continue;
         if (lost.sequence == 0 || p->sequence < lost.sequence) lost = *p;
     }
@@ -320,7 +343,7 @@ static void report_unawaited(state *s, const cd_key *key, const member *m)
     CD_SAY(f.expected,
            "every operation that is posted is waited for, or tested until it has ended");
     CD_SAY(f.actual, "%lld of %lld given back before anybody knew how they ended",
-           (long long)(m->posted - m->ended), (long long)m->posted);
+           (long long)(m->posted - m->ended - m->given_up), (long long)m->posted);
     CD_SAY(f.advice, "an operation that nobody waits for may still be reading its buffer, and its "
                      "failure is never noticed");
     cd_writer_report(&s->writer, &f);
@@ -334,14 +357,18 @@ static void end(void *self)
         cd_writer_exercise(&s->writer,
                            "%llu groups closed after use, %llu regions released after use",
                            (unsigned long long)s->closed, (unsigned long long)s->released);
+    for (uint32_t rank = 0; rank < s->ends.count; rank++) {
+        const rank_end *last = cd_ranks_find(&s->ends, rank);
+        if (last != NULL && last->is_reducing) give_up(s, rank, last->step, last->micro_step);
+    }
     for (size_t i = 0; i < s->members.count; i++) {
         const member *m = cd_table_value(&s->members, i);
         const cd_key *key = cd_table_key(&s->members, i);
         const rank_end *end = cd_ranks_find(&s->ends, (uint32_t)key->part[1]);
-        const bool was_left = end != NULL && (end->has_failed || end->is_reducing);
         if (m->is_aborted || end == NULL || !end->is_good) continue;
         if (m->outstanding <= 0) {
-            if (m->is_closed && m->posted > m->ended && !was_left) report_unawaited(s, key, m);
+            if (m->is_closed && m->posted > m->ended + m->given_up && !end->has_failed)
+                report_unawaited(s, key, m);
             continue;
         }
         cddp_event at = {.rank = (uint32_t)key->part[1],

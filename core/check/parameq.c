@@ -10,10 +10,10 @@
 **               its value at moment 5).
 ** Exercised     two ranks reported the content of the same parameter after the same step.
 ** Blame         the odd ranks; with two ranks both.
-** Limits        ignored parameters and state without a parameter may differ by right; under a model
-**               averager whatever lies in different blocks of an agreement event. Ranks of a
-**               program that averages parameters itself (own_average.h) are not accused, and it is
-**               not verified. Where the backend
+** Limits        ignored parameters and state without a parameter may differ by right, but where an
+**               averager left out one that has a gradient; under a model averager whatever lies in
+**               different blocks of an agreement event. Ranks of a program that averages parameters
+**               itself (own_average.h) are not accused, and it is not verified. Where the backend
 **               does not promise equal bits the check stays silent and the oracle's bound judges
 **               instead. Ranks that only shadowed a step (join) say nothing about it.
 */
@@ -399,7 +399,8 @@ static void end(void *self)
             cd_own_average_has(&s->own, &split.odd_ranks, split.odd.data[2]))
             continue;
         bool is_ignored = split.key->part[0] % 16 == 0 &&
-                          cd_table_find(&s->ignored, CD_KEY(split.key->part[3])) != NULL;
+                          cd_table_find(&s->ignored, CD_KEY(split.key->part[3])) != NULL &&
+                          why_never_averaged(s, &split) != KEPT;
         if (is_ignored ||
             (count > 0 && (split.step != first.step || split.key->part[0] != first.key->part[0])))
             continue;

@@ -660,11 +660,14 @@ static cddp_status judge_fill(cd_oracle *o, const cd_oracle_reduction *r, size_t
     return CDDP_OK;
 }
 
-/* Local SGD: others used it or not, as their own parameters decided, which are not these. */
-static bool is_up_to_others(const cd_oracle *o, const cd_oracle_reduction *r,
-                            const cd_window_parameter *p)
+/* Local SGD: others used it or not, as their own parameters decided, which are not these. What this
+** rank used, or one that is averaged with it, is there. */
+static bool is_up_to_others(const cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w,
+                            size_t i)
 {
-    return o->options.routes_by_values && (r->has_parted || (r->rank_count != 0 && !p->fired_here));
+    const bool is_used = (o->captured[i] && o->local_present[i]) ||
+                         (r->rank_count != 0 && w->parameters[i].fired_here);
+    return o->options.routes_by_values && (r->has_parted || r->rank_count != 0) && !is_used;
 }
 
 static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w,
@@ -682,7 +685,7 @@ static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, co
         (is_everybodys ? w->parameters[i].fired : o->captured[i] && o->local_present[i]);
     bool actual = r->gradients[i].kind != CDDP_GRAD_UNDEFINED;
     cd_comparison c = {.element = -1, .exact = true};
-    const bool is_open = reduced && !kept && is_up_to_others(o, r, &w->parameters[i]);
+    const bool is_open = reduced && !kept && is_up_to_others(o, r, w, i);
     *comparable = reduced && actual && (is_open || (expected && w->parameters[i].fired));
     if (is_open) {
         cd_oracle_give_up(o, CD_LINK_PRESENCE, 1, routed_by_others);

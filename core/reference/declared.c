@@ -316,7 +316,7 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
             wraps_rounded_once(w) ||
             (observed->hook.is_present && (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0),
         .has_parted = settings->averager.kind != CDDP_AVERAGER_NONE &&
-                      declaration->decisions->hook.inner != NULL,
+                      cd_decided_hook_average(&declaration->decisions->hook) == CD_AVERAGE_UNKNOWN,
         .is_batched = settings->ddp.batched_grad_copy && !observed->hook.is_present &&
                       !observed->divides_after,
         .loss_scale = declaration->loss_scale,

@@ -47,7 +47,8 @@ run() {
     stand_in "$build/tests/gpu/gpu_copy_bench" 0
     stand_in "$build/tests/gpu/gpu_step_bench" 0
     stand_in "$build/bin/cddp-verify" "$program"
-    "$run_all" "$build" >"$scratch/said" 2>&1
+    : >"$scratch/said" # appended to: steps side by side do not write over each other
+    "$run_all" "$build" >>"$scratch/said" 2>&1
     code=$?
     [ $code = "$1" ] || fail "exit code $code, wanted $1"
 }
