@@ -76,6 +76,7 @@ static const struct exception {
     {"none", "hooks/local_sgd_keeps_zeros", "I-PARAMEQ", "gradients that are not kept as zeros are left out of the average"},
     {"resume", "hooks/local_sgd_keeps_zeros", "I-PARAMEQ", "gradients begin anew, and the next average finds none"},
     {"", "hooks/local_sgd_of_experts", "I-PARAMEQ", "an average leaves out an expert that nobody chose in its step"},
+    {"", "hooks/wrapped_local_sgd_of_experts", "I-PARAMEQ", "likewise: what an average leaves out stays as each rank has it"},
     {"other", "static_graph/first_pass_again", "I-CONTENT", "one rank leaves another micro-step of its window than the others"},
     {"micro", "fsdp/experts_on_one_rank", "I-NONE", "a unit that ran under no_sync alone is not reduced by a backward that does not run it"},
     {"world 3", "fsdp/experts_on_one_rank", "I-ORDER", "ranks gather different experts, and nothing compares their order"},

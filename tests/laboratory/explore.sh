@@ -114,14 +114,14 @@ complains "cannot create"
 
 claim="Ctrl-C keeps what there is, and the rest comes later"
 rm -f frontier
-"$verify" explore small.toml --budget 400 > whole 2> err
-"$verify" explore small.toml --budget 400 --frontier frontier > out 2> err &
+"$verify" explore small.toml --budget 8000 > whole 2> err
+"$verify" explore small.toml --budget 8000 --frontier frontier > out 2> err &
 await_catch $! "$verify" || fail "it never catches it"
 kill -INT $!
 wait $!
 [ $? -eq 4 ] || fail "not 4 after an interrupt"
 [ -s frontier ] || fail "no frontier was kept"
-expect 0 "$verify" explore small.toml --budget 400 --frontier frontier
+expect 0 "$verify" explore small.toml --budget 8000 --frontier frontier
 alike whole
 
 claim="a frontier that is none, was cut, was edited or belongs to another search is refused and left alone"
