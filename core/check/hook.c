@@ -18,7 +18,8 @@
 **               is not reported where one rank is known to have sent something else; a law over
 **               all ranks that is broken then comes behind it. Of laws that are not stated the
 **               ranks that owe them, where most ranks state theirs: what nobody states is not
-**               judged, and no finding.
+**               judged, and no finding. Where the plan does not say what a hook states, the ranks
+**               that state a law less often than others (hook_voices.h).
 ** Limits        calls of a joined rank have no window: of them only the zeros are judged. The first
 **               pass of a static graph marks no bucket as last (STA-04), so is_last is judged from
 **               the second window on; a further first pass behind a new group marks none. What a
@@ -27,6 +28,7 @@
 **               which rank forgot an error.
 */
 #include "core/check/hook_sums.h"
+#include "core/check/hook_voices.h"
 #include "core/check/stages.h"
 #include "core/check/writer.h"
 
@@ -87,6 +89,7 @@ typedef struct state {
     cd_table joint;   /* (call and how often before in it, bucket, law, group) → joint */
     cd_table dues;    /* (step, rank) → due */
     cd_hook_sums sums;
+    cd_hook_voices voices;
     uint64_t completed;
 } state;
 
@@ -120,6 +123,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->joint, context->allocator, sizeof(joint));
     cd_table_init(&s->dues, context->allocator, sizeof(due));
     cd_hook_sums_init(&s->sums, &s->writer, context->allocator);
+    cd_hook_voices_init(&s->voices, &s->writer, context->allocator);
     cd_writer_set_agree_window(&s->writer, &s->results, CD_WHOLE_BY_STEP);
     cd_writer_set_window(&s->writer, &s->joint, keeps_joint);
     cd_writer_set_window(&s->writer, &s->dues, keeps_due);
@@ -376,6 +380,7 @@ static void drop_window(state *s, const cddp_event *e, rank_facts *r)
         if (cd_table_key(&s->calls, i)->part[0] == (int64_t)e->rank)
             *c = (call){.step = c->step, .done = c->done};
     }
+    if (r->calls > 0) cd_hook_voices_drop(&s->voices, e->rank);
     r->calls = r->done = 0;
     r->last_bucket = 0;
     r->is_delayed = false;
@@ -384,7 +389,7 @@ static void drop_window(state *s, const cddp_event *e, rank_facts *r)
 static void take_mark(const cddp_event *e, rank_facts *r)
 {
     if (e->text == NULL) return;
-    r->is_renewed |= strcmp(e->text, "backward_left_early") == 0;
+    r->is_renewed |= strcmp(e->text, CD_TRACER_LEFT) == 0;
     r->is_delayed |= strcmp(e->text, "static_graph_delayed_reduction") == 0;
 }
 
@@ -394,6 +399,7 @@ static void event(void *self, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     if (r->is_wrapped) cd_hook_sums_take(&s->sums, e, r->group);
+    cd_hook_voices_take(&s->voices, e, r->group);
     switch (e->kind) {
     case CDDP_EV_wrap:
         r->group = e->as.wrap.group;
@@ -568,6 +574,8 @@ static void end(void *self)
     put_behind_culprits(s);
     cd_hook_sums_end(&s->sums);
     report_due(s);
+    cd_hook_voices_report(&s->voices);
+    cd_hook_voices_fini(&s->voices);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->calls);
     cd_agree_fini(&s->results);

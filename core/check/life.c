@@ -16,6 +16,8 @@
 */
 #include "core/check/writer.h"
 
+#include "core/trace/tracer.h"
+
 #include <string.h>
 
 /* operations of a member from the first on that has not ended; of more it is only known how many */
@@ -260,7 +262,7 @@ static void take_course(state *s, const cddp_event *e)
 /* Of another wrapper, too, whose operations are in the same group. */
 static void take_mark(state *s, const cddp_event *e)
 {
-    if (e->text != NULL && strcmp(e->text, "backward_left_early") == 0)
+    if (e->text != NULL && strcmp(e->text, CD_TRACER_LEFT) == 0)
         give_up(s, e->rank, e->step, e->micro_step);
 }
 

@@ -21,6 +21,7 @@ void cd_meta_obey_init(cd_meta_obey *m, const cddp_allocator *allocator)
     cd_table_init(&m->ordinals, allocator, sizeof(int64_t));
     cd_table_init(&m->touched, allocator, sizeof(int64_t));
     cd_table_init(&m->absent, allocator, sizeof(int64_t));
+    cd_table_init(&m->given, allocator, sizeof(int64_t));
     cd_table_init(&m->hidden, allocator, sizeof(int64_t));
     cd_ranks_init(&m->steps, allocator, sizeof(hidden_step));
     cd_ranks_init(&m->ranks, allocator, sizeof(int64_t));
@@ -34,6 +35,7 @@ void cd_meta_obey_fini(cd_meta_obey *m)
     cd_table_fini(&m->ordinals);
     cd_table_fini(&m->touched);
     cd_table_fini(&m->absent);
+    cd_table_fini(&m->given);
     cd_table_fini(&m->hidden);
     cd_ranks_fini(&m->steps);
     cd_ranks_fini(&m->ranks);
@@ -116,7 +118,9 @@ static int64_t id_of(int64_t decision, int64_t id, const char *text)
 
 static void take_decision(cd_meta_obey *m, const cddp_event *e)
 {
-    static const int64_t decisions[2] = {CDDP_DECISION_PARAMETER, CDDP_DECISION_AGREEMENT};
+    static const int64_t decisions[2] = {CDDP_DECISION_PARAMETER, CDDP_DECISION_AGREEMENT},
+                         zeroes[2] = {CDDP_DECISION_ZERO_GRAD, CDDP_DECISION_ZERO_GRAD};
+    if (cd_obey_learn(&m->obey, e, zeroes) != NULL) return;
     cddp_event mine = *e;
     cddp_event_decision *is = &mine.as.decision;
     is->id = id_of(is->decision, is->id, e->text);
@@ -148,6 +152,35 @@ static void take_seen(cd_meta_obey *m, const cddp_event *e, int64_t decision, in
 
 /* ---- averages ---- */
 
+/* Whether a gradient of this step is there. Of what the reducer leaves out that is not known, nor
+** where gradients outlive their step. */
+static bool knows_gradient(const cd_meta_obey *m, uint32_t rank, int64_t ordinal)
+{
+    const cd_decided *d =
+        cd_obey_find(&m->obey, &(cd_decision_place){rank, CDDP_DECISION_ZERO_GRAD, -1, -1, -1});
+    return d != NULL && d->is.value == CDDP_PRESENCE_ABSENT &&
+           cd_table_find(&m->hidden, CD_KEY(rank, ordinal)) == NULL;
+}
+
+static bool has_gradient(const cd_meta_obey *m, uint32_t rank, int64_t step, int64_t ordinal)
+{
+    return cd_table_find(&m->given, CD_KEY(rank, step, ordinal)) != NULL;
+}
+
+/* AVG-02, also behind a backward that was left: there no optimizer shows what has a gradient. */
+static void judge_bare(cd_meta_obey *m, const cddp_event *e, const cd_decided *d)
+{
+    if (!knows_gradient(m, e->rank, d->is.id) || has_gradient(m, e->rank, e->step, d->is.id))
+        return;
+    cd_miss miss = {.decision = CDDP_DECISION_AVERAGE, .which = 3};
+    CD_SAY(miss.what, "%s is averaged without a gradient",
+           d->text != NULL ? d->text : "a parameter");
+    CD_SAY(miss.planned, "left out of the average of step %u (AVG-02)", e->step);
+    CD_SAY(miss.seen, "averaged over %lld ranks; none of its gradients came in this step",
+           (long long)e->as.average.ranks);
+    cd_obey_miss(&m->obey, e, &miss);
+}
+
 /* The decision on a parameter's average at this step, and how many of the rank's were seen then. */
 static void take_average(cd_meta_obey *m, const cddp_event *e)
 {
@@ -158,7 +191,10 @@ static void take_average(cd_meta_obey *m, const cddp_event *e)
     d->seen++;
     m->obey.obeyed++;
     (void)cd_table_add(&m->averages, CD_KEY(e->rank, e->step, d->is.value));
-    if (d->is.value == a->ranks) return;
+    if (d->is.value == a->ranks) {
+        judge_bare(m, e, d);
+        return;
+    }
     cd_miss miss = {.decision = CDDP_DECISION_AVERAGE};
     CD_SAY(miss.what, "%s is averaged otherwise than the plan decides",
            d->text != NULL ? d->text : "a parameter");
@@ -247,10 +283,18 @@ static int64_t find_ordinal(const cd_meta_obey *m, const cddp_event *e, int64_t 
 static void take_presence(cd_meta_obey *m, const cddp_event *e, int64_t param, bool is_absent)
 {
     const int64_t ordinal = find_ordinal(m, e, param);
-    int64_t *absent = ordinal >= 0 && is_due(m, e, ordinal)
-                          ? cd_table_add(&m->absent, CD_KEY(e->rank, e->step, ordinal))
-                          : NULL;
+    if (ordinal < 0 || !is_due(m, e, ordinal)) return;
+    int64_t *absent = cd_table_add(&m->absent, CD_KEY(e->rank, e->step, ordinal));
     if (absent != NULL) *absent = is_absent;
+    if (!is_absent) (void)cd_table_add(&m->given, CD_KEY(e->rank, e->step, ordinal));
+}
+
+static void take_local(cd_meta_obey *m, const cddp_event *e)
+{
+    const cddp_event_grad_local *g = &e->as.grad_local;
+    const int64_t ordinal = find_ordinal(m, e, g->param);
+    if (g->presence != CDDP_PRESENCE_ABSENT && ordinal >= 0 && is_due(m, e, ordinal))
+        (void)cd_table_add(&m->given, CD_KEY(e->rank, e->step, ordinal));
 }
 
 static void take_touch(cd_meta_obey *m, const cddp_event *e)
@@ -273,6 +317,8 @@ static bool was_excused(const cd_meta_obey *m, const cd_decided *d, uint32_t ran
         cd_table_find(&m->touched, CD_KEY(rank, d->is.at_step, ANY)) != NULL;
     const bool is_hidden = cd_table_find(&m->hidden, CD_KEY(rank, d->is.id)) != NULL;
     const int64_t *absent = cd_table_find(&m->absent, CD_KEY(rank, d->is.at_step, d->is.id));
+    if (knows_gradient(m, rank, d->is.id) && has_gradient(m, rank, d->is.at_step, d->is.id))
+        return false;
     return (were_others || (absent != NULL && *absent != 0)) &&
            cd_table_find(&m->touched,
                          CD_KEY(rank, d->is.at_step, is_hidden ? ALL_HIDDEN : d->is.id)) == NULL;
@@ -298,6 +344,7 @@ void cd_meta_obey_set_window(cd_meta_obey *m, cd_horizon *horizon)
     cd_table_set_window(&m->averages, &window);
     cd_table_set_window(&m->touched, &window);
     cd_table_set_window(&m->absent, &window);
+    cd_table_set_window(&m->given, &window);
 }
 
 static void miss_average(cd_meta_obey *m, const cd_decided *d, uint32_t rank)
@@ -314,7 +361,7 @@ static void miss_average(cd_meta_obey *m, const cd_decided *d, uint32_t rank)
         CD_SAY(miss.what, "the average of step %u does not take place", at.step);
     CD_SAY(miss.planned, "%s over blocks of %lld ranks", name, (long long)d->is.value);
     CD_SAY(miss.seen, "%s",
-           is_alone ? "others were averaged then, and an optimizer had stepped on this one"
+           is_alone ? "others were averaged then, and this one had a gradient"
                     : "no parameter was averaged then");
     cd_obey_miss(&m->obey, &at, &miss);
 }
@@ -358,6 +405,9 @@ void cd_meta_obey_learn(cd_meta_obey *m, const cddp_event *e)
         break;
     case CDDP_EV_average:
         take_average(m, e);
+        break;
+    case CDDP_EV_grad_local:
+        take_local(m, e);
         break;
     case CDDP_EV_grad_final:
         take_presence(m, e, e->as.grad_final.param,

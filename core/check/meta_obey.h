@@ -4,7 +4,7 @@
 ** options, and over which ranks parameters are averaged when.
 **
 ** Judged from   decision, param, hook_in_force, hook_call, hook_option, average, agreement,
-**               optimizer_touch, grad_final.
+**               optimizer_touch, grad_local, grad_final.
 ** Limits        decisions come when the model stands, after what the wrapper reports: what came
 **               first is remembered. A parameter without a gradient takes no part in an average, so
 **               one that is missing is reported where an optimizer stepped on the parameter, or
@@ -23,6 +23,7 @@ typedef struct cd_meta_obey {
     cd_table ordinals; /* (rank, variable) → ordinal + 1 */
     cd_table touched;  /* (rank, step, ordinal): stepped on, and its average is due */
     cd_table absent;   /* (rank, step, ordinal): it has no gradient, and its average is due */
+    cd_table given;    /* (rank, step, ordinal): a gradient of it came, and its average is due */
     cd_table hidden;   /* (rank, ordinal): trained, and left out of the reducer */
     cd_ranks steps;    /* rank → what an optimizer did with those */
     cd_ranks ranks;    /* rank → it returned normally */

@@ -27,7 +27,9 @@ typedef struct update {
     int64_t digest;
     int64_t averaged; /* the same, or as an averager left it then */
     uint32_t step;    /* + 1 */
-    uint32_t bare;    /* + 1: the last step that began to update without a gradient of it */
+    int64_t begun;    /* what its step began with */
+    uint32_t begins;  /* + 1: which step that is */
+    uint32_t bare;    /* + 1: the last step that has had no gradient of it so far */
 } update;
 
 /* Why an average left a parameter as it was. */
@@ -37,6 +39,7 @@ typedef struct state {
     cd_writer writer;
     cd_agree values;  /* (moment · 16 + what, step, group, id) → presence, digest, param */
     cd_table ignored; /* ordinal → 1 */
+    cd_table named;   /* (rank, variable) → ordinal + 1 */
     cd_table updated; /* (rank, ordinal) → update */
     cd_table kept;    /* (rank, ordinal, step) → keeping: an average left it as it was */
     cd_table drifted; /* (rank, ordinal, step) → 1: it changed between the update and the end */
@@ -57,6 +60,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_agree_init(&s->values, context->allocator);
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->named, context->allocator, sizeof(int64_t));
     cd_table_init(&s->updated, context->allocator, sizeof(update));
     cd_table_init(&s->drifted, context->allocator, sizeof(int64_t));
     cd_table_init(&s->kept, context->allocator, sizeof(int64_t));
@@ -74,30 +78,52 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static void follow_gradient(state *s, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
-    if (v->what != CDDP_WHAT_GRADIENT || v->moment != CDDP_MOMENT_BEFORE_STEP ||
-        v->presence != CDDP_PRESENCE_ABSENT)
+    if (v->what != CDDP_WHAT_GRADIENT ||
+        (v->moment != CDDP_MOMENT_BEGIN && v->moment != CDDP_MOMENT_BEFORE_STEP))
         return;
     update *u = cd_table_add(&s->updated, CD_KEY(e->rank, v->id));
-    if (u != NULL) u->bare = e->step + 1;
+    if (u != NULL) u->bare = v->presence == CDDP_PRESENCE_ABSENT ? e->step + 1 : 0;
 }
 
-/* What an averager makes of it. */
+/* A step that leaves its backward shows no gradients but these. */
+static void follow_local(state *s, const cddp_event *e)
+{
+    const int64_t *ordinal = cd_table_find(&s->named, CD_KEY(e->rank, e->as.grad_local.param));
+    update *u = ordinal != NULL && e->as.grad_local.presence != CDDP_PRESENCE_ABSENT
+                    ? cd_table_find(&s->updated, CD_KEY(e->rank, *ordinal - 1))
+                    : NULL;
+    if (u != NULL) u->bare = 0;
+}
+
+static void learn_parameter(state *s, const cddp_event *e)
+{
+    const cddp_event_param *p = &e->as.param;
+    int64_t *flag = p->ignored ? cd_table_add(&s->ignored, CD_KEY(p->ordinal)) : NULL,
+            *ordinal = p->param >= 0 ? cd_table_add(&s->named, CD_KEY(e->rank, p->param)) : NULL;
+    if (flag != NULL) *flag = 1;
+    if (ordinal != NULL) *ordinal = p->ordinal + 1;
+}
+
+/* What an averager makes of what the update, or where none ran the step before, has left. */
 static void follow_average(state *s, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
+    const bool is_before = v->moment == CDDP_MOMENT_BEGIN || v->moment == CDDP_MOMENT_AFTER_UPDATE;
     if (v->what != CDDP_WHAT_PARAMETER || v->digest == 0) return;
-    update *u = v->moment == CDDP_MOMENT_AFTER_UPDATE
-                    ? cd_table_add(&s->updated, CD_KEY(e->rank, v->id))
-                : v->moment == CDDP_MOMENT_AFTER_AVERAGE
-                    ? cd_table_find(&s->updated, CD_KEY(e->rank, v->id))
-                    : NULL;
+    if (!is_before && v->moment != CDDP_MOMENT_AFTER_AVERAGE) return;
+    update *u = is_before ? cd_table_add(&s->updated, CD_KEY(e->rank, v->id))
+                          : cd_table_find(&s->updated, CD_KEY(e->rank, v->id));
     if (u == NULL) return;
-    if (v->moment == CDDP_MOMENT_AFTER_UPDATE) {
-        *u = (update){v->digest, v->digest, e->step + 1, u->bare};
+    if (is_before) {
+        u->begun = v->digest;
+        u->begins = e->step + 1;
+        if (v->moment == CDDP_MOMENT_BEGIN) return;
+        u->digest = u->averaged = v->digest;
+        u->step = e->step + 1;
         return;
     }
     u->averaged = v->digest;
-    if (u->step != e->step + 1 || u->digest != v->digest) return;
+    if (u->begins != e->step + 1 || u->begun != v->digest) return;
     int64_t *kept = cd_table_add(&s->kept, CD_KEY(e->rank, v->id, e->step));
     if (kept != NULL) *kept = u->bare == e->step + 1 ? KEPT_BARE : KEPT;
 }
@@ -201,9 +227,10 @@ static void event(void *self, const cddp_event *e)
     } else if (e->kind == CDDP_EV_join_end) {
         if (s->joined == 0 || e->step + 1 < s->joined) s->joined = e->step + 1;
         s->heir = (uint32_t)(e->as.join_end.authority + 1);
-    } else if (e->kind == CDDP_EV_param && e->as.param.ignored) {
-        int64_t *flag = cd_table_add(&s->ignored, CD_KEY(e->as.param.ordinal));
-        if (flag != NULL) *flag = 1;
+    } else if (e->kind == CDDP_EV_param) {
+        learn_parameter(s, e);
+    } else if (e->kind == CDDP_EV_grad_local) {
+        follow_local(s, e);
     } else if (e->kind == CDDP_EV_regroup) {
         int64_t *group = cd_ranks_find(&s->groups, e->rank);
         if (group == NULL) return;
@@ -409,6 +436,7 @@ static void end(void *self)
     if (count > 0) report(s, &first, count);
     cd_agree_fini(&s->values);
     cd_table_fini(&s->ignored);
+    cd_table_fini(&s->named);
     cd_table_fini(&s->updated);
     cd_table_fini(&s->kept);
     cd_table_fini(&s->drifted);

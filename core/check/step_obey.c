@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/check/step_obey.h"
 
+#include "core/trace/models.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
@@ -21,7 +22,9 @@ enum {
     OF_LEFT_OUT,
     OF_ZEROED,
     OF_DELAYED,
-    OF_BEHIND_LEFT
+    OF_BEHIND_LEFT,
+    OF_UNPLANNED,
+    OF_GRADIENTS
 };
 
 typedef struct rank_state {
@@ -31,6 +34,8 @@ typedef struct rank_state {
     bool has_returned;
     bool has_forward, was_zeroed; /* in the step at hand */
     int64_t left;                 /* 1 + the last step of which a backward was left */
+    int64_t gradients;            /* that came in the backward at hand */
+    int64_t wrapper, own;         /* whose turn it is; whose decisions these are */
     uint32_t step;
     uint64_t sequence;
 } rank_state;
@@ -166,10 +171,53 @@ static void judge_left(cd_step_obey *s, const cddp_event *e, const cd_decided *u
     cd_obey_miss(&s->obey, e, &m);
 }
 
+static cd_decided *find_leave(cd_step_obey *s, const cddp_event *e)
+{
+    return cd_obey_find(&s->obey, &(cd_decision_place){e->rank, CDDP_DECISION_LEAVE, -1, e->step,
+                                                       e->micro_step});
+}
+
+/* Much is allowed behind a backward that is left: the plan says which ones are. Gradients that the
+** reducer leaves out count, too, and do not show. */
+static void judge_leave(cd_step_obey *s, const cddp_event *e, const rank_state *r)
+{
+    cd_decided *d = find_leave(s, e);
+    const int64_t said = e->as.mark.value;
+    s->obey.obeyed++;
+    if (d != NULL && d->is.value == said && r->gradients <= said) return;
+    cd_miss m = {.decision = CDDP_DECISION_LEAVE,
+                 .which = d == NULL ? OF_UNPLANNED : OF_GRADIENTS,
+                 .is_cause = true};
+    if (d == NULL) {
+        CD_SAY(m.what, "a backward is left that the plan runs to its end");
+        CD_SAY(m.planned, "every gradient in step %u micro-step %u", e->step, e->micro_step);
+    } else {
+        CD_SAY(m.what, "a backward is left at another gradient than the plan decides");
+        CD_SAY(m.planned, "left behind %lld gradients", (long long)d->is.value);
+    }
+    CD_SAY(m.seen, "left behind %lld, of which %lld came", (long long)said,
+           (long long)r->gradients);
+    cd_obey_miss(&s->obey, e, &m);
+}
+
+/* Fewer gradients than it is to be left behind: it ends as others do. */
+static void judge_whole(cd_step_obey *s, const cddp_event *e, const rank_state *r)
+{
+    const cd_decided *d = find_leave(s, e);
+    if (d == NULL || r->gradients < d->is.value) return;
+    cd_miss m = {.decision = CDDP_DECISION_LEAVE, .which = OF_LEFT_OUT, .is_cause = true};
+    CD_SAY(m.what, "a backward runs to its end that the plan leaves");
+    CD_SAY(m.planned, "left behind %lld gradients in step %u micro-step %u", (long long)d->is.value,
+           e->step, e->micro_step);
+    CD_SAY(m.seen, "ended behind %lld", (long long)r->gradients);
+    cd_obey_miss(&s->obey, e, &m);
+}
+
 /* It explains why no optimizer steps. */
 static void take_left(cd_step_obey *s, const cddp_event *e, rank_state *r)
 {
     cd_decided *update;
+    judge_leave(s, e, r);
     r->left = (int64_t)e->step + 1;
     for (int64_t i = 0; (update = find(s, e, CDDP_DECISION_UPDATE, i)) != NULL; i++)
         update->counted++;
@@ -309,6 +357,8 @@ static void take_forward(cd_step_obey *s, const cddp_event *e)
 static void take_backward(cd_step_obey *s, const cddp_event *e, rank_state *r)
 {
     cd_decided *d = find_window(s, e);
+    judge_whole(s, e, r);
+    r->gradients = 0;
     if (d != NULL) d->counted++;
     r->has_backward = true;
     r->has_just_reduced = e->as.backward_end.finalized != 0;
@@ -333,13 +383,17 @@ bool cd_step_obey_decides_clip(cd_step_obey *s, const cddp_event *e)
 
 void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
 {
-    static const int64_t decisions[2] = {CDDP_DECISION_STEPS, CDDP_DECISION_WINDOW};
+    static const int64_t decisions[2] = {CDDP_DECISION_STEPS, CDDP_DECISION_WINDOW},
+                         leaves[2] = {CDDP_DECISION_LEAVE, CDDP_DECISION_LEAVE};
     rank_state *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     if (e->kind == CDDP_EV_decision) {
+        r->own = r->wrapper;
         (void)cd_obey_learn(&s->obey, e, decisions);
+        (void)cd_obey_learn(&s->obey, e, leaves);
         return;
     }
+    if (cd_models_is_mark(e)) r->wrapper = e->as.mark.value;
     if (!cd_obey_judges(&s->obey, e->rank)) return;
     switch (e->kind) {
     case CDDP_EV_optimizer_step:
@@ -349,7 +403,11 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
         take_loss(s, e);
         break;
     case CDDP_EV_backward_entry:
+        r->gradients = 0;
         take_entry(s, e, r);
+        break;
+    case CDDP_EV_grad_local:
+        r->gradients++;
         break;
     case CDDP_EV_forward_begin:
         if (!e->as.forward_begin.joined) enter_step(s, e, r);
@@ -365,7 +423,8 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
         if (e->as.checkpoint.loaded) r->has_backward = r->has_gradients = false;
         break;
     case CDDP_EV_mark:
-        if (e->text != NULL && strcmp(e->text, CD_TRACER_LEFT) == 0) take_left(s, e, r);
+        if (e->text != NULL && strcmp(e->text, CD_TRACER_LEFT) == 0 && r->own == r->wrapper)
+            take_left(s, e, r);
         break;
     case CDDP_EV_rank_end:
         r->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;

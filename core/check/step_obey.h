@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a step does, compared with what the plan decides of it: whether an optimizer steps, its
 ** learning rate, loss scale, clip factor and order, how gradients stand at the start, and where a
-** reduction closes.
+** reduction closes or a backward is left.
 **
-** Judged from   decision, optimizer_step, loss, backward_entry, forward_begin, backward_end,
-**               zero_grad, checkpoint, mark (a backward was left), rank_end.
+** Judged from   decision, optimizer_step, loss, backward_entry, grad_local, forward_begin,
+**               backward_end, zero_grad, checkpoint, mark (a backward was left), rank_end.
 ** Limits        a rank that did not return normally is not asked for what it left out.
 */
 #pragma once

@@ -70,6 +70,9 @@ struct cd_custody {
     cd_functionals before_average;
     cd_awaited_average awaited;
     uint32_t *blocks; /* (parameter_count) over which this step averages it; 0: it stays */
+    /* the last step that leaves a backward, + 1; (parameter_count) what it began with */
+    uint32_t begun_step;
+    cddp_tensor *begun;
     cd_kept scratch;
     cd_numbers numbers;
     cd_custody_room room;
@@ -538,6 +541,12 @@ static cddp_status leave_update(cd_custody *c, const cd_custody_moment *now, cdd
     return CDDP_OK;
 }
 
+void cd_custody_accumulated(cd_custody *custody, size_t parameter, cddp_grad_kind kind)
+{
+    if (parameter < custody->module->parameter_count && kind != CDDP_GRAD_UNDEFINED)
+        custody->is_there[parameter] = true;
+}
+
 cddp_status cd_custody_summed(cd_custody *custody, const cd_observed_summed *summed,
                               cddp_error *err)
 {
@@ -559,9 +568,33 @@ cddp_status cd_custody_summed(cd_custody *custody, const cd_observed_summed *sum
     return CDDP_OK;
 }
 
+/* The plan leaves one of its backwards half-way: no optimizer steps, and averages are due all the
+** same. */
+static bool leaves_backward(const cd_custody *c, uint32_t step)
+{
+    for (uint32_t m = 0; m < c->options.settings->train.micro_steps; m++) {
+        const cd_micro micro = planned_micro(c, step, m);
+        if (micro.abort_after > 0 && cd_planned_contributes(&micro)) return true;
+    }
+    return false;
+}
+
+/* Without an update the average is of what the step began with. Which of the sums that are seen is
+** the averager's, and not one of the backward that was left, is not known. */
+static cddp_status leave_begin(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
+{
+    if (c->is_before_average || c->begun_step != now->step + 1) return CDDP_OK;
+    const size_t count = c->module->parameter_count;
+    for (size_t i = 0; i < count; i++) c->begun[i] = c->parameters[i].tensor;
+    return CD_PASS(leave_update(
+        c, &(cd_custody_moment){.step = now->step, .moment = now->moment, .parameters = c->begun},
+        err));
+}
+
 static cddp_status leave_average(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
 {
     cd_functionals after;
+    CD_TRY(leave_begin(c, now, err));
     if (!c->is_before_average) return CDDP_OK;
     c->is_before_average = false;
     CD_TRY(sum_functionals(c, now, &after, err));
@@ -679,10 +712,13 @@ cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now, c
     default:
         break;
     }
+    const bool is_begun =
+        c->has_averager && now->moment == CDDP_MOMENT_BEGIN && leaves_backward(c, now->step);
     const bool needs_parameters = has_numbers(c) && now->parameters != NULL &&
                                   ((s->model.exact && now->moment == CDDP_MOMENT_AFTER_STEP) ||
-                                   touches_parameters(c, now->step));
+                                   touches_parameters(c, now->step) || is_begun);
     if (needs_parameters) CD_TRY(keep_parameters(c, now->parameters, err));
+    if (is_begun && needs_parameters) c->begun_step = now->step + 1;
     if (has_numbers(c) && now->buffers != NULL) CD_TRY(keep_buffers(c, now->buffers, err));
     return CDDP_OK;
 }
@@ -818,6 +854,7 @@ static cddp_status fill_in(cd_custody *c, cddp_error *err)
     c->buffers = cd_arena_array(&c->memory, buffers + 1, sizeof *c->buffers);
     c->is_there = cd_arena_array(&c->memory, parameters + 1, sizeof *c->is_there);
     c->blocks = cd_arena_array(&c->memory, parameters + 1, sizeof *c->blocks);
+    c->begun = cd_arena_array(&c->memory, parameters + 1, sizeof *c->begun);
     CD_TRY(cd_arena_check(&c->memory, err, "the custody of rank %u", c->options.rank));
     memcpy(c->variables, c->options.variables, parameters * sizeof *c->variables);
     c->options.variables = c->variables;

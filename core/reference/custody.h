@@ -53,6 +53,8 @@ cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameter
 
 /* A sharded model was loaded: what this rank has of the optimizers' state now. */
 cddp_status cd_custody_resumed(cd_custody *custody, cddp_error *err) CDDP_MUST_CHECK;
+/* A gradient came: an average leaves out what has none. */
+void cd_custody_accumulated(cd_custody *custody, size_t parameter, cddp_grad_kind kind);
 /* A reduction between an update and an average may be that of the averager. */
 cddp_status cd_custody_summed(cd_custody *custody, const cd_observed_summed *summed,
                               cddp_error *err) CDDP_MUST_CHECK;

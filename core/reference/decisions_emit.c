@@ -266,6 +266,11 @@ static cddp_status emit_micro(cd_decisions *d, cd_micro_place place, struct cddp
                 .real = cd_f64_bits(count_backwards(d, &micro)));
     } else {
         cd_decisions_give_up(tracer, 1, "a window whose backward the plan leaves early");
+        if (cd_planned_contributes(&micro)) {
+            CD_EMIT(tracer, decision, NULL, .decision = CDDP_DECISION_LEAVE, .id = -1,
+                    .at_step = place.step, .at_micro = place.micro_step,
+                    .value = micro.abort_after);
+        }
     }
     cd_decided_groups_emit_place(d, &micro, tracer);
     if (d->units != NULL) CD_TRY(cd_unit_law_emit(d->units, &micro, tracer, err));

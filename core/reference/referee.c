@@ -220,6 +220,7 @@ cddp_status cd_referee_accumulated(cd_referee *o, const cd_observed_accumulated 
         return CDDP_OK;
     }
     CD_TRY(cd_oracle_push_local(o->oracle, observed->parameter, &observed->gradient.copy, err));
+    cd_custody_accumulated(o->custody, observed->parameter, observed->gradient.copy.kind);
     if (o->units == NULL || observed->gradient.copy.kind != CDDP_GRAD_DENSE ||
         (o->options.device->flags & CDDP_DEVICE_VALUES) == 0)
         return CDDP_OK;

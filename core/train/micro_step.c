@@ -189,7 +189,7 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
         CD_TRY(cd_sharding_ready(t, parameter, err));
     else if (!t->replica->parameters[parameter].is_replaced)
         CD_TRY(cddp_ddp_mark_parameter_ready(t->ddp, parameter, err));
-    if (t->now.gradient_count == t->now.micro->abort_after) {
+    if (t->now.gradient_count == t->now.leaves_after) {
         return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients",
                        t->now.gradient_count);
     }
@@ -400,8 +400,8 @@ static cddp_status run_backward(cd_trainer *t, const cd_micro *micro,
     if (!cd_micro_contributes(micro)) return CDDP_OK;
     CD_TRY(cd_trainer_emit_entry(t, err));
     const cddp_status status = run_backwards(t, micro, losses, err);
-    if (status == CDDP_E_ABORTED && micro->abort_after > 0 &&
-        t->now.gradient_count == micro->abort_after) {
+    if (status == CDDP_E_ABORTED && t->now.leaves_after > 0 &&
+        t->now.gradient_count == t->now.leaves_after) {
         cd_error_reset(err);
         CD_TRY(leave_backward(t, err));
         return CDDP_OK;
@@ -505,6 +505,8 @@ cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_erro
     cd_replica_losses losses;
     t->now.micro = micro;
     t->now.gradient_count = 0;
+    t->now.leaves_after = micro->abort_after;
+    CD_POINT_COUNT("micro.leaves_after", t, t->now.leaves_after);
     t->now.was_left = false;
     if (micro->skip == CDDP_SKIP_ALL) {
         cd_trainer_emit_mark(t, "micro_step_skipped", 1);

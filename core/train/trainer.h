@@ -149,6 +149,7 @@ typedef struct cd_trainer_place {
     const cd_micro *micro;
     struct collection *collection; /* open_micro: where firings go; else NULL */
     uint32_t gradient_count;       /* that became ready in the running backward */
+    uint32_t leaves_after;         /* behind how many of them the plan leaves it; 0: never */
     size_t exchange_count;         /* of batch norm statistics in its forwards */
     bool accumulates;              /* the backward that ended reduced nothing */
     bool begins_window;            /* it ended with a reduction, and the step goes on */

@@ -120,13 +120,15 @@ CDDP_API cddp_status cddp_tracer_flush(cddp_tracer *tracer, cddp_error *err);
 ** during the call. */
 CDDP_API void cddp_tracer_mark(cddp_tracer *tracer, const char *name, int64_t value);
 #define CDDP_LAW_BYTES_MAX 4096u /* of any version to come */
+/* All ranks state the same laws of a bucket, alike often; one that cannot: with bound INFINITY.
+** I-HOOK finds the rank that leaves one out. */
 typedef struct cddp_law {
     /* sizeof(cddp_law) known to the writer; a law without it is reported as broken */
     uint32_t size;
     const char *name;
     int64_t bucket;            /* -1: none */
     double left, right, bound; /* |left - right| <= bound */
-    /* of the sums over all ranks, which state it alike often; a rank that cannot: bound INFINITY */
+    /* of the sums over all ranks */
     bool over_ranks;
 } cddp_law;
 /* Says which value a comm hook uses for one of its options, so that the checks can compare it with

@@ -3,7 +3,8 @@
 ** if all were well: leave the usual way, leave_now, leave_at_once and leave_quickly past what is
 ** registered for it. spin never returns. break does on rank 1
 ** what its options say. sulk is right, and crashes with a message when it is to be
-** saved. And two lossy ones that end nothing: lawless states no law, lawful does. */
+** saved. And three lossy ones that end nothing: lawless states no law, lawful does, and
+** falls_silent does, but for rank 1 from its third call on. */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/device.h"
 #include "cddp/plugin.h"
@@ -85,6 +86,28 @@ static cddp_status lawful(void *self, cddp_grad_bucket *bucket, cddp_group *grou
                           .bucket = bucket->index};
     if (self != NULL) cddp_tracer_law(self, &law);
     return lawless(NULL, bucket, group, future, err);
+}
+
+typedef struct silence {
+    cddp_tracer *tracer;
+    uint32_t calls;
+} silence;
+
+static cddp_status silence_create(const cddp_hook_context *context, void **self, cddp_error *err)
+{
+    silence *s = calloc(1, sizeof *s);
+    if (s == NULL) return cddp_error_set(err, CDDP_E_NOMEM, "no memory");
+    s->tracer = context->tracer;
+    *self = s;
+    return CDDP_OK;
+}
+
+static cddp_status falls_silent(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                cddp_future *future, cddp_error *err)
+{
+    silence *s = self;
+    const bool is_silent = cddp_group_rank(group) == 1 && s->calls++ >= 2;
+    return lawful(is_silent ? NULL : s->tracer, bucket, group, future, err);
 }
 
 /* Right, once in a process. */
@@ -235,6 +258,13 @@ static const cddp_hook lawful_hook = {.size = sizeof lawful_hook,
                                       .create = remember,
                                       .destroy = forget,
                                       .run = lawful};
+static const cddp_hook silent_hook = {.size = sizeof silent_hook,
+                                      .abi = CDDP_HOOK_ABI,
+                                      .name = "falls_silent",
+                                      .flags = CDDP_HOOK_LOSSY,
+                                      .create = silence_create,
+                                      .destroy = free,
+                                      .run = falls_silent};
 static const cddp_hook created_hook = {.size = sizeof created_hook,
                                        .abi = CDDP_HOOK_ABI,
                                        .name = "once",
@@ -264,7 +294,8 @@ static const cddp_hook quick_hook = {.size = sizeof quick_hook,
                                      .run = leave_quickly};
 static const cddp_hook *const hooks[] = {&crash_hook, &leave_hook,   &now_hook,     &once_hook,
                                          &quick_hook, &lawless_hook, &lawful_hook,  &spin_hook,
-                                         &sulk_hook,  &break_hook,   &created_hook, NULL};
+                                         &sulk_hook,  &break_hook,   &created_hook, &silent_hook,
+                                         NULL};
 
 /* ---- what it does before there are ranks: CRASH_PLUGIN_ON_LOAD says what ---- */
 

@@ -955,6 +955,24 @@ TEST(program, a_lossy_hook_that_states_no_law_is_reported_as_unjudged)
     program_close(&p);
 }
 
+TEST(program, a_rank_that_states_a_law_no_more_is_found)
+{
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "a.toml",
+                  "schema = 1\ntitle = \"a\"\n[world]\nsize = 3\n[train]\nsteps = 5\n"
+                  "[hook]\nname = \"falls_silent\"\n");
+    program_run(&p, "\"$T/a.toml\" --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 1);
+    assert_contains(p.out, "rank 1: the hook leaves out a law of bucket 0 that other ranks state");
+    assert_contains(p.out, "rank 1: in 2");
+    assert_contains(p.out, "step 2");
+    /* there is no rank 1 */
+    program_run(&p, "\"$T/a.toml\" --set world.size=1 --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 0);
+    program_close(&p);
+}
+
 TEST(program, plugins_appear_in_the_lists)
 {
     cd_program p;
