@@ -6,7 +6,7 @@
 ** says how many laws a rank owes: then nobody is asked here.
 **
 ** Lifetime   init → take … → report → fini. Borrows the check's writer.
-** Limits     ranks are compared that completed equally many calls for a bucket. Where some number is
+** Limits     ranks are compared that completed equally many calls for a bucket. Where a number is
 **            not finite hooks may be silent, and nobody is asked. What no rank states in a call is
 **            nobody's fault, and what at least half of the ranks never state may be the others'
 **            alone. Of a bucket sixteen laws are known.
