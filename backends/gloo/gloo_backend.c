@@ -35,6 +35,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/os.h"
+#include "core/base/pairs.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -216,9 +217,9 @@ static cddp_status open_run(cd_os_job *job, cddp_error *err)
 
 /* ---- groups ---- */
 
-static cddp_status parse_option(cd_gloo_group *g, const char *key, const char *value,
-                                cddp_error *err)
+static cddp_status take_option(void *self, const char *key, const char *value, cddp_error *err)
 {
+    cd_gloo_group *g = self;
     if (strcmp(key, "guard") == 0 && (strcmp(value, "0") == 0 || strcmp(value, "1") == 0))
         g->guard = value[0] == '1';
     else if (strcmp(key, "algorithm") == 0 && strcmp(value, "native") == 0)
@@ -239,23 +240,9 @@ static cddp_status parse_option(cd_gloo_group *g, const char *key, const char *v
 
 static cddp_status parse_options(cd_gloo_group *g, const char *options, cddp_error *err)
 {
-    while (options != NULL && *options != '\0') {
-        char pair[64];
-        size_t length = strcspn(options, ",");
-        if (length >= sizeof pair)
-            return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%s' is too long", g->name,
-                           options);
-        memcpy(pair, options, length);
-        pair[length] = '\0';
-        char *equals = strchr(pair, '=');
-        if (equals == NULL)
-            return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%s' is not key=value", g->name,
-                           pair);
-        *equals = '\0';
-        CD_TRY(parse_option(g, pair, equals + 1, err));
-        options += length + (options[length] == ',');
-    }
-    return CDDP_OK;
+    char owner[sizeof g->name + 16];
+    snprintf(owner, sizeof owner, "group '%s'", g->name);
+    return CD_PASS(cd_pairs_read(owner, options, take_option, g, err));
 }
 
 static void gloo_close(void *group)

@@ -40,6 +40,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/pairs.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -136,20 +137,23 @@ static cddp_status library_open(uint64_t timeout_ns, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status take_option(void *self, const char *key, const char *value, cddp_error *err)
+{
+    cd_mpi_group *g = self;
+    if (strcmp(key, "guard") != 0 || (strcmp(value, "0") != 0 && strcmp(value, "1") != 0))
+        return cd_fail(err, CDDP_E_CONFIG, "group '%s': mpi knows guard=0|1, not %s=%s", g->name,
+                       key, value);
+    g->guard = value[0] == '1';
+    return CDDP_OK;
+}
+
 /* The last one counts, as in every backend. */
 static cddp_status parse_options(cd_mpi_group *g, const char *options, cddp_error *err)
 {
+    char owner[sizeof g->name + 16];
     g->guard = true;
-    while (options != NULL && *options != '\0') {
-        const size_t length = strcspn(options, ",");
-        if (length != 7 || strncmp(options, "guard=", 6) != 0 ||
-            (options[6] != '0' && options[6] != '1'))
-            return cd_fail(err, CDDP_E_CONFIG, "group '%s': mpi knows guard=0|1, not '%.*s'",
-                           g->name, (int)length, options);
-        g->guard = options[6] == '1';
-        options += length + (options[length] == ',');
-    }
-    return CDDP_OK;
+    snprintf(owner, sizeof owner, "group '%s'", g->name);
+    return CD_PASS(cd_pairs_read(owner, options, take_option, g, err));
 }
 
 static cddp_status communicator_open(cd_mpi_group *g, const cddp_group_spec *spec, cddp_error *err)

@@ -4,41 +4,20 @@
 
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/pairs.h"
 #include "core/base/real.h"
+#include "core/base/suggest.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Edit distance, capped by the row's length: keys are short. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[64], n = strlen(b);
-    if (n >= sizeof row / sizeof row[0] || strlen(a) >= sizeof row / sizeof row[0]) return 99;
-    for (size_t j = 0; j <= n; j++) row[j] = j;
-    for (size_t i = 1; a[i - 1] != '\0'; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= n; j++) {
-            size_t change = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
-            row[j] = change < least ? change : least;
-        }
-    }
-    return row[n];
-}
-
 static const char *nearest(const cd_option *table, size_t table_count, const char *key)
 {
-    const char *best = NULL;
-    size_t least = 4;
-    for (size_t i = 0; i < table_count; i++) {
-        size_t d = distance(key, table[i].key);
-        if (d >= least || table[i].kind == CD_OPTION_REFUSED) continue;
-        least = d;
-        best = table[i].key;
-    }
-    return best;
+    cd_suggestion near;
+    cd_suggest_begin(&near, key);
+    for (size_t i = 0; i < table_count; i++)
+        if (table[i].kind != CD_OPTION_REFUSED) cd_suggest_offer(&near, table[i].key);
+    return near.best;
 }
 
 /* The text being read, and the rows that were given. */
@@ -103,26 +82,23 @@ static const cd_option *find_earlier(const cd_option *table, size_t table_count,
     return NULL;
 }
 
-static cddp_status set_pair(const options *o, char *pair, cddp_error *err)
+static cddp_status take_pair(void *self, const char *key, const char *value, cddp_error *err)
 {
-    char *equals = strchr(pair, '=');
-    if (equals == NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "%s: option '%s' is not key=value", o->owner, pair);
-    *equals = '\0';
+    const options *o = self;
     for (size_t i = 0; i < o->table_count; i++) {
-        if (strcmp(o->table[i].key, pair) != 0) continue;
+        if (strcmp(o->table[i].key, key) != 0) continue;
         const cd_option *earlier = find_earlier(o->table, o->table_count, o->given, &o->table[i]);
         if (earlier == &o->table[i])
-            return cd_fail(err, CDDP_E_CONFIG, "%s: %s is given twice", o->owner, pair);
+            return cd_fail(err, CDDP_E_CONFIG, "%s: %s is given twice", o->owner, key);
         if (earlier != NULL && o->table[i].kind != CD_OPTION_REFUSED)
             return cd_fail(err, CDDP_E_CONFIG, "%s: %s and %s are one option: give one of them",
-                           o->owner, earlier->key, pair);
-        CD_TRY(set(o->owner, &o->table[i], equals + 1, o->target, err));
+                           o->owner, earlier->key, key);
+        CD_TRY(set(o->owner, &o->table[i], value, o->target, err));
         o->given[i] = true;
         return CDDP_OK;
     }
-    const char *near = nearest(o->table, o->table_count, pair);
-    return cd_fail(err, CDDP_E_CONFIG, "%s: unknown option '%s'%s%s%s", o->owner, pair,
+    const char *near = nearest(o->table, o->table_count, key);
+    return cd_fail(err, CDDP_E_CONFIG, "%s: unknown option '%s'%s%s%s", o->owner, key,
                    near != NULL ? " (did you mean '" : "", near != NULL ? near : "",
                    near != NULL ? "'?)" : "");
 }
@@ -131,19 +107,9 @@ cddp_status cd_options_read(const char *owner, const cd_option *table, size_t ta
                             const char *text, void *target, cddp_error *err)
 {
     bool given[CD_OPTIONS_MAX] = {false};
-    const options o = {owner, table, table_count, given, target};
+    options o = {owner, table, table_count, given, target};
     CD_ASSERT(table_count <= CD_OPTIONS_MAX);
-    while (text != NULL && *text != '\0') {
-        char pair[256];
-        size_t length = strcspn(text, ",");
-        if (length >= sizeof pair)
-            return cd_fail(err, CDDP_E_CONFIG, "%s: option '%.40s…' is too long", owner, text);
-        memcpy(pair, text, length);
-        pair[length] = '\0';
-        CD_TRY(set_pair(&o, pair, err));
-        text += length + (text[length] == ',');
-    }
-    return CDDP_OK;
+    return CD_PASS(cd_pairs_read(owner, text, take_pair, &o, err));
 }
 
 void cd_options_report(const cd_option *table, size_t table_count, const void *target,

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of base that are a page each: bitset, hash, log, names, version. */
+/* The parts of base that are a page each: bitset, hash, log, names, pairs, version. */
 #include "cddp/cddp.h"
 #include "core/base/text.h"
 #include "core/base/bitset.h"
+#include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/log.h"
+#include "core/base/pairs.h"
 #include "core/base/rank_list.h"
 #include "tests/support/test.h"
 
@@ -122,6 +124,48 @@ TEST(names, every_enum_constant_has_one_and_strangers_get_a_question_mark)
     assert_true(cddp_dtype_is_float(CDDP_F16));
     assert_false(cddp_dtype_is_float(CDDP_C64));
     assert_false(cddp_dtype_is_float(CDDP_I32));
+}
+
+typedef struct taken {
+    char text[128];
+    size_t count, refuses; /* the how many-th is refused; 0: none */
+} taken;
+
+static cddp_status take_pair(void *self, const char *key, const char *value, cddp_error *err)
+{
+    taken *t = self;
+    const size_t at = strlen(t->text);
+    snprintf(t->text + at, sizeof t->text - at, "%s is %s;", key, value);
+    return ++t->count == t->refuses ? cd_fail(err, CDDP_E_CONFIG, "not this one") : CDDP_OK;
+}
+
+TEST(pairs, are_read_in_order_and_a_bad_one_is_named)
+{
+    static const struct {
+        const char *text, *taken, *error;
+        size_t refuses;
+    } rows[] = {{NULL, "", NULL, 0},
+                {"", "", NULL, 0},
+                {"a=1", "a is 1;", NULL, 0},
+                {"a=1,b=,a=2=3,", "a is 1;b is ;a is 2=3;", NULL, 0},
+                {"a=1,b", "a is 1;", "group 'x': option 'b' is not key=value", 0},
+                {",a=1", "", "group 'x': option '' is not key=value", 0},
+                {"a=1,b=2", "a is 1;", "not this one", 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        taken t = {.refuses = rows[i].refuses};
+        cddp_error err = {.status = CDDP_OK};
+        cd_test_row("%s", rows[i].text != NULL ? rows[i].text : "NULL");
+        const cddp_status status = cd_pairs_read("group 'x'", rows[i].text, take_pair, &t, &err);
+        assert_int_equal(status, rows[i].error == NULL ? CDDP_OK : CDDP_E_CONFIG);
+        assert_string_equal(t.text, rows[i].taken);
+        if (rows[i].error != NULL) assert_non_null(strstr(err.message, rows[i].error));
+    }
+    char longest[CD_PAIR_BYTES + 8];
+    memset(longest, 'a', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    cddp_error err = {.status = CDDP_OK};
+    assert_int_equal(cd_pairs_read("x", longest, take_pair, NULL, &err), CDDP_E_CONFIG);
+    assert_non_null(strstr(err.message, "is too long"));
 }
 
 TEST(text, durations_read_as_people_say_them)
