@@ -546,6 +546,15 @@ static bool mutate_hook_leaves_out_a_law(cddp_event *e)
              !e->as.hook_law.over_ranks);
 }
 
+/* Nobody knows how many laws a plugin's hook states. */
+static bool mutate_hook_falls_silent(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_owed && e->text != NULL && strcmp(e->text, CD_STATED_LAWS) == 0)
+        return false;
+    return !(at(e, CDDP_EV_hook_law, 2, ANY) && e->step > 0 && e->as.hook_law.bucket == 1 &&
+             !e->as.hook_law.over_ranks);
+}
+
 static bool mutate_hook_leaves_out_a_joint_law(cddp_event *e)
 {
     return !(at(e, CDDP_EV_hook_law, 1, 1) && e->as.hook_law.bucket == 0 &&
