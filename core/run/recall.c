@@ -33,11 +33,12 @@ struct cd_recall {
     uint32_t *index; /* (2 * ENTRIES_MAX) position + 1 of what is kept; open addressing */
     said *said;      /* (said_count) */
     size_t entry_count, entry_capacity, kept_count, said_count, said_capacity, kept_said;
+    size_t asked; /* referees, in this run */
     cddp_trace_sink recorder;
     const cddp_trace_sink *target; /* of the rank whose referee is being asked */
     uint64_t digest;
     cd_recall_manner manner;
-    bool has_missed, is_full, is_speaking;
+    bool has_missed, has_news, is_full, is_speaking;
 };
 
 /* ---- life ---- */
@@ -77,12 +78,14 @@ void cd_recall_begin(cd_recall *recall, cd_recall_manner manner)
     recall->manner = manner;
     recall->has_missed = recall->is_speaking = false;
     recall->digest = 0;
+    recall->asked = 0;
     recall->entry_count = recall->kept_count;
     recall->said_count = recall->kept_said;
     cd_arena_rewind(&recall->texts, recall->kept_texts);
 }
 
 bool cd_recall_has_missed(const cd_recall *recall) { return recall->has_missed; }
+bool cd_recall_has_news(const cd_recall *recall) { return recall->has_news; }
 uint64_t cd_recall_get_digest(const cd_recall *recall) { return recall->digest; }
 bool cd_recall_looks(const cd_recall *recall) { return recall->manner == CD_RECALL_LOOKS; }
 bool cd_recall_is_speaking(const cd_recall *recall) { return recall->is_speaking; }
@@ -109,10 +112,12 @@ static size_t place_of(const cd_recall *r, uint64_t before, uint64_t what)
 void cd_recall_keep(cd_recall *recall)
 {
     cd_recall *r = recall;
+    r->has_news = r->asked != r->entry_count - r->kept_count; /* of what was not noted, who knows */
     for (size_t i = r->kept_count; i < r->entry_count; i++) {
         const entry e = r->entries[i];
         const size_t at = place_of(r, e.before, e.what);
         if (r->index[at] != 0) continue;
+        r->has_news = true;
         r->entries[r->kept_count] = e;
         r->index[at] = (uint32_t)++r->kept_count;
     }
@@ -140,6 +145,7 @@ static void record(void *self, const cddp_event *event)
 static void begin_note(cd_recall_rank *n, uint64_t what)
 {
     cd_recall *r = n->recall;
+    r->asked++;
     r->is_full = r->is_full || r->entry_count >= ENTRIES_MAX ||
                  !cd_arena_grow(&r->memory, (void **)&r->entries, &r->entry_capacity,
                                 r->entry_count + 1, sizeof *r->entries);

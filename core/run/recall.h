@@ -49,6 +49,9 @@ uint64_t cd_recall_get_digest(const cd_recall *recall);
 bool cd_recall_is_speaking(const cd_recall *recall);
 /* The run that judged ended without a finding: what was said in it is kept. */
 void cd_recall_keep(cd_recall *recall);
+/* Not all that was said in the run that was kept last had been kept before: one that repeats would
+** have missed it. */
+bool cd_recall_has_news(const cd_recall *recall);
 
 /* ---- for the intake of a rank ---- */
 

@@ -289,6 +289,7 @@ static cddp_status make_prefix(cd_explore_subject *subject, cd_explore_world *wo
 
 #define TRIES_MIN 32    /* before it is said that recalling is not worth while */
 #define TRIES_IN_VAIN 8 /* the same, where not one run could be recalled */
+#define FORESEEN_MIN 8  /* before it is tried again */
 #define ALIKE_MIN 8     /* before a run is made that nobody hears */
 
 static bool is_clean(const cddp_verdict *v)
@@ -307,6 +308,35 @@ static void note_clean(cd_explore_subject *subject, const cd_explore_world *worl
     cd_known_add(&subject->known, witness);
 }
 
+/* A run that recalls and misses is run twice. So recalling is given up where more runs miss than
+** not, as at the beginning, where nearly every order is a new one. Many scenarios have a few
+** hundred orders, and know most of them later. A run that judges shows whether it could have been
+** recalled, at no cost: see cd_recall_has_news. */
+static void begin_trial(cd_explore_subject *subject, bool is_over)
+{
+    subject->trial.is_over = is_over;
+    subject->trial.recalled = subject->trial.missed = subject->trial.foreseen = 0;
+}
+
+static void note_miss(cd_explore_subject *subject)
+{
+    const uint32_t tries = subject->trial.recalled == 0 ? TRIES_IN_VAIN : TRIES_MIN,
+                   missed = ++subject->trial.missed;
+    subject->missed++;
+    if (missed >= tries && missed > subject->trial.recalled) begin_trial(subject, true);
+}
+
+static void note_judged(cd_explore_subject *subject, bool is_foreseen)
+{
+    uint32_t *foreseen = &subject->trial.foreseen;
+    if (!subject->trial.is_over) return;
+    if (is_foreseen)
+        ++*foreseen;
+    else
+        *foreseen -= *foreseen < 2 ? *foreseen : 2;
+    if (*foreseen >= FORESEEN_MIN) begin_trial(subject, false);
+}
+
 /* Where the run that made the beginning is not clean, no later one has what was said in it. Runs
 ** that share none have their own. */
 static cddp_status run_judging(cd_explore_subject *subject, cd_explore_world *world,
@@ -322,8 +352,10 @@ static cddp_status run_judging(cd_explore_subject *subject, cd_explore_world *wo
     if (is_clean(*verdict) && subject->recall != NULL) {
         cd_recall_keep(subject->recall);
         note_clean(subject, world, *verdict);
-    } else if (is_first) {
-        subject->recalls_nothing = true;
+        note_judged(subject, !cd_recall_has_news(subject->recall));
+    } else {
+        subject->recalls_nothing = subject->recalls_nothing || is_first;
+        note_judged(subject, false);
     }
     return CDDP_OK;
 }
@@ -360,13 +392,11 @@ static cddp_status run_repeating(cd_explore_subject *subject, cd_explore_world *
     if (is_alone || world->is_blind) subject->recalls_nothing = true;
     if (!has_missed && is_clean(*verdict)) {
         subject->recalled++;
+        subject->trial.recalled += subject->trial.recalled < UINT32_MAX;
         note_clean(subject, world, *verdict);
         return CDDP_OK;
     }
-    subject->missed++;
-    if (subject->missed >= (subject->recalled == 0 ? TRIES_IN_VAIN : TRIES_MIN) &&
-        subject->missed > subject->recalled)
-        subject->recalls_nothing = true;
+    note_miss(subject);
     cddp_verdict_destroy(*verdict);
     *verdict = NULL;
     return CDDP_OK;
@@ -418,7 +448,8 @@ static cddp_status run_sharing(cd_explore_subject *subject, const cd_explorer *e
                      *recalling = find_world(subject, explorer, manner);
     uint64_t seen = 0;
     bool is_again = false, is_done = false;
-    const bool may_recall = subject->recall != NULL && !subject->recalls_nothing;
+    const bool may_recall =
+        subject->recall != NULL && !subject->recalls_nothing && !subject->trial.is_over;
     if (may_recall) CD_TRY(make_prefix(subject, recalling, chooser, err));
     const bool was_judged = judging->shares_nothing || is_ready(judging, explorer);
     if (may_recall && was_judged && recalling->prefix != NULL) {

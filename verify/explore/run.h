@@ -35,14 +35,19 @@ typedef struct cd_explore_subject {
     /* runs share nothing: part of them lies where nobody can put it back (a plugin) */
     bool from_scratch;
     cd_explore_world worlds[CD_EXPLORE_WORLDS];
-    struct cd_recall *recall;  /* what was judged in earlier runs; NULL: nothing yet */
-    bool recalls_nothing;      /* it is not worth while, or not possible */
-    cd_known known;            /* runs without a finding; see Note [Known runs] in witness.h */
-    uint64_t clean_outcome;    /* of each of them */
-    uint32_t alike;            /* runs that were heard and known, one after the other */
-    bool never_looks;          /* a run that nobody hears cannot share its beginning */
-    cd_answers answers;        /* of the run that recalls */
-    uint64_t recalled, missed; /* runs that needed no judge, and runs that did after all */
+    struct cd_recall *recall; /* what was judged in earlier runs; NULL: nothing yet */
+    bool recalls_nothing;     /* it is not possible */
+    struct {
+        bool is_over;              /* it was not worth while; runs that judge show when it is */
+        uint32_t recalled, missed; /* since it began */
+        uint32_t foreseen;         /* of runs that judge: the more could have been recalled */
+    } trial;                       /* of recalling */
+    cd_known known;                /* runs without a finding; see Note [Known runs] in witness.h */
+    uint64_t clean_outcome;        /* of each of them */
+    uint32_t alike;                /* runs that were heard and known, one after the other */
+    bool never_looks;              /* a run that nobody hears cannot share its beginning */
+    cd_answers answers;            /* of the run that recalls */
+    uint64_t recalled, missed;     /* runs that needed no judge, and runs that did after all */
 } cd_explore_subject;
 
 /* The outcome of a run. */

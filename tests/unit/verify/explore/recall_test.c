@@ -163,4 +163,31 @@ TEST(recall, one_wrong_number_is_found_where_nothing_varies)
     search_fini(&s);
 }
 
+/* Five gradients have 120 orders, and the bucket of the second step has that of the first step: the
+** first runs all differ. */
+TEST(recall, what_was_given_up_is_tried_again)
+{
+    static search s;
+    const int runs = 1200, at = 1100;
+    bool was_over = false;
+    uint64_t given_up_at = 0;
+    search_init(&s, false);
+    set(s.subject.plan, "model.options", "count=5,numel=1");
+    set(s.subject.plan, "train.steps", "2");
+    set(s.subject.plan, "ddp.bucket_cap_mb", "1");
+    set(s.subject.plan, "ddp.first_bucket_bytes", "1048576");
+    for (int i = 0; i < runs; i++) {
+        run_once(&s, i == at ? 1 << 20 : 0);
+        assert_int_equal(s.now.is_verified, i != at);
+        if (!was_over && s.subject.trial.is_over) given_up_at = s.subject.recalled;
+        was_over = was_over || s.subject.trial.is_over;
+    }
+    if (s.subject.recall != NULL) {
+        assert_true(was_over);
+        assert_false(s.subject.trial.is_over);
+        assert_true(s.subject.recalled > given_up_at + (uint64_t)runs / 3);
+    }
+    search_fini(&s);
+}
+
 TEST_MAIN()
