@@ -37,6 +37,7 @@ static const struct {
     {"scenarios/wrappers/one_left_with_a_bucket_under_way.toml", "likewise"},
     {"scenarios/static_graph/first_pass_again.toml", "likewise"},
     {"scenarios/hooks/local_sgd_whose_start_moves.toml", "likewise: the hook's last bucket is called on some ranks"},
+    {"scenarios/hooks/local_sgd_behind_a_left_backward.toml", "which gradients there are when a backward is left depends on the order: ranks with other orders average others (a hang, rightly)"},
     {"scenarios/groups/aborted_and_zeroed.toml", "which gradients there are when a backward is left depends on the order: ranks with other orders fill others with zeros (I-NONE, rightly)"},
     {"scenarios/hooks/powersgd_in_callbacks.toml", "continuations in another order on each rank post other operations (I-ORDER, rightly)"},
     {"scenarios/bugs/zoo_93_sums_sometimes_wrong.toml", "whether the bit flips is a choice, and it is found where it does"},
