@@ -603,7 +603,12 @@ TEST(hook, a_broken_law_stands_behind_the_collective_that_parted)
 /* ---- laws over all ranks, of which one rank states one less ---- */
 
 /* Rank 0 has k in the k-th call and rank 1 -k: they add up to nothing. */
-static void put_laws(const cddp_trace_sink *sink, uint32_t rank, int left_out, int wrong)
+typedef struct laws {
+    int left_out, wrong; /* in which call; by rank 1, by rank 0 */
+    bool is_finite;      /* the gradient of the call that is left out */
+} laws;
+
+static void put_laws(const cddp_trace_sink *sink, uint32_t rank, const laws *plan)
 {
     uint64_t sequence = 0;
     cddp_event e = {.kind = CDDP_EV_group, .rank = rank, .sequence = sequence++, .text = "world"};
@@ -617,11 +622,14 @@ static void put_laws(const cddp_trace_sink *sink, uint32_t rank, int left_out, i
         e = (cddp_event){.kind = CDDP_EV_hook_call, .rank = rank, .sequence = sequence++};
         e.as.hook_call = (cddp_event_hook_call){.bucket = 0, .is_last = 1};
         sink->event(sink->self, &e);
-        const double number = rank == 0 ? k + (k == wrong) : -k;
+        e = (cddp_event){.kind = CDDP_EV_grad_local, .rank = rank, .sequence = sequence++};
+        e.as.grad_local.nonfinite = rank != 0 && k == plan->left_out && !plan->is_finite;
+        sink->event(sink->self, &e);
+        const double number = rank == 0 ? k + (k == plan->wrong) : -k;
         e = (cddp_event){.kind = CDDP_EV_hook_law, .rank = rank, .sequence = sequence++};
         e.text = "sum";
         e.as.hook_law = (cddp_event_hook_law){.left = cd_f64_bits(number), .over_ranks = 1};
-        if (rank == 0 || k != left_out) sink->event(sink->self, &e);
+        if (rank == 0 || k != plan->left_out) sink->event(sink->self, &e);
         e = (cddp_event){.kind = CDDP_EV_hook_done, .rank = rank, .sequence = sequence++};
         sink->event(sink->self, &e);
         e = (cddp_event){.kind = CDDP_EV_backward_end, .rank = rank, .sequence = sequence++};
@@ -642,10 +650,35 @@ TEST(hook, a_law_that_one_rank_leaves_out_does_not_break_those_that_follow)
                                   &err),
                   &err);
         for (uint32_t rank = 0; rank < 2; rank++)
-            put_laws(cd_judge_get_sink(judge), rank, 1, wrong);
+            put_laws(cd_judge_get_sink(judge), rank, &(laws){1, wrong, false});
         assert_ok(cd_judge_end(judge, &err), &err);
         cd_test_row("call %d is wrong", wrong);
         assert_int_equal(cd_judge_finding_count(judge), wrong >= 0 && wrong != 1);
+        cd_judge_destroy(judge);
+    }
+}
+
+/* Where all numbers are finite nothing lets a rank be silent. */
+TEST(hook, a_law_that_one_rank_leaves_out_is_found)
+{
+    (void)state;
+    const cddp_check *const checks[] = {cd_check_find("I-HOOK")};
+    for (int left_out = -1; left_out < 4; left_out++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 1}, &judge,
+                                  &err),
+                  &err);
+        for (uint32_t rank = 0; rank < 2; rank++)
+            put_laws(cd_judge_get_sink(judge), rank, &(laws){left_out, -1, true});
+        assert_ok(cd_judge_end(judge, &err), &err);
+        cd_test_row("call %d is silent", left_out);
+        assert_int_equal(cd_judge_finding_count(judge), left_out >= 0);
+        if (left_out >= 0) {
+            const cddp_finding *f = cd_judge_get_finding(judge, 0);
+            assert_int_equal(f->rank, 1);
+            assert_non_null(strstr(f->title, "leaves out a law of bucket 0"));
+        }
         cd_judge_destroy(judge);
     }
 }
