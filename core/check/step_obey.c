@@ -218,6 +218,7 @@ static void take_left(cd_step_obey *s, const cddp_event *e, rank_state *r)
 {
     cd_decided *update;
     judge_leave(s, e, r);
+    r->gradients = 0;
     r->left = (int64_t)e->step + 1;
     for (int64_t i = 0; (update = find(s, e, CDDP_DECISION_UPDATE, i)) != NULL; i++)
         update->counted++;
