@@ -473,7 +473,7 @@ static const uint16_t kinds[] = {
     CDDP_EV_stop,       CDDP_EV_rank_end,       CDDP_EV_regroup,      CDDP_EV_decision,
     CDDP_EV_loss,       CDDP_EV_backward_entry, CDDP_EV_backward_end, CDDP_EV_forward_begin,
     CDDP_EV_checkpoint, CDDP_EV_zero_grad,      CDDP_EV_rewrite,      CDDP_EV_grad_local,
-    CDDP_EV_mark};
+    CDDP_EV_mark,       CDDP_EV_param};
 
 CD_CHECK_TABLE(step, "I-STEP", "all ranks take the same decisions at a step",
                "Step or skip, loss scale, clip coefficient, learning rate and stop decisions are "

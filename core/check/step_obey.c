@@ -35,6 +35,7 @@ typedef struct rank_state {
     bool has_forward, was_zeroed; /* in the step at hand */
     int64_t left;                 /* 1 + the last step of which a backward was left */
     int64_t gradients;            /* that came in the backward at hand */
+    bool has_hidden;              /* some parameter is trained, and the reducer leaves it out */
     int64_t wrapper, own;         /* whose turn it is; whose decisions these are */
     uint32_t step;
     uint64_t sequence;
@@ -184,7 +185,8 @@ static void judge_leave(cd_step_obey *s, const cddp_event *e, const rank_state *
     cd_decided *d = find_leave(s, e);
     const int64_t said = e->as.mark.value;
     s->obey.obeyed++;
-    if (d != NULL && d->is.value == said && r->gradients <= said) return;
+    const bool came = r->has_hidden ? r->gradients <= said : r->gradients == said;
+    if (d != NULL && d->is.value == said && came) return;
     cd_miss m = {.decision = CDDP_DECISION_LEAVE,
                  .which = d == NULL ? OF_UNPLANNED : OF_GRADIENTS,
                  .is_cause = true};
@@ -395,6 +397,8 @@ void cd_step_obey_learn(cd_step_obey *s, const cddp_event *e)
         return;
     }
     if (cd_models_is_mark(e)) r->wrapper = e->as.mark.value;
+    if (e->kind == CDDP_EV_param)
+        r->has_hidden |= e->as.param.param < 0 && e->as.param.requires_grad;
     if (!cd_obey_judges(&s->obey, e->rank)) return;
     switch (e->kind) {
     case CDDP_EV_optimizer_step:

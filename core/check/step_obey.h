@@ -4,7 +4,7 @@
 ** reduction closes or a backward is left.
 **
 ** Judged from   decision, optimizer_step, loss, backward_entry, grad_local, forward_begin,
-**               backward_end, zero_grad, checkpoint, mark (a backward was left), rank_end.
+**               backward_end, param, zero_grad, checkpoint, mark (a backward was left), rank_end.
 ** Limits        a rank that did not return normally is not asked for what it left out.
 */
 #pragma once
