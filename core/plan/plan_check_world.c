@@ -41,6 +41,13 @@ static void check_rendezvous(cd_contradictions *c)
                            (unsigned long long)plan->rendezvous.host,
                            (unsigned long long)plan->world.size);
     }
+    if (plan->rendezvous.enable && plan->world.backend != NULL &&
+        strchr(plan->world.backend, ':') != NULL) {
+        cd_plan_contradict(c, "rendezvous.enable",
+                           "rendezvous.enable with world.backend = \"%s\": the simulated store "
+                           "serves one backend, and not a composed one",
+                           plan->world.backend);
+    }
     if (!plan->rendezvous.enable && (plan->rendezvous.host != 0 || !plan->rendezvous.generations)) {
         cd_plan_contradict(
             c, "rendezvous.enable",
