@@ -223,13 +223,19 @@ static bool judge(cd_hook_voices *v, const chorus *c)
 
 void cd_hook_voices_report(cd_hook_voices *v)
 {
-    if (v->is_owed || v->is_silent) return;
-    for (size_t i = 0; i < v->voices.count; i++) {
+    bool has_found = v->is_owed || v->is_silent; /* the first says it all */
+    cd_table heard;                              /* (bucket, name, group, calls): a chorus */
+    cd_table_init(&heard, v->voices.allocator, sizeof(int64_t));
+    for (size_t i = 0; i < v->voices.count && !has_found; i++) {
         const voice *of = cd_table_value(&v->voices, i);
-        for (uint32_t k = 0; k < of->count; k++) {
+        for (uint32_t k = 0; k < of->count && !has_found; k++) {
             const chorus c = {cd_table_key(&v->voices, i)->part[1], of->laws[k].name, of->group,
                               of->completed};
-            if (judge(v, &c)) return; /* the first says it all */
+            int64_t *is_heard =
+                cd_table_add(&heard, CD_KEY(c.bucket, c.name, c.group, (int64_t)c.completed));
+            if (is_heard == NULL || (*is_heard)++ > 0) continue;
+            has_found = judge(v, &c);
         }
     }
+    cd_table_fini(&heard);
 }
